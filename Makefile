@@ -1,0 +1,37 @@
+# Everything runs from a fresh clone: each target first sets up .venv, once, and again when pyproject.toml changes.
+# `make PYTHON=python3.12 demo` picks an interpreter; otherwise the first suitable one on the PATH is taken.
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench clean
+
+BIN   := .venv/bin
+STAMP := .venv/.set-up
+NOTEBOOKS := $(wildcard notebooks/*.ipynb)
+
+help:
+	@echo "make demo    simulate the T-NLG FC-2 sublayer under five configurations; results in results/t3-tnlg-fc2"
+	@echo "make test    run the tests"
+	@echo "make check   run ruff, mypy and the import contracts"
+	@echo "make bench   measure the simulator's speed"
+	@echo "make clean   remove .venv, caches and results"
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml tools/setup-venv
+	@tools/setup-venv $(STAMP) $(PYTHON)
+
+demo: $(STAMP)
+	@$(BIN)/t3sim run experiments/t3-tnlg-fc2/experiment.yaml -o results/t3-tnlg-fc2
+
+test: $(STAMP)
+	@$(BIN)/python -m pytest -n 2 --benchmark-disable tests $(if $(NOTEBOOKS),--nbmake $(NOTEBOOKS))
+
+check: $(STAMP)
+	@tools/check $(BIN)
+
+bench: $(STAMP)
+	@$(BIN)/python -m pytest -m bench -s tests/bench
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .benchmarks build dist results
+	find t3sim tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

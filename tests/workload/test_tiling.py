@@ -1,0 +1,164 @@
+"""Tile traces: every output element in exactly one tile, chunks near-equal, sizes by hand and by a naive twin."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from t3sim.config.experiment import GemmShape, ModelSpec, TilingSpec
+from t3sim.workload.sublayers import SUBLAYERS, gemm_of
+from t3sim.workload.tiling import (
+    MAX_WORKGROUPS,
+    TileTrace,
+    expected_chunk_bytes,
+    make_tile_trace,
+    output_pitch_bytes,
+)
+
+TILING = TilingSpec(workgroup_tile=(128, 128), wavefront_tile=(64, 64), k_slice=32, prefetch_depth=1)
+T_NLG = ModelSpec(name="T-NLG", hidden=4256, layers=78, tokens=8192, tensor_parallel=(8, 16))
+MEGA = ModelSpec(name="Mega-GPT-2", hidden=3072, layers=74, tokens=16384, tensor_parallel=(8, 16))
+
+
+def tilings() -> st.SearchStrategy[TilingSpec]:
+    def build(height: int, width: int, grid: tuple[int, int]) -> TilingSpec:
+        return TilingSpec(
+            workgroup_tile=(height * grid[0], width * grid[1]),
+            wavefront_tile=(height, width),
+            k_slice=8,
+            prefetch_depth=1,
+        )
+
+    grids = [(a, b) for a in range(1, 9) for b in range(1, 9) if a * b <= 8]
+    return st.builds(build, st.integers(1, 20), st.integers(1, 20), st.sampled_from(grids))
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> TileTrace:
+    gemm = GemmShape(m=draw(st.integers(1, 150)), n=draw(st.integers(1, 150)), k=1)
+    tiling = draw(tilings())
+    height, width = tiling.workgroup_tile
+    n_workgroups = -(-gemm.m // height) * -(-gemm.n // width)
+    return make_tile_trace(gemm, tiling, draw(st.integers(1, min(16, n_workgroups))))
+
+
+@pytest.mark.parametrize(
+    ("model", "sublayer", "tp", "k"),
+    [
+        (T_NLG, "OP", 8, 532), (T_NLG, "FC-2", 8, 2128), (T_NLG, "FC-1", 8, 2128), (T_NLG, "IP", 8, 1596),
+        (T_NLG, "OP", 16, 266), (T_NLG, "IP", 16, 798), (MEGA, "OP", 16, 192), (MEGA, "FC-2", 16, 768),
+        (MEGA, "IP", 8, 1152),
+    ],
+)  # fmt: skip
+def test_local_dot_product_length(model: ModelSpec, sublayer: str, tp: int, k: int) -> None:
+    assert gemm_of(model, sublayer, tp) == GemmShape(m=model.tokens, n=model.hidden, k=k)
+
+
+def test_uneven_slice_names_the_numbers() -> None:
+    with pytest.raises(ValueError, match=r"T-NLG OP: hidden \(4256\) is not divisible by tp \(3\), remainder 2"):
+        gemm_of(T_NLG, "OP", 3)
+    with pytest.raises(ValueError, match=r"3 x hidden \(12768\) is not divisible by tp \(5\)"):
+        gemm_of(T_NLG, "IP", 5)
+    with pytest.raises(ValueError, match="unknown sublayer 'FC2'; known: OP, FC-2, FC-1, IP"):
+        gemm_of(T_NLG, "FC2", 8)
+    with pytest.raises(ValueError, match="tp is 0"):
+        gemm_of(T_NLG, "OP", 0)
+    assert SUBLAYERS == ("OP", "FC-2", "FC-1", "IP")
+
+
+def test_t_nlg_fc2_by_hand() -> None:
+    trace = make_tile_trace(gemm_of(T_NLG, "FC-2", 8), TILING, 8)
+    assert trace.n_workgroups == 64 * 34  # 8192 / 128 by ceil(4256 / 128)
+    assert trace.chunk_ranges()[:, 1].tolist() == [272 * (c + 1) for c in range(8)]
+    assert trace.workgroups[33].tolist() == (0, 0, 33 * 128, 128, 32)  # a quarter-full last tile column
+    last_column = trace.wavefront_tiles(33)
+    assert last_column["wavefront"].tolist() == [0, 2]  # wavefronts 1 and 3 lie outside
+    assert last_column["n_columns"].tolist() == [32, 32]
+    # 8 tile rows per chunk: no padding, since 32 columns are a whole 64-byte access
+    assert expected_chunk_bytes(trace, 64).tolist() == [1024 * 4256 * 2] * 8
+    assert output_pitch_bytes(trace.gemm) == 8576
+    assert trace.chunk_wavefronts().tolist() == [8 * (33 * 4 + 2)] * 8
+
+
+def test_store_padding_by_hand() -> None:
+    for n, access, segment in [(64, 64, 128), (33, 64, 128), (32, 64, 64), (33, 32, 96), (1, 64, 64), (96, 64, 192)]:
+        trace = make_tile_trace(GemmShape(m=5, n=n, k=1), TILING, 1)
+        assert expected_chunk_bytes(trace, access).tolist() == [5 * segment], (n, access)
+
+
+def test_larger_chunks_come_first() -> None:
+    trace = make_tile_trace(GemmShape(m=128 * 11, n=128, k=8), TILING, 4)
+    assert np.diff(trace.chunk_ranges(), axis=1).ravel().tolist() == [3, 3, 3, 2]
+
+
+def test_dispatch_starts_at_own_chunk() -> None:
+    trace = make_tile_trace(GemmShape(m=128 * 5, n=128, k=8), TILING, 2)
+    assert trace.dispatch_order(0).tolist() == [0, 1, 2, 3, 4]
+    assert trace.dispatch_order(1).tolist() == [3, 4, 0, 1, 2]
+
+
+def test_refusals() -> None:
+    shape = GemmShape(m=128, n=128, k=8)
+    with pytest.raises(ValueError, match="fewer than the 2 chunks"):
+        make_tile_trace(shape, TILING, 2)
+    with pytest.raises(ValueError, match="at least 1 chunk, not 0"):
+        make_tile_trace(shape, TILING, 0)
+    with pytest.raises(ValueError, match=f"at most {MAX_WORKGROUPS}"):
+        make_tile_trace(GemmShape(m=1 << 40, n=1 << 40, k=1), TILING, 2)
+    with pytest.raises(ValueError, match=r"columns \(100\) is not a multiple of wavefront_tile columns \(64\)"):
+        make_tile_trace(shape, TILING.model_copy(update={"workgroup_tile": (128, 100)}), 1)
+    with pytest.raises(ValueError, match="16 wavefronts per workgroup"):
+        make_tile_trace(shape, TILING.model_copy(update={"wavefront_tile": (32, 32)}), 1)
+
+
+def test_tiles_are_read_only() -> None:
+    trace = make_tile_trace(GemmShape(m=128, n=128, k=8), TILING, 1)
+    with pytest.raises(ValueError, match="read-only"):
+        trace.workgroups["row"][0] = 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(traces())
+def test_tiles_cover_the_output_once(trace: TileTrace) -> None:
+    for tiles in (trace.workgroups, trace.wavefront_tiles()):
+        cover = np.zeros((trace.gemm.m, trace.gemm.n), dtype=np.int64)
+        for tile in tiles:
+            row, column = int(tile["row"]), int(tile["column"])
+            assert tile["n_rows"] > 0
+            assert tile["n_columns"] > 0
+            cover[row : row + int(tile["n_rows"]), column : column + int(tile["n_columns"])] += 1
+        assert (cover == 1).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(traces())
+def test_chunks_and_order(trace: TileTrace) -> None:
+    ranges = trace.chunk_ranges()
+    sizes = np.diff(ranges, axis=1).ravel()
+    assert ranges[0, 0] == 0
+    assert ranges[-1, 1] == trace.n_workgroups
+    assert (ranges[1:, 0] == ranges[:-1, 1]).all()
+    assert sizes.max() - sizes.min() <= 1
+    assert (np.diff(sizes) <= 0).all()
+    assert sizes.min() >= 1
+    order = [(int(tile["row"]), int(tile["column"])) for tile in trace.workgroups]
+    assert order == sorted(order)
+    assert trace.chunk_elements().sum() == trace.gemm.m * trace.gemm.n
+    for device_id in range(trace.n_chunks):
+        assert sorted(trace.dispatch_order(device_id).tolist()) == list(range(trace.n_workgroups))
+    assert trace == make_tile_trace(trace.gemm, trace.tiling, trace.n_chunks)
+
+
+@settings(max_examples=40, deadline=None)
+@given(traces(), st.sampled_from([32, 64]))
+def test_stored_bytes_against_naive_twin(trace: TileTrace, access_bytes: int) -> None:
+    """Count the distinct accesses that each wavefront's row touches, one by one."""
+    totals = [0] * trace.n_chunks
+    for workgroup_id, tile in enumerate(trace.workgroups):
+        for wavefront in trace.wavefront_tiles(workgroup_id):
+            first, n = int(wavefront["column"]), int(wavefront["n_columns"])
+            touched = {2 * column // access_bytes for column in range(first, first + n)}
+            totals[int(tile["chunk"])] += int(wavefront["n_rows"]) * len(touched) * access_bytes
+    assert expected_chunk_bytes(trace, access_bytes).tolist() == totals
