@@ -1,0 +1,177 @@
+"""What a machine is made of: frozen specs of every part, in SI base units.
+
+A spec holds what a data sheet would state and nothing else: no state, no
+derived numbers, no defaults for hardware values (those live in ``configs/``,
+each with its source).  Quantities are written with units in YAML and are
+integers here: bytes, bytes per second, hertz, picoseconds, or cycles of the
+clock that the docstring names.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from t3sim import units
+
+Bytes = Annotated[int, BeforeValidator(units.parse_bytes, json_schema_input_type=str), Field(gt=0)]
+BytesOrZero = Annotated[int, BeforeValidator(units.parse_bytes, json_schema_input_type=str), Field(ge=0)]
+BytesPerSecond = Annotated[int, BeforeValidator(units.parse_bandwidth, json_schema_input_type=str), Field(gt=0)]
+Hertz = Annotated[int, BeforeValidator(units.parse_frequency, json_schema_input_type=str), Field(gt=0)]
+Picoseconds = Annotated[int, BeforeValidator(units.parse_time, json_schema_input_type=str), Field(ge=0)]
+PicosecondsAboveZero = Annotated[int, BeforeValidator(units.parse_time, json_schema_input_type=str), Field(gt=0)]
+Cycles = Annotated[int, BeforeValidator(units.parse_cycles, json_schema_input_type=str), Field(ge=0)]
+CyclesAboveZero = Annotated[int, BeforeValidator(units.parse_cycles, json_schema_input_type=str), Field(gt=0)]
+ReadAhead = Annotated[
+    int | Literal["chunk"], BeforeValidator(units.parse_bytes_or_word("chunk"), json_schema_input_type=str)
+]
+AccessBytes = Annotated[Literal[32, 64], BeforeValidator(units.parse_bytes, json_schema_input_type=str)]
+Count = Annotated[int, Field(gt=0, lt=units.LIMIT, strict=True)]
+CountOrZero = Annotated[int, Field(ge=0, lt=units.LIMIT, strict=True)]
+
+
+class Spec(BaseModel):
+    """Base of all specs: immutable, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ComputeUnitSpec(Spec):
+    """One compute unit; cycles are of the GPU's compute clock."""
+
+    max_threads: Count
+    lds: Bytes  # local data share plus L1, what operand slices are staged in
+    registers: Bytes  # vector register file, holds the accumulators
+    matrix_flops_per_cycle: Count
+    matrix_efficiency: Annotated[float, Field(gt=0, le=1)]  # share of the matrix rate a GEMM main loop reaches
+    l2_bytes_per_cycle: Count  # width of the path between the CU and the L2, each way
+    max_outstanding_lines: Count  # line accesses in flight per CU (loads), and the same number of stores
+    workgroup_launch: Picoseconds  # from a freed slot to the first instruction of its next workgroup
+
+
+class L2Spec(Spec):
+    """The L2 cache; cycles are of the GPU's compute clock."""
+
+    capacity: Bytes
+    n_banks: Count
+    associativity: Count
+    line: Bytes
+    bank_bytes_per_cycle: Count
+    hit_latency: Cycles  # CU to data back in the CU, unloaded
+    miss_latency: Cycles  # added on a miss, besides the DRAM itself
+    mshrs_per_bank: Count
+    bank_queue_entries: Count  # line accesses that may wait in front of a bank
+
+
+class TrackerSpec(Spec):
+    """T3's tracker (T3 section 4.2.1)."""
+
+    n_sets: Count  # indexed by the low bits of the workgroup id: a power of two
+    entries_per_set: Count  # wavefront-tile entries
+
+
+class DmaSpec(Spec):
+    """T3's DMA engine (T3 section 4.2.2); cycles of the compute clock."""
+
+    wavefront_tiles_per_block: Count
+    read_ahead: ReadAhead  # bytes read but not yet on the link, or one chunk
+    bytes_per_cycle: Count  # rate at which the engine issues reads
+
+
+class CollectiveKernelSpec(Spec):
+    """A ring collective run by compute units (the baseline)."""
+
+    max_outstanding_lines: Count  # loads in flight per CU: registers and unrolling of the copy loop
+
+
+class GpuSpec(Spec):
+    """One GPU without its memory."""
+
+    n_compute_units: Count
+    compute_clock: Hertz
+    issue_slot: CyclesAboveZero  # granularity of CU and L2 events
+    kernel_launch: Picoseconds
+    compute_unit: ComputeUnitSpec
+    l2: L2Spec
+    tracker: TrackerSpec
+    dma: DmaSpec
+    collective_kernel: CollectiveKernelSpec
+
+
+class DramTimingSpec(Spec):
+    """Command timing in cycles of the memory clock, JEDEC names.
+
+    ``nCCDWS`` / ``nCCDWL``: column delay after a near-memory update to other
+    bank groups / within its bank group (T3 section 5.1.1: twice ``nCCDL``).
+    ``nRTW`` is RD to WR on the same channel.  Refresh is off if ``nREFI`` is 0.
+    """
+
+    nBL: Count
+    nCL: Count
+    nCWL: Count
+    nRCDRD: Count
+    nRCDWR: Count
+    nRP: Count
+    nRAS: Count
+    nRC: Count
+    nRTP: Count
+    nWR: Count
+    nCCDS: Count
+    nCCDL: Count
+    nCCDWS: Count
+    nCCDWL: Count
+    nRRDS: Count
+    nRRDL: Count
+    nFAW: Count
+    nRTW: Count
+    nWTRS: Count
+    nWTRL: Count
+    nREFI: CountOrZero
+    nRFC: CountOrZero
+
+
+class DramQueueSpec(Spec):
+    """The FR-FCFS queue of one channel.
+
+    ``unified``: one queue of ``entries`` for reads and writes, served oldest
+    row hit first.  ``split``: ``entries`` for each direction, writes drained
+    between the watermarks.
+    """
+
+    kind: Literal["unified", "split"]
+    entries: Annotated[int, Field(gt=0, le=256, strict=True)]
+    write_high_watermark: CountOrZero
+    write_low_watermark: CountOrZero
+
+
+class MemorySpec(Spec):
+    """HBM of one GPU with its memory controllers."""
+
+    n_channels: Count
+    clock: Hertz
+    access: AccessBytes  # bytes of one column command
+    n_bank_groups: Count
+    banks_per_group: Count
+    row: Bytes
+    channel_interleave: Bytes  # consecutive bytes on one channel
+    timing: DramTimingSpec
+    queue: DramQueueSpec
+    stream_queue_entries: Count  # requests per stream in front of the arbiter
+
+
+class LinkSpec(Spec):
+    """One direction of a ring link."""
+
+    bandwidth: BytesPerSecond
+    latency: PicosecondsAboveZero
+    egress_buffer: Bytes  # stores held at the sender before it pushes back
+
+
+class MachineSpec(Spec):
+    """A homogeneous ring of GPUs."""
+
+    name: str
+    gpu: GpuSpec
+    memory: MemorySpec
+    link: LinkSpec

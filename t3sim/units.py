@@ -1,0 +1,232 @@
+"""Quantities as a user writes them (``16 MiB``) and as the simulator holds them (integers).
+
+Every parser returns an integer in base units: bytes, bytes per second,
+picoseconds, hertz, cycles.  The arithmetic is exact; a text that is not a
+whole number of base units is refused, never rounded.  A parser raises
+ValueError with a message that proposes a right spelling.
+
+Capacities take binary prefixes only (KiB = 1024 B).  Bandwidths take decimal
+prefixes (GB/s = 10^9 B/s); GiB/s is accepted and means 2^30 B/s.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from fractions import Fraction
+
+LIMIT = 1 << 62
+"""Integers at or above this are refused: sums of two must still fit a signed 64-bit integer."""
+
+_BINARY = {"": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+_DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """One physical quantity: how it is called, its units in base units, an example."""
+
+    name: str  # with its article
+    base: str  # name of the base unit in the plural
+    units: dict[str, int]
+    example: str
+    usual: str  # the unit proposed for a bare number
+
+
+_BYTES = _Kind("a capacity", "bytes", {f"{p}B": f for p, f in _BINARY.items()}, "16 MiB", "KiB")
+_BANDWIDTH = _Kind(
+    "a bandwidth",
+    "bytes per second",
+    {f"{p}B/s": f for p, f in _DECIMAL.items()} | {f"{p}B/s": f for p, f in _BINARY.items() if p},
+    "150 GB/s",
+    "GB/s",
+)
+_TIME = _Kind(
+    "a time",
+    "picoseconds",
+    {"ps": 1, "ns": 10**3, "us": 10**6, "ms": 10**9, "s": 10**12, "\u00b5s": 10**6, "\u03bcs": 10**6},
+    "500 ns",
+    "ns",
+)
+_FREQUENCY = _Kind("a frequency", "hertz", {f"{p}Hz": f for p, f in _DECIMAL.items()}, "1.4 GHz", "GHz")
+_CYCLES = _Kind("a number of cycles", "cycles", {"cycles": 1, "cycle": 1}, "1000 cycles", "cycles")
+_KINDS = (_BYTES, _BANDWIDTH, _TIME, _FREQUENCY, _CYCLES)
+
+_QUANTITY = re.compile(r"\s*([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE]([+-]?[0-9]+))?)\s*(.*?)\s*", re.DOTALL)
+_LONGEST_TEXT = 80
+_LARGEST_EXPONENT = 40
+
+_base_units_accepted: ContextVar[bool] = ContextVar("base_units_accepted", default=False)
+
+
+@contextmanager
+def base_units() -> Iterator[None]:
+    """Inside this block the parsers accept plain integers as base units (re-validating a spec)."""
+    token = _base_units_accepted.set(True)
+    try:
+        yield
+    finally:
+        _base_units_accepted.reset(token)
+
+
+def _shown(value: object) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _proposal(number: Fraction, text: str, kind: _Kind) -> str:
+    """How a bare number was probably meant: small ones in the usual unit, large ones in base units."""
+    if number.denominator == 1 and 100_000 <= number < LIMIT and kind is not _CYCLES:
+        return _format(int(number), kind)
+    return f"{text.strip()} {kind.usual}"
+
+
+def _unit_message(text: str, number_text: str, unit: str, kind: _Kind) -> str:
+    """Why *unit* is not one of *kind*, and what to write instead."""
+    if kind is _BYTES and unit in {"kB", "KB", "MB", "GB", "TB"}:
+        binary = f"{unit[0].upper()}iB"
+        return f"`{text}`: capacities take binary prefixes only; did you mean `{number_text} {binary}`?"
+    for other in _KINDS:
+        if other is not kind and unit in other.units:
+            return f"`{text}` is {other.name}, here {kind.name} is needed, like `{kind.example}`"
+    if re.fullmatch(r"[kMGT]?i?b(it)?s?(/s|ps)?", unit) and kind in (_BYTES, _BANDWIDTH):
+        return f"`{text}` counts bits; {kind.name} is in bytes, like `{kind.example}`"
+    if f"{unit}/s" in kind.units:
+        return f"`{text}` is an amount; did you mean `{number_text} {unit}/s`?"
+    folded = {known.lower(): known for known in kind.units}
+    if unit.lower() in folded:
+        return f"`{text}`: unknown unit `{unit}`; did you mean `{number_text} {folded[unit.lower()]}`?"
+    known = ", ".join(u for u in kind.units if u.isascii())
+    return f"`{text}`: unknown unit `{_shown(unit)}`; {kind.name} takes {known}, like `{kind.example}`"
+
+
+def _parse(value: object, kind: _Kind) -> int:
+    if isinstance(value, bool) or value is None or not isinstance(value, (str, int, float)):
+        what = "nothing" if value is None else str(value).lower() if isinstance(value, bool) else "a list or mapping"
+        raise ValueError(f"found {what} where {kind.name} is needed, like `{kind.example}`")
+    if isinstance(value, int):
+        if _base_units_accepted.get():
+            if not 0 <= value < LIMIT:
+                raise ValueError(f"{value} {kind.base} is outside 0 .. 2^62 - 1")
+            return value
+        if abs(value) >= LIMIT:
+            raise ValueError(f"the number has no unit and is too large; {kind.name} is written like `{kind.example}`")
+        if value < 0:
+            raise ValueError(f"{value} is negative; {kind.name} is written like `{kind.example}`")
+        raise ValueError(f"{value} has no unit; did you mean `{_proposal(Fraction(value), str(value), kind)}`?")
+    text = repr(value) if isinstance(value, float) else value
+    shown = _shown(text.strip())
+    if len(text) > _LONGEST_TEXT:
+        raise ValueError(f"`{shown}` is too long; {kind.name} is written like `{kind.example}`")
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        if re.match(r"\s*[+-]?\.?(nan|inf)", text, re.IGNORECASE):
+            raise ValueError(f"`{shown}` is not a finite number; {kind.name} is written like `{kind.example}`")
+        raise ValueError(f"`{shown}` is not {kind.name}; write a number and a unit, like `{kind.example}`")
+    number_text, exponent, unit = match.groups()
+    if exponent is not None and abs(int(exponent)) > _LARGEST_EXPONENT:
+        raise ValueError(f"`{shown}` is out of range: the exponent is beyond {_LARGEST_EXPONENT}")
+    number = Fraction(number_text)
+    if number < 0:
+        raise ValueError(f"`{shown}` is negative; {kind.name} is written like `{kind.example}`")
+    if not unit:
+        raise ValueError(f"{shown} has no unit; did you mean `{_proposal(number, number_text, kind)}`?")
+    if unit not in kind.units:
+        raise ValueError(_unit_message(shown, number_text, unit, kind))
+    exact = number * kind.units[unit]
+    if exact >= LIMIT:
+        raise ValueError(f"`{shown}` is too large: at most 2^62 - 1 {kind.base} can be counted")
+    if exact.denominator != 1:
+        raise ValueError(f"`{shown}` is not a whole number of {kind.base}")
+    return int(exact)
+
+
+def _format(value: int, kind: _Kind) -> str:
+    """The shortest text that *kind*'s parser reads back as exactly *value*."""
+    if value == 0:
+        return f"0 {'B' if kind is _BYTES else kind.usual}"
+    texts = [
+        f"{digits} {unit}"
+        for unit, factor in reversed(kind.units.items())
+        if unit.isascii() and unit != "cycle" and (digits := _exact_decimal(value, factor)) is not None
+    ]
+    return min(texts, key=lambda text: (len(text), "." in text))
+
+
+def _exact_decimal(value: int, factor: int) -> str | None:
+    """``value / factor`` written without an exponent, or None if that takes over 12 decimals."""
+    whole, rest = divmod(value, factor)
+    decimals = ""
+    while rest:
+        if len(decimals) == 12:
+            return None
+        digit, rest = divmod(rest * 10, factor)
+        decimals += str(digit)
+    return f"{whole}.{decimals}" if decimals else str(whole)
+
+
+def parse_bytes(value: object) -> int:
+    """``16 MiB`` to bytes."""
+    return _parse(value, _BYTES)
+
+
+def parse_bandwidth(value: object) -> int:
+    """``150 GB/s`` to bytes per second."""
+    return _parse(value, _BANDWIDTH)
+
+
+def parse_time(value: object) -> int:
+    """``500 ns`` to picoseconds."""
+    return _parse(value, _TIME)
+
+
+def parse_frequency(value: object) -> int:
+    """``1.4 GHz`` to hertz."""
+    return _parse(value, _FREQUENCY)
+
+
+def parse_cycles(value: object) -> int:
+    """``1000 cycles`` to 1000; which clock is meant is fixed by the key."""
+    return _parse(value, _CYCLES)
+
+
+def parse_bytes_or_word(word: str) -> Callable[[object], int | str]:
+    """A parser of capacities that also accepts *word*."""
+
+    def parse(value: object) -> int | str:
+        if value == word:
+            return word
+        try:
+            return _parse(value, _BYTES)
+        except ValueError as error:
+            raise ValueError(f"{error} (the word `{word}` is allowed too)") from None
+
+    return parse
+
+
+def format_bytes(value: int) -> str:
+    """Shortest exact text of a capacity."""
+    return _format(value, _BYTES)
+
+
+def format_bandwidth(value: int) -> str:
+    """Shortest exact text of a bandwidth."""
+    return _format(value, _BANDWIDTH)
+
+
+def format_time(value: int) -> str:
+    """Shortest exact text of a time given in picoseconds."""
+    return _format(value, _TIME)
+
+
+def format_frequency(value: int) -> str:
+    """Shortest exact text of a frequency given in hertz."""
+    return _format(value, _FREQUENCY)
+
+
+def format_cycles(value: int) -> str:
+    """Text of a number of cycles."""
+    return "1 cycle" if value == 1 else f"{value} cycles"
