@@ -1,0 +1,120 @@
+"""Reading and publishing files so that a fault never leaves a half-written or half-read one.
+
+Every file t3sim leaves behind goes through ``publish``: written beside its
+destination, flushed to disk, then renamed over it.  A full disk or a killed
+process leaves the old files as they were.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from t3sim.errors import EnvironmentFailure, InputDataError
+
+# The causes a user can act on, in words; others are given as the system words them.
+_CAUSES = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EROFS: "the file system is read-only",
+    errno.EACCES: "no right to write there",
+    errno.EPERM: "no right to write there",
+    errno.EIO: "the disk reports an input/output error",
+    errno.ENAMETOOLONG: "the name is too long",
+    errno.EMFILE: "too many open files",
+    errno.ENOTDIR: "a part of the path is a file, not a folder",
+    errno.EISDIR: "it is a folder",
+    errno.ENOENT: "the folder does not exist",
+}
+
+
+def cause_in_words(error: OSError) -> str:
+    """Return why a system call failed, with the system's own name for it."""
+    name = errno.errorcode.get(error.errno or 0, "")
+    words = _CAUSES.get(error.errno or 0) or (os.strerror(error.errno) if error.errno else str(error))
+    return f"{words} ({name})" if name else words
+
+
+def publish(contents: Mapping[Path, bytes]) -> None:
+    """Write all files or none of them, as far as one process can: all are on disk before the first is renamed.
+
+    Raises ``EnvironmentFailure`` naming the file and the cause; then every
+    file that existed before is intact and no temporary file is left.
+    """
+    temporary: dict[Path, Path] = {}
+    path = Path()
+    try:
+        for path, content in contents.items():
+            temporary[path] = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+            _write_through(temporary[path], content)
+        for path, written in temporary.items():
+            os.replace(written, path)  # noqa: PTH105 - the primitive the promise rests on
+        for folder in {path.parent for path in contents}:
+            _flush_folder(folder)
+    except OSError as error:
+        raise EnvironmentFailure(f"{path}: cannot write: {cause_in_words(error)}") from error
+    finally:
+        for written in temporary.values():
+            written.unlink(missing_ok=True)
+
+
+def prepare_folder(folder: Path) -> None:
+    """Create *folder* and prove that files can be written and renamed in it; raises ``EnvironmentFailure``."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".probe.{os.getpid()}.tmp"
+        try:
+            _write_through(probe, b"t3sim\n")
+        finally:
+            probe.unlink(missing_ok=True)
+    except OSError as error:
+        if isinstance(error, FileExistsError):
+            error = NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        raise EnvironmentFailure(f"{folder}: cannot write results here: {cause_in_words(error)}") from error
+
+
+def read_limited(path: Path, limit_bytes: int, *, shown_as: str) -> bytes:
+    """Return the content of a regular file of at most *limit_bytes*; raises ``InputDataError`` naming *shown_as*."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+            raise InputDataError(f"{shown_as}: is {kind}")
+        if status.st_size > limit_bytes:
+            raise InputDataError(f"{shown_as}: {status.st_size} bytes; at most {limit_bytes} are read")
+        with path.open("rb") as stream:
+            content = stream.read(limit_bytes + 1)
+    except FileNotFoundError:
+        raise InputDataError(f"{shown_as}: no such file") from None
+    except PermissionError:
+        raise InputDataError(f"{shown_as}: no right to read it") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        cause = cause_in_words(error) if isinstance(error, OSError) else str(error)
+        raise InputDataError(f"{shown_as}: cannot read: {cause}") from error
+    if len(content) > limit_bytes:
+        raise InputDataError(f"{shown_as}: grew beyond {limit_bytes} bytes while being read")
+    return content
+
+
+def _write_through(path: Path, content: bytes) -> None:
+    with path.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _flush_folder(folder: Path) -> None:
+    """Make renames in *folder* durable, where the system can."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(handle)
+    except OSError:
+        pass  # some network file systems refuse; the renames themselves are done
+    finally:
+        os.close(handle)
