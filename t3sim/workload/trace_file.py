@@ -221,8 +221,10 @@ def _load(path: Path) -> tuple[TileTrace | None, list[str]]:
     digest = hashlib.sha256(parquet).hexdigest()
     if digest != manifest.parquet_sha256:
         return None, [
-            (f"the Parquet file was edited or damaged after it was written: its sha256 is {digest[:16]}...,"
-            f" the manifest says {manifest.parquet_sha256[:16]}...")
+            (
+                f"the Parquet file was edited or damaged after it was written: its sha256 is {digest[:16]}...,"
+                f" the manifest says {manifest.parquet_sha256[:16]}..."
+            )
         ]
     workgroups = _read_workgroups(parquet, manifest.n_workgroups, shown)
     problems = tile_problems(manifest.gemm, manifest.tiling, manifest.n_chunks, workgroups)
