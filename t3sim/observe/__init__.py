@@ -1,0 +1,1 @@
+"""What happened when: timelines of a run and the files that show them."""

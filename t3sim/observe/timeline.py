@@ -1,0 +1,57 @@
+"""A timeline: what each part of the machine did when, and levels sampled over time.
+
+The simulator fills one while it runs, if asked to; times are simulated
+picoseconds.  Keeping a timeline never changes what is simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Something that lasted: a stage on the compute units, a chunk on the link."""
+
+    track: str  # the part of the machine, such as "gpu[0] dma"
+    name: str
+    start_ps: int
+    duration_ps: int
+    args: Mapping[str, int | float | str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.start_ps < 0 or self.duration_ps < 0:
+            raise ValueError(f"span {self.name!r}: starts at {self.start_ps} ps, lasts {self.duration_ps} ps")
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """A level over time, such as a queue's occupancy; each value holds until the next time."""
+
+    track: str
+    name: str
+    times_ps: list[int] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if len(self.times_ps) != len(self.values):
+            raise ValueError(f"counter {self.name!r}: {len(self.times_ps)} times, {len(self.values)} values")
+        if any(later < earlier for earlier, later in zip(self.times_ps, self.times_ps[1:], strict=False)):
+            raise ValueError(f"counter {self.name!r}: times go back")
+
+
+@dataclass(slots=True)
+class Timeline:
+    """Spans and counters of one run."""
+
+    spans: list[Span] = field(default_factory=list)
+    counters: list[Counter] = field(default_factory=list)
+
+    def add_span(self, track: str, name: str, start_ps: int, end_ps: int, **args: float | str) -> None:
+        """Record that *name* occupied *track* from *start_ps* to *end_ps*."""
+        self.spans.append(Span(track, name, start_ps, end_ps - start_ps, args))
+
+    def add_counter(self, track: str, name: str, times_ps: list[int], values: list[float]) -> None:
+        """Record a sampled level."""
+        self.counters.append(Counter(track, name, times_ps, values))

@@ -1,0 +1,1 @@
+"""What a run leaves behind: one record per point, the files that hold them, digests and provenance."""

@@ -1,0 +1,60 @@
+"""Columns that compare points: speedup, exposed communication time, overlap efficiency.
+
+Pure functions of finished records; nothing here changes what was simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+
+from t3sim.results.record import RunRecord
+
+BASELINE = "sequential"
+
+
+def derive(records: Sequence[RunRecord], machine_keys: Sequence[Hashable] | None = None) -> list[RunRecord]:
+    """Return *records* with ``speedup``, ``ect_us`` and ``overlap_efficiency`` filled in.
+
+    Each is compared with the ``sequential`` record of the same workload and
+    machine, of the same mode where there is one.  *machine_keys* tells apart
+    machines that share a name (a sweep over a machine value); pass one key
+    per record, for example ``machine_digest``.  Without a sequential record,
+    or with several that disagree, the comparison is left absent.
+    """
+    if machine_keys is None:
+        machine_keys = [None] * len(records)
+    workloads = [_workload_of(record, key) for record, key in zip(records, machine_keys, strict=True)]
+    baselines: dict[Hashable, list[RunRecord]] = {}
+    for record, workload in zip(records, workloads, strict=True):
+        if record.strategy == BASELINE and record.time_us is not None:
+            baselines.setdefault(workload, []).append(record)
+    return [
+        _compare(record, _baseline_for(record, baselines.get(workload, [])))
+        for record, workload in zip(records, workloads, strict=True)
+    ]
+
+
+def _workload_of(record: RunRecord, machine_key: Hashable) -> Hashable:
+    return (record.model, record.sublayer, record.tp, record.m, record.n, record.k, record.machine, machine_key)
+
+
+def _baseline_for(record: RunRecord, candidates: list[RunRecord]) -> RunRecord | None:
+    if record.strategy == BASELINE:
+        return record if record.time_us is not None else None
+    same_mode = [candidate for candidate in candidates if candidate.mode == record.mode] or candidates
+    if len({(candidate.time_us, candidate.gemm_us) for candidate in same_mode}) != 1:
+        return None
+    return same_mode[0]
+
+
+def _compare(record: RunRecord, baseline: RunRecord | None) -> RunRecord:
+    speedup = ect = efficiency = None
+    isolated = baseline.gemm_us if baseline is not None else record.gemm_us
+    if record.time_us is not None and isolated is not None:
+        ect = record.time_us - isolated
+    if baseline is not None and baseline.time_us is not None and record.time_us:
+        speedup = baseline.time_us / record.time_us
+        if ect is not None and isolated is not None and baseline.time_us > isolated:
+            efficiency = 1.0 - ect / (baseline.time_us - isolated)
+    return replace(record, speedup=speedup, ect_us=ect, overlap_efficiency=efficiency)

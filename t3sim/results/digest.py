@@ -1,0 +1,68 @@
+"""Digests that say whether two results can be the same: of a point, of the program, of the records."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import t3sim
+from t3sim.results.record import VOLATILE, RunRecord
+
+if TYPE_CHECKING:
+    from t3sim.config.experiment import RunSpec
+    from t3sim.config.machine import MachineSpec
+
+
+def canonical_json(value: Any) -> str:
+    """Return JSON with sorted keys, no spaces and no NaN: equal values give equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def sha256_of(value: Any) -> str:
+    """Return the sha256 of the canonical JSON of *value*."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+def run_digest(run: RunSpec, *, inputs: Mapping[str, str] | None = None) -> str:
+    """Return the digest of one point: everything that decides its result but the program itself.
+
+    *inputs* maps the names of files that the point reads (a trace, plugins) to
+    the digests of their contents.  The name of the experiment is left out.
+    """
+    spec = run.model_dump(mode="json", exclude={"experiment"})
+    return sha256_of({"run": spec, "inputs": dict(inputs or {})})
+
+
+def machine_digest(machine: MachineSpec) -> str:
+    """Return the digest of a machine's values; two machines of one name may differ by overrides."""
+    return sha256_of(machine.model_dump(mode="json", exclude={"name"}))
+
+
+def file_digest(path: str | Path) -> str:
+    """Return the sha256 of a file's content."""
+    with Path(path).open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def source_digest() -> str:
+    """Return the digest of the t3sim sources in use: names and contents of all its Python files."""
+    root = Path(t3sim.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py"), key=lambda path: path.relative_to(root).as_posix()):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def records_digest(records: Iterable[RunRecord]) -> str:
+    """Return the digest of simulated results: all columns but those that depend on the host."""
+    rows = [
+        {name: value for name, value in dataclasses.asdict(record).items() if name not in VOLATILE}
+        for record in records
+    ]
+    return sha256_of(rows)
