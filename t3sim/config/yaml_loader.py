@@ -1,0 +1,362 @@
+"""Read YAML strictly, and remember where every key and value stands.
+
+PyYAML reads YAML 1.1 and lets surprises through: ``no`` becomes false, ``017``
+becomes 15, ``1e9`` stays a string, the last of two equal keys wins, a short
+file of aliases expands without bound.  This loader works on PyYAML's events
+and reads the core schema of YAML 1.2 with decimal numbers only.  Whatever
+YAML 1.1 would have read differently, and a person might mean differently, is
+refused with both readings.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from t3sim.errors import ConfigError, Problem
+
+MAX_FILE_BYTES = 1 << 20
+MAX_DEPTH = 50
+MAX_ALIASES = 1_000
+MAX_NODES = 100_000  # after every alias is expanded
+MAX_NUMBER_CHARACTERS = 100
+MAX_KEY_CHARACTERS = 60  # of a key path in a message
+
+_TYPE_NAMES = {dict: "a mapping", list: "a list", str: "a text", bool: "true or false", type(None): "nothing"}
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where something was written; line and column count from 1, 0 means a place without lines."""
+
+    file: str
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A value of a configuration, where it stands, and where it came from.
+
+    ``value`` is a scalar, a list of nodes or a dict from key to node.  A node
+    is never changed; ``with_value`` of the resolver makes a new tree.
+    ``origin`` is the kind of source (paper, measured, ..., user) and
+    ``source`` says which.
+    """
+
+    value: Any
+    position: Position
+    key_position: Position | None = None
+    origin: str = ""
+    source: str = ""
+
+    @property
+    def is_mapping(self) -> bool:
+        return isinstance(self.value, dict)
+
+    def plain(self) -> Any:
+        """The value as plain dicts, lists and scalars."""
+        if isinstance(self.value, dict):
+            return {key: node.plain() for key, node in self.value.items()}
+        if isinstance(self.value, list):
+            return [node.plain() for node in self.value]
+        return self.value
+
+    def get(self, key: str) -> Node | None:
+        """The node under *key* of a mapping, or None."""
+        return self.value.get(key) if isinstance(self.value, dict) else None
+
+    def leaves(self, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Node]]:
+        """Every (path, node) that is not a mapping, in file order."""
+        if isinstance(self.value, dict):
+            for key, node in self.value.items():
+                yield from node.leaves((*prefix, key))
+        else:
+            yield prefix, self
+
+
+def type_name(value: Any) -> str:
+    """What a value is, in words."""
+    return _TYPE_NAMES.get(type(value), "a number")
+
+
+def load_yaml(path: str | os.PathLike[str], shown_as: str | None = None) -> Node:
+    """Read a YAML file into a tree of nodes; every fault is a ConfigError with its position."""
+    name = shown_as or os.fspath(path)
+    return load_yaml_text(_read_regular_file(Path(path), name), name)
+
+
+def load_yaml_text(text: str | bytes, name: str) -> Node:
+    """Read YAML text; *name* stands for the file in messages."""
+    return _Reader(_checked_text(text, name), name).read()
+
+
+def _fail(name: str, message: str, line: int = 0, column: int = 0, key: str = "") -> ConfigError:
+    return ConfigError(Problem(name, line, column, key, message))
+
+
+def _read_regular_file(path: Path, name: str) -> bytes:
+    """The content of *path*, if it is a regular file of legal size; opens without blocking on a FIFO."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise _fail(name, "no such file") from None
+    except ValueError:
+        raise _fail(name.replace("\0", "\\0"), "a file name cannot contain a NUL character") from None
+    except OSError as error:
+        raise _fail(name, f"cannot be read: {os.strerror(error.errno or 0)}") from None
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        raise _fail(name, "is a folder, not a YAML file" if stat.S_ISDIR(mode) else "is not a regular file")
+    with os.fdopen(descriptor, "rb") as file:
+        content = file.read(MAX_FILE_BYTES + 1)
+    if len(content) > MAX_FILE_BYTES:
+        raise _fail(name, "is larger than 1 MiB; a configuration is a few KiB")
+    return content
+
+
+def _checked_text(text: str | bytes, name: str) -> str:
+    """Decode and refuse characters that no configuration needs, with their position."""
+    if isinstance(text, bytes):
+        try:
+            text = text.decode("utf-8")
+        except UnicodeDecodeError as error:
+            before = text[: error.start]
+            line = before.count(b"\n") + 1
+            column = error.start - (before.rfind(b"\n") + 1) + 1
+            raise _fail(name, f"byte 0x{text[error.start]:02x} is not UTF-8", line, column) from None
+    if len(text) > MAX_FILE_BYTES:
+        raise _fail(name, "is larger than 1 MiB; a configuration is a few KiB")
+    text = text.removeprefix("\ufeff")
+    bad = re.search("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", text)
+    if bad:
+        line, column = _line_and_column(text, bad.start())
+        what = "a NUL character" if bad.group() == "\0" else f"the control character U+{ord(bad.group()):04X}"
+        raise _fail(name, f"{what} is not allowed", line, column)
+    tab = re.search(r"^ *\t", text, re.MULTILINE)
+    if tab and text[tab.end() :].split("\n", 1)[0].strip():
+        line, column = _line_and_column(text, tab.end() - 1)
+        raise _fail(name, "a tab cannot indent; use spaces", line, column)
+    return text
+
+
+def _line_and_column(text: str, index: int) -> tuple[int, int]:
+    before = text[:index]
+    return before.count("\n") + 1, index - (before.rfind("\n") + 1) + 1
+
+
+_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_OCTAL_11 = re.compile(r"[-+]?0[0-7_]+")
+_LEADING_ZERO = re.compile(r"[-+]?0[0-9]+")
+_OCTAL_12 = re.compile(r"0o[0-7]+")
+_HEXADECIMAL = re.compile(r"[-+]?0x[0-9a-fA-F_]+")
+_BINARY = re.compile(r"[-+]?0b[01_]+")
+_SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
+_UNDERSCORED = re.compile(r"[-+]?[0-9][0-9_]*_[0-9_]*(\.[0-9_]*)?")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt ].*)?")
+
+
+def _sexagesimal_reading(text: str) -> str:
+    total = 0.0
+    for part in text.replace("_", "").lstrip("+-").split(":"):
+        total = total * 60 + float(part)
+    return f"{total:g}"
+
+
+def _plain_scalar(text: str) -> Any:
+    """The value of an unquoted scalar; ValueError if it is a number in a notation that is refused."""
+    if text in ("", "~", "null", "Null", "NULL"):
+        return None
+    if text in ("true", "True", "TRUE"):
+        return True
+    if text in ("false", "False", "FALSE"):
+        return False
+    if text[0] not in "+-.0123456789":
+        return text
+    if len(text) > MAX_NUMBER_CHARACTERS:
+        if re.fullmatch(r"[-+.0-9eE_:]+", text):
+            raise ValueError(f"a number of {len(text)} characters is too long")
+        return text
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _NOT_FINITE.fullmatch(text):
+        raise ValueError(f"`{text}` is not a finite number")
+    if _OCTAL_11.fullmatch(text):
+        reading = int(text.replace("_", ""), 8)
+        raise ValueError(
+            f"`{text}` has a leading zero: YAML 1.1 would read it as octal, {reading}; write it in decimal, or in quotes"
+        )
+    if _LEADING_ZERO.fullmatch(text):
+        raise ValueError(f"`{text}` has a leading zero; write the number without it, or in quotes")
+    if _FLOAT.fullmatch(text):
+        number = float(text)
+        if number in (float("inf"), float("-inf")):
+            raise ValueError(f"`{text}` is too large")
+        return number
+    for pattern, base, word in ((_OCTAL_12, 8, "octal"), (_HEXADECIMAL, 16, "hexadecimal"), (_BINARY, 2, "binary")):
+        if pattern.fullmatch(text):
+            reading = int(text.replace("_", ""), base)
+            raise ValueError(f"`{text}` is {word} ({reading}); write it in decimal, or in quotes")
+    if _SEXAGESIMAL.fullmatch(text):
+        raise ValueError(
+            f"`{text}`: YAML 1.1 would read it in base 60, as {_sexagesimal_reading(text)}; "
+            "write it in decimal, or in quotes"
+        )
+    if _UNDERSCORED.fullmatch(text):
+        raise ValueError(f"`{text}`: YAML 1.1 would read it as {text.replace('_', '')}; write it without underscores")
+    if _DATE.fullmatch(text):
+        raise ValueError(f"`{text}`: YAML 1.1 would read it as a date; write it in quotes")
+    return text
+
+
+class _Reader:
+    """Builds nodes from the event stream of one document, within the limits."""
+
+    def __init__(self, text: str, name: str) -> None:
+        self.name = name
+        self.events = self._guarded(text)
+        self.anchors: dict[str, tuple[Node, int] | None] = {}  # None while the node is being read
+        self.n_aliases = 0
+        self.n_nodes = 0
+        self.problems: list[Problem] = []
+
+    def _guarded(self, text: str) -> Iterator[Any]:
+        try:
+            yield from yaml.parse(text, Loader=yaml.SafeLoader)
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            cause = " ".join(part for part in (error.context, error.problem) if part)
+            line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
+            raise _fail(self.name, f"not valid YAML: {cause}", line, column) from None
+        except (yaml.YAMLError, RecursionError, ValueError) as error:
+            raise _fail(self.name, f"not valid YAML: {str(error).splitlines()[0]}") from None
+
+    def _position(self, event: Any) -> Position:
+        return Position(self.name, event.start_mark.line + 1, event.start_mark.column + 1)
+
+    def _refuse(self, event: Any, message: str, key: str = "") -> ConfigError:
+        position = self._position(event)
+        shown_key = key if len(key) <= MAX_KEY_CHARACTERS else f"{key[:MAX_KEY_CHARACTERS]}..."
+        return _fail(self.name, message, position.line, position.column, shown_key)
+
+    def read(self) -> Node:
+        root: Node | None = None
+        for event in self.events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                if root is not None:
+                    raise self._refuse(event, "a second document starts here; one file holds one document")
+                if event.tags:
+                    raise self._refuse(event, "tags are not allowed")
+                first = next(self.events)
+                root, _ = self._node(first, (), 1)
+        if root is None or (root.value is None and not self.problems):
+            raise _fail(self.name, "is empty")
+        if self.problems:
+            raise ConfigError(self.problems)
+        return root
+
+    def _count(self, event: Any, n: int) -> None:
+        self.n_nodes += n
+        if self.n_nodes > MAX_NODES:
+            raise self._refuse(event, f"more than {MAX_NODES} values after aliases are expanded")
+
+    def _node(self, event: Any, path: tuple[str, ...], depth: int) -> tuple[Node, int]:
+        """The node that starts with *event*, and how many values it holds."""
+        key = ".".join(path)
+        if isinstance(event, yaml.AliasEvent):
+            return self._alias(event, key)
+        if depth > MAX_DEPTH:
+            raise self._refuse(event, f"nested deeper than {MAX_DEPTH} levels", key)
+        if event.tag is not None:
+            raise self._refuse(event, f"tags are not allowed (`{event.tag[:60]}`)", key)
+        if event.anchor is not None:
+            self.anchors[event.anchor] = None
+        self._count(event, 1)
+        value: Any
+        size = 1
+        if isinstance(event, yaml.ScalarEvent):
+            value = self._scalar(event, key)
+        elif isinstance(event, yaml.SequenceStartEvent):
+            value = []
+            while not isinstance(child := next(self.events), yaml.SequenceEndEvent):
+                node, n = self._node(child, (*path[:-1], f"{path[-1] if path else ''}[{len(value)}]"), depth + 1)
+                value.append(node)
+                size += n
+        else:
+            value, n = self._mapping(path, depth)
+            size += n
+        node = Node(value, self._position(event))
+        if event.anchor is not None:
+            self.anchors[event.anchor] = (node, size)
+        return node, size
+
+    def _alias(self, event: Any, key: str) -> tuple[Node, int]:
+        self.n_aliases += 1
+        if self.n_aliases > MAX_ALIASES:
+            raise self._refuse(event, f"more than {MAX_ALIASES} aliases")
+        if event.anchor not in self.anchors:
+            raise self._refuse(event, f"`*{event.anchor}` has no anchor `&{event.anchor}` before it", key)
+        target = self.anchors[event.anchor]
+        if target is None:
+            raise self._refuse(event, f"`*{event.anchor}` contains itself", key)
+        node, size = target
+        self._count(event, size)
+        return node, size
+
+    def _scalar(self, event: Any, key: str) -> Any:
+        if event.style is not None:  # quoted or block text
+            return event.value
+        try:
+            return _plain_scalar(event.value)
+        except ValueError as error:
+            position = self._position(event)
+            self.problems.append(Problem(self.name, position.line, position.column, key, str(error)))
+            return None
+
+    def _mapping(self, path: tuple[str, ...], depth: int) -> tuple[dict[str, Node], int]:
+        value: dict[str, Node] = {}
+        size = 0
+        while not isinstance(event := next(self.events), yaml.MappingEndEvent):
+            key = self._key(event, path)
+            key_position = self._position(event)
+            node, n = self._node(next(self.events), (*path, key), depth + 1)
+            size += n + 1
+            if key in value:
+                first = value[key].key_position
+                assert first is not None
+                self.problems.append(
+                    Problem(
+                        self.name, key_position.line, key_position.column, ".".join((*path, key)),
+                        f"duplicate key; the first is at {first.line}:{first.column}",
+                    )
+                )
+                continue
+            value[key] = replace(node, key_position=key_position)
+        return value, size
+
+    def _key(self, event: Any, path: tuple[str, ...]) -> str:
+        under = ".".join(path)
+        if not isinstance(event, yaml.ScalarEvent):
+            raise self._refuse(event, "a key must be a plain word", under)
+        if event.tag is not None:
+            raise self._refuse(event, f"tags are not allowed (`{event.tag[:60]}`)", under)
+        if event.style is None and event.value == "<<":
+            raise self._refuse(event, "merge keys (`<<`) are not allowed; write the values out", under)
+        if event.anchor is not None:
+            raise self._refuse(event, "a key cannot have an anchor", under)
+        self._count(event, 1)
+        key: str = event.value
+        return key
