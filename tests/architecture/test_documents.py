@@ -1,0 +1,42 @@
+"""What the documents tell a reader to type exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY
+
+DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
+CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
+MAKE = re.compile(r"(?:^|[\s`;&])make ((?:[A-Z]+=\S+ )*)([a-z][a-z-]*)")
+
+
+def targets_of(makefile: str) -> set[str]:
+    """Return the phony targets of *makefile* that have a rule."""
+    phony = set(re.findall(r"[\w-]+", " ".join(re.findall(r"^\.PHONY:(.*)$", makefile, re.MULTILINE))))
+    return phony & set(re.findall(r"^([\w-]+):", makefile, re.MULTILINE))
+
+
+def commands_in(document: str) -> set[str]:
+    """Return the targets of the `make` commands in the code of *document*."""
+    return {match[1] for code in CODE.findall(document) for match in MAKE.findall(code)}
+
+
+def test_readme_shows_the_two_commands() -> None:
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    assert commands_in(readme) >= {"demo", "test"}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_commands_exist(path: Path) -> None:
+    targets = targets_of((REPOSITORY / "Makefile").read_text(encoding="utf-8"))
+    assert commands_in(path.read_text(encoding="utf-8")) <= targets
+
+
+def test_rule_notices_a_missing_target() -> None:
+    document = "Run `make demo`, or:\n\n```sh\nmake PYTHON=python3.12 deploy\n```\n\nThese make sense.\n"
+    makefile = ".PHONY: demo test\ndemo: x\n\ttrue\n"
+    assert commands_in(document) - targets_of(makefile) == {"deploy"}
