@@ -78,10 +78,13 @@ def _shown(value: object) -> str:
 
 
 def _proposal(number: Fraction, text: str, kind: _Kind) -> str:
-    """How a bare number was probably meant: small ones in the usual unit, large ones in base units."""
+    """How a bare number was probably meant: small ones in a usual unit, large ones in base units."""
     if number.denominator == 1 and 100_000 <= number < LIMIT and kind is not _CYCLES:
-        return _format(int(number), kind)
-    return f"{text.strip()} {kind.usual}"
+        return f"`{_format(int(number), kind)}`"
+    text = text.strip()
+    if kind is _BYTES and number.denominator == 1:
+        return f"`{text} B` or `{text} KiB`"
+    return f"`{text} {'MHz' if kind is _FREQUENCY and number >= 100 else kind.usual}`"
 
 
 def _unit_message(text: str, number_text: str, unit: str, kind: _Kind) -> str:
@@ -116,7 +119,7 @@ def _parse(value: object, kind: _Kind) -> int:
             raise ValueError(f"the number has no unit and is too large; {kind.name} is written like `{kind.example}`")
         if value < 0:
             raise ValueError(f"{value} is negative; {kind.name} is written like `{kind.example}`")
-        raise ValueError(f"{value} has no unit; did you mean `{_proposal(Fraction(value), str(value), kind)}`?")
+        raise ValueError(f"{value} has no unit; did you mean {_proposal(Fraction(value), str(value), kind)}?")
     text = repr(value) if isinstance(value, float) else value
     shown = _shown(text.strip())
     if len(text) > _LONGEST_TEXT:
@@ -133,7 +136,7 @@ def _parse(value: object, kind: _Kind) -> int:
     if number < 0:
         raise ValueError(f"`{shown}` is negative; {kind.name} is written like `{kind.example}`")
     if not unit:
-        raise ValueError(f"{shown} has no unit; did you mean `{_proposal(number, number_text, kind)}`?")
+        raise ValueError(f"{shown} has no unit; did you mean {_proposal(number, number_text, kind)}?")
     if unit not in kind.units:
         raise ValueError(_unit_message(shown, number_text, unit, kind))
     exact = number * kind.units[unit]

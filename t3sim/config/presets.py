@@ -1,0 +1,130 @@
+"""The shipped presets: one folder per kind, one file per preset, each number with its origin and source.
+
+A file is found by the name of its stem (``cu80``).  Where a configuration
+names a preset it may also name a file of its own, by a path that ends in
+``.yaml``, relative to the file that names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+from t3sim.config.experiment import ModelSpec, TilingSpec
+from t3sim.config.yaml_loader import Node, Position, load_yaml, type_name
+from t3sim.errors import ConfigError, Problem
+from t3sim.registry import unknown_name
+
+KINDS = ("gpu", "memory", "link", "machine", "model", "kernel")
+ORIGINS = ("datasheet", "paper", "derived", "measured", "fitted", "assumed", "user")
+DEFAULT_TILING = "gemm-256x128"
+
+_ANNOTATION_KEYS = {"value", "origin", "source"}
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def configs_root() -> Path:
+    """The folder of presets: inside the package when installed, beside it in a clone."""
+    installed = _PACKAGE / "_configs"
+    return installed if installed.is_dir() else _PACKAGE.parent / "configs"
+
+
+def preset_names(kind: str) -> list[str]:
+    """The shipped presets of one kind, sorted."""
+    return sorted(path.stem for path in (configs_root() / kind).glob("*.yaml"))
+
+
+def load_preset(kind: str, name: str, named_at: Position | None = None, key: str = "") -> Node:
+    """The annotated tree of one preset; an unknown name is a ConfigError at the place that names it."""
+    if _is_path(name):
+        folder = Path(named_at.file).parent if named_at is not None else Path()
+        path = folder / name
+        shown = str(path)
+        if not path.exists():
+            raise _problem(named_at, key, f"no such file `{name}`, looked for at {shown}")
+        return annotated(load_yaml(path, shown))
+    return _load_shipped(configs_root(), kind, _stem(kind, name, named_at, key))
+
+
+def _stem(kind: str, name: str, named_at: Position | None, key: str) -> str:
+    """The preset's name as its file spells it; upper and lower case do not matter."""
+    names = preset_names(kind)
+    for known in names:
+        if known.lower() == name.lower():
+            return known
+    raise _problem(named_at, key, unknown_name(kind, name, names))
+
+
+def _is_path(name: str) -> bool:
+    return name.endswith((".yaml", ".yml")) or "/" in name
+
+
+@lru_cache(maxsize=256)
+def _load_shipped(root: Path, kind: str, name: str) -> Node:
+    return annotated(load_yaml(root / kind / f"{name}.yaml", f"configs/{kind}/{name}.yaml"))
+
+
+def _problem(position: Position | None, key: str, message: str) -> ConfigError:
+    at = position or Position("")
+    return ConfigError(Problem(at.file, at.line, at.column, key, message))
+
+
+def annotated(node: Node, path: tuple[str, ...] = ()) -> Node:
+    """Turn each ``{value, origin, source}`` into a leaf that carries its origin and source."""
+    if not isinstance(node.value, dict):
+        return node
+    if "value" not in node.value:
+        return replace(node, value={key: annotated(child, (*path, key)) for key, child in node.value.items()})
+    problems = [
+        Problem(where.file, where.line, where.column, ".".join((*path, key)),
+                unknown_name("key of an annotated value", key, tuple(sorted(_ANNOTATION_KEYS))))
+        for key, child in node.value.items()
+        if key not in _ANNOTATION_KEYS and (where := child.key_position or child.position)
+    ]
+    texts: dict[str, str] = {}
+    for key in ("origin", "source"):
+        child = node.value.get(key)
+        if child is None:
+            continue
+        at = child.position
+        if not isinstance(child.value, str):
+            message = f"found {type_name(child.value)}, a text is needed"
+            problems.append(Problem(at.file, at.line, at.column, ".".join((*path, key)), message))
+        elif key == "origin" and child.value not in ORIGINS:
+            message = unknown_name("origin", child.value, ORIGINS)
+            problems.append(Problem(at.file, at.line, at.column, ".".join((*path, key)), message))
+        else:
+            texts[key] = child.value
+    if problems:
+        raise ConfigError(problems)
+    return replace(
+        node.value["value"], key_position=node.key_position,
+        origin=texts.get("origin", "user"), source=texts.get("source", ""),
+    )
+
+
+def load_model(name: str, named_at: Position | None = None, key: str = "workload.model") -> ModelSpec:
+    """A transformer of ``configs/model``, by its name in any case, or from a file of the user."""
+    from t3sim.config.resolve import validated
+
+    node = without_description(load_preset("model", name, named_at, key))
+    if isinstance(node.value, dict) and "name" not in node.value:
+        called = Path(name).stem if _is_path(name) else _stem("model", name, named_at, key)
+        node = replace(node, value={"name": Node(called, node.position), **node.value})
+    return validated(ModelSpec, node, "model")
+
+
+def load_tiling(name: str = DEFAULT_TILING) -> TilingSpec:
+    """How a GEMM kernel cuts its work, from ``configs/kernel``."""
+    from t3sim.config.resolve import validated
+
+    return validated(TilingSpec, without_description(load_preset("kernel", name, None, "tiling")), "tiling")
+
+
+def without_description(node: Node) -> Node:
+    """The mapping without its ``description:``, which is for readers only."""
+    if not isinstance(node.value, Mapping):
+        return node
+    return replace(node, value={key: child for key, child in node.value.items() if key != "description"})
