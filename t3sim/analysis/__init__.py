@@ -1,0 +1,1 @@
+"""Figures from result files; the only user of pandas and matplotlib."""

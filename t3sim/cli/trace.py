@@ -1,0 +1,142 @@
+"""``t3sim trace``: make, show and check tile traces."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from t3sim.config.experiment import GemmShape
+
+
+@click.group()
+def trace() -> None:
+    """Make, show and check tile traces (the workgroups of a GEMM in dispatch order)."""
+
+
+@trace.command()
+@click.option("--model", metavar="NAME", help="Model of configs/model, such as T-NLG; with --sublayer.")
+@click.option("--sublayer", metavar="NAME", help="OP, FC-2, FC-1 or IP.")
+@click.option("--gemm", metavar="M,N,K", help="A bare GEMM instead, in elements; K is local to a GPU.")
+@click.option("--tp", type=int, required=True, help="GPUs in the ring: the output is cut into as many chunks.")
+@click.option("--tiling", metavar="NAME", help="Tiling of configs/kernel; default: the one experiments use.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), required=True, help="File to write; its name ends in .parquet."
+)
+def make(model: str | None, sublayer: str | None, gemm: str | None, tp: int, tiling: str | None, output: Path) -> None:
+    """Write the trace of a GEMM: OUTPUT and its manifest beside it."""
+    from t3sim.config.presets import DEFAULT_TILING, load_model, load_tiling
+    from t3sim.errors import UsageError
+    from t3sim.files import prepare_folder
+    from t3sim.workload.sublayers import gemm_of
+    from t3sim.workload.tiling import make_tile_trace
+    from t3sim.workload.trace_file import manifest_path, write_trace
+
+    if gemm is not None and (model is not None or sublayer is not None):
+        raise UsageError("give either --gemm, or --model with --sublayer")
+    if output.suffix != ".parquet":
+        raise UsageError(f"--output {output}: a trace file name ends in .parquet")
+    tiling = tiling or DEFAULT_TILING
+    spec = load_tiling(tiling)
+    words = ["t3sim", "trace", "make"]
+    try:
+        if gemm is not None:
+            shape = _parse_gemm(gemm)
+            words += ["--gemm", f"{shape.m},{shape.n},{shape.k}"]
+        elif model is None or sublayer is None:
+            raise UsageError("give --model with --sublayer, or --gemm M,N,K")
+        else:
+            known = load_model(model)
+            shape = gemm_of(known, sublayer, tp)
+            words += ["--model", known.name, "--sublayer", sublayer]
+        made = make_tile_trace(shape, spec, tp)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    prepare_folder(output.parent)
+    write_trace(output, made, origin=shlex.join([*words, "--tp", str(tp), "--tiling", tiling]))
+    click.echo(f"{output}: {made.n_workgroups} workgroups in {made.n_chunks} chunks")
+    click.echo(f"{manifest_path(output)}: its manifest")
+
+
+@trace.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--slots", type=click.IntRange(min=1), default=80, show_default=True, help="Workgroups resident at a time."
+)
+@click.option(
+    "--access", type=click.Choice(["32", "64"]), default="64", show_default=True, help="Bytes of a DRAM access."
+)
+def show(file: Path, slots: int, access: str) -> None:
+    """Say in words what is in a trace."""
+    from t3sim.workload.tiling import ELEMENT_BYTES, expected_chunk_bytes
+    from t3sim.workload.trace_file import content_digest, read_manifest, read_trace
+
+    tiles = read_trace(file)
+    origin = read_manifest(file).origin
+    gemm, tiling = tiles.gemm, tiles.tiling
+    height, width = tiling.workgroup_tile
+    down, across = tiles.wavefront_grid()
+    clipped = (tiles.workgroups["n_rows"] < height) | (tiles.workgroups["n_columns"] < width)
+    n_wavefronts = int(tiles.chunk_wavefronts().sum())
+    output_bytes = gemm.m * gemm.n * ELEMENT_BYTES
+    full, rest = divmod(tiles.n_workgroups, slots)
+    last = f", the last with {rest} workgroups" if rest else ""
+    lines = {
+        "origin": origin,
+        "digest": content_digest(tiles),
+        "GEMM": f"{gemm.m} x {gemm.n} x {gemm.k} (m x n x local k), output {_mebibytes(output_bytes)}",
+        "workgroups": f"{tiles.n_workgroups} of {height} x {width} elements, {int(clipped.sum())} clipped at the edges",
+        "wavefronts": f"{n_wavefronts} of {tiling.wavefront_tile[0]} x {tiling.wavefront_tile[1]} elements,"
+        f" {down} x {across} per workgroup",
+        "K loop": f"slices of {tiling.k_slice} elements, {tiling.prefetch_depth} loaded ahead",
+        "stages": f"{full + bool(rest)} at {slots} workgroup slots{last}",
+        "chunks": str(tiles.n_chunks),
+    }
+    click.echo(str(file))
+    for name, text in lines.items():
+        click.echo(f"  {name:<11} {text}")
+    click.echo(f"\n  chunk  workgroups  stages  wavefronts     elements  stored ({access} B accesses)")
+    stored = expected_chunk_bytes(tiles, int(access))
+    rows = zip(tiles.chunk_ranges(), tiles.chunk_wavefronts(), tiles.chunk_elements(), stored, strict=True)
+    for chunk, ((start, stop), wavefronts, elements, chunk_bytes) in enumerate(rows):
+        n = int(stop - start)
+        click.echo(
+            f"  {chunk:>5}  {n:>10}  {n / slots:>6.2f}  {wavefronts:>10}  {elements:>11}  {_mebibytes(int(chunk_bytes))}"
+        )
+
+
+@trace.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.pass_context
+def check(context: click.Context, file: Path) -> None:
+    """Check every rule of a trace; list the first 20 problems and exit with 3 if there are any."""
+    from t3sim.workload.trace_file import check_trace
+
+    problems = check_trace(file)
+    if not problems:
+        click.echo(f"{file}: a valid trace")
+        return
+    click.echo(f"{file}: not a valid trace:", err=True)
+    for problem in problems:
+        click.echo(f"  {problem}", err=True)
+    context.exit(3)
+
+
+def _parse_gemm(text: str) -> GemmShape:
+    from pydantic import ValidationError
+
+    from t3sim.config.experiment import GemmShape
+
+    parts = text.split(",")
+    try:
+        m, n, k = (int(part) for part in parts)
+        return GemmShape(m=m, n=n, k=k)
+    except (ValueError, ValidationError):
+        raise ValueError(f"--gemm {text}: write three whole numbers above 0, M,N,K, such as 8192,4256,2128") from None
+
+
+def _mebibytes(n_bytes: int) -> str:
+    return f"{n_bytes / 2**20:.2f} MiB ({n_bytes} B)"
