@@ -1,0 +1,1 @@
+"""One experiment file becomes many points; the points are run and their results written."""
