@@ -103,9 +103,8 @@ def show(file: Path, slots: int, access: str) -> None:
     rows = zip(tiles.chunk_ranges(), tiles.chunk_wavefronts(), tiles.chunk_elements(), stored, strict=True)
     for chunk, ((start, stop), wavefronts, elements, chunk_bytes) in enumerate(rows):
         n = int(stop - start)
-        click.echo(
-            f"  {chunk:>5}  {n:>10}  {n / slots:>6.2f}  {wavefronts:>10}  {elements:>11}  {_mebibytes(int(chunk_bytes))}"
-        )
+        size = _mebibytes(int(chunk_bytes))
+        click.echo(f"  {chunk:>5}  {n:>10}  {n / slots:>6.2f}  {wavefronts:>10}  {elements:>11}  {size}")
 
 
 @trace.command()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ELEMENT_BYTES = 2  # FP16 output
 OUTPUT_PITCH_ALIGNMENT = 128  # bytes; each output row starts on a cache line
 MAX_WAVEFRONTS_PER_WORKGROUP = 8  # T3 section 4.2.1: 3-bit wavefront id
-MAX_WORKGROUPS = 1 << 22  # 4 M workgroups: 160 MiB of tile trace; larger is a mistake in the shape
+MAX_WORKGROUPS = 1 << 20  # an FP16 output of 32 GiB in tiles of 128 x 128; larger is a mistake in the shape
 
 WORKGROUP_DTYPE = np.dtype([("chunk", "i8"), ("row", "i8"), ("column", "i8"), ("n_rows", "i8"), ("n_columns", "i8")])
 WAVEFRONT_DTYPE = np.dtype(

@@ -34,7 +34,7 @@ from t3sim.files import publish, read_limited
 from t3sim.workload.tiling import MAX_WORKGROUPS, WORKGROUP_DTYPE, TileTrace, check_tiling
 
 SCHEMA_VERSION = 1
-MAX_TRACE_BYTES = 256 << 20  # a trace of MAX_WORKGROUPS is 160 MiB before compression
+MAX_TRACE_BYTES = 64 << 20  # a trace of MAX_WORKGROUPS is 40 MiB before compression
 MAX_MANIFEST_BYTES = 1 << 20
 MAX_PROBLEMS = 20
 

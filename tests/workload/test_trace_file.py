@@ -232,7 +232,7 @@ BAD_FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda p: rewrite_manifest(
             p, lambda m: m.update(n_workgroups=10**12, gemm={"m": 128 * 10**6, "n": 128 * 10**6, "k": 1}), seal=True
         ),
-        "at most 4194304 are allowed",
+        "at most 1048576 are allowed",
     ),
     "zero chunks": (lambda p: rewrite_manifest(p, lambda m: m.update(n_chunks=0), seal=True), "n_chunks must be"),
     "true chunks": (lambda p: rewrite_manifest(p, lambda m: m.update(n_chunks=True), seal=True), "n_chunks must be"),
