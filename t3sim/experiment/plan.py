@@ -57,7 +57,7 @@ from t3sim.config.resolve import (
 from t3sim.config.yaml_loader import Node, Position, load_yaml, load_yaml_text, type_name
 from t3sim.errors import ConfigError, InputDataError, Problem, T3SimError
 from t3sim.registry import unknown_name
-from t3sim.units import LIMIT, format_bytes, format_time, parse_cycles
+from t3sim.units import LIMIT, base_units, format_bytes, format_time, parse_cycles
 
 MAX_POINTS = 100_000
 MAX_MATRIX_BYTES = 1 << 40
@@ -467,26 +467,57 @@ class _Planner:
             self._check(tree, machine.spec, workload, point, arbitration)
         if len(self.problems) > before or machine is None or workload is None or strategy is None:
             return None
-        run = RunSpec(
-            experiment=point.name,
-            machine=machine.spec,
-            workload=workload,
-            strategy=strategy,
-            arbitration=arbitration,
-            mode=point.mode,
-            plugins=self.plugins,
-        )
-        if point.quantum is not None:
-            run = run.model_copy(update={"quantum": point.quantum})
+        with base_units():
+            run = RunSpec(
+                experiment=point.name,
+                machine=machine.spec,
+                workload=workload,
+                strategy=strategy,
+                arbitration=arbitration,
+                mode=point.mode,
+                quantum=point.quantum,
+                plugins=self.plugins,
+            )
+        return run, self._provenance(tree, kept, run, machine, tiling_tree)
+
+    def _provenance(
+        self, tree: Node, kept: Node, run: RunSpec, machine: ResolvedMachine, tiling_tree: Node | None
+    ) -> Mapping[str, Node]:
+        """Where every value of a point came from; the machine's part is shared by all its points."""
         own = {".".join(path): node for path, node in kept.leaves() if path[0] != "description"}
+        gemm, workload = run.workload.gemm, run.workload
+        if gemm is not None and "workload.gemm.m" not in own:
+            origin = f"{workload.model} {workload.sublayer} on {workload.tp} GPUs"
+            source = origin if workload.trace is None else "the trace's manifest"
+            at = tree.value["workload"].position
+            for name, value in gemm:
+                own[f"workload.gemm.{name}"] = Node(value, at, None, "derived", source)
         if tiling_tree is not None and workload.trace is None:
-            own |= {f"tiling.{'.'.join(path)}": node for path, node in tiling_tree.leaves()}
-        if "arbitration" in tree.value:
-            own |= {
-                ".".join(("arbitration", *path)): node for path, node in tree.value["arbitration"].leaves()
-            }
-        machine_leaves = {f"machine.{key}": node for key, node in machine.leaves().items()}
-        return run, ChainMap(own, machine_leaves)
+            own |= {f"tiling.{'.'.join(path)}": node for path, node in tiling_tree.leaves() if path != ("preset",)}
+        else:
+            at = tree.value["workload"].position
+            for name, value in workload.tiling:
+                own[f"tiling.{name}"] = Node(value, at, None, "derived", "the trace's manifest")
+        if run.arbitration is not None:
+            own |= self._arbitration_leaves(tree.get("arbitration"), run.arbitration)
+        default = Position("default")
+        own.setdefault("mode", Node(run.mode, default, None, "default"))
+        own.setdefault("quantum", Node(format_time(run.machine.link.latency), default, None, "default", "link latency"))
+        return ChainMap(own, {f"machine.{key}": node for key, node in machine.leaves().items()})
+
+    @staticmethod
+    def _arbitration_leaves(block: Node | None, spec: ArbitrationSpec) -> dict[str, Node]:
+        from t3sim.gpu.arbitration import arbitration_policies
+
+        default = Position("default")
+        found = {path[-1] if path else "policy": node for path, node in block.leaves()} if block is not None else {}
+        policy = found.get("policy", found.get("preset"))
+        if policy is None or policy.value != spec.policy:
+            found = {"policy": Node(spec.policy, default, None, "default", "the strategy's own")}
+        leaves = {"arbitration.policy": found.get("policy") or found["preset"]}
+        for name, parameter in arbitration_policies.get(spec.policy).parameters.items():
+            leaves[f"arbitration.{name}"] = found.get(name) or Node(parameter.default, default, None, "default")
+        return leaves
 
     def _take(self, problems: Iterable[Problem]) -> None:
         for problem in problems:
@@ -569,7 +600,7 @@ class _Planner:
         for name, child in params.items():
             key = f"arbitration.{name}"
             if name not in known:
-                message = unknown_key(name, f"arbitration, policy {policy}", list(known) or ["none"])
+                message = unknown_name(f"parameter of policy `{policy}`", name, list(known))
                 self._add(child.key_position or child.position, key, message)
                 is_legal = False
                 continue
@@ -613,10 +644,7 @@ class _Planner:
                 return None
             if tiling is None:
                 return None
-            return WorkloadSpec.model_construct(
-                model=None, sublayer=None, tp=given.collective.gpus, gemm=None,
-                collective=given.collective, trace=None, tiling=tiling,
-            )
+            return WorkloadSpec(tp=given.collective.gpus, collective=given.collective, tiling=tiling)
         if given.tp is None:
             self._report(tree, ("workload",), "`workload.tp` is missing: the number of GPUs", at_key=True)
             return None

@@ -1,0 +1,77 @@
+"""The command line.  Nothing heavy is imported here: ``t3sim --help`` answers at once.
+
+Each command lives in a module of its own, which is imported when the command
+is used; its one-line help is kept in the table below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import click
+
+from t3sim import __version__
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    # name -> (module:attribute, one-line help)
+    "run": ("t3sim.cli.run:run", "Simulate an experiment and write its results."),
+    "plot": ("t3sim.cli.plot:plot", "Draw the figures of a results folder."),
+    "config": ("t3sim.cli.config:config", "Check or show what an experiment resolves to."),
+    "trace": ("t3sim.cli.trace:trace", "Make, show or check a tile trace."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command only to run it, and turns errors into messages and exit codes."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from t3sim.registry import unknown_name
+
+            raise click.UsageError(unknown_name("command", args[0], list(COMMANDS)), ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def main(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, *, standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        if not standalone_mode:
+            return super().main(args, prog_name, standalone_mode=False, **extra)
+        from t3sim.cli._errors import run_reporting_errors
+
+        def call(arguments: list[str]) -> Any:
+            return super(LazyGroup, self).main(arguments, prog_name or "t3sim", standalone_mode=False, **extra)
+
+        raise SystemExit(run_reporting_errors(call, args))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="t3sim")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error (may stand anywhere).")
+def main(debug: bool) -> None:
+    """Simulate how a GPU overlaps a GEMM with the collective on its output.
+
+    Exit codes: 0 done, 2 bad configuration or usage, 3 bad input data, 4 broken model invariant or
+    deadlock, 5 environment, 6 finished with failed points, 130 interrupted.
+    """
+
+
+__all__ = ["COMMANDS", "LazyGroup", "main"]

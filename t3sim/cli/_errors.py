@@ -1,0 +1,103 @@
+"""From an exception to what the user sees: a short message on stderr and an exit code, no traceback."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from t3sim.errors import ConfigError, EnvironmentFailure, T3SimError
+
+MAX_LINES = 10
+INTERNAL_ERROR = 1
+INTERRUPTED = 130
+CLOSED_PIPE = 141  # what a shell reports for a program whose reader went away
+
+
+def run_reporting_errors(call: Callable[[list[str]], Any], args: Sequence[str] | None = None) -> int:
+    """Run *call* with the arguments; report what it raises; return the exit code."""
+    arguments = list(sys.argv[1:] if args is None else args)
+    is_debug = "--debug" in arguments
+    arguments = [argument for argument in arguments if argument != "--debug"]
+    try:
+        result = call(arguments)
+        sys.stdout.flush()
+    except SystemExit as stop:
+        # click ends with 1 when the reader of stdout has gone; it has silenced the streams by then
+        is_closed_pipe = isinstance(stop.__context__, BrokenPipeError)
+        return CLOSED_PIPE if is_closed_pipe else _code_of(stop.code)
+    except BaseException as error:
+        if is_debug:
+            traceback.print_exc()
+        return report(error)
+    return result if isinstance(result, int) and not isinstance(result, bool) else 0
+
+
+def _code_of(code: object) -> int:
+    return code if isinstance(code, int) else 0 if code is None else INTERNAL_ERROR
+
+
+def report(error: BaseException) -> int:
+    """Tell the user about *error*; return the exit code."""
+    if isinstance(error, BrokenPipeError):
+        _silence_stdout()
+        return CLOSED_PIPE
+    if isinstance(error, (KeyboardInterrupt, click.Abort)):
+        _say("t3sim: interrupted")
+        return INTERRUPTED
+    if isinstance(error, click.exceptions.Exit):
+        return error.exit_code
+    if isinstance(error, click.ClickException):
+        error.show()
+        return error.exit_code
+    if isinstance(error, T3SimError):
+        _say("\n".join(message_lines(error)))
+        return error.exit_code
+    if isinstance(error, MemoryError):
+        _say("t3sim: out of memory; a smaller workload or fewer workers need less")
+        return EnvironmentFailure.exit_code
+    if isinstance(error, OSError):
+        cause = os.strerror(error.errno) if error.errno else str(error)
+        _say(f"t3sim: {error.filename}: {cause}" if error.filename else f"t3sim: {cause}")
+        return EnvironmentFailure.exit_code
+    text = str(error).splitlines()
+    _say(f"t3sim: internal error: {type(error).__name__}{': ' + text[0] if text else ''}")
+    _say("This is a fault of t3sim, not of your input; --debug shows where it happened.")
+    return INTERNAL_ERROR
+
+
+def message_lines(error: T3SimError) -> list[str]:
+    """At most ten lines; of more problems, the first nine and how many are left."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    if not isinstance(error, ConfigError):
+        lines[0] = f"t3sim: {lines[0]}"
+    lines = [_printable(line) for line in lines]
+    if len(lines) <= MAX_LINES:
+        return lines
+    n_left = len(lines) - (MAX_LINES - 1)
+    what = "problem" if isinstance(error, ConfigError) else "line"
+    return [*lines[: MAX_LINES - 1], f"... and {n_left} more {what}{'' if n_left == 1 else 's'}"]
+
+
+def _printable(text: str) -> str:
+    """The text with control characters spelled out, so that a file cannot steer the terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _say(text: str) -> None:
+    try:
+        click.echo(text, err=True)
+    except OSError:
+        pass  # nobody is listening
+
+
+def _silence_stdout() -> None:
+    """Keep the interpreter from failing once more when it flushes stdout at its end."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError, AttributeError):
+        pass

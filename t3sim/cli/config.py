@@ -1,0 +1,116 @@
+"""``t3sim config``: what an experiment file means, without running it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from t3sim.config.experiment import RunSpec
+    from t3sim.config.yaml_loader import Node
+    from t3sim.experiment.plan import Experiment
+
+override_option = click.option(
+    "-s", "overrides", metavar="KEY=VALUE", multiple=True,
+    help="Replace a value, like -s machine.link.bandwidth='100 GB/s'; may be repeated, the last one wins. "
+    "Of a swept key it pins the axis.",
+)
+trace_root_option = click.option(
+    "--trace-root", type=click.Path(file_okay=False), default=None,
+    help="Folder that tile traces may come from [default: the experiment's folder and the shipped traces].",
+)
+
+
+@click.group()
+def config() -> None:
+    """Check or show what an experiment resolves to."""
+
+
+@config.command()
+@click.argument("file", type=click.Path())
+@override_option
+@trace_root_option
+def check(file: str, overrides: tuple[str, ...], trace_root: str | None) -> None:
+    """Read FILE, check everything that can be checked without running it, and say what it would run."""
+    from t3sim.experiment.plan import load_experiment
+
+    experiment = load_experiment(file, overrides, trace_root)
+    click.echo(f"{file}: no problems")
+    for line in summary(experiment):
+        click.echo(line)
+
+
+def summary(experiment: Experiment) -> Iterator[str]:
+    """What the experiment would run, in a few lines."""
+    n = len(experiment.points)
+    yield f"experiment  {experiment.name}: {n} point{'' if n == 1 else 's'}"
+    if experiment.n_duplicates:
+        yield f"            {experiment.n_duplicates} more combinations equal one of these and are left out"
+    for key, values in experiment.axes.items():
+        yield f"axis        {key}: {', '.join(map(str, values))}"
+    for name, description in experiment.machine_descriptions.items():
+        yield f"machine     {name}: {description.split('. ')[0].rstrip('.').strip()}"
+    if any(point.workload.tp == 1 for point in experiment.points):
+        yield "note        tp 1 is a plain GEMM: there is no collective and no link traffic"
+
+
+@config.command()
+@click.argument("file", type=click.Path())
+@override_option
+@trace_root_option
+@click.option("--point", "point_number", type=click.IntRange(min=1), default=1, show_default=True,
+              help="Which point of a sweep, counted from 1.")
+@click.option("--json", "as_json", is_flag=True, help="Print the resolved point as JSON in base units.")
+def show(file: str, overrides: tuple[str, ...], trace_root: str | None, point_number: int, as_json: bool) -> None:
+    """Print every resolved value of a point of FILE with its unit, origin and source."""
+    from t3sim.experiment.plan import load_experiment
+
+    experiment = load_experiment(file, overrides, trace_root)
+    n = len(experiment.points)
+    if point_number > n:
+        raise click.BadParameter(f"the experiment has {n} points", param_hint="--point")
+    run, provenance = experiment.points[point_number - 1], experiment.provenance[point_number - 1]
+    if as_json:
+        click.echo(json.dumps(run.model_dump(mode="json"), indent=2, allow_nan=False))
+        return
+    if n > 1:
+        click.echo(f"# point {point_number} of {n}; --point shows another; swept: {', '.join(experiment.axes)}")
+    rows = list(value_rows(run, provenance))
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    for key, value, origin, source in rows:
+        click.echo(f"{key:{widths[0]}}  {value:{widths[1]}}  {origin:{widths[2]}}  {source}".rstrip())
+
+
+def value_rows(run: RunSpec, provenance: Mapping[str, Node]) -> Iterator[tuple[str, str, str, str]]:
+    """(key, value with unit, origin, source and place) of every value, sections in the order of the file format."""
+    from t3sim.config.machine import MachineSpec
+    from t3sim.config.resolve import shown_value
+
+    order = ("name", "machine", "workload", "tiling", "strategy", "arbitration", "mode", "quantum", "plugins")
+    for key, node in sorted(provenance.items(), key=lambda item: order.index(item[0].split(".")[0])):
+        section, *rest = key.split(".")
+        if section == "machine":
+            value: Any = run.machine
+            for step in rest:
+                value = getattr(value, step)
+            text = shown_value(MachineSpec, tuple(rest), value)
+        else:
+            plain = node.plain()
+            text = "[" + ", ".join(map(str, plain)) + "]" if isinstance(plain, (list, tuple)) else str(plain)
+        where = str(node.position)
+        source = f"{node.source} ({where})" if node.source else where
+        yield key, text, node.origin or "user", source
+
+
+@config.command()
+def schema() -> None:
+    """Print the JSON schema of an experiment file."""
+    from t3sim.experiment.plan import experiment_schema
+
+    click.echo(json.dumps(experiment_schema(), indent=2))
+
+
+__all__ = ["check", "config", "override_option", "schema", "show", "summary", "trace_root_option", "value_rows"]
