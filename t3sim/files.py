@@ -73,7 +73,7 @@ def prepare_folder(folder: Path) -> None:
     except OSError as error:
         if isinstance(error, FileExistsError):
             error = NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        raise EnvironmentFailure(f"{folder}: cannot write results here: {cause_in_words(error)}") from error
+        raise EnvironmentFailure(f"{folder}: cannot write here: {cause_in_words(error)}") from error
 
 
 def read_limited(path: Path, limit_bytes: int, *, shown_as: str) -> bytes:

@@ -1,1 +1,1 @@
-"""Figures from result files; the only user of pandas and matplotlib."""
+"""Figures from result files; the only user of matplotlib."""

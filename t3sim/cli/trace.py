@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def trace() -> None:
-    """Make, show and check tile traces (the workgroups of a GEMM in dispatch order)."""
+    """Make, show and check tile traces: the workgroups of a GEMM in dispatch order."""
 
 
 @trace.command()
@@ -111,7 +111,10 @@ def show(file: Path, slots: int, access: str) -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @click.pass_context
 def check(context: click.Context, file: Path) -> None:
-    """Check every rule of a trace; list the first 20 problems and exit with 3 if there are any."""
+    """Check every rule of a trace.
+
+    Lists the first 20 problems and exits with 3 if there are any.
+    """
     from t3sim.workload.trace_file import check_trace
 
     problems = check_trace(file)

@@ -133,7 +133,7 @@ def test_unwritable_output_is_found_up_front(tmp_path: Path, monkeypatch: pytest
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(files, "_write_through", refuse)
-    with pytest.raises(EnvironmentFailure, match=r"cannot write results here: no right to write there \(EACCES\)"):
+    with pytest.raises(EnvironmentFailure, match=r"cannot write here: no right to write there \(EACCES\)"):
         prepare_output(tmp_path / "new")
 
 
