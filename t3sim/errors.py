@@ -84,5 +84,11 @@ class EnvironmentFailure(T3SimError):
 
 
 __all__ = [
-    "ConfigError", "EnvironmentFailure", "InputDataError", "ModelError", "Problem", "T3SimError", "UsageError",
+    "ConfigError",
+    "EnvironmentFailure",
+    "InputDataError",
+    "ModelError",
+    "Problem",
+    "T3SimError",
+    "UsageError",
 ]

@@ -26,10 +26,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
 class LazyGroup(click.Group):
     """A group that imports a command only to run it, and turns errors into messages and exit codes."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """All commands, in the order of the table."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import one command."""
         if cmd_name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
@@ -39,20 +41,36 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Name the nearest command if there is no such command."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             from t3sim.registry import unknown_name
 
             raise click.UsageError(unknown_name("command", args[0], list(COMMANDS)), ctx)
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the help of the commands from the table, without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; name a closed pipe before click turns it into a plain exit code."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            from t3sim.cli._errors import ReaderGoneError
+
+            raise ReaderGoneError from error
+
     def main(  # type: ignore[override]
-        self, args: Sequence[str] | None = None, prog_name: str | None = None, *, standalone_mode: bool = True,
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        *,
+        standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
+        """Run and exit with the code of what happened."""
         if not standalone_mode:
             return super().main(args, prog_name, standalone_mode=False, **extra)
         from t3sim.cli._errors import run_reporting_errors

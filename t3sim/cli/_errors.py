@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -18,6 +19,10 @@ INTERRUPTED = 130
 CLOSED_PIPE = 141  # what a shell reports for a program whose reader went away
 
 
+class ReaderGoneError(Exception):
+    """Whoever read our output has stopped; no fault of anybody."""
+
+
 def run_reporting_errors(call: Callable[[list[str]], Any], args: Sequence[str] | None = None) -> int:
     """Run *call* with the arguments; report what it raises; return the exit code."""
     arguments = list(sys.argv[1:] if args is None else args)
@@ -27,10 +32,8 @@ def run_reporting_errors(call: Callable[[list[str]], Any], args: Sequence[str] |
         result = call(arguments)
         sys.stdout.flush()
     except SystemExit as stop:
-        # click ends with 1 when the reader of stdout has gone; it has silenced the streams by then
-        is_closed_pipe = isinstance(stop.__context__, BrokenPipeError)
-        return CLOSED_PIPE if is_closed_pipe else _code_of(stop.code)
-    except BaseException as error:
+        return _code_of(stop.code)
+    except BaseException as error:  # noqa: BLE001 - the last place that can turn it into a message
         if is_debug:
             traceback.print_exc()
         return report(error)
@@ -43,7 +46,7 @@ def _code_of(code: object) -> int:
 
 def report(error: BaseException) -> int:
     """Tell the user about *error*; return the exit code."""
-    if isinstance(error, BrokenPipeError):
+    if isinstance(error, (BrokenPipeError, ReaderGoneError)):
         _silence_stdout()
         return CLOSED_PIPE
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
@@ -89,15 +92,11 @@ def _printable(text: str) -> str:
 
 
 def _say(text: str) -> None:
-    try:
+    with suppress(OSError):  # nobody is listening
         click.echo(text, err=True)
-    except OSError:
-        pass  # nobody is listening
 
 
 def _silence_stdout() -> None:
     """Keep the interpreter from failing once more when it flushes stdout at its end."""
-    try:
+    with suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError, AttributeError):
-        pass

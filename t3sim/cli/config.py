@@ -14,12 +14,17 @@ if TYPE_CHECKING:
     from t3sim.experiment.plan import Experiment
 
 override_option = click.option(
-    "-s", "overrides", metavar="KEY=VALUE", multiple=True,
+    "-s",
+    "overrides",
+    metavar="KEY=VALUE",
+    multiple=True,
     help="Replace a value, like -s machine.link.bandwidth='100 GB/s'; may be repeated, the last one wins. "
     "Of a swept key it pins the axis.",
 )
 trace_root_option = click.option(
-    "--trace-root", type=click.Path(file_okay=False), default=None,
+    "--trace-root",
+    type=click.Path(file_okay=False),
+    default=None,
     help="Folder that tile traces may come from [default: the experiment's folder and the shipped traces].",
 )
 
@@ -61,8 +66,14 @@ def summary(experiment: Experiment) -> Iterator[str]:
 @click.argument("file", type=click.Path())
 @override_option
 @trace_root_option
-@click.option("--point", "point_number", type=click.IntRange(min=1), default=1, show_default=True,
-              help="Which point of a sweep, counted from 1.")
+@click.option(
+    "--point",
+    "point_number",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Which point of a sweep, counted from 1.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the resolved point as JSON in base units.")
 def show(file: str, overrides: tuple[str, ...], trace_root: str | None, point_number: int, as_json: bool) -> None:
     """Print every resolved value of a point of FILE with its unit, origin and source."""
@@ -101,7 +112,9 @@ def value_rows(run: RunSpec, provenance: Mapping[str, Node]) -> Iterator[tuple[s
             plain = node.plain()
             text = "[" + ", ".join(map(str, plain)) + "]" if isinstance(plain, (list, tuple)) else str(plain)
         where = str(node.position)
-        source = f"{node.source} ({where})" if node.source else where
+        source = where if not node.source else node.source if where == "default" else f"{node.source} ({where})"
+        if source == "default":
+            source = ""
         yield key, text, node.origin or "user", source
 
 

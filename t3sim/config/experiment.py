@@ -87,6 +87,13 @@ class RunSpec(Spec):
 
 
 __all__ = [
-    "ArbitrationSpec", "CollectiveSpec", "Cycles", "GemmShape", "ModelSpec", "RunSpec",
-    "STRATEGIES", "TilingSpec", "WorkloadSpec",
+    "STRATEGIES",
+    "ArbitrationSpec",
+    "CollectiveSpec",
+    "Cycles",
+    "GemmShape",
+    "ModelSpec",
+    "RunSpec",
+    "TilingSpec",
+    "WorkloadSpec",
 ]

@@ -78,8 +78,13 @@ def annotated(node: Node, path: tuple[str, ...] = ()) -> Node:
     if "value" not in node.value:
         return replace(node, value={key: annotated(child, (*path, key)) for key, child in node.value.items()})
     problems = [
-        Problem(where.file, where.line, where.column, ".".join((*path, key)),
-                unknown_name("key of an annotated value", key, tuple(sorted(_ANNOTATION_KEYS))))
+        Problem(
+            where.file,
+            where.line,
+            where.column,
+            ".".join((*path, key)),
+            unknown_name("key of an annotated value", key, tuple(sorted(_ANNOTATION_KEYS))),
+        )
         for key, child in node.value.items()
         if key not in _ANNOTATION_KEYS and (where := child.key_position or child.position)
     ]
@@ -99,9 +104,12 @@ def annotated(node: Node, path: tuple[str, ...] = ()) -> Node:
             texts[key] = child.value
     if problems:
         raise ConfigError(problems)
+    value: Node = node.value["value"]
     return replace(
-        node.value["value"], key_position=node.key_position,
-        origin=texts.get("origin", "user"), source=texts.get("source", ""),
+        value,
+        key_position=node.key_position,
+        origin=texts.get("origin", "user"),
+        source=texts.get("source", ""),
     )
 
 

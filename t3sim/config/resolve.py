@@ -61,9 +61,9 @@ def node_at(root: Node, path: tuple[Any, ...]) -> tuple[Node, bool]:
     """The deepest node on *path* that exists, and whether it is the whole path."""
     node = root
     for step in path:
-        if isinstance(node.value, dict) and step in node.value:
-            node = node.value[step]
-        elif isinstance(node.value, list) and isinstance(step, int) and step < len(node.value):
+        value = node.value
+        is_in_list = isinstance(value, list) and isinstance(step, int) and step < len(value)
+        if is_in_list or (isinstance(value, dict) and step in value):
             node = node.value[step]
         else:
             return node, False
@@ -82,21 +82,19 @@ def validated(model: type[SpecT], node: Node, prefix: str) -> SpecT:
 
 
 def spec_problems(error: ValidationError, model: type[BaseModel], root: Node, prefix: str) -> list[Problem]:
-    """pydantic's findings as problems with their place in the file."""
+    """Findings of pydantic as problems with their place in the file."""
     problems: dict[tuple[str, str], Problem] = {}
     for item in error.errors(include_url=False):
         location = item["loc"]
         node, is_whole = node_at(root, location)
         place = node.position
-        if item["type"] == "missing":
-            place = node.key_position or node.position
-        elif item["type"] == "extra_forbidden":
+        if item["type"] in ("missing", "extra_forbidden"):
             place = node.key_position or node.position
         elif not is_whole:  # a branch of a union: report the value itself
             while location and not node_at(root, location)[1]:
                 location = location[:-1]
         key = _joined(prefix, location)
-        message = _message(dict(item), model, location, node)
+        message = _message(dict(item), model, location)
         problems.setdefault((key, message), Problem(place.file, place.line, place.column, key, message))
     return list(problems.values())
 
@@ -117,7 +115,7 @@ def _found(value: Any) -> str:
     return f"`{text if len(text) <= 40 else text[:37] + '...'}`"
 
 
-def _message(item: dict[str, Any], model: type[BaseModel], location: tuple[Any, ...], node: Node) -> str:
+def _message(item: dict[str, Any], model: type[BaseModel], location: tuple[Any, ...]) -> str:
     kind = item["type"]
     context = item.get("ctx", {})
     found = _found(item.get("input"))
@@ -136,8 +134,12 @@ def _message(item: dict[str, Any], model: type[BaseModel], location: tuple[Any, 
     bounds = {"greater_than": "gt", "greater_than_equal": "ge", "less_than": "lt", "less_than_equal": "le"}
     if kind in bounds:
         bound = context[bounds[kind]]
-        words = {"greater_than": "above", "greater_than_equal": "at least", "less_than": "below",
-                 "less_than_equal": "at most"}[kind]
+        words = {
+            "greater_than": "above",
+            "greater_than_equal": "at least",
+            "less_than": "below",
+            "less_than_equal": "at most",
+        }[kind]
         return f"found {found}, must be {words} {'2^62' if bound == units.LIMIT else bound}"
     if kind == "literal_error":
         known = [word.strip("' ") for word in str(context["expected"]).replace(" or ", ",").split(",")]
@@ -313,7 +315,8 @@ def resolve_machine(node: Node, folder: Path | None = None, key: str = "machine"
             raise ConfigError(Problem(base.position.file, 1, 1, "", "a machine is a mapping of gpu, memory and link"))
         changes = "".join(
             f"+{'.'.join(path)}={str(_plain_text(leaf)).replace(' ', '')}"
-            for path, leaf in over.leaves() if path and path != ("name",)
+            for path, leaf in over.leaves()
+            if path and path != ("name",)
         )
         stem = Path(named[0]).stem if named[0].endswith((".yaml", ".yml")) else Path(base.position.file).stem
         tree = _overlay_machine(base, over)
@@ -406,8 +409,13 @@ def _gpu_findings(machine: MachineSpec) -> list[Finding]:
     read_ahead = machine.gpu.dma.read_ahead
     if isinstance(read_ahead, int) and read_ahead < l2.line:
         findings.append(
-            ("gpu.dma.read_ahead", f"is {units.format_bytes(read_ahead)}, must be at least one line "
-                                   f"(`gpu.l2.line`, {units.format_bytes(l2.line)}), or `chunk`")
+            (
+                "gpu.dma.read_ahead",
+                (
+                    f"is {units.format_bytes(read_ahead)}, must be at least one line "
+                    f"(`gpu.l2.line`, {units.format_bytes(l2.line)}), or `chunk`"
+                ),
+            )
         )
     return findings
 
@@ -428,8 +436,10 @@ def _memory_findings(machine: MachineSpec) -> list[Finding]:
     ):
         if small > large:
             findings.append(
-                (small_key, f"is {units.format_bytes(small)}, cannot be larger than `{large_key}`, "
-                            f"{units.format_bytes(large)}")
+                (
+                    small_key,
+                    f"is {units.format_bytes(small)}, cannot be larger than `{large_key}`, {units.format_bytes(large)}",
+                )
             )
     findings += _timing_findings(machine)
     queue = memory.queue
@@ -450,29 +460,37 @@ def _timing_findings(machine: MachineSpec) -> list[Finding]:
     findings: list[Finding] = []
     timing = machine.memory.timing
     at_least = (  # the first may not be shorter than the second
-        ("nRAS", "nRCDRD"), ("nCCDS", "nBL"), ("nCCDL", "nCCDS"), ("nCCDWS", "nCCDS"), ("nCCDWL", "nCCDL"),
-        ("nCCDWL", "nCCDWS"), ("nRRDL", "nRRDS"), ("nFAW", "nRRDS"), ("nWTRL", "nWTRS"),
+        ("nRAS", "nRCDRD"),
+        ("nCCDS", "nBL"),
+        ("nCCDL", "nCCDS"),
+        ("nCCDWS", "nCCDS"),
+        ("nCCDWL", "nCCDL"),
+        ("nCCDWL", "nCCDWS"),
+        ("nRRDL", "nRRDS"),
+        ("nFAW", "nRRDS"),
+        ("nWTRL", "nWTRS"),
     )
     for longer, shorter in at_least:
         if getattr(timing, longer) < getattr(timing, shorter):
             findings.append(
-                (f"memory.timing.{longer}",
-                 f"is {getattr(timing, longer)}, cannot be below `{shorter}`, {getattr(timing, shorter)}")
+                (
+                    f"memory.timing.{longer}",
+                    f"is {getattr(timing, longer)}, cannot be below `{shorter}`, {getattr(timing, shorter)}",
+                )
             )
     if timing.nRC < timing.nRAS + timing.nRP:
         findings.append(
-            ("memory.timing.nRC",
-             f"is {timing.nRC}, cannot be below `nRAS` + `nRP`, {timing.nRAS} + {timing.nRP}")
+            ("memory.timing.nRC", f"is {timing.nRC}, cannot be below `nRAS` + `nRP`, {timing.nRAS} + {timing.nRP}")
         )
     if 0 < timing.nREFI <= timing.nRFC:
         findings.append(
-            ("memory.timing.nREFI",
-             f"is {timing.nREFI}, must be above `nRFC`, {timing.nRFC} (0 turns refresh off)")
+            ("memory.timing.nREFI", f"is {timing.nREFI}, must be above `nRFC`, {timing.nRFC} (0 turns refresh off)")
         )
     longest = 1 << 20
     findings += [
         (f"memory.timing.{name}", f"is {value}, must be at most {longest} cycles")
-        for name, value in timing if value > longest
+        for name, value in timing
+        if value > longest
     ]
     return findings
 
@@ -493,7 +511,20 @@ def _clock_findings(machine: MachineSpec) -> list[Finding]:
 
 
 __all__ = [
-    "Finding", "ResolvedMachine", "expand_part", "fields_at", "machine_findings", "node_at", "overlay", "placed",
-    "resolve_machine", "resolve_tiling", "shown_value", "spec_problems", "unknown_key", "unknown_name", "validated",
+    "Finding",
+    "ResolvedMachine",
+    "expand_part",
+    "fields_at",
+    "machine_findings",
+    "node_at",
+    "overlay",
+    "placed",
+    "resolve_machine",
+    "resolve_tiling",
+    "shown_value",
+    "spec_problems",
+    "unknown_key",
+    "unknown_name",
+    "validated",
     "with_value",
 ]

@@ -62,6 +62,7 @@ class Node:
 
     @property
     def is_mapping(self) -> bool:
+        """Whether there are keys below."""
         return isinstance(self.value, dict)
 
     def plain(self) -> Any:
@@ -132,10 +133,8 @@ def _checked_text(text: str | bytes, name: str) -> str:
         try:
             text = text.decode("utf-8")
         except UnicodeDecodeError as error:
-            before = text[: error.start]
-            line = before.count(b"\n") + 1
-            column = error.start - (before.rfind(b"\n") + 1) + 1
-            raise _fail(name, f"byte 0x{text[error.start]:02x} is not UTF-8", line, column) from None
+            line, column = _line_and_column(error.object[: error.start].decode("latin-1"), error.start)
+            raise _fail(name, f"byte 0x{error.object[error.start]:02x} is not UTF-8", line, column) from None
     if len(text) > MAX_FILE_BYTES:
         raise _fail(name, "is larger than 1 MiB; a configuration is a few KiB")
     text = text.removeprefix("\ufeff")
@@ -197,7 +196,7 @@ def _plain_scalar(text: str) -> Any:
     if _OCTAL_11.fullmatch(text):
         reading = int(text.replace("_", ""), 8)
         raise ValueError(
-            f"`{text}` has a leading zero: YAML 1.1 would read it as octal, {reading}; write it in decimal, or in quotes"
+            f"`{text}` has a leading zero: YAML 1.1 would read it as octal, {reading}; write it in decimal or in quotes"
         )
     if _LEADING_ZERO.fullmatch(text):
         raise ValueError(f"`{text}` has a leading zero; write the number without it, or in quotes")
@@ -339,7 +338,10 @@ class _Reader:
                 assert first is not None
                 self.problems.append(
                     Problem(
-                        self.name, key_position.line, key_position.column, ".".join((*path, key)),
+                        self.name,
+                        key_position.line,
+                        key_position.column,
+                        ".".join((*path, key)),
                         f"duplicate key; the first is at {first.line}:{first.column}",
                     )
                 )

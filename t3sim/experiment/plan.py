@@ -322,7 +322,7 @@ class _Planner:
         if grid is None:
             return []
         if not grid.is_mapping:
-            self._report(root, ("sweep", "grid"), f"found {type_name(grid.value)}, a mapping of key to values is needed")
+            self._report(root, ("sweep", "grid"), f"found {type_name(grid.value)}, a mapping is needed")
             return []
         return [axis for key, node in grid.value.items() if (axis := self._axis(key, node)) is not None]
 
@@ -332,7 +332,7 @@ class _Planner:
             found = "an empty list" if node.value == [] else type_name(node.value)
             self._add(node.position, shown, f"found {found}, a list of values is needed")
             return None
-        if key.split(".")[0] in ("sweep", "name", "description", "plugins"):
+        if key.split(".", maxsplit=1)[0] in ("sweep", "name", "description", "plugins"):
             self._add(node.key_position or node.position, shown, f"`{key}` cannot be swept")
             return None
         seen: list[Any] = []
@@ -399,8 +399,11 @@ class _Planner:
                 return root
             if is_whole and not node.is_mapping and node.value is not None and not _takes_preset(path[:n]):
                 shown = ".".join(path[:n])
-                self._add(value.key_position or value.position, ".".join(path),
-                          f"`{shown}` is {type_name(node.value)}, it has no keys")
+                self._add(
+                    value.key_position or value.position,
+                    ".".join(path),
+                    f"`{shown}` is {type_name(node.value)}, it has no keys",
+                )
                 return root
         return with_value(root, path, value)
 
@@ -579,7 +582,7 @@ class _Planner:
             if nested is not None and nested.is_mapping:
                 params |= nested.value
             elif nested is not None and nested.value is not None:
-                self._add(nested.position, "arbitration.params", f"found {type_name(nested.value)}, a mapping is needed")
+                self._add(nested.position, "arbitration.params", f"found {type_name(nested.value)}, not a mapping")
             policy_node = node.get("policy") or node.get("preset")
         if policy_node is None:
             self._add(node.key_position or node.position, "arbitration.policy", "is missing")
@@ -622,13 +625,12 @@ class _Planner:
     # workload
 
     def _workload(self, tree: Node, given: WorkloadFile, tiling: TilingSpec | None) -> WorkloadSpec | None:
-        sources = [
-            name for name in ("model", "gemm", "trace", "collective") if getattr(given, name) is not None
-        ]
+        sources = [name for name in ("model", "gemm", "trace", "collective") if getattr(given, name) is not None]
         if len(sources) != 1:
             found = " and ".join(f"`{name}`" for name in sources) or "none"
-            self._report(tree, ("workload",),
-                         f"needs exactly one of model, gemm, trace, collective; found {found}", at_key=True)
+            self._report(
+                tree, ("workload",), f"needs exactly one of model, gemm, trace, collective; found {found}", at_key=True
+            )
             return None
         source = sources[0]
         if source != "model" and given.sublayer is not None:
@@ -639,8 +641,11 @@ class _Planner:
         if source == "collective":
             assert given.collective is not None
             if given.tp is not None and given.tp != given.collective.gpus:
-                self._report(tree, ("workload", "tp"),
-                             f"is {given.tp}, but `workload.collective.gpus` is {given.collective.gpus}")
+                self._report(
+                    tree,
+                    ("workload", "tp"),
+                    f"is {given.tp}, but `workload.collective.gpus` is {given.collective.gpus}",
+                )
                 return None
             if tiling is None:
                 return None
@@ -670,12 +675,11 @@ class _Planner:
             model = load_model(str(given.model), place, "workload.model")
         except ConfigError as error:
             stand_in = str(self.folder / "experiment")
-            self._take(
-                replace(p, file=model_node.position.file) if p.file == stand_in else p for p in error.problems
-            )
+            self._take(replace(p, file=model_node.position.file) if p.file == stand_in else p for p in error.problems)
         if given.sublayer is None:
-            self._report(tree, ("workload",),
-                         f"`workload.sublayer` is missing: one of {', '.join(SUBLAYERS)}", at_key=True)
+            self._report(
+                tree, ("workload",), f"`workload.sublayer` is missing: one of {', '.join(SUBLAYERS)}", at_key=True
+            )
             return None
         if given.sublayer not in SUBLAYERS:
             self._report(tree, ("workload", "sublayer"), unknown_name("sublayer", given.sublayer, SUBLAYERS))
@@ -734,18 +738,28 @@ class _Planner:
     # checks across sections
 
     def _check(
-        self, tree: Node, machine: MachineSpec, workload: WorkloadSpec, point: _PointFile,
+        self,
+        tree: Node,
+        machine: MachineSpec,
+        workload: WorkloadSpec,
+        point: _PointFile,
         arbitration: ArbitrationSpec | None,
     ) -> None:
         if point.quantum is not None and point.quantum > machine.link.latency:
-            self._report(tree, ("quantum",),
-                         f"is {format_time(point.quantum)}, cannot be longer than `machine.link.latency`, "
-                         f"{format_time(machine.link.latency)}")
+            self._report(
+                tree,
+                ("quantum",),
+                f"is {format_time(point.quantum)}, cannot be longer than `machine.link.latency`, "
+                f"{format_time(machine.link.latency)}",
+            )
         threshold = arbitration.params.get("threshold") if arbitration else None
         if isinstance(threshold, int) and threshold > machine.memory.queue.entries:
-            self._report(tree, ("arbitration", "threshold"),
-                         f"is {threshold}, cannot be above `machine.memory.queue.entries`, "
-                         f"{machine.memory.queue.entries} (`none` means no threshold)")
+            self._report(
+                tree,
+                ("arbitration", "threshold"),
+                f"is {threshold}, cannot be above `machine.memory.queue.entries`, "
+                f"{machine.memory.queue.entries} (`none` means no threshold)",
+            )
         if workload.collective is not None:
             self._check_collective(tree, workload.collective, point.strategy)
         if workload.gemm is not None:
@@ -758,18 +772,25 @@ class _Planner:
 
     def _check_collective(self, tree: Node, collective: CollectiveSpec, strategy: str) -> None:
         if strategy in STRATEGIES and strategy not in COLLECTIVE_STRATEGIES:
-            self._report(tree, ("strategy",),
-                         f"`{strategy}` overlaps a GEMM; a collective on its own takes "
-                         f"{' or '.join(COLLECTIVE_STRATEGIES)}")
+            self._report(
+                tree,
+                ("strategy",),
+                f"`{strategy}` overlaps a GEMM; a collective on its own takes {' or '.join(COLLECTIVE_STRATEGIES)}",
+            )
         if collective.size > MAX_MATRIX_BYTES:
-            self._report(tree, ("workload", "collective", "size"),
-                         f"is {format_bytes(collective.size)}, at most {format_bytes(MAX_MATRIX_BYTES)}")
+            self._report(
+                tree,
+                ("workload", "collective", "size"),
+                f"is {format_bytes(collective.size)}, at most {format_bytes(MAX_MATRIX_BYTES)}",
+            )
         if collective.gpus > MAX_TP:
             self._report(tree, ("workload", "collective", "gpus"), f"is {collective.gpus}, at most {MAX_TP}")
         if collective.size < FP16_BYTES * collective.gpus:
-            self._report(tree, ("workload", "collective", "size"),
-                         f"is {format_bytes(collective.size)}, less than one FP16 element for each of "
-                         f"{collective.gpus} GPUs")
+            self._report(
+                tree,
+                ("workload", "collective", "size"),
+                f"is {format_bytes(collective.size)}, less than one FP16 element for each of {collective.gpus} GPUs",
+            )
 
 
 def tiling_findings(tiling: TilingSpec, machine: MachineSpec) -> list[tuple[str, str]]:
@@ -785,28 +806,45 @@ def tiling_findings(tiling: TilingSpec, machine: MachineSpec) -> list[tuple[str,
     n_wavefronts = (rows // high) * (columns // wide)
     if n_wavefronts > MAX_WAVEFRONTS_PER_WORKGROUP:
         findings.append(
-            ("workgroup_tile", f"{tile} of [{high}, {wide}] wavefront tiles makes {n_wavefronts} wavefronts; T3's "
-                               f"tracker tells apart at most {MAX_WAVEFRONTS_PER_WORKGROUP} in a workgroup")
+            (
+                "workgroup_tile",
+                (
+                    f"{tile} of [{high}, {wide}] wavefront tiles makes {n_wavefronts} wavefronts; T3's "
+                    f"tracker tells apart at most {MAX_WAVEFRONTS_PER_WORKGROUP} in a workgroup"
+                ),
+            )
         )
     unit = machine.gpu.compute_unit
     slices = (tiling.prefetch_depth + 1) * (rows + columns) * tiling.k_slice * FP16_BYTES
     if slices > unit.lds:
         findings.append(
-            ("workgroup_tile", f"{tile} needs {format_bytes(slices)} for operand slices, (prefetch_depth + 1) x "
-                               f"(rows + columns) x k_slice x 2 B; `machine.gpu.compute_unit.lds` is "
-                               f"{format_bytes(unit.lds)}")
+            (
+                "workgroup_tile",
+                (
+                    f"{tile} needs {format_bytes(slices)} for operand slices, (prefetch_depth + 1) x "
+                    f"(rows + columns) x k_slice x 2 B; `machine.gpu.compute_unit.lds` is "
+                    f"{format_bytes(unit.lds)}"
+                ),
+            )
         )
     accumulators = rows * columns * FP32_BYTES
     if accumulators > unit.registers:
         findings.append(
-            ("workgroup_tile", f"{tile} needs {format_bytes(accumulators)} for accumulators, rows x columns x 4 B; "
-                               f"`machine.gpu.compute_unit.registers` is {format_bytes(unit.registers)}")
+            (
+                "workgroup_tile",
+                (
+                    f"{tile} needs {format_bytes(accumulators)} for accumulators, rows x columns x 4 B; "
+                    f"`machine.gpu.compute_unit.registers` is {format_bytes(unit.registers)}"
+                ),
+            )
         )
     n_threads = n_wavefronts * LANES_PER_WAVEFRONT
     if n_threads > unit.max_threads:
         findings.append(
-            ("workgroup_tile", f"{tile} runs {n_threads} threads; `machine.gpu.compute_unit.max_threads` is "
-                               f"{unit.max_threads}")
+            (
+                "workgroup_tile",
+                f"{tile} runs {n_threads} threads; `machine.gpu.compute_unit.max_threads` is {unit.max_threads}",
+            )
         )
     return findings
 
@@ -835,7 +873,12 @@ def shape_findings(gemm: GemmShape, tiling: TilingSpec, tp: int) -> list[tuple[s
 def _takes_preset(path: tuple[str, ...]) -> bool:
     """Whether a name at *path* is short for ``{preset: name}``."""
     return path in (
-        ("machine",), ("machine", "gpu"), ("machine", "memory"), ("machine", "link"), ("tiling",), ("arbitration",)
+        ("machine",),
+        ("machine", "gpu"),
+        ("machine", "memory"),
+        ("machine", "link"),
+        ("tiling",),
+        ("arbitration",),
     )
 
 
