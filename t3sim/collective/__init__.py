@@ -1,0 +1,1 @@
+"""Who sends which chunk when: collectives as data."""

@@ -1,0 +1,68 @@
+"""MCA, T3's memory-controller arbitration (T3 section 4.5).
+
+Compute goes first.  Communication goes when it has waited longer than the starvation
+limit, or when compute has nothing and the DRAM queue is shorter than the threshold.
+Once the producer kernel has ended, communication drains without a threshold.
+
+``threshold``: 5, 10 or 30 entries in the paper, ``none``, or ``auto``: chosen from the
+mean queue occupancy of the GEMM's first stage, in which it runs alone.  The paper does
+not give the cut points; those here (a half, a quarter, a sixteenth of the queue) are assumed.
+``starvation_limit``: cycles of the memory clock (assumed: 1000).
+"""
+
+from t3sim.gpu.arbitration.interface import ArbitrationPolicy, ChannelView, Parameter, arbitration_policies
+from t3sim.gpu.kernel._jit import kernel
+from t3sim.gpu.kernel.codes import COMM, COMPUTE, NEVER, NO_STREAM, READ, WRITE
+from t3sim.gpu.kernel.memory_controller import head_is_ready
+
+THRESHOLD = 0
+STARVATION_LIMIT = 1
+AUTO = -1
+PERCENT = 100
+CUTS = (2, 4, 16)
+AUTO_THRESHOLDS = (5, 10, 30)
+
+
+@kernel
+def threshold_of(channel: ChannelView) -> int:
+    """Return the occupancy below which communication may enter."""
+    threshold: int = channel.policy_params[THRESHOLD]
+    if threshold != AUTO:
+        return threshold
+    observed = channel.first_stage_occupancy
+    if observed < 0:
+        return NEVER
+    capacity = channel.queue_capacity * PERCENT
+    for i in range(len(CUTS)):
+        if observed * CUTS[i] > capacity:
+            return AUTO_THRESHOLDS[i]
+    return NEVER
+
+
+@kernel
+def pick_stream(channel: ChannelView, now: int) -> int:
+    """Serve compute, and communication where it does no harm or has starved."""
+    is_comm_ready = head_is_ready(channel, COMM, now)
+    if is_comm_ready:
+        index = channel.queue_head[COMM] & (channel.request_at.shape[1] - 1)
+        waiting_since = max(channel.last_comm_at, channel.request_at[COMM, index])
+        if now - waiting_since > channel.policy_params[STARVATION_LIMIT]:
+            return COMM
+    if head_is_ready(channel, COMPUTE, now):
+        return COMPUTE
+    if not is_comm_ready:
+        return NO_STREAM
+    if channel.producer_done or channel.occupancy[READ] + channel.occupancy[WRITE] < threshold_of(channel):
+        return COMM
+    return NO_STREAM
+
+
+arbitration_policies.register("mca")(
+    ArbitrationPolicy(
+        pick_stream,
+        {
+            "threshold": Parameter("auto", words={"auto": AUTO, "none": NEVER}, minimum=1),
+            "starvation_limit": Parameter(1000, words={"none": NEVER}),
+        },
+    )
+)

@@ -1,0 +1,85 @@
+"""The one decorator of the kernel, and where its compiled code is kept.
+
+Numba does not notice that a callee in another file was edited and would go on
+using the old machine code.  The cache folder therefore carries a digest of all
+kernel sources and of the versions that compile them, so an edit means a new folder.
+
+``T3SIM_INTERPRETED=1`` runs the same functions as plain Python: same bits, slow.
+``T3SIM_CACHE_DIR`` moves the cache; ``T3SIM_BOUNDSCHECK=1`` compiles with bounds checks.
+"""
+
+import hashlib
+import os
+import pickle
+import sys
+import warnings
+from pathlib import Path
+
+IS_INTERPRETED = os.environ.get("T3SIM_INTERPRETED", "") == "1"
+HAS_BOUNDSCHECK = os.environ.get("T3SIM_BOUNDSCHECK", "") == "1"
+
+
+def source_digest():
+    """Return the digest of everything that decides the machine code: sources, versions, flags."""
+    folder = Path(__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.py")):
+        digest.update(path.name.encode())
+        digest.update(path.read_bytes())
+    if not IS_INTERPRETED:
+        import numba
+        import numpy
+
+        digest.update(f"{numba.__version__} {numpy.__version__} {sys.version_info[:3]} {HAS_BOUNDSCHECK}".encode())
+    return digest.hexdigest()[:16]
+
+
+def cache_directory():
+    """Return the folder of the compiled code for these sources; None if no folder can be written."""
+    root = os.environ.get("T3SIM_CACHE_DIR")
+    if root is None:
+        base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+        root = os.path.join(base, "t3sim")
+    folder = Path(root) / source_digest()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(folder)
+    except OSError as error:
+        warnings.warn(f"no kernel cache ({error}); the kernel is compiled anew in each process", stacklevel=2)
+        return None
+    return folder
+
+
+if IS_INTERPRETED:
+
+    def kernel(function):
+        """Leave *function* as it is: interpreted mode."""
+        return function
+
+else:
+    import numba
+    from numba.core import config as _config
+
+    CACHE_DIRECTORY = cache_directory()
+    if CACHE_DIRECTORY is not None:
+        _config.CACHE_DIR = str(CACHE_DIRECTORY)
+
+    def kernel(function):
+        """Compile *function* lazily: integers only, no fast-math, releases the GIL, cached by source digest."""
+        dispatcher = numba.njit(cache=CACHE_DIRECTORY is not None, nogil=True, boundscheck=HAS_BOUNDSCHECK)(function)
+        return dispatcher
+
+
+def discard_damaged_cache(error):
+    """Remove the cache after a failed load, with one warning; return whether a retry makes sense."""
+    if IS_INTERPRETED or CACHE_DIRECTORY is None:
+        return False
+    if not isinstance(error, (pickle.UnpicklingError, EOFError, OSError, ValueError, KeyError, IndexError, RuntimeError)):
+        return False
+    import shutil
+
+    shutil.rmtree(CACHE_DIRECTORY, ignore_errors=True)
+    CACHE_DIRECTORY.mkdir(parents=True, exist_ok=True)
+    warnings.warn(f"the kernel cache was unreadable ({type(error).__name__}) and is compiled anew", stacklevel=2)
+    return True

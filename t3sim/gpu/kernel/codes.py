@@ -1,0 +1,79 @@
+"""Names of the integers the kernel decides with.
+
+A request *kind* is a code whose bits say what the DRAM has to do with it:
+``WRITE_BIT`` for stores, ``UPDATE_BIT`` for near-memory op-and-stores.
+"""
+
+# A moment that never comes; leaves room to add latencies without overflow.
+NEVER = 1 << 60
+
+# Memory streams in front of the arbiter (T3 section 4.5).
+NO_STREAM = -1
+COMPUTE = 0
+COMM = 1
+
+# Directions of a column command.
+READ = 0
+WRITE = 1
+
+# Request kinds.
+WRITE_BIT = 8
+UPDATE_BIT = 16
+OPERAND_READ = 0
+DMA_READ = 1
+COLLECTIVE_READ = 2
+WRITE_BACK = WRITE_BIT
+LOCAL_STORE = WRITE_BIT + 1
+INCOMING_WRITE = WRITE_BIT + 2
+COLLECTIVE_WRITE = WRITE_BIT + 3
+LOCAL_UPDATE = WRITE_BIT + UPDATE_BIT
+INCOMING_UPDATE = WRITE_BIT + UPDATE_BIT + 1
+N_KINDS = 32
+
+# DRAM commands, as logged.
+ACT = 0
+PRE = 1
+RD = 2
+WR = 3
+UPD = 4  # op-and-store: a WR that adds to the stored value
+REF = 5
+
+# Where the stores of a workgroup go (address-space mapping, T3 section 4.4).
+ROUTE_CACHED = 0  # through the L2, write-back: the baseline
+ROUTE_LOCAL_UPDATE = 1  # uncached op-and-store to own memory
+ROUTE_REMOTE_UPDATE = 2  # over the link, op-and-store at the neighbour
+ROUTE_LOCAL_STORE = 3  # uncached plain store to own memory
+ROUTE_REMOTE_STORE = 4  # over the link, plain store at the neighbour
+
+# Where a step of a collective kernel sends its result.
+TO_NOWHERE = 0
+TO_NEIGHBOUR = 1
+TO_NEIGHBOUR_AS_UPDATE = 2
+TO_LOCAL = 3
+
+# What a compute unit runs.
+KERNEL_NONE = 0
+KERNEL_GEMM = 1
+KERNEL_COLLECTIVE = 2
+
+# Why advance() came back.
+AT_HORIZON = 0
+KERNEL_DONE = 1
+OUTBOX_FULL = 2
+BROKEN_INVARIANT = 3
+
+# What a compute unit did in a slot (time accounting, adds up to the total).
+BUSY_MULTIPLYING = 0
+WAIT_FIRST_OPERANDS = 1
+WAIT_OPERANDS = 2
+STORING = 3
+WAIT_LAUNCH = 4
+COLLECTIVE_WORK = 5
+IDLE = 6
+N_CU_STATES = 7
+
+# How an L2 access ended, if not with the time of a hit.
+L2_MERGED = -1
+L2_MISS = -2
+L2_BUSY = -3
+L2_NO_ROOM = -4

@@ -1,0 +1,295 @@
+"""A compute unit running GEMM workgroups: operand slices, matrix pipe, epilogue stores.
+
+Models: resident workgroups share the matrix rate equally; operands are staged in slices of k
+with a prefetch depth; loads and stores share a path of bounded width to the L2 and are issued
+in order; a bounded number of loads that miss and of stores may be outstanding; the epilogue
+stores the finished tile in one burst; a workgroup ends when its stores are acknowledged.  A CU
+that meets a full controller queues for it, first come first served, and issues nothing else.
+Events have the granularity of an issue slot; work and credit carry over exactly.
+Leaves out: instructions, register and LDS bank conflicts (their cost is ``matrix_efficiency``),
+a limit on hits in flight.
+Pinned by tests/shape and tests/kernel/test_compute_unit.py.
+"""
+
+from t3sim.gpu.kernel._jit import kernel
+from t3sim.gpu.kernel.address_map import channel_of, memory_cycle, place_of
+from t3sim.gpu.kernel.codes import (
+    BUSY_MULTIPLYING,
+    COMPUTE,
+    IDLE,
+    INCOMING_UPDATE,
+    INCOMING_WRITE,
+    L2_BUSY,
+    L2_NO_ROOM,
+    LOCAL_STORE,
+    LOCAL_UPDATE,
+    ROUTE_CACHED,
+    ROUTE_LOCAL_STORE,
+    ROUTE_LOCAL_UPDATE,
+    ROUTE_REMOTE_UPDATE,
+    STORING,
+    WAIT_FIRST_OPERANDS,
+    WAIT_LAUNCH,
+    WAIT_OPERANDS,
+)
+from t3sim.gpu.kernel.l2_slice import load_line, store_line
+from t3sim.gpu.kernel.link_port import has_buffer_room, send_granule
+from t3sim.gpu.kernel.memory_controller import GRANULE_BITS, enqueue_request, has_room
+
+
+@kernel
+def wait_for_channel(gpu, cu_index, channel_id):
+    """Queue a compute unit in front of a controller that has no room."""
+    channel = gpu.channels[channel_id]
+    gpu.compute_units[cu_index].is_waiting = 1
+    channel.waiting_cu[(channel.waiting_head + channel.n_waiting_cu) % len(channel.waiting_cu)] = cu_index
+    channel.n_waiting_cu += 1
+
+
+@kernel
+def wake_waiting_cus(gpu, channel, channel_id):
+    """Promise room to the compute units that have waited longest; the promise holds for one slot."""
+    need = 2 * gpu.l2.granules_per_line
+    while channel.n_waiting_cu > 0 and has_room(channel, COMPUTE, channel.n_reserved + need):
+        cu = gpu.compute_units[channel.waiting_cu[channel.waiting_head]]
+        channel.waiting_head = (channel.waiting_head + 1) % len(channel.waiting_cu)
+        channel.n_waiting_cu -= 1
+        channel.n_reserved += need
+        cu.is_waiting = 0
+        cu.granted_channel = channel_id
+
+
+@kernel
+def return_promise(gpu, cu):
+    """End of the slot: room that was promised and not used is free again."""
+    if cu.granted_channel >= 0:
+        gpu.channels[cu.granted_channel].n_reserved -= 2 * gpu.l2.granules_per_line
+        cu.granted_channel = -1
+
+
+@kernel
+def reserved_by_others(gpu, cu, channel_id):
+    """Return entries of a controller that *cu* must leave free: promises to others, everything while others wait."""
+    channel = gpu.channels[channel_id]
+    if cu.granted_channel == channel_id:
+        return channel.n_reserved - 2 * gpu.l2.granules_per_line
+    if channel.n_waiting_cu > 0:
+        return channel.stream_capacity
+    return channel.n_reserved
+
+
+@kernel
+def operand_line(gpu, entry, load_line_index, slice_index):
+    """Return the line that holds row *load_line_index* of A, or of B behind it; -1 outside the ragged tile."""
+    if load_line_index < gpu.tile_rows:
+        if load_line_index >= entry.n_rows:
+            return -1
+        return (entry.row + load_line_index) * gpu.n_slices + slice_index
+    column = load_line_index - gpu.tile_rows
+    if column >= entry.n_columns:
+        return -1
+    return gpu.b_line + (entry.column + column) * gpu.n_slices + slice_index
+
+
+@kernel
+def issue_loads(gpu, cu_index, slot_index, entry, credit, slot_end):
+    """Load operand lines ahead of the matrix pipe; return the issue credit that is left."""
+    cu = gpu.compute_units[cu_index]
+    slot = cu.slots[slot_index]
+    while (
+        credit >= gpu.line_issue_ticks
+        and slot.load_slice < gpu.n_slices
+        and slot.load_slice < slot.multiply_slice + gpu.n_buffers
+        and cu.outstanding_lines < gpu.max_outstanding_lines
+    ):
+        line = operand_line(gpu, entry, slot.load_line, slot.load_slice)
+        buffer = slot.load_slice % gpu.n_buffers
+        if line >= 0:
+            n_granules = gpu.last_slice_granules if slot.load_slice == gpu.n_slices - 1 else gpu.l2.granules_per_line
+            owner = (cu_index * gpu.n_slots + slot_index) * gpu.n_buffers + buffer
+            channel_id = channel_of(gpu, line * gpu.l2.granules_per_line)
+            reserved = reserved_by_others(gpu, cu, channel_id)
+            outcome = load_line(gpu, line, n_granules, owner, slot_end - credit, reserved)
+            if outcome == L2_BUSY:
+                return 0
+            if outcome == L2_NO_ROOM:
+                wait_for_channel(gpu, cu_index, channel_id)
+                return 0
+            credit -= gpu.line_issue_ticks
+            if outcome >= 0:
+                slot.ready_at[buffer] = max(slot.ready_at[buffer], outcome)
+            else:
+                slot.outstanding[buffer] += 1
+                cu.outstanding_lines += 1
+        slot.load_line += 1
+        if slot.load_line == gpu.tile_rows + gpu.tile_columns:
+            slot.load_line = 0
+            slot.is_issued[buffer] = 1
+            slot.load_slice += 1
+    return credit
+
+
+@kernel
+def multiply(gpu, slot, entry, share, now):
+    """Progress of the last slot: *share* of the matrix rate; a finished slice frees its buffer."""
+    slot.work_left -= share
+    if slot.work_left > 0:
+        return
+    buffer = slot.multiply_slice % gpu.n_buffers
+    slot.is_multiplying = 0
+    slot.outstanding[buffer] = 0
+    slot.ready_at[buffer] = 0
+    slot.is_issued[buffer] = 0
+    slot.multiply_slice += 1
+    if slot.multiply_slice == gpu.n_slices:
+        entry.main_loop_end_at = now
+        slot.ready_at[0] = now
+
+
+@kernel
+def start_slice(gpu, slot, entry, now):
+    """Start to multiply the next slice if all its operands are there."""
+    buffer = slot.multiply_slice % gpu.n_buffers
+    if slot.is_issued[buffer] == 0 or slot.outstanding[buffer] > 0 or slot.ready_at[buffer] > now:
+        slot.work_left = 0
+        return
+    carried = min(slot.work_left, 0)
+    slot.work_left = (gpu.last_slice_work if slot.multiply_slice == gpu.n_slices - 1 else gpu.slice_work) + carried
+    slot.is_multiplying = 1
+    if slot.multiply_slice == 0:
+        entry.multiply_at = now
+
+
+@kernel
+def issue_stores(gpu, cu_index, slot_index, entry, tiles, outbox, credit, slot_end):
+    """Store the finished tile line by line along its route; return the issue credit that is left."""
+    cu = gpu.compute_units[cu_index]
+    slot = cu.slots[slot_index]
+    granules_per_line = gpu.l2.granules_per_line
+    lines_per_row = gpu.tile_columns * 2 // gpu.line_bytes
+    columns_per_line = gpu.tile_columns // lines_per_row
+    columns_per_granule = gpu.granule_bytes // 2
+    lines_per_wavefront_row = gpu.wavefront_columns // columns_per_line
+    wavefronts_across = gpu.tile_columns // gpu.wavefront_columns
+    while credit >= gpu.line_issue_ticks and slot.store_line < gpu.tile_rows * lines_per_row:
+        row = slot.store_line // lines_per_row
+        column = (slot.store_line % lines_per_row) * columns_per_line
+        if row >= entry.n_rows:
+            slot.store_line = gpu.tile_rows * lines_per_row
+            return credit
+        if column < entry.n_columns:
+            columns_left = min(entry.n_columns - column, columns_per_line)
+            n_granules = (columns_left + columns_per_granule - 1) // columns_per_granule
+            wavefront = (row // gpu.wavefront_rows) * wavefronts_across + column // gpu.wavefront_columns
+            tile = slot.workgroup * gpu.n_wavefronts + wavefront
+            line_in_row = (column // columns_per_line) % lines_per_wavefront_row
+            first = (row % gpu.wavefront_rows) * tiles[tile].row_granules + line_in_row * granules_per_line
+            address = gpu.c_granule + (entry.row + row) * gpu.c_row_granules + (entry.column + column) // columns_per_granule
+            if not store_granules(gpu, cu_index, slot, entry.route, tile, first, n_granules, address, outbox, slot_end - credit):
+                return 0
+            credit -= gpu.line_issue_ticks
+        slot.store_line += 1
+    return credit
+
+
+@kernel
+def store_granules(gpu, cu_index, slot, route, tile, first, n_granules, address, outbox, at):
+    """Store consecutive granules of one line along *route*; return False if they have to wait."""
+    cu = gpu.compute_units[cu_index]
+    channel_id = channel_of(gpu, address)
+    if route == ROUTE_CACHED:
+        line = address // gpu.l2.granules_per_line
+        mask = ((1 << n_granules) - 1) << (address % gpu.l2.granules_per_line)
+        outcome = store_line(gpu, line, mask, at, reserved_by_others(gpu, cu, channel_id))
+        if outcome == L2_NO_ROOM:
+            wait_for_channel(gpu, cu_index, channel_id)
+        if outcome < 0:
+            return False
+        slot.ready_at[0] = max(slot.ready_at[0], outcome)
+        return True
+    if route == ROUTE_LOCAL_UPDATE or route == ROUTE_LOCAL_STORE:
+        if cu.outstanding_stores + n_granules > gpu.max_outstanding_lines * gpu.l2.granules_per_line:
+            return False
+        if not has_room(gpu.channels[channel_id], COMPUTE, n_granules + reserved_by_others(gpu, cu, channel_id)):
+            wait_for_channel(gpu, cu_index, channel_id)
+            return False
+        kind = LOCAL_UPDATE if route == ROUTE_LOCAL_UPDATE else LOCAL_STORE
+        cycle = memory_cycle(gpu, at + gpu.l2.request_ticks)
+        for i in range(n_granules):
+            tag = (tile << GRANULE_BITS) | (first + i)
+            enqueue_request(gpu.channels[channel_id], COMPUTE, place_of(gpu, address + i, kind), tag, cycle)
+        cu.outstanding_stores += n_granules
+        slot.stores_outstanding += n_granules
+        return True
+    if not has_buffer_room(gpu.link_port, n_granules, at):
+        return False
+    kind = INCOMING_UPDATE if route == ROUTE_REMOTE_UPDATE else INCOMING_WRITE
+    for i in range(n_granules):
+        send_granule(gpu, outbox, kind, tile, first + i, at + gpu.l2.request_ticks)
+    return True
+
+
+@kernel
+def acknowledge_store(gpu, workgroups, tag, done_at):
+    """A local store has been written: one less outstanding for its workgroup."""
+    entry = workgroups[(tag >> GRANULE_BITS) // gpu.n_wavefronts]
+    cu = gpu.compute_units[entry.cu]
+    slot = cu.slots[entry.slot]
+    cu.outstanding_stores -= 1
+    slot.stores_outstanding -= 1
+    slot.ready_at[0] = max(slot.ready_at[0], done_at + gpu.l2.return_ticks)
+
+
+@kernel
+def has_stored_all(gpu, slot, now):
+    """Return whether the whole tile has been stored and acknowledged."""
+    return (
+        slot.store_line >= gpu.tile_rows * (gpu.tile_columns * 2 // gpu.line_bytes)
+        and slot.stores_outstanding == 0
+        and slot.ready_at[0] <= now
+    )
+
+
+@kernel
+def advance_workgroups(gpu, cu_index, workgroups, tiles, outbox, now):
+    """One slot of a compute unit: progress of its workgroups, then their loads and stores."""
+    cu = gpu.compute_units[cu_index]
+    n_multiplying = 0
+    for slot_index in range(gpu.n_slots):
+        n_multiplying += cu.slots[slot_index].is_multiplying
+    share = gpu.work_per_slot // max(n_multiplying, 1)
+    credit = 0 if cu.is_waiting else gpu.slot_ticks
+    slot_end = now + gpu.slot_ticks
+    state = IDLE
+    for turn in range(gpu.n_slots):
+        slot_index = (turn + gpu.slot_index) % gpu.n_slots
+        slot = cu.slots[slot_index]
+        if slot.workgroup < 0:
+            continue
+        if slot.launch_at > now:
+            state = min(state, WAIT_LAUNCH)
+            continue
+        entry = workgroups[slot.workgroup]
+        if slot.is_multiplying:
+            multiply(gpu, slot, entry, share, now)
+        if slot.is_multiplying == 0 and slot.multiply_slice < gpu.n_slices:
+            start_slice(gpu, slot, entry, now)
+        if slot.is_multiplying:
+            state = min(state, BUSY_MULTIPLYING)
+        elif slot.multiply_slice == gpu.n_slices:
+            state = min(state, STORING)
+        elif slot.multiply_slice == 0:
+            state = min(state, WAIT_FIRST_OPERANDS)
+        else:
+            state = min(state, WAIT_OPERANDS)
+        if slot.multiply_slice < gpu.n_slices:
+            credit = issue_loads(gpu, cu_index, slot_index, entry, credit, slot_end)
+            continue
+        credit = issue_stores(gpu, cu_index, slot_index, entry, tiles, outbox, credit, slot_end)
+        if has_stored_all(gpu, slot, now):
+            entry.end_at = now
+            slot.workgroup = -1
+            gpu.n_finished += 1
+            gpu.compute_done_at = now
+    cu.state_slots[state] += 1
+    return_promise(gpu, cu)

@@ -1,0 +1,81 @@
+"""T3's DMA engine: sends complete blocks of output to the neighbour (T3 section 4.2.2).
+
+Models: a table of commands programmed before the kernel starts, each for a block of wavefront
+tiles; a command is ready when the tracker has triggered all tiles of its block; ready commands
+are served first in, first out; reads go to the communication stream at a bounded rate, at most
+``read_ahead`` granules ahead of the wire.  Trigger cost is zero [T3: about zero].
+Pinned by tests/kernel/test_dma_engine.py.
+"""
+
+from t3sim.gpu.kernel._jit import kernel
+from t3sim.gpu.kernel.address_map import channel_of, memory_cycle, place_of
+from t3sim.gpu.kernel.codes import COMM, DMA_READ, INCOMING_UPDATE
+from t3sim.gpu.kernel.link_port import granules_queued, send_granule
+from t3sim.gpu.kernel.mailbox import granule_address
+from t3sim.gpu.kernel.memory_controller import GRANULE_BITS, enqueue_request, has_room
+
+
+@kernel
+def arm_triggered(gpu, tiles, commands, ready_fifo):
+    """Take the tiles that the tracker has triggered; queue each command whose block is complete."""
+    tracker = gpu.tracker
+    for i in range(tracker.n_fired):
+        gpu.n_tiles_open -= 1
+        index = tiles[tracker.fired_tile[i]].dma_command
+        if index >= 0:
+            command = commands[index]
+            command.tiles_missing -= 1
+            command.ready_at = max(command.ready_at, tracker.fired_at[i] * gpu.memory_ticks)
+            if command.tiles_missing == 0:
+                ready_fifo[gpu.dma.n_ready] = index
+                gpu.dma.n_ready += 1
+    tracker.n_fired = 0
+
+
+@kernel
+def issue_reads(gpu, tiles, commands, ready_fifo, now):
+    """Read granules of ready blocks until the rate, the read-ahead or a full queue stops it."""
+    dma = gpu.dma
+    if dma.n_taken == dma.n_ready:
+        dma.credit = 0
+        return
+    dma.credit = min(dma.credit + gpu.slot_ticks * dma.bytes_per_tick_num, gpu.slot_ticks * dma.bytes_per_tick_num * 2)
+    cost = gpu.granule_bytes * dma.bytes_per_tick_den
+    queued = granules_queued(gpu.link_port, now)
+    while dma.n_taken < dma.n_ready and dma.credit >= cost:
+        if dma.reads_in_flight + queued >= dma.read_ahead_granules:
+            return
+        command = commands[ready_fifo[dma.n_taken]]
+        tile = command.first_tile + dma.tile_cursor
+        if tiles[tile].n_granules > 0:
+            granule = granule_address(gpu, tiles, tile, dma.granule_cursor)
+            channel = gpu.channels[channel_of(gpu, granule)]
+            if not has_room(channel, COMM, 1):
+                return
+            tag = (tile << GRANULE_BITS) | dma.granule_cursor
+            enqueue_request(channel, COMM, place_of(gpu, granule, DMA_READ), tag, memory_cycle(gpu, now))
+            if command.start_at < 0:
+                command.start_at = now
+            dma.credit -= cost
+            dma.reads_in_flight += 1
+            dma.granule_cursor += 1
+        if dma.granule_cursor >= tiles[tile].n_granules:
+            dma.granule_cursor = 0
+            dma.tile_cursor += 1
+            if dma.tile_cursor == command.n_tiles:
+                dma.tile_cursor = 0
+                dma.n_taken += 1
+
+
+@kernel
+def forward_granule(gpu, outbox, tiles, commands, tag, done_at):
+    """A granule has been read: put it on the wire as an update for the same tile of the neighbour."""
+    tile = tag >> GRANULE_BITS
+    granule = tag & ((1 << GRANULE_BITS) - 1)
+    gpu.dma.reads_in_flight -= 1
+    send_granule(gpu, outbox, INCOMING_UPDATE, tile, granule, done_at)
+    command = commands[tiles[tile].dma_command]
+    command.granules_left -= 1
+    if command.granules_left == 0:
+        command.end_at = done_at
+        gpu.dma.n_commands_done += 1

@@ -1,0 +1,314 @@
+"""One HBM channel: bank state, command timing, first-ready first-come-first-served.
+
+Models: one column and one row command bus, banks in bank groups, row state,
+tRCD/tRP/tRAS/tRC/tRTP/tWR, CCD short and long, RRD short and long, tFAW, read and
+write turn-around, all-bank refresh, near-memory updates.  The oldest row hit that
+may issue goes first; a row is closed only when no queued request hits it.  Requests
+wait in one list per bank and direction; the oldest hit and the head of each list
+are kept as packed keys (order of arrival, bank), so a choice is a minimum over the
+banks and time jumps to the next moment at which a choice can change.
+Leaves out: command/address bus encoding, per-bank refresh, power-down.
+Pinned by tests/timing (gates, bandwidths) and tests/scheduling (equal to a ticking scan).
+"""
+
+from t3sim.gpu.kernel._jit import kernel
+from t3sim.gpu.kernel.codes import ACT, NEVER, PRE, RD, READ, REF, UPD, UPDATE_BIT, WR, WRITE, WRITE_BIT
+from t3sim.gpu.kernel.near_memory import store_gap_other_group, store_gap_same_group
+
+BANK_MASK = 63
+KEY_SHIFT = 6
+
+
+@kernel
+def log_command(command_log, channel, channel_id, command, bank, row, kind, at):
+    """Count a command and, if there is room in the log, write it down."""
+    channel.n_commands[command] += 1
+    n = command_log[0].at
+    if n + 1 < len(command_log):
+        entry = command_log[n + 1]
+        entry.at = at
+        entry.channel = channel_id
+        entry.command = command
+        entry.bank = bank
+        entry.row = row
+        entry.kind = kind
+        command_log[0].at = n + 1
+
+
+@kernel
+def place_in_bank_list(channel, place, tag):
+    """Append a request to the list of its bank and direction; wake the bus that can serve it."""
+    kind = place & 255
+    bank = (place >> 8) & 255
+    row = place >> 24
+    direction = WRITE if kind & WRITE_BIT else READ
+    n_used = channel.occupancy[direction]
+    slot = channel.free_slot[direction, n_used]
+    channel.occupancy[direction] = n_used + 1
+    channel.n_admitted += 1
+    key = (channel.n_admitted << KEY_SHIFT) | bank
+    channel.slot_row[slot] = row
+    channel.slot_key[slot] = key
+    channel.slot_kind[slot] = place & 0xFFFFFF
+    channel.slot_tag[slot] = tag
+    channel.next_slot[slot] = -1
+    tail = channel.list_tail[direction, bank]
+    channel.previous_slot[slot] = tail
+    if tail >= 0:
+        channel.next_slot[tail] = slot
+    else:
+        channel.list_head[direction, bank] = slot
+    channel.list_tail[direction, bank] = slot
+    if channel.open_row[bank] == row:
+        if channel.oldest_hit[direction, bank] < 0:
+            channel.oldest_hit[direction, bank] = slot
+            channel.hit_key[direction, bank] = key
+            channel.closed_key[direction, bank] = NEVER
+            channel.column_wake_at = min(channel.column_wake_at, channel.now)
+    elif tail < 0:
+        channel.closed_key[direction, bank] = key
+        channel.row_wake_at = min(channel.row_wake_at, channel.now)
+
+
+@kernel
+def remove_from_bank_list(channel, direction, bank, slot):
+    """Take a served request out of its list and give its slot back."""
+    following = channel.next_slot[slot]
+    previous = channel.previous_slot[slot]
+    if previous >= 0:
+        channel.next_slot[previous] = following
+    else:
+        channel.list_head[direction, bank] = following
+    if following >= 0:
+        channel.previous_slot[following] = previous
+    else:
+        channel.list_tail[direction, bank] = previous
+    n_used = channel.occupancy[direction] - 1
+    channel.occupancy[direction] = n_used
+    channel.free_slot[direction, n_used] = slot
+    return following
+
+
+@kernel
+def find_hit_from(channel, slot, row):
+    """Return the first request from *slot* on that wants *row*, or -1."""
+    while slot >= 0 and channel.slot_row[slot] != row:
+        slot = channel.next_slot[slot]
+    return slot
+
+
+@kernel
+def forget_hits(channel, bank):
+    """The row of *bank* was closed: its requests wait for an activate again."""
+    for direction in range(2):
+        head = channel.list_head[direction, bank]
+        channel.oldest_hit[direction, bank] = -1
+        channel.hit_key[direction, bank] = NEVER
+        channel.closed_key[direction, bank] = channel.slot_key[head] if head >= 0 else NEVER
+
+
+@kernel
+def refresh_all_banks(channel, channel_id, command_log):
+    """Close every row and refresh: nothing may start before tRFC is over."""
+    now = channel.now
+    precharge_at = now
+    has_open_row = False
+    for bank in range(len(channel.open_row)):
+        if channel.open_row[bank] >= 0:
+            has_open_row = True
+            precharge_at = max(precharge_at, channel.precharge_at[bank])
+    refresh_at = now
+    if has_open_row:
+        log_command(command_log, channel, channel_id, PRE, -1, -1, 0, precharge_at)
+        refresh_at = precharge_at + channel.nRP
+    for bank in range(len(channel.open_row)):
+        refresh_at = max(refresh_at, channel.activate_at[bank])
+        channel.open_row[bank] = -1
+        forget_hits(channel, bank)
+    for bank in range(len(channel.open_row)):
+        channel.activate_at[bank] = refresh_at + channel.nRFC
+    log_command(command_log, channel, channel_id, REF, -1, -1, 0, refresh_at)
+    channel.next_refresh_at += channel.nREFI
+    channel.column_wake_at = NEVER
+    channel.row_wake_at = now
+
+
+@kernel
+def choose_direction_to_drain(channel):
+    """Split queues only: switch between serving reads and draining writes at the watermarks."""
+    reads = channel.occupancy[READ]
+    writes = channel.occupancy[WRITE]
+    if channel.is_draining:
+        is_done = writes == 0 or (writes < channel.write_low_watermark and reads > 0)
+        wanted = 0 if is_done else 1
+    else:
+        must_drain = writes > channel.write_high_watermark or (reads == 0 and writes > 0)
+        wanted = 1 if must_drain else 0
+    if wanted != channel.is_draining:
+        channel.is_draining = wanted
+        channel.column_wake_at = channel.now
+        channel.row_wake_at = channel.now
+
+
+@kernel
+def is_served_now(channel, direction):
+    """Return whether requests of *direction* may be chosen (always, with a unified queue)."""
+    return channel.is_split == 0 or channel.is_draining == direction
+
+
+@kernel
+def serve_column_bus(channel, channel_id, command_log):
+    """Issue the oldest row hit that is ready, or set when the next one will be."""
+    now = channel.now
+    best_key = NEVER
+    wake_at = NEVER
+    best_direction = READ
+    for direction in range(2):
+        if not is_served_now(channel, direction):
+            continue
+        channel_at = channel.channel_column_at[direction]
+        key_here = NEVER
+        for bank in range(len(channel.open_row)):
+            key = channel.hit_key[direction, bank]
+            ready_at = max(channel.column_at[direction, bank], channel_at)
+            is_ready = ready_at <= now
+            key_here = min(key_here, key if is_ready else NEVER)
+            wake_at = min(wake_at, NEVER if (is_ready or key == NEVER) else ready_at)
+        if key_here < best_key:
+            best_key = key_here
+            best_direction = direction
+    if best_key == NEVER:
+        channel.column_wake_at = wake_at
+        return
+    bank = best_key & BANK_MASK
+    issue_column_command(channel, channel_id, command_log, best_direction, bank)
+    channel.column_wake_at = now + channel.nCCDS
+
+
+@kernel
+def issue_column_command(channel, channel_id, command_log, direction, bank):
+    """Issue RD, WR or UPD for the oldest hit of *bank* and book what it keeps others from doing."""
+    now = channel.now
+    slot = channel.oldest_hit[direction, bank]
+    place = channel.slot_kind[slot]
+    kind = place & 255
+    first = bank - bank % channel.banks_per_group
+    last = first + channel.banks_per_group
+    if direction != channel.last_direction:
+        channel.n_turnarounds += 1
+        channel.last_direction = direction
+    if direction == READ:
+        command = RD
+        channel.channel_column_at[READ] = now + channel.nCCDS
+        channel.channel_column_at[WRITE] = max(channel.channel_column_at[WRITE], now + channel.nRTW)
+        for other in range(first, last):
+            channel.column_at[READ, other] = max(channel.column_at[READ, other], now + channel.nCCDL)
+        channel.precharge_at[bank] = max(channel.precharge_at[bank], now + channel.nRTP)
+        finish = now + channel.nCL + channel.nBL
+    else:
+        command = UPD if kind & UPDATE_BIT else WR
+        finish = now + channel.nCWL + channel.nBL
+        gap_same = store_gap_same_group(channel, kind)
+        gap_other = store_gap_other_group(channel, kind)
+        channel.channel_column_at[WRITE] = now + gap_other
+        read_at = max(finish + channel.nWTRS, now + gap_other)
+        channel.channel_column_at[READ] = max(channel.channel_column_at[READ], read_at)
+        read_at = max(finish + channel.nWTRL, now + gap_same)
+        for other in range(first, last):
+            channel.column_at[WRITE, other] = max(channel.column_at[WRITE, other], now + gap_same)
+            channel.column_at[READ, other] = max(channel.column_at[READ, other], read_at)
+        channel.precharge_at[bank] = max(channel.precharge_at[bank], finish + channel.nWR)
+    log_command(command_log, channel, channel_id, command, bank, channel.open_row[bank], kind, now)
+    n = channel.n_done
+    channel.done_kind[n] = kind
+    channel.done_tag[n] = channel.slot_tag[slot]
+    channel.done_at[n] = finish
+    channel.n_done = n + 1
+    channel.last_done_at = max(channel.last_done_at, finish)
+    following = remove_from_bank_list(channel, direction, bank, slot)
+    hit = find_hit_from(channel, following, channel.open_row[bank])
+    channel.oldest_hit[direction, bank] = hit
+    if hit >= 0:
+        channel.hit_key[direction, bank] = channel.slot_key[hit]
+        return
+    channel.hit_key[direction, bank] = NEVER
+    head = channel.list_head[direction, bank]
+    if head >= 0:
+        channel.closed_key[direction, bank] = channel.slot_key[head]
+    channel.row_wake_at = min(channel.row_wake_at, max(now, channel.precharge_at[bank]))
+
+
+@kernel
+def row_request_key(channel, bank):
+    """Return the key of the oldest request of *bank* that needs another row, NEVER if none may claim it."""
+    if channel.is_split:
+        return channel.closed_key[channel.is_draining, bank]
+    if channel.hit_key[READ, bank] != NEVER or channel.hit_key[WRITE, bank] != NEVER:
+        return NEVER
+    return min(channel.closed_key[READ, bank], channel.closed_key[WRITE, bank])
+
+
+@kernel
+def serve_row_bus(channel, channel_id, command_log):
+    """Activate or precharge for the oldest request that needs it, or set when one will be possible."""
+    now = channel.now
+    best_key = NEVER
+    wake_at = NEVER
+    activate_at = max(channel.channel_activate_at, channel.activate_window[channel.activate_pointer])
+    for bank in range(len(channel.open_row)):
+        key = row_request_key(channel, bank)
+        if channel.open_row[bank] >= 0:
+            ready_at = channel.precharge_at[bank]
+        else:
+            ready_at = max(activate_at, channel.activate_at[bank])
+        is_ready = ready_at <= now
+        best_key = min(best_key, key if is_ready else NEVER)
+        wake_at = min(wake_at, NEVER if (is_ready or key == NEVER) else ready_at)
+    if best_key == NEVER:
+        channel.row_wake_at = wake_at
+        return
+    bank = best_key & BANK_MASK
+    if channel.open_row[bank] >= 0:
+        precharge_bank(channel, channel_id, command_log, bank)
+    else:
+        activate_bank(channel, channel_id, command_log, bank, best_key)
+    channel.row_wake_at = now + 1
+
+
+@kernel
+def precharge_bank(channel, channel_id, command_log, bank):
+    """Close the row of *bank*."""
+    now = channel.now
+    log_command(command_log, channel, channel_id, PRE, bank, channel.open_row[bank], 0, now)
+    channel.open_row[bank] = -1
+    channel.activate_at[bank] = max(channel.activate_at[bank], now + channel.nRP)
+    forget_hits(channel, bank)
+
+
+@kernel
+def activate_bank(channel, channel_id, command_log, bank, key):
+    """Open the row that the request with *key* wants and find which queued requests now hit."""
+    now = channel.now
+    head = channel.list_head[READ, bank]
+    if head < 0 or channel.slot_key[head] != key:
+        head = channel.list_head[WRITE, bank]
+    row = channel.slot_row[head]
+    log_command(command_log, channel, channel_id, ACT, bank, row, 0, now)
+    channel.open_row[bank] = row
+    channel.column_at[READ, bank] = max(channel.column_at[READ, bank], now + channel.nRCDRD)
+    channel.column_at[WRITE, bank] = max(channel.column_at[WRITE, bank], now + channel.nRCDWR)
+    channel.precharge_at[bank] = now + channel.nRAS
+    first = bank - bank % channel.banks_per_group
+    for other in range(first, first + channel.banks_per_group):
+        channel.activate_at[other] = max(channel.activate_at[other], now + channel.nRRDL)
+    channel.activate_at[bank] = max(channel.activate_at[bank], now + channel.nRC)
+    channel.channel_activate_at = now + channel.nRRDS
+    channel.activate_window[channel.activate_pointer] = now + channel.nFAW
+    channel.activate_pointer = (channel.activate_pointer + 1) & 3
+    for direction in range(2):
+        hit = find_hit_from(channel, channel.list_head[direction, bank], row)
+        channel.oldest_hit[direction, bank] = hit
+        if hit >= 0:
+            channel.hit_key[direction, bank] = channel.slot_key[hit]
+            channel.closed_key[direction, bank] = NEVER
+    channel.column_wake_at = min(channel.column_wake_at, now + min(channel.nRCDRD, channel.nRCDWR))

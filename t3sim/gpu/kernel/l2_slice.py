@@ -1,0 +1,262 @@
+"""The L2: banks in front of each channel, set associative, write-back, misses merged.
+
+Models: bank ports (one line access at a time, a bounded queue), true LRU, lines reserved
+at miss time, miss-status registers that merge loads of the same line, dirty granules written
+back on eviction and at the end of a kernel.  A store allocates without fetching: GEMM output
+covers whole granules.  Lines that are being filled are never evicted.
+Leaves out: reading a line of which only some granules were stored (no workload here does it);
+coherence between the L2s of several GPUs (collectives and fused output bypass the L2).
+Pinned by tests/kernel/test_l2.py and tests/shape.
+
+A tag is ``line << 20 | (mshr + 1) << 4 | dirty granules``; a set keeps its tags in order of use.
+"""
+
+from t3sim.gpu.kernel._jit import kernel
+from t3sim.gpu.kernel.address_map import channel_of, memory_cycle, place_of
+from t3sim.gpu.kernel.codes import COMPUTE, L2_BUSY, L2_MERGED, L2_MISS, L2_NO_ROOM, OPERAND_READ, WRITE_BACK
+from t3sim.gpu.kernel.memory_controller import enqueue_request, has_room
+
+LINE_SHIFT = 20
+MSHR_SHIFT = 4
+MSHR_MASK = 0xFFFF
+DIRTY_MASK = 15
+OWNER_SHIFT = 16  # of a request tag: bank << 16 | mshr
+
+
+@kernel
+def bank_of(gpu, line, channel_id):
+    """Return the L2 bank of *line*: one of those in front of its channel."""
+    l2 = gpu.l2
+    return channel_id * l2.banks_per_channel + (line ^ (line >> 7)) % l2.banks_per_channel
+
+
+@kernel
+def set_of(l2, line, bank, channel_bits):
+    """Return the row of ``tags`` that may hold *line*."""
+    inside = line >> (channel_bits + 1)
+    index = (inside ^ (inside >> 7) ^ (inside >> 14)) & (l2.sets_per_bank - 1)
+    return bank * l2.sets_per_bank + index
+
+
+@kernel
+def book_bank(l2, bank, at):
+    """Return when the access that leaves its CU at *at* is served by *bank*; -1 if its queue is full."""
+    arrival = at + l2.request_ticks
+    start = max(arrival, l2.bank_free_at[bank])
+    if start - arrival > l2.bank_queue_ticks:
+        return -1
+    return start
+
+
+@kernel
+def find_way(l2, set_index, line):
+    """Return the way that holds *line*, or -1."""
+    for way in range(l2.associativity):
+        if l2.tags[set_index, way] >> LINE_SHIFT == line:
+            return way
+    return -1
+
+
+@kernel
+def find_victim(l2, set_index):
+    """Return the least recently used way that is not being filled, or -1."""
+    way = l2.associativity - 1
+    while way >= 0 and l2.tags[set_index, way] >= 0 and (l2.tags[set_index, way] >> MSHR_SHIFT) & MSHR_MASK:
+        way -= 1
+    return way
+
+
+@kernel
+def move_to_front(l2, set_index, way, tag):
+    """Make *tag* the most recently used of its set; it replaces what was in *way*."""
+    for i in range(way, 0, -1):
+        l2.tags[set_index, i] = l2.tags[set_index, i - 1]
+    l2.tags[set_index, 0] = tag
+
+
+@kernel
+def count_dirty(tag):
+    """Return how many granules of the line of *tag* have to be written back."""
+    n = 0
+    if tag >= 0:
+        mask = tag & DIRTY_MASK
+        while mask:
+            n += mask & 1
+            mask >>= 1
+    return n
+
+
+@kernel
+def write_back(gpu, tag, channel_id, at):
+    """Send the dirty granules of an evicted line to its channel."""
+    l2 = gpu.l2
+    mask = tag & DIRTY_MASK
+    first = (tag >> LINE_SHIFT) * l2.granules_per_line
+    cycle = memory_cycle(gpu, at + l2.miss_ticks)
+    granule = 0
+    while mask:
+        if mask & 1:
+            enqueue_request(gpu.channels[channel_id], COMPUTE, place_of(gpu, first + granule, WRITE_BACK), -1, cycle)
+        mask >>= 1
+        granule += 1
+
+
+@kernel
+def replace_victim(gpu, set_index, way, tag, channel_id, at):
+    """Put *tag* into its set in place of the victim in *way*, writing that back if it is dirty."""
+    l2 = gpu.l2
+    victim = l2.tags[set_index, way]
+    if victim >= 0:
+        l2.n_evictions += 1
+        if victim & DIRTY_MASK:
+            l2.n_dirty_evictions += 1
+            write_back(gpu, victim, channel_id, at)
+    move_to_front(l2, set_index, way, tag)
+
+
+@kernel
+def add_waiter(l2, bank, mshr, owner):
+    """Let *owner* wait for the fill of *mshr*."""
+    l2.n_free_waiters -= 1
+    waiter = l2.free_waiter[l2.n_free_waiters]
+    l2.waiter_owner[waiter] = owner
+    l2.next_waiter[waiter] = l2.mshr_waiter[bank, mshr]
+    l2.mshr_waiter[bank, mshr] = waiter
+
+
+@kernel
+def load_line(gpu, line, n_granules, owner, at, n_reserved):
+    """Load *line* for *owner*; return when a hit is back in the CU, or a negative code.
+
+    ``L2_MERGED`` and ``L2_MISS``: *owner* is told at fill time.  ``L2_BUSY``: try again in the
+    next slot.  ``L2_NO_ROOM``: the controller of this line's channel cannot take a miss and a write-back
+    beside the *n_reserved* entries promised to others.
+    """
+    l2 = gpu.l2
+    channel_id = channel_of(gpu, line * l2.granules_per_line)
+    bank = bank_of(gpu, line, channel_id)
+    start = book_bank(l2, bank, at)
+    if start < 0:
+        return L2_BUSY
+    set_index = set_of(l2, line, bank, gpu.channel_bits)
+    way = find_way(l2, set_index, line)
+    if way >= 0:
+        tag = l2.tags[set_index, way]
+        l2.bank_free_at[bank] = start + l2.bank_ticks
+        l2.n_accesses += 1
+        if way > 0:
+            move_to_front(l2, set_index, way, tag)
+        mshr = ((tag >> MSHR_SHIFT) & MSHR_MASK) - 1
+        if mshr >= 0:
+            add_waiter(l2, bank, mshr, owner)
+            l2.n_merged += 1
+            return L2_MERGED
+        l2.n_hits += 1
+        return start + l2.return_ticks
+    way = find_victim(l2, set_index)
+    if way < 0 or l2.n_free_mshrs[bank] == 0:
+        return L2_BUSY
+    channel = gpu.channels[channel_id]
+    if not has_room(channel, COMPUTE, n_granules + count_dirty(l2.tags[set_index, way]) + n_reserved):
+        return L2_NO_ROOM
+    l2.bank_free_at[bank] = start + l2.bank_ticks
+    l2.n_accesses += 1
+    l2.n_misses += 1
+    l2.n_free_mshrs[bank] -= 1
+    mshr = l2.free_mshr[bank, l2.n_free_mshrs[bank]]
+    replace_victim(gpu, set_index, way, (line << LINE_SHIFT) | ((mshr + 1) << MSHR_SHIFT), channel_id, start)
+    l2.mshr_line[bank, mshr] = line
+    l2.mshr_remaining[bank, mshr] = n_granules
+    l2.mshr_fill_at[bank, mshr] = 0
+    l2.mshr_waiter[bank, mshr] = -1
+    add_waiter(l2, bank, mshr, owner)
+    cycle = memory_cycle(gpu, start + l2.miss_ticks)
+    for granule in range(n_granules):
+        place = place_of(gpu, line * l2.granules_per_line + granule, OPERAND_READ)
+        enqueue_request(channel, COMPUTE, place, (bank << OWNER_SHIFT) | mshr, cycle)
+    return L2_MISS
+
+
+@kernel
+def store_line(gpu, line, dirty_mask, at, n_reserved):
+    """Store granules of *line*; return when the store is acknowledged, or ``L2_BUSY`` or ``L2_NO_ROOM``."""
+    l2 = gpu.l2
+    channel_id = channel_of(gpu, line * l2.granules_per_line)
+    bank = bank_of(gpu, line, channel_id)
+    start = book_bank(l2, bank, at)
+    if start < 0:
+        return L2_BUSY
+    set_index = set_of(l2, line, bank, gpu.channel_bits)
+    way = find_way(l2, set_index, line)
+    if way >= 0:
+        move_to_front(l2, set_index, way, l2.tags[set_index, way] | dirty_mask)
+    else:
+        way = find_victim(l2, set_index)
+        if way < 0:
+            return L2_BUSY
+        n_dirty = count_dirty(l2.tags[set_index, way])
+        if n_dirty > 0 and not has_room(gpu.channels[channel_id], COMPUTE, n_dirty + n_reserved):
+            return L2_NO_ROOM
+        replace_victim(gpu, set_index, way, (line << LINE_SHIFT) | dirty_mask, channel_id, start)
+    l2.bank_free_at[bank] = start + l2.bank_ticks
+    l2.n_store_accesses += 1
+    return start + l2.return_ticks
+
+
+@kernel
+def fill_granule(gpu, tag, done_at):
+    """One granule of a miss has come from the DRAM; after the last one tell everyone who waits."""
+    l2 = gpu.l2
+    bank = tag >> OWNER_SHIFT
+    mshr = tag & MSHR_MASK
+    l2.mshr_remaining[bank, mshr] -= 1
+    l2.mshr_fill_at[bank, mshr] = max(l2.mshr_fill_at[bank, mshr], done_at)
+    if l2.mshr_remaining[bank, mshr] > 0:
+        return
+    line = l2.mshr_line[bank, mshr]
+    set_index = set_of(l2, line, bank, gpu.channel_bits)
+    way = find_way(l2, set_index, line)
+    l2.tags[set_index, way] &= ~(MSHR_MASK << MSHR_SHIFT)
+    waiter = l2.mshr_waiter[bank, mshr]
+    ready_at = l2.mshr_fill_at[bank, mshr] + l2.return_ticks
+    while waiter >= 0:
+        deliver_operand(gpu, l2.waiter_owner[waiter], ready_at)
+        l2.free_waiter[l2.n_free_waiters] = waiter
+        l2.n_free_waiters += 1
+        waiter = l2.next_waiter[waiter]
+    l2.free_mshr[bank, l2.n_free_mshrs[bank]] = mshr
+    l2.n_free_mshrs[bank] += 1
+
+
+@kernel
+def deliver_operand(gpu, owner, ready_at):
+    """A line that *owner* (CU, workgroup slot, operand buffer) waits for will be in the CU at *ready_at*."""
+    buffer = owner % gpu.n_buffers
+    slot_index = owner // gpu.n_buffers
+    cu = gpu.compute_units[slot_index // gpu.n_slots]
+    slot = cu.slots[slot_index % gpu.n_slots]
+    slot.outstanding[buffer] -= 1
+    slot.ready_at[buffer] = max(slot.ready_at[buffer], ready_at)
+    cu.outstanding_lines -= 1
+
+
+@kernel
+def flush_dirty_lines(gpu, now):
+    """End of a kernel: write dirty lines back as the controllers take them; return whether none is left."""
+    l2 = gpu.l2
+    n_sets = l2.n_banks * l2.sets_per_bank
+    while l2.flush_cursor < n_sets:
+        bank = l2.flush_cursor % l2.n_banks
+        set_index = bank * l2.sets_per_bank + l2.flush_cursor // l2.n_banks
+        channel_id = bank // l2.banks_per_channel
+        for way in range(l2.associativity):
+            tag = l2.tags[set_index, way]
+            n_dirty = count_dirty(tag)
+            if n_dirty:
+                if not has_room(gpu.channels[channel_id], COMPUTE, n_dirty):
+                    return False
+                write_back(gpu, tag, channel_id, now)
+                l2.tags[set_index, way] = tag & ~DIRTY_MASK
+                l2.n_flushed += 1
+        l2.flush_cursor += 1
+    return True

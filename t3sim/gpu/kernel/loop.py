@@ -1,0 +1,189 @@
+"""The order in which the units of one GPU act, slot by slot.
+
+A slot is ``issue_slot`` cycles of the compute clock.  Inside it compute units and L2 act on the
+state at its start, then every channel runs cycle by cycle to its end; what the DRAM returns takes
+at least half an L2 latency, longer than a slot, so nothing is seen too early.  Nothing depends on
+how many slots one call of ``advance`` covers.
+Pinned by tests/kernel/test_loop.py (any horizon gives the same bits).
+"""
+
+from t3sim.gpu.kernel._jit import kernel
+from t3sim.gpu.kernel.codes import (
+    AT_HORIZON,
+    COLLECTIVE_READ,
+    DMA_READ,
+    KERNEL_COLLECTIVE,
+    KERNEL_DONE,
+    KERNEL_GEMM,
+    KERNEL_NONE,
+    LOCAL_STORE,
+    LOCAL_UPDATE,
+    OPERAND_READ,
+    OUTBOX_FULL,
+    UPDATE_BIT,
+    WRITE_BIT,
+)
+from t3sim.gpu.kernel.collective_kernel import advance_collective, deliver_collective_read
+from t3sim.gpu.kernel.compute_unit import acknowledge_store, advance_workgroups, wake_waiting_cus
+from t3sim.gpu.kernel.dma_engine import arm_triggered, forward_granule, issue_reads
+from t3sim.gpu.kernel.l2_slice import fill_granule, flush_dirty_lines
+from t3sim.gpu.kernel.mailbox import receive_messages
+from t3sim.gpu.kernel.memory_controller import advance_channel, has_work
+from t3sim.gpu.kernel.workgroup_dispatcher import dispatch_workgroups
+
+# Columns of the time series, in granules of DRAM traffic unless said otherwise.
+BIN_COMPUTE_READ = 0
+BIN_COMPUTE_WRITE = 1
+BIN_COMM_READ = 2
+BIN_COMM_WRITE = 3
+BIN_OCCUPANCY = 4  # DRAM queue occupancy x memory cycles, all channels
+BIN_MULTIPLYING = 5  # compute units x slots
+BIN_SENT = 6  # granules handed to the link
+N_BIN_COLUMNS = 8
+PERCENT = 100
+OUTBOX_MARGIN = 4096  # more than one slot can add
+
+
+@kernel
+def advance_compute_units(gpu, workgroups, tiles, steps, outbox, now):
+    """Let every compute unit act once, a different one first in each slot."""
+    n = gpu.n_compute_units
+    first = gpu.slot_index % n
+    for turn in range(n):
+        cu_index = (first + turn) % n
+        if gpu.running_kernel == KERNEL_GEMM:
+            advance_workgroups(gpu, cu_index, workgroups, tiles, outbox, now)
+        elif cu_index < gpu.n_collective_cus:
+            advance_collective(gpu, cu_index, steps, outbox, now)
+
+
+@kernel
+def retire_columns(gpu, channel, workgroups, tiles, commands, outbox, series, bin_index):
+    """Tell the units that wait for them about the column commands of one channel."""
+    for i in range(channel.n_done):
+        kind = channel.done_kind[i]
+        tag = channel.done_tag[i]
+        done_at = channel.done_at[i] * gpu.memory_ticks
+        if kind == OPERAND_READ:
+            fill_granule(gpu, tag, done_at)
+            series[bin_index, BIN_COMPUTE_READ] += 1
+        elif kind == DMA_READ:
+            forward_granule(gpu, outbox, tiles, commands, tag, done_at)
+            series[bin_index, BIN_COMM_READ] += 1
+        elif kind == COLLECTIVE_READ:
+            deliver_collective_read(gpu, tag, done_at)
+            series[bin_index, BIN_COMM_READ] += 1
+        elif kind == LOCAL_UPDATE or kind == LOCAL_STORE:
+            acknowledge_store(gpu, workgroups, tag, done_at)
+            series[bin_index, BIN_COMPUTE_WRITE] += 1
+        elif kind == WRITE_BIT:
+            series[bin_index, BIN_COMPUTE_WRITE] += 1
+        else:
+            series[bin_index, BIN_COMM_WRITE] += 1
+    channel.n_done = 0
+
+
+@kernel
+def advance_channels(gpu, workgroups, tiles, commands, outbox, series, bin_index, command_log, pick_stream, slot_end):
+    """Run every channel that has something to do to the end of the slot; retire what it finished."""
+    until = (slot_end + gpu.memory_ticks - 1) // gpu.memory_ticks
+    for channel_id in range(gpu.n_channels):
+        channel = gpu.channels[channel_id]
+        if has_work(channel) or channel.next_refresh_at < until:
+            occupancy_before = channel.occupancy_cycles
+            advance_channel(channel, channel_id, gpu.tracker, tiles, command_log, pick_stream, until)
+            series[bin_index, BIN_OCCUPANCY] += channel.occupancy_cycles - occupancy_before
+            gpu.received_granules += channel.n_received
+            channel.n_received = 0
+            retire_columns(gpu, channel, workgroups, tiles, commands, outbox, series, bin_index)
+
+
+@kernel
+def note_first_stage(gpu):
+    """The first stage is over: tell the policies how full the DRAM queues have been on average."""
+    occupancy = 0
+    for channel_id in range(gpu.n_channels):
+        occupancy += gpu.channels[channel_id].occupancy_cycles
+    elapsed = max((gpu.now - gpu.kernel_start_at) // gpu.memory_ticks, 1)
+    for channel_id in range(gpu.n_channels):
+        gpu.channels[channel_id].first_stage_occupancy = occupancy * PERCENT // (elapsed * gpu.n_channels)
+
+
+@kernel
+def has_memory_work(gpu):
+    """Return whether any channel still holds a request."""
+    for channel_id in range(gpu.n_channels):
+        if has_work(gpu.channels[channel_id]):
+            return True
+    return False
+
+
+@kernel
+def finish_gemm(gpu):
+    """After the last workgroup: drain, flush, and return whether nothing of the kernel is left."""
+    if gpu.n_finished < gpu.n_workgroups:
+        return False
+    for channel_id in range(gpu.n_channels):
+        gpu.channels[channel_id].producer_done = 1
+    if not flush_dirty_lines(gpu, gpu.now):
+        return False
+    is_forwarded = gpu.dma.n_commands_done == gpu.dma.n_commands and gpu.n_tiles_open == 0
+    return is_forwarded and gpu.n_inbound == gpu.expected_inbound and not has_memory_work(gpu)
+
+
+@kernel
+def is_kernel_done(gpu):
+    """Return whether the running kernel has ended and everything it caused has been written."""
+    if gpu.running_kernel == KERNEL_GEMM:
+        return finish_gemm(gpu)
+    if gpu.running_kernel == KERNEL_COLLECTIVE:
+        is_received = gpu.n_inbound == gpu.expected_inbound
+        return gpu.n_collective_done == gpu.n_collective_cus and is_received and not has_memory_work(gpu)
+    return False
+
+
+@kernel
+def end_kernel(gpu):
+    """Note when the last column command of the kernel finished."""
+    for channel_id in range(gpu.n_channels):
+        gpu.last_done_at = max(gpu.last_done_at, gpu.channels[channel_id].last_done_at * gpu.memory_ticks)
+    gpu.running_kernel = KERNEL_NONE
+
+
+@kernel
+def advance(state, workgroups, tiles, commands, ready_fifo, steps, inbox, outbox, series, command_log, pick_stream, until):
+    """Run the GPU in whole slots up to tick *until*; return why it came back.
+
+    In a slot: 1. messages from the link become requests, 2. compute units that wait for a
+    controller are promised room, 3. the DMA engine asks for its next granules, 4. free slots take
+    workgroups, 5. compute units act, 6. channels run and retire, 7. triggered tiles arm DMA
+    commands, 8. the kernel may have ended.
+    """
+    gpu = state[0]
+    while gpu.now + gpu.slot_ticks <= until:
+        now = gpu.now
+        slot_end = now + gpu.slot_ticks
+        if gpu.n_outbox + OUTBOX_MARGIN > len(outbox):
+            return OUTBOX_FULL
+        bin_index = min(now // gpu.bin_ticks, len(series) - 1)
+        sent_before = gpu.n_outbox
+        receive_messages(gpu, inbox, tiles, slot_end)
+        for channel_id in range(gpu.n_channels):
+            if gpu.channels[channel_id].n_waiting_cu > 0:
+                wake_waiting_cus(gpu, gpu.channels[channel_id], channel_id)
+        if gpu.running_kernel != KERNEL_NONE and now >= gpu.kernel_start_at:
+            if gpu.running_kernel == KERNEL_GEMM:
+                issue_reads(gpu, tiles, commands, ready_fifo, now)
+                dispatch_workgroups(gpu, workgroups, now)
+            advance_compute_units(gpu, workgroups, tiles, steps, outbox, now)
+        advance_channels(gpu, workgroups, tiles, commands, outbox, series, bin_index, command_log, pick_stream, slot_end)
+        arm_triggered(gpu, tiles, commands, ready_fifo)
+        series[bin_index, BIN_SENT] += gpu.n_outbox - sent_before
+        gpu.now = slot_end
+        gpu.slot_index += 1
+        if gpu.running_kernel == KERNEL_GEMM and gpu.n_finished >= gpu.n_stage_slots and gpu.channels[0].first_stage_occupancy < 0:
+            note_first_stage(gpu)
+        if is_kernel_done(gpu):
+            end_kernel(gpu)
+            return KERNEL_DONE
+    return AT_HORIZON

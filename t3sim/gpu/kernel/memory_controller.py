@@ -1,0 +1,199 @@
+"""The memory controller of one channel: two stream queues, the arbiter, the bounded DRAM queue.
+
+Models: requests of the compute and the communication stream wait in a bounded queue
+each; an exchangeable policy picks the stream whose head enters the DRAM queue when
+there is room (T3 section 4.5).  A store to tracked output is counted by the tracker at
+that moment (T3 section 4.2.1) and waits in its stream while the tracker's set is full.
+A read does not enter while an older store to the same address is queued.
+Leaves out: the wires between L2 slice and controller (a constant latency).
+Pinned by tests/scheduling and tests/kernel/test_memory_controller.py.
+"""
+
+from t3sim.gpu.kernel._jit import kernel
+from t3sim.gpu.kernel.codes import (
+    COLLECTIVE_READ,
+    COMM,
+    COMPUTE,
+    DMA_READ,
+    NEVER,
+    NO_STREAM,
+    READ,
+    WRITE,
+    WRITE_BIT,
+)
+from t3sim.gpu.kernel.dram_channel import (
+    choose_direction_to_drain,
+    place_in_bank_list,
+    refresh_all_banks,
+    serve_column_bus,
+    serve_row_bus,
+)
+from t3sim.gpu.kernel.tracker import count_store, has_room_for
+
+GRANULE_BITS = 12  # of a request tag: wavefront tile << 12 | granule
+
+
+@kernel
+def has_room(channel, stream, n_requests):
+    """Return whether *n_requests* more fit into the queue of *stream*."""
+    return channel.queue_tail[stream] - channel.queue_head[stream] + n_requests <= channel.stream_capacity
+
+
+@kernel
+def enqueue_request(channel, stream, place, tag, at):
+    """Put a request into the queue of *stream*; it may be admitted from cycle *at* on.
+
+    The caller has asked ``has_room``.
+    """
+    index = channel.queue_tail[stream] & (channel.request_at.shape[1] - 1)
+    channel.request_place[stream, index] = place
+    channel.request_tag[stream, index] = tag
+    channel.request_at[stream, index] = at
+    channel.queue_tail[stream] += 1
+
+
+@kernel
+def queue_occupancy(channel):
+    """Return the number of requests in the DRAM queue."""
+    return channel.occupancy[READ] + channel.occupancy[WRITE]
+
+
+@kernel
+def has_queue_room(channel, place):
+    """Return whether the DRAM queue can take the request (per direction with split queues)."""
+    if channel.is_split:
+        direction = WRITE if place & WRITE_BIT else READ
+        return channel.occupancy[direction] < channel.queue_capacity
+    return queue_occupancy(channel) < channel.queue_capacity
+
+
+@kernel
+def head_is_ready(channel, stream, now):
+    """Return whether the head of *stream* has arrived by *now* and the DRAM queue can take it."""
+    head = channel.queue_head[stream]
+    if head == channel.queue_tail[stream]:
+        return False
+    index = head & (channel.request_at.shape[1] - 1)
+    return channel.request_at[stream, index] <= now and has_queue_room(channel, channel.request_place[stream, index])
+
+
+@kernel
+def next_admission_at(channel):
+    """Return the earliest cycle at which a head could enter the DRAM queue; NEVER if none can."""
+    wake_at = NEVER
+    for stream in range(2):
+        head = channel.queue_head[stream]
+        if head != channel.queue_tail[stream]:
+            index = head & (channel.request_at.shape[1] - 1)
+            if has_queue_room(channel, channel.request_place[stream, index]):
+                wake_at = min(wake_at, channel.request_at[stream, index])
+    return wake_at
+
+
+@kernel
+def has_older_store(channel, place):
+    """Return whether a store to the same address as the read *place* waits in the DRAM queue."""
+    bank = (place >> 8) & 255
+    row = place >> 24
+    slot = channel.list_head[WRITE, bank]
+    while slot >= 0:
+        if channel.slot_row[slot] == row and channel.slot_kind[slot] >> 8 == (place & 0xFFFFFF) >> 8:
+            return True
+        slot = channel.next_slot[slot]
+    return False
+
+
+@kernel
+def admit_head(channel, tracker, tiles, stream):
+    """Move the head of *stream* into the DRAM queue; return whether it could enter."""
+    index = channel.queue_head[stream] & (channel.request_at.shape[1] - 1)
+    place = channel.request_place[stream, index]
+    tag = channel.request_tag[stream, index]
+    kind = place & 255
+    if kind & WRITE_BIT:
+        if tag >= 0:
+            tile = tag >> GRANULE_BITS
+            if tiles[tile].updates_expected > 0:
+                if not has_room_for(tracker, tile):
+                    channel.tracker_stalls += 1
+                    return False
+                count_store(tracker, tile, tiles[tile].updates_expected, channel.now)
+        elif stream == COMM:
+            channel.n_received += 1
+    elif (kind == DMA_READ or kind == COLLECTIVE_READ) and has_older_store(channel, place):
+        channel.hazard_stalls += 1
+        return False
+    channel.queue_head[stream] += 1
+    channel.n_requests[kind] += 1
+    place_in_bank_list(channel, place, tag)
+    return True
+
+
+@kernel
+def arbitrate(channel, tracker, tiles, pick_stream):
+    """Admit heads while the policy picks one and the DRAM queue has room; return whether one was held back."""
+    now = channel.now
+    blocked = NO_STREAM
+    while True:
+        is_compute_ready = blocked != COMPUTE and head_is_ready(channel, COMPUTE, now)
+        is_comm_ready = blocked != COMM and head_is_ready(channel, COMM, now)
+        if not (is_compute_ready or is_comm_ready):
+            return blocked != NO_STREAM
+        if blocked == NO_STREAM:
+            stream = pick_stream(channel, now)
+        else:
+            stream = COMM if blocked == COMPUTE else COMPUTE
+        if stream == NO_STREAM:
+            return True
+        if not admit_head(channel, tracker, tiles, stream):
+            if blocked != NO_STREAM:
+                return True
+            blocked = stream
+            continue
+        channel.last_stream = stream
+        if stream == COMM:
+            channel.last_comm_at = now
+
+
+@kernel
+def advance_channel(channel, channel_id, tracker, tiles, command_log, pick_stream, until):
+    """Run one channel up to (not including) cycle *until*.
+
+    In a cycle: 1. refresh if due, 2. arbitrate and admit, 3. choose the direction (split
+    queues), 4. one column command, 5. one row command; then jump to the next moment at
+    which any of these can do something.
+    """
+    is_held_back = False
+    while True:
+        wake_at = min(channel.column_wake_at, channel.row_wake_at)
+        admission_at = channel.now + 1 if is_held_back else max(next_admission_at(channel), channel.now + 1)
+        wake_at = min(min(wake_at, admission_at), channel.next_refresh_at)
+        if wake_at >= until:
+            break
+        occupancy = queue_occupancy(channel)
+        channel.occupancy_cycles += (wake_at - channel.now) * occupancy
+        channel.peak_occupancy = max(channel.peak_occupancy, occupancy)
+        channel.now = wake_at
+        if wake_at >= channel.next_refresh_at:
+            refresh_all_banks(channel, channel_id, command_log)
+        is_held_back = arbitrate(channel, tracker, tiles, pick_stream)
+        if channel.is_split:
+            choose_direction_to_drain(channel)
+        if channel.column_wake_at <= wake_at:
+            serve_column_bus(channel, channel_id, command_log)
+        if channel.row_wake_at <= wake_at:
+            serve_row_bus(channel, channel_id, command_log)
+        if channel.column_wake_at <= wake_at:
+            channel.column_wake_at = wake_at + 1
+        if channel.row_wake_at <= wake_at:
+            channel.row_wake_at = wake_at + 1
+
+
+@kernel
+def has_work(channel):
+    """Return whether any request is queued in front of or inside the channel."""
+    return (
+        channel.occupancy[READ] + channel.occupancy[WRITE] > 0
+        or channel.queue_head[COMPUTE] != channel.queue_tail[COMPUTE]
+        or channel.queue_head[COMM] != channel.queue_tail[COMM]
+    )

@@ -1,0 +1,450 @@
+"""What every unit of a GPU remembers: nested NumPy dtypes, one record per GPU.
+
+Sizes here are capacities and part of the compiled type; the numbers a machine
+really has (``n_...`` fields) are values, so machines that fit one ``Layout``
+share one compilation.  Tables whose length depends on the workload (workgroups,
+wavefront tiles, DMA commands, collective steps, messages) are arrays beside the
+record.  Times are ticks unless the name says cycles; a channel counts cycles of
+the memory clock.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from t3sim.gpu.kernel.codes import N_CU_STATES, N_KINDS, NEVER
+
+N_POLICY_PARAMS = 8
+
+
+class Layout(NamedTuple):
+    """Capacities of one compiled type."""
+
+    n_compute_units: int = 160
+    n_slots: int = 4  # resident workgroups per compute unit
+    n_buffers: int = 4  # operand slices staged per workgroup
+    n_waiters: int = 40960  # loads waiting on misses, whole GPU
+    n_collective_lines: int = 512  # loads in flight of a collective kernel, per CU
+    n_l2_banks: int = 64
+    n_l2_sets: int = 8192  # all banks together
+    l2_associativity: int = 16
+    n_mshrs: int = 256  # per bank
+    n_channels: int = 32
+    n_dram_banks: int = 16  # per channel
+    n_bank_groups: int = 4
+    queue_entries: int = 256  # DRAM queue, per direction
+    stream_queue_entries: int = 256  # power of two
+    tracker_entries: int = 256 * 16
+    n_done: int = 128  # column commands of one channel in one slot
+
+
+def channel_dtype(layout):
+    """One HBM channel: its FR-FCFS queue, bank state, stream queues and counters."""
+    banks = layout.n_dram_banks
+    pool = 2 * layout.queue_entries
+    ring = layout.stream_queue_entries
+    return np.dtype(
+        [
+            # the clock of this channel (memory cycles) and when each command bus can act next
+            ("now", "i8"),
+            ("column_wake_at", "i8"),
+            ("row_wake_at", "i8"),
+            ("next_refresh_at", "i8"),
+            # timing parameters, cycles
+            ("nBL", "i8"), ("nCL", "i8"), ("nCWL", "i8"), ("nRCDRD", "i8"), ("nRCDWR", "i8"), ("nRP", "i8"),
+            ("nRAS", "i8"), ("nRC", "i8"), ("nRTP", "i8"), ("nWR", "i8"), ("nCCDS", "i8"), ("nCCDL", "i8"),
+            ("nCCDWS", "i8"), ("nCCDWL", "i8"), ("nRRDS", "i8"), ("nRRDL", "i8"), ("nFAW", "i8"), ("nRTW", "i8"),
+            ("nWTRS", "i8"), ("nWTRL", "i8"), ("nREFI", "i8"), ("nRFC", "i8"),
+            # queue parameters
+            ("banks_per_group", "i8"),
+            ("queue_capacity", "i8"),
+            ("is_split", "i8"),
+            ("write_high_watermark", "i8"),
+            ("write_low_watermark", "i8"),
+            # DRAM queue: per direction a pool of slots, per bank a list in order of arrival
+            ("occupancy", "i8", (2,)),
+            ("is_draining", "i8"),
+            ("n_admitted", "i8"),
+            ("free_slot", "i8", (2, layout.queue_entries)),
+            ("next_slot", "i4", (pool,)),
+            ("previous_slot", "i4", (pool,)),
+            ("slot_row", "i8", (pool,)),
+            ("slot_key", "i8", (pool,)),
+            ("slot_kind", "i8", (pool,)),  # column << 16 | bank << 8 | kind
+            ("slot_tag", "i8", (pool,)),
+            ("list_head", "i8", (2, banks)),
+            ("list_tail", "i8", (2, banks)),
+            ("oldest_hit", "i8", (2, banks)),
+            ("hit_key", "i8", (2, banks)),
+            ("closed_key", "i8", (2, banks)),
+            # bank state
+            ("open_row", "i8", (banks,)),
+            ("activate_at", "i8", (banks,)),
+            ("precharge_at", "i8", (banks,)),
+            ("column_at", "i8", (2, banks)),
+            ("channel_column_at", "i8", (2,)),
+            ("channel_activate_at", "i8"),
+            ("activate_window", "i8", (4,)),
+            ("activate_pointer", "i8"),
+            # stream queues in front of the arbiter
+            ("stream_capacity", "i8"),
+            ("queue_head", "i8", (2,)),
+            ("queue_tail", "i8", (2,)),
+            ("request_place", "i8", (2, ring)),  # row << 24 | column << 16 | bank << 8 | kind
+            ("request_tag", "i8", (2, ring)),
+            ("request_at", "i8", (2, ring)),
+            ("n_reserved", "i8"),  # compute entries promised to woken compute units
+            ("waiting_cu", "i4", (layout.n_compute_units * layout.n_slots,)),
+            ("n_waiting_cu", "i8"),
+            ("waiting_head", "i8"),
+            # arbitration
+            ("last_stream", "i8"),
+            ("last_direction", "i8"),
+            ("last_comm_at", "i8"),
+            ("producer_done", "i8"),
+            ("first_stage_occupancy", "i8"),  # mean DRAM queue occupancy x 100 of the first stage; -1 before its end
+            ("policy_params", "i8", (N_POLICY_PARAMS,)),
+            ("policy_scratch", "i8", (N_POLICY_PARAMS,)),
+            # column commands of this slot, for the units that wait for them
+            ("n_received", "i8"),  # untracked stores from the neighbour that entered the DRAM queue
+            ("n_done", "i8"),
+            ("done_kind", "i8", (layout.n_done,)),
+            ("done_tag", "i8", (layout.n_done,)),
+            ("done_at", "i8", (layout.n_done,)),
+            # counters
+            ("n_commands", "i8", (6,)),
+            ("n_requests", "i8", (N_KINDS,)),
+            ("n_turnarounds", "i8"),
+            ("occupancy_cycles", "i8"),
+            ("measured_cycles", "i8"),
+            ("peak_occupancy", "i8"),
+            ("tracker_stalls", "i8"),
+            ("hazard_stalls", "i8"),
+            ("last_done_at", "i8"),
+        ],
+        align=True,
+    )
+
+
+def l2_dtype(layout):
+    """The L2: tags in recency order, miss-status registers, bank ports."""
+    banks = layout.n_l2_banks
+    return np.dtype(
+        [
+            ("n_banks", "i8"),
+            ("banks_per_channel", "i8"),
+            ("sets_per_bank", "i8"),
+            ("associativity", "i8"),
+            ("n_mshrs", "i8"),
+            ("granules_per_line", "i8"),
+            ("bank_ticks", "i8"),  # one line access occupies a bank this long
+            ("bank_queue_ticks", "i8"),  # how far a bank may be booked ahead
+            ("request_ticks", "i8"),  # CU to bank: half of the hit latency
+            ("return_ticks", "i8"),  # bank to CU: the other half
+            ("miss_ticks", "i8"),  # bank to memory controller, on a miss
+            ("tags", "i8", (layout.n_l2_sets, layout.l2_associativity)),  # line << 20 | (mshr + 1) << 4 | dirty granules
+            ("bank_free_at", "i8", (banks,)),
+            ("n_free_mshrs", "i8", (banks,)),
+            ("free_mshr", "i4", (banks, layout.n_mshrs)),
+            ("mshr_line", "i8", (banks, layout.n_mshrs)),
+            ("mshr_remaining", "i8", (banks, layout.n_mshrs)),
+            ("mshr_fill_at", "i8", (banks, layout.n_mshrs)),
+            ("mshr_waiter", "i4", (banks, layout.n_mshrs)),
+            ("n_free_waiters", "i8"),
+            ("free_waiter", "i4", (layout.n_waiters,)),
+            ("next_waiter", "i4", (layout.n_waiters,)),
+            ("waiter_owner", "i4", (layout.n_waiters,)),  # ((cu * slots) + slot) * buffers + buffer
+            ("flush_cursor", "i8"),
+            ("n_accesses", "i8"),
+            ("n_hits", "i8"),
+            ("n_merged", "i8"),
+            ("n_misses", "i8"),
+            ("n_store_accesses", "i8"),
+            ("n_evictions", "i8"),
+            ("n_dirty_evictions", "i8"),
+            ("n_flushed", "i8"),
+            ("n_mshrs_in_use", "i8"),
+        ],
+        align=True,
+    )
+
+
+def workgroup_slot_dtype(layout):
+    """One resident workgroup of a compute unit."""
+    return np.dtype(
+        [
+            ("workgroup", "i8"),  # id, or -1 when the slot is free
+            ("launch_at", "i8"),
+            ("load_slice", "i8"),
+            ("load_line", "i8"),
+            ("multiply_slice", "i8"),
+            ("is_multiplying", "i8"),
+            ("work_left", "i8"),
+            ("work_carried", "i8"),
+            ("outstanding", "i8", (layout.n_buffers,)),
+            ("ready_at", "i8", (layout.n_buffers,)),
+            ("is_issued", "i8", (layout.n_buffers,)),
+            ("store_line", "i8"),
+            ("stores_outstanding", "i8"),
+        ],
+        align=True,
+    )
+
+
+def compute_unit_dtype(layout):
+    """One compute unit: its resident workgroups, its share of the memory system, its time accounting."""
+    return np.dtype(
+        [
+            ("slots", workgroup_slot_dtype(layout), (layout.n_slots,)),
+            ("is_waiting", "i8"),  # queued in front of a channel that had no room
+            ("granted_channel", "i8"),  # room promised there; -1 otherwise
+            ("issue_credit", "i8"),  # ticks of the path to the L2 not used yet
+            ("outstanding_lines", "i8"),
+            ("outstanding_stores", "i8"),
+            # a collective kernel on this CU
+            ("step", "i8"),
+            ("step_line", "i8"),  # lines of this step issued so far
+            ("step_operand", "i8"),
+            ("step_stored", "i8"),
+            ("line_head", "i8"),
+            ("line_tail", "i8"),
+            ("line_remaining", "i4", (layout.n_collective_lines,)),
+            ("line_ready_at", "i8", (layout.n_collective_lines,)),
+            ("line_index", "i8", (layout.n_collective_lines,)),
+            # slots spent in each state
+            ("state_slots", "i8", (N_CU_STATES,)),
+        ],
+        align=True,
+    )
+
+
+def tracker_dtype(layout):
+    """T3's tracker: set-associative counters per wavefront tile."""
+    return np.dtype(
+        [
+            ("n_sets", "i8"),
+            ("entries_per_set", "i8"),
+            ("n_wavefronts", "i8"),  # per workgroup
+            ("entry_tile", "i8", (layout.tracker_entries,)),
+            ("entry_remaining", "i8", (layout.tracker_entries,)),
+            ("entry_last_at", "i8", (layout.tracker_entries,)),
+            ("n_entries", "i8"),
+            ("peak_entries", "i8"),
+            ("n_allocated", "i8"),
+            ("n_triggered", "i8"),
+            ("n_fired", "i8"),
+            ("fired_tile", "i8", (layout.tracker_entries,)),
+            ("fired_at", "i8", (layout.tracker_entries,)),
+        ],
+        align=True,
+    )
+
+
+def dma_dtype():
+    """T3's DMA engine: cursor through the ready commands and read-ahead accounting."""
+    return np.dtype(
+        [
+            ("n_ready", "i8"),
+            ("n_taken", "i8"),
+            ("tile_cursor", "i8"),
+            ("granule_cursor", "i8"),
+            ("credit", "i8"),
+            ("bytes_per_tick_num", "i8"),  # rate at which reads are issued
+            ("bytes_per_tick_den", "i8"),
+            ("read_ahead_granules", "i8"),
+            ("reads_in_flight", "i8"),
+            ("n_commands", "i8"),
+            ("n_commands_done", "i8"),
+        ],
+        align=True,
+    )
+
+
+def link_port_dtype():
+    """The sending end of the ring link: serialises granules at the link rate."""
+    return np.dtype(
+        [
+            ("granule_cost", "i8"),  # wire time of one granule, in 1/scale ticks
+            ("scale", "i8"),
+            ("free_at_scaled", "i8"),
+            ("buffer_granules", "i8"),
+            ("n_sent", "i8"),  # granules handed to the outbox
+            ("busy_scaled", "i8"),
+        ],
+        align=True,
+    )
+
+
+def gpu_dtype(layout):
+    """One GPU: clocks, the running kernel, and all units."""
+    return np.dtype(
+        [
+            ("now", "i8"),
+            ("slot_ticks", "i8"),
+            ("slot_index", "i8"),
+            ("compute_ticks", "i8"),  # period of the compute clock
+            ("memory_ticks", "i8"),  # period of the memory clock
+            ("n_compute_units", "i8"),
+            ("n_slots", "i8"),  # workgroups resident per CU of the running kernel
+            ("n_channels", "i8"),
+            ("line_bytes", "i8"),
+            ("granule_bytes", "i8"),
+            # address map: sizes as powers of two
+            ("interleave_bits", "i8"),
+            ("channel_bits", "i8"),
+            ("bank_bits", "i8"),
+            ("group_bits", "i8"),
+            ("row_unit_bits", "i8"),
+            ("line_issue_ticks", "i8"),  # path CU <-> L2: one line
+            ("max_outstanding_lines", "i8"),
+            ("workgroup_launch_ticks", "i8"),
+            ("store_return_ticks", "i8"),
+            # the running kernel
+            ("running_kernel", "i8"),
+            ("kernel_start_at", "i8"),
+            ("compute_done_at", "i8"),  # last workgroup ended
+            ("last_done_at", "i8"),  # last column command finished
+            ("is_flushing", "i8"),
+            # GEMM
+            ("n_workgroups", "i8"),
+            ("first_workgroup", "i8"),
+            ("n_dispatched", "i8"),
+            ("n_finished", "i8"),
+            ("n_stage_slots", "i8"),
+            ("tile_rows", "i8"),
+            ("tile_columns", "i8"),
+            ("wavefront_rows", "i8"),
+            ("wavefront_columns", "i8"),
+            ("n_wavefronts", "i8"),  # per workgroup
+            ("n_slices", "i8"),
+            ("n_buffers", "i8"),
+            ("last_slice_granules", "i8"),
+            ("slice_work", "i8"),
+            ("last_slice_work", "i8"),
+            ("work_per_slot", "i8"),
+            ("b_line", "i8"),  # first line of operand B (A starts at 0)
+            ("c_granule", "i8"),  # first granule of the output
+            ("c_row_granules", "i8"),  # pitch of the output
+            ("n_tiles_open", "i8"),  # tracked wavefront tiles that have not been triggered
+            # collective
+            ("n_steps", "i8"),
+            ("n_collective_cus", "i8"),
+            ("n_collective_done", "i8"),
+            ("max_collective_lines", "i8"),
+            ("received_granules", "i8"),
+            # mailbox
+            ("inbox_head", "i8"),
+            ("inbox_tail", "i8"),
+            ("n_outbox", "i8"),
+            ("peak_inbox", "i8"),
+            ("expected_inbound", "i8"),
+            ("n_inbound", "i8"),
+            # units
+            ("l2", l2_dtype(layout)),
+            ("tracker", tracker_dtype(layout)),
+            ("dma", dma_dtype()),
+            ("link_port", link_port_dtype()),
+            ("channels", channel_dtype(layout), (layout.n_channels,)),
+            ("compute_units", compute_unit_dtype(layout), (layout.n_compute_units,)),
+            ("bin_ticks", "i8"),
+            ("n_slots_run", "i8"),
+        ],
+        align=True,
+    )
+
+
+WORKGROUP_TABLE = np.dtype(
+    [
+        ("row", "i8"),
+        ("column", "i8"),
+        ("n_rows", "i8"),
+        ("n_columns", "i8"),
+        ("route", "i8"),
+        ("cu", "i8"),
+        ("slot", "i8"),
+        ("start_at", "i8"),
+        ("multiply_at", "i8"),
+        ("main_loop_end_at", "i8"),
+        ("end_at", "i8"),
+    ],
+    align=True,
+)
+
+TILE_TABLE = np.dtype(
+    [
+        ("n_granules", "i8"),  # 0: this wavefront has nothing to do (ragged edge)
+        ("row_granules", "i8"),  # granules in one row of the tile
+        ("first_granule", "i8"),  # address
+        ("updates_expected", "i8"),  # granule updates until trigger; 0: not tracked here
+        ("dma_command", "i8"),  # -1: none
+    ],
+    align=True,
+)
+
+DMA_TABLE = np.dtype(
+    [
+        ("first_tile", "i8"),
+        ("n_tiles", "i8"),
+        ("tiles_missing", "i8"),
+        ("ready_at", "i8"),
+        ("start_at", "i8"),
+        ("end_at", "i8"),
+        ("granules_left", "i8"),
+    ],
+    align=True,
+)
+
+STEP_TABLE = np.dtype(
+    [
+        ("n_lines", "i8"),
+        ("n_granules", "i8"),
+        ("n_operands", "i8"),
+        ("operand_a", "i8"),  # first granule of the first operand
+        ("operand_b", "i8"),
+        ("destination", "i8"),  # first granule of the result
+        ("send_to", "i8"),
+        ("wait_received", "i8"),  # granules that must have arrived before the step starts
+        ("start_at", "i8"),
+        ("end_at", "i8"),
+    ],
+    align=True,
+)
+
+MESSAGE = np.dtype(
+    [
+        ("at", "i8"),  # departure when sent, arrival when received, ticks
+        ("kind", "i8"),
+        ("tile", "i8"),  # wavefront tile, or -1 for a plain address
+        ("granule", "i8"),  # index inside the tile, or the address
+    ],
+    align=True,
+)
+
+COMMAND_LOG = np.dtype(
+    [("at", "i8"), ("channel", "i8"), ("command", "i8"), ("bank", "i8"), ("row", "i8"), ("kind", "i8")], align=True
+)
+
+
+def empty_gpu(layout):
+    """Return a one-element array with an idle GPU: everything zero but the fields whose idle value is not."""
+    state = np.zeros(1, gpu_dtype(layout)).view(np.recarray)
+    gpu = state[0]
+    channels = gpu.channels
+    channels["open_row"] = -1
+    for name in ("list_head", "list_tail", "oldest_hit"):
+        channels[name] = -1
+    for name in ("hit_key", "closed_key", "column_wake_at", "row_wake_at"):
+        channels[name] = NEVER
+    channels["now"] = -1
+    channels["first_stage_occupancy"] = -1
+    channels["last_comm_at"] = 0
+    entries = layout.queue_entries
+    channels["free_slot"] = np.arange(2 * entries).reshape(2, entries)
+    gpu.compute_units["granted_channel"] = -1
+    gpu.compute_units["slots"]["workgroup"] = -1
+    gpu.l2.tags[:] = -1
+    gpu.l2.free_mshr[:] = np.arange(layout.n_mshrs)
+    gpu.l2.free_waiter[:] = np.arange(layout.n_waiters)
+    gpu.l2.n_free_waiters = layout.n_waiters
+    gpu.tracker.entry_tile[:] = -1
+    return state

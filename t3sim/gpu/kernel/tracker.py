@@ -1,0 +1,79 @@
+"""T3's tracker: counts the updates of each wavefront tile and triggers its DMA (T3 section 4.2.1).
+
+Models: ``n_sets`` sets indexed by the low bits of the workgroup id, set associative, one
+entry per wavefront tile (tag: high bits of the workgroup id and the wavefront).  A store is
+counted when it enters the DRAM queue.  The store that completes the expected updates frees
+the entry and triggers.  A store that finds its set full waits.
+Leaves out: the start address field (the table of DMA commands knows it).
+Pinned by tests/kernel/test_tracker.py.
+
+A *tile* is ``workgroup * n_wavefronts + wavefront``, and so both index and tag.
+"""
+
+from t3sim.gpu.kernel._jit import kernel
+
+
+@kernel
+def first_entry_of(tracker, tile):
+    """Return the first entry of the set of *tile*."""
+    workgroup = tile // tracker.n_wavefronts
+    return (workgroup & (tracker.n_sets - 1)) * tracker.entries_per_set
+
+
+@kernel
+def find_entry(tracker, tile):
+    """Return the entry of *tile*, or -1."""
+    first = first_entry_of(tracker, tile)
+    for entry in range(first, first + tracker.entries_per_set):
+        if tracker.entry_tile[entry] == tile:
+            return entry
+    return -1
+
+
+@kernel
+def find_free_entry(tracker, tile):
+    """Return a free entry in the set of *tile*, or -1."""
+    first = first_entry_of(tracker, tile)
+    for entry in range(first, first + tracker.entries_per_set):
+        if tracker.entry_tile[entry] < 0:
+            return entry
+    return -1
+
+
+@kernel
+def has_room_for(tracker, tile):
+    """Return whether a store to *tile* can be counted now."""
+    return find_entry(tracker, tile) >= 0 or find_free_entry(tracker, tile) >= 0
+
+
+@kernel
+def count_store(tracker, tile, updates_expected, at):
+    """Count one granule stored to *tile*; trigger when all expected updates have been seen.
+
+    The caller has asked ``has_room_for``.
+    """
+    entry = find_entry(tracker, tile)
+    if entry < 0:
+        entry = find_free_entry(tracker, tile)
+        tracker.entry_tile[entry] = tile
+        tracker.entry_remaining[entry] = updates_expected
+        tracker.entry_last_at[entry] = at
+        tracker.n_allocated += 1
+        tracker.n_entries += 1
+        tracker.peak_entries = max(tracker.peak_entries, tracker.n_entries)
+    tracker.entry_remaining[entry] -= 1
+    tracker.entry_last_at[entry] = max(tracker.entry_last_at[entry], at)
+    if tracker.entry_remaining[entry] == 0:
+        trigger(tracker, entry)
+
+
+@kernel
+def trigger(tracker, entry):
+    """Hand a complete tile to the DMA engine and free its entry."""
+    n = tracker.n_fired
+    tracker.fired_tile[n] = tracker.entry_tile[entry]
+    tracker.fired_at[n] = tracker.entry_last_at[entry]
+    tracker.n_fired = n + 1
+    tracker.n_triggered += 1
+    tracker.n_entries -= 1
+    tracker.entry_tile[entry] = -1

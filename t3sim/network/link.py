@@ -1,0 +1,70 @@
+"""A directed link: what one GPU puts on the wire reaches the next one a latency later.
+
+Bandwidth is enforced where it is felt, at the sender's port (``gpu.kernel.link_port``), because a
+full port holds back stores; the wire adds latency, checks that the sender kept to the rate, and
+counts.  Messages travel in batches, one per quantum, each message with its own time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+import numpy as np
+import simpy
+from numpy.typing import NDArray
+
+from t3sim.errors import ModelError
+
+Deliver = Callable[[NDArray[Any]], None]
+Transform = Callable[[NDArray[Any]], NDArray[Any]]
+
+
+class Link:
+    """One direction between two neighbours; times in ticks, lengths in granules."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        name: str,
+        latency_ticks: int,
+        granule_ticks: tuple[int, int],
+        deliver: Deliver,
+        transform: Transform | None = None,
+    ) -> None:
+        """*granule_ticks* is the wire time of a granule as a fraction (numerator, denominator).
+
+        *transform* maps what was sent to what the receiver sees (mirrored mode).
+        """
+        self.env = env
+        self.name = name
+        self.latency_ticks = latency_ticks
+        self.granule_ticks = granule_ticks
+        self.n_granules = 0
+        self._deliver = deliver
+        self._transform = transform
+        self._wire: simpy.Store = simpy.Store(env)
+        self._last_at = 0
+        env.process(self._carry())
+
+    def send(self, messages: NDArray[Any]) -> None:
+        """Put messages on the wire; ``at`` is when the last bit of each left the sender."""
+        if len(messages):
+            self._wire.put(messages)
+
+    def _carry(self) -> Generator[simpy.Event, Any, None]:
+        while True:
+            messages = yield self._wire.get()
+            self._check_rate(messages["at"])
+            self.n_granules += len(messages)
+            arriving = messages if self._transform is None else self._transform(messages)
+            arriving["at"] += self.latency_ticks
+            self._deliver(arriving)
+
+    def _check_rate(self, departures: NDArray[np.int64]) -> None:
+        """Raise ``ModelError`` if the sender put more on the wire than its rate allows."""
+        cost, scale = self.granule_ticks
+        span = int(departures[-1]) - self._last_at
+        if (len(departures) - 1) * cost > (span + 2) * scale or (np.diff(departures) < 0).any():
+            raise ModelError(f"{self.name}: {len(departures)} granules left within {span} ticks, faster than the link")
+        self._last_at = int(departures[-1])

@@ -1,0 +1,22 @@
+"""Ideal overlap: GEMM and reduce-scatter run together and do not disturb each other (T3 section 5.3)."""
+
+from t3sim.overlap.interface import Phases, SublayerTimes, duration, overlap_strategies
+
+
+def overlapped(phases: Phases, *, has_near_memory: bool) -> SublayerTimes:
+    """The longer of the two isolated times, then the all-gather."""
+    gemm, gather = phases.gemm(), phases.all_gather()
+    scatter = phases.reduce_scatter(has_near_memory=has_near_memory)
+    return SublayerTimes(max(gemm.ticks, duration(scatter)) + duration(gather), gemm, scatter, gather)
+
+
+@overlap_strategies.register("ideal-overlap")
+def ideal_overlap(phases: Phases) -> SublayerTimes:
+    """Reduce-scatter as in ``sequential``."""
+    return overlapped(phases, has_near_memory=False)
+
+
+@overlap_strategies.register("ideal-rs-nmc")
+def ideal_rs_nmc(phases: Phases) -> SublayerTimes:
+    """Reduce-scatter whose incoming data are added near the memory."""
+    return overlapped(phases, has_near_memory=True)

@@ -1,0 +1,61 @@
+"""What an overlap strategy is: a composition of simulated phases of one sublayer.
+
+A strategy is a function of ``Phases``: it asks for the phases it is made of, each simulated on the
+machine of the experiment (isolated phases are simulated once and shared), and says how long
+the sublayer takes.  It contains the idea and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from t3sim.observe.timeline import Timeline
+from t3sim.registry import Registry
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One simulated kernel, or several that run together: how long it took and what it counted."""
+
+    name: str
+    ticks: int
+    counters: dict[str, Any]
+    timeline: Timeline
+
+
+class Phases(Protocol):
+    """The phases a strategy can ask for."""
+
+    def gemm(self) -> Phase:
+        """Return the GEMM alone, output through the L2."""
+
+    def reduce_scatter(self, *, has_near_memory: bool = False) -> Phase | None:
+        """Return the ring reduce-scatter of the GEMM's output alone, on all compute units; None on one GPU."""
+
+    def all_gather(self) -> Phase | None:
+        """Return the ring all-gather of the reduced output alone; None on one GPU."""
+
+    def fused(self, program: Callable[..., None], default_policy: str) -> Phase:
+        """Return the GEMM with its output mapped by *program* (see ``t3.ring_reduce_scatter``)."""
+
+
+@dataclass(frozen=True)
+class SublayerTimes:
+    """How long the sublayer takes, and the phases that say why."""
+
+    ticks: int
+    gemm: Phase
+    reduce_scatter: Phase | None = None
+    all_gather: Phase | None = None
+    fused: Phase | None = None
+
+
+Strategy = Callable[[Phases], SublayerTimes]
+overlap_strategies: Registry[Strategy] = Registry("overlap strategy")
+
+
+def duration(phase: Phase | None) -> int:
+    """Return the ticks of a phase, 0 if the machine is one GPU and there is none."""
+    return 0 if phase is None else phase.ticks

@@ -1,0 +1,10 @@
+"""Sequential: GEMM, then reduce-scatter, then all-gather, each alone on the whole GPU."""
+
+from t3sim.overlap.interface import Phases, SublayerTimes, duration, overlap_strategies
+
+
+@overlap_strategies.register("sequential")
+def sequential(phases: Phases) -> SublayerTimes:
+    """Add the isolated times (T3 section 5.3)."""
+    gemm, scatter, gather = phases.gemm(), phases.reduce_scatter(), phases.all_gather()
+    return SublayerTimes(gemm.ticks + duration(scatter) + duration(gather), gemm, scatter, gather)

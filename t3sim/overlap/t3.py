@@ -1,0 +1,49 @@
+"""T3: the GEMM's stores start the reduce-scatter; no compute unit works for it (T3 section 4)."""
+
+from t3sim.gpu.assemble import StoreRoutes
+from t3sim.overlap.interface import Phases, SublayerTimes, duration, overlap_strategies
+from t3sim.workload.tiling import TileTrace
+
+UPDATES_PER_ELEMENT = 2  # one from the local GEMM, one from the neighbour (T3 section 4.2.1, ring)
+
+
+def ring_reduce_scatter(routes: StoreRoutes, trace: TileTrace, device_id: int, tiles_per_block: int) -> None:
+    """Map the output of a GEMM for a fused ring reduce-scatter (T3 section 4.4).
+
+    The first chunk that device *device_id* computes goes straight to the neighbour; each
+    following one stays local until both its updates are there and is then sent on by DMA; the
+    last one stays.
+    """
+    ranges = trace.chunk_ranges()
+    n = trace.n_chunks
+    for position in range(n):
+        start, stop = ranges[(device_id + position) % n]
+        workgroups = range(int(start), int(stop))
+        if n > 1 and position == 0:
+            routes.remote_map(workgroups, is_update=True)
+        elif 0 < position < n - 1:
+            routes.dma_map(
+                workgroups, is_update=True, updates_per_element=UPDATES_PER_ELEMENT, tiles_per_block=tiles_per_block
+            )
+        else:
+            updates = UPDATES_PER_ELEMENT if n > 1 else 1
+            routes.track(workgroups, is_update=True, updates_per_element=updates)
+
+
+def fused(phases: Phases, default_policy: str) -> SublayerTimes:
+    """The fused GEMM and reduce-scatter, then the all-gather as in the baseline."""
+    gemm, gather = phases.gemm(), phases.all_gather()
+    together = phases.fused(ring_reduce_scatter, default_policy)
+    return SublayerTimes(together.ticks + duration(gather), gemm, None, gather, together)
+
+
+@overlap_strategies.register("t3")
+def t3(phases: Phases) -> SublayerTimes:
+    """T3 with round robin in the memory controllers, unless the experiment names a policy."""
+    return fused(phases, "round_robin")
+
+
+@overlap_strategies.register("t3-mca")
+def t3_mca(phases: Phases) -> SublayerTimes:
+    """T3 with MCA in the memory controllers."""
+    return fused(phases, "mca")

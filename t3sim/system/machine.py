@@ -1,0 +1,92 @@
+"""A wired machine in mirrored mode: one GPU whose outgoing link is its incoming one.
+
+``quantum`` never changes a result; it is at most the link latency, the time in which no other GPU
+can be heard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import simpy
+from numpy.typing import NDArray
+
+from t3sim.errors import ModelError, UsageError
+from t3sim.gpu.assemble import GpuCore
+from t3sim.gpu.device import Device
+from t3sim.network.link import Link
+
+if TYPE_CHECKING:
+    from t3sim.config.machine import MachineSpec
+    from t3sim.gpu.arbitration import ArbitrationPolicy
+
+
+class MirroredMachine:
+    """One GPU of a homogeneous ring, receiving what it sends."""
+
+    def __init__(
+        self, spec: MachineSpec, policy: ArbitrationPolicy, params: dict[str, Any], quantum_ps: int | None = None
+    ) -> None:
+        self.env = simpy.Environment(initial_time=0)
+        self.core = GpuCore(spec, policy, params)
+        self.ticks = self.core.ticks
+        latency = self.ticks.from_ps(spec.link.latency)
+        quantum = latency if quantum_ps is None else min(self.ticks.from_ps(quantum_ps), latency)
+        if quantum < self.core.slot_ticks:
+            raise UsageError(
+                f"quantum: {quantum} ticks are shorter than an issue slot of {self.core.slot_ticks} ticks"
+                " (the link latency bounds the quantum from above)"
+            )
+        self.launch_ticks = self.ticks.from_ps(spec.gpu.kernel_launch)
+        self.device = Device(self.env, "gpu[0]", self.core, quantum)
+        self.link: Link | None = None
+        self._spec = spec
+        self._latency = latency
+
+    def close_ring(self, transform: Callable[[NDArray[Any]], NDArray[Any]] | None = None) -> None:
+        """Wire the GPU to itself; *transform* turns what it sends into what it receives."""
+        port = self.core.gpu.link_port
+        cost = (int(port.granule_cost), int(port.scale))
+        self.link = Link(self.env, "link[0]", self._latency, cost, self.device.receive, transform)
+        self.device.egress = self.link
+
+    def run(self) -> int:
+        """Run the loaded kernel to its end, launch included; return the tick at which it ended."""
+        process = self.env.process(self.device.run_kernel())
+        end_at: int = self.env.run(until=process)
+        self.check_drained()
+        return end_at
+
+    def check_drained(self) -> None:
+        """Raise ``ModelError`` unless every queue, buffer and table of the machine is empty."""
+        left = leftovers(self.core)
+        if left:
+            raise ModelError("the run ended with work left: " + ", ".join(f"{name} {n}" for name, n in left.items()))
+
+
+def leftovers(core: GpuCore) -> dict[str, int]:
+    """Return what is still inside a GPU, by place; empty when it has drained."""
+    gpu = core.gpu
+    channels = gpu.channels
+    l2 = gpu.l2
+    n_banks = int(l2.n_banks)
+    units = gpu.compute_units
+    inside = {
+        "requests in stream queues": int((channels["queue_tail"] - channels["queue_head"]).sum()),
+        "requests in DRAM queues": int(channels["occupancy"].sum()),
+        "L2 misses in flight": n_banks * int(l2.n_mshrs) - int(l2.n_free_mshrs[:n_banks].sum()),
+        "loads waiting for a miss": len(l2.free_waiter) - int(l2.n_free_waiters),
+        "tracker entries": int(gpu.tracker.n_entries),
+        "tiles not triggered": int(gpu.n_tiles_open),
+        "DMA commands": int(gpu.dma.n_commands - gpu.dma.n_commands_done),
+        "DMA reads in flight": int(gpu.dma.reads_in_flight),
+        "messages in the inbox": int(gpu.inbox_tail - gpu.inbox_head),
+        "messages not received": int(gpu.expected_inbound - gpu.n_inbound),
+        "loads outstanding": int(units["outstanding_lines"].sum()),
+        "stores outstanding": int(units["outstanding_stores"].sum()),
+        "compute units waiting": int(units["is_waiting"].sum()),
+        "promised queue entries": int(channels["n_reserved"].sum()),
+        "workgroups resident": int((units["slots"]["workgroup"] >= 0).sum()),
+    }
+    return {name: n for name, n in inside.items() if n}
