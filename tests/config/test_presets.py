@@ -1,0 +1,107 @@
+"""The shipped presets: complete, legal, and every number with its origin and source."""
+
+import pytest
+
+from t3sim.config import presets
+from t3sim.config.experiment import ModelSpec
+from t3sim.config.resolve import resolve_machine, resolve_tiling
+from t3sim.config.yaml_loader import Node, Position, load_yaml
+from t3sim.errors import ConfigError
+
+FILES = sorted(presets.configs_root().rglob("*.yaml"))
+PLACE = Position("test.yaml", 1, 1)
+WITHOUT_SOURCE = {"description", "preset", "gpu", "memory", "link"}  # texts and names of other presets
+
+
+def raw_leaves(value, path=()):
+    if isinstance(value, dict) and "value" not in value:
+        for key, child in value.items():
+            yield from raw_leaves(child, (*path, key))
+    else:
+        yield path, value
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_value_has_an_origin_and_a_source(path):
+    for key, leaf in raw_leaves(load_yaml(path).plain()):
+        if key[-1] in WITHOUT_SOURCE:
+            continue
+        assert isinstance(leaf, dict), f"{'.'.join(key)} has no origin"
+        assert set(leaf) == {"value", "origin", "source"}, key
+        assert leaf["origin"] in set(presets.ORIGINS) - {"user"}, key
+        assert leaf["source"].strip(), key
+
+
+def test_there_are_presets_of_each_kind():
+    assert {path.parent.name for path in FILES} == set(presets.KINDS)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_preset_is_described(path):
+    assert len(load_yaml(path).plain()["description"]) > 30
+
+
+@pytest.mark.parametrize("name", presets.preset_names("machine"))
+def test_machines_resolve_and_keep_the_source_of_every_value(name):
+    machine = resolve_machine(Node(name, PLACE))
+    assert machine.spec.name == name
+    assert "represents" in machine.description
+    n_leaves = 0
+    for key, leaf in machine.leaves().items():
+        if key != "name":
+            n_leaves += 1
+            assert leaf.origin in presets.ORIGINS, key
+            assert leaf.source, key
+            assert leaf.position.file.startswith("configs/"), key
+    assert n_leaves > 60
+
+
+@pytest.mark.parametrize("name", presets.preset_names("memory"))
+def test_memories_are_legal_beside_the_other_parts_of_t3_150(name):
+    over = {"preset": Node("t3-150", PLACE), "memory": Node(name, PLACE)}
+    machine = resolve_machine(Node(over, PLACE)).spec
+    assert machine.memory.clock == 10**9
+
+
+def test_the_two_access_sizes_have_the_same_bandwidth():
+    wide = resolve_machine(Node("t3-150", PLACE)).spec.memory
+    over = {"preset": Node("t3-150", PLACE), "memory": Node("hbm2-1tb-32b", PLACE)}
+    narrow = resolve_machine(Node(over, PLACE)).spec.memory
+    for memory in (wide, narrow):
+        assert memory.n_channels * memory.access * memory.clock == memory.timing.nBL * 1024 * 10**9
+    for name in ("nBL", "nCCDS", "nCCDL", "nCCDWS", "nCCDWL"):
+        assert getattr(wide.timing, name) == 2 * getattr(narrow.timing, name)
+
+
+def test_models_of_the_study():
+    sizes = {name: presets.load_model(name) for name in presets.preset_names("model")}
+    assert set(sizes) == {"Mega-GPT-2", "T-NLG", "GPT-3", "PALM", "MT-NLG"}
+    expected = ModelSpec(name="T-NLG", hidden=4256, layers=78, tokens=8192, tensor_parallel=(8, 16))
+    assert sizes["T-NLG"] == expected == presets.load_model("t-nlg")
+
+
+@pytest.mark.parametrize("name", presets.preset_names("kernel"))
+def test_tilings(name):
+    tiling, tree = resolve_tiling(Node(name, PLACE))
+    assert tiling == presets.load_tiling(name)
+    assert all(leaf.source for path, leaf in tree.leaves())
+
+
+def test_unknown_preset_lists_the_known_ones():
+    with pytest.raises(ConfigError) as error:
+        presets.load_preset("link", "ring-15", PLACE, "machine.link")
+    assert str(error.value) == (
+        "test.yaml:1:1: machine.link: unknown link `ring-15`; did you mean `ring-150`? "
+        "(known: ring-150, ring-75, ring-tiny)"
+    )
+
+
+def test_a_preset_of_the_user(tmp_path):
+    (tmp_path / "fast.yaml").write_text(
+        "bandwidth: {value: 300 GB/s, origin: datasheet, source: made up}\nlatency: 1 us\negress_buffer: 4 KiB\n"
+    )
+    place = Position(str(tmp_path / "experiment.yaml"), 1, 1)
+    over = {"preset": Node("t3-150", place), "link": Node("fast.yaml", place)}
+    machine = resolve_machine(Node(over, place))
+    assert machine.spec.link.bandwidth == 300 * 10**9
+    assert machine.leaves()["link.bandwidth"].origin == "datasheet"
