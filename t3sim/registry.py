@@ -13,11 +13,12 @@ T = TypeVar("T")
 
 def nearest(name: str, known: list[str] | tuple[str, ...]) -> str | None:
     """The known name that *name* was probably meant to be, or None."""
-    matches = get_close_matches(name, known, n=1, cutoff=0.6)
+    cutoff = 0.5 if len(name) <= 3 else 0.6  # of two letters, one may be wrong
+    matches = get_close_matches(name, known, n=1, cutoff=cutoff)
     if matches:
         return matches[0]
     folded = {entry.lower().replace("-", "_"): entry for entry in known}
-    matches = get_close_matches(name.lower().replace("-", "_"), folded, n=1, cutoff=0.6)
+    matches = get_close_matches(name.lower().replace("-", "_"), folded, n=1, cutoff=cutoff)
     return folded[matches[0]] if matches else None
 
 

@@ -451,21 +451,14 @@ class _Planner:
         before = len(self.problems)
         content = {key: node for key, node in tree.value.items() if key in _PointFile.model_fields}
         kept = replace(tree, value=content)
-        point: _PointFile | None = None
-        try:
-            point = _PointFile.model_validate(kept.plain())
-        except ValidationError as error:
-            self._take(spec_problems(error, _PointFile, kept, ""))
+        point, bad_keys = self._read_point(kept)
         machine = self._machine(tree)
         tiling, tiling_tree = self._tiling(tree)
-        if point is None:
-            self._arbitration_block(tree, None)
-            return None
-        if not _NAME.fullmatch(point.name):
+        if "name" not in bad_keys and not _NAME.fullmatch(point.name):
             self._report(tree, ("name",), "a name has letters, digits, `.`, `_` and `-` only, at most 100")
-        strategy = self._strategy(tree, point.strategy)
+        strategy = None if "strategy" in bad_keys else self._strategy(tree, point.strategy)
         arbitration = self._arbitration_block(tree, strategy)
-        workload = self._workload(tree, point.workload, tiling)
+        workload = None if "workload" in bad_keys else self._workload(tree, point.workload, tiling)
         if machine is not None and workload is not None:
             self._check(tree, machine.spec, workload, point, arbitration)
         if len(self.problems) > before or machine is None or workload is None or strategy is None:
@@ -521,6 +514,18 @@ class _Planner:
         for name, parameter in arbitration_policies.get(spec.policy).parameters.items():
             leaves[f"arbitration.{name}"] = found.get(name) or Node(parameter.default, default, None, "default")
         return leaves
+
+    def _read_point(self, kept: Node) -> tuple[_PointFile, set[str]]:
+        """The point as pydantic reads it; keys with problems are reported and stand-ins take their place."""
+        content = kept.plain()
+        try:
+            return _PointFile.model_validate(content), set()
+        except ValidationError as error:
+            self._take(spec_problems(error, _PointFile, kept, ""))
+            bad_keys = {str(item["loc"][0]) for item in error.errors(include_url=False)}
+        stand_ins = {"name": "unnamed", "strategy": STRATEGIES[0], "workload": {}}
+        good = {key: value for key, value in content.items() if key not in bad_keys}
+        return _PointFile.model_validate({**stand_ins, **good}), bad_keys
 
     def _take(self, problems: Iterable[Problem]) -> None:
         for problem in problems:
@@ -720,11 +725,14 @@ class _Planner:
             candidates.append(shipped.parent / written)
         real_roots = [Path(os.path.realpath(root)) for root in roots]
         inside = []
+        has_escaped = False
         for candidate in candidates:
             real = Path(os.path.realpath(candidate))
             if any(real.is_relative_to(root) for root in real_roots):
                 inside.append(real)
-        if not inside:
+            else:
+                has_escaped |= os.path.lexists(candidate) or candidate.parent.exists()
+        if has_escaped or not inside:
             shown = " and ".join(str(root) for root in real_roots)
             raise InputDataError(
                 f"workload.trace: `{written}` is outside the trace root ({shown}); --trace-root names another"

@@ -21,12 +21,29 @@ def message(text, name="f.yaml"):
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("1e9", 1e9), ("1.0e9", 1e9), ("1e-9", 1e-9), ("-3", -3), ("+3", 3), ("1.", 1.0), (".5", 0.5),
-        ("no", "no"), ("on", "on"), ("off", "off"), ("yes", "yes"), ("y", "y"), ("true", True), ("False", False),
-        ("~", None), ("null", None), ("'017'", "017"), ('"1:30"', "1:30"), ("16 MiB", "16 MiB"), ("3d", "3d"),
+        ("1e9", 1e9),
+        ("1.0e9", 1e9),
+        ("1e-9", 1e-9),
+        ("-3", -3),
+        ("+3", 3),
+        ("1.", 1.0),
+        (".5", 0.5),
+        ("no", "no"),
+        ("on", "on"),
+        ("off", "off"),
+        ("yes", "yes"),
+        ("y", "y"),
+        ("true", True),
+        ("False", False),
+        ("~", None),
+        ("null", None),
+        ("'017'", "017"),
+        ('"1:30"', "1:30"),
+        ("16 MiB", "16 MiB"),
+        ("3d", "3d"),
         ("[1, {b: 2}]", [1, {"b": 2}]),
     ],
-)  # fmt: skip
+)
 def test_readings(text, value):
     read = load_yaml_text(f"a: {text}", "f.yaml").plain()["a"]
     assert read == value
@@ -84,15 +101,17 @@ ATTACKS = [
     ("a: 1\n---\nb: 2", "f.yaml:2:1: a second document starts here; one file holds one document"),
     ("a: &a [*a]", "f.yaml:1:8: a[0]: `*a` contains itself"),
     ("a: *x", "f.yaml:1:4: a: `*x` has no anchor `&x` before it"),
-    ("a: !!python/object:os.system x",
-     "f.yaml:1:4: a: tags are not allowed (`tag:yaml.org,2002:python/object:os.system`)"),
+    (
+        "a: !!python/object:os.system x",
+        "f.yaml:1:4: a: tags are not allowed (`tag:yaml.org,2002:python/object:os.system`)",
+    ),
     ("b: &x {c: 1}\na:\n  <<: *x", "f.yaml:3:3: a: merge keys (`<<`) are not allowed; write the values out"),
     ("[a]: 1", "f.yaml:1:1: a key must be a plain word"),
     ("%TAG ! tag:x,2000:\n---\na: 1", "f.yaml:1:1: tags are not allowed"),
     (BOMB, "f.yaml:6:8: more than 100000 values after aliases are expanded"),
     ("- &a 1\n" + "- *a\n" * 1001, "f.yaml:1002:3: more than 1000 aliases"),
     ("#" * (1 << 20) + "#", "f.yaml: is larger than 1 MiB; a configuration is a few KiB"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("text", "expected"), ATTACKS)

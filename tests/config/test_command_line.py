@@ -1,0 +1,126 @@
+"""The command line around configurations: short messages, exit codes, no traceback."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from t3sim.cli import COMMANDS, main
+from t3sim.cli._errors import message_lines, report
+from t3sim.errors import ConfigError, EnvironmentFailure, InputDataError, ModelError, Problem, UsageError
+
+GOOD = "name: e\nmachine: t3-150\nworkload: {model: T-NLG, sublayer: FC-2, tp: 8}\nstrategy: t3\n"
+
+
+@pytest.fixture
+def t3sim(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "good.yaml").write_text(GOOD)
+    return lambda *arguments: CliRunner().invoke(main, list(arguments))
+
+
+def test_help_lists_the_commands_without_importing_them():
+    code = (
+        "import sys; from t3sim.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass\n"
+        "print([m for m in ('numpy', 'numba', 'pydantic', 'yaml', 'pandas', 'rich') if m in sys.modules])"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.endswith("[]\n")
+    for name, (_, text) in COMMANDS.items():
+        assert name in output
+        assert text in output
+
+
+def test_check(t3sim):
+    result = t3sim("config", "check", "good.yaml")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("good.yaml: no problems\nexperiment  e: 1 point\n")
+
+
+def test_show_prints_value_unit_origin_and_source(t3sim):
+    result = t3sim("config", "show", "good.yaml", "-s", "machine.link.bandwidth=100 GB/s")
+    rows = {line.split()[0]: line for line in result.stdout.splitlines()}
+    assert "100 GB/s" in rows["machine.link.bandwidth"]
+    assert rows["machine.link.bandwidth"].endswith("user      -s machine.link.bandwidth=100 GB/s")
+    assert "16 MiB" in rows["machine.gpu.l2.capacity"]
+    assert "paper     T3 Table 1 (configs/gpu/cu80.yaml:" in rows["machine.gpu.l2.capacity"]
+    assert "160 cycles" in rows["machine.gpu.l2.hit_latency"]
+    assert "1.4 GHz" in rows["machine.gpu.compute_clock"]
+    assert "round_robin" in rows["arbitration.policy"]
+
+
+def test_show_as_json_and_schema(t3sim):
+    assert '"bandwidth": 150000000000' in t3sim("config", "show", "good.yaml", "--json").stdout
+    assert t3sim("config", "schema").exit_code == 0
+
+
+def test_problems_go_to_stderr_with_code_2(t3sim):
+    result = t3sim("config", "check", "good.yaml", "-s", "strategy=t4")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == (
+        "-s strategy=t4: strategy: unknown strategy `t4`; did you mean `t3`? "
+        "(known: sequential, t3, t3-mca, ideal-overlap, ideal-rs-nmc)\n"
+    )
+
+
+def test_at_most_ten_lines(t3sim, tmp_path):
+    (tmp_path / "bad.yaml").write_text(GOOD + "".join(f"k{i}: 1\n" for i in range(16)))
+    lines = t3sim("config", "check", "bad.yaml").stderr.splitlines()
+    assert len(lines) == 10
+    assert lines[-1] == "... and 7 more problems"
+
+
+def test_unknown_commands_and_options(t3sim):
+    result = t3sim("confg")
+    assert result.exit_code == 2
+    assert "unknown command `confg`; did you mean `config`?" in result.stderr
+    assert t3sim("config", "check").exit_code == 2
+    assert t3sim("config", "show", "good.yaml", "--point", "2").exit_code == 2
+
+
+def test_missing_trace_is_code_3(t3sim):
+    assert t3sim("config", "check", "good.yaml", "-s", "workload={trace: x.parquet}").exit_code == 3
+
+
+def test_debug_shows_the_traceback_anywhere(t3sim):
+    assert "Traceback" not in t3sim("config", "check", "none.yaml").output
+    assert "Traceback" in t3sim("config", "check", "none.yaml", "--debug").output
+    assert "Traceback" in t3sim("--debug", "config", "check", "none.yaml").output
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "first_line"),
+    [
+        (ConfigError(Problem("f", 1, 2, "k", "m")), 2, "f:1:2: k: m"),
+        (UsageError("u"), 2, "t3sim: u"),
+        (InputDataError("i"), 3, "t3sim: i"),
+        (ModelError("m"), 4, "t3sim: m"),
+        (EnvironmentFailure("e"), 5, "t3sim: e"),
+        (OSError(28, "No space left on device", "out"), 5, "t3sim: out: No space left on device"),
+        (MemoryError(), 5, "t3sim: out of memory; a smaller workload or fewer workers need less"),
+        (KeyboardInterrupt(), 130, "t3sim: interrupted"),
+        (KeyError("x"), 1, "t3sim: internal error: KeyError: 'x'"),
+    ],
+)
+def test_exit_codes(capsys, error, code, first_line):
+    assert report(error) == code
+    assert capsys.readouterr().err.splitlines()[0] == first_line
+
+
+def test_a_message_cannot_steer_the_terminal():
+    assert message_lines(UsageError("a\x1b[2Jb")) == ["t3sim: a\\x1b[2Jb"]
+
+
+def test_a_closed_pipe_is_quiet():
+    command = f"{sys.executable} -c 'from t3sim.cli import main; main()' config schema | head -c 1"
+    result = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (result.stdout, result.stderr) == ("{", "")
+
+
+def test_hostile_files_end_quickly(t3sim, tmp_path):
+    (tmp_path / "bomb.yaml").write_text("[" * 100_000)
+    started = time.monotonic()
+    assert t3sim("config", "check", "bomb.yaml").exit_code == 2
+    assert time.monotonic() - started < 2

@@ -1,0 +1,354 @@
+"""Experiment files: points, overrides, and the messages for bad ones."""
+
+import pickle
+
+import pytest
+
+from t3sim.errors import ConfigError, InputDataError
+from t3sim.experiment.plan import experiment_schema, load_experiment
+
+BASE = """name: base
+machine: t3-150
+workload: {model: T-NLG, sublayer: FC-2, tp: 8}
+strategy: t3
+"""
+
+
+@pytest.fixture
+def plan(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def load(text=BASE, *overrides):
+        (tmp_path / "e.yaml").write_text(text)
+        return load_experiment("e.yaml", overrides)
+
+    return load
+
+
+@pytest.fixture
+def problems(plan):
+    def found(text=BASE, *overrides):
+        with pytest.raises(ConfigError) as error:
+            plan(text, *overrides)
+        return str(error.value).splitlines()
+
+    return found
+
+
+def test_shipped_experiments(repository):
+    for name, n_points in (("t3-tnlg-fc2", 5), ("t3-sublayers", 80)):
+        experiment = load_experiment(repository / "experiments" / name / "experiment.yaml")
+        assert (experiment.name, len(experiment.points)) == (name, n_points)
+
+
+def test_the_main_job(repository):
+    run = load_experiment(repository / "experiments/t3-tnlg-fc2/experiment.yaml").points[0]
+    assert (run.workload.gemm.m, run.workload.gemm.n, run.workload.gemm.k) == (8192, 4256, 2128)
+    assert run.workload.tiling.workgroup_tile == (256, 128)
+    assert pickle.loads(pickle.dumps(run)) == run
+
+
+def test_points_come_in_file_order_with_the_last_axis_fastest(plan):
+    experiment = plan(BASE + "sweep: {grid: {workload.tp: [8, 16], strategy: [t3-mca, sequential]}}")
+    assert [(p.workload.tp, p.strategy) for p in experiment.points] == [
+        (8, "t3-mca"),
+        (8, "sequential"),
+        (16, "t3-mca"),
+        (16, "sequential"),
+    ]
+
+
+class TestOverrides:
+    def test_the_last_one_wins(self, plan):
+        assert plan(BASE, "workload.tp=16", "workload.tp=4").points[0].workload.tp == 4
+
+    def test_a_swept_key_is_pinned(self, plan):
+        experiment = plan(BASE + "sweep: {grid: {workload.tp: [8, 16], strategy: [t3, t3-mca]}}", "workload.tp=4")
+        assert [(p.workload.tp, p.strategy) for p in experiment.points] == [(4, "t3"), (4, "t3-mca")]
+
+    def test_an_axis_can_be_replaced(self, plan):
+        experiment = plan(BASE, "sweep.grid.workload.tp=[2, 4]")
+        assert [p.workload.tp for p in experiment.points] == [2, 4]
+
+    def test_a_value_of_the_machine_stays_on_top_of_a_swept_machine(self, plan):
+        experiment = plan(BASE + "sweep: {grid: {machine: [t3-150, t3-75]}}", "machine.link.latency=1 us")
+        assert [p.machine.link.latency for p in experiment.points] == [10**6, 10**6]
+        assert [p.machine.name for p in experiment.points] == ["t3-150+link.latency=1us", "t3-75+link.latency=1us"]
+
+    def test_provenance_names_the_override(self, plan):
+        provenance = plan(BASE, "machine.link.bandwidth=100 GB/s").provenance[0]
+        assert str(provenance["machine.link.bandwidth"].position) == "-s machine.link.bandwidth=100 GB/s"
+        assert str(provenance["workload.tp"].position) == "e.yaml:3:46"
+        assert provenance["machine.gpu.l2.capacity"].source == "T3 Table 1"
+        assert provenance["workload.gemm.k"].origin == "derived"
+
+    @pytest.mark.parametrize(
+        ("override", "expected"),
+        [
+            ("workload.tp", "-s workload.tp: an override is written key=value, like `-s workload.tp=8`"),
+            ("workload.tp=", "-s workload.tp=: workload.tp: has no value"),
+            (
+                "machine.link.bandwith=1 GB/s",
+                (
+                    "-s machine.link.bandwith=1 GB/s: machine.link.bandwith: "
+                    "unknown key `bandwith` under `link`; did you mean `bandwidth`?"
+                ),
+            ),
+            (
+                "machine.link.latency=500",
+                ("-s machine.link.latency=500: machine.link.latency: 500 has no unit; did you mean `500 ns`?"),
+            ),
+            ("strategy.x=1", "-s strategy.x=1: strategy.x: `strategy` is a text, it has no keys"),
+            (
+                "machine=t3-15",
+                (
+                    "-s machine=t3-15: machine: unknown machine `t3-15`; did you mean `t3-150`? "
+                    "(known: t3-150, t3-150-2x, t3-75, t3-tiny)"
+                ),
+            ),
+            (
+                "mode=017",
+                (
+                    "-s mode=017: mode: `017` has a leading zero: YAML 1.1 would read it as octal, 15; "
+                    "write it in decimal or in quotes"
+                ),
+            ),
+        ],
+    )
+    def test_bad_ones(self, problems, override, expected):
+        assert problems(BASE, override) == [expected]
+
+
+class TestArbitration:
+    @pytest.mark.parametrize(
+        ("strategy", "policy"),
+        [("t3", "round_robin"), ("t3-mca", "mca"), ("sequential", None), ("ideal-overlap", None)],
+    )
+    def test_defaults(self, plan, strategy, policy):
+        arbitration = plan(BASE, f"strategy={strategy}").points[0].arbitration
+        assert (arbitration and arbitration.policy) == policy
+
+    BLOCK = "{policy: mca, threshold: auto, starvation_limit: 1000 cycles}"
+
+    def test_parameters_of_mca_go_to_t3_mca_only(self, plan):
+        text = BASE + f"arbitration: {self.BLOCK}\nsweep: {{grid: {{strategy: [t3, t3-mca]}}}}"
+        round_robin, mca = (point.arbitration for point in plan(text).points)
+        assert (round_robin.policy, round_robin.params) == ("round_robin", {})
+        assert (mca.policy, mca.params) == ("mca", {"threshold": "auto", "starvation_limit": 1000})
+        assert plan(text, "strategy=t3").points[0].arbitration == round_robin
+
+    def test_parameters_may_stand_under_params(self, plan):
+        nested = plan(BASE, "strategy=t3-mca", "arbitration={policy: mca, params: {threshold: 10}}").points[0]
+        assert nested.arbitration.params == {"threshold": 10}
+
+    def test_another_policy_is_that_of_t3(self, plan):
+        assert plan(BASE, "arbitration=compute_first").points[0].arbitration.policy == "compute_first"
+
+    def test_points_that_come_out_equal_are_kept_once(self, plan):
+        experiment = plan(
+            BASE + "arbitration: {policy: mca}\n"
+            "sweep: {grid: {arbitration.threshold: [5, 10, none], strategy: [sequential, t3-mca]}}"
+        )
+        assert (len(experiment.points), experiment.n_duplicates) == (4, 2)
+
+    @pytest.mark.parametrize(
+        ("block", "expected"),
+        [
+            ("{policy: mca}", "policy `mca` is used by the strategy `t3-mca` only, which is not run"),
+            ("mcaa", "unknown arbitration policy `mcaa`; did you mean `mca`?"),
+            ("{policy: mca, treshold: 5}", "unknown parameter of policy `mca` `treshold`; did you mean `threshold`?"),
+            ("{policy: mca, threshold: soon}", "'soon' is not a whole number of at least 1 or auto or none"),
+            ("{threshold: 5}", "is missing"),
+        ],
+    )
+    def test_bad_blocks(self, problems, block, expected):
+        assert any(expected in line for line in problems(BASE + f"arbitration: {block}\n"))
+
+    def test_threshold_above_the_queue(self, problems):
+        assert problems(BASE, "strategy=t3-mca", "arbitration={policy: mca, threshold: 65}") == [
+            (
+                "-s arbitration={policy: mca, threshold: 65}: arbitration.threshold: is 65, cannot be above "
+                "`machine.memory.queue.entries`, 64 (`none` means no threshold)"
+            )
+        ]
+
+    def test_a_policy_of_the_user(self, plan, problems, tmp_path):
+        (tmp_path / "mine.py").write_text(
+            "from t3sim.gpu.arbitration import ArbitrationPolicy, Parameter, arbitration_policies\n"
+            "def pick_stream(channel, now):\n    return 0\n"
+            'arbitration_policies.register("test_mine")(ArbitrationPolicy(pick_stream, {"limit": Parameter(3)}))\n'
+        )
+        text = BASE + "plugins: [mine.py]\narbitration: {policy: test_mine, limit: 7}\n"
+        run = plan(text).points[0]
+        assert run.arbitration.params == {"limit": 7}
+        assert run.plugins == (str(tmp_path / "mine.py"),)
+        assert "plugins: no Python file `no.py`" in problems(BASE + "plugins: [no.py]\n")[0]
+
+
+def test_every_problem_of_a_file_at_once(problems):
+    assert problems(
+        "name: bad name\n"
+        "machne: t3-150\n"
+        "machine: {preset: t3-150, link: {bandwidth: 150}}\n"
+        "workload: {model: TNLG, sublayer: FC2, tp: 8}\n"
+        "strategy: t4\n"
+        "tiling: {k_slize: 32}\n"
+        "quantum: 100\n"
+    ) == [
+        "e.yaml:1:7: name: a name has letters, digits, `.`, `_` and `-` only, at most 100",
+        "e.yaml:2:1: machne: unknown key `machne`; did you mean `machine`?",
+        "e.yaml:3:45: machine.link.bandwidth: 150 has no unit; did you mean `150 GB/s`?",
+        (
+            "e.yaml:4:19: workload.model: unknown model `TNLG`; did you mean `T-NLG`? "
+            "(known: GPT-3, MT-NLG, Mega-GPT-2, PALM, T-NLG)"
+        ),
+        "e.yaml:4:35: workload.sublayer: unknown sublayer `FC2`; did you mean `FC-2`? (known: OP, FC-2, FC-1, IP)",
+        (
+            "e.yaml:5:11: strategy: unknown strategy `t4`; did you mean `t3`? "
+            "(known: sequential, t3, t3-mca, ideal-overlap, ideal-rs-nmc)"
+        ),
+        "e.yaml:6:10: tiling.k_slize: unknown key `k_slize`; did you mean `k_slice`?",
+        "e.yaml:7:10: quantum: 100 has no unit; did you mean `100 ns`?",
+    ]
+
+
+BAD_VALUES = [
+    ("workload.tp=0", "workload.tp: found `0`, must be at least 1"),
+    ("workload.tp=2.5", "workload.tp: found `2.5`, a whole number is needed"),
+    ("workload.tp=3", "workload.tp: T-NLG FC-2: 4 x hidden (17024) is not divisible by tp (3), remainder 2"),
+    ("workload.tp=2000", "workload.tp: found `2000`, must be at most 1024"),
+    ("workload={gemm: {m: 4, n: 8192, k: 8}, tp: 8}", "workload.tp: is 8, more than the 4 rows of the output"),
+    (
+        "workload={gemm: {m: 64, n: 64, k: 8}, tp: 8}",
+        "workload.tp: is 8, but the output has 1 workgroup tiles; each chunk needs at least one",
+    ),
+    ("workload={gemm: {m: 64, n: 64, k: -8}, tp: 8}", "workload.gemm.k: found `-8`, must be above 0"),
+    (
+        "workload={gemm: {m: 1048576, n: 1048576, k: 8}, tp: 8}",
+        "workload.gemm: m 1048576, n 1048576, k 8: the output (m x n) has more than 1 TiB",
+    ),
+    (
+        "workload={gemm: {m: 2000000, n: 200000, k: 200000}, tp: 8}",
+        "workload.gemm: m 2000000, n 200000, k 200000: 12211719 workgroup tiles, at most 1048576 are simulated",
+    ),
+    ("workload={tp: 8}", "workload: needs exactly one of model, gemm, trace, collective; found none"),
+    (
+        "workload={model: T-NLG, gemm: {m: 1, n: 1, k: 1}, tp: 8}",
+        "workload: needs exactly one of model, gemm, trace, collective; found `model` and `gemm`",
+    ),
+    ("workload={model: T-NLG, tp: 8}", "workload: `workload.sublayer` is missing: one of OP, FC-2, FC-1, IP"),
+    ("workload={model: T-NLG, sublayer: FC-2}", "workload: `workload.tp` is missing: the number of GPUs"),
+    (
+        "workload.model=TNLG",
+        "workload.model: unknown model `TNLG`; did you mean `T-NLG`? (known: GPT-3, MT-NLG, Mega-GPT-2, PALM, T-NLG)",
+    ),
+    (
+        "workload.sublayer=FC2",
+        "workload.sublayer: unknown sublayer `FC2`; did you mean `FC-2`? (known: OP, FC-2, FC-1, IP)",
+    ),
+    (
+        "workload={collective: {op: reduce-scatter, size: 96 MiB, gpus: 4}}",
+        "strategy: `t3` overlaps a GEMM; a collective on its own takes sequential or ideal-rs-nmc",
+    ),
+    (
+        "workload={collective: {op: reduce-scatter, size: 96 MB, gpus: 4}}",
+        "workload.collective.size: `96 MB`: capacities take binary prefixes only; did you mean `96 MiB`?",
+    ),
+    (
+        "strategy=t3mca",
+        (
+            "strategy: unknown strategy `t3mca`; did you mean `t3-mca`? "
+            "(known: sequential, t3, t3-mca, ideal-overlap, ideal-rs-nmc)"
+        ),
+    ),
+    ("mode=mirored", "mode: found `mirored`; allowed: mirrored, explicit; did you mean `mirrored`?"),
+    ("quantum=600 ns", "quantum: is 600 ns, cannot be longer than `machine.link.latency`, 500 ns"),
+    (
+        "tiling.k_slice=128",
+        (
+            "tiling.workgroup_tile: [256, 128] needs 192 KiB for operand slices, (prefetch_depth + 1) "
+            "x (rows + columns) x k_slice x 2 B; `machine.gpu.compute_unit.lds` is 128 KiB"
+        ),
+    ),
+    ("tiling={workgroup_tile: [256, 256], k_slice: 32, wavefront_tile: [128, 64]}", None),
+    (
+        "tiling.wavefront_tile=[48, 64]",
+        "tiling.wavefront_tile: is [48, 64], must divide `workgroup_tile`, [256, 128], in rows and columns",
+    ),
+    (
+        "tiling.wavefront_tile=[32, 64]",
+        (
+            "tiling.workgroup_tile: [256, 128] of [32, 64] wavefront tiles makes 16 "
+            "wavefronts; T3's tracker tells apart at most 8 in a workgroup"
+        ),
+    ),
+    (
+        "tiling={workgroup_tile: [512, 256], k_slice: 16, wavefront_tile: [128, 128]}",
+        (
+            "tiling.workgroup_tile: [512, 256] needs 512 KiB for accumulators, rows x columns x 4 B; "
+            "`machine.gpu.compute_unit.registers` is 256 KiB"
+        ),
+    ),
+    ("sweep.grid.workload.tp=[]", "sweep.grid.workload.tp: found an empty list, a list of values is needed"),
+    ("sweep.grid.workload.tp=[8, 8]", "sweep.grid.workload.tp: `8` is listed twice"),
+    ("sweep.grid.name=[a]", "sweep.grid.name: `name` cannot be swept"),
+]
+
+
+@pytest.mark.parametrize(("override", "expected"), BAD_VALUES)
+def test_values_out_of_range(plan, problems, override, expected):
+    if expected is None:
+        assert len(plan(BASE, override).points) == 1
+        return
+    (line,) = problems(BASE, override)
+    assert line.endswith(expected)
+
+
+def test_tp_1_is_a_plain_gemm(plan):
+    assert plan(BASE, "workload.tp=1").points[0].workload.gemm.k == 4 * 4256
+
+
+def test_too_many_points(problems):
+    values = ", ".join(map(str, range(1, 400)))
+    text = BASE + f"sweep: {{grid: {{workload.tp: [{values}], tiling.k_slice: [{values}]}}}}"
+    assert problems(text)[0].endswith("makes 159201 points, at most 100000 are planned at once")
+
+
+class TestTraces:
+    @pytest.mark.parametrize(
+        "path", ["../../etc/passwd", "/etc/passwd", "http://x/y.parquet", "a\\\\b", "link/x.parquet"]
+    )
+    def test_outside_the_root(self, plan, tmp_path, path):
+        (tmp_path / "link").symlink_to("/etc")
+        with pytest.raises(InputDataError, match=r"outside the trace root|is not a relative path"):
+            plan(BASE, f"workload={{trace: '{path}'}}")
+
+    def test_missing(self, plan, tmp_path):
+        with pytest.raises(InputDataError, match=f"no trace `x.parquet`, looked for at {tmp_path}/x.parquet"):
+            plan(BASE, "workload={trace: x.parquet}")
+
+    def test_replayed(self, plan, tmp_path):
+        from t3sim.workload.tiling import make_tile_trace
+        from t3sim.workload.trace_file import write_trace
+
+        generated = plan().points[0].workload
+        write_trace(tmp_path / "x.parquet", make_tile_trace(generated.gemm, generated.tiling, 8), "a test")
+        workload = plan(BASE, "workload={trace: x.parquet}").points[0].workload
+        assert (workload.gemm, workload.tiling, workload.tp) == (generated.gemm, generated.tiling, 8)
+        assert workload.trace == str(tmp_path / "x.parquet")
+
+    def test_shape_comes_from_the_trace(self, problems, tmp_path):
+        assert problems(BASE, "workload={trace: x.parquet}", "tiling.k_slice=32") == [
+            "-s tiling.k_slice=32: tiling: a trace brings its own tiling; remove `tiling`"
+        ]
+
+
+def test_collective_alone(plan):
+    run = plan(BASE, "workload={collective: {op: all-gather, size: 96 MiB, gpus: 4}}", "strategy=sequential").points[0]
+    assert (run.workload.tp, run.workload.gemm, run.workload.collective.size) == (4, None, 96 << 20)
+
+
+def test_the_schema_covers_every_key():
+    schema = experiment_schema()
+    assert {"machine", "workload", "strategy", "sweep"} <= set(schema["properties"])
+    assert schema["$defs"]["LinkSpec"]["properties"]["bandwidth"]["type"] == "string"

@@ -1,0 +1,132 @@
+"""Machines: overrides, provenance, and what is checked across fields."""
+
+import pytest
+
+from t3sim.config.resolve import resolve_machine
+from t3sim.config.yaml_loader import load_yaml_text
+from t3sim.errors import ConfigError
+
+
+def machine(text):
+    return resolve_machine(load_yaml_text(f"machine: {text}", "e.yaml").get("machine"))
+
+
+def messages(text):
+    with pytest.raises(ConfigError) as error:
+        machine(text)
+    return [(problem.key.removeprefix("machine."), problem.message) for problem in error.value.problems]
+
+
+def test_overrides_change_the_value_its_provenance_and_the_name():
+    resolved = machine("{preset: t3-150, link: {bandwidth: 100 GB/s}}")
+    assert resolved.spec.link.bandwidth == 100 * 10**9
+    assert resolved.spec.name == "t3-150+link.bandwidth=100GB/s"
+    leaf = resolved.leaves()["link.bandwidth"]
+    assert (leaf.origin, str(leaf.position)) == ("", "e.yaml:1:45")
+    assert resolved.leaves()["link.latency"].source == "T3 Table 1"
+
+
+def test_an_override_keeps_its_own_origin():
+    leaf = machine("{preset: t3-150, gpu: {n_compute_units: {value: 104, origin: datasheet, source: MI210}}}").leaves()[
+        "gpu.n_compute_units"
+    ]
+    assert (leaf.value, leaf.origin, leaf.source) == (104, "datasheet", "MI210")
+
+
+def test_naming_another_part_replaces_it():
+    resolved = machine("{preset: t3-75, gpu: cu80, link: {preset: ring-150, latency: 1 us}}")
+    assert resolved.spec.gpu.compute_unit.matrix_flops_per_cycle == 2048
+    assert (resolved.spec.link.bandwidth, resolved.spec.link.latency) == (150 * 10**9, 10**6)
+
+
+def test_a_machine_of_parts_needs_a_name():
+    parts = "gpu: cu80, memory: hbm2-1tb, link: ring-75"
+    assert machine(f"{{name: mine, {parts}}}").spec.name == "mine"
+    assert messages(f"{{{parts}}}") == [("name", "is missing")]
+
+
+def test_all_problems_of_a_machine_at_once():
+    found = messages(
+        "{preset: t3-150, linkk: 1, link: {bandwidth: 150, latency: 3 GB/s}, "
+        "gpu: {n_compute_units: 1.5, l2: {n_banks: -64, capacty: 8 MiB}}, memory: {queue: {kind: splitt}}}"
+    )
+    assert sorted(found) == [
+        ("gpu.l2.capacty", "unknown key `capacty` under `gpu.l2`; did you mean `capacity`?"),
+        ("gpu.l2.n_banks", "found `-64`, must be above 0"),
+        ("gpu.n_compute_units", "found `1.5`, a whole number is needed"),
+        ("link.bandwidth", "150 has no unit; did you mean `150 GB/s`?"),
+        ("link.latency", "`3 GB/s` is a bandwidth, here a time is needed, like `500 ns`"),
+        ("linkk", "unknown key `linkk`; did you mean `link`?"),
+        ("memory.queue.kind", "found `splitt`; allowed: unified, split; did you mean `split`?"),
+    ]
+
+
+CROSS_FIELD = [
+    ("memory: {timing: {nRAS: 10}}", "memory.timing.nRAS", "is 10, cannot be below `nRCDRD`, 14"),
+    ("memory: {timing: {nRC: 40}}", "memory.timing.nRC", "is 40, cannot be below `nRAS` + `nRP`, 33 + 14"),
+    ("memory: {timing: {nFAW: 3}}", "memory.timing.nFAW", "is 3, cannot be below `nRRDS`, 4"),
+    (
+        "memory: {timing: {nREFI: 350}}",
+        "memory.timing.nREFI",
+        "is 350, must be above `nRFC`, 350 (0 turns refresh off)",
+    ),
+    ("memory: {timing: {nCCDL: 1}}", "memory.timing.nCCDL", "is 1, cannot be below `nCCDS`, 2"),
+    ("memory: {n_channels: 24}", "memory.n_channels", "is 24, must be a power of two"),
+    ("memory: {banks_per_group: 3}", "memory.banks_per_group", "is 3, must be a power of two"),
+    (
+        "memory: {queue: {kind: split, write_high_watermark: 65}}",
+        "memory.queue.write_high_watermark",
+        "is 65, cannot be above `entries`, 64",
+    ),
+    (
+        "memory: {queue: {kind: split, write_low_watermark: 48}}",
+        "memory.queue.write_low_watermark",
+        "is 48, must be below `write_high_watermark`, 48",
+    ),
+    ("gpu: {l2: {n_banks: 48}}", "gpu.l2.n_banks", "is 48, must be a power of two"),
+    (
+        "gpu: {l2: {capacity: 11 MiB}}",
+        "gpu.l2.capacity",
+        (
+            "11 MiB in 64 banks (`n_banks`) of 16 ways (`associativity`) of 128 B (`line`) makes 88 sets per bank, "
+            "must be a power of two; change `associativity`"
+        ),
+    ),
+    (
+        "gpu: {l2: {capacity: 1000 B}}",
+        "gpu.l2.capacity",
+        "1000 B in 64 banks (`n_banks`) of 16 ways (`associativity`) of 128 B (`line`) is not a whole number of sets",
+    ),
+    ("gpu: {tracker: {n_sets: 100}}", "gpu.tracker.n_sets", "is 100, must be a power of two"),
+    ("gpu: {compute_clock: 1.4001 GHz}", "gpu.compute_clock", "is 1.4001 GHz, must be a whole number of MHz"),
+    (
+        "gpu: {compute_clock: 1.409 GHz}, memory: {clock: 1.001 GHz}",
+        "gpu.compute_clock",
+        (
+            "`gpu.compute_clock` (1409 MHz) and `memory.clock` (1001 MHz) meet only in ticks of 1410409 MHz; at most "
+            "1 THz"
+        ),
+    ),
+    ("gpu: {l2: {line: 512 B}}", "gpu.l2.line", "is 512 B, cannot be larger than `memory.channel_interleave`, 256 B"),
+]
+
+
+@pytest.mark.parametrize(("text", "key", "expected"), CROSS_FIELD)
+def test_checks_across_fields(text, key, expected):
+    assert (key, expected) in messages(f"{{preset: t3-150, {text}}}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "memory: {timing: {nCCDS: 2, nCCDL: 2, nCCDWS: 2, nCCDWL: 2}}",
+        "memory: {timing: {nRAS: 14, nRC: 28}}",
+        "memory: {timing: {nREFI: 351}}",
+        "gpu: {l2: {capacity: 11 MiB, associativity: 11}}",
+        "gpu: {l2: {capacity: 8 MiB}}",
+        "memory: {queue: {kind: split, entries: 64, write_high_watermark: 64, write_low_watermark: 0}}",
+        "memory: {queue: {entries: 1}}",
+    ],
+)
+def test_values_at_the_edge_are_legal(text):
+    machine(f"{{preset: t3-150, {text}}}")
