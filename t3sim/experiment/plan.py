@@ -14,8 +14,8 @@ are kept once.
 any other policy, ``round_robin`` unless the experiment names one.  So an
 ``arbitration:`` block with the policy ``mca`` sets the parameters of
 ``t3-mca``, a block with another policy is what ``t3`` uses, and the other
-strategies use none.  A block that no strategy of the experiment uses is an
-error, not ignored.
+strategies use none; a strategy of the user's own takes any block.  A block
+that no strategy of the experiment uses is an error, not ignored.
 """
 
 from __future__ import annotations
@@ -66,7 +66,6 @@ FP16_BYTES = 2
 FP32_BYTES = 4
 LANES_PER_WAVEFRONT = 64
 COLLECTIVE_STRATEGIES = ("sequential", "ideal-rs-nmc")
-_ARBITRATION_USERS = ("t3", "t3-mca")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -556,10 +555,19 @@ class _Planner:
             return None, None
 
     def _strategy(self, tree: Node, name: str) -> str | None:
-        if name in STRATEGIES:
+        known = self._known_strategies()
+        if name in known:
             return name
-        self._report(tree, ("strategy",), unknown_name("strategy", name, STRATEGIES))
+        self._report(tree, ("strategy",), unknown_name("strategy", name, known))
         return None
+
+    def _known_strategies(self) -> list[str]:
+        """The strategies of t3sim and those that the experiment's plugins registered."""
+        if not self.plugins:
+            return list(STRATEGIES)
+        from t3sim.overlap import overlap_strategies
+
+        return list(dict.fromkeys((*STRATEGIES, *overlap_strategies.names())))
 
     # arbitration
 
@@ -572,11 +580,11 @@ class _Planner:
         spec = self._parsed_arbitration(node)
         if spec is None:
             return None
-        user = "t3-mca" if spec.policy == "mca" else "t3"
+        users = set(self._known_strategies()) - set(STRATEGIES) | {"t3-mca" if spec.policy == "mca" else "t3"}
         self.policies_given.setdefault(spec.policy, node.position)
-        if user in self.strategies:
+        if users & self.strategies:
             self.policies_used.add(spec.policy)
-        return spec if strategy == user else default.get(strategy or "")
+        return spec if strategy in users else default.get(strategy or "")
 
     def _parsed_arbitration(self, node: Node) -> ArbitrationSpec | None:
         policy_node: Node | None = node

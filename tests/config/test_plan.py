@@ -185,6 +185,15 @@ class TestArbitration:
         assert "plugins: no Python file `no.py`" in problems(BASE + "plugins: [no.py]\n")[0]
 
 
+def test_a_strategy_of_the_user(plan, tmp_path):
+    (tmp_path / "study.py").write_text(
+        "from t3sim.overlap import overlap_strategies\n"
+        '@overlap_strategies.register("test_study")\ndef study(phases):\n    return None\n'
+    )
+    run = plan(BASE + "plugins: [study.py]\narbitration: mca\n", "strategy=test_study").points[0]
+    assert (run.strategy, run.arbitration.policy) == ("test_study", "mca")
+
+
 def test_every_problem_of_a_file_at_once(problems):
     assert problems(
         "name: bad name\n"
