@@ -29,6 +29,7 @@ Path_ = tuple[str, ...]
 Finding = tuple[str, str]  # dotted path below the section, message
 
 PARTS = ("gpu", "memory", "link")
+LARGEST_LINK_DENOMINATOR = 1 << 20
 LONGEST_CLOCK_LCM_HZ = 10**12  # one tick of simulated time is at least a picosecond
 
 
@@ -379,7 +380,40 @@ def _is_power_of_two(value: int) -> bool:
 
 def machine_findings(machine: MachineSpec) -> list[Finding]:
     """What is wrong with a machine although each value alone is legal."""
-    return [*_gpu_findings(machine), *_memory_findings(machine), *_clock_findings(machine)]
+    findings = [*_size_findings(machine), *_gpu_findings(machine), *_memory_findings(machine)]
+    clocks = _clock_findings(machine)
+    return [*findings, *clocks, *([] if clocks else _link_findings(machine))]
+
+
+def _size_findings(machine: MachineSpec) -> list[Finding]:
+    """Parts so large that the state of one GPU would not fit a computer's memory."""
+    gpu, memory = machine.gpu, machine.memory
+    limits = (
+        ("gpu.n_compute_units", gpu.n_compute_units, 4096),
+        ("gpu.compute_unit.max_outstanding_lines", gpu.compute_unit.max_outstanding_lines, 1 << 14),
+        ("gpu.collective_kernel.max_outstanding_lines", gpu.collective_kernel.max_outstanding_lines, 1 << 14),
+        ("gpu.issue_slot", gpu.issue_slot, 1 << 10),
+        ("gpu.l2.n_banks", gpu.l2.n_banks, 4096),
+        ("gpu.l2.associativity", gpu.l2.associativity, 1 << 10),
+        ("gpu.l2.capacity", gpu.l2.capacity, 1 << 31),
+        ("gpu.l2.mshrs_per_bank", gpu.l2.mshrs_per_bank, 1 << 14),
+        ("gpu.tracker.n_sets", gpu.tracker.n_sets, 1 << 16),
+        ("gpu.tracker.entries_per_set", gpu.tracker.entries_per_set, 1 << 10),
+        ("memory.n_channels", memory.n_channels, 1 << 10),
+        ("memory.n_bank_groups", memory.n_bank_groups, 1 << 6),
+        ("memory.banks_per_group", memory.banks_per_group, 1 << 6),
+        ("memory.stream_queue_entries", memory.stream_queue_entries, 1 << 16),
+    )
+    return [(path, f"is {value}, must be at most {limit}") for path, value, limit in limits if value > limit]
+
+
+def _link_findings(machine: MachineSpec) -> list[Finding]:
+    """The time of one access on the link has to be a fraction with a small denominator."""
+    ticks = math.lcm(machine.gpu.compute_clock, machine.memory.clock)
+    bandwidth = machine.link.bandwidth
+    if bandwidth // math.gcd(machine.memory.access * ticks, bandwidth) > LARGEST_LINK_DENOMINATOR:
+        return [("link.bandwidth", f"is {units.format_bandwidth(bandwidth)}; round it to whole MB/s")]
+    return []
 
 
 def _power_of_two(findings: list[Finding], path: str, value: int, shown: str | None = None) -> None:
@@ -406,6 +440,18 @@ def _gpu_findings(machine: MachineSpec) -> list[Finding]:
         findings.append(
             ("gpu.l2.capacity", f"{what} makes {sets} sets per bank, must be a power of two; change `associativity`")
         )
+    if l2.n_banks % machine.memory.n_channels:
+        findings.append(
+            (
+                "gpu.l2.n_banks",
+                f"is {l2.n_banks}, must be a multiple of `memory.n_channels`, {machine.memory.n_channels}",
+            )
+        )
+    if l2.hit_latency < 2 * machine.gpu.issue_slot:
+        message = (
+            f"is {l2.hit_latency} cycles, must be at least twice `gpu.issue_slot`, {machine.gpu.issue_slot} cycles"
+        )
+        findings.append(("gpu.l2.hit_latency", message))
     read_ahead = machine.gpu.dma.read_ahead
     if isinstance(read_ahead, int) and read_ahead < l2.line:
         findings.append(
@@ -442,6 +488,10 @@ def _memory_findings(machine: MachineSpec) -> list[Finding]:
                 )
             )
     findings += _timing_findings(machine)
+    needed = 2 * line // memory.access
+    if memory.stream_queue_entries < needed:
+        message = f"is {memory.stream_queue_entries}, must be at least {needed}: a line read and one written back"
+        findings.append(("memory.stream_queue_entries", message))
     queue = memory.queue
     low, high = queue.write_low_watermark, queue.write_high_watermark
     if queue.kind == "split":

@@ -65,6 +65,7 @@ MAX_TP = 1024
 FP16_BYTES = 2
 FP32_BYTES = 4
 LANES_PER_WAVEFRONT = 64
+MAX_PREFETCH_DEPTH = 3
 COLLECTIVE_STRATEGIES = ("sequential", "ideal-rs-nmc")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -768,6 +769,13 @@ class _Planner:
                 f"is {format_time(point.quantum)}, cannot be longer than `machine.link.latency`, "
                 f"{format_time(machine.link.latency)}",
             )
+        slot = -(-machine.gpu.issue_slot * 10**12 // machine.gpu.compute_clock)
+        if point.quantum is not None and point.quantum < slot:
+            self._report(
+                tree,
+                ("quantum",),
+                f"is {format_time(point.quantum)}, below one `machine.gpu.issue_slot`, {format_time(slot)}",
+            )
         threshold = arbitration.params.get("threshold") if arbitration else None
         if isinstance(threshold, int) and threshold > machine.memory.queue.entries:
             self._report(
@@ -782,6 +790,14 @@ class _Planner:
             tiling_key = ("tiling",) if workload.trace is None else ("workload", "trace")
             for path, message in tiling_findings(workload.tiling, machine):
                 self._report(tree, (*tiling_key, path), message)
+            n_wavefronts = math.prod(workload.tiling.workgroup_tile) // math.prod(workload.tiling.wavefront_tile)
+            if point.strategy in ("t3", "t3-mca") and n_wavefronts > machine.gpu.tracker.entries_per_set:
+                self._report(
+                    tree,
+                    ("machine", "gpu", "tracker", "entries_per_set"),
+                    f"is {machine.gpu.tracker.entries_per_set}, but a workgroup has {n_wavefronts} wavefronts "
+                    "and needs an entry for each in one set",
+                )
             shape_key = ("workload", "gemm") if tree.value["workload"].get("gemm") else ("workload",)
             for path, message in shape_findings(workload.gemm, workload.tiling, workload.tp):
                 self._report(tree, ("workload", path) if path == "tp" else shape_key, message)
@@ -854,6 +870,15 @@ def tiling_findings(tiling: TilingSpec, machine: MachineSpec) -> list[tuple[str,
                 ),
             )
         )
+    line = machine.gpu.l2.line
+    if tiling.k_slice * FP16_BYTES != line:
+        message = f"is {tiling.k_slice}, must fill one L2 line of {line} B, {line // FP16_BYTES} FP16 elements"
+        findings.append(("k_slice", message))
+    if wide * FP16_BYTES % line:
+        message = f"is [{high}, {wide}], its columns must fill L2 lines of {line} B, {line // FP16_BYTES} FP16 elements"
+        findings.append(("wavefront_tile", message))
+    if tiling.prefetch_depth > MAX_PREFETCH_DEPTH:
+        findings.append(("prefetch_depth", f"is {tiling.prefetch_depth}, must be at most {MAX_PREFETCH_DEPTH}"))
     n_threads = n_wavefronts * LANES_PER_WAVEFRONT
     if n_threads > unit.max_threads:
         findings.append(

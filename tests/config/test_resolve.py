@@ -62,6 +62,19 @@ def test_all_problems_of_a_machine_at_once():
 
 
 CROSS_FIELD = [
+    ("gpu: {n_compute_units: 1000000000000}", "gpu.n_compute_units", "is 1000000000000, must be at most 4096"),
+    ("gpu: {l2: {n_banks: 16}}", "gpu.l2.n_banks", "is 16, must be a multiple of `memory.n_channels`, 32"),
+    (
+        "gpu: {l2: {hit_latency: 15 cycles}}",
+        "gpu.l2.hit_latency",
+        "is 15 cycles, must be at least twice `gpu.issue_slot`, 8 cycles",
+    ),
+    (
+        "memory: {stream_queue_entries: 3}",
+        "memory.stream_queue_entries",
+        "is 3, must be at least 4: a line read and one written back",
+    ),
+    ("link: {bandwidth: 99999999977 B/s}", "link.bandwidth", "is 99999999977 B/s; round it to whole MB/s"),
     ("memory: {timing: {nRAS: 10}}", "memory.timing.nRAS", "is 10, cannot be below `nRCDRD`, 14"),
     ("memory: {timing: {nRC: 40}}", "memory.timing.nRC", "is 40, cannot be below `nRAS` + `nRP`, 33 + 14"),
     ("memory: {timing: {nFAW: 3}}", "memory.timing.nFAW", "is 3, cannot be below `nRRDS`, 4"),
