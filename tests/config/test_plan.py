@@ -307,8 +307,8 @@ BAD_VALUES = [
     (
         "machine.gpu.tracker.entries_per_set=4",
         (
-            "machine.gpu.tracker.entries_per_set: is 4, but a workgroup has 8 wavefronts and needs an entry for each in "
-            "one set"
+            "machine.gpu.tracker.entries_per_set: is 4, but a workgroup has 8 wavefronts and needs an entry for each "
+            "in one set"
         ),
     ),
     ("quantum=1 ns", "quantum: is 1 ns, below one `machine.gpu.issue_slot`, 5715 ps"),
