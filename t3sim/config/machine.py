@@ -161,7 +161,7 @@ class MemorySpec(Spec):
 
 
 class LinkSpec(Spec):
-    """One direction of a ring link."""
+    """One direction of a ring link; its latency is from the store or DMA read to the neighbour's memory controller."""
 
     bandwidth: BytesPerSecond
     latency: PicosecondsAboveZero

@@ -97,6 +97,7 @@ def layout_for(machine: MachineSpec, is_exact: bool = False) -> Layout:
         queue_entries=memory.queue.entries,
         stream_queue_entries=1 << (memory.stream_queue_entries - 1).bit_length(),
         tracker_entries=gpu.tracker.n_sets * gpu.tracker.entries_per_set,
+        egress_granules=machine.link.egress_buffer // memory.access,
         n_done=2 * gpu.issue_slot,
     )
     if is_exact:
@@ -129,7 +130,7 @@ def compiled_advance(layout: Layout) -> Callable[..., int]:
     state = empty_gpu(layout)
     argument_types = (
         array_of(state.dtype), array_of(WORKGROUP_TABLE), array_of(TILE_TABLE), array_of(DMA_TABLE),
-        int64[::1], array_of(STEP_TABLE), array_of(MESSAGE), array_of(MESSAGE), int64[:, ::1],
+        int64[::1], array_of(MESSAGE), array_of(STEP_TABLE), array_of(MESSAGE), array_of(MESSAGE), int64[:, ::1],
         array_of(COMMAND_LOG), policy_type(layout), int64,
     )  # fmt: skip
     for attempt in range(2):
@@ -198,6 +199,7 @@ class Tables:
     tiles: NDArray[Any] = field(default_factory=lambda: records(TILE_TABLE, 0))
     commands: NDArray[Any] = field(default_factory=lambda: records(DMA_TABLE, 0))
     ready_fifo: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
+    dma_queue: NDArray[Any] = field(default_factory=lambda: records(MESSAGE, 0))
     steps: NDArray[Any] = field(default_factory=lambda: records(STEP_TABLE, 0))
 
 
@@ -252,7 +254,7 @@ class GpuCore:
         t = self.tables
         while True:
             outcome = self._advance(
-                self.state, t.workgroups, t.tiles, t.commands, t.ready_fifo, t.steps, self.inbox, self.outbox,
+                self.state, t.workgroups, t.tiles, t.commands, t.ready_fifo, t.dma_queue, t.steps, self.inbox, self.outbox,
                 self.series, self.command_log, self._pick_stream, until,
             )  # fmt: skip
             if outcome == codes.OUTBOX_FULL:
@@ -347,6 +349,8 @@ class GpuCore:
         read_ahead = machine.gpu.dma.read_ahead
         chunk = int(self.tables.tiles["n_granules"].sum()) // trace.n_chunks
         gpu.dma.read_ahead_granules = chunk if read_ahead == "chunk" else max(int(read_ahead) // granule, 1)
+        gpu.link_port.dma_head = gpu.link_port.dma_tail = 0
+        self.tables.dma_queue = records(MESSAGE, int(gpu.dma.read_ahead_granules) if routes.dma_maps else 0)
 
     def load_collective(self, program: CollectiveProgram, *, start_at: int, n_compute_units: int | None = None) -> None:
         """Make a ring collective on *n_compute_units* CUs (default: all) the next kernel."""
@@ -378,6 +382,14 @@ class GpuCore:
         units = gpu.compute_units
         for name in ("step", "step_line", "step_operand", "step_stored", "line_head", "line_tail"):
             units[name] = 0
+
+    @property
+    def share_done(self) -> float:
+        """Return roughly how much of the running kernel is done, 0 to 1."""
+        gpu = self.gpu
+        if gpu.running_kernel == codes.KERNEL_GEMM:
+            return float(gpu.n_finished / max(gpu.n_workgroups, 1))
+        return float(gpu.n_inbound / max(gpu.expected_inbound, 1))
 
     @property
     def kernel_end_at(self) -> int:
@@ -428,6 +440,11 @@ def gemm_tables(gpu: Any, trace: TileTrace, routes: StoreRoutes, granule_bytes: 
     )
     owner = np.arange(len(tiles)) // n_wavefronts
     tiles["updates_expected"] = tiles["n_granules"] * routes.updates[owner]
+    is_open = (tiles["updates_expected"] > 0).reshape(-1, n_wavefronts)
+    tiles["n_open"][::n_wavefronts] = is_open.sum(axis=1)
+    order = np.roll(np.arange(trace.n_workgroups), -int(gpu.first_workgroup))
+    tracked = order[is_open[order].any(axis=1)]
+    tiles["predecessor"] = np.repeat(tracker_predecessors(gpu, tracked, trace.n_workgroups), n_wavefronts)
     first_tiles, n_tiles = dma_blocks(tiles["n_granules"], n_wavefronts, routes.dma_maps)
     commands = records(DMA_TABLE, len(first_tiles))
     if len(first_tiles):
@@ -440,6 +457,28 @@ def gemm_tables(gpu: Any, trace: TileTrace, routes: StoreRoutes, granule_bytes: 
         np.add.at(commands["tiles_missing"], block, tiles["n_granules"][member] > 0)
         np.add.at(commands["granules_left"], block, tiles["n_granules"][member])
     return Tables(workgroups, tiles, commands, np.zeros(max(len(first_tiles), 1), np.int64))
+
+
+def tracker_predecessors(gpu: Any, tracked: NDArray[np.int64], n_workgroups: int) -> NDArray[np.int64]:
+    """Return for each workgroup the first tile of the one whose place in the tracker it takes, or -1.
+
+    *tracked* are the tracked workgroups in dispatch order.
+    """
+    n_wavefronts = int(gpu.n_wavefronts)
+    places = int(gpu.tracker.entries_per_set) // n_wavefronts
+    if len(tracked) and places == 0:
+        raise UsageError(
+            f"gpu.tracker.entries_per_set is {int(gpu.tracker.entries_per_set)}, but a workgroup of this kernel has"
+            f" {n_wavefronts} wavefront tiles and needs them all in one set"
+        )
+    predecessors = np.full(n_workgroups, -1, np.int64)
+    holders: dict[int, list[int]] = {}
+    for workgroup in tracked:
+        line = holders.setdefault(int(workgroup) % int(gpu.tracker.n_sets), [])
+        if len(line) >= places:
+            predecessors[workgroup] = line[-places] * n_wavefronts
+        line.append(int(workgroup))
+    return predecessors
 
 
 def dma_blocks(

@@ -7,7 +7,7 @@ the result does not depend on the length of the quantum.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 import simpy
@@ -39,7 +39,7 @@ class Device:
         """Take messages from a link; they carry their own arrival time."""
         self.core.receive(messages)
 
-    def run_kernel(self) -> Generator[simpy.Event, Any, int]:
+    def run_kernel(self, report: Callable[[float], None] | None = None) -> Generator[simpy.Event, Any, int]:
         """Run the loaded kernel to its end; return the tick at which it ended."""
         while True:
             horizon = int(self.env.now) + self.quantum_ticks
@@ -53,6 +53,8 @@ class Device:
                 yield self.env.timeout(max(self.core.now - int(self.env.now), 0))
                 return self.core.kernel_end_at
             self._check_progress()
+            if report is not None:
+                report(self.core.share_done)
             yield self.env.timeout(self.quantum_ticks)
 
     def _check_progress(self) -> None:

@@ -51,9 +51,12 @@ class MirroredMachine:
         self.link = Link(self.env, "link[0]", self._latency, cost, self.device.receive, transform)
         self.device.egress = self.link
 
-    def run(self) -> int:
-        """Run the loaded kernel to its end, launch included; return the tick at which it ended."""
-        process = self.env.process(self.device.run_kernel())
+    def run(self, report: Callable[[float], None] | None = None) -> int:
+        """Run the loaded kernel to its end, launch included; return the tick at which it ended.
+
+        *report* is told the share of the work that is done, after each quantum.
+        """
+        process = self.env.process(self.device.run_kernel(report))
         end_at: int = self.env.run(until=process)
         self.check_drained()
         return end_at
@@ -69,7 +72,7 @@ def leftovers(core: GpuCore) -> dict[str, int]:
     """Return what is still inside a GPU, by place; empty when it has drained."""
     gpu = core.gpu
     channels = gpu.channels
-    l2 = gpu.l2
+    l2, port = gpu.l2, gpu.link_port
     n_banks = int(l2.n_banks)
     units = gpu.compute_units
     inside = {
@@ -81,6 +84,7 @@ def leftovers(core: GpuCore) -> dict[str, int]:
         "tiles not triggered": int(gpu.n_tiles_open),
         "DMA commands": int(gpu.dma.n_commands - gpu.dma.n_commands_done),
         "DMA reads in flight": int(gpu.dma.reads_in_flight),
+        "granules in the link port": int(port.store_tail - port.store_head + port.dma_tail - port.dma_head),
         "messages in the inbox": int(gpu.inbox_tail - gpu.inbox_head),
         "messages not received": int(gpu.expected_inbound - gpu.n_inbound),
         "loads outstanding": int(units["outstanding_lines"].sum()),

@@ -51,7 +51,7 @@ def counters_of(core: GpuCore) -> dict[str, Any]:
         "l2_misses": int(gpu.l2.n_misses),
         "l2_store_accesses": int(gpu.l2.n_store_accesses),
         "tracker_peak_entries": int(gpu.tracker.peak_entries),
-        "tracker_stalls": int(channels["tracker_stalls"].sum()),
+        "tracker_stalls": int(channels["tracker_stalls"].sum() + gpu.tracker.dispatch_stalls),
         "dma_commands": int(gpu.dma.n_commands_done),
         "first_stage_occupancy": int(channels["first_stage_occupancy"][0]),
         "peak_inbox": int(gpu.peak_inbox),

@@ -1,44 +1,85 @@
 """The phases of one sublayer, each simulated on a fresh machine.
 
-An isolated phase depends only on what it runs on, so it is simulated once and shared by all
-strategies of an experiment (``IsolatedPhases``).
+A phase depends only on what it runs on, so it is simulated once and shared by all strategies of
+an experiment.  ``MirroredPhases`` says what each phase is; a ``PhaseStore`` simulates it or has it
+already, a ``PhasePlan`` only notes that it will be needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from t3sim.collective.schedule import CollectiveProgram, chunk_bytes_of, ring_all_gather, ring_reduce_scatter
 from t3sim.errors import UsageError
-from t3sim.gpu.arbitration import arbitration_policies
+from t3sim.gpu.arbitration import arbitration_policies, mca
 from t3sim.gpu.assemble import StoreRoutes
+from t3sim.gpu.kernel.codes import NEVER
 from t3sim.network.mirror import ChunkShift
+from t3sim.observe.timeline import Timeline
 from t3sim.overlap.interface import Phase
 from t3sim.system.machine import MirroredMachine
 from t3sim.system.measure import counters_of, timeline_of
 from t3sim.workload.tiling import ELEMENT_BYTES
 
 if TYPE_CHECKING:
-    from t3sim.config.experiment import ArbitrationSpec, RunSpec
+    from t3sim.config.experiment import RunSpec
     from t3sim.workload.tiling import TileTrace
 
 ISOLATED_POLICY = "round_robin"  # one stream at a time: every work-conserving policy is the same
 
-IsolatedPhases = dict[tuple[Any, ...], Phase]
+Report = Callable[[float], None]
+
+
+@dataclass(frozen=True)
+class PhaseJob:
+    """A phase that can be simulated: what identifies it, roughly how much work it is, how to run it."""
+
+    key: tuple[Any, ...]
+    name: str
+    n_line_accesses: int  # estimate, for progress and cost only
+    simulate: Callable[[Report], Phase]
+
+
+class PhaseStore:
+    """Phases by key: each is simulated the first time it is asked for."""
+
+    def __init__(self, report: Callable[[PhaseJob, float], None] | None = None) -> None:
+        """*report* is told the share of a job that is done, 0 to 1."""
+        self._phases: dict[tuple[Any, ...], Phase] = {}
+        self._report = report
+
+    def get(self, job: PhaseJob) -> Phase:
+        """Return the phase of *job*."""
+        if job.key not in self._phases:
+            report = self._report
+            self._phases[job.key] = job.simulate(lambda share: report(job, share) if report else None)
+        return self._phases[job.key]
+
+
+class PhasePlan:
+    """Notes which phases strategies ask for, without simulating them."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[tuple[Any, ...], PhaseJob] = {}
+
+    def get(self, job: PhaseJob) -> Phase:
+        """Note *job*; the phase returned has no meaning."""
+        self.jobs.setdefault(job.key, job)
+        return Phase(job.name, 1, {}, Timeline())
 
 
 class MirroredPhases:
     """Phases of the sublayer that *run* describes, in mirrored mode."""
 
-    def __init__(self, run: RunSpec, trace: TileTrace | None, isolated: IsolatedPhases) -> None:
+    def __init__(self, run: RunSpec, trace: TileTrace | None, store: PhaseStore | PhasePlan) -> None:
         self.run = run
         self.trace = trace
-        self.isolated = isolated
-        self.used_policy: ArbitrationSpec | None = None
-        self.used_params: dict[str, Any] = {}
+        self.store = store
 
     @property
     def n_devices(self) -> int:
@@ -60,38 +101,37 @@ class MirroredPhases:
     def gemm(self) -> Phase:
         """See ``overlap.interface.Phases``."""
         trace = self.required_trace()
-        key = ("gemm", trace.gemm, trace.tiling, trace.n_chunks, trace.workgroups.tobytes(), self.run.machine)
 
-        def simulate() -> Phase:
+        def simulate(report: Report) -> Phase:
             machine = self.machine(ISOLATED_POLICY, {})
             machine.core.load_gemm(trace, StoreRoutes(trace.n_workgroups), start_at=machine.launch_ticks)
-            return finished("gemm", machine)
+            return finished("gemm", machine, report)
 
-        return self.once(key, simulate)
+        return self.store.get(PhaseJob(("gemm", *self.gemm_key()), "gemm", gemm_accesses(trace), simulate))
 
     def reduce_scatter(self, *, has_near_memory: bool = False) -> Phase | None:
         """See ``overlap.interface.Phases``."""
-        name = "reduce_scatter_nmc" if has_near_memory else "reduce_scatter"
+        name = "reduce-scatter, near memory" if has_near_memory else "reduce-scatter"
         program = ring_reduce_scatter(self.n_devices, self.chunk_granules(), has_near_memory=has_near_memory)
         return self.collective(name, program)
 
     def all_gather(self) -> Phase | None:
         """See ``overlap.interface.Phases``."""
-        return self.collective("all_gather", ring_all_gather(self.n_devices, self.chunk_granules()))
+        return self.collective("all-gather", ring_all_gather(self.n_devices, self.chunk_granules()))
 
     def collective(self, name: str, program: CollectiveProgram, n_compute_units: int | None = None) -> Phase | None:
-        """Return an isolated collective; None if there is nothing to do."""
+        """Return an isolated collective on *n_compute_units* CUs (default: all); None if there is nothing to do."""
         if not program.steps:
             return None
-        key = (name, program, n_compute_units, self.run.machine)
 
-        def simulate() -> Phase:
+        def simulate(report: Report) -> Phase:
             machine = self.machine(ISOLATED_POLICY, {})
             machine.core.load_collective(program, start_at=machine.launch_ticks, n_compute_units=n_compute_units)
             machine.close_ring()
-            return finished(name, machine)
+            return finished(name, machine, report)
 
-        return self.once(key, simulate)
+        key = (name, program, n_compute_units, self.run.machine, self.run.quantum)
+        return self.store.get(PhaseJob(key, name, 3 * program.sent, simulate))
 
     def fused(self, program: Callable[..., None], default_policy: str) -> Phase:
         """See ``overlap.interface.Phases``."""
@@ -99,19 +139,23 @@ class MirroredPhases:
         arbitration = self.run.arbitration
         policy = default_policy if arbitration is None else arbitration.policy
         params = {} if arbitration is None else dict(arbitration.params)
-        machine = self.machine(policy, params)
-        routes = StoreRoutes(trace.n_workgroups)
-        program(routes, trace, 0, self.run.machine.gpu.dma.wavefront_tiles_per_block)
-        core = machine.core
-        core.load_gemm(trace, routes, start_at=machine.launch_ticks)
-        n_granules = core.tables.tiles["n_granules"]
-        n_wavefronts = int(core.gpu.n_wavefronts)
-        tile_ranges = trace.chunk_ranges() * n_wavefronts
-        inbound = sum(int(n_granules[start:stop].sum()) for start, stop in tile_ranges[1:])
-        core.gpu.expected_inbound = inbound
-        if trace.n_chunks > 1:
-            machine.close_ring(ChunkShift(np.array(n_granules), tile_ranges))
-        return finished(f"fused ({policy})", machine)
+        name = f"fused, {policy}"
+
+        def simulate(report: Report) -> Phase:
+            machine = self.machine(policy, params)
+            load_fused(machine, trace, program)
+            phase = finished(name, machine, report)
+            phase.counters["mca_threshold"] = mca_threshold(machine) if policy == "mca" else None
+            return phase
+
+        key = ("fused", policy, tuple(sorted(params.items())), program, *self.gemm_key())
+        return self.store.get(PhaseJob(key, name, gemm_accesses(trace), simulate))
+
+    def gemm_key(self) -> tuple[Any, ...]:
+        """Return what the simulation of the GEMM depends on."""
+        trace = self.required_trace()
+        tiles = sha256(trace.workgroups.tobytes()).hexdigest()
+        return trace.gemm, trace.tiling, trace.n_chunks, tiles, self.run.machine, self.run.quantum
 
     def machine(self, policy: str, params: dict[str, Any]) -> MirroredMachine:
         """Return a fresh machine."""
@@ -123,14 +167,33 @@ class MirroredPhases:
             raise UsageError("workload: a collective on its own has no GEMM; use strategy `sequential`")
         return self.trace
 
-    def once(self, key: tuple[Any, ...], simulate: Callable[[], Phase]) -> Phase:
-        """Return the isolated phase of *key*, simulating it the first time."""
-        if key not in self.isolated:
-            self.isolated[key] = simulate()
-        return self.isolated[key]
+
+def load_fused(machine: MirroredMachine, trace: TileTrace, program: Callable[..., None]) -> None:
+    """Map the output of *trace* as *program* says, load it and close the ring."""
+    core = machine.core
+    routes = StoreRoutes(trace.n_workgroups)
+    program(routes, trace, 0, core.machine.gpu.dma.wavefront_tiles_per_block)
+    core.load_gemm(trace, routes, start_at=machine.launch_ticks)
+    n_granules = core.tables.tiles["n_granules"]
+    tile_ranges = trace.chunk_ranges() * int(core.gpu.n_wavefronts)
+    core.gpu.expected_inbound = sum(int(n_granules[start:stop].sum()) for start, stop in tile_ranges[1:])
+    if trace.n_chunks > 1:
+        machine.close_ring(ChunkShift(np.array(n_granules), tile_ranges))
 
 
-def finished(name: str, machine: MirroredMachine) -> Phase:
+def finished(name: str, machine: MirroredMachine, report: Report) -> Phase:
     """Run what is loaded and return the phase."""
-    end_at = machine.run()
+    end_at = machine.run(report)
     return Phase(name, end_at, counters_of(machine.core), timeline_of(machine.core))
+
+
+def mca_threshold(machine: MirroredMachine) -> int | None:
+    """Return the occupancy limit that MCA applied, None for no limit."""
+    threshold = int(getattr(mca.threshold_of, "py_func", mca.threshold_of)(machine.core.gpu.channels[0]))
+    return None if threshold >= NEVER else threshold
+
+
+def gemm_accesses(trace: TileTrace) -> int:
+    """Return operand lines that a GEMM loads, roughly."""
+    rows, columns = trace.tiling.workgroup_tile
+    return trace.n_workgroups * (rows + columns) * -(-trace.gemm.k // trace.tiling.k_slice)

@@ -4,7 +4,7 @@ A policy is a plain function ``pick_stream(channel, now) -> COMPUTE | COMM | NO_
 It is asked whenever at least one head may enter the DRAM queue, at every cycle while it
 holds a ready head back.  It reads the fields of ``ChannelView`` and may write only
 ``channel.policy_scratch``.  It runs compiled (integers only) and interpreted alike.
-If the stream it picks cannot move (tracker full), the other one is served.
+A stream whose head cannot move (tracker full) is not ready until the next slot.  It must pick a ready stream.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class ChannelView(Protocol):
     last_comm_at: int  # cycle of the last communication request served
     producer_done: int  # 1 once the producer kernel has ended
     first_stage_occupancy: int  # mean DRAM queue occupancy x 100 in the GEMM's first stage; -1 before its end
+    request_at: npt.NDArray[np.int64]  # [stream, index]: arrival; the head is at queue_head[stream] & (length - 1)
     policy_params: npt.NDArray[np.int64]  # in the order in which the policy declares them
     policy_scratch: npt.NDArray[np.int64]  # the policy's own memory
 

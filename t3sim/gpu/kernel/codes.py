@@ -51,6 +51,10 @@ TO_NEIGHBOUR = 1
 TO_NEIGHBOUR_AS_UPDATE = 2
 TO_LOCAL = 3
 
+# Who put a granule on the link.
+FROM_STORES = 0
+FROM_DMA = 1
+
 # What a compute unit runs.
 KERNEL_NONE = 0
 KERNEL_GEMM = 1

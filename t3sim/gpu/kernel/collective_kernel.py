@@ -25,7 +25,7 @@ from t3sim.gpu.kernel.codes import (
     TO_NOWHERE,
 )
 from t3sim.gpu.kernel.compute_unit import reserved_by_others, return_promise, wait_for_channel
-from t3sim.gpu.kernel.link_port import has_buffer_room, send_granule
+from t3sim.gpu.kernel.link_port import buffer_store, has_buffer_room
 from t3sim.gpu.kernel.memory_controller import enqueue_request, has_room
 
 
@@ -91,18 +91,18 @@ def deliver_collective_read(gpu, tag, done_at):
 
 
 @kernel
-def store_results(gpu, cu_index, step, outbox, credit, now):
-    """Store finished lines in order, to where the step sends them."""
+def store_results(gpu, cu_index, step, credit, now):
+    """Store finished lines in order, to where the step sends them; the link's latency includes the way to the port."""
     cu = gpu.compute_units[cu_index]
     capacity = len(cu.line_index)
     slot_end = now + gpu.slot_ticks
     while cu.line_head < cu.line_tail and credit >= gpu.line_issue_ticks:
         entry = cu.line_head % capacity
-        if cu.line_remaining[entry] > 0 or cu.line_ready_at[entry] > now:
+        if cu.line_remaining[entry] > 0 or cu.line_ready_at[entry] >= slot_end:
             return credit
         n_granules = granules_of_line(gpu, step, cu.line_index[entry])
         address = step.destination + cu.line_index[entry] * gpu.l2.granules_per_line
-        at = slot_end - credit + gpu.l2.request_ticks
+        at = max(slot_end - credit, cu.line_ready_at[entry])
         if step.send_to == TO_LOCAL:
             channel_id = channel_of(gpu, address)
             if not has_room(gpu.channels[channel_id], COMPUTE, n_granules + reserved_by_others(gpu, cu, channel_id)):
@@ -110,13 +110,14 @@ def store_results(gpu, cu_index, step, outbox, credit, now):
                 return 0
             for i in range(n_granules):
                 place = place_of(gpu, address + i, COLLECTIVE_WRITE)
-                enqueue_request(gpu.channels[channel_id], COMPUTE, place, -1, memory_cycle(gpu, at))
+                cycle = memory_cycle(gpu, at + gpu.l2.request_ticks)
+                enqueue_request(gpu.channels[channel_id], COMPUTE, place, -1, cycle)
         elif step.send_to != TO_NOWHERE:
-            if not has_buffer_room(gpu.link_port, n_granules, at):
+            if not has_buffer_room(gpu.link_port, n_granules):
                 return credit
             kind = INCOMING_UPDATE if step.send_to == TO_NEIGHBOUR_AS_UPDATE else INCOMING_WRITE
             for i in range(n_granules):
-                send_granule(gpu, outbox, kind, -1, address + i, at)
+                buffer_store(gpu.link_port, kind, -1, address + i, at)
         credit -= gpu.line_issue_ticks
         cu.line_head += 1
         cu.step_stored += 1
@@ -125,7 +126,7 @@ def store_results(gpu, cu_index, step, outbox, credit, now):
 
 
 @kernel
-def advance_collective(gpu, cu_index, steps, outbox, now):
+def advance_collective(gpu, cu_index, steps, now):
     """One slot of a compute unit that works for a collective."""
     cu = gpu.compute_units[cu_index]
     credit = 0 if cu.is_waiting else gpu.slot_ticks
@@ -137,7 +138,7 @@ def advance_collective(gpu, cu_index, steps, outbox, now):
         state = COLLECTIVE_WORK
         if step.start_at < 0:
             step.start_at = now
-        credit = store_results(gpu, cu_index, step, outbox, credit, now)
+        credit = store_results(gpu, cu_index, step, credit, now)
         credit = load_operands(gpu, cu_index, step, credit, now + gpu.slot_ticks)
         if cu.step_stored < lines_of_cu(gpu, cu_index, step.n_lines):
             break

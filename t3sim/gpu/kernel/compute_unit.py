@@ -33,7 +33,7 @@ from t3sim.gpu.kernel.codes import (
     WAIT_OPERANDS,
 )
 from t3sim.gpu.kernel.l2_slice import load_line, store_line
-from t3sim.gpu.kernel.link_port import has_buffer_room, send_granule
+from t3sim.gpu.kernel.link_port import buffer_store, has_buffer_room
 from t3sim.gpu.kernel.memory_controller import GRANULE_BITS, enqueue_request, has_room
 
 
@@ -161,7 +161,7 @@ def start_slice(gpu, slot, entry, now):
 
 
 @kernel
-def issue_stores(gpu, cu_index, slot_index, entry, tiles, outbox, credit, slot_end):
+def issue_stores(gpu, cu_index, slot_index, entry, tiles, credit, slot_end):
     """Store the finished tile line by line along its route; return the issue credit that is left."""
     cu = gpu.compute_units[cu_index]
     slot = cu.slots[slot_index]
@@ -185,7 +185,7 @@ def issue_stores(gpu, cu_index, slot_index, entry, tiles, outbox, credit, slot_e
             line_in_row = (column // columns_per_line) % lines_per_wavefront_row
             first = (row % gpu.wavefront_rows) * tiles[tile].row_granules + line_in_row * granules_per_line
             address = gpu.c_granule + (entry.row + row) * gpu.c_row_granules + (entry.column + column) // columns_per_granule
-            if not store_granules(gpu, cu_index, slot, entry.route, tile, first, n_granules, address, outbox, slot_end - credit):
+            if not store_granules(gpu, cu_index, slot, entry.route, tile, first, n_granules, address, slot_end - credit):
                 return 0
             credit -= gpu.line_issue_ticks
         slot.store_line += 1
@@ -193,7 +193,7 @@ def issue_stores(gpu, cu_index, slot_index, entry, tiles, outbox, credit, slot_e
 
 
 @kernel
-def store_granules(gpu, cu_index, slot, route, tile, first, n_granules, address, outbox, at):
+def store_granules(gpu, cu_index, slot, route, tile, first, n_granules, address, at):
     """Store consecutive granules of one line along *route*; return False if they have to wait."""
     cu = gpu.compute_units[cu_index]
     channel_id = channel_of(gpu, address)
@@ -221,11 +221,12 @@ def store_granules(gpu, cu_index, slot, route, tile, first, n_granules, address,
         cu.outstanding_stores += n_granules
         slot.stores_outstanding += n_granules
         return True
-    if not has_buffer_room(gpu.link_port, n_granules, at):
+    if not has_buffer_room(gpu.link_port, n_granules):
         return False
+    # The link's latency includes the way from the CU to the port.
     kind = INCOMING_UPDATE if route == ROUTE_REMOTE_UPDATE else INCOMING_WRITE
     for i in range(n_granules):
-        send_granule(gpu, outbox, kind, tile, first + i, at + gpu.l2.request_ticks)
+        buffer_store(gpu.link_port, kind, tile, first + i, at)
     return True
 
 
@@ -251,7 +252,7 @@ def has_stored_all(gpu, slot, now):
 
 
 @kernel
-def advance_workgroups(gpu, cu_index, workgroups, tiles, outbox, now):
+def advance_workgroups(gpu, cu_index, workgroups, tiles, now):
     """One slot of a compute unit: progress of its workgroups, then their loads and stores."""
     cu = gpu.compute_units[cu_index]
     n_multiplying = 0
@@ -285,7 +286,7 @@ def advance_workgroups(gpu, cu_index, workgroups, tiles, outbox, now):
         if slot.multiply_slice < gpu.n_slices:
             credit = issue_loads(gpu, cu_index, slot_index, entry, credit, slot_end)
             continue
-        credit = issue_stores(gpu, cu_index, slot_index, entry, tiles, outbox, credit, slot_end)
+        credit = issue_stores(gpu, cu_index, slot_index, entry, tiles, credit, slot_end)
         if has_stored_all(gpu, slot, now):
             entry.end_at = now
             slot.workgroup = -1

@@ -10,7 +10,7 @@ Pinned by tests/kernel/test_dma_engine.py.
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.address_map import channel_of, memory_cycle, place_of
 from t3sim.gpu.kernel.codes import COMM, DMA_READ, INCOMING_UPDATE
-from t3sim.gpu.kernel.link_port import granules_queued, send_granule
+from t3sim.gpu.kernel.link_port import dma_queued, queue_dma_data
 from t3sim.gpu.kernel.mailbox import granule_address
 from t3sim.gpu.kernel.memory_controller import GRANULE_BITS, enqueue_request, has_room
 
@@ -21,7 +21,9 @@ def arm_triggered(gpu, tiles, commands, ready_fifo):
     tracker = gpu.tracker
     for i in range(tracker.n_fired):
         gpu.n_tiles_open -= 1
-        index = tiles[tracker.fired_tile[i]].dma_command
+        tile = tracker.fired_tile[i]
+        tiles[tile - tile % gpu.n_wavefronts].n_open -= 1
+        index = tiles[tile].dma_command
         if index >= 0:
             command = commands[index]
             command.tiles_missing -= 1
@@ -41,7 +43,7 @@ def issue_reads(gpu, tiles, commands, ready_fifo, now):
         return
     dma.credit = min(dma.credit + gpu.slot_ticks * dma.bytes_per_tick_num, gpu.slot_ticks * dma.bytes_per_tick_num * 2)
     cost = gpu.granule_bytes * dma.bytes_per_tick_den
-    queued = granules_queued(gpu.link_port, now)
+    queued = dma_queued(gpu.link_port)
     while dma.n_taken < dma.n_ready and dma.credit >= cost:
         if dma.reads_in_flight + queued >= dma.read_ahead_granules:
             return
@@ -68,12 +70,12 @@ def issue_reads(gpu, tiles, commands, ready_fifo, now):
 
 
 @kernel
-def forward_granule(gpu, outbox, tiles, commands, tag, done_at):
+def forward_granule(gpu, dma_queue, tiles, commands, tag, done_at):
     """A granule has been read: put it on the wire as an update for the same tile of the neighbour."""
     tile = tag >> GRANULE_BITS
     granule = tag & ((1 << GRANULE_BITS) - 1)
     gpu.dma.reads_in_flight -= 1
-    send_granule(gpu, outbox, INCOMING_UPDATE, tile, granule, done_at)
+    queue_dma_data(gpu.link_port, dma_queue, INCOMING_UPDATE, tile, granule, done_at)
     command = commands[tiles[tile].dma_command]
     command.granules_left -= 1
     if command.granules_left == 0:

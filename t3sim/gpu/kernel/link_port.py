@@ -1,40 +1,87 @@
 """The sending end of a ring link: granules leave one after another at the link rate.
 
-Models: serialisation (integer arithmetic in fractions of a tick, so the rate is exact) and a
-bounded buffer in front of the wire that holds back the stores of compute units.  DMA data are
-limited by the engine's read-ahead instead.  The wire's latency belongs to ``network.link``.
+Models: serialisation (integer arithmetic in fractions of a tick, so the rate is exact); a bounded
+buffer for the stores of compute units, which pushes back on them; a queue of DMA data, bounded by
+the engine's read-ahead; the two take turns on the wire.  Without turns a backlog of DMA data
+starves the stores of the first chunk, on which all later chunks depend.  The wire's latency belongs
+to ``network.link``.
 Pinned by tests/kernel/test_link_port.py.
 """
 
 from t3sim.gpu.kernel._jit import kernel
+from t3sim.gpu.kernel.codes import FROM_DMA, FROM_STORES, NEVER
 
 
 @kernel
-def granules_queued(port, now):
-    """Return how many granules have been accepted and are not yet on the wire at tick *now*."""
-    backlog = port.free_at_scaled - now * port.scale
-    if backlog <= 0:
-        return 0
-    return (backlog + port.granule_cost - 1) // port.granule_cost
+def has_buffer_room(port, n_granules):
+    """Return whether the store buffer takes *n_granules* more."""
+    return port.store_tail - port.store_head + n_granules <= port.buffer_granules
 
 
 @kernel
-def has_buffer_room(port, n_granules, now):
-    """Return whether the buffer takes *n_granules* more stores."""
-    return granules_queued(port, now) + n_granules <= port.buffer_granules
+def buffer_store(port, kind, tile, granule, ready_at):
+    """Put a store for the neighbour into the buffer; the caller has asked ``has_buffer_room``."""
+    entry = port.stores[port.store_tail % len(port.stores)]
+    entry.at = ready_at
+    entry.kind = kind
+    entry.tile = tile
+    entry.granule = granule
+    port.store_tail += 1
 
 
 @kernel
-def send_granule(gpu, outbox, kind, tile, granule, ready_at):
-    """Queue one granule that is ready at tick *ready_at*; it is complete at the far end of the wire at ``at`` + latency."""
+def queue_dma_data(port, dma_queue, kind, tile, granule, ready_at):
+    """Queue one granule read by the DMA engine, which bounds how many there are."""
+    entry = dma_queue[port.dma_tail % len(dma_queue)]
+    entry.at = ready_at
+    entry.kind = kind
+    entry.tile = tile
+    entry.granule = granule
+    port.dma_tail += 1
+
+
+@kernel
+def dma_queued(port):
+    """Return DMA granules that are not yet on the wire."""
+    return port.dma_tail - port.dma_head
+
+
+@kernel
+def transmit(gpu, dma_queue, outbox, slot_end):
+    """Put on the wire what can start before *slot_end*; a message is complete at ``at``."""
     port = gpu.link_port
-    start = max(port.free_at_scaled, ready_at * port.scale)
-    port.free_at_scaled = start + port.granule_cost
-    port.busy_scaled += port.granule_cost
-    port.n_sent += 1
-    message = outbox[gpu.n_outbox]
-    message.at = (port.free_at_scaled + port.scale - 1) // port.scale
-    message.kind = kind
-    message.tile = tile
-    message.granule = granule
-    gpu.n_outbox += 1
+    until = slot_end * port.scale
+    while True:
+        stores_at = NEVER
+        if port.store_head < port.store_tail:
+            stores_at = max(port.stores[port.store_head % len(port.stores)].at * port.scale, port.free_at_scaled)
+        dma_at = NEVER
+        if port.dma_head < port.dma_tail:
+            dma_at = max(dma_queue[port.dma_head % len(dma_queue)].at * port.scale, port.free_at_scaled)
+        start = min(stores_at, dma_at)
+        if start >= until:
+            return
+        takes_dma = dma_at < stores_at or (dma_at == stores_at and port.last_source == FROM_STORES)
+        message = outbox[gpu.n_outbox]
+        if takes_dma:
+            entry = dma_queue[port.dma_head % len(dma_queue)]
+            port.dma_head += 1
+            port.last_source = FROM_DMA
+        else:
+            entry = port.stores[port.store_head % len(port.stores)]
+            port.store_head += 1
+            port.last_source = FROM_STORES
+        port.free_at_scaled = start + port.granule_cost
+        port.busy_scaled += port.granule_cost
+        port.n_sent += 1
+        message.at = (port.free_at_scaled + port.scale - 1) // port.scale
+        message.kind = entry.kind
+        message.tile = entry.tile
+        message.granule = entry.granule
+        gpu.n_outbox += 1
+
+
+@kernel
+def is_empty(port):
+    """Return whether everything has been put on the wire."""
+    return port.store_head == port.store_tail and port.dma_head == port.dma_tail

@@ -27,6 +27,7 @@ from t3sim.gpu.kernel.collective_kernel import advance_collective, deliver_colle
 from t3sim.gpu.kernel.compute_unit import acknowledge_store, advance_workgroups, wake_waiting_cus
 from t3sim.gpu.kernel.dma_engine import arm_triggered, forward_granule, issue_reads
 from t3sim.gpu.kernel.l2_slice import fill_granule, flush_dirty_lines
+from t3sim.gpu.kernel.link_port import is_empty, transmit
 from t3sim.gpu.kernel.mailbox import receive_messages
 from t3sim.gpu.kernel.memory_controller import advance_channel, has_work
 from t3sim.gpu.kernel.workgroup_dispatcher import dispatch_workgroups
@@ -45,20 +46,20 @@ OUTBOX_MARGIN = 4096  # more than one slot can add
 
 
 @kernel
-def advance_compute_units(gpu, workgroups, tiles, steps, outbox, now):
+def advance_compute_units(gpu, workgroups, tiles, steps, now):
     """Let every compute unit act once, a different one first in each slot."""
     n = gpu.n_compute_units
     first = gpu.slot_index % n
     for turn in range(n):
         cu_index = (first + turn) % n
         if gpu.running_kernel == KERNEL_GEMM:
-            advance_workgroups(gpu, cu_index, workgroups, tiles, outbox, now)
+            advance_workgroups(gpu, cu_index, workgroups, tiles, now)
         elif cu_index < gpu.n_collective_cus:
-            advance_collective(gpu, cu_index, steps, outbox, now)
+            advance_collective(gpu, cu_index, steps, now)
 
 
 @kernel
-def retire_columns(gpu, channel, workgroups, tiles, commands, outbox, series, bin_index):
+def retire_columns(gpu, channel, workgroups, tiles, commands, dma_queue, series, bin_index):
     """Tell the units that wait for them about the column commands of one channel."""
     for i in range(channel.n_done):
         kind = channel.done_kind[i]
@@ -68,7 +69,7 @@ def retire_columns(gpu, channel, workgroups, tiles, commands, outbox, series, bi
             fill_granule(gpu, tag, done_at)
             series[bin_index, BIN_COMPUTE_READ] += 1
         elif kind == DMA_READ:
-            forward_granule(gpu, outbox, tiles, commands, tag, done_at)
+            forward_granule(gpu, dma_queue, tiles, commands, tag, done_at)
             series[bin_index, BIN_COMM_READ] += 1
         elif kind == COLLECTIVE_READ:
             deliver_collective_read(gpu, tag, done_at)
@@ -84,7 +85,7 @@ def retire_columns(gpu, channel, workgroups, tiles, commands, outbox, series, bi
 
 
 @kernel
-def advance_channels(gpu, workgroups, tiles, commands, outbox, series, bin_index, command_log, pick_stream, slot_end):
+def advance_channels(gpu, workgroups, tiles, commands, dma_queue, series, bin_index, command_log, pick_stream, slot_end):
     """Run every channel that has something to do to the end of the slot; retire what it finished."""
     until = (slot_end + gpu.memory_ticks - 1) // gpu.memory_ticks
     for channel_id in range(gpu.n_channels):
@@ -95,7 +96,7 @@ def advance_channels(gpu, workgroups, tiles, commands, outbox, series, bin_index
             series[bin_index, BIN_OCCUPANCY] += channel.occupancy_cycles - occupancy_before
             gpu.received_granules += channel.n_received
             channel.n_received = 0
-            retire_columns(gpu, channel, workgroups, tiles, commands, outbox, series, bin_index)
+            retire_columns(gpu, channel, workgroups, tiles, commands, dma_queue, series, bin_index)
 
 
 @kernel
@@ -128,7 +129,7 @@ def finish_gemm(gpu):
     if not flush_dirty_lines(gpu, gpu.now):
         return False
     is_forwarded = gpu.dma.n_commands_done == gpu.dma.n_commands and gpu.n_tiles_open == 0
-    return is_forwarded and gpu.n_inbound == gpu.expected_inbound and not has_memory_work(gpu)
+    return is_forwarded and is_empty(gpu.link_port) and gpu.n_inbound == gpu.expected_inbound and not has_memory_work(gpu)
 
 
 @kernel
@@ -151,13 +152,13 @@ def end_kernel(gpu):
 
 
 @kernel
-def advance(state, workgroups, tiles, commands, ready_fifo, steps, inbox, outbox, series, command_log, pick_stream, until):
+def advance(state, workgroups, tiles, commands, ready_fifo, dma_queue, steps, inbox, outbox, series, command_log, pick_stream, until):
     """Run the GPU in whole slots up to tick *until*; return why it came back.
 
     In a slot: 1. messages from the link become requests, 2. compute units that wait for a
     controller are promised room, 3. the DMA engine asks for its next granules, 4. free slots take
-    workgroups, 5. compute units act, 6. channels run and retire, 7. triggered tiles arm DMA
-    commands, 8. the kernel may have ended.
+    workgroups, 5. compute units act, 6. channels run and retire, 7. the link port transmits,
+    8. triggered tiles arm DMA commands, 9. the kernel may have ended.
     """
     gpu = state[0]
     while gpu.now + gpu.slot_ticks <= until:
@@ -174,9 +175,10 @@ def advance(state, workgroups, tiles, commands, ready_fifo, steps, inbox, outbox
         if gpu.running_kernel != KERNEL_NONE and now >= gpu.kernel_start_at:
             if gpu.running_kernel == KERNEL_GEMM:
                 issue_reads(gpu, tiles, commands, ready_fifo, now)
-                dispatch_workgroups(gpu, workgroups, now)
-            advance_compute_units(gpu, workgroups, tiles, steps, outbox, now)
-        advance_channels(gpu, workgroups, tiles, commands, outbox, series, bin_index, command_log, pick_stream, slot_end)
+                dispatch_workgroups(gpu, workgroups, tiles, now)
+            advance_compute_units(gpu, workgroups, tiles, steps, now)
+        advance_channels(gpu, workgroups, tiles, commands, dma_queue, series, bin_index, command_log, pick_stream, slot_end)
+        transmit(gpu, dma_queue, outbox, slot_end)
         arm_triggered(gpu, tiles, commands, ready_fifo)
         series[bin_index, BIN_SENT] += gpu.n_outbox - sent_before
         gpu.now = slot_end

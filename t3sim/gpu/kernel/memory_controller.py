@@ -28,7 +28,7 @@ from t3sim.gpu.kernel.dram_channel import (
     serve_column_bus,
     serve_row_bus,
 )
-from t3sim.gpu.kernel.tracker import count_store, has_room_for
+from t3sim.gpu.kernel.tracker import count_store, has_place_for
 
 GRANULE_BITS = 12  # of a request tag: wavefront tile << 12 | granule
 
@@ -71,7 +71,7 @@ def has_queue_room(channel, place):
 def head_is_ready(channel, stream, now):
     """Return whether the head of *stream* has arrived by *now* and the DRAM queue can take it."""
     head = channel.queue_head[stream]
-    if head == channel.queue_tail[stream]:
+    if head == channel.queue_tail[stream] or channel.is_stalled[stream]:
         return False
     index = head & (channel.request_at.shape[1] - 1)
     return channel.request_at[stream, index] <= now and has_queue_room(channel, channel.request_place[stream, index])
@@ -83,7 +83,7 @@ def next_admission_at(channel):
     wake_at = NEVER
     for stream in range(2):
         head = channel.queue_head[stream]
-        if head != channel.queue_tail[stream]:
+        if head != channel.queue_tail[stream] and channel.is_stalled[stream] == 0:
             index = head & (channel.request_at.shape[1] - 1)
             if has_queue_room(channel, channel.request_place[stream, index]):
                 wake_at = min(wake_at, channel.request_at[stream, index])
@@ -104,6 +104,16 @@ def has_older_store(channel, place):
 
 
 @kernel
+def stall_head(channel, stream):
+    """Let the head of *stream* wait for the next slot; return 1 the first time this head stalls, else 0."""
+    channel.is_stalled[stream] = 1
+    if channel.stalled_head[stream] == channel.queue_head[stream]:
+        return 0
+    channel.stalled_head[stream] = channel.queue_head[stream]
+    return 1
+
+
+@kernel
 def admit_head(channel, tracker, tiles, stream):
     """Move the head of *stream* into the DRAM queue; return whether it could enter."""
     index = channel.queue_head[stream] & (channel.request_at.shape[1] - 1)
@@ -114,14 +124,14 @@ def admit_head(channel, tracker, tiles, stream):
         if tag >= 0:
             tile = tag >> GRANULE_BITS
             if tiles[tile].updates_expected > 0:
-                if not has_room_for(tracker, tile):
-                    channel.tracker_stalls += 1
+                if not has_place_for(tiles, tile):
+                    channel.tracker_stalls += stall_head(channel, stream)
                     return False
                 count_store(tracker, tile, tiles[tile].updates_expected, channel.now)
         elif stream == COMM:
             channel.n_received += 1
     elif (kind == DMA_READ or kind == COLLECTIVE_READ) and has_older_store(channel, place):
-        channel.hazard_stalls += 1
+        channel.hazard_stalls += stall_head(channel, stream)
         return False
     channel.queue_head[stream] += 1
     channel.n_requests[kind] += 1
@@ -131,28 +141,17 @@ def admit_head(channel, tracker, tiles, stream):
 
 @kernel
 def arbitrate(channel, tracker, tiles, pick_stream):
-    """Admit heads while the policy picks one and the DRAM queue has room; return whether one was held back."""
+    """Admit heads while the policy picks one and the DRAM queue has room; return whether it held a ready one back."""
     now = channel.now
-    blocked = NO_STREAM
-    while True:
-        is_compute_ready = blocked != COMPUTE and head_is_ready(channel, COMPUTE, now)
-        is_comm_ready = blocked != COMM and head_is_ready(channel, COMM, now)
-        if not (is_compute_ready or is_comm_ready):
-            return blocked != NO_STREAM
-        if blocked == NO_STREAM:
-            stream = pick_stream(channel, now)
-        else:
-            stream = COMM if blocked == COMPUTE else COMPUTE
+    while head_is_ready(channel, COMPUTE, now) or head_is_ready(channel, COMM, now):
+        stream = pick_stream(channel, now)
         if stream == NO_STREAM:
             return True
-        if not admit_head(channel, tracker, tiles, stream):
-            if blocked != NO_STREAM:
-                return True
-            blocked = stream
-            continue
-        channel.last_stream = stream
-        if stream == COMM:
-            channel.last_comm_at = now
+        if admit_head(channel, tracker, tiles, stream):
+            channel.last_stream = stream
+            if stream == COMM:
+                channel.last_comm_at = now
+    return False
 
 
 @kernel
@@ -164,6 +163,8 @@ def advance_channel(channel, channel_id, tracker, tiles, command_log, pick_strea
     which any of these can do something.
     """
     is_held_back = False
+    channel.is_stalled[COMPUTE] = 0
+    channel.is_stalled[COMM] = 0
     while True:
         wake_at = min(channel.column_wake_at, channel.row_wake_at)
         admission_at = channel.now + 1 if is_held_back else max(next_admission_at(channel), channel.now + 1)

@@ -17,6 +17,18 @@ from t3sim.gpu.kernel.codes import N_CU_STATES, N_KINDS, NEVER
 N_POLICY_PARAMS = 8
 
 
+MESSAGE = np.dtype(
+    [
+        ("at", "i8"),  # departure when sent, arrival when received, ticks
+        ("kind", "i8"),
+        ("tile", "i8"),  # wavefront tile, or -1 for a plain address
+        ("granule", "i8"),  # index inside the tile, or the address
+    ],
+    align=True,
+)
+
+
+
 class Layout(NamedTuple):
     """Capacities of one compiled type."""
 
@@ -35,6 +47,7 @@ class Layout(NamedTuple):
     queue_entries: int = 256  # DRAM queue, per direction
     stream_queue_entries: int = 256  # power of two
     tracker_entries: int = 256 * 16
+    egress_granules: int = 1024
     n_done: int = 128  # column commands of one channel in one slot
 
 
@@ -118,6 +131,8 @@ def channel_dtype(layout):
             ("occupancy_cycles", "i8"),
             ("measured_cycles", "i8"),
             ("peak_occupancy", "i8"),
+            ("is_stalled", "i8", (2,)),  # head cannot enter in this slot: tracker full, or an older store to its address
+            ("stalled_head", "i8", (2,)),  # last head that was counted as stalled
             ("tracker_stalls", "i8"),
             ("hazard_stalls", "i8"),
             ("last_done_at", "i8"),
@@ -232,6 +247,8 @@ def tracker_dtype(layout):
             ("peak_entries", "i8"),
             ("n_allocated", "i8"),
             ("n_triggered", "i8"),
+            ("held_workgroup", "i8"),  # last workgroup whose dispatch waited for its set
+            ("dispatch_stalls", "i8"),
             ("n_fired", "i8"),
             ("fired_tile", "i8", (layout.tracker_entries,)),
             ("fired_at", "i8", (layout.tracker_entries,)),
@@ -260,7 +277,7 @@ def dma_dtype():
     )
 
 
-def link_port_dtype():
+def link_port_dtype(layout):
     """The sending end of the ring link: serialises granules at the link rate."""
     return np.dtype(
         [
@@ -268,6 +285,12 @@ def link_port_dtype():
             ("scale", "i8"),
             ("free_at_scaled", "i8"),
             ("buffer_granules", "i8"),
+            ("last_source", "i8"),
+            ("store_head", "i8"),
+            ("store_tail", "i8"),
+            ("stores", MESSAGE, (layout.egress_granules,)),
+            ("dma_head", "i8"),
+            ("dma_tail", "i8"),
             ("n_sent", "i8"),  # granules handed to the outbox
             ("busy_scaled", "i8"),
         ],
@@ -343,7 +366,7 @@ def gpu_dtype(layout):
             ("l2", l2_dtype(layout)),
             ("tracker", tracker_dtype(layout)),
             ("dma", dma_dtype()),
-            ("link_port", link_port_dtype()),
+            ("link_port", link_port_dtype(layout)),
             ("channels", channel_dtype(layout), (layout.n_channels,)),
             ("compute_units", compute_unit_dtype(layout), (layout.n_compute_units,)),
             ("bin_ticks", "i8"),
@@ -377,6 +400,8 @@ TILE_TABLE = np.dtype(
         ("first_granule", "i8"),  # address
         ("updates_expected", "i8"),  # granule updates until trigger; 0: not tracked here
         ("dma_command", "i8"),  # -1: none
+        ("predecessor", "i8"),  # first tile of the workgroup whose place in the tracker this one takes; -1: none
+        ("n_open", "i8"),  # at the first tile of a workgroup: its tiles that have not triggered
     ],
     align=True,
 )
@@ -410,16 +435,6 @@ STEP_TABLE = np.dtype(
     align=True,
 )
 
-MESSAGE = np.dtype(
-    [
-        ("at", "i8"),  # departure when sent, arrival when received, ticks
-        ("kind", "i8"),
-        ("tile", "i8"),  # wavefront tile, or -1 for a plain address
-        ("granule", "i8"),  # index inside the tile, or the address
-    ],
-    align=True,
-)
-
 COMMAND_LOG = np.dtype(
     [("at", "i8"), ("channel", "i8"), ("command", "i8"), ("bank", "i8"), ("row", "i8"), ("kind", "i8")], align=True
 )
@@ -447,4 +462,6 @@ def empty_gpu(layout):
     gpu.l2.free_waiter[:] = np.arange(layout.n_waiters)
     gpu.l2.n_free_waiters = layout.n_waiters
     gpu.tracker.entry_tile[:] = -1
+    gpu.tracker.held_workgroup = -1
+    channels["stalled_head"] = -1
     return state

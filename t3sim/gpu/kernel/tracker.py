@@ -3,7 +3,10 @@
 Models: ``n_sets`` sets indexed by the low bits of the workgroup id, set associative, one
 entry per wavefront tile (tag: high bits of the workgroup id and the wavefront).  A store is
 counted when it enters the DRAM queue.  The store that completes the expected updates frees
-the entry and triggers.  A store that finds its set full waits.
+the entry and triggers.  A set has room for ``entries_per_set / n_wavefronts`` workgroups and
+takes them in dispatch order: a workgroup is not dispatched, and a store from the neighbour waits,
+until the *predecessor* whose place it takes has triggered.  Taken in any other order, a full set
+deadlocks: stores of an older workgroup wait behind those of a younger one that holds its place.
 Leaves out: the start address field (the table of DMA commands knows it).
 Pinned by tests/kernel/test_tracker.py.
 
@@ -41,16 +44,17 @@ def find_free_entry(tracker, tile):
 
 
 @kernel
-def has_room_for(tracker, tile):
-    """Return whether a store to *tile* can be counted now."""
-    return find_entry(tracker, tile) >= 0 or find_free_entry(tracker, tile) >= 0
+def has_place_for(tiles, tile):
+    """Return whether the workgroup of *tile* has a place in its set (see the module's docstring)."""
+    predecessor = tiles[tile].predecessor
+    return predecessor < 0 or tiles[predecessor].n_open == 0
 
 
 @kernel
 def count_store(tracker, tile, updates_expected, at):
     """Count one granule stored to *tile*; trigger when all expected updates have been seen.
 
-    The caller has asked ``has_room_for``.
+    The caller has asked ``has_place_for``.
     """
     entry = find_entry(tracker, tile)
     if entry < 0:

@@ -2,15 +2,17 @@
 
 Models: dynamic dispatch in the kernel's order, first to empty compute units (one slot index
 after the other), with a launch latency; a GEMM stage is therefore a statistical notion.
+A workgroup whose place in the tracker is still taken waits, and all behind it.
 Staggering is the start of the order (``first_workgroup``; T3 section 4.4).
 Pinned by tests/kernel/test_workgroup_dispatcher.py.
 """
 
 from t3sim.gpu.kernel._jit import kernel
+from t3sim.gpu.kernel.tracker import has_place_for
 
 
 @kernel
-def dispatch_workgroups(gpu, workgroups, now):
+def dispatch_workgroups(gpu, workgroups, tiles, now):
     """Fill free slots while workgroups are left."""
     for slot_index in range(gpu.n_slots):
         for cu_index in range(gpu.n_compute_units):
@@ -18,7 +20,21 @@ def dispatch_workgroups(gpu, workgroups, now):
                 return
             slot = gpu.compute_units[cu_index].slots[slot_index]
             if slot.workgroup < 0:
+                if not may_dispatch(gpu, tiles):
+                    return
                 launch_workgroup(gpu, slot, workgroups, cu_index, slot_index, now)
+
+
+@kernel
+def may_dispatch(gpu, tiles):
+    """Return whether the next workgroup has its place in the tracker; count it once if it has to wait."""
+    index = (gpu.first_workgroup + gpu.n_dispatched) % gpu.n_workgroups
+    if has_place_for(tiles, index * gpu.n_wavefronts):
+        return True
+    if gpu.tracker.held_workgroup != index:
+        gpu.tracker.held_workgroup = index
+        gpu.tracker.dispatch_stalls += 1
+    return False
 
 
 @kernel
