@@ -117,6 +117,16 @@ def records(dtype: np.dtype[Any], n: int) -> NDArray[Any]:
     return np.zeros(max(n, 1), dtype).view(np.recarray)
 
 
+def is_compiled(layout: Layout) -> bool:
+    """Return whether the loop for *layout* is in the cache (roughly: whether any was compiled from these sources)."""
+    if _jit.IS_INTERPRETED:
+        return True
+    folder = _jit.CACHE_DIRECTORY
+    if folder is None or layout != Layout():
+        return False
+    return any(folder.rglob("loop.advance*.nbc"))
+
+
 @cache
 def compiled_advance(layout: Layout) -> Callable[..., int]:
     """Return the loop for *layout*, compiled or read from the cache (interpreted mode: as it is)."""

@@ -1,0 +1,161 @@
+"""``t3sim run``: simulate an experiment, show a table, write results, figures and a timeline."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from t3sim.cli.config import override_option, summary, trace_root_option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from t3sim.results.record import RunRecord
+
+REPORT_WIDTH = 150  # of a table that does not go to a terminal
+STEPS = 1000
+
+
+@click.command()
+@click.argument("file", type=click.Path())
+@override_option
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for the results [default: results/NAME].")
+@trace_root_option
+@click.option("--no-figures", is_flag=True, help="Do not draw figures.")
+def run(file: str, overrides: tuple[str, ...], output: Path | None, trace_root: str | None, no_figures: bool) -> None:
+    """Simulate the experiment FILE; a sweep is just an experiment with a `sweep:` block."""
+    from rich.console import Console
+
+    from t3sim.experiment.plan import load_experiment
+    from t3sim.experiment.runner import plan_phases, read_traces
+    from t3sim.experiment.runner import run as run_experiment
+
+    experiment = load_experiment(file, overrides, trace_root)
+    directory = output or Path("results") / experiment.name
+    console = Console(width=None if sys.stdout.isatty() else REPORT_WIDTH)
+    for line in summary(experiment):
+        console.print(line, highlight=False, markup=False)
+    n_phases = len(plan_phases(experiment.points, read_traces(experiment.points)))
+    console.print(f"phases      {n_phases} distinct ones to simulate", highlight=False)
+    compile_kernel(experiment.points[0].machine, console)
+    with progress_bar() as progress:
+        outcome = run_experiment(experiment, directory, sys.argv, progress)
+    console.print(results_table(outcome.records))
+    console.print(traffic_table(outcome.records))
+    files = dict(outcome.files)
+    if not no_figures:
+        files.update(draw_figures(directory))
+    for name, path in files.items():
+        console.print(f"{name:16} {path}", highlight=False, markup=False, soft_wrap=True)
+    console.print("open the timeline at https://ui.perfetto.dev (Open trace file); it stays on your machine", highlight=False)
+
+
+def compile_kernel(machine: object, console: Console) -> None:
+    """Compile the simulation kernel if it is not in the cache yet, and say so."""
+    from t3sim.gpu.assemble import compiled_advance, is_compiled, layout_for
+
+    layout = layout_for(machine)  # type: ignore[arg-type]
+    if not is_compiled(layout):
+        console.print("compiling the simulation kernel (about 20 s, once for each version)", highlight=False)
+    compiled_advance(layout)
+
+
+class progress_bar:  # noqa: N801 - used like a function
+    """A progress bar with ETA on stderr; silent when stderr is not a terminal."""
+
+    def __enter__(self) -> Callable[[str, float], None]:
+        """Start the bar and return what to call with the current work and the share of all that is done."""
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        console = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("{task.description:28}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(),
+            TextColumn("left"), TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal,
+        )  # fmt: skip
+        self._task = self._bar.add_task("starting", total=STEPS)
+        self._bar.start()
+
+        def show(what: str, share: float) -> None:
+            self._bar.update(self._task, description=what, completed=share * STEPS)
+
+        return show
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Remove the bar."""
+        self._bar.stop()
+
+
+def results_table(records: list[RunRecord]) -> Table:
+    """Return times and speedups, one row per point."""
+    from rich.table import Table
+
+    table = Table(title="Times (us) and speedup over sequential", title_justify="left")
+    table.add_column("workload")
+    table.add_column("strategy")
+    for name in ("GEMM alone", "RS alone", "fused", "AG", "total", "speedup", "overlap efficiency"):
+        table.add_column(name, justify="right")
+    for r in records:
+        times = [_number(value, 1) for value in (r.gemm_us, r.rs_us, r.fused_us, r.ag_us, r.time_us)]
+        table.add_row(
+            workload_name(r), r.strategy, *times, _number(r.speedup, 3), _number(r.overlap_efficiency, 2)
+        )
+    return table
+
+
+def traffic_table(records: list[RunRecord]) -> Table:
+    """Return DRAM traffic of one GPU by category, one row per point."""
+    from rich.table import Table
+
+    table = Table(title="DRAM traffic of one GPU (MB = 10^6 bytes)", title_justify="left")
+    table.add_column("workload")
+    table.add_column("strategy")
+    for category in ("GEMM", "RS", "AG"):
+        table.add_column(f"{category} read", justify="right")
+        table.add_column(f"{category} write", justify="right")
+    for name in ("link", "L2 hits", "MCA limit"):
+        table.add_column(name, justify="right")
+    for r in records:
+        traffic = [
+            r.dram_gemm_read_bytes, r.dram_gemm_write_bytes, r.dram_rs_read_bytes, r.dram_rs_write_bytes,
+            r.dram_ag_read_bytes, r.dram_ag_write_bytes, r.link_bytes,
+        ]  # fmt: skip
+        hits = "-" if r.l2_hit_rate is None else f"{100 * r.l2_hit_rate:.1f} %"
+        cells = ["-" if value is None else f"{value / 1e6:.1f}" for value in traffic]
+        table.add_row(workload_name(r), r.strategy, *cells, hits, r.mca_threshold or "-")
+    return table
+
+
+def workload_name(record: RunRecord) -> str:
+    """Return how a table names the workload of a point."""
+    if record.model is not None:
+        return f"{record.model} {record.sublayer} TP {record.tp}"
+    if record.m is not None:
+        return f"GEMM {record.m} x {record.n} x {record.k} TP {record.tp}"
+    return f"collective on {record.tp} GPUs"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def draw_figures(directory: Path) -> dict[str, Path]:
+    """Draw the figures of a result folder; return them by name."""
+    from t3sim.analysis.figures import dram_traffic_figure, speedup_figure
+    from t3sim.errors import InputDataError
+    from t3sim.results.writer import CSV_NAME
+
+    files = {}
+    for name, draw in (("speedup", speedup_figure), ("dram_traffic", dram_traffic_figure)):
+        try:
+            for path in draw(directory / CSV_NAME, directory / name):
+                files[path.name] = path
+        except InputDataError as error:
+            click.echo(f"note: no {name} figure: {error}", err=True)
+    return files
