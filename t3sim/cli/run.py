@@ -53,7 +53,7 @@ def run(file: str, overrides: tuple[str, ...], output: Path | None, trace_root: 
         files.update(draw_figures(directory))
     for name, path in files.items():
         console.print(f"{name:16} {path}", highlight=False, markup=False, soft_wrap=True)
-    console.print("open the timeline at https://ui.perfetto.dev (Open trace file); it stays on your machine", highlight=False)
+    console.print("open the timeline at https://ui.perfetto.dev; it stays on your machine", highlight=False)
 
 
 def compile_kernel(machine: object, console: Console) -> None:
@@ -72,7 +72,14 @@ class progress_bar:  # noqa: N801 - used like a function
     def __enter__(self) -> Callable[[str, float], None]:
         """Start the bar and return what to call with the current work and the share of all that is done."""
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            TaskProgressColumn,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
 
         console = Console(stderr=True)
         self._bar = Progress(

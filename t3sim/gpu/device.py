@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from t3sim.errors import ModelError
 
 if TYPE_CHECKING:
-    from t3sim.gpu.assemble import GpuCore
-    from t3sim.network.link import Link
+    from t3sim.gpu.core import GpuCore
 
 PATIENCE_SLOTS = 200_000  # slots without any progress before a run is given up (about 1 ms)
 
@@ -31,7 +30,7 @@ class Device:
         self.name = name
         self.core = core
         self.quantum_ticks = quantum_ticks // core.slot_ticks * core.slot_ticks
-        self.egress: Link | None = None
+        self.egress: Callable[[NDArray[Any]], None] | None = None  # where the outgoing link takes messages
         self._last_progress: tuple[int, ...] = ()
         self._last_progress_at = 0
 
@@ -48,7 +47,7 @@ class Device:
             if len(sent):
                 if self.egress is None:
                     raise ModelError(f"{self.name} sent {len(sent)} granules but has no link")
-                self.egress.send(sent)
+                self.egress(sent)
             if is_done:
                 yield self.env.timeout(max(self.core.now - int(self.env.now), 0))
                 return self.core.kernel_end_at
@@ -79,11 +78,12 @@ def describe_stall(name: str, core: GpuCore) -> str:
     gpu = core.gpu
     waiting = [c for c in range(core.machine.gpu.n_compute_units) if gpu.compute_units[c].is_waiting]
     queued = int((gpu.channels["queue_tail"] - gpu.channels["queue_head"]).sum())
+    received = f"{int(gpu.n_inbound)} of {int(gpu.expected_inbound)}"
+    inbox = int(gpu.inbox_tail - gpu.inbox_head)
     lines = [
         f"{name} no longer moves at {core.ticks.to_us(core.now):.3f} us although a kernel is running",
         f"workgroups: {int(gpu.n_finished)} of {int(gpu.n_workgroups)} finished, {int(gpu.n_dispatched)} dispatched",
-        f"link: {int(gpu.n_inbound)} of {int(gpu.expected_inbound)} granules received, "
-        f"{int(gpu.inbox_tail - gpu.inbox_head)} in the inbox, {int(gpu.link_port.n_sent)} sent",
+        f"link: {received} granules received, {inbox} in the inbox, {int(gpu.link_port.n_sent)} sent",
         f"tracker: {int(gpu.tracker.n_entries)} entries in use, {int(gpu.n_tiles_open)} tiles not triggered",
         f"dma: {int(gpu.dma.n_commands_done)} of {int(gpu.dma.n_commands)} commands done, {int(gpu.dma.n_ready)} armed",
         f"controllers: {queued} requests in stream queues, {int(gpu.channels['occupancy'].sum())} in DRAM queues",

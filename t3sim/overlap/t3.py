@@ -1,6 +1,6 @@
 """T3: the GEMM's stores start the reduce-scatter; no compute unit works for it (T3 section 4)."""
 
-from t3sim.gpu.assemble import StoreRoutes
+from t3sim.gpu.routes import StoreRoutes
 from t3sim.overlap.interface import Phases, SublayerTimes, duration, overlap_strategies
 from t3sim.workload.tiling import TileTrace
 

@@ -13,7 +13,7 @@ import simpy
 from numpy.typing import NDArray
 
 from t3sim.errors import ModelError, UsageError
-from t3sim.gpu.assemble import GpuCore
+from t3sim.gpu.core import GpuCore
 from t3sim.gpu.device import Device
 from t3sim.network.link import Link
 
@@ -49,7 +49,7 @@ class MirroredMachine:
         port = self.core.gpu.link_port
         cost = (int(port.granule_cost), int(port.scale))
         self.link = Link(self.env, "link[0]", self._latency, cost, self.device.receive, transform)
-        self.device.egress = self.link
+        self.device.egress = self.link.send
 
     def run(self, report: Callable[[float], None] | None = None) -> int:
         """Run the loaded kernel to its end, launch included; return the tick at which it ended.
@@ -57,8 +57,9 @@ class MirroredMachine:
         *report* is told the share of the work that is done, after each quantum.
         """
         process = self.env.process(self.device.run_kernel(report))
-        end_at: int = self.env.run(until=process)
+        end_at = self.env.run(until=process)
         self.check_drained()
+        assert isinstance(end_at, int)
         return end_at
 
     def check_drained(self) -> None:

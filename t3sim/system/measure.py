@@ -11,13 +11,19 @@ from t3sim.gpu.kernel import codes, loop
 from t3sim.observe.timeline import Timeline
 
 if TYPE_CHECKING:
-    from t3sim.gpu.assemble import GpuCore
+    from t3sim.gpu.core import GpuCore
 
 SPREAD_TILE = 8  # the eighth tile of a slot, as measured on hardware
 PS_PER_S = 10**12
 CU_STATE_NAMES = (
-    "multiplying", "waiting for the first operands", "waiting for operands", "storing", "launching", "collective", "idle",
-)  # fmt: skip
+    "multiplying",
+    "waiting for the first operands",
+    "waiting for operands",
+    "storing",
+    "launching",
+    "collective",
+    "idle",
+)
 
 
 def counters_of(core: GpuCore) -> dict[str, Any]:
@@ -92,9 +98,9 @@ def timeline_of(core: GpuCore) -> Timeline:
         name = f"workgroup {index}"
         timeline.add_span(track, name + " main loop", ps(entry.start_at), ps(entry.main_loop_end_at))
         timeline.add_span(track, name + " stores", ps(entry.main_loop_end_at), ps(entry.end_at))
-    for index, step in enumerate(core.tables.steps):
+    for number, step in enumerate(core.tables.steps):
         if step.end_at >= 0 and core.gpu.n_steps:
-            timeline.add_span("gpu[0].collective", f"step {index}", ps(step.start_at), ps(step.end_at))
+            timeline.add_span("gpu[0].collective", f"step {number}", ps(step.start_at), ps(step.end_at))
     for command in core.tables.commands[: int(core.gpu.dma.n_commands)]:
         if command.end_at >= 0:
             timeline.add_span(

@@ -17,8 +17,8 @@ import numpy as np
 from t3sim.collective.schedule import CollectiveProgram, chunk_bytes_of, ring_all_gather, ring_reduce_scatter
 from t3sim.errors import UsageError
 from t3sim.gpu.arbitration import arbitration_policies, mca
-from t3sim.gpu.assemble import StoreRoutes
 from t3sim.gpu.kernel.codes import NEVER
+from t3sim.gpu.routes import StoreRoutes
 from t3sim.network.mirror import ChunkShift
 from t3sim.observe.timeline import Timeline
 from t3sim.overlap.interface import Phase

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from t3sim.errors import UsageError
-from t3sim.gpu.assemble import TickBase
+from t3sim.gpu.ticks import TickBase
 from t3sim.overlap import Phase, overlap_strategies
 from t3sim.system.phases import MirroredPhases, PhasePlan, PhaseStore
 from t3sim.workload.tiling import TileTrace, make_tile_trace

@@ -3,4 +3,12 @@
 from t3sim.gpu.arbitration import compute_first, mca, round_robin
 from t3sim.gpu.arbitration.interface import ArbitrationPolicy, ChannelView, Parameter, arbitration_policies
 
-__all__ = ["ArbitrationPolicy", "ChannelView", "Parameter", "arbitration_policies", "compute_first", "mca", "round_robin"]
+__all__ = [
+    "ArbitrationPolicy",
+    "ChannelView",
+    "Parameter",
+    "arbitration_policies",
+    "compute_first",
+    "mca",
+    "round_robin",
+]

@@ -11,9 +11,14 @@ kernel sources and of the versions that compile them, so an edit means a new fol
 import hashlib
 import os
 import pickle
+import shutil
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 IS_INTERPRETED = os.environ.get("T3SIM_INTERPRETED", "") == "1"
 HAS_BOUNDSCHECK = os.environ.get("T3SIM_BOUNDSCHECK", "") == "1"
@@ -28,9 +33,9 @@ def source_digest():
         digest.update(path.read_bytes())
     if not IS_INTERPRETED:
         import numba
-        import numpy
+        import numpy as np
 
-        digest.update(f"{numba.__version__} {numpy.__version__} {sys.version_info[:3]} {HAS_BOUNDSCHECK}".encode())
+        digest.update(f"{numba.__version__} {np.__version__} {sys.version_info[:3]} {HAS_BOUNDSCHECK}".encode())
     return digest.hexdigest()[:16]
 
 
@@ -38,8 +43,8 @@ def cache_directory():
     """Return the folder of the compiled code for these sources; None if no folder can be written."""
     root = os.environ.get("T3SIM_CACHE_DIR")
     if root is None:
-        base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-        root = os.path.join(base, "t3sim")
+        base = os.environ.get("XDG_CACHE_HOME")
+        root = (Path(base) if base else Path.home() / ".cache") / "t3sim"
     folder = Path(root) / source_digest()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -53,7 +58,7 @@ def cache_directory():
 
 if IS_INTERPRETED:
 
-    def kernel(function):
+    def kernel(function: F) -> F:
         """Leave *function* as it is: interpreted mode."""
         return function
 
@@ -65,20 +70,20 @@ else:
     if CACHE_DIRECTORY is not None:
         _config.CACHE_DIR = str(CACHE_DIRECTORY)
 
-    def kernel(function):
+    def kernel(function: F) -> F:
         """Compile *function* lazily: integers only, no fast-math, releases the GIL, cached by source digest."""
-        dispatcher = numba.njit(cache=CACHE_DIRECTORY is not None, nogil=True, boundscheck=HAS_BOUNDSCHECK)(function)
-        return dispatcher
+        options = {"cache": CACHE_DIRECTORY is not None, "nogil": True, "boundscheck": HAS_BOUNDSCHECK}
+        compiled: F = numba.njit(**options)(function)
+        return compiled
 
 
 def discard_damaged_cache(error):
     """Remove the cache after a failed load, with one warning; return whether a retry makes sense."""
     if IS_INTERPRETED or CACHE_DIRECTORY is None:
         return False
-    if not isinstance(error, (pickle.UnpicklingError, EOFError, OSError, ValueError, KeyError, IndexError, RuntimeError)):
+    unreadable = (pickle.UnpicklingError, EOFError, OSError, ValueError, KeyError, IndexError, RuntimeError)
+    if not isinstance(error, unreadable):
         return False
-    import shutil
-
     shutil.rmtree(CACHE_DIRECTORY, ignore_errors=True)
     CACHE_DIRECTORY.mkdir(parents=True, exist_ok=True)
     warnings.warn(f"the kernel cache was unreadable ({type(error).__name__}) and is compiled anew", stacklevel=2)

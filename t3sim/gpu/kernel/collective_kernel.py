@@ -14,8 +14,8 @@ from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.address_map import channel_of, memory_cycle, place_of
 from t3sim.gpu.kernel.codes import (
     COLLECTIVE_READ,
-    COLLECTIVE_WRITE,
     COLLECTIVE_WORK,
+    COLLECTIVE_WRITE,
     COMPUTE,
     IDLE,
     INCOMING_UPDATE,

@@ -184,8 +184,10 @@ def issue_stores(gpu, cu_index, slot_index, entry, tiles, credit, slot_end):
             tile = slot.workgroup * gpu.n_wavefronts + wavefront
             line_in_row = (column // columns_per_line) % lines_per_wavefront_row
             first = (row % gpu.wavefront_rows) * tiles[tile].row_granules + line_in_row * granules_per_line
-            address = gpu.c_granule + (entry.row + row) * gpu.c_row_granules + (entry.column + column) // columns_per_granule
-            if not store_granules(gpu, cu_index, slot, entry.route, tile, first, n_granules, address, slot_end - credit):
+            address = gpu.c_granule + (entry.row + row) * gpu.c_row_granules
+            address += (entry.column + column) // columns_per_granule
+            at = slot_end - credit
+            if not store_granules(gpu, cu_index, slot, entry.route, tile, first, n_granules, address, at):
                 return 0
             credit -= gpu.line_issue_ticks
         slot.store_line += 1

@@ -20,7 +20,6 @@ from t3sim.gpu.kernel.codes import (
     LOCAL_UPDATE,
     OPERAND_READ,
     OUTBOX_FULL,
-    UPDATE_BIT,
     WRITE_BIT,
 )
 from t3sim.gpu.kernel.collective_kernel import advance_collective, deliver_collective_read
@@ -85,7 +84,9 @@ def retire_columns(gpu, channel, workgroups, tiles, commands, dma_queue, series,
 
 
 @kernel
-def advance_channels(gpu, workgroups, tiles, commands, dma_queue, series, bin_index, command_log, pick_stream, slot_end):
+def advance_channels(
+    gpu, workgroups, tiles, commands, dma_queue, series, bin_index, command_log, pick_stream, slot_end
+):
     """Run every channel that has something to do to the end of the slot; retire what it finished."""
     until = (slot_end + gpu.memory_ticks - 1) // gpu.memory_ticks
     for channel_id in range(gpu.n_channels):
@@ -97,6 +98,12 @@ def advance_channels(gpu, workgroups, tiles, commands, dma_queue, series, bin_in
             gpu.received_granules += channel.n_received
             channel.n_received = 0
             retire_columns(gpu, channel, workgroups, tiles, commands, dma_queue, series, bin_index)
+
+
+@kernel
+def is_first_stage_over(gpu):
+    """Return whether as many workgroups as fit at a time have ended, and it has not been noted yet."""
+    return gpu.n_finished >= gpu.n_stage_slots and gpu.channels[0].first_stage_occupancy < 0
 
 
 @kernel
@@ -129,7 +136,8 @@ def finish_gemm(gpu):
     if not flush_dirty_lines(gpu, gpu.now):
         return False
     is_forwarded = gpu.dma.n_commands_done == gpu.dma.n_commands and gpu.n_tiles_open == 0
-    return is_forwarded and is_empty(gpu.link_port) and gpu.n_inbound == gpu.expected_inbound and not has_memory_work(gpu)
+    is_exchanged = is_empty(gpu.link_port) and gpu.n_inbound == gpu.expected_inbound
+    return is_forwarded and is_exchanged and not has_memory_work(gpu)
 
 
 @kernel
@@ -152,7 +160,21 @@ def end_kernel(gpu):
 
 
 @kernel
-def advance(state, workgroups, tiles, commands, ready_fifo, dma_queue, steps, inbox, outbox, series, command_log, pick_stream, until):
+def advance(
+    state,
+    workgroups,
+    tiles,
+    commands,
+    ready_fifo,
+    dma_queue,
+    steps,
+    inbox,
+    outbox,
+    series,
+    command_log,
+    pick_stream,
+    until,
+):
     """Run the GPU in whole slots up to tick *until*; return why it came back.
 
     In a slot: 1. messages from the link become requests, 2. compute units that wait for a
@@ -177,13 +199,15 @@ def advance(state, workgroups, tiles, commands, ready_fifo, dma_queue, steps, in
                 issue_reads(gpu, tiles, commands, ready_fifo, now)
                 dispatch_workgroups(gpu, workgroups, tiles, now)
             advance_compute_units(gpu, workgroups, tiles, steps, now)
-        advance_channels(gpu, workgroups, tiles, commands, dma_queue, series, bin_index, command_log, pick_stream, slot_end)
+        advance_channels(
+            gpu, workgroups, tiles, commands, dma_queue, series, bin_index, command_log, pick_stream, slot_end
+        )
         transmit(gpu, dma_queue, outbox, slot_end)
         arm_triggered(gpu, tiles, commands, ready_fifo)
         series[bin_index, BIN_SENT] += gpu.n_outbox - sent_before
         gpu.now = slot_end
         gpu.slot_index += 1
-        if gpu.running_kernel == KERNEL_GEMM and gpu.n_finished >= gpu.n_stage_slots and gpu.channels[0].first_stage_occupancy < 0:
+        if gpu.running_kernel == KERNEL_GEMM and is_first_stage_over(gpu):
             note_first_stage(gpu)
         if is_kernel_done(gpu):
             end_kernel(gpu)

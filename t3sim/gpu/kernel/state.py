@@ -131,7 +131,7 @@ def channel_dtype(layout):
             ("occupancy_cycles", "i8"),
             ("measured_cycles", "i8"),
             ("peak_occupancy", "i8"),
-            ("is_stalled", "i8", (2,)),  # head cannot enter in this slot: tracker full, or an older store to its address
+            ("is_stalled", "i8", (2,)),  # the head waits for the next slot: tracker full or older store
             ("stalled_head", "i8", (2,)),  # last head that was counted as stalled
             ("tracker_stalls", "i8"),
             ("hazard_stalls", "i8"),
@@ -157,7 +157,7 @@ def l2_dtype(layout):
             ("request_ticks", "i8"),  # CU to bank: half of the hit latency
             ("return_ticks", "i8"),  # bank to CU: the other half
             ("miss_ticks", "i8"),  # bank to memory controller, on a miss
-            ("tags", "i8", (layout.n_l2_sets, layout.l2_associativity)),  # line << 20 | (mshr + 1) << 4 | dirty granules
+            ("tags", "i8", (layout.n_l2_sets, layout.l2_associativity)),  # see l2_slice
             ("bank_free_at", "i8", (banks,)),
             ("n_free_mshrs", "i8", (banks,)),
             ("free_mshr", "i4", (banks, layout.n_mshrs)),

@@ -1,0 +1,228 @@
+"""One GPU as a simulation object: its record, its tables, its compiled loop.  Knows ticks, no SimPy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from t3sim.errors import UsageError
+from t3sim.gpu.assemble import compiled_advance, compiled_policy, fill_record, layout_for
+from t3sim.gpu.kernel import _jit, codes
+from t3sim.gpu.kernel.loop import N_BIN_COLUMNS
+from t3sim.gpu.kernel.state import COMMAND_LOG, MESSAGE, empty_gpu
+from t3sim.gpu.tables import Tables, gemm_tables, records, step_table
+from t3sim.gpu.ticks import TickBase
+from t3sim.workload.tiling import ELEMENT_BYTES, output_pitch_bytes
+
+if TYPE_CHECKING:
+    from t3sim.collective.schedule import CollectiveProgram
+    from t3sim.config.machine import MachineSpec
+    from t3sim.gpu.arbitration import ArbitrationPolicy
+    from t3sim.gpu.routes import StoreRoutes
+    from t3sim.workload.tiling import TileTrace
+
+EFFICIENCY_SCALE = 10_000  # matrix_efficiency is kept to four digits
+SERIES_BINS = 4096
+OUTBOX_SIZE = 1 << 15
+INBOX_SIZE = 1 << 15
+
+
+class GpuCore:
+    """One GPU: its state, its tables, its compiled loop.  Knows ticks, no SimPy.
+
+    Raises ``UsageError`` for what the kernel cannot represent.
+    """
+
+    def __init__(
+        self,
+        machine: MachineSpec,
+        policy: ArbitrationPolicy,
+        params: dict[str, Any],
+        *,
+        n_logged_commands: int = 0,
+        has_exact_layout: bool | None = None,
+    ) -> None:
+        self.machine = machine
+        self.ticks = TickBase.of(machine)
+        self.layout = layout_for(machine, _jit.IS_INTERPRETED if has_exact_layout is None else has_exact_layout)
+        self.state = empty_gpu(self.layout)
+        self.gpu = self.state[0]
+        self.tables = Tables()
+        self.inbox = records(MESSAGE, INBOX_SIZE)
+        self.outbox = records(MESSAGE, OUTBOX_SIZE)
+        self.series = np.zeros((SERIES_BINS, N_BIN_COLUMNS), np.int64)
+        self.command_log = records(COMMAND_LOG, n_logged_commands + 1)
+        self._advance = compiled_advance(self.layout)
+        self._pick_stream = compiled_policy(policy.pick_stream, self.layout)
+        fill_record(self.gpu, machine, self.ticks)
+        values = policy.encode(params)
+        self.gpu.channels["policy_params"][:, : len(values)] = values
+
+    # --- running ---------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> int:
+        """Return the tick up to which this GPU has been simulated."""
+        return int(self.gpu.now)
+
+    @property
+    def slot_ticks(self) -> int:
+        """Return the length of an issue slot."""
+        return int(self.gpu.slot_ticks)
+
+    def advance(self, until: int) -> bool:
+        """Run to tick *until* or to the end of the kernel; return whether the kernel has ended."""
+        t = self.tables
+        while True:
+            outcome = self._advance(
+                self.state, t.workgroups, t.tiles, t.commands, t.ready_fifo, t.dma_queue, t.steps, self.inbox,
+                self.outbox, self.series, self.command_log, self._pick_stream, until,
+            )  # fmt: skip
+            if outcome == codes.OUTBOX_FULL:
+                self.outbox = np.concatenate([self.outbox, np.zeros_like(self.outbox)]).view(np.recarray)
+                continue
+            self._widen_series()
+            return bool(outcome == codes.KERNEL_DONE)
+
+    def take_outbox(self) -> NDArray[Any]:
+        """Return what was sent since the last call, in order of departure."""
+        n = int(self.gpu.n_outbox)
+        self.gpu.n_outbox = 0
+        return self.outbox[:n].copy()
+
+    def receive(self, messages: NDArray[Any]) -> None:
+        """Append messages (``at``: arrival) to the inbox; the caller keeps them in order of arrival."""
+        head, tail = int(self.gpu.inbox_head), int(self.gpu.inbox_tail)
+        while tail - head + len(messages) > len(self.inbox):
+            grown = records(MESSAGE, 2 * len(self.inbox))
+            index = np.arange(head, tail)
+            grown[index % len(grown)] = self.inbox[index % len(self.inbox)]
+            self.inbox = grown
+        index = np.arange(tail, tail + len(messages))
+        self.inbox[index % len(self.inbox)] = messages
+        self.gpu.inbox_tail = tail + len(messages)
+        self.gpu.peak_inbox = max(int(self.gpu.peak_inbox), tail + len(messages) - head)
+
+    def _widen_series(self) -> None:
+        """Merge pairs of bins when the run outgrows the time series."""
+        while self.gpu.now // self.gpu.bin_ticks >= len(self.series) - 1:
+            half = self.series.reshape(-1, 2, N_BIN_COLUMNS).sum(axis=1)
+            self.series[:] = 0
+            self.series[: len(half)] = half
+            self.gpu.bin_ticks *= 2
+
+    # --- loading kernels -------------------------------------------------------------------------
+
+    def load_gemm(
+        self, trace: TileTrace, routes: StoreRoutes, *, start_at: int, device_id: int = 0, expected_inbound: int = 0
+    ) -> None:
+        """Make *trace* the next kernel of this GPU; it starts at tick *start_at*."""
+        gpu, machine, tiling = self.gpu, self.machine, trace.tiling
+        n_slots = resident_workgroups(machine, trace)
+        line, granule = machine.gpu.l2.line, machine.memory.access
+        if tiling.k_slice * ELEMENT_BYTES != line or (tiling.wavefront_tile[1] * ELEMENT_BYTES) % line:
+            raise UsageError(
+                f"tiling: k_slice ({tiling.k_slice}) and wavefront_tile columns ({tiling.wavefront_tile[1]}) must fill"
+                f" whole L2 lines of {line} bytes ({line // ELEMENT_BYTES} FP16 elements; a k_slice is one line)"
+            )
+        if tiling.prefetch_depth + 1 > self.layout.n_buffers:
+            raise UsageError(f"tiling: prefetch_depth {tiling.prefetch_depth} is more than {self.layout.n_buffers - 1}")
+        gemm = trace.gemm
+        n_slices = -(-gemm.k // tiling.k_slice)
+        last_k = gemm.k - (n_slices - 1) * tiling.k_slice
+        tile_rows, tile_columns = tiling.workgroup_tile
+        flops = 2 * tile_rows * tile_columns * EFFICIENCY_SCALE
+        unit = machine.gpu.compute_unit
+        efficiency = round(unit.matrix_efficiency * EFFICIENCY_SCALE)
+        gpu.running_kernel = codes.KERNEL_GEMM
+        gpu.kernel_start_at = start_at
+        gpu.compute_done_at = start_at
+        gpu.n_slots = n_slots
+        gpu.n_stage_slots = n_slots * machine.gpu.n_compute_units
+        gpu.n_workgroups = trace.n_workgroups
+        gpu.first_workgroup = int(trace.chunk_ranges()[device_id % trace.n_chunks, 0])
+        gpu.n_dispatched = gpu.n_finished = 0
+        gpu.tile_rows, gpu.tile_columns = tile_rows, tile_columns
+        gpu.wavefront_rows, gpu.wavefront_columns = tiling.wavefront_tile
+        gpu.n_wavefronts = (tile_rows // tiling.wavefront_tile[0]) * (tile_columns // tiling.wavefront_tile[1])
+        gpu.tracker.n_wavefronts = gpu.n_wavefronts
+        gpu.n_slices = n_slices
+        gpu.n_buffers = tiling.prefetch_depth + 1
+        gpu.last_slice_granules = -(-last_k * ELEMENT_BYTES // granule)
+        gpu.slice_work = flops * tiling.k_slice
+        gpu.last_slice_work = flops * last_k
+        gpu.work_per_slot = unit.matrix_flops_per_cycle * efficiency * machine.gpu.issue_slot
+        gpu.b_line = gemm.m * n_slices
+        granules_per_line = line // granule
+        # The output starts on a channel stripe so that its mapping does not depend on the operands' sizes.
+        stripe = machine.memory.channel_interleave // granule * machine.memory.n_channels
+        gpu.c_granule = -(-(gemm.m + gemm.n) * n_slices * granules_per_line // stripe) * stripe
+        gpu.c_row_granules = output_pitch_bytes(gemm) // granule
+        gpu.expected_inbound = expected_inbound
+        gpu.n_inbound = 0
+        gpu.l2.flush_cursor = 0
+        gpu.channels["producer_done"] = 0
+        gpu.channels["first_stage_occupancy"] = -1
+        self.tables = gemm_tables(gpu, trace, routes, granule)
+        gpu.n_tiles_open = int((self.tables.tiles["updates_expected"] > 0).sum())
+        gpu.dma.n_commands = len(self.tables.commands) if routes.dma_maps else 0
+        gpu.dma.n_ready = gpu.dma.n_taken = gpu.dma.n_commands_done = 0
+        read_ahead = machine.gpu.dma.read_ahead
+        chunk = int(self.tables.tiles["n_granules"].sum()) // trace.n_chunks
+        gpu.dma.read_ahead_granules = chunk if read_ahead == "chunk" else max(int(read_ahead) // granule, 1)
+        gpu.link_port.dma_head = gpu.link_port.dma_tail = 0
+        self.tables.dma_queue = records(MESSAGE, int(gpu.dma.read_ahead_granules) if routes.dma_maps else 0)
+
+    def load_collective(self, program: CollectiveProgram, *, start_at: int, n_compute_units: int | None = None) -> None:
+        """Make a ring collective on *n_compute_units* CUs (default: all) the next kernel."""
+        gpu, machine = self.gpu, self.machine
+        n_cus = machine.gpu.n_compute_units if n_compute_units is None else n_compute_units
+        granules_per_line = machine.gpu.l2.line // machine.memory.access
+        self.tables = Tables(steps=step_table(program, granules_per_line))
+        gpu.running_kernel = codes.KERNEL_COLLECTIVE
+        gpu.kernel_start_at = start_at
+        gpu.compute_done_at = start_at
+        gpu.n_steps = len(program.steps)
+        gpu.n_collective_cus = n_cus
+        gpu.n_collective_done = 0
+        gpu.max_collective_lines = machine.gpu.collective_kernel.max_outstanding_lines
+        gpu.expected_inbound = program.expected_inbound
+        gpu.n_inbound = 0
+        gpu.received_granules = 0
+        units = gpu.compute_units
+        for name in ("step", "step_line", "step_operand", "step_stored", "line_head", "line_tail"):
+            units[name] = 0
+
+    @property
+    def share_done(self) -> float:
+        """Return roughly how much of the running kernel is done, 0 to 1."""
+        gpu = self.gpu
+        if gpu.running_kernel == codes.KERNEL_GEMM:
+            return float(gpu.n_finished / max(gpu.n_workgroups, 1))
+        return float(gpu.n_inbound / max(gpu.expected_inbound, 1))
+
+    @property
+    def kernel_end_at(self) -> int:
+        """Return the tick at which the last kernel was over: its last workgroup and its last DRAM command."""
+        return max(int(self.gpu.compute_done_at), int(self.gpu.last_done_at))
+
+
+def resident_workgroups(machine: MachineSpec, trace: TileTrace) -> int:
+    """Return workgroups resident on a CU: what LDS, registers and threads allow (at most four).
+
+    Operand slices are staged in LDS, accumulators are FP32 in registers, a wavefront has 64 threads.
+    """
+    tiling, unit = trace.tiling, machine.gpu.compute_unit
+    rows, columns = tiling.workgroup_tile
+    lds = (tiling.prefetch_depth + 1) * (rows + columns) * tiling.k_slice * ELEMENT_BYTES
+    registers = rows * columns * 4
+    wavefronts = (rows // tiling.wavefront_tile[0]) * (columns // tiling.wavefront_tile[1])
+    resident = min(unit.lds // lds, unit.registers // registers, unit.max_threads // (wavefronts * 64), 4)
+    if resident < 1:
+        raise UsageError(
+            f"tiling: a workgroup tile of {rows} x {columns} needs {lds} B of LDS, {registers} B of registers and"
+            f" {wavefronts * 64} threads; a compute unit has {unit.lds}, {unit.registers} and {unit.max_threads}"
+        )
+    return resident

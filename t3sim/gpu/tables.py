@@ -1,0 +1,133 @@
+"""The tables beside a GPU's record: their length is set by the workload, not by the machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from t3sim.errors import UsageError
+from t3sim.gpu.kernel.state import DMA_TABLE, MESSAGE, STEP_TABLE, TILE_TABLE, WORKGROUP_TABLE
+from t3sim.workload.tiling import ELEMENT_BYTES
+
+if TYPE_CHECKING:
+    from t3sim.collective.schedule import CollectiveProgram
+    from t3sim.gpu.routes import StoreRoutes
+    from t3sim.workload.tiling import TileTrace
+
+
+def records(dtype: np.dtype[Any], n: int) -> NDArray[Any]:
+    """Return *n* zeroed records that both compiled and interpreted code can use (at least one)."""
+    return np.zeros(max(n, 1), dtype).view(np.recarray)
+
+
+@dataclass
+class Tables:
+    """Arrays beside the record, their length set by the workload."""
+
+    workgroups: NDArray[Any] = field(default_factory=lambda: records(WORKGROUP_TABLE, 0))
+    tiles: NDArray[Any] = field(default_factory=lambda: records(TILE_TABLE, 0))
+    commands: NDArray[Any] = field(default_factory=lambda: records(DMA_TABLE, 0))
+    ready_fifo: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
+    dma_queue: NDArray[Any] = field(default_factory=lambda: records(MESSAGE, 0))
+    steps: NDArray[Any] = field(default_factory=lambda: records(STEP_TABLE, 0))
+
+
+def gemm_tables(gpu: Any, trace: TileTrace, routes: StoreRoutes, granule_bytes: int) -> Tables:
+    """Return the tables of a GEMM: workgroups, wavefront tiles, DMA commands."""
+    n_wavefronts = int(gpu.n_wavefronts)
+    workgroups = records(WORKGROUP_TABLE, trace.n_workgroups)
+    for name in ("row", "column", "n_rows", "n_columns"):
+        workgroups[name] = trace.workgroups[name]
+    workgroups["route"] = routes.route
+    for name in ("start_at", "multiply_at", "main_loop_end_at", "end_at"):
+        workgroups[name] = -1
+    tiles = records(TILE_TABLE, trace.n_workgroups * n_wavefronts)
+    wavefronts = trace.wavefront_tiles()
+    index = wavefronts["workgroup"] * n_wavefronts + wavefronts["wavefront"]
+    row_granules = -(-wavefronts["n_columns"] * ELEMENT_BYTES // granule_bytes)
+    tiles["dma_command"] = -1
+    tiles["row_granules"] = 1
+    tiles["row_granules"][index] = row_granules
+    tiles["n_granules"][index] = row_granules * wavefronts["n_rows"]
+    tiles["first_granule"][index] = (
+        gpu.c_granule
+        + wavefronts["row"] * gpu.c_row_granules
+        + wavefronts["column"] * ELEMENT_BYTES // granule_bytes
+    )
+    owner = np.arange(len(tiles)) // n_wavefronts
+    tiles["updates_expected"] = tiles["n_granules"] * routes.updates[owner]
+    is_open = (tiles["updates_expected"] > 0).reshape(-1, n_wavefronts)
+    tiles["n_open"][::n_wavefronts] = is_open.sum(axis=1)
+    order = np.roll(np.arange(trace.n_workgroups), -int(gpu.first_workgroup))
+    tracked = order[is_open[order].any(axis=1)]
+    tiles["predecessor"] = np.repeat(tracker_predecessors(gpu, tracked, trace.n_workgroups), n_wavefronts)
+    first_tiles, n_tiles = dma_blocks(tiles["n_granules"], n_wavefronts, routes.dma_maps)
+    commands = records(DMA_TABLE, len(first_tiles))
+    if len(first_tiles):
+        commands["first_tile"] = first_tiles
+        commands["n_tiles"] = n_tiles
+        commands["start_at"] = commands["end_at"] = commands["ready_at"] = -1
+        block = np.repeat(np.arange(len(first_tiles)), n_tiles)
+        member = np.concatenate([np.arange(a, a + n) for a, n in zip(first_tiles, n_tiles, strict=True)])
+        tiles["dma_command"][member] = block
+        np.add.at(commands["tiles_missing"], block, tiles["n_granules"][member] > 0)
+        np.add.at(commands["granules_left"], block, tiles["n_granules"][member])
+    return Tables(workgroups, tiles, commands, np.zeros(max(len(first_tiles), 1), np.int64))
+
+
+def tracker_predecessors(gpu: Any, tracked: NDArray[np.int64], n_workgroups: int) -> NDArray[np.int64]:
+    """Return for each workgroup the first tile of the one whose place in the tracker it takes, or -1.
+
+    *tracked* are the tracked workgroups in dispatch order.
+    """
+    n_wavefronts = int(gpu.n_wavefronts)
+    places = int(gpu.tracker.entries_per_set) // n_wavefronts
+    if len(tracked) and places == 0:
+        raise UsageError(
+            f"gpu.tracker.entries_per_set is {int(gpu.tracker.entries_per_set)}, but a workgroup of this kernel has"
+            f" {n_wavefronts} wavefront tiles and needs them all in one set"
+        )
+    predecessors = np.full(n_workgroups, -1, np.int64)
+    holders: dict[int, list[int]] = {}
+    for workgroup in tracked:
+        line = holders.setdefault(int(workgroup) % int(gpu.tracker.n_sets), [])
+        if len(line) >= places:
+            predecessors[workgroup] = line[-places] * n_wavefronts
+        line.append(int(workgroup))
+    return predecessors
+
+
+def dma_blocks(
+    n_granules: NDArray[np.int64], n_wavefronts: int, dma_maps: list[tuple[int, int, int]]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Cut DMA-mapped ranges into blocks of consecutive wavefront tiles; return first tile and count of each.
+
+    A block never leaves the range it was mapped with, and blocks with nothing in them do not exist.
+    """
+    first, count = [], []
+    for start, stop, size in dma_maps:
+        for begin in range(start * n_wavefronts, stop * n_wavefronts, size):
+            n = min(size, stop * n_wavefronts - begin)
+            if n_granules[begin : begin + n].any():
+                first.append(begin)
+                count.append(n)
+    return np.array(first, np.int64), np.array(count, np.int64)
+
+
+def step_table(program: CollectiveProgram, granules_per_line: int) -> NDArray[Any]:
+    """Return the steps of a collective."""
+    steps = records(STEP_TABLE, len(program.steps))
+    for entry, step in zip(steps, program.steps, strict=True):
+        entry.n_granules = step.n_granules
+        entry.n_lines = -(-step.n_granules // granules_per_line)
+        entry.n_operands = len(step.operands)
+        entry.operand_a = step.operands[0]
+        entry.operand_b = step.operands[-1]
+        entry.destination = step.destination
+        entry.send_to = step.send_to
+        entry.wait_received = step.wait_received
+        entry.start_at = entry.end_at = -1
+    return steps

@@ -1,0 +1,36 @@
+"""Integer time: a tick that every clock of a machine is a multiple of."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from t3sim.config.machine import MachineSpec
+
+PICOSECONDS = 10**12
+
+
+@dataclass(frozen=True)
+class TickBase:
+    """Integer time: *hz* ticks per second, a multiple of every clock."""
+
+    hz: int
+
+    @classmethod
+    def of(cls, machine: MachineSpec) -> TickBase:
+        """Return the coarsest tick that every clock of *machine* is a multiple of."""
+        return cls(math.lcm(machine.gpu.compute_clock, machine.memory.clock))
+
+    def period(self, clock_hz: int) -> int:
+        """Return ticks per cycle of a clock."""
+        return self.hz // clock_hz
+
+    def from_ps(self, picoseconds: int) -> int:
+        """Return the ticks that cover *picoseconds* (rounded up)."""
+        return -(-picoseconds * self.hz // PICOSECONDS)
+
+    def to_us(self, ticks: int) -> float:
+        """Return microseconds, for people and result files only."""
+        return ticks * 1e6 / self.hz
