@@ -1,0 +1,152 @@
+"""Ring collectives, executed on symbols: whose contributions does each chunk hold, and where?
+
+Memory is a dictionary from address to a counter of (device, chunk) contributions.  Devices
+run their steps whenever what they wait for has been received, in random order.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from t3sim.collective.schedule import (
+    TO_LOCAL,
+    TO_NEIGHBOUR,
+    TO_NEIGHBOUR_AS_UPDATE,
+    CollectiveProgram,
+    Step,
+    chunk_bytes_of,
+    ring_all_gather,
+    ring_reduce_scatter,
+)
+
+CHUNK = 24  # granules
+RING_SIZES = range(2, 17)
+
+Memory = dict[int, Counter[tuple[int, int]]]
+
+
+def execute(program: CollectiveProgram, memories: list[Memory], seed: int) -> list[int]:
+    """Run *program* on a ring of devices that each send to the one before; return what each received."""
+    n = len(memories)
+    rng = random.Random(seed)
+    next_step, received = [0] * n, [0] * n
+
+    def can_run(d: int) -> bool:
+        return next_step[d] < len(program.steps) and received[d] >= program.steps[next_step[d]].wait_received
+
+    while ready := [d for d in range(n) if can_run(d)]:
+        d = rng.choice(ready)
+        step = program.steps[next_step[d]]
+        next_step[d] += 1
+        total: Counter[tuple[int, int]] = Counter()
+        for operand in step.operands:
+            total += memories[d][operand]
+        if step.send_to == TO_LOCAL:
+            memories[d][step.destination] = total
+            continue
+        neighbour = (d - 1) % n
+        if step.send_to == TO_NEIGHBOUR_AS_UPDATE:
+            total += memories[neighbour][step.destination]
+        else:
+            assert step.send_to == TO_NEIGHBOUR
+        memories[neighbour][step.destination] = total
+        received[neighbour] += step.n_granules
+    assert next_step == [len(program.steps)] * n, "a step waits for something that never comes"
+    return received
+
+
+def partial_sums(n: int) -> list[Memory]:
+    """Before a reduce-scatter: at position p device d holds its own contribution to chunk (d + p) mod n."""
+    return [{p * CHUNK: Counter({(d, (d + p) % n): 1}) for p in range(n)} for d in range(n)]
+
+
+def check_reduce_scatter(n: int, program: CollectiveProgram) -> None:
+    """Run in several orders; each device's last chunk has the contributions of all devices to it, each once."""
+    for seed in range(20):
+        memories = partial_sums(n)
+        execute(program, memories, seed)
+        for d in range(n):
+            chunk = (d + n - 1) % n
+            assert memories[d][(n - 1) * CHUNK] == Counter({(device, chunk): 1 for device in range(n)})
+
+
+@pytest.mark.parametrize("has_near_memory", [False, True])
+@pytest.mark.parametrize("n", RING_SIZES)
+def test_reduce_scatter_ends_with_every_contribution_once(n: int, has_near_memory: bool) -> None:
+    """Does the last chunk of each device hold the whole sum, in whatever order devices run?"""
+    check_reduce_scatter(n, ring_reduce_scatter(n, CHUNK, has_near_memory=has_near_memory))
+
+
+@pytest.mark.parametrize("n", RING_SIZES)
+def test_all_gather_ends_with_every_chunk_everywhere(n: int) -> None:
+    """Does each device end with the chunk of device d + p at position p?"""
+    for seed in range(5):
+        memories: list[Memory] = [{0: Counter({(d, d): 1})} for d in range(n)]
+        execute(ring_all_gather(n, CHUNK), memories, seed)
+        for d in range(n):
+            assert memories[d] == {p * CHUNK: Counter({((d + p) % n, (d + p) % n): 1}) for p in range(n)}
+
+
+@pytest.mark.parametrize("n", range(1, 17))
+@pytest.mark.parametrize("kind", ["rs", "rs-nmc", "ag"])
+def test_stated_traffic_is_what_the_steps_move(n: int, kind: str) -> None:
+    """Are ``sent`` and ``expected_inbound`` what the steps send and what a device receives: (n - 1) chunks?"""
+    program = {
+        "rs": lambda: ring_reduce_scatter(n, CHUNK),
+        "rs-nmc": lambda: ring_reduce_scatter(n, CHUNK, has_near_memory=True),
+        "ag": lambda: ring_all_gather(n, CHUNK),
+    }[kind]()
+    sent = sum(step.n_granules for step in program.steps if step.send_to != TO_LOCAL)
+    assert program.sent == sent == (n - 1) * CHUNK
+    memories: list[Memory] = [{p * CHUNK: Counter() for p in range(2 * n)} for _ in range(n)]
+    assert execute(program, memories, 0) == [program.expected_inbound] * n
+
+
+@pytest.mark.parametrize(("has_near_memory", "reads"), [(False, 2 * 8 - 1), (True, 8 - 1)])
+def test_near_memory_halves_the_reads(has_near_memory: bool, reads: int) -> None:
+    """How many chunks of 8 does a device read: 1 + 2 x 7 with a final local sum, or 7 with near-memory updates?"""
+    program = ring_reduce_scatter(8, CHUNK, has_near_memory=has_near_memory)
+    assert sum(len(step.operands) for step in program.steps) == reads
+
+
+@pytest.mark.parametrize("n", RING_SIZES)
+def test_received_copies_never_share_memory_with_the_array(n: int) -> None:
+    """Is a received copy behind the device's own array, so that no operand is overwritten?"""
+    for step in ring_reduce_scatter(n, CHUNK).steps:
+        if step.send_to == TO_NEIGHBOUR:
+            assert step.destination >= n * CHUNK
+
+
+def mutated(program: CollectiveProgram, index: int, step: Step) -> CollectiveProgram:
+    steps = list(program.steps)
+    steps[index] = step
+    return replace(program, steps=tuple(steps))
+
+
+@pytest.mark.parametrize("what", ["no wait", "lost operand", "wrong place"])
+def test_a_wrong_schedule_turns_the_check_red(what: str) -> None:
+    """Does the symbolic check notice a step that does not wait, forgets an operand or sends elsewhere?"""
+    n = 4
+    program = ring_reduce_scatter(n, CHUNK)
+    step = program.steps[2]
+    wrong = {
+        "no wait": replace(step, wait_received=0),
+        "lost operand": replace(step, operands=step.operands[:1]),
+        "wrong place": replace(step, destination=step.destination - CHUNK),
+    }[what]
+    with pytest.raises((AssertionError, KeyError)):
+        check_reduce_scatter(n, mutated(program, 2, wrong))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 8, 16])
+@pytest.mark.parametrize("size", [2, 127, 128, 129, 4096, 100_001])
+def test_chunks_are_whole_lines_that_cover_the_array(n: int, size: int) -> None:
+    """Are n chunks whole lines, enough for the array, and less than a line each too much?"""
+    chunk = chunk_bytes_of(size, n, 128)
+    assert chunk % 128 == 0
+    assert chunk * n >= size
+    assert chunk - size / n < 128

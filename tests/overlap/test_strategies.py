@@ -1,0 +1,101 @@
+"""Overlap strategies on phases of made-up lengths: what does each add up, and what does it ask for?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from t3sim.observe.timeline import Timeline
+from t3sim.overlap import Phase, overlap_strategies, t3
+from t3sim.overlap.interface import SublayerTimes
+
+
+class FakePhases:
+    """Phases of given lengths that note what was asked for; a length of None is a phase that does not exist."""
+
+    def __init__(self, *, rs: int | None = 300, rs_nmc: int | None = 200, ag: int | None = 70) -> None:
+        self.lengths = {"gemm": 1000, "rs": rs, "rs-nmc": rs_nmc, "ag": ag, "fused": 1111}
+        self.asked: list[str] = []
+        self.fused_with: tuple[Callable[..., None], str] | None = None
+
+    def phase(self, name: str) -> Phase | None:
+        self.asked.append(name)
+        ticks = self.lengths[name]
+        return None if ticks is None else Phase(name, ticks, {}, Timeline())
+
+    def gemm(self) -> Any:
+        return self.phase("gemm")
+
+    def reduce_scatter(self, *, has_near_memory: bool = False) -> Phase | None:
+        return self.phase("rs-nmc" if has_near_memory else "rs")
+
+    def all_gather(self) -> Phase | None:
+        return self.phase("ag")
+
+    def fused(self, program: Callable[..., None], default_policy: str) -> Any:
+        self.fused_with = (program, default_policy)
+        return self.phase("fused")
+
+
+def times_of(strategy: str, phases: FakePhases) -> SublayerTimes:
+    return overlap_strategies.get(strategy)(phases)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "ticks", "asked"),
+    [
+        ("sequential", 1000 + 300 + 70, {"gemm", "rs", "ag"}),
+        ("ideal-overlap", max(1000, 300) + 70, {"gemm", "rs", "ag"}),
+        ("ideal-rs-nmc", max(1000, 200) + 70, {"gemm", "rs-nmc", "ag"}),
+        ("t3", 1111 + 70, {"gemm", "fused", "ag"}),
+        ("t3-mca", 1111 + 70, {"gemm", "fused", "ag"}),
+    ],
+)
+def test_time_is_composed_of_the_right_phases(strategy: str, ticks: int, asked: set[str]) -> None:
+    """Which phases does a strategy ask for, and how do they add up (T3 section 5.3)?"""
+    phases = FakePhases()
+    assert times_of(strategy, phases).ticks == ticks
+    assert set(phases.asked) == asked
+
+
+@pytest.mark.parametrize(
+    ("strategy", "lengths", "ticks"),
+    [("ideal-overlap", {"rs": 2500}, 2500 + 70), ("ideal-rs-nmc", {"rs_nmc": 1800, "rs": 2500}, 1800 + 70)],
+)
+def test_ideal_overlap_waits_for_the_longer_one(strategy: str, lengths: dict[str, int], ticks: int) -> None:
+    """Is the reduce-scatter the bound when it is longer than the GEMM?"""
+    assert times_of(strategy, FakePhases(**lengths)).ticks == ticks
+
+
+@pytest.mark.parametrize("strategy", ["sequential", "ideal-overlap", "ideal-rs-nmc"])
+def test_one_gpu_has_no_collective(strategy: str) -> None:
+    """Is the time that of the GEMM when there is no reduce-scatter and no all-gather?"""
+    times = times_of(strategy, FakePhases(rs=None, rs_nmc=None, ag=None))
+    assert (times.ticks, times.reduce_scatter, times.all_gather) == (1000, None, None)
+
+
+@pytest.mark.parametrize(("strategy", "policy"), [("t3", "round_robin"), ("t3-mca", "mca")])
+def test_t3_names_its_mapping_and_its_policy(strategy: str, policy: str) -> None:
+    """Does T3 map the output for a ring reduce-scatter, with the arbitration its name promises?"""
+    phases = FakePhases()
+    times = times_of(strategy, phases)
+    assert phases.fused_with == (t3.ring_reduce_scatter, policy)
+    assert times.fused is not None
+    assert times.fused.name == "fused"
+    assert times.reduce_scatter is None
+
+
+def test_phases_are_passed_on() -> None:
+    """Do the times carry the phases that say why?"""
+    times = times_of("sequential", FakePhases())
+    phases = (times.gemm, times.reduce_scatter, times.all_gather)
+    assert [phase.name for phase in phases if phase] == ["gemm", "rs", "ag"]
+
+
+def test_the_experiment_file_knows_these_strategies() -> None:
+    """Is every strategy that an experiment may name registered, and no other?"""
+    from t3sim.config.experiment import STRATEGIES
+
+    assert set(overlap_strategies.names()) >= set(STRATEGIES)
