@@ -65,6 +65,6 @@ class Link:
         """Raise ``ModelError`` if the sender put more on the wire than its rate allows."""
         cost, scale = self.granule_ticks
         span = int(departures[-1]) - self._last_at
-        if (len(departures) - 1) * cost > (span + 2) * scale or (np.diff(departures) < 0).any():
+        if len(departures) * cost > (span + 1) * scale or (np.diff(departures) < 0).any():
             raise ModelError(f"{self.name}: {len(departures)} granules left within {span} ticks, faster than the link")
         self._last_at = int(departures[-1])
