@@ -1,0 +1,106 @@
+"""A link in simulated time: latency, order, rate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import simpy
+from numpy.typing import NDArray
+
+from t3sim.errors import ModelError
+from t3sim.gpu.kernel.state import MESSAGE
+from t3sim.network.link import Link
+
+LATENCY = 3500
+GRANULE = (224, 75)  # ticks for 64 B at 150 GB/s with 7 GHz ticks: 2.98...
+
+
+def departures_at(times: list[int]) -> NDArray[Any]:
+    messages = np.zeros(len(times), MESSAGE)
+    messages["at"] = times
+    messages["granule"] = np.arange(len(times))
+    return messages
+
+
+def back_to_back(first: int, n: int, cost: tuple[int, int] = GRANULE) -> list[int]:
+    """Return when each of *n* granules has left that follow *first* granules without a gap."""
+    return [-(-(first + i + 1) * cost[0] // cost[1]) for i in range(n)]
+
+
+def carried(batches: list[list[int]], transform: Any = None) -> tuple[Link, list[NDArray[Any]]]:
+    """Send *batches* one after another; return the link and what it delivered."""
+    env = simpy.Environment()
+    delivered: list[NDArray[Any]] = []
+    link = Link(env, "link[0]", LATENCY, GRANULE, delivered.append, transform)
+    for times in batches:
+        link.send(departures_at(times))
+        env.run(until=env.now + 1)
+    return link, delivered
+
+
+def test_latency_is_added_to_every_message() -> None:
+    """Does each message arrive one latency after it left, at the far end of a full wire?"""
+    times = back_to_back(0, 500)
+    _, delivered = carried([times])
+    assert delivered[0]["at"].tolist() == [at + LATENCY for at in times]
+
+
+def test_batches_keep_their_order_and_are_counted() -> None:
+    """Do batches come out in the order they went in, nothing lost, with an empty one ignored?"""
+    times = back_to_back(0, 90)
+    link, delivered = carried([times[:40], [], times[40:41], times[41:]])
+    assert [len(batch) for batch in delivered] == [40, 1, 49]
+    assert np.concatenate(delivered)["at"].tolist() == [at + LATENCY for at in times]
+    assert link.n_granules == 90
+
+
+def test_batches_sent_at_the_same_moment_keep_their_order() -> None:
+    """Do two batches sent before time moves come out in order?"""
+    env = simpy.Environment()
+    delivered: list[NDArray[Any]] = []
+    link = Link(env, "link[0]", LATENCY, GRANULE, delivered.append)
+    link.send(departures_at([10]))
+    link.send(departures_at([20]))
+    env.run(until=1)
+    assert [batch["at"].tolist() for batch in delivered] == [[10 + LATENCY], [20 + LATENCY]]
+
+
+def test_what_arrives_is_what_the_transform_says() -> None:
+    """Is the rate checked on what was sent, and the transform's result delivered (mirrored mode)?"""
+    link, delivered = carried([[100, 200]], transform=lambda messages: np.repeat(messages, 2))
+    assert delivered[0]["at"].tolist() == [100 + LATENCY] * 2 + [200 + LATENCY] * 2
+    assert link.n_granules == 2
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        back_to_back(0, 500, (150, 75)),  # 2 ticks instead of 2.99
+        [100, 300, 200],
+        [400] * 8,
+    ],
+    ids=["too fast", "out of order", "all at once"],
+)
+def test_a_sender_that_breaks_the_rate_is_a_model_error(times: list[int]) -> None:
+    """Is a sender that puts more on the wire than fits found out?"""
+    first = times[-1] - 3 if len(set(times)) == 1 else 0
+    with pytest.raises(ModelError, match=r"link\[0\].*faster than the link"):
+        carried([[first], times] if first else [times])
+
+
+def test_the_full_rate_is_no_error() -> None:
+    """May a sender use all of the rate, batch after batch?"""
+    times = back_to_back(0, 3000)
+    link, _ = carried([times[i : i + 100] for i in range(0, 3000, 100)])
+    assert link.n_granules == 3000
+
+
+def test_one_granule_too_many_in_each_batch_is_a_model_error() -> None:
+    """Is a sender found out that slips one granule too many into each batch?"""
+    period = -(-100 * GRANULE[0] // GRANULE[1])
+    batches = [[b * period + at for at in back_to_back(0, 100)] for b in range(5)]
+    fast = [[*batch, batch[-1]] for batch in batches]
+    with pytest.raises(ModelError):
+        carried(fast)

@@ -1,0 +1,151 @@
+"""Mirrored mode: does a GPU receive from itself what its neighbour would have sent?"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from t3sim.gpu.kernel.state import MESSAGE
+from t3sim.network.mirror import ChunkShift
+
+Chunks = list[list[int]]  # granules of each wavefront tile of each chunk
+
+
+def shift_of(chunks: Chunks) -> ChunkShift:
+    edges = np.cumsum([0, *map(len, chunks)])
+    sizes = np.array([n for chunk in chunks for n in chunk], np.int64)
+    return ChunkShift(sizes, np.stack([edges[:-1], edges[1:]], axis=1))
+
+
+def granules_of(chunks: Chunks, position: int) -> list[tuple[int, int]]:
+    """Return every (tile, granule) of the chunk at *position*, tiles numbered over all chunks."""
+    first = sum(map(len, chunks[:position]))
+    return [(first + i, granule) for i, n in enumerate(chunks[position]) for granule in range(n)]
+
+
+def batch_of(sent: list[tuple[int, int]], times: list[int]) -> NDArray[Any]:
+    messages = np.zeros(len(sent), MESSAGE)
+    messages["at"] = times
+    messages["kind"] = 7
+    messages["tile"] = [tile for tile, _ in sent]
+    messages["granule"] = [granule for _, granule in sent]
+    return messages
+
+
+@st.composite
+def rings(draw: st.DrawFn) -> Chunks:
+    """Two to five chunks of unlike sizes; ragged tiles may be empty, a chunk is not."""
+    tile = st.integers(0, 6)
+    chunk = st.lists(tile, min_size=1, max_size=5).filter(any)
+    return draw(st.lists(chunk, min_size=2, max_size=5))
+
+
+@st.composite
+def departures(draw: st.DrawFn) -> tuple[Chunks, list[NDArray[Any]]]:
+    """A ring and batches in which all chunks but the last leave, interleaved, each granule once."""
+    chunks = draw(rings())
+    rng = draw(st.randoms(use_true_random=False))
+    sent = [g for p in range(len(chunks) - 1) for g in granules_of(chunks, p)]
+    rng.shuffle(sent)
+    times = np.cumsum([rng.randrange(4) for _ in sent]).tolist()
+    cuts = sorted(rng.randrange(len(sent) + 1) for _ in range(3))
+    edges = [0, *cuts, len(sent)]
+    return chunks, [batch_of(sent[a:b], times[a:b]) for a, b in pairwise(edges) if b > a]
+
+
+def check_arrivals(chunks: Chunks, batches: list[NDArray[Any]], transform: Any) -> None:
+    """Everything of positions 1.. arrives once, in order of time, floor(k m / n) of m after k of n have left."""
+    first_tiles = np.cumsum([0, *map(len, chunks)])
+    totals = [sum(chunk) for chunk in chunks]
+    sent_by, arrived_by = [0] * len(chunks), [0] * len(chunks)
+    arrived: list[tuple[int, int]] = []
+    last_at = 0
+    for batch in batches:
+        before = batch.copy()
+        arriving = transform(batch)
+        assert (batch == before).all(), "the sender's messages were changed"
+        assert (np.diff(arriving["at"], prepend=last_at) >= 0).all()
+        assert set(arriving["kind"].tolist()) <= {7}
+        last_at = int(batch["at"][-1])
+        assert set(arriving["at"].tolist()) <= set(batch["at"].tolist())
+        for at in np.unique(batch["at"]):
+            # Progress is stated per departure; compare after each moment, when all of its departures have counted.
+            for tile in batch["tile"][batch["at"] == at]:
+                sent_by[int(np.searchsorted(first_tiles, tile, side="right")) - 1] += 1
+            for tile in arriving["tile"][arriving["at"] == at]:
+                arrived_by[int(np.searchsorted(first_tiles, tile, side="right")) - 1] += 1
+            for p in range(len(chunks) - 1):
+                assert arrived_by[p + 1] == sent_by[p] * totals[p + 1] // totals[p]
+        arrived += [(int(message["tile"]), int(message["granule"])) for message in arriving]
+    expected = [g for p in range(1, len(chunks)) for g in granules_of(chunks, p)]
+    assert sorted(arrived) == expected
+
+
+@given(departures())
+@settings(max_examples=150)
+def test_every_granule_arrives_exactly_once(case: tuple[Chunks, list[NDArray[Any]]]) -> None:
+    """Does each granule of positions 1.. arrive once, as far along as the chunk before it?"""
+    chunks, batches = case
+    check_arrivals(chunks, batches, shift_of(chunks))
+
+
+@given(st.integers(2, 5), st.lists(st.integers(0, 6), min_size=1, max_size=5).filter(any), st.randoms())
+@settings(max_examples=50)
+def test_equal_chunks_are_shifted(n: int, chunk: list[int], rng: Any) -> None:
+    """With chunks of one shape, does a granule arrive as the same granule of the next position, at its own time?"""
+    chunks = [chunk] * n
+    sent = [g for p in range(n - 1) for g in granules_of(chunks, p)]
+    rng.shuffle(sent)
+    batch = batch_of(sent, list(range(len(sent))))
+    arriving = shift_of(chunks)(batch)
+    assert (arriving["tile"] == batch["tile"] + len(chunk)).all()
+    for column in ("at", "kind", "granule"):
+        assert (arriving[column] == batch[column]).all()
+
+
+def test_a_chunk_that_is_shifted_beside_one_that_is_not() -> None:
+    """Are equal neighbours shifted and unlike ones mapped by progress within one batch, in order of time?"""
+    chunks = [[2, 2], [2, 2], [1]]
+    batch = batch_of([(2, 0), (0, 1), (2, 1), (1, 0), (3, 0), (0, 0), (3, 1), (1, 1)], list(range(8)))
+    arriving = shift_of(chunks)(batch)
+    expected = [(2, 1, 1), (3, 0, 3), (2, 0, 5), (4, 0, 6), (3, 1, 7)]
+    assert [(int(m["tile"]), int(m["granule"]), int(m["at"])) for m in arriving] == expected
+
+
+def shift_that_forgets(chunks: Chunks) -> ChunkShift:
+    """A shift that starts counting anew in each batch."""
+    transform = shift_of(chunks)
+
+    class Forgetful:
+        def __call__(self, messages: NDArray[Any]) -> NDArray[Any]:
+            transform._sent[:] = [0] * len(chunks)
+            return transform(messages)
+
+    return Forgetful()  # type: ignore[return-value]
+
+
+def test_progress_lost_between_batches_turns_the_check_red() -> None:
+    """Does the check notice a transform that forgets what it has sent?"""
+    chunks = [[3], [2, 2]]
+    batches = [batch_of([(0, 0)], [0]), batch_of([(0, 1), (0, 2)], [1, 2])]
+    check_arrivals(chunks, batches, shift_of(chunks))
+    with pytest.raises(AssertionError):
+        check_arrivals(chunks, batches, shift_that_forgets(chunks))
+
+
+def test_a_plain_shift_of_unlike_chunks_turns_the_check_red() -> None:
+    """Does the check notice granules that do not exist at the next position?"""
+
+    def plain(messages: NDArray[Any]) -> NDArray[Any]:
+        arriving = messages.copy()
+        arriving["tile"] += 1
+        return arriving
+
+    with pytest.raises(AssertionError):
+        check_arrivals([[3], [2, 2]], [batch_of([(0, 0), (0, 1), (0, 2)], [0, 1, 2])], plain)
