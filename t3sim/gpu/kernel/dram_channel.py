@@ -134,16 +134,21 @@ def refresh_all_banks(channel, channel_id, command_log):
 
 
 @kernel
-def choose_direction_to_drain(channel):
-    """Split queues only: switch between serving reads and draining writes at the watermarks."""
+def direction_to_serve(channel):
+    """Split queues only: WRITE while writes are drained between the watermarks, READ otherwise."""
     reads = channel.occupancy[READ]
     writes = channel.occupancy[WRITE]
     if channel.is_draining:
         is_done = writes == 0 or (writes < channel.write_low_watermark and reads > 0)
-        wanted = 0 if is_done else 1
-    else:
-        must_drain = writes > channel.write_high_watermark or (reads == 0 and writes > 0)
-        wanted = 1 if must_drain else 0
+        return READ if is_done else WRITE
+    must_drain = writes > channel.write_high_watermark or (reads == 0 and writes > 0)
+    return WRITE if must_drain else READ
+
+
+@kernel
+def choose_direction_to_drain(channel):
+    """Split queues only: switch between serving reads and draining writes at the watermarks."""
+    wanted = direction_to_serve(channel)
     if wanted != channel.is_draining:
         channel.is_draining = wanted
         channel.column_wake_at = channel.now

@@ -23,6 +23,7 @@ from t3sim.gpu.kernel.codes import (
 )
 from t3sim.gpu.kernel.dram_channel import (
     choose_direction_to_drain,
+    direction_to_serve,
     place_in_bank_list,
     refresh_all_banks,
     serve_column_bus,
@@ -186,7 +187,7 @@ def advance_channel(channel, channel_id, tracker, tiles, command_log, pick_strea
             serve_row_bus(channel, channel_id, command_log)
         if channel.column_wake_at <= wake_at:
             channel.column_wake_at = wake_at + 1
-        if channel.row_wake_at <= wake_at:
+        if channel.row_wake_at <= wake_at or (channel.is_split and direction_to_serve(channel) != channel.is_draining):
             channel.row_wake_at = wake_at + 1
 
 
