@@ -1,0 +1,460 @@
+"""The L2 against a naive twin: the same hits, misses, evictions, write-backs and times for random streams.
+
+The test stands in for compute units and DRAM: it loads, stores, answers misses in random
+order and empties the controllers' queues at random.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from t3sim.gpu.core import GpuCore
+from t3sim.gpu.kernel import l2_slice
+from t3sim.gpu.kernel.address_map import channel_of, place_of
+from t3sim.gpu.kernel.codes import (
+    COMPUTE,
+    L2_BUSY,
+    L2_MERGED,
+    L2_MISS,
+    L2_NO_ROOM,
+    OPERAND_READ,
+    WRITE_BACK,
+)
+from tests.kernel.small import core_of, take_requests
+
+# 32 lines in 4 banks of two sets of four ways, and few miss-status registers: everything runs full.
+SMALL = "gpu: {l2: {capacity: 4 KiB, mshrs_per_bank: 4, bank_queue_entries: 4}}"
+N_LINES = 96
+N_CUS, N_SLOTS, N_BUFFERS = 4, 2, 2
+OUTCOMES = {L2_BUSY: "busy", L2_NO_ROOM: "no room", L2_MISS: "miss", L2_MERGED: "merged"}
+
+
+@dataclass
+class TwinLine:
+    dirty: set[int] = field(default_factory=set)
+    is_filling: bool = False
+    owners: list[int] = field(default_factory=list)
+    granules_missing: int = 0
+    fill_at: int = 0
+
+
+class NaiveL2:
+    """Set-associative, LRU, write-back, allocate on store; lines in flight stay."""
+
+    def __init__(self, core: GpuCore) -> None:
+        gpu, l2 = core.gpu, core.gpu.l2
+        self.granules_per_line = int(l2.granules_per_line)
+        self.ways, self.n_mshrs = int(l2.associativity), int(l2.n_mshrs)
+        self.ticks = {name: int(l2[f"{name}_ticks"]) for name in ("bank", "bank_queue", "request", "return", "miss")}
+        self.memory_ticks = int(gpu.memory_ticks)
+        self.capacity = int(gpu.channels[0].stream_capacity)
+        self.channel, self.bank, self.set_index = [], [], []
+        for line in range(N_LINES):
+            self.channel.append(int(channel_of(gpu, line * self.granules_per_line)))
+            self.bank.append(int(l2_slice.bank_of(gpu, line, self.channel[line])))
+            self.set_index.append(int(l2_slice.set_of(l2, line, self.bank[line], int(gpu.channel_bits))))
+        self.sets: dict[int, OrderedDict[int, TwinLine]] = {index: OrderedDict() for index in set(self.set_index)}
+        self.bank_free_at: Counter[int] = Counter()
+        self.queued: Counter[int] = Counter()  # requests in the compute queue of each channel
+        self.requests: list[tuple[str, int, int, int]] = []  # kind, line, granule, cycle
+        self.counts: Counter[str] = Counter()
+        self.outstanding: Counter[int] = Counter()
+        self.ready_at: Counter[int] = Counter()
+
+    def touch(self, lines: OrderedDict[int, TwinLine], line: int) -> None:
+        lines.move_to_end(line)
+
+    def may_evict(self, line: TwinLine) -> bool:
+        return not line.is_filling
+
+    def victim_of(self, lines: OrderedDict[int, TwinLine]) -> tuple[bool, int | None]:
+        """Return whether a line can be placed, and which one has to go."""
+        if len(lines) < self.ways:
+            return True, None
+        victim = next((tag for tag, line in lines.items() if self.may_evict(line)), None)
+        return victim is not None, victim
+
+    def cycle(self, at: int) -> int:
+        return -(-(at + self.ticks["miss"]) // self.memory_ticks)
+
+    def replace(self, lines: OrderedDict[int, TwinLine], victim: int | None, start: int) -> None:
+        if victim is None:
+            return
+        gone = lines.pop(victim)
+        self.counts["evictions"] += 1
+        self.counts["dirty_evictions"] += bool(gone.dirty)
+        for granule in sorted(gone.dirty):
+            self.requests.append(("write-back", victim, granule, self.cycle(start)))
+            self.queued[self.channel[victim]] += 1
+
+    def access(self, line: int, at: int) -> tuple[int | None, OrderedDict[int, TwinLine]]:
+        """Return when the bank takes the access (None: its queue is full) and the set of the line."""
+        arrival = at + self.ticks["request"]
+        start = max(arrival, self.bank_free_at[self.bank[line]])
+        waits_too_long = start - arrival > self.ticks["bank_queue"]
+        return None if waits_too_long else start, self.sets[self.set_index[line]]
+
+    def load(self, line: int, owner: int, at: int, n_reserved: int) -> int:
+        start, lines = self.access(line, at)
+        if start is None:
+            return L2_BUSY
+        if line in lines:
+            self.touch(lines, line)
+            self.bank_free_at[self.bank[line]] = start + self.ticks["bank"]
+            self.counts["accesses"] += 1
+            if lines[line].is_filling:
+                lines[line].owners.append(owner)
+                self.outstanding[owner] += 1
+                self.counts["merged"] += 1
+                return L2_MERGED
+            self.counts["hits"] += 1
+            return start + self.ticks["return"]
+        can_place, victim = self.victim_of(lines)
+        in_flight = sum(entry.is_filling for index in self.sets for tag, entry in self.sets[index].items()
+                        if self.bank[tag] == self.bank[line])  # fmt: skip
+        if not can_place or in_flight == self.n_mshrs:
+            return L2_BUSY
+        n_dirty = 0 if victim is None else len(lines[victim].dirty)
+        channel = self.channel[line]
+        if self.queued[channel] + self.granules_per_line + n_dirty + n_reserved > self.capacity:
+            return L2_NO_ROOM
+        self.bank_free_at[self.bank[line]] = start + self.ticks["bank"]
+        self.counts["accesses"] += 1
+        self.counts["misses"] += 1
+        self.replace(lines, victim, start)
+        lines[line] = TwinLine(is_filling=True, owners=[owner], granules_missing=self.granules_per_line)
+        self.outstanding[owner] += 1
+        for granule in range(self.granules_per_line):
+            self.requests.append(("read", line, granule, self.cycle(start)))
+            self.queued[channel] += 1
+        return L2_MISS
+
+    def store(self, line: int, granules: set[int], at: int, n_reserved: int) -> int:
+        start, lines = self.access(line, at)
+        if start is None:
+            return L2_BUSY
+        if line in lines:
+            self.touch(lines, line)
+        else:
+            can_place, victim = self.victim_of(lines)
+            if not can_place:
+                return L2_BUSY
+            n_dirty = 0 if victim is None else len(lines[victim].dirty)
+            if n_dirty and self.queued[self.channel[line]] + n_dirty + n_reserved > self.capacity:
+                return L2_NO_ROOM
+            self.replace(lines, victim, start)
+            lines[line] = TwinLine()
+        lines[line].dirty |= granules
+        self.bank_free_at[self.bank[line]] = start + self.ticks["bank"]
+        self.counts["store_accesses"] += 1
+        return start + self.ticks["return"]
+
+    def fill(self, line: int, done_at: int) -> None:
+        entry = self.sets[self.set_index[line]][line]
+        entry.granules_missing -= 1
+        entry.fill_at = max(entry.fill_at, done_at)
+        if entry.granules_missing == 0:
+            for owner in entry.owners:
+                self.outstanding[owner] -= 1
+                self.ready_at[owner] = max(self.ready_at[owner], entry.fill_at + self.ticks["return"])
+            entry.is_filling, entry.owners, entry.fill_at = False, [], 0
+
+    def dirty_granules(self) -> set[tuple[int, int]]:
+        return {(tag, g) for lines in self.sets.values() for tag, line in lines.items() for g in line.dirty}
+
+
+class Bench:
+    """A small L2 beside its twin, with the test in the place of compute units and DRAM."""
+
+    def __init__(self, twin: type[NaiveL2] = NaiveL2, changes: str = SMALL) -> None:
+        self.core = core_of(changes)
+        self.gpu = self.core.gpu
+        self.l2 = self.gpu.l2
+        self.gpu.n_slots, self.gpu.n_buffers = N_SLOTS, N_BUFFERS
+        self.twin = twin(self.core)
+        self.meaning: dict[tuple[int, int], tuple[str, int, int]] = {}  # (channel, place): what a request is about
+        n = self.twin.granules_per_line
+        for line in range(N_LINES):
+            for granule in range(n):
+                for kind, name in ((OPERAND_READ, "read"), (WRITE_BACK, "write-back")):
+                    place = int(place_of(self.gpu, line * n + granule, kind))
+                    self.meaning[self.twin.channel[line], place] = name, line, granule
+        self.unanswered: list[tuple[int, int]] = []  # (line, tag) of reads taken out of the queues
+        self.written = Counter[tuple[int, int]]()
+
+    def load(self, line: int, owner: int, at: int, n_reserved: int = 0) -> int:
+        n_granules = self.twin.granules_per_line
+        outcome = int(l2_slice.load_line(self.gpu, line, n_granules, owner, at, n_reserved))
+        if outcome in (L2_MISS, L2_MERGED):  # what the compute unit notes
+            slot_index, buffer = divmod(owner, N_BUFFERS)
+            unit = self.gpu.compute_units[slot_index // N_SLOTS]
+            unit.slots[slot_index % N_SLOTS].outstanding[buffer] += 1
+            unit.outstanding_lines += 1
+        assert outcome == self.twin.load(line, owner, at, n_reserved)
+        return outcome
+
+    def store(self, line: int, granules: set[int], at: int, n_reserved: int = 0) -> int:
+        mask = sum(1 << granule for granule in granules)
+        outcome = int(l2_slice.store_line(self.gpu, line, mask, at, n_reserved))
+        assert outcome == self.twin.store(line, granules, at, n_reserved)
+        return outcome
+
+    def take_requests(self) -> None:
+        """Empty the compute queues and compare with what the twin has asked for."""
+        taken = []
+        for channel_id, place, tag, cycle in take_requests(self.core, COMPUTE):
+            name, line, granule = self.meaning[channel_id, place]
+            taken.append((name, line, granule, cycle))
+            if name == "read":
+                self.unanswered.append((line, tag))
+            else:
+                self.written[line, granule] += 1
+        channels = range(int(self.gpu.n_channels))
+        expected = [r for c in channels for r in self.twin.requests if self.twin.channel[r[1]] == c]
+        assert taken == expected
+        self.twin.requests.clear()
+        self.twin.queued.clear()
+
+    def answer(self, index: int, done_at: int) -> None:
+        line, tag = self.unanswered.pop(index)
+        l2_slice.fill_granule(self.gpu, tag, done_at)
+        self.twin.fill(line, done_at)
+
+    def check_owners(self) -> None:
+        """Every compute unit has been told about the lines it waited for, and when they are there."""
+        for owner in range(N_CUS * N_SLOTS * N_BUFFERS):
+            slot_index, buffer = divmod(owner, N_BUFFERS)
+            slot = self.gpu.compute_units[slot_index // N_SLOTS].slots[slot_index % N_SLOTS]
+            assert slot.outstanding[buffer] == self.twin.outstanding[owner]
+            assert slot.ready_at[buffer] == self.twin.ready_at[owner]
+
+    def check_counts(self) -> None:
+        for name in ("accesses", "hits", "merged", "misses", "store_accesses", "evictions", "dirty_evictions"):
+            assert self.l2[f"n_{name}"] == self.twin.counts[name], name
+
+    def check_pools_are_full(self) -> None:
+        """No miss-status register and no waiter is lost."""
+        n_banks, n_mshrs = int(self.l2.n_banks), int(self.l2.n_mshrs)
+        assert (self.l2.n_free_mshrs[:n_banks] == n_mshrs).all()
+        for bank in range(n_banks):
+            assert sorted(self.l2.free_mshr[bank, :n_mshrs].tolist()) == list(range(n_mshrs))
+        assert self.l2.n_free_waiters == len(self.l2.free_waiter)
+        assert len(set(self.l2.free_waiter.tolist())) == len(self.l2.free_waiter)
+
+    def answer_all(self, at: int) -> None:
+        self.take_requests()
+        while self.unanswered:
+            self.answer(0, at)
+
+    def run(self, seed: int, n_accesses: int) -> Counter[str]:
+        """Drive a random stream; return how often each outcome was seen."""
+        rng = random.Random(seed)
+        hot = rng.sample(range(N_LINES), 24)
+        at, outcomes = 0, Counter[str]()
+        for _ in range(n_accesses):
+            at += rng.choice([0, 0, 0, 5, 20])
+            line = rng.choice(hot) if rng.random() < 0.7 else rng.randrange(N_LINES)
+            n_reserved = rng.choice([0, 0, 8])
+            if rng.random() < 0.35:
+                outcome = self.store(line, rng.choice([{0}, {1}, {0, 1}]), at, n_reserved)
+            else:
+                outcome = self.load(line, rng.randrange(N_CUS * N_SLOTS * N_BUFFERS), at, n_reserved)
+            outcomes[
+                {L2_BUSY: "busy", L2_NO_ROOM: "no room", L2_MISS: "miss", L2_MERGED: "merged"}.get(outcome, "hit")
+            ] += 1
+            if rng.random() < 0.03:
+                self.take_requests()
+            while self.unanswered and rng.random() < 0.5:
+                self.answer(rng.randrange(len(self.unanswered)), at + rng.randrange(500))
+        self.answer_all(at)
+        return outcomes
+
+    def flush(self) -> set[tuple[int, int]]:
+        """Flush, emptying the queues whenever they are full; return the granules written, each once."""
+        before = self.written.copy()
+        self.l2.flush_cursor = 0
+        n_calls = 1
+        while not l2_slice.flush_dirty_lines(self.gpu, 0):
+            self.take_flushed()
+            n_calls += 1
+            assert n_calls < 1000
+        self.take_flushed()
+        flushed = self.written - before
+        assert set(flushed.values()) <= {1}
+        return set(flushed)
+
+    def take_flushed(self) -> None:
+        for channel_id, place, _, _ in take_requests(self.core, COMPUTE):
+            name, line, granule = self.meaning[channel_id, place]
+            assert name == "write-back"
+            self.written[line, granule] += 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_streams_behave_like_the_twin(seed: int) -> None:
+    """Does every access end as in the twin, with the same requests to DRAM at the same time?"""
+    bench = Bench()
+    outcomes = bench.run(seed, 2500)
+    bench.check_counts()
+    bench.check_owners()
+    bench.check_pools_are_full()
+    assert min(outcomes[name] for name in ("hit", *OUTCOMES.values())) > 20, outcomes
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_flush_writes_every_dirty_granule_exactly_once(seed: int) -> None:
+    """Does the end of a kernel write back what is dirty, once, and leave the lines in the cache?"""
+    bench = Bench()
+    bench.run(seed, 800)
+    dirty = bench.twin.dirty_granules()
+    assert len(dirty) > 20
+    assert bench.flush() == dirty
+    assert bench.flush() == set(), "a second flush finds nothing"
+    resident = next(tag for lines in bench.twin.sets.values() for tag in lines)
+    assert l2_slice.load_line(bench.gpu, resident, 2, 0, 10**6, 0) > 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_stored_granule_is_written_back(seed: int) -> None:
+    """Is no store lost: is each granule written at least once and at most as often as it was stored?"""
+    bench = Bench()
+    stored = Counter[tuple[int, int]]()
+    rng = random.Random(seed)
+    for at in range(0, 40_000, 40):
+        line, granules = rng.randrange(N_LINES), rng.choice([{0}, {1}, {0, 1}])
+        if bench.store(line, granules, at) >= 0:
+            stored.update((line, granule) for granule in granules)
+        bench.take_requests()
+    bench.flush()
+    assert set(bench.written) == set(stored)
+    assert all(bench.written[granule] <= stored[granule] for granule in stored)
+
+
+class FifoTwin(NaiveL2):
+    """A use does not make a line young."""
+
+    def touch(self, lines: OrderedDict[int, TwinLine], line: int) -> None:
+        pass
+
+
+class CarelessTwin(NaiveL2):
+    """Evicts lines that are being filled."""
+
+    def may_evict(self, line: TwinLine) -> bool:
+        return True
+
+
+class WastefulTwin(NaiveL2):
+    """Writes whole lines back."""
+
+    def store(self, line: int, granules: set[int], at: int, n_reserved: int) -> int:
+        return super().store(line, set(range(self.granules_per_line)), at, n_reserved)
+
+
+@pytest.mark.parametrize("twin", [FifoTwin, CarelessTwin, WastefulTwin])
+def test_another_cache_turns_the_check_red(twin: type[NaiveL2]) -> None:
+    """Would the random streams notice a cache with other rules?"""
+    with pytest.raises((AssertionError, KeyError)):
+        Bench(twin).run(0, 2500)
+
+
+def lines_of_bank(bench: Bench, bank: int) -> list[int]:
+    return [line for line in range(N_LINES) if bench.twin.bank[line] == bank]
+
+
+def test_accesses_to_one_bank_are_a_bank_time_apart() -> None:
+    """Is each access of a burst served one bank time after the one before, and other banks not delayed?"""
+    bench = Bench(changes="gpu: {l2: {capacity: 64 KiB, bank_queue_entries: 4}}")
+    first, *others = lines_of_bank(bench, 0)[:3]
+    elsewhere = lines_of_bank(bench, 1)[0]
+    for line in (first, *others, elsewhere):
+        bench.load(line, 0, 0)
+    bench.answer_all(0)
+    at = 10_000
+    unloaded = at + bench.twin.ticks["request"] + bench.twin.ticks["return"]
+    assert bench.load(first, 0, at) == unloaded
+    assert bench.load(first, 0, at) == unloaded + bench.twin.ticks["bank"]
+    assert bench.store(others[0], {0}, at) == unloaded + 2 * bench.twin.ticks["bank"]
+    assert bench.load(elsewhere, 0, at) == unloaded
+    assert bench.load(others[1], 0, at + 3 * bench.twin.ticks["bank"]) == unloaded + 3 * bench.twin.ticks["bank"]
+
+
+def test_hit_takes_the_stated_latency() -> None:
+    """Does an unloaded hit take hit_latency, request and return together?"""
+    bench = Bench()
+    bench.load(5, 0, 0)
+    bench.answer_all(0)
+    assert bench.load(5, 0, 10_000) == 10_000 + bench.core.machine.gpu.l2.hit_latency * int(bench.gpu.compute_ticks)
+
+
+def test_as_many_accesses_wait_as_the_bank_queue_holds() -> None:
+    """Does a bank take one access and its queue of 4 at the same moment, and refuse the sixth?"""
+    bench = Bench()
+    line = lines_of_bank(bench, 2)[0]
+    bench.load(line, 0, 0)
+    bench.answer_all(0)
+    outcomes = [bench.load(line, 0, 10_000) for _ in range(7)]
+    assert [outcome == L2_BUSY for outcome in outcomes] == [False] * 5 + [True] * 2
+
+
+@pytest.mark.parametrize("reason", ["bank queue", "miss-status registers", "controller"])
+def test_a_refused_access_leaves_no_trace(reason: str) -> None:
+    """Is the state of L2 and controllers the same after an access that has to be tried again?"""
+    bench = Bench(changes="gpu: {l2: {capacity: 64 KiB, mshrs_per_bank: 4, bank_queue_entries: 4}}")
+    lines = lines_of_bank(bench, 0)
+    if reason == "bank queue":
+        for line in lines[:5]:
+            bench.load(line, 0, 0)
+            bench.answer_all(0)
+        bench.twin.bank_free_at[0] = bench.l2.bank_free_at[0] = 10_000
+        at, n_reserved, expected = 0, 0, L2_BUSY
+    elif reason == "miss-status registers":
+        for i, line in enumerate(lines[:4]):
+            bench.load(line, 0, 1000 * i)
+        at, n_reserved, expected = 10_000, 0, L2_BUSY
+    else:
+        at, n_reserved, expected = 10_000, 31, L2_NO_ROOM
+    before = bench.l2.tobytes(), bench.gpu.channels.tobytes()
+    assert bench.load(lines[5], 0, at, n_reserved) == expected
+    assert (bench.l2.tobytes(), bench.gpu.channels.tobytes()) == before
+
+
+def test_a_partial_last_line_asks_for_what_it_has() -> None:
+    """Does a load of one granule (ragged k) read one granule and end when it has come?"""
+    core = core_of(SMALL)
+    core.gpu.n_slots, core.gpu.n_buffers = N_SLOTS, N_BUFFERS
+    core.gpu.compute_units[0].slots[0].outstanding[0] = core.gpu.compute_units[0].outstanding_lines = 1
+    assert l2_slice.load_line(core.gpu, 3, 1, 0, 0, 0) == L2_MISS
+    [(_, _, tag, _)] = take_requests(core, COMPUTE)
+    l2_slice.fill_granule(core.gpu, tag, 777)
+    assert core.gpu.compute_units[0].slots[0].ready_at[0] == 777 + core.gpu.l2.return_ticks
+    assert core.gpu.compute_units[0].outstanding_lines == 0
+
+
+def test_lines_spread_evenly_over_banks_and_sets() -> None:
+    """Does a dense array use every bank and every set equally, each bank in front of its line's channel?"""
+    core = core_of()
+    gpu, l2 = core.gpu, core.gpu.l2
+    n_lines = 4 * int(l2.n_banks * l2.sets_per_bank)
+    used = Counter[int]()
+    for line in range(n_lines):
+        channel_id = int(channel_of(gpu, line * int(l2.granules_per_line)))
+        bank = int(l2_slice.bank_of(gpu, line, channel_id))
+        assert bank // l2.banks_per_channel == channel_id
+        index = int(l2_slice.set_of(l2, line, bank, int(gpu.channel_bits)))
+        assert index // l2.sets_per_bank == bank
+        used[index] += 1
+    assert len(used) == l2.n_banks * l2.sets_per_bank
+    assert max(used.values()) <= 2 * 4
+
+
+def test_dirty_granules_are_counted_per_line() -> None:
+    """Is the write-back of a victim as many requests as it has dirty granules?"""
+    tags = np.arange(16, dtype=np.int64) | 5 << l2_slice.LINE_SHIFT
+    assert [int(l2_slice.count_dirty(tag)) for tag in tags] == [mask.bit_count() for mask in range(16)]
+    assert l2_slice.count_dirty(np.int64(-1)) == 0
