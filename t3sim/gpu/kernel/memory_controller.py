@@ -189,6 +189,8 @@ def advance_channel(channel, channel_id, tracker, tiles, command_log, pick_strea
             channel.column_wake_at = wake_at + 1
         if channel.row_wake_at <= wake_at or (channel.is_split and direction_to_serve(channel) != channel.is_draining):
             channel.row_wake_at = wake_at + 1
+    channel.occupancy_cycles += (until - 1 - channel.now) * queue_occupancy(channel)
+    channel.now = until - 1
 
 
 @kernel
