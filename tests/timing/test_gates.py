@@ -49,9 +49,7 @@ def pair(first: int, second: int, second_bank: int) -> tuple[Request, ...]:
     return (*open_rows(*{0, second_bank}), *hits)
 
 
-def column_gate(
-    rule: str, first: int, second: int, bank: int, gap: Callable[[Timings], int], **changes: int
-) -> Gate:
+def column_gate(rule: str, first: int, second: int, bank: int, gap: Callable[[Timings], int], **changes: int) -> Gate:
     """A gate between the two column commands of ``pair``; the reads that opened the rows do not count."""
     n_before = {RD: 1}.get(COMMAND_FOR[second], 0)
     n_same = 1 if bank == 0 and COMMAND_FOR[first] == COMMAND_FOR[second] else 0

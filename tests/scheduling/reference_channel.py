@@ -1,0 +1,251 @@
+"""A slow, obvious twin of one DRAM channel: it ticks every cycle and looks at every request.
+
+Shares no code with the simulator.  What may follow what is written as one table of pairs of
+commands, checked against the time of the last command of each sort in each scope.
+Requests are (at, kind, bank, row, column, stream), kinds as flags: 8 store, 16 near-memory update.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+ACT, PRE, RD, WR, UPD, REF = "ACT", "PRE", "RD", "WR", "UPD", "REF"
+STORES = (WR, UPD)
+COMPUTE, COMM = 0, 1
+ALL_BANKS = -1
+CHECKED_READS = (1, 2)  # of the DMA engine and of a collective: nobody else orders them behind stores
+AUTO, WITHOUT_LIMIT = -1, 1 << 60
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The channel: timings in cycles, its queue, its arbiter."""
+
+    t: Mapping[str, int]
+    capacity: int = 64
+    is_split: bool = False
+    high_watermark: int = 51
+    low_watermark: int = 13
+    policy: str = "round_robin"
+    threshold: int = AUTO
+    starvation_limit: int = 1000
+    producer_done: bool = False
+    first_stage_occupancy: int = -1
+    slot: int = 16  # a head that could not move is asked again at the start of the next slot
+    n_banks: int = 16
+    banks_per_group: int = 4
+
+
+@dataclass(eq=False)
+class Access:
+    """A request."""
+
+    at: int
+    kind: int
+    bank: int
+    row: int
+    column: int
+    stream: int
+
+    @property
+    def is_store(self) -> bool:
+        return bool(self.kind & 8)
+
+    @property
+    def command(self) -> str:
+        return RD if not self.is_store else UPD if self.kind & 16 else WR
+
+
+def pair_rules(t: Mapping[str, int]) -> dict[str, list[tuple[str, str, int]]]:
+    """For each command: (earlier command, scope, cycles that must lie between)."""
+    data_end = t["nCWL"] + t["nBL"]
+    column = [(ACT, "bank", t["nRCDWR"]), (RD, "channel", t["nRTW"])]
+    for store, same_group, other_group in ((WR, "nCCDL", "nCCDS"), (UPD, "nCCDWL", "nCCDWS")):
+        column += [(store, "group", t[same_group]), (store, "channel", t[other_group])]
+    read = [(ACT, "bank", t["nRCDRD"]), (RD, "channel", t["nCCDS"]), (RD, "group", t["nCCDL"])]
+    for store, same_group, other_group in ((WR, "nCCDL", "nCCDS"), (UPD, "nCCDWL", "nCCDWS")):
+        read.append((store, "channel", max(data_end + t["nWTRS"], t[other_group])))
+        read.append((store, "group", max(data_end + t["nWTRL"], t[same_group])))
+    return {
+        RD: read,
+        WR: column,
+        UPD: column,
+        PRE: [(ACT, "bank", t["nRAS"]), (RD, "bank", t["nRTP"])]
+        + [(store, "bank", data_end + t["nWR"]) for store in STORES],
+        ACT: [
+            (PRE, "bank", t["nRP"]), (ACT, "bank", t["nRC"]), (ACT, "group", t["nRRDL"]), (ACT, "channel", t["nRRDS"]),
+            (REF, "channel", t["nRFC"]),
+        ],
+        REF: [(PRE, "bank", t["nRP"]), (ACT, "bank", t["nRC"]), (REF, "channel", t["nRFC"])],
+    }  # fmt: skip
+
+
+@dataclass
+class ReferenceChannel:
+    """One channel; ``run`` returns its commands as (cycle, command, bank, row)."""
+
+    rules: Rules
+    now: int = 0
+    queue: list[Access] = field(default_factory=list)
+    log: list[tuple[int, str, int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.pairs = pair_rules(self.rules.t)
+        self.open_row: list[int | None] = [None] * self.rules.n_banks
+        self.last: dict[tuple[str, str, int], int] = {}
+        self.activates: deque[int] = deque(maxlen=4)
+        self.streams: list[deque[Access]] = [deque(), deque()]
+        self.is_stalled = [False, False]
+        self.is_draining = False
+        self.last_stream = COMPUTE
+        self.last_comm_at = 0
+        self.refresh_at = self.rules.t["nREFI"]
+
+    # --- what may be issued ----------------------------------------------------------------------
+
+    def scopes(self, bank: int) -> list[tuple[str, int]]:
+        return [("bank", bank), ("group", bank // self.rules.banks_per_group), ("channel", 0)]
+
+    def earliest(self, command: str, bank: int) -> int:
+        """The first cycle at which *command* to *bank* breaks no rule."""
+        index = dict(self.scopes(bank))
+        cycles = [
+            self.last.get((before, scope, index[scope]), -(10**9)) + gap for before, scope, gap in self.pairs[command]
+        ]
+        if command == ACT and len(self.activates) == 4:
+            cycles.append(self.activates[0] + self.rules.t["nFAW"])
+        return max(cycles)
+
+    def issue(self, command: str, bank: int, row: int, at: int) -> None:
+        """Note a command; PRE and REF of all banks count for each of them."""
+        self.log.append((at, command, bank, row))
+        for each in range(self.rules.n_banks) if bank == ALL_BANKS else (bank,):
+            for scope, index in self.scopes(each):
+                self.last[command, scope, index] = at
+        if command == ACT:
+            self.activates.append(at)
+
+    # --- one cycle, step by step -------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Close all rows as soon as that is legal, then refresh."""
+        is_open = [bank for bank, row in enumerate(self.open_row) if row is not None]
+        if is_open:
+            at = max(self.now, *(self.earliest(PRE, bank) for bank in is_open))
+            self.issue(PRE, ALL_BANKS, -1, at)
+        at = max(self.now, *(self.earliest(REF, bank) for bank in range(self.rules.n_banks)))
+        self.issue(REF, ALL_BANKS, -1, at)
+        self.open_row = [None] * self.rules.n_banks
+        self.refresh_at += self.rules.t["nREFI"]
+
+    def is_ready(self, stream: int) -> bool:
+        """Whether the head of *stream* has arrived and the DRAM queue has room for it."""
+        if not self.streams[stream] or self.streams[stream][0].at > self.now or self.is_stalled[stream]:
+            return False
+        head = self.streams[stream][0]
+        rivals = [a for a in self.queue if not self.rules.is_split or a.is_store == head.is_store]
+        return len(rivals) < self.rules.capacity
+
+    def choose_stream(self) -> int | None:
+        """The arbiter: which ready stream goes next; None holds a ready one back."""
+        if self.rules.policy == "round_robin":
+            other = 1 - self.last_stream
+            return other if self.is_ready(other) else self.last_stream
+        if self.rules.policy == "compute_first":
+            return COMPUTE if self.is_ready(COMPUTE) else COMM
+        if self.is_ready(COMM):
+            waited = self.now - max(self.last_comm_at, self.streams[COMM][0].at)
+            if waited > self.rules.starvation_limit:
+                return COMM
+        if self.is_ready(COMPUTE):
+            return COMPUTE
+        if self.rules.producer_done or len(self.queue) < self.mca_threshold():
+            return COMM
+        return None
+
+    def mca_threshold(self) -> int:
+        """5, 10 or 30 entries, or no limit, the fuller the queue was in the first stage the fewer."""
+        if self.rules.threshold != AUTO:
+            return self.rules.threshold
+        share = self.rules.first_stage_occupancy / (100 * self.rules.capacity)
+        return 5 if share > 1 / 2 else 10 if share > 1 / 4 else 30 if share > 1 / 16 else WITHOUT_LIMIT
+
+    def admit(self) -> None:
+        """Move heads into the DRAM queue while the arbiter picks one; a read waits for a store to its address."""
+        if self.now % self.rules.slot == 0:
+            self.is_stalled = [False, False]
+        while self.is_ready(COMPUTE) or self.is_ready(COMM):
+            stream = self.choose_stream()
+            if stream is None:
+                return
+            if self.must_wait_for_store(self.streams[stream][0]):
+                self.is_stalled[stream] = True
+                continue
+            access = self.streams[stream].popleft()
+            self.queue.append(access)
+            self.last_stream = stream
+            if stream == COMM:
+                self.last_comm_at = self.now
+
+    def must_wait_for_store(self, head: Access) -> bool:
+        place = (head.bank, head.row, head.column)
+        stores = {(a.bank, a.row, a.column) for a in self.queue if a.is_store}
+        return head.kind in CHECKED_READS and place in stores
+
+    def choose_direction(self) -> None:
+        """Split queue: drain stores from the high to the low watermark, or while there is nothing to read."""
+        stores = sum(a.is_store for a in self.queue)
+        reads = len(self.queue) - stores
+        if self.is_draining:
+            self.is_draining = stores > 0 and (stores >= self.rules.low_watermark or reads == 0)
+        else:
+            self.is_draining = stores > self.rules.high_watermark or (reads == 0 and stores > 0)
+
+    def served(self) -> list[Access]:
+        """Requests that may be chosen now, oldest first."""
+        return [a for a in self.queue if not self.rules.is_split or a.is_store == self.is_draining]
+
+    def issue_column(self) -> None:
+        """The oldest row hit that may issue now."""
+        for access in self.served():
+            if self.open_row[access.bank] == access.row and self.earliest(access.command, access.bank) <= self.now:
+                self.issue(access.command, access.bank, access.row, self.now)
+                self.queue.remove(access)
+                return
+
+    def issue_row(self) -> None:
+        """Activate or precharge for the oldest request that needs it; a row that is still wanted stays open."""
+        served = self.served()
+        hit_banks = {a.bank for a in served if self.open_row[a.bank] == a.row}
+        for access in served:
+            bank, open_row = access.bank, self.open_row[access.bank]
+            if bank in hit_banks:
+                continue
+            command = ACT if open_row is None else PRE
+            if self.earliest(command, bank) <= self.now:
+                self.issue(command, bank, access.row if open_row is None else open_row, self.now)
+                self.open_row[bank] = access.row if open_row is None else None
+                return
+
+    def cycle(self) -> None:
+        """One cycle of the memory clock."""
+        if self.now == self.refresh_at and self.refresh_at:
+            self.refresh()
+        self.admit()
+        if self.rules.is_split:
+            self.choose_direction()
+        self.issue_column()
+        self.issue_row()
+        self.now += 1
+
+    def run(self, requests: Sequence[Sequence[Any]]) -> list[tuple[int, str, int, int]]:
+        """Serve all *requests*, in order per stream; return the commands."""
+        for request in requests:
+            access = Access(*request)
+            self.streams[access.stream].append(access)
+        while self.queue or any(self.streams):
+            self.cycle()
+        return self.log

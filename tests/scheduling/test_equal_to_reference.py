@@ -1,0 +1,122 @@
+"""The channel that jumps from event to event does command by command what a plain ticking one does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.conftest import REPOSITORY
+from tests.scheduling.random_streams import (
+    CAPACITIES,
+    POLICIES,
+    Case,
+    Entry,
+    random_case,
+    without_last_refreshes,
+)
+from tests.scheduling.reference_channel import ReferenceChannel, Rules
+
+N_BLOCKS, BLOCK = 15, 30
+N_INTERPRETED = 20
+
+
+def expected(case: Case, rules: Rules | None = None) -> list[Entry]:
+    """What the reference does, with the rules of the case or others."""
+    log = ReferenceChannel(rules or case.rules).run(case.requests)
+    return without_last_refreshes(log)
+
+
+def is_equal(case: Case, rules: Rules | None = None) -> bool:
+    return without_last_refreshes(case.run()) == expected(case, rules)
+
+
+@pytest.mark.parametrize("block", range(N_BLOCKS))
+def test_every_command_at_the_same_cycle(block: int) -> None:
+    """Same commands, banks, rows and cycles, whatever the policy, queue, refresh and mix of kinds?"""
+    for seed in range(block * BLOCK, (block + 1) * BLOCK):
+        case = random_case(seed)
+        assert without_last_refreshes(case.run()) == expected(case), f"seed {seed}"
+
+
+@pytest.mark.parametrize("block", range(3))
+def test_reads_that_wait_for_older_stores(block: int) -> None:
+    """Is a DMA read held back behind a store to its address, and asked again at the start of each slot?"""
+    for seed in range(block * BLOCK, (block + 1) * BLOCK):
+        case = random_case(seed, has_checked_reads=True)
+        assert without_last_refreshes(case.run()) == expected(case), f"seed {seed}"
+
+
+def test_quanta_of_any_length_give_the_same_commands() -> None:
+    """Does it matter how far the channel is run at a time?"""
+    for seed in range(60):
+        case = random_case(seed)
+        logs = [without_last_refreshes(case.run(quantum)) for quantum in (1, 7, 64, 2048)]
+        assert logs[1:] == logs[:-1], f"seed {seed}"
+
+
+def test_compiled_and_interpreted_runs_are_equal() -> None:
+    """Do the same functions as plain Python give the same logs?"""
+    command = [sys.executable, "-m", "tests.scheduling.random_streams", str(N_INTERPRETED)]
+    outputs = []
+    for interpreted in ("0", "1"):
+        env = {**os.environ, "T3SIM_INTERPRETED": interpreted}
+        outputs.append(
+            subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=True).stdout
+        )
+    compiled, interpreted_logs = (json.loads(output) for output in outputs)
+    assert compiled == interpreted_logs
+    assert compiled == [[list(entry) for entry in random_case(seed).run()] for seed in range(N_INTERPRETED)]
+
+
+def test_the_streams_cover_what_they_should() -> None:
+    """Does the random choice reach every policy with every queue, and every command?"""
+    cases = [random_case(seed) for seed in range(N_BLOCKS * BLOCK)]
+    reached = {(case.rules.policy, case.rules.capacity, case.rules.is_split) for case in cases}
+    assert reached == {(policy, size, split) for policy in POLICIES for size in CAPACITIES for split in (False, True)}
+    assert {entry[1] for case in cases[:30] for entry in case.run()} == {"ACT", "PRE", "RD", "WR", "UPD", "REF"}
+
+
+OTHER_TIMINGS = [
+    "nCWL", "nRCDRD", "nRCDWR", "nRP", "nRAS", "nRC", "nRTP", "nWR", "nCCDS", "nCCDL", "nCCDWS", "nCCDWL", "nRRDS",
+    "nRRDL", "nFAW", "nRTW", "nWTRS", "nWTRL", "nREFI", "nRFC",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHER_TIMINGS)
+def test_canary_one_timing_differs(name: str) -> None:
+    """Would a timing that is a cycle short be noticed, that is, do the streams meet every rule?"""
+
+    def differs(case: Case) -> bool:
+        value = case.rules.t[name]
+        return value > 0 and not is_equal(case, replace(case.rules, t={**case.rules.t, name: value - 1}))
+
+    assert any(differs(random_case(seed)) for seed in range(N_BLOCKS * BLOCK))
+
+
+OTHER_RULES: list[dict[str, Any]] = [
+    {"capacity": 15}, {"is_split": True}, {"is_split": False}, {"high_watermark": 11}, {"low_watermark": 2}, {"policy": "round_robin"},
+    {"policy": "compute_first"}, {"policy": "mca"}, {"threshold": 4}, {"starvation_limit": 19}, {"producer_done": True},
+    {"first_stage_occupancy": 4000},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("other", OTHER_RULES, ids=lambda other: "=".join(map(str, *other.items())))
+def test_canary_one_rule_differs(other: dict[str, Any]) -> None:
+    """Would another policy, threshold, watermark or queue be noticed?"""
+    assert not all(is_equal(case, replace(case.rules, **other)) for case in map(random_case, range(N_BLOCKS * BLOCK)))
+
+
+def test_canary_a_log_with_two_commands_swapped_or_one_moved_is_not_equal() -> None:
+    """Is the comparison itself strict?"""
+    case = random_case(1)
+    log = without_last_refreshes(case.run())
+    at, command, bank, row = log[2]
+    assert log == expected(case)
+    assert [*log[:2], (at + 1, command, bank, row), *log[3:]] != expected(case)
+    assert [log[1], log[0], *log[2:]] != expected(case)

@@ -1,0 +1,101 @@
+"""First-ready first-come-first-served, in small worlds with exact orders."""
+
+from __future__ import annotations
+
+from t3sim.gpu.kernel.codes import ACT, COMM, INCOMING_WRITE, OPERAND_READ, PRE, RD, REF, WR, WRITE_BACK
+from tests.harness.channel_bench import UNSHADOWED, ChannelBench, Command, Request, Setup
+
+READ, STORE = OPERAND_READ, WRITE_BACK
+LATE = 400
+
+
+def order(log: list[Command]) -> list[tuple[int, int, int]]:
+    """Commands with bank and row, without their cycles."""
+    return [(entry.command, entry.bank, entry.row) for entry in log]
+
+
+def test_a_row_hit_overtakes_an_older_request_of_another_row() -> None:
+    """Is the open row served first?"""
+    log = ChannelBench().run([Request(0, READ, 0, 0), Request(1, READ, 0, 1), Request(2, READ, 0, 0)])
+    assert order(log) == [(ACT, 0, 0), (RD, 0, 0), (RD, 0, 0), (PRE, 0, 0), (ACT, 0, 1), (RD, 0, 1)]
+
+
+def test_a_row_is_not_closed_while_hits_keep_coming() -> None:
+    """Does a conflicting request wait as long as the queue holds a hit (no cap)?"""
+    hits = [Request(LATE + 4 * i, READ, 0, 0, i % 4) for i in range(50)]
+    log = ChannelBench().run([Request(0, READ, 0, 0), Request(LATE, READ, 0, 1), *hits])
+    assert order(log) == [(ACT, 0, 0), *[(RD, 0, 0)] * 51, (PRE, 0, 0), (ACT, 0, 1), (RD, 0, 1)]
+
+
+def test_the_oldest_of_several_ready_hits_goes_first() -> None:
+    """Does age decide among banks that are ready?"""
+    opened = [Request(0, READ, bank) for bank in (0, 4, 8)]
+    log = ChannelBench().run([*opened, *(Request(LATE, READ, bank, column=1) for bank in (8, 0, 4))])
+    assert [entry.bank for entry in log if entry.at >= LATE] == [8, 0, 4]
+
+
+def test_a_younger_ready_hit_does_not_wait_for_an_older_one_that_is_not() -> None:
+    """Does the column bus take what is ready: bank 4 while the group of bank 0 is busy?"""
+    opened = [Request(0, READ, bank) for bank in (0, 4)]
+    late = [Request(LATE, READ, 0, column=1), Request(LATE, READ, 0, column=2), Request(LATE, READ, 4, column=1)]
+    log = ChannelBench().run([*opened, *late])
+    expected = [(LATE, 0), (LATE + UNSHADOWED["nCCDS"], 4), (LATE + UNSHADOWED["nCCDL"], 0)]
+    assert [(entry.at, entry.bank) for entry in log if entry.at >= LATE] == expected
+
+
+def test_unified_queue_takes_stores_and_reads_by_age() -> None:
+    """Is a store no worse than a read?"""
+    late = [Request(LATE, STORE, 0, column=1), Request(LATE, READ, 0, column=2)]
+    log = ChannelBench().run([Request(0, READ, 0), *late])
+    assert [entry.command for entry in log if entry.at >= LATE] == [WR, RD]
+
+
+def test_split_queue_reads_first_and_drains_stores_when_nothing_is_to_be_read() -> None:
+    """Do reads overtake older stores below the high watermark?"""
+    late = [Request(LATE, STORE, 0, column=1), *(Request(LATE, READ, 0, column=i) for i in range(3))]
+    log = ChannelBench(Setup(is_split=True)).run([Request(0, READ, 0), *late])
+    assert [entry.command for entry in log if entry.at >= LATE] == [RD, RD, RD, WR]
+
+
+def test_split_queue_drains_from_the_high_to_below_the_low_watermark() -> None:
+    """With reads waiting, how many stores go at once: from one above the high mark to one below the low one?"""
+    high, low = 8, 3
+    setup = Setup(is_split=True, high_watermark=high, low_watermark=low)
+    reads = [Request(LATE, READ, 0, column=i % 4, stream=COMM) for i in range(12)]
+    stores = [Request(LATE, STORE, 4, column=i % 4) for i in range(high + 1)]
+    log = ChannelBench(setup).run([Request(0, READ, 0), Request(0, READ, 4), *stores, *reads])
+    late = [entry.command for entry in log if entry.at >= LATE]
+    assert late == [WR] * (high + 1 - (low - 1)) + [RD] * 12 + [WR] * (low - 1)
+
+
+def test_refresh_closes_every_row_and_the_requests_come_back() -> None:
+    """What does a refresh do to rows that are open and wanted?"""
+    requests = [Request(0, READ, 0), Request(0, READ, 4), Request(1000, READ, 0), Request(1000, READ, 4)]
+    log = ChannelBench(nREFI=1000).run(requests)
+    opened = [(ACT, 0, 0), (ACT, 4, 0), (RD, 0, 0), (RD, 4, 0)]
+    assert order(log)[:10] == [*opened, (PRE, -1, -1), (REF, -1, -1), *opened]
+
+
+def test_round_robin_alternates_between_full_streams() -> None:
+    """Do both streams get every second place in a queue of one?"""
+    setup = Setup(capacity=1)
+    reads = [Request(0, READ, 0, column=i) for i in range(4)]
+    stores = [Request(0, INCOMING_WRITE, 0, column=i, stream=COMM) for i in range(4)]
+    log = ChannelBench(setup).run([*reads, *stores])
+    assert [entry.command for entry in log if entry.command in (RD, WR)] == [WR, RD] * 4
+
+
+def test_compute_first_serves_communication_last() -> None:
+    """Does communication wait until compute has nothing left?"""
+    setup = Setup(capacity=1, policy="compute_first")
+    reads = [Request(0, READ, 0, column=i) for i in range(4)]
+    stores = [Request(0, INCOMING_WRITE, 0, column=i, stream=COMM) for i in range(4)]
+    log = ChannelBench(setup).run([*reads, *stores])
+    assert [entry.command for entry in log if entry.command in (RD, WR)] == [RD] * 4 + [WR] * 4
+
+
+def test_canary_the_order_depends_on_the_age() -> None:
+    """Would these orders notice requests that swap their places?"""
+    forward = ChannelBench().run([Request(0, READ, 0, 0), Request(1, READ, 0, 1)])
+    backward = ChannelBench().run([Request(0, READ, 0, 1), Request(1, READ, 0, 0)])
+    assert order(forward) != order(backward)
