@@ -22,7 +22,7 @@ from t3sim.gpu.routes import StoreRoutes
 from t3sim.workload.tiling import TileTrace, make_tile_trace
 
 TILING = TilingSpec(workgroup_tile=(64, 64), wavefront_tile=(32, 64), k_slice=64, prefetch_depth=1)
-FOREVER = 1 << 50
+FOREVER = 1 << 36  # ticks; ten seconds
 
 
 @cache
