@@ -41,8 +41,9 @@ def issue_reads(gpu, tiles, commands, ready_fifo, now):
     if dma.n_taken == dma.n_ready:
         dma.credit = 0
         return
-    dma.credit = min(dma.credit + gpu.slot_ticks * dma.bytes_per_tick_num, gpu.slot_ticks * dma.bytes_per_tick_num * 2)
+    per_slot = gpu.slot_ticks * dma.bytes_per_tick_num
     cost = gpu.granule_bytes * dma.bytes_per_tick_den
+    dma.credit = min(dma.credit + per_slot, per_slot + max(per_slot, cost))
     queued = dma_queued(gpu.link_port)
     while dma.n_taken < dma.n_ready and dma.credit >= cost:
         if dma.reads_in_flight + queued >= dma.read_ahead_granules:
