@@ -1,0 +1,264 @@
+"""The DMA engine: what is sent, in which order, how fast, how far ahead.
+
+The test triggers tiles in place of the tracker and answers reads in place of the DRAM.
+"""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from t3sim.gpu.kernel.address_map import channel_of, place_of
+from t3sim.gpu.kernel.codes import COMM, DMA_READ, INCOMING_UPDATE
+from t3sim.gpu.kernel.dma_engine import arm_triggered, forward_granule, issue_reads
+from t3sim.gpu.kernel.link_port import dma_queued, transmit
+from t3sim.gpu.kernel.mailbox import granule_address
+from t3sim.gpu.kernel.memory_controller import GRANULE_BITS
+from t3sim.gpu.tables import dma_blocks
+from t3sim.overlap.t3 import ring_reduce_scatter
+from tests.kernel.small import core_of, load_mapped, take_requests, trace_of
+
+
+class Bench:
+    """A GPU with a fused GEMM of 4 x *across* workgroups in 4 chunks, two of which are sent by DMA."""
+
+    def __init__(self, changes: str = "", tiles_per_block: int = 1, m: int = 256, n: int = 192) -> None:
+        self.core = core_of(changes)
+        self.gpu, self.dma = self.core.gpu, self.core.gpu.dma
+        trace = trace_of(m, n, n_chunks=4)
+        load_mapped(self.core, trace, ring_reduce_scatter, tiles_per_block)
+        self.tables = self.core.tables
+        edges = trace.chunk_ranges()[1:3] * 2
+        self.sent_tiles = [t for a, b in edges for t in range(a, b) if self.tables.tiles[t].n_granules]
+        self.slot, self.now = int(self.gpu.slot_ticks), 0
+        self.reads: list[tuple[int, int]] = []  # (tile, granule), in order of issue inside a slot and channel
+        self.tags: list[int] = []
+        self.peak_ahead = 0
+
+    def trigger(self, tiles: list[int], at: int = 0) -> None:
+        """Let the tracker have triggered *tiles* in this slot."""
+        tracker = self.gpu.tracker
+        for i, tile in enumerate(tiles):
+            tracker.fired_tile[i], tracker.fired_at[i] = tile, at
+        tracker.n_fired = len(tiles)
+        arm_triggered(self.gpu, self.tables.tiles, self.tables.commands, self.tables.ready_fifo)
+
+    def ready(self) -> list[int]:
+        """Return the commands that were armed, in order."""
+        return self.tables.ready_fifo[: int(self.dma.n_ready)].tolist()
+
+    def issue(self) -> int:
+        """One slot of reads; return how many were issued."""
+        issue_reads(self.gpu, self.tables.tiles, self.tables.commands, self.tables.ready_fifo, self.now)
+        self.now += self.slot
+        taken = take_requests(self.core, COMM)
+        gpu = self.gpu
+        for channel, place, tag, _ in taken:
+            tile, granule = tag >> GRANULE_BITS, tag & ((1 << GRANULE_BITS) - 1)
+            address = int(granule_address(gpu, self.tables.tiles, tile, granule))
+            assert (channel, place) == (int(channel_of(gpu, address)), int(place_of(gpu, address, DMA_READ)))
+            self.reads.append((tile, granule))
+        self.tags += [tag for _, _, tag, _ in taken]
+        self.peak_ahead = max(self.peak_ahead, int(self.dma.reads_in_flight) + int(dma_queued(gpu.link_port)))
+        return len(taken)
+
+    def answer(self, n: int, rng: Any = None) -> None:
+        """The DRAM returns *n* of the reads, in any order."""
+        for _ in range(min(n, len(self.tags))):
+            tag = self.tags.pop(rng.randrange(len(self.tags)) if rng else 0)
+            forward_granule(self.gpu, self.tables.dma_queue, self.tables.tiles, self.tables.commands, tag, self.now)
+
+    def send(self) -> list[tuple[int, int, int]]:
+        """The link takes what it can; return (kind, tile, granule) of what has left."""
+        transmit(self.gpu, self.tables.dma_queue, self.core.outbox, self.now)
+        sent = self.core.take_outbox()
+        return [(int(m["kind"]), int(m["tile"]), int(m["granule"])) for m in sent]
+
+    def all_granules(self) -> list[tuple[int, int]]:
+        return [(t, g) for t in self.sent_tiles for g in range(int(self.tables.tiles[t].n_granules))]
+
+
+def test_a_block_waits_for_all_of_its_tiles() -> None:
+    """Is a command of three tiles armed by the last of them, whatever the order?"""
+    bench = Bench(tiles_per_block=3)
+    first = bench.sent_tiles[0]
+    armed = []
+    for tile in (first + 2, first, first + 1):
+        bench.trigger([tile])
+        armed.append(bench.ready())
+    assert armed == [[], [], [0]]
+
+
+def test_ready_time_is_that_of_the_last_tile() -> None:
+    """Is a command ready when the last of its tiles was complete, in ticks?"""
+    bench = Bench(tiles_per_block=2)
+    first = bench.sent_tiles[0]
+    bench.trigger([first], at=90)
+    bench.trigger([first + 1], at=70)
+    assert bench.tables.commands[0].ready_at == 90 * bench.gpu.memory_ticks
+
+
+def test_commands_are_served_in_the_order_in_which_they_became_ready() -> None:
+    """Are blocks read first come, first served, each to its end, not in the order of addresses?"""
+    bench = Bench(tiles_per_block=2)
+    blocks = [bench.sent_tiles[i : i + 2] for i in range(0, len(bench.sent_tiles), 2)]
+    order = list(range(len(blocks)))
+    random.Random(5).shuffle(order)
+    bench.trigger([tile for block in order for tile in blocks[block]])
+    assert bench.ready() == order
+    while bench.dma.n_taken < bench.dma.n_ready:
+        bench.issue()
+        bench.answer(1000)
+        bench.send()
+    seen = list(dict.fromkeys(tile for tile, _ in bench.reads))
+    assert sorted(seen) == bench.sent_tiles
+    # Two channels deliver one slot's reads in turn, so compare blocks, not granules.
+    block_of = {tile: block for block, tiles in enumerate(blocks) for tile in tiles}
+    per_slot = int(bench.slot // bench.gpu.compute_ticks) * bench.core.machine.gpu.dma.bytes_per_cycle // 64
+    last = {block: max(i for i, (t, _) in enumerate(bench.reads) if block_of[t] == block) for block in order}
+    first = {block: min(i for i, (t, _) in enumerate(bench.reads) if block_of[t] == block) for block in order}
+    for earlier, later in pairwise(order):
+        assert last[earlier] < first[later] + 2 * per_slot
+        assert first[earlier] < first[later]
+
+
+@pytest.mark.parametrize("tiles_per_block", [1, 2, 5])
+@pytest.mark.parametrize(("m", "n"), [(256, 192), (64 * 3 + 20, 64 * 2 + 33)])
+def test_every_granule_is_read_and_sent_once(tiles_per_block: int, m: int, n: int) -> None:
+    """Is each granule of the mapped chunks, ragged tiles too, read once and sent once as an update?"""
+    bench = Bench(tiles_per_block=tiles_per_block, m=m, n=n)
+    rng = random.Random(1)
+    waiting, sent = list(bench.sent_tiles), []
+    rng.shuffle(waiting)
+    while waiting or bench.dma.n_commands_done < bench.dma.n_commands or dma_queued(bench.gpu.link_port):
+        if waiting and rng.random() < 0.2:
+            bench.trigger([waiting.pop() for _ in range(min(3, len(waiting)))])
+        bench.issue()
+        bench.answer(rng.randrange(20), rng)
+        sent += bench.send()
+    assert sorted(bench.reads) == bench.all_granules()
+    assert sorted(sent) == [(INCOMING_UPDATE, *granule) for granule in bench.all_granules()]
+    assert (bench.tables.commands["granules_left"] == 0).all()
+    assert (bench.tables.commands["end_at"] >= bench.tables.commands["start_at"]).all()
+    assert bench.dma.reads_in_flight == 0
+
+
+def test_a_lost_granule_turns_the_check_red() -> None:
+    """Would the account notice an engine that skips a granule?"""
+    bench = Bench()
+    bench.trigger(bench.sent_tiles)
+    bench.issue()
+    bench.dma.granule_cursor += 1
+    while bench.dma.n_taken < bench.dma.n_ready:
+        bench.issue()
+        bench.answer(1000)
+        bench.send()
+    assert sorted(bench.reads) != bench.all_granules()
+    assert bench.dma.n_commands_done == bench.dma.n_commands - 1
+
+
+@pytest.mark.parametrize("read_ahead", ["128 B", "1 KiB", "2 KiB"])
+def test_read_ahead_is_never_exceeded(read_ahead: str) -> None:
+    """Are reads in flight and data waiting for the link together at most the read-ahead, and reach it?"""
+    bench = Bench(f"gpu: {{dma: {{read_ahead: {read_ahead}, bytes_per_cycle: 512}}}}")
+    limit = {"128 B": 2, "1 KiB": 16, "2 KiB": 32}[read_ahead]
+    assert bench.dma.read_ahead_granules == len(bench.tables.dma_queue) == limit
+    rng = random.Random(2)
+    bench.trigger(bench.sent_tiles)
+    for _ in range(2000):
+        bench.issue()
+        bench.answer(rng.randrange(12), rng)
+        bench.send()
+    assert bench.peak_ahead == limit
+
+
+def test_read_ahead_of_a_chunk_is_one_chunk() -> None:
+    """Does ``chunk`` allow as many granules as a chunk of the output has?"""
+    bench = Bench()
+    assert bench.dma.read_ahead_granules == 256 * 192 * 2 // 64 // 4
+
+
+@pytest.mark.parametrize("bytes_per_cycle", [3, 5, 8, 12, 20, 64, 100])
+def test_reads_are_issued_at_the_stated_rate(bytes_per_cycle: int) -> None:
+    """Does the engine read bytes_per_cycle on average when nothing else holds it, and no more in any slot?"""
+    bench = Bench(f"gpu: {{dma: {{bytes_per_cycle: {bytes_per_cycle}}}}}")
+    bench.trigger(bench.sent_tiles)
+    counts = []
+    while True:
+        counts.append(bench.issue())
+        if bench.dma.n_taken == bench.dma.n_ready:
+            break
+        bench.answer(1000)
+        bench.gpu.link_port.dma_head = bench.gpu.link_port.dma_tail  # a link that is never in the way
+    per_slot = bytes_per_cycle * 8 / 64
+    assert abs(sum(counts) - per_slot * len(counts)) <= per_slot + 1
+    assert max(counts) <= per_slot + 1
+
+
+def test_an_engine_that_was_idle_saves_no_rate() -> None:
+    """Does a long idle time give no burst afterwards?"""
+    bench = Bench()
+    for _ in range(100):
+        bench.issue()
+    bench.trigger(bench.sent_tiles)
+    assert bench.issue() == 8
+
+
+def test_a_full_controller_holds_the_engine_back() -> None:
+    """Does the engine wait while the queue of its next granule is full, and miss none when it goes on?"""
+    bench = Bench("gpu: {dma: {bytes_per_cycle: 512}}")
+    gpu = bench.gpu
+    gpu.channels["queue_tail"][:2, COMM] = gpu.channels[0].stream_capacity
+    bench.trigger(bench.sent_tiles)
+    issue_reads(gpu, bench.tables.tiles, bench.tables.commands, bench.tables.ready_fifo, 0)
+    assert bench.dma.reads_in_flight == 0
+    gpu.channels["queue_head"][:2, COMM] = gpu.channels[0].stream_capacity
+    assert bench.issue() > 0
+    assert min(bench.reads) == (bench.sent_tiles[0], 0)
+
+
+def test_only_tiles_that_are_sent_arm_a_command() -> None:
+    """Does a tile of the last chunk, which stays, trigger without a command, and free its workgroup's place?"""
+    bench = Bench()
+    tile = len(bench.tables.tiles) - 2
+    n_open = int(bench.gpu.n_tiles_open)
+    bench.trigger([tile, tile + 1])
+    assert bench.ready() == []
+    assert bench.gpu.n_tiles_open == n_open - 2
+    assert bench.tables.tiles[tile].n_open == 0
+
+
+@st.composite
+def mappings(draw: st.DrawFn) -> tuple[list[int], int, list[tuple[int, int, int]]]:
+    n_wavefronts = draw(st.integers(1, 4))
+    edges = draw(st.lists(st.integers(0, 12), min_size=2, max_size=5, unique=True).map(sorted))
+    sizes = draw(st.lists(st.integers(0, 2), min_size=edges[-1] * n_wavefronts, max_size=edges[-1] * n_wavefronts))
+    ranges = [(a, b, draw(st.integers(1, 9))) for a, b in pairwise(edges) if draw(st.booleans())]
+    return sizes, n_wavefronts, ranges
+
+
+@given(mappings())
+@settings(max_examples=100)
+def test_blocks_never_cross_the_range_they_were_mapped_with(case: Any) -> None:
+    """Is each non-empty tile of the mapped ranges in one block, of the stated size except at the end of a range?"""
+    sizes, n_wavefronts, ranges = case
+    first, count = dma_blocks(np.array(sizes, np.int64), n_wavefronts, ranges)
+    owner: dict[int, int] = {}
+    for block, (begin, n) in enumerate(zip(first.tolist(), count.tolist(), strict=True)):
+        tiles = range(begin, begin + n)
+        inside = [r for r in ranges if r[0] * n_wavefronts <= begin and begin + n <= r[1] * n_wavefronts]
+        assert len(inside) == 1, "a block outside every range, or in two"
+        start, stop, size = inside[0]
+        assert n == size or begin + n == stop * n_wavefronts
+        assert (begin - start * n_wavefronts) % size == 0
+        assert any(sizes[t] for t in tiles), "a block with nothing in it"
+        for tile in tiles:
+            assert owner.setdefault(tile, block) == block
+    mapped = {t for a, b, _ in ranges for t in range(a * n_wavefronts, b * n_wavefronts) if sizes[t]}
+    assert mapped <= set(owner)
