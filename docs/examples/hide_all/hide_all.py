@@ -1,0 +1,12 @@
+"""A user's own overlap strategy: a limit in which the all-gather is hidden behind the GEMM as well."""
+
+from t3sim.overlap import Phases, SublayerTimes, overlap_strategies
+from t3sim.overlap.interface import duration
+
+
+@overlap_strategies.register("hide-all")
+def hide_all(phases: Phases) -> SublayerTimes:
+    """The longer of the GEMM and the whole all-reduce with near-memory updates; a limit, not a design."""
+    gemm, gather = phases.gemm(), phases.all_gather()
+    scatter = phases.reduce_scatter(has_near_memory=True)
+    return SublayerTimes(max(gemm.ticks, duration(scatter) + duration(gather)), gemm, scatter, gather)

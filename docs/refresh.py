@@ -1,0 +1,245 @@
+"""Regenerate the numbers of README.md and validation/DEVIATIONS.md, and the figure, from the simulator.
+
+    .venv/bin/python docs/refresh.py            # README: about a minute
+    .venv/bin/python docs/refresh.py --study    # DEVIATIONS as well: three minutes more
+
+A generated part stands between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``.  The prose around it
+is written by hand: read it again when a number has moved.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Sequence
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+from t3sim.analysis.figures import speedup_figure
+from t3sim.experiment.plan import load_experiment
+from t3sim.experiment.runner import Outcome, run
+
+ROOT = Path(__file__).resolve().parent.parent
+DEMO = "experiments/t3-tnlg-fc2/experiment.yaml"
+STUDY = "experiments/t3-sublayers/experiment.yaml"
+AGE_LIMIT = "docs/examples/age_limit/experiment.yaml"
+REAL = ("machine=t3-150", "tiling=gemm-256x128", "workload={model: T-NLG, sublayer: FC-2, tp: 8}")
+FUSED = ("sequential", "t3", "t3-mca")
+STRATEGIES = (*FUSED, "ideal-overlap", "ideal-rs-nmc")
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table; all columns but the first are numbers."""
+    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def number(value: float | None, digits: int = 1, scale: float = 1) -> str:
+    """Return *value* over *scale*; nothing if there is no such quantity."""
+    return "" if value is None else f"{value / scale:.{digits}f}"
+
+
+def insert(path: str, blocks: dict[str, str]) -> None:
+    """Replace the generated parts of a document."""
+    file = ROOT / path
+    text = file.read_text(encoding="utf-8")
+    for name, block in blocks.items():
+        begin, end = f"<!-- begin {name} -->\n", f"\n<!-- end {name} -->"
+        pattern = re.escape(begin) + ".*?" + re.escape(end)
+        text, n = re.subn(pattern, lambda _, new=begin + block + end: new, text, flags=re.DOTALL)
+        if n != 1:
+            raise SystemExit(f"{path}: {n} places for {name}")
+    file.write_text(text, encoding="utf-8")
+
+
+def outcome_of(path: str, folder: Path, *overrides: str) -> Outcome:
+    """Run an experiment into *folder*."""
+    return run(load_experiment(ROOT / path, overrides), folder)
+
+
+def by_strategy(outcome: Outcome) -> dict[str, Any]:
+    """Return the record of each strategy of one workload."""
+    return {record.strategy: record for record in outcome.records}
+
+
+def demo_table(demo: Outcome) -> str:
+    """Return times and traffic of the demo."""
+    header = [
+        "strategy",
+        "GEMM",
+        "RS",
+        "fused",
+        "AG",
+        "total",
+        "speedup",
+        "GEMM reads",
+        "GEMM writes",
+        "RS reads",
+        "RS writes",
+    ]
+    rows = []
+    for r in demo.records:
+        times = (None if r.fused_us else r.gemm_us, r.rs_us, r.fused_us, r.ag_us, r.time_us)
+        traffic = (r.dram_gemm_read_bytes, r.dram_gemm_write_bytes, r.dram_rs_read_bytes, r.dram_rs_write_bytes)
+        rows.append(
+            [f"`{r.strategy}`", *map(number, times), number(r.speedup, 3), *(number(b, 1, 1e6) for b in traffic)]
+        )
+    return table(header, rows)
+
+
+def unit_times(phase: Any, us: float) -> list[str]:
+    """Return how long the average compute unit multiplied, waited for operands, stored, and did something else."""
+    states = phase.counters["cu_states"]
+    per_us = sum(states.values()) / us
+    waiting = states["waiting for operands"] + states["waiting for the first operands"]
+    parts = [states["multiplying"], waiting, states["storing"]]
+    parts.append(sum(states.values()) - sum(parts))
+    return [number(part / per_us) for part in parts]
+
+
+def units_table(demo: Outcome, half: Outcome) -> str:
+    """Return what compute units spend their time with."""
+    header = [
+        "time of the average compute unit (us)",
+        "multiplying",
+        "waiting for operands",
+        "storing",
+        "launching or idle",
+    ]
+    header.append("spread of workgroups")
+    rows = []
+    for where, outcome in (("", demo), (", 75 GB/s", half)):
+        for result in outcome.results[:3]:
+            phase = result.fused or result.gemm
+            assert phase is not None
+            if result.fused is None and where:
+                continue
+            name = "GEMM alone" if result.fused is None else f"`{result.run.strategy}`, fused"
+            times = unit_times(phase, result.ticks.to_us(phase.ticks))
+            rows.append([name + where, *times, number(phase.counters["workgroup_spread"], 3)])
+    return table(header, rows)
+
+
+def link_table(demo: Outcome, half: Outcome) -> str:
+    """Return the demo beside itself with half the link bandwidth."""
+    full, slow = by_strategy(demo), by_strategy(half)
+    header = ["", *(f"`{name}`" for name in STRATEGIES[:4])]
+    rows = [
+        ["total at 150 GB/s (us)", *(number(full[s].time_us) for s in STRATEGIES[:4])],
+        ["total at 75 GB/s (us)", *(number(slow[s].time_us) for s in STRATEGIES[:4])],
+        ["speedup at 150 GB/s", *(number(full[s].speedup, 3) for s in STRATEGIES[:4])],
+        ["speedup at 75 GB/s", *(number(slow[s].speedup, 3) for s in STRATEGIES[:4])],
+        ["RS alone at 75 GB/s (us)", number(slow["sequential"].rs_us), "", "", ""],
+        ["fused at 150 GB/s (us)", *(number(full[s].fused_us) for s in STRATEGIES[:4])],
+        ["fused at 75 GB/s (us)", *(number(slow[s].fused_us) for s in STRATEGIES[:4])],
+    ]
+    return table(header, rows)
+
+
+def lines_table(changed: dict[str, Outcome]) -> str:
+    """Return what one changed line does to the demo."""
+    header = ["", "GEMM alone (us)", "`t3` fused (us)", "`t3-mca` fused (us)", "`t3` speedup", "`t3-mca` speedup"]
+    rows = []
+    for name, outcome in changed.items():
+        records = by_strategy(outcome)
+        base, t3, mca = (records[s] for s in FUSED)
+        times = (base.gemm_us, t3.fused_us, mca.fused_us)
+        rows.append([name, *map(number, times), number(t3.speedup, 3), number(mca.speedup, 3)])
+    return table(header, rows)
+
+
+def policy_table(folder: Path) -> str:
+    """Return the example policy beside the built-in ones."""
+    limits = (200, 1000, 5000)
+    header = ["fused time (us)", "round robin", *(f"`age_limit` {limit}" for limit in limits), "MCA"]
+    rows = []
+    for name, overrides in (("`t3-tiny`, GEMM 1024 x 512 x 512, TP 4", ()), ("`t3-150`, T-NLG FC-2, TP 8", REAL)):
+        policies = ", ".join(["round_robin", *(f"{{policy: age_limit, limit: {limit} cycles}}" for limit in limits)])
+        axis = f"sweep.grid.arbitration=[{policies}]"
+        times = [r.fused_us for r in outcome_of(AGE_LIMIT, folder, *overrides, axis).records if r.fused_us]
+        rows.append([name, *map(number, times)])
+    return table(header, rows)
+
+
+def study_tables(study: Outcome) -> dict[str, str]:
+    """Return the tables of DEVIATIONS."""
+    cases: dict[str, dict[str, Any]] = {}
+    for r in study.records:
+        cases.setdefault(f"{r.model} {r.sublayer}, TP {r.tp}", {})[r.strategy] = r
+    published = {
+        "ideal-overlap": ("1.35", "1.50"),
+        "t3": ("1.20", "1.39"),
+        "t3-mca": ("1.30", "1.47"),
+        "ideal-rs-nmc": ("", ""),
+    }
+    headline = []
+    for strategy, (geomean, largest) in published.items():
+        speedups = [case[strategy].speedup for case in cases.values()]
+        headline.append([f"`{strategy}`", geomean, mean_and_max(speedups)[0], largest, mean_and_max(speedups)[1]])
+    gains = [case["t3-mca"].speedup / case["t3"].speedup for case in cases.values()]
+    headline.append(["`t3-mca` over `t3`", "1.13 (1.30 / 1.20 = 1.083)", *mean_and_max(gains)])
+    headline[-1].insert(3, "1.29")
+    rows, traffic = [], []
+    for name, case in cases.items():
+        base, t3, mca, nmc = case["sequential"], case["t3"], case["t3-mca"], case["ideal-rs-nmc"]
+        times = map(number, (base.gemm_us, base.rs_us, base.ag_us))
+        speedups = (number(case[s].speedup, 3) for s in ("ideal-overlap", "t3", "t3-mca", "ideal-rs-nmc"))
+        rows.append([name, *times, *speedups, number(t3.fused_us / max(base.gemm_us, nmc.rs_us), 3)])
+        reads = [number(case[s].dram_gemm_read_bytes, 1, 1e6) for s in FUSED]
+        hits = [number(case[s].l2_hit_rate, 3) for s in ("sequential", "t3")]
+        others = [number(base.rs_us / nmc.rs_us, 3), number(base.dram_rs_read_bytes / t3.dram_rs_read_bytes, 2)]
+        stalls = [str(t3.tracker_stalls), str(mca.tracker_stalls)]
+        traffic.append([name, *reads, *hits, *others, str(mca.mca_threshold), *stalls])
+    return {
+        "headline": table(["", "published geomean", "t3sim geomean", "published maximum", "t3sim maximum"], headline),
+        "cases": table(
+            ["sublayer", "GEMM", "RS", "AG", *(f"`{s}`" for s in published), "fused over limit"],
+            rows,
+        ),
+        "counters": table(
+            ["sublayer", *(f"operand reads, `{s}` (MB)" for s in FUSED), "L2 hits, `sequential`", "L2 hits, `t3`",
+             "RS over near-memory RS", "RS reads, `sequential` over `t3`", "threshold", "stalls, `t3`",
+             "stalls, `t3-mca`"],
+            traffic,
+        ),
+    }  # fmt: skip
+
+
+def mean_and_max(values: Sequence[float]) -> list[str]:
+    """Return geometric mean and maximum."""
+    return [number(exp(sum(map(log, values)) / len(values)), 3), number(max(values), 3)]
+
+
+def main() -> None:
+    """Run what the documents describe and write its numbers into them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--study", action="store_true", help="the 16 sublayers as well")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        demo = outcome_of(DEMO, folder / "demo")
+        figure = speedup_figure(folder / "demo" / "results.csv", folder / "demo" / "speedup")
+        shutil.copyfile(next(path for path in figure if path.suffix == ".png"), ROOT / "docs/images/speedup.png")
+        half = outcome_of(DEMO, folder / "half", "machine.link.bandwidth=75 GB/s")
+        changed = {
+            "`t3-150` as it is": demo,
+            '`-s machine.gpu.l2.capacity="8 MiB"`': outcome_of(DEMO, folder / "l2", "machine.gpu.l2.capacity=8 MiB"),
+            "`-s machine.memory.queue.kind=split`": outcome_of(
+                DEMO, folder / "split", "machine.memory.queue.kind=split"
+            ),
+            "`-s tiling=gemm-128x128`": outcome_of(DEMO, folder / "tiling", "tiling=gemm-128x128"),
+        }
+        blocks = {
+            "demo": demo_table(demo), "units": units_table(demo, half), "link": link_table(demo, half),
+            "lines": lines_table(changed), "policy": policy_table(folder / "policy"),
+        }  # fmt: skip
+        insert("README.md", blocks)
+        if arguments.study:
+            insert("validation/DEVIATIONS.md", study_tables(outcome_of(STUDY, folder / "study")))
+
+
+if __name__ == "__main__":
+    main()
