@@ -100,10 +100,19 @@ def test_canary_one_timing_differs(name: str) -> None:
 
 
 OTHER_RULES: list[dict[str, Any]] = [
-    {"capacity": 15}, {"is_split": True}, {"is_split": False}, {"high_watermark": 11}, {"low_watermark": 2}, {"policy": "round_robin"},
-    {"policy": "compute_first"}, {"policy": "mca"}, {"threshold": 4}, {"starvation_limit": 19}, {"producer_done": True},
+    {"capacity": 15},
+    {"is_split": True},
+    {"is_split": False},
+    {"high_watermark": 11},
+    {"low_watermark": 2},
+    {"policy": "round_robin"},
+    {"policy": "compute_first"},
+    {"policy": "mca"},
+    {"threshold": 4},
+    {"starvation_limit": 19},
+    {"producer_done": True},
     {"first_stage_occupancy": 4000},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("other", OTHER_RULES, ids=lambda other: "=".join(map(str, *other.items())))

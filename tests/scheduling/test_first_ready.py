@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from t3sim.gpu.kernel.codes import ACT, COMM, INCOMING_WRITE, OPERAND_READ, PRE, RD, REF, WR, WRITE_BACK
+import pytest
+
+from t3sim.gpu.kernel.codes import ACT, COMM, DMA_READ, INCOMING_WRITE, OPERAND_READ, PRE, RD, REF, WR, WRITE_BACK
 from tests.harness.channel_bench import UNSHADOWED, ChannelBench, Command, Request, Setup
 
 READ, STORE = OPERAND_READ, WRITE_BACK
@@ -66,6 +68,23 @@ def test_split_queue_drains_from_the_high_to_below_the_low_watermark() -> None:
     log = ChannelBench(setup).run([Request(0, READ, 0), Request(0, READ, 4), *stores, *reads])
     late = [entry.command for entry in log if entry.at >= LATE]
     assert late == [WR] * (high + 1 - (low - 1)) + [RD] * 12 + [WR] * (low - 1)
+
+
+def test_split_queue_prepares_rows_of_the_other_direction_in_the_cycle_after_the_last_command() -> None:
+    """Is the row bus told of a change of direction at once, not at the next column slot?"""
+    requests = [Request(0, READ, 0), Request(LATE, READ, 0, column=1), Request(LATE, STORE, 4)]
+    log = ChannelBench(Setup(is_split=True)).run(requests)
+    assert [(entry.at, entry.command) for entry in log if entry.at >= LATE][:2] == [(LATE, RD), (LATE + 1, ACT)]
+
+
+@pytest.mark.parametrize("slot", [16, 64, 100])
+def test_a_read_held_behind_a_store_is_asked_again_in_the_next_slot(slot: int) -> None:
+    """Does it enter in the first cycle of the slot after the store left, and never in one that is over?"""
+    store_at = UNSHADOWED["nRCDWR"]
+    data_end = store_at + UNSHADOWED["nCWL"] + UNSHADOWED["nBL"]
+    next_slot = (store_at // slot + 1) * slot
+    log = ChannelBench().run([Request(0, STORE), Request(5, DMA_READ, stream=COMM)], quantum=slot)
+    assert [entry.at for entry in log] == [0, store_at, max(next_slot, data_end + UNSHADOWED["nWTRL"])]
 
 
 def test_refresh_closes_every_row_and_the_requests_come_back() -> None:

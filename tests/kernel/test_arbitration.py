@@ -1,0 +1,291 @@
+"""The contract of arbitration policies, and MCA's rules on channel states made by hand."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from t3sim.gpu.arbitration import ArbitrationPolicy, arbitration_policies
+from t3sim.gpu.arbitration.mca import pick_stream as mca_pick_stream
+from t3sim.gpu.kernel._jit import kernel
+from t3sim.gpu.kernel.codes import (
+    COMM,
+    COMPUTE,
+    INCOMING_WRITE,
+    NEVER,
+    NO_STREAM,
+    OPERAND_READ,
+    READ,
+    WRITE,
+    WRITE_BACK,
+)
+from t3sim.gpu.kernel.memory_controller import enqueue_request, head_is_ready
+from tests.conftest import REPOSITORY
+from tests.harness.channel_bench import ChannelBench, Request, Setup
+
+NOW = 5000
+CAPACITY = 64
+LIMIT = 1000
+THRESHOLDS = {"5": 5, "10": 10, "30": 30, "none": "none", "auto": "auto"}
+
+
+def channel_with(
+    *,
+    compute_at: int | None = None,
+    comm_at: int | None = None,
+    occupancy: tuple[int, int] = (0, 0),
+    policy: str = "mca",
+    params: dict[str, Any] | None = None,
+    **fields: int,
+) -> Any:
+    """A channel with at most one request per stream, its DRAM queue as full as *occupancy* says."""
+    if params is None:
+        params = {"threshold": 10, "starvation_limit": LIMIT} if policy == "mca" else {}
+    channel = ChannelBench(Setup(policy=policy, params=params, capacity=CAPACITY)).reset()
+    for stream, at, kind in ((COMPUTE, compute_at, OPERAND_READ), (COMM, comm_at, INCOMING_WRITE)):
+        if at is not None:
+            enqueue_request(channel, stream, Request(at, kind).place, -1, at)
+    channel["occupancy"][READ], channel["occupancy"][WRITE] = occupancy
+    for name, value in fields.items():
+        channel[name] = value
+    return channel
+
+
+def picks(policy: str, channel: Any, now: int = NOW) -> int:
+    return int(arbitration_policies.get(policy).pick_stream(channel, now))
+
+
+def mca(**state: Any) -> int:
+    return picks("mca", channel_with(**state))
+
+
+def some_states(policy: str) -> Iterator[Any]:
+    """Channels in all combinations of arrivals, fullness, history and end of the producer."""
+    arrivals = (None, 10, NOW - 20, NOW, NOW + 1)
+    for compute, comm, full, done, last, last_comm in product(
+        arrivals, arrivals, ((0, 0), (3, 3), (40, 20), (40, 24)), (0, 1), (COMPUTE, COMM), (0, NOW - 5)
+    ):
+        yield channel_with(
+            compute_at=compute, comm_at=comm, occupancy=full, policy=policy, producer_done=done, last_stream=last,
+            last_comm_at=last_comm, first_stage_occupancy=2000,
+        )  # fmt: skip
+
+
+@kernel
+def check_picks(channel, pick_stream, now):
+    """Ask once if a head is ready; return 0 if all is well, 1 for a stream that is not ready, 2 for no stream."""
+    if not (head_is_ready(channel, COMPUTE, now) or head_is_ready(channel, COMM, now)):
+        return 0
+    stream = pick_stream(channel, now)
+    if stream == NO_STREAM:
+        return 0
+    if stream != COMPUTE and stream != COMM:
+        return 2
+    return 0 if head_is_ready(channel, stream, now) else 1
+
+
+def breaches(pick_stream: Any, policy: str) -> list[str]:
+    """What *pick_stream* does against the contract in ``some_states``."""
+    found = set()
+    for channel in some_states(policy):
+        before = channel.tobytes()
+        scratch = np.array(channel["policy_scratch"])
+        outcome = check_picks(channel, pick_stream, NOW)
+        channel["policy_scratch"] = scratch
+        if channel.tobytes() != before:
+            found.add("writes to the channel")
+        if outcome:
+            found.add(("", "picks a stream that is not ready", "returns no stream")[outcome])
+    return sorted(found)
+
+
+class TestContract:
+    @pytest.mark.parametrize("policy", arbitration_policies.names())
+    def test_picks_what_is_ready_and_writes_only_its_scratch(self, policy: str) -> None:
+        """In 800 states, is the answer a ready stream or none, and the record otherwise as it was?"""
+        assert breaches(arbitration_policies.get(policy).pick_stream, policy) == []
+
+    @pytest.mark.parametrize("policy", arbitration_policies.names())
+    def test_both_streams_are_drained(self, policy: str) -> None:
+        """With work on both sides and the producer done, does everything get through?"""
+        requests = [Request(i, OPERAND_READ, i % 16, stream=COMPUTE) for i in range(50)]
+        requests += [Request(i, INCOMING_WRITE, i % 16, stream=COMM) for i in range(50)]
+        bench = ChannelBench(Setup(policy=policy, capacity=4, producer_done=1))
+        bench.run(requests)
+        assert bench.channel["n_requests"][[OPERAND_READ, INCOMING_WRITE]].tolist() == [50, 50]
+
+    @pytest.mark.parametrize("policy", [name for name in arbitration_policies.names() if name != "mca"])
+    def test_policies_without_a_threshold_never_hold_a_ready_stream_back(self, policy: str) -> None:
+        """Are round robin and compute first work-conserving?"""
+        pick_stream = arbitration_policies.get(policy).pick_stream
+        for channel in some_states(policy):
+            if head_is_ready(channel, COMPUTE, NOW) or head_is_ready(channel, COMM, NOW):
+                assert pick_stream(channel, NOW) != NO_STREAM
+
+    def test_the_contract_holds_interpreted(self) -> None:
+        """The same checks on the uncompiled functions, in a process of their own."""
+        names = ("test_picks_what_is_ready_and_writes_only_its_scratch", "TestMca")
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", " or ".join(names)]
+        env = {**os.environ, "T3SIM_INTERPRETED": "1"}
+        result = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stdout
+
+    def test_canary_a_policy_that_ignores_readiness(self) -> None:
+        """Is a pick of an empty stream noticed?"""
+
+        @kernel
+        def always_compute(channel, now):
+            return COMPUTE
+
+        assert breaches(always_compute, "round_robin") == ["picks a stream that is not ready"]
+
+    def test_canary_a_policy_that_writes_to_the_channel(self) -> None:
+        """Is a write outside the scratch noticed, and one inside it allowed?"""
+
+        @kernel
+        def meddling(channel, now):
+            channel.policy_scratch[0] += 1
+            channel.last_comm_at = now + 1
+            return NO_STREAM
+
+        @kernel
+        def remembering(channel, now):
+            channel.policy_scratch[0] += 1
+            return NO_STREAM
+
+        assert breaches(meddling, "round_robin") == ["writes to the channel"]
+        assert breaches(remembering, "round_robin") == []
+
+    def test_canary_a_policy_that_returns_something_else(self) -> None:
+        """Is an answer that is no stream noticed?"""
+
+        @kernel
+        def third_stream(channel, now):
+            return 2
+
+        assert breaches(third_stream, "round_robin") == ["returns no stream"]
+
+
+class TestRoundRobin:
+    @pytest.mark.parametrize(("last", "next_one"), [(COMPUTE, COMM), (COMM, COMPUTE)])
+    def test_takes_turns(self, last: int, next_one: int) -> None:
+        """With both ready, is it the other one's turn?"""
+        channel = channel_with(compute_at=10, comm_at=10, policy="round_robin", last_stream=last)
+        assert picks("round_robin", channel) == next_one
+
+    @pytest.mark.parametrize("last", [COMPUTE, COMM])
+    def test_gives_the_turn_to_whoever_is_ready(self, last: int) -> None:
+        """Does an empty or late stream lose its turn?"""
+        only_compute = channel_with(compute_at=10, comm_at=NOW + 1, policy="round_robin", last_stream=last)
+        assert picks("round_robin", only_compute) == COMPUTE
+        only_comm = channel_with(comm_at=10, policy="round_robin", last_stream=last)
+        assert picks("round_robin", only_comm) == COMM
+
+
+class TestComputeFirst:
+    def test_communication_moves_only_while_compute_has_nothing(self) -> None:
+        """However long communication has waited?"""
+        assert picks("compute_first", channel_with(compute_at=NOW, comm_at=0, policy="compute_first")) == COMPUTE
+        assert picks("compute_first", channel_with(compute_at=NOW + 1, comm_at=NOW, policy="compute_first")) == COMM
+
+
+class TestMca:
+    """T3 section 4.5."""
+
+    def test_compute_goes_first(self) -> None:
+        """Even with the queue empty and communication ready?"""
+        assert mca(compute_at=NOW, comm_at=NOW) == COMPUTE
+
+    @pytest.mark.parametrize(
+        ("reads", "writes", "expected"), [(9, 0, COMM), (4, 5, COMM), (5, 5, NO_STREAM), (0, 11, NO_STREAM)]
+    )
+    def test_communication_below_the_threshold(self, reads: int, writes: int, expected: int) -> None:
+        """Does the queue have to be shorter than the threshold, reads and writes together?"""
+        assert mca(comm_at=NOW, occupancy=(reads, writes)) == expected
+
+    @pytest.mark.parametrize(("threshold", "limit"), [("5", 5), ("10", 10), ("30", 30), ("none", CAPACITY)])
+    def test_each_threshold_of_the_paper(self, threshold: str, limit: int) -> None:
+        """5, 10, 30 and none: at which occupancy does communication stop?"""
+        params = {"threshold": THRESHOLDS[threshold], "starvation_limit": LIMIT}
+        allowed = [n for n in range(CAPACITY) if mca(comm_at=NOW, occupancy=(n, 0), params=params) == COMM]
+        assert allowed == list(range(limit))
+
+    @pytest.mark.parametrize(("waited", "expected"), [(LIMIT, COMPUTE), (LIMIT + 1, COMM)])
+    def test_a_starving_request_overtakes_compute(self, waited: int, expected: int) -> None:
+        """Exactly after the limit, whatever the queue holds?"""
+        assert mca(compute_at=NOW, comm_at=NOW - waited, occupancy=(30, 30)) == expected
+
+    def test_waiting_counts_from_the_last_communication_request(self) -> None:
+        """A request that arrived long ago behind others: does its wait start when it became the head's turn?"""
+        state = {"compute_at": NOW, "comm_at": 0, "occupancy": (30, 0)}
+        assert mca(**state, last_comm_at=NOW - LIMIT) == COMPUTE
+        assert mca(**state, last_comm_at=NOW - LIMIT - 1) == COMM
+
+    def test_without_limit_nothing_starves_into_the_queue(self) -> None:
+        """Does `none` switch the promotion off?"""
+        params = {"threshold": 10, "starvation_limit": "none"}
+        assert mca(compute_at=NOW, comm_at=0, params=params) == COMPUTE
+        assert mca(comm_at=0, occupancy=(20, 0), params=params) == NO_STREAM
+
+    @pytest.mark.parametrize(("done", "expected"), [(0, NO_STREAM), (1, COMM)])
+    def test_communication_drains_once_the_producer_is_done(self, done: int, expected: int) -> None:
+        """Does the threshold end with the producer kernel?"""
+        assert mca(comm_at=NOW, occupancy=(20, 20), producer_done=done) == expected
+
+    def test_a_full_queue_takes_nothing_even_from_the_starving(self) -> None:
+        """Is readiness asked before starvation?"""
+        assert mca(compute_at=0, comm_at=0, occupancy=(CAPACITY, 0)) == NO_STREAM
+
+    @pytest.mark.parametrize(
+        ("mean", "threshold"),
+        [(64.0, 5), (32.01, 5), (32.0, 10), (16.01, 10), (16.0, 30), (4.01, 30), (4.0, None), (0.0, None)],
+    )
+    def test_auto_threshold(self, mean: float, threshold: int | None) -> None:
+        """From the first stage's mean occupancy: above 1/2 of the queue 5, above 1/4 10, above 1/16 30, else none."""
+        params = {"threshold": "auto", "starvation_limit": LIMIT}
+        fields = {"params": params, "first_stage_occupancy": round(100 * mean)}
+        allowed = [n for n in range(CAPACITY) if mca(comm_at=NOW, occupancy=(n, 0), **fields) == COMM]
+        assert allowed == list(range(CAPACITY if threshold is None else threshold))
+
+    def test_auto_threshold_before_the_end_of_the_first_stage(self) -> None:
+        """While nothing is known, is there no threshold?"""
+        params = {"threshold": "auto", "starvation_limit": LIMIT}
+        assert mca(comm_at=NOW, occupancy=(CAPACITY - 1, 0), params=params) == COMM
+
+    @pytest.mark.parametrize(
+        "params", [{"threshold": 0}, {"threshold": "some"}, {"starvation_limit": -1}, {"limit": 3}]
+    )
+    def test_parameters_that_are_refused(self, params: dict[str, Any]) -> None:
+        """Is a parameter that means nothing an error that names it?"""
+        with pytest.raises(ValueError, match=next(iter(params))):
+            arbitration_policies.get("mca").encode(params)
+
+    def test_canary_the_auto_rule_sees_the_queue_of_this_machine(self) -> None:
+        """Would a threshold that ignores the queue's capacity be noticed?"""
+        params = {"threshold": "auto", "starvation_limit": LIMIT}
+        fields = {"params": params, "first_stage_occupancy": 2000, "comm_at": NOW, "occupancy": (15, 0)}
+        assert mca(**fields, queue_capacity=64) == NO_STREAM
+        assert mca(**fields, queue_capacity=128) == COMM
+
+
+class TestHoldingBack:
+    def test_a_held_stream_is_asked_again_each_cycle(self) -> None:
+        """Does a starving request enter in the very cycle its limit is over, although nothing else happens?"""
+        setup = Setup(policy="mca", params={"threshold": 1, "starvation_limit": 40}, capacity=CAPACITY)
+        blocker = Request(0, OPERAND_READ, 0, row=0)
+        log = ChannelBench(setup, nRCDRD=100).run([blocker, Request(3, WRITE_BACK, 4, stream=COMM)])
+        assert next(entry.at for entry in log if entry.bank == 4) == 3 + 40 + 1
+
+    def test_the_policy_is_registered_under_its_name(self) -> None:
+        """Does the registry hold what the module defines?"""
+        entry = arbitration_policies.get("mca")
+        assert isinstance(entry, ArbitrationPolicy)
+        assert entry.pick_stream is mca_pick_stream
+        assert entry.encode({"threshold": "none"}) == [NEVER, 1000]
