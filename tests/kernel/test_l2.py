@@ -277,7 +277,7 @@ class Bench:
     def flush(self) -> set[tuple[int, int]]:
         """Flush, emptying the queues whenever they are full; return the granules written, each once."""
         before = self.written.copy()
-        self.l2.flush_cursor = 0
+        self.l2["flush_cursor"] = 0
         n_calls = 1
         while not l2_slice.flush_dirty_lines(self.gpu, 0):
             self.take_flushed()

@@ -1,0 +1,276 @@
+"""Compute units, in small GEMMs on one GPU: how long does a workgroup take, and why?
+
+Operands that lie in the L2 already make times exact: a second run of the same kernel finds them
+there.  All times are in ticks of 7 GHz, 5 to a compute cycle; a slot is 8 cycles.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from t3sim.config.experiment import TilingSpec
+from t3sim.gpu.core import GpuCore
+from t3sim.gpu.kernel import codes
+from t3sim.gpu.kernel.state import WORKGROUP_TABLE
+from t3sim.gpu.routes import StoreRoutes
+from t3sim.gpu.tables import records
+from t3sim.system.machine import leftovers
+from t3sim.system.measure import workgroup_spread
+from t3sim.workload.tiling import TileTrace
+from tests.kernel.small import FOREVER, TILING, core_of, trace_of
+
+LARGE_L2 = "capacity: 1 MiB, n_banks: 16, bank_queue_entries: 256"  # banks are never in the way
+CYCLE, SLOT = 5, 40
+TILE_LINES, STORE_LINES, LINE_CYCLES, HIT_CYCLES = 128, 64, 2, 160
+
+
+def gpu_with(unit: str = "", n_compute_units: int = 1) -> GpuCore:
+    compute_unit = f"compute_unit: {{workgroup_launch: 0 ns, {unit}}}"
+    return core_of(f"gpu: {{n_compute_units: {n_compute_units}, l2: {{{LARGE_L2}}}, {compute_unit}}}")
+
+
+def run(core: GpuCore, trace: TileTrace, routes: StoreRoutes | None = None) -> int:
+    """Run a GEMM to its end; return how long it took."""
+    begin = core.now
+    core.load_gemm(trace, routes or StoreRoutes(trace.n_workgroups), start_at=begin)
+    assert core.advance(FOREVER)
+    assert leftovers(core) == {}
+    return int(core.gpu.compute_done_at) - begin
+
+
+def run_warm(core: GpuCore, trace: TileTrace) -> int:
+    """Return how long *trace* takes when its operands and its output are in the L2."""
+    run(core, trace)
+    misses = int(core.gpu.l2.n_misses)
+    ticks = run(core, trace)
+    assert core.gpu.l2.n_misses == misses
+    return ticks
+
+
+def with_depth(prefetch_depth: int) -> TilingSpec:
+    return TILING.model_copy(update={"prefetch_depth": prefetch_depth})
+
+
+def matrix_ticks(core: GpuCore, k: int, rows: int = 64) -> float:
+    """Return the time of a workgroup's matrix work at the rate of the data sheet."""
+    unit = core.machine.gpu.compute_unit
+    return 2 * rows * 64 * k / (unit.matrix_flops_per_cycle * unit.matrix_efficiency) * CYCLE
+
+
+OVERHEAD = (TILE_LINES * LINE_CYCLES + HIT_CYCLES + STORE_LINES * LINE_CYCLES + HIT_CYCLES) * CYCLE
+
+
+@pytest.mark.parametrize("k", [64, 128, 1024])
+@pytest.mark.parametrize("flops_per_cycle", [64, 512])
+def test_workgroup_takes_its_matrix_time_and_the_stated_overheads(k: int, flops_per_cycle: int) -> None:
+    """From L2, is a workgroup the first loads, the matrix work, the stores, and at most three slots of rounding?"""
+    core = gpu_with(f"matrix_flops_per_cycle: {flops_per_cycle}")
+    ticks = run_warm(core, trace_of(64, 64, k))
+    least = matrix_ticks(core, k) + OVERHEAD
+    assert least <= ticks <= least + 3 * SLOT
+    entry = core.tables.workgroups[0]
+    assert matrix_ticks(core, k) <= entry.main_loop_end_at - entry.multiply_at <= matrix_ticks(core, k) + SLOT
+
+
+def test_a_matrix_pipe_twice_as_fast_turns_the_check_red() -> None:
+    """Would the bounds notice half of the matrix work?"""
+    core = gpu_with("matrix_flops_per_cycle: 128")
+    slow = matrix_ticks(gpu_with("matrix_flops_per_cycle: 64"), 1024) + OVERHEAD
+    assert run_warm(core, trace_of(64, 64, 1024)) < slow
+
+
+def test_work_of_a_slice_carries_over_to_the_next() -> None:
+    """Is the rounding of slots paid once for a main loop of 32 slices, not once for each?"""
+    core = gpu_with("matrix_flops_per_cycle: 700")
+    run_warm(core, trace_of(64, 64, 2048, tiling=with_depth(2)))
+    entry = core.tables.workgroups[0]
+    expected = matrix_ticks(core, 2048)
+    assert expected <= entry.main_loop_end_at - entry.multiply_at <= expected + SLOT
+
+
+def test_a_partial_last_slice_is_less_work() -> None:
+    """Does k = 96 take the matrix time of 96, not of two slices?"""
+    core = gpu_with("matrix_flops_per_cycle: 64")
+    run_warm(core, trace_of(64, 64, 96))
+    entry = core.tables.workgroups[0]
+    assert matrix_ticks(core, 96) <= entry.main_loop_end_at - entry.multiply_at <= matrix_ticks(core, 96) + SLOT
+
+
+def test_wavefronts_outside_the_output_do_no_work() -> None:
+    """Does a tile of 32 rows take the matrix time of its one wavefront?"""
+    core = gpu_with("matrix_flops_per_cycle: 64")
+    run_warm(core, trace_of(32, 64, 256))
+    entry = core.tables.workgroups[0]
+    expected = matrix_ticks(core, 256, rows=32)
+    assert expected <= entry.main_loop_end_at - entry.multiply_at <= expected + SLOT
+
+
+def main_loop_ticks(unit: str, prefetch_depth: int, k: int) -> int:
+    core = gpu_with(unit)
+    run_warm(core, trace_of(64, 64, k, tiling=with_depth(prefetch_depth)))
+    entry = core.tables.workgroups[0]
+    return int(entry.main_loop_end_at - entry.multiply_at)
+
+
+def test_prefetch_depth_hides_the_latency_of_loads() -> None:
+    """Where loading a slice takes longer than multiplying one, does depth 1 wait and depth 2 hide it?"""
+    slices = 32
+    core = gpu_with()
+    work = matrix_ticks(core, 64)  # 305 cycles; loading takes 256 + 160
+    load = (TILE_LINES * LINE_CYCLES + HIT_CYCLES) * CYCLE
+    assert TILE_LINES * LINE_CYCLES * CYCLE < work < load
+    double, triple = (main_loop_ticks("", depth, 64 * slices) for depth in (1, 2))
+    assert abs(triple - slices * work) <= 2 * load, "bound by the matrix pipe"
+    assert abs(double - slices * (work + load) / 2) <= slices * SLOT + load, "two slices every work + load"
+    assert double > triple * 1.1
+
+
+def test_a_fast_matrix_pipe_waits_for_the_path_to_the_l2() -> None:
+    """Is the main loop bound by loads at the width of the path when the matrix work is nothing?"""
+    slices = 32
+    ticks = main_loop_ticks("matrix_flops_per_cycle: 1000000", 3, 64 * slices)
+    path = (slices - 1) * TILE_LINES * LINE_CYCLES * CYCLE
+    assert path * 0.99 <= ticks <= path * 1.02 + HIT_CYCLES * CYCLE
+
+
+def cold_tile_with_eight_in_flight() -> tuple[int, int]:
+    """Load one cold tile with at most 8 misses in flight; return the ticks until it is there and the peak in flight."""
+    core = gpu_with("max_outstanding_lines: 8")
+    core.load_gemm(trace_of(64, 64, 64), StoreRoutes(1), start_at=0)
+    peak = 0
+    while not core.advance(core.now + SLOT):
+        peak = max(peak, int(core.gpu.compute_units[0].outstanding_lines))
+    entry = core.tables.workgroups[0]
+    return int(entry.multiply_at - entry.start_at), peak
+
+
+def test_outstanding_lines_bound_the_rate_of_misses() -> None:
+    """With at most 8 misses in flight, are there never more, and does a tile take the trips that needs?"""
+    ticks, peak = cold_tile_with_eight_in_flight()
+    miss_latency = gpu_with().machine.gpu.l2.miss_latency
+    assert peak == 8
+    assert ticks >= TILE_LINES / 8 * (HIT_CYCLES / 2 + miss_latency) * CYCLE
+
+
+@pytest.mark.xfail(strict=True, reason="a load counts as back when DRAM is read, not when its data reach the CU")
+def test_a_load_is_in_flight_until_its_data_are_back() -> None:
+    """Does the limit of loads in flight cover the way back to the CU too?"""
+    ticks, _ = cold_tile_with_eight_in_flight()
+    assert ticks >= TILE_LINES / 8 * (HIT_CYCLES + gpu_with().machine.gpu.l2.miss_latency) * CYCLE
+
+
+@pytest.mark.parametrize("n_compute_units", [1, 3, 4])
+def test_every_workgroup_runs_once_and_time_adds_up(n_compute_units: int) -> None:
+    """Does each workgroup start and end once, in time order, and is every slot of every CU accounted for?"""
+    core = gpu_with("lds: 64 KiB", n_compute_units)
+    trace = trace_of(64 * 5, 64 * 5 - 20, 160)
+    run(core, trace)
+    table = core.tables.workgroups
+    assert core.gpu.n_slots == 2
+    assert (table["start_at"] <= table["multiply_at"]).all()
+    assert (table["multiply_at"] < table["main_loop_end_at"]).all()
+    assert (table["main_loop_end_at"] < table["end_at"]).all()
+    assert table["end_at"].max() == core.gpu.compute_done_at
+    for cu in range(n_compute_units):
+        for slot in range(2):
+            mine = table[(table["cu"] == cu) & (table["slot"] == slot)]
+            mine = mine[np.argsort(mine["start_at"])]
+            assert (mine["start_at"][1:] >= mine["end_at"][:-1]).all(), "two workgroups in one slot"
+    states = core.gpu.compute_units["state_slots"][:n_compute_units]
+    assert (states.sum(axis=1) == core.gpu.slot_index).all()
+    assert (states[:, codes.BUSY_MULTIPLYING] > 0).all()
+
+
+def test_loads_are_the_operand_lines_of_every_tile() -> None:
+    """Is each workgroup's operand loaded line by line, once per slice, clipped at ragged edges?"""
+    core = gpu_with(n_compute_units=4)
+    run(core, trace_of(64 * 2 + 10, 64 + 7, 160))
+    rows, columns, slices = 64 * 2 + 10, 64 + 7, 3
+    assert core.gpu.l2.n_accesses == slices * (rows * 2 + columns * 3)
+    assert core.gpu.l2.n_misses == slices * (rows + columns), "everything fits: each line comes from DRAM once"
+    assert core.gpu.l2.n_store_accesses == rows * 2
+
+
+def stored(route: str, is_update: bool) -> tuple[GpuCore, np.ndarray[Any, Any]]:
+    """Run a GEMM whose output takes *route*; return the core and DRAM requests by kind."""
+    core = gpu_with(n_compute_units=2)
+    trace = trace_of(64 + 20, 64 + 40, 64)
+    routes = StoreRoutes(trace.n_workgroups)
+    everything = range(trace.n_workgroups)
+    if route == "remote":
+        routes.remote_map(everything, is_update=is_update)
+    elif route == "local":
+        routes.track(everything, is_update=is_update, updates_per_element=1)
+    run(core, trace, routes)
+    return core, core.gpu.channels["n_requests"].sum(axis=0)
+
+
+OUTPUT_GRANULES = (64 + 20) * 4  # 104 columns of FP16: 208 B, four accesses of 64 B
+
+
+@pytest.mark.parametrize(
+    ("route", "is_update", "kind"),
+    [
+        ("cached", False, codes.WRITE_BACK),
+        ("local", True, codes.LOCAL_UPDATE),
+        ("local", False, codes.LOCAL_STORE),
+    ],
+)
+def test_local_output_is_written_to_dram_once(route: str, is_update: bool, kind: int) -> None:
+    """Is every granule of the output one DRAM request of the right kind, and nothing on the link?"""
+    core, requests = stored(route, is_update)
+    written = {k: int(requests[k]) for k in range(codes.N_KINDS) if k & codes.WRITE_BIT and requests[k]}
+    assert written == {kind: OUTPUT_GRANULES}
+    assert core.gpu.link_port.n_sent == 0
+    assert core.gpu.tracker.n_triggered == (0 if route == "cached" else 6)  # wavefront tiles of 2 + 2 + 1 + 1
+
+
+@pytest.mark.parametrize(("is_update", "kind"), [(True, codes.INCOMING_UPDATE), (False, codes.INCOMING_WRITE)])
+def test_remote_output_leaves_over_the_link_once(is_update: bool, kind: int) -> None:
+    """Does every granule of the output leave once, named by tile and index, without touching the own DRAM?"""
+    core, requests = stored("remote", is_update)
+    assert int(requests[[k for k in range(codes.N_KINDS) if k & codes.WRITE_BIT]].sum()) == 0
+    sent = core.take_outbox()
+    tiles = core.tables.tiles
+    expected = [(t, g) for t in range(len(tiles)) for g in range(int(tiles[t].n_granules))]
+    assert len(expected) == OUTPUT_GRANULES
+    assert sorted(zip(sent["tile"].tolist(), sent["granule"].tolist(), strict=True)) == expected
+    assert set(sent["kind"].tolist()) == {kind}
+
+
+# --- the spread of workgroups over slots ----------------------------------------------------------------
+
+
+def table_of(starts: dict[tuple[int, int], list[int]], length: int = 100) -> Any:
+    """Return a core whose workgroups of (CU, slot) started at the given times, in shuffled table order."""
+    rows = [(cu, slot, at) for (cu, slot), times in starts.items() for at in times]
+    table = records(WORKGROUP_TABLE, len(rows))
+    for index, (cu, slot, at) in zip(np.random.default_rng(0).permutation(len(rows)), rows, strict=True):
+        entry = table[index]
+        entry.cu, entry.slot, entry.start_at, entry.end_at = cu, slot, at, at + length
+    return SimpleNamespace(tables=SimpleNamespace(workgroups=table))
+
+
+def test_spread_is_that_of_the_starts_of_the_nth_tile() -> None:
+    """Is it the standard deviation over slots of the third tile's start, over the mean tile time?"""
+    starts = {(0, 0): [0, 100, 210], (0, 1): [5, 120, 260, 400], (1, 0): [0, 90, 200], (2, 0): [0, 100]}
+    assert workgroup_spread(table_of(starts), tile=3) == pytest.approx(np.std([210, 260, 200]) / 100)
+
+
+def test_spread_needs_half_of_the_slots() -> None:
+    """Is there no figure when fewer than half of the slots ran that many tiles?"""
+    starts = {(0, 0): [0, 100, 200], (1, 0): [0], (2, 0): [0]}
+    assert workgroup_spread(table_of(starts), tile=3) is None
+    assert workgroup_spread(table_of(starts), tile=1) == 0
+
+
+def test_spread_ignores_workgroups_that_did_not_end() -> None:
+    """Is an empty row of the table left out?"""
+    core = table_of({(0, 0): [0, 100], (1, 0): [0, 300]})
+    assert workgroup_spread(core, tile=2) == pytest.approx(1.0)
+    core.tables.workgroups["end_at"][:] = -1
+    assert workgroup_spread(core, tile=2) is None
