@@ -102,11 +102,11 @@ def test_wire_time_at_150_gigabytes_a_second() -> None:
 def test_rounding_the_wire_time_turns_the_check_red() -> None:
     """Would the exact comparison notice a wire time of 3 instead of 224/75 ticks?"""
     port = Port("link: {bandwidth: 150 GB/s}")
-    port.queue_stores([0] * 32)
+    port.queue_dma([0] * 200)
     port.port.granule_cost, port.port.scale = 3, 1
     port.transmit()
-    assert port.sent() != twin(granule_time(port.core), [0] * 32, [])
-    assert port.sent() == twin(Fraction(3), [0] * 32, [])
+    assert port.sent() != twin(granule_time(port.core), [], [0] * 200)
+    assert port.sent() == twin(Fraction(3), [], [0] * 200)
 
 
 @given(
