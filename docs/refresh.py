@@ -1,7 +1,7 @@
 """Regenerate the numbers of README.md and validation/DEVIATIONS.md, and the figure, from the simulator.
 
-    .venv/bin/python docs/refresh.py            # README: about a minute
-    .venv/bin/python docs/refresh.py --study    # DEVIATIONS as well: three minutes more
+    .venv/bin/python docs/refresh.py            # README.md and the figure: about two minutes
+    .venv/bin/python docs/refresh.py --study    # DEVIATIONS.md: about two minutes
 
 A generated part stands between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``.  The prose around it
 is written by hand: read it again when a number has moved.
@@ -213,32 +213,35 @@ def mean_and_max(values: Sequence[float]) -> list[str]:
     return [number(exp(sum(map(log, values)) / len(values)), 3), number(max(values), 3)]
 
 
+def refresh_readme(folder: Path) -> None:
+    """Write the tables of README.md and its figure."""
+    demo = outcome_of(DEMO, folder / "demo")
+    figure = speedup_figure(folder / "demo" / "results.csv", folder / "demo" / "speedup")
+    shutil.copyfile(next(path for path in figure if path.suffix == ".png"), ROOT / "docs/images/speedup.png")
+    half = outcome_of(DEMO, folder / "half", "machine.link.bandwidth=75 GB/s")
+    changed = {
+        "`t3-150` as it is": demo,
+        '`-s machine.gpu.l2.capacity="8 MiB"`': outcome_of(DEMO, folder / "l2", "machine.gpu.l2.capacity=8 MiB"),
+        "`-s machine.memory.queue.kind=split`": outcome_of(DEMO, folder / "split", "machine.memory.queue.kind=split"),
+        "`-s tiling=gemm-128x128`": outcome_of(DEMO, folder / "tiling", "tiling=gemm-128x128"),
+    }
+    blocks = {
+        "demo": demo_table(demo), "units": units_table(demo, half), "link": link_table(demo, half),
+        "lines": lines_table(changed), "policy": policy_table(folder / "policy"),
+    }  # fmt: skip
+    insert("README.md", blocks)
+
+
 def main() -> None:
     """Run what the documents describe and write its numbers into them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--study", action="store_true", help="the 16 sublayers as well")
+    parser.add_argument("--study", action="store_true", help="the tables of DEVIATIONS.md instead")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        demo = outcome_of(DEMO, folder / "demo")
-        figure = speedup_figure(folder / "demo" / "results.csv", folder / "demo" / "speedup")
-        shutil.copyfile(next(path for path in figure if path.suffix == ".png"), ROOT / "docs/images/speedup.png")
-        half = outcome_of(DEMO, folder / "half", "machine.link.bandwidth=75 GB/s")
-        changed = {
-            "`t3-150` as it is": demo,
-            '`-s machine.gpu.l2.capacity="8 MiB"`': outcome_of(DEMO, folder / "l2", "machine.gpu.l2.capacity=8 MiB"),
-            "`-s machine.memory.queue.kind=split`": outcome_of(
-                DEMO, folder / "split", "machine.memory.queue.kind=split"
-            ),
-            "`-s tiling=gemm-128x128`": outcome_of(DEMO, folder / "tiling", "tiling=gemm-128x128"),
-        }
-        blocks = {
-            "demo": demo_table(demo), "units": units_table(demo, half), "link": link_table(demo, half),
-            "lines": lines_table(changed), "policy": policy_table(folder / "policy"),
-        }  # fmt: skip
-        insert("README.md", blocks)
         if arguments.study:
-            insert("validation/DEVIATIONS.md", study_tables(outcome_of(STUDY, folder / "study")))
+            insert("validation/DEVIATIONS.md", study_tables(outcome_of(STUDY, Path(temporary))))
+        else:
+            refresh_readme(Path(temporary))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,163 @@
+"""What the documents show runs, and its numbers are those of the simulator."""
+
+from __future__ import annotations
+
+import csv
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from t3sim.cli import main
+from tests.conftest import REPOSITORY
+
+DOCUMENTS = sorted(
+    path
+    for folder in (".", "docs", "docs/adr", "experiments/*", "validation")
+    for path in REPOSITORY.glob(f"{folder}/*.md" if folder != "." else "*.md")
+)
+EXAMPLES = sorted((REPOSITORY / "docs" / "examples").glob("*/experiment.yaml"))
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[\w-]+)?\)")
+REFRESH = "the model has changed: run docs/refresh.py and read the prose around the tables again"
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    """Return the fenced blocks of *language* in a document."""
+    return [text for name, text in FENCE.findall(path.read_text(encoding="utf-8")) if name == language]
+
+
+def commands(path: Path) -> list[list[str]]:
+    """Return the arguments of the `t3sim` commands in the shell blocks of a document."""
+    lines = "\n".join(blocks(path, "sh")).replace("\\\n", " ").splitlines()
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("t3sim ")]
+
+
+def generated_table(path: Path, name: str) -> dict[str, list[str]]:
+    """Return the rows of a generated table by their first cell."""
+    text = path.read_text(encoding="utf-8")
+    body = text.split(f"<!-- begin {name} -->\n")[1].split(f"\n<!-- end {name} -->")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in body.splitlines()]
+    return {row[0].strip("`"): row[1:] for row in [rows[0], *rows[2:]]}
+
+
+def t3sim(*arguments: str) -> str:
+    """Run the command line in a process of its own, so that plugins stay there; return its output."""
+    code = "from t3sim.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def rows_of(folder: Path) -> list[dict[str, str]]:
+    """Return the rows of a results folder."""
+    with (folder / "results.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_links_lead_somewhere(path: Path) -> None:
+    targets = [target for target in LINK.findall(path.read_text(encoding="utf-8")) if "://" not in target]
+    assert [target for target in targets if not (path.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_commands_are_accepted(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A `run` is only checked here; other commands run in an empty folder, in the order of the document."""
+    refused = []
+    for arguments in commands(path):
+        if "EXPERIMENT" in arguments or arguments[0] == "plot":
+            continue
+        if arguments[0] == "run":
+            output = [i for i, word in enumerate(arguments) if word == "-o"]
+            kept = [word for i, word in enumerate(arguments) if not any(i in (o, o + 1) for o in output)]
+            monkeypatch.chdir(REPOSITORY)
+            arguments = ["config", "check", *kept[1:]]
+        else:
+            monkeypatch.chdir(tmp_path)
+        result = CliRunner().invoke(main, arguments)
+        if result.exit_code:
+            refused.append((arguments, result.output))
+    assert refused == []
+
+
+def test_rule_finds_commands() -> None:
+    found = commands(REPOSITORY / "README.md")
+    assert ["run", "docs/examples/age_limit/experiment.yaml"] in found
+    assert any("machine.link.bandwidth=75 GB/s" in words for words in found)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.parent.name)
+def test_example_runs(path: Path, tmp_path: Path) -> None:
+    t3sim("run", str(path), "-o", str(tmp_path), "--no-figures")
+    rows = rows_of(tmp_path)
+    assert {"age_limit": "age_limit", "hide_all": "hide-all"}[path.parent.name] in {
+        row[column] for row in rows for column in ("arbitration", "strategy")
+    }
+    assert all(float(row["speedup"]) >= 1 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("document", "source"),
+    [("README.md", "age_limit/age_limit.py"), ("docs/extending.md", "hide_all/hide_all.py")],
+)
+def test_shown_code_is_the_example(document: str, source: str) -> None:
+    shown = blocks(REPOSITORY / document, "python")
+    assert len(shown) == 1
+    assert shown[0] in (REPOSITORY / "docs" / "examples" / source).read_text(encoding="utf-8")
+
+
+def test_guide_python_runs() -> None:
+    (code,) = blocks(REPOSITORY / "docs" / "guide.md", "python")
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    assert "waiting for operands" in done.stdout
+    assert len(done.stdout.splitlines()) == 3
+
+
+def test_guide_experiment_is_accepted(tmp_path: Path) -> None:
+    full, machine = blocks(REPOSITORY / "docs" / "guide.md", "yaml")
+    (tmp_path / "my_policy.py").write_text('"""Nothing."""\n', encoding="utf-8")
+    changed = re.sub(r"^(machine|tiling):.*\n", "", full, flags=re.MULTILINE) + machine
+    for name, text in (("full", full), ("changed", changed)):
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(text, encoding="utf-8")
+        result = CliRunner().invoke(main, ["config", "check", str(file)])
+        assert result.exit_code == 0, result.output
+
+
+def test_guide_messages_are_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("c.yaml").write_text(
+        "name: bad\nmachine: t3-150\nworkload: {model: T-NLG, sublayer: FC2, tp: 8}\nstrategy: t3\n"
+        "arbitraton: mca\nmode: mirrored\nquantum: 500\n",
+        encoding="utf-8",
+    )
+    shown = next(text for text in blocks(REPOSITORY / "docs" / "guide.md", "") if "config check c.yaml" in text)
+    result = CliRunner().invoke(main, ["config", "check", "c.yaml"])
+    assert result.exit_code == 2
+    assert result.output.strip().splitlines() == shown.strip().splitlines()[1:]
+
+
+def test_readme_policies_on_the_tiny_machine(tmp_path: Path) -> None:
+    shown = next(row for name, row in generated_table(REPOSITORY / "README.md", "policy").items() if "t3-tiny" in name)
+    t3sim("run", str(EXAMPLES[0]), "-o", str(tmp_path), "--no-figures")
+    fused = {row["arbitration"]: float(row["fused_us"]) for row in rows_of(tmp_path) if row["fused_us"]}
+    simulated = [fused["round_robin"], fused["age_limit"], fused["mca"]]
+    assert simulated == pytest.approx([float(shown[0]), float(shown[1]), float(shown[-1])], rel=0.01), REFRESH
+
+
+@pytest.mark.slow
+def test_readme_table_of_the_demo(tmp_path: Path) -> None:
+    shown = generated_table(REPOSITORY / "README.md", "demo")
+    t3sim("run", "experiments/t3-tnlg-fc2/experiment.yaml", "-o", str(tmp_path), "--no-figures")
+    total, speedup = shown["strategy"].index("total"), shown["strategy"].index("speedup")
+    for row in rows_of(tmp_path):
+        cells = shown[row["strategy"]]
+        assert float(row["time_us"]) == pytest.approx(float(cells[total]), rel=0.01), REFRESH
+        assert float(row["speedup"]) == pytest.approx(float(cells[speedup]), rel=0.01), REFRESH
