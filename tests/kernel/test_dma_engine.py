@@ -206,7 +206,11 @@ def test_an_engine_that_was_idle_saves_no_rate() -> None:
     bench = Bench()
     for _ in range(100):
         bench.issue()
-    bench.trigger(bench.sent_tiles)
+    tile, *others = bench.sent_tiles
+    bench.gpu.dma.granule_cursor = 60  # four granules are left of the first tile, half of what a slot allows
+    bench.trigger([tile])
+    assert [bench.issue() for _ in range(3)] == [4, 0, 0]
+    bench.trigger(others)
     assert bench.issue() == 8
 
 
