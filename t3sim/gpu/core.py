@@ -162,7 +162,7 @@ class GpuCore:
         gpu.c_row_granules = output_pitch_bytes(gemm) // granule
         gpu.expected_inbound = expected_inbound
         gpu.n_inbound = 0
-        gpu.l2.flush_cursor = 0
+        gpu.l2.flush_cursor[:] = 0
         gpu.channels["producer_done"] = 0
         gpu.channels["first_stage_occupancy"] = -1
         self.tables = gemm_tables(gpu, trace, routes, granule)
@@ -205,7 +205,10 @@ class GpuCore:
 
     @property
     def kernel_end_at(self) -> int:
-        """Return the tick at which the last kernel was over: its last workgroup and its last DRAM command."""
+        """Return the tick at which the last kernel was over: its last workgroup and its last DRAM command.
+
+        The collective reads the output past the L2, so a GEMM ends with the write-back of dirty lines.
+        """
         return max(int(self.gpu.compute_done_at), int(self.gpu.last_done_at))
 
 

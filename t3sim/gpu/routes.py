@@ -19,6 +19,11 @@ class StoreRoutes:
         self.updates = np.zeros(n_workgroups, np.int64)  # per element until a wavefront tile triggers; 0: not tracked
         self.dma_maps: list[tuple[int, int, int]] = []  # first workgroup, one past the last, tiles per block
 
+    @property
+    def is_fused(self) -> bool:
+        """Return whether any store is mapped, so that output bypasses the L2."""
+        return bool((self.route != codes.ROUTE_CACHED).any())
+
     def remote_map(self, workgroups: range, *, is_update: bool) -> None:
         """Let stores of these workgroups become peer stores at the neighbour."""
         self.route[workgroups.start : workgroups.stop] = (

@@ -23,11 +23,19 @@ def records(dtype: np.dtype[Any], n: int) -> NDArray[Any]:
     return np.zeros(max(n, 1), dtype).view(np.recarray)
 
 
+def workgroup_table(n: int) -> NDArray[Any]:
+    """Return *n* workgroups that have not run."""
+    table = records(WORKGROUP_TABLE, n)
+    for name in ("start_at", "multiply_at", "main_loop_end_at", "end_at"):
+        table[name] = -1
+    return table
+
+
 @dataclass
 class Tables:
     """Arrays beside the record, their length set by the workload."""
 
-    workgroups: NDArray[Any] = field(default_factory=lambda: records(WORKGROUP_TABLE, 0))
+    workgroups: NDArray[Any] = field(default_factory=lambda: workgroup_table(0))
     tiles: NDArray[Any] = field(default_factory=lambda: records(TILE_TABLE, 0))
     commands: NDArray[Any] = field(default_factory=lambda: records(DMA_TABLE, 0))
     ready_fifo: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
@@ -38,12 +46,10 @@ class Tables:
 def gemm_tables(gpu: Any, trace: TileTrace, routes: StoreRoutes, granule_bytes: int) -> Tables:
     """Return the tables of a GEMM: workgroups, wavefront tiles, DMA commands."""
     n_wavefronts = int(gpu.n_wavefronts)
-    workgroups = records(WORKGROUP_TABLE, trace.n_workgroups)
+    workgroups = workgroup_table(trace.n_workgroups)
     for name in ("row", "column", "n_rows", "n_columns"):
         workgroups[name] = trace.workgroups[name]
     workgroups["route"] = routes.route
-    for name in ("start_at", "multiply_at", "main_loop_end_at", "end_at"):
-        workgroups[name] = -1
     tiles = records(TILE_TABLE, trace.n_workgroups * n_wavefronts)
     wavefronts = trace.wavefront_tiles()
     index = wavefronts["workgroup"] * n_wavefronts + wavefronts["wavefront"]

@@ -15,6 +15,7 @@ from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.address_map import channel_of, memory_cycle, place_of
 from t3sim.gpu.kernel.codes import COMPUTE, L2_BUSY, L2_MERGED, L2_MISS, L2_NO_ROOM, OPERAND_READ, WRITE_BACK
 from t3sim.gpu.kernel.memory_controller import enqueue_request, has_room
+from t3sim.gpu.kernel.state import RETURN_RING
 
 LINE_SHIFT = 20
 MSHR_SHIFT = 4
@@ -32,9 +33,13 @@ def bank_of(gpu, line, channel_id):
 
 @kernel
 def set_of(l2, line, bank, channel_bits):
-    """Return the row of ``tags`` that may hold *line*."""
+    """Return the row of ``tags`` that may hold *line*.
+
+    The hash differs from that of the DRAM banks (``address_map``): with the same one, all lines of a set lie
+    in one DRAM bank, and every eviction meets the fill that caused it there.
+    """
     inside = line >> (channel_bits + 1)
-    index = (inside ^ (inside >> 7) ^ (inside >> 14)) & (l2.sets_per_bank - 1)
+    index = (inside ^ (inside >> 10) ^ (inside >> 15)) & (l2.sets_per_bank - 1)
     return bank * l2.sets_per_bank + index
 
 
@@ -229,6 +234,12 @@ def fill_granule(gpu, tag, done_at):
 
 
 @kernel
+def return_slot(gpu, at):
+    """Return the place in a CU's rings of returns of the first slot that starts at or after tick *at*."""
+    return ((at + gpu.slot_ticks - 1) // gpu.slot_ticks) % RETURN_RING
+
+
+@kernel
 def deliver_operand(gpu, owner, ready_at):
     """A line that *owner* (CU, workgroup slot, operand buffer) waits for will be in the CU at *ready_at*."""
     buffer = owner % gpu.n_buffers
@@ -237,26 +248,34 @@ def deliver_operand(gpu, owner, ready_at):
     slot = cu.slots[slot_index % gpu.n_slots]
     slot.outstanding[buffer] -= 1
     slot.ready_at[buffer] = max(slot.ready_at[buffer], ready_at)
-    cu.outstanding_lines -= 1
+    cu.returning_lines[return_slot(gpu, ready_at)] += 1
 
 
 @kernel
-def flush_dirty_lines(gpu, now):
-    """End of a kernel: write dirty lines back as the controllers take them; return whether none is left."""
+def flush_bank(gpu, bank, now):
+    """Write back dirty lines of one bank, set by set, while its controller has room; return whether none is left."""
     l2 = gpu.l2
-    n_sets = l2.n_banks * l2.sets_per_bank
-    while l2.flush_cursor < n_sets:
-        bank = l2.flush_cursor % l2.n_banks
-        set_index = bank * l2.sets_per_bank + l2.flush_cursor // l2.n_banks
-        channel_id = bank // l2.banks_per_channel
+    channel_id = bank // l2.banks_per_channel
+    while l2.flush_cursor[bank] < l2.sets_per_bank:
+        set_index = bank * l2.sets_per_bank + l2.flush_cursor[bank]
         for way in range(l2.associativity):
             tag = l2.tags[set_index, way]
             n_dirty = count_dirty(tag)
-            if n_dirty:
+            if n_dirty > 0:
                 if not has_room(gpu.channels[channel_id], COMPUTE, n_dirty):
                     return False
                 write_back(gpu, tag, channel_id, now)
                 l2.tags[set_index, way] = tag & ~DIRTY_MASK
                 l2.n_flushed += 1
-        l2.flush_cursor += 1
+        l2.flush_cursor[bank] += 1
     return True
+
+
+@kernel
+def flush_dirty_lines(gpu, now):
+    """Release at the end of a kernel: all banks write back at once; return whether nothing dirty is left."""
+    is_clean = True
+    for bank in range(gpu.l2.n_banks):
+        if not flush_bank(gpu, bank, now):
+            is_clean = False
+    return is_clean

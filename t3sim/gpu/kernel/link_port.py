@@ -59,7 +59,7 @@ def transmit(gpu, dma_queue, outbox, slot_end):
         if port.dma_head < port.dma_tail:
             dma_at = max(dma_queue[port.dma_head % len(dma_queue)].at * port.scale, port.free_at_scaled)
         start = min(stores_at, dma_at)
-        if start >= until:
+        if start >= until or start == NEVER:
             return
         takes_dma = dma_at < stores_at or (dma_at == stores_at and port.last_source == FROM_STORES)
         message = outbox[gpu.n_outbox]

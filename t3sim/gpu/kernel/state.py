@@ -15,6 +15,7 @@ import numpy as np
 from t3sim.gpu.kernel.codes import N_CU_STATES, N_KINDS, NEVER
 
 N_POLICY_PARAMS = 8
+RETURN_RING = 128  # slots ahead in which something may come back to a CU: more than an L2 latency
 
 
 MESSAGE = np.dtype(
@@ -169,7 +170,7 @@ def l2_dtype(layout):
             ("free_waiter", "i4", (layout.n_waiters,)),
             ("next_waiter", "i4", (layout.n_waiters,)),
             ("waiter_owner", "i4", (layout.n_waiters,)),  # ((cu * slots) + slot) * buffers + buffer
-            ("flush_cursor", "i8"),
+            ("flush_cursor", "i8", (banks,)),  # next set of each bank
             ("n_accesses", "i8"),
             ("n_hits", "i8"),
             ("n_merged", "i8"),
@@ -214,8 +215,10 @@ def compute_unit_dtype(layout):
             ("is_waiting", "i8"),  # queued in front of a channel that had no room
             ("granted_channel", "i8"),  # room promised there; -1 otherwise
             ("issue_credit", "i8"),  # ticks of the path to the L2 not used yet
-            ("outstanding_lines", "i8"),
-            ("outstanding_stores", "i8"),
+            ("outstanding_lines", "i8"),  # loads in flight, until their data are back in the CU
+            ("outstanding_stores", "i8"),  # stores in flight, until they are acknowledged
+            ("returning_lines", "i4", (RETURN_RING,)),  # by slot number, modulo the ring: what comes back then
+            ("returning_stores", "i4", (RETURN_RING,)),
             # a collective kernel on this CU
             ("step", "i8"),
             ("step_line", "i8"),  # lines of this step issued so far

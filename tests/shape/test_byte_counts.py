@@ -1,0 +1,99 @@
+"""Are the DRAM and link bytes of T3 and its baseline exactly those of the closed forms?
+
+In chunks of c bytes (N GPUs): sequential writes N c in the GEMM, reads (2N - 1) c and writes N c in the
+reduce-scatter, reads and writes (N - 1) c in the all-gather; T3 writes (N - 1) c, reads (N - 2) c,
+receives (N - 1) c.  Chunks that are not alike are summed one by one.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from t3sim.collective.schedule import chunk_bytes_of
+from t3sim.config.experiment import GemmShape, RunSpec
+from t3sim.experiment.plan import load_experiment
+from t3sim.system import simulate
+from t3sim.system.phases import PhaseStore
+from t3sim.workload.tiling import expected_chunk_bytes, make_tile_trace
+
+EXPERIMENT = "experiments/t3-tnlg-fc2/experiment.yaml"
+STORE = PhaseStore()
+DEGREES = (2, 3, 4, 8, 16)
+SHAPES = {
+    "even": GemmShape(m=512, n=512, k=128),
+    "ragged columns": GemmShape(m=256, n=1056, k=72),
+    "ragged rows and columns": GemmShape(m=1000, n=331, k=130),
+}
+
+
+def point(shape: GemmShape, tp: int, strategy: str) -> RunSpec:
+    workload = f"workload={{gemm: {{m: {shape.m}, n: {shape.n}, k: {shape.k}}}, tp: {tp}}}"
+    overrides = ["machine=t3-tiny", "tiling=gemm-64x64", workload, f"strategy={strategy}"]
+    return load_experiment(EXPERIMENT, overrides).points[0]
+
+
+@pytest.mark.parametrize("tp", DEGREES)
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_sequential(shape, tp):
+    run = point(shape, tp, "sequential")
+    result = simulate(run, None, STORE)
+    dense = sum(expected_chunk_bytes(make_tile_trace(shape, run.workload.tiling, tp), run.machine.memory.access))
+    chunk = chunk_bytes_of(2 * shape.m * shape.n, tp, run.machine.gpu.l2.line)
+    assert result.gemm.counters["output_write_bytes"] == dense
+    assert result.reduce_scatter.counters["comm_read_bytes"] == (2 * tp - 1) * chunk
+    assert result.reduce_scatter.counters["comm_write_bytes"] == tp * chunk
+    assert result.reduce_scatter.counters["link_bytes"] == (tp - 1) * chunk
+    assert result.all_gather.counters["comm_read_bytes"] == (tp - 1) * chunk
+    assert result.all_gather.counters["comm_write_bytes"] == (tp - 1) * chunk
+
+
+@pytest.mark.parametrize("strategy", ["t3", "t3-mca"])
+@pytest.mark.parametrize("tp", DEGREES)
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_fused(shape, tp, strategy):
+    run = point(shape, tp, strategy)
+    fused = simulate(run, None, STORE).fused.counters
+    chunks = expected_chunk_bytes(make_tile_trace(shape, run.workload.tiling, tp), run.machine.memory.access).tolist()
+    assert fused["output_write_bytes"] == sum(chunks[1:])
+    assert fused["comm_read_bytes"] == sum(chunks[1:-1])
+    assert fused["incoming_bytes"] == fused["comm_write_bytes"] == sum(chunks[1:])
+    assert fused["link_bytes"] == sum(chunks[:-1])
+    assert fused["update_bytes"] == 2 * sum(chunks[1:])
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_near_memory_reduce_scatter(shape):
+    tp = 4
+    run = point(shape, tp, "ideal-rs-nmc")
+    counters = simulate(run, None, STORE).reduce_scatter.counters
+    chunk = chunk_bytes_of(2 * shape.m * shape.n, tp, run.machine.gpu.l2.line)
+    assert counters["comm_read_bytes"] == counters["comm_write_bytes"] == (tp - 1) * chunk
+
+
+def test_published_ratios():
+    """Read ratio of sequential to T3, (2N - 1)/(N - 2), is 2.5 at TP 8 and 31/14 at TP 16; writes N/(N - 1)."""
+    for tp, reads, writes in ((8, 15 / 6, 8 / 7), (16, 31 / 14, 16 / 15)):
+        shape = SHAPES["even"]
+        sequential = simulate(point(shape, tp, "sequential"), None, STORE)
+        fused = simulate(point(shape, tp, "t3"), None, STORE).fused.counters
+        scatter = sequential.reduce_scatter.counters
+        assert scatter["comm_read_bytes"] / fused["comm_read_bytes"] == reads
+        assert scatter["comm_write_bytes"] / fused["comm_write_bytes"] == writes
+
+
+def test_one_gpu_is_a_plain_gemm():
+    """No collective, no link traffic, and T3 only stores its own output."""
+    shape = SHAPES["even"]
+    sequential = simulate(point(shape, 1, "sequential"))
+    fused = simulate(point(shape, 1, "t3")).fused.counters
+    assert sequential.total == sequential.gemm.ticks
+    assert sequential.reduce_scatter is sequential.all_gather is None
+    assert fused["link_bytes"] == fused["comm_read_bytes"] == fused["comm_write_bytes"] == 0
+    assert fused["output_write_bytes"] == 2 * shape.m * shape.n
+
+
+def test_canary_a_lost_chunk_changes_the_counts():
+    """Counting one chunk less than there is would fail the tests above."""
+    run = point(SHAPES["even"], 4, "t3")
+    chunks = expected_chunk_bytes(make_tile_trace(SHAPES["even"], run.workload.tiling, 4), 64).tolist()
+    assert simulate(run, None, STORE).fused.counters["output_write_bytes"] != sum(chunks[2:])
