@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from types import UnionType
@@ -31,6 +32,14 @@ Finding = tuple[str, str]  # dotted path below the section, message
 PARTS = ("gpu", "memory", "link")
 LARGEST_LINK_DENOMINATOR = 1 << 20
 LONGEST_CLOCK_LCM_HZ = 10**12  # one tick of simulated time is at least a picosecond
+# Widths of the kernel's tables.
+MOST_ACCESSES_IN_A_ROW = 256
+MOST_BANKS_OF_A_CHANNEL = 64
+MOST_ACCESSES_IN_A_LINE = 4
+# What comes back to a CU waits in a ring of 128 issue slots; further ahead it would be counted too early.
+LONGEST_RETURN_SLOTS = 40
+LONGEST_QUEUED_RETURN_SLOTS = 100
+LONGEST_TRIP_SLOTS = 120
 
 
 # --- trees ---------------------------------------------------------------------------------------
@@ -452,6 +461,7 @@ def _gpu_findings(machine: MachineSpec) -> list[Finding]:
             f"is {l2.hit_latency} cycles, must be at least twice `gpu.issue_slot`, {machine.gpu.issue_slot} cycles"
         )
         findings.append(("gpu.l2.hit_latency", message))
+    findings += _return_findings(machine)
     read_ahead = machine.gpu.dma.read_ahead
     if isinstance(read_ahead, int) and read_ahead < l2.line:
         findings.append(
@@ -463,6 +473,70 @@ def _gpu_findings(machine: MachineSpec) -> list[Finding]:
                 ),
             )
         )
+    return findings
+
+
+def _return_findings(machine: MachineSpec) -> list[Finding]:
+    """What would come back to a compute unit further ahead than the kernel can note."""
+    l2, slot = machine.gpu.l2, machine.gpu.issue_slot
+    slots = f"issue slots (`gpu.issue_slot`, {slot} cycles)"
+    if l2.hit_latency > 2 * LONGEST_RETURN_SLOTS * slot:
+        return [
+            (
+                "gpu.l2.hit_latency",
+                f"is {l2.hit_latency} cycles, half of it must be at most {LONGEST_RETURN_SLOTS} {slots}",
+            )
+        ]
+    queue = Fraction(l2.bank_queue_entries * l2.line, l2.bank_bytes_per_cycle)
+    waits = (
+        f"is {l2.bank_queue_entries}, so a line may wait {math.ceil(queue)} cycles (`line`, "
+        f"{units.format_bytes(l2.line)}, at `bank_bytes_per_cycle`, {l2.bank_bytes_per_cycle})"
+    )
+    latency = f"`hit_latency`, {l2.hit_latency} cycles"
+    for what, trip, longest in (
+        (f"half of {latency}", Fraction(l2.hit_latency, 2) + queue, LONGEST_QUEUED_RETURN_SLOTS),
+        (latency, l2.hit_latency + queue, LONGEST_TRIP_SLOTS),
+    ):
+        if trip > longest * slot:
+            return [("gpu.l2.bank_queue_entries", f"{waits}; with {what}, that must be at most {longest} {slots}")]
+    return []
+
+
+def _data_findings(machine: MachineSpec) -> list[Finding]:
+    """DRAM data that would come back to a compute unit further ahead than the kernel can note."""
+    timing, l2, slot = machine.memory.timing, machine.gpu.l2, machine.gpu.issue_slot
+    name, latency = ("nCL", timing.nCL) if timing.nCL >= timing.nCWL else ("nCWL", timing.nCWL)
+    data = Fraction((latency + timing.nBL) * machine.gpu.compute_clock, machine.memory.clock)
+    if Fraction(l2.hit_latency, 2) + data <= LONGEST_TRIP_SLOTS * slot:
+        return []
+    message = (
+        f"is {latency}, with `nBL`, {timing.nBL}, and half of `gpu.l2.hit_latency`, {l2.hit_latency} cycles, "
+        f"that must be at most {LONGEST_TRIP_SLOTS} issue slots (`gpu.issue_slot`, {slot} cycles)"
+    )
+    return [(f"memory.timing.{name}", message)]
+
+
+def _count_findings(machine: MachineSpec) -> list[Finding]:
+    """Counts of one thing inside another that the kernel has no room for."""
+    memory = machine.memory
+    findings: list[Finding] = []
+    for key, size, most in (
+        ("memory.row", memory.row, MOST_ACCESSES_IN_A_ROW),
+        ("gpu.l2.line", machine.gpu.l2.line, MOST_ACCESSES_IN_A_LINE),
+    ):
+        if size > most * memory.access:
+            message = (
+                f"is {units.format_bytes(size)}, must be at most {most} accesses of `memory.access`, "
+                f"{units.format_bytes(memory.access)}"
+            )
+            findings.append((key, message))
+    n_banks = memory.n_bank_groups * memory.banks_per_group
+    if n_banks > MOST_BANKS_OF_A_CHANNEL:
+        message = (
+            f"is {memory.banks_per_group}, in `memory.n_bank_groups`, {memory.n_bank_groups}, that makes {n_banks} "
+            f"banks of a channel, must be at most {MOST_BANKS_OF_A_CHANNEL}"
+        )
+        findings.append(("memory.banks_per_group", message))
     return findings
 
 
@@ -487,7 +561,9 @@ def _memory_findings(machine: MachineSpec) -> list[Finding]:
                     f"is {units.format_bytes(small)}, cannot be larger than `{large_key}`, {units.format_bytes(large)}",
                 )
             )
+    findings += _count_findings(machine)
     findings += _timing_findings(machine)
+    findings += _data_findings(machine)
     needed = 2 * line // memory.access
     if memory.stream_queue_entries < needed:
         message = f"is {memory.stream_queue_entries}, must be at least {needed}: a line read and one written back"
@@ -532,6 +608,12 @@ def _timing_findings(machine: MachineSpec) -> list[Finding]:
         findings.append(
             ("memory.timing.nRC", f"is {timing.nRC}, cannot be below `nRAS` + `nRP`, {timing.nRAS} + {timing.nRP}")
         )
+    if timing.nRTW < timing.nCL + timing.nBL - timing.nCWL:
+        message = (
+            f"is {timing.nRTW}, cannot be below `nCL` + `nBL` - `nCWL`, {timing.nCL} + {timing.nBL} - {timing.nCWL}: "
+            "a read and the write behind it would overlap on the data bus"
+        )
+        findings.append(("memory.timing.nRTW", message))
     if 0 < timing.nREFI <= timing.nRFC:
         findings.append(
             ("memory.timing.nREFI", f"is {timing.nREFI}, must be above `nRFC`, {timing.nRFC} (0 turns refresh off)")

@@ -456,6 +456,8 @@ class _Planner:
         tiling, tiling_tree = self._tiling(tree)
         if "name" not in bad_keys and not _NAME.fullmatch(point.name):
             self._report(tree, ("name",), "a name has letters, digits, `.`, `_` and `-` only, at most 100")
+        if point.mode == "explicit":
+            self._report(tree, ("mode",), "explicit mode is not available yet; use `mirrored`")
         strategy = None if "strategy" in bad_keys else self._strategy(tree, point.strategy)
         arbitration = self._arbitration_block(tree, strategy)
         workload = None if "workload" in bad_keys else self._workload(tree, point.workload, tiling)

@@ -56,6 +56,13 @@ def test_show_as_json_and_schema(t3sim):
     assert t3sim("config", "schema").exit_code == 0
 
 
+def test_check_refuses_explicit_mode(t3sim, tmp_path):
+    (tmp_path / "explicit.yaml").write_text(GOOD + "mode: explicit\n")
+    result = t3sim("config", "check", "explicit.yaml")
+    assert result.exit_code == 2
+    assert "explicit.yaml:5:7: mode: explicit mode is not available yet; use `mirrored`" in result.stderr
+
+
 def test_problems_go_to_stderr_with_code_2(t3sim):
     result = t3sim("config", "check", "good.yaml", "-s", "strategy=t4")
     assert (result.exit_code, result.stdout) == (2, "")

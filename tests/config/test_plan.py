@@ -271,6 +271,7 @@ BAD_VALUES = [
         ),
     ),
     ("mode=mirored", "mode: found `mirored`; allowed: mirrored, explicit; did you mean `mirrored`?"),
+    ("mode=explicit", "mode: explicit mode is not available yet; use `mirrored`"),
     ("quantum=600 ns", "quantum: is 600 ns, cannot be longer than `machine.link.latency`, 500 ns"),
     (
         "tiling.k_slice=128",

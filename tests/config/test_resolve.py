@@ -1,5 +1,7 @@
 """Machines: overrides, provenance, and what is checked across fields."""
 
+from operator import attrgetter
+
 import pytest
 
 from t3sim.config.resolve import resolve_machine
@@ -121,6 +123,67 @@ CROSS_FIELD = [
         ),
     ),
     ("gpu: {l2: {line: 512 B}}", "gpu.l2.line", "is 512 B, cannot be larger than `memory.channel_interleave`, 256 B"),
+    ("memory: {row: 32 KiB}", "memory.row", "is 32 KiB, must be at most 256 accesses of `memory.access`, 64 B"),
+    (
+        "memory: {preset: hbm2-1tb-32b, row: 16 KiB}",
+        "memory.row",
+        "is 16 KiB, must be at most 256 accesses of `memory.access`, 32 B",
+    ),
+    (
+        "memory: {banks_per_group: 32}",
+        "memory.banks_per_group",
+        "is 32, in `memory.n_bank_groups`, 4, that makes 128 banks of a channel, must be at most 64",
+    ),
+    (
+        "gpu: {l2: {line: 256 B}}, memory: {preset: hbm2-1tb-32b}",
+        "gpu.l2.line",
+        "is 256 B, must be at most 4 accesses of `memory.access`, 32 B",
+    ),
+    (
+        "memory: {timing: {nRTW: 13}}",
+        "memory.timing.nRTW",
+        (
+            "is 13, cannot be below `nCL` + `nBL` - `nCWL`, 14 + 2 - 2: "
+            "a read and the write behind it would overlap on the data bus"
+        ),
+    ),
+    (
+        "gpu: {l2: {hit_latency: 641 cycles}}",
+        "gpu.l2.hit_latency",
+        "is 641 cycles, half of it must be at most 40 issue slots (`gpu.issue_slot`, 8 cycles)",
+    ),
+    (
+        "gpu: {l2: {bank_queue_entries: 361}}",
+        "gpu.l2.bank_queue_entries",
+        (
+            "is 361, so a line may wait 722 cycles (`line`, 128 B, at `bank_bytes_per_cycle`, 64); "
+            "with half of `hit_latency`, 160 cycles, that must be at most 100 issue slots (`gpu.issue_slot`, 8 cycles)"
+        ),
+    ),
+    (
+        "gpu: {l2: {hit_latency: 640 cycles, bank_queue_entries: 161}}",
+        "gpu.l2.bank_queue_entries",
+        (
+            "is 161, so a line may wait 322 cycles (`line`, 128 B, at `bank_bytes_per_cycle`, 64); "
+            "with `hit_latency`, 640 cycles, that must be at most 120 issue slots (`gpu.issue_slot`, 8 cycles)"
+        ),
+    ),
+    (
+        "memory: {timing: {nCL: 627, nRTW: 1000}}",
+        "memory.timing.nCL",
+        (
+            "is 627, with `nBL`, 2, and half of `gpu.l2.hit_latency`, 160 cycles, "
+            "that must be at most 120 issue slots (`gpu.issue_slot`, 8 cycles)"
+        ),
+    ),
+    (
+        "memory: {timing: {nCWL: 627}}",
+        "memory.timing.nCWL",
+        (
+            "is 627, with `nBL`, 2, and half of `gpu.l2.hit_latency`, 160 cycles, "
+            "that must be at most 120 issue slots (`gpu.issue_slot`, 8 cycles)"
+        ),
+    ),
 ]
 
 
@@ -129,17 +192,36 @@ def test_checks_across_fields(text, key, expected):
     assert (key, expected) in messages(f"{{preset: t3-150, {text}}}")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "memory: {timing: {nCCDS: 2, nCCDL: 2, nCCDWS: 2, nCCDWL: 2}}",
-        "memory: {timing: {nRAS: 14, nRC: 28}}",
-        "memory: {timing: {nREFI: 351}}",
-        "gpu: {l2: {capacity: 11 MiB, associativity: 11}}",
-        "gpu: {l2: {capacity: 8 MiB}}",
+def test_a_check_across_fields_names_the_place():
+    with pytest.raises(ConfigError) as error:
+        machine("{preset: t3-150, memory: {row: 32 KiB}}")
+    assert str(error.value).startswith("e.yaml:1:41: machine.memory.row: is 32 KiB, must be")
+
+
+LEGAL_EDGES = [
+    ("memory: {timing: {nCCDS: 2, nCCDL: 2, nCCDWS: 2, nCCDWL: 2}}", {"memory.timing.nCCDWL": 2}),
+    ("memory: {timing: {nRAS: 14, nRC: 28}}", {"memory.timing.nRC": 28}),
+    ("memory: {timing: {nREFI: 351}}", {"memory.timing.nREFI": 351}),
+    ("gpu: {l2: {capacity: 11 MiB, associativity: 11}}", {"gpu.l2.capacity": 11 << 20}),
+    ("gpu: {l2: {capacity: 8 MiB}}", {"gpu.l2.capacity": 8 << 20}),
+    (
         "memory: {queue: {kind: split, entries: 64, write_high_watermark: 64, write_low_watermark: 0}}",
-        "memory: {queue: {entries: 1}}",
-    ],
-)
-def test_values_at_the_edge_are_legal(text):
-    machine(f"{{preset: t3-150, {text}}}")
+        {"memory.queue.write_high_watermark": 64},
+    ),
+    ("memory: {queue: {entries: 1}}", {"memory.queue.entries": 1}),
+    ("memory: {row: 16 KiB}", {"memory.row": 16 << 10}),
+    ("memory: {preset: hbm2-1tb-32b, row: 8 KiB}", {"memory.row": 8 << 10}),
+    ("memory: {banks_per_group: 16}", {"memory.banks_per_group": 16}),
+    ("gpu: {l2: {line: 256 B}}", {"gpu.l2.line": 256}),
+    ("memory: {timing: {nRTW: 14}}", {"memory.timing.nRTW": 14}),
+    ("gpu: {l2: {hit_latency: 640 cycles}}", {"gpu.l2.hit_latency": 640}),
+    ("gpu: {l2: {bank_queue_entries: 360}}", {"gpu.l2.bank_queue_entries": 360}),
+    ("gpu: {l2: {hit_latency: 640 cycles, bank_queue_entries: 160}}", {"gpu.l2.bank_queue_entries": 160}),
+    ("memory: {timing: {nCL: 626, nRTW: 1000}}", {"memory.timing.nCL": 626}),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), LEGAL_EDGES)
+def test_values_at_the_edge_are_legal(text, expected):
+    spec = machine(f"{{preset: t3-150, {text}}}").spec
+    assert {path: attrgetter(path)(spec) for path in expected} == expected
