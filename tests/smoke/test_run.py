@@ -1,0 +1,131 @@
+"""``t3sim run`` from an experiment file to tables, result files, figures and timeline."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from t3sim.results.record import COLUMNS
+from t3sim.results.writer import read_results
+from tests.smoke.command_line import ALL_STRATEGIES, STRATEGIES, entries, t3sim
+
+MAGIC = {".png": b"\x89PNG\r\n\x1a\n", ".pdf": b"%PDF-"}
+FIGURES = ["dram_traffic.pdf", "dram_traffic.png", "speedup.pdf", "speedup.png"]
+RESULTS = ["experiment.yaml", "manifest.json", "resolved.json", "results.csv", "results.parquet", "trace.json.gz"]
+
+
+@pytest.fixture(scope="module")
+def printed_and_folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
+    """A run with figures: what it printed, and its results folder."""
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "tiny.yaml").write_text(ALL_STRATEGIES, encoding="utf-8")
+    return t3sim("run", "tiny.yaml", cwd=folder), folder / "results" / "tiny"
+
+
+def test_run_succeeds_and_says_what_it_did(
+    printed_and_folder: tuple[subprocess.CompletedProcess[str], Path],
+) -> None:
+    done, folder = printed_and_folder
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "experiment  tiny: 5 points" in done.stdout
+    for title in ("Times (us) and speedup over sequential", "DRAM traffic of one GPU"):
+        assert title in done.stdout
+    rows = [line for line in done.stdout.splitlines() if line.startswith("│ GEMM 512 x 512 x 256 TP 4 │")]
+    assert [row.split("│")[2].strip() for row in rows] == [*STRATEGIES, *STRATEGIES]
+    first = read_results(folder / "results.csv")[0]
+    cells = [cell.strip() for cell in rows[0].split("│")[3:-1]]
+    expected = [f"{first.gemm_us:.1f}", f"{first.rs_us:.1f}", "-", f"{first.ag_us:.1f}", f"{first.time_us:.1f}"]
+    assert cells == [*expected, "1.000", "0.00"]
+
+
+def test_every_file_is_named_and_exists(
+    printed_and_folder: tuple[subprocess.CompletedProcess[str], Path],
+) -> None:
+    done, folder = printed_and_folder
+    named = [line.split()[-1] for line in done.stdout.splitlines() if "results/tiny/" in line]
+    assert sorted(named) == [f"results/tiny/{name}" for name in sorted(FIGURES + RESULTS)]
+    assert entries(folder) == sorted(FIGURES + RESULTS)
+
+
+def test_figures_are_what_their_names_say(
+    printed_and_folder: tuple[subprocess.CompletedProcess[str], Path],
+) -> None:
+    _, folder = printed_and_folder
+    for name in FIGURES:
+        path = folder / name
+        assert path.read_bytes().startswith(MAGIC[path.suffix]), name
+        assert path.stat().st_size > 5000, name
+
+
+def test_no_figures(base: Path) -> None:
+    assert entries(base) == RESULTS
+
+
+def test_columns_and_rows(base: Path) -> None:
+    header, *rows = (base / "results.csv").read_text(encoding="utf-8").splitlines()
+    assert header.split(",") == list(COLUMNS)
+    assert [row.split(",")[COLUMNS.index("strategy")] for row in rows] == list(STRATEGIES)
+    assert pq.read_schema(base / "results.parquet").names == list(COLUMNS)
+
+
+def test_csv_and_parquet_hold_the_same(base: Path) -> None:
+    from_csv, from_parquet = read_results(base / "results.csv"), read_results(base / "results.parquet")
+    assert len(from_csv) == 5
+    assert from_csv == from_parquet
+
+
+def test_times_add_up(base: Path) -> None:
+    sequential, t3, t3_mca, ideal, ideal_nmc = read_results(base / "results.parquet")
+    gemm, rs, ag = sequential.gemm_us, sequential.rs_us, sequential.ag_us
+    assert sequential.time_us == pytest.approx(gemm + rs + ag, rel=1e-12)
+    assert ideal.time_us == pytest.approx(max(gemm, rs) + ag, rel=1e-12)
+    assert ideal_nmc.time_us == pytest.approx(max(gemm, ideal_nmc.rs_us) + ag, rel=1e-12)
+    assert ideal_nmc.rs_us < rs
+    for fused in (t3, t3_mca):
+        assert fused.time_us == pytest.approx(fused.fused_us + fused.ag_us, rel=1e-12)
+        assert fused.rs_us is None
+        assert fused.time_us < sequential.time_us
+
+
+def test_comparisons_follow_from_the_times(base: Path) -> None:
+    records = read_results(base / "results.parquet")
+    sequential = records[0]
+    exposed = sequential.time_us - sequential.gemm_us
+    for record in records:
+        assert (record.gemm_us, record.ag_us) == (sequential.gemm_us, sequential.ag_us)
+        assert record.speedup == pytest.approx(sequential.time_us / record.time_us, rel=1e-12)
+        assert record.ect_us == pytest.approx(record.time_us - sequential.gemm_us, rel=1e-12)
+        assert record.overlap_efficiency == pytest.approx(1 - record.ect_us / exposed, rel=1e-12, abs=1e-12)
+
+
+def test_only_fused_points_name_a_policy(base: Path) -> None:
+    assert [(record.arbitration, record.mca_threshold) for record in read_results(base / "results.csv")] == [
+        (None, None),
+        ("round_robin", None),
+        ("mca", "5"),
+        (None, None),
+        (None, None),
+    ]
+
+
+def test_timeline_opens_and_holds_every_phase(base: Path) -> None:
+    with gzip.open(base / "trace.json.gz", "rt", encoding="utf-8") as file:
+        events = json.load(file)["traceEvents"]
+    spans = [event for event in events if event["ph"] == "X"]
+    processes = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert sorted(name.rsplit(": ", 1)[1] for name in processes.values()) == [
+        "all-gather",
+        "fused, mca",
+        "fused, round_robin",
+        "gemm",
+        "reduce-scatter",
+        "reduce-scatter, near memory",
+    ]
+    assert {span["pid"] for span in spans} == set(processes)
+    longest = max(span["ts"] + span["dur"] for span in spans)
+    assert 0 < longest <= max(record.fused_us or 0 for record in read_results(base / "results.csv"))

@@ -1,0 +1,77 @@
+"""The same experiment gives the same results, wherever, however often and in whatever steps it is simulated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from t3sim.results.writer import CSV_NAME
+from tests.smoke.command_line import ALL_STRATEGIES, HEADER, digest_of, manifest_of, rows_of, simulated
+
+SMALLEST = (
+    HEADER
+    + "workload: {gemm: {m: 128, n: 128, k: 64}, tp: 2}\ntiling: gemm-64x64\n"
+    + "sweep: {grid: {strategy: [sequential, t3]}}\n"
+)
+
+
+def assert_same(folder: Path, other: Path) -> None:
+    """Fail unless two results folders agree in all but what depends on the host."""
+    assert rows_of(folder) == rows_of(other)
+    assert manifest_of(folder) == manifest_of(other)
+    for name in ("experiment.yaml", "resolved.json", "trace.json.gz"):
+        assert (folder / name).read_bytes() == (other / name).read_bytes(), name
+
+
+def test_manifest_holds_the_digest_of_the_rows(base: Path) -> None:
+    assert manifest_of(base)["records_sha256"] == digest_of(base)
+
+
+def test_canary_digest_notices_a_changed_cell(base: Path, tmp_path: Path) -> None:
+    header, *rows = (base / CSV_NAME).read_text(encoding="utf-8").splitlines()
+    names = header.split(",")
+    for column, is_noticed in (("time_us", True), ("mem_requests", True), ("machine", True), ("wall_s", False)):
+        cells = rows[-1].split(",")
+        cells[names.index(column)] += "1"  # the smallest edit of a text, an integer or a float
+        (tmp_path / CSV_NAME).write_text("\n".join([header, *rows[:-1], ",".join(cells)]) + "\n", encoding="utf-8")
+        assert (digest_of(tmp_path) != digest_of(base)) is is_noticed, column
+        assert (rows_of(tmp_path) != rows_of(base)) is is_noticed, column
+
+
+@pytest.mark.parametrize("seed", ["0", "1"])
+def test_surroundings_do_not_matter(base: Path, tmp_path: Path, seed: str) -> None:
+    env = {"PYTHONHASHSEED": seed, "LC_ALL": "C", "TZ": "Asia/Kathmandu", "COLUMNS": "40", "NO_COLOR": "1"}
+    elsewhere = tmp_path / "else where"
+    elsewhere.mkdir()
+    assert_same(base, simulated(ALL_STRATEGIES, tmp_path / "run", cwd=elsewhere, env=env))
+
+
+def test_run_over_an_earlier_result(base: Path, tmp_path: Path) -> None:
+    simulated(ALL_STRATEGIES.replace("512", "256"), tmp_path)
+    assert rows_of(tmp_path / "results") != rows_of(base)
+    assert_same(base, simulated(ALL_STRATEGIES, tmp_path))
+
+
+@pytest.mark.parametrize("quantum", ["100 ns", "250 ns", "77777 ps"])
+def test_quantum_does_not_matter(base: Path, tmp_path: Path, quantum: str) -> None:
+    other = simulated(ALL_STRATEGIES, tmp_path, "-s", f"quantum={quantum}")
+    assert rows_of(other) == rows_of(base)
+    assert (other / "trace.json.gz").read_bytes() == (base / "trace.json.gz").read_bytes()
+    assert manifest_of(other)["points"] != manifest_of(base)["points"]
+
+
+def test_one_point_alone_is_the_same_point(base: Path, tmp_path: Path) -> None:
+    alone = simulated(ALL_STRATEGIES, tmp_path, "-s", "strategy=t3-mca")
+    compared_with_sequential = ("speedup", "overlap_efficiency")
+    expected = {name: "" if name in compared_with_sequential else cell for name, cell in rows_of(base)[2].items()}
+    assert rows_of(alone) == [expected]
+
+
+def test_compiled_equals_interpreted(tmp_path: Path) -> None:
+    compiled = simulated(SMALLEST, tmp_path / "compiled", env={"T3SIM_INTERPRETED": ""})
+    unused = tmp_path / "kernel-cache"
+    env = {"T3SIM_INTERPRETED": "1", "T3SIM_CACHE_DIR": str(unused)}
+    interpreted = simulated(SMALLEST, tmp_path / "interpreted", env=env)
+    assert_same(compiled, interpreted)
+    assert not unused.exists()  # or it would not have been interpreted
