@@ -130,7 +130,6 @@ def channel_dtype(layout):
             ("n_requests", "i8", (N_KINDS,)),
             ("n_turnarounds", "i8"),
             ("occupancy_cycles", "i8"),
-            ("measured_cycles", "i8"),
             ("peak_occupancy", "i8"),
             ("is_stalled", "i8", (2,)),  # the head waits for the next slot: tracker full or older store
             ("stalled_head", "i8", (2,)),  # last head that was counted as stalled
@@ -179,7 +178,6 @@ def l2_dtype(layout):
             ("n_evictions", "i8"),
             ("n_dirty_evictions", "i8"),
             ("n_flushed", "i8"),
-            ("n_mshrs_in_use", "i8"),
         ],
         align=True,
     )
@@ -196,7 +194,6 @@ def workgroup_slot_dtype(layout):
             ("multiply_slice", "i8"),
             ("is_multiplying", "i8"),
             ("work_left", "i8"),
-            ("work_carried", "i8"),
             ("outstanding", "i8", (layout.n_buffers,)),
             ("ready_at", "i8", (layout.n_buffers,)),
             ("is_issued", "i8", (layout.n_buffers,)),
@@ -214,7 +211,6 @@ def compute_unit_dtype(layout):
             ("slots", workgroup_slot_dtype(layout), (layout.n_slots,)),
             ("is_waiting", "i8"),  # queued in front of a channel that had no room
             ("granted_channel", "i8"),  # room promised there; -1 otherwise
-            ("issue_credit", "i8"),  # ticks of the path to the L2 not used yet
             ("outstanding_lines", "i8"),  # loads in flight, until their data are back in the CU
             ("outstanding_stores", "i8"),  # stores in flight, until they are acknowledged
             ("returning_lines", "i4", (RETURN_RING,)),  # by slot number, modulo the ring: what comes back then
@@ -324,13 +320,11 @@ def gpu_dtype(layout):
             ("line_issue_ticks", "i8"),  # path CU <-> L2: one line
             ("max_outstanding_lines", "i8"),
             ("workgroup_launch_ticks", "i8"),
-            ("store_return_ticks", "i8"),
             # the running kernel
             ("running_kernel", "i8"),
             ("kernel_start_at", "i8"),
             ("compute_done_at", "i8"),  # last workgroup ended
             ("last_done_at", "i8"),  # last column command finished
-            ("is_flushing", "i8"),
             # GEMM
             ("n_workgroups", "i8"),
             ("first_workgroup", "i8"),
@@ -373,7 +367,6 @@ def gpu_dtype(layout):
             ("channels", channel_dtype(layout), (layout.n_channels,)),
             ("compute_units", compute_unit_dtype(layout), (layout.n_compute_units,)),
             ("bin_ticks", "i8"),
-            ("n_slots_run", "i8"),
         ],
         align=True,
     )
