@@ -48,7 +48,7 @@ def simulating(folder: Path) -> Iterator[subprocess.Popen[str]]:
         process.wait()
 
 
-@pytest.mark.parametrize("seconds", [0.1, 1.0])
+@pytest.mark.parametrize("seconds", [0.5, 1.5])
 def test_interrupted_run_leaves_no_result(seconds: float, tmp_path: Path) -> None:
     with simulating(tmp_path) as process:
         time.sleep(seconds)
@@ -64,7 +64,7 @@ def test_interrupted_run_keeps_an_earlier_result(tmp_path: Path) -> None:
     before = {name: (output / name).read_bytes() for name in entries(output)}
     assert "results.csv" in before
     with simulating(tmp_path) as process:
-        time.sleep(0.3)
+        time.sleep(0.5)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=SHORT_S)
     assert process.returncode == 130
