@@ -121,7 +121,7 @@ def value_rows(run: RunSpec, provenance: Mapping[str, Node]) -> Iterator[tuple[s
 @config.command()
 def schema() -> None:
     """Print the JSON schema of an experiment file."""
-    from t3sim.experiment.plan import experiment_schema
+    from t3sim.experiment.schema import experiment_schema
 
     click.echo(json.dumps(experiment_schema(), indent=2))
 

@@ -1,4 +1,4 @@
-"""From trees of nodes to frozen specs: presets, overrides, validation, checks across fields.
+"""From trees of nodes to frozen specs: presets, overrides, validation.
 
 The tree is kept beside the spec, so that every value can still be shown with
 its origin and place, and every error points at the line that caused it.
@@ -6,11 +6,7 @@ its origin and place, and every error points at the line that caused it.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from fractions import Fraction
-from functools import partial
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
@@ -20,26 +16,16 @@ from pydantic import BaseModel, BeforeValidator, ValidationError
 from t3sim import units
 from t3sim.config.experiment import TilingSpec
 from t3sim.config.machine import MachineSpec
+from t3sim.config.machine_checks import Finding, machine_findings
 from t3sim.config.presets import DEFAULT_TILING, annotated, load_preset, without_description
 from t3sim.config.yaml_loader import Node, Position, type_name
 from t3sim.errors import ConfigError, Problem
-from t3sim.registry import nearest, unknown_name
+from t3sim.registry import nearest
 
 SpecT = TypeVar("SpecT", bound=BaseModel)
 Path_ = tuple[str, ...]
-Finding = tuple[str, str]  # dotted path below the section, message
 
 PARTS = ("gpu", "memory", "link")
-LARGEST_LINK_DENOMINATOR = 1 << 20
-LONGEST_CLOCK_LCM_HZ = 10**12  # one tick of simulated time is at least a picosecond
-# Widths of the kernel's tables.
-MOST_ACCESSES_IN_A_ROW = 256
-MOST_BANKS_OF_A_CHANNEL = 64
-MOST_ACCESSES_IN_A_LINE = 4
-# What comes back to a CU waits in a ring of 128 issue slots; further ahead it would be counted too early.
-LONGEST_RETURN_SLOTS = 40
-LONGEST_QUEUED_RETURN_SLOTS = 100
-LONGEST_TRIP_SLOTS = 120
 
 
 # --- trees ---------------------------------------------------------------------------------------
@@ -380,274 +366,10 @@ def placed(findings: list[Finding], tree: Node, prefix: str) -> list[Problem]:
     return problems
 
 
-# --- checks across fields ------------------------------------------------------------------------
-
-
-def _is_power_of_two(value: int) -> bool:
-    return value > 0 and value & (value - 1) == 0
-
-
-def machine_findings(machine: MachineSpec) -> list[Finding]:
-    """What is wrong with a machine although each value alone is legal."""
-    findings = [*_size_findings(machine), *_gpu_findings(machine), *_memory_findings(machine)]
-    clocks = _clock_findings(machine)
-    return [*findings, *clocks, *([] if clocks else _link_findings(machine))]
-
-
-def _size_findings(machine: MachineSpec) -> list[Finding]:
-    """Parts so large that the state of one GPU would not fit a computer's memory."""
-    gpu, memory = machine.gpu, machine.memory
-    limits = (
-        ("gpu.n_compute_units", gpu.n_compute_units, 4096),
-        ("gpu.compute_unit.max_outstanding_lines", gpu.compute_unit.max_outstanding_lines, 1 << 14),
-        ("gpu.collective_kernel.max_outstanding_lines", gpu.collective_kernel.max_outstanding_lines, 1 << 14),
-        ("gpu.issue_slot", gpu.issue_slot, 1 << 10),
-        ("gpu.l2.n_banks", gpu.l2.n_banks, 4096),
-        ("gpu.l2.associativity", gpu.l2.associativity, 1 << 10),
-        ("gpu.l2.capacity", gpu.l2.capacity, 1 << 31),
-        ("gpu.l2.mshrs_per_bank", gpu.l2.mshrs_per_bank, 1 << 14),
-        ("gpu.tracker.n_sets", gpu.tracker.n_sets, 1 << 16),
-        ("gpu.tracker.entries_per_set", gpu.tracker.entries_per_set, 1 << 10),
-        ("memory.n_channels", memory.n_channels, 1 << 10),
-        ("memory.n_bank_groups", memory.n_bank_groups, 1 << 6),
-        ("memory.banks_per_group", memory.banks_per_group, 1 << 6),
-        ("memory.stream_queue_entries", memory.stream_queue_entries, 1 << 16),
-    )
-    return [(path, f"is {value}, must be at most {limit}") for path, value, limit in limits if value > limit]
-
-
-def _link_findings(machine: MachineSpec) -> list[Finding]:
-    """The time of one access on the link has to be a fraction with a small denominator."""
-    ticks = math.lcm(machine.gpu.compute_clock, machine.memory.clock)
-    bandwidth = machine.link.bandwidth
-    if bandwidth // math.gcd(machine.memory.access * ticks, bandwidth) > LARGEST_LINK_DENOMINATOR:
-        return [("link.bandwidth", f"is {units.format_bandwidth(bandwidth)}; round it to whole MB/s")]
-    return []
-
-
-def _power_of_two(findings: list[Finding], path: str, value: int, shown: str | None = None) -> None:
-    if not _is_power_of_two(value):
-        findings.append((path, f"is {shown or value}, must be a power of two"))
-
-
-def _gpu_findings(machine: MachineSpec) -> list[Finding]:
-    findings: list[Finding] = []
-    check = partial(_power_of_two, findings)
-    l2 = machine.gpu.l2
-    check("gpu.l2.n_banks", l2.n_banks)
-    check("gpu.l2.line", l2.line, units.format_bytes(l2.line))
-    check("gpu.tracker.n_sets", machine.gpu.tracker.n_sets)
-    way_bytes = l2.n_banks * l2.associativity * l2.line
-    sets, rest = divmod(l2.capacity, way_bytes)
-    what = (
-        f"{units.format_bytes(l2.capacity)} in {l2.n_banks} banks (`n_banks`) of {l2.associativity} ways "
-        f"(`associativity`) of {units.format_bytes(l2.line)} (`line`)"
-    )
-    if rest or not sets:
-        findings.append(("gpu.l2.capacity", f"{what} is not a whole number of sets"))
-    elif not _is_power_of_two(sets):
-        findings.append(
-            ("gpu.l2.capacity", f"{what} makes {sets} sets per bank, must be a power of two; change `associativity`")
-        )
-    if l2.n_banks % machine.memory.n_channels:
-        findings.append(
-            (
-                "gpu.l2.n_banks",
-                f"is {l2.n_banks}, must be a multiple of `memory.n_channels`, {machine.memory.n_channels}",
-            )
-        )
-    if l2.hit_latency < 2 * machine.gpu.issue_slot:
-        message = (
-            f"is {l2.hit_latency} cycles, must be at least twice `gpu.issue_slot`, {machine.gpu.issue_slot} cycles"
-        )
-        findings.append(("gpu.l2.hit_latency", message))
-    findings += _return_findings(machine)
-    read_ahead = machine.gpu.dma.read_ahead
-    if isinstance(read_ahead, int) and read_ahead < l2.line:
-        findings.append(
-            (
-                "gpu.dma.read_ahead",
-                (
-                    f"is {units.format_bytes(read_ahead)}, must be at least one line "
-                    f"(`gpu.l2.line`, {units.format_bytes(l2.line)}), or `chunk`"
-                ),
-            )
-        )
-    return findings
-
-
-def _return_findings(machine: MachineSpec) -> list[Finding]:
-    """What would come back to a compute unit further ahead than the kernel can note."""
-    l2, slot = machine.gpu.l2, machine.gpu.issue_slot
-    slots = f"issue slots (`gpu.issue_slot`, {slot} cycles)"
-    if l2.hit_latency > 2 * LONGEST_RETURN_SLOTS * slot:
-        return [
-            (
-                "gpu.l2.hit_latency",
-                f"is {l2.hit_latency} cycles, half of it must be at most {LONGEST_RETURN_SLOTS} {slots}",
-            )
-        ]
-    queue = Fraction(l2.bank_queue_entries * l2.line, l2.bank_bytes_per_cycle)
-    waits = (
-        f"is {l2.bank_queue_entries}, so a line may wait {math.ceil(queue)} cycles (`line`, "
-        f"{units.format_bytes(l2.line)}, at `bank_bytes_per_cycle`, {l2.bank_bytes_per_cycle})"
-    )
-    latency = f"`hit_latency`, {l2.hit_latency} cycles"
-    for what, trip, longest in (
-        (f"half of {latency}", Fraction(l2.hit_latency, 2) + queue, LONGEST_QUEUED_RETURN_SLOTS),
-        (latency, l2.hit_latency + queue, LONGEST_TRIP_SLOTS),
-    ):
-        if trip > longest * slot:
-            return [("gpu.l2.bank_queue_entries", f"{waits}; with {what}, that must be at most {longest} {slots}")]
-    return []
-
-
-def _data_findings(machine: MachineSpec) -> list[Finding]:
-    """DRAM data that would come back to a compute unit further ahead than the kernel can note."""
-    timing, l2, slot = machine.memory.timing, machine.gpu.l2, machine.gpu.issue_slot
-    name, latency = ("nCL", timing.nCL) if timing.nCL >= timing.nCWL else ("nCWL", timing.nCWL)
-    data = Fraction((latency + timing.nBL) * machine.gpu.compute_clock, machine.memory.clock)
-    if Fraction(l2.hit_latency, 2) + data <= LONGEST_TRIP_SLOTS * slot:
-        return []
-    message = (
-        f"is {latency}, with `nBL`, {timing.nBL}, and half of `gpu.l2.hit_latency`, {l2.hit_latency} cycles, "
-        f"that must be at most {LONGEST_TRIP_SLOTS} issue slots (`gpu.issue_slot`, {slot} cycles)"
-    )
-    return [(f"memory.timing.{name}", message)]
-
-
-def _count_findings(machine: MachineSpec) -> list[Finding]:
-    """Counts of one thing inside another that the kernel has no room for."""
-    memory = machine.memory
-    findings: list[Finding] = []
-    for key, size, most in (
-        ("memory.row", memory.row, MOST_ACCESSES_IN_A_ROW),
-        ("gpu.l2.line", machine.gpu.l2.line, MOST_ACCESSES_IN_A_LINE),
-    ):
-        if size > most * memory.access:
-            message = (
-                f"is {units.format_bytes(size)}, must be at most {most} accesses of `memory.access`, "
-                f"{units.format_bytes(memory.access)}"
-            )
-            findings.append((key, message))
-    n_banks = memory.n_bank_groups * memory.banks_per_group
-    if n_banks > MOST_BANKS_OF_A_CHANNEL:
-        message = (
-            f"is {memory.banks_per_group}, in `memory.n_bank_groups`, {memory.n_bank_groups}, that makes {n_banks} "
-            f"banks of a channel, must be at most {MOST_BANKS_OF_A_CHANNEL}"
-        )
-        findings.append(("memory.banks_per_group", message))
-    return findings
-
-
-def _memory_findings(machine: MachineSpec) -> list[Finding]:
-    findings: list[Finding] = []
-    memory, line = machine.memory, machine.gpu.l2.line
-    check = partial(_power_of_two, findings)
-    check("memory.n_channels", memory.n_channels)
-    check("memory.n_bank_groups", memory.n_bank_groups)
-    check("memory.banks_per_group", memory.banks_per_group)
-    check("memory.row", memory.row, units.format_bytes(memory.row))
-    check("memory.channel_interleave", memory.channel_interleave, units.format_bytes(memory.channel_interleave))
-    for small_key, small, large_key, large in (
-        ("memory.access", memory.access, "gpu.l2.line", line),
-        ("gpu.l2.line", line, "memory.channel_interleave", memory.channel_interleave),
-        ("memory.channel_interleave", memory.channel_interleave, "memory.row", memory.row),
-    ):
-        if small > large:
-            findings.append(
-                (
-                    small_key,
-                    f"is {units.format_bytes(small)}, cannot be larger than `{large_key}`, {units.format_bytes(large)}",
-                )
-            )
-    findings += _count_findings(machine)
-    findings += _timing_findings(machine)
-    findings += _data_findings(machine)
-    needed = 2 * line // memory.access
-    if memory.stream_queue_entries < needed:
-        message = f"is {memory.stream_queue_entries}, must be at least {needed}: a line read and one written back"
-        findings.append(("memory.stream_queue_entries", message))
-    queue = memory.queue
-    low, high = queue.write_low_watermark, queue.write_high_watermark
-    if queue.kind == "split":
-        if not low < high:
-            findings.append(
-                ("memory.queue.write_low_watermark", f"is {low}, must be below `write_high_watermark`, {high}")
-            )
-        if high > queue.entries:
-            findings.append(
-                ("memory.queue.write_high_watermark", f"is {high}, cannot be above `entries`, {queue.entries}")
-            )
-    return findings
-
-
-def _timing_findings(machine: MachineSpec) -> list[Finding]:
-    findings: list[Finding] = []
-    timing = machine.memory.timing
-    at_least = (  # the first may not be shorter than the second
-        ("nRAS", "nRCDRD"),
-        ("nCCDS", "nBL"),
-        ("nCCDL", "nCCDS"),
-        ("nCCDWS", "nCCDS"),
-        ("nCCDWL", "nCCDL"),
-        ("nCCDWL", "nCCDWS"),
-        ("nRRDL", "nRRDS"),
-        ("nFAW", "nRRDS"),
-        ("nWTRL", "nWTRS"),
-    )
-    for longer, shorter in at_least:
-        if getattr(timing, longer) < getattr(timing, shorter):
-            findings.append(
-                (
-                    f"memory.timing.{longer}",
-                    f"is {getattr(timing, longer)}, cannot be below `{shorter}`, {getattr(timing, shorter)}",
-                )
-            )
-    if timing.nRC < timing.nRAS + timing.nRP:
-        findings.append(
-            ("memory.timing.nRC", f"is {timing.nRC}, cannot be below `nRAS` + `nRP`, {timing.nRAS} + {timing.nRP}")
-        )
-    if timing.nRTW < timing.nCL + timing.nBL - timing.nCWL:
-        message = (
-            f"is {timing.nRTW}, cannot be below `nCL` + `nBL` - `nCWL`, {timing.nCL} + {timing.nBL} - {timing.nCWL}: "
-            "a read and the write behind it would overlap on the data bus"
-        )
-        findings.append(("memory.timing.nRTW", message))
-    if 0 < timing.nREFI <= timing.nRFC:
-        findings.append(
-            ("memory.timing.nREFI", f"is {timing.nREFI}, must be above `nRFC`, {timing.nRFC} (0 turns refresh off)")
-        )
-    longest = 1 << 20
-    findings += [
-        (f"memory.timing.{name}", f"is {value}, must be at most {longest} cycles")
-        for name, value in timing
-        if value > longest
-    ]
-    return findings
-
-
-def _clock_findings(machine: MachineSpec) -> list[Finding]:
-    findings: list[Finding] = []
-    clocks: Mapping[str, int] = {"gpu.compute_clock": machine.gpu.compute_clock, "memory.clock": machine.memory.clock}
-    for path, clock in clocks.items():
-        if clock % 10**6:
-            findings.append((path, f"is {units.format_frequency(clock)}, must be a whole number of MHz"))
-    ticks = math.lcm(*clocks.values())
-    if not findings and ticks > LONGEST_CLOCK_LCM_HZ:
-        both = " and ".join(f"`{path}` ({units.format_frequency(clock)})" for path, clock in clocks.items())
-        findings.append(
-            ("gpu.compute_clock", f"{both} meet only in ticks of {units.format_frequency(ticks)}; at most 1 THz")
-        )
-    return findings
-
-
 __all__ = [
-    "Finding",
     "ResolvedMachine",
     "expand_part",
     "fields_at",
-    "machine_findings",
     "node_at",
     "overlay",
     "placed",
@@ -656,7 +378,6 @@ __all__ = [
     "shown_value",
     "spec_problems",
     "unknown_key",
-    "unknown_name",
     "validated",
     "with_value",
 ]

@@ -5,7 +5,8 @@ import pickle
 import pytest
 
 from t3sim.errors import ConfigError, InputDataError
-from t3sim.experiment.plan import experiment_schema, load_experiment
+from t3sim.experiment.plan import load_experiment
+from t3sim.experiment.schema import experiment_schema
 
 BASE = """name: base
 machine: t3-150

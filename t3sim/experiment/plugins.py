@@ -1,0 +1,35 @@
+"""Plugin files: Python that an experiment names, run once in a process to register policies and strategies."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Iterable
+
+from t3sim.errors import ConfigError, Problem, T3SimError
+
+
+def load_plugins(plugins: Iterable[str]) -> None:
+    """Run plugin files, each once in a process; what they register can then be named."""
+    for plugin in plugins:
+        module_name = "t3sim_plugin_" + re.sub(r"\W", "_", plugin)
+        if module_name in sys.modules:
+            continue
+        spec = importlib.util.spec_from_file_location(module_name, plugin)
+        if spec is None or spec.loader is None:
+            raise ConfigError(Problem(plugin, 0, 0, "plugins", "is not a Python file"))
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[module_name] = module
+        try:
+            spec.loader.exec_module(module)
+        except T3SimError:
+            del sys.modules[module_name]
+            raise
+        except Exception as error:
+            del sys.modules[module_name]
+            message = f"cannot be loaded: {type(error).__name__}: {error}"
+            raise ConfigError(Problem(plugin, 0, 0, "plugins", message)) from error
+
+
+__all__ = ["load_plugins"]

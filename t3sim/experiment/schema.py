@@ -1,0 +1,92 @@
+"""The experiment file as a user writes it: its sections as models, and its JSON schema."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from t3sim.config.experiment import CollectiveSpec, GemmShape
+from t3sim.config.machine import Count, MachineSpec, PicosecondsAboveZero, Spec
+
+MAX_TP = 1024
+
+
+class WorkloadFile(Spec):
+    """``workload:`` exactly one of a model's sublayer, a GEMM, a tile trace or a collective."""
+
+    model: str | None = None
+    sublayer: str | None = None
+    tp: Annotated[int, Field(ge=1, le=MAX_TP, strict=True)] | None = None
+    gemm: GemmShape | None = None
+    trace: str | None = None
+    collective: CollectiveSpec | None = None
+
+
+class TilingFile(Spec):
+    """``tiling:`` a preset of ``configs/kernel`` and values that replace the preset's."""
+
+    preset: str | None = None
+    workgroup_tile: tuple[Count, Count] | None = None
+    wavefront_tile: tuple[Count, Count] | None = None
+    k_slice: Count | None = None
+    prefetch_depth: Count | None = None
+
+
+class SweepFile(Spec):
+    """``sweep:`` dotted key -> values; the points are all combinations."""
+
+    grid: dict[str, list[Any]]
+
+
+class ExperimentFile(Spec):
+    """An experiment file."""
+
+    name: str
+    description: str = ""
+    machine: str | dict[str, Any]
+    workload: WorkloadFile
+    tiling: str | TilingFile | None = None
+    strategy: str
+    arbitration: str | dict[str, Any] | None = None
+    mode: Literal["mirrored", "explicit"] = "mirrored"
+    quantum: PicosecondsAboveZero | None = None
+    plugins: list[str] = Field(default_factory=list)
+    sweep: SweepFile | None = None
+
+
+class PointFile(Spec):
+    """The part of a point that pydantic reads."""
+
+    name: str
+    description: str = ""
+    workload: WorkloadFile
+    strategy: str
+    mode: Literal["mirrored", "explicit"] = "mirrored"
+    quantum: PicosecondsAboveZero | None = None
+    plugins: list[str] = Field(default_factory=list)
+
+
+def experiment_schema() -> dict[str, Any]:
+    """The JSON schema of an experiment file."""
+    schema = ExperimentFile.model_json_schema()
+    machine = MachineSpec.model_json_schema()
+    schema.setdefault("$defs", {}).update(machine.pop("$defs"))
+    schema["$defs"]["MachineSpec"] = machine
+    cleaned = _without_bounds_of_texts(schema)
+    assert isinstance(cleaned, dict)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **cleaned, "title": "t3sim experiment"}
+
+
+def _without_bounds_of_texts(schema: Any) -> Any:
+    """Quantities are texts with units; their numeric bounds hold after parsing and say nothing about the text."""
+    if isinstance(schema, list):
+        return [_without_bounds_of_texts(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    bounds = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "gt", "ge", "lt", "le"}
+    is_text = schema.get("type") == "string"
+    return {key: _without_bounds_of_texts(item) for key, item in schema.items() if not (is_text and key in bounds)}
+
+
+__all__ = ["MAX_TP", "ExperimentFile", "PointFile", "SweepFile", "TilingFile", "WorkloadFile", "experiment_schema"]

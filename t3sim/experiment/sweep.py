@@ -1,0 +1,167 @@
+"""The axes of a sweep, and the overrides (``-s key=value``) that pin, replace or add them.
+
+An override of a swept key pins that axis: the axis is dropped and every point
+has the given value.  ``sweep.grid.KEY=[...]`` replaces or adds an axis.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from t3sim.config.resolve import node_at, unknown_key, with_value
+from t3sim.config.yaml_loader import Node, Position, load_yaml_text, type_name
+from t3sim.errors import ConfigError
+from t3sim.experiment.problems import Problems
+
+Pending = tuple[tuple[str, ...], Node]  # path, value
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A swept key and its values, each written where the axis is."""
+
+    key: str
+    values: list[Node]
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The key as steps into the tree."""
+        return tuple(self.key.split("."))
+
+
+def axes_of(root: Node, problems: Problems) -> list[Axis]:
+    """The axes of the ``sweep:`` section, in file order; what is not an axis is reported."""
+    sweep = root.get("sweep")
+    if sweep is None or sweep.value is None:
+        return []
+    if not sweep.is_mapping:
+        problems.report(root, ("sweep",), f"found {type_name(sweep.value)}, a mapping with the key grid is needed")
+        return []
+    for key, node in sweep.value.items():
+        if key != "grid":
+            at = node.key_position or node.position
+            problems.add(at, f"sweep.{key}", unknown_key(key, "sweep", ["grid"]))
+    grid = sweep.get("grid")
+    if grid is None:
+        return []
+    if not grid.is_mapping:
+        problems.report(root, ("sweep", "grid"), f"found {type_name(grid.value)}, a mapping is needed")
+        return []
+    return [axis for key, node in grid.value.items() if (axis := _axis(key, node, problems)) is not None]
+
+
+def _axis(key: str, node: Node, problems: Problems) -> Axis | None:
+    shown = f"sweep.grid.{key}"
+    if not isinstance(node.value, list) or not node.value:
+        found = "an empty list" if node.value == [] else type_name(node.value)
+        problems.add(node.position, shown, f"found {found}, a list of values is needed")
+        return None
+    if key.split(".", maxsplit=1)[0] in ("sweep", "name", "description", "plugins"):
+        problems.add(node.key_position or node.position, shown, f"`{key}` cannot be swept")
+        return None
+    seen: list[Any] = []
+    for value in node.value:
+        if value.plain() in seen:
+            problems.add(value.position, shown, f"`{value.plain()}` is listed twice")
+        seen.append(value.plain())
+    at = node.key_position
+    return Axis(key, [replace(value, key_position=at) for value in node.value])
+
+
+def overridden(
+    root: Node, axes: list[Axis], overrides: Sequence[str], problems: Problems
+) -> tuple[Node, list[Axis], list[Pending]]:
+    """Apply ``-s``: to the tree what no axis can undo, to the axes what concerns them.
+
+    The last of the three is what has to be set again in every point, after the axes.
+    """
+    pending: list[Pending] = []
+    for text in overrides:
+        key, value = _parsed_override(text, problems)
+        if key is None or value is None:
+            continue
+        path = tuple(key.split("."))
+        if path[:2] == ("sweep", "grid") and len(path) > 2:
+            axis_key = ".".join(path[2:])
+            axis = _axis(axis_key, value, problems)
+            if axis is not None:
+                names = [a.key for a in axes]
+                axes = [axis if a.key == axis_key else a for a in axes] + ([] if axis_key in names else [axis])
+            continue
+        if path[0] == "sweep":
+            root = with_set(root, path, value, problems)
+            axes = axes_of(root, problems)
+            continue
+        axes = [a for a in axes if a.path[: len(path)] != path]
+        pending.append((path, value))
+    for path, value in pending:  # so that what is checked once for all points sees them too
+        root = with_set(root, path, value, problems)
+    return root, axes, pending
+
+
+def _parsed_override(text: str, problems: Problems) -> tuple[str | None, Node | None]:
+    key, equals, value_text = text.partition("=")
+    key = key.strip()
+    at = Position(f"-s {text if len(text) <= 60 else text[:57] + '...'}")
+    if not equals or not re.fullmatch(r"[^.\s]+(\.[^.\s]+)*", key):
+        problems.add(at, "", "an override is written key=value, like `-s workload.tp=8`")
+        return None, None
+    if "\n" in value_text or not value_text.strip():
+        problems.add(at, key, "has no value")
+        return None, None
+    try:
+        node = load_yaml_text(f"v: {value_text}", at.file)
+    except ConfigError as error:
+        problems.take(replace(problem, line=0, column=0, key=key) for problem in error.problems)
+        return None, None
+    value = node.get("v")
+    if value is None or len(node.value) != 1:
+        problems.add(at, key, "has more than one value")
+        return None, None
+    return key, replace(_moved_to(value, at), key_position=at)
+
+
+def with_set(root: Node, path: tuple[str, ...], value: Node, problems: Problems) -> Node:
+    """A copy of the tree with *value* at *path*, or the tree itself if a list or a plain value is in the way."""
+    for n in range(1, len(path)):
+        node, is_whole = node_at(root, path[:n])
+        if is_whole and isinstance(node.value, list):
+            problems.add(value.position, ".".join(path), f"`{'.'.join(path[:n])}` is a list, it has no keys")
+            return root
+        if is_whole and not node.is_mapping and node.value is not None and not _takes_preset(path[:n]):
+            shown = ".".join(path[:n])
+            problems.add(
+                value.key_position or value.position,
+                ".".join(path),
+                f"`{shown}` is {type_name(node.value)}, it has no keys",
+            )
+            return root
+    return with_value(root, path, value)
+
+
+def _takes_preset(path: tuple[str, ...]) -> bool:
+    """Whether a name at *path* is short for ``{preset: name}``."""
+    return path in (
+        ("machine",),
+        ("machine", "gpu"),
+        ("machine", "memory"),
+        ("machine", "link"),
+        ("tiling",),
+        ("arbitration",),
+    )
+
+
+def _moved_to(node: Node, at: Position) -> Node:
+    """The same tree, all of it written at *at*."""
+    value = node.value
+    if isinstance(value, dict):
+        value = {key: _moved_to(child, at) for key, child in value.items()}
+    elif isinstance(value, list):
+        value = [_moved_to(child, at) for child in value]
+    return replace(node, value=value, position=at, key_position=at if node.key_position else None)
+
+
+__all__ = ["Axis", "Pending", "axes_of", "overridden", "with_set"]
