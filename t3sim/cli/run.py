@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from t3sim.cli._errors import INTERRUPTED
 from t3sim.cli.config import override_option, summary, trace_root_option
 
 if TYPE_CHECKING:
@@ -16,6 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from t3sim.config.experiment import RunSpec
     from t3sim.results.record import RunRecord
 
 REPORT_WIDTH = 150  # of a table that does not go to a terminal
@@ -35,15 +41,17 @@ def run(file: str, overrides: tuple[str, ...], output: Path | None, trace_root: 
     from t3sim.experiment.plan import load_experiment
     from t3sim.experiment.runner import plan_phases, read_traces
     from t3sim.experiment.runner import run as run_experiment
+    from t3sim.results.writer import prepare_output
 
     experiment = load_experiment(file, overrides, trace_root)
     directory = output or Path("results") / experiment.name
     console = Console(width=None if sys.stdout.isatty() else REPORT_WIDTH)
     for line in summary(experiment):
-        console.print(line, highlight=False, markup=False)
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     n_phases = len(plan_phases(experiment.points, read_traces(experiment.points)))
     console.print(f"phases      {n_phases} distinct ones to simulate", highlight=False)
-    compile_kernel(experiment.points[0].machine, console)
+    prepare_output(directory)
+    compile_kernel(experiment.points, console)
     with progress_bar() as progress:
         outcome = run_experiment(experiment, directory, sys.argv, progress)
     console.print(results_table(outcome.records))
@@ -56,14 +64,33 @@ def run(file: str, overrides: tuple[str, ...], output: Path | None, trace_root: 
     console.print("open the timeline at https://ui.perfetto.dev; it stays on your machine", highlight=False)
 
 
-def compile_kernel(machine: object, console: Console) -> None:
-    """Compile the simulation kernel if it is not in the cache yet, and say so."""
-    from t3sim.gpu.assemble import compiled_advance, is_compiled, layout_for
+def compile_kernel(points: list[RunSpec], console: Console) -> None:
+    """Compile what *points* need and the cache does not have: the loop, which is said, and the policies."""
+    from t3sim.system.compilation import compile_for, is_compiled_for
 
-    layout = layout_for(machine)  # type: ignore[arg-type]
-    if not is_compiled(layout):
+    if not is_compiled_for(points):
         console.print("compiling the simulation kernel (about 20 s, once for each version)", highlight=False)
-    compiled_advance(layout)
+    with interrupt_at_once():
+        compile_for(points)
+
+
+@contextmanager
+def interrupt_at_once() -> Iterator[None]:
+    """Let Ctrl-C end the process here and now.
+
+    The compiler's callbacks swallow a KeyboardInterrupt.  Nothing is lost: no result has been begun,
+    and Numba publishes cache files whole.
+    """
+
+    def leave(_signal: int, _frame: object) -> None:
+        os.write(2, b"t3sim: interrupted\n")
+        os._exit(INTERRUPTED)
+
+    previous = signal.signal(signal.SIGINT, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 class progress_bar:  # noqa: N801 - used like a function
