@@ -71,8 +71,11 @@ def ideal_speedup(model: str, sublayer: str, tp: int) -> float:
 
 
 def test_ideal_overlap_of_tnlg_fc1_tp16():
-    """Published: 1.50, the most that overlap can give, since GEMM and reduce-scatter are equally long."""
-    assert 1.45 <= ideal_speedup("T-NLG", "FC-1", 16) <= 1.505
+    """Published: 1.50, to two digits; 1.45 to 1.50 asked for.
+
+    With R longer than A by the final step, G = R gives 1 + R / (R + A) = 1.508: 1.50 is not the ceiling.
+    """
+    assert 1.45 <= round(ideal_speedup("T-NLG", "FC-1", 16), 2) <= 1.50
 
 
 def test_ideal_overlap_of_mega_op_tp16():
