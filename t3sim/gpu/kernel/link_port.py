@@ -19,24 +19,25 @@ def has_buffer_room(port, n_granules):
 
 
 @kernel
+def write_message(message, at, kind, tile, granule):
+    """Fill in one granule on its way to the neighbour."""
+    message.at = at
+    message.kind = kind
+    message.tile = tile
+    message.granule = granule
+
+
+@kernel
 def buffer_store(port, kind, tile, granule, ready_at):
     """Put a store for the neighbour into the buffer; the caller has asked ``has_buffer_room``."""
-    entry = port.stores[port.store_tail % len(port.stores)]
-    entry.at = ready_at
-    entry.kind = kind
-    entry.tile = tile
-    entry.granule = granule
+    write_message(port.stores[port.store_tail % len(port.stores)], ready_at, kind, tile, granule)
     port.store_tail += 1
 
 
 @kernel
 def queue_dma_data(port, dma_queue, kind, tile, granule, ready_at):
     """Queue one granule read by the DMA engine, which bounds how many there are."""
-    entry = dma_queue[port.dma_tail % len(dma_queue)]
-    entry.at = ready_at
-    entry.kind = kind
-    entry.tile = tile
-    entry.granule = granule
+    write_message(dma_queue[port.dma_tail % len(dma_queue)], ready_at, kind, tile, granule)
     port.dma_tail += 1
 
 
@@ -62,7 +63,6 @@ def transmit(gpu, dma_queue, outbox, slot_end):
         if start >= until or start == NEVER:
             return
         takes_dma = dma_at < stores_at or (dma_at == stores_at and port.last_source == FROM_STORES)
-        message = outbox[gpu.n_outbox]
         if takes_dma:
             entry = dma_queue[port.dma_head % len(dma_queue)]
             port.dma_head += 1
@@ -74,10 +74,8 @@ def transmit(gpu, dma_queue, outbox, slot_end):
         port.free_at_scaled = start + port.granule_cost
         port.busy_scaled += port.granule_cost
         port.n_sent += 1
-        message.at = (port.free_at_scaled + port.scale - 1) // port.scale
-        message.kind = entry.kind
-        message.tile = entry.tile
-        message.granule = entry.granule
+        complete_at = (port.free_at_scaled + port.scale - 1) // port.scale
+        write_message(outbox[gpu.n_outbox], complete_at, entry.kind, entry.tile, entry.granule)
         gpu.n_outbox += 1
 
 

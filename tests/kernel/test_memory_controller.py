@@ -1,0 +1,73 @@
+"""Does a memory controller keep its bounds, its order, and reads behind older stores to their address?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from t3sim.gpu.core import GpuCore
+from t3sim.gpu.kernel.address_map import place_of
+from t3sim.gpu.kernel.codes import COMM, COMPUTE, DMA_READ, INCOMING_WRITE, OPERAND_READ, RD, WR
+from t3sim.gpu.kernel.memory_controller import advance_channel, enqueue_request, has_older_store, has_room
+from t3sim.gpu.kernel.state import COMMAND_LOG, TILE_TABLE
+from t3sim.gpu.tables import records
+
+from .small import core_of
+
+
+def advance(core: GpuCore, until: int) -> list[tuple[int, int]]:
+    """Run channel 0 in slots of 6 cycles up to *until*; return (cycle, command) of its column commands."""
+    log = records(COMMAND_LOG, 64)
+    tiles = records(TILE_TABLE, 1)
+    channel = core.gpu.channels[0]
+    for end in range(6, until + 1, 6):
+        advance_channel(channel, 0, core.gpu.tracker, tiles, log, core._pick_stream, end)
+        channel.n_done = 0
+    entries: Any = log[1 : int(log[0].at) + 1]
+    return [(int(e["at"]), int(e["command"])) for e in entries if e["command"] in (RD, WR)]
+
+
+def test_a_stream_queue_is_bounded() -> None:
+    channel = core_of().gpu.channels[0]
+    capacity = int(channel.stream_capacity)
+    assert has_room(channel, COMM, capacity)
+    assert not has_room(channel, COMM, capacity + 1)
+    enqueue_request(channel, COMM, 0, -1, 0)
+    assert not has_room(channel, COMM, capacity)
+    assert has_room(channel, COMPUTE, capacity)
+
+
+def test_a_dma_read_waits_for_an_older_store_to_its_address() -> None:
+    """Without the rule the read could pass the store, since a read may issue while writes are held."""
+    core = core_of()
+    gpu = core.gpu
+    enqueue_request(gpu.channels[0], COMM, place_of(gpu, 0, INCOMING_WRITE), -1, 0)
+    enqueue_request(gpu.channels[0], COMM, place_of(gpu, 0, DMA_READ), 0, 0)
+    commands = [command for _, command in advance(core, 120)]
+    assert commands == [WR, RD]
+    assert int(gpu.channels[0].hazard_stalls) == 1
+
+
+def test_a_read_of_another_address_does_not_wait() -> None:
+    core = core_of()
+    gpu = core.gpu
+    enqueue_request(gpu.channels[0], COMM, place_of(gpu, 0, INCOMING_WRITE), -1, 0)
+    enqueue_request(gpu.channels[0], COMM, place_of(gpu, 1, DMA_READ), 0, 0)
+    advance(core, 120)
+    assert int(gpu.channels[0].hazard_stalls) == 0
+
+
+def test_canary_older_store_is_found_only_at_its_own_address() -> None:
+    core = core_of()
+    gpu = core.gpu
+    enqueue_request(gpu.channels[0], COMM, place_of(gpu, 0, INCOMING_WRITE), -1, 0)
+    advance(core, 6)
+    assert has_older_store(gpu.channels[0], place_of(gpu, 0, DMA_READ))
+    assert not has_older_store(gpu.channels[0], place_of(gpu, 1, DMA_READ))
+
+
+def test_requests_of_the_future_wait_for_their_cycle() -> None:
+    core = core_of()
+    gpu = core.gpu
+    enqueue_request(gpu.channels[0], COMPUTE, place_of(gpu, 0, OPERAND_READ), 0, 40)
+    timing = core.machine.memory.timing
+    assert advance(core, 120) == [(40 + timing.nRCDRD, RD)]
