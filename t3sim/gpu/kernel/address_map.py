@@ -8,6 +8,7 @@ Pinned by tests/kernel/test_address_map.py.
 """
 
 from t3sim.gpu.kernel._jit import kernel
+from t3sim.gpu.kernel.codes import BANK_SHIFT, COLUMN_SHIFT, ROW_SHIFT
 
 
 @kernel
@@ -20,7 +21,7 @@ def channel_of(gpu, granule):
 
 @kernel
 def place_of(gpu, granule, kind):
-    """Return row << 24 | column << 16 | bank << 8 | kind of *granule* inside its channel."""
+    """Return where *granule* lies inside its channel, packed with *kind* (see ``codes``)."""
     inside = granule >> (gpu.interleave_bits + gpu.channel_bits)
     low = granule & ((1 << gpu.interleave_bits) - 1)
     above = inside >> gpu.bank_bits
@@ -29,7 +30,7 @@ def place_of(gpu, granule, kind):
     spread = (inside ^ row) & ((1 << gpu.bank_bits) - 1)
     group = spread & ((1 << gpu.group_bits) - 1)
     bank = (group << (gpu.bank_bits - gpu.group_bits)) | (spread >> gpu.group_bits)
-    return (row << 24) | (column << 16) | (bank << 8) | kind
+    return (row << ROW_SHIFT) | (column << COLUMN_SHIFT) | (bank << BANK_SHIFT) | kind
 
 
 @kernel

@@ -30,6 +30,13 @@ LOCAL_UPDATE = WRITE_BIT + UPDATE_BIT
 INCOMING_UPDATE = WRITE_BIT + UPDATE_BIT + 1
 N_KINDS = 32
 
+# A place inside a channel, packed with the kind of the request: row, column, bank, kind.
+FIELD_MASK = 255
+BANK_SHIFT = 8
+COLUMN_SHIFT = 16
+ROW_SHIFT = 24
+BELOW_ROW_MASK = 0xFFFFFF
+
 # DRAM commands, as logged.
 ACT = 0
 PRE = 1

@@ -12,7 +12,23 @@ Pinned by tests/timing (gates, bandwidths) and tests/scheduling (equal to a tick
 """
 
 from t3sim.gpu.kernel._jit import kernel
-from t3sim.gpu.kernel.codes import ACT, NEVER, PRE, RD, READ, REF, UPD, UPDATE_BIT, WR, WRITE, WRITE_BIT
+from t3sim.gpu.kernel.codes import (
+    ACT,
+    BANK_SHIFT,
+    BELOW_ROW_MASK,
+    FIELD_MASK,
+    NEVER,
+    PRE,
+    RD,
+    READ,
+    REF,
+    ROW_SHIFT,
+    UPD,
+    UPDATE_BIT,
+    WR,
+    WRITE,
+    WRITE_BIT,
+)
 from t3sim.gpu.kernel.near_memory import store_gap_other_group, store_gap_same_group
 
 BANK_MASK = 63
@@ -38,9 +54,9 @@ def log_command(command_log, channel, channel_id, command, bank, row, kind, at):
 @kernel
 def place_in_bank_list(channel, place, tag):
     """Append a request to the list of its bank and direction; wake the bus that can serve it."""
-    kind = place & 255
-    bank = (place >> 8) & 255
-    row = place >> 24
+    kind = place & FIELD_MASK
+    bank = (place >> BANK_SHIFT) & FIELD_MASK
+    row = place >> ROW_SHIFT
     direction = WRITE if kind & WRITE_BIT else READ
     n_used = channel.occupancy[direction]
     slot = channel.free_slot[direction, n_used]
@@ -49,7 +65,7 @@ def place_in_bank_list(channel, place, tag):
     key = (channel.n_admitted << KEY_SHIFT) | bank
     channel.slot_row[slot] = row
     channel.slot_key[slot] = key
-    channel.slot_kind[slot] = place & 0xFFFFFF
+    channel.slot_place[slot] = place & BELOW_ROW_MASK
     channel.slot_tag[slot] = tag
     channel.next_slot[slot] = -1
     tail = channel.list_tail[direction, bank]
@@ -195,8 +211,8 @@ def issue_column_command(channel, channel_id, command_log, direction, bank):
     """Issue RD, WR or UPD for the oldest hit of *bank* and book what it keeps others from doing."""
     now = channel.now
     slot = channel.oldest_hit[direction, bank]
-    place = channel.slot_kind[slot]
-    kind = place & 255
+    place = channel.slot_place[slot]
+    kind = place & FIELD_MASK
     first = bank - bank % channel.banks_per_group
     last = first + channel.banks_per_group
     if direction != channel.last_direction:

@@ -21,6 +21,10 @@ LINE_SHIFT = 20
 MSHR_SHIFT = 4
 MSHR_MASK = 0xFFFF
 DIRTY_MASK = 15
+# How far address bits are folded down into bank and set (assumed; not as in ``address_map``, see ``set_of``).
+BANK_FOLD = 7
+SET_FOLD_LOW = 10
+SET_FOLD_HIGH = 15
 OWNER_SHIFT = 16  # of a request tag: bank << 16 | mshr
 
 
@@ -28,7 +32,7 @@ OWNER_SHIFT = 16  # of a request tag: bank << 16 | mshr
 def bank_of(gpu, line, channel_id):
     """Return the L2 bank of *line*: one of those in front of its channel."""
     l2 = gpu.l2
-    return channel_id * l2.banks_per_channel + (line ^ (line >> 7)) % l2.banks_per_channel
+    return channel_id * l2.banks_per_channel + (line ^ (line >> BANK_FOLD)) % l2.banks_per_channel
 
 
 @kernel
@@ -39,7 +43,7 @@ def set_of(l2, line, bank, channel_bits):
     in one DRAM bank, and every eviction meets the fill that caused it there.
     """
     inside = line >> (channel_bits + 1)
-    index = (inside ^ (inside >> 10) ^ (inside >> 15)) & (l2.sets_per_bank - 1)
+    index = (inside ^ (inside >> SET_FOLD_LOW) ^ (inside >> SET_FOLD_HIGH)) & (l2.sets_per_bank - 1)
     return bank * l2.sets_per_bank + index
 
 

@@ -11,13 +11,17 @@ Pinned by tests/scheduling and tests/kernel/test_memory_controller.py.
 
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.codes import (
+    BANK_SHIFT,
+    BELOW_ROW_MASK,
     COLLECTIVE_READ,
     COMM,
     COMPUTE,
     DMA_READ,
+    FIELD_MASK,
     NEVER,
     NO_STREAM,
     READ,
+    ROW_SHIFT,
     WRITE,
     WRITE_BIT,
 )
@@ -94,11 +98,12 @@ def next_admission_at(channel):
 @kernel
 def has_older_store(channel, place):
     """Return whether a store to the same address as the read *place* waits in the DRAM queue."""
-    bank = (place >> 8) & 255
-    row = place >> 24
+    bank = (place >> BANK_SHIFT) & FIELD_MASK
+    row = place >> ROW_SHIFT
+    column_and_bank = (place & BELOW_ROW_MASK) >> BANK_SHIFT
     slot = channel.list_head[WRITE, bank]
     while slot >= 0:
-        if channel.slot_row[slot] == row and channel.slot_kind[slot] >> 8 == (place & 0xFFFFFF) >> 8:
+        if channel.slot_row[slot] == row and channel.slot_place[slot] >> BANK_SHIFT == column_and_bank:
             return True
         slot = channel.next_slot[slot]
     return False
@@ -120,7 +125,7 @@ def admit_head(channel, tracker, tiles, stream):
     index = channel.queue_head[stream] & (channel.request_at.shape[1] - 1)
     place = channel.request_place[stream, index]
     tag = channel.request_tag[stream, index]
-    kind = place & 255
+    kind = place & FIELD_MASK
     if kind & WRITE_BIT:
         if tag >= 0:
             tile = tag >> GRANULE_BITS

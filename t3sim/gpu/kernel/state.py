@@ -84,7 +84,7 @@ def channel_dtype(layout):
             ("previous_slot", "i4", (pool,)),
             ("slot_row", "i8", (pool,)),
             ("slot_key", "i8", (pool,)),
-            ("slot_kind", "i8", (pool,)),  # column << 16 | bank << 8 | kind
+            ("slot_place", "i8", (pool,)),  # column, bank and kind, packed as in codes
             ("slot_tag", "i8", (pool,)),
             ("list_head", "i8", (2, banks)),
             ("list_tail", "i8", (2, banks)),
@@ -104,7 +104,7 @@ def channel_dtype(layout):
             ("stream_capacity", "i8"),
             ("queue_head", "i8", (2,)),
             ("queue_tail", "i8", (2,)),
-            ("request_place", "i8", (2, ring)),  # row << 24 | column << 16 | bank << 8 | kind
+            ("request_place", "i8", (2, ring)),  # packed as in codes
             ("request_tag", "i8", (2, ring)),
             ("request_at", "i8", (2, ring)),
             ("n_reserved", "i8"),  # compute entries promised to woken compute units
