@@ -17,6 +17,8 @@ from t3sim.gpu.ticks import TickBase
 from t3sim.workload.tiling import ELEMENT_BYTES, output_pitch_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from t3sim.collective.schedule import CollectiveProgram
     from t3sim.config.machine import MachineSpec
     from t3sim.gpu.arbitration import ArbitrationPolicy
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 EFFICIENCY_SCALE = 10_000  # matrix_efficiency is kept to four digits
 SERIES_BINS = 4096
 OUTBOX_SIZE = 1 << 15
+LOG_SIZE = 1 << 16  # commands between two visits of whoever reads them
 INBOX_SIZE = 1 << 15
 
 
@@ -54,6 +57,7 @@ class GpuCore:
         self.outbox = records(MESSAGE, OUTBOX_SIZE)
         self.series = np.zeros((SERIES_BINS, N_BIN_COLUMNS), np.int64)
         self.command_log = records(COMMAND_LOG, n_logged_commands + 1)
+        self._command_sink: Callable[[NDArray[Any]], None] | None = None
         self._advance = compiled_advance(self.layout)
         self._pick_stream = compiled_policy(policy.pick_stream, self.layout)
         fill_record(self.gpu, machine, self.ticks)
@@ -83,6 +87,9 @@ class GpuCore:
             if outcome == codes.OUTBOX_FULL:
                 self.outbox = np.concatenate([self.outbox, np.zeros_like(self.outbox)]).view(np.recarray)
                 continue
+            self._empty_log()
+            if outcome == codes.LOG_FULL:
+                continue
             self._widen_series()
             return bool(outcome == codes.KERNEL_DONE)
 
@@ -104,6 +111,19 @@ class GpuCore:
         self.inbox[index % len(self.inbox)] = messages
         self.gpu.inbox_tail = tail + len(messages)
         self.gpu.peak_inbox = max(int(self.gpu.peak_inbox), tail + len(messages) - head)
+
+    def stream_commands(self, sink: Callable[[NDArray[Any]], None]) -> None:
+        """Give every DRAM command (``COMMAND_LOG``, in order for each channel) to *sink*, batch by batch."""
+        self._command_sink = sink
+        self.command_log = records(COMMAND_LOG, LOG_SIZE)
+        self.command_log[0].command = 1
+
+    def _empty_log(self) -> None:
+        """Hand what has been logged to whoever reads it."""
+        if self._command_sink is not None and self.command_log[0].at:
+            n = int(self.command_log[0].at)
+            self.command_log[0].at = 0
+            self._command_sink(self.command_log[1 : n + 1])
 
     def _widen_series(self) -> None:
         """Merge pairs of bins when the run outgrows the time series."""

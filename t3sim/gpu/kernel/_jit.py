@@ -2,7 +2,7 @@
 
 Numba does not notice that a callee in another file was edited and would go on
 using the old machine code.  The cache folder therefore carries a digest of all
-kernel sources and of the versions that compile them, so an edit means a new folder.
+compiled sources and of the versions that compile them, so an edit means a new folder.
 
 ``T3SIM_INTERPRETED=1`` runs the same functions as plain Python: same bits, slow.
 ``T3SIM_CACHE_DIR`` moves the cache; ``T3SIM_BOUNDSCHECK=1`` compiles with bounds checks.
@@ -21,16 +21,18 @@ from typing import Any, TypeVar
 F = TypeVar("F", bound=Callable[..., Any])
 
 IS_INTERPRETED = os.environ.get("T3SIM_INTERPRETED", "") == "1"
+COMPILED_FOLDERS = ("gpu/kernel", "checks/dram")  # of the package: what the decorator is used in and cached for
 HAS_BOUNDSCHECK = os.environ.get("T3SIM_BOUNDSCHECK", "") == "1"
 
 
 def source_digest():
     """Return the digest of everything that decides the machine code: sources, versions, flags."""
-    folder = Path(__file__).parent
+    package = Path(__file__).parents[2]
     digest = hashlib.sha256()
-    for path in sorted(folder.glob("*.py")):
-        digest.update(path.name.encode())
-        digest.update(path.read_bytes())
+    for folder in COMPILED_FOLDERS:
+        for path in sorted((package / folder).glob("*.py")):
+            digest.update(f"{folder}/{path.name}".encode())
+            digest.update(path.read_bytes())
     if not IS_INTERPRETED:
         import numba
         import numpy as np

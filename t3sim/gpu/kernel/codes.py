@@ -71,6 +71,7 @@ KERNEL_COLLECTIVE = 2
 AT_HORIZON = 0
 KERNEL_DONE = 1
 OUTBOX_FULL = 2
+LOG_FULL = 3
 
 # What a compute unit did in a slot (time accounting, adds up to the total).
 BUSY_MULTIPLYING = 0

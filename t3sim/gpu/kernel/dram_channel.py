@@ -16,6 +16,7 @@ from t3sim.gpu.kernel.codes import (
     ACT,
     BANK_SHIFT,
     BELOW_ROW_MASK,
+    COLUMN_SHIFT,
     FIELD_MASK,
     NEVER,
     PRE,
@@ -36,19 +37,25 @@ KEY_SHIFT = 6
 
 
 @kernel
-def log_command(command_log, channel, channel_id, command, bank, row, kind, at):
-    """Count a command and, if there is room in the log, write it down."""
+def log_command(command_log, channel, channel_id, command, bank, row, place, tag, at):
+    """Count a command and, if there is room in the log, write it down; *place* holds column and kind."""
     channel.n_commands[command] += 1
+    if len(command_log) == 1:
+        return
     n = command_log[0].at
-    if n + 1 < len(command_log):
-        entry = command_log[n + 1]
-        entry.at = at
-        entry.channel = channel_id
-        entry.command = command
-        entry.bank = bank
-        entry.row = row
-        entry.kind = kind
-        command_log[0].at = n + 1
+    if n + 1 == len(command_log):
+        command_log[0].tag += 1
+        return
+    entry = command_log[n + 1]
+    entry.at = at
+    entry.channel = channel_id
+    entry.command = command
+    entry.bank = bank
+    entry.row = row
+    entry.column = (place >> COLUMN_SHIFT) & FIELD_MASK
+    entry.kind = place & FIELD_MASK
+    entry.tag = tag
+    command_log[0].at = n + 1
 
 
 @kernel
@@ -135,7 +142,7 @@ def refresh_all_banks(channel, channel_id, command_log):
             precharge_at = max(precharge_at, channel.precharge_at[bank])
     refresh_at = now
     if has_open_row:
-        log_command(command_log, channel, channel_id, PRE, -1, -1, 0, precharge_at)
+        log_command(command_log, channel, channel_id, PRE, -1, -1, 0, -1, precharge_at)
         refresh_at = precharge_at + channel.nRP
     for bank in range(len(channel.open_row)):
         refresh_at = max(refresh_at, channel.activate_at[bank])
@@ -143,7 +150,7 @@ def refresh_all_banks(channel, channel_id, command_log):
         forget_hits(channel, bank)
     for bank in range(len(channel.open_row)):
         channel.activate_at[bank] = refresh_at + channel.nRFC
-    log_command(command_log, channel, channel_id, REF, -1, -1, 0, refresh_at)
+    log_command(command_log, channel, channel_id, REF, -1, -1, 0, -1, refresh_at)
     channel.next_refresh_at += channel.nREFI
     channel.column_wake_at = NEVER
     channel.row_wake_at = now
@@ -239,7 +246,9 @@ def issue_column_command(channel, channel_id, command_log, direction, bank):
             channel.column_at[WRITE, other] = max(channel.column_at[WRITE, other], now + gap_same)
             channel.column_at[READ, other] = max(channel.column_at[READ, other], read_at)
         channel.precharge_at[bank] = max(channel.precharge_at[bank], finish + channel.nWR)
-    log_command(command_log, channel, channel_id, command, bank, channel.open_row[bank], kind, now)
+    log_command(
+        command_log, channel, channel_id, command, bank, channel.open_row[bank], place, channel.slot_tag[slot], now
+    )
     n = channel.n_done
     channel.done_kind[n] = kind
     channel.done_tag[n] = channel.slot_tag[slot]
@@ -300,7 +309,7 @@ def serve_row_bus(channel, channel_id, command_log):
 def precharge_bank(channel, channel_id, command_log, bank):
     """Close the row of *bank*."""
     now = channel.now
-    log_command(command_log, channel, channel_id, PRE, bank, channel.open_row[bank], 0, now)
+    log_command(command_log, channel, channel_id, PRE, bank, channel.open_row[bank], 0, -1, now)
     channel.open_row[bank] = -1
     channel.activate_at[bank] = max(channel.activate_at[bank], now + channel.nRP)
     forget_hits(channel, bank)
@@ -314,7 +323,7 @@ def activate_bank(channel, channel_id, command_log, bank, key):
     if head < 0 or channel.slot_key[head] != key:
         head = channel.list_head[WRITE, bank]
     row = channel.slot_row[head]
-    log_command(command_log, channel, channel_id, ACT, bank, row, 0, now)
+    log_command(command_log, channel, channel_id, ACT, bank, row, 0, -1, now)
     channel.open_row[bank] = row
     channel.column_at[READ, bank] = max(channel.column_at[READ, bank], now + channel.nRCDRD)
     channel.column_at[WRITE, bank] = max(channel.column_at[WRITE, bank], now + channel.nRCDWR)

@@ -18,6 +18,7 @@ from t3sim.gpu.kernel.codes import (
     KERNEL_NONE,
     LOCAL_STORE,
     LOCAL_UPDATE,
+    LOG_FULL,
     OPERAND_READ,
     OUTBOX_FULL,
     WRITE_BIT,
@@ -42,6 +43,7 @@ BIN_SENT = 6  # granules handed to the link
 N_BIN_COLUMNS = 8
 PERCENT = 100
 OUTBOX_MARGIN = 4096  # more than one slot can add
+COMMANDS_PER_CYCLE = 4  # of a channel, more than one cycle can log: column, row, and a refresh with its precharge
 
 
 @kernel
@@ -160,6 +162,15 @@ def end_kernel(gpu):
 
 
 @kernel
+def is_log_nearly_full(gpu, command_log):
+    """Return whether somebody empties the log and the next slot might not fit into it."""
+    if command_log[0].command == 0:
+        return False
+    per_slot = (gpu.slot_ticks // gpu.memory_ticks + 1) * gpu.n_channels * COMMANDS_PER_CYCLE
+    return command_log[0].at + per_slot >= len(command_log)
+
+
+@kernel
 def advance(
     state,
     workgroups,
@@ -188,6 +199,8 @@ def advance(
         slot_end = now + gpu.slot_ticks
         if gpu.n_outbox + OUTBOX_MARGIN > len(outbox):
             return OUTBOX_FULL
+        if is_log_nearly_full(gpu, command_log):
+            return LOG_FULL
         bin_index = min(now // gpu.bin_ticks, len(series) - 1)
         sent_before = gpu.n_outbox
         receive_messages(gpu, inbox, tiles, slot_end)

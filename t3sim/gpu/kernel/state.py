@@ -431,8 +431,21 @@ STEP_TABLE = np.dtype(
     align=True,
 )
 
+# What the DRAM was told to do, in the order in which each channel issued it.  Entry 0 is the head of the log:
+# ``at`` is the number of commands behind it, ``tag`` how many found no room; ``command`` 1 lets the loop return
+# before there is none, so that somebody can empty it.
 COMMAND_LOG = np.dtype(
-    [("at", "i8"), ("channel", "i8"), ("command", "i8"), ("bank", "i8"), ("row", "i8"), ("kind", "i8")], align=True
+    [
+        ("at", "i8"),  # cycle of the memory clock
+        ("channel", "i8"),
+        ("command", "i8"),
+        ("bank", "i8"),  # -1: all banks
+        ("row", "i8"),  # of ACT and column commands; -1: all rows
+        ("column", "i8"),  # of column commands
+        ("kind", "i8"),  # of the request a column command serves
+        ("tag", "i8"),  # of the same request
+    ],
+    align=True,
 )
 
 

@@ -1,0 +1,1 @@
+"""What every run has to satisfy, whatever it simulates: these modules read the machine and never change it."""
