@@ -20,7 +20,7 @@ class Step:
     destination: int
     n_granules: int
     send_to: int
-    wait_received: int  # granules that must have arrived since the kernel started
+    wait_received: int  # granules of the neighbour's previous step that must have arrived
 
 
 @dataclass(frozen=True)
@@ -42,21 +42,22 @@ def ring_reduce_scatter(n_devices: int, chunk_granules: int, *, has_near_memory:
     c, n = chunk_granules, n_devices
     steps = []
     for p in range(n - 1):
+        arrived = c if p > 0 else 0
         if has_near_memory:
-            steps.append(Step((p * c,), (p + 1) * c, c, TO_NEIGHBOUR_AS_UPDATE, p * c))
+            steps.append(Step((p * c,), (p + 1) * c, c, TO_NEIGHBOUR_AS_UPDATE, arrived))
         else:
             operands = (p * c,) if p == 0 else (p * c, (n + p) * c)
-            steps.append(Step(operands, (n + p + 1) * c, c, TO_NEIGHBOUR, p * c))
+            steps.append(Step(operands, (n + p + 1) * c, c, TO_NEIGHBOUR, arrived))
     if n > 1 and not has_near_memory:
         last = n - 1
-        steps.append(Step((last * c, (n + last) * c), last * c, c, TO_LOCAL, last * c))
+        steps.append(Step((last * c, (n + last) * c), last * c, c, TO_LOCAL, c))
     return CollectiveProgram(tuple(steps), (n - 1) * c, (n - 1) * c)
 
 
 def ring_all_gather(n_devices: int, chunk_granules: int) -> CollectiveProgram:
     """Return the ring all-gather: forward what was received, n - 1 steps."""
     c = chunk_granules
-    steps = tuple(Step((p * c,), (p + 1) * c, c, TO_NEIGHBOUR, p * c) for p in range(n_devices - 1))
+    steps = tuple(Step((p * c,), (p + 1) * c, c, TO_NEIGHBOUR, c if p > 0 else 0) for p in range(n_devices - 1))
     return CollectiveProgram(steps, (n_devices - 1) * c, (n_devices - 1) * c)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t3sim.errors import UsageError
+from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.assemble import compiled_advance, compiled_policy, fill_record, layout_for
 from t3sim.gpu.kernel import _jit, codes
 from t3sim.gpu.kernel.loop import N_BIN_COLUMNS
@@ -57,6 +57,10 @@ class GpuCore:
         self.outbox = records(MESSAGE, OUTBOX_SIZE)
         self.series = np.zeros((SERIES_BINS, N_BIN_COLUMNS), np.int64)
         self.command_log = records(COMMAND_LOG, n_logged_commands + 1)
+        self.trace: TileTrace | None = None  # of the running kernel, or of the last one
+        self.program: CollectiveProgram | None = None
+        self.n_kernels = 0  # loaded so far
+        self._policy_name = policy.pick_stream.__module__
         self._command_sink: Callable[[NDArray[Any]], None] | None = None
         self._advance = compiled_advance(self.layout)
         self._pick_stream = compiled_policy(policy.pick_stream, self.layout)
@@ -88,6 +92,7 @@ class GpuCore:
                 self.outbox = np.concatenate([self.outbox, np.zeros_like(self.outbox)]).view(np.recarray)
                 continue
             self._empty_log()
+            self._check_policy()
             if outcome == codes.LOG_FULL:
                 continue
             self._widen_series()
@@ -117,6 +122,16 @@ class GpuCore:
         self._command_sink = sink
         self.command_log = records(COMMAND_LOG, LOG_SIZE)
         self.command_log[0].command = 1
+
+    def _check_policy(self) -> None:
+        """Raise ``ModelError`` if the arbitration policy picked a stream that was not ready."""
+        faulty = np.flatnonzero(self.gpu.channels["fault"])
+        if len(faulty):
+            cycle = int(self.gpu.channels["now"][faulty[0]])
+            raise ModelError(
+                f"arbitration policy `{self._policy_name}` picked a stream with nothing ready in channel[{faulty[0]}]"
+                f" before memory cycle {cycle}; it must return COMPUTE or COMM with a ready head, or NO_STREAM"
+            )
 
     def _empty_log(self) -> None:
         """Hand what has been logged to whoever reads it."""
@@ -156,6 +171,7 @@ class GpuCore:
         flops = 2 * tile_rows * tile_columns * EFFICIENCY_SCALE
         unit = machine.gpu.compute_unit
         efficiency = round(unit.matrix_efficiency * EFFICIENCY_SCALE)
+        self._begin(trace, None)
         gpu.running_kernel = codes.KERNEL_GEMM
         gpu.kernel_start_at = start_at
         gpu.compute_done_at = start_at
@@ -201,6 +217,7 @@ class GpuCore:
         n_cus = machine.gpu.n_compute_units if n_compute_units is None else n_compute_units
         granules_per_line = machine.gpu.l2.line // machine.memory.access
         self.tables = Tables(steps=step_table(program, granules_per_line))
+        self._begin(None, program)
         gpu.running_kernel = codes.KERNEL_COLLECTIVE
         gpu.kernel_start_at = start_at
         gpu.compute_done_at = start_at
@@ -210,10 +227,14 @@ class GpuCore:
         gpu.max_collective_lines = machine.gpu.collective_kernel.max_outstanding_lines
         gpu.expected_inbound = program.expected_inbound
         gpu.n_inbound = 0
-        gpu.received_granules = 0
         units = gpu.compute_units
         for name in ("step", "step_line", "step_operand", "step_stored", "line_head", "line_tail"):
             units[name] = 0
+
+    def _begin(self, trace: TileTrace | None, program: CollectiveProgram | None) -> None:
+        """Remember what is run now: a GEMM or a collective."""
+        self.trace, self.program = trace, program
+        self.n_kernels += 1
 
     @property
     def share_done(self) -> float:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import simpy
 from numpy.typing import NDArray
 
+from t3sim.checks.invariants import check_invariants
 from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.device import Device
@@ -59,6 +60,7 @@ class MirroredMachine:
         process = self.env.process(self.device.run_kernel(report))
         end_at = self.env.run(until=process)
         self.check_drained()
+        check_invariants(self.core, self.device.name)
         assert isinstance(end_at, int)
         return end_at
 

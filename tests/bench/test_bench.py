@@ -21,7 +21,7 @@ from t3sim.experiment.runner import plan_phases
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.assemble import compiled_advance, compiled_policy, layout_for
 from t3sim.gpu.kernel import codes
-from t3sim.gpu.kernel.state import COMMAND_LOG, TILE_TABLE, Layout
+from t3sim.gpu.kernel.state import COMMAND_LOG, STEP_TABLE, TILE_TABLE, Layout
 from t3sim.gpu.ticks import TickBase
 from tests.conftest import REPOSITORY
 from tests.harness.channel_bench import UNLIMITED, ChannelBench, Setup, drive
@@ -108,14 +108,14 @@ def test_channel(pattern: str) -> None:
     places[codes.COMPUTE] = read_places(pattern, n)
     arrivals = np.zeros((2, n), np.int64)
     arrivals[codes.COMM] = codes.NEVER
-    tiles, log = (np.zeros(1, dtype).view(np.recarray) for dtype in (TILE_TABLE, COMMAND_LOG))
+    tiles, steps, log = (np.zeros(1, dtype).view(np.recarray) for dtype in (TILE_TABLE, STEP_TABLE, COMMAND_LOG))
     pick_stream = compiled_policy(arbitration_policies.get("round_robin").pick_stream, Layout())
     wall_s = 0.0
     for _ in range(2):  # the first time compiles
         bench.reset()
         bench.channel["now"] = 0
         started = time.perf_counter()
-        drive(bench.state, tiles, log, pick_stream, places, arrivals, 64, UNLIMITED)
+        drive(bench.state, tiles, steps, log, pick_stream, places, arrivals, 64, UNLIMITED)
         wall_s = time.perf_counter() - started
     channel = bench.channel
     share = n * REFERENCE["nBL"] / int(channel["last_done_at"])

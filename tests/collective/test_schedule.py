@@ -33,10 +33,14 @@ def execute(program: CollectiveProgram, memories: list[Memory], seed: int) -> li
     """Run *program* on a ring of devices that each send to the one before; return what each received."""
     n = len(memories)
     rng = random.Random(seed)
-    next_step, received = [0] * n, [0] * n
+    next_step = [0] * n
+    received = [[0] * len(program.steps) for _ in range(n)]  # by step of the sender
 
     def can_run(d: int) -> bool:
-        return next_step[d] < len(program.steps) and received[d] >= program.steps[next_step[d]].wait_received
+        p = next_step[d]
+        if p == len(program.steps):
+            return False
+        return p == 0 or received[d][p - 1] >= program.steps[p].wait_received
 
     while ready := [d for d in range(n) if can_run(d)]:
         d = rng.choice(ready)
@@ -54,9 +58,9 @@ def execute(program: CollectiveProgram, memories: list[Memory], seed: int) -> li
         else:
             assert step.send_to == TO_NEIGHBOUR
         memories[neighbour][step.destination] = total
-        received[neighbour] += step.n_granules
+        received[neighbour][next_step[d] - 1] += step.n_granules
     assert next_step == [len(program.steps)] * n, "a step waits for something that never comes"
-    return received
+    return [sum(counts) for counts in received]
 
 
 def partial_sums(n: int) -> list[Memory]:

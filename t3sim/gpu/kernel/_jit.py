@@ -5,7 +5,8 @@ using the old machine code.  The cache folder therefore carries a digest of all
 compiled sources and of the versions that compile them, so an edit means a new folder.
 
 ``T3SIM_INTERPRETED=1`` runs the same functions as plain Python: same bits, slow.
-``T3SIM_CACHE_DIR`` moves the cache; ``T3SIM_BOUNDSCHECK=1`` compiles with bounds checks.
+``T3SIM_CACHE_DIR`` moves the cache; ``T3SIM_BOUNDSCHECK=1`` compiles with bounds checks,
+``T3SIM_LEDGER=0`` without the ledger.
 """
 
 import hashlib
@@ -22,6 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 IS_INTERPRETED = os.environ.get("T3SIM_INTERPRETED", "") == "1"
 COMPILED_FOLDERS = ("gpu/kernel", "checks/dram")  # of the package: what the decorator is used in and cached for
+IS_COUNTING = os.environ.get("T3SIM_LEDGER", "") != "0"  # see ledger.py
 HAS_BOUNDSCHECK = os.environ.get("T3SIM_BOUNDSCHECK", "") == "1"
 
 
@@ -37,7 +39,8 @@ def source_digest():
         import numba
         import numpy as np
 
-        digest.update(f"{numba.__version__} {np.__version__} {sys.version_info[:3]} {HAS_BOUNDSCHECK}".encode())
+        versions = f"{numba.__version__} {np.__version__} {sys.version_info[:3]}"
+        digest.update(f"{versions} {HAS_BOUNDSCHECK} {IS_COUNTING}".encode())
     return digest.hexdigest()[:16]
 
 

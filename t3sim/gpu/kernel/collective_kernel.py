@@ -117,7 +117,7 @@ def store_results(gpu, cu_index, step, credit, now):
                 return credit
             kind = INCOMING_UPDATE if step.send_to == TO_NEIGHBOUR_AS_UPDATE else INCOMING_WRITE
             for i in range(n_granules):
-                buffer_store(gpu.link_port, kind, -1, address + i, at)
+                buffer_store(gpu.link_port, kind, -1 - cu.step, address + i, at)
         credit -= gpu.line_issue_ticks
         cu.line_head += 1
         cu.step_stored += 1
@@ -133,7 +133,7 @@ def advance_collective(gpu, cu_index, steps, now):
     state = IDLE
     while cu.step < gpu.n_steps:
         step = steps[cu.step]
-        if gpu.received_granules < step.wait_received:
+        if cu.step > 0 and steps[cu.step - 1].n_received < step.wait_received:
             break
         state = COLLECTIVE_WORK
         if step.start_at < 0:

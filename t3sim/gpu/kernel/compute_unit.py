@@ -144,6 +144,7 @@ def multiply(gpu, slot, entry, share, now):
     slot.ready_at[buffer] = 0
     slot.is_issued[buffer] = 0
     slot.multiply_slice += 1
+    gpu.n_slices_multiplied += 1
     if slot.multiply_slice == gpu.n_slices:
         entry.main_loop_end_at = now
         slot.ready_at[0] = now

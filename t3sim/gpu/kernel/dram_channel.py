@@ -30,6 +30,7 @@ from t3sim.gpu.kernel.codes import (
     WRITE,
     WRITE_BIT,
 )
+from t3sim.gpu.kernel.ledger import note_served
 from t3sim.gpu.kernel.near_memory import store_gap_other_group, store_gap_same_group
 
 BANK_MASK = 63
@@ -249,6 +250,7 @@ def issue_column_command(channel, channel_id, command_log, direction, bank):
     log_command(
         command_log, channel, channel_id, command, bank, channel.open_row[bank], place, channel.slot_tag[slot], now
     )
+    note_served(channel, kind)
     n = channel.n_done
     channel.done_kind[n] = kind
     channel.done_tag[n] = channel.slot_tag[slot]

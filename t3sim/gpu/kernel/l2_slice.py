@@ -105,6 +105,7 @@ def write_back(gpu, tag, channel_id, at):
     granule = 0
     while mask:
         if mask & 1:
+            l2.n_granules_written_back += 1
             enqueue_request(gpu.channels[channel_id], COMPUTE, place_of(gpu, first + granule, WRITE_BACK), -1, cycle)
         mask >>= 1
         granule += 1
@@ -174,6 +175,7 @@ def load_line(gpu, line, n_granules, owner, at, n_reserved):
     l2.n_free_mshrs[bank] -= 1
     mshr = l2.free_mshr[bank, l2.n_free_mshrs[bank]]
     replace_victim(gpu, set_index, way, (line << LINE_SHIFT) | ((mshr + 1) << MSHR_SHIFT), channel_id, start)
+    l2.n_granules_requested += n_granules
     l2.mshr_line[bank, mshr] = line
     l2.mshr_remaining[bank, mshr] = n_granules
     l2.mshr_fill_at[bank, mshr] = 0
@@ -198,6 +200,7 @@ def store_line(gpu, line, dirty_mask, at, n_reserved):
     set_index = set_of(l2, line, bank, gpu.channel_bits)
     way = find_way(l2, set_index, line)
     if way >= 0:
+        l2.n_granules_dirtied += count_dirty(dirty_mask & ~l2.tags[set_index, way])
         move_to_front(l2, set_index, way, l2.tags[set_index, way] | dirty_mask)
     else:
         way = find_victim(l2, set_index)
@@ -206,6 +209,7 @@ def store_line(gpu, line, dirty_mask, at, n_reserved):
         n_dirty = count_dirty(l2.tags[set_index, way])
         if n_dirty > 0 and not has_room(gpu.channels[channel_id], COMPUTE, n_dirty + n_reserved):
             return L2_NO_ROOM
+        l2.n_granules_dirtied += count_dirty(dirty_mask)
         replace_victim(gpu, set_index, way, (line << LINE_SHIFT) | dirty_mask, channel_id, start)
     l2.bank_free_at[bank] = start + l2.bank_ticks
     l2.n_store_accesses += 1
@@ -230,11 +234,13 @@ def fill_granule(gpu, tag, done_at):
     ready_at = l2.mshr_fill_at[bank, mshr] + l2.return_ticks
     while waiter >= 0:
         deliver_operand(gpu, l2.waiter_owner[waiter], ready_at)
+        l2.n_delivered += 1
         l2.free_waiter[l2.n_free_waiters] = waiter
         l2.n_free_waiters += 1
         waiter = l2.next_waiter[waiter]
     l2.free_mshr[bank, l2.n_free_mshrs[bank]] = mshr
     l2.n_free_mshrs[bank] += 1
+    l2.n_fills += 1
 
 
 @kernel

@@ -71,6 +71,7 @@ def transmit(gpu, dma_queue, outbox, slot_end):
             entry = port.stores[port.store_head % len(port.stores)]
             port.store_head += 1
             port.last_source = FROM_STORES
+        port.idle_scaled += start - port.free_at_scaled
         port.free_at_scaled = start + port.granule_cost
         port.busy_scaled += port.granule_cost
         port.n_sent += 1

@@ -29,7 +29,7 @@ from t3sim.gpu.kernel.dma_engine import arm_triggered, forward_granule, issue_re
 from t3sim.gpu.kernel.l2_slice import fill_granule, flush_dirty_lines
 from t3sim.gpu.kernel.link_port import is_empty, transmit
 from t3sim.gpu.kernel.mailbox import receive_messages
-from t3sim.gpu.kernel.memory_controller import advance_channel, has_work
+from t3sim.gpu.kernel.memory_controller import advance_channel, has_work, pass_time
 from t3sim.gpu.kernel.workgroup_dispatcher import dispatch_workgroups
 
 # Columns of the time series, in granules of DRAM traffic unless said otherwise.
@@ -49,6 +49,7 @@ COMMANDS_PER_CYCLE = 4  # of a channel, more than one cycle can log: column, row
 @kernel
 def advance_compute_units(gpu, workgroups, tiles, steps, now):
     """Let every compute unit act once, a different one first in each slot."""
+    gpu.n_active_slots += 1
     n = gpu.n_compute_units
     first = gpu.slot_index % n
     for turn in range(n):
@@ -87,7 +88,7 @@ def retire_columns(gpu, channel, workgroups, tiles, commands, dma_queue, series,
 
 @kernel
 def advance_channels(
-    gpu, workgroups, tiles, commands, dma_queue, series, bin_index, command_log, pick_stream, slot_end
+    gpu, workgroups, tiles, commands, dma_queue, steps, series, bin_index, command_log, pick_stream, slot_end
 ):
     """Run every channel that has something to do to the end of the slot; retire what it finished."""
     until = (slot_end + gpu.memory_ticks - 1) // gpu.memory_ticks
@@ -95,11 +96,11 @@ def advance_channels(
         channel = gpu.channels[channel_id]
         if has_work(channel) or channel.next_refresh_at < until:
             occupancy_before = channel.occupancy_cycles
-            advance_channel(channel, channel_id, gpu.tracker, tiles, command_log, pick_stream, until)
+            advance_channel(channel, channel_id, gpu.tracker, tiles, steps, command_log, pick_stream, until)
             series[bin_index, BIN_OCCUPANCY] += channel.occupancy_cycles - occupancy_before
-            gpu.received_granules += channel.n_received
-            channel.n_received = 0
             retire_columns(gpu, channel, workgroups, tiles, commands, dma_queue, series, bin_index)
+        else:
+            pass_time(channel, until, False)
 
 
 @kernel
@@ -213,7 +214,7 @@ def advance(
                 dispatch_workgroups(gpu, workgroups, tiles, now)
             advance_compute_units(gpu, workgroups, tiles, steps, now)
         advance_channels(
-            gpu, workgroups, tiles, commands, dma_queue, series, bin_index, command_log, pick_stream, slot_end
+            gpu, workgroups, tiles, commands, dma_queue, steps, series, bin_index, command_log, pick_stream, slot_end
         )
         transmit(gpu, dma_queue, outbox, slot_end)
         arm_triggered(gpu, tiles, commands, ready_fifo)

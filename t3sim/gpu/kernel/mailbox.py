@@ -19,7 +19,7 @@ def receive_messages(gpu, inbox, tiles, slot_end):
         if message.at >= slot_end:
             return
         granule = message.granule
-        tag = -1
+        tag = message.tile
         if message.tile >= 0:
             tag = (message.tile << GRANULE_BITS) | granule
             granule = granule_address(gpu, tiles, message.tile, granule)

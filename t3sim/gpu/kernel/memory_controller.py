@@ -33,6 +33,7 @@ from t3sim.gpu.kernel.dram_channel import (
     serve_column_bus,
     serve_row_bus,
 )
+from t3sim.gpu.kernel.ledger import note_admitted, note_cycles, note_enqueued
 from t3sim.gpu.kernel.tracker import count_store, has_place_for
 
 GRANULE_BITS = 12  # of a request tag: wavefront tile << 12 | granule
@@ -54,6 +55,7 @@ def enqueue_request(channel, stream, place, tag, at):
     channel.request_place[stream, index] = place
     channel.request_tag[stream, index] = tag
     channel.request_at[stream, index] = at
+    note_enqueued(channel, stream, place)
     channel.queue_tail[stream] += 1
 
 
@@ -120,7 +122,7 @@ def stall_head(channel, stream):
 
 
 @kernel
-def admit_head(channel, tracker, tiles, stream):
+def admit_head(channel, tracker, tiles, steps, stream):
     """Move the head of *stream* into the DRAM queue; return whether it could enter."""
     index = channel.queue_head[stream] & (channel.request_at.shape[1] - 1)
     place = channel.request_place[stream, index]
@@ -135,10 +137,11 @@ def admit_head(channel, tracker, tiles, stream):
                     return False
                 count_store(tracker, tile, tiles[tile].updates_expected, channel.now)
         elif stream == COMM:
-            channel.n_received += 1
+            steps[-1 - tag].n_received += 1
     elif (kind == DMA_READ or kind == COLLECTIVE_READ) and has_older_store(channel, place):
         channel.hazard_stalls += stall_head(channel, stream)
         return False
+    note_admitted(channel, stream)
     channel.queue_head[stream] += 1
     channel.n_requests[kind] += 1
     place_in_bank_list(channel, place, tag)
@@ -146,14 +149,20 @@ def admit_head(channel, tracker, tiles, stream):
 
 
 @kernel
-def arbitrate(channel, tracker, tiles, pick_stream):
-    """Admit heads while the policy picks one and the DRAM queue has room; return whether it held a ready one back."""
+def arbitrate(channel, tracker, tiles, steps, pick_stream):
+    """Admit heads while the policy picks one and the DRAM queue has room; return whether it held a ready one back.
+
+    A policy that picks a stream that is not ready is noted as a fault, which ends the run.
+    """
     now = channel.now
     while head_is_ready(channel, COMPUTE, now) or head_is_ready(channel, COMM, now):
         stream = pick_stream(channel, now)
         if stream == NO_STREAM:
             return True
-        if admit_head(channel, tracker, tiles, stream):
+        if stream < 0 or stream > COMM or not head_is_ready(channel, stream, now):
+            channel.fault = 1
+            return True
+        if admit_head(channel, tracker, tiles, steps, stream):
             channel.last_stream = stream
             if stream == COMM:
                 channel.last_comm_at = now
@@ -161,7 +170,7 @@ def arbitrate(channel, tracker, tiles, pick_stream):
 
 
 @kernel
-def advance_channel(channel, channel_id, tracker, tiles, command_log, pick_stream, until):
+def advance_channel(channel, channel_id, tracker, tiles, steps, command_log, pick_stream, until):
     """Run one channel up to (not including) cycle *until*.
 
     In a cycle: 1. refresh if due, 2. arbitrate and admit, 3. choose the direction (split
@@ -179,11 +188,12 @@ def advance_channel(channel, channel_id, tracker, tiles, command_log, pick_strea
             break
         occupancy = queue_occupancy(channel)
         channel.occupancy_cycles += (wake_at - channel.now) * occupancy
+        note_cycles(channel, wake_at - channel.now, occupancy, is_held_back)
         channel.peak_occupancy = max(channel.peak_occupancy, occupancy)
         channel.now = wake_at
         if wake_at >= channel.next_refresh_at:
             refresh_all_banks(channel, channel_id, command_log)
-        is_held_back = arbitrate(channel, tracker, tiles, pick_stream)
+        is_held_back = arbitrate(channel, tracker, tiles, steps, pick_stream)
         if channel.is_split:
             choose_direction_to_drain(channel)
         if channel.column_wake_at <= wake_at:
@@ -194,7 +204,15 @@ def advance_channel(channel, channel_id, tracker, tiles, command_log, pick_strea
             channel.column_wake_at = wake_at + 1
         if channel.row_wake_at <= wake_at or (channel.is_split and direction_to_serve(channel) != channel.is_draining):
             channel.row_wake_at = wake_at + 1
-    channel.occupancy_cycles += (until - 1 - channel.now) * queue_occupancy(channel)
+    pass_time(channel, until, is_held_back)
+
+
+@kernel
+def pass_time(channel, until, is_held_back):
+    """Let the cycles before *until* pass in which the channel has nothing to do."""
+    occupancy = queue_occupancy(channel)
+    channel.occupancy_cycles += (until - 1 - channel.now) * occupancy
+    note_cycles(channel, until - 1 - channel.now, occupancy, is_held_back)
     channel.now = until - 1
 
 

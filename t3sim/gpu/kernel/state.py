@@ -22,7 +22,7 @@ MESSAGE = np.dtype(
     [
         ("at", "i8"),  # departure when sent, arrival when received, ticks
         ("kind", "i8"),
-        ("tile", "i8"),  # wavefront tile, or -1 for a plain address
+        ("tile", "i8"),  # wavefront tile; or -1 - step of a collective, and then a plain address
         ("granule", "i8"),  # index inside the tile, or the address
     ],
     align=True,
@@ -120,7 +120,6 @@ def channel_dtype(layout):
             ("policy_params", "i8", (N_POLICY_PARAMS,)),
             ("policy_scratch", "i8", (N_POLICY_PARAMS,)),
             # column commands of this slot, for the units that wait for them
-            ("n_received", "i8"),  # untracked stores from the neighbour that entered the DRAM queue
             ("n_done", "i8"),
             ("done_kind", "i8", (layout.n_done,)),
             ("done_tag", "i8", (layout.n_done,)),
@@ -128,6 +127,7 @@ def channel_dtype(layout):
             # counters
             ("n_commands", "i8", (6,)),
             ("n_requests", "i8", (N_KINDS,)),
+            ("fault", "i8"),  # the policy picked a stream that was not ready
             ("n_turnarounds", "i8"),
             ("occupancy_cycles", "i8"),
             ("peak_occupancy", "i8"),
@@ -136,6 +136,16 @@ def channel_dtype(layout):
             ("tracker_stalls", "i8"),
             ("hazard_stalls", "i8"),
             ("last_done_at", "i8"),
+            # the ledger: see ledger.py
+            ("n_enqueued", "i8", (N_KINDS,)),
+            ("n_served", "i8", (N_KINDS,)),
+            ("stream_changed_at", "i8", (2,)),
+            ("stream_queue_cycles", "i8", (2,)),  # sum over cycles of requests in the stream queue
+            ("stream_wait_cycles", "i8", (2,)),  # sum over requests of leaving - entering the stream queue
+            ("queue_wait_cycles", "i8"),  # the same for the DRAM queue; its sum over cycles is occupancy_cycles
+            ("working_cycles", "i8"),  # something in the DRAM queue
+            ("held_back_cycles", "i8"),  # nothing there, but the policy holds a ready head back
+            ("empty_cycles", "i8"),
         ],
         align=True,
     )
@@ -178,6 +188,11 @@ def l2_dtype(layout):
             ("n_evictions", "i8"),
             ("n_dirty_evictions", "i8"),
             ("n_flushed", "i8"),
+            ("n_fills", "i8"),
+            ("n_delivered", "i8"),  # loads answered by a fill
+            ("n_granules_requested", "i8"),  # for fills
+            ("n_granules_dirtied", "i8"),
+            ("n_granules_written_back", "i8"),
         ],
         align=True,
     )
@@ -246,6 +261,7 @@ def tracker_dtype(layout):
             ("peak_entries", "i8"),
             ("n_allocated", "i8"),
             ("n_triggered", "i8"),
+            ("n_counted", "i8"),  # stores counted
             ("held_workgroup", "i8"),  # last workgroup whose dispatch waited for its set
             ("dispatch_stalls", "i8"),
             ("n_fired", "i8"),
@@ -292,6 +308,7 @@ def link_port_dtype(layout):
             ("dma_tail", "i8"),
             ("n_sent", "i8"),  # granules handed to the outbox
             ("busy_scaled", "i8"),
+            ("idle_scaled", "i8"),
         ],
         align=True,
     )
@@ -323,6 +340,7 @@ def gpu_dtype(layout):
             # the running kernel
             ("running_kernel", "i8"),
             ("kernel_start_at", "i8"),
+            ("n_active_slots", "i8"),  # in which compute units acted
             ("compute_done_at", "i8"),  # last workgroup ended
             ("last_done_at", "i8"),  # last column command finished
             # GEMM
@@ -345,13 +363,13 @@ def gpu_dtype(layout):
             ("b_line", "i8"),  # first line of operand B (A starts at 0)
             ("c_granule", "i8"),  # first granule of the output
             ("c_row_granules", "i8"),  # pitch of the output
+            ("n_slices_multiplied", "i8"),
             ("n_tiles_open", "i8"),  # tracked wavefront tiles that have not been triggered
             # collective
             ("n_steps", "i8"),
             ("n_collective_cus", "i8"),
             ("n_collective_done", "i8"),
             ("max_collective_lines", "i8"),
-            ("received_granules", "i8"),
             # mailbox
             ("inbox_head", "i8"),
             ("inbox_tail", "i8"),
@@ -424,7 +442,8 @@ STEP_TABLE = np.dtype(
         ("operand_b", "i8"),
         ("destination", "i8"),  # first granule of the result
         ("send_to", "i8"),
-        ("wait_received", "i8"),  # granules that must have arrived before the step starts
+        ("wait_received", "i8"),  # granules of the neighbour's previous step that must have arrived before it starts
+        ("n_received", "i8"),  # granules of this step of the neighbour that have entered a DRAM queue
         ("start_at", "i8"),
         ("end_at", "i8"),
     ],

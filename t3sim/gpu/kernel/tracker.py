@@ -65,6 +65,7 @@ def count_store(tracker, tile, updates_expected, at):
         tracker.n_allocated += 1
         tracker.n_entries += 1
         tracker.peak_entries = max(tracker.peak_entries, tracker.n_entries)
+    tracker.n_counted += 1
     tracker.entry_remaining[entry] -= 1
     tracker.entry_last_at[entry] = max(tracker.entry_last_at[entry], at)
     if tracker.entry_remaining[entry] == 0:

@@ -1,0 +1,359 @@
+"""Identities that every run keeps, whatever it simulates: nothing is lost, made twice or counted wrongly.
+
+Each claim compares two numbers that the machine came to in different ways: what entered a queue and
+what left it, request by request and cycle by cycle, counters of the DRAM and counters of the units
+that wait for it, what a table asked for and what was done.  All are integers and must be equal; a
+bound must hold exactly.  They hold at every moment between two slots, with what is still inside on
+one side, so a run can be checked while it goes on.
+
+C1 conservation by kind, C2 bytes, C3 closed forms of the workload, C4 the ring, C5 the L2, C7 time,
+C9 sums over channels, C10 work, Q1 Little's law, B1, B4 and B7 bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from t3sim.errors import ModelError
+from t3sim.gpu.kernel import _jit, codes, loop
+from t3sim.gpu.kernel.l2_slice import DIRTY_MASK
+from t3sim.workload.tiling import ELEMENT_BYTES
+
+if TYPE_CHECKING:
+    from t3sim.gpu.core import GpuCore
+
+Number = int | NDArray[np.int64]
+
+KIND_NAMES = {
+    codes.OPERAND_READ: "operand reads",
+    codes.DMA_READ: "DMA reads",
+    codes.COLLECTIVE_READ: "collective reads",
+    codes.WRITE_BACK: "write-backs",
+    codes.LOCAL_STORE: "local stores",
+    codes.INCOMING_WRITE: "incoming stores",
+    codes.COLLECTIVE_WRITE: "collective stores",
+    codes.LOCAL_UPDATE: "local updates",
+    codes.INCOMING_UPDATE: "incoming updates",
+}
+KINDS = np.array(list(KIND_NAMES))
+IS_STORE = (KINDS & codes.WRITE_BIT) > 0
+IS_UPDATE = (KINDS & codes.UPDATE_BIT) > 0
+MAX_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Claim:
+    """*left* equals *right* (or is at most *right*): numbers, or arrays of one number for each *part*."""
+
+    rule: str
+    part: str  # instance name; `[]` stands for the index into the arrays
+    meaning: str
+    left: Number
+    right: Number
+    is_bound: bool = False
+
+    def breaches(self) -> list[str]:
+        """Return one line for each place in which the claim does not hold."""
+        left, right = np.broadcast_arrays(np.atleast_1d(self.left), np.atleast_1d(self.right))
+        wrong = left > right if self.is_bound else left != right
+        sign = "is more than" if self.is_bound else "is not"
+        return [
+            f"{self.rule} broken: {self.part.replace('[]', f'[{i}]')}: {self.meaning}: {left[i]} {sign} {right[i]}"
+            for i in np.flatnonzero(wrong)
+        ]
+
+
+def broken(core: GpuCore) -> list[str]:
+    """Return a line for each claim about *core* that does not hold; empty if all do."""
+    return [line for claim in claims(core) for line in claim.breaches()]
+
+
+def check_invariants(core: GpuCore, name: str) -> None:
+    """Raise ``ModelError`` naming what is wrong unless every claim about the GPU *name* holds."""
+    refuse(broken(core), name)
+
+
+def refuse(lines: list[str], name: str) -> None:
+    """Raise ``ModelError`` for the broken claims *lines*, if there are any."""
+    if lines:
+        more = [f"... and {len(lines) - MAX_SHOWN} more"] if len(lines) > MAX_SHOWN else []
+        head = f"{name}: the simulated machine broke {len(lines)} of its own invariants; this result would be wrong"
+        raise ModelError("\n".join([head, *lines[:MAX_SHOWN], *more]))
+
+
+def claims(core: GpuCore) -> Iterator[Claim]:
+    """Yield every claim about *core* that can be made now."""
+    if _jit.IS_COUNTING:
+        yield from request_claims(core)
+        yield from time_claims(core)
+        yield from workload_claims(core)
+        yield from l2_claims(core)
+    yield from unit_claims(core)
+    yield from sum_claims(core)
+    yield from bound_claims(core)
+
+
+def request_claims(core: GpuCore) -> Iterator[Claim]:
+    """Requests of each kind through stream queue, DRAM queue and data bus (C1, C2, Q1)."""
+    channels = channels_of(core)
+    waiting, queued = waiting_by_kind(channels), queued_by_kind(channels)
+    admitted, served = channels["n_requests"], channels["n_served"]
+    for kind, name in KIND_NAMES.items():
+        yield Claim(
+            "C1", "channel[]", f"{name} that entered, against admitted and waiting",
+            channels["n_enqueued"][:, kind], admitted[:, kind] + waiting[:, kind],
+        )  # fmt: skip
+        yield Claim(
+            "C1", "channel[]", f"{name} admitted, against served and queued",
+            admitted[:, kind], served[:, kind] + queued[:, kind],
+        )  # fmt: skip
+    occupancy = channels["occupancy"].sum(axis=1)
+    yield Claim("C1", "channel[].dram_queue", "entries in use, against requests queued", occupancy, queued.sum(axis=1))
+    yield Claim("C1", "channel[]", "requests of no known kind", served.sum(axis=1), served[:, KINDS].sum(axis=1))
+    commands = channels["n_commands"]
+    for command, name, chosen in (
+        (codes.RD, "RD commands", ~IS_STORE),
+        (codes.WR, "WR commands", IS_STORE & ~IS_UPDATE),
+        (codes.UPD, "UPD commands", IS_UPDATE),
+    ):
+        yield Claim(
+            "C2", "channel[]", f"{name}, against requests served", commands[:, command],
+            served[:, KINDS[chosen]].sum(axis=1),
+        )  # fmt: skip
+    now = channels["now"]
+    yield Claim(
+        "Q1", "channel[].dram_queue", "cycles waited by its requests, against its occupancy summed over cycles",
+        channels["queue_wait_cycles"] + occupancy * now, channels["occupancy_cycles"],
+    )  # fmt: skip
+    lengths = channels["queue_tail"] - channels["queue_head"]
+    since_change = lengths * (now[:, None] - channels["stream_changed_at"])
+    for stream, name in ((codes.COMPUTE, "compute"), (codes.COMM, "communication")):
+        yield Claim(
+            "Q1", f"channel[].{name}_stream_queue",
+            "cycles waited by its requests, against its length summed over cycles",
+            channels["stream_wait_cycles"][:, stream] + lengths[:, stream] * now,
+            channels["stream_queue_cycles"][:, stream] + since_change[:, stream],
+        )  # fmt: skip
+
+
+def time_claims(core: GpuCore) -> Iterator[Claim]:
+    """Every cycle of a channel and of the wire, every slot of a compute unit, is accounted for once (C7)."""
+    gpu, channels = core.gpu, channels_of(core)
+    yield Claim(
+        "C7", "channel[]", "working, held back and empty cycles, against cycles run",
+        channels["working_cycles"] + channels["held_back_cycles"] + channels["empty_cycles"], channels["now"] + 1,
+    )  # fmt: skip
+    port = gpu.link_port
+    yield Claim(
+        "C7", "link_port", "busy and idle time, against the time until it is free",
+        int(port.busy_scaled + port.idle_scaled), int(port.free_at_scaled),
+    )  # fmt: skip
+
+
+def unit_claims(core: GpuCore) -> Iterator[Claim]:
+    """Tracker, DMA engine, link port, mailbox and compute units (C1, C7)."""
+    gpu = core.gpu
+    tracker, dma, port = gpu.tracker, gpu.dma, gpu.link_port
+    yield Claim(
+        "C1", "tracker", "entries allocated, against triggered and in use",
+        int(tracker.n_allocated), int(tracker.n_triggered + tracker.n_entries),
+    )  # fmt: skip
+    in_use = int((tracker.entry_tile[: int(tracker.n_sets * tracker.entries_per_set)] >= 0).sum())
+    yield Claim("C1", "tracker", "entries in use, against entries that hold a tile", int(tracker.n_entries), in_use)
+    yield Claim("C1", "link_port", "granules sent", int(port.n_sent), int(port.store_head + port.dma_head))
+    yield Claim("C1", "inbox", "messages moved to the controllers", int(gpu.inbox_head), int(gpu.n_inbound))
+    yield Claim("C1", "dma_engine", "commands taken, at most those armed", int(dma.n_taken), int(dma.n_ready), True)
+    slots = gpu.compute_units["state_slots"][: core.machine.gpu.n_compute_units].sum(axis=1)
+    n_working = int(gpu.n_collective_cus) if core.program is not None else len(slots)
+    yield Claim(
+        "C7", "compute_unit[]", "slots in all of its states, against slots it ran",
+        slots, np.where(np.arange(len(slots)) < n_working, int(gpu.n_active_slots), 0),
+    )  # fmt: skip
+
+
+def l2_claims(core: GpuCore) -> Iterator[Claim]:
+    """Accesses, fills, waiting loads and dirty granules of the L2 (C5)."""
+    l2, channels = core.gpu.l2, channels_of(core)
+    n_banks = int(l2.n_banks)
+    in_flight = n_banks * int(l2.n_mshrs) - int(l2.n_free_mshrs[:n_banks].sum())
+    waiting = len(l2.free_waiter) - int(l2.n_free_waiters)
+    tags = l2.tags[: n_banks * int(l2.sets_per_bank), : int(l2.associativity)]
+    masks = np.where(tags >= 0, tags & DIRTY_MASK, 0)
+    dirty = sum(int(((masks >> bit) & 1).sum()) for bit in range(DIRTY_MASK.bit_length()))
+    enqueued = channels["n_enqueued"].sum(axis=0)
+    pairs: list[tuple[str, int, int]] = [
+        ("accesses, against hits, merged and misses", l2.n_accesses, l2.n_hits + l2.n_merged + l2.n_misses),
+        ("misses, against fills and misses in flight", l2.n_misses, l2.n_fills + in_flight),
+        ("loads merged and missed, against answered and waiting", l2.n_merged + l2.n_misses, l2.n_delivered + waiting),
+        ("granules of misses, against operand reads", l2.n_granules_requested, enqueued[codes.OPERAND_READ]),
+        ("granules dirtied, against written back and still dirty", l2.n_granules_dirtied,
+         l2.n_granules_written_back + dirty),
+        ("granules written back, against write-backs", l2.n_granules_written_back, enqueued[codes.WRITE_BACK]),
+    ]  # fmt: skip
+    for meaning, left, right in pairs:
+        yield Claim("C5", "l2", meaning, int(left), int(right))
+    yield Claim("C5", "l2", "dirty evictions, at most evictions", int(l2.n_dirty_evictions), int(l2.n_evictions), True)
+
+
+def sum_claims(core: GpuCore) -> Iterator[Claim]:
+    """Counters of the channels against those of the units that were told (C9)."""
+    gpu, channels = core.gpu, channels_of(core)
+    totals = core.series.sum(axis=0)
+    served = channels["n_served"].sum(axis=0)
+    if _jit.IS_COUNTING:
+        for column, name, kinds in (
+            (loop.BIN_COMPUTE_READ, "compute reads", (codes.OPERAND_READ,)),
+            (loop.BIN_COMPUTE_WRITE, "compute writes", (codes.WRITE_BACK, codes.LOCAL_STORE, codes.LOCAL_UPDATE)),
+            (loop.BIN_COMM_READ, "communication reads", (codes.DMA_READ, codes.COLLECTIVE_READ)),
+            (loop.BIN_COMM_WRITE, "communication writes",
+             (codes.INCOMING_WRITE, codes.INCOMING_UPDATE, codes.COLLECTIVE_WRITE)),
+        ):  # fmt: skip
+            meaning = f"{name}, against the channels' column commands"
+            yield Claim("C9", "time series", meaning, int(totals[column]), int(served[list(kinds)].sum()))
+    yield Claim("C9", "time series", "granules sent", int(totals[loop.BIN_SENT]), int(gpu.link_port.n_sent))
+    yield Claim(
+        "C9", "channel[]", "requests admitted, against those of all kinds",
+        channels["n_admitted"], channels["n_requests"].sum(axis=1),
+    )  # fmt: skip
+
+
+def bound_claims(core: GpuCore) -> Iterator[Claim]:
+    """Bandwidth of every channel, occupancy of every bounded store (B1, B7)."""
+    gpu, channels, spec = core.gpu, channels_of(core), core.machine
+    columns = channels["n_commands"][:, [codes.RD, codes.WR, codes.UPD]].sum(axis=1)
+    under_way = int(max(channels["nCL"].max(), channels["nCWL"].max()) + channels["nBL"].max())
+    cycles = channels["now"] + 1 + under_way
+    yield Claim("B1", "channel[]", "cycles of the data bus in use", columns * channels["nBL"], cycles, True)
+    entries = spec.memory.queue.entries * (2 if spec.memory.queue.kind == "split" else 1)
+    yield Claim("B7", "channel[].dram_queue", "peak occupancy", channels["peak_occupancy"], entries, True)
+    lengths = (channels["queue_tail"] - channels["queue_head"]).max(axis=1)
+    yield Claim("B7", "channel[].stream_queues", "length", lengths, spec.memory.stream_queue_entries, True)
+    places = spec.gpu.tracker.n_sets * spec.gpu.tracker.entries_per_set
+    yield Claim("B7", "tracker", "peak entries", int(gpu.tracker.peak_entries), places, True)
+    lines = gpu.compute_units["outstanding_lines"][: spec.gpu.n_compute_units]
+    limit = int(gpu.max_collective_lines) + 1 if core.program is not None else int(gpu.max_outstanding_lines)
+    yield Claim("B7", "compute_unit[]", "loads in flight", lines, limit, True)
+    yield Claim("B7", "compute_unit[]", "loads in flight, not fewer than none", -lines, 0, True)
+    port = gpu.link_port
+    buffered = int(port.store_tail - port.store_head)
+    yield Claim("B7", "link_port", "stores buffered", buffered, int(port.buffer_granules), True)
+
+
+def workload_claims(core: GpuCore) -> Iterator[Claim]:
+    """What the loaded kernel has to do, against what has been done, once it has ended (C3, C4, C10)."""
+    if core.n_kernels != 1 or core.gpu.running_kernel != codes.KERNEL_NONE:
+        return
+    if core.trace is not None:
+        yield from gemm_claims(core)
+    elif core.program is not None:
+        yield from collective_claims(core)
+
+
+def gemm_claims(core: GpuCore) -> Iterator[Claim]:
+    """A finished GEMM: each tile once, each output granule stored along its route once."""
+    gpu, trace, tables = core.gpu, core.trace, core.tables
+    assert trace is not None
+    gemm, table, tiles = trace.gemm, tables.workgroups, tables.tiles
+    elements = core.machine.memory.access // ELEMENT_BYTES
+    size = gemm.m * -(-gemm.n // elements)
+    rows, columns, route = table["n_rows"], table["n_columns"], table["route"]
+    granules_of = np.bincount(np.repeat(route, int(gpu.n_wavefronts)), weights=tiles["n_granules"], minlength=5)
+    enqueued = channels_of(core)["n_enqueued"].sum(axis=0)
+    to_send = int(tiles["n_granules"][tiles["dma_command"] >= 0].sum())
+    lines = int((rows * -(-columns * ELEMENT_BYTES // core.machine.gpu.l2.line))[route == codes.ROUTE_CACHED].sum())
+    remote = int(granules_of[codes.ROUTE_REMOTE_UPDATE] + granules_of[codes.ROUTE_REMOTE_STORE])
+    yield from roofline_claims(core)
+    yield from equal("C10", "workgroups", {
+        "output elements of all tiles": (int((rows * columns).sum()), gemm.m * gemm.n),
+        "tiles that ended": (int((table["end_at"] >= 0).sum()), trace.n_workgroups),
+        "tiles finished": (int(gpu.n_finished), trace.n_workgroups),
+        "slices of k multiplied": (int(gpu.n_slices_multiplied), trace.n_workgroups * int(gpu.n_slices)),
+        "operand lines loaded": (int(gpu.l2.n_accesses), int((rows + columns).sum()) * int(gpu.n_slices)),
+        "output granules of all tiles": (int(tiles["n_granules"].sum()), size),
+    })  # fmt: skip
+    yield from equal("C3", "gpu", {
+        "granules stored into the L2": (int(gpu.l2.n_granules_dirtied), int(granules_of[codes.ROUTE_CACHED])),
+        "lines stored into the L2": (int(gpu.l2.n_store_accesses), lines),
+        "local updates": (int(enqueued[codes.LOCAL_UPDATE]), int(granules_of[codes.ROUTE_LOCAL_UPDATE])),
+        "local stores": (int(enqueued[codes.LOCAL_STORE]), int(granules_of[codes.ROUTE_LOCAL_STORE])),
+        "stores for the neighbour": (int(gpu.link_port.store_head), remote),
+        "DMA reads": (int(enqueued[codes.DMA_READ]), to_send),
+        "DMA granules sent": (int(gpu.link_port.dma_head), to_send),
+        "incoming granules": (int(enqueued[[codes.INCOMING_UPDATE, codes.INCOMING_WRITE]].sum()),
+                              int(gpu.expected_inbound)),
+        "stores counted by the tracker": (int(gpu.tracker.n_counted), int(tiles["updates_expected"].sum())),
+        "tiles triggered": (int(gpu.tracker.n_triggered), int((tiles["updates_expected"] > 0).sum())),
+    })  # fmt: skip
+
+
+def collective_claims(core: GpuCore) -> Iterator[Claim]:
+    """A finished ring collective: each operand read once, each result stored or sent once."""
+    gpu, program = core.gpu, core.program
+    assert program is not None
+    enqueued = channels_of(core)["n_enqueued"].sum(axis=0)
+    reads = sum(len(step.operands) * step.n_granules for step in program.steps)
+    local = sum(step.n_granules for step in program.steps if step.send_to == codes.TO_LOCAL)
+    yield from roofline_claims(core)
+    incoming = int(enqueued[[codes.INCOMING_UPDATE, codes.INCOMING_WRITE]].sum())
+    yield from equal("C3", "gpu", {
+        "collective reads": (int(enqueued[codes.COLLECTIVE_READ]), reads),
+        "collective stores": (int(enqueued[codes.COLLECTIVE_WRITE]), local),
+        "granules sent": (int(gpu.link_port.n_sent), program.sent),
+        "incoming granules": (incoming, program.expected_inbound),
+        "granules received by step": (int(core.tables.steps["n_received"].sum()), program.expected_inbound),
+    })  # fmt: skip
+
+
+def roofline_claims(core: GpuCore) -> Iterator[Claim]:
+    """A finished kernel: not shorter than its matrix work, its DRAM transfers or its link transfers take alone (B4)."""
+    gpu, channels, port = core.gpu, channels_of(core), core.gpu.link_port
+    elapsed = core.kernel_end_at - int(gpu.kernel_start_at)
+    if core.trace is not None:
+        per_tile = (int(gpu.n_slices) - 1) * int(gpu.slice_work) + int(gpu.last_slice_work)
+        rate = int(gpu.work_per_slot) * core.machine.gpu.n_compute_units
+        multiplying = core.trace.n_workgroups * per_tile * int(gpu.slot_ticks) // rate
+        yield Claim("B4", "gpu", "time of the matrix work alone", multiplying, elapsed, True)
+    columns = channels["n_commands"][:, [codes.RD, codes.WR, codes.UPD]].sum(axis=1)
+    transfers = columns * channels["nBL"] * int(gpu.memory_ticks)
+    yield Claim("B4", "channel[]", "time of the data transfers alone", transfers, elapsed, True)
+    wire = int(port.n_sent) * int(port.granule_cost) // int(port.scale)
+    yield Claim("B4", "link_port", "time of the wire alone", wire, elapsed, True)
+
+
+def equal(rule: str, part: str, pairs: dict[str, tuple[int, int]]) -> Iterator[Claim]:
+    """Yield a claim that what was done equals what had to be done, for each named pair."""
+    for meaning, (done, due) in pairs.items():
+        yield Claim(rule, part, f"{meaning}, done against due", done, due)
+
+
+def channels_of(core: GpuCore) -> Any:
+    """Return the records of the channels that the machine has."""
+    return core.gpu.channels[: core.machine.memory.n_channels]
+
+
+def waiting_by_kind(channels: Any) -> NDArray[np.int64]:
+    """Return requests in the stream queues, [channel, kind]."""
+    counts = np.zeros((len(channels), codes.N_KINDS), np.int64)
+    ring = channels["request_place"].shape[2]
+    for channel, stream in np.argwhere(channels["queue_tail"] > channels["queue_head"]):
+        index = np.arange(channels["queue_head"][channel, stream], channels["queue_tail"][channel, stream]) % ring
+        kinds = channels["request_place"][channel, stream, index] & codes.FIELD_MASK
+        counts[channel] += np.bincount(kinds, minlength=codes.N_KINDS)
+    return counts
+
+
+def queued_by_kind(channels: Any) -> NDArray[np.int64]:
+    """Return requests in the DRAM queues, [channel, kind]: what the lists of the banks hold."""
+    counts = np.zeros((len(channels), codes.N_KINDS), np.int64)
+    for channel, direction, bank in np.argwhere(channels["list_head"] >= 0):
+        following, places = channels["next_slot"][channel], channels["slot_place"][channel]
+        slot = channels["list_head"][channel, direction, bank]
+        while slot >= 0:
+            counts[channel, places[slot] & codes.FIELD_MASK] += 1
+            slot = following[slot]
+    return counts
