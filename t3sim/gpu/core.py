@@ -61,7 +61,7 @@ class GpuCore:
         self.program: CollectiveProgram | None = None
         self.n_kernels = 0  # loaded so far
         self._policy_name = policy.pick_stream.__module__
-        self._command_sink: Callable[[NDArray[Any]], None] | None = None
+        self._command_sinks: list[Callable[[NDArray[Any]], None]] = []
         self._advance = compiled_advance(self.layout)
         self._pick_stream = compiled_policy(policy.pick_stream, self.layout)
         fill_record(self.gpu, machine, self.ticks)
@@ -118,10 +118,11 @@ class GpuCore:
         self.gpu.peak_inbox = max(int(self.gpu.peak_inbox), tail + len(messages) - head)
 
     def stream_commands(self, sink: Callable[[NDArray[Any]], None]) -> None:
-        """Give every DRAM command (``COMMAND_LOG``, in order for each channel) to *sink*, batch by batch."""
-        self._command_sink = sink
-        self.command_log = records(COMMAND_LOG, LOG_SIZE)
-        self.command_log[0].command = 1
+        """Give every DRAM command (``COMMAND_LOG``, in order for each channel) to *sink* too, batch by batch."""
+        if not self._command_sinks:
+            self.command_log = records(COMMAND_LOG, LOG_SIZE)
+            self.command_log[0].command = 1
+        self._command_sinks.append(sink)
 
     def _check_policy(self) -> None:
         """Raise ``ModelError`` if the arbitration policy picked a stream that was not ready."""
@@ -135,10 +136,11 @@ class GpuCore:
 
     def _empty_log(self) -> None:
         """Hand what has been logged to whoever reads it."""
-        if self._command_sink is not None and self.command_log[0].at:
+        if self._command_sinks and self.command_log[0].at:
             n = int(self.command_log[0].at)
             self.command_log[0].at = 0
-            self._command_sink(self.command_log[1 : n + 1])
+            for sink in self._command_sinks:
+                sink(self.command_log[1 : n + 1])
 
     def _widen_series(self) -> None:
         """Merge pairs of bins when the run outgrows the time series."""

@@ -19,6 +19,7 @@ from t3sim.gpu.device import Device
 from t3sim.network.link import Link
 
 if TYPE_CHECKING:
+    from t3sim.checks.data import CarriedRun
     from t3sim.config.machine import MachineSpec
     from t3sim.gpu.arbitration import ArbitrationPolicy
 
@@ -32,13 +33,7 @@ class MirroredMachine:
         self.env = simpy.Environment(initial_time=0)
         self.core = GpuCore(spec, policy, params)
         self.ticks = self.core.ticks
-        latency = self.ticks.from_ps(spec.link.latency)
-        quantum = latency if quantum_ps is None else min(self.ticks.from_ps(quantum_ps), latency)
-        if quantum < self.core.slot_ticks:
-            raise UsageError(
-                f"quantum: {quantum} ticks are shorter than an issue slot of {self.core.slot_ticks} ticks"
-                " (the link latency bounds the quantum from above)"
-            )
+        quantum, latency = quantum_of(self.core, quantum_ps)
         self.launch_ticks = self.ticks.from_ps(spec.gpu.kernel_launch)
         self.device = Device(self.env, "gpu[0]", self.core, quantum)
         self.link: Link | None = None
@@ -51,6 +46,11 @@ class MirroredMachine:
         cost = (int(port.granule_cost), int(port.scale))
         self.link = Link(self.env, "link[0]", self._latency, cost, self.device.receive, transform)
         self.device.egress = self.link.send
+
+    def carry(self, values: CarriedRun) -> None:
+        """Let *values* follow the run that is loaded; the ring has been closed."""
+        values.attach(0, self.core)
+        self.device.egress = values.tapped(0, self.device.egress)
 
     def run(self, report: Callable[[float], None] | None = None) -> int:
         """Run the loaded kernel to its end, launch included; return the tick at which it ended.
@@ -69,6 +69,18 @@ class MirroredMachine:
         left = leftovers(self.core)
         if left:
             raise ModelError("the run ended with work left: " + ", ".join(f"{name} {n}" for name, n in left.items()))
+
+
+def quantum_of(core: GpuCore, quantum_ps: int | None) -> tuple[int, int]:
+    """Return quantum and link latency in ticks; the quantum is at most the latency, and at least a slot."""
+    latency = core.ticks.from_ps(core.machine.link.latency)
+    quantum = latency if quantum_ps is None else min(core.ticks.from_ps(quantum_ps), latency)
+    if quantum < core.slot_ticks:
+        raise UsageError(
+            f"quantum: {quantum} ticks are shorter than an issue slot of {core.slot_ticks} ticks"
+            " (the link latency bounds the quantum from above)"
+        )
+    return quantum, latency
 
 
 def leftovers(core: GpuCore) -> dict[str, int]:

@@ -1,0 +1,157 @@
+"""Values of a GEMM: operands of small whole numbers, an output that stays or is reduced around the ring."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from t3sim.checks.data.carried_run import GUARD_GRANULES, UNTOUCHED, CarriedRun
+from t3sim.checks.data.places import Ints, one_of
+from t3sim.gpu.kernel import codes
+from t3sim.gpu.kernel.memory_controller import GRANULE_BITS
+
+if TYPE_CHECKING:
+    from t3sim.config.machine import MachineSpec
+    from t3sim.gpu.core import GpuCore
+    from t3sim.workload.tiling import TileTrace
+
+
+class CarriedGemm(CarriedRun):
+    """A GEMM whose output stays (through the L2) or is reduced and scattered around the ring (T3)."""
+
+    def __init__(self, machine: MachineSpec, trace: TileTrace, cores: list[GpuCore], n_devices: int, seed: int) -> None:
+        """*cores* have *trace* loaded, in order of device."""
+        gpu = cores[0].gpu
+        self.pitch = int(gpu.c_row_granules)
+        super().__init__(machine, n_devices, len(cores), int(gpu.c_granule), trace.gemm.m * self.pitch)
+        self.trace, self.cores = trace, cores
+        n_wavefronts = int(gpu.n_wavefronts)
+        routes = np.stack([core.tables.workgroups["route"] for core in cores])
+        self.is_fused = bool((routes != codes.ROUTE_CACHED).any())
+        self.chunk, self.tile_of, self.index_of = output_map(trace, self.pitch, self.n_elements, n_wavefronts)
+        self.is_output = self.chunk >= 0
+        is_remote = (routes == codes.ROUTE_REMOTE_UPDATE) | (routes == codes.ROUTE_REMOTE_STORE)
+        self.is_remote = np.zeros((len(cores), self.values.shape[1]), bool)
+        self.is_remote[:, self.is_output] = is_remote[:, self.tile_of[self.is_output] // n_wavefronts]
+        shape = (n_devices, *self.values.shape[1:])
+        self.produced, self.reference = produce(trace, shape, self.pitch, seed)
+        self.values[:, self.is_output] = 0
+        self.read_values = np.zeros_like(self.values)
+        self.read_contributors = np.zeros_like(self.contributors)
+        self.has_read = np.zeros(self.contributors.shape, bool)
+        if self.is_mirrored and self.is_fused:
+            arriving = np.flatnonzero(self.is_output & (self.chunk > 0))
+            self.sent_values[0, arriving], self.sent_contributors[0, arriving] = self.prefix(1, arriving)
+            self.n_sent[0, arriving] = 1
+
+    def _check_addresses(self, d: Ints, a: Ints, tags: Ints) -> None:
+        tile, index = tags >> GRANULE_BITS, tags & ((1 << GRANULE_BITS) - 1)
+        wrong = (self.tile_of[a] != tile) | (self.index_of[a] != index)
+        self._note(wrong, d, a, "a store at another place than its tile says")
+
+    def _execute_own(self, kind: int, d: Ints, a: Ints, tags: Ints) -> None:
+        if kind == codes.DMA_READ:
+            self._check_addresses(d, a, tags)
+            self._note(self.has_read[d, a], d, a, "read twice by the DMA engine")
+            self.has_read[d, a] = True
+            self.read_values[d, a] = self.values[d, a]
+            self.read_contributors[d, a] = self.contributors[d, a]
+        elif kind in (codes.LOCAL_UPDATE, codes.LOCAL_STORE, codes.WRITE_BACK):
+            if kind != codes.WRITE_BACK:
+                self._check_addresses(d, a, tags)
+            self._store(kind, d, a, self.produced[d, a], one_of(d))
+        else:
+            self._note(np.ones(len(a), bool), d, a, "an access that a GEMM does not make")
+
+    def _send(self, device: int, messages: NDArray[Any]) -> None:
+        d = device
+        tiles = self.cores[d].tables.tiles
+        tile, index = messages["tile"], messages["granule"]
+        row_granules = tiles["row_granules"][tile]
+        a = tiles["first_granule"][tile] - self.base + index // row_granules * self.pitch + index % row_granules
+        remote = self.is_remote[d, a]
+        self._note(~remote & ~self.has_read[d, a], np.full(len(a), d), a, "sent before it was read")
+        values = np.where(remote[:, None], self.produced[d, a], self.read_values[d, a])
+        own = one_of(np.full(len(a), d))
+        self._receive(d, a, values, np.where(remote, own, self.read_contributors[d, a]))
+
+    def position(self, device: int, a: Ints) -> Ints:
+        """Return at which position *device* works on granules *a*."""
+        return (self.chunk[a] - device) % self.n_devices
+
+    def prefix(self, device: int, a: Ints) -> tuple[Ints, NDArray[np.uint64]]:
+        """Return for granules *a* the sum that *device* passes on: its own and those of the GPUs before it."""
+        values = np.zeros((len(a), self.n_elements), np.int64)
+        contributors = np.zeros(len(a), np.uint64)
+        position = self.position(device, a)
+        for step in range(self.n_devices):
+            giver = (device + step) % self.n_devices
+            gives = position >= step
+            values[gives] += self.reference[giver, a[gives]]
+            contributors[gives] += one_of(np.array([giver]))
+        return values, contributors
+
+    def due(self, device: int, a: Ints) -> tuple[Ints, NDArray[np.uint64]]:
+        """See the base class."""
+        return self.prefix(device, a)
+
+    def expected(self, device: int) -> tuple[Ints, NDArray[np.uint64]]:
+        """See the base class: fused, the first chunk stays empty and each later one is a partial sum."""
+        values = np.full_like(self.values[0], UNTOUCHED)
+        contributors = np.zeros_like(self.contributors[0])
+        places = np.flatnonzero(self.is_output)
+        if not self.is_fused:
+            values[places] = self.reference[device, places]
+            contributors[places] = one_of(np.array([device]))
+            return values, contributors
+        values[places], contributors[places] = self.prefix(device, places)
+        if self.n_devices > 1:
+            sent = places[self.position(device, places) == 0]
+            values[sent], contributors[sent] = 0, 0
+        return values, contributors
+
+    def to_give(self, device: int) -> NDArray[np.bool_]:
+        """See the base class: fused, every chunk but the last."""
+        everything = np.arange(len(self.is_output))
+        is_sent = self.is_output & (self.position(device, everything) < self.n_devices - 1)
+        return is_sent & self.is_fused
+
+
+def output_map(trace: TileTrace, pitch: int, n_elements: int, n_wavefronts: int) -> tuple[Ints, Ints, Ints]:
+    """Return for each granule of the output array: chunk, wavefront tile, index in the tile; -1 for padding."""
+    size = trace.gemm.m * pitch + GUARD_GRANULES
+    chunk, tile_of, index_of = (np.full(size, -1, np.int64) for _ in range(3))
+    chunk_of = trace.workgroups["chunk"]
+    for tile in trace.wavefront_tiles():
+        rows = np.arange(tile["row"], tile["row"] + tile["n_rows"])
+        first = tile["column"] // n_elements
+        across = np.arange(first, -(-(tile["column"] + tile["n_columns"]) // n_elements))
+        places = (rows[:, None] * pitch + across).reshape(-1)
+        chunk[places] = chunk_of[tile["workgroup"]]
+        tile_of[places] = tile["workgroup"] * n_wavefronts + tile["wavefront"]
+        index_of[places] = np.arange(len(places))
+    return chunk, tile_of, index_of
+
+
+def produce(trace: TileTrace, shape: tuple[int, int, int], pitch: int, seed: int) -> tuple[Ints, Ints]:
+    """Return all outputs, *shape* [device, granule, element]: made tile by tile, and as NumPy's matrix product."""
+    gemm, rng = trace.gemm, np.random.default_rng(seed)
+    n_devices, _, n_elements = shape
+    tiled = np.zeros(shape, np.int64)
+    whole = np.zeros_like(tiled)
+    padded = np.zeros((gemm.m, pitch * n_elements), np.int64)
+    for d in range(n_devices):
+        # Products of doubles are exact here: |sum| is at most 9 k, far below 2^53.
+        a, b = rng.integers(-3, 4, (gemm.m, gemm.k)).astype(float), rng.integers(-3, 4, (gemm.k, gemm.n)).astype(float)
+        n_used = gemm.m * pitch
+        padded[:, : gemm.n] = a @ b
+        whole[d, :n_used] = padded.reshape(n_used, n_elements)
+        padded[:, : gemm.n] = 0
+        for tile in trace.workgroups:
+            rows = slice(tile["row"], tile["row"] + tile["n_rows"])
+            columns = slice(tile["column"], tile["column"] + tile["n_columns"])
+            padded[rows, columns] += (a[rows] @ b[:, columns]).astype(np.int64)
+        tiled[d, :n_used] = padded.reshape(n_used, n_elements)
+    return tiled, whole
