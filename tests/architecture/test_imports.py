@@ -14,6 +14,7 @@ from tests.conftest import REPOSITORY
 BAD_IMPORTS = {
     "layers": ("units.py", "import t3sim.workload"),
     "kernel": ("gpu/kernel/codes.py", "import t3sim.units"),
+    "dram-checker": ("checks/dram/rules.py", "import t3sim.gpu.kernel.codes"),
     "simpy": ("errors.py", "import simpy"),
     "numba": ("workload/tiling.py", "import numba"),
     "yaml": ("config/machine.py", "import yaml"),

@@ -1,0 +1,136 @@
+"""The integers and records of the DRAM checker, written down apart from those of the model.
+
+Command and request codes are those of the command log; a test pins them to what the model logs.
+Capacities are part of the compiled type, so every memory shares one compilation.
+"""
+
+import numpy as np
+
+# DRAM commands as logged; UPD is a near-memory op-and-store.  The checker tells a precharge of all banks
+# (bank -1) from that of one bank.
+ACT = 0
+PRE = 1
+RD = 2
+WR = 3
+UPD = 4
+REF = 5
+N_COMMANDS = 6
+PREAB = 6
+N_SORTS = 7
+ALL_BANKS = -1
+
+# Request kinds as logged: what the bits of one say, and how many there are.
+STORE_BIT = 8
+UPDATE_BIT = 16
+N_KINDS = 32
+
+# Reach of a rule.
+BANK = 0
+GROUP = 1
+CHANNEL = 2
+
+LONG_AGO = -(1 << 60)
+NEVER = 1 << 60
+
+MAX_BANKS = 64  # of a channel, and as many groups
+GROUP_ROW = MAX_BANKS  # first row of the bank groups in a table of last times; the channel has the last one
+CHANNEL_ROW = 2 * MAX_BANKS
+N_KEPT = 20  # violations kept for reading
+
+# What can be violated: the gaps between two commands are numbered from 0, everything else from here.
+FOUR_ACTIVATES = 64
+DATA_BUS = 65
+ROW_BUS = 66
+COLUMN_BUS = 67
+ROW_NOT_OPEN = 68
+ACTIVATE_OPEN = 69
+PRECHARGE_CLOSED = 70
+REFRESH_OPEN = 71
+REFRESH_EARLY = 72
+REFRESH_LATE = 73
+REFRESH_OVERTAKEN = 74
+REFRESH_MISSING = 75
+TIME_BACK = 76
+CHANNEL_FIELD = 77
+COMMAND_FIELD = 78
+BANK_FIELD = 79
+ROW_FIELD = 80
+COLUMN_FIELD = 81
+KIND_FIELD = 82
+N_CHECKS = 83
+
+# What the configuration asks for; cycles of the memory clock.
+SPEC = np.dtype(
+    [
+        ("n_channels", "i8"),
+        ("n_banks", "i8"),
+        ("group_row", "i8", (MAX_BANKS,)),  # by bank: where the last times of its group are kept
+        ("n_columns", "i8"),
+        ("activate_window", "i8"),  # in which at most four banks are activated
+        ("read_latency", "i8"),
+        ("write_latency", "i8"),
+        ("burst", "i8"),
+        ("refresh_interval", "i8"),  # 0: refresh is off
+        ("first_gap", "i8", (N_SORTS + 1,)),  # by later command: where its gaps begin
+    ],
+    align=True,
+)
+
+# A command of sort ``earlier`` keeps one of another sort away for ``cycles``, in its bank, group or channel.
+GAP = np.dtype([("earlier", "i8"), ("reach", "i8"), ("cycles", "i8")], align=True)
+
+# What the checker remembers of one channel: when the last command of each sort came, and what it counted.
+SEEN = np.dtype(
+    [
+        ("last_at", "i8", (CHANNEL_ROW + 1, N_SORTS)),
+        ("last_bank", "i8", (CHANNEL_ROW + 1, N_SORTS)),
+        ("activates", "i8", (4,)),  # the last four, in a ring
+        ("activate_banks", "i8", (4,)),
+        ("n_activates", "i8"),
+        ("open_row", "i8", (MAX_BANKS,)),  # -1: closed
+        ("n_open", "i8"),
+        ("row_bus_at", "i8"),
+        ("row_bus_sort", "i8"),
+        ("row_bus_bank", "i8"),
+        ("column_bus_at", "i8"),
+        ("column_bus_sort", "i8"),
+        ("column_bus_bank", "i8"),
+        ("data_at", "i8"),  # start of the last transfer
+        ("refresh_due_at", "i8"),
+        ("is_overtaken", "i8"),  # reported for the refresh that is due
+        ("is_storing", "i8"),  # direction of the data bus
+        ("n_turnarounds", "i8"),
+        ("last_data_end", "i8"),
+        ("n_by_command", "i8", (N_COMMANDS,)),
+        ("n_by_kind", "i8", (N_KINDS,)),
+    ],
+    align=True,
+)
+
+FINDING = np.dtype(
+    [
+        ("check", "i8"),
+        ("channel", "i8"),
+        ("sort", "i8"),
+        ("bank", "i8"),
+        ("row", "i8"),
+        ("at", "i8"),
+        ("earlier_sort", "i8"),  # -1: no earlier command
+        ("earlier_bank", "i8"),
+        ("earlier_at", "i8"),
+        ("required", "i8"),
+        ("found", "i8"),
+    ],
+    align=True,
+)
+
+TOTALS = np.dtype(
+    [
+        ("n_commands", "i8"),
+        ("n_violations", "i8"),
+        ("n_tight", "i8", (N_CHECKS,)),  # how often a rule was met with equality
+        ("n_violated", "i8", (N_CHECKS,)),
+        ("kept", FINDING, (N_KEPT,)),
+    ],
+    align=True,
+)

@@ -1,0 +1,185 @@
+"""What DRAM commands have to keep to: every rule of the checker as data, in the words of the standard.
+
+``RULES`` says of each rule what it demands and whether this memory has it; ``GAPS`` are the rules
+between two commands, ``CONDITIONS`` all others.  Cycles are of the memory clock; W = nCWL + nBL is
+the time from a store to the end of its data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from t3sim.checks.dram import codes
+from t3sim.checks.dram.codes import ACT, BANK, CHANNEL, GROUP, PRE, PREAB, RD, REF, UPD, WR
+from t3sim.config.machine import DramTimingSpec
+
+SORT_NAMES = ("ACT", "PRE", "RD", "WR", "UPD", "REF", "PREab")
+
+Cycles = Callable[[DramTimingSpec], int]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A demand of the standard; ``absent`` says why this memory does not know it, "" if it applies."""
+
+    id: str
+    meaning: str
+    absent: str = ""
+
+
+AUTO_PRECHARGE = "no commands with auto-precharge are sent"
+PER_BANK_REFRESH = "refresh is all-bank"
+
+RULES = (
+    Rule("D1", "activate to read of the bank, tRCDRD"),
+    Rule("D2", "activate to store or update of the bank, tRCDWR"),
+    Rule("D3", "activate to precharge of the bank or of all banks, tRAS"),
+    Rule("D4", "precharge of the bank or of all banks to activate, tRP"),
+    Rule("D5", "activate to activate of the bank, tRC"),
+    Rule("D6", "activate to activate in the channel, tRRDS"),
+    Rule("D7", "activate to activate in the bank group, tRRDL"),
+    Rule("D8", "first to fifth activate in the channel, tFAW"),
+    Rule("D9", "read to read and store to store in the channel, tCCDS and at least a burst"),
+    Rule("D10", "read to read and store to store in the bank group, tCCDL"),
+    Rule("D11", "read to read of another stack id, tCCDR", "one stack id; HBM3"),
+    Rule("D12", "near-memory update to any column command: tCCDWL in the bank group, tCCDWS in the channel"),
+    Rule("D13", "read to store or update in the channel, tRTW"),
+    Rule("D14", "end of stored data to read: tWTRS in the channel, tWTRL in the bank group; updates alike"),
+    Rule("D15", "read to precharge, tRTP; end of stored data to precharge, tWR; updates alike"),
+    Rule("D16", "read with auto-precharge to activate, tRTP + tRP", AUTO_PRECHARGE),
+    Rule("D17", "store with auto-precharge to activate, W + tWR + tRP", AUTO_PRECHARGE),
+    Rule("D18", "to refresh: precharge tRP, activate tRC"),
+    Rule("D19", "refresh to activate, precharge or refresh, tRFC"),
+    Rule("D20", "per-bank refresh to activate of the bank, tRFCpb", PER_BANK_REFRESH),
+    Rule("D21", "per-bank refresh to activate of another bank, tRREFD", PER_BANK_REFRESH),
+    Rule("D22", "per-bank refresh to per-bank refresh, tRREFD", PER_BANK_REFRESH),
+    Rule("D23", "activate to per-bank refresh, tRRDS, tRRDL, tRC", PER_BANK_REFRESH),
+    Rule("D24", "precharge to per-bank refresh, tRP", PER_BANK_REFRESH),
+    Rule("D25", "precharge to precharge, tPPD", "HBM3"),
+    Rule("D26", "row state: columns of the open row only, activate and refresh closed banks, precharge open ones"),
+    Rule("D27", "buses: bursts follow each other without overlap; one row and one column command a cycle"),
+    Rule("D28", "one refresh each tREFI: never early, late only by the time that closing the banks takes"),
+    Rule("D29", "no column command within tRFC of a refresh"),
+    Rule("D30", "the log: time never runs back in a channel, fields are in range"),
+)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """After ``earlier``, ``later`` may not come for ``cycles``, in the bank, group or channel that ``reach`` says.
+
+    ``hidden`` says why this controller cannot meet the gap with equality: another rule always binds first.
+    """
+
+    rule: str
+    earlier: int
+    later: int
+    reach: int
+    cycles: Cycles
+    hidden: str = ""
+
+    @property
+    def label(self) -> str:
+        """The gap in words."""
+        reach = ("bank", "bank group", "channel")[self.reach]
+        return f"{SORT_NAMES[self.earlier]} to {SORT_NAMES[self.later]}, same {reach}"
+
+
+def data_end(timing: DramTimingSpec) -> int:
+    """W: cycles from a store to the end of its data."""
+    return timing.nCWL + timing.nBL
+
+
+AFTER_REFRESH = "all banks are closed, so an activate lies between"
+BEFORE_REFRESH = "all banks are precharged for refresh only, which lies between"
+
+GAPS = (
+    Gap("D1", ACT, RD, BANK, lambda t: t.nRCDRD),
+    Gap("D2", ACT, WR, BANK, lambda t: t.nRCDWR),
+    Gap("D2", ACT, UPD, BANK, lambda t: t.nRCDWR),
+    Gap("D3", ACT, PRE, BANK, lambda t: t.nRAS),
+    Gap("D3", ACT, PREAB, CHANNEL, lambda t: t.nRAS),
+    Gap("D4", PRE, ACT, BANK, lambda t: t.nRP),
+    Gap("D4", PREAB, ACT, CHANNEL, lambda t: t.nRP, BEFORE_REFRESH),
+    Gap("D5", ACT, ACT, BANK, lambda t: t.nRC),
+    Gap("D6", ACT, ACT, CHANNEL, lambda t: t.nRRDS),
+    Gap("D7", ACT, ACT, GROUP, lambda t: t.nRRDL),
+    Gap("D9", RD, RD, CHANNEL, lambda t: max(t.nCCDS, t.nBL)),
+    Gap("D9", WR, WR, CHANNEL, lambda t: max(t.nCCDS, t.nBL)),
+    Gap("D9", WR, UPD, CHANNEL, lambda t: max(t.nCCDS, t.nBL)),
+    Gap("D10", RD, RD, GROUP, lambda t: t.nCCDL),
+    Gap("D10", WR, WR, GROUP, lambda t: t.nCCDL),
+    Gap("D10", WR, UPD, GROUP, lambda t: t.nCCDL),
+    Gap("D12", UPD, RD, GROUP, lambda t: t.nCCDWL),
+    Gap("D12", UPD, WR, GROUP, lambda t: t.nCCDWL),
+    Gap("D12", UPD, UPD, GROUP, lambda t: t.nCCDWL),
+    Gap("D12", UPD, RD, CHANNEL, lambda t: t.nCCDWS),
+    Gap("D12", UPD, WR, CHANNEL, lambda t: t.nCCDWS),
+    Gap("D12", UPD, UPD, CHANNEL, lambda t: t.nCCDWS),
+    Gap("D13", RD, WR, CHANNEL, lambda t: t.nRTW),
+    Gap("D13", RD, UPD, CHANNEL, lambda t: t.nRTW),
+    Gap("D14", WR, RD, CHANNEL, lambda t: data_end(t) + t.nWTRS),
+    Gap("D14", UPD, RD, CHANNEL, lambda t: data_end(t) + t.nWTRS),
+    Gap("D14", WR, RD, GROUP, lambda t: data_end(t) + t.nWTRL),
+    Gap("D14", UPD, RD, GROUP, lambda t: data_end(t) + t.nWTRL),
+    Gap("D15", RD, PRE, BANK, lambda t: t.nRTP),
+    Gap("D15", WR, PRE, BANK, lambda t: data_end(t) + t.nWR),
+    Gap("D15", UPD, PRE, BANK, lambda t: data_end(t) + t.nWR),
+    Gap("D15", RD, PREAB, CHANNEL, lambda t: t.nRTP),
+    Gap("D15", WR, PREAB, CHANNEL, lambda t: data_end(t) + t.nWR),
+    Gap("D15", UPD, PREAB, CHANNEL, lambda t: data_end(t) + t.nWR),
+    Gap("D18", PRE, REF, CHANNEL, lambda t: t.nRP),
+    Gap("D18", PREAB, REF, CHANNEL, lambda t: t.nRP),
+    Gap("D18", ACT, REF, CHANNEL, lambda t: t.nRC),
+    Gap("D19", REF, ACT, CHANNEL, lambda t: t.nRFC),
+    Gap("D19", REF, REF, CHANNEL, lambda t: t.nRFC),
+    Gap("D19", REF, PRE, CHANNEL, lambda t: t.nRFC, AFTER_REFRESH),
+    Gap("D19", REF, PREAB, CHANNEL, lambda t: t.nRFC, AFTER_REFRESH),
+    Gap("D29", REF, RD, CHANNEL, lambda t: t.nRFC, AFTER_REFRESH),
+    Gap("D29", REF, WR, CHANNEL, lambda t: t.nRFC, AFTER_REFRESH),
+    Gap("D29", REF, UPD, CHANNEL, lambda t: t.nRFC, AFTER_REFRESH),
+)
+# As the engine walks through them: those of one later command together.
+ORDERED_GAPS = tuple(sorted(GAPS, key=lambda gap: gap.later))
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A rule that is no gap between two given commands; ``label`` says what is required."""
+
+    rule: str
+    label: str
+
+
+CONDITIONS = {
+    codes.FOUR_ACTIVATES: Condition("D8", "first to fifth activate of a channel"),
+    codes.DATA_BUS: Condition("D27", "start to start of two bursts on the data bus"),
+    codes.ROW_BUS: Condition("D27", "one row command a cycle"),
+    codes.COLUMN_BUS: Condition("D27", "one column command a cycle"),
+    codes.ROW_NOT_OPEN: Condition("D26", "a column command goes to the open row (-1: the bank is closed)"),
+    codes.ACTIVATE_OPEN: Condition("D26", "only a closed bank (-1) is activated; found: its open row"),
+    codes.PRECHARGE_CLOSED: Condition("D26", "only an open bank is precharged; counted: open banks"),
+    codes.REFRESH_OPEN: Condition("D26", "only closed banks are refreshed; counted: open banks"),
+    codes.REFRESH_EARLY: Condition("D28", "the refresh is due at that cycle, not before"),
+    codes.REFRESH_LATE: Condition("D28", "a refresh that is due waits for nothing but the closing of banks"),
+    codes.REFRESH_OVERTAKEN: Condition("D28", "the refresh that was due at that cycle comes before other work"),
+    codes.REFRESH_MISSING: Condition("D28", "refreshes until the end of the run"),
+    codes.TIME_BACK: Condition("D30", "a cycle not before that of the command before it"),
+    codes.CHANNEL_FIELD: Condition("D30", "a channel below that number"),
+    codes.COMMAND_FIELD: Condition("D30", "a command code below that number"),
+    codes.BANK_FIELD: Condition("D30", "a bank below that number (-1: all, of precharge and refresh)"),
+    codes.ROW_FIELD: Condition("D30", "a row of at least that number"),
+    codes.COLUMN_FIELD: Condition("D30", "a column below that number"),
+    codes.KIND_FIELD: Condition("D30", "a request kind that the command can serve; required: its command"),
+}
+
+
+def rule_of(check: int) -> str:
+    """Return the id of the rule that *check*, a number of a gap or of a condition, belongs to."""
+    return ORDERED_GAPS[check].rule if check < len(ORDERED_GAPS) else CONDITIONS[check].rule
+
+
+def label_of(check: int) -> str:
+    """Return what *check* demands."""
+    return ORDERED_GAPS[check].label if check < len(ORDERED_GAPS) else CONDITIONS[check].label
