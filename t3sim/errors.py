@@ -72,9 +72,20 @@ class InputDataError(T3SimError):
 
 
 class ModelError(T3SimError):
-    """The simulated machine broke one of its own rules, or nothing in it can move any more."""
+    """The simulated machine broke one of its own rules, or nothing in it can move any more.
+
+    ``details`` is for a file: the state of the machine, longer than a message; empty if there is none.
+    """
 
     exit_code = 4
+
+    def __init__(self, message: str, details: str = "") -> None:
+        super().__init__(message)
+        self.details = details
+        self.args = (message, details)  # SimPy raises a copy made of these
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.message, self.details))
 
 
 class EnvironmentFailure(T3SimError):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 REPORT_WIDTH = 150  # of a table that does not go to a terminal
 STEPS = 1000
+HANG_NAME = "hang.txt"
 
 
 @click.command()
@@ -52,7 +53,7 @@ def run(file: str, overrides: tuple[str, ...], output: Path | None, trace_root: 
     console.print(f"phases      {n_phases} distinct ones to simulate", highlight=False)
     prepare_output(directory)
     compile_kernel(experiment.points, console)
-    with progress_bar() as progress:
+    with hang_report_in(directory), progress_bar() as progress:
         outcome = run_experiment(experiment, directory, sys.argv, progress)
     console.print(results_table(outcome.records))
     console.print(traffic_table(outcome.records))
@@ -91,6 +92,23 @@ def interrupt_at_once() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, previous)
+
+
+@contextmanager
+def hang_report_in(directory: Path) -> Iterator[None]:
+    """Write the state of a machine that hangs into *directory* and say so; remove the one of an earlier run."""
+    from t3sim.errors import ModelError
+    from t3sim.files import publish
+
+    path = directory / HANG_NAME
+    path.unlink(missing_ok=True)
+    try:
+        yield
+    except ModelError as error:
+        if not error.details:
+            raise
+        publish({path: f"{error.details}\n".encode()})
+        raise ModelError(f"{error.message}\nthe state of the machine is in {path}", error.details) from error
 
 
 class progress_bar:  # noqa: N801 - used like a function

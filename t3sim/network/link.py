@@ -40,17 +40,25 @@ class Link:
         self.name = name
         self.latency_ticks = latency_ticks
         self.granule_ticks = granule_ticks
-        self.n_granules = 0
+        self.n_granules = 0  # taken off the wire
+        self.n_delivered = 0  # handed to the receiver, after *transform*
         self._deliver = deliver
         self._transform = transform
         self._wire: simpy.Store = simpy.Store(env)
+        self._n_sent = 0
         self._last_at = 0
         env.process(self._carry())
 
     def send(self, messages: NDArray[Any]) -> None:
         """Put messages on the wire; ``at`` is when the last bit of each left the sender."""
         if len(messages):
+            self._n_sent += len(messages)
             self._wire.put(messages)
+
+    @property
+    def n_in_flight(self) -> int:
+        """Granules that the sender has handed over and the receiver does not know of yet."""
+        return self._n_sent - self.n_granules
 
     def _carry(self) -> Generator[simpy.Event, Any, None]:
         while True:
@@ -59,6 +67,7 @@ class Link:
             self.n_granules += len(messages)
             arriving = messages if self._transform is None else self._transform(messages)
             arriving["at"] += self.latency_ticks
+            self.n_delivered += len(arriving)
             self._deliver(arriving)
 
     def _check_rate(self, departures: NDArray[np.int64]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import simpy
 from numpy.typing import NDArray
 
 from t3sim.checks.invariants import check_invariants
@@ -17,6 +16,7 @@ from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.device import Device
 from t3sim.network.link import Link
+from t3sim.system.liveness import Liveness, WatchedEnvironment, WatchedGpu, run_to_end
 
 if TYPE_CHECKING:
     from t3sim.checks.data import CarriedRun
@@ -30,7 +30,7 @@ class MirroredMachine:
     def __init__(
         self, spec: MachineSpec, policy: ArbitrationPolicy, params: dict[str, Any], quantum_ps: int | None = None
     ) -> None:
-        self.env = simpy.Environment(initial_time=0)
+        self.env = WatchedEnvironment(initial_time=0)
         self.core = GpuCore(spec, policy, params)
         self.ticks = self.core.ticks
         quantum, latency = quantum_of(self.core, quantum_ps)
@@ -55,10 +55,11 @@ class MirroredMachine:
     def run(self, report: Callable[[float], None] | None = None) -> int:
         """Run the loaded kernel to its end, launch included; return the tick at which it ended.
 
-        *report* is told the share of the work that is done, after each quantum.
+        *report* is told the share of the work that is done, after each quantum.  Raises ``ModelError`` when the
+        machine hangs or ends with something left inside.
         """
         process = self.env.process(self.device.run_kernel(report))
-        end_at = self.env.run(until=process)
+        end_at = run_to_end(self.env, process, Liveness(self.env, [WatchedGpu(self.device, self.link, self.device)]))
         self.check_drained()
         check_invariants(self.core, self.device.name)
         assert isinstance(end_at, int)

@@ -1,0 +1,95 @@
+"""Parts that wait for parts, and where that ends.
+
+What a part waits for may be another part, or nothing at all: an acknowledgement that nobody will send, a moment that
+never comes.  That is a *fault* of the part that waits, and the cause of a hang.  ``WaitGraph.causes`` follows the edges
+from unfinished work to the faults, or else to a cycle.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Wait(NamedTuple):
+    """An edge: *part* waits for *on*."""
+
+    part: str
+    on: str
+    reason: str
+
+
+class Cause(NamedTuple):
+    """Where waiting ends: a fault of *part* (or, of a cycle, its parts), and the way there from unfinished work."""
+
+    part: str
+    fault: str
+    way: list[Wait]
+
+
+@dataclass
+class WaitGraph:
+    """Edges by the part that waits, and faults by part."""
+
+    waits: dict[str, list[Wait]] = field(default_factory=dict)
+    faults: dict[str, str] = field(default_factory=dict)
+
+    def wait(self, part: str, on: str, reason: str) -> None:
+        """Note that *part* waits for *on* (once for each pair)."""
+        edges = self.waits.setdefault(part, [])
+        if all(edge.on != on for edge in edges):
+            edges.append(Wait(part, on, reason))
+
+    def fault(self, part: str, fault: str) -> None:
+        """Note that *part* waits for what does not exist; the first reason stands."""
+        self.faults.setdefault(part, fault)
+
+    def causes(self, roots: Iterable[str]) -> list[Cause]:
+        """Return the faults that *roots* wait for, nearest first; without any, one cycle; else nothing."""
+        came_by: dict[str, Wait | None] = dict.fromkeys(roots)
+        queue = deque(came_by)
+        found = []
+        while queue:
+            part = queue.popleft()
+            if part in self.faults:
+                found.append(Cause(part, self.faults[part], _way_to(part, came_by)))
+            for edge in self.waits.get(part, ()):
+                if edge.on not in came_by:
+                    came_by[edge.on] = edge
+                    queue.append(edge.on)
+        if found:
+            return found
+        return [self._cause_of(cycle) for cycle in [self._cycle(came_by)] if cycle]
+
+    def _cycle(self, parts: Iterable[str]) -> list[Wait]:
+        """Return the edges of a shortest cycle among *parts*; empty if there is none."""
+        best: list[Wait] = []
+        for start in parts:
+            came_by: dict[str, Wait | None] = {start: None}
+            queue = deque([start])
+            while queue:
+                part = queue.popleft()
+                for edge in self.waits.get(part, ()):
+                    if edge.on == start:
+                        cycle = [*_way_to(part, came_by), edge]
+                        best = cycle if not best or len(cycle) < len(best) else best
+                    elif edge.on not in came_by:
+                        came_by[edge.on] = edge
+                        queue.append(edge.on)
+        return best
+
+    @staticmethod
+    def _cause_of(cycle: list[Wait]) -> Cause:
+        names = " -> ".join([*(edge.part for edge in cycle), cycle[0].part])
+        return Cause(cycle[0].part, f"waits for itself: {names}", cycle)
+
+
+def _way_to(part: str, came_by: dict[str, Wait | None]) -> list[Wait]:
+    way: list[Wait] = []
+    edge = came_by[part]
+    while edge is not None:
+        way.append(edge)
+        edge = came_by[edge.part]
+    return way[::-1]

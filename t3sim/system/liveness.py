@@ -1,0 +1,177 @@
+"""Is a machine still going anywhere?  Deadlocks at once, livelocks after a while, loops at one moment.
+
+``run_to_end`` steps SimPy and sees what SimPy alone can see: that no event is left although the run has not ended,
+and that events go on and on while time stands still.  A ``Liveness`` looks into the GPUs after each quantum (see
+``checks.hang``).  Both end a run that hangs with a ``ModelError`` that says which part waits for what.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import simpy
+
+from t3sim.checks.hang import (
+    held_back_in,
+    is_running,
+    patience_of,
+    progress_of,
+    rotation_ticks,
+    scheduled_in,
+    unscheduled_channels,
+)
+from t3sim.checks.hang_report import Hang, HungGpu, describe_hang, headline
+from t3sim.errors import ModelError
+
+if TYPE_CHECKING:
+    from t3sim.gpu.device import Device
+    from t3sim.network.link import Link
+
+EVENTS_PER_PROCESS = 10  # at one moment: a process has a handful of reasons to be resumed twice without time moving
+LEAST_EVENT_LIMIT = 1000
+MESSAGE_LINES = 9  # of a report, in the message; the command line shows ten
+
+
+class WatchedEnvironment(simpy.Environment):
+    """A SimPy environment that remembers which processes ask for something at the present moment."""
+
+    def __init__(self, initial_time: int = 0) -> None:
+        super().__init__(initial_time)
+        self.asked_now: Counter[str] = Counter()  # by process, for the present moment only
+        self._asked_at = initial_time
+
+    def schedule(self, event: simpy.Event, priority: Any = simpy.events.NORMAL, delay: float = 0) -> None:
+        """Schedule as SimPy does; count who asks for something without delay."""
+        if self.now != self._asked_at:
+            self._asked_at = int(self.now)
+            self.asked_now.clear()
+        if delay == 0 and self.active_process is not None:
+            self.asked_now[self.active_process.name] += 1
+        super().schedule(event, priority, delay)
+
+
+@dataclass
+class WatchedGpu:
+    """A GPU under watch, the link that brings it data, and the GPU on the other end of that link."""
+
+    device: Device
+    inbound: Link | None = None
+    upstream: Device | None = None
+    progress: tuple[int, ...] = ()
+
+    def hung(self) -> HungGpu:
+        """Return what a report needs to know of it."""
+        inbound = self.inbound
+        return HungGpu(
+            self.device.name,
+            self.device.core,
+            None if inbound is None else inbound.name,
+            0 if inbound is None else inbound.n_delivered,
+            None if self.upstream is None else self.upstream.name,
+        )
+
+
+class Liveness:
+    """Watches the GPUs of one machine; nothing moves in it means: in none of them."""
+
+    def __init__(self, env: simpy.Environment, gpus: Sequence[WatchedGpu]) -> None:
+        self.env = env
+        self.gpus = list(gpus)
+        self._moved_at = int(env.now)
+        for gpu in self.gpus:
+            gpu.progress = progress_of(gpu.device.core)
+            gpu.device.watch = self._watcher_of(gpu)
+
+    def _watcher_of(self, gpu: WatchedGpu) -> Callable[[], None]:
+        return lambda: self.after_quantum(gpu)
+
+    def after_quantum(self, gpu: WatchedGpu) -> None:
+        """Look at *gpu*, which has just run for a quantum; raise ``ModelError`` if the machine hangs."""
+        core = gpu.device.core
+        unscheduled = unscheduled_channels(core)
+        if unscheduled:
+            raise self.error(Hang.LOST_WAKE_UP)
+        progress = progress_of(core)
+        if progress != gpu.progress:
+            gpu.progress = progress
+            self._moved_at = core.now
+            return
+        self._moved_at = max(self._moved_at, int(core.gpu.kernel_start_at))
+        running = [g for g in self.gpus if is_running(g.device.core)]
+        still = core.now - self._moved_at
+        if still > max(patience_of(g.device.core) for g in running):
+            raise self.error(Hang.NO_PROGRESS)
+        # Two quanta: in a ring of several GPUs the last look at another one is up to a quantum old.
+        longest = max(rotation_ticks(g.device.core) + 2 * g.device.quantum_ticks for g in running)
+        if still >= longest and self.is_quiet(running):
+            raise self.error(Hang.DEADLOCK)
+
+    def is_quiet(self, running: Sequence[WatchedGpu]) -> bool:
+        """Return whether nothing is left that could make one of the *running* GPUs move by itself."""
+        if len(self.gpus) == 1 and self.env.peek() != simpy.core.Infinity:
+            return False  # something besides the GPU itself is going to happen
+        if any(g.inbound is not None and g.inbound.n_in_flight for g in self.gpus):
+            return False
+        cores = [g.device.core for g in running]
+        return not any(scheduled_in(core, "") or held_back_in(core) for core in cores)
+
+    def error(self, hang: Hang) -> ModelError:
+        """Return the error that reports *hang*: its head as the message, all of it as the details."""
+        report = describe_hang(hang, [gpu.hung() for gpu in self.gpus], self._moved_at)
+        return ModelError(headline(report, MESSAGE_LINES), report)
+
+
+def run_to_end(env: WatchedEnvironment, process: simpy.Process, liveness: Liveness | None = None) -> Any:
+    """Run *env* until *process* ends; return its value, or raise what it raises.
+
+    Raises ``ModelError`` when no event is left although the process has not ended, and when events go on without
+    time moving.  *liveness* adds the state of the GPUs to the report.
+    """
+    if not process.processed:
+        process.callbacks.append(_defuse)
+    names: set[str] = set()
+    now, n_events = env.now, 0
+    while not process.processed:
+        if env.peek() == simpy.core.Infinity:
+            raise _starved(process, liveness)
+        env.step()
+        if env.now != now:
+            now, n_events = env.now, 0
+            continue
+        names.update(env.asked_now)
+        n_events += 1
+        if n_events > max(LEAST_EVENT_LIMIT, EVENTS_PER_PROCESS * len(names)):
+            raise _looping(env, n_events)
+    result: Any = process.value
+    if not process.ok:
+        raise result
+    return result
+
+
+def _defuse(event: simpy.Event) -> None:
+    """Keep SimPy from raising a copy of what ended the process: whoever waits for its end raises the original."""
+    event.defused = True
+
+
+def _starved(process: simpy.Process, liveness: Liveness | None) -> ModelError:
+    """Return the error for a machine in which nothing will ever happen again."""
+    first = (
+        f"deadlock: nothing is scheduled any more, but process `{process.name}` has not ended\n"
+        f"  it waits for {process.target}, which nobody triggers"
+    )
+    if liveness is None:
+        return ModelError(first)
+    report = describe_hang(Hang.DEADLOCK, [gpu.hung() for gpu in liveness.gpus], int(liveness.env.now))
+    return ModelError(first, f"{first}\n{report}")
+
+
+def _looping(env: WatchedEnvironment, n_events: int) -> ModelError:
+    """Return the error for processes that resume each other while time stands still."""
+    guilty = ", ".join(f"`{name}` ({n} times)" for name, n in env.asked_now.most_common(5))
+    return ModelError(
+        f"zero-time loop: {n_events} events at tick {env.now} and time does not move\n"
+        f"  these processes ask for more at the same moment: {guilty or 'none; events trigger each other'}"
+    )
