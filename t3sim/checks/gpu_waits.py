@@ -614,7 +614,7 @@ class GpuWaits:
         used = int(port.store_tail - port.store_head)
         self.wait(part, "link_port", f"its store buffer holds {used} of {port.buffer_granules} granules")
         if used == 0:
-            self.fault("link_port", f"its store buffer is empty and has no room: {port.buffer_granules} granules at most")
+            self.fault("link_port", f"its store buffer is empty and has no room (capacity {port.buffer_granules})")
 
     def add_mailbox(self) -> None:
         """What has arrived waits for room; what has not is the link's affair."""
@@ -740,9 +740,10 @@ class GpuWaits:
             if unit.step >= gpu.n_steps:
                 continue
             self.wait("kernel", part, f"step {unit.step} of {gpu.n_steps}")
-            step = self.core.tables.steps[int(unit.step)]
-            if gpu.received_granules < step.wait_received:
-                self.add_step(c, int(unit.step), step)
+            steps, number = self.core.tables.steps, int(unit.step)
+            step = steps[number]
+            if number > 0 and steps[number - 1].n_received < step.wait_received:
+                self.add_step(c, number, step)
             elif unit.is_waiting:
                 self.add_in_line(part, c)
             elif unit.line_head < unit.line_tail:
@@ -753,16 +754,17 @@ class GpuWaits:
     def add_step(self, c: int, number: int, step: Any) -> None:
         """A step whose operands have not arrived."""
         gpu, name = self.gpu, f"collective_kernel.step[{number}]"
-        received = f"{gpu.received_granules} of {step.wait_received} granules received"
+        n_received = int(self.core.tables.steps[number - 1].n_received)
+        received = f"{n_received} of {step.wait_received} granules of step {number - 1} received"
         self.wait(f"compute_unit[{c}]", name, received)
         queued = [q for q in self.queued if q.stream == codes.COMM]
         self.wait_for_requests(name, queued, received)
         n_coming = int(gpu.expected_inbound - gpu.n_inbound)
         if n_coming > 0:
             self.wait(name, "mailbox", received)
-        if step.wait_received > gpu.received_granules + len(queued) + max(n_coming, 0):
-            what = f"waits until {counted(int(step.wait_received), 'granule')} have been received"
-            self.fault(name, f"{what}, but the neighbour sends {gpu.expected_inbound}")
+        if step.wait_received > n_received + len(queued) + max(n_coming, 0):
+            what = f"waits until {counted(int(step.wait_received), 'granule')} of step {number - 1} have been received"
+            self.fault(name, f"{what}, but the neighbour sends {n_received + len(queued) + max(n_coming, 0)}")
 
     def add_operands(self, c: int, step: Any) -> None:
         """The oldest line of a compute unit: its operands, or room for its result."""

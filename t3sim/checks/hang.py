@@ -59,7 +59,7 @@ def progress_of(core: GpuCore) -> tuple[int, ...]:
         *(int(slots[name].sum()) for name in _SLOT_COUNTERS),
         *(int(units[name].sum()) for name in _CURSORS),
         int(gpu.n_collective_done),
-        int(gpu.received_granules),
+        int(core.tables.steps["n_received"].sum()),
         int(gpu.tracker.n_triggered),
         int(gpu.n_tiles_open),
         int(dma.n_ready),

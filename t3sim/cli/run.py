@@ -35,10 +35,21 @@ HANG_NAME = "hang.txt"
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for the results [default: results/NAME].")
 @trace_root_option
 @click.option("--no-figures", is_flag=True, help="Do not draw figures.")
-def run(file: str, overrides: tuple[str, ...], output: Path | None, trace_root: str | None, no_figures: bool) -> None:
+@click.option("--check", is_flag=True, help="Check every DRAM command and every invariant on the way.")
+@click.option("--data", is_flag=True, help="Carry real values and compare the results with NumPy's.")
+def run(
+    file: str,
+    overrides: tuple[str, ...],
+    output: Path | None,
+    trace_root: str | None,
+    no_figures: bool,
+    check: bool,
+    data: bool,
+) -> None:
     """Simulate the experiment FILE; a sweep is just an experiment with a `sweep:` block."""
     from rich.console import Console
 
+    from t3sim.checks.audit import Audit
     from t3sim.experiment.plan import load_experiment
     from t3sim.experiment.runner import plan_phases, read_traces
     from t3sim.experiment.runner import run as run_experiment
@@ -53,10 +64,13 @@ def run(file: str, overrides: tuple[str, ...], output: Path | None, trace_root: 
     console.print(f"phases      {n_phases} distinct ones to simulate", highlight=False)
     prepare_output(directory)
     compile_kernel(experiment.points, console)
+    audit = Audit(has_checks=check, has_data=data)
     with hang_report_in(directory), progress_bar() as progress:
-        outcome = run_experiment(experiment, directory, sys.argv, progress)
+        outcome = run_experiment(experiment, directory, sys.argv, progress, audit)
     console.print(results_table(outcome.records))
     console.print(traffic_table(outcome.records))
+    for line in audit.summary():
+        console.print(line, highlight=False, markup=False)
     files = dict(outcome.files)
     if not no_figures:
         files.update(draw_figures(directory))

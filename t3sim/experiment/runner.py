@@ -25,6 +25,7 @@ from t3sim.system.simulate import SimulationResult, evaluate, simulate
 from t3sim.workload.trace_file import read_trace
 
 if TYPE_CHECKING:
+    from t3sim.checks.audit import Audit
     from t3sim.config.experiment import RunSpec
     from t3sim.experiment.plan import Experiment
     from t3sim.overlap import Phase
@@ -44,11 +45,16 @@ class Outcome:
 
 
 def run(
-    experiment: Experiment, directory: str | Path, command: Sequence[str] = (), progress: Progress | None = None
+    experiment: Experiment,
+    directory: str | Path,
+    command: Sequence[str] = (),
+    progress: Progress | None = None,
+    audit: Audit | None = None,
 ) -> Outcome:
     """Simulate every point and write results, manifest and timeline into *directory*.
 
-    *progress* is told what is being simulated and the share of the whole that is done, 0 to 1.
+    *progress* is told what is being simulated and the share of the whole that is done, 0 to 1; *audit* says which
+    of the full checks are made.  Raises ``ModelError`` and writes nothing if a check fails.
     Raises ``EnvironmentFailure`` before anything is simulated if *directory* cannot be written.
     """
     started = time.perf_counter()
@@ -56,7 +62,7 @@ def run(
     jobs = plan_phases(experiment.points, traces)
     folder = prepare_output(directory)
     store = PhaseStore(_weighted(jobs, progress))
-    results = [simulate(run, traces.get(run.workload.trace or ""), store) for run in experiment.points]
+    results = [simulate(run, traces.get(run.workload.trace or ""), store, audit) for run in experiment.points]
     records = derive(
         [record_of(result) for result in results], [machine_digest(run.machine) for run in experiment.points]
     )

@@ -19,7 +19,6 @@ from t3sim.network.link import Link
 from t3sim.system.liveness import Liveness, WatchedEnvironment, WatchedGpu, run_to_end
 
 if TYPE_CHECKING:
-    from t3sim.checks.data import CarriedRun
     from t3sim.config.machine import MachineSpec
     from t3sim.gpu.arbitration import ArbitrationPolicy
 
@@ -47,11 +46,6 @@ class MirroredMachine:
         self.link = Link(self.env, "link[0]", self._latency, cost, self.device.receive, transform)
         self.device.egress = self.link.send
 
-    def carry(self, values: CarriedRun) -> None:
-        """Let *values* follow the run that is loaded; the ring has been closed."""
-        values.attach(0, self.core)
-        self.device.egress = values.tapped(0, self.device.egress)
-
     def run(self, report: Callable[[float], None] | None = None) -> int:
         """Run the loaded kernel to its end, launch included; return the tick at which it ended.
 
@@ -60,16 +54,18 @@ class MirroredMachine:
         """
         process = self.env.process(self.device.run_kernel(report))
         end_at = run_to_end(self.env, process, Liveness(self.env, [WatchedGpu(self.device, self.link, self.device)]))
-        self.check_drained()
+        check_drained(self.core, self.device.name)
         check_invariants(self.core, self.device.name)
         assert isinstance(end_at, int)
         return end_at
 
-    def check_drained(self) -> None:
-        """Raise ``ModelError`` unless every queue, buffer and table of the machine is empty."""
-        left = leftovers(self.core)
-        if left:
-            raise ModelError("the run ended with work left: " + ", ".join(f"{name} {n}" for name, n in left.items()))
+
+def check_drained(core: GpuCore, name: str) -> None:
+    """Raise ``ModelError`` unless every queue, buffer and table of the GPU *name* is empty."""
+    left = leftovers(core)
+    if left:
+        listed = ", ".join(f"{n} {what}" for what, n in left.items())
+        raise ModelError(f"{name}: the run ended with work left: {listed}")
 
 
 def quantum_of(core: GpuCore, quantum_ps: int | None) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from t3sim.checks.audit import Audit
 from t3sim.collective.schedule import CollectiveProgram, chunk_bytes_of, ring_all_gather, ring_reduce_scatter
 from t3sim.errors import UsageError
 from t3sim.gpu.arbitration import arbitration_policies, mca
@@ -76,10 +77,14 @@ class PhasePlan:
 class MirroredPhases:
     """Phases of the sublayer that *run* describes, in mirrored mode."""
 
-    def __init__(self, run: RunSpec, trace: TileTrace | None, store: PhaseStore | PhasePlan) -> None:
+    def __init__(
+        self, run: RunSpec, trace: TileTrace | None, store: PhaseStore | PhasePlan, audit: Audit | None = None
+    ) -> None:
+        """*audit* follows every phase that is simulated."""
         self.run = run
         self.trace = trace
         self.store = store
+        self.audit = Audit() if audit is None else audit
 
     @property
     def n_devices(self) -> int:
@@ -105,7 +110,7 @@ class MirroredPhases:
         def simulate(report: Report) -> Phase:
             machine = self.machine(ISOLATED_POLICY, {})
             machine.core.load_gemm(trace, StoreRoutes(trace.n_workgroups), start_at=machine.launch_ticks)
-            return finished("gemm", machine, report)
+            return self.finished("gemm", machine, report)
 
         return self.store.get(PhaseJob(("gemm", *self.gemm_key()), "gemm", gemm_accesses(trace), simulate))
 
@@ -128,7 +133,7 @@ class MirroredPhases:
             machine = self.machine(ISOLATED_POLICY, {})
             machine.core.load_collective(program, start_at=machine.launch_ticks, n_compute_units=n_compute_units)
             machine.close_ring()
-            return finished(name, machine, report)
+            return self.finished(name, machine, report)
 
         key = (name, program, n_compute_units, self.run.machine, self.run.quantum)
         return self.store.get(PhaseJob(key, name, 3 * program.sent, simulate))
@@ -144,7 +149,7 @@ class MirroredPhases:
         def simulate(report: Report) -> Phase:
             machine = self.machine(policy, params)
             load_fused(machine, trace, program)
-            phase = finished(name, machine, report)
+            phase = self.finished(name, machine, report)
             phase.counters["mca_threshold"] = mca_threshold(machine) if policy == "mca" else None
             return phase
 
@@ -160,6 +165,13 @@ class MirroredPhases:
     def machine(self, policy: str, params: dict[str, Any]) -> MirroredMachine:
         """Return a fresh machine."""
         return MirroredMachine(self.run.machine, arbitration_policies.get(policy), params, self.run.quantum)
+
+    def finished(self, name: str, machine: MirroredMachine, report: Report) -> Phase:
+        """Run what is loaded, under audit, and return the phase."""
+        followed = self.audit.follow(machine.device, self.n_devices, report)
+        end_at = machine.run(followed.report)
+        followed.finish()
+        return Phase(name, end_at, counters_of(machine.core), timeline_of(machine.core))
 
     def required_trace(self) -> TileTrace:
         """Return the tile trace; ``UsageError`` if the workload is a bare collective."""
@@ -179,12 +191,6 @@ def load_fused(machine: MirroredMachine, trace: TileTrace, program: Callable[...
     core.gpu.expected_inbound = sum(int(n_granules[start:stop].sum()) for start, stop in tile_ranges[1:])
     if trace.n_chunks > 1:
         machine.close_ring(ChunkShift(np.array(n_granules), tile_ranges))
-
-
-def finished(name: str, machine: MirroredMachine, report: Report) -> Phase:
-    """Run what is loaded and return the phase."""
-    end_at = machine.run(report)
-    return Phase(name, end_at, counters_of(machine.core), timeline_of(machine.core))
 
 
 def mca_threshold(machine: MirroredMachine) -> int | None:

@@ -7,21 +7,20 @@ run inside a quantum.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import simpy
 
 from t3sim.checks.invariants import check_invariants
-from t3sim.errors import ModelError
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.device import Device
 from t3sim.gpu.routes import StoreRoutes
 from t3sim.network.link import Link
-from t3sim.system.machine import leftovers, quantum_of
+from t3sim.system.liveness import Liveness, WatchedEnvironment, WatchedGpu, run_to_end
+from t3sim.system.machine import check_drained, quantum_of
 
 if TYPE_CHECKING:
-    from t3sim.checks.data import CarriedRun
     from t3sim.collective.schedule import CollectiveProgram
     from t3sim.config.machine import MachineSpec
     from t3sim.gpu.arbitration import ArbitrationPolicy
@@ -41,7 +40,7 @@ class RingMachine:
         order: Sequence[int] | None = None,
     ) -> None:
         """*order* is the order in which devices and links are set up; it never changes a result."""
-        self.env = simpy.Environment(initial_time=0)
+        self.env = WatchedEnvironment(initial_time=0)
         self.order = list(range(n_devices) if order is None else order)
         cores = {d: GpuCore(spec, policy, params) for d in self.order}
         self.cores = [cores[d] for d in range(n_devices)]
@@ -50,7 +49,6 @@ class RingMachine:
         self.launch_ticks = self.ticks.from_ps(spec.gpu.kernel_launch)
         self.devices = [Device(self.env, f"gpu[{d}]", core, quantum) for d, core in enumerate(self.cores)]
         self.links: dict[int, Link] = {}
-        self.after_quantum: list[Callable[[], None]] = []
         for d in self.order if n_devices > 1 else ():
             port = self.cores[d].gpu.link_port
             neighbour = self.devices[(d - 1) % n_devices]
@@ -76,26 +74,25 @@ class RingMachine:
         for core in self.cores:
             core.load_collective(program, start_at=self.launch_ticks)
 
-    def carry(self, values: CarriedRun) -> None:
-        """Let *values* follow the run that is loaded."""
-        for d, (core, device) in enumerate(zip(self.cores, self.devices, strict=True)):
-            values.attach(d, core)
-            device.egress = values.tapped(d, device.egress)
-        self.after_quantum.append(values.settle)
-
     def run(self) -> list[int]:
-        """Run what is loaded to its end; return the tick at which each device ended."""
-        processes = {d: self.env.process(self.devices[d].run_kernel()) for d in self.order}
-        everything = self.env.all_of(list(processes.values()))
-        while not everything.processed:
-            now = self.env.now
-            self.env.step()
-            if self.env.peek() > now:
-                for call in self.after_quantum:
-                    call()
+        """Run what is loaded to its end; return the tick at which each device ended.
+
+        Raises ``ModelError`` when the machine hangs or ends with something left inside.
+        """
+        everything = self.env.process(self._run_all())
+        n = len(self.devices)
+        watched = [
+            WatchedGpu(device, self.links.get((d + 1) % n), self.devices[(d + 1) % n] if n > 1 else None)
+            for d, device in enumerate(self.devices)
+        ]
+        ends: list[int] = run_to_end(self.env, everything, Liveness(self.env, watched))
         for device in self.devices:
-            left = leftovers(device.core)
-            if left:
-                raise ModelError(f"{device.name} ended with work left: {left}")
+            check_drained(device.core, device.name)
             check_invariants(device.core, device.name)
+        return ends
+
+    def _run_all(self) -> Generator[simpy.Event, Any, list[int]]:
+        """Run the kernels of all devices; return when each ended."""
+        processes = {d: self.env.process(self.devices[d].run_kernel()) for d in self.order}
+        yield self.env.all_of(list(processes.values()))
         return [int(processes[d].value or 0) for d in range(len(self.devices))]

@@ -13,6 +13,7 @@ from t3sim.system.phases import MirroredPhases, PhasePlan, PhaseStore
 from t3sim.workload.tiling import TileTrace, make_tile_trace
 
 if TYPE_CHECKING:
+    from t3sim.checks.audit import Audit
     from t3sim.config.experiment import RunSpec
 
 
@@ -38,25 +39,30 @@ class SimulationResult:
         return [p for p in (self.gemm, self.reduce_scatter, self.fused, self.all_gather) if p is not None]
 
 
-def simulate(run: RunSpec, trace: TileTrace | None = None, store: PhaseStore | None = None) -> SimulationResult:
+def simulate(
+    run: RunSpec, trace: TileTrace | None = None, store: PhaseStore | None = None, audit: Audit | None = None
+) -> SimulationResult:
     """Simulate one point.
 
-    *trace* replaces the tiles generated from the workload; *store* shares phases between points.
+    *trace* replaces the tiles generated from the workload; *store* shares phases between points; *audit* says
+    which of the full checks are made.  Raises ``ModelError`` if a check fails; no check changes a result.
     Equal *run* and *trace* give equal results but for ``wall_s``.
     """
     started = time.perf_counter()
-    parts = evaluate(run, trace, PhaseStore() if store is None else store)
+    parts = evaluate(run, trace, PhaseStore() if store is None else store, audit)
     return SimulationResult(run, TickBase.of(run.machine), *parts, wall_s=time.perf_counter() - started)
 
 
-def evaluate(run: RunSpec, trace: TileTrace | None, store: PhaseStore | PhasePlan) -> _Parts:
+def evaluate(
+    run: RunSpec, trace: TileTrace | None, store: PhaseStore | PhasePlan, audit: Audit | None = None
+) -> _Parts:
     """Return the total and the phases of one point; with a ``PhasePlan``, only note what they are."""
     if run.mode != "mirrored":
         raise UsageError("mode: `explicit` is not available yet; use `mirrored`")
     workload = run.workload
     if trace is None and workload.gemm is not None:
         trace = make_tile_trace(workload.gemm, workload.tiling, workload.tp)
-    phases = MirroredPhases(run, trace, store)
+    phases = MirroredPhases(run, trace, store, audit)
     if workload.collective is not None:
         return collective_alone(phases, workload.collective.op, has_near_memory=run.strategy == "ideal-rs-nmc")
     times = overlap_strategies.get(run.strategy)(phases)

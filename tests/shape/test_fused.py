@@ -8,7 +8,7 @@ from t3sim.errors import ModelError
 from t3sim.gpu.kernel import codes
 from t3sim.overlap import overlap_strategies
 from t3sim.overlap.t3 import ring_reduce_scatter
-from t3sim.system.machine import leftovers
+from t3sim.system.machine import check_drained, leftovers
 from t3sim.system.phases import load_fused
 
 from .conftest import phases_of
@@ -79,8 +79,8 @@ def test_nothing_is_left_inside_after_a_run_and_a_canary_left_behind_is_found():
     machine.run()
     assert leftovers(machine.core) == {}
     machine.core.gpu.channels[3].queue_tail[codes.COMM] += 1
-    with pytest.raises(ModelError, match="requests in stream queues 1"):
-        machine.check_drained()
+    with pytest.raises(ModelError, match="1 requests in stream queues"):
+        check_drained(machine.core, "gpu[0]")
 
 
 def test_a_lost_message_stops_the_run_with_what_is_waited_for():

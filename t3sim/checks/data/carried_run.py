@@ -13,10 +13,8 @@ from t3sim.gpu.kernel import codes
 from t3sim.workload.tiling import ELEMENT_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from t3sim.config.machine import MachineSpec
-    from t3sim.gpu.core import GpuCore
+    from t3sim.gpu.device import Device
 
 UNTOUCHED = -77  # what lies where nothing is ever stored
 GUARD_GRANULES = 64  # behind the array
@@ -54,8 +52,10 @@ class CarriedRun:
         self.n_arrived = np.zeros((n_simulated, size), np.int64)
         self.n_given = np.zeros((n_simulated, size), np.int64)  # put on the wire, by address at the neighbour
         self.problems: list[str] = []
-        self.n_events = 0
+        self.n_events = 0  # column commands replayed
+        self.n_values = 0  # elements compared
         self._memory = machine.memory
+        self._noted_at = -1
         self._commands: list[tuple[int, NDArray[Any]]] = []
         self._messages: list[tuple[int, NDArray[Any]]] = []
 
@@ -66,19 +66,28 @@ class CarriedRun:
 
     # --- listening to the machine ----------------------------------------------------------------
 
-    def attach(self, device: int, core: GpuCore) -> None:
-        """Take the DRAM commands of *core*, which is *device*."""
-        core.stream_commands(lambda commands: self.take_commands(device, commands))
-
-    def tapped(self, device: int, send: Callable[[NDArray[Any]], None] | None) -> Callable[[NDArray[Any]], None]:
-        """Return *send* (of *device*'s link) so that the messages are noted on their way."""
+    def follow(self, n: int, device: Device) -> None:
+        """Take the DRAM commands and the messages of *device*, which is number *n*; its link is wired."""
+        send = device.egress
 
         def tap(messages: NDArray[Any]) -> None:
-            self.take_messages(device, messages)
+            self._settle_before(int(device.env.now))
+            self.take_messages(n, messages)
             if send is not None:
                 send(messages)
 
-        return tap
+        def read(commands: NDArray[Any]) -> None:
+            self._settle_before(int(device.env.now))
+            self.take_commands(n, commands)
+
+        device.egress = tap
+        device.core.stream_commands(read)
+
+    def _settle_before(self, now: int) -> None:
+        """Replay what was noted at an earlier moment before anything newer is noted."""
+        if now != self._noted_at:
+            self.settle()
+            self._noted_at = now
 
     def take_commands(self, device: int, commands: NDArray[Any]) -> None:
         """Note DRAM commands of *device*, in the order of each channel."""
@@ -183,9 +192,11 @@ class CarriedRun:
     def check(self) -> list[str]:
         """Return what is wrong after the run, ``MAX_PROBLEMS`` lines at most; none if every memory is as due."""
         self.settle()
+        self.n_values = 0
         for d in range(self.n_simulated):
             values, contributors = self.expected(d)
             wrong = (self.values[d] != values).any(axis=1)
+            self.n_values += values.size
             places = np.arange(len(wrong))
             device = np.full(len(wrong), d)
             self._note(wrong, device, places, "a wrong value")

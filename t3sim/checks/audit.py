@@ -1,0 +1,140 @@
+"""The full checks of a run: every DRAM command, every invariant on the way, real values if asked for.
+
+An ``Audit`` belongs to an experiment and follows each phase that is simulated.  What it finds wrong ends
+the run with a ``ModelError``; what it found right it counts, so that a user sees what was looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from t3sim.checks.data import CarriedCollective, CarriedGemm, CarriedRun
+from t3sim.checks.dram.checker import DramChecker
+from t3sim.checks.invariants import KIND_NAMES, MAX_SHOWN, Claim, broken, channels_of, refuse
+from t3sim.errors import ModelError
+
+if TYPE_CHECKING:
+    from t3sim.gpu.core import GpuCore
+    from t3sim.gpu.device import Device
+
+Report = Callable[[float], None]
+
+COMMANDS = ("ACT", "PRE", "RD", "WR", "UPD", "REF")  # in the order of their codes
+LOOK_EVERY = 64  # quanta between two looks at the invariants of a running machine
+
+
+@dataclass
+class Audit:
+    """Which of the full checks an experiment wants, and what they have looked at so far."""
+
+    has_checks: bool = False  # DRAM commands, invariants on the way, counters recomputed
+    has_data: bool = False  # real values through the memories
+    seed: int = 1
+    n_phases: int = 0
+    n_commands: int = 0
+    n_looks: int = 0
+    n_granules: int = 0
+    n_values: int = 0
+    tight_rules: set[str] = field(default_factory=set)
+
+    def follow(self, device: Device, n_devices: int, report: Report) -> FollowedRun:
+        """Follow what is loaded on *device*, one of *n_devices* alike; *report* is called as before."""
+        return FollowedRun(self, device, n_devices, report)
+
+    def summary(self) -> list[str]:
+        """Return what was looked at and found right, a line each."""
+        lines = []
+        if self.has_checks:
+            lines.append(
+                f"checked     {self.n_commands:,} DRAM commands, invariants at {self.n_looks:,} moments of"
+                f" {self.n_phases} phases: nothing broken"
+            )
+        if self.has_data:
+            lines.append(
+                f"data        {self.n_granules:,} accesses carried real values; {self.n_values:,} results equal NumPy's"
+            )
+        return lines
+
+
+class FollowedRun:
+    """One phase under audit."""
+
+    def __init__(self, audit: Audit, device: Device, n_devices: int, report: Report) -> None:
+        self.audit, self.core, self.name = audit, device.core, device.name
+        self._report = report
+        self._n_quanta = 0
+        self._dram = DramChecker(self.core.machine.memory) if audit.has_checks else None
+        if self._dram is not None:
+            self.core.stream_commands(self._dram.take)
+        self._values = carried_run(self.core, n_devices, audit.seed) if audit.has_data else None
+        if self._values is not None:
+            self._values.follow(0, device)
+
+    def report(self, share: float) -> None:
+        """Pass on the progress of the run; look at its invariants now and then."""
+        self._report(share)
+        self._n_quanta += 1
+        if self._dram is not None and self._n_quanta % LOOK_EVERY == 0:
+            self._look()
+
+    def _look(self) -> None:
+        assert self._dram is not None
+        self.audit.n_looks += 1
+        refuse(broken(self.core), self.name)
+        refuse_violations(self._dram, self.name)
+
+    def finish(self) -> None:
+        """Check what only the end can tell; raise ``ModelError`` if anything is wrong."""
+        self.audit.n_phases += 1
+        if self._dram is not None:
+            self._dram.finish(int(self.core.gpu.channels["now"][0]) + 1)
+            self._look()
+            refuse([line for claim in recomputed(self.core, self._dram) for line in claim.breaches()], self.name)
+            self.audit.n_commands += self._dram.n_commands
+            self.audit.tight_rules |= set(self._dram.tight)
+        if self._values is not None:
+            refuse_values(self._values, self.name)
+            self.audit.n_granules += self._values.n_events
+            self.audit.n_values += self._values.n_values
+
+
+def carried_run(core: GpuCore, n_devices: int, seed: int) -> CarriedRun:
+    """Return the values of what is loaded on *core*, which stands for *n_devices*."""
+    if core.trace is not None:
+        return CarriedGemm(core.machine, core.trace, [core], n_devices, seed)
+    assert core.program is not None
+    return CarriedCollective(core.machine, core.program, [core], n_devices, seed)
+
+
+def recomputed(core: GpuCore, dram: DramChecker) -> list[Claim]:
+    """Return the claims that the counters of *core* are what its command trace says (C8)."""
+    channels, counts = channels_of(core), dram.counts()
+    pairs = {
+        "turn-arounds": (channels["n_turnarounds"], counts.turnarounds),
+        "end of the last transfer": (channels["last_done_at"], counts.last_data_end),
+    }
+    for code, name in enumerate(COMMANDS):
+        pairs[f"{name} commands"] = (channels["n_commands"][:, code], counts.commands[:, code])
+    for kind, name in KIND_NAMES.items():
+        pairs[name] = (channels["n_served"][:, kind], counts.columns[:, kind])
+    return [
+        Claim("C8", "channel[]", f"{what}, counted against recomputed", kept, seen)
+        for what, (kept, seen) in pairs.items()
+    ]
+
+
+def refuse_violations(dram: DramChecker, name: str) -> None:
+    """Raise ``ModelError`` if the DRAM was told something its timings forbid."""
+    if dram.n_violations:
+        head = f"{name}: {dram.n_violations} DRAM commands break a rule of the memory; this result would be wrong"
+        raise ModelError("\n".join([head, *map(str, dram.violations[:MAX_SHOWN])]))
+
+
+def refuse_values(values: CarriedRun, name: str) -> None:
+    """Raise ``ModelError`` if a memory does not hold what NumPy computes."""
+    problems = values.check()
+    if problems:
+        head = f"{name}: the simulated machine computed wrong values in {len(problems)} places or more"
+        raise ModelError("\n".join([head, *problems[:MAX_SHOWN]]))
