@@ -321,8 +321,9 @@ def roofline_claims(core: GpuCore) -> Iterator[Claim]:
     columns = channels["n_commands"][:, [codes.RD, codes.WR, codes.UPD]].sum(axis=1)
     transfers = columns * channels["nBL"] * int(gpu.memory_ticks)
     yield Claim("B4", "channel[]", "time of the data transfers alone", transfers, elapsed, True)
-    wire = int(port.n_sent) * int(port.granule_cost) // int(port.scale)
-    yield Claim("B4", "link_port", "time of the wire alone", wire, elapsed, True)
+    # A GPU may end while its last granule is on the wire: its own work is over.
+    wire = max(int(port.n_sent) - 1, 0) * int(port.granule_cost) // int(port.scale)
+    yield Claim("B4", "link_port", "time of the wire alone", wire, core.now - int(gpu.kernel_start_at), True)
 
 
 def equal(rule: str, part: str, pairs: dict[str, tuple[int, int]]) -> Iterator[Claim]:

@@ -181,7 +181,7 @@ class GpuCore:
         gpu.n_stage_slots = n_slots * machine.gpu.n_compute_units
         gpu.n_workgroups = trace.n_workgroups
         gpu.first_workgroup = int(trace.chunk_ranges()[device_id % trace.n_chunks, 0])
-        gpu.n_dispatched = gpu.n_finished = 0
+        gpu.n_dispatched = gpu.n_finished = gpu.n_released = 0
         gpu.tile_rows, gpu.tile_columns = tile_rows, tile_columns
         gpu.wavefront_rows, gpu.wavefront_columns = tiling.wavefront_tile
         gpu.n_wavefronts = (tile_rows // tiling.wavefront_tile[0]) * (tile_columns // tiling.wavefront_tile[1])

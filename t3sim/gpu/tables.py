@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.errors import UsageError
+from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel.state import DMA_TABLE, MESSAGE, STEP_TABLE, TILE_TABLE, WORKGROUP_TABLE
 from t3sim.workload.tiling import ELEMENT_BYTES
 
@@ -70,15 +71,20 @@ def gemm_tables(gpu: Any, trace: TileTrace, routes: StoreRoutes, granule_bytes: 
     order = np.roll(np.arange(trace.n_workgroups), -int(gpu.first_workgroup))
     tracked = order[is_open[order].any(axis=1)]
     tiles["predecessor"] = np.repeat(tracker_predecessors(gpu, tracked, trace.n_workgroups), n_wavefronts)
+    mapped = order[routes.route[order] != codes.ROUTE_CACHED]  # these need a place here or at the neighbour
+    gpu.dispatch_window = dispatch_window(mapped, tracker_predecessors(gpu, mapped, trace.n_workgroups) // n_wavefronts)
     first_tiles, n_tiles = dma_blocks(tiles["n_granules"], n_wavefronts, routes.dma_maps)
     commands = records(DMA_TABLE, len(first_tiles))
     if len(first_tiles):
         commands["first_tile"] = first_tiles
         commands["n_tiles"] = n_tiles
         commands["start_at"] = commands["end_at"] = commands["ready_at"] = -1
+        check_block_spans(first_tiles, n_tiles, n_wavefronts, int(gpu.dispatch_window))
         block = np.repeat(np.arange(len(first_tiles)), n_tiles)
         member = np.concatenate([np.arange(a, a + n) for a, n in zip(first_tiles, n_tiles, strict=True)])
         tiles["dma_command"][member] = block
+        before = np.cumsum(tiles["n_granules"][member]) - tiles["n_granules"][member]
+        tiles["block_offset"][member] = before - np.repeat(before[np.cumsum(n_tiles) - n_tiles], n_tiles)
         np.add.at(commands["tiles_missing"], block, tiles["n_granules"][member] > 0)
         np.add.at(commands["granules_left"], block, tiles["n_granules"][member])
     return Tables(workgroups, tiles, commands, np.zeros(max(len(first_tiles), 1), np.int64))
@@ -87,7 +93,7 @@ def gemm_tables(gpu: Any, trace: TileTrace, routes: StoreRoutes, granule_bytes: 
 def tracker_predecessors(gpu: Any, tracked: NDArray[np.int64], n_workgroups: int) -> NDArray[np.int64]:
     """Return for each workgroup the first tile of the one whose place in the tracker it takes, or -1.
 
-    *tracked* are the tracked workgroups in dispatch order.
+    *tracked* are the workgroups that take places, in dispatch order.
     """
     n_wavefronts = int(gpu.n_wavefronts)
     places = int(gpu.tracker.entries_per_set) // n_wavefronts
@@ -104,6 +110,31 @@ def tracker_predecessors(gpu: Any, tracked: NDArray[np.int64], n_workgroups: int
             predecessors[workgroup] = line[-places] * n_wavefronts
         line.append(int(workgroup))
     return predecessors
+
+
+def dispatch_window(mapped: NDArray[np.int64], predecessors: NDArray[np.int64]) -> int:
+    """Return how many workgroups may be under way at a time: the shortest way back from one to its predecessor.
+
+    *mapped* in dispatch order; NEVER if none has a predecessor.
+    """
+    place = np.empty(len(predecessors), np.int64)
+    place[mapped] = np.arange(len(mapped))
+    waiting = mapped[predecessors[mapped] >= 0]
+    return int((place[waiting] - place[predecessors[waiting]]).min(initial=codes.NEVER))
+
+
+def check_block_spans(
+    first_tiles: NDArray[np.int64], n_tiles: NDArray[np.int64], n_wavefronts: int, window: int
+) -> None:
+    """Raise ``UsageError`` if a DMA block needs more workgroups at a time than may be under way."""
+    spans = (first_tiles + n_tiles - 1) // n_wavefronts - first_tiles // n_wavefronts + 1
+    longest = int(spans.max())
+    if longest > window:
+        raise UsageError(
+            f"gpu.dma.wavefront_tiles_per_block: a block of {int(n_tiles[spans.argmax()])} wavefront tiles spans"
+            f" {longest} workgroups, but gpu.tracker has places for {window} at a time; make blocks smaller or the"
+            " tracker larger"
+        )
 
 
 def dma_blocks(

@@ -55,7 +55,8 @@ class Bench:
 
     def issue(self) -> int:
         """One slot of reads; return how many were issued."""
-        issue_reads(self.gpu, self.tables.tiles, self.tables.commands, self.tables.ready_fifo, self.now)
+        t = self.tables
+        issue_reads(self.gpu, t.tiles, t.commands, t.ready_fifo, t.dma_queue, self.now)
         self.now += self.slot
         taken = take_requests(self.core, COMM)
         gpu = self.gpu
@@ -65,7 +66,7 @@ class Bench:
             assert (channel, place) == (int(channel_of(gpu, address)), int(place_of(gpu, address, DMA_READ)))
             self.reads.append((tile, granule))
         self.tags += [tag for _, _, tag, _ in taken]
-        self.peak_ahead = max(self.peak_ahead, int(self.dma.reads_in_flight) + int(dma_queued(gpu.link_port)))
+        self.peak_ahead = max(self.peak_ahead, int(dma_queued(gpu.link_port)))
         return len(taken)
 
     def answer(self, n: int, rng: Any = None) -> None:
@@ -143,10 +144,20 @@ def test_every_granule_is_read_and_sent_once(tiles_per_block: int, m: int, n: in
         bench.answer(rng.randrange(20), rng)
         sent += bench.send()
     assert sorted(bench.reads) == bench.all_granules()
+    assert [(tile, granule) for _, tile, granule in sent] == in_order(bench)
     assert sorted(sent) == [(INCOMING_UPDATE, *granule) for granule in bench.all_granules()]
     assert (bench.tables.commands["granules_left"] == 0).all()
     assert (bench.tables.commands["end_at"] >= bench.tables.commands["start_at"]).all()
     assert bench.dma.reads_in_flight == 0
+
+
+def in_order(bench: Bench) -> list[tuple[int, int]]:
+    """Return the granules of all blocks in the order in which the blocks became ready."""
+    tables, order = bench.tables, []
+    for command in bench.tables.commands[bench.ready()]:
+        for tile in range(int(command.first_tile), int(command.first_tile + command.n_tiles)):
+            order += [(tile, granule) for granule in range(int(tables.tiles[tile].n_granules))]
+    return order
 
 
 def test_a_lost_granule_turns_the_check_red() -> None:
@@ -155,12 +166,12 @@ def test_a_lost_granule_turns_the_check_red() -> None:
     bench.trigger(bench.sent_tiles)
     bench.issue()
     bench.dma.granule_cursor += 1
-    while bench.dma.n_taken < bench.dma.n_ready:
+    for _ in range(500):
         bench.issue()
         bench.answer(1000)
         bench.send()
     assert sorted(bench.reads) != bench.all_granules()
-    assert bench.dma.n_commands_done == bench.dma.n_commands - 1
+    assert bench.dma.n_commands_done < bench.dma.n_commands
 
 
 @pytest.mark.parametrize("read_ahead", ["128 B", "1 KiB", "2 KiB"])
@@ -220,7 +231,8 @@ def test_a_full_controller_holds_the_engine_back() -> None:
     gpu = bench.gpu
     gpu.channels["queue_tail"][:2, COMM] = gpu.channels[0].stream_capacity
     bench.trigger(bench.sent_tiles)
-    issue_reads(gpu, bench.tables.tiles, bench.tables.commands, bench.tables.ready_fifo, 0)
+    t = bench.tables
+    issue_reads(gpu, t.tiles, t.commands, t.ready_fifo, t.dma_queue, 0)
     assert bench.dma.reads_in_flight == 0
     gpu.channels["queue_head"][:2, COMM] = gpu.channels[0].stream_capacity
     assert bench.issue() > 0

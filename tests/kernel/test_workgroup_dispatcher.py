@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from t3sim.errors import UsageError
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel.workgroup_dispatcher import dispatch_workgroups
 from t3sim.gpu.routes import StoreRoutes
@@ -22,7 +23,8 @@ def loaded(n_workgroups: int = 20, device_id: int = 0, n_chunks: int = 4, change
 
 
 def dispatch(core: GpuCore, now: int = 0) -> None:
-    dispatch_workgroups(core.gpu, core.tables.workgroups, core.tables.tiles, now)
+    t = core.tables
+    dispatch_workgroups(core.gpu, t.workgroups, t.tiles, t.commands, now)
 
 
 def resident(core: GpuCore) -> list[list[int]]:
@@ -93,33 +95,96 @@ def test_a_workgroup_starts_after_the_launch_latency() -> None:
     assert (entry.cu, entry.slot, entry.start_at, entry.multiply_at, entry.end_at) == (1, 1, 1000 + launch, -1, -1)
 
 
-def test_a_workgroup_without_a_place_in_the_tracker_holds_all_behind_it() -> None:
-    """Does dispatch stop at the first workgroup whose place is taken, counted once, and go on when it is free?"""
-    core = core_of("gpu: {tracker: {n_sets: 1, entries_per_set: 4}}")
-    trace = trace_of(64 * 12, 64, n_chunks=3)
-    load_mapped(core, trace, ring_reduce_scatter, 1)
-    gpu, tiles = core.gpu, core.tables.tiles
-    gpu.n_slots = 2
-    dispatch(core)
-    assert resident(core) == [[0, 1, 2, 3], [4, 5, -1, -1]]  # four are stored remotely, two places
-    dispatch(core)
-    assert gpu.tracker.dispatch_stalls == 1
-    assert gpu.tracker.held_workgroup == 6
-    tiles[5 * 2].n_open = 0  # not the one whose place workgroup 6 takes
-    dispatch(core)
-    assert gpu.n_dispatched == 6
-    tiles[4 * 2].n_open = 0
-    dispatch(core)
-    assert resident(core) == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert gpu.tracker.dispatch_stalls == 1
-
-
-def test_a_dispatcher_without_places_turns_the_check_red() -> None:
-    """Would the test above notice workgroups that do not wait for their places?"""
-    core = core_of("gpu: {tracker: {n_sets: 1, entries_per_set: 4}}")
+def small_tracker(places: int = 2) -> GpuCore:
+    """A GPU whose tracker has one set, with 12 workgroups in 3 chunks: 4 stored remotely, 4 sent on, 4 kept."""
+    core = core_of(f"gpu: {{tracker: {{n_sets: 1, entries_per_set: {2 * places}}}}}")
     load_mapped(core, trace_of(64 * 12, 64, n_chunks=3), ring_reduce_scatter, 1)
     core.gpu.n_slots = 2
-    core.tables.tiles["predecessor"] = -1
+    return core
+
+
+def send(core: GpuCore, workgroup: int) -> None:
+    """Let a remotely stored workgroup end with all its stores on the wire."""
+    core.tables.workgroups[workgroup].end_at = 1
+
+
+def trigger(core: GpuCore, workgroup: int) -> None:
+    """Let all tiles of a workgroup trigger and their blocks wait for the DMA engine."""
+    core.tables.tiles[workgroup * 2].n_open = 0
+    for tile in (workgroup * 2, workgroup * 2 + 1):
+        if core.tables.tiles[tile].dma_command >= 0:
+            core.tables.commands[core.tables.tiles[tile].dma_command].tiles_missing = 0
+
+
+def test_no_more_workgroups_are_under_way_than_the_tracker_has_places_for() -> None:
+    """Does dispatch stop at the first workgroup outside the window, counted once, and go on in order?"""
+    core = small_tracker()
+    assert core.gpu.dispatch_window == 2
+    for _ in range(2):
+        dispatch(core)
+        assert resident(core) == [[0, 1, -1, -1], [-1, -1, -1, -1]]
+    assert core.gpu.tracker.dispatch_stalls == 1
+    assert core.gpu.tracker.held_workgroup == 2
+    send(core, 1)  # not the oldest: the window does not move
     dispatch(core)
-    assert resident(core) != [[0, 1, 2, 3], [4, 5, -1, -1]]
+    assert core.gpu.n_dispatched == 2
+    send(core, 0)
+    dispatch(core)
+    assert resident(core) == [[0, 1, 2, 3], [-1, -1, -1, -1]]
+
+
+def test_a_remote_workgroup_is_under_way_until_its_stores_are_on_the_wire() -> None:
+    """Is the end of a workgroup not enough while the link port still holds what it stored?"""
+    core = small_tracker()
+    dispatch(core)
+    send(core, 0)
+    core.tables.workgroups[0].sent_mark = core.gpu.link_port.store_tail = 5
+    core.gpu.link_port.store_head = 4
+    dispatch(core)
+    assert core.gpu.n_dispatched == 2
+    core.gpu.link_port.store_head = 5
+    dispatch(core)
+    assert core.gpu.n_dispatched == 3
+
+
+def test_a_tracked_workgroup_is_under_way_until_its_blocks_wait_for_the_dma_engine() -> None:
+    """Are triggered tiles not enough while a block of the workgroup misses another tile?"""
+    core = small_tracker(places=4)
+    dispatch(core)
+    for workgroup in range(4):
+        send(core, workgroup)
+    dispatch(core)
+    assert core.gpu.n_dispatched == 8
+    core.tables.tiles[4 * 2].n_open = 0
+    core.gpu.compute_units[0].slots[0].workgroup = -1
+    dispatch(core)
+    assert core.gpu.n_dispatched == 8
+    trigger(core, 4)
+    dispatch(core)
+    assert core.gpu.n_dispatched == 9
+
+
+def test_a_dispatcher_without_a_window_turns_the_check_red() -> None:
+    """Would the tests above notice workgroups that do not wait?"""
+    core = small_tracker()
+    core.gpu.dispatch_window = 1 << 60
+    dispatch(core)
+    assert resident(core) == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert core.gpu.tracker.dispatch_stalls == 0
+
+
+@pytest.mark.parametrize("device_id", range(3))
+@pytest.mark.parametrize("places", [1, 2, 3])
+def test_the_window_is_the_shortest_way_back_to_a_predecessor(places: int, device_id: int) -> None:
+    """Is it as long as the tracker has places, and shorter where the order wraps unevenly?"""
+    core = core_of(f"gpu: {{tracker: {{n_sets: 4, entries_per_set: {2 * places}}}}}")
+    n = 12 * places + 2  # two more than a multiple of the sets: after the wrap a set comes up two workgroups early
+    load_mapped(core, trace_of(64 * n, 64, n_chunks=3), ring_reduce_scatter, 1, device_id=device_id)
+    assert core.gpu.dispatch_window == 4 * places - (2 if device_id else 0)
+
+
+def test_a_block_of_more_workgroups_than_places_is_refused() -> None:
+    """It could never be complete: its last workgroup waits for its first."""
+    core = core_of("gpu: {tracker: {n_sets: 2, entries_per_set: 2}}")
+    with pytest.raises(UsageError, match="a block of 6 wavefront tiles spans 3 workgroups, but gpu.tracker has places"):
+        load_mapped(core, trace_of(64 * 12, 64, n_chunks=3), ring_reduce_scatter, 6)

@@ -307,6 +307,7 @@ def advance_workgroups(gpu, cu_index, workgroups, tiles, now):
         credit = issue_stores(gpu, cu_index, slot_index, entry, tiles, credit, slot_end)
         if has_stored_all(gpu, slot, now):
             entry.end_at = now
+            entry.sent_mark = gpu.link_port.store_tail
             slot.workgroup = -1
             gpu.n_finished += 1
             gpu.compute_done_at = now

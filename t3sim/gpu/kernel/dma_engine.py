@@ -3,13 +3,15 @@
 Models: a table of commands programmed before the kernel starts, each for a block of wavefront
 tiles; a command is ready when the tracker has triggered all tiles of its block; ready commands
 are served first in, first out; reads go to the communication stream at a bounded rate, at most
-``read_ahead`` granules ahead of the wire.  Trigger cost is zero [T3: about zero].
+``read_ahead`` granules ahead of the wire; the data leave in the order of the reads, whatever the
+order in which the DRAM returns them (the tracker of the neighbour relies on it).  Trigger cost is
+zero [T3: about zero].
 Pinned by tests/kernel/test_dma_engine.py.
 """
 
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.address_map import channel_of, memory_cycle, place_of
-from t3sim.gpu.kernel.codes import COMM, DMA_READ, INCOMING_UPDATE
+from t3sim.gpu.kernel.codes import COMM, DMA_READ, INCOMING_UPDATE, NEVER
 from t3sim.gpu.kernel.link_port import dma_queued, queue_dma_data
 from t3sim.gpu.kernel.mailbox import granule_address
 from t3sim.gpu.kernel.memory_controller import GRANULE_BITS, enqueue_request, has_room
@@ -35,7 +37,7 @@ def arm_triggered(gpu, tiles, commands, ready_fifo):
 
 
 @kernel
-def issue_reads(gpu, tiles, commands, ready_fifo, now):
+def issue_reads(gpu, tiles, commands, ready_fifo, dma_queue, now):
     """Read granules of ready blocks until the rate, the read-ahead or a full queue stops it."""
     dma = gpu.dma
     if dma.n_taken == dma.n_ready:
@@ -44,9 +46,8 @@ def issue_reads(gpu, tiles, commands, ready_fifo, now):
     per_slot = gpu.slot_ticks * dma.bytes_per_tick_num
     cost = gpu.granule_bytes * dma.bytes_per_tick_den
     dma.credit = min(dma.credit + per_slot, per_slot + max(per_slot, cost))
-    queued = dma_queued(gpu.link_port)
     while dma.n_taken < dma.n_ready and dma.credit >= cost:
-        if dma.reads_in_flight + queued >= dma.read_ahead_granules:
+        if dma_queued(gpu.link_port) >= dma.read_ahead_granules:
             return
         command = commands[ready_fifo[dma.n_taken]]
         tile = command.first_tile + dma.tile_cursor
@@ -59,6 +60,8 @@ def issue_reads(gpu, tiles, commands, ready_fifo, now):
             enqueue_request(channel, COMM, place_of(gpu, granule, DMA_READ), tag, memory_cycle(gpu, now))
             if command.start_at < 0:
                 command.start_at = now
+                command.queue_start = gpu.link_port.dma_tail
+            queue_dma_data(gpu.link_port, dma_queue, INCOMING_UPDATE, tile, dma.granule_cursor, NEVER)
             dma.credit -= cost
             dma.reads_in_flight += 1
             dma.granule_cursor += 1
@@ -72,12 +75,12 @@ def issue_reads(gpu, tiles, commands, ready_fifo, now):
 
 @kernel
 def forward_granule(gpu, dma_queue, tiles, commands, tag, done_at):
-    """A granule has been read: put it on the wire as an update for the same tile of the neighbour."""
+    """A granule has been read: it may go on the wire, as an update for the same tile of the neighbour."""
     tile = tag >> GRANULE_BITS
     granule = tag & ((1 << GRANULE_BITS) - 1)
     gpu.dma.reads_in_flight -= 1
-    queue_dma_data(gpu.link_port, dma_queue, INCOMING_UPDATE, tile, granule, done_at)
     command = commands[tiles[tile].dma_command]
+    dma_queue[(command.queue_start + tiles[tile].block_offset + granule) % len(dma_queue)].at = done_at
     command.granules_left -= 1
     if command.granules_left == 0:
         command.end_at = done_at

@@ -1,10 +1,10 @@
 """The sending end of a ring link: granules leave one after another at the link rate.
 
 Models: serialisation (integer arithmetic in fractions of a tick, so the rate is exact); a bounded
-buffer for the stores of compute units, which pushes back on them; a queue of DMA data, bounded by
-the engine's read-ahead; the two take turns on the wire.  Without turns a backlog of DMA data
-starves the stores of the first chunk, on which all later chunks depend.  The wire's latency belongs
-to ``network.link``.
+buffer for the stores of compute units, which pushes back on them; a queue of DMA data in the order
+in which they were asked for, bounded by the engine's read-ahead; the two take turns on the wire.
+Without turns a backlog of DMA data starves the stores of the first chunk, on which all later chunks
+depend.  The wire's latency belongs to ``network.link``.
 Pinned by tests/kernel/test_link_port.py.
 """
 
@@ -36,14 +36,14 @@ def buffer_store(port, kind, tile, granule, ready_at):
 
 @kernel
 def queue_dma_data(port, dma_queue, kind, tile, granule, ready_at):
-    """Queue one granule read by the DMA engine, which bounds how many there are."""
+    """Queue one granule of the DMA engine, which bounds how many there are; NEVER: its data are on their way."""
     write_message(dma_queue[port.dma_tail % len(dma_queue)], ready_at, kind, tile, granule)
     port.dma_tail += 1
 
 
 @kernel
 def dma_queued(port):
-    """Return DMA granules that are not yet on the wire."""
+    """Return DMA granules that have been asked for and are not yet on the wire."""
     return port.dma_tail - port.dma_head
 
 
@@ -57,7 +57,7 @@ def transmit(gpu, dma_queue, outbox, slot_end):
         if port.store_head < port.store_tail:
             stores_at = max(port.stores[port.store_head % len(port.stores)].at * port.scale, port.free_at_scaled)
         dma_at = NEVER
-        if port.dma_head < port.dma_tail:
+        if port.dma_head < port.dma_tail and dma_queue[port.dma_head % len(dma_queue)].at < NEVER:
             dma_at = max(dma_queue[port.dma_head % len(dma_queue)].at * port.scale, port.free_at_scaled)
         start = min(stores_at, dma_at)
         if start >= until or start == NEVER:

@@ -210,8 +210,8 @@ def advance(
                 wake_waiting_cus(gpu, gpu.channels[channel_id], channel_id)
         if gpu.running_kernel != KERNEL_NONE and now >= gpu.kernel_start_at:
             if gpu.running_kernel == KERNEL_GEMM:
-                issue_reads(gpu, tiles, commands, ready_fifo, now)
-                dispatch_workgroups(gpu, workgroups, tiles, now)
+                issue_reads(gpu, tiles, commands, ready_fifo, dma_queue, now)
+                dispatch_workgroups(gpu, workgroups, tiles, commands, now)
             advance_compute_units(gpu, workgroups, tiles, steps, now)
         advance_channels(
             gpu, workgroups, tiles, commands, dma_queue, steps, series, bin_index, command_log, pick_stream, slot_end

@@ -347,6 +347,8 @@ def gpu_dtype(layout):
             ("n_workgroups", "i8"),
             ("first_workgroup", "i8"),
             ("n_dispatched", "i8"),
+            ("n_released", "i8"),  # leading workgroups of the dispatch order that hold no place of the tracker any more
+            ("dispatch_window", "i8"),  # workgroups that may be dispatched and not released
             ("n_finished", "i8"),
             ("n_stage_slots", "i8"),
             ("tile_rows", "i8"),
@@ -403,6 +405,7 @@ WORKGROUP_TABLE = np.dtype(
         ("multiply_at", "i8"),
         ("main_loop_end_at", "i8"),
         ("end_at", "i8"),
+        ("sent_mark", "i8"),  # stores of the link port up to the end of this workgroup
     ],
     align=True,
 )
@@ -414,6 +417,7 @@ TILE_TABLE = np.dtype(
         ("first_granule", "i8"),  # address
         ("updates_expected", "i8"),  # granule updates until trigger; 0: not tracked here
         ("dma_command", "i8"),  # -1: none
+        ("block_offset", "i8"),  # granules of the same DMA block before this tile
         ("predecessor", "i8"),  # first tile of the workgroup whose place in the tracker this one takes; -1: none
         ("n_open", "i8"),  # at the first tile of a workgroup: its tiles that have not triggered
     ],
@@ -429,6 +433,7 @@ DMA_TABLE = np.dtype(
         ("start_at", "i8"),
         ("end_at", "i8"),
         ("granules_left", "i8"),
+        ("queue_start", "i8"),  # place of its first granule in the queue of DMA data
     ],
     align=True,
 )

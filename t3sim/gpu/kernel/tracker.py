@@ -4,9 +4,14 @@ Models: ``n_sets`` sets indexed by the low bits of the workgroup id, set associa
 entry per wavefront tile (tag: high bits of the workgroup id and the wavefront).  A store is
 counted when it enters the DRAM queue.  The store that completes the expected updates frees
 the entry and triggers.  A set has room for ``entries_per_set / n_wavefronts`` workgroups and
-takes them in dispatch order: a workgroup is not dispatched, and a store from the neighbour waits,
-until the *predecessor* whose place it takes has triggered.  Taken in any other order, a full set
-deadlocks: stores of an older workgroup wait behind those of a younger one that holds its place.
+takes them in dispatch order: a store waits until the *predecessor* whose place it takes has
+triggered.
+
+Never a deadlock, however small the tracker: a workgroup is dispatched only when all that come
+``dispatch_window`` or more before it have been sent on (``workgroup_dispatcher``), DMA data leave in
+the order in which they were read, and the window is no longer than the way back to any predecessor.
+So a store from the neighbour that has to wait has nothing behind it that its predecessor, or a
+workgroup before that, still needs; these are, or can be, dispatched and trigger by themselves.
 Leaves out: the start address field (the table of DMA commands knows it).
 Pinned by tests/kernel/test_tracker.py.
 

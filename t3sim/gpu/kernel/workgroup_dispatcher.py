@@ -2,17 +2,18 @@
 
 Models: dynamic dispatch in the kernel's order, first to empty compute units (one slot index
 after the other), with a launch latency; a GEMM stage is therefore a statistical notion.
-A workgroup whose place in the tracker is still taken waits, and all behind it.
+No workgroup is dispatched while one that is ``dispatch_window`` or more before it in the order still holds
+its place in the tracker, here or at the neighbour; see ``tracker`` for why that is never a deadlock.
 Staggering is the start of the order (``first_workgroup``; T3 section 4.4).
 Pinned by tests/kernel/test_workgroup_dispatcher.py.
 """
 
 from t3sim.gpu.kernel._jit import kernel
-from t3sim.gpu.kernel.tracker import has_place_for
+from t3sim.gpu.kernel.codes import ROUTE_CACHED, ROUTE_REMOTE_STORE, ROUTE_REMOTE_UPDATE
 
 
 @kernel
-def dispatch_workgroups(gpu, workgroups, tiles, now):
+def dispatch_workgroups(gpu, workgroups, tiles, commands, now):
     """Fill free slots while workgroups are left."""
     for slot_index in range(gpu.n_slots):
         for cu_index in range(gpu.n_compute_units):
@@ -20,17 +21,46 @@ def dispatch_workgroups(gpu, workgroups, tiles, now):
                 return
             slot = gpu.compute_units[cu_index].slots[slot_index]
             if slot.workgroup < 0:
-                if not may_dispatch(gpu, tiles):
+                if not may_dispatch(gpu, workgroups, tiles, commands):
                     return
                 launch_workgroup(gpu, slot, workgroups, cu_index, slot_index, now)
 
 
 @kernel
-def may_dispatch(gpu, tiles):
-    """Return whether the next workgroup has its place in the tracker; count it once if it has to wait."""
-    index = (gpu.first_workgroup + gpu.n_dispatched) % gpu.n_workgroups
-    if has_place_for(tiles, index * gpu.n_wavefronts):
+def is_released(gpu, workgroups, tiles, commands, index):
+    """Return whether a dispatched workgroup needs no place in a tracker any more.
+
+    Stored remotely: its stores are on the wire.  Kept here: its tiles have triggered and their blocks wait for
+    the DMA engine.  So all it sends goes before anything a workgroup sends that is dispatched from now on.
+    """
+    entry = workgroups[index]
+    if entry.route == ROUTE_CACHED:
         return True
+    if entry.route == ROUTE_REMOTE_UPDATE or entry.route == ROUTE_REMOTE_STORE:
+        return entry.end_at >= 0 and gpu.link_port.store_head >= entry.sent_mark
+    first = index * gpu.n_wavefronts
+    if tiles[first].n_open > 0:
+        return False
+    for tile in range(first, first + gpu.n_wavefronts):
+        command = tiles[tile].dma_command
+        if command >= 0 and commands[command].tiles_missing > 0:
+            return False
+    return True
+
+
+@kernel
+def may_dispatch(gpu, workgroups, tiles, commands):
+    """Return whether the next workgroup is inside the window; count it once if it has to wait."""
+    if gpu.n_dispatched - gpu.n_released < gpu.dispatch_window:
+        return True
+    while gpu.n_released < gpu.n_dispatched:
+        oldest = (gpu.first_workgroup + gpu.n_released) % gpu.n_workgroups
+        if not is_released(gpu, workgroups, tiles, commands, oldest):
+            break
+        gpu.n_released += 1
+    if gpu.n_dispatched - gpu.n_released < gpu.dispatch_window:
+        return True
+    index = (gpu.first_workgroup + gpu.n_dispatched) % gpu.n_workgroups
     if gpu.tracker.held_workgroup != index:
         gpu.tracker.held_workgroup = index
         gpu.tracker.dispatch_stalls += 1
