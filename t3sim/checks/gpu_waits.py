@@ -97,7 +97,7 @@ def _add_link(graph: WaitGraph, gpu: HungGpu, upstream: HungGpu | None) -> None:
     if not senders and gpu.core.gpu.inbox_head == gpu.core.gpu.inbox_tail:
         graph.fault(
             gpu.link,
-            f"{gpu.name} expects {counted(missing, 'more granule')}, but {upstream.name} has nothing left to send",
+            f"{gpu.name} expects {counted(missing, 'more granule')}, but its neighbour has nothing left to send",
         )
 
 
@@ -256,9 +256,8 @@ class GpuWaits:
         """*part* waits for the place in the tracker that another workgroup still holds."""
         holder = self.holder_of_place(workgroup)
         if holder is not None:
-            tracker_set = self.set_of(holder)
-            self.wait(part, tracker_set, f"workgroup {workgroup} needs the place of workgroup {holder}")
-            self.add_holder(tracker_set, holder)
+            self.wait(part, self.place_of_tiles(holder), f"workgroup {workgroup} takes the place of workgroup {holder}")
+            self.add_holder(holder)
 
     def holder_of_place(self, workgroup: int) -> int | None:
         """Return the workgroup whose place in the tracker *workgroup* waits for; None if it has its place."""
@@ -266,15 +265,15 @@ class GpuWaits:
         predecessor = int(tiles[workgroup * n].predecessor)
         return predecessor // n if predecessor >= 0 and tiles[predecessor].n_open else None
 
-    def set_of(self, workgroup: int) -> str:
-        """Return the set of the tracker that counts the tiles of *workgroup*."""
-        return f"tracker.set[{workgroup & int(self.gpu.tracker.n_sets - 1)}]"
+    def place_of_tiles(self, workgroup: int) -> str:
+        """Return the place in the tracker that counts the tiles of *workgroup*."""
+        return f"tracker.set[{workgroup & int(self.gpu.tracker.n_sets - 1)}].workgroup[{workgroup}]"
 
-    def add_holder(self, tracker_set: str, holder: int) -> None:
-        """A workgroup that holds a place waits for its own tiles; one that has not started, for its dispatch."""
+    def add_holder(self, holder: int) -> None:
+        """A place in the tracker is held until its workgroup has stored its tile, and so until it is dispatched."""
         if self.core.tables.workgroups[holder].end_at < 0:
             place = self.place_of_workgroup(holder)
-            self.wait(tracker_set, place, f"workgroup {holder}, which holds the place, has not stored its tile")
+            self.wait(self.place_of_tiles(holder), place, f"workgroup {holder} has not stored its tile")
 
     def add_slot(self, c: int, s: int) -> None:
         """A resident workgroup: launch, operands, stores, acknowledgements."""
@@ -305,7 +304,8 @@ class GpuWaits:
     def fault_if_never(self, part: str, at: int, what: str) -> None:
         """*part* is at fault if the moment it waits for never comes."""
         if self.never(at):
-            self.fault(part, f"waits for {what} at tick {at:,}, which is farther ahead than anything in this machine")
+            when = "that never comes" if at >= codes.NEVER else f"at tick {at:,}, farther ahead than this machine plans"
+            self.fault(part, f"waits for {what} {when}")
 
     def add_in_line(self, part: str, c: int) -> None:
         """A compute unit that stands in line at a controller."""
@@ -351,7 +351,7 @@ class GpuWaits:
         n_known = n_returning + sum(owner[0] == c for _, _, owners in misses for owner in owners)
         if unit.outstanding_lines > n_known:
             lost = int(unit.outstanding_lines) - n_known
-            self.fault(name, f"counts {counted(lost, 'load')} in flight that neither the L2 nor the path back has")
+            self.fault(name, f"counts {counted(lost, 'load')} in flight, but neither the L2 nor the way back has any")
 
     def add_blocked_line(self, part: str, line: int, *, needs_mshr: bool) -> None:
         """An access to an L2 line that its bank does not take."""
@@ -420,7 +420,7 @@ class GpuWaits:
         n_known = int(unit.returning_stores.sum()) + self.wait_for_requests(name, stores, "stores to be written")
         if unit.outstanding_stores > n_known:
             lost = int(unit.outstanding_stores) - n_known
-            self.fault(name, f"counts {counted(lost, 'store')} in flight that is in no queue")
+            self.fault(name, f"counts {counted(lost, 'store')} in flight, but no queue has such a store")
 
     def cu_of(self, tag: int) -> int:
         """Return the compute unit of the workgroup that stored to the tile of *tag*."""
@@ -492,9 +492,9 @@ class GpuWaits:
         gpu, tracker = self.gpu, self.gpu.tracker
         begun = [int(t) for t in tracker.entry_tile[: int(tracker.n_sets * tracker.entries_per_set)] if t >= 0]
         for tile in begun:
-            tracker_set = self.set_of(tile // int(gpu.n_wavefronts))
-            self.wait("kernel", tracker_set, f"{counted(int(gpu.n_tiles_open), 'tile')} not triggered")
-            self.add_tile(tracker_set, tile)
+            tracked = self.place_of_tiles(tile // int(gpu.n_wavefronts))
+            self.wait("kernel", tracked, f"{counted(int(gpu.n_tiles_open), 'tile')} not triggered")
+            self.add_tile(tracked, tile)
         n_unfinished = int(gpu.n_workgroups - gpu.n_finished)
         if gpu.n_tiles_open > 0 and not begun and not n_unfinished and self.is_all_received():
             self.wait("kernel", "tracker", f"{counted(int(gpu.n_tiles_open), 'tile')} not triggered")
@@ -505,7 +505,7 @@ class GpuWaits:
         has_queued = any(q.stream == codes.COMM and q.kind in INCOMING for q in self.queued)
         return self.gpu.n_inbound >= self.gpu.expected_inbound and not has_queued
 
-    def add_tile(self, tracker_set: str, tile: int) -> None:
+    def add_tile(self, tracked: str, tile: int) -> None:
         """A tile that lacks updates: who owes them?"""
         tracker, entry = self.gpu.tracker, self.core.tables.tiles[tile]
         index = int(np.flatnonzero(tracker.entry_tile == tile)[0])
@@ -516,22 +516,22 @@ class GpuWaits:
             q for q in self.queued
             if q.stream >= 0 and q.kind in (*LOCAL_STORES, *INCOMING) and q.tag >> GRANULE_BITS == tile
         ]  # fmt: skip
-        n_queued = self.wait_for_requests(tracker_set, queued, lacks)
+        n_queued = self.wait_for_requests(tracked, queued, lacks)
         if self.core.tables.workgroups[workgroup].end_at < 0:
-            self.wait(tracker_set, self.place_of_workgroup(workgroup), f"{lacks}, some from its own workgroup")
+            self.wait(tracked, self.place_of_workgroup(workgroup), f"{lacks}, some from its own workgroup")
             return
-        n_arrived = self.n_in_inbox(tile)
-        own = int(entry.n_granules)
+        own, n_arrived = int(entry.n_granules), self.n_in_inbox(tile)
         from_neighbour = own * (round(expected / own) - 1)
+        counted_from_neighbour = expected - missing - own
         n_incoming = sum(q.kind in INCOMING for q in queued)
-        owed = max(from_neighbour - (expected - missing - own) - n_incoming, 0)
-        if owed and self.hung.link is not None:
-            self.wait(tracker_set, "mailbox", f"{lacks}, {owed} of them from the neighbour")
+        owed = max(from_neighbour - counted_from_neighbour - n_incoming - n_arrived, 0)
         if n_arrived:
-            self.wait(tracker_set, "mailbox", f"{lacks}, {n_arrived} of them in the inbox")
-        nobody = missing - owed - n_queued
+            self.wait(tracked, "mailbox", f"{lacks}, {n_arrived} of them in the inbox")
+        if owed and self.hung.link is not None:
+            self.graph.wait(self.part(tracked), self.hung.link, f"{lacks}, {owed} of them not arrived")
+        nobody = missing - owed - n_arrived - n_queued
         if nobody > 0:
-            self.fault(tracker_set, f"{lacks}; {nobody} of them nobody owes it")
+            self.fault(tracked, f"{lacks}, and nothing is left that would send {nobody} of them")
 
     def n_in_inbox(self, tile: int) -> int:
         """Return how many granules for *tile* wait in the inbox."""
@@ -565,15 +565,14 @@ class GpuWaits:
     def add_unarmed(self, number: int, command: Any) -> None:
         """A command whose block is not complete."""
         tiles = range(int(command.first_tile), int(command.first_tile + command.n_tiles))
-        is_tracked = [t for t in tiles if self.core.tables.tiles[t].n_granules > 0]
-        left = [t for t in is_tracked if self.is_open(t)]
+        left = [t for t in tiles if self.core.tables.tiles[t].n_granules > 0 and self.is_open(t)]
         for tile in left:
             workgroup = tile // int(self.gpu.n_wavefronts)
-            self.wait("dma_engine", self.set_of(workgroup), f"command {number} needs tile {tile}")
-            self.add_holder(self.set_of(workgroup), workgroup)
+            self.wait("dma_engine", self.place_of_tiles(workgroup), f"command {number} needs tile {tile}")
+            self.add_holder(workgroup)
         if not left:
             missing = counted(int(command.tiles_missing), "more tile")
-            self.fault("dma_engine", f"command {number} waits for {missing}, but all {len(is_tracked)} have triggered")
+            self.fault("dma_engine", f"command {number} waits for {missing}, but all of its block have triggered")
 
     def add_reads(self) -> None:
         """Reads of the DMA engine: those in flight, and the next one."""
@@ -582,7 +581,7 @@ class GpuWaits:
         self.wait_for_requests("dma_engine", reads, f"{counted(len(reads), 'read')} in flight")
         lost = int(dma.reads_in_flight) - len(reads)
         if lost > 0:
-            what = f"counts {counted(lost, 'read')} in flight that is in no queue"
+            what = f"counts {counted(lost, 'read')} in flight, but no queue has such a read"
             self.fault("dma_engine", f"{what}; it may read {dma.read_ahead_granules} granules ahead")
         n_waiting = int(gpu.link_port.dma_tail - gpu.link_port.dma_head)
         if dma.n_taken == dma.n_ready:
@@ -614,15 +613,13 @@ class GpuWaits:
         used = int(port.store_tail - port.store_head)
         self.wait(part, "link_port", f"its store buffer holds {used} of {port.buffer_granules} granules")
         if used == 0:
-            self.fault("link_port", f"its store buffer is empty and has no room: {port.buffer_granules} granules at most")
+            self.fault("link_port", f"its store buffer is empty and has no room: {port.buffer_granules} granules")
 
     def add_mailbox(self) -> None:
         """What has arrived waits for room; what has not is the link's affair."""
         gpu = self.gpu
         missing = int(gpu.expected_inbound - gpu.n_inbound)
         n_inbox = int(gpu.inbox_tail - gpu.inbox_head)
-        if missing > 0:
-            self.wait("kernel", "mailbox", f"{counted(missing, 'granule')} of {gpu.expected_inbound} not received")
         if missing < 0:
             self.wait("kernel", "mailbox", "more arrived than is expected")
             self.fault("mailbox", f"took {gpu.n_inbound} granules, but expects {gpu.expected_inbound}")
@@ -635,10 +632,11 @@ class GpuWaits:
                 self.wait("mailbox", f"channel[{channel}].comm_queue", "room for the oldest granule")
         if missing > n_inbox:
             if self.hung.link is None:
+                self.wait("kernel", "mailbox", "data from the neighbour")
                 self.fault("mailbox", f"expects {counted(missing - n_inbox, 'granule')}, but no link leads here")
             else:
                 reason = f"{counted(missing - n_inbox, 'granule')} of {gpu.expected_inbound} not arrived"
-                self.graph.wait(self.part("mailbox"), self.hung.link, reason)
+                self.graph.wait(self.part("kernel"), self.hung.link, reason)
 
     def address_of(self, message: Any) -> int:
         """Return the granule address of a message."""
@@ -682,7 +680,7 @@ class GpuWaits:
         elif is_held_back(self.core, channel, stream):
             waited = self.core.now // int(self.gpu.memory_ticks) - arrival
             self.wait(part, f"channel[{c}].arbiter", "its head could enter the DRAM queue")
-            what = f"the policy has not served a ready {STREAM_WORDS[stream]} request for {waited:,} cycles"
+            what = f"the policy has not served a ready {STREAM_WORDS[stream]} request for {waited:,} memory cycles"
             self.fault(f"channel[{c}].arbiter", what)
 
     def add_stalled(self, part: str, head: Queued) -> None:
@@ -712,8 +710,8 @@ class GpuWaits:
             self.wait("kernel", name, f"{counted(n, 'request')} not served")
             what, at = self.next_command(channel, b)
             if self.never(at * int(self.gpu.memory_ticks)):
-                when = "never" if at >= codes.NEVER else f"from cycle {at:,} on"
-                self.fault(name, f"{counted(n, 'request')} wait for {what}, which may issue {when}")
+                when = "never" if at >= codes.NEVER else f"only from cycle {at:,} on"
+                self.fault(name, f"{counted(n, 'request')} to serve next by {what}, which its timing allows {when}")
             elif has_no_moment:
                 self.wait(name, f"channel[{c}]", f"{counted(n, 'request')} wait for {what}")
                 what = f"{counted(occupancy, 'request')} queued, but no command bus has a next moment"
@@ -757,9 +755,11 @@ class GpuWaits:
         self.wait(f"compute_unit[{c}]", name, received)
         queued = [q for q in self.queued if q.stream == codes.COMM]
         self.wait_for_requests(name, queued, received)
-        n_coming = int(gpu.expected_inbound - gpu.n_inbound)
-        if n_coming > 0:
+        n_coming, n_inbox = int(gpu.expected_inbound - gpu.n_inbound), int(gpu.inbox_tail - gpu.inbox_head)
+        if n_inbox:
             self.wait(name, "mailbox", received)
+        if n_coming > n_inbox and self.hung.link is not None:
+            self.graph.wait(self.part(name), self.hung.link, received)
         if step.wait_received > gpu.received_granules + len(queued) + max(n_coming, 0):
             what = f"waits until {counted(int(step.wait_received), 'granule')} have been received"
             self.fault(name, f"{what}, but the neighbour sends {gpu.expected_inbound}")

@@ -104,8 +104,9 @@ class Liveness:
         still = core.now - self._moved_at
         if still > max(patience_of(g.device.core) for g in running):
             raise self.error(Hang.NO_PROGRESS)
-        # Two quanta: in a ring of several GPUs the last look at another one is up to a quantum old.
-        longest = max(rotation_ticks(g.device.core) + 2 * g.device.quantum_ticks for g in running)
+        # Of several GPUs the last look at another one is up to a quantum old.
+        n_quanta = 0 if len(self.gpus) == 1 else 2
+        longest = max(rotation_ticks(g.device.core) + n_quanta * g.device.quantum_ticks for g in running)
         if still >= longest and self.is_quiet(running):
             raise self.error(Hang.DEADLOCK)
 
