@@ -613,7 +613,8 @@ class GpuWaits:
         used = int(port.store_tail - port.store_head)
         self.wait(part, "link_port", f"its store buffer holds {used} of {port.buffer_granules} granules")
         if used == 0:
-            self.fault("link_port", f"its store buffer is empty and has no room: {port.buffer_granules} granules")
+            most = counted(int(port.buffer_granules), "granule")
+            self.fault("link_port", f"its store buffer is empty and has no room for a line: it takes {most}")
 
     def add_mailbox(self) -> None:
         """What has arrived waits for room; what has not is the link's affair."""
@@ -746,7 +747,9 @@ class GpuWaits:
             elif unit.line_head < unit.line_tail:
                 self.add_operands(c, step)
             elif unit.outstanding_lines >= gpu.max_collective_lines:
-                self.fault(part, f"counts {counted(int(unit.outstanding_lines), 'load')} in flight and has none")
+                most = counted(int(gpu.max_collective_lines), "load")
+                what = f"has loaded {unit.step_operand} of {step.n_operands} operands of a line and may load no more"
+                self.fault(part, f"{what}: {most} at a time")
 
     def add_step(self, c: int, number: int, step: Any) -> None:
         """A step whose operands have not arrived."""

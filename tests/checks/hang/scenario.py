@@ -18,8 +18,6 @@ from t3sim.system.machine import MirroredMachine
 from t3sim.system.phases import load_fused
 from tests.kernel.small import machine, trace_of
 
-ONE_PLACE = "gpu: {tracker: {n_sets: 1, entries_per_set: 2}}"  # in the tracker: every workgroup waits for the last one
-
 
 @kernel
 def serve_compute_only(channel: Any, now: int) -> int:
@@ -39,10 +37,17 @@ def fused(
     shape: tuple[int, int, int] = (256, 256, 128),
     tp: int = 4,
     policy: str | ArbitrationPolicy = "round_robin",
+    tracker_sets: int | None = None,
+    quantum_ps: int | None = None,
     **params: Any,
 ) -> MirroredMachine:
-    """Return a machine loaded with a fused GEMM of *shape* (m, n, k) in tiles of 64 x 64."""
-    wired = MirroredMachine(machine(changes), policy_of(policy), params)
+    """Return a machine loaded with a fused GEMM of *shape* (m, n, k) in tiles of 64 x 64.
+
+    *tracker_sets*: so many sets, each with room for one workgroup, whether that makes sense or not.
+    """
+    wired = MirroredMachine(machine(changes), policy_of(policy), params, quantum_ps)
+    if tracker_sets is not None:
+        wired.core.gpu.tracker.n_sets, wired.core.gpu.tracker.entries_per_set = tracker_sets, 2
     load_fused(wired, trace_of(*shape, n_chunks=tp), ring_reduce_scatter)
     return wired
 
