@@ -180,7 +180,10 @@ def _starved(process: simpy.Process, liveness: Liveness | None) -> ModelError:
 
 def _looping(env: WatchedEnvironment, n_events: int) -> ModelError:
     """Return the error for processes that resume each other while time stands still."""
-    guilty = ", ".join(f"`{process.name}` ({n} times)" for process, n in env.asked_now.most_common(5))
+    by_name: Counter[str] = Counter()
+    for process, n in env.asked_now.items():
+        by_name[process.name] += n
+    guilty = ", ".join(f"`{name}` ({n} times)" for name, n in by_name.most_common(5))
     return ModelError(
         f"zero-time loop: {n_events} events at tick {env.now} and time does not move\n"
         f"  these processes ask for more at the same moment: {guilty or 'none; events trigger each other'}"
