@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from t3sim.checks.gpu_waits import STREAM_WORDS, HungGpu, Queued, counted, graph_of, queued_requests
+from t3sim.checks.gpu_waits import graph_of
 from t3sim.checks.hang import STREAM_NAMES
+from t3sim.checks.memory_waits import STREAM_WORDS
+from t3sim.checks.unit_waits import HungGpu, Queued, counted, queued_requests
 from t3sim.checks.wait_graph import Cause
 from t3sim.gpu.kernel import codes
 
@@ -49,6 +51,7 @@ def describe_hang(hang: Hang, gpus: Sequence[HungGpu], since: int) -> str:
     core = gpus[0].core
     lines = [f"{hang.value}; since {_time(core, since)}, now {_time(core, max(g.core.now for g in gpus))}"]
     causes = graph_of(gpus).causes([f"{gpu.name}.kernel" for gpu in gpus])
+    causes.sort(key=lambda cause: cause.part.endswith(".arbiter"))  # a policy may have its reasons, others have none
     lines += _cause_lines(causes)
     for gpu in gpus:
         lines += ["", f"state of {gpu.name}", *_state_lines(gpu, causes)]
