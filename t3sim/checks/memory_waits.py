@@ -80,8 +80,8 @@ class MemoryWaits(UnitWaits):
             self.wait("kernel", name, f"{counted(n, 'request')} not served")
             what, at = self.next_command(channel, b)
             if self.never(at * int(self.gpu.memory_ticks)):
-                when = "never" if at >= codes.NEVER else f"only from cycle {at:,} on"
-                self.fault(name, f"{counted(n, 'request')} to serve next by {what}, which its timing allows {when}")
+                when = "never allows" if at >= codes.NEVER else f"allows only from cycle {at:,} on"
+                self.fault(name, f"{counted(n, 'request')} and next {what}, which its timing {when}")
             elif has_no_moment:
                 self.wait(name, f"channel[{c}]", f"{counted(n, 'request')} wait for {what}")
                 what = f"{counted(occupancy, 'request')} queued, but no command bus has a next moment"

@@ -231,7 +231,7 @@ SLOT = r"compute_unit\[\d\]\.slot\[\d\]"
 ARBITER = r"channel\[\d\]\.arbiter"
 READY = "the policy has not served a ready communication request"
 SEEDS = [
-    Seed("bank never ready", before(close_gate), r"channel\[1\]\.bank\[5\]", "which its timing allows never"),
+    Seed("bank never ready", before(close_gate), r"channel\[1\]\.bank\[5\]", "which its timing never allows"),
     Seed("lost wake-up", during(is_full, lose_wake_up), r"channel\[0\]", "no command bus has a next moment"),
     Seed("leaked DRAM queue", before(leak_dram_queue), r"channel\[0\]\.dram_queue", "but its banks have 0"),
     Seed("leaked promise", before(leak_promise), r"channel\[0\]\.compute_queue", "promised to no compute unit"),
@@ -242,7 +242,7 @@ SEEDS = [
     Seed("bank port never free", before(book_bank_for_ever), r"l2_slice\.bank\[1\]", "the end of an access"),
     Seed("lost acknowledgement", during(is_storing, lose_acknowledgement), SLOT, "waits for 1 store acknowledgement"),
     Seed("matrix rate 0", before(stop_matrix_pipe), SLOT, "at a matrix rate of 0"),
-    Seed("launch never", before(launch_never), SLOT, "waits for its launch that never comes"),
+    Seed("launch never", before(launch_never), SLOT, "waits for its launch, which never comes"),
     Seed("path too narrow", before(narrow_path), SLOT, "a line takes 80 ticks to issue, an issue slot has 40"),
     Seed("leaked loads", before(leak_loads), r"compute_unit\[1\]", "counts 512 loads in flight"),
     Seed("leaked stores", before(leak_stores), r"compute_unit\[1\]", "counts 1024 stores in flight"),
