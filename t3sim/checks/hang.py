@@ -248,7 +248,7 @@ def held_back_in(core: GpuCore) -> list[tuple[int, int]]:
 
 def unscheduled_channels(core: GpuCore) -> list[int]:
     """Return the channels whose DRAM queue holds requests although neither command bus has a next moment."""
-    channels = core.gpu.channels[: int(core.gpu.n_channels)]
+    channels = core.state.view(np.ndarray)["channels"][0]
     wake_at = np.minimum(channels["column_wake_at"], channels["row_wake_at"])
     stuck = (channels["occupancy"].sum(axis=1) > 0) & (wake_at >= codes.NEVER)
     return [int(c) for c in np.flatnonzero(stuck)]
