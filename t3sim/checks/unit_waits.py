@@ -129,7 +129,7 @@ class UnitWaits:
     def fault_if_never(self, part: str, at: int, what: str) -> None:
         """*part* is at fault if the moment it waits for never comes."""
         if self.never(at):
-            when = "which never comes" if at >= codes.NEVER else f"at tick {at:,}, farther ahead than this machine plans"
+            when = "which never comes" if at >= codes.NEVER else f"at tick {at:,}, farther than this machine plans"
             self.fault(part, f"waits for {what}, {when}")
 
     def resident_slots(self, c: int) -> list[int]:
