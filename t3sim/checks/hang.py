@@ -11,12 +11,16 @@ again and refuses for ever: ``patience_of`` is what the machine and the policy m
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from t3sim.gpu.kernel import codes
+from t3sim.gpu.kernel.state import Layout, gpu_dtype
 
 if TYPE_CHECKING:
     from t3sim.gpu.core import GpuCore
@@ -24,9 +28,20 @@ if TYPE_CHECKING:
 PATIENCE_CYCLES = 200_000  # compute cycles without progress beyond what is legal; GPGPU-Sim gives up after 50,000
 STREAM_NAMES = ("compute_queue", "comm_queue")  # by stream: codes.COMPUTE, codes.COMM
 
+WORD_BYTES = 8
 _COLUMN_COMMANDS = [codes.RD, codes.WR, codes.UPD]
-_CURSORS = ("step", "step_line", "step_operand", "step_stored", "line_head", "line_tail")
-_SLOT_COUNTERS = ("load_slice", "load_line", "multiply_slice", "work_left", "store_line", "stores_outstanding")
+_WATCHED = (
+    "channels.queue_head", "channels.queue_tail",
+    "l2.n_accesses", "l2.n_store_accesses", "l2.n_flushed", "l2.flush_cursor",
+    "n_dispatched", "n_finished", "n_collective_done", "n_released", "n_tiles_open", "inbox_head", "inbox_tail",
+    "compute_units.outstanding_lines", "compute_units.outstanding_stores",
+    "compute_units.slots.load_slice", "compute_units.slots.load_line", "compute_units.slots.multiply_slice",
+    "compute_units.slots.work_left", "compute_units.slots.store_line", "compute_units.slots.stores_outstanding",
+    "compute_units.step", "compute_units.step_line", "compute_units.step_operand", "compute_units.step_stored",
+    "compute_units.line_head", "compute_units.line_tail",
+    "tracker.n_triggered", "dma.n_ready", "dma.n_taken", "dma.tile_cursor", "dma.granule_cursor", "dma.n_commands_done",
+    "link_port.store_tail", "link_port.dma_tail", "link_port.n_sent",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -37,42 +52,35 @@ class Moment:
     at: int
 
 
-def progress_of(core: GpuCore) -> tuple[int, ...]:
-    """Return numbers of which one changes whenever work moves.
+def progress_of(core: GpuCore) -> bytes:
+    """Return the part of a GPU's state that changes whenever work moves, and never otherwise.
 
     Work is requests, data and instructions.  A refresh is none, nor are the commands around it: a channel
     that opens and closes rows and never reads or writes stands still.
     """
-    gpu = core.gpu
-    channels, l2, dma, port, units = gpu.channels, gpu.l2, gpu.dma, gpu.link_port, gpu.compute_units
-    slots = units["slots"]
-    return (
-        int(channels["n_commands"][:, _COLUMN_COMMANDS].sum()),
-        int(channels["queue_tail"].sum()),
-        int(channels["queue_head"].sum()),
-        int(l2.n_accesses + l2.n_store_accesses),
-        int(l2.n_flushed + l2.flush_cursor.sum()),
-        int(gpu.n_dispatched),
-        int(gpu.n_finished),
-        int(units["outstanding_lines"].sum()),
-        int(units["outstanding_stores"].sum()),
-        *(int(slots[name].sum()) for name in _SLOT_COUNTERS),
-        *(int(units[name].sum()) for name in _CURSORS),
-        int(gpu.n_collective_done),
-        int(core.tables.steps["n_received"].sum()),
-        int(gpu.tracker.n_triggered),
-        int(gpu.n_tiles_open),
-        int(dma.n_ready),
-        int(dma.n_taken),
-        int(dma.tile_cursor),
-        int(dma.granule_cursor),
-        int(dma.n_commands_done),
-        int(port.store_tail),
-        int(port.dma_tail),
-        int(port.n_sent),
-        int(gpu.inbox_head),
-        int(gpu.inbox_tail),
-    )
+    words: NDArray[np.int64] = core.state.view(np.ndarray).view(np.int64)
+    return words[_watched_words(core.layout)].tobytes()
+
+
+@cache
+def _watched_words(layout: Layout) -> NDArray[np.int64]:
+    """Return where in the record of a GPU the fields lie that say whether work moves, in words of eight bytes."""
+    dtype = gpu_dtype(layout)
+    columns = _words_of(dtype, "channels", "n_commands").reshape(layout.n_channels, -1)[:, _COLUMN_COMMANDS]
+    return np.concatenate([columns.ravel(), *(_words_of(dtype, *path.split(".")) for path in _WATCHED)])
+
+
+def _words_of(dtype: np.dtype[Any], *path: str) -> NDArray[np.int64]:
+    """Return the words of every element of the field at *path*, in nested arrays of records."""
+    words = np.zeros(1, np.int64)
+    for name in path:
+        assert dtype.fields is not None
+        field, offset = dtype.fields[name][:2]
+        dtype, shape = field.subdtype or (field, ())
+        elements = np.arange(int(np.prod(shape, dtype=np.int64))) * dtype.itemsize
+        words = (words[:, None] + offset + elements).ravel()
+    assert dtype == np.int64
+    return words // WORD_BYTES
 
 
 def is_running(core: GpuCore) -> bool:
@@ -95,7 +103,7 @@ def longest_wait(core: GpuCore) -> int:
     """
     gpu, machine = core.gpu, core.machine
     latencies = machine.link.latency + machine.gpu.kernel_launch + machine.gpu.compute_unit.workgroup_launch
-    timings = sum(int(value) for name, value in machine.memory.timing if name != "nREFI")
+    timings: int = sum(vars(machine.memory.timing).values()) - machine.memory.timing.nREFI
     l2 = gpu.l2
     return (
         core.ticks.from_ps(latencies)
@@ -124,97 +132,80 @@ def patience_of(core: GpuCore) -> int:
 # --- what is still to come ---------------------------------------------------------------------------
 
 
-def scheduled_in(core: GpuCore, name: str) -> list[Moment]:
-    """Return the moments still to come in the GPU *name* at which something may move by itself.
+def scheduled_in(core: GpuCore) -> Iterator[Moment]:
+    """Yield the moments still to come in a GPU at which something may move by itself; the cheap ones first.
 
     A moment farther ahead than ``longest_wait`` is none: nothing in this machine plans so far, so it never comes.
     """
-    moments = [
-        *_kernel_moments(core),
-        *_workgroup_moments(core),
-        *_memory_moments(core),
-        *_link_moments(core),
-        *_collective_moments(core),
-    ]
-    return [Moment(f"{name}.{moment.part}", moment.at) for moment in moments]
+    start = int(core.gpu.kernel_start_at)
+    if core.now < start < codes.NEVER:
+        yield Moment("kernel", start)
+    latest = core.now + longest_wait(core)
+    for moments in (_link_moments, _memory_moments, _workgroup_moments, _collective_moments):
+        yield from (moment for moment in moments(core) if core.now <= moment.at <= latest)
+
+
+def _link_moments(core: GpuCore) -> Iterator[Moment]:
+    """The next granule onto the wire, and the next one off it."""
+    gpu = core.gpu
+    for at in port_starts(core).values():
+        yield Moment("link_port", at)
+    if gpu.inbox_head < gpu.inbox_tail:
+        yield Moment("mailbox", int(core.inbox[int(gpu.inbox_head) % len(core.inbox)].at))
+
+
+def _memory_moments(core: GpuCore) -> Iterator[Moment]:
+    """Wake-ups of channels that have something to serve, and requests on their way to a controller."""
+    gpu, period = core.gpu, int(core.gpu.memory_ticks)
+    for c in range(int(gpu.n_channels)):
+        channel = gpu.channels[c]
+        if channel.occupancy.sum() > 0:
+            yield Moment(f"channel[{c}]", min(int(channel.column_wake_at), int(channel.row_wake_at)) * period)
+        for stream, queue in enumerate(STREAM_NAMES):
+            at = head_arrival(channel, stream)
+            if at is not None:
+                yield Moment(f"channel[{c}].{queue}", at * period)
+
+
+def _workgroup_moments(core: GpuCore) -> Iterator[Moment]:
+    """Busy L2 banks, credit of the DMA engine, launches, slices in the matrix pipe, data on their way back."""
+    gpu, next_slot = core.gpu, core.now + core.slot_ticks
+    if gpu.running_kernel != codes.KERNEL_GEMM:
+        return
+    for b in range(int(gpu.l2.n_banks)):
+        yield Moment(f"l2_slice.bank[{b}]", int(gpu.l2.bank_free_at[b]))
+    dma = gpu.dma
+    if dma.n_taken < dma.n_ready and dma.credit < gpu.granule_bytes * dma.bytes_per_tick_den:
+        yield Moment("dma_engine", next_slot)
+    for c in range(int(gpu.n_compute_units)):
+        unit = gpu.compute_units[c]
+        if unit.returning_lines.any() or unit.returning_stores.any():
+            yield Moment(f"compute_unit[{c}]", next_slot)
+        n_multiplying = int(unit.slots["is_multiplying"].sum())
+        for s in np.flatnonzero(unit.slots["workgroup"][: int(gpu.n_slots)] >= 0):
+            slot, part = unit.slots[s], f"compute_unit[{c}].slot[{s}]"
+            if slot.is_multiplying and gpu.work_per_slot // n_multiplying > 0:
+                yield Moment(part, next_slot)
+            yield Moment(part, int(slot.launch_at))
+            yield from (Moment(part, int(at)) for at in slot.ready_at)
+
+
+def _collective_moments(core: GpuCore) -> Iterator[Moment]:
+    """Operands of a collective on their way back to a compute unit."""
+    gpu = core.gpu
+    if gpu.running_kernel != codes.KERNEL_COLLECTIVE:
+        return
+    for c in range(int(gpu.n_collective_cus)):
+        unit = gpu.compute_units[c]
+        if unit.line_head < unit.line_tail:
+            entry = int(unit.line_head) % len(unit.line_index)
+            if unit.line_remaining[entry] == 0:
+                yield Moment(f"compute_unit[{c}]", int(unit.line_ready_at[entry]))
 
 
 def is_to_come(core: GpuCore, at: int) -> bool:
     """Return whether tick *at* lies ahead, no farther than this machine plans."""
     return core.now <= at <= core.now + longest_wait(core)
-
-
-def _kernel_moments(core: GpuCore) -> list[Moment]:
-    start = int(core.gpu.kernel_start_at)
-    return [Moment("kernel", start)] if core.now < start < codes.NEVER else []
-
-
-def _workgroup_moments(core: GpuCore) -> list[Moment]:
-    """Launches, slices in the matrix pipe, data on their way back, busy L2 banks, credit of the DMA engine."""
-    gpu, next_slot = core.gpu, core.now + core.slot_ticks
-    if gpu.running_kernel != codes.KERNEL_GEMM:
-        return []
-    moments = []
-    for c in range(int(gpu.n_compute_units)):
-        unit = gpu.compute_units[c]
-        if unit.returning_lines.any() or unit.returning_stores.any():
-            moments.append(Moment(f"compute_unit[{c}]", next_slot))
-        n_multiplying = int(unit.slots["is_multiplying"].sum())
-        for s in np.flatnonzero(unit.slots["workgroup"][: int(gpu.n_slots)] >= 0):
-            slot, part = unit.slots[s], f"compute_unit[{c}].slot[{s}]"
-            times = [int(slot.launch_at), *(int(at) for at in slot.ready_at)]
-            moments += [Moment(part, at) for at in times if is_to_come(core, at)]
-            if slot.is_multiplying and gpu.work_per_slot // n_multiplying > 0:
-                moments.append(Moment(part, next_slot))
-    free_at = gpu.l2.bank_free_at[: int(gpu.l2.n_banks)]
-    moments += [Moment(f"l2_slice.bank[{b}]", int(at)) for b, at in enumerate(free_at) if is_to_come(core, int(at))]
-    dma = gpu.dma
-    if dma.n_taken < dma.n_ready and dma.credit < gpu.granule_bytes * dma.bytes_per_tick_den:
-        moments.append(Moment("dma_engine", next_slot))
-    return moments
-
-
-def _memory_moments(core: GpuCore) -> list[Moment]:
-    """Wake-ups of channels that have something to serve, and requests on their way to a controller."""
-    gpu, period = core.gpu, int(core.gpu.memory_ticks)
-    moments = []
-    for c in range(int(gpu.n_channels)):
-        channel = gpu.channels[c]
-        if channel.occupancy.sum() > 0:
-            wake_at = min(int(channel.column_wake_at), int(channel.row_wake_at)) * period
-            if is_to_come(core, wake_at):
-                moments.append(Moment(f"channel[{c}]", wake_at))
-        for stream, queue in enumerate(STREAM_NAMES):
-            at = head_arrival(channel, stream)
-            if at is not None and is_to_come(core, at * period):
-                moments.append(Moment(f"channel[{c}].{queue}", at * period))
-    return moments
-
-
-def _link_moments(core: GpuCore) -> list[Moment]:
-    """The next granule onto the wire, and the next one off it."""
-    gpu = core.gpu
-    moments = [Moment("link_port", at) for at in port_starts(core).values() if is_to_come(core, at)]
-    if gpu.inbox_head < gpu.inbox_tail:
-        at = int(core.inbox[int(gpu.inbox_head) % len(core.inbox)].at)
-        if is_to_come(core, at):
-            moments.append(Moment("mailbox", at))
-    return moments
-
-
-def _collective_moments(core: GpuCore) -> list[Moment]:
-    """Operands of a collective on their way back to a compute unit."""
-    gpu = core.gpu
-    if gpu.running_kernel != codes.KERNEL_COLLECTIVE:
-        return []
-    moments = []
-    for c in range(int(gpu.n_collective_cus)):
-        unit = gpu.compute_units[c]
-        if unit.line_head < unit.line_tail:
-            entry = int(unit.line_head) % len(unit.line_index)
-            if unit.line_remaining[entry] == 0 and is_to_come(core, int(unit.line_ready_at[entry])):
-                moments.append(Moment(f"compute_unit[{c}]", int(unit.line_ready_at[entry])))
-    return moments
 
 
 # --- small views of the record -----------------------------------------------------------------------
@@ -257,7 +248,7 @@ def held_back_in(core: GpuCore) -> list[tuple[int, int]]:
 
 def unscheduled_channels(core: GpuCore) -> list[int]:
     """Return the channels whose DRAM queue holds requests although neither command bus has a next moment."""
-    channels = core.gpu.channels[: int(core.gpu.n_channels)]
+    channels = core.state.view(np.ndarray)["channels"][0]
     wake_at = np.minimum(channels["column_wake_at"], channels["row_wake_at"])
     stuck = (channels["occupancy"].sum(axis=1) > 0) & (wake_at >= codes.NEVER)
     return [int(c) for c in np.flatnonzero(stuck)]
@@ -270,6 +261,6 @@ def port_starts(core: GpuCore) -> dict[str, int]:
     starts = {}
     if port.store_head < port.store_tail:
         starts["stores"] = max(int(port.stores[int(port.store_head) % len(port.stores)].at), free_at)
-    if port.dma_head < port.dma_tail:
+    if port.dma_head < port.dma_tail and queue[int(port.dma_head) % len(queue)].at < codes.NEVER:
         starts["dma"] = max(int(queue[int(port.dma_head) % len(queue)].at), free_at)
     return starts

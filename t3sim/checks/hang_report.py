@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from t3sim.checks.gpu_waits import STREAM_WORDS, HungGpu, Queued, counted, graph_of, queued_requests
+from t3sim.checks.gpu_waits import graph_of
 from t3sim.checks.hang import STREAM_NAMES
-from t3sim.checks.wait_graph import Cause, Wait
+from t3sim.checks.memory_waits import STREAM_WORDS
+from t3sim.checks.unit_waits import HungGpu, Queued, counted, queued_requests
+from t3sim.checks.wait_graph import Cause
 from t3sim.gpu.kernel import codes
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ def describe_hang(hang: Hang, gpus: Sequence[HungGpu], since: int) -> str:
     core = gpus[0].core
     lines = [f"{hang.value}; since {_time(core, since)}, now {_time(core, max(g.core.now for g in gpus))}"]
     causes = graph_of(gpus).causes([f"{gpu.name}.kernel" for gpu in gpus])
+    causes.sort(key=lambda cause: cause.part.endswith(".arbiter"))  # a policy may have its reasons, others have none
     lines += _cause_lines(causes)
     for gpu in gpus:
         lines += ["", f"state of {gpu.name}", *_state_lines(gpu, causes)]
@@ -72,15 +75,12 @@ def _cause_lines(causes: list[Cause]) -> list[str]:
         return ["  no part is at fault that its state shows; see what each of them holds, below"]
     first, *others = causes
     lines = [f"  {first.part}: {first.fault}"]
-    lines += [_way_line(wait) for wait in first.way[-WAY_LINES:][::-1]]
+    way = first.way if first.is_cycle else first.way[-WAY_LINES:][::-1]
+    lines += [f"    {wait.part} waits for {wait.on}: {wait.reason}" for wait in way]
     lines += [f"  also {cause.part}: {cause.fault}" for cause in others[:MAX_ROWS]]
     if len(others) > MAX_ROWS:
         lines.append(f"  also {len(others) - MAX_ROWS} more parts")
     return lines
-
-
-def _way_line(wait: Wait) -> str:
-    return f"    {wait.part} waits for {wait.on}: {wait.reason}"
 
 
 # --- the state ---------------------------------------------------------------------------------------

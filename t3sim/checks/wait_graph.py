@@ -22,11 +22,16 @@ class Wait(NamedTuple):
 
 
 class Cause(NamedTuple):
-    """Where waiting ends: a fault of *part* (or, of a cycle, its parts), and the way there from unfinished work."""
+    """Where waiting ends: at a fault of *part*, with the way there from unfinished work, or in a cycle."""
 
     part: str
     fault: str
     way: list[Wait]
+
+    @property
+    def is_cycle(self) -> bool:
+        """Whether *way* leads back to where it begins."""
+        return bool(self.way) and self.way[-1].on == self.way[0].part
 
 
 @dataclass
@@ -61,7 +66,8 @@ class WaitGraph:
                     queue.append(edge.on)
         if found:
             return found
-        return [self._cause_of(cycle) for cycle in [self._cycle(came_by)] if cycle]
+        cycle = self._cycle(came_by)
+        return [Cause(cycle[0].part, f"waits for itself, in a cycle of {len(cycle)} parts", cycle)] if cycle else []
 
     def _cycle(self, parts: Iterable[str]) -> list[Wait]:
         """Return the edges of a shortest cycle among *parts*; empty if there is none."""
@@ -79,11 +85,6 @@ class WaitGraph:
                         came_by[edge.on] = edge
                         queue.append(edge.on)
         return best
-
-    @staticmethod
-    def _cause_of(cycle: list[Wait]) -> Cause:
-        names = " -> ".join([*(edge.part for edge in cycle), cycle[0].part])
-        return Cause(cycle[0].part, f"waits for itself: {names}", cycle)
 
 
 def _way_to(part: str, came_by: dict[str, Wait | None]) -> list[Wait]:

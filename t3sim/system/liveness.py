@@ -27,6 +27,7 @@ from t3sim.checks.hang_report import Hang, HungGpu, describe_hang, headline
 from t3sim.errors import ModelError
 
 if TYPE_CHECKING:
+    from t3sim.gpu.core import GpuCore
     from t3sim.gpu.device import Device
     from t3sim.network.link import Link
 
@@ -40,7 +41,7 @@ class WatchedEnvironment(simpy.Environment):
 
     def __init__(self, initial_time: int = 0) -> None:
         super().__init__(initial_time)
-        self.asked_now: Counter[str] = Counter()  # by process, for the present moment only
+        self.asked_now: Counter[simpy.Process] = Counter()  # events by process, for the present moment only
         self._asked_at = initial_time
 
     def schedule(self, event: simpy.Event, priority: Any = simpy.events.NORMAL, delay: float = 0) -> None:
@@ -49,7 +50,7 @@ class WatchedEnvironment(simpy.Environment):
             self._asked_at = int(self.now)
             self.asked_now.clear()
         if delay == 0 and self.active_process is not None:
-            self.asked_now[self.active_process.name] += 1
+            self.asked_now[self.active_process] += 1
         super().schedule(event, priority, delay)
 
 
@@ -60,7 +61,7 @@ class WatchedGpu:
     device: Device
     inbound: Link | None = None
     upstream: Device | None = None
-    progress: tuple[int, ...] = ()
+    progress: bytes = b""
 
     def hung(self) -> HungGpu:
         """Return what a report needs to know of it."""
@@ -81,6 +82,12 @@ class Liveness:
         self.env = env
         self.gpus = list(gpus)
         self._moved_at = int(env.now)
+        self._patience = max(patience_of(gpu.device.core) for gpu in self.gpus)
+        # Of several GPUs the last look at another one is up to a quantum old.
+        n_quanta = 0 if len(self.gpus) == 1 else 2
+        self._rotation = max(
+            rotation_ticks(gpu.device.core) + n_quanta * gpu.device.quantum_ticks for gpu in self.gpus
+        )
         for gpu in self.gpus:
             gpu.progress = progress_of(gpu.device.core)
             gpu.device.watch = self._watcher_of(gpu)
@@ -100,28 +107,31 @@ class Liveness:
             self._moved_at = core.now
             return
         self._moved_at = max(self._moved_at, int(core.gpu.kernel_start_at))
-        running = [g for g in self.gpus if is_running(g.device.core)]
         still = core.now - self._moved_at
-        if still > max(patience_of(g.device.core) for g in running):
+        if still > self._patience:
             raise self.error(Hang.NO_PROGRESS)
-        # Two quanta: in a ring of several GPUs the last look at another one is up to a quantum old.
-        longest = max(rotation_ticks(g.device.core) + 2 * g.device.quantum_ticks for g in running)
-        if still >= longest and self.is_quiet(running):
+        if still >= self._rotation and self.is_quiet():
             raise self.error(Hang.DEADLOCK)
 
-    def is_quiet(self, running: Sequence[WatchedGpu]) -> bool:
-        """Return whether nothing is left that could make one of the *running* GPUs move by itself."""
+    def is_quiet(self) -> bool:
+        """Return whether nothing is left that could make one of the GPUs move by itself."""
         if len(self.gpus) == 1 and self.env.peek() != simpy.core.Infinity:
             return False  # something besides the GPU itself is going to happen
         if any(g.inbound is not None and g.inbound.n_in_flight for g in self.gpus):
             return False
-        cores = [g.device.core for g in running]
-        return not any(scheduled_in(core, "") or held_back_in(core) for core in cores)
+        return not any(has_something_to_come(gpu.device.core) for gpu in self.gpus)
 
     def error(self, hang: Hang) -> ModelError:
         """Return the error that reports *hang*: its head as the message, all of it as the details."""
         report = describe_hang(hang, [gpu.hung() for gpu in self.gpus], self._moved_at)
         return ModelError(headline(report, MESSAGE_LINES), report)
+
+
+def has_something_to_come(core: GpuCore) -> bool:
+    """Return whether a moment lies ahead of this GPU at which it may move, or a policy is asked again."""
+    if not is_running(core):
+        return False
+    return next(scheduled_in(core), None) is not None or bool(held_back_in(core))
 
 
 def run_to_end(env: WatchedEnvironment, process: simpy.Process, liveness: Liveness | None = None) -> Any:
@@ -132,7 +142,7 @@ def run_to_end(env: WatchedEnvironment, process: simpy.Process, liveness: Livene
     """
     if not process.processed:
         process.callbacks.append(_defuse)
-    names: set[str] = set()
+    processes: set[simpy.Process] = set()
     now, n_events = env.now, 0
     while not process.processed:
         if env.peek() == simpy.core.Infinity:
@@ -141,9 +151,9 @@ def run_to_end(env: WatchedEnvironment, process: simpy.Process, liveness: Livene
         if env.now != now:
             now, n_events = env.now, 0
             continue
-        names.update(env.asked_now)
+        processes.update(env.asked_now)
         n_events += 1
-        if n_events > max(LEAST_EVENT_LIMIT, EVENTS_PER_PROCESS * len(names)):
+        if n_events > max(LEAST_EVENT_LIMIT, EVENTS_PER_PROCESS * len(processes)):
             raise _looping(env, n_events)
     result: Any = process.value
     if not process.ok:
@@ -170,7 +180,10 @@ def _starved(process: simpy.Process, liveness: Liveness | None) -> ModelError:
 
 def _looping(env: WatchedEnvironment, n_events: int) -> ModelError:
     """Return the error for processes that resume each other while time stands still."""
-    guilty = ", ".join(f"`{name}` ({n} times)" for name, n in env.asked_now.most_common(5))
+    by_name: Counter[str] = Counter()
+    for process, n in env.asked_now.items():
+        by_name[process.name] += n
+    guilty = ", ".join(f"`{name}` ({n} times)" for name, n in by_name.most_common(5))
     return ModelError(
         f"zero-time loop: {n_events} events at tick {env.now} and time does not move\n"
         f"  these processes ask for more at the same moment: {guilty or 'none; events trigger each other'}"

@@ -1,0 +1,86 @@
+"""Small runs that a test can sabotage: a fused GEMM and a collective on t3-tiny, in milliseconds each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+import simpy
+
+from t3sim.collective.schedule import ring_reduce_scatter as ring_program
+from t3sim.gpu.arbitration import ArbitrationPolicy, arbitration_policies
+from t3sim.gpu.core import GpuCore
+from t3sim.gpu.kernel._jit import kernel
+from t3sim.gpu.kernel.codes import COMPUTE, NO_STREAM
+from t3sim.gpu.kernel.memory_controller import head_is_ready
+from t3sim.overlap.t3 import ring_reduce_scatter
+from t3sim.system.machine import MirroredMachine
+from t3sim.system.phases import load_fused
+from tests.kernel.small import machine, trace_of
+
+
+@kernel
+def serve_compute_only(channel: Any, now: int) -> int:
+    """A policy with a mistake: communication is never served."""
+    return COMPUTE if head_is_ready(channel, COMPUTE, now) else NO_STREAM
+
+
+COMPUTE_ONLY = ArbitrationPolicy(serve_compute_only)
+
+
+def policy_of(policy: str | ArbitrationPolicy) -> ArbitrationPolicy:
+    return arbitration_policies.get(policy) if isinstance(policy, str) else policy
+
+
+def fused(
+    changes: str = "",
+    shape: tuple[int, int, int] = (256, 256, 128),
+    tp: int = 4,
+    policy: str | ArbitrationPolicy = "round_robin",
+    tracker_sets: int | None = None,
+    quantum_ps: int | None = None,
+    **params: Any,
+) -> MirroredMachine:
+    """Return a machine loaded with a fused GEMM of *shape* (m, n, k) in tiles of 64 x 64.
+
+    *tracker_sets*: so many sets, each with room for one workgroup, whether that makes sense or not.
+    """
+    wired = MirroredMachine(machine(changes), policy_of(policy), params, quantum_ps)
+    if tracker_sets is not None:
+        wired.core.gpu.tracker.n_sets, wired.core.gpu.tracker.entries_per_set = tracker_sets, 2
+    load_fused(wired, trace_of(*shape, n_chunks=tp), ring_reduce_scatter)
+    return wired
+
+
+def collective(changes: str = "", tp: int = 4, chunk_granules: int = 64) -> MirroredMachine:
+    """Return a machine loaded with a ring reduce-scatter by compute units."""
+    wired = MirroredMachine(machine(changes), policy_of("round_robin"), {})
+    wired.core.load_collective(ring_program(tp, chunk_granules), start_at=0)
+    wired.close_ring()
+    return wired
+
+
+def when(wired: MirroredMachine, is_time: Callable[[GpuCore], bool], do: Callable[[GpuCore], None]) -> None:
+    """Call *do* at the end of the first quantum after which *is_time*."""
+
+    def wait() -> Generator[simpy.Event, Any, None]:
+        while not is_time(wired.core):
+            yield wired.env.timeout(wired.device.quantum_ticks)
+        do(wired.core)
+
+    wired.env.process(wait())
+
+
+class StillGoing(Exception):  # noqa: N818 - no error: what a test raises to end a run that would never end
+    """A run was cut off."""
+
+
+def cut_off_at(wired: MirroredMachine, us: float) -> None:
+    """Raise ``StillGoing`` from the run once *us* of simulated time have passed."""
+    end = int(us * wired.ticks.hz / 1e6)
+
+    def stop() -> Generator[simpy.Event, Any, None]:
+        yield wired.env.timeout(end)
+        raise StillGoing
+
+    wired.env.process(stop())

@@ -1,0 +1,334 @@
+"""Is every hang found, called what it is, and does its report name the part at fault within five lines?
+
+Each seed breaks one thing in a small machine, as a defect in one unit would.  The canary is the same seed with the
+detector blinded: the run then goes on for ever.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from t3sim.checks.hang import PATIENCE_CYCLES, longest_wait, rotation_ticks
+from t3sim.errors import ModelError
+from t3sim.gpu.core import GpuCore
+from t3sim.gpu.kernel import codes
+from t3sim.gpu.kernel.codes import NEVER
+from t3sim.system import liveness
+from t3sim.system.machine import MirroredMachine
+
+from .scenario import COMPUTE_ONLY, StillGoing, collective, cut_off_at, fused, when
+
+FIRST_TRACKED = 4  # workgroups 0 to 3 are stored to the neighbour
+LARGER = (512, 256, 64)  # 32 workgroups: the last 8 wait for places
+SINCE = re.compile(r"since [\d.]+ us \(cycle ([\d,]+)\), now [\d.]+ us \(cycle ([\d,]+)\)")
+
+
+@dataclass(frozen=True)
+class Seed:
+    """What is broken, who is to be named, as what."""
+
+    name: str
+    break_it: Callable[[MirroredMachine], None]
+    guilty: str  # regular expression
+    says: str
+    kind: str = "deadlock"
+    load: Callable[[], MirroredMachine] = fused
+
+
+def before(change: Callable[[GpuCore], None]) -> Callable[[MirroredMachine], None]:
+    """Break the state that the kernel starts from."""
+    return lambda wired: change(wired.core)
+
+
+def during(is_time: Callable[[GpuCore], bool], change: Callable[[GpuCore], None]) -> Callable[[MirroredMachine], None]:
+    """Break the state in the middle of the run."""
+    return lambda wired: when(wired, is_time, change)
+
+
+# --- compute units and dispatcher ---
+
+
+def forget_waiting_unit(core: GpuCore) -> None:
+    core.gpu.compute_units[2].is_waiting = 1
+
+
+def is_storing(core: GpuCore) -> bool:
+    return bool((core.gpu.compute_units["slots"]["stores_outstanding"] > 0).any())
+
+
+def lose_acknowledgement(core: GpuCore) -> None:
+    slots = core.gpu.compute_units["slots"]
+    c, s = (int(i[0]) for i in np.nonzero(slots["stores_outstanding"] > 0))
+    core.gpu.compute_units[c].slots[s].stores_outstanding += 1
+
+
+def narrow_path(core: GpuCore) -> None:
+    core.gpu.line_issue_ticks = 2 * core.gpu.slot_ticks
+
+
+def leak_loads(core: GpuCore) -> None:
+    core.gpu.compute_units[1].outstanding_lines = core.gpu.max_outstanding_lines
+
+
+def leak_stores(core: GpuCore) -> None:
+    core.gpu.compute_units[1].outstanding_stores = core.gpu.max_outstanding_lines * core.gpu.l2.granules_per_line
+
+
+def stop_matrix_pipe(core: GpuCore) -> None:
+    core.gpu.work_per_slot = 0
+
+
+def launch_never(core: GpuCore) -> None:
+    core.gpu.workgroup_launch_ticks = NEVER
+
+
+# --- L2 ---
+
+
+def is_filling(core: GpuCore) -> bool:
+    return bool((core.gpu.l2.n_free_mshrs[: int(core.gpu.l2.n_banks)] < core.gpu.l2.n_mshrs).any())
+
+
+def lose_fill(core: GpuCore) -> None:
+    l2 = core.gpu.l2
+    bank = int(np.flatnonzero(l2.n_free_mshrs[: int(l2.n_banks)] < l2.n_mshrs)[0])
+    l2.mshr_remaining[bank, l2.free_mshr[bank, l2.n_free_mshrs[bank]]] += 1
+
+
+def leak_mshrs(core: GpuCore) -> None:
+    core.gpu.l2.n_free_mshrs[3] = 0
+
+
+def book_bank_for_ever(core: GpuCore) -> None:
+    core.gpu.l2.bank_free_at[1] = NEVER
+
+
+# --- memory ---
+
+
+def close_gate(core: GpuCore) -> None:
+    core.gpu.channels[1].column_at[:, 5] = NEVER
+
+
+def is_full(core: GpuCore) -> bool:
+    return bool(core.gpu.channels[0].occupancy.sum() == core.gpu.channels[0].queue_capacity)
+
+
+def lose_wake_up(core: GpuCore) -> None:
+    core.gpu.channels[0].column_wake_at = core.gpu.channels[0].row_wake_at = NEVER
+
+
+def leak_dram_queue(core: GpuCore) -> None:
+    core.gpu.channels[0].occupancy[codes.READ] = core.gpu.channels[0].queue_capacity
+
+
+def leak_promise(core: GpuCore) -> None:
+    core.gpu.channels[0].n_reserved = core.gpu.channels[0].stream_capacity
+
+
+def hold_communication_back(core: GpuCore) -> None:
+    core.gpu.channels["policy_params"][:, 0] = 0  # a threshold that no occupancy is below
+
+
+# --- tracker and DMA engine ---
+
+
+def expect_one_update_more(core: GpuCore) -> None:
+    core.tables.tiles[2 * FIRST_TRACKED].updates_expected += 1
+
+
+def cross_predecessors(core: GpuCore) -> None:
+    """The places of two workgroups wait for each other: 13 comes after 6 and holds the place of 6."""
+    core.tables.tiles["predecessor"][2 * 6 : 2 * 6 + 2] = 2 * 13
+
+
+def miss_one_tile(core: GpuCore) -> None:
+    core.tables.commands[0].tiles_missing += 1
+
+
+def leak_read_ahead(core: GpuCore) -> None:
+    core.gpu.link_port.dma_tail = core.gpu.dma.read_ahead_granules
+    core.tables.dma_queue["at"] = NEVER
+
+
+def open_window(core: GpuCore) -> None:
+    """Workgroups are dispatched although older ones have not been sent on."""
+    core.gpu.dispatch_window = NEVER
+
+
+# --- link ---
+
+
+def occupy_wire(core: GpuCore) -> None:
+    core.gpu.link_port.free_at_scaled = NEVER
+
+
+def shrink_buffer(core: GpuCore) -> None:
+    core.gpu.link_port.buffer_granules = 0
+
+
+def expect_one_granule_more(core: GpuCore) -> None:
+    core.gpu.expected_inbound += 1
+
+
+def lose_message(wired: MirroredMachine) -> None:
+    deliver = wired.device.receive
+    batches = iter([True])
+    wired.link._deliver = lambda messages: deliver(messages[1:] if next(batches, False) else messages)
+
+
+def delay_for_ever(wired: MirroredMachine) -> None:
+    deliver = wired.device.receive
+
+    def late(messages: Any) -> None:
+        messages["at"][-1] = NEVER
+        deliver(messages)
+
+    wired.link._deliver = late
+
+
+# --- collectives ---
+
+
+def wait_for_one_more(core: GpuCore) -> None:
+    core.tables.steps[-1].wait_received += 1
+
+
+def allow_one_line(core: GpuCore) -> None:
+    """A step with two operands needs two lines at a time."""
+    core.gpu.max_collective_lines = 1
+
+
+def has_lines(core: GpuCore) -> bool:
+    return bool((core.gpu.compute_units["line_head"] < core.gpu.compute_units["line_tail"]).any())
+
+
+def lose_operand(core: GpuCore) -> None:
+    units = core.gpu.compute_units
+    c = int(np.flatnonzero(units["line_head"] < units["line_tail"])[0])
+    units[c].line_remaining[int(units[c].line_head) % len(units[c].line_index)] += 1
+
+
+def larger_mca() -> MirroredMachine:
+    return fused(shape=LARGER, policy="mca", tracker_sets=16, threshold=1, starvation_limit="none")
+
+
+def compute_only() -> MirroredMachine:
+    return fused(policy=COMPUTE_ONLY)
+
+
+def one_place() -> MirroredMachine:
+    """Updates of four workgroups arrive mixed, but the tracker has room for one at a time."""
+    return fused(tracker_sets=1)
+
+
+def nothing(_wired: MirroredMachine) -> None:
+    """The machine itself deadlocks."""
+
+
+NO_PROGRESS = "no progress"
+SLOT = r"compute_unit\[\d\]\.slot\[\d\]"
+ARBITER = r"channel\[\d\]\.arbiter"
+READY = "the policy has not served a ready communication request"
+SEEDS = [
+    Seed("bank never ready", before(close_gate), r"channel\[1\]\.bank\[5\]", "which its timing never allows"),
+    Seed("lost wake-up", during(is_full, lose_wake_up), r"channel\[0\]", "no command bus has a next moment"),
+    Seed("leaked DRAM queue", before(leak_dram_queue), r"channel\[0\]\.dram_queue", "but its banks have 0"),
+    Seed("leaked promise", before(leak_promise), r"channel\[0\]\.compute_queue", "promised to no compute unit"),
+    Seed("compute-only policy", nothing, ARBITER, READY, NO_PROGRESS, compute_only),
+    Seed("MCA threshold never reached", before(hold_communication_back), ARBITER, READY, NO_PROGRESS, larger_mca),
+    Seed("fill never comes", during(is_filling, lose_fill), r"l2_slice\.bank\[\d\]\.mshr\[\d+\]", "no read of it is"),
+    Seed("leaked MSHRs", before(leak_mshrs), r"l2_slice\.bank\[3\]", "32 of 32 MSHRs are taken, but fill no line"),
+    Seed("bank port never free", before(book_bank_for_ever), r"l2_slice\.bank\[1\]", "the end of an access"),
+    Seed("lost acknowledgement", during(is_storing, lose_acknowledgement), SLOT, "waits for 1 store acknowledgement"),
+    Seed("matrix rate 0", before(stop_matrix_pipe), SLOT, "at a matrix rate of 0"),
+    Seed("launch never", before(launch_never), SLOT, "waits for its launch, which never comes"),
+    Seed("path too narrow", before(narrow_path), SLOT, "a line takes 80 ticks to issue, an issue slot has 40"),
+    Seed("leaked loads", before(leak_loads), r"compute_unit\[1\]", "counts 512 loads in flight"),
+    Seed("leaked stores", before(leak_stores), r"compute_unit\[1\]", "counts 1024 stores in flight"),
+    Seed("forgotten in line", before(forget_waiting_unit), r"compute_unit\[2\]", "stands in no controller's line"),
+    Seed("lost trigger", before(expect_one_update_more), r"tracker\.set\[4\]\.workgroup\[4\]", "nothing is left that"),
+    Seed("crossed predecessors", before(cross_predecessors), r"tracker\.set\[13\]\.workgroup\[13\]", "in a cycle of 2"),
+    Seed("no dispatch window", before(open_window), r"tracker\.set\[0\]\.workgroup\[\d\]", "in a cycle", load=one_place),
+    Seed("command never armed", before(miss_one_tile), "dma_engine", "command 0 waits for 1 more tile, but all"),
+    Seed("leaked read-ahead", before(leak_read_ahead), "link_port", "but no read is in flight"),
+    Seed("wire never free", before(occupy_wire), "link_port", "waits for the wire to be free"),
+    Seed("no room in the store buffer", before(shrink_buffer), "link_port", "is empty and has no room for a line"),
+    Seed("lost update", lose_message, r"link\[0\]", "1 granule it delivered never reached the inbox"),
+    Seed("one granule too many expected", before(expect_one_granule_more), r"link\[0\]", "has nothing left to send"),
+    Seed("arrival that never comes", delay_for_ever, "mailbox", "waits for the arrival of its oldest granule"),
+    Seed("step waits for too much", before(wait_for_one_more), r"collective_kernel\.step\[3\]",
+         "but only 48 can be", load=collective),
+    Seed("lost operand", during(has_lines, lose_operand), r"compute_unit\[\d\]", "no such read is", load=collective),
+    Seed("one load at a time", before(allow_one_line), r"compute_unit\[\d\]", "1 of 2 operands", load=collective),
+]  # fmt: skip
+
+
+def hang_of(seed: Seed) -> tuple[ModelError, MirroredMachine]:
+    wired = seed.load()
+    seed.break_it(wired)
+    with pytest.raises(ModelError) as hang:
+        wired.run()
+    return hang.value, wired
+
+
+@pytest.fixture(params=SEEDS, ids=lambda seed: seed.name)
+def seed(request: pytest.FixtureRequest) -> Seed:
+    found: Seed = request.param
+    return found
+
+
+def test_the_report_names_the_part_at_fault_within_five_lines(seed: Seed) -> None:
+    error, _ = hang_of(seed)
+    head = error.details.splitlines()[:5]
+    place = "" if seed.guilty.startswith("link") and "port" not in seed.guilty else r"gpu\[0\]\."
+    assert re.search(rf" {place}{seed.guilty}[: ]", "\n".join(head)), error.details
+    assert seed.says in "\n".join(head), error.details
+    assert head[0].startswith(seed.kind), error.details
+
+
+def test_a_deadlock_is_found_at_once_and_nothing_else_before_its_patience(seed: Seed) -> None:
+    """One rotation of compute units and slots, seen at the ends of quanta; or the limit, not less."""
+    error, wired = hang_of(seed)
+    found = SINCE.search(error.details)
+    assert found
+    since, now = (int(cycle.replace(",", "")) for cycle in found.groups())
+    core, period = wired.core, int(wired.core.gpu.compute_ticks)
+    if seed.kind == "deadlock":
+        assert now - since <= (rotation_ticks(core) + 2 * wired.device.quantum_ticks) // period
+    else:
+        assert now - since > PATIENCE_CYCLES
+        assert now - since <= PATIENCE_CYCLES + (longest_wait(core) + 2 * wired.device.quantum_ticks) // period
+
+
+def test_the_message_is_short_and_the_report_bounded(seed: Seed) -> None:
+    error, _ = hang_of(seed)
+    assert len(str(error).splitlines()) <= 9
+    assert len(error.details.splitlines()) <= 200
+    assert error.details.startswith(str(error))
+
+
+def test_canary_a_blind_detector_lets_the_seed_run_on(seed: Seed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a progress that always changes no seed is found, so it is the detector that finds them."""
+    wired = seed.load()
+    seed.break_it(wired)
+    cut_off_at(wired, 500)
+    looks = iter(range(1 << 30))
+    monkeypatch.setattr(liveness, "progress_of", lambda core: next(looks).to_bytes(8, "big"))
+    monkeypatch.setattr(liveness, "unscheduled_channels", lambda core: [])
+    with pytest.raises(StillGoing):
+        wired.run()
+
+
+def test_a_refresh_is_no_progress() -> None:
+    """A bank that never gets ready is found although its channel goes on to refresh and to open the row again."""
+    wired = fused("memory: {timing: {nREFI: 1000}}")
+    close_gate(wired.core)
+    with pytest.raises(ModelError, match=r"channel\[1\]\.bank\[5\]"):
+        wired.run()

@@ -1,0 +1,151 @@
+"""What only the stepping of SimPy can see: loops at one moment, and a simulation that has nothing left to do."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+import simpy
+
+from t3sim.errors import ModelError
+from t3sim.system.liveness import WatchedEnvironment, run_to_end
+from tests.checks.hang.scenario import fused
+
+Steps = Generator[simpy.Event, Any, Any]
+
+
+def impatient_host(env: simpy.Environment) -> Steps:
+    yield env.timeout(7)
+    while True:
+        yield env.timeout(0)
+
+
+def bystander(env: simpy.Environment) -> Steps:
+    yield env.timeout(1000)
+    return "done"
+
+
+def test_a_process_that_loops_at_one_moment_is_named() -> None:
+    env = WatchedEnvironment()
+    env.process(impatient_host(env))
+    with pytest.raises(ModelError) as loop:
+        run_to_end(env, env.process(bystander(env)))
+    first, second = str(loop.value).splitlines()
+    assert first.startswith("zero-time loop: ")
+    assert first.endswith(" events at tick 7 and time does not move")
+    assert "`impatient_host`" in second
+    assert "bystander" not in second
+
+
+def test_two_processes_that_wake_each_other_for_ever_are_both_named() -> None:
+    env = WatchedEnvironment()
+    wires = simpy.Store(env), simpy.Store(env)
+
+    def ping() -> Steps:
+        while True:
+            yield wires[0].put(0)
+            yield wires[1].get()
+
+    def pong() -> Steps:
+        while True:
+            yield wires[0].get()
+            yield wires[1].put(0)
+
+    env.process(pong())
+    with pytest.raises(ModelError, match="zero-time loop") as loop:
+        run_to_end(env, env.process(ping()))
+    assert "`ping`" in str(loop.value)
+    assert "`pong`" in str(loop.value)
+
+
+@pytest.mark.parametrize(("n_processes", "n_events"), [(1, 900), (500, 7)])
+def test_many_events_at_one_moment_are_no_loop(n_processes: int, n_events: int) -> None:
+    """Up to a thousand, or ten for each process, its start and its end among them."""
+    env = WatchedEnvironment()
+
+    def busy() -> Steps:
+        for _ in range(n_events):
+            yield env.timeout(0)
+
+    everybody = [env.process(busy()) for _ in range(n_processes)]
+
+    def wait() -> Steps:
+        yield env.all_of(everybody)
+        yield env.timeout(1)
+        return env.now
+
+    assert run_to_end(env, env.process(wait())) == 1
+
+
+def test_canary_one_process_with_as_many_events_is_a_loop() -> None:
+    with pytest.raises(ModelError, match="zero-time loop"):
+        test_many_events_at_one_moment_are_no_loop(1, 500 * 7)
+
+
+def waits_for_nobody(event: simpy.Event) -> Steps:
+    yield event
+
+
+def test_a_process_that_waits_for_what_nobody_triggers_is_named() -> None:
+    env = WatchedEnvironment()
+    with pytest.raises(ModelError) as end:
+        run_to_end(env, env.process(waits_for_nobody(env.event())))
+    text = str(end.value)
+    assert text.startswith("deadlock: nothing is scheduled any more, but process `waits_for_nobody` has not ended")
+    assert "it waits for <Event" in text
+
+
+def test_what_the_process_raises_comes_out_as_it_is() -> None:
+    """The very exception, with its details, not the copy that SimPy would make."""
+    env, raised = WatchedEnvironment(), ModelError("message", "details")
+
+    def fail() -> Steps:
+        yield env.timeout(1)
+        raise raised
+
+    with pytest.raises(ModelError) as error:
+        run_to_end(env, env.process(fail()))
+    assert error.value is raised
+
+
+def test_the_details_survive_the_copy_that_simpy_makes_for_other_processes() -> None:
+    env = WatchedEnvironment()
+
+    def fail() -> Steps:
+        yield env.timeout(1)
+        raise ModelError("message", "details")
+
+    env.process(fail())
+    with pytest.raises(ModelError) as error:
+        run_to_end(env, env.process(bystander(env)))
+    assert (error.value.message, error.value.details) == ("message", "details")
+
+
+def test_a_process_that_has_ended_gives_its_value() -> None:
+    env = WatchedEnvironment()
+    process = env.process(bystander(env))
+    assert run_to_end(env, process) == "done"
+    assert run_to_end(env, process) == "done"
+
+
+def test_a_loop_beside_a_gpu_is_found() -> None:
+    wired = fused()
+    wired.env.process(impatient_host(wired.env))
+    with pytest.raises(ModelError, match="impatient_host"):
+        wired.run()
+
+
+def test_a_gpu_that_is_left_waiting_is_described() -> None:
+    """A device that waits for an event instead of time: the report has the state of the GPU."""
+    wired = fused()
+
+    def wait_instead(report: Any = None) -> Steps:
+        wired.core.advance(100 * wired.core.slot_ticks)
+        yield wired.env.event()
+
+    wired.device.run_kernel = wait_instead
+    with pytest.raises(ModelError, match="process `wait_instead` has not ended") as end:
+        wired.run()
+    assert "state of gpu[0]" in end.value.details
+    assert "compute_unit[0]: workgroup 0 " in end.value.details

@@ -1,0 +1,122 @@
+"""Does random traffic get through queues of one and two entries, under every policy, in a channel and in a GPU?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from t3sim.errors import ModelError
+from t3sim.gpu import arbitration
+from t3sim.gpu.kernel.codes import NEVER
+from t3sim.gpu.kernel.memory_controller import has_work
+from t3sim.gpu.kernel.state import COMMAND_LOG
+from t3sim.system.machine import MirroredMachine
+from tests.checks.hang.scenario import fused
+from tests.harness.channel_bench import ChannelBench, Setup, drive
+from tests.scheduling.random_streams import Case, random_case
+
+POLICIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "round_robin": ("round_robin", {}),
+    "compute_first": ("compute_first", {}),
+    "mca": ("mca", {}),
+    "mca, threshold 1, no starvation limit": ("mca", {"threshold": 1, "starvation_limit": "none"}),
+    "mca, threshold 1, starvation limit 0": ("mca", {"threshold": 1, "starvation_limit": 0}),
+}
+N_SEEDS = 40
+# Per request, far more than it can take: every timing of the bench once, a refresh, and MCA's limit of 1000 cycles.
+CYCLES_PER_REQUEST = 3000
+
+
+class NarrowBench(ChannelBench):
+    """A channel whose stream queues have *depth* entries each."""
+
+    def __init__(self, setup: Setup, depth: int) -> None:
+        super().__init__(setup)
+        self.depth = depth
+
+    def reset(self) -> Any:
+        """Put an idle channel with narrow stream queues on the bench."""
+        channel = super().reset()
+        channel["stream_capacity"] = self.depth
+        return channel
+
+    def left_behind(self, case: Case) -> int:
+        """Run *case* for as long as it may take; return how many requests have not been served by then."""
+        self.reset()
+        requests = [[r for r in case.requests if r.stream == stream] for stream in (0, 1)]
+        places = np.zeros((2, len(case.requests)), np.int64)
+        arrivals = np.full((2, len(case.requests)), NEVER, np.int64)
+        for stream, of_stream in enumerate(requests):
+            places[stream, : len(of_stream)] = [r.place for r in of_stream]
+            arrivals[stream, : len(of_stream)] = [r.at for r in of_stream]
+        until = case.requests[-1].at + CYCLES_PER_REQUEST * len(case.requests)
+        log = np.zeros(1, COMMAND_LOG).view(np.recarray)
+        fed = drive(self.state, self._tiles, log, self._pick_stream, places, arrivals, case.rules.slot, until)
+        assert has_work(self.channel) == (self.channel.n_commands[2:5].sum() < fed)
+        return len(case.requests) - int(self.channel.n_commands[2:5].sum())
+
+
+def narrow_case(seed: int, capacity: int, *, is_split: bool, policy: str) -> Case:
+    """Return random requests for a channel whose DRAM queue has *capacity* entries."""
+    case = random_case(seed, has_checked_reads=seed % 2 == 0)
+    name, params = POLICIES[policy]
+    setup = replace(
+        case.setup, capacity=capacity, is_split=is_split, high_watermark=1, low_watermark=0, policy=name, params=params
+    )
+    return replace(case, setup=setup)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("is_split", [False, True], ids=["unified", "split"])
+@pytest.mark.parametrize("capacity", [1, 2])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_random_requests_get_through_a_narrow_channel(depth: int, capacity: int, is_split: bool, policy: str) -> None:
+    cases = [narrow_case(seed, capacity, is_split=is_split, policy=policy) for seed in range(N_SEEDS)]
+    assert [NarrowBench(case.setup, depth).left_behind(case) for case in cases] == [0] * N_SEEDS
+
+
+def test_canary_a_channel_without_a_queue_serves_nothing() -> None:
+    case = narrow_case(1, 0, is_split=False, policy="round_robin")
+    assert NarrowBench(case.setup, 1).left_behind(case) == len(case.requests)
+
+
+NARROW = (
+    "gpu: {{l2: {{mshrs_per_bank: 1, bank_queue_entries: 1}}, compute_unit: {{max_outstanding_lines: 1}},"
+    " dma: {{read_ahead: 128 B}}, tracker: {{entries_per_set: 2}}}}, link: {{egress_buffer: 128 B}},"
+    " memory: {{stream_queue_entries: 4, queue: {{kind: {kind}, entries: {entries}, write_high_watermark: 1,"
+    " write_low_watermark: 0}}}}"
+)
+
+
+def narrow_gpu(kind: str, entries: int, tp: int, policy: str) -> MirroredMachine:
+    """Return a fused run on t3-tiny with one of everything that may be one."""
+    name, params = POLICIES[policy]
+    return fused(NARROW.format(kind=kind, entries=entries), (256, 256, 64), tp, name, **params)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("tp", [2, 3, 4, 5])
+@pytest.mark.parametrize("kind", ["unified", "split"])
+@pytest.mark.parametrize("entries", [1, 2])
+def test_a_fused_run_gets_through_the_narrowest_gpu(entries: int, kind: str, tp: int, policy: str) -> None:
+    """One miss, one load, one line on its way out, one block read ahead, one workgroup in a set of the tracker."""
+    wired = narrow_gpu(kind, entries, tp, policy)
+    wired.run()
+    assert wired.core.gpu.n_finished == 16
+    assert wired.core.gpu.channels["peak_occupancy"].max() <= entries * (2 if kind == "split" else 1)
+
+
+def test_canary_a_gpu_without_a_dram_queue_is_stuck() -> None:
+    wired = narrow_gpu("unified", 1, 4, "round_robin")
+    wired.core.gpu.channels["queue_capacity"] = 0
+    with pytest.raises(ModelError, match="deadlock"):
+        wired.run()
+
+
+def test_every_shipped_policy_is_tried() -> None:
+    files = {path.stem for path in Path(arbitration.__file__).parent.glob("*.py")}
+    assert {name for name, _ in POLICIES.values()} == files - {"__init__", "interface"}
