@@ -13,7 +13,7 @@ arguments that exercises the simulator and returns what the checks under test sa
 
 ``run_mutants`` starts one interpreted Python (``T3SIM_INTERPRETED=1``) for all mutants, since compiled code
 would not see a changed source.  Each outcome is what the scenario returned, or ``ExceptionName: message`` if
-it raised; one that takes longer than *seconds_each* ends as ``TimeoutError``, so a mutant may hang.
+it raised; one that computes for more than *seconds_each* ends as ``TimeoutError``, so a mutant may hang.
 
 How a change gets in: functions and methods keep their identity and get the code of the changed source, so
 whoever holds them (imports, registries, caches, bound methods) runs the mutant.  A changed constant is set
@@ -57,8 +57,8 @@ def run_mutants(
 ) -> dict[str, str]:
     """Return the outcome of ``module:function`` under each mutant by name, and without any under ``UNCHANGED``.
 
-    Raises ``ValueError`` if two mutants share a name and ``RuntimeError`` with the output of the process if it
-    does not come to its end.
+    Raises ``ValueError`` if two mutants share a name, and ``RuntimeError`` with the output of the process if a
+    mutant cannot be made (its text is not there any more) or the process does not come to its end.
     """
     if len({UNCHANGED, *(mutant.name for mutant in mutants)}) != len(mutants) + 1:
         raise ValueError("the names of the mutants are not unique")
@@ -125,8 +125,8 @@ def _function_in(holder: Any) -> FunctionType:
     """Return the function behind a property, a static method or a wrapper."""
     holder = getattr(holder, "fget", None) or getattr(holder, "__func__", holder)
     function = inspect.unwrap(holder)
-    if not isinstance(function, FunctionType):
-        raise TypeError(f"{function} is no interpreted function: set T3SIM_INTERPRETED=1")
+    if hasattr(holder, "py_func") or not isinstance(function, FunctionType):
+        raise TypeError(f"{holder} is no interpreted function: set T3SIM_INTERPRETED=1")
     return function
 
 
@@ -161,20 +161,20 @@ def _outcome(scenario: Callable[[], str], mutant: Mutant | None, seconds: int) -
     """Return what *scenario* says under *mutant*, or what it raised."""
     change = contextlib.nullcontext() if mutant is None else mutated(mutant.module, mutant.old, mutant.new)
     with change:
-        signal.alarm(seconds)
+        signal.setitimer(signal.ITIMER_PROF, seconds)
         try:
             return scenario()
         except Exception as error:  # noqa: BLE001 - whatever a defect leads to is its outcome
             return f"{type(error).__name__}: {error}"
         finally:
-            signal.alarm(0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def main() -> None:
     """Read a job from standard input and write the outcomes to standard output."""
     place, seconds, items = json.load(sys.stdin)
     module_name, _, function_name = place.partition(":")
-    signal.signal(signal.SIGALRM, _too_long)
+    signal.signal(signal.SIGPROF, _too_long)
     with contextlib.redirect_stdout(sys.stderr):
         scenario = getattr(importlib.import_module(module_name), function_name)
         outcomes = {UNCHANGED: _outcome(scenario, None, seconds)}

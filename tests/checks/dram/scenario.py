@@ -22,7 +22,7 @@ def reported() -> str:
     rules: set[str] = set()
     for seed, (timings, is_split, pattern, kinds, n) in enumerate(CASES):
         bench = TracedBench(Setup(TIMINGS[timings], "round_robin", {}, is_split))
-        log = bench.run_arrays(*requests(PATTERNS[pattern], KINDS[kinds], n, seed), until=UNTIL)
+        log = bench.run_arrays(*requests(PATTERNS[pattern], KINDS[kinds], n, seed), quantum=100, until=UNTIL)
         checker = check(log, memory_of(TIMINGS[timings]), UNTIL)
         rules |= set(checker.violated)
     return " ".join(sorted(rules, key=lambda rule: int(rule[1:])))

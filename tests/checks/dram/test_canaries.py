@@ -185,21 +185,22 @@ def test_every_rule_that_applies_is_checked_and_no_other() -> None:
     assert {rule.id for rule in RULES if rule.absent} == {"D11", "D16", "D17", *(f"D{n}" for n in range(20, 26))}
 
 
+MESSAGES = """\
+D12 channel 3, cycle 1046: UPD bank 5 row 17 comes 12 cycles after UPD bank 4 of cycle 1034, must be 13 or more \
+(UPD to UPD, same bank group)
+D14 channel 3, cycle 1060: RD bank 6 row 3 comes 14 cycles after UPD bank 5 of cycle 1046, must be 21 or more \
+(UPD to RD, same channel)
+D14 channel 3, cycle 1060: RD bank 6 row 3 comes 14 cycles after UPD bank 5 of cycle 1046, must be 23 or more \
+(UPD to RD, same bank group)
+D26 channel 3, cycle 1060: RD bank 6 row 3: row 3 is not open, but row -1 (-1: none) (column command to the open row)"""
+
+
 def test_a_violation_reads_as_one_sentence() -> None:
     """Which command, when and where, after which other one, how long it should have waited, and why?"""
     log = trace("0 ACT 4/17, 20 ACT 5/17, 1034 UPD 4/17, 1046 UPD 5/17, 1060 RD 6/3")
     log["channel"] = 3
     checker = check(log, memory_of(UNSHADOWED, n_channels=4))
-    assert [str(violation) for violation in checker.violations] == [
-        "D12 channel 3, cycle 1046: UPD bank 5 row 17 comes 12 cycles after UPD bank 4 of cycle 1034, "
-        "must be 13 or more (UPD to UPD, same bank group)",
-        "D14 channel 3, cycle 1060: RD bank 6 row 3 comes 14 cycles after UPD bank 5 of cycle 1046, "
-        "must be 21 or more (UPD to RD, same channel)",
-        "D14 channel 3, cycle 1060: RD bank 6 row 3 comes 14 cycles after UPD bank 5 of cycle 1046, "
-        "must be 23 or more (UPD to RD, same bank group)",
-        "D26 channel 3, cycle 1060: RD bank 6 row 3: row 3 is not open, but row -1 (-1: none) "
-        "(column command to the open row)",
-    ]
+    assert "\n".join(map(str, checker.violations)) == MESSAGES
 
 
 def test_only_the_first_violations_are_kept_but_all_are_counted() -> None:

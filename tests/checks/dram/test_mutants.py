@@ -196,8 +196,7 @@ STATE_AND_BUSES = [
         "D26",
         "activates over an open row",
         "        precharge_bank(channel, channel_id, command_log, bank)\n",
-        "        forget_hits(channel, bank)\n"
-        "        activate_bank(channel, channel_id, command_log, bank, best_key)\n",
+        "        forget_hits(channel, bank)\n        activate_bank(channel, channel_id, command_log, bank, best_key)\n",
     ),
     channel(
         "D26",

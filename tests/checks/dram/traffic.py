@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from t3sim.gpu.kernel.codes import (
     DMA_READ,
     INCOMING_UPDATE,
     LOCAL_UPDATE,
-    NEVER,
     OPERAND_READ,
     WRITE_BACK,
 )
@@ -106,6 +106,7 @@ PATTERNS = {
     "one group": Pattern(banks=(8, 9, 10, 11), row_length=4),
     "frequent hits": Pattern(banks=(0, 4, 9), n_rows=1, mean_gap=5),
     "sparse": Pattern(n_rows=2, mean_gap=40),
+    "rare": Pattern(banks=(0, 6), n_rows=2, row_length=2, mean_gap=150),
 }
 
 
@@ -157,12 +158,10 @@ REQUESTS = {"always refreshing": 200, "one bank": 1000}  # few: these are slow
 
 def channels() -> Iterator[Channel]:
     """Every policy with both queues under every timing, each with all patterns and kinds."""
-    seed = 0
-    for timings in TIMINGS:
-        for policy in POLICIES:
-            for is_split in (False, True):
-                for pattern in PATTERNS:
-                    for kinds in KINDS:
-                        seed += 1
-                        n = min(REQUESTS.get(timings, 3000), REQUESTS.get(pattern, 3000))
-                        yield Channel(timings, policy, is_split, pattern, kinds, n, seed)
+    cases = product(TIMINGS, POLICIES, (False, True), PATTERNS, KINDS)
+    for seed, (timings, policy, is_split, pattern, kinds) in enumerate(cases):
+        n = min(REQUESTS.get(timings, 3000), REQUESTS.get(pattern, 3000))
+        yield Channel(timings, policy, is_split, pattern, kinds, n, seed)
+
+
+CHANNELS = tuple(channels())
