@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from t3sim.checks.dram import codes
 from t3sim.checks.dram.engine import check_commands, check_end
-from t3sim.checks.dram.rules import CONDITIONS, ORDERED_GAPS, SORT_NAMES, label_of, rule_of
+from t3sim.checks.dram.rules import CONDITIONS, ORDERED_GAPS, SORT_NAMES, complaint_of, label_of, rule_of
 
 if TYPE_CHECKING:
     from t3sim.config.machine import MemorySpec
@@ -22,8 +22,7 @@ class Violation:
     """A command that broke a rule.
 
     For a rule between two commands ``required`` and ``found`` are cycles between them, and the earlier
-    command is named; otherwise they are what ``meaning`` says and ``earlier_command`` is "".  Bank -1 is
-    all banks.
+    command is named; otherwise ``complaint`` says what they are.  Bank -1 is all banks, row -1 none.
     """
 
     rule: str
@@ -35,6 +34,7 @@ class Violation:
     row: int
     required: int
     found: int
+    complaint: str = ""
     earlier_command: str = ""
     earlier_bank: int = -1
     earlier_cycle: int = -1
@@ -45,8 +45,8 @@ class Violation:
             head += f" row {self.row}"
         if self.earlier_command:
             earlier = f"{_place(self.earlier_command, self.earlier_bank)} of cycle {self.earlier_cycle}"
-            return f"{head} is {self.found} cycles after {earlier}, must be at least {self.required} ({self.meaning})"
-        return f"{head}: {self.meaning}; required {self.required}, found {self.found}"
+            return f"{head} comes {self.found} cycles after {earlier}, must be {self.required} or more ({self.meaning})"
+        return f"{head}: {self.complaint} ({self.meaning})"
 
 
 def _place(command: str, bank: int) -> str:
@@ -168,7 +168,8 @@ class DramChecker:
 
 def _violation(finding: np.void) -> Violation:
     """Put a record of the engine into words."""
-    check, sort, earlier = int(finding["check"]), int(finding["sort"]), int(finding["earlier_sort"])
+    check, sort, earlier = int(finding["check"]), int(finding["later_sort"]), int(finding["earlier_sort"])
+    required, found = int(finding["required"]), int(finding["found"])
     return Violation(
         rule=rule_of(check),
         meaning=label_of(check),
@@ -177,8 +178,9 @@ def _violation(finding: np.void) -> Violation:
         command=SORT_NAMES[sort] if sort >= 0 else "command",
         bank=int(finding["bank"]),
         row=int(finding["row"]),
-        required=int(finding["required"]),
-        found=int(finding["found"]),
+        required=required,
+        found=found,
+        complaint=complaint_of(check).format(required=required, found=found),
         earlier_command=SORT_NAMES[earlier] if earlier >= 0 else "",
         earlier_bank=int(finding["earlier_bank"]) if earlier >= 0 else -1,
         earlier_cycle=int(finding["earlier_at"]) if earlier >= 0 else -1,

@@ -111,7 +111,7 @@ FINDING = np.dtype(
     [
         ("check", "i8"),
         ("channel", "i8"),
-        ("sort", "i8"),
+        ("later_sort", "i8"),  # -1: none that is known
         ("bank", "i8"),
         ("row", "i8"),
         ("at", "i8"),

@@ -61,7 +61,7 @@ def report(
     finding = totals.kept[n]
     finding.check = check
     finding.channel = channel_id
-    finding.sort = sort
+    finding.later_sort = sort
     finding.bank = bank
     finding.row = row
     finding.at = at

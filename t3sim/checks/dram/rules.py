@@ -146,32 +146,43 @@ ORDERED_GAPS = tuple(sorted(GAPS, key=lambda gap: gap.later))
 
 @dataclass(frozen=True)
 class Condition:
-    """A rule that is no gap between two given commands; ``label`` says what is required."""
+    """A rule that is no gap between two given commands.
+
+    ``complaint`` is what a violation says, with what was ``{required}`` and ``{found}``; "" if these are cycles
+    after an earlier command.
+    """
 
     rule: str
     label: str
+    complaint: str = ""
 
 
 CONDITIONS = {
-    codes.FOUR_ACTIVATES: Condition("D8", "first to fifth activate of a channel"),
-    codes.DATA_BUS: Condition("D27", "start to start of two bursts on the data bus"),
+    codes.FOUR_ACTIVATES: Condition("D8", "first to fifth activate"),
+    codes.DATA_BUS: Condition("D27", "bursts on the data bus do not overlap"),
     codes.ROW_BUS: Condition("D27", "one row command a cycle"),
     codes.COLUMN_BUS: Condition("D27", "one column command a cycle"),
-    codes.ROW_NOT_OPEN: Condition("D26", "a column command goes to the open row (-1: the bank is closed)"),
-    codes.ACTIVATE_OPEN: Condition("D26", "only a closed bank (-1) is activated; found: its open row"),
-    codes.PRECHARGE_CLOSED: Condition("D26", "only an open bank is precharged; counted: open banks"),
-    codes.REFRESH_OPEN: Condition("D26", "only closed banks are refreshed; counted: open banks"),
-    codes.REFRESH_EARLY: Condition("D28", "the refresh is due at that cycle, not before"),
-    codes.REFRESH_LATE: Condition("D28", "a refresh that is due waits for nothing but the closing of banks"),
-    codes.REFRESH_OVERTAKEN: Condition("D28", "the refresh that was due at that cycle comes before other work"),
-    codes.REFRESH_MISSING: Condition("D28", "refreshes until the end of the run"),
-    codes.TIME_BACK: Condition("D30", "a cycle not before that of the command before it"),
-    codes.CHANNEL_FIELD: Condition("D30", "a channel below that number"),
-    codes.COMMAND_FIELD: Condition("D30", "a command code below that number"),
-    codes.BANK_FIELD: Condition("D30", "a bank below that number (-1: all, of precharge and refresh)"),
-    codes.ROW_FIELD: Condition("D30", "a row of at least that number"),
-    codes.COLUMN_FIELD: Condition("D30", "a column below that number"),
-    codes.KIND_FIELD: Condition("D30", "a request kind that the command can serve; required: its command"),
+    codes.ROW_NOT_OPEN: Condition(
+        "D26", "column command to the open row", "row {required} is not open, but row {found} (-1: none)"
+    ),
+    codes.ACTIVATE_OPEN: Condition("D26", "activate of a closed bank", "row {found} is still open"),
+    codes.PRECHARGE_CLOSED: Condition("D26", "precharge of an open bank", "no row is open"),
+    codes.REFRESH_OPEN: Condition("D26", "refresh of closed banks", "banks still open: {found}"),
+    codes.REFRESH_EARLY: Condition("D28", "refresh not before it is due", "it is due at cycle {required}"),
+    codes.REFRESH_LATE: Condition(
+        "D28", "a refresh that is due waits only for banks to close", "it could have come at cycle {required}"
+    ),
+    codes.REFRESH_OVERTAKEN: Condition(
+        "D28", "no other work once a refresh is due", "a refresh is due since cycle {required}"
+    ),
+    codes.REFRESH_MISSING: Condition("D28", "a refresh each tREFI", "refreshes until then: {found} of {required}"),
+    codes.TIME_BACK: Condition("D30", "time does not run back", "the command before it came at cycle {required}"),
+    codes.CHANNEL_FIELD: Condition("D30", "channel in range", "channel {found} of {required}"),
+    codes.COMMAND_FIELD: Condition("D30", "command in range", "command code {found} of {required}"),
+    codes.BANK_FIELD: Condition("D30", "bank in range", "bank {found} of {required}"),
+    codes.ROW_FIELD: Condition("D30", "row in range", "row {found}"),
+    codes.COLUMN_FIELD: Condition("D30", "column in range", "column {found} of {required}"),
+    codes.KIND_FIELD: Condition("D30", "command fits the request", "the request is of kind {found}"),
 }
 
 
@@ -183,3 +194,8 @@ def rule_of(check: int) -> str:
 def label_of(check: int) -> str:
     """Return what *check* demands."""
     return ORDERED_GAPS[check].label if check < len(ORDERED_GAPS) else CONDITIONS[check].label
+
+
+def complaint_of(check: int) -> str:
+    """Return what a violation of *check* says, "" if it names an earlier command."""
+    return "" if check < len(ORDERED_GAPS) else CONDITIONS[check].complaint

@@ -1,0 +1,102 @@
+"""The compiled part of the checker: its codes are those of the log, its modes agree, it keeps the kernel's rules."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from t3sim.checks.dram import codes, engine
+from t3sim.checks.dram.checker import DramChecker
+from t3sim.checks.dram.rules import GAPS
+from t3sim.config import machine_checks
+from t3sim.gpu.kernel import codes as kernel_codes
+from t3sim.gpu.kernel.state import COMMAND_LOG
+from tests.architecture import kernel_rules
+from tests.architecture.kernel_rules import Rule, complaints
+from tests.architecture.test_record_fields import not_integer, shadowing
+from tests.checks.dram.replay import verdict
+from tests.checks.dram.traffic import KINDS, PATTERNS, REFRESHED, TracedBench, check, memory_of, requests
+from tests.conftest import REPOSITORY
+from tests.harness.channel_bench import Setup
+
+
+def recorded_trace() -> np.ndarray:
+    """Two channels with all commands, one in fifty of them a cycle off: legal and illegal ones."""
+    logs = []
+    for channel in range(2):
+        bench = TracedBench(Setup(REFRESHED))
+        log = bench.run_arrays(*requests(PATTERNS["few rows"], KINDS["mixed"], 150, channel), until=3000)
+        logs.append(np.array(log, COMMAND_LOG))
+        logs[-1]["channel"] = channel
+    trace = np.concatenate(logs)
+    trace["at"][::50] -= 1
+    return trace
+
+
+def test_codes_are_those_of_the_command_log() -> None:
+    names = ("ACT", "PRE", "RD", "WR", "UPD", "REF", "N_KINDS", "UPDATE_BIT")
+    assert [getattr(codes, name) for name in names] == [getattr(kernel_codes, name) for name in names]
+    assert codes.STORE_BIT == kernel_codes.WRITE_BIT
+    assert kernel_codes.N_KINDS == codes.N_KINDS
+    assert set(COMMAND_LOG.names) >= {"at", "channel", "command", "bank", "row", "column", "kind"}
+
+
+def test_capacities_are_enough_for_every_memory_that_the_configuration_accepts() -> None:
+    assert codes.MAX_BANKS >= machine_checks.MOST_BANKS_OF_A_CHANNEL
+    assert len(GAPS) <= codes.FOUR_ACTIVATES
+
+
+def test_compiled_and_interpreted_checkers_agree(tmp_path: Path) -> None:
+    """The same violations, in the same words, and the same counts?"""
+    trace = recorded_trace()
+    np.save(tmp_path / "trace.npy", trace)
+    environment = {**os.environ, "T3SIM_INTERPRETED": "1"}
+    command = [sys.executable, "-m", "tests.checks.dram.replay", str(tmp_path / "trace.npy")]
+    output = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=True)
+    compiled = verdict(trace)
+    assert json.loads(output.stdout) == json.loads(json.dumps(compiled))
+    assert len(compiled["violations"]) == codes.N_KEPT
+    assert len(compiled["violated"]) >= 10
+
+
+@pytest.mark.parametrize("batch", [1, 7, 1000])
+def test_batches_of_any_length_give_the_same_verdict(batch: int) -> None:
+    log = recorded_trace()
+    whole, pieces = check(log, memory_of(REFRESHED, 2)), DramChecker(memory_of(REFRESHED, 2))
+    for start in range(0, len(log), batch):
+        pieces.take(log[start : start + batch])
+    assert pieces.violations == whole.violations
+    assert pieces.tight_checks == whole.tight_checks
+    assert pieces.n_commands == whole.n_commands == len(log)
+
+
+def test_channels_may_be_interleaved() -> None:
+    """Order matters in a channel, not between channels."""
+    log = recorded_trace()
+    mixed = log[np.argsort(log["at"] + 7 * log["channel"], kind="stable")]
+    in_order = np.concatenate([mixed[mixed["channel"] == channel] for channel in range(2)])
+    shuffled, apart = check(mixed, memory_of(REFRESHED, 2)), check(in_order, memory_of(REFRESHED, 2))
+    assert shuffled.violated == apart.violated
+    assert shuffled.tight_checks == apart.tight_checks
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [rule for rule in kernel_rules.RULES if rule is not kernel_rules.imports_numpy_numba_and_itself],
+    ids=lambda rule: rule.__name__,
+)
+def test_the_engine_keeps_the_rules_of_compiled_code(rule: Rule) -> None:
+    """Its imports have a contract of their own; the rules themselves are tested beside them."""
+    for module in (engine, codes):
+        assert complaints(rule, Path(module.__file__).read_text(encoding="utf-8")) == []
+
+
+def test_records_are_legal_in_both_modes() -> None:
+    for dtype in (codes.SPEC, codes.GAP, codes.SEEN, codes.TOTALS):
+        assert shadowing(dtype) == not_integer(dtype) == []

@@ -1,0 +1,245 @@
+"""Is every rule that the model forgets reported?  The source of the kernel is mutated, the checker is not.
+
+Defects that no field of the channel's record expresses: edges that share a parameter with others, row state,
+refresh, the buses, the log.  A row closed although a queued request hits it is none of them: that is a matter
+of scheduling (tests/scheduling), the commands are legal.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import pytest
+
+from t3sim.checks.dram.rules import RULES
+from tests.harness.mutants import UNCHANGED, Mutant, run_mutants
+
+CHANNEL = "t3sim.gpu.kernel.dram_channel"
+CONTROLLER = "t3sim.gpu.kernel.memory_controller"
+NEAR_MEMORY = "t3sim.gpu.kernel.near_memory"
+
+
+class Defect(NamedTuple):
+    """A mutant and the rules that have to report it; others may report it too."""
+
+    rules: str
+    mutant: Mutant
+
+
+def channel(rules: str, name: str, old: str, new: str) -> Defect:
+    return Defect(rules, Mutant(name, CHANNEL, old, new))
+
+
+def controller(rules: str, name: str, old: str, new: str) -> Defect:
+    return Defect(rules, Mutant(name, CONTROLLER, old, new))
+
+
+def near_memory(rules: str, name: str, old: str, new: str) -> Defect:
+    return Defect(rules, Mutant(name, NEAR_MEMORY, old, new))
+
+
+def at_once(direction: str) -> str:
+    """Text that makes a channel issue every ready column of *direction* in one cycle."""
+    return f"""
+    if channel.channel_column_at[{direction}] > now:
+        channel.channel_column_at[{direction}] = now
+        serve_column_bus(channel, channel_id, command_log)"""
+
+
+ACTIVATES = [
+    channel("D1", "no tRCD before reads", "now + channel.nRCDRD)\n", "now)\n"),
+    channel("D2", "no tRCD before stores", "now + channel.nRCDWR)\n    channel.pre", "now)\n    channel.pre"),
+    channel("D3", "no tRAS", "now + channel.nRAS", "now"),
+    channel("D4", "no tRP", "now + channel.nRP)", "now)"),
+    channel("D5", "no tRC", "now + channel.nRC)", "now)"),
+    channel("D6", "no tRRD in other groups", "now + channel.nRRDS", "now"),
+    channel(
+        "D6 D8",
+        "banks activate on their own",
+        "max(activate_at, channel.activate_at[bank])",
+        "channel.activate_at[bank]",
+    ),
+    channel("D7", "no tRRD in the group", "now + channel.nRRDL", "now"),
+    channel("D7", "tRRDL in the bank only", "range(first, first + channel.banks_per_group)", "range(bank, bank + 1)"),
+    channel(
+        "D8",
+        "no tFAW",
+        "max(channel.channel_activate_at, channel.activate_window[channel.activate_pointer])",
+        "channel.channel_activate_at",
+    ),
+    channel("D8", "tFAW counts from another activate", "now + channel.nFAW", "now + channel.nFAW - channel.nRRDS"),
+]
+COLUMNS = [
+    channel("D9", "no tCCD between reads", "column_at[READ] = now + channel.nCCDS", "column_at[READ] = now"),
+    channel(
+        "D9 D13 D14",
+        "banks are read on their own",
+        "max(channel.column_at[direction, bank], channel_at)",
+        "channel.column_at[direction, bank]",
+    ),
+    channel("D12", "no tCCD between updates", "column_at[WRITE] = now + gap_other", "column_at[WRITE] = now"),
+    channel(
+        "D9 D27",
+        "all ready reads at once",
+        "    channel.column_wake_at = now + channel.nCCDS",
+        "    channel.column_wake_at = now + channel.nCCDS" + at_once("READ"),
+    ),
+    channel(
+        "D9 D12 D27",
+        "all ready stores at once",
+        "    channel.column_wake_at = now + channel.nCCDS",
+        "    channel.column_wake_at = now + channel.nCCDS" + at_once("WRITE"),
+    ),
+    channel("D10", "reads of a group as of others", "now + channel.nCCDL", "now + channel.nCCDS"),
+    channel("D10 D12 D14", "groups of one bank", "last = first + channel.banks_per_group", "last = first + 1"),
+    near_memory("D10", "stores of a group as of others", "return channel.nCCDL", "return channel.nCCDS"),
+    near_memory("D12", "an update is a store to its group", "return channel.nCCDWL", "return channel.nCCDL"),
+    near_memory("D12", "an update is a store to others", "return channel.nCCDWS", "return channel.nCCDS"),
+    channel(
+        "D12",
+        "an update does not hold back stores",
+        "channel.column_at[WRITE, other], now + gap_same",
+        "channel.column_at[WRITE, other], now + channel.nCCDL",
+    ),
+    channel(
+        "D12",
+        "an update does not hold back reads of its group",
+        "max(finish + channel.nWTRL, now + gap_same)",
+        "finish + channel.nWTRL",
+    ),
+    channel(
+        "D12",
+        "an update does not hold back reads of others",
+        "max(finish + channel.nWTRS, now + gap_other)",
+        "finish + channel.nWTRS",
+    ),
+    channel("D13", "no turn-round from reads to stores", "now + channel.nRTW", "now"),
+    channel("D14", "no turn-round from stores to reads", "max(finish + channel.nWTRS, now + gap_other)", "now"),
+    channel(
+        "D14",
+        "no turn-round after updates",
+        "max(finish + channel.nWTRS, now + gap_other)",
+        "now + gap_other if kind & UPDATE_BIT else finish + channel.nWTRS",
+    ),
+    channel("D14", "turn-round of the group as of others", "finish + channel.nWTRL", "finish + channel.nWTRS"),
+    channel("D14", "turn-round counts from the store", "max(finish + channel.nWTRS,", "max(now + channel.nWTRS,"),
+]
+PRECHARGES = [
+    channel("D15", "no tRTP", "now + channel.nRTP", "now"),
+    channel("D15", "no write recovery", "finish + channel.nWR)", "finish)"),
+    channel("D15", "write recovery counts from the store", "finish + channel.nWR)", "now + channel.nWR)"),
+    channel("D3 D15", "precharges wait for nothing", "ready_at = channel.precharge_at[bank]", "ready_at = now"),
+]
+REFRESHES = [
+    channel(
+        "D3 D15",
+        "refresh precharges at once",
+        "precharge_at = max(precharge_at, channel.precharge_at[bank])",
+        "precharge_at = max(precharge_at, now)",
+    ),
+    channel(
+        "D18",
+        "refresh does not wait for its precharge",
+        "refresh_at = precharge_at + channel.nRP",
+        "refresh_at = precharge_at",
+    ),
+    channel(
+        "D18 D19",
+        "refresh does not wait for closed banks",
+        "refresh_at = max(refresh_at, channel.activate_at[bank])",
+        "refresh_at = max(refresh_at, now)",
+    ),
+    channel("D19 D29", "no tRFC", "refresh_at + channel.nRFC", "refresh_at"),
+    channel(
+        "D26 D29",
+        "refresh leaves rows open",
+        "        channel.open_row[bank] = -1\n        forget_hits(channel, bank)\n    for",
+        "        forget_hits(channel, bank)\n    for",
+    ),
+    channel(
+        "D26",
+        "refresh without precharge",
+        "        log_command(command_log, channel, channel_id, PRE, -1, -1, 0, -1, precharge_at)\n",
+        "",
+    ),
+    channel("D28", "every second refresh", "+= channel.nREFI", "+= 2 * channel.nREFI"),
+    controller(
+        "D28",
+        "no refresh",
+        "refresh_all_banks(channel, channel_id, command_log)",
+        "channel.next_refresh_at += channel.nREFI",
+    ),
+    controller(
+        "D28",
+        "refresh ten cycles late",
+        "min(min(wake_at, admission_at), channel.next_refresh_at)",
+        "min(min(wake_at, admission_at), channel.next_refresh_at + 10)",
+    ),
+    controller(
+        "D28",
+        "refresh a cycle early",
+        "min(min(wake_at, admission_at), channel.next_refresh_at)",
+        "min(min(wake_at, admission_at), channel.next_refresh_at - 1)\n"
+        "        channel.next_refresh_at -= wake_at == channel.next_refresh_at - 1",
+    ),
+    channel("D28", "refresh waits longer than it has to", "    refresh_at = now\n", "    refresh_at = now + 3\n"),
+    channel(
+        "D28",
+        "refreshes are not sent",
+        "    log_command(command_log, channel, channel_id, REF, -1, -1, 0, -1, refresh_at)\n",
+        "",
+    ),
+]
+STATE_AND_BUSES = [
+    channel(
+        "D26",
+        "activates over an open row",
+        "        precharge_bank(channel, channel_id, command_log, bank)\n",
+        "        forget_hits(channel, bank)\n        activate_bank(channel, channel_id, command_log, bank, best_key)\n",
+    ),
+    channel(
+        "D26",
+        "precharges twice",
+        "    channel.open_row[bank] = -1\n    channel.activate_at[bank] = max",
+        "    log_command(command_log, channel, channel_id, PRE, bank, 0, 0, -1, now + 1)\n"
+        "    channel.open_row[bank] = -1\n    channel.activate_at[bank] = max",
+    ),
+    controller(
+        "D27",
+        "two row commands in a cycle",
+        "            serve_row_bus(channel, channel_id, command_log)\n",
+        "            serve_row_bus(channel, channel_id, command_log)\n" * 2,
+    ),
+]
+LOG = [
+    channel("D30", "time runs back", "REF, -1, -1, 0, -1, refresh_at)", "REF, -1, -1, 0, -1, now - 1)"),
+    channel("D26 D30", "the log names the next bank", "entry.bank = bank", "entry.bank = bank + 1"),
+    channel("D30", "the log names the next channel", "entry.channel = channel_id", "entry.channel = channel_id + 1"),
+    channel("D30", "the log shifts columns too little", "place >> COLUMN_SHIFT", "place >> COLUMN_SHIFT - 2"),
+    channel("D30", "updates are sent as stores", "UPD if kind & UPDATE_BIT else WR", "WR"),
+    channel("D12 D30", "stores are sent as updates", "UPD if kind & UPDATE_BIT else WR", "UPD"),
+]
+DEFECTS = [*ACTIVATES, *COLUMNS, *PRECHARGES, *REFRESHES, *STATE_AND_BUSES, *LOG]
+
+
+@cache
+def outcomes() -> dict[str, str]:
+    """What the checker reported under each mutant."""
+    return run_mutants([defect.mutant for defect in DEFECTS], "tests.checks.dram.scenario:reported", seconds_each=5)
+
+
+def test_nothing_is_reported_without_a_defect() -> None:
+    assert outcomes()[UNCHANGED] == ""
+
+
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.mutant.name)
+def test_a_defect_in_the_model_is_reported_by_its_rule(defect: Defect) -> None:
+    """Do all rules that own the missing piece report it?"""
+    assert set(defect.rules.split()) <= set(outcomes()[defect.mutant.name].split())
+
+
+def test_every_rule_that_applies_has_a_defect() -> None:
+    """Is there a rule that nobody ever forgot?"""
+    covered = {rule for defect in DEFECTS for rule in defect.rules.split()}
+    assert covered == {rule.id for rule in RULES if not rule.absent}

@@ -1,0 +1,117 @@
+"""Is each timing that the model alone takes too short reported, by the rule that owns it?
+
+The model runs with one timing lowered by a cycle, or with none of it at all; the checker keeps to what was
+asked for.  No timing of the preset hides another (tests/timing says so of it).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from tests.checks.dram.traffic import (
+    ALWAYS_REFRESHING,
+    KINDS,
+    PATTERNS,
+    REFRESHED,
+    SLOW_UPDATES,
+    TracedBench,
+    check,
+    memory_of,
+    requests,
+)
+from tests.harness.channel_bench import UNSHADOWED, Setup
+
+# The rules that know a timing.  nCL moves no command: the time at which data end is its own test.
+OWNERS = {
+    "nBL": "D14 D15",
+    "nCWL": "D14 D15",
+    "nRCDRD": "D1",
+    "nRCDWR": "D2",
+    "nRP": "D4 D18",
+    "nRAS": "D3",
+    "nRC": "D5 D18",
+    "nRTP": "D15",
+    "nWR": "D15",
+    "nCCDS": "D9",
+    "nCCDL": "D10",
+    "nCCDWS": "D12",
+    "nCCDWL": "D12",
+    "nRRDS": "D6",
+    "nRRDL": "D7",
+    "nFAW": "D8",
+    "nRTW": "D13",
+    "nWTRS": "D14",
+    "nWTRL": "D14",
+    "nREFI": "D28",
+    "nRFC": "D19",
+}
+# What no timing at all leads to besides: bursts or row commands that meet on their bus, columns inside a refresh.
+CONSEQUENCES = {"nCCDS": "D27", "nCCDWS": "D27", "nRTW": "D27", "nRP": "D27", "nRFC": "D27 D29"}
+# A refresh waits for these, so more of them is a refresh that is late.
+BEFORE_REFRESH = {"nBL", "nCWL", "nRP", "nRAS", "nRC", "nRTP", "nWR", "nRFC"}
+
+
+@cache
+def violated(name: str, change: int | None) -> set[str]:
+    """The rules that a model breaks whose timing *name* is changed by *change* cycles, or is 0 if that is None."""
+    rules: set[str] = set()
+    for asked in (REFRESHED, SLOW_UPDATES, ALWAYS_REFRESHING):
+        if name == "nREFI" and asked is ALWAYS_REFRESHING:
+            continue
+        for seed, pattern in enumerate(PATTERNS):
+            n = 40 if asked is ALWAYS_REFRESHING else 1000
+            value = 0 if change is None else asked[name] + change
+            bench = TracedBench(Setup({**asked, name: value}))
+            log = bench.run_arrays(*requests(PATTERNS[pattern], KINDS["mixed"], n, seed))
+            rules |= set(check(log, memory_of(asked), int(bench.channel.now) + 1).violated)
+    return rules
+
+
+@pytest.mark.parametrize("name", OWNERS)
+def test_a_cycle_less_in_the_model_is_reported_by_the_rules_that_own_it(name: str) -> None:
+    """And by no other rule: nothing else has changed."""
+    assert violated(name, -1) == set(OWNERS[name].split())
+
+
+@pytest.mark.parametrize("name", OWNERS)
+def test_a_timing_left_out_of_the_model_is_reported(name: str) -> None:
+    """Zero: the model has never heard of the rule (nREFI: refresh is off)."""
+    found = violated(name, None)
+    owners = set(OWNERS[name].split())
+    assert owners <= found
+    assert found - owners <= set(CONSEQUENCES.get(name, "").split())
+
+
+@pytest.mark.parametrize("name", ["nCL", "nCWL", "nBL"])
+def test_the_end_of_the_last_transfer_knows_the_latencies(name: str) -> None:
+    """nCL delays data, not commands: does the trace end when the model says, and not if that has a cycle less?"""
+    timings = {**UNSHADOWED, name: UNSHADOWED[name] - 1}
+    kinds = KINDS["reads"] if name == "nCL" else KINDS["stores"]
+    ends = []
+    for in_model in (UNSHADOWED, timings):
+        bench = TracedBench(Setup(in_model))
+        log = bench.run_arrays(*requests(PATTERNS["streams"], kinds, 100, 1))
+        ends.append(int(check(log, memory_of(UNSHADOWED)).counts().last_data_end[0] - bench.channel.last_done_at))
+    assert ends == [0, 1]
+
+
+def test_every_timing_is_lowered() -> None:
+    """Is one of them in no test?"""
+    assert {*OWNERS, "nCL"} == set(UNSHADOWED)
+
+
+@pytest.mark.parametrize("name", [name for name in OWNERS if name != "nREFI"])
+def test_a_timing_that_is_longer_in_the_model_breaks_no_rule(name: str) -> None:
+    """Is waiting longer legal, but for refresh, which has to come as soon as it can?"""
+    assert violated(name, +1) == ({"D28"} if name in BEFORE_REFRESH else set())
+
+
+def test_canary_a_checker_that_was_told_the_wrong_timing_stays_silent() -> None:
+    """If it read the model's timings instead of the user's, would these tests notice?"""
+    short = {**REFRESHED, "nRTW": REFRESHED["nRTW"] - 1}
+    bench = TracedBench(Setup(short))
+    log = bench.run_arrays(*requests(PATTERNS["few rows"], KINDS["mixed"], 1000, 1))
+    assert check(log, memory_of(short)).violated == {}
+    assert set(check(log, memory_of(REFRESHED)).violated) == {"D13"}

@@ -1,0 +1,116 @@
+"""Do mutants get into the simulator, everywhere it looks, and out of it again?"""
+
+from __future__ import annotations
+
+import pytest
+
+from t3sim import units
+from t3sim.gpu import core
+from t3sim.gpu.arbitration import arbitration_policies
+from t3sim.gpu.kernel import codes, dram_channel, near_memory
+from t3sim.gpu.ticks import TickBase
+from t3sim.workload import tiling
+from tests.harness.mutants import UNCHANGED, Mutant, mutated, run_mutants
+
+HERE = "tests.harness.test_mutants:gaps_and_policy"
+NEAR_MEMORY = "t3sim.gpu.kernel.near_memory"
+
+
+def gaps_and_policy() -> str:
+    """A scenario: what an update costs, and what the registered policy picks from an empty channel."""
+    from t3sim.gpu.kernel.state import Layout, empty_gpu
+
+    channel = empty_gpu(Layout(n_channels=1, n_compute_units=1))[0].channels[0]
+    channel["nCCDL"], channel["nCCDWL"] = 6, 13
+    policy = arbitration_policies.get("compute_first")
+    seen_by_the_channel = dram_channel.store_gap_same_group(channel, codes.LOCAL_UPDATE)
+    return f"{seen_by_the_channel} {near_memory.UPDATE_BIT} {policy.pick_stream(channel, 0)}"
+
+
+def test_mutants_reach_importers_constants_and_registered_functions() -> None:
+    """One process for all: each mutant changes what it should and leaves nothing behind for the next?"""
+    mutants = [
+        Mutant("function", NEAR_MEMORY, "return channel.nCCDWL", "return channel.nCCDL"),
+        Mutant("constant", "t3sim.gpu.kernel.codes", "UPDATE_BIT = 16\n", "UPDATE_BIT = 64\n"),
+        Mutant("policy", "t3sim.gpu.arbitration.compute_first", "else COMM\n", "else 7\n"),
+        Mutant("raises", NEAR_MEMORY, "return channel.nCCDWL", "raise RuntimeError('no update')"),
+        Mutant("hangs", NEAR_MEMORY, "return channel.nCCDWL", "while True:\n            pass"),
+        Mutant("nothing", NEAR_MEMORY, "return channel.nCCDWL", "return  channel.nCCDWL"),
+    ]
+    outcomes = run_mutants(mutants, HERE, seconds_each=2)
+    assert outcomes == {
+        UNCHANGED: "13 16 1",
+        "function": "6 16 1",
+        "constant": "6 64 1",
+        "policy": "13 16 7",
+        "raises": "RuntimeError: no update",
+        "hangs": "TimeoutError: the scenario did not come to its end",
+        "nothing": "13 16 1",
+    }
+
+
+def test_a_changed_method_is_seen_through_its_class_and_restored() -> None:
+    before = TickBase.from_ps.__code__
+    with mutated("t3sim.gpu.ticks", "picoseconds: int) ->", "picoseconds: int = 3) ->"):
+        assert TickBase.from_ps.__defaults__ == (3,)
+    assert TickBase.from_ps.__defaults__ is None
+    assert TickBase.from_ps.__code__ is before
+
+
+def test_a_changed_constant_is_set_where_it_was_imported_and_restored() -> None:
+    with mutated("t3sim.workload.tiling", "ELEMENT_BYTES = 2", "ELEMENT_BYTES = 4"):
+        assert (tiling.ELEMENT_BYTES, core.ELEMENT_BYTES) == (4, 4)
+    assert (tiling.ELEMENT_BYTES, core.ELEMENT_BYTES) == (2, 2)
+
+
+def fail_inside_a_mutant() -> None:
+    with mutated("t3sim.units", "def parse_bytes(", "def parse_bytes(unused=0, *, "):
+        assert units.parse_bytes.__defaults__ == (0,)
+        raise ZeroDivisionError
+
+
+def test_a_mutant_is_taken_out_when_the_test_inside_fails() -> None:
+    with pytest.raises(ZeroDivisionError):
+        fail_inside_a_mutant()
+    assert units.parse_bytes.__defaults__ is None
+
+
+def test_text_that_occurs_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match="must be 1"), mutated(NEAR_MEMORY, "UPDATE_BIT", "WRITE_BIT"):
+        pass
+
+
+def test_a_changed_import_is_refused() -> None:
+    """It would have no effect."""
+    text = "from t3sim.gpu.kernel.codes import UPDATE_BIT"
+    with pytest.raises(ValueError, match="no function, class or constant"), mutated(NEAR_MEMORY, text, "import sys"):
+        pass
+
+
+def test_compiled_code_is_refused() -> None:
+    """It would go on as it was."""
+    with pytest.raises(TypeError, match="T3SIM_INTERPRETED"), mutated(NEAR_MEMORY, "return channel.nCCDWL", "pass"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("return channel.nCCDXL", "", "has 0 times the text"),
+        ("return channel.nCCDWL", "return return", "SyntaxError"),
+    ],
+)
+def test_a_mutant_that_cannot_be_made_is_an_error_and_no_outcome(old: str, new: str, message: str) -> None:
+    """A source that has moved on must not make a mutant look noticed."""
+    with pytest.raises(RuntimeError, match=message):
+        run_mutants([Mutant("stale", NEAR_MEMORY, old, new)], HERE)
+
+
+def test_a_scenario_that_cannot_be_imported_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="no_such_scenario"):
+        run_mutants([], "tests.harness.test_mutants:no_such_scenario")
+
+
+def test_two_mutants_of_one_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="not unique"):
+        run_mutants([Mutant(UNCHANGED, NEAR_MEMORY, "", "")], HERE)
