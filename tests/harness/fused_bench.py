@@ -402,10 +402,11 @@ class FusedBench:
         assert (self.tables.commands["granules_left"] == 0).all()
 
     def _is_work_left(self) -> bool:
-        queued = any(self.queues.values()) or bool(self.inbox or self.incoming)
+        is_queued = any(self.queues.values()) or bool(self.inbox or self.incoming)
         mapped = sum(self.size[tile] for block in self.blocks for tile in block)
         is_sent = len(self.sent) >= mapped + len(self.stored)
-        return bool(self.undispatched or self.resident or queued) or self.n_fired_seen < len(self.expected) or not is_sent
+        is_computed = not self.undispatched and not self.resident and self.n_fired_seen == len(self.expected)
+        return is_queued or not is_computed or not is_sent
 
     def _progress(self) -> tuple[int, ...]:
         stores = sum(map(len, self.resident.values()))
