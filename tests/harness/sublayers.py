@@ -24,7 +24,7 @@ from t3sim.overlap import Phase, overlap_strategies
 from t3sim.overlap.interface import duration
 from t3sim.system.machine import MirroredMachine
 from t3sim.system.phases import MirroredPhases, PhaseStore
-from t3sim.workload.tiling import make_tile_trace
+from t3sim.workload.tiling import TileTrace, make_tile_trace
 from tests.conftest import REPOSITORY
 
 EXPERIMENT = REPOSITORY / "experiments" / "t3-tnlg-fc2" / "experiment.yaml"
@@ -61,9 +61,16 @@ def collective_point(op: str, size: str, gpus: int, *overrides: str, strategy: s
 class ObservedPhases(MirroredPhases):
     """Phases whose machines a test may look at: *observe* sees each before it is loaded."""
 
-    def __init__(self, run: RunSpec, observe: Callable[[MirroredMachine], None] = lambda machine: None) -> None:
+    def __init__(
+        self,
+        run: RunSpec,
+        observe: Callable[[MirroredMachine], None] = lambda machine: None,
+        trace: TileTrace | None = None,
+    ) -> None:
+        """*trace* replaces the tiles generated from the workload."""
         workload = run.workload
-        trace = None if workload.gemm is None else make_tile_trace(workload.gemm, workload.tiling, workload.tp)
+        if trace is None and workload.gemm is not None:
+            trace = make_tile_trace(workload.gemm, workload.tiling, workload.tp)
         super().__init__(run, trace, PhaseStore())
         self.machines: list[MirroredMachine] = []
         self._observe = observe
@@ -109,10 +116,10 @@ def used_parts(core: GpuCore) -> list[Any]:
     return [gpu.l2, gpu.tracker, gpu.dma, gpu.link_port, *gpu.channels[: core.machine.memory.n_channels], *units]
 
 
-def digest_of(run: RunSpec) -> str:
+def digest_of(run: RunSpec, trace: TileTrace | None = None) -> str:
     """Return the sha256 of everything a point does and counts: all DRAM commands, records, times and counters."""
     digest = hashlib.sha256()
-    phases = ObservedPhases(run, lambda machine: add_commands(machine.core, digest))
+    phases = ObservedPhases(run, lambda machine: add_commands(machine.core, digest), trace)
     ticks, parts = phases.simulate()
     for machine in phases.machines:
         digest.update(repr([numbers_in(part) for part in used_parts(machine.core)]).encode())
