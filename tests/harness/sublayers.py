@@ -81,8 +81,14 @@ class ObservedPhases(MirroredPhases):
         self._observe(machine)
         return machine
 
+    @property
+    def simulated(self) -> list[tuple[MirroredMachine, Phase]]:
+        """Every phase so far, with its machine."""
+        assert isinstance(self.store, PhaseStore)
+        return list(zip(self.machines, self.store._phases.values(), strict=True))
+
     def simulate(self) -> tuple[int, list[Phase]]:
-        """Return the ticks of the point and its phases, in the order in which they were simulated."""
+        """Return the ticks of the point and its phases."""
         collective = self.run.workload.collective
         if collective is not None:
             is_scatter = collective.op == "reduce-scatter"

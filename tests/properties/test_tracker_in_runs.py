@@ -206,6 +206,36 @@ def test_an_update_too_many_or_too_few_ends_the_run(change: Any, name: str) -> N
         fused_run(RUNS[name], on_arrival(change))
 
 
+def once_more(machine: MirroredMachine) -> None:
+    """Let the first granule of the neighbour arrive a second time, after its tile has triggered."""
+    deliver, arrived = machine.device.receive, []
+
+    def receive(messages: NDArray[Any]) -> None:
+        arrived.append(messages)
+        deliver(messages)
+
+    def repeat() -> Any:
+        while not arrived or int(n_open(int(arrived[0]["tile"][0]))) > 0:
+            yield machine.env.timeout(machine.device.quantum_ticks)
+        copy = arrived[0][:1].copy()
+        copy["at"] = max(int(machine.env.now), int(arrived[-1]["at"][-1]))
+        deliver(copy)
+
+    def n_open(tile: int) -> Any:
+        return machine.core.tables.tiles[tile - tile % int(machine.core.gpu.n_wavefronts)].n_open
+
+    machine.device.receive = receive
+    machine.env.process(repeat())
+
+
+@pytest.mark.parametrize("name", ["even", "one workgroup in the tracker"])
+def test_an_update_of_a_tile_that_has_triggered_ends_the_run(name: str) -> None:
+    """Whether its set has room for it by then or not?"""
+    n_expected = {"even": 1536, "one workgroup in the tracker": 768}[name]
+    with pytest.raises(ModelError, match=f"{n_expected + 1} of {n_expected} granules received"):
+        fused_run(RUNS[name], once_more)
+
+
 def test_canary_a_granule_updated_for_another_is_noticed_by_the_account() -> None:
     """The tracker counts, so it cannot tell the granules of a tile apart; the account of the commands can."""
     run = fused_run(RUNS["two GPUs"], on_arrival(for_another_granule))
