@@ -138,10 +138,7 @@ def smallest_points() -> dict[str, RunSpec]:
     """Points that interpreted code simulates in seconds: fused, a plain GEMM and a collective."""
     refresh = "machine.memory.timing={nREFI: 700, nRFC: 90}"
     return {
-        "fused": point("t3-mca", shape=SMALLEST, tp=3),
-        "fused, split queues, refresh": point(
-            "t3", "machine.memory.queue.kind=split", refresh, shape=SMALLEST, tp=3
-        ),
+        "fused": point("t3-mca", "machine.memory.queue.kind=split", refresh, shape=SMALLEST, tp=3),
         "gemm": point("sequential", shape=SMALLEST, tp=1),
         "collective": collective_point("reduce-scatter", "12 KiB", 3),
     }
