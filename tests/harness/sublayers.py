@@ -1,0 +1,169 @@
+"""Small sublayers on t3-tiny: one point of an experiment each, its phases, and a digest of all its DRAM commands.
+
+As a program it prints the digests of ``POINTS``, so that a test can have them made in another process:
+
+    python -m tests.harness.sublayers [NAME ...]
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from t3sim.config.experiment import RunSpec
+from t3sim.experiment.plan import load_experiment
+from t3sim.gpu.core import GpuCore
+from t3sim.overlap import Phase, overlap_strategies
+from t3sim.overlap.interface import duration
+from t3sim.system.machine import MirroredMachine
+from t3sim.system.phases import MirroredPhases, PhaseStore
+from t3sim.workload.tiling import TileTrace, make_tile_trace
+from tests.conftest import REPOSITORY
+
+EXPERIMENT = REPOSITORY / "experiments" / "t3-tnlg-fc2" / "experiment.yaml"
+STRATEGIES = ("sequential", "t3", "t3-mca", "ideal-overlap", "ideal-rs-nmc")
+SHAPE = (256, 256, 128)  # m, n, k: sixteen workgroups of 64 x 64
+RAGGED = (200, 150, 72)
+SMALLEST = (192, 60, 64)
+DEPEND_ON_LAYOUT = ("n_free_waiters", "waiting_head")
+
+
+@cache
+def point(
+    strategy: str = "t3",
+    *overrides: str,
+    shape: tuple[int, int, int] = SHAPE,
+    tp: int = 4,
+    tiling: str = "gemm-64x64",
+    machine: str = "t3-tiny",
+) -> RunSpec:
+    """Return one point; *overrides* are those of the command line (``machine.link.latency=0 ns``)."""
+    m, n, k = shape
+    workload = f"workload={{gemm: {{m: {m}, n: {n}, k: {k}}}, tp: {tp}}}"
+    base = (f"machine={machine}", f"tiling={tiling}", workload, f"strategy={strategy}")
+    return load_experiment(EXPERIMENT, (*base, *overrides)).points[0]
+
+
+def collective_point(op: str, size: str, gpus: int, *overrides: str, strategy: str = "sequential") -> RunSpec:
+    """Return a ring collective on its own, of an array of *size*."""
+    workload = f"workload={{collective: {{op: {op}, size: {size}, gpus: {gpus}}}}}"
+    base = ("machine=t3-tiny", "tiling=gemm-64x64", workload, f"strategy={strategy}")
+    return load_experiment(EXPERIMENT, (*base, *overrides)).points[0]
+
+
+class ObservedPhases(MirroredPhases):
+    """Phases whose machines a test may look at: *observe* sees each before it is loaded."""
+
+    def __init__(
+        self,
+        run: RunSpec,
+        observe: Callable[[MirroredMachine], None] = lambda machine: None,
+        trace: TileTrace | None = None,
+    ) -> None:
+        """*trace* replaces the tiles generated from the workload."""
+        workload = run.workload
+        if trace is None and workload.gemm is not None:
+            trace = make_tile_trace(workload.gemm, workload.tiling, workload.tp)
+        super().__init__(run, trace, PhaseStore())
+        self.machines: list[MirroredMachine] = []
+        self._observe = observe
+
+    def machine(self, policy: str, params: dict[str, Any]) -> MirroredMachine:
+        machine = super().machine(policy, params)
+        self.machines.append(machine)
+        self._observe(machine)
+        return machine
+
+    @property
+    def simulated(self) -> list[tuple[MirroredMachine, Phase]]:
+        """Every phase so far, with its machine."""
+        assert isinstance(self.store, PhaseStore)
+        return list(zip(self.machines, self.store._phases.values(), strict=True))
+
+    def simulate(self) -> tuple[int, list[Phase]]:
+        """Return the ticks of the point and its phases."""
+        collective = self.run.workload.collective
+        if collective is not None:
+            is_scatter = collective.op == "reduce-scatter"
+            phase = self.reduce_scatter() if is_scatter else self.all_gather()
+            return duration(phase), [phase] if phase else []
+        times = overlap_strategies.get(self.run.strategy)(self)
+        parts = (times.gemm, times.all_gather, times.reduce_scatter, times.fused)
+        return times.ticks, [phase for phase in parts if phase is not None]
+
+
+def add_commands(core: GpuCore, digest: Any) -> None:
+    """Let *digest* take every DRAM command of *core* (but tags: those of a collective depend on the layout)."""
+
+    def take(commands: NDArray[Any]) -> None:
+        for name in ("at", "channel", "command", "bank", "row", "column", "kind"):
+            digest.update(np.ascontiguousarray(commands[name]).tobytes())
+
+    core.stream_commands(take)
+
+
+def numbers_in(record: Any) -> list[int]:
+    """Return the integers of a record, without arrays (their sizes are capacities) and without places in them."""
+    names = [name for name in record.dtype.names if name not in DEPEND_ON_LAYOUT]
+    return [int(record[name]) for name in names if record.dtype[name] == np.int64]
+
+
+def used_parts(core: GpuCore) -> list[Any]:
+    """Return the record of a GPU in parts that a larger layout leaves alone: units, channels and CUs that exist."""
+    gpu = core.gpu
+    units = gpu.compute_units[: core.machine.gpu.n_compute_units]
+    return [gpu.l2, gpu.tracker, gpu.dma, gpu.link_port, *gpu.channels[: core.machine.memory.n_channels], *units]
+
+
+def digest_of(run: RunSpec, trace: TileTrace | None = None) -> str:
+    """Return the sha256 of everything a point does and counts: all DRAM commands, records, times and counters."""
+    digest = hashlib.sha256()
+    phases = ObservedPhases(run, lambda machine: add_commands(machine.core, digest), trace)
+    ticks, parts = phases.simulate()
+    for machine in phases.machines:
+        digest.update(repr([numbers_in(part) for part in used_parts(machine.core)]).encode())
+    counters = [(phase.name, phase.ticks, phase.counters) for phase in parts]
+    digest.update(json.dumps([ticks, counters], sort_keys=True).encode())
+    return digest.hexdigest()
+
+
+def smallest_points() -> dict[str, RunSpec]:
+    """Points that interpreted code simulates in seconds: fused, a plain GEMM and a collective."""
+    refresh = "machine.memory.timing={nREFI: 700, nRFC: 90}"
+    return {
+        "fused": point("t3-mca", "machine.memory.queue.kind=split", refresh, shape=SMALLEST, tp=3),
+        "gemm": point("sequential", shape=SMALLEST, tp=1),
+        "collective": collective_point("reduce-scatter", "12 KiB", 3),
+    }
+
+
+def more_points() -> dict[str, RunSpec]:
+    """Points that take longer: every strategy, and shapes that do not divide."""
+    points = {strategy: point(strategy) for strategy in STRATEGIES}
+    return {**points, "ragged": point("t3", shape=RAGGED, tp=3)}
+
+
+def points() -> dict[str, RunSpec]:
+    """All points, by name."""
+    return {**smallest_points(), **more_points()}
+
+
+def digest_of_point(name: str) -> str:
+    """Return the digest of the point called *name*; for workers that are sent names."""
+    return digest_of(points()[name])
+
+
+def main(names: Sequence[str]) -> None:
+    """Print the digests of the points called *names* as JSON."""
+    print(json.dumps({name: digest_of_point(name) for name in names}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or list(points()))

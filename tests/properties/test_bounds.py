@@ -1,0 +1,533 @@
+"""Bounds that no run may beat, from its commands and messages, and queueing laws where the model is a known queue.
+
+Elsewhere: streaming and random bandwidth of a channel (tests/timing/test_bandwidth.py), latency of one access to the
+cycle (tests/timing/test_latency.py), the address map as a bijection that uses every bank (tests/kernel/
+test_address_map.py), one bank at 1/tRC (tests/timing/test_bandwidth.py), a full-size GEMM against the roofline
+(tests/shape/test_isolated_gemm.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import pairwise
+from math import exp, factorial
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from t3sim.gpu.core import GpuCore
+from t3sim.gpu.kernel.codes import (
+    ACT,
+    INCOMING_WRITE,
+    KERNEL_COLLECTIVE,
+    N_KINDS,
+    NEVER,
+    OPERAND_READ,
+    RD,
+    REF,
+    UPD,
+    WR,
+)
+from t3sim.gpu.kernel.link_port import buffer_store, dma_queued, has_buffer_room, transmit
+from t3sim.gpu.kernel.state import MESSAGE
+from t3sim.gpu.routes import StoreRoutes
+from t3sim.overlap import Phase
+from t3sim.system.machine import MirroredMachine
+from tests.harness.channel_bench import UNSHADOWED, ChannelBench, Setup, commands_of
+from tests.harness.sublayers import ObservedPhases, collective_point, point
+from tests.kernel.small import core_of, messages_of, trace_of
+
+COLUMNS = (RD, WR, UPD)
+REFRESH = "machine.memory.timing={nREFI: 900, nRFC: 120}"
+RUNS = {
+    "sequential": point("sequential", shape=(200, 150, 72), tp=3),
+    "t3": point("t3", tp=4),
+    "t3-mca, refresh, split queues": point("t3-mca", REFRESH, "machine.memory.queue.kind=split", tp=4),
+    "near-memory RS": point("ideal-rs-nmc", shape=(256, 512, 64), tp=4),
+    "fast link": point("t3", "machine.link.bandwidth=100 GB/s", shape=(256, 512, 64), tp=4),
+    "all-gather": collective_point("all-gather", "64 KiB", 5),
+}
+
+
+@dataclass
+class Observed:
+    """One machine of a run: what its DRAM was told and what left over its link."""
+
+    machine: MirroredMachine
+    commands: list[NDArray[Any]] = field(default_factory=list)
+    departures: list[NDArray[Any]] = field(default_factory=list)
+
+    @property
+    def core(self) -> GpuCore:
+        return self.machine.core
+
+    def log(self) -> NDArray[Any]:
+        return np.concatenate(self.commands)
+
+
+@cache
+def observed(name: str) -> list[tuple[Observed, Phase]]:
+    """Every phase of a run with its machine, in the order of simulation."""
+    machines: list[Observed] = []
+
+    def observe(machine: MirroredMachine) -> None:
+        one = Observed(machine)
+        machines.append(one)
+        machine.core.stream_commands(lambda rows: one.commands.append(rows.copy()))
+        take_outbox = machine.core.take_outbox
+
+        def taken() -> NDArray[Any]:
+            messages = take_outbox()
+            one.departures.append(messages["at"].copy())
+            return messages
+
+        machine.core.take_outbox = taken  # type: ignore[method-assign]
+
+    phases = ObservedPhases(RUNS[name], observe)
+    phases.simulate()
+    return [(one, phase) for one, (_, phase) in zip(machines, phases.simulated, strict=True)]
+
+
+# --- B1: channels ----------------------------------------------------------------------------------------
+
+
+def data_starts(log: NDArray[Any], channel: int, timing: Any) -> NDArray[np.int64]:
+    """When each burst of a channel starts on its data bus, in order."""
+    rows = log[(log["channel"] == channel) & np.isin(log["command"], COLUMNS)]
+    return np.sort(rows["at"] + np.where(rows["command"] == RD, timing.nCL, timing.nCWL))
+
+
+def check_data_bus(log: NDArray[Any], core: GpuCore) -> None:
+    """k bursts take k x nBL cycles, in any window: no two of them overlap."""
+    timing = core.machine.memory.timing
+    for channel in range(core.machine.memory.n_channels):
+        starts = data_starts(log, channel, timing)
+        assert (np.diff(starts) >= timing.nBL).all(), "more bytes than the data bus carries"
+
+
+def check_refresh_share(log: NDArray[Any], core: GpuCore) -> None:
+    """Over the run, bytes are at most the peak of the cycles that are not spent in refresh."""
+    timing = core.machine.memory.timing
+    for channel in range(core.machine.memory.n_channels):
+        mine = log[log["channel"] == channel]
+        n_columns = int(np.isin(mine["command"], COLUMNS).sum())
+        end = int(mine["at"].max()) + max(timing.nCL, timing.nCWL) + timing.nBL
+        n_refreshes = int((mine["command"] == REF).sum())
+        assert n_columns * timing.nBL <= end - max(n_refreshes - 1, 0) * timing.nRFC
+        if timing.nREFI:
+            assert n_refreshes >= int(mine["at"].max()) // timing.nREFI - 1
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_b1_channels_carry_no_more_than_their_peak(name: str) -> None:
+    for one, _ in observed(name):
+        check_data_bus(one.log(), one.core)
+        check_refresh_share(one.log(), one.core)
+
+
+def test_b1_canary_a_burst_too_many_is_noticed() -> None:
+    one, _ = observed("t3")[-1]
+    log = one.log()
+    column = int(np.flatnonzero(log["command"] == RD)[10])
+    doctored = np.concatenate([log, log[column : column + 1]])
+    doctored["at"][-1] += one.core.machine.memory.timing.nBL - 1
+    with pytest.raises(AssertionError, match="more bytes"):
+        check_data_bus(doctored, one.core)
+
+
+# --- B2: link, L2 ports, paths of compute units ------------------------------------------------------------
+
+
+def check_link_rate(departures: NDArray[np.int64], cost: int, scale: int) -> None:
+    """In any window at most rate x window and one granule: from any departure to any later one.
+
+    The i-th granule's wire time is i x cost / scale ticks and a departure is rounded up, so ``at x scale - i x cost``
+    may fall behind its running maximum by less than one tick.
+    """
+    slack = departures * scale - np.arange(len(departures)) * cost
+    assert (np.maximum.accumulate(slack) - slack < scale).all(), "faster than the link"
+
+
+def departures_of(one: Observed) -> NDArray[np.int64]:
+    return np.concatenate(one.departures) if one.departures else np.zeros(0, np.int64)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_b2_the_link_carries_no_more_than_its_rate(name: str) -> None:
+    for one, _ in observed(name):
+        port = one.core.gpu.link_port
+        departures = departures_of(one)
+        assert len(departures) == port.n_sent
+        check_link_rate(departures, int(port.granule_cost), int(port.scale))
+
+
+def test_b2_canary_one_granule_early_is_noticed() -> None:
+    one, _ = observed("t3")[-1]
+    port, departures = one.core.gpu.link_port, departures_of(one).copy()
+    cost = int(port.granule_cost) // int(port.scale)
+    busy = int(np.flatnonzero(np.diff(departures) == cost)[5])
+    departures[busy + 1] -= 2
+    with pytest.raises(AssertionError, match="faster than the link"):
+        check_link_rate(departures, int(port.granule_cost), int(port.scale))
+
+
+@pytest.mark.parametrize("name", ["sequential", "t3"])
+def test_b2_l2_banks_and_paths_carry_no_more_than_their_rate(name: str) -> None:
+    """Accesses x time of one are at most the time all banks, or all paths of compute units, have had."""
+    for one, _ in observed(name):
+        gpu = one.core.gpu
+        accesses = int(gpu.l2.n_accesses + gpu.l2.n_store_accesses)
+        assert accesses * int(gpu.l2.bank_ticks) <= int(gpu.l2.n_banks) * one.core.now
+        assert accesses * int(gpu.line_issue_ticks) <= int(gpu.n_compute_units) * one.core.now
+
+
+# --- B4: whole phases ----------------------------------------------------------------------------------------
+
+
+def least_ticks(name: str, core: GpuCore, phase: Phase) -> dict[str, float]:
+    """Lower bounds of a phase, each by one resource alone."""
+    machine, hz = core.machine, core.ticks.hz
+    gpu, memory, link = machine.gpu, machine.memory, machine.link
+    columns = phase.counters["column_commands"]
+    bounds = {
+        "DRAM": columns / memory.n_channels * memory.timing.nBL * hz / memory.clock,
+        "link": phase.counters["link_bytes"] * hz / link.bandwidth,
+    }
+    run = RUNS[name].workload
+    if phase.counters["link_bytes"]:
+        bounds["link"] += link.latency * hz / 1e12
+    if run.gemm is not None and not phase.name.startswith(("all-gather", "reduce-scatter")):
+        shape = run.gemm
+        rate = gpu.n_compute_units * gpu.compute_unit.matrix_flops_per_cycle * gpu.compute_clock
+        bounds["matrix"] = 2 * shape.m * shape.n * shape.k * hz / rate
+        compulsory = (shape.m + shape.n) * shape.k * 2 / memory.access
+        bounds["operands"] = compulsory / memory.n_channels * memory.timing.nBL * hz / memory.clock
+    else:
+        n_steps = (run.collective.gpus if run.collective else run.tp) - 1
+        bounds["chain"] = phase.counters["link_bytes"] * hz / link.bandwidth + n_steps * link.latency * hz / 1e12
+    return bounds
+
+
+def check_bounds(name: str, core: GpuCore, phase: Phase, ticks: int) -> None:
+    for resource, least in least_ticks(name, core, phase).items():
+        assert ticks >= least, f"{phase.name} takes {ticks} ticks, but {resource} alone {least}"
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_b4_no_phase_beats_a_resource(name: str) -> None:
+    """Matrix pipes, DRAM, link with its latencies, compulsory operands: each alone is no longer than the run."""
+    for one, phase in observed(name):
+        check_bounds(name, one.core, phase, phase.ticks)
+
+
+@pytest.mark.parametrize("name", ["t3", "all-gather"])
+def test_b4_canary_a_phase_of_half_the_time_is_noticed(name: str) -> None:
+    """The bounds bite: the link is busy for more than half of these phases."""
+    one, phase = observed(name)[-1]
+    with pytest.raises(AssertionError, match="alone"):
+        check_bounds(name, one.core, phase, phase.ticks // 2)
+
+
+# --- B7: capacities, slot by slot ---------------------------------------------------------------------------
+
+
+def check_capacities(core: GpuCore) -> dict[str, int]:
+    """Compare every queue and pool with its size; return how full each is."""
+    gpu, machine = core.gpu, core.machine
+    channels = gpu.channels[: machine.memory.n_channels]
+    units = gpu.compute_units[: machine.gpu.n_compute_units]
+    n_banks, queue = machine.gpu.l2.n_banks, machine.memory.queue
+    occupancy = channels["occupancy"] if queue.kind == "split" else channels["occupancy"].sum(axis=1)
+    is_collective = gpu.running_kernel == KERNEL_COLLECTIVE
+    part = machine.gpu.collective_kernel if is_collective else machine.gpu.compute_unit
+    port, lines = gpu.link_port, part.max_outstanding_lines
+    levels = {
+        "stream queue": ((channels["queue_tail"] - channels["queue_head"]).max(), machine.memory.stream_queue_entries),
+        "DRAM queue": (occupancy.max(), queue.entries),
+        "miss registers": (
+            machine.gpu.l2.mshrs_per_bank - gpu.l2.n_free_mshrs[:n_banks].min(),
+            machine.gpu.l2.mshrs_per_bank,
+        ),
+        "loads of a CU": (units["outstanding_lines"].max(), lines),
+        "stores of a CU": (units["outstanding_stores"].max(), lines * int(gpu.l2.granules_per_line)),
+        "tracker": (gpu.tracker.n_entries, machine.gpu.tracker.n_sets * machine.gpu.tracker.entries_per_set),
+        "buffer of the link": (
+            port.store_tail - port.store_head,
+            machine.link.egress_buffer // machine.memory.access,
+        ),
+        "read-ahead": (gpu.dma.reads_in_flight + dma_queued(port), gpu.dma.read_ahead_granules),
+    }
+    for name, (level, capacity) in levels.items():
+        assert 0 <= level <= capacity, f"{name}: {level} of {capacity}"
+    return {name: int(level) for name, (level, _) in levels.items()}
+
+
+def slot_by_slot(strategy: str, *overrides: str) -> dict[str, int]:
+    """Run a fused sublayer in quanta of a slot, comparing after each; return how full everything has been."""
+    peaks: dict[str, int] = {}
+
+    def observe(machine: MirroredMachine) -> None:
+        advance = machine.core.advance
+
+        def checked(until: int) -> bool:
+            is_done = advance(until)
+            for name, level in check_capacities(machine.core).items():
+                peaks[name] = max(peaks.get(name, 0), level)
+            return is_done
+
+        machine.core.advance = checked  # type: ignore[method-assign]
+
+    ObservedPhases(point(strategy, "quantum=6 ns", *overrides, tp=4), observe).simulate()
+    return peaks
+
+
+@pytest.mark.parametrize("kind", ["unified", "split"])
+def test_b7_no_queue_holds_more_than_its_capacity(kind: str) -> None:
+    """After every slot of every phase; and are queues, misses and the link's buffer full at times?"""
+    overrides = (
+        f"machine.memory.queue.kind={kind}",
+        "machine.gpu.compute_unit.max_outstanding_lines=64",
+        "machine.gpu.dma.read_ahead=512 B",
+    )
+    peaks = slot_by_slot("t3", *overrides)
+    full = {"stream queue": 32, "DRAM queue": 16, "loads of a CU": 64, "buffer of the link": 32, "read-ahead": 8}
+    assert {name: peaks[name] for name in full} == full
+    assert 0 < peaks["tracker"] <= 128
+
+
+@pytest.mark.parametrize(
+    ("name", "overfill"),
+    [
+        ("stream queue", lambda gpu: gpu.channels[1].queue_tail.__setitem__(0, 33)),
+        ("DRAM queue", lambda gpu: gpu.channels[1].occupancy.__setitem__(1, 17)),
+        ("loads of a CU", lambda gpu: setattr(gpu.compute_units[3], "outstanding_lines", 513)),
+        ("miss registers", lambda gpu: gpu.l2.n_free_mshrs.__setitem__(2, -1)),
+        ("buffer of the link", lambda gpu: setattr(gpu.link_port, "store_tail", 33)),
+        ("tracker", lambda gpu: setattr(gpu.tracker, "n_entries", 129)),
+        ("read-ahead", lambda gpu: setattr(gpu.dma, "reads_in_flight", 1)),
+    ],
+)
+def test_b7_canary_one_entry_too_many_is_noticed(name: str, overfill: Callable[[Any], None]) -> None:
+    core = core_of()
+    check_capacities(core)
+    overfill(core.gpu)
+    with pytest.raises(AssertionError, match=name):
+        check_capacities(core)
+
+
+# --- Q2, Q3: operational laws ---------------------------------------------------------------------------------
+
+
+def check_flows(one: Observed, phase: Phase) -> None:
+    """What enters a station leaves it, by kind; a resource is busy for its requests times the service of one."""
+    gpu, log = one.core.gpu, one.log()
+    columns = log[np.isin(log["command"], COLUMNS)]
+    admitted = gpu.channels["n_requests"].sum(axis=0)
+    assert np.bincount(columns["kind"], minlength=N_KINDS).tolist() == admitted.tolist(), "requests and commands"
+    for channel in range(one.core.machine.memory.n_channels):
+        mine = log[log["channel"] == channel]
+        counted = np.bincount(mine["command"], minlength=6).tolist()
+        assert counted == gpu.channels[channel].n_commands.tolist(), "commands and counters"
+    misses = int(gpu.l2.n_misses)
+    assert misses <= int(admitted[OPERAND_READ]) <= misses * int(gpu.l2.granules_per_line), "misses and reads"
+    assert gpu.l2.n_hits + gpu.l2.n_merged + gpu.l2.n_misses == gpu.l2.n_accesses
+    port = gpu.link_port
+    assert int(port.busy_scaled) == int(port.n_sent) * int(port.granule_cost), "busy time of the link"
+    assert int(gpu.n_inbound) == int(gpu.expected_inbound)
+    n_slots = int(gpu.slot_index)
+    states = gpu.compute_units[: one.core.machine.gpu.n_compute_units]["state_slots"].sum(axis=1)
+    assert (states <= n_slots).all(), "a compute unit in two states at a time"
+    assert sum(phase.counters["cu_states"].values()) == states.sum()
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_q2_q3_flows_balance(name: str) -> None:
+    for one, phase in observed(name):
+        check_flows(one, phase)
+
+
+@pytest.mark.parametrize(
+    ("message", "doctor"),
+    [
+        ("requests and commands", lambda one: one.commands.__setitem__(-1, one.commands[-1][:-9])),
+        ("busy time", lambda one: setattr(one.core.gpu.link_port, "busy_scaled", 1)),
+        ("misses and reads", lambda one: setattr(one.core.gpu.l2, "n_misses", 1)),
+    ],
+)
+def test_q3_canary_a_lost_request_is_noticed(message: str, doctor: Callable[[Observed], None]) -> None:
+    observed.cache_clear()
+    one, phase = observed("t3")[-1]
+    check_flows(one, phase)
+    doctor(one)
+    with pytest.raises(AssertionError, match=message):
+        check_flows(one, phase)
+    observed.cache_clear()
+
+
+# --- Q4, Q5: the link port as a queue -------------------------------------------------------------------------
+
+SERVICE = 1000  # ticks for 64 B at 448 MB/s, exactly
+# Worst of eight seeds of a Lindley recursion over a million arrivals, doubled: this is another seed and another sum.
+TOLERANCE = {0.5: 0.012, 0.7: 0.022, 0.9: 0.05, 0.95: 0.116}
+
+
+def waits(arrivals: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Ticks each granule waits for the wire, by the real port."""
+    core = core_of("link: {bandwidth: 448 MB/s}")
+    port = core.gpu.link_port
+    assert int(port.granule_cost) == SERVICE * int(port.scale)
+    n = len(arrivals)
+    queue = messages_of(MESSAGE, arrivals)
+    outbox = messages_of(MESSAGE, np.zeros(n, np.int64))
+    port.dma_tail = n
+    transmit(core.gpu, queue, outbox, NEVER >> 8)
+    assert core.gpu.n_outbox == n
+    return np.asarray(outbox["at"] - arrivals - SERVICE)
+
+
+def poisson(rho: float, n: int, seed: int) -> NDArray[np.int64]:
+    gaps = np.random.default_rng(seed).exponential(SERVICE / rho, n)
+    return np.cumsum(gaps).astype(np.int64)
+
+
+@pytest.mark.parametrize("rho", TOLERANCE)
+def test_q4_random_arrivals_wait_as_in_m_d_1(rho: float) -> None:
+    """W = rho s / 2(1 - rho)."""
+    expected = rho * SERVICE / (2 * (1 - rho))
+    assert waits(poisson(rho, 1_000_000, seed=3)).mean() == pytest.approx(expected, rel=TOLERANCE[rho])
+
+
+def test_q4_canary_exponential_service_would_be_noticed() -> None:
+    """M/M/1 waits twice as long, far outside every tolerance."""
+    measured = waits(poisson(0.7, 1_000_000, seed=3)).mean()
+    assert measured != pytest.approx(0.7 * SERVICE / 0.3, rel=10 * TOLERANCE[0.7])
+
+
+@pytest.mark.parametrize("gap", [SERVICE, SERVICE + 1, 5 * SERVICE])
+def test_q4_regular_arrivals_never_wait(gap: int) -> None:
+    """D/D/1 below saturation, exactly."""
+    assert not waits(np.arange(10_000, dtype=np.int64) * gap).any()
+
+
+def test_q4_regular_arrivals_above_the_rate_wait_ever_longer() -> None:
+    """D/D/1 above it: granule i waits i (s - gap), exactly."""
+    index = np.arange(10_000, dtype=np.int64)
+    assert (waits(index * (SERVICE - 7)) == index * 7).all()
+
+
+def m_d_1_k_loss(rho: float, k: int) -> float:
+    """Share of arrivals that find *k* in the system, by the chain embedded at departures."""
+    arriving = [exp(-rho) * rho**j / factorial(j) for j in range(k)]
+    chain = np.zeros((k, k))
+    for i in range(k):
+        for j in range(max(i - 1, 0), k - 1):
+            chain[i, j] = arriving[j - max(i - 1, 0)]
+        chain[i, k - 1] = 1 - chain[i, : k - 1].sum()
+    left = np.linalg.matrix_power(chain, 1 << 12)[0]
+    return float(1 - 1 / (left[0] + rho))
+
+
+def share_lost(rho: float, buffer_bytes: int, n: int) -> float:
+    """Share of stores that find the port's buffer full, if they go away instead of waiting."""
+    core = core_of(f"link: {{bandwidth: 448 MB/s, egress_buffer: {buffer_bytes} B}}")
+    port, n_lost = core.gpu.link_port, 0
+    for i, at in enumerate(poisson(rho, n, seed=4).tolist()):
+        transmit(core.gpu, core.tables.dma_queue, core.outbox, at)
+        core.gpu.n_outbox = 0
+        if has_buffer_room(port, 1):
+            buffer_store(port, INCOMING_WRITE, 0, i, at)
+        else:
+            n_lost += 1
+    return n_lost / n
+
+
+@pytest.mark.parametrize("entries", [2, 4])
+def test_q5_a_bounded_buffer_is_full_as_in_m_d_1_k(entries: int) -> None:
+    """The buffer and the granule on the wire are K places; 4 %: some thousands of 40,000 are lost, in bursts."""
+    assert share_lost(0.95, entries * 64, 40_000) == pytest.approx(m_d_1_k_loss(0.95, entries + 1), rel=0.04)
+
+
+def test_q5_canary_one_place_more_is_noticed() -> None:
+    """A buffer that took one granule too many or too few would be outside the 4 %."""
+    losses = [m_d_1_k_loss(0.95, k) for k in range(2, 8)]
+    assert all(more < 0.92 * fewer for fewer, more in pairwise(losses))
+
+
+# --- Q6, Q7: random rows, and a closed loop of loads ------------------------------------------------------------
+
+
+def cycles_per_access(n_banks: int, **changes: int) -> float:
+    """Mean cycles from activate to activate of random rows in *n_banks* banks, as many groups as there are."""
+    order = [0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15][:n_banks]
+    draw = np.random.default_rng(6)
+    n = 4000
+    banks = np.array(order)[draw.integers(0, n_banks, n)]
+    rows = np.arange(n)  # no row twice, so no row hit
+    places = np.stack([(rows << 24) | (banks << 8) | OPERAND_READ, np.zeros(n, np.int64)])
+    arrivals = np.stack([np.zeros(n, np.int64), np.full(n, NEVER)])
+    log = ChannelBench(Setup({**UNSHADOWED, **changes}, capacity=64)).run_arrays(places, arrivals)
+    activates = commands_of(log, ACT)
+    assert len(activates) == n
+    return (activates[-1].at - activates[0].at) / (n - 1)
+
+
+def least_cycles(n_banks: int, t: dict[str, int]) -> float:
+    """max(tRC / b, tFAW / 4, tRRD, the column bus) cycles for one access."""
+    return max(t["nRC"] / n_banks, t["nFAW"] / 4, t["nRRDS"], t["nCCDS"])
+
+
+@pytest.mark.parametrize("n_banks", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("changes", [{}, {"nFAW": 60}, {"nRRDS": 20, "nRRDL": 21, "nFAW": 90}, {"nCCDS": 25}])
+def test_q6_random_rows_are_bound_by_banks_window_and_buses(n_banks: int, changes: dict[str, int]) -> None:
+    """Never faster than the narrowest of them; one bank at that rate."""
+    measured, least = cycles_per_access(n_banks, **changes), least_cycles(n_banks, {**UNSHADOWED, **changes})
+    assert measured >= least * 0.996  # the last 16 of 4000 rows may be open before their columns are due
+    # Between the bounds: 25 %, for the times when a queue of 64 random requests has none for a free bank.
+    assert measured <= least * (1.001 if n_banks == 1 else 1.25)
+
+
+def test_q6_canary_a_shorter_row_cycle_is_noticed() -> None:
+    assert cycles_per_access(1, nRC=60) < least_cycles(1, UNSHADOWED) * 0.996
+
+
+N_LINES = 128  # of one workgroup tile, cold
+
+
+def ticks_per_line(outstanding: int) -> tuple[float, GpuCore]:
+    """Load the operands of one workgroup with at most *outstanding* lines in flight; return ticks for each."""
+    unit = f"max_outstanding_lines: {outstanding}, workgroup_launch: 0 ns"
+    core = core_of(f"gpu: {{n_compute_units: 1, compute_unit: {{{unit}}}}}")
+    core.load_gemm(trace_of(64, 64, 64), StoreRoutes(1), start_at=0)
+    while not core.advance(core.now + 1_000_000):
+        pass
+    entry = core.tables.workgroups[0]
+    return int(entry.multiply_at - entry.start_at) / N_LINES, core
+
+
+def closed_bounds(core: GpuCore, outstanding: int) -> tuple[float, float]:
+    """Ticks for each line: the shortest round trip over the lines in flight, and the narrowest part."""
+    gpu, t, memory = core.gpu, core.machine.memory.timing, core.machine.memory
+    dram = (t.nCL + t.nBL + t.nCCDS) * int(gpu.memory_ticks)  # two accesses that hit an open row
+    trip = int(gpu.l2.request_ticks + gpu.l2.return_ticks + gpu.l2.miss_ticks) + dram
+    channels = 2 * t.nCCDS * int(gpu.memory_ticks) / memory.n_channels
+    return trip / outstanding, max(channels, float(gpu.line_issue_ticks))
+
+
+@pytest.mark.parametrize("outstanding", [1, 2, 4, 8, 16, 32, 64, 128])
+def test_q7_loads_in_flight_bound_the_rate(outstanding: int) -> None:
+    """Throughput is at most the lines in flight over the shortest trip, and at most the narrowest part's rate."""
+    measured, core = ticks_per_line(outstanding)
+    by_latency, by_rate = closed_bounds(core, outstanding)
+    assert measured >= max(by_latency, by_rate)
+    if by_latency > 4 * by_rate:
+        # Bound by latency: issue slots of 8 cycles at each end of a trip, and row misses, add to the shortest one.
+        assert measured <= 1.25 * by_latency
+
+
+def test_q7_canary_a_limit_that_is_not_kept_is_noticed() -> None:
+    measured, core = ticks_per_line(16)
+    assert measured < max(closed_bounds(core, 8))

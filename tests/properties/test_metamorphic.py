@@ -1,0 +1,726 @@
+"""What must follow from one run for another: faster clocks, other units, more of something, the same from a file.
+
+Exact relations are equalities.  "Faster hardware is not slower" is no law of a machine that always serves what it can:
+a part that comes earlier may meet a worse interleaving.  Those relations have a slack, and **every breach is listed**
+in ``breaches.txt``: a new one or one that has gone fails the test, and ``--update-golden`` rewrites the list.
+The machine is t3-tiny or close to it; with its queues of 16 entries and its L2 of 64 KiB such orders matter far more
+than on a GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from t3sim.collective.schedule import CollectiveProgram, ring_all_gather, ring_reduce_scatter
+from t3sim.config.experiment import RunSpec
+from t3sim.experiment.plan import load_experiment
+from t3sim.experiment.runner import run as run_experiment
+from t3sim.gpu.kernel.address_map import channel_of, place_of
+from t3sim.gpu.kernel.codes import COMM, COMPUTE, INCOMING_UPDATE, OPERAND_READ, WRITE_BACK
+from t3sim.gpu.kernel.memory_controller import enqueue_request
+from t3sim.gpu.routes import StoreRoutes
+from t3sim.overlap import Phase, t3
+from t3sim.results.record import VOLATILE
+from t3sim.system.simulate import simulate
+from t3sim.workload.tiling import expected_chunk_bytes
+from t3sim.workload.trace_file import read_trace, write_trace
+from tests.harness.channel_bench import UNSHADOWED, ChannelBench, Command, Request, Setup
+from tests.harness.sublayers import ObservedPhases, collective_point, digest_of, point
+from tests.kernel.small import core_of
+
+BREACHES = Path(__file__).with_name("breaches.txt")
+CASES: dict[str, dict[str, Any]] = {
+    "256 x 256 x 128, TP 4": {"shape": (256, 256, 128), "tp": 4},
+    "200 x 150 x 72, TP 3": {"shape": (200, 150, 72), "tp": 3},
+    "256 x 512 x 64, TP 4": {"shape": (256, 512, 64), "tp": 4},
+    "512 x 128 x 256, TP 2": {"shape": (512, 128, 256), "tp": 2},
+}
+PHASES = ("GEMM", "RS", "RS near memory", "AG", "fused t3", "fused t3-mca")
+
+
+@cache
+def phases_of(case: str, *overrides: str) -> ObservedPhases:
+    return ObservedPhases(point("t3", *overrides, **CASES[case]))
+
+
+@cache
+def phase_of(name: str, case: str, *overrides: str) -> Phase:
+    """One phase of a case, simulated once."""
+    phases = phases_of(case, *overrides)
+    phase = {
+        "GEMM": phases.gemm,
+        "RS": phases.reduce_scatter,
+        "RS near memory": lambda: phases.reduce_scatter(has_near_memory=True),
+        "AG": phases.all_gather,
+        "fused t3": lambda: phases.fused(t3.ring_reduce_scatter, "round_robin"),
+        "fused t3-mca": lambda: phases.fused(t3.ring_reduce_scatter, "mca"),
+    }[name]()
+    assert phase is not None
+    phases.machines.clear()  # megabytes each, and hundreds of them
+    return phase
+
+
+def ticks(name: str, case: str, *overrides: str) -> int:
+    """The length of a phase; ticks are as long in every machine of this file but those of MR1."""
+    return phase_of(name, case, *overrides).ticks
+
+
+# --- relations with a slack, and the list of their breaches ----------------------------------------------
+
+
+class Outcome(NamedTuple):
+    """*after* should be at most *before*, but for *slack* percent."""
+
+    relation: str
+    where: str
+    before: float
+    after: float
+    slack: float
+
+    @property
+    def excess(self) -> float:
+        """Percent by which *after* is more than *before*."""
+        return 100 * (self.after / self.before - 1)
+
+
+def breaches_of(outcomes: Iterable[Outcome]) -> list[str]:
+    """Return one line for each outcome beyond its slack."""
+    return [f"{o.relation}: {o.where}: {o.excess:+.2f} %" for o in outcomes if o.excess > o.slack]
+
+
+def listed_breaches(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def changes_of_list(listed: Sequence[str], now: Sequence[str]) -> list[str]:
+    """Return what is new and what has gone, one line each."""
+    new = [f"new: {line}" for line in now if line not in listed]
+    return new + [f"gone: {line}" for line in listed if line not in now]
+
+
+def geometric_mean(outcomes: Sequence[Outcome]) -> Outcome:
+    """The mean ratio of a relation over its grid: not more than 1, without slack."""
+    mean = math.exp(sum(math.log(o.after / o.before) for o in outcomes) / len(outcomes))
+    return Outcome(outcomes[0].relation, "geometric mean over the grid", 1.0, mean, 1e-9)
+
+
+FASTER = {
+    "link x 1.25": "machine.link.bandwidth=10 GB/s",
+    "link x 2": "machine.link.bandwidth=16 GB/s",
+    "link x 8": "machine.link.bandwidth=64 GB/s",
+    "latency / 2": "machine.link.latency=250 ns",
+    "buffer of the link x 2": "machine.link.egress_buffer=4 KiB",
+    "5 CUs instead of 4": "machine.gpu.n_compute_units=5",
+    "8 CUs instead of 4": "machine.gpu.n_compute_units=8",
+    "matrix rate x 2": "machine.gpu.compute_unit.matrix_flops_per_cycle=4096",
+    "4 channels instead of 2": "machine.memory.n_channels=4",
+    "DRAM queue of 24 instead of 16": "machine.memory.queue.entries=24",
+    "DRAM queue of 64 instead of 16": "machine.memory.queue.entries=64",
+    "stream queues x 2": "machine.memory.stream_queue_entries=64",
+    "L2 x 2": "machine.gpu.l2.capacity=128 KiB",
+    "miss registers x 2": "machine.gpu.l2.mshrs_per_bank=64",
+    "tracker x 2": "machine.gpu.tracker.entries_per_set=16",
+    "DMA rate x 2": "machine.gpu.dma.bytes_per_cycle=128",
+}
+
+
+def faster_hardware() -> list[Outcome]:
+    """MR5: more or faster hardware is not slower: 0.5 %, and not on average."""
+    outcomes = []
+    for change, override in FASTER.items():
+        name = f"MR5 {change}"
+        grid = [
+            Outcome(name, f"{phase}, {case}", ticks(phase, case), ticks(phase, case, override), 0.5)
+            for case in CASES
+            for phase in PHASES
+        ]
+        outcomes += [*grid, geometric_mean(grid)]
+    return outcomes
+
+
+def timing(**changes: int) -> str:
+    values = ", ".join(f"{name}: {value}" for name, value in {**UNSHADOWED, **changes}.items())
+    return f"machine.memory.timing={{{values}}}"
+
+
+TIMING_PHASES = ("GEMM", "RS", "fused t3")
+TIMING_CASES = tuple(CASES)[:3]
+
+
+def slower_timings() -> list[Outcome]:
+    """MR6: a timing of one cycle more is not faster: 0.2 %, and not on average (no value hides another)."""
+    outcomes = []
+    for name, value in UNSHADOWED.items():
+        if name not in ("nREFI", "nRFC"):
+            changed, slow = timing(), timing(**{name: value + 1})
+            outcomes += compared(f"MR6 {name} - 1", slow, changed)
+    refresh = {"off": 0, "4000": 4000, "1000": 1000}
+    for (few, few_at), (many, many_at) in pairwise(refresh.items()):
+        slow, fast = timing(nREFI=many_at), timing(nREFI=few_at)
+        outcomes += compared(f"MR6 nREFI {few} instead of {many}", slow, fast)
+    return outcomes
+
+
+def compared(relation: str, slow: str, fast: str) -> list[Outcome]:
+    grid = [
+        Outcome(relation, f"{phase}, {case}", ticks(phase, case, slow), ticks(phase, case, fast), 0.2)
+        for case in TIMING_CASES
+        for phase in TIMING_PHASES
+    ]
+    return [*grid, geometric_mean(grid)]
+
+
+def order_of_strategies() -> list[Outcome]:
+    """MR7: ideal with the same memory semantics, T3-MCA, T3, sequential: 1 %."""
+    outcomes = []
+    for case in CASES:
+        gather = ticks("AG", case)
+        total = {
+            "ideal-rs-nmc": max(ticks("GEMM", case), ticks("RS near memory", case)) + gather,
+            "t3-mca": ticks("fused t3-mca", case) + gather,
+            "t3": ticks("fused t3", case) + gather,
+            "sequential": ticks("GEMM", case) + ticks("RS", case) + gather,
+        }
+        outcomes += [
+            Outcome(f"MR7 {fast} before {slow}", case, total[slow], total[fast], 1.0) for fast, slow in pairwise(total)
+        ]
+    return outcomes
+
+
+def overlap_and_its_parts() -> list[Outcome]:
+    """MR8: a fused run takes no less than the longer of its parts alone (no slack), no more than both (1 %)."""
+    outcomes = []
+    for case in CASES:
+        for fused in ("fused t3", "fused t3-mca"):
+            gemm, scatter = ticks("GEMM", case), ticks("RS near memory", case)
+            together, both = ticks(fused, case), gemm + ticks("RS", case)
+            outcomes += [
+                Outcome("MR8 GEMM alone before overlapped", f"{fused}, {case}", together, gemm, 0.0),
+                Outcome("MR8 RS alone before overlapped", f"{fused}, {case}", together, scatter, 0.0),
+                Outcome("MR8 overlapped before GEMM and RS", f"{fused}, {case}", both, together, 1.0),
+            ]
+    return outcomes
+
+
+MORE_WORK = {"m": (320, 256, 128), "n": (256, 320, 128), "k": (256, 256, 192)}
+
+
+def more_work() -> list[Outcome]:
+    """MR10: a GEMM larger by a tile takes no less time: 0.2 %."""
+    base = "256 x 256 x 128, TP 4"
+    outcomes = []
+    for axis, shape in MORE_WORK.items():
+        larger = ObservedPhases(point("t3", shape=shape, tp=4))
+        times = {
+            "GEMM": larger.gemm().ticks,
+            "fused t3": larger.fused(t3.ring_reduce_scatter, "round_robin").ticks,
+            "fused t3-mca": larger.fused(t3.ring_reduce_scatter, "mca").ticks,
+        }
+        outcomes += [
+            Outcome(f"MR10 {axis} - 64", f"{phase}, {base}", time, ticks(phase, base), 0.2)
+            for phase, time in times.items()
+        ]
+    return outcomes
+
+
+NO_LINK = (
+    "machine.link.bandwidth=2000 GB/s",
+    "machine.link.latency=6 ns",
+    "machine.link.egress_buffer=64 KiB",
+    "machine.gpu.tracker={n_sets: 256, entries_per_set: 8}",
+)
+
+
+def link_without_cost() -> list[Outcome]:
+    """MR12: between two GPUs with an infinite link, T3 is a GEMM whose stores are all local updates: 0.5 %.
+
+    Not equal: what arrives waits in a queue of its own, which the stores of one GPU alone do not have.
+    """
+    outcomes = []
+    for shape in ((256, 256, 128), (256, 512, 64), (512, 128, 256)):
+        alone, pair = (
+            ObservedPhases(point("t3", *NO_LINK, shape=shape, tp=tp)).fused(
+                t3.ring_reduce_scatter, "round_robin"
+            )
+            for tp in (1, 2)
+        )
+        assert alone.counters["update_bytes"] == pair.counters["update_bytes"]
+        name = "MR12 infinite link before local updates"
+        outcomes.append(Outcome(name, " x ".join(map(str, shape)), alone.ticks, pair.ticks, 0.5))
+    return outcomes
+
+
+def rotated(device: int, shape: tuple[int, int, int], tp: int) -> int:
+    """Ticks of a fused run as GPU *device* sees it, with chunks of one shape: it starts with its own chunk."""
+    phases = ObservedPhases(point("t3", shape=shape, tp=tp))
+    machine, trace = phases.machine("round_robin", {}), phases.trace
+    assert trace is not None
+    routes = StoreRoutes(trace.n_workgroups)
+    t3.ring_reduce_scatter(routes, trace, device, 1)
+    machine.core.load_gemm(trace, routes, start_at=0, device_id=device)
+    sizes = machine.core.tables.tiles["n_granules"]
+    tiles_per_chunk = len(sizes) // tp
+    machine.core.gpu.expected_inbound = int(sizes.sum()) // tp * (tp - 1)
+
+    def next_chunk(messages: Any) -> Any:
+        arriving = messages.copy()
+        arriving["tile"] = (arriving["tile"] + tiles_per_chunk) % len(sizes)
+        return arriving
+
+    machine.close_ring(next_chunk)
+    return machine.run()
+
+
+def other_gpus_of_the_ring() -> list[Outcome]:
+    """MR2: another GPU of the ring takes as long: 1 % either way.
+
+    Not exact beyond two GPUs: each starts with another chunk, whose addresses meet other banks and L2 sets.
+    """
+    outcomes = []
+    for shape in ((256, 256, 128), (512, 512, 64)):
+        first = rotated(0, shape, 4)
+        for device in (1, 2, 3):
+            name, other = f"{' x '.join(map(str, shape))}, TP 4", rotated(device, shape, 4)
+            outcomes += [
+                Outcome(f"MR2 GPU {device} before GPU 0", name, first, other, 1.0),
+                Outcome(f"MR2 GPU 0 before GPU {device}", name, other, first, 1.0),
+            ]
+    return outcomes
+
+
+RELATIONS: tuple[Callable[[], list[Outcome]], ...] = (
+    other_gpus_of_the_ring,
+    faster_hardware,
+    slower_timings,
+    order_of_strategies,
+    overlap_and_its_parts,
+    more_work,
+    link_without_cost,
+)
+HEADER = """\
+# Breaches of the metamorphic relations that have a slack (test_metamorphic.py), on t3-tiny: how much slower the side is
+# that should not be.  Written by `pytest tests/properties/test_metamorphic.py --update-golden`; say why it changed.
+"""
+
+
+def test_breaches_are_those_listed(update_golden: bool) -> None:
+    """Is every relation within its slack, but for the breaches that are known?"""
+    now = breaches_of(outcome for relation in RELATIONS for outcome in relation())
+    if update_golden:
+        BREACHES.write_text(HEADER + "".join(f"{line}\n" for line in now), encoding="utf-8")
+    assert changes_of_list(listed_breaches(BREACHES.read_text(encoding="utf-8")), now) == []
+
+
+def test_most_outcomes_are_within_their_slack() -> None:
+    """Do the relations hold in nine of ten cases?  Otherwise the list would hide that they are none."""
+    n_outcomes = sum(len(relation()) for relation in RELATIONS)
+    assert len(listed_breaches(BREACHES.read_text(encoding="utf-8"))) < 0.1 * n_outcomes
+
+
+def test_canary_a_breach_that_is_new_or_gone_is_noticed() -> None:
+    listed = listed_breaches(BREACHES.read_text(encoding="utf-8"))
+    assert changes_of_list(listed, listed) == []
+    assert changes_of_list(listed, listed[1:]) == [f"gone: {listed[0]}"]
+    assert changes_of_list(listed, [*listed, "MR5 x: y: +1.00 %"]) == ["new: MR5 x: y: +1.00 %"]
+    worse = listed[0].replace(" %", "1 %")
+    assert len(changes_of_list(listed, [worse, *listed[1:]])) == 2
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_canary_results_twice_as_long_are_breaches(relation: Callable[[], list[Outcome]]) -> None:
+    """Would each relation notice it if the side that should be shorter took twice as long?"""
+    outcomes = relation()
+    doctored = [outcome._replace(after=outcome.after * 2) for outcome in outcomes]
+    assert len(breaches_of(doctored)) > len(breaches_of(outcomes))
+
+
+def test_canary_a_slower_link_is_a_breach() -> None:
+    """Would a machine that takes a bandwidth for its inverse be noticed?"""
+    case = "256 x 256 x 128, TP 4"
+    slow = ticks("AG", case, "machine.link.bandwidth=4 GB/s")
+    outcome = Outcome("MR5", "AG", ticks("AG", case), slow, 0.5)
+    assert outcome.excess > 50
+    assert breaches_of([outcome]) == [f"MR5: AG: +{outcome.excess:.2f} %"]
+
+
+# --- MR1: all clocks ---------------------------------------------------------------------------------------
+
+
+def scaled(k: int, strategy: str, link_k: int | None = None) -> RunSpec:
+    """A point whose clocks and rates are *k* times as fast, and its latencies as short."""
+    return point(
+        strategy,
+        f"machine.gpu.compute_clock={1400 * k} MHz",
+        f"machine.memory.clock={1000 * k} MHz",
+        f"machine.link.bandwidth={8 * (link_k or k)} GB/s",
+        f"machine.link.latency={600 // k} ns",
+        f"machine.gpu.compute_unit.workgroup_launch={300 // k} ns",
+        shape=(200, 150, 72),
+        tp=3,
+    )
+
+
+@pytest.mark.parametrize("strategy", ["sequential", "t3", "t3-mca"])
+@pytest.mark.parametrize("k", [2, 3])
+def test_mr1_all_clocks_times_k(strategy: str, k: int) -> None:
+    """Is every command in the same cycle, and every time divided by k?"""
+    assert digest_of(scaled(k, strategy)) == digest_of(scaled(1, strategy))
+    slow, fast = simulate(scaled(1, strategy)), simulate(scaled(k, strategy))
+    assert fast.ticks.hz == k * slow.ticks.hz
+    assert fast.total == slow.total
+
+
+def test_mr1_canary_a_clock_left_behind_is_noticed() -> None:
+    assert digest_of(scaled(2, "t3", link_k=1)) != digest_of(scaled(1, "t3"))
+
+
+# --- MR2: other names --------------------------------------------------------------------------------------
+
+
+def test_mr2_two_gpus_take_the_same_time() -> None:
+    """Exact for two GPUs: they differ in one address bit, which the map only spreads."""
+    assert rotated(0, (256, 256, 128), 2) == rotated(1, (256, 256, 128), 2)
+    assert rotated(0, (256, 256, 128), 2) == ticks_of_mirrored((256, 256, 128), 2)
+
+
+def ticks_of_mirrored(shape: tuple[int, int, int], tp: int) -> int:
+    return ObservedPhases(point("t3", shape=shape, tp=tp)).fused(t3.ring_reduce_scatter, "round_robin").ticks
+
+
+def random_requests(n: int) -> list[Request]:
+    draw = np.random.default_rng(5)
+    kinds = draw.choice([OPERAND_READ, WRITE_BACK, INCOMING_UPDATE], n)
+    banks, rows, columns = draw.integers(0, 16, n), draw.integers(0, 3, n), draw.integers(0, 32, n)
+    times = np.cumsum(draw.integers(0, 9, n))
+    streams = np.where(kinds == INCOMING_UPDATE, COMM, COMPUTE)
+    fields = (times, kinds, banks, rows, columns, streams)
+    return [Request(*row) for row in zip(*(field.tolist() for field in fields), strict=True)]
+
+
+def with_banks(bank_of: Sequence[int], requests: Iterable[Any]) -> list[Any]:
+    """The same requests or commands in other banks; -1 is all of them."""
+    return [r._replace(bank=bank_of[r.bank] if r.bank >= 0 else -1) for r in requests]
+
+
+# Bank groups are four consecutive banks: groups in another order, and the banks of each.
+RELABELLED = [12, 14, 13, 15, 1, 0, 3, 2, 8, 9, 10, 11, 7, 6, 5, 4]
+ACROSS_GROUPS = [0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15]
+
+
+def commands_in(bank_of: Sequence[int]) -> list[Command]:
+    setup = Setup({**UNSHADOWED, "nREFI": 900, "nRFC": 90}, capacity=24)
+    return ChannelBench(setup).run(with_banks(bank_of, random_requests(600)))
+
+
+def test_mr2_other_banks_and_groups_take_the_same_time() -> None:
+    """Does a channel with its banks and bank groups relabelled do the same, command by command?"""
+    assert commands_in(RELABELLED) == with_banks(RELABELLED, commands_in(range(16)))
+
+
+def test_mr2_canary_banks_moved_between_groups_are_noticed() -> None:
+    assert commands_in(ACROSS_GROUPS) != with_banks(ACROSS_GROUPS, commands_in(range(16)))
+
+
+ROW_BIT_0 = 10  # of a granule number on t3-tiny: interleave 2, channel 1, bank 4, interleaves in a row 3
+
+
+def moved(program: CollectiveProgram, distance: int) -> CollectiveProgram:
+    """The same collective on an array that starts *distance* granules later."""
+    steps = (
+        replace(s, operands=tuple(a + distance for a in s.operands), destination=s.destination + distance)
+        for s in program.steps
+    )
+    return replace(program, steps=tuple(steps))
+
+
+def collective_ticks(program: CollectiveProgram) -> int:
+    phase = ObservedPhases(collective_point("all-gather", "12 KiB", 4)).collective("moved", program)
+    assert phase is not None
+    return phase.ticks
+
+
+@pytest.mark.parametrize("bit", [1, 2, 3])
+@pytest.mark.parametrize("make", [ring_reduce_scatter, ring_all_gather])
+def test_mr2_an_array_that_starts_in_another_row_takes_the_same_time(make: Any, bit: int) -> None:
+    """A higher row bit exchanges banks for all of the array; where an array starts must not matter otherwise."""
+    program = make(4, 100)
+    array = 2 * 4 * 100
+    distance = 1 << (ROW_BIT_0 + bit)
+    assert array <= distance
+    core = core_of()
+    first, second = (int(place_of(core.gpu, granule, 0)) >> 8 & 255 for granule in (0, distance))
+    assert first != second
+    assert channel_of(core.gpu, 0) == channel_of(core.gpu, distance)
+    assert collective_ticks(moved(program, distance)) == collective_ticks(program)
+
+
+# --- MR3: other words --------------------------------------------------------------------------------------
+
+WRITTEN = """\
+name: same
+machine:
+  preset: t3-tiny
+  link: {preset: ring-tiny, bandwidth: 12 GB/s, latency: 300 ns}
+workload: {gemm: {m: 256, n: 200, k: 128}, tp: 4}
+tiling: {preset: gemm-64x64, prefetch_depth: 2}
+strategy: t3
+"""
+OTHER_WORDS = {
+    "units": WRITTEN.replace("12 GB/s", "12000 MB/s").replace("300 ns", "0.3 us"),
+    "comments and layout": "# a comment\n" + WRITTEN.replace("\nworkload", "   # another\n\n\nworkload"),
+    "block style": WRITTEN.replace(
+        "workload: {gemm: {m: 256, n: 200, k: 128}, tp: 4}",
+        "workload:\n  gemm:\n    m: 256\n    n: 200\n    k: 128\n  tp: 4",
+    ),
+    "anchor": WRITTEN.replace("m: 256, n: 200", "m: &m 256, n: 200").replace("strategy: t3", "strategy: &s t3"),
+    "JSON": json.dumps(
+        {
+            "name": "same",
+            "machine": {
+                "preset": "t3-tiny",
+                "link": {"preset": "ring-tiny", "bandwidth": "12 GB/s", "latency": "300 ns"},
+            },
+            "workload": {"gemm": {"m": 256, "n": 200, "k": 128}, "tp": 4},
+            "tiling": {"preset": "gemm-64x64", "prefetch_depth": 2},
+            "strategy": "t3",
+        }
+    ),
+}
+
+
+def spec_of(text: str, folder: Path) -> dict[str, Any]:
+    """The point that a file means, but for the name of its machine."""
+    (folder / "experiment.yaml").write_text(text, encoding="utf-8")
+    (run,) = load_experiment(folder / "experiment.yaml").points
+    spec: dict[str, Any] = run.model_dump()
+    spec["machine"].pop("name")
+    return spec
+
+
+@pytest.mark.parametrize("text", OTHER_WORDS.values(), ids=OTHER_WORDS)
+def test_mr3_other_words_are_the_same_point(text: str, tmp_path: Path) -> None:
+    assert text != WRITTEN
+    assert spec_of(text, tmp_path) == spec_of(WRITTEN, tmp_path)
+
+
+def test_mr3_a_link_in_a_file_of_its_own_is_the_same(tmp_path: Path) -> None:
+    link = "bandwidth: 12 GB/s\nlatency: 300 ns\negress_buffer: 2 KiB\n"
+    (tmp_path / "mine.yaml").write_text(link, encoding="utf-8")
+    split = WRITTEN.replace("{preset: ring-tiny, bandwidth: 12 GB/s, latency: 300 ns}", "./mine.yaml")
+    assert spec_of(split, tmp_path) == spec_of(WRITTEN, tmp_path)
+
+
+def test_mr3_canary_another_value_is_another_point(tmp_path: Path) -> None:
+    assert spec_of(WRITTEN.replace("12 GB/s", "12 GiB/s"), tmp_path) != spec_of(WRITTEN, tmp_path)
+
+
+# --- MR4: the isolated ring --------------------------------------------------------------------------------
+
+RATES = (1, 2, 4, 8)  # GB/s: the link is the narrowest part by far
+SLOT, HZ = 40, 7_000_000_000  # ticks
+SIZE = 256 * 1024
+
+
+def ring_ticks(rate: int, gpus: int, latency_ns: int = 500, *, op: str = "all-gather") -> int:
+    overrides = (f"machine.link.bandwidth={rate} GB/s", f"machine.link.latency={latency_ns} ns")
+    phases = ObservedPhases(collective_point(op, "256 KiB", gpus, *overrides))
+    phase = phases.all_gather() if op == "all-gather" else phases.reduce_scatter(has_near_memory=True)
+    assert phase is not None
+    return phase.ticks
+
+
+def check_serial_part(times: Mapping[int, int], gpus: int) -> None:
+    """Twice the rate saves half of (n - 1) c / L: two slots a step, in which a step notices that it may start."""
+    for slow, fast in pairwise(times):
+        serial = (gpus - 1) * (SIZE / gpus) * HZ / (slow * 1e9)
+        assert abs((times[slow] - times[fast]) - serial / 2) <= 2 * SLOT * (gpus - 1)
+
+
+@pytest.mark.parametrize("op", ["all-gather", "reduce-scatter"])
+@pytest.mark.parametrize("gpus", [2, 4, 8])
+def test_mr4_twice_the_link_rate_halves_the_serial_part(op: str, gpus: int) -> None:
+    check_serial_part({rate: ring_ticks(rate, gpus, op=op) for rate in RATES}, gpus)
+
+
+@pytest.mark.parametrize("gpus", [2, 4])
+def test_mr4_each_step_pays_the_latency_once(gpus: int) -> None:
+    """Does a latency longer by 400 ns cost that much in each step, to two slots?"""
+    more = ring_ticks(4, gpus, 900) - ring_ticks(4, gpus, 500)
+    assert abs(more - (gpus - 1) * 400 * HZ / 1e9) <= 2 * SLOT * (gpus - 1)
+
+
+def test_mr4_canary_a_step_too_many_is_noticed() -> None:
+    times = {rate: ring_ticks(rate, 4) for rate in RATES}
+    with pytest.raises(AssertionError):
+        check_serial_part({rate: time * 4 // 3 for rate, time in times.items()}, 4)
+
+
+# --- MR9: sweeps -------------------------------------------------------------------------------------------
+
+GRID = {"strategy": ["sequential", "t3", "ideal-overlap"], "machine.link.bandwidth": ["8 GB/s", "16 GB/s"]}
+
+
+def table(grid: Mapping[str, Sequence[str]], folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """The rows of a sweep by machine and strategy, without what depends on the host."""
+    folder.mkdir()
+    tree = {
+        "name": "sweep",
+        "machine": "t3-tiny",
+        "workload": {"gemm": {"m": 256, "n": 200, "k": 64}, "tp": 4},
+        "tiling": "gemm-64x64",
+        "sweep": {"grid": grid},
+    }
+    (folder / "experiment.yaml").write_text(json.dumps(tree), encoding="utf-8")
+    records = run_experiment(load_experiment(folder / "experiment.yaml"), folder / "results").records
+    rows = [{name: value for name, value in vars(record).items() if name not in VOLATILE} for record in records]
+    return {(row["machine"], row["strategy"]): row for row in rows}
+
+
+def test_mr9_a_sweep_in_another_order_is_the_same_table(tmp_path: Path) -> None:
+    reverse = {key: GRID[key][::-1] for key in reversed(GRID)}
+    whole, other = table(GRID, tmp_path / "whole"), table(reverse, tmp_path / "reverse")
+    assert len(whole) == 6
+    assert whole == other
+    assert list(whole) != list(other)
+
+
+def test_mr9_a_sweep_in_parts_is_the_same_table(tmp_path: Path) -> None:
+    parts: dict[tuple[str, str], dict[str, Any]] = {}
+    for i, rate in enumerate(GRID["machine.link.bandwidth"]):
+        parts |= table({**GRID, "machine.link.bandwidth": [rate]}, tmp_path / str(i))
+    assert parts == table(GRID, tmp_path / "whole")
+
+
+def test_mr9_canary_a_row_of_another_point_is_noticed(tmp_path: Path) -> None:
+    rows = table(GRID, tmp_path / "whole")
+    first, *others = rows
+    assert all(rows[first] != rows[other] for other in others)
+    assert {**rows, first: rows[others[0]]} != rows
+
+
+# --- MR10, MR11: bytes (tests/shape/test_byte_counts.py has the closed forms of every strategy) ----------------
+
+
+@pytest.mark.parametrize(("axis", "shape"), MORE_WORK.items())
+def test_mr10_bytes_grow_as_the_output_does(axis: str, shape: tuple[int, int, int]) -> None:
+    """Does a tile more add exactly its own output bytes, and k none?"""
+    before, after = (ObservedPhases(point("t3", shape=s, tp=4)) for s in ((256, 256, 128), shape))
+    grown = [phases.gemm().counters["output_write_bytes"] for phases in (before, after)]
+    assert grown[1] - grown[0] == 2 * (shape[0] * shape[1] - 256 * 256) == {"m": 32768, "n": 32768, "k": 0}[axis]
+    operands = [phases.gemm().counters["operand_read_bytes"] for phases in (before, after)]
+    assert operands[1] > operands[0]
+
+
+def ring_bytes(n: int) -> dict[str, int]:
+    fused = ObservedPhases(point("t3", shape=(512, 256, 64), tp=n)).fused(t3.ring_reduce_scatter, "round_robin")
+    return {name: int(fused.counters[name]) for name in ("link_bytes", "comm_read_bytes", "incoming_bytes")}
+
+
+def check_ring_laws(n: int, counted: Mapping[str, int]) -> None:
+    """(n - 1)/n of the output over the link and in, (n - 2)/n read by the DMA engine."""
+    size = 2 * 512 * 256
+    assert counted["link_bytes"] * n == counted["incoming_bytes"] * n == size * (n - 1)
+    assert counted["comm_read_bytes"] * n == size * (n - 2)
+
+
+@pytest.mark.parametrize("n", [2, 4, 8, 16, 32])
+def test_mr11_bytes_of_more_gpus(n: int) -> None:
+    check_ring_laws(n, ring_bytes(n))
+
+
+def test_mr11_canary_a_chunk_sent_twice_is_noticed() -> None:
+    counted = ring_bytes(4)
+    with pytest.raises(AssertionError):
+        check_ring_laws(4, {**counted, "link_bytes": counted["link_bytes"] * 4 // 3})
+
+
+def test_mr12_one_gpu_is_a_gemm_of_local_updates() -> None:
+    """Exact: without a neighbour, T3 is the GEMM with every store an update of its own memory."""
+    phases = ObservedPhases(point("t3", tp=1))
+    assert phases.trace is not None
+
+    def all_local(routes: StoreRoutes, trace: Any, device_id: int, tiles_per_block: int) -> None:
+        routes.track(range(trace.n_workgroups), is_update=True, updates_per_element=1)
+
+    fused = phases.fused(t3.ring_reduce_scatter, "round_robin")
+    plain = ObservedPhases(phases.run).fused(all_local, "round_robin")
+    assert (fused.ticks, fused.counters) == (plain.ticks, plain.counters)
+    assert fused.counters["link_bytes"] == fused.counters["comm_read_bytes"] == 0
+
+
+# --- MR13: two streams that do not meet ---------------------------------------------------------------------
+
+
+def stores_in(channel: int, stream: int, seed: int) -> list[tuple[int, int, int, int]]:
+    """Random stores for one channel: channel, stream, place, arrival."""
+    draw = np.random.default_rng(seed)
+    kind = WRITE_BACK if stream == COMPUTE else INCOMING_UPDATE
+    places = (draw.integers(0, 3, 60) << 24) | (draw.integers(0, 32, 60) << 16) | (draw.integers(0, 16, 60) << 8) | kind
+    times = np.cumsum(draw.integers(0, 12, 60))
+    return [(channel, stream, place, at) for place, at in zip(places.tolist(), times.tolist(), strict=True)]
+
+
+def served(requests: Sequence[tuple[int, int, int, int]], channel: int) -> list[tuple[int, ...]]:
+    """Run the loop of a GPU on *requests*; return the DRAM commands of one channel."""
+    core = core_of("memory: {stream_queue_entries: 128, timing: {nREFI: 500, nRFC: 60}}")
+    log: list[Any] = []
+    core.stream_commands(lambda rows: log.append(rows.copy()))
+    for number, stream, place, at in sorted(requests, key=lambda request: request[3]):
+        enqueue_request(core.gpu.channels[number], stream, place, -1, at)
+    core.advance(3000 * int(core.gpu.memory_ticks))
+    rows = np.concatenate(log)
+    rows = rows[rows["channel"] == channel]
+    return list(zip(*(rows[name].tolist() for name in ("at", "command", "bank", "row", "column")), strict=True))
+
+
+def test_mr13_streams_in_disjoint_channels_run_as_alone() -> None:
+    """Is each stream served to the cycle as if the other were not there?"""
+    compute, comm = stores_in(0, COMPUTE, 1), stores_in(1, COMM, 2)
+    assert served([*compute, *comm], 0) == served(compute, 0)
+    assert served([*compute, *comm], 1) == served(comm, 1)
+    assert len(served(compute, 0)) > 60
+
+
+def test_mr13_canary_streams_in_one_channel_meet() -> None:
+    compute, comm = stores_in(0, COMPUTE, 1), stores_in(0, COMM, 2)
+    together = served([*compute, *comm], 0)
+    assert sorted(together) != sorted([*served(compute, 0), *served(comm, 0)])
+
+
+# --- MR14: from a file ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(256, 256, 128), (200, 150, 72), (64, 130, 40)])
+def test_mr14_a_trace_read_back_is_the_same_run(shape: tuple[int, int, int], tmp_path: Path) -> None:
+    """Every command and counter; the smoke tests compare the files of the command line."""
+    run = point("t3", shape=shape, tp=3)
+    generated = ObservedPhases(run)
+    assert generated.trace is not None
+    write_trace(tmp_path / "x.parquet", generated.trace, "test")
+    replayed = read_trace(tmp_path / "x.parquet")
+    assert replayed is not generated.trace
+    assert digest_of(run, replayed) == digest_of(run)
+
+
+def test_mr14_canary_another_order_of_tiles_is_noticed() -> None:
+    run = point("t3", shape=(200, 150, 72), tp=3)
+    trace = ObservedPhases(run).trace
+    assert trace is not None
+    tiles = trace.workgroups.copy()
+    for name in ("row", "column", "n_rows", "n_columns"):
+        tiles[name][[0, 1]] = tiles[name][[1, 0]]
+    swapped = replace(trace, workgroups=tiles)
+    assert expected_chunk_bytes(swapped, 64).sum() == expected_chunk_bytes(trace, 64).sum()
+    assert digest_of(run, swapped) != digest_of(run)
+
+
