@@ -92,7 +92,7 @@ class GpuCore:
                 self.outbox = np.concatenate([self.outbox, np.zeros_like(self.outbox)]).view(np.recarray)
                 continue
             self._empty_log()
-            self._check_policy()
+            self._check_faults()
             if outcome == codes.LOG_FULL:
                 continue
             self._widen_series()
@@ -124,15 +124,25 @@ class GpuCore:
             self.command_log[0].command = 1
         self._command_sinks.append(sink)
 
-    def _check_policy(self) -> None:
-        """Raise ``ModelError`` if the arbitration policy picked a stream that was not ready."""
+    def _check_faults(self) -> None:
+        """Raise ``ModelError`` if a memory controller met something that must not happen."""
         faulty = np.flatnonzero(self.gpu.channels["fault"])
-        if len(faulty):
-            cycle = int(self.gpu.channels["now"][faulty[0]])
+        if not len(faulty):
+            return
+        channel = self.gpu.channels[int(faulty[0])]
+        cycle = int(channel.now)
+        if channel.fault == codes.PICKED_NOTHING:
             raise ModelError(
                 f"arbitration policy `{self._policy_name}` picked a stream with nothing ready in channel[{faulty[0]}]"
                 f" before memory cycle {cycle}; it must return COMPUTE or COMM with a ready head, or NO_STREAM"
             )
+        tile = int(channel.fault_tile)
+        workgroup, wavefront = divmod(tile, int(self.gpu.n_wavefronts))
+        expected = int(self.tables.tiles[tile].updates_expected)
+        raise ModelError(
+            f"tracker: one update too many, in channel[{faulty[0]}] before memory cycle {cycle}: wavefront tile {tile}"
+            f" (workgroup {workgroup}, wavefront {wavefront}) expects {expected} granule updates and has seen them all"
+        )
 
     def _empty_log(self) -> None:
         """Hand what has been logged to whoever reads it."""

@@ -85,7 +85,9 @@ def random_case(seed: int) -> DataCase:
 def machine_of(number: int) -> MachineSpec:
     """Return a variant of t3-tiny."""
     text = f"machine: {{preset: t3-tiny, {MACHINES[number]}}}"
-    return resolve_machine(load_yaml_text(text, "selfcheck").get("machine")).spec
+    node = load_yaml_text(text, "selfcheck").get("machine")
+    assert node is not None
+    return resolve_machine(node).spec
 
 
 def run_case(case: DataCase) -> CarriedRun:

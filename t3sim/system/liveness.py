@@ -82,6 +82,7 @@ class Liveness:
         self.env = env
         self.gpus = list(gpus)
         self._moved_at = int(env.now)
+        self._quiet_since: int | None = None  # when nothing was found to come
         self._patience = max(patience_of(gpu.device.core) for gpu in self.gpus)
         # Of several GPUs the last look at another one is up to a quantum old.
         n_quanta = 0 if len(self.gpus) == 1 else 2
@@ -104,13 +105,18 @@ class Liveness:
         progress = progress_of(core)
         if progress != gpu.progress:
             gpu.progress = progress
-            self._moved_at = core.now
+            self._moved_at, self._quiet_since = core.now, None
             return
         self._moved_at = max(self._moved_at, int(core.gpu.kernel_start_at))
         still = core.now - self._moved_at
         if still > self._patience:
             raise self.error(Hang.NO_PROGRESS)
-        if still >= self._rotation and self.is_quiet():
+        if still < self._rotation or not self.is_quiet():
+            self._quiet_since = None
+        elif self._quiet_since is None:
+            # A moment may have come just now: what it allows has a rotation to happen.
+            self._quiet_since = core.now
+        elif core.now - self._quiet_since >= self._rotation:
             raise self.error(Hang.DEADLOCK)
 
     def is_quiet(self) -> bool:

@@ -84,7 +84,9 @@ class FusedBench:
         self.line_of_set: dict[int, list[int]] = {}
         for wg in tracked:
             self.line_of_set.setdefault(wg % case.n_sets, []).append(wg)
+        self.order, self.window = order, self._window(order)
         self.undispatched = deque(order)
+        self.ended: dict[int, int] = {}  # workgroup: stores for the link up to its end
         self.resident: dict[tuple[int, int], list[tuple[int, int]]] = {}  # CU and slot: stores left
         self.incoming = deque(
             granule for wg in order if self.position[wg] > 0 for granule in self._shuffled_granules(wg)
@@ -106,6 +108,39 @@ class FusedBench:
         self.stored: list[tuple[int, int]] = []  # of the first chunk, for the link
         self.sent: list[tuple[int, int]] = []
         self.n_fired_seen = 0
+
+    def _window(self, order: list[int]) -> int | None:
+        """Return the shortest way back, in the order, to the workgroup whose place another one takes; None: no limit.
+
+        Of a ring every workgroup takes a place, the first chunk's at the neighbour.
+        """
+        ways = []
+        for i, wg in enumerate(order):
+            same_set = [j for j in range(i) if order[j] % self.case.n_sets == wg % self.case.n_sets]
+            if len(same_set) >= self.case.places:
+                ways.append(i - same_set[-self.case.places])
+        return min(ways, default=None)
+
+    def is_sent_on(self, workgroup: int) -> bool:
+        """Return whether a dispatched workgroup has nothing left to send before what comes after it."""
+        if workgroup in self.ended and self.case.n_chunks > 1 and self.position[workgroup] == 0:
+            return self.n_stores_sent >= self.ended[workgroup]
+        tiles = {tile for tile in self._all([workgroup]) if tile in self.expected}
+        is_remote = self.case.n_chunks > 1 and self.position[workgroup] == 0
+        blocks = [block for block in self.blocks if block & tiles]
+        return not is_remote and tiles <= self.handed_on and all(block <= self.handed_on for block in blocks)
+
+    @property
+    def n_stores_sent(self) -> int:
+        """Return how many stores of the first chunk are on the wire."""
+        first_chunk = {tile for tile, size in self.size.items() if not self._updates(tile // N_WAVEFRONTS)}
+        return sum(tile in first_chunk for tile, _ in self.sent)
+
+    def is_inside_window(self) -> bool:
+        """Return whether the next workgroup is near enough to the oldest that has not been sent on."""
+        n_dispatched = len(self.order) - len(self.undispatched)
+        under_way = [i for i in range(n_dispatched) if not self.is_sent_on(self.order[i])]
+        return self.window is None or not under_way or n_dispatched - under_way[0] < self.window
 
     @staticmethod
     def _all(order: list[int]) -> list[int]:
@@ -174,7 +209,7 @@ class FusedBench:
         """Try to let the head of a stream into the DRAM queue."""
         record = self.channels[channel]
         record.now = cycle
-        return bool(admit_head(record, self.tracker, self.tiles, stream))
+        return bool(admit_head(record, self.tracker, self.tiles, self.tables.steps, stream))
 
     def arm(self) -> None:
         """Hand triggered tiles to the DMA engine."""
@@ -182,12 +217,12 @@ class FusedBench:
 
     def launch(self) -> None:
         """Let the dispatcher fill free slots."""
-        dispatch_workgroups(self.gpu, self.tables.workgroups, self.tiles, self.now)
+        dispatch_workgroups(self.gpu, self.tables.workgroups, self.tiles, self.tables.commands, self.now)
 
     # --- steps ---------------------------------------------------------------------------------------
 
     def dispatch(self) -> None:
-        """Free slots take workgroups, in order, while these have their place in the tracker."""
+        """Free slots take workgroups, in order, while they are inside the window."""
         self.launch()
         self.tick()
         for slot in range(self.case.n_resident):
@@ -195,7 +230,7 @@ class FusedBench:
                 if (cu, slot) in self.resident or not self.undispatched:
                     continue
                 workgroup = self.undispatched[0]
-                if not self.has_place(workgroup):
+                if not self.is_inside_window():
                     if self.held != workgroup:
                         self.held = workgroup
                         self.stalls += 1
@@ -239,7 +274,11 @@ class FusedBench:
         """Workgroups that have stored everything leave their slots."""
         for cu, slot in [place for place, stores in self.resident.items() if not stores]:
             del self.resident[cu, slot]
-            self.gpu.compute_units[cu].slots[slot].workgroup = -1
+            record = self.gpu.compute_units[cu].slots[slot]
+            entry = self.tables.workgroups[int(record.workgroup)]
+            entry.end_at, entry.sent_mark = self.now, self.gpu.link_port.store_tail
+            self.ended[int(record.workgroup)] = len(self.stored)
+            record.workgroup = -1
 
     def arrive(self, count: int) -> None:
         """The next updates of the neighbour arrive, in its dispatch order."""
@@ -318,7 +357,8 @@ class FusedBench:
     def read(self) -> None:
         """The DMA engine asks for granules of armed blocks."""
         before = [int(channel.queue_tail[COMM]) for channel in self.channels]
-        issue_reads(self.gpu, self.tiles, self.tables.commands, self.tables.ready_fifo, self.now)
+        t = self.tables
+        issue_reads(self.gpu, self.tiles, t.commands, t.ready_fifo, t.dma_queue, self.now)
         for index, (channel, tail) in enumerate(zip(self.channels, before, strict=True)):
             for i in range(tail, int(channel.queue_tail[COMM])):
                 slot = i & (channel.request_at.shape[1] - 1)

@@ -186,5 +186,5 @@ def test_the_window_is_the_shortest_way_back_to_a_predecessor(places: int, devic
 def test_a_block_of_more_workgroups_than_places_is_refused() -> None:
     """It could never be complete: its last workgroup waits for its first."""
     core = core_of("gpu: {tracker: {n_sets: 2, entries_per_set: 2}}")
-    with pytest.raises(UsageError, match="a block of 6 wavefront tiles spans 3 workgroups, but gpu.tracker has places"):
+    with pytest.raises(UsageError, match=r"a block of 6 wavefront tiles spans 3 workgroups, but gpu\.tracker has"):
         load_mapped(core, trace_of(64 * 12, 64, n_chunks=3), ring_reduce_scatter, 6)

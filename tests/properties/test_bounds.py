@@ -259,7 +259,7 @@ def check_capacities(core: GpuCore) -> dict[str, int]:
             port.store_tail - port.store_head,
             machine.link.egress_buffer // machine.memory.access,
         ),
-        "read-ahead": (gpu.dma.reads_in_flight + dma_queued(port), gpu.dma.read_ahead_granules),
+        "read-ahead": (dma_queued(port), gpu.dma.read_ahead_granules),
     }
     for name, (level, capacity) in levels.items():
         assert 0 <= level <= capacity, f"{name}: {level} of {capacity}"
@@ -308,7 +308,7 @@ def test_b7_no_queue_holds_more_than_its_capacity(kind: str) -> None:
         ("miss registers", lambda gpu: gpu.l2.n_free_mshrs.__setitem__(2, -1)),
         ("buffer of the link", lambda gpu: setattr(gpu.link_port, "store_tail", 33)),
         ("tracker", lambda gpu: setattr(gpu.tracker, "n_entries", 129)),
-        ("read-ahead", lambda gpu: setattr(gpu.dma, "reads_in_flight", 1)),
+        ("read-ahead", lambda gpu: setattr(gpu.link_port, "dma_tail", gpu.dma.read_ahead_granules + 1)),
     ],
 )
 def test_b7_canary_one_entry_too_many_is_noticed(name: str, overfill: Callable[[Any], None]) -> None:

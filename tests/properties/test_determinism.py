@@ -30,7 +30,7 @@ from t3sim.experiment.runner import run as run_experiment
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.network.link import Link
 from t3sim.results.record import VOLATILE
-from t3sim.system.machine import MirroredMachine
+from t3sim.system.machine import MirroredMachine, check_drained
 from tests.conftest import REPOSITORY
 from tests.harness.sublayers import (
     ObservedPhases,
@@ -314,7 +314,7 @@ class LinkLast(MirroredMachine):
         self.link = Link(self.env, "link[0]", self._latency, cost, self.device.receive, transform)
         self.env.process(idle(self.env))
         end_at = self.env.run(until=process)
-        self.check_drained()
+        check_drained(self.core, self.device.name)
         return int(end_at)
 
 
@@ -364,22 +364,22 @@ OTHER_ORDER = """\
 import hashlib, json, sys
 import numpy as np
 from t3sim.gpu.kernel import loop
-from t3sim.gpu.kernel.loop import BIN_OCCUPANCY, advance_channel, has_work, retire_columns
+from t3sim.gpu.kernel.loop import BIN_OCCUPANCY, advance_channel, has_work, pass_time, retire_columns
 from tests.harness.sublayers import ObservedPhases, smallest_points
 
 def advance_channels(
-    gpu, workgroups, tiles, commands, dma_queue, series, bin_index, command_log, pick_stream, slot_end
+    gpu, workgroups, tiles, commands, dma_queue, steps, series, bin_index, command_log, pick_stream, slot_end
 ):
     until = (slot_end + gpu.memory_ticks - 1) // gpu.memory_ticks
     for channel_id in range(gpu.n_channels)[::int(sys.argv[1])]:
         channel = gpu.channels[channel_id]
         if has_work(channel) or channel.next_refresh_at < until:
             before = channel.occupancy_cycles
-            advance_channel(channel, channel_id, gpu.tracker, tiles, command_log, pick_stream, until)
+            advance_channel(channel, channel_id, gpu.tracker, tiles, steps, command_log, pick_stream, until)
             series[bin_index, BIN_OCCUPANCY] += channel.occupancy_cycles - before
-            gpu.received_granules += channel.n_received
-            channel.n_received = 0
             retire_columns(gpu, channel, workgroups, tiles, commands, dma_queue, series, bin_index)
+        else:
+            pass_time(channel, until, False)
 
 loop.advance_channels = advance_channels
 result = {}

@@ -21,6 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from t3sim.gpu.kernel.codes import NEVER
 from t3sim.gpu.kernel.tracker import trigger
 from tests.harness.fused_bench import Case, FusedBench
 
@@ -244,13 +245,13 @@ class OverlappingTiles(FusedBench):
 
 
 class DispatchesOutOfTurn(FusedBench):
-    """A free slot takes the next workgroup whether or not it has a place."""
+    """A free slot takes the next workgroup however far it is from the oldest that has not been sent on."""
 
     def launch(self) -> None:
-        predecessors = self.tiles["predecessor"].copy()
-        self.tiles["predecessor"] = -1
+        window = int(self.gpu.dispatch_window)
+        self.gpu.dispatch_window = NEVER
         super().launch()
-        self.tiles["predecessor"] = predecessors
+        self.gpu.dispatch_window = window
 
 
 MUTANTS = (

@@ -73,6 +73,11 @@ KERNEL_DONE = 1
 OUTBOX_FULL = 2
 LOG_FULL = 3
 
+# What ends a run at once.
+NO_FAULT = 0
+PICKED_NOTHING = 1  # the policy picked a stream that was not ready
+ONE_UPDATE_TOO_MANY = 2  # of a tile that has all it expects
+
 # What a compute unit did in a slot (time accounting, adds up to the total).
 BUSY_MULTIPLYING = 0
 WAIT_FIRST_OPERANDS = 1

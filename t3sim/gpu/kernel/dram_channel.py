@@ -248,7 +248,7 @@ def issue_column_command(channel, channel_id, command_log, direction, bank):
             channel.column_at[READ, other] = max(channel.column_at[READ, other], read_at)
         channel.precharge_at[bank] = max(channel.precharge_at[bank], finish + channel.nWR)
     log_command(
-        command_log, channel, channel_id, command, bank, channel.open_row[bank], place, channel.slot_tag[slot], now
+        command_log, channel, channel_id, command, bank, channel.slot_row[slot], place, channel.slot_tag[slot], now
     )
     note_served(channel, kind)
     n = channel.n_done

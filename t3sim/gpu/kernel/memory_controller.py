@@ -20,6 +20,8 @@ from t3sim.gpu.kernel.codes import (
     FIELD_MASK,
     NEVER,
     NO_STREAM,
+    ONE_UPDATE_TOO_MANY,
+    PICKED_NOTHING,
     READ,
     ROW_SHIFT,
     WRITE,
@@ -135,6 +137,12 @@ def admit_head(channel, tracker, tiles, steps, stream):
                 if not has_place_for(tiles, tile):
                     channel.tracker_stalls += stall_head(channel, stream)
                     return False
+                if tiles[tile].updates_seen == tiles[tile].updates_expected:
+                    channel.fault = ONE_UPDATE_TOO_MANY
+                    channel.fault_tile = tile
+                    stall_head(channel, stream)
+                    return False
+                tiles[tile].updates_seen += 1
                 count_store(tracker, tile, tiles[tile].updates_expected, channel.now)
         elif stream == COMM:
             steps[-1 - tag].n_received += 1
@@ -160,7 +168,7 @@ def arbitrate(channel, tracker, tiles, steps, pick_stream):
         if stream == NO_STREAM:
             return True
         if stream < 0 or stream > COMM or not head_is_ready(channel, stream, now):
-            channel.fault = 1
+            channel.fault = PICKED_NOTHING
             return True
         if admit_head(channel, tracker, tiles, steps, stream):
             channel.last_stream = stream

@@ -127,7 +127,8 @@ def channel_dtype(layout):
             # counters
             ("n_commands", "i8", (6,)),
             ("n_requests", "i8", (N_KINDS,)),
-            ("fault", "i8"),  # the policy picked a stream that was not ready
+            ("fault", "i8"),  # see codes; NO_FAULT until something is wrong
+            ("fault_tile", "i8"),
             ("n_turnarounds", "i8"),
             ("occupancy_cycles", "i8"),
             ("peak_occupancy", "i8"),
@@ -416,6 +417,7 @@ TILE_TABLE = np.dtype(
         ("row_granules", "i8"),  # granules in one row of the tile
         ("first_granule", "i8"),  # address
         ("updates_expected", "i8"),  # granule updates until trigger; 0: not tracked here
+        ("updates_seen", "i8"),
         ("dma_command", "i8"),  # -1: none
         ("block_offset", "i8"),  # granules of the same DMA block before this tile
         ("predecessor", "i8"),  # first tile of the workgroup whose place in the tracker this one takes; -1: none

@@ -13,7 +13,7 @@ from t3sim.checks.hang import PATIENCE_CYCLES
 from t3sim.errors import ModelError
 from t3sim.gpu.kernel import codes
 from t3sim.system import liveness
-from t3sim.system.machine import MirroredMachine
+from t3sim.system.machine import MirroredMachine, check_drained
 
 from .scenario import collective, fused
 
@@ -77,7 +77,7 @@ def longest_stillness(wired: MirroredMachine) -> int:
     inner = wired.device.watch
     wired.device.watch = look
     liveness.run_to_end(wired.env, process, watch)
-    wired.check_drained()
+    check_drained(wired.core, "gpu[0]")
     longest = max(longest, wired.core.now - wired.device.quantum_ticks - moved_at)  # up to the quantum of its end
     return longest // int(wired.core.gpu.compute_ticks)
 
@@ -142,4 +142,6 @@ def test_a_gpu_that_something_else_will_wake_is_not_deadlocked() -> None:
         wired.device.receive(message)
 
     wired.env.process(late_neighbour())
-    assert wired.run() > 50 * wired.device.quantum_ticks
+    with pytest.raises(ModelError, match="incoming granules, done against due: 193 is not 192"):
+        wired.run()
+    assert wired.core.now > 50 * wired.device.quantum_ticks
