@@ -1,0 +1,52 @@
+"""Do a thousand random runs compute what NumPy computes, each element from all GPUs once, and nothing else change?"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import pytest
+
+from t3sim.selfcheck.data_cases import KINDS, MACHINES, RING_SIZES, TILINGS, plain_times, random_case, run_case
+from t3sim.system.ring import RingMachine
+
+N_CASES = int(os.environ.get("T3SIM_DATA_CASES", "1050"))
+BATCHES = 42
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_random_runs_compute_what_numpy_computes(batch: int) -> None:
+    """GEMM, fused under all policies, reduce-scatter and all-gather; ragged shapes, prime rings, small trackers."""
+    for seed in range(batch, N_CASES, BATCHES):
+        case = random_case(seed)
+        values = run_case(case)
+        assert values.problems == [], str(case)
+        assert values.n_events > 0, str(case)
+
+
+def test_the_cases_cover_what_they_claim() -> None:
+    """Does every kind, ring size, tiling and machine come up, and are most shapes ragged?"""
+    cases = [random_case(seed) for seed in range(N_CASES)]
+    assert {case.kind for case in cases} == set(KINDS)
+    assert {case.n_devices for case in cases} == set(RING_SIZES)
+    assert {case.tiling for case in cases} == set(TILINGS)
+    assert {case.machine for case in cases} == set(range(len(MACHINES)))
+    ragged = [case for case in cases if case.shape.m % 16 or case.shape.n % 64]
+    assert len(ragged) > len(cases) / 2
+    modes = Counter(case.is_mirrored for case in cases)
+    assert min(modes[True], modes[False]) > len(cases) / 5
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_carrying_values_changes_no_time(seed: int) -> None:
+    """Is every GPU of a run with values as fast as without?"""
+    from t3sim.selfcheck.data_cases import carried
+
+    case = random_case(seed)
+    values, machine = carried(case)
+    devices = machine.devices if isinstance(machine, RingMachine) else [machine.device]
+    for n, device in enumerate(devices):
+        values.follow(n, device)
+    ends = machine.run()
+    assert (ends if isinstance(ends, list) else [ends]) == plain_times(case)
+    assert values.check() == []

@@ -1,0 +1,177 @@
+"""Does a run that carries values notice each way in which data can go wrong?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from t3sim.checks.data import CarriedRun
+from t3sim.config.experiment import GemmShape
+from t3sim.errors import ModelError, UsageError
+from t3sim.gpu.kernel import codes
+from t3sim.selfcheck.data_cases import TILINGS, DataCase, carried, random_case
+from t3sim.system.machine import MirroredMachine
+from t3sim.system.ring import RingMachine
+
+SHAPE = GemmShape(m=256, n=100, k=70)
+FUSED = DataCase("fused round_robin", 4, SHAPE, TILINGS[0], machine=0, is_mirrored=False, seed=3)
+SCATTER = replace(FUSED, kind="reduce-scatter")
+NEAR_MEMORY = replace(FUSED, kind="reduce-scatter near memory")
+GATHER = replace(FUSED, kind="all-gather")
+Machine = MirroredMachine | RingMachine
+
+
+def device(machine: Machine, number: int = 0) -> Any:
+    return machine.devices[number] if isinstance(machine, RingMachine) else machine.device
+
+
+def run_with(case: DataCase, *defects: Callable[[CarriedRun, Machine], None]) -> list[str]:
+    """Run *case* with *defects*; return what the values say, and the machine if it gives up."""
+    values, machine = carried(case)
+    for defect in defects:
+        defect(values, machine)
+    for n, one in enumerate(machine.devices if isinstance(machine, RingMachine) else [machine.device]):
+        values.follow(n, one)
+    said = []
+    try:
+        machine.run()
+    except ModelError as error:
+        said = [f"machine: {error}"]
+    return [*values.check(), *said]
+
+
+def on_messages(change: Callable[[Any], Any]) -> Callable[[CarriedRun, Machine], None]:
+    """Return a defect of the first GPU's mailbox: *change* acts on its first batch."""
+
+    def seed(_: CarriedRun, machine: Machine) -> None:
+        core, is_first = device(machine).core, [True]
+        receive = core.receive
+
+        def changed(messages: Any) -> None:
+            receive(change(messages.copy()) if is_first[0] else messages)
+            is_first[0] = False
+
+        core.receive = changed
+
+    return seed
+
+
+def other_granule(messages: Any) -> Any:
+    """The first granule is stored where the second belongs, too."""
+    messages["granule"][0] = messages["granule"][1]
+    return messages
+
+
+def as_plain_store(messages: Any) -> Any:
+    """A store instead of an update: the last one wins."""
+    messages["kind"] = codes.INCOMING_WRITE
+    return messages
+
+
+def wrong_route(_: CarriedRun, machine: Machine) -> None:
+    """The last workgroup, whose other updates have come before, is stored by plain stores."""
+    table = device(machine).core.tables.workgroups
+    local = np.flatnonzero(table["route"] == codes.ROUTE_LOCAL_UPDATE)
+    table["route"][local[-1]] = codes.ROUTE_LOCAL_STORE
+
+
+def wrong_address(_: CarriedRun, machine: Machine) -> None:
+    """The tables send the stores of a tile one granule too far."""
+    device(machine).core.tables.tiles["first_granule"][8] += 1
+
+
+def triggers_early(_: CarriedRun, machine: Machine) -> None:
+    """Tiles are sent on when half of their updates are there."""
+    tiles = device(machine).core.tables.tiles
+    tiles["updates_expected"] //= 2
+
+
+def starts_early(_: CarriedRun, machine: Machine) -> None:
+    """Steps do not wait for what the neighbour sends."""
+    for one in machine.devices if isinstance(machine, RingMachine) else [machine.device]:
+        one.core.tables.steps["wait_received"] = 0
+
+
+def reads_elsewhere(_: CarriedRun, machine: Machine) -> None:
+    """A step reads its operand one line too far."""
+    device(machine).core.tables.steps["operand_a"][1] += 2
+
+
+def sends_elsewhere(_: CarriedRun, machine: Machine) -> None:
+    """A step stores its result one line too far."""
+    device(machine).core.tables.steps["destination"][1] += 2
+
+
+def lying_tile(values: CarriedRun, _: Machine) -> None:
+    """A compute unit gets one product wrong."""
+    values.produced[0, np.flatnonzero(values.is_output)[5], 3] += 1
+
+
+DEFECTS: dict[str, tuple[DataCase, Callable[[CarriedRun, Machine], None], str]] = {
+    "an arrival is stored elsewhere": (FUSED, on_messages(other_granule), "an arrival that nobody sent"),
+    "updates become stores": (FUSED, on_messages(as_plain_store), "a wrong value"),
+    "a chunk is stored, not added": (FUSED, wrong_route, "a wrong value"),
+    "a tile lies elsewhere": (FUSED, wrong_address, "a store at another place than its tile says"),
+    "tiles trigger early": (FUSED, triggers_early, "a wrong value"),
+    "a product is wrong": (FUSED, lying_tile, "a wrong value"),
+    "steps start early": (SCATTER, starts_early, "a wrong value"),
+    "steps of a gather start early": (GATHER, starts_early, "a wrong value"),
+    "an operand is read elsewhere": (SCATTER, reads_elsewhere, "a result without exactly its operands"),
+    "a result is stored elsewhere": (SCATTER, sends_elsewhere, "a store at another place than its step says"),
+    "an arrival of a step is lost elsewhere": (GATHER, on_messages(other_granule), "sent and stored unequally often"),
+    "updates of a step become stores": (NEAR_MEMORY, on_messages(as_plain_store), "a wrong value"),
+}
+
+
+@pytest.mark.parametrize("is_mirrored", [False, True], ids=["explicit", "mirrored"])
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_defect_shows_in_the_values(name: str, is_mirrored: bool) -> None:
+    case, defect, expected = DEFECTS[name]
+    said = run_with(replace(case, is_mirrored=is_mirrored), defect)
+    assert any(expected in line or line.startswith("gpu[0]: a granule sent with the wrong") for line in said), said
+
+
+@pytest.mark.parametrize("is_mirrored", [False, True], ids=["explicit", "mirrored"])
+@pytest.mark.parametrize("case", [FUSED, SCATTER, NEAR_MEMORY, GATHER], ids=lambda case: case.kind)
+def test_nothing_is_said_without_a_defect(case: DataCase, is_mirrored: bool) -> None:
+    assert run_with(replace(case, is_mirrored=is_mirrored)) == []
+
+
+def test_contributors_are_told_apart_even_where_values_agree() -> None:
+    """Zeros from everybody: the values are right whatever happens, who gave them is not."""
+
+    def all_zero(values: CarriedRun, _: Machine) -> None:
+        values.produced[:] = values.reference[:] = 0
+
+    said = run_with(FUSED, all_zero, on_messages(as_plain_store))
+    assert any("the wrong contributors" in line for line in said)
+    assert not any("a wrong value" in line for line in said)
+
+
+def test_what_lies_behind_the_output_is_guarded() -> None:
+    """Is a changed word outside the array noticed?"""
+
+    def scribble(values: CarriedRun, _: Machine) -> None:
+        values.values[1, -1, 0] = 0
+
+    assert any("gpu[1]: a wrong value" in line for line in run_with(FUSED, scribble))
+
+
+def test_too_much_to_carry_is_refused_before_anything_is_allocated() -> None:
+    huge = replace(FUSED, shape=GemmShape(m=200_000, n=20_000, k=1))
+    with pytest.raises(UsageError, match=r"carrying real values needs about \d+\.\d GiB, at most 2 are used"):
+        carried(huge)
+
+
+def test_more_gpus_than_contributors_can_be_told_apart_are_refused() -> None:
+    many = replace(FUSED, n_devices=17, shape=GemmShape(m=64 * 17, n=64, k=1), is_mirrored=True)
+    with pytest.raises(UsageError, match="for at most 16 GPUs, not 17"):
+        carried(many)
+
+
+def test_equal_seeds_are_equal_cases() -> None:
+    assert random_case(11) == random_case(11) != random_case(12)
