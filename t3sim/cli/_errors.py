@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import click
@@ -29,7 +30,8 @@ def run_reporting_errors(call: Callable[[list[str]], Any], args: Sequence[str] |
     is_debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
     try:
-        result = call(arguments)
+        with warnings_in_one_line():
+            result = call(arguments)
         sys.stdout.flush()
     except SystemExit as stop:
         return _code_of(stop.code)
@@ -38,6 +40,23 @@ def run_reporting_errors(call: Callable[[list[str]], Any], args: Sequence[str] |
             traceback.print_exc()
         return report(error)
     return result if isinstance(result, int) and not isinstance(result, bool) else 0
+
+
+@contextmanager
+def warnings_in_one_line() -> Iterator[None]:
+    """Show warnings meant for the user as messages, without a place in our source."""
+    before = warnings.formatwarning
+
+    def as_message(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> str:
+        if category is UserWarning:
+            return f"t3sim: warning: {_printable(str(message))}\n"
+        return before(message, category, *place, **more)
+
+    warnings.formatwarning = as_message
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 def _code_of(code: object) -> int:
