@@ -15,6 +15,7 @@ import click
 from t3sim.errors import ConfigError, EnvironmentFailure, T3SimError
 
 MAX_LINES = 10
+MAX_CHARACTERS = 1000  # of a line
 INTERNAL_ERROR = 1
 INTERRUPTED = 130
 CLOSED_PIPE = 141  # what a shell reports for a program whose reader went away
@@ -49,7 +50,7 @@ def warnings_in_one_line() -> Iterator[None]:
 
     def as_message(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> str:
         if category is UserWarning:
-            return f"t3sim: warning: {_printable(str(message))}\n"
+            return f"t3sim: warning: {printable(str(message))}\n"
         return before(message, category, *place, **more)
 
     warnings.formatwarning = as_message
@@ -93,11 +94,11 @@ def report(error: BaseException) -> int:
 
 
 def message_lines(error: T3SimError) -> list[str]:
-    """At most ten lines; of more problems, the first nine and how many are left."""
+    """At most ten lines, none of them endless; of more problems, the first nine and how many are left."""
     lines = str(error).splitlines() or [type(error).__name__]
     if not isinstance(error, ConfigError):
         lines[0] = f"t3sim: {lines[0]}"
-    lines = [_printable(line) for line in lines]
+    lines = [printable(line if len(line) <= MAX_CHARACTERS else f"{line[:MAX_CHARACTERS]}...") for line in lines]
     if len(lines) <= MAX_LINES:
         return lines
     n_left = len(lines) - (MAX_LINES - 1)
@@ -105,7 +106,7 @@ def message_lines(error: T3SimError) -> list[str]:
     return [*lines[: MAX_LINES - 1], f"... and {n_left} more {what}{'' if n_left == 1 else 's'}"]
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """The text with control characters spelled out, so that a file cannot steer the terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 

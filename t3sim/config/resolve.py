@@ -77,6 +77,9 @@ def validated(model: type[SpecT], node: Node, prefix: str) -> SpecT:
         raise ConfigError(spec_problems(error, model, node, prefix)) from None
 
 
+MAX_GUESSES = 50  # of keys that are meant by unknown ones; nobody reads more, and each takes a while
+
+
 def spec_problems(error: ValidationError, model: type[BaseModel], root: Node, prefix: str) -> list[Problem]:
     """Findings of pydantic as problems with their place in the file."""
     problems: dict[tuple[str, str], Problem] = {}
@@ -90,7 +93,7 @@ def spec_problems(error: ValidationError, model: type[BaseModel], root: Node, pr
             while location and not node_at(root, location)[1]:
                 location = location[:-1]
         key = _joined(prefix, location)
-        message = _message(dict(item), model, location)
+        message = _message(dict(item), model, location, can_guess=len(problems) < MAX_GUESSES)
         problems.setdefault((key, message), Problem(place.file, place.line, place.column, key, message))
     return list(problems.values())
 
@@ -111,14 +114,15 @@ def _found(value: Any) -> str:
     return f"`{text if len(text) <= 40 else text[:37] + '...'}`"
 
 
-def _message(item: dict[str, Any], model: type[BaseModel], location: tuple[Any, ...]) -> str:
+def _message(item: dict[str, Any], model: type[BaseModel], location: tuple[Any, ...], can_guess: bool) -> str:
     kind = item["type"]
     context = item.get("ctx", {})
     found = _found(item.get("input"))
     if kind == "missing":
         return "is missing"
     if kind == "extra_forbidden":
-        return unknown_key(str(location[-1]), ".".join(map(str, location[:-1])), fields_at(model, location[:-1]))
+        known = fields_at(model, location[:-1])
+        return unknown_key(str(location[-1]), ".".join(map(str, location[:-1])), known, can_guess)
     if kind == "value_error":
         return str(context["error"])
     if kind in ("int_type", "int_from_float", "int_parsing", "int_parsing_size"):
@@ -152,9 +156,9 @@ def _message(item: dict[str, Any], model: type[BaseModel], location: tuple[Any, 
     return str(item["msg"])
 
 
-def unknown_key(key: str, parent: str, known: list[str]) -> str:
+def unknown_key(key: str, parent: str, known: list[str], can_guess: bool = True) -> str:
     """The message for a key that does not exist, with the nearest that does."""
-    guess = nearest(key, known)
+    guess = nearest(key, known) if can_guess else None
     under = f" under `{parent}`" if parent else ""
     if guess:
         return f"unknown key `{key}`{under}; did you mean `{guess}`?"

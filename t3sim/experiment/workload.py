@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from t3sim.config.resolve import node_at
 from t3sim.config.yaml_loader import Node, Position
 from t3sim.errors import ConfigError, InputDataError
 from t3sim.experiment.problems import Problems
-from t3sim.experiment.schema import WorkloadFile
+from t3sim.experiment.schema import MAX_TP, WorkloadFile
 from t3sim.registry import unknown_name
 
 
@@ -108,6 +109,10 @@ class WorkloadReader:
         except InputDataError as error:
             self.input_error = self.input_error or error
             return None
+        if n_chunks > MAX_TP:
+            message = f"the trace has {n_chunks} chunks, one for each GPU; at most {MAX_TP} GPUs"
+            self.problems.report(tree, ("workload", "trace"), message)
+            return None
         if given.tp is not None and given.tp != n_chunks:
             self.problems.report(tree, ("workload", "tp"), f"is {given.tp}, but the trace has {n_chunks} chunks")
             return None
@@ -115,8 +120,8 @@ class WorkloadReader:
 
     def _trace_path(self, written: str) -> Path:
         """Where the trace is: beside the experiment or among the shipped traces, never elsewhere."""
-        if "\0" in written or "://" in written or "\\" in written:
-            raise InputDataError(f"workload.trace: `{written!r}` is not a relative path")
+        if not written or "\\" in written or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", written):
+            raise InputDataError(f"workload.trace: `{written}` is not a relative path, like `traces/x.parquet`")
         shipped = configs_root().parent / "traces"
         roots = [self._trace_root] if self._trace_root else [self._folder, shipped]
         candidates = [root / written for root in roots]
@@ -130,14 +135,14 @@ class WorkloadReader:
             if any(real.is_relative_to(root) for root in real_roots):
                 inside.append(real)
             else:
-                has_escaped |= os.path.lexists(candidate) or candidate.parent.exists()
+                has_escaped |= os.path.lexists(candidate) or os.path.exists(candidate.parent)  # noqa: PTH110
         if has_escaped or not inside:
             shown = " and ".join(str(root) for root in real_roots)
             raise InputDataError(
                 f"workload.trace: `{written}` is outside the trace root ({shown}); --trace-root names another"
             )
         for real in inside:
-            if real.exists():
+            if os.path.exists(real):  # noqa: PTH110 - Path.exists raises for a name that is too long
                 return real
         looked = " and at ".join(dict.fromkeys(str(real) for real in inside))
         raise InputDataError(f"workload.trace: no trace `{written}`, looked for at {looked}")

@@ -335,7 +335,7 @@ def test_tp_1_is_a_plain_gemm(plan):
 def test_too_many_points(problems):
     values = ", ".join(map(str, range(1, 400)))
     text = BASE + f"sweep: {{grid: {{workload.tp: [{values}], tiling.k_slice: [{values}]}}}}"
-    assert problems(text)[0].endswith("makes 159201 points, at most 100000 are planned at once")
+    assert "makes 159201 points, at most 100000 are planned at once" in problems(text)[0]
 
 
 class TestTraces:

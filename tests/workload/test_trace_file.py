@@ -23,7 +23,6 @@ from t3sim.workload.trace_file import (
     read_header,
     read_manifest,
     read_trace,
-    resolve_trace_path,
     write_trace,
 )
 
@@ -219,8 +218,8 @@ BAD_FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "not a number": (lambda p: manifest_path(p).write_text('{"n_chunks": NaN}'), "NaN is not a number"),
     "future version": (
-        lambda p: rewrite_manifest(p, lambda m: m.update(schema_version=2), seal=True),
-        "schema_version is 2, this t3sim reads 1",
+        lambda p: rewrite_manifest(p, lambda m: m.update(schema_version=3), seal=True),
+        "schema_version is 3, this t3sim reads 2",
     ),
     "unknown key": (lambda p: rewrite_manifest(p, lambda m: m.update(x=1), seal=True), "unknown key 'x'"),
     "missing key": (lambda p: rewrite_manifest(p, lambda m: m.pop("tiling"), seal=True), "missing key 'tiling'"),
@@ -245,7 +244,10 @@ BAD_FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda p: rewrite_manifest(p, lambda m: m["tiling"].update(wavefront_tile=[60, 64]), seal=True),
         "not a multiple of wavefront_tile",
     ),
-    "bad digest": (lambda p: rewrite_manifest(p, lambda m: m["sha256"].update(content="x"), seal=True), "three digest"),
+    "bad digest": (
+        lambda p: rewrite_manifest(p, lambda m: m["sha256"].update(content="x"), seal=True),
+        "origin must be text and sha256 digests",
+    ),
 }
 
 
@@ -284,18 +286,6 @@ def test_devices_and_large_files_are_not_read(tmp_path: Path, path: Path, monkey
 def test_name_must_say_parquet(tmp_path: Path, trace: TileTrace) -> None:
     with pytest.raises(InputDataError, match=r"ends in \.parquet"):
         write_trace(tmp_path / "x.csv", trace, "")
-
-
-@pytest.mark.parametrize(
-    "written", ["../x.parquet", "/etc/passwd", "http://host/x", "C:\\x", "a\0b", "inside/out.parquet"]
-)
-def test_trace_stays_inside_its_root(written: str, tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    (root / "inside").mkdir(parents=True)
-    (root / "inside" / "out.parquet").symlink_to(tmp_path / "elsewhere.parquet")
-    with pytest.raises(InputDataError, match=r"outside the trace root|not a file name"):
-        resolve_trace_path(written, root)
-    assert resolve_trace_path("inside/x.parquet", root) == root / "inside" / "x.parquet"
 
 
 def test_failed_write_keeps_the_old_trace(path: Path, trace: TileTrace, monkeypatch: pytest.MonkeyPatch) -> None:
