@@ -50,7 +50,12 @@ def load_preset(kind: str, name: str, named_at: Position | None = None, key: str
         shown = str(path)
         if not os.path.exists(path):  # noqa: PTH110 - Path.exists raises for a name that is too long
             raise _problem(named_at, key, f"no such file `{name}`, looked for at {shown}")
-        return annotated(load_yaml(path, shown))
+        try:
+            return annotated(load_yaml(path, shown))
+        except ConfigError as error:
+            if named_at is None or error.problems[0].line:
+                raise
+            raise _problem(named_at, key, f"`{name}` {error.problems[0].message}") from None  # the whole file
     return _load_shipped(configs_root(), kind, _stem(kind, name, named_at, key))
 
 

@@ -125,10 +125,9 @@ def _message(item: dict[str, Any], model: type[BaseModel], location: tuple[Any, 
         return unknown_key(str(location[-1]), ".".join(map(str, location[:-1])), known, can_guess)
     if kind == "value_error":
         return str(context["error"])
-    if kind in ("int_type", "int_from_float", "int_parsing", "int_parsing_size"):
-        return f"found {found}, a whole number is needed"
-    if kind in ("float_type", "float_parsing", "finite_number"):
-        return f"found {found}, a number is needed"
+    if kind in ("int_type", "int_from_float", "int_parsing", "int_parsing_size", "float_type"):
+        needed = "a number" if kind == "float_type" else "a whole number"
+        return f"found {'the text ' if isinstance(item.get('input'), str) else ''}{found}, {needed} is needed"
     if kind == "string_type":
         return f"found {found}, a text is needed"
     bounds = {"greater_than": "gt", "greater_than_equal": "ge", "less_than": "lt", "less_than_equal": "le"}

@@ -124,6 +124,7 @@ class _Planner:
             raise self.problems.in_reading_order() from None
         original_axes = axes_of(root, self.problems)
         root, axes, pending = overridden(root, original_axes, self.overrides, self.problems)
+        self._check_version(root)
         n_points = math.prod(len(axis.values) for axis in axes)
         if n_points > MAX_POINTS:
             self.problems.report(root, ("sweep", "grid"), too_many_points(n_points))
