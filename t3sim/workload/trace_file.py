@@ -38,6 +38,7 @@ BLOCK_BYTES = 1 << 16  # of the Parquet file; each has a digest, which says wher
 BLOCK_DIGEST_DIGITS = 16  # they locate; the digest of the whole file decides
 MAX_TRACE_BYTES = 64 << 20  # a trace of MAX_WORKGROUPS is 40 MiB before compression
 MAX_MANIFEST_BYTES = 1 << 20
+EXPANSION_SLACK_BYTES = 1 << 20  # what a Parquet file of few records may hold besides them
 MAX_PROBLEMS = 20
 
 _COLUMNS: tuple[str, ...] = WORKGROUP_DTYPE.names or ()
@@ -121,12 +122,6 @@ def content_digest(trace: TileTrace) -> str:
     for name in _COLUMNS:
         digest.update(np.ascontiguousarray(trace.workgroups[name]).astype("<i8").tobytes())
     return digest.hexdigest()
-
-
-def read_header(path: str | Path) -> tuple[GemmShape, TilingSpec, int]:
-    """Return (GEMM, tiling, chunks) of a trace from its manifest alone; ``read_trace`` verifies the tiles."""
-    manifest = read_manifest(path)
-    return manifest.gemm, manifest.tiling, manifest.n_chunks
 
 
 def read_manifest(path: str | Path) -> TraceManifest:
@@ -265,7 +260,7 @@ def _read_workgroups(parquet: bytes, n_workgroups: int, shown: str) -> NDArray[A
             for i in range(file.metadata.num_row_groups)
             for j in range(len(_COLUMNS))
         )
-        if expanded > 2 * n_workgroups * WORKGROUP_DTYPE.itemsize + MAX_MANIFEST_BYTES:
+        if expanded > 2 * n_workgroups * WORKGROUP_DTYPE.itemsize + EXPANSION_SLACK_BYTES:
             raise InputDataError(
                 f"{shown}: would expand to {expanded} bytes; {n_workgroups} records are"
                 f" {n_workgroups * WORKGROUP_DTYPE.itemsize}"
