@@ -98,7 +98,8 @@ def message_lines(error: T3SimError) -> list[str]:
     lines = str(error).splitlines() or [type(error).__name__]
     if not isinstance(error, ConfigError):
         lines[0] = f"t3sim: {lines[0]}"
-    lines = [printable(line if len(line) <= MAX_CHARACTERS else f"{line[:MAX_CHARACTERS]}...") for line in lines]
+    lines = [printable(line[: MAX_CHARACTERS + 1]) for line in lines]
+    lines = [line if len(line) <= MAX_CHARACTERS else f"{line[:MAX_CHARACTERS]}..." for line in lines]
     if len(lines) <= MAX_LINES:
         return lines
     n_left = len(lines) - (MAX_LINES - 1)
