@@ -320,7 +320,9 @@ def resolve_machine(node: Node, folder: Path | None = None, key: str = "machine"
         stem = Path(named[0]).stem if named[0].endswith((".yaml", ".yml")) else Path(base.position.file).stem
         tree = _overlay_machine(base, over)
         if "name" not in over.value:
-            name = Node(stem + changes, named[1], named[1], "user", "name of the preset and its changes")
+            own = base.get("name")  # of a file of the user; shipped presets are called as their files are
+            called = own.value if own is not None and isinstance(own.value, str) else stem
+            name = Node(called + changes, named[1], named[1], "user", "name of the preset and its changes")
             tree = replace(tree, value={"name": name, **{k: v for k, v in tree.value.items() if k != "name"}})
     else:
         tree = over

@@ -25,7 +25,14 @@ from types import FrameType
 from typing import Any
 from unittest import mock
 
-from tests.faults.mutations import mutated_bytes, mutated_manifest, mutated_text, mutated_workgroups, override
+from tests.faults.mutations import (
+    mutated_bytes,
+    mutated_manifest,
+    mutated_text,
+    mutated_workgroups,
+    override,
+    plausible_override,
+)
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CPU_LIMIT_S = 1.0
@@ -141,6 +148,7 @@ class ConfigurationFuzzer:
 
     def __init__(self, folder: Path) -> None:
         """*folder* is where the files of a case are written."""
+        from t3sim.cli.config import value_rows
         from t3sim.experiment.plan import load_experiment
 
         self.folder = folder
@@ -154,16 +162,22 @@ class ConfigurationFuzzer:
         presets = sorted(REPOSITORY.glob("configs/*/*.yaml"))
         self.presets = [(path.parent.name, path.read_text(encoding="utf-8")) for path in presets]
         (folder / "e.yaml").write_text(EVERYTHING, encoding="utf-8")
-        self.keys = sorted(load_experiment(folder / "e.yaml").provenance[0])
+        first = load_experiment(folder / "e.yaml")
+        self.values = {row[0]: row[1] for row in value_rows(first.points[0], first.provenance[0])}
+        self.assembled: set[str] = set()
         for path in REPOSITORY.glob("docs/examples/*/*.py"):
             shutil.copy(path, folder)
 
     def load(self, rng: random.Random) -> None:
-        """Make a case and read it, and what is shown of it if it is legal."""
+        """Make a case and read it; if it is legal, show it and assemble its machine."""
         from t3sim.cli.config import summary, value_rows
 
-        overrides = [override(self.keys, rng) for _ in range(rng.choice((0, 0, 0, 0, 1, 2)))]
-        if rng.random() < 0.3:
+        overrides = [override(self.values, rng) for _ in range(rng.choice((0, 0, 0, 0, 1, 2)))]
+        kind_of_case = rng.random()
+        if kind_of_case < 0.3:
+            experiment = rng.choice(self.experiments).encode()
+            overrides = [plausible_override(self.values, rng) for _ in range(rng.choice((1, 1, 2, 3)))]
+        elif kind_of_case < 0.5:
             kind, text = rng.choice(self.presets)
             preset = mutated_text(text, rng.choice(self.presets)[1], rng)
             (self.folder / "mine.yaml").write_bytes(preset)
@@ -178,6 +192,23 @@ class ConfigurationFuzzer:
         planned = self._load(self.folder / "e.yaml", overrides)
         list(summary(planned))
         list(value_rows(planned.points[0], planned.provenance[0]))
+        self._assemble(planned.points[0].machine)
+
+    def _assemble(self, machine: Any) -> None:
+        """Turn an accepted machine into the record of a GPU; to refuse it now would be late."""
+        from t3sim.errors import T3SimError
+        from t3sim.gpu.assemble import fill_record, layout_for
+        from t3sim.gpu.kernel.state import empty_gpu
+        from t3sim.gpu.ticks import TickBase
+
+        values = machine.model_dump_json(exclude={"name"})
+        if values in self.assembled:
+            return
+        self.assembled.add(values)
+        try:
+            fill_record(empty_gpu(layout_for(machine))[0], machine, TickBase.of(machine))
+        except T3SimError as error:
+            raise AssertionError(f"accepted, but cannot be assembled: {error}") from None
 
 
 class TraceFuzzer:
@@ -241,7 +272,8 @@ def planted(fault: str) -> None:
     if fault == "wait":
         time.sleep(3600)
     if fault == "hog":
-        bytearray(MEMORY_LIMIT_BYTES + (64 << 20)).find(1)
+        signal.setitimer(signal.ITIMER_PROF, 0)  # to fill it may take longer than a case may
+        (b"x" * (MEMORY_LIMIT_BYTES + (64 << 20))).find(b"y")
     if fault == "long":
         from t3sim.cli import _errors
         from t3sim.errors import UsageError

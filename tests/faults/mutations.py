@@ -6,7 +6,7 @@ import copy
 import json
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ TOKENS = (
     "explicit", "T-NLG", "\u00b5s", "\U0001f600", "\u2028",
 )  # fmt: skip
 BYTES = (b"\0", b"\xff", b"\xfe\xff", b"\xc3", b"\r", b"\x1b", b"\xef\xbb\xbf", b"\x85", b"\xed\xa0\x80", b"\x7f")
+NUMBERS = (0, 1, 2, 3, 4, 5, 7, 8, 16, 31, 32, 63, 64, 65, 127, 128, 256, 1000, 1024, 4096, 2**20, 2**31, 2**40, 2**61)
 EXTREMES = (0, 1, -1, 2**31, 2**62, 2**63 - 1, -(2**63), 127, 128)
 
 Rng = random.Random
@@ -176,15 +177,22 @@ def _mutated_tree(text: str, other: str, rng: Rng) -> str:
     return str(yaml.dump(tree, Dumper=_FAST_DUMPER, sort_keys=False, default_flow_style=style, allow_unicode=True))
 
 
-def override(keys: Sequence[str], rng: Rng) -> str:
+def override(values: Mapping[str, str], rng: Rng) -> str:
     """Return the text of a ``-s``: a key that exists, or nearly, and a hostile value."""
-    key = rng.choice(keys)
+    key = rng.choice(list(values))
     if rng.random() < 0.2:
         key = rng.choice(
-            (key[:-1], key + ".x", key.upper(), f"sweep.grid.{key}", "sweep.grid", "sweep", ".", "a.b.c", "", key * 40)
+            (key[:-1], f"{key}.x", key.upper(), f"sweep.grid.{key}", "sweep.grid", "sweep", ".", "a.b.c", "", key * 40)
         )
     value = rng.choice(TOKENS)
     return rng.choice((f"{key}={value}", f"{key}={value}", f"{key}=[{value}, 1]", key, f"{key}={{a: {value}}}"))
+
+
+def plausible_override(values: Mapping[str, str], rng: Rng) -> str:
+    """Return the text of a ``-s`` that gives a number of the configuration another value, in its own unit."""
+    key = rng.choice([key for key, value in values.items() if re.search("[0-9]", value)])
+    number = rng.choice(NUMBERS) if rng.random() < 0.5 else rng.randrange(1, 300)
+    return f"{key}={re.sub('[0-9.]+', str(number), values[key], count=rng.choice((0, 1)))}"
 
 
 def mutated_manifest(text: str, rng: Rng) -> dict[str, Any]:

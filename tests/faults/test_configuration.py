@@ -605,6 +605,37 @@ CASES = [
         "e.yaml:2:50: machine.gpu.n_compute_units: is 1000000000000, must be at most 4096",
     ),
     case(
+        "F-A9 buffer of 2^61 B",
+        machine("link: {egress_buffer: 2305843009213693952 B}"),
+        "e.yaml:2:49: machine.link.egress_buffer: is 2097152 TiB, must be at most 16 MiB",
+    ),
+    case(
+        "F-A9 latency of 2^61 cycles",
+        machine("gpu: {l2: {miss_latency: 2305843009213693952 cycles}}"),
+        "e.yaml:2:52: machine.gpu.l2.miss_latency: is 2305843009213693952, must be at most 1048576",
+    ),
+    case(
+        "F-A9 latency of a day",
+        machine("link: {latency: 86400 s}"),
+        "e.yaml:2:43: machine.link.latency: is 86400 s, must be at most 1 s",
+    ),
+    case(
+        "F-A9 loads in flight",
+        machine("gpu: {n_compute_units: 4096, compute_unit: {max_outstanding_lines: 16384}}"),
+        (
+            "e.yaml:2:94: machine.gpu.compute_unit.max_outstanding_lines: is 16384, in 4096 compute units "
+            "(`gpu.n_compute_units`) that makes 67108864 loads in flight, must be at most 1048576"
+        ),
+    ),
+    case(
+        "F-A9 link faster than its outbox",
+        machine("link: {bandwidth: 50 TB/s}"),
+        (
+            "e.yaml:2:45: machine.link.bandwidth: is 50 TB/s, 4465 accesses (`memory.access`, 64 B) in one issue "
+            "slot (`gpu.issue_slot`, 8 cycles), must be at most 4096"
+        ),
+    ),
+    case(
         "F-A9 file of 2 MiB",
         "#" * (2 << 20),
         "e.yaml: is larger than 1 MiB; a configuration is a few KiB",
