@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import click
@@ -14,6 +15,7 @@ import click
 from t3sim.errors import ConfigError, EnvironmentFailure, T3SimError
 
 MAX_LINES = 10
+MAX_CHARACTERS = 1000  # of a line
 INTERNAL_ERROR = 1
 INTERRUPTED = 130
 CLOSED_PIPE = 141  # what a shell reports for a program whose reader went away
@@ -29,7 +31,8 @@ def run_reporting_errors(call: Callable[[list[str]], Any], args: Sequence[str] |
     is_debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
     try:
-        result = call(arguments)
+        with warnings_in_one_line():
+            result = call(arguments)
         sys.stdout.flush()
     except SystemExit as stop:
         return _code_of(stop.code)
@@ -38,6 +41,23 @@ def run_reporting_errors(call: Callable[[list[str]], Any], args: Sequence[str] |
             traceback.print_exc()
         return report(error)
     return result if isinstance(result, int) and not isinstance(result, bool) else 0
+
+
+@contextmanager
+def warnings_in_one_line() -> Iterator[None]:
+    """Show warnings meant for the user as messages, without a place in our source."""
+    before = warnings.formatwarning
+
+    def as_message(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> str:
+        if category is UserWarning:
+            return f"t3sim: warning: {printable(str(message))}\n"
+        return before(message, category, *place, **more)
+
+    warnings.formatwarning = as_message
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 def _code_of(code: object) -> int:
@@ -74,11 +94,12 @@ def report(error: BaseException) -> int:
 
 
 def message_lines(error: T3SimError) -> list[str]:
-    """At most ten lines; of more problems, the first nine and how many are left."""
+    """At most ten lines, none of them endless; of more problems, the first nine and how many are left."""
     lines = str(error).splitlines() or [type(error).__name__]
     if not isinstance(error, ConfigError):
         lines[0] = f"t3sim: {lines[0]}"
-    lines = [_printable(line) for line in lines]
+    lines = [printable(line[: MAX_CHARACTERS + 1]) for line in lines]
+    lines = [line if len(line) <= MAX_CHARACTERS else f"{line[:MAX_CHARACTERS]}..." for line in lines]
     if len(lines) <= MAX_LINES:
         return lines
     n_left = len(lines) - (MAX_LINES - 1)
@@ -86,7 +107,7 @@ def message_lines(error: T3SimError) -> list[str]:
     return [*lines[: MAX_LINES - 1], f"... and {n_left} more {what}{'' if n_left == 1 else 's'}"]
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """The text with control characters spelled out, so that a file cannot steer the terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 

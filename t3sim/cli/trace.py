@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from t3sim.cli._errors import printable
+
 if TYPE_CHECKING:
     from t3sim.config.experiment import GemmShape
 
@@ -85,7 +87,7 @@ def show(file: Path, slots: int, access: str) -> None:
     full, rest = divmod(tiles.n_workgroups, slots)
     last = f", the last with {rest} workgroups" if rest else ""
     lines = {
-        "origin": origin,
+        "origin": printable(origin),
         "digest": content_digest(tiles),
         "GEMM": f"{gemm.m} x {gemm.n} x {gemm.k} (m x n x local k), output {_mebibytes(output_bytes)}",
         "workgroups": f"{tiles.n_workgroups} of {height} x {width} elements, {int(clipped.sum())} clipped at the edges",
@@ -123,7 +125,7 @@ def check(context: click.Context, file: Path) -> None:
         return
     click.echo(f"{file}: not a valid trace:", err=True)
     for problem in problems:
-        click.echo(f"  {problem}", err=True)
+        click.echo(f"  {printable(problem)}", err=True)
     context.exit(3)
 
 

@@ -28,6 +28,7 @@ ReadAhead = Annotated[
 ]
 AccessBytes = Annotated[Literal[32, 64], BeforeValidator(units.parse_bytes, json_schema_input_type=str)]
 Count = Annotated[int, Field(gt=0, lt=units.LIMIT, strict=True)]
+Share = Annotated[float, Field(gt=0, le=1, strict=True)]
 CountOrZero = Annotated[int, Field(ge=0, lt=units.LIMIT, strict=True)]
 
 
@@ -44,7 +45,7 @@ class ComputeUnitSpec(Spec):
     lds: Bytes  # local data share plus L1, what operand slices are staged in
     registers: Bytes  # vector register file, holds the accumulators
     matrix_flops_per_cycle: Count
-    matrix_efficiency: Annotated[float, Field(gt=0, le=1)]  # share of the matrix rate a GEMM main loop reaches
+    matrix_efficiency: Share  # of the matrix rate that a GEMM main loop reaches
     l2_bytes_per_cycle: Count  # width of the path between the CU and the L2, each way
     max_outstanding_lines: Count  # line accesses in flight per CU (loads), and the same number of stores
     workgroup_launch: Picoseconds  # from a freed slot to the first instruction of its next workgroup

@@ -16,11 +16,15 @@ from t3sim.config.machine import MachineSpec
 Finding = tuple[str, str]  # dotted path below the section, message
 
 LARGEST_LINK_DENOMINATOR = 1 << 20
+LONGEST_LATENCY_PS = 10**12
+LARGEST_EGRESS_BUFFER = 1 << 24
+MOST_LOADS_IN_FLIGHT = 1 << 20
 LONGEST_CLOCK_LCM_HZ = 10**12  # one tick of simulated time is at least a picosecond
 # Widths of the kernel's tables.
 MOST_ACCESSES_IN_A_ROW = 256
 MOST_BANKS_OF_A_CHANNEL = 64
 MOST_ACCESSES_IN_A_LINE = 4
+MOST_ACCESSES_IN_A_SLOT = 4096  # of the link: what the outbox holds at least
 # What comes back to a CU waits in a ring of 128 issue slots; further ahead it would be counted too early.
 LONGEST_RETURN_SLOTS = 40
 LONGEST_QUEUED_RETURN_SLOTS = 100
@@ -56,8 +60,34 @@ def _size_findings(machine: MachineSpec) -> list[Finding]:
         ("memory.n_bank_groups", memory.n_bank_groups, 1 << 6),
         ("memory.banks_per_group", memory.banks_per_group, 1 << 6),
         ("memory.stream_queue_entries", memory.stream_queue_entries, 1 << 16),
+        ("gpu.compute_unit.matrix_flops_per_cycle", gpu.compute_unit.matrix_flops_per_cycle, 1 << 30),
+        ("gpu.compute_unit.l2_bytes_per_cycle", gpu.compute_unit.l2_bytes_per_cycle, 1 << 30),
+        ("gpu.l2.bank_bytes_per_cycle", gpu.l2.bank_bytes_per_cycle, 1 << 30),
+        ("gpu.l2.miss_latency", gpu.l2.miss_latency, 1 << 20),
+        ("gpu.dma.bytes_per_cycle", gpu.dma.bytes_per_cycle, 1 << 30),
+        ("gpu.dma.wavefront_tiles_per_block", gpu.dma.wavefront_tiles_per_block, 1 << 20),
     )
-    return [(path, f"is {value}, must be at most {limit}") for path, value, limit in limits if value > limit]
+    findings = [(path, f"is {value}, must be at most {limit}") for path, value, limit in limits if value > limit]
+    findings += [
+        (path, f"is {units.format_time(value)}, must be at most {units.format_time(LONGEST_LATENCY_PS)}")
+        for path, value in (
+            ("gpu.kernel_launch", gpu.kernel_launch),
+            ("gpu.compute_unit.workgroup_launch", gpu.compute_unit.workgroup_launch),
+            ("link.latency", machine.link.latency),
+        )
+        if value > LONGEST_LATENCY_PS
+    ]
+    if machine.link.egress_buffer > LARGEST_EGRESS_BUFFER:
+        buffer, limit = (units.format_bytes(n) for n in (machine.link.egress_buffer, LARGEST_EGRESS_BUFFER))
+        findings.append(("link.egress_buffer", f"is {buffer}, must be at most {limit}"))
+    waiters = gpu.n_compute_units * gpu.compute_unit.max_outstanding_lines
+    if waiters > MOST_LOADS_IN_FLIGHT and not findings:
+        message = (
+            f"is {gpu.compute_unit.max_outstanding_lines}, in {gpu.n_compute_units} compute units "
+            f"(`gpu.n_compute_units`) that makes {waiters} loads in flight, must be at most {MOST_LOADS_IN_FLIGHT}"
+        )
+        findings.append(("gpu.compute_unit.max_outstanding_lines", message))
+    return findings
 
 
 def _link_findings(machine: MachineSpec) -> list[Finding]:
@@ -66,6 +96,14 @@ def _link_findings(machine: MachineSpec) -> list[Finding]:
     bandwidth = machine.link.bandwidth
     if bandwidth // math.gcd(machine.memory.access * ticks, bandwidth) > LARGEST_LINK_DENOMINATOR:
         return [("link.bandwidth", f"is {units.format_bandwidth(bandwidth)}; round it to whole MB/s")]
+    per_slot = bandwidth * machine.gpu.issue_slot // (machine.gpu.compute_clock * machine.memory.access) + 1
+    if per_slot > MOST_ACCESSES_IN_A_SLOT:
+        message = (
+            f"is {units.format_bandwidth(bandwidth)}, {per_slot} accesses (`memory.access`, "
+            f"{units.format_bytes(machine.memory.access)}) in one issue slot (`gpu.issue_slot`, "
+            f"{machine.gpu.issue_slot} cycles), must be at most {MOST_ACCESSES_IN_A_SLOT}"
+        )
+        return [("link.bandwidth", message)]
     return []
 
 

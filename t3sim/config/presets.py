@@ -7,6 +7,7 @@ names a preset it may also name a file of its own, by a path that ends in
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -33,7 +34,12 @@ def configs_root() -> Path:
 
 def preset_names(kind: str) -> list[str]:
     """The shipped presets of one kind, sorted."""
-    return sorted(path.stem for path in (configs_root() / kind).glob("*.yaml"))
+    return list(_names_in(configs_root() / kind))
+
+
+@lru_cache(maxsize=32)
+def _names_in(folder: Path) -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in folder.glob("*.yaml")))
 
 
 def load_preset(kind: str, name: str, named_at: Position | None = None, key: str = "") -> Node:
@@ -42,9 +48,14 @@ def load_preset(kind: str, name: str, named_at: Position | None = None, key: str
         folder = Path(named_at.file).parent if named_at is not None else Path()
         path = folder / name
         shown = str(path)
-        if not path.exists():
+        if not os.path.exists(path):  # noqa: PTH110 - Path.exists raises for a name that is too long
             raise _problem(named_at, key, f"no such file `{name}`, looked for at {shown}")
-        return annotated(load_yaml(path, shown))
+        try:
+            return annotated(load_yaml(path, shown))
+        except ConfigError as error:
+            if named_at is None or error.problems[0].line:
+                raise
+            raise _problem(named_at, key, f"`{name}` {error.problems[0].message}") from None  # the whole file
     return _load_shipped(configs_root(), kind, _stem(kind, name, named_at, key))
 
 

@@ -77,6 +77,9 @@ def validated(model: type[SpecT], node: Node, prefix: str) -> SpecT:
         raise ConfigError(spec_problems(error, model, node, prefix)) from None
 
 
+MAX_GUESSES = 50  # of keys that are meant by unknown ones; nobody reads more, and each takes a while
+
+
 def spec_problems(error: ValidationError, model: type[BaseModel], root: Node, prefix: str) -> list[Problem]:
     """Findings of pydantic as problems with their place in the file."""
     problems: dict[tuple[str, str], Problem] = {}
@@ -90,7 +93,7 @@ def spec_problems(error: ValidationError, model: type[BaseModel], root: Node, pr
             while location and not node_at(root, location)[1]:
                 location = location[:-1]
         key = _joined(prefix, location)
-        message = _message(dict(item), model, location)
+        message = _message(dict(item), model, location, can_guess=len(problems) < MAX_GUESSES)
         problems.setdefault((key, message), Problem(place.file, place.line, place.column, key, message))
     return list(problems.values())
 
@@ -111,20 +114,20 @@ def _found(value: Any) -> str:
     return f"`{text if len(text) <= 40 else text[:37] + '...'}`"
 
 
-def _message(item: dict[str, Any], model: type[BaseModel], location: tuple[Any, ...]) -> str:
+def _message(item: dict[str, Any], model: type[BaseModel], location: tuple[Any, ...], can_guess: bool) -> str:
     kind = item["type"]
     context = item.get("ctx", {})
     found = _found(item.get("input"))
     if kind == "missing":
         return "is missing"
     if kind == "extra_forbidden":
-        return unknown_key(str(location[-1]), ".".join(map(str, location[:-1])), fields_at(model, location[:-1]))
+        known = fields_at(model, location[:-1])
+        return unknown_key(str(location[-1]), ".".join(map(str, location[:-1])), known, can_guess)
     if kind == "value_error":
         return str(context["error"])
-    if kind in ("int_type", "int_from_float", "int_parsing", "int_parsing_size"):
-        return f"found {found}, a whole number is needed"
-    if kind in ("float_type", "float_parsing", "finite_number"):
-        return f"found {found}, a number is needed"
+    if kind in ("int_type", "int_from_float", "int_parsing", "int_parsing_size", "float_type"):
+        needed = "a number" if kind == "float_type" else "a whole number"
+        return f"found {'the text ' if isinstance(item.get('input'), str) else ''}{found}, {needed} is needed"
     if kind == "string_type":
         return f"found {found}, a text is needed"
     bounds = {"greater_than": "gt", "greater_than_equal": "ge", "less_than": "lt", "less_than_equal": "le"}
@@ -152,9 +155,9 @@ def _message(item: dict[str, Any], model: type[BaseModel], location: tuple[Any, 
     return str(item["msg"])
 
 
-def unknown_key(key: str, parent: str, known: list[str]) -> str:
+def unknown_key(key: str, parent: str, known: list[str], can_guess: bool = True) -> str:
     """The message for a key that does not exist, with the nearest that does."""
-    guess = nearest(key, known)
+    guess = nearest(key, known) if can_guess else None
     under = f" under `{parent}`" if parent else ""
     if guess:
         return f"unknown key `{key}`{under}; did you mean `{guess}`?"
@@ -317,7 +320,9 @@ def resolve_machine(node: Node, folder: Path | None = None, key: str = "machine"
         stem = Path(named[0]).stem if named[0].endswith((".yaml", ".yml")) else Path(base.position.file).stem
         tree = _overlay_machine(base, over)
         if "name" not in over.value:
-            name = Node(stem + changes, named[1], named[1], "user", "name of the preset and its changes")
+            own = base.get("name")  # of a file of the user; shipped presets are called as their files are
+            called = own.value if own is not None and isinstance(own.value, str) else stem
+            name = Node(called + changes, named[1], named[1], "user", "name of the preset and its changes")
             tree = replace(tree, value={"name": name, **{k: v for k, v in tree.value.items() if k != "name"}})
     else:
         tree = over

@@ -9,7 +9,7 @@ from t3sim.config.machine import MachineSpec
 from t3sim.config.yaml_loader import Node
 from t3sim.experiment.problems import Problems
 from t3sim.experiment.schema import MAX_TP, PointFile
-from t3sim.units import LIMIT, format_bytes, format_time
+from t3sim.units import format_bytes, format_time
 
 MAX_MATRIX_BYTES = 1 << 40
 FP16_BYTES = 2
@@ -54,10 +54,12 @@ def check_point(
         _check_collective(problems, tree, workload.collective, point.strategy)
     if workload.gemm is not None:
         tiling_key = ("tiling",) if workload.trace is None else ("workload", "trace")
-        for path, message in tiling_findings(workload.tiling, machine):
+        findings = tiling_findings(workload.tiling, machine)
+        for path, message in findings:
             problems.report(tree, (*tiling_key, path), message)
         n_wavefronts = math.prod(workload.tiling.workgroup_tile) // math.prod(workload.tiling.wavefront_tile)
-        if point.strategy in ("t3", "t3-mca") and n_wavefronts > machine.gpu.tracker.entries_per_set:
+        is_tracked = point.strategy in ("t3", "t3-mca") and not findings
+        if is_tracked and n_wavefronts > machine.gpu.tracker.entries_per_set:
             problems.report(
                 tree,
                 ("machine", "gpu", "tracker", "entries_per_set"),
@@ -166,8 +168,6 @@ def shape_findings(gemm: GemmShape, tiling: TilingSpec, tp: int) -> list[tuple[s
     for name, elements in (("output (m x n)", m * n), ("first operand (m x k)", m * k), ("second (k x n)", k * n)):
         if elements * FP16_BYTES > MAX_MATRIX_BYTES:
             return [("gemm", f"{shape}: the {name} has more than {format_bytes(MAX_MATRIX_BYTES)}")]
-    if 2 * m * n * k >= LIMIT:
-        return [("gemm", f"{shape}: more than 2^62 floating-point operations")]
     n_workgroups = -(-m // tiling.workgroup_tile[0]) * -(-n // tiling.workgroup_tile[1])
     if n_workgroups > MAX_WORKGROUPS:
         return [("gemm", f"{shape}: {n_workgroups} workgroup tiles, at most {MAX_WORKGROUPS} are simulated")]

@@ -27,20 +27,31 @@ from pydantic import ValidationError
 
 from t3sim.config.experiment import STRATEGIES, RunSpec, TilingSpec
 from t3sim.config.presets import annotated
-from t3sim.config.resolve import ResolvedMachine, resolve_machine, resolve_tiling, spec_problems, unknown_key
+from t3sim.config.resolve import (
+    MAX_GUESSES,
+    ResolvedMachine,
+    resolve_machine,
+    resolve_tiling,
+    spec_problems,
+    unknown_key,
+)
 from t3sim.config.yaml_loader import Node, Position, load_yaml, type_name
 from t3sim.errors import ConfigError, Problem, T3SimError
 from t3sim.experiment.arbitration import ArbitrationBlocks, arbitration_leaves
 from t3sim.experiment.checks import check_point
+from t3sim.experiment.estimate import estimated_hours
 from t3sim.experiment.plugins import load_plugins
 from t3sim.experiment.problems import Problems
-from t3sim.experiment.schema import ExperimentFile, PointFile
+from t3sim.experiment.schema import DEFAULT_MAX_HOURS, SCHEMA_VERSION, ExperimentFile, PointFile
 from t3sim.experiment.sweep import Axis, axes_of, overridden, with_set
 from t3sim.experiment.workload import WorkloadReader
 from t3sim.registry import unknown_name
 from t3sim.units import base_units, format_time
 
 MAX_POINTS = 100_000
+MAX_POINTS_WITH_PROBLEMS = 1000  # after so many points, what is wrong with them is said without looking at the others
+BYTES_PER_POINT = 24_000  # of memory, measured: the spec of a point and where each of its values came from
+NOT_OF_A_RUN = ("description", "max_hours")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -72,12 +83,24 @@ def load_experiment(
     return _Planner(Path(path), tuple(overrides), Path(trace_root) if trace_root else None).plan()
 
 
+def too_many_points(n_points: int) -> str:
+    """The message for a sweep that is not even planned, with what it would take."""
+    if n_points >= 10**18:
+        return f"makes more than 10^18 points, at most {MAX_POINTS} are planned at once"
+    gib = math.ceil(n_points * BYTES_PER_POINT / 2**30)
+    hours = math.ceil(n_points / 3600)
+    return (
+        f"makes {n_points} points, at most {MAX_POINTS} are planned at once; these would take about {gib} GiB of "
+        f"memory to plan and, at a second each, {hours} hours to simulate"
+    )
+
+
 class _Planner:
     """Makes the points of one experiment, and collects its problems on the way."""
 
     def __init__(self, path: Path, overrides: tuple[str, ...], trace_root: Path | None) -> None:
         self.path = path
-        self.folder = Path(os.path.realpath(path)).parent
+        self.folder = Path(os.path.realpath(path.parent))
         self.overrides = overrides
         self.problems = Problems(str(path))
         self.arbitration = ArbitrationBlocks(self.problems)
@@ -93,6 +116,7 @@ class _Planner:
             raise ConfigError(
                 Problem(at.file, at.line, at.column, "", f"found {type_name(root.value)}, an experiment is a mapping")
             )
+        self._check_version(root)
         try:
             root = annotated(root)
         except ConfigError as error:
@@ -100,11 +124,10 @@ class _Planner:
             raise self.problems.in_reading_order() from None
         original_axes = axes_of(root, self.problems)
         root, axes, pending = overridden(root, original_axes, self.overrides, self.problems)
+        self._check_version(root)
         n_points = math.prod(len(axis.values) for axis in axes)
         if n_points > MAX_POINTS:
-            self.problems.report(
-                root, ("sweep", "grid"), f"makes {n_points} points, at most {MAX_POINTS} are planned at once"
-            )
+            self.problems.report(root, ("sweep", "grid"), too_many_points(n_points))
             raise self.problems.in_reading_order()
         self._unknown_keys(root)
         self._strategy_names(root, (*original_axes, *axes))
@@ -113,7 +136,9 @@ class _Planner:
         provenance: list[Mapping[str, Node]] = []
         seen: set[str] = set()
         by_prefix = sorted(range(len(axes)), key=lambda i: len(axes[i].path))
-        for combination in product(*(axis.values for axis in axes)):
+        for i_point, combination in enumerate(product(*(axis.values for axis in axes))):
+            if self.problems and i_point >= MAX_POINTS_WITH_PROBLEMS:
+                break
             tree = root
             for i in by_prefix:
                 tree = with_set(tree, axes[i].path, combination[i], self.problems)
@@ -133,6 +158,7 @@ class _Planner:
             raise self.problems.in_reading_order()
         if self.workloads.input_error is not None:
             raise self.workloads.input_error
+        self._check_hours(root, points)
         return Experiment(
             name=points[0].experiment,
             description=str(root.value["description"].value) if "description" in root.value else "",
@@ -149,9 +175,40 @@ class _Planner:
 
     def _unknown_keys(self, root: Node) -> None:
         known = list(ExperimentFile.model_fields)
-        for key, node in root.value.items():
-            if key not in known:
-                self.problems.add(node.key_position or node.position, key, unknown_key(key, "", known))
+        unknown = [(key, node) for key, node in root.value.items() if key not in known]
+        for i, (key, node) in enumerate(unknown):
+            message = unknown_key(key, "", known, can_guess=i < MAX_GUESSES)
+            self.problems.add(node.key_position or node.position, key, message)
+
+    def _check_version(self, root: Node) -> None:
+        """A file of another version follows other rules: nothing else in it is looked at."""
+        node = root.get("schema_version")
+        if node is None or (node.value == SCHEMA_VERSION and type(node.value) is int):
+            return
+        shown = f"is {node.value}, this t3sim reads {SCHEMA_VERSION}"
+        if not isinstance(node.value, int) or isinstance(node.value, bool):
+            advice = f"found {type_name(node.value)}, a whole number is needed: {SCHEMA_VERSION}"
+        elif node.value > SCHEMA_VERSION:
+            advice = f"{shown}; use the t3sim that the file was written for, or a newer one"
+        else:
+            advice = f"{shown}; there is no older version to migrate from, write {SCHEMA_VERSION} or leave the key out"
+        self.problems.add(node.position, "schema_version", advice)
+        raise self.problems.in_reading_order()
+
+    def _check_hours(self, root: Node, points: Sequence[RunSpec]) -> None:
+        """Refuse what would simulate for days, unless the file or ``-s`` says that it is meant."""
+        hours = math.ceil(estimated_hours(points))
+        node = root.get("max_hours")
+        limit = DEFAULT_MAX_HOURS if node is None else node.value
+        if hours <= limit:
+            return
+        n = len(points)
+        message = (
+            f"is {limit}, but the {f'{n} points' if n > 1 else 'point'} would simulate for about {hours} hours on "
+            f"one core; -s max_hours={hours} goes on"
+        )
+        self.problems.report(root, ("max_hours",), message)
+        raise self.problems.in_reading_order()
 
     def _strategy_names(self, root: Node, axes: Iterable[Axis]) -> None:
         """Strategies of the whole experiment, with those that an override pinned away."""
@@ -171,7 +228,7 @@ class _Planner:
             if not isinstance(item.value, str):
                 continue
             path = Path(os.path.realpath(self.folder / item.value))
-            if not path.is_file() or path.suffix != ".py":
+            if not os.path.isfile(path) or path.suffix != ".py":  # noqa: PTH113 - never raises
                 self.problems.add(item.position, "plugins", f"no Python file `{item.value}`, looked for at {path}")
                 continue
             try:
@@ -219,7 +276,7 @@ class _Planner:
         self, tree: Node, kept: Node, run: RunSpec, machine: ResolvedMachine, tiling_tree: Node | None
     ) -> Mapping[str, Node]:
         """Where every value of a point came from; the machine's part is shared by all its points."""
-        own = {".".join(path): node for path, node in kept.leaves() if path[0] != "description"}
+        own = {".".join(path): node for path, node in kept.leaves() if path[0] not in NOT_OF_A_RUN}
         gemm, workload = run.workload.gemm, run.workload
         if gemm is not None and "workload.gemm.m" not in own:
             origin = f"{workload.model} {workload.sublayer} on {workload.tp} GPUs"

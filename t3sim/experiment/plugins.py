@@ -26,7 +26,7 @@ def load_plugins(plugins: Iterable[str]) -> None:
         except T3SimError:
             del sys.modules[module_name]
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             del sys.modules[module_name]
             message = f"cannot be loaded: {type(error).__name__}: {error}"
             raise ConfigError(Problem(plugin, 0, 0, "plugins", message)) from error

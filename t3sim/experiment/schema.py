@@ -9,7 +9,9 @@ from pydantic import Field
 from t3sim.config.experiment import CollectiveSpec, GemmShape
 from t3sim.config.machine import Count, MachineSpec, PicosecondsAboveZero, Spec
 
+SCHEMA_VERSION = 1
 MAX_TP = 1024
+DEFAULT_MAX_HOURS = 24
 
 
 class WorkloadFile(Spec):
@@ -42,6 +44,7 @@ class SweepFile(Spec):
 class ExperimentFile(Spec):
     """An experiment file."""
 
+    schema_version: Literal[1] = 1
     name: str
     description: str = ""
     machine: str | dict[str, Any]
@@ -53,6 +56,7 @@ class ExperimentFile(Spec):
     quantum: PicosecondsAboveZero | None = None
     plugins: list[str] = Field(default_factory=list)
     sweep: SweepFile | None = None
+    max_hours: Count = DEFAULT_MAX_HOURS  # an experiment estimated to take longer is refused
 
 
 class PointFile(Spec):
@@ -65,6 +69,7 @@ class PointFile(Spec):
     mode: Literal["mirrored", "explicit"] = "mirrored"
     quantum: PicosecondsAboveZero | None = None
     plugins: list[str] = Field(default_factory=list)
+    max_hours: Count = DEFAULT_MAX_HOURS
 
 
 def experiment_schema() -> dict[str, Any]:
@@ -89,4 +94,14 @@ def _without_bounds_of_texts(schema: Any) -> Any:
     return {key: _without_bounds_of_texts(item) for key, item in schema.items() if not (is_text and key in bounds)}
 
 
-__all__ = ["MAX_TP", "ExperimentFile", "PointFile", "SweepFile", "TilingFile", "WorkloadFile", "experiment_schema"]
+__all__ = [
+    "DEFAULT_MAX_HOURS",
+    "MAX_TP",
+    "SCHEMA_VERSION",
+    "ExperimentFile",
+    "PointFile",
+    "SweepFile",
+    "TilingFile",
+    "WorkloadFile",
+    "experiment_schema",
+]

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from t3sim.config.resolve import node_at, unknown_key, with_value
-from t3sim.config.yaml_loader import Node, Position, load_yaml_text, type_name
+from t3sim.config.yaml_loader import MAX_DEPTH, Node, Position, load_yaml_text, type_name
 from t3sim.errors import ConfigError
 from t3sim.experiment.problems import Problems
 
+NOT_SWEPT = ("schema_version", "name", "description", "plugins", "sweep", "max_hours")
 Pending = tuple[tuple[str, ...], Node]  # path, value
 
 
@@ -59,14 +59,18 @@ def _axis(key: str, node: Node, problems: Problems) -> Axis | None:
         found = "an empty list" if node.value == [] else type_name(node.value)
         problems.add(node.position, shown, f"found {found}, a list of values is needed")
         return None
-    if key.split(".", maxsplit=1)[0] in ("sweep", "name", "description", "plugins"):
+    if key.count(".") >= MAX_DEPTH:
+        problems.add(node.key_position or node.position, "sweep.grid", f"a key of more than {MAX_DEPTH} steps")
+        return None
+    if key.split(".", maxsplit=1)[0] in NOT_SWEPT:
         problems.add(node.key_position or node.position, shown, f"`{key}` cannot be swept")
         return None
-    seen: list[Any] = []
+    seen: set[str] = set()
     for value in node.value:
-        if value.plain() in seen:
+        text = repr(value.plain())
+        if text in seen:
             problems.add(value.position, shown, f"`{value.plain()}` is listed twice")
-        seen.append(value.plain())
+        seen.add(text)
     at = node.key_position
     return Axis(key, [replace(value, key_position=at) for value in node.value])
 
@@ -108,6 +112,9 @@ def _parsed_override(text: str, problems: Problems) -> tuple[str | None, Node | 
     at = Position(f"-s {text if len(text) <= 60 else text[:57] + '...'}")
     if not equals or not re.fullmatch(r"[^.\s]+(\.[^.\s]+)*", key):
         problems.add(at, "", "an override is written key=value, like `-s workload.tp=8`")
+        return None, None
+    if key.count(".") >= MAX_DEPTH:
+        problems.add(at, "", f"a key of more than {MAX_DEPTH} steps")
         return None, None
     if "\n" in value_text or not value_text.strip():
         problems.add(at, key, "has no value")

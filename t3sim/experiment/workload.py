@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from t3sim.config.resolve import node_at
 from t3sim.config.yaml_loader import Node, Position
 from t3sim.errors import ConfigError, InputDataError
 from t3sim.experiment.problems import Problems
-from t3sim.experiment.schema import WorkloadFile
+from t3sim.experiment.schema import MAX_TP, WorkloadFile
 from t3sim.registry import unknown_name
 
 
@@ -22,6 +23,7 @@ class WorkloadReader:
     def __init__(self, problems: Problems, folder: Path, trace_root: Path | None) -> None:
         self.problems = problems
         self.input_error: InputDataError | None = None
+        self._traces: dict[str, tuple[Path, GemmShape, TilingSpec, int] | None] = {}  # by the name as written
         self._folder = folder
         self._trace_root = trace_root
 
@@ -97,26 +99,41 @@ class WorkloadReader:
             return None
 
     def _trace(self, tree: Node, given: WorkloadFile) -> WorkloadSpec | None:
-        from t3sim.workload.trace_file import read_header
-
         if tree.get("tiling") is not None:
             self.problems.report(tree, ("tiling",), "a trace brings its own tiling; remove `tiling`", at_key=True)
             return None
-        try:
-            path = self._trace_path(str(given.trace))
-            gemm, tiling, n_chunks = read_header(path)
-        except InputDataError as error:
-            self.input_error = self.input_error or error
+        written = str(given.trace)
+        if written not in self._traces:
+            self._traces[written] = self._read_trace(written, node_at(tree, ("workload", "trace"))[0].position)
+        trace = self._traces[written]
+        if trace is None:
+            return None
+        path, gemm, tiling, n_chunks = trace
+        if n_chunks > MAX_TP:
+            message = f"the trace has {n_chunks} chunks, one for each GPU; at most {MAX_TP} GPUs"
+            self.problems.report(tree, ("workload", "trace"), message)
             return None
         if given.tp is not None and given.tp != n_chunks:
             self.problems.report(tree, ("workload", "tp"), f"is {given.tp}, but the trace has {n_chunks} chunks")
             return None
         return WorkloadSpec(tp=n_chunks, gemm=gemm, trace=str(path), tiling=tiling)
 
+    def _read_trace(self, written: str, at: Position) -> tuple[Path, GemmShape, TilingSpec, int] | None:
+        """Where a trace is and what it holds, if all of it is as it should be; its tiles are read again to be run."""
+        from t3sim.workload.trace_file import read_trace
+
+        try:
+            path = self._trace_path(written)
+            trace = read_trace(path)
+        except InputDataError as error:
+            self.input_error = self.input_error or InputDataError(f"{at}: workload.trace: `{written}`: {error}")
+            return None
+        return path, trace.gemm, trace.tiling, trace.n_chunks
+
     def _trace_path(self, written: str) -> Path:
         """Where the trace is: beside the experiment or among the shipped traces, never elsewhere."""
-        if "\0" in written or "://" in written or "\\" in written:
-            raise InputDataError(f"workload.trace: `{written!r}` is not a relative path")
+        if not written or "\\" in written or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", written):
+            raise InputDataError("is not a relative path, like `traces/x.parquet`")
         shipped = configs_root().parent / "traces"
         roots = [self._trace_root] if self._trace_root else [self._folder, shipped]
         candidates = [root / written for root in roots]
@@ -130,17 +147,15 @@ class WorkloadReader:
             if any(real.is_relative_to(root) for root in real_roots):
                 inside.append(real)
             else:
-                has_escaped |= os.path.lexists(candidate) or candidate.parent.exists()
+                has_escaped |= os.path.lexists(candidate) or os.path.exists(candidate.parent)  # noqa: PTH110
         if has_escaped or not inside:
             shown = " and ".join(str(root) for root in real_roots)
-            raise InputDataError(
-                f"workload.trace: `{written}` is outside the trace root ({shown}); --trace-root names another"
-            )
+            raise InputDataError(f"is outside the trace root ({shown}); --trace-root names another")
         for real in inside:
-            if real.exists():
+            if os.path.exists(real):  # noqa: PTH110 - Path.exists raises for a name that is too long
                 return real
         looked = " and at ".join(dict.fromkeys(str(real) for real in inside))
-        raise InputDataError(f"workload.trace: no trace `{written}`, looked for at {looked}")
+        raise InputDataError(f"no such file, looked for at {looked}")
 
 
 __all__ = ["WorkloadReader"]

@@ -84,7 +84,7 @@ def is_compiled(layout: Layout) -> bool:
     folder = _jit.CACHE_DIRECTORY
     if folder is None or layout != Layout():
         return False
-    return any(folder.rglob("loop.advance*.nbc"))
+    return any(folder.glob("gpu.kernel.loop.advance-*.nbc"))
 
 
 @cache
@@ -103,13 +103,7 @@ def compiled_advance(layout: Layout) -> Callable[..., int]:
         int64[::1], array_of(MESSAGE), array_of(STEP_TABLE), array_of(MESSAGE), array_of(MESSAGE), int64[:, ::1],
         array_of(COMMAND_LOG), policy_type(layout), int64,
     )  # fmt: skip
-    for attempt in range(2):
-        try:
-            cast("Any", advance).compile(argument_types)
-            break
-        except Exception as error:
-            if attempt or not _jit.discard_damaged_cache(error):
-                raise
+    cast("Any", advance).compile(argument_types)
     return cast("Callable[..., int]", advance)
 
 

@@ -33,9 +33,12 @@ from t3sim.errors import InputDataError
 from t3sim.files import publish, read_limited
 from t3sim.workload.tiling import MAX_WORKGROUPS, WORKGROUP_DTYPE, TileTrace, check_tiling
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+BLOCK_BYTES = 1 << 16  # of the Parquet file; each has a digest, which says where damage is
+BLOCK_DIGEST_DIGITS = 16  # they locate; the digest of the whole file decides
 MAX_TRACE_BYTES = 64 << 20  # a trace of MAX_WORKGROUPS is 40 MiB before compression
 MAX_MANIFEST_BYTES = 1 << 20
+EXPANSION_SLACK_BYTES = 1 << 20  # what a Parquet file of few records may hold besides them
 MAX_PROBLEMS = 20
 
 _COLUMNS: tuple[str, ...] = WORKGROUP_DTYPE.names or ()
@@ -55,26 +58,13 @@ class TraceManifest:
     origin: str  # free text: the command or the measurement it came from
     parquet_bytes: int
     parquet_sha256: str
+    block_digests: tuple[str, ...]
     content_sha256: str
 
 
 def manifest_path(path: Path) -> Path:
     """Return where the manifest of trace *path* lies: ``x.parquet`` -> ``x.manifest.json``."""
     return path.with_name(path.name.removesuffix(".parquet") + ".manifest.json")
-
-
-def resolve_trace_path(written: str, root: Path) -> Path:
-    """Return the file that a configuration in folder *root* means by *written*.
-
-    Raises ``InputDataError`` for anything but a file name inside *root*:
-    symbolic links are followed before the check.
-    """
-    if "\0" in written or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", written):
-        raise InputDataError(f"trace {written!r}: not a file name; write a path relative to {root}")
-    resolved = (root / written).resolve()
-    if not resolved.is_relative_to(root.resolve()):
-        raise InputDataError(f"trace {written!r} (resolved: {resolved}): outside the trace root {root.resolve()}")
-    return resolved
 
 
 def write_trace(path: str | Path, trace: TileTrace, origin: str) -> None:
@@ -101,11 +91,23 @@ def write_trace(path: str | Path, trace: TileTrace, origin: str) -> None:
         "n_workgroups": trace.n_workgroups,
         "origin": origin,
         "parquet_bytes": len(parquet),
-        "sha256": {"parquet": hashlib.sha256(parquet).hexdigest(), "content": content_digest(trace)},
+        "sha256": {
+            "parquet": hashlib.sha256(parquet).hexdigest(),
+            "blocks": block_digests(parquet),
+            "content": content_digest(trace),
+        },
     }
     manifest["sha256"]["manifest"] = _manifest_digest(manifest)
     text = json.dumps(manifest, indent=2, allow_nan=False) + "\n"
     publish({path: parquet, manifest_path(path): text.encode()})
+
+
+def block_digests(content: bytes) -> list[str]:
+    """Return a short digest of each block of a file, so that damage can be located."""
+    return [
+        hashlib.sha256(content[start : start + BLOCK_BYTES]).hexdigest()[:BLOCK_DIGEST_DIGITS]
+        for start in range(0, len(content), BLOCK_BYTES)
+    ]
 
 
 def content_digest(trace: TileTrace) -> str:
@@ -120,12 +122,6 @@ def content_digest(trace: TileTrace) -> str:
     for name in _COLUMNS:
         digest.update(np.ascontiguousarray(trace.workgroups[name]).astype("<i8").tobytes())
     return digest.hexdigest()
-
-
-def read_header(path: str | Path) -> tuple[GemmShape, TilingSpec, int]:
-    """Return (GEMM, tiling, chunks) of a trace from its manifest alone; ``read_trace`` verifies the tiles."""
-    manifest = read_manifest(path)
-    return manifest.gemm, manifest.tiling, manifest.n_chunks
 
 
 def read_manifest(path: str | Path) -> TraceManifest:
@@ -222,8 +218,8 @@ def _load(path: Path) -> tuple[TileTrace | None, list[str]]:
     if digest != manifest.parquet_sha256:
         return None, [
             (
-                f"the Parquet file was edited or damaged after it was written: its sha256 is {digest[:16]}...,"
-                f" the manifest says {manifest.parquet_sha256[:16]}..."
+                f"the Parquet file was edited or damaged after it was written, {_damaged_place(parquet, manifest)}:"
+                f" its sha256 is {digest[:16]}..., the manifest says {manifest.parquet_sha256[:16]}..."
             )
         ]
     workgroups = _read_workgroups(parquet, manifest.n_workgroups, shown)
@@ -234,6 +230,17 @@ def _load(path: Path) -> tuple[TileTrace | None, list[str]]:
     if content_digest(trace) != manifest.content_sha256:
         return None, ["the tiles do not match the content digest in the manifest: one of the two files was exchanged"]
     return trace, []
+
+
+def _damaged_place(parquet: bytes, manifest: TraceManifest) -> str:
+    """Return in words where a Parquet file of the right length differs from the one that was written."""
+    pairs = zip(block_digests(parquet), manifest.block_digests, strict=True)
+    damaged = [i for i, (found, written) in enumerate(pairs) if found != written]
+    if not damaged:
+        return "in no block of it"
+    start = damaged[0] * BLOCK_BYTES
+    stop = min(start + BLOCK_BYTES, len(parquet))
+    return f"in {len(damaged)} of its {len(manifest.block_digests)} blocks, first in bytes {start} to {stop - 1}"
 
 
 def _read_workgroups(parquet: bytes, n_workgroups: int, shown: str) -> NDArray[Any]:
@@ -247,6 +254,13 @@ def _read_workgroups(parquet: bytes, n_workgroups: int, shown: str) -> NDArray[A
         if file.metadata.num_rows != n_workgroups:
             raise InputDataError(
                 f"{shown}: the file holds {file.metadata.num_rows} records, the manifest says {n_workgroups}"
+            )
+        # Not from the columns' metadata: pyarrow ends the process if they are hostile.
+        expanded = sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups))
+        if expanded > 2 * n_workgroups * WORKGROUP_DTYPE.itemsize + EXPANSION_SLACK_BYTES:
+            raise InputDataError(
+                f"{shown}: would expand to {expanded} bytes; {n_workgroups} records are"
+                f" {n_workgroups * WORKGROUP_DTYPE.itemsize}"
             )
         workgroups = np.zeros(n_workgroups, dtype=WORKGROUP_DTYPE)
         start = 0
@@ -277,7 +291,7 @@ def _parse_manifest(path: Path) -> TraceManifest:
     if not isinstance(found, dict):
         raise InputDataError(f"{shown}: must hold an object, found {type(found).__name__}")
     version = found.get("schema_version")
-    if version != SCHEMA_VERSION or isinstance(version, bool):
+    if version != SCHEMA_VERSION or type(version) is not int:
         raise InputDataError(
             f"{shown}: schema_version is {version!r}, this t3sim reads {SCHEMA_VERSION};"
             " write the trace again with `t3sim trace make`"
@@ -314,10 +328,16 @@ def _parse_manifest(path: Path) -> TraceManifest:
     if (
         not isinstance(found["origin"], str)
         or not isinstance(digests, dict)
-        or set(digests) != {"parquet", "content", "manifest"}
-        or not all(isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) for value in digests.values())
+        or set(digests) != {"parquet", "blocks", "content", "manifest"}
+        or not all(_is_digest(digests[name], 64) for name in ("parquet", "content", "manifest"))
+        or not isinstance(digests["blocks"], list)
+        or not all(_is_digest(value, BLOCK_DIGEST_DIGITS) for value in digests["blocks"])
+        or len(digests["blocks"]) != -(-found["parquet_bytes"] // BLOCK_BYTES)
     ):
-        raise InputDataError(f"{shown}: origin must be text and sha256 three digests: parquet, content, manifest")
+        raise InputDataError(
+            f"{shown}: origin must be text and sha256 digests: parquet, blocks (one for {BLOCK_BYTES} bytes), content,"
+            " manifest"
+        )
     if _manifest_digest(found) != digests["manifest"]:
         raise InputDataError(f"{shown}: the manifest was edited after it was written: its own digest does not match")
     return TraceManifest(
@@ -328,6 +348,7 @@ def _parse_manifest(path: Path) -> TraceManifest:
         origin=found["origin"],
         parquet_bytes=found["parquet_bytes"],
         parquet_sha256=digests["parquet"],
+        block_digests=tuple(digests["blocks"]),
         content_sha256=digests["content"],
     )
 
@@ -336,6 +357,10 @@ def _manifest_digest(manifest: dict[str, Any]) -> str:
     """Return the sha256 of a manifest without the place where this digest is kept."""
     digests = {name: value for name, value in manifest["sha256"].items() if name != "manifest"}
     return hashlib.sha256(_canonical_json({**manifest, "sha256": digests})).hexdigest()
+
+
+def _is_digest(value: object, n_digits: int) -> bool:
+    return isinstance(value, str) and re.fullmatch(f"[0-9a-f]{{{n_digits}}}", value) is not None
 
 
 def _canonical_json(value: object) -> bytes:

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 
 import pytest
 from click.testing import CliRunner
@@ -87,10 +86,6 @@ def test_unknown_commands_and_options(t3sim):
     assert t3sim("config", "show", "good.yaml", "--point", "2").exit_code == 2
 
 
-def test_missing_trace_is_code_3(t3sim):
-    assert t3sim("config", "check", "good.yaml", "-s", "workload={trace: x.parquet}").exit_code == 3
-
-
 def test_debug_shows_the_traceback_anywhere(t3sim):
     assert "Traceback" not in t3sim("config", "check", "none.yaml").output
     assert "Traceback" in t3sim("config", "check", "none.yaml", "--debug").output
@@ -124,10 +119,3 @@ def test_a_closed_pipe_is_quiet():
     command = f"{sys.executable} -c 'from t3sim.cli import main; main()' config schema | head -c 1"
     result = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     assert (result.stdout, result.stderr) == ("{", "")
-
-
-def test_hostile_files_end_quickly(t3sim, tmp_path):
-    (tmp_path / "bomb.yaml").write_text("[" * 100_000)
-    started = time.monotonic()
-    assert t3sim("config", "check", "bomb.yaml").exit_code == 2
-    assert time.monotonic() - started < 2

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from t3sim.errors import ConfigError, InputDataError
+from t3sim.errors import ConfigError
 from t3sim.experiment.plan import load_experiment
 from t3sim.experiment.schema import experiment_schema
 
@@ -195,44 +195,13 @@ def test_a_strategy_of_the_user(plan, tmp_path):
     assert (run.strategy, run.arbitration.policy) == ("test_study", "mca")
 
 
-def test_every_problem_of_a_file_at_once(problems):
-    assert problems(
-        "name: bad name\n"
-        "machne: t3-150\n"
-        "machine: {preset: t3-150, link: {bandwidth: 150}}\n"
-        "workload: {model: TNLG, sublayer: FC2, tp: 8}\n"
-        "strategy: t4\n"
-        "tiling: {k_slize: 32}\n"
-        "quantum: 100\n"
-    ) == [
-        "e.yaml:1:7: name: a name has letters, digits, `.`, `_` and `-` only, at most 100",
-        "e.yaml:2:1: machne: unknown key `machne`; did you mean `machine`?",
-        "e.yaml:3:45: machine.link.bandwidth: 150 has no unit; did you mean `150 GB/s`?",
-        (
-            "e.yaml:4:19: workload.model: unknown model `TNLG`; did you mean `T-NLG`? "
-            "(known: GPT-3, MT-NLG, Mega-GPT-2, PALM, T-NLG)"
-        ),
-        "e.yaml:4:35: workload.sublayer: unknown sublayer `FC2`; did you mean `FC-2`? (known: OP, FC-2, FC-1, IP)",
-        (
-            "e.yaml:5:11: strategy: unknown strategy `t4`; did you mean `t3`? "
-            "(known: sequential, t3, t3-mca, ideal-overlap, ideal-rs-nmc)"
-        ),
-        "e.yaml:6:10: tiling.k_slize: unknown key `k_slize`; did you mean `k_slice`?",
-        "e.yaml:7:10: quantum: 100 has no unit; did you mean `100 ns`?",
-    ]
-
-
 BAD_VALUES = [
-    ("workload.tp=0", "workload.tp: found `0`, must be at least 1"),
     ("workload.tp=2.5", "workload.tp: found `2.5`, a whole number is needed"),
     ("workload.tp=3", "workload.tp: T-NLG FC-2: 4 x hidden (17024) is not divisible by tp (3), remainder 2"),
-    ("workload.tp=2000", "workload.tp: found `2000`, must be at most 1024"),
-    ("workload={gemm: {m: 4, n: 8192, k: 8}, tp: 8}", "workload.tp: is 8, more than the 4 rows of the output"),
     (
         "workload={gemm: {m: 64, n: 64, k: 8}, tp: 8}",
         "workload.tp: is 8, but the output has 1 workgroup tiles; each chunk needs at least one",
     ),
-    ("workload={gemm: {m: 64, n: 64, k: -8}, tp: 8}", "workload.gemm.k: found `-8`, must be above 0"),
     (
         "workload={gemm: {m: 1048576, n: 1048576, k: 8}, tp: 8}",
         "workload.gemm: m 1048576, n 1048576, k 8: the output (m x n) has more than 1 TiB",
@@ -273,7 +242,6 @@ BAD_VALUES = [
     ),
     ("mode=mirored", "mode: found `mirored`; allowed: mirrored, explicit; did you mean `mirrored`?"),
     ("mode=explicit", "mode: explicit mode is not available yet; use `mirrored`"),
-    ("quantum=600 ns", "quantum: is 600 ns, cannot be longer than `machine.link.latency`, 500 ns"),
     (
         "tiling.k_slice=128",
         (
@@ -315,7 +283,6 @@ BAD_VALUES = [
     ),
     ("quantum=1 ns", "quantum: is 1 ns, below one `machine.gpu.issue_slot`, 5715 ps"),
     ("sweep.grid.workload.tp=[]", "sweep.grid.workload.tp: found an empty list, a list of values is needed"),
-    ("sweep.grid.workload.tp=[8, 8]", "sweep.grid.workload.tp: `8` is listed twice"),
     ("sweep.grid.name=[a]", "sweep.grid.name: `name` cannot be swept"),
 ]
 
@@ -328,29 +295,7 @@ def test_values_out_of_range(plan, problems, override, expected):
     assert any(line.endswith(expected) for line in problems(BASE, override))
 
 
-def test_tp_1_is_a_plain_gemm(plan):
-    assert plan(BASE, "workload.tp=1").points[0].workload.gemm.k == 4 * 4256
-
-
-def test_too_many_points(problems):
-    values = ", ".join(map(str, range(1, 400)))
-    text = BASE + f"sweep: {{grid: {{workload.tp: [{values}], tiling.k_slice: [{values}]}}}}"
-    assert problems(text)[0].endswith("makes 159201 points, at most 100000 are planned at once")
-
-
 class TestTraces:
-    @pytest.mark.parametrize(
-        "path", ["../../etc/passwd", "/etc/passwd", "http://x/y.parquet", "a\\\\b", "link/x.parquet"]
-    )
-    def test_outside_the_root(self, plan, tmp_path, path):
-        (tmp_path / "link").symlink_to("/etc")
-        with pytest.raises(InputDataError, match=r"outside the trace root|is not a relative path"):
-            plan(BASE, f"workload={{trace: '{path}'}}")
-
-    def test_missing(self, plan, tmp_path):
-        with pytest.raises(InputDataError, match=f"no trace `x.parquet`, looked for at {tmp_path}/x.parquet"):
-            plan(BASE, "workload={trace: x.parquet}")
-
     def test_replayed(self, plan, tmp_path):
         from t3sim.workload.tiling import make_tile_trace
         from t3sim.workload.trace_file import write_trace

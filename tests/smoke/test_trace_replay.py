@@ -74,7 +74,7 @@ def edit_manifest(path: Path) -> None:
     [
         (edit_a_byte, ("x.parquet", "edited")),
         (cut_short, ("x.parquet", "truncated")),
-        (remove, ("workload.trace: no trace `x.parquet`", "looked for at")),
+        (remove, ("workload.trace: `x.parquet`: no such file", "looked for at")),
         (remove_manifest, ("x.manifest.json", "no such file")),
         (edit_manifest, ("x.manifest.json", "edited")),
     ],

@@ -3,6 +3,10 @@
 Numba does not notice that a callee in another file was edited and would go on
 using the old machine code.  The cache folder therefore carries a digest of all
 compiled sources and of the versions that compile them, so an edit means a new folder.
+Functions of other files (a user's policy and its helpers) are in no digest: each process compiles them.
+
+Numba unpickles whatever a cache file holds.  Here each file starts with the digest of its content, so a
+damaged one is compiled anew, with one warning; a folder that others can write is not used.
 
 ``T3SIM_INTERPRETED=1`` runs the same functions as plain Python: same bits, slow.
 ``T3SIM_CACHE_DIR`` moves the cache; ``T3SIM_BOUNDSCHECK=1`` compiles with bounds checks,
@@ -12,27 +16,28 @@ compiled sources and of the versions that compile them, so an edit means a new f
 import hashlib
 import os
 import pickle
-import shutil
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 IS_INTERPRETED = os.environ.get("T3SIM_INTERPRETED", "") == "1"
+PACKAGE = Path(__file__).resolve().parents[2]
 COMPILED_FOLDERS = ("gpu/kernel", "checks/dram")  # of the package: what the decorator is used in and cached for
 IS_COUNTING = os.environ.get("T3SIM_LEDGER", "") != "0"  # see ledger.py
 HAS_BOUNDSCHECK = os.environ.get("T3SIM_BOUNDSCHECK", "") == "1"
+WRITABLE_BY_OTHERS = 0o022  # mode bits
 
 
 def source_digest():
     """Return the digest of everything that decides the machine code: sources, versions, flags."""
-    package = Path(__file__).parents[2]
     digest = hashlib.sha256()
     for folder in COMPILED_FOLDERS:
-        for path in sorted((package / folder).glob("*.py")):
+        for path in sorted((PACKAGE / folder).glob("*.py")):
             digest.update(f"{folder}/{path.name}".encode())
             digest.update(path.read_bytes())
     if not IS_INTERPRETED:
@@ -45,20 +50,35 @@ def source_digest():
 
 
 def cache_directory():
-    """Return the folder of the compiled code for these sources; None if no folder can be written."""
-    root = os.environ.get("T3SIM_CACHE_DIR")
-    if root is None:
-        base = os.environ.get("XDG_CACHE_HOME")
-        root = (Path(base) if base else Path.home() / ".cache") / "t3sim"
-    folder = Path(root) / source_digest()
+    """Return the folder of the compiled code for these sources; None, with a warning, if there is no safe one."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK):
-            raise PermissionError(folder)
-    except OSError as error:
-        warnings.warn(f"no kernel cache ({error}); the kernel is compiled anew in each process", stacklevel=2)
+        root = os.environ.get("T3SIM_CACHE_DIR")
+        if root is None:
+            base = os.environ.get("XDG_CACHE_HOME")
+            root = (Path(base) if base else Path.home() / ".cache") / "t3sim"
+        folder = Path(root) / source_digest()
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.stat()
+        if status.st_uid != os.geteuid() or status.st_mode & WRITABLE_BY_OTHERS:
+            raise PermissionError(f"{folder} can be written by others")
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(f"{folder} cannot be written")
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
+        warn_without_cache(error)
         return None
     return folder
+
+
+def warn_without_cache(error):
+    """Say why compiled code is not kept."""
+    warnings.warn(f"no kernel cache ({error}); the kernel is compiled anew in each process", stacklevel=2)
+
+
+def is_cached(function):
+    """Return whether the digest covers all of *function*, so that its compiled form may be kept."""
+    folder = Path(function.__code__.co_filename).resolve().parent
+    return function.__closure__ is None and any(folder == PACKAGE / name for name in COMPILED_FOLDERS)
 
 
 if IS_INTERPRETED:
@@ -69,27 +89,87 @@ if IS_INTERPRETED:
 
 else:
     import numba
-    from numba.core import config as _config
+    from numba.core.caching import _Cache
+    from numba.core.compiler import CompileResult
+    from numba.core.serialize import dumps
 
     CACHE_DIRECTORY = cache_directory()
-    if CACHE_DIRECTORY is not None:
-        _config.CACHE_DIR = str(CACHE_DIRECTORY)
+
+    class KernelCache(_Cache):
+        """The compiled forms of one function, as Numba asks for them: one sealed file for each signature.
+
+        There is no index, so two processes that write at once leave one whole file, whichever comes last.
+        """
+
+        has_warned = False  # once for all functions of a process
+
+        def __init__(self, function):
+            """Name the files after the place of *function* in the package."""
+            path = Path(function.__code__.co_filename).resolve().relative_to(PACKAGE).with_suffix("")
+            self._name = ".".join((*path.parts, f"{function.__qualname__}-{function.__code__.co_firstlineno}"))
+
+        @property
+        def cache_path(self):
+            """The folder of the files."""
+            return str(CACHE_DIRECTORY)
+
+        def load_overload(self, sig, target_context):
+            """Return the compiled form for a signature, or None if it is not kept or damaged."""
+            target_context.refresh()
+            key = (self._name, sig, target_context.codegen().magic_tuple())
+            path = self._path(key)
+            try:
+                sealed = path.read_bytes()
+                seal, content = sealed[: hashlib.sha256().digest_size], sealed[hashlib.sha256().digest_size :]
+                if hashlib.sha256(content).digest() != seal:
+                    raise OSError("it is not what was written")
+            except FileNotFoundError:
+                return None
+            except OSError as error:
+                self._warn(f"{path} in the kernel cache cannot be read ({error}); what is damaged is compiled anew")
+                return None
+            kept_key, parts = pickle.loads(content)
+            return CompileResult._rebuild(target_context, *parts) if kept_key == key else None  # noqa: SLF001
+
+        def save_overload(self, sig, data):
+            """Keep a compiled form: written beside its place and renamed, so that it is there whole or not at all."""
+            if data.library.has_dynamic_globals:  # addresses of this process
+                return
+            key = (self._name, sig, data.codegen.magic_tuple())
+            path = self._path(key)
+            content = dumps((key, data._reduce()))  # noqa: SLF001
+            temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+            try:
+                temporary.write_bytes(hashlib.sha256(content).digest() + content)
+                temporary.replace(path)
+            except OSError as error:
+                with suppress(OSError):
+                    temporary.unlink()
+                self._warn(f"{path} cannot be written to the kernel cache ({error}); it is compiled anew next time")
+
+        def _path(self, key):
+            """Where the compiled form for *key* is kept."""
+            return CACHE_DIRECTORY / f"{self._name}-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.nbc"
+
+        @classmethod
+        def _warn(cls, message):
+            """Warn of the first trouble with the cache."""
+            if not cls.has_warned:
+                cls.has_warned = True
+                warnings.warn(message, stacklevel=2)
+
+        def enable(self):
+            """Nothing to do: a function has this cache or none."""
+
+        def disable(self):
+            """Nothing to do: a function has this cache or none."""
+
+        def flush(self):
+            """Nothing to do: the folder changes with the sources."""
 
     def kernel(function: F) -> F:
-        """Compile *function* lazily: integers only, no fast-math, releases the GIL, cached by source digest."""
-        options = {"cache": CACHE_DIRECTORY is not None, "nogil": True, "boundscheck": HAS_BOUNDSCHECK}
-        compiled: F = numba.njit(**options)(function)
+        """Compile *function* lazily: integers only, no fast-math, releases the GIL, kept under the source digest."""
+        compiled = numba.njit(nogil=True, boundscheck=HAS_BOUNDSCHECK)(function)
+        if CACHE_DIRECTORY is not None and is_cached(function):
+            compiled._cache = KernelCache(function)  # noqa: SLF001
         return compiled
-
-
-def discard_damaged_cache(error):
-    """Remove the cache after a failed load, with one warning; return whether a retry makes sense."""
-    if IS_INTERPRETED or CACHE_DIRECTORY is None:
-        return False
-    unreadable = (pickle.UnpicklingError, EOFError, OSError, ValueError, KeyError, IndexError, RuntimeError)
-    if not isinstance(error, unreadable):
-        return False
-    shutil.rmtree(CACHE_DIRECTORY, ignore_errors=True)
-    CACHE_DIRECTORY.mkdir(parents=True, exist_ok=True)
-    warnings.warn(f"the kernel cache was unreadable ({type(error).__name__}) and is compiled anew", stacklevel=2)
-    return True

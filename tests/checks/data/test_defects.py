@@ -72,13 +72,6 @@ def as_plain_store(messages: Any) -> Any:
     return messages
 
 
-def wrong_route(_: CarriedRun, machine: Machine) -> None:
-    """The last workgroup, whose other updates have come before, is stored by plain stores."""
-    table = device(machine).core.tables.workgroups
-    local = np.flatnonzero(table["route"] == codes.ROUTE_LOCAL_UPDATE)
-    table["route"][local[-1]] = codes.ROUTE_LOCAL_STORE
-
-
 def wrong_address(_: CarriedRun, machine: Machine) -> None:
     """The tables send the stores of a tile one granule too far."""
     device(machine).core.tables.tiles["first_granule"][8] += 1
@@ -114,7 +107,6 @@ def lying_tile(values: CarriedRun, _: Machine) -> None:
 DEFECTS: dict[str, tuple[DataCase, Callable[[CarriedRun, Machine], None], str]] = {
     "an arrival is stored elsewhere": (FUSED, on_messages(other_granule), "an arrival that nobody sent"),
     "updates become stores": (FUSED, on_messages(as_plain_store), "a wrong value"),
-    "a chunk is stored, not added": (FUSED, wrong_route, "a wrong value"),
     "a tile lies elsewhere": (FUSED, wrong_address, "a store at another place than its tile says"),
     "tiles trigger early": (FUSED, triggers_early, "a wrong value"),
     "a product is wrong": (FUSED, lying_tile, "a wrong value"),

@@ -1,0 +1,1183 @@
+"""Bad configuration: every fault of the rows F-A1 to F-A14 ends in its message and code 2, with nothing done.
+
+Rows: 1 malformed YAML, 2 unknown names, 3 duplicates, 4 surprises of YAML 1.1, 5 numbers out of range, 6 keys that
+contradict each other, 7 units, 8 shapes, 9 too much to simulate, 10 tags, 11 bombs, 12 aliases of themselves,
+13 files that name files (there is no `include:`; presets, models and plugins are what a file can name), 14 versions.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import yaml
+
+from t3sim.config import yaml_loader
+from t3sim.config.yaml_loader import load_yaml_text
+from t3sim.experiment.plan import load_experiment
+from tests.faults.refusals import Case, case, check_refused, t3sim_here
+from tests.smoke.command_line import entries
+
+BASE = "name: e\nmachine: t3-150\nworkload: {model: T-NLG, sublayer: FC-2, tp: 8}\nstrategy: t3\n"
+BOMB_S = 0.5  # of CPU time
+HANG_S = 5.0  # of CPU time; the largest legal file takes half a second, three without libyaml
+
+
+def workload(text: str) -> str:
+    """The base with another workload."""
+    return BASE.replace("{model: T-NLG, sublayer: FC-2, tp: 8}", text)
+
+
+def machine(text: str) -> str:
+    """The base with values that replace those of the machine."""
+    return BASE.replace("t3-150", f"{{preset: t3-150, {text}}}")
+
+
+def timing(text: str) -> str:
+    """The base with another DRAM timing."""
+    return machine(f"memory: {{timing: {{{text}}}}}")
+
+
+LETTERS = "abcdefghi"
+
+
+def aliases_of_aliases(levels: int = 8) -> str:
+    """A few hundred bytes that stand for 9 to the power of *levels* values."""
+    lines = [f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n" for a, b in pairwise(LETTERS[: levels + 1])]
+    return "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(lines)
+
+
+def merges_of_merges(levels: int = 8) -> str:
+    """The same with merge keys, which PyYAML expands while it reads."""
+    lines = [f"{b}: &{b} {{<<: [{', '.join([f'*{a}'] * 9)}]}}\n" for a, b in pairwise(LETTERS[: levels + 1])]
+    return "a: &a {k: x}\n" + "".join(lines)
+
+
+CASES = [
+    case(
+        "F-A1 malformed",
+        "name: [\n",
+        "e.yaml:2:1: not valid YAML: while parsing a flow node expected the node content, but found '<stream end>'",
+    ),
+    case(
+        "F-A1 unclosed quote",
+        'name: "e\n',
+        "e.yaml:2:1: not valid YAML: while scanning a quoted scalar found unexpected end of stream",
+    ),
+    case(
+        "F-A1 colon in a value",
+        "name: a: b\n",
+        "e.yaml:1:8: not valid YAML: mapping values are not allowed here",
+    ),
+    case(
+        "F-A1 tab",
+        "machine:\n\tpreset: t3-150\n",
+        "e.yaml:2:1: a tab cannot indent; use spaces",
+    ),
+    case(
+        "F-A1 NUL",
+        "name: \x00\n",
+        "e.yaml:1:7: a NUL character is not allowed",
+    ),
+    case(
+        "F-A1 NUL as an escape",
+        'name: "a\\0"\n',
+        "e.yaml:1:7: name: a NUL character is not allowed",
+    ),
+    case(
+        "F-A1 escape sequence of a terminal",
+        "name: \x1b[2J\n",
+        "e.yaml:1:7: the control character U+001B is not allowed",
+    ),
+    case(
+        "F-A1 half a character",
+        'name: "\\ud800"\n',
+        "e.yaml:1:7: name: the lone surrogate U+D800 is not allowed",
+    ),
+    case(
+        "F-A1 bad UTF-8",
+        b"name: \xff\n",
+        "e.yaml:1:7: byte 0xff is not UTF-8",
+    ),
+    case(
+        "F-A1 UTF-16",
+        "name: e\n".encode("utf-16"),
+        "e.yaml:1:1: byte 0xff is not UTF-8",
+    ),
+    case(
+        "F-A1 key that is a list",
+        "[name]: e\n",
+        "e.yaml:1:1: a key must be a plain word",
+    ),
+    case(
+        "F-A1 two documents",
+        BASE + "---\n" + BASE,
+        "e.yaml:5:1: a second document starts here; one file holds one document",
+    ),
+    case(
+        "F-A1 empty",
+        "",
+        "e.yaml: is empty",
+    ),
+    case(
+        "F-A1 only comments",
+        "# later\n",
+        "e.yaml: is empty",
+    ),
+    case(
+        "F-A1 list",
+        "- name\n",
+        "e.yaml:1:1: found a list, an experiment is a mapping",
+    ),
+    case(
+        "F-A1 text",
+        "experiment\n",
+        "e.yaml:1:1: found a text, an experiment is a mapping",
+    ),
+    case(
+        "F-A2 unknown key",
+        BASE + "stratgy: t3\n",
+        "e.yaml:5:1: stratgy: unknown key `stratgy`; did you mean `strategy`?",
+    ),
+    case(
+        "F-A2 unknown nested key",
+        machine("link: {bandwith: 1 GB/s}"),
+        "e.yaml:2:34: machine.link.bandwith: unknown key `bandwith` under `link`; did you mean `bandwidth`?",
+    ),
+    case(
+        "F-A2 unknown key of nothing like it",
+        BASE + "zzz: 1\n",
+        (
+            "e.yaml:5:1: zzz: unknown key `zzz`; known: schema_version, name, description, machine, workload, "
+            "tiling, strategy, arbitration, mode, quantum, plugins, sweep, max_hours"
+        ),
+    ),
+    case(
+        "F-A2 unknown key in an override",
+        BASE,
+        (
+            "-s machine.link.latncy=1 ns: machine.link.latncy: unknown key `latncy` under `link`; did you mean "
+            "`latency`?"
+        ),
+        options=("-s", "machine.link.latncy=1 ns"),
+    ),
+    case(
+        "F-A2 unknown preset",
+        BASE.replace("t3-150", "t3-15O"),
+        (
+            "e.yaml:2:10: machine: unknown machine `t3-15O`; did you mean `t3-150`? (known: t3-150, t3-150-2x, "
+            "t3-75, t3-tiny)"
+        ),
+    ),
+    case(
+        "F-A2 unknown strategy",
+        BASE.replace("strategy: t3", "strategy: t4"),
+        (
+            "e.yaml:4:11: strategy: unknown strategy `t4`; did you mean `t3`? (known: sequential, t3, t3-mca, "
+            "ideal-overlap, ideal-rs-nmc)"
+        ),
+    ),
+    case(
+        "F-A2 unknown model",
+        workload("{model: TNLG, sublayer: FC-2, tp: 8}"),
+        (
+            "e.yaml:3:19: workload.model: unknown model `TNLG`; did you mean `T-NLG`? (known: GPT-3, MT-NLG, "
+            "Mega-GPT-2, PALM, T-NLG)"
+        ),
+    ),
+    case(
+        "F-A2 unknown sublayer",
+        workload("{model: T-NLG, sublayer: FC2, tp: 8}"),
+        "e.yaml:3:36: workload.sublayer: unknown sublayer `FC2`; did you mean `FC-2`? (known: OP, FC-2, FC-1, IP)",
+    ),
+    case(
+        "F-A2 unknown parameter of a policy",
+        BASE.replace("t3\n", "t3-mca\n") + "arbitration: {policy: mca, treshold: 5}\n",
+        (
+            "e.yaml:5:28: arbitration.treshold: unknown parameter of policy `mca` `treshold`; did you mean "
+            "`threshold`? (known: threshold, starvation_limit)"
+        ),
+    ),
+    case(
+        "F-A2 missing keys",
+        "name: e\n",
+        "e.yaml:1:1: workload: is missing",
+        "e.yaml:1:1: strategy: is missing",
+        "e.yaml:1:1: machine: is missing",
+    ),
+    case(
+        "F-A2 list where a mapping is needed",
+        workload("[1]"),
+        (
+            "e.yaml:3:11: workload: found a list, a mapping is needed with the keys model, sublayer, tp, gemm, "
+            "trace, collective"
+        ),
+    ),
+    case(
+        "F-A3 duplicate key",
+        BASE + "strategy: t3-mca\n",
+        "e.yaml:5:1: strategy: duplicate key; the first is at 4:1",
+    ),
+    case(
+        "F-A3 duplicate nested key",
+        workload("{model: T-NLG, sublayer: FC-2, tp: 8, tp: 16}"),
+        "e.yaml:3:49: workload.tp: duplicate key; the first is at 3:42",
+    ),
+    case(
+        "F-A3 value listed twice",
+        BASE + "sweep: {grid: {workload.tp: [8, 16, 8]}}\n",
+        "e.yaml:5:37: sweep.grid.workload.tp: `8` is listed twice",
+    ),
+    case(
+        "F-A4 octal",
+        workload("{model: T-NLG, sublayer: FC-2, tp: 017}"),
+        (
+            "e.yaml:3:46: workload.tp: `017` has a leading zero: YAML 1.1 would read it as octal, 15; write it in "
+            "decimal or in quotes"
+        ),
+    ),
+    case(
+        "F-A4 octal of YAML 1.2",
+        workload("{model: T-NLG, sublayer: FC-2, tp: 0o17}"),
+        "e.yaml:3:46: workload.tp: `0o17` is octal (15); write it in decimal, or in quotes",
+    ),
+    case(
+        "F-A4 hexadecimal",
+        workload("{model: T-NLG, sublayer: FC-2, tp: 0x8}"),
+        "e.yaml:3:46: workload.tp: `0x8` is hexadecimal (8); write it in decimal, or in quotes",
+    ),
+    case(
+        "F-A4 binary",
+        workload("{model: T-NLG, sublayer: FC-2, tp: 0b1000}"),
+        "e.yaml:3:46: workload.tp: `0b1000` is binary (8); write it in decimal, or in quotes",
+    ),
+    case(
+        "F-A4 leading zero",
+        workload("{model: T-NLG, sublayer: FC-2, tp: 08}"),
+        "e.yaml:3:46: workload.tp: `08` has a leading zero; write the number without it, or in quotes",
+    ),
+    case(
+        "F-A4 sexagesimal",
+        BASE + "quantum: 1:30\n",
+        "e.yaml:5:10: quantum: `1:30`: YAML 1.1 would read it in base 60, as 90; write it in decimal, or in quotes",
+    ),
+    case(
+        "F-A4 underscore",
+        workload("{gemm: {m: 1_000, n: 512, k: 64}, tp: 4}"),
+        "e.yaml:3:22: workload.gemm.m: `1_000`: YAML 1.1 would read it as 1000; write it without underscores",
+    ),
+    case(
+        "F-A4 date",
+        BASE.replace("name: e", "name: 2024-01-02"),
+        "e.yaml:1:7: name: `2024-01-02`: YAML 1.1 would read it as a date; write it in quotes",
+    ),
+    case(
+        "F-A4 no is a text",
+        workload("{model: T-NLG, sublayer: FC-2, tp: no}"),
+        "e.yaml:3:46: workload.tp: found the text `no`, a whole number is needed",
+    ),
+    case(
+        "F-A4 bool",
+        workload("{model: T-NLG, sublayer: FC-2, tp: true}"),
+        "e.yaml:3:46: workload.tp: found `true`, a whole number is needed",
+    ),
+    case(
+        "F-A4 float with an exponent where a count is needed",
+        workload("{gemm: {m: 1e3, n: 512, k: 64}, tp: 4}"),
+        "e.yaml:3:22: workload.gemm.m: found `1000.0`, a whole number is needed",
+    ),
+    case(
+        "F-A4 in an override",
+        BASE,
+        (
+            "-s workload.tp=010: workload.tp: `010` has a leading zero: YAML 1.1 would read it as octal, 8; write "
+            "it in decimal or in quotes"
+        ),
+        options=("-s", "workload.tp=010"),
+    ),
+    case(
+        "F-A5 negative",
+        workload("{gemm: {m: 512, n: 512, k: -64}, tp: 4}"),
+        "e.yaml:3:38: workload.gemm.k: found `-64`, must be above 0",
+    ),
+    case(
+        "F-A5 zero",
+        workload("{gemm: {m: 0, n: 512, k: 64}, tp: 4}"),
+        "e.yaml:3:22: workload.gemm.m: found `0`, must be above 0",
+    ),
+    case(
+        "F-A5 2^62",
+        workload("{gemm: {m: 4611686018427387904, n: 512, k: 64}, tp: 4}"),
+        "e.yaml:3:22: workload.gemm.m: found `4611686018427387904`, must be below 2^62",
+    ),
+    case(
+        "F-A5 2^64",
+        workload("{gemm: {m: 18446744073709551616, n: 512, k: 64}, tp: 4}"),
+        "e.yaml:3:22: workload.gemm.m: found `18446744073709551616`, must be below 2^62",
+    ),
+    case(
+        "F-A5 quantity of 2^62",
+        machine("gpu: {l2: {capacity: 4611686018427387904 B}}"),
+        (
+            "e.yaml:2:48: machine.gpu.l2.capacity: `4611686018427387904 B` is too large: at most 2^62 - 1 bytes "
+            "can be counted"
+        ),
+    ),
+    case(
+        "F-A5 quantity with a huge exponent",
+        machine("link: {latency: 1e99 s}"),
+        "e.yaml:2:43: machine.link.latency: `1e99 s` is out of range: the exponent is beyond 40",
+    ),
+    case(
+        "F-A5 negative quantity",
+        machine("link: {latency: -5 ns}"),
+        "e.yaml:2:43: machine.link.latency: `-5 ns` is negative; a time is written like `500 ns`",
+    ),
+    case(
+        "F-A5 zero quantity",
+        machine("link: {bandwidth: 0 GB/s}"),
+        "e.yaml:2:45: machine.link.bandwidth: found `0 GB/s`, must be above 0",
+    ),
+    case(
+        "F-A5 part of a picosecond",
+        machine("link: {latency: 0.1 ps}"),
+        "e.yaml:2:43: machine.link.latency: `0.1 ps` is not a whole number of picoseconds",
+    ),
+    case(
+        "F-A5 nan",
+        machine("gpu: {compute_unit: {matrix_efficiency: .nan}}"),
+        "e.yaml:2:67: machine.gpu.compute_unit.matrix_efficiency: `.nan` is not a finite number",
+    ),
+    case(
+        "F-A5 inf",
+        machine("gpu: {compute_unit: {matrix_efficiency: .inf}}"),
+        "e.yaml:2:67: machine.gpu.compute_unit.matrix_efficiency: `.inf` is not a finite number",
+    ),
+    case(
+        "F-A5 nan as a text",
+        machine("gpu: {compute_unit: {matrix_efficiency: nan}}"),
+        "e.yaml:2:67: machine.gpu.compute_unit.matrix_efficiency: found the text `nan`, a number is needed",
+    ),
+    case(
+        "F-A5 too large for a float",
+        machine("gpu: {compute_unit: {matrix_efficiency: 1e999}}"),
+        "e.yaml:2:67: machine.gpu.compute_unit.matrix_efficiency: `1e999` is too large",
+    ),
+    case(
+        "F-A5 5000 digits",
+        workload("{gemm: {m: " + "9" * 5000 + ", n: 512, k: 64}, tp: 4}"),
+        "e.yaml:3:22: workload.gemm.m: a number of 5000 characters is too long",
+    ),
+    case(
+        "F-A5 float for a count",
+        workload("{gemm: {m: 512.0, n: 512, k: 64}, tp: 4}"),
+        "e.yaml:3:22: workload.gemm.m: found `512.0`, a whole number is needed",
+    ),
+    case(
+        "F-A5 text for a count",
+        workload("{gemm: {m: '512', n: 512, k: 64}, tp: 4}"),
+        "e.yaml:3:22: workload.gemm.m: found the text `512`, a whole number is needed",
+    ),
+    case(
+        "F-A5 efficiency above 1",
+        machine("gpu: {compute_unit: {matrix_efficiency: 1.5}}"),
+        "e.yaml:2:67: machine.gpu.compute_unit.matrix_efficiency: found `1.5`, must be at most 1.0",
+    ),
+    case(
+        "F-A6 nRAS < nRCD",
+        timing("nRAS: 10"),
+        "e.yaml:2:51: machine.memory.timing.nRAS: is 10, cannot be below `nRCDRD`, 14",
+    ),
+    case(
+        "F-A6 nRC < nRAS + nRP",
+        timing("nRC: 46"),
+        "e.yaml:2:50: machine.memory.timing.nRC: is 46, cannot be below `nRAS` + `nRP`, 33 + 14",
+    ),
+    case(
+        "F-A6 nFAW < nRRDS",
+        timing("nFAW: 3"),
+        "e.yaml:2:51: machine.memory.timing.nFAW: is 3, cannot be below `nRRDS`, 4",
+    ),
+    case(
+        "F-A6 nREFI <= nRFC",
+        timing("nREFI: 350"),
+        "e.yaml:2:52: machine.memory.timing.nREFI: is 350, must be above `nRFC`, 350 (0 turns refresh off)",
+    ),
+    case(
+        "F-A6 nCCDL < burst",
+        timing("nCCDS: 1"),
+        "e.yaml:2:52: machine.memory.timing.nCCDS: is 1, cannot be below `nBL`, 2",
+    ),
+    case(
+        "F-A6 threshold above the queue",
+        BASE.replace("t3\n", "t3-mca\n") + "arbitration: {policy: mca, threshold: 65}\n",
+        (
+            "e.yaml:5:39: arbitration.threshold: is 65, cannot be above `machine.memory.queue.entries`, 64 (`none` "
+            "means no threshold)"
+        ),
+    ),
+    case(
+        "F-A6 watermarks crossed",
+        machine("memory: {queue: {kind: split, write_low_watermark: 50}}"),
+        "e.yaml:2:78: machine.memory.queue.write_low_watermark: is 50, must be below `write_high_watermark`, 48",
+    ),
+    case(
+        "F-A6 banks",
+        machine("memory: {banks_per_group: 3}"),
+        "e.yaml:2:53: machine.memory.banks_per_group: is 3, must be a power of two",
+    ),
+    case(
+        "F-A6 channels",
+        machine("memory: {n_channels: 24}"),
+        "e.yaml:2:48: machine.memory.n_channels: is 24, must be a power of two",
+        "configs/gpu/cu80.yaml:19:20: machine.gpu.l2.n_banks: is 64, must be a multiple of `memory.n_channels`, 24",
+    ),
+    case(
+        "F-A6 peak of nothing",
+        machine("memory: {clock: 0 GHz}"),
+        "e.yaml:2:43: machine.memory.clock: found `0 GHz`, must be above 0",
+    ),
+    case(
+        "F-A6 matrix rate of nothing",
+        machine("gpu: {compute_unit: {matrix_flops_per_cycle: 0}}"),
+        "e.yaml:2:72: machine.gpu.compute_unit.matrix_flops_per_cycle: found `0`, must be above 0",
+    ),
+    case(
+        "F-A6 quantum above the latency",
+        BASE + "quantum: 600 ns\n",
+        "e.yaml:5:10: quantum: is 600 ns, cannot be longer than `machine.link.latency`, 500 ns",
+    ),
+    case(
+        "F-A7 missing unit",
+        BASE + "quantum: 100\n",
+        "e.yaml:5:10: quantum: 100 has no unit; did you mean `100 ns`?",
+    ),
+    case(
+        "F-A7 GB for a capacity",
+        machine("gpu: {l2: {capacity: 16 MB}}"),
+        ("e.yaml:2:48: machine.gpu.l2.capacity: `16 MB`: capacities take binary prefixes only; did you mean `16 MiB`?"),
+    ),
+    case(
+        "F-A7 amount for a bandwidth",
+        machine("link: {bandwidth: 150 GB}"),
+        "e.yaml:2:45: machine.link.bandwidth: `150 GB` is an amount; did you mean `150 GB/s`?",
+    ),
+    case(
+        "F-A7 frequency for a latency",
+        machine("link: {latency: 1.4 GHz}"),
+        "e.yaml:2:43: machine.link.latency: `1.4 GHz` is a frequency, here a time is needed, like `500 ns`",
+    ),
+    case(
+        "F-A7 bits",
+        machine("link: {bandwidth: 150 Gbps}"),
+        "e.yaml:2:45: machine.link.bandwidth: `150 Gbps` counts bits; a bandwidth is in bytes, like `150 GB/s`",
+    ),
+    case(
+        "F-A7 unknown unit",
+        machine("link: {latency: 5 parsec}"),
+        (
+            "e.yaml:2:43: machine.link.latency: `5 parsec`: unknown unit `parsec`; a time takes ps, ns, us, ms, s, "
+            "like `500 ns`"
+        ),
+    ),
+    case(
+        "F-A7 wrong case",
+        machine("link: {latency: 5 NS}"),
+        "e.yaml:2:43: machine.link.latency: `5 NS`: unknown unit `NS`; did you mean `5 ns`?",
+    ),
+    case(
+        "F-A7 unit on a count",
+        workload("{model: T-NLG, sublayer: FC-2, tp: 8 GPUs}"),
+        "e.yaml:3:46: workload.tp: found the text `8 GPUs`, a whole number is needed",
+    ),
+    case(
+        "F-A7 time for cycles",
+        machine("gpu: {l2: {hit_latency: 100 ns}}"),
+        (
+            "e.yaml:2:51: machine.gpu.l2.hit_latency: `100 ns` is a time, here a number of cycles is needed, like "
+            "`1000 cycles`"
+        ),
+    ),
+    case(
+        "F-A8 tp 0",
+        workload("{model: T-NLG, sublayer: FC-2, tp: 0}"),
+        "e.yaml:3:46: workload.tp: found `0`, must be at least 1",
+    ),
+    case(
+        "F-A8 tp does not divide",
+        workload("{model: T-NLG, sublayer: FC-2, tp: 3}"),
+        "e.yaml:3:46: workload.tp: T-NLG FC-2: 4 x hidden (17024) is not divisible by tp (3), remainder 2",
+    ),
+    case(
+        "F-A8 tp above the rows",
+        workload("{gemm: {m: 4, n: 8192, k: 64}, tp: 8}"),
+        "e.yaml:3:46: workload.tp: is 8, more than the 4 rows of the output",
+    ),
+    case(
+        "F-A8 tp above the tiles",
+        workload("{gemm: {m: 512, n: 512, k: 64}, tp: 9}"),
+        "e.yaml:3:47: workload.tp: is 9, but the output has 8 workgroup tiles; each chunk needs at least one",
+    ),
+    case(
+        "F-A8 tp above the limit",
+        workload("{model: T-NLG, sublayer: FC-2, tp: 1025}"),
+        "e.yaml:3:46: workload.tp: found `1025`, must be at most 1024",
+    ),
+    case(
+        "F-A8 tile not divisible",
+        BASE,
+        (
+            "-s tiling.wavefront_tile=[48, 64]: tiling.wavefront_tile: is [48, 64], must divide `workgroup_tile`, "
+            "[256, 128], in rows and columns"
+        ),
+        options=("-s", "tiling.wavefront_tile=[48, 64]"),
+    ),
+    case(
+        "F-A8 tile larger than the registers",
+        BASE,
+        (
+            "-s tiling={workgroup_tile: [512, 256], wavefront_tile: [128,...: tiling.workgroup_tile: [512, 256] "
+            "needs 192 KiB for operand slices, (prefetch_depth + 1) x (rows + columns) x k_slice x 2 B; "
+            "`machine.gpu.compute_unit.lds` is 128 KiB"
+        ),
+        (
+            "-s tiling={workgroup_tile: [512, 256], wavefront_tile: [128,...: tiling.workgroup_tile: [512, 256] "
+            "needs 512 KiB for accumulators, rows x columns x 4 B; `machine.gpu.compute_unit.registers` is 256 KiB"
+        ),
+        options=("-s", "tiling={workgroup_tile: [512, 256], wavefront_tile: [128, 128]}"),
+    ),
+    case(
+        "F-A9 10^12 points",
+        BASE
+        + "sweep: {grid: {"
+        + ", ".join(f"machine.gpu.l2.k{i}: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]" for i in range(12))
+        + "}}\n",
+        (
+            "e.yaml:5:15: sweep.grid: makes 1000000000000 points, at most 100000 are planned at once; these would "
+            "take about 22351742 GiB of memory to plan and, at a second each, 277777778 hours to simulate"
+        ),
+    ),
+    case(
+        "F-A9 more points than can be counted",
+        BASE + "sweep: {grid: {" + ", ".join(f"k{i}: [1, 2]" for i in range(5000)) + "}}\n",
+        "e.yaml:5:15: sweep.grid: makes more than 10^18 points, at most 100000 are planned at once",
+    ),
+    case(
+        "F-A9 matrix of 2^41 B",
+        workload("{gemm: {m: 1048576, n: 1048576, k: 64}, tp: 8}"),
+        "e.yaml:3:18: workload.gemm: m 1048576, n 1048576, k 64: the output (m x n) has more than 1 TiB",
+    ),
+    case(
+        "F-A9 operand of 2^41 B",
+        workload("{gemm: {m: 1048576, n: 128, k: 1048576}, tp: 8}"),
+        "e.yaml:3:18: workload.gemm: m 1048576, n 128, k 1048576: the first operand (m x k) has more than 1 TiB",
+    ),
+    case(
+        "F-A9 too many tiles",
+        workload("{gemm: {m: 536870912, n: 1024, k: 64}, tp: 8}"),
+        (
+            "e.yaml:3:18: workload.gemm: m 536870912, n 1024, k 64: 16777216 workgroup tiles, at most 1048576 are "
+            "simulated"
+        ),
+    ),
+    case(
+        "F-A9 days of simulation",
+        workload("{gemm: {m: 131072, n: 131072, k: 65536}, tp: 8}"),
+        (
+            "e.yaml:1:1: max_hours: is 24, but the point would simulate for about 35 hours on one core; -s "
+            "max_hours=35 goes on"
+        ),
+    ),
+    case(
+        "F-A9 collective of 2^41 B",
+        workload("{collective: {op: all-gather, size: 2 TiB, gpus: 4}}").replace(
+            "strategy: t3", "strategy: sequential"
+        ),
+        "e.yaml:3:47: workload.collective.size: is 2 TiB, at most 1 TiB",
+    ),
+    case(
+        "F-A9 machine of 10^12 compute units",
+        machine("gpu: {n_compute_units: 1000000000000}"),
+        "e.yaml:2:50: machine.gpu.n_compute_units: is 1000000000000, must be at most 4096",
+    ),
+    case(
+        "F-A9 buffer of 2^61 B",
+        machine("link: {egress_buffer: 2305843009213693952 B}"),
+        "e.yaml:2:49: machine.link.egress_buffer: is 2097152 TiB, must be at most 16 MiB",
+    ),
+    case(
+        "F-A9 latency of 2^61 cycles",
+        machine("gpu: {l2: {miss_latency: 2305843009213693952 cycles}}"),
+        "e.yaml:2:52: machine.gpu.l2.miss_latency: is 2305843009213693952, must be at most 1048576",
+    ),
+    case(
+        "F-A9 latency of a day",
+        machine("link: {latency: 86400 s}"),
+        "e.yaml:2:43: machine.link.latency: is 86400 s, must be at most 1 s",
+    ),
+    case(
+        "F-A9 loads in flight",
+        machine("gpu: {n_compute_units: 4096, compute_unit: {max_outstanding_lines: 16384}}"),
+        (
+            "e.yaml:2:94: machine.gpu.compute_unit.max_outstanding_lines: is 16384, in 4096 compute units "
+            "(`gpu.n_compute_units`) that makes 67108864 loads in flight, must be at most 1048576"
+        ),
+    ),
+    case(
+        "F-A9 link faster than its outbox",
+        machine("link: {bandwidth: 50 TB/s}"),
+        (
+            "e.yaml:2:45: machine.link.bandwidth: is 50 TB/s, 4465 accesses (`memory.access`, 64 B) in one issue "
+            "slot (`gpu.issue_slot`, 8 cycles), must be at most 4096"
+        ),
+    ),
+    case(
+        "F-A9 file of 2 MiB",
+        "#" * (2 << 20),
+        "e.yaml: is larger than 1 MiB; a configuration is a few KiB",
+    ),
+    case(
+        "F-A10 python object",
+        "name: !!python/object/apply:os.mkdir [canary]\n",
+        "e.yaml:1:7: name: tags are not allowed (`tag:yaml.org,2002:python/object/apply:os.mkdir`)",
+    ),
+    case(
+        "F-A10 python name",
+        "name: !!python/name:os.system\n",
+        "e.yaml:1:7: name: tags are not allowed (`tag:yaml.org,2002:python/name:os.system`)",
+    ),
+    case(
+        "F-A10 own tag",
+        "name: !t3 e\n",
+        "e.yaml:1:7: name: tags are not allowed (`!t3`)",
+    ),
+    case(
+        "F-A10 standard tag",
+        workload("{model: T-NLG, sublayer: FC-2, tp: !!int 8}"),
+        "e.yaml:3:46: workload.tp: tags are not allowed (`tag:yaml.org,2002:int`)",
+    ),
+    case(
+        "F-A10 tag of a key",
+        "!!str name: e\n",
+        "e.yaml:1:1: tags are not allowed (`tag:yaml.org,2002:str`)",
+    ),
+    case(
+        "F-A10 tag directive",
+        "%TAG ! tag:x,2000:\n---\n" + BASE,
+        "e.yaml:1:1: tags are not allowed",
+    ),
+    case(
+        "F-A10 bool as a float",
+        machine("gpu: {compute_unit: {matrix_efficiency: true}}"),
+        "e.yaml:2:67: machine.gpu.compute_unit.matrix_efficiency: found `true`, a number is needed",
+    ),
+    case(
+        "F-A11 aliases of aliases",
+        aliases_of_aliases(),
+        "e.yaml:6:8: more than 100000 values after aliases are expanded",
+    ),
+    case(
+        "F-A11 merge keys of merge keys",
+        merges_of_merges(),
+        "e.yaml:2:8: b: merge keys (`<<`) are not allowed; write the values out",
+    ),
+    case(
+        "F-A11 merge key",
+        "a: &a {k: x}\nb: {<<: *a}\n",
+        "e.yaml:2:5: b: merge keys (`<<`) are not allowed; write the values out",
+    ),
+    case(
+        "F-A11 1001 aliases",
+        "- &a x\n" + "- *a\n" * 1001,
+        "e.yaml:1002:3: more than 1000 aliases",
+    ),
+    case(
+        "F-A11 51 levels",
+        "[" * 51 + "]" * 51,
+        "e.yaml:1:51: [0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0]...: nested deeper than 50 levels",
+    ),
+    case(
+        "F-A11 900 brackets",
+        "[" * 900,
+        "e.yaml:1:51: [0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0]...: nested deeper than 50 levels",
+    ),
+    case(
+        "F-A11 100000 brackets",
+        "[" * 100000,
+        "e.yaml:1:51: [0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0]...: nested deeper than 50 levels",
+    ),
+    case(
+        "F-A11 100000 braces",
+        "{a: " * 100000,
+        ("e.yaml:1:201: a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a....: nested deeper than 50 levels"),
+    ),
+    case(
+        "F-A11 100001 values",
+        "[" + "1," * 100001 + "]",
+        "e.yaml:1:200000: more than 100000 values after aliases are expanded",
+    ),
+    case(
+        "F-A11 override of 1000 steps",
+        BASE,
+        "-s a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a...: a key of more than 50 steps",
+        options=("-s", ".".join("a" * 1000) + "=1"),
+    ),
+    case(
+        "F-A12 alias of itself",
+        "name: &a [*a]\n",
+        "e.yaml:1:11: name[0]: `*a` contains itself",
+    ),
+    case(
+        "F-A12 alias of itself further down",
+        "name: &a {b: [1, {c: *a}]}\n",
+        "e.yaml:1:22: name.b[1].c: `*a` contains itself",
+    ),
+    case(
+        "F-A12 alias before its anchor",
+        "name: *a\nstrategy: &a t3\n",
+        "e.yaml:1:7: name: `*a` has no anchor `&a` before it",
+    ),
+    case(
+        "F-A13 include",
+        BASE + "include: e.yaml\n",
+        (
+            "e.yaml:5:1: include: unknown key `include`; known: schema_version, name, description, machine, "
+            "workload, tiling, strategy, arbitration, mode, quantum, plugins, sweep, max_hours"
+        ),
+    ),
+    case(
+        "F-A13 extends",
+        BASE + "extends: e.yaml\n",
+        (
+            "e.yaml:5:1: extends: unknown key `extends`; known: schema_version, name, description, machine, "
+            "workload, tiling, strategy, arbitration, mode, quantum, plugins, sweep, max_hours"
+        ),
+    ),
+    case(
+        "F-A13 preset that names itself",
+        BASE.replace("t3-150", "loop.yaml"),
+        "loop.yaml:1:1: machine.gpu: is missing",
+        "loop.yaml:1:1: machine.memory: is missing",
+        "loop.yaml:1:1: machine.link: is missing",
+        "loop.yaml:1:1: machine.preset: unknown key `preset`; known: name, gpu, memory, link",
+    ),
+    case(
+        "F-A13 part that names itself",
+        machine("gpu: loop-gpu.yaml"),
+        "e.yaml:2:27: machine.gpu.n_compute_units: is missing",
+        "e.yaml:2:27: machine.gpu.compute_clock: is missing",
+        "e.yaml:2:27: machine.gpu.issue_slot: is missing",
+        "e.yaml:2:27: machine.gpu.kernel_launch: is missing",
+        "e.yaml:2:27: machine.gpu.compute_unit: is missing",
+        "e.yaml:2:27: machine.gpu.l2: is missing",
+        "e.yaml:2:27: machine.gpu.tracker: is missing",
+        "e.yaml:2:27: machine.gpu.dma: is missing",
+        "e.yaml:2:27: machine.gpu.collective_kernel: is missing",
+        (
+            "loop-gpu.yaml:1:1: machine.gpu.preset: unknown key `preset` under `gpu`; known: n_compute_units, "
+            "compute_clock, issue_slot, kernel_launch, compute_unit, l2, tracker, dma, collective_kernel"
+        ),
+    ),
+    case(
+        "F-A13 experiment as a machine",
+        BASE.replace("t3-150", "e.yaml"),
+        "e.yaml:1:1: machine.gpu: is missing",
+        "e.yaml:1:1: machine.memory: is missing",
+        "e.yaml:1:1: machine.link: is missing",
+        "e.yaml:2:1: machine.machine: unknown key `machine`; known: name, gpu, memory, link",
+        "e.yaml:3:1: machine.workload: unknown key `workload`; known: name, gpu, memory, link",
+        "e.yaml:4:1: machine.strategy: unknown key `strategy`; known: name, gpu, memory, link",
+    ),
+    case(
+        "F-A13 missing preset",
+        BASE.replace("t3-150", "mine.yaml"),
+        "e.yaml:2:10: machine: no such file `mine.yaml`, looked for at mine.yaml",
+    ),
+    case(
+        "F-A13 missing preset in an override",
+        BASE,
+        "-s machine=mine.yaml: machine: no such file `mine.yaml`, looked for at {folder}/mine.yaml",
+        options=("-s", "machine=mine.yaml"),
+    ),
+    case(
+        "F-A13 preset is a folder",
+        BASE.replace("t3-150", "folder.yaml"),
+        "e.yaml:2:10: machine: `folder.yaml` is a folder, not a YAML file",
+    ),
+    case(
+        "F-A13 preset is a FIFO",
+        BASE.replace("t3-150", "fifo.yaml"),
+        "e.yaml:2:10: machine: `fifo.yaml` is not a regular file",
+    ),
+    case(
+        "F-A13 preset is /dev/zero",
+        BASE.replace("t3-150", "zero.yaml"),
+        "e.yaml:2:10: machine: `zero.yaml` is not a regular file",
+    ),
+    case(
+        "F-A13 model is a FIFO",
+        workload("{model: fifo.yaml, sublayer: FC-2, tp: 8}"),
+        "e.yaml:3:19: workload.model: `fifo.yaml` is not a regular file",
+    ),
+    case(
+        "F-A13 preset of preset is missing",
+        BASE.replace("t3-150", "half.yaml"),
+        "half.yaml:3:9: machine.memory: no such file `gone.yaml`, looked for at gone.yaml",
+    ),
+    case(
+        "F-A13 plugin is missing",
+        BASE + "plugins: [none.py]\n",
+        "e.yaml:5:11: plugins: no Python file `none.py`, looked for at {folder}/none.py",
+    ),
+    case(
+        "F-A13 plugin is a folder",
+        BASE + "plugins: [folder.yaml]\n",
+        "e.yaml:5:11: plugins: no Python file `folder.yaml`, looked for at {folder}/folder.yaml",
+    ),
+    case(
+        "F-A13 plugin that fails",
+        BASE + "plugins: [bad.py]\n",
+        "e.yaml:5:11: plugins: `bad.py` cannot be loaded: ZeroDivisionError: division by zero",
+    ),
+    case(
+        "F-A13 plugin that exits",
+        BASE + "plugins: [exit.py]\n",
+        "e.yaml:5:11: plugins: `exit.py` cannot be loaded: SystemExit: stop",
+    ),
+    case(
+        "F-A14 older version",
+        "schema_version: 0\n" + BASE,
+        (
+            "e.yaml:1:17: schema_version: is 0, this t3sim reads 1; there is no older version to migrate from, "
+            "write 1 or leave the key out"
+        ),
+    ),
+    case(
+        "F-A14 future version",
+        "schema_version: 2\n" + BASE + "a_new_key: 1\n",
+        (
+            "e.yaml:1:17: schema_version: is 2, this t3sim reads 1; use the t3sim that the file was written for, "
+            "or a newer one"
+        ),
+    ),
+    case(
+        "F-A14 version as a text",
+        "schema_version: '1'\n" + BASE,
+        "e.yaml:1:17: schema_version: found a text, a whole number is needed: 1",
+    ),
+    case(
+        "F-A14 version as a float",
+        "schema_version: 1.0\n" + BASE,
+        "e.yaml:1:17: schema_version: found a number, a whole number is needed: 1",
+    ),
+    case(
+        "F-A14 version swept",
+        BASE + "sweep: {grid: {schema_version: [1, 2]}}\n",
+        "e.yaml:5:16: sweep.grid.schema_version: `schema_version` cannot be swept",
+    ),
+    case(
+        "F-A14 version in an override",
+        BASE,
+        (
+            "-s schema_version=2: schema_version: is 2, this t3sim reads 1; use the t3sim that the file was "
+            "written for, or a newer one"
+        ),
+        options=("-s", "schema_version=2"),
+    ),
+]
+
+# Too long to be spelled out: the first line, and the last.
+LONG_CASES = [
+    case(
+        "F-A11 49000 unknown keys",
+        BASE + "".join(f"k{i}: 1\n" for i in range(49000)),
+        (
+            "e.yaml:5:1: k0: unknown key `k0`; known: schema_version, name, description, machine, workload, tiling, "
+            "strategy, arbitration, mode, quantum, plugins, sweep, max_hours"
+        ),
+        "... and 48991 more problems",
+    ),
+    case(
+        "F-A11 49000 bad numbers",
+        BASE + f"plugins: [{'017,' * 49000}]\n",
+        (
+            "e.yaml:5:11: plugins[0]: `017` has a leading zero: YAML 1.1 would read it as octal, 15; write it in "
+            "decimal or in quotes"
+        ),
+        "... and 48991 more problems",
+    ),
+    case(
+        "F-A11 axis of 50000 values",
+        BASE + f"sweep: {{grid: {{workload.tp: [{','.join(map(str, range(50000)))}]}}}}\n",
+        "e.yaml:5:30: workload.tp: found `0`, must be at least 1",
+        "... and 966 more problems",  # of the first thousand points
+    ),
+    case(
+        "F-A11 key of 100000 characters",
+        BASE + f"? {'k' * 100000}\n: 1\n",
+        f"e.yaml:5:3: {'k' * 988}...",
+        f"e.yaml:5:3: {'k' * 988}...",
+    ),
+    case(
+        "F-A13 preset with too long a name",
+        BASE.replace("t3-150", "m" * 300 + ".yaml"),
+        f"e.yaml:2:10: machine: no such file `{'m' * 300}.yaml`, looked for at {'m' * 300}.yaml",
+        f"e.yaml:2:10: machine: no such file `{'m' * 300}.yaml`, looked for at {'m' * 300}.yaml",
+    ),
+]
+
+
+def ids(cases: list[Case]) -> list[str]:
+    return [case.id for case in cases]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with the files that some cases name."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.yaml").mkdir()
+    os.mkfifo(tmp_path / "fifo.yaml")
+    (tmp_path / "zero.yaml").symlink_to("/dev/zero")
+    for name, text in {
+        "loop.yaml": "preset: loop.yaml\n",
+        "loop-gpu.yaml": "preset: loop-gpu.yaml\n",
+        "half.yaml": "name: half\ngpu: cu80\nmemory: gone.yaml\nlink: ring-150\n",
+        "bad.py": "1 / 0\n",
+        "exit.py": "raise SystemExit('stop')\n",
+    }.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize("fault", CASES, ids=ids(CASES))
+def test_refused_with_this_message(fault: Case, folder: Path) -> None:
+    fault.write(folder / "e.yaml")
+    answer = check_refused(folder, ["run", "e.yaml", "-o", "out", *fault.options], 2, fault.lines)
+    assert answer.cpu_s < HANG_S
+
+
+@pytest.mark.parametrize("fault", LONG_CASES, ids=ids(LONG_CASES))
+def test_refused_with_a_message_of_few_lines(fault: Case, folder: Path) -> None:
+    fault.write(folder / "e.yaml")
+    before = entries(folder)
+    answer = t3sim_here("run", "e.yaml", "-o", "out")
+    assert (answer.code, answer.printed) == (2, "")
+    assert (answer.lines[0], answer.lines[-1]) == fault.lines
+    assert len(answer.lines) <= 10
+    assert entries(folder) == before
+    assert answer.cpu_s < HANG_S
+
+
+SAMPLE = (
+    "F-A1 bad UTF-8",
+    "F-A4 octal",
+    "F-A10 python object",
+    "F-A11 merge keys of merge keys",
+    "F-A14 future version",
+)
+
+
+@pytest.mark.parametrize("fault", [c for c in CASES if c.id in SAMPLE], ids=SAMPLE)
+def test_the_same_from_a_process_of_its_own(fault: Case, folder: Path) -> None:
+    fault.write(folder / "e.yaml")
+    before = entries(folder)
+    done = subprocess.run(
+        [sys.executable, "-m", "t3sim", "run", "e.yaml", "-o", "out"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "".join(f"{line}\n" for line in fault.lines))
+    assert entries(folder) == before
+
+
+def test_every_row_has_its_cases() -> None:
+    assert {c.row for c in [*CASES, *LONG_CASES]} == {f"F-A{i}" for i in range(1, 15)}
+    names = ids([*CASES, *LONG_CASES])
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("content", [BASE, BASE + "stratgy: t3\n"], ids=["nothing is refused", "another message"])
+def test_canary_the_check_notices(content: str, folder: Path) -> None:
+    """Would a fault that is accepted, or refused in other words, be noticed?"""
+    (folder / "e.yaml").write_text(content, encoding="utf-8")
+    with pytest.raises(AssertionError):
+        check_refused(folder, ["config", "check", "e.yaml"], 2, ["e.yaml:5:1: strategy: duplicate key"])
+
+
+def test_all_problems_of_a_file_at_once(folder: Path) -> None:
+    """F-A2 to F-A8 in one file."""
+    (folder / "e.yaml").write_text(
+        "name: bad name\n"
+        "machne: t3-150\n"
+        "machine: {preset: t3-150, link: {bandwidth: 150}}\n"
+        "workload: {model: TNLG, sublayer: FC2, tp: 0}\n"
+        "strategy: t4\n"
+        "quantum: 100\n",
+        encoding="utf-8",
+    )
+    check_refused(
+        folder,
+        ["run", "e.yaml", "-o", "out"],
+        2,
+        [
+            "e.yaml:1:7: name: a name has letters, digits, `.`, `_` and `-` only, at most 100",
+            "e.yaml:2:1: machne: unknown key `machne`; did you mean `machine`?",
+            "e.yaml:3:45: machine.link.bandwidth: 150 has no unit; did you mean `150 GB/s`?",
+            "e.yaml:4:44: workload.tp: found `0`, must be at least 1",
+            (
+                "e.yaml:5:11: strategy: unknown strategy `t4`; did you mean `t3`? "
+                "(known: sequential, t3, t3-mca, ideal-overlap, ideal-rs-nmc)"
+            ),
+            "e.yaml:6:10: quantum: 100 has no unit; did you mean `100 ns`?",
+        ],
+    )
+
+
+FILES = {
+    "none.yaml": ["none.yaml: no such file"],
+    "folder.yaml": ["folder.yaml: is a folder, not a YAML file"],
+    "fifo.yaml": ["fifo.yaml: is not a regular file"],
+    "zero.yaml": ["zero.yaml: is not a regular file"],
+    "e" * 300: [f"{'e' * 300}: cannot be read: File name too long"],
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_experiment_itself_is_no_file(name: str, folder: Path) -> None:
+    """F-A13."""
+    check_refused(folder, ["run", name, "-o", "out"], 2, FILES[name])
+
+
+class TestAccepted:
+    """Values at the edge of what is legal."""
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            pytest.param(b"\xef\xbb\xbf" + BASE.encode(), id="F-A1 byte order mark"),
+            pytest.param(BASE.replace("\n", "\r\n").encode(), id="F-A1 CRLF"),
+            pytest.param(BASE + "description: 'no'\n", id="F-A4 word"),
+            pytest.param(BASE + "description: off\n", id="F-A4 word that YAML 1.1 reads as false"),
+            pytest.param(BASE.replace("name: e", "name: '017'"), id="F-A4 number in quotes"),
+            pytest.param(machine("gpu: {compute_unit: {matrix_efficiency: 9e-1}}"), id="F-A4 exponent without a dot"),
+            pytest.param(machine("gpu: {compute_unit: {matrix_efficiency: 1}}"), id="F-A5 upper bound"),
+            pytest.param(timing("nCCDS: 2, nCCDL: 2, nCCDWS: 2, nCCDWL: 2"), id="F-A5 nCCDL = burst"),
+            pytest.param(timing("nRC: 47"), id="F-A6 nRC = nRAS + nRP"),
+            pytest.param(timing("nREFI: 351"), id="F-A6 nREFI = nRFC + 1"),
+            pytest.param(BASE + "quantum: 500 ns\n", id="F-A6 quantum = latency"),
+            pytest.param(
+                BASE.replace("t3\n", "t3-mca\narbitration: {policy: mca, threshold: 64}\n"), id="F-A6 threshold = queue"
+            ),
+            pytest.param(workload("{gemm: {m: 512, n: 512, k: 64}, tp: 8}"), id="F-A8 a tile for each GPU"),
+            pytest.param(BASE + "max_hours: 1\n", id="F-A9 limit of time"),
+            pytest.param("schema_version: 1\n" + BASE, id="F-A14 this version"),
+            pytest.param(BASE + "#" * (yaml_loader.MAX_FILE_BYTES - len(BASE)), id="F-A11 1 MiB"),
+        ],
+    )
+    def test_edge_of_what_is_legal(self, content: str | bytes, folder: Path) -> None:
+        Case("", content, ()).write(folder / "e.yaml")
+        answer = t3sim_here("config", "check", "e.yaml")
+        assert (answer.code, answer.errors) == (0, "")
+        assert answer.printed.startswith("e.yaml: no problems\nexperiment  ")
+
+    def test_time_can_be_allowed(self, folder: Path) -> None:
+        """F-A9: what is refused as too long goes on if the user says so."""
+        (long,) = (c for c in CASES if c.id == "F-A9 days of simulation")
+        long.write(folder / "e.yaml")
+        assert t3sim_here("config", "check", "e.yaml").code == 2
+        assert t3sim_here("config", "check", "e.yaml", "-s", "max_hours=35").code == 0
+
+    def test_one_gpu_is_a_plain_gemm(self, folder: Path) -> None:
+        """F-A8: and the log says so."""
+        (folder / "e.yaml").write_text(BASE, encoding="utf-8")
+        note = "note        tp 1 is a plain GEMM: there is no collective and no link traffic\n"
+        assert note in t3sim_here("config", "check", "e.yaml", "-s", "workload.tp=1").printed
+        assert note not in t3sim_here("config", "check", "e.yaml").printed
+
+    @pytest.mark.parametrize(
+        ("shape", "tp"),
+        [
+            ("m: 1, n: 1, k: 1", 1),
+            ("m: 200, n: 136, k: 72", 3),
+            ("m: 130, n: 330, k: 65", 5),
+            ("m: 129, n: 300, k: 1", 13),
+        ],
+    )
+    def test_ragged_shapes_run(self, shape: str, tp: int, folder: Path) -> None:
+        """F-A8: no multiple of a tile, prime numbers of GPUs."""
+        text = (
+            f"name: e\nmachine: t3-tiny\ntiling: gemm-64x64\nworkload: {{gemm: {{{shape}}}, tp: {tp}}}\nstrategy: t3\n"
+        )
+        (folder / "e.yaml").write_text(text, encoding="utf-8")
+        answer = t3sim_here("run", "e.yaml", "-o", "out", "--no-figures")
+        assert (answer.code, answer.errors) == (0, "")
+        assert (folder / "out" / "results.csv").exists()
+
+
+class TestBombs:
+    """F-A11: refused in half a second of CPU time, and what is not a bomb is read."""
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            pytest.param(aliases_of_aliases(), id="aliases"),
+            pytest.param(merges_of_merges(), id="merge keys"),
+            pytest.param("- &a x\n" + "- *a\n" * 1001, id="1001 aliases"),
+            pytest.param("[" * 900, id="900 brackets"),
+            pytest.param("[" * 100_000, id="100000 brackets"),
+            pytest.param("- " * 100_000, id="100000 dashes"),
+            pytest.param("? " * 100_000, id="100000 question marks"),
+            pytest.param("&a " * 100_000, id="100000 anchors"),
+            pytest.param("\n".join(" " * i + "a:" for i in range(900)), id="900 indents"),
+            pytest.param('a: "' + "\\x41" * 200_000, id="unclosed escapes"),
+        ],
+    )
+    def test_refused_at_once(self, content: str, folder: Path) -> None:
+        (folder / "e.yaml").write_text(content, encoding="utf-8")
+        t3sim_here("config", "check", "none.yaml")  # so that imports are not counted
+        answer = t3sim_here("config", "check", "e.yaml")
+        assert (answer.code, len(answer.lines)) == (2, 1)
+        assert answer.cpu_s < BOMB_S
+
+    def test_canary_pyyaml_alone_takes_longer(self) -> None:
+        with pytest.raises(AssertionError):
+            assert cpu_seconds_of_safe_load(merges_of_merges(7)) < BOMB_S
+
+    def test_a_tag_runs_nothing(self, folder: Path) -> None:
+        """F-A10, with a canary: PyYAML's unsafe loader does run it."""
+        text = f"name: !!python/object/apply:os.mkdir ['{folder / 'made'}']\n"
+        (folder / "e.yaml").write_text(text, encoding="utf-8")
+        assert t3sim_here("config", "check", "e.yaml").code == 2
+        assert not (folder / "made").exists()
+        yaml.unsafe_load(text)
+        assert (folder / "made").exists()
+
+    def test_limits_are_reached_exactly(self) -> None:
+        assert load_yaml_text("[" * 50 + "]" * 50, "f.yaml").value
+        assert len(load_yaml_text("- &a x\n" + "- *a\n" * 1000, "f.yaml").value) == 1001
+        assert len(load_yaml_text("[" + "1," * 99_999 + "]", "f.yaml").value) == 99_999
+
+    def test_long_files_read_the_same(self, monkeypatch: pytest.MonkeyPatch, repository: Path) -> None:
+        """A file too long for PyYAML's own parser goes to libyaml, which agrees on every shipped file."""
+        files = [*repository.glob("configs/*/*.yaml"), *repository.glob("experiments/*/experiment.yaml")]
+        texts = [path.read_text(encoding="utf-8") for path in files]
+        slow = [load_yaml_text(text, "f.yaml") for text in texts]
+        monkeypatch.setattr(yaml_loader, "PURE_PYTHON_CHARACTERS", 0)
+        assert [load_yaml_text(text, "f.yaml") for text in texts] == slow
+        assert len(slow) > 20
+
+
+def cpu_seconds_of_safe_load(text: str) -> float:
+    started = os.times().user
+    yaml.safe_load(text)
+    return os.times().user - started
+
+
+def test_a_file_name_with_nul_from_python(folder: Path) -> None:
+    """F-A13: the command line cannot pass one on, a caller can."""
+    with pytest.raises(Exception, match="a file name cannot contain a NUL character") as error:
+        load_experiment("a\0b.yaml")
+    assert type(error.value).__name__ == "ConfigError"

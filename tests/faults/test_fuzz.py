@@ -1,0 +1,102 @@
+"""No configuration and no trace, however damaged, gives a traceback, a hang, a memory hog or an endless message.
+
+20,000 configurations and 10,000 traces; the cases are the same in every run.  For more or others:
+``T3SIM_FUZZ_TIMES=10 T3SIM_FUZZ_SEED=7 python -m pytest tests/faults/test_fuzz.py``.  A failure names its case, the
+files of the case and the command that repeats it; every fault found so gets a test of its own beside this file.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY
+
+TIMES = int(os.environ.get("T3SIM_FUZZ_TIMES", "1"))
+SEED = int(os.environ.get("T3SIM_FUZZ_SEED", "0"))
+CASES_PER_TEST = 5000
+CONFIGURATIONS, TRACES = 20_000, 10_000
+GIVE_UP_S = 280  # for a loop that no signal ends: below the limit of a test, so that the case is named
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """In memory where the system has such a folder: a case writes up to three files."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory, prefix="t3sim-fuzz-") as name:
+        yield Path(name)
+
+
+def fuzz(kind: str, folder: Path, *options: object) -> tuple[int, str]:
+    """Run cases in a process of their own; return its code and what it says, with the last case if it was killed."""
+    arguments = [sys.executable, "-m", "tests.faults.fuzzing", kind, str(folder), *map(str, options)]
+    # Arrow's own pool reserves more address space than a case may use.
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "ARROW_DEFAULT_MEMORY_POOL": "system", "PYTHONHASHSEED": "0"}
+    try:
+        done = subprocess.run(
+            arguments, cwd=REPOSITORY, env=env, capture_output=True, text=True, timeout=GIVE_UP_S * TIMES, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return -1, f"case {last_case(folder)} never ends"
+    said = done.stdout + done.stderr
+    return done.returncode, said if done.returncode in (0, 1) else f"case {last_case(folder)} kills: {said}"
+
+
+def last_case(folder: Path) -> str:
+    """Return the case that was begun last."""
+    return (folder / "case").read_text(encoding="ascii").split()[0]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300 * TIMES)
+@pytest.mark.parametrize(
+    ("kind", "first"),
+    [("config", first) for first in range(0, CONFIGURATIONS, CASES_PER_TEST)]
+    + [("trace", first) for first in range(0, TRACES, CASES_PER_TEST)],
+)
+def test_fuzz(kind: str, first: int, folder: Path, tmp_path: Path) -> None:
+    n_cases = CASES_PER_TEST * TIMES
+    options = ["--seed", SEED, "--first", first * TIMES, "--cases", n_cases, "--keep", tmp_path]
+    assert fuzz(kind, folder, *options) == (0, "")
+    assert last_case(folder) == str(first * TIMES + n_cases - 1)
+
+
+PLANTED = {
+    "traceback": "case 3: traceback: Traceback (most recent call last):",
+    "hang": "case 3: computes for more than 1.0 s",
+    "wait": "case 3: waits for more than 0.5 s",
+    "hog": "case 3: more than 300 MiB filled",
+    "code": "case 3: exit code 4: t3sim: planted",
+    "long": "case 3: a message of 1 lines, the longest of ",
+    "crash": "case 3 kills: ",
+}
+
+
+@pytest.mark.parametrize("fault", PLANTED)
+def test_canary_a_planted_fault_is_noticed(fault: str, folder: Path, tmp_path: Path) -> None:
+    limit = ["--blocked-limit", 0.5] if fault == "wait" else []
+    code, said = fuzz("config", folder, "--cases", 6, "--plant", fault, "--keep", tmp_path, *limit)
+    assert code != 0
+    assert PLANTED[fault] in said
+    if fault != "crash":
+        assert "repeat: python -m tests.faults.fuzzing config FOLDER --seed 0 --first 3" in said
+        assert (tmp_path / "case-3" / "e.yaml").exists()
+
+
+def test_cases_can_be_repeated(folder: Path) -> None:
+    """Case 7 alone is case 7 of a longer run."""
+    contents = []
+    for name, first, n_cases in (("run", 0, 8), ("alone", 7, 1)):
+        (folder / name).mkdir()
+        assert fuzz("config", folder / name, "--first", first, "--cases", n_cases) == (0, "")
+        contents.append([(folder / name / "work" / file).read_bytes() for file in ("e.yaml", "overrides.json")])
+    assert contents[0] == contents[1]

@@ -1,0 +1,412 @@
+"""The cache of compiled code: an edit is always seen, damage is mended with one warning, never a wrong answer (N1).
+
+The kernel function of these tests is a small one, added to a copy of the package: ``gap`` calls
+``store_gap_same_group`` of another file.  Each probe is a process of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from t3sim.gpu.kernel import _jit
+from tests.conftest import REPOSITORY
+from tests.smoke.command_line import ONE_POINT, rows_of
+
+PROBE_SOURCE = '''"""A probe of the cache."""
+
+from t3sim.gpu.kernel._jit import kernel
+from t3sim.gpu.kernel.near_memory import store_gap_same_group
+
+
+@kernel
+def gap(channel, kind):
+    """A function whose callee is in another file."""
+    return 1000 + store_gap_same_group(channel, kind)
+'''
+CALLEE = "t3sim/gpu/kernel/near_memory.py"
+EDIT = ("return channel.nCCDWL", "return channel.nCCDWL + 1")  # of the callee
+OLD, NEW = 1013, 1014
+
+PROBE = """
+import json, sys, warnings
+import numpy as np
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    from t3sim.gpu.kernel.codes import UPDATE_BIT
+    from t3sim.gpu.kernel.probe import gap
+    channel = np.zeros(1, [("nCCDL", "i8"), ("nCCDWL", "i8")]).view(np.recarray)[0]
+    channel.nCCDL, channel.nCCDWL = 6, 13
+    answer = int(gap(channel, UPDATE_BIT))
+n_hits = sum(gap.stats.cache_hits.values()) if hasattr(gap, "stats") else 0
+print(json.dumps([answer, n_hits, [str(w.message) for w in caught]]))
+"""
+
+
+class Probed(NamedTuple):
+    """What one process found."""
+
+    answer: int
+    n_hits: int  # forms taken from the cache
+    warnings: list[str]
+
+
+class Workshop:
+    """A copy of the package with the probe in it, and a cache of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.package = folder / "package"
+        self.cache = folder / "cache"
+        shutil.copytree(REPOSITORY / "t3sim", self.package / "t3sim", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(REPOSITORY / "configs", self.package / "configs")
+        (self.package / "t3sim/gpu/kernel/probe.py").write_text(PROBE_SOURCE, encoding="utf-8")
+
+    def environment(self, **extra: str) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": str(self.package), "T3SIM_CACHE_DIR": str(self.cache), **extra}
+
+    def start(self, prelude: str = "", **extra: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", prelude + PROBE],
+            env=self.environment(**extra),
+            cwd=self.package,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def probe(self, prelude: str = "", **extra: str) -> Probed:
+        return finished(self.start(prelude, **extra))
+
+    def replace(self, name: str, old: str, new: str) -> None:
+        """Edit a file of the package, and leave its times as they were: a tool may do that."""
+        path = self.package / name
+        text, status = path.read_text(encoding="utf-8"), path.stat()
+        assert text.count(old) == 1
+        path.write_text(text.replace(old, new), encoding="utf-8")
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    def files(self) -> list[Path]:
+        """What lies in the cache."""
+        return sorted(self.cache.rglob("*.nbc"))
+
+
+def finished(process: subprocess.Popen[str]) -> Probed:
+    printed, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    return Probed(*json.loads(printed))
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Workshop:
+    return Workshop(tmp_path)
+
+
+class TestEdits:
+    def test_edited_callee_in_another_file_gives_the_new_answer(self, workshop: Workshop) -> None:
+        assert workshop.probe() == (OLD, 0, [])
+        assert workshop.probe() == (OLD, 1, [])
+        workshop.replace(CALLEE, *EDIT)
+        assert workshop.probe() == (NEW, 0, [])
+        workshop.replace(CALLEE, *reversed(EDIT))
+        assert workshop.probe() == (OLD, 1, []), "the old one is still there, under its own digest"
+
+    def test_copies_of_the_package_do_not_disturb_each_other(self, workshop: Workshop, tmp_path: Path) -> None:
+        other = Workshop(tmp_path / "other")
+        other.cache = workshop.cache
+        other.replace(CALLEE, *EDIT)
+        assert [workshop.probe().answer, other.probe().answer] == [OLD, NEW]
+        assert [workshop.probe(), other.probe()] == [(OLD, 1, []), (NEW, 1, [])]
+
+    def test_canary_without_the_digest_the_old_answer_comes_back(self, workshop: Workshop) -> None:
+        """Is the edit one that a cache under a fixed name would miss?"""
+        workshop.replace("t3sim/gpu/kernel/_jit.py", 'Path(root) / source_digest()', 'Path(root) / "fixed"')
+        assert workshop.probe() == (OLD, 0, [])
+        workshop.replace(CALLEE, *EDIT)
+        assert workshop.probe() == (OLD, 1, [])
+
+    def test_every_compiled_file_is_in_the_digest(self, workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(_jit, "PACKAGE", workshop.package / "t3sim")
+        seen = {_jit.source_digest()}
+        for folder in _jit.COMPILED_FOLDERS:
+            for path in sorted((workshop.package / "t3sim" / folder).glob("*.py")):
+                path.write_bytes(path.read_bytes() + b"\n")
+                assert _jit.source_digest() not in seen, path
+                seen.add(_jit.source_digest())
+        assert len(seen) > 15
+
+    @pytest.mark.slow
+    def test_edited_kernel_simulates_something_else(self, tmp_path: Path) -> None:
+        """The whole loop: an update that holds its bank group for longer makes a fused run longer."""
+        workshop = Workshop(tmp_path)
+        (workshop.package / "t3sim/gpu/kernel/probe.py").unlink()
+        warm = _jit.CACHE_DIRECTORY
+        if warm is not None:
+            shutil.copytree(warm, workshop.cache / warm.name)
+        (tmp_path / "e.yaml").write_text(ONE_POINT, encoding="utf-8")
+
+        def fused_us(output: str) -> float:
+            command = [sys.executable, "-m", "t3sim", "run", "e.yaml", "--no-figures", "-o", output]
+            done = subprocess.run(
+                command, env=workshop.environment(), cwd=tmp_path, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stderr
+            return float(rows_of(tmp_path / output)[0]["fused_us"])
+
+        before = fused_us("before")
+        workshop.replace(CALLEE, "return channel.nCCDWL", "return channel.nCCDWL * 8")
+        assert fused_us("edited") > before
+        workshop.replace(CALLEE, "return channel.nCCDWL * 8", "return channel.nCCDWL")
+        assert fused_us("restored") == before
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def garble(path: Path) -> None:
+    path.write_bytes(bytes(255 - byte for byte in path.read_bytes()))
+
+
+def become_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGE: dict[str, Callable[[Path], Any]] = {
+    "truncated": cut_short,
+    "one bit flipped": flip_a_bit,
+    "garbled": garble,
+    "empty": lambda path: path.write_bytes(b""),
+    "a folder": become_a_folder,
+}
+
+
+class TestDamage:
+    @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+    def test_damaged_files_are_compiled_anew_with_one_warning(
+        self, damage: Callable[[Path], None], workshop: Workshop
+    ) -> None:
+        assert workshop.probe() == (OLD, 0, [])
+        assert len(workshop.files()) == 2  # of the function and of its callee
+        for path in workshop.files():
+            damage(path)
+        answer, n_hits, warnings = workshop.probe()
+        assert (answer, n_hits) == (OLD, 0)
+        assert len(warnings) == 1
+        assert "what is damaged is compiled anew" in warnings[0]
+        if damage is not become_a_folder:
+            assert workshop.probe() == (OLD, 1, [])
+
+    def test_only_what_is_damaged_is_compiled_anew(self, workshop: Workshop) -> None:
+        workshop.probe()
+        callee = next(path for path in workshop.files() if "near_memory" in path.name)
+        callee.write_bytes(b"")
+        assert workshop.probe() == (OLD, 1, []), "the caller holds all it needs"
+
+    def test_a_pickle_that_t3sim_did_not_write_is_never_opened(self, workshop: Workshop, tmp_path: Path) -> None:
+        """Neither without a seal nor under a seal that does not match."""
+        workshop.probe()
+        tripwire = tmp_path / "tripwire"
+
+        class Trap:
+            def __reduce__(self) -> tuple[Any, ...]:
+                return (os.mkdir, (str(tripwire),))
+
+        trap = pickle.dumps(Trap())
+        for seal in (b"", bytes(32), hashlib.sha256(b"").digest()):
+            for path in workshop.files():
+                path.write_bytes(seal + trap)
+            probed = workshop.probe()
+            assert (probed.answer, len(probed.warnings)) == (OLD, 1)
+        assert not tripwire.exists()
+        pickle.loads(trap)  # canary: opening it would have been noticed
+        assert tripwire.exists()
+
+    def test_exchanged_files_are_not_confused(self, workshop: Workshop) -> None:
+        """Whole files under each other's names: same signature, another function."""
+        workshop.probe()
+        first, second = workshop.files()
+        content = first.read_bytes()
+        first.write_bytes(second.read_bytes())
+        second.write_bytes(content)
+        assert workshop.probe() == (OLD, 0, [])
+        assert workshop.probe() == (OLD, 1, [])
+
+    def test_two_processes_find_the_damage_at_once(self, workshop: Workshop) -> None:
+        workshop.probe()
+        for path in workshop.files():
+            flip_a_bit(path)
+        both = [finished(process) for process in [workshop.start(), workshop.start()]]
+        assert [probed.answer for probed in both] == [OLD, OLD]
+        assert max(len(probed.warnings) for probed in both) == 1
+        assert workshop.probe() == (OLD, 1, [])
+        assert [path.name for path in workshop.cache.rglob("*.tmp")] == []
+
+    def test_canary_a_seal_that_is_not_checked(self, workshop: Workshop) -> None:
+        """Would these tests notice if damage were loaded?"""
+        workshop.replace("t3sim/gpu/kernel/_jit.py", "!= seal", "== b''")
+        workshop.probe()
+        for path in workshop.files():
+            garble(path)
+        with pytest.raises(AssertionError, match="Traceback"):
+            workshop.probe()
+
+
+FULL_DISK = """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+"""
+
+
+class TestPlaces:
+    def test_a_file_is_in_the_way_of_the_folder(self, workshop: Workshop) -> None:
+        workshop.cache.write_text("a file", encoding="utf-8")
+        answer, n_hits, warnings = workshop.probe()
+        assert (answer, n_hits, len(warnings)) == (OLD, 0, 1)
+        assert warnings[0].startswith("no kernel cache (")
+        assert warnings[0].endswith("; the kernel is compiled anew in each process")
+        assert workshop.cache.read_text(encoding="utf-8") == "a file"
+
+    def test_the_disk_is_full(self, workshop: Workshop) -> None:
+        answer, n_hits, warnings = workshop.probe(FULL_DISK, PYTHONDONTWRITEBYTECODE="1")
+        assert (answer, n_hits, len(warnings)) == (OLD, 0, 1)
+        assert "cannot be written to the kernel cache" in warnings[0]
+        assert workshop.probe() == (OLD, 0, [])
+        assert [path.name for path in workshop.cache.rglob("*.tmp")] == []
+
+    @pytest.mark.parametrize("mode", [0o777, 0o770, 0o720])
+    def test_a_folder_that_others_can_write_is_not_used(self, workshop: Workshop, mode: int) -> None:
+        workshop.probe()
+        (folder,) = workshop.cache.iterdir()
+        assert folder.stat().st_mode & 0o777 == 0o700
+        folder.chmod(mode)
+        answer, n_hits, warnings = workshop.probe()
+        assert (answer, n_hits) == (OLD, 0)
+        assert warnings == [
+            f"no kernel cache ({folder} can be written by others); the kernel is compiled anew in each process"
+        ]
+
+    @pytest.mark.parametrize("what", ["another owner", "no right to write", "no home folder"])
+    def test_folder_of_somebody_else(self, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Root may write anywhere, so the system's answers are replaced."""
+        monkeypatch.setenv("T3SIM_CACHE_DIR", str(tmp_path))
+        assert _jit.cache_directory() == tmp_path / _jit.source_digest()
+        if what == "another owner":
+            user = os.geteuid()
+            monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+        elif what == "no right to write":
+            monkeypatch.setattr(os, "access", lambda *_: False)
+        else:
+            monkeypatch.delenv("T3SIM_CACHE_DIR")
+            monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+            monkeypatch.setattr(Path, "home", raise_no_home)
+        with pytest.warns(UserWarning, match="no kernel cache") as caught:
+            assert _jit.cache_directory() is None
+        assert len(caught) == 1
+
+    def test_interpreted_mode_touches_nothing(self, workshop: Workshop) -> None:
+        assert workshop.probe(T3SIM_INTERPRETED="1") == (OLD, 0, [])
+        assert not workshop.cache.exists()
+        workshop.replace(CALLEE, *EDIT)
+        assert workshop.probe(T3SIM_INTERPRETED="1") == (NEW, 0, [])
+
+    def test_the_command_line_says_it_in_one_line(self, workshop: Workshop) -> None:
+        workshop.cache.write_text("a file", encoding="utf-8")
+        (workshop.package / "e.yaml").write_text(ONE_POINT + "arbitration: round_robin\n", encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, "-m", "t3sim", "config", "check", "e.yaml"],
+            env=workshop.environment(),
+            cwd=workshop.package,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0
+        assert len(done.stderr.splitlines()) == 1
+        assert done.stderr.startswith("t3sim: warning: no kernel cache (")
+
+
+def raise_no_home() -> Path:
+    raise RuntimeError("Could not determine home directory.")
+
+
+POLICY = """
+from t3sim.gpu.kernel._jit import kernel
+from helper import preferred
+
+@kernel
+def choose(channel):
+    return preferred(channel)
+
+@kernel
+def pick_stream(channel, now):
+    return choose(channel)
+"""
+HELPER = """
+from t3sim.gpu.kernel._jit import kernel
+
+@kernel
+def preferred(channel):
+    return 0
+"""
+ASK_POLICY = """
+import numba
+from t3sim.gpu.assemble import compiled_policy
+from t3sim.gpu.kernel.state import Layout, empty_gpu
+from policy import pick_stream
+
+@numba.njit
+def ask(pick_stream, channel):
+    return pick_stream(channel, 0)
+
+print(ask(compiled_policy(pick_stream, Layout()), empty_gpu(Layout())[0].channels[0]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("prelude", "answers"),
+    [
+        pytest.param("", ["0", "1"], id="t3sim"),
+        # Canary: Numba's own cache looks at the file of `choose` only.
+        pytest.param(
+            "import numba\nfrom t3sim.gpu.kernel import _jit\n_jit.kernel = numba.njit(cache=True)\n",
+            ["0", "0"],
+            id="canary: Numba's own cache",
+        ),
+    ],
+)
+def test_edited_helper_of_a_policy_is_seen(prelude: str, answers: list[str], tmp_path: Path) -> None:
+    (tmp_path / "policy.py").write_text(POLICY, encoding="utf-8")
+    env = {
+        **os.environ,
+        "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{tmp_path}",
+        "T3SIM_CACHE_DIR": str(tmp_path / "cache"),
+        "NUMBA_CACHE_DIR": str(tmp_path / "numba"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    found = []
+    for helper in (HELPER, HELPER.replace("return 0", "return 1")):
+        (tmp_path / "helper.py").write_text(helper, encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, "-c", prelude + ASK_POLICY], env=env, cwd=tmp_path, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found.append(done.stdout.split()[-1])
+    assert found == answers

@@ -1,0 +1,756 @@
+"""Bad tile traces and result files: every fault of the rows F-B1 to F-B9 ends in its message and code 3.
+
+Rows: 1 no readable file, 2 a path that leads out, 3 cut short, 4 a flipped bit, 5 claims of impossible size, 6 records
+that break a rule, 7 compressed bombs, 8 another format or version, 9 numbers that no run can give.
+
+Row 8 has no byte order to get wrong: Parquet is little-endian.  Of row 9 there is what can be read today, the result
+files.  Calibration measurements have no reader yet; with one come: one sample only, times faster than the roofline
+(or microseconds taken for nanoseconds), another GPU or driver than asked for, and a measurement that is too old.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from t3sim.results.record import COLUMNS as RESULT_COLUMNS
+from t3sim.results.record import RunRecord
+from t3sim.results.writer import csv_bytes, parquet_bytes
+from t3sim.workload import trace_file
+from t3sim.workload.tiling import make_tile_trace
+from t3sim.workload.trace_file import BLOCK_BYTES, manifest_path, write_trace
+from tests.conftest import REPOSITORY
+from tests.faults.refusals import check_refused, t3sim_here
+from tests.faults.traces import (
+    COLUMNS,
+    GEMM,
+    TILING,
+    content,
+    flipped,
+    manifest,
+    sealed,
+    small_trace,
+    table,
+    tiles,
+    write_small_trace,
+    zeros,
+)
+
+BASE = "name: e\nmachine: t3-150\nworkload: {trace: x.parquet}\nstrategy: t3\n"
+WHERE = "t3sim: e.yaml:3:19: workload.trace: `x.parquet`: "
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to the trace or its name, and the message after the place, which is the same for all."""
+
+    id: str
+    damage: Callable[[Path], Any] | str
+    lines: tuple[str, ...]
+
+    @property
+    def row(self) -> str:
+        """The row of the catalogue, such as F-B4."""
+        return self.id.partition(" ")[0]
+
+
+def fault(name: str, damage: Callable[[Path], Any], *lines: str) -> Fault:
+    """A trace that something was done to."""
+    return Fault(name, damage, lines)
+
+
+def named(name: str, written: str, *lines: str) -> Fault:
+    """A trace that is written so, in double quotes."""
+    return Fault(name, written, lines)
+
+
+def replace_by_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def link_out(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/etc/passwd")
+
+
+def with_missing_value(found: pa.Table) -> pa.Table:
+    return found.set_column(1, "row", pa.array([None, *found["row"].to_pylist()[1:]], pa.int64()))
+
+
+def replaced_by_fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def setm(**keys: Any) -> Callable[[dict[str, Any]], None]:
+    """A change of keys of the manifest."""
+    return lambda found: found.update(**keys)
+
+
+FILES = [
+    fault(
+        "F-B1 missing",
+        lambda p: p.unlink(),
+        "no such file, looked for at {folder}/x.parquet and at {shipped}/x.parquet",
+    ),
+    fault(
+        "F-B1 folder",
+        replace_by_folder,
+        "{folder}/x.parquet: is a folder",
+    ),
+    fault(
+        "F-B1 FIFO",
+        replaced_by_fifo,
+        "{folder}/x.parquet: is not a regular file",
+    ),
+    fault(
+        "F-B1 manifest is missing",
+        lambda p: manifest_path(p).unlink(),
+        "{folder}/x.manifest.json: no such file",
+    ),
+    fault(
+        "F-B2 symbolic link out",
+        link_out,
+        "is outside the trace root ({folder} and {shipped}); --trace-root names another",
+    ),
+    fault(
+        "F-B3 one byte short",
+        content(lambda c: c[:-1]),
+        "{folder}/x.parquet: truncated: {n} bytes found, {n} expected",
+    ),
+    fault(
+        "F-B3 half of it",
+        content(lambda c: c[: len(c) // 2]),
+        "{folder}/x.parquet: truncated: {n} bytes found, {n} expected",
+    ),
+    fault(
+        "F-B3 nothing left",
+        content(lambda c: b""),
+        "{folder}/x.parquet: truncated: {n} bytes found, {n} expected",
+    ),
+    fault(
+        "F-B3 manifest cut short",
+        lambda p: manifest_path(p).write_bytes(manifest_path(p).read_bytes()[:-40]),
+        "{folder}/x.manifest.json: not valid JSON: {cause}",
+    ),
+    fault(
+        "F-B4 first byte flipped",
+        content(lambda c: flipped(c, 0)),
+        (
+            "{folder}/x.parquet: the Parquet file was edited or damaged after it was written, in 1 of its 1 "
+            "blocks, first in bytes 0 to {n}: its sha256 is {digest}..., the manifest says {digest}..."
+        ),
+    ),
+    fault(
+        "F-B4 byte in the middle flipped",
+        content(lambda c: flipped(c, len(c) // 2)),
+        (
+            "{folder}/x.parquet: the Parquet file was edited or damaged after it was written, in 1 of its 1 "
+            "blocks, first in bytes 0 to {n}: its sha256 is {digest}..., the manifest says {digest}..."
+        ),
+    ),
+    fault(
+        "F-B4 last byte flipped",
+        content(lambda c: flipped(c, len(c) - 1)),
+        (
+            "{folder}/x.parquet: the Parquet file was edited or damaged after it was written, in 1 of its 1 "
+            "blocks, first in bytes 0 to {n}: its sha256 is {digest}..., the manifest says {digest}..."
+        ),
+    ),
+    fault(
+        "F-B4 digit of the manifest changed",
+        manifest(setm(n_chunks=3), seal=False),
+        "{folder}/x.manifest.json: the manifest was edited after it was written: its own digest does not match",
+    ),
+    fault(
+        "F-B4 manifest of another trace",
+        manifest(lambda m: m["sha256"].update(content="0" * 64), seal=True),
+        (
+            "{folder}/x.parquet: the tiles do not match the content digest in the manifest: one of the two files "
+            "was exchanged"
+        ),
+    ),
+    fault(
+        "F-B5 manifest claims 10^12 records",
+        manifest(setm(n_workgroups=10**12), seal=True),
+        (
+            "{folder}/x.manifest.json: n_workgroups is 1000000000000; 500x300 in tiles of 128x128 makes 12, and at "
+            "most 1048576 are allowed"
+        ),
+    ),
+    fault(
+        "F-B5 manifest claims 10^12 tiles",
+        manifest(lambda m: m.update(n_workgroups=10**12, gemm={"m": 128 * 10**6, "n": 128 * 10**6, "k": 1}), seal=True),
+        (
+            "{folder}/x.manifest.json: n_workgroups is 1000000000000; 128000000x128000000 in tiles of 128x128 "
+            "makes 1000000000000, and at most 1048576 are allowed"
+        ),
+    ),
+    fault(
+        "F-B5 manifest claims 10^12 chunks",
+        manifest(setm(n_chunks=10**12), seal=True),
+        "{folder}/x.manifest.json: n_chunks is 1000000000000; 12 workgroups make at most that many",
+    ),
+    fault(
+        "F-B5 footer claims more records",
+        table(lambda t: pa.concat_tables([t, t])),
+        "{folder}/x.parquet: the file holds 24 records, the manifest says 12",
+    ),
+    fault(
+        "F-B5 footer claims fewer records",
+        table(lambda t: t.slice(0, 7)),
+        "{folder}/x.parquet: the file holds 7 records, the manifest says 12",
+    ),
+    fault(
+        "F-B5 manifest of 2 MiB",
+        lambda p: manifest_path(p).write_text("{" + " " * (2 << 20)),
+        "{folder}/x.manifest.json: 2097153 bytes; at most 1048576 are read",
+    ),
+    fault(
+        "F-B6 duplicate",
+        tiles(lambda w: w.__setitem__(5, w[4])),
+        "{folder}/x.parquet: not a valid trace:",
+        "  record 5: covers the tile at row 128, column 128 again; record 4 has it already",
+        "  1 of the 12 tiles of the output are in no record; the first is at row 128, column 256",
+    ),
+    fault(
+        "F-B6 row outside",
+        tiles(lambda w: w["row"].__setitem__(3, 512)),
+        "{folder}/x.parquet: not a valid trace:",
+        "  record 3: row 512 is outside the output (0 to 499)",
+        "  1 of the 12 tiles of the output are in no record; the first is at row 128, column 0",
+    ),
+    fault(
+        "F-B6 negative column",
+        tiles(lambda w: w["column"].__setitem__(2, -128)),
+        "{folder}/x.parquet: not a valid trace:",
+        "  record 2: column -128 is outside the output (0 to 299)",
+        "  1 of the 12 tiles of the output are in no record; the first is at row 0, column 256",
+    ),
+    fault(
+        "F-B6 row of 2^63 - 1",
+        tiles(lambda w: w["row"].__setitem__(2, 2**63 - 1)),
+        "{folder}/x.parquet: not a valid trace:",
+        "  record 2: row 9223372036854775807 is outside the output (0 to 499)",
+        "  1 of the 12 tiles of the output are in no record; the first is at row 0, column 256",
+    ),
+    fault(
+        "F-B6 misaligned",
+        tiles(lambda w: w["row"].__setitem__(3, 130)),
+        "{folder}/x.parquet: not a valid trace:",
+        "  record 3: row 130 is not a multiple of the workgroup tile's 128 rows",
+        "  1 of the 12 tiles of the output are in no record; the first is at row 128, column 0",
+    ),
+    fault(
+        "F-B6 zero rows",
+        tiles(lambda w: w["n_rows"].__setitem__(0, 0)),
+        "{folder}/x.parquet: record 0: n_rows is 0; the tile at row 0 has 128",
+    ),
+    fault(
+        "F-B6 negative rows",
+        tiles(lambda w: w["n_rows"].__setitem__(0, -128)),
+        "{folder}/x.parquet: record 0: n_rows is -128; the tile at row 0 has 128",
+    ),
+    fault(
+        "F-B6 not clipped",
+        tiles(lambda w: w["n_columns"].__setitem__(2, 128)),
+        "{folder}/x.parquet: record 2: n_columns is 128; the tile at column 256 has 44",
+    ),
+    fault(
+        "F-B6 unknown chunk",
+        tiles(lambda w: w["chunk"].__setitem__(11, 4)),
+        "{folder}/x.parquet: record 11: chunk 4 is outside 0 to 3",
+    ),
+    fault(
+        "F-B6 chunk goes back",
+        tiles(lambda w: w["chunk"].__setitem__(7, 1)),
+        "{folder}/x.parquet: record 7: chunk 1 comes after chunk 2; chunks must be consecutive",
+    ),
+    fault(
+        "F-B6 empty chunk",
+        tiles(lambda w: w["chunk"].__setitem__(slice(3, 6), 0)),
+        "{folder}/x.parquet: 1 of the 4 chunks have no record; the first is chunk 1",
+    ),
+    fault(
+        "F-B6 records exchanged across chunks",
+        tiles(lambda w: w["chunk"].__setitem__(slice(None), w["chunk"][::-1].copy())),
+        "{folder}/x.parquet: not a valid trace:",
+        "  record 3: chunk 2 comes after chunk 3; chunks must be consecutive",
+        "  record 6: chunk 1 comes after chunk 2; chunks must be consecutive",
+        "  record 9: chunk 0 comes after chunk 1; chunks must be consecutive",
+    ),
+    fault(
+        "F-B6 missing value",
+        table(with_missing_value),
+        "{folder}/x.parquet: column row has missing values",
+    ),
+    fault(
+        "F-B6 every record wrong",
+        tiles(lambda w: w["row"].__setitem__(slice(None), -1)),
+        "{folder}/x.parquet: not a valid trace:",
+        "  record 0: row -1 is outside the output (0 to 499)",
+        "  record 1: row -1 is outside the output (0 to 499)",
+        "  record 2: row -1 is outside the output (0 to 499)",
+        "  record 3: row -1 is outside the output (0 to 499)",
+        "  record 4: row -1 is outside the output (0 to 499)",
+        "  record 5: row -1 is outside the output (0 to 499)",
+        "  record 6: row -1 is outside the output (0 to 499)",
+        "  record 7: row -1 is outside the output (0 to 499)",
+        "  ... `t3sim trace check` lists the first 20",
+    ),
+    fault(
+        "F-B7 bomb",
+        zeros(8 << 20),
+        "{folder}/x.parquet: the file holds 8388608 records, the manifest says 12",
+    ),
+    fault(
+        "F-B8 older version",
+        manifest(setm(schema_version=1), seal=True),
+        (
+            "{folder}/x.manifest.json: schema_version is 1, this t3sim reads 2; write the trace again with `t3sim "
+            "trace make`"
+        ),
+    ),
+    fault(
+        "F-B8 future version",
+        manifest(setm(schema_version=3), seal=True),
+        (
+            "{folder}/x.manifest.json: schema_version is 3, this t3sim reads 2; write the trace again with `t3sim "
+            "trace make`"
+        ),
+    ),
+    fault(
+        "F-B8 version as a text",
+        manifest(setm(schema_version="2"), seal=True),
+        (
+            "{folder}/x.manifest.json: schema_version is '2', this t3sim reads 2; write the trace again with "
+            "`t3sim trace make`"
+        ),
+    ),
+    fault(
+        "F-B8 no version",
+        manifest(lambda m: m.pop("schema_version"), seal=True),
+        (
+            "{folder}/x.manifest.json: schema_version is None, this t3sim reads 2; write the trace again with "
+            "`t3sim trace make`"
+        ),
+    ),
+    fault(
+        "F-B8 empty trace",
+        table(lambda t: t.slice(0, 0)),
+        "{folder}/x.parquet: the file holds 0 records, the manifest says 12",
+    ),
+    fault(
+        "F-B8 trailing junk",
+        content(lambda c: c + b"\n"),
+        "{folder}/x.parquet: longer than written: {n} bytes found, {n} expected",
+    ),
+    fault(
+        "F-B8 line ends of text mode",
+        content(lambda c: c.replace(b"\n", b"\r\n") + b"\r\n"),
+        "{folder}/x.parquet: longer than written: {n} bytes found, {n} expected",
+    ),
+    fault(
+        "F-B8 CSV",
+        sealed(lambda c: b"chunk,row,column,n_rows,n_columns\n0,0,0,128,128\n"),
+        "{folder}/x.parquet: not a readable Parquet file: {cause}",
+    ),
+    fault(
+        "F-B8 not Parquet under its magic",
+        sealed(lambda c: b"PAR1 not really PAR1"),
+        "{folder}/x.parquet: not a readable Parquet file: {cause}",
+    ),
+    fault(
+        "F-B8 column is missing",
+        table(lambda t: t.drop_columns(["chunk"])),
+        (
+            "{folder}/x.parquet: columns must be chunk, row, column, n_rows, n_columns (all int64); found row "
+            "int64, column int64, n_rows int64, n_columns int64"
+        ),
+    ),
+    fault(
+        "F-B8 column of another name",
+        table(lambda t: t.rename_columns(["chunk", "row", "col", "n_rows", "n_columns"])),
+        (
+            "{folder}/x.parquet: columns must be chunk, row, column, n_rows, n_columns (all int64); found chunk "
+            "int64, row int64, col int64, n_rows int64, n_columns int64"
+        ),
+    ),
+    fault(
+        "F-B8 32-bit integers",
+        table(lambda t: t.cast(pa.schema([(c, pa.int32()) for c in COLUMNS]))),
+        (
+            "{folder}/x.parquet: columns must be chunk, row, column, n_rows, n_columns (all int64); found chunk "
+            "int32, row int32, column int32, n_rows int32, n_columns int32"
+        ),
+    ),
+    fault(
+        "F-B8 floats",
+        table(lambda t: t.cast(pa.schema([(c, pa.float64()) for c in COLUMNS]))),
+        (
+            "{folder}/x.parquet: columns must be chunk, row, column, n_rows, n_columns (all int64); found chunk "
+            "double, row double, column double, n_rows double, n_columns double"
+        ),
+    ),
+    fault(
+        "F-B8 manifest is a list",
+        lambda p: manifest_path(p).write_text("[]"),
+        "{folder}/x.manifest.json: must hold an object, found list",
+    ),
+    fault(
+        "F-B8 manifest is not JSON",
+        lambda p: manifest_path(p).write_text("schema_version: 2\n"),
+        "{folder}/x.manifest.json: not valid JSON: {cause}",
+    ),
+    fault(
+        "F-B8 manifest is not UTF-8",
+        lambda p: manifest_path(p).write_bytes(b"\xff{}"),
+        "{folder}/x.manifest.json: not valid JSON: {cause}",
+    ),
+    fault(
+        "F-B8 manifest nested deeply",
+        lambda p: manifest_path(p).write_text("[" * 100000),
+        "{folder}/x.manifest.json: not valid JSON: {cause}",
+    ),
+    fault(
+        "F-B8 manifest with a key twice",
+        lambda p: manifest_path(p).write_text('{"origin": "a", "origin": "b"}'),
+        "{folder}/x.manifest.json: not valid JSON: key 'origin' appears twice",
+    ),
+    fault(
+        "F-B8 manifest with NaN",
+        lambda p: manifest_path(p).write_text('{"n_chunks": NaN}'),
+        "{folder}/x.manifest.json: not valid JSON: NaN is not a number",
+    ),
+    fault(
+        "F-B8 manifest with 5000 digits",
+        lambda p: manifest_path(p).write_text('{"n_chunks": ' + "9" * 5000 + "}"),
+        "{folder}/x.manifest.json: not valid JSON: {cause}",
+    ),
+    fault(
+        "F-B8 manifest with an unknown key",
+        manifest(setm(x=1), seal=True),
+        "{folder}/x.manifest.json: unknown key 'x'",
+    ),
+    fault(
+        "F-B8 manifest without a key",
+        manifest(lambda m: m.pop("tiling"), seal=True),
+        "{folder}/x.manifest.json: missing key 'tiling'",
+    ),
+    fault(
+        "F-B8 negative shape",
+        manifest(lambda m: m["gemm"].update(m=-1), seal=True),
+        "{folder}/x.manifest.json: GemmShape m: Input should be greater than 0, found -1",
+    ),
+    fault(
+        "F-B8 shape as a text",
+        manifest(lambda m: m["gemm"].update(m="500"), seal=True),
+        "{folder}/x.manifest.json: GemmShape m: Input should be a valid integer, found 500",
+    ),
+    fault(
+        "F-B8 tiling that does not divide",
+        manifest(lambda m: m["tiling"].update(wavefront_tile=[60, 64]), seal=True),
+        ("{folder}/x.manifest.json: tiling: workgroup_tile rows (128) is not a multiple of wavefront_tile rows (60)"),
+    ),
+    fault(
+        "F-B8 zero chunks",
+        manifest(setm(n_chunks=0), seal=True),
+        "{folder}/x.manifest.json: n_chunks must be a whole number above 0, found 0",
+    ),
+    fault(
+        "F-B8 true chunks",
+        manifest(setm(n_chunks=True), seal=True),
+        "{folder}/x.manifest.json: n_chunks must be a whole number above 0, found True",
+    ),
+    fault(
+        "F-B8 digest that is none",
+        manifest(lambda m: m["sha256"].update(content="x"), seal=True),
+        (
+            "{folder}/x.manifest.json: origin must be text and sha256 digests: parquet, blocks (one for 65536 "
+            "bytes), content, manifest"
+        ),
+    ),
+    fault(
+        "F-B8 escape sequence of a terminal",
+        table(lambda t: t.rename_columns(["\x1b[2J", "row", "column", "n_rows", "n_columns"])),
+        (
+            "{folder}/x.parquet: columns must be chunk, row, column, n_rows, n_columns (all int64); found \\x1b[2J "
+            "int64, row int64, column int64, n_rows int64, n_columns int64"
+        ),
+    ),
+]
+
+NAMES = [
+    named(
+        "F-B2 path upwards",
+        "../../etc/passwd",
+        "is outside the trace root ({folder} and {shipped}); --trace-root names another",
+    ),
+    named(
+        "F-B2 path inside and out again",
+        "folder/../../../etc/passwd",
+        "is outside the trace root ({folder} and {shipped}); --trace-root names another",
+    ),
+    named(
+        "F-B2 absolute path",
+        "/etc/passwd",
+        "is outside the trace root ({folder} and {shipped}); --trace-root names another",
+    ),
+    named(
+        "F-B2 home folder",
+        "~/x.parquet",
+        "no such file, looked for at {folder}/~/x.parquet and at {shipped}/~/x.parquet",
+    ),
+    named(
+        "F-B2 Windows drive",
+        "C:/x.parquet",
+        "is not a relative path, like `traces/x.parquet`",
+    ),
+    named(
+        "F-B2 Windows path",
+        "traces\\\\x.parquet",
+        "is not a relative path, like `traces/x.parquet`",
+    ),
+    named(
+        "F-B2 URL",
+        "https://example.org/x.parquet",
+        "is not a relative path, like `traces/x.parquet`",
+    ),
+    named(
+        "F-B2 file URL",
+        "file:///etc/passwd",
+        "is not a relative path, like `traces/x.parquet`",
+    ),
+    named(
+        "F-B2 nothing",
+        "",
+        "is not a relative path, like `traces/x.parquet`",
+    ),
+    named(
+        "F-B2 folder linked out",
+        "link/x.parquet",
+        "is outside the trace root ({folder} and {shipped}); --trace-root names another",
+    ),
+    named(
+        "F-B2 another file of the folder",
+        "e.yaml",
+        "{folder}/e.yaml: a trace file name ends in .parquet",
+    ),
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a good trace and an experiment that replays it."""
+    monkeypatch.chdir(tmp_path)
+    write_small_trace(tmp_path)
+    (tmp_path / "e.yaml").write_text(BASE, encoding="utf-8")
+    (tmp_path / "link").symlink_to("/etc")
+    (tmp_path / "folder").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize("fault", FILES, ids=[fault.id for fault in FILES])
+def test_damaged_trace(fault: Fault, folder: Path) -> None:
+    """By the run before anything is printed or written, and by `t3sim trace check`."""
+    assert callable(fault.damage)
+    fault.damage(folder / "x.parquet")
+    first, *others = fault.lines
+    check_refused(folder, ["run", "e.yaml", "-o", "out"], 3, [WHERE + first, *others])
+    checked = t3sim_here("trace", "check", "x.parquet")
+    assert checked.code == 3
+    assert checked.lines[0] == "x.parquet: not a valid trace:"
+    assert "Traceback" not in checked.errors
+
+
+@pytest.mark.parametrize("fault", NAMES, ids=[fault.id for fault in NAMES])
+def test_name_of_a_trace(fault: Fault, folder: Path) -> None:
+    (folder / "e.yaml").write_text(BASE.replace("x.parquet", f'"{fault.damage}"'), encoding="utf-8")
+    where = WHERE.replace("x.parquet", str(fault.damage).replace(2 * "\\", "\\"))
+    check_refused(folder, ["run", "e.yaml", "-o", "out"], 3, [where + fault.lines[0]])
+
+
+def test_name_with_nul(folder: Path) -> None:
+    """F-B2: no text of a configuration may hold one."""
+    (folder / "e.yaml").write_text(BASE.replace("x.parquet", '"x\\0.parquet"'), encoding="utf-8")
+    line = "e.yaml:3:19: workload.trace: a NUL character is not allowed"
+    check_refused(folder, ["run", "e.yaml", "-o", "out"], 2, [line])
+
+
+def test_trace_without_the_right_to_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F-B1: root may read all, so the system's answer is replaced."""
+    path_open = Path.open
+
+    def refuse(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.name == "x.parquet":
+            raise PermissionError(13, "Permission denied", str(path))
+        return path_open(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", refuse)
+    line = WHERE + "{folder}/x.parquet: no right to read it"
+    check_refused(folder, ["run", "e.yaml", "-o", "out"], 3, [line])
+
+
+def test_trace_root_is_the_only_root(folder: Path) -> None:
+    """F-B2: named, it replaces the folder of the experiment."""
+    (folder / "root").mkdir()
+    options = ["--trace-root", "root"]
+    line = WHERE + "no such file, looked for at {folder}/root/x.parquet"
+    check_refused(folder, ["run", "e.yaml", "-o", "out", *options], 3, [line])
+    write_small_trace(folder / "root")
+    assert t3sim_here("config", "check", "e.yaml", *options).code == 0
+
+
+def test_a_good_trace_is_accepted(folder: Path) -> None:
+    """Canary of all the others: it is the damage that is refused.  F-B8: so is nothing in CRLF or with a mark."""
+    assert t3sim_here("config", "check", "e.yaml").code == 0
+    text = manifest_path(folder / "x.parquet").read_bytes()
+    manifest_path(folder / "x.parquet").write_bytes(b"\xef\xbb\xbf" + text.replace(b"\n", b"\r\n"))
+    assert t3sim_here("config", "check", "e.yaml").code == 0
+    assert t3sim_here("trace", "check", "x.parquet").printed == "x.parquet: a valid trace\n"
+
+
+def test_every_row_has_its_faults() -> None:
+    """Row 9 is in the tests of result files."""
+    assert {fault.row for fault in [*FILES, *NAMES]} == {f"F-B{i}" for i in range(1, 9)}
+    assert TestResults.ROW == "F-B9"
+    names = [fault.id for fault in [*FILES, *NAMES]]
+    assert len(set(names)) == len(names)
+
+
+def test_damage_is_located(folder: Path) -> None:
+    """F-B4: in a file of many blocks the message names the bytes of the first that is damaged."""
+    big = make_tile_trace(GEMM.model_copy(update={"m": 128 * 300, "n": 128 * 300}), TILING, 4)
+    order = np.random.default_rng(7).permutation(22500)  # so that it does not compress to nothing
+    workgroups = big.workgroups.copy()
+    for first, last in big.chunk_ranges():
+        workgroups[first:last] = workgroups[first:last][order[: last - first].argsort()]
+    path = folder / "x.parquet"
+    write_trace(path, trace_file.TileTrace(big.gemm, big.tiling, 4, workgroups), "shuffled within chunks")
+    n_bytes = path.stat().st_size
+    assert n_bytes > 2 * BLOCK_BYTES
+    content(lambda c: flipped(c, BLOCK_BYTES + 77))(path)
+    answer = t3sim_here("trace", "check", "x.parquet")
+    expected = f"blocks, first in bytes {BLOCK_BYTES} to {2 * BLOCK_BYTES - 1}: its sha256 is "
+    assert f"in 1 of its {-(-n_bytes // BLOCK_BYTES)} {expected}" in answer.errors
+
+
+def test_check_lists_the_first_twenty(folder: Path) -> None:
+    """F-B6: the run says as much as fits ten lines, `t3sim trace check` says more."""
+    tiles(lambda w: w["row"].__setitem__(slice(None), -1))(folder / "x.parquet")
+    answer = t3sim_here("trace", "check", "x.parquet")
+    assert answer.lines == [
+        "x.parquet: not a valid trace:",
+        *(f"  record {i}: row -1 is outside the output (0 to 499)" for i in range(12)),
+        "  12 of the 12 tiles of the output are in no record; the first is at row 0, column 0",
+    ]
+
+
+def test_expanding_footer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F-B7: the right number of records, in more bytes than they can need."""
+    monkeypatch.setattr(trace_file, "EXPANSION_SLACK_BYTES", -900)
+    line = WHERE + "{folder}/x.parquet: would expand to {n} bytes; 12 records are 480"
+    check_refused(folder, ["run", "e.yaml", "-o", "out"], 3, [line])
+
+
+def test_bomb_is_not_unpacked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F-B7, F-B5: the size is read off the footer, and no column is read."""
+    zeros(8 << 20)(folder / "x.parquet")
+    assert (folder / "x.parquet").stat().st_size < 1 << 20  # for 320 MiB
+    monkeypatch.setattr(trace_file.pq.ParquetFile, "iter_batches", lambda *_: pytest.fail("read"))
+    assert "holds 8388608 records, the manifest says 12" in t3sim_here("trace", "check", "x.parquet").errors
+
+
+def test_too_many_gpus(folder: Path) -> None:
+    """A trace may have more chunks than a machine may have GPUs."""
+    gemm = GEMM.model_copy(update={"m": 128 * 40, "n": 128 * 40})
+    write_trace(folder / "x.parquet", make_tile_trace(gemm, TILING, 1025), "many chunks")
+    line = "e.yaml:3:19: workload.trace: the trace has 1025 chunks, one for each GPU; at most 1024 GPUs"
+    check_refused(folder, ["run", "e.yaml", "-o", "out"], 2, [line])
+
+
+def test_origin_cannot_steer_the_terminal(folder: Path) -> None:
+    write_trace(folder / "x.parquet", small_trace(), "\x1b[2J")
+    shown = t3sim_here("trace", "show", "x.parquet").printed
+    assert "origin      \\x1b[2J" in shown
+    assert "\x1b" not in shown
+
+
+RECORD = RunRecord(tp=4, machine="t3-tiny", strategy="t3", mode="mirrored", time_us=12.5, mem_requests=7)
+
+
+def cells(**changed: str) -> bytes:
+    """A result file in which some cells of its row were changed by hand."""
+    header, row = csv.reader(csv_bytes([RECORD]).decode().splitlines())
+    for name, text in changed.items():
+        row[header.index(name)] = text
+    return "\n".join([",".join(header), ",".join(row), ""]).encode()
+
+
+class TestResults:
+    """F-B9, as far as there is a reader: `t3sim plot` of a result file that was edited or damaged."""
+
+    ROW = "F-B9"
+
+    @pytest.mark.parametrize(
+        ("found", "message"),
+        [
+            pytest.param(cells(time_us="nan"), ":2: time_us is nan: results must be finite", id="NaN"),
+            pytest.param(cells(time_us="inf"), ":2: time_us is inf: results must be finite", id="inf"),
+            pytest.param(cells(time_us="1e999"), ":2: time_us is inf: results must be finite", id="too large"),
+            pytest.param(cells(time_us="soon"), ":2: time_us must be float, found 'soon'", id="no number"),
+            pytest.param(cells(mem_requests="7.5"), ":2: mem_requests must be int, found '7.5'", id="not whole"),
+            pytest.param(cells(strategy=""), ":2: strategy is missing", id="missing"),
+            pytest.param(cells(strategy="t\x003"), ":2: strategy is 't\\x003': text must be printable", id="NUL"),
+            pytest.param(cells().replace(b"time_us", b"time_ns"), ": not a t3sim result file: ", id="other unit"),
+            pytest.param(cells()[:-30], ":2: ", id="cut short"),
+            pytest.param(b"", ": not a t3sim result file: ", id="empty"),
+            pytest.param(b"\xff" + cells(), ": not a readable CSV file: ", id="not UTF-8"),
+            pytest.param(parquet_bytes([RECORD]), ": not a readable CSV file: ", id="Parquet"),
+        ],
+    )
+    def test_bad_result_file(self, found: bytes, message: str, folder: Path) -> None:
+        (folder / "results").mkdir()
+        (folder / "results" / "results.csv").write_bytes(found)
+        answer = t3sim_here("plot", "results")
+        assert (answer.code, answer.printed) == (3, "")
+        assert answer.errors.startswith(f"t3sim: results/results.csv{message}")
+        assert len(answer.lines) == 1
+        assert [path.name for path in (folder / "results").iterdir()] == ["results.csv"]
+
+    @pytest.mark.parametrize("name", ["time_us", "wall_s"])
+    @pytest.mark.parametrize("value", [float("nan"), float("inf")])
+    def test_no_result_can_hold_what_no_json_can(self, name: str, value: float) -> None:
+        with pytest.raises(ValueError, match=f"{name} is {value}: results must be finite"):
+            RunRecord(tp=4, machine="m", strategy="t3", mode="mirrored", **{name: value})
+        assert name in RESULT_COLUMNS
+
+
+def lenient_json(source: str) -> list[int]:
+    """Return the lines in which JSON is written that may hold NaN, which is no JSON."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in ("json.dumps", "json.dump")
+        and not any(k.arg == "allow_nan" and ast.unparse(k.value) == "False" for k in node.keywords)
+    ]
+
+
+def test_nothing_writes_nan_into_json() -> None:
+    """F-B9."""
+    sources = {path: path.read_text(encoding="utf-8") for path in sorted((REPOSITORY / "t3sim").rglob("*.py"))}
+    assert {str(path): lenient_json(text) for path, text in sources.items() if lenient_json(text)} == {}
+    assert lenient_json("json.dumps(1)\njson.dumps(1, allow_nan=False)\njson.dump(1, f, allow_nan=True)") == [1, 3]
+    assert json.dumps(float("nan")) == "NaN"  # what it would be
