@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.assemble import compiled_advance, compiled_policy, fill_record, layout_for
 from t3sim.gpu.kernel import _jit, codes
-from t3sim.gpu.kernel.loop import N_BIN_COLUMNS
+from t3sim.gpu.kernel.loop import N_BIN_COLUMNS, commands_per_slot
 from t3sim.gpu.kernel.state import COMMAND_LOG, MESSAGE, empty_gpu
 from t3sim.gpu.tables import Tables, gemm_tables, records, step_table
 from t3sim.gpu.ticks import TickBase
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 EFFICIENCY_SCALE = 10_000  # matrix_efficiency is kept to four digits
 SERIES_BINS = 4096
 OUTBOX_SIZE = 1 << 15
-LOG_SIZE = 1 << 16  # commands between two visits of whoever reads them
+LOG_SIZE = 1 << 14  # commands between two visits of whoever reads them, at least
+LOG_SLOTS = 16  # and the commands of this many slots
 INBOX_SIZE = 1 << 15
 
 
@@ -120,7 +121,7 @@ class GpuCore:
     def stream_commands(self, sink: Callable[[NDArray[Any]], None]) -> None:
         """Give every DRAM command (``COMMAND_LOG``, in order for each channel) to *sink* too, batch by batch."""
         if not self._command_sinks:
-            self.command_log = records(COMMAND_LOG, LOG_SIZE)
+            self.command_log = records(COMMAND_LOG, max(LOG_SIZE, LOG_SLOTS * commands_per_slot(self.gpu)))
             self.command_log[0].command = 1
         self._command_sinks.append(sink)
 

@@ -3,58 +3,96 @@
 All GPUs of a ring do the same work one chunk position apart, so one is simulated (T3 section 5.1).
 A granule that leaves for position ``p`` arrives as the same granule of position ``p + 1``.  That is
 exact when all chunks have the same shape.  When they have not (workgroups that do not divide by the
-number of GPUs, ragged tiles), the arrivals of a chunk follow the progress of the departures of the
-one before it: after ``k`` of ``n`` granules have left, ``floor(k m / n)`` of its ``m`` have arrived,
-in dispatch order.  Every granule of every chunk arrives exactly once either way.
+number of GPUs, ragged tiles), the workgroups of the two chunks are paired in dispatch order, and the
+arrivals of one follow the progress of the departures of the other: after ``k`` of ``n`` granules have
+left, ``floor(k m / n)`` of its ``m`` have arrived.  Every granule of every chunk arrives exactly once
+either way, and no workgroup's arrivals overtake those of one that was sent before.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 
+class Pair(NamedTuple):
+    """Wavefront tiles whose departures drive the arrivals of others; ranges of tiles."""
+
+    departing: tuple[int, int]
+    arriving: tuple[int, int]
+    is_shift: bool  # the same shape: granule for granule
+
+
 class ChunkShift:
     """Maps messages about wavefront tiles of chunk ``p`` to the same place in chunk ``p + 1``."""
 
-    def __init__(self, n_granules: NDArray[np.int64], tile_ranges: NDArray[np.int64]) -> None:
+    def __init__(
+        self, n_granules: NDArray[np.int64], tile_ranges: NDArray[np.int64], tiles_per_workgroup: int
+    ) -> None:
         """*n_granules* per wavefront tile; *tile_ranges* [n_chunks, 2] are the tiles of each position."""
-        self._ranges = tile_ranges
-        self._sizes = [n_granules[start:stop] for start, stop in tile_ranges]
-        self._totals = [int(sizes.sum()) for sizes in self._sizes]
-        self._sent = [0] * len(tile_ranges)
-        self._is_shift = [
-            a.shape == b.shape and bool((a == b).all()) for a, b in zip(self._sizes, self._sizes[1:], strict=False)
-        ]
+        self._n_granules = n_granules
+        self._pairs: list[Pair] = []
+        for here, there in zip(tile_ranges[:-1], tile_ranges[1:], strict=True):
+            self._pairs += pairs_of(n_granules, here, there, tiles_per_workgroup)
+        self._starts = np.array([pair.departing[0] for pair in self._pairs], np.int64)
+        self._offsets = np.array([pair.arriving[0] - pair.departing[0] for pair in self._pairs], np.int64)
+        self._sent = [0] * len(self._pairs)
 
     def __call__(self, messages: NDArray[Any]) -> NDArray[Any]:
         """Return what arrives for *messages* (times unchanged)."""
-        chunk = np.searchsorted(self._ranges[:, 0], messages["tile"], side="right") - 1
-        if all(self._is_shift):
+        pair = np.searchsorted(self._starts, messages["tile"], side="right") - 1
+        if all(p.is_shift for p in self._pairs):
             arriving = messages.copy()
-            arriving["tile"] += (self._ranges[1:, 0] - self._ranges[:-1, 0])[chunk]
+            arriving["tile"] += self._offsets[pair]
             return arriving
-        parts = [self._arrivals(int(p), messages[chunk == p]) for p in np.unique(chunk)]
-        arriving = np.concatenate(parts)
-        return arriving[np.argsort(arriving["at"], kind="stable")]
+        order, parts = [], []
+        for p in np.unique(pair):
+            chosen = np.flatnonzero(pair == p)
+            index, part = self._arrivals(int(p), messages[chosen])
+            order.append(chosen[index])
+            parts.append(part)
+        return np.concatenate(parts)[np.argsort(np.concatenate(order), kind="stable")]
 
-    def _arrivals(self, p: int, messages: NDArray[Any]) -> NDArray[Any]:
-        if self._is_shift[p]:
+    def _arrivals(self, p: int, messages: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        """Return what arrives for messages of pair *p*, and for each the index of the message that drives it."""
+        pair = self._pairs[p]
+        if pair.is_shift:
             arriving = messages.copy()
-            arriving["tile"] += self._ranges[p + 1, 0] - self._ranges[p, 0]
-            return arriving
-        n, m = self._totals[p], self._totals[p + 1]
+            arriving["tile"] += self._offsets[p]
+            return np.arange(len(messages)), arriving
+        sizes = self._n_granules[slice(*pair.arriving)]
+        n, m = int(self._n_granules[slice(*pair.departing)].sum()), int(sizes.sum())
         before = self._sent[p]
         progress = (before + 1 + np.arange(len(messages))) * m // n
         self._sent[p] = before + len(messages)
         first = before * m // n
-        repeats = np.diff(progress, prepend=first)
-        arriving = np.repeat(messages, repeats)
-        index = np.arange(first, first + len(arriving))
-        edges = np.cumsum(self._sizes[p + 1])
-        tile = np.searchsorted(edges, index, side="right")
-        arriving["tile"] = self._ranges[p + 1, 0] + tile
-        arriving["granule"] = index - (edges[tile] - self._sizes[p + 1][tile])
-        return arriving
+        index = np.repeat(np.arange(len(messages)), np.diff(progress, prepend=first))
+        arriving = messages[index]
+        granule = np.arange(first, first + len(arriving))
+        edges = np.cumsum(sizes)
+        tile = np.searchsorted(edges, granule, side="right")
+        arriving["tile"] = pair.arriving[0] + tile
+        arriving["granule"] = granule - (edges[tile] - sizes[tile])
+        return index, arriving
+
+
+def pairs_of(
+    n_granules: NDArray[np.int64], here: NDArray[np.int64], there: NDArray[np.int64], tiles_per_workgroup: int
+) -> list[Pair]:
+    """Pair the tiles of two chunks: as a whole if they are alike, workgroup by workgroup in order otherwise."""
+    (start, stop), (next_start, next_stop) = here.tolist(), there.tolist()
+    sizes, next_sizes = n_granules[start:stop], n_granules[next_start:next_stop]
+    if sizes.shape == next_sizes.shape and bool((sizes == next_sizes).all()):
+        return [Pair((start, stop), (next_start, next_stop), is_shift=True)]
+    size = tiles_per_workgroup
+    n_here, n_there = -(-(stop - start) // size), -(-(next_stop - next_start) // size)
+    driver = np.arange(n_there) * n_here // n_there
+    pairs = []
+    for i in range(n_here):
+        first, last = np.searchsorted(driver, [i, i + 1]) * size
+        departing = start + i * size, min(start + (i + 1) * size, stop)
+        arriving = min(next_start + int(first), next_stop), min(next_start + int(last), next_stop)
+        pairs.append(Pair(departing, arriving, is_shift=False))
+    return pairs

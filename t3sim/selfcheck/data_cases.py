@@ -24,7 +24,9 @@ from t3sim.workload.tiling import TileTrace, make_tile_trace
 if TYPE_CHECKING:
     from t3sim.config.machine import MachineSpec
 
-RING_SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 11, 13, 16)
+SMALL_RINGS = (1, 2, 3, 4, 5)
+LARGE_RINGS = (6, 7, 8, 11, 13, 16)
+SHARE_OF_LARGE_RINGS = 0.15  # they cost as many times more as they have GPUs
 GEMM_KINDS = ("gemm", "fused round_robin", "fused compute_first", "fused mca")
 COLLECTIVE_KINDS = ("reduce-scatter", "reduce-scatter near memory", "all-gather")
 KINDS = GEMM_KINDS + COLLECTIVE_KINDS
@@ -69,7 +71,8 @@ def random_case(seed: int) -> DataCase:
     """Return the case of *seed*: every kind, ring size, tiling and machine comes up, ragged shapes most of the time."""
     rng = np.random.default_rng(seed)
     kind = KINDS[seed % len(KINDS)]
-    n_devices = int(rng.choice(RING_SIZES[1:] if kind in COLLECTIVE_KINDS else RING_SIZES))
+    sizes = LARGE_RINGS if rng.random() < SHARE_OF_LARGE_RINGS else SMALL_RINGS[kind in COLLECTIVE_KINDS :]
+    n_devices = int(rng.choice(sizes))
     tiling = TILINGS[int(rng.integers(len(TILINGS)))] if n_devices < 8 else TILINGS[-1]  # many GPUs, small tiles
     rows, columns = tiling.workgroup_tile
     n_across = int(rng.integers(1, 4))

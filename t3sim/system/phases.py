@@ -187,10 +187,11 @@ def load_fused(machine: MirroredMachine, trace: TileTrace, program: Callable[...
     program(routes, trace, 0, core.machine.gpu.dma.wavefront_tiles_per_block)
     core.load_gemm(trace, routes, start_at=machine.launch_ticks)
     n_granules = core.tables.tiles["n_granules"]
-    tile_ranges = trace.chunk_ranges() * int(core.gpu.n_wavefronts)
+    n_wavefronts = int(core.gpu.n_wavefronts)
+    tile_ranges = trace.chunk_ranges() * n_wavefronts
     core.gpu.expected_inbound = sum(int(n_granules[start:stop].sum()) for start, stop in tile_ranges[1:])
     if trace.n_chunks > 1:
-        machine.close_ring(ChunkShift(np.array(n_granules), tile_ranges))
+        machine.close_ring(ChunkShift(np.array(n_granules), tile_ranges, n_wavefronts))
 
 
 def mca_threshold(machine: MirroredMachine) -> int | None:

@@ -17,10 +17,13 @@ from t3sim.network.mirror import ChunkShift
 Chunks = list[list[int]]  # granules of each wavefront tile of each chunk
 
 
-def shift_of(chunks: Chunks) -> ChunkShift:
+WHOLE_CHUNK = 100  # tiles of a workgroup: more than a chunk has
+
+
+def shift_of(chunks: Chunks, tiles_per_workgroup: int = WHOLE_CHUNK) -> ChunkShift:
     edges = np.cumsum([0, *map(len, chunks)])
     sizes = np.array([n for chunk in chunks for n in chunk], np.int64)
-    return ChunkShift(sizes, np.stack([edges[:-1], edges[1:]], axis=1))
+    return ChunkShift(sizes, np.stack([edges[:-1], edges[1:]], axis=1), tiles_per_workgroup)
 
 
 def granules_of(chunks: Chunks, position: int) -> list[tuple[int, int]]:
@@ -95,6 +98,41 @@ def test_every_granule_arrives_exactly_once(case: tuple[Chunks, list[NDArray[Any
     check_arrivals(chunks, batches, shift_of(chunks))
 
 
+@st.composite
+def workgroups(draw: st.DrawFn) -> tuple[Chunks, list[NDArray[Any]]]:
+    """Chunks of one to four workgroups of one tile each, larger chunks first; what leaves is interleaved."""
+    counts = sorted(draw(st.lists(st.integers(1, 4), min_size=2, max_size=5)), reverse=True)
+    chunks = [draw(st.lists(st.integers(1, 6), min_size=n, max_size=n)) for n in counts]
+    rng = draw(st.randoms(use_true_random=False))
+    sent = [g for p in range(len(chunks) - 1) for g in granules_of(chunks, p)]
+    rng.shuffle(sent)
+    return chunks, [batch_of(sent, list(range(len(sent))))]
+
+
+@given(workgroups())
+@settings(max_examples=150)
+def test_a_workgroup_is_driven_by_the_one_of_its_place(case: tuple[Chunks, list[NDArray[Any]]]) -> None:
+    """Have all granules of a workgroup arrived once its partner has left, and none before it began to leave?"""
+    chunks, [batch] = case
+    arriving = shift_of(chunks, 1)(batch)
+    first = np.cumsum([0, *map(len, chunks)])
+    for p, (here, there) in enumerate(pairwise(chunks)):
+        for j in range(len(there)):
+            driver = first[p] + j * len(here) // len(there)
+            left, came = batch["at"][batch["tile"] == driver], arriving["at"][arriving["tile"] == first[p + 1] + j]
+            assert len(came) == there[j]
+            assert left.min() <= came.min()
+            assert came.max() <= left.max()
+
+
+def test_a_whole_chunk_as_one_workgroup_turns_the_check_red() -> None:
+    """Would the test above notice arrivals that follow the progress of the chunk, not of the workgroup?"""
+    batch = batch_of([(0, 0), (1, 0), (1, 1), (1, 2)], [0, 1, 2, 3])
+    chunks = [[1, 3], [2, 2]]
+    assert shift_of(chunks, 1)(batch)["at"].tolist() == [0, 0, 2, 3]
+    assert shift_of(chunks)(batch)["at"].tolist() == [0, 1, 2, 3]
+
+
 @given(st.integers(2, 5), st.lists(st.integers(0, 6), min_size=1, max_size=5).filter(any), st.randoms())
 @settings(max_examples=50)
 def test_equal_chunks_are_shifted(n: int, chunk: list[int], rng: Any) -> None:
@@ -124,7 +162,7 @@ def shift_that_forgets(chunks: Chunks) -> ChunkShift:
 
     class Forgetful:
         def __call__(self, messages: NDArray[Any]) -> NDArray[Any]:
-            transform._sent[:] = [0] * len(chunks)
+            transform._sent[:] = [0] * len(transform._pairs)
             return transform(messages)
 
     return Forgetful()  # type: ignore[return-value]

@@ -163,12 +163,15 @@ def end_kernel(gpu):
 
 
 @kernel
+def commands_per_slot(gpu):
+    """Return more DRAM commands than a slot can log."""
+    return (gpu.slot_ticks // gpu.memory_ticks + 1) * gpu.n_channels * COMMANDS_PER_CYCLE
+
+
+@kernel
 def is_log_nearly_full(gpu, command_log):
     """Return whether somebody empties the log and the next slot might not fit into it."""
-    if command_log[0].command == 0:
-        return False
-    per_slot = (gpu.slot_ticks // gpu.memory_ticks + 1) * gpu.n_channels * COMMANDS_PER_CYCLE
-    return command_log[0].at + per_slot >= len(command_log)
+    return command_log[0].command != 0 and command_log[0].at + commands_per_slot(gpu) >= len(command_log)
 
 
 @kernel

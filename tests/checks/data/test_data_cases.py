@@ -7,7 +7,16 @@ from collections import Counter
 
 import pytest
 
-from t3sim.selfcheck.data_cases import KINDS, MACHINES, RING_SIZES, TILINGS, plain_times, random_case, run_case
+from t3sim.selfcheck.data_cases import (
+    KINDS,
+    LARGE_RINGS,
+    MACHINES,
+    SMALL_RINGS,
+    TILINGS,
+    plain_times,
+    random_case,
+    run_case,
+)
 from t3sim.system.ring import RingMachine
 
 N_CASES = int(os.environ.get("T3SIM_DATA_CASES", "1050"))
@@ -28,7 +37,7 @@ def test_the_cases_cover_what_they_claim() -> None:
     """Does every kind, ring size, tiling and machine come up, and are most shapes ragged?"""
     cases = [random_case(seed) for seed in range(N_CASES)]
     assert {case.kind for case in cases} == set(KINDS)
-    assert {case.n_devices for case in cases} == set(RING_SIZES)
+    assert {case.n_devices for case in cases} == {*SMALL_RINGS, *LARGE_RINGS}
     assert {case.tiling for case in cases} == set(TILINGS)
     assert {case.machine for case in cases} == set(range(len(MACHINES)))
     ragged = [case for case in cases if case.shape.m % 16 or case.shape.n % 64]
