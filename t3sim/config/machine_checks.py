@@ -15,6 +15,9 @@ from t3sim.config.machine import MachineSpec
 
 Finding = tuple[str, str]  # dotted path below the section, message
 
+EFFICIENCY_DIGITS = 10_000  # matrix_efficiency is kept to four digits
+MOST_RESIDENT_WORKGROUPS = 4  # of a compute unit: they share its matrix rate
+OPERANDS_OF_A_REDUCTION = 2
 LARGEST_LINK_DENOMINATOR = 1 << 20
 LONGEST_LATENCY_PS = 10**12
 LARGEST_EGRESS_BUFFER = 1 << 24
@@ -90,6 +93,32 @@ def _size_findings(machine: MachineSpec) -> list[Finding]:
     return findings
 
 
+def _progress_findings(machine: MachineSpec) -> list[Finding]:
+    """What is too small for a compute unit to ever do its next step."""
+    findings: list[Finding] = []
+    spec, unit, line = machine.gpu, machine.gpu.compute_unit, machine.gpu.l2.line
+    if unit.l2_bytes_per_cycle * spec.issue_slot < line:
+        message = (
+            f"is {unit.l2_bytes_per_cycle}: a line (`gpu.l2.line`, {units.format_bytes(line)}) must pass within one"
+            f" issue slot (`gpu.issue_slot`, {spec.issue_slot} cycles), so at least {-(-line // spec.issue_slot)}"
+        )
+        findings.append(("gpu.compute_unit.l2_bytes_per_cycle", message))
+    work = unit.matrix_flops_per_cycle * round(unit.matrix_efficiency * EFFICIENCY_DIGITS) * spec.issue_slot
+    if work < MOST_RESIDENT_WORKGROUPS:
+        message = f"is {unit.matrix_efficiency}: kept to four digits, the matrix rate of a workgroup would be 0"
+        findings.append(("gpu.compute_unit.matrix_efficiency", message))
+    if spec.collective_kernel.max_outstanding_lines < OPERANDS_OF_A_REDUCTION:
+        message = f"is {spec.collective_kernel.max_outstanding_lines}, must be at least 2: a reduction adds two lines"
+        findings.append(("gpu.collective_kernel.max_outstanding_lines", message))
+    if machine.link.egress_buffer < line:
+        message = (
+            f"is {units.format_bytes(machine.link.egress_buffer)}, must hold at least one line"
+            f" (`gpu.l2.line`, {units.format_bytes(line)})"
+        )
+        findings.append(("link.egress_buffer", message))
+    return findings
+
+
 def _link_findings(machine: MachineSpec) -> list[Finding]:
     """The time of one access on the link has to be a fraction with a small denominator."""
     ticks = math.lcm(machine.gpu.compute_clock, machine.memory.clock)
@@ -144,6 +173,7 @@ def _gpu_findings(machine: MachineSpec) -> list[Finding]:
         )
         findings.append(("gpu.l2.hit_latency", message))
     findings += _return_findings(machine)
+    findings += _progress_findings(machine)
     read_ahead = machine.gpu.dma.read_ahead
     if isinstance(read_ahead, int) and read_ahead < l2.line:
         findings.append(
@@ -296,10 +326,14 @@ def _timing_findings(machine: MachineSpec) -> list[Finding]:
             "a read and the write behind it would overlap on the data bus"
         )
         findings.append(("memory.timing.nRTW", message))
-    if 0 < timing.nREFI <= timing.nRFC:
-        findings.append(
-            ("memory.timing.nREFI", f"is {timing.nREFI}, must be above `nRFC`, {timing.nRFC} (0 turns refresh off)")
+    # A refresh that is due waits for open rows to close; what is left until the next has to do for one access.
+    reach = max(timing.nRCDRD, timing.nRCDWR)
+    if 0 < timing.nREFI <= timing.nRFC + timing.nRC + reach:
+        message = (
+            f"is {timing.nREFI}, must be above `nRFC` + `nRC` + `nRCD`, {timing.nRFC} + {timing.nRC} + {reach}: between"
+            " two refreshes a row has to be opened, used and closed (0 turns refresh off)"
         )
+        findings.append(("memory.timing.nREFI", message))
     longest = 1 << 20
     findings += [
         (f"memory.timing.{name}", f"is {value}, must be at most {longest} cycles")

@@ -11,6 +11,7 @@ either way, and no workgroup's arrivals overtake those of one that was sent befo
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +35,7 @@ class ChunkShift:
         """*n_granules* per wavefront tile; *tile_ranges* [n_chunks, 2] are the tiles of each position."""
         self._n_granules = n_granules
         self._pairs: list[Pair] = []
-        for here, there in zip(tile_ranges[:-1], tile_ranges[1:], strict=True):
+        for here, there in pairwise(tile_ranges):
             self._pairs += pairs_of(n_granules, here, there, tiles_per_workgroup)
         self._starts = np.array([pair.departing[0] for pair in self._pairs], np.int64)
         self._offsets = np.array([pair.arriving[0] - pair.departing[0] for pair in self._pairs], np.int64)

@@ -83,7 +83,8 @@ CROSS_FIELD = [
     (
         "memory: {timing: {nREFI: 350}}",
         "memory.timing.nREFI",
-        "is 350, must be above `nRFC`, 350 (0 turns refresh off)",
+        "is 350, must be above `nRFC` + `nRC` + `nRCD`, 350 + 47 + 14: between two refreshes a row has to be opened,"
+        " used and closed (0 turns refresh off)",
     ),
     ("memory: {timing: {nCCDL: 1}}", "memory.timing.nCCDL", "is 1, cannot be below `nCCDS`, 2"),
     ("memory: {n_channels: 24}", "memory.n_channels", "is 24, must be a power of two"),
@@ -201,7 +202,7 @@ def test_a_check_across_fields_names_the_place():
 LEGAL_EDGES = [
     ("memory: {timing: {nCCDS: 2, nCCDL: 2, nCCDWS: 2, nCCDWL: 2}}", {"memory.timing.nCCDWL": 2}),
     ("memory: {timing: {nRAS: 14, nRC: 28}}", {"memory.timing.nRC": 28}),
-    ("memory: {timing: {nREFI: 351}}", {"memory.timing.nREFI": 351}),
+    ("memory: {timing: {nREFI: 412}}", {"memory.timing.nREFI": 412}),
     ("gpu: {l2: {capacity: 11 MiB, associativity: 11}}", {"gpu.l2.capacity": 11 << 20}),
     ("gpu: {l2: {capacity: 8 MiB}}", {"gpu.l2.capacity": 8 << 20}),
     (

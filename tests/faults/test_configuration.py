@@ -403,9 +403,33 @@ CASES = [
         "e.yaml:2:51: machine.memory.timing.nFAW: is 3, cannot be below `nRRDS`, 4",
     ),
     case(
-        "F-A6 nREFI <= nRFC",
-        timing("nREFI: 350"),
-        "e.yaml:2:52: machine.memory.timing.nREFI: is 350, must be above `nRFC`, 350 (0 turns refresh off)",
+        "F-A6 no time between two refreshes",
+        timing("nREFI: 411"),
+        "e.yaml:2:52: machine.memory.timing.nREFI: is 411, must be above `nRFC` + `nRC` + `nRCD`, 350 + 47 + 14: between"
+        " two refreshes a row has to be opened, used and closed (0 turns refresh off)",
+    ),
+    case(
+        "F-A6 a line takes longer than a slot",
+        machine("gpu: {compute_unit: {l2_bytes_per_cycle: 8}}"),
+        "e.yaml:2:68: machine.gpu.compute_unit.l2_bytes_per_cycle: is 8: a line (`gpu.l2.line`, 128 B) must pass within"
+        " one issue slot (`gpu.issue_slot`, 8 cycles), so at least 16",
+    ),
+    case(
+        "F-A6 an efficiency that rounds to nothing",
+        machine("gpu: {compute_unit: {matrix_efficiency: 0.00004}}"),
+        "e.yaml:2:67: machine.gpu.compute_unit.matrix_efficiency: is 4e-05: kept to four digits, the matrix rate of a"
+        " workgroup would be 0",
+    ),
+    case(
+        "F-A6 a reduction of one line",
+        machine("gpu: {collective_kernel: {max_outstanding_lines: 1}}"),
+        "e.yaml:2:76: machine.gpu.collective_kernel.max_outstanding_lines: is 1, must be at least 2: a reduction adds two"
+        " lines",
+    ),
+    case(
+        "F-A6 a link port that holds no line",
+        machine("link: {egress_buffer: 64 B}"),
+        "e.yaml:2:49: machine.link.egress_buffer: is 64 B, must hold at least one line (`gpu.l2.line`, 128 B)",
     ),
     case(
         "F-A6 nCCDL < burst",
@@ -1066,7 +1090,7 @@ class TestAccepted:
             pytest.param(machine("gpu: {compute_unit: {matrix_efficiency: 1}}"), id="F-A5 upper bound"),
             pytest.param(timing("nCCDS: 2, nCCDL: 2, nCCDWS: 2, nCCDWL: 2"), id="F-A5 nCCDL = burst"),
             pytest.param(timing("nRC: 47"), id="F-A6 nRC = nRAS + nRP"),
-            pytest.param(timing("nREFI: 351"), id="F-A6 nREFI = nRFC + 1"),
+            pytest.param(timing("nREFI: 412"), id="F-A6 shortest nREFI"),
             pytest.param(BASE + "quantum: 500 ns\n", id="F-A6 quantum = latency"),
             pytest.param(
                 BASE.replace("t3\n", "t3-mca\narbitration: {policy: mca, threshold: 64}\n"), id="F-A6 threshold = queue"
