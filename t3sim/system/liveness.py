@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import simpy
 
-from t3sim.checks.hang import (
+from t3sim.checks.hang.progress import (
     held_back_in,
     is_running,
     patience_of,
@@ -23,7 +23,7 @@ from t3sim.checks.hang import (
     scheduled_in,
     unscheduled_channels,
 )
-from t3sim.checks.hang_report import Hang, HungGpu, describe_hang, headline
+from t3sim.checks.hang.report import Hang, HungGpu, describe_hang, headline
 from t3sim.errors import ModelError
 
 if TYPE_CHECKING:

@@ -405,8 +405,8 @@ CASES = [
     case(
         "F-A6 no time between two refreshes",
         timing("nREFI: 411"),
-        "e.yaml:2:52: machine.memory.timing.nREFI: is 411, must be above `nRFC` + `nRC` + `nRCD`, 350 + 47 + 14: between"
-        " two refreshes a row has to be opened, used and closed (0 turns refresh off)",
+        "e.yaml:2:52: machine.memory.timing.nREFI: is 411, must be above `nRFC` + `nRC` + `nRCD`, 350 + 47 + 14: "
+        "between two refreshes a row has to be opened, used and closed (0 turns refresh off)",
     ),
     case(
         "F-A6 a line takes longer than a slot",
@@ -423,8 +423,8 @@ CASES = [
     case(
         "F-A6 a reduction of one line",
         machine("gpu: {collective_kernel: {max_outstanding_lines: 1}}"),
-        "e.yaml:2:76: machine.gpu.collective_kernel.max_outstanding_lines: is 1, must be at least 2: a reduction adds two"
-        " lines",
+        "e.yaml:2:76: machine.gpu.collective_kernel.max_outstanding_lines: is 1, must be at least 2: "
+        "a reduction adds two lines",
     ),
     case(
         "F-A6 a link port that holds no line",

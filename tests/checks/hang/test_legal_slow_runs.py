@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import simpy
 
-from t3sim.checks.hang import PATIENCE_CYCLES
+from t3sim.checks.hang.progress import PATIENCE_CYCLES
 from t3sim.errors import ModelError
 from t3sim.gpu.kernel import codes
 from t3sim.system import liveness

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from t3sim.checks.hang import PATIENCE_CYCLES, longest_wait, rotation_ticks
+from t3sim.checks.hang.progress import PATIENCE_CYCLES, longest_wait, rotation_ticks
 from t3sim.errors import ModelError
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import codes

@@ -6,11 +6,11 @@ import pickle
 
 import pytest
 
-from t3sim.checks.gpu_waits import graph_of
-from t3sim.checks.hang import Moment, progress_of, scheduled_in
-from t3sim.checks.hang_report import Hang, describe_hang
-from t3sim.checks.unit_waits import HungGpu
-from t3sim.checks.wait_graph import Wait, WaitGraph
+from t3sim.checks.hang.gpu_waits import graph_of
+from t3sim.checks.hang.progress import Moment, progress_of, scheduled_in
+from t3sim.checks.hang.report import Hang, describe_hang
+from t3sim.checks.hang.unit_waits import HungGpu
+from t3sim.checks.hang.wait_graph import Wait, WaitGraph
 from t3sim.errors import ModelError
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel.codes import NEVER

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from t3sim.checks.hang import port_starts
-from t3sim.checks.unit_waits import INCOMING, LOCAL_STORES, UnitWaits, counted, granule_address, uncompiled
+from t3sim.checks.hang.progress import port_starts
+from t3sim.checks.hang.unit_waits import INCOMING, LOCAL_STORES, UnitWaits, counted, granule_address, uncompiled
 from t3sim.gpu.kernel import address_map, codes
 from t3sim.gpu.kernel.memory_controller import GRANULE_BITS
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from t3sim.checks.compute_waits import ComputeWaits
-from t3sim.checks.memory_waits import MemoryWaits
-from t3sim.checks.overlap_waits import OverlapWaits
-from t3sim.checks.unit_waits import HungGpu, counted
-from t3sim.checks.wait_graph import WaitGraph
+from t3sim.checks.hang.compute_waits import ComputeWaits
+from t3sim.checks.hang.memory_waits import MemoryWaits
+from t3sim.checks.hang.overlap_waits import OverlapWaits
+from t3sim.checks.hang.unit_waits import HungGpu, counted
+from t3sim.checks.hang.wait_graph import WaitGraph
 from t3sim.gpu.kernel import codes
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from t3sim.checks.unit_waits import LOCAL_STORES, UnitWaits, counted, uncompiled
+from t3sim.checks.hang.unit_waits import LOCAL_STORES, UnitWaits, counted, uncompiled
 from t3sim.gpu.kernel import address_map, codes, compute_unit, l2_slice
 from t3sim.gpu.kernel.memory_controller import GRANULE_BITS
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from t3sim.checks.hang import STREAM_NAMES, is_to_come
-from t3sim.checks.wait_graph import WaitGraph
+from t3sim.checks.hang.progress import STREAM_NAMES, is_to_come
+from t3sim.checks.hang.wait_graph import WaitGraph
 from t3sim.gpu.kernel import codes, mailbox
 from t3sim.gpu.kernel.dram_channel import KEY_SHIFT
 

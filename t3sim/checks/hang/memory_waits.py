@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from t3sim.checks.hang import STREAM_NAMES, has_dram_room, head_arrival, is_held_back, rotation_ticks
-from t3sim.checks.unit_waits import Queued, UnitWaits, counted
+from t3sim.checks.hang.progress import STREAM_NAMES, has_dram_room, head_arrival, is_held_back, rotation_ticks
+from t3sim.checks.hang.unit_waits import Queued, UnitWaits, counted
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel.memory_controller import GRANULE_BITS
 

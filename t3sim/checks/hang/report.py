@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from t3sim.checks.gpu_waits import graph_of
-from t3sim.checks.hang import STREAM_NAMES
-from t3sim.checks.memory_waits import STREAM_WORDS
-from t3sim.checks.unit_waits import HungGpu, Queued, counted, queued_requests
-from t3sim.checks.wait_graph import Cause
+from t3sim.checks.hang.gpu_waits import graph_of
+from t3sim.checks.hang.memory_waits import STREAM_WORDS
+from t3sim.checks.hang.progress import STREAM_NAMES
+from t3sim.checks.hang.unit_waits import HungGpu, Queued, counted, queued_requests
+from t3sim.checks.hang.wait_graph import Cause
 from t3sim.gpu.kernel import codes
 
 if TYPE_CHECKING:
