@@ -11,6 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from t3sim.errors import UsageError
 from t3sim.gpu.kernel import _jit, codes
@@ -75,6 +76,16 @@ def layout_for(machine: MachineSpec, is_exact: bool = False) -> Layout:
             capacity *= 2
         grown[name] = capacity
     return Layout(**grown)
+
+
+@cache
+def _idle_gpu(layout: Layout) -> NDArray[Any]:
+    return empty_gpu(layout)
+
+
+def idle_gpu(layout: Layout) -> NDArray[Any]:
+    """Return ``empty_gpu`` of *layout*, copied from a template: many GPUs are made of few layouts."""
+    return _idle_gpu(layout).copy()
 
 
 def is_compiled(layout: Layout) -> bool:

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.errors import ModelError, UsageError
-from t3sim.gpu.assemble import compiled_advance, compiled_policy, fill_record, layout_for
+from t3sim.gpu.assemble import compiled_advance, compiled_policy, fill_record, idle_gpu, layout_for
 from t3sim.gpu.kernel import _jit, codes
 from t3sim.gpu.kernel.loop import N_BIN_COLUMNS, commands_per_slot
-from t3sim.gpu.kernel.state import COMMAND_LOG, MESSAGE, empty_gpu
+from t3sim.gpu.kernel.state import COMMAND_LOG, MESSAGE
 from t3sim.gpu.tables import Tables, gemm_tables, records, step_table
 from t3sim.gpu.ticks import TickBase
 from t3sim.workload.tiling import ELEMENT_BYTES, output_pitch_bytes
@@ -51,7 +51,7 @@ class GpuCore:
         self.machine = machine
         self.ticks = TickBase.of(machine)
         self.layout = layout_for(machine, _jit.IS_INTERPRETED if has_exact_layout is None else has_exact_layout)
-        self.state = empty_gpu(self.layout)
+        self.state = idle_gpu(self.layout)
         self.gpu = self.state[0]
         self.tables = Tables()
         self.inbox = records(MESSAGE, INBOX_SIZE)

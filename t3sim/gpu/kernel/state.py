@@ -8,7 +8,6 @@ record.  Times are ticks unless the name says cycles; a channel counts cycles of
 the memory clock.
 """
 
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -478,12 +477,6 @@ COMMAND_LOG = np.dtype(
 
 def empty_gpu(layout):
     """Return a one-element array with an idle GPU: everything zero but the fields whose idle value is not."""
-    return idle_gpu(layout).copy()
-
-
-@cache
-def idle_gpu(layout):
-    """Return the idle GPU that ``empty_gpu`` copies; nobody else touches it."""
     state = np.zeros(1, gpu_dtype(layout)).view(np.recarray)
     gpu = state[0]
     channels = gpu.channels
