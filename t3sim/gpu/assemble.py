@@ -85,7 +85,8 @@ def _idle_gpu(layout: Layout) -> NDArray[Any]:
 
 def idle_gpu(layout: Layout) -> NDArray[Any]:
     """Return ``empty_gpu`` of *layout*, copied from a template: many GPUs are made of few layouts."""
-    return _idle_gpu(layout).copy()
+    copy: NDArray[Any] = _idle_gpu(layout).copy()
+    return copy
 
 
 def is_compiled(layout: Layout) -> bool:

@@ -84,8 +84,8 @@ CROSS_FIELD = [
         "memory: {timing: {nREFI: 350}}",
         "memory.timing.nREFI",
         (
-            "is 350, must be above `nRFC` + `nRC` + `nRCD`, 350 + 47 + 14: between two refreshes a row has to be opened,"
-            " used and closed (0 turns refresh off)"
+            "is 350, must be above `nRFC` + `nRC` + `nRCD`, 350 + 47 + 14: between two refreshes a row has to be"
+            " opened, used and closed (0 turns refresh off)"
         ),
     ),
     ("memory: {timing: {nCCDL: 1}}", "memory.timing.nCCDL", "is 1, cannot be below `nCCDS`, 2"),
