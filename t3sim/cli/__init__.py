@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("t3sim.cli.run:run", "Simulate an experiment and write its results."),
     "plot": ("t3sim.cli.plot:plot", "Draw the figures of a results folder."),
     "config": ("t3sim.cli.config:config", "Check or show what an experiment resolves to."),
+    "selfcheck": ("t3sim.cli.selfcheck:selfcheck", "Check the simulator on this machine."),
     "trace": ("t3sim.cli.trace:trace", "Make, show or check a tile trace."),
 }
 

@@ -80,7 +80,8 @@ def layout_for(machine: MachineSpec, is_exact: bool = False) -> Layout:
 
 @cache
 def _idle_gpu(layout: Layout) -> NDArray[Any]:
-    return empty_gpu(layout)
+    state: NDArray[Any] = empty_gpu(layout)
+    return state
 
 
 def idle_gpu(layout: Layout) -> NDArray[Any]:

@@ -58,6 +58,9 @@ class GpuCore:
         self.outbox = records(MESSAGE, OUTBOX_SIZE)
         self.series = np.zeros((SERIES_BINS, N_BIN_COLUMNS), np.int64)
         self.command_log = records(COMMAND_LOG, n_logged_commands + 1)
+        # Views of what is looked at after every quantum: a record array takes microseconds for each field.
+        self._faults: NDArray[np.int64] = self.state.view(np.ndarray)["channels"]["fault"][0]
+        self._logged: NDArray[np.int64] = self.command_log.view(np.ndarray)["at"]
         self.trace: TileTrace | None = None  # of the running kernel, or of the last one
         self.program: CollectiveProgram | None = None
         self.n_kernels = 0  # loaded so far
@@ -123,11 +126,12 @@ class GpuCore:
         if not self._command_sinks:
             self.command_log = records(COMMAND_LOG, max(LOG_SIZE, LOG_SLOTS * commands_per_slot(self.gpu)))
             self.command_log[0].command = 1
+            self._logged = self.command_log.view(np.ndarray)["at"]
         self._command_sinks.append(sink)
 
     def _check_faults(self) -> None:
         """Raise ``ModelError`` if a memory controller met something that must not happen."""
-        faulty = np.flatnonzero(self.gpu.channels["fault"])
+        faulty = np.flatnonzero(self._faults)
         if not len(faulty):
             return
         channel = self.gpu.channels[int(faulty[0])]
@@ -147,9 +151,9 @@ class GpuCore:
 
     def _empty_log(self) -> None:
         """Hand what has been logged to whoever reads it."""
-        if self._command_sinks and self.command_log[0].at:
-            n = int(self.command_log[0].at)
-            self.command_log[0].at = 0
+        n = int(self._logged[0])
+        if self._command_sinks and n:
+            self._logged[0] = 0
             for sink in self._command_sinks:
                 sink(self.command_log[1 : n + 1])
 

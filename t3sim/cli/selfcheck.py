@@ -1,0 +1,58 @@
+"""``t3sim selfcheck``: show on this machine that the simulator keeps its promises, a line for each property."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from functools import partial
+
+import click
+
+
+@click.command()
+@click.option("--deep", is_flag=True, help="Look at much more: about an hour.")
+@click.option("--only", metavar="PROPERTY", multiple=True, help="Only this property (may be given several times).")
+def selfcheck(deep: bool, only: tuple[str, ...]) -> None:
+    """Check the simulator on this machine: conservation, DRAM timing, values, determinism, hangs.
+
+    Ends with exit code 4 if a property does not hold; t3sim's results are not to be trusted then.
+    """
+    from t3sim.cli._errors import message_lines
+    from t3sim.cli.run import progress_bar
+    from t3sim.errors import ModelError, T3SimError, UsageError
+    from t3sim.registry import unknown_name
+    from t3sim.selfcheck.properties import DEEP, PROPERTIES, Depth
+
+    names = [entry.name for entry in PROPERTIES]
+    for name in only:
+        if name not in names:
+            raise UsageError(unknown_name("property", name, names))
+    compile_if_needed()
+    n_failed = 0
+    for entry in PROPERTIES:
+        if only and entry.name not in only:
+            continue
+        started = time.perf_counter()
+        try:
+            with progress_bar() as show:
+                depth = replace(DEEP if deep else Depth(), report=partial(show, entry.name))
+                evidence, is_kept = entry.show(depth), True
+        except T3SimError as error:
+            evidence, is_kept = "\n".join(message_lines(error)), False
+        n_failed += not is_kept
+        took = time.perf_counter() - started
+        click.echo(f"{'ok' if is_kept else 'BROKEN':8}{entry.name:16}{evidence}  ({took:.1f} s)")
+    if n_failed:
+        raise ModelError(f"{n_failed} of the properties do not hold on this machine; do not trust its results")
+
+
+def compile_if_needed() -> None:
+    """Compile the kernel, or load it, before anything is timed."""
+    from t3sim.cli.run import interrupt_at_once
+    from t3sim.gpu.assemble import compiled_advance, is_compiled
+    from t3sim.gpu.kernel.state import Layout
+
+    if not is_compiled(Layout()):
+        click.echo("compiling the simulation kernel (about 20 s, once for each version)")
+    with interrupt_at_once():
+        compiled_advance(Layout())

@@ -1,0 +1,211 @@
+"""The properties that ``t3sim selfcheck`` shows, each with the evidence it found on this machine.
+
+A property is a function of a ``Depth``: it returns what it looked at, in words, and raises when it
+finds something wrong.  The last one seeds a defect, so that a self-check that sees nothing is seen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from t3sim.checks.audit import Audit, FollowedRun
+from t3sim.checks.invariants import broken, claims
+from t3sim.errors import ModelError, T3SimError
+from t3sim.gpu.kernel import _jit, codes
+from t3sim.selfcheck import traffic
+from t3sim.selfcheck.data_cases import DataCase, loaded, random_case, run_case
+from t3sim.system.machine import MirroredMachine
+from t3sim.system.ring import RingMachine
+
+KNOWN_RESULTS = Path(__file__).with_name("known_results.json")
+WORKERS = (1, 2, 4)
+
+
+class CheckFailed(T3SimError):  # noqa: N818 - what happened, not an error of the user
+    """A property does not hold on this machine."""
+
+    exit_code = 4
+
+
+@dataclass(frozen=True)
+class Depth:
+    """How much each property looks at."""
+
+    audited_runs: int = 40
+    dram_commands: int = 2_000_000
+    data_cases: int = 80
+    same_results: int = 12
+    report: Callable[[float], None] = lambda _: None  # is told the share of a property that is done
+
+
+DEEP = Depth(audited_runs=2_000, dram_commands=200_000_000, data_cases=50_000, same_results=100)
+
+
+@dataclass(frozen=True)
+class Property:
+    """What is shown, in a word and as a question, and how."""
+
+    name: str
+    question: str
+    show: Callable[[Depth], str]
+
+
+def mirrored_case(seed: int) -> DataCase:
+    """Return the random case of *seed* on one GPU that stands for all."""
+    case = random_case(seed)
+    return DataCase(case.kind, case.n_devices, case.shape, case.tiling, case.machine, is_mirrored=True, seed=seed)
+
+
+def mirrored(case: DataCase) -> MirroredMachine:
+    """Return a mirrored machine with *case* loaded."""
+    machine = loaded(case)
+    assert isinstance(machine, MirroredMachine)
+    return machine
+
+
+def conservation(depth: Depth) -> str:
+    """Every claim about every unit, again and again while random runs go on, and every DRAM command of them."""
+    audit = Audit(has_checks=True)
+    n_claims = 0
+    for seed in range(depth.audited_runs):
+        depth.report(seed / depth.audited_runs)
+        case = mirrored_case(seed)
+        machine = mirrored(case)
+        followed = FollowedRun(audit, machine.device, case.n_devices, lambda _: None)
+        machine.run(followed.report)
+        followed.finish()
+        n_claims += sum(1 for _ in claims(machine.core))
+    return (
+        f"{n_claims:,} claims at the end of {audit.n_phases:,} random runs, {audit.n_looks:,} looks on the way,"
+        f" {audit.n_commands:,} DRAM commands"
+    )
+
+
+def dram_rules(depth: Depth) -> str:
+    """Random traffic through one channel: all policies and queue kinds, updates, several sets of timings."""
+    n_commands, tight = traffic.checked_commands(depth.dram_commands, depth.report)
+    return f"{n_commands:,} commands of random traffic keep {traffic.n_rules()} rules, {len(tight)} met to the cycle"
+
+
+def data(depth: Depth) -> str:
+    """Random GEMMs, fused and plain, and collectives carry whole numbers; NumPy says what has to come out."""
+    n_values = n_accesses = 0
+    for seed in range(depth.data_cases):
+        depth.report(seed / depth.data_cases)
+        case = random_case(seed)
+        values = run_case(case)
+        if values.problems:
+            raise CheckFailed(f"{case}: {values.problems[0]}")
+        n_values += values.n_values
+        n_accesses += values.n_events
+    return f"{n_values:,} values of {depth.data_cases:,} random runs equal NumPy's ({n_accesses:,} accesses)"
+
+
+def trace_of_commands(case: DataCase) -> str:
+    """Return the digest of every DRAM command of *case* and of the tick at which each GPU ended."""
+    machine = loaded(case)
+    digest = hashlib.sha256()
+    for core in machine.cores if isinstance(machine, RingMachine) else [machine.core]:
+        core.stream_commands(lambda commands: digest.update(commands.tobytes()))
+    digest.update(repr(machine.run()).encode())
+    return digest.hexdigest()[:16]
+
+
+def digests_of(cases: Iterable[DataCase]) -> list[str]:
+    """Return the digests of *cases*, in order."""
+    return [trace_of_commands(case) for case in cases]
+
+
+def determinism(depth: Depth) -> str:
+    """The same DRAM commands at the same cycles again, in threads, and in the interpreter."""
+    cases = [random_case(seed) for seed in range(depth.same_results)]
+    first = digests_of(cases)
+    if digests_of(reversed(cases)) != first[::-1]:
+        raise CheckFailed("a second run in another order issued other DRAM commands")
+    for n_workers in WORKERS:
+        with ThreadPoolExecutor(n_workers) as pool:
+            if list(pool.map(trace_of_commands, cases)) != first:
+                raise CheckFailed(f"{n_workers} threads issued other DRAM commands than one after another")
+    seeds = [seed for seed, case in enumerate(cases) if case.shape.m * case.shape.n * case.n_devices < 30_000][:2]
+    if not _jit.IS_INTERPRETED and interpreted_digests(seeds) != [first[seed] for seed in seeds]:
+        raise CheckFailed("the interpreted kernel issued other DRAM commands than the compiled one")
+    threads = ", ".join(map(str, WORKERS))
+    return f"{len(cases)} runs repeat command by command: reversed, in {threads} threads; {len(seeds)} interpreted"
+
+
+def interpreted_digests(seeds: list[int]) -> list[str]:
+    """Return the digests of the cases of *seeds* as plain Python computes them, in another process."""
+    program = (
+        "import json\nfrom t3sim.selfcheck.properties import digests_of, random_case\n"
+        f"print(json.dumps(digests_of(random_case(seed) for seed in {seeds})))"
+    )
+    environment = {**os.environ, "T3SIM_INTERPRETED": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise CheckFailed(f"the interpreted kernel failed: {done.stderr.strip().splitlines()[-1]}")
+    digests: list[str] = json.loads(done.stdout)
+    return digests
+
+
+def known_results(depth: Depth) -> str:  # noqa: ARG001 - the list is what it is
+    """The results that every machine has to have, from the file that is shipped."""
+    known = json.loads(KNOWN_RESULTS.read_text())
+    for seed, digest in known.items():
+        if trace_of_commands(random_case(int(seed))) != digest:
+            raise CheckFailed(f"{random_case(int(seed))}: other DRAM commands here than where t3sim was made")
+    return f"{len(known)} runs issue the DRAM commands they issued where this version was made"
+
+
+def hangs(depth: Depth) -> str:  # noqa: ARG001 - two are enough to see that they are found
+    """A lost update and a trigger that never comes: is each found, at once, and its part named?"""
+    for what, field, part in (
+        ("a tile that waits for one update too many", "tiles", "tracker"),
+        ("a block that waits for one tile too many", "commands", "dma_engine"),
+    ):
+        machine = mirrored(DataCase("fused round_robin", 3, *SMALL_FUSED, machine=0, is_mirrored=True, seed=0))
+        table = getattr(machine.core.tables, field)
+        table["updates_expected" if field == "tiles" else "tiles_missing"][-1 if field == "tiles" else 0] += 1
+        try:
+            machine.run()
+        except ModelError as error:
+            if not str(error).startswith("deadlock") or part not in "\n".join(str(error).splitlines()[:5]):
+                raise CheckFailed(f"{what} was reported as: {str(error).splitlines()[0]}") from None
+        else:
+            raise CheckFailed(f"{what} was not noticed")
+    return "two seeded deadlocks are found at once and name the tracker and the DMA engine"
+
+
+def canary(depth: Depth) -> str:  # noqa: ARG001 - one defect
+    """A request that vanishes from a queue: would the checks above notice?"""
+    machine = mirrored(DataCase("gemm", 1, *SMALL_FUSED, machine=0, is_mirrored=True, seed=0))
+    core = machine.core
+    while not (core.gpu.channels["queue_tail"] > core.gpu.channels["queue_head"]).any():
+        core.advance(core.now + core.slot_ticks)
+    channel = int((core.gpu.channels["queue_tail"][:, codes.COMPUTE] > 0).argmax())
+    core.gpu.channels["queue_head"][channel, codes.COMPUTE] += 1
+    if not any(line.startswith("C1 broken") for line in broken(core)):
+        raise CheckFailed("a lost request was not noticed: the other lines mean nothing")
+    return "a request taken out of a queue is noticed"
+
+
+SMALL_FUSED = (random_case(1).shape, random_case(1).tiling)
+
+PROPERTIES = (
+    Property("conservation", "Is nothing lost, made twice or counted wrongly?", conservation),
+    Property("dram", "Does every DRAM command keep the timings of the memory?", dram_rules),
+    Property("data", "Does the machine compute what NumPy computes?", data),
+    Property("determinism", "Do equal runs give equal results, however they are run?", determinism),
+    Property("known results", "Does this machine get the results that every machine gets?", known_results),
+    Property("hangs", "Is a machine that stops found and explained?", hangs),
+    Property("canary", "Would the checks notice a defect?", canary),
+)
