@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.errors import ModelError, UsageError
+from t3sim.gpu.arbitration.interface import arbitration_policies
 from t3sim.gpu.assemble import compiled_advance, compiled_policy, fill_record, idle_gpu, layout_for
 from t3sim.gpu.kernel import _jit, codes
 from t3sim.gpu.kernel.loop import N_BIN_COLUMNS, commands_per_slot
@@ -64,7 +65,7 @@ class GpuCore:
         self.trace: TileTrace | None = None  # of the running kernel, or of the last one
         self.program: CollectiveProgram | None = None
         self.n_kernels = 0  # loaded so far
-        self._policy_name = policy.pick_stream.__module__
+        self._policy = policy
         self._command_sinks: list[Callable[[NDArray[Any]], None]] = []
         self._advance = compiled_advance(self.layout)
         self._pick_stream = compiled_policy(policy.pick_stream, self.layout)
@@ -138,8 +139,8 @@ class GpuCore:
         cycle = int(channel.now)
         if channel.fault == codes.PICKED_NOTHING:
             raise ModelError(
-                f"arbitration policy `{self._policy_name}` picked a stream with nothing ready in channel[{faulty[0]}]"
-                f" before memory cycle {cycle}; it must return COMPUTE or COMM with a ready head, or NO_STREAM"
+                f"arbitration policy `{name_of(self._policy)}` picked a stream with nothing ready"
+                f" in channel[{faulty[0]}] before memory cycle {cycle}; it must return COMPUTE or COMM with a ready head, or NO_STREAM"
             )
         tile = int(channel.fault_tile)
         workgroup, wavefront = divmod(tile, int(self.gpu.n_wavefronts))
@@ -268,6 +269,12 @@ class GpuCore:
         The collective reads the output past the L2, so a GEMM ends with the write-back of dirty lines.
         """
         return max(int(self.gpu.compute_done_at), int(self.gpu.last_done_at))
+
+
+def name_of(policy: ArbitrationPolicy) -> str:
+    """Return the name under which *policy* is registered, or of its module if it is not."""
+    names = [name for name in arbitration_policies if arbitration_policies.get(name) is policy]
+    return names[0] if names else str(policy.pick_stream.__module__)
 
 
 def resident_workgroups(machine: MachineSpec, trace: TileTrace) -> int:

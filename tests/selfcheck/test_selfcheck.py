@@ -1,0 +1,163 @@
+"""Does `t3sim selfcheck` show what it says, and would each of its lines turn red?"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from t3sim.checks.data import CarriedRun
+from t3sim.checks.dram import checker
+from t3sim.cli import main
+from t3sim.gpu.core import GpuCore
+from t3sim.gpu.kernel import codes
+from t3sim.selfcheck import properties, traffic
+from t3sim.selfcheck.properties import (
+    DEEP,
+    KNOWN_RESULTS,
+    PROPERTIES,
+    CheckFailed,
+    Depth,
+    interpreted_digests,
+    random_case,
+    trace_of_commands,
+)
+from t3sim.system.liveness import Liveness
+from tests.smoke.command_line import t3sim
+
+SHORT = Depth(audited_runs=14, dram_commands=200_000, data_cases=14, same_results=7)
+N_KNOWN = 14
+BY_NAME = {entry.name: entry for entry in PROPERTIES}
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_property_holds_and_says_what_it_looked_at(name: str) -> None:
+    evidence = BY_NAME[name].show(SHORT)
+    assert len(evidence.splitlines()) == 1
+    assert len(evidence) < 130
+
+
+def test_the_command_prints_a_line_for_each_property() -> None:
+    """In a process of its own, as a user runs it; the whole of it takes about 20 s."""
+    chosen = [word for name in ("hangs", "canary", "known results") for word in ("--only", name)]
+    done = t3sim("selfcheck", *chosen, cwd=KNOWN_RESULTS.parent)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [line for line in done.stdout.splitlines() if not line.startswith("compiling")]
+    assert [line.split()[:2] for line in lines] == [["ok", "known"], ["ok", "hangs"], ["ok", "canary"]]
+
+
+def test_an_unknown_property_is_refused_with_the_known_ones() -> None:
+    result = CliRunner().invoke(main, ["selfcheck", "--only", "hang"])
+    assert result.exit_code == 2
+    assert "unknown property `hang`; did you mean `hangs`? (known: conservation, dram, data," in result.stderr
+
+
+def test_results_are_those_that_are_shipped(update_golden: bool) -> None:
+    """`--update-golden` writes them anew; say in the change what moved them."""
+    now = {str(seed): trace_of_commands(random_case(seed)) for seed in range(N_KNOWN)}
+    if update_golden:
+        KNOWN_RESULTS.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
+    assert json.loads(KNOWN_RESULTS.read_text(encoding="utf-8")) == now
+
+
+def test_the_deep_run_is_the_documented_one() -> None:
+    assert (DEEP.dram_commands, DEEP.data_cases) == (200_000_000, 50_000)
+
+
+def lose_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is noted of the DRAM's commands lacks one."""
+    take = CarriedRun.take_commands
+    monkeypatch.setattr(CarriedRun, "take_commands", lambda self, n, commands: take(self, n, commands[1:]))
+
+
+def shift_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second column command of a batch comes a cycle after the first."""
+    take = checker.DramChecker.take
+
+    def early(self: checker.DramChecker, commands: Any) -> None:
+        moved = commands.copy()
+        same = np.flatnonzero((moved["channel"] == moved["channel"][0]) & (moved["command"] == codes.RD))
+        if len(same) > 1:
+            moved["at"][same[1]] = moved["at"][same[0]] + 1
+        take(self, moved)
+
+    monkeypatch.setattr(checker.DramChecker, "take", early)
+
+
+def count_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A counter of every GPU is one too high at the end."""
+    advance = GpuCore.advance
+
+    def wrong(self: GpuCore, until: int) -> bool:
+        is_done = advance(self, until)
+        self.gpu.channels["n_commands"][0, codes.RD] += is_done
+        return is_done
+
+    monkeypatch.setattr(GpuCore, "advance", wrong)
+
+
+def depend_on_the_order_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Something is left over from the run before."""
+    trace, runs = properties.trace_of_commands, []
+
+    def leaky(case: Any) -> str:
+        runs.append(case)
+        return trace(case) + (" again" if len(runs) > SHORT.same_results else "")
+
+    monkeypatch.setattr(properties, "trace_of_commands", leaky)
+
+
+def be_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(properties, "random_case", lambda seed: replace(random_case(seed), machine=1))
+
+
+def see_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines that stop are given up in silence."""
+    monkeypatch.setattr(Liveness, "error", lambda self, _: properties.ModelError("out of patience"))
+
+
+def see_no_defect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(properties, "broken", lambda _: [])
+
+
+DEFECTS = {
+    "conservation": count_once_more,
+    "dram": shift_a_command,
+    "data": lose_a_store,
+    "determinism": depend_on_the_order_of_runs,
+    "known results": be_another_machine,
+    "hangs": see_no_hang,
+    "canary": see_no_defect,
+}
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_defect_turns_the_line_red(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 4, the word BROKEN, and what is wrong."""
+    DEFECTS[name](monkeypatch)
+    monkeypatch.setattr(properties, "Depth", lambda: SHORT)
+    result = CliRunner().invoke(main, ["selfcheck", "--only", name])
+    assert result.exit_code == 4
+    assert any(line.startswith(f"BROKEN  {name}") for line in result.stdout.splitlines())
+    assert "1 of the properties do not hold on this machine; do not trust its results" in result.stderr
+
+
+def test_every_property_has_a_defect_that_turns_it_red() -> None:
+    assert set(DEFECTS) == set(BY_NAME)
+
+
+def test_an_interpreter_that_fails_is_a_broken_property() -> None:
+    with pytest.raises(CheckFailed, match="the interpreted kernel failed"):
+        interpreted_digests([-1])
+
+
+def test_random_traffic_reaches_every_memory_and_policy() -> None:
+    """Are the first dozen seeds one of each, and do their stores go everywhere?"""
+    seen = {(seed % len(traffic.MEMORIES), seed // len(traffic.MEMORIES) % len(traffic.POLICIES)) for seed in range(12)}
+    assert len(seen) == len(traffic.MEMORIES) * len(traffic.POLICIES)
+    counts = traffic.checked_run(0).counts()
+    assert (counts.columns[:, [codes.INCOMING_WRITE, codes.INCOMING_UPDATE, codes.OPERAND_READ]] > 0).all()

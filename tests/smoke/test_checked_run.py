@@ -1,0 +1,61 @@
+"""``t3sim run --check`` and ``--data``: the same results, and what was looked at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.smoke.command_line import ALL_STRATEGIES, ONE_POINT, digest_of, entries, simulated, t3sim
+
+# A policy that names a stream without asking whether it has anything.
+BLIND_POLICY = '''"""Always communication, ready or not."""
+
+from t3sim.gpu.arbitration.interface import ArbitrationPolicy, arbitration_policies
+from t3sim.gpu.kernel._jit import kernel
+from t3sim.gpu.kernel.codes import COMM
+
+
+@kernel
+def pick_stream(channel, now):
+    return COMM
+
+
+arbitration_policies.register("blind")(ArbitrationPolicy(pick_stream))
+'''
+
+
+@pytest.mark.parametrize("options", [("--check",), ("--data",), ("--check", "--data")], ids=" ".join)
+def test_checks_change_no_result(tmp_path: Path, base: Path, options: tuple[str, ...]) -> None:
+    assert digest_of(simulated(ALL_STRATEGIES, tmp_path, *options)) == digest_of(base)
+
+
+def test_the_run_says_what_was_checked(tmp_path: Path) -> None:
+    (tmp_path / "e.yaml").write_text(ONE_POINT, encoding="utf-8")
+    done = t3sim("run", "e.yaml", "--check", "--data", "--no-figures", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    [checked] = [line for line in done.stdout.splitlines() if line.startswith("checked")]
+    [data] = [line for line in done.stdout.splitlines() if line.startswith("data")]
+    assert checked.endswith("phases: nothing broken")
+    assert data.endswith("results equal NumPy's")
+
+
+def test_a_machine_that_breaks_a_rule_ends_with_code_4_and_no_results(tmp_path: Path) -> None:
+    """Here a policy of the user's own that picks a stream with nothing in it."""
+    (tmp_path / "blind.py").write_text(BLIND_POLICY, encoding="utf-8")
+    text = ONE_POINT + "plugins: [blind.py]\narbitration: {policy: blind}\n"
+    (tmp_path / "e.yaml").write_text(text, encoding="utf-8")
+    done = t3sim("run", "e.yaml", "--no-figures", cwd=tmp_path)
+    assert done.returncode == 4
+    [line] = done.stderr.splitlines()
+    assert line.startswith("t3sim: arbitration policy `blind` picked a stream with nothing ready in channel[")
+    assert line.endswith("it must return COMPUTE or COMM with a ready head, or NO_STREAM")
+    assert not [name for name in entries(tmp_path) if name.endswith((".csv", ".parquet"))]
+
+
+def test_values_that_do_not_fit_into_memory_are_refused(tmp_path: Path) -> None:
+    text = ONE_POINT.replace("{m: 512, n: 512, k: 256}", "{m: 65536, n: 16384, k: 64}") + "max_hours: 1000\n"
+    (tmp_path / "e.yaml").write_text(text, encoding="utf-8")
+    done = t3sim("run", "e.yaml", "--data", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("t3sim: carrying real values needs about ")
