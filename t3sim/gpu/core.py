@@ -139,8 +139,9 @@ class GpuCore:
         cycle = int(channel.now)
         if channel.fault == codes.PICKED_NOTHING:
             raise ModelError(
-                f"arbitration policy `{name_of(self._policy)}` picked a stream with nothing ready"
-                f" in channel[{faulty[0]}] before memory cycle {cycle}; it must return COMPUTE or COMM with a ready head, or NO_STREAM"
+                f"arbitration policy `{name_of(self._policy)}` picked a stream with nothing ready in"
+                f" channel[{faulty[0]}] before memory cycle {cycle}; it must return COMPUTE or COMM with a ready head,"
+                " or NO_STREAM"
             )
         tile = int(channel.fault_tile)
         workgroup, wavefront = divmod(tile, int(self.gpu.n_wavefronts))
