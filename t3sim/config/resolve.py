@@ -314,7 +314,7 @@ def resolve_machine(node: Node, folder: Path | None = None, key: str = "machine"
             raise ConfigError(Problem(base.position.file, 1, 1, "", "a machine is a mapping of gpu, memory and link"))
         changes = "".join(
             f"+{'.'.join(path)}={str(_plain_text(leaf)).replace(' ', '')}"
-            for path, leaf in over.leaves()
+            for path, leaf in sorted(over.leaves(), key=lambda entry: entry[0])  # in whatever order they are written
             if path and path != ("name",)
         )
         stem = Path(named[0]).stem if named[0].endswith((".yaml", ".yml")) else Path(base.position.file).stem

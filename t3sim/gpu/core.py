@@ -203,6 +203,7 @@ class GpuCore:
         gpu.wavefront_rows, gpu.wavefront_columns = tiling.wavefront_tile
         gpu.n_wavefronts = (tile_rows // tiling.wavefront_tile[0]) * (tile_columns // tiling.wavefront_tile[1])
         gpu.tracker.n_wavefronts = gpu.n_wavefronts
+        gpu.tracker.first_workgroup, gpu.tracker.n_workgroups = gpu.first_workgroup, gpu.n_workgroups
         gpu.n_slices = n_slices
         gpu.n_buffers = tiling.prefetch_depth + 1
         gpu.last_slice_granules = -(-last_k * ELEMENT_BYTES // granule)

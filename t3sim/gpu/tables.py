@@ -105,7 +105,8 @@ def tracker_predecessors(gpu: Any, tracked: NDArray[np.int64], n_workgroups: int
     predecessors = np.full(n_workgroups, -1, np.int64)
     holders: dict[int, list[int]] = {}
     for workgroup in tracked:
-        line = holders.setdefault(int(workgroup) % int(gpu.tracker.n_sets), [])
+        number = int(workgroup - gpu.tracker.first_workgroup) % n_workgroups
+        line = holders.setdefault(number % int(gpu.tracker.n_sets), [])
         if len(line) >= places:
             predecessors[workgroup] = line[-places] * n_wavefronts
         line.append(int(workgroup))

@@ -83,7 +83,7 @@ class FusedBench:
         tracked = [wg for wg in order if self._updates(wg)]
         self.line_of_set: dict[int, list[int]] = {}
         for wg in tracked:
-            self.line_of_set.setdefault(wg % case.n_sets, []).append(wg)
+            self.line_of_set.setdefault(order.index(wg) % case.n_sets, []).append(wg)
         self.order, self.window = order, self._window(order)
         self.undispatched = deque(order)
         self.ended: dict[int, int] = {}  # workgroup: stores for the link up to its end
@@ -115,8 +115,8 @@ class FusedBench:
         Of a ring every workgroup takes a place, the first chunk's at the neighbour.
         """
         ways = []
-        for i, wg in enumerate(order):
-            same_set = [j for j in range(i) if order[j] % self.case.n_sets == wg % self.case.n_sets]
+        for i in range(len(order)):
+            same_set = [j for j in range(i) if j % self.case.n_sets == i % self.case.n_sets]
             if len(same_set) >= self.case.places:
                 ways.append(i - same_set[-self.case.places])
         return min(ways, default=None)
@@ -183,7 +183,7 @@ class FusedBench:
 
     def has_place(self, workgroup: int) -> bool:
         """Return whether the workgroup whose place this one takes has handed on all of its tiles."""
-        line = self.line_of_set.get(workgroup % self.case.n_sets, [])
+        line = self.line_of_set.get(self.order.index(workgroup) % self.case.n_sets, [])
         if workgroup not in line or line.index(workgroup) < self.case.places:
             return True
         before = line[line.index(workgroup) - self.case.places]
@@ -388,7 +388,7 @@ class FusedBench:
         for tile, entry in used.items():
             assert int(tracker.entry_remaining[entry]) == self.remaining[tile]
             assert 0 < self.remaining[tile] <= self.expected[tile]
-            assert entry // int(tracker.entries_per_set) == tile // N_WAVEFRONTS % case.n_sets
+            assert entry // int(tracker.entries_per_set) == self.order.index(tile // N_WAVEFRONTS) % case.n_sets
         assert tracker.n_entries == len(used) <= case.n_sets * case.places * N_WAVEFRONTS
         assert tracker.n_triggered == len(self.complete)
         assert tracker.n_allocated == len(used) + len(self.complete)

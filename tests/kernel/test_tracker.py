@@ -32,6 +32,7 @@ class Bench:
         self.core = core_of(changes)
         self.gpu, self.tracker = self.core.gpu, self.core.gpu.tracker
         self.gpu.n_wavefronts = self.tracker.n_wavefronts = N_WAVEFRONTS
+        self.tracker.first_workgroup, self.tracker.n_workgroups = order[0], len(order)
         self.order, self.places = order, places
         self.tiles = records(TILE_TABLE, len(order) * N_WAVEFRONTS)
         self.tiles["n_granules"] = granules
@@ -208,7 +209,7 @@ def test_places_are_given_in_dispatch_order(places: int, first: int) -> None:
     order = [(first + i) % n for i in range(n)]
     bench = Bench(4, places, order, [1] * (2 * n))
     for set_index in range(4):
-        line = [wg for wg in order if wg % 4 == set_index]
+        line = order[set_index::4]
         for i, wg in enumerate(line):
             expected = line[i - places] * N_WAVEFRONTS if i >= places else -1
             assert (bench.tiles["predecessor"][wg * N_WAVEFRONTS : (wg + 1) * N_WAVEFRONTS] == expected).all()

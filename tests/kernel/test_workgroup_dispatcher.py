@@ -176,11 +176,11 @@ def test_a_dispatcher_without_a_window_turns_the_check_red() -> None:
 @pytest.mark.parametrize("device_id", range(3))
 @pytest.mark.parametrize("places", [1, 2, 3])
 def test_the_window_is_the_shortest_way_back_to_a_predecessor(places: int, device_id: int) -> None:
-    """Is it as long as the tracker has places, and shorter where the order wraps unevenly?"""
+    """Is it as long as the tracker has places, on every GPU of the ring alike?"""
     core = core_of(f"gpu: {{tracker: {{n_sets: 4, entries_per_set: {2 * places}}}}}")
-    n = 12 * places + 2  # two more than a multiple of the sets: after the wrap a set comes up two workgroups early
+    n = 12 * places + 2  # not a multiple of the sets: the order of workgroups wraps inside one
     load_mapped(core, trace_of(64 * n, 64, n_chunks=3), ring_reduce_scatter, 1, device_id=device_id)
-    assert core.gpu.dispatch_window == 4 * places - (2 if device_id else 0)
+    assert core.gpu.dispatch_window == 4 * places
 
 
 def test_a_block_of_more_workgroups_than_places_is_refused() -> None:

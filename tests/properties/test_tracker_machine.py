@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 
 from t3sim.gpu.kernel.codes import NEVER
 from t3sim.gpu.kernel.tracker import trigger
-from tests.harness.fused_bench import Case, FusedBench
+from tests.harness.fused_bench import N_WAVEFRONTS, Case, FusedBench
 
 SETTINGS = settings(max_examples=60, stateful_step_count=40, suppress_health_check=list(HealthCheck))
 # A mutant need only be caught, not shrunk.
@@ -37,14 +37,17 @@ def cases(draw: st.DrawFn) -> Case:
     rows, columns = draw(st.sampled_from([8, 7, 5, 2, 1])), draw(st.sampled_from([84, 64, 20, 32, 128, 150]))
     n_workgroups = -(-rows // 2) * -(-columns // 64)
     n_chunks = min(n_workgroups, draw(st.sampled_from([3, 4, 2, 1])))
+    n_sets, places = draw(st.sampled_from([1, 2, 4])), draw(st.integers(1, 2))
+    # A block may span as many workgroups as there are places, else it is refused.
+    longest = (n_sets * places - 1) * N_WAVEFRONTS + 1
     return Case(
         m=rows,
         n=columns,
         n_chunks=n_chunks,
         device_id=draw(st.integers(0, n_chunks - 1)),
-        n_sets=draw(st.sampled_from([1, 2, 4])),
-        places=draw(st.integers(1, 2)),
-        tiles_per_block=draw(st.integers(1, 5)),
+        n_sets=n_sets,
+        places=places,
+        tiles_per_block=draw(st.integers(1, min(5, longest))),
         n_compute_units=draw(st.integers(1, 2)),
         n_resident=draw(st.integers(1, 2)),
     )

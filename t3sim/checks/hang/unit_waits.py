@@ -159,7 +159,8 @@ class UnitWaits:
 
     def place_of_tiles(self, workgroup: int) -> str:
         """Return the place in the tracker that counts the tiles of *workgroup*."""
-        return f"tracker.set[{workgroup & int(self.gpu.tracker.n_sets - 1)}].workgroup[{workgroup}]"
+        number = int(workgroup - self.gpu.first_workgroup) % int(self.gpu.n_workgroups)
+        return f"tracker.set[{number & int(self.gpu.tracker.n_sets - 1)}].workgroup[{workgroup}]"
 
     def add_holder(self, holder: int) -> None:
         """A place in the tracker is held until its workgroup has stored its tile, and so until it is dispatched."""

@@ -255,6 +255,8 @@ def tracker_dtype(layout):
             ("n_sets", "i8"),
             ("entries_per_set", "i8"),
             ("n_wavefronts", "i8"),  # per workgroup
+            ("first_workgroup", "i8"),  # of the dispatch order, which wraps
+            ("n_workgroups", "i8"),
             ("entry_tile", "i8", (layout.tracker_entries,)),
             ("entry_remaining", "i8", (layout.tracker_entries,)),
             ("entry_last_at", "i8", (layout.tracker_entries,)),

@@ -1,7 +1,8 @@
 """T3's tracker: counts the updates of each wavefront tile and triggers its DMA (T3 section 4.2.1).
 
-Models: ``n_sets`` sets indexed by the low bits of the workgroup id, set associative, one
-entry per wavefront tile (tag: high bits of the workgroup id and the wavefront).  A store is
+Models: ``n_sets`` sets indexed by the low bits of the workgroup's number in the dispatch order (the
+hardware numbers workgroups as it launches them), set associative, one entry per wavefront tile (tag:
+high bits of that number and the wavefront).  A store is
 counted when it enters the DRAM queue.  The store that completes the expected updates frees
 the entry and triggers.  A set has room for ``entries_per_set / n_wavefronts`` workgroups and
 takes them in dispatch order: a store waits until the *predecessor* whose place it takes has
@@ -23,9 +24,11 @@ from t3sim.gpu.kernel._jit import kernel
 
 @kernel
 def first_entry_of(tracker, tile):
-    """Return the first entry of the set of *tile*."""
-    workgroup = tile // tracker.n_wavefronts
-    return (workgroup & (tracker.n_sets - 1)) * tracker.entries_per_set
+    """Return the first entry of the set of *tile*: that of its workgroup's number in the dispatch order."""
+    number = tile // tracker.n_wavefronts - tracker.first_workgroup
+    if number < 0:
+        number += tracker.n_workgroups
+    return (number & (tracker.n_sets - 1)) * tracker.entries_per_set
 
 
 @kernel
