@@ -12,7 +12,8 @@ import click
 @click.command()
 @click.option("--deep", is_flag=True, help="Look at much more: about an hour.")
 @click.option("--only", metavar="PROPERTY", multiple=True, help="Only this property (may be given several times).")
-def selfcheck(deep: bool, only: tuple[str, ...]) -> None:
+@click.option("-j", "--jobs", type=click.IntRange(1), default=1, help="Processes for the runs with values [default: 1].")
+def selfcheck(deep: bool, only: tuple[str, ...], jobs: int) -> None:
     """Check the simulator on this machine: conservation, DRAM timing, values, determinism, hangs.
 
     Ends with exit code 4 if a property does not hold; t3sim's results are not to be trusted then.
@@ -35,7 +36,7 @@ def selfcheck(deep: bool, only: tuple[str, ...]) -> None:
         started = time.perf_counter()
         try:
             with progress_bar() as show:
-                depth = replace(DEEP if deep else Depth(), report=partial(show, entry.name))
+                depth = replace(DEEP if deep else Depth(), report=partial(show, entry.name), n_processes=jobs)
                 evidence, is_kept = entry.show(depth), True
         except T3SimError as error:
             evidence, is_kept = "\n".join(message_lines(error)), False

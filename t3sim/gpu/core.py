@@ -130,6 +130,11 @@ class GpuCore:
             self._logged = self.command_log.view(np.ndarray)["at"]
         self._command_sinks.append(sink)
 
+    def stop_streaming(self) -> None:
+        """Give commands to nobody any more."""
+        self._command_sinks.clear()
+        self.command_log[0].command = 0
+
     def _check_faults(self) -> None:
         """Raise ``ModelError`` if a memory controller met something that must not happen."""
         faulty = np.flatnonzero(self._faults)

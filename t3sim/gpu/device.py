@@ -31,6 +31,11 @@ class Device:
         self.egress: Callable[[NDArray[Any]], None] | None = None  # where the outgoing link takes messages
         self.watch: Callable[[], None] | None = None  # called after each quantum in which the kernel has not ended
 
+    def unwire(self) -> None:
+        """Let go of links, watchers and readers after the last run, so that memory is free without the collector."""
+        self.egress = self.watch = None
+        self.core.stop_streaming()
+
     def receive(self, messages: NDArray[Any]) -> None:
         """Take messages from a link; they carry their own arrival time."""
         self.core.receive(messages)

@@ -17,6 +17,10 @@ from numpy.typing import NDArray
 from t3sim.errors import ModelError
 
 Deliver = Callable[[NDArray[Any]], None]
+def _nobody(messages: NDArray[Any]) -> None:
+    raise ModelError(f"{len(messages)} granules were sent over a link that has been closed")
+
+
 Transform = Callable[[NDArray[Any]], NDArray[Any]]
 
 
@@ -48,6 +52,10 @@ class Link:
         self._n_sent = 0
         self._last_at = 0
         env.process(self._carry())
+
+    def close(self) -> None:
+        """Forget who receives: the link and its receivers hold each other, and megabytes with them."""
+        self._deliver = _nobody
 
     def send(self, messages: NDArray[Any]) -> None:
         """Put messages on the wire; ``at`` is when the last bit of each left the sender."""

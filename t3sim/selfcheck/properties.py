@@ -11,9 +11,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 from t3sim.checks.audit import Audit, FollowedRun
@@ -27,6 +28,7 @@ from t3sim.system.ring import RingMachine
 
 KNOWN_RESULTS = Path(__file__).with_name("known_results.json")
 WORKERS = (1, 2, 4)
+BLOCK = 20  # data cases between two reports of progress
 
 
 class CheckFailed(T3SimError):  # noqa: N818 - what happened, not an error of the user
@@ -43,6 +45,7 @@ class Depth:
     dram_commands: int = 2_000_000
     data_cases: int = 80
     same_results: int = 12
+    n_processes: int = 1
     report: Callable[[float], None] = lambda _: None  # is told the share of a property that is done
 
 
@@ -97,16 +100,34 @@ def dram_rules(depth: Depth) -> str:
 
 def data(depth: Depth) -> str:
     """Random GEMMs, fused and plain, and collectives carry whole numbers; NumPy says what has to come out."""
+    n_values = n_accesses = n_done = 0
+    for values, accesses, n_cases in data_blocks(depth):
+        n_values, n_accesses, n_done = n_values + values, n_accesses + accesses, n_done + n_cases
+        depth.report(n_done / depth.data_cases)
+    return f"{n_values:,} values of {depth.data_cases:,} random runs equal NumPy's ({n_accesses:,} accesses)"
+
+
+def data_blocks(depth: Depth) -> Iterator[tuple[int, int, int]]:
+    """Yield values compared, accesses carried and cases run, block by block, in as many processes as are wanted."""
+    blocks = [range(i, min(i + BLOCK, depth.data_cases)) for i in range(0, depth.data_cases, BLOCK)]
+    if depth.n_processes == 1:
+        yield from map(data_block, blocks)
+        return
+    with ProcessPoolExecutor(depth.n_processes, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(data_block, blocks)
+
+
+def data_block(seeds: range) -> tuple[int, int, int]:
+    """Run the cases of *seeds*; return values compared, accesses carried, cases run."""
     n_values = n_accesses = 0
-    for seed in range(depth.data_cases):
-        depth.report(seed / depth.data_cases)
+    for seed in seeds:
         case = random_case(seed)
         values = run_case(case)
         if values.problems:
             raise CheckFailed(f"{case}: {values.problems[0]}")
         n_values += values.n_values
         n_accesses += values.n_events
-    return f"{n_values:,} values of {depth.data_cases:,} random runs equal NumPy's ({n_accesses:,} accesses)"
+    return n_values, n_accesses, len(seeds)
 
 
 def trace_of_commands(case: DataCase) -> str:

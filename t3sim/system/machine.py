@@ -53,7 +53,13 @@ class MirroredMachine:
         machine hangs or ends with something left inside.
         """
         process = self.env.process(self.device.run_kernel(report))
-        end_at = run_to_end(self.env, process, Liveness(self.env, [WatchedGpu(self.device, self.link, self.device)]))
+        try:
+            liveness = Liveness(self.env, [WatchedGpu(self.device, self.link, self.device)])
+            end_at = run_to_end(self.env, process, liveness)
+        finally:
+            self.device.unwire()
+            if self.link is not None:
+                self.link.close()
         check_drained(self.core, self.device.name)
         check_invariants(self.core, self.device.name)
         assert isinstance(end_at, int)

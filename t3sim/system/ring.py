@@ -85,7 +85,13 @@ class RingMachine:
             WatchedGpu(device, self.links.get((d + 1) % n), self.devices[(d + 1) % n] if n > 1 else None)
             for d, device in enumerate(self.devices)
         ]
-        ends: list[int] = run_to_end(self.env, everything, Liveness(self.env, watched))
+        try:
+            ends: list[int] = run_to_end(self.env, everything, Liveness(self.env, watched))
+        finally:
+            for device in self.devices:
+                device.unwire()
+            for link in self.links.values():
+                link.close()
         for device in self.devices:
             check_drained(device.core, device.name)
             check_invariants(device.core, device.name)
