@@ -12,7 +12,7 @@ import click
 @click.command()
 @click.option("--deep", is_flag=True, help="Look at much more: about an hour.")
 @click.option("--only", metavar="PROPERTY", multiple=True, help="Only this property (may be given several times).")
-@click.option("-j", "--jobs", type=click.IntRange(1), default=1, help="Processes for the runs with values [default: 1].")
+@click.option("-j", "--jobs", type=click.IntRange(1), default=1, help="Processes for the runs with values.")
 def selfcheck(deep: bool, only: tuple[str, ...], jobs: int) -> None:
     """Check the simulator on this machine: conservation, DRAM timing, values, determinism, hangs.
 
