@@ -175,3 +175,49 @@ def test_peak_memory() -> None:
     peak_bytes, n_requests = map(int, timed([sys.executable, "-c", FUSED])[1].split())
     say("fused run, peak resident memory", f"{peak_bytes / 2**20:8.0f} MiB")
     assert n_requests > 1_000_000
+
+
+# Prints the CPU time of the fused sublayer and how many requests it served; checked if asked for.
+COSTED = f"""
+import sys, time
+from t3sim.checks.audit import Audit
+from t3sim.experiment.plan import load_experiment
+from t3sim.overlap.t3 import ring_reduce_scatter
+from t3sim.system.phases import MirroredPhases, PhaseStore
+from t3sim.workload.tiling import make_tile_trace
+run = load_experiment({str(EXPERIMENT)!r}, ["strategy=t3-mca"]).points[0]
+trace = make_tile_trace(run.workload.gemm, run.workload.tiling, run.workload.tp)
+audit = Audit(has_checks=len(sys.argv) > 1)
+started = time.process_time()
+phase = MirroredPhases(run, trace, PhaseStore(), audit).fused(ring_reduce_scatter, "mca")
+print(time.process_time() - started, phase.counters["mem_requests"], audit.n_commands)
+"""
+PAIRS = 7
+
+
+def costs(arguments: list[str], **environment: str) -> tuple[float, int, int]:
+    """Return CPU seconds, requests served and commands checked of a fused run in a process of its own."""
+    seconds, *numbers = timed([sys.executable, "-c", COSTED, *arguments], **environment)[1].split()
+    return float(seconds), *map(int, numbers)
+
+
+def test_what_counting_costs() -> None:
+    """Pairs of runs with and without the counts that the invariants compare: the median ratio."""
+    costs([], T3SIM_LEDGER="0")  # compiles
+    ratios = []
+    for _ in range(PAIRS):
+        (counted, n_counted, _), (plain, n_plain, _) = costs([]), costs([], T3SIM_LEDGER="0")
+        assert n_counted == n_plain > 1_000_000
+        ratios.append(counted / plain)
+    say("fused run, with over without counting", f"{np.median(ratios):8.3f} ({min(ratios):.3f} to {max(ratios):.3f})")
+
+
+def test_what_checking_costs() -> None:
+    """Pairs of runs with and without --check: the median ratio."""
+    costs(["--check"])  # compiles
+    ratios = []
+    for _ in range(PAIRS):
+        (checked, n_checked, n_commands), (plain, n_plain, _) = costs(["--check"]), costs([])
+        assert n_checked == n_plain < n_commands
+        ratios.append(checked / plain)
+    say("fused run, with over without --check", f"{np.median(ratios):8.3f} ({min(ratios):.3f} to {max(ratios):.3f})")
