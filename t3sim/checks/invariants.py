@@ -244,6 +244,14 @@ def bound_claims(core: GpuCore) -> Iterator[Claim]:
     yield Claim("B7", "link_port", "stores buffered", buffered, int(port.buffer_granules), True)
 
 
+def ring_claims(link: str, sender: GpuCore, n_carried: int, n_delivered: int, receiver: GpuCore) -> Iterator[Claim]:
+    """What one GPU put on the wire, the wire carried and the next GPU took (C4)."""
+    sent, arrived = int(sender.gpu.link_port.n_sent), int(receiver.gpu.inbox_tail)
+    yield Claim("C4", link, "granules put on the wire, against carried", sent, n_carried)
+    yield Claim("C4", link, "granules delivered, against arrived", n_delivered, arrived)
+    yield Claim("C4", link, "granules arrived, against expected", arrived, int(receiver.gpu.expected_inbound))
+
+
 def workload_claims(core: GpuCore) -> Iterator[Claim]:
     """What the loaded kernel has to do, against what has been done, once it has ended (C3, C4, C10)."""
     if core.n_kernels != 1 or core.gpu.running_kernel != codes.KERNEL_NONE:

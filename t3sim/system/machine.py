@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from t3sim.checks.invariants import check_invariants
+from t3sim.checks.invariants import check_invariants, refuse, ring_claims
 from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.device import Device
@@ -62,6 +62,8 @@ class MirroredMachine:
                 self.link.close()
         check_drained(self.core, self.device.name)
         check_invariants(self.core, self.device.name)
+        if self.link is not None:
+            check_link(self.link, self.core, self.core)
         assert isinstance(end_at, int)
         return end_at
 
@@ -72,6 +74,13 @@ def check_drained(core: GpuCore, name: str) -> None:
     if left:
         listed = ", ".join(f"{n} {what}" for what, n in left.items())
         raise ModelError(f"{name}: the run ended with work left: {listed}")
+
+
+def check_link(link: Link, sender: GpuCore, receiver: GpuCore) -> None:
+    """Raise ``ModelError`` unless *receiver* got all that *sender* put on *link*."""
+    carried, delivered = link.n_granules, link.n_delivered
+    lines = [line for c in ring_claims(link.name, sender, carried, delivered, receiver) for line in c.breaches()]
+    refuse(lines, link.name)
 
 
 def quantum_of(core: GpuCore, quantum_ps: int | None) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from t3sim.gpu.device import Device
 from t3sim.gpu.routes import StoreRoutes
 from t3sim.network.link import Link
 from t3sim.system.liveness import Liveness, WatchedEnvironment, WatchedGpu, run_to_end
-from t3sim.system.machine import check_drained, quantum_of
+from t3sim.system.machine import check_drained, check_link, quantum_of
 
 if TYPE_CHECKING:
     from t3sim.collective.schedule import CollectiveProgram
@@ -95,6 +95,8 @@ class RingMachine:
         for device in self.devices:
             check_drained(device.core, device.name)
             check_invariants(device.core, device.name)
+        for d, link in self.links.items():
+            check_link(link, self.cores[d], self.cores[(d - 1) % n])
         return ends
 
     def _run_all(self) -> Generator[simpy.Event, Any, list[int]]:

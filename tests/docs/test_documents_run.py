@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from t3sim.checks.dram.rules import RULES
 from t3sim.cli import main
 from tests.conftest import REPOSITORY
 
@@ -161,3 +162,10 @@ def test_readme_table_of_the_demo(tmp_path: Path) -> None:
         cells = shown[row["strategy"]]
         assert float(row["time_us"]) == pytest.approx(float(cells[total]), rel=0.01), REFRESH
         assert float(row["speedup"]) == pytest.approx(float(cells[speedup]), rel=0.01), REFRESH
+
+
+def test_trust_lists_the_rules_of_the_dram_checker() -> None:
+    """One line for each rule, with what it demands and why it is absent if it is."""
+    text = (REPOSITORY / "validation" / "TRUST.md").read_text(encoding="utf-8")
+    body = text.split("<!-- begin rules -->\n")[1].split("\n<!-- end rules -->")[0]
+    assert body.splitlines() == [f"| {rule.id} | {rule.meaning} | {rule.absent or 'checked'} |" for rule in RULES]
