@@ -7,7 +7,7 @@ the run with a ``ModelError``; what it found right it counts, so that a user see
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from t3sim.checks.data import CarriedCollective, CarriedGemm, CarriedRun
@@ -37,7 +37,6 @@ class Audit:
     n_looks: int = 0
     n_granules: int = 0
     n_values: int = 0
-    tight_rules: set[str] = field(default_factory=set)
 
     def follow(self, device: Device, n_devices: int, report: Report) -> FollowedRun:
         """Follow what is loaded on *device*, one of *n_devices* alike; *report* is called as before."""
@@ -93,7 +92,6 @@ class FollowedRun:
             self._look()
             refuse([line for claim in recomputed(self.core, self._dram) for line in claim.breaches()], self.name)
             self.audit.n_commands += self._dram.n_commands
-            self.audit.tight_rules |= set(self._dram.tight)
         if self._values is not None:
             refuse_values(self._values, self.name)
             self.audit.n_granules += self._values.n_events

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -63,8 +63,7 @@ class Property:
 
 def mirrored_case(seed: int) -> DataCase:
     """Return the random case of *seed* on one GPU that stands for all."""
-    case = random_case(seed)
-    return DataCase(case.kind, case.n_devices, case.shape, case.tiling, case.machine, is_mirrored=True, seed=seed)
+    return replace(random_case(seed), is_mirrored=True)
 
 
 def mirrored(case: DataCase) -> MirroredMachine:
@@ -93,7 +92,7 @@ def conservation(depth: Depth) -> str:
 
 
 def dram_rules(depth: Depth) -> str:
-    """Random traffic through one channel: all policies and queue kinds, updates, several sets of timings."""
+    """GEMMs while stores and updates of a neighbour go anywhere: all policies and queue kinds, several memories."""
     n_commands, tight = traffic.checked_commands(depth.dram_commands, depth.report)
     return f"{n_commands:,} commands of random traffic keep {traffic.n_rules()} rules, {len(tight)} met to the cycle"
 
