@@ -112,6 +112,7 @@ def data_blocks(depth: Depth) -> Iterator[tuple[int, int, int]]:
     if depth.n_processes == 1:
         yield from map(data_block, blocks)
         return
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the processes are the parallelism
     with ProcessPoolExecutor(depth.n_processes, mp_context=get_context("spawn")) as pool:
         yield from pool.map(data_block, blocks)
 
