@@ -1,4 +1,4 @@
-"""Is a machine still going anywhere?  Deadlocks at once, livelocks after a while, loops at one moment.
+"""Is a machine still going anywhere?  Deadlocks at once, livelocks after a while, loops at one moment, Ctrl-C.
 
 ``run_to_end`` steps SimPy and sees what SimPy alone can see: that no event is left although the run has not ended,
 and that events go on and on while time stands still.  A ``Liveness`` looks into the GPUs after each quantum (see
@@ -7,8 +7,11 @@ and that events go on and on while time stands still.  A ``Liveness`` looks into
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +30,8 @@ from t3sim.checks.hang.report import Hang, HungGpu, describe_hang, headline
 from t3sim.errors import ModelError
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from t3sim.gpu.core import GpuCore
     from t3sim.gpu.device import Device
     from t3sim.network.link import Link
@@ -150,21 +155,48 @@ def run_to_end(env: WatchedEnvironment, process: simpy.Process, liveness: Livene
         process.callbacks.append(_defuse)
     processes: set[simpy.Process] = set()
     now, n_events = env.now, 0
-    while not process.processed:
-        if env.peek() == simpy.core.Infinity:
-            raise _starved(process, liveness)
-        env.step()
-        if env.now != now:
-            now, n_events = env.now, 0
-            continue
-        processes.update(env.asked_now)
-        n_events += 1
-        if n_events > max(LEAST_EVENT_LIMIT, EVENTS_PER_PROCESS * len(processes)):
-            raise _looping(env, n_events)
+    with noted_interrupts() as interrupts:
+        while not process.processed:
+            if env.peek() == simpy.core.Infinity:
+                raise _starved(process, liveness)
+            env.step()
+            if interrupts:
+                raise KeyboardInterrupt
+            if env.now != now:
+                now, n_events = env.now, 0
+                continue
+            processes.update(env.asked_now)
+            n_events += 1
+            if n_events > max(LEAST_EVENT_LIMIT, EVENTS_PER_PROCESS * len(processes)):
+                raise _looping(env, n_events)
     result: Any = process.value
     if not process.ok:
         raise result
     return result
+
+
+@contextmanager
+def noted_interrupts() -> Iterator[list[int]]:
+    """Yield a list that grows with each Ctrl-C, besides what the handler in force does.
+
+    A KeyboardInterrupt that is raised while Numba looks up the policy it is given is cleared there, one in twenty.
+    Elsewhere than in the main thread nothing is noted: signals do not arrive there.
+    """
+    noted: list[int] = []
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield noted
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        noted.append(number)
+        handler(number, frame)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def _defuse(event: simpy.Event) -> None:

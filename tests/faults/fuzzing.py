@@ -35,7 +35,8 @@ from tests.faults.mutations import (
 )
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-CPU_LIMIT_S = 2.5  # the demand is 1 s on a quiet machine; a busy one, two threads to a core, has exceeded it
+CPU_LIMIT_S = 1.0
+TRIES = 2  # for a case over the limit: a neighbour on the same core doubles the CPU time of one try, a hang lasts
 BLOCKED_LIMIT_S = 60.0  # of wall time: something waits for what never comes
 MEMORY_LIMIT_BYTES = 300 << 20  # above what the process needs once everything is imported
 ADDRESS_SPACE_BYTES = 4 << 30
@@ -322,7 +323,10 @@ def main() -> int:
             load = (lambda: planted(arguments.plant)) if is_planted else (
                 lambda i=i: fuzzer.load(random.Random(f"{arguments.seed} {i}"))
             )  # fmt: skip
-            problem = verdict(load, fuzzer.codes, arguments.blocked_limit)
+            for _ in range(TRIES):
+                problem = verdict(load, fuzzer.codes, arguments.blocked_limit)
+                if not problem.startswith("computes"):
+                    break
             if peak_bytes() - base > MEMORY_LIMIT_BYTES:
                 problem = f"more than {MEMORY_LIMIT_BYTES >> 20} MiB filled; {problem}"
                 base = peak_bytes()

@@ -45,7 +45,7 @@ def simulating(folder: Path) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
 
 
 @pytest.mark.parametrize("seconds", [0.5, 1.5])

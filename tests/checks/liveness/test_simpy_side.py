@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import signal
+from collections.abc import Generator, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -149,3 +151,32 @@ def test_a_gpu_that_is_left_waiting_is_described() -> None:
         wired.run()
     assert "state of gpu[0]" in end.value.details
     assert "compute_unit[0]: workgroup 0 " in end.value.details
+
+
+def swallower(env: simpy.Environment) -> Steps:
+    """Clear a KeyboardInterrupt, as Numba does while it looks up a function-typed argument."""
+    with suppress(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    yield env.timeout(1)
+    return "not interrupted"
+
+
+@pytest.fixture
+def python_handles_sigint() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("python_handles_sigint")
+def test_an_interrupt_that_was_swallowed_still_ends_the_run() -> None:
+    env = WatchedEnvironment()
+    with pytest.raises(KeyboardInterrupt):
+        run_to_end(env, env.process(swallower(env)))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("python_handles_sigint")
+def test_canary_simpy_alone_goes_on_after_it() -> None:
+    env = simpy.Environment()
+    assert env.run(env.process(swallower(env))) == "not interrupted"
