@@ -51,7 +51,7 @@ from t3sim.units import base_units, format_time
 MAX_POINTS = 100_000
 MAX_POINTS_WITH_PROBLEMS = 1000  # after so many points, what is wrong with them is said without looking at the others
 BYTES_PER_POINT = 24_000  # of memory, measured: the spec of a point and where each of its values came from
-NOT_OF_A_RUN = ("description", "max_hours")
+NOT_OF_A_RUN = ("description", "figures", "max_hours")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 

@@ -56,6 +56,7 @@ class ExperimentFile(Spec):
     quantum: PicosecondsAboveZero | None = None
     plugins: list[str] = Field(default_factory=list)
     sweep: SweepFile | None = None
+    figures: list[str] = Field(default_factory=list)  # what `plot` and `report` draw of the results
     max_hours: Count = DEFAULT_MAX_HOURS  # an experiment estimated to take longer is refused
 
 
@@ -69,6 +70,7 @@ class PointFile(Spec):
     mode: Literal["mirrored", "explicit"] = "mirrored"
     quantum: PicosecondsAboveZero | None = None
     plugins: list[str] = Field(default_factory=list)
+    figures: list[str] = Field(default_factory=list)
     max_hours: Count = DEFAULT_MAX_HOURS
 
 

@@ -15,7 +15,7 @@ from t3sim.config.yaml_loader import MAX_DEPTH, Node, Position, load_yaml_text, 
 from t3sim.errors import ConfigError
 from t3sim.experiment.problems import Problems
 
-NOT_SWEPT = ("schema_version", "name", "description", "plugins", "sweep", "max_hours")
+NOT_SWEPT = ("schema_version", "name", "description", "plugins", "sweep", "figures", "max_hours")
 Pending = tuple[tuple[str, ...], Node]  # path, value
 
 

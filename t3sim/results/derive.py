@@ -36,7 +36,8 @@ def derive(records: Sequence[RunRecord], machine_keys: Sequence[Hashable] | None
 
 
 def _workload_of(record: RunRecord, machine_key: Hashable) -> Hashable:
-    return (record.model, record.sublayer, record.tp, record.m, record.n, record.k, record.machine, machine_key)
+    shape = (record.m, record.n, record.k)
+    return (record.model, record.sublayer, record.layer, record.tp, shape, record.machine, machine_key)
 
 
 def _baseline_for(record: RunRecord, candidates: list[RunRecord]) -> RunRecord | None:
