@@ -215,6 +215,8 @@ def sum_claims(core: GpuCore) -> Iterator[Claim]:
         ):  # fmt: skip
             meaning = f"{name}, against the channels' column commands"
             yield Claim("C9", "time series", meaning, int(totals[column]), int(served[list(kinds)].sum()))
+    waiting = gpu.compute_units["state_slots"][:, [codes.WAIT_FIRST_OPERANDS, codes.WAIT_OPERANDS]].sum()
+    yield Claim("C9", "time series", "slots waiting for operands", int(totals[loop.BIN_WAITING]), int(waiting))
     yield Claim("C9", "time series", "granules sent", int(totals[loop.BIN_SENT]), int(gpu.link_port.n_sent))
     yield Claim(
         "C9", "channel[]", "requests admitted, against those of all kinds",

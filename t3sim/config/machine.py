@@ -63,6 +63,8 @@ class L2Spec(Spec):
     miss_latency: Cycles  # added on a miss, besides the DRAM itself
     mshrs_per_bank: Count
     bank_queue_entries: Count  # line accesses that may wait in front of a bank
+    n_partitions: Count  # each keeps copies of the lines of the others that its compute units load
+    crossing_latency: Cycles  # from one partition to another, each way
 
 
 class TrackerSpec(Spec):

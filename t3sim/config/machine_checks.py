@@ -32,6 +32,7 @@ MOST_ACCESSES_IN_A_SLOT = 4096  # of the link: what the outbox holds at least
 LONGEST_RETURN_SLOTS = 40
 LONGEST_QUEUED_RETURN_SLOTS = 100
 LONGEST_TRIP_SLOTS = 120
+LONGEST_CROSSING_SLOTS = 20
 
 
 def _is_power_of_two(value: int) -> bool:
@@ -67,6 +68,7 @@ def _size_findings(machine: MachineSpec) -> list[Finding]:
         ("gpu.compute_unit.l2_bytes_per_cycle", gpu.compute_unit.l2_bytes_per_cycle, 1 << 30),
         ("gpu.l2.bank_bytes_per_cycle", gpu.l2.bank_bytes_per_cycle, 1 << 30),
         ("gpu.l2.miss_latency", gpu.l2.miss_latency, 1 << 20),
+        ("gpu.l2.n_partitions", gpu.l2.n_partitions, memory.n_channels),
         ("gpu.dma.bytes_per_cycle", gpu.dma.bytes_per_cycle, 1 << 30),
         ("gpu.dma.wavefront_tiles_per_block", gpu.dma.wavefront_tiles_per_block, 1 << 20),
     )
@@ -167,6 +169,9 @@ def _gpu_findings(machine: MachineSpec) -> list[Finding]:
                 f"is {l2.n_banks}, must be a multiple of `memory.n_channels`, {machine.memory.n_channels}",
             )
         )
+    if machine.memory.n_channels % l2.n_partitions:
+        message = f"is {l2.n_partitions}, must divide `memory.n_channels`, {machine.memory.n_channels}"
+        findings.append(("gpu.l2.n_partitions", message))
     if l2.hit_latency < 2 * machine.gpu.issue_slot:
         message = (
             f"is {l2.hit_latency} cycles, must be at least twice `gpu.issue_slot`, {machine.gpu.issue_slot} cycles"
@@ -199,15 +204,24 @@ def _return_findings(machine: MachineSpec) -> list[Finding]:
                 f"is {l2.hit_latency} cycles, half of it must be at most {LONGEST_RETURN_SLOTS} {slots}",
             )
         ]
+    longest_crossing = LONGEST_CROSSING_SLOTS * slot
+    if l2.crossing_latency > longest_crossing:
+        message = f"is {l2.crossing_latency} cycles, must be at most {LONGEST_CROSSING_SLOTS} {slots}"
+        return [("gpu.l2.crossing_latency", message)]
+    # A load that crosses takes its turn at both banks at once.
     queue = Fraction(l2.bank_queue_entries * l2.line, l2.bank_bytes_per_cycle)
     waits = (
         f"is {l2.bank_queue_entries}, so a line may wait {math.ceil(queue)} cycles (`line`, "
         f"{units.format_bytes(l2.line)}, at `bank_bytes_per_cycle`, {l2.bank_bytes_per_cycle})"
     )
     latency = f"`hit_latency`, {l2.hit_latency} cycles"
+    crossing = 0
+    if l2.n_partitions > 1:
+        crossing = 2 * l2.crossing_latency
+        latency += f", and twice `crossing_latency`, {l2.crossing_latency} cycles"
     for what, trip, longest in (
-        (f"half of {latency}", Fraction(l2.hit_latency, 2) + queue, LONGEST_QUEUED_RETURN_SLOTS),
-        (latency, l2.hit_latency + queue, LONGEST_TRIP_SLOTS),
+        (f"half of {latency}", Fraction(l2.hit_latency, 2) + crossing + queue, LONGEST_QUEUED_RETURN_SLOTS),
+        (latency, l2.hit_latency + crossing + queue, LONGEST_TRIP_SLOTS),
     ):
         if trip > longest * slot:
             return [("gpu.l2.bank_queue_entries", f"{waits}; with {what}, that must be at most {longest} {slots}")]
@@ -219,10 +233,12 @@ def _data_findings(machine: MachineSpec) -> list[Finding]:
     timing, l2, slot = machine.memory.timing, machine.gpu.l2, machine.gpu.issue_slot
     name, latency = ("nCL", timing.nCL) if timing.nCL >= timing.nCWL else ("nCWL", timing.nCWL)
     data = Fraction((latency + timing.nBL) * machine.gpu.compute_clock, machine.memory.clock)
-    if Fraction(l2.hit_latency, 2) + data <= LONGEST_TRIP_SLOTS * slot:
+    crossing = 2 * l2.crossing_latency if l2.n_partitions > 1 else 0
+    if Fraction(l2.hit_latency, 2) + crossing + data <= LONGEST_TRIP_SLOTS * slot:
         return []
+    crossed = f"twice `gpu.l2.crossing_latency`, {l2.crossing_latency} cycles, " if crossing else ""
     message = (
-        f"is {latency}, with `nBL`, {timing.nBL}, and half of `gpu.l2.hit_latency`, {l2.hit_latency} cycles, "
+        f"is {latency}, with `nBL`, {timing.nBL}, {crossed}and half of `gpu.l2.hit_latency`, {l2.hit_latency} cycles, "
         f"that must be at most {LONGEST_TRIP_SLOTS} issue slots (`gpu.issue_slot`, {slot} cycles)"
     )
     return [(f"memory.timing.{name}", message)]

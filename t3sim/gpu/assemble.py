@@ -212,6 +212,8 @@ def fill_l2(gpu: Any, machine: MachineSpec) -> None:
     l2.request_ticks = spec.hit_latency * compute_ticks // 2
     l2.return_ticks = spec.hit_latency * compute_ticks - l2.request_ticks
     l2.miss_ticks = spec.miss_latency * compute_ticks
+    l2.n_partitions = spec.n_partitions
+    l2.crossing_ticks = 2 * spec.crossing_latency * compute_ticks
     if l2.return_ticks < gpu.slot_ticks:
         raise UsageError(
             f"gpu.l2.hit_latency ({spec.hit_latency} cycles) must be at least twice gpu.issue_slot"

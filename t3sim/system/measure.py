@@ -132,6 +132,8 @@ def _add_levels(timeline: Timeline, core: GpuCore) -> None:
     }
     cycles = bin_ticks // int(core.gpu.memory_ticks)
     occupancy = series[:, loop.BIN_OCCUPANCY] / (cycles * core.machine.memory.n_channels)
+    slots = bin_ticks // core.slot_ticks
+    levels["compute units waiting for operands"] = series[:, loop.BIN_WAITING] / slots
     levels["DRAM queue occupancy (mean entries per channel)"] = occupancy
     for name, values in levels.items():
         timeline.add_counter("gpu[0].memory", name, times, [float(v) for v in values])

@@ -156,7 +156,7 @@ CROSS_FIELD = [
         "is 641 cycles, half of it must be at most 40 issue slots (`gpu.issue_slot`, 8 cycles)",
     ),
     (
-        "gpu: {l2: {bank_queue_entries: 361}}",
+        "gpu: {l2: {n_partitions: 1, bank_queue_entries: 361}}",
         "gpu.l2.bank_queue_entries",
         (
             "is 361, so a line may wait 722 cycles (`line`, 128 B, at `bank_bytes_per_cycle`, 64); "
@@ -164,7 +164,26 @@ CROSS_FIELD = [
         ),
     ),
     (
-        "gpu: {l2: {hit_latency: 640 cycles, bank_queue_entries: 161}}",
+        "gpu: {l2: {bank_queue_entries: 261}}",
+        "gpu.l2.bank_queue_entries",
+        (
+            "is 261, so a line may wait 522 cycles (`line`, 128 B, at `bank_bytes_per_cycle`, 64); with half of "
+            "`hit_latency`, 160 cycles, and twice `crossing_latency`, 100 cycles, that must be at most 100 issue slots "
+            "(`gpu.issue_slot`, 8 cycles)"
+        ),
+    ),
+    (
+        "gpu: {l2: {crossing_latency: 161 cycles}}",
+        "gpu.l2.crossing_latency",
+        "is 161 cycles, must be at most 20 issue slots (`gpu.issue_slot`, 8 cycles)",
+    ),
+    (
+        "gpu: {l2: {n_partitions: 3}}",
+        "gpu.l2.n_partitions",
+        "is 3, must divide `memory.n_channels`, 32",
+    ),
+    (
+        "gpu: {l2: {n_partitions: 1, hit_latency: 640 cycles, bank_queue_entries: 161}}",
         "gpu.l2.bank_queue_entries",
         (
             "is 161, so a line may wait 322 cycles (`line`, 128 B, at `bank_bytes_per_cycle`, 64); "
@@ -172,7 +191,7 @@ CROSS_FIELD = [
         ),
     ),
     (
-        "memory: {timing: {nCL: 627, nRTW: 1000}}",
+        "gpu: {l2: {n_partitions: 1}}, memory: {timing: {nCL: 627, nRTW: 1000}}",
         "memory.timing.nCL",
         (
             "is 627, with `nBL`, 2, and half of `gpu.l2.hit_latency`, 160 cycles, "
@@ -180,7 +199,7 @@ CROSS_FIELD = [
         ),
     ),
     (
-        "memory: {timing: {nCWL: 627}}",
+        "gpu: {l2: {n_partitions: 1}}, memory: {timing: {nCWL: 627}}",
         "memory.timing.nCWL",
         (
             "is 627, with `nBL`, 2, and half of `gpu.l2.hit_latency`, 160 cycles, "
@@ -217,10 +236,14 @@ LEGAL_EDGES = [
     ("memory: {banks_per_group: 16}", {"memory.banks_per_group": 16}),
     ("gpu: {l2: {line: 256 B}}", {"gpu.l2.line": 256}),
     ("memory: {timing: {nRTW: 14}}", {"memory.timing.nRTW": 14}),
-    ("gpu: {l2: {hit_latency: 640 cycles}}", {"gpu.l2.hit_latency": 640}),
-    ("gpu: {l2: {bank_queue_entries: 360}}", {"gpu.l2.bank_queue_entries": 360}),
-    ("gpu: {l2: {hit_latency: 640 cycles, bank_queue_entries: 160}}", {"gpu.l2.bank_queue_entries": 160}),
-    ("memory: {timing: {nCL: 626, nRTW: 1000}}", {"memory.timing.nCL": 626}),
+    ("gpu: {l2: {n_partitions: 1, hit_latency: 640 cycles}}", {"gpu.l2.hit_latency": 640}),
+    ("gpu: {l2: {n_partitions: 1, bank_queue_entries: 360}}", {"gpu.l2.bank_queue_entries": 360}),
+    (
+        "gpu: {l2: {n_partitions: 1, hit_latency: 640 cycles, bank_queue_entries: 160}}",
+        {"gpu.l2.bank_queue_entries": 160},
+    ),
+    ("gpu: {l2: {bank_queue_entries: 260}}", {"gpu.l2.bank_queue_entries": 260}),
+    ("gpu: {l2: {n_partitions: 1}}, memory: {timing: {nCL: 626, nRTW: 1000}}", {"memory.timing.nCL": 626}),
 ]
 
 

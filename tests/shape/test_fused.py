@@ -41,7 +41,7 @@ def test_t3_spends_its_loss_on_stores_and_operands():
 
 
 def test_fused_output_bypasses_the_l2_and_leaves_it_to_operands():
-    phases, _ = phases_of("T-NLG", "FC-2", 8)
+    phases, _ = phases_of("T-NLG", "FC-2", 16)
     alone = phases.gemm().counters
     fused = phases.fused(ring_reduce_scatter, "round_robin").counters
     assert alone["l2_store_accesses"] > 0

@@ -7,6 +7,7 @@ import pytest
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel._jit import kernel
+from t3sim.gpu.kernel.address_map import channel_of
 from t3sim.gpu.kernel.codes import INCOMING_UPDATE, WRITE_BACK
 from t3sim.gpu.kernel.l2_slice import load_line
 from tests.harness.channel_bench import UNSHADOWED, ChannelBench, Request, Setup
@@ -66,12 +67,13 @@ class TestGpu:
         return GpuCore(machine("t3-150"), arbitration_policies.get("round_robin"), {})
 
     @staticmethod
-    def load(core: GpuCore, line: int, n_granules: int) -> int:
+    def load(core: GpuCore, line: int, n_granules: int, cu: int = 0) -> int:
         """Ticks from the load until all of the line is back in the compute unit."""
         at = core.now
-        slot = core.gpu.compute_units[0].slots[0]
+        slot = core.gpu.compute_units[cu].slots[0]
         slot.ready_at[0] = 0
-        hit_at = int(load_one(core.state, line, n_granules, 0, at))
+        owner = cu * int(core.gpu.n_slots * core.gpu.n_buffers)
+        hit_at = int(load_one(core.state, line, n_granules, owner, at))
         if hit_at >= 0:
             return hit_at - at
         core.advance(at + 100 * core.slot_ticks)
@@ -89,14 +91,20 @@ class TestGpu:
 
     @pytest.mark.parametrize("start_slots", [0, 1, 2, 5, 9])
     @pytest.mark.parametrize("n_granules", [1, 2])
-    def test_miss_then_hit(self, n_granules: int, start_slots: int) -> None:
-        """Is a miss hit latency + miss latency + DRAM, to the tick, at every phase of the two clocks?"""
+    @pytest.mark.parametrize("cu", [0, 1])
+    def test_miss_then_hit(self, cu: int, n_granules: int, start_slots: int) -> None:
+        """Is a miss hit latency + miss latency + DRAM + both crossings, to the tick, at every phase of the clocks?"""
         core = self.core()
+        core.gpu.n_slots = core.gpu.n_buffers = 1
         core.advance(start_slots * core.slot_ticks)
+        l2 = core.machine.gpu.l2
+        is_far = int(channel_of(core.gpu, 1234 * int(core.gpu.l2.granules_per_line))) // 16 != cu
+        crossings = is_far * 2 * l2.crossing_latency * int(core.gpu.compute_ticks)
         t = core.machine.memory.timing
         dram = t.nRCDRD + (n_granules - 1) * t.nCCDL + t.nCL + t.nBL
-        assert self.load(core, 1234, n_granules) == self.expected_miss(core, start_slots * core.slot_ticks, dram)
-        assert self.load(core, 1234, n_granules) == core.machine.gpu.l2.hit_latency * core.gpu.compute_ticks
+        expected = self.expected_miss(core, start_slots * core.slot_ticks, dram) + crossings
+        assert self.load(core, 1234, n_granules, cu) == expected
+        assert self.load(core, 1234, n_granules, cu) == l2.hit_latency * core.gpu.compute_ticks
 
     def test_row_hit_and_conflict(self) -> None:
         """Does a second line of the same row save nRCDRD, and one of another row of the bank add nRP?"""

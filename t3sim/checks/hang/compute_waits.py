@@ -12,6 +12,7 @@ from t3sim.gpu.kernel.memory_controller import GRANULE_BITS
 
 _channel_of = uncompiled(address_map.channel_of)
 _bank_of = uncompiled(l2_slice.bank_of)
+_copy_bank_of = uncompiled(l2_slice.copy_bank_of)
 _set_of = uncompiled(l2_slice.set_of)
 _find_way = uncompiled(l2_slice.find_way)
 _find_victim = uncompiled(l2_slice.find_victim)
@@ -91,7 +92,7 @@ class ComputeWaits(UnitWaits):
             entry = self.core.tables.workgroups[int(slot.workgroup)]
             line = int(_operand_line(gpu, entry, int(slot.load_line), int(slot.load_slice)))
             if line >= 0:
-                self.add_blocked_line(part, line, needs_mshr=True)
+                self.add_blocked_line(part, line, loader=c)
 
     def add_loads_in_flight(self, part: str, c: int) -> None:
         """A compute unit with as many loads in flight as it may have."""
@@ -106,11 +107,15 @@ class ComputeWaits(UnitWaits):
             lost = int(unit.outstanding_lines) - n_known
             self.fault(name, f"counts {counted(lost, 'load')} in flight, but neither the L2 nor the way back has any")
 
-    def add_blocked_line(self, part: str, line: int, *, needs_mshr: bool) -> None:
-        """An access to an L2 line that its bank does not take."""
+    def add_blocked_line(self, part: str, line: int, *, loader: int | None) -> None:
+        """An access to an L2 line that its bank does not take: a load of the compute unit *loader*, or a store."""
         gpu, l2 = self.gpu, self.gpu.l2
         channel_id = int(_channel_of(gpu, line * int(l2.granules_per_line)))
         b = int(_bank_of(gpu, line, channel_id))
+        if loader is not None and l2.n_partitions > 1:
+            copy_bank = int(_copy_bank_of(gpu, line, channel_id, loader % int(l2.n_partitions)))
+            if copy_bank >= 0 and l2.bank_free_at[copy_bank] > self.core.now:
+                b = copy_bank
         bank = f"l2_slice.bank[{b}]"
         if l2.bank_free_at[b] > self.core.now:
             self.wait(part, bank, "the bank is busy")
@@ -123,7 +128,7 @@ class ComputeWaits(UnitWaits):
             for tag in l2.tags[set_index, : int(l2.associativity)]:
                 m = ((int(tag) >> l2_slice.MSHR_SHIFT) & l2_slice.MSHR_MASK) - 1
                 self.wait(part, f"{bank}.mshr[{m}]", "every way of the set is being filled")
-        elif needs_mshr and l2.n_free_mshrs[b] == 0:
+        elif loader is not None and l2.n_free_mshrs[b] == 0:
             self.wait(part, bank, f"0 of {l2.n_mshrs} MSHRs are free")
 
     def add_fills(self, c: int, s: int, buffer: int) -> None:
@@ -151,7 +156,7 @@ class ComputeWaits(UnitWaits):
         elif entry.route in (codes.ROUTE_REMOTE_UPDATE, codes.ROUTE_REMOTE_STORE):
             self.add_port_room(part)
         elif entry.route == codes.ROUTE_CACHED:
-            self.add_blocked_line(part, self.output_line(slot, entry), needs_mshr=False)
+            self.add_blocked_line(part, self.output_line(slot, entry), loader=None)
         elif unit.outstanding_stores + gpu.l2.granules_per_line > most:
             self.add_stores_in_flight(part, c)
 

@@ -270,7 +270,7 @@ def take_returns(gpu, cu):
 
 @kernel
 def advance_workgroups(gpu, cu_index, workgroups, tiles, now):
-    """One slot of a compute unit: progress of its workgroups, then their loads and stores."""
+    """One slot of a compute unit: progress of its workgroups, then their loads and stores; return its state."""
     cu = gpu.compute_units[cu_index]
     take_returns(gpu, cu)
     n_multiplying = 0
@@ -313,3 +313,4 @@ def advance_workgroups(gpu, cu_index, workgroups, tiles, now):
             gpu.compute_done_at = now
     cu.state_slots[state] += 1
     return_promise(gpu, cu)
+    return state

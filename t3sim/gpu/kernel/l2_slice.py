@@ -4,7 +4,12 @@ Models: bank ports (one line access at a time, a bounded queue), true LRU, lines
 at miss time, miss-status registers that merge loads of the same line, dirty granules written
 back on eviction and at the end of a kernel.  A store allocates without fetching: GEMM output
 covers whole granules.  Lines that are being filled are never evicted.
-Leaves out: reading a line of which only some granules were stored (no workload here does it);
+With several partitions, as in GPUs since 2020, a line has its home in the partition in front of its channel, and
+the compute units of another one keep a copy of it in their own: what all units read takes room in every partition.
+A load that has to ask the other partition takes its turn at both banks at once and pays both crossings on the way
+back: a bank is booked in the order in which its accesses come.
+Leaves out: what happens to copies of a line that is stored (no workload loads what it stores);
+reading a line of which only some granules were stored (no workload here does it);
 coherence between the L2s of several GPUs (collectives and fused output bypass the L2).
 Pinned by tests/kernel/test_l2.py and tests/shape.
 
@@ -33,6 +38,25 @@ def bank_of(gpu, line, channel_id):
     """Return the L2 bank of *line*: one of those in front of its channel."""
     l2 = gpu.l2
     return channel_id * l2.banks_per_channel + (line ^ (line >> BANK_FOLD)) % l2.banks_per_channel
+
+
+@kernel
+def partition_of(gpu, owner):
+    """Return the L2 partition of the compute unit that *owner* belongs to: neighbours are in different ones.
+
+    Workgroups go to compute units in turn, so consecutive ones run in different partitions, as dispatchers of
+    GPUs spread them.
+    """
+    return owner // (gpu.n_buffers * gpu.n_slots) % gpu.l2.n_partitions
+
+
+@kernel
+def copy_bank_of(gpu, line, channel_id, partition):
+    """Return the bank that may hold the copy of *line* in *partition*; -1 if its home is there."""
+    n_channels = gpu.n_channels // gpu.l2.n_partitions
+    if channel_id // n_channels == partition:
+        return -1
+    return bank_of(gpu, line, partition * n_channels + channel_id % n_channels)
 
 
 @kernel
@@ -73,6 +97,30 @@ def find_victim(l2, set_index):
     while way >= 0 and l2.tags[set_index, way] >= 0 and (l2.tags[set_index, way] >> MSHR_SHIFT) & MSHR_MASK:
         way -= 1
     return way
+
+
+@kernel
+def find_clean_victim(l2, set_index):
+    """Return the least recently used way that is neither being filled nor dirty, or -1."""
+    way = l2.associativity - 1
+    while way >= 0 and l2.tags[set_index, way] >= 0 and l2.tags[set_index, way] & ((1 << LINE_SHIFT) - 1):
+        way -= 1
+    return way
+
+
+@kernel
+def keep_copy(gpu, line, bank):
+    """Keep a copy of *line* in *bank*, in place of the least recently used clean line of its set."""
+    l2 = gpu.l2
+    set_index = set_of(l2, line, bank, gpu.channel_bits)
+    if find_way(l2, set_index, line) >= 0:
+        return
+    way = find_clean_victim(l2, set_index)
+    if way >= 0:
+        if l2.tags[set_index, way] >= 0:
+            l2.n_evictions += 1
+        l2.n_copies += 1
+        move_to_front(l2, set_index, way, line << LINE_SHIFT)
 
 
 @kernel
@@ -135,6 +183,16 @@ def add_waiter(l2, bank, mshr, owner):
 
 
 @kernel
+def book_access(l2, bank, start, copy_bank, copy_start):
+    """Book a load that *bank* takes, and the bank that had no copy of the line if one was asked first."""
+    l2.bank_free_at[bank] = start + l2.bank_ticks
+    if copy_bank >= 0:
+        l2.bank_free_at[copy_bank] = copy_start + l2.bank_ticks
+        l2.n_crossings += 1
+    l2.n_accesses += 1
+
+
+@kernel
 def load_line(gpu, line, n_granules, owner, at, n_reserved):
     """Load *line* for *owner*; return when a hit is back in the CU, or a negative code.
 
@@ -144,6 +202,24 @@ def load_line(gpu, line, n_granules, owner, at, n_reserved):
     """
     l2 = gpu.l2
     channel_id = channel_of(gpu, line * l2.granules_per_line)
+    copy_bank = -1
+    copy_start = 0
+    if l2.n_partitions > 1:
+        copy_bank = copy_bank_of(gpu, line, channel_id, partition_of(gpu, owner))
+    if copy_bank >= 0:
+        copy_start = book_bank(l2, copy_bank, at)
+        if copy_start < 0:
+            return L2_BUSY
+        copy_set = set_of(l2, line, copy_bank, gpu.channel_bits)
+        way = find_way(l2, copy_set, line)
+        if way >= 0:
+            l2.bank_free_at[copy_bank] = copy_start + l2.bank_ticks
+            l2.n_accesses += 1
+            l2.n_hits += 1
+            l2.n_copy_hits += 1
+            if way > 0:
+                move_to_front(l2, copy_set, way, l2.tags[copy_set, way])
+            return copy_start + l2.return_ticks
     bank = bank_of(gpu, line, channel_id)
     start = book_bank(l2, bank, at)
     if start < 0:
@@ -152,8 +228,7 @@ def load_line(gpu, line, n_granules, owner, at, n_reserved):
     way = find_way(l2, set_index, line)
     if way >= 0:
         tag = l2.tags[set_index, way]
-        l2.bank_free_at[bank] = start + l2.bank_ticks
-        l2.n_accesses += 1
+        book_access(l2, bank, start, copy_bank, copy_start)
         if way > 0:
             move_to_front(l2, set_index, way, tag)
         mshr = ((tag >> MSHR_SHIFT) & MSHR_MASK) - 1
@@ -162,6 +237,9 @@ def load_line(gpu, line, n_granules, owner, at, n_reserved):
             l2.n_merged += 1
             return L2_MERGED
         l2.n_hits += 1
+        if copy_bank >= 0:
+            keep_copy(gpu, line, copy_bank)
+            return max(start, copy_start) + l2.return_ticks + l2.crossing_ticks
         return start + l2.return_ticks
     way = find_victim(l2, set_index)
     if way < 0 or l2.n_free_mshrs[bank] == 0:
@@ -169,8 +247,7 @@ def load_line(gpu, line, n_granules, owner, at, n_reserved):
     channel = gpu.channels[channel_id]
     if not has_room(channel, COMPUTE, n_granules + count_dirty(l2.tags[set_index, way]) + n_reserved):
         return L2_NO_ROOM
-    l2.bank_free_at[bank] = start + l2.bank_ticks
-    l2.n_accesses += 1
+    book_access(l2, bank, start, copy_bank, copy_start)
     l2.n_misses += 1
     l2.n_free_mshrs[bank] -= 1
     mshr = l2.free_mshr[bank, l2.n_free_mshrs[bank]]
@@ -231,9 +308,16 @@ def fill_granule(gpu, tag, done_at):
     way = find_way(l2, set_index, line)
     l2.tags[set_index, way] &= ~(MSHR_MASK << MSHR_SHIFT)
     waiter = l2.mshr_waiter[bank, mshr]
-    ready_at = l2.mshr_fill_at[bank, mshr] + l2.return_ticks
+    filled_at = l2.mshr_fill_at[bank, mshr] + l2.return_ticks
     while waiter >= 0:
-        deliver_operand(gpu, l2.waiter_owner[waiter], ready_at)
+        owner = l2.waiter_owner[waiter]
+        ready_at = filled_at
+        if l2.n_partitions > 1:
+            copy_bank = copy_bank_of(gpu, line, bank // l2.banks_per_channel, partition_of(gpu, owner))
+            if copy_bank >= 0:
+                keep_copy(gpu, line, copy_bank)
+                ready_at += l2.crossing_ticks
+        deliver_operand(gpu, owner, ready_at)
         l2.n_delivered += 1
         l2.free_waiter[l2.n_free_waiters] = waiter
         l2.n_free_waiters += 1

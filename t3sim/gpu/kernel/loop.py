@@ -21,6 +21,8 @@ from t3sim.gpu.kernel.codes import (
     LOG_FULL,
     OPERAND_READ,
     OUTBOX_FULL,
+    WAIT_FIRST_OPERANDS,
+    WAIT_OPERANDS,
     WRITE_BIT,
 )
 from t3sim.gpu.kernel.collective_kernel import advance_collective, deliver_collective_read
@@ -38,7 +40,7 @@ BIN_COMPUTE_WRITE = 1
 BIN_COMM_READ = 2
 BIN_COMM_WRITE = 3
 BIN_OCCUPANCY = 4  # DRAM queue occupancy x memory cycles, all channels
-BIN_MULTIPLYING = 5  # compute units x slots
+BIN_WAITING = 5  # compute units x slots that wait for operands
 BIN_SENT = 6  # granules handed to the link
 N_BIN_COLUMNS = 8
 PERCENT = 100
@@ -48,16 +50,19 @@ COMMANDS_PER_CYCLE = 4  # of a channel, more than one cycle can log: column, row
 
 @kernel
 def advance_compute_units(gpu, workgroups, tiles, steps, now):
-    """Let every compute unit act once, a different one first in each slot."""
+    """Let every compute unit act once, a different one first in each slot; return how many wait for operands."""
     gpu.n_active_slots += 1
+    n_waiting = 0
     n = gpu.n_compute_units
     first = gpu.slot_index % n
     for turn in range(n):
         cu_index = (first + turn) % n
         if gpu.running_kernel == KERNEL_GEMM:
-            advance_workgroups(gpu, cu_index, workgroups, tiles, now)
+            state = advance_workgroups(gpu, cu_index, workgroups, tiles, now)
+            n_waiting += state == WAIT_FIRST_OPERANDS or state == WAIT_OPERANDS
         elif cu_index < gpu.n_collective_cus:
             advance_collective(gpu, cu_index, steps, now)
+    return n_waiting
 
 
 @kernel
@@ -215,7 +220,7 @@ def advance(
             if gpu.running_kernel == KERNEL_GEMM:
                 issue_reads(gpu, tiles, commands, ready_fifo, dma_queue, now)
                 dispatch_workgroups(gpu, workgroups, tiles, commands, now)
-            advance_compute_units(gpu, workgroups, tiles, steps, now)
+            series[bin_index, BIN_WAITING] += advance_compute_units(gpu, workgroups, tiles, steps, now)
         advance_channels(
             gpu, workgroups, tiles, commands, dma_queue, steps, series, bin_index, command_log, pick_stream, slot_end
         )

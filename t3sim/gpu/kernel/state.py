@@ -168,6 +168,8 @@ def l2_dtype(layout):
             ("request_ticks", "i8"),  # CU to bank: half of the hit latency
             ("return_ticks", "i8"),  # bank to CU: the other half
             ("miss_ticks", "i8"),  # bank to memory controller, on a miss
+            ("n_partitions", "i8"),
+            ("crossing_ticks", "i8"),  # from one partition to another and back
             ("tags", "i8", (layout.n_l2_sets, layout.l2_associativity)),  # see l2_slice
             ("bank_free_at", "i8", (banks,)),
             ("n_free_mshrs", "i8", (banks,)),
@@ -185,6 +187,9 @@ def l2_dtype(layout):
             ("n_hits", "i8"),
             ("n_merged", "i8"),
             ("n_misses", "i8"),
+            ("n_copy_hits", "i8"),  # of the hits: in the copy of another partition's line
+            ("n_crossings", "i8"),  # loads that had to ask another partition
+            ("n_copies", "i8"),  # made
             ("n_store_accesses", "i8"),
             ("n_evictions", "i8"),
             ("n_dirty_evictions", "i8"),

@@ -163,6 +163,7 @@ MIDWAY: dict[str, tuple[str, Callable[[Any], None], str]] = {
         "C5 broken: l2: dirty evictions",
     ),
     "a unit that was not told": ("gemm", add_to_series(loop.BIN_COMPUTE_READ), "C9 broken: time series: compute reads"),
+    "a wait that nobody noted": ("gemm", add_to_series(loop.BIN_WAITING), "C9 broken: time series: slots waiting"),
     "a granule missing in the series": ("fused", add_to_series(loop.BIN_SENT), "C9 broken: time series: granules sent"),
     "an admission that is not counted": ("gemm", add("channels[].n_admitted"), "C9 broken: channel[0]"),
     "more data than the bus carries": ("gemm", add("channels[].n_commands", 10**7, codes.RD), "B1 broken: channel[0]"),
