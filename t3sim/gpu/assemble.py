@@ -63,7 +63,6 @@ def layout_for(machine: MachineSpec, is_exact: bool = False) -> Layout:
         queue_entries=memory.queue.entries,
         stream_queue_entries=1 << (memory.stream_queue_entries - 1).bit_length(),
         tracker_entries=gpu.tracker.n_sets * gpu.tracker.entries_per_set,
-        egress_granules=machine.link.egress_buffer // memory.access,
         n_done=2 * gpu.issue_slot,
     )
     if is_exact:
@@ -113,8 +112,8 @@ def compiled_advance(layout: Layout) -> Callable[..., int]:
     state = empty_gpu(layout)
     argument_types = (
         array_of(state.dtype), array_of(WORKGROUP_TABLE), array_of(TILE_TABLE), array_of(DMA_TABLE),
-        int64[::1], array_of(MESSAGE), array_of(STEP_TABLE), array_of(MESSAGE), array_of(MESSAGE), int64[:, ::1],
-        array_of(COMMAND_LOG), policy_type(layout), int64,
+        int64[::1], array_of(MESSAGE), array_of(MESSAGE), array_of(STEP_TABLE), array_of(MESSAGE), array_of(MESSAGE),
+        int64[:, ::1], array_of(COMMAND_LOG), policy_type(layout), int64,
     )  # fmt: skip
     cast("Any", advance).compile(argument_types)
     return cast("Callable[..., int]", advance)

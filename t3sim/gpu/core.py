@@ -55,6 +55,7 @@ class GpuCore:
         self.state = idle_gpu(self.layout)
         self.gpu = self.state[0]
         self.tables = Tables()
+        self.store_queue = records(MESSAGE, machine.link.egress_buffer // machine.memory.access)
         self.inbox = records(MESSAGE, INBOX_SIZE)
         self.outbox = records(MESSAGE, OUTBOX_SIZE)
         self.series = np.zeros((SERIES_BINS, N_BIN_COLUMNS), np.int64)
@@ -90,8 +91,8 @@ class GpuCore:
         t = self.tables
         while True:
             outcome = self._advance(
-                self.state, t.workgroups, t.tiles, t.commands, t.ready_fifo, t.dma_queue, t.steps, self.inbox,
-                self.outbox, self.series, self.command_log, self._pick_stream, until,
+                self.state, t.workgroups, t.tiles, t.commands, t.ready_fifo, self.store_queue, t.dma_queue, t.steps,
+                self.inbox, self.outbox, self.series, self.command_log, self._pick_stream, until,
             )  # fmt: skip
             if outcome == codes.OUTBOX_FULL:
                 self.outbox = np.concatenate([self.outbox, np.zeros_like(self.outbox)]).view(np.recarray)

@@ -258,7 +258,7 @@ class FusedBench:
         if not self._updates(tile // N_WAVEFRONTS):
             if not has_buffer_room(self.gpu.link_port, 1):
                 return False
-            buffer_store(self.gpu.link_port, INCOMING_UPDATE, tile, granule, self.now)
+            buffer_store(self.gpu.link_port, self.core.store_queue, INCOMING_UPDATE, tile, granule, self.now)
             self.stored.append((tile, granule))
             return True
         address = self.address_of(tile, granule)
@@ -373,7 +373,7 @@ class FusedBench:
 
     def send(self) -> None:
         """The link takes what it can carry in a slot."""
-        transmit(self.gpu, self.tables.dma_queue, self.core.outbox, self.now)
+        transmit(self.gpu, self.core.store_queue, self.tables.dma_queue, self.core.outbox, self.now)
         sent = self.core.take_outbox()
         self.sent += zip(sent["tile"].tolist(), sent["granule"].tolist(), strict=True)
         self.tick()

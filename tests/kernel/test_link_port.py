@@ -60,14 +60,14 @@ class Port:
 
     def queue_stores(self, ready: list[int], first: int = 0) -> None:
         for i, at in enumerate(ready, first):
-            buffer_store(self.port, INCOMING_WRITE, 10, i, at)
+            buffer_store(self.port, self.core.store_queue, INCOMING_WRITE, 10, i, at)
 
     def queue_dma(self, ready: list[int], first: int = 0) -> None:
         for i, at in enumerate(ready, first):
             queue_dma_data(self.port, self.dma_queue, INCOMING_UPDATE, 20, i, at)
 
     def transmit(self, slot_end: int = FOREVER) -> None:
-        transmit(self.gpu, self.dma_queue, self.outbox, slot_end)
+        transmit(self.gpu, self.core.store_queue, self.dma_queue, self.outbox, slot_end)
 
     def sent(self) -> list[tuple[int, str, int]]:
         names = {(INCOMING_WRITE, 10): "store", (INCOMING_UPDATE, 20): "dma"}
@@ -214,7 +214,7 @@ def test_queues_are_rings() -> None:
     for source in ("store", "dma"):
         indices = [i for _, name, i in sent if name == source]
         assert indices == list(range(len(indices)))
-        assert len(indices) > len(port.port.stores)
+        assert len(indices) > len(port.core.store_queue)
     assert port.port.last_source == FROM_STORES
 
 

@@ -256,11 +256,11 @@ def unscheduled_channels(core: GpuCore) -> list[int]:
 
 def port_starts(core: GpuCore) -> dict[str, int]:
     """Return by source, ``stores`` and ``dma``, the tick at which its first granule can go onto the wire."""
-    port, queue = core.gpu.link_port, core.tables.dma_queue
+    port, stores, queue = core.gpu.link_port, core.store_queue, core.tables.dma_queue
     free_at = -(-int(port.free_at_scaled) // int(port.scale))
     starts = {}
     if port.store_head < port.store_tail:
-        starts["stores"] = max(int(port.stores[int(port.store_head) % len(port.stores)].at), free_at)
+        starts["stores"] = max(int(stores[int(port.store_head) % len(stores)].at), free_at)
     if port.dma_head < port.dma_tail and queue[int(port.dma_head) % len(queue)].at < codes.NEVER:
         starts["dma"] = max(int(queue[int(port.dma_head) % len(queue)].at), free_at)
     return starts

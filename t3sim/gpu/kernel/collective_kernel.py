@@ -91,7 +91,7 @@ def deliver_collective_read(gpu, tag, done_at):
 
 
 @kernel
-def store_results(gpu, cu_index, step, credit, now):
+def store_results(gpu, cu_index, step, store_queue, credit, now):
     """Store finished lines in order, to where the step sends them; the link's latency includes the way to the port."""
     cu = gpu.compute_units[cu_index]
     capacity = len(cu.line_index)
@@ -117,7 +117,7 @@ def store_results(gpu, cu_index, step, credit, now):
                 return credit
             kind = INCOMING_UPDATE if step.send_to == TO_NEIGHBOUR_AS_UPDATE else INCOMING_WRITE
             for i in range(n_granules):
-                buffer_store(gpu.link_port, kind, -1 - cu.step, address + i, at)
+                buffer_store(gpu.link_port, store_queue, kind, -1 - cu.step, address + i, at)
         credit -= gpu.line_issue_ticks
         cu.line_head += 1
         cu.step_stored += 1
@@ -126,7 +126,7 @@ def store_results(gpu, cu_index, step, credit, now):
 
 
 @kernel
-def advance_collective(gpu, cu_index, steps, now):
+def advance_collective(gpu, cu_index, steps, store_queue, now):
     """One slot of a compute unit that works for a collective."""
     cu = gpu.compute_units[cu_index]
     credit = 0 if cu.is_waiting else gpu.slot_ticks
@@ -138,7 +138,7 @@ def advance_collective(gpu, cu_index, steps, now):
         state = COLLECTIVE_WORK
         if step.start_at < 0:
             step.start_at = now
-        credit = store_results(gpu, cu_index, step, credit, now)
+        credit = store_results(gpu, cu_index, step, store_queue, credit, now)
         credit = load_operands(gpu, cu_index, step, credit, now + gpu.slot_ticks)
         if cu.step_stored < lines_of_cu(gpu, cu_index, step.n_lines):
             break

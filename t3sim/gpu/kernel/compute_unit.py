@@ -165,7 +165,7 @@ def start_slice(gpu, slot, entry, now):
 
 
 @kernel
-def issue_stores(gpu, cu_index, slot_index, entry, tiles, credit, slot_end):
+def issue_stores(gpu, cu_index, slot_index, entry, tiles, store_queue, credit, slot_end):
     """Store the finished tile line by line along its route; return the issue credit that is left."""
     cu = gpu.compute_units[cu_index]
     slot = cu.slots[slot_index]
@@ -191,7 +191,9 @@ def issue_stores(gpu, cu_index, slot_index, entry, tiles, credit, slot_end):
             address = gpu.c_granule + (entry.row + row) * gpu.c_row_granules
             address += (entry.column + column) // columns_per_granule
             at = slot_end - credit
-            if not store_granules(gpu, cu_index, slot, entry.route, tile, first, n_granules, address, at):
+            if not store_granules(
+                gpu, cu_index, slot, entry.route, tile, store_queue, first, n_granules, address, at
+            ):
                 return 0
             credit -= gpu.line_issue_ticks
         slot.store_line += 1
@@ -199,7 +201,7 @@ def issue_stores(gpu, cu_index, slot_index, entry, tiles, credit, slot_end):
 
 
 @kernel
-def store_granules(gpu, cu_index, slot, route, tile, first, n_granules, address, at):
+def store_granules(gpu, cu_index, slot, route, tile, store_queue, first, n_granules, address, at):
     """Store consecutive granules of one line along *route*; return False if they have to wait."""
     cu = gpu.compute_units[cu_index]
     channel_id = channel_of(gpu, address)
@@ -232,7 +234,7 @@ def store_granules(gpu, cu_index, slot, route, tile, first, n_granules, address,
     # The link's latency includes the way from the CU to the port.
     kind = INCOMING_UPDATE if route == ROUTE_REMOTE_UPDATE else INCOMING_WRITE
     for i in range(n_granules):
-        buffer_store(gpu.link_port, kind, tile, first + i, at)
+        buffer_store(gpu.link_port, store_queue, kind, tile, first + i, at)
     return True
 
 
@@ -269,7 +271,7 @@ def take_returns(gpu, cu):
 
 
 @kernel
-def advance_workgroups(gpu, cu_index, workgroups, tiles, now):
+def advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, now):
     """One slot of a compute unit: progress of its workgroups, then their loads and stores; return its state."""
     cu = gpu.compute_units[cu_index]
     take_returns(gpu, cu)
@@ -304,7 +306,7 @@ def advance_workgroups(gpu, cu_index, workgroups, tiles, now):
         if slot.multiply_slice < gpu.n_slices:
             credit = issue_loads(gpu, cu_index, slot_index, entry, credit, slot_end)
             continue
-        credit = issue_stores(gpu, cu_index, slot_index, entry, tiles, credit, slot_end)
+        credit = issue_stores(gpu, cu_index, slot_index, entry, tiles, store_queue, credit, slot_end)
         if has_stored_all(gpu, slot, now):
             entry.end_at = now
             entry.sent_mark = gpu.link_port.store_tail

@@ -28,9 +28,9 @@ def write_message(message, at, kind, tile, granule):
 
 
 @kernel
-def buffer_store(port, kind, tile, granule, ready_at):
+def buffer_store(port, store_queue, kind, tile, granule, ready_at):
     """Put a store for the neighbour into the buffer; the caller has asked ``has_buffer_room``."""
-    write_message(port.stores[port.store_tail % len(port.stores)], ready_at, kind, tile, granule)
+    write_message(store_queue[port.store_tail % len(store_queue)], ready_at, kind, tile, granule)
     port.store_tail += 1
 
 
@@ -48,14 +48,14 @@ def dma_queued(port):
 
 
 @kernel
-def transmit(gpu, dma_queue, outbox, slot_end):
+def transmit(gpu, store_queue, dma_queue, outbox, slot_end):
     """Put on the wire what can start before *slot_end*; a message is complete at ``at``."""
     port = gpu.link_port
     until = slot_end * port.scale
     while True:
         stores_at = NEVER
         if port.store_head < port.store_tail:
-            stores_at = max(port.stores[port.store_head % len(port.stores)].at * port.scale, port.free_at_scaled)
+            stores_at = max(store_queue[port.store_head % len(store_queue)].at * port.scale, port.free_at_scaled)
         dma_at = NEVER
         if port.dma_head < port.dma_tail and dma_queue[port.dma_head % len(dma_queue)].at < NEVER:
             dma_at = max(dma_queue[port.dma_head % len(dma_queue)].at * port.scale, port.free_at_scaled)
@@ -68,7 +68,7 @@ def transmit(gpu, dma_queue, outbox, slot_end):
             port.dma_head += 1
             port.last_source = FROM_DMA
         else:
-            entry = port.stores[port.store_head % len(port.stores)]
+            entry = store_queue[port.store_head % len(store_queue)]
             port.store_head += 1
             port.last_source = FROM_STORES
         port.idle_scaled += start - port.free_at_scaled

@@ -49,7 +49,7 @@ COMMANDS_PER_CYCLE = 4  # of a channel, more than one cycle can log: column, row
 
 
 @kernel
-def advance_compute_units(gpu, workgroups, tiles, steps, now):
+def advance_compute_units(gpu, workgroups, tiles, store_queue, steps, now):
     """Let every compute unit act once, a different one first in each slot; return how many wait for operands."""
     gpu.n_active_slots += 1
     n_waiting = 0
@@ -58,10 +58,10 @@ def advance_compute_units(gpu, workgroups, tiles, steps, now):
     for turn in range(n):
         cu_index = (first + turn) % n
         if gpu.running_kernel == KERNEL_GEMM:
-            state = advance_workgroups(gpu, cu_index, workgroups, tiles, now)
+            state = advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, now)
             n_waiting += state == WAIT_FIRST_OPERANDS or state == WAIT_OPERANDS
         elif cu_index < gpu.n_collective_cus:
-            advance_collective(gpu, cu_index, steps, now)
+            advance_collective(gpu, cu_index, steps, store_queue, now)
     return n_waiting
 
 
@@ -186,6 +186,7 @@ def advance(
     tiles,
     commands,
     ready_fifo,
+    store_queue,
     dma_queue,
     steps,
     inbox,
@@ -220,11 +221,11 @@ def advance(
             if gpu.running_kernel == KERNEL_GEMM:
                 issue_reads(gpu, tiles, commands, ready_fifo, dma_queue, now)
                 dispatch_workgroups(gpu, workgroups, tiles, commands, now)
-            series[bin_index, BIN_WAITING] += advance_compute_units(gpu, workgroups, tiles, steps, now)
+            series[bin_index, BIN_WAITING] += advance_compute_units(gpu, workgroups, tiles, store_queue, steps, now)
         advance_channels(
             gpu, workgroups, tiles, commands, dma_queue, steps, series, bin_index, command_log, pick_stream, slot_end
         )
-        transmit(gpu, dma_queue, outbox, slot_end)
+        transmit(gpu, store_queue, dma_queue, outbox, slot_end)
         arm_triggered(gpu, tiles, commands, ready_fifo)
         series[bin_index, BIN_SENT] += gpu.n_outbox - sent_before
         gpu.now = slot_end

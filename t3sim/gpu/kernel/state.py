@@ -48,7 +48,6 @@ class Layout(NamedTuple):
     queue_entries: int = 256  # DRAM queue, per direction
     stream_queue_entries: int = 256  # power of two
     tracker_entries: int = 256 * 16
-    egress_granules: int = 1024
     n_done: int = 128  # column commands of one channel in one slot
 
 
@@ -300,7 +299,7 @@ def dma_dtype():
     )
 
 
-def link_port_dtype(layout):
+def link_port_dtype():
     """The sending end of the ring link: serialises granules at the link rate."""
     return np.dtype(
         [
@@ -311,7 +310,6 @@ def link_port_dtype(layout):
             ("last_source", "i8"),
             ("store_head", "i8"),
             ("store_tail", "i8"),
-            ("stores", MESSAGE, (layout.egress_granules,)),
             ("dma_head", "i8"),
             ("dma_tail", "i8"),
             ("n_sent", "i8"),  # granules handed to the outbox
@@ -391,7 +389,7 @@ def gpu_dtype(layout):
             ("l2", l2_dtype(layout)),
             ("tracker", tracker_dtype(layout)),
             ("dma", dma_dtype()),
-            ("link_port", link_port_dtype(layout)),
+            ("link_port", link_port_dtype()),
             ("channels", channel_dtype(layout), (layout.n_channels,)),
             ("compute_units", compute_unit_dtype(layout), (layout.n_compute_units,)),
             ("bin_ticks", "i8"),
