@@ -215,7 +215,10 @@ BAD_VALUES = [
         "workload={model: T-NLG, gemm: {m: 1, n: 1, k: 1}, tp: 8}",
         "workload: needs exactly one of model, gemm, trace, collective; found `model` and `gemm`",
     ),
-    ("workload={model: T-NLG, tp: 8}", "workload: `workload.sublayer` is missing: one of OP, FC-2, FC-1, IP"),
+    (
+        "workload={model: T-NLG, tp: 8}",
+        "workload: `workload.sublayer` is missing: one of OP, FC-2, FC-1, IP, or `layer` instead",
+    ),
     ("workload={model: T-NLG, sublayer: FC-2}", "workload: `workload.tp` is missing: the number of GPUs"),
     (
         "workload.model=TNLG",
@@ -237,7 +240,7 @@ BAD_VALUES = [
         "strategy=t3mca",
         (
             "strategy: unknown strategy `t3mca`; did you mean `t3-mca`? "
-            "(known: sequential, t3, t3-mca, ideal-overlap, ideal-rs-nmc)"
+            "(known: sequential, t3, t3-mca, ideal-overlap, ideal-rs-nmc, cu-split)"
         ),
     ),
     ("mode=mirored", "mode: found `mirored`; allowed: mirrored, explicit; did you mean `mirrored`?"),

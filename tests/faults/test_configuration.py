@@ -153,7 +153,7 @@ CASES = [
         BASE + "zzz: 1\n",
         (
             "e.yaml:5:1: zzz: unknown key `zzz`; known: schema_version, name, description, machine, workload, "
-            "tiling, strategy, arbitration, mode, quantum, plugins, sweep, max_hours"
+            "tiling, strategy, arbitration, mode, quantum, collective_compute_units, plugins, sweep, figures, max_hours"
         ),
     ),
     case(
@@ -178,7 +178,7 @@ CASES = [
         BASE.replace("strategy: t3", "strategy: t4"),
         (
             "e.yaml:4:11: strategy: unknown strategy `t4`; did you mean `t3`? (known: sequential, t3, t3-mca, "
-            "ideal-overlap, ideal-rs-nmc)"
+            "ideal-overlap, ideal-rs-nmc, cu-split)"
         ),
     ),
     case(
@@ -213,8 +213,8 @@ CASES = [
         "F-A2 list where a mapping is needed",
         workload("[1]"),
         (
-            "e.yaml:3:11: workload: found a list, a mapping is needed with the keys model, sublayer, tp, gemm, "
-            "trace, collective"
+            "e.yaml:3:11: workload: found a list, a mapping is needed with the keys model, sublayer, layer, "
+            "attention, tokens, sequence, tp, gemm, trace, collective"
         ),
     ),
     case(
@@ -770,7 +770,8 @@ CASES = [
         BASE + "include: e.yaml\n",
         (
             "e.yaml:5:1: include: unknown key `include`; known: schema_version, name, description, machine, "
-            "workload, tiling, strategy, arbitration, mode, quantum, plugins, sweep, max_hours"
+            "workload, tiling, strategy, arbitration, mode, quantum, collective_compute_units, plugins, sweep, "
+            "figures, max_hours"
         ),
     ),
     case(
@@ -778,7 +779,8 @@ CASES = [
         BASE + "extends: e.yaml\n",
         (
             "e.yaml:5:1: extends: unknown key `extends`; known: schema_version, name, description, machine, "
-            "workload, tiling, strategy, arbitration, mode, quantum, plugins, sweep, max_hours"
+            "workload, tiling, strategy, arbitration, mode, quantum, collective_compute_units, plugins, sweep, "
+            "figures, max_hours"
         ),
     ),
     case(
@@ -921,7 +923,7 @@ LONG_CASES = [
         BASE + "".join(f"k{i}: 1\n" for i in range(49000)),
         (
             "e.yaml:5:1: k0: unknown key `k0`; known: schema_version, name, description, machine, workload, tiling, "
-            "strategy, arbitration, mode, quantum, plugins, sweep, max_hours"
+            "strategy, arbitration, mode, quantum, collective_compute_units, plugins, sweep, figures, max_hours"
         ),
         "... and 48991 more problems",
     ),
@@ -1053,7 +1055,7 @@ def test_all_problems_of_a_file_at_once(folder: Path) -> None:
             "e.yaml:4:44: workload.tp: found `0`, must be at least 1",
             (
                 "e.yaml:5:11: strategy: unknown strategy `t4`; did you mean `t3`? "
-                "(known: sequential, t3, t3-mca, ideal-overlap, ideal-rs-nmc)"
+                "(known: sequential, t3, t3-mca, ideal-overlap, ideal-rs-nmc, cu-split)"
             ),
             "e.yaml:6:10: quantum: 100 has no unit; did you mean `100 ns`?",
         ],
