@@ -14,12 +14,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from t3sim.config.yaml_loader import MAX_DEPTH, MAX_FILE_BYTES, MAX_NUMBER_CHARACTERS
 from t3sim.errors import ConfigError, InputDataError, Problem
 from t3sim.files import read_limited
 from t3sim.units import LIMIT
 
-MAX_CONFIG_BYTES = 1 << 20
-MAX_DEPTH = 50
 MAX_SHOWN = 60  # characters of a value in a message
 
 _LLAMA_KEYS = {
@@ -54,7 +53,7 @@ def read_hf_config(path: Path, shown: str) -> tuple[dict[str, Any], dict[str, st
     problem of the file, each with its key.
     """
     try:
-        content = read_limited(path, MAX_CONFIG_BYTES, shown_as=shown)
+        content = read_limited(path, MAX_FILE_BYTES, shown_as=shown)
     except InputDataError as error:
         raise _problem(shown, "", error.message.removeprefix(f"{shown}: ")) from None
     found = _parsed(content, shown)
@@ -83,7 +82,9 @@ def _parsed(content: bytes, shown: str) -> dict[str, Any]:
     """Return the object in the file, in which no key stands twice and no number is NaN or infinite."""
     try:
         text = content.decode("utf-8-sig")
-        found = json.loads(text, object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant)
+        found = json.loads(
+            text, object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant, parse_int=_short_integer
+        )
     except json.JSONDecodeError as error:
         raise ConfigError(Problem(shown, error.lineno, error.colno, "", f"not valid JSON: {error.msg}")) from None
     except UnicodeDecodeError as error:
@@ -156,6 +157,12 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a number")
+
+
+def _short_integer(text: str) -> int:
+    if len(text) > MAX_NUMBER_CHARACTERS:
+        raise ValueError(f"a number of {len(text)} characters is too long")
+    return int(text)
 
 
 def _kind(value: Any) -> str:
