@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from t3sim.config.experiment import GemmShape, ModelSpec
+from t3sim.units import LIMIT
 
 # Sublayer -> phase of training in which it happens; in the order of a layer's forward and backward pass.
 SUBLAYER_PHASES: dict[str, str] = {"OP": "forward", "FC-2": "forward", "FC-1": "backward", "IP": "backward"}
@@ -47,7 +48,10 @@ def gemm_of(model: ModelSpec, sublayer: str, tp: int) -> GemmShape:
         raise ValueError(f"unknown sublayer {sublayer!r}; known: {', '.join(SUBLAYERS)}")
     if tp < 1:
         raise ValueError(f"tp is {tp}; at least 1 GPU is needed")
-    return GemmShape(m=model.tokens, n=model.hidden, k=_local_k(model, sublayer, tp))
+    k = _local_k(model, sublayer, tp)
+    if k >= LIMIT:
+        raise ValueError(f"{model.name} {sublayer}: a dot product of {k} elements, must be below 2^62")
+    return GemmShape(m=model.tokens, n=model.hidden, k=k)
 
 
 def slice_of(model: ModelSpec, tp: int) -> Slice:

@@ -89,10 +89,14 @@ sweep:
 """
 HF_USE = "machine: t3-150\nworkload: {model: mine.json, layer: training, tokens: 2048, sequence: 1024, tp: 4}"
 HF_CONFIGS = (
-    '{"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,\n'
-    ' "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "rope_scaling": {"factor": 8.0}}\n',
-    '{"model_type": "gpt2", "n_embd": 1600, "n_inner": null, "n_layer": 48, "n_head": 20, "resid_pdrop": 0.1,\n'
-    ' "task_specific_params": {"text-generation": {"do_sample": true, "max_length": [50]}}}\n',
+    (
+        '{"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,\n'
+        ' "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "rope_scaling": {"factor": 8.0}}\n'
+    ),
+    (
+        '{"model_type": "gpt2", "n_embd": 1600, "n_inner": null, "n_layer": 48, "n_head": 20, "resid_pdrop": 0.1,\n'
+        ' "task_specific_params": {"text-generation": {"do_sample": true, "max_length": [50]}}}\n'
+    ),
 )
 COLLECTIVE = """\
 name: c

@@ -613,6 +613,11 @@ CASES = [
         ),
     ),
     case(
+        "F-A9 dot product of 2^63",
+        workload("{model: vast.json, sublayer: OP, tokens: 512, tp: 4}"),
+        "e.yaml:3:61: workload.tp: vast OP: a dot product of 9223372036854775808 elements, must be below 2^62",
+    ),
+    case(
         "F-A9 days of simulation",
         workload("{gemm: {m: 131072, n: 131072, k: 65536}, tp: 8}"),
         (
@@ -1125,6 +1130,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "bare.yaml": "hidden: 256\nlayers: 1\ntokens: 512\ntensor_parallel: [2]\n",
         "odd.yaml": "hidden: 256\nlayers: 1\ntokens: 512\ntensor_parallel: [2]\nheads: 3\n",
         "llama.json": LLAMA,
+        "vast.json": LLAMA.replace("}", f', "head_dim": {2**61}}}').replace(": 4,", ": 16,"),
         "bad.json": LLAMA.replace("256", '"4096"').replace("num_attention_heads", "num_experts"),
         "bad.py": "1 / 0\n",
         "exit.py": "raise SystemExit('stop')\n",
