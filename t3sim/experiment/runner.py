@@ -64,8 +64,7 @@ def run(
     store = PhaseStore(_weighted(jobs, progress))
     results = [simulate(run, traces.get(run.workload.trace or ""), store, audit) for run in experiment.points]
     records = derive(
-        [record_of(result) for result in results],
-        [(machine_digest(run.machine), run.workload) for run in experiment.points],
+        [record_of(result) for result in results], [machine_digest(run.machine) for run in experiment.points]
     )
     csv, parquet = write_results(folder, records)
     inputs = _digests_of_inputs(experiment)
