@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plot": ("t3sim.cli.plot:plot", "Draw the figures of a results folder."),
     "config": ("t3sim.cli.config:config", "Check or show what an experiment resolves to."),
     "selfcheck": ("t3sim.cli.selfcheck:selfcheck", "Check the simulator on this machine."),
+    "workload": ("t3sim.cli.workload:workload", "Show the GEMMs of a model or an experiment."),
     "trace": ("t3sim.cli.trace:trace", "Make, show or check a tile trace."),
 }
 

@@ -201,7 +201,8 @@ def traffic_table(records: list[RunRecord]) -> Table:
 def workload_name(record: RunRecord) -> str:
     """Return how a table names the workload of a point."""
     if record.model is not None:
-        return f"{record.model} {record.sublayer} TP {record.tp}"
+        part = record.sublayer if record.layer is None else f"layer, {record.layer},"
+        return f"{record.model} {part} TP {record.tp}"
     if record.m is not None:
         return f"GEMM {record.m} x {record.n} x {record.k} TP {record.tp}"
     return f"collective on {record.tp} GPUs"

@@ -20,7 +20,10 @@ def trace() -> None:
 
 
 @trace.command()
-@click.option("--model", metavar="NAME", help="Model of configs/model, such as T-NLG; with --sublayer.")
+@click.option(
+    "--model", metavar="NAME", help="Model of configs/model, such as T-NLG, or a config.json; with --sublayer."
+)
+@click.option("--tokens", type=click.IntRange(1), metavar="N", help="Rows of the GEMM [default: those of the model].")
 @click.option("--sublayer", metavar="NAME", help="OP, FC-2, FC-1 or IP.")
 @click.option("--gemm", metavar="M,N,K", help="A bare GEMM instead, in elements; K is local to a GPU.")
 @click.option("--tp", type=int, required=True, help="GPUs in the ring: the output is cut into as many chunks.")
@@ -28,16 +31,25 @@ def trace() -> None:
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), required=True, help="File to write; its name ends in .parquet."
 )
-def make(model: str | None, sublayer: str | None, gemm: str | None, tp: int, tiling: str | None, output: Path) -> None:
+def make(
+    model: str | None,
+    tokens: int | None,
+    sublayer: str | None,
+    gemm: str | None,
+    tp: int,
+    tiling: str | None,
+    output: Path,
+) -> None:
     """Write the trace of a GEMM: OUTPUT and its manifest beside it."""
-    from t3sim.config.presets import DEFAULT_TILING, load_model, load_tiling
+    from t3sim.config.presets import DEFAULT_TILING, load_tiling
     from t3sim.errors import UsageError
     from t3sim.files import prepare_folder
+    from t3sim.workload.models import named_model
     from t3sim.workload.sublayers import gemm_of
     from t3sim.workload.tiling import make_tile_trace
     from t3sim.workload.trace_file import manifest_path, write_trace
 
-    if gemm is not None and (model is not None or sublayer is not None):
+    if gemm is not None and (model is not None or sublayer is not None or tokens is not None):
         raise UsageError("give either --gemm, or --model with --sublayer")
     if output.suffix != ".parquet":
         raise UsageError(f"--output {output}: a trace file name ends in .parquet")
@@ -51,9 +63,13 @@ def make(model: str | None, sublayer: str | None, gemm: str | None, tp: int, til
         elif model is None or sublayer is None:
             raise UsageError("give --model with --sublayer, or --gemm M,N,K")
         else:
-            known = load_model(model)
-            shape = gemm_of(known, sublayer, tp)
-            words += ["--model", known.name, "--sublayer", sublayer]
+            known = named_model(model)
+            if tokens is None and not known.states_tokens:
+                raise UsageError(f"--model {model}: does not say how many tokens there are; give --tokens")
+            spoken = known.spec if tokens is None else known.spec.model_copy(update={"tokens": tokens})
+            shape = gemm_of(spoken, sublayer, tp)
+            words += ["--model", known.spec.name, "--sublayer", sublayer]
+            words += ["--tokens", str(tokens)] if tokens is not None else []
         made = make_tile_trace(shape, spec, tp)
     except ValueError as error:
         raise UsageError(str(error)) from None

@@ -8,21 +8,71 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from t3sim.config.machine import Bytes, Count, Cycles, MachineSpec, Picoseconds, Spec
 
-STRATEGIES = ("sequential", "t3", "t3-mca", "ideal-overlap", "ideal-rs-nmc")
+STRATEGIES = ("sequential", "t3", "t3-mca", "ideal-overlap", "ideal-rs-nmc", "cu-split")
+LayerKind = Literal["training", "prompt"]
+AttentionKind = Literal["unfused", "fused"]
+FEED_FORWARD_FACTOR = 4  # intermediate / hidden of a model that states no other (T3 section 2.3)
 
 
 class ModelSpec(Spec):
-    """Hyperparameters of a transformer that fix its sublayer GEMMs (T3 table 2)."""
+    """Hyperparameters of one layer of a transformer, and the tokens it works on (T3 table 2).
+
+    A model that states only its hidden size has the shapes of the T3 study:
+    attention as wide as ``hidden``, a feed-forward part of 4 x ``hidden``.
+    Raises ``ValueError`` if the heads do not make up a width.
+    """
 
     name: str
     hidden: Count
     layers: Count
-    tokens: Count
+    tokens: Count  # of all sequences together: rows of every GEMM
     tensor_parallel: tuple[Count, ...]  # the degrees studied
+    sequence: Count | None = None  # tokens of one sequence; only attention depends on it
+    heads: Count | None = None  # query heads
+    kv_heads: Count | None = None  # None: as many as query heads
+    head_dim: Count | None = None  # None: hidden / heads
+    intermediate: Count | None = None  # width of the feed-forward part; None: 4 x hidden
+    gated: bool = False  # two up projections, gate and up, instead of one
+    whole_heads: bool = False  # whether a GPU must hold whole heads; the T3 study slices hidden wherever it falls
+    dropout: bool = True  # whether training drops attention probabilities and the outputs of both halves
+
+    @model_validator(mode="after")
+    def _heads_make_up_a_width(self) -> ModelSpec:
+        if self.heads is None:
+            for name in ("kv_heads", "head_dim"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"`{name}` needs `heads`")
+            if self.whole_heads:
+                raise ValueError("`whole_heads` needs `heads`")
+            return self
+        if self.head_dim is None and self.hidden % self.heads:
+            raise ValueError(f"hidden ({self.hidden}) is not a multiple of heads ({self.heads}); give `head_dim`")
+        if self.kv_heads is not None and self.heads % self.kv_heads:
+            raise ValueError(f"heads ({self.heads}) is not a multiple of kv_heads ({self.kv_heads})")
+        return self
+
+    @property
+    def attention_width(self) -> int:
+        """Elements of all query heads of a token: what the output projection multiplies."""
+        if self.heads is None or self.head_dim is None:
+            return self.hidden
+        return self.heads * self.head_dim
+
+    @property
+    def key_value_width(self) -> int:
+        """Elements of all key heads of a token, and of all value heads."""
+        if self.heads is None or self.kv_heads is None:
+            return self.attention_width
+        return self.attention_width // self.heads * self.kv_heads
+
+    @property
+    def feed_forward_width(self) -> int:
+        """Elements of a token between the two feed-forward GEMMs; of each up projection if there are two."""
+        return FEED_FORWARD_FACTOR * self.hidden if self.intermediate is None else self.intermediate
 
 
 class GemmShape(Spec):
@@ -50,8 +100,16 @@ class CollectiveSpec(Spec):
     gpus: Annotated[int, Field(ge=2, strict=True)]
 
 
+class LayerSpec(Spec):
+    """A whole layer of *model*: its sublayers and all its other operators."""
+
+    kind: LayerKind  # training: forward, backward, update; prompt: forward only
+    attention: AttentionKind
+    model: ModelSpec  # its tokens and sequence are those of this workload
+
+
 class WorkloadSpec(Spec):
-    """Resolved workload of one point: exactly one of ``gemm`` or ``collective``.
+    """Resolved workload of one point: exactly one of ``gemm``, ``collective`` or ``layer``.
 
     ``model``/``sublayer`` name where the shape came from, ``trace`` the file
     it is replayed from; both are None for a bare GEMM.
@@ -59,6 +117,7 @@ class WorkloadSpec(Spec):
 
     model: str | None = None
     sublayer: str | None = None
+    layer: LayerSpec | None = None
     tp: Annotated[int, Field(ge=1, strict=True)] = 1
     gemm: GemmShape | None = None
     collective: CollectiveSpec | None = None
@@ -83,15 +142,19 @@ class RunSpec(Spec):
     arbitration: ArbitrationSpec | None = None  # None: the strategy's own choice
     mode: Literal["mirrored", "explicit"] = "mirrored"
     quantum: Annotated[Picoseconds | None, Field(default=None)] = None  # None: the link latency
+    collective_compute_units: Count | None = None  # `cu-split`: of each GPU; the GEMM has the others
     plugins: tuple[str, ...] = ()
 
 
 __all__ = [
     "STRATEGIES",
     "ArbitrationSpec",
+    "AttentionKind",
     "CollectiveSpec",
     "Cycles",
     "GemmShape",
+    "LayerKind",
+    "LayerSpec",
     "ModelSpec",
     "RunSpec",
     "TilingSpec",

@@ -124,15 +124,20 @@ def annotated(node: Node, path: tuple[str, ...] = ()) -> Node:
     )
 
 
-def load_model(name: str, named_at: Position | None = None, key: str = "workload.model") -> ModelSpec:
-    """A transformer of ``configs/model``, by its name in any case, or from a file of the user."""
-    from t3sim.config.resolve import validated
-
+def model_node(name: str, named_at: Position | None = None, key: str = "workload.model") -> Node:
+    """The annotated tree of a transformer of ``configs/model``, by its name in any case, or of a file of the user."""
     node = without_description(load_preset("model", name, named_at, key))
     if isinstance(node.value, dict) and "name" not in node.value:
         called = Path(name).stem if _is_path(name) else _stem("model", name, named_at, key)
         node = replace(node, value={"name": Node(called, node.position), **node.value})
-    return validated(ModelSpec, node, "model")
+    return node
+
+
+def load_model(name: str, named_at: Position | None = None, key: str = "workload.model") -> ModelSpec:
+    """The transformer that ``model_node`` describes."""
+    from t3sim.config.resolve import validated
+
+    return validated(ModelSpec, model_node(name, named_at, key), "model")
 
 
 def load_tiling(name: str = DEFAULT_TILING) -> TilingSpec:

@@ -10,6 +10,7 @@ from t3sim.config.yaml_loader import Node
 from t3sim.experiment.problems import Problems
 from t3sim.experiment.schema import MAX_TP, PointFile
 from t3sim.units import format_bytes, format_time
+from t3sim.workload.layer import sublayer_workloads
 
 MAX_MATRIX_BYTES = 1 << 40
 FP16_BYTES = 2
@@ -52,7 +53,8 @@ def check_point(
         )
     if workload.collective is not None:
         _check_collective(problems, tree, workload.collective, point.strategy)
-    if workload.gemm is not None:
+    gemms = [part.gemm for part in sublayer_workloads(workload) if part.gemm is not None]
+    if gemms:
         tiling_key = ("tiling",) if workload.trace is None else ("workload", "trace")
         findings = tiling_findings(workload.tiling, machine)
         for path, message in findings:
@@ -67,8 +69,9 @@ def check_point(
                 "and needs an entry for each in one set",
             )
         shape_key = ("workload", "gemm") if tree.value["workload"].get("gemm") else ("workload",)
-        for path, message in shape_findings(workload.gemm, workload.tiling, workload.tp):
-            problems.report(tree, ("workload", path) if path == "tp" else shape_key, message)
+        for gemm in gemms:
+            for path, message in shape_findings(gemm, workload.tiling, workload.tp):
+                problems.report(tree, ("workload", path) if path == "tp" else shape_key, message)
 
 
 def _check_collective(problems: Problems, tree: Node, collective: CollectiveSpec, strategy: str) -> None:

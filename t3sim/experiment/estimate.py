@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from t3sim.config.experiment import RunSpec
+from t3sim.workload.layer import sublayer_runs
 from t3sim.workload.tiling import ELEMENT_BYTES
 
 SECONDS_PER_LINE = 3e-7  # of host time for one L2 line access; measured, it changes by a factor of two between machines
@@ -16,7 +17,7 @@ def estimated_hours(points: Iterable[RunSpec]) -> float:
     """Return about how many hours *points* simulate on one core; equal isolated phases count once."""
     n_lines = 0
     isolated = set()
-    for run in points:
+    for run in (part for point in points for part in sublayer_runs(point)):
         gemm, collective = line_accesses(run)
         key = (id(run.machine), run.workload)  # points of one machine share its spec
         if key not in isolated:

@@ -39,6 +39,7 @@ from t3sim.config.yaml_loader import Node, Position, load_yaml, type_name
 from t3sim.errors import ConfigError, Problem, T3SimError
 from t3sim.experiment.arbitration import ArbitrationBlocks, arbitration_leaves
 from t3sim.experiment.checks import check_point
+from t3sim.experiment.compute_units import CollectiveComputeUnits
 from t3sim.experiment.estimate import estimated_hours
 from t3sim.experiment.plugins import load_plugins
 from t3sim.experiment.problems import Problems
@@ -106,6 +107,7 @@ class _Planner:
         self.arbitration = ArbitrationBlocks(self.problems)
         self.workloads = WorkloadReader(self.problems, self.folder, trace_root)
         self.machines: dict[str, ResolvedMachine | None] = {}
+        self.units = CollectiveComputeUnits(self.problems)
         self.strategies: set[str] = set()  # of the whole experiment, pinned or not
         self.plugins: tuple[str, ...] = ()
 
@@ -154,6 +156,7 @@ class _Planner:
             points.append(made[0])
             provenance.append(made[1])
         self.arbitration.report_unused(self.strategies)
+        self.units.report_unused()
         if self.problems:
             raise self.problems.in_reading_order()
         if self.workloads.input_error is not None:
@@ -254,6 +257,10 @@ class _Planner:
             self.problems.report(tree, ("mode",), "explicit mode is not available yet; use `mirrored`")
         strategy = None if "strategy" in bad_keys else self._strategy(tree, point.strategy)
         arbitration = self.arbitration.of_point(tree, strategy, self.strategies, self._known_strategies())
+        units = None
+        if "collective_compute_units" not in bad_keys:
+            users = self._known_strategies()
+            units = self.units.of_point(tree, strategy, self.strategies, users, machine.spec if machine else None)
         workload = None if "workload" in bad_keys else self.workloads.read(tree, point.workload, tiling)
         if machine is not None and workload is not None:
             check_point(self.problems, tree, machine.spec, workload, point, arbitration)
@@ -268,6 +275,7 @@ class _Planner:
                 arbitration=arbitration,
                 mode=point.mode,
                 quantum=point.quantum,
+                collective_compute_units=units,
                 plugins=self.plugins,
             )
         return run, self._provenance(tree, kept, run, machine, tiling_tree)
@@ -277,7 +285,12 @@ class _Planner:
     ) -> Mapping[str, Node]:
         """Where every value of a point came from; the machine's part is shared by all its points."""
         own = {".".join(path): node for path, node in kept.leaves() if path[0] not in NOT_OF_A_RUN}
+        if run.collective_compute_units is None:
+            own.pop("collective_compute_units", None)  # of another strategy
         gemm, workload = run.workload.gemm, run.workload
+        for name, node in self.workloads.model_leaves(tree).items():
+            if f"workload.{name}" not in own:  # tokens and sequence of the workload replace the model's
+                own[f"workload.model.{name}"] = node
         if gemm is not None and "workload.gemm.m" not in own:
             origin = f"{workload.model} {workload.sublayer} on {workload.tp} GPUs"
             source = origin if workload.trace is None else "the trace's manifest"
@@ -293,6 +306,8 @@ class _Planner:
         if run.arbitration is not None:
             own |= arbitration_leaves(tree.get("arbitration"), run.arbitration)
         default = Position("default")
+        if workload.layer is not None:
+            own.setdefault("workload.attention", Node(workload.layer.attention, default, None, "default"))
         own.setdefault("mode", Node(run.mode, default, None, "default"))
         own.setdefault("quantum", Node(format_time(run.machine.link.latency), default, None, "default", "link latency"))
         return ChainMap(own, {f"machine.{key}": node for key, node in machine.leaves().items()})

@@ -137,18 +137,20 @@ def timelines_of(results: Sequence[SimulationResult]) -> dict[str, Timeline]:
     """Return the timeline of every phase that was simulated, each once, under a name that says what it was."""
     timelines: dict[str, Timeline] = {}
     for result in results:
-        workload = result.run.workload
-        what = " ".join(str(part) for part in (workload.model, workload.sublayer) if part) or "workload"
-        for phase in result.phases:
-            label = f"{result.run.machine.name}: {what} TP {workload.tp}: {phase.name}"
-            timelines.setdefault(label, phase.timeline)
+        for part in result.sublayers:
+            workload = part.run.workload
+            what = " ".join(str(name) for name in (workload.model, workload.sublayer) if name) or "workload"
+            for phase in part.phases:
+                label = f"{result.run.machine.name}: {what} TP {workload.tp}: {phase.name}"
+                timelines.setdefault(label, phase.timeline)
     return timelines
 
 
 def record_of(result: SimulationResult) -> RunRecord:
     """Return the result row of one point (comparisons with other points are left to ``derive``)."""
     run, us = result.run, result.ticks.to_us
-    workload, gemm = run.workload, run.workload.gemm
+    workload, gemm, layer = run.workload, run.workload.gemm, run.workload.layer
+    n_collective = run.collective_compute_units
     fused = result.fused
     producer = fused or result.gemm
     phases = _phases_in_force(result)
@@ -165,22 +167,26 @@ def record_of(result: SimulationResult) -> RunRecord:
     return RunRecord(
         model=workload.model,
         sublayer=workload.sublayer,
+        layer=layer.kind if layer else None,
         tp=workload.collective.gpus if workload.collective is not None else workload.tp,
-        m=gemm.m if gemm else None,
-        n=gemm.n if gemm else None,
+        m=gemm.m if gemm else layer.model.tokens if layer else None,
+        n=gemm.n if gemm else layer.model.hidden if layer else None,
         k=gemm.k if gemm else None,
         machine=run.machine.name,
         strategy=run.strategy,
         arbitration=run.arbitration.policy if run.arbitration is not None and fused is not None else None,
         mca_threshold=_threshold_text(fused),
         mode=run.mode,
+        gemm_compute_units=run.machine.gpu.n_compute_units - n_collective if n_collective is not None else None,
+        collective_compute_units=n_collective,
         time_us=us(result.total),
         gemm_us=time_of(result.gemm),
         rs_us=time_of(result.reduce_scatter),
         ag_us=time_of(result.all_gather),
         fused_us=time_of(fused),
-        dram_gemm_read_bytes=total("operand_read_bytes", producer) if gemm else None,
-        dram_gemm_write_bytes=total("output_write_bytes", producer) if gemm else None,
+        others_us=us(result.others) if result.others is not None else None,
+        dram_gemm_read_bytes=total("operand_read_bytes", producer) if producer else None,
+        dram_gemm_write_bytes=total("output_write_bytes", producer) if producer else None,
         dram_rs_read_bytes=total("comm_read_bytes", scatter),
         dram_rs_write_bytes=total("comm_write_bytes", scatter),
         dram_ag_read_bytes=total("comm_read_bytes", result.all_gather),

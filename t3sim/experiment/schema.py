@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from t3sim.config.experiment import CollectiveSpec, GemmShape
+from t3sim.config.experiment import AttentionKind, CollectiveSpec, GemmShape, LayerKind
 from t3sim.config.machine import Count, MachineSpec, PicosecondsAboveZero, Spec
 
 SCHEMA_VERSION = 1
@@ -15,10 +15,14 @@ DEFAULT_MAX_HOURS = 24
 
 
 class WorkloadFile(Spec):
-    """``workload:`` exactly one of a model's sublayer, a GEMM, a tile trace or a collective."""
+    """``workload:`` exactly one of a model's sublayer or layer, a GEMM, a tile trace or a collective."""
 
     model: str | None = None
     sublayer: str | None = None
+    layer: LayerKind | None = None
+    attention: AttentionKind | None = None
+    tokens: Count | None = None
+    sequence: Count | None = None
     tp: Annotated[int, Field(ge=1, le=MAX_TP, strict=True)] | None = None
     gemm: GemmShape | None = None
     trace: str | None = None
@@ -54,6 +58,7 @@ class ExperimentFile(Spec):
     arbitration: str | dict[str, Any] | None = None
     mode: Literal["mirrored", "explicit"] = "mirrored"
     quantum: PicosecondsAboveZero | None = None
+    collective_compute_units: Count | None = None  # of `cu-split`; the GEMM has the others
     plugins: list[str] = Field(default_factory=list)
     sweep: SweepFile | None = None
     figures: list[str] = Field(default_factory=list)  # what `plot` and `report` draw of the results
@@ -69,6 +74,7 @@ class PointFile(Spec):
     strategy: str
     mode: Literal["mirrored", "explicit"] = "mirrored"
     quantum: PicosecondsAboveZero | None = None
+    collective_compute_units: Count | None = None
     plugins: list[str] = Field(default_factory=list)
     figures: list[str] = Field(default_factory=list)
     max_hours: Count = DEFAULT_MAX_HOURS

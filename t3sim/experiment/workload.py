@@ -1,4 +1,4 @@
-"""The ``workload:`` section of a point: a model's sublayer, a GEMM, a tile trace or a collective becomes its spec."""
+"""The ``workload:`` section of a point becomes its spec: a model's sublayer or layer, a GEMM, a trace, a collective."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from t3sim.config.experiment import GemmShape, TilingSpec, WorkloadSpec
-from t3sim.config.presets import configs_root, load_model
+from t3sim.config.experiment import GemmShape, LayerSpec, ModelSpec, TilingSpec, WorkloadSpec
+from t3sim.config.presets import configs_root
 from t3sim.config.resolve import node_at
 from t3sim.config.yaml_loader import Node, Position
 from t3sim.errors import ConfigError, InputDataError
 from t3sim.experiment.problems import Problems
 from t3sim.experiment.schema import MAX_TP, WorkloadFile
 from t3sim.registry import unknown_name
+from t3sim.workload.layer import other_operators, sublayers_of
+from t3sim.workload.models import NamedModel, named_model
+from t3sim.workload.sublayers import SUBLAYERS, gemm_of
+
+OF_A_MODEL = ("sublayer", "layer", "tokens")  # keys that say what of a model, and of what size
+OF_A_LAYER = ("attention", "sequence")  # keys on which only a whole layer depends
 
 
 class WorkloadReader:
@@ -23,6 +29,7 @@ class WorkloadReader:
     def __init__(self, problems: Problems, folder: Path, trace_root: Path | None) -> None:
         self.problems = problems
         self.input_error: InputDataError | None = None
+        self._models: dict[tuple[str, str], NamedModel | None] = {}  # by the name as written and the file that names it
         self._traces: dict[str, tuple[Path, GemmShape, TilingSpec, int] | None] = {}  # by the name as written
         self._folder = folder
         self._trace_root = trace_root
@@ -37,8 +44,7 @@ class WorkloadReader:
             )
             return None
         source = sources[0]
-        if source != "model" and given.sublayer is not None:
-            self.problems.report(tree, ("workload", "sublayer"), "needs `workload.model`")
+        if not self._keys_belong(tree, given):
             return None
         if source == "trace":
             return self._trace(tree, given)
@@ -57,46 +63,103 @@ class WorkloadReader:
         if given.tp is None:
             self.problems.report(tree, ("workload",), "`workload.tp` is missing: the number of GPUs", at_key=True)
             return None
-        if source == "gemm":
-            gemm, model, sublayer = given.gemm, None, None
-        else:
-            made = self._sublayer(tree, given, given.tp)
-            if made is None:
-                return None
-            gemm, model, sublayer = made
-        if tiling is None or gemm is None:
+        if source == "model":
+            return self._of_model(tree, given, given.tp, tiling)
+        if tiling is None:
             return None
-        return WorkloadSpec(model=model, sublayer=sublayer, tp=given.tp, gemm=gemm, tiling=tiling)
+        return WorkloadSpec(tp=given.tp, gemm=given.gemm, tiling=tiling)
 
-    def _sublayer(self, tree: Node, given: WorkloadFile, tp: int) -> tuple[GemmShape, str, str] | None:
-        from t3sim.workload.sublayers import SUBLAYERS, gemm_of
+    def _keys_belong(self, tree: Node, given: WorkloadFile) -> bool:
+        """Whether every key has the one it needs beside it; a key without is reported, not ignored."""
+        is_fine = True
+        for needed, names in (("model", OF_A_MODEL), ("layer", OF_A_LAYER)):
+            for name in names:
+                if getattr(given, name) is not None and getattr(given, needed) is None:
+                    self.problems.report(tree, ("workload", name), f"needs `workload.{needed}`")
+                    is_fine = False
+        if given.sublayer is not None and given.layer is not None:
+            self.problems.report(tree, ("workload", "layer"), "is all sublayers of a layer; remove `workload.sublayer`")
+            is_fine = False
+        return is_fine
 
-        model = None
-        try:
-            model_node, _ = node_at(tree, ("workload", "model"))
-            at = model_node.position
-            place = at if at.line else Position(str(self._folder / "experiment"))
-            model = load_model(str(given.model), place, "workload.model")
-        except ConfigError as error:
-            stand_in = str(self._folder / "experiment")
-            self.problems.take(
-                replace(p, file=model_node.position.file) if p.file == stand_in else p for p in error.problems
-            )
-        if given.sublayer is None:
-            self.problems.report(
-                tree, ("workload",), f"`workload.sublayer` is missing: one of {', '.join(SUBLAYERS)}", at_key=True
-            )
+    def _of_model(self, tree: Node, given: WorkloadFile, tp: int, tiling: TilingSpec | None) -> WorkloadSpec | None:
+        """A sublayer or a layer of a model."""
+        model = self._model(tree, given)
+        if given.sublayer is None and given.layer is None:
+            message = f"`workload.sublayer` is missing: one of {', '.join(SUBLAYERS)}, or `layer` instead"
+            self.problems.report(tree, ("workload",), message, at_key=True)
             return None
-        if given.sublayer not in SUBLAYERS:
+        if given.sublayer is not None and given.sublayer not in SUBLAYERS:
             self.problems.report(tree, ("workload", "sublayer"), unknown_name("sublayer", given.sublayer, SUBLAYERS))
             return None
         if model is None:
             return None
         try:
-            return gemm_of(model, given.sublayer, tp), model.name, given.sublayer
+            if given.sublayer is not None:
+                gemm, layer = gemm_of(model, given.sublayer, tp), None
+            else:
+                layer = self._layer(tree, given, model, tp)
+                gemm = None
         except ValueError as error:
             self.problems.report(tree, ("workload", "tp"), str(error))
             return None
+        if tiling is None or (gemm is None and layer is None):
+            return None
+        return WorkloadSpec(model=model.name, sublayer=given.sublayer, layer=layer, tp=tp, gemm=gemm, tiling=tiling)
+
+    def _model(self, tree: Node, given: WorkloadFile) -> ModelSpec | None:
+        """The model, with the tokens and the sequence of this workload."""
+        node, _ = node_at(tree, ("workload", "model"))
+        named = self._named(node)
+        if named is None:
+            return None
+        if given.tokens is None and not named.states_tokens:
+            message = f"`workload.tokens` is missing: `{given.model}` does not say how many there are"
+            self.problems.report(tree, ("workload",), message, at_key=True)
+            return None
+        stated = {name: value for name in ("tokens", "sequence") if (value := getattr(given, name)) is not None}
+        return named.spec.model_copy(update=stated)
+
+    def _named(self, node: Node) -> NamedModel | None:
+        """The model that *node* names; read once."""
+        stand_in = str(self._folder / "experiment")
+        place = node.position if node.position.line else Position(stand_in)
+        key = (str(node.value), place.file)
+        if key not in self._models:
+            try:
+                self._models[key] = named_model(str(node.value), place, "workload.model")
+            except ConfigError as error:
+                self._models[key] = None
+                at = node.position
+                self.problems.take(replace(p, file=at.file) if p.file == stand_in else p for p in error.problems)
+        return self._models[key]
+
+    def model_leaves(self, tree: Node) -> dict[str, Node]:
+        """Where each hyperparameter of the point's model came from; empty if it names none."""
+        node, is_whole = node_at(tree, ("workload", "model"))
+        named = self._named(node) if is_whole and node.value is not None else None
+        return {} if named is None else named.leaves
+
+    def _layer(self, tree: Node, given: WorkloadFile, model: ModelSpec, tp: int) -> LayerSpec | None:
+        """A whole layer; ValueError if it cannot be sliced."""
+        assert given.layer is not None
+        if model.heads is None:
+            self.problems.report(tree, ("workload", "model"), f"`{model.name}` has no `heads`, which a layer needs")
+            return None
+        if model.sequence is None:
+            message = f"`workload.sequence` is missing: `{model.name}` does not say how long a sequence is"
+            self.problems.report(tree, ("workload",), message, at_key=True)
+            return None
+        if model.tokens % model.sequence:
+            name = "tokens" if given.tokens is not None else "sequence"
+            message = f"{model.tokens} tokens are not a whole number of sequences of {model.sequence}"
+            self.problems.report(tree, ("workload", name), message)
+            return None
+        layer = LayerSpec(kind=given.layer, attention=given.attention or "unfused", model=model)
+        for sublayer in sublayers_of(layer.kind):
+            gemm_of(model, sublayer, tp)
+        other_operators(layer, tp)
+        return layer
 
     def _trace(self, tree: Node, given: WorkloadFile) -> WorkloadSpec | None:
         if tree.get("tiling") is not None:

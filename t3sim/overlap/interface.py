@@ -28,14 +28,22 @@ class Phase:
 class Phases(Protocol):
     """The phases a strategy can ask for."""
 
-    def gemm(self) -> Phase:
-        """Return the GEMM alone, output through the L2."""
+    @property
+    def n_compute_units(self) -> int:
+        """Compute units of a GPU."""
 
-    def reduce_scatter(self, *, has_near_memory: bool = False) -> Phase | None:
-        """Return the ring reduce-scatter of the GEMM's output alone, on all compute units; None on one GPU."""
+    @property
+    def collective_compute_units(self) -> int | None:
+        """Compute units that the experiment gives to the collective (``collective_compute_units``), if it says so."""
 
-    def all_gather(self) -> Phase | None:
-        """Return the ring all-gather of the reduced output alone; None on one GPU."""
+    def gemm(self, *, n_compute_units: int | None = None) -> Phase:
+        """Return the GEMM alone, output through the L2, on so many compute units (default: all)."""
+
+    def reduce_scatter(self, *, has_near_memory: bool = False, n_compute_units: int | None = None) -> Phase | None:
+        """Return the ring reduce-scatter of the GEMM's output alone, on so many compute units; None on one GPU."""
+
+    def all_gather(self, *, n_compute_units: int | None = None) -> Phase | None:
+        """Return the ring all-gather of the reduced output alone, on so many compute units; None on one GPU."""
 
     def fused(self, program: Callable[..., None], default_policy: str) -> Phase:
         """Return the GEMM with its output mapped by *program* (see ``t3.ring_reduce_scatter``)."""

@@ -51,7 +51,7 @@ def _baseline_for(record: RunRecord, candidates: list[RunRecord]) -> RunRecord |
 
 def _compare(record: RunRecord, baseline: RunRecord | None) -> RunRecord:
     speedup = ect = efficiency = None
-    isolated = baseline.gemm_us if baseline is not None else record.gemm_us
+    isolated = _isolated(baseline or record)
     if record.time_us is not None and isolated is not None:
         ect = record.time_us - isolated
     if baseline is not None and baseline.time_us is not None and record.time_us:
@@ -59,3 +59,10 @@ def _compare(record: RunRecord, baseline: RunRecord | None) -> RunRecord:
         if ect is not None and isolated is not None and baseline.time_us > isolated:
             efficiency = 1.0 - ect / (baseline.time_us - isolated)
     return replace(record, speedup=speedup, ect_us=ect, overlap_efficiency=efficiency)
+
+
+def _isolated(record: RunRecord) -> float | None:
+    """Return what of the time is no communication: the unsplit GEMM, and the other operators of a layer."""
+    if record.gemm_us is None or record.gemm_compute_units is not None:
+        return None
+    return record.gemm_us + (record.others_us or 0.0)

@@ -29,6 +29,7 @@ from t3sim.workload.tiling import ELEMENT_BYTES
 
 if TYPE_CHECKING:
     from t3sim.config.experiment import RunSpec
+    from t3sim.config.machine import MachineSpec
     from t3sim.workload.tiling import TileTrace
 
 ISOLATED_POLICY = "round_robin"  # one stream at a time: every work-conserving policy is the same
@@ -103,26 +104,42 @@ class MirroredPhases:
         chunk = chunk_bytes_of(size, self.n_devices, self.run.machine.gpu.l2.line)
         return chunk // self.run.machine.memory.access
 
-    def gemm(self) -> Phase:
+    @property
+    def collective_compute_units(self) -> int | None:
         """See ``overlap.interface.Phases``."""
+        return self.run.collective_compute_units
+
+    @property
+    def n_compute_units(self) -> int:
+        """See ``overlap.interface.Phases``."""
+        return self.run.machine.gpu.n_compute_units
+
+    def gemm(self, *, n_compute_units: int | None = None) -> Phase:
+        """See ``overlap.interface.Phases``.
+
+        The others are as if they were not there; L2 and DRAM are those of the whole GPU.
+        """
         trace = self.required_trace()
+        spec = with_compute_units(self.run.machine, n_compute_units)
+        name = named("gemm", n_compute_units)
 
         def simulate(report: Report) -> Phase:
-            machine = self.machine(ISOLATED_POLICY, {})
+            machine = self.machine(ISOLATED_POLICY, {}, spec)
             machine.core.load_gemm(trace, StoreRoutes(trace.n_workgroups), start_at=machine.launch_ticks)
-            return self.finished("gemm", machine, report)
+            return self.finished(name, machine, report)
 
-        return self.store.get(PhaseJob(("gemm", *self.gemm_key()), "gemm", gemm_accesses(trace), simulate))
+        return self.store.get(PhaseJob(("gemm", *self.gemm_key(spec)), name, gemm_accesses(trace), simulate))
 
-    def reduce_scatter(self, *, has_near_memory: bool = False) -> Phase | None:
+    def reduce_scatter(self, *, has_near_memory: bool = False, n_compute_units: int | None = None) -> Phase | None:
         """See ``overlap.interface.Phases``."""
         name = "reduce-scatter, near memory" if has_near_memory else "reduce-scatter"
         program = ring_reduce_scatter(self.n_devices, self.chunk_granules(), has_near_memory=has_near_memory)
-        return self.collective(name, program)
+        return self.collective(named(name, n_compute_units), program, n_compute_units)
 
-    def all_gather(self) -> Phase | None:
+    def all_gather(self, *, n_compute_units: int | None = None) -> Phase | None:
         """See ``overlap.interface.Phases``."""
-        return self.collective("all-gather", ring_all_gather(self.n_devices, self.chunk_granules()))
+        program = ring_all_gather(self.n_devices, self.chunk_granules())
+        return self.collective(named("all-gather", n_compute_units), program, n_compute_units)
 
     def collective(self, name: str, program: CollectiveProgram, n_compute_units: int | None = None) -> Phase | None:
         """Return an isolated collective on *n_compute_units* CUs (default: all); None if there is nothing to do."""
@@ -156,15 +173,15 @@ class MirroredPhases:
         key = ("fused", policy, tuple(sorted(params.items())), program, *self.gemm_key())
         return self.store.get(PhaseJob(key, name, gemm_accesses(trace), simulate))
 
-    def gemm_key(self) -> tuple[Any, ...]:
-        """Return what the simulation of the GEMM depends on."""
+    def gemm_key(self, machine: MachineSpec | None = None) -> tuple[Any, ...]:
+        """Return what the simulation of the GEMM depends on; *machine* if it is not that of the run."""
         trace = self.required_trace()
         tiles = sha256(trace.workgroups.tobytes()).hexdigest()
-        return trace.gemm, trace.tiling, trace.n_chunks, tiles, self.run.machine, self.run.quantum
+        return trace.gemm, trace.tiling, trace.n_chunks, tiles, machine or self.run.machine, self.run.quantum
 
-    def machine(self, policy: str, params: dict[str, Any]) -> MirroredMachine:
-        """Return a fresh machine."""
-        return MirroredMachine(self.run.machine, arbitration_policies.get(policy), params, self.run.quantum)
+    def machine(self, policy: str, params: dict[str, Any], spec: MachineSpec | None = None) -> MirroredMachine:
+        """Return a fresh machine: the run's, or *spec*."""
+        return MirroredMachine(spec or self.run.machine, arbitration_policies.get(policy), params, self.run.quantum)
 
     def finished(self, name: str, machine: MirroredMachine, report: Report) -> Phase:
         """Run what is loaded, under audit, and return the phase."""
@@ -178,6 +195,19 @@ class MirroredPhases:
         if self.trace is None:
             raise UsageError("workload: a collective on its own has no GEMM; use strategy `sequential`")
         return self.trace
+
+
+def with_compute_units(machine: MachineSpec, n_compute_units: int | None) -> MachineSpec:
+    """Return *machine* with so many compute units and everything else as it is; None: the machine itself."""
+    if n_compute_units is None:
+        return machine
+    gpu = machine.gpu.model_copy(update={"n_compute_units": n_compute_units})
+    return machine.model_copy(update={"gpu": gpu})
+
+
+def named(phase: str, n_compute_units: int | None) -> str:
+    """Return the name of a phase that runs on so many compute units, None: on all."""
+    return phase if n_compute_units is None else f"{phase}, {n_compute_units} compute units"
 
 
 def load_fused(machine: MirroredMachine, trace: TileTrace, program: Callable[..., None]) -> None:

@@ -1,15 +1,23 @@
-"""One point of an experiment: from its specification to the numbers of its result row."""
+"""One point of an experiment: from its specification to the numbers of its result row.
+
+A point is one sublayer, or one collective, or a whole layer: the sum of its
+sublayers, each simulated, and of its other operators, by roofline.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from t3sim.errors import UsageError
 from t3sim.gpu.ticks import TickBase
+from t3sim.observe.timeline import Timeline
 from t3sim.overlap import Phase, overlap_strategies
+from t3sim.system.layer import other_ticks
 from t3sim.system.phases import MirroredPhases, PhasePlan, PhaseStore
+from t3sim.workload.layer import sublayer_runs
 from t3sim.workload.tiling import TileTrace, make_tile_trace
 
 if TYPE_CHECKING:
@@ -17,26 +25,66 @@ if TYPE_CHECKING:
     from t3sim.config.experiment import RunSpec
 
 
-_Parts = tuple[int, Phase | None, Phase | None, Phase | None, Phase | None]
-
-
 @dataclass(frozen=True)
-class SimulationResult:
-    """What one point cost, phase by phase; times in ticks of *ticks*."""
+class SublayerResult:
+    """What one sublayer, or one collective, cost: its time in ticks and the phases that say why."""
 
-    run: RunSpec
-    ticks: TickBase
+    run: RunSpec  # of this sublayer alone
     total: int
-    gemm: Phase | None
-    reduce_scatter: Phase | None
-    all_gather: Phase | None
-    fused: Phase | None
-    wall_s: float
+    gemm: Phase | None = None
+    reduce_scatter: Phase | None = None
+    all_gather: Phase | None = None
+    fused: Phase | None = None
 
     @property
     def phases(self) -> list[Phase]:
         """Return the phases that were run, in the order in which they happen."""
         return [p for p in (self.gemm, self.reduce_scatter, self.fused, self.all_gather) if p is not None]
+
+
+@dataclass(frozen=True)
+class SimulationResult:
+    """What one point cost; times in ticks of *ticks*.
+
+    ``gemm``, ``reduce_scatter``, ``all_gather`` and ``fused`` are the phases of
+    the sublayer; of a layer they are sums over its sublayers, without timelines.
+    """
+
+    run: RunSpec
+    ticks: TickBase
+    sublayers: tuple[SublayerResult, ...]  # one, or those of a layer in the order in which they happen
+    others: int | None  # of a layer: all its other operators
+    wall_s: float
+
+    @property
+    def total(self) -> int:
+        """Return the ticks of the whole point."""
+        return sum(part.total for part in self.sublayers) + (self.others or 0)
+
+    @property
+    def gemm(self) -> Phase | None:
+        """Return the isolated GEMM; with `cu-split`, on the compute units that it has."""
+        return summed([part.gemm for part in self.sublayers])
+
+    @property
+    def reduce_scatter(self) -> Phase | None:
+        """Return the isolated reduce-scatter, None if it was fused or there is none."""
+        return summed([part.reduce_scatter for part in self.sublayers])
+
+    @property
+    def all_gather(self) -> Phase | None:
+        """Return the all-gather, None if there is none."""
+        return summed([part.all_gather for part in self.sublayers])
+
+    @property
+    def fused(self) -> Phase | None:
+        """Return the fused GEMM and reduce-scatter, None if the strategy fuses nothing."""
+        return summed([part.fused for part in self.sublayers])
+
+    @property
+    def phases(self) -> list[Phase]:
+        """Return the phases that were run, in the order in which they happen."""
+        return [phase for part in self.sublayers for phase in part.phases]
 
 
 def simulate(
@@ -49,16 +97,25 @@ def simulate(
     Equal *run* and *trace* give equal results but for ``wall_s``.
     """
     started = time.perf_counter()
-    parts = evaluate(run, trace, PhaseStore() if store is None else store, audit)
-    return SimulationResult(run, TickBase.of(run.machine), *parts, wall_s=time.perf_counter() - started)
+    ticks = TickBase.of(run.machine)
+    sublayers = evaluate(run, trace, PhaseStore() if store is None else store, audit)
+    layer = run.workload.layer
+    others = None if layer is None else other_ticks(layer, run.workload.tp, run.machine, ticks)
+    return SimulationResult(run, ticks, sublayers, others, wall_s=time.perf_counter() - started)
 
 
 def evaluate(
     run: RunSpec, trace: TileTrace | None, store: PhaseStore | PhasePlan, audit: Audit | None = None
-) -> _Parts:
-    """Return the total and the phases of one point; with a ``PhasePlan``, only note what they are."""
+) -> tuple[SublayerResult, ...]:
+    """Return the times and phases of each sublayer of a point; with a ``PhasePlan``, only note what they are."""
     if run.mode != "mirrored":
         raise UsageError("mode: `explicit` is not available yet; use `mirrored`")
+    return tuple(_sublayer(one, trace, store, audit) for one in sublayer_runs(run))
+
+
+def _sublayer(
+    run: RunSpec, trace: TileTrace | None, store: PhaseStore | PhasePlan, audit: Audit | None
+) -> SublayerResult:
     workload = run.workload
     if trace is None and workload.gemm is not None:
         trace = make_tile_trace(workload.gemm, workload.tiling, workload.tp)
@@ -66,13 +123,42 @@ def evaluate(
     if workload.collective is not None:
         return collective_alone(phases, workload.collective.op, has_near_memory=run.strategy == "ideal-rs-nmc")
     times = overlap_strategies.get(run.strategy)(phases)
-    return times.ticks, times.gemm, times.reduce_scatter, times.all_gather, times.fused
+    return SublayerResult(run, times.ticks, times.gemm, times.reduce_scatter, times.all_gather, times.fused)
 
 
-def collective_alone(phases: MirroredPhases, op: str, *, has_near_memory: bool) -> _Parts:
-    """Return the parts of a workload that is one collective."""
+def collective_alone(phases: MirroredPhases, op: str, *, has_near_memory: bool) -> SublayerResult:
+    """Return the result of a workload that is one collective."""
     if op == "reduce-scatter":
         phase = phases.reduce_scatter(has_near_memory=has_near_memory)
-        return (phase.ticks if phase else 0), None, phase, None, None
+        return SublayerResult(phases.run, phase.ticks if phase else 0, reduce_scatter=phase)
     phase = phases.all_gather()
-    return (phase.ticks if phase else 0), None, None, phase, None
+    return SublayerResult(phases.run, phase.ticks if phase else 0, all_gather=phase)
+
+
+PEAKS = ("tracker_peak_entries", "peak_inbox")  # counters of which a layer has the largest, not the sum
+OF_ONE_SUBLAYER = ("workgroup_spread", "first_stage_occupancy")  # counters that a layer as a whole does not have
+
+
+def summed(phases: Sequence[Phase | None]) -> Phase | None:
+    """Return one phase that stands for the same phase of each sublayer: times and counters added up.
+
+    A single phase stands for itself.  An MCA threshold is kept if it was the same everywhere.
+    """
+    found = [phase for phase in phases if phase is not None]
+    if len(found) < 2:
+        return found[0] if found else None
+    counters = {name: _together(name, [phase.counters[name] for phase in found]) for name in found[0].counters}
+    if len({phase.counters.get("mca_threshold") for phase in found}) > 1:
+        del counters["mca_threshold"]
+    return Phase(found[0].name, sum(phase.ticks for phase in found), counters, Timeline())
+
+
+def _together(name: str, values: list[Any]) -> Any:
+    """Return what a layer says about a counter of its sublayers."""
+    if name in OF_ONE_SUBLAYER:
+        return None
+    if name == "mca_threshold":
+        return values[0]
+    if isinstance(values[0], dict):
+        return {key: sum(value[key] for value in values) for key in values[0]}
+    return max(values) if name in PEAKS else sum(values)

@@ -1,13 +1,70 @@
-"""The transformers of the study (T3 table 2), as GEMM shapes.
+"""The transformers that a workload can name, as GEMM shapes.
 
-Their hyperparameters live in ``configs/model``, one file each with sources.
+Those of the T3 study (T3 table 2) live in ``configs/model``, one file each with
+sources; others come from a file of the user, in the same form (``.yaml``) or as
+the ``config.json`` of a Hugging Face checkpoint.
 """
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
 from t3sim.config.experiment import GemmShape, ModelSpec
-from t3sim.config.presets import load_model, preset_names
+from t3sim.config.presets import load_model, model_node, preset_names
+from t3sim.config.resolve import validated
+from t3sim.config.yaml_loader import Node, Position
+from t3sim.errors import ConfigError, Problem
+from t3sim.workload.hf_config import read_hf_config
 from t3sim.workload.sublayers import SUBLAYERS, gemm_of
+
+HF_SUFFIX = ".json"
+
+
+@dataclass(frozen=True)
+class NamedModel:
+    """A model, and where each of its hyperparameters came from."""
+
+    spec: ModelSpec
+    leaves: dict[str, Node]
+    states_tokens: bool = True  # if not, ``spec.tokens`` is 1 until the workload says how many there are
+
+
+def named_model(name: str, named_at: Position | None = None, key: str = "workload.model") -> NamedModel:
+    """Return the model called *name*: a preset, or a file relative to the one that names it.
+
+    Raises ``ConfigError`` at the place that names it, or at the place in its file that is wrong.
+    """
+    if name.endswith(HF_SUFFIX):
+        return _from_hf_config(name, named_at, key)
+    node = model_node(name, named_at, key)
+    leaves = {".".join(path): leaf for path, leaf in node.leaves()}
+    return NamedModel(validated(ModelSpec, node, "model"), leaves)
+
+
+def _from_hf_config(name: str, named_at: Position | None, key: str) -> NamedModel:
+    at = named_at or Position("")
+    path = Path(at.file).parent / name
+    try:
+        fields, sources = read_hf_config(path, str(path))
+    except ConfigError:
+        if os.path.exists(path) or named_at is None:  # noqa: PTH110 - Path.exists raises for a name that is too long
+            raise
+        message = f"no such file `{name}`, looked for at {path}"
+        raise ConfigError(Problem(at.file, at.line, at.column, key, message)) from None
+    called = Path(name).parent.name if Path(name).name == "config.json" else Path(name).stem
+    called = "".join(c if c.isprintable() else "_" for c in called) or "config"
+    spec = ModelSpec(name=called, tokens=1, tensor_parallel=(), **fields)
+    place = Position(str(path))
+    leaves = {
+        field: Node(fields[field], place, None, "user", f"`{source}`") for field, source in sources.items()
+    }
+    leaves |= {
+        field: Node(fields[field], place, None, "derived", "its model_type")
+        for field in ("gated", "dropout", "whole_heads")
+    }
+    return NamedModel(spec, leaves, states_tokens=False)
 
 
 def load_models() -> dict[str, ModelSpec]:
@@ -20,4 +77,4 @@ def sublayer_gemms(model: ModelSpec) -> dict[tuple[int, str], GemmShape]:
     return {(tp, sublayer): gemm_of(model, sublayer, tp) for tp in model.tensor_parallel for sublayer in SUBLAYERS}
 
 
-__all__ = ["load_model", "load_models", "sublayer_gemms"]
+__all__ = ["NamedModel", "load_model", "load_models", "named_model", "sublayer_gemms"]

@@ -215,7 +215,10 @@ BAD_VALUES = [
         "workload={model: T-NLG, gemm: {m: 1, n: 1, k: 1}, tp: 8}",
         "workload: needs exactly one of model, gemm, trace, collective; found `model` and `gemm`",
     ),
-    ("workload={model: T-NLG, tp: 8}", "workload: `workload.sublayer` is missing: one of OP, FC-2, FC-1, IP"),
+    (
+        "workload={model: T-NLG, tp: 8}",
+        "workload: `workload.sublayer` is missing: one of OP, FC-2, FC-1, IP, or `layer` instead",
+    ),
     ("workload={model: T-NLG, sublayer: FC-2}", "workload: `workload.tp` is missing: the number of GPUs"),
     (
         "workload.model=TNLG",
@@ -237,7 +240,7 @@ BAD_VALUES = [
         "strategy=t3mca",
         (
             "strategy: unknown strategy `t3mca`; did you mean `t3-mca`? "
-            "(known: sequential, t3, t3-mca, ideal-overlap, ideal-rs-nmc)"
+            "(known: sequential, t3, t3-mca, ideal-overlap, ideal-rs-nmc, cu-split)"
         ),
     ),
     ("mode=mirored", "mode: found `mirored`; allowed: mirrored, explicit; did you mean `mirrored`?"),
@@ -312,6 +315,76 @@ class TestTraces:
         ]
 
 
+class TestLayers:
+    LAYER = BASE.replace("sublayer: FC-2", "layer: training")
+
+    def test_what_a_layer_is_made_of(self, plan):
+        workload = plan(self.LAYER, "workload.attention=fused").points[0].workload
+        assert (workload.model, workload.sublayer, workload.gemm) == ("T-NLG", None, None)
+        assert (workload.layer.kind, workload.layer.attention, workload.layer.model.heads) == ("training", "fused", 28)
+
+    def test_tokens_and_sequence_replace_those_of_the_model(self, plan):
+        model = plan(self.LAYER, "workload.tokens=4096", "workload.sequence=512").points[0].workload.layer.model
+        assert (model.tokens, model.sequence) == (4096, 512)
+        assert plan(BASE, "workload.tokens=4096").points[0].workload.gemm.m == 4096
+
+    def test_provenance_of_a_model(self, plan):
+        provenance = plan(self.LAYER, "workload.tokens=4096").provenance[0]
+        assert provenance["workload.model.heads"].value == 28
+        assert provenance["workload.model.heads"].origin == "paper"
+        assert provenance["workload.model.sequence"].origin == "assumed"
+        assert provenance["workload.attention"].origin == "default"
+        assert str(provenance["workload.tokens"].position) == "-s workload.tokens=4096"
+        assert "workload.model.tokens" not in provenance
+
+    def test_a_hugging_face_config(self, plan, tmp_path):
+        (tmp_path / "llama").mkdir()
+        config = tmp_path / "llama" / "config.json"
+        config.write_text(
+            '{"model_type": "llama", "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 2,'
+            ' "num_attention_heads": 8, "num_key_value_heads": 4}'
+        )
+        workload = "workload={model: llama/config.json, sublayer: IP, tokens: 1024, tp: 4}"
+        experiment = plan(BASE, workload)
+        shape = experiment.points[0].workload.gemm
+        assert (experiment.points[0].workload.model, shape.m, shape.n, shape.k) == ("llama", 1024, 512, 4 * 64)
+        leaf = experiment.provenance[0]["workload.model.kv_heads"]
+        assert (leaf.value, leaf.source, leaf.position.file) == (4, "`num_key_value_heads`", str(config))
+
+    def test_models_and_layers_are_swept(self, plan):
+        experiment = plan(
+            self.LAYER + "sweep: {grid: {workload.model: [T-NLG, Mega-GPT-2], workload.layer: [prompt, training]}}"
+        )
+        assert [(p.workload.model, p.workload.layer.kind) for p in experiment.points] == [
+            ("T-NLG", "prompt"),
+            ("T-NLG", "training"),
+            ("Mega-GPT-2", "prompt"),
+            ("Mega-GPT-2", "training"),
+        ]
+
+
+class TestComputeUnits:
+    def test_only_cu_split_has_them(self, plan):
+        text = BASE + "collective_compute_units: 8\nsweep: {grid: {strategy: [sequential, cu-split]}}"
+        experiment = plan(text)
+        assert [p.collective_compute_units for p in experiment.points] == [None, 8]
+        assert ["collective_compute_units" in p for p in experiment.provenance] == [False, True]
+
+    def test_points_that_do_not_depend_on_them_are_kept_once(self, plan):
+        text = BASE + "sweep: {grid: {collective_compute_units: [8, 16], strategy: [sequential, cu-split]}}"
+        experiment = plan(text)
+        assert [(p.strategy, p.collective_compute_units) for p in experiment.points] == [
+            ("sequential", None),
+            ("cu-split", 8),
+            ("cu-split", 16),
+        ]
+        assert experiment.n_duplicates == 1
+
+    def test_a_pinned_strategy_does_not_make_them_unused(self, plan):
+        text = BASE + "collective_compute_units: 8\nsweep: {grid: {strategy: [sequential, cu-split]}}"
+        assert plan(text, "strategy=sequential").points[0].collective_compute_units is None
+
+
 def test_collective_alone(plan):
     run = plan(BASE, "workload={collective: {op: all-gather, size: 96 MiB, gpus: 4}}", "strategy=sequential").points[0]
     assert (run.workload.tp, run.workload.gemm, run.workload.collective.size) == (4, None, 96 << 20)
@@ -319,5 +392,8 @@ def test_collective_alone(plan):
 
 def test_the_schema_covers_every_key():
     schema = experiment_schema()
-    assert {"machine", "workload", "strategy", "sweep"} <= set(schema["properties"])
+    assert {"machine", "workload", "strategy", "sweep", "collective_compute_units"} <= set(schema["properties"])
+    workload = schema["$defs"]["WorkloadFile"]["properties"]
+    assert {"layer", "attention", "tokens", "sequence"} <= set(workload)
+    assert ["training", "prompt"] in [option.get("enum") for option in workload["layer"]["anyOf"]]
     assert schema["$defs"]["LinkSpec"]["properties"]["bandwidth"]["type"] == "string"

@@ -76,7 +76,9 @@ def test_the_two_access_sizes_have_the_same_bandwidth():
 def test_models_of_the_study():
     sizes = {name: presets.load_model(name) for name in presets.preset_names("model")}
     assert set(sizes) == {"Mega-GPT-2", "T-NLG", "GPT-3", "PALM", "MT-NLG"}
-    expected = ModelSpec(name="T-NLG", hidden=4256, layers=78, tokens=8192, tensor_parallel=(8, 16))
+    expected = ModelSpec(
+        name="T-NLG", hidden=4256, layers=78, tokens=8192, tensor_parallel=(8, 16), sequence=1024, heads=28
+    )
     assert sizes["T-NLG"] == expected == presets.load_model("t-nlg")
 
 

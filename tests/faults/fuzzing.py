@@ -75,6 +75,29 @@ sweep:
     workload.tp: [2, 4]
     strategy: [sequential, t3-mca]
 """
+LAYER = """\
+name: layer
+machine: {preset: t3-tiny, gpu: {n_compute_units: 8}}
+workload: {model: T-NLG, layer: training, attention: unfused, tokens: 2048, sequence: 1024, tp: 4}
+tiling: gemm-64x64
+strategy: cu-split
+collective_compute_units: 2
+sweep:
+  grid:
+    workload.layer: [prompt, training]
+    strategy: [sequential, cu-split]
+"""
+HF_USE = "machine: t3-150\nworkload: {model: mine.json, layer: training, tokens: 2048, sequence: 1024, tp: 4}"
+HF_CONFIGS = (
+    (
+        '{"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,\n'
+        ' "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "rope_scaling": {"factor": 8.0}}\n'
+    ),
+    (
+        '{"model_type": "gpt2", "n_embd": 1600, "n_inner": null, "n_layer": 48, "n_head": 20, "resid_pdrop": 0.1,\n'
+        ' "task_specific_params": {"text-generation": {"do_sample": true, "max_length": [50]}}}\n'
+    ),
+)
 COLLECTIVE = """\
 name: c
 machine: t3-tiny
@@ -146,7 +169,7 @@ def verdict(load: Callable[[], object], codes: tuple[int, ...], blocked_limit_s:
 
 
 class ConfigurationFuzzer:
-    """Mutated experiments, and mutated presets that an experiment names."""
+    """Mutated experiments, and mutated presets and configs of models that an experiment names."""
 
     codes = (2, 3)
 
@@ -162,7 +185,7 @@ class ConfigurationFuzzer:
         self.experiments = [path.read_text(encoding="utf-8") for path in (*experiments, *examples)]
         # The sweep of all sublayers takes ten times as long as the others: two axes do as well.
         self.experiments = [text.replace("[OP, FC-2, FC-1, IP]", "[OP, FC-2]") for text in self.experiments]
-        self.experiments += [EVERYTHING, EVERYTHING, COLLECTIVE]
+        self.experiments += [EVERYTHING, EVERYTHING, COLLECTIVE, LAYER, LAYER]
         presets = sorted(REPOSITORY.glob("configs/*/*.yaml"))
         self.presets = [(path.parent.name, path.read_text(encoding="utf-8")) for path in presets]
         (folder / "e.yaml").write_text(EVERYTHING, encoding="utf-8")
@@ -181,7 +204,10 @@ class ConfigurationFuzzer:
         if kind_of_case < 0.3:
             experiment = rng.choice(self.experiments).encode()
             overrides = [plausible_override(self.values, rng) for _ in range(rng.choice((1, 1, 2, 3)))]
-        elif kind_of_case < 0.5:
+        elif kind_of_case < 0.36:
+            (self.folder / "mine.json").write_bytes(mutated_text(*rng.sample(HF_CONFIGS, 2), rng))
+            experiment = f"name: e\n{HF_USE}\nstrategy: t3\n".encode()
+        elif kind_of_case < 0.55:
             kind, text = rng.choice(self.presets)
             preset = mutated_text(text, rng.choice(self.presets)[1], rng)
             (self.folder / "mine.yaml").write_bytes(preset)

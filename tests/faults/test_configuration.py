@@ -42,6 +42,10 @@ def timing(text: str) -> str:
     return machine(f"memory: {{timing: {{{text}}}}}")
 
 
+LLAMA = (
+    '{"model_type": "llama", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, '
+    '"num_attention_heads": 4, "num_key_value_heads": 2}'
+)
 LETTERS = "abcdefghi"
 
 
@@ -153,7 +157,7 @@ CASES = [
         BASE + "zzz: 1\n",
         (
             "e.yaml:5:1: zzz: unknown key `zzz`; known: schema_version, name, description, machine, workload, "
-            "tiling, strategy, arbitration, mode, quantum, plugins, sweep, max_hours"
+            "tiling, strategy, arbitration, mode, quantum, collective_compute_units, plugins, sweep, figures, max_hours"
         ),
     ),
     case(
@@ -178,7 +182,7 @@ CASES = [
         BASE.replace("strategy: t3", "strategy: t4"),
         (
             "e.yaml:4:11: strategy: unknown strategy `t4`; did you mean `t3`? (known: sequential, t3, t3-mca, "
-            "ideal-overlap, ideal-rs-nmc)"
+            "ideal-overlap, ideal-rs-nmc, cu-split)"
         ),
     ),
     case(
@@ -213,8 +217,8 @@ CASES = [
         "F-A2 list where a mapping is needed",
         workload("[1]"),
         (
-            "e.yaml:3:11: workload: found a list, a mapping is needed with the keys model, sublayer, tp, gemm, "
-            "trace, collective"
+            "e.yaml:3:11: workload: found a list, a mapping is needed with the keys model, sublayer, layer, "
+            "attention, tokens, sequence, tp, gemm, trace, collective"
         ),
     ),
     case(
@@ -609,6 +613,11 @@ CASES = [
         ),
     ),
     case(
+        "F-A9 dot product of 2^63",
+        workload("{model: vast.json, sublayer: OP, tokens: 512, tp: 4}"),
+        "e.yaml:3:61: workload.tp: vast OP: a dot product of 9223372036854775808 elements, must be below 2^62",
+    ),
+    case(
         "F-A9 days of simulation",
         workload("{gemm: {m: 131072, n: 131072, k: 65536}, tp: 8}"),
         (
@@ -770,7 +779,8 @@ CASES = [
         BASE + "include: e.yaml\n",
         (
             "e.yaml:5:1: include: unknown key `include`; known: schema_version, name, description, machine, "
-            "workload, tiling, strategy, arbitration, mode, quantum, plugins, sweep, max_hours"
+            "workload, tiling, strategy, arbitration, mode, quantum, collective_compute_units, plugins, sweep, "
+            "figures, max_hours"
         ),
     ),
     case(
@@ -778,7 +788,8 @@ CASES = [
         BASE + "extends: e.yaml\n",
         (
             "e.yaml:5:1: extends: unknown key `extends`; known: schema_version, name, description, machine, "
-            "workload, tiling, strategy, arbitration, mode, quantum, plugins, sweep, max_hours"
+            "workload, tiling, strategy, arbitration, mode, quantum, collective_compute_units, plugins, sweep, "
+            "figures, max_hours"
         ),
     ),
     case(
@@ -912,16 +923,160 @@ CASES = [
         ),
         options=("-s", "schema_version=2"),
     ),
+    case(
+        "F-A2 unknown key of a workload",
+        workload("{model: T-NLG, layers: training, tp: 8}"),
+        "e.yaml:3:26: workload.layers: unknown key `layers` under `workload`; did you mean `layer`?",
+    ),
+    case(
+        "F-A2 unknown kind of layer",
+        workload("{model: T-NLG, layer: train, tp: 8}"),
+        "e.yaml:3:33: workload.layer: found `train`; allowed: training, prompt; did you mean `training`?",
+    ),
+    case(
+        "F-A2 unknown kind of attention",
+        workload("{model: T-NLG, layer: prompt, attention: flash, tp: 8}"),
+        "e.yaml:3:52: workload.attention: found `flash`; allowed: unfused, fused",
+    ),
+    case(
+        "F-A2 neither sublayer nor layer",
+        workload("{model: T-NLG, tp: 8}"),
+        "e.yaml:3:1: workload: `workload.sublayer` is missing: one of OP, FC-2, FC-1, IP, or `layer` instead",
+    ),
+    case(
+        "F-A5 tokens of nothing",
+        workload("{model: T-NLG, sublayer: OP, tokens: 0, tp: 8}"),
+        "e.yaml:3:48: workload.tokens: found `0`, must be above 0",
+    ),
+    case(
+        "F-A5 fraction of a token",
+        workload("{model: T-NLG, layer: prompt, sequence: 0.5, tp: 8}"),
+        "e.yaml:3:51: workload.sequence: found `0.5`, a whole number is needed",
+    ),
+    case(
+        "F-A5 negative compute units",
+        BASE.replace("t3\n", "cu-split\ncollective_compute_units: -8\n"),
+        "e.yaml:5:27: collective_compute_units: found `-8`, must be above 0",
+    ),
+    case(
+        "F-A6 layer and sublayer",
+        workload("{model: T-NLG, sublayer: OP, layer: prompt, tp: 8}"),
+        "e.yaml:3:47: workload.layer: is all sublayers of a layer; remove `workload.sublayer`",
+    ),
+    case(
+        "F-A6 keys of a layer without one",
+        workload("{model: T-NLG, sublayer: OP, attention: fused, sequence: 1024, tp: 8}"),
+        "e.yaml:3:51: workload.attention: needs `workload.layer`",
+        "e.yaml:3:68: workload.sequence: needs `workload.layer`",
+    ),
+    case(
+        "F-A6 keys of a model without one",
+        workload("{gemm: {m: 512, n: 512, k: 64}, tokens: 512, layer: prompt, tp: 4}"),
+        "e.yaml:3:51: workload.tokens: needs `workload.model`",
+        "e.yaml:3:63: workload.layer: needs `workload.model`",
+    ),
+    case(
+        "F-A6 layer of a model without heads",
+        workload("{model: bare.yaml, layer: prompt, tp: 2}"),
+        "e.yaml:3:19: workload.model: `bare` has no `heads`, which a layer needs",
+    ),
+    case(
+        "F-A6 layer of a config without a sequence",
+        workload("{model: llama.json, layer: prompt, tokens: 512, tp: 2}"),
+        "e.yaml:3:1: workload: `workload.sequence` is missing: `llama` does not say how long a sequence is",
+    ),
+    case(
+        "F-A6 config without tokens",
+        workload("{model: llama.json, sublayer: OP, tp: 2}"),
+        "e.yaml:3:1: workload: `workload.tokens` is missing: `llama.json` does not say how many there are",
+    ),
+    case(
+        "F-A6 heads that make up no width",
+        workload("{model: odd.yaml, sublayer: OP, tp: 2}"),
+        "odd.yaml:1:1: model: hidden (256) is not a multiple of heads (3); give `head_dim`",
+    ),
+    case(
+        "F-A6 a split that is not said",
+        BASE.replace("t3\n", "cu-split\n"),
+        "e.yaml:4:11: strategy: `cu-split` needs `collective_compute_units`; the GEMM has the other compute units",
+    ),
+    case(
+        "F-A6 a split that leaves nothing",
+        BASE.replace("t3\n", "cu-split\ncollective_compute_units: 80\n"),
+        "e.yaml:5:27: collective_compute_units: is 80, must be below `machine.gpu.n_compute_units`, 80: the GEMM needs "
+        "at least one",
+    ),
+    case(
+        "F-A6 a split that nothing uses",
+        BASE + "collective_compute_units: 8\n",
+        "e.yaml:5:27: collective_compute_units: is used by the strategy `cu-split` only, which is not run",
+    ),
+    case(
+        "F-A8 tokens that are no whole sequences",
+        workload("{model: T-NLG, layer: prompt, tokens: 1000, tp: 8}"),
+        "e.yaml:3:49: workload.tokens: 1000 tokens are not a whole number of sequences of 1024",
+    ),
+    case(
+        "F-A8 a sequence longer than all tokens",
+        workload("{model: T-NLG, layer: prompt, sequence: 16384, tp: 8}"),
+        "e.yaml:3:51: workload.sequence: 8192 tokens are not a whole number of sequences of 16384",
+    ),
+    case(
+        "F-A8 tp does not divide the heads",
+        workload("{model: llama.json, sublayer: OP, tokens: 512, tp: 3}"),
+        "e.yaml:3:62: workload.tp: llama OP: heads (4) is not divisible by tp (3), remainder 1",
+    ),
+    case(
+        "F-A8 tp does not divide a layer",
+        workload("{model: T-NLG, layer: training, tp: 3}"),
+        "e.yaml:3:47: workload.tp: T-NLG OP: hidden (4256) is not divisible by tp (3), remainder 2",
+    ),
+    case(
+        "F-A8 a layer of few rows",
+        workload("{model: llama.json, layer: prompt, tokens: 2, sequence: 2, tp: 4}"),
+        "e.yaml:3:74: workload.tp: is 4, more than the 2 rows of the output",
+    ),
+    case(
+        "F-A13 config that does not exist",
+        workload("{model: gone.json, sublayer: OP, tokens: 512, tp: 2}"),
+        "e.yaml:3:19: workload.model: no such file `gone.json`, looked for at gone.json",
+    ),
+    case(
+        "F-A13 config that is a folder",
+        workload("{model: folder.json, sublayer: OP, tokens: 512, tp: 2}"),
+        "folder.json: is a folder",
+    ),
+    case(
+        "F-A13 config that never ends",
+        workload("{model: zero.json, sublayer: OP, tokens: 512, tp: 2}"),
+        "zero.json: is not a regular file",
+    ),
+    case(
+        "F-A13 config in an override",
+        BASE,
+        (
+            "-s workload={model: gone.json, layer: prompt, tokens: 512, s...: workload.model: no such file "
+            "`gone.json`, looked for at {folder}/gone.json"
+        ),
+        options=("-s", "workload={model: gone.json, layer: prompt, tokens: 512, sequence: 512, tp: 2}"),
+    ),
+    case(
+        "F-A13 config with all its problems",
+        workload("{model: bad.json, sublayer: OP, tokens: 512, tp: 2}"),
+        "bad.json: num_experts: a mixture of experts is not modelled",
+        "bad.json: hidden_size: found the text `4096`, a whole number is needed",
+        "bad.json: num_attention_heads: is missing",
+    ),
 ]
 
-# Too long to be spelled out: the first line, and the last.
+
 LONG_CASES = [
     case(
         "F-A11 49000 unknown keys",
         BASE + "".join(f"k{i}: 1\n" for i in range(49000)),
         (
             "e.yaml:5:1: k0: unknown key `k0`; known: schema_version, name, description, machine, workload, tiling, "
-            "strategy, arbitration, mode, quantum, plugins, sweep, max_hours"
+            "strategy, arbitration, mode, quantum, collective_compute_units, plugins, sweep, figures, max_hours"
         ),
         "... and 48991 more problems",
     ),
@@ -965,11 +1120,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.yaml").mkdir()
     os.mkfifo(tmp_path / "fifo.yaml")
-    (tmp_path / "zero.yaml").symlink_to("/dev/zero")
+    (tmp_path / "folder.json").mkdir()
+    for suffix in ("yaml", "json"):
+        (tmp_path / f"zero.{suffix}").symlink_to("/dev/zero")
     for name, text in {
         "loop.yaml": "preset: loop.yaml\n",
         "loop-gpu.yaml": "preset: loop-gpu.yaml\n",
         "half.yaml": "name: half\ngpu: cu80\nmemory: gone.yaml\nlink: ring-150\n",
+        "bare.yaml": "hidden: 256\nlayers: 1\ntokens: 512\ntensor_parallel: [2]\n",
+        "odd.yaml": "hidden: 256\nlayers: 1\ntokens: 512\ntensor_parallel: [2]\nheads: 3\n",
+        "llama.json": LLAMA,
+        "vast.json": LLAMA.replace("}", f', "head_dim": {2**61}}}').replace(": 4,", ": 16,"),
+        "bad.json": LLAMA.replace("256", '"4096"').replace("num_attention_heads", "num_experts"),
         "bad.py": "1 / 0\n",
         "exit.py": "raise SystemExit('stop')\n",
     }.items():
@@ -1053,7 +1215,7 @@ def test_all_problems_of_a_file_at_once(folder: Path) -> None:
             "e.yaml:4:44: workload.tp: found `0`, must be at least 1",
             (
                 "e.yaml:5:11: strategy: unknown strategy `t4`; did you mean `t3`? "
-                "(known: sequential, t3, t3-mca, ideal-overlap, ideal-rs-nmc)"
+                "(known: sequential, t3, t3-mca, ideal-overlap, ideal-rs-nmc, cu-split)"
             ),
             "e.yaml:6:10: quantum: 100 has no unit; did you mean `100 ns`?",
         ],
@@ -1097,6 +1259,14 @@ class TestAccepted:
             ),
             pytest.param(workload("{gemm: {m: 512, n: 512, k: 64}, tp: 8}"), id="F-A8 a tile for each GPU"),
             pytest.param(BASE + "max_hours: 1\n", id="F-A9 limit of time"),
+            pytest.param(
+                workload("{model: llama.json, layer: prompt, tokens: 512, sequence: 512, tp: 4}"),
+                id="F-A8 key heads on two GPUs each",
+            ),
+            pytest.param(
+                BASE.replace("t3\n", "cu-split\ncollective_compute_units: 79\n"), id="F-A6 one compute unit is left"
+            ),
+            pytest.param(workload("{model: T-NLG, layer: training, tokens: 1024, tp: 16}"), id="F-A8 one sequence"),
             pytest.param("schema_version: 1\n" + BASE, id="F-A14 this version"),
             pytest.param(BASE + "#" * (yaml_loader.MAX_FILE_BYTES - len(BASE)), id="F-A11 1 MiB"),
         ],

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from t3sim.errors import UsageError
 from t3sim.observe.timeline import Timeline
 from t3sim.overlap import Phase, overlap_strategies, t3
 from t3sim.overlap.interface import SublayerTimes
@@ -15,9 +16,15 @@ from t3sim.overlap.interface import SublayerTimes
 class FakePhases:
     """Phases of given lengths that note what was asked for; a length of None is a phase that does not exist."""
 
-    def __init__(self, *, rs: int | None = 300, rs_nmc: int | None = 200, ag: int | None = 70) -> None:
+    n_compute_units = 80
+
+    def __init__(
+        self, *, rs: int | None = 300, rs_nmc: int | None = 200, ag: int | None = 70, for_collective: int | None = 8
+    ) -> None:
         self.lengths = {"gemm": 1000, "rs": rs, "rs-nmc": rs_nmc, "ag": ag, "fused": 1111}
+        self.collective_compute_units = for_collective
         self.asked: list[str] = []
+        self.units: dict[str, int | None] = {}
         self.fused_with: tuple[Callable[..., None], str] | None = None
 
     def phase(self, name: str) -> Phase | None:
@@ -25,13 +32,16 @@ class FakePhases:
         ticks = self.lengths[name]
         return None if ticks is None else Phase(name, ticks, {}, Timeline())
 
-    def gemm(self) -> Any:
+    def gemm(self, *, n_compute_units: int | None = None) -> Any:
+        self.units["gemm"] = n_compute_units
         return self.phase("gemm")
 
-    def reduce_scatter(self, *, has_near_memory: bool = False) -> Phase | None:
+    def reduce_scatter(self, *, has_near_memory: bool = False, n_compute_units: int | None = None) -> Phase | None:
+        self.units["rs"] = n_compute_units
         return self.phase("rs-nmc" if has_near_memory else "rs")
 
-    def all_gather(self) -> Phase | None:
+    def all_gather(self, *, n_compute_units: int | None = None) -> Phase | None:
+        self.units["ag"] = n_compute_units
         return self.phase("ag")
 
     def fused(self, program: Callable[..., None], default_policy: str) -> Any:
@@ -49,6 +59,7 @@ def times_of(strategy: str, phases: FakePhases) -> SublayerTimes:
         ("sequential", 1000 + 300 + 70, {"gemm", "rs", "ag"}),
         ("ideal-overlap", max(1000, 300) + 70, {"gemm", "rs", "ag"}),
         ("ideal-rs-nmc", max(1000, 200) + 70, {"gemm", "rs-nmc", "ag"}),
+        ("cu-split", max(1000, 300 + 70), {"gemm", "rs", "ag"}),
         ("t3", 1111 + 70, {"gemm", "fused", "ag"}),
         ("t3-mca", 1111 + 70, {"gemm", "fused", "ag"}),
     ],
@@ -62,18 +73,38 @@ def test_time_is_composed_of_the_right_phases(strategy: str, ticks: int, asked: 
 
 @pytest.mark.parametrize(
     ("strategy", "lengths", "ticks"),
-    [("ideal-overlap", {"rs": 2500}, 2500 + 70), ("ideal-rs-nmc", {"rs_nmc": 1800, "rs": 2500}, 1800 + 70)],
+    [
+        ("ideal-overlap", {"rs": 2500}, 2500 + 70),
+        ("ideal-rs-nmc", {"rs_nmc": 1800, "rs": 2500}, 1800 + 70),
+        ("cu-split", {"rs": 990}, 990 + 70),
+    ],
 )
 def test_ideal_overlap_waits_for_the_longer_one(strategy: str, lengths: dict[str, int], ticks: int) -> None:
     """Is the reduce-scatter the bound when it is longer than the GEMM?"""
     assert times_of(strategy, FakePhases(**lengths)).ticks == ticks
 
 
-@pytest.mark.parametrize("strategy", ["sequential", "ideal-overlap", "ideal-rs-nmc"])
+@pytest.mark.parametrize("strategy", ["sequential", "ideal-overlap", "ideal-rs-nmc", "cu-split"])
 def test_one_gpu_has_no_collective(strategy: str) -> None:
     """Is the time that of the GEMM when there is no reduce-scatter and no all-gather?"""
     times = times_of(strategy, FakePhases(rs=None, rs_nmc=None, ag=None))
     assert (times.ticks, times.reduce_scatter, times.all_gather) == (1000, None, None)
+
+
+def test_cu_split_gives_every_compute_unit_to_one_side() -> None:
+    """Does the GEMM run on what the collective leaves, and is the collective the same in both halves?"""
+    phases = FakePhases(for_collective=16)
+    times_of("cu-split", phases)
+    assert phases.units == {"gemm": 64, "rs": 16, "ag": 16}
+    others = FakePhases()
+    for strategy in ("sequential", "ideal-overlap", "t3"):
+        times_of(strategy, others)
+    assert others.units == {"gemm": None, "rs": None, "ag": None}
+
+
+def test_cu_split_needs_to_know_the_split() -> None:
+    with pytest.raises(UsageError, match="needs `collective_compute_units`"):
+        times_of("cu-split", FakePhases(for_collective=None))
 
 
 @pytest.mark.parametrize(("strategy", "policy"), [("t3", "round_robin"), ("t3-mca", "mca")])

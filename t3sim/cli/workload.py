@@ -1,0 +1,171 @@
+"""``t3sim workload``: the GEMMs of a model or an experiment, and what else a layer does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from t3sim.cli._errors import printable
+
+if TYPE_CHECKING:
+    from t3sim.config.experiment import ModelSpec, RunSpec, WorkloadSpec
+
+GEMM_HEADINGS = ("GEMM", "phase", "M", "N", "local K", "GFLOP", "output MB", "FLOP/byte", "all-reduce MB")
+OPERATOR_HEADINGS = ("operator", "phase", "GFLOP", "MB", "us", "bound by")
+N_NAMES = 2  # columns of words at the left of a table; numbers are set flush right
+
+
+@click.group()
+def workload() -> None:
+    """Show what a model or an experiment computes."""
+
+
+@workload.command()
+@click.argument("what", metavar="EXPERIMENT|MODEL")
+@click.option("--tp", type=click.IntRange(1), metavar="N", help="GPUs in the ring [default: those it names].")
+@click.option("--tokens", type=click.IntRange(1), metavar="N", help="Rows of every GEMM [default: those it names].")
+def show(what: str, tp: int | None, tokens: int | None) -> None:
+    """Print the GEMMs of one GPU before their all-reduce, and the other operators of a layer.
+
+    WHAT is an experiment file, the config.json of a Hugging Face model, a model file (.yaml) or a model of
+    configs/model, such as T-NLG.  MB are 10^6 bytes; all-reduce counts what one GPU sends.
+    """
+    tables = _of_experiment(what, tp, tokens) if _is_experiment(what) else _of_model(what, tp, tokens)
+    for i, lines in enumerate(tables):
+        if i:
+            click.echo()
+        for line in lines:
+            click.echo(printable(line))
+
+
+def _is_experiment(what: str) -> bool:
+    """Whether *what* is a YAML file that says what to simulate, not only the sizes of a model."""
+    from t3sim.config.yaml_loader import load_yaml
+
+    if not what.endswith((".yaml", ".yml")):
+        return False
+    root = load_yaml(what)
+    return root.get("workload") is not None or root.get("machine") is not None
+
+
+def _of_experiment(path: str, tp: int | None, tokens: int | None) -> Iterator[list[str]]:
+    from t3sim.experiment.plan import load_experiment
+    from t3sim.workload.layer import sublayer_workloads
+
+    given = {"workload.tp": tp, "workload.tokens": tokens}
+    overrides = [f"{key}={value}" for key, value in given.items() if value is not None]
+    points = load_experiment(path, overrides).points
+    groups: dict[tuple[str, int], dict[WorkloadSpec, None]] = {}
+    for run in points:
+        parts = [part for part in sublayer_workloads(run.workload) if part.gemm is not None]
+        groups.setdefault((_title(run.workload), run.workload.tp), {}).update(dict.fromkeys(parts))
+    for (title, n_gpus), found in groups.items():
+        if not found:
+            yield [f"a collective on {n_gpus} GPUs: no GEMM"]
+            continue
+        yield [f"{title} on {n_gpus} GPUs", *_table(GEMM_HEADINGS, [_gemm_row(part) for part in found])]
+    layers = {(run.workload.layer, run.workload.tp, run.machine): run for run in points if run.workload.layer}
+    for run in layers.values():
+        yield _operators(run)
+
+
+def _of_model(name: str, tp: int | None, tokens: int | None) -> Iterator[list[str]]:
+    from t3sim.config.experiment import WorkloadSpec
+    from t3sim.config.presets import load_tiling
+    from t3sim.errors import UsageError
+    from t3sim.workload.models import named_model
+    from t3sim.workload.sublayers import SUBLAYERS, gemm_of
+
+    model = named_model(name, None, "workload.model")
+    if tokens is None and not model.states_tokens:
+        raise UsageError(f"{name} does not say how many tokens there are: give --tokens N")
+    degrees = model.spec.tensor_parallel if tp is None else (tp,)
+    if not degrees:
+        raise UsageError(f"{name} does not say on how many GPUs it runs: give --tp N")
+    spec = model.spec if tokens is None else model.spec.model_copy(update={"tokens": tokens})
+    tiling = load_tiling()
+    for degree in degrees:
+        try:
+            parts = [
+                WorkloadSpec(model=spec.name, sublayer=part, tp=degree, gemm=gemm_of(spec, part, degree), tiling=tiling)
+                for part in SUBLAYERS
+            ]
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        head = f"{spec.name} on {degree} GPUs: {_sizes(spec)}"
+        yield [head, *_table(GEMM_HEADINGS, [_gemm_row(part) for part in parts])]
+
+
+def _title(workload: WorkloadSpec) -> str:
+    if workload.model is not None:
+        return workload.model
+    if workload.trace is not None:
+        return Path(workload.trace).name
+    return "GEMM" if workload.collective is None else workload.collective.op
+
+
+def _sizes(model: ModelSpec) -> str:
+    """Say what a layer of *model* is made of."""
+    sizes = [f"hidden {model.hidden}", f"feed-forward {model.feed_forward_width}{' (gated)' if model.gated else ''}"]
+    if model.heads is not None:
+        kv = "" if model.kv_heads in (None, model.heads) else f", {model.kv_heads} of keys and values"
+        sizes.append(f"{model.heads} heads of {model.attention_width // model.heads}{kv}")
+    return ", ".join([*sizes, f"{model.tokens} tokens"])
+
+
+def _gemm_row(part: WorkloadSpec) -> list[str]:
+    from t3sim.workload.sublayers import SUBLAYER_PHASES
+    from t3sim.workload.tiling import ELEMENT_BYTES
+
+    gemm = part.gemm
+    assert gemm is not None
+    m, n, k = gemm.m, gemm.n, gemm.k
+    output = m * n * ELEMENT_BYTES
+    flops = 2 * m * n * k
+    moved = output + (m + n) * k * ELEMENT_BYTES
+    sent = 2 * (part.tp - 1) * output / part.tp
+    phase = SUBLAYER_PHASES.get(part.sublayer or "", "-")
+    numbers = [f"{flops / 1e9:.1f}", f"{output / 1e6:.1f}", f"{flops / moved:.0f}", f"{sent / 1e6:.1f}"]
+    return [part.sublayer or "-", phase, str(m), str(n), str(k), *numbers]
+
+
+def _operators(run: RunSpec) -> list[str]:
+    """The operators of a layer that are not simulated, with their time by roofline."""
+    from t3sim.system.layer import roofline_seconds
+    from t3sim.workload.layer import other_operators
+
+    layer = run.workload.layer
+    assert layer is not None
+    rows, total = [], 0.0
+    for operator in other_operators(layer, run.workload.tp):
+        computing, moving = roofline_seconds(operator, run.machine)
+        took = max(computing, moving)
+        total += took
+        rows.append(
+            [
+                operator.name, operator.phase, f"{operator.flops / 1e9:.1f}", f"{operator.n_bytes / 1e6:.1f}",
+                f"{took * 1e6:.1f}", "compute" if computing > moving else "DRAM",
+            ]
+        )  # fmt: skip
+    head = (
+        f"everything else in a layer of {run.workload.model}, {layer.kind}, {layer.attention} attention,"
+        f" on {run.workload.tp} GPUs {run.machine.name}: {total * 1e6:.1f} us by roofline"
+    )
+    return [head, *_table(OPERATOR_HEADINGS, rows)]
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Lines of a table, words flush left and numbers flush right."""
+    widths = [max(len(row[i]) for row in [headings, *rows]) for i in range(len(headings))]
+    for row in [headings, *rows]:
+        cells = [
+            cell.ljust(width) if i < N_NAMES else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield "  " + "  ".join(cells).rstrip()
+
+
+__all__ = ["show", "workload"]

@@ -1,0 +1,19 @@
+"""CU split: the GEMM on some compute units, the all-reduce on the others, at the same time (T3 figure 6)."""
+
+from t3sim.errors import UsageError
+from t3sim.overlap.interface import Phases, SublayerTimes, duration, overlap_strategies
+
+
+@overlap_strategies.register("cu-split")
+def cu_split(phases: Phases) -> SublayerTimes:
+    """The longer of the two, each simulated alone on its share of compute units with all of the memory: a bound.
+
+    It shows what sharing compute units alone costs, as that figure does; the two would also contend for the memory.
+    """
+    n_collective = phases.collective_compute_units
+    if n_collective is None:
+        raise UsageError("strategy `cu-split` needs `collective_compute_units`")
+    gemm = phases.gemm(n_compute_units=phases.n_compute_units - n_collective)
+    scatter = phases.reduce_scatter(n_compute_units=n_collective)
+    gather = phases.all_gather(n_compute_units=n_collective)
+    return SublayerTimes(max(gemm.ticks, duration(scatter) + duration(gather)), gemm, scatter, gather)

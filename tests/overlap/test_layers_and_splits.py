@@ -1,0 +1,248 @@
+"""Whole layers and split compute units on t3-tiny: what a point costs is what its parts cost."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from t3sim.checks.audit import Audit
+from t3sim.config.experiment import RunSpec
+from t3sim.experiment.estimate import estimated_hours
+from t3sim.experiment.plan import load_experiment
+from t3sim.experiment.runner import plan_phases, record_of
+from t3sim.results.derive import derive
+from t3sim.results.record import RunRecord
+from t3sim.system.layer import dram_bytes_per_second, matrix_flops_per_second, other_ticks
+from t3sim.system.phases import PhaseStore
+from t3sim.system.simulate import SimulationResult, simulate
+from t3sim.workload.layer import sublayer_runs, sublayers_of
+from tests.harness.sublayers import point
+
+MODEL = "hidden: 256\nlayers: 2\ntokens: 256\nsequence: 128\nheads: 4\ntensor_parallel: [4]\n"
+HEAD = "name: e\nmachine: t3-tiny\ntiling: gemm-64x64\n"
+TEXT = HEAD + "workload: {model: m.yaml, layer: training, tp: 4}\nstrategy: t3\n"
+STRATEGIES = ("sequential", "t3", "t3-mca", "ideal-overlap", "ideal-rs-nmc")
+ADDED = 1e-12  # sums of the same floats in another order
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("layers")
+    (folder / "m.yaml").write_text(MODEL, encoding="utf-8")
+    (folder / "e.yaml").write_text(TEXT, encoding="utf-8")
+    return folder
+
+
+@cache
+def layer_point(folder: Path, *overrides: str) -> RunSpec:
+    return load_experiment(folder / "e.yaml", overrides).points[0]
+
+
+STORE = PhaseStore()
+
+
+@pytest.fixture(scope="module")
+def results(folder: Path) -> dict[str, SimulationResult]:
+    """A training layer under every strategy."""
+    return {name: simulate(layer_point(folder, f"strategy={name}"), store=STORE) for name in STRATEGIES}
+
+
+def check_layer(whole: RunRecord, parts: Sequence[RunRecord]) -> None:
+    """Fail unless a layer's row is the sum of the rows of its sublayers and of its other operators."""
+    assert whole.time_us is not None
+    assert whole.others_us is not None
+    assert whole.time_us == pytest.approx(sum(part.time_us or 0 for part in parts) + whole.others_us, rel=ADDED)
+    for name in dataclasses.asdict(whole):
+        values = [getattr(part, name) for part in parts]
+        if name in ("gemm_us", "rs_us", "ag_us", "fused_us") and values[0] is not None:
+            assert getattr(whole, name) == pytest.approx(sum(values), rel=ADDED), name
+        if name.startswith("dram_") or name in ("link_bytes", "mem_requests", "dma_commands", "tracker_stalls"):
+            assert getattr(whole, name) == sum(values), name
+        if name == "tracker_peak_entries":
+            assert getattr(whole, name) == max(values)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_layer_is_the_sum_of_its_parts(strategy: str, results: dict[str, SimulationResult]) -> None:
+    result = results[strategy]
+    parts = [record_of(simulate(run, store=STORE)) for run in sublayer_runs(result.run)]
+    assert [part.sublayer for part in parts] == ["OP", "FC-2", "FC-1", "IP"]
+    check_layer(record_of(result), parts)
+
+
+def test_canary_a_layer_without_one_of_its_parts(results: dict[str, SimulationResult]) -> None:
+    result = results["t3"]
+    parts = [record_of(simulate(run, store=STORE)) for run in sublayer_runs(result.run)]
+    whole = record_of(result)
+    for wrong in (
+        dataclasses.replace(whole, time_us=(whole.time_us or 0) - (whole.others_us or 0)),
+        dataclasses.replace(whole, fused_us=(whole.fused_us or 0) * 1.001),
+        dataclasses.replace(whole, link_bytes=(whole.link_bytes or 0) - 64),
+    ):
+        with pytest.raises(AssertionError):
+            check_layer(wrong, parts)
+    with pytest.raises(AssertionError):
+        check_layer(whole, parts[:-1])
+
+
+def test_a_row_says_what_the_layer_was(results: dict[str, SimulationResult]) -> None:
+    record = record_of(results["t3-mca"])
+    assert (record.model, record.sublayer, record.layer, record.tp) == ("m", None, "training", 4)
+    assert (record.m, record.n, record.k) == (256, 256, None)
+    assert (record.gemm_compute_units, record.collective_compute_units) == (None, None)
+
+
+def test_comparisons_are_end_to_end(results: dict[str, SimulationResult]) -> None:
+    records = derive([record_of(results[name]) for name in STRATEGIES])
+    base = records[0]
+    for record in records:
+        assert record.others_us == base.others_us
+        assert record.speedup == pytest.approx((base.time_us or 0) / (record.time_us or 1), rel=ADDED)
+        assert record.ect_us == pytest.approx(
+            (record.time_us or 0) - (base.gemm_us or 0) - (base.others_us or 0), rel=ADDED
+        )
+    by_sublayers = (base.time_us or 0) - (base.others_us or 0)
+    ideal = records[STRATEGIES.index("ideal-rs-nmc")]
+    assert ideal.speedup is not None
+    assert 1 < ideal.speedup < by_sublayers / ((ideal.time_us or 0) - (ideal.others_us or 0))
+
+
+def test_equal_sublayers_are_simulated_once(folder: Path) -> None:
+    """FC-1 and FC-2 have one shape, all four have one output: three GEMMs and one collective of each kind."""
+    jobs = plan_phases([layer_point(folder, "strategy=sequential")], {})
+    assert [job.name for job in jobs.values()].count("gemm") == 3
+    assert len(jobs) == 3 + 2
+
+
+def test_a_prompt_is_the_forward_half(folder: Path, results: dict[str, SimulationResult]) -> None:
+    prompt = simulate(layer_point(folder, "strategy=sequential", "workload.layer=prompt"), store=STORE)
+    assert [part.run.workload.sublayer for part in prompt.sublayers] == list(sublayers_of("prompt"))
+    training = results["sequential"]
+    assert prompt.sublayers[0].total == training.sublayers[0].total
+    assert prompt.others is not None
+    assert training.others is not None
+    assert 0 < prompt.others < training.others / 2
+
+
+def test_fused_attention_saves_time_in_the_others_only(folder: Path, results: dict[str, SimulationResult]) -> None:
+    fused = simulate(layer_point(folder, "strategy=sequential", "workload.attention=fused"), store=STORE)
+    unfused = results["sequential"]
+    assert fused.others is not None
+    assert unfused.others is not None
+    assert fused.others < unfused.others
+    assert fused.total - fused.others == unfused.total - unfused.others
+
+
+def test_sequences_matter_to_attention_only(folder: Path, results: dict[str, SimulationResult]) -> None:
+    longer = simulate(layer_point(folder, "strategy=sequential", "workload.sequence=256"), store=STORE)
+    assert longer.others is not None
+    assert longer.others > (results["sequential"].others or 0)
+    assert longer.total - longer.others == results["sequential"].total - (results["sequential"].others or 0)
+
+
+@pytest.mark.parametrize(
+    ("override", "factor"),
+    [
+        ("machine.memory.clock=500 MHz", 2.0),
+        ("machine.gpu.compute_unit.matrix_flops_per_cycle=4096", 1.0),
+        ("machine.link.bandwidth=75 GB/s", 1.0),
+    ],
+)
+def test_the_roofline_is_of_the_machine(override: str, factor: float, folder: Path) -> None:
+    """A tiny layer is bound by the DRAM everywhere: only its bandwidth changes the time."""
+    base, changed = (layer_point(folder, *more) for more in ((), (override,)))
+    ticks = [simulate_others(run) for run in (base, changed)]
+    assert ticks[1] == pytest.approx(factor * ticks[0], rel=1e-3)  # each operator is rounded to a tick
+
+
+def simulate_others(run: RunSpec) -> float:
+    """Seconds of everything in a layer that is not simulated."""
+    from t3sim.gpu.ticks import TickBase
+
+    base = TickBase.of(run.machine)
+    assert run.workload.layer is not None
+    return other_ticks(run.workload.layer, run.workload.tp, run.machine, base) / base.hz
+
+
+def test_the_machine_of_the_study(repository: Path) -> None:
+    """80 compute units of 2048 FLOP a cycle at 1.4 GHz, of which a GEMM reaches 84 %; 32 channels of 32 B at 1 GHz."""
+    machine = load_experiment(repository / "experiments/t3-tnlg-fc2/experiment.yaml").points[0].machine
+    assert matrix_flops_per_second(machine) == pytest.approx(0.84 * 229.376e12)
+    assert dram_bytes_per_second(machine) == 1.024e12
+
+
+def test_a_launch_is_charged_for_every_operator(folder: Path) -> None:
+    base, launched = (layer_point(folder, *more) for more in ((), ("machine.gpu.kernel_launch=1 us",)))
+    n_operators = 29  # `t3sim workload show` lists them
+    assert simulate_others(launched) - simulate_others(base) == pytest.approx(n_operators * 1e-6, rel=1e-3)
+
+
+def test_a_layer_is_estimated_as_its_sublayers(folder: Path) -> None:
+    whole = layer_point(folder, "strategy=t3")
+    assert estimated_hours([whole]) == pytest.approx(estimated_hours(sublayer_runs(whole)))
+    assert estimated_hours([whole]) > estimated_hours(sublayer_runs(whole)[:3])
+
+
+def check_split(split: SimulationResult, whole: SimulationResult) -> None:
+    """Fail unless both sides ran on their own compute units, with all of the memory, at the same time."""
+    assert split.gemm is not None
+    assert whole.gemm is not None
+    assert split.reduce_scatter is not None
+    assert split.all_gather is not None
+    n_collective, n_units = split.run.collective_compute_units, split.run.machine.gpu.n_compute_units
+    assert n_collective is not None
+    assert sum(split.gemm.counters["cu_states"].values()) == (
+        split.gemm.counters["slots_run"] * (n_units - n_collective)
+    )
+    busy = split.reduce_scatter.counters["cu_states"]["collective"] / split.reduce_scatter.counters["slots_run"]
+    assert busy <= n_collective
+    assert split.gemm.ticks > whole.gemm.ticks
+    assert split.gemm.counters["output_write_bytes"] == whole.gemm.counters["output_write_bytes"]
+    assert split.total == max(split.gemm.ticks, split.reduce_scatter.ticks + split.all_gather.ticks)
+
+
+@pytest.mark.parametrize("n_units", [1, 2, 3])
+def test_split_compute_units(n_units: int) -> None:
+    split = point("cu-split", f"collective_compute_units={n_units}", tp=4)
+    result = simulate(split, store=STORE)
+    check_split(result, simulate(point("sequential"), store=STORE))
+    record = record_of(result)
+    assert (record.gemm_compute_units, record.collective_compute_units) == (4 - n_units, n_units)
+    alone = simulate(point("sequential", f"machine.gpu.n_compute_units={4 - n_units}"), store=STORE)
+    assert result.gemm is not None
+    assert alone.gemm is not None
+    assert result.gemm.ticks == alone.gemm.ticks
+
+
+def test_canary_a_split_that_is_none() -> None:
+    """A strategy that gives all compute units to both sides is noticed."""
+    whole = simulate(point("sequential"), store=STORE)
+    fake = dataclasses.replace(whole, run=point("cu-split", "collective_compute_units=2", tp=4))
+    with pytest.raises(AssertionError):
+        check_split(fake, whole)
+
+
+def test_a_split_is_compared_with_the_unsplit_gemm() -> None:
+    """Exposed time needs the GEMM on all compute units, which only the sequential row has."""
+    records = [
+        record_of(simulate(point("cu-split", "collective_compute_units=1"), store=STORE)),
+        record_of(simulate(point("sequential"), store=STORE)),
+    ]
+    split, base = derive(records)
+    assert split.ect_us == pytest.approx((split.time_us or 0) - (base.gemm_us or 0))
+    assert split.speedup == pytest.approx((base.time_us or 0) / (split.time_us or 1))
+    (alone,) = derive(records[:1])
+    assert (alone.speedup, alone.ect_us, alone.overlap_efficiency) == (None, None, None)
+
+
+def test_split_and_layer_pass_the_full_checks(folder: Path) -> None:
+    """DRAM commands, invariants and values of phases on some of the compute units."""
+    audit = Audit(has_checks=True, has_data=True)
+    split = layer_point(folder, "strategy=cu-split", "collective_compute_units=1", "workload.layer=prompt")
+    simulate(split, audit=audit)
+    assert audit.n_phases == 4
+    assert audit.n_values > 0

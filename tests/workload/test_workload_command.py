@@ -1,0 +1,126 @@
+"""``t3sim workload show``: the numbers it prints are those of the shapes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from t3sim.cli import main
+
+LLAMA = {
+    "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+    "num_attention_heads": 32, "num_key_value_heads": 8,
+}  # fmt: skip
+EXPERIMENT = (
+    "name: e\nmachine: t3-150\nworkload: {model: T-NLG, layer: training, tp: 8}\n"
+    "sweep: {grid: {strategy: [sequential, t3-mca]}}\n"
+)
+
+
+def show(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, ["workload", "show", *map(str, arguments)])
+
+
+def rows(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines()]
+
+
+def test_a_preset() -> None:
+    """FC-2 of T-NLG on 8 GPUs: 2 x 8192 x 4256 x 2128 FLOP over its operands and output, 7/8 of it sent twice."""
+    result = show("T-NLG")
+    assert result.exit_code == 0, result.output
+    assert "T-NLG on 8 GPUs: hidden 4256, feed-forward 17024, 28 heads of 152, 8192 tokens" in result.output
+    output, operands = 8192 * 4256 * 2, (8192 + 4256) * 2128 * 2
+    flops = 2 * 8192 * 4256 * 2128
+    expected = [
+        "FC-2", "forward", "8192", "4256", "2128", f"{flops / 1e9:.1f}", f"{output / 1e6:.1f}",
+        f"{flops / (output + operands):.0f}", f"{2 * 7 / 8 * output / 1e6:.1f}",
+    ]  # fmt: skip
+    assert expected in rows(result.output)
+    assert result.output.count("T-NLG on ") == 2  # 8 and 16 GPUs, those of the study
+
+
+def test_canary_another_shape_is_another_row() -> None:
+    """Would a wrong table be noticed?"""
+    assert rows(show("T-NLG", "--tp", "8").output) != rows(show("T-NLG", "--tp", "16").output)
+    assert rows(show("T-NLG").output) != rows(show("T-NLG", "--tokens", "4096").output)
+
+
+def test_a_hugging_face_config(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA), encoding="utf-8")
+    result = show(tmp_path / "config.json", "--tp", "8", "--tokens", "2048")
+    assert "feed-forward 14336 (gated), 32 heads of 128, 8 of keys and values, 2048 tokens" in result.output
+    found = {row[0]: row[2:5] for row in rows(result.output)[2:]}
+    local_k = {"OP": "512", "FC-2": "1792", "FC-1": "3584", "IP": "768"}
+    assert found == {name: ["2048", "4096", k] for name, k in local_k.items()}
+
+
+def test_an_experiment_with_a_layer(tmp_path: Path) -> None:
+    path = tmp_path / "e.yaml"
+    path.write_text(EXPERIMENT, encoding="utf-8")
+    result = show(path)
+    assert result.exit_code == 0, result.output
+    assert [row[0] for row in rows(result.output)[2:6]] == ["OP", "FC-2", "FC-1", "IP"]
+    assert result.output.count("everything else in a layer of T-NLG, training, unfused attention") == 1
+    # 2 x 8192 x 4256 x 1596 FLOP at 0.84 x 229.376 TFLOP/s
+    assert ["QKV", "forward", "111.3", "109.5", "577.6", "compute"] in rows(result.output)
+    # reads and writes 8192 x 4256 FP16 elements at 1.024 TB/s
+    assert ["layer", "norm", "1", "forward", "0.0", "139.5", "136.2", "DRAM"] in rows(result.output)
+    other = show(path, "--tp", "16")
+    assert "T-NLG on 16 GPUs" in other.output
+
+
+@pytest.mark.parametrize(
+    ("workload", "shown"),
+    [
+        ("{gemm: {m: 512, n: 512, k: 64}, tp: 4}", "GEMM on 4 GPUs"),
+        ("{collective: {op: all-gather, size: 1 MiB, gpus: 4}}", "a collective on 4 GPUs: no GEMM"),
+    ],
+)
+def test_other_experiments(workload: str, shown: str, tmp_path: Path) -> None:
+    path = tmp_path / "e.yaml"
+    path.write_text(f"name: e\nmachine: t3-tiny\nworkload: {workload}\ntiling: gemm-64x64\nstrategy: sequential\n")
+    result = show(path)
+    assert result.exit_code == 0, result.output
+    assert shown in result.output
+
+
+def test_a_model_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("hidden: 256\nlayers: 1\ntokens: 512\ntensor_parallel: [2]\n", encoding="utf-8")
+    assert "mine on 2 GPUs: hidden 256, feed-forward 1024, 512 tokens" in show(path).output
+
+
+def test_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("c.json").write_text(json.dumps(LLAMA), encoding="utf-8")
+    Path("bad.json").write_text("{}", encoding="utf-8")
+    refused = {
+        ("c.json",): "t3sim: c.json does not say how many tokens there are: give --tokens N",
+        ("c.json", "--tokens", "64"): "t3sim: c.json does not say on how many GPUs it runs: give --tp N",
+        ("T-NLG", "--tp", "3"): "t3sim: T-NLG OP: hidden (4256) is not divisible by tp (3), remainder 2",
+        ("TNLG",): "workload.model: unknown model `TNLG`; did you mean `T-NLG`? (known: GPT-3, MT-NLG, Mega-GPT-2,"
+        " PALM, T-NLG)",
+        ("gone.json",): "gone.json: no such file",
+        ("gone.yaml",): "gone.yaml: no such file",
+        ("bad.json",): "bad.json: model_type: is missing; supported: llama, gpt2, mistral, qwen2",
+    }
+    for arguments, message in refused.items():
+        result = show(*arguments)
+        assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"{message}\n"), arguments
+
+
+def test_a_trace_of_a_config(tmp_path: Path) -> None:
+    from t3sim.workload.trace_file import read_manifest
+
+    (tmp_path / "c.json").write_text(json.dumps(LLAMA), encoding="utf-8")
+    words = ["trace", "make", "--model", str(tmp_path / "c.json"), "--sublayer", "OP", "--tp", "8"]
+    path = tmp_path / "x.parquet"
+    refused = CliRunner().invoke(main, [*words, "-o", str(path)])
+    assert "does not say how many tokens there are; give --tokens" in refused.stderr
+    made = CliRunner().invoke(main, [*words, "--tokens", "1024", "-o", str(path)])
+    assert made.exit_code == 0, made.output
+    assert (read_manifest(path).gemm.m, read_manifest(path).gemm.k) == (1024, 512)
