@@ -21,7 +21,7 @@ from t3sim.analysis.figures import check_figure_names, draw_figure
 from t3sim.analysis.findings import StrategySummary, axes_without_effect, sentences, strategy_summaries
 from t3sim.analysis.folder import EXPERIMENT_NAME, Results
 from t3sim.analysis.style import Drawing, figure_bytes, strategy_colour
-from t3sim.analysis.table import Row, varying, workload_name
+from t3sim.analysis.table import Row, machine_base, varying, workload_name
 from t3sim.analysis.targets import MET, MISSED, NOT_RUN, Comparison
 from t3sim.errors import InputDataError
 from t3sim.results.record import COLUMNS, MEANINGS
@@ -213,7 +213,7 @@ def results_table(results: Results, table_id: str) -> Table:
     """Return the points as a table: a readable choice of columns, and all others on demand."""
     rows = [_with_totals(row) for row in results.rows[:MAX_ROWS]]
     axes = results.axes
-    leading = ["workload", *axes, "strategy", *_told_by(results.rows)]
+    leading = ["workload", *axes, "strategy", *_told_by(results)]
     brief = [name for name in _BRIEF if any(row[name] is not None for row in rows)]
     more = [name for name in COLUMNS if name not in (*leading, *brief)]
     columns = [Column(name, name, _meaning(name), "short") for name in leading]
@@ -225,11 +225,14 @@ def results_table(results: Results, table_id: str) -> Table:
     return Table(table_id, columns, table_rows)
 
 
-def _told_by(rows: Sequence[Row]) -> list[str]:
+def _told_by(results: Results) -> list[str]:
     """Columns that tell points of one strategy apart, besides workload and axes."""
-    names = ("machine", "mode", "arbitration", "mca_threshold", "gemm_compute_units", "collective_compute_units")
+    names = ["machine", "mode", "arbitration", "mca_threshold", "gemm_compute_units", "collective_compute_units"]
+    has_one_base = len({machine_base(row["machine"]) for row in results.rows}) == 1
+    if has_one_base and any(axis.startswith("machine.") for axis in results.axes):
+        names.remove("machine")  # its name repeats the swept values
     by_strategy: dict[str, list[Row]] = {}
-    for row in rows:
+    for row in results.rows:
         by_strategy.setdefault(row["strategy"], []).append(row)
     return [name for name in names if any(varying(members, [name]) for members in by_strategy.values())]
 
