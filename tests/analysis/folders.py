@@ -12,7 +12,7 @@ import pandas as pd
 
 from t3sim.analysis.style import STRATEGY_COLOURS
 from t3sim.results.derive import derive
-from t3sim.results.record import RunRecord
+from t3sim.results.record import COLUMNS, RunRecord
 from t3sim.results.writer import write_results
 
 SEQUENTIAL = RunRecord(
@@ -41,6 +41,11 @@ def point_of(record: RunRecord, machine: Mapping[str, Any] = MACHINE) -> dict[st
         "machine": {**machine, "name": record.machine}, "workload": workload, "strategy": record.strategy,
         "mode": record.mode,
     }  # fmt: skip
+
+
+def row_of(record: RunRecord) -> dict[str, Any]:
+    """Return the row that stands for *record* in the table."""
+    return {name: getattr(record, name) for name in COLUMNS}
 
 
 def write_folder(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -20,11 +19,7 @@ from t3sim.cli.plot import plot
 from t3sim.errors import InputDataError, UsageError
 from t3sim.results.record import RunRecord
 from t3sim.results.writer import write_results
-from tests.analysis.folders import SEQUENTIAL, T3, point_of, study, write_folder
-
-
-def row_of(record: RunRecord) -> dict[str, Any]:
-    return dataclasses.asdict(record)
+from tests.analysis.folders import SEQUENTIAL, T3, point_of, row_of, study, write_folder
 
 
 def test_phases_add_up_to_the_time() -> None:
