@@ -18,7 +18,7 @@ from math import exp, log
 from pathlib import Path
 from typing import Any
 
-from t3sim.analysis.figures import speedup_figure
+from t3sim.analysis.figures import figures_of
 from t3sim.experiment.plan import load_experiment
 from t3sim.experiment.runner import Outcome, run
 
@@ -216,7 +216,7 @@ def mean_and_max(values: Sequence[float]) -> list[str]:
 def refresh_readme(folder: Path) -> None:
     """Write the tables of README.md and its figure."""
     demo = outcome_of(DEMO, folder / "demo")
-    figure = speedup_figure(folder / "demo" / "results.csv", folder / "demo" / "speedup")
+    figure = figures_of(folder / "demo", ["speedup"])["speedup"]
     shutil.copyfile(next(path for path in figure if path.suffix == ".png"), ROOT / "docs/images/speedup.png")
     half = outcome_of(DEMO, folder / "half", "machine.link.bandwidth=75 GB/s")
     changed = {

@@ -1,1 +1,1 @@
-"""Figures from result files; the only user of matplotlib."""
+"""From result files to figures, findings and reports; the only user of pandas and matplotlib."""

@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     # name -> (module:attribute, one-line help)
     "run": ("t3sim.cli.run:run", "Simulate an experiment and write its results."),
     "plot": ("t3sim.cli.plot:plot", "Draw the figures of a results folder."),
+    "report": ("t3sim.cli.report:report", "Write one HTML page about results folders."),
     "config": ("t3sim.cli.config:config", "Check or show what an experiment resolves to."),
     "selfcheck": ("t3sim.cli.selfcheck:selfcheck", "Check the simulator on this machine."),
     "workload": ("t3sim.cli.workload:workload", "Show the GEMMs of a model or an experiment."),

@@ -40,9 +40,11 @@ def config() -> None:
 @trace_root_option
 def check(file: str, overrides: tuple[str, ...], trace_root: str | None) -> None:
     """Read FILE, check everything that can be checked without running it, and say what it would run."""
+    from t3sim.analysis.figures import check_figure_names
     from t3sim.experiment.plan import load_experiment
 
     experiment = load_experiment(file, overrides, trace_root)
+    check_figure_names(experiment.figures)
     click.echo(f"{file}: no problems")
     for line in summary(experiment):
         click.echo(line)

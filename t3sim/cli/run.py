@@ -49,6 +49,7 @@ def run(
     """Simulate the experiment FILE; a sweep is just an experiment with a `sweep:` block."""
     from rich.console import Console
 
+    from t3sim.analysis.figures import check_figure_names
     from t3sim.checks.audit import Audit
     from t3sim.experiment.plan import load_experiment
     from t3sim.experiment.runner import plan_phases, read_traces
@@ -56,6 +57,7 @@ def run(
     from t3sim.results.writer import prepare_output
 
     experiment = load_experiment(file, overrides, trace_root)
+    check_figure_names(experiment.figures)
     directory = output or Path("results") / experiment.name
     console = Console(width=None if sys.stdout.isatty() else REPORT_WIDTH)
     for line in summary(experiment):
@@ -213,16 +215,13 @@ def _number(value: float | None, digits: int) -> str:
 
 
 def draw_figures(directory: Path) -> dict[str, Path]:
-    """Draw the figures of a result folder; return them by name."""
-    from t3sim.analysis.figures import dram_traffic_figure, speedup_figure
+    """Draw the figures of a result folder; return the files by name."""
+    from t3sim.analysis.figures import figures_of
+    from t3sim.cli.plot import note
     from t3sim.errors import InputDataError
-    from t3sim.results.writer import CSV_NAME
 
-    files = {}
-    for name, draw in (("speedup", speedup_figure), ("dram_traffic", dram_traffic_figure)):
-        try:
-            for path in draw(directory / CSV_NAME, directory / name):
-                files[path.name] = path
-        except InputDataError as error:
-            click.echo(f"note: no {name} figure: {error}", err=True)
-    return files
+    try:
+        files = figures_of(directory, on_missing=note)
+    except InputDataError:  # told already: nothing at all could be drawn
+        return {}
+    return {path.name: path for paths in files.values() for path in paths}

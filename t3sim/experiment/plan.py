@@ -62,6 +62,7 @@ class Experiment:
 
     name: str
     description: str
+    figures: tuple[str, ...]  # names of what to draw of the results; empty: the usual ones
     path: Path
     points: list[RunSpec]
     provenance: list[Mapping[str, Node]] = field(repr=False)  # one per point: dotted key -> node
@@ -165,6 +166,7 @@ class _Planner:
         return Experiment(
             name=points[0].experiment,
             description=str(root.value["description"].value) if "description" in root.value else "",
+            figures=tuple(root.value["figures"].plain()) if "figures" in root.value else (),
             path=self.path,
             points=points,
             provenance=provenance,

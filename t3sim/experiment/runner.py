@@ -86,7 +86,9 @@ def write_inputs(folder: Path, experiment: Experiment) -> dict[str, Path]:
     """Write the experiment as given and as resolved (base units) beside its results."""
     given, resolved = folder / "experiment.yaml", folder / "resolved.json"
     points = [run.model_dump(mode="json") for run in experiment.points]
-    text = json.dumps({"overrides": list(experiment.overrides), "points": points}, indent=1, allow_nan=False) + "\n"
+    about = {"name": experiment.name, "description": experiment.description, "figures": list(experiment.figures)}
+    content = {**about, "overrides": list(experiment.overrides), "points": points}
+    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
     publish({given: experiment.path.read_bytes(), resolved: text.encode()})
     return {"experiment": given, "resolved": resolved}
 

@@ -8,77 +8,75 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from t3sim.analysis.figures import (
-    PHASE_COLOURS,
-    STRATEGY_COLOURS,
-    dram_traffic_figure,
-    group_bars,
-    phases_of,
-    speedup_figure,
-    traffic_of,
-)
+from t3sim.analysis.bars import BarPage, group_bars
+from t3sim.analysis.dram_traffic import traffic_of
+from t3sim.analysis.figures import FIGURES, draw_figure, figures_of
+from t3sim.analysis.folder import read_folder, result_folders
+from t3sim.analysis.speedup import phases_of
+from t3sim.analysis.style import PHASE_COLOURS, Drawing
+from t3sim.analysis.table import results_frame, rows_of
 from t3sim.cli.plot import plot
-from t3sim.errors import InputDataError
-from t3sim.results.derive import derive
+from t3sim.errors import InputDataError, UsageError
 from t3sim.results.record import RunRecord
 from t3sim.results.writer import write_results
-
-SEQUENTIAL = RunRecord(
-    model="T-NLG", sublayer="FC-2", tp=8, m=8192, n=4256, k=2128, machine="t3-150", strategy="sequential",
-    mode="mirrored", time_us=1600.0, gemm_us=800.0, rs_us=420.0, ag_us=380.0,
-    dram_gemm_read_bytes=500_000_000, dram_gemm_write_bytes=70_000_000, dram_rs_read_bytes=130_000_000,
-)  # fmt: skip
-T3 = dataclasses.replace(SEQUENTIAL, strategy="t3", time_us=1300.0, fused_us=920.0, dram_rs_read_bytes=50_000_000)
-
-
-def study(n_cases: int) -> list[RunRecord]:
-    names = [("Mega-GPT-2", 8), ("Mega-GPT-2", 16), ("T-NLG", 8), ("T-NLG", 16)]
-    cases = [(model, tp, sublayer) for model, tp in names for sublayer in ("OP", "FC-2", "FC-1", "IP")][:n_cases]
-    return derive(
-        [
-            dataclasses.replace(record, model=model, tp=tp, sublayer=sublayer, strategy=strategy)
-            for model, tp, sublayer in cases
-            for strategy in STRATEGY_COLOURS
-            for record in [SEQUENTIAL if strategy == "sequential" else T3]
-        ]
-    )
+from tests.analysis.folders import SEQUENTIAL, T3, point_of, row_of, study, write_folder
 
 
 def test_phases_add_up_to_the_time() -> None:
-    assert phases_of(SEQUENTIAL) == {"GEMM": 800.0, "RS": 420.0, "AG": 380.0}
-    assert phases_of(T3) == {"GEMM and RS overlapped": 920.0, "AG": 380.0}
     ideal = dataclasses.replace(SEQUENTIAL, strategy="ideal-overlap", time_us=1180.0)
-    assert phases_of(ideal) == {"GEMM and RS overlapped": 800.0, "AG": 380.0}
     launched = dataclasses.replace(SEQUENTIAL, time_us=1610.0)
-    assert phases_of(launched) == {"GEMM": 800.0, "RS": 420.0, "AG": 380.0, "other": 10.0}
-    for record in (SEQUENTIAL, T3, ideal, launched):
-        assert sum(phases_of(record).values()) == record.time_us
-        assert set(phases_of(record)) <= set(PHASE_COLOURS)
+    layer = dataclasses.replace(SEQUENTIAL, layer="training", time_us=2000.0, others_us=400.0)
+    split = dataclasses.replace(SEQUENTIAL, time_us=1000.0, gemm_compute_units=72, collective_compute_units=8)
+    expected = {
+        SEQUENTIAL: {"GEMM": 800.0, "RS": 420.0, "AG": 380.0},
+        T3: {"GEMM and RS overlapped": 920.0, "AG": 380.0},
+        ideal: {"GEMM and RS overlapped": 800.0, "AG": 380.0},
+        launched: {"GEMM": 800.0, "RS": 420.0, "AG": 380.0, "other": 10.0},
+        layer: {"GEMM": 800.0, "RS": 420.0, "AG": 380.0, "other operators": 400.0},
+        split: {"GEMM and all-reduce overlapped": 1000.0},
+    }
+    for record, phases in expected.items():
+        assert phases_of(row_of(record)) == phases
+        assert sum(phases.values()) == record.time_us
+        assert set(phases) <= set(PHASE_COLOURS)
 
 
 def test_traffic_is_in_decimal_gigabytes() -> None:
-    assert traffic_of(SEQUENTIAL) == {"GEMM reads": 0.5, "GEMM writes": 0.07, "RS reads": 0.13}
+    assert traffic_of(row_of(SEQUENTIAL)) == {"GEMM reads": 0.5, "GEMM writes": 0.07, "RS reads": 0.13}
 
 
 def test_variants_of_a_strategy_get_bars_of_their_own() -> None:
     mca = dataclasses.replace(T3, strategy="t3-mca", arbitration="mca")
     variants = [dataclasses.replace(mca, mca_threshold=threshold) for threshold in ("5", "30")]
-    cases, series, bars = group_bars([*variants, T3, SEQUENTIAL, T3])
+    cases, series, bars = group_bars(map(row_of, [*variants, T3, SEQUENTIAL, T3]))
     assert [(case.heading, case.label) for case in cases] == [("T-NLG, TP 8", "FC-2")]
     assert series == ["sequential", "t3", "t3 (2)", "t3-mca, threshold 5", "t3-mca, threshold 30"]
     assert len(bars) == 5
 
 
-def test_machines_and_modes_are_told_apart() -> None:
+def test_values_of_an_axis_name_the_bars() -> None:
+    mca = dataclasses.replace(T3, strategy="t3-mca", arbitration="mca", mca_threshold="5")
+    key = "arbitration.starvation_limit"
+    rows = [{**row_of(mca), key: value} for value in ("100 cycles", "none")]
+    _, series, _ = group_bars(rows, [key])
+    assert series == ["t3-mca, starvation limit 100 cycles", "t3-mca, starvation limit none"]
+
+
+def test_machines_are_told_apart_by_name_or_by_what_was_swept() -> None:
     slower = dataclasses.replace(SEQUENTIAL, machine="t3-75")
-    cases, _, _ = group_bars([SEQUENTIAL, slower])
+    cases, _, _ = group_bars(map(row_of, [SEQUENTIAL, slower]))
     assert [case.heading for case in cases] == ["T-NLG, TP 8, t3-150", "T-NLG, TP 8, t3-75"]
+    key = "machine.link.bandwidth"
+    swept = [{**row_of(SEQUENTIAL), "machine": f"t3-150+{value}", key: value} for value in ("50 GB/s", "75 GB/s")]
+    cases, _, _ = group_bars(swept, [key])
+    headings = [case.heading for case in cases]
+    assert headings == ["T-NLG, TP 8, link bandwidth 50 GB/s", "T-NLG, TP 8, link bandwidth 75 GB/s"]
 
 
-@pytest.mark.parametrize("n_cases", [1, 3, 16])
-def test_figures_are_drawn(n_cases: int, tmp_path: Path) -> None:
-    results, _ = write_results(tmp_path, study(n_cases))
-    pdf, png = speedup_figure(results, tmp_path / "figures" / "speedup")
+@pytest.mark.parametrize("n_cases", [1, 16])
+def test_files_are_of_journal_size_and_the_same_again(n_cases: int, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "results", study(n_cases))
+    pdf, png = figures_of(folder, ["speedup"], tmp_path / "figures")["speedup"]
     assert (pdf.name, png.name) == ("speedup.pdf", "speedup.png")
     assert pdf.read_bytes().startswith(b"%PDF")
     assert b"/Type /Font /Subtype /Type0" in pdf.read_bytes() or b"TrueType" in pdf.read_bytes()
@@ -86,20 +84,91 @@ def test_figures_are_drawn(n_cases: int, tmp_path: Path) -> None:
     width = int.from_bytes(png.read_bytes()[16:20])
     assert width == (700 if n_cases == 1 else 1440)  # 3.5 or 7.2 inches at 200 dots per inch
     if n_cases == 1:
-        again = speedup_figure(results, tmp_path / "again")
+        again = figures_of(folder, ["speedup"], tmp_path / "again")["speedup"]
         assert [path.read_bytes() for path in again] == [pdf.read_bytes(), png.read_bytes()]
 
 
+def texts_of(drawing: Drawing) -> list[str]:
+    return [text.get_text() for axes in drawing.figure.axes for text in axes.texts]
+
+
+def test_bars_carry_their_values(tmp_path: Path) -> None:
+    results = read_folder(write_folder(tmp_path, [SEQUENTIAL, T3]))
+    (speedup,) = draw_figure("speedup", results)
+    assert {"1.00", "1.23", "1600", "1300"} <= set(texts_of(speedup))
+    (traffic,) = draw_figure("dram_traffic", results)
+    assert {"0.70", "0.62"} <= set(texts_of(traffic))
+
+
+def test_runtime_split_shows_sequential_points_in_time_and_in_shares(tmp_path: Path) -> None:
+    results = read_folder(write_folder(tmp_path, study(2)))
+    (drawing,) = draw_figure("runtime_split", results)
+    times, shares = drawing.figure.axes[:2]
+    assert [patch.get_height() for patch in times.patches] == [800.0, 420.0, 380.0] * 2
+    assert [patch.get_height() for patch in shares.patches] == [50.0, 26.25, 23.75] * 2
+    assert shares.get_ylabel() == "share of the time (%)"
+
+
+def test_every_axis_of_every_bar_figure_is_labelled_with_its_unit(tmp_path: Path) -> None:
+    results = read_folder(write_folder(tmp_path, study(2)))
+    labels = [
+        axes.get_ylabel()
+        for name in ("speedup", "dram_traffic", "runtime_split")
+        for drawing in draw_figure(name, results)
+        for axes in drawing.figure.axes
+        if axes.patches
+    ]
+    assert len(labels) == 5
+    assert all(label.endswith(("(×)", "(µs)", "(GB)", "(%)")) for label in labels)
+
+
+def test_more_bars_than_a_page_holds_are_refused() -> None:
+    rows = [{**row_of(SEQUENTIAL), "sublayer": f"S{i}"} for i in range(400)]
+    with pytest.raises(InputDataError, match="400 bars are more than a figure can show; the figure `sweep`"):
+        BarPage(rows, [], None, (1.0,), 2.0)
+
+
+def test_every_registered_figure_can_be_imported_and_refuses_results_without_its_data(tmp_path: Path) -> None:
+    failed = RunRecord(tp=8, machine="t3-150", strategy="t3", mode="mirrored")
+    results = read_folder(write_folder(tmp_path, [failed], points=[{}]))
+    for name in FIGURES:
+        with pytest.raises(InputDataError, match="to draw"):
+            draw_figure(name, results)
+
+
+# what is drawn of a folder
+
+
+def test_the_experiment_chooses_the_figures(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, study(1), figures=["runtime_split"])
+    assert list(figures_of(folder)) == ["runtime_split"]
+    assert sorted(path.name for path in tmp_path.glob("*.p[dn]*")) == ["runtime_split.pdf", "runtime_split.png"]
+
+
+def test_an_unknown_figure_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, study(1), figures=["runtime-split"])
+    with pytest.raises(UsageError, match="unknown figure `runtime-split`; did you mean `runtime_split`"):
+        figures_of(folder)
+
+
 def test_plot_command(tmp_path: Path) -> None:
-    write_results(tmp_path, study(1))
+    write_folder(tmp_path, study(1))
     result = CliRunner().invoke(plot, [str(tmp_path), "--columns", "2"])
     assert result.exit_code == 0, result.output
-    assert [Path(line).name for line in result.output.split()] == [
-        "speedup.pdf",
-        "speedup.png",
-        "dram_traffic.pdf",
-        "dram_traffic.png",
-    ]
+    names = [Path(line).name for line in result.output.split()]
+    assert names == ["speedup.pdf", "speedup.png", "dram_traffic.pdf", "dram_traffic.png"]
+
+
+def test_plot_command_draws_what_it_is_asked_for(tmp_path: Path) -> None:
+    write_folder(tmp_path, study(1))
+    result = CliRunner().invoke(plot, [str(tmp_path), "runtime_split", "-o", str(tmp_path / "here")])
+    assert result.exit_code == 0, result.output
+    assert sorted(path.name for path in (tmp_path / "here").iterdir()) == ["runtime_split.pdf", "runtime_split.png"]
+
+
+def test_plot_help_names_every_figure() -> None:
+    text = " ".join(CliRunner().invoke(plot, ["--help"]).output.split())
+    assert [name for name in FIGURES if name not in text] == []
 
 
 def test_plot_without_traffic_says_so(tmp_path: Path) -> None:
@@ -110,7 +179,7 @@ def test_plot_without_traffic_says_so(tmp_path: Path) -> None:
     assert "no point with DRAM traffic to draw" in result.stderr
 
 
-@pytest.mark.parametrize("content", [None, "a,b\n1,2\n", b"\xff\xfe\x00"])
+@pytest.mark.parametrize("content", [None, "a,b\n1,2\n", b"\xff\xfe\x00", ""])
 def test_plot_refuses_what_is_no_result_file(content: str | bytes | None, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "results.csv").write_bytes(content.encode() if isinstance(content, str) else content)
@@ -120,10 +189,52 @@ def test_plot_refuses_what_is_no_result_file(content: str | bytes | None, tmp_pa
     assert not list(tmp_path.glob("*.p*"))
 
 
-def test_nothing_to_draw(tmp_path: Path) -> None:
-    failed = RunRecord(tp=8, machine="t3-150", strategy="t3", mode="mirrored")
-    results, _ = write_results(tmp_path, [failed])
-    with pytest.raises(InputDataError, match="no finished point"):
-        speedup_figure(results, tmp_path / "x")
-    with pytest.raises(InputDataError, match="no point with DRAM traffic"):
-        dram_traffic_figure(results, tmp_path / "x")
+# reading
+
+
+def test_axes_are_the_columns_after_the_fixed_ones(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, [SEQUENTIAL, T3], {"machine.link.bandwidth": ["75 GB/s", ""]})
+    results = read_folder(folder)
+    assert results.axes == ["machine.link.bandwidth"]
+    assert [row["machine.link.bandwidth"] for row in results.rows] == ["75 GB/s", None]
+    assert {name: results.rows[0][name] for name in ("tp", "time_us", "sublayer", "layer", "fused_us")} == {
+        "tp": 8, "time_us": 1600.0, "sublayer": "FC-2", "layer": None, "fused_us": None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("column", "cell", "complaint"),
+    [("time_us", "soon", "time_us must be float, found 'soon'"), ("tp", "8.5", "tp must be int, found '8.5'"),
+     ("tp", "", "tp is missing")],
+)  # fmt: skip
+def test_a_damaged_cell_is_named_with_its_line(column: str, cell: str, complaint: str, tmp_path: Path) -> None:
+    csv, _ = write_results(tmp_path, [SEQUENTIAL, T3])
+    lines = [line.split(",") for line in csv.read_text(encoding="utf-8").splitlines()]
+    lines[2][lines[0].index(column)] = cell
+    csv.write_text("\n".join(map(",".join, lines)) + "\n", encoding="utf-8")
+    with pytest.raises(InputDataError) as error:
+        results_frame(tmp_path)
+    assert str(error.value) == f"{csv}:3: {complaint}"
+
+
+def test_points_find_their_rows_though_one_failed(tmp_path: Path) -> None:
+    third = dataclasses.replace(SEQUENTIAL, tp=16, k=1064)
+    points = [{**point_of(record), "number": i} for i, record in enumerate([SEQUENTIAL, T3, third])]
+    results = read_folder(write_folder(tmp_path, [SEQUENTIAL, third], points=points))
+    assert [point and point["number"] for point in results.points] == [0, 2]
+    assert read_folder(write_folder(tmp_path, [T3], points=["damaged", {}])).points == [None]
+
+
+def test_result_folders_are_found_below_a_parent_in_order(tmp_path: Path) -> None:
+    for name in ("b", "a", "a/nested"):
+        write_folder(tmp_path / name, [SEQUENTIAL])
+    found = result_folders([tmp_path, tmp_path / "b"])
+    assert [path.relative_to(tmp_path).as_posix() for path in found] == ["a", "a/nested", "b"]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputDataError, match=r"empty: no results: no results\.csv there or below"):
+        result_folders([tmp_path / "empty"])
+
+
+def test_a_table_survives_the_way_through_the_file(tmp_path: Path) -> None:
+    write_results(tmp_path, [SEQUENTIAL, T3])
+    assert rows_of(results_frame(tmp_path)) == [row_of(SEQUENTIAL), row_of(T3)]

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from t3sim.checks.dram.rules import RULES
 from t3sim.cli import main
+from tests.analysis.folders import SEQUENTIAL, T3, write_folder
 from tests.conftest import REPOSITORY
 
 DOCUMENTS = sorted(
@@ -70,7 +71,9 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
 def test_commands_are_accepted(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A `run` is only checked here; other commands run in an empty folder, in the order of the document."""
+    """A `run` is only checked here; other commands run beside the results of one, in the order of the document."""
+    write_folder(tmp_path / "results" / "t3-sublayers", [SEQUENTIAL, T3], figures=["layer"])
+    (tmp_path / "validation").symlink_to(REPOSITORY / "validation")
     refused = []
     for arguments in commands(path):
         if "EXPERIMENT" in arguments or arguments[0] == "plot":

@@ -1,0 +1,285 @@
+"""Bars grouped by workload: a group for each case, a bar for each strategy, in rows that fit a page."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from t3sim.analysis.quantity import spoken
+from t3sim.analysis.style import (
+    QUIET_COLOUR,
+    SMALL_VALUE_SIZE,
+    VALUE_SIZE,
+    WIDTHS,
+    Drawing,
+    legend_above,
+    light_grid,
+    new_figure,
+    strategy_colour,
+    strategy_order,
+    text_colour,
+)
+from t3sim.analysis.table import Row, machine_base, varying
+from t3sim.errors import InputDataError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MAX_BARS_PER_ROW = 96  # 16 cases of 5 strategies; more cases go to further rows
+MAX_ROWS = 4  # what a page holds
+_GAP = 1.2  # between cases, in bars
+_INCHES_BESIDE = 0.6  # of the width, for labels
+
+
+@dataclass(frozen=True)
+class Case:
+    """One workload on one machine: a group of bars."""
+
+    heading: str  # shared by neighbouring cases: model and TP
+    label: str  # sublayer or shape
+
+
+Bars = Mapping[tuple[Case, str], Row]
+
+
+def group_bars(rows: Iterable[Row], axes: Sequence[str] = ()) -> tuple[list[Case], list[str], Bars]:
+    """Return cases and series in drawing order, and the point of each bar.
+
+    A series is a strategy; where a case has several points of one strategy, what tells them apart (values of
+    *axes*, policy, threshold, compute units, or a running number) joins the name.
+    """
+    rows = list(rows)
+    shown = _headings(rows, axes)
+    grouped: dict[Case, dict[str, list[Row]]] = {}
+    for row in rows:
+        grouped.setdefault(case_of(row, shown), {}).setdefault(row["strategy"], []).append(row)
+    bars: dict[tuple[Case, str], Row] = {}
+    for case, strategies in grouped.items():
+        for variants in strategies.values():
+            told_by = varying(variants, [*axes, "arbitration", "mca_threshold", "gemm_compute_units"])
+            for row in variants:
+                name = stem = _series_name(row, told_by)
+                number = 1
+                while (case, name) in bars:
+                    number += 1
+                    name = f"{stem} ({number})"
+                bars[case, name] = row
+    strategies_of = {name: row["strategy"] for (_, name), row in bars.items()}
+    order = strategy_order(strategies_of.values())
+    series = sorted(strategies_of, key=lambda name: order.index(strategies_of[name]))
+    return list(grouped), series, bars
+
+
+def _headings(rows: Sequence[Row], axes: Sequence[str]) -> list[str]:
+    """Columns that tell cases apart besides the workload: swept values of the machine rather than its long name."""
+    swept = varying(rows, [name for name in axes if name.startswith("machine.")])
+    has_one_base = len({machine_base(row["machine"]) for row in rows}) == 1
+    names = ["mode"] if swept and has_one_base else ["machine", "mode"]
+    return [*(swept if has_one_base else []), *varying(rows, names)]
+
+
+def case_of(row: Row, shown: Sequence[str] = ()) -> Case:
+    """The group a point belongs to; columns in *shown* are part of the heading."""
+    heading = [row["model"]] if row["model"] else []
+    heading.append(f"TP {row['tp']}")
+    heading += [f"{spoken(name)} {row[name]}" if "." in name else str(row[name]) for name in shown]
+    if row["sublayer"] or row["layer"]:
+        label = row["sublayer"] or row["layer"]
+    elif row["m"] is not None:
+        label = f"{row['m']}×{row['n']}×{row['k']}"
+    else:
+        label = "collective"
+    return Case(", ".join(heading), label)
+
+
+def _series_name(row: Row, told_by: Sequence[str]) -> str:
+    parts = [row["strategy"]]
+    for name in told_by:
+        if row[name] is None:
+            continue
+        if name == "arbitration":
+            parts.append(row[name])
+        elif name == "mca_threshold":
+            if not any(other.startswith("arbitration.") for other in told_by):
+                parts.append(f"threshold {row[name]}")
+        elif name == "gemm_compute_units":
+            parts.append(f"{row[name]}+{row['collective_compute_units'] or 0} compute units")
+        else:
+            parts.append(f"{spoken(name)} {row[name]}")
+    return ", ".join(parts)
+
+
+class BarPage:
+    """A figure of rows of cases; every row has the same panels."""
+
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        axes: Sequence[str],
+        columns: int | None,
+        height_ratios: tuple[float, ...],
+        inches_per_row: float,
+    ) -> None:
+        self.cases, self.series, self.bars = group_bars(rows, axes)
+        self.n_panels = len(height_ratios)
+        per_row = max(1, MAX_BARS_PER_ROW // (len(self.series) + 1))
+        n_rows = -(-len(self.cases) // per_row)
+        if n_rows > MAX_ROWS:
+            raise InputDataError(
+                f"{len(self.bars)} bars are more than a figure can show; the figure `sweep` is for many points"
+            )
+        self.cases_per_row = -(-len(self.cases) // n_rows)
+        n_bars = self.cases_per_row * len(self.series)
+        columns = columns or (1 if n_bars <= 10 else 2)
+        self.width = WIDTHS[columns]
+        self.points_per_bar = (
+            72 * (self.width - _INCHES_BESIDE) / (self.cases_per_row * (len(self.series) + _GAP))
+        )  # fmt: skip
+        self._room = self.points_per_bar * (1 + _GAP if len(self.series) == 1 else 1)  # above a bar
+        self.names_bars = len(self.cases) == 1 and self.points_per_bar >= 20
+        self.figure = new_figure(columns, inches_per_row * n_rows)
+        self.axes = self.figure.subplots(
+            n_rows * self.n_panels, 1, squeeze=False, height_ratios=list(height_ratios) * n_rows
+        )[:, 0]
+
+    def rows(self) -> Iterable[tuple[list[Axes], list[Case]]]:
+        """The panels of each row with the cases they show."""
+        for i, start in enumerate(range(0, len(self.cases), self.cases_per_row)):
+            panels = list(self.axes[i * self.n_panels : (i + 1) * self.n_panels])
+            yield panels, self.cases[start : start + self.cases_per_row]
+
+    def drawing(self, caption: str) -> Drawing:
+        """The finished page."""
+        return Drawing(self.figure, caption)
+
+    def _position(self, case_index: int, series_index: int) -> float:
+        return case_index * (len(self.series) + _GAP) + series_index
+
+    def draw_speedups(self, axes: Axes, cases: list[Case], top: float) -> None:
+        """Speedup of each bar, with its value; the line is sequential."""
+        for s, name in enumerate(self.series):
+            found = [(i, self.bars.get((case, name))) for i, case in enumerate(cases)]
+            points = [(self._position(i, s), bar["speedup"]) for i, bar in found if bar is not None and bar["speedup"]]
+            axes.bar(
+                [x for x, _ in points],
+                [y for _, y in points],
+                width=0.92,
+                color=strategy_colour(name, self.series),
+                label=self._label(name),
+                linewidth=0,
+            )
+            for x, y in points:
+                self._write_value(axes, x, y, f"{y:.2f}", top)
+        axes.axhline(1.0, color="black", linewidth=0.5, linestyle=(0, (4, 3)), zorder=0)
+        self._finish(axes, len(cases), top)
+        if not self.names_bars:
+            legend_above(axes, self.width)
+
+    def _label(self, name: str) -> str:
+        """The name of a series, with its geomean if it has a bar in each of at least four cases."""
+        speedups = [bar["speedup"] for (_, series), bar in self.bars.items() if series == name and bar["speedup"]]
+        if name == "sequential" or len(self.cases) < 4 or len(speedups) != len(self.cases):
+            return name
+        return f"{name} (geomean {math.exp(math.fsum(map(math.log, speedups)) / len(speedups)):.2f})"
+
+    def draw_stacks(
+        self,
+        axes: Axes,
+        cases: list[Case],
+        parts_of: Callable[[Row], dict[str, float]],
+        colours: Mapping[str, str],
+        top: float,
+        value_format: str,
+        *,
+        has_total: bool = True,
+    ) -> None:
+        """Each bar's parts on top of each other, with the total and, where there is room, the parts' values."""
+        present: set[str] = set()
+        for i, case in enumerate(cases):
+            for s, name in enumerate(self.series):
+                row = self.bars.get((case, name))
+                if row is None:
+                    continue
+                x, bottom = self._position(i, s), 0.0
+                parts = parts_of(row)
+                for part, value in parts.items():
+                    axes.bar(
+                        x, value, bottom=bottom, width=0.92, color=colours[part], edgecolor="white", linewidth=0.3,
+                        label=None if part in present else part,
+                    )  # fmt: skip
+                    present.add(part)
+                    text = value_format.format(value)
+                    has_room = value > 0.08 * top and not (has_total and len(parts) == 1)
+                    if has_room and self.points_per_bar >= 0.68 * VALUE_SIZE * len(text):
+                        axes.text(
+                            x, bottom + value / 2, text, ha="center", va="center", fontsize=VALUE_SIZE,
+                            color=text_colour(colours[part]),
+                        )  # fmt: skip
+                    bottom += value
+                if bottom and has_total:
+                    self._write_value(axes, x, bottom, value_format.format(bottom), top)
+        self._finish(axes, len(cases), top, has_values=has_total)
+        legend_above(axes, self.width, order=list(colours))
+
+    def _write_value(self, axes: Axes, x: float, y: float, text: str, top: float) -> None:
+        """Write a bar's value above it, upright if it would not fit across."""
+        is_across = self._room >= 0.68 * VALUE_SIZE * len(text)
+        size = VALUE_SIZE if is_across or self.points_per_bar >= VALUE_SIZE else SMALL_VALUE_SIZE
+        axes.text(
+            x, y + 0.015 * top, text, ha="center", va="bottom", fontsize=size, rotation=0 if is_across else 90
+        )  # fmt: skip
+
+    def _finish(self, axes: Axes, n_cases: int, top: float, *, has_values: bool = True) -> None:
+        """Same limits for all panels of a kind, with room for the values."""
+        is_upright = self._room < 0.68 * VALUE_SIZE * 4
+        axes.set_ylim(0, top * ((1.24 if is_upright else 1.1) if has_values else 1.0))
+        axes.set_xlim(
+            -0.5 - _GAP / 2, self._position(max(n_cases, self.cases_per_row) - 1, len(self.series) - 1) + 0.5 + _GAP / 2
+        )
+        light_grid(axes)
+
+    def name_cases(self, axes: Axes, cases: list[Case], *, with_text: bool = True) -> None:
+        """Name the bars of a single case, else the cases; headings span the cases that share them."""
+        middle = (len(self.series) - 1) / 2
+        if not with_text:
+            axes.set_xticks([])
+            return
+        if self.names_bars:
+            names = [name.replace(", ", ",\n").replace("-", "-\n", 1 if len(name) > 8 else 0) for name in self.series]
+            axes.set_xticks([self._position(0, s) for s in range(len(self.series))], names)
+            axes.set_xlabel(f"{cases[0].heading.replace(', ', f' {cases[0].label}, ', 1)}")
+            axes.tick_params(axis="x", length=0)
+            return
+        axes.set_xticks([self._position(i, 0) + middle for i in range(len(cases))], [case.label for case in cases])
+        axes.tick_params(axis="x", length=0)
+        starts = [i for i, case in enumerate(cases) if i == 0 or case.heading != cases[i - 1].heading]
+        spans = list(zip(starts, [*starts[1:], len(cases)], strict=True))
+        texts = [
+            self._wrapped(cases[first].heading, self.points_per_bar * (len(self.series) + _GAP) * (stop - first))
+            for first, stop in spans
+        ]
+        headings = axes.secondary_xaxis(location=0)
+        headings.set_xticks(
+            [(self._position(first, 0) + self._position(stop - 1, 0)) / 2 + middle for first, stop in spans],
+            [f"\n{text}" for text in texts],
+        )
+        headings.tick_params(axis="x", length=0)
+        headings.spines["bottom"].set_linewidth(0)
+        lines = max(text.count("\n") + 1 for text in texts)
+        borders = axes.secondary_xaxis(location=0)
+        borders.set_xticks(
+            [self._position(first, 0) - 0.5 - _GAP / 2 for first in starts[1:]], [""] * (len(starts) - 1)
+        )
+        borders.tick_params(axis="x", length=11 + 9 * lines, width=0.6)
+        borders.spines["bottom"].set_linewidth(0)
+        if len(self.series) > 1:
+            note = textwrap.fill(f"bars of a group: {'; '.join(self.series)}", int(72 * self.width / 4.2))
+            axes.set_xlabel(note, color=QUIET_COLOUR, labelpad=5 + 9 * lines)
+
+    @staticmethod
+    def _wrapped(heading: str, room: float) -> str:
+        """A heading on as many lines as it needs in *room* points."""
+        return "\n".join(textwrap.wrap(heading, max(6, int(room / 3.8)), break_long_words=False))

@@ -1,0 +1,172 @@
+"""The figure ``closed_form``: isolated ring collectives against a formula of the link.
+
+A ring of N GPUs moves a chunk of S/N bytes in each of N - 1 steps, so a step
+takes chunk / link bandwidth + link latency.  A reduce-scatter without
+near-memory compute ends with a local reduction: two reads and a write of a
+chunk at the memory's bandwidth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullLocator
+
+from t3sim.analysis.folder import Results
+from t3sim.analysis.style import LEGEND, MARKERS, QUIET_COLOUR, Drawing, light_grid, new_figure
+from t3sim.analysis.table import Row
+from t3sim.errors import InputDataError
+
+BYTES_PER_ELEMENT = 2  # FP16
+NEAR_MEMORY = "ideal-rs-nmc"  # the strategy whose reduce-scatter reduces in the memory
+# operation -> colour and size of its marks: two that take equally long can both be seen
+_LOOKS = {
+    "reduce-scatter": ("#E69F00", 4.0),
+    "near-memory reduce-scatter": ("#D55E00", 6.0),
+    "all-gather": ("#009E73", 3.5),
+}
+
+
+@dataclass(frozen=True)
+class Collective:
+    """An isolated collective: what it was, how long it took and how long the formula says."""
+
+    op: str
+    n_gpus: int
+    size_bytes: int
+    machine: str
+    simulated_us: float
+    formula_us: float
+
+    @property
+    def error(self) -> float:
+        """Simulated over formula, minus one."""
+        return self.simulated_us / self.formula_us - 1
+
+
+def draw(results: Results, columns: int | None = None) -> list[Drawing]:
+    """Draw times and relative errors; raises ``InputDataError`` if there is no isolated collective.
+
+    Machine values come from ``resolved.json``.
+    """
+    collectives = collectives_of(results)
+    if not collectives:
+        raise InputDataError(f"{results.path}: no isolated collective with its machine in resolved.json to draw")
+    columns = columns or 1
+    figure = new_figure(columns, 3.6)
+    times, errors = figure.subplots(2, 1, height_ratios=(1.5, 1.0), sharex=True)
+    is_by_size = len({c.machine for c in collectives}) == 1 and len({c.size_bytes for c in collectives}) > 1
+    rings = sorted({c.n_gpus for c in collectives})
+    for op, (colour, size) in _LOOKS.items():
+        for n_gpus in rings:
+            members = [c for c in collectives if c.op == op and c.n_gpus == n_gpus]
+            members.sort(key=lambda c: (c.size_bytes, c.formula_us))
+            x = [c.size_bytes / 2**20 if is_by_size else c.formula_us for c in members]
+            marker = MARKERS[rings.index(n_gpus) % len(MARKERS)]
+            look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": size, "markerfacecolor": "none"}
+            times.plot(x, [c.simulated_us for c in members], linestyle="none", **look)
+            times.plot(x, [c.formula_us for c in members], color=colour, linewidth=0.7, zorder=0)
+            errors.plot(x, [100 * c.error for c in members], linestyle="none", **look)
+    times.set_ylabel("time (µs)")
+    errors.set_ylabel("simulated over\nformula − 1 (%)")
+    errors.axhline(0.0, color=QUIET_COLOUR, linewidth=0.5)
+    errors.set_xlabel("array (MiB)" if is_by_size else "time by the formula (µs)")
+    if max(c.formula_us for c in collectives) > 4 * min(c.formula_us for c in collectives):
+        times.set_xscale("log")
+        times.set_yscale("log")
+        for axis in (errors.xaxis, times.yaxis):
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.set_major_formatter("{x:g}")
+            axis.set_minor_locator(NullLocator())
+    for axes in (times, errors):
+        light_grid(axes)
+    largest = max(abs(100 * c.error) for c in collectives)
+    low = min(100 * c.error for c in collectives)
+    errors.set_ylim(min(0.0, 1.3 * low) - 0.1 * max(largest, 0.1), 1.2 * max(largest, 0.1))
+    figure.legend(handles=_legend(collectives, rings), loc="outside upper left", ncols=3, **LEGEND)
+    return [
+        Drawing(
+            figure,
+            "Isolated ring collectives against (N−1)(chunk/bandwidth + latency), and for a reduce-scatter without "
+            f"near-memory compute its last reduction: geometric mean of the error "
+            f"{100 * geomean_error(collectives):.1f} %, largest {largest:.1f} %.",
+        )
+    ]
+
+
+def _legend(collectives: Sequence[Collective], rings: Sequence[int]) -> list[Line2D]:
+    """Colours are operations, markers are ring sizes, lines are the formula."""
+    present = {c.op for c in collectives}
+    handles = [
+        Line2D([], [], color=colour, marker="o", markersize=size, markerfacecolor="none", linestyle="none", label=op)
+        for op, (colour, size) in _LOOKS.items()
+        if op in present
+    ]
+    handles += [
+        Line2D(
+            [], [], color=QUIET_COLOUR, marker=MARKERS[i % len(MARKERS)], markerfacecolor="none", linestyle="none",
+            label=f"{n_gpus} GPUs",
+        )
+        for i, n_gpus in enumerate(rings)
+    ]  # fmt: skip
+    return [*handles, Line2D([], [], color=QUIET_COLOUR, linewidth=0.7, label="formula")]
+
+
+def collectives_of(results: Results) -> list[Collective]:
+    """Return every isolated collective that the points timed, each once."""
+    found: dict[tuple[Any, ...], Collective] = {}
+    for row, point in zip(results.rows, results.points, strict=True):
+        if point is None or row["time_us"] is None or row["gemm_compute_units"] is not None or row["layer"]:
+            continue
+        size = size_of(point)
+        if size is None or row["tp"] < 2:
+            continue
+        machine = point["machine"]
+        timed = [("all-gather", row["ag_us"])]
+        timed += [(scatter_name(row), row["rs_us"])]
+        for op, time in timed:
+            if time:
+                formula = formula_us(op, size, row["tp"], machine)
+                key = (op, row["tp"], size, row["machine"])
+                found.setdefault(key, Collective(*key, simulated_us=time, formula_us=formula))
+    return list(found.values())
+
+
+def scatter_name(row: Row) -> str:
+    """Which reduce-scatter a point timed."""
+    return "near-memory reduce-scatter" if row["strategy"] == NEAR_MEMORY else "reduce-scatter"
+
+
+def size_of(point: Mapping[str, Any]) -> int | None:
+    """Return the bytes of the array that a resolved point reduces or gathers, all chunks together."""
+    workload = point["workload"]
+    if workload.get("collective"):
+        return int(workload["collective"]["size"])
+    if workload.get("gemm"):
+        return int(workload["gemm"]["m"]) * int(workload["gemm"]["n"]) * BYTES_PER_ELEMENT
+    return None
+
+
+def formula_us(op: str, size_bytes: int, n_gpus: int, machine: Mapping[str, Any]) -> float:
+    """Return the closed-form time of a ring collective on a resolved *machine*, in microseconds."""
+    chunk = size_bytes / n_gpus
+    link = machine["link"]
+    step_s = chunk / link["bandwidth"] + link["latency"] / 1e12  # latency is in picoseconds
+    final_s = 3 * chunk / memory_bandwidth(machine) if op == "reduce-scatter" else 0.0
+    return float(1e6 * ((n_gpus - 1) * step_s + final_s))
+
+
+def memory_bandwidth(machine: Mapping[str, Any]) -> float:
+    """Return the peak DRAM bandwidth of a resolved *machine*, in bytes per second."""
+    memory = machine["memory"]
+    return float(memory["n_channels"] * memory["access"] * memory["clock"] / memory["timing"]["nCCDS"])
+
+
+def geomean_error(collectives: Sequence[Collective]) -> float:
+    """Return the geometric mean of the ratios between simulated and formula, minus one; each ratio at least 1."""
+    logs = [abs(math.log(c.simulated_us / c.formula_us)) for c in collectives]
+    return math.exp(math.fsum(logs) / len(logs)) - 1

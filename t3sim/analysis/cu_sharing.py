@@ -1,0 +1,128 @@
+"""The figure ``cu_sharing``: what splitting the compute units between GEMM and all-reduce costs each of them.
+
+The speedup that overlap could give is (G + A on all compute units, one after
+the other) over max(G on its share, A on its share): T3 section 3.1.1.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from t3sim.analysis.folder import Results
+from t3sim.analysis.style import (
+    PHASE_COLOURS,
+    VALUE_SIZE,
+    WIDTHS,
+    Drawing,
+    legend_above,
+    light_grid,
+    new_figure,
+    strategy_colour,
+)
+from t3sim.analysis.table import Row, workload_key, workload_name
+from t3sim.errors import InputDataError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_GAP = 1.0  # between workloads, in bars
+_COLOURS = {"GEMM": PHASE_COLOURS["GEMM"], "all-reduce": PHASE_COLOURS["RS"]}
+
+
+def draw(results: Results, columns: int | None = None) -> list[Drawing]:
+    """Draw times on all and on split compute units; raises ``InputDataError`` if no point splits them."""
+    groups = groups_of(results.rows)
+    if not groups:
+        raise InputDataError(
+            f"{results.path}: no split of the compute units, with a sequential point beside it, to draw"
+        )
+    n_bars = sum(len(members) for members in groups.values())
+    columns = columns or (1 if n_bars <= 8 else 2)
+    figure = new_figure(columns, 4.0)
+    times, speedups = figure.subplots(2, 1, height_ratios=(1.2, 1.0), sharex=True)
+    starts = []
+    x = 0.0
+    labels: dict[float, str] = {}
+    room = 72 * (WIDTHS[columns] - 0.6) / (n_bars + _GAP * len(groups))
+    for members in groups.values():
+        starts.append((x, workload_name(members[0])))
+        for row in members:
+            _draw_point(times, speedups, x, row, members[0], room)
+            labels[x] = label_of(row)
+            x += 1
+        x += _GAP
+    times.set_ylabel("time alone (µs)")
+    speedups.set_ylabel("potential speedup of\noverlap (×)")
+    speedups.axhline(1.0, color="black", linewidth=0.5, linestyle=(0, (4, 3)), zorder=0)
+    for axes in (times, speedups):
+        light_grid(axes)
+        axes.set_ylim(0, axes.get_ylim()[1] * 1.12)
+        axes.tick_params(axis="x", length=0)
+    legend_above(times, WIDTHS[columns], order=list(_COLOURS))
+    speedups.set_xticks(list(labels), list(labels.values()), rotation=90 if room < 22 else 0)
+    speedups.set_xlabel("compute units of the GEMM + of the all-reduce")
+    for (start, name), members in zip(starts, groups.values(), strict=True):
+        speedups.text(
+            start + (len(members) - 1) / 2, 0.995, name, transform=speedups.get_xaxis_transform(), ha="center",
+            va="top",
+            fontsize=VALUE_SIZE,
+        )  # fmt: skip
+    return [
+        Drawing(
+            figure, "GEMM and all-reduce, each alone on its compute units, and what their overlap could give."
+        )
+    ]
+
+
+def groups_of(rows: list[Row]) -> dict[Any, list[Row]]:
+    """Return, by workload and machine, the sequential point and after it those that split the compute units."""
+    sequential = {
+        (workload_key(row), row["machine"]): row
+        for row in rows
+        if row["strategy"] == "sequential" and row["time_us"] is not None
+    }
+    groups: dict[Any, list[Row]] = {}
+    for row in rows:
+        key = (workload_key(row), row["machine"])
+        if row["gemm_compute_units"] is None or row["time_us"] is None or key not in sequential:
+            continue
+        groups.setdefault(key, [sequential[key]]).append(row)
+    return groups
+
+
+def times_of(row: Row) -> tuple[float, float]:
+    """Return the microseconds of GEMM and all-reduce, each alone on its compute units."""
+    return row["gemm_us"] or 0.0, (row["rs_us"] or 0.0) + (row["ag_us"] or 0.0)
+
+
+def potential_speedup(row: Row, sequential: Row) -> float:
+    """Return how much faster than in sequence the two would be, if they did not disturb each other at all."""
+    if row is sequential:  # the ideal: both have all compute units at the same time
+        return sum(times_of(row)) / max(times_of(row))
+    return sum(times_of(sequential)) / max(times_of(row))
+
+
+def label_of(row: Row) -> str:
+    """How the compute units are shared."""
+    if row["gemm_compute_units"] is None:
+        return "all + all"
+    return f"{row['gemm_compute_units']} + {row['collective_compute_units']}"
+
+
+def _draw_point(times: Axes, speedups: Axes, x: float, row: Row, sequential: Row, room: float) -> None:
+    is_first = not times.containers
+    for offset, (name, time) in zip((-0.22, 0.22), zip(_COLOURS, times_of(row), strict=True), strict=True):
+        times.bar(x + offset, time, width=0.4, color=_COLOURS[name], label=name if is_first else None)
+        _write(times, x + offset, time, f"{time:.0f}", 0.44 * room)
+    speedup = potential_speedup(row, sequential)
+    colour = strategy_colour("ideal-overlap" if row is sequential else row["strategy"], [row["strategy"]])
+    speedups.bar(x, speedup, width=0.7, color=colour)
+    _write(speedups, x, speedup, f"{speedup:.2f}", room)
+
+
+def _write(axes: Axes, x: float, y: float, text: str, room: float) -> None:
+    is_across = room >= 0.62 * VALUE_SIZE * len(text)
+    axes.annotate(
+        text, (x, y), xytext=(0, 1.5), textcoords="offset points", ha="center", va="bottom", fontsize=VALUE_SIZE,
+        rotation=0 if is_across else 90,
+    )  # fmt: skip

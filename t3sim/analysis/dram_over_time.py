@@ -1,0 +1,104 @@
+"""The figure ``dram_over_time``: what the DRAM serves for each stream over time, and how many compute units stall."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from t3sim.analysis.folder import Results
+from t3sim.analysis.style import LEGEND, QUIET_COLOUR, WIDTHS, Drawing, legend_columns, light_grid, new_figure
+from t3sim.errors import InputDataError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# column of timeseries.parquet -> what it is called, its colour; in the order of the stack
+STREAMS = {
+    "compute_read_gbps": ("GEMM reads", "#0072B2"),
+    "compute_write_gbps": ("GEMM writes", "#56B4E9"),
+    "comm_read_gbps": ("RS reads", "#D55E00"),
+    "comm_write_gbps": ("RS writes and updates", "#E69F00"),
+}
+WAITING = "waiting_compute_units"
+_WORKLOAD = ("model", "sublayer", "tp", "machine")
+
+
+def draw(results: Results, columns: int | None = None) -> list[Drawing]:
+    """Draw a figure for each workload, a panel for the GEMM alone and for each fused run.
+
+    Raises ``InputDataError`` if the run kept no ``timeseries.parquet`` or it shows neither.
+    """
+    series = results.timeseries()
+    if series is None:
+        raise InputDataError(f"{results.path}: no timeseries.parquet to draw; `t3sim run --timeline` writes it")
+    missing = [name for name in STREAMS if name not in series.columns]
+    if missing:
+        raise InputDataError(f"{results.path}/timeseries.parquet: no column {missing[0]}")
+    names = [name for name in _WORKLOAD if name in series.columns]
+    groups = list(series.groupby(names, sort=False, dropna=False)) if names else [((), series)]
+    drawings = []
+    for key, group in groups:
+        phases = [phase for phase in dict.fromkeys(group["phase"]) if is_shown(str(phase))]
+        if not phases:
+            continue
+        values = dict(zip(names, key, strict=True))
+        title = _title(values)
+        suffix = "" if len(groups) == 1 else "-" + re.sub(r"[^A-Za-z0-9.]+", "-", title).strip("-")
+        figure = new_figure(columns or 2, 0.6 + 1.6 * len(phases))
+        _draw_phases(figure, {str(phase): group[group["phase"] == phase] for phase in phases}, columns or 2, title)
+        drawings.append(Drawing(figure, f"DRAM traffic over time, {title}: each phase alone, from its start.", suffix))
+    if not drawings:
+        raise InputDataError(f"{results.path}/timeseries.parquet: neither a GEMM alone nor a fused run to draw")
+    return drawings
+
+
+def is_shown(phase: str) -> bool:
+    """Whether a phase has a panel: the GEMM alone and the fused runs."""
+    return phase == "gemm" or phase.startswith("fused")
+
+
+def _title(values: dict[str, object]) -> str:
+    parts = [str(values[name]) for name in ("model", "sublayer") if name in values and not pd.isna(values[name])]  # type: ignore[call-overload]
+    parts += [f"TP {values['tp']}"] if "tp" in values else []
+    parts += [str(values["machine"])] if "machine" in values else []
+    return " ".join(parts)
+
+
+def _draw_phases(figure: Figure, phases: dict[str, pd.DataFrame], columns: int, title: str) -> None:
+    has_waiting = any(WAITING in frame and frame[WAITING].notna().any() for frame in phases.values())
+    ratios = [3.0, 0.8] if has_waiting else [1.0]
+    panels = figure.subplots(
+        len(phases) * len(ratios), 1, sharex=True, squeeze=False, height_ratios=ratios * len(phases)
+    )[:, 0]
+    most = max(float(frame[list(STREAMS)].sum(axis=1).max()) for frame in phases.values())
+    waiting = max((float(frame[WAITING].max()) for frame in phases.values() if has_waiting), default=0.0)
+    for i, (phase, frame) in enumerate(phases.items()):
+        axes = panels[i * len(ratios)]
+        _draw_streams(axes, frame)
+        axes.set_ylim(0, most * 1.05)
+        axes.set_ylabel("DRAM (GB/s)")
+        axes.set_title({"gemm": "GEMM alone"}.get(phase, phase.replace("_", " ")), loc="left")
+        if has_waiting:
+            stalls = panels[i * len(ratios) + 1]
+            stalls.fill_between(frame["time_us"], frame[WAITING], step="post", color="#999999", linewidth=0)
+            stalls.set_ylim(0, max(waiting, 1.0) * 1.05)
+            stalls.set_ylabel("waiting\nCUs", color=QUIET_COLOUR)
+            light_grid(stalls)
+    panels[-1].set_xlabel(f"time since the start of the phase (µs), {title}")
+    panels[0].set_xlim(0, max(float(frame["time_us"].max()) for frame in phases.values()))
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside upper left", ncols=legend_columns(labels, WIDTHS[columns]), **LEGEND
+    )  # fmt: skip
+
+
+def _draw_streams(axes: Axes, frame: pd.DataFrame) -> None:
+    bottom = frame["time_us"] * 0.0
+    for column, (name, colour) in STREAMS.items():
+        top = bottom + frame[column]
+        axes.fill_between(frame["time_us"], bottom, top, step="post", color=colour, linewidth=0, label=name)
+        bottom = top
+    light_grid(axes)

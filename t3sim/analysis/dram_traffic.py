@@ -1,0 +1,37 @@
+"""The figure ``dram_traffic``: DRAM bytes of one GPU by category, per case and strategy."""
+
+from __future__ import annotations
+
+from t3sim.analysis.bars import BarPage
+from t3sim.analysis.folder import Results
+from t3sim.analysis.style import DRAM_COLOURS, Drawing
+from t3sim.analysis.table import Row
+from t3sim.errors import InputDataError
+
+_COLUMNS = {
+    "GEMM reads": "dram_gemm_read_bytes",
+    "GEMM writes": "dram_gemm_write_bytes",
+    "RS reads": "dram_rs_read_bytes",
+    "RS writes": "dram_rs_write_bytes",
+    "AG reads": "dram_ag_read_bytes",
+    "AG writes": "dram_ag_write_bytes",
+}
+
+
+def draw(results: Results, columns: int | None = None) -> list[Drawing]:
+    """Draw stacked traffic in GB; raises ``InputDataError`` if no point has any."""
+    rows = [row for row in results.rows if traffic_of(row)]
+    if not rows:
+        raise InputDataError(f"{results.path}: no point with DRAM traffic to draw")
+    page = BarPage(rows, results.axes, columns, height_ratios=(1.0,), inches_per_row=2.7)
+    most = max(sum(traffic_of(row).values()) for row in rows)
+    for (axes,), cases in page.rows():
+        page.draw_stacks(axes, cases, traffic_of, DRAM_COLOURS, most, "{:.2f}" if most < 10 else "{:.0f}")
+        page.name_cases(axes, cases)
+        axes.set_ylabel("DRAM traffic of one GPU (GB)")
+    return [page.drawing("DRAM traffic of one GPU by category; an update in memory counts as one write.")]
+
+
+def traffic_of(row: Row) -> dict[str, float]:
+    """Return the DRAM gigabytes (10^9) of a point by category; absent categories are left out."""
+    return {name: row[column] / 1e9 for name, column in _COLUMNS.items() if row[column]}

@@ -1,0 +1,168 @@
+"""What a table of results says in a few sentences: computed from the rows, nothing else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from t3sim.analysis.folder import Results
+from t3sim.analysis.study import geomean
+from t3sim.analysis.style import strategy_order
+from t3sim.analysis.sweep import TIE, Crossover, crossovers_of, panels_of, swept_axes
+from t3sim.analysis.table import Row, varying, workload_key, workload_name
+
+MAX_LISTED = 6  # crossovers, workloads: more are counted
+_SETTINGS = ("machine", "mode")
+
+
+@dataclass(frozen=True)
+class StrategySummary:
+    """One strategy over all points in which it was compared."""
+
+    strategy: str
+    n: int
+    geomean: float
+    lowest: float
+    highest: float
+    highest_in: str
+    n_best: int  # cases in which it alone is the fastest of those that could be built
+    is_limit: bool
+
+
+def strategy_summaries(results: Results) -> list[StrategySummary]:
+    """Return speedups over sequential by strategy, without sequential itself."""
+    rows = [row for row in results.rows if row["speedup"]]
+    best = Counter(names[0] for names in leaders_of(results).values() if len(names) == 1)
+    found = []
+    for name in strategy_order(row["strategy"] for row in rows):
+        members = [row for row in rows if row["strategy"] == name]
+        if name == "sequential":
+            continue
+        top = max(members, key=lambda row: row["speedup"])
+        speedups = [row["speedup"] for row in members]
+        where = point_name(top, results)
+        found.append(
+            StrategySummary(
+                name, len(members), geomean(speedups), min(speedups), max(speedups), where, best[name],
+                name.startswith("ideal"),
+            )
+        )  # fmt: skip
+    return found
+
+
+def leaders_of(results: Results) -> dict[Any, list[str]]:
+    """Return by case the strategies that are fastest, ideal ones left out; several if they are within a tie."""
+    fastest: dict[Any, dict[str, float]] = {}
+    for row in results.rows:
+        if row["speedup"] and not row["strategy"].startswith("ideal"):
+            case = fastest.setdefault(_setting(row, results), {})
+            case[row["strategy"]] = max(row["speedup"], case.get(row["strategy"], 0.0))
+    return {
+        key: [name for name, speedup in case.items() if speedup * (1 + TIE) >= max(case.values())]
+        for key, case in fastest.items()
+        if len(case) > 1
+    }
+
+
+def sentences(results: Results) -> list[str]:
+    """Return in words what stands beside the summaries of the strategies: gains, the fastest, crossovers."""
+    rows = results.rows
+    finished = [row for row in rows if row["time_us"] is not None]
+    n_cases = len({_setting(row, results) for row in rows})
+    found = [f"{_count(len(finished), 'point')} simulated, in {_count(n_cases, 'case')}."]
+    found += _gain(results, "t3", "t3-mca")
+    leaders = leaders_of(results)
+    if len(leaders) > 1:
+        shares = Counter(names[0] for names in leaders.values() if len(names) == 1).most_common()
+        n_tied = sum(len(names) > 1 for names in leaders.values())
+        listed = [f"{name} in {n}" for name, n in shares] + ([f"several within 0.1 % in {n_tied}"] if n_tied else [])
+        found.append(f"Fastest of what could be built, in {len(leaders)} cases: {', '.join(listed)}.")
+    return found + crossover_sentences(results)
+
+
+def crossover_sentences(results: Results) -> list[str]:
+    """Return in words where along a swept axis the best strategy changes."""
+    listed: list[str] = []
+    for key in swept_axes(results):
+        values, panels = panels_of(results, key)
+        listed += [
+            f"{panel.title}: {_cross(key, cross, values.unit)}."
+            for panel in panels
+            for cross in crossovers_of(values, panel.lines)
+        ]
+    if len(listed) > MAX_LISTED:
+        n_more = len(listed) - MAX_LISTED
+        all_of_them = f"{_count(n_more, 'more crossover')}: the file crossovers.csv of the figure sweep has all."
+        listed = [*listed[:MAX_LISTED], all_of_them]
+    return listed
+
+
+def axes_without_effect(results: Results) -> list[str]:
+    """Return the swept keys along which no time changed, though the points differ."""
+    found = []
+    for key in varying(results.rows, results.axes):
+        times: dict[Any, set[float]] = {}
+        sizes: Counter[Any] = Counter()
+        others = [name for name in results.axes if name != key]
+        for row in results.rows:
+            if row["time_us"] is None:
+                continue
+            group = (
+                workload_key(row), row["strategy"], row["gemm_compute_units"], *(row[name] for name in others),
+            )  # fmt: skip
+            times.setdefault(group, set()).add(row["time_us"])
+            sizes[group] += 1
+        compared = [group for group, n in sizes.items() if n > 1]
+        if compared and all(len(times[group]) == 1 for group in compared):
+            found.append(key)
+    return found
+
+
+def point_name(row: Row, results: Results) -> str:
+    """How a sentence names a point: workload, and what was swept."""
+    alike = [other for other in results.rows if other["strategy"] == row["strategy"]]
+    swept = [name for name in varying(alike, results.axes) if row[name] is not None]
+    parts = [workload_name(row)]
+    if swept:
+        parts += [f"{name} {row[name]}" for name in swept]
+    elif varying(results.rows, ["machine"]):
+        parts.append(row["machine"])
+    return ", ".join(parts)
+
+
+def _gain(results: Results, slower: str, faster: str) -> list[str]:
+    """How much one strategy gains over another where both were run once."""
+    groups: dict[Any, dict[str, list[Row]]] = {}
+    for row in results.rows:
+        if row["speedup"]:
+            groups.setdefault(_setting(row, results), {}).setdefault(row["strategy"], []).append(row)
+    pairs = [
+        (rows[slower][0], rows[faster][0])
+        for rows in groups.values()
+        if len(rows.get(slower, [])) == len(rows.get(faster, [])) == 1
+    ]
+    if not pairs:
+        return []
+    gains = [(after["speedup"] / before["speedup"], after) for before, after in pairs]
+    top, row = max(gains, key=lambda gain: gain[0])
+    if len(gains) == 1:
+        return [f"{faster} over {slower}: {top:.3f}×."]
+    mean, where = geomean(gain for gain, _ in gains), point_name(row, results)
+    return [f"{faster} over {slower}: {mean:.3f}× (geomean of {len(gains)}), at most {top:.3f}× ({where})."]
+
+
+def _setting(row: Row, results: Results) -> tuple[Any, ...]:
+    """What is the same for the strategies that are compared with each other."""
+    machine_axes: Sequence[str] = [name for name in results.axes if not name.startswith("arbitration.")]
+    return (workload_key(row), *(row[name] for name in (*_SETTINGS, *machine_axes)))
+
+
+def _cross(key: str, cross: Crossover, unit: str) -> str:
+    where = f"at {cross.at:.3g} {unit}".rstrip() + ", " if cross.at is not None else ""
+    return f"{cross.winner} passes {cross.loser} {where}between {cross.before} and {cross.after} of {key}"
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"

@@ -1,0 +1,172 @@
+"""A result folder: its table, the experiment behind it, and where it came from."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from t3sim.analysis.table import Row, axis_columns, results_frame, rows_of
+from t3sim.errors import InputDataError
+from t3sim.files import read_limited
+from t3sim.results.manifest import MANIFEST_NAME
+from t3sim.results.writer import CSV_NAME
+
+RESOLVED_NAME = "resolved.json"
+EXPERIMENT_NAME = "experiment.yaml"
+FAILED_NAME = "failed.csv"
+TIMESERIES_NAME = "timeseries.parquet"
+DEFAULT_FIGURES = ("speedup", "dram_traffic")
+MAX_JSON_BYTES = 1 << 30
+MAX_SHOWN_BYTES = 1 << 20
+
+_IDENTITY = ("model", "sublayer", "tp", "m", "n", "k", "machine", "strategy", "mode")
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a result folder holds; files that a run may leave out are empty or None."""
+
+    path: Path
+    frame: pd.DataFrame
+    resolved: dict[str, Any] = field(default_factory=dict)  # resolved.json: name, description, figures, points, ...
+    manifest: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of the experiment, or of the folder."""
+        return str(self.resolved.get("name") or self.manifest.get("experiment") or self.path.resolve().name)
+
+    @property
+    def description(self) -> str:
+        """What the experiment asks, in its author's words; may be empty."""
+        return str(self.resolved.get("description") or "")
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """Names of the figures that the experiment wants drawn."""
+        listed = self.resolved.get("figures")
+        return tuple(map(str, listed)) if isinstance(listed, list) and listed else DEFAULT_FIGURES
+
+    @cached_property
+    def axes(self) -> list[str]:
+        """The swept keys that have a column of their own."""
+        return axis_columns(self.frame)
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """The points, absent values as None."""
+        return rows_of(self.frame)
+
+    @cached_property
+    def points(self) -> list[dict[str, Any] | None]:
+        """The resolved point of each row, in base units; None where ``resolved.json`` has none that fits.
+
+        Points stand in the order of the rows, but a point that failed has no row.
+        """
+        listed = self.resolved.get("points")
+        points: list[Any] = listed if isinstance(listed, list) else []
+        identities = [_identity_of(point) for point in points]
+        found: list[dict[str, Any] | None] = []
+        start = 0
+        for row in self.rows:
+            identity = tuple(row[name] for name in _IDENTITY)
+            at = next((i for i in range(start, len(points)) if identities[i] == identity), None)
+            found.append(None if at is None else points[at])
+            start = start if at is None else at + 1
+        return found
+
+    def text_of(self, name: str) -> str | None:
+        """The text of a file of the folder, None if it is not there; what is too long is cut."""
+        path = self.path / name
+        if not path.is_file():
+            return None
+        return read_limited(path, MAX_JSON_BYTES, shown_as=str(path))[:MAX_SHOWN_BYTES].decode(errors="replace")
+
+    def failed(self) -> pd.DataFrame | None:
+        """The points that failed, or None."""
+        content = self._content(FAILED_NAME)
+        if content is None:
+            return None
+        try:
+            return pd.read_csv(io.BytesIO(content), dtype=str, keep_default_na=False)
+        except ValueError as error:
+            raise InputDataError(f"{self.path / FAILED_NAME}: not a readable CSV file: {error}") from error
+
+    def timeseries(self) -> pd.DataFrame | None:
+        """Levels over time of each simulated phase, or None if the run kept none."""
+        content = self._content(TIMESERIES_NAME)
+        if content is None:
+            return None
+        try:
+            frame = pd.read_parquet(io.BytesIO(content))
+        except (OSError, ValueError) as error:  # Arrow's errors are ValueErrors
+            cause = " ".join(str(error).split())[:200]
+            raise InputDataError(f"{self.path / TIMESERIES_NAME}: not a readable Parquet file: {cause}") from error
+        missing = {"phase", "time_us"} - set(frame.columns)
+        if missing:
+            shown = ", ".join(sorted(missing))
+            raise InputDataError(f"{self.path / TIMESERIES_NAME}: not a t3sim time series: no column {shown}")
+        return frame
+
+    def _content(self, name: str) -> bytes | None:
+        path = self.path / name
+        return read_limited(path, MAX_JSON_BYTES, shown_as=str(path)) if path.is_file() else None
+
+
+def read_folder(path: str | Path) -> Results:
+    """Read a result folder; raises ``InputDataError`` naming the file that cannot be used."""
+    path = Path(path)
+    if path.exists() and not path.is_dir():
+        raise InputDataError(f"{path}: not a folder; give the folder that holds {CSV_NAME}")
+    return Results(path, results_frame(path / CSV_NAME), _mapping(path / RESOLVED_NAME), _mapping(path / MANIFEST_NAME))
+
+
+def result_folders(paths: Sequence[str | Path]) -> list[Path]:
+    """Return the result folders that *paths* are or, sorted, those below them; each once.
+
+    Raises ``InputDataError`` for a path without results.
+    """
+    found: list[Path] = []
+    for given in map(Path, paths):
+        if given.exists() and not given.is_dir():
+            raise InputDataError(f"{given}: not a folder; give a folder that holds {CSV_NAME}, or one above it")
+        below = [given] if (given / CSV_NAME).is_file() else sorted(file.parent for file in given.rglob(CSV_NAME))
+        if not below:
+            raise InputDataError(f"{given}: no results: no {CSV_NAME} there or below")
+        found += below
+    return list({folder.resolve(): folder for folder in found}.values())
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    """The JSON mapping in *path*; empty if there is no such file."""
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(read_limited(path, MAX_JSON_BYTES, shown_as=str(path)))
+    except (ValueError, RecursionError) as error:
+        raise InputDataError(f"{path}: not readable as JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise InputDataError(f"{path}: not a mapping")
+    return content
+
+
+def _identity_of(point: Any) -> tuple[Any, ...]:
+    """What a resolved point has in common with its row."""
+    try:
+        workload = point["workload"]
+        gemm, collective = workload.get("gemm") or {}, workload.get("collective")
+        tp = collective["gpus"] if collective else workload["tp"]
+        shape = tuple(gemm.get(name) for name in "mnk")
+        return (
+            workload.get("model"), workload.get("sublayer"), tp, *shape, point["machine"]["name"], point["strategy"],
+            point["mode"],
+        )  # fmt: skip
+    except (AttributeError, KeyError, TypeError):
+        return ()

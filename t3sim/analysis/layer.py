@@ -1,0 +1,81 @@
+"""The figure ``layer``: end-to-end speedup of whole transformer layers, by model and tensor-parallel degree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from t3sim.analysis.folder import Results
+from t3sim.analysis.style import (
+    LEGEND,
+    SMALL_VALUE_SIZE,
+    VALUE_SIZE,
+    WIDTHS,
+    Drawing,
+    legend_columns,
+    light_grid,
+    new_figure,
+    strategy_colour,
+    strategy_order,
+)
+from t3sim.analysis.table import Row, varying
+from t3sim.errors import InputDataError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_GAP = 1.0  # between groups, in bars
+
+
+def draw(results: Results, columns: int | None = None) -> list[Drawing]:
+    """Draw the speedups of training and of prompt layers; raises ``InputDataError`` if there is no such point."""
+    rows = [row for row in results.rows if row["layer"] and row["speedup"] and row["strategy"] != "sequential"]
+    if not rows:
+        raise InputDataError(f"{results.path}: no whole layers compared with sequential to draw")
+    kinds = list(dict.fromkeys(row["layer"] for row in rows))
+    names = strategy_order(row["strategy"] for row in rows)
+    columns = columns or 2
+    figure = new_figure(columns, 0.6 + 1.7 * len(kinds))
+    panels = figure.subplots(len(kinds), 1, squeeze=False, sharey=True)[:, 0]
+    for axes, kind in zip(panels, kinds, strict=True):
+        _draw_panel(axes, [row for row in rows if row["layer"] == kind], names, results.axes, columns)
+        axes.set_title(kind, loc="left")
+        axes.set_ylabel("speedup over\nsequential (×)")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside upper left", ncols=legend_columns(labels, WIDTHS[columns]), **LEGEND
+    )  # fmt: skip
+    return [Drawing(figure, "End-to-end speedup of one layer: all of its sublayers and its other operators.")]
+
+
+def _draw_panel(axes: Axes, rows: Sequence[Row], names: Sequence[str], axis_names: Sequence[str], columns: int) -> None:
+    told_by = varying(rows, ["machine", *axis_names])
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        label = "\n".join([str(row["model"]), f"TP {row['tp']}", *(str(row[name]) for name in told_by)])
+        groups.setdefault(label, []).append(row)
+    step = len(names) + _GAP
+    room = 72 * (WIDTHS[columns] - 0.6) / (len(groups) * step)
+    top = max(row["speedup"] for row in rows)
+    for s, name in enumerate(names):
+        points = [
+            (i * step + s, row["speedup"])
+            for i, members in enumerate(groups.values())
+            for row in members
+            if row["strategy"] == name
+        ]
+        axes.bar(
+            [x for x, _ in points], [y for _, y in points], width=0.92, color=strategy_colour(name, names), label=name
+        )
+        is_across = room >= 0.68 * VALUE_SIZE * 4
+        for x, y in points:
+            axes.text(
+                x, y + 0.01 * top, f"{y:.2f}", ha="center", va="bottom", rotation=0 if is_across else 90,
+                fontsize=VALUE_SIZE if is_across or room >= VALUE_SIZE else SMALL_VALUE_SIZE,
+            )  # fmt: skip
+    axes.axhline(1.0, color="black", linewidth=0.5, linestyle=(0, (4, 3)), zorder=0)
+    axes.set_xticks([i * step + (len(names) - 1) / 2 for i in range(len(groups))], list(groups))
+    axes.tick_params(axis="x", length=0)
+    axes.set_ylim(0, top * 1.2)
+    axes.set_xlim(-0.5 - _GAP / 2, (len(groups) - 1) * step + len(names) - 0.5 + _GAP / 2)
+    light_grid(axes)

@@ -1,0 +1,336 @@
+"""One HTML page about result folders: findings, figures, tables, provenance; nothing is loaded from elsewhere.
+
+Everything that comes from a file is text and is escaped by the template; only
+this package's own style sheet and script go in as they are.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from t3sim import __version__
+from t3sim.analysis.figures import check_figure_names, draw_figure
+from t3sim.analysis.findings import StrategySummary, axes_without_effect, sentences, strategy_summaries
+from t3sim.analysis.folder import EXPERIMENT_NAME, Results
+from t3sim.analysis.style import Drawing, figure_bytes, strategy_colour
+from t3sim.analysis.table import Row, machine_base, varying, workload_name
+from t3sim.analysis.targets import MET, MISSED, NOT_RUN, Comparison
+from t3sim.errors import InputDataError
+from t3sim.results.record import COLUMNS, MEANINGS
+
+MAX_ROWS = 2000  # of a table in the page; results.csv has all
+PIXELS_PER_INCH = 140
+
+# What the short table shows after workload and axes: column -> title, decimals, factor.
+_BRIEF: dict[str, tuple[str, int, float]] = {
+    "time_us": ("time (µs)", 1, 1.0),
+    "speedup": ("speedup (×)", 3, 1.0),
+    "gemm_us": ("GEMM alone (µs)", 1, 1.0),
+    "rs_us": ("RS alone (µs)", 1, 1.0),
+    "fused_us": ("fused (µs)", 1, 1.0),
+    "ag_us": ("AG (µs)", 1, 1.0),
+    "others_us": ("other operators (µs)", 1, 1.0),
+    "overlap_efficiency": ("overlap efficiency", 2, 1.0),
+    "l2_hit_rate": ("L2 hits (%)", 1, 100.0),
+    "dram_total": ("DRAM traffic (MB)", 1, 1e-6),
+    "link_bytes": ("sent (MB)", 1, 1e-6),
+}
+_OWN_MEANINGS = {
+    "workload": "what was computed",
+    "dram_total": "DRAM bytes read and written by GEMM, reduce-scatter and all-gather of one GPU, in 10^6 bytes",
+}
+_DRAM = [name for name in COLUMNS if name.startswith("dram_")]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table in the page; *css* has ``more`` if it is shown on demand only."""
+
+    name: str
+    title: str
+    meaning: str
+    css: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell: what is shown, and what it is sorted by if that differs."""
+
+    text: str
+    css: str = ""
+    value: str | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the page that can be sorted and filtered."""
+
+    id: str
+    columns: list[Column]
+    rows: list[list[Cell]]
+    is_whole: bool = False  # shown in full, not in a window of its own
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there are columns that are shown on demand."""
+        return any("more" in column.css.split() for column in self.columns)
+
+
+@dataclass(frozen=True)
+class EmbeddedFigure:
+    """A figure inside the page: SVG as base64, size in pixels."""
+
+    id: str
+    content: str
+    width: int
+    height: int
+    caption: str
+
+
+@dataclass
+class Section:
+    """What the page says about one result folder."""
+
+    id: str
+    name: str
+    description: str
+    folder: str
+    findings: list[str]
+    cards: list[Mapping[str, str]]
+    table: Table
+    n_left_out: int
+    figures: list[EmbeddedFigure] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    failed: str = ""
+    experiment: str = ""
+    overrides: str = ""
+    provenance: list[tuple[str, str]] = field(default_factory=list)
+
+
+def report_html(folders: Sequence[Results], comparisons: Sequence[Comparison] = (), title: str = "") -> str:
+    """Return the page about *folders*, with the table of *comparisons* on top if there are any.
+
+    Raises ``UsageError`` if an experiment lists a figure that does not exist.
+    """
+    for results in folders:
+        check_figure_names(results.figures)
+    sections = [section_of(results, number) for number, results in enumerate(folders, start=1)]
+    environment = Environment(
+        loader=PackageLoader("t3sim.analysis"), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
+    )
+    n = len(sections)
+    return environment.get_template("report.html").render(
+        title=title or (sections[0].name if n == 1 else f"{n} experiments"),
+        subtitle=f"t3sim {__version__}, report on {n} result folder{'' if n == 1 else 's'}",
+        css=_own_file("report.css"),
+        js=_own_file("report.js"),
+        sections=sections,
+        targets=_targets(comparisons) if comparisons else None,
+    )
+
+
+def _own_file(name: str) -> Markup:
+    text = resources.files("t3sim.analysis").joinpath("templates", name).read_text(encoding="utf-8")
+    return Markup(text)  # shipped with this package
+
+
+def section_of(results: Results, number: int) -> Section:
+    """Return what the page says about *results*, the *number*-th of its folders."""
+    figures, notes = _figures(results, number)
+    failed = results.failed()
+    if failed is not None and len(failed):
+        n = len(failed)
+        notes.insert(
+            0, f"{n} point{'' if n == 1 else 's'} failed and {'is' if n == 1 else 'are'} in no table or figure."
+        )
+    notes += [f"{key} was swept but changed no time." for key in axes_without_effect(results)]
+    n_unfinished = sum(row["time_us"] is None for row in results.rows)
+    if n_unfinished:
+        notes.append(f"{n_unfinished} point{'' if n_unfinished == 1 else 's'} without a time.")
+    overrides = results.resolved.get("overrides")
+    return Section(
+        id=f"section-{number}",
+        name=results.name,
+        description=results.description,
+        folder=str(results.path),
+        findings=sentences(results),
+        cards=[_card(summary, results) for summary in strategy_summaries(results)],
+        table=results_table(results, f"results-{number}"),
+        n_left_out=max(0, len(results.rows) - MAX_ROWS),
+        figures=figures,
+        notes=notes,
+        failed="" if failed is None or failed.empty else failed.head(MAX_ROWS).to_csv(index=False),
+        experiment=results.text_of(EXPERIMENT_NAME) or "",
+        overrides="\n".join(map(str, overrides)) if isinstance(overrides, list) else "",
+        provenance=provenance_of(results),
+    )
+
+
+def _figures(results: Results, number: int) -> tuple[list[EmbeddedFigure], list[str]]:
+    """The figures of the experiment, and notes on those that the results do not have the data for."""
+    figures: list[EmbeddedFigure] = []
+    notes: list[str] = []
+    for name in results.figures:
+        try:
+            drawings = draw_figure(name, results)
+        except InputDataError as error:
+            notes.append(f"No figure {name}: {error}")
+            continue
+        figures += [_embedded(drawing, f"figure-{number}-{name}{drawing.suffix}") for drawing in drawings]
+    return figures, notes
+
+
+def _embedded(drawing: Drawing, figure_id: str) -> EmbeddedFigure:
+    width, height = (round(float(inches) * PIXELS_PER_INCH) for inches in drawing.figure.get_size_inches())
+    content = base64.b64encode(figure_bytes(drawing.figure, "svg")).decode()
+    return EmbeddedFigure(figure_id, content, width, height, drawing.caption)
+
+
+def _card(summary: StrategySummary, results: Results) -> dict[str, str]:
+    """A strategy in one glance."""
+    names = list(dict.fromkeys(row["strategy"] for row in results.rows))
+    below = ["a limit, not a design"] if summary.is_limit else []
+    if summary.n > 1:
+        below = [f"{summary.lowest:.2f} to {summary.highest:.2f} ({summary.highest_in})", *below]
+        below += [] if summary.is_limit else [f"alone the fastest in {summary.n_best}"]
+    return {
+        "title": f"{summary.strategy}, {f'geomean of {summary.n}' if summary.n > 1 else 'speedup'}",
+        "value": f"{summary.geomean:.3f}×",
+        "below": "\n".join(below),
+        "colour": strategy_colour(summary.strategy, names),
+    }
+
+
+def results_table(results: Results, table_id: str) -> Table:
+    """Return the points as a table: a readable choice of columns, and all others on demand."""
+    rows = [_with_totals(row) for row in results.rows[:MAX_ROWS]]
+    axes = results.axes
+    leading = ["workload", *axes, "strategy", *_told_by(results)]
+    brief = [name for name in _BRIEF if any(row[name] is not None for row in rows)]
+    more = [name for name in COLUMNS if name not in (*leading, *brief)]
+    columns = [Column(name, name, _meaning(name), "short") for name in leading]
+    columns += [Column(name, _BRIEF[name][0], _meaning(name), "number") for name in brief]
+    columns += [
+        Column(name, name, _meaning(name), "more number" if _is_number_column(rows, name) else "more") for name in more
+    ]
+    table_rows = [[_cell(row, column) for column in columns] for row in rows]
+    return Table(table_id, columns, table_rows)
+
+
+def _told_by(results: Results) -> list[str]:
+    """Columns that tell points of one strategy apart, besides workload and axes."""
+    names = ["machine", "mode", "arbitration", "mca_threshold", "gemm_compute_units", "collective_compute_units"]
+    has_one_base = len({machine_base(row["machine"]) for row in results.rows}) == 1
+    if has_one_base and any(axis.startswith("machine.") for axis in results.axes):
+        names.remove("machine")  # its name repeats the swept values
+    by_strategy: dict[str, list[Row]] = {}
+    for row in results.rows:
+        by_strategy.setdefault(row["strategy"], []).append(row)
+    return [name for name in names if any(varying(members, [name]) for members in by_strategy.values())]
+
+
+def _with_totals(row: Row) -> dict[str, Any]:
+    found = [row[name] for name in _DRAM if row[name] is not None]
+    return {**row, "workload": workload_name(row), "dram_total": sum(found) if found else None}
+
+
+def _meaning(name: str) -> str:
+    return MEANINGS.get(name) or _OWN_MEANINGS.get(name) or f"swept: {name}"
+
+
+def _is_number_column(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
+    return any(isinstance(row[name], (int, float)) for row in rows)
+
+
+def _cell(row: Mapping[str, Any], column: Column) -> Cell:
+    value = row[column.name]
+    if value is None:
+        return Cell("", column.css, "")
+    if column.name in _BRIEF:
+        _, digits, factor = _BRIEF[column.name]
+        return Cell(f"{value * factor:,.{digits}f}".replace(",", "\u202f"), column.css, repr(value))
+    return Cell(f"{value:.6g}" if isinstance(value, float) else str(value), column.css, str(value))
+
+
+def provenance_of(results: Results) -> list[tuple[str, str]]:
+    """Return what ``manifest.json`` says, as names and texts."""
+    manifest = results.manifest
+    if not manifest:
+        return [("manifest.json", "is missing: nothing is known about how these results were made")]
+    packages = manifest.get("packages")
+    inputs = manifest.get("inputs")
+    volatile = manifest.get("volatile")
+    volatile = volatile if isinstance(volatile, dict) else {}
+    points = manifest.get("points")
+    texts = {
+        "t3sim": manifest.get("t3sim"),
+        "source digest": manifest.get("source_sha256"),
+        "records digest": manifest.get("records_sha256"),
+        "Python": manifest.get("python"),
+        "packages": ", ".join(f"{name} {text}" for name, text in packages.items())
+        if isinstance(packages, dict)
+        else None,
+        "command": " ".join(map(str, manifest["command"])) if isinstance(manifest.get("command"), list) else None,
+        "inputs": ", ".join(f"{name} {text}" for name, text in inputs.items()) if isinstance(inputs, dict) else None,
+        "seed": manifest.get("seed"),
+        "points": len(points) if isinstance(points, list) else None,
+        "host": volatile.get("host"),
+        "platform": volatile.get("platform"),
+        "finished": volatile.get("finished_at"),
+        "duration (s)": volatile.get("wall_s"),
+    }
+    return [(name, str(value)) for name, value in texts.items() if value is not None]
+
+
+def _targets(comparisons: Sequence[Comparison]) -> dict[str, Any]:
+    n = {verdict: sum(row.verdict == verdict for row in comparisons) for verdict in (MET, MISSED, NOT_RUN)}
+    summary = f"Of {len(comparisons)} targets {n[MET]} are met, {n[MISSED]} are missed and {n[NOT_RUN]} were not run."
+    columns = [
+        Column("verdict", "verdict", "met, missed, or not run: the results do not hold what it looks at", "verdict"),
+        Column("id", "target", "its name in the file of targets", ""),
+        Column("statement", "what is compared", "in our words", ""),
+        Column("published", "published", "as the study prints it", ""),
+        Column("ours", "ours", "what these results give", ""),
+        Column("band", "band", "what counts as met", "short"),
+        Column("section", "section", "of Pati et al., ASPLOS 2024", ""),
+        Column("note", "why this band", "and what is unclear", "more"),
+    ]
+    rows = [
+        [
+            Cell(row.verdict, f"verdict {row.verdict.replace(' ', '-')}"),
+            *(Cell(getattr(row, column.name), column.css) for column in columns[1:]),
+        ]
+        for row in comparisons
+    ]
+    return {"summary": summary, "table": Table("target-table", columns, rows, is_whole=True)}
+
+
+def figure_files(folders: Sequence[Results], output: Path) -> list[Path]:
+    """Write the figures of each experiment for a journal, one and two columns wide; return the files.
+
+    They lie in ``output/EXPERIMENT/single`` and ``.../double``; experiments of the same name are numbered.
+    """
+    from t3sim.analysis.style import save
+
+    written: list[Path] = []
+    names: list[str] = []
+    for results in folders:
+        names.append(results.name)
+        n = names.count(results.name)
+        folder = output / (results.name if n == 1 else f"{results.name}-{n}")
+        for columns, kind in ((1, "single"), (2, "double")):
+            for name in results.figures:
+                try:
+                    drawings = draw_figure(name, results, columns)
+                except InputDataError:
+                    continue  # the page has a note about it
+                written += save(drawings, folder / kind / name)
+    return written

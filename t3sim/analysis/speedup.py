@@ -1,0 +1,46 @@
+"""The figure ``speedup``: speedup over sequential per case and strategy, and the times that make it up."""
+
+from __future__ import annotations
+
+from t3sim.analysis.bars import BarPage
+from t3sim.analysis.folder import Results
+from t3sim.analysis.style import PHASE_COLOURS, Drawing
+from t3sim.analysis.table import Row
+from t3sim.errors import InputDataError
+
+
+def draw(results: Results, columns: int | None = None) -> list[Drawing]:
+    """Draw speedups and, under them, times by phase; raises ``InputDataError`` if no point has a time."""
+    rows = [row for row in results.rows if row["time_us"] is not None]
+    if not rows:
+        raise InputDataError(f"{results.path}: no finished point to draw")
+    page = BarPage(rows, results.axes, columns, height_ratios=(1.0, 1.2), inches_per_row=4.4)
+    top = max([row["speedup"] or 0.0 for row in rows] + [1.0])
+    longest = max(sum(phases_of(row).values()) for row in rows)
+    for (speedups, times), cases in page.rows():
+        page.draw_speedups(speedups, cases, top)
+        page.name_cases(speedups, cases, with_text=False)
+        speedups.set_ylabel("speedup over\nsequential (×)")
+        page.draw_stacks(times, cases, phases_of, PHASE_COLOURS, longest, "{:.0f}")
+        page.name_cases(times, cases)
+        times.set_ylabel("time (µs)")
+    return [page.drawing("Speedup over sequential execution (top) and the simulated time of each phase (bottom).")]
+
+
+def phases_of(row: Row) -> dict[str, float]:
+    """Return the microseconds of a point by phase; they add up to its time."""
+    time, all_gather = row["time_us"] or 0.0, row["ag_us"] or 0.0
+    gemm, reduce_scatter, others = row["gemm_us"] or 0.0, row["rs_us"] or 0.0, row["others_us"] or 0.0
+    of_sublayers = time - others
+    if row["gemm_compute_units"] is not None:
+        phases = {"GEMM and all-reduce overlapped": of_sublayers}
+    elif row["fused_us"] is not None:
+        phases = {"GEMM and RS overlapped": row["fused_us"], "AG": all_gather}
+    elif gemm + reduce_scatter + all_gather <= of_sublayers * (1 + 1e-9):
+        phases = {"GEMM": gemm, "RS": reduce_scatter, "AG": all_gather}
+    else:  # isolated times longer than the whole: they ran at the same time
+        together = max(of_sublayers - all_gather, 0.0)
+        phases = {"GEMM and RS overlapped": together, "AG": min(all_gather, of_sublayers)}
+    phases["other operators"] = others
+    phases["other"] = time - sum(phases.values())
+    return {name: duration for name, duration in phases.items() if duration > time * 1e-6}

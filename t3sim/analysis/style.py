@@ -1,0 +1,186 @@
+"""How every figure looks: sizes of a journal, Okabe and Ito's colours, text that stays text.
+
+Colours keep apart for colour-blind readers; where colour alone would carry a
+meaning, order, markers or line styles carry it too.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from t3sim.files import prepare_folder, publish
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+SINGLE_COLUMN_INCHES = 3.5
+DOUBLE_COLUMN_INCHES = 7.2
+WIDTHS = {1: SINGLE_COLUMN_INCHES, 2: DOUBLE_COLUMN_INCHES}
+PNG_DPI = 200
+VALUE_SIZE = 6.0  # points, of a value written beside its mark
+SMALL_VALUE_SIZE = 4.5
+
+# Known strategies, in the order of their bars and lines.
+STRATEGY_COLOURS = {
+    "sequential": "#999999",
+    "cu-split": "#009E73",
+    "t3": "#56B4E9",
+    "t3-mca": "#0072B2",
+    "ideal-overlap": "#E69F00",
+    "ideal-rs-nmc": "#D55E00",
+}
+SPARE_COLOURS = ("#CC79A7", "#F0E442", "#444444")
+PHASE_COLOURS = {
+    "GEMM": "#0072B2",
+    "RS": "#E69F00",
+    "GEMM and RS overlapped": "#56B4E9",
+    "GEMM and all-reduce overlapped": "#CC79A7",
+    "AG": "#009E73",
+    "other operators": "#DDDDDD",
+    "other": "#BBBBBB",
+}
+DRAM_COLOURS = {
+    "GEMM reads": "#0072B2",
+    "GEMM writes": "#56B4E9",
+    "RS reads": "#D55E00",
+    "RS writes": "#E69F00",
+    "AG reads": "#009E73",
+    "AG writes": "#CC79A7",
+}
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+DARK_COLOURS = frozenset({"#0072B2", "#D55E00", "#009E73", "#444444"})  # these carry white text
+GRID_COLOUR = "#DDDDDD"
+QUIET_COLOUR = "#666666"
+
+_STYLE: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib: the same figure on every machine
+    "font.size": 7,
+    "axes.titlesize": 7,
+    "axes.labelsize": 7,
+    "xtick.labelsize": 6.5,
+    "ytick.labelsize": 6.5,
+    "legend.fontsize": 6.5,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.minor.width": 0.4,
+    "ytick.minor.width": 0.4,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 3.5,
+    "pdf.fonttype": 42,
+    "svg.hashsalt": "t3sim",
+}
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One drawn figure: what its file name adds to the name of its family, a caption, tables beside it."""
+
+    figure: Figure
+    caption: str
+    suffix: str = ""
+    tables: dict[str, pd.DataFrame] = field(default_factory=dict)  # file name without .csv -> table
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Inside this block figures are made and written in the common style."""
+    with mpl.rc_context(_STYLE):
+        yield
+
+
+def new_figure(columns: int, height_inches: float) -> Figure:
+    """An empty figure as wide as *columns* (1 or 2) of a journal."""
+    return Figure(figsize=(WIDTHS[columns], height_inches), layout="constrained")
+
+
+def strategy_colour(name: str, names: Sequence[str]) -> str:
+    """The colour of strategy or series *name*; those that are not known take spare ones in the order of *names*."""
+    if name in STRATEGY_COLOURS:
+        return STRATEGY_COLOURS[name]
+    others = [other for other in names if other not in STRATEGY_COLOURS]
+    return SPARE_COLOURS[others.index(name) % len(SPARE_COLOURS)]
+
+
+def strategy_order(names: Iterable[str]) -> list[str]:
+    """Distinct *names*, the known strategies first and in their usual order."""
+    known = list(STRATEGY_COLOURS)
+    distinct = list(dict.fromkeys(names))
+    return sorted(distinct, key=lambda name: known.index(name) if name in known else len(known))
+
+
+def text_colour(background: str) -> str:
+    """Black or white, whichever can be read on *background*."""
+    return "white" if background in DARK_COLOURS else "black"
+
+
+def light_grid(axes: Axes, axis: str = "y") -> None:
+    """Thin lines behind the data."""
+    axes.grid(axis=axis, linewidth=0.3, color=GRID_COLOUR)  # type: ignore[arg-type]
+    axes.set_axisbelow(True)
+
+
+def legend_above(axes: Axes, width_inches: float, order: Sequence[str] = ()) -> None:
+    """One legend over the axes and outside of them; entries in *order*, as many side by side as fit."""
+    handles, labels = axes.get_legend_handles_labels()
+    if not labels:
+        return
+    if order:
+        pairs = sorted(zip(labels, handles, strict=True), key=lambda pair: list(order).index(pair[0]))
+        labels, handles = [label for label, _ in pairs], [handle for _, handle in pairs]
+    axes.legend(handles, labels, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=legend_columns(labels, width_inches),
+                **LEGEND)  # fmt: skip
+
+
+def legend_columns(labels: Sequence[str], width_inches: float) -> int:
+    """How many entries of a legend fit beside each other."""
+    longest = max(len(label) for label in labels)
+    return max(1, min(len(labels), int(72 * (width_inches - 0.5) / (3.6 * longest + 20))))
+
+
+LEGEND: dict[str, Any] = {
+    "frameon": False,
+    "borderpad": 0.2,
+    "handlelength": 1.4,
+    "handleheight": 0.8,
+    "handletextpad": 0.4,
+    "columnspacing": 1.0,
+}
+
+
+def figure_bytes(figure: Figure, kind: str) -> bytes:
+    """The figure as ``pdf``, ``png`` or ``svg``: the same results give the same bytes."""
+    metadata: dict[str, dict[str, Any]] = {
+        "pdf": {"CreationDate": None},
+        "png": {"Software": None},
+        "svg": {"Date": None, "Creator": None},
+    }
+    buffer = io.BytesIO()
+    with style():
+        figure.savefig(buffer, format=kind, dpi=PNG_DPI, metadata=metadata[kind])
+    return buffer.getvalue()
+
+
+def save(drawings: Iterable[Drawing], stem: Path) -> list[Path]:
+    """Publish each drawing as ``stem.pdf`` and ``stem.png`` with its tables as CSV; return the files."""
+    prepare_folder(stem.parent)
+    contents: dict[Path, bytes] = {}
+    for drawing in drawings:
+        for kind in ("pdf", "png"):
+            path = stem.with_name(f"{stem.name}{drawing.suffix}.{kind}")
+            contents[path] = figure_bytes(drawing.figure, kind)
+        for name, table in drawing.tables.items():
+            contents[stem.with_name(f"{name}.csv")] = table.to_csv(index=False, lineterminator="\n").encode()
+    publish(contents)
+    return list(contents)

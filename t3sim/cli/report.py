@@ -1,0 +1,84 @@
+"""``t3sim report``: one HTML page about result folders, and published targets beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
+    from t3sim.analysis.targets import Comparison
+
+REPORT_NAME = "report.html"
+TARGETS_NAME = "targets.csv"
+FIGURES_NAME = "figures"
+TABLE_WIDTH = 150  # of a table that does not go to a terminal
+_COLOURS = {"met": "green", "missed": "red", "not run": "yellow"}
+
+
+@click.command()
+@click.argument("folders", metavar="FOLDER...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path),
+    help="The page [default: report.html in FOLDER if there is one, else here].",
+)  # fmt: skip
+@click.option(
+    "--targets", "targets_file", type=click.Path(),
+    help="Compare with published results, like validation/targets.yaml; also writes targets.csv beside the page.",
+)  # fmt: skip
+@click.option("--figures", "has_figures", is_flag=True, help="Also write each figure as PDF and PNG for a journal.")
+def report(folders: tuple[Path, ...], output: Path | None, targets_file: str | None, has_figures: bool) -> None:
+    """Write one HTML page about the results in each FOLDER, or in all result folders below it.
+
+    The page needs no network and no other file. Its exit code does not depend on what the targets say.
+    """
+    from t3sim.analysis.folder import read_folder, result_folders
+    from t3sim.analysis.report import figure_files, report_html
+    from t3sim.analysis.targets import compare, read_targets, targets_csv
+    from t3sim.config.yaml_loader import load_yaml
+    from t3sim.files import prepare_folder, publish
+
+    targets = read_targets(load_yaml(targets_file).plain(), targets_file) if targets_file else []
+    found = [read_folder(folder) for folder in result_folders(folders)]
+    page = output or (folders[0] / REPORT_NAME if len(folders) == 1 else Path(REPORT_NAME))
+    prepare_folder(page.parent)
+    comparisons = compare(found, targets)
+    contents = {page: report_html(found, comparisons).encode()}
+    if comparisons:
+        contents[page.with_name(TARGETS_NAME)] = targets_csv(comparisons)
+        print_targets(comparisons)
+    publish(contents)
+    written = [*contents, *(figure_files(found, page.parent / FIGURES_NAME) if has_figures else [])]
+    for path in written:
+        click.echo(str(path))
+
+
+def print_targets(comparisons: Sequence[Comparison]) -> None:
+    """Show the table of targets on the terminal."""
+    import sys
+
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH)
+    console.print(targets_table(comparisons))
+    counts = {verdict: sum(row.verdict == verdict for row in comparisons) for verdict in _COLOURS}
+    console.print(", ".join(f"{n} {verdict}" for verdict, n in counts.items()), highlight=False)
+
+
+def targets_table(comparisons: Sequence[Comparison]) -> Table:
+    """Return published results beside ours, one row per target."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title="Published results of the T3 study (Pati et al., ASPLOS 2024)", title_justify="left")
+    for name in ("target", "what is compared", "published", "ours", "band", "verdict"):
+        table.add_column(name, no_wrap=name in ("target", "verdict"))
+    for row in comparisons:
+        cells = [Text(text) for text in (row.id, row.statement, row.published, row.ours, row.band)]
+        table.add_row(*cells, Text(row.verdict, style=_COLOURS[row.verdict]))
+    return table

@@ -1,0 +1,263 @@
+"""Published targets: each is computed from the results as it should be, and can be met, missed and not run."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from t3sim.analysis.folder import Results, read_folder
+from t3sim.analysis.targets import CHECKS, MET, MISSED, NOT_RUN, Comparison, compare, read_targets
+from t3sim.config.presets import load_model
+from t3sim.config.yaml_loader import load_yaml
+from t3sim.errors import InputDataError
+from t3sim.results.record import RunRecord
+from tests.analysis.folders import MACHINE, point_of, time_series, write_folder
+from tests.conftest import REPOSITORY
+from tests.harness.machines import machine as shipped
+
+FILE = REPOSITORY / "validation" / "targets.yaml"
+TARGETS = read_targets(load_yaml(FILE).plain(), "targets.yaml")
+NEVER_RUN = {"t3.track.threshold"}  # not in result files
+TIMES = {
+    "sequential": 100.0,
+    "t3": 100 / 1.2,
+    "t3-mca": 100 / 1.3,
+    "ideal-overlap": 100 / 1.35,
+    "ideal-rs-nmc": 100 / 1.4,
+}
+TILING = {"workgroup_tile": [256, 128], "wavefront_tile": [64, 64]}
+
+
+def record_of(model: str, tp: int, sublayer: str, strategy: str, time_us: float, **changes: Any) -> RunRecord:
+    """A sublayer with the counts that follow from the ring: in chunks, sequential and fused (docs/model.md)."""
+    hidden, tokens = {"Mega-GPT-2": (3072, 16384), "T-NLG": (4256, 8192)}.get(model, (12288, 2048))
+    chunk = 2 * hidden * tokens // tp
+    is_fused = strategy.startswith("t3")
+    link_us = (tp - 1) * (chunk / 150e3 + 0.5)
+    rs_us = link_us * (1.005 if strategy == "ideal-rs-nmc" else 1.005 * (1.07 if tp == 8 else 1.03))
+    values: dict[str, Any] = {
+        "model": model, "sublayer": sublayer, "tp": tp, "m": tokens, "n": hidden, "k": 4 * hidden // tp,
+        "machine": "t3-150", "strategy": strategy, "mode": "mirrored", "time_us": time_us, "gemm_us": 400.0,
+        "rs_us": None if is_fused else rs_us, "ag_us": link_us, "mca_threshold": "30" if strategy == "t3-mca" else None,
+        "dram_gemm_write_bytes": (tp - is_fused) * chunk,
+        "dram_rs_read_bytes": (tp - 2 if is_fused else 2 * tp - 1) * chunk,
+        "dram_rs_write_bytes": (tp - is_fused) * chunk, "dram_ag_read_bytes": (tp - 1) * chunk,
+        "dram_ag_write_bytes": (tp - 1) * chunk, "link_bytes": 2 * (tp - 1) * chunk,
+    }  # fmt: skip
+    return RunRecord(**{**values, **changes})
+
+
+def study_records(times: dict[str, float]) -> list[RunRecord]:
+    return [
+        record_of(model, tp, sublayer, strategy, time)
+        for model in ("Mega-GPT-2", "T-NLG")
+        for tp in (8, 16)
+        for sublayer in ("OP", "FC-2", "FC-1", "IP")
+        for strategy, time in times.items()
+    ]
+
+
+def write_study(folder: Path, records: list[RunRecord], machine: dict[str, Any] | None = None) -> Results:
+    """Write the records with the shipped machine as resolved."""
+    machine = machine or shipped("t3-150").model_dump(mode="json")
+    points = [point_of(record, machine) for record in records]
+    for point in points:
+        point["workload"]["tiling"] = TILING
+    return read_folder(write_folder(folder, records, points=points))
+
+
+def rows_by_id(*folders: Results) -> dict[str, Comparison]:
+    return {row.id: row for row in compare(folders, TARGETS)}
+
+
+def test_the_file_and_the_code_know_the_same_targets() -> None:
+    assert [target.id for target in TARGETS] == list(dict.fromkeys(target.id for target in TARGETS))
+    assert {target.id for target in TARGETS} == set(CHECKS)
+
+
+def test_bands_are_the_rounding_of_the_printed_number_or_say_why() -> None:
+    checked = 0
+    for target in TARGETS:
+        printed = target.published.removesuffix(" %")
+        if target.band is None or not printed.replace(".", "", 1).isdigit():
+            continue
+        unit = 0.01 if target.published.endswith("%") else 1.0
+        value, (low, high) = float(printed) * unit, target.band
+        value += low > 1 > value  # a gain of 7 % is a ratio of 1.07
+        assert low <= value <= high, target.id
+        half = 0.5 * unit * 10.0 ** -len(printed.partition(".")[2])
+        is_count = low == high == value
+        if not (target.because or is_count):
+            assert (low, high) == (pytest.approx(value - half), pytest.approx(value + half)), target.id
+            checked += 1
+    assert checked >= 8
+
+
+def test_stated_aims_are_the_bands() -> None:
+    bands = {target.id: target.band for target in TARGETS}
+    assert bands["t3.ideal.geomean"] == (1.32, 1.38)
+    assert bands["t3.t3.geomean"] == (1.15, 1.25)
+    assert bands["t3.t3.max"] == (1.31, 1.47)
+    assert bands["t3.mca.geomean"] == (1.26, 1.34)
+    assert bands["t3.mca.max"] == (1.41, 1.53)
+
+
+def test_without_results_of_the_study_nothing_is_met_and_nothing_is_hidden(tmp_path: Path) -> None:
+    other = RunRecord(tp=4, machine="t3-tiny", strategy="sequential", mode="mirrored", time_us=1.0)
+    rows = rows_by_id(read_folder(write_folder(tmp_path, [other], points=[{}])))
+    assert list(rows) == [target.id for target in TARGETS]
+    assert {row.verdict for row in rows.values()} == {NOT_RUN}
+    assert rows["t3.t3.geomean"].ours == "0 of 16 sublayers with sequential and t3"
+
+
+def test_counts_of_a_perfect_ring_meet_their_targets(tmp_path: Path) -> None:
+    rows = rows_by_id(write_study(tmp_path, study_records(TIMES)))
+    exact = [
+        "t3.data.ag_constant", "t3.data.rs_reads_tp8", "t3.data.rs_reads_tp16", "t3.data.rs_reads_geomean",
+        "t3.data.writes_tp8", "t3.data.writes_tp16", "t3.data.writes_geomean", "t3.rs.step_traffic", "t3.rs.steps",
+        "t3.fused.dma_steps", "t3.nmc.rs_tp8", "t3.nmc.rs_tp16", "t3.nmc.final_step_only",
+    ]  # fmt: skip
+    assert {name: rows[name].verdict for name in exact} == dict.fromkeys(exact, MET)
+    assert rows["t3.data.rs_reads_tp16"].ours == "2.214"
+    assert rows["t3.rs.steps"].ours == "7.00 of 8, 15.00 of 16"
+
+
+def test_speedups_are_ratios_of_the_times(tmp_path: Path) -> None:
+    rows = rows_by_id(write_study(tmp_path, study_records(TIMES)))
+    ours = {
+        name: rows[name].ours
+        for name in ("t3.t3.geomean", "t3.mca.geomean", "t3.mca_over_t3.geomean", "t3.mca.vs_ideal")
+    }
+    assert ours == {
+        "t3.t3.geomean": "1.2", "t3.mca.geomean": "1.3", "t3.mca_over_t3.geomean": "1.083", "t3.mca.vs_ideal": "0.05",
+    }  # fmt: skip
+    assert rows["t3.order"].ours == "16 of 16"
+    assert [rows[name].verdict for name in (*ours, "t3.order")] == [MET] * 5
+
+
+def test_the_shipped_machine_and_models_are_those_of_the_tables(tmp_path: Path) -> None:
+    records = study_records({"sequential": 100.0})
+    for name in ("GPT-3", "PALM", "MT-NLG"):
+        model = load_model(name)
+        shape = {"m": model.tokens, "n": model.hidden}
+        records.append(record_of(name, model.tensor_parallel[0], "OP", "sequential", 100.0, **shape))
+    rows = rows_by_id(write_study(tmp_path, records))
+    configuration = [name for name in rows if name.startswith(("t3.table", "t3.track.")) and name not in NEVER_RUN]
+    configuration.append("t3.nmc.ccdwl")
+    assert len(configuration) == 15
+    assert {name: rows[name].verdict for name in configuration} == dict.fromkeys(configuration, MET)
+
+
+# Canaries: a defect in the results turns its target red.
+
+
+DEFECTS: dict[str, dict[str, Any]] = {
+    "t3.data.ag_constant": {"dram_ag_read_bytes": 1},
+    "t3.data.rs_reads_tp8": {"dram_rs_read_bytes": 1},
+    "t3.data.writes_tp8": {"dram_gemm_write_bytes": 1},
+    "t3.fused.dma_steps": {"dram_rs_read_bytes": 1},
+    "t3.rs.step_traffic": {"dram_rs_write_bytes": 1},
+    "t3.t3.max": {"time_us": 50.0},
+    "t3.order": {"time_us": 70.0},
+    "t3.t3.op_near_ideal": {"time_us": 99.0},
+}
+
+
+@pytest.mark.parametrize("target_id", DEFECTS)
+def test_one_wrong_sublayer_is_noticed(target_id: str, tmp_path: Path) -> None:
+    near = {**TIMES, "t3": 100 / 1.36, "t3-mca": 100 / 1.36}
+    records = study_records(near)
+    sound = rows_by_id(write_study(tmp_path / "sound", records))[target_id]
+    assert sound.verdict == MET
+    at = next(i for i, r in enumerate(records) if r.strategy == "t3")
+    records[at] = dataclasses.replace(records[at], **DEFECTS[target_id])
+    assert rows_by_id(write_study(tmp_path / "defect", records))[target_id].verdict == MISSED
+
+
+def test_a_machine_of_other_values_misses_the_tables(tmp_path: Path) -> None:
+    machine = shipped("t3-150").model_dump(mode="json")
+    machine["gpu"]["l2"]["capacity"] //= 2
+    machine["gpu"]["n_compute_units"] = 160
+    machine["gpu"]["tracker"]["n_sets"] = 128
+    machine["memory"]["timing"]["nCCDWL"] += 1
+    machine["link"]["bandwidth"] //= 2
+    rows = rows_by_id(write_study(tmp_path, study_records({"sequential": 100.0}), machine))
+    wrong = ["t3.table1.l2", "t3.table1.cus", "t3.track.entries", "t3.track.size", "t3.nmc.ccdwl", "t3.table1.link"]
+    assert {name: rows[name].verdict for name in wrong} == dict.fromkeys(wrong, MISSED)
+
+
+def test_a_missing_sublayer_is_not_run(tmp_path: Path) -> None:
+    records = study_records(TIMES)
+    rows = rows_by_id(write_study(tmp_path, [r for r in records if (r.sublayer, r.strategy) != ("IP", "t3")]))
+    assert rows["t3.t3.geomean"].verdict == NOT_RUN
+    assert rows["t3.t3.geomean"].ours == "12 of 16 sublayers with sequential and t3"
+    assert rows["t3.mca.geomean"].verdict == MET
+
+
+def test_a_sweep_over_something_else_is_not_the_study(tmp_path: Path) -> None:
+    records = study_records(TIMES)
+    twice = write_study(tmp_path / "sweep", [*records, *records])
+    assert rows_by_id(twice)["t3.t3.geomean"].verdict == NOT_RUN
+    assert rows_by_id(twice, write_study(tmp_path / "study", records))["t3.t3.geomean"].verdict == MET
+
+
+def test_traffic_over_time_has_bursts_or_not(tmp_path: Path) -> None:
+    results = write_study(tmp_path, study_records({"sequential": 100.0}))
+    time_series(tmp_path)
+    assert rows_by_id(results)["t3.fig17"].verdict == MET
+    series = pd.read_parquet(tmp_path / "timeseries.parquet")
+    series["compute_write_gbps"] = 100.0
+    series.to_parquet(tmp_path / "timeseries.parquet")
+    assert rows_by_id(results)["t3.fig17"].verdict == MISSED
+
+
+def test_ring_error_needs_three_sizes(tmp_path: Path) -> None:
+    sizes = [12, 48, 192]
+    records, points = [], []
+    for size in sizes:
+        chunk = size * 1e6 / 4
+        exact = 3 * (chunk / 150e3 + 0.5) + 3 * chunk / 1.024e6
+        records.append(
+            RunRecord(tp=4, machine="t3-150", strategy="sequential", mode="mirrored", time_us=exact, rs_us=exact * 1.03)
+        )
+        collective = {"op": "reduce-scatter", "size": size * 1_000_000, "gpus": 4}
+        workload = {"model": None, "sublayer": None, "tp": 1, "gemm": None, "collective": collective}
+        points.append({"machine": MACHINE, "workload": workload, "strategy": "sequential", "mode": "mirrored"})
+    row = rows_by_id(read_folder(write_folder(tmp_path / "a", records, points=points)))["t3.fig14.error"]
+    assert (row.verdict, row.ours) == (MET, "0.0300 over 3 sizes")
+    slow = [dataclasses.replace(record, rs_us=(record.rs_us or 0) * 1.1) for record in records]
+    assert (
+        rows_by_id(read_folder(write_folder(tmp_path / "b", slow, points=points)))["t3.fig14.error"].verdict == MISSED
+    )
+    two = read_folder(write_folder(tmp_path / "c", records[:2], points=points[:2]))
+    assert rows_by_id(two)["t3.fig14.error"].verdict == NOT_RUN
+
+
+# reading the file
+
+GOOD = {"id": "t3.t3.max", "section": "6", "kind": "headline", "statement": "x", "published": "1"}
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ([], "no list `targets`"),
+        ({"targets": [1]}, "target 1: not a mapping"),
+        ({"targets": [{**GOOD, "bend": [1, 2]}]}, "unknown key `bend`; did you mean `band`"),
+        ({"targets": [{**GOOD, "id": "t3.t3.mx"}]}, "unknown target `t3.t3.mx`; did you mean `t3.t3.max`"),
+        ({"targets": [{**GOOD, "kind": "case "}]}, "unknown kind `case `; did you mean `case`"),
+        ({"targets": [{**GOOD, "published": 1.4}]}, r"\(t3.t3.max\): `published` must be a text"),
+        ({"targets": [{**GOOD, "band": [2, 1]}]}, "`band` must be two numbers, the lower one first"),
+        ({"targets": [{**GOOD, "band": [1, True]}]}, "`band` must be two numbers"),
+        ({"targets": [{**GOOD, "equals": [1]}]}, "`equals` must be a list of texts"),
+        ({"targets": [{**GOOD, "equals": ["1"], "band": [1, 2]}]}, "not both"),
+        ({"targets": [GOOD, GOOD]}, "`t3.t3.max` is listed twice"),
+    ],
+)
+def test_a_damaged_file_of_targets_is_refused(content: Any, complaint: str) -> None:
+    with pytest.raises(InputDataError, match=f"^t.yaml: .*{complaint}"):
+        read_targets(content, "t.yaml")
