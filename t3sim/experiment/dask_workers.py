@@ -16,6 +16,7 @@ from a process that holds the loaded kernel, and are back in a fifth of a second
 from __future__ import annotations
 
 import math
+import multiprocessing
 import os
 import signal
 import threading
@@ -48,6 +49,7 @@ MAX_WORKER_BYTES = 4 << 30
 MIN_WORKER_BYTES = 512 << 20  # a worker with its kernel takes 250 MB
 SHARE_OF_MEMORY = 0.9  # of what is available
 CONNECT_S = 10  # to a scheduler
+START_S = 120  # until workers of our own are there
 N_DEATHS = 3  # of its worker, while it runs alone, until a phase is set aside
 MAX_TRIALS = 20
 SETTLING_S = 0.5  # after a death: news of other deaths come by themselves
@@ -96,16 +98,26 @@ class DaskWorkers:
     def __enter__(self) -> Self:
         """Start workers, or connect to those there are; raises ``EnvironmentFailure``."""
         self._settings = dask.config.set(DASK_SETTINGS)
+        address = self._wanted.scheduler
+        if address is None:
+            start_forking()  # it loads the kernel while this process loads dask
         from distributed import Client
 
+        if address is None:
+            wait_for_forking()
         try:
-            address = self._wanted.scheduler
-            target = address if address is not None else self._own_cluster()
-            self._client = Client(target, timeout=CONNECT_S, set_as_default=False)
+            self._client = Client(address or self._own_scheduler(), timeout=CONNECT_S, set_as_default=False)
+            self._client.subscribe_topic(self._topic, self._note_share)
+            self._client.subscribe_topic("all", self._note_death)
+            if self._cluster is not None:
+                self._cluster.scale(self._wanted.n)
+                self._client.wait_for_workers(self._wanted.n, timeout=START_S)
         except (OSError, ValueError, TimeoutError) as error:
+            self.__exit__(type(error), error, None)
             raise EnvironmentFailure(f"{self._wanted}: cannot be reached: {error}") from error
-        self._client.subscribe_topic(self._topic, self._note_share)
-        self._client.subscribe_topic("all", self._note_death)
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
         return self
 
     def __exit__(
@@ -211,20 +223,16 @@ class DaskWorkers:
 
     # the workers
 
-    def _own_cluster(self) -> LocalCluster:
-        """Start a scheduler in this process and workers of one thread, forked from a process with the kernel loaded."""
+    def _own_scheduler(self) -> LocalCluster:
+        """Start a scheduler in this process, for workers of one thread."""
         from distributed import LocalCluster
         from distributed.system import MEMORY_LIMIT
-        from distributed.utils import get_mp_context
 
-        get_mp_context().set_forkserver_preload([PRELOADED])
-        with _ignoring_interrupts():
-            forkserver.ensure_running()
         n = self._wanted.n
         available = min(MEMORY_LIMIT, psutil.virtual_memory().available)
         limit = max(MIN_WORKER_BYTES, min(MAX_WORKER_BYTES, int(SHARE_OF_MEMORY * available / n)))
         self._cluster = LocalCluster(
-            n_workers=n, threads_per_worker=1, processes=True, memory_limit=limit,
+            n_workers=0, threads_per_worker=1, processes=True, memory_limit=limit,
             dashboard_address=None, silence_logs=SILENT,
         )  # fmt: skip
         return self._cluster
@@ -266,18 +274,26 @@ class DaskWorkers:
             self._deaths.append(tuple(map(str, what.get("processing-tasks", ()))))
 
 
-class _ignoring_interrupts:  # noqa: N801 - used like a function
-    """Processes that start in this context ignore Ctrl-C; the terminal sends it to them too, the driver ends them."""
+def start_forking() -> None:
+    """Start the process that workers are forked from; it loads the kernel meanwhile.
 
-    def __enter__(self) -> None:
-        """Ignore, if this is the thread that signals go to."""
-        is_main = threading.current_thread() is threading.main_thread()
-        self._previous = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
+    It and the workers ignore Ctrl-C, which a terminal sends to them too: the driver ends them.
+    """
+    multiprocessing.get_context("forkserver").set_forkserver_preload([PRELOADED])
+    is_main = threading.current_thread() is threading.main_thread()
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
+    try:
+        forkserver.ensure_running()
+    finally:
+        if previous is not None:
+            signal.signal(signal.SIGINT, previous)
 
-    def __exit__(self, *exc_info: object) -> None:
-        """Go on as before."""
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
+
+def wait_for_forking() -> None:
+    """Wait until workers can be forked: Ctrl-C ends this at once, but has to wait for workers that are starting."""
+    process = multiprocessing.get_context("forkserver").Process(target=os.getpid)
+    process.start()
+    process.join()
 
 
 __all__ = ["DaskWorkers", "perform_on_worker"]

@@ -64,7 +64,7 @@ def test_csv_and_parquet_hold_the_same(records: list[RunRecord]) -> None:
         for row in rows[1:]
     ]
     from_parquet = [list(row.values()) for row in table.to_pylist()]
-    expected = [list(dataclasses.astuple(record)) for record in records]
+    expected = [[getattr(record, name) for name in COLUMNS] for record in records]
     assert repr(from_csv) == repr(from_parquet) == repr(expected)  # repr also tells -0.0 from 0.0
 
 
