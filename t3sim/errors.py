@@ -88,6 +88,12 @@ class ModelError(T3SimError):
         return (type(self), (self.message, self.details))
 
 
+class PointsFailed(T3SimError):
+    """The experiment is finished, but some of its points have no result."""
+
+    exit_code = 6
+
+
 class EnvironmentFailure(T3SimError):
     """The host failed: disk, rights, lock, cluster."""
 
@@ -99,6 +105,7 @@ __all__ = [
     "EnvironmentFailure",
     "InputDataError",
     "ModelError",
+    "PointsFailed",
     "Problem",
     "T3SimError",
     "UsageError",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,10 +23,14 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from t3sim.config.experiment import RunSpec
+    from t3sim.experiment.runner import Sweep
+    from t3sim.experiment.workers import Workers
     from t3sim.results.record import RunRecord
 
 REPORT_WIDTH = 150  # of a table that does not go to a terminal
 STEPS = 1000
+SPEED_OVER_S = 300.0  # of the last minutes: phases come in lumps
+SAY_EVERY_S = 60.0
 HANG_NAME = "hang.txt"
 
 
@@ -33,6 +38,18 @@ HANG_NAME = "hang.txt"
 @click.argument("file", type=click.Path())
 @override_option
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for the results [default: results/NAME].")
+@click.option("-j", "--jobs", type=click.IntRange(1), help="Worker processes [default: one for each core, if it pays].")
+@click.option("--scheduler", metavar="ADDRESS", help="Use the workers of this dask scheduler, like tcp://host:8786.")
+@click.option(
+    "--phases",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of finished phases, which experiments can share [default: OUTPUT/phases].",
+)
+@click.option(
+    "--timeline/--no-timeline",
+    default=None,
+    help="Write timelines: trace.json.gz and timeseries.parquet [default: for at most 10 points].",
+)
 @trace_root_option
 @click.option("--no-figures", is_flag=True, help="Do not draw figures.")
 @click.option("--check", is_flag=True, help="Check every DRAM command and every invariant on the way.")
@@ -41,51 +58,103 @@ def run(
     file: str,
     overrides: tuple[str, ...],
     output: Path | None,
+    jobs: int | None,
+    scheduler: str | None,
+    phases: Path | None,
+    timeline: bool | None,
     trace_root: str | None,
     no_figures: bool,
     check: bool,
     data: bool,
 ) -> None:
-    """Simulate the experiment FILE; a sweep is just an experiment with a `sweep:` block."""
+    """Simulate the experiment FILE; a sweep is just an experiment with a `sweep:` block.
+
+    The same command goes on where an earlier one ended, however it ended.
+    """
     from rich.console import Console
 
     from t3sim.analysis.figures import check_figure_names
-    from t3sim.checks.audit import Audit
+    from t3sim.errors import PointsFailed
     from t3sim.experiment.plan import load_experiment
-    from t3sim.experiment.runner import plan_phases, read_traces
-    from t3sim.experiment.runner import run as run_experiment
-    from t3sim.results.writer import prepare_output
+    from t3sim.experiment.result_folder import owned
 
     experiment = load_experiment(file, overrides, trace_root)
     check_figure_names(experiment.figures)
     directory = output or Path("results") / experiment.name
     console = Console(width=None if sys.stdout.isatty() else REPORT_WIDTH)
-    for line in summary(experiment):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    n_phases = len(plan_phases(experiment.points, read_traces(experiment.points)))
-    console.print(f"phases      {n_phases} distinct ones to simulate", highlight=False)
-    prepare_output(directory)
-    compile_kernel(experiment.points, console)
-    audit = Audit(has_checks=check, has_data=data)
-    with hang_report_in(directory), progress_bar() as progress:
-        outcome = run_experiment(experiment, directory, sys.argv, progress, audit)
-    console.print(results_table(outcome.records))
-    console.print(traffic_table(outcome.records))
-    for line in audit.summary():
-        console.print(line, highlight=False, markup=False)
-    files = dict(outcome.files)
-    if not no_figures:
-        files.update(draw_figures(directory))
+    with owned(directory):
+        for line in summary(experiment):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        from t3sim.checks.audit import Audit
+        from t3sim.experiment.runner import Sweep
+        from t3sim.experiment.workers import workers_for
+
+        audit = Audit(has_checks=check, has_data=data)
+        sweep = Sweep(experiment, directory, audit, phases, timeline)
+        workers = workers_for([task.seconds for task in sweep.missing], jobs, scheduler)
+        for line in cost(sweep, workers):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        if sweep.missing and scheduler is None:
+            compile_kernel(experiment.points, console, is_used_here=not workers.n)
+        with hang_report_in(directory), progress_bar() as progress:
+            outcome = sweep.run(workers, sys.argv, progress, note)
+        console.print(results_table(outcome.records))
+        console.print(traffic_table(outcome.records))
+        for line in audit.summary():
+            console.print(line, highlight=False, markup=False)
+        files = dict(outcome.files)
+        if not no_figures:
+            files.update(draw_figures(directory))
     for name, path in files.items():
         console.print(f"{name:16} {path}", highlight=False, markup=False, soft_wrap=True)
-    console.print("open the timeline at https://ui.perfetto.dev; it stays on your machine", highlight=False)
+    if "timeline" in files:
+        console.print("open the timeline at https://ui.perfetto.dev; it stays on your machine", highlight=False)
+    for key in outcome.idle_axes:
+        note(f"sweep axis {key} changed nothing: points that differ only in it have the same results")
+    if outcome.failed:
+        n, n_all = len(outcome.failed), len(experiment.points)
+        raise PointsFailed(f"{n} of {n_all} points failed: {files['failed.csv']} says why; the others are in the table")
 
 
-def compile_kernel(points: list[RunSpec], console: Console) -> None:
-    """Compile what *points* need and the cache does not have: the loop, which is said, and the policies."""
+def cost(sweep: Sweep, workers: Workers) -> Iterator[str]:
+    """Yield what is to be simulated and about how long that takes, before it starts."""
+    missing = sweep.missing
+    seconds = [task.seconds for task in missing]
+    n_done = sweep.n_phases - len(missing)
+    done = f", {n_done} of them finished already" if n_done else ""
+    damaged = f", {sweep.n_damaged} damaged and simulated again" if sweep.n_damaged else ""
+    yield f"phases      {sweep.n_phases} distinct ones{done}{damaged}"
+    if not missing:
+        return
+    wall_s = workers.wall_seconds(seconds)
+    there = f"on {workers}" if wall_s is None else f"{in_words(wall_s)} in all with {workers}"
+    yield f"cost        about {in_words(sum(seconds))} of one core; {there}"
+
+
+def in_words(seconds: float) -> str:
+    """Return a duration as a person says it, with two digits at most."""
+    for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 1):.0f} s"
+
+
+def note(text: str) -> None:
+    """Tell the user something besides the results."""
+    click.echo(f"note: {text}", err=True)
+
+
+def compile_kernel(points: list[RunSpec], console: Console, *, is_used_here: bool) -> None:
+    """Compile what *points* need and the cache does not have: the loop, which is said, and the policies.
+
+    Workers load it themselves; what is compiled here they find in the cache.
+    """
     from t3sim.system.compilation import compile_for, is_compiled_for
 
-    if not is_compiled_for(points):
+    is_compiled = is_compiled_for(points)
+    if is_compiled and not is_used_here:
+        return
+    if not is_compiled:
         console.print("compiling the simulation kernel (about 20 s, once for each version)", highlight=False)
     with interrupt_at_once():
         compile_for(points)
@@ -128,7 +197,7 @@ def hang_report_in(directory: Path) -> Iterator[None]:
 
 
 class progress_bar:  # noqa: N801 - used like a function
-    """A progress bar with ETA on stderr; silent when stderr is not a terminal."""
+    """A progress bar with ETA on stderr; a line a minute when stderr is not a terminal."""
 
     def __enter__(self) -> Callable[[str, float], None]:
         """Start the bar and return what to call with the current work and the share of all that is done."""
@@ -145,13 +214,19 @@ class progress_bar:  # noqa: N801 - used like a function
         console = Console(stderr=True)
         self._bar = Progress(
             TextColumn("{task.description:28}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(),
-            TextColumn("left"), TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal,
+            TextColumn("left"), TimeRemainingColumn(elapsed_when_finished=False), console=console, transient=True,
+            speed_estimate_period=SPEED_OVER_S, disable=not console.is_terminal,
         )  # fmt: skip
-        self._task = self._bar.add_task("starting", total=STEPS)
+        task = self._bar.add_task("starting", total=STEPS)
         self._bar.start()
+        said_at = time.monotonic()
 
         def show(what: str, share: float) -> None:
-            self._bar.update(self._task, description=what, completed=share * STEPS)
+            nonlocal said_at
+            self._bar.update(task, description=what, completed=share * STEPS)
+            if not console.is_terminal and time.monotonic() - said_at >= SAY_EVERY_S:
+                said_at = time.monotonic()
+                click.echo(f"{what}, {share:.0%} of the work", err=True)
 
         return show
 

@@ -69,6 +69,7 @@ class Experiment:
     axes: dict[str, list[Any]] = field(default_factory=dict)
     overrides: tuple[str, ...] = ()
     n_duplicates: int = 0  # combinations left out because they equal an earlier point
+    combinations: list[list[tuple[int, ...]]] = field(default_factory=list, repr=False)  # see _Planner.plan
     machine_descriptions: dict[str, str] = field(default_factory=dict, repr=False)
 
 
@@ -113,6 +114,7 @@ class _Planner:
         self.plugins: tuple[str, ...] = ()
 
     def plan(self) -> Experiment:
+        """Make all points; the combinations of one are its places on the axes, several if duplicates were left out."""
         root = load_yaml(self.path)
         if not root.is_mapping:
             at = root.position
@@ -137,14 +139,15 @@ class _Planner:
         self._load_plugins(root)
         points: list[RunSpec] = []
         provenance: list[Mapping[str, Node]] = []
-        seen: set[str] = set()
+        combinations: list[list[tuple[int, ...]]] = []
+        seen: dict[str, int] = {}
         by_prefix = sorted(range(len(axes)), key=lambda i: len(axes[i].path))
-        for i_point, combination in enumerate(product(*(axis.values for axis in axes))):
+        for i_point, places in enumerate(product(*(range(len(axis.values)) for axis in axes))):
             if self.problems and i_point >= MAX_POINTS_WITH_PROBLEMS:
                 break
             tree = root
             for i in by_prefix:
-                tree = with_set(tree, axes[i].path, combination[i], self.problems)
+                tree = with_set(tree, axes[i].path, axes[i].values[places[i]], self.problems)
             for key_path, value in pending:
                 tree = with_set(tree, key_path, value, self.problems)
             made = self._point(tree)
@@ -152,8 +155,10 @@ class _Planner:
                 continue
             digest = made[0].model_dump_json()
             if digest in seen:
+                combinations[seen[digest]].append(places)
                 continue
-            seen.add(digest)
+            seen[digest] = len(points)
+            combinations.append([places])
             points.append(made[0])
             provenance.append(made[1])
         self.arbitration.report_unused(self.strategies)
@@ -173,6 +178,7 @@ class _Planner:
             axes={axis.key: [value.plain() for value in axis.values] for axis in axes},
             overrides=self.overrides,
             n_duplicates=n_points - len(points),
+            combinations=combinations,
             machine_descriptions={m.spec.name: m.description for m in self.machines.values() if m is not None},
         )
 

@@ -1,47 +1,73 @@
-"""Run the points of an experiment: phases once each, records, files.
+"""Run the points of an experiment: phases once each, wherever they are simulated; records, files.
 
-Nothing is written before every point has been simulated, so an interrupted run leaves what was there.
+A phase that is finished is kept at once, so whatever ends a run early, the next one goes on from there and comes to the
+same bytes.  The table of results grows while points finish; a manifest beside it says that it is whole.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from t3sim.checks.audit import Audit
+from t3sim.experiment.axes import axis_texts, idle_axes
+from t3sim.experiment.phase_files import PhaseFolder, StoredPhase, decode, encode
+from t3sim.experiment.phase_task import simulated
+from t3sim.experiment.planned_phases import planned_phases, result_of
+from t3sim.experiment.result_folder import owned
+from t3sim.experiment.result_table import TIMELINE_NAME, ResultTable
+from t3sim.experiment.workers import THIS_PROCESS, Finished, Workers
 from t3sim.files import publish
 from t3sim.observe.perfetto import write_timeline
 from t3sim.observe.timeline import Timeline
-from t3sim.results.derive import derive
-from t3sim.results.digest import file_digest, machine_digest, run_digest
+from t3sim.results.digest import case_digest, file_digest, run_digest
 from t3sim.results.manifest import make_manifest, write_manifest
 from t3sim.results.record import RunRecord
-from t3sim.results.writer import prepare_output, write_results
-from t3sim.system.phases import PhaseJob, PhasePlan, PhaseStore
-from t3sim.system.simulate import SimulationResult, evaluate, simulate
+from t3sim.results.timeseries import TIMESERIES_NAME, PhaseSeries, timeseries_bytes
+from t3sim.results.writer import FAILED_NAME, prepare_output, table_bytes, write_results
+from t3sim.system.phases import PhaseJob, PhasePlan
+from t3sim.system.simulate import SimulationResult, evaluate
 from t3sim.workload.trace_file import read_trace
 
 if TYPE_CHECKING:
-    from t3sim.checks.audit import Audit
     from t3sim.config.experiment import RunSpec
+    from t3sim.experiment.phase_task import PhaseTask
     from t3sim.experiment.plan import Experiment
     from t3sim.overlap import Phase
     from t3sim.workload.tiling import TileTrace
 
-TIMELINE_NAME = "trace.json.gz"
+PHASES_NAME = "phases"
+MOST_POINTS_WITH_TIMELINE = 10
+COUNTED_BY_AUDIT = ("n_phases", "n_commands", "n_looks", "n_granules", "n_values")
 Progress = Callable[[str, float], None]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class FailedPoint:
+    """A point without a result: its number, counted from 1, and the phase that could not be simulated."""
+
+    number: int
+    run: RunSpec
+    phase: str
+    reason: str
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a finished experiment left: one record per point, and the files."""
+    """What a finished experiment left: one record and one result for each point that did not fail, and the files."""
 
     records: list[RunRecord]
     results: list[SimulationResult]
     files: dict[str, Path]
+    failed: list[FailedPoint] = field(default_factory=list)
+    idle_axes: list[str] = field(default_factory=list)  # swept keys that changed nothing
 
 
 def run(
@@ -50,36 +76,198 @@ def run(
     command: Sequence[str] = (),
     progress: Progress | None = None,
     audit: Audit | None = None,
+    *,
+    workers: Workers = THIS_PROCESS,
+    phases: str | Path | None = None,
+    timeline: bool | None = None,
 ) -> Outcome:
-    """Simulate every point and write results, manifest and timeline into *directory*.
+    """Simulate every point and write results and manifest into *directory*.
 
-    *progress* is told what is being simulated and the share of the whole that is done, 0 to 1; *audit* says which
-    of the full checks are made.  Raises ``ModelError`` and writes nothing if a check fails.
-    Raises ``EnvironmentFailure`` before anything is simulated if *directory* cannot be written.
+    Phases that are finished already are not simulated again; they are kept in the folder *phases*, by default
+    ``directory/phases``.  *progress* is told how far the points are and the share of the work that is done, 0 to 1;
+    *audit* says which of the full checks are made; *timeline* whether to write timelines, by default if points are few.
+    Points that could not be simulated (out of memory, a phase that kills its worker) are in ``failed``.  Raises
+    ``ModelError`` if a check fails, and ``EnvironmentFailure`` before anything is simulated if *directory* cannot be
+    written or another run writes there.
     """
-    started = time.perf_counter()
-    traces = read_traces(experiment.points)
-    jobs = plan_phases(experiment.points, traces)
-    folder = prepare_output(directory)
-    store = PhaseStore(_weighted(jobs, progress))
-    results = [simulate(run, traces.get(run.workload.trace or ""), store, audit) for run in experiment.points]
-    records = derive(
-        [record_of(result) for result in results], [machine_digest(run.machine) for run in experiment.points]
-    )
-    csv, parquet = write_results(folder, records)
-    inputs = _digests_of_inputs(experiment)
-    manifest = make_manifest(
-        experiment=experiment.name,
-        command=command,
-        point_digests=[run_digest(run, inputs=inputs) for run in experiment.points],
-        records=records,
-        inputs=inputs,
-        wall_s=round(time.perf_counter() - started, 3),
-    )
-    timeline = write_timeline(folder / TIMELINE_NAME, timelines_of(results))
-    files = {"results.csv": csv, "results.parquet": parquet, "timeline": timeline}
-    files.update(write_inputs(folder, experiment))
-    return Outcome(records, results, {**files, "manifest": write_manifest(folder, manifest)})
+    with owned(directory) as folder:
+        return Sweep(experiment, folder, audit, phases, timeline).run(workers, command, progress)
+
+
+class Sweep:
+    """An experiment under way in a folder that this process owns."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        folder: Path,
+        audit: Audit | None = None,
+        phases: str | Path | None = None,
+        timeline: bool | None = None,
+    ) -> None:
+        """Plan the phases and take those that are finished; the arguments are those of ``run``."""
+        self.experiment = experiment
+        self.folder = folder
+        self.audit = Audit() if audit is None else audit
+        self.has_timeline = len(experiment.points) <= MOST_POINTS_WITH_TIMELINE if timeline is None else timeline
+        self._started = time.perf_counter()
+        self._plan = planned_phases(experiment.points, self.audit)
+        self._store = PhaseFolder(prepare_output(folder / PHASES_NAME if phases is None else phases))
+        self._known: dict[str, StoredPhase] = {}
+        self._failed: dict[str, str] = {}  # reasons by digest
+        self._inputs = _digests_of_inputs(experiment)
+        self._point_digests = [run_digest(run, inputs=self._inputs) for run in experiment.points]
+        self._axis_texts = axis_texts(experiment)
+        self._results: dict[int, SimulationResult] = {}
+        for digest in self._plan.tasks:
+            stored = self._store.load(digest, with_timeline=self.has_timeline)
+            if stored is not None and stored.was_checked(checks=self.audit.has_checks, data=self.audit.has_data):
+                self._take(stored)
+
+    @property
+    def n_phases(self) -> int:
+        """Distinct phases of the experiment."""
+        return len(self._plan.tasks)
+
+    @property
+    def n_damaged(self) -> int:
+        """Finished phases that cannot be used because their files are damaged."""
+        return len(self._store.damaged)
+
+    @property
+    def missing(self) -> list[PhaseTask]:
+        """The phases that are still to be simulated, in the order of the points."""
+        return [task for digest, task in self._plan.tasks.items() if digest not in self._known]
+
+    def run(
+        self,
+        workers: Workers = THIS_PROCESS,
+        command: Sequence[str] = (),
+        progress: Progress | None = None,
+        say: Say | None = None,
+    ) -> Outcome:
+        """Simulate what is missing, let the table grow meanwhile, and write what a finished run leaves behind."""
+        points = self.experiment.points
+        missing = self.missing
+        table = ResultTable(self.folder, [case_digest(run) for run in points], self._point_digests)
+        open_phases = Counter(i for i, needed in enumerate(self._plan.of_point) for d in needed if d not in self._known)
+        points_of: dict[str, list[int]] = {}
+        for i, needed in enumerate(self._plan.of_point):
+            for digest in needed:
+                points_of.setdefault(digest, []).append(i)
+            if not open_phases[i]:
+                self._finish(i, table)
+        meter = _Meter(missing, len(points), progress)
+        meter.n_done = len(self._results)
+        with workers.hired(say or (lambda _text: None)) if missing else nullcontext() as workforce:
+            for outcome in workforce.simulate(missing, meter.report) if workforce is not None else ():
+                digest = outcome.task.digest
+                meter.report(outcome.task, 1.0)
+                if not isinstance(outcome, Finished):
+                    self._failed[digest] = outcome.reason
+                    meter.n_failed = len(self._failed_points())
+                    continue
+                self._store.put(digest, outcome.content)
+                self._take(decode(outcome.content, with_timeline=self.has_timeline))
+                for i in points_of[digest]:
+                    open_phases[i] -= 1
+                    if not open_phases[i]:
+                        self._finish(i, table)
+                        meter.n_done += 1
+                        table.publish_if_due(self._write_inputs)
+        return self._write(table, command)
+
+    def _take(self, stored: StoredPhase) -> None:
+        """Note a finished phase and what checks looked at in it."""
+        self._known[stored.digest] = stored
+        for name in COUNTED_BY_AUDIT:
+            if getattr(self.audit, f"has_{'data' if name in ('n_granules', 'n_values') else 'checks'}"):
+                setattr(self.audit, name, getattr(self.audit, name) + int(stored.checks.get(name, 0)))
+
+    def _finish(self, i: int, table: ResultTable) -> None:
+        """Put the row of point *i* into the table: its phases are all there."""
+        run = self.experiment.points[i]
+        result = result_of(run, self._known, self._unplanned)
+        self._results[i] = result
+        table.records[i] = replace(record_of(result), axes=self._axis_texts[i])
+
+    def _unplanned(self, job: PhaseJob, digest: str) -> StoredPhase:
+        """Simulate a phase here and now that nobody planned, or take it if it is finished."""
+        stored = self._store.load(digest, with_timeline=self.has_timeline)
+        if stored is None or not stored.was_checked(checks=self.audit.has_checks, data=self.audit.has_data):
+            own = Audit(self.audit.has_checks, self.audit.has_data, self.audit.seed)
+            content = encode(simulated(job, digest, own, lambda _share: None))
+            self._store.put(digest, content)
+            stored = decode(content, with_timeline=self.has_timeline)
+        self._take(stored)
+        return stored
+
+    def _failed_points(self) -> list[FailedPoint]:
+        failed = []
+        for i, needed in enumerate(self._plan.of_point):
+            digest = next((digest for digest in needed if digest in self._failed), None)
+            if digest is not None:
+                name = self._plan.tasks[digest].name
+                failed.append(FailedPoint(i + 1, self.experiment.points[i], name, self._failed[digest]))
+        return failed
+
+    def _write_inputs(self) -> dict[str, Path]:
+        return write_inputs(self.folder, self.experiment)
+
+    def _write(self, table: ResultTable, command: Sequence[str]) -> Outcome:
+        """Write what a finished run leaves behind, the manifest last."""
+        folder, failed = self.folder, self._failed_points()
+        records = table.compared()
+        done = [i for i, record in enumerate(table.records) if record is not None]
+        results = [self._results[i] for i in done]
+        idle = idle_axes(self.experiment, table.records)
+        without = [point.number - 1 for point in failed]
+        manifest = make_manifest(
+            experiment=self.experiment.name,
+            command=command,
+            point_digests=[self._point_digests[i] for i in done],
+            records=records,
+            inputs=self._inputs,
+            failed=[self._point_digests[i] for i in without],
+            idle_axes=idle,
+            wall_s=round(time.perf_counter() - self._started, 3),
+        )
+        if not table.is_of_same:
+            table.remove_finished_result()
+        csv, parquet = write_results(folder, records)
+        files = {"results.csv": csv, "results.parquet": parquet}
+        if failed:
+            files[FAILED_NAME] = folder / FAILED_NAME
+            publish({files[FAILED_NAME]: failed_bytes(failed, [self._axis_texts[i] for i in without])})
+        if self.has_timeline:
+            files["timeline"] = write_timeline(folder / TIMELINE_NAME, timelines_of(results))
+            files["timeseries"] = folder / TIMESERIES_NAME
+            publish({files["timeseries"]: timeseries_bytes(series_of(results))})
+        files.update(self._write_inputs())
+        return Outcome(records, results, {**files, "manifest": write_manifest(folder, manifest)}, failed, idle)
+
+
+class _Meter:
+    """How far a sweep is: points by number, work by estimated time."""
+
+    def __init__(self, tasks: Sequence[PhaseTask], n_points: int, progress: Progress | None) -> None:
+        self.n_done = 0
+        self.n_failed = 0
+        self._n_points = n_points
+        self._progress = progress
+        self._total = sum(task.seconds for task in tasks) or 1.0
+        self._shares: dict[str, tuple[float, float]] = {}  # by digest: share that is done, seconds of the whole
+        self._done = 0.0
+
+    def report(self, task: PhaseTask, share: float) -> None:
+        """Note that *share* of *task* is done, and pass on the share of all."""
+        if self._progress is None:
+            return
+        before, _ = self._shares.get(task.digest, (0.0, 0.0))
+        self._done += (share - before) * task.seconds
+        self._shares[task.digest] = share, task.seconds
+        failed = f", {self.n_failed} failed" if self.n_failed else ""
+        self._progress(f"{self.n_done}/{self._n_points} points{failed}", min(1.0, self._done / self._total))
 
 
 def write_inputs(folder: Path, experiment: Experiment) -> dict[str, Path]:
@@ -106,25 +294,6 @@ def plan_phases(points: Sequence[RunSpec], traces: Mapping[str, TileTrace]) -> d
     return plan.jobs
 
 
-def _weighted(
-    jobs: Mapping[tuple[object, ...], PhaseJob], progress: Progress | None
-) -> Callable[[PhaseJob, float], None] | None:
-    """Return a reporter that turns the share of one phase into the share of all, weighted by size."""
-    if progress is None:
-        return None
-    total = sum(job.n_line_accesses for job in jobs.values()) or 1
-    before: dict[tuple[object, ...], int] = {}
-    running = 0
-    for key, job in jobs.items():
-        before[key] = running
-        running += job.n_line_accesses
-
-    def report(job: PhaseJob, share: float) -> None:
-        progress(job.name, (before.get(job.key, running) + share * job.n_line_accesses) / total)
-
-    return report
-
-
 def _digests_of_inputs(experiment: Experiment) -> dict[str, str]:
     """Return the digest of every file the experiment read besides its presets."""
     names = {str(experiment.path)}
@@ -135,17 +304,47 @@ def _digests_of_inputs(experiment: Experiment) -> dict[str, str]:
     return {Path(name).name: file_digest(name) for name in sorted(names)}
 
 
-def timelines_of(results: Sequence[SimulationResult]) -> dict[str, Timeline]:
-    """Return the timeline of every phase that was simulated, each once, under a name that says what it was."""
-    timelines: dict[str, Timeline] = {}
+def phases_of(results: Sequence[SimulationResult]) -> Iterator[tuple[RunSpec, Phase]]:
+    """Yield every phase that the points are made of, each once, with the first point that has it."""
+    seen = set()
     for result in results:
         for part in result.sublayers:
-            workload = part.run.workload
-            what = " ".join(str(name) for name in (workload.model, workload.sublayer) if name) or "workload"
             for phase in part.phases:
-                label = f"{result.run.machine.name}: {what} TP {workload.tp}: {phase.name}"
-                timelines.setdefault(label, phase.timeline)
+                if id(phase.timeline) not in seen:  # points share the timelines of the phases they share
+                    seen.add(id(phase.timeline))
+                    yield part.run, phase
+
+
+def timelines_of(results: Sequence[SimulationResult]) -> dict[str, Timeline]:
+    """Return the timeline of every phase of the points, each once, under a name that says what it was."""
+    timelines: dict[str, Timeline] = {}
+    for run, phase in phases_of(results):
+        workload = run.workload
+        what = " ".join(str(part) for part in (workload.model, workload.sublayer) if part) or "workload"
+        label = f"{run.machine.name}: {what} TP {workload.tp}: {phase.name}"
+        same = sum(name == label or name.startswith(f"{label} (") for name in timelines)
+        timelines[f"{label} ({same + 1})" if same else label] = phase.timeline
     return timelines
+
+
+def series_of(results: Sequence[SimulationResult]) -> Iterator[PhaseSeries]:
+    """Yield the levels over time of every phase of the points."""
+    for run, phase in phases_of(results):
+        workload = run.workload
+        yield PhaseSeries(
+            workload.model, workload.sublayer, workload.tp, run.machine.name, phase.name, phase.timeline
+        )
+
+
+def failed_bytes(failed: Sequence[FailedPoint], axes: Sequence[Mapping[str, str]]) -> bytes:
+    """Return ``failed.csv``: which points have no result, and why; *axes* are their swept values."""
+    header = ["point", "model", "sublayer", "tp", "machine", "strategy", *axes[0], "phase", "reason"]
+    rows = []
+    for point, texts in zip(failed, axes, strict=True):
+        run, workload = point.run, point.run.workload
+        what = [str(point.number), workload.model or "", workload.sublayer or "", str(workload.tp), run.machine.name]
+        rows.append([*what, run.strategy, *texts.values(), point.phase, point.reason])
+    return table_bytes(header, rows)
 
 
 def record_of(result: SimulationResult) -> RunRecord:

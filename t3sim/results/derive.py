@@ -13,18 +13,20 @@ from t3sim.results.record import RunRecord
 BASELINE = "sequential"
 
 
-def derive(records: Sequence[RunRecord], machine_keys: Sequence[Hashable] | None = None) -> list[RunRecord]:
+def derive(records: Sequence[RunRecord], case_keys: Sequence[Hashable] | None = None) -> list[RunRecord]:
     """Return *records* with ``speedup``, ``ect_us`` and ``overlap_efficiency`` filled in.
 
-    Each is compared with the ``sequential`` record of the same workload and
-    machine, of the same mode where there is one.  *machine_keys* tells apart
-    machines that share a name (a sweep over a machine value); pass one key
-    per record, for example ``machine_digest``.  Without a sequential record,
-    or with several that disagree, the comparison is left absent.
+    Each is compared with the ``sequential`` record of the same case: workload
+    and machine, of the same mode where there is one.  *case_keys*, one per
+    record, tell apart cases of which the columns say the same (a sweep over
+    a machine value or a tiling; see ``digest.case_digest``).  What only
+    overlapping depends on, such as an arbitration policy, is not part of a
+    case.  Without a sequential record, or with several that disagree, the
+    comparison is left absent.
     """
-    if machine_keys is None:
-        machine_keys = [None] * len(records)
-    workloads = [_workload_of(record, key) for record, key in zip(records, machine_keys, strict=True)]
+    if case_keys is None:
+        case_keys = [None] * len(records)
+    workloads = [_workload_of(record, key) for record, key in zip(records, case_keys, strict=True)]
     baselines: dict[Hashable, list[RunRecord]] = {}
     for record, workload in zip(records, workloads, strict=True):
         if record.strategy == BASELINE and record.time_us is not None:
@@ -35,9 +37,9 @@ def derive(records: Sequence[RunRecord], machine_keys: Sequence[Hashable] | None
     ]
 
 
-def _workload_of(record: RunRecord, machine_key: Hashable) -> Hashable:
+def _workload_of(record: RunRecord, case_key: Hashable) -> Hashable:
     shape = (record.m, record.n, record.k)
-    return (record.model, record.sublayer, record.layer, record.tp, shape, record.machine, machine_key)
+    return (record.model, record.sublayer, record.layer, record.tp, shape, record.machine, case_key)
 
 
 def _baseline_for(record: RunRecord, candidates: list[RunRecord]) -> RunRecord | None:

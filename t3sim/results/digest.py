@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import t3sim
-from t3sim.results.record import VOLATILE, RunRecord
+from t3sim.results.record import COLUMNS, VOLATILE, RunRecord
 
 if TYPE_CHECKING:
     from t3sim.config.experiment import RunSpec
@@ -42,6 +41,12 @@ def machine_digest(machine: MachineSpec) -> str:
     return sha256_of(machine.model_dump(mode="json", exclude={"name"}))
 
 
+def case_digest(run: RunSpec) -> str:
+    """Return the digest of what the sequential baseline of a point depends on: its workload and its machine."""
+    workload = run.workload.model_dump(mode="json")
+    return sha256_of({"machine": machine_digest(run.machine), "workload": workload})
+
+
 def file_digest(path: str | Path) -> str:
     """Return the sha256 of a file's content."""
     with Path(path).open("rb") as stream:
@@ -62,7 +67,7 @@ def source_digest() -> str:
 def records_digest(records: Iterable[RunRecord]) -> str:
     """Return the digest of simulated results: all columns but those that depend on the host."""
     rows = [
-        {name: value for name, value in dataclasses.asdict(record).items() if name not in VOLATILE}
+        {name: getattr(record, name) for name in COLUMNS if name not in VOLATILE} | dict(record.axes)
         for record in records
     ]
     return sha256_of(rows)

@@ -35,13 +35,17 @@ def make_manifest(
     point_digests: Sequence[str],
     records: Sequence[RunRecord],
     inputs: Mapping[str, str] | None = None,
+    failed: Sequence[str] = (),
+    idle_axes: Sequence[str] = (),
     seed: int | None = None,
     wall_s: float | None = None,
 ) -> dict[str, Any]:
     """Return the manifest of one finished run.
 
     *command* is the command line as given; *point_digests* are in the order of
-    *records*; *inputs* maps the names of files read to their digests.
+    *records*; *inputs* maps the names of files read to their digests; *failed*
+    are the digests of points without a record; *idle_axes* the swept keys that
+    changed nothing.
     """
     return {
         "schema_version": SCHEMA_VERSION,
@@ -54,6 +58,8 @@ def make_manifest(
         "seed": seed,
         "inputs": dict(sorted((inputs or {}).items())),
         "points": list(point_digests),
+        "failed": list(failed),
+        "axes_without_effect": list(idle_axes),
         "records_sha256": records_digest(records),
         "volatile": {
             "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -65,24 +67,35 @@ class RunRecord:
         "isolated GEMM: standard deviation over slots of the eighth tile's start, over the mean tile time"
     )
     workgroup_spread_fused: float | None = _column("the same in the fused run")
-    wall_s: float | None = _column("time the simulation took on the host, in seconds")
+    wall_s: float | None = _column("time its phases took to simulate on the host, shared ones too, in seconds")
+    axes: Mapping[str, str] = field(default_factory=dict, hash=False)  # swept key without a column of its own -> text
 
     def __post_init__(self) -> None:
         for name in COLUMNS:
             check_value(name, getattr(self, name))
+        for key, text in self.axes.items():
+            check_axis(key, text)
 
 
-COLUMNS: tuple[str, ...] = tuple(f.name for f in fields(RunRecord))
-MEANINGS: dict[str, str] = {f.name: f.metadata["meaning"] for f in fields(RunRecord)}
+AXES = "axes"  # the field that becomes a column for each of its keys
+COLUMNS: tuple[str, ...] = tuple(f.name for f in fields(RunRecord) if f.name != AXES)
+MEANINGS: dict[str, str] = {f.name: f.metadata["meaning"] for f in fields(RunRecord) if f.name != AXES}
 
 # Column types by annotation: every annotation is one of these, with or without "| None".
 COLUMN_TYPES: dict[str, type] = {
-    f.name: {"str": str, "int": int, "float": float}[str(f.type).removesuffix(" | None")] for f in fields(RunRecord)
+    f.name: {"str": str, "int": int, "float": float}[str(f.type).removesuffix(" | None")]
+    for f in fields(RunRecord)
+    if f.name != AXES
 }
-REQUIRED: frozenset[str] = frozenset(f.name for f in fields(RunRecord) if "None" not in str(f.type))
+REQUIRED: frozenset[str] = frozenset(f.name for f in fields(RunRecord) if "None" not in str(f.type)) - {AXES}
 
 # Columns that may differ between two runs of the same point.
 VOLATILE: frozenset[str] = frozenset({"wall_s"})
+
+# Columns that say what came out, not what was asked for.
+SIMULATED: tuple[str, ...] = tuple(name for name in COLUMNS[COLUMNS.index("time_us") :] if name not in VOLATILE)
+
+AXIS_KEY = re.compile(r"[^\W\d][\w-]*(\.[\w-]+)*")
 
 
 def check_value(name: str, value: Any) -> None:
@@ -97,3 +110,11 @@ def check_value(name: str, value: Any) -> None:
         raise ValueError(f"{name} is {value}: results must be finite")
     if isinstance(value, str) and not (value and value.isprintable()):
         raise ValueError(f"{name} is {value!r}: text must be printable and not empty")
+
+
+def check_axis(key: str, text: str) -> None:
+    """Raise ``ValueError`` unless *key* can be a column beside the fixed ones and *text* a value in it."""
+    if key in COLUMNS or not AXIS_KEY.fullmatch(key):
+        raise ValueError(f"{key!r} cannot be the column of a swept key")
+    if not text.isprintable():
+        raise ValueError(f"{key} is {text!r}: the value of a swept key must be printable text")

@@ -64,7 +64,7 @@ def test_csv_and_parquet_hold_the_same(records: list[RunRecord]) -> None:
         for row in rows[1:]
     ]
     from_parquet = [list(row.values()) for row in table.to_pylist()]
-    expected = [list(dataclasses.astuple(record)) for record in records]
+    expected = [[getattr(record, name) for name in COLUMNS] for record in records]
     assert repr(from_csv) == repr(from_parquet) == repr(expected)  # repr also tells -0.0 from 0.0
 
 
@@ -181,7 +181,7 @@ def test_comparison_needs_one_baseline() -> None:
     t3 = dataclasses.replace(BASE, strategy="t3", time_us=1000.0)
     assert derive([BASE, slower, t3])[2].speedup is None
     assert derive([BASE, BASE, t3])[2].speedup == 1.5005
-    by_machine = derive([BASE, slower, t3, t3], machine_keys=["fast", "slow", "fast", "slow"])
+    by_machine = derive([BASE, slower, t3, t3], case_keys=["fast", "slow", "fast", "slow"])
     assert [record.speedup for record in by_machine] == [1.0, 1.0, 1.5005, 2.0]
     explicit = dataclasses.replace(slower, mode="explicit")
     assert derive([BASE, explicit, dataclasses.replace(t3, mode="explicit")])[2].speedup == 2.0

@@ -71,3 +71,8 @@ def digest_of(folder: Path) -> str:
 def entries(folder: Path) -> list[str]:
     """Return the names of everything below *folder*."""
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+def result_files(folder: Path) -> list[str]:
+    """Return the names of the results in *folder*: all but the lock and the finished phases."""
+    return [name for name in entries(folder) if name != ".lock" and name.split("/")[0] != "phases"]

@@ -12,11 +12,14 @@ import pytest
 
 from t3sim.results.record import COLUMNS
 from t3sim.results.writer import read_results
-from tests.smoke.command_line import ALL_STRATEGIES, STRATEGIES, entries, t3sim
+from tests.smoke.command_line import ALL_STRATEGIES, STRATEGIES, result_files, t3sim
 
 MAGIC = {".png": b"\x89PNG\r\n\x1a\n", ".pdf": b"%PDF-"}
 FIGURES = ["dram_traffic.pdf", "dram_traffic.png", "speedup.pdf", "speedup.png"]
-RESULTS = ["experiment.yaml", "manifest.json", "resolved.json", "results.csv", "results.parquet", "trace.json.gz"]
+RESULTS = [
+    "experiment.yaml", "manifest.json", "resolved.json", "results.csv", "results.parquet", "timeseries.parquet",
+    "trace.json.gz",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +52,7 @@ def test_every_file_is_named_and_exists(
     done, folder = printed_and_folder
     named = [line.split()[-1] for line in done.stdout.splitlines() if "results/tiny/" in line]
     assert sorted(named) == [f"results/tiny/{name}" for name in sorted(FIGURES + RESULTS)]
-    assert entries(folder) == sorted(FIGURES + RESULTS)
+    assert result_files(folder) == sorted(FIGURES + RESULTS)
 
 
 def test_figures_are_what_their_names_say(
@@ -63,7 +66,7 @@ def test_figures_are_what_their_names_say(
 
 
 def test_no_figures(base: Path) -> None:
-    assert entries(base) == RESULTS
+    assert result_files(base) == RESULTS
 
 
 def test_columns_and_rows(base: Path) -> None:

@@ -1,0 +1,299 @@
+"""Phases on worker processes of dask.distributed: a cluster of this run's own, or the workers of a scheduler.
+
+**A phase that kills its worker** (a plugin that crashes, memory that runs out) must not take the others with it, and a
+phase whose worker is killed from outside must not be blamed.  Nobody can tell who sent a SIGKILL, so it is tried out:
+
+1. The scheduler repeats a phase whose worker died, and gives it up after three deaths (``allowed-failures``).  That
+   proves nothing: what merely waited on a worker that died is counted as well.
+2. What was given up is tried once more after everything else, one phase at a time, while at least one other worker
+   idles as a witness.  Three deaths of its worker while every witness lived, and the phase is set aside.  If a witness
+   died too, somebody kills workers here: the trial says nothing and is repeated, up to ``MAX_TRIALS`` times.
+
+So killing all workers again and again costs time and loses nothing that fits between two killings.  Workers are forked
+from a process that holds the loaded kernel, and are back in a fifth of a second.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from multiprocessing import forkserver
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Self
+
+import dask
+import psutil
+
+from t3sim.errors import EnvironmentFailure, T3SimError
+from t3sim.experiment.dask_settings import DASK_SETTINGS, SILENT
+from t3sim.experiment.phase_task import PhaseTask, perform
+from t3sim.experiment.workers import Finished, SetAside, TaskReport
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from distributed import Client, Future, LocalCluster
+
+    from t3sim.experiment.workers import Say, Workers
+
+PRELOADED = "t3sim.experiment.warm_up"
+MAX_WORKER_BYTES = 4 << 30
+MIN_WORKER_BYTES = 512 << 20  # a worker with its kernel takes 250 MB
+SHARE_OF_MEMORY = 0.9  # of what is available
+CONNECT_S = 10  # to a scheduler
+START_S = 120  # until workers of our own are there
+N_DEATHS = 3  # of its worker, while it runs alone, until a phase is set aside
+MAX_TRIALS = 20
+SETTLING_S = 0.5  # after a death: news of other deaths come by themselves
+LOOK_S = 0.5  # between two looks at the world while nothing is finished
+PATIENCE_S = 10.0  # without any worker, until the user is told
+SHARES_EVERY_S = 1.0
+COUNT_EVERY_S = 1.0
+
+
+def perform_on_worker(task: PhaseTask, topic: str) -> bytes | T3SimError | MemoryError:
+    """Simulate a phase on a worker; errors that mean something to the driver are returned: they arrive whole."""
+    from distributed import get_worker
+
+    worker = get_worker()
+    told_at = time.monotonic()
+
+    def report(share: float) -> None:
+        nonlocal told_at
+        if time.monotonic() - told_at >= SHARES_EVERY_S:
+            told_at = time.monotonic()
+            worker.log_event(topic, (task.digest, share))
+
+    try:
+        return perform(task, report)
+    except (T3SimError, MemoryError) as error:
+        return error
+
+
+class DaskWorkers:
+    """A context in which workers exist; a ``Workforce``."""
+
+    def __init__(self, workers: Workers, say: Say) -> None:
+        self._wanted = workers
+        self._say = say
+        self._cluster: LocalCluster | None = None
+        self._client: Client | None = None
+        self._topic = f"t3sim-{uuid.uuid4().hex}"
+        self._shares: dict[str, float] = {}
+        self._deaths: deque[tuple[str, ...]] = deque()  # of unexpected deaths: the tasks that the worker had
+        self._ended: SimpleQueue[Future[Any]] = SimpleQueue()
+        self._flying: dict[Future[Any], PhaseTask] = {}
+        self._n_threads = 0  # of the workers of a scheduler
+        self._counted_at = -COUNT_EVERY_S
+        self._alone_since: float | None = None  # without any worker
+
+    def __enter__(self) -> Self:
+        """Start workers, or connect to those there are; raises ``EnvironmentFailure``."""
+        self._settings = dask.config.set(DASK_SETTINGS)
+        address = self._wanted.scheduler
+        if address is None:
+            start_forking()  # it loads the kernel while this process loads dask
+        from distributed import Client
+
+        if address is None:
+            wait_for_forking()
+        try:
+            self._client = Client(address or self._own_scheduler(), timeout=CONNECT_S, set_as_default=False)
+            self._client.subscribe_topic(self._topic, self._note_share)
+            self._client.subscribe_topic("all", self._note_death)
+            if self._cluster is not None:
+                self._cluster.scale(self._wanted.n)
+                self._client.wait_for_workers(self._wanted.n, timeout=START_S)
+        except (OSError, ValueError, TimeoutError) as error:
+            self.__exit__(type(error), error, None)
+            raise EnvironmentFailure(f"{self._wanted}: cannot be reached: {error}") from error
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the workers; at once if something went wrong, whatever they are doing."""
+        client, cluster = self._client, self._cluster
+        if client is not None:
+            for future in self._flying:
+                with suppress(Exception):  # the connection may be what went wrong
+                    future.cancel()
+        if cluster is not None and kind is not None:
+            self._kill_workers(cluster)
+        with suppress(Exception):
+            if client is not None:
+                client.unsubscribe_topic("all")
+                client.unsubscribe_topic(self._topic)
+                client.close()
+        if cluster is not None:
+            with suppress(Exception):
+                cluster.close()
+        self._settings.__exit__(None, None, None)
+
+    def simulate(self, tasks: Sequence[PhaseTask], report: TaskReport) -> Iterator[Finished | SetAside]:
+        """See ``Workforce``."""
+        waiting, given_up = deque(tasks), []
+        while waiting or self._flying:
+            n = self._n_workers() + 1  # one more than there are workers, so that none of them waits for us
+            while waiting and len(self._flying) < n:
+                self._submit(waiting.popleft())
+            for task, outcome in self._next(report):
+                if outcome is None:
+                    given_up.append(task)
+                else:
+                    yield outcome
+        if given_up:
+            self._say(f"{len(given_up)} phases lost their worker three times; each is tried again, alone")
+        for task in given_up:
+            yield self._tried_alone(task, report)
+
+    # one task
+
+    def _submit(self, task: PhaseTask) -> Future[Any]:
+        assert self._client is not None
+        key = f"t3sim-phase-{uuid.uuid4().hex}"  # a new one each time: what the scheduler knew of it is forgotten
+        future = self._client.submit(perform_on_worker, task, self._topic, key=key, pure=False)
+        self._flying[future] = task
+        future.add_done_callback(self._ended.put)
+        return future
+
+    def _next(self, report: TaskReport) -> Iterator[tuple[PhaseTask, Finished | SetAside | None]]:
+        """Wait a moment for a task to end and yield it, None for one that was given up; pass shares on meanwhile."""
+        try:
+            future = self._ended.get(timeout=LOOK_S)
+        except Empty:
+            for task in self._flying.values():
+                if task.digest in self._shares:
+                    report(task, self._shares[task.digest])
+            return
+        task = self._flying.pop(future)
+        yield task, self._outcome(task, future)
+
+    def _outcome(self, task: PhaseTask, future: Future[Any]) -> Finished | SetAside | None:
+        from distributed import KilledWorker
+        from distributed.client import FutureCancelledError
+
+        try:
+            result = future.result()
+        except KilledWorker:
+            return None
+        except FutureCancelledError as error:
+            raise EnvironmentFailure(f"{self._wanted}: the connection to the scheduler was lost") from error
+        except ImportError as error:
+            raise EnvironmentFailure(f"a worker cannot load t3sim: {error}") from error
+        finally:
+            future.release()
+        if isinstance(result, MemoryError):
+            return SetAside(task, "out of memory")
+        if isinstance(result, T3SimError):
+            raise result
+        assert isinstance(result, bytes)
+        return Finished(task, result)
+
+    def _tried_alone(self, task: PhaseTask, report: TaskReport) -> Finished | SetAside:
+        """Simulate *task* while nothing else runs; set it aside if it alone keeps killing its worker."""
+        if self._cluster is not None and len(self._cluster.workers) < 2:
+            self._cluster.scale(2)  # a witness
+        n_own = 0
+        for _ in range(MAX_TRIALS):
+            self._deaths.clear()
+            key = self._submit(task).key
+            while self._flying:
+                for _, outcome in self._next(report):
+                    if outcome is not None:
+                        return outcome
+            time.sleep(SETTLING_S)
+            deaths = list(self._deaths)
+            if all(key in tasks for tasks in deaths):
+                n_own += len(deaths)
+            if n_own >= N_DEATHS:
+                return SetAside(task, f"killed its worker {n_own} times while it ran alone")
+        return SetAside(task, f"not finished in {MAX_TRIALS} trials: its worker was killed, and others with it")
+
+    # the workers
+
+    def _own_scheduler(self) -> LocalCluster:
+        """Start a scheduler in this process, for workers of one thread."""
+        from distributed import LocalCluster
+        from distributed.system import MEMORY_LIMIT
+
+        n = self._wanted.n
+        available = min(MEMORY_LIMIT, psutil.virtual_memory().available)
+        limit = max(MIN_WORKER_BYTES, min(MAX_WORKER_BYTES, int(SHARE_OF_MEMORY * available / n)))
+        self._cluster = LocalCluster(
+            n_workers=0, threads_per_worker=1, processes=True, memory_limit=limit,
+            dashboard_address=None, silence_logs=SILENT,
+        )  # fmt: skip
+        return self._cluster
+
+    def _kill_workers(self, cluster: LocalCluster) -> None:
+        for nanny in cluster.workers.values():
+            pid = nanny.pid
+            if pid is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def _n_workers(self) -> int:
+        """Return how many phases run at a time; of a scheduler's workers, as counted a second ago at most."""
+        if self._cluster is not None:
+            return self._wanted.n
+        now = time.monotonic()
+        if now - self._counted_at >= COUNT_EVERY_S:
+            assert self._client is not None
+            self._n_threads = sum(self._client.nthreads().values())
+            self._counted_at = now
+            if self._n_threads:
+                self._alone_since = None
+            elif self._alone_since is None:
+                self._alone_since = now
+            elif now - self._alone_since > PATIENCE_S:
+                self._say(f"{self._wanted}: there are none yet; waiting for the first one")
+                self._alone_since = math.inf
+        return max(1, self._n_threads)
+
+    # what the scheduler tells, in a thread of its own
+
+    def _note_share(self, event: tuple[float, Any]) -> None:
+        digest, share = event[1]
+        self._shares[digest] = share
+
+    def _note_death(self, event: tuple[float, Any]) -> None:
+        what = event[1]
+        if isinstance(what, dict) and what.get("action") == "remove-worker" and not what.get("expected"):
+            self._deaths.append(tuple(map(str, what.get("processing-tasks", ()))))
+
+
+def start_forking() -> None:
+    """Start the process that workers are forked from; it loads the kernel meanwhile.
+
+    It and the workers ignore Ctrl-C, which a terminal sends to them too: the driver ends them.
+    """
+    multiprocessing.get_context("forkserver").set_forkserver_preload([PRELOADED])
+    is_main = threading.current_thread() is threading.main_thread()
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
+    try:
+        forkserver.ensure_running()
+    finally:
+        if previous is not None:
+            signal.signal(signal.SIGINT, previous)
+
+
+def wait_for_forking() -> None:
+    """Wait until workers can be forked: Ctrl-C ends this at once, but has to wait for workers that are starting."""
+    process = multiprocessing.get_context("forkserver").Process(target=os.getpid)
+    process.start()
+    process.join()
+
+
+__all__ = ["DaskWorkers", "perform_on_worker"]

@@ -1,0 +1,105 @@
+"""Who simulates phases: this process, or worker processes of dask.distributed; both are used in the same way.
+
+Small experiments run in this process: starting workers takes longer than their work.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from t3sim.errors import UsageError
+from t3sim.experiment.phase_task import PhaseTask, perform
+
+SECONDS_WORTH_WORKERS = 20.0  # of one core: starting workers takes two or three
+
+TaskReport = Callable[[PhaseTask, float], None]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A phase that was simulated: the content of its file."""
+
+    task: PhaseTask
+    content: bytes
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """A phase that could not be simulated, and why; the rest goes on without it."""
+
+    task: PhaseTask
+    reason: str
+
+
+class Workforce(Protocol):
+    """Something that simulates phases."""
+
+    def simulate(self, tasks: Sequence[PhaseTask], report: TaskReport) -> Iterator[Finished | SetAside]:
+        """Yield every one of *tasks* as it ends, in any order; *report* is told shares that are done.
+
+        Raises what simulating one of them raises (``ModelError``, ...), except that it lacked memory.
+        """
+
+
+class ThisProcess:
+    """Simulates one phase after the other, here."""
+
+    def simulate(self, tasks: Sequence[PhaseTask], report: TaskReport) -> Iterator[Finished | SetAside]:
+        """See ``Workforce``."""
+        for task in tasks:
+            try:
+                yield Finished(task, perform(task, partial(report, task)))
+            except MemoryError:
+                yield SetAside(task, "out of memory")
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Which workers an experiment gets: *n* processes of its own, those of a scheduler, or (0, None) this process."""
+
+    n: int = 0
+    scheduler: str | None = None
+
+    def hired(self, say: Say) -> AbstractContextManager[Workforce]:
+        """Return the workers, for the length of a context; *say* is told what a user should know meanwhile."""
+        if self.n == 0 and self.scheduler is None:
+            return nullcontext(ThisProcess())
+        from t3sim.experiment.dask_workers import DaskWorkers
+
+        return DaskWorkers(self, say)
+
+    def wall_seconds(self, seconds: Sequence[float]) -> float | None:
+        """Return about how long phases of so many *seconds* take these workers; None if nobody knows how many."""
+        if self.scheduler is not None:
+            return None
+        return max([sum(seconds) / max(self.n, 1), *seconds], default=0.0)
+
+    def __str__(self) -> str:
+        if self.scheduler is not None:
+            return f"the workers of {self.scheduler}"
+        return f"{self.n} worker{'' if self.n == 1 else 's'}" if self.n else "this process"
+
+
+THIS_PROCESS = Workers()
+
+
+def workers_for(seconds: Sequence[float], jobs: int | None = None, scheduler: str | None = None) -> Workers:
+    """Return the workers for phases of so many estimated *seconds*, as the user wishes or as is sensible."""
+    if jobs is not None and scheduler is not None:
+        raise UsageError("--jobs starts workers and --scheduler uses those of a scheduler; give one of them")
+    if scheduler is not None:
+        return Workers(scheduler=scheduler)
+    if jobs is not None:
+        return Workers(jobs)
+    n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    n = min(n_cores, len(seconds))
+    return Workers(n) if n > 1 and sum(seconds) > SECONDS_WORTH_WORKERS else THIS_PROCESS
+
+
+__all__ = ["THIS_PROCESS", "Finished", "SetAside", "ThisProcess", "Workers", "Workforce", "workers_for"]

@@ -1,0 +1,80 @@
+"""``timeseries.parquet``: the levels of the timelines (DRAM and link traffic by stream), a row for each bin."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from t3sim.observe.timeline import Timeline
+
+TIMESERIES_NAME = "timeseries.parquet"
+PS_PER_US = 1e6
+
+# Level of a timeline -> column.  A level that is not listed gets a column all the same, named after it.
+LEVEL_COLUMNS = {
+    "compute reads (GB/s)": "compute_read_gbps",
+    "compute writes (GB/s)": "compute_write_gbps",
+    "communication reads (GB/s)": "comm_read_gbps",
+    "communication writes (GB/s)": "comm_write_gbps",
+    "sent over the link (GB/s)": "link_gbps",
+    "DRAM queue occupancy (mean entries per channel)": "queue_entries",
+    "compute units waiting for operands": "waiting_compute_units",
+}
+_WHAT = [
+    pa.field("model", pa.string()),
+    pa.field("sublayer", pa.string()),
+    pa.field("tp", pa.int64(), nullable=False),
+    pa.field("machine", pa.string(), nullable=False),
+    pa.field("phase", pa.string(), nullable=False),
+    pa.field("time_us", pa.float64(), nullable=False, metadata={"meaning": "start of the bin"}),
+]
+
+
+@dataclass(frozen=True)
+class PhaseSeries:
+    """A simulated phase: of which workload and machine, and what happened when."""
+
+    model: str | None
+    sublayer: str | None
+    tp: int
+    machine: str
+    phase: str
+    timeline: Timeline
+
+
+def timeseries_bytes(series: Iterable[PhaseSeries]) -> bytes:
+    """Return the Parquet file; a phase without a level has nulls in its column."""
+    series = list(series)
+    levels: dict[str, None] = {}
+    for one in series:
+        levels.update(dict.fromkeys(column_of(counter.name) for counter in one.timeline.counters))
+    schema = pa.schema([*_WHAT, *(pa.field(name, pa.float64()) for name in levels)])
+    tables = [_table(one, schema) for one in series]
+    buffer = io.BytesIO()
+    pq.write_table(pa.concat_tables(tables) if tables else schema.empty_table(), buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def column_of(level: str) -> str:
+    """Return the column of a level of a timeline."""
+    return LEVEL_COLUMNS.get(level) or re.sub(r"\W+", "_", level).strip("_").lower()
+
+
+def _table(one: PhaseSeries, schema: Any) -> Any:
+    counters = {column_of(counter.name): counter for counter in one.timeline.counters}
+    times_ps = next(iter(counters.values())).times_ps if counters else []
+    n = len(times_ps)
+    columns: dict[str, Any] = {name: [getattr(one, name)] * n for name in schema.names[: len(_WHAT) - 1]}
+    columns["time_us"] = [time_ps / PS_PER_US for time_ps in times_ps]
+    for name in schema.names[len(_WHAT) :]:
+        columns[name] = counters[name].values if name in counters else [None] * n
+    return pa.table(columns, schema=schema)
+
+
+__all__ = ["LEVEL_COLUMNS", "TIMESERIES_NAME", "PhaseSeries", "column_of", "timeseries_bytes"]
