@@ -2,7 +2,7 @@
 # `make PYTHON=python3.12 demo` picks an interpreter; otherwise the first suitable one on the PATH is taken.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench clean
+.PHONY: help setup demo study test check bench clean
 
 BIN   := .venv/bin
 STAMP := .venv/.set-up
@@ -10,6 +10,7 @@ NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 
 help:
 	@echo "make demo    simulate the T-NLG FC-2 sublayer under five configurations; results in results/t3-tnlg-fc2"
+	@echo "make study   run all experiments of the T3 study (about 30 minutes on two cores), compare with what was published"
 	@echo "make test    run the tests"
 	@echo "make check   run ruff, mypy and the import contracts"
 	@echo "make bench   measure the simulator's speed"
@@ -22,6 +23,9 @@ $(STAMP): pyproject.toml tools/setup-venv
 
 demo: $(STAMP)
 	@$(BIN)/t3sim run experiments/t3-tnlg-fc2/experiment.yaml -o results/t3-tnlg-fc2
+
+study: $(STAMP)
+	@tools/study $(BIN)
 
 test: $(STAMP)
 	@$(BIN)/python -m pytest -n 2 --benchmark-disable tests $(if $(NOTEBOOKS),--nbmake $(NOTEBOOKS))

@@ -27,6 +27,7 @@ FIGURES: dict[str, str] = {
     "cu_sharing": "t3sim.analysis.cu_sharing",
     "sweep": "t3sim.analysis.sweep",
     "layer": "t3sim.analysis.layer",
+    "sensitivity": "t3sim.analysis.sensitivity",
     "closed_form": "t3sim.analysis.closed_form",
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -14,6 +15,7 @@ from t3sim.analysis.dram_over_time import WAITING
 from t3sim.analysis.figures import draw_figure, figures_of
 from t3sim.analysis.folder import read_folder
 from t3sim.analysis.quantity import axis_values, crossing, spoken
+from t3sim.analysis.sensitivity import sensitivity_table
 from t3sim.analysis.sweep import crossovers_of, panels_of, swept_axes
 from t3sim.errors import InputDataError
 from tests.analysis.folders import MACHINE, SEQUENTIAL, T3, link_sweep, time_series, write_folder
@@ -206,3 +208,37 @@ def test_a_damaged_time_series_is_refused(tmp_path: Path) -> None:
     pd.DataFrame({"phase": ["gemm"], "time_us": [0.0]}).to_parquet(folder / "timeseries.parquet")
     with pytest.raises(InputDataError, match="no column compute_read_gbps"):
         draw_figure("dram_over_time", read_folder(folder))
+
+
+class TestSensitivity:
+    """The figure ``sensitivity``: geometric means over the workloads that all machines have run."""
+
+    @staticmethod
+    def folder_of(path: Path, machines: Sequence[str]) -> Path:
+        """Each machine after the first takes 10 % longer under t3 than the one before; T-NLG longer than Mega-GPT-2."""
+        records = [
+            dataclasses.replace(record, machine=machine, model=model, time_us=(record.time_us or 0) * factor)
+            for i, machine in enumerate(machines)
+            for model, slower in (("T-NLG", 1.0), ("Mega-GPT-2", 1.21))
+            for record, factor in ((SEQUENTIAL, slower), (T3, 1.1**i))
+        ]
+        return write_folder(path, records)
+
+    def test_means_of_each_change(self, tmp_path: Path) -> None:
+        folder = self.folder_of(tmp_path / "r", ["t3-150", "t3-150+gpu.l2.n_partitions=1", "t3-150+link.latency=1us"])
+        table = sensitivity_table(read_folder(folder))
+        assert list(table["change"]) == ["t3-150", "gpu.l2.n_partitions=1", "link.latency=1us"]
+        expected = [1600 / 1300 * 1.1 / 1.1**i for i in range(3)]
+        assert list(table["t3"]) == pytest.approx(expected, rel=1e-12)
+
+    def test_it_is_drawn_with_units_and_a_table_beside_it(self, tmp_path: Path) -> None:
+        folder = self.folder_of(tmp_path / "r", ["t3-150", "t3-150+link.latency=1us"])
+        files = figures_of(folder, ["sensitivity"])["sensitivity"]
+        assert {path.name for path in files} == {"sensitivity.pdf", "sensitivity.png", "sensitivity.csv"}
+        [drawing] = draw_figure("sensitivity", read_folder(folder))
+        assert drawing.figure.axes[0].get_xlabel() == "geometric mean of the speedup over sequential (×)"
+
+    def test_canary_one_machine_alone_is_refused(self, tmp_path: Path) -> None:
+        folder = self.folder_of(tmp_path / "r", ["t3-150"])
+        with pytest.raises(InputDataError, match="others that change something"):
+            sensitivity_table(read_folder(folder))

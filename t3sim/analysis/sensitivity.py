@@ -1,0 +1,79 @@
+"""The figure ``sensitivity``: what each change of a machine does to the geometric mean of the speedups.
+
+A row is a machine that differs from the plain preset in what its name says after a plus sign; the first row is the
+preset itself.  Only workloads that every machine has run are compared.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from t3sim.analysis.style import (
+    MARKERS,
+    QUIET_COLOUR,
+    WIDTHS,
+    Drawing,
+    legend_above,
+    light_grid,
+    new_figure,
+    strategy_colour,
+    strategy_order,
+)
+from t3sim.analysis.table import machine_base, workload_key, workload_name
+from t3sim.errors import InputDataError
+
+if TYPE_CHECKING:
+    from t3sim.analysis.folder import Results
+
+BASELINE = "sequential"
+
+
+def draw(results: Results, columns: int | None = None) -> list[Drawing]:
+    """Draw one figure; raises ``InputDataError`` unless a preset and a changed one ran the same workloads."""
+    table = sensitivity_table(results)
+    strategies = [name for name in table.columns if name != "change"]
+    width = WIDTHS[columns or 2]
+    figure = new_figure(columns or 2, 0.9 + 0.17 * len(table))
+    axes = figure.subplots()
+    places = range(len(table))
+    for i, name in enumerate(strategies):
+        colour = strategy_colour(name, strategies)
+        axes.plot(table[name], places, MARKERS[i], color=colour, label=name, markersize=4)
+        axes.axvline(float(table[name].iloc[0]), color=colour, linewidth=0.5, zorder=0)
+    axes.set_yticks(list(places), [str(change) for change in table["change"]])
+    axes.invert_yaxis()
+    axes.set_xlabel("geometric mean of the speedup over sequential (×)")
+    light_grid(axes, "both")
+    axes.tick_params(axis="y", length=0)
+    axes.get_yticklabels()[0].set_color(QUIET_COLOUR)
+    legend_above(axes, width)
+    names = ", ".join(dict.fromkeys(workload_name(row) for row in results.rows))
+    caption = f"Geometric mean of the speedup over {names}; the lines are those of the machine as it is."
+    return [Drawing(figure, caption, tables={"sensitivity": table})]
+
+
+def sensitivity_table(results: Results) -> pd.DataFrame:
+    """Return a row for each machine, the plain one first: its change, and the geomean speedup of each strategy."""
+    rows = [row for row in results.rows if row["speedup"] and row["strategy"] != BASELINE]
+    speedups: dict[str, dict[tuple[object, ...], float]] = {}
+    for row in rows:
+        speedups.setdefault(row["machine"], {})[row["strategy"], *workload_key(row)] = row["speedup"]
+    bases = [name for name in speedups if name == machine_base(name)]
+    if len(bases) != 1 or len(speedups) < 2:
+        raise InputDataError(f"{results.path}: needs one machine as it is and others that change something in it")
+    shared = set.intersection(*(set(found) for found in speedups.values()))
+    if not shared:
+        raise InputDataError(f"{results.path}: there is no workload that all of its machines have run")
+    strategies = strategy_order(str(key[0]) for key in shared)
+    table = []
+    for machine in [bases[0], *(name for name in speedups if name != bases[0])]:
+        means = {name: _geomean([speedups[machine][key] for key in shared if key[0] == name]) for name in strategies}
+        table.append({"change": machine.removeprefix(f"{bases[0]}+") or machine, **means})
+    return pd.DataFrame(table)
+
+
+def _geomean(values: list[float]) -> float:
+    return math.exp(math.fsum(map(math.log, values)) / len(values))
