@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from t3sim.checks.data import CarriedCollective, CarriedGemm, CarriedRun
 from t3sim.checks.dram.checker import DramChecker
-from t3sim.checks.invariants import KIND_NAMES, MAX_SHOWN, Claim, broken, channels_of, refuse
+from t3sim.checks.claims import MAX_SHOWN, Claim, channels_of, refuse
+from t3sim.checks.invariants import KIND_NAMES, broken
 from t3sim.errors import ModelError
 
 if TYPE_CHECKING:

@@ -7,27 +7,25 @@ bound must hold exactly.  They hold at every moment between two slots, with what
 one side, so a run can be checked while it goes on.
 
 C1 conservation by kind, C2 bytes, C3 closed forms of the workload, C4 the ring, C5 the L2, C7 time,
-C9 sums over channels, C10 work, Q1 Little's law, B1, B4 and B7 bounds.
+C9 sums over channels, C10 work, Q1 Little's law, B1, B4 and B7 bounds.  S1 and S2 are in ``specification``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from t3sim.errors import ModelError
+from t3sim.checks.claims import Claim, channels_of, refuse
+from t3sim.checks.specification import end_claims, specification_claims
 from t3sim.gpu.kernel import _jit, codes, loop
 from t3sim.gpu.kernel.l2_slice import DIRTY_MASK
 from t3sim.workload.tiling import ELEMENT_BYTES
 
 if TYPE_CHECKING:
     from t3sim.gpu.core import GpuCore
-
-Number = int | NDArray[np.int64]
 
 KIND_NAMES = {
     codes.OPERAND_READ: "operand reads",
@@ -43,30 +41,6 @@ KIND_NAMES = {
 KINDS = np.array(list(KIND_NAMES))
 IS_STORE = (KINDS & codes.WRITE_BIT) > 0
 IS_UPDATE = (KINDS & codes.UPDATE_BIT) > 0
-MAX_SHOWN = 5
-
-
-@dataclass(frozen=True)
-class Claim:
-    """*left* equals *right* (or is at most *right*): numbers, or arrays of one number for each *part*."""
-
-    rule: str
-    part: str  # instance name; `[]` stands for the index into the arrays
-    meaning: str
-    left: Number
-    right: Number
-    is_bound: bool = False
-
-    def breaches(self) -> list[str]:
-        """Return one line for each place in which the claim does not hold."""
-        left, right = np.broadcast_arrays(np.atleast_1d(self.left), np.atleast_1d(self.right))
-        wrong = left > right if self.is_bound else left != right
-        sign = "is more than" if self.is_bound else "is not"
-        return [
-            f"{self.rule} broken: {self.part.replace('[]', f'[{i}]')}: {self.meaning}: {left[i]} {sign} {right[i]}"
-            for i in np.flatnonzero(wrong)
-        ]
-
 
 def broken(core: GpuCore) -> list[str]:
     """Return a line for each claim about *core* that does not hold; empty if all do."""
@@ -76,14 +50,6 @@ def broken(core: GpuCore) -> list[str]:
 def check_invariants(core: GpuCore, name: str) -> None:
     """Raise ``ModelError`` naming what is wrong unless every claim about the GPU *name* holds."""
     refuse(broken(core), name)
-
-
-def refuse(lines: list[str], name: str) -> None:
-    """Raise ``ModelError`` for the broken claims *lines*, if there are any."""
-    if lines:
-        more = [f"... and {len(lines) - MAX_SHOWN} more"] if len(lines) > MAX_SHOWN else []
-        head = f"{name}: the simulated machine broke {len(lines)} of its own invariants; this result would be wrong"
-        raise ModelError("\n".join([head, *lines[:MAX_SHOWN], *more]))
 
 
 def claims(core: GpuCore) -> Iterator[Claim]:
@@ -96,6 +62,9 @@ def claims(core: GpuCore) -> Iterator[Claim]:
     yield from unit_claims(core)
     yield from sum_claims(core)
     yield from bound_claims(core)
+    yield from specification_claims(core)
+    if core.gpu.running_kernel == codes.KERNEL_NONE and core.n_kernels:
+        yield from end_claims(core)
 
 
 def request_claims(core: GpuCore) -> Iterator[Claim]:
@@ -342,11 +311,6 @@ def equal(rule: str, part: str, pairs: dict[str, tuple[int, int]]) -> Iterator[C
     """Yield a claim that what was done equals what had to be done, for each named pair."""
     for meaning, (done, due) in pairs.items():
         yield Claim(rule, part, f"{meaning}, done against due", done, due)
-
-
-def channels_of(core: GpuCore) -> Any:
-    """Return the records of the channels that the machine has."""
-    return core.gpu.channels[: core.machine.memory.n_channels]
 
 
 def waiting_by_kind(channels: Any) -> NDArray[np.int64]:

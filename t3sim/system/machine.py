@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from t3sim.checks.invariants import check_invariants, refuse, ring_claims
+from t3sim.checks.claims import refuse
+from t3sim.checks.invariants import check_invariants, ring_claims
 from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.device import Device

@@ -37,9 +37,10 @@ def test_every_claim_holds_under_every_policy_and_queue(policy: str, kind: str) 
 def test_a_finished_kernel_is_held_to_its_closed_forms() -> None:
     """Are the claims that need a finished kernel made at all?"""
     *_, core = quanta(machine_for("fused"))
-    assert {claim.rule for claim in claims(core)} == {"C1", "C2", "C3", "C5", "C7", "C9", "C10", "Q1", "B1", "B4", "B7"}
+    rules = {"C1", "C2", "C3", "C5", "C7", "C9", "C10", "Q1", "B1", "B4", "B7", "S1", "S2"}
+    assert {claim.rule for claim in claims(core)} == rules
     *_, core = quanta(machine_for("reduce-scatter"))
-    assert {claim.rule for claim in claims(core)} == {"C1", "C2", "C3", "C5", "C7", "C9", "Q1", "B1", "B4", "B7"}
+    assert {claim.rule for claim in claims(core)} == rules - {"C10"}
 
 
 def busy_channel(core: Any, field: str) -> tuple[int, int]:
@@ -280,7 +281,7 @@ def test_every_rule_has_a_canary() -> None:
     *_, core = quanta(machine_for("fused"))
     rules = {claim.rule for claim in claims(core)}
     seeded = {expected.split()[0] for _, _, expected in (*MIDWAY.values(), *FINISHED.values()) if "broken:" in expected}
-    assert rules <= seeded
+    assert rules - {"S1", "S2"} <= seeded  # those two: test_specification.py
 
 
 def test_every_kind_of_request_has_a_name() -> None:

@@ -1,0 +1,138 @@
+"""Is the machine that runs the one that was asked for?  Its record in ticks against the specification in its own units.
+
+The model turns clocks, rates and sizes into ticks and counts once, before time zero.  Each claim here multiplies
+back: what takes so many ticks in the record takes the stated time, moves the stated bytes, holds the stated
+capacity (S1).  The end of a phase is the end of the last thing in it (S2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from t3sim.checks.claims import Claim, channels_of
+from t3sim.workload.tiling import ELEMENT_BYTES
+
+if TYPE_CHECKING:
+    from t3sim.gpu.core import GpuCore
+
+PS_PER_S = 10**12
+EFFICIENCY_DIGITS = 10_000  # the matrix efficiency is kept to four digits
+
+
+def specification_claims(core: GpuCore) -> Iterator[Claim]:
+    """Yield what the record of *core* has to say, given its machine."""
+    for part, pairs in (
+        ("gpu", clock_pairs(core)),
+        ("l2_slice", l2_pairs(core)),
+        ("link_port", link_pairs(core)),
+        ("dma_engine", dma_pairs(core)),
+        ("tracker", tracker_pairs(core)),
+        ("compute_unit", matrix_pairs(core) if core.trace is not None else {}),
+    ):
+        for meaning, (kept, stated) in pairs.items():
+            yield Claim("S1", part, f"{meaning}, kept against stated", kept, stated)
+    channels = channels_of(core)
+    timings = core.machine.memory.timing.model_dump()
+    for name, cycles in timings.items():
+        yield Claim("S1", "channel[]", f"{name}, kept against stated", np.asarray(channels[name]), cycles)
+    queue = core.machine.memory.queue
+    for name, entries in (
+        ("queue_capacity", queue.entries), ("stream_capacity", core.machine.memory.stream_queue_entries),
+        ("is_split", int(queue.kind == "split")), ("banks_per_group", core.machine.memory.banks_per_group),
+    ):  # fmt: skip
+        yield Claim("S1", "channel[]", f"{name}, kept against stated", np.asarray(channels[name]), entries)
+
+
+Pairs = dict[str, tuple[int, int]]
+
+
+def clock_pairs(core: GpuCore) -> Pairs:
+    """Clocks, slots and launches: ticks per second must come out whole."""
+    gpu, spec, hz = core.gpu, core.machine.gpu, core.ticks.hz
+    return {
+        "compute clock (Hz)": (hz, int(gpu.compute_ticks) * spec.compute_clock),
+        "memory clock (Hz)": (hz, int(gpu.memory_ticks) * core.machine.memory.clock),
+        "issue slot (ticks)": (int(gpu.slot_ticks) * spec.compute_clock, spec.issue_slot * hz),
+        "compute units": (int(gpu.n_compute_units), spec.n_compute_units),
+        "channels": (int(gpu.n_channels), core.machine.memory.n_channels),
+        "bytes of an access": (int(gpu.granule_bytes), core.machine.memory.access),
+        "loads in flight": (int(gpu.max_outstanding_lines), spec.compute_unit.max_outstanding_lines),
+        "launch of a workgroup (ticks)": (
+            int(gpu.workgroup_launch_ticks),
+            -(-spec.compute_unit.workgroup_launch * hz // PS_PER_S),
+        ),
+    }
+
+
+def l2_pairs(core: GpuCore) -> Pairs:
+    """Capacity, latencies and bank rate of the L2."""
+    l2, spec, hz = core.gpu.l2, core.machine.gpu.l2, core.ticks.hz
+    clock = core.machine.gpu.compute_clock
+    capacity = int(l2.n_banks * l2.sets_per_bank * l2.associativity * l2.granules_per_line)
+    return {
+        "capacity (bytes)": (capacity * core.machine.memory.access, spec.capacity),
+        "banks": (int(l2.n_banks), spec.n_banks),
+        "partitions": (int(l2.n_partitions), spec.n_partitions),
+        "hit latency": (int(l2.request_ticks + l2.return_ticks) * clock, spec.hit_latency * hz),
+        "miss latency": (int(l2.miss_ticks) * clock, spec.miss_latency * hz),
+        "crossing and back": (int(l2.crossing_ticks) * clock, 2 * spec.crossing_latency * hz),
+        "line through a bank (ticks)": (
+            int(l2.bank_ticks),
+            -(-spec.line * hz // (spec.bank_bytes_per_cycle * clock)),
+        ),
+        "miss registers": (int(l2.n_mshrs), spec.mshrs_per_bank),
+    }
+
+
+def link_pairs(core: GpuCore) -> Pairs:
+    """Rate and buffer of the link."""
+    port, link, access = core.gpu.link_port, core.machine.link, core.machine.memory.access
+    return {
+        "rate": (int(port.granule_cost) * link.bandwidth, access * core.ticks.hz * int(port.scale)),
+        "buffer (bytes)": (int(port.buffer_granules), link.egress_buffer // access),
+    }
+
+
+def dma_pairs(core: GpuCore) -> Pairs:
+    """Rate of the DMA engine."""
+    dma, rate = core.gpu.dma, core.machine.gpu.dma.bytes_per_cycle * core.machine.gpu.compute_clock
+    return {"rate": (int(dma.bytes_per_tick_num) * core.ticks.hz, rate * int(dma.bytes_per_tick_den))}
+
+
+def tracker_pairs(core: GpuCore) -> Pairs:
+    """Sets and ways of the tracker."""
+    tracker, spec = core.gpu.tracker, core.machine.gpu.tracker
+    return {
+        "sets": (int(tracker.n_sets), spec.n_sets),
+        "entries of a set": (int(tracker.entries_per_set), spec.entries_per_set),
+    }
+
+
+def matrix_pairs(core: GpuCore) -> Pairs:
+    """The matrix rate: operations of a whole tile against what a slot does of them."""
+    gpu, unit, trace = core.gpu, core.machine.gpu.compute_unit, core.trace
+    assert trace is not None
+    rows, columns = trace.tiling.workgroup_tile
+    efficiency = round(unit.matrix_efficiency * EFFICIENCY_DIGITS)
+    work = (int(gpu.n_slices) - 1) * int(gpu.slice_work) + int(gpu.last_slice_work)
+    stated = 2 * rows * columns * trace.gemm.k * EFFICIENCY_DIGITS
+    rate = unit.matrix_flops_per_cycle * efficiency * core.machine.gpu.issue_slot
+    granules = (int(gpu.n_slices) - 1) * int(gpu.l2.granules_per_line) + int(gpu.last_slice_granules)
+    return {
+        "operations of a tile": (work, stated),
+        "operations of a slot": (int(gpu.work_per_slot), rate),
+        "accesses of an operand row": (granules, -(-trace.gemm.k * ELEMENT_BYTES // core.machine.memory.access)),
+    }
+
+
+def end_claims(core: GpuCore) -> Iterator[Claim]:
+    """Yield that a finished kernel ended with the last of its workgroups, steps and DRAM transfers (S2)."""
+    ends = [int(channels_of(core)["last_done_at"].max()) * int(core.gpu.memory_ticks), int(core.gpu.kernel_start_at)]
+    if core.trace is not None:
+        ends.append(int(core.tables.workgroups["end_at"].max()))
+    if core.program is not None:
+        ends.append(int(core.tables.steps["end_at"].max()))
+    yield Claim("S2", "gpu", "end of the kernel, against the last thing in it", core.kernel_end_at, max(ends))
