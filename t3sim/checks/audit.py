@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from t3sim.checks.claims import MAX_SHOWN, Claim, channels_of, refuse
 from t3sim.checks.data import CarriedCollective, CarriedGemm, CarriedRun
 from t3sim.checks.dram.checker import DramChecker
-from t3sim.checks.claims import MAX_SHOWN, Claim, channels_of, refuse
 from t3sim.checks.invariants import KIND_NAMES, broken
 from t3sim.errors import ModelError
 
