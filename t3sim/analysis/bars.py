@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from matplotlib.patches import Patch
+
 from t3sim.analysis.quantity import spoken
 from t3sim.analysis.style import (
     QUIET_COLOUR,
@@ -28,10 +30,11 @@ from t3sim.errors import InputDataError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MAX_BARS_PER_ROW = 96  # 16 cases of 5 strategies; more cases go to further rows
+MAX_BARS_PER_ROW = {1: 48, 2: 96}  # by columns: 16 cases of 5 strategies over two; more cases go to further rows
 MAX_ROWS = 4  # what a page holds
 _GAP = 1.2  # between cases, in bars
 _INCHES_BESIDE = 0.6  # of the width, for labels
+_POINTS_PER_LETTER = 4.0
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,10 @@ class BarPage:
     ) -> None:
         self.cases, self.series, self.bars = group_bars(rows, axes)
         self.n_panels = len(height_ratios)
-        per_row = max(1, MAX_BARS_PER_ROW // (len(self.series) + 1))
+        by_bars = MAX_BARS_PER_ROW[columns or 2] // (len(self.series) + 1)
+        longest = max(len(case.label) for case in self.cases)
+        by_labels = 72 * (WIDTHS[columns or 2] - _INCHES_BESIDE) / (_POINTS_PER_LETTER * longest + 3)
+        per_row = max(1, min(by_bars, int(by_labels)))
         n_rows = -(-len(self.cases) // per_row)
         if n_rows > MAX_ROWS:
             raise InputDataError(
@@ -175,7 +181,7 @@ class BarPage:
                 self._write_value(axes, x, y, f"{y:.2f}", top)
         axes.axhline(1.0, color="black", linewidth=0.5, linestyle=(0, (4, 3)), zorder=0)
         self._finish(axes, len(cases), top)
-        if not self.names_bars:
+        if not self.names_bars and cases[0] == self.cases[0]:
             legend_above(axes, self.width)
 
     def _label(self, name: str) -> str:
@@ -195,9 +201,9 @@ class BarPage:
         value_format: str,
         *,
         has_total: bool = True,
+        has_legend: bool = True,
     ) -> None:
         """Each bar's parts on top of each other, with the total and, where there is room, the parts' values."""
-        present: set[str] = set()
         for i, case in enumerate(cases):
             for s, name in enumerate(self.series):
                 row = self.bars.get((case, name))
@@ -207,10 +213,8 @@ class BarPage:
                 parts = parts_of(row)
                 for part, value in parts.items():
                     axes.bar(
-                        x, value, bottom=bottom, width=0.92, color=colours[part], edgecolor="white", linewidth=0.3,
-                        label=None if part in present else part,
+                        x, value, bottom=bottom, width=0.92, color=colours[part], edgecolor="white", linewidth=0.3
                     )  # fmt: skip
-                    present.add(part)
                     text = value_format.format(value)
                     has_room = value > 0.08 * top and not (has_total and len(parts) == 1)
                     if has_room and self.points_per_bar >= 0.68 * VALUE_SIZE * len(text):
@@ -222,7 +226,10 @@ class BarPage:
                 if bottom and has_total:
                     self._write_value(axes, x, bottom, value_format.format(bottom), top)
         self._finish(axes, len(cases), top, has_values=has_total)
-        legend_above(axes, self.width, order=list(colours))
+        if has_legend and cases[0] == self.cases[0]:  # in the first row, of what any row shows
+            present = {part for row in self.bars.values() for part in parts_of(row)}
+            patches = [Patch(color=colour, label=part) for part, colour in colours.items() if part in present]
+            legend_above(axes, self.width, patches)
 
     def _write_value(self, axes: Axes, x: float, y: float, text: str, top: float) -> None:
         """Write a bar's value above it, upright if it would not fit across."""
@@ -275,11 +282,11 @@ class BarPage:
         )
         borders.tick_params(axis="x", length=11 + 9 * lines, width=0.6)
         borders.spines["bottom"].set_linewidth(0)
-        if len(self.series) > 1:
+        if len(self.series) > 1 and cases[-1] == self.cases[-1]:
             note = textwrap.fill(f"bars of a group: {'; '.join(self.series)}", int(72 * self.width / 4.2))
             axes.set_xlabel(note, color=QUIET_COLOUR, labelpad=5 + 9 * lines)
 
     @staticmethod
     def _wrapped(heading: str, room: float) -> str:
         """A heading on as many lines as it needs in *room* points."""
-        return "\n".join(textwrap.wrap(heading, max(6, int(room / 3.8)), break_long_words=False))
+        return "\n".join(textwrap.wrap(heading, max(6, int(room / _POINTS_PER_LETTER)), break_long_words=False))

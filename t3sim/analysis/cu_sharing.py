@@ -58,7 +58,7 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
         light_grid(axes)
         axes.set_ylim(0, axes.get_ylim()[1] * 1.12)
         axes.tick_params(axis="x", length=0)
-    legend_above(times, WIDTHS[columns], order=list(_COLOURS))
+    legend_above(times, WIDTHS[columns])
     speedups.set_xticks(list(labels), list(labels.values()), rotation=90 if room < 22 else 0)
     speedups.set_xlabel("compute units of the GEMM + of the all-reduce")
     for (start, name), members in zip(starts, groups.values(), strict=True):
@@ -67,11 +67,7 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
             va="top",
             fontsize=VALUE_SIZE,
         )  # fmt: skip
-    return [
-        Drawing(
-            figure, "GEMM and all-reduce, each alone on its compute units, and what their overlap could give."
-        )
-    ]
+    return [Drawing(figure, "GEMM and all-reduce, each alone on its compute units, and what their overlap could give.")]
 
 
 def groups_of(rows: list[Row]) -> dict[Any, list[Row]]:

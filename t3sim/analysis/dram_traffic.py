@@ -8,6 +8,7 @@ from t3sim.analysis.style import DRAM_COLOURS, Drawing
 from t3sim.analysis.table import Row
 from t3sim.errors import InputDataError
 
+SMALLEST_GB = 0.1  # below, megabytes are shown
 _COLUMNS = {
     "GEMM reads": "dram_gemm_read_bytes",
     "GEMM writes": "dram_gemm_write_bytes",
@@ -19,19 +20,30 @@ _COLUMNS = {
 
 
 def draw(results: Results, columns: int | None = None) -> list[Drawing]:
-    """Draw stacked traffic in GB; raises ``InputDataError`` if no point has any."""
+    """Draw stacked traffic in GB or, if there is little, in MB; raises ``InputDataError`` if no point has any."""
     rows = [row for row in results.rows if traffic_of(row)]
     if not rows:
         raise InputDataError(f"{results.path}: no point with DRAM traffic to draw")
     page = BarPage(rows, results.axes, columns, height_ratios=(1.0,), inches_per_row=2.7)
     most = max(sum(traffic_of(row).values()) for row in rows)
+    unit, factor = ("GB", 1.0) if most >= SMALLEST_GB else ("MB", 1e3)
+    most *= factor
+
+    def parts_of(row: Row) -> dict[str, float]:
+        return {name: factor * value for name, value in traffic_of(row).items()}
+
     for (axes,), cases in page.rows():
-        page.draw_stacks(axes, cases, traffic_of, DRAM_COLOURS, most, "{:.2f}" if most < 10 else "{:.0f}")
+        page.draw_stacks(axes, cases, parts_of, DRAM_COLOURS, most, _value_format(most))
         page.name_cases(axes, cases)
-        axes.set_ylabel("DRAM traffic of one GPU (GB)")
+        axes.set_ylabel(f"DRAM traffic of one GPU ({unit})")
     return [page.drawing("DRAM traffic of one GPU by category; an update in memory counts as one write.")]
 
 
 def traffic_of(row: Row) -> dict[str, float]:
     """Return the DRAM gigabytes (10^9) of a point by category; absent categories are left out."""
     return {name: row[column] / 1e9 for name, column in _COLUMNS.items() if row[column]}
+
+
+def _value_format(most: float) -> str:
+    """Three digits of the largest value."""
+    return "{:.2f}" if most < 10 else "{:.1f}" if most < 100 else "{:.0f}"

@@ -24,9 +24,7 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
         page.draw_stacks(times, cases, phases_of, _PARTS, longest, "{:.0f}")
         page.name_cases(times, cases, with_text=False)
         times.set_ylabel("time (µs)")
-        page.draw_stacks(shares, cases, shares_of, _PARTS, 100.0, "{:.0f}", has_total=False)
-        if (legend := shares.get_legend()) is not None:
-            legend.remove()
+        page.draw_stacks(shares, cases, shares_of, _PARTS, 100.0, "{:.0f}", has_total=False, has_legend=False)
         page.name_cases(shares, cases)
         shares.set_ylabel("share of the time (%)")
     return [

@@ -20,6 +20,7 @@ from t3sim.files import prepare_folder, publish
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
 
 SINGLE_COLUMN_INCHES = 3.5
@@ -131,16 +132,12 @@ def light_grid(axes: Axes, axis: str = "y") -> None:
     axes.set_axisbelow(True)
 
 
-def legend_above(axes: Axes, width_inches: float, order: Sequence[str] = ()) -> None:
-    """One legend over the axes and outside of them; entries in *order*, as many side by side as fit."""
-    handles, labels = axes.get_legend_handles_labels()
-    if not labels:
-        return
-    if order:
-        pairs = sorted(zip(labels, handles, strict=True), key=lambda pair: list(order).index(pair[0]))
-        labels, handles = [label for label, _ in pairs], [handle for _, handle in pairs]
-    axes.legend(handles, labels, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=legend_columns(labels, width_inches),
-                **LEGEND)  # fmt: skip
+def legend_above(axes: Axes, width_inches: float, handles: Sequence[Artist] | None = None) -> None:
+    """One legend over the axes and outside of them, as many entries side by side as fit; of *handles* if given."""
+    shown = list(handles if handles is not None else axes.get_legend_handles_labels()[0])
+    if shown:
+        n_columns = legend_columns([str(handle.get_label()) for handle in shown], width_inches)
+        axes.legend(handles=shown, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=n_columns, **LEGEND)
 
 
 def legend_columns(labels: Sequence[str], width_inches: float) -> int:

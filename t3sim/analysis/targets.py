@@ -26,6 +26,7 @@ MET, MISSED, NOT_RUN = "met", "missed", "not run"
 KINDS = ("headline", "case", "shape", "exact")
 EQUAL_SPEEDUPS = 0.005  # half of the last digit that the study prints
 TRACKER_ENTRY_BITS = 76  # 256 sets x 8 wavefronts x 76 bit are the 19 KB of T3 section 4.2.1
+BURST_BINS = 5  # a gap of one bin in a burst does not make it two
 MANY_SLOWER = 0.87  # 1 / 1.15: more than 15 % slower
 
 
@@ -366,7 +367,7 @@ def _traffic_over_time(study: Study) -> Ours:
         raise NotRunError("no time series of both the GEMM alone and a fused run")
     alone = phases["gemm"]
     writes = alone["compute_write_gbps"]
-    is_burst = writes > 2 * writes.mean()
+    is_burst = writes.rolling(BURST_BINS, center=True, min_periods=1).mean() > 2 * writes.mean()
     share = float(writes[is_burst].sum() / writes.sum()) if writes.sum() else 0.0
     n_bursts = int((is_burst & ~is_burst.shift(fill_value=False)).sum())
     read_dip = float(alone.loc[is_burst, "compute_read_gbps"].mean() / alone.loc[~is_burst, "compute_read_gbps"].mean())

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import click
 
+from t3sim.analysis.figures import FIGURES, figures_of
 
-@click.command()
+
+@click.command(epilog=f"Figures: {', '.join(FIGURES)}.")
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.argument("names", metavar="[FIGURE]...", nargs=-1)
 @click.option("--columns", type=click.Choice(["1", "2"]), help="Journal columns; default: by what the figure shows.")
@@ -17,11 +19,8 @@ import click
 def plot(directory: Path, names: tuple[str, ...], columns: str | None, output: Path | None) -> None:
     """Draw figures of the results in DIRECTORY as PDF and PNG.
 
-    Without a FIGURE those that the experiment lists under `figures:`, or speedup and dram_traffic. Known: speedup,
-    dram_traffic, runtime_split, dram_over_time, cu_sharing, sweep, layer, closed_form.
+    Without a FIGURE those that the experiment lists under `figures:`, or speedup and dram_traffic.
     """
-    from t3sim.analysis.figures import figures_of
-
     files = figures_of(directory, names, output, int(columns) if columns else None, note)
     for paths in files.values():
         for path in paths:

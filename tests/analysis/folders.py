@@ -100,8 +100,8 @@ def time_series(folder: Path, *, has_waiting: bool = True) -> Path:
     frames = []
     for phase in ("gemm", "reduce-scatter", "fused, round_robin", "fused, mca"):
         is_fused = phase.startswith("fused")
-        times = [float(t) for t in range(40)]
-        is_burst = [t % 10 >= 8 for t in range(40)]
+        times = [float(t) for t in range(80)]
+        is_burst = [t % 20 >= 16 for t in range(80)]
         frame = pd.DataFrame(
             {
                 "model": "T-NLG", "sublayer": "FC-2", "tp": 8, "machine": "t3-150", "phase": phase, "time_us": times,
