@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from t3sim.experiment.workers import Say, Workers
 
-CONNECT_S = 10  # to a scheduler
+CONNECT_S = 5  # to a scheduler
 START_S = 120  # until workers of our own are there
 N_DEATHS = 3  # of its worker, while it runs alone, until a phase is set aside
 MAX_TRIALS = 20
@@ -162,6 +162,7 @@ class DaskWorkers:
         try:
             future = self._ended.get(timeout=LOOK_S)
         except Empty:
+            self._n_workers()  # says so if there are none
             for task in self._flying.values():
                 if task.digest in self._shares:
                     report(task, self._shares[task.digest])
@@ -214,7 +215,8 @@ class DaskWorkers:
         """Start a scheduler in this process."""
         from distributed import LocalCluster
 
-        self._cluster = LocalCluster(n_workers=0, dashboard_address=None, silence_logs=SILENT)
+        web = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}  # none, but dask listens on a port all the same
+        self._cluster = LocalCluster(n_workers=0, silence_logs=SILENT, scheduler_kwargs=web)
         return self._cluster
 
     def _n_workers(self) -> int:
