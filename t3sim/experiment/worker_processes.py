@@ -44,7 +44,7 @@ class WorkerProcesses:
         self._thread.start()
 
     def stop(self) -> None:
-        """Kill all workers, whatever they are doing; one that is just being started ends by itself: nobody answers it."""
+        """Kill all workers, whatever they are doing; one that is being started ends by itself: nobody answers it."""
         self._is_stopped.set()
         self._thread.join(STOPPING_S)
         for process in self._processes:
