@@ -9,12 +9,10 @@ SILENT = logging.CRITICAL + 10  # what dask has to say of dying workers, `dask_w
 
 DASK_SETTINGS: dict[str, Any] = {
     "logging": {"distributed": SILENT},
-    "distributed.worker.multiprocessing-method": "forkserver",
     # A worker keeps no data, so there is nothing to spill; paused for what past phases took, it would wait forever.
     "distributed.worker.memory.target": False,
     "distributed.worker.memory.spill": False,
     "distributed.worker.memory.pause": False,
-    "distributed.worker.memory.terminate": 0.95,
     "distributed.worker.profile.enabled": False,
     "distributed.scheduler.allowed-failures": 2,
     "distributed.scheduler.work-stealing-interval": "200ms",

@@ -16,25 +16,20 @@ from a process that holds the loaded kernel, and are back in a fifth of a second
 from __future__ import annotations
 
 import math
-import multiprocessing
-import os
-import signal
-import threading
 import time
 import uuid
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from multiprocessing import forkserver
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
 
 import dask
-import psutil
 
 from t3sim.errors import EnvironmentFailure, T3SimError
 from t3sim.experiment.dask_settings import DASK_SETTINGS, SILENT
 from t3sim.experiment.phase_task import PhaseTask, perform
+from t3sim.experiment.worker_processes import WorkerProcesses, start_forking
 from t3sim.experiment.workers import Finished, SetAside, TaskReport
 
 if TYPE_CHECKING:
@@ -44,11 +39,7 @@ if TYPE_CHECKING:
 
     from t3sim.experiment.workers import Say, Workers
 
-PRELOADED = "t3sim.experiment.warm_up"
-MAX_WORKER_BYTES = 4 << 30
-MIN_WORKER_BYTES = 512 << 20  # a worker with its kernel takes 250 MB
-SHARE_OF_MEMORY = 0.9  # of what is available
-CONNECT_S = 10  # to a scheduler
+CONNECT_S = 5  # to a scheduler
 START_S = 120  # until workers of our own are there
 N_DEATHS = 3  # of its worker, while it runs alone, until a phase is set aside
 MAX_TRIALS = 20
@@ -84,7 +75,8 @@ class DaskWorkers:
     def __init__(self, workers: Workers, say: Say) -> None:
         self._wanted = workers
         self._say = say
-        self._cluster: LocalCluster | None = None
+        self._cluster: LocalCluster | None = None  # a scheduler in this process
+        self._processes: WorkerProcesses | None = None
         self._client: Client | None = None
         self._topic = f"t3sim-{uuid.uuid4().hex}"
         self._shares: dict[str, float] = {}
@@ -103,15 +95,13 @@ class DaskWorkers:
             start_forking()  # it loads the kernel while this process loads dask
         from distributed import Client
 
-        if address is None:
-            wait_for_forking()
         try:
             self._client = Client(address or self._own_scheduler(), timeout=CONNECT_S, set_as_default=False)
             self._client.subscribe_topic(self._topic, self._note_share)
             self._client.subscribe_topic("all", self._note_death)
             if self._cluster is not None:
-                self._cluster.scale(self._wanted.n)
-                self._client.wait_for_workers(self._wanted.n, timeout=START_S)
+                self._processes = WorkerProcesses(self._cluster.scheduler_address, self._wanted.n)
+                self._client.wait_for_workers(1, timeout=START_S)
         except (OSError, ValueError, TimeoutError) as error:
             self.__exit__(type(error), error, None)
             raise EnvironmentFailure(f"{self._wanted}: cannot be reached: {error}") from error
@@ -123,14 +113,13 @@ class DaskWorkers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the workers; at once if something went wrong, whatever they are doing."""
+        """End the workers at once, whatever they are doing; those of a scheduler drop what they do for us."""
         client, cluster = self._client, self._cluster
-        if client is not None:
-            for future in self._flying:
-                with suppress(Exception):  # the connection may be what went wrong
-                    future.cancel()
-        if cluster is not None and kind is not None:
-            self._kill_workers(cluster)
+        if self._processes is not None:
+            self._processes.stop()
+        elif client is not None:
+            with suppress(Exception):  # the connection may be what went wrong
+                client.cancel(list(self._flying))
         with suppress(Exception):
             if client is not None:
                 client.unsubscribe_topic("all")
@@ -173,6 +162,7 @@ class DaskWorkers:
         try:
             future = self._ended.get(timeout=LOOK_S)
         except Empty:
+            self._n_workers()  # says so if there are none
             for task in self._flying.values():
                 if task.digest in self._shares:
                     report(task, self._shares[task.digest])
@@ -203,8 +193,8 @@ class DaskWorkers:
 
     def _tried_alone(self, task: PhaseTask, report: TaskReport) -> Finished | SetAside:
         """Simulate *task* while nothing else runs; set it aside if it alone keeps killing its worker."""
-        if self._cluster is not None and len(self._cluster.workers) < 2:
-            self._cluster.scale(2)  # a witness
+        if self._processes is not None:
+            self._processes.n = max(self._processes.n, 2)  # a witness
         n_own = 0
         for _ in range(MAX_TRIALS):
             self._deaths.clear()
@@ -214,9 +204,7 @@ class DaskWorkers:
                     if outcome is not None:
                         return outcome
             time.sleep(SETTLING_S)
-            deaths = list(self._deaths)
-            if all(key in tasks for tasks in deaths):
-                n_own += len(deaths)
+            n_own += own_deaths(str(key), list(self._deaths))
             if n_own >= N_DEATHS:
                 return SetAside(task, f"killed its worker {n_own} times while it ran alone")
         return SetAside(task, f"not finished in {MAX_TRIALS} trials: its worker was killed, and others with it")
@@ -224,25 +212,12 @@ class DaskWorkers:
     # the workers
 
     def _own_scheduler(self) -> LocalCluster:
-        """Start a scheduler in this process, for workers of one thread."""
+        """Start a scheduler in this process."""
         from distributed import LocalCluster
-        from distributed.system import MEMORY_LIMIT
 
-        n = self._wanted.n
-        available = min(MEMORY_LIMIT, psutil.virtual_memory().available)
-        limit = max(MIN_WORKER_BYTES, min(MAX_WORKER_BYTES, int(SHARE_OF_MEMORY * available / n)))
-        self._cluster = LocalCluster(
-            n_workers=0, threads_per_worker=1, processes=True, memory_limit=limit,
-            dashboard_address=None, silence_logs=SILENT,
-        )  # fmt: skip
+        web = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}  # none, but dask listens on a port all the same
+        self._cluster = LocalCluster(n_workers=0, silence_logs=SILENT, scheduler_kwargs=web)
         return self._cluster
-
-    def _kill_workers(self, cluster: LocalCluster) -> None:
-        for nanny in cluster.workers.values():
-            pid = nanny.pid
-            if pid is not None:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
 
     def _n_workers(self) -> int:
         """Return how many phases run at a time; of a scheduler's workers, as counted a second ago at most."""
@@ -274,26 +249,12 @@ class DaskWorkers:
             self._deaths.append(tuple(map(str, what.get("processing-tasks", ()))))
 
 
-def start_forking() -> None:
-    """Start the process that workers are forked from; it loads the kernel meanwhile.
+def own_deaths(key: str, deaths: Sequence[Sequence[str]]) -> int:
+    """Return how many workers the task *key*, which ran alone, has killed: none if a worker without it died as well.
 
-    It and the workers ignore Ctrl-C, which a terminal sends to them too: the driver ends them.
+    *deaths* are the tasks that each worker had which died.
     """
-    multiprocessing.get_context("forkserver").set_forkserver_preload([PRELOADED])
-    is_main = threading.current_thread() is threading.main_thread()
-    previous = signal.signal(signal.SIGINT, signal.SIG_IGN) if is_main else None
-    try:
-        forkserver.ensure_running()
-    finally:
-        if previous is not None:
-            signal.signal(signal.SIGINT, previous)
+    return len(deaths) if all(key in tasks for tasks in deaths) else 0
 
 
-def wait_for_forking() -> None:
-    """Wait until workers can be forked: Ctrl-C ends this at once, but has to wait for workers that are starting."""
-    process = multiprocessing.get_context("forkserver").Process(target=os.getpid)
-    process.start()
-    process.join()
-
-
-__all__ = ["DaskWorkers", "perform_on_worker"]
+__all__ = ["DaskWorkers", "own_deaths", "perform_on_worker"]

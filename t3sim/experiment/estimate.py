@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-from t3sim.collective.schedule import CollectiveProgram, chunk_bytes_of, ring_all_gather, ring_reduce_scatter
+from t3sim.collective.schedule import CollectiveProgram, chunk_bytes_of
 from t3sim.config.experiment import GemmShape, RunSpec, TilingSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.workload.layer import sublayer_runs
@@ -32,20 +32,24 @@ T = TypeVar("T")
 
 
 def estimated_hours(points: Iterable[RunSpec]) -> float:
-    """Return about how many hours *points* simulate on one core; equal isolated phases count once."""
-    seconds = 0.0
-    isolated = set()
+    """Return about how many hours *points* simulate on one core; equal phases count once."""
+    seconds: dict[tuple[object, ...], float] = {}
     for run in (part for point in points for part in sublayer_runs(point)):
         workload, machine = run.workload, run.machine
-        key = (id(machine), workload)  # points of one machine share its spec
-        if key not in isolated:
-            isolated.add(key)
-            seconds += sum(collective_seconds(machine, program) for program in _collectives_of(run))
-            if workload.gemm is not None:
-                seconds += gemm_seconds(machine, workload.gemm, workload.tiling, None)
-        if run.strategy not in WITHOUT_FUSED_RUN and workload.gemm is not None:
-            seconds += gemm_seconds(machine, workload.gemm, workload.tiling, workload.tp)
-    return seconds / 3600
+        of_all = (id(machine), run.quantum)  # points of one machine share its spec
+        for op, size, n_devices in _collectives_of(run):
+            chunk = chunk_bytes_of(size, n_devices, machine.gpu.l2.line)
+            n_sent = (n_devices - 1) * chunk // machine.memory.access
+            seconds[*of_all, op, chunk, n_devices] = collective_seconds(machine, n_sent)
+        if workload.gemm is None:
+            continue
+        shape = (*of_all, workload.gemm, workload.tiling, workload.tp)
+        if shape not in seconds:
+            seconds[shape] = gemm_seconds(machine, workload.gemm, workload.tiling, None)
+        fused = (*shape, run.strategy, str(run.arbitration))
+        if run.strategy not in WITHOUT_FUSED_RUN and fused not in seconds:
+            seconds[fused] = gemm_seconds(machine, workload.gemm, workload.tiling, workload.tp)
+    return sum(seconds.values()) / 3600
 
 
 def phase_seconds(job: PhaseJob) -> float:
@@ -57,7 +61,7 @@ def phase_seconds(job: PhaseJob) -> float:
     program, gemm, tiling = _one(job.key, CollectiveProgram), _one(job.key, GemmShape), _one(job.key, TilingSpec)
     assert machine is not None
     if program is not None:
-        return collective_seconds(machine, program)
+        return collective_seconds(machine, program.sent)
     assert gemm is not None
     assert tiling is not None
     n_chunks = job.key[job.key.index(tiling) + 1] if job.key[0] == "fused" else None
@@ -80,9 +84,9 @@ def gemm_seconds(machine: MachineSpec, gemm: GemmShape, tiling: TilingSpec, n_de
     return _host_seconds(machine, max(computing_s, _link_s(machine, n_sent)), n_requests, n_lines)
 
 
-def collective_seconds(machine: MachineSpec, program: CollectiveProgram) -> float:
-    """Return the estimate for a collective alone."""
-    return _host_seconds(machine, _link_s(machine, program.sent), REQUESTS_PER_GRANULE * program.sent, 0)
+def collective_seconds(machine: MachineSpec, n_sent: float) -> float:
+    """Return the estimate for a collective alone in which a GPU sends so many granules."""
+    return _host_seconds(machine, _link_s(machine, n_sent), REQUESTS_PER_GRANULE * n_sent, 0)
 
 
 def _host_seconds(machine: MachineSpec, simulated_s: float, n_requests: float, n_lines: float) -> float:
@@ -97,19 +101,17 @@ def _link_s(machine: MachineSpec, n_granules: float) -> float:
     return n_granules * machine.memory.access / machine.link.bandwidth
 
 
-def _collectives_of(run: RunSpec) -> list[CollectiveProgram]:
-    """Return the collectives of a point: the one that it is, or reduce-scatter and all-gather of its output."""
-    workload, machine = run.workload, run.machine
+def _collectives_of(run: RunSpec) -> list[tuple[str, int, int]]:
+    """Return operation, size in bytes and GPUs of the collectives that a point simulates alone."""
+    workload = run.workload
+    scatter = "reduce-scatter, near memory" if run.strategy == "ideal-rs-nmc" else "reduce-scatter"
     if workload.collective is not None:
-        size, n_devices = workload.collective.size, workload.collective.gpus
-    elif workload.gemm is not None and workload.tp > 1:
-        size, n_devices = workload.gemm.m * workload.gemm.n * ELEMENT_BYTES, workload.tp
-    else:
+        collective = workload.collective
+        return [(scatter if collective.op == "reduce-scatter" else collective.op, collective.size, collective.gpus)]
+    if workload.gemm is None or workload.tp == 1:
         return []
-    n_granules = chunk_bytes_of(size, n_devices, machine.gpu.l2.line) // machine.memory.access
-    both = {"reduce-scatter": ring_reduce_scatter, "all-gather": ring_all_gather}
-    wanted = both if workload.collective is None else [workload.collective.op]
-    return [both[op](n_devices, n_granules) for op in wanted]
+    ops = ["all-gather", scatter] if run.strategy in WITHOUT_FUSED_RUN else ["all-gather"]
+    return [(op, workload.gemm.m * workload.gemm.n * ELEMENT_BYTES, workload.tp) for op in ops]
 
 
 def _one(key: tuple[object, ...], kind: type[T]) -> T | None:

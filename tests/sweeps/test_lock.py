@@ -1,0 +1,82 @@
+"""A result folder has one owner at a time; a dead owner is none."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from t3sim.errors import EnvironmentFailure
+from t3sim.experiment import result_folder
+from t3sim.experiment.result_folder import LOCK_NAME, owned
+from t3sim.files import publish
+from tests.sweeps.sweeping import SMALL, experiment, finished, until
+
+HOLD = (
+    "import sys, time\n"
+    "from t3sim.experiment.result_folder import owned\n"
+    "with owned(sys.argv[1]):\n"
+    "    print('owned', flush=True)\n"
+    "    time.sleep(600)\n"
+)
+AT_ONCE_S = 1.0
+
+
+def holder(folder: Path) -> subprocess.Popen[str]:
+    """Start a process that owns *folder*, and wait until it does."""
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "owned\n"
+    return process
+
+
+def test_a_second_run_is_refused_and_told_who_owns_the_folder(tmp_path: Path) -> None:
+    output = tmp_path / "results"
+    experiment(tmp_path, "name: few\n" + SMALL + "strategy: t3\n")
+    with owned(output):
+        done = finished(output)
+        assert done.returncode == 5
+        assert done.stderr == (
+            f"t3sim: results: another run writes its results here (process {os.getpid()} on {os.uname().nodename});"
+            " wait for it, or name another folder with -o\n"
+        )
+        assert done.stdout == ""
+        started = time.monotonic()
+        with pytest.raises(EnvironmentFailure), owned(output):
+            pass
+        assert time.monotonic() - started < AT_ONCE_S
+    with owned(output):
+        pass
+
+
+def test_the_lock_of_a_dead_owner_is_none(tmp_path: Path) -> None:
+    process = holder(tmp_path / "results")
+    with pytest.raises(EnvironmentFailure, match=f"process {process.pid} on "), owned(tmp_path / "results"):
+        pass
+    process.kill()
+    process.communicate()
+    until(lambda: process.poll() is not None)
+    with owned(tmp_path / "results") as folder:
+        assert (folder / LOCK_NAME).read_text(encoding="utf-8").startswith(f"process {os.getpid()} on ")
+
+
+def test_what_a_killed_run_was_writing_is_removed(tmp_path: Path) -> None:
+    publish({tmp_path / "results.csv": b"kept"})
+    (tmp_path / ".results.csv.1.tmp").write_bytes(b"half")
+    with owned(tmp_path):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == [LOCK_NAME, "results.csv"]
+
+
+def test_a_file_system_without_locks_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(result_folder.fcntl, "flock", refuse)
+    with pytest.raises(EnvironmentFailure, match=r"\.lock: cannot be locked: .* \(ENOLCK\)"), owned(tmp_path):
+        pass

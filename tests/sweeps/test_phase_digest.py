@@ -1,0 +1,113 @@
+"""Two phases have one digest exactly if the same things decide them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from t3sim.errors import UsageError
+from t3sim.experiment import phase_digest as module
+from t3sim.experiment.phase_digest import content_of, phase_digest
+from t3sim.experiment.phase_files import StoredPhase, decode, encode
+from t3sim.experiment.plan import load_experiment
+from t3sim.experiment.runner import plan_phases
+from t3sim.observe.timeline import Timeline
+from t3sim.overlap import Phase
+from t3sim.system.phases import PhaseJob
+from tests.smoke.command_line import GEMM, HEADER
+from tests.sweeps.sweeping import experiment
+
+BASE = HEADER + GEMM + "strategy: t3-mca\narbitration: {policy: mca, threshold: 5}\n"
+
+
+def fused(folder: Path, *overrides: str) -> PhaseJob:
+    """Return the fused phase of the base point with changes."""
+    if not (folder / "experiment.yaml").exists():
+        experiment(folder, BASE)
+    points = load_experiment(folder / "experiment.yaml", overrides).points
+    return next(job for job in plan_phases(points, {}).values() if job.name.startswith("fused"))
+
+
+def test_names_do_not_matter(tmp_path: Path) -> None:
+    job = fused(tmp_path)
+    renamed = [item.model_copy(update={"name": "other"}) if hasattr(item, "gpu") else item for item in job.key]
+    assert tuple(renamed) != job.key
+    assert phase_digest(replace(job, key=tuple(renamed)), ()) == phase_digest(job, ())
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "machine.link.latency=501 ns", "machine.memory.timing.nCL=15", "workload.gemm.k=320", "workload.tp=2",
+        "tiling={preset: gemm-64x64, prefetch_depth: 2}", "arbitration.threshold=6", "quantum=100 ns",
+    ],
+)  # fmt: skip
+def test_canary_whatever_decides_a_phase_changes_its_digest(override: str, tmp_path: Path) -> None:
+    assert phase_digest(fused(tmp_path, override), ()) != phase_digest(fused(tmp_path), ())
+
+
+def test_canary_so_do_plugins_and_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = fused(tmp_path)
+    digests = [phase_digest(job, ())]
+    for i in range(2):
+        plugin = tmp_path / f"plugin{i}.py"
+        plugin.write_text(f"value = {i}\n", encoding="utf-8")
+        digests.append(phase_digest(job, (str(plugin),)))
+    monkeypatch.setattr(module, "program_digest", lambda: "another")
+    digests.append(phase_digest(job, ()))
+    assert len(set(digests)) == 4
+
+
+def adder(n: int) -> object:
+    return lambda value: value + n
+
+
+@dataclass
+class Scale:
+    factor: int
+
+    def __call__(self, value: int) -> int:
+        return value * self.factor
+
+
+class Offset:
+    def __init__(self, by: int) -> None:
+        self.by = by
+
+    def __call__(self, value: int) -> int:
+        return value + self.by
+
+
+@pytest.mark.parametrize("make", [adder, Scale, Offset, partial(partial, max)], ids=str)
+def test_what_a_callable_brings_along_counts(make: object) -> None:
+    assert content_of(make(1)) == content_of(make(1))
+    assert content_of(make(1)) != content_of(make(2))
+
+
+def test_types_are_told_apart() -> None:
+    contents = [content_of(value) for value in (1, True, "1", None, (1,), {"a": 1})]
+    assert len({repr(content) for content in contents}) == len(contents)
+
+
+def test_what_has_no_content_is_refused() -> None:
+    job = PhaseJob((object(),), "odd", 1, lambda report: Phase("odd", 1, {}, Timeline()))
+    with pytest.raises(UsageError, match="phase `odd` cannot be told from others: object"):
+        phase_digest(job, ())
+
+
+def test_a_phase_comes_back_from_its_file_as_it_was() -> None:
+    timeline = Timeline()
+    timeline.add_span("gpu[0]", "a", 0, 10, size=3, share=1 / 3)
+    timeline.add_counter("gpu[0]", "level", [0, 10], [0.1, -0.0])
+    counters = {"bytes": 2**62, "spread": 1 / 3, "none": None, "states": {"idle": 1}}
+    stored = StoredPhase("ab", Phase("gemm", 7, counters, timeline), 0.1 + 0.2, {"has_checks": True})
+    assert repr(decode(encode(stored), with_timeline=True)) == repr(stored)
+    assert decode(encode(stored), with_timeline=False).phase == Phase("gemm", 7, counters, Timeline())
+    for i in (0, 20, 90, len(encode(stored)) - 1):
+        content = bytearray(encode(stored))
+        content[i] ^= 1
+        with pytest.raises(ValueError, match="it is not what was written"):
+            decode(bytes(content), with_timeline=False)

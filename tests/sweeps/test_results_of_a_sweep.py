@@ -1,0 +1,246 @@
+"""What a sweep tells: a table that grows, columns for its axes, axes without effect, its cost before it starts."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from t3sim.checks.audit import Audit
+from t3sim.cli.run import cost, in_words
+from t3sim.experiment import result_table
+from t3sim.experiment.axes import axis_texts, idle_axes
+from t3sim.experiment.estimate import estimated_hours, phase_seconds
+from t3sim.experiment.plan import load_experiment
+from t3sim.experiment.runner import Sweep, plan_phases, run
+from t3sim.experiment.workers import THIS_PROCESS, Workers
+from t3sim.results.record import COLUMNS
+from t3sim.results.writer import read_results
+from tests.conftest import REPOSITORY
+from tests.smoke.command_line import rows_of, t3sim
+from tests.sweeps.sweeping import MACHINE, SMALL, SWEEP, experiment, phases_in
+
+POLICIES = (
+    "name: policies\n"
+    + MACHINE
+    + "workload: {gemm: {m: 512, n: 512, k: 256}, tp: 4}\n"
+    + "strategy: t3-mca\narbitration: {policy: mca, threshold: 5}\n"
+    + "sweep: {grid: {strategy: [sequential, t3-mca], arbitration.threshold: [1, none], quantum: [100 ns, 250 ns]}}\n"
+)
+TILINGS = (
+    "name: tilings\nmachine: t3-tiny\nworkload: {gemm: {m: 256, n: 256, k: 128}, tp: 4}\n"
+    "sweep: {grid: {tiling: [gemm-64x64, {preset: gemm-64x64, prefetch_depth: 2}], strategy: [sequential, t3]}}\n"
+)
+# A strategy that asks for its second phase only when it knows the first one.
+CURIOUS = """
+from t3sim.overlap import overlap_strategies
+from t3sim.overlap.interface import SublayerTimes
+
+
+@overlap_strategies.register("curious")
+def curious(phases):
+    gemm = phases.gemm()
+    scatter = phases.reduce_scatter() if gemm.ticks > 1 else None
+    return SublayerTimes(gemm.ticks, gemm, scatter)
+"""
+
+
+def n_rows(output: Path) -> int:
+    path = output / "results.csv"
+    return len(rows_of(output)) if path.exists() else 0
+
+
+def test_the_table_grows_while_points_finish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(result_table, "PUBLISH_EVERY_S", 0.0)
+    monkeypatch.setattr(result_table, "SHARE_OF_TIME", 1e9)
+    seen = []
+    output = tmp_path / "results"
+    run(experiment(tmp_path, SWEEP), output, progress=lambda what, share: seen.append((n_rows(output), what, share)))
+    rows, said, shares = zip(*seen, strict=True)
+    assert set(rows) == set(range(9))  # the last one is written after the last report
+    assert list(rows) == sorted(rows)
+    assert list(shares) == sorted(shares)
+    assert shares[-1] == pytest.approx(1)
+    assert said[-1] == "8/9 points"
+    assert n_rows(output) == 9
+
+
+def test_rows_that_are_there_early_are_the_final_ones(tmp_path: Path, undisturbed: Path) -> None:
+    partial: list[list[dict[str, str]]] = []
+    output = tmp_path / "results"
+    planned = experiment(tmp_path, SWEEP)
+    run(planned, output, progress=lambda *_: partial.append(rows_of(output) if n_rows(output) else []))
+    final = rows_of(undisturbed)
+    assert any(partial)
+    for rows in partial:
+        assert all(row in final for row in rows)
+
+
+def test_an_earlier_result_stays_until_there_is_something_new(tmp_path: Path) -> None:
+    output = tmp_path / "results"
+    run(experiment(tmp_path, "name: old\n" + SMALL + "strategy: sequential\n"), output)
+    before = {path.name: path.read_bytes() for path in output.iterdir() if path.is_file()}
+    seen: list[tuple[bool, bool]] = []
+
+    def look(*_: object) -> None:
+        is_old = (output / "results.csv").read_bytes() == before["results.csv"]
+        seen.append(((output / "manifest.json").exists(), is_old))
+
+    run(experiment(tmp_path, SWEEP), output, progress=look)
+    assert seen[0] == (True, True)
+    assert seen[-1] == (False, False)
+    assert {(True, True), (False, False)} == set(seen)
+    assert json.loads((output / "manifest.json").read_bytes())["experiment"] == "sweep"
+
+
+def test_axes_without_a_column_get_one(tmp_path: Path) -> None:
+    output = tmp_path / "results"
+    records = run(experiment(tmp_path, SWEEP), output).records
+    assert [record.axes for record in records[::3]] == [
+        {"machine.link.bandwidth": text} for text in ("4 GB/s", "8 GB/s", "16 GB/s")
+    ]
+    for name in ("results.csv", "results.parquet"):
+        assert read_results(output / name) == records
+    assert pq.read_schema(output / "results.parquet").names == [*COLUMNS, "machine.link.bandwidth"]
+
+
+def test_a_value_that_a_point_does_not_depend_on_is_left_empty(tmp_path: Path) -> None:
+    planned = experiment(tmp_path, POLICIES)
+    assert len(planned.points) == 6
+    texts = [tuple(text.values()) for text in axis_texts(planned)]
+    assert texts == [
+        ("", "100 ns"), ("", "250 ns"),
+        ("1", "100 ns"), ("1", "250 ns"), ("none", "100 ns"), ("none", "250 ns"),
+    ]  # fmt: skip
+
+
+def test_the_baseline_does_not_depend_on_the_policy_but_on_the_tiling(tmp_path: Path) -> None:
+    for text in (POLICIES, TILINGS):
+        records = run(experiment(tmp_path, text), tmp_path / "results").records
+        assert all(record.speedup is not None for record in records)
+    baselines = {record.time_us for record in records if record.strategy == "sequential"}
+    assert len(baselines) == 2  # the two tilings; each is compared with its own
+    assert [record.speedup for record in records if record.strategy == "sequential"] == [1.0, 1.0]
+
+
+def test_an_axis_that_changes_nothing_is_said(tmp_path: Path) -> None:
+    (tmp_path / "e.yaml").write_text(POLICIES, encoding="utf-8")
+    done = t3sim("run", "e.yaml", "-o", "out", "--no-figures", cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stderr == (
+        "note: sweep axis quantum changed nothing: points that differ only in it have the same results\n"
+    )
+    assert json.loads((tmp_path / "out" / "manifest.json").read_bytes())["axes_without_effect"] == ["quantum"]
+
+
+def test_canary_one_changed_result_makes_an_axis_count(tmp_path: Path) -> None:
+    planned = experiment(tmp_path, POLICIES)
+    outcome = run(planned, tmp_path / "results")
+    assert outcome.idle_axes == ["quantum"]
+    changed = [*outcome.records[:-1], outcome.records[0]]
+    assert idle_axes(planned, changed) == []
+    assert idle_axes(planned, [None] * 6) == []  # nothing to compare: nothing to say
+
+
+def test_timelines_for_few_points_or_on_demand(tmp_path: Path) -> None:
+    few = "name: few\n" + SMALL + "strategy: t3\n"
+    assert "timeline" not in run(experiment(tmp_path, few), tmp_path / "without", timeline=False).files
+    outcome = run(experiment(tmp_path, few), tmp_path / "with")
+    table = pq.read_table(outcome.files["timeseries"])
+    columns = ["model", "sublayer", "tp", "machine", "phase", "time_us", "compute_read_gbps", "compute_write_gbps"]
+    assert table.column_names[:11] == [*columns, "comm_read_gbps", "comm_write_gbps", "link_gbps"]
+    phases = table["phase"].to_pylist()
+    assert list(dict.fromkeys(phases)) == ["gemm", "fused, round_robin", "all-gather"]
+    fused = [name == "fused, round_robin" for name in phases]
+    read = sum(value for value, is_fused in zip(table["compute_read_gbps"].to_pylist(), fused, strict=True) if is_fused)
+    bin_us = table["time_us"][1].as_py() - table["time_us"][0].as_py()
+    assert read * bin_us * 1e3 == pytest.approx(outcome.results[0].fused.counters["operand_read_bytes"], rel=1e-3)
+
+
+def test_phases_can_be_shared_by_folders(tmp_path: Path, undisturbed: Path) -> None:
+    halves = [SWEEP.replace("[4 GB/s, 8 GB/s, 16 GB/s]", text) for text in ("[4 GB/s, 8 GB/s]", "[8 GB/s, 16 GB/s]")]
+    for i, text in enumerate(halves):
+        run(experiment(tmp_path / str(i), text), tmp_path / str(i) / "results", phases=tmp_path / "phases")
+    assert sorted(path.name for path in (tmp_path / "phases").glob("*.phase")) == [
+        path.name for path in phases_in(undisturbed)
+    ]
+    assert rows_of(tmp_path / "1" / "results") == rows_of(undisturbed)[3:]
+
+
+def test_phases_that_were_not_checked_do_not_count_as_checked(tmp_path: Path) -> None:
+    planned, output = experiment(tmp_path, "name: few\n" + SMALL + "strategy: sequential\n"), tmp_path / "results"
+    run(planned, output)
+    assert Sweep(planned, output).missing == []
+    audit = Audit(has_checks=True)
+    assert len(Sweep(planned, output, audit).missing) == 3
+    run(planned, output, audit=audit)
+    again = Audit(has_checks=True)
+    run(planned, output, audit=again)  # now they are kept as checked
+    assert again.summary() == audit.summary()
+    assert audit.n_phases == 3
+
+
+def test_a_strategy_may_decide_by_what_its_first_phase_took(tmp_path: Path) -> None:
+    (tmp_path / "curious.py").write_text(CURIOUS, encoding="utf-8")
+    planned = experiment(tmp_path, "name: few\nplugins: [curious.py]\n" + SMALL + "strategy: curious\n")
+    records = [run(planned, tmp_path / "results").records for _ in range(2)]
+    assert records[0][0].rs_us > 0
+    assert records[0] == records[1]
+    assert len(phases_in(tmp_path / "results")) == 2
+
+
+def test_out_of_memory_fails_a_point_and_not_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from t3sim.experiment import workers
+
+    def perform(task: object, report: object) -> bytes:
+        if task.name == "fused, mca":
+            raise MemoryError
+        return real(task, report)
+
+    real = workers.perform
+    monkeypatch.setattr(workers, "perform", perform)
+    outcome = run(experiment(tmp_path, SWEEP), tmp_path / "results")
+    assert [point.number for point in outcome.failed] == [3, 6, 9]
+    assert {point.reason for point in outcome.failed} == {"out of memory"}
+    assert [record.strategy for record in outcome.records] == ["sequential", "t3"] * 3
+    with (tmp_path / "results" / "failed.csv").open(encoding="utf-8", newline="") as file:
+        assert [row["machine.link.bandwidth"] for row in csv.DictReader(file)] == ["4 GB/s", "8 GB/s", "16 GB/s"]
+
+
+def test_the_cost_is_said_before_the_start(tmp_path: Path) -> None:
+    planned, output = experiment(tmp_path, SWEEP), tmp_path / "results"
+    first, second = cost(Sweep(planned, output), Workers(2))
+    assert first == "phases      15 distinct ones"
+    assert second == "cost        about 1 s of one core; 1 s in all with 2 workers"
+    run(planned, output)
+    phases_in(output)[0].write_bytes(b"")
+    phases_in(output)[1].unlink()
+    first, _ = cost(Sweep(planned, output), THIS_PROCESS)
+    assert first == "phases      15 distinct ones, 13 of them finished already, 1 damaged and simulated again"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.1, "1 s"), (119, "119 s"), (120, "2 min"), (7100, "118 min"), (7200, "2 h"), (2e5, "2 days")],
+)
+def test_durations_in_words(seconds: float, words: str) -> None:
+    assert in_words(seconds) == words
+
+
+def test_one_estimate_for_the_limit_and_for_the_phases() -> None:
+    for path in ("experiments/t3-sublayers", "experiments/t3-tnlg-fc2", "docs/examples/age_limit"):
+        points = load_experiment(REPOSITORY / path / "experiment.yaml").points
+        by_phases = sum(phase_seconds(job) for job in plan_phases(points, {}).values())
+        assert estimated_hours(points) * 3600 == pytest.approx(by_phases, rel=1e-9)
+
+
+def test_the_estimate_of_the_study() -> None:
+    """What these phases took on a quiet core, in seconds; the factor is what the module promises."""
+    points = load_experiment(REPOSITORY / "experiments/t3-tnlg-fc2/experiment.yaml").points
+    took = {"gemm": 2.8, "reduce-scatter": 1.14, "all-gather": 0.87, "fused, mca": 3.9}
+    estimates = {job.name: phase_seconds(job) for job in plan_phases(points, {}).values()}
+    for name, seconds in took.items():
+        assert 2 / 3 < estimates[name] / seconds < 3 / 2, name

@@ -1,0 +1,178 @@
+"""Worker processes: the same table, whatever kills them; a phase that kills its own is set aside."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from t3sim.errors import UsageError
+from t3sim.experiment.dask_workers import own_deaths
+from t3sim.experiment.workers import SECONDS_WORTH_WORKERS, THIS_PROCESS, Workers, workers_for
+from tests.checks.liveness.test_command_line import HANGS, STINGY
+from tests.smoke.command_line import result_files, rows_of
+from tests.sweeps.sweeping import SMALL, SWEEP, experiment, finished, phases_in, running, until, workers_of
+
+# Strategies of a user's own that end the process they are simulated in, unless it is the driver.
+DEADLY = '''
+import multiprocessing
+import os
+import signal
+
+from t3sim.overlap import overlap_strategies
+from t3sim.overlap.interface import SublayerTimes
+from t3sim.overlap.t3 import ring_reduce_scatter
+
+
+def killer(kill):
+    def program(routes, trace, device_id, tiles_per_block):
+        if multiprocessing.parent_process() is not None:
+            kill()
+        ring_reduce_scatter(routes, trace, device_id, tiles_per_block)
+
+    return program
+
+
+def strategy(kill):
+    def of(phases):
+        together = phases.fused(killer(kill), "round_robin")
+        return SublayerTimes(together.ticks, phases.gemm(), fused=together)
+
+    return of
+
+
+overlap_strategies.register("killed")(strategy(lambda: os.kill(os.getpid(), signal.SIGKILL)))
+overlap_strategies.register("exits")(strategy(lambda: os._exit(0)))
+'''
+GRID = "sweep: {grid: {strategy: [sequential, killed, t3, exits, t3-mca]}}\n"
+WITH_DEADLY = "name: deadly\nplugins: [deadly.py]\n" + SMALL + GRID
+
+
+def test_killing_all_workers_now_and_then_loses_nothing(undisturbed: Path, tmp_path: Path) -> None:
+    """Not by the clock: whenever some more phases are finished."""
+    output = tmp_path / "results"
+    experiment(tmp_path, SWEEP)
+    n_killed = 0
+    with running(output, "-j", "2") as process:
+        for n in (1, 5, 9):
+            until(lambda n=n: len(phases_in(output)) >= n and len(workers_of(process.pid)) == 2, while_runs=process)
+            for worker in workers_of(process.pid):
+                worker.kill()
+                n_killed += 1
+        _, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert n_killed == 6
+    assert rows_of(output) == rows_of(undisturbed)
+
+
+def test_a_phase_that_kills_its_worker_is_set_aside(tmp_path: Path) -> None:
+    (tmp_path / "deadly.py").write_text(DEADLY, encoding="utf-8")
+    output = tmp_path / "results"
+    experiment(tmp_path, WITH_DEADLY)
+    done = finished(output, "-j", "2")
+    assert done.returncode == 6, done.stderr
+    assert done.stderr.splitlines()[-1] == (
+        "t3sim: 2 of 5 points failed: results/failed.csv says why; the others are in the table"
+    )
+    with (output / "failed.csv").open(encoding="utf-8", newline="") as file:
+        failed = list(csv.DictReader(file))
+    assert [(row["point"], row["strategy"], row["phase"]) for row in failed] == [
+        ("2", "killed", "fused, round_robin"),
+        ("4", "exits", "fused, round_robin"),
+    ]
+    assert {row["reason"] for row in failed} == {"killed its worker 3 times while it ran alone"}
+    assert [row["strategy"] for row in rows_of(output)] == ["sequential", "t3", "t3-mca"]
+    manifest = json.loads((output / "manifest.json").read_bytes())
+    assert (len(manifest["points"]), len(manifest["failed"])) == (3, 2)
+    again = finished(output)  # in the driver's process it harms nobody: the failed points are tried again
+    assert again.returncode == 0, again.stderr
+    assert len(rows_of(output)) == 5
+    assert not (output / "failed.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("deaths", "n"),
+    [
+        ([("mine",), ("mine",), ("mine",)], 3),
+        ([("mine",), ()], 0),  # an idle worker died: somebody kills workers
+        ([("mine",), ("other",)], 0),
+        ([], 0),
+    ],
+)
+def test_canary_deaths_count_only_while_witnesses_live(deaths: list[tuple[str, ...]], n: int) -> None:
+    assert own_deaths("mine", deaths) == n
+
+
+def test_a_hang_on_a_worker_is_reported_as_one_here(tmp_path: Path) -> None:
+    (tmp_path / "stingy.py").write_text(STINGY, encoding="utf-8")
+    output = tmp_path / "results"
+    experiment(tmp_path, HANGS)
+    done = finished(output, "-j", "1")
+    lines = done.stderr.splitlines()
+    assert done.returncode == 4, done.stderr
+    assert lines[0].startswith("t3sim: no progress: ")
+    assert lines[-1] == "the state of the machine is in results/hang.txt"
+    assert result_files(output) == ["hang.txt"]
+    assert "state of gpu[0]" in (output / "hang.txt").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def scheduler(tmp_path: Path) -> Iterator[str]:
+    """The address of a dask scheduler with one worker, in processes of their own."""
+    file = tmp_path / "scheduler.json"
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start(what: str, *options: str) -> None:
+        command = [sys.executable, "-m", f"distributed.cli.dask_{what}", "--scheduler-file", str(file), *options]
+        null = subprocess.DEVNULL
+        processes.append(subprocess.Popen(command, cwd=tmp_path, stdout=null, stderr=null))
+
+    try:
+        start("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--dashboard-address", ":0")
+        until(file.exists)
+        start("worker", "--nthreads", "1", "--no-nanny", "--no-dashboard")
+        yield json.loads(file.read_text(encoding="utf-8"))["address"]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def test_the_workers_of_a_scheduler(scheduler: str, undisturbed: Path, tmp_path: Path) -> None:
+    output = tmp_path / "results"
+    experiment(tmp_path, SWEEP)
+    done = finished(output, "--scheduler", scheduler, "--check")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"of one core; on the workers of {scheduler}" in done.stdout
+    [checked] = [line for line in done.stdout.splitlines() if line.startswith("checked")]
+    assert f"of {len(phases_in(output))} phases: nothing broken" in checked
+    assert rows_of(output) == rows_of(undisturbed)
+
+
+def test_a_scheduler_that_is_not_there(tmp_path: Path) -> None:
+    experiment(tmp_path, SWEEP)
+    done = finished(tmp_path / "results", "--scheduler", "127.0.0.1:1")
+    assert done.returncode == 5
+    assert done.stderr.startswith("t3sim: the workers of 127.0.0.1:1: cannot be reached: ")
+
+
+def test_workers_are_started_only_if_it_pays() -> None:
+    assert workers_for([]) == THIS_PROCESS
+    assert workers_for([SECONDS_WORTH_WORKERS / 2] * 2) == THIS_PROCESS
+    assert workers_for([SECONDS_WORTH_WORKERS + 1]) == THIS_PROCESS  # one phase is one process
+    assert workers_for([1.0], jobs=3) == Workers(3)
+    assert workers_for([1.0], scheduler="tcp://a:1") == Workers(scheduler="tcp://a:1")
+    with pytest.raises(UsageError, match="give one of them"):
+        workers_for([1.0], 2, "tcp://a:1")
+
+
+def test_many_phases_take_as_long_as_the_longest_or_their_share() -> None:
+    assert Workers(2).wall_seconds([1.0, 1.0, 4.0]) == 4.0
+    assert Workers(2).wall_seconds([3.0, 3.0, 4.0]) == 5.0
+    assert THIS_PROCESS.wall_seconds([3.0, 3.0, 4.0]) == 10.0
+    assert Workers(scheduler="tcp://a:1").wall_seconds([1.0]) is None
