@@ -45,7 +45,7 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     labels: dict[float, str] = {}
     room = 72 * (WIDTHS[columns] - 0.6) / (n_bars + _GAP * len(groups))
     for members in groups.values():
-        starts.append((x, workload_name(members[0])))
+        starts.append((x, workload_name(members[0]).replace(", ", "\n")))
         for row in members:
             _draw_point(times, speedups, x, row, members[0], room)
             labels[x] = label_of(row)
@@ -56,7 +56,7 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     speedups.axhline(1.0, color="black", linewidth=0.5, linestyle=(0, (4, 3)), zorder=0)
     for axes in (times, speedups):
         light_grid(axes)
-        axes.set_ylim(0, axes.get_ylim()[1] * 1.12)
+        axes.set_ylim(0, axes.get_ylim()[1] * 1.25)  # the heights of values and names
         axes.tick_params(axis="x", length=0)
     legend_above(times, WIDTHS[columns])
     speedups.set_xticks(list(labels), list(labels.values()), rotation=90 if room < 22 else 0)
