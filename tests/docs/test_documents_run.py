@@ -79,8 +79,8 @@ def test_commands_are_accepted(path: Path, tmp_path: Path, monkeypatch: pytest.M
         if "EXPERIMENT" in arguments or arguments[0] == "plot":
             continue
         if arguments[0] == "run":
-            output = [i for i, word in enumerate(arguments) if word == "-o"]
-            kept = [word for i, word in enumerate(arguments) if not any(i in (o, o + 1) for o in output)]
+            of_a_run = [i for i, word in enumerate(arguments) if word in ("-o", "--scheduler")]
+            kept = [word for i, word in enumerate(arguments) if not any(i in (o, o + 1) for o in of_a_run)]
             monkeypatch.chdir(REPOSITORY)
             arguments = ["config", "check", *kept[1:]]
         else:
