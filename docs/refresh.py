@@ -1,7 +1,7 @@
 """Regenerate the numbers of README.md and validation/DEVIATIONS.md, and the figure, from the simulator.
 
-    .venv/bin/python docs/refresh.py            # README.md and the figure: about two minutes
-    .venv/bin/python docs/refresh.py --study    # DEVIATIONS.md: about two minutes
+    .venv/bin/python docs/refresh.py                     # README.md and the figure: about two minutes
+    .venv/bin/python docs/refresh.py --study results     # DEVIATIONS.md and experiments/*, from what `make study` left
 
 A generated part stands between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``.  The prose around it
 is written by hand: read it again when a number has moved.
@@ -10,6 +10,7 @@ is written by hand: read it again when a number has moved.
 from __future__ import annotations
 
 import argparse
+import csv
 import re
 import shutil
 import tempfile
@@ -21,10 +22,11 @@ from typing import Any
 from t3sim.analysis.figures import figures_of
 from t3sim.experiment.plan import load_experiment
 from t3sim.experiment.runner import Outcome, run
+from t3sim.results.record import RunRecord
+from t3sim.results.writer import read_results
 
 ROOT = Path(__file__).resolve().parent.parent
 DEMO = "experiments/t3-tnlg-fc2/experiment.yaml"
-STUDY = "experiments/t3-sublayers/experiment.yaml"
 AGE_LIMIT = "docs/examples/age_limit/experiment.yaml"
 REAL = ("machine=t3-150", "tiling=gemm-256x128", "workload={model: T-NLG, sublayer: FC-2, tp: 8}")
 FUSED = ("sequential", "t3", "t3-mca")
@@ -164,10 +166,35 @@ def policy_table(folder: Path) -> str:
     return table(header, rows)
 
 
-def study_tables(study: Outcome) -> dict[str, str]:
+def targets_table(path: Path) -> str:
+    """Return what was published beside ours, as ``t3sim report --targets`` wrote it."""
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [
+            [row["statement"], row["published"], row["ours"], row["band"], row["verdict"]]
+            for row in csv.DictReader(file)
+            if not row["id"].startswith(("t3.table", "t3.track"))
+        ]
+    return table(["", "published", "t3sim", "band", "verdict"], rows)
+
+
+def refresh_study(results: Path) -> None:
+    """Write the tables of DEVIATIONS.md, and the figures of the experiments beside their READMEs."""
+    tables = study_tables(read_results(results / "t3-sublayers" / "results.csv"))
+    insert("validation/DEVIATIONS.md", {**tables, "targets": targets_table(results / "targets.csv")})
+    for experiment in sorted(ROOT.glob("experiments/t3-*/experiment.yaml")):
+        folder = results / experiment.parent.name
+        for name in load_experiment(experiment).figures:
+            for figure in sorted(folder.glob(f"{name}*.png")):
+                shutil.copyfile(figure, experiment.parent / figure.name)
+        for name in ("crossovers.csv", "sensitivity.csv"):
+            if (folder / name).exists():
+                shutil.copyfile(folder / name, experiment.parent / name)
+
+
+def study_tables(study: Sequence[RunRecord]) -> dict[str, str]:
     """Return the tables of DEVIATIONS."""
     cases: dict[str, dict[str, Any]] = {}
-    for r in study.records:
+    for r in study:
         cases.setdefault(f"{r.model} {r.sublayer}, TP {r.tp}", {})[r.strategy] = r
     published = {
         "ideal-overlap": ("1.35", "1.50"),
@@ -235,13 +262,13 @@ def refresh_readme(folder: Path) -> None:
 def main() -> None:
     """Run what the documents describe and write its numbers into them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--study", action="store_true", help="the tables of DEVIATIONS.md instead")
+    parser.add_argument("--study", type=Path, metavar="RESULTS", help="what `make study` left; writes its numbers")
     arguments = parser.parse_args()
+    if arguments.study is not None:
+        refresh_study(arguments.study)
+        return
     with tempfile.TemporaryDirectory() as temporary:
-        if arguments.study:
-            insert("validation/DEVIATIONS.md", study_tables(outcome_of(STUDY, Path(temporary))))
-        else:
-            refresh_readme(Path(temporary))
+        refresh_readme(Path(temporary))
 
 
 if __name__ == "__main__":
