@@ -8,6 +8,7 @@ already, a ``PhasePlan`` only notes that it will be needed.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,6 @@ from t3sim.workload.tiling import ELEMENT_BYTES
 
 if TYPE_CHECKING:
     from t3sim.config.experiment import RunSpec
-    from t3sim.config.machine import MachineSpec
     from t3sim.workload.tiling import TileTrace
 
 ISOLATED_POLICY = "round_robin"  # one stream at a time: every work-conserving policy is the same
@@ -120,15 +120,15 @@ class MirroredPhases:
         The others are as if they were not there; L2 and DRAM are those of the whole GPU.
         """
         trace = self.required_trace()
-        spec = with_compute_units(self.run.machine, n_compute_units)
         name = named("gemm", n_compute_units)
+        part = self if n_compute_units is None else self._with_compute_units(n_compute_units)
 
         def simulate(report: Report) -> Phase:
-            machine = self.machine(ISOLATED_POLICY, {}, spec)
+            machine = part.machine(ISOLATED_POLICY, {})
             machine.core.load_gemm(trace, StoreRoutes(trace.n_workgroups), start_at=machine.launch_ticks)
-            return self.finished(name, machine, report)
+            return part.finished(name, machine, report)
 
-        return self.store.get(PhaseJob(("gemm", *self.gemm_key(spec)), name, gemm_accesses(trace), simulate))
+        return self.store.get(PhaseJob(("gemm", *part.gemm_key()), name, gemm_accesses(trace), simulate))
 
     def reduce_scatter(self, *, has_near_memory: bool = False, n_compute_units: int | None = None) -> Phase | None:
         """See ``overlap.interface.Phases``."""
@@ -173,15 +173,23 @@ class MirroredPhases:
         key = ("fused", policy, tuple(sorted(params.items())), program, *self.gemm_key())
         return self.store.get(PhaseJob(key, name, gemm_accesses(trace), simulate))
 
-    def gemm_key(self, machine: MachineSpec | None = None) -> tuple[Any, ...]:
-        """Return what the simulation of the GEMM depends on; *machine* if it is not that of the run."""
+    def gemm_key(self) -> tuple[Any, ...]:
+        """Return what the simulation of the GEMM depends on."""
         trace = self.required_trace()
         tiles = sha256(trace.workgroups.tobytes()).hexdigest()
-        return trace.gemm, trace.tiling, trace.n_chunks, tiles, machine or self.run.machine, self.run.quantum
+        return trace.gemm, trace.tiling, trace.n_chunks, tiles, self.run.machine, self.run.quantum
 
-    def machine(self, policy: str, params: dict[str, Any], spec: MachineSpec | None = None) -> MirroredMachine:
-        """Return a fresh machine: the run's, or *spec*."""
-        return MirroredMachine(spec or self.run.machine, arbitration_policies.get(policy), params, self.run.quantum)
+    def _with_compute_units(self, n_compute_units: int) -> MirroredPhases:
+        """Return the same phases on a machine of so many compute units, everything else as it is."""
+        gpu = self.run.machine.gpu.model_copy(update={"n_compute_units": n_compute_units})
+        machine = self.run.machine.model_copy(update={"gpu": gpu})
+        part = copy(self)
+        part.run = self.run.model_copy(update={"machine": machine})
+        return part
+
+    def machine(self, policy: str, params: dict[str, Any]) -> MirroredMachine:
+        """Return a fresh machine."""
+        return MirroredMachine(self.run.machine, arbitration_policies.get(policy), params, self.run.quantum)
 
     def finished(self, name: str, machine: MirroredMachine, report: Report) -> Phase:
         """Run what is loaded, under audit, and return the phase."""
@@ -195,14 +203,6 @@ class MirroredPhases:
         if self.trace is None:
             raise UsageError("workload: a collective on its own has no GEMM; use strategy `sequential`")
         return self.trace
-
-
-def with_compute_units(machine: MachineSpec, n_compute_units: int | None) -> MachineSpec:
-    """Return *machine* with so many compute units and everything else as it is; None: the machine itself."""
-    if n_compute_units is None:
-        return machine
-    gpu = machine.gpu.model_copy(update={"n_compute_units": n_compute_units})
-    return machine.model_copy(update={"gpu": gpu})
 
 
 def named(phase: str, n_compute_units: int | None) -> str:
