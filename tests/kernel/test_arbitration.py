@@ -245,10 +245,10 @@ class TestMca:
 
     @pytest.mark.parametrize(
         ("mean", "threshold"),
-        [(64.0, 5), (48.01, 5), (48.0, 10), (32.01, 10), (32.0, 30), (16.01, 30), (16.0, None), (0.0, None)],
+        [(64.0, 5), (60.01, 5), (60.0, 10), (56.01, 10), (56.0, 30), (48.01, 30), (48.0, None), (0.0, None)],
     )
     def test_auto_threshold(self, mean: float, threshold: int | None) -> None:
-        """From the first stage's mean occupancy: above 3/4 of the queue 5, above 1/2 10, above 1/4 30, else none."""
+        """From the first stage's mean occupancy: above 15/16 of the queue 5, above 7/8 10, above 3/4 30, else none."""
         params = {"threshold": "auto", "starvation_limit": LIMIT}
         fields = {"params": params, "first_stage_occupancy": round(100 * mean)}
         allowed = [n for n in range(CAPACITY) if mca(comm_at=NOW, occupancy=(n, 0), **fields) == COMM]
@@ -270,7 +270,7 @@ class TestMca:
     def test_canary_the_auto_rule_sees_the_queue_of_this_machine(self) -> None:
         """Would a threshold that ignores the queue's capacity be noticed?"""
         params = {"threshold": "auto", "starvation_limit": LIMIT}
-        fields = {"params": params, "first_stage_occupancy": 2400, "comm_at": NOW, "occupancy": (31, 0)}
+        fields = {"params": params, "first_stage_occupancy": 5000, "comm_at": NOW, "occupancy": (31, 0)}
         assert mca(**fields, queue_capacity=64) == NO_STREAM
         assert mca(**fields, queue_capacity=128) == COMM
 

@@ -6,9 +6,9 @@ Once the producer kernel has ended, communication drains without a threshold.
 
 ``threshold``: 5, 10 or 30 entries in the paper, ``none``, or ``auto``: chosen from the
 mean queue occupancy of the GEMM's first stage, in which it runs alone.  The paper does
-not give the cut points; those here are assumed: three quarters, a half and a quarter of the queue.  To keep the
-banks of a channel busy takes about a quarter (activate, read and precharge of 45 cycles, a column every 2 or 4), so
-a kernel that fills less of it is not limited by the memory, and a threshold would only keep the banks idle.
+not give the cut points; those here are assumed: three quarters, seven eighths and fifteen sixteenths of the queue.  A
+kernel that fills half of it would let communication in at a threshold of 30 only by chance, and what the link loses
+meanwhile never comes back (experiments/t3-sweep-threshold).
 ``starvation_limit``: cycles of the memory clock (assumed: 1000).
 """
 
@@ -21,7 +21,7 @@ THRESHOLD = 0
 STARVATION_LIMIT = 1
 AUTO = -1
 PERCENT = 100
-QUARTERS = (3, 2, 1)  # of the queue, above which the thresholds below apply
+CUTS = (15, 14, 12)  # sixteenths of the queue, above which the thresholds below apply
 AUTO_THRESHOLDS = (5, 10, 30)
 
 
@@ -35,8 +35,8 @@ def threshold_of(channel: ChannelView) -> int:
     if observed < 0:
         return NEVER
     capacity = channel.queue_capacity * PERCENT
-    for i in range(len(QUARTERS)):
-        if 4 * observed > QUARTERS[i] * capacity:
+    for i in range(len(CUTS)):
+        if 16 * observed > CUTS[i] * capacity:
             return AUTO_THRESHOLDS[i]
     return NEVER
 
