@@ -69,7 +69,7 @@ def _is_idle(axis: int, result_of: dict[tuple[int, ...], Hashable]) -> bool:
 def _leaves(key: str, value: Any) -> Iterator[tuple[str, str]]:
     """Yield the swept values of an axis whose value may be a mapping: dotted key and text of each."""
     if not isinstance(value, dict):
-        yield key, value if isinstance(value, str) else json.dumps(value)
+        yield key, str(value) if isinstance(value, (str, float)) else json.dumps(value, allow_nan=False)
         return
     for name, child in value.items():
         inner = key if name in ("params", "preset") else f"{key}.{name}"

@@ -3,8 +3,8 @@
 A phase is first timed by roofline (matrix rate, DRAM and link bandwidth), because the simulator works for every issue
 slot of simulated time, busy or not; then come its DRAM requests and L2 accesses.  The four rates are a least-squares
 fit to 36 phases of `t3-150`, `t3-150-2x` and `t3-tiny` with links of 2 to 150 GB/s, scaled to a core on which the fused
-run of T-NLG FC-2 at TP 8 with MCA takes 3.9 s.  Of these phases 30 took within a third of what it says, and all within
-half.  Cores differ by a factor of two.
+run of T-NLG FC-2 at TP 8 with MCA takes 3.9 s.  Phases of `t3-150` took within a third of what it says, GEMMs of
+`t3-tiny`, which wait for its DRAM, up to 2.4 times as long.  Cores differ by a factor of two.
 """
 
 from __future__ import annotations
@@ -76,12 +76,27 @@ def gemm_seconds(machine: MachineSpec, gemm: GemmShape, tiling: TilingSpec, n_de
     rate = gpu.n_compute_units * gpu.compute_unit.matrix_flops_per_cycle * gpu.compute_unit.matrix_efficiency
     computing_s = 2 * n_steps * rows * columns * tiling.k_slice / (rate * gpu.compute_clock)
     n_lines = n_steps * (rows + columns)
-    operands = (gemm.m + gemm.n) * gemm.k * ELEMENT_BYTES
-    read = min(operands * max(1.0, operands / gpu.l2.capacity), n_lines * gpu.l2.line)
+    read = _operand_bytes(machine, gemm, tiling)
     output = gemm.m * gemm.n * ELEMENT_BYTES
     n_sent = 0.0 if n_devices is None else output / granule * (1 - 1 / n_devices)
     n_requests = (read + output) / granule + REQUESTS_PER_GRANULE * n_sent
     return _host_seconds(machine, max(computing_s, _link_s(machine, n_sent)), n_requests, n_lines)
+
+
+def _operand_bytes(machine: MachineSpec, gemm: GemmShape, tiling: TilingSpec) -> float:
+    """Return the operand bytes that a GEMM reads from DRAM: each once if they fit into the L2, else once for each wave.
+
+    A wave is a workgroup on each compute unit, in row-major order; its workgroups share the rows and columns they read.
+    """
+    gpu = machine.gpu
+    operands = (gemm.m + gemm.n) * gemm.k * ELEMENT_BYTES
+    if operands <= gpu.l2.capacity:
+        return operands
+    rows, columns = tiling.workgroup_tile
+    n_rows, n_columns = -(-gemm.m // rows), -(-gemm.n // columns)
+    wave = min(gpu.n_compute_units, n_rows * n_columns)
+    elements = min(wave, n_columns) * columns + -(-wave // n_columns) * rows
+    return max(operands, n_rows * n_columns / wave * elements * gemm.k * ELEMENT_BYTES)
 
 
 def collective_seconds(machine: MachineSpec, n_sent: float) -> float:
