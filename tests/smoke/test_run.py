@@ -110,7 +110,7 @@ def test_only_fused_points_name_a_policy(base: Path) -> None:
     assert [(record.arbitration, record.mca_threshold) for record in read_results(base / "results.csv")] == [
         (None, None),
         ("round_robin", None),
-        ("mca", "10"),
+        ("mca", "none"),
         (None, None),
         (None, None),
     ]
