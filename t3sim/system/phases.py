@@ -39,11 +39,10 @@ Report = Callable[[float], None]
 
 @dataclass(frozen=True)
 class PhaseJob:
-    """A phase that can be simulated: what identifies it, roughly how much work it is, how to run it."""
+    """A phase that can be simulated: everything that decides it, its name, how to run it."""
 
     key: tuple[Any, ...]
     name: str
-    n_line_accesses: int  # estimate, for progress and cost only
     simulate: Callable[[Report], Phase]
 
 
@@ -128,7 +127,7 @@ class MirroredPhases:
             machine.core.load_gemm(trace, StoreRoutes(trace.n_workgroups), start_at=machine.launch_ticks)
             return part.finished(name, machine, report)
 
-        return self.store.get(PhaseJob(("gemm", *part.gemm_key()), name, gemm_accesses(trace), simulate))
+        return self.store.get(PhaseJob(("gemm", *part.gemm_key()), name, simulate))
 
     def reduce_scatter(self, *, has_near_memory: bool = False, n_compute_units: int | None = None) -> Phase | None:
         """See ``overlap.interface.Phases``."""
@@ -153,7 +152,7 @@ class MirroredPhases:
             return self.finished(name, machine, report)
 
         key = (name, program, n_compute_units, self.run.machine, self.run.quantum)
-        return self.store.get(PhaseJob(key, name, 3 * program.sent, simulate))
+        return self.store.get(PhaseJob(key, name, simulate))
 
     def fused(self, program: Callable[..., None], default_policy: str) -> Phase:
         """See ``overlap.interface.Phases``."""
@@ -171,7 +170,7 @@ class MirroredPhases:
             return phase
 
         key = ("fused", policy, tuple(sorted(params.items())), program, *self.gemm_key())
-        return self.store.get(PhaseJob(key, name, gemm_accesses(trace), simulate))
+        return self.store.get(PhaseJob(key, name, simulate))
 
     def gemm_key(self) -> tuple[Any, ...]:
         """Return what the simulation of the GEMM depends on."""
@@ -228,9 +227,3 @@ def mca_threshold(machine: MirroredMachine) -> int | None:
     """Return the occupancy limit that MCA applied, None for no limit."""
     threshold = int(getattr(mca.threshold_of, "py_func", mca.threshold_of)(machine.core.gpu.channels[0]))
     return None if threshold >= NEVER else threshold
-
-
-def gemm_accesses(trace: TileTrace) -> int:
-    """Return operand lines that a GEMM loads, roughly."""
-    rows, columns = trace.tiling.workgroup_tile
-    return trace.n_workgroups * (rows + columns) * -(-trace.gemm.k // trace.tiling.k_slice)

@@ -93,7 +93,7 @@ def test_types_are_told_apart() -> None:
 
 
 def test_what_has_no_content_is_refused() -> None:
-    job = PhaseJob((object(),), "odd", 1, lambda report: Phase("odd", 1, {}, Timeline()))
+    job = PhaseJob((object(),), "odd", lambda report: Phase("odd", 1, {}, Timeline()))
     with pytest.raises(UsageError, match="phase `odd` cannot be told from others: object"):
         phase_digest(job, ())
 
