@@ -81,7 +81,9 @@ class Offset:
         return value + self.by
 
 
-@pytest.mark.parametrize("make", [adder, Scale, Offset, partial(partial, max)], ids=["closure", "dataclass", "object", "partial"])
+@pytest.mark.parametrize(
+    "make", [adder, Scale, Offset, partial(partial, max)], ids=["closure", "dataclass", "object", "partial"]
+)
 def test_what_a_callable_brings_along_counts(make: object) -> None:
     assert content_of(make(1)) == content_of(make(1))
     assert content_of(make(1)) != content_of(make(2))
