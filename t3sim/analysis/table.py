@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from t3sim.errors import InputDataError
-from t3sim.files import read_limited
-from t3sim.results.record import COLUMN_TYPES, COLUMNS, REQUIRED
-from t3sim.results.writer import CSV_NAME, MAX_RESULT_BYTES
+from t3sim.results.record import COLUMN_TYPES, COLUMNS
+from t3sim.results.writer import CSV_NAME, read_results
 
 Row = Mapping[str, Any]  # one point: column -> value, None where the point has no such quantity
 
@@ -27,42 +24,14 @@ def results_frame(path: str | Path) -> pd.DataFrame:
     Raises ``InputDataError`` naming the file and what is wrong with it.
     """
     path = Path(path)
-    path = path / CSV_NAME if path.is_dir() else path
-    content = read_limited(path, MAX_RESULT_BYTES, shown_as=str(path))
-    try:
-        text = pd.read_csv(io.BytesIO(content), dtype=str, keep_default_na=False, encoding="utf-8-sig")
-    except (ValueError, UnicodeDecodeError) as error:  # pandas' own parser errors are ValueErrors
-        raise InputDataError(f"{path}: not a readable CSV file: {' '.join(str(error).split())[:200]}") from error
-    missing = [name for name in COLUMNS if name not in text.columns]
-    if missing:
-        shown = "; ".join(f"missing column {name!r}" for name in missing[:3])
-        raise InputDataError(f"{path}: not a t3sim result file: {shown}")
-    columns = {name: _typed(path, text[name], COLUMN_TYPES.get(name, str)) for name in text.columns}
-    frame = pd.DataFrame(columns)
-    for name in REQUIRED:
-        if frame[name].isna().any():
-            raise InputDataError(f"{path}:{int(frame[name].isna().to_numpy().argmax()) + 2}: {name} is missing")
-    return frame
-
-
-def _typed(path: Path, column: pd.Series[str], kind: type) -> pd.Series[Any]:
-    present = column.where(column != "")
-    try:
-        if kind is str:
-            return present.astype("string")
-        return pd.to_numeric(present).astype(_DTYPES[kind])  # type: ignore[call-overload, no-any-return]
-    except (ValueError, TypeError) as error:
-        line = next((i for i, cell in enumerate(column, start=2) if cell and not _is_number(cell, kind)), 0)
-        found = column.iloc[line - 2][:40] if line else "text"
-        raise InputDataError(f"{path}:{line}: {column.name} must be {kind.__name__}, found {found!r}") from error
-
-
-def _is_number(cell: str, kind: type) -> bool:
-    try:
-        kind(cell)
-    except ValueError:
-        return False
-    return True
+    records = read_results(path / CSV_NAME if path.is_dir() else path)
+    columns = {
+        name: pd.Series([getattr(record, name) for record in records], dtype=_DTYPES[COLUMN_TYPES[name]])
+        for name in COLUMNS
+    }
+    for axis in dict.fromkeys(axis for record in records for axis in record.axes):
+        columns[axis] = pd.Series([record.axes.get(axis) or None for record in records], dtype="string")
+    return pd.DataFrame(columns)
 
 
 def axis_columns(frame: pd.DataFrame) -> list[str]:

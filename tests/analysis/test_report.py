@@ -117,7 +117,7 @@ def test_figures_are_embedded_with_their_size(html: str) -> None:
 def test_what_comes_from_files_is_escaped(tmp_path: Path) -> None:
     evil = '<script>alert("x")</script>'
     record = dataclasses.replace(SEQUENTIAL, model=evil, machine="<b>m</b>", strategy="<i>s</i>")
-    axes = {"machine.<u>": ["<img src=x onerror=y>"]}
+    axes = {"machine.link.latency": ["<img src=x onerror=y><u>"]}
     folder = write_folder(tmp_path / "<em>f", [record], axes, name=evil, description=evil, overrides=[evil], figures=[])
     (folder / "experiment.yaml").write_text(f"name: {evil}\n", encoding="utf-8")
     (folder / "failed.csv").write_text(f"error\n{evil}\n", encoding="utf-8")
