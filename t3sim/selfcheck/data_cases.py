@@ -39,7 +39,7 @@ TILINGS = (
 )
 MACHINES = (
     "",
-    "gpu: {dma: {wavefront_tiles_per_block: 1}}",
+    "gpu: {dma: {wavefront_tiles_per_block: 1}, l2: {n_partitions: 2}}",
     "gpu: {dma: {wavefront_tiles_per_block: 3, read_ahead: 128 B}, tracker: {n_sets: 4, entries_per_set: 8}}",
     "gpu: {tracker: {n_sets: 1, entries_per_set: 8}}, memory: {queue: {entries: 2}}",
     "link: {bandwidth: 40 GB/s, latency: 100 ns}, memory: {queue: {kind: split}}",
