@@ -170,7 +170,7 @@ def targets_table(path: Path) -> str:
     """Return what was published beside ours, as ``t3sim report --targets`` wrote it."""
     with path.open(encoding="utf-8", newline="") as file:
         rows = [
-            [row["statement"], row["published"], row["ours"], row["band"], row["verdict"]]
+            [row["statement"].replace("|", r"\|"), row["published"], row["ours"], row["band"], row["verdict"]]
             for row in csv.DictReader(file)
             if not row["id"].startswith(("t3.table", "t3.track"))
         ]

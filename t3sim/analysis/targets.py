@@ -27,6 +27,7 @@ KINDS = ("headline", "case", "shape", "exact")
 EQUAL_SPEEDUPS = 0.005  # half of the last digit that the study prints
 TRACKER_ENTRY_BITS = 76  # 256 sets x 8 wavefronts x 76 bit are the 19 KB of T3 section 4.2.1
 BURST_BINS = 5  # a gap of one bin in a burst does not make it two
+READ_PAUSE = 0.9  # of the rate between bursts: less than that is a pause, and not the noise of the bins
 MANY_SLOWER = 0.87  # 1 / 1.15: more than 15 % slower
 
 
@@ -373,7 +374,7 @@ def _traffic_over_time(study: Study) -> Ours:
     read_dip = float(alone.loc[is_burst, "compute_read_gbps"].mean() / alone.loc[~is_burst, "compute_read_gbps"].mean())
     has_traffic = bool(fused["comm_read_gbps"].sum() > 0 and fused["comm_write_gbps"].sum() > 0)
     shown = f"{n_bursts} bursts with {share:.0%} of the writes, reads in them {read_dip:.2f} of those between"
-    holds = share >= 0.5 and n_bursts >= 2 and read_dip < 1 and has_traffic
+    holds = share >= 0.5 and n_bursts >= 2 and read_dip < READ_PAUSE and has_traffic
     waiting = "waiting_compute_units"
     if waiting in series and series[waiting].notna().all():
         before, after = float(alone[waiting].mean()), float(fused[waiting].mean())
