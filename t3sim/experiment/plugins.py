@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from t3sim.errors import ConfigError, Problem, T3SimError
 
@@ -22,7 +23,8 @@ def load_plugins(plugins: Iterable[str]) -> None:
         module = importlib.util.module_from_spec(spec)
         sys.modules[module_name] = module
         try:
-            spec.loader.exec_module(module)
+            with no_bytecode():
+                spec.loader.exec_module(module)
         except T3SimError:
             del sys.modules[module_name]
             raise
@@ -30,6 +32,17 @@ def load_plugins(plugins: Iterable[str]) -> None:
             del sys.modules[module_name]
             message = f"cannot be loaded: {type(error).__name__}: {error}"
             raise ConfigError(Problem(plugin, 0, 0, "plugins", message)) from error
+
+
+@contextmanager
+def no_bytecode() -> Iterator[None]:
+    """Leave no ``__pycache__`` in the user's folder."""
+    before = sys.dont_write_bytecode
+    sys.dont_write_bytecode = True
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = before
 
 
 __all__ = ["load_plugins"]

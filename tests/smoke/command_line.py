@@ -23,6 +23,13 @@ ALL_STRATEGIES = HEADER + GEMM + f"sweep: {{grid: {{strategy: [{', '.join(STRATE
 # A run that hangs fails instead of holding up the suite; a first run may compile the kernel.
 HANG_S = 120
 
+# For tests of Ctrl-C: a shell may start its background jobs with SIGINT ignored, which children inherit.
+INTERRUPTIBLE = [
+    sys.executable,
+    "-c",
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from t3sim.cli import main; main()",
+]
+
 
 def t3sim(*arguments: str | Path, cwd: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run ``t3sim`` in folder *cwd*."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,13 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.smoke.command_line import ONE_POINT, entries, result_files, simulated
+from tests.smoke.command_line import INTERRUPTIBLE, ONE_POINT, entries, result_files, simulated
 
 LONG = "name: long\nmachine: t3-150\nworkload: {model: T-NLG, sublayer: FC-2, tp: 8}\nstrategy: t3\n"
 SHORT_S = 30.0  # a guard against hanging on a busy machine: an interrupted run ends within a second
-
-# A shell may start its background jobs with SIGINT ignored, which children inherit.
-MAIN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from t3sim.cli import main; main()"
 
 
 @contextmanager
@@ -26,7 +22,7 @@ def simulating(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """Start a long run into ``results`` and yield once it simulates."""
     (folder / "long.yaml").write_text(LONG, encoding="utf-8")
     process = subprocess.Popen(
-        [sys.executable, "-c", MAIN, "run", "long.yaml", "-o", "results"],
+        [*INTERRUPTIBLE, "run", "long.yaml", "-o", "results"],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

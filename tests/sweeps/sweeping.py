@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from t3sim.experiment.plan import Experiment, load_experiment
-from tests.smoke.command_line import HANG_S, rows_of, t3sim
+from tests.smoke.command_line import HANG_S, INTERRUPTIBLE, rows_of, t3sim
 
 MACHINE = "machine: t3-tiny\ntiling: gemm-64x64\n"
 SMALL = MACHINE + "workload: {gemm: {m: 256, n: 256, k: 128}, tp: 4}\n"
@@ -52,7 +51,7 @@ def until(is_so: Callable[[], bool], *, while_runs: subprocess.Popen[str] | None
 def running(output: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """Run the experiment beside *output* into it, in a process that does not outlive the context."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "t3sim", "run", "experiment.yaml", "-o", output.name, "--no-figures", *options],
+        [*INTERRUPTIBLE, "run", "experiment.yaml", "-o", output.name, "--no-figures", *options],
         cwd=output.parent,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
