@@ -331,7 +331,7 @@ class TestLayers:
     def test_provenance_of_a_model(self, plan):
         provenance = plan(self.LAYER, "workload.tokens=4096").provenance[0]
         assert provenance["workload.model.heads"].value == 28
-        assert provenance["workload.model.heads"].origin == "paper"
+        assert provenance["workload.model.heads"].origin == "assumed"
         assert provenance["workload.model.sequence"].origin == "assumed"
         assert provenance["workload.attention"].origin == "default"
         assert str(provenance["workload.tokens"].position) == "-s workload.tokens=4096"
