@@ -20,6 +20,7 @@ from t3sim.experiment.axes import axis_texts, idle_axes
 from t3sim.experiment.phase_files import PhaseFolder, StoredPhase, decode, encode
 from t3sim.experiment.phase_task import simulated
 from t3sim.experiment.planned_phases import planned_phases, result_of
+from t3sim.experiment.point_record import record_of
 from t3sim.experiment.result_folder import owned
 from t3sim.experiment.result_table import TIMELINE_NAME, ResultTable
 from t3sim.experiment.workers import THIS_PROCESS, Finished, Workers
@@ -345,75 +346,3 @@ def failed_bytes(failed: Sequence[FailedPoint], axes: Sequence[Mapping[str, str]
         what = [str(point.number), workload.model or "", workload.sublayer or "", str(workload.tp), run.machine.name]
         rows.append([*what, run.strategy, *texts.values(), point.phase, point.reason])
     return table_bytes(header, rows)
-
-
-def record_of(result: SimulationResult) -> RunRecord:
-    """Return the result row of one point (comparisons with other points are left to ``derive``)."""
-    run, us = result.run, result.ticks.to_us
-    workload, gemm, layer = run.workload, run.workload.gemm, run.workload.layer
-    n_collective = run.collective_compute_units
-    fused = result.fused
-    producer = fused or result.gemm
-    phases = _phases_in_force(result)
-
-    def total(counter: str, *parts: Phase | None) -> int:
-        return sum(int(part.counters[counter]) for part in parts if part is not None)
-
-    def time_of(phase: Phase | None) -> float | None:
-        return None if phase is None else us(phase.ticks)
-
-    scatter = fused if fused is not None else result.reduce_scatter
-    counters = producer.counters if producer is not None else {}
-    accesses = counters.get("l2_accesses", 0)
-    return RunRecord(
-        model=workload.model,
-        sublayer=workload.sublayer,
-        layer=layer.kind if layer else None,
-        tp=workload.collective.gpus if workload.collective is not None else workload.tp,
-        m=gemm.m if gemm else layer.model.tokens if layer else None,
-        n=gemm.n if gemm else layer.model.hidden if layer else None,
-        k=gemm.k if gemm else None,
-        machine=run.machine.name,
-        strategy=run.strategy,
-        arbitration=run.arbitration.policy if run.arbitration is not None and fused is not None else None,
-        mca_threshold=_threshold_text(fused),
-        mode=run.mode,
-        gemm_compute_units=run.machine.gpu.n_compute_units - n_collective if n_collective is not None else None,
-        collective_compute_units=n_collective,
-        time_us=us(result.total),
-        gemm_us=time_of(result.gemm),
-        rs_us=time_of(result.reduce_scatter),
-        ag_us=time_of(result.all_gather),
-        fused_us=time_of(fused),
-        others_us=us(result.others) if result.others is not None else None,
-        dram_gemm_read_bytes=total("operand_read_bytes", producer) if producer else None,
-        dram_gemm_write_bytes=total("output_write_bytes", producer) if producer else None,
-        dram_rs_read_bytes=total("comm_read_bytes", scatter),
-        dram_rs_write_bytes=total("comm_write_bytes", scatter),
-        dram_ag_read_bytes=total("comm_read_bytes", result.all_gather),
-        dram_ag_write_bytes=total("comm_write_bytes", result.all_gather),
-        link_bytes=total("link_bytes", *phases),
-        l2_hit_rate=counters["l2_hits"] / accesses if accesses else None,
-        tracker_peak_entries=total("tracker_peak_entries", fused),
-        tracker_stalls=total("tracker_stalls", fused),
-        dma_commands=total("dma_commands", fused),
-        mem_requests=total("mem_requests", *phases),
-        workgroup_spread=result.gemm.counters["workgroup_spread"] if result.gemm else None,
-        workgroup_spread_fused=fused.counters["workgroup_spread"] if fused else None,
-        wall_s=result.wall_s,
-    )
-
-
-def _phases_in_force(result: SimulationResult) -> list[Phase]:
-    """Return the phases that make up the point: the fused run instead of the GEMM and reduce-scatter alone."""
-    alone = [result.gemm, result.reduce_scatter]
-    parts = [result.fused] if result.fused is not None else alone
-    return [phase for phase in (*parts, result.all_gather) if phase is not None]
-
-
-def _threshold_text(fused: Phase | None) -> str | None:
-    """Return the MCA threshold in force as text: a number, or ``none`` for no limit; None without MCA."""
-    if fused is None or "mca_threshold" not in fused.counters or not fused.name.endswith("mca"):
-        return None
-    threshold = fused.counters["mca_threshold"]
-    return "none" if threshold is None else str(threshold)

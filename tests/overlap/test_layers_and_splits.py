@@ -13,7 +13,8 @@ from t3sim.checks.audit import Audit
 from t3sim.config.experiment import RunSpec
 from t3sim.experiment.estimate import estimated_hours
 from t3sim.experiment.plan import load_experiment
-from t3sim.experiment.runner import plan_phases, record_of
+from t3sim.experiment.point_record import record_of
+from t3sim.experiment.runner import plan_phases
 from t3sim.results.derive import derive
 from t3sim.results.record import RunRecord
 from t3sim.system.layer import dram_bytes_per_second, matrix_flops_per_second, other_ticks
