@@ -15,8 +15,8 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
-from math import exp, log
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from t3sim.analysis.figures import figures_of
@@ -237,7 +237,7 @@ def study_tables(study: Sequence[RunRecord]) -> dict[str, str]:
 
 def mean_and_max(values: Sequence[float]) -> list[str]:
     """Return geometric mean and maximum."""
-    return [number(exp(sum(map(log, values)) / len(values)), 3), number(max(values), 3)]
+    return [number(geometric_mean(values), 3), number(max(values), 3)]
 
 
 def refresh_readme(folder: Path) -> None:

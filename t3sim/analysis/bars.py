@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import geometric_mean
 from typing import TYPE_CHECKING
 
 from matplotlib.patches import Patch
@@ -189,7 +189,7 @@ class BarPage:
         speedups = [bar["speedup"] for (_, series), bar in self.bars.items() if series == name and bar["speedup"]]
         if name == "sequential" or len(self.cases) < 4 or len(speedups) != len(self.cases):
             return name
-        return f"{name} (geomean {math.exp(math.fsum(map(math.log, speedups)) / len(speedups)):.2f})"
+        return f"{name} (geomean {geometric_mean(speedups):.2f})"
 
     def draw_stacks(
         self,

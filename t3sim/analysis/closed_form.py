@@ -8,9 +8,9 @@ chunk at the memory's bandwidth.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import geometric_mean
 from typing import Any
 
 from matplotlib.lines import Line2D
@@ -168,5 +168,5 @@ def memory_bandwidth(machine: Mapping[str, Any]) -> float:
 
 def geomean_error(collectives: Sequence[Collective]) -> float:
     """Return the geometric mean of the ratios between simulated and formula, minus one; each ratio at least 1."""
-    logs = [abs(math.log(c.simulated_us / c.formula_us)) for c in collectives]
-    return math.exp(math.fsum(logs) / len(logs)) - 1
+    ratios = [c.simulated_us / c.formula_us for c in collectives]
+    return geometric_mean(max(ratio, 1 / ratio) for ratio in ratios) - 1

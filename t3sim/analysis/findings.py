@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import geometric_mean
 from typing import Any
 
 from t3sim.analysis.folder import Results
-from t3sim.analysis.study import geomean
 from t3sim.analysis.style import strategy_order
 from t3sim.analysis.sweep import TIE, Crossover, crossovers_of, panels_of, swept_axes
 from t3sim.analysis.table import Row, varying, workload_key, workload_name
@@ -45,7 +45,7 @@ def strategy_summaries(results: Results) -> list[StrategySummary]:
         where = point_name(top, results)
         found.append(
             StrategySummary(
-                name, len(members), geomean(speedups), min(speedups), max(speedups), where, best[name],
+                name, len(members), geometric_mean(speedups), min(speedups), max(speedups), where, best[name],
                 name.startswith("ideal"),
             )
         )  # fmt: skip
@@ -99,27 +99,6 @@ def crossover_sentences(results: Results) -> list[str]:
     return listed
 
 
-def axes_without_effect(results: Results) -> list[str]:
-    """Return the swept keys along which no time changed, though the points differ."""
-    found = []
-    for key in varying(results.rows, results.axes):
-        times: dict[Any, set[float]] = {}
-        sizes: Counter[Any] = Counter()
-        others = [name for name in results.axes if name != key]
-        for row in results.rows:
-            if row["time_us"] is None:
-                continue
-            group = (
-                workload_key(row), row["strategy"], row["gemm_compute_units"], *(row[name] for name in others),
-            )  # fmt: skip
-            times.setdefault(group, set()).add(row["time_us"])
-            sizes[group] += 1
-        compared = [group for group, n in sizes.items() if n > 1]
-        if compared and all(len(times[group]) == 1 for group in compared):
-            found.append(key)
-    return found
-
-
 def point_name(row: Row, results: Results) -> str:
     """How a sentence names a point: workload, and what was swept."""
     alike = [other for other in results.rows if other["strategy"] == row["strategy"]]
@@ -149,7 +128,7 @@ def _gain(results: Results, slower: str, faster: str) -> list[str]:
     top, row = max(gains, key=lambda gain: gain[0])
     if len(gains) == 1:
         return [f"{faster} over {slower}: {top:.3f}×."]
-    mean, where = geomean(gain for gain, _ in gains), point_name(row, results)
+    mean, where = geometric_mean(gain for gain, _ in gains), point_name(row, results)
     return [f"{faster} over {slower}: {mean:.3f}× (geomean of {len(gains)}), at most {top:.3f}× ({where})."]
 
 

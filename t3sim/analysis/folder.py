@@ -54,6 +54,12 @@ class Results:
         listed = self.resolved.get("figures")
         return tuple(map(str, listed)) if isinstance(listed, list) and listed else DEFAULT_FIGURES
 
+    @property
+    def axes_without_effect(self) -> tuple[str, ...]:
+        """The swept keys that changed nothing, as the run found."""
+        listed = self.manifest.get("axes_without_effect")
+        return tuple(map(str, listed)) if isinstance(listed, list) else ()
+
     @cached_property
     def axes(self) -> list[str]:
         """The swept keys that have a column of their own."""

@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from t3sim import __version__
 from t3sim.analysis.figures import check_figure_names, draw_figure
-from t3sim.analysis.findings import StrategySummary, axes_without_effect, sentences, strategy_summaries
+from t3sim.analysis.findings import StrategySummary, sentences, strategy_summaries
 from t3sim.analysis.folder import EXPERIMENT_NAME, Results
 from t3sim.analysis.style import Drawing, figure_bytes, strategy_colour
 from t3sim.analysis.table import Row, machine_base, varying, workload_name
@@ -151,7 +151,7 @@ def section_of(results: Results, number: int) -> Section:
         notes.insert(
             0, f"{n} point{'' if n == 1 else 's'} failed and {'is' if n == 1 else 'are'} in no table or figure."
         )
-    notes += [f"{key} was swept but changed no time." for key in axes_without_effect(results)]
+    notes += [f"{key} was swept but changed nothing." for key in results.axes_without_effect]
     n_unfinished = sum(row["time_us"] is None for row in results.rows)
     if n_unfinished:
         notes.append(f"{n_unfinished} point{'' if n_unfinished == 1 else 's'} without a time.")

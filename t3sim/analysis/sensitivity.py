@@ -6,7 +6,7 @@ preset itself.  Only workloads that every machine has run are compared.
 
 from __future__ import annotations
 
-import math
+from statistics import geometric_mean
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -70,10 +70,7 @@ def sensitivity_table(results: Results) -> pd.DataFrame:
     strategies = strategy_order(str(key[0]) for key in shared)
     table = []
     for machine in [bases[0], *(name for name in speedups if name != bases[0])]:
-        means = {name: _geomean([speedups[machine][key] for key in shared if key[0] == name]) for name in strategies}
+        found = speedups[machine]
+        means = {name: geometric_mean(found[key] for key in shared if key[0] == name) for name in strategies}
         table.append({"change": machine.removeprefix(f"{bases[0]}+") or machine, **means})
     return pd.DataFrame(table)
-
-
-def _geomean(values: list[float]) -> float:
-    return math.exp(math.fsum(map(math.log, values)) / len(values))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -111,12 +110,6 @@ def with_degree(tp: int) -> list[Case]:
 def chunk_bytes(row: Row) -> float:
     """The mean bytes of a chunk: the output over the GPUs."""
     return float(row["m"] * row["n"] * BYTES_PER_ELEMENT / row["tp"])
-
-
-def geomean(values: Iterable[float]) -> float:
-    """The geometric mean."""
-    logs = [math.log(value) for value in values]
-    return math.exp(math.fsum(logs) / len(logs))
 
 
 def _cases_in(results: Results) -> dict[Case, dict[str, Row]]:

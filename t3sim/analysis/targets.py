@@ -11,13 +11,14 @@ import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from statistics import geometric_mean
 from typing import Any
 
 import pandas as pd
 
 from t3sim.analysis.closed_form import collectives_of, formula_us, geomean_error, memory_bandwidth
 from t3sim.analysis.folder import Results
-from t3sim.analysis.study import CASES, DEGREES, MACHINE, NotRunError, Study, chunk_bytes, geomean, with_degree
+from t3sim.analysis.study import CASES, DEGREES, MACHINE, NotRunError, Study, chunk_bytes, with_degree
 from t3sim.errors import InputDataError
 from t3sim.registry import unknown_name
 from t3sim.units import format_bandwidth, format_bytes, format_frequency, format_time
@@ -193,7 +194,7 @@ def targets_csv(rows: Sequence[Comparison]) -> bytes:
 
 @check("t3.ideal.geomean")
 def _ideal_geomean(study: Study) -> Ours:
-    return Ours((geomean(study.speedups("ideal-overlap").values()),))
+    return Ours((geometric_mean(study.speedups("ideal-overlap").values()),))
 
 
 @check("t3.ideal.max")
@@ -268,7 +269,7 @@ def _no_extra_where_gemm_is_longer(study: Study) -> Ours:
 
 @check("t3.t3.geomean")
 def _t3_geomean(study: Study) -> Ours:
-    return Ours((geomean(study.speedups("t3").values()),))
+    return Ours((geometric_mean(study.speedups("t3").values()),))
 
 
 @check("t3.t3.max")
@@ -296,7 +297,7 @@ def _t3_far_from_ideal(study: Study) -> Ours:
 
 @check("t3.mca.geomean")
 def _mca_geomean(study: Study) -> Ours:
-    return Ours((geomean(study.speedups("t3-mca").values()),))
+    return Ours((geometric_mean(study.speedups("t3-mca").values()),))
 
 
 @check("t3.mca.max")
@@ -311,13 +312,13 @@ def _mca_over_t3_max(study: Study) -> Ours:
 
 @check("t3.mca_over_t3.geomean")
 def _mca_over_t3(study: Study) -> Ours:
-    return Ours((geomean(study.ratios("t3", "t3-mca").values()),))
+    return Ours((geometric_mean(study.ratios("t3", "t3-mca").values()),))
 
 
 @check("t3.mca.vs_ideal")
 def _mca_below_ideal(study: Study) -> Ours:
     return Ours(
-        (geomean(study.speedups("ideal-overlap").values()) - geomean(study.speedups("t3-mca").values()),)
+        (geometric_mean(study.speedups("ideal-overlap").values()) - geometric_mean(study.speedups("t3-mca").values()),)
     )  # fmt: skip
 
 
@@ -405,7 +406,7 @@ def _scatter_reads_16(study: Study) -> Ours:
 
 @check("t3.data.rs_reads_geomean")
 def _scatter_reads_all(study: Study) -> Ours:
-    return Ours((geomean([ratio for tp in DEGREES for ratio in _scatter_reads(study, tp).values()]),))
+    return Ours((geometric_mean([ratio for tp in DEGREES for ratio in _scatter_reads(study, tp).values()]),))
 
 
 def _scatter_reads(study: Study, tp: int) -> dict[Any, float]:
@@ -424,7 +425,7 @@ def _writes_16(study: Study) -> Ours:
 
 @check("t3.data.writes_geomean")
 def _writes_all(study: Study) -> Ours:
-    return Ours((geomean([ratio for tp in DEGREES for ratio in _writes(study, tp)]) - 1,))
+    return Ours((geometric_mean([ratio for tp in DEGREES for ratio in _writes(study, tp)]) - 1,))
 
 
 def _writes(study: Study, tp: int) -> list[float]:
