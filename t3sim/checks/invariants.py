@@ -167,6 +167,11 @@ def l2_claims(core: GpuCore) -> Iterator[Claim]:
     for meaning, left, right in pairs:
         yield Claim("C5", "l2", meaning, int(left), int(right))
     yield Claim("C5", "l2", "dirty evictions, at most evictions", int(l2.n_dirty_evictions), int(l2.n_evictions), True)
+    # With one partition there is no other: nothing crosses, and there is nothing to copy.
+    far = int(l2.n_copy_hits + l2.n_crossings)
+    yield Claim("C5", "l2", "accesses to lines of another partition, at most accesses", far,
+                int(l2.n_accesses) if l2.n_partitions > 1 else 0, True)  # fmt: skip
+    yield Claim("C5", "l2", "copies made, at most crossings", int(l2.n_copies), int(l2.n_crossings), True)
 
 
 def sum_claims(core: GpuCore) -> Iterator[Claim]:

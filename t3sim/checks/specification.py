@@ -18,6 +18,8 @@ from t3sim.workload.tiling import ELEMENT_BYTES
 if TYPE_CHECKING:
     from t3sim.gpu.core import GpuCore
 
+Pairs = dict[str, tuple[int, int]]  # meaning -> kept in the record, stated by the specification
+
 PS_PER_S = 10**12
 EFFICIENCY_DIGITS = 10_000  # the matrix efficiency is kept to four digits
 
@@ -44,9 +46,6 @@ def specification_claims(core: GpuCore) -> Iterator[Claim]:
         ("is_split", int(queue.kind == "split")), ("banks_per_group", core.machine.memory.banks_per_group),
     ):  # fmt: skip
         yield Claim("S1", "channel[]", f"{name}, kept against stated", np.asarray(channels[name]), entries)
-
-
-Pairs = dict[str, tuple[int, int]]
 
 
 def clock_pairs(core: GpuCore) -> Pairs:
@@ -92,7 +91,7 @@ def link_pairs(core: GpuCore) -> Pairs:
     port, link, access = core.gpu.link_port, core.machine.link, core.machine.memory.access
     return {
         "rate": (int(port.granule_cost) * link.bandwidth, access * core.ticks.hz * int(port.scale)),
-        "buffer (bytes)": (int(port.buffer_granules), link.egress_buffer // access),
+        "buffer (accesses)": (int(port.buffer_granules), link.egress_buffer // access),
     }
 
 

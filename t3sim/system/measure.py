@@ -55,6 +55,8 @@ def counters_of(core: GpuCore) -> dict[str, Any]:
         "l2_accesses": accesses,
         "l2_hits": int(gpu.l2.n_hits + gpu.l2.n_merged),
         "l2_misses": int(gpu.l2.n_misses),
+        "l2_copy_hits": int(gpu.l2.n_copy_hits),
+        "l2_crossings": int(gpu.l2.n_crossings),
         "l2_store_accesses": int(gpu.l2.n_store_accesses),
         "tracker_peak_entries": int(gpu.tracker.peak_entries),
         "tracker_stalls": int(channels["tracker_stalls"].sum() + gpu.tracker.dispatch_stalls),

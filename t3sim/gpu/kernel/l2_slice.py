@@ -44,8 +44,8 @@ def bank_of(gpu, line, channel_id):
 def partition_of(gpu, owner):
     """Return the L2 partition of the compute unit that *owner* belongs to: neighbours are in different ones.
 
-    Workgroups go to compute units in turn, so consecutive ones run in different partitions, as dispatchers of
-    GPUs spread them.
+    Assumed: workgroups go to compute units in turn, so consecutive ones run in different partitions, as dispatchers
+    of GPUs spread them.
     """
     return owner // (gpu.n_buffers * gpu.n_slots) % gpu.l2.n_partitions
 

@@ -29,7 +29,7 @@ def test_every_claim_holds_after_every_quantum(phase: str, shape: Any, tp: int) 
 @pytest.mark.parametrize("policy", ["round_robin", "compute_first", "mca"])
 @pytest.mark.parametrize("kind", ["unified", "split"])
 def test_every_claim_holds_under_every_policy_and_queue(policy: str, kind: str) -> None:
-    changes = (f"machine.memory.queue.kind={kind}",)
+    changes = (f"machine.memory.queue.kind={kind}", "machine.gpu.l2.n_partitions=2")
     for core in quanta(machine_for("fused", RAGGED, 3, policy, changes)):
         assert broken(core) == []
 
@@ -156,6 +156,8 @@ MIDWAY: dict[str, tuple[str, Callable[[Any], None], str]] = {
     "a miss status register leaks": ("gemm", add("l2.n_free_mshrs", -1, 0), "C5 broken: l2: misses"),
     "a waiting load is dropped": ("gemm", add("l2.n_delivered", -1), "C5 broken: l2: loads merged"),
     "a fill of the wrong size": ("gemm", add("l2.n_granules_requested", -1), "C5 broken: l2: granules of misses"),
+    "a crossing to a partition that is not there": ("gemm", add("l2.n_crossings"), "C5 broken: l2: accesses to lines"),
+    "a copy that nobody fetched": ("gemm", add("l2.n_copies"), "C5 broken: l2: copies made"),
     "a dirty line is forgotten": ("gemm", forget_dirty_line, "C5 broken: l2: granules dirtied"),
     "a write-back is not sent": ("gemm", add("l2.n_granules_written_back"), "C5 broken: l2: granules written back"),
     "more dirty evictions than evictions": (
