@@ -2,14 +2,19 @@
 
 Positions, not chunk numbers: at position ``p`` device ``d`` works on chunk ``(d + p) mod n``,
 so every device of a ring runs the same program (T3 section 4.4, figure 10).
+
+Two ways to run a ring on compute units.  *Whole chunks*: all compute units share each step, and a step starts when
+the whole chunk it needs is there (T3 section 2.3).  *Channels*: each compute unit runs a ring of its own over its
+part of every chunk, slice by slice, and what arrives lies in a buffer from which it is copied (NCCL's rings with
+the protocol Simple).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # What a step does with its result; the kernel uses the same codes.
-TO_NOWHERE, TO_NEIGHBOUR, TO_NEIGHBOUR_AS_UPDATE, TO_LOCAL = range(4)
+TO_NOWHERE, TO_NEIGHBOUR, TO_NEIGHBOUR_AS_UPDATE, TO_LOCAL, TO_BOTH = range(5)
 
 
 @dataclass(frozen=True)
@@ -20,16 +25,39 @@ class Step:
     destination: int
     n_granules: int
     send_to: int
-    wait_received: int  # granules of the neighbour's previous step that must have arrived
+    wait_received: int  # granules of the neighbour's step of the previous position that must have arrived
+    local_destination: int = -1  # of a result that is both sent and kept
 
 
 @dataclass(frozen=True)
 class CollectiveProgram:
-    """The steps of one device and what it receives meanwhile."""
+    """The steps of one device and what it receives meanwhile.
+
+    With several channels, ``steps`` holds a row of *n_channels* steps for each operation.
+    """
 
     steps: tuple[Step, ...]
     expected_inbound: int  # granules
     sent: int  # granules
+    n_channels: int = 1  # 1: all compute units share each step
+    n_slices: int = 1  # operations that each position is cut into
+    n_kernels: int = 1  # the same collective, so many times in turn
+    is_low_latency: bool = False  # flags travel inside the data
+
+    @property
+    def n_operations(self) -> int:
+        """Return operations of one channel, of all kernels."""
+        return len(self.steps) // self.n_channels
+
+    def repeated(self, times: int) -> CollectiveProgram:
+        """Return this program run *times* in turn, each time as a kernel of its own."""
+        return replace(
+            self,
+            steps=self.steps * times,
+            expected_inbound=self.expected_inbound * times,
+            sent=self.sent * times,
+            n_kernels=self.n_kernels * times,
+        )
 
 
 def ring_reduce_scatter(n_devices: int, chunk_granules: int, *, has_near_memory: bool = False) -> CollectiveProgram:
@@ -65,3 +93,89 @@ def chunk_bytes_of(size_bytes: int, n_devices: int, line_bytes: int) -> int:
     """Return bytes of a chunk: an equal share of the array, padded to whole cache lines."""
     share = -(-size_bytes // n_devices)
     return -(-share // line_bytes) * line_bytes
+
+
+@dataclass(frozen=True)
+class Channels:
+    """How a ring is cut into channels; lengths in granules, whole lines."""
+
+    n_channels: int
+    loop_granules: int  # of a channel's part of a chunk: taken through all positions before the next
+    n_slices: int  # of such a part, passed on one by one
+    line_granules: int
+    is_low_latency: bool = False
+
+
+@dataclass(frozen=True)
+class _Operation:
+    """What a channel does at one position: chunks by number, -1 for what has just been received."""
+
+    operands: tuple[int, ...]
+    send_to: int
+    kept: int = -1  # chunk of the output that the result is, if it is kept
+
+
+def channelled_reduce_scatter(n_devices: int, chunk_granules: int, channels: Channels) -> CollectiveProgram:
+    """Return a ring reduce-scatter in *channels*: send, receive-reduce-send (n - 2 times), receive-reduce-copy."""
+    n = n_devices
+    operations = [_Operation((p,) if p == 0 else (p, -1), TO_NEIGHBOUR) for p in range(n - 1)]
+    operations.append(_Operation((n - 1, -1), TO_LOCAL, n - 1))
+    return _channelled(n, chunk_granules, channels, operations)
+
+
+def channelled_all_gather(n_devices: int, chunk_granules: int, channels: Channels) -> CollectiveProgram:
+    """Return a ring all-gather in *channels*: copy-send, receive-copy-send (n - 2 times), receive."""
+    return _channelled(n_devices, chunk_granules, channels, _gathering(n_devices, (0,)))
+
+
+def channelled_all_reduce(n_devices: int, chunk_granules: int, channels: Channels) -> CollectiveProgram:
+    """Return a ring all-reduce in *channels*: a reduce-scatter whose last result is gathered at once."""
+    n = n_devices
+    operations = [_Operation((p,) if p == 0 else (p, -1), TO_NEIGHBOUR) for p in range(n - 1)]
+    return _channelled(n, chunk_granules, channels, [*operations, *_gathering(n, (n - 1, -1))])
+
+
+def _gathering(n: int, first_operands: tuple[int, ...]) -> list[_Operation]:
+    """Return the operations of an all-gather that starts with what *first_operands* add up to."""
+    forwarding = [_Operation((-1,), TO_BOTH, p) for p in range(1, n - 1)]
+    return [_Operation(first_operands, TO_BOTH, 0), *forwarding, _Operation((-1,), TO_LOCAL, n - 1)]
+
+
+def _channelled(n: int, chunk_granules: int, channels: Channels, operations: list[_Operation]) -> CollectiveProgram:
+    """Cut each of *operations* into loops, slices and channels.
+
+    The input lies at granule 0, the output behind it, and behind that a receive buffer for each position.
+    """
+    c, line = chunk_granules, channels.line_granules
+    share = -(-c // (channels.n_channels * line)) * line
+    steps: list[Step] = []
+    for loop_start in range(0, share, channels.loop_granules):
+        part = min(channels.loop_granules, share - loop_start)
+        slice_granules = -(-part // (channels.n_slices * line)) * line
+        for position, operation in enumerate(operations):
+            for slice_start in range(0, channels.n_slices * slice_granules, slice_granules):
+                for channel in range(channels.n_channels):
+                    start = channel * share + loop_start + slice_start
+                    stop = min(channel * share + loop_start + min(slice_start + slice_granules, part), c)
+                    steps.append(_step_of(operation, position, n, c, min(start, c), max(stop - start, 0)))
+    sent = sum(step.n_granules for step in steps if step.send_to in (TO_NEIGHBOUR, TO_BOTH))
+    return CollectiveProgram(
+        tuple(steps), sent, sent, channels.n_channels, channels.n_slices, is_low_latency=channels.is_low_latency
+    )
+
+
+def _step_of(operation: _Operation, position: int, n: int, c: int, start: int, length: int) -> Step:
+    """Return one slice of *operation*: *length* granules from *start* on in their chunks."""
+    buffers = 2 * n * c
+    received, passed_on = buffers + (position - 1) * c, buffers + position * c
+    operands = tuple((received if chunk < 0 else chunk * c) + start for chunk in operation.operands)
+    kept = n * c + operation.kept * c + start
+    is_sent = operation.send_to != TO_LOCAL
+    return Step(
+        operands,
+        passed_on + start if is_sent else kept,
+        length,
+        operation.send_to,
+        length if -1 in operation.operands else 0,
+        kept if operation.send_to == TO_BOTH else -1,
+    )

@@ -95,7 +95,7 @@ class TilingSpec(Spec):
 class CollectiveSpec(Spec):
     """A collective on its own: full array size over all chunks, number of GPUs."""
 
-    op: Literal["reduce-scatter", "all-gather"]
+    op: Literal["reduce-scatter", "all-gather", "all-reduce"]
     size: Bytes
     gpus: Annotated[int, Field(ge=2, strict=True)]
 

@@ -46,7 +46,8 @@ class ComputeUnitSpec(Spec):
     registers: Bytes  # vector register file, holds the accumulators
     matrix_flops_per_cycle: Count
     matrix_efficiency: Share  # of the matrix rate that a GEMM main loop reaches
-    l2_bytes_per_cycle: Count  # width of the path between the CU and the L2, each way
+    l2_bytes_per_cycle: Count  # width of the path between the CU and the L2, for loads
+    l2_store_bytes_per_cycle: Count  # the same for stores
     max_outstanding_lines: Count  # line accesses in flight per CU (loads), and the same number of stores
     workgroup_launch: Picoseconds  # from a freed slot to the first instruction of its next workgroup
 
@@ -63,6 +64,7 @@ class L2Spec(Spec):
     miss_latency: Cycles  # added on a miss, besides the DRAM itself
     mshrs_per_bank: Count
     bank_queue_entries: Count  # line accesses that may wait in front of a bank
+    at_kernel_end: Literal["write-back", "keep"]  # what becomes of dirty lines
     n_partitions: Count  # each keeps copies of the lines of the others that its compute units load
     crossing_latency: Cycles  # from one partition to another, each way
 
@@ -83,9 +85,22 @@ class DmaSpec(Spec):
 
 
 class CollectiveKernelSpec(Spec):
-    """A ring collective run by compute units (the baseline)."""
+    """A ring collective run by compute units (the baseline).
+
+    ``kind`` ``chunk``: all compute units share each step of the ring (T3 section 2.3).  ``channels``: ``channels``
+    compute units each run a ring of their own, in slices, and copy what arrives out of a receive buffer (NCCL);
+    arrays of at most ``low_latency_size`` are sent with flags inside the data, which costs less for each slice.
+    """
 
     max_outstanding_lines: Count  # loads in flight per CU: registers and unrolling of the copy loop
+    kind: Literal["chunk", "channels"]
+    launch: Picoseconds  # besides the launch of any kernel: until the kernels of all GPUs run
+    slice_overhead: Picoseconds  # of a compute unit, from its last store of a step to the next step
+    channels: Count
+    channel_chunk: Bytes  # of a channel's part of a chunk: taken through all steps before the next
+    slices: Count  # of such a part, each passed on as soon as it is complete
+    low_latency_size: BytesOrZero
+    low_latency_slice_overhead: Picoseconds
 
 
 class GpuSpec(Spec):

@@ -160,6 +160,7 @@ def fill_clocks(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
     gpu.line_bytes = spec.l2.line
     gpu.granule_bytes = memory.access
     gpu.line_issue_ticks = -(-spec.l2.line * gpu.compute_ticks // spec.compute_unit.l2_bytes_per_cycle)
+    gpu.store_issue_ticks = -(-spec.l2.line * gpu.compute_ticks // spec.compute_unit.l2_store_bytes_per_cycle)
     gpu.max_outstanding_lines = spec.compute_unit.max_outstanding_lines
     gpu.workgroup_launch_ticks = ticks.from_ps(spec.compute_unit.workgroup_launch)
     gpu.interleave_bits = log2_exact(memory.channel_interleave // memory.access, "memory.channel_interleave / access")
@@ -211,6 +212,7 @@ def fill_l2(gpu: Any, machine: MachineSpec) -> None:
     l2.request_ticks = spec.hit_latency * compute_ticks // 2
     l2.return_ticks = spec.hit_latency * compute_ticks - l2.request_ticks
     l2.miss_ticks = spec.miss_latency * compute_ticks
+    l2.keeps_dirty_lines = spec.at_kernel_end == "keep"
     l2.n_partitions = spec.n_partitions
     l2.crossing_ticks = 2 * spec.crossing_latency * compute_ticks
     if l2.return_ticks < gpu.slot_ticks:

@@ -198,6 +198,9 @@ class GpuCore:
         efficiency = round(unit.matrix_efficiency * EFFICIENCY_SCALE)
         self._begin(trace, None)
         gpu.running_kernel = codes.KERNEL_GEMM
+        gpu.n_kernel_workgroups = trace.n_workgroups // trace.n_kernels
+        gpu.gemm_launch_ticks = self.ticks.from_ps(machine.gpu.kernel_launch)
+        gpu.gemm_done_at = start_at
         gpu.kernel_start_at = start_at
         gpu.compute_done_at = start_at
         gpu.n_slots = n_slots
@@ -205,6 +208,7 @@ class GpuCore:
         gpu.n_workgroups = trace.n_workgroups
         gpu.first_workgroup = int(trace.chunk_ranges()[device_id % trace.n_chunks, 0])
         gpu.n_dispatched = gpu.n_finished = gpu.n_released = 0
+        gpu.compute_units["is_wanted"] = 0
         gpu.tile_rows, gpu.tile_columns = tile_rows, tile_columns
         gpu.wavefront_rows, gpu.wavefront_columns = tiling.wavefront_tile
         gpu.n_wavefronts = (tile_rows // tiling.wavefront_tile[0]) * (tile_columns // tiling.wavefront_tile[1])
@@ -238,27 +242,54 @@ class GpuCore:
         self.tables.dma_queue = records(MESSAGE, int(gpu.dma.read_ahead_granules) if routes.dma_maps else 0)
 
     def load_collective(self, program: CollectiveProgram, *, start_at: int, n_compute_units: int | None = None) -> None:
-        """Make a ring collective on *n_compute_units* CUs (default: all) the next kernel."""
-        gpu, machine = self.gpu, self.machine
-        n_cus = machine.gpu.n_compute_units if n_compute_units is None else n_compute_units
-        granules_per_line = machine.gpu.l2.line // machine.memory.access
-        self.tables = Tables(steps=step_table(program, granules_per_line))
+        """Make a ring collective on *n_compute_units* CUs (default: all, or one for each channel) the next kernel."""
+        self.tables = Tables()
         self._begin(None, program)
+        gpu = self.gpu
         gpu.running_kernel = codes.KERNEL_COLLECTIVE
         gpu.kernel_start_at = start_at
         gpu.compute_done_at = start_at
-        gpu.n_steps = len(program.steps)
+        gpu.expected_inbound = gpu.n_inbound = 0
+        self._load_steps(program, start_at, n_compute_units)
+
+    def add_collective(self, program: CollectiveProgram, *, start_at: int, n_compute_units: int | None = None) -> None:
+        """Run a ring collective beside the GEMM that has just been loaded, on compute units that it takes from it."""
+        self.program = program
+        self.gpu.running_kernel |= codes.KERNEL_COLLECTIVE
+        self._load_steps(program, start_at, n_compute_units)
+
+    def _load_steps(self, program: CollectiveProgram, start_at: int, n_compute_units: int | None) -> None:
+        """Write the steps of *program* and what compute units need to run them."""
+        gpu, machine = self.gpu, self.machine
+        n_channels = program.n_channels
+        n_cus = n_compute_units or (n_channels if n_channels > 1 else machine.gpu.n_compute_units)
+        if n_channels not in (1, n_cus) or n_cus > machine.gpu.n_compute_units:
+            raise UsageError(
+                f"a collective of {n_channels} channels cannot run on {n_cus} of {machine.gpu.n_compute_units} compute units"
+            )
+        spec = machine.gpu.collective_kernel
+        self.tables.steps = step_table(program, machine.gpu.l2.line // machine.memory.access)
+        gpu.n_steps = program.n_operations
+        gpu.n_kernel_steps = program.n_operations // program.n_kernels
+        gpu.n_step_columns = n_channels
+        gpu.n_step_slices = program.n_slices
+        overhead = spec.low_latency_slice_overhead if program.is_low_latency else spec.slice_overhead
+        gpu.slice_overhead_ticks = self.ticks.from_ps(overhead)
+        gpu.collective_launch_ticks = self.ticks.from_ps(machine.gpu.kernel_launch + spec.launch)
+        gpu.collective_start_at = start_at
         gpu.n_collective_cus = n_cus
-        gpu.n_collective_done = 0
-        gpu.max_collective_lines = machine.gpu.collective_kernel.max_outstanding_lines
-        gpu.expected_inbound = program.expected_inbound
-        gpu.n_inbound = 0
+        gpu.n_collective_done = gpu.n_collectives_done = 0
+        gpu.max_collective_lines = spec.max_outstanding_lines
+        gpu.expected_inbound += program.expected_inbound
         units = gpu.compute_units
-        for name in ("step", "step_line", "step_operand", "step_stored", "line_head", "line_tail"):
+        for name in (
+            "step", "step_line", "step_operand", "step_stored", "step_ready_at", "line_head", "line_tail", "is_wanted",
+            "is_taken",
+        ):  # fmt: skip
             units[name] = 0
 
     def _begin(self, trace: TileTrace | None, program: CollectiveProgram | None) -> None:
-        """Remember what is run now: a GEMM or a collective."""
+        """Remember what is run now: a GEMM or a collective (``add_collective``: both)."""
         self.trace, self.program = trace, program
         self.n_kernels += 1
 
@@ -266,7 +297,7 @@ class GpuCore:
     def share_done(self) -> float:
         """Return roughly how much of the running kernel is done, 0 to 1."""
         gpu = self.gpu
-        if gpu.running_kernel == codes.KERNEL_GEMM:
+        if gpu.running_kernel & codes.KERNEL_GEMM:
             return float(gpu.n_finished / max(gpu.n_workgroups, 1))
         return float(gpu.n_inbound / max(gpu.expected_inbound, 1))
 

@@ -165,6 +165,7 @@ def step_table(program: CollectiveProgram, granules_per_line: int) -> NDArray[An
         entry.operand_a = step.operands[0]
         entry.operand_b = step.operands[-1]
         entry.destination = step.destination
+        entry.local_destination = step.local_destination
         entry.send_to = step.send_to
         entry.wait_received = step.wait_received
         entry.start_at = entry.end_at = -1

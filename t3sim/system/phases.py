@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from t3sim.checks.audit import Audit
-from t3sim.collective.schedule import CollectiveProgram, chunk_bytes_of, ring_all_gather, ring_reduce_scatter
+from t3sim.collective.schedule import CollectiveProgram, chunk_bytes_of, ring_reduce_scatter
 from t3sim.errors import UsageError
 from t3sim.gpu.arbitration import arbitration_policies, mca
 from t3sim.gpu.kernel.codes import NEVER
@@ -24,8 +24,10 @@ from t3sim.gpu.routes import StoreRoutes
 from t3sim.network.mirror import ChunkShift
 from t3sim.observe.timeline import Timeline
 from t3sim.overlap.interface import Phase
+from t3sim.system.collectives import Op, ring_program
 from t3sim.system.machine import MirroredMachine
 from t3sim.system.measure import counters_of, timeline_of
+from t3sim.system.together import kernels_for, load_together, times_together
 from t3sim.workload.tiling import ELEMENT_BYTES
 
 if TYPE_CHECKING:
@@ -132,13 +134,49 @@ class MirroredPhases:
     def reduce_scatter(self, *, has_near_memory: bool = False, n_compute_units: int | None = None) -> Phase | None:
         """See ``overlap.interface.Phases``."""
         name = "reduce-scatter, near memory" if has_near_memory else "reduce-scatter"
-        program = ring_reduce_scatter(self.n_devices, self.chunk_granules(), has_near_memory=has_near_memory)
+        if has_near_memory:
+            program = ring_reduce_scatter(self.n_devices, self.chunk_granules(), has_near_memory=True)
+        else:
+            program = self.program("reduce-scatter", n_compute_units)
         return self.collective(named(name, n_compute_units), program, n_compute_units)
 
     def all_gather(self, *, n_compute_units: int | None = None) -> Phase | None:
         """See ``overlap.interface.Phases``."""
-        program = ring_all_gather(self.n_devices, self.chunk_granules())
+        program = self.program("all-gather", n_compute_units)
         return self.collective(named("all-gather", n_compute_units), program, n_compute_units)
+
+    def all_reduce(self, *, n_compute_units: int | None = None) -> Phase | None:
+        """Return a ring all-reduce alone, on a machine whose collectives run in channels."""
+        program = self.program("all-reduce", n_compute_units)
+        return self.collective(named("all-reduce", n_compute_units), program, n_compute_units)
+
+    def together(self, op: Op, *, n_compute_units: int | None = None) -> Phase | None:
+        """Return a GEMM and a collective that run beside each other, each again and again; None on one GPU.
+
+        Its time is that of the run; the counters ``gemm_together`` and ``collective_together`` are the mean ticks of
+        one kernel of each kind, with its launch.  Compute units go from one to the other as ``collective_kernel`` says.
+        """
+        trace, program = self.required_trace(), self.program(op, n_compute_units)
+        alone = self.collective(named(op, n_compute_units), program, n_compute_units)
+        if alone is None:
+            return None
+        n_gemms, n_collectives = kernels_for(self.gemm().ticks, alone.ticks)
+        name = named(f"{op} beside the GEMM", n_compute_units)
+
+        def simulate(report: Report) -> Phase:
+            machine = self.machine(ISOLATED_POLICY, {})
+            load_together(machine, trace, program, n_gemms, n_collectives)
+            phase = self.finished(name, machine, report)
+            times = times_together(machine.core)
+            phase.counters["gemm_together"], phase.counters["collective_together"] = times.gemm, times.collective
+            return phase
+
+        key = ("together", name, program, n_gemms, n_collectives, *self.gemm_key())
+        return self.store.get(PhaseJob(key, name, simulate))
+
+    def program(self, op: Op, n_compute_units: int | None = None) -> CollectiveProgram:
+        """Return the program of a collective on this machine."""
+        return ring_program(self.run.machine, op, self.n_devices, self.chunk_granules(), n_compute_units)
 
     def collective(self, name: str, program: CollectiveProgram, n_compute_units: int | None = None) -> Phase | None:
         """Return an isolated collective on *n_compute_units* CUs (default: all); None if there is nothing to do."""
@@ -147,7 +185,8 @@ class MirroredPhases:
 
         def simulate(report: Report) -> Phase:
             machine = self.machine(ISOLATED_POLICY, {})
-            machine.core.load_collective(program, start_at=machine.launch_ticks, n_compute_units=n_compute_units)
+            launch = machine.launch_ticks + machine.ticks.from_ps(self.run.machine.gpu.collective_kernel.launch)
+            machine.core.load_collective(program, start_at=launch, n_compute_units=n_compute_units)
             machine.close_ring()
             return self.finished(name, machine, report)
 

@@ -15,6 +15,7 @@ from t3sim.errors import UsageError
 from t3sim.gpu.ticks import TickBase
 from t3sim.observe.timeline import Timeline
 from t3sim.overlap import Phase, overlap_strategies
+from t3sim.overlap.interface import duration
 from t3sim.system.layer import other_ticks
 from t3sim.system.phases import MirroredPhases, PhasePlan, PhaseStore
 from t3sim.workload.layer import sublayer_runs
@@ -35,11 +36,13 @@ class SublayerResult:
     reduce_scatter: Phase | None = None
     all_gather: Phase | None = None
     fused: Phase | None = None
+    all_reduce: Phase | None = None  # run as one kernel
 
     @property
     def phases(self) -> list[Phase]:
         """Return the phases that were run, in the order in which they happen."""
-        return [p for p in (self.gemm, self.reduce_scatter, self.fused, self.all_gather) if p is not None]
+        phases = (self.gemm, self.reduce_scatter, self.fused, self.all_gather, self.all_reduce)
+        return [phase for phase in phases if phase is not None]
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,13 @@ def collective_alone(phases: MirroredPhases, op: str, *, has_near_memory: bool) 
     if op == "reduce-scatter":
         phase = phases.reduce_scatter(has_near_memory=has_near_memory)
         return SublayerResult(phases.run, phase.ticks if phase else 0, reduce_scatter=phase)
+    if op == "all-reduce":
+        if phases.run.machine.gpu.collective_kernel.kind == "channels":
+            phase = phases.all_reduce()
+            return SublayerResult(phases.run, phase.ticks if phase else 0, all_reduce=phase)
+        scatter, gather = phases.reduce_scatter(has_near_memory=has_near_memory), phases.all_gather()
+        total = duration(scatter) + duration(gather)
+        return SublayerResult(phases.run, total, reduce_scatter=scatter, all_gather=gather)
     phase = phases.all_gather()
     return SublayerResult(phases.run, phase.ticks if phase else 0, all_gather=phase)
 

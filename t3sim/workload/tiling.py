@@ -45,6 +45,7 @@ class TileTrace:
     tiling: TilingSpec
     n_chunks: int
     workgroups: NDArray[Any]  # of WORKGROUP_DTYPE, read-only
+    n_kernels: int = 1  # the same kernel, so many times in turn; each is a chunk
 
     def __post_init__(self) -> None:
         if self.workgroups.dtype != WORKGROUP_DTYPE or self.workgroups.ndim != 1:
@@ -58,6 +59,7 @@ class TileTrace:
             self.gemm == other.gemm
             and self.tiling == other.tiling
             and self.n_chunks == other.n_chunks
+            and self.n_kernels == other.n_kernels
             and bool(np.array_equal(self.workgroups, other.workgroups))
         )
 
@@ -77,6 +79,12 @@ class TileTrace:
         """Return workgroup ids as *device_id* dispatches them: from chunk *device_id* on, wrapping."""
         start = int(self.chunk_ranges()[device_id % self.n_chunks, 0])
         return np.roll(np.arange(self.n_workgroups, dtype=np.int64), -start)
+
+    def repeated(self, times: int) -> TileTrace:
+        """Return a trace that runs this kernel *times* in turn; its chunks are the kernels."""
+        workgroups = np.tile(self.workgroups, times)
+        workgroups["chunk"] = np.repeat(np.arange(times), self.n_workgroups)
+        return TileTrace(self.gemm, self.tiling, times, workgroups, times)
 
     def wavefront_grid(self) -> tuple[int, int]:
         """Return wavefront tiles per full workgroup tile, (down, across)."""

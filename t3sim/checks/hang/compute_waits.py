@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from t3sim.checks.hang.unit_waits import LOCAL_STORES, UnitWaits, counted, uncompiled
-from t3sim.gpu.kernel import address_map, codes, compute_unit, l2_slice
+from t3sim.gpu.kernel import address_map, codes, collective_kernel, compute_unit, l2_slice
 from t3sim.gpu.kernel.memory_controller import GRANULE_BITS
 
 _channel_of = uncompiled(address_map.channel_of)
@@ -17,6 +17,8 @@ _set_of = uncompiled(l2_slice.set_of)
 _find_way = uncompiled(l2_slice.find_way)
 _find_victim = uncompiled(l2_slice.find_victim)
 _operand_line = uncompiled(compute_unit.operand_line)
+_row_of = uncompiled(collective_kernel.row_of)
+_is_received = uncompiled(collective_kernel.is_received)
 
 
 class ComputeWaits(UnitWaits):
@@ -249,9 +251,13 @@ class ComputeWaits(UnitWaits):
             if unit.step >= gpu.n_steps:
                 continue
             self.wait("kernel", part, f"step {unit.step} of {gpu.n_steps}")
-            steps, number = self.core.tables.steps, int(unit.step)
+            steps, number = self.core.tables.steps, int(_row_of(gpu, c, int(unit.step)))
             step = steps[number]
-            if number > 0 and steps[number - 1].n_received < step.wait_received:
+            if unit.is_taken == 0:
+                self.add_untaken(c)
+            elif unit.step_ready_at > self.core.now:
+                self.fault_if_never(part, int(unit.step_ready_at), "the overhead of its last step")
+            elif not _is_received(gpu, steps, number):
                 self.add_step(c, number, step)
             elif unit.is_waiting:
                 self.add_in_line(part, c)
@@ -262,11 +268,26 @@ class ComputeWaits(UnitWaits):
                 what = f"has loaded {unit.step_operand} of {step.n_operands} operands of a line and may load no more"
                 self.fault(part, f"{what}: {most} at a time")
 
+    def add_untaken(self, c: int) -> None:
+        """A compute unit that the collective kernel does not run on yet, or not any more."""
+        gpu, part = self.gpu, f"compute_unit[{c}]"
+        unit = gpu.compute_units[c]
+        if unit.is_wanted:
+            for s in np.flatnonzero(unit.slots["workgroup"][: int(gpu.n_slots)] >= 0).tolist():
+                self.wait(part, f"{part}.slot[{s}]", "the collective kernel takes it when its workgroups have ended")
+        elif unit.step // gpu.n_kernel_steps > gpu.n_collectives_done:
+            for other in range(int(gpu.n_collective_cus)):
+                if gpu.compute_units[other].step < unit.step:
+                    self.wait(part, f"compute_unit[{other}]", "the next kernel starts when all have ended this one")
+        else:
+            self.fault_if_never(part, int(gpu.collective_start_at), "the launch of the collective kernel")
+
     def add_step(self, c: int, number: int, step: Any) -> None:
         """A step whose operands have not arrived."""
         gpu, name = self.gpu, f"collective_kernel.step[{number}]"
-        n_received = int(self.core.tables.steps[number - 1].n_received)
-        received = f"{n_received} of {step.wait_received} granules of step {number - 1} received"
+        earlier = number - int(gpu.n_step_slices * gpu.n_step_columns)
+        n_received = int(self.core.tables.steps[earlier].n_received)
+        received = f"{n_received} of {step.wait_received} granules of step {earlier} received"
         self.wait(f"compute_unit[{c}]", name, received)
         queued = [q for q in self.queued if q.stream == codes.COMM]
         self.wait_for_requests(name, queued, received)
@@ -276,7 +297,7 @@ class ComputeWaits(UnitWaits):
         if n_coming > n_inbox and self.hung.link is not None:
             self.graph.wait(self.part(name), self.hung.link, received)
         if step.wait_received > n_received + len(queued) + max(n_coming, 0):
-            what = f"waits until {counted(int(step.wait_received), 'granule')} of step {number - 1} have been received"
+            what = f"waits until {counted(int(step.wait_received), 'granule')} of step {earlier} have been received"
             self.fault(name, f"{what}, but only {n_received + len(queued) + max(n_coming, 0)} can be")
 
     def add_operands(self, c: int, step: Any) -> None:
@@ -292,5 +313,5 @@ class ComputeWaits(UnitWaits):
                 self.fault(part, f"waits for {counted(missing - found, 'operand granule')}, but no such read is queued")
         elif unit.line_ready_at[entry] > self.core.now:
             self.fault_if_never(part, int(unit.line_ready_at[entry]), "an operand on its way back")
-        elif step.send_to in (codes.TO_NEIGHBOUR, codes.TO_NEIGHBOUR_AS_UPDATE):
+        elif step.send_to in (codes.TO_NEIGHBOUR, codes.TO_NEIGHBOUR_AS_UPDATE, codes.TO_BOTH):
             self.add_port_room(part)

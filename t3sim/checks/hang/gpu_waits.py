@@ -54,9 +54,9 @@ class GpuWaits(ComputeWaits, OverlapWaits, MemoryWaits):
     def add_all(self) -> None:
         """Write down every part of this GPU that waits."""
         kernel = self.gpu.running_kernel
-        if kernel == codes.KERNEL_GEMM:
+        if kernel & codes.KERNEL_GEMM:
             self.add_gemm()
-        elif kernel == codes.KERNEL_COLLECTIVE:
+        if kernel & codes.KERNEL_COLLECTIVE:
             self.add_collective()
         if kernel != codes.KERNEL_NONE:
             self.add_mailbox()

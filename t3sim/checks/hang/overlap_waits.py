@@ -24,12 +24,12 @@ class OverlapWaits(UnitWaits):
         n_in_port = int(port.store_tail - port.store_head + port.dma_tail - port.dma_head)
         if n_in_port:
             found.append((self.part("link_port"), f"{counted(n_in_port, 'granule')} not sent"))
-        if gpu.running_kernel == codes.KERNEL_GEMM:
+        if gpu.running_kernel & codes.KERNEL_GEMM:
             n_left = int(gpu.dma.n_commands - gpu.dma.n_commands_done)
             if n_left:
                 found.append((self.part("dma_engine"), f"{counted(n_left, 'command')} not done"))
             found += self._remote_workgroups()
-        elif gpu.running_kernel == codes.KERNEL_COLLECTIVE:
+        if gpu.running_kernel & codes.KERNEL_COLLECTIVE:
             for c in range(int(gpu.n_collective_cus)):
                 if gpu.compute_units[c].step < gpu.n_steps:
                     found.append((self.part(f"compute_unit[{c}]"), "has steps left"))

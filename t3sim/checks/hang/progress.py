@@ -170,7 +170,7 @@ def _memory_moments(core: GpuCore) -> Iterator[Moment]:
 def _workgroup_moments(core: GpuCore) -> Iterator[Moment]:
     """Busy L2 banks, credit of the DMA engine, launches, slices in the matrix pipe, data on their way back."""
     gpu, next_slot = core.gpu, core.now + core.slot_ticks
-    if gpu.running_kernel != codes.KERNEL_GEMM:
+    if not gpu.running_kernel & codes.KERNEL_GEMM:
         return
     for b in range(int(gpu.l2.n_banks)):
         yield Moment(f"l2_slice.bank[{b}]", int(gpu.l2.bank_free_at[b]))
@@ -193,10 +193,12 @@ def _workgroup_moments(core: GpuCore) -> Iterator[Moment]:
 def _collective_moments(core: GpuCore) -> Iterator[Moment]:
     """Operands of a collective on their way back to a compute unit."""
     gpu = core.gpu
-    if gpu.running_kernel != codes.KERNEL_COLLECTIVE:
+    if not gpu.running_kernel & codes.KERNEL_COLLECTIVE:
         return
+    yield Moment("collective_kernel", int(gpu.collective_start_at))
     for c in range(int(gpu.n_collective_cus)):
         unit = gpu.compute_units[c]
+        yield Moment(f"compute_unit[{c}]", int(unit.step_ready_at))
         if unit.line_head < unit.line_tail:
             entry = int(unit.line_head) % len(unit.line_index)
             if unit.line_remaining[entry] == 0:

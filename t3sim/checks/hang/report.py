@@ -114,15 +114,16 @@ def _progress_lines(hung: HungGpu) -> Iterator[str]:
     if gpu.running_kernel == codes.KERNEL_NONE:
         yield "  no kernel is running"
         return
-    if gpu.running_kernel == codes.KERNEL_GEMM:
+    if gpu.running_kernel & codes.KERNEL_GEMM:
         yield (
             f"  workgroups {gpu.n_dispatched} of {gpu.n_workgroups} dispatched, {gpu.n_finished} finished;"
             f" tiles not triggered {gpu.n_tiles_open}; DMA commands {gpu.dma.n_commands_done} of"
             f" {gpu.dma.n_commands} done, {gpu.dma.n_ready} armed, {gpu.dma.n_taken} issued,"
             f" {gpu.dma.reads_in_flight} of {gpu.dma.read_ahead_granules} reads in flight"
         )
-    else:
-        yield f"  collective: {gpu.n_collective_done} of {gpu.n_collective_cus} compute units done"
+    if gpu.running_kernel & codes.KERNEL_COLLECTIVE:
+        n_units = gpu.n_collective_cus * gpu.n_steps // gpu.n_kernel_steps
+        yield f"  collective: {gpu.n_collective_done} of {n_units} compute units done"
     delivered = "" if hung.link is None else f" {hung.n_delivered} delivered by {hung.link},"
     yield (
         f"  granules:{delivered} {gpu.n_inbound} of {gpu.expected_inbound} received,"
@@ -218,10 +219,11 @@ def _unit_lines(core: GpuCore) -> Iterator[str]:
         unit = gpu.compute_units[c]
         waits = ", in line at a controller" if unit.is_waiting else ""
         traffic = f"{unit.outstanding_lines} loads and {unit.outstanding_stores} stores in flight{waits}"
-        if gpu.running_kernel == codes.KERNEL_COLLECTIVE:
+        if gpu.running_kernel & codes.KERNEL_COLLECTIVE and c < gpu.n_collective_cus:
             if unit.step < gpu.n_steps:
                 step = f"step {unit.step} of {gpu.n_steps}, {unit.step_stored} lines stored"
                 yield f"compute_unit[{c}]: {step}, {traffic}"
+        if not gpu.running_kernel & codes.KERNEL_GEMM:
             continue
         slots = [_slot(core, unit.slots[s]) for s in range(int(gpu.n_slots)) if unit.slots[s].workgroup >= 0]
         if slots or waits:

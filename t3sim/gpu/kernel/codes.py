@@ -57,12 +57,13 @@ TO_NOWHERE = 0
 TO_NEIGHBOUR = 1
 TO_NEIGHBOUR_AS_UPDATE = 2
 TO_LOCAL = 3
+TO_BOTH = 4  # to the neighbour, and kept
 
 # Who put a granule on the link.
 FROM_STORES = 0
 FROM_DMA = 1
 
-# What a compute unit runs.
+# What a GPU runs: bits, both at a time are possible.
 KERNEL_NONE = 0
 KERNEL_GEMM = 1
 KERNEL_COLLECTIVE = 2

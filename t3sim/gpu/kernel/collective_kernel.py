@@ -1,13 +1,16 @@
 """A ring collective run by compute units: the baseline reduce-scatter and all-gather.
 
-Models: the lines of a step are dealt to the compute units in turn; each CU loads its operands
-past the L2, at most ``max_collective_lines`` in flight, adds them and stores the result to the
-neighbour or to its own memory, in order.  A step starts when the chunk it needs has been
-received.  Rate limits are outcomes: in-flight lines over latency, path to the L2, controllers,
-link.  A collective on few CUs is slower for the first reason.
-Leaves out: instructions, synchronisation flags (receipt is known when a store enters the DRAM
-queue), reads served by the L2 (the paper charges them to DRAM).
-Pinned by tests/shape/test_ring_collectives.py.
+Models: the lines of a step are dealt to the compute units in turn, or belong to one of them if each is a channel
+of its own; a CU loads its operands past the L2, at most ``max_collective_lines`` in flight, adds them and stores
+the result to the neighbour, to its own memory or to both, in order.  A step starts when what it needs has been
+received and the compute unit is over the overhead of the one before (fence, flag, barrier).  Rate limits are
+outcomes: in-flight lines over latency, path to the L2, controllers, link.  A collective on few CUs is slower for
+the first two reasons.  Beside a GEMM, the kernel takes its compute units as their workgroups end, and leaves them
+to the GEMM between two launches.
+Leaves out: instructions; the time of the flags themselves (receipt is known when a store enters the DRAM
+queue); reads served by the L2 (the paper charges them to DRAM); the limited size of receive buffers (GPUs that run
+alike never get so far ahead of each other).
+Pinned by tests/shape/test_ring_collectives.py and tests/shape/test_channels.py.
 """
 
 from t3sim.gpu.kernel._jit import kernel
@@ -20,19 +23,43 @@ from t3sim.gpu.kernel.codes import (
     IDLE,
     INCOMING_UPDATE,
     INCOMING_WRITE,
+    TO_BOTH,
     TO_LOCAL,
     TO_NEIGHBOUR_AS_UPDATE,
     TO_NOWHERE,
 )
-from t3sim.gpu.kernel.compute_unit import reserved_by_others, return_promise, wait_for_channel
+from t3sim.gpu.kernel.compute_unit import (
+    has_workgroups,
+    issue_credit,
+    reserved_by_others,
+    return_promise,
+    take_returns,
+    wait_for_channel,
+)
 from t3sim.gpu.kernel.link_port import buffer_store, has_buffer_room
 from t3sim.gpu.kernel.memory_controller import enqueue_request, has_room
 
 
 @kernel
+def row_of(gpu, cu_index, step):
+    """Return the row of the table that holds operation *step* of a compute unit."""
+    return step * gpu.n_step_columns + (cu_index if gpu.n_step_columns > 1 else 0)
+
+
+@kernel
 def lines_of_cu(gpu, cu_index, n_lines):
     """Return how many lines of a step of *n_lines* fall to a compute unit."""
+    if gpu.n_step_columns > 1:
+        return n_lines
     return (n_lines - cu_index + gpu.n_collective_cus - 1) // gpu.n_collective_cus
+
+
+@kernel
+def line_of_cu(gpu, cu_index, number):
+    """Return the *number*-th line of a step that falls to a compute unit."""
+    if gpu.n_step_columns > 1:
+        return number
+    return cu_index + number * gpu.n_collective_cus
 
 
 @kernel
@@ -48,12 +75,12 @@ def load_operands(gpu, cu_index, step, credit, slot_end):
     n_lines = lines_of_cu(gpu, cu_index, step.n_lines)
     capacity = len(cu.line_index)
     while (
-        credit >= gpu.line_issue_ticks
+        credit > 0
         and cu.step_line < n_lines
         and cu.outstanding_lines < gpu.max_collective_lines
         and cu.line_tail - cu.line_head < capacity
     ):
-        line = cu_index + cu.step_line * gpu.n_collective_cus
+        line = line_of_cu(gpu, cu_index, cu.step_line)
         n_granules = granules_of_line(gpu, step, line)
         base = step.operand_a if cu.step_operand == 0 else step.operand_b
         address = base + line * gpu.l2.granules_per_line
@@ -96,29 +123,34 @@ def store_results(gpu, cu_index, step, store_queue, credit, now):
     cu = gpu.compute_units[cu_index]
     capacity = len(cu.line_index)
     slot_end = now + gpu.slot_ticks
-    while cu.line_head < cu.line_tail and credit >= gpu.line_issue_ticks:
+    row = row_of(gpu, cu_index, cu.step)
+    cost = gpu.store_issue_ticks * (2 if step.send_to == TO_BOTH else 1)
+    while cu.line_head < cu.line_tail and credit > 0:
         entry = cu.line_head % capacity
         if cu.line_remaining[entry] > 0 or cu.line_ready_at[entry] >= slot_end:
             return credit
         n_granules = granules_of_line(gpu, step, cu.line_index[entry])
         address = step.destination + cu.line_index[entry] * gpu.l2.granules_per_line
         at = max(slot_end - credit, cu.line_ready_at[entry])
-        if step.send_to == TO_LOCAL:
-            channel_id = channel_of(gpu, address)
+        if step.send_to != TO_LOCAL and step.send_to != TO_NOWHERE and not has_buffer_room(gpu.link_port, n_granules):
+            return credit
+        if step.send_to == TO_LOCAL or step.send_to == TO_BOTH:
+            kept = address
+            if step.send_to == TO_BOTH:
+                kept = step.local_destination + cu.line_index[entry] * gpu.l2.granules_per_line
+            channel_id = channel_of(gpu, kept)
             if not has_room(gpu.channels[channel_id], COMPUTE, n_granules + reserved_by_others(gpu, cu, channel_id)):
                 wait_for_channel(gpu, cu_index, channel_id)
                 return 0
             for i in range(n_granules):
-                place = place_of(gpu, address + i, COLLECTIVE_WRITE)
+                place = place_of(gpu, kept + i, COLLECTIVE_WRITE)
                 cycle = memory_cycle(gpu, at + gpu.l2.request_ticks)
                 enqueue_request(gpu.channels[channel_id], COMPUTE, place, -1, cycle)
-        elif step.send_to != TO_NOWHERE:
-            if not has_buffer_room(gpu.link_port, n_granules):
-                return credit
+        if step.send_to != TO_LOCAL and step.send_to != TO_NOWHERE:
             kind = INCOMING_UPDATE if step.send_to == TO_NEIGHBOUR_AS_UPDATE else INCOMING_WRITE
             for i in range(n_granules):
-                buffer_store(gpu.link_port, store_queue, kind, -1 - cu.step, address + i, at)
-        credit -= gpu.line_issue_ticks
+                buffer_store(gpu.link_port, store_queue, kind, -1 - row, address + i, at)
+        credit -= cost
         cu.line_head += 1
         cu.step_stored += 1
         cu.outstanding_lines -= step.n_operands
@@ -126,14 +158,56 @@ def store_results(gpu, cu_index, step, store_queue, credit, now):
 
 
 @kernel
+def takes_part(gpu, cu_index, now):
+    """Return whether a compute unit runs its part of a collective kernel now; if it is wanted, it gets free for it.
+
+    Kernels run in turn: the next one starts ``collective_launch_ticks`` after the last compute unit has ended this one.
+    """
+    cu = gpu.compute_units[cu_index]
+    if cu.is_taken:
+        return True
+    if cu.step == gpu.n_steps or cu.step // gpu.n_kernel_steps > gpu.n_collectives_done or now < gpu.collective_start_at:
+        return False
+    cu.is_wanted = 1
+    if has_workgroups(gpu, cu):
+        return False
+    cu.is_taken = 1
+    return True
+
+
+@kernel
+def end_part(gpu, cu, now):
+    """A compute unit has done its part of a kernel; the last one ends the kernel."""
+    cu.is_taken = 0
+    cu.is_wanted = 0
+    gpu.n_collective_done += 1
+    gpu.compute_done_at = now
+    if gpu.n_collective_done % gpu.n_collective_cus == 0:
+        gpu.n_collectives_done += 1
+        gpu.collective_start_at = now + gpu.collective_launch_ticks
+
+
+@kernel
+def is_received(gpu, steps, row):
+    """Return whether the neighbour's part of what the step in *row* needs has been received."""
+    needed = steps[row].wait_received
+    return needed == 0 or steps[row - gpu.n_step_slices * gpu.n_step_columns].n_received >= needed
+
+
+@kernel
 def advance_collective(gpu, cu_index, steps, store_queue, now):
     """One slot of a compute unit that works for a collective."""
     cu = gpu.compute_units[cu_index]
-    credit = 0 if cu.is_waiting else gpu.slot_ticks
+    take_returns(gpu, cu)
+    credit = issue_credit(gpu, cu)
     state = IDLE
-    while cu.step < gpu.n_steps:
-        step = steps[cu.step]
-        if cu.step > 0 and steps[cu.step - 1].n_received < step.wait_received:
+    while takes_part(gpu, cu_index, now):
+        row = row_of(gpu, cu_index, cu.step)
+        step = steps[row]
+        if cu.step_ready_at > now:
+            state = COLLECTIVE_WORK
+            break
+        if not is_received(gpu, steps, row):
             break
         state = COLLECTIVE_WORK
         if step.start_at < 0:
@@ -146,8 +220,9 @@ def advance_collective(gpu, cu_index, steps, store_queue, now):
         cu.step += 1
         cu.step_line = 0
         cu.step_stored = 0
-        if cu.step == gpu.n_steps:
-            gpu.n_collective_done += 1
-            gpu.compute_done_at = now
+        cu.step_ready_at = now + gpu.slice_overhead_ticks
+        if cu.step % gpu.n_kernel_steps == 0:
+            end_part(gpu, cu, now)
     cu.state_slots[state] += 1
+    cu.issue_debt = min(cu.issue_debt, credit)
     return_promise(gpu, cu)

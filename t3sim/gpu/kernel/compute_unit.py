@@ -1,7 +1,7 @@
 """A compute unit running GEMM workgroups: operand slices, matrix pipe, epilogue stores.
 
 Models: resident workgroups share the matrix rate equally; operands are staged in slices of k
-with a prefetch depth; loads and stores share a path of bounded width to the L2 and are issued
+with a prefetch depth; loads and stores share a path to the L2, of a bounded width for each, and are issued
 in order; a bounded number of loads and of stores may be in flight until they are back; the epilogue
 stores the finished tile in one burst; a workgroup ends when its stores are acknowledged.  A CU
 that meets a full controller queues for it, first come first served, and issues nothing else.
@@ -99,7 +99,7 @@ def issue_loads(gpu, cu_index, slot_index, entry, credit, slot_end):
     cu = gpu.compute_units[cu_index]
     slot = cu.slots[slot_index]
     while (
-        credit >= gpu.line_issue_ticks
+        credit > 0
         and slot.load_slice < gpu.n_slices
         and slot.load_slice < slot.multiply_slice + gpu.n_buffers
         and cu.outstanding_lines < gpu.max_outstanding_lines
@@ -175,7 +175,7 @@ def issue_stores(gpu, cu_index, slot_index, entry, tiles, store_queue, credit, s
     columns_per_granule = gpu.granule_bytes // 2
     lines_per_wavefront_row = gpu.wavefront_columns // columns_per_line
     wavefronts_across = gpu.tile_columns // gpu.wavefront_columns
-    while credit >= gpu.line_issue_ticks and slot.store_line < gpu.tile_rows * lines_per_row:
+    while credit > 0 and slot.store_line < gpu.tile_rows * lines_per_row:
         row = slot.store_line // lines_per_row
         column = (slot.store_line % lines_per_row) * columns_per_line
         if row >= entry.n_rows:
@@ -195,7 +195,7 @@ def issue_stores(gpu, cu_index, slot_index, entry, tiles, store_queue, credit, s
                 gpu, cu_index, slot, entry.route, tile, store_queue, first, n_granules, address, at
             ):
                 return 0
-            credit -= gpu.line_issue_ticks
+            credit -= gpu.store_issue_ticks
         slot.store_line += 1
     return credit
 
@@ -261,6 +261,26 @@ def has_stored_all(gpu, slot, now):
 
 
 @kernel
+def issue_credit(gpu, cu):
+    """Return the ticks of this slot in which the path of a compute unit to the L2 can take an access.
+
+    An access that starts in one slot may end in the next: what it overdraws is paid there.
+    """
+    credit = gpu.slot_ticks + cu.issue_debt
+    cu.issue_debt = min(credit, 0)
+    return 0 if cu.is_waiting else max(credit, 0)
+
+
+@kernel
+def has_workgroups(gpu, cu):
+    """Return whether any workgroup is resident on a compute unit."""
+    for slot_index in range(gpu.n_slots):
+        if cu.slots[slot_index].workgroup >= 0:
+            return True
+    return False
+
+
+@kernel
 def take_returns(gpu, cu):
     """Count what comes back to the CU in this slot as no longer in flight."""
     place = gpu.slot_index % RETURN_RING
@@ -279,7 +299,7 @@ def advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, now):
     for slot_index in range(gpu.n_slots):
         n_multiplying += cu.slots[slot_index].is_multiplying
     share = gpu.work_per_slot // max(n_multiplying, 1)
-    credit = 0 if cu.is_waiting else gpu.slot_ticks
+    credit = issue_credit(gpu, cu)
     slot_end = now + gpu.slot_ticks
     state = IDLE
     for turn in range(gpu.n_slots):
@@ -312,7 +332,9 @@ def advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, now):
             entry.sent_mark = gpu.link_port.store_tail
             slot.workgroup = -1
             gpu.n_finished += 1
+            gpu.gemm_done_at = now
             gpu.compute_done_at = now
     cu.state_slots[state] += 1
+    cu.issue_debt = min(cu.issue_debt, credit)
     return_promise(gpu, cu)
     return state

@@ -25,7 +25,7 @@ from t3sim.gpu.kernel.codes import (
     WAIT_OPERANDS,
     WRITE_BIT,
 )
-from t3sim.gpu.kernel.collective_kernel import advance_collective, deliver_collective_read
+from t3sim.gpu.kernel.collective_kernel import advance_collective, deliver_collective_read, takes_part
 from t3sim.gpu.kernel.compute_unit import acknowledge_store, advance_workgroups, wake_waiting_cus
 from t3sim.gpu.kernel.dma_engine import arm_triggered, forward_granule, issue_reads
 from t3sim.gpu.kernel.l2_slice import fill_granule, flush_dirty_lines
@@ -50,18 +50,25 @@ COMMANDS_PER_CYCLE = 4  # of a channel, more than one cycle can log: column, row
 
 @kernel
 def advance_compute_units(gpu, workgroups, tiles, store_queue, steps, now):
-    """Let every compute unit act once, a different one first in each slot; return how many wait for operands."""
+    """Let every compute unit act once, a different one first in each slot; return how many wait for operands.
+
+    Those of a collective take turns among themselves: with the others in between, the first of them would come first
+    in most slots.
+    """
     gpu.n_active_slots += 1
     n_waiting = 0
-    n = gpu.n_compute_units
-    first = gpu.slot_index % n
-    for turn in range(n):
-        cu_index = (first + turn) % n
-        if gpu.running_kernel == KERNEL_GEMM:
+    n_collective = gpu.n_collective_cus if gpu.running_kernel & KERNEL_COLLECTIVE else 0
+    for turn in range(gpu.n_compute_units):
+        is_in_collective = turn < n_collective
+        if is_in_collective:
+            cu_index = (gpu.slot_index + turn) % n_collective
+        else:
+            cu_index = n_collective + (gpu.slot_index + turn - n_collective) % (gpu.n_compute_units - n_collective)
+        if is_in_collective and (gpu.running_kernel == KERNEL_COLLECTIVE or takes_part(gpu, cu_index, now)):
+            advance_collective(gpu, cu_index, steps, store_queue, now)
+        elif gpu.running_kernel & KERNEL_GEMM:
             state = advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, now)
             n_waiting += state == WAIT_FIRST_OPERANDS or state == WAIT_OPERANDS
-        elif cu_index < gpu.n_collective_cus:
-            advance_collective(gpu, cu_index, steps, store_queue, now)
     return n_waiting
 
 
@@ -141,22 +148,31 @@ def finish_gemm(gpu):
         return False
     for channel_id in range(gpu.n_channels):
         gpu.channels[channel_id].producer_done = 1
-    if not flush_dirty_lines(gpu, gpu.now):
+    if gpu.l2.keeps_dirty_lines == 0 and not flush_dirty_lines(gpu, gpu.now):
         return False
     is_forwarded = gpu.dma.n_commands_done == gpu.dma.n_commands and gpu.n_tiles_open == 0
     is_exchanged = is_empty(gpu.link_port) and gpu.n_inbound == gpu.expected_inbound
-    return is_forwarded and is_exchanged and not has_memory_work(gpu)
+    return is_forwarded and is_exchanged
+
+
+@kernel
+def finish_collective(gpu):
+    """Return whether all collective kernels have ended and all they send to this GPU is here."""
+    return gpu.n_steps * gpu.n_collective_cus == gpu.n_collective_done * gpu.n_kernel_steps and (
+        gpu.n_inbound == gpu.expected_inbound
+    )
 
 
 @kernel
 def is_kernel_done(gpu):
     """Return whether the running kernel has ended and everything it caused has been written."""
-    if gpu.running_kernel == KERNEL_GEMM:
-        return finish_gemm(gpu)
-    if gpu.running_kernel == KERNEL_COLLECTIVE:
-        is_received = gpu.n_inbound == gpu.expected_inbound
-        return gpu.n_collective_done == gpu.n_collective_cus and is_received and not has_memory_work(gpu)
-    return False
+    if gpu.running_kernel == KERNEL_NONE:
+        return False
+    if gpu.running_kernel & KERNEL_COLLECTIVE and not finish_collective(gpu):
+        return False
+    if gpu.running_kernel & KERNEL_GEMM and not finish_gemm(gpu):
+        return False
+    return not has_memory_work(gpu)
 
 
 @kernel
@@ -218,7 +234,7 @@ def advance(
             if gpu.channels[channel_id].n_waiting_cu > 0:
                 wake_waiting_cus(gpu, gpu.channels[channel_id], channel_id)
         if gpu.running_kernel != KERNEL_NONE and now >= gpu.kernel_start_at:
-            if gpu.running_kernel == KERNEL_GEMM:
+            if gpu.running_kernel & KERNEL_GEMM:
                 issue_reads(gpu, tiles, commands, ready_fifo, dma_queue, now)
                 dispatch_workgroups(gpu, workgroups, tiles, commands, now)
             series[bin_index, BIN_WAITING] += advance_compute_units(gpu, workgroups, tiles, store_queue, steps, now)
@@ -230,7 +246,7 @@ def advance(
         series[bin_index, BIN_SENT] += gpu.n_outbox - sent_before
         gpu.now = slot_end
         gpu.slot_index += 1
-        if gpu.running_kernel == KERNEL_GEMM and is_first_stage_over(gpu):
+        if gpu.running_kernel & KERNEL_GEMM and is_first_stage_over(gpu):
             note_first_stage(gpu)
         if is_kernel_done(gpu):
             end_kernel(gpu)

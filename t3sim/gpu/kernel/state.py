@@ -167,6 +167,7 @@ def l2_dtype(layout):
             ("request_ticks", "i8"),  # CU to bank: half of the hit latency
             ("return_ticks", "i8"),  # bank to CU: the other half
             ("miss_ticks", "i8"),  # bank to memory controller, on a miss
+            ("keeps_dirty_lines", "i8"),  # at the end of a kernel
             ("n_partitions", "i8"),
             ("crossing_ticks", "i8"),  # from one partition to another and back
             ("tags", "i8", (layout.n_l2_sets, layout.l2_associativity)),  # see l2_slice
@@ -231,11 +232,15 @@ def compute_unit_dtype(layout):
             ("slots", workgroup_slot_dtype(layout), (layout.n_slots,)),
             ("is_waiting", "i8"),  # queued in front of a channel that had no room
             ("granted_channel", "i8"),  # room promised there; -1 otherwise
+            ("issue_debt", "i8"),  # of the path to the L2: ticks of the last access that this slot still pays for, negative
             ("outstanding_lines", "i8"),  # loads in flight, until their data are back in the CU
             ("outstanding_stores", "i8"),  # stores in flight, until they are acknowledged
             ("returning_lines", "i4", (RETURN_RING,)),  # by slot number, modulo the ring: what comes back then
             ("returning_stores", "i4", (RETURN_RING,)),
             # a collective kernel on this CU
+            ("is_wanted", "i8"),  # by a collective kernel: takes no workgroup any more
+            ("is_taken", "i8"),  # runs it
+            ("step_ready_at", "i8"),
             ("step", "i8"),
             ("step_line", "i8"),  # lines of this step issued so far
             ("step_operand", "i8"),
@@ -340,7 +345,8 @@ def gpu_dtype(layout):
             ("bank_bits", "i8"),
             ("group_bits", "i8"),
             ("row_unit_bits", "i8"),
-            ("line_issue_ticks", "i8"),  # path CU <-> L2: one line
+            ("line_issue_ticks", "i8"),  # path CU <-> L2: one line loaded
+            ("store_issue_ticks", "i8"),  # the same, stored
             ("max_outstanding_lines", "i8"),
             ("workgroup_launch_ticks", "i8"),
             # the running kernel
@@ -351,6 +357,9 @@ def gpu_dtype(layout):
             ("last_done_at", "i8"),  # last column command finished
             # GEMM
             ("n_workgroups", "i8"),
+            ("n_kernel_workgroups", "i8"),  # of one kernel, if the same one runs several times in turn
+            ("gemm_done_at", "i8"),  # its last workgroup so far ended
+            ("gemm_launch_ticks", "i8"),  # from the end of a kernel to the start of the next
             ("first_workgroup", "i8"),
             ("n_dispatched", "i8"),
             ("n_released", "i8"),  # leading workgroups of the dispatch order that hold no place of the tracker any more
@@ -374,9 +383,16 @@ def gpu_dtype(layout):
             ("n_slices_multiplied", "i8"),
             ("n_tiles_open", "i8"),  # tracked wavefront tiles that have not been triggered
             # collective
-            ("n_steps", "i8"),
+            ("n_steps", "i8"),  # operations of a channel, of all kernels in turn
+            ("n_kernel_steps", "i8"),  # of one kernel
+            ("n_step_columns", "i8"),  # channels, each a compute unit; 1: all compute units share each step
+            ("n_step_slices", "i8"),  # a step waits for the one so many before it, at the neighbour
+            ("slice_overhead_ticks", "i8"),  # from the last store of a step to the next one
             ("n_collective_cus", "i8"),
-            ("n_collective_done", "i8"),
+            ("n_collective_done", "i8"),  # compute units that have done their part, of all kernels in turn
+            ("n_collectives_done", "i8"),  # kernels
+            ("collective_start_at", "i8"),  # of the next kernel
+            ("collective_launch_ticks", "i8"),  # from the end of a kernel to the start of the next
             ("max_collective_lines", "i8"),
             # mailbox
             ("inbox_head", "i8"),
@@ -453,6 +469,7 @@ STEP_TABLE = np.dtype(
         ("operand_a", "i8"),  # first granule of the first operand
         ("operand_b", "i8"),
         ("destination", "i8"),  # first granule of the result
+        ("local_destination", "i8"),  # the same of what is kept besides; -1: nothing
         ("send_to", "i8"),
         ("wait_received", "i8"),  # granules of the neighbour's previous step that must have arrived before it starts
         ("n_received", "i8"),  # granules of this step of the neighbour that have entered a DRAM queue

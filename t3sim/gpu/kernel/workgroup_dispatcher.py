@@ -2,6 +2,8 @@
 
 Models: dynamic dispatch in the kernel's order, first to empty compute units (one slot index
 after the other), with a launch latency; a GEMM stage is therefore a statistical notion.
+A compute unit that a collective kernel wants or runs on takes none.  The same kernel may run several times in turn:
+the next one starts a launch after the last workgroup of this one.
 No workgroup is dispatched while one that is ``dispatch_window`` or more before it in the order still holds
 its place in the tracker, here or at the neighbour; see ``tracker`` for why that is never a deadlock.
 Staggering is the start of the order (``first_workgroup``; T3 section 4.4).
@@ -13,15 +15,24 @@ from t3sim.gpu.kernel.codes import ROUTE_CACHED, ROUTE_REMOTE_STORE, ROUTE_REMOT
 
 
 @kernel
+def is_between_kernels(gpu, now):
+    """Return whether the next workgroup belongs to a kernel that may not start yet."""
+    if gpu.n_dispatched == 0 or gpu.n_dispatched % gpu.n_kernel_workgroups:
+        return False
+    return gpu.n_finished < gpu.n_dispatched or now < gpu.gemm_done_at + gpu.gemm_launch_ticks
+
+
+@kernel
 def dispatch_workgroups(gpu, workgroups, tiles, commands, now):
     """Fill free slots while workgroups are left."""
     for slot_index in range(gpu.n_slots):
         for cu_index in range(gpu.n_compute_units):
             if gpu.n_dispatched == gpu.n_workgroups:
                 return
-            slot = gpu.compute_units[cu_index].slots[slot_index]
-            if slot.workgroup < 0:
-                if not may_dispatch(gpu, workgroups, tiles, commands):
+            cu = gpu.compute_units[cu_index]
+            slot = cu.slots[slot_index]
+            if slot.workgroup < 0 and cu.is_wanted == 0:
+                if is_between_kernels(gpu, now) or not may_dispatch(gpu, workgroups, tiles, commands):
                     return
                 launch_workgroup(gpu, slot, workgroups, cu_index, slot_index, now)
 

@@ -1,0 +1,65 @@
+"""A GEMM and a collective at the same time on one GPU, each run again and again, as two streams of kernels do."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from t3sim.gpu.routes import StoreRoutes
+
+if TYPE_CHECKING:
+    from t3sim.collective.schedule import CollectiveProgram
+    from t3sim.gpu.core import GpuCore
+    from t3sim.system.machine import MirroredMachine
+    from t3sim.workload.tiling import TileTrace
+
+ROUNDS = 2.5  # of the longer of the two: a first kernel, and at least one that starts and ends beside the other
+
+
+@dataclass(frozen=True)
+class Together:
+    """Ticks from one end of a kernel to the next, launch included, while the other kind runs all the time."""
+
+    gemm: float
+    collective: float
+
+
+def kernels_for(gemm_ticks: int, collective_ticks: int) -> tuple[int, int]:
+    """Return how many GEMMs and how many collectives keep each other company, given what each takes alone."""
+    span = ROUNDS * max(gemm_ticks, collective_ticks)
+    return math.ceil(span / gemm_ticks), math.ceil(span / collective_ticks)
+
+
+def load_together(
+    machine: MirroredMachine, trace: TileTrace, program: CollectiveProgram, n_gemms: int, n_collectives: int
+) -> None:
+    """Load *n_gemms* and *n_collectives* kernels in turn, both rows starting at once."""
+    repeated = trace.repeated(n_gemms)
+    core = machine.core
+    core.load_gemm(repeated, StoreRoutes(repeated.n_workgroups), start_at=machine.launch_ticks)
+    core.add_collective(
+        program.repeated(n_collectives),
+        start_at=machine.launch_ticks + machine.ticks.from_ps(core.machine.gpu.collective_kernel.launch),
+    )
+    machine.close_ring()
+
+
+def times_together(core: GpuCore) -> Together:
+    """Return what a GEMM and a collective took beside the other, from the tables of a finished run."""
+    gpu, tables = core.gpu, core.tables
+    gemm_ends = tables.workgroups["end_at"].reshape(-1, int(gpu.n_kernel_workgroups)).max(axis=1)
+    steps = tables.steps["end_at"].reshape(-1, int(gpu.n_kernel_steps) * int(gpu.n_step_columns))
+    collective_ends = steps.max(axis=1)
+    until = min(int(gemm_ends[-1]), int(collective_ends[-1]))
+    return Together(_period(gemm_ends, until), _period(collective_ends, until))
+
+
+def _period(ends: np.ndarray, until: int) -> float:
+    """Return the mean time from one end to the next, up to *until*; the first one counts from time zero."""
+    inside = ends[ends <= until]
+    if len(inside) > 1:
+        return float(inside[-1] - inside[0]) / (len(inside) - 1)
+    return float(ends[0])
