@@ -13,18 +13,15 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from t3sim.checks.audit import Audit
 from t3sim.collective.schedule import CollectiveProgram, chunk_bytes_of, ring_all_gather, ring_reduce_scatter
 from t3sim.errors import UsageError
 from t3sim.gpu.arbitration import arbitration_policies, mca
 from t3sim.gpu.kernel.codes import NEVER
 from t3sim.gpu.routes import StoreRoutes
-from t3sim.network.mirror import ChunkShift
 from t3sim.observe.timeline import Timeline
 from t3sim.overlap.interface import Phase
-from t3sim.system.machine import MirroredMachine
+from t3sim.system.machine import MirroredMachine, load_fused_gpu
 from t3sim.system.measure import counters_of, timeline_of
 from t3sim.workload.tiling import ELEMENT_BYTES
 
@@ -211,16 +208,9 @@ def named(phase: str, n_compute_units: int | None) -> str:
 
 def load_fused(machine: MirroredMachine, trace: TileTrace, program: Callable[..., None]) -> None:
     """Map the output of *trace* as *program* says, load it and close the ring."""
-    core = machine.core
-    routes = StoreRoutes(trace.n_workgroups)
-    program(routes, trace, 0, core.machine.gpu.dma.wavefront_tiles_per_block)
-    core.load_gemm(trace, routes, start_at=machine.launch_ticks)
-    n_granules = core.tables.tiles["n_granules"]
-    n_wavefronts = int(core.gpu.n_wavefronts)
-    tile_ranges = trace.chunk_ranges() * n_wavefronts
-    core.gpu.expected_inbound = sum(int(n_granules[start:stop].sum()) for start, stop in tile_ranges[1:])
-    if trace.n_chunks > 1:
-        machine.close_ring(ChunkShift(np.array(n_granules), tile_ranges, n_wavefronts))
+    shift = load_fused_gpu(machine.core, trace, program, machine.launch_ticks)
+    if shift is not None:
+        machine.close_ring(shift)
 
 
 def mca_threshold(machine: MirroredMachine) -> int | None:
