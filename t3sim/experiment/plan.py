@@ -261,8 +261,6 @@ class _Planner:
         tiling, tiling_tree = self._tiling(tree)
         if "name" not in bad_keys and not _NAME.fullmatch(point.name):
             self.problems.report(tree, ("name",), "a name has letters, digits, `.`, `_` and `-` only, at most 100")
-        if point.mode == "explicit":
-            self.problems.report(tree, ("mode",), "explicit mode is not available yet; use `mirrored`")
         strategy = None if "strategy" in bad_keys else self._strategy(tree, point.strategy)
         arbitration = self.arbitration.of_point(tree, strategy, self.strategies, self._known_strategies())
         units = None

@@ -48,12 +48,16 @@ class RingMachine:
         quantum_ps: int | None = None,
         order: Sequence[int] | None = None,
         n_threads: int = 1,
+        ticks: TickBase | None = None,
     ) -> None:
-        """*order* is the order in which devices and links are set up; like *n_threads* it never changes a result."""
+        """*order* is the order in which devices and links are set up; like *n_threads* it never changes a result.
+
+        *ticks* is the time of a larger ring that this is a part of.
+        """
         self.env = WatchedEnvironment(initial_time=0)
         self.order = list(range(n_devices) if order is None else order)
         self.n_threads = n_threads
-        self.ticks = TickBase.of(spec)
+        self.ticks = TickBase.of(spec) if ticks is None else ticks
         cores = {d: GpuCore(spec.of_gpu(d), policy, params, ticks=self.ticks) for d in self.order}
         self.cores = [cores[d] for d in range(n_devices)]
         self.window = window_of(self.cores, quantum_ps)
