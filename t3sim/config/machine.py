@@ -200,16 +200,21 @@ class StartJitterSpec(Spec):
     seed: CountOrZero
 
 
-class MachineSpec(Spec):
-    """A ring of GPUs, all alike but for those named.
-
-    GPUs and links that differ, skew and jitter need every GPU to be simulated (explicit mode).
-    """
+class UniformMachineSpec(Spec):
+    """A ring of alike GPUs."""
 
     name: str
     gpu: GpuSpec
     memory: MemorySpec
     link: LinkSpec
+
+
+class MachineSpec(UniformMachineSpec):
+    """A ring of GPUs, all alike but for those named.
+
+    GPUs and links that differ, skew and jitter need every GPU to be simulated (explicit mode).
+    """
+
     own_gpus: tuple[OwnGpu, ...] = ()
     own_links: tuple[OwnLink, ...] = ()
     start_skew: tuple[StartSkew, ...] = ()

@@ -69,7 +69,7 @@ class GpuCore:
         self.program: CollectiveProgram | None = None
         self.n_kernels = 0  # loaded so far
         self.first_start_at = 0  # tick at which the first GPU of the ring starts the kernel: data may arrive from then
-        self._policy = policy
+        self.policy = policy
         self._command_sinks: list[Callable[[NDArray[Any]], None]] = []
         self._advance = compiled_advance(self.layout)
         self._pick_stream = compiled_policy(policy.pick_stream, self.layout)
@@ -148,7 +148,7 @@ class GpuCore:
         cycle = int(channel.now)
         if channel.fault == codes.PICKED_NOTHING:
             raise ModelError(
-                f"arbitration policy `{name_of(self._policy)}` picked a stream with nothing ready in"
+                f"arbitration policy `{name_of(self.policy)}` picked a stream with nothing ready in"
                 f" channel[{faulty[0]}] before memory cycle {cycle}; it must return COMPUTE or COMM with a ready head,"
                 " or NO_STREAM"
             )

@@ -134,7 +134,7 @@ class ExplicitPhases(SublayerPhases):
             spec = with_compute_units(spec, spec.gpu.n_compute_units - n_taken)
 
         def simulate(report: Report) -> Phase:
-            ring = RingMachine(spec, arbitration_policies.get(ISOLATED_POLICY), {}, 1, self.run.quantum, ticks=self.ticks)
+            ring = self.ring(spec, 1, ISOLATED_POLICY, {})
             routes = StoreRoutes(trace.n_workgroups)
             ring.cores[0].load_gemm(trace, routes, start_at=ring.start_at(0), device_id=position)
             return self._finished(name, ring, RingStart((0,), (position,)), report)
@@ -151,7 +151,7 @@ class ExplicitPhases(SublayerPhases):
 
         def simulated(start: RingStart) -> Phase:
             def simulate(report: Report) -> Phase:
-                ring = self.ring(ISOLATED_POLICY, {})
+                ring = self.ring(self.machine_spec, self.n_devices, ISOLATED_POLICY, {})
                 ring.load_collective(program, start.offsets, n_compute_units)
                 return self._finished(name, ring, start, report)
 
@@ -168,7 +168,7 @@ class ExplicitPhases(SublayerPhases):
 
         def simulated(start: RingStart) -> Phase:
             def simulate(report: Report) -> Phase:
-                ring = self.ring(policy, params)
+                ring = self.ring(self.machine_spec, self.n_devices, policy, params)
                 ring.load_fused(trace, program, start.offsets, start.first_positions)
                 threshold = mca_threshold if policy == "mca" else lambda _core: None
                 return self._finished(name, ring, start, report, mca_threshold=threshold)
@@ -179,12 +179,11 @@ class ExplicitPhases(SublayerPhases):
 
         return self.placed(name, after, self.first_positions(), simulated)
 
-    def ring(self, policy: str, params: dict[str, Any]) -> RingMachine:
-        """Return a fresh ring."""
-        n = self.n_devices
-        spec = self.machine_spec
+    def ring(self, spec: MachineSpec, n_devices: int, policy: str, params: dict[str, Any]) -> RingMachine:
+        """Return a fresh ring, or a GPU of it alone (*n_devices* is 1), in the time of the whole ring."""
+        arbitration, n_threads = arbitration_policies.get(policy), threads_for(n_devices)
         return RingMachine(
-            spec, arbitration_policies.get(policy), params, n, self.run.quantum, n_threads=threads_for(n)
+            spec, arbitration, params, n_devices, self.run.quantum, n_threads=n_threads, ticks=self.ticks
         )
 
     def _finished(
