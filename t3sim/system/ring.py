@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import simpy
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from t3sim.gpu.arbitration import ArbitrationPolicy
     from t3sim.workload.tiling import TileTrace
 
+LOOK_EVERY = 8  # windows between two looks at whether a GPU moves: each costs as much as a hundredth of a window
 Report = Callable[[float], None]
 Outcome = bool | BaseException  # of a GPU in a window: whether its kernel has ended, or what was raised
 
@@ -138,7 +140,7 @@ class RingMachine:
         pool = ThreadPoolExecutor(n_threads, "t3sim GPUs") if n_threads > 1 else None
         everything = self.env.process(self._run_all(pool, reports))
         try:
-            run_to_end(self.env, everything, Liveness(self.env, watched))
+            run_to_end(self.env, everything, Liveness(self.env, watched, LOOK_EVERY))
         finally:
             if pool is not None:
                 pool.shutdown(cancel_futures=True)
@@ -158,7 +160,9 @@ class RingMachine:
     ) -> Generator[simpy.Event, Any, None]:
         """Advance all devices window by window until the kernel of each has ended."""
         running = list(self.order)
-        while running:
+        for n_windows in count(1):
+            if not running:
+                return
             horizon = min(self.cores[d].now for d in running) + self.window
             outcomes = self._advance(pool, running, horizon)
             for d in sorted(running):
@@ -170,7 +174,7 @@ class RingMachine:
             running = [d for d in running if not outcomes[d]]
             for d in running:
                 watch = self.devices[d].watch
-                if watch is not None:
+                if watch is not None and n_windows % LOOK_EVERY == 0:
                     watch()
                 if reports is not None:
                     reports[d](self.cores[d].share_done)

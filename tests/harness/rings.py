@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from t3sim.config.experiment import RunSpec
 from t3sim.config.machine import MachineSpec
+from t3sim.gpu.ticks import TickBase
 from t3sim.overlap import GpuPhase, Phase, overlap_strategies
 from t3sim.system.explicit import ExplicitPhases
 from t3sim.system.phases import PhaseStore
@@ -22,8 +24,14 @@ class Observed:
     """What a point cost on one simulated GPU after another, phase by phase."""
 
     total: int
+    hz: int  # of the ticks
     phases: list[Phase]
     digests: list[list[str]]  # of the DRAM commands: phase as simulated, GPU
+
+    @property
+    def seconds(self) -> Fraction:
+        """The time of the point, exactly."""
+        return Fraction(self.total, self.hz)
 
 
 class ObservedRing(ExplicitPhases):
@@ -57,7 +65,7 @@ def explicit(run: RunSpec, change: Callable[[RingMachine], None] = lambda ring: 
     times = overlap_strategies.get(run.strategy)(phases)
     parts = [times.gemm, times.reduce_scatter, times.fused, times.all_gather]
     digests = [[digest.hexdigest() for digest in of_phase] for of_phase in phases.digests]
-    return Observed(times.ticks, [part for part in parts if part is not None], digests)
+    return Observed(times.ticks, phases.ticks.hz, [part for part in parts if part is not None], digests)
 
 
 def mirrored(run: RunSpec) -> Observed:
@@ -72,13 +80,15 @@ def mirrored(run: RunSpec) -> Observed:
     times = overlap_strategies.get(run.strategy)(phases)
     parts = [times.gemm, times.reduce_scatter, times.fused, times.all_gather]
     found = [[digest.hexdigest() for digest in of_phase] for of_phase in digests]
-    return Observed(times.ticks, [part for part in parts if part is not None], found)
+    return Observed(times.ticks, TickBase.of(run.machine).hz, [part for part in parts if part is not None], found)
 
 
 def differences(run: RunSpec, ring: Observed) -> list[str]:
     """Return in what *ring* is unlike the mirrored run of the same point: times, counters, DRAM commands."""
     one = mirrored(run)
-    found = [] if ring.total == one.total else [f"total: {ring.total} instead of {one.total}"]
+    found = [] if ring.seconds == one.seconds else [f"total: {ring.seconds} s instead of {one.seconds} s"]
+    if len(ring.digests) != len(one.digests):
+        return [*found, f"{len(ring.digests)} simulated phases instead of {len(one.digests)}"]
     for due, seen in zip(one.phases, ring.phases, strict=True):
         if seen.ticks != due.ticks:
             found.append(f"{due.name}: {seen.ticks} ticks instead of {due.ticks}")
