@@ -32,7 +32,7 @@ def check_ring(
         problems.report(tree, ("mode",), message)
         return
     slot, window = longest_slot(machine.spec, n), shortest_latency(machine.spec, n)
-    if point.quantum is not None and point.quantum > window:
+    if point.quantum is not None and window < point.quantum <= machine.spec.link.latency:
         message = f"is {format_time(point.quantum)}, cannot be longer than the shortest link latency"
         problems.report(tree, ("quantum",), f"{message}, {format_time(window)}")
     if window < slot:

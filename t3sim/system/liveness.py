@@ -21,6 +21,7 @@ from t3sim.checks.hang.progress import (
     held_back_in,
     is_running,
     patience_of,
+    port_starts,
     progress_of,
     rotation_ticks,
     scheduled_in,
@@ -142,7 +143,7 @@ class Liveness:
 def has_something_to_come(core: GpuCore) -> bool:
     """Return whether a moment lies ahead of this GPU at which it may move, or a policy is asked again."""
     if not is_running(core):
-        return False
+        return bool(port_starts(core))  # what an ended kernel has sent is still to leave
     return next(scheduled_in(core), None) is not None or bool(held_back_in(core))
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import simpy
 
+from t3sim.checks.hang.progress import port_starts
 from t3sim.checks.invariants import check_invariants
 from t3sim.errors import UsageError
 from t3sim.gpu.core import GpuCore
@@ -158,8 +159,12 @@ class RingMachine:
     def _run_all(
         self, pool: ThreadPoolExecutor | None, reports: Sequence[Report] | None
     ) -> Generator[simpy.Event, Any, None]:
-        """Advance all devices window by window until the kernel of each has ended."""
+        """Advance all devices window by window until the kernel of each has ended and all it sent is on the wire.
+
+        A collective ends with its last store, which may still wait in the link's buffer.
+        """
         running = list(self.order)
+        over: set[int] = set()
         for n_windows in count(1):
             if not running:
                 return
@@ -171,8 +176,11 @@ class RingMachine:
                     raise outcome
             for d in running:
                 self.devices[d].hand_over()
-            running = [d for d in running if not outcomes[d]]
+            over.update(d for d in running if outcomes[d])
+            running = [d for d in running if d not in over or port_starts(self.cores[d])]
             for d in running:
+                if d in over:
+                    continue
                 watch = self.devices[d].watch
                 if watch is not None and n_windows % LOOK_EVERY == 0:
                     watch()
