@@ -198,12 +198,20 @@ def parse_cycles(value: object) -> int:
 
 def parse_bytes_or_word(word: str) -> Callable[[object], int | str]:
     """A parser of capacities that also accepts *word*."""
+    return _or_word(parse_bytes, word)
 
+
+def parse_frequency_or_word(word: str) -> Callable[[object], int | str]:
+    """A parser of frequencies that also accepts *word*."""
+    return _or_word(parse_frequency, word)
+
+
+def _or_word(parse_quantity: Callable[[object], int], word: str) -> Callable[[object], int | str]:
     def parse(value: object) -> int | str:
         if value == word:
             return word
         try:
-            return _parse(value, _BYTES)
+            return parse_quantity(value)
         except ValueError as error:
             raise ValueError(f"{error} (the word `{word}` is allowed too)") from None
 

@@ -26,6 +26,10 @@ CyclesAboveZero = Annotated[int, BeforeValidator(units.parse_cycles, json_schema
 ReadAhead = Annotated[
     int | Literal["chunk"], BeforeValidator(units.parse_bytes_or_word("chunk"), json_schema_input_type=str)
 ]
+MatrixClock = Annotated[
+    int | Literal["compute_clock"],
+    BeforeValidator(units.parse_frequency_or_word("compute_clock"), json_schema_input_type=str),
+]
 AccessBytes = Annotated[Literal[32, 64], BeforeValidator(units.parse_bytes, json_schema_input_type=str)]
 Count = Annotated[int, Field(gt=0, lt=units.LIMIT, strict=True)]
 Share = Annotated[float, Field(gt=0, le=1, strict=True)]
@@ -108,6 +112,7 @@ class GpuSpec(Spec):
 
     n_compute_units: Count
     compute_clock: Hertz
+    matrix_clock: MatrixClock  # the same while a GEMM runs: what the power limit leaves
     issue_slot: CyclesAboveZero  # granularity of CU and L2 events
     kernel_launch: Picoseconds
     compute_unit: ComputeUnitSpec
@@ -115,6 +120,15 @@ class GpuSpec(Spec):
     tracker: TrackerSpec
     dma: DmaSpec
     collective_kernel: CollectiveKernelSpec
+
+    def at_matrix_clock(self) -> GpuSpec:
+        """Return this GPU as it is while a GEMM runs."""
+        return self.model_copy(update={"compute_clock": self.clock_of_matrices})
+
+    @property
+    def clock_of_matrices(self) -> int:
+        """The compute clock while a GEMM runs, in hertz."""
+        return self.compute_clock if isinstance(self.matrix_clock, str) else self.matrix_clock
 
 
 class DramTimingSpec(Spec):
@@ -186,10 +200,79 @@ class LinkSpec(Spec):
     egress_buffer: Bytes  # stores held at the sender before it pushes back
 
 
-class MachineSpec(Spec):
-    """A homogeneous ring of GPUs."""
+class OwnGpu(Spec):
+    """A GPU that is unlike the others of its ring; what it has in common with them is repeated."""
+
+    number: CountOrZero
+    gpu: GpuSpec
+    memory: MemorySpec
+
+
+class OwnLink(Spec):
+    """A link that is unlike the others: ``link[number]`` leads from ``gpu[number]`` to ``gpu[number - 1]``."""
+
+    number: CountOrZero
+    link: LinkSpec
+
+
+class StartSkew(Spec):
+    """How much later than the others a GPU comes to its first kernel."""
+
+    number: CountOrZero
+    delay: Picoseconds
+
+
+class StartJitterSpec(Spec):
+    """What is added to the start of each kernel on each GPU: uniform in 0 to ``limit``, the same for the same seed."""
+
+    limit: Picoseconds
+    seed: CountOrZero
+
+
+class UniformMachineSpec(Spec):
+    """A ring of alike GPUs."""
 
     name: str
     gpu: GpuSpec
     memory: MemorySpec
     link: LinkSpec
+
+
+class MachineSpec(UniformMachineSpec):
+    """A ring of GPUs, all alike but for those named.
+
+    GPUs and links that differ, skew and jitter need every GPU to be simulated (explicit mode).
+    """
+
+    own_gpus: tuple[OwnGpu, ...] = ()
+    own_links: tuple[OwnLink, ...] = ()
+    start_skew: tuple[StartSkew, ...] = ()
+    start_jitter: StartJitterSpec | None = None
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all GPUs and links are alike and start together, so that one stands for all."""
+        return not (self.own_gpus or self.own_links or self.start_skew or self.start_jitter)
+
+    def of_gpu(self, number: int) -> MachineSpec:
+        """Return a ring of GPUs that are all like ``gpu[number]``, with links like the one that it sends over."""
+        gpu, memory, link = self.gpu, self.memory, self.link
+        for own in self.own_gpus:
+            if own.number == number:
+                gpu, memory = own.gpu, own.memory
+        for one in self.own_links:
+            if one.number == number:
+                link = one.link
+        return MachineSpec(name=self.name, gpu=gpu, memory=memory, link=link)
+
+    def clocks(self) -> set[int]:
+        """Return all clocks of the ring, in hertz."""
+        parts = [self, *self.own_gpus]
+        return {c for part in parts for c in (part.gpu.compute_clock, part.gpu.clock_of_matrices, part.memory.clock)}
+
+    def at_matrix_clock(self) -> MachineSpec:
+        """Return the same ring, all its GPUs at their matrix clock."""
+        if all(part.gpu.compute_clock == part.gpu.clock_of_matrices for part in [self, *self.own_gpus]):
+            return self
+        own = tuple(one.model_copy(update={"gpu": one.gpu.at_matrix_clock()}) for one in self.own_gpus)
+        return self.model_copy(update={"gpu": self.gpu.at_matrix_clock(), "own_gpus": own})

@@ -6,7 +6,6 @@ A finding is a dotted path below the machine and a message; ``resolve`` places i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from fractions import Fraction
 from functools import partial
 
@@ -123,7 +122,7 @@ def _progress_findings(machine: MachineSpec) -> list[Finding]:
 
 def _link_findings(machine: MachineSpec) -> list[Finding]:
     """The time of one access on the link has to be a fraction with a small denominator."""
-    ticks = math.lcm(machine.gpu.compute_clock, machine.memory.clock)
+    ticks = math.lcm(machine.gpu.compute_clock, machine.gpu.clock_of_matrices, machine.memory.clock)
     bandwidth = machine.link.bandwidth
     if bandwidth // math.gcd(machine.memory.access * ticks, bandwidth) > LARGEST_LINK_DENOMINATOR:
         return [("link.bandwidth", f"is {units.format_bandwidth(bandwidth)}; round it to whole MB/s")]
@@ -361,7 +360,9 @@ def _timing_findings(machine: MachineSpec) -> list[Finding]:
 
 def _clock_findings(machine: MachineSpec) -> list[Finding]:
     findings: list[Finding] = []
-    clocks: Mapping[str, int] = {"gpu.compute_clock": machine.gpu.compute_clock, "memory.clock": machine.memory.clock}
+    clocks = {"gpu.compute_clock": machine.gpu.compute_clock, "memory.clock": machine.memory.clock}
+    if isinstance(machine.gpu.matrix_clock, int):
+        clocks["gpu.matrix_clock"] = machine.gpu.matrix_clock
     for path, clock in clocks.items():
         if clock % 10**6:
             findings.append((path, f"is {units.format_frequency(clock)}, must be a whole number of MHz"))

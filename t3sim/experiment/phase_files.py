@@ -18,10 +18,10 @@ from typing import Any
 from t3sim.errors import InputDataError
 from t3sim.files import publish, read_limited
 from t3sim.observe.timeline import Counter, Span, Timeline
-from t3sim.overlap.interface import Phase
+from t3sim.overlap.interface import GpuPhase, Phase
 
 SUFFIX = ".phase"
-FORMAT = b"t3sim phase 1"
+FORMAT = b"t3sim phase 2"
 MAX_PHASE_BYTES = 1 << 30
 COMPRESSION = 3  # of zlib: a timeline shrinks sevenfold either way, and this is three times as fast as 6
 
@@ -48,6 +48,7 @@ def encode(stored: StoredPhase) -> bytes:
         "name": phase.name,
         "ticks": phase.ticks,
         "counters": phase.counters,
+        "gpus": [asdict(gpu) for gpu in phase.gpus],
         "wall_s": stored.wall_s,
         "checks": dict(stored.checks),
     }
@@ -72,7 +73,8 @@ def decode(content: bytes, *, with_timeline: bool) -> StoredPhase:
     if with_timeline:
         kept = json.loads(timeline_line)
         timeline = Timeline([Span(*span) for span in kept["spans"]], [Counter(**c) for c in kept["counters"]])
-    phase = Phase(head["name"], head["ticks"], head["counters"], timeline)
+    gpus = tuple(GpuPhase(**gpu) for gpu in head["gpus"])
+    phase = Phase(head["name"], head["ticks"], head["counters"], timeline, gpus)
     return StoredPhase(head["digest"], phase, head["wall_s"], head["checks"])
 
 

@@ -28,6 +28,7 @@ from t3sim.files import publish
 from t3sim.observe.perfetto import write_timeline
 from t3sim.observe.timeline import Timeline
 from t3sim.results.digest import case_digest, file_digest, run_digest
+from t3sim.results.gpus import GpuRow, write_gpus
 from t3sim.results.manifest import make_manifest, write_manifest
 from t3sim.results.record import RunRecord
 from t3sim.results.timeseries import TIMESERIES_NAME, PhaseSeries, timeseries_bytes
@@ -236,7 +237,7 @@ class Sweep:
         if not table.is_of_same:
             table.remove_finished_result()
         csv, parquet = write_results(folder, records)
-        files = {"results.csv": csv, "results.parquet": parquet}
+        files = {"results.csv": csv, "results.parquet": parquet, **write_gpus(folder, list(gpu_rows(results)))}
         if failed:
             files[FAILED_NAME] = folder / FAILED_NAME
             publish({files[FAILED_NAME]: failed_bytes(failed, [self._axis_texts[i] for i in without])})
@@ -328,13 +329,32 @@ def timelines_of(results: Sequence[SimulationResult]) -> dict[str, Timeline]:
     return timelines
 
 
+def gpu_rows(results: Sequence[SimulationResult]) -> Iterator[GpuRow]:
+    """Yield what each GPU of the explicit points did; *results* are those of the rows of the table."""
+    for row, result in enumerate(results, start=1):
+        us = result.ticks.to_us
+        for part in result.sublayers:
+            for phase in part.phases:
+                for number, gpu in enumerate(phase.gpus):
+                    what = (row, part.run.workload.sublayer, phase.name, number)
+                    yield GpuRow(*what, us(gpu.start), us(gpu.end), gpu.counters)
+
+
 def series_of(results: Sequence[SimulationResult]) -> Iterator[PhaseSeries]:
     """Yield the levels over time of every phase of the points."""
     for run, phase in phases_of(results):
         workload = run.workload
         yield PhaseSeries(
-            workload.model, workload.sublayer, workload.tp, run.machine.name, phase.name, phase.timeline
+            workload.model, workload.sublayer, workload.tp, run.machine.name, phase.name, levels_of(phase)
         )
+
+
+def levels_of(phase: Phase) -> Timeline:
+    """Return the timeline of *phase*; of an explicit one without the levels of all GPUs but the one that ends last."""
+    levels = phase.timeline.counters
+    last = phase.gpus.index(max(phase.gpus, key=lambda gpu: gpu.end)) if phase.gpus else 0
+    own = [level for level in levels if level.track.startswith(f"gpu[{last}]")]
+    return Timeline(phase.timeline.spans, own or levels)
 
 
 def failed_bytes(failed: Sequence[FailedPoint], axes: Sequence[Mapping[str, str]]) -> bytes:

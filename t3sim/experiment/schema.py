@@ -57,6 +57,7 @@ class ExperimentFile(Spec):
     strategy: str
     arbitration: str | dict[str, Any] | None = None
     mode: Literal["mirrored", "explicit"] = "mirrored"
+    staggered: Annotated[bool, Field(strict=True)] = True  # false (explicit only): all GPUs begin with chunk 0
     quantum: PicosecondsAboveZero | None = None
     collective_compute_units: Count | None = None  # of `cu-split`; the GEMM has the others
     plugins: list[str] = Field(default_factory=list)
@@ -73,6 +74,7 @@ class PointFile(Spec):
     workload: WorkloadFile
     strategy: str
     mode: Literal["mirrored", "explicit"] = "mirrored"
+    staggered: Annotated[bool, Field(strict=True)] = True
     quantum: PicosecondsAboveZero | None = None
     collective_compute_units: Count | None = None
     plugins: list[str] = Field(default_factory=list)

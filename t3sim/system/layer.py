@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def matrix_flops_per_second(machine: MachineSpec) -> float:
     """Return the rate of a GEMM's main loop on all compute units: the matrix rate times ``matrix_efficiency``."""
     gpu, unit = machine.gpu, machine.gpu.compute_unit
-    return gpu.n_compute_units * unit.matrix_flops_per_cycle * gpu.compute_clock * unit.matrix_efficiency
+    return gpu.n_compute_units * unit.matrix_flops_per_cycle * gpu.clock_of_matrices * unit.matrix_efficiency
 
 
 def dram_bytes_per_second(machine: MachineSpec) -> float:

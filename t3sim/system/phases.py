@@ -1,7 +1,7 @@
 """The phases of one sublayer, each simulated on a fresh machine.
 
 A phase depends only on what it runs on, so it is simulated once and shared by all strategies of
-an experiment.  ``MirroredPhases`` says what each phase is; a ``PhaseStore`` simulates it or has it
+an experiment.  ``MirroredPhases`` and ``explicit.ExplicitPhases`` say what each phase is; a ``PhaseStore`` simulates it or has it
 already, a ``PhasePlan`` only notes that it will be needed.
 """
 
@@ -13,25 +13,25 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from t3sim.checks.audit import Audit
 from t3sim.collective.schedule import CollectiveProgram, chunk_bytes_of, ring_reduce_scatter
 from t3sim.errors import UsageError
 from t3sim.gpu.arbitration import arbitration_policies, mca
 from t3sim.gpu.kernel.codes import NEVER
 from t3sim.gpu.routes import StoreRoutes
-from t3sim.network.mirror import ChunkShift
+from t3sim.gpu.ticks import TickBase
 from t3sim.observe.timeline import Timeline
-from t3sim.overlap.interface import Phase
+from t3sim.overlap.interface import After, Phase
 from t3sim.system.collectives import Op, ring_program
-from t3sim.system.machine import MirroredMachine
+from t3sim.system.machine import MirroredMachine, launch_ticks, load_fused_gpu
 from t3sim.system.measure import counters_of, timeline_of
 from t3sim.system.together import kernels_for, load_together, times_together
 from t3sim.workload.tiling import ELEMENT_BYTES
 
 if TYPE_CHECKING:
     from t3sim.config.experiment import RunSpec
+    from t3sim.config.machine import MachineSpec
+    from t3sim.gpu.core import GpuCore
     from t3sim.workload.tiling import TileTrace
 
 ISOLATED_POLICY = "round_robin"  # one stream at a time: every work-conserving policy is the same
@@ -76,8 +76,8 @@ class PhasePlan:
         return Phase(job.name, 1, {}, Timeline())
 
 
-class MirroredPhases:
-    """Phases of the sublayer that *run* describes, in mirrored mode."""
+class SublayerPhases:
+    """What the phases of the sublayer that *run* describes have in common, however many GPUs are simulated."""
 
     def __init__(
         self, run: RunSpec, trace: TileTrace | None, store: PhaseStore | PhasePlan, audit: Audit | None = None
@@ -115,7 +115,67 @@ class MirroredPhases:
         """See ``overlap.interface.Phases``."""
         return self.run.machine.gpu.n_compute_units
 
-    def gemm(self, *, n_compute_units: int | None = None) -> Phase:
+    def gemm(self, *, n_compute_units: int | None = None, after: After = ()) -> Phase:
+        """See ``overlap.interface.Phases``."""
+        raise NotImplementedError
+
+    def reduce_scatter(
+        self, *, has_near_memory: bool = False, n_compute_units: int | None = None, after: After = ()
+    ) -> Phase | None:
+        """See ``overlap.interface.Phases``."""
+        name = "reduce-scatter, near memory" if has_near_memory else "reduce-scatter"
+        if has_near_memory:
+            program = ring_reduce_scatter(self.n_devices, self.chunk_granules(), has_near_memory=True)
+        else:
+            program = self.program("reduce-scatter", n_compute_units)
+        return self.collective(named(name, n_compute_units), program, n_compute_units, after=after)
+
+    def all_gather(self, *, n_compute_units: int | None = None, after: After = ()) -> Phase | None:
+        """See ``overlap.interface.Phases``."""
+        program = self.program("all-gather", n_compute_units)
+        return self.collective(named("all-gather", n_compute_units), program, n_compute_units, after=after)
+
+    def all_reduce(self, *, n_compute_units: int | None = None, after: After = ()) -> Phase | None:
+        """Return a ring all-reduce alone, on a machine whose collectives run in channels."""
+        program = self.program("all-reduce", n_compute_units)
+        return self.collective(named("all-reduce", n_compute_units), program, n_compute_units, after=after)
+
+    def program(self, op: Op, n_compute_units: int | None = None) -> CollectiveProgram:
+        """Return the program of a collective on this machine."""
+        return ring_program(self.run.machine, op, self.n_devices, self.chunk_granules(), n_compute_units)
+
+    def collective(
+        self, name: str, program: CollectiveProgram, n_compute_units: int | None = None, *, after: After = ()
+    ) -> Phase | None:
+        """Return an isolated collective on *n_compute_units* CUs (default: all); None if there is nothing to do."""
+        raise NotImplementedError
+
+    def fused(self, program: Callable[..., None], default_policy: str, *, after: After = ()) -> Phase:
+        """See ``overlap.interface.Phases``."""
+        raise NotImplementedError
+
+    def fused_policy(self, default_policy: str) -> tuple[str, dict[str, Any]]:
+        """Return name and parameters of the arbitration policy of a fused run."""
+        arbitration = self.run.arbitration
+        return (default_policy, {}) if arbitration is None else (arbitration.policy, dict(arbitration.params))
+
+    def tiles_key(self) -> tuple[Any, ...]:
+        """Return what the tiles of the GEMM are."""
+        trace = self.required_trace()
+        tiles = sha256(trace.workgroups.tobytes()).hexdigest()
+        return trace.gemm, trace.tiling, trace.n_chunks, tiles
+
+    def required_trace(self) -> TileTrace:
+        """Return the tile trace; ``UsageError`` if the workload is a bare collective."""
+        if self.trace is None:
+            raise UsageError("workload: a collective on its own has no GEMM; use strategy `sequential`")
+        return self.trace
+
+
+class MirroredPhases(SublayerPhases):
+    """Phases in mirrored mode: one GPU stands for all, so all start when the longest of what comes before has ended."""
+
+    def gemm(self, *, n_compute_units: int | None = None, after: After = ()) -> Phase:  # noqa: ARG002
         """See ``overlap.interface.Phases``.
 
         The others are as if they were not there; L2 and DRAM are those of the whole GPU.
@@ -125,30 +185,11 @@ class MirroredPhases:
         part = self if n_compute_units is None else self._with_compute_units(n_compute_units)
 
         def simulate(report: Report) -> Phase:
-            machine = part.machine(ISOLATED_POLICY, {})
+            machine = part.machine(ISOLATED_POLICY, {}, multiplies=True)
             machine.core.load_gemm(trace, StoreRoutes(trace.n_workgroups), start_at=machine.launch_ticks)
             return part.finished(name, machine, report)
 
         return self.store.get(PhaseJob(("gemm", *part.gemm_key()), name, simulate))
-
-    def reduce_scatter(self, *, has_near_memory: bool = False, n_compute_units: int | None = None) -> Phase | None:
-        """See ``overlap.interface.Phases``."""
-        name = "reduce-scatter, near memory" if has_near_memory else "reduce-scatter"
-        if has_near_memory:
-            program = ring_reduce_scatter(self.n_devices, self.chunk_granules(), has_near_memory=True)
-        else:
-            program = self.program("reduce-scatter", n_compute_units)
-        return self.collective(named(name, n_compute_units), program, n_compute_units)
-
-    def all_gather(self, *, n_compute_units: int | None = None) -> Phase | None:
-        """See ``overlap.interface.Phases``."""
-        program = self.program("all-gather", n_compute_units)
-        return self.collective(named("all-gather", n_compute_units), program, n_compute_units)
-
-    def all_reduce(self, *, n_compute_units: int | None = None) -> Phase | None:
-        """Return a ring all-reduce alone, on a machine whose collectives run in channels."""
-        program = self.program("all-reduce", n_compute_units)
-        return self.collective(named("all-reduce", n_compute_units), program, n_compute_units)
 
     def together(self, op: Op, *, n_compute_units: int | None = None) -> Phase | None:
         """Return a GEMM and a collective that run beside each other, each again and again; None on one GPU.
@@ -164,7 +205,7 @@ class MirroredPhases:
         name = named(f"{op} beside the GEMM", n_compute_units)
 
         def simulate(report: Report) -> Phase:
-            machine = self.machine(ISOLATED_POLICY, {})
+            machine = self.machine(ISOLATED_POLICY, {}, multiplies=True)
             load_together(machine, trace, program, n_gemms, n_collectives)
             phase = self.finished(name, machine, report)
             times = times_together(machine.core)
@@ -174,38 +215,35 @@ class MirroredPhases:
         key = ("together", name, program, n_gemms, n_collectives, *self.gemm_key())
         return self.store.get(PhaseJob(key, name, simulate))
 
-    def program(self, op: Op, n_compute_units: int | None = None) -> CollectiveProgram:
-        """Return the program of a collective on this machine."""
-        return ring_program(self.run.machine, op, self.n_devices, self.chunk_granules(), n_compute_units)
-
-    def collective(self, name: str, program: CollectiveProgram, n_compute_units: int | None = None) -> Phase | None:
-        """Return an isolated collective on *n_compute_units* CUs (default: all); None if there is nothing to do."""
+    def collective(
+        self, name: str, program: CollectiveProgram, n_compute_units: int | None = None, *, after: After = ()  # noqa: ARG002
+    ) -> Phase | None:
+        """See the base class."""
         if not program.steps:
             return None
 
         def simulate(report: Report) -> Phase:
             machine = self.machine(ISOLATED_POLICY, {})
-            launch = machine.launch_ticks + machine.ticks.from_ps(self.run.machine.gpu.collective_kernel.launch)
-            machine.core.load_collective(program, start_at=launch, n_compute_units=n_compute_units)
+            machine.core.load_collective(
+                program, start_at=launch_ticks(machine.core, is_collective=True), n_compute_units=n_compute_units
+            )
             machine.close_ring()
             return self.finished(name, machine, report)
 
         key = (name, program, n_compute_units, self.run.machine, self.run.quantum)
         return self.store.get(PhaseJob(key, name, simulate))
 
-    def fused(self, program: Callable[..., None], default_policy: str) -> Phase:
+    def fused(self, program: Callable[..., None], default_policy: str, *, after: After = ()) -> Phase:  # noqa: ARG002
         """See ``overlap.interface.Phases``."""
         trace = self.required_trace()
-        arbitration = self.run.arbitration
-        policy = default_policy if arbitration is None else arbitration.policy
-        params = {} if arbitration is None else dict(arbitration.params)
+        policy, params = self.fused_policy(default_policy)
         name = f"fused, {policy}"
 
         def simulate(report: Report) -> Phase:
-            machine = self.machine(policy, params)
+            machine = self.machine(policy, params, multiplies=True)
             load_fused(machine, trace, program)
             phase = self.finished(name, machine, report)
-            phase.counters["mca_threshold"] = mca_threshold(machine) if policy == "mca" else None
+            phase.counters["mca_threshold"] = mca_threshold(machine.core) if policy == "mca" else None
             return phase
 
         key = ("fused", policy, tuple(sorted(params.items())), program, *self.gemm_key())
@@ -213,21 +251,21 @@ class MirroredPhases:
 
     def gemm_key(self) -> tuple[Any, ...]:
         """Return what the simulation of the GEMM depends on."""
-        trace = self.required_trace()
-        tiles = sha256(trace.workgroups.tobytes()).hexdigest()
-        return trace.gemm, trace.tiling, trace.n_chunks, tiles, self.run.machine, self.run.quantum
+        return *self.tiles_key(), self.run.machine, self.run.quantum
 
     def _with_compute_units(self, n_compute_units: int) -> MirroredPhases:
         """Return the same phases on a machine of so many compute units, everything else as it is."""
-        gpu = self.run.machine.gpu.model_copy(update={"n_compute_units": n_compute_units})
-        machine = self.run.machine.model_copy(update={"gpu": gpu})
         part = copy(self)
+        machine = with_compute_units(self.run.machine, n_compute_units)
         part.run = self.run.model_copy(update={"machine": machine})
         return part
 
-    def machine(self, policy: str, params: dict[str, Any]) -> MirroredMachine:
-        """Return a fresh machine."""
-        return MirroredMachine(self.run.machine, arbitration_policies.get(policy), params, self.run.quantum)
+    def machine(self, policy: str, params: dict[str, Any], *, multiplies: bool = False) -> MirroredMachine:
+        """Return a fresh machine, at the clock at which it *multiplies* matrices or at the other one."""
+        spec, ticks = self.run.machine, TickBase.of(self.run.machine)
+        if multiplies:
+            spec = spec.at_matrix_clock()
+        return MirroredMachine(spec, arbitration_policies.get(policy), params, self.run.quantum, ticks)
 
     def finished(self, name: str, machine: MirroredMachine, report: Report) -> Phase:
         """Run what is loaded, under audit, and return the phase."""
@@ -236,11 +274,11 @@ class MirroredPhases:
         followed.finish()
         return Phase(name, end_at, counters_of(machine.core), timeline_of(machine.core))
 
-    def required_trace(self) -> TileTrace:
-        """Return the tile trace; ``UsageError`` if the workload is a bare collective."""
-        if self.trace is None:
-            raise UsageError("workload: a collective on its own has no GEMM; use strategy `sequential`")
-        return self.trace
+
+def with_compute_units(machine: MachineSpec, n_compute_units: int) -> MachineSpec:
+    """Return *machine* with so many compute units on each GPU, everything else as it is."""
+    gpu = machine.gpu.model_copy(update={"n_compute_units": n_compute_units})
+    return machine.model_copy(update={"gpu": gpu})
 
 
 def named(phase: str, n_compute_units: int | None) -> str:
@@ -250,19 +288,12 @@ def named(phase: str, n_compute_units: int | None) -> str:
 
 def load_fused(machine: MirroredMachine, trace: TileTrace, program: Callable[..., None]) -> None:
     """Map the output of *trace* as *program* says, load it and close the ring."""
-    core = machine.core
-    routes = StoreRoutes(trace.n_workgroups)
-    program(routes, trace, 0, core.machine.gpu.dma.wavefront_tiles_per_block)
-    core.load_gemm(trace, routes, start_at=machine.launch_ticks)
-    n_granules = core.tables.tiles["n_granules"]
-    n_wavefronts = int(core.gpu.n_wavefronts)
-    tile_ranges = trace.chunk_ranges() * n_wavefronts
-    core.gpu.expected_inbound = sum(int(n_granules[start:stop].sum()) for start, stop in tile_ranges[1:])
-    if trace.n_chunks > 1:
-        machine.close_ring(ChunkShift(np.array(n_granules), tile_ranges, n_wavefronts))
+    shift = load_fused_gpu(machine.core, trace, program, machine.launch_ticks)
+    if shift is not None:
+        machine.close_ring(shift)
 
 
-def mca_threshold(machine: MirroredMachine) -> int | None:
+def mca_threshold(core: GpuCore) -> int | None:
     """Return the occupancy limit that MCA applied, None for no limit."""
-    threshold = int(getattr(mca.threshold_of, "py_func", mca.threshold_of)(machine.core.gpu.channels[0]))
+    threshold = int(getattr(mca.threshold_of, "py_func", mca.threshold_of)(core.gpu.channels[0]))
     return None if threshold >= NEVER else threshold

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from t3sim.gpu.routes import StoreRoutes
+from t3sim.system.machine import launch_ticks
 
 if TYPE_CHECKING:
     from t3sim.collective.schedule import CollectiveProgram
@@ -42,7 +43,7 @@ def load_together(
     core.load_gemm(repeated, StoreRoutes(repeated.n_workgroups), start_at=machine.launch_ticks)
     core.add_collective(
         program.repeated(n_collectives),
-        start_at=machine.launch_ticks + machine.ticks.from_ps(core.machine.gpu.collective_kernel.launch),
+        start_at=launch_ticks(core, is_collective=True),
     )
     machine.close_ring()
 

@@ -244,7 +244,8 @@ BAD_VALUES = [
         ),
     ),
     ("mode=mirored", "mode: found `mirored`; allowed: mirrored, explicit; did you mean `mirrored`?"),
-    ("mode=explicit", "mode: explicit mode is not available yet; use `mirrored`"),
+    ("mode=explicit", None),
+    ("staggered=0", "staggered: found `0`, true or false is needed"),
     (
         "tiling.k_slice=128",
         (

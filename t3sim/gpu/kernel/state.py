@@ -232,7 +232,7 @@ def compute_unit_dtype(layout):
             ("slots", workgroup_slot_dtype(layout), (layout.n_slots,)),
             ("is_waiting", "i8"),  # queued in front of a channel that had no room
             ("granted_channel", "i8"),  # room promised there; -1 otherwise
-            ("issue_debt", "i8"),  # of the path to the L2: ticks of the last access that this slot still pays for, negative
+            ("issue_debt", "i8"),  # of the path to the L2, at most 0: what the last access overdrew
             ("outstanding_lines", "i8"),  # loads in flight, until their data are back in the CU
             ("outstanding_stores", "i8"),  # stores in flight, until they are acknowledged
             ("returning_lines", "i4", (RETURN_RING,)),  # by slot number, modulo the ring: what comes back then
