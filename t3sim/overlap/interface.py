@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from t3sim.observe.timeline import Timeline
+from t3sim.observe.waits import Wait
 from t3sim.registry import Registry
 
 
@@ -23,6 +24,7 @@ class Phase:
     ticks: int
     counters: dict[str, Any]
     timeline: Timeline
+    waits: tuple[Wait, ...] = ()  # of every simulated GPU
 
 
 class Phases(Protocol):

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t3sim.gpu.kernel import codes, loop
+from t3sim.gpu.kernel import _jit, codes, loop
+from t3sim.gpu.time_accounts import time_accounts, units_of
 from t3sim.observe.timeline import Timeline
+from t3sim.observe.waits import REASONS, Wait
 
 if TYPE_CHECKING:
     from t3sim.gpu.core import GpuCore
@@ -87,6 +89,23 @@ def workgroup_spread(core: GpuCore, tile: int = SPREAD_TILE) -> float | None:
     if len(starts) * 2 < len(edges):
         return None
     return float(np.std(starts) / np.mean(ran["end_at"] - ran["start_at"]))
+
+
+def waits_of(core: GpuCore, total: int, name: str = "gpu[0]") -> tuple[Wait, ...]:
+    """Return what the units of the GPU *name* did with their time in a phase of *total* ticks, by unit and reason.
+
+    The ticks of a kind of unit add up to *total* times their number.  A kernel without its ledger
+    (``T3SIM_LEDGER=0``) has no rows.
+    """
+    if not _jit.IS_COUNTING:
+        return ()
+    n_units = units_of(core.machine)
+    return tuple(
+        Wait(name, unit, n_units[unit], reason, ticks)
+        for unit, accounts in time_accounts(core, total).items()
+        for reason, ticks in zip(REASONS, accounts.sum(axis=0).tolist(), strict=True)
+        if ticks
+    )
 
 
 def timeline_of(core: GpuCore) -> Timeline:

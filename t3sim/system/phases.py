@@ -25,7 +25,7 @@ from t3sim.network.mirror import ChunkShift
 from t3sim.observe.timeline import Timeline
 from t3sim.overlap.interface import Phase
 from t3sim.system.machine import MirroredMachine
-from t3sim.system.measure import counters_of, timeline_of
+from t3sim.system.measure import counters_of, timeline_of, waits_of
 from t3sim.workload.tiling import ELEMENT_BYTES
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class MirroredPhases:
         followed = self.audit.follow(machine.device, self.n_devices, report)
         end_at = machine.run(followed.report)
         followed.finish()
-        return Phase(name, end_at, counters_of(machine.core), timeline_of(machine.core))
+        return Phase(name, end_at, counters_of(machine.core), timeline_of(machine.core), waits_of(machine.core, end_at))
 
     def required_trace(self) -> TileTrace:
         """Return the tile trace; ``UsageError`` if the workload is a bare collective."""

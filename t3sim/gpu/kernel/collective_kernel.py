@@ -17,14 +17,21 @@ from t3sim.gpu.kernel.codes import (
     COLLECTIVE_WORK,
     COLLECTIVE_WRITE,
     COMPUTE,
+    FOR_DEPENDENCY,
+    FOR_DRAM,
+    FOR_DRAM_QUEUE,
+    FOR_LINK,
     IDLE,
     INCOMING_UPDATE,
     INCOMING_WRITE,
+    NOTHING_LEFT,
     TO_LOCAL,
     TO_NEIGHBOUR_AS_UPDATE,
     TO_NOWHERE,
+    WORKING,
 )
 from t3sim.gpu.kernel.compute_unit import reserved_by_others, return_promise, wait_for_channel
+from t3sim.gpu.kernel.ledger import note_issue, note_refused
 from t3sim.gpu.kernel.link_port import buffer_store, has_buffer_room
 from t3sim.gpu.kernel.memory_controller import enqueue_request, has_room
 
@@ -60,6 +67,7 @@ def load_operands(gpu, cu_index, step, credit, slot_end):
         channel_id = channel_of(gpu, address)
         if not has_room(gpu.channels[channel_id], COMPUTE, n_granules + reserved_by_others(gpu, cu, channel_id)):
             wait_for_channel(gpu, cu_index, channel_id)
+            note_refused(cu, FOR_DRAM_QUEUE, credit)
             return 0
         entry = cu.line_tail % capacity
         if cu.step_operand == 0:
@@ -107,6 +115,7 @@ def store_results(gpu, cu_index, step, store_queue, credit, now):
             channel_id = channel_of(gpu, address)
             if not has_room(gpu.channels[channel_id], COMPUTE, n_granules + reserved_by_others(gpu, cu, channel_id)):
                 wait_for_channel(gpu, cu_index, channel_id)
+                note_refused(cu, FOR_DRAM_QUEUE, credit)
                 return 0
             for i in range(n_granules):
                 place = place_of(gpu, address + i, COLLECTIVE_WRITE)
@@ -114,6 +123,7 @@ def store_results(gpu, cu_index, step, store_queue, credit, now):
                 enqueue_request(gpu.channels[channel_id], COMPUTE, place, -1, cycle)
         elif step.send_to != TO_NOWHERE:
             if not has_buffer_room(gpu.link_port, n_granules):
+                note_refused(cu, FOR_LINK, 0)  # it goes on with its loads
                 return credit
             kind = INCOMING_UPDATE if step.send_to == TO_NEIGHBOUR_AS_UPDATE else INCOMING_WRITE
             for i in range(n_granules):
@@ -126,14 +136,24 @@ def store_results(gpu, cu_index, step, store_queue, credit, now):
 
 
 @kernel
+def reason_in_step(cu):
+    """Return what keeps a compute unit from the end of its step: no room, or operands that are under way."""
+    if cu.refused_by != WORKING:
+        return cu.refused_by
+    return FOR_DRAM_QUEUE if cu.is_waiting else FOR_DRAM
+
+
+@kernel
 def advance_collective(gpu, cu_index, steps, store_queue, now):
     """One slot of a compute unit that works for a collective."""
     cu = gpu.compute_units[cu_index]
     credit = 0 if cu.is_waiting else gpu.slot_ticks
     state = IDLE
+    waits_for = NOTHING_LEFT
     while cu.step < gpu.n_steps:
         step = steps[cu.step]
         if cu.step > 0 and steps[cu.step - 1].n_received < step.wait_received:
+            waits_for = FOR_DEPENDENCY
             break
         state = COLLECTIVE_WORK
         if step.start_at < 0:
@@ -141,6 +161,7 @@ def advance_collective(gpu, cu_index, steps, store_queue, now):
         credit = store_results(gpu, cu_index, step, store_queue, credit, now)
         credit = load_operands(gpu, cu_index, step, credit, now + gpu.slot_ticks)
         if cu.step_stored < lines_of_cu(gpu, cu_index, step.n_lines):
+            waits_for = reason_in_step(cu)
             break
         step.end_at = max(step.end_at, now)
         cu.step += 1
@@ -150,4 +171,5 @@ def advance_collective(gpu, cu_index, steps, store_queue, now):
             gpu.n_collective_done += 1
             gpu.compute_done_at = now
     cu.state_slots[state] += 1
+    note_issue(gpu, cu, waits_for, credit)
     return_promise(gpu, cu)

@@ -19,6 +19,7 @@ from t3sim.gpu.kernel.codes import (
     LOCAL_STORE,
     LOCAL_UPDATE,
     LOG_FULL,
+    NOTHING_LEFT,
     OPERAND_READ,
     OUTBOX_FULL,
     WAIT_FIRST_OPERANDS,
@@ -29,7 +30,8 @@ from t3sim.gpu.kernel.collective_kernel import advance_collective, deliver_colle
 from t3sim.gpu.kernel.compute_unit import acknowledge_store, advance_workgroups, wake_waiting_cus
 from t3sim.gpu.kernel.dma_engine import arm_triggered, forward_granule, issue_reads
 from t3sim.gpu.kernel.l2_slice import fill_granule, flush_dirty_lines
-from t3sim.gpu.kernel.link_port import is_empty, transmit
+from t3sim.gpu.kernel.ledger import note_dispatcher_slot, note_dma_slot, note_launch, note_port_slot, note_slot
+from t3sim.gpu.kernel.link_port import is_empty, reason_without_data, transmit
 from t3sim.gpu.kernel.mailbox import receive_messages
 from t3sim.gpu.kernel.memory_controller import advance_channel, has_work, pass_time
 from t3sim.gpu.kernel.workgroup_dispatcher import dispatch_workgroups
@@ -51,6 +53,8 @@ COMMANDS_PER_CYCLE = 4  # of a channel, more than one cycle can log: column, row
 @kernel
 def advance_compute_units(gpu, workgroups, tiles, store_queue, steps, now):
     """Let every compute unit act once, a different one first in each slot; return how many wait for operands."""
+    if gpu.n_active_slots == 0:
+        note_launch(gpu)
     gpu.n_active_slots += 1
     n_waiting = 0
     n = gpu.n_compute_units
@@ -62,6 +66,8 @@ def advance_compute_units(gpu, workgroups, tiles, store_queue, steps, now):
             n_waiting += state == WAIT_FIRST_OPERANDS or state == WAIT_OPERANDS
         elif cu_index < gpu.n_collective_cus:
             advance_collective(gpu, cu_index, steps, store_queue, now)
+        else:
+            note_slot(gpu, gpu.compute_units[cu_index], NOTHING_LEFT)
     return n_waiting
 
 
@@ -221,11 +227,16 @@ def advance(
             if gpu.running_kernel == KERNEL_GEMM:
                 issue_reads(gpu, tiles, commands, ready_fifo, dma_queue, now)
                 dispatch_workgroups(gpu, workgroups, tiles, commands, now)
+            else:
+                note_dma_slot(gpu.dma, NOTHING_LEFT)
+                note_dispatcher_slot(gpu, NOTHING_LEFT)
             series[bin_index, BIN_WAITING] += advance_compute_units(gpu, workgroups, tiles, store_queue, steps, now)
         advance_channels(
             gpu, workgroups, tiles, commands, dma_queue, steps, series, bin_index, command_log, pick_stream, slot_end
         )
+        waits_for = reason_without_data(gpu)
         transmit(gpu, store_queue, dma_queue, outbox, slot_end)
+        note_port_slot(gpu, waits_for, slot_end)
         arm_triggered(gpu, tiles, commands, ready_fifo)
         series[bin_index, BIN_SENT] += gpu.n_outbox - sent_before
         gpu.now = slot_end
