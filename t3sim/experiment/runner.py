@@ -333,7 +333,7 @@ def series_of(results: Sequence[SimulationResult]) -> Iterator[PhaseSeries]:
     for run, phase in phases_of(results):
         workload = run.workload
         yield PhaseSeries(
-            workload.model, workload.sublayer, workload.tp, run.machine.name, phase.name, phase.timeline
+            workload.model, workload.sublayer, workload.tp, run.machine.name, run.mode, phase.name, phase.timeline
         )
 
 

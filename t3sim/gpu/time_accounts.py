@@ -33,11 +33,11 @@ def units_of(machine: MachineSpec) -> dict[str, int]:
     }
 
 
-def time_accounts(core: GpuCore, total: int) -> dict[str, Ticks]:
-    """Return for each kind of unit the ticks of [unit, reason] from tick 0 to *total*, when its work is over or later.
+def time_accounts(core: GpuCore, total: int, start: int = 0) -> dict[str, Ticks]:
+    """Return for each kind of unit the ticks of [unit, reason] from tick *start* to *total*, when its work is over.
 
-    Each row adds up to *total*; the one of the L2 banks is of all of them.  The kernel must have its ledger
-    (``_jit.IS_COUNTING``), and what was loaded must have ended.
+    Each row adds up to *total* - *start*; the one of the L2 banks is of all of them.  The kernel must have its ledger
+    (``_jit.IS_COUNTING``), what was loaded must have ended, and *start* must not be later than it began.
     """
     gpu = core.gpu
     slot, launch = int(gpu.slot_ticks), core.now - int(gpu.n_active_slots) * int(gpu.slot_ticks)
@@ -47,14 +47,18 @@ def time_accounts(core: GpuCore, total: int) -> dict[str, Ticks]:
     dispatcher[:, codes.FOR_LAUNCH] += launch
     dma = np.array(gpu.dma.reason_slots)[None] * slot
     dma[:, codes.FOR_LAUNCH] += launch
-    return {
+    accounts = {
         COMPUTE_UNIT: closed(compute_units, core.now, total),
         DISPATCHER: closed(dispatcher, core.now, total),
         L2_BANK: bank_ticks(core, launch, total),
-        CHANNEL: channel_ticks(core, launch, total),
+        CHANNEL: channel_ticks(core, total),
         DMA_ENGINE: closed(dma, core.now, total, int(gpu.dma.last_reason)),
         LINK_PORT: port_ticks(core, total),
     }
+    n_units = units_of(core.machine)
+    for unit, rows in accounts.items():
+        rows[:, codes.FOR_LAUNCH] -= start * n_units[unit] // len(rows)
+    return accounts
 
 
 def closed(accounts: Ticks, until: int, total: int, last: int = codes.WORKING) -> Ticks:
@@ -71,13 +75,13 @@ def closed(accounts: Ticks, until: int, total: int, last: int = codes.WORKING) -
     return accounts
 
 
-def channel_ticks(core: GpuCore, launch: int, total: int) -> Ticks:
+def channel_ticks(core: GpuCore, total: int) -> Ticks:
     """Return the accounts of the memory channels; after its last transfer a channel has nothing left to do."""
     channels, ticks = core.gpu.channels[: core.machine.memory.n_channels], int(core.gpu.memory_ticks)
     accounts = np.asarray(channels["reason_cycles"]) * ticks
     until = (int(channels["now"][0]) + 1) * ticks
     accounts[:, codes.FOR_REQUEST] += total - until
-    leave(accounts, total - np.maximum(channels["last_done_at"] * ticks, launch))
+    leave(accounts, total - np.maximum(channels["last_done_at"] * ticks, accounts[:, codes.FOR_LAUNCH]))
     return accounts
 
 

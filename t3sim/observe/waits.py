@@ -1,7 +1,7 @@
 """What the units of a GPU waited for: the words of the time accounting, each defined once.
 
-Every moment of a phase, from its start (kernel launch included) to its end, belongs to exactly one reason for each
-unit; so the reasons of a unit add up to the time of the phase.  The kernel counts them (``gpu/kernel/ledger.py``).
+Every moment of a phase, from its start on a GPU (kernel launch included) to its end, belongs to exactly one reason for
+each unit; so the reasons of a unit add up to the time of the phase.  The kernel counts them (``gpu/kernel/ledger.py``).
 A slot of a compute unit belongs to what its workgroups do that are furthest: one that multiplies, then one that waits
 for operands, then one that stores.
 """
@@ -20,7 +20,7 @@ REASONS = {
         " dispatcher: it hands out a workgroup; L2 bank: an access occupies it; memory channel: requests are in its"
         " DRAM queue; DMA engine: it asks for data at its rate; link port: data are on the wire"
     ),
-    "launch": "the kernel is being launched (`gpu.kernel_launch`)",
+    "launch": "the kernel is being launched on this GPU (`gpu.kernel_launch`)",
     "CU slot": "compute unit: a workgroup is being launched into it; dispatcher: no compute unit has a free slot",
     "L2": (
         "compute unit: operands are asked for or on their way and all of them hit, or a bank takes no more, or the last"

@@ -99,6 +99,17 @@ def test_every_gpu_of_a_ring_has_rows_that_add_up_to_the_same_time() -> None:
             assert sum(row.ticks for row in of_unit) == total * of_unit[0].n_units
 
 
+def test_what_lies_before_the_start_of_a_gpu_is_not_its_time() -> None:
+    """A GPU of a ring that is launched 3 us after the first: its rows are of the time from then on."""
+    loaded = gemm(SLOW_PIPE, 64, 64, 64)
+    end_at, launch = loaded.run(), loaded.launch_ticks
+    whole, own = (waits_of(loaded.core, end_at, "gpu[1]", start) for start in (0, launch))
+    for unit, n in units_of(loaded.core.machine).items():
+        ticks = [{row.reason: row.ticks for row in rows if row.unit == unit} for rows in (whole, own)]
+        assert sum(ticks[0].values()) - sum(ticks[1].values()) == n * launch
+        assert {**ticks[0], "launch": 0} == {**ticks[1], "launch": 0}
+
+
 def test_a_kernel_without_its_ledger_has_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = gemm("", 64, 64, 64)
     end_at = loaded.run()

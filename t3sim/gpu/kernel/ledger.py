@@ -145,9 +145,11 @@ def note_port_slot(gpu, reason, slot_end):
 
 @kernel
 def note_launch(gpu):
-    """The first kernel begins to run: until now its memory channels have waited for nothing but its launch."""
+    """The first kernel begins to run: all that its memory channels did before, for neighbours, was before it."""
     if IS_COUNTING:
         for channel_id in range(gpu.n_channels):
             cycles = gpu.channels[channel_id].reason_cycles
-            cycles[FOR_LAUNCH] += cycles[FOR_REQUEST]
-            cycles[FOR_REQUEST] = 0
+            for reason in range(N_REASONS):
+                if reason != FOR_LAUNCH:
+                    cycles[FOR_LAUNCH] += cycles[reason]
+                    cycles[reason] = 0
