@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from t3sim.analysis.folder import Results
+from t3sim.analysis.folder import Results, of_one_gpu
 from t3sim.analysis.style import LEGEND, QUIET_COLOUR, WIDTHS, Drawing, legend_columns, light_grid, new_figure
 from t3sim.errors import InputDataError
 
@@ -23,11 +23,11 @@ STREAMS = {
     "comm_write_gbps": ("RS writes and updates", "#E69F00"),
 }
 WAITING = "waiting_compute_units"
-_WORKLOAD = ("model", "sublayer", "tp", "machine")
+_WORKLOAD = ("model", "sublayer", "tp", "machine", "mode")
 
 
 def draw(results: Results, columns: int | None = None) -> list[Drawing]:
-    """Draw a figure for each workload, a panel for the GEMM alone and for each fused run.
+    """Draw a figure for each workload, a panel for the GEMM alone and for each fused run, of the first GPU.
 
     Raises ``InputDataError`` if the run kept no ``timeseries.parquet`` or it shows neither.
     """
@@ -37,6 +37,7 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     missing = [name for name in STREAMS if name not in series.columns]
     if missing:
         raise InputDataError(f"{results.path}/timeseries.parquet: no column {missing[0]}")
+    series = of_one_gpu(series)
     names = [name for name in _WORKLOAD if name in series.columns]
     groups = list(series.groupby(names, sort=False, dropna=False)) if names else [((), series)]
     drawings = []
@@ -64,6 +65,7 @@ def _title(values: dict[str, object]) -> str:
     parts = [str(values[name]) for name in ("model", "sublayer") if name in values and not pd.isna(values[name])]  # type: ignore[call-overload]
     parts += [f"TP {values['tp']}"] if "tp" in values else []
     parts += [str(values["machine"])] if "machine" in values else []
+    parts += ["gpu[0] of the ring"] if values.get("mode") == "explicit" else []
     return " ".join(parts)
 
 

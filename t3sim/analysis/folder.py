@@ -126,6 +126,11 @@ class Results:
         return read_limited(path, MAX_JSON_BYTES, shown_as=str(path)) if path.is_file() else None
 
 
+def of_one_gpu(series: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of a time series that are of the first GPU; files of earlier versions have no other."""
+    return series[series["gpu"] == "gpu[0]"] if "gpu" in series.columns else series
+
+
 def read_folder(path: str | Path) -> Results:
     """Read a result folder; raises ``InputDataError`` naming the file that cannot be used."""
     path = Path(path)

@@ -97,6 +97,8 @@ class Study:
             if series is None or not {"model", "sublayer", "tp"} <= set(series.columns):
                 continue
             mine = series[(series["model"] == model) & (series["sublayer"] == sublayer) & (series["tp"] == tp)]
+            if "mode" in mine.columns:
+                mine = mine[mine["mode"] == "mirrored"]
             if len(mine):
                 return mine
         raise NotRunError(f"no timeseries.parquet with {model} {sublayer}, TP {tp}")

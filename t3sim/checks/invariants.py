@@ -22,6 +22,7 @@ from t3sim.checks.claims import Claim, channels_of, refuse
 from t3sim.checks.specification import end_claims, specification_claims
 from t3sim.gpu.kernel import _jit, codes, loop
 from t3sim.gpu.kernel.l2_slice import DIRTY_MASK
+from t3sim.gpu.time_accounts import time_accounts, units_of
 from t3sim.workload.tiling import ELEMENT_BYTES
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ def claims(core: GpuCore) -> Iterator[Claim]:
     yield from specification_claims(core)
     if core.gpu.running_kernel == codes.KERNEL_NONE and core.n_kernels:
         yield from end_claims(core)
+        if _jit.IS_COUNTING:
+            yield from account_claims(core)
 
 
 def request_claims(core: GpuCore) -> Iterator[Claim]:
@@ -113,15 +116,34 @@ def request_claims(core: GpuCore) -> Iterator[Claim]:
 def time_claims(core: GpuCore) -> Iterator[Claim]:
     """Every cycle of a channel and of the wire, every slot of a compute unit, is accounted for once (C7)."""
     gpu, channels = core.gpu, channels_of(core)
-    yield Claim(
-        "C7", "channel[]", "working, held back and empty cycles, against cycles run",
-        channels["working_cycles"] + channels["held_back_cycles"] + channels["empty_cycles"], channels["now"] + 1,
-    )  # fmt: skip
+    slots, n_active = core.slot_ticks, int(gpu.n_active_slots)
+    units = gpu.compute_units["reason_ticks"][: core.machine.gpu.n_compute_units]
     port = gpu.link_port
+    on_the_wire = int(port.busy_scaled) - max(int(port.free_at_scaled) - core.now * int(port.scale), 0)
+    for part, meaning, reasons, time in (
+        ("compute_unit[]", "ticks of all reasons, against those of the slots that ran", units, n_active * slots),
+        ("channel[]", "cycles of all reasons, against cycles run", channels["reason_cycles"], channels["now"] + 1),
+        ("dma_engine", "slots of all reasons, against slots that ran", gpu.dma.reason_slots, n_active),
+        ("dispatcher", "slots of all reasons, against slots that ran", gpu.dispatcher_slots, n_active),
+        ("link_port", "time of all reasons and on the wire, against the time that has passed",
+         port.reason_scaled + port.open_scaled,
+         core.now * int(port.scale) - on_the_wire),
+    ):  # fmt: skip
+        yield Claim("C7", part, meaning, np.asarray(reasons).sum(axis=-1), time)
     yield Claim(
         "C7", "link_port", "busy and idle time, against the time until it is free",
         int(port.busy_scaled + port.idle_scaled), int(port.free_at_scaled),
     )  # fmt: skip
+
+
+def account_claims(core: GpuCore) -> Iterator[Claim]:
+    """After the end: what a unit did, reason by reason, adds up to the time of the phase, and none took less than 0."""
+    n_units = units_of(core.machine)
+    for unit, accounts in time_accounts(core, core.kernel_end_at).items():
+        part = unit.replace(" ", "_") + "[]" * (len(accounts) > 1)
+        time = core.kernel_end_at * n_units[unit] // len(accounts)
+        yield Claim("C7", part, "time of all reasons, against the time of the phase", accounts.sum(axis=1), time)
+        yield Claim("C7", part, "time for a reason, not less than none", -accounts.min(axis=1), 0, True)
 
 
 def unit_claims(core: GpuCore) -> Iterator[Claim]:

@@ -345,16 +345,8 @@ def series_of(results: Sequence[SimulationResult]) -> Iterator[PhaseSeries]:
     for run, phase in phases_of(results):
         workload = run.workload
         yield PhaseSeries(
-            workload.model, workload.sublayer, workload.tp, run.machine.name, phase.name, levels_of(phase)
+            workload.model, workload.sublayer, workload.tp, run.machine.name, run.mode, phase.name, phase.timeline
         )
-
-
-def levels_of(phase: Phase) -> Timeline:
-    """Return the timeline of *phase*; of an explicit one without the levels of all GPUs but the one that ends last."""
-    levels = phase.timeline.counters
-    last = phase.gpus.index(max(phase.gpus, key=lambda gpu: gpu.end)) if phase.gpus else 0
-    own = [level for level in levels if level.track.startswith(f"gpu[{last}]")]
-    return Timeline(phase.timeline.spans, own or levels)
 
 
 def failed_bytes(failed: Sequence[FailedPoint], axes: Sequence[Mapping[str, str]]) -> bytes:

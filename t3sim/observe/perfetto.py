@@ -1,7 +1,7 @@
 """Timelines as Chrome trace-event JSON, compressed: open the file at https://ui.perfetto.dev.
 
-One process per run, one thread per track.  Times in the file are microseconds,
-as the format wants.  The same timelines give the same bytes.
+One process per run, or one per GPU if the timeline of a run shows several; one thread per track.
+Times in the file are microseconds, as the format wants.  The same timelines give the same bytes.
 """
 
 from __future__ import annotations
@@ -36,12 +36,23 @@ def timeline_bytes(timelines: Mapping[str, Timeline]) -> bytes:
     with gzip.GzipFile(filename="", mode="wb", fileobj=buffer, compresslevel=6, mtime=0) as stream:
         stream.write(b'{"displayTimeUnit":"ns","traceEvents":[')
         separator = b"\n"
-        for process_id, (label, timeline) in enumerate(timelines.items(), start=1):
+        for process_id, (label, timeline) in enumerate(_processes(timelines), start=1):
             for event in _events(process_id, label, timeline):
                 stream.write(separator + json.dumps(event, separators=(",", ":"), allow_nan=False).encode())
                 separator = b",\n"
         stream.write(b"\n]}\n")
     return buffer.getvalue()
+
+
+def _processes(timelines: Mapping[str, Timeline]) -> Iterator[tuple[str, Timeline]]:
+    """Yield the processes of the file: runs, and of a run with several GPUs each GPU."""
+    for label, timeline in timelines.items():
+        gpus = timeline.gpus
+        if len(gpus) < 2:
+            yield label, timeline
+            continue
+        for gpu in gpus:
+            yield f"{label}: {gpu}" if gpu else label, timeline.of_gpu(gpu)
 
 
 def _events(process_id: int, label: str, timeline: Timeline) -> Iterator[dict[str, Any]]:

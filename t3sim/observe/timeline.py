@@ -6,6 +6,7 @@ picoseconds.  Keeping a timeline never changes what is simulated.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -41,9 +42,18 @@ class Counter:
             raise ValueError(f"counter {self.name!r}: times go back")
 
 
+GPU = re.compile(r"gpu\[\d+\]")
+
+
+def gpu_of(track: str) -> str:
+    """Return the GPU that *track* is a part of, such as ``gpu[0]``; empty if it is part of none."""
+    found = GPU.match(track)
+    return found.group() if found else ""
+
+
 @dataclass(slots=True)
 class Timeline:
-    """Spans and counters of one run."""
+    """Spans and counters of one run, of one GPU or several: their tracks begin with the name of the GPU."""
 
     spans: list[Span] = field(default_factory=list)
     counters: list[Counter] = field(default_factory=list)
@@ -55,3 +65,21 @@ class Timeline:
     def add_counter(self, track: str, name: str, times_ps: list[int], values: list[float]) -> None:
         """Record a sampled level."""
         self.counters.append(Counter(track, name, times_ps, values))
+
+    def extend(self, other: Timeline) -> None:
+        """Take in what *other* recorded, of another GPU or from another time."""
+        self.spans += other.spans
+        self.counters += other.counters
+
+    @property
+    def gpus(self) -> list[str]:
+        """The GPUs that have tracks, in order; the empty name stands for tracks of none."""
+        tracks = [span.track for span in self.spans] + [counter.track for counter in self.counters]
+        return list(dict.fromkeys(map(gpu_of, tracks)))
+
+    def of_gpu(self, gpu: str) -> Timeline:
+        """Return the tracks of one GPU."""
+        return Timeline(
+            [span for span in self.spans if gpu_of(span.track) == gpu],
+            [counter for counter in self.counters if gpu_of(counter.track) == gpu],
+        )

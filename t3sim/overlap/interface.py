@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from t3sim.observe.timeline import Timeline
+from t3sim.observe.waits import Wait
 from t3sim.registry import Registry
 
 
@@ -38,6 +39,7 @@ class Phase:
     timeline: Timeline
     gpus: tuple[GpuPhase, ...] = ()  # explicit mode: one for each GPU
     number: int = 0  # explicit mode: kernels before it on the same GPU
+    waits: tuple[Wait, ...] = ()  # of every simulated GPU
 
 
 After = Sequence[Phase | None]

@@ -31,19 +31,22 @@ _WHAT = [
     pa.field("sublayer", pa.string()),
     pa.field("tp", pa.int64(), nullable=False),
     pa.field("machine", pa.string(), nullable=False),
+    pa.field("mode", pa.string(), nullable=False),
     pa.field("phase", pa.string(), nullable=False),
+    pa.field("gpu", pa.string(), nullable=False, metadata={"meaning": "instance name; mirrored: one stands for all"}),
     pa.field("time_us", pa.float64(), nullable=False, metadata={"meaning": "start of the bin"}),
 ]
 
 
 @dataclass(frozen=True)
 class PhaseSeries:
-    """A simulated phase: of which workload and machine, and what happened when."""
+    """A simulated phase: of which workload and machine, and what happened when on its GPUs."""
 
     model: str | None
     sublayer: str | None
     tp: int
     machine: str
+    mode: str
     phase: str
     timeline: Timeline
 
@@ -55,7 +58,7 @@ def timeseries_bytes(series: Iterable[PhaseSeries]) -> bytes:
     for one in series:
         levels.update(dict.fromkeys(column_of(counter.name) for counter in one.timeline.counters))
     schema = pa.schema([*_WHAT, *(pa.field(name, pa.float64()) for name in levels)])
-    tables = [_table(one, schema) for one in series]
+    tables = [_table(one, gpu, schema) for one in series for gpu in one.timeline.gpus]
     buffer = io.BytesIO()
     pq.write_table(pa.concat_tables(tables) if tables else schema.empty_table(), buffer, compression="zstd")
     return buffer.getvalue()
@@ -66,11 +69,12 @@ def column_of(level: str) -> str:
     return LEVEL_COLUMNS.get(level) or re.sub(r"\W+", "_", level).strip("_").lower()
 
 
-def _table(one: PhaseSeries, schema: Any) -> Any:
-    counters = {column_of(counter.name): counter for counter in one.timeline.counters}
+def _table(one: PhaseSeries, gpu: str, schema: Any) -> Any:
+    counters = {column_of(counter.name): counter for counter in one.timeline.of_gpu(gpu).counters}
     times_ps = next(iter(counters.values())).times_ps if counters else []
     n = len(times_ps)
-    columns: dict[str, Any] = {name: [getattr(one, name)] * n for name in schema.names[: len(_WHAT) - 1]}
+    columns: dict[str, Any] = {name: [getattr(one, name)] * n for name in schema.names[: len(_WHAT) - 2]}
+    columns["gpu"] = [gpu] * n
     columns["time_us"] = [time_ps / PS_PER_US for time_ps in times_ps]
     for name in schema.names[len(_WHAT) :]:
         columns[name] = counters[name].values if name in counters else [None] * n

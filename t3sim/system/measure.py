@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t3sim.gpu.kernel import codes, loop
+from t3sim.gpu.kernel import _jit, codes, loop
+from t3sim.gpu.time_accounts import time_accounts, units_of
 from t3sim.observe.timeline import Timeline
+from t3sim.observe.waits import REASONS, Wait
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from t3sim.gpu.core import GpuCore
 
 SPREAD_TILE = 8  # the eighth tile of a slot, as measured on hardware
@@ -89,26 +93,48 @@ def workgroup_spread(core: GpuCore, tile: int = SPREAD_TILE) -> float | None:
     return float(np.std(starts) / np.mean(ran["end_at"] - ran["start_at"]))
 
 
-def timeline_of(core: GpuCore) -> Timeline:
-    """Return what the parts of one GPU did when: workgroups, DMA blocks, collective steps, DRAM levels."""
+def waits_of(core: GpuCore, end: int, name: str = "gpu[0]", start: int = 0) -> tuple[Wait, ...]:
+    """Return what the units of the GPU *name* did with their time from tick *start* to tick *end*, by unit and reason.
+
+    *start* is when its kernel was launched, *end* when its work was over, or later.  The ticks of a kind of unit add
+    up to that time times their number.  A kernel without its ledger (``T3SIM_LEDGER=0``) has no rows.
+    """
+    if not _jit.IS_COUNTING:
+        return ()
+    n_units = units_of(core.machine)
+    return tuple(
+        Wait(name, unit, n_units[unit], reason, ticks)
+        for unit, accounts in time_accounts(core, end, start).items()
+        for reason, ticks in zip(REASONS, accounts.sum(axis=0).tolist(), strict=True)
+        if ticks
+    )
+
+
+def timeline_of(core: GpuCore, name: str = "gpu[0]", chunk_of: Callable[[int], int] | None = None) -> Timeline:
+    """Return what the parts of the GPU *name* did when: workgroups, DMA blocks, collective steps, DRAM levels.
+
+    *chunk_of* says which chunk a step of a collective works on, for GPUs of a ring; default: not shown.
+    """
     timeline = Timeline()
     ps = _picoseconds(core)
     table = core.tables.workgroups
+    chunks = core.trace.workgroups["chunk"] if core.trace is not None else None
     for index in np.flatnonzero(table["end_at"] >= 0):
         entry = table[index]
-        track = f"gpu[0].compute_unit[{entry.cu}].slot[{entry.slot}]"
-        name = f"workgroup {index}"
-        timeline.add_span(track, name + " main loop", ps(entry.start_at), ps(entry.main_loop_end_at))
-        timeline.add_span(track, name + " stores", ps(entry.main_loop_end_at), ps(entry.end_at))
+        track, what = f"{name}.compute_unit[{entry.cu}].slot[{entry.slot}]", f"workgroup {index}"
+        chunk = {} if chunks is None else {"chunk": int(chunks[index])}
+        timeline.add_span(track, what + " main loop", ps(entry.start_at), ps(entry.main_loop_end_at), **chunk)
+        timeline.add_span(track, what + " stores", ps(entry.main_loop_end_at), ps(entry.end_at), **chunk)
     for number, step in enumerate(core.tables.steps):
         if step.end_at >= 0 and core.gpu.n_steps:
-            timeline.add_span("gpu[0].collective", f"step {number}", ps(step.start_at), ps(step.end_at))
+            chunk = {} if chunk_of is None else {"chunk": chunk_of(number)}
+            timeline.add_span(f"{name}.collective", f"step {number}", ps(step.start_at), ps(step.end_at), **chunk)
     for command in core.tables.commands[: int(core.gpu.dma.n_commands)]:
         if command.end_at >= 0:
             timeline.add_span(
-                "gpu[0].dma_engine", f"block of tile {command.first_tile}", ps(command.start_at), ps(command.end_at)
+                f"{name}.dma_engine", f"block of tile {command.first_tile}", ps(command.start_at), ps(command.end_at)
             )
-    _add_levels(timeline, core)
+    _add_levels(timeline, core, name)
     return timeline
 
 
@@ -117,7 +143,7 @@ def _picoseconds(core: GpuCore) -> Any:
     return lambda ticks: int(ticks) * PS_PER_S // hz
 
 
-def _add_levels(timeline: Timeline, core: GpuCore) -> None:
+def _add_levels(timeline: Timeline, core: GpuCore, gpu: str) -> None:
     """Add DRAM traffic by stream, link traffic, queue occupancy and busy compute units over time."""
     ps = _picoseconds(core)
     bin_ticks = int(core.gpu.bin_ticks)
@@ -138,4 +164,4 @@ def _add_levels(timeline: Timeline, core: GpuCore) -> None:
     levels["compute units waiting for operands"] = series[:, loop.BIN_WAITING] / slots
     levels["DRAM queue occupancy (mean entries per channel)"] = occupancy
     for name, values in levels.items():
-        timeline.add_counter("gpu[0].memory", name, times, [float(v) for v in values])
+        timeline.add_counter(f"{gpu}.memory", name, times, [float(v) for v in values])

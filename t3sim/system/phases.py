@@ -24,7 +24,7 @@ from t3sim.observe.timeline import Timeline
 from t3sim.overlap.interface import After, Phase
 from t3sim.system.collectives import Op, ring_program
 from t3sim.system.machine import MirroredMachine, launch_ticks, load_fused_gpu
-from t3sim.system.measure import counters_of, timeline_of
+from t3sim.system.measure import counters_of, timeline_of, waits_of
 from t3sim.system.together import kernels_for, load_together, times_together
 from t3sim.workload.tiling import ELEMENT_BYTES
 
@@ -272,7 +272,8 @@ class MirroredPhases(SublayerPhases):
         followed = self.audit.follow(machine.device, self.n_devices, report)
         end_at = machine.run(followed.report)
         followed.finish()
-        return Phase(name, end_at, counters_of(machine.core), timeline_of(machine.core))
+        core = machine.core
+        return Phase(name, end_at, counters_of(core), timeline_of(core), waits=waits_of(core, end_at))
 
 
 def with_compute_units(machine: MachineSpec, n_compute_units: int) -> MachineSpec:

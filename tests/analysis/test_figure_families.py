@@ -200,6 +200,16 @@ def test_traffic_over_time_without_waiting_units_and_of_two_workloads(tmp_path: 
     assert [len(drawing.figure.axes) for drawing in drawings] == [3, 3]
 
 
+def test_traffic_over_time_of_a_ring_is_that_of_its_first_gpu(tmp_path: Path) -> None:
+    folder = time_series(write_folder(tmp_path, [SEQUENTIAL, T3]))
+    frame = pd.read_parquet(folder / "timeseries.parquet").assign(mode="explicit", gpu="gpu[0]")
+    more = frame.assign(gpu="gpu[1]", compute_read_gbps=9999.0)
+    pd.concat([frame, more]).to_parquet(folder / "timeseries.parquet")
+    (drawing,) = draw_figure("dram_over_time", read_folder(folder))
+    assert drawing.figure.axes[0].get_ylim()[1] < 2000  # GB/s; the other GPU reads five times as much
+    assert drawing.figure.axes[-1].get_xlabel().endswith("t3-150 gpu[0] of the ring")
+
+
 def test_a_damaged_time_series_is_refused(tmp_path: Path) -> None:
     folder = write_folder(tmp_path, [SEQUENTIAL])
     (folder / "timeseries.parquet").write_bytes(b"PAR1 but no more")

@@ -6,6 +6,7 @@ import pytest
 
 from t3sim.errors import UsageError
 from t3sim.gpu.core import GpuCore
+from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel.workgroup_dispatcher import dispatch_workgroups
 from t3sim.gpu.routes import StoreRoutes
 from t3sim.overlap.t3 import ring_reduce_scatter
@@ -63,6 +64,8 @@ def test_nothing_is_dispatched_without_a_free_slot() -> None:
     dispatch(core)
     before = core.state.tobytes(), core.tables.workgroups.tobytes()
     dispatch(core, 40)
+    assert core.gpu.dispatcher_slots[codes.FOR_CU_SLOT] == 1
+    core.gpu.dispatcher_slots[codes.FOR_CU_SLOT] = 0
     assert (core.state.tobytes(), core.tables.workgroups.tobytes()) == before
 
 

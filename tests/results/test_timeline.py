@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
+from t3sim.collective.schedule import ring_all_gather
+from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.observe.perfetto import timeline_bytes, write_timeline
 from t3sim.observe.timeline import Counter, Span, Timeline
+from t3sim.overlap.t3 import ring_reduce_scatter
+from t3sim.results.timeseries import PhaseSeries, timeseries_bytes
+from t3sim.system.machine import MirroredMachine
+from t3sim.system.measure import timeline_of
+from t3sim.system.ring import RingMachine
+from tests.kernel.small import machine, trace_of
 
 
 def example() -> Timeline:
@@ -45,6 +55,65 @@ def test_events(tmp_path: Path) -> None:
         ("gpu[0] dram queue occupancy", 0.0, {"queue occupancy": 0.0}),
         ("gpu[0] dram queue occupancy", 1.0, {"queue occupancy": 12.5}),
     ]
+
+
+def of_two_gpus() -> Timeline:
+    timeline = example()
+    other = Timeline()
+    other.add_span("gpu[1].dma_engine", "block", 0, 10)
+    other.add_counter("gpu[1].memory", "queue occupancy", [0], [3.0])
+    timeline.extend(other)
+    timeline.add_span("link[0]", "jam", 0, 1)
+    return timeline
+
+
+def test_each_gpu_of_a_run_is_a_process() -> None:
+    events = events_in(timeline_bytes({"fused": of_two_gpus(), "alone": example()}))
+    processes = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert list(processes.values()) == ["fused: gpu[0]", "fused: gpu[1]", "fused", "alone"]
+    found = {(processes[event["pid"]], event["name"]) for event in events if event["ph"] in "XC"}
+    assert {("fused: gpu[0]", "stage 0"), ("fused: gpu[1]", "block"), ("fused", "jam"), ("alone", "stage 0")} <= found
+    assert ("fused: gpu[1]", "gpu[1].memory queue occupancy") in found
+    assert not any(process == "fused: gpu[1]" and name == "stage 0" for process, name in found)
+
+
+def test_a_time_series_has_the_rows_of_each_gpu() -> None:
+    series = PhaseSeries("T-NLG", "OP", 2, "t3-tiny", "explicit", "fused, mca", of_two_gpus())
+    table = pq.read_table(io.BytesIO(timeseries_bytes([series]))).to_pylist()
+    assert [(row["gpu"], row["time_us"], row["queue_occupancy"]) for row in table] == [
+        ("gpu[0]", 0.0, 0.0), ("gpu[0]", 1.0, 12.5), ("gpu[1]", 0.0, 3.0),
+    ]  # fmt: skip
+    assert pq.read_table(io.BytesIO(timeseries_bytes([]))).num_rows == 0
+
+
+def test_the_timelines_of_a_ring_are_those_of_its_gpus_under_their_names() -> None:
+    trace = trace_of(192, 64, 64, n_chunks=3)
+    ring = RingMachine(machine(), arbitration_policies.get("round_robin"), {}, 3)
+    ring.load_gemm(trace, ring_reduce_scatter)
+    ring.run()
+    together = Timeline()
+    for d, core in enumerate(ring.cores):
+        together.extend(timeline_of(core, f"gpu[{d}]"))
+    assert together.gpus == ["gpu[0]", "gpu[1]", "gpu[2]"]
+    for d, core in enumerate(ring.cores):
+        mine, alone = together.of_gpu(f"gpu[{d}]"), timeline_of(core)
+        assert [span.track.replace(f"gpu[{d}]", "gpu[0]") for span in mine.spans] == [s.track for s in alone.spans]
+        assert [(s.name, s.start_ps, s.args) for s in mine.spans] == [(s.name, s.start_ps, s.args) for s in alone.spans]
+        # Three chunks of a workgroup each: every device computes each chunk once, its own first.
+        loops = [span for span in mine.spans if span.name.endswith("main loop")]
+        assert sorted(span.args["chunk"] for span in loops) == [0, 1, 2]
+
+
+def test_a_collective_says_which_chunk_a_step_works_on_if_it_is_told() -> None:
+    loaded = MirroredMachine(machine(), arbitration_policies.get("round_robin"), {})
+    loaded.core.load_collective(ring_all_gather(3, 64), start_at=0)
+    loaded.close_ring()
+    loaded.run()
+    steps = timeline_of(loaded.core, "gpu[2]", lambda position: (2 + position) % 3).spans
+    assert [(span.track, span.name, span.args) for span in steps] == [
+        ("gpu[2].collective", "step 0", {"chunk": 2}), ("gpu[2].collective", "step 1", {"chunk": 0}),
+    ]  # fmt: skip
+    assert [span.args for span in timeline_of(loaded.core).spans] == [{}, {}]
 
 
 def test_same_timeline_same_bytes() -> None:

@@ -150,8 +150,12 @@ def test_timelines_for_few_points_or_on_demand(tmp_path: Path) -> None:
     assert "timeline" not in run(experiment(tmp_path, few), tmp_path / "without", timeline=False).files
     outcome = run(experiment(tmp_path, few), tmp_path / "with")
     table = pq.read_table(outcome.files["timeseries"])
-    columns = ["model", "sublayer", "tp", "machine", "phase", "time_us", "compute_read_gbps", "compute_write_gbps"]
-    assert table.column_names[:11] == [*columns, "comm_read_gbps", "comm_write_gbps", "link_gbps"]
+    columns = ["model", "sublayer", "tp", "machine", "mode", "phase", "gpu", "time_us", "compute_read_gbps"]
+    assert table.column_names[:13] == [
+        *columns, "compute_write_gbps", "comm_read_gbps", "comm_write_gbps", "link_gbps",
+    ]  # fmt: skip
+    assert set(table["gpu"].to_pylist()) == {"gpu[0]"}
+    assert set(table["mode"].to_pylist()) == {"mirrored"}
     phases = table["phase"].to_pylist()
     assert list(dict.fromkeys(phases)) == ["gemm", "fused, round_robin", "all-gather"]
     fused = [name == "fused, round_robin" for name in phases]

@@ -89,6 +89,21 @@ COLLECTIVE_WORK = 5
 IDLE = 6
 N_CU_STATES = 7
 
+# What a unit did with its time, or waited for; names and definitions are in ``t3sim.observe.waits``.
+WORKING = 0
+FOR_LAUNCH = 1
+FOR_CU_SLOT = 2
+FOR_L2 = 3
+FOR_DRAM_QUEUE = 4
+FOR_DRAM = 5
+FOR_LINK = 6
+FOR_DMA = 7
+FOR_DEPENDENCY = 8
+FOR_ARBITRATION = 9
+FOR_REQUEST = 10
+NOTHING_LEFT = 11
+N_REASONS = 12
+
 # How an L2 access ended, if not with the time of a hit.
 L2_MERGED = -1
 L2_MISS = -2

@@ -20,13 +20,19 @@ from t3sim.gpu.kernel.codes import (
     COLLECTIVE_WORK,
     COLLECTIVE_WRITE,
     COMPUTE,
+    FOR_DEPENDENCY,
+    FOR_DRAM,
+    FOR_DRAM_QUEUE,
+    FOR_LINK,
     IDLE,
     INCOMING_UPDATE,
     INCOMING_WRITE,
+    NOTHING_LEFT,
     TO_BOTH,
     TO_LOCAL,
     TO_NEIGHBOUR_AS_UPDATE,
     TO_NOWHERE,
+    WORKING,
 )
 from t3sim.gpu.kernel.compute_unit import (
     has_workgroups,
@@ -36,6 +42,7 @@ from t3sim.gpu.kernel.compute_unit import (
     take_returns,
     wait_for_channel,
 )
+from t3sim.gpu.kernel.ledger import note_issue, note_refused
 from t3sim.gpu.kernel.link_port import buffer_store, has_buffer_room
 from t3sim.gpu.kernel.memory_controller import enqueue_request, has_room
 
@@ -87,6 +94,7 @@ def load_operands(gpu, cu_index, step, credit, slot_end):
         channel_id = channel_of(gpu, address)
         if not has_room(gpu.channels[channel_id], COMPUTE, n_granules + reserved_by_others(gpu, cu, channel_id)):
             wait_for_channel(gpu, cu_index, channel_id)
+            note_refused(cu, FOR_DRAM_QUEUE, credit)
             return 0
         entry = cu.line_tail % capacity
         if cu.step_operand == 0:
@@ -133,6 +141,7 @@ def store_results(gpu, cu_index, step, store_queue, credit, now):
         address = step.destination + cu.line_index[entry] * gpu.l2.granules_per_line
         at = max(slot_end - credit, cu.line_ready_at[entry])
         if step.send_to != TO_LOCAL and step.send_to != TO_NOWHERE and not has_buffer_room(gpu.link_port, n_granules):
+            note_refused(cu, FOR_LINK, 0)  # it goes on with its loads
             return credit
         if step.send_to == TO_LOCAL or step.send_to == TO_BOTH:
             kept = address
@@ -141,6 +150,7 @@ def store_results(gpu, cu_index, step, store_queue, credit, now):
             channel_id = channel_of(gpu, kept)
             if not has_room(gpu.channels[channel_id], COMPUTE, n_granules + reserved_by_others(gpu, cu, channel_id)):
                 wait_for_channel(gpu, cu_index, channel_id)
+                note_refused(cu, FOR_DRAM_QUEUE, credit)
                 return 0
             for i in range(n_granules):
                 place = place_of(gpu, kept + i, COLLECTIVE_WRITE)
@@ -158,6 +168,14 @@ def store_results(gpu, cu_index, step, store_queue, credit, now):
 
 
 @kernel
+def reason_in_step(cu):
+    """Return what keeps a compute unit from the end of its step: no room, or operands that are under way."""
+    if cu.refused_by != WORKING:
+        return cu.refused_by
+    return FOR_DRAM_QUEUE if cu.is_waiting else FOR_DRAM
+
+
+@kernel
 def takes_part(gpu, cu_index, now):
     """Return whether a compute unit runs its part of a collective kernel now; if it is wanted, it gets free for it.
 
@@ -166,7 +184,9 @@ def takes_part(gpu, cu_index, now):
     cu = gpu.compute_units[cu_index]
     if cu.is_taken:
         return True
-    if cu.step == gpu.n_steps or cu.step // gpu.n_kernel_steps > gpu.n_collectives_done or now < gpu.collective_start_at:
+    if cu.step == gpu.n_steps or cu.step // gpu.n_kernel_steps > gpu.n_collectives_done:
+        return False
+    if now < gpu.collective_start_at:
         return False
     cu.is_wanted = 1
     if has_workgroups(gpu, cu):
@@ -201,13 +221,16 @@ def advance_collective(gpu, cu_index, steps, store_queue, now):
     take_returns(gpu, cu)
     credit = issue_credit(gpu, cu)
     state = IDLE
+    waits_for = NOTHING_LEFT
     while takes_part(gpu, cu_index, now):
         row = row_of(gpu, cu_index, cu.step)
         step = steps[row]
         if cu.step_ready_at > now:
             state = COLLECTIVE_WORK
+            waits_for = WORKING  # fence, flag and barrier are its own work
             break
         if not is_received(gpu, steps, row):
+            waits_for = FOR_DEPENDENCY
             break
         state = COLLECTIVE_WORK
         if step.start_at < 0:
@@ -215,6 +238,7 @@ def advance_collective(gpu, cu_index, steps, store_queue, now):
         credit = store_results(gpu, cu_index, step, store_queue, credit, now)
         credit = load_operands(gpu, cu_index, step, credit, now + gpu.slot_ticks)
         if cu.step_stored < lines_of_cu(gpu, cu_index, step.n_lines):
+            waits_for = reason_in_step(cu)
             break
         step.end_at = max(step.end_at, now)
         cu.step += 1
@@ -224,5 +248,6 @@ def advance_collective(gpu, cu_index, steps, store_queue, now):
         if cu.step % gpu.n_kernel_steps == 0:
             end_part(gpu, cu, now)
     cu.state_slots[state] += 1
+    note_issue(gpu, cu, waits_for, credit)
     cu.issue_debt = min(cu.issue_debt, credit)
     return_promise(gpu, cu)

@@ -17,6 +17,12 @@ from t3sim.gpu.kernel.address_map import channel_of, memory_cycle, place_of
 from t3sim.gpu.kernel.codes import (
     BUSY_MULTIPLYING,
     COMPUTE,
+    FOR_CU_SLOT,
+    FOR_DEPENDENCY,
+    FOR_DRAM,
+    FOR_DRAM_QUEUE,
+    FOR_L2,
+    FOR_LINK,
     IDLE,
     INCOMING_UPDATE,
     INCOMING_WRITE,
@@ -24,6 +30,7 @@ from t3sim.gpu.kernel.codes import (
     L2_NO_ROOM,
     LOCAL_STORE,
     LOCAL_UPDATE,
+    NOTHING_LEFT,
     ROUTE_CACHED,
     ROUTE_LOCAL_STORE,
     ROUTE_LOCAL_UPDATE,
@@ -32,8 +39,10 @@ from t3sim.gpu.kernel.codes import (
     WAIT_FIRST_OPERANDS,
     WAIT_LAUNCH,
     WAIT_OPERANDS,
+    WORKING,
 )
 from t3sim.gpu.kernel.l2_slice import load_line, return_slot, store_line
+from t3sim.gpu.kernel.ledger import note_issue, note_refused, note_slot
 from t3sim.gpu.kernel.link_port import buffer_store, has_buffer_room
 from t3sim.gpu.kernel.memory_controller import GRANULE_BITS, enqueue_request, has_room
 from t3sim.gpu.kernel.state import RETURN_RING
@@ -191,9 +200,11 @@ def issue_stores(gpu, cu_index, slot_index, entry, tiles, store_queue, credit, s
             address = gpu.c_granule + (entry.row + row) * gpu.c_row_granules
             address += (entry.column + column) // columns_per_granule
             at = slot_end - credit
-            if not store_granules(
+            refused_by = store_granules(
                 gpu, cu_index, slot, entry.route, tile, store_queue, first, n_granules, address, at
-            ):
+            )
+            if refused_by != WORKING:
+                note_refused(cu, refused_by, credit)
                 return 0
             credit -= gpu.store_issue_ticks
         slot.store_line += 1
@@ -202,7 +213,7 @@ def issue_stores(gpu, cu_index, slot_index, entry, tiles, store_queue, credit, s
 
 @kernel
 def store_granules(gpu, cu_index, slot, route, tile, store_queue, first, n_granules, address, at):
-    """Store consecutive granules of one line along *route*; return False if they have to wait."""
+    """Store consecutive granules of one line along *route*; return what they have to wait for, WORKING: nothing."""
     cu = gpu.compute_units[cu_index]
     channel_id = channel_of(gpu, address)
     if route == ROUTE_CACHED:
@@ -211,16 +222,17 @@ def store_granules(gpu, cu_index, slot, route, tile, store_queue, first, n_granu
         outcome = store_line(gpu, line, mask, at, reserved_by_others(gpu, cu, channel_id))
         if outcome == L2_NO_ROOM:
             wait_for_channel(gpu, cu_index, channel_id)
+            return FOR_DRAM_QUEUE
         if outcome < 0:
-            return False
+            return FOR_L2
         slot.ready_at[0] = max(slot.ready_at[0], outcome)
-        return True
+        return WORKING
     if route == ROUTE_LOCAL_UPDATE or route == ROUTE_LOCAL_STORE:
         if cu.outstanding_stores + n_granules > gpu.max_outstanding_lines * gpu.l2.granules_per_line:
-            return False
+            return FOR_DRAM
         if not has_room(gpu.channels[channel_id], COMPUTE, n_granules + reserved_by_others(gpu, cu, channel_id)):
             wait_for_channel(gpu, cu_index, channel_id)
-            return False
+            return FOR_DRAM_QUEUE
         kind = LOCAL_UPDATE if route == ROUTE_LOCAL_UPDATE else LOCAL_STORE
         cycle = memory_cycle(gpu, at + gpu.l2.request_ticks)
         for i in range(n_granules):
@@ -228,14 +240,14 @@ def store_granules(gpu, cu_index, slot, route, tile, store_queue, first, n_granu
             enqueue_request(gpu.channels[channel_id], COMPUTE, place_of(gpu, address + i, kind), tag, cycle)
         cu.outstanding_stores += n_granules
         slot.stores_outstanding += n_granules
-        return True
+        return WORKING
     if not has_buffer_room(gpu.link_port, n_granules):
-        return False
+        return FOR_LINK
     # The link's latency includes the way from the CU to the port.
     kind = INCOMING_UPDATE if route == ROUTE_REMOTE_UPDATE else INCOMING_WRITE
     for i in range(n_granules):
         buffer_store(gpu.link_port, store_queue, kind, tile, first + i, at)
-    return True
+    return WORKING
 
 
 @kernel
@@ -291,6 +303,59 @@ def take_returns(gpu, cu):
 
 
 @kernel
+def reason_without_workgroup(gpu):
+    """Return why a compute unit has no workgroup: the dispatcher holds the next one back, or there is none."""
+    return FOR_DEPENDENCY if gpu.n_dispatched < gpu.n_workgroups else NOTHING_LEFT
+
+
+@kernel
+def reason_without_operands(gpu, cu, slot):
+    """Return what a workgroup waits for that cannot multiply its next slice."""
+    buffer = slot.multiply_slice % gpu.n_buffers
+    if slot.is_issued[buffer]:
+        return FOR_DRAM if slot.outstanding[buffer] > 0 else FOR_L2
+    if cu.is_waiting:
+        return FOR_DRAM_QUEUE
+    for other in range(gpu.n_buffers):
+        if slot.outstanding[other] > 0:
+            return FOR_DRAM
+    return FOR_L2
+
+
+@kernel
+def reason_not_stored(cu, slot):
+    """Return what keeps a workgroup from the end of its stores."""
+    if cu.refused_by != WORKING:
+        return cu.refused_by
+    if cu.is_waiting:
+        return FOR_DRAM_QUEUE
+    return FOR_DRAM if slot.stores_outstanding > 0 else FOR_L2
+
+
+@kernel
+def note_without_multiplying(gpu, cu, state, credit, now):
+    """Account for a slot in which none of the workgroups of a compute unit multiplies: the first that waits decides."""
+    if state == WAIT_LAUNCH:
+        note_slot(gpu, cu, FOR_CU_SLOT)
+        return
+    if state == IDLE:
+        note_slot(gpu, cu, reason_without_workgroup(gpu))
+        return
+    for slot_index in range(gpu.n_slots):
+        slot = cu.slots[slot_index]
+        if slot.workgroup < 0 or slot.launch_at > now:
+            continue
+        if state == STORING:
+            note_issue(gpu, cu, reason_not_stored(cu, slot), credit)
+            return
+        if slot.multiply_slice < gpu.n_slices:
+            note_slot(gpu, cu, reason_without_operands(gpu, cu, slot))
+            return
+    # The last of them has ended in this slot; the next one comes in the following slot.
+    note_issue(gpu, cu, FOR_CU_SLOT if gpu.n_dispatched < gpu.n_workgroups else NOTHING_LEFT, credit)
+
+
+@kernel
 def advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, now):
     """One slot of a compute unit: progress of its workgroups, then their loads and stores; return its state."""
     cu = gpu.compute_units[cu_index]
@@ -335,6 +400,10 @@ def advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, now):
             gpu.gemm_done_at = now
             gpu.compute_done_at = now
     cu.state_slots[state] += 1
+    if state == BUSY_MULTIPLYING:
+        note_slot(gpu, cu, WORKING)
+    else:
+        note_without_multiplying(gpu, cu, state, credit, now)
     cu.issue_debt = min(cu.issue_debt, credit)
     return_promise(gpu, cu)
     return state

@@ -11,7 +11,19 @@ Pinned by tests/kernel/test_dma_engine.py.
 
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.address_map import channel_of, memory_cycle, place_of
-from t3sim.gpu.kernel.codes import COMM, DMA_READ, INCOMING_UPDATE, NEVER
+from t3sim.gpu.kernel.codes import (
+    COMM,
+    DMA_READ,
+    FOR_DEPENDENCY,
+    FOR_DRAM,
+    FOR_DRAM_QUEUE,
+    FOR_LINK,
+    INCOMING_UPDATE,
+    NEVER,
+    NOTHING_LEFT,
+    WORKING,
+)
+from t3sim.gpu.kernel.ledger import note_dma_slot
 from t3sim.gpu.kernel.link_port import dma_queued, queue_dma_data
 from t3sim.gpu.kernel.mailbox import granule_address
 from t3sim.gpu.kernel.memory_controller import GRANULE_BITS, enqueue_request, has_room
@@ -39,23 +51,40 @@ def arm_triggered(gpu, tiles, commands, ready_fifo):
 @kernel
 def issue_reads(gpu, tiles, commands, ready_fifo, dma_queue, now):
     """Read granules of ready blocks until the rate, the read-ahead or a full queue stops it."""
+    before = gpu.link_port.dma_tail
+    stopped_by = issue_while_possible(gpu, tiles, commands, ready_fifo, dma_queue, now)
+    note_dma_slot(gpu.dma, WORKING if gpu.link_port.dma_tail > before else stopped_by)
+
+
+@kernel
+def reason_without_block(dma):
+    """Return what the engine waits for when it has taken all ready blocks."""
+    if dma.n_taken < dma.n_commands:
+        return FOR_DEPENDENCY
+    return FOR_DRAM if dma.n_commands_done < dma.n_commands else NOTHING_LEFT
+
+
+@kernel
+def issue_while_possible(gpu, tiles, commands, ready_fifo, dma_queue, now):
+    """Ask for granules of ready blocks; return what stopped it, WORKING if that is its own rate."""
     dma = gpu.dma
     if dma.n_taken == dma.n_ready:
         dma.credit = 0
-        return
+        return reason_without_block(dma)
     per_slot = gpu.slot_ticks * dma.bytes_per_tick_num
     cost = gpu.granule_bytes * dma.bytes_per_tick_den
     dma.credit = min(dma.credit + per_slot, per_slot + max(per_slot, cost))
     while dma.n_taken < dma.n_ready and dma.credit >= cost:
         if dma_queued(gpu.link_port) >= dma.read_ahead_granules:
-            return
+            has_data = dma_queue[gpu.link_port.dma_head % len(dma_queue)].at < NEVER
+            return FOR_LINK if has_data else FOR_DRAM
         command = commands[ready_fifo[dma.n_taken]]
         tile = command.first_tile + dma.tile_cursor
         if tiles[tile].n_granules > 0:
             granule = granule_address(gpu, tiles, tile, dma.granule_cursor)
             channel = gpu.channels[channel_of(gpu, granule)]
             if not has_room(channel, COMM, 1):
-                return
+                return FOR_DRAM_QUEUE
             tag = (tile << GRANULE_BITS) | dma.granule_cursor
             enqueue_request(channel, COMM, place_of(gpu, granule, DMA_READ), tag, memory_cycle(gpu, now))
             if command.start_at < 0:
@@ -71,6 +100,7 @@ def issue_reads(gpu, tiles, commands, ready_fifo, dma_queue, now):
             if dma.tile_cursor == command.n_tiles:
                 dma.tile_cursor = 0
                 dma.n_taken += 1
+    return WORKING
 
 
 @kernel

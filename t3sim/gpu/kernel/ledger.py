@@ -8,7 +8,18 @@ Read by ``t3sim.checks.invariants``.
 """
 
 from t3sim.gpu.kernel._jit import IS_COUNTING, kernel
-from t3sim.gpu.kernel.codes import FIELD_MASK
+from t3sim.gpu.kernel.codes import (
+    COMM,
+    COMPUTE,
+    FIELD_MASK,
+    FOR_ARBITRATION,
+    FOR_DEPENDENCY,
+    FOR_LAUNCH,
+    FOR_REQUEST,
+    N_REASONS,
+    NOTHING_LEFT,
+    WORKING,
+)
 
 
 @kernel
@@ -46,12 +57,98 @@ def note_served(channel, kind):
 
 
 @kernel
-def note_cycles(channel, n_cycles, occupancy, is_held_back):
+def reason_of_idleness(channel, is_held_back):
+    """Return why the DRAM queue is empty, if it is."""
+    if is_held_back:
+        return FOR_ARBITRATION
+    if channel.is_stalled[COMPUTE] or channel.is_stalled[COMM]:
+        return FOR_DEPENDENCY
+    return FOR_REQUEST
+
+
+@kernel
+def note_cycles(channel, n_cycles, occupancy, idle_reason):
     """*n_cycles* have passed with the DRAM queue as it is: what the channel did in them."""
     if IS_COUNTING:
-        if occupancy > 0:
-            channel.working_cycles += n_cycles
-        elif is_held_back:
-            channel.held_back_cycles += n_cycles
+        channel.reason_cycles[WORKING if occupancy > 0 else idle_reason] += n_cycles
+
+
+@kernel
+def note_refused(cu, reason, credit):
+    """*reason* has no room for a line of this compute unit, which leaves *credit* ticks of the slot unused."""
+    if IS_COUNTING:
+        cu.refused_by = reason
+        cu.refused_ticks = credit
+
+
+@kernel
+def note_issue(gpu, cu, reason, credit):
+    """A slot in which a compute unit moves lines: it works while its path does, and waits for *reason* in the rest.
+
+    *credit* ticks of the slot are left, in which *reason* kept it from issuing more; below 0, the path was the limit.
+    """
+    if IS_COUNTING:
+        if cu.refused_by != WORKING:
+            unused = credit + cu.refused_ticks
+        elif cu.is_waiting:
+            unused = gpu.slot_ticks  # it stands in front of a controller since an earlier slot
         else:
-            channel.empty_cycles += n_cycles
+            unused = max(credit, 0)
+        cu.reason_ticks[WORKING] += gpu.slot_ticks - unused
+        cu.reason_ticks[reason] += unused
+        cu.refused_by = WORKING
+
+
+@kernel
+def note_slot(gpu, cu, reason):
+    """A compute unit did one thing, or waited for one, during a whole slot."""
+    if IS_COUNTING:
+        cu.reason_ticks[reason] += gpu.slot_ticks
+        cu.refused_by = WORKING
+
+
+@kernel
+def note_dma_slot(dma, reason):
+    """What the DMA engine did in a slot."""
+    if IS_COUNTING:
+        dma.reason_slots[reason] += 1
+        if reason != NOTHING_LEFT:
+            dma.last_reason = reason
+
+
+@kernel
+def note_dispatcher_slot(gpu, reason):
+    """What the workgroup dispatcher did in a slot."""
+    if IS_COUNTING:
+        gpu.dispatcher_slots[reason] += 1
+
+
+@kernel
+def note_port_slot(gpu, reason, slot_end):
+    """The link port has sent what it could before *slot_end*: in what is left of the slot it waited for *reason*.
+
+    Whether it waited or had nothing left to send shows when it sends the next granule.
+    """
+    if IS_COUNTING:
+        port = gpu.link_port
+        until = slot_end * port.scale
+        idle = until - port.busy_scaled + max(port.free_at_scaled - until, 0)
+        port.open_scaled[reason] += idle - port.noted_idle_scaled
+        port.noted_idle_scaled = idle
+        if port.n_sent > port.noted_sent:
+            port.noted_sent = port.n_sent
+            for i in range(N_REASONS):
+                port.reason_scaled[i] += port.open_scaled[i]
+                port.open_scaled[i] = 0
+
+
+@kernel
+def note_launch(gpu):
+    """The first kernel begins to run: all that its memory channels did before, for neighbours, was before it."""
+    if IS_COUNTING:
+        for channel_id in range(gpu.n_channels):
+            cycles = gpu.channels[channel_id].reason_cycles
+            for reason in range(N_REASONS):
+                if reason != FOR_LAUNCH:
+                    cycles[FOR_LAUNCH] += cycles[reason]
+                    cycles[reason] = 0

@@ -9,7 +9,15 @@ Pinned by tests/kernel/test_link_port.py.
 """
 
 from t3sim.gpu.kernel._jit import kernel
-from t3sim.gpu.kernel.codes import FROM_DMA, FROM_STORES, NEVER
+from t3sim.gpu.kernel.codes import (
+    FOR_DEPENDENCY,
+    FOR_DMA,
+    FOR_DRAM,
+    FOR_LAUNCH,
+    FROM_DMA,
+    FROM_STORES,
+    NEVER,
+)
 
 
 @kernel
@@ -84,3 +92,13 @@ def transmit(gpu, store_queue, dma_queue, outbox, slot_end):
 def is_empty(port):
     """Return whether everything has been put on the wire."""
     return port.store_head == port.store_tail and port.dma_head == port.dma_tail
+
+
+@kernel
+def reason_without_data(gpu):
+    """Return what the port waits for while nothing is on the wire, as things are before it transmits."""
+    if gpu.n_active_slots == 0:
+        return FOR_LAUNCH
+    if gpu.link_port.dma_head < gpu.link_port.dma_tail:
+        return FOR_DRAM
+    return FOR_DMA if gpu.dma.n_taken < gpu.dma.n_ready else FOR_DEPENDENCY

@@ -19,6 +19,7 @@ from t3sim.gpu.kernel.codes import (
     LOCAL_STORE,
     LOCAL_UPDATE,
     LOG_FULL,
+    NOTHING_LEFT,
     OPERAND_READ,
     OUTBOX_FULL,
     WAIT_FIRST_OPERANDS,
@@ -29,7 +30,8 @@ from t3sim.gpu.kernel.collective_kernel import advance_collective, deliver_colle
 from t3sim.gpu.kernel.compute_unit import acknowledge_store, advance_workgroups, wake_waiting_cus
 from t3sim.gpu.kernel.dma_engine import arm_triggered, forward_granule, issue_reads
 from t3sim.gpu.kernel.l2_slice import fill_granule, flush_dirty_lines
-from t3sim.gpu.kernel.link_port import is_empty, transmit
+from t3sim.gpu.kernel.ledger import note_dispatcher_slot, note_dma_slot, note_launch, note_port_slot, note_slot
+from t3sim.gpu.kernel.link_port import is_empty, reason_without_data, transmit
 from t3sim.gpu.kernel.mailbox import receive_messages
 from t3sim.gpu.kernel.memory_controller import advance_channel, has_work, pass_time
 from t3sim.gpu.kernel.workgroup_dispatcher import dispatch_workgroups
@@ -55,6 +57,8 @@ def advance_compute_units(gpu, workgroups, tiles, store_queue, steps, now):
     Those of a collective take turns among themselves: with the others in between, the first of them would come first
     in most slots.
     """
+    if gpu.n_active_slots == 0:
+        note_launch(gpu)
     gpu.n_active_slots += 1
     n_waiting = 0
     n_collective = gpu.n_collective_cus if gpu.running_kernel & KERNEL_COLLECTIVE else 0
@@ -69,6 +73,8 @@ def advance_compute_units(gpu, workgroups, tiles, store_queue, steps, now):
         elif gpu.running_kernel & KERNEL_GEMM:
             state = advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, now)
             n_waiting += state == WAIT_FIRST_OPERANDS or state == WAIT_OPERANDS
+        else:
+            note_slot(gpu, gpu.compute_units[cu_index], NOTHING_LEFT)
     return n_waiting
 
 
@@ -237,11 +243,16 @@ def advance(
             if gpu.running_kernel & KERNEL_GEMM:
                 issue_reads(gpu, tiles, commands, ready_fifo, dma_queue, now)
                 dispatch_workgroups(gpu, workgroups, tiles, commands, now)
+            else:
+                note_dma_slot(gpu.dma, NOTHING_LEFT)
+                note_dispatcher_slot(gpu, NOTHING_LEFT)
             series[bin_index, BIN_WAITING] += advance_compute_units(gpu, workgroups, tiles, store_queue, steps, now)
         advance_channels(
             gpu, workgroups, tiles, commands, dma_queue, steps, series, bin_index, command_log, pick_stream, slot_end
         )
+        waits_for = reason_without_data(gpu)
         transmit(gpu, store_queue, dma_queue, outbox, slot_end)
+        note_port_slot(gpu, waits_for, slot_end)
         arm_triggered(gpu, tiles, commands, ready_fifo)
         series[bin_index, BIN_SENT] += gpu.n_outbox - sent_before
         gpu.now = slot_end

@@ -35,7 +35,7 @@ from t3sim.gpu.kernel.dram_channel import (
     serve_column_bus,
     serve_row_bus,
 )
-from t3sim.gpu.kernel.ledger import note_admitted, note_cycles, note_enqueued
+from t3sim.gpu.kernel.ledger import note_admitted, note_cycles, note_enqueued, reason_of_idleness
 from t3sim.gpu.kernel.tracker import count_store, has_place_for
 
 GRANULE_BITS = 12  # of a request tag: wavefront tile << 12 | granule
@@ -186,6 +186,7 @@ def advance_channel(channel, channel_id, tracker, tiles, steps, command_log, pic
     which any of these can do something.
     """
     is_held_back = False
+    idle_reason = channel.idle_reason
     channel.is_stalled[COMPUTE] = 0
     channel.is_stalled[COMM] = 0
     while True:
@@ -196,12 +197,13 @@ def advance_channel(channel, channel_id, tracker, tiles, steps, command_log, pic
             break
         occupancy = queue_occupancy(channel)
         channel.occupancy_cycles += (wake_at - channel.now) * occupancy
-        note_cycles(channel, wake_at - channel.now, occupancy, is_held_back)
+        note_cycles(channel, wake_at - channel.now, occupancy, idle_reason)
         channel.peak_occupancy = max(channel.peak_occupancy, occupancy)
         channel.now = wake_at
         if wake_at >= channel.next_refresh_at:
             refresh_all_banks(channel, channel_id, command_log)
         is_held_back = arbitrate(channel, tracker, tiles, steps, pick_stream)
+        idle_reason = reason_of_idleness(channel, is_held_back)
         if channel.is_split:
             choose_direction_to_drain(channel)
         if channel.column_wake_at <= wake_at:
@@ -220,7 +222,8 @@ def pass_time(channel, until, is_held_back):
     """Let the cycles before *until* pass in which the channel has nothing to do."""
     occupancy = queue_occupancy(channel)
     channel.occupancy_cycles += (until - 1 - channel.now) * occupancy
-    note_cycles(channel, until - 1 - channel.now, occupancy, is_held_back)
+    channel.idle_reason = reason_of_idleness(channel, is_held_back)
+    note_cycles(channel, until - 1 - channel.now, occupancy, channel.idle_reason)
     channel.now = until - 1
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from t3sim.gpu.kernel.codes import N_CU_STATES, N_KINDS, NEVER
+from t3sim.gpu.kernel.codes import FOR_REQUEST, N_CU_STATES, N_KINDS, N_REASONS, NEVER
 
 N_POLICY_PARAMS = 8
 RETURN_RING = 128  # slots ahead in which something may come back to a CU: more than an L2 latency
@@ -143,9 +143,8 @@ def channel_dtype(layout):
             ("stream_queue_cycles", "i8", (2,)),  # sum over cycles of requests in the stream queue
             ("stream_wait_cycles", "i8", (2,)),  # sum over requests of leaving - entering the stream queue
             ("queue_wait_cycles", "i8"),  # the same for the DRAM queue; its sum over cycles is occupancy_cycles
-            ("working_cycles", "i8"),  # something in the DRAM queue
-            ("held_back_cycles", "i8"),  # nothing there, but the policy holds a ready head back
-            ("empty_cycles", "i8"),
+            ("idle_reason", "i8"),  # why nothing is in the DRAM queue, if nothing is
+            ("reason_cycles", "i8", (N_REASONS,)),
         ],
         align=True,
     )
@@ -252,6 +251,10 @@ def compute_unit_dtype(layout):
             ("line_index", "i8", (layout.n_collective_lines,)),
             # slots spent in each state
             ("state_slots", "i8", (N_CU_STATES,)),
+            # the ledger: see ledger.py
+            ("refused_by", "i8"),  # what had no room for a line in this slot; WORKING: nothing was refused
+            ("refused_ticks", "i8"),  # of the slot, which could not be used for that
+            ("reason_ticks", "i8", (N_REASONS,)),
         ],
         align=True,
     )
@@ -299,6 +302,9 @@ def dma_dtype():
             ("reads_in_flight", "i8"),
             ("n_commands", "i8"),
             ("n_commands_done", "i8"),
+            # the ledger: see ledger.py
+            ("last_reason", "i8"),  # of the last slot that was not NOTHING_LEFT
+            ("reason_slots", "i8", (N_REASONS,)),
         ],
         align=True,
     )
@@ -320,6 +326,11 @@ def link_port_dtype():
             ("n_sent", "i8"),  # granules handed to the outbox
             ("busy_scaled", "i8"),
             ("idle_scaled", "i8"),
+            # the ledger: see ledger.py
+            ("noted_idle_scaled", "i8"),  # idle up to the end of the last slot
+            ("noted_sent", "i8"),
+            ("reason_scaled", "i8", (N_REASONS,)),  # idle before the granules that were sent, by what it waited for
+            ("open_scaled", "i8", (N_REASONS,)),  # idle since then
         ],
         align=True,
     )
@@ -382,6 +393,7 @@ def gpu_dtype(layout):
             ("c_row_granules", "i8"),  # pitch of the output
             ("n_slices_multiplied", "i8"),
             ("n_tiles_open", "i8"),  # tracked wavefront tiles that have not been triggered
+            ("dispatcher_slots", "i8", (N_REASONS,)),  # of the workgroup dispatcher; see ledger.py
             # collective
             ("n_steps", "i8"),  # operations of a channel, of all kernels in turn
             ("n_kernel_steps", "i8"),  # of one kernel
@@ -510,6 +522,7 @@ def empty_gpu(layout):
     channels["now"] = -1
     channels["first_stage_occupancy"] = -1
     channels["last_comm_at"] = 0
+    channels["idle_reason"] = FOR_REQUEST
     entries = layout.queue_entries
     channels["free_slot"] = np.arange(2 * entries).reshape(2, entries)
     gpu.compute_units["granted_channel"] = -1

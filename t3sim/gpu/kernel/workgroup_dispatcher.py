@@ -11,7 +11,16 @@ Pinned by tests/kernel/test_workgroup_dispatcher.py.
 """
 
 from t3sim.gpu.kernel._jit import kernel
-from t3sim.gpu.kernel.codes import ROUTE_CACHED, ROUTE_REMOTE_STORE, ROUTE_REMOTE_UPDATE
+from t3sim.gpu.kernel.codes import (
+    FOR_CU_SLOT,
+    FOR_DEPENDENCY,
+    NOTHING_LEFT,
+    ROUTE_CACHED,
+    ROUTE_REMOTE_STORE,
+    ROUTE_REMOTE_UPDATE,
+    WORKING,
+)
+from t3sim.gpu.kernel.ledger import note_dispatcher_slot
 
 
 @kernel
@@ -25,16 +34,25 @@ def is_between_kernels(gpu, now):
 @kernel
 def dispatch_workgroups(gpu, workgroups, tiles, commands, now):
     """Fill free slots while workgroups are left."""
+    before = gpu.n_dispatched
+    stopped_by = fill_free_slots(gpu, workgroups, tiles, commands, now)
+    note_dispatcher_slot(gpu, WORKING if gpu.n_dispatched > before else stopped_by)
+
+
+@kernel
+def fill_free_slots(gpu, workgroups, tiles, commands, now):
+    """Launch a workgroup into each free slot; return what stopped it."""
     for slot_index in range(gpu.n_slots):
         for cu_index in range(gpu.n_compute_units):
             if gpu.n_dispatched == gpu.n_workgroups:
-                return
+                return NOTHING_LEFT
             cu = gpu.compute_units[cu_index]
             slot = cu.slots[slot_index]
             if slot.workgroup < 0 and cu.is_wanted == 0:
                 if is_between_kernels(gpu, now) or not may_dispatch(gpu, workgroups, tiles, commands):
-                    return
+                    return FOR_DEPENDENCY
                 launch_workgroup(gpu, slot, workgroups, cu_index, slot_index, now)
+    return FOR_CU_SLOT
 
 
 @kernel

@@ -96,6 +96,16 @@ def add(path: str, amount: int = 1, index: Any = None) -> Callable[[Any], None]:
     return seed
 
 
+def borrow(path: str, giver: int, taker: int) -> Callable[[Any], None]:
+    """Return a defect that takes a second's worth from one entry of a counter and adds it to another."""
+
+    def seed(core: Any) -> None:
+        add(path, -core.ticks.hz, giver)(core)
+        add(path, core.ticks.hz, taker)(core)
+
+    return seed
+
+
 def table(name: str, field: str, amount: int) -> Callable[[Any], None]:
     """Return a defect that changes the first row of a table of the workload."""
 
@@ -139,9 +149,38 @@ MIDWAY: dict[str, tuple[str, Callable[[Any], None], str]] = {
         add("channels[].stream_queue_cycles", 1, codes.COMPUTE),
         "Q1 broken: channel[0].compute_stream_queue",
     ),
-    "a cycle counted twice": ("gemm", add("channels[].empty_cycles"), "C7 broken: channel[0]: working"),
-    "a clock that jumps": ("gemm", add("channels[].now"), "C7 broken: channel[0]: working"),
-    "a wire busier than time": ("fused", add("link_port.busy_scaled"), "C7 broken: link_port"),
+    "a cycle counted twice": (
+        "gemm",
+        add("channels[].reason_cycles", 1, codes.FOR_REQUEST),
+        "C7 broken: channel[0]: cycles of all reasons",
+    ),
+    "a clock that jumps": ("gemm", add("channels[].now"), "C7 broken: channel[0]: cycles of all reasons"),
+    "a wire busier than time": ("fused", add("link_port.busy_scaled"), "C7 broken: link_port: busy and idle time"),
+    "a port that waits without reason": (
+        "fused",
+        add("link_port.open_scaled", -1, codes.FOR_DEPENDENCY),
+        "C7 broken: link_port: time of all reasons",
+    ),
+    "a port that waits twice": (
+        "fused",
+        add("link_port.reason_scaled", 1, codes.FOR_DRAM),
+        "C7 broken: link_port: time of all reasons",
+    ),
+    "a compute unit that works and waits at once": (
+        "fused",
+        add("compute_units[].reason_ticks", 1, codes.FOR_DRAM),
+        "C7 broken: compute_unit[0]: ticks of all reasons",
+    ),
+    "a DMA engine that nobody watches": (
+        "fused",
+        add("dma.reason_slots", -1, codes.FOR_DEPENDENCY),
+        "C7 broken: dma_engine: slots of all reasons",
+    ),
+    "a dispatcher that does two things": (
+        "fused",
+        add("dispatcher_slots", 1, codes.WORKING),
+        "C7 broken: dispatcher: slots of all reasons",
+    ),
     "a compute unit in two states": (
         "gemm",
         add("compute_units[].state_slots", 1, codes.IDLE),
@@ -247,6 +286,17 @@ FINISHED: dict[str, tuple[str, Callable[[Any], None], str]] = {
     ),
     "a GEMM faster than its matrix pipes": ("gemm", add("slice_work", 10**12), "B4 broken: gpu"),
     "a channel faster than its bus": ("gemm", add("kernel_start_at", 1 << 40), "B4 broken: channel[0]"),
+    "a compute unit that waits less than not at all": (
+        "fused",
+        borrow("compute_units[].reason_ticks", codes.FOR_LAUNCH, codes.WORKING),
+        "C7 broken: compute_unit[0]: time for a reason",
+    ),
+    "a channel whose account does not add up": (
+        "gemm",
+        add("channels[].reason_cycles", -1, codes.WORKING),
+        "C7 broken: memory_channel[0]: time of all reasons, against the time of the phase",
+    ),
+    "L2 banks busier than time": ("gemm", add("l2.n_accesses", 10**7), "C7 broken: L2_bank: time for a reason"),
     "a link faster than its wire": ("all-gather", add("kernel_start_at", 1 << 40), "B4 broken: link_port"),
 }
 
@@ -310,7 +360,7 @@ def test_the_message_names_the_machine_the_place_and_both_numbers() -> None:
 def test_many_broken_claims_are_cut_short() -> None:
     *_, core = quanta(machine_for("gemm"))
     core.gpu.channels["n_commands"][:, codes.RD] += 1
-    core.gpu.channels["empty_cycles"] += 1
+    core.gpu.channels["reason_cycles"][:, codes.WORKING] += 1
     core.gpu.channels["n_admitted"] += 1
     with pytest.raises(ModelError) as caught:
         check_invariants(core, "gpu[0]")

@@ -1,0 +1,127 @@
+"""What each unit of one GPU did with its time up to a given tick, by reason: integers that add up exactly.
+
+The kernel counts slots, cycles and fractions of ticks up to the end of the last slot that it ran.  Here they become
+ticks, and the account of each unit is closed at the end of the phase, which lies inside or behind that slot.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from t3sim.gpu.kernel import codes
+from t3sim.observe.waits import CHANNEL, COMPUTE_UNIT, DISPATCHER, DMA_ENGINE, L2_BANK, LINK_PORT
+
+if TYPE_CHECKING:
+    from t3sim.config.machine import MachineSpec
+    from t3sim.gpu.core import GpuCore
+
+Ticks = NDArray[np.int64]
+
+
+def units_of(machine: MachineSpec) -> dict[str, int]:
+    """Return how many units of each kind a GPU has."""
+    return {
+        COMPUTE_UNIT: machine.gpu.n_compute_units,
+        DISPATCHER: 1,
+        L2_BANK: machine.gpu.l2.n_banks,
+        CHANNEL: machine.memory.n_channels,
+        DMA_ENGINE: 1,
+        LINK_PORT: 1,
+    }
+
+
+def time_accounts(core: GpuCore, total: int, start: int = 0) -> dict[str, Ticks]:
+    """Return for each kind of unit the ticks of [unit, reason] from tick *start* to *total*, when its work is over.
+
+    Each row adds up to *total* - *start*; the one of the L2 banks is of all of them.  The kernel must have its ledger
+    (``_jit.IS_COUNTING``), what was loaded must have ended, and *start* must not be later than it began.
+    """
+    gpu = core.gpu
+    slot, launch = int(gpu.slot_ticks), core.now - int(gpu.n_active_slots) * int(gpu.slot_ticks)
+    compute_units = np.array(gpu.compute_units["reason_ticks"][: core.machine.gpu.n_compute_units])
+    compute_units[:, codes.FOR_LAUNCH] += launch
+    dispatcher = np.array(gpu.dispatcher_slots)[None] * slot
+    dispatcher[:, codes.FOR_LAUNCH] += launch
+    dma = np.array(gpu.dma.reason_slots)[None] * slot
+    dma[:, codes.FOR_LAUNCH] += launch
+    accounts = {
+        COMPUTE_UNIT: closed(compute_units, core.now, total),
+        DISPATCHER: closed(dispatcher, core.now, total),
+        L2_BANK: bank_ticks(core, launch, total),
+        CHANNEL: channel_ticks(core, total),
+        DMA_ENGINE: closed(dma, core.now, total, int(gpu.dma.last_reason)),
+        LINK_PORT: port_ticks(core, total),
+    }
+    n_units = units_of(core.machine)
+    for unit, rows in accounts.items():
+        rows[:, codes.FOR_LAUNCH] -= start * n_units[unit] // len(rows)
+    return accounts
+
+
+def closed(accounts: Ticks, until: int, total: int, last: int = codes.WORKING) -> Ticks:
+    """Return *accounts* up to *until* as accounts up to *total*.
+
+    What is missing is time with nothing left.  What is too much is taken from that; if there was less of it, the slot
+    in which the phase ended began with *last*.
+    """
+    accounts[:, codes.NOTHING_LEFT] += max(total - until, 0)
+    excess = max(until - total, 0)
+    idle = np.minimum(accounts[:, codes.NOTHING_LEFT], excess)
+    accounts[:, codes.NOTHING_LEFT] -= idle
+    accounts[:, last] -= excess - idle
+    return accounts
+
+
+def channel_ticks(core: GpuCore, total: int) -> Ticks:
+    """Return the accounts of the memory channels; after its last transfer a channel has nothing left to do."""
+    channels, ticks = core.gpu.channels[: core.machine.memory.n_channels], int(core.gpu.memory_ticks)
+    accounts = np.asarray(channels["reason_cycles"]) * ticks
+    until = (int(channels["now"][0]) + 1) * ticks
+    accounts[:, codes.FOR_REQUEST] += total - until
+    leave(accounts, total - np.maximum(channels["last_done_at"] * ticks, accounts[:, codes.FOR_LAUNCH]))
+    return accounts
+
+
+def bank_ticks(core: GpuCore, launch: int, total: int) -> Ticks:
+    """Return the account of all L2 banks together; after its last access a bank has nothing left to do."""
+    l2 = core.gpu.l2
+    n_banks = int(l2.n_banks)
+    n_accesses = int(l2.n_accesses + l2.n_crossings + l2.n_store_accesses)
+    free_at = np.array(l2.bank_free_at[:n_banks])
+    account = np.zeros((1, codes.N_REASONS), np.int64)
+    account[:, codes.FOR_LAUNCH] = launch * n_banks
+    account[:, codes.WORKING] = n_accesses * int(l2.bank_ticks) - np.maximum(free_at - total, 0).sum()
+    account[:, codes.FOR_REQUEST] = total * n_banks - account.sum()
+    leave(account, (total - np.clip(free_at, launch, total)).sum())
+    return account
+
+
+def leave(accounts: Ticks, ticks: Ticks | np.int64) -> None:
+    """Take *ticks* of each row from the time in which nobody asked it for anything: nobody will any more."""
+    accounts[:, codes.FOR_REQUEST] -= ticks
+    accounts[:, codes.NOTHING_LEFT] += ticks
+
+
+def port_ticks(core: GpuCore, total: int) -> Ticks:
+    """Return the account of the link port, its fractions of ticks rounded so that the sum stays what it is.
+
+    After its last granule it has nothing left to do.
+    """
+    port = core.gpu.link_port
+    scale = int(port.scale)
+    until = core.now * scale
+    scaled, since_last = np.array(port.reason_scaled)[None], np.array(port.open_scaled)
+    scaled[:, codes.FOR_LAUNCH] += since_last[codes.FOR_LAUNCH]
+    scaled[:, codes.NOTHING_LEFT] += since_last.sum() - since_last[codes.FOR_LAUNCH]
+    free_at = int(port.free_at_scaled)  # behind the last slot if a granule is still on the wire
+    covered = max(until, min(free_at, total * scale))
+    scaled[:, codes.WORKING] = int(port.busy_scaled) - max(free_at - covered, 0)
+    scaled = closed(scaled, covered, total * scale)
+    edges = np.cumsum(scaled, axis=1) // scale
+    return np.diff(edges, prepend=0, axis=1)
+
+
+__all__ = ["time_accounts", "units_of"]

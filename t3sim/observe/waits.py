@@ -1,0 +1,66 @@
+"""What the units of a GPU waited for: the words of the time accounting, each defined once.
+
+Every moment of a phase, from its start on a GPU (kernel launch included) to its end, belongs to exactly one reason for
+each unit; so the reasons of a unit add up to the time of the phase.  The kernel counts them (``gpu/kernel/ledger.py``).
+A slot of a compute unit belongs to what its workgroups do that are furthest: one that multiplies, then one that waits
+for operands, then one that stores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+WORKING = "working"
+NOTHING_LEFT = "nothing left"
+
+# In the order of the codes in ``gpu/kernel/codes.py``.
+REASONS = {
+    WORKING: (
+        "compute unit: a workgroup multiplies, or the path to the L2 moves its stores or the lines of a collective;"
+        " dispatcher: it hands out a workgroup; L2 bank: an access occupies it; memory channel: requests are in its"
+        " DRAM queue; DMA engine: it asks for data at its rate; link port: data are on the wire"
+    ),
+    "launch": "the kernel is being launched on this GPU (`gpu.kernel_launch`)",
+    "CU slot": "compute unit: a workgroup is being launched into it; dispatcher: no compute unit has a free slot",
+    "L2": (
+        "compute unit: operands are asked for or on their way and all of them hit, or a bank takes no more, or the last"
+        " stores are not acknowledged"
+    ),
+    "DRAM queue": "compute unit, DMA engine: the memory controller of the next request has no room for it",
+    "DRAM": (
+        "compute unit: an operand, or a load that keeps one from being asked for, missed in the L2 and is on its way,"
+        " or stores are not written; DMA engine, link port: data that were asked for are not read yet"
+    ),
+    "link": "compute unit: the buffer of the link port is full; DMA engine: as much as it may read ahead is not sent",
+    "DMA": "link port: the DMA engine has a triggered block, and none of its data are asked for",
+    "dependency": (
+        "compute unit: the chunk of the neighbour is not here, or the dispatcher holds workgroups back; dispatcher:"
+        " the tracker has no place for the next workgroup; DMA engine: no block is triggered; link port: what it sends"
+        " next is not computed or received; memory channel: the tracker has no place for the next store"
+    ),
+    "arbitration": "memory channel: its DRAM queue is empty, and the policy holds a ready request back",
+    "no request": "L2 bank, memory channel: nothing has been asked of it, and something will be",
+    NOTHING_LEFT: "its part of the phase is over, or it has none",
+}
+
+COMPUTE_UNIT = "compute unit"
+DISPATCHER = "dispatcher"
+L2_BANK = "L2 bank"
+CHANNEL = "memory channel"
+DMA_ENGINE = "DMA engine"
+LINK_PORT = "link port"
+UNITS = (COMPUTE_UNIT, DISPATCHER, L2_BANK, CHANNEL, DMA_ENGINE, LINK_PORT)  # of a GPU
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """How long the units of one kind of a GPU did one thing in a phase: ticks, summed over *n_units*."""
+
+    gpu: str  # instance name, such as "gpu[0]"
+    unit: str  # one of UNITS
+    n_units: int
+    reason: str  # one of REASONS
+    ticks: int
+
+
+__all__ = ["NOTHING_LEFT", "REASONS", "UNITS", "WORKING", "Wait"]
