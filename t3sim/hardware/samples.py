@@ -42,6 +42,7 @@ PROVENANCE = "provenance.json"
 PROVENANCE_TEXTS = ("device", "driver", "cuda", "date")  # what every provenance states; it may state more
 MAX_FILE_BYTES = 64 << 20
 MAX_PROBLEMS = 20
+MAX_PLAIN_ROWS = 1000  # longer tables are written compressed
 
 
 @dataclass(frozen=True)
@@ -158,9 +159,9 @@ def write_measurements(
     contents: dict[Path, bytes] = {}
     problems: list[str] = []
     for name, rows in tables.items():
-        path = folder / f"{name}.csv"
+        path = folder / (f"{name}.csv.gz" if len(rows) > MAX_PLAIN_ROWS else f"{name}.csv")
         text = _as_csv(KINDS[name], [with_medians(KINDS[name], row) for row in rows])
-        contents[path] = text.encode()
+        contents[path] = gzip.compress(text.encode(), mtime=0) if path.suffix == ".gz" else text.encode()
         problems += _checked(_of_csv(path, text), peaks_from(provenance["peaks"]))[1]
     if problems:
         raise InputDataError(_message(folder, problems))
@@ -275,7 +276,8 @@ def _parsed(kind: Kind, header: tuple[str, ...], cells: list[str], file: str, li
         try:
             column = kind.column(name)
             if column is not None:
-                values[name] = _value(column, cell)
+                if cell or column not in kind.optional:  # what a row of this kind need not have may be empty
+                    values[name] = _value(column, cell)
             elif cell:
                 samples[sampled[name]] = tuple(_real(part) for part in cell.split(";"))
         except ValueError as error:
@@ -343,8 +345,11 @@ def _message(folder: Path, problems: Sequence[str], limit: int = 8) -> str:
 
 
 __all__ = [
+    "InputDataError",
     "Measurement",
     "Measurements",
+    "prepare_folder",
+    "publish",
     "read_file",
     "read_measurements",
     "read_provenance",
