@@ -78,8 +78,8 @@ def _first_field(text: str) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """The lines of a table without colours, indents and its legend."""
-    plain = re.sub("\x1b\\[[0-9;]*m", "", text.partition("Legend:")[0])
+    """The lines of a table without colours, indents, its legend and what identifies one device."""
+    plain = re.sub("\x1b\\[[0-9;]*m| \\(UUID: [^)]*\\)", "", text.partition("Legend:")[0])
     return [" ".join(line.split()) for line in plain.splitlines() if line.strip()]
 
 

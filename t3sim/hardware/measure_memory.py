@@ -18,6 +18,9 @@ MIB = 1 << 20
 STREAM_SIZES = tuple(size * MIB for size in (4, 16, 64, 256, 1024, 4096))
 QUICK_SIZES = (16 * MIB, 64 * MIB)
 STREAM_THREADS = 256
+READERS = (1, 2, 4, 8, 16, 32, 64)  # workgroups of 1024 threads, which take an SM each as long as there are SMs
+FAR_BYTES = 512 * MIB  # each use pushes the last one out of the L2
+NEAR_BYTES = 16 * MIB  # fits a half of the L2, as latency shows
 LINE_BYTES = 128  # one load for each line of a chain
 CHAIN_STEPS = 4096
 L2_CHAINS = tuple(size * MIB for size in (1, 4, 8, 16, 24, 32, 48, 64))
@@ -30,6 +33,8 @@ def streaming(lab: Lab) -> Rows:
     for n_bytes in QUICK_SIZES if lab.effort.quick else STREAM_SIZES:
         yield from _streams_of(lab, n_bytes)
         free_memory(lab)
+    yield from _reads_by_few(lab)
+    free_memory(lab)
 
 
 def _streams_of(lab: Lab, n_bytes: int) -> Rows:
@@ -64,6 +69,22 @@ def _streams_of(lab: Lab, n_bytes: int) -> Rows:
         yield _memory_row(pattern, n_bytes, lab.samples(work))
     if n_bytes >= 64 * MIB:
         yield _memory_row("copy by cudaMemcpyAsync", n_bytes, lab.samples(_driver_copy(lab, arrays, n_bytes)))
+
+
+def _reads_by_few(lab: Lab) -> Rows:
+    """Reads of device memory and of the L2 by few SMs: what one SM can have in flight, and what the L2 can deliver."""
+    for place, n_bytes in {"": FAR_BYTES, "from the L2 ": NEAR_BYTES}.items():
+        with lab.on(0):
+            array = lab.random_halves((n_bytes // 2,), seed=5).view(np.uint32)
+            out = lab.cp.zeros(4, dtype=np.uint32)
+        for blocks in (lab.n_sms,) if lab.effort.quick else (*READERS, lab.n_sms, 2 * lab.n_sms):
+
+            def work(_: int, blocks: int = blocks, array: Any = array, out: Any = out) -> None:
+                with lab.on(0):
+                    lab.launch("stream_read", blocks, 1024, (array, out, np.uint64(n_bytes // 16)))
+
+            pattern = f"read {place}by {blocks} workgroups of 1024 threads"
+            yield _memory_row(pattern, n_bytes, lab.samples(work))
 
 
 def _check_stream(lab: Lab, pattern: str, arrays: list[Any], work: Any) -> None:
