@@ -84,7 +84,6 @@ LARGE = tuple(
     for tp in (8, 32)
 )
 SHAPES = (*TRAINING, *LARGE, *BARE)
-GAP_SHAPES = (*TRAINING, *(sublayer(model, "FC-2", 32) for model in ("GPT-3", "MT-NLG")))
 FEW = (sublayer("T-NLG", "OP", 8), sublayer("T-NLG", "FC-2", 8), sublayer("Mega-GPT-2", "FC-2", 8))
 QUICK_SHAPES = (sublayer("T-NLG", "OP", 16), BARE[1])
 SM_COUNTS = (132, 128, 120, 112, 104, 96, 80, 64, 48, 32, 16, 8)
@@ -210,17 +209,17 @@ def _gemm_row(shape: Shape, kernel: str, samples: list[float]) -> dict[str, Any]
 
 def with_gaps(lab: Lab) -> Rows:
     """One GEMM at a time by cuBLAS, the GPU idle before each: the time at the clock of a cool, idle chip."""
-    for shape in QUICK_SHAPES if lab.effort.quick else GAP_SHAPES:
+    for shape in QUICK_SHAPES if lab.effort.quick else SHAPES:
         operands = Operands(lab, shape)
         work = checked(lab, operands, _works(lab, operands)["cublas"])
         for gap_us in GAPS_US:
-            samples = []
+            samples, watch = [], Watch(lab.nvml)
             for i in range(3 if lab.effort.quick else 15):
                 work(i)
                 lab.synchronize()
                 time.sleep(gap_us / 1e6)
-                samples.append(lab.group(lab.own_streams([0]), partial(_shifted, work, i + 1), 1))
-            yield _gemm_row(shape, "cublas", samples) | {"gap_us": gap_us}
+                samples.append(lab.group(lab.own_streams([0]), partial(_shifted, work, i + 1), 1, watch))
+            yield _gemm_row(shape, "cublas", samples) | {"gap_us": gap_us} | watch.columns()
         del operands
         free_memory(lab)
 

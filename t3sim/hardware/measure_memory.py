@@ -78,10 +78,11 @@ def _reads_by_few(lab: Lab) -> Rows:
             array = lab.random_halves((n_bytes // 2,), seed=5).view(np.uint32)
             out = lab.cp.zeros(4, dtype=np.uint32)
         for blocks in (lab.n_sms,) if lab.effort.quick else (*READERS, lab.n_sms, 2 * lab.n_sms):
+            arguments = (array, out, np.uint64(n_bytes // 16))
 
-            def work(_: int, blocks: int = blocks, array: Any = array, out: Any = out) -> None:
+            def work(_: int, blocks: int = blocks, arguments: tuple[Any, ...] = arguments) -> None:
                 with lab.on(0):
-                    lab.launch("stream_read", blocks, 1024, (array, out, np.uint64(n_bytes // 16)))
+                    lab.launch("stream_read", blocks, 1024, arguments)
 
             pattern = f"read {place}by {blocks} workgroups of 1024 threads"
             yield _memory_row(pattern, n_bytes, lab.samples(work))
