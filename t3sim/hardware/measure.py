@@ -1,0 +1,275 @@
+"""Measure the GPUs of this node: ``t3sim measure``, or ``python -m t3sim.hardware.measure`` where only CuPy is.
+
+Needs the standard library, NumPy and CuPy; NCCL for collectives; nothing else of t3sim. Each kind is written when it
+is finished, with the provenance, so that what was measured before a fault is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from t3sim.hardware import measure_gemm, measure_memory, measure_rings
+from t3sim.hardware.kinds import KINDS
+from t3sim.hardware.measure_device import FULL, QUICK, Lab, cupy_module
+from t3sim.hardware.measure_facts import provenance
+from t3sim.hardware.needs import CannotMeasure, MissingHardware
+from t3sim.hardware.samples import InputDataError, prepare_folder, publish, write_measurements
+
+Say = Callable[[str], None]
+
+ONE_GPU: Mapping[str, Callable[[Lab], Iterable[dict[str, Any]]]] = {
+    "memory": measure_memory.streaming,
+    "latency": measure_memory.latency,
+    "launch": measure_memory.launches,
+    "gemm": measure_gemm.sustained,
+    "gemm_gaps": measure_gemm.with_gaps,
+    "gemm_sm_split": measure_gemm.fewer_sms,
+    "tile_timelines": measure_gemm.timelines,
+}
+SEVERAL_GPUS: Mapping[str, Callable[[Lab], Iterable[dict[str, Any]]]] = {
+    "peer_copy": measure_rings.peer_copies,
+    "copy_engine_collectives": measure_rings.engine_collectives,
+}
+OF_NCCL = ("collectives", "sequential", "contention")  # each number of channels needs a process of its own
+MEASURABLE = (*ONE_GPU, *SEVERAL_GPUS, *OF_NCCL)
+CHANNELS = ("auto", "1", "2", "4", "8", "16", "24", "32")
+QUICK_CHANNELS = ("auto", "4")
+WORKER_SECONDS = 300
+# Ring, as the simulator does it; no NVLink multicast, which adds in the switch and is not safe on every shared host.
+NCCL_DEFAULTS = {"NCCL_ALGO": "Ring", "NCCL_NVLS_ENABLE": "0"}
+
+
+def measure(
+    kinds: Sequence[str],
+    output: Path,
+    *,
+    n_gpus: int | None = None,
+    quick: bool = False,
+    channels: Sequence[str] = (),
+    say: Say = lambda _: None,
+) -> list[Path]:
+    """Measure *kinds* (all that the GPUs allow if empty) into CSV files and a provenance in *output*; return the files.
+
+    Raises ``MissingHardware`` if nothing can be measured, and after the rest was measured and written if a part failed.
+    """
+    unknown = [kind for kind in kinds if kind not in MEASURABLE]
+    if unknown:
+        raise ValueError(f"unknown kind {unknown[0]!r}; known are {', '.join(MEASURABLE)}")
+    for name, value in NCCL_DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    effort = QUICK if quick else FULL
+    lab = Lab(_found_gpus() if n_gpus is None else n_gpus, effort)
+    kinds = kinds or [kind for kind in MEASURABLE if kind in ONE_GPU or lab.n_gpus > 1]
+    facts = provenance(lab, effort)
+    tables: dict[str, list[dict[str, Any]]] = {}
+    failures: list[str] = []
+    written: list[Path] = []
+
+    def finish(name: str) -> None:
+        nonlocal written
+        rows = tables.get(name, [])
+        if not rows:
+            tables.pop(name, None)
+            return
+        try:
+            written = write_measurements(output, tables, facts)
+            say(f"{name}: {len(rows)} rows")
+        except InputDataError as error:
+            del tables[name]
+            failures.append(f"{error}; the rows are kept in {_keep_refused(output, name, rows)}, which is not read")
+
+    for name in kinds:
+        if name in OF_NCCL:
+            continue
+        rows = tables.setdefault(name, [])
+        program = ONE_GPU.get(name) or SEVERAL_GPUS[name]
+        failures += _collected(name, program(lab), rows)
+        finish(name)
+    of_nccl = [name for name in OF_NCCL if name in kinds]
+    for number in channels or (QUICK_CHANNELS if quick else CHANNELS):
+        affected = measure_rings.nccl_kinds(number, of_nccl)
+        if affected:
+            failures += _by_worker(lab.n_gpus, number, affected, quick, tables, facts)
+            for name in affected:
+                finish(name)
+    if "collectives" in of_nccl:
+        facts["nccl_choices"] = _choices(lab.n_gpus)
+        finish("collectives")
+    if failures:
+        raise CannotMeasure("; ".join(failures))
+    return written
+
+
+def _keep_refused(output: Path, name: str, rows: Sequence[dict[str, Any]]) -> Path:
+    """Write rows that cannot be true where no reader takes them for measurements."""
+    path = output / f"{name}.refused.txt"
+    prepare_folder(output)
+    publish({path: "".join(json.dumps(row) + "\n" for row in rows).encode()})
+    return path
+
+
+def _found_gpus() -> int:
+    runtime = cupy_module().cuda.runtime
+    try:
+        return int(runtime.getDeviceCount())
+    except runtime.CUDARuntimeError as error:
+        reason = " ".join(str(error).split())[:120]
+        raise MissingHardware(f"no GPU answers ({reason})", "install NVIDIA's driver, or go to a GPU node") from error
+
+
+def _collected(name: str, found: Iterable[dict[str, Any]], rows: list[dict[str, Any]]) -> list[str]:
+    """Append what is measured to *rows*; return what went wrong: one kind's fault does not lose the others."""
+    try:
+        rows.extend(found)
+    except MissingHardware as error:
+        return [f"{name}: {error}"]
+    except Exception as error:  # noqa: BLE001 - CuPy's and CUDA's errors have no common base
+        return [f"{name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"]
+    return []
+
+
+def _by_worker(
+    n_gpus: int,
+    channels: str,
+    kinds: Sequence[str],
+    quick: bool,
+    tables: dict[str, list[dict[str, Any]]],
+    facts: dict[str, Any],
+) -> list[str]:
+    """Measure in a process of its own, whose NCCL is held to *channels*; return what went wrong."""
+    environment = dict(os.environ)
+    if channels != "auto":
+        environment |= {"NCCL_MIN_NCHANNELS": channels, "NCCL_MAX_NCHANNELS": channels}
+    with tempfile.TemporaryDirectory() as folder:
+        rows, log = Path(folder, "rows"), Path(folder, "log")
+        if channels == "auto":
+            environment |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": str(log)}
+        arguments = [*kinds, "--gpus", str(n_gpus), "--worker", str(rows), "--channels", channels]
+        failed = _failure([*arguments, *(["--quick"] if quick else [])], environment)
+        for line in rows.read_text(encoding="utf-8").splitlines() if rows.exists() else ():
+            found = json.loads(line)
+            if "nccl" in found:
+                facts["nccl"] = found["nccl"]
+            else:
+                tables.setdefault(found["kind"], []).append(found["row"])
+        if log.exists():
+            facts["nccl_log"] = _telling(log.read_text(encoding="utf-8", errors="replace"))
+    return [f"NCCL, {channels} channels: {text}" for text in failed]
+
+
+def _choices(n_gpus: int) -> list[str]:
+    """Return what NCCL's own log says of the protocol and channels that it takes for each collective and size."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder, "log")
+        environment = dict(os.environ) | {
+            "NCCL_DEBUG": "INFO",
+            "NCCL_DEBUG_SUBSYS": "TUNING",
+            "NCCL_DEBUG_FILE": str(log),
+        }
+        _failure(["--gpus", str(n_gpus), "--worker", str(Path(folder, "rows")), "--channels", "touch"], environment)
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+    told = [line.split("NCCL INFO", 1)[-1].strip() for line in lines if "Algo" in line and "Bytes" in line]
+    return list(dict.fromkeys(told))
+
+
+def _failure(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """Run this module in a process of its own; return what went wrong, nothing if nothing did."""
+    command = [sys.executable, "-m", "t3sim.hardware.measure", *arguments]
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=WORKER_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return [f"no end after {WORKER_SECONDS} s"]
+    return [] if done.returncode == 0 else [_last_line(done.stderr) or f"exit code {done.returncode}"]
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else ""
+
+
+def _telling(log: str) -> list[str]:
+    """The lines of NCCL's log that say which version, transport and channels it has, each once."""
+    words = ("NCCL version", "coll channels", "Channel 00", "set by environment")
+    lines = [line.split("NCCL INFO", 1)[-1].strip() for line in log.splitlines() if any(word in line for word in words)]
+    return list(dict.fromkeys(lines))[:24]
+
+
+def _work(kinds: Sequence[str], n_gpus: int, quick: bool, channels: str, rows: Path) -> None:
+    """What a worker process does: one line of JSON for each row, as soon as it is measured."""
+    lab = Lab(n_gpus, QUICK if quick else FULL)
+    if channels == "touch":
+        measure_rings.touch(lab)
+        return
+    with rows.open("w", encoding="utf-8") as stream:
+        for line in _worker_lines(lab, kinds, channels):
+            stream.write(json.dumps(line) + "\n")
+            stream.flush()
+
+
+def _worker_lines(lab: Lab, kinds: Sequence[str], channels: str) -> Iterator[dict[str, Any]]:
+    number = measure_rings.Nccl(lab).version
+    yield {"nccl": f"{number // 10000}.{number // 100 % 100}.{number % 100}"}
+    for kind, row in measure_rings.nccl_rows(lab, channels, kinds):
+        yield {"kind": kind, "row": row}
+
+
+def list_kinds() -> str:
+    """Return one line for each kind that can be measured."""
+    width = max(len(name) for name in MEASURABLE)
+    needs = dict.fromkeys((*SEVERAL_GPUS, *OF_NCCL), " (2 GPUs or more)")
+    return "\n".join(f"{name:<{width}}  {KINDS[name].meaning}{needs.get(name, '')}" for name in MEASURABLE)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line of a bare node; returns its exit code: 0 done, 2 usage, 5 something is missing or failed."""
+    parser = argparse.ArgumentParser(prog="python -m t3sim.hardware.measure", description="Measure this node's GPUs.")
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help="what to measure; everything if none is named")
+    parser.add_argument("--gpus", type=int, metavar="N", help="GPUs 0 to N - 1; all if not given")
+    parser.add_argument("-o", "--output", type=Path, default=Path("measurements"), metavar="DIR")
+    parser.add_argument("--quick", action="store_true", help="few small points, to see whether everything works")
+    parser.add_argument("--channels", default="", metavar="C,C", help=f"NCCL channels [{','.join(CHANNELS)}]")
+    parser.add_argument("--list", action="store_true", help="say what can be measured")
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.list:
+        sys.stdout.write(list_kinds() + "\n")
+        return 0
+    unknown = [kind for kind in options.kinds if kind not in MEASURABLE]
+    if unknown:
+        parser.error(f"unknown kind {unknown[0]!r}; known are {', '.join(MEASURABLE)}")
+    try:
+        if options.worker:
+            _work(options.kinds, options.gpus, options.quick, options.channels, options.worker)
+            return 0
+        written = measure(
+            options.kinds,
+            options.output,
+            n_gpus=options.gpus,
+            quick=options.quick,
+            channels=[number for number in options.channels.split(",") if number],
+            say=_say,
+        )
+    except CannotMeasure as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    sys.stdout.writelines(f"{path}\n" for path in written)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

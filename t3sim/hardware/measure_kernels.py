@@ -1,0 +1,257 @@
+"""CUDA kernels of the measurements, compiled by NVRTC on the device's own node; they include no header."""
+
+SOURCE = r"""
+typedef unsigned int u32;
+typedef unsigned short u16;
+typedef unsigned long long u64;
+
+__device__ __forceinline__ u64 nanoseconds() {
+    u64 t;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+    return t;
+}
+
+__device__ __forceinline__ u32 multiprocessor() {
+    u32 id;
+    asm volatile("mov.u32 %0, %smid;" : "=r"(id));
+    return id;
+}
+
+extern "C" __global__ void empty() {}
+
+// Holds a stream until the host sets the flag, so that launches are queued before the clock starts. Gives up in time.
+extern "C" __global__ void gate(volatile int* flag, u64 patience_ns) {
+    const u64 until = nanoseconds() + patience_ns;
+    while (*flag == 0 && nanoseconds() < until) {}
+}
+
+// ---- streaming; sizes are in 16-byte words; a workgroup moves 4 words a thread, all loads before the first store ----
+// Fewer workgroups than that covers go around: grid-stride in units of 4 x blockDim words.
+
+#define EACH_UNIT(words) \
+    for (u64 first = (u64)blockIdx.x * blockDim.x * 4 + threadIdx.x; first < (words); \
+         first += (u64)gridDim.x * blockDim.x * 4)
+
+extern "C" __global__ void stream_read(const uint4* a, uint4* out, u64 words) {
+    u32 sum = 0;
+    EACH_UNIT(words) {
+        uint4 v[4];
+        #pragma unroll
+        for (int j = 0; j < 4; j++) if (first + j * blockDim.x < words) v[j] = a[first + j * blockDim.x];
+        #pragma unroll
+        for (int j = 0; j < 4; j++) if (first + j * blockDim.x < words) sum ^= v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
+    }
+    if (sum == 0x9e3779b9u) out[0].x = sum;
+}
+
+extern "C" __global__ void stream_write(uint4* out, u32 value, u64 words) {
+    EACH_UNIT(words) {
+        #pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const u64 i = first + j * blockDim.x;
+            if (i < words) out[i] = make_uint4(value, (u32)i, value ^ (u32)i, ~value);
+        }
+    }
+}
+
+extern "C" __global__ void stream_copy(const uint4* a, uint4* out, u64 words) {
+    EACH_UNIT(words) {
+        uint4 v[4];
+        #pragma unroll
+        for (int j = 0; j < 4; j++) if (first + j * blockDim.x < words) v[j] = a[first + j * blockDim.x];
+        #pragma unroll
+        for (int j = 0; j < 4; j++) if (first + j * blockDim.x < words) out[first + j * blockDim.x] = v[j];
+    }
+}
+
+__device__ __forceinline__ u32 add_halves(u32 a, u32 b) {
+    u32 sum;
+    asm("add.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
+    return sum;
+}
+
+extern "C" __global__ void stream_add(const uint4* a, const uint4* b, uint4* out, u64 words) {
+    EACH_UNIT(words) {
+        uint4 x[4], y[4];
+        #pragma unroll
+        for (int j = 0; j < 4; j++)
+            if (first + j * blockDim.x < words) { x[j] = a[first + j * blockDim.x]; y[j] = b[first + j * blockDim.x]; }
+        #pragma unroll
+        for (int j = 0; j < 4; j++)
+            if (first + j * blockDim.x < words)
+                out[first + j * blockDim.x] = make_uint4(
+                    add_halves(x[j].x, y[j].x), add_halves(x[j].y, y[j].y),
+                    add_halves(x[j].z, y[j].z), add_halves(x[j].w, y[j].w));
+    }
+}
+
+// ---- latency ----
+
+// One thread follows a chain of indices, past the L1. out: nanoseconds, cycles, where the chain stands.
+extern "C" __global__ void chase(const u32* chain, u32 start, int steps, int active_block, u64* out) {
+    if (blockIdx.x != active_block) return;
+    u32 i = start;
+    const u64 t0 = nanoseconds();
+    const long long c0 = clock64();
+    for (int s = 0; s < steps; s++) asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(i) : "l"(chain + i));
+    asm volatile("" :: "r"(i) : "memory");
+    if (i != 0xffffffffu) {
+        const long long c1 = clock64();
+        out[0] = nanoseconds() - t0;
+        out[1] = (u64)(c1 - c0);
+        out[2] = i;
+    }
+}
+
+// Two GPUs hand a counter to and fro, each spinning on its own memory. out: nanoseconds, 0 if the peer was lost.
+extern "C" __global__ void ping_pong(volatile int* mine, volatile int* theirs, int turns, int first, u64* out) {
+    const u64 t0 = nanoseconds();
+    for (int i = 1; i <= turns; i++) {
+        if (first) *theirs = i;
+        for (u32 spins = 0; *mine < i; spins++)
+            if ((spins & 0xffff) == 0xffff && nanoseconds() - t0 > 4000000000ull) { out[0] = 0; return; }
+        if (!first) *theirs = i;
+    }
+    out[0] = nanoseconds() - t0;
+}
+
+// ---- a tiled tensor-core GEMM: C[m,n] = A[m,k] B[k,n], all row-major FP16, sums in FP32 ----
+// 128 x 256 tiles, K in slices of 32, four slices in shared memory, 8 warps of 64 x 64; one workgroup fits an SM.
+// Grid of as many workgroups as tiles: the hardware dispatches them. Smaller grid: workgroup b does b, b + grid, ...
+
+#define TILE_M 128
+#define TILE_N 256
+#define SLICE 32
+#define STAGES 4
+#define PITCH_A 40
+#define PITCH_B 264
+#define STAGE_HALVES (TILE_M * PITCH_A + SLICE * PITCH_B)
+
+__device__ __forceinline__ void copy_16(u32 to, const u16* from, bool inside) {
+    const int n = inside ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(from), "r"(n));
+}
+
+__device__ __forceinline__ void load_slice(
+    u32 shared, int stage, const u16* A, const u16* B, int M, int N, int K, int row0, int col0, int k0
+) {
+    const u32 a = shared + stage * STAGE_HALVES * 2;
+    const u32 b = a + TILE_M * PITCH_A * 2;
+    #pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const int chunk = threadIdx.x + i * 256;
+        const int r = chunk >> 2, c = (chunk & 3) * 8;
+        const bool inside = row0 + r < M && k0 + c < K;
+        copy_16(a + (r * PITCH_A + c) * 2, inside ? A + (u64)(row0 + r) * K + k0 + c : A, inside);
+    }
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int chunk = threadIdx.x + i * 256;
+        const int r = chunk >> 5, c = (chunk & 31) * 8;
+        const bool inside = k0 + r < K && col0 + c < N;
+        copy_16(b + (r * PITCH_B + c) * 2, inside ? B + (u64)(k0 + r) * N + col0 + c : B, inside);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256, 1) tiled_gemm(
+    const u16* A, const u16* B, u16* C, int M, int N, int K, int tiles_n, int n_tiles, u64* record
+) {
+    extern __shared__ __align__(128) u16 memory[];
+    u32 shared;
+    asm("{ .reg .u64 address; cvta.to.shared.u64 address, %1; cvt.u32.u64 %0, address; }" : "=r"(shared) : "l"(memory));
+    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    const int warp_m = (warp >> 2) * 64, warp_n = (warp & 3) * 64;
+    const int slices = (K + SLICE - 1) / SLICE;
+    for (int tile = blockIdx.x; tile < n_tiles; tile += gridDim.x) {
+        u64 started = 0, computed = 0;
+        if (threadIdx.x == 0) started = nanoseconds();
+        const int row0 = tile / tiles_n * TILE_M, col0 = tile % tiles_n * TILE_N;
+        float acc[4][8][4];
+        #pragma unroll
+        for (int i = 0; i < 4; i++)
+            #pragma unroll
+            for (int j = 0; j < 8; j++)
+                #pragma unroll
+                for (int e = 0; e < 4; e++) acc[i][j][e] = 0.0f;
+        #pragma unroll
+        for (int s = 0; s < STAGES - 1; s++) {
+            if (s < slices) load_slice(shared, s, A, B, M, N, K, row0, col0, s * SLICE);
+            asm volatile("cp.async.commit_group;");
+        }
+        for (int s = 0; s < slices; s++) {
+            asm volatile("cp.async.wait_group %0;" :: "n"(STAGES - 2));
+            __syncthreads();
+            const int ahead = s + STAGES - 1;
+            if (ahead < slices) load_slice(shared, ahead % STAGES, A, B, M, N, K, row0, col0, ahead * SLICE);
+            asm volatile("cp.async.commit_group;");
+            const u32 a_base = shared + (s % STAGES) * STAGE_HALVES * 2;
+            const u32 b_base = a_base + TILE_M * PITCH_A * 2;
+            #pragma unroll
+            for (int k = 0; k < SLICE; k += 16) {
+                u32 a[4][4], b[4][4];
+                #pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const u32 at = a_base + ((warp_m + i * 16 + (lane & 15)) * PITCH_A + k + (lane >> 4) * 8) * 2;
+                    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                        : "=r"(a[i][0]), "=r"(a[i][1]), "=r"(a[i][2]), "=r"(a[i][3]) : "r"(at));
+                }
+                #pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    const u32 at = b_base + ((k + (lane & 15)) * PITCH_B + warp_n + j * 16 + (lane >> 4) * 8) * 2;
+                    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                        : "=r"(b[j][0]), "=r"(b[j][1]), "=r"(b[j][2]), "=r"(b[j][3]) : "r"(at));
+                }
+                #pragma unroll
+                for (int i = 0; i < 4; i++)
+                    #pragma unroll
+                    for (int j = 0; j < 8; j++)
+                        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+                            "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                            : "+f"(acc[i][j][0]), "+f"(acc[i][j][1]), "+f"(acc[i][j][2]), "+f"(acc[i][j][3])
+                            : "r"(a[i][0]), "r"(a[i][1]), "r"(a[i][2]), "r"(a[i][3]),
+                              "r"(b[j >> 1][(j & 1) * 2]), "r"(b[j >> 1][(j & 1) * 2 + 1]));
+            }
+        }
+        asm volatile("cp.async.wait_group 0;");
+        __syncthreads();
+        if (threadIdx.x == 0) computed = nanoseconds();
+        #pragma unroll
+        for (int i = 0; i < 4; i++)
+            #pragma unroll
+            for (int j = 0; j < 8; j++) {
+                const int col = col0 + warp_n + j * 8 + (lane & 3) * 2;
+                #pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    const int row = row0 + warp_m + i * 16 + (lane >> 2) + half * 8;
+                    u32 pair;
+                    asm("cvt.rn.f16x2.f32 %0, %1, %2;"
+                        : "=r"(pair) : "f"(acc[i][j][half * 2 + 1]), "f"(acc[i][j][half * 2]));
+                    if (row < M && col < N) *(u32*)(C + (u64)row * N + col) = pair;
+                }
+            }
+        __syncthreads();
+        if (threadIdx.x == 0 && record) {
+            record[tile * 4] = multiprocessor();
+            record[tile * 4 + 1] = started;
+            record[tile * 4 + 2] = computed;
+            record[tile * 4 + 3] = nanoseconds();
+        }
+    }
+}
+"""
+
+TILE = (128, 256)  # rows and columns of an output tile of tiled_gemm
+TILED_THREADS = 256
+TILED_SHARED_BYTES = 4 * (128 * 40 + 32 * 264) * 2
+
+NAMES = (
+    "empty",
+    "gate",
+    "stream_read",
+    "stream_write",
+    "stream_copy",
+    "stream_add",
+    "chase",
+    "ping_pong",
+    "tiled_gemm",
+)
