@@ -6,13 +6,14 @@ it is loaded, so ``measure`` runs what depends on it in a process for each numbe
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from t3sim.hardware.kinds import COLLECTIVES, ring_bytes
-from t3sim.hardware.measure_device import MAX_HELD, ROTATED_SETS, Lab, Work, cupy_module
+from t3sim.hardware.measure_device import MAX_HELD, ROTATED_SETS, Lab, Work
 from t3sim.hardware.measure_gemm import MODELS, Cublas, Operands, Shape, sublayer
 from t3sim.hardware.measure_memory import MIB, Rows, free_memory
 from t3sim.hardware.needs import MissingHardware
@@ -117,9 +118,13 @@ class Nccl:
     def __init__(self, lab: Lab) -> None:
         _need_two(lab)
         self._lab = lab
-        self._nccl = cupy_module("cupy.cuda.nccl")
+        remedy = "install nvidia-nccl-cu13 or nvidia-nccl-cu12"
+        try:
+            self._nccl = importlib.import_module("cupy.cuda.nccl")
+        except ImportError as error:
+            raise MissingHardware("CuPy finds no NCCL", remedy) from error
         if not getattr(self._nccl, "available", False):
-            raise MissingHardware("CuPy finds no NCCL", "install nvidia-nccl-cu13 or nvidia-nccl-cu12")
+            raise MissingHardware("CuPy finds no NCCL", remedy)
         self.version = int(self._nccl.get_version())
         self._rings = self._nccl.NcclCommunicator.initAll(list(range(lab.n_gpus)))
 

@@ -345,11 +345,8 @@ def _message(folder: Path, problems: Sequence[str], limit: int = 8) -> str:
 
 
 __all__ = [
-    "InputDataError",
     "Measurement",
     "Measurements",
-    "prepare_folder",
-    "publish",
     "read_file",
     "read_measurements",
     "read_provenance",
