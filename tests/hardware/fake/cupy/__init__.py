@@ -11,7 +11,7 @@ import itertools
 import os
 import sys
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -79,7 +79,7 @@ class Stream:
         self.us = 0.0
         _streams.append(self)
 
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> Self:
         _current.append(self)
         return self
 
@@ -121,7 +121,7 @@ class Device:
         self.attributes = {"MultiProcessorCount": 132, "L2CacheSize": 1 << 20}
         self.pci_bus_id = f"0000:00:0{number}.0"
 
-    def __enter__(self) -> Device:
+    def __enter__(self) -> Self:
         _gpu.append(self.number)
         return self
 
@@ -186,7 +186,8 @@ class NcclCommunicator:
     def reduceScatter(self, *arguments: Any) -> None:
         _work(_stream_of(arguments[-1]))
 
-    allGather = allReduce = reduceScatter
+    allGather = reduceScatter  # noqa: N815 - CuPy's name
+    allReduce = reduceScatter  # noqa: N815
 
 
 class CUDARuntimeError(RuntimeError):
@@ -202,15 +203,21 @@ def _device_count() -> int:
 _current: list[Stream] = []
 _current.append(Stream())
 
-full = zeros = lambda shape, *_, dtype=np.float16: Array(shape, dtype)  # noqa: E731
-empty_like = roll = lambda array, *_: array.like()  # noqa: E731
-concatenate = lambda arrays: Array(sum(array.size for array in arrays))  # noqa: E731
+
+def full(shape: Any, *_: Any, dtype: Any = np.float16) -> Array:
+    return Array(shape, dtype)
+
+
+def concatenate(arrays: list[Array]) -> Array:
+    return Array(sum(array.size for array in arrays))
+
+
+zeros = full
+empty_like = roll = Array.like
 linalg = SimpleNamespace(norm=lambda _: 1.0 if "wrong" in FAULTS else next(_norms))
 _norms = itertools.cycle((0.0, 1.0))  # of the difference, of the reference
 random = SimpleNamespace(
-    default_rng=lambda _: SimpleNamespace(
-        random=lambda shape, dtype: Array(shape, dtype), integers=lambda low, high, size, dtype: Array(size, dtype)
-    ),
+    default_rng=lambda _: SimpleNamespace(random=Array, integers=lambda _low, _high, size, dtype: Array(size, dtype)),
     permutation=lambda n: Array(n, np.int64),
 )
 
