@@ -44,6 +44,7 @@ ONE_GPU: Mapping[str, Callable[[Lab], Iterable[dict[str, Any]]]] = {
 SEVERAL_GPUS: Mapping[str, Callable[[Lab], Iterable[dict[str, Any]]]] = {
     "peer_copy": measure_rings.peer_copies,
     "copy_engine_collectives": measure_rings.engine_collectives,
+    "engine_contention": measure_rings.engine_contention,
 }
 OF_NCCL = ("collectives", "sequential", "contention")  # each number of channels needs a process of its own
 MEASURABLE = (*ONE_GPU, *SEVERAL_GPUS, *OF_NCCL)

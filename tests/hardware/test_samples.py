@@ -35,7 +35,7 @@ def test_shipped_measurements_are_read() -> None:
         text = gzip.decompress(content) if path.suffix == ".gz" else content
         in_files += len(text.decode().splitlines()) - 1
     assert len(found.rows) == sum(counts.values()) == in_files
-    assert {Path(folder).name for folder in found.provenance} == {"h200", "one-gpu", "two-gpus"}
+    assert {Path(folder).name for folder in found.provenance} == {"h200", "one-gpu", "two-gpus", "two-gpus-beside"}
     for facts in found.provenance.values():
         assert facts["device"] == "NVIDIA H200"
 
