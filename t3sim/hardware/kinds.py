@@ -505,7 +505,7 @@ def peaks_from(values: Mapping[str, object]) -> Peaks:
     numbers: dict[str, float] = {}
     for name in names:
         value = values[name]
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not (math.isfinite(value) and value > 0):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e18:
             raise ValueError(f"peaks: {name} must be a number above 0, found {value!r}")
         numbers[name] = float(value)
     return Peaks(**numbers)

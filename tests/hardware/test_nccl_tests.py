@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from t3sim.errors import InputDataError
 from t3sim.hardware.nccl_tests import collectives
@@ -93,3 +95,31 @@ def test_another_json_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("[1, 2", encoding="utf-8")
     with pytest.raises(InputDataError, match=r"x\.json: "):
         read_measurements(tmp_path)
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the paths to everything in a JSON value, itself left out."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [found for key, part in inside for found in [(*path, key), *leaves(part, (*path, key))]]
+
+
+LEAVES = leaves(json.loads(FIXTURE.read_text(encoding="utf-8")))
+ODD = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.just(10**400), st.floats(), st.text(), st.just([]), st.just({})
+)
+
+
+@settings(max_examples=200, derandomize=True, deadline=None)
+@given(st.sampled_from(LEAVES), ODD)
+def test_any_other_value_is_read_or_refused(place: tuple[Any, ...], value: Any) -> None:
+    found = json.loads(FIXTURE.read_text(encoding="utf-8"))
+    holder = found
+    for key in place[:-1]:
+        holder = holder[key]
+    holder[place[-1]] = value
+    try:
+        rows = list(collectives(json.dumps(found).encode()))
+    except ValueError:
+        return
+    assert len(rows) == 2
+    assert all(row["time_us"] > 0 and row["gpus"] == 4 for _, row in rows)  # type: ignore[operator]

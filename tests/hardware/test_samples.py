@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from t3sim.errors import EnvironmentFailure, InputDataError, UsageError
-from t3sim.hardware.kinds import H200, KINDS, kind_of_header, ring_bytes
-from t3sim.hardware.samples import read_measurements, write_measurements
+from t3sim.hardware.kinds import H200, KINDS, Kind, impossible, kind_of_header, ring_bytes
+from t3sim.hardware.samples import Measurement, read_file, read_measurements, write_measurements
 from tests.conftest import REPOSITORY
 
 SHIPPED = REPOSITORY / "validation" / "h200"
@@ -58,6 +60,39 @@ def test_ring_bytes() -> None:
     assert ring_bytes("reduce_scatter", 4, 1000) == 750
     assert ring_bytes("all_gather", 4, 1000) == 750
     assert ring_bytes("all_reduce", 4, 1000) == 1500
+
+
+# No device is known to be unable to do these faster: launches, and a sum of a GPU's own partial results.
+WITHOUT_PEAK = {("launch", "time_us"), ("fused_scatter", "reduce_us")}
+SPREAD = {f"{edge}_{unit}" for edge in ("min", "max") for unit in ("us", "ns")}
+
+
+def times_of(kind: Kind) -> list[str]:
+    """Return the columns of times that have a peak."""
+    times = [column.name for column in kind.columns if column.unit in {"us", "ns"} and column.content == "real"]
+    return [name for name in times if name not in SPREAD and (kind.name, name) not in WITHOUT_PEAK]
+
+
+@pytest.fixture(scope="module")
+def shipped() -> dict[str, list[Measurement]]:
+    """The shipped measurements by kind, at most 50 of each, spread over all."""
+    found = read_measurements(SHIPPED)
+    return {name: list(found.of_kind(name))[:: max(1, len(found.of_kind(name)) // 50)] for name in KINDS}
+
+
+@pytest.mark.parametrize(("kind", "time"), [(kind.name, time) for kind in KINDS.values() for time in times_of(kind)])
+def test_a_thousandth_of_a_measured_time_is_faster_than_peak(
+    kind: str, time: str, shipped: dict[str, list[Measurement]]
+) -> None:
+    edges = SPREAD if time in {"time_us", "time_ns"} else set()
+    # Less than a megabyte takes as long as the latency: a thousandth of that is not beyond every rate.
+    rows = [row for row in shipped[kind] if int(row.values.get("bytes", 1 << 20)) >= 1 << 20]
+    assert rows
+    for row in rows:
+        shorter = {name: row[name] / 1000 for name in row.values if name == time or name in edges}  # type: ignore[operator]
+        sentences = list(impossible(KINDS[kind], {**row.values, **shorter}, H200))
+        assert any("faster than peak" in sentence for sentence in sentences), (row.place, sentences)
+        assert list(impossible(KINDS[kind], row.values, H200)) == []
 
 
 def refusal(folder: Path, text: str, name: str = "x.csv", facts: dict[str, Any] | None = None) -> str:
@@ -138,6 +173,34 @@ def refusal(folder: Path, text: str, name: str = "x.csv", facts: dict[str, Any] 
         (
             "model,sublayer,tp,m,n,k,sms,time_us\nT-NLG,OP,8,8192,4256,528,64,68.03\n",
             "x.csv:2: time_us is 68.03, faster than peak: at 519 TFLOP/s the GEMM takes 70.90 us",
+        ),
+        (
+            "model,sublayer,tp,m,n,k,sms,time_us\nT-NLG,OP,8,8192,4256,528,140,68.03\n",
+            "x.csv:2: sms is 140; the device has 132",
+        ),
+        (
+            GEMM.replace("\n", ",sm_mhz\n") + GOOD_GEMM.replace("\n", ",2100\n"),
+            "x.csv:2: sm_mhz is 2100.0; the highest clock is 1980",
+        ),
+        (
+            COLLECTIVES + "gather,4,50331648,auto,auto,144.86,144.71,145.67,260.58\n",
+            "x.csv:2: collective is 'gather'; known are reduce_scatter, all_gather, all_reduce",
+        ),
+        (
+            "pattern,working_set_bytes,time_ns,min_ns,max_ns\nl3_hit,1048576,200,150,300\n",
+            "x.csv:2: pattern is 'l3_hit'; known are l2_hit, device_memory, peer_memory, peer_flag",
+        ),
+        (
+            "pattern,bytes,time_us,read_plus_write_gbps\nsort,1073741824,504.06,4260.39\n",
+            "x.csv:2: pattern is 'sort'; its first word must be one of read, write, copy, add",
+        ),
+        (
+            "pattern,bytes,time_us,read_plus_write_gbps\ncopy,1073741824,504.06,4560.39\n",
+            "x.csv:2: read_plus_write_gbps is 4560.39; pattern, bytes and time_us make 4260.37",
+        ),
+        (
+            "pattern,bytes,time_us,gbps_per_direction\nuni,268435456,690.9,398.53\n",
+            "x.csv:2: gbps_per_direction is 398.53; bytes and time_us make 388.53",
         ),
         (
             GEMM.replace("\n", ",time_samples_us\n") + GOOD_GEMM.replace("\n", ",92.25;95.0;98.04\n"),
@@ -253,3 +316,17 @@ def test_long_tables_are_compressed_the_same_each_time(tmp_path: Path) -> None:
         contents.append((tmp_path / name / "tile_timelines.csv.gz").read_bytes())
     assert contents[0] == contents[1]
     assert len(read_measurements(tmp_path / "a").of_kind("tile_timelines")) == 1200
+
+
+@settings(max_examples=150, derandomize=True, deadline=None)
+@given(st.integers(0, len(COLLECTIVES) + 60), st.integers(0, 12), st.text(max_size=8))
+def test_any_edit_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, start: int, length: int, text: str
+) -> None:
+    good = COLLECTIVES + "all_gather,4,50331648,auto,auto,144.86,144.71,145.67,260.58\n"
+    path = tmp_path_factory.getbasetemp() / "edited.csv"
+    path.write_text(good[:start] + text + good[start + length :], encoding="utf-8", errors="surrogatepass")
+    rows, problems = read_file(path, H200)
+    assert len(rows) <= 2
+    assert all(list(impossible(KINDS[row.kind], row.values, H200)) == [] for row in rows)
+    assert all(problem.startswith(str(path)) for problem in problems)
