@@ -22,7 +22,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "config": ("t3sim.cli.config:config", "Check or show what an experiment resolves to."),
     "selfcheck": ("t3sim.cli.selfcheck:selfcheck", "Check the simulator on this machine."),
     "workload": ("t3sim.cli.workload:workload", "Show the GEMMs of a model or an experiment."),
-    "trace": ("t3sim.cli.trace:trace", "Make, show or check a tile trace."),
+    "trace": ("t3sim.cli.trace:trace", "Make, import, show or check a tile trace."),
+    "measure": ("t3sim.cli.measure:measure", "Measure the GPUs of this machine."),
 }
 
 

@@ -1,4 +1,4 @@
-"""``t3sim trace``: make, show and check tile traces."""
+"""``t3sim trace``: make, import, show and check tile traces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def trace() -> None:
-    """Make, show and check tile traces: the workgroups of a GEMM in dispatch order."""
+    """Make, import, show and check tile traces: the workgroups of a GEMM in dispatch order."""
 
 
 @trace.command()
@@ -76,6 +76,52 @@ def make(
     prepare_folder(output.parent)
     write_trace(output, made, origin=shlex.join([*words, "--tp", str(tp), "--tiling", tiling]))
     click.echo(f"{output}: {made.n_workgroups} workgroups in {made.n_chunks} chunks")
+    click.echo(f"{manifest_path(output)}: its manifest")
+
+
+@trace.command("import")
+@click.argument("timelines", type=click.Path(path_type=Path))
+@click.option("--model", metavar="NAME", help="Which timeline, if the file has several: its model,")
+@click.option("--sublayer", metavar="NAME", help="its sublayer,")
+@click.option("--kernel", metavar="NAME", help="its kernel.")
+@click.option("--tp", type=click.IntRange(1), help="GPUs in the ring [default: what K was cut by].")
+@click.option("--tile", metavar="ROWS,COLUMNS", help="Workgroup tile, where the file does not tell.")
+@click.option("--tiling", metavar="NAME", help="Tiling of configs/kernel for what a timeline does not record.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), required=True, help="File to write; its name ends in .parquet."
+)
+def import_(
+    timelines: Path,
+    model: str | None,
+    sublayer: str | None,
+    kernel: str | None,
+    tp: int | None,
+    tile: str | None,
+    tiling: str | None,
+    output: Path,
+) -> None:
+    """Make a trace of a tile timeline recorded on a GPU (`t3sim measure tile_timelines`).
+
+    The tiles are in the order in which they started.
+    """
+    from t3sim.config.presets import DEFAULT_TILING, load_tiling
+    from t3sim.errors import UsageError
+    from t3sim.files import prepare_folder
+    from t3sim.hardware.timeline import read_timelines, select, shown, tile_trace
+    from t3sim.workload.trace_file import manifest_path, write_trace
+
+    if output.suffix != ".parquet":
+        raise UsageError(f"--output {output}: a trace file name ends in .parquet")
+    size = None if tile is None else _parse_tile(tile)
+    found = read_timelines(timelines)
+    chosen = select(found, model, sublayer, kernel)
+    n_chunks = tp or chosen[2]
+    if n_chunks < 2:
+        raise UsageError("a bare GEMM does not say how many GPUs there are; give --tp")
+    made = tile_trace(found[chosen], load_tiling(tiling or DEFAULT_TILING), n_chunks, size)
+    prepare_folder(output.parent)
+    write_trace(output, made, origin=f"recorded on a GPU: {shown(chosen)}; {timelines.name}")
+    click.echo(f"{output}: {made.n_workgroups} workgroups in {made.n_chunks} chunks, of {shown(chosen)}")
     click.echo(f"{manifest_path(output)}: its manifest")
 
 
@@ -156,6 +202,15 @@ def _parse_gemm(text: str) -> GemmShape:
         return GemmShape(m=m, n=n, k=k)
     except (ValueError, ValidationError):
         raise ValueError(f"--gemm {text}: write three whole numbers above 0, M,N,K, such as 8192,4256,2128") from None
+
+
+def _parse_tile(text: str) -> tuple[int, int]:
+    from t3sim.errors import UsageError
+
+    parts = text.split(",")
+    if len(parts) != 2 or not all(part.isascii() and part.isdigit() and 0 < int(part) < 1 << 20 for part in parts):
+        raise UsageError(f"--tile {text}: write two whole numbers above 0, ROWS,COLUMNS, such as 128,256")
+    return int(parts[0]), int(parts[1])
 
 
 def _mebibytes(n_bytes: int) -> str:

@@ -409,6 +409,25 @@ KINDS: dict[str, Kind] = {
             ),
         ),
         Kind(
+            "engine_contention",
+            "GEMM and a copy-engine ring collective of its output looped on two streams: alone, and both together",
+            (
+                *SUBLAYER,
+                GPUS,
+                *GEMM,
+                _text("collective", "reduce_scatter, with additions on the SMs, or all_gather, without"),
+                _us("gemm_alone_us", "GEMM alone"),
+                _us("collective_alone_us", "collective alone"),
+                _us("gemm_with_collective_us", "GEMM while the other runs"),
+                _us("collective_with_gemm_us", "collective while the other runs"),
+            ),
+            (
+                _known_collective,
+                _gemm_limit("gemm_alone_us", "gemm_with_collective_us"),
+                _output_over_links("collective_alone_us", "collective_with_gemm_us"),
+            ),
+        ),
+        Kind(
             "fused_scatter",
             "one kernel that stores each tile to the GPU that owns its rows, then a local sum",
             (
@@ -486,7 +505,7 @@ def peaks_from(values: Mapping[str, object]) -> Peaks:
     numbers: dict[str, float] = {}
     for name in names:
         value = values[name]
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not (math.isfinite(value) and value > 0):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e18:
             raise ValueError(f"peaks: {name} must be a number above 0, found {value!r}")
         numbers[name] = float(value)
     return Peaks(**numbers)

@@ -18,10 +18,17 @@ from typing import Any
 
 from t3sim.hardware import measure_gemm, measure_memory, measure_rings
 from t3sim.hardware.kinds import KINDS
-from t3sim.hardware.measure_device import FULL, QUICK, Lab, cupy_module
+from t3sim.hardware.measure_device import FULL, QUICK, Lab, count_gpus
 from t3sim.hardware.measure_facts import provenance
-from t3sim.hardware.needs import CannotMeasure, MissingHardware
-from t3sim.hardware.samples import InputDataError, prepare_folder, publish, write_measurements
+from t3sim.hardware.needs import (
+    CannotMeasure,
+    InputDataError,
+    MissingHardware,
+    UsageError,
+    prepare_folder,
+    publish,
+)
+from t3sim.hardware.samples import write_measurements
 
 Say = Callable[[str], None]
 
@@ -37,6 +44,7 @@ ONE_GPU: Mapping[str, Callable[[Lab], Iterable[dict[str, Any]]]] = {
 SEVERAL_GPUS: Mapping[str, Callable[[Lab], Iterable[dict[str, Any]]]] = {
     "peer_copy": measure_rings.peer_copies,
     "copy_engine_collectives": measure_rings.engine_collectives,
+    "engine_contention": measure_rings.engine_contention,
 }
 OF_NCCL = ("collectives", "sequential", "contention")  # each number of channels needs a process of its own
 MEASURABLE = (*ONE_GPU, *SEVERAL_GPUS, *OF_NCCL)
@@ -62,89 +70,88 @@ def measure(
     """
     unknown = [kind for kind in kinds if kind not in MEASURABLE]
     if unknown:
-        raise ValueError(f"unknown kind {unknown[0]!r}; known are {', '.join(MEASURABLE)}")
+        raise UsageError(f"unknown kind `{unknown[0]}` (known: {', '.join(MEASURABLE)})")
+    wrong = [number for number in channels if number != "auto" and not (number.isascii() and number.isdigit())]
+    if wrong:
+        raise UsageError(f"--channels: `{wrong[0]}` is neither a whole number nor auto")
     for name, value in NCCL_DEFAULTS.items():
         os.environ.setdefault(name, value)
     effort = QUICK if quick else FULL
-    lab = Lab(_found_gpus() if n_gpus is None else n_gpus, effort)
+    lab = Lab(count_gpus() if n_gpus is None else n_gpus, effort)
     kinds = kinds or [kind for kind in MEASURABLE if kind in ONE_GPU or lab.n_gpus > 1]
-    facts = provenance(lab, effort)
-    tables: dict[str, list[dict[str, Any]]] = {}
-    failures: list[str] = []
-    written: list[Path] = []
-
-    def finish(name: str) -> None:
-        nonlocal written
-        rows = tables.get(name, [])
-        if not rows:
-            tables.pop(name, None)
-            return
-        try:
-            written = write_measurements(output, tables, facts)
-            say(f"{name}: {len(rows)} rows")
-        except InputDataError as error:
-            del tables[name]
-            failures.append(f"{error}; the rows are kept in {_keep_refused(output, name, rows)}, which is not read")
-
+    books = _Books(output, provenance(lab, effort), say)
     for name in kinds:
-        if name in OF_NCCL:
-            continue
-        rows = tables.setdefault(name, [])
-        program = ONE_GPU.get(name) or SEVERAL_GPUS[name]
-        failures += _collected(name, program(lab), rows)
-        finish(name)
+        if name not in OF_NCCL:
+            program = ONE_GPU.get(name) or SEVERAL_GPUS[name]
+            books.collect(name, program(lab))
+            books.finish(name)
     of_nccl = [name for name in OF_NCCL if name in kinds]
     for number in channels or (QUICK_CHANNELS if quick else CHANNELS):
         affected = measure_rings.nccl_kinds(number, of_nccl)
         if affected:
-            failures += _by_worker(lab.n_gpus, number, affected, quick, tables, facts)
+            _by_worker(lab.n_gpus, number, affected, quick, books)
             for name in affected:
-                finish(name)
+                books.finish(name)
     if "collectives" in of_nccl:
-        facts["nccl_choices"] = _choices(lab.n_gpus)
-        finish("collectives")
-    if failures:
-        raise CannotMeasure("; ".join(failures))
-    return written
+        books.facts["nccl_choices"] = _choices(lab.n_gpus)
+        books.finish("collectives")
+    if books.failures:
+        raise CannotMeasure(books.failed())
+    return books.written
 
 
-def _keep_refused(output: Path, name: str, rows: Sequence[dict[str, Any]]) -> Path:
-    """Write rows that cannot be true where no reader takes them for measurements."""
-    path = output / f"{name}.refused.txt"
-    prepare_folder(output)
-    publish({path: "".join(json.dumps(row) + "\n" for row in rows).encode()})
-    return path
+class _Books:
+    """What was measured so far, what of it is on disk, and what failed."""
+
+    def __init__(self, output: Path, facts: dict[str, Any], say: Say) -> None:
+        self.facts = facts
+        self.rows: dict[str, list[dict[str, Any]]] = {}
+        self.written: list[Path] = []
+        self.failures: dict[str, list[str]] = {}  # reason -> what was not measured for it
+        self._accepted: dict[str, list[dict[str, Any]]] = {}
+        self._output = output
+        self._say = say
+
+    def fail(self, what: str, reason: str) -> None:
+        """Note what could not be measured."""
+        reason = " ".join(reason.split())[:400]
+        if what not in self.failures.setdefault(reason, []):
+            self.failures[reason].append(what)
+
+    def failed(self) -> str:
+        """One line for each reason."""
+        return "\n".join(f"{reason} (not measured: {', '.join(what)})" for reason, what in self.failures.items())
+
+    def collect(self, name: str, found: Iterable[dict[str, Any]]) -> None:
+        """Keep what is measured until the end or a fault: one kind's fault does not lose the others."""
+        rows = self.rows.setdefault(name, [])
+        try:
+            rows.extend(found)
+        except MissingHardware as error:
+            self.fail(name, str(error))
+        except Exception as error:  # noqa: BLE001 - CuPy's and CUDA's errors have no common base
+            self.fail(name, f"{type(error).__name__}: {error}")
+
+    def finish(self, name: str) -> None:
+        """Write the kind's rows with everything before; rows that cannot be true go where nothing reads them."""
+        rows = self.rows.get(name)
+        if not rows:
+            return
+        try:
+            self.written = write_measurements(self._output, {**self._accepted, name: rows}, self.facts)
+        except InputDataError as error:
+            lines = str(error).splitlines()
+            path = self._output / f"{name}.refused.txt"
+            prepare_folder(self._output)
+            publish({path: "".join(json.dumps(row) + "\n" for row in rows).encode()})
+            self.fail(name, f"{lines[min(1, len(lines) - 1)].strip()}; the rows are kept in {path}, which is not read")
+            return
+        self._accepted[name] = rows
+        self._say(f"{name}: {len(rows)} rows")
 
 
-def _found_gpus() -> int:
-    runtime = cupy_module().cuda.runtime
-    try:
-        return int(runtime.getDeviceCount())
-    except runtime.CUDARuntimeError as error:
-        reason = " ".join(str(error).split())[:120]
-        raise MissingHardware(f"no GPU answers ({reason})", "install NVIDIA's driver, or go to a GPU node") from error
-
-
-def _collected(name: str, found: Iterable[dict[str, Any]], rows: list[dict[str, Any]]) -> list[str]:
-    """Append what is measured to *rows*; return what went wrong: one kind's fault does not lose the others."""
-    try:
-        rows.extend(found)
-    except MissingHardware as error:
-        return [f"{name}: {error}"]
-    except Exception as error:  # noqa: BLE001 - CuPy's and CUDA's errors have no common base
-        return [f"{name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"]
-    return []
-
-
-def _by_worker(
-    n_gpus: int,
-    channels: str,
-    kinds: Sequence[str],
-    quick: bool,
-    tables: dict[str, list[dict[str, Any]]],
-    facts: dict[str, Any],
-) -> list[str]:
-    """Measure in a process of its own, whose NCCL is held to *channels*; return what went wrong."""
+def _by_worker(n_gpus: int, channels: str, kinds: Sequence[str], quick: bool, books: _Books) -> None:
+    """Measure in a process of its own, whose NCCL is held to *channels*."""
     environment = dict(os.environ)
     if channels != "auto":
         environment |= {"NCCL_MIN_NCHANNELS": channels, "NCCL_MAX_NCHANNELS": channels}
@@ -157,12 +164,13 @@ def _by_worker(
         for line in rows.read_text(encoding="utf-8").splitlines() if rows.exists() else ():
             found = json.loads(line)
             if "nccl" in found:
-                facts["nccl"] = found["nccl"]
+                books.facts["nccl"] = found["nccl"]
             else:
-                tables.setdefault(found["kind"], []).append(found["row"])
+                books.rows.setdefault(found["kind"], []).append(found["row"])
         if log.exists():
-            facts["nccl_log"] = _telling(log.read_text(encoding="utf-8", errors="replace"))
-    return [f"NCCL, {channels} channels: {text}" for text in failed]
+            books.facts["nccl_log"] = _telling(log.read_text(encoding="utf-8", errors="replace"))
+    if failed:
+        books.fail(f"{', '.join(kinds)} with {channels} channels", failed)
 
 
 def _choices(n_gpus: int) -> list[str]:
@@ -180,16 +188,16 @@ def _choices(n_gpus: int) -> list[str]:
     return list(dict.fromkeys(told))
 
 
-def _failure(arguments: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """Run this module in a process of its own; return what went wrong, nothing if nothing did."""
+def _failure(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Run this module in a process of its own; return what went wrong, an empty text if nothing did."""
     command = [sys.executable, "-m", "t3sim.hardware.measure", *arguments]
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=WORKER_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
-        return [f"no end after {WORKER_SECONDS} s"]
-    return [] if done.returncode == 0 else [_last_line(done.stderr) or f"exit code {done.returncode}"]
+        return f"no end after {WORKER_SECONDS} s"
+    return "" if done.returncode == 0 else _last_line(done.stderr) or f"exit code {done.returncode}"
 
 
 def _last_line(text: str) -> str:
@@ -230,6 +238,11 @@ def list_kinds() -> str:
     return "\n".join(f"{name:<{width}}  {KINDS[name].meaning}{needs.get(name, '')}" for name in MEASURABLE)
 
 
+def split_channels(text: str) -> list[str]:
+    """Return the numbers of channels in ``auto,4,16``."""
+    return [number.strip() for number in text.split(",") if number.strip()]
+
+
 def _say(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
@@ -249,9 +262,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.list:
         sys.stdout.write(list_kinds() + "\n")
         return 0
-    unknown = [kind for kind in options.kinds if kind not in MEASURABLE]
-    if unknown:
-        parser.error(f"unknown kind {unknown[0]!r}; known are {', '.join(MEASURABLE)}")
     try:
         if options.worker:
             _work(options.kinds, options.gpus, options.quick, options.channels, options.worker)
@@ -261,10 +271,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.output,
             n_gpus=options.gpus,
             quick=options.quick,
-            channels=[number for number in options.channels.split(",") if number],
+            channels=split_channels(options.channels),
             say=_say,
         )
-    except CannotMeasure as error:
+    except (CannotMeasure, UsageError) as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     sys.stdout.writelines(f"{path}\n" for path in written)

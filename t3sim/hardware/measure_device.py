@@ -43,16 +43,23 @@ FULL = Effort(groups=5, group_us=4000.0, warmup_us=2000.0, quick=False)
 QUICK = Effort(groups=2, group_us=300.0, warmup_us=100.0, quick=True)
 
 
-def cupy_module(name: str = "cupy") -> Any:
-    """Return CuPy or a part of it; raises ``MissingHardware``."""
+def cupy_module() -> Any:
+    """Return CuPy; raises ``MissingHardware``."""
     try:
-        return importlib.import_module(name)
+        return importlib.import_module("cupy")
     except ImportError as error:
-        if name == "cupy":
-            remedy = "install t3sim[cuda13] or t3sim[cuda12], whichever the driver has"
-            raise MissingHardware("CuPy is not installed", remedy) from error
+        remedy = "install t3sim[cuda13] or t3sim[cuda12], whichever the driver has"
+        raise MissingHardware("CuPy is not installed", remedy) from error
+
+
+def count_gpus() -> int:
+    """Return how many GPUs CuPy finds; raises ``MissingHardware`` if none answers."""
+    runtime = cupy_module().cuda.runtime
+    try:
+        return int(runtime.getDeviceCount())
+    except runtime.CUDARuntimeError as error:
         reason = " ".join(str(error).split())[:120]
-        raise MissingHardware(f"{name} cannot be used ({reason})", "install NCCL, nvidia-nccl-cu13 or -cu12") from error
+        raise MissingHardware(f"no GPU answers ({reason})", "install NVIDIA's driver, or go to a GPU node") from error
 
 
 class Lab:
@@ -62,14 +69,7 @@ class Lab:
         self.cp = cupy_module()
         self.effort = effort
         self.n_gpus = n_gpus
-        runtime = self.cp.cuda.runtime
-        try:
-            found = int(runtime.getDeviceCount())
-        except runtime.CUDARuntimeError as error:
-            reason = " ".join(str(error).split())[:120]
-            raise MissingHardware(
-                f"no GPU answers ({reason})", "install NVIDIA's driver, or go to a GPU node"
-            ) from error
+        found = count_gpus()
         if found < n_gpus:
             raise MissingHardware(f"{n_gpus} GPUs were asked for and {found} are there", "lower --gpus")
         self.module = self.cp.RawModule(code=measure_kernels.SOURCE, options=("--std=c++17",))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from t3sim.hardware.measure_device import ROTATED_SETS, Lab, Watch, Work, cupy_module
+from t3sim.hardware.measure_device import ROTATED_SETS, Lab, Watch, Work
 from t3sim.hardware.measure_kernels import TILE, TILED_SHARED_BYTES, TILED_THREADS
 from t3sim.hardware.measure_memory import Rows, free_memory
 
@@ -128,7 +129,7 @@ class Cublas:
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
-        self._library = cupy_module("cupy_backends.cuda.libs.cublas")
+        self._library = importlib.import_module("cupy_backends.cuda.libs.cublas")
         self._one, self._zero = np.ones(1, dtype=np.float32), np.zeros(1, dtype=np.float32)
         self._half = lab.cp.cuda.runtime.CUDA_R_16F
 
@@ -274,7 +275,7 @@ class green_stream:  # noqa: N801 - used as a context manager only
         if self._sms == self._lab.n_sms:
             return self._lab.streams[0]
         try:
-            self._driver = driver = __import__("cuda.bindings.driver", fromlist=["driver"])
+            self._driver = driver = importlib.import_module("cuda.bindings.driver")
         except ImportError:
             return None
         try:

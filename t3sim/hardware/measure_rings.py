@@ -6,13 +6,14 @@ it is loaded, so ``measure`` runs what depends on it in a process for each numbe
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from t3sim.hardware.kinds import COLLECTIVES, ring_bytes
-from t3sim.hardware.measure_device import MAX_HELD, ROTATED_SETS, Lab, Work, cupy_module
+from t3sim.hardware.measure_device import MAX_HELD, ROTATED_SETS, Lab, Work
 from t3sim.hardware.measure_gemm import MODELS, Cublas, Operands, Shape, sublayer
 from t3sim.hardware.measure_memory import MIB, Rows, free_memory
 from t3sim.hardware.needs import MissingHardware
@@ -30,7 +31,8 @@ BESIDE = tuple(
 )
 FEW_BESIDE = tuple(sublayer(model, name, 8) for model in ("Mega-GPT-2", "T-NLG") for name in ("OP", "FC-2"))
 QUICK_BESIDE = (sublayer("T-NLG", "OP", 16),)
-OUTLAST = 2.5  # how much longer the other loop is than the one that is timed
+OUTLAST = 2.5  # how much longer the other loop is than the one that is timed, by their times alone
+MAX_OUTLAST = 40.0
 
 
 def _need_two(lab: Lab) -> None:
@@ -117,9 +119,13 @@ class Nccl:
     def __init__(self, lab: Lab) -> None:
         _need_two(lab)
         self._lab = lab
-        self._nccl = cupy_module("cupy.cuda.nccl")
+        remedy = "install nvidia-nccl-cu13 or nvidia-nccl-cu12"
+        try:
+            self._nccl = importlib.import_module("cupy.cuda.nccl")
+        except ImportError as error:
+            raise MissingHardware("CuPy finds no NCCL", remedy) from error
         if not getattr(self._nccl, "available", False):
-            raise MissingHardware("CuPy finds no NCCL", "install nvidia-nccl-cu13 or nvidia-nccl-cu12")
+            raise MissingHardware("CuPy finds no NCCL", remedy)
         self.version = int(self._nccl.get_version())
         self._rings = self._nccl.NcclCommunicator.initAll(list(range(lab.n_gpus)))
 
@@ -159,7 +165,7 @@ def engine_collectives(lab: Lab) -> Rows:
     """Ring reduce-scatter and all-gather by copy engines; sums by a kernel on the SMs of the GPU that receives."""
     _need_two(lab)
     lab.peer_access()
-    ring = EngineRing(lab)
+    ring = EngineRing(lab, lab.streams)
     for row in _over_sizes(
         lab, QUICK_ARRAYS if lab.effort.quick else ENGINE_SIZES, ("reduce_scatter", "all_gather"), ring.queue
     ):
@@ -246,8 +252,9 @@ class CollectiveArrays:
 class EngineRing:
     """Ring collectives of copy-engine transfers to the next GPU, with events between the GPUs' streams."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: Lab, streams: Sequence[Any]) -> None:
         self._lab = lab
+        self._streams = streams
         self._scratch: list[list[Any]] = []
         self._added: list[Any] = []
 
@@ -260,8 +267,8 @@ class EngineRing:
 
     def _copy(self, source: Any, gpu: int, target: Any, to: int) -> Any:
         """Queue a transfer on the stream of *gpu*; return an event after it."""
-        stream = self._lab.streams[gpu]
-        with self._lab.on(gpu):
+        stream = self._streams[gpu]
+        with self._lab.on(gpu, self._streams[gpu]):
             self._lab.cp.cuda.runtime.memcpyPeerAsync(
                 target.data.ptr, to, source.data.ptr, gpu, source.nbytes, stream.ptr
             )
@@ -275,9 +282,9 @@ class EngineRing:
             for gpu in range(n):
                 number = (gpu - step) % n
                 place = slice(number * shard, (number + 1) * shard)
-                with self._lab.on(gpu):
+                with self._lab.on(gpu, self._streams[gpu]):
                     if step:
-                        self._lab.streams[gpu].wait_event(arrived[(gpu - 1) % n])
+                        self._streams[gpu].wait_event(arrived[(gpu - 1) % n])
                     else:
                         self._own_shard(sent[gpu], received[gpu][place])
                 source = sent[gpu] if step == 0 else received[gpu][place]
@@ -305,19 +312,19 @@ class EngineRing:
             for gpu in range(n):
                 after = (gpu + 1) % n
                 if self._added[after] is not None:  # the scratch there may still be read
-                    self._lab.streams[gpu].wait_event(self._added[after])
+                    self._streams[gpu].wait_event(self._added[after])
                 arrived.append(self._copy(partial[gpu], gpu, scratch[after][step % 2], after))
             for gpu in range(n):
                 number = (gpu - 2 - step) % n
                 own = sent[gpu][number * shard : (number + 1) * shard]
                 target = received[gpu] if step == n - 2 else scratch[gpu][2]
-                with self._lab.on(gpu):
-                    self._lab.streams[gpu].wait_event(arrived[(gpu - 1) % n])
+                with self._lab.on(gpu, self._streams[gpu]):
+                    self._streams[gpu].wait_event(arrived[(gpu - 1) % n])
                     words = np.uint64(shard // 8)
                     self._lab.launch(
                         "stream_add", 2 * self._lab.n_sms, 512, (own, scratch[gpu][step % 2], target, words)
                     )
-                    self._added[gpu] = self._lab.streams[gpu].record(self._lab.cp.cuda.Event(disable_timing=True))
+                    self._added[gpu] = self._streams[gpu].record(self._lab.cp.cuda.Event(disable_timing=True))
                 partial[gpu] = target
 
     def _scratch_of(self, shard: int) -> list[list[Any]]:
@@ -325,7 +332,7 @@ class EngineRing:
             self._lab.synchronize()
             self._scratch = []
             for gpu in range(self._lab.n_gpus):
-                with self._lab.on(gpu):
+                with self._lab.on(gpu, self._streams[gpu]):
                     self._scratch.append([self._lab.cp.zeros(shard, dtype=np.float16) for _ in range(3)])
             self._lab.synchronize()
         return self._scratch
@@ -334,13 +341,13 @@ class EngineRing:
         """A GPU is done when what its neighbour sends has arrived too."""
         n = self._lab.n_gpus
         for gpu in range(n):
-            self._lab.streams[gpu].wait_event(events[(gpu - 1) % n])
+            self._streams[gpu].wait_event(events[(gpu - 1) % n])
 
 
 class Sublayer:
     """A GEMM on every GPU and the collectives of its output, in rotated sets."""
 
-    def __init__(self, lab: Lab, nccl: Nccl, shape: Shape) -> None:
+    def __init__(self, lab: Lab, nccl: Nccl | None, shape: Shape) -> None:
         self._lab, self._nccl, self._cublas = lab, nccl, Cublas(lab)
         self._operands = [Operands(lab, shape, gpu) for gpu in range(lab.n_gpus)]
         self._shards: list[list[Any]] = []
@@ -364,11 +371,22 @@ class Sublayer:
             self._operands[gpu][i][2].reshape(-1) if of_gemm else self._outputs[gpu][i % ROTATED_SETS]
             for gpu in range(self._lab.n_gpus)
         ]
-        self._nccl.queue("reduce_scatter", sent, self._of_set(self._shards, i), streams)
+        self._ring_of_nccl().queue("reduce_scatter", sent, self._of_set(self._shards, i), streams)
+
+    def by_engines(self, ring: EngineRing, collective: str, i: int) -> None:
+        """Queue a copy-engine collective of data that have the size of the GEMM's output."""
+        shards, outputs = self._of_set(self._shards, i), self._of_set(self._outputs, i)
+        sent, received = (shards, outputs) if collective == "all_gather" else (outputs, shards)
+        ring.queue(collective, sent, received, i)
 
     def all_gather(self, i: int, streams: Sequence[Any]) -> None:
         """Queue the all-gather of the reduced shards."""
-        self._nccl.queue("all_gather", self._of_set(self._shards, i), self._of_set(self._outputs, i), streams)
+        self._ring_of_nccl().queue("all_gather", self._of_set(self._shards, i), self._of_set(self._outputs, i), streams)
+
+    def _ring_of_nccl(self) -> Nccl:
+        if self._nccl is None:
+            raise TypeError("this layer has no NCCL")
+        return self._nccl
 
     def _of_set(self, arrays: list[list[Any]], i: int) -> list[Any]:
         return [of_gpu[i % ROTATED_SETS] for of_gpu in arrays]
@@ -406,31 +424,64 @@ def sequential(lab: Lab) -> Rows:
 def contention(lab: Lab, channels: str, shapes: Sequence[Shape]) -> Rows:
     """GEMM and reduce-scatter looped on two streams of each GPU: each alone, and each while the other one runs."""
     nccl = Nccl(lab)
-    others = []
-    for gpu in range(lab.n_gpus):
-        with lab.cp.cuda.Device(gpu):
-            others.append(lab.cp.cuda.Stream(non_blocking=True))
-    own = lab.own_streams()
-    beside = list(enumerate(others))
+    others = _second_streams(lab)
     for shape in QUICK_BESIDE if lab.effort.quick else shapes:
         layer = Sublayer(lab, nccl, shape)
-
-        def gemm(i: int, layer: Sublayer = layer) -> None:
-            layer.gemm(i, lab.streams)
 
         def scatter(i: int, layer: Sublayer = layer) -> None:
             layer.reduce_scatter(i, others, of_gemm=False)
 
-        row: dict[str, Any] = {
-            "gemm_alone_samples_us": lab.samples(gemm, own, longer=2),
-            "rs_alone_samples_us": lab.samples(scatter, beside, longer=2),
-        }
-        gemm_us, scatter_us = (float(np.median(samples)) for samples in row.values())
-        row["gemm_with_rs_samples_us"] = _timed_beside(lab, (own, gemm, gemm_us), (beside, scatter, scatter_us))
-        row["rs_with_gemm_samples_us"] = _timed_beside(lab, (beside, scatter, scatter_us), (own, gemm, gemm_us))
+        row = _beside(lab, layer, others, scatter, "rs")
         yield {**shape.columns(), "gpus": lab.n_gpus, "nccl_channels": channels, **row}
         del layer
         free_memory(lab)
+
+
+def engine_contention(lab: Lab) -> Rows:
+    """GEMM and copy-engine collectives, in the same way: what is shared is the memory, and few SMs or none."""
+    _need_two(lab)
+    lab.peer_access()
+    others = _second_streams(lab)
+    ring = EngineRing(lab, others)
+    for shape in QUICK_BESIDE if lab.effort.quick else BESIDE:
+        layer = Sublayer(lab, None, shape)
+        for collective in ("reduce_scatter", "all_gather"):
+
+            def by_engines(i: int, layer: Sublayer = layer, collective: str = collective) -> None:
+                layer.by_engines(ring, collective, i)
+
+            row = _beside(lab, layer, others, by_engines, "collective")
+            yield {**shape.columns(), "gpus": lab.n_gpus, "collective": collective, **row}
+        del layer
+        free_memory(lab)
+
+
+def _second_streams(lab: Lab) -> list[Any]:
+    """One more stream on each GPU."""
+    streams = []
+    for gpu in range(lab.n_gpus):
+        with lab.cp.cuda.Device(gpu):
+            streams.append(lab.cp.cuda.Stream(non_blocking=True))
+    return streams
+
+
+def _beside(lab: Lab, layer: Sublayer, others: Sequence[Any], collective: Work, name: str) -> dict[str, list[float]]:
+    """The samples of a layer's GEMM and of a collective on other streams, each alone and each beside the other."""
+    own, beside = lab.own_streams(), list(enumerate(others))
+
+    def gemm(i: int) -> None:
+        layer.gemm(i, lab.streams)
+
+    gemm_samples = lab.samples(gemm, own, longer=2)
+    collective_samples = lab.samples(collective, beside, longer=2)
+    of_gemm: _Loop = (own, gemm, float(np.median(gemm_samples)))
+    of_collective: _Loop = (beside, collective, float(np.median(collective_samples)))
+    return {
+        "gemm_alone_samples_us": gemm_samples,
+        f"{name}_alone_samples_us": collective_samples,
+        f"gemm_with_{name}_samples_us": _timed_beside(lab, of_gemm, of_collective),
+        f"{name}_with_gemm_samples_us": _timed_beside(lab, of_collective, of_gemm),
+    }
 
 
 _Loop = tuple[list[tuple[int, Any]], Work, float]  # streams, work, its time alone
@@ -442,8 +493,9 @@ def _timed_beside(lab: Lab, timed: _Loop, other: _Loop) -> list[float]:
     other_streams, other_work, other_us = other
     repetitions = max(ROTATED_SETS, min(MAX_HELD // 2, int(2 * lab.effort.group_us / alone_us)))
     samples: list[float] = []
+    outlast = OUTLAST
     while len(samples) < lab.effort.groups:
-        n_other = max(ROTATED_SETS, int(OUTLAST * repetitions * alone_us / other_us) + 1)
+        n_other = max(ROTATED_SETS, int(outlast * repetitions * alone_us / other_us) + 1)
         if n_other > MAX_HELD and repetitions > ROTATED_SETS:
             repetitions = max(ROTATED_SETS, repetitions * MAX_HELD // n_other)
             continue
@@ -460,11 +512,11 @@ def _timed_beside(lab: Lab, timed: _Loop, other: _Loop) -> list[float]:
         left_us = min(lab.elapsed_us(events[n + i][1], events[i][1]) for i in range(n))
         if left_us >= 0:
             samples.append(max(lab.elapsed_us(*pair) for pair in events[n:]) / repetitions)
-        elif repetitions > ROTATED_SETS:
-            repetitions = max(ROTATED_SETS, repetitions // 2)  # the other loop was slowed down less: start over
+        elif outlast < MAX_OUTLAST:
+            outlast *= 2  # the timed loop was slowed down more than the other one: start over
             samples.clear()
         else:
-            raise ArithmeticError("the loop beside ends before the one that is timed, however short that is")
+            raise ArithmeticError("the loop beside ends before the one that is timed, however long it is")
     return samples
 
 
@@ -481,9 +533,8 @@ def touch(lab: Lab) -> None:
 
 
 def nccl_kinds(channels: str, kinds: Sequence[str]) -> list[str]:
-    """Return which of *kinds* are measured with a number of channels: collectives with any, the others with few."""
-    with_channels = {"collectives": True, "sequential": channels == "auto", "contention": channels in {"auto", "8"}}
-    return [kind for kind in kinds if with_channels[kind]]
+    """Return which of *kinds* are measured with a number of channels: `sequential` only with NCCL's own choice."""
+    return [kind for kind in kinds if kind != "sequential" or channels == "auto"]
 
 
 def nccl_rows(lab: Lab, channels: str, kinds: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:

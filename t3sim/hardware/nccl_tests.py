@@ -18,6 +18,7 @@ from typing import Any
 from t3sim.hardware.kinds import COLLECTIVES, Value, ring_bytes
 
 KNOWN_VERSIONS = (1, 2)
+LARGEST = 1e18  # above every size, time and rate
 FACTOR_ERROR = 2e-6  # bandwidths are printed with six decimals
 
 
@@ -44,6 +45,10 @@ def collectives(content: bytes) -> Iterator[tuple[int, dict[str, Value]]]:
     results = found["results"]
     if not isinstance(results, list) or not results:
         raise ValueError("`results` must be a list with something in it")
+    for number, result in enumerate(results, start=1):
+        if not isinstance(result, dict):
+            raise ValueError(f"result {number} must be an object")
+        _number(result, "size", number)
     gpus = _gpus(found["config"], results, collective)
     for number, result in enumerate(results, start=1):
         n_bytes = _number(result, "size", number)
@@ -96,7 +101,7 @@ def _gpus(config: Any, results: list[Any], collective: str) -> int:
     of_process = int(_number(config, "nthreads", 0)) * int(_number(config, "ngpus", 0))
     devices = config.get("devices")
     n_devices = len(devices) if isinstance(devices, list) else 1
-    largest = max((result for result in results if isinstance(result, dict)), key=lambda r: r.get("size") or 0)
+    largest = max(results, key=lambda result: float(result["size"]))
     body = largest.get("out_of_place") or largest.get("in_place")
     if not isinstance(body, dict):
         raise ValueError("the largest result has neither `out_of_place` nor `in_place`")
@@ -121,7 +126,8 @@ def _times(result: Mapping[str, Any], side: str, body: Mapping[str, Any], number
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    # The bound also keeps out integers that no float holds.
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < LARGEST
 
 
 def _number(holder: Any, name: str, number: int) -> float:

@@ -116,7 +116,7 @@ def read_measurements(folder: str | Path, peaks: Peaks | None = None) -> Measure
 
 
 def read_file(path: Path, peaks: Peaks) -> tuple[list[Measurement], list[str]]:
-    """Return the measurements of one file, and what is wrong with it."""
+    """Return the measurements of one file that can be used, and what is wrong with the others."""
     try:
         content = read_limited(path, MAX_FILE_BYTES, shown_as=str(path))
         if path.name.endswith(".json"):
@@ -220,7 +220,7 @@ _Line = tuple[Measurement | None, list[str]]
 
 
 def _checked(lines: Iterator[_Line], peaks: Peaks) -> tuple[list[Measurement], list[str]]:
-    """Return the measurements, and the problems of form, of repetition and of physics."""
+    """Return the measurements that can be used, and the problems of the others: of form, repetition and physics."""
     rows: list[Measurement] = []
     problems: list[str] = []
     seen: dict[tuple[Value, ...], str] = {}
@@ -229,14 +229,17 @@ def _checked(lines: Iterator[_Line], peaks: Peaks) -> tuple[list[Measurement], l
         if row is None or wrong:
             continue
         kind = KINDS[row.kind]
-        problems += [f"{row.place}: {sentence}" for sentence in impossible(kind, row.values, peaks)]
-        problems += [f"{row.place}: {sentence}" for sentence in _wrong_samples(row)]
+        wrong = [
+            f"{row.place}: {sentence}" for sentence in (*impossible(kind, row.values, peaks), *_wrong_samples(row))
+        ]
         keys = (*kind.columns, *kind.optional)
         key = tuple(row.values[column.name] for column in keys if column.key and column.name in row.values)
         if key in seen:
-            problems.append(f"{row.place}: measures the same as {seen[key]}; a file holds each point once")
+            wrong.append(f"{row.place}: measures the same as {seen[key]}; a file holds each point once")
         seen.setdefault(key, row.place)
-        rows.append(row)
+        problems += wrong
+        if not wrong:
+            rows.append(row)
     return rows, problems
 
 
@@ -345,11 +348,8 @@ def _message(folder: Path, problems: Sequence[str], limit: int = 8) -> str:
 
 
 __all__ = [
-    "InputDataError",
     "Measurement",
     "Measurements",
-    "prepare_folder",
-    "publish",
     "read_file",
     "read_measurements",
     "read_provenance",

@@ -74,6 +74,7 @@ def test_commands_are_accepted(path: Path, tmp_path: Path, monkeypatch: pytest.M
     """A `run` is only checked here; other commands run beside the results of one, in the order of the document."""
     write_folder(tmp_path / "results" / "t3-sublayers", [SEQUENTIAL, T3], figures=["layer"])
     (tmp_path / "validation").symlink_to(REPOSITORY / "validation")
+    monkeypatch.setitem(sys.modules, "cupy", None)  # nothing is measured here, on no machine
     refused = []
     for arguments in commands(path):
         if "EXPERIMENT" in arguments or arguments[0] == "plot":
@@ -86,7 +87,8 @@ def test_commands_are_accepted(path: Path, tmp_path: Path, monkeypatch: pytest.M
         else:
             monkeypatch.chdir(tmp_path)
         result = CliRunner().invoke(main, arguments)
-        if result.exit_code:
+        is_measuring = arguments[0] == "measure" and "--list" not in arguments
+        if result.exit_code != (5 if is_measuring else 0):
             refused.append((arguments, result.output))
     assert refused == []
 

@@ -1,0 +1,45 @@
+"""``t3sim measure``: measure the GPUs of this machine into a folder of CSV files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("kinds", nargs=-1, metavar="[KIND]...")
+@click.option("--gpus", type=click.IntRange(1), metavar="N", help="GPUs 0 to N - 1 [default: all].")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("measurements"),
+    show_default=True,
+    help="Folder for one CSV file for each kind, and the provenance.",
+)
+@click.option("--quick", is_flag=True, help="Few small points, to see whether everything works.")
+@click.option("--channels", default="", metavar="C,C", help="Channels to hold NCCL to, `auto` for its own choice.")
+@click.option("--list", "show_list", is_flag=True, help="Say what can be measured.")
+def measure(
+    kinds: tuple[str, ...], gpus: int | None, output: Path, quick: bool, channels: str, show_list: bool
+) -> None:
+    """Measure the GPUs of this machine: all KINDs if none is named.
+
+    Needs CuPy (t3sim[cuda13] or t3sim[cuda12]) and, for collectives, NCCL. Nothing is set on the devices. On a node
+    without t3sim's other libraries, `python -m t3sim.hardware.measure` does the same.
+    """
+    from t3sim.errors import UsageError
+    from t3sim.hardware import measure as measuring
+    from t3sim.registry import unknown_name
+
+    if show_list:
+        click.echo(measuring.list_kinds())
+        return
+    for kind in kinds:
+        if kind not in measuring.MEASURABLE:
+            raise UsageError(unknown_name("kind of measurement", kind, measuring.MEASURABLE))
+    numbers = measuring.split_channels(channels)
+    written = measuring.measure(kinds, output, n_gpus=gpus, quick=quick, channels=numbers, say=click.echo)
+    for path in written:
+        click.echo(str(path))
