@@ -31,6 +31,7 @@ from t3sim.results.digest import case_digest, file_digest, run_digest
 from t3sim.results.manifest import make_manifest, write_manifest
 from t3sim.results.record import RunRecord
 from t3sim.results.timeseries import TIMESERIES_NAME, PhaseSeries, timeseries_bytes
+from t3sim.results.waits import WAITS_CSV, WAITS_PARQUET, PhaseWaits, waits_bytes
 from t3sim.results.writer import FAILED_NAME, prepare_output, table_bytes, write_results
 from t3sim.system.phases import PhaseJob, PhasePlan
 from t3sim.system.simulate import SimulationResult, evaluate
@@ -237,6 +238,9 @@ class Sweep:
             table.remove_finished_result()
         csv, parquet = write_results(folder, records)
         files = {"results.csv": csv, "results.parquet": parquet}
+        files |= {name: folder / name for name in (WAITS_CSV, WAITS_PARQUET)}
+        waits, waits_parquet = waits_bytes(waits_of_points([i + 1 for i in done], records, results))
+        publish({files[WAITS_CSV]: waits, files[WAITS_PARQUET]: waits_parquet})
         if failed:
             files[FAILED_NAME] = folder / FAILED_NAME
             publish({files[FAILED_NAME]: failed_bytes(failed, [self._axis_texts[i] for i in without])})
@@ -335,6 +339,19 @@ def series_of(results: Sequence[SimulationResult]) -> Iterator[PhaseSeries]:
         yield PhaseSeries(
             workload.model, workload.sublayer, workload.tp, run.machine.name, run.mode, phase.name, phase.timeline
         )
+
+
+def waits_of_points(
+    numbers: Sequence[int], records: Sequence[RunRecord], results: Sequence[SimulationResult]
+) -> Iterator[PhaseWaits]:
+    """Yield what the units waited for in every phase of the points *numbers*, phases that points share for each."""
+    for number, record, result in zip(numbers, records, results, strict=True):
+        for part in result.sublayers:
+            for phase in part.phases:
+                yield PhaseWaits(
+                    number, record.model, part.run.workload.sublayer, record.tp, record.machine, record.strategy,
+                    record.mode, phase.name, result.ticks.to_us(1), phase.waits,
+                )  # fmt: skip
 
 
 def failed_bytes(failed: Sequence[FailedPoint], axes: Sequence[Mapping[str, str]]) -> bytes:
