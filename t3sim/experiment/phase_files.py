@@ -2,7 +2,8 @@
 
 A file is one line that names the format and holds the digest of the rest, and then, compressed, two lines of JSON: what
 the phase cost, counted and waited for, and its timeline.  Files are written whole or not at all
-(``t3sim.files.publish``) and verified when they are read; one that is damaged counts as absent.  JSON, so that a folder of others is safe to read.
+(``t3sim.files.publish``) and verified when they are read; one that is damaged counts as absent.  JSON, so that a folder
+of others is safe to read.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from t3sim.observe.waits import Wait
+from t3sim.observe.waits import REASONS, WORKING, Wait
 from t3sim.results.writer import cell_text, table_bytes
 
 WAITS_CSV = "waits.csv"
@@ -85,4 +85,4 @@ def _rows(phase: PhaseWaits) -> Iterator[tuple[Any, ...]]:
         yield (*what, wait.gpu, wait.unit, wait.n_units, wait.reason, time_us, share, wait.ticks)
 
 
-__all__ = ["SCHEMA", "WAITS_CSV", "WAITS_PARQUET", "PhaseWaits", "waits_bytes"]
+__all__ = ["REASONS", "SCHEMA", "WAITS_CSV", "WAITS_PARQUET", "WORKING", "PhaseWaits", "waits_bytes"]
