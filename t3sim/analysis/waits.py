@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _PHASE = ["point", "model", "sublayer", "tp", "machine", "mode", "phase"]
 _UNIT = ["gpu", "unit", "n_units", "reason", "time_us"]
 _INCHES_PER_BAR = 0.2
+_LONG_US = 100.0  # values of longer phases are written without a fraction
 _INCHES_BESIDE = 1.1  # of the width, for the names of the units
 
 
@@ -171,12 +172,13 @@ def _draw_phases(figure: Figure, phases: Sequence[PhaseAccounts], columns: int, 
 def _draw_units(axes: Axes, units: Sequence[UnitAccount], longest: float, columns: int) -> None:
     """A bar for each kind of unit, with the values of the parts that have room for them."""
     points_per_us = 72 * (WIDTHS[columns] - _INCHES_BESIDE) / longest
+    value_format = "{:.0f}" if longest >= _LONG_US else "{:.1f}"
     for y, unit in enumerate(units):
         left = 0.0
         for reason, colour in WAIT_COLOURS.items():
             time = unit.time_us.get(reason, 0.0)
             axes.barh(y, time, left=left, height=0.8, color=colour, edgecolor="white", linewidth=0.3)
-            text = f"{time:.0f}"
+            text = value_format.format(time)
             if time * points_per_us >= 0.75 * VALUE_SIZE * len(text):
                 axes.text(
                     left + time / 2, y, text, ha="center", va="center", fontsize=VALUE_SIZE, color=text_colour(colour)

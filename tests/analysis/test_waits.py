@@ -97,6 +97,7 @@ def test_the_figure_stacks_the_reasons_of_units_that_work(tmp_path: Path) -> Non
     assert mirrored.figure.axes[0].get_title(loc="left") == "GEMM alone"
     assert mirrored.figure.axes[0].get_xlabel() == "time of the average unit (µs), T-NLG FC-2 TP 8 t3-150"
     assert [text.get_text() for text in mirrored.figure.legends[0].get_texts()] == ["working", "DRAM queue"]
+    assert [text.get_text() for text in mirrored.figure.axes[0].texts] == ["700", "100"]
     assert explicit.figure.axes[0].get_title(loc="left") == "fused, round robin, mean of 2 GPUs"
     assert bars_of(explicit, 0) == [
         ("compute unit", 0, 800, "working"), ("compute unit", 800, 100, "link"),
@@ -113,6 +114,7 @@ def test_every_reason_has_a_colour_in_the_order_of_the_stack() -> None:
 def test_the_figure_of_many_phases_is_drawn(tmp_path: Path, columns: int) -> None:
     phases = [phase(point, "gemm", [Wait("gpu[0]", "compute unit", 1, "working", point)]) for point in range(1, 9)]
     (drawing,) = draw_figure("waits", read_folder(folder_of(tmp_path, phases)), columns)
+    assert drawing.figure.axes[7].texts[0].get_text() == "8.0"
     assert [axes.get_title(loc="left") for axes in drawing.figure.axes][:2] == [
         "GEMM alone, points 1", "GEMM alone, points 2",
     ]  # fmt: skip
