@@ -24,6 +24,7 @@ FIGURES: dict[str, str] = {
     "dram_traffic": "t3sim.analysis.dram_traffic",
     "runtime_split": "t3sim.analysis.runtime_split",
     "dram_over_time": "t3sim.analysis.dram_over_time",
+    "waits": "t3sim.analysis.waits",
     "cu_sharing": "t3sim.analysis.cu_sharing",
     "sweep": "t3sim.analysis.sweep",
     "layer": "t3sim.analysis.layer",

@@ -22,10 +22,15 @@ RESOLVED_NAME = "resolved.json"
 EXPERIMENT_NAME = "experiment.yaml"
 FAILED_NAME = "failed.csv"
 TIMESERIES_NAME = "timeseries.parquet"
+WAITS_NAME = "waits.csv"
 DEFAULT_FIGURES = ("speedup", "dram_traffic")
 MAX_JSON_BYTES = 1 << 30
 MAX_SHOWN_BYTES = 1 << 20
 
+_WAITS = (
+    "point", "model", "sublayer", "tp", "machine", "mode", "phase", "gpu", "unit", "n_units", "reason", "time_us",
+    "share",
+)  # fmt: skip
 _IDENTITY = ("model", "sublayer", "tp", "m", "n", "k", "machine", "strategy", "mode")
 
 
@@ -119,6 +124,20 @@ class Results:
         if missing:
             shown = ", ".join(sorted(missing))
             raise InputDataError(f"{self.path / TIMESERIES_NAME}: not a t3sim time series: no column {shown}")
+        return frame
+
+    def waits(self) -> pd.DataFrame | None:
+        """What the units waited for in each phase of each point, or None if the run is of a version without it."""
+        content = self._content(WAITS_NAME)
+        if content is None:
+            return None
+        try:
+            frame = pd.read_csv(io.BytesIO(content))
+        except ValueError as error:
+            raise InputDataError(f"{self.path / WAITS_NAME}: not a readable CSV file: {error}") from error
+        missing = [name for name in _WAITS if name not in frame.columns]
+        if missing:
+            raise InputDataError(f"{self.path / WAITS_NAME}: not a table of waits: no column {', '.join(missing)}")
         return frame
 
     def _content(self, name: str) -> bytes | None:

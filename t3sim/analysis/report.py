@@ -23,8 +23,10 @@ from t3sim.analysis.folder import EXPERIMENT_NAME, Results
 from t3sim.analysis.style import Drawing, figure_bytes, strategy_colour
 from t3sim.analysis.table import Row, machine_base, varying, workload_name
 from t3sim.analysis.targets import MET, MISSED, NOT_RUN, Comparison
+from t3sim.analysis.waits import PhaseAccounts, accounts_of
 from t3sim.errors import InputDataError
 from t3sim.results.record import COLUMNS, MEANINGS
+from t3sim.results.waits import REASONS
 
 MAX_ROWS = 2000  # of a table in the page; results.csv has all
 PIXELS_PER_INCH = 140
@@ -109,6 +111,7 @@ class Section:
     n_left_out: int
     figures: list[EmbeddedFigure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    waits: Table | None = None
     failed: str = ""
     experiment: str = ""
     overrides: str = ""
@@ -145,6 +148,7 @@ def _own_file(name: str) -> Markup:
 def section_of(results: Results, number: int) -> Section:
     """Return what the page says about *results*, the *number*-th of its folders."""
     figures, notes = _figures(results, number)
+    waits = _waits(results, number, notes)
     failed = results.failed()
     if failed is not None and len(failed):
         n = len(failed)
@@ -167,6 +171,7 @@ def section_of(results: Results, number: int) -> Section:
         n_left_out=max(0, len(results.rows) - MAX_ROWS),
         figures=figures,
         notes=notes,
+        waits=waits,
         failed="" if failed is None or failed.empty else failed.head(MAX_ROWS).to_csv(index=False),
         experiment=results.text_of(EXPERIMENT_NAME) or "",
         overrides="\n".join(map(str, overrides)) if isinstance(overrides, list) else "",
@@ -223,6 +228,56 @@ def results_table(results: Results, table_id: str) -> Table:
     ]
     table_rows = [[_cell(row, column) for column in columns] for row in rows]
     return Table(table_id, columns, table_rows)
+
+
+def _waits(results: Results, number: int, notes: list[str]) -> Table | None:
+    """The table of waits; None if the run has none, with a note if what it has cannot be read."""
+    try:
+        accounts = accounts_of(results)
+    except InputDataError as error:
+        notes.append(f"No table of waits: {error}")
+        return None
+    return waits_table(accounts, f"waits-{number}") if accounts else None
+
+
+def waits_table(accounts: Sequence[PhaseAccounts], table_id: str) -> Table:
+    """Return what the units waited for: a row for each kind of unit, a column for each reason that occurs.
+
+    Workload and GPU are shown on demand if there is only one.
+    """
+    present = {reason for phase in accounts for unit in phase.units for reason in unit.time_us}
+    reasons = [reason for reason in REASONS if reason in present]
+    n_workloads = len({phase.workload for phase in accounts})
+    n_gpus = len({unit.gpu for phase in accounts for unit in phase.units})
+    leading = {
+        "workload": ("what was computed", n_workloads > 1),
+        "points": ("numbers of the points that have this phase", False),
+        "phase": ("the simulated phase", True),
+        "gpu": ("the GPU; mirrored: one stands for all", n_gpus > 1),
+        "unit": ("kind of unit, and how many there are", True),
+    }
+    styles = ["short" if is_shown else "more short" for _, is_shown in leading.values()]
+    columns = [Column(name, name, leading[name][0], css) for name, css in zip(leading, styles, strict=True)]
+    columns += [Column("time", "time (µs)", "of the phase, from the launch on this GPU to its end", "number")]
+    columns += [Column(reason, reason, REASONS[reason], "number") for reason in reasons]
+    rows = []
+    for phase in accounts:
+        for unit in phase.units:
+            name = unit.name if unit.n_units == 1 else f"{unit.name} (× {unit.n_units})"
+            texts = [phase.workload, phase.points, phase.phase, unit.gpu, name]
+            cells = [Cell(text, css) for text, css in zip(texts, styles, strict=True)]
+            cells.append(Cell(f"{unit.total_us:,.1f}".replace(",", "\u202f"), "number", repr(unit.total_us)))
+            cells += [_time_cell(unit.time_us.get(reason), unit.total_us) for reason in reasons]
+            rows.append(cells)
+    return Table(table_id, columns, rows[:MAX_ROWS])
+
+
+def _time_cell(time_us: float | None, total_us: float) -> Cell:
+    """A time with its share."""
+    if time_us is None:
+        return Cell("", "number", "")
+    text = f"{time_us:,.1f}".replace(",", "\u202f")
+    return Cell(f"{text} ({100 * time_us / total_us:.1f})", "number", repr(time_us))
 
 
 def _told_by(results: Results) -> list[str]:

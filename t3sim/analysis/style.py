@@ -57,8 +57,23 @@ DRAM_COLOURS = {
     "AG reads": "#009E73",
     "AG writes": "#CC79A7",
 }
+# What the units did or waited for, in the order of the stack.
+WAIT_COLOURS = {
+    "working": "#0072B2",
+    "launch": "#888888",
+    "CU slot": "#F0E442",
+    "L2": "#56B4E9",
+    "DRAM queue": "#D55E00",
+    "DRAM": "#E69F00",
+    "link": "#CC79A7",
+    "DMA": "#7B3F98",
+    "dependency": "#009E73",
+    "arbitration": "#444444",
+    "no request": "#CCCCCC",
+    "nothing left": "#F2F2F2",
+}
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-DARK_COLOURS = frozenset({"#0072B2", "#D55E00", "#009E73", "#444444"})  # these carry white text
+DARK_COLOURS = frozenset({"#0072B2", "#D55E00", "#009E73", "#444444", "#7B3F98"})  # these carry white text
 GRID_COLOUR = "#DDDDDD"
 QUIET_COLOUR = "#666666"
 

@@ -1,8 +1,9 @@
 """Finished phases as files, so that no phase is simulated twice: a folder of them, named by their digests.
 
 A file is one line that names the format and holds the digest of the rest, and then, compressed, two lines of JSON: what
-the phase cost and counted, and its timeline.  Files are written whole or not at all (``t3sim.files.publish``) and
-verified when they are read; one that is damaged counts as absent.  JSON, so that a folder of others is safe to read.
+the phase cost, counted and waited for, and its timeline.  Files are written whole or not at all
+(``t3sim.files.publish``) and verified when they are read; one that is damaged counts as absent.  JSON, so that a folder
+of others is safe to read.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 from t3sim.errors import InputDataError
 from t3sim.files import publish, read_limited
 from t3sim.observe.timeline import Counter, Span, Timeline
+from t3sim.observe.waits import Wait
 from t3sim.overlap.interface import GpuPhase, Phase
 
 SUFFIX = ".phase"
@@ -48,6 +50,7 @@ def encode(stored: StoredPhase) -> bytes:
         "name": phase.name,
         "ticks": phase.ticks,
         "counters": phase.counters,
+        "waits": [astuple(wait) for wait in phase.waits],
         "gpus": [asdict(gpu) for gpu in phase.gpus],
         "wall_s": stored.wall_s,
         "checks": dict(stored.checks),
@@ -73,8 +76,9 @@ def decode(content: bytes, *, with_timeline: bool) -> StoredPhase:
     if with_timeline:
         kept = json.loads(timeline_line)
         timeline = Timeline([Span(*span) for span in kept["spans"]], [Counter(**c) for c in kept["counters"]])
+    waits = tuple(Wait(*wait) for wait in head["waits"])
     gpus = tuple(GpuPhase(**gpu) for gpu in head["gpus"])
-    phase = Phase(head["name"], head["ticks"], head["counters"], timeline, gpus)
+    phase = Phase(head["name"], head["ticks"], head["counters"], timeline, gpus, waits=waits)
     return StoredPhase(head["digest"], phase, head["wall_s"], head["checks"])
 
 

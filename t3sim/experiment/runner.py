@@ -32,6 +32,7 @@ from t3sim.results.gpus import GpuRow, write_gpus
 from t3sim.results.manifest import make_manifest, write_manifest
 from t3sim.results.record import RunRecord
 from t3sim.results.timeseries import TIMESERIES_NAME, PhaseSeries, timeseries_bytes
+from t3sim.results.waits import WAITS_CSV, WAITS_PARQUET, PhaseWaits, waits_bytes
 from t3sim.results.writer import FAILED_NAME, prepare_output, table_bytes, write_results
 from t3sim.system.phases import PhaseJob, PhasePlan
 from t3sim.system.simulate import SimulationResult, evaluate
@@ -111,6 +112,7 @@ class Sweep:
         self.experiment = experiment
         self.folder = folder
         self.audit = Audit() if audit is None else audit
+        self._audit_now = Audit(self.audit.has_checks, self.audit.has_data, self.audit.seed)  # of a phase not planned
         self.has_timeline = len(experiment.points) <= MOST_POINTS_WITH_TIMELINE if timeline is None else timeline
         self._started = time.perf_counter()
         self._plan = planned_phases(experiment.points, self.audit)
@@ -189,7 +191,7 @@ class Sweep:
     def _finish(self, i: int, table: ResultTable) -> None:
         """Put the row of point *i* into the table: its phases are all there."""
         run = self.experiment.points[i]
-        result = result_of(run, self._known, self._unplanned)
+        result = result_of(run, self._known, self._unplanned, self._audit_now)
         self._results[i] = result
         table.records[i] = replace(record_of(result), axes=self._axis_texts[i])
 
@@ -197,8 +199,9 @@ class Sweep:
         """Simulate a phase here and now that nobody planned, or take it if it is finished."""
         stored = self._store.load(digest, with_timeline=self.has_timeline)
         if stored is None or not stored.was_checked(checks=self.audit.has_checks, data=self.audit.has_data):
-            own = Audit(self.audit.has_checks, self.audit.has_data, self.audit.seed)
-            content = encode(simulated(job, digest, own, lambda _share: None))
+            for name in COUNTED_BY_AUDIT:
+                setattr(self._audit_now, name, 0)
+            content = encode(simulated(job, digest, self._audit_now, lambda _share: None))
             self._store.put(digest, content)
             stored = decode(content, with_timeline=self.has_timeline)
         self._take(stored)
@@ -238,6 +241,9 @@ class Sweep:
             table.remove_finished_result()
         csv, parquet = write_results(folder, records)
         files = {"results.csv": csv, "results.parquet": parquet, **write_gpus(folder, list(gpu_rows(results)))}
+        files |= {name: folder / name for name in (WAITS_CSV, WAITS_PARQUET)}
+        waits, waits_parquet = waits_bytes(waits_of_points([i + 1 for i in done], records, results))
+        publish({files[WAITS_CSV]: waits, files[WAITS_PARQUET]: waits_parquet})
         if failed:
             files[FAILED_NAME] = folder / FAILED_NAME
             publish({files[FAILED_NAME]: failed_bytes(failed, [self._axis_texts[i] for i in without])})
@@ -347,6 +353,19 @@ def series_of(results: Sequence[SimulationResult]) -> Iterator[PhaseSeries]:
         yield PhaseSeries(
             workload.model, workload.sublayer, workload.tp, run.machine.name, run.mode, phase.name, phase.timeline
         )
+
+
+def waits_of_points(
+    numbers: Sequence[int], records: Sequence[RunRecord], results: Sequence[SimulationResult]
+) -> Iterator[PhaseWaits]:
+    """Yield what the units waited for in every phase of the points *numbers*, phases that points share for each."""
+    for number, record, result in zip(numbers, records, results, strict=True):
+        for part in result.sublayers:
+            for phase in part.phases:
+                yield PhaseWaits(
+                    number, record.model, part.run.workload.sublayer, record.tp, record.machine, record.strategy,
+                    record.mode, phase.name, result.ticks.to_us(1), phase.waits,
+                )  # fmt: skip
 
 
 def failed_bytes(failed: Sequence[FailedPoint], axes: Sequence[Mapping[str, str]]) -> bytes:

@@ -40,7 +40,8 @@ def time_accounts(core: GpuCore, total: int, start: int = 0) -> dict[str, Ticks]
     (``_jit.IS_COUNTING``), what was loaded must have ended, and *start* must not be later than it began.
     """
     gpu = core.gpu
-    slot, launch = int(gpu.slot_ticks), core.now - int(gpu.n_active_slots) * int(gpu.slot_ticks)
+    slot, launch = core.slot_ticks, int(gpu.first_active_at)
+    until = launch + int(gpu.n_active_slots) * slot  # a GPU of a ring may go on, to send what waits for the link
     compute_units = np.array(gpu.compute_units["reason_ticks"][: core.machine.gpu.n_compute_units])
     compute_units[:, codes.FOR_LAUNCH] += launch
     dispatcher = np.array(gpu.dispatcher_slots)[None] * slot
@@ -48,11 +49,11 @@ def time_accounts(core: GpuCore, total: int, start: int = 0) -> dict[str, Ticks]
     dma = np.array(gpu.dma.reason_slots)[None] * slot
     dma[:, codes.FOR_LAUNCH] += launch
     accounts = {
-        COMPUTE_UNIT: closed(compute_units, core.now, total),
-        DISPATCHER: closed(dispatcher, core.now, total),
+        COMPUTE_UNIT: closed(compute_units, until, total),
+        DISPATCHER: closed(dispatcher, until, total),
         L2_BANK: bank_ticks(core, launch, total),
         CHANNEL: channel_ticks(core, total),
-        DMA_ENGINE: closed(dma, core.now, total, int(gpu.dma.last_reason)),
+        DMA_ENGINE: closed(dma, until, total, int(gpu.dma.last_reason)),
         LINK_PORT: port_ticks(core, total),
     }
     n_units = units_of(core.machine)

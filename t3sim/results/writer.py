@@ -62,7 +62,8 @@ def csv_bytes(records: Sequence[RunRecord]) -> bytes:
     """Return the CSV file: a header, one line per record, absent values empty; swept keys follow the fixed columns."""
     axes = axes_of(records)
     rows = [
-        [*(_cell(getattr(record, name)) for name in COLUMNS), *(record.axes[key] for key in axes)] for record in records
+        [*(cell_text(getattr(record, name)) for name in COLUMNS), *(record.axes[key] for key in axes)]
+        for record in records
     ]
     return table_bytes([*COLUMNS, *axes], rows)
 
@@ -150,7 +151,7 @@ def _record(path: Path, line: int, values: dict[str, Any], axes: Sequence[str]) 
         raise InputDataError(f"{path}:{line}: {error}") from None
 
 
-def _cell(value: float | str | None) -> str:
+def cell_text(value: float | str | None) -> str:
     """Return the text of one value."""
     if value is None:
         return ""

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from t3sim.checks.dram.rules import RULES
 from t3sim.cli import main
+from t3sim.observe.waits import REASONS
 from tests.analysis.folders import SEQUENTIAL, T3, write_folder
 from tests.conftest import REPOSITORY
 
@@ -167,6 +168,12 @@ def test_readme_table_of_the_demo(tmp_path: Path) -> None:
         cells = shown[row["strategy"]]
         assert float(row["time_us"]) == pytest.approx(float(cells[total]), rel=0.01), REFRESH
         assert float(row["speedup"]) == pytest.approx(float(cells[speedup]), rel=0.01), REFRESH
+
+
+def test_model_defines_every_reason_to_wait() -> None:
+    text = (REPOSITORY / "docs" / "model.md").read_text(encoding="utf-8")
+    body = text.split("<!-- begin reasons -->\n")[1].split("\n<!-- end reasons -->")[0]
+    assert body.splitlines()[2:] == [f"| {name} | {meaning} |" for name, meaning in REASONS.items()]
 
 
 def test_trust_lists_the_rules_of_the_dram_checker() -> None:

@@ -18,7 +18,7 @@ MAGIC = {".png": b"\x89PNG\r\n\x1a\n", ".pdf": b"%PDF-"}
 FIGURES = ["dram_traffic.pdf", "dram_traffic.png", "speedup.pdf", "speedup.png"]
 RESULTS = [
     "experiment.yaml", "manifest.json", "resolved.json", "results.csv", "results.parquet", "timeseries.parquet",
-    "trace.json.gz",
+    "trace.json.gz", "waits.csv", "waits.parquet",
 ]  # fmt: skip
 
 

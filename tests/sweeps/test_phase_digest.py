@@ -15,6 +15,7 @@ from t3sim.experiment.phase_files import StoredPhase, decode, encode
 from t3sim.experiment.plan import load_experiment
 from t3sim.experiment.runner import plan_phases
 from t3sim.observe.timeline import Timeline
+from t3sim.observe.waits import Wait
 from t3sim.overlap import Phase
 from t3sim.system.phases import PhaseJob
 from tests.smoke.command_line import GEMM, HEADER
@@ -105,9 +106,10 @@ def test_a_phase_comes_back_from_its_file_as_it_was() -> None:
     timeline.add_span("gpu[0]", "a", 0, 10, size=3, share=1 / 3)
     timeline.add_counter("gpu[0]", "level", [0, 10], [0.1, -0.0])
     counters = {"bytes": 2**62, "spread": 1 / 3, "none": None, "states": {"idle": 1}}
-    stored = StoredPhase("ab", Phase("gemm", 7, counters, timeline), 0.1 + 0.2, {"has_checks": True})
+    waits = (Wait("gpu[0]", "compute unit", 4, "working", 2**62), Wait("gpu[1]", "link port", 1, "DRAM", 0))
+    stored = StoredPhase("ab", Phase("gemm", 7, counters, timeline, waits), 0.1 + 0.2, {"has_checks": True})
     assert repr(decode(encode(stored), with_timeline=True)) == repr(stored)
-    assert decode(encode(stored), with_timeline=False).phase == Phase("gemm", 7, counters, Timeline())
+    assert decode(encode(stored), with_timeline=False).phase == Phase("gemm", 7, counters, Timeline(), waits)
     for i in (0, 20, 90, len(encode(stored)) - 1):
         content = bytearray(encode(stored))
         content[i] ^= 1

@@ -15,7 +15,7 @@ from t3sim.gpu.kernel.codes import COMM, COMPUTE, NO_STREAM
 from t3sim.gpu.kernel.memory_controller import head_is_ready
 from t3sim.gpu.routes import StoreRoutes
 from t3sim.gpu.time_accounts import closed, time_accounts, units_of
-from t3sim.observe.waits import REASONS, UNITS
+from t3sim.observe.waits import REASONS, UNITS, of_gpu
 from t3sim.overlap.t3 import ring_reduce_scatter
 from t3sim.system.machine import MirroredMachine
 from t3sim.system.measure import waits_of
@@ -97,6 +97,40 @@ def test_every_gpu_of_a_ring_has_rows_that_add_up_to_the_same_time() -> None:
         for unit in UNITS:
             of_unit = [row for row in rows if row.unit == unit]
             assert sum(row.ticks for row in of_unit) == total * of_unit[0].n_units
+
+
+def test_a_gpu_that_goes_on_after_its_kernel_has_nothing_left_but_for_its_wire() -> None:
+    """A GPU of a ring ends its all-gather while stores still wait in the buffer of a slow link; it sends them on."""
+    core = wired("link: {bandwidth: 1 GB/s, egress_buffer: 64 KiB}").core
+    core.load_collective(ring_all_gather(2, 512), start_at=0)
+    core.gpu.expected_inbound = 0  # of a neighbour that has sent all before
+    assert core.advance(1 << 24)
+    n_ended, end_at = int(core.gpu.link_port.n_sent), core.kernel_end_at
+    assert n_ended < 512
+    core.advance(core.now + (1 << 18))
+    port = core.gpu.link_port
+    assert int(port.n_sent) == 512
+    accounts = time_accounts(core, core.now)
+    for unit, rows in accounts.items():
+        assert rows.sum() == core.now * units_of(core.machine)[unit]
+    busy = 512 * int(port.granule_cost) // int(port.scale)
+    assert abs(int(accounts["link port"][0, codes.WORKING]) - busy) <= 1  # a fraction of a tick at the edge
+    idle = core.now - end_at
+    assert (accounts["compute unit"][:, codes.NOTHING_LEFT] >= idle - core.slot_ticks).all()
+    assert accounts["compute unit"][:, codes.FOR_LAUNCH].sum() == 0
+
+
+def test_waits_of_one_gpu_stand_for_another_that_is_alike() -> None:
+    loaded = gemm("", 64, 64, 64)
+    end_at = loaded.run()
+    rows = waits_of(loaded.core, end_at)
+    assert of_gpu(rows, "gpu[0]") == rows
+    later = of_gpu(rows, "gpu[3]", 1000)
+    assert {row.gpu for row in later} == {"gpu[3]"}
+    assert sorted((row.unit, row.reason, row.ticks) for row in later) == sorted(
+        (row.unit, row.reason, row.ticks) for row in waits_of(loaded.core, end_at + 1000)
+    )
+    assert list(dict.fromkeys(row.unit for row in of_gpu(rows[:1], "gpu[1]", 5))) == ["compute unit"]
 
 
 def test_what_lies_before_the_start_of_a_gpu_is_not_its_time() -> None:

@@ -146,6 +146,7 @@ def note_port_slot(gpu, reason, slot_end):
 def note_launch(gpu):
     """The first kernel begins to run: all that its memory channels did before, for neighbours, was before it."""
     if IS_COUNTING:
+        gpu.first_active_at = gpu.now
         for channel_id in range(gpu.n_channels):
             cycles = gpu.channels[channel_id].reason_cycles
             for reason in range(N_REASONS):

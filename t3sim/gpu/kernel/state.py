@@ -364,6 +364,7 @@ def gpu_dtype(layout):
             ("running_kernel", "i8"),
             ("kernel_start_at", "i8"),
             ("n_active_slots", "i8"),  # in which compute units acted
+            ("first_active_at", "i8"),  # tick of the first of them
             ("compute_done_at", "i8"),  # last workgroup ended
             ("last_done_at", "i8"),  # last column command finished
             # GEMM

@@ -1,0 +1,190 @@
+"""What the units of a GPU waited for, phase by phase: numbers for the report, and the figure ``waits``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from matplotlib.patches import Patch
+
+from t3sim.analysis.folder import Results
+from t3sim.analysis.style import (
+    LEGEND,
+    QUIET_COLOUR,
+    VALUE_SIZE,
+    WAIT_COLOURS,
+    WIDTHS,
+    Drawing,
+    legend_columns,
+    light_grid,
+    new_figure,
+    text_colour,
+)
+from t3sim.errors import InputDataError
+from t3sim.results.waits import REASONS, WORKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_PHASE = ["point", "model", "sublayer", "tp", "machine", "mode", "phase"]
+_UNIT = ["gpu", "unit", "n_units", "reason", "time_us"]
+_INCHES_PER_BAR = 0.2
+_LONG_US = 100.0  # values of longer phases are written without a fraction
+_INCHES_BESIDE = 1.1  # of the width, for the names of the units
+
+
+@dataclass(frozen=True)
+class UnitAccount:
+    """What the average unit of a kind did with its time."""
+
+    gpu: str  # instance name; of several: how many
+    name: str
+    n_units: int
+    time_us: dict[str, float]  # by reason
+
+    @property
+    def total_us(self) -> float:
+        """The time of the phase."""
+        return sum(self.time_us.values())
+
+
+@dataclass(frozen=True)
+class PhaseAccounts:
+    """A simulated phase: of which workload and points, and what the units of its GPUs did."""
+
+    workload: str  # with machine and mode
+    phase: str
+    points: str  # their numbers
+    units: tuple[UnitAccount, ...]
+
+    def of_average_gpu(self) -> tuple[UnitAccount, ...]:
+        """Return an account for each kind of unit that did anything: the mean over the GPUs."""
+        gpus = list(dict.fromkeys(unit.gpu for unit in self.units))
+        if len(gpus) < 2:
+            return tuple(unit for unit in self.units if WORKING in unit.time_us)
+        found = []
+        for name in dict.fromkeys(unit.name for unit in self.units):
+            same = [unit for unit in self.units if unit.name == name]
+            times = {reason: sum(unit.time_us.get(reason, 0.0) for unit in same) / len(same) for reason in REASONS}
+            present = {reason: time for reason, time in times.items() if time}
+            if WORKING in present:
+                found.append(UnitAccount(f"mean of {len(gpus)} GPUs", name, same[0].n_units, present))
+        return tuple(found)
+
+
+def accounts_of(results: Results) -> list[PhaseAccounts]:
+    """Return every phase of a result folder, each once with the points that it is part of.
+
+    Empty if the run kept no ``waits.csv``; raises ``InputDataError`` if it cannot be read.
+    """
+    frame = results.waits()
+    if frame is None:
+        return []
+    points: dict[tuple[str, str, tuple[Any, ...]], list[int]] = {}
+    for key, group in frame.groupby(_PHASE, sort=False, dropna=False):
+        values: dict[str, Any] = dict(zip(_PHASE, key, strict=True))
+        rows = tuple(group[_UNIT].itertuples(index=False, name=None))
+        points.setdefault((title_of(values), str(values["phase"]), rows), []).append(values["point"])
+    return [
+        PhaseAccounts(title, phase, ranges_of(numbers), units_of(rows))
+        for (title, phase, rows), numbers in points.items()
+    ]
+
+
+def units_of(rows: Sequence[tuple[Any, ...]]) -> tuple[UnitAccount, ...]:
+    """Return the accounts in the rows (GPU, unit, number of units, reason, time) of a phase."""
+    times: dict[tuple[str, str, int], dict[str, float]] = {}
+    for gpu, unit, n_units, reason, time_us in rows:
+        times.setdefault((gpu, unit, n_units), {})[reason] = time_us / n_units
+    return tuple(UnitAccount(*unit, of_unit) for unit, of_unit in times.items())
+
+
+def title_of(values: dict[str, Any]) -> str:
+    """How a phase's workload is named, with its machine and, if that is not mirrored, its mode."""
+    parts = [str(values[name]) for name in ("model", "sublayer") if not pd.isna(values[name])]
+    parts += [f"TP {values['tp']}", str(values["machine"])]
+    return " ".join([*parts, *(["explicit"] if values["mode"] == "explicit" else [])])
+
+
+def ranges_of(numbers: Sequence[int]) -> str:
+    """Return ascending numbers in words: 1 to 3, 5."""
+    starts = [numbers[0], *(later for earlier, later in pairwise(numbers) if later != earlier + 1)]
+    ends = [*(earlier for earlier, later in pairwise(numbers) if later != earlier + 1), numbers[-1]]
+    return ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in zip(starts, ends, strict=True))
+
+
+def draw(results: Results, columns: int | None = None) -> list[Drawing]:
+    """Draw a figure for each workload, a panel for each of its phases with the units that work in it.
+
+    Of several GPUs the mean is shown.
+
+    Raises ``InputDataError`` if the run kept no ``waits.csv`` or nothing is in it.
+    """
+    accounts = [phase for phase in accounts_of(results) if phase.of_average_gpu()]
+    if not accounts:
+        raise InputDataError(f"{results.path}: no waits.csv with anything to draw")
+    drawings = []
+    by_workload: dict[str, list[PhaseAccounts]] = {}
+    for phase in accounts:
+        by_workload.setdefault(phase.workload, []).append(phase)
+    for workload, phases in by_workload.items():
+        suffix = "" if len(by_workload) == 1 else "-" + re.sub(r"[^A-Za-z0-9.]+", "-", workload).strip("-")
+        n_bars = sum(len(phase.of_average_gpu()) for phase in phases)
+        figure = new_figure(columns or 2, 0.9 + 0.35 * len(phases) + _INCHES_PER_BAR * n_bars)
+        _draw_phases(figure, phases, columns or 2, workload)
+        caption = f"What the units waited for, {workload}: time of the average unit of each kind, by reason."
+        drawings.append(Drawing(figure, caption, suffix))
+    return drawings
+
+
+def _draw_phases(figure: Figure, phases: Sequence[PhaseAccounts], columns: int, workload: str) -> None:
+    shown = [phase.of_average_gpu() for phase in phases]
+    panels = figure.subplots(
+        len(phases), 1, sharex=True, squeeze=False, height_ratios=[len(units) + 1 for units in shown]
+    )[:, 0]
+    longest = max(unit.total_us for units in shown for unit in units)
+    names = [phase.phase for phase in phases]
+    for axes, phase, units in zip(panels, phases, shown, strict=True):
+        gpu = units[0].gpu if units[0].gpu != "gpu[0]" or "explicit" in workload else ""
+        name = {"gemm": "GEMM alone"}.get(phase.phase, phase.phase.replace("_", " "))
+        told_by = [name, *([f"points {phase.points}"] if names.count(phase.phase) > 1 else []), gpu]
+        axes.set_title(", ".join(filter(None, told_by)), loc="left")
+        _draw_units(axes, units, longest, columns)
+    panels[0].set_xlim(0, longest)
+    panels[-1].set_xlabel(f"time of the average unit (µs), {workload}")
+    present = {reason for units in shown for unit in units for reason in unit.time_us}
+    handles = [
+        Patch(facecolor=colour, edgecolor=QUIET_COLOUR, linewidth=0.3, label=reason)
+        for reason, colour in WAIT_COLOURS.items()
+        if reason in present
+    ]
+    labels = [str(handle.get_label()) for handle in handles]
+    figure.legend(
+        handles=handles, loc="outside upper left", ncols=legend_columns(labels, WIDTHS[columns]), **LEGEND
+    )  # fmt: skip
+
+
+def _draw_units(axes: Axes, units: Sequence[UnitAccount], longest: float, columns: int) -> None:
+    """A bar for each kind of unit, with the values of the parts that have room for them."""
+    points_per_us = 72 * (WIDTHS[columns] - _INCHES_BESIDE) / longest
+    value_format = "{:.0f}" if longest >= _LONG_US else "{:.1f}"
+    for y, unit in enumerate(units):
+        left = 0.0
+        for reason, colour in WAIT_COLOURS.items():
+            time = unit.time_us.get(reason, 0.0)
+            axes.barh(y, time, left=left, height=0.8, color=colour, edgecolor="white", linewidth=0.3)
+            text = value_format.format(time)
+            if time * points_per_us >= 0.75 * VALUE_SIZE * len(text):
+                axes.text(
+                    left + time / 2, y, text, ha="center", va="center", fontsize=VALUE_SIZE, color=text_colour(colour)
+                )  # fmt: skip
+            left += time
+    axes.set_yticks(range(len(units)), [unit.name for unit in units])
+    axes.invert_yaxis()
+    axes.tick_params(axis="y", length=0)
+    light_grid(axes, "x")
