@@ -238,5 +238,5 @@ class MachineSpec(UniformMachineSpec):
 
     def clocks(self) -> set[int]:
         """Return all clocks of the ring, in hertz."""
-        parts = [self, *self.own_gpus]
+        parts: list[MachineSpec | OwnGpu] = [self, *self.own_gpus]
         return {clock for part in parts for clock in (part.gpu.compute_clock, part.memory.clock)}

@@ -195,19 +195,19 @@ def own_gpus(machine: MachineSpec, parts: list[OwnPart]) -> tuple[OwnGpu, ...]:
     """Return the GPUs that come out unlike the machine's."""
     gpus = []
     for number in sorted({part.number for part in parts if part.kind != "link"}):
-        mine = {part.kind: part.spec for part in parts if part.number == number}
-        gpu, memory = mine.get("gpu", machine.gpu), mine.get("memory", machine.memory)
+        gpu, memory = machine.gpu, machine.memory
+        for spec in (part.spec for part in parts if part.number == number):
+            gpu = spec if isinstance(spec, GpuSpec) else gpu
+            memory = spec if isinstance(spec, MemorySpec) else memory
         if (gpu, memory) != (machine.gpu, machine.memory):
-            gpus.append(OwnGpu.model_construct(number=number, gpu=gpu, memory=memory))
+            gpus.append(OwnGpu(number=number, gpu=gpu, memory=memory))
     return tuple(gpus)
 
 
 def own_links(machine: MachineSpec, parts: list[OwnPart]) -> tuple[OwnLink, ...]:
     """Return the links that come out unlike the machine's."""
-    links = sorted((part for part in parts if part.kind == "link"), key=lambda part: part.number)
-    return tuple(
-        OwnLink.model_construct(number=part.number, link=part.spec) for part in links if part.spec != machine.link
-    )
+    links = {part.number: part.spec for part in parts if isinstance(part.spec, LinkSpec)}
+    return tuple(OwnLink(number=number, link=link) for number, link in sorted(links.items()) if link != machine.link)
 
 
 def value_of(machine: MachineSpec, path: str) -> Any:

@@ -331,11 +331,11 @@ def resolve_machine(node: Node, folder: Path | None = None, key: str = "machine"
 
     described = tree.get("description")
     tree = without_description(tree)
-    own = {name: child for name, child in tree.value.items() if is_own(name)}
+    own_values = {name: child for name, child in tree.value.items() if is_own(name)}
     problems: list[Problem] = []
     parts: dict[str, Node] = {}
     for name, child in tree.value.items():
-        if name in own:
+        if name in own_values:
             continue
         try:
             parts[name] = expand_part(name, child, f"{key}.{name}", folder) if name in PARTS else child
@@ -349,8 +349,8 @@ def resolve_machine(node: Node, folder: Path | None = None, key: str = "machine"
     problems = placed(machine_findings(spec), tree, key)
     if problems:
         raise ConfigError(problems)
-    if own:
-        spec, tree = OwnValues(tree, own, key, folder).of(spec)
+    if own_values:
+        spec, tree = OwnValues(tree, own_values, key, folder).of(spec)
     return ResolvedMachine(spec, tree, str(described.value) if described is not None else "")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -201,10 +202,8 @@ class ExplicitPhases(SublayerPhases):
             shares[d] = share
             report(sum(shares) / len(shares))
 
-        followed = [
-            self.audit.follow(device, self.n_devices, lambda share, d=d: note(d, share))
-            for d, device in enumerate(ring.devices)
-        ]
+        n, devices = self.n_devices, enumerate(ring.devices)
+        followed = [self.audit.follow(device, n, partial(note, d)) for d, device in devices]
         ends = ring.run([one.report for one in followed])
         for one in followed:
             one.finish()

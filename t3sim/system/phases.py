@@ -1,8 +1,8 @@
 """The phases of one sublayer, each simulated on a fresh machine.
 
 A phase depends only on what it runs on, so it is simulated once and shared by all strategies of
-an experiment.  ``MirroredPhases`` and ``explicit.ExplicitPhases`` say what each phase is; a ``PhaseStore`` simulates it or has it
-already, a ``PhasePlan`` only notes that it will be needed.
+an experiment.  ``MirroredPhases`` and ``explicit.ExplicitPhases`` say what each phase is; a ``PhaseStore``
+simulates it or has it already, a ``PhasePlan`` only notes that it will be needed.
 """
 
 from __future__ import annotations
