@@ -36,6 +36,7 @@ OWN_PART = re.compile(r"(gpu|memory|link)\[(0|[1-9][0-9]{0,5})\]")
 SKEW, JITTER = "start_skew", "start_jitter"
 MODELS: dict[str, type[GpuSpec | MemorySpec | LinkSpec]] = {"gpu": GpuSpec, "memory": MemorySpec, "link": LinkSpec}
 MOST_NAMES = 3  # of values, in a message
+MHZ = 10**6
 # What GPUs of one ring must have in common: messages are accesses, collectives go by lines, and the tracker's size
 # decides how far a neighbour may run ahead.
 SHARED = ("memory.access", "gpu.l2.line", "gpu.tracker.n_sets", "gpu.tracker.entries_per_set")
@@ -166,13 +167,14 @@ class OwnValues:
                 if value_of(alone, path) != value_of(spec, path):
                     message = f"is {value_of(alone, path)}, all GPUs must have the same, {value_of(spec, path)}"
                     self._place(of_gpu, path, message)
-            for path, message in machine_findings(alone):
-                self._place(of_gpu, path, message)
-        ticks = math.lcm(*spec.clocks())
-        with_clock = [part for part in parts if part.kind in ("gpu", "memory")]
-        if ticks > LONGEST_CLOCK_LCM_HZ and with_clock and not self._problems:
+            if not has_fine_ticks(alone):
+                for path, message in machine_findings(alone):
+                    self._place(of_gpu, path, message)
+        with_clock = [part for part in parts if part.kind != "link"]
+        if has_fine_ticks(spec) and with_clock and not self._problems:
             clocks = ", ".join(units.format_frequency(clock) for clock in sorted(spec.clocks()))
             path = "gpu.compute_clock" if with_clock[0].kind == "gpu" else "memory.clock"
+            ticks = math.lcm(*spec.clocks())
             message = (
                 f"the clocks of the ring ({clocks}) meet only in ticks of {units.format_frequency(ticks)}; at most"
                 " 1 THz: choose clocks with a larger common divisor"
@@ -188,7 +190,13 @@ class OwnValues:
                 self._problem(node, f"{part.name}.{'.'.join(rest)}", message)
                 return
         first = parts[0]
-        self._problem(first.node, first.name, f"`{kind}[{first.number}].{'.'.join(rest)}` {message}")
+        self._problem(first.node, first.name, f"on gpu[{first.number}], `{path}` {message}")
+
+
+def has_fine_ticks(machine: MachineSpec) -> bool:
+    """Return whether clocks of whole MHz meet only in ticks that are too fine to count time in."""
+    clocks = machine.clocks()
+    return all(clock % MHZ == 0 for clock in clocks) and math.lcm(*clocks) > LONGEST_CLOCK_LCM_HZ
 
 
 def own_gpus(machine: MachineSpec, parts: list[OwnPart]) -> tuple[OwnGpu, ...]:
