@@ -129,6 +129,8 @@ def _message(item: dict[str, Any], model: type[BaseModel], location: tuple[Any, 
     if kind in ("int_type", "int_from_float", "int_parsing", "int_parsing_size", "float_type"):
         needed = "a number" if kind == "float_type" else "a whole number"
         return f"found {'the text ' if isinstance(item.get('input'), str) else ''}{found}, {needed} is needed"
+    if kind in ("bool_type", "bool_parsing"):
+        return f"found {found}, true or false is needed"
     if kind == "string_type":
         return f"found {found}, a text is needed"
     bounds = {"greater_than": "gt", "greater_than_equal": "ge", "less_than": "lt", "less_than_equal": "le"}

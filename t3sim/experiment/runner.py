@@ -111,6 +111,7 @@ class Sweep:
         self.experiment = experiment
         self.folder = folder
         self.audit = Audit() if audit is None else audit
+        self._audit_now = Audit(self.audit.has_checks, self.audit.has_data, self.audit.seed)  # of a phase not planned
         self.has_timeline = len(experiment.points) <= MOST_POINTS_WITH_TIMELINE if timeline is None else timeline
         self._started = time.perf_counter()
         self._plan = planned_phases(experiment.points, self.audit)
@@ -189,7 +190,7 @@ class Sweep:
     def _finish(self, i: int, table: ResultTable) -> None:
         """Put the row of point *i* into the table: its phases are all there."""
         run = self.experiment.points[i]
-        result = result_of(run, self._known, self._unplanned)
+        result = result_of(run, self._known, self._unplanned, self._audit_now)
         self._results[i] = result
         table.records[i] = replace(record_of(result), axes=self._axis_texts[i])
 
@@ -197,8 +198,9 @@ class Sweep:
         """Simulate a phase here and now that nobody planned, or take it if it is finished."""
         stored = self._store.load(digest, with_timeline=self.has_timeline)
         if stored is None or not stored.was_checked(checks=self.audit.has_checks, data=self.audit.has_data):
-            own = Audit(self.audit.has_checks, self.audit.has_data, self.audit.seed)
-            content = encode(simulated(job, digest, own, lambda _share: None))
+            for name in COUNTED_BY_AUDIT:
+                setattr(self._audit_now, name, 0)
+            content = encode(simulated(job, digest, self._audit_now, lambda _share: None))
             self._store.put(digest, content)
             stored = decode(content, with_timeline=self.has_timeline)
         self._take(stored)

@@ -1,4 +1,4 @@
-"""A ring comes out the same whatever the host does: threads, order of set-up, length of the windows, compiled or not."""
+"""A ring comes out the same whatever the host does: threads, order of set-up, length of windows, compiled or not."""
 
 from __future__ import annotations
 

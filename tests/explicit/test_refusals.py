@@ -117,18 +117,20 @@ CASES = [
     case(
         "a memory that does not fit its GPU",
         ring("memory[1]: {n_channels: 8}"),
-        "e.yaml:4:14: machine.memory[1]: on gpu[1], `gpu.l2.n_banks` is 4, must be a multiple of `memory.n_channels`, 8",
+        "e.yaml:4:14: machine.memory[1]: on gpu[1], `gpu.l2.n_banks` is 4, must be a multiple of "
+        "`memory.n_channels`, 8",
     ),
     case(
         "clocks that meet too rarely",
         ring("gpu[1]: {compute_clock: 1399 MHz}"),
-        "e.yaml:4:27: machine.gpu[1].compute_clock: the clocks of the ring (1 GHz, 1399 MHz, 1.4 GHz) meet only in ticks"
-        " of 9793 GHz; at most 1 THz: choose clocks with a larger common divisor",
+        "e.yaml:4:27: machine.gpu[1].compute_clock: the clocks of the ring (1 GHz, 1399 MHz, 1.4 GHz) meet only in "
+        "ticks of 9793 GHz; at most 1 THz: choose clocks with a larger common divisor",
     ),
     case(
         "one GPU is no ring",
         ring("gpu[0]: {compute_clock: 1386 MHz}"),
-        "e.yaml:8:7: mode: explicit mode simulates a ring; one GPU (`workload.tp` is 1) is a plain GEMM: use `mirrored`",
+        "e.yaml:8:7: mode: explicit mode simulates a ring; one GPU (`workload.tp` is 1) is a plain GEMM: use "
+        "`mirrored`",
         options=("-s", "workload.tp=1"),
     ),
     case(
@@ -177,8 +179,8 @@ CASES = [
     case(
         "a GPU too small for the tile",
         ring("gpu[1]: {compute_unit: {max_threads: 64}}"),
-        "e.yaml:6:9: tiling.workgroup_tile: on gpu[1]: [64, 64] runs 128 threads; `machine.gpu.compute_unit.max_threads`"
-        " is 64",
+        "e.yaml:6:9: tiling.workgroup_tile: on gpu[1]: [64, 64] runs 128 threads; "
+        "`machine.gpu.compute_unit.max_threads` is 64",
     ),
 ]
 

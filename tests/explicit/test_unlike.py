@@ -1,4 +1,4 @@
-"""Rings whose GPUs are not alike: how a straggler, a skew, jitter and the order of dispatch show, and how far at most."""
+"""Rings of unlike GPUs: how a straggler, a skew, jitter and the order of dispatch show, and how far at most."""
 
 from __future__ import annotations
 
