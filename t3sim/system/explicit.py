@@ -130,7 +130,7 @@ class ExplicitPhases(SublayerPhases):
     def _gemm_of(self, name: str, d: int, n_taken: int) -> Phase:
         """Return the GEMM of device *d*, alone, on all but *n_taken* of its compute units."""
         trace, position = self.required_trace(), self.first_positions()[d]
-        spec = self.machine_spec.of_gpu(d)
+        spec = self.machine_spec.of_gpu(d).model_copy(update={"link": self.machine_spec.link})  # which it does not use
         if n_taken:
             spec = with_compute_units(spec, spec.gpu.n_compute_units - n_taken)
 

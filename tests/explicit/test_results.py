@@ -148,7 +148,8 @@ def test_checks_follow_every_gpu(tmp_path: Path) -> None:
     """Also in phases that nobody could plan, because they start when others have ended."""
     audit = Audit(has_checks=True, has_data=True)
     ran(tmp_path, audit=audit)
-    n_gemms, n_rings, n_gpus = 2, 8, 4  # rings: reduce-scatter, all-gather, fused, all-gather for each clock
+    # GEMMs: of alike GPUs, and of two kinds; rings: reduce-scatter, all-gather, fused, all-gather for each clock.
+    n_gemms, n_rings, n_gpus = 3, 8, 4
     assert audit.n_phases == n_gemms + n_rings * n_gpus
     assert audit.n_commands > 0
     assert audit.n_values > 0
