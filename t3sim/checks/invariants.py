@@ -328,7 +328,9 @@ def roofline_claims(core: GpuCore) -> Iterator[Claim]:
         yield Claim("B4", "gpu", "time of the matrix work alone", multiplying, elapsed, True)
     columns = channels["n_commands"][:, [codes.RD, codes.WR, codes.UPD]].sum(axis=1)
     transfers = columns * channels["nBL"] * int(gpu.memory_ticks)
-    yield Claim("B4", "channel[]", "time of the data transfers alone", transfers, elapsed, True)
+    # A neighbour that starts earlier may have sent before this GPU starts.
+    reachable = core.kernel_end_at - core.first_start_at
+    yield Claim("B4", "channel[]", "time of the data transfers alone", transfers, reachable, True)
     # A GPU may end while its last granule is on the wire: its own work is over.
     wire = max(int(port.n_sent) - 1, 0) * int(port.granule_cost) // int(port.scale)
     yield Claim("B4", "link_port", "time of the wire alone", wire, core.now - int(gpu.kernel_start_at), True)

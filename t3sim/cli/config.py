@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -99,20 +99,18 @@ def show(file: str, overrides: tuple[str, ...], trace_root: str | None, point_nu
 
 def value_rows(run: RunSpec, provenance: Mapping[str, Node]) -> Iterator[tuple[str, str, str, str]]:
     """(key, value with unit, origin, source and place) of every value, sections in the order of the file format."""
-    from t3sim.config.machine import MachineSpec
+    from t3sim.config.own_values import located
     from t3sim.config.resolve import shown_value
 
     order = (
         "name", "machine", "workload", "tiling", "strategy", "arbitration", "collective_compute_units", "mode",
-        "quantum", "plugins",
+        "staggered", "quantum", "plugins",
     )  # fmt: skip
     for key, node in sorted(provenance.items(), key=lambda item: order.index(item[0].split(".")[0])):
         section, *rest = key.split(".")
         if section == "machine":
-            value: Any = run.machine
-            for step in rest:
-                value = getattr(value, step)
-            text = shown_value(MachineSpec, tuple(rest), value)
+            found = located(run.machine, rest)
+            text = str(node.plain()) if found is None else shown_value(*found)
         else:
             plain = node.plain()
             text = "[" + ", ".join(map(str, plain)) + "]" if isinstance(plain, (list, tuple)) else str(plain)

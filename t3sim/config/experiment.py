@@ -141,6 +141,7 @@ class RunSpec(Spec):
     strategy: str
     arbitration: ArbitrationSpec | None = None  # None: the strategy's own choice
     mode: Literal["mirrored", "explicit"] = "mirrored"
+    staggered: bool = True  # each GPU begins with its own chunk; False (explicit only): all begin with chunk 0
     quantum: Annotated[Picoseconds | None, Field(default=None)] = None  # None: the link latency
     collective_compute_units: Count | None = None  # `cu-split`: of each GPU; the GEMM has the others
     plugins: tuple[str, ...] = ()

@@ -171,10 +171,72 @@ class LinkSpec(Spec):
     egress_buffer: Bytes  # stores held at the sender before it pushes back
 
 
-class MachineSpec(Spec):
-    """A homogeneous ring of GPUs."""
+class OwnGpu(Spec):
+    """A GPU that is unlike the others of its ring; what it has in common with them is repeated."""
+
+    number: CountOrZero
+    gpu: GpuSpec
+    memory: MemorySpec
+
+
+class OwnLink(Spec):
+    """A link that is unlike the others: ``link[number]`` leads from ``gpu[number]`` to ``gpu[number - 1]``."""
+
+    number: CountOrZero
+    link: LinkSpec
+
+
+class StartSkew(Spec):
+    """How much later than the others a GPU comes to its first kernel."""
+
+    number: CountOrZero
+    delay: Picoseconds
+
+
+class StartJitterSpec(Spec):
+    """What is added to the start of each kernel on each GPU: uniform in 0 to ``limit``, the same for the same seed."""
+
+    limit: Picoseconds
+    seed: CountOrZero
+
+
+class UniformMachineSpec(Spec):
+    """A ring of alike GPUs."""
 
     name: str
     gpu: GpuSpec
     memory: MemorySpec
     link: LinkSpec
+
+
+class MachineSpec(UniformMachineSpec):
+    """A ring of GPUs, all alike but for those named.
+
+    GPUs and links that differ, skew and jitter need every GPU to be simulated (explicit mode).
+    """
+
+    own_gpus: tuple[OwnGpu, ...] = ()
+    own_links: tuple[OwnLink, ...] = ()
+    start_skew: tuple[StartSkew, ...] = ()
+    start_jitter: StartJitterSpec | None = None
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all GPUs and links are alike and start together, so that one stands for all."""
+        return not (self.own_gpus or self.own_links or self.start_skew or self.start_jitter)
+
+    def of_gpu(self, number: int) -> MachineSpec:
+        """Return a ring of GPUs that are all like ``gpu[number]``, with links like the one that it sends over."""
+        gpu, memory, link = self.gpu, self.memory, self.link
+        for own in self.own_gpus:
+            if own.number == number:
+                gpu, memory = own.gpu, own.memory
+        for one in self.own_links:
+            if one.number == number:
+                link = one.link
+        return MachineSpec(name=self.name, gpu=gpu, memory=memory, link=link)
+
+    def clocks(self) -> set[int]:
+        """Return all clocks of the ring, in hertz."""
+        parts: list[MachineSpec | OwnGpu] = [self, *self.own_gpus]
+        return {clock for part in parts for clock in (part.gpu.compute_clock, part.memory.clock)}

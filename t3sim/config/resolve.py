@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from t3sim import units
 from t3sim.config.experiment import TilingSpec
-from t3sim.config.machine import MachineSpec
+from t3sim.config.machine import MachineSpec, UniformMachineSpec
 from t3sim.config.machine_checks import Finding, machine_findings
 from t3sim.config.presets import DEFAULT_TILING, annotated, load_preset, without_description
 from t3sim.config.yaml_loader import Node, Position, type_name
@@ -26,6 +26,7 @@ SpecT = TypeVar("SpecT", bound=BaseModel)
 Path_ = tuple[str, ...]
 
 PARTS = ("gpu", "memory", "link")
+STARTS = ("start_skew", "start_jitter")
 
 
 # --- trees ---------------------------------------------------------------------------------------
@@ -128,6 +129,8 @@ def _message(item: dict[str, Any], model: type[BaseModel], location: tuple[Any, 
     if kind in ("int_type", "int_from_float", "int_parsing", "int_parsing_size", "float_type"):
         needed = "a number" if kind == "float_type" else "a whole number"
         return f"found {'the text ' if isinstance(item.get('input'), str) else ''}{found}, {needed} is needed"
+    if kind in ("bool_type", "bool_parsing"):
+        return f"found {found}, true or false is needed"
     if kind == "string_type":
         return f"found {found}, a text is needed"
     bounds = {"greater_than": "gt", "greater_than_equal": "ge", "less_than": "lt", "less_than_equal": "le"}
@@ -281,7 +284,7 @@ def _overlay_machine(base: Node, over: Node) -> Node:
     """Values of the user on top of a machine file; naming another preset of a part replaces the part."""
     merged = dict(base.value)
     for name, child in over.value.items():
-        if name not in PARTS or name not in merged:
+        if name.partition("[")[0] not in (*PARTS, *STARTS) or name not in merged:
             merged[name] = child
             continue
         child = _as_mapping(child)
@@ -326,11 +329,16 @@ def resolve_machine(node: Node, folder: Path | None = None, key: str = "machine"
             tree = replace(tree, value={"name": name, **{k: v for k, v in tree.value.items() if k != "name"}})
     else:
         tree = over
+    from t3sim.config.own_values import OwnValues, is_own
+
     described = tree.get("description")
     tree = without_description(tree)
+    own_values = {name: child for name, child in tree.value.items() if is_own(name)}
     problems: list[Problem] = []
     parts: dict[str, Node] = {}
     for name, child in tree.value.items():
+        if name in own_values:
+            continue
         try:
             parts[name] = expand_part(name, child, f"{key}.{name}", folder) if name in PARTS else child
         except ConfigError as error:
@@ -338,10 +346,13 @@ def resolve_machine(node: Node, folder: Path | None = None, key: str = "machine"
     if problems:
         raise ConfigError(problems)
     tree = replace(tree, value=parts)
-    spec = validated(MachineSpec, tree, key)
+    alike = validated(UniformMachineSpec, tree, key)
+    spec = MachineSpec(name=alike.name, gpu=alike.gpu, memory=alike.memory, link=alike.link)
     problems = placed(machine_findings(spec), tree, key)
     if problems:
         raise ConfigError(problems)
+    if own_values:
+        spec, tree = OwnValues(tree, own_values, key, folder).of(spec)
     return ResolvedMachine(spec, tree, str(described.value) if described is not None else "")
 
 

@@ -43,35 +43,55 @@ def check_point(
             ("quantum",),
             f"is {format_time(point.quantum)}, below one `machine.gpu.issue_slot`, {format_time(slot)}",
         )
+    for where, gpu in gpus_of(machine):
+        _check_threshold(problems, tree, gpu, where, arbitration)
+    if workload.collective is not None:
+        _check_collective(problems, tree, workload.collective, point.strategy)
+    gemms = [part.gemm for part in sublayer_workloads(workload) if part.gemm is not None]
+    if gemms:
+        for where, gpu in gpus_of(machine):
+            _check_tiling(problems, tree, gpu, where, workload, point)
+        shape_key = ("workload", "gemm") if tree.value["workload"].get("gemm") else ("workload",)
+        for gemm in gemms:
+            for path, message in shape_findings(gemm, workload.tiling, workload.tp):
+                problems.report(tree, ("workload", path) if path == "tp" else shape_key, message)
+
+
+def gpus_of(machine: MachineSpec) -> list[tuple[str, MachineSpec]]:
+    """Return the kinds of GPU of a ring, each as a machine: the common one as "", others under their names."""
+    return [("", machine), *((f"on gpu[{own.number}]: ", machine.of_gpu(own.number)) for own in machine.own_gpus)]
+
+
+def _check_threshold(
+    problems: Problems, tree: Node, machine: MachineSpec, where: str, arbitration: ArbitrationSpec | None
+) -> None:
     threshold = arbitration.params.get("threshold") if arbitration else None
     if isinstance(threshold, int) and threshold > machine.memory.queue.entries:
         problems.report(
             tree,
             ("arbitration", "threshold"),
-            f"is {threshold}, cannot be above `machine.memory.queue.entries`, "
+            f"{where}is {threshold}, cannot be above `machine.memory.queue.entries`, "
             f"{machine.memory.queue.entries} (`none` means no threshold)",
         )
-    if workload.collective is not None:
-        _check_collective(problems, tree, workload.collective, point.strategy)
-    gemms = [part.gemm for part in sublayer_workloads(workload) if part.gemm is not None]
-    if gemms:
-        tiling_key = ("tiling",) if workload.trace is None else ("workload", "trace")
-        findings = tiling_findings(workload.tiling, machine)
-        for path, message in findings:
-            problems.report(tree, (*tiling_key, path), message)
-        n_wavefronts = math.prod(workload.tiling.workgroup_tile) // math.prod(workload.tiling.wavefront_tile)
-        is_tracked = point.strategy in ("t3", "t3-mca") and not findings
-        if is_tracked and n_wavefronts > machine.gpu.tracker.entries_per_set:
-            problems.report(
-                tree,
-                ("machine", "gpu", "tracker", "entries_per_set"),
-                f"is {machine.gpu.tracker.entries_per_set}, but a workgroup has {n_wavefronts} wavefronts "
-                "and needs an entry for each in one set",
-            )
-        shape_key = ("workload", "gemm") if tree.value["workload"].get("gemm") else ("workload",)
-        for gemm in gemms:
-            for path, message in shape_findings(gemm, workload.tiling, workload.tp):
-                problems.report(tree, ("workload", path) if path == "tp" else shape_key, message)
+
+
+def _check_tiling(
+    problems: Problems, tree: Node, machine: MachineSpec, where: str, workload: WorkloadSpec, point: PointFile
+) -> None:
+    """Report what keeps the workgroups of a workload from running on a GPU like *machine*."""
+    tiling_key = ("tiling",) if workload.trace is None else ("workload", "trace")
+    findings = tiling_findings(workload.tiling, machine)
+    for path, message in findings:
+        problems.report(tree, (*tiling_key, path), where + message)
+    n_wavefronts = math.prod(workload.tiling.workgroup_tile) // math.prod(workload.tiling.wavefront_tile)
+    is_tracked = point.strategy in ("t3", "t3-mca") and not findings
+    if is_tracked and n_wavefronts > machine.gpu.tracker.entries_per_set and not where:
+        problems.report(
+            tree,
+            ("machine", "gpu", "tracker", "entries_per_set"),
+            f"is {machine.gpu.tracker.entries_per_set}, but a workgroup has {n_wavefronts} wavefronts "
+            "and needs an entry for each in one set",
+        )
 
 
 def _check_collective(problems: Problems, tree: Node, collective: CollectiveSpec, strategy: str) -> None:

@@ -40,19 +40,27 @@ class CollectiveComputeUnits:
         if strategy not in users:
             return None
         n_units: int = node.value
-        if machine is not None and n_units >= machine.gpu.n_compute_units:
-            self.problems.report(
-                tree,
-                (KEY,),
-                f"is {n_units}, must be below `machine.gpu.n_compute_units`, {machine.gpu.n_compute_units}: the GEMM"
-                " needs at least one",
-            )
+        for where, n_all in [] if machine is None else compute_units_of(machine):
+            if n_units >= n_all:
+                self.problems.report(
+                    tree,
+                    (KEY,),
+                    f"is {n_units}, must be below `machine.{where}.n_compute_units`, {n_all}: the GEMM needs at least"
+                    " one",
+                )
+                break
         return n_units
 
     def report_unused(self) -> None:
         """A key that no strategy of the experiment uses is an error, not ignored."""
         if self._unused is not None:
             self.problems.add(self._unused, KEY, f"is used by the strategy `{USER}` only, which is not run")
+
+
+def compute_units_of(machine: MachineSpec) -> list[tuple[str, int]]:
+    """Return how many compute units the GPUs have, each number under the key that says it."""
+    own = [(f"gpu[{one.number}]", one.gpu.n_compute_units) for one in machine.own_gpus]
+    return [("gpu", machine.gpu.n_compute_units), *own]
 
 
 __all__ = ["CollectiveComputeUnits"]

@@ -10,6 +10,7 @@ run of T-NLG FC-2 at TP 8 with MCA takes 3.9 s.  Phases of `t3-150` took within 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from t3sim.collective.schedule import CollectiveProgram, chunk_bytes_of
@@ -36,20 +37,29 @@ def estimated_hours(points: Iterable[RunSpec]) -> float:
     seconds: dict[tuple[object, ...], float] = {}
     for run in (part for point in points for part in sublayer_runs(point)):
         workload, machine = run.workload, run.machine
-        of_all = (id(machine), run.quantum)  # points of one machine share its spec
+        of_all = (id(machine), run.quantum, run.mode, run.staggered)  # points of one machine share its spec
+        n_ring = _n_simulated(run)
         for op, size, n_devices in _collectives_of(run):
             chunk = chunk_bytes_of(size, n_devices, machine.gpu.l2.line)
             n_sent = (n_devices - 1) * chunk // machine.memory.access
-            seconds[*of_all, op, chunk, n_devices] = collective_seconds(machine, n_sent)
+            seconds[*of_all, op, chunk, n_devices] = n_ring * collective_seconds(machine, n_sent)
         if workload.gemm is None:
             continue
         shape = (*of_all, workload.gemm, workload.tiling, workload.tp)
         if shape not in seconds:
-            seconds[shape] = gemm_seconds(machine, workload.gemm, workload.tiling, None)
+            n_unlike = min(n_ring, 1 + len(machine.own_gpus)) if run.staggered else n_ring
+            seconds[shape] = n_unlike * gemm_seconds(machine, workload.gemm, workload.tiling, None)
         fused = (*shape, run.strategy, str(run.arbitration))
         if run.strategy not in WITHOUT_FUSED_RUN and fused not in seconds:
-            seconds[fused] = gemm_seconds(machine, workload.gemm, workload.tiling, workload.tp)
+            seconds[fused] = n_ring * gemm_seconds(machine, workload.gemm, workload.tiling, workload.tp)
     return sum(seconds.values()) / 3600
+
+
+def _n_simulated(run: RunSpec) -> int:
+    """Return how many GPUs of the ring are simulated."""
+    if run.mode == "mirrored":
+        return 1
+    return run.workload.tp if run.workload.collective is None else run.workload.collective.gpus
 
 
 def phase_seconds(job: PhaseJob) -> float:
@@ -57,6 +67,11 @@ def phase_seconds(job: PhaseJob) -> float:
 
     What decides a phase is in its key, and so is its size.
     """
+    from t3sim.system.explicit import RingStart
+
+    ring = _one(job.key, RingStart)
+    if ring is not None and ring.n_devices > 1:
+        return ring.n_devices * phase_seconds(replace(job, key=tuple(item for item in job.key if item is not ring)))
     machine = _one(job.key, MachineSpec)
     program, gemm, tiling = _one(job.key, CollectiveProgram), _one(job.key, GemmShape), _one(job.key, TilingSpec)
     assert machine is not None
@@ -64,7 +79,7 @@ def phase_seconds(job: PhaseJob) -> float:
         return collective_seconds(machine, program.sent)
     assert gemm is not None
     assert tiling is not None
-    n_chunks = job.key[job.key.index(tiling) + 1] if job.key[0] == "fused" else None
+    n_chunks = job.key[job.key.index(tiling) + 1] if job.key[0] in ("fused", "explicit fused") else None
     return gemm_seconds(machine, gemm, tiling, n_chunks)
 
 

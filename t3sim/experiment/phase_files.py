@@ -20,7 +20,7 @@ from t3sim.errors import InputDataError
 from t3sim.files import publish, read_limited
 from t3sim.observe.timeline import Counter, Span, Timeline
 from t3sim.observe.waits import Wait
-from t3sim.overlap.interface import Phase
+from t3sim.overlap.interface import GpuPhase, Phase
 
 SUFFIX = ".phase"
 FORMAT = b"t3sim phase 2"
@@ -51,6 +51,7 @@ def encode(stored: StoredPhase) -> bytes:
         "ticks": phase.ticks,
         "counters": phase.counters,
         "waits": [astuple(wait) for wait in phase.waits],
+        "gpus": [asdict(gpu) for gpu in phase.gpus],
         "wall_s": stored.wall_s,
         "checks": dict(stored.checks),
     }
@@ -76,7 +77,8 @@ def decode(content: bytes, *, with_timeline: bool) -> StoredPhase:
         kept = json.loads(timeline_line)
         timeline = Timeline([Span(*span) for span in kept["spans"]], [Counter(**c) for c in kept["counters"]])
     waits = tuple(Wait(*wait) for wait in head["waits"])
-    phase = Phase(head["name"], head["ticks"], head["counters"], timeline, waits)
+    gpus = tuple(GpuPhase(**gpu) for gpu in head["gpus"])
+    phase = Phase(head["name"], head["ticks"], head["counters"], timeline, gpus, waits=waits)
     return StoredPhase(head["digest"], phase, head["wall_s"], head["checks"])
 
 

@@ -20,6 +20,7 @@ from t3sim.experiment.plugins import load_plugins
 from t3sim.system.compilation import compile_for
 from t3sim.system.phases import PhasePlan
 from t3sim.system.simulate import evaluate
+from t3sim.system.threads import at_most_threads
 from t3sim.workload.trace_file import read_trace
 
 if TYPE_CHECKING:
@@ -51,9 +52,10 @@ class PhaseTask:
         )
 
 
-def perform(task: PhaseTask, report: Report) -> bytes:
+def perform(task: PhaseTask, report: Report, n_threads: int | None = 1) -> bytes:
     """Simulate the phase of *task* and return the content of its file; *report* is told the share that is done.
 
+    An explicit ring takes *n_threads* threads (None: one for each core).
     Raises ``ModelError`` if a check fails, and ``EnvironmentFailure`` if this process runs another t3sim, or finds
     other plugins, than the one that asks.
     """
@@ -66,7 +68,8 @@ def perform(task: PhaseTask, report: Report) -> bytes:
     for job in plan.jobs.values():
         if phase_digest(job, task.run.plugins) == task.digest:
             compile_for([task.run])
-            return encode(simulated(job, task.digest, audit, report))
+            with at_most_threads(n_threads):
+                return encode(simulated(job, task.digest, audit, report))
     raise EnvironmentFailure(
         f"a worker does not find the phase `{task.name}`: its plugins or traces are not the same files"
     )

@@ -43,6 +43,7 @@ from t3sim.experiment.compute_units import CollectiveComputeUnits
 from t3sim.experiment.estimate import estimated_hours
 from t3sim.experiment.plugins import load_plugins
 from t3sim.experiment.problems import Problems
+from t3sim.experiment.ring_checks import check_ring, shortest_latency
 from t3sim.experiment.schema import DEFAULT_MAX_HOURS, SCHEMA_VERSION, ExperimentFile, PointFile
 from t3sim.experiment.sweep import Axis, axes_of, overridden, with_set
 from t3sim.experiment.workload import WorkloadReader
@@ -261,8 +262,6 @@ class _Planner:
         tiling, tiling_tree = self._tiling(tree)
         if "name" not in bad_keys and not _NAME.fullmatch(point.name):
             self.problems.report(tree, ("name",), "a name has letters, digits, `.`, `_` and `-` only, at most 100")
-        if point.mode == "explicit":
-            self.problems.report(tree, ("mode",), "explicit mode is not available yet; use `mirrored`")
         strategy = None if "strategy" in bad_keys else self._strategy(tree, point.strategy)
         arbitration = self.arbitration.of_point(tree, strategy, self.strategies, self._known_strategies())
         units = None
@@ -272,6 +271,7 @@ class _Planner:
         workload = None if "workload" in bad_keys else self.workloads.read(tree, point.workload, tiling)
         if machine is not None and workload is not None:
             check_point(self.problems, tree, machine.spec, workload, point, arbitration)
+            check_ring(self.problems, tree, machine, workload, point)
         if len(self.problems) > before or machine is None or workload is None or strategy is None:
             return None
         with base_units():
@@ -282,6 +282,7 @@ class _Planner:
                 strategy=strategy,
                 arbitration=arbitration,
                 mode=point.mode,
+                staggered=point.staggered,
                 quantum=point.quantum,
                 collective_compute_units=units,
                 plugins=self.plugins,
@@ -317,7 +318,9 @@ class _Planner:
         if workload.layer is not None:
             own.setdefault("workload.attention", Node(workload.layer.attention, default, None, "default"))
         own.setdefault("mode", Node(run.mode, default, None, "default"))
-        own.setdefault("quantum", Node(format_time(run.machine.link.latency), default, None, "default", "link latency"))
+        own.setdefault("staggered", Node(run.staggered, default, None, "default"))
+        latency = shortest_latency(run.machine)
+        own.setdefault("quantum", Node(format_time(latency), default, None, "default", "link latency"))
         return ChainMap(own, {f"machine.{key}": node for key, node in machine.leaves().items()})
 
     def _read_point(self, kept: Node) -> tuple[PointFile, set[str]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from t3sim.results.derive import derive
 from t3sim.results.digest import source_digest
+from t3sim.results.gpus import GPUS_CSV, GPUS_PARQUET
 from t3sim.results.manifest import MANIFEST_NAME
 from t3sim.results.record import RunRecord
 from t3sim.results.timeseries import TIMESERIES_NAME
@@ -22,7 +23,9 @@ from t3sim.results.writer import FAILED_NAME, write_results
 TIMELINE_NAME = "trace.json.gz"
 PUBLISH_EVERY_S = 1.0
 SHARE_OF_TIME = 0.05  # that may go into writing a table of many rows again and again
-OF_A_FINISHED_RESULT = (MANIFEST_NAME, TIMELINE_NAME, TIMESERIES_NAME, WAITS_CSV, WAITS_PARQUET, FAILED_NAME)
+OF_A_FINISHED_RESULT = (
+    MANIFEST_NAME, TIMELINE_NAME, TIMESERIES_NAME, WAITS_CSV, WAITS_PARQUET, FAILED_NAME, GPUS_CSV, GPUS_PARQUET,
+)  # fmt: skip
 
 
 class ResultTable:

@@ -28,6 +28,7 @@ from t3sim.files import publish
 from t3sim.observe.perfetto import write_timeline
 from t3sim.observe.timeline import Timeline
 from t3sim.results.digest import case_digest, file_digest, run_digest
+from t3sim.results.gpus import GpuRow, write_gpus
 from t3sim.results.manifest import make_manifest, write_manifest
 from t3sim.results.record import RunRecord
 from t3sim.results.timeseries import TIMESERIES_NAME, PhaseSeries, timeseries_bytes
@@ -111,6 +112,7 @@ class Sweep:
         self.experiment = experiment
         self.folder = folder
         self.audit = Audit() if audit is None else audit
+        self._audit_now = Audit(self.audit.has_checks, self.audit.has_data, self.audit.seed)  # of a phase not planned
         self.has_timeline = len(experiment.points) <= MOST_POINTS_WITH_TIMELINE if timeline is None else timeline
         self._started = time.perf_counter()
         self._plan = planned_phases(experiment.points, self.audit)
@@ -189,7 +191,7 @@ class Sweep:
     def _finish(self, i: int, table: ResultTable) -> None:
         """Put the row of point *i* into the table: its phases are all there."""
         run = self.experiment.points[i]
-        result = result_of(run, self._known, self._unplanned)
+        result = result_of(run, self._known, self._unplanned, self._audit_now)
         self._results[i] = result
         table.records[i] = replace(record_of(result), axes=self._axis_texts[i])
 
@@ -197,8 +199,9 @@ class Sweep:
         """Simulate a phase here and now that nobody planned, or take it if it is finished."""
         stored = self._store.load(digest, with_timeline=self.has_timeline)
         if stored is None or not stored.was_checked(checks=self.audit.has_checks, data=self.audit.has_data):
-            own = Audit(self.audit.has_checks, self.audit.has_data, self.audit.seed)
-            content = encode(simulated(job, digest, own, lambda _share: None))
+            for name in COUNTED_BY_AUDIT:
+                setattr(self._audit_now, name, 0)
+            content = encode(simulated(job, digest, self._audit_now, lambda _share: None))
             self._store.put(digest, content)
             stored = decode(content, with_timeline=self.has_timeline)
         self._take(stored)
@@ -237,7 +240,7 @@ class Sweep:
         if not table.is_of_same:
             table.remove_finished_result()
         csv, parquet = write_results(folder, records)
-        files = {"results.csv": csv, "results.parquet": parquet}
+        files = {"results.csv": csv, "results.parquet": parquet, **write_gpus(folder, list(gpu_rows(results)))}
         files |= {name: folder / name for name in (WAITS_CSV, WAITS_PARQUET)}
         waits, waits_parquet = waits_bytes(waits_of_points([i + 1 for i in done], records, results))
         publish({files[WAITS_CSV]: waits, files[WAITS_PARQUET]: waits_parquet})
@@ -330,6 +333,17 @@ def timelines_of(results: Sequence[SimulationResult]) -> dict[str, Timeline]:
         same = sum(name == label or name.startswith(f"{label} (") for name in timelines)
         timelines[f"{label} ({same + 1})" if same else label] = phase.timeline
     return timelines
+
+
+def gpu_rows(results: Sequence[SimulationResult]) -> Iterator[GpuRow]:
+    """Yield what each GPU of the explicit points did; *results* are those of the rows of the table."""
+    for row, result in enumerate(results, start=1):
+        us = result.ticks.to_us
+        for part in result.sublayers:
+            for phase in part.phases:
+                for number, gpu in enumerate(phase.gpus):
+                    what = (row, part.run.workload.sublayer, phase.name, number)
+                    yield GpuRow(*what, us(gpu.start), us(gpu.end), gpu.counters)
 
 
 def series_of(results: Sequence[SimulationResult]) -> Iterator[PhaseSeries]:

@@ -5,7 +5,6 @@ Small experiments run in this process: starting workers takes longer than their 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Protocol
 
 from t3sim.errors import UsageError
 from t3sim.experiment.phase_task import PhaseTask, perform
+from t3sim.system.threads import n_cores
 
 SECONDS_WORTH_WORKERS = 20.0  # of one core: starting workers takes two or three
 
@@ -54,7 +54,7 @@ class ThisProcess:
         """See ``Workforce``."""
         for task in tasks:
             try:
-                yield Finished(task, perform(task, partial(report, task)))
+                yield Finished(task, perform(task, partial(report, task), n_threads=None))
             except MemoryError:
                 yield SetAside(task, "out of memory")
 
@@ -97,8 +97,7 @@ def workers_for(seconds: Sequence[float], jobs: int | None = None, scheduler: st
         return Workers(scheduler=scheduler)
     if jobs is not None:
         return Workers(jobs)
-    n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    n = min(n_cores, len(seconds))
+    n = min(n_cores(), len(seconds))
     return Workers(n) if n > 1 and sum(seconds) > SECONDS_WORTH_WORKERS else THIS_PROCESS
 
 

@@ -48,9 +48,11 @@ class GpuCore:
         *,
         n_logged_commands: int = 0,
         has_exact_layout: bool | None = None,
+        ticks: TickBase | None = None,
     ) -> None:
+        """*ticks* is the time of the ring if its GPUs have unlike clocks (default: the coarsest for *machine*)."""
         self.machine = machine
-        self.ticks = TickBase.of(machine)
+        self.ticks = TickBase.of(machine) if ticks is None else ticks
         self.layout = layout_for(machine, _jit.IS_INTERPRETED if has_exact_layout is None else has_exact_layout)
         self.state = idle_gpu(self.layout)
         self.gpu = self.state[0]
@@ -66,7 +68,8 @@ class GpuCore:
         self.trace: TileTrace | None = None  # of the running kernel, or of the last one
         self.program: CollectiveProgram | None = None
         self.n_kernels = 0  # loaded so far
-        self._policy = policy
+        self.first_start_at = 0  # tick at which the first GPU of the ring starts the kernel: data may arrive from then
+        self.policy = policy
         self._command_sinks: list[Callable[[NDArray[Any]], None]] = []
         self._advance = compiled_advance(self.layout)
         self._pick_stream = compiled_policy(policy.pick_stream, self.layout)
@@ -145,7 +148,7 @@ class GpuCore:
         cycle = int(channel.now)
         if channel.fault == codes.PICKED_NOTHING:
             raise ModelError(
-                f"arbitration policy `{name_of(self._policy)}` picked a stream with nothing ready in"
+                f"arbitration policy `{name_of(self.policy)}` picked a stream with nothing ready in"
                 f" channel[{faulty[0]}] before memory cycle {cycle}; it must return COMPUTE or COMM with a ready head,"
                 " or NO_STREAM"
             )
@@ -196,7 +199,7 @@ class GpuCore:
         flops = 2 * tile_rows * tile_columns * EFFICIENCY_SCALE
         unit = machine.gpu.compute_unit
         efficiency = round(unit.matrix_efficiency * EFFICIENCY_SCALE)
-        self._begin(trace, None)
+        self._begin(trace, None, start_at)
         gpu.running_kernel = codes.KERNEL_GEMM
         gpu.kernel_start_at = start_at
         gpu.compute_done_at = start_at
@@ -243,7 +246,7 @@ class GpuCore:
         n_cus = machine.gpu.n_compute_units if n_compute_units is None else n_compute_units
         granules_per_line = machine.gpu.l2.line // machine.memory.access
         self.tables = Tables(steps=step_table(program, granules_per_line))
-        self._begin(None, program)
+        self._begin(None, program, start_at)
         gpu.running_kernel = codes.KERNEL_COLLECTIVE
         gpu.kernel_start_at = start_at
         gpu.compute_done_at = start_at
@@ -257,9 +260,10 @@ class GpuCore:
         for name in ("step", "step_line", "step_operand", "step_stored", "line_head", "line_tail"):
             units[name] = 0
 
-    def _begin(self, trace: TileTrace | None, program: CollectiveProgram | None) -> None:
+    def _begin(self, trace: TileTrace | None, program: CollectiveProgram | None, start_at: int) -> None:
         """Remember what is run now: a GEMM or a collective."""
         self.trace, self.program = trace, program
+        self.first_start_at = start_at
         self.n_kernels += 1
 
     @property

@@ -40,16 +40,23 @@ class Device:
         """Take messages from a link; they carry their own arrival time."""
         self.core.receive(messages)
 
+    def advance(self, horizon: int) -> bool:
+        """Run to tick *horizon*; return whether the kernel has ended.  Touches nothing but this GPU."""
+        return self.core.advance(horizon)
+
+    def hand_over(self) -> None:
+        """Put on the link what was sent while the GPU advanced."""
+        sent = self.core.take_outbox()
+        if len(sent):
+            if self.egress is None:
+                raise ModelError(f"{self.name} sent {len(sent)} granules but has no link")
+            self.egress(sent)
+
     def run_kernel(self, report: Callable[[float], None] | None = None) -> Generator[simpy.Event, Any, int]:
         """Run the loaded kernel to its end; return the tick at which it ended."""
         while True:
-            horizon = int(self.env.now) + self.quantum_ticks
-            is_done = self.core.advance(horizon)
-            sent = self.core.take_outbox()
-            if len(sent):
-                if self.egress is None:
-                    raise ModelError(f"{self.name} sent {len(sent)} granules but has no link")
-                self.egress(sent)
+            is_done = self.advance(int(self.env.now) + self.quantum_ticks)
+            self.hand_over()
             if is_done:
                 yield self.env.timeout(max(self.core.now - int(self.env.now), 0))
                 return self.core.kernel_end_at

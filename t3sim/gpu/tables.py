@@ -104,12 +104,12 @@ def tracker_predecessors(gpu: Any, tracked: NDArray[np.int64], n_workgroups: int
         )
     predecessors = np.full(n_workgroups, -1, np.int64)
     holders: dict[int, list[int]] = {}
-    for workgroup in tracked:
-        number = int(workgroup - gpu.tracker.first_workgroup) % n_workgroups
-        line = holders.setdefault(number % int(gpu.tracker.n_sets), [])
+    sets = (tracked - int(gpu.tracker.first_workgroup)) % n_workgroups % int(gpu.tracker.n_sets)
+    for workgroup, number in zip(tracked.tolist(), sets.tolist(), strict=True):
+        line = holders.setdefault(number, [])
         if len(line) >= places:
             predecessors[workgroup] = line[-places] * n_wavefronts
-        line.append(int(workgroup))
+        line.append(workgroup)
     return predecessors
 
 
@@ -145,14 +145,16 @@ def dma_blocks(
 
     A block never leaves the range it was mapped with, and blocks with nothing in them do not exist.
     """
-    first, count = [], []
+    first, count = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for start, stop, size in dma_maps:
-        for begin in range(start * n_wavefronts, stop * n_wavefronts, size):
-            n = min(size, stop * n_wavefronts - begin)
-            if n_granules[begin : begin + n].any():
-                first.append(begin)
-                count.append(n)
-    return np.array(first, np.int64), np.array(count, np.int64)
+        end = stop * n_wavefronts
+        begin = np.arange(start * n_wavefronts, end, size)
+        before = np.concatenate([[0], np.cumsum(n_granules[start * n_wavefronts : end])])
+        upto = np.minimum(begin + size, end)
+        is_there = before[upto - start * n_wavefronts] > before[begin - start * n_wavefronts]
+        first.append(begin[is_there])
+        count.append((upto - begin)[is_there])
+    return np.concatenate(first), np.concatenate(count)
 
 
 def step_table(program: CollectiveProgram, granules_per_line: int) -> NDArray[Any]:

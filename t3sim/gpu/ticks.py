@@ -20,8 +20,8 @@ class TickBase:
 
     @classmethod
     def of(cls, machine: MachineSpec) -> TickBase:
-        """Return the coarsest tick that every clock of *machine* is a multiple of."""
-        return cls(math.lcm(machine.gpu.compute_clock, machine.memory.clock))
+        """Return the coarsest tick that every clock of *machine* is a multiple of, those of unlike GPUs too."""
+        return cls(math.lcm(*machine.clocks()))
 
     def period(self, clock_hz: int) -> int:
         """Return ticks per cycle of a clock."""

@@ -38,7 +38,7 @@ class Link:
     ) -> None:
         """*granule_ticks* is the wire time of a granule as a fraction (numerator, denominator).
 
-        *transform* maps what was sent to what the receiver sees (mirrored mode).
+        *transform* maps what was sent to what the receiver sees (``mirror.ChunkShift``).
         """
         self.env = env
         self.name = name
@@ -47,7 +47,7 @@ class Link:
         self.n_granules = 0  # taken off the wire
         self.n_delivered = 0  # handed to the receiver, after *transform*
         self._deliver = deliver
-        self._transform = transform
+        self.transform = transform
         self._wire: simpy.Store = simpy.Store(env)
         self._n_sent = 0
         self._last_at = 0
@@ -73,7 +73,7 @@ class Link:
             messages = yield self._wire.get()
             self._check_rate(messages["at"])
             self.n_granules += len(messages)
-            arriving = messages if self._transform is None else self._transform(messages)
+            arriving = messages if self.transform is None else self.transform(messages)
             arriving["at"] += self.latency_ticks
             self.n_delivered += len(arriving)
             self._deliver(arriving)

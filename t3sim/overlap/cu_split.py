@@ -15,5 +15,5 @@ def cu_split(phases: Phases) -> SublayerTimes:
         raise UsageError("strategy `cu-split` needs `collective_compute_units`")
     gemm = phases.gemm(n_compute_units=phases.n_compute_units - n_collective)
     scatter = phases.reduce_scatter(n_compute_units=n_collective)
-    gather = phases.all_gather(n_compute_units=n_collective)
+    gather = phases.all_gather(n_compute_units=n_collective, after=[scatter])
     return SublayerTimes(max(gemm.ticks, duration(scatter) + duration(gather)), gemm, scatter, gather)

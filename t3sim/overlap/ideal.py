@@ -5,8 +5,8 @@ from t3sim.overlap.interface import Phases, SublayerTimes, duration, overlap_str
 
 def overlapped(phases: Phases, *, has_near_memory: bool) -> SublayerTimes:
     """The longer of the two isolated times, then the all-gather."""
-    gemm, gather = phases.gemm(), phases.all_gather()
-    scatter = phases.reduce_scatter(has_near_memory=has_near_memory)
+    gemm, scatter = phases.gemm(), phases.reduce_scatter(has_near_memory=has_near_memory)
+    gather = phases.all_gather(after=[gemm, scatter])
     return SublayerTimes(max(gemm.ticks, duration(scatter)) + duration(gather), gemm, scatter, gather)
 
 

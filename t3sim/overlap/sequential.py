@@ -6,5 +6,7 @@ from t3sim.overlap.interface import Phases, SublayerTimes, duration, overlap_str
 @overlap_strategies.register("sequential")
 def sequential(phases: Phases) -> SublayerTimes:
     """Add the isolated times (T3 section 5.3)."""
-    gemm, scatter, gather = phases.gemm(), phases.reduce_scatter(), phases.all_gather()
+    gemm = phases.gemm()
+    scatter = phases.reduce_scatter(after=[gemm])
+    gather = phases.all_gather(after=[gemm, scatter])
     return SublayerTimes(gemm.ticks + duration(scatter) + duration(gather), gemm, scatter, gather)

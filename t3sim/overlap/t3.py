@@ -32,8 +32,8 @@ def ring_reduce_scatter(routes: StoreRoutes, trace: TileTrace, device_id: int, t
 
 def fused(phases: Phases, default_policy: str) -> SublayerTimes:
     """The fused GEMM and reduce-scatter, then the all-gather as in the baseline."""
-    gemm, gather = phases.gemm(), phases.all_gather()
-    together = phases.fused(ring_reduce_scatter, default_policy)
+    gemm, together = phases.gemm(), phases.fused(ring_reduce_scatter, default_policy)
+    gather = phases.all_gather(after=[together])
     return SublayerTimes(together.ticks + duration(gather), gemm, None, gather, together)
 
 

@@ -42,9 +42,9 @@ def machine_digest(machine: MachineSpec) -> str:
 
 
 def case_digest(run: RunSpec) -> str:
-    """Return the digest of what the sequential baseline of a point depends on: its workload and its machine."""
+    """Return the digest of what the sequential baseline of a point depends on: workload, machine, order of dispatch."""
     workload = run.workload.model_dump(mode="json")
-    return sha256_of({"machine": machine_digest(run.machine), "workload": workload})
+    return sha256_of({"machine": machine_digest(run.machine), "workload": workload, "staggered": run.staggered})
 
 
 def file_digest(path: str | Path) -> str:

@@ -95,7 +95,7 @@ VOLATILE: frozenset[str] = frozenset({"wall_s"})
 # Columns that say what came out, not what was asked for.
 SIMULATED: tuple[str, ...] = tuple(name for name in COLUMNS[COLUMNS.index("time_us") :] if name not in VOLATILE)
 
-AXIS_KEY = re.compile(r"[^\W\d][\w-]*(\.[\w-]+)*")
+AXIS_KEY = re.compile(r"[^\W\d][\w-]*(\.[\w-]+(\[\d+\])?)*")
 
 
 def check_value(name: str, value: Any) -> None:

@@ -12,12 +12,19 @@ from t3sim.system.phases import ISOLATED_POLICY
 
 if TYPE_CHECKING:
     from t3sim.config.experiment import RunSpec
+    from t3sim.config.machine import MachineSpec
     from t3sim.gpu.kernel.state import Layout
 
 
 def layouts_of(points: Iterable[RunSpec]) -> set[Layout]:
     """Return the record layouts that *points* need."""
-    return {layout_for(run.machine, _jit.IS_INTERPRETED) for run in points}
+    machines = (machine for run in points for machine in (run.machine, *unlike_gpus(run.machine)))
+    return {layout_for(machine, _jit.IS_INTERPRETED) for machine in machines}
+
+
+def unlike_gpus(machine: MachineSpec) -> list[MachineSpec]:
+    """Return a machine like each GPU that is unlike the others."""
+    return [machine.of_gpu(own.number) for own in machine.own_gpus]
 
 
 def is_compiled_for(points: Iterable[RunSpec]) -> bool:

@@ -21,6 +21,7 @@ from t3sim.checks.hang.progress import (
     held_back_in,
     is_running,
     patience_of,
+    port_starts,
     progress_of,
     rotation_ticks,
     scheduled_in,
@@ -83,14 +84,15 @@ class WatchedGpu:
 class Liveness:
     """Watches the GPUs of one machine; nothing moves in it means: in none of them."""
 
-    def __init__(self, env: simpy.Environment, gpus: Sequence[WatchedGpu]) -> None:
+    def __init__(self, env: simpy.Environment, gpus: Sequence[WatchedGpu], n_quanta_between: int = 1) -> None:
+        """*n_quanta_between* is how many quanta lie between two looks at the same GPU."""
         self.env = env
         self.gpus = list(gpus)
         self._moved_at = int(env.now)
         self._quiet_since: int | None = None  # when nothing was found to come
         self._patience = max(patience_of(gpu.device.core) for gpu in self.gpus)
-        # Of several GPUs the last look at another one is up to a quantum old.
-        n_quanta = 0 if len(self.gpus) == 1 else 2
+        # Of several GPUs the last look at another one is up to the time between two looks old.
+        n_quanta = 0 if len(self.gpus) == 1 else 2 * n_quanta_between
         self._rotation = max(
             rotation_ticks(gpu.device.core) + n_quanta * gpu.device.quantum_ticks for gpu in self.gpus
         )
@@ -141,7 +143,7 @@ class Liveness:
 def has_something_to_come(core: GpuCore) -> bool:
     """Return whether a moment lies ahead of this GPU at which it may move, or a policy is asked again."""
     if not is_running(core):
-        return False
+        return bool(port_starts(core))  # what an ended kernel has sent is still to leave
     return next(scheduled_in(core), None) is not None or bool(held_back_in(core))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.checks.claims import refuse
@@ -16,12 +17,15 @@ from t3sim.checks.invariants import check_invariants, ring_claims
 from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.device import Device
+from t3sim.gpu.routes import StoreRoutes
 from t3sim.network.link import Link
+from t3sim.network.mirror import ChunkShift
 from t3sim.system.liveness import Liveness, WatchedEnvironment, WatchedGpu, run_to_end
 
 if TYPE_CHECKING:
     from t3sim.config.machine import MachineSpec
     from t3sim.gpu.arbitration import ArbitrationPolicy
+    from t3sim.workload.tiling import TileTrace
 
 
 class MirroredMachine:
@@ -67,6 +71,23 @@ class MirroredMachine:
             check_link(self.link, self.core, self.core)
         assert isinstance(end_at, int)
         return end_at
+
+
+def load_fused_gpu(
+    core: GpuCore, trace: TileTrace, program: Callable[..., None], start_at: int, first_position: int = 0
+) -> ChunkShift | None:
+    """Load *trace* on *core* by position, its output mapped by *program*; dispatch begins at *first_position*.
+
+    Return what its outgoing link makes of its messages; None if it has none to send.
+    """
+    routes = StoreRoutes(trace.n_workgroups)
+    program(routes, trace, 0, core.machine.gpu.dma.wavefront_tiles_per_block)
+    core.load_gemm(trace, routes, start_at=start_at, device_id=first_position)
+    n_granules = core.tables.tiles["n_granules"]
+    n_wavefronts = int(core.gpu.n_wavefronts)
+    tile_ranges = trace.chunk_ranges() * n_wavefronts
+    core.gpu.expected_inbound = sum(int(n_granules[start:stop].sum()) for start, stop in tile_ranges[1:])
+    return ChunkShift(np.array(n_granules), tile_ranges, n_wavefronts) if trace.n_chunks > 1 else None
 
 
 def check_drained(core: GpuCore, name: str) -> None:

@@ -1,8 +1,8 @@
 """The phases of one sublayer, each simulated on a fresh machine.
 
 A phase depends only on what it runs on, so it is simulated once and shared by all strategies of
-an experiment.  ``MirroredPhases`` says what each phase is; a ``PhaseStore`` simulates it or has it
-already, a ``PhasePlan`` only notes that it will be needed.
+an experiment.  ``MirroredPhases`` and ``explicit.ExplicitPhases`` say what each phase is; a ``PhaseStore``
+simulates it or has it already, a ``PhasePlan`` only notes that it will be needed.
 """
 
 from __future__ import annotations
@@ -13,23 +13,22 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from t3sim.checks.audit import Audit
 from t3sim.collective.schedule import CollectiveProgram, chunk_bytes_of, ring_all_gather, ring_reduce_scatter
 from t3sim.errors import UsageError
 from t3sim.gpu.arbitration import arbitration_policies, mca
 from t3sim.gpu.kernel.codes import NEVER
 from t3sim.gpu.routes import StoreRoutes
-from t3sim.network.mirror import ChunkShift
 from t3sim.observe.timeline import Timeline
-from t3sim.overlap.interface import Phase
-from t3sim.system.machine import MirroredMachine
+from t3sim.overlap.interface import After, Phase
+from t3sim.system.machine import MirroredMachine, load_fused_gpu
 from t3sim.system.measure import counters_of, timeline_of, waits_of
 from t3sim.workload.tiling import ELEMENT_BYTES
 
 if TYPE_CHECKING:
     from t3sim.config.experiment import RunSpec
+    from t3sim.config.machine import MachineSpec
+    from t3sim.gpu.core import GpuCore
     from t3sim.workload.tiling import TileTrace
 
 ISOLATED_POLICY = "round_robin"  # one stream at a time: every work-conserving policy is the same
@@ -74,8 +73,8 @@ class PhasePlan:
         return Phase(job.name, 1, {}, Timeline())
 
 
-class MirroredPhases:
-    """Phases of the sublayer that *run* describes, in mirrored mode."""
+class SublayerPhases:
+    """What the phases of the sublayer that *run* describes have in common, however many GPUs are simulated."""
 
     def __init__(
         self, run: RunSpec, trace: TileTrace | None, store: PhaseStore | PhasePlan, audit: Audit | None = None
@@ -113,7 +112,55 @@ class MirroredPhases:
         """See ``overlap.interface.Phases``."""
         return self.run.machine.gpu.n_compute_units
 
-    def gemm(self, *, n_compute_units: int | None = None) -> Phase:
+    def gemm(self, *, n_compute_units: int | None = None, after: After = ()) -> Phase:
+        """See ``overlap.interface.Phases``."""
+        raise NotImplementedError
+
+    def reduce_scatter(
+        self, *, has_near_memory: bool = False, n_compute_units: int | None = None, after: After = ()
+    ) -> Phase | None:
+        """See ``overlap.interface.Phases``."""
+        name = "reduce-scatter, near memory" if has_near_memory else "reduce-scatter"
+        program = ring_reduce_scatter(self.n_devices, self.chunk_granules(), has_near_memory=has_near_memory)
+        return self.collective(named(name, n_compute_units), program, n_compute_units, after=after)
+
+    def all_gather(self, *, n_compute_units: int | None = None, after: After = ()) -> Phase | None:
+        """See ``overlap.interface.Phases``."""
+        program = ring_all_gather(self.n_devices, self.chunk_granules())
+        return self.collective(named("all-gather", n_compute_units), program, n_compute_units, after=after)
+
+    def collective(
+        self, name: str, program: CollectiveProgram, n_compute_units: int | None = None, *, after: After = ()
+    ) -> Phase | None:
+        """Return an isolated collective on *n_compute_units* CUs (default: all); None if there is nothing to do."""
+        raise NotImplementedError
+
+    def fused(self, program: Callable[..., None], default_policy: str, *, after: After = ()) -> Phase:
+        """See ``overlap.interface.Phases``."""
+        raise NotImplementedError
+
+    def fused_policy(self, default_policy: str) -> tuple[str, dict[str, Any]]:
+        """Return name and parameters of the arbitration policy of a fused run."""
+        arbitration = self.run.arbitration
+        return (default_policy, {}) if arbitration is None else (arbitration.policy, dict(arbitration.params))
+
+    def tiles_key(self) -> tuple[Any, ...]:
+        """Return what the tiles of the GEMM are."""
+        trace = self.required_trace()
+        tiles = sha256(trace.workgroups.tobytes()).hexdigest()
+        return trace.gemm, trace.tiling, trace.n_chunks, tiles
+
+    def required_trace(self) -> TileTrace:
+        """Return the tile trace; ``UsageError`` if the workload is a bare collective."""
+        if self.trace is None:
+            raise UsageError("workload: a collective on its own has no GEMM; use strategy `sequential`")
+        return self.trace
+
+
+class MirroredPhases(SublayerPhases):
+    """Phases in mirrored mode: one GPU stands for all, so all start when the longest of what comes before has ended."""
+
+    def gemm(self, *, n_compute_units: int | None = None, after: After = ()) -> Phase:  # noqa: ARG002
         """See ``overlap.interface.Phases``.
 
         The others are as if they were not there; L2 and DRAM are those of the whole GPU.
@@ -129,19 +176,10 @@ class MirroredPhases:
 
         return self.store.get(PhaseJob(("gemm", *part.gemm_key()), name, simulate))
 
-    def reduce_scatter(self, *, has_near_memory: bool = False, n_compute_units: int | None = None) -> Phase | None:
-        """See ``overlap.interface.Phases``."""
-        name = "reduce-scatter, near memory" if has_near_memory else "reduce-scatter"
-        program = ring_reduce_scatter(self.n_devices, self.chunk_granules(), has_near_memory=has_near_memory)
-        return self.collective(named(name, n_compute_units), program, n_compute_units)
-
-    def all_gather(self, *, n_compute_units: int | None = None) -> Phase | None:
-        """See ``overlap.interface.Phases``."""
-        program = ring_all_gather(self.n_devices, self.chunk_granules())
-        return self.collective(named("all-gather", n_compute_units), program, n_compute_units)
-
-    def collective(self, name: str, program: CollectiveProgram, n_compute_units: int | None = None) -> Phase | None:
-        """Return an isolated collective on *n_compute_units* CUs (default: all); None if there is nothing to do."""
+    def collective(
+        self, name: str, program: CollectiveProgram, n_compute_units: int | None = None, *, after: After = ()  # noqa: ARG002
+    ) -> Phase | None:
+        """See the base class."""
         if not program.steps:
             return None
 
@@ -154,19 +192,17 @@ class MirroredPhases:
         key = (name, program, n_compute_units, self.run.machine, self.run.quantum)
         return self.store.get(PhaseJob(key, name, simulate))
 
-    def fused(self, program: Callable[..., None], default_policy: str) -> Phase:
+    def fused(self, program: Callable[..., None], default_policy: str, *, after: After = ()) -> Phase:  # noqa: ARG002
         """See ``overlap.interface.Phases``."""
         trace = self.required_trace()
-        arbitration = self.run.arbitration
-        policy = default_policy if arbitration is None else arbitration.policy
-        params = {} if arbitration is None else dict(arbitration.params)
+        policy, params = self.fused_policy(default_policy)
         name = f"fused, {policy}"
 
         def simulate(report: Report) -> Phase:
             machine = self.machine(policy, params)
             load_fused(machine, trace, program)
             phase = self.finished(name, machine, report)
-            phase.counters["mca_threshold"] = mca_threshold(machine) if policy == "mca" else None
+            phase.counters["mca_threshold"] = mca_threshold(machine.core) if policy == "mca" else None
             return phase
 
         key = ("fused", policy, tuple(sorted(params.items())), program, *self.gemm_key())
@@ -174,15 +210,12 @@ class MirroredPhases:
 
     def gemm_key(self) -> tuple[Any, ...]:
         """Return what the simulation of the GEMM depends on."""
-        trace = self.required_trace()
-        tiles = sha256(trace.workgroups.tobytes()).hexdigest()
-        return trace.gemm, trace.tiling, trace.n_chunks, tiles, self.run.machine, self.run.quantum
+        return *self.tiles_key(), self.run.machine, self.run.quantum
 
     def _with_compute_units(self, n_compute_units: int) -> MirroredPhases:
         """Return the same phases on a machine of so many compute units, everything else as it is."""
-        gpu = self.run.machine.gpu.model_copy(update={"n_compute_units": n_compute_units})
-        machine = self.run.machine.model_copy(update={"gpu": gpu})
         part = copy(self)
+        machine = with_compute_units(self.run.machine, n_compute_units)
         part.run = self.run.model_copy(update={"machine": machine})
         return part
 
@@ -195,13 +228,14 @@ class MirroredPhases:
         followed = self.audit.follow(machine.device, self.n_devices, report)
         end_at = machine.run(followed.report)
         followed.finish()
-        return Phase(name, end_at, counters_of(machine.core), timeline_of(machine.core), waits_of(machine.core, end_at))
+        core = machine.core
+        return Phase(name, end_at, counters_of(core), timeline_of(core), waits=waits_of(core, end_at))
 
-    def required_trace(self) -> TileTrace:
-        """Return the tile trace; ``UsageError`` if the workload is a bare collective."""
-        if self.trace is None:
-            raise UsageError("workload: a collective on its own has no GEMM; use strategy `sequential`")
-        return self.trace
+
+def with_compute_units(machine: MachineSpec, n_compute_units: int) -> MachineSpec:
+    """Return *machine* with so many compute units on each GPU, everything else as it is."""
+    gpu = machine.gpu.model_copy(update={"n_compute_units": n_compute_units})
+    return machine.model_copy(update={"gpu": gpu})
 
 
 def named(phase: str, n_compute_units: int | None) -> str:
@@ -211,19 +245,12 @@ def named(phase: str, n_compute_units: int | None) -> str:
 
 def load_fused(machine: MirroredMachine, trace: TileTrace, program: Callable[..., None]) -> None:
     """Map the output of *trace* as *program* says, load it and close the ring."""
-    core = machine.core
-    routes = StoreRoutes(trace.n_workgroups)
-    program(routes, trace, 0, core.machine.gpu.dma.wavefront_tiles_per_block)
-    core.load_gemm(trace, routes, start_at=machine.launch_ticks)
-    n_granules = core.tables.tiles["n_granules"]
-    n_wavefronts = int(core.gpu.n_wavefronts)
-    tile_ranges = trace.chunk_ranges() * n_wavefronts
-    core.gpu.expected_inbound = sum(int(n_granules[start:stop].sum()) for start, stop in tile_ranges[1:])
-    if trace.n_chunks > 1:
-        machine.close_ring(ChunkShift(np.array(n_granules), tile_ranges, n_wavefronts))
+    shift = load_fused_gpu(machine.core, trace, program, machine.launch_ticks)
+    if shift is not None:
+        machine.close_ring(shift)
 
 
-def mca_threshold(machine: MirroredMachine) -> int | None:
+def mca_threshold(core: GpuCore) -> int | None:
     """Return the occupancy limit that MCA applied, None for no limit."""
-    threshold = int(getattr(mca.threshold_of, "py_func", mca.threshold_of)(machine.core.gpu.channels[0]))
+    threshold = int(getattr(mca.threshold_of, "py_func", mca.threshold_of)(core.gpu.channels[0]))
     return None if threshold >= NEVER else threshold

@@ -15,8 +15,9 @@ from t3sim.errors import UsageError
 from t3sim.gpu.ticks import TickBase
 from t3sim.observe.timeline import Timeline
 from t3sim.overlap import Phase, overlap_strategies
+from t3sim.system.explicit import ExplicitPhases
 from t3sim.system.layer import other_ticks
-from t3sim.system.phases import MirroredPhases, PhasePlan, PhaseStore
+from t3sim.system.phases import MirroredPhases, PhasePlan, PhaseStore, SublayerPhases
 from t3sim.workload.layer import sublayer_runs
 from t3sim.workload.tiling import TileTrace, make_tile_trace
 
@@ -108,25 +109,38 @@ def evaluate(
     run: RunSpec, trace: TileTrace | None, store: PhaseStore | PhasePlan, audit: Audit | None = None
 ) -> tuple[SublayerResult, ...]:
     """Return the times and phases of each sublayer of a point; with a ``PhasePlan``, only note what they are."""
-    if run.mode != "mirrored":
-        raise UsageError("mode: `explicit` is not available yet; use `mirrored`")
-    return tuple(_sublayer(one, trace, store, audit) for one in sublayer_runs(run))
+    check_mode(run)
+    return tuple(_sublayer(one, trace, store, audit, number) for number, one in enumerate(sublayer_runs(run)))
+
+
+def check_mode(run: RunSpec) -> None:
+    """Raise ``UsageError`` if the mode of *run* cannot simulate what it asks for."""
+    collective = run.workload.collective
+    n_devices = run.workload.tp if collective is None else collective.gpus
+    if run.mode == "explicit" and n_devices == 1:
+        raise UsageError("mode: one GPU is no ring but a plain GEMM; use `mirrored`")
+    if run.mode == "mirrored" and not (run.machine.is_uniform and run.staggered):
+        raise UsageError("mode: mirrored mode simulates one GPU for all, and these are not alike; use `explicit`")
 
 
 def _sublayer(
-    run: RunSpec, trace: TileTrace | None, store: PhaseStore | PhasePlan, audit: Audit | None
+    run: RunSpec, trace: TileTrace | None, store: PhaseStore | PhasePlan, audit: Audit | None, number: int
 ) -> SublayerResult:
     workload = run.workload
     if trace is None and workload.gemm is not None:
         trace = make_tile_trace(workload.gemm, workload.tiling, workload.tp)
-    phases = MirroredPhases(run, trace, store, audit)
+    phases: SublayerPhases
+    if run.mode == "explicit":
+        phases = ExplicitPhases(run, trace, store, audit, number)
+    else:
+        phases = MirroredPhases(run, trace, store, audit)
     if workload.collective is not None:
         return collective_alone(phases, workload.collective.op, has_near_memory=run.strategy == "ideal-rs-nmc")
     times = overlap_strategies.get(run.strategy)(phases)
     return SublayerResult(run, times.ticks, times.gemm, times.reduce_scatter, times.all_gather, times.fused)
 
 
-def collective_alone(phases: MirroredPhases, op: str, *, has_near_memory: bool) -> SublayerResult:
+def collective_alone(phases: SublayerPhases, op: str, *, has_near_memory: bool) -> SublayerResult:
     """Return the result of a workload that is one collective."""
     if op == "reduce-scatter":
         phase = phases.reduce_scatter(has_near_memory=has_near_memory)

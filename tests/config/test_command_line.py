@@ -55,11 +55,12 @@ def test_show_as_json_and_schema(t3sim):
     assert t3sim("config", "schema").exit_code == 0
 
 
-def test_check_refuses_explicit_mode(t3sim, tmp_path):
+def test_check_takes_explicit_mode_for_a_ring(t3sim, tmp_path):
     (tmp_path / "explicit.yaml").write_text(GOOD + "mode: explicit\n")
-    result = t3sim("config", "check", "explicit.yaml")
-    assert result.exit_code == 2
-    assert "explicit.yaml:5:7: mode: explicit mode is not available yet; use `mirrored`" in result.stderr
+    assert t3sim("config", "check", "explicit.yaml").exit_code == 0
+    alone = t3sim("config", "check", "explicit.yaml", "-s", "workload.tp=1")
+    assert alone.exit_code == 2
+    assert "explicit.yaml:5:7: mode: explicit mode simulates a ring; one GPU (`workload.tp` is 1)" in alone.stderr
 
 
 def test_problems_go_to_stderr_with_code_2(t3sim):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from t3sim.errors import UsageError
 from t3sim.observe.timeline import Timeline
 from t3sim.overlap import Phase, overlap_strategies, t3
-from t3sim.overlap.interface import SublayerTimes
+from t3sim.overlap.interface import After, SublayerTimes
 
 
 class FakePhases:
@@ -24,29 +24,33 @@ class FakePhases:
         self.lengths = {"gemm": 1000, "rs": rs, "rs-nmc": rs_nmc, "ag": ag, "fused": 1111}
         self.collective_compute_units = for_collective
         self.asked: list[str] = []
+        self.order: dict[str, list[str]] = {}  # name -> what it comes after
         self.units: dict[str, int | None] = {}
         self.fused_with: tuple[Callable[..., None], str] | None = None
 
-    def phase(self, name: str) -> Phase | None:
+    def phase(self, name: str, after: Sequence[Phase | None]) -> Phase | None:
         self.asked.append(name)
+        self.order[name] = [phase.name for phase in after if phase is not None]
         ticks = self.lengths[name]
         return None if ticks is None else Phase(name, ticks, {}, Timeline())
 
-    def gemm(self, *, n_compute_units: int | None = None) -> Any:
+    def gemm(self, *, n_compute_units: int | None = None, after: After = ()) -> Any:
         self.units["gemm"] = n_compute_units
-        return self.phase("gemm")
+        return self.phase("gemm", after)
 
-    def reduce_scatter(self, *, has_near_memory: bool = False, n_compute_units: int | None = None) -> Phase | None:
+    def reduce_scatter(
+        self, *, has_near_memory: bool = False, n_compute_units: int | None = None, after: After = ()
+    ) -> Phase | None:
         self.units["rs"] = n_compute_units
-        return self.phase("rs-nmc" if has_near_memory else "rs")
+        return self.phase("rs-nmc" if has_near_memory else "rs", after)
 
-    def all_gather(self, *, n_compute_units: int | None = None) -> Phase | None:
+    def all_gather(self, *, n_compute_units: int | None = None, after: After = ()) -> Phase | None:
         self.units["ag"] = n_compute_units
-        return self.phase("ag")
+        return self.phase("ag", after)
 
-    def fused(self, program: Callable[..., None], default_policy: str) -> Any:
+    def fused(self, program: Callable[..., None], default_policy: str, *, after: After = ()) -> Any:
         self.fused_with = (program, default_policy)
-        return self.phase("fused")
+        return self.phase("fused", after)
 
 
 def times_of(strategy: str, phases: FakePhases) -> SublayerTimes:
@@ -116,6 +120,23 @@ def test_t3_names_its_mapping_and_its_policy(strategy: str, policy: str) -> None
     assert times.fused is not None
     assert times.fused.name == "fused"
     assert times.reduce_scatter is None
+
+
+@pytest.mark.parametrize(
+    ("strategy", "order"),
+    [
+        ("sequential", {"gemm": [], "rs": ["gemm"], "ag": ["gemm", "rs"]}),
+        ("ideal-overlap", {"gemm": [], "rs": [], "ag": ["gemm", "rs"]}),
+        ("ideal-rs-nmc", {"gemm": [], "rs-nmc": [], "ag": ["gemm", "rs-nmc"]}),
+        ("cu-split", {"gemm": [], "rs": [], "ag": ["rs"]}),
+        ("t3", {"gemm": [], "fused": [], "ag": ["fused"]}),
+    ],
+)
+def test_each_phase_comes_after_what_it_needs(strategy: str, order: dict[str, list[str]]) -> None:
+    """What must have ended on a GPU before the next phase starts there (explicit mode)?"""
+    phases = FakePhases()
+    times_of(strategy, phases)
+    assert phases.order == order
 
 
 def test_phases_are_passed_on() -> None:

@@ -199,7 +199,7 @@ def test_a_strategy_may_decide_by_what_its_first_phase_took(tmp_path: Path) -> N
 def test_out_of_memory_fails_a_point_and_not_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from t3sim.experiment import workers
 
-    def perform(task: object, report: object) -> bytes:
+    def perform(task: object, report: object, n_threads: int | None = 1) -> bytes:
         if task.name == "fused, mca":
             raise MemoryError
         return real(task, report)

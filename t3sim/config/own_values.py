@@ -1,0 +1,276 @@
+"""GPUs and links of a ring that have values of their own, and when each GPU starts.
+
+``gpu[3]:`` and ``memory[3]:`` hold what differs in one GPU, ``link[2]:`` what differs in the link over which ``gpu[2]``
+sends, each with values on top of the machine's, or with another preset.  ``start_skew:`` says how much later a GPU
+comes to its first kernel, ``start_jitter:`` how much later at most each kernel starts, by chance.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from t3sim import units
+from t3sim.config.machine import (
+    GpuSpec,
+    LinkSpec,
+    MachineSpec,
+    MemorySpec,
+    OwnGpu,
+    OwnLink,
+    StartJitterSpec,
+    StartSkew,
+)
+from t3sim.config.machine_checks import LONGEST_CLOCK_LCM_HZ, machine_findings
+from t3sim.config.resolve import expand_part, node_at, overlay, validated
+from t3sim.config.yaml_loader import Node, type_name
+from t3sim.errors import ConfigError, Problem
+
+OWN_PART = re.compile(r"(gpu|memory|link)\[(0|[1-9][0-9]{0,5})\]")
+SKEW, JITTER = "start_skew", "start_jitter"
+MODELS: dict[str, type[GpuSpec | MemorySpec | LinkSpec]] = {"gpu": GpuSpec, "memory": MemorySpec, "link": LinkSpec}
+MOST_NAMES = 3  # of values, in a message
+MHZ = 10**6
+# What GPUs of one ring must have in common: messages are accesses, collectives go by lines, and the tracker's size
+# decides how far a neighbour may run ahead.
+SHARED = ("memory.access", "gpu.l2.line", "gpu.tracker.n_sets", "gpu.tracker.entries_per_set")
+
+
+def is_own(name: str) -> bool:
+    """Return whether a key of a machine says something about single GPUs, links or starts."""
+    return name in (SKEW, JITTER) or OWN_PART.fullmatch(name) is not None
+
+
+@dataclass(frozen=True)
+class OwnPart:
+    """One key such as ``gpu[3]``: which part of which GPU, as written, and as it comes out."""
+
+    name: str
+    kind: str
+    number: int
+    node: Node  # presets expanded, without the values it has in common with the machine
+    spec: GpuSpec | MemorySpec | LinkSpec
+
+
+class OwnValues:
+    """Reads what single GPUs and links of a machine say of themselves, and collects what is wrong with it."""
+
+    def __init__(self, tree: Node, own: dict[str, Node], key: str, folder: Path | None) -> None:
+        """*tree* is the machine without *own*, its presets expanded; *key* is the machine's."""
+        self._tree, self._own, self._key, self._folder = tree, own, key, folder
+        self._problems: list[Problem] = []
+
+    def of(self, machine: MachineSpec) -> tuple[MachineSpec, Node]:
+        """Return *machine* with its own values, and the tree with them; all problems at once as a ConfigError."""
+        parts = [part for name in self._own if OWN_PART.fullmatch(name) and (part := self._part(name)) is not None]
+        skews, jitter = list(self._skews()), self._jitter()
+        if self._problems:
+            raise ConfigError(self._problems)
+        gpus, links = own_gpus(machine, parts), own_links(machine, parts)
+        spec = machine.model_copy(
+            update={"own_gpus": gpus, "own_links": links, "start_skew": tuple(skews), "start_jitter": jitter}
+        )
+        self._check(spec, parts)
+        if self._problems:
+            raise ConfigError(self._problems)
+        written = {part.name: part.node for part in parts}
+        return spec, replace(self._tree, value={**self._tree.value, **self._own, **written})
+
+    def _problem(self, node: Node, name: str, message: str) -> None:
+        at = node.position
+        self._problems.append(Problem(at.file, at.line, at.column, f"{self._key}.{name}", message))
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def _part(self, name: str) -> OwnPart | None:
+        match = OWN_PART.fullmatch(name)
+        assert match is not None
+        kind, number, node = match[1], int(match[2]), self._own[name]
+        shown = f"{self._key}.{name}"
+        if kind == "link" and self._is_cut(name, number, node):
+            return None
+        try:
+            written = expand_part(kind, node, shown, self._folder)
+            if not written.is_mapping:
+                self._problem(node, name, f"found {type_name(node.value)}, a mapping of values is needed")
+                return None
+            is_whole = isinstance(node.value, str) or node.get("preset") is not None
+            whole = written if is_whole else overlay(self._tree.value[kind], written)
+            return OwnPart(name, kind, number, written, validated(MODELS[kind], whole, shown))
+        except ConfigError as error:
+            self._problems += error.problems
+            return None
+
+    def _is_cut(self, name: str, number: int, node: Node) -> bool:
+        """Return whether a link carries nothing, and note that: then nothing gets round the ring."""
+        bandwidth = node.get("bandwidth")
+        if node.value == "down":
+            self._problem(node, name, f"the ring has no way round: the link by which gpu[{number}] sends is down")
+        elif bandwidth is not None and re.fullmatch(r"0+(\.0*)? *[A-Za-z/]*", str(bandwidth.value)):
+            message = f"the ring has no way round: the link by which gpu[{number}] sends has no bandwidth"
+            self._problem(bandwidth, f"{name}.bandwidth", message)
+        else:
+            return False
+        return True
+
+    def _skews(self) -> Iterator[StartSkew]:
+        node = self._own.get(SKEW)
+        if node is None:
+            return
+        if not node.is_mapping:
+            self._problem(node, SKEW, f"found {type_name(node.value)}, a mapping is needed, like {{\"gpu[3]\": 5 us}}")
+            return
+        for name, child in node.value.items():
+            match = OWN_PART.fullmatch(name)
+            if match is None or match[1] != "gpu":
+                at = replace(child, position=child.key_position or child.position)
+                self._problem(at, f"{SKEW}.{name}", f"unknown GPU `{name}`; a GPU is called like `gpu[3]`")
+                continue
+            whole = Node({"number": Node(int(match[2]), child.position), "delay": child}, child.position)
+            try:
+                skew = validated(StartSkew, whole, f"{self._key}.{SKEW}.{name}")
+            except ConfigError as error:
+                self._problems += [replace(p, key=p.key.removesuffix(".delay")) for p in error.problems]
+                continue
+            if skew.delay:
+                yield skew
+
+    def _jitter(self) -> StartJitterSpec | None:
+        node = self._own.get(JITTER)
+        if node is None:
+            return None
+        if node.is_mapping and node.get("seed") is None:
+            at = replace(node, position=node.key_position or node.position)
+            self._problem(at, f"{JITTER}.seed", "is missing; jitter without a seed could not be repeated")
+            return None
+        try:
+            jitter = validated(StartJitterSpec, node, f"{self._key}.{JITTER}")
+        except ConfigError as error:
+            self._problems += error.problems
+            return None
+        return jitter if jitter.limit else None
+
+    # --- checking --------------------------------------------------------------------------------
+
+    def _check(self, spec: MachineSpec, parts: list[OwnPart]) -> None:
+        """Note what does not fit together inside an unlike GPU, and between it and the others."""
+        for number in sorted({part.number for part in parts}):
+            of_gpu = [part for part in parts if part.number == number]
+            alone = spec.of_gpu(number)
+            for path in SHARED:
+                if value_of(alone, path) != value_of(spec, path):
+                    message = f"is {value_of(alone, path)}, all GPUs must have the same, {value_of(spec, path)}"
+                    self._place(of_gpu, path, message)
+            if not has_fine_ticks(alone):
+                for path, message in machine_findings(alone):
+                    self._place(of_gpu, path, message)
+        with_clock = [part for part in parts if part.kind != "link"]
+        if has_fine_ticks(spec) and with_clock and not self._problems:
+            clocks = ", ".join(units.format_frequency(clock) for clock in sorted(spec.clocks()))
+            path = "gpu.compute_clock" if with_clock[0].kind == "gpu" else "memory.clock"
+            ticks = math.lcm(*spec.clocks())
+            message = (
+                f"the clocks of the ring ({clocks}) meet only in ticks of {units.format_frequency(ticks)}; at most"
+                " 1 THz: choose clocks with a larger common divisor"
+            )
+            self._place(with_clock, path, message)
+
+    def _place(self, parts: list[OwnPart], path: str, message: str) -> None:
+        """Note a finding at the value of *parts* that it is about, or else at the first of them."""
+        kind, *rest = path.split(".")
+        for part in parts:
+            node, is_whole = node_at(part.node, tuple(rest))
+            if part.kind == kind and is_whole:
+                self._problem(node, f"{part.name}.{'.'.join(rest)}", message)
+                return
+        first = parts[0]
+        self._problem(first.node, first.name, f"on gpu[{first.number}], `{path}` {message}")
+
+
+def has_fine_ticks(machine: MachineSpec) -> bool:
+    """Return whether clocks of whole MHz meet only in ticks that are too fine to count time in."""
+    clocks = machine.clocks()
+    return all(clock % MHZ == 0 for clock in clocks) and math.lcm(*clocks) > LONGEST_CLOCK_LCM_HZ
+
+
+def own_gpus(machine: MachineSpec, parts: list[OwnPart]) -> tuple[OwnGpu, ...]:
+    """Return the GPUs that come out unlike the machine's."""
+    gpus = []
+    for number in sorted({part.number for part in parts if part.kind != "link"}):
+        gpu, memory = machine.gpu, machine.memory
+        for spec in (part.spec for part in parts if part.number == number):
+            gpu = spec if isinstance(spec, GpuSpec) else gpu
+            memory = spec if isinstance(spec, MemorySpec) else memory
+        if (gpu, memory) != (machine.gpu, machine.memory):
+            gpus.append(OwnGpu(number=number, gpu=gpu, memory=memory))
+    return tuple(gpus)
+
+
+def own_links(machine: MachineSpec, parts: list[OwnPart]) -> tuple[OwnLink, ...]:
+    """Return the links that come out unlike the machine's."""
+    links = {part.number: part.spec for part in parts if isinstance(part.spec, LinkSpec)}
+    return tuple(OwnLink(number=number, link=link) for number, link in sorted(links.items()) if link != machine.link)
+
+
+def value_of(machine: MachineSpec, path: str) -> Any:
+    """Return the value at a dotted path."""
+    value: Any = machine
+    for step in path.split("."):
+        value = getattr(value, step)
+    return value
+
+
+def differing(one: BaseModel, other: BaseModel, prefix: str = "") -> Iterator[str]:
+    """Yield the dotted names of the values in which two specs of a kind differ."""
+    for name, value in one:
+        against = getattr(other, name)
+        if isinstance(value, BaseModel) and isinstance(against, BaseModel):
+            yield from differing(value, against, f"{prefix}{name}.")
+        elif value != against:
+            yield prefix + name
+
+
+def unlike(machine: MachineSpec) -> Iterator[tuple[str, str]]:
+    """Yield for each thing that one GPU cannot stand for: key below the machine, and what it is in words."""
+    for own in machine.own_gpus:
+        for kind, mine, common in (("gpu", own.gpu, machine.gpu), ("memory", own.memory, machine.memory)):
+            names = list(differing(mine, common))
+            if names:
+                yield f"{kind}[{own.number}]", f"{kind}[{own.number}] differs in {in_words(names)}"
+    for one in machine.own_links:
+        names = list(differing(one.link, machine.link))
+        yield f"link[{one.number}]", f"link[{one.number}] differs in {in_words(names)}"
+    for skew in machine.start_skew:
+        yield f"{SKEW}.gpu[{skew.number}]", f"gpu[{skew.number}] starts later than others"
+    if machine.start_jitter is not None:
+        yield JITTER, "kernels start at moments of their own"
+
+
+def in_words(names: list[str]) -> str:
+    """Return a short list of names."""
+    more = len(names) - MOST_NAMES
+    return ", ".join(f"`{name}`" for name in names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def located(machine: MachineSpec, path: list[str]) -> tuple[type[BaseModel], tuple[str, ...], Any] | None:
+    """Return spec, place in it and value of what *path* below *machine* names; None if it came to nothing."""
+    match = OWN_PART.fullmatch(path[0])
+    if match is not None:
+        kind, alone = match[1], machine.of_gpu(int(match[2]))
+        return MODELS[kind], tuple(path[1:]), value_of(alone, ".".join([kind, *path[1:]]))
+    if path[0] == SKEW:
+        delays = {f"gpu[{skew.number}]": skew.delay for skew in machine.start_skew}
+        return StartSkew, ("delay",), delays.get(path[1], 0)
+    if path[0] == JITTER:
+        jitter = machine.start_jitter
+        return None if jitter is None else (StartJitterSpec, (path[1],), getattr(jitter, path[1]))
+    return MachineSpec, tuple(path), value_of(machine, ".".join(path))
+
+
+__all__ = ["OWN_PART", "OwnValues", "is_own", "located", "unlike"]

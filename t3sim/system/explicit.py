@@ -1,0 +1,251 @@
+"""The phases of one sublayer with every GPU of the ring simulated.
+
+Each phase runs on fresh GPUs, as in mirrored mode, but a GPU starts it when it has ended the one before; so GPUs that
+are unlike drift apart, and the ring brings them together again.  What decides a phase is which GPUs and links there are
+and how much later than the first each GPU starts it.  Decision 18 says more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from t3sim.gpu.arbitration import arbitration_policies
+from t3sim.gpu.routes import StoreRoutes
+from t3sim.gpu.ticks import TickBase
+from t3sim.observe.timeline import Timeline
+from t3sim.observe.waits import Wait, of_gpu
+from t3sim.overlap.interface import After, GpuPhase, Phase
+from t3sim.system.measure import counters_of, timeline_of, waits_of
+from t3sim.system.phases import ISOLATED_POLICY, PhaseJob, SublayerPhases, mca_threshold, named, with_compute_units
+from t3sim.system.ring import RingMachine
+from t3sim.system.threads import threads_for
+
+if TYPE_CHECKING:
+    from t3sim.checks.audit import Audit
+    from t3sim.collective.schedule import CollectiveProgram
+    from t3sim.config.experiment import RunSpec
+    from t3sim.config.machine import MachineSpec
+    from t3sim.gpu.core import GpuCore
+    from t3sim.system.phases import PhasePlan, PhaseStore, Report
+    from t3sim.workload.tiling import TileTrace
+
+
+@dataclass(frozen=True)
+class RingStart:
+    """How a ring starts a phase: ticks by which each GPU is later than the first, where each begins to dispatch."""
+
+    offsets: tuple[int, ...]
+    first_positions: tuple[int, ...]
+
+    @property
+    def n_devices(self) -> int:
+        """GPUs of the ring."""
+        return len(self.offsets)
+
+
+class ExplicitPhases(SublayerPhases):
+    """Phases in explicit mode, on a ring of at least two GPUs."""
+
+    def __init__(
+        self,
+        run: RunSpec,
+        trace: TileTrace | None,
+        store: PhaseStore | PhasePlan,
+        audit: Audit | None = None,
+        sublayer: int = 0,
+    ) -> None:
+        """*sublayer* is the number of the sublayer in its layer: each has a jitter of its own."""
+        super().__init__(run, trace, store, audit)
+        self.sublayer = sublayer
+        self.ticks = TickBase.of(run.machine)
+        # What is left decides a phase; when its GPUs start is said by a RingStart.
+        self.machine_spec = run.machine.model_copy(update={"start_skew": (), "start_jitter": None})
+
+    # --- when and where GPUs start ---------------------------------------------------------------
+
+    def first_positions(self) -> tuple[int, ...]:
+        """Return the position at which each GPU begins to dispatch: its own chunk, or chunk 0 if not staggered."""
+        n = self.n_devices
+        return tuple(0 if self.run.staggered else (n - d) % n for d in range(n))
+
+    def jitter(self, number: int) -> list[int]:
+        """Return by how many ticks the kernel *number* of the sublayer starts late on each GPU."""
+        spec = self.run.machine.start_jitter
+        if spec is None:
+            return [0] * self.n_devices
+        return [
+            self.ticks.from_ps(int(np.random.default_rng(key).integers(0, spec.limit, endpoint=True)))
+            for key in ([spec.seed, d, self.sublayer, number] for d in range(self.n_devices))
+        ]
+
+    def starts(self, before: Sequence[Phase], number: int) -> list[int] | None:
+        """Return when each GPU launches the kernel *number* after *before*; None if nobody knows before simulating.
+
+        Alike GPUs that start together end together, so a uniform ring is in step all the time.
+        """
+        if all(phase.gpus for phase in before):
+            late = {skew.number: self.ticks.from_ps(skew.delay) for skew in self.run.machine.start_skew}
+            ready = [
+                max((phase.gpus[d].end for phase in before), default=late.get(d, 0)) for d in range(self.n_devices)
+            ]
+            return [at + more for at, more in zip(ready, self.jitter(number), strict=True)]
+        return [0] * self.n_devices if self.run.machine.is_uniform and self.run.staggered else None
+
+    def placed(
+        self, name: str, after: After, first_positions: tuple[int, ...], simulated: Callable[[RingStart], Phase]
+    ) -> Phase:
+        """Return the phase that *simulated* gives for its start, on the clock of the sublayer.
+
+        In a plan, a phase of which nobody knows yet how it starts is no more than its name.
+        """
+        before = [phase for phase in after if phase is not None]
+        number = max((phase.number + 1 for phase in before), default=0)
+        starts = self.starts(before, number)
+        if starts is None:
+            return Phase(name, 1, {}, Timeline(), number=number)
+        first = min(starts)
+        phase = simulated(RingStart(tuple(start - first for start in starts), first_positions))
+        gpus = tuple(replace(gpu, start=gpu.start + first, end=gpu.end + first) for gpu in phase.gpus)
+        if not gpus:
+            return replace(phase, number=number)
+        earlier = max((gpu.end for one in before for gpu in one.gpus), default=0)
+        return replace(phase, ticks=max(gpu.end for gpu in gpus) - earlier, gpus=gpus, number=number)
+
+    # --- the phases ------------------------------------------------------------------------------
+
+    def gemm(self, *, n_compute_units: int | None = None, after: After = ()) -> Phase:
+        """See ``overlap.interface.Phases``.  Nothing connects the GPUs, so those that are alike are simulated once."""
+        name = named("gemm", n_compute_units)
+        n_taken = 0 if n_compute_units is None else self.n_compute_units - n_compute_units
+
+        def simulated(start: RingStart) -> Phase:
+            return together(name, start, [self._gemm_of(name, d, n_taken) for d in range(self.n_devices)])
+
+        return self.placed(name, after, self.first_positions(), simulated)
+
+    def _gemm_of(self, name: str, d: int, n_taken: int) -> Phase:
+        """Return the GEMM of device *d*, alone, on all but *n_taken* of its compute units."""
+        trace, position = self.required_trace(), self.first_positions()[d]
+        spec = self.machine_spec.of_gpu(d).model_copy(update={"link": self.machine_spec.link})  # which it does not use
+        if n_taken:
+            spec = with_compute_units(spec, spec.gpu.n_compute_units - n_taken)
+
+        def simulate(report: Report) -> Phase:
+            ring = self.ring(spec, 1, ISOLATED_POLICY, {})
+            routes = StoreRoutes(trace.n_workgroups)
+            ring.cores[0].load_gemm(trace, routes, start_at=ring.start_at(0), device_id=position)
+            return self._finished(name, ring, RingStart((0,), (position,)), report)
+
+        key = ("explicit gemm", *self.tiles_key(), spec, self.run.quantum, self.ticks.hz, position)
+        return self.store.get(PhaseJob(key, name, simulate))
+
+    def collective(
+        self, name: str, program: CollectiveProgram, n_compute_units: int | None = None, *, after: After = ()
+    ) -> Phase | None:
+        """See the base class."""
+        if not program.steps:
+            return None
+
+        def simulated(start: RingStart) -> Phase:
+            def simulate(report: Report) -> Phase:
+                ring = self.ring(self.machine_spec, self.n_devices, ISOLATED_POLICY, {})
+                ring.load_collective(program, start.offsets, n_compute_units)
+                return self._finished(name, ring, start, report)
+
+            key = (f"explicit {name}", program, n_compute_units, self.machine_spec, self.run.quantum, start)
+            return self.store.get(PhaseJob(key, name, simulate))
+
+        return self.placed(name, after, (0,) * self.n_devices, simulated)
+
+    def fused(self, program: Callable[..., None], default_policy: str, *, after: After = ()) -> Phase:
+        """See ``overlap.interface.Phases``."""
+        trace = self.required_trace()
+        policy, params = self.fused_policy(default_policy)
+        name = f"fused, {policy}"
+
+        def simulated(start: RingStart) -> Phase:
+            def simulate(report: Report) -> Phase:
+                ring = self.ring(self.machine_spec, self.n_devices, policy, params)
+                ring.load_fused(trace, program, start.offsets, start.first_positions)
+                threshold = mca_threshold if policy == "mca" else lambda _core: None
+                return self._finished(name, ring, start, report, mca_threshold=threshold)
+
+            of_policy = (policy, tuple(sorted(params.items())), program)
+            key = ("explicit fused", *of_policy, *self.tiles_key(), self.machine_spec, self.run.quantum, start)
+            return self.store.get(PhaseJob(key, name, simulate))
+
+        return self.placed(name, after, self.first_positions(), simulated)
+
+    def ring(self, spec: MachineSpec, n_devices: int, policy: str, params: dict[str, Any]) -> RingMachine:
+        """Return a fresh ring, or a GPU of it alone (*n_devices* is 1), in the time of the whole ring."""
+        arbitration, n_threads = arbitration_policies.get(policy), threads_for(n_devices)
+        return RingMachine(
+            spec, arbitration, params, n_devices, self.run.quantum, n_threads=n_threads, ticks=self.ticks
+        )
+
+    def _finished(
+        self,
+        name: str,
+        ring: RingMachine,
+        start: RingStart,
+        report: Report,
+        **more_counters: Callable[[GpuCore], Any],
+    ) -> Phase:
+        """Run what is loaded, every GPU under audit, and return the phase."""
+        shares = [0.0] * len(ring.devices)
+
+        def note(d: int, share: float) -> None:
+            shares[d] = share
+            report(sum(shares) / len(shares))
+
+        n, devices = self.n_devices, enumerate(ring.devices)
+        followed = [self.audit.follow(device, n, partial(note, d)) for d, device in devices]
+        ends = ring.run([one.report for one in followed])
+        for one in followed:
+            one.finish()
+        gpus = []
+        for core, offset, end in zip(ring.cores, start.offsets, ends, strict=True):
+            counters = counters_of(core) | {key: read(core) for key, read in more_counters.items()}
+            gpus.append(GpuPhase(offset, end, counters))
+        timeline, last = Timeline(), max(ends)
+        waits: list[Wait] = []
+        for d, (core, offset) in enumerate(zip(ring.cores, start.offsets, strict=True)):
+            timeline.extend(timeline_of(core, f"gpu[{d}]"))
+            waits += waits_of(core, last, f"gpu[{d}]", offset)
+        return phase_of(name, gpus, timeline, waits)
+
+
+def phase_of(name: str, gpus: Sequence[GpuPhase], timeline: Timeline, waits: Sequence[Wait]) -> Phase:
+    """Return the phase of *gpus*: it ends when the last of them does, and has the counters of that one."""
+    last = last_of(gpus)
+    return Phase(name, last.end, last.counters, timeline, tuple(gpus), waits=tuple(waits))
+
+
+def last_of(gpus: Sequence[GpuPhase]) -> GpuPhase:
+    """Return the GPU that ends last, the first of several."""
+    return max(gpus, key=lambda gpu: gpu.end)
+
+
+def together(name: str, start: RingStart, alone: Sequence[Phase]) -> Phase:
+    """Return the phase in which each GPU does, from its start on, what it does *alone*.
+
+    The timeline is that of the GPU that ends last: each stands for itself.
+    """
+    if not all(phase.gpus for phase in alone):  # in a plan
+        return Phase(name, 1, {}, Timeline())
+    gpus = [
+        replace(gpu, start=gpu.start + offset, end=gpu.end + offset)
+        for offset, gpu in zip(start.offsets, (phase.gpus[0] for phase in alone), strict=True)
+    ]
+    last = last_of(gpus)
+    waits = [
+        wait
+        for d, (gpu, phase) in enumerate(zip(gpus, alone, strict=True))
+        for wait in of_gpu(phase.waits, f"gpu[{d}]", last.end - gpu.end)
+    ]
+    return phase_of(name, gpus, alone[gpus.index(last)].timeline, waits)

@@ -1,0 +1,119 @@
+"""Explicit mode on a ring of alike GPUs is mirrored mode, N times: times, all counters, all DRAM commands."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from t3sim.config.experiment import RunSpec
+from t3sim.system.ring import RingMachine
+from t3sim.system.simulate import simulate
+from tests.harness.rings import differences, explicit, point
+from tests.harness.sublayers import collective_point
+
+RINGS = (2, 3, 4, 5, 7, 8, 16)
+STRATEGIES = ("sequential", "t3", "t3-mca", "ideal-overlap", "ideal-rs-nmc", "cu-split")
+SHAPES = {"even": (256, 256, 64), "ragged": (200, 250, 72)}
+
+
+def of(strategy: str, tp: int, shape: str = "even", *overrides: str) -> RunSpec:
+    own = ("collective_compute_units=1",) if strategy == "cu-split" else ()
+    return point(strategy, *own, *overrides, shape=SHAPES[shape], tp=tp)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("tp", RINGS)
+def test_a_ring_of_alike_gpus_agrees_with_the_mirrored_one(strategy: str, tp: int, shape: str) -> None:
+    run = of(strategy, tp, shape)
+    ring = explicit(run)
+    assert [len(phase.gpus) for phase in ring.phases] == [tp] * len(ring.phases)
+    assert differences(run, ring) == []
+
+
+@pytest.mark.parametrize("op", ["reduce-scatter", "all-gather"])
+def test_a_collective_on_its_own_agrees(op: str) -> None:
+    run = collective_point(op, "96 KiB", 5)
+    result = simulate(run.model_copy(update={"mode": "explicit"}))
+    one = simulate(run)
+    assert result.total == one.total
+    assert [phase.counters for phase in result.phases] == [phase.counters for phase in one.phases]
+
+
+def test_a_launch_latency_is_counted_for_each_phase() -> None:
+    run = of("sequential", 3, "even", "machine.gpu.kernel_launch=2 us")
+    ring = explicit(run)
+    assert differences(run, ring) == []
+    starts = [phase.gpus[1].start for phase in ring.phases]
+    assert starts == [0, ring.phases[0].gpus[1].end, ring.phases[1].gpus[1].end]
+
+
+# --- canaries ----------------------------------------------------------------------------------------
+
+
+def twisted(ring: RingMachine) -> None:
+    """With a defect: two links lead to each other's receivers."""
+    if len(ring.devices) > 2:
+        a, b = ring.links[0], ring.links[1]
+        a._deliver, b._deliver = b._deliver, a._deliver
+
+
+def late(ring: RingMachine) -> None:
+    """With a defect: one link takes a nanosecond longer."""
+    if ring.links:
+        ring.links[1].latency_ticks += ring.ticks.from_ps(1000)
+
+
+def shifted_by_two(ring: RingMachine) -> None:
+    """With a defect: what one GPU sends arrives in the next wavefront tile."""
+    if not ring.links:
+        return
+    send = ring.devices[1].egress
+
+    def one_further(messages: np.ndarray) -> None:
+        inside = messages["tile"] >= 0
+        messages["granule"][inside] ^= 1
+        send(messages)
+
+    ring.devices[1].egress = one_further
+
+
+@pytest.mark.parametrize("defect", [late, shifted_by_two])
+def test_canary_a_wrong_link_is_noticed(defect: object) -> None:
+    run = of("t3", 4)
+    assert differences(run, explicit(run, defect))
+
+
+def test_canary_permuted_links_are_noticed() -> None:
+    """On a ring of alike GPUs all send the same at the same time, so which link leads where shows only otherwise."""
+    run = of("t3", 4)
+
+    def late_and_twisted(ring: RingMachine) -> None:
+        late(ring)
+        twisted(ring)
+
+    seen, due = explicit(run, late_and_twisted), explicit(run, late)
+    assert seen.digests != due.digests
+
+
+def test_canary_a_wrong_offset_is_noticed() -> None:
+    run = of("sequential", 4)
+
+    def change(ring: RingMachine) -> None:
+        load = ring.load_collective
+        ring.load_collective = lambda program, offsets, n: load(program, (0, 0, 1_000, 0), n)
+
+    assert differences(run, explicit(run, change))
+
+
+@pytest.mark.parametrize(
+    "part", ["gpu.compute_clock=1386 MHz", "memory.clock=990 MHz", "link.bandwidth=7920 MB/s", "link.latency=505 ns"]
+)
+@pytest.mark.parametrize("strategy", ["sequential", "t3"])
+def test_canary_one_part_slower_by_a_hundredth_is_noticed(part: str, strategy: str) -> None:
+    section, _, value = part.partition(".")
+    run = of(strategy, 4)
+    slow = of(strategy, 4, "even", "mode=explicit", f"machine.{section}[2].{value}")
+    seen = explicit(slow)
+    assert differences(run, seen) != []
+    assert seen.seconds > explicit(run).seconds
