@@ -43,6 +43,7 @@ KINDS = np.array(list(KIND_NAMES))
 IS_STORE = (KINDS & codes.WRITE_BIT) > 0
 IS_UPDATE = (KINDS & codes.UPDATE_BIT) > 0
 
+
 def broken(core: GpuCore) -> list[str]:
     """Return a line for each claim about *core* that does not hold; empty if all do."""
     return [line for claim in claims(core) for line in claim.breaches()]

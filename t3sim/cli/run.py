@@ -246,9 +246,7 @@ def results_table(records: list[RunRecord]) -> Table:
         table.add_column(name, justify="right")
     for r in records:
         times = [_number(value, 1) for value in (r.gemm_us, r.rs_us, r.fused_us, r.ag_us, r.time_us)]
-        table.add_row(
-            workload_name(r), r.strategy, *times, _number(r.speedup, 3), _number(r.overlap_efficiency, 2)
-        )
+        table.add_row(workload_name(r), r.strategy, *times, _number(r.speedup, 3), _number(r.overlap_efficiency, 2))
     return table
 
 

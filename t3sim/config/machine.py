@@ -267,12 +267,13 @@ class MachineSpec(UniformMachineSpec):
 
     def clocks(self) -> set[int]:
         """Return all clocks of the ring, in hertz."""
-        parts = [self, *self.own_gpus]
+        parts: list[MachineSpec | OwnGpu] = [self, *self.own_gpus]
         return {c for part in parts for c in (part.gpu.compute_clock, part.gpu.clock_of_matrices, part.memory.clock)}
 
     def at_matrix_clock(self) -> MachineSpec:
         """Return the same ring, all its GPUs at their matrix clock."""
-        if all(part.gpu.compute_clock == part.gpu.clock_of_matrices for part in [self, *self.own_gpus]):
+        parts: list[MachineSpec | OwnGpu] = [self, *self.own_gpus]
+        if all(part.gpu.compute_clock == part.gpu.clock_of_matrices for part in parts):
             return self
         own = tuple(one.model_copy(update={"gpu": one.gpu.at_matrix_clock()}) for one in self.own_gpus)
         return self.model_copy(update={"gpu": self.gpu.at_matrix_clock(), "own_gpus": own})

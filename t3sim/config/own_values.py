@@ -36,6 +36,7 @@ OWN_PART = re.compile(r"(gpu|memory|link)\[(0|[1-9][0-9]{0,5})\]")
 SKEW, JITTER = "start_skew", "start_jitter"
 MODELS: dict[str, type[GpuSpec | MemorySpec | LinkSpec]] = {"gpu": GpuSpec, "memory": MemorySpec, "link": LinkSpec}
 MOST_NAMES = 3  # of values, in a message
+MHZ = 10**6
 # What GPUs of one ring must have in common: messages are accesses, collectives go by lines, and the tracker's size
 # decides how far a neighbour may run ahead.
 SHARED = ("memory.access", "gpu.l2.line", "gpu.tracker.n_sets", "gpu.tracker.entries_per_set")
@@ -123,7 +124,7 @@ class OwnValues:
         if node is None:
             return
         if not node.is_mapping:
-            self._problem(node, SKEW, f"found {type_name(node.value)}, a mapping is needed, like {{\"gpu[3]\": 5 us}}")
+            self._problem(node, SKEW, f'found {type_name(node.value)}, a mapping is needed, like {{"gpu[3]": 5 us}}')
             return
         for name, child in node.value.items():
             match = OWN_PART.fullmatch(name)
@@ -166,13 +167,14 @@ class OwnValues:
                 if value_of(alone, path) != value_of(spec, path):
                     message = f"is {value_of(alone, path)}, all GPUs must have the same, {value_of(spec, path)}"
                     self._place(of_gpu, path, message)
-            for path, message in machine_findings(alone):
-                self._place(of_gpu, path, message)
-        ticks = math.lcm(*spec.clocks())
-        with_clock = [part for part in parts if part.kind in ("gpu", "memory")]
-        if ticks > LONGEST_CLOCK_LCM_HZ and with_clock and not self._problems:
+            if not has_fine_ticks(alone):
+                for path, message in machine_findings(alone):
+                    self._place(of_gpu, path, message)
+        with_clock = [part for part in parts if part.kind != "link"]
+        if has_fine_ticks(spec) and with_clock and not self._problems:
             clocks = ", ".join(units.format_frequency(clock) for clock in sorted(spec.clocks()))
             path = "gpu.compute_clock" if with_clock[0].kind == "gpu" else "memory.clock"
+            ticks = math.lcm(*spec.clocks())
             message = (
                 f"the clocks of the ring ({clocks}) meet only in ticks of {units.format_frequency(ticks)}; at most"
                 " 1 THz: choose clocks with a larger common divisor"
@@ -188,26 +190,32 @@ class OwnValues:
                 self._problem(node, f"{part.name}.{'.'.join(rest)}", message)
                 return
         first = parts[0]
-        self._problem(first.node, first.name, f"`{kind}[{first.number}].{'.'.join(rest)}` {message}")
+        self._problem(first.node, first.name, f"on gpu[{first.number}], `{path}` {message}")
+
+
+def has_fine_ticks(machine: MachineSpec) -> bool:
+    """Return whether clocks of whole MHz meet only in ticks that are too fine to count time in."""
+    clocks = machine.clocks()
+    return all(clock % MHZ == 0 for clock in clocks) and math.lcm(*clocks) > LONGEST_CLOCK_LCM_HZ
 
 
 def own_gpus(machine: MachineSpec, parts: list[OwnPart]) -> tuple[OwnGpu, ...]:
     """Return the GPUs that come out unlike the machine's."""
     gpus = []
     for number in sorted({part.number for part in parts if part.kind != "link"}):
-        mine = {part.kind: part.spec for part in parts if part.number == number}
-        gpu, memory = mine.get("gpu", machine.gpu), mine.get("memory", machine.memory)
+        gpu, memory = machine.gpu, machine.memory
+        for spec in (part.spec for part in parts if part.number == number):
+            gpu = spec if isinstance(spec, GpuSpec) else gpu
+            memory = spec if isinstance(spec, MemorySpec) else memory
         if (gpu, memory) != (machine.gpu, machine.memory):
-            gpus.append(OwnGpu.model_construct(number=number, gpu=gpu, memory=memory))
+            gpus.append(OwnGpu(number=number, gpu=gpu, memory=memory))
     return tuple(gpus)
 
 
 def own_links(machine: MachineSpec, parts: list[OwnPart]) -> tuple[OwnLink, ...]:
     """Return the links that come out unlike the machine's."""
-    links = sorted((part for part in parts if part.kind == "link"), key=lambda part: part.number)
-    return tuple(
-        OwnLink.model_construct(number=part.number, link=part.spec) for part in links if part.spec != machine.link
-    )
+    links = {part.number: part.spec for part in parts if isinstance(part.spec, LinkSpec)}
+    return tuple(OwnLink(number=number, link=link) for number, link in sorted(links.items()) if link != machine.link)
 
 
 def value_of(machine: MachineSpec, path: str) -> Any:

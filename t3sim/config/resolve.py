@@ -129,6 +129,8 @@ def _message(item: dict[str, Any], model: type[BaseModel], location: tuple[Any, 
     if kind in ("int_type", "int_from_float", "int_parsing", "int_parsing_size", "float_type"):
         needed = "a number" if kind == "float_type" else "a whole number"
         return f"found {'the text ' if isinstance(item.get('input'), str) else ''}{found}, {needed} is needed"
+    if kind in ("bool_type", "bool_parsing"):
+        return f"found {found}, true or false is needed"
     if kind == "string_type":
         return f"found {found}, a text is needed"
     bounds = {"greater_than": "gt", "greater_than_equal": "ge", "less_than": "lt", "less_than_equal": "le"}
@@ -331,11 +333,11 @@ def resolve_machine(node: Node, folder: Path | None = None, key: str = "machine"
 
     described = tree.get("description")
     tree = without_description(tree)
-    own = {name: child for name, child in tree.value.items() if is_own(name)}
+    own_values = {name: child for name, child in tree.value.items() if is_own(name)}
     problems: list[Problem] = []
     parts: dict[str, Node] = {}
     for name, child in tree.value.items():
-        if name in own:
+        if name in own_values:
             continue
         try:
             parts[name] = expand_part(name, child, f"{key}.{name}", folder) if name in PARTS else child
@@ -349,8 +351,8 @@ def resolve_machine(node: Node, folder: Path | None = None, key: str = "machine"
     problems = placed(machine_findings(spec), tree, key)
     if problems:
         raise ConfigError(problems)
-    if own:
-        spec, tree = OwnValues(tree, own, key, folder).of(spec)
+    if own_values:
+        spec, tree = OwnValues(tree, own_values, key, folder).of(spec)
     return ResolvedMachine(spec, tree, str(described.value) if described is not None else "")
 
 

@@ -47,9 +47,7 @@ class PhaseTask:
     @classmethod
     def of(cls, job: PhaseJob, run: RunSpec, digest: str, seconds: float, audit: Audit) -> PhaseTask:
         """Return the task of *job*, a phase of *run*."""
-        return cls(
-            run, digest, job.name, seconds, program_digest(), audit.has_checks, audit.has_data, audit.seed
-        )
+        return cls(run, digest, job.name, seconds, program_digest(), audit.has_checks, audit.has_data, audit.seed)
 
 
 def perform(task: PhaseTask, report: Report, n_threads: int | None = 1) -> bytes:

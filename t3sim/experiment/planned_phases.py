@@ -79,11 +79,17 @@ class FinishedPhases(PhaseStore):
 
 
 def result_of(
-    run: RunSpec, known: Mapping[str, StoredPhase], simulate_now: Callable[[PhaseJob, str], StoredPhase]
+    run: RunSpec,
+    known: Mapping[str, StoredPhase],
+    simulate_now: Callable[[PhaseJob, str], StoredPhase],
+    audit: Audit | None = None,
 ) -> SimulationResult:
-    """Return what a point cost, of its finished phases; its host time is theirs, whenever they were simulated."""
+    """Return what a point cost, of its finished phases; its host time is theirs, whenever they were simulated.
+
+    *audit* follows what is simulated now.
+    """
     phases = FinishedPhases(run.plugins, known, simulate_now)
-    result = simulate(run, trace_of(run), phases)
+    result = simulate(run, trace_of(run), phases, audit)
     return replace(result, wall_s=sum(stored.wall_s for stored in phases.given.values()))
 
 

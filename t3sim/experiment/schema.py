@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from t3sim.config.experiment import AttentionKind, CollectiveSpec, GemmShape, LayerKind
-from t3sim.config.machine import Count, MachineSpec, PicosecondsAboveZero, Spec
+from t3sim.config.machine import Count, PicosecondsAboveZero, Spec, StartJitterSpec, UniformMachineSpec
+from t3sim.config.own_values import JITTER, MODELS, SKEW
 
 SCHEMA_VERSION = 1
 MAX_TP = 1024
@@ -85,9 +86,19 @@ class PointFile(Spec):
 def experiment_schema() -> dict[str, Any]:
     """The JSON schema of an experiment file."""
     schema = ExperimentFile.model_json_schema()
-    machine = MachineSpec.model_json_schema()
-    schema.setdefault("$defs", {}).update(machine.pop("$defs"))
-    schema["$defs"]["MachineSpec"] = machine
+    schema.setdefault("$defs", {})
+    for model in (UniformMachineSpec, StartJitterSpec):
+        described = model.model_json_schema()
+        schema["$defs"].update(described.pop("$defs", {}))
+        schema["$defs"][model.__name__] = described
+    machine = schema["$defs"]["MachineSpec"] = schema["$defs"].pop(UniformMachineSpec.__name__)
+    machine["patternProperties"] = {
+        rf"^{kind}\[[0-9]+\]$": {"$ref": f"#/$defs/{model.__name__}"} for kind, model in MODELS.items()
+    }
+    machine["properties"] |= {
+        SKEW: {"type": "object", "patternProperties": {r"^gpu\[[0-9]+\]$": {"type": "string"}}},
+        JITTER: {"$ref": f"#/$defs/{StartJitterSpec.__name__}"},
+    }
     cleaned = _without_bounds_of_texts(schema)
     assert isinstance(cleaned, dict)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **cleaned, "title": "t3sim experiment"}

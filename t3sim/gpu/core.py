@@ -268,7 +268,8 @@ class GpuCore:
         n_cus = n_compute_units or (n_channels if n_channels > 1 else machine.gpu.n_compute_units)
         if n_channels not in (1, n_cus) or n_cus > machine.gpu.n_compute_units:
             raise UsageError(
-                f"a collective of {n_channels} channels cannot run on {n_cus} of {machine.gpu.n_compute_units} compute units"
+                f"a collective of {n_channels} channels cannot run on {n_cus} of {machine.gpu.n_compute_units}"
+                " compute units"
             )
         spec = machine.gpu.collective_kernel
         self.tables.steps = step_table(program, machine.gpu.l2.line // machine.memory.access)

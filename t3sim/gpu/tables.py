@@ -60,9 +60,7 @@ def gemm_tables(gpu: Any, trace: TileTrace, routes: StoreRoutes, granule_bytes: 
     tiles["row_granules"][index] = row_granules
     tiles["n_granules"][index] = row_granules * wavefronts["n_rows"]
     tiles["first_granule"][index] = (
-        gpu.c_granule
-        + wavefronts["row"] * gpu.c_row_granules
-        + wavefronts["column"] * ELEMENT_BYTES // granule_bytes
+        gpu.c_granule + wavefronts["row"] * gpu.c_row_granules + wavefronts["column"] * ELEMENT_BYTES // granule_bytes
     )
     owner = np.arange(len(tiles)) // n_wavefronts
     tiles["updates_expected"] = tiles["n_granules"] * routes.updates[owner]

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from t3sim.errors import ModelError
 
 Deliver = Callable[[NDArray[Any]], None]
+
+
 def _nobody(messages: NDArray[Any]) -> None:
     raise ModelError(f"{len(messages)} granules were sent over a link that has been closed")
 

@@ -29,9 +29,7 @@ class Pair(NamedTuple):
 class ChunkShift:
     """Maps messages about wavefront tiles of chunk ``p`` to the same place in chunk ``p + 1``."""
 
-    def __init__(
-        self, n_granules: NDArray[np.int64], tile_ranges: NDArray[np.int64], tiles_per_workgroup: int
-    ) -> None:
+    def __init__(self, n_granules: NDArray[np.int64], tile_ranges: NDArray[np.int64], tiles_per_workgroup: int) -> None:
         """*n_granules* per wavefront tile; *tile_ranges* [n_chunks, 2] are the tiles of each position."""
         self._n_granules = n_granules
         self._pairs: list[Pair] = []

@@ -169,9 +169,7 @@ def interpreted_digests(seeds: list[int]) -> list[str]:
         f"print(json.dumps(digests_of(random_case(seed) for seed in {seeds})))"
     )
     environment = {**os.environ, "T3SIM_INTERPRETED": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise CheckFailed(f"the interpreted kernel failed: {done.stderr.strip().splitlines()[-1]}")
     digests: list[str] = json.loads(done.stdout)

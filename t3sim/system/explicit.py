@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +18,9 @@ from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.routes import StoreRoutes
 from t3sim.gpu.ticks import TickBase
 from t3sim.observe.timeline import Timeline
+from t3sim.observe.waits import Wait, of_gpu
 from t3sim.overlap.interface import After, GpuPhase, Phase
-from t3sim.system.measure import counters_of, timeline_of
+from t3sim.system.measure import counters_of, timeline_of, waits_of
 from t3sim.system.phases import ISOLATED_POLICY, PhaseJob, SublayerPhases, mca_threshold, named, with_compute_units
 from t3sim.system.ring import RingMachine
 from t3sim.system.threads import threads_for
@@ -129,7 +131,7 @@ class ExplicitPhases(SublayerPhases):
     def _gemm_of(self, name: str, d: int, n_taken: int) -> Phase:
         """Return the GEMM of device *d*, alone, on all but *n_taken* of its compute units."""
         trace, position = self.required_trace(), self.first_positions()[d]
-        spec = self.machine_spec.of_gpu(d)
+        spec = self.machine_spec.of_gpu(d).model_copy(update={"link": self.machine_spec.link})  # which it does not use
         if n_taken:
             spec = with_compute_units(spec, spec.gpu.n_compute_units - n_taken)
 
@@ -201,10 +203,8 @@ class ExplicitPhases(SublayerPhases):
             shares[d] = share
             report(sum(shares) / len(shares))
 
-        followed = [
-            self.audit.follow(device, self.n_devices, lambda share, d=d: note(d, share))
-            for d, device in enumerate(ring.devices)
-        ]
+        n, devices = self.n_devices, enumerate(ring.devices)
+        followed = [self.audit.follow(device, n, partial(note, d)) for d, device in devices]
         ends = ring.run([one.report for one in followed])
         for one in followed:
             one.finish()
@@ -212,13 +212,18 @@ class ExplicitPhases(SublayerPhases):
         for core, offset, end in zip(ring.cores, start.offsets, ends, strict=True):
             counters = counters_of(core) | {key: read(core) for key, read in more_counters.items()}
             gpus.append(GpuPhase(offset, end, counters))
-        return phase_of(name, gpus, ring_timeline([timeline_of(core) for core in ring.cores]))
+        timeline, last = Timeline(), max(ends)
+        waits: list[Wait] = []
+        for d, (core, offset) in enumerate(zip(ring.cores, start.offsets, strict=True)):
+            timeline.extend(timeline_of(core, f"gpu[{d}]"))
+            waits += waits_of(core, last, f"gpu[{d}]", offset)
+        return phase_of(name, gpus, timeline, waits)
 
 
-def phase_of(name: str, gpus: Sequence[GpuPhase], timeline: Timeline) -> Phase:
+def phase_of(name: str, gpus: Sequence[GpuPhase], timeline: Timeline, waits: Sequence[Wait]) -> Phase:
     """Return the phase of *gpus*: it ends when the last of them does, and has the counters of that one."""
     last = last_of(gpus)
-    return Phase(name, last.end, last.counters, timeline, tuple(gpus))
+    return Phase(name, last.end, last.counters, timeline, tuple(gpus), waits=tuple(waits))
 
 
 def last_of(gpus: Sequence[GpuPhase]) -> GpuPhase:
@@ -237,20 +242,10 @@ def together(name: str, start: RingStart, alone: Sequence[Phase]) -> Phase:
         replace(gpu, start=gpu.start + offset, end=gpu.end + offset)
         for offset, gpu in zip(start.offsets, (phase.gpus[0] for phase in alone), strict=True)
     ]
-    return phase_of(name, gpus, alone[gpus.index(last_of(gpus))].timeline)
-
-
-def ring_timeline(timelines: Sequence[Timeline]) -> Timeline:
-    """Return one timeline of all GPUs, *timelines* being those of each under the name of ``gpu[0]``."""
-    if len(timelines) == 1:
-        return timelines[0]
-    merged = Timeline()
-    for d, timeline in enumerate(timelines):
-        merged.spans += [replace(span, track=track_of(span.track, d)) for span in timeline.spans]
-        merged.counters += [replace(counter, track=track_of(counter.track, d)) for counter in timeline.counters]
-    return merged
-
-
-def track_of(track: str, d: int) -> str:
-    """Return the track of GPU *d* that is called *track* on the only GPU of a mirrored machine."""
-    return track.replace("gpu[0]", f"gpu[{d}]", 1)
+    last = last_of(gpus)
+    waits = [
+        wait
+        for d, (gpu, phase) in enumerate(zip(gpus, alone, strict=True))
+        for wait in of_gpu(phase.waits, f"gpu[{d}]", last.end - gpu.end)
+    ]
+    return phase_of(name, gpus, alone[gpus.index(last)].timeline, waits)

@@ -93,9 +93,7 @@ class Liveness:
         self._patience = max(patience_of(gpu.device.core) for gpu in self.gpus)
         # Of several GPUs the last look at another one is up to the time between two looks old.
         n_quanta = 0 if len(self.gpus) == 1 else 2 * n_quanta_between
-        self._rotation = max(
-            rotation_ticks(gpu.device.core) + n_quanta * gpu.device.quantum_ticks for gpu in self.gpus
-        )
+        self._rotation = max(rotation_ticks(gpu.device.core) + n_quanta * gpu.device.quantum_ticks for gpu in self.gpus)
         for gpu in self.gpus:
             gpu.progress = progress_of(gpu.device.core)
             gpu.device.watch = self._watcher_of(gpu)

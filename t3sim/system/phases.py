@@ -1,8 +1,8 @@
 """The phases of one sublayer, each simulated on a fresh machine.
 
 A phase depends only on what it runs on, so it is simulated once and shared by all strategies of
-an experiment.  ``MirroredPhases`` and ``explicit.ExplicitPhases`` say what each phase is; a ``PhaseStore`` simulates it or has it
-already, a ``PhasePlan`` only notes that it will be needed.
+an experiment.  ``MirroredPhases`` and ``explicit.ExplicitPhases`` say what each phase is; a ``PhaseStore``
+simulates it or has it already, a ``PhasePlan`` only notes that it will be needed.
 """
 
 from __future__ import annotations
@@ -216,7 +216,12 @@ class MirroredPhases(SublayerPhases):
         return self.store.get(PhaseJob(key, name, simulate))
 
     def collective(
-        self, name: str, program: CollectiveProgram, n_compute_units: int | None = None, *, after: After = ()  # noqa: ARG002
+        self,
+        name: str,
+        program: CollectiveProgram,
+        n_compute_units: int | None = None,
+        *,
+        after: After = (),  # noqa: ARG002
     ) -> Phase | None:
         """See the base class."""
         if not program.steps:

@@ -15,13 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import simpy
 
-from t3sim.checks.hang.progress import port_starts
 from t3sim.checks.invariants import check_invariants
 from t3sim.errors import UsageError
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.device import Device
+from t3sim.gpu.kernel.codes import NEVER
 from t3sim.gpu.routes import StoreRoutes
 from t3sim.gpu.ticks import TickBase
 from t3sim.network.link import Link
@@ -164,22 +165,22 @@ class RingMachine:
         A collective ends with its last store, which may still wait in the link's buffer.
         """
         running = list(self.order)
-        over: set[int] = set()
+        leaving: dict[int, int] = {}  # of kernels that have ended: when the last of what they sent is on the wire
         for n_windows in count(1):
             if not running:
                 return
             horizon = min(self.cores[d].now for d in running) + self.window
-            outcomes = self._advance(pool, running, horizon)
+            outcomes = self._advance(pool, {d: min(horizon, leaving.get(d, horizon)) for d in running})
             for d in sorted(running):
                 outcome = outcomes[d]
                 if isinstance(outcome, BaseException):
                     raise outcome
             for d in running:
                 self.devices[d].hand_over()
-            over.update(d for d in running if outcomes[d])
-            running = [d for d in running if d not in over or port_starts(self.cores[d])]
+            leaving |= {d: all_sent_at(self.cores[d]) for d in running if outcomes[d]}
+            running = [d for d in running if self.cores[d].now < leaving.get(d, NEVER)]
             for d in running:
-                if d in over:
+                if d in leaving:
                     continue
                 watch = self.devices[d].watch
                 if watch is not None and n_windows % LOOK_EVERY == 0:
@@ -188,26 +189,42 @@ class RingMachine:
                     reports[d](self.cores[d].share_done)
             yield self.env.timeout(horizon - int(self.env.now))
 
-    def _advance(self, pool: ThreadPoolExecutor | None, running: Sequence[int], horizon: int) -> dict[int, Outcome]:
-        """Advance the devices *running* to *horizon*, at the same time if there is a pool; return what became of each.
+    def _advance(self, pool: ThreadPoolExecutor | None, horizons: dict[int, int]) -> dict[int, Outcome]:
+        """Advance devices to their horizons, at the same time if there is a pool; return what became of each.
 
         A thread takes several devices one after another: handing each over by itself costs more than it evens out.
         """
         if pool is None:
-            return self._advance_some(running, horizon)
-        shares = [running[i :: self.n_threads] for i in range(self.n_threads)]
-        futures = [pool.submit(self._advance_some, share, horizon) for share in shares if share]
+            return self._advance_some(horizons)
+        running = list(horizons)
+        shares = [{d: horizons[d] for d in running[i :: self.n_threads]} for i in range(self.n_threads)]
+        futures = [pool.submit(self._advance_some, share) for share in shares if share]
         return {d: outcome for future in futures for d, outcome in future.result().items()}
 
-    def _advance_some(self, devices: Sequence[int], horizon: int) -> dict[int, Outcome]:
+    def _advance_some(self, horizons: dict[int, int]) -> dict[int, Outcome]:
         """Advance one device after another; what one raises does not keep the others from the end of the window."""
         outcomes: dict[int, Outcome] = {}
-        for d in devices:
+        for d, horizon in horizons.items():
             try:
                 outcomes[d] = self.devices[d].advance(horizon)
             except Exception as error:  # noqa: BLE001 - raised again by the driver, the same one for any number of threads
                 outcomes[d] = error
         return outcomes
+
+
+def all_sent_at(core: GpuCore) -> int:
+    """Return the end of the issue slot in which the last store that waits for the link starts on the wire, 0 if none.
+
+    All of them are in the buffer: the kernel has ended.
+    """
+    port, stores = core.gpu.link_port, core.store_queue
+    waiting = np.arange(int(port.store_head), int(port.store_tail))
+    if not len(waiting):
+        return 0
+    scale, turn = int(port.scale), (waiting - waiting[0]) * int(port.granule_cost)
+    ready = np.maximum.accumulate(stores["at"][waiting % len(stores)] * scale - turn)
+    start = max(int(ready[-1]), int(port.free_at_scaled)) + int(turn[-1])
+    return (start // (core.slot_ticks * scale) + 1) * core.slot_ticks
 
 
 def window_of(cores: Sequence[GpuCore], quantum_ps: int | None) -> int:

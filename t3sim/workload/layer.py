@@ -56,9 +56,7 @@ def sublayer_workloads(workload: WorkloadSpec) -> list[WorkloadSpec]:
     if layer is None:
         return [workload]
     return [
-        workload.model_copy(
-            update={"layer": None, "sublayer": name, "gemm": gemm_of(layer.model, name, workload.tp)}
-        )
+        workload.model_copy(update={"layer": None, "sublayer": name, "gemm": gemm_of(layer.model, name, workload.tp)})
         for name in sublayers_of(layer.kind)
     ]
 

@@ -394,6 +394,8 @@ def test_collective_alone(plan):
 def test_the_schema_covers_every_key():
     schema = experiment_schema()
     assert {"machine", "workload", "strategy", "sweep", "collective_compute_units"} <= set(schema["properties"])
+    assert {"start_skew", "start_jitter", "link"} <= set(schema["$defs"]["MachineSpec"]["properties"])
+    assert r"^gpu\[[0-9]+\]$" in schema["$defs"]["MachineSpec"]["patternProperties"]
     workload = schema["$defs"]["WorkloadFile"]["properties"]
     assert {"layer", "attention", "tokens", "sequence"} <= set(workload)
     assert ["training", "prompt"] in [option.get("enum") for option in workload["layer"]["anyOf"]]

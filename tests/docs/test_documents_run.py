@@ -128,10 +128,11 @@ def test_guide_python_runs() -> None:
 
 
 def test_guide_experiment_is_accepted(tmp_path: Path) -> None:
-    full, machine = blocks(REPOSITORY / "docs" / "guide.md", "yaml")
+    full, machine, ring = blocks(REPOSITORY / "docs" / "guide.md", "yaml")
     (tmp_path / "my_policy.py").write_text('"""Nothing."""\n', encoding="utf-8")
     changed = re.sub(r"^(machine|tiling):.*\n", "", full, flags=re.MULTILINE) + machine
-    for name, text in (("full", full), ("changed", changed)):
+    unlike = re.sub(r"^(machine|mode):.*\n", "", full, flags=re.MULTILINE) + ring
+    for name, text in (("full", full), ("changed", changed), ("unlike", unlike)):
         file = tmp_path / f"{name}.yaml"
         file.write_text(text, encoding="utf-8")
         result = CliRunner().invoke(main, ["config", "check", str(file)])

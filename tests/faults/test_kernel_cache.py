@@ -129,7 +129,7 @@ class TestEdits:
 
     def test_canary_without_the_digest_the_old_answer_comes_back(self, workshop: Workshop) -> None:
         """Is the edit one that a cache under a fixed name would miss?"""
-        workshop.replace("t3sim/gpu/kernel/_jit.py", 'Path(root) / source_digest()', 'Path(root) / "fixed"')
+        workshop.replace("t3sim/gpu/kernel/_jit.py", "Path(root) / source_digest()", 'Path(root) / "fixed"')
         assert workshop.probe() == (OLD, 0, [])
         workshop.replace(CALLEE, *EDIT)
         assert workshop.probe() == (OLD, 1, [])

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from t3sim.config.experiment import RunSpec
 from t3sim.config.machine import MachineSpec
+from t3sim.gpu.core import GpuCore
 from t3sim.gpu.ticks import TickBase
 from t3sim.overlap import GpuPhase, Phase, overlap_strategies
 from t3sim.system.explicit import ExplicitPhases
 from t3sim.system.phases import PhaseStore
 from t3sim.system.ring import RingMachine
 from t3sim.workload.tiling import make_tile_trace
-from tests.harness.sublayers import ObservedPhases, add_commands, point
+from tests.harness.sublayers import SMALLEST, ObservedPhases, point
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,16 @@ class Observed:
     def seconds(self) -> Fraction:
         """The time of the point, exactly."""
         return Fraction(self.total, self.hz)
+
+
+def add_rows(core: GpuCore, digest: Any) -> None:
+    """Let *digest* take every DRAM command of *core* without its tag, one by one: batches leave no trace."""
+    fields = ("at", "channel", "command", "bank", "row", "column", "kind")
+
+    def take(commands: NDArray[Any]) -> None:
+        digest.update(np.stack([commands[name] for name in fields], axis=1).tobytes())
+
+    core.stream_commands(take)
 
 
 class ObservedRing(ExplicitPhases):
@@ -54,7 +69,7 @@ class ObservedRing(ExplicitPhases):
         self._change(ring)
         self.digests.append([hashlib.sha256() for _ in ring.cores])
         for core, digest in zip(ring.cores, self.digests[-1], strict=True):
-            add_commands(core, digest)
+            add_rows(core, digest)
         self.rings.append(ring)
         return ring
 
@@ -74,7 +89,7 @@ def mirrored(run: RunSpec) -> Observed:
 
     def observe(machine: Any) -> None:
         digests.append([hashlib.sha256()])
-        add_commands(machine.core, digests[-1][0])
+        add_rows(machine.core, digests[-1][0])
 
     phases = ObservedPhases(run, observe)
     times = overlap_strategies.get(run.strategy)(phases)
@@ -106,4 +121,20 @@ def gpu_differences(due: Phase, gpu: GpuPhase) -> list[str]:
     return found if gpu.end - gpu.start == due.ticks else [*found, "time"]
 
 
-__all__ = ["Observed", "ObservedRing", "differences", "explicit", "mirrored", "point"]
+def small_points() -> list[RunSpec]:
+    """Points that interpreted code simulates in seconds: an uneven ring, and one that is not staggered."""
+    slow = ("machine.gpu[1].compute_clock=1.26 GHz", "machine.link[0].bandwidth=4 GB/s")
+    return [
+        point("t3-mca", "mode=explicit", *slow, shape=SMALLEST, tp=3),
+        point("t3", "mode=explicit", "staggered=false", shape=(128, 64, 64), tp=2),
+    ]
+
+
+def summary(runs: list[RunSpec]) -> str:
+    """Return times and digests of *runs* as a text."""
+    seen = [explicit(run) for run in runs]
+    return "".join(f"{one.total} {one.hz} {one.digests}\n" for one in seen)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(summary(small_points()))

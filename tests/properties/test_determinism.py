@@ -444,5 +444,3 @@ def test_canary_bounds_are_checked_where_asked_for(own_cache_dir: Path, tmp_path
     with pytest.raises(AssertionError, match="IndexError"):
         python(str(program), T3SIM_BOUNDSCHECK="1")
     assert python(str(program), T3SIM_BOUNDSCHECK="") == ""
-
-

@@ -249,9 +249,7 @@ def link_without_cost() -> list[Outcome]:
     outcomes = []
     for shape in ((256, 256, 128), (256, 512, 64), (512, 128, 256)):
         alone, pair = (
-            ObservedPhases(point("t3", *NO_LINK, shape=shape, tp=tp)).fused(
-                t3.ring_reduce_scatter, "round_robin"
-            )
+            ObservedPhases(point("t3", *NO_LINK, shape=shape, tp=tp)).fused(t3.ring_reduce_scatter, "round_robin")
             for tp in (1, 2)
         )
         assert alone.counters["update_bytes"] == pair.counters["update_bytes"]
@@ -726,5 +724,3 @@ def test_mr14_canary_another_order_of_tiles_is_noticed() -> None:
     swapped = replace(trace, workgroups=tiles)
     assert expected_chunk_bytes(swapped, 64).sum() == expected_chunk_bytes(trace, 64).sum()
     assert digest_of(run, swapped) != digest_of(run)
-
-

@@ -19,7 +19,7 @@ from tests.smoke.command_line import result_files, rows_of
 from tests.sweeps.sweeping import SMALL, SWEEP, experiment, finished, phases_in, running, until, workers_of
 
 # Strategies of a user's own that end the process they are simulated in, unless it is the driver.
-DEADLY = '''
+DEADLY = """
 import multiprocessing
 import os
 import signal
@@ -48,7 +48,7 @@ def strategy(kill):
 
 overlap_strategies.register("killed")(strategy(lambda: os.kill(os.getpid(), signal.SIGKILL)))
 overlap_strategies.register("exits")(strategy(lambda: os._exit(0)))
-'''
+"""
 GRID = "sweep: {grid: {strategy: [sequential, killed, t3, exits, t3-mca]}}\n"
 WITH_DEADLY = "name: deadly\nplugins: [deadly.py]\n" + SMALL + GRID
 

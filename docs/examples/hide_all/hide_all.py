@@ -7,6 +7,6 @@ from t3sim.overlap.interface import duration
 @overlap_strategies.register("hide-all")
 def hide_all(phases: Phases) -> SublayerTimes:
     """The longer of the GEMM and the whole all-reduce with near-memory updates; a limit, not a design."""
-    gemm, gather = phases.gemm(), phases.all_gather()
-    scatter = phases.reduce_scatter(has_near_memory=True)
+    gemm, scatter = phases.gemm(), phases.reduce_scatter(has_near_memory=True)
+    gather = phases.all_gather(after=[scatter])
     return SublayerTimes(max(gemm.ticks, duration(scatter) + duration(gather)), gemm, scatter, gather)

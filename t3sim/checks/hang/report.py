@@ -250,7 +250,5 @@ def _command_lines(core: GpuCore, causes: list[Cause]) -> Iterator[str]:
     for c in sorted(channels, key=int)[:1]:
         mine = entries[entries["channel"] == int(c)][-LAST_COMMANDS:]
         texts = [f"{e.at:,} {COMMAND_NAMES[int(e.command)]} bank {e.bank} row {e.row}" for e in mine]
-        rows = [
-            " | ".join(texts[i : i + COMMANDS_IN_A_LINE]) for i in range(0, len(texts), COMMANDS_IN_A_LINE)
-        ]
+        rows = [" | ".join(texts[i : i + COMMANDS_IN_A_LINE]) for i in range(0, len(texts), COMMANDS_IN_A_LINE)]
         yield from _section(f"last {len(mine)} commands of channel[{c}]", iter(rows))

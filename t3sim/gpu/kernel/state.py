@@ -29,7 +29,6 @@ MESSAGE = np.dtype(
 )
 
 
-
 class Layout(NamedTuple):
     """Capacities of one compiled type."""
 
@@ -64,10 +63,28 @@ def channel_dtype(layout):
             ("row_wake_at", "i8"),
             ("next_refresh_at", "i8"),
             # timing parameters, cycles
-            ("nBL", "i8"), ("nCL", "i8"), ("nCWL", "i8"), ("nRCDRD", "i8"), ("nRCDWR", "i8"), ("nRP", "i8"),
-            ("nRAS", "i8"), ("nRC", "i8"), ("nRTP", "i8"), ("nWR", "i8"), ("nCCDS", "i8"), ("nCCDL", "i8"),
-            ("nCCDWS", "i8"), ("nCCDWL", "i8"), ("nRRDS", "i8"), ("nRRDL", "i8"), ("nFAW", "i8"), ("nRTW", "i8"),
-            ("nWTRS", "i8"), ("nWTRL", "i8"), ("nREFI", "i8"), ("nRFC", "i8"),
+            ("nBL", "i8"),
+            ("nCL", "i8"),
+            ("nCWL", "i8"),
+            ("nRCDRD", "i8"),
+            ("nRCDWR", "i8"),
+            ("nRP", "i8"),
+            ("nRAS", "i8"),
+            ("nRC", "i8"),
+            ("nRTP", "i8"),
+            ("nWR", "i8"),
+            ("nCCDS", "i8"),
+            ("nCCDL", "i8"),
+            ("nCCDWS", "i8"),
+            ("nCCDWL", "i8"),
+            ("nRRDS", "i8"),
+            ("nRRDL", "i8"),
+            ("nFAW", "i8"),
+            ("nRTW", "i8"),
+            ("nWTRS", "i8"),
+            ("nWTRL", "i8"),
+            ("nREFI", "i8"),
+            ("nRFC", "i8"),
             # queue parameters
             ("banks_per_group", "i8"),
             ("queue_capacity", "i8"),

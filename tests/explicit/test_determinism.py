@@ -1,0 +1,114 @@
+"""A ring comes out the same whatever the host does: threads, order of set-up, length of windows, compiled or not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from itertools import count
+from typing import Any
+
+import pytest
+
+from t3sim.config.experiment import RunSpec
+from t3sim.errors import ModelError
+from t3sim.system.ring import RingMachine
+from t3sim.system.threads import at_most_threads, n_cores, threads_for
+from tests.conftest import REPOSITORY
+from tests.harness.rings import Observed, explicit, point, small_points, summary
+
+UNLIKE = ("mode=explicit", "machine.gpu[2].compute_clock=1386 MHz", "machine.link[1].bandwidth=6 GB/s")
+
+
+def unlike(strategy: str = "t3") -> RunSpec:
+    return point(strategy, *UNLIKE, shape=(200, 250, 72), tp=5)
+
+
+def content(seen: Observed) -> Any:
+    """Return all that was simulated; but how full the inbox was depends on how much arrives at once."""
+    gpus = [[(gpu.start, gpu.end, {**gpu.counters, "peak_inbox": 0}) for gpu in phase.gpus] for phase in seen.phases]
+    return seen.total, gpus, seen.digests
+
+
+@pytest.mark.parametrize("strategy", ["sequential", "t3-mca"])
+def test_threads_do_not_matter(strategy: str) -> None:
+    one, two, four = (explicit(unlike(strategy), n_threads=n) for n in (1, 2, 4))
+    assert one == two == four
+
+
+@pytest.mark.parametrize("order", [(4, 3, 2, 1, 0), (2, 0, 4, 1, 3)])
+def test_the_order_of_setting_up_does_not_matter(order: tuple[int, ...]) -> None:
+    assert explicit(unlike(), order=order) == explicit(unlike())
+
+
+@pytest.mark.parametrize("quantum_ps", [6_000, 77_777, 300_000])
+def test_the_length_of_the_windows_does_not_matter(quantum_ps: int) -> None:
+    assert content(explicit(unlike(), quantum_ps=quantum_ps)) == content(explicit(unlike()))
+
+
+def too_long(ring: RingMachine) -> None:
+    """With a defect: windows of twice the latency, in which a GPU misses what reaches it inside."""
+    ring.window *= 2
+
+
+def test_canary_windows_longer_than_the_latency_are_noticed() -> None:
+    assert content(explicit(unlike(), too_long)) != content(explicit(unlike()))
+
+
+def test_compiled_and_interpreted_code_agree() -> None:
+    environment = {**os.environ, "T3SIM_INTERPRETED": "1", "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-m", "tests.harness.rings"]
+    interpreted = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    assert interpreted.stdout == summary(small_points())
+
+
+# --- what goes wrong in a thread ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 4])
+def test_the_first_gpu_that_fails_is_the_one_that_is_named(n_threads: int) -> None:
+    def broken(ring: RingMachine) -> None:
+        for d in (3, 1):
+
+            def fail(horizon: int, d: int = d) -> bool:
+                raise ModelError(f"gpu[{d}] is broken")
+
+            if len(ring.devices) > 1:
+                ring.devices[d].advance = fail
+
+    n_before = threading.active_count()
+    with pytest.raises(ModelError, match=r"gpu\[1\] is broken"):
+        explicit(unlike(), broken, n_threads=n_threads)
+    assert threading.active_count() == n_before
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_ctrl_c_comes_through_and_leaves_no_thread(n_threads: int) -> None:
+    def interrupting(ring: RingMachine) -> None:
+        if len(ring.devices) > 1:
+            advance = ring.devices[0].advance
+            windows = count()
+
+            def interrupt(horizon: int) -> bool:
+                if next(windows) == 3:  # all threads have been started
+                    os.kill(os.getpid(), signal.SIGINT)
+                return advance(horizon)
+
+            ring.devices[0].advance = interrupt
+
+    n_before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        explicit(unlike(), interrupting, n_threads=n_threads)
+    assert threading.active_count() == n_before
+
+
+def test_threads_are_no_more_than_cores_gpus_or_what_is_allowed() -> None:
+    assert threads_for(1) == 1
+    assert threads_for(1000) == n_cores()
+    with at_most_threads(1):
+        assert threads_for(8) == 1
+    with at_most_threads(3):
+        assert [threads_for(2), threads_for(8)] == [2, 3]
+    assert threads_for(1000) == n_cores()

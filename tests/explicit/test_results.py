@@ -1,0 +1,155 @@
+"""Explicit points in experiments: what can be swept, what their files say; workers and resuming change nothing."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from t3sim.checks.audit import Audit
+from t3sim.experiment.phase_digest import phase_digest
+from t3sim.experiment.plan import load_experiment
+from t3sim.experiment.runner import Outcome, Sweep, run
+from t3sim.experiment.workers import Workers
+from t3sim.results.gpus import GPUS_CSV, GPUS_PARQUET
+from t3sim.system.phases import PhasePlan
+from t3sim.system.simulate import evaluate, simulate
+from tests.harness.sublayers import point
+
+TEXT = """\
+name: rings
+machine: {preset: t3-tiny, "link[1]": {bandwidth: 4 GB/s}}
+workload: {gemm: {m: 256, n: 256, k: 64}, tp: 4}
+tiling: gemm-64x64
+mode: explicit
+strategy: sequential
+sweep:
+  grid:
+    "machine.gpu[3].compute_clock": [1.4 GHz, 1.26 GHz]
+    strategy: [sequential, t3]
+"""
+
+
+def ran(folder: Path, *overrides: str, **options: Any) -> Outcome:
+    (folder / "e.yaml").write_text(TEXT)
+    return run(load_experiment(folder / "e.yaml", overrides), folder / "results", **options)
+
+
+def rows_of(folder: Path, name: str = GPUS_CSV) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO((folder / "results" / name).read_text())))
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    return ran(tmp_path_factory.mktemp("rings"))
+
+
+@pytest.fixture
+def folder(outcome: Outcome) -> Path:
+    return outcome.files["results.csv"].parent.parent
+
+
+def test_a_row_for_each_gpu_of_each_phase(outcome: Outcome, folder: Path) -> None:
+    rows = rows_of(folder)
+    phases = [(str(i + 1), p.name) for i, r in enumerate(outcome.results) for p in r.phases]
+    assert [(row["row"], row["phase"], row["gpu"]) for row in rows] == [(*p, str(d)) for p in phases for d in range(4)]
+    table = pq.read_table(folder / "results" / GPUS_PARQUET)
+    assert table.num_rows == len(rows)
+    assert all(table.schema.field(name).metadata for name in table.column_names)
+    assert table.column("end_us").to_pylist() == [float(row["end_us"]) for row in rows]
+    assert {int(row["cu_states_idle"]) for row in rows}
+
+
+def test_the_row_of_a_point_ends_with_its_last_gpu(outcome: Outcome, folder: Path) -> None:
+    for i, record in enumerate(outcome.records, start=1):
+        mine = [row for row in rows_of(folder) if row["row"] == str(i)]
+        assert record.mode == "explicit"
+        assert record.time_us == pytest.approx(max(float(row["end_us"]) for row in mine), rel=1e-12)
+        gather = [row for row in mine if row["phase"] == "all-gather"]
+        last = max(gather, key=lambda row: float(row["end_us"]))
+        assert record.dram_ag_read_bytes == int(last["comm_read_bytes"])
+
+
+def test_a_swept_gpu_has_a_column_of_its_own(outcome: Outcome, folder: Path) -> None:
+    key = "machine.gpu[3].compute_clock"
+    assert [row[key] for row in rows_of(folder, "results.csv")] == ["1.4 GHz", "1.4 GHz", "1.26 GHz", "1.26 GHz"]
+    times = [record.time_us for record in outcome.records]
+    assert len(set(times)) == len(times)
+    assert outcome.idle_axes == []
+    assert all(record.speedup is not None for record in outcome.records)
+
+
+def test_workers_come_to_the_same(outcome: Outcome, folder: Path, tmp_path: Path) -> None:
+    ran(tmp_path, workers=Workers(2))
+    assert (tmp_path / "results" / GPUS_CSV).read_bytes() == (folder / "results" / GPUS_CSV).read_bytes()
+    assert (tmp_path / "results" / GPUS_PARQUET).read_bytes() == (folder / "results" / GPUS_PARQUET).read_bytes()
+
+
+def test_finished_phases_are_not_simulated_again(tmp_path: Path) -> None:
+    ran(tmp_path)
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "results" / "phases").iterdir()}
+    before = (tmp_path / "results" / GPUS_CSV).read_bytes()
+    assert Sweep(load_experiment(tmp_path / "e.yaml"), tmp_path / "results").missing == []
+    ran(tmp_path)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "results" / "phases").iterdir()} == kept
+    assert (tmp_path / "results" / GPUS_CSV).read_bytes() == before
+
+
+def test_a_mirrored_result_has_no_table_of_gpus(tmp_path: Path) -> None:
+    assert GPUS_CSV in ran(tmp_path).files
+    outcome = ran(tmp_path, "mode=mirrored", "machine=t3-tiny", "strategy=t3")
+    assert GPUS_CSV not in outcome.files
+    assert not (tmp_path / "results" / GPUS_CSV).exists()
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "machine.gpu[1].compute_clock=1.26 GHz",
+        "machine.memory[1].clock=990 MHz",
+        "machine.link[2].bandwidth=5 GB/s",
+        "machine.link[2].latency=600 ns",
+        'machine.start_skew={"gpu[1]": 3 us}',
+        "machine.start_skew.gpu[2]=4 us",
+        "machine.start_jitter={limit: 1 us, seed: 3}",
+        "staggered=false",
+    ],
+)
+def test_everything_about_a_ring_can_be_overridden_and_decides_the_phases(override: str) -> None:
+    def digests(*overrides: str) -> set[str]:
+        run = point("t3", "mode=explicit", *overrides, shape=(256, 256, 64))
+        plan = PhasePlan()
+        evaluate(run, None, plan)
+        return {phase_digest(job, ()) for job in plan.jobs.values()}
+
+    assert digests(override) != digests()
+    even = simulate(point("t3", "mode=explicit", shape=(256, 256, 64)))
+    other = simulate(point("t3", "mode=explicit", override, shape=(256, 256, 64)))
+    assert [phase.gpus for phase in other.phases] != [phase.gpus for phase in even.phases]
+
+
+def test_a_plan_notes_only_phases_that_are_simulated_as_planned() -> None:
+    """How an all-gather starts on unlike GPUs is known when what comes before it is finished, not earlier."""
+
+    def planned(*overrides: str) -> list[str]:
+        plan = PhasePlan()
+        evaluate(point("t3", "mode=explicit", *overrides, shape=(256, 256, 64)), None, plan)
+        return [job.name for job in plan.jobs.values()]
+
+    assert planned() == ["gemm", "fused, round_robin", "all-gather"]
+    assert planned("machine.gpu[1].compute_clock=1.26 GHz") == ["gemm", "gemm", "fused, round_robin"]
+
+
+def test_checks_follow_every_gpu(tmp_path: Path) -> None:
+    """Also in phases that nobody could plan, because they start when others have ended."""
+    audit = Audit(has_checks=True, has_data=True)
+    ran(tmp_path, audit=audit)
+    # GEMMs: of alike GPUs, and of two kinds; rings: reduce-scatter, all-gather, fused, all-gather for each clock.
+    n_gemms, n_rings, n_gpus = 3, 8, 4
+    assert audit.n_phases == n_gemms + n_rings * n_gpus
+    assert audit.n_commands > 0
+    assert audit.n_values > 0

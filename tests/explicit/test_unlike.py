@@ -1,0 +1,158 @@
+"""Rings of unlike GPUs: how a straggler, a skew, jitter and the order of dispatch show, and how far at most."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from t3sim.collective.schedule import chunk_bytes_of
+from t3sim.config.experiment import RunSpec
+from t3sim.system.simulate import simulate
+from t3sim.workload.tiling import ELEMENT_BYTES
+from tests.harness.rings import Observed, explicit, point
+from tests.harness.sublayers import collective_point
+
+SHAPE = (256, 256, 64)
+TP = 4
+LINK = 8 * 10**9  # bytes per second, of t3-tiny
+STRATEGIES = ("sequential", "t3", "t3-mca")
+
+
+def of(strategy: str, *overrides: str) -> RunSpec:
+    return point(strategy, "mode=explicit", *overrides, shape=SHAPE, tp=TP)
+
+
+def skewed(gpu: int, microseconds: int) -> str:
+    return f'machine.start_skew={{"gpu[{gpu}]": {microseconds} us}}'
+
+
+def chunk_seconds() -> Fraction:
+    """Return how long a chunk of the output takes on a link."""
+    m, n, _ = SHAPE
+    return Fraction(chunk_bytes_of(m * n * ELEMENT_BYTES, TP, 128), LINK)
+
+
+# --- stragglers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("gpu", [0, 2])
+def test_a_slow_gpu_slows_the_ring_and_not_below_its_own_matrix_work(strategy: str, gpu: int) -> None:
+    run = of(strategy, f"machine.gpu[{gpu}].compute_clock=700 MHz")
+    seen, even = explicit(run), explicit(of(strategy))
+    assert seen.seconds > even.seconds
+    m, n, k = SHAPE
+    spec = run.machine.of_gpu(gpu).gpu
+    rate = spec.n_compute_units * spec.compute_unit.matrix_flops_per_cycle * spec.compute_clock
+    matrix = Fraction(2 * m * n * k, rate) / Fraction(str(spec.compute_unit.matrix_efficiency))
+    gather = 3 * chunk_seconds()
+    assert seen.seconds >= matrix + gather
+
+
+@pytest.mark.parametrize("op", ["reduce-scatter", "all-gather"])
+def test_a_slow_link_passes_every_chunk_but_one(op: str) -> None:
+    """N - 1 chunks go over each link, so a link of half the bandwidth sets the pace."""
+    slow = collective_point(op, "128 KiB", TP, "mode=explicit", "machine.link[1].bandwidth=4 GB/s")
+    all_slow = collective_point(op, "128 KiB", TP, "mode=explicit", "machine.link.bandwidth=4 GB/s")
+    even = collective_point(op, "128 KiB", TP, "mode=explicit")
+    seconds = [Fraction(r.total, r.ticks.hz) for r in (simulate(run) for run in (even, slow, all_slow))]
+    assert seconds[0] < 3 * 2 * chunk_seconds() <= seconds[1] <= seconds[2]
+
+
+def test_a_slow_gpu_is_late_itself_and_others_wait_for_it() -> None:
+    gemm, fused, gather = explicit(of("t3", "machine.gpu[2].compute_clock=700 MHz")).phases
+    assert [gpu.end for gpu in gemm.gpus].index(max(gpu.end for gpu in gemm.gpus)) == 2
+    assert gemm.ticks == gemm.gpus[2].end
+    assert [gpu.start for gpu in gather.gpus] == [gpu.end for gpu in fused.gpus]
+    assert len({gpu.end for gpu in fused.gpus}) > 1
+
+
+@pytest.mark.parametrize("strategy", [*STRATEGIES, "ideal-overlap", "ideal-rs-nmc"])
+def test_parts_add_up_to_the_last_end(strategy: str) -> None:
+    seen = explicit(of(strategy, "machine.gpu[1].compute_clock=700 MHz", skewed(3, 2)))
+    assert seen.total == max(gpu.end for gpu in seen.phases[-1].gpus)
+
+
+# --- skew and jitter ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("microseconds", [1, 10])
+def test_a_late_gpu_delays_the_end_by_little_more_than_its_skew(strategy: str, microseconds: int) -> None:
+    """At most by the skew, and a chunk for each collective: a GPU that is behind sends two of its steps mixed."""
+    skew = Fraction(microseconds, 10**6)
+    delays = {explicit(of(strategy, skewed(gpu, microseconds))).seconds for gpu in range(TP)}
+    assert len(delays) == 1  # it does not matter which of alike GPUs is late
+    delay = delays.pop() - explicit(of(strategy)).seconds
+    n_collectives = 2
+    assert 0 < delay <= skew + n_collectives * chunk_seconds()
+
+
+def test_a_gpu_that_is_very_late_makes_all_wait() -> None:
+    late = explicit(of("sequential", skewed(1, 1000)))
+    assert late.seconds >= Fraction(1, 1000) + explicit(of("sequential")).seconds
+
+
+def test_jitter_is_the_same_for_the_same_seed_only() -> None:
+    def ends(seed: int, strategy: str = "sequential") -> list[list[tuple[int, int]]]:
+        seen = explicit(of(strategy, f"machine.start_jitter={{limit: 2 us, seed: {seed}}}"))
+        return [[(gpu.start, gpu.end) for gpu in phase.gpus] for phase in seen.phases]
+
+    first = ends(1)
+    assert first == ends(1)
+    assert first != ends(2)
+    assert len({start for start, _ in first[0]}) == TP
+
+
+def test_jitter_stays_below_its_limit_and_differs_from_kernel_to_kernel() -> None:
+    seen = explicit(of("sequential", "machine.start_jitter={limit: 2 us, seed: 5}"))
+    limit = 2 * seen.hz // 10**6
+    before = [0] * TP
+    jitters = []
+    for phase in seen.phases:
+        jitters.append([gpu.start - end for gpu, end in zip(phase.gpus, before, strict=True)])
+        before = [gpu.end for gpu in phase.gpus]
+    assert all(0 <= jitter <= limit for of_kernel in jitters for jitter in of_kernel)
+    assert len({tuple(of_kernel) for of_kernel in jitters}) == len(seen.phases)
+
+
+def test_no_skew_and_no_jitter_is_an_even_ring() -> None:
+    assert of("t3", skewed(1, 0)).machine.is_uniform
+    assert of("t3", "machine.start_jitter={limit: 0 us, seed: 5}").machine.is_uniform
+    assert of("t3", "machine.gpu[1].compute_clock=1.4 GHz").machine.is_uniform
+
+
+# --- order of dispatch -------------------------------------------------------------------------------
+
+
+def bytes_of(seen: Observed, name: str) -> list[int]:
+    """Return bytes of the GPUs in the fused run."""
+    return [gpu.counters[name] for gpu in seen.phases[1].gpus]
+
+
+@pytest.mark.parametrize("strategy", ["t3", "t3-mca"])
+@pytest.mark.parametrize("tp", [2, 4, 5])
+def test_without_staggering_the_same_bytes_take_another_time(strategy: str, tp: int) -> None:
+    runs = [
+        point(strategy, "mode=explicit", f"staggered={on}", shape=(320, 256, 192), tp=tp) for on in ("true", "false")
+    ]
+    staggered, together = (explicit(run) for run in runs)
+    for name in ("output_write_bytes", "comm_read_bytes", "comm_write_bytes", "incoming_bytes", "link_bytes"):
+        assert bytes_of(together, name) == bytes_of(staggered, name)
+    assert together.digests != staggered.digests
+    assert together.seconds > staggered.seconds
+
+
+def test_without_staggering_gpu_0_still_begins_with_its_own_chunk() -> None:
+    run = of("sequential", "staggered=false")
+    staggered = explicit(of("sequential"))
+    seen = explicit(run)
+    assert seen.phases[0].gpus[0] == staggered.phases[0].gpus[0]
+    assert seen.digests[0] == staggered.digests[0]
+
+
+@pytest.mark.parametrize("tracker", ["{n_sets: 1, entries_per_set: 8}", "{n_sets: 2, entries_per_set: 4}"])
+def test_without_staggering_a_small_tracker_is_no_deadlock(tracker: str) -> None:
+    run = of("t3", "staggered=false", f"machine.gpu.tracker={tracker}", "machine.gpu[1].compute_clock=700 MHz")
+    assert explicit(run).total > 0
