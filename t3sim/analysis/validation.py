@@ -5,7 +5,9 @@ Everything here follows from the files; nothing is simulated.  Pinned by ``tests
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -188,15 +190,15 @@ def read_validation(folder: str | Path) -> Validation:
 
 def _read_csv(path: Path) -> pd.DataFrame:
     content = read_limited(path, MAX_BYTES, shown_as=str(path))
-    compression = "gzip" if path.suffix == ".gz" else None
     try:
         return pd.read_csv(
-            BytesIO(content), compression=compression, keep_default_na=False, na_values={"": ""}, low_memory=False,
+            BytesIO(gzip.decompress(content) if path.suffix == ".gz" else content),
+            keep_default_na=False, na_values=[""], low_memory=False,
             dtype={"nccl_channels": "string", "nccl_proto": "string", "reason": "string", "model": "string"},
         )  # fmt: skip
     except pd.errors.EmptyDataError:
         return pd.DataFrame()
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, EOFError, zlib.error) as error:
         raise InputDataError(f"{path}: not a table: {' '.join(str(error).split())[:200]}") from None
 
 
@@ -279,15 +281,12 @@ def summary_texts(validation: Validation, *, with_used: bool = False) -> list[tu
         if points.empty:
             continue
         summary, coverage = summary_of(points), coverage_of(points)
-        is_ratio = (points["unit"] == "ratio").all()
+        is_ratio = bool((points["unit"] == "ratio").all())
+        counts = [str(n) for n in (coverage.points, coverage.tried, coverage.failed)]
         shown = [_share(v, is_ratio) for v in (summary.geomean, summary.mape, summary.largest)]
         rank = "" if summary.rank_correlation is None else f"{summary.rank_correlation:.3f}"
-        rows.append(
-            (
-                group.title, str(group.aim or ""), str(coverage.points), str(coverage.tried), str(coverage.failed),
-                *shown, _share(summary.bias, is_ratio, sign="+"), rank, verdict_of(summary, group.aim),
-            )  # fmt: skip
-        )
+        errors = [*shown, _share(summary.bias, is_ratio, sign="+"), rank]
+        rows.append((group.title, str(group.aim or ""), *counts, *errors, verdict_of(summary, group.aim)))
     return rows
 
 
@@ -302,7 +301,7 @@ def verdict_of(summary: Summary, aim: Aim | None) -> str:
 def _share(value: float | None, is_ratio: bool, sign: str = "") -> str:
     if value is None:
         return ""
-    return f"{100 * value:{sign}.1f}{' points' if is_ratio else ' %'}"
+    return f"{100 * value:{sign}.1f}{' pt' if is_ratio else ' %'}"
 
 
 def key_text(point: Any, columns: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ import click
 if TYPE_CHECKING:
     from t3sim.analysis.validation import Validation
     from t3sim.config.machine import MachineSpec
-    from t3sim.hardware.validate import Compared, Point
+    from t3sim.hardware.validate import Point
     from t3sim.hardware.validate_simulation import Outcome, Simulation
     from t3sim.hardware.validate_workers import OutcomeFolder
 
@@ -102,9 +102,8 @@ def validate(
     for one in failed[:MAX_FAILURES_SHOWN]:
         click.echo(f"failed: {one.point.row.place}: {one.point.quantity}: {one.reason}", err=True)
     if failed:
-        raise PointsFailed(
-            f"{len(failed)} of {len(points)} points failed: {directory / VALIDATION_NAME} says why; the others are there"
-        )
+        where = directory / VALIDATION_NAME
+        raise PointsFailed(f"{len(failed)} of {len(points)} points failed: {where} says why and has the others")
 
 
 def say(text: str) -> None:

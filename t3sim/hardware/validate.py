@@ -328,15 +328,22 @@ def read_calibration(path: Path, measurements: Measurements) -> frozenset[tuple[
     return frozenset(found)
 
 
+NOT_OF_A_POINT = "wg"  # a timeline is one point, whatever its workgroups
 KEY_COLUMNS = tuple(
-    dict.fromkeys(column.name for kind in KINDS.values() for column in (*kind.columns, *kind.optional) if column.key)
+    dict.fromkeys(
+        column.name
+        for kind in KINDS.values()
+        for column in (*kind.columns, *kind.optional)
+        if column.key and column.name != NOT_OF_A_POINT
+    )
 )
 
 
 def key_of(row: Measurement) -> dict[str, Value]:
     """Return the columns that name a measurement."""
     kind = KINDS[row.kind]
-    return {c.name: row.values[c.name] for c in (*kind.columns, *kind.optional) if c.key and c.name in row.values}
+    keys = {column.name for column in (*kind.columns, *kind.optional) if column.key} - {NOT_OF_A_POINT}
+    return {name: value for name, value in row.values.items() if name in keys}
 
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What a validation leaves behind: ``validation.csv``, one line a point, and ``tiles.csv.gz``, one line a recorded tile.
+"""What a validation writes: ``validation.csv``, one line a point, and ``tiles.csv.gz``, one line a recorded tile.
 
 Both are written whole or not at all; ``t3sim.analysis.validation`` reads them.
 """

@@ -43,15 +43,15 @@ class GemmAlone:
 
     @property
     def work(self) -> float:
-        """About how long simulating takes, in arbitrary units: what is moved through the L2."""
-        height, width = self.tiling.workgroup_tile
-        shape = self.gemm
-        return shape.m * shape.n * shape.k * (1 / height + 1 / width) + 2 * shape.m * shape.n
+        """About how long simulating takes, in seconds of a slow core; for the order of work and its progress only."""
+        n_units = self.machine.gpu.n_compute_units
+        slowdown = n_units / (self.n_compute_units or n_units)
+        return self.gemm.m * self.gemm.n * self.gemm.k * (5e-11 + 2e-11 * slowdown)
 
 
 @dataclass(frozen=True)
 class CollectiveAlone:
-    """A ring collective over an array of *size* bytes, launch included, on *n_channels* (None: what the machine has)."""
+    """A ring collective over an array of *size* bytes, launch included, on *n_channels* (None: the machine's)."""
 
     machine: MachineSpec
     tiling: TilingSpec  # of no effect: every workload has one
@@ -62,8 +62,9 @@ class CollectiveAlone:
 
     @property
     def work(self) -> float:
-        """See ``GemmAlone``."""
-        return 3.0 * self.size * (2 if self.op == "all-reduce" else 1)
+        """See ``GemmAlone``: a ring of few channels takes long, and every cycle of it is simulated."""
+        n_channels = self.n_channels or self.machine.gpu.collective_kernel.channels
+        return self.size * (2 if self.op == "all-reduce" else 1) * 2e-8 * (1 + 5 / n_channels)
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class SideBySide:
     @property
     def work(self) -> float:
         """See ``GemmAlone``."""
-        return 4 * (self.gemm.work + self.reduce_scatter.work)
+        return 3 * (self.gemm.work + self.reduce_scatter.work)
 
 
 @dataclass(frozen=True)
@@ -259,7 +260,8 @@ def recorded_trace(gemm: GemmShape, tiling: TilingSpec, tiles: tuple[Tile, ...])
     expected = {(row, column) for row in range(-(-gemm.m // height)) for column in range(-(-gemm.n // width))}
     if len(tiles) != len(expected) or set(tiles) != expected:
         raise ValueError(
-            f"{len(set(tiles))} tiles are recorded; {gemm.m} x {gemm.n} in tiles of {height} x {width} has {len(expected)}"
+            f"{len(set(tiles))} tiles are recorded;"
+            f" {gemm.m} x {gemm.n} in tiles of {height} x {width} has {len(expected)}"
         )
     workgroups = np.zeros(len(tiles), dtype=WORKGROUP_DTYPE)
     rows, columns = np.array(tiles).T

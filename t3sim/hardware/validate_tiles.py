@@ -33,7 +33,12 @@ class Timeline:
 
     def figures(self) -> dict[str, float]:
         """Return what it is compared by, in us (see ``tile_figures``)."""
-        return tile_figures([(int(row["sm"]), *(float(row[name]) for name in TIMED)) for row in self.rows])
+        return tile_figures([recorded(row) for row in self.rows])
+
+
+def recorded(row: Measurement) -> TimedTile:
+    """Return SM and times of a recorded tile."""
+    return int(row["sm"]), float(row["start_ns"]), float(row["mainloop_end_ns"]), float(row["end_ns"])
 
 
 def timelines_of(measurements: Measurements) -> list[Timeline]:
@@ -49,9 +54,10 @@ def simulation_of(timeline: Timeline, machine: MachineSpec, tiling: TilingSpec) 
     first = timeline.rows[0]
     if first["kernel"] in REMOTE_KERNELS:
         return None, "stores to all GPUs at once; no such kernel is simulated"
-    tile = tuple(int(first.values.get(f"tile_{way}", n)) for way, n in zip(("height", "width"), tiling.workgroup_tile))
-    if tile != tiling.workgroup_tile:
-        return None, f"tiles of {tile[0]} x {tile[1]}; the simulated kernel has {'{} x {}'.format(*tiling.workgroup_tile)}"
+    height, width = tiling.workgroup_tile
+    own_height, own_width = int(first.values.get("tile_height", height)), int(first.values.get("tile_width", width))
+    if (own_height, own_width) != (height, width):
+        return None, f"tiles of {own_height} x {own_width}; the simulated kernel has {height} x {width}"
     shape = GemmShape(m=int(first["m"]), n=int(first["n"]), k=int(first["k"]))
     efficiency = kernel_efficiency(timeline, machine, tiling, shape)
     unit = machine.gpu.compute_unit.model_copy(update={"matrix_efficiency": efficiency})
@@ -75,11 +81,13 @@ def tile_rows(timeline: Timeline, simulated: Sequence[TimedTile]) -> list[dict[s
     """Return a row for each recorded tile: where and when, recorded and simulated (empty if it was not)."""
     rows: list[dict[str, object]] = []
     for index, row in enumerate(timeline.rows):
-        entry: dict[str, object] = {"file": row.file, "line": row.line, **{name: row[name] for name in TIMELINE_COLUMNS}}
-        entry |= {name: row[name] for name in ("wg", "tile_row", "tile_col", "sm", *TIMED)}
+        shown = (*TIMELINE_COLUMNS, "wg", "tile_row", "tile_col", "sm", *TIMED)
+        entry: dict[str, object] = {"file": row.file, "line": row.line, **{name: row[name] for name in shown}}
         unit, *times = simulated[index] if simulated else ("", "", "", "")
-        shown = [round(at, 1) if isinstance(at, float) else at for at in times]
-        rows.append({**entry, "simulated_sm": unit, **{f"simulated_{n}": at for n, at in zip(TIMED, shown, strict=True)}})
+        entry["simulated_sm"] = unit
+        for name, at in zip(TIMED, times, strict=True):
+            entry[f"simulated_{name}"] = f"{at:.1f}" if isinstance(at, float) else at
+        rows.append(entry)
     return rows
 
 
