@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plot": ("t3sim.cli.plot:plot", "Draw the figures of a results folder."),
     "report": ("t3sim.cli.report:report", "Write one HTML page about results folders."),
     "config": ("t3sim.cli.config:config", "Check or show what an experiment resolves to."),
+    "validate": ("t3sim.cli.validate:validate", "Compare measurements of GPUs with simulations."),
     "selfcheck": ("t3sim.cli.selfcheck:selfcheck", "Check the simulator on this machine."),
     "workload": ("t3sim.cli.workload:workload", "Show the GEMMs of a model or an experiment."),
     "trace": ("t3sim.cli.trace:trace", "Make, import, show or check a tile trace."),

@@ -1,0 +1,333 @@
+"""A validation folder: ``validation.csv`` read back, and how far simulation and measurement are apart, kind by kind.
+
+Everything here follows from the files; nothing is simulated.  Pinned by ``tests/analysis/test_validation.py``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from t3sim.errors import InputDataError
+from t3sim.files import read_limited
+
+VALIDATION_NAME = "validation.csv"
+TILES_NAME = "tiles.csv.gz"
+MANIFEST_NAME = "manifest.json"
+MAX_BYTES = 1 << 28
+
+SIMULATED, FAILED, NOT_SIMULATED = "simulated", "failed", "not simulated"
+NEEDED = (
+    "kind", "quantity", "unit", "file", "line", "rows", "measured", "simulated", "error", "used_for_calibration",
+    "status", "reason",
+)  # fmt: skip
+LARGE_BYTES = 16e6  # of a collective: from here on the aims are those of large ones
+SMALLEST_ERROR = 1e-4  # in a geometric mean: times are rounded to about that, and one exact hit must not make it zero
+
+
+@dataclass(frozen=True)
+class Aim:
+    """What the errors of a group are to be: shares (0.05 is 5 %), None where nothing is asked."""
+
+    geomean: float | None = None
+    mape: float | None = None
+    largest: float | None = None
+    has_direction: bool = False  # slowdowns must be slowdowns in both
+
+    def __str__(self) -> str:
+        parts = [
+            f"{name} at most {value:.0%}"
+            for name, value in (("geomean", self.geomean), ("MAPE", self.mape), ("max", self.largest))
+            if value is not None
+        ]
+        if self.has_direction:
+            parts = ["direction right everywhere", f"size within {100 * (self.largest or 0):.0f} points"]
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Points that are judged together: a kind, or a part of it."""
+
+    title: str
+    kind: str
+    is_part: Callable[[pd.DataFrame], pd.Series] = lambda frame: frame["kind"].notna()
+    aim: Aim | None = None
+
+
+def _of(quantity: str) -> Callable[[pd.DataFrame], pd.Series]:
+    return lambda frame: frame["quantity"] == quantity
+
+
+def _large(frame: pd.DataFrame) -> pd.Series:
+    return frame["bytes"].astype(float) >= LARGE_BYTES
+
+
+def _small(frame: pd.DataFrame) -> pd.Series:
+    return frame["bytes"].astype(float) < LARGE_BYTES
+
+
+OVERLAP = Aim(largest=0.10, has_direction=True)
+GROUPS = (
+    Group("collectives from 16 MB", "collectives", _large, Aim(geomean=0.05, largest=0.15)),
+    Group("collectives below 16 MB", "collectives", _small, Aim(geomean=0.10)),
+    Group("channel-limited collectives from 16 MB", "channel_limited_collectives", _large, Aim(0.05, largest=0.15)),
+    Group("channel-limited collectives below 16 MB", "channel_limited_collectives", _small, Aim(0.10)),
+    Group("GEMM", "gemm", aim=Aim(mape=0.08)),
+    Group("GEMM after a pause", "gemm_gaps", aim=Aim(mape=0.08)),
+    Group("GEMM on fewer SMs", "gemm_sm_split", aim=Aim(mape=0.08)),
+    Group("GEMM, RS and AG in a row", "sequential", _of("gemm_rs_ag_us"), Aim(mape=0.08)),
+    Group("the same without the AG", "sequential", _of("gemm_rs_us"), Aim(mape=0.08)),
+    Group("the GEMM of these alone", "sequential", _of("gemm_us")),
+    Group("the RS of these alone", "sequential", _of("rs_us")),
+    Group("slowdown of a GEMM by an RS", "contention", _of("gemm_slowdown"), OVERLAP),
+    Group("slowdown of an RS by a GEMM", "contention", _of("rs_slowdown"), OVERLAP),
+    Group("GEMM beside an RS", "contention", _of("gemm_with_rs_us")),
+    Group("RS beside a GEMM", "contention", _of("rs_with_gemm_us")),
+    Group("that GEMM alone", "contention", _of("gemm_alone_us")),
+    Group("that RS alone", "contention", _of("rs_alone_us")),
+    Group("tile timeline, first start to last end", "tile_timelines", _of("makespan_us")),
+    Group("mean time of a tile", "tile_timelines", _of("tile_us")),
+    Group("mean main loop of a tile (fitted)", "tile_timelines", _of("main_loop_us")),
+    Group("mean stores of a tile", "tile_timelines", _of("stores_us")),
+    Group("drift of the SMs", "tile_timelines", _of("drift_us")),
+)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How far simulation and measurement are apart over some points; None where there are too few.
+
+    Shares, signed in ``bias`` only; of ratios differences.  ``rank_correlation`` is Spearman's.
+    """
+
+    n: int
+    geomean: float | None = None
+    mape: float | None = None
+    largest: float | None = None
+    bias: float | None = None
+    rank_correlation: float | None = None
+    n_wrong_direction: int = 0  # of slowdowns: faster in one, slower in the other
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Points of a group: *tried* were to be simulated."""
+
+    rows: int  # lines of files
+    points: int
+    simulated: int
+    failed: int
+    not_simulated: int
+
+    @property
+    def tried(self) -> int:
+        """Points that were to be simulated."""
+        return self.simulated + self.failed
+
+
+@dataclass(frozen=True)
+class Validation:
+    """The files of a validation."""
+
+    folder: Path
+    points: pd.DataFrame
+    tiles: pd.DataFrame
+    manifest: dict[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def groups(self) -> list[tuple[Group, pd.DataFrame]]:
+        """The groups that have points, with them."""
+        found = []
+        for group in GROUPS:
+            of_kind = self.points[self.points["kind"] == group.kind]
+            members = of_kind[group.is_part(of_kind)] if len(of_kind) else of_kind
+            if len(members):
+                found.append((group, members))
+        return found
+
+    @property
+    def reasons(self) -> pd.DataFrame:
+        """Kinds, and parts of kinds, that were not simulated or failed: kind, status, reason, points."""
+        left = self.points[self.points["status"] != SIMULATED]
+        counted = left.groupby(["kind", "status", "reason"], sort=False).size()
+        return counted.rename("points").reset_index()
+
+    def worst(self, n: int) -> pd.DataFrame:
+        """Return the *n* points with the largest errors of times, worst first."""
+        times = self.points[(self.points["unit"] != "ratio") & self.points["error"].notna()]
+        return times.reindex(times["error"].abs().sort_values(ascending=False, kind="stable").index).head(n)
+
+
+def read_validation(folder: str | Path) -> Validation:
+    """Return the validation in *folder*; raises ``InputDataError`` naming the file and what is wrong with it."""
+    folder = Path(folder)
+    path = folder / VALIDATION_NAME
+    points = _read_csv(path)
+    missing = [name for name in NEEDED if name not in points.columns]
+    if missing:
+        raise InputDataError(f"{path}: not the table of a validation: no column {', '.join(missing)}")
+    for name in ("measured", "simulated", "error", "rows"):
+        points[name] = pd.to_numeric(points[name], errors="coerce")
+    points["used_for_calibration"] = points["used_for_calibration"].astype(str).str.lower() == "true"
+    unknown = set(points["status"]) - {SIMULATED, FAILED, NOT_SIMULATED}
+    if unknown:
+        raise InputDataError(f"{path}: unknown status {', '.join(sorted(map(repr, unknown)))}")
+    tiles_path = folder / TILES_NAME
+    tiles = _read_csv(tiles_path) if tiles_path.exists() else pd.DataFrame()
+    return Validation(folder, points, tiles, _read_manifest(folder / MANIFEST_NAME))
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    content = read_limited(path, MAX_BYTES, shown_as=str(path))
+    try:
+        return pd.read_csv(
+            BytesIO(gzip.decompress(content) if path.suffix == ".gz" else content),
+            keep_default_na=False, na_values=[""], low_memory=False,
+            dtype={"nccl_channels": "string", "nccl_proto": "string", "reason": "string", "model": "string"},
+        )  # fmt: skip
+    except pd.errors.EmptyDataError:
+        return pd.DataFrame()
+    except (ValueError, OSError, EOFError, zlib.error) as error:
+        raise InputDataError(f"{path}: not a table: {' '.join(str(error).split())[:200]}") from None
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(read_limited(path, MAX_BYTES, shown_as=str(path)))
+    except ValueError as error:
+        raise InputDataError(f"{path}: not JSON: {error}") from None
+    return found if isinstance(found, dict) else {}
+
+
+def coverage_of(points: pd.DataFrame) -> Coverage:
+    """Return how many of *points* were simulated; a line that gives several points counts once."""
+    counts = points["status"].value_counts()
+    rows = int(points.drop_duplicates(["file", "line"])["rows"].sum())
+    of = {name: int(counts.get(name, 0)) for name in (SIMULATED, FAILED, NOT_SIMULATED)}
+    return Coverage(rows, len(points), of[SIMULATED], of[FAILED], of[NOT_SIMULATED])
+
+
+def summary_of(points: pd.DataFrame) -> Summary:
+    """Return the errors over the simulated ones of *points*."""
+    found = points[(points["status"] == SIMULATED) & points["error"].notna()]
+    if found.empty:
+        return Summary(0)
+    errors = found["error"].to_numpy(dtype=float)
+    sizes = np.abs(errors)
+    ratios = found[found["unit"] == "ratio"]
+    wrong = (ratios["measured"] - 1) * (ratios["simulated"] - 1) < 0
+    return Summary(
+        n=len(found),
+        geomean=float(np.exp(np.mean(np.log(np.maximum(sizes, SMALLEST_ERROR))))),
+        mape=float(sizes.mean()),
+        largest=float(sizes.max()),
+        bias=float(errors.mean()),
+        rank_correlation=_rank_correlation(found["measured"], found["simulated"]),
+        n_wrong_direction=int(wrong.sum()),
+    )
+
+
+def _rank_correlation(first: pd.Series, second: pd.Series) -> float | None:
+    """Return Spearman's coefficient, None for fewer than three points or if all are equal."""
+    ranks = first.rank(), second.rank()
+    if len(first) < 3 or any(rank.nunique() < 2 for rank in ranks):
+        return None
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+
+
+def misses(summary: Summary, aim: Aim) -> list[str]:
+    """Return what of *aim* the errors do not meet; empty: it is met."""
+    found = []
+    for name, value, limit in (
+        ("geomean", summary.geomean, aim.geomean),
+        ("MAPE", summary.mape, aim.mape),
+        ("max", summary.largest, aim.largest),
+    ):
+        if limit is not None and value is not None and value > limit:
+            found.append(f"{name} {value:.1%}" if not aim.has_direction else f"{name} {100 * value:.1f} points")
+    if aim.has_direction and summary.n_wrong_direction:
+        found.append(f"direction wrong in {summary.n_wrong_direction}")
+    return found
+
+
+SUMMARY_TITLES = (
+    "kind", "aim", "points", "tried", "failed", "geomean", "MAPE", "max", "bias", "rank corr.", "verdict",
+)  # fmt: skip
+
+
+def unused(points: pd.DataFrame) -> pd.DataFrame:
+    """Return the points that the machine was not fitted to."""
+    return points[~points["used_for_calibration"]]
+
+
+def summary_texts(validation: Validation, *, with_used: bool = False) -> list[tuple[str, ...]]:
+    """Return the table of errors as text, a row for each group: over unused points, or over all of them."""
+    rows = []
+    for group, members in validation.groups:
+        points = members if with_used else unused(members)
+        if points.empty:
+            continue
+        summary, coverage = summary_of(points), coverage_of(points)
+        is_ratio = bool((points["unit"] == "ratio").all())
+        counts = [str(n) for n in (coverage.points, coverage.tried, coverage.failed)]
+        shown = [_share(v, is_ratio) for v in (summary.geomean, summary.mape, summary.largest)]
+        rank = "" if summary.rank_correlation is None else f"{summary.rank_correlation:.3f}"
+        errors = [*shown, _share(summary.bias, is_ratio, sign="+"), rank]
+        rows.append((group.title, str(group.aim or ""), *counts, *errors, verdict_of(summary, group.aim)))
+    return rows
+
+
+def verdict_of(summary: Summary, aim: Aim | None) -> str:
+    """Return ``met``, what is missed, or nothing if there is no aim or no point."""
+    if aim is None or summary.n == 0:
+        return ""
+    found = misses(summary, aim)
+    return f"missed: {', '.join(found)}" if found else "met"
+
+
+def _share(value: float | None, is_ratio: bool, sign: str = "") -> str:
+    if value is None:
+        return ""
+    return f"{100 * value:{sign}.1f}{' pt' if is_ratio else ' %'}"
+
+
+def key_text(point: Any, columns: Sequence[str]) -> str:
+    """Return what names a point, in words: the values of *columns* that it has."""
+    found = [(name, point[name]) for name in columns if name in point and not pd.isna(point[name])]
+    return ", ".join(f"{name} {_plain(value)}" for name, value in found)
+
+
+def _plain(value: Any) -> str:
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+__all__ = [
+    "GROUPS",
+    "SUMMARY_TITLES",
+    "Aim",
+    "Coverage",
+    "Group",
+    "Summary",
+    "Validation",
+    "coverage_of",
+    "key_text",
+    "misses",
+    "read_validation",
+    "summary_of",
+    "summary_texts",
+    "unused",
+    "verdict_of",
+]

@@ -1,0 +1,251 @@
+"""Figures of a validation: simulated over measured for each kind, and recorded tiles above simulated ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.collections import LineCollection
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
+
+from t3sim.analysis.style import LEGEND, MARKERS, QUIET_COLOUR, Drawing, legend_columns, light_grid, new_figure
+from t3sim.analysis.validation import SIMULATED, Validation
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#444444", "#999900")
+MAIN_LOOP_COLOUR, STORE_COLOUR = "#56B4E9", "#D55E00"
+BAND = 0.10  # of the grey band around equality
+OTHER = "others"
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """What a scatter plot shows: points of a kind and a unit, told apart by two columns."""
+
+    name: str
+    title: str
+    kind: str
+    colour: str
+    marker: str
+    unit: str = "us"
+    by_bytes: bool = False  # errors over the size of the array, else over the measured value
+
+
+SCATTERS = (
+    Scatter("collectives", "Collectives", "collectives", "collective", "gpus", by_bytes=True),
+    Scatter(
+        "channel-limited-collectives", "Collectives held to a number of channels", "channel_limited_collectives",
+        "nccl_channels", "gpus", by_bytes=True,
+    ),
+    Scatter("gemm", "GEMMs without pause", "gemm", "model", "file"),
+    Scatter("gemm-after-pause", "GEMMs after a pause", "gemm_gaps", "model", "file"),
+    Scatter("gemm-on-fewer-sms", "GEMMs on fewer SMs", "gemm_sm_split", "sublayer", "file"),
+    Scatter("sequential", "GEMM, reduce-scatter, all-gather in a row", "sequential", "quantity", "gpus"),
+    Scatter("concurrent-times", "GEMM and reduce-scatter beside each other: times", "contention", "quantity", "gpus"),
+    Scatter(
+        "concurrent-slowdowns", "GEMM and reduce-scatter beside each other: slowdowns", "contention", "quantity",
+        "gpus", unit="ratio",
+    ),
+    Scatter("tiles", "Tiles: what timelines are compared by", "tile_timelines", "quantity", "kernel"),
+)  # fmt: skip
+
+
+def scatter_drawings(validation: Validation) -> Iterator[tuple[str, Drawing]]:
+    """Yield name and drawing of each scatter plot that has points."""
+    for scatter in SCATTERS:
+        points = validation.points
+        members = points[
+            (points["kind"] == scatter.kind) & (points["unit"] == scatter.unit) & (points["status"] == SIMULATED)
+        ]
+        if len(members):
+            yield scatter.name, drawn(scatter, members)
+
+
+def drawn(scatter: Scatter, points: pd.DataFrame) -> Drawing:
+    """Return simulated over measured, and the errors beside it."""
+    figure = new_figure(2, 3.1)
+    equal, errors = figure.subplots(1, 2, width_ratios=(1.0, 1.25))
+    colours, markers = _labels(points, scatter.colour), _labels(points, scatter.marker)
+    colour_names, marker_names = _in_order(colours), _in_order(markers)
+    is_ratio = scatter.unit == "ratio"
+    x = points["bytes"].astype(float) / 1e6 if scatter.by_bytes else points["measured"]
+    for number, name in enumerate(colour_names):
+        for marker_number, marker_name in enumerate(marker_names):
+            for is_used in (False, True):
+                of = (colours == name) & (markers == marker_name) & (points["used_for_calibration"] == is_used)
+                look: dict[str, Any] = {
+                    "linestyle": "none", "marker": MARKERS[marker_number % len(MARKERS)], "markersize": 3.2,
+                    "color": COLOURS[number % len(COLOURS)], "markeredgewidth": 0.6, "alpha": 0.85,
+                    "markerfacecolor": "none" if is_used else COLOURS[number % len(COLOURS)],
+                }  # fmt: skip
+                found = points[of]
+                equal.plot(found["measured"], found["simulated"], **look)
+                errors.plot(x[of], 100 * found["error"], **look)
+    _equality(equal, points, is_ratio)
+    _error_axes(errors, x, "array (MB)" if scatter.by_bytes else _measured_label(is_ratio), is_ratio)
+    has_used = bool(points["used_for_calibration"].any())
+    handles = _handles(colour_names, marker_names, has_used)
+    n_columns = legend_columns([str(handle.get_label()) for handle in handles], 7.2)
+    figure.legend(handles=handles, loc="outside upper left", ncols=n_columns, **LEGEND)
+    band = "0.10" if is_ratio else "10 %"
+    caption = f"{scatter.title}: {len(points)} points; grey: within {band}; right: the signed error of each."
+    return Drawing(figure, caption + (" Hollow: the machine was fitted to them." if has_used else ""))
+
+
+def _measured_label(is_ratio: bool) -> str:
+    return "measured slowdown (×)" if is_ratio else "measured (µs)"
+
+
+def _labels(points: pd.DataFrame, column: str) -> pd.Series:
+    """Return for each point what tells it apart in *column*; the rarest are taken together."""
+    if column == "file":
+        parents = points[column].map(lambda name: PurePosixPath(name).parent.as_posix())
+        return parents.replace(".", "four GPUs' host")
+    values = points[column]
+    words = values.map(lambda value: str(int(value)) if isinstance(value, float) and value.is_integer() else str(value))
+    words = words.where(values.notna(), "-")
+    if column == "gpus":
+        return words + " GPUs"
+    if column == "nccl_channels":
+        return words + " channels"
+    common = list(words.value_counts().index[: len(COLOURS)])
+    return words.where(words.isin(common), OTHER)
+
+
+def _in_order(labels: pd.Series) -> list[str]:
+    def key(label: str) -> tuple[float, str]:
+        first = label.partition(" ")[0]
+        return (float(first) if first.isdigit() else np.inf, label)
+
+    return sorted(labels.unique(), key=key)
+
+
+def _handles(colours: Sequence[str], markers: Sequence[str], has_used: bool) -> list[Line2D]:
+    handles = [
+        Line2D([], [], linestyle="none", marker="o", markersize=4, color=COLOURS[i % len(COLOURS)], label=name)
+        for i, name in enumerate(colours)
+    ]
+    if len(markers) > 1:
+        handles += [
+            Line2D([], [], linestyle="none", marker=MARKERS[i % len(MARKERS)], color=QUIET_COLOUR, label=name)
+            for i, name in enumerate(markers)
+        ]
+    if has_used:
+        hollow = {"markerfacecolor": "none", "color": QUIET_COLOUR}
+        handles.append(Line2D([], [], linestyle="none", marker="o", label="fitted to", **hollow))  # type: ignore[arg-type]
+    return handles
+
+
+def _equality(axes: Axes, points: pd.DataFrame, is_ratio: bool) -> None:
+    """Equal scales, the line of equality and the band around it."""
+    values = np.concatenate([points["measured"], points["simulated"]])
+    low, high = float(values.min()), float(values.max())
+    low, high = (low - 0.05, high + 0.05) if is_ratio else (low / 1.2, high * 1.2)
+    line = np.linspace(low, high, 50) if is_ratio else np.geomspace(low, high, 50)
+    below, above = (line - BAND, line + BAND) if is_ratio else (line * (1 - BAND), line * (1 + BAND))
+    axes.fill_between(line, below, above, color="#E8E8E8", linewidth=0, zorder=0)
+    axes.plot(line, line, color=QUIET_COLOUR, linewidth=0.6, zorder=1)
+    if not is_ratio:
+        _logarithmic(axes, low, high, "xy")
+    else:
+        axes.axhline(1.0, color=QUIET_COLOUR, linewidth=0.4, linestyle=":")
+        axes.axvline(1.0, color=QUIET_COLOUR, linewidth=0.4, linestyle=":")
+    axes.set_xlim(low, high)
+    axes.set_ylim(low, high)
+    axes.set_aspect("equal")
+    axes.set_xlabel(_measured_label(is_ratio))
+    axes.set_ylabel("simulated slowdown (×)" if is_ratio else "simulated (µs)")
+    light_grid(axes, "both")
+
+
+def _error_axes(axes: Axes, x: pd.Series, label: str, is_ratio: bool) -> None:
+    axes.axhspan(-100 * BAND, 100 * BAND, color="#E8E8E8", linewidth=0, zorder=0)
+    axes.axhline(0, color=QUIET_COLOUR, linewidth=0.6, zorder=1)
+    if not is_ratio:
+        _logarithmic(axes, float(x.min()) / 1.2, float(x.max()) * 1.2, "x")
+    axes.set_xlabel(label)
+    axes.set_ylabel("error (points)" if is_ratio else "error (%)")
+    light_grid(axes, "both")
+
+
+def _logarithmic(axes: Axes, low: float, high: float, which: str) -> None:
+    for name in which:
+        axis = axes.xaxis if name == "x" else axes.yaxis
+        getattr(axes, f"set_{name}scale")("log")
+        getattr(axes, f"set_{name}lim")(low, high)
+        is_wide = high > 30 * low
+        axis.set_major_locator(LogLocator(subs=(1.0,) if is_wide else (1.0, 2.0, 5.0)))
+        formatter = ScalarFormatter()
+        formatter.set_scientific(False)
+        axis.set_major_formatter(formatter)
+        axis.set_minor_formatter(NullFormatter())
+
+
+TIMELINE = ["file", "model", "sublayer", "tp", "m", "n", "k", "kernel"]
+
+
+def tile_drawings(validation: Validation) -> Iterator[tuple[str, Drawing]]:
+    """Yield name and drawing of each recorded timeline that was simulated."""
+    tiles = validation.tiles
+    if tiles.empty:
+        return
+    number = 0
+    for key, of in tiles.groupby(TIMELINE, sort=False):
+        if of["simulated_start_ns"].notna().all():
+            number += 1
+            yield f"tiles-{number}", tiles_drawn(dict(zip(TIMELINE, key, strict=True)), of)
+
+
+def tiles_drawn(key: dict[str, Any], tiles: pd.DataFrame) -> Drawing:
+    """Return recorded tiles above simulated ones, a line for each SM, on one scale of time."""
+    figure = new_figure(2, 4.6)
+    recorded, simulated = figure.subplots(2, 1, sharex=True)
+    last = max(tiles["end_ns"].max(), tiles["simulated_end_ns"].max()) / 1e3
+    first = min(tiles["start_ns"].min(), 0.0) / 1e3
+    for axes, prefix, name in ((recorded, "", "recorded"), (simulated, "simulated_", "simulated")):
+        _lanes(axes, tiles, prefix)
+        axes.set_ylabel(f"{name}: SMs,\nby first tile")
+        axes.set_xlim(first, 1.01 * last)
+        end = tiles[f"{prefix}end_ns"].max() / 1e3
+        axes.axvline(end, color="black", linewidth=0.6)
+        axes.annotate(
+            f"{end:.1f} µs", (end, 1.0), xycoords=("data", "axes fraction"), ha="right", va="bottom", fontsize=6.5
+        )
+    simulated.set_xlabel("time since the first tile started (µs)")
+    handles = [
+        Line2D([], [], color=colour, linewidth=3, label=label)
+        for colour, label in ((MAIN_LOOP_COLOUR, "main loop"), (STORE_COLOUR, "stores"))
+    ]
+    figure.legend(handles=handles, loc="outside upper left", ncols=2, **LEGEND)
+    where = PurePosixPath(key["file"]).parent.as_posix()
+    caption = (
+        f"Tiles of {key['model']} {key['sublayer']}, TP {key['tp']} ({key['m']} × {key['n']} × {key['k']}), kernel "
+        f"{key['kernel']}, {'four GPUs' if where == '.' else where}: {len(tiles)} tiles, recorded above, "
+        "simulated below."
+    )
+    return Drawing(figure, caption)
+
+
+def _lanes(axes: Axes, tiles: pd.DataFrame, prefix: str) -> None:
+    """Draw a line for each compute unit, ordered by its first tile."""
+    units = tiles[f"{prefix}sm"].to_numpy()
+    start, computed, end = (
+        tiles[f"{prefix}{name}"].to_numpy(dtype=float) / 1e3 for name in ("start_ns", "mainloop_end_ns", "end_ns")
+    )
+    lane_of = {unit: lane for lane, unit in enumerate(dict.fromkeys(units))}
+    lanes = np.array([lane_of[unit] for unit in units], dtype=float)
+    for begin, stop, colour in ((start, computed, MAIN_LOOP_COLOUR), (computed, end, STORE_COLOUR)):
+        segments = np.stack([np.stack([begin, lanes], axis=1), np.stack([stop, lanes], axis=1)], axis=1)
+        lines = LineCollection(list(segments), colors=colour, linewidths=0.75, capstyle="butt", rasterized=True)
+        axes.add_collection(lines)
+    axes.set_ylim(len(lane_of), -1)
+
+
+__all__ = ["SCATTERS", "drawn", "scatter_drawings", "tile_drawings", "tiles_drawn"]

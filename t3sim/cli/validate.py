@@ -1,0 +1,227 @@
+"""``t3sim validate``: measurements of GPUs beside simulations of the same, point by point, with a report."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from t3sim.analysis.validation import Validation
+    from t3sim.config.machine import MachineSpec
+    from t3sim.hardware.validate import Point
+    from t3sim.hardware.validate_simulation import Outcome, Simulation
+    from t3sim.hardware.validate_workers import OutcomeFolder
+
+DEFAULT_FOLDER = "h200"
+KEPT_NAME = "simulations"
+MANIFEST_NAME = "manifest.json"
+TABLE_WIDTH = 150  # of a table that does not go to a terminal
+MAX_FAILURES_SHOWN = 5
+
+
+@click.command()
+@click.argument("folder", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--machine", default="h200", show_default=True, metavar="NAME", help="Machine to simulate: a preset, or a file."
+)
+@click.option(
+    "-s", "overrides", metavar="KEY=VALUE", multiple=True,
+    help="Replace a value, like -s machine.link.bandwidth='400 GB/s'; may be repeated.",
+)  # fmt: skip
+@click.option("--tiling", default="gemm-128x256", show_default=True, metavar="NAME", help="How the GEMMs are tiled.")
+@click.option("--kinds", metavar="KIND,...", help="Only these kinds, like collectives,gemm [default: all].")
+@click.option(
+    "--calibration", type=click.Path(path_type=Path), metavar="FILE",
+    help="CSV of file,line: the rows that the machine was fitted to [default: FOLDER-calibration.csv beside FOLDER].",
+)  # fmt: skip
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Folder for the results [default: results/validation]."
+)
+@click.option("-j", "--jobs", type=click.IntRange(1), help="Worker processes [default: one for each core].")
+def validate(
+    folder: Path | None,
+    machine: str,
+    overrides: tuple[str, ...],
+    tiling: str,
+    kinds: str | None,
+    calibration: Path | None,
+    output: Path | None,
+    jobs: int | None,
+) -> None:
+    """Compare the measurements in FOLDER with simulations of a machine [default: the shipped H200 measurements].
+
+    FOLDER holds CSV files as in validation/h200, each of one kind, known by its columns.  Writes validation.csv (one
+    line a point), tiles.csv.gz and a report.  The same command goes on where an earlier one ended.  Exit code 6:
+    finished, but some points could not be simulated.
+    """
+    from t3sim.analysis.validation import read_validation
+    from t3sim.analysis.validation_report import write_report
+    from t3sim.config.presets import load_tiling
+    from t3sim.errors import PointsFailed
+    from t3sim.experiment.result_folder import owned
+    from t3sim.files import publish
+    from t3sim.hardware.samples import read_measurements
+    from t3sim.hardware.validate import FAILED, Points, compared, read_calibration, simulations_of
+    from t3sim.hardware.validate_files import TILES_NAME, VALIDATION_NAME, tiles_csv, validation_csv
+    from t3sim.hardware.validate_workers import OutcomeFolder
+
+    started = time.monotonic()
+    folder = shipped_measurements() if folder is None else folder
+    measurements = read_measurements(folder)
+    used = calibration_of(folder, calibration)
+    is_used = read_calibration(used, measurements) if used is not None else frozenset()
+    spec = machine_of(machine, overrides)
+    maker = Points(spec, load_tiling(tiling))
+    points = of_kinds(maker.of(measurements), kinds)
+    stages = simulations_of(points)
+    directory = output or Path("results") / "validation"
+    with owned(directory):
+        say(f"measurements  {folder}: {len(measurements.rows)} rows, {len(points)} points")
+        say(f"machine       {spec.name}")
+        say(f"simulations   {sum(map(len, stages))} distinct ones")
+        outcomes = simulated(stages, OutcomeFolder(directory / KEPT_NAME), jobs)
+        found = compared(points, outcomes, is_used)
+        contents = {directory / VALIDATION_NAME: validation_csv(folder, found)}
+        tiles = maker.tiles(measurements, outcomes) if any(p.kind == "tile_timelines" for p in points) else []
+        contents[directory / TILES_NAME] = tiles_csv(folder, tiles)
+        contents[directory / MANIFEST_NAME] = manifest(spec, folder, used, overrides, time.monotonic() - started)
+        publish(contents)
+        validation = read_validation(directory)
+        written = write_report(directory, validation)
+    show_summary(validation)
+    for path in [*contents, *written]:
+        say(str(path))
+    failed = [one for one in found if one.status == FAILED]
+    for one in failed[:MAX_FAILURES_SHOWN]:
+        click.echo(f"failed: {one.point.row.place}: {one.point.quantity}: {one.reason}", err=True)
+    if failed:
+        where = directory / VALIDATION_NAME
+        raise PointsFailed(f"{len(failed)} of {len(points)} points failed: {where} says why and has the others")
+
+
+def say(text: str) -> None:
+    """Tell the user on stdout."""
+    click.echo(text)
+
+
+def shipped_measurements() -> Path:
+    """Return the folder of measurements that comes with t3sim, as short as it can be written from here."""
+    from t3sim.config.presets import configs_root
+
+    folder = configs_root().parent / "validation" / DEFAULT_FOLDER
+    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+
+
+def calibration_of(folder: Path, given: Path | None) -> Path | None:
+    """Return the list of rows that the machine was fitted to, None if there is none beside *folder*."""
+    if given is not None:
+        return given
+    beside = folder.resolve().with_name(f"{folder.resolve().name}-calibration.csv")
+    return beside if beside.is_file() else None
+
+
+def machine_of(name: str, overrides: Sequence[str]) -> MachineSpec:
+    """Return the machine called *name*, or in that file, with *overrides*; GPUs that differ are refused."""
+    from t3sim.config.resolve import resolve_machine
+    from t3sim.config.yaml_loader import Node, Position
+    from t3sim.errors import UsageError
+    from t3sim.experiment.problems import Problems
+    from t3sim.experiment.sweep import overridden
+
+    problems = Problems("--machine")
+    at = Position("--machine")
+    root = Node({"machine": Node(name, at)}, at)
+    root, _, _ = overridden(root, [], overrides, problems)
+    for key, node in root.value.items():
+        if key != "machine":
+            problems.add(node.position, key, "only values of the machine can be replaced, like machine.link.bandwidth")
+    if len(problems):
+        raise problems.in_reading_order()
+    spec = resolve_machine(root.value["machine"]).spec
+    if not spec.is_uniform:
+        raise UsageError(f"--machine {name}: its GPUs are not alike; a validation simulates one for all")
+    return spec
+
+
+def of_kinds(points: Sequence[Point], kinds: str | None) -> list[Point]:
+    """Return the points of the *kinds* named, with commas between them; all of them if None."""
+    from t3sim.errors import UsageError
+    from t3sim.hardware.validate import SIMULATED_KINDS, WITHOUT_SIMULATION
+    from t3sim.registry import unknown_name
+
+    if kinds is None:
+        return list(points)
+    known = [*SIMULATED_KINDS, *WITHOUT_SIMULATION]
+    wanted = [name.strip() for name in kinds.split(",")]
+    for name in wanted:
+        if name not in known:
+            raise UsageError(unknown_name("kind", name, known))
+    found = [point for point in points if point.kind in wanted]
+    if not found:
+        raise UsageError(f"--kinds {kinds}: the folder has no such measurements")
+    return found
+
+
+def simulated(
+    stages: Sequence[Sequence[Simulation]], kept: OutcomeFolder, jobs: int | None
+) -> dict[Simulation, Outcome]:
+    """Simulate what is missing, with a progress bar; the kernel is compiled before."""
+    from t3sim.cli.run import progress_bar
+    from t3sim.cli.selfcheck import compile_if_needed
+    from t3sim.hardware.validate_workers import simulate_all
+    from t3sim.system.threads import n_cores
+
+    n = sum(map(len, stages))
+    whole = sum(simulation.work for stage in stages for simulation in stage)
+    n_done, work_done = 0, 0.0
+    compile_if_needed()
+    with progress_bar() as show:
+
+        def done(simulation: Simulation, outcome: Outcome) -> None:
+            nonlocal n_done, work_done
+            n_done, work_done = n_done + 1, work_done + simulation.work
+            show(f"simulated {n_done} of {n}", work_done / whole)
+
+        return simulate_all(stages, jobs or n_cores(), kept, done)
+
+
+def manifest(
+    machine: MachineSpec, folder: Path, calibration: Path | None, overrides: Sequence[str], wall_s: float
+) -> bytes:
+    """Return what made a validation: program, machine, measurements; what differs from run to run under volatile."""
+    from t3sim import __version__
+    from t3sim.results.digest import machine_digest, source_digest
+
+    content = {
+        "t3sim": __version__,
+        "source_sha256": source_digest(),
+        "machine": machine.name,
+        "machine_sha256": machine_digest(machine),
+        "overrides": list(overrides),
+        "measurements": str(folder),
+        "calibration": None if calibration is None else str(calibration),
+        "volatile": {"command": sys.argv[1:], "host": platform.node(), "wall_s": round(wall_s, 1)},
+    }
+    return (json.dumps(content, indent=2) + "\n").encode()
+
+
+def show_summary(validation: Validation) -> None:
+    """Show the error of each kind on the terminal."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from t3sim.analysis.validation import SUMMARY_TITLES, summary_texts
+
+    table = Table(title="Simulated against measured, points that the machine was not fitted to", title_justify="left")
+    for number, title in enumerate(SUMMARY_TITLES):
+        table.add_column(title, justify="left" if number < 2 else "right", no_wrap=True)
+    for row in summary_texts(validation):
+        table.add_row(*row)
+    Console(width=None if sys.stdout.isatty() else TABLE_WIDTH).print(table)
