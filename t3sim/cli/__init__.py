@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "selfcheck": ("t3sim.cli.selfcheck:selfcheck", "Check the simulator on this machine."),
     "workload": ("t3sim.cli.workload:workload", "Show the GEMMs of a model or an experiment."),
     "trace": ("t3sim.cli.trace:trace", "Make, import, show or check a tile trace."),
+    "calibrate": ("t3sim.cli.calibrate:calibrate", "Fit a machine to measurements of GPUs."),
     "measure": ("t3sim.cli.measure:measure", "Measure the GPUs of this machine."),
 }
 

@@ -21,6 +21,7 @@ from t3sim.registry import unknown_name
 KINDS = ("gpu", "memory", "link", "machine", "model", "kernel")
 ORIGINS = ("datasheet", "paper", "derived", "measured", "fitted", "assumed", "user")
 DEFAULT_TILING = "gemm-256x128"
+PARTS = ("gpu", "memory", "link")  # of a machine, each a preset of its own
 
 _ANNOTATION_KEYS = {"value", "origin", "source"}
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -122,6 +123,13 @@ def annotated(node: Node, path: tuple[str, ...] = ()) -> Node:
         origin=texts.get("origin", "user"),
         source=texts.get("source", ""),
     )
+
+
+def machine_parts(name: str) -> dict[str, str]:
+    """Return the presets that the machine *name*, a preset or a file, is made of: ``gpu``, ``memory``, ``link``."""
+    sections = without_description(load_preset("machine", name)).value
+    return {key: str(node.value["preset"].value if isinstance(node.value, dict) else node.value)
+            for key, node in sections.items() if key in PARTS}
 
 
 def model_node(name: str, named_at: Position | None = None, key: str = "workload.model") -> Node:

@@ -75,8 +75,8 @@ class ObservedPhases(MirroredPhases):
         self.machines: list[MirroredMachine] = []
         self._observe = observe
 
-    def machine(self, policy: str, params: dict[str, Any]) -> MirroredMachine:
-        machine = super().machine(policy, params)
+    def machine(self, policy: str, params: dict[str, Any], *, multiplies: bool = False) -> MirroredMachine:
+        machine = super().machine(policy, params, multiplies=multiplies)
         self.machines.append(machine)
         self._observe(machine)
         return machine

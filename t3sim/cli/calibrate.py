@@ -1,0 +1,111 @@
+"""``t3sim calibrate``: a machine file from measurements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from t3sim.hardware.samples import Measurements
+    from t3sim.hardware.validate_simulation import Outcome, Simulation
+
+TABLE_NAME = "calibration.csv"
+
+
+@click.command()
+@click.argument("folder", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--points", type=click.Path(path_type=Path), metavar="FILE",
+    help="CSV of file,line: the rows that may be used [default: FOLDER-calibration.csv beside FOLDER].",
+)  # fmt: skip
+@click.option(
+    "--start", default="h200", show_default=True, metavar="NAME", help="Machine to start from: a preset, or a file."
+)
+@click.option("--tiling", default="gemm-128x256", show_default=True, metavar="NAME", help="How the GEMMs are tiled.")
+@click.option("--name", default="calibrated", show_default=True, help="Name of the new machine.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Folder for the results [default: results/calibration]."
+)
+@click.option("-j", "--jobs", type=click.IntRange(1), help="Worker processes [default: one for each core].")
+def calibrate(
+    folder: Path | None,
+    points: Path | None,
+    start: str,
+    tiling: str,
+    name: str,
+    output: Path | None,
+    jobs: int | None,
+) -> None:
+    """Fit a machine to some of the measurements in FOLDER [default: the shipped H200 measurements].
+
+    FOLDER holds CSV files as in validation/h200, or JSON files of nccl-tests.  Writes NAME.yaml, a machine file in which
+    each fitted number says what it was fitted to and how far it can be moved, and calibration.csv with all of its
+    points.  Use it with `machine: path/NAME.yaml`, and see how well it does on all other points with `t3sim validate
+    --machine path/NAME.yaml --calibration FILE`.
+    """
+    from t3sim.cli.selfcheck import compile_if_needed
+    from t3sim.cli.validate import calibration_of, machine_of, shipped_measurements
+    from t3sim.config.presets import load_tiling
+    from t3sim.errors import UsageError
+    from t3sim.experiment.result_folder import owned
+    from t3sim.files import publish
+    from t3sim.hardware.calibrate import calibrate as fitted_to
+    from t3sim.hardware.calibrate_files import calibration_table, machine_file
+    from t3sim.hardware.samples import read_measurements
+    from t3sim.hardware.validate import read_calibration
+    from t3sim.hardware.validate_workers import OutcomeFolder, simulate_all
+    from t3sim.system.threads import n_cores
+
+    folder = shipped_measurements() if folder is None else folder
+    measurements = read_measurements(folder)
+    listed = calibration_of(folder, points)
+    if listed is None:
+        raise UsageError(
+            f"{folder}: no list of the rows to fit to; give --points FILE, a CSV of file,line (others stay unused, so that"
+            " they can judge the fit)"
+        )
+    chosen = chosen_rows(measurements, read_calibration(listed, measurements))
+    machine = machine_of(start, ())
+    directory = output or Path("results") / "calibration"
+    compile_if_needed()
+    with owned(directory):
+        kept = OutcomeFolder(directory / "simulations")
+
+        def simulate(stages: Sequence[Sequence[Simulation]]) -> Mapping[Simulation, Outcome]:
+            return simulate_all(stages, jobs or n_cores(), kept, lambda simulation, outcome: None)
+
+        click.echo(f"measurements  {folder}: {len(chosen.rows)} of {len(measurements.rows)} rows may be used")
+        found, fitted = fitted_to(machine, chosen, load_tiling(tiling), simulate, click.echo)
+        presets = presets_of(start)
+        description = f"{start}, fitted to {len(chosen.rows)} rows of {folder} by `t3sim calibrate`."
+        contents = {
+            directory / f"{name}.yaml": machine_file(description, presets, fitted, device_of(measurements), found),
+            directory / TABLE_NAME: calibration_table(fitted),
+        }
+        publish(contents)
+    for path in contents:
+        click.echo(str(path))
+
+
+def chosen_rows(measurements: Measurements, chosen: frozenset[tuple[str, int]]) -> Measurements:
+    """Return the measurements with only the rows *chosen*, by (file, line)."""
+    from dataclasses import replace
+
+    return replace(measurements, rows=tuple(row for row in measurements.rows if (row.file, row.line) in chosen))
+
+
+def device_of(measurements: Measurements) -> str:
+    """Return the name of the device that was measured, without its maker."""
+    names = {str(one.get("device", "")) for one in measurements.provenance.values()} - {""}
+    return " and ".join(sorted(name.removeprefix("NVIDIA ") for name in names)) or "a device not named"
+
+
+def presets_of(machine: str) -> dict[str, str]:
+    """Return the presets that the machine preset or file *machine* is made of, by section."""
+    from t3sim.config.presets import machine_parts
+
+    return machine_parts(machine)
