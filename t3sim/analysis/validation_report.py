@@ -67,8 +67,10 @@ def sentences(validation: Validation) -> list[str]:
     points = validation.points
     coverage = coverage_of(points)
     found = [
-        f"{coverage.rows} measured rows make {coverage.points} points: {coverage.simulated} simulated, "
-         f"{coverage.failed} failed, {coverage.not_simulated} without a simulation (below, with the reasons)."
+        (
+            f"{coverage.rows} measured rows make {coverage.points} points: {coverage.simulated} simulated,"
+            f" {coverage.failed} failed, {coverage.not_simulated} without a simulation (below, with the reasons)."
+        )
     ]
     n_used = int(points["used_for_calibration"].sum())
     if n_used:

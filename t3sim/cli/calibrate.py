@@ -42,8 +42,8 @@ def calibrate(
 ) -> None:
     """Fit a machine to some of the measurements in FOLDER [default: the shipped H200 measurements].
 
-    FOLDER holds CSV files as in validation/h200, or JSON files of nccl-tests.  Writes NAME.yaml, a machine file in which
-    each fitted number says what it was fitted to and how far it can be moved, and calibration.csv with all of its
+    FOLDER holds CSV files as in validation/h200, or JSON files of nccl-tests.  Writes NAME.yaml, a machine file in
+    which each fitted number says what it was fitted to and how far it can be moved, and calibration.csv with all of its
     points.  Use it with `machine: path/NAME.yaml`, and see how well it does on all other points with `t3sim validate
     --machine path/NAME.yaml --calibration FILE`.
     """
@@ -65,8 +65,8 @@ def calibrate(
     listed = calibration_of(folder, points)
     if listed is None:
         raise UsageError(
-            f"{folder}: no list of the rows to fit to; give --points FILE, a CSV of file,line (others stay unused, so that"
-            " they can judge the fit)"
+            f"{folder}: no list of the rows to fit to; give --points FILE, a CSV of file,line (the others stay unused"
+            " and can judge the fit)"
         )
     chosen = chosen_rows(measurements, read_calibration(listed, measurements))
     machine = machine_of(start, ())
@@ -76,14 +76,14 @@ def calibrate(
         kept = OutcomeFolder(directory / "simulations")
 
         def simulate(stages: Sequence[Sequence[Simulation]]) -> Mapping[Simulation, Outcome]:
-            return simulate_all(stages, jobs or n_cores(), kept, lambda simulation, outcome: None)
+            return simulate_all(stages, jobs or n_cores(), kept, lambda *_: None)
 
         click.echo(f"measurements  {folder}: {len(chosen.rows)} of {len(measurements.rows)} rows may be used")
-        found, fitted = fitted_to(machine, chosen, load_tiling(tiling), simulate, click.echo)
+        _, fitted = fitted_to(machine, chosen, load_tiling(tiling), simulate, click.echo)
         presets = presets_of(start)
         description = f"{start}, fitted to {len(chosen.rows)} rows of {folder} by `t3sim calibrate`."
         contents = {
-            directory / f"{name}.yaml": machine_file(description, presets, fitted, device_of(measurements), found),
+            directory / f"{name}.yaml": machine_file(description, presets, fitted, device_of(measurements)),
             directory / TABLE_NAME: calibration_table(fitted),
         }
         publish(contents)

@@ -17,8 +17,16 @@ from typing import TYPE_CHECKING
 
 from t3sim.config.machine_checks import machine_findings
 from t3sim.errors import UsageError
-from t3sim.hardware.validate import COLLECTIVES, GEMM, GEMM_GAPS, LIMITED_COLLECTIVES, SIMULATED, Points, compared
-from t3sim.hardware.validate import simulations_of
+from t3sim.hardware.validate import (
+    COLLECTIVES,
+    GEMM,
+    GEMM_GAPS,
+    LIMITED_COLLECTIVES,
+    SIMULATED,
+    Points,
+    compared,
+    simulations_of,
+)
 
 if TYPE_CHECKING:
     from t3sim.config.experiment import TilingSpec
@@ -51,7 +59,8 @@ class Parameter:
 def _parameters(machine: MachineSpec) -> list[Parameter]:
     """Return what is searched for, in the order of the groups."""
     unit, kernel = "gpu.compute_unit", "gpu.collective_kernel"
-    clocks = tuple(clock for clock in range(1200 * MHZ, machine.gpu.compute_clock + 1, 10 * MHZ) if _meets(machine, clock))
+    highest = machine.gpu.compute_clock
+    clocks = tuple(clock for clock in range(1200 * MHZ, highest + 1, 10 * MHZ) if _meets(machine, clock))
     return [
         Parameter(f"{unit}.l2_bytes_per_cycle", tuple(range(48, 129, 4)), "rings"),
         Parameter(f"{unit}.l2_store_bytes_per_cycle", tuple(range(16, 65)), "rings"),
@@ -102,7 +111,7 @@ class Fitted:
     points: tuple[str, ...] = field(default=())  # file:line
 
 
-def with_value(machine: MachineSpec, path: str, value: int | float) -> MachineSpec:
+def with_value(machine: MachineSpec, path: str, value: float) -> MachineSpec:
     """Return *machine* with the number at the dotted *path* replaced."""
     head, *rest = path.split(".")
     if not rest:

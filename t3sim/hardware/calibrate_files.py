@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from t3sim import units
 
 if TYPE_CHECKING:
-    from t3sim.config.machine import MachineSpec
     from t3sim.hardware.calibrate import Fitted
 
 TABLE_COLUMNS = (
@@ -22,7 +21,7 @@ CYCLES = ("latency",)
 DESCRIPTION_WIDTH = 118
 
 
-def text_of(path: str, value: int | float) -> str:
+def text_of(path: str, value: float) -> str:
     """Return *value* of the machine's number at *path* as a machine file states it."""
     name = path.rpartition(".")[2]
     if path in FREQUENCIES:
@@ -37,11 +36,11 @@ def text_of(path: str, value: int | float) -> str:
 
 
 def machine_file(
-    description: str, presets: dict[str, str], fitted: Sequence[Fitted], measured_on: str, machine: MachineSpec
+    description: str, presets: dict[str, str], fitted: Sequence[Fitted], measured_on: str
 ) -> bytes:
     """Return a machine file: *presets* (``gpu``, ``memory``, ``link``) with the numbers *fitted* in their places.
 
-    *measured_on* names the device of the measurements; *machine* is the one with these numbers.
+    *measured_on* names the device of the measurements.
     """
     lines = ["description: >", f"  {description}"]
     for section, preset in presets.items():
@@ -65,7 +64,7 @@ def machine_file(
 
 
 def source_of(one: Fitted) -> str:
-    """Return where a number comes from, in words: a reading, or a fit with its error and the range that fits as well."""
+    """Return where a number comes from, in words: a reading, or a fit with its error and the range as good."""
     if one.error is None or one.low is None or one.high is None:
         return f"{one.source}, {len(one.points)} points"
     low, high = text_of(one.path, one.low), text_of(one.path, one.high)

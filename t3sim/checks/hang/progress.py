@@ -33,7 +33,8 @@ _COLUMN_COMMANDS = [codes.RD, codes.WR, codes.UPD]
 _WATCHED = (
     "channels.queue_head", "channels.queue_tail",
     "l2.n_accesses", "l2.n_store_accesses", "l2.n_flushed", "l2.flush_cursor",
-    "n_dispatched", "n_finished", "n_collective_done", "n_collectives_done", "compute_units.is_taken", "n_released", "n_tiles_open", "inbox_head", "inbox_tail",
+    "n_dispatched", "n_finished", "n_collective_done", "n_collectives_done", "n_released", "n_tiles_open",
+    "inbox_head", "inbox_tail", "compute_units.is_taken",
     "compute_units.outstanding_lines", "compute_units.outstanding_stores",
     "compute_units.slots.load_slice", "compute_units.slots.load_line", "compute_units.slots.multiply_slice",
     "compute_units.slots.work_left", "compute_units.slots.store_line", "compute_units.slots.stores_outstanding",
