@@ -281,13 +281,14 @@ def all_sent_at(core: GpuCore) -> int:
 def window_of(cores: Sequence[GpuCore], quantum_ps: int | None) -> int:
     """Return the ticks of a window: what is sent in one arrives after the next one has begun.
 
-    That is the shortest latency, or the quantum, in whole issue slots.  If slots differ, a GPU may be up to a slot
-    behind the end of its window, which is taken off.
+    That is the shortest latency, or the quantum if that is shorter, in whole issue slots.  If slots differ, a GPU may
+    be up to a slot behind the end of its window, so the latency must be longer by that.
     """
-    window = min(quantum_of(core, quantum_ps)[0] for core in cores)
+    quanta = [quantum_of(core, quantum_ps) for core in cores]
+    quantum, latency = min(quantum for quantum, _ in quanta), min(latency for _, latency in quanta)
     slots = {core.slot_ticks for core in cores}
     longest = max(slots)
-    window = window // longest * longest if len(slots) == 1 else window - longest
+    window = quantum // longest * longest if len(slots) == 1 else min(quantum, latency - longest)
     if window <= 0:
         raise UsageError(
             f"quantum: it must be longer than the longest issue slot of the ring, {longest} ticks"
