@@ -81,7 +81,7 @@ def calibrate(
         click.echo(f"measurements  {folder}: {len(chosen.rows)} of {len(measurements.rows)} rows may be used")
         _, fitted = fitted_to(machine, chosen, load_tiling(tiling), simulate, click.echo)
         presets = presets_of(start)
-        description = f"{start}, fitted to {len(chosen.rows)} rows of {folder} by `t3sim calibrate`."
+        description = f"It represents the measured {device_of(measurements)}: {start} with numbers fitted to {len(chosen.rows)} rows of {folder}."
         contents = {
             directory / f"{name}.yaml": machine_file(description, presets, fitted, device_of(measurements)),
             directory / TABLE_NAME: calibration_table(fitted),

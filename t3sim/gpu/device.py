@@ -44,19 +44,18 @@ class Device:
         """Run to tick *horizon*; return whether the kernel has ended.  Touches nothing but this GPU."""
         return self.core.advance(horizon)
 
-    def hand_over(self) -> None:
-        """Put on the link what was sent while the GPU advanced."""
-        sent = self.core.take_outbox()
-        if len(sent):
+    def put_on_link(self, messages: NDArray[Any]) -> None:
+        """Put on the outgoing link what was sent while the GPU advanced."""
+        if len(messages):
             if self.egress is None:
-                raise ModelError(f"{self.name} sent {len(sent)} granules but has no link")
-            self.egress(sent)
+                raise ModelError(f"{self.name} sent {len(messages)} granules but has no link")
+            self.egress(messages)
 
     def run_kernel(self, report: Callable[[float], None] | None = None) -> Generator[simpy.Event, Any, int]:
         """Run the loaded kernel to its end; return the tick at which it ended."""
         while True:
             is_done = self.advance(int(self.env.now) + self.quantum_ticks)
-            self.hand_over()
+            self.put_on_link(self.core.take_outbox())
             if is_done:
                 yield self.env.timeout(max(self.core.now - int(self.env.now), 0))
                 return self.core.kernel_end_at

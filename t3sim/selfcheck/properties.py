@@ -14,8 +14,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from t3sim.checks.audit import Audit, FollowedRun
 from t3sim.checks.invariants import broken, claims
@@ -25,6 +27,9 @@ from t3sim.selfcheck import traffic
 from t3sim.selfcheck.data_cases import DataCase, loaded, random_case, run_case
 from t3sim.system.machine import MirroredMachine
 from t3sim.system.ring import RingMachine
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 KNOWN_RESULTS = Path(__file__).with_name("known_results.json")
 WORKERS = (1, 2, 4)
@@ -131,13 +136,18 @@ def data_block(seeds: range) -> tuple[int, int, int]:
 
 
 def trace_of_commands(case: DataCase) -> str:
-    """Return the digest of every DRAM command of *case* and of the tick at which each GPU ended."""
+    """Return the digest of every DRAM command of *case*, GPU by GPU, and of the tick at which each ended."""
     machine = loaded(case)
-    digest = hashlib.sha256()
-    for core in machine.cores if isinstance(machine, RingMachine) else [machine.core]:
-        core.stream_commands(lambda commands: digest.update(commands.tobytes()))
-    digest.update(repr(machine.run()).encode())
-    return digest.hexdigest()[:16]
+    cores = machine.cores if isinstance(machine, RingMachine) else [machine.core]
+    traces = [bytearray() for _ in cores]
+    for core, trace in zip(cores, traces, strict=True):
+        core.stream_commands(partial(_keep, trace))
+    ends = machine.run()
+    return hashlib.sha256(b"".join([*traces, repr(ends).encode()])).hexdigest()[:16]
+
+
+def _keep(trace: bytearray, commands: NDArray[Any]) -> None:
+    trace.extend(commands.tobytes())
 
 
 def digests_of(cases: Iterable[DataCase]) -> list[str]:

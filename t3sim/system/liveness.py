@@ -84,9 +84,19 @@ class WatchedGpu:
 class Liveness:
     """Watches the GPUs of one machine; nothing moves in it means: in none of them."""
 
-    def __init__(self, env: simpy.Environment, gpus: Sequence[WatchedGpu], n_quanta_between: int = 1) -> None:
-        """*n_quanta_between* is how many quanta lie between two looks at the same GPU."""
+    def __init__(
+        self,
+        env: simpy.Environment,
+        gpus: Sequence[WatchedGpu],
+        n_quanta_between: int = 1,
+        has_arrivals: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """*n_quanta_between* is how many quanta at most lie between looks at two GPUs, or two at the same one.
+
+        *has_arrivals* says whether something waits for a GPU that its inbox does not hold yet.
+        """
         self.env = env
+        self._has_arrivals = has_arrivals
         self.gpus = list(gpus)
         self._moved_at = int(env.now)
         self._quiet_since: int | None = None  # when nothing was found to come
@@ -128,7 +138,7 @@ class Liveness:
         """Return whether nothing is left that could make one of the GPUs move by itself."""
         if len(self.gpus) == 1 and self.env.peek() != simpy.core.Infinity:
             return False  # something besides the GPU itself is going to happen
-        if any(g.inbound is not None and g.inbound.n_in_flight for g in self.gpus):
+        if self._has_arrivals() or any(g.inbound is not None and g.inbound.n_in_flight for g in self.gpus):
             return False
         return not any(has_something_to_come(gpu.device.core) for gpu in self.gpus)
 

@@ -3,20 +3,24 @@
 At position ``p`` device ``d`` works on chunk ``(d + p) mod n``, so what it has done there is what its
 neighbour needs at position ``p + 1``.
 
-The GPUs advance together in windows of the shortest link latency: nothing that one of them sends inside a window
-arrives before its end.  Inside a window each runs alone, on whatever thread; between two windows messages go over the
-links in SimPy.  So the result depends neither on the number of threads nor on any order.
+The GPUs advance in windows of the shortest link latency: nothing that is sent inside a window arrives before its end.
+So a GPU may run alone, on whatever thread, through all windows that its neighbour has begun; between two turns messages
+go over the links in SimPy, and each is taken in at the begin of the window that follows the one in which it was sent.
+The result depends neither on the number of threads nor on any order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import simpy
+from numpy.typing import NDArray
 
 from t3sim.checks.invariants import check_invariants
 from t3sim.errors import UsageError
@@ -36,8 +40,9 @@ if TYPE_CHECKING:
     from t3sim.workload.tiling import TileTrace
 
 LOOK_EVERY = 8  # windows between two looks at whether a GPU moves: each costs as much as a hundredth of a window
+MOST_WINDOWS = 8  # that a GPU advances at a time: more makes nothing faster
 Report = Callable[[float], None]
-Outcome = bool | BaseException  # of a GPU in a window: whether its kernel has ended, or what was raised
+Outcome = list[tuple[int, NDArray[Any]]] | BaseException  # of a GPU: what it sent, by window, or what was raised
 
 
 class RingMachine:
@@ -65,14 +70,22 @@ class RingMachine:
         cores = {d: GpuCore(spec.of_gpu(d), policy, params, ticks=self.ticks) for d in self.order}
         self.cores = [cores[d] for d in range(n_devices)]
         self.window = window_of(self.cores, quantum_ps)
+        self.n_windows = [0] * n_devices  # through which each device has gone
+        self._arrived: list[deque[tuple[int, NDArray[Any]]]] = [deque() for _ in range(n_devices)]
+        self._sent_in = 0  # windows, by whose end the sender had sent what a link delivers now
+        self._leaving: dict[int, int] = {}  # of kernels that have ended: when the last of what they sent is on the wire
         self.devices = [Device(self.env, f"gpu[{d}]", core, self.window) for d, core in enumerate(self.cores)]
         self.links: dict[int, Link] = {}
         for d in self.order if n_devices > 1 else ():
-            core, neighbour = self.cores[d], self.devices[(d - 1) % n_devices]
+            core, receiver = self.cores[d], (d - 1) % n_devices
             cost = (int(core.gpu.link_port.granule_cost), int(core.gpu.link_port.scale))
             latency = self.ticks.from_ps(core.machine.link.latency)
-            self.links[d] = Link(self.env, f"link[{d}]", latency, cost, neighbour.receive)
+            self.links[d] = Link(self.env, f"link[{d}]", latency, cost, partial(self._take_in, receiver))
             self.devices[d].egress = self.links[d].send
+
+    def _take_in(self, d: int, messages: NDArray[Any]) -> None:
+        """Keep *messages* for device *d* until it comes to the window that begins when they had been sent."""
+        self._arrived[d].append((self._sent_in, messages))
 
     def start_at(self, d: int, offset: int = 0, *, is_collective: bool = False) -> int:
         """Return the tick at which a kernel starts on device *d* that is launched at *offset*."""
@@ -142,7 +155,7 @@ class RingMachine:
         pool = ThreadPoolExecutor(n_threads, "t3sim GPUs") if n_threads > 1 else None
         everything = self.env.process(self._run_all(pool, reports))
         try:
-            run_to_end(self.env, everything, Liveness(self.env, watched, LOOK_EVERY))
+            run_to_end(self.env, everything, Liveness(self.env, watched, LOOK_EVERY + n, self._has_arrivals))
         finally:
             if pool is not None:
                 pool.shutdown(cancel_futures=True)
@@ -160,56 +173,94 @@ class RingMachine:
     def _run_all(
         self, pool: ThreadPoolExecutor | None, reports: Sequence[Report] | None
     ) -> Generator[simpy.Event, Any, None]:
-        """Advance all devices window by window until the kernel of each has ended and all it sent is on the wire.
+        """Advance all devices until the kernel of each has ended and all it sent is on the wire.
 
-        A collective ends with its last store, which may still wait in the link's buffer.
+        In each turn as many devices advance as there are threads, evenly spaced on the ring; then it is the turn of
+        those that hear of them.  So each finds its neighbour ahead and goes on for several windows at once, which the
+        caches of the host like better than going round window by window.
         """
-        running = list(self.order)
-        leaving: dict[int, int] = {}  # of kernels that have ended: when the last of what they sent is on the wire
-        for n_windows in count(1):
-            if not running:
+        n = len(self.devices)
+        n_tokens = min(self.n_threads, n)
+        for turn in count():
+            if self._is_over(range(n)):
                 return
-            horizon = min(self.cores[d].now for d in running) + self.window
-            outcomes = self._advance(pool, {d: min(horizon, leaving.get(d, horizon)) for d in running})
-            for d in sorted(running):
-                outcome = outcomes[d]
+            chosen = [(token * n // n_tokens - turn) % n for token in range(n_tokens)]
+            rooms = {d: room for d in sorted(chosen) if (room := self._room(d)) > 0}
+            outcomes = self._advance(pool, rooms)
+            for outcome in outcomes.values():
                 if isinstance(outcome, BaseException):
                     raise outcome
-            for d in running:
-                self.devices[d].hand_over()
-            leaving |= {d: all_sent_at(self.cores[d]) for d in running if outcomes[d]}
-            running = [d for d in running if self.cores[d].now < leaving.get(d, NEVER)]
-            for d in running:
-                if d in leaving:
-                    continue
-                watch = self.devices[d].watch
-                if watch is not None and n_windows % LOOK_EVERY == 0:
-                    watch()
-                if reports is not None:
-                    reports[d](self.cores[d].share_done)
-            yield self.env.timeout(horizon - int(self.env.now))
+            for d, sent in outcomes.items():
+                assert not isinstance(sent, BaseException)
+                for n_windows, messages in sent:
+                    self._sent_in = n_windows
+                    self.devices[d].put_on_link(messages)
+                    while self.links[d].n_in_flight:  # until the link has handed them over
+                        yield self.env.timeout(0)
+            for d, room in rooms.items():
+                self._look_at(d, room, reports)
+            # Time moves in every turn: a moment of SimPy holds one turn and no more.
+            yield self.env.timeout(max(1, min(self.n_windows) * self.window - int(self.env.now)))
 
-    def _advance(self, pool: ThreadPoolExecutor | None, horizons: dict[int, int]) -> dict[int, Outcome]:
-        """Advance devices to their horizons, at the same time if there is a pool; return what became of each.
+    def _has_arrivals(self) -> bool:
+        """Return whether something has arrived that a device does not know of yet."""
+        return any(self._arrived)
 
-        A thread takes several devices one after another: handing each over by itself costs more than it evens out.
+    def _is_over(self, devices: Iterable[int]) -> bool:
+        """Return whether the kernels of *devices* have ended and all that they sent is on the wire."""
+        return all(self.cores[d].now >= self._leaving.get(d, NEVER) for d in devices)
+
+    def _room(self, d: int) -> int:
+        """Return how many windows device *d* may advance: to the end of the one that its neighbour is in."""
+        if self._is_over([d]):
+            return 0
+        upstream = (d + 1) % len(self.devices)
+        if upstream == d or self._is_over([upstream]):
+            return MOST_WINDOWS
+        return min(self.n_windows[upstream] + 1 - self.n_windows[d], MOST_WINDOWS)
+
+    def _look_at(self, d: int, n_windows: int, reports: Sequence[Report] | None) -> None:
+        """Look at a device that has advanced by so many windows: does it move, how far is it?"""
+        if d in self._leaving:
+            return
+        watch, after = self.devices[d].watch, self.n_windows[d]
+        if watch is not None and after // LOOK_EVERY > (after - n_windows) // LOOK_EVERY:
+            watch()
+        if reports is not None:
+            reports[d](self.cores[d].share_done)
+
+    def _advance(self, pool: ThreadPoolExecutor | None, rooms: dict[int, int]) -> dict[int, Outcome]:
+        """Advance each device by its room, at the same time if there is a pool; return what became of each.
+
+        What one raises does not keep the others from the end of their windows: the same is raised with any number of
+        threads.
         """
         if pool is None:
-            return self._advance_some(horizons)
-        running = list(horizons)
-        shares = [{d: horizons[d] for d in running[i :: self.n_threads]} for i in range(self.n_threads)]
-        futures = [pool.submit(self._advance_some, share) for share in shares if share]
-        return {d: outcome for future in futures for d, outcome in future.result().items()}
+            return {d: self._advance_one(d, room) for d, room in rooms.items()}
+        futures = {d: pool.submit(self._advance_one, d, room) for d, room in rooms.items()}
+        return {d: future.result() for d, future in futures.items()}
 
-    def _advance_some(self, horizons: dict[int, int]) -> dict[int, Outcome]:
-        """Advance one device after another; what one raises does not keep the others from the end of the window."""
-        outcomes: dict[int, Outcome] = {}
-        for d, horizon in horizons.items():
-            try:
-                outcomes[d] = self.devices[d].advance(horizon)
-            except Exception as error:  # noqa: BLE001 - raised again by the driver, the same one for any number of threads
-                outcomes[d] = error
-        return outcomes
+    def _advance_one(self, d: int, n_windows: int) -> Outcome:
+        """Advance device *d* by so many windows; return what it sent in each, with the number of the window."""
+        device, core, arrived = self.devices[d], self.cores[d], self._arrived[d]
+        sent: list[tuple[int, NDArray[Any]]] = []
+        try:
+            for _ in range(n_windows):
+                while arrived and arrived[0][0] <= self.n_windows[d]:
+                    device.receive(arrived.popleft()[1])
+                self.n_windows[d] += 1
+                horizon = self.n_windows[d] * self.window
+                if device.advance(min(horizon, self._leaving.get(d, NEVER))):
+                    self._leaving[d] = all_sent_at(core)
+                    device.advance(min(horizon, self._leaving[d]))  # the rest of the window
+                messages = core.take_outbox()
+                if len(messages):
+                    sent.append((self.n_windows[d], messages))
+                if self._is_over([d]):
+                    break
+        except Exception as error:  # noqa: BLE001 - raised again by the driver
+            return error
+        return sent
 
 
 def all_sent_at(core: GpuCore) -> int:
@@ -228,12 +279,19 @@ def all_sent_at(core: GpuCore) -> int:
 
 
 def window_of(cores: Sequence[GpuCore], quantum_ps: int | None) -> int:
-    """Return how many ticks GPUs may run without hearing of each other: the shortest latency, or the quantum."""
-    window = min(quantum_of(core, quantum_ps)[0] for core in cores)
-    longest = max(core.slot_ticks for core in cores)
-    if window < longest:
+    """Return the ticks of a window: what is sent in one arrives after the next one has begun.
+
+    That is the shortest latency, or the quantum if that is shorter, in whole issue slots.  If slots differ, a GPU may
+    be up to a slot behind the end of its window, so the latency must be longer by that.
+    """
+    quanta = [quantum_of(core, quantum_ps) for core in cores]
+    quantum, latency = min(quantum for quantum, _ in quanta), min(latency for _, latency in quanta)
+    slots = {core.slot_ticks for core in cores}
+    longest = max(slots)
+    window = quantum // longest * longest if len(slots) == 1 else min(quantum, latency - longest)
+    if window <= 0:
         raise UsageError(
-            f"quantum: {window} ticks are shorter than the longest issue slot of the ring, {longest} ticks"
+            f"quantum: it must be longer than the longest issue slot of the ring, {longest} ticks"
             " (the shortest link latency bounds the quantum from above)"
         )
     return window

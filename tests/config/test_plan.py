@@ -104,7 +104,7 @@ class TestOverrides:
                 "machine=t3-15",
                 (
                     "-s machine=t3-15: machine: unknown machine `t3-15`; did you mean `t3-150`? "
-                    "(known: t3-150, t3-150-2x, t3-75, t3-tiny)"
+                    "(known: h200, t3-150, t3-150-2x, t3-75, t3-tiny)"
                 ),
             ),
             (

@@ -173,7 +173,7 @@ CASES = [
         "F-A2 unknown preset",
         BASE.replace("t3-150", "t3-15O"),
         (
-            "e.yaml:2:10: machine: unknown machine `t3-15O`; did you mean `t3-150`? (known: t3-150, t3-150-2x, "
+            "e.yaml:2:10: machine: unknown machine `t3-15O`; did you mean `t3-150`? (known: h200, t3-150, t3-150-2x, "
             "t3-75, t3-tiny)"
         ),
     ),
