@@ -223,11 +223,12 @@ class GpuCore:
         gpu.slice_work = flops * tiling.k_slice
         gpu.last_slice_work = flops * last_k
         gpu.work_per_slot = unit.matrix_flops_per_cycle * efficiency * machine.gpu.issue_slot
-        gpu.b_line = gemm.m * n_slices
+        n_rows = gemm.m * trace.n_kernels  # each kernel has an A and an output of its own
+        gpu.b_line = n_rows * n_slices
         granules_per_line = line // granule
         # The output starts on a channel stripe so that its mapping does not depend on the operands' sizes.
         stripe = machine.memory.channel_interleave // granule * machine.memory.n_channels
-        gpu.c_granule = -(-(gemm.m + gemm.n) * n_slices * granules_per_line // stripe) * stripe
+        gpu.c_granule = -(-(n_rows + gemm.n) * n_slices * granules_per_line // stripe) * stripe
         gpu.c_row_granules = output_pitch_bytes(gemm) // granule
         gpu.expected_inbound = expected_inbound
         gpu.n_inbound = 0

@@ -81,9 +81,14 @@ class TileTrace:
         return np.roll(np.arange(self.n_workgroups, dtype=np.int64), -start)
 
     def repeated(self, times: int) -> TileTrace:
-        """Return a trace that runs this kernel *times* in turn; its chunks are the kernels."""
+        """Return a trace that runs this kernel *times* in turn, on an A and an output of its own each time.
+
+        Its chunks are the kernels; rows go on where those of the kernel before end.
+        """
         workgroups = np.tile(self.workgroups, times)
-        workgroups["chunk"] = np.repeat(np.arange(times), self.n_workgroups)
+        kernel = np.repeat(np.arange(times), self.n_workgroups)
+        workgroups["chunk"] = kernel
+        workgroups["row"] += kernel * self.gemm.m
         return TileTrace(self.gemm, self.tiling, times, workgroups, times)
 
     def wavefront_grid(self) -> tuple[int, int]:

@@ -26,7 +26,6 @@ from t3sim.hardware.validate_simulation import (
 from t3sim.hardware.validate_tiles import kernel_efficiency, simulation_of, timelines_of
 from t3sim.system.simulate import simulate
 from t3sim.workload.tiling import make_tile_trace
-
 from tests.hardware.measured import FOUR_TILES, SHAPE, tiling, tiny, write_folder
 
 GEMM = GemmShape(**SHAPE)

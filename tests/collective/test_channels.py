@@ -1,0 +1,161 @@
+"""Rings in channels, executed granule by granule: does every contribution arrive where it belongs, each once?
+
+Memory is a dictionary from (address) to a counter of (device, chunk, offset) contributions.  Each channel of each
+device runs its steps in order, whenever what a step waits for has been received; the order among them is random.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from t3sim.collective.schedule import (
+    TO_BOTH,
+    TO_LOCAL,
+    Channels,
+    CollectiveProgram,
+    channelled_all_gather,
+    channelled_all_reduce,
+    channelled_reduce_scatter,
+)
+
+LINE = 2
+CHUNKS = (24, 34)  # granules; the second divides by neither channels nor slices
+CUTS = [Channels(n, loop, slices, LINE) for n, loop, slices in ((1, 64, 1), (2, 64, 2), (3, 4, 2), (5, 8, 3))]
+Memory = dict[int, Counter[tuple[int, int, int]]]
+
+
+def execute(program: CollectiveProgram, memories: list[Memory], seed: int) -> None:
+    """Run *program* on a ring of devices that each send to the one before."""
+    n, rng = len(memories), random.Random(seed)
+    width, back = program.n_channels, program.n_slices * program.n_channels
+    done = [[0] * width for _ in range(n)]  # operations of each channel
+    received = [[0] * len(program.steps) for _ in range(n)]
+
+    def row(d: int, channel: int) -> int:
+        return done[d][channel] * width + channel
+
+    def can_run(d: int, channel: int) -> bool:
+        if done[d][channel] == program.n_operations:
+            return False
+        step = program.steps[row(d, channel)]
+        return step.wait_received == 0 or received[d][row(d, channel) - back] >= step.wait_received
+
+    while ready := [(d, c) for d in range(n) for c in range(width) if can_run(d, c)]:
+        d, channel = rng.choice(ready)
+        number = row(d, channel)
+        step = program.steps[number]
+        done[d][channel] += 1
+        for i in range(step.n_granules):
+            total: Counter[tuple[int, int, int]] = Counter()
+            for operand in step.operands:
+                total += memories[d][operand + i]
+            if step.send_to == TO_LOCAL:
+                memories[d][step.destination + i] = total
+                continue
+            if step.send_to == TO_BOTH:
+                memories[d][step.local_destination + i] = total
+            memories[(d - 1) % n][step.destination + i] = total
+        if step.send_to != TO_LOCAL:
+            received[(d - 1) % n][number] += step.n_granules
+    assert done == [[program.n_operations] * width] * n, "a step waits for something that never comes"
+
+
+def own_array(n: int, c: int, d: int) -> Memory:
+    """The input of device *d*: at position p its own contribution to chunk (d + p) mod n."""
+    return {p * c + i: Counter({(d, (d + p) % n, i): 1}) for p in range(n) for i in range(c)}
+
+
+def whole(n: int, chunk: int, i: int) -> Counter[tuple[int, int, int]]:
+    return Counter({(device, chunk, i): 1 for device in range(n)})
+
+
+def check_reduce_scatter(n: int, c: int, program: CollectiveProgram) -> None:
+    memories = [own_array(n, c, d) for d in range(n)]
+    execute(program, memories, seed=n)
+    for d in range(n):
+        output = n * c + (n - 1) * c
+        assert all(memories[d][output + i] == whole(n, (d + n - 1) % n, i) for i in range(c))
+
+
+def check_all_gather(n: int, c: int, program: CollectiveProgram) -> None:
+    memories: list[Memory] = [{i: Counter({(d, d, i): 1}) for i in range(c)} for d in range(n)]
+    execute(program, memories, seed=n)
+    for d in range(n):
+        for p in range(n):
+            chunk = (d + p) % n
+            assert all(memories[d][(n + p) * c + i] == Counter({(chunk, chunk, i): 1}) for i in range(c))
+
+
+def check_all_reduce(n: int, c: int, program: CollectiveProgram) -> None:
+    memories = [own_array(n, c, d) for d in range(n)]
+    execute(program, memories, seed=n)
+    for d in range(n):
+        for q in range(n):
+            assert all(memories[d][(n + q) * c + i] == whole(n, (d + n - 1 + q) % n, i) for i in range(c))
+
+
+KINDS: dict[str, tuple[Callable[..., CollectiveProgram], Callable[..., None]]] = {
+    "reduce-scatter": (channelled_reduce_scatter, check_reduce_scatter),
+    "all-gather": (channelled_all_gather, check_all_gather),
+    "all-reduce": (channelled_all_reduce, check_all_reduce),
+}
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=lambda cut: f"{cut.n_channels}x{cut.n_slices}")
+@pytest.mark.parametrize("c", CHUNKS)
+@pytest.mark.parametrize("n", [2, 3, 4, 7])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_contribution_arrives_once(kind: str, n: int, c: int, cut: Channels) -> None:
+    """Does each device end with what the collective promises, however the array is cut and whoever runs first?"""
+    make, check = KINDS[kind]
+    check(n, c, make(n, c, cut))
+
+
+@pytest.mark.parametrize("n", [2, 4, 8])
+@pytest.mark.parametrize(
+    ("kind", "reads", "kept"),
+    [("reduce-scatter", lambda n: 2 * n - 1, lambda n: 1), ("all-gather", lambda n: n, lambda n: n),
+     ("all-reduce", lambda n: 3 * n - 2, lambda n: n)],
+)  # fmt: skip
+def test_traffic_is_that_of_the_operations(
+    kind: str, reads: Callable[[int], int], kept: Callable[[int], int], n: int
+) -> None:
+    """Chunks read, kept and sent: of a ring with receive buffers (send, receive-reduce-send, receive-copy, ...)."""
+    c = 24
+    program = KINDS[kind][0](n, c, CUTS[2])
+    steps = program.steps
+    assert sum(len(s.operands) * s.n_granules for s in steps) == reads(n) * c
+    assert sum(s.n_granules for s in steps if s.send_to in (TO_LOCAL, TO_BOTH)) == kept(n) * c
+    sent = (n - 1) * c * (2 if kind == "all-reduce" else 1)
+    assert program.sent == program.expected_inbound == sent == sum(s.n_granules for s in steps if s.send_to != TO_LOCAL)
+
+
+def test_a_repeated_program_is_the_same_kernel_again() -> None:
+    """Do two kernels in turn have twice the steps, and each its own operations?"""
+    once = channelled_all_gather(4, 24, CUTS[1])
+    twice = once.repeated(2)
+    assert twice.steps == once.steps * 2
+    assert (twice.n_operations, twice.n_kernels, twice.sent) == (2 * once.n_operations, 2, 2 * once.sent)
+
+
+@pytest.mark.parametrize("what", ["no wait", "lost operand", "not kept"])
+def test_a_wrong_program_turns_the_check_red(what: str) -> None:
+    """Does the check notice a step that does not wait, forgets an operand, or forgets to keep its result?"""
+    n, c = 4, 24
+    program = channelled_all_reduce(n, c, CUTS[2])
+    number = next(i for i, s in enumerate(program.steps) if s.send_to == TO_BOTH and s.n_granules and s.wait_received)
+    step = program.steps[number]
+    wrong = {
+        "no wait": replace(step, wait_received=0),
+        "lost operand": replace(step, operands=step.operands[:1]),
+        "not kept": replace(step, local_destination=step.destination + 10 * n * c),
+    }[what]
+    steps = list(program.steps)
+    steps[number] = wrong
+    with pytest.raises((AssertionError, KeyError)):
+        check_all_reduce(n, c, replace(program, steps=tuple(steps)))

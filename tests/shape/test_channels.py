@@ -1,0 +1,136 @@
+"""Collectives in channels, and a GEMM beside one, on the machine h200: times and traffic by closed form."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+from t3sim.config.experiment import CollectiveSpec, GemmShape, WorkloadSpec
+from t3sim.config.presets import load_tiling
+from t3sim.overlap.interface import Phase
+from t3sim.system.phases import MirroredPhases, PhaseStore
+from t3sim.workload.tiling import make_tile_trace
+
+from .conftest import base_run
+
+MIB = 1 << 20
+TILING = load_tiling("gemm-128x256")
+OPS = {"reduce-scatter": "reduce_scatter", "all-gather": "all_gather", "all-reduce": "all_reduce"}
+# Of each chunk: reads, results sent or kept (a result that is both costs twice), operations.
+WORK = {"reduce-scatter": (3, 2, 2), "all-gather": (2, 3, 2), "all-reduce": (4, 4, 3)}
+
+
+@cache
+def machine(**kernel: Any) -> Any:
+    """The machine h200 with values of its collective kernel replaced."""
+    spec = base_run("h200").machine
+    changed = spec.gpu.collective_kernel.model_copy(update=kernel)
+    return spec.model_copy(update={"gpu": spec.gpu.model_copy(update={"collective_kernel": changed})})
+
+
+@cache
+def ring(op: str, size: int, gpus: int, channels: int, **kernel: Any) -> Phase:
+    """A collective of *size* bytes on *channels* compute units."""
+    workload = WorkloadSpec(tp=gpus, collective=CollectiveSpec(op=op, size=f"{size} B", gpus=gpus), tiling=TILING)
+    run = base_run("h200").model_copy(update={"machine": machine(**kernel), "workload": workload})
+    phase = getattr(MirroredPhases(run, None, PhaseStore()), OPS[op])(n_compute_units=channels)
+    assert phase is not None
+    return phase
+
+
+def us(ticks: float) -> float:
+    from t3sim.gpu.ticks import TickBase
+
+    return ticks * 1e6 / TickBase.of(machine()).hz
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_one_channel_takes_the_time_of_its_lines(op: str) -> None:
+    """One channel of two GPUs: lines over the widths of its path, the overhead of each slice, the launch.
+
+    15 %: each slice starts with an empty path, loads wait for the memory at its start (0.35 us), and stores of the
+    last slice are still on their way.
+    """
+    size, spec = 4 * MIB, machine(low_latency_size=0)
+    gpu, kernel = spec.gpu, spec.gpu.collective_kernel
+    reads, writes, operations = WORK[op]
+    chunk = size / 2
+    path = reads / gpu.compute_unit.l2_bytes_per_cycle + writes / gpu.compute_unit.l2_store_bytes_per_cycle
+    loops = -(-chunk // kernel.channel_chunk)
+    least = chunk * path / gpu.compute_clock * 1e6
+    fixed = (kernel.slice_overhead * kernel.slices * operations * loops + gpu.kernel_launch + kernel.launch) / 1e6
+    found = us(ring(op, size, 2, 1, low_latency_size=0).ticks)
+    assert least + fixed * 0.8 <= found <= 1.15 * (least + fixed)
+
+
+def test_many_channels_are_bound_by_the_link() -> None:
+    """More channels: faster, but never faster than the link; twice the channels of a few are twice as fast."""
+    size = 4 * MIB
+    bare = {"low_latency_size": 0, "slice_overhead": 0, "launch": 0}
+    times = {n: us(ring("all-gather", size, 4, n, **bare).ticks) for n in (2, 4, 32)}
+    link = 3 * size / 4 / machine().link.bandwidth * 1e6
+    assert times[2] > times[4] > times[32] > link
+    assert times[2] / times[4] == pytest.approx(2, rel=0.15)
+
+
+@pytest.mark.parametrize(("op", "reads", "kept", "sent"), [("reduce-scatter", 7, 1, 3), ("all-gather", 4, 4, 3)])
+def test_bytes_are_those_of_the_operations(op: str, reads: int, kept: int, sent: int) -> None:
+    """On four GPUs: chunks read, kept and sent, exactly (kept and received are writes)."""
+    chunk, counters = MIB, ring(op, 4 * MIB, 4, 24).counters
+    assert counters["comm_read_bytes"] == reads * chunk
+    assert counters["comm_write_bytes"] == (kept + sent) * chunk
+    assert counters["link_bytes"] == sent * chunk
+
+
+def test_slices_hide_the_way_to_the_neighbour() -> None:
+    """Slices let a channel pass on the first part of a chunk while the second is under way.
+
+    With one slice each position waits for the whole chunk of the one before: the latency of the link shows.
+    """
+    one, two = (ring("reduce-scatter", 2 * MIB, 8, 8, low_latency_size=0, slice_overhead=0, slices=n) for n in (1, 2))
+    assert two.ticks < one.ticks
+
+
+@cache
+def beside(channels: int = 24) -> tuple[Phase, Phase, Phase]:
+    """A small GEMM alone, the reduce-scatter of its output alone, and both beside each other."""
+    shape = GemmShape(m=2048, n=2048, k=256)
+    workload = WorkloadSpec(tp=2, gemm=shape, tiling=TILING)
+    run = base_run("h200").model_copy(update={"machine": machine(), "workload": workload})
+    phases = MirroredPhases(run, make_tile_trace(shape, TILING, 1), PhaseStore())
+    scatter = phases.reduce_scatter(n_compute_units=channels)
+    both = phases.together("reduce-scatter", n_compute_units=channels)
+    assert scatter is not None
+    assert both is not None
+    return phases.gemm(), scatter, both
+
+
+def test_both_take_longer_beside_each_other() -> None:
+    """A GEMM loses compute units, a collective waits for them; neither takes longer than both in turn."""
+    gemm, scatter, both = beside()
+    gemm_beside, scatter_beside = both.counters["gemm_together"], both.counters["collective_together"]
+    assert gemm.ticks < gemm_beside
+    assert scatter.ticks < scatter_beside
+    assert max(gemm_beside, scatter_beside) < gemm.ticks + scatter.ticks
+
+
+def test_everything_is_done_beside_each_other() -> None:
+    """Do all kernels of both kinds end, with the traffic of each as often as it ran?"""
+    gemm, scatter, both = beside()
+    n_collectives = both.counters["link_bytes"] // scatter.counters["link_bytes"]
+    assert both.counters["link_bytes"] == n_collectives * scatter.counters["link_bytes"]
+    assert both.counters["comm_read_bytes"] == n_collectives * scatter.counters["comm_read_bytes"]
+    n_gemms = both.counters["l2_accesses"] / gemm.counters["l2_accesses"]
+    assert n_gemms == int(n_gemms) >= 2
+
+
+def test_fewer_channels_leave_more_to_the_gemm() -> None:
+    """Does a collective on 4 compute units slow a GEMM down less than one on 24?
+
+    128 tiles fit the 128 others; 1 %: in a row of kernels the second operand is in the L2 from the first.
+    """
+    gemm, _, many = beside()
+    _, _, few = beside(4)
+    assert 0.99 * gemm.ticks < few.counters["gemm_together"] < many.counters["gemm_together"]
