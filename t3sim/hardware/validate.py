@@ -57,6 +57,7 @@ WITHOUT_SIMULATION = {
     "launch": "launches are values of the machine, not outcomes",
     "peer_copy": "no copy engines; the machine's link is taken from them",
     "copy_engine_collectives": "no copy engines",
+    "engine_contention": "no copy engines",
     "async_tp": "no decomposition into pieces",
     "fused_scatter": "no kernel that stores to all GPUs at once",
 }
