@@ -18,7 +18,6 @@ from t3sim.hardware.samples import Measurement, read_measurements
 from t3sim.hardware.validate import Point, Points, Term, compared, read_calibration, simulations_of
 from t3sim.hardware.validate_files import COLUMNS, tiles_csv, validation_csv
 from t3sim.hardware.validate_simulation import CollectiveAlone, GemmAlone, Outcome, SideBySide, needs
-
 from tests.hardware.measured import FOUR_TILES, ROWS, collective, tile, tiling, tiny, write_folder
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from t3sim.cli import main
-
 from tests.hardware.measured import CHANNELS, ROWS, SUBLAYER, collective, write_folder
 
 
@@ -35,7 +34,9 @@ def folder(tmp_path: Path) -> Path:
     return write_folder(tmp_path / "measured")
 
 
-def test_a_folder_becomes_a_table_and_a_report(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_becomes_a_table_and_a_report(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     output = tmp_path / "out"
     assert on_tiny(folder, output) == 0
     rows = table(output)
@@ -79,7 +80,8 @@ def test_failed_points_end_with_exit_code_6_and_stay_in_the_table(
 def test_only_some_kinds(folder: Path, tmp_path: Path) -> None:
     assert on_tiny(folder, tmp_path / "out", "--kinds", "gemm, collectives") == 0
     assert {row["kind"] for row in table(tmp_path / "out")} == {"gemm", "collectives"}
-    assert "Only these kinds of measurement were compared: gemm, collectives" in (tmp_path / "out/report.md").read_text()
+    text = (tmp_path / "out/report.md").read_text()
+    assert "Only these kinds of measurement were compared: gemm, collectives" in text
 
 
 def test_rows_used_for_calibration(folder: Path, tmp_path: Path) -> None:

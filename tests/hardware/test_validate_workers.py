@@ -22,7 +22,6 @@ from t3sim.hardware.validate_simulation import (
     perform,
 )
 from t3sim.hardware.validate_workers import OutcomeFolder, simulate_all
-
 from tests.hardware.measured import FOUR_TILES, SHAPE, tiling, tiny
 
 GEMM = GemmAlone(tiny(), tiling(), GemmShape(**SHAPE))
