@@ -64,12 +64,15 @@ def scatter_drawings(validation: Validation) -> Iterator[tuple[str, Drawing]]:
         members = points[
             (points["kind"] == scatter.kind) & (points["unit"] == scatter.unit) & (points["status"] == SIMULATED)
         ]
-        if len(members):
+        if ((members["measured"] > 0) & (members["simulated"] > 0)).any():
             yield scatter.name, drawn(scatter, members)
 
 
 def drawn(scatter: Scatter, points: pd.DataFrame) -> Drawing:
-    """Return simulated over measured, and the errors beside it."""
+    """Return simulated over measured, and the errors beside it; what is zero has no place on a logarithmic scale."""
+    n_all = len(points)
+    if scatter.unit != "ratio":
+        points = points[(points["measured"] > 0) & (points["simulated"] > 0)]
     figure = new_figure(2, 3.1)
     equal, errors = figure.subplots(1, 2, width_ratios=(1.0, 1.25))
     colours, markers = _labels(points, scatter.colour), _labels(points, scatter.marker)
@@ -96,7 +99,9 @@ def drawn(scatter: Scatter, points: pd.DataFrame) -> Drawing:
     figure.legend(handles=handles, loc="outside upper left", ncols=n_columns, **LEGEND)
     band = "0.10" if is_ratio else "10 %"
     caption = f"{scatter.title}: {len(points)} points; grey: within {band}; right: the signed error of each."
-    return Drawing(figure, caption + (" Hollow: the machine was fitted to them." if has_used else ""))
+    caption += " Hollow: the machine was fitted to them." if has_used else ""
+    caption += f" {n_all - len(points)} more are zero and not shown." if len(points) < n_all else ""
+    return Drawing(figure, caption)
 
 
 def _measured_label(is_ratio: bool) -> str:
@@ -180,7 +185,7 @@ def _logarithmic(axes: Axes, low: float, high: float, which: str) -> None:
         axis = axes.xaxis if name == "x" else axes.yaxis
         getattr(axes, f"set_{name}scale")("log")
         getattr(axes, f"set_{name}lim")(low, high)
-        is_wide = high > 30 * low
+        is_wide = high > 100 * low
         axis.set_major_locator(LogLocator(subs=(1.0,) if is_wide else (1.0, 2.0, 5.0)))
         formatter = ScalarFormatter()
         formatter.set_scientific(False)

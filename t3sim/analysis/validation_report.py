@@ -66,12 +66,10 @@ def sentences(validation: Validation) -> list[str]:
     """Return what a reader should know first: how much was compared, how many aims are met."""
     points = validation.points
     coverage = coverage_of(points)
-    found = [
-        (
-            f"{coverage.rows} measured rows make {coverage.points} points: {coverage.simulated} simulated,"
-            f" {coverage.failed} failed, {coverage.not_simulated} without a simulation (below, with the reasons)."
-        )
-    ]
+    counts = f"{coverage.simulated} simulated, {coverage.failed} failed, {coverage.not_simulated} without a simulation"
+    found = [f"{coverage.rows} measured rows make {coverage.points} points: {counts} (below, with the reasons)."]
+    if validation.manifest.get("kinds"):
+        found.append(f"Only these kinds of measurement were compared: {validation.manifest['kinds']}.")
     n_used = int(points["used_for_calibration"].sum())
     if n_used:
         found.append(f"The machine was fitted to {n_used} of these points ({n_used / len(points):.0%}).")

@@ -81,9 +81,10 @@ def calibrate(
         click.echo(f"measurements  {folder}: {len(chosen.rows)} of {len(measurements.rows)} rows may be used")
         _, fitted = fitted_to(machine, chosen, load_tiling(tiling), simulate, click.echo)
         presets = presets_of(start)
-        description = f"It represents the measured {device_of(measurements)}: {start} with numbers fitted to {len(chosen.rows)} rows of {folder}."
+        device, n = device_of(measurements), len(chosen.rows)
+        description = f"It represents the measured {device}: {start} with numbers fitted to {n} rows of {folder}."
         contents = {
-            directory / f"{name}.yaml": machine_file(description, presets, fitted, device_of(measurements)),
+            directory / f"{name}.yaml": machine_file(description, presets, fitted, device),
             directory / TABLE_NAME: calibration_table(fitted),
         }
         publish(contents)

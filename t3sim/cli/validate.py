@@ -91,7 +91,9 @@ def validate(
         contents = {directory / VALIDATION_NAME: validation_csv(folder, found)}
         tiles = maker.tiles(measurements, outcomes) if any(p.kind == "tile_timelines" for p in points) else []
         contents[directory / TILES_NAME] = tiles_csv(folder, tiles)
-        contents[directory / MANIFEST_NAME] = manifest(spec, folder, used, overrides, time.monotonic() - started)
+        contents[directory / MANIFEST_NAME] = manifest(
+            spec, folder, used, overrides, kinds, time.monotonic() - started
+        )
         publish(contents)
         validation = read_validation(directory)
         written = write_report(directory, validation)
@@ -193,7 +195,12 @@ def simulated(
 
 
 def manifest(
-    machine: MachineSpec, folder: Path, calibration: Path | None, overrides: Sequence[str], wall_s: float
+    machine: MachineSpec,
+    folder: Path,
+    calibration: Path | None,
+    overrides: Sequence[str],
+    kinds: str | None,
+    wall_s: float,
 ) -> bytes:
     """Return what made a validation: program, machine, measurements; what differs from run to run under volatile."""
     from t3sim import __version__
@@ -205,6 +212,7 @@ def manifest(
         "machine": machine.name,
         "machine_sha256": machine_digest(machine),
         "overrides": list(overrides),
+        "kinds": kinds,
         "measurements": str(folder),
         "calibration": None if calibration is None else str(calibration),
         "volatile": {"command": sys.argv[1:], "host": platform.node(), "wall_s": round(wall_s, 1)},

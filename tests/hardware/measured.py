@@ -1,4 +1,4 @@
-"""Small folders of measurements, one row for each way in which a row can be treated, and a machine that is fast to run."""
+"""Small folders of measurements, a row for each way in which one can be treated, and a machine that is fast to run."""
 
 from __future__ import annotations
 
