@@ -134,6 +134,12 @@ def digest_of(run: RunSpec, trace: TileTrace | None = None) -> str:
     return digest.hexdigest()
 
 
+CHANNELS = (  # and a path whose accesses run into the next slot
+    "machine.gpu.collective_kernel={kind: channels, channels: 3, channel_chunk: 1 KiB, slice_overhead: 20 ns}",
+    "machine.gpu.compute_unit.l2_store_bytes_per_cycle=24",
+)
+
+
 def smallest_points() -> dict[str, RunSpec]:
     """Points that interpreted code simulates in seconds: fused, a plain GEMM and a collective."""
     refresh = "machine.memory.timing={nREFI: 700, nRFC: 90}"
@@ -141,6 +147,7 @@ def smallest_points() -> dict[str, RunSpec]:
         "fused": point("t3-mca", "machine.memory.queue.kind=split", refresh, shape=SMALLEST, tp=3),
         "gemm": point("sequential", shape=SMALLEST, tp=1),
         "collective": collective_point("reduce-scatter", "12 KiB", 3),
+        "channels": collective_point("all-gather", "12 KiB", 3, *CHANNELS),
     }
 
 
