@@ -72,7 +72,7 @@ def _phases_in_force(result: SimulationResult) -> list[Phase]:
     """Return the phases that make up the point: the fused run instead of the GEMM and reduce-scatter alone."""
     alone = [result.gemm, result.reduce_scatter]
     parts = [result.fused] if result.fused is not None else alone
-    return [phase for phase in (*parts, result.all_gather) if phase is not None]
+    return [phase for phase in (*parts, result.all_gather, result.all_reduce) if phase is not None]
 
 
 def _threshold_text(fused: Phase | None) -> str | None:

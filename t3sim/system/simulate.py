@@ -86,6 +86,11 @@ class SimulationResult:
         return summed([part.fused for part in self.sublayers])
 
     @property
+    def all_reduce(self) -> Phase | None:
+        """Return the all-reduce that runs as one kernel, None if there is none."""
+        return summed([part.all_reduce for part in self.sublayers])
+
+    @property
     def phases(self) -> list[Phase]:
         """Return the phases that were run, in the order in which they happen."""
         return [phase for part in self.sublayers for phase in part.phases]

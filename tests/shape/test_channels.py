@@ -134,3 +134,20 @@ def test_fewer_channels_leave_more_to_the_gemm() -> None:
     gemm, _, many = beside()
     _, _, few = beside(4)
     assert 0.99 * gemm.ticks < few.counters["gemm_together"] < many.counters["gemm_together"]
+
+
+def test_an_all_reduce_is_one_kernel_in_channels_and_two_in_whole_chunks() -> None:
+    """Does an all-reduce send twice what a reduce-scatter sends, and save its launch where it is one kernel?"""
+    from t3sim.system.simulate import simulate
+
+    collective = CollectiveSpec(op="all-reduce", size="1 MiB", gpus=4)
+    for name in ("h200", "t3-150"):
+        run = base_run(name).model_copy(
+            update={"workload": WorkloadSpec(tp=4, collective=collective, tiling=TILING), "strategy": "sequential"}
+        )
+        result = simulate(run)
+        sent = sum(phase.counters["link_bytes"] for phase in result.phases)
+        assert sent == 2 * 3 * MIB // 4
+        assert (result.all_reduce is not None) == (name == "h200")
+        assert (result.reduce_scatter is not None) == (name == "t3-150")
+        assert result.total == sum(phase.ticks for phase in result.phases)
