@@ -6,6 +6,7 @@ The kernel function of these tests is a small one, added to a copy of the packag
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import os
@@ -410,3 +411,35 @@ def test_edited_helper_of_a_policy_is_seen(prelude: str, answers: list[str], tmp
         assert done.returncode == 0, done.stderr
         found.append(done.stdout.split()[-1])
     assert found == answers
+
+
+NAME_OF_LAYOUT = '''
+import sys
+from t3sim.gpu.kernel import _jit
+from t3sim.gpu.kernel.state import Layout, gpu_dtype
+import numba
+if sys.argv[1] == "numbered":  # as Numba does it
+    numba.types.Record.mangling_args = property(lambda record: ("Record", (record._code,)))
+print([numba.from_dtype(gpu_dtype(Layout(n_channels=int(n)))).mangling_args for n in sys.argv[2:]])
+'''
+
+
+def names_of(layouts: list[str], names: str) -> list[tuple[str, tuple[int]]]:
+    """Return what stands for the record of a GPU with so many channels in symbols made by a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", NAME_OF_LAYOUT, names, *layouts],
+        capture_output=True, text=True, check=True, timeout=100, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )  # fmt: skip
+    found: list[tuple[str, tuple[int]]] = ast.literal_eval(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize(("names", "is_right"), [("by content", True), ("numbered", False)])
+def test_symbols_tell_layouts_apart_whichever_process_made_them(names: str, is_right: bool) -> None:
+    """Have records of two layouts different names, and each the same one in every process?
+
+    Else a process that loads what two others kept, each for its own layout, calls one for the other. Canary: Numba's
+    own names, which number types as they come up.
+    """
+    (small,), (large,), both = names_of(["32"], names), names_of(["48"], names), names_of(["48", "32"], names)
+    assert (small != large and both == [large, small]) is is_right

@@ -5,6 +5,10 @@ using the old machine code.  The cache folder therefore carries a digest of all
 compiled sources and of the versions that compile them, so an edit means a new folder.
 Functions of other files (a user's policy and its helpers) are in no digest: each process compiles them.
 
+Numba numbers record types as they come up in a process and puts the number into the symbols of what it compiles. Code
+of two layouts that two processes kept would have the same symbols, and a third one that loads both would call one
+for the other. Here a record type is named after its content.
+
 Numba unpickles whatever a cache file holds.  Here each file starts with the digest of its content, so a
 damaged one is compiled anew, with one warning; a folder that others can write is not used.
 
@@ -92,6 +96,12 @@ else:
     from numba.core.caching import _Cache
     from numba.core.compiler import CompileResult
     from numba.core.serialize import dumps
+
+    def mangled(record):
+        """Return the name of a record type and what tells it from others, for symbols."""
+        return "Record", (int(hashlib.sha256(record.name.encode()).hexdigest()[:15], 16),)
+
+    numba.types.Record.mangling_args = property(mangled)
 
     CACHE_DIRECTORY = cache_directory()
 
