@@ -106,14 +106,18 @@ KINDS: dict[str, tuple[Callable[..., CollectiveProgram], Callable[..., None]]] =
 }
 
 
+def check_program(kind: str, n: int, c: int, cut: Channels) -> None:
+    make, check = KINDS[kind]
+    check(n, c, make(n, c, cut))
+
+
 @pytest.mark.parametrize("cut", CUTS, ids=lambda cut: f"{cut.n_channels}x{cut.n_slices}")
 @pytest.mark.parametrize("c", CHUNKS)
 @pytest.mark.parametrize("n", [2, 3, 4, 7])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_contribution_arrives_once(kind: str, n: int, c: int, cut: Channels) -> None:
     """Does each device end with what the collective promises, however the array is cut and whoever runs first?"""
-    make, check = KINDS[kind]
-    check(n, c, make(n, c, cut))
+    check_program(kind, n, c, cut)
 
 
 @pytest.mark.parametrize("n", [2, 4, 8])
