@@ -10,7 +10,7 @@ NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 
 help:
 	@echo "make demo    simulate the T-NLG FC-2 sublayer under five configurations; results in results/t3-tnlg-fc2"
-	@echo "make study   run all experiments of the T3 study (about 30 minutes on two cores), compare with what was published"
+	@echo "make study   run all experiments of the T3 study (about 45 minutes on two cores), compare with what was published"
 	@echo "make test    run the tests"
 	@echo "make check   run ruff, mypy and the import contracts"
 	@echo "make bench   measure the simulator's speed"

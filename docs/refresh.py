@@ -181,7 +181,7 @@ def refresh_study(results: Path) -> None:
     """Write the tables of DEVIATIONS.md, and the figures of the experiments beside their READMEs."""
     tables = study_tables(read_results(results / "t3-sublayers" / "results.csv"))
     insert("validation/DEVIATIONS.md", {**tables, "targets": targets_table(results / "targets.csv")})
-    for experiment in sorted(ROOT.glob("experiments/t3-*/experiment.yaml")):
+    for experiment in sorted(ROOT.glob("experiments/*/experiment.yaml")):
         folder = results / experiment.parent.name
         for name in load_experiment(experiment).figures:
             for figure in sorted(folder.glob(f"{name}*.png")):

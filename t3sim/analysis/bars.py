@@ -231,6 +231,22 @@ class BarPage:
             patches = [Patch(color=colour, label=part) for part, colour in colours.items() if part in present]
             legend_above(axes, self.width, patches)
 
+    def draw_dots(
+        self, axes: Axes, cases: list[Case], values_of: Callable[[Row], Mapping[str, float]], top: float
+    ) -> None:
+        """The values of each point above each other as dots, the largest with the name of the first that has it."""
+        for i, case in enumerate(cases):
+            for s, name in enumerate(self.series):
+                row = self.bars.get((case, name))
+                values = values_of(row) if row is not None else {}
+                if not values:
+                    continue
+                x = self._position(i, s)
+                axes.plot([x] * len(values), list(values.values()), "o", color="black", markersize=1.5)
+                largest = max(values, key=lambda which: values[which])
+                self._write_value(axes, x, values[largest], largest, top)
+        self._finish(axes, len(cases), top)
+
     def _write_value(self, axes: Axes, x: float, y: float, text: str, top: float) -> None:
         """Write a bar's value above it, upright if it would not fit across."""
         is_across = self._room >= 0.68 * VALUE_SIZE * len(text)

@@ -30,6 +30,10 @@ FIGURES: dict[str, str] = {
     "layer": "t3sim.analysis.layer",
     "sensitivity": "t3sim.analysis.sensitivity",
     "closed_form": "t3sim.analysis.closed_form",
+    "straggler": "t3sim.analysis.straggler",
+    "slow_link": "t3sim.analysis.slow_link",
+    "start_skew": "t3sim.analysis.start_skew",
+    "staggering": "t3sim.analysis.staggering",
 }
 
 

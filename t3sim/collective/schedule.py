@@ -40,6 +40,7 @@ class CollectiveProgram:
     expected_inbound: int  # granules
     sent: int  # granules
     n_channels: int = 1  # 1: all compute units share each step
+    n_units: int | None = None  # compute units that it is made for; None: any number
     n_slices: int = 1  # operations that each position is cut into
     n_kernels: int = 1  # the same collective, so many times in turn
     is_low_latency: bool = False  # flags travel inside the data
@@ -160,7 +161,13 @@ def _channelled(n: int, chunk_granules: int, channels: Channels, operations: lis
                     steps.append(_step_of(operation, position, n, c, min(start, c), max(stop - start, 0)))
     sent = sum(step.n_granules for step in steps if step.send_to in (TO_NEIGHBOUR, TO_BOTH))
     return CollectiveProgram(
-        tuple(steps), sent, sent, channels.n_channels, channels.n_slices, is_low_latency=channels.is_low_latency
+        tuple(steps),
+        sent,
+        sent,
+        channels.n_channels,
+        n_units=channels.n_channels,
+        n_slices=channels.n_slices,
+        is_low_latency=channels.is_low_latency,
     )
 
 

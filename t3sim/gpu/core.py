@@ -266,8 +266,8 @@ class GpuCore:
         """Write the steps of *program* and what compute units need to run them."""
         gpu, machine = self.gpu, self.machine
         n_channels = program.n_channels
-        n_cus = n_compute_units or (n_channels if n_channels > 1 else machine.gpu.n_compute_units)
-        if n_channels not in (1, n_cus) or n_cus > machine.gpu.n_compute_units:
+        n_cus = n_compute_units or program.n_units or machine.gpu.n_compute_units
+        if program.n_units not in (None, n_cus) or n_cus > machine.gpu.n_compute_units:
             raise UsageError(
                 f"a collective of {n_channels} channels cannot run on {n_cus} of {machine.gpu.n_compute_units}"
                 " compute units"

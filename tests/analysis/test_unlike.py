@@ -1,0 +1,180 @@
+"""Figures of rings with one GPU or link unlike the others, and of the order of dispatch: numbers, labels, refusals."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from t3sim.analysis.figures import draw_figure
+from t3sim.analysis.folder import Results, read_folder
+from t3sim.analysis.slow_link import link_effects
+from t3sim.analysis.staggering import fused_runs
+from t3sim.analysis.start_skew import skew_effects
+from t3sim.analysis.straggler import straggler_effects
+from t3sim.analysis.style import Drawing
+from t3sim.analysis.unlike import Effects
+from t3sim.errors import InputDataError
+from t3sim.experiment.plan import load_experiment
+from t3sim.observe.waits import Wait
+from t3sim.results.record import RunRecord
+from t3sim.results.waits import WAITS_CSV, PhaseWaits, waits_bytes
+from tests.analysis.folders import MACHINE, SEQUENTIAL, T3, point_of, write_folder
+from tests.conftest import REPOSITORY
+
+CLOCK, BANDWIDTH, SKEW = "machine.gpu[3].compute_clock", "machine.link[3].bandwidth", "machine.start_skew.gpu[3]"
+EVEN: Mapping[str, Any] = {"own_gpus": [], "own_links": [], "start_skew": [], "start_jitter": None}
+UNLIKE: Mapping[str, Any] = {**EVEN, "own_gpus": [{"number": 3}]}
+WORKLOAD = "T-NLG FC-2, TP 8"
+
+
+def ring_of(folder: Path, key: str, points: Sequence[tuple[str, RunRecord]], usual: str, **about: Any) -> Results:
+    """Results of explicit *points*, each with its value of the axis *key*; rings with *usual* are of alike GPUs."""
+    records = [dataclasses.replace(r, mode="explicit", machine=f"t3-150+{text}".replace(" ", "")) for text, r in points]
+    resolved = [
+        point_of(record, {**MACHINE, **(EVEN if text == usual else UNLIKE)})
+        for (text, _), record in zip(points, records, strict=True)
+    ]
+    write_folder(folder, records, {key: [text for text, _ in points]}, resolved, **about)
+    return read_folder(folder)
+
+
+def slower(record: RunRecord, added_us: float, **values: Any) -> RunRecord:
+    return dataclasses.replace(record, time_us=(record.time_us or 0) + added_us, **values)
+
+
+def straggler(folder: Path) -> Results:
+    """Sequential execution adds what the GEMM loses, 200 us; t3 twice that."""
+    points = [
+        ("1120 MHz", slower(SEQUENTIAL, 200.0, gemm_us=1000.0)),
+        ("1120 MHz", slower(T3, 400.0, gemm_us=1000.0)),
+        ("1.4 GHz", SEQUENTIAL),
+        ("1.4 GHz", T3),
+    ]
+    return ring_of(folder, CLOCK, points, "1.4 GHz")
+
+
+def slow_link(folder: Path) -> Results:
+    """A megabyte takes 1 / 0.15 us, and twice that on the slow link; a quarter of what it adds is left."""
+    sent = dataclasses.replace(SEQUENTIAL, link_bytes=150_000_000)
+    return ring_of(folder, BANDWIDTH, [("150 GB/s", sent), ("75 GB/s", slower(sent, 250.0))], "150 GB/s")
+
+
+def skew(folder: Path) -> Results:
+    points = [("0 us", T3), ("100 us", slower(T3, 50.0)), ("1 us", slower(T3, 2.0))]
+    return ring_of(folder, SKEW, points, "0 us")
+
+
+def staggering(folder: Path) -> Results:
+    """Without staggering the ports of two GPUs are idle half of the time, and gpu[1] is later."""
+    even, idle = 900, 450
+    of_point = [
+        [Wait(f"gpu[{gpu}]", "link port", 1, "working", even) for gpu in (0, 1)],
+        [
+            Wait("gpu[0]", "link port", 1, "dependency", idle), Wait("gpu[0]", "link port", 1, "working", even),
+            Wait("gpu[1]", "link port", 1, "dependency", 3 * idle), Wait("gpu[1]", "link port", 1, "working", even),
+        ],
+    ]  # fmt: skip
+    records = [dataclasses.replace(T3, mode="explicit"), dataclasses.replace(T3, mode="explicit", time_us=2000.0)]
+    write_folder(folder, records, {"staggered": ["true", "false"]})
+    phases = [
+        PhaseWaits(point, "T-NLG", "FC-2", 8, "t3-150", "t3", "explicit", name, 1.0, tuple(waits))
+        for point, waits in enumerate(of_point, start=1)
+        for name in ("gemm", "fused, round_robin")
+    ]
+    (folder / WAITS_CSV).write_bytes(waits_bytes(phases)[0])
+    return read_folder(folder)
+
+
+RINGS = {"straggler": straggler, "slow_link": slow_link, "start_skew": skew, "staggering": staggering}
+
+
+def numbers_of(effects: Effects, strategy: str) -> list[tuple[Any, ...]]:
+    return [
+        (effect.text, effect.cause.size, effect.slowdown_percent, effect.share)
+        for effect in effects[WORKLOAD][strategy]
+    ]
+
+
+def test_a_straggler_is_measured_by_its_cycle_and_by_its_gemm(tmp_path: Path) -> None:
+    effects = straggler_effects(straggler(tmp_path))
+    assert numbers_of(effects, "sequential") == [
+        ("1.4 GHz", 0.0, 0.0, None), ("1120 MHz", pytest.approx(25.0), pytest.approx(12.5), pytest.approx(1.0)),
+    ]  # fmt: skip
+    assert numbers_of(effects, "t3")[1][2:] == (pytest.approx(100 * 400 / 1300), pytest.approx(2.0))
+
+
+def test_a_slow_link_is_measured_by_a_byte_and_by_all_its_bytes(tmp_path: Path) -> None:
+    (_, slow) = numbers_of(link_effects(slow_link(tmp_path)), "sequential")
+    assert slow == ("75 GB/s", pytest.approx(100.0), pytest.approx(100 * 250 / 1600), pytest.approx(0.25))
+
+
+def test_a_skew_is_measured_by_itself_and_drawn_from_the_smallest(tmp_path: Path) -> None:
+    effects = skew_effects(skew(tmp_path))[WORKLOAD]["t3"]
+    assert [(effect.text, effect.added_us, effect.share) for effect in effects] == [
+        ("0 us", 0.0, None), ("1 us", 2.0, pytest.approx(2.0)), ("100 us", 50.0, pytest.approx(0.5)),
+    ]  # fmt: skip
+
+
+def test_without_staggering_ports_are_idle_and_one_gpu_is_last(tmp_path: Path) -> None:
+    runs = fused_runs(staggering(tmp_path))
+    assert runs[1].port_percent == {"working": 100.0}
+    assert runs[2].port_percent == {"working": 50.0, "dependency": 50.0}
+    assert (runs[1].end_us, runs[2].end_us) == ({"0": 900.0, "1": 900.0}, {"0": 1350.0, "1": 2250.0})
+    (drawing,) = draw_figure("staggering", read_folder(tmp_path))
+    _, _, ends, *_ = [axes for axes in drawing.figure.axes if axes.get_ylabel()]
+    assert [text.get_text() for text in ends.texts] == ["0", "1"]
+    assert [np.asarray(line.get_ydata()).tolist() for line in ends.lines] == [[900.0, 900.0], [1350.0, 2250.0]]
+
+
+def labels_of(drawing: Drawing) -> list[str]:
+    return [axes.get_ylabel() for axes in drawing.figure.axes if axes.get_ylabel()]
+
+
+@pytest.mark.parametrize("columns", [None, 1, 2])
+@pytest.mark.parametrize("name", RINGS)
+def test_every_axis_of_a_figure_has_its_unit(name: str, columns: int | None, tmp_path: Path) -> None:
+    (drawing,) = draw_figure(name, RINGS[name](tmp_path), columns)
+    assert all(label.endswith(("(×)", "(µs)", "(%)")) for label in labels_of(drawing))
+    assert len(labels_of(drawing)) == (3 if name == "staggering" else 2)
+    assert drawing.figure.get_size_inches()[0] == (3.5 if columns == 1 else 7.2)
+
+
+def test_lines_are_named_and_the_one_that_parts_them_too(tmp_path: Path) -> None:
+    (drawing,) = draw_figure("straggler", straggler(tmp_path))
+    assert [text.get_text() for text in drawing.figure.legends[0].get_texts()] == ["sequential", "t3", "y = x"]
+    left, right = drawing.figure.axes
+    assert left.get_xlabel() == "cycle of gpu[3] longer than that of the others by (%)"
+    assert [label.get_text() for label in right.get_xticklabels()] == ["1120 MHz"]
+
+
+@pytest.mark.parametrize("name", RINGS)
+def test_a_figure_refuses_what_was_swept_over_something_else(name: str, tmp_path: Path) -> None:
+    key, ring = next((other, RINGS[other]) for other in RINGS if other != name)
+    with pytest.raises(InputDataError, match=r"is drawn, found none|no finished sweep"):
+        draw_figure(name, ring(tmp_path / key))
+
+
+def test_canary_without_the_ring_of_alike_gpus_nothing_is_compared(tmp_path: Path) -> None:
+    alone = ring_of(tmp_path / "a", SKEW, [("5 us", T3), ("10 us", slower(T3, 5.0))], "0 us")
+    with pytest.raises(InputDataError, match="no t3 on the ring of alike GPUs"):
+        draw_figure("start_skew", alone)
+
+
+def test_workloads_beyond_a_page_are_refused(tmp_path: Path) -> None:
+    points = [(text, dataclasses.replace(T3, sublayer=f"S{i}")) for i in range(5) for text in ("0 us", "5 us")]
+    with pytest.raises(InputDataError, match="5 workloads are more than a figure can show"):
+        draw_figure("start_skew", ring_of(tmp_path, SKEW, points, "0 us"))
+
+
+@pytest.mark.parametrize("name", RINGS)
+def test_the_study_of_a_figure_sweeps_what_it_shows(name: str) -> None:
+    """Every study holds the ring of alike GPUs that its points are compared with, and runs in explicit mode."""
+    experiment = load_experiment(REPOSITORY / "experiments" / f"ring-{name.replace('_', '-')}" / "experiment.yaml")
+    assert list(experiment.figures) == [name]
+    assert {point.mode for point in experiment.points} == {"explicit"}
+    assert any(point.machine.is_uniform and point.staggered for point in experiment.points)
