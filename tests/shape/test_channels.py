@@ -136,6 +136,12 @@ def test_fewer_channels_leave_more_to_the_gemm() -> None:
     assert 0.99 * gemm.ticks < few.counters["gemm_together"] < many.counters["gemm_together"]
 
 
+def test_one_channel_takes_one_compute_unit_from_the_gemm() -> None:
+    """Does a collective of one channel leave the others to the GEMM?  It took all of them once."""
+    gemm, _, one = beside(1)
+    assert one.counters["gemm_together"] < 1.1 * gemm.ticks
+
+
 def test_an_all_reduce_is_one_kernel_in_channels_and_two_in_whole_chunks() -> None:
     """Does an all-reduce send twice what a reduce-scatter sends, and save its launch where it is one kernel?"""
     from t3sim.system.simulate import simulate
