@@ -215,7 +215,7 @@ class ExplicitPhases(SublayerPhases):
         timeline, last = Timeline(), max(ends)
         waits: list[Wait] = []
         for d, (core, offset) in enumerate(zip(ring.cores, start.offsets, strict=True)):
-            timeline.extend(timeline_of(core, f"gpu[{d}]"))
+            timeline.extend(timeline_of(core, f"gpu[{d}]", d))
             waits += waits_of(core, last, f"gpu[{d}]", offset)
         return phase_of(name, gpus, timeline, waits)
 

@@ -13,8 +13,6 @@ from t3sim.observe.timeline import Timeline
 from t3sim.observe.waits import REASONS, Wait
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from t3sim.gpu.core import GpuCore
 
 SPREAD_TILE = 8  # the eighth tile of a slot, as measured on hardware
@@ -110,25 +108,30 @@ def waits_of(core: GpuCore, end: int, name: str = "gpu[0]", start: int = 0) -> t
     )
 
 
-def timeline_of(core: GpuCore, name: str = "gpu[0]", chunk_of: Callable[[int], int] | None = None) -> Timeline:
+def timeline_of(core: GpuCore, name: str = "gpu[0]", device_id: int = 0) -> Timeline:
     """Return what the parts of the GPU *name* did when: workgroups, DMA blocks, collective steps, DRAM levels.
 
-    *chunk_of* says which chunk a step of a collective works on, for GPUs of a ring; default: not shown.
+    *device_id* is its place in the ring if it works by position: at position p it works on chunk device_id + p.
     """
     timeline = Timeline()
     ps = _picoseconds(core)
     table = core.tables.workgroups
     chunks = core.trace.workgroups["chunk"] if core.trace is not None else None
+    n_chunks = core.trace.n_chunks if core.trace is not None else 1
     for index in np.flatnonzero(table["end_at"] >= 0):
         entry = table[index]
         track, what = f"{name}.compute_unit[{entry.cu}].slot[{entry.slot}]", f"workgroup {index}"
-        chunk = {} if chunks is None else {"chunk": int(chunks[index])}
+        chunk = {} if chunks is None else {"chunk": (int(chunks[index]) + device_id) % n_chunks}
         timeline.add_span(track, what + " main loop", ps(entry.start_at), ps(entry.main_loop_end_at), **chunk)
         timeline.add_span(track, what + " stores", ps(entry.main_loop_end_at), ps(entry.end_at), **chunk)
-    for number, step in enumerate(core.tables.steps):
+    program, n_channels = core.program, int(core.gpu.n_step_columns)
+    n_devices = 1 + program.sent // program.steps[0].n_granules if program is not None and program.steps else 1
+    for row, step in enumerate(core.tables.steps):
         if step.end_at >= 0 and core.gpu.n_steps:
-            chunk = {} if chunk_of is None else {"chunk": chunk_of(number)}
-            timeline.add_span(f"{name}.collective", f"step {number}", ps(step.start_at), ps(step.end_at), **chunk)
+            number, channel = divmod(row, max(n_channels, 1))
+            track = f"{name}.collective" + (f".channel[{channel}]" if n_channels > 1 else "")
+            chunk = {} if n_channels > 1 else {"chunk": (device_id + number) % n_devices}
+            timeline.add_span(track, f"step {number}", ps(step.start_at), ps(step.end_at), **chunk)
     for command in core.tables.commands[: int(core.gpu.dma.n_commands)]:
         if command.end_at >= 0:
             timeline.add_span(

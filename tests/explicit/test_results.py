@@ -153,3 +153,14 @@ def test_checks_follow_every_gpu(tmp_path: Path) -> None:
     assert audit.n_phases == n_gemms + n_rings * n_gpus
     assert audit.n_commands > 0
     assert audit.n_values > 0
+
+
+def test_each_gpu_begins_with_its_own_chunk_in_the_timeline() -> None:
+    """Do the tiles of GPU d name the chunks of the array: first chunk d, then those after it?"""
+    result = simulate(point("t3", "mode=explicit", tp=4))
+    assert result.fused is not None
+    for d in range(4):
+        spans = [span for span in result.fused.timeline.of_gpu(f"gpu[{d}]").spans if "main loop" in span.name]
+        in_order = sorted(spans, key=lambda span: span.start_ps)
+        chunks = list(dict.fromkeys(span.args["chunk"] for span in in_order))
+        assert chunks == [(d + position) % 4 for position in range(4)]
