@@ -157,7 +157,7 @@ CASES = [
         BASE + "zzz: 1\n",
         (
             "e.yaml:5:1: zzz: unknown key `zzz`; known: schema_version, name, description, machine, workload, "
-            "tiling, strategy, arbitration, mode, quantum, collective_compute_units, plugins, sweep, figures, max_hours"
+            "tiling, strategy, arbitration, mode, staggered, quantum, collective_compute_units, plugins, sweep, figures, max_hours"
         ),
     ),
     case(
@@ -462,7 +462,7 @@ CASES = [
         "F-A6 channels",
         machine("memory: {n_channels: 24}"),
         "e.yaml:2:48: machine.memory.n_channels: is 24, must be a power of two",
-        "configs/gpu/cu80.yaml:19:20: machine.gpu.l2.n_banks: is 64, must be a multiple of `memory.n_channels`, 24",
+        "configs/gpu/cu80.yaml:21:20: machine.gpu.l2.n_banks: is 64, must be a multiple of `memory.n_channels`, 24",
     ),
     case(
         "F-A6 peak of nothing",
@@ -779,7 +779,7 @@ CASES = [
         BASE + "include: e.yaml\n",
         (
             "e.yaml:5:1: include: unknown key `include`; known: schema_version, name, description, machine, "
-            "workload, tiling, strategy, arbitration, mode, quantum, collective_compute_units, plugins, sweep, "
+            "workload, tiling, strategy, arbitration, mode, staggered, quantum, collective_compute_units, plugins, sweep, "
             "figures, max_hours"
         ),
     ),
@@ -788,7 +788,7 @@ CASES = [
         BASE + "extends: e.yaml\n",
         (
             "e.yaml:5:1: extends: unknown key `extends`; known: schema_version, name, description, machine, "
-            "workload, tiling, strategy, arbitration, mode, quantum, collective_compute_units, plugins, sweep, "
+            "workload, tiling, strategy, arbitration, mode, staggered, quantum, collective_compute_units, plugins, sweep, "
             "figures, max_hours"
         ),
     ),
@@ -805,6 +805,7 @@ CASES = [
         machine("gpu: loop-gpu.yaml"),
         "e.yaml:2:27: machine.gpu.n_compute_units: is missing",
         "e.yaml:2:27: machine.gpu.compute_clock: is missing",
+        "e.yaml:2:27: machine.gpu.matrix_clock: is missing",
         "e.yaml:2:27: machine.gpu.issue_slot: is missing",
         "e.yaml:2:27: machine.gpu.kernel_launch: is missing",
         "e.yaml:2:27: machine.gpu.compute_unit: is missing",
@@ -814,7 +815,7 @@ CASES = [
         "e.yaml:2:27: machine.gpu.collective_kernel: is missing",
         (
             "loop-gpu.yaml:1:1: machine.gpu.preset: unknown key `preset` under `gpu`; known: n_compute_units, "
-            "compute_clock, issue_slot, kernel_launch, compute_unit, l2, tracker, dma, collective_kernel"
+            "compute_clock, matrix_clock, issue_slot, kernel_launch, compute_unit, l2, tracker, dma, collective_kernel"
         ),
     ),
     case(
@@ -1076,7 +1077,7 @@ LONG_CASES = [
         BASE + "".join(f"k{i}: 1\n" for i in range(49000)),
         (
             "e.yaml:5:1: k0: unknown key `k0`; known: schema_version, name, description, machine, workload, tiling, "
-            "strategy, arbitration, mode, quantum, collective_compute_units, plugins, sweep, figures, max_hours"
+            "strategy, arbitration, mode, staggered, quantum, collective_compute_units, plugins, sweep, figures, max_hours"
         ),
         "... and 48991 more problems",
     ),
