@@ -157,7 +157,8 @@ CASES = [
         BASE + "zzz: 1\n",
         (
             "e.yaml:5:1: zzz: unknown key `zzz`; known: schema_version, name, description, machine, workload, "
-            "tiling, strategy, arbitration, mode, staggered, quantum, collective_compute_units, plugins, sweep, figures, max_hours"
+            "tiling, strategy, arbitration, mode, staggered, "
+            "quantum, collective_compute_units, plugins, sweep, figures, max_hours"
         ),
     ),
     case(
@@ -779,7 +780,8 @@ CASES = [
         BASE + "include: e.yaml\n",
         (
             "e.yaml:5:1: include: unknown key `include`; known: schema_version, name, description, machine, "
-            "workload, tiling, strategy, arbitration, mode, staggered, quantum, collective_compute_units, plugins, sweep, "
+            "workload, tiling, strategy, arbitration, mode, staggered, "
+            "quantum, collective_compute_units, plugins, sweep, "
             "figures, max_hours"
         ),
     ),
@@ -788,7 +790,8 @@ CASES = [
         BASE + "extends: e.yaml\n",
         (
             "e.yaml:5:1: extends: unknown key `extends`; known: schema_version, name, description, machine, "
-            "workload, tiling, strategy, arbitration, mode, staggered, quantum, collective_compute_units, plugins, sweep, "
+            "workload, tiling, strategy, arbitration, mode, staggered, "
+            "quantum, collective_compute_units, plugins, sweep, "
             "figures, max_hours"
         ),
     ),
@@ -1073,7 +1076,8 @@ LONG_CASES = [
         BASE + "".join(f"k{i}: 1\n" for i in range(49000)),
         (
             "e.yaml:5:1: k0: unknown key `k0`; known: schema_version, name, description, machine, workload, tiling, "
-            "strategy, arbitration, mode, staggered, quantum, collective_compute_units, plugins, sweep, figures, max_hours"
+            "strategy, arbitration, mode, staggered, "
+            "quantum, collective_compute_units, plugins, sweep, figures, max_hours"
         ),
         "... and 48991 more problems",
     ),
