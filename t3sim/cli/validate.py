@@ -217,7 +217,7 @@ def manifest(
         "calibration": None if calibration is None else str(calibration),
         "volatile": {"command": sys.argv[1:], "host": platform.node(), "wall_s": round(wall_s, 1)},
     }
-    return (json.dumps(content, indent=2) + "\n").encode()
+    return (json.dumps(content, indent=2, allow_nan=False) + "\n").encode()
 
 
 def show_summary(validation: Validation) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -143,7 +144,7 @@ class _Books:
             lines = str(error).splitlines()
             path = self._output / f"{name}.refused.txt"
             prepare_folder(self._output)
-            publish({path: "".join(json.dumps(row) + "\n" for row in rows).encode()})
+            publish({path: "".join(_json(row) + "\n" for row in rows).encode()})
             self.fail(name, f"{lines[min(1, len(lines) - 1)].strip()}; the rows are kept in {path}, which is not read")
             return
         self._accepted[name] = rows
@@ -212,6 +213,19 @@ def _telling(log: str) -> list[str]:
     return list(dict.fromkeys(lines))[:24]
 
 
+def _json(value: Any) -> str:
+    """Return *value* as one line of JSON; a number that is none becomes text, for the rules of the kind to refuse."""
+    return json.dumps(_without_nan(value), allow_nan=False)
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _without_nan(one) for key, one in value.items()}
+    return [_without_nan(one) for one in value] if isinstance(value, list | tuple) else value
+
+
 def _work(kinds: Sequence[str], n_gpus: int, quick: bool, channels: str, rows: Path) -> None:
     """What a worker process does: one line of JSON for each row, as soon as it is measured."""
     lab = Lab(n_gpus, QUICK if quick else FULL)
@@ -220,7 +234,7 @@ def _work(kinds: Sequence[str], n_gpus: int, quick: bool, channels: str, rows: P
         return
     with rows.open("w", encoding="utf-8") as stream:
         for line in _worker_lines(lab, kinds, channels):
-            stream.write(json.dumps(line) + "\n")
+            stream.write(_json(line) + "\n")
             stream.flush()
 
 

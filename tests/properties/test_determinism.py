@@ -322,7 +322,7 @@ class WithMachine(ObservedPhases):
 
     kind: type[MirroredMachine] = LinkLast
 
-    def machine(self, policy: str, params: dict[str, Any]) -> MirroredMachine:
+    def machine(self, policy: str, params: dict[str, Any], *, multiplies: bool = False) -> MirroredMachine:
         machine = self.kind(self.run.machine, arbitration_policies.get(policy), params, self.run.quantum)
         self.machines.append(machine)
         self._observe(machine)

@@ -86,8 +86,6 @@ class ComputeWaits(UnitWaits):
         slot = unit.slots[s]
         if unit.is_waiting:
             self.add_in_line(part, c)
-        elif gpu.line_issue_ticks > gpu.slot_ticks:
-            self.fault(part, f"a line takes {gpu.line_issue_ticks} ticks to issue, an issue slot has {gpu.slot_ticks}")
         elif unit.outstanding_lines >= gpu.max_outstanding_lines:
             self.add_loads_in_flight(part, c)
         else:

@@ -47,8 +47,8 @@ SUBLAYERS: dict[str, tuple[list[str], Phase]] = {
 class CheckedPhases(MirroredPhases):
     """Phases whose machine shows its commands to a checker."""
 
-    def machine(self, policy: str, params: dict[str, Any]) -> MirroredMachine:
-        machine = super().machine(policy, params)
+    def machine(self, policy: str, params: dict[str, Any], *, multiplies: bool = False) -> MirroredMachine:
+        machine = super().machine(policy, params, multiplies=multiplies)
         self.core = machine.core
         self.checker = DramChecker(self.run.machine.memory)
         machine.core.stream_commands(self.checker.take)

@@ -68,10 +68,6 @@ def lose_acknowledgement(core: GpuCore) -> None:
     core.gpu.compute_units[c].slots[s].stores_outstanding += 1
 
 
-def narrow_path(core: GpuCore) -> None:
-    core.gpu.line_issue_ticks = 2 * core.gpu.slot_ticks
-
-
 def leak_loads(core: GpuCore) -> None:
     core.gpu.compute_units[1].outstanding_lines = core.gpu.max_outstanding_lines
 
@@ -249,7 +245,6 @@ SEEDS = [
     Seed("lost acknowledgement", during(is_storing, lose_acknowledgement), SLOT, "waits for 1 store acknowledgement"),
     Seed("matrix rate 0", before(stop_matrix_pipe), SLOT, "at a matrix rate of 0"),
     Seed("launch never", before(launch_never), SLOT, "waits for its launch, which never comes"),
-    Seed("path too narrow", before(narrow_path), SLOT, "a line takes 80 ticks to issue, an issue slot has 40"),
     Seed("leaked loads", before(leak_loads), r"compute_unit\[1\]", "counts 512 loads in flight"),
     Seed("leaked stores", before(leak_stores), r"compute_unit\[1\]", "counts 1024 stores in flight"),
     Seed("forgotten in line", before(forget_waiting_unit), r"compute_unit\[2\]", "stands in no controller's line"),

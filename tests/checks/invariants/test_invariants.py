@@ -115,6 +115,10 @@ def table(name: str, field: str, amount: int) -> Callable[[Any], None]:
     return seed
 
 
+def start_late(core: Any) -> None:
+    core.first_start_at += 1 << 40
+
+
 def add_to_series(column: int) -> Callable[[Any], None]:
     def seed(core: Any) -> None:
         core.series[0, column] += 1
@@ -285,7 +289,7 @@ FINISHED: dict[str, tuple[str, Callable[[Any], None], str]] = {
         "C3 broken: gpu: granules received",
     ),
     "a GEMM faster than its matrix pipes": ("gemm", add("slice_work", 10**12), "B4 broken: gpu"),
-    "a channel faster than its bus": ("gemm", add("kernel_start_at", 1 << 40), "B4 broken: channel[0]"),
+    "a channel faster than its bus": ("gemm", start_late, "B4 broken: channel[0]"),
     "a compute unit that waits less than not at all": (
         "fused",
         borrow("compute_units[].reason_ticks", codes.FOR_LAUNCH, codes.WORKING),
