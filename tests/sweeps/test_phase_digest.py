@@ -107,9 +107,9 @@ def test_a_phase_comes_back_from_its_file_as_it_was() -> None:
     timeline.add_counter("gpu[0]", "level", [0, 10], [0.1, -0.0])
     counters = {"bytes": 2**62, "spread": 1 / 3, "none": None, "states": {"idle": 1}}
     waits = (Wait("gpu[0]", "compute unit", 4, "working", 2**62), Wait("gpu[1]", "link port", 1, "DRAM", 0))
-    stored = StoredPhase("ab", Phase("gemm", 7, counters, timeline, waits), 0.1 + 0.2, {"has_checks": True})
+    stored = StoredPhase("ab", Phase("gemm", 7, counters, timeline, waits=waits), 0.1 + 0.2, {"has_checks": True})
     assert repr(decode(encode(stored), with_timeline=True)) == repr(stored)
-    assert decode(encode(stored), with_timeline=False).phase == Phase("gemm", 7, counters, Timeline(), waits)
+    assert decode(encode(stored), with_timeline=False).phase == Phase("gemm", 7, counters, Timeline(), waits=waits)
     for i in (0, 20, 90, len(encode(stored)) - 1):
         content = bytearray(encode(stored))
         content[i] ^= 1
