@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
@@ -82,8 +83,16 @@ def test_what_a_gpu_raises_comes_through(n_threads: int) -> None:
     assert threading.active_count() == n_before
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C raises, also where the tests were started in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("n_threads", [1, 2])
-def test_ctrl_c_comes_through_and_leaves_no_thread(n_threads: int) -> None:
+def test_ctrl_c_comes_through_and_leaves_no_thread(interruptible: None, n_threads: int) -> None:
     def interrupting(ring: RingMachine) -> None:
         if len(ring.devices) > 1:
             advance = ring.devices[0].advance
