@@ -23,6 +23,7 @@ class GpuPhase:
     start: int  # launched
     end: int
     counters: dict[str, Any]
+    sent: int = 0  # when its link had carried all that it sent: a kernel may end while the link's buffer is not empty
 
 
 @dataclass(frozen=True)

@@ -86,12 +86,14 @@ class ExplicitPhases(SublayerPhases):
     def starts(self, before: Sequence[Phase], number: int) -> list[int] | None:
         """Return when each GPU launches the kernel *number* after *before*; None if nobody knows before simulating.
 
+        Each phase has links of its own, so a GPU launches when its link has carried what it sent before.
         Alike GPUs that start together end together, so a uniform ring is in step all the time.
         """
         if all(phase.gpus for phase in before):
             late = {skew.number: self.ticks.from_ps(skew.delay) for skew in self.run.machine.start_skew}
             ready = [
-                max((phase.gpus[d].end for phase in before), default=late.get(d, 0)) for d in range(self.n_devices)
+                max((max(phase.gpus[d].end, phase.gpus[d].sent) for phase in before), default=late.get(d, 0))
+                for d in range(self.n_devices)
             ]
             return [at + more for at, more in zip(ready, self.jitter(number), strict=True)]
         return [0] * self.n_devices if self.run.machine.is_uniform and self.run.staggered else None
@@ -110,7 +112,7 @@ class ExplicitPhases(SublayerPhases):
             return Phase(name, 1, {}, Timeline(), number=number)
         first = min(starts)
         phase = simulated(RingStart(tuple(start - first for start in starts), first_positions))
-        gpus = tuple(replace(gpu, start=gpu.start + first, end=gpu.end + first) for gpu in phase.gpus)
+        gpus = tuple(later(gpu, first) for gpu in phase.gpus)
         if not gpus:
             return replace(phase, number=number)
         earlier = max((gpu.end for one in before for gpu in one.gpus), default=0)
@@ -211,13 +213,24 @@ class ExplicitPhases(SublayerPhases):
         gpus = []
         for core, offset, end in zip(ring.cores, start.offsets, ends, strict=True):
             counters = counters_of(core) | {key: read(core) for key, read in more_counters.items()}
-            gpus.append(GpuPhase(offset, end, counters))
+            gpus.append(GpuPhase(offset, end, counters, sent_at(core)))
         timeline, last = Timeline(), max(ends)
         waits: list[Wait] = []
         for d, (core, offset) in enumerate(zip(ring.cores, start.offsets, strict=True)):
             timeline.extend(timeline_of(core, f"gpu[{d}]", d))
             waits += waits_of(core, last, f"gpu[{d}]", offset)
         return phase_of(name, gpus, timeline, waits)
+
+
+def sent_at(core: GpuCore) -> int:
+    """Return the tick at which the link of a drained GPU had carried all that it sent."""
+    port = core.gpu.link_port
+    return -(-int(port.free_at_scaled) // int(port.scale))
+
+
+def later(gpu: GpuPhase, ticks: int) -> GpuPhase:
+    """Return what a GPU did, *ticks* later on the clock."""
+    return replace(gpu, start=gpu.start + ticks, end=gpu.end + ticks, sent=gpu.sent + ticks)
 
 
 def phase_of(name: str, gpus: Sequence[GpuPhase], timeline: Timeline, waits: Sequence[Wait]) -> Phase:
@@ -238,10 +251,7 @@ def together(name: str, start: RingStart, alone: Sequence[Phase]) -> Phase:
     """
     if not all(phase.gpus for phase in alone):  # in a plan
         return Phase(name, 1, {}, Timeline())
-    gpus = [
-        replace(gpu, start=gpu.start + offset, end=gpu.end + offset)
-        for offset, gpu in zip(start.offsets, (phase.gpus[0] for phase in alone), strict=True)
-    ]
+    gpus = [later(gpu, offset) for offset, gpu in zip(start.offsets, (phase.gpus[0] for phase in alone), strict=True)]
     last = last_of(gpus)
     waits = [
         wait

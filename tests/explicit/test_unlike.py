@@ -60,11 +60,21 @@ def test_a_slow_link_passes_every_chunk_but_one(op: str) -> None:
     assert seconds[0] < 3 * 2 * chunk_seconds() <= seconds[1] <= seconds[2]
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_slow_link_carries_every_byte_of_the_sublayer_one_after_the_other(strategy: str) -> None:
+    """A kernel may end while the link's buffer holds a part of what it sent; the next one finds that on the wire."""
+    bandwidth = LINK // 8
+    run = of(strategy, f"machine.link[1].bandwidth={bandwidth // 10**9} GB/s", "machine.link.egress_buffer=16 MiB")
+    seen = explicit(run)
+    n_bytes = sum(phase.gpus[1].counters["link_bytes"] for phase in seen.phases)
+    assert seen.seconds >= Fraction(n_bytes, bandwidth)
+
+
 def test_a_slow_gpu_is_late_itself_and_others_wait_for_it() -> None:
     gemm, fused, gather = explicit(of("t3", "machine.gpu[2].compute_clock=700 MHz")).phases
     assert [gpu.end for gpu in gemm.gpus].index(max(gpu.end for gpu in gemm.gpus)) == 2
     assert gemm.ticks == gemm.gpus[2].end
-    assert [gpu.start for gpu in gather.gpus] == [gpu.end for gpu in fused.gpus]
+    assert [gpu.start for gpu in gather.gpus] == [max(gpu.end, gpu.sent) for gpu in fused.gpus]
     assert len({gpu.end for gpu in fused.gpus}) > 1
 
 
