@@ -2,8 +2,8 @@
 
 Models: bank ports (one line access at a time, a bounded queue), true LRU, lines reserved
 at miss time, miss-status registers that merge loads of the same line, dirty granules written
-back on eviction and at the end of a kernel.  A store allocates without fetching: GEMM output
-covers whole granules.  Lines that are being filled are never evicted.
+back on eviction and, unless the machine keeps them, at the end of a kernel.  A store allocates without fetching:
+GEMM output covers whole granules.  Lines that are being filled are never evicted.
 With several partitions, as in GPUs since 2020, a line has its home in the partition in front of its channel, and
 the compute units of another one keep a copy of it in their own: what all units read takes room in every partition.
 A load that has to ask the other partition takes its turn at both banks at once and pays both crossings on the way
