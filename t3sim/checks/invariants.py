@@ -22,7 +22,7 @@ from t3sim.checks.claims import Claim, channels_of, refuse
 from t3sim.checks.specification import end_claims, specification_claims
 from t3sim.gpu.kernel import _jit, codes, loop
 from t3sim.gpu.kernel.l2_slice import DIRTY_MASK
-from t3sim.gpu.time_accounts import time_accounts, units_of
+from t3sim.gpu.time_accounts import idle_slots, time_accounts, units_of
 from t3sim.workload.tiling import ELEMENT_BYTES
 
 if TYPE_CHECKING:
@@ -118,7 +118,8 @@ def time_claims(core: GpuCore) -> Iterator[Claim]:
     """Every cycle of a channel and of the wire, every slot of a compute unit, is accounted for once (C7)."""
     gpu, channels = core.gpu, channels_of(core)
     slots, n_active = core.slot_ticks, int(gpu.n_active_slots)
-    units = gpu.compute_units["reason_ticks"][: core.machine.gpu.n_compute_units]
+    units = np.array(gpu.compute_units["reason_ticks"][: core.machine.gpu.n_compute_units])
+    units[:, codes.NOTHING_LEFT] += idle_slots(core) * slots
     port = gpu.link_port
     on_the_wire = int(port.busy_scaled) - max(int(port.free_at_scaled) - core.now * int(port.scale), 0)
     for part, meaning, reasons, time in (
@@ -160,12 +161,11 @@ def unit_claims(core: GpuCore) -> Iterator[Claim]:
     yield Claim("C1", "link_port", "granules sent", int(port.n_sent), int(port.store_head + port.dma_head))
     yield Claim("C1", "inbox", "messages moved to the controllers", int(gpu.inbox_head), int(gpu.n_inbound))
     yield Claim("C1", "dma_engine", "commands taken, at most those armed", int(dma.n_taken), int(dma.n_ready), True)
-    slots = gpu.compute_units["state_slots"][: core.machine.gpu.n_compute_units].sum(axis=1)
-    is_collective_alone = core.program is not None and core.trace is None
-    n_working = int(gpu.n_collective_cus) if is_collective_alone else len(slots)
+    units = gpu.compute_units[: core.machine.gpu.n_compute_units]
+    slots = units["state_slots"].sum(axis=1)
     yield Claim(
         "C7", "compute_unit[]", "slots in all of its states, against slots it ran",
-        slots, np.where(np.arange(len(slots)) < n_working, int(gpu.n_active_slots), 0),
+        slots + idle_slots(core), np.full(len(slots), int(gpu.n_active_slots)),
     )  # fmt: skip
 
 

@@ -90,6 +90,7 @@ class TilingSpec(Spec):
     wavefront_tile: tuple[Count, Count]
     k_slice: Count  # elements of k staged at a time
     prefetch_depth: Count  # slices loaded ahead of the one being multiplied
+    persistent: bool = False  # workgroups take tile after tile, and keep their compute units until none is left
 
 
 class CollectiveSpec(Spec):

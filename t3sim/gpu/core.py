@@ -211,7 +211,8 @@ class GpuCore:
         gpu.n_workgroups = trace.n_workgroups
         gpu.first_workgroup = int(trace.chunk_ranges()[device_id % trace.n_chunks, 0])
         gpu.n_dispatched = gpu.n_finished = gpu.n_released = 0
-        gpu.compute_units["is_wanted"] = 0
+        gpu.is_persistent = tiling.persistent
+        gpu.n_collective_waiting = 0
         gpu.tile_rows, gpu.tile_columns = tile_rows, tile_columns
         gpu.wavefront_rows, gpu.wavefront_columns = tiling.wavefront_tile
         gpu.n_wavefronts = (tile_rows // tiling.wavefront_tile[0]) * (tile_columns // tiling.wavefront_tile[1])
@@ -254,15 +255,21 @@ class GpuCore:
         gpu.kernel_start_at = start_at
         gpu.compute_done_at = start_at
         gpu.expected_inbound = gpu.n_inbound = 0
-        self._load_steps(program, start_at, n_compute_units)
+        gpu.compute_units["idle_from"] = gpu.n_active_slots
+        self._load_steps(program, start_at, n_compute_units, startup=0)
 
     def add_collective(self, program: CollectiveProgram, *, start_at: int, n_compute_units: int | None = None) -> None:
-        """Run a ring collective beside the GEMM that has just been loaded, on compute units that it takes from it."""
+        """Run a ring collective beside the GEMM that has just been loaded, on compute units that it takes from it.
+
+        Its first kernel reaches the GPU at *start_at*; its workgroups spend ``collective_kernel.launch`` on their
+        compute units before they begin.  (Alone, ``load_collective``'s *start_at* is after that.)
+        """
         self.program = program
         self.gpu.running_kernel |= codes.KERNEL_COLLECTIVE
-        self._load_steps(program, start_at, n_compute_units)
+        startup = self.ticks.from_ps(self.machine.gpu.collective_kernel.launch)
+        self._load_steps(program, start_at, n_compute_units, startup)
 
-    def _load_steps(self, program: CollectiveProgram, start_at: int, n_compute_units: int | None) -> None:
+    def _load_steps(self, program: CollectiveProgram, start_at: int, n_compute_units: int | None, startup: int) -> None:
         """Write the steps of *program* and what compute units need to run them."""
         gpu, machine = self.gpu, self.machine
         n_channels = program.n_channels
@@ -280,18 +287,17 @@ class GpuCore:
         gpu.n_step_slices = program.n_slices
         overhead = spec.low_latency_slice_overhead if program.is_low_latency else spec.slice_overhead
         gpu.slice_overhead_ticks = self.ticks.from_ps(overhead)
-        gpu.collective_launch_ticks = self.ticks.from_ps(machine.gpu.kernel_launch + spec.launch)
+        gpu.collective_launch_ticks = self.ticks.from_ps(machine.gpu.kernel_launch)
+        gpu.collective_startup_ticks = startup
         gpu.collective_start_at = start_at
-        gpu.n_collective_cus = n_cus
-        gpu.n_collective_done = gpu.n_collectives_done = 0
+        gpu.n_collective_workgroups = gpu.n_collective_waiting = n_cus
+        gpu.n_collective_done = 0
         gpu.max_collective_lines = spec.max_outstanding_lines
         gpu.expected_inbound += program.expected_inbound
-        units = gpu.compute_units
-        for name in (
-            "step", "step_line", "step_operand", "step_stored", "step_ready_at", "line_head", "line_tail", "is_wanted",
-            "is_taken",
-        ):  # fmt: skip
-            units[name] = 0
+        gpu.compute_units["is_wanted"] = 0
+        workgroups = gpu.collective_workgroups
+        for name in ("step", "step_line", "step_operand", "step_stored", "line_head", "line_tail"):
+            workgroups[name] = 0
 
     def _begin(self, trace: TileTrace | None, program: CollectiveProgram | None, start_at: int) -> None:
         """Remember what is run now: a GEMM or a collective (``add_collective``: both)."""

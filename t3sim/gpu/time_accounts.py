@@ -44,6 +44,7 @@ def time_accounts(core: GpuCore, total: int, start: int = 0) -> dict[str, Ticks]
     until = launch + int(gpu.n_active_slots) * slot  # a GPU of a ring may go on, to send what waits for the link
     compute_units = np.array(gpu.compute_units["reason_ticks"][: core.machine.gpu.n_compute_units])
     compute_units[:, codes.FOR_LAUNCH] += launch
+    compute_units[:, codes.NOTHING_LEFT] += idle_slots(core) * slot
     dispatcher = np.array(gpu.dispatcher_slots)[None] * slot
     dispatcher[:, codes.FOR_LAUNCH] += launch
     dma = np.array(gpu.dma.reason_slots)[None] * slot
@@ -60,6 +61,14 @@ def time_accounts(core: GpuCore, total: int, start: int = 0) -> dict[str, Ticks]
     for unit, rows in accounts.items():
         rows[:, codes.FOR_LAUNCH] -= start * n_units[unit] // len(rows)
     return accounts
+
+
+def idle_slots(core: GpuCore) -> Ticks:
+    """Return for each compute unit the slots in which nothing runs on it beside a collective, not yet in its account."""
+    gpu = core.gpu
+    units = gpu.compute_units[: core.machine.gpu.n_compute_units]
+    is_idle = (units["collective_workgroup"] < 0) & (gpu.running_kernel == codes.KERNEL_COLLECTIVE)
+    return np.where(is_idle, int(gpu.n_active_slots) - units["idle_from"], 0)
 
 
 def closed(accounts: Ticks, until: int, total: int, last: int = codes.WORKING) -> Ticks:
@@ -125,4 +134,4 @@ def port_ticks(core: GpuCore, total: int) -> Ticks:
     return np.diff(edges, prepend=0, axis=1)
 
 
-__all__ = ["time_accounts", "units_of"]
+__all__ = ["idle_slots", "time_accounts", "units_of"]

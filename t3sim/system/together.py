@@ -41,10 +41,7 @@ def load_together(
     repeated = trace.repeated(n_gemms)
     core = machine.core
     core.load_gemm(repeated, StoreRoutes(repeated.n_workgroups), start_at=machine.launch_ticks)
-    core.add_collective(
-        program.repeated(n_collectives),
-        start_at=launch_ticks(core, is_collective=True),
-    )
+    core.add_collective(program.repeated(n_collectives), start_at=launch_ticks(core))
     machine.close_ring()
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from t3sim.checks.hang.progress import place_of_collective
 from t3sim.checks.hang.unit_waits import LOCAL_STORES, UnitWaits, counted, uncompiled
 from t3sim.gpu.kernel import address_map, codes, collective_kernel, compute_unit, l2_slice
 from t3sim.gpu.kernel.memory_controller import GRANULE_BITS
@@ -242,51 +243,53 @@ class ComputeWaits(UnitWaits):
                 self.wait(f"l2_slice.bank[{b}]", f"channel[{channel}].compute_queue", "room for a write-back")
 
     def add_collective(self) -> None:
-        """Compute units with steps left."""
+        """Workgroups of the collective kernel with steps left."""
         gpu = self.gpu
-        for c in range(int(gpu.n_collective_cus)):
-            unit, part = gpu.compute_units[c], f"compute_unit[{c}]"
-            if unit.step >= gpu.n_steps:
+        for index in range(int(gpu.n_collective_workgroups)):
+            workgroup, part = gpu.collective_workgroups[index], place_of_collective(self.core, index)
+            if workgroup.step >= gpu.n_steps:
                 continue
-            self.wait("kernel", part, f"step {unit.step} of {gpu.n_steps}")
-            steps, number = self.core.tables.steps, int(_row_of(gpu, c, int(unit.step)))
+            self.wait("kernel", part, f"step {workgroup.step} of {gpu.n_steps}")
+            steps, number = self.core.tables.steps, int(_row_of(gpu, index, int(workgroup.step)))
             step = steps[number]
-            if unit.is_taken == 0:
-                self.add_untaken(c)
-            elif unit.step_ready_at > self.core.now:
-                self.fault_if_never(part, int(unit.step_ready_at), "the overhead of its last step")
+            if workgroup.compute_unit < 0:
+                self.add_unplaced(index)
+                continue
+            unit = gpu.compute_units[int(workgroup.compute_unit)]
+            if workgroup.step_ready_at > self.core.now:
+                self.fault_if_never(part, int(workgroup.step_ready_at), "its start or the overhead of its last step")
             elif not _is_received(gpu, steps, number):
-                self.add_step(c, number, step)
+                self.add_step(part, number, step)
             elif unit.is_waiting:
-                self.add_in_line(part, c)
-            elif unit.line_head < unit.line_tail:
-                self.add_operands(c, step)
+                self.add_in_line(part, int(workgroup.compute_unit))
+            elif workgroup.line_head < workgroup.line_tail:
+                self.add_operands(index, step)
             elif unit.outstanding_lines >= gpu.max_collective_lines:
                 most = counted(int(gpu.max_collective_lines), "load")
-                what = f"has loaded {unit.step_operand} of {step.n_operands} operands of a line and may load no more"
+                what = f"has loaded {workgroup.step_operand} of {step.n_operands} operands of a line and may load no more"
                 self.fault(part, f"{what}: {most} at a time")
 
-    def add_untaken(self, c: int) -> None:
-        """A compute unit that the collective kernel does not run on yet, or not any more."""
-        gpu, part = self.gpu, f"compute_unit[{c}]"
-        unit = gpu.compute_units[c]
-        if unit.is_wanted:
-            for s in np.flatnonzero(unit.slots["workgroup"][: int(gpu.n_slots)] >= 0).tolist():
-                self.wait(part, f"{part}.slot[{s}]", "the collective kernel takes it when its workgroups have ended")
-        elif unit.step // gpu.n_kernel_steps > gpu.n_collectives_done:
-            for other in range(int(gpu.n_collective_cus)):
-                if gpu.compute_units[other].step < unit.step:
-                    self.wait(part, f"compute_unit[{other}]", "the next kernel starts when all have ended this one")
-        else:
-            self.fault_if_never(part, int(gpu.collective_start_at), "the launch of the collective kernel")
+    def add_unplaced(self, index: int) -> None:
+        """A workgroup of the collective kernel that has no compute unit yet, or not any more."""
+        gpu, part = self.gpu, place_of_collective(self.core, index)
+        if gpu.n_collective_waiting == 0:
+            for other in range(int(gpu.n_collective_workgroups)):
+                if gpu.collective_workgroups[other].compute_unit >= 0:
+                    place = place_of_collective(self.core, other)
+                    self.wait(part, place, "the next kernel starts when all have ended this one")
+            return
+        self.fault_if_never(part, int(gpu.collective_start_at), "the launch of the collective kernel")
+        for c in range(int(gpu.n_compute_units)):
+            for s in np.flatnonzero(gpu.compute_units[c].slots["workgroup"][: int(gpu.n_slots)] >= 0).tolist():
+                self.wait(part, f"compute_unit[{c}].slot[{s}]", "it takes a compute unit whose workgroups have ended")
 
-    def add_step(self, c: int, number: int, step: Any) -> None:
+    def add_step(self, part: str, number: int, step: Any) -> None:
         """A step whose operands have not arrived."""
         gpu, name = self.gpu, f"collective_kernel.step[{number}]"
         earlier = number - int(gpu.n_step_slices * gpu.n_step_columns)
         n_received = int(self.core.tables.steps[earlier].n_received)
         received = f"{n_received} of {step.wait_received} granules of step {earlier} received"
-        self.wait(f"compute_unit[{c}]", name, received)
+        self.wait(part, name, received)
         queued = [q for q in self.queued if q.stream == codes.COMM]
         self.wait_for_requests(name, queued, received)
         n_coming, n_inbox = int(gpu.expected_inbound - gpu.n_inbound), int(gpu.inbox_tail - gpu.inbox_head)
@@ -298,18 +301,18 @@ class ComputeWaits(UnitWaits):
             what = f"waits until {counted(int(step.wait_received), 'granule')} of step {earlier} have been received"
             self.fault(name, f"{what}, but only {n_received + len(queued) + max(n_coming, 0)} can be")
 
-    def add_operands(self, c: int, step: Any) -> None:
-        """The oldest line of a compute unit: its operands, or room for its result."""
-        unit, part = self.gpu.compute_units[c], f"compute_unit[{c}]"
-        entry = int(unit.line_head) % len(unit.line_index)
-        missing = int(unit.line_remaining[entry])
+    def add_operands(self, index: int, step: Any) -> None:
+        """The oldest line of a workgroup: its operands, or room for its result."""
+        workgroup, part = self.gpu.collective_workgroups[index], place_of_collective(self.core, index)
+        entry = int(workgroup.line_head) % len(workgroup.line_index)
+        missing = int(workgroup.line_remaining[entry])
         if missing > 0:
-            tag = c * len(unit.line_index) + entry
+            tag = index * len(workgroup.line_index) + entry
             reads = [q for q in self.queued if q.kind == codes.COLLECTIVE_READ and q.tag == tag]
             found = self.wait_for_requests(part, reads, f"{counted(missing, 'granule')} of its oldest line")
             if missing > found:
                 self.fault(part, f"waits for {counted(missing - found, 'operand granule')}, but no such read is queued")
-        elif unit.line_ready_at[entry] > self.core.now:
-            self.fault_if_never(part, int(unit.line_ready_at[entry]), "an operand on its way back")
+        elif workgroup.line_ready_at[entry] > self.core.now:
+            self.fault_if_never(part, int(workgroup.line_ready_at[entry]), "an operand on its way back")
         elif step.send_to in (codes.TO_NEIGHBOUR, codes.TO_NEIGHBOUR_AS_UPDATE, codes.TO_BOTH):
             self.add_port_room(part)

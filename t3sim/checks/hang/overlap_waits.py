@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from t3sim.checks.hang.progress import port_starts
+from t3sim.checks.hang.progress import place_of_collective, port_starts
 from t3sim.checks.hang.unit_waits import INCOMING, LOCAL_STORES, UnitWaits, counted, granule_address, uncompiled
 from t3sim.gpu.kernel import address_map, codes
 from t3sim.gpu.kernel.memory_controller import GRANULE_BITS
@@ -30,9 +30,9 @@ class OverlapWaits(UnitWaits):
                 found.append((self.part("dma_engine"), f"{counted(n_left, 'command')} not done"))
             found += self._remote_workgroups()
         if gpu.running_kernel & codes.KERNEL_COLLECTIVE:
-            for c in range(int(gpu.n_collective_cus)):
-                if gpu.compute_units[c].step < gpu.n_steps:
-                    found.append((self.part(f"compute_unit[{c}]"), "has steps left"))
+            for index in range(int(gpu.n_collective_workgroups)):
+                if gpu.collective_workgroups[index].step < gpu.n_steps:
+                    found.append((self.part(place_of_collective(self.core, index)), "has steps left"))
         return found
 
     def _remote_workgroups(self) -> list[tuple[str, str]]:

@@ -33,13 +33,13 @@ _COLUMN_COMMANDS = [codes.RD, codes.WR, codes.UPD]
 _WATCHED = (
     "channels.queue_head", "channels.queue_tail",
     "l2.n_accesses", "l2.n_store_accesses", "l2.n_flushed", "l2.flush_cursor",
-    "n_dispatched", "n_finished", "n_collective_done", "n_collectives_done", "n_released", "n_tiles_open",
-    "inbox_head", "inbox_tail", "compute_units.is_taken",
+    "n_dispatched", "n_finished", "n_collective_done", "n_collective_waiting", "n_released", "n_tiles_open",
+    "inbox_head", "inbox_tail", "collective_workgroups.compute_unit",
     "compute_units.outstanding_lines", "compute_units.outstanding_stores",
     "compute_units.slots.load_slice", "compute_units.slots.load_line", "compute_units.slots.multiply_slice",
     "compute_units.slots.work_left", "compute_units.slots.store_line", "compute_units.slots.stores_outstanding",
-    "compute_units.step", "compute_units.step_line", "compute_units.step_operand", "compute_units.step_stored",
-    "compute_units.line_head", "compute_units.line_tail",
+    "collective_workgroups.step", "collective_workgroups.step_line", "collective_workgroups.step_operand",
+    "collective_workgroups.step_stored", "collective_workgroups.line_head", "collective_workgroups.line_tail",
     "tracker.n_triggered", "dma.n_ready", "dma.n_taken", "dma.tile_cursor", "dma.granule_cursor", "dma.n_commands_done",
     "link_port.store_tail", "link_port.dma_tail", "link_port.n_sent",
 )  # fmt: skip
@@ -199,13 +199,19 @@ def _collective_moments(core: GpuCore) -> Iterator[Moment]:
     if not gpu.running_kernel & codes.KERNEL_COLLECTIVE:
         return
     yield Moment("collective_kernel", int(gpu.collective_start_at))
-    for c in range(int(gpu.n_collective_cus)):
-        unit = gpu.compute_units[c]
-        yield Moment(f"compute_unit[{c}]", int(unit.step_ready_at))
-        if unit.line_head < unit.line_tail:
-            entry = int(unit.line_head) % len(unit.line_index)
-            if unit.line_remaining[entry] == 0:
-                yield Moment(f"compute_unit[{c}]", int(unit.line_ready_at[entry]))
+    for index in range(int(gpu.n_collective_workgroups)):
+        workgroup, part = gpu.collective_workgroups[index], place_of_collective(core, index)
+        yield Moment(part, int(workgroup.step_ready_at))
+        if workgroup.line_head < workgroup.line_tail:
+            entry = int(workgroup.line_head) % len(workgroup.line_index)
+            if workgroup.line_remaining[entry] == 0:
+                yield Moment(part, int(workgroup.line_ready_at[entry]))
+
+
+def place_of_collective(core: GpuCore, index: int) -> str:
+    """Return the part of a GPU that workgroup *index* of the collective kernel is: its compute unit, if it has one."""
+    c = int(core.gpu.collective_workgroups[index].compute_unit)
+    return f"compute_unit[{c}]" if c >= 0 else f"collective_kernel.workgroup[{index}]"
 
 
 def is_to_come(core: GpuCore, at: int) -> bool:

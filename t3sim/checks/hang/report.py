@@ -122,8 +122,9 @@ def _progress_lines(hung: HungGpu) -> Iterator[str]:
             f" {gpu.dma.reads_in_flight} of {gpu.dma.read_ahead_granules} reads in flight"
         )
     if gpu.running_kernel & codes.KERNEL_COLLECTIVE:
-        n_units = gpu.n_collective_cus * gpu.n_steps // gpu.n_kernel_steps
-        yield f"  collective: {gpu.n_collective_done} of {n_units} compute units done"
+        n_workgroups = gpu.n_collective_workgroups * gpu.n_steps // gpu.n_kernel_steps
+        waiting = f", {gpu.n_collective_waiting} wait for a compute unit" if gpu.n_collective_waiting else ""
+        yield f"  collective: {gpu.n_collective_done} of {n_workgroups} workgroups done{waiting}"
     delivered = "" if hung.link is None else f" {hung.n_delivered} delivered by {hung.link},"
     yield (
         f"  granules:{delivered} {gpu.n_inbound} of {gpu.expected_inbound} received,"
@@ -219,10 +220,10 @@ def _unit_lines(core: GpuCore) -> Iterator[str]:
         unit = gpu.compute_units[c]
         waits = ", in line at a controller" if unit.is_waiting else ""
         traffic = f"{unit.outstanding_lines} loads and {unit.outstanding_stores} stores in flight{waits}"
-        if gpu.running_kernel & codes.KERNEL_COLLECTIVE and c < gpu.n_collective_cus:
-            if unit.step < gpu.n_steps:
-                step = f"step {unit.step} of {gpu.n_steps}, {unit.step_stored} lines stored"
-                yield f"compute_unit[{c}]: {step}, {traffic}"
+        if unit.collective_workgroup >= 0:
+            part = gpu.collective_workgroups[int(unit.collective_workgroup)]
+            step = f"step {part.step} of {gpu.n_steps}, {part.step_stored} lines stored"
+            yield f"compute_unit[{c}]: {step}, {traffic}"
         if not gpu.running_kernel & codes.KERNEL_GEMM:
             continue
         slots = [_slot(core, unit.slots[s]) for s in range(int(gpu.n_slots)) if unit.slots[s].workgroup >= 0]

@@ -1,12 +1,12 @@
 """A ring collective run by compute units: the baseline reduce-scatter and all-gather.
 
-Models: the lines of a step are dealt to the compute units in turn, or belong to one of them if each is a channel
-of its own; a CU loads its operands past the L2, at most ``max_collective_lines`` in flight, adds them and stores
-the result to the neighbour, to its own memory or to both, in order.  A step starts when what it needs has been
-received and the compute unit is over the overhead of the one before (fence, flag, barrier).  Rate limits are
+Models: one workgroup on a compute unit; the lines of a step are dealt to the workgroups in turn, or belong to one of
+them if each is a channel of its own; a workgroup loads its operands past the L2, at most ``max_collective_lines`` in
+flight, adds them and stores the result to the neighbour, to its own memory or to both, in order.  A step starts when
+what it needs has been received and the workgroup is over the overhead of the one before (fence, flag, barrier).  Rate limits are
 outcomes: in-flight lines over latency, path to the L2, controllers, link.  A collective on few CUs is slower for
-the first two reasons.  Beside a GEMM, the kernel takes its compute units as their workgroups end, and leaves them
-to the GEMM between two launches.
+the first two reasons.  Beside a GEMM, each workgroup takes the first compute unit on which no workgroup of the GEMM
+runs any more, starts up there, and leaves it to the GEMM at its end; see ``workgroup_dispatcher``.
 Leaves out: instructions; the time of the flags themselves (receipt is known when a store enters the DRAM
 queue); reads served by the L2 (the paper charges them to DRAM); the limited size of receive buffers (GPUs that run
 alike never get so far ahead of each other).
@@ -27,6 +27,7 @@ from t3sim.gpu.kernel.codes import (
     IDLE,
     INCOMING_UPDATE,
     INCOMING_WRITE,
+    KERNEL_COLLECTIVE,
     NOTHING_LEFT,
     TO_BOTH,
     TO_LOCAL,
@@ -42,31 +43,31 @@ from t3sim.gpu.kernel.compute_unit import (
     take_returns,
     wait_for_channel,
 )
-from t3sim.gpu.kernel.ledger import note_issue, note_refused
+from t3sim.gpu.kernel.ledger import note_idle_slots, note_issue, note_refused
 from t3sim.gpu.kernel.link_port import buffer_store, has_buffer_room
 from t3sim.gpu.kernel.memory_controller import enqueue_request, has_room
 
 
 @kernel
-def row_of(gpu, cu_index, step):
-    """Return the row of the table that holds operation *step* of a compute unit."""
-    return step * gpu.n_step_columns + (cu_index if gpu.n_step_columns > 1 else 0)
+def row_of(gpu, index, step):
+    """Return the row of the table that holds operation *step* of workgroup *index*."""
+    return step * gpu.n_step_columns + (index if gpu.n_step_columns > 1 else 0)
 
 
 @kernel
-def lines_of_cu(gpu, cu_index, n_lines):
-    """Return how many lines of a step of *n_lines* fall to a compute unit."""
+def lines_of(gpu, index, n_lines):
+    """Return how many lines of a step of *n_lines* fall to workgroup *index*."""
     if gpu.n_step_columns > 1:
         return n_lines
-    return (n_lines - cu_index + gpu.n_collective_cus - 1) // gpu.n_collective_cus
+    return (n_lines - index + gpu.n_collective_workgroups - 1) // gpu.n_collective_workgroups
 
 
 @kernel
-def line_of_cu(gpu, cu_index, number):
-    """Return the *number*-th line of a step that falls to a compute unit."""
+def line_of(gpu, index, number):
+    """Return the *number*-th line of a step that falls to workgroup *index*."""
     if gpu.n_step_columns > 1:
         return number
-    return cu_index + number * gpu.n_collective_cus
+    return index + number * gpu.n_collective_workgroups
 
 
 @kernel
@@ -76,77 +77,81 @@ def granules_of_line(gpu, step, line):
 
 
 @kernel
-def load_operands(gpu, cu_index, step, credit, slot_end):
+def load_operands(gpu, index, step, credit, slot_end):
     """Load operand lines of this step while the issue path and the limit in flight allow."""
+    part = gpu.collective_workgroups[index]
+    cu_index = part.compute_unit
     cu = gpu.compute_units[cu_index]
-    n_lines = lines_of_cu(gpu, cu_index, step.n_lines)
-    capacity = len(cu.line_index)
+    n_lines = lines_of(gpu, index, step.n_lines)
+    capacity = len(part.line_index)
     while (
         credit > 0
-        and cu.step_line < n_lines
+        and part.step_line < n_lines
         and cu.outstanding_lines < gpu.max_collective_lines
-        and cu.line_tail - cu.line_head < capacity
+        and part.line_tail - part.line_head < capacity
     ):
-        line = line_of_cu(gpu, cu_index, cu.step_line)
+        line = line_of(gpu, index, part.step_line)
         n_granules = granules_of_line(gpu, step, line)
-        base = step.operand_a if cu.step_operand == 0 else step.operand_b
+        base = step.operand_a if part.step_operand == 0 else step.operand_b
         address = base + line * gpu.l2.granules_per_line
         channel_id = channel_of(gpu, address)
         if not has_room(gpu.channels[channel_id], COMPUTE, n_granules + reserved_by_others(gpu, cu, channel_id)):
             wait_for_channel(gpu, cu_index, channel_id)
             note_refused(cu, FOR_DRAM_QUEUE, credit)
             return 0
-        entry = cu.line_tail % capacity
-        if cu.step_operand == 0:
-            cu.line_remaining[entry] = step.n_operands * n_granules
-            cu.line_ready_at[entry] = 0
-            cu.line_index[entry] = line
+        entry = part.line_tail % capacity
+        if part.step_operand == 0:
+            part.line_remaining[entry] = step.n_operands * n_granules
+            part.line_ready_at[entry] = 0
+            part.line_index[entry] = line
         cycle = memory_cycle(gpu, slot_end - credit + gpu.l2.request_ticks + gpu.l2.miss_ticks)
         for i in range(n_granules):
-            tag = cu_index * capacity + entry
+            tag = index * capacity + entry
             enqueue_request(gpu.channels[channel_id], COMPUTE, place_of(gpu, address + i, COLLECTIVE_READ), tag, cycle)
         credit -= gpu.line_issue_ticks
         cu.outstanding_lines += 1
-        cu.step_operand += 1
-        if cu.step_operand == step.n_operands:
-            cu.step_operand = 0
-            cu.step_line += 1
-            cu.line_tail += 1
+        part.step_operand += 1
+        if part.step_operand == step.n_operands:
+            part.step_operand = 0
+            part.step_line += 1
+            part.line_tail += 1
     return credit
 
 
 @kernel
 def deliver_collective_read(gpu, tag, done_at):
     """A granule of an operand has been read; the line is ready when all of it is."""
-    capacity = len(gpu.compute_units[0].line_index)
-    cu = gpu.compute_units[tag // capacity]
+    capacity = len(gpu.collective_workgroups[0].line_index)
+    part = gpu.collective_workgroups[tag // capacity]
     entry = tag % capacity
-    cu.line_remaining[entry] -= 1
-    cu.line_ready_at[entry] = max(cu.line_ready_at[entry], done_at + gpu.l2.return_ticks)
+    part.line_remaining[entry] -= 1
+    part.line_ready_at[entry] = max(part.line_ready_at[entry], done_at + gpu.l2.return_ticks)
 
 
 @kernel
-def store_results(gpu, cu_index, step, store_queue, credit, now):
+def store_results(gpu, index, step, store_queue, credit, now):
     """Store finished lines in order, to where the step sends them; the link's latency includes the way to the port."""
+    part = gpu.collective_workgroups[index]
+    cu_index = part.compute_unit
     cu = gpu.compute_units[cu_index]
-    capacity = len(cu.line_index)
+    capacity = len(part.line_index)
     slot_end = now + gpu.slot_ticks
-    row = row_of(gpu, cu_index, cu.step)
+    row = row_of(gpu, index, part.step)
     cost = gpu.store_issue_ticks * (2 if step.send_to == TO_BOTH else 1)
-    while cu.line_head < cu.line_tail and credit > 0:
-        entry = cu.line_head % capacity
-        if cu.line_remaining[entry] > 0 or cu.line_ready_at[entry] >= slot_end:
+    while part.line_head < part.line_tail and credit > 0:
+        entry = part.line_head % capacity
+        if part.line_remaining[entry] > 0 or part.line_ready_at[entry] >= slot_end:
             return credit
-        n_granules = granules_of_line(gpu, step, cu.line_index[entry])
-        address = step.destination + cu.line_index[entry] * gpu.l2.granules_per_line
-        at = max(slot_end - credit, cu.line_ready_at[entry])
+        n_granules = granules_of_line(gpu, step, part.line_index[entry])
+        address = step.destination + part.line_index[entry] * gpu.l2.granules_per_line
+        at = max(slot_end - credit, part.line_ready_at[entry])
         if step.send_to != TO_LOCAL and step.send_to != TO_NOWHERE and not has_buffer_room(gpu.link_port, n_granules):
             note_refused(cu, FOR_LINK, 0)  # it goes on with its loads
             return credit
         if step.send_to == TO_LOCAL or step.send_to == TO_BOTH:
             kept = address
             if step.send_to == TO_BOTH:
-                kept = step.local_destination + cu.line_index[entry] * gpu.l2.granules_per_line
+                kept = step.local_destination + part.line_index[entry] * gpu.l2.granules_per_line
             channel_id = channel_of(gpu, kept)
             if not has_room(gpu.channels[channel_id], COMPUTE, n_granules + reserved_by_others(gpu, cu, channel_id)):
                 wait_for_channel(gpu, cu_index, channel_id)
@@ -161,8 +166,8 @@ def store_results(gpu, cu_index, step, store_queue, credit, now):
             for i in range(n_granules):
                 buffer_store(gpu.link_port, store_queue, kind, -1 - row, address + i, at)
         credit -= cost
-        cu.line_head += 1
-        cu.step_stored += 1
+        part.line_head += 1
+        part.step_stored += 1
         cu.outstanding_lines -= step.n_operands
     return credit
 
@@ -176,35 +181,50 @@ def reason_in_step(cu):
 
 
 @kernel
-def takes_part(gpu, cu_index, now):
-    """Return whether a compute unit runs its part of a collective kernel now; if it is wanted, it gets free for it.
+def dispatch_collective(gpu, now):
+    """Give empty compute units to the workgroups of the collective kernel that have none, in order of both.
 
-    Kernels run in turn: the next one starts ``collective_launch_ticks`` after the last compute unit has ended this one.
+    Kernels run in turn: the next one starts ``collective_launch_ticks`` after the last workgroup of this one has ended.
     """
-    cu = gpu.compute_units[cu_index]
-    if cu.is_taken:
-        return True
-    if cu.step == gpu.n_steps or cu.step // gpu.n_kernel_steps > gpu.n_collectives_done:
-        return False
-    if now < gpu.collective_start_at:
-        return False
-    cu.is_wanted = 1
-    if has_workgroups(gpu, cu):
-        return False
-    cu.is_taken = 1
-    return True
+    if gpu.n_collective_waiting == 0 or now < gpu.collective_start_at:
+        return
+    for cu_index in range(gpu.n_compute_units):
+        cu = gpu.compute_units[cu_index]
+        if cu.collective_workgroup >= 0 or has_workgroups(gpu, cu):
+            continue
+        index = gpu.n_collective_workgroups - gpu.n_collective_waiting
+        cu.collective_workgroup = index
+        if gpu.running_kernel == KERNEL_COLLECTIVE:
+            note_idle_slots(gpu, cu)
+        part = gpu.collective_workgroups[index]
+        part.compute_unit = cu_index
+        part.step_ready_at = now + gpu.collective_startup_ticks
+        gpu.n_collective_waiting -= 1
+        if gpu.n_collective_waiting == 0:
+            want_none(gpu)
+            return
 
 
 @kernel
-def end_part(gpu, cu, now):
-    """A compute unit has done its part of a kernel; the last one ends the kernel."""
-    cu.is_taken = 0
-    cu.is_wanted = 0
+def want_none(gpu):
+    """No compute unit is kept free of GEMM workgroups any more."""
+    for cu_index in range(gpu.n_compute_units):
+        gpu.compute_units[cu_index].is_wanted = 0
+
+
+@kernel
+def end_collective_workgroup(gpu, part, now):
+    """A workgroup has done its part of a kernel; the last one ends the kernel."""
+    cu = gpu.compute_units[part.compute_unit]
+    cu.collective_workgroup = -1
+    cu.idle_from = gpu.n_active_slots
+    part.compute_unit = -1
     gpu.n_collective_done += 1
     gpu.compute_done_at = now
-    if gpu.n_collective_done % gpu.n_collective_cus == 0:
-        gpu.n_collectives_done += 1
+    if gpu.n_collective_done % gpu.n_collective_workgroups == 0:
         gpu.collective_start_at = now + gpu.collective_launch_ticks
+        if part.step < gpu.n_steps:
+            gpu.n_collective_waiting = gpu.n_collective_workgroups
 
 
 @kernel
@@ -215,19 +235,20 @@ def is_received(gpu, steps, row):
 
 
 @kernel
-def advance_collective(gpu, cu_index, steps, store_queue, now):
-    """One slot of a compute unit that works for a collective."""
-    cu = gpu.compute_units[cu_index]
+def advance_collective(gpu, index, steps, store_queue, now):
+    """One slot of workgroup *index* of a collective, on the compute unit that it has."""
+    part = gpu.collective_workgroups[index]
+    cu = gpu.compute_units[part.compute_unit]
     take_returns(gpu, cu)
     credit = issue_credit(gpu, cu)
     state = IDLE
     waits_for = NOTHING_LEFT
-    while takes_part(gpu, cu_index, now):
-        row = row_of(gpu, cu_index, cu.step)
+    while part.compute_unit >= 0:
+        row = row_of(gpu, index, part.step)
         step = steps[row]
-        if cu.step_ready_at > now:
+        if part.step_ready_at > now:
             state = COLLECTIVE_WORK
-            waits_for = WORKING  # fence, flag and barrier are its own work
+            waits_for = WORKING  # start, fence, flag and barrier are its own work
             break
         if not is_received(gpu, steps, row):
             waits_for = FOR_DEPENDENCY
@@ -235,18 +256,19 @@ def advance_collective(gpu, cu_index, steps, store_queue, now):
         state = COLLECTIVE_WORK
         if step.start_at < 0:
             step.start_at = now
-        credit = store_results(gpu, cu_index, step, store_queue, credit, now)
-        credit = load_operands(gpu, cu_index, step, credit, now + gpu.slot_ticks)
-        if cu.step_stored < lines_of_cu(gpu, cu_index, step.n_lines):
+        credit = store_results(gpu, index, step, store_queue, credit, now)
+        credit = load_operands(gpu, index, step, credit, now + gpu.slot_ticks)
+        if part.step_stored < lines_of(gpu, index, step.n_lines):
             waits_for = reason_in_step(cu)
             break
         step.end_at = max(step.end_at, now)
-        cu.step += 1
-        cu.step_line = 0
-        cu.step_stored = 0
-        cu.step_ready_at = now + gpu.slice_overhead_ticks
-        if cu.step % gpu.n_kernel_steps == 0:
-            end_part(gpu, cu, now)
+        part.step += 1
+        part.step_line = 0
+        part.step_stored = 0
+        part.step_ready_at = now + gpu.slice_overhead_ticks
+        if part.step % gpu.n_kernel_steps == 0:
+            end_collective_workgroup(gpu, part, now)
+            waits_for = NOTHING_LEFT
     cu.state_slots[state] += 1
     note_issue(gpu, cu, waits_for, credit)
     cu.issue_debt = min(cu.issue_debt, credit)

@@ -16,6 +16,7 @@ from t3sim.gpu.kernel.codes import (
     FOR_DEPENDENCY,
     FOR_LAUNCH,
     FOR_REQUEST,
+    IDLE,
     N_REASONS,
     NOTHING_LEFT,
     WORKING,
@@ -105,6 +106,16 @@ def note_slot(gpu, cu, reason):
     if IS_COUNTING:
         cu.reason_ticks[reason] += gpu.slot_ticks
         cu.refused_by = WORKING
+
+
+@kernel
+def note_idle_slots(gpu, cu):
+    """Nothing has run on a compute unit since slot ``idle_from``, and something begins, or the kernel has ended."""
+    n_slots = gpu.n_active_slots - cu.idle_from
+    cu.idle_from = gpu.n_active_slots
+    cu.state_slots[IDLE] += n_slots
+    if IS_COUNTING:
+        cu.reason_ticks[NOTHING_LEFT] += n_slots * gpu.slot_ticks
 
 
 @kernel

@@ -26,11 +26,11 @@ from t3sim.gpu.kernel.codes import (
     WAIT_OPERANDS,
     WRITE_BIT,
 )
-from t3sim.gpu.kernel.collective_kernel import advance_collective, deliver_collective_read, takes_part
+from t3sim.gpu.kernel.collective_kernel import advance_collective, deliver_collective_read, dispatch_collective
 from t3sim.gpu.kernel.compute_unit import acknowledge_store, advance_workgroups, wake_waiting_cus
 from t3sim.gpu.kernel.dma_engine import arm_triggered, forward_granule, issue_reads
 from t3sim.gpu.kernel.l2_slice import fill_granule, flush_dirty_lines
-from t3sim.gpu.kernel.ledger import note_dispatcher_slot, note_dma_slot, note_launch, note_port_slot, note_slot
+from t3sim.gpu.kernel.ledger import note_dispatcher_slot, note_dma_slot, note_idle_slots, note_launch, note_port_slot
 from t3sim.gpu.kernel.link_port import is_empty, reason_without_data, transmit
 from t3sim.gpu.kernel.mailbox import receive_messages
 from t3sim.gpu.kernel.memory_controller import advance_channel, has_work, pass_time
@@ -55,26 +55,25 @@ def advance_compute_units(gpu, workgroups, tiles, store_queue, steps, now):
     """Let every compute unit act once, a different one first in each slot; return how many wait for operands.
 
     Those of a collective take turns among themselves: with the others in between, the first of them would come first
-    in most slots.
+    in most slots.  Beside no GEMM, the others are idle: they are accounted for when that ends.
     """
     if gpu.n_active_slots == 0:
         note_launch(gpu)
     gpu.n_active_slots += 1
     n_waiting = 0
-    n_collective = gpu.n_collective_cus if gpu.running_kernel & KERNEL_COLLECTIVE else 0
-    for turn in range(gpu.n_compute_units):
-        is_in_collective = turn < n_collective
-        if is_in_collective:
-            cu_index = (gpu.slot_index + turn) % n_collective
-        else:
-            cu_index = n_collective + (gpu.slot_index + turn - n_collective) % (gpu.n_compute_units - n_collective)
-        if is_in_collective and (gpu.running_kernel == KERNEL_COLLECTIVE or takes_part(gpu, cu_index, now)):
-            advance_collective(gpu, cu_index, steps, store_queue, now)
-        elif gpu.running_kernel & KERNEL_GEMM:
+    if gpu.running_kernel & KERNEL_COLLECTIVE:
+        for turn in range(gpu.n_collective_workgroups):
+            index = (gpu.slot_index + turn) % gpu.n_collective_workgroups
+            if gpu.collective_workgroups[index].compute_unit >= 0:
+                advance_collective(gpu, index, steps, store_queue, now)
+    if gpu.running_kernel & KERNEL_GEMM:
+        for turn in range(gpu.n_compute_units):
+            cu_index = (gpu.slot_index + turn) % gpu.n_compute_units
+            cu = gpu.compute_units[cu_index]
+            if cu.collective_workgroup >= 0 or cu.idle_from == gpu.n_active_slots:
+                continue  # a collective runs on it, or did until a moment ago
             state = advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, now)
             n_waiting += state == WAIT_FIRST_OPERANDS or state == WAIT_OPERANDS
-        else:
-            note_slot(gpu, gpu.compute_units[cu_index], NOTHING_LEFT)
     return n_waiting
 
 
@@ -164,7 +163,7 @@ def finish_gemm(gpu):
 @kernel
 def finish_collective(gpu):
     """Return whether all collective kernels have ended and all they send to this GPU is here."""
-    return gpu.n_steps * gpu.n_collective_cus == gpu.n_collective_done * gpu.n_kernel_steps and (
+    return gpu.n_steps * gpu.n_collective_workgroups == gpu.n_collective_done * gpu.n_kernel_steps and (
         gpu.n_inbound == gpu.expected_inbound
     )
 
@@ -186,6 +185,9 @@ def end_kernel(gpu):
     """Note when the last column command of the kernel finished."""
     for channel_id in range(gpu.n_channels):
         gpu.last_done_at = max(gpu.last_done_at, gpu.channels[channel_id].last_done_at * gpu.memory_ticks)
+    if gpu.running_kernel == KERNEL_COLLECTIVE:
+        for cu_index in range(gpu.n_compute_units):
+            note_idle_slots(gpu, gpu.compute_units[cu_index])
     gpu.running_kernel = KERNEL_NONE
 
 
@@ -222,7 +224,7 @@ def advance(
 
     In a slot: 1. messages from the link become requests, 2. compute units that wait for a
     controller are promised room, 3. the DMA engine asks for its next granules, 4. free slots take
-    workgroups, 5. compute units act, 6. channels run and retire, 7. the link port transmits,
+    workgroups, empty compute units those of a collective, 5. compute units act, 6. channels run and retire, 7. the link port transmits,
     8. triggered tiles arm DMA commands, 9. the kernel may have ended.
     """
     gpu = state[0]
@@ -246,6 +248,8 @@ def advance(
             else:
                 note_dma_slot(gpu.dma, NOTHING_LEFT)
                 note_dispatcher_slot(gpu, NOTHING_LEFT)
+            if gpu.running_kernel & KERNEL_COLLECTIVE:
+                dispatch_collective(gpu, now)
             series[bin_index, BIN_WAITING] += advance_compute_units(gpu, workgroups, tiles, store_queue, steps, now)
         advance_channels(
             gpu, workgroups, tiles, commands, dma_queue, steps, series, bin_index, command_log, pick_stream, slot_end

@@ -253,9 +253,25 @@ def compute_unit_dtype(layout):
             ("outstanding_stores", "i8"),  # stores in flight, until they are acknowledged
             ("returning_lines", "i4", (RETURN_RING,)),  # by slot number, modulo the ring: what comes back then
             ("returning_stores", "i4", (RETURN_RING,)),
-            # a collective kernel on this CU
-            ("is_wanted", "i8"),  # by a collective kernel: takes no workgroup any more
-            ("is_taken", "i8"),  # runs it
+            ("is_wanted", "i8"),  # by a collective kernel: takes no GEMM workgroup any more
+            ("collective_workgroup", "i8"),  # that runs on it; -1: none
+            ("idle_from", "i8"),  # first active slot in which nothing ran on it, if only a collective runs
+            # slots spent in each state
+            ("state_slots", "i8", (N_CU_STATES,)),
+            # the ledger: see ledger.py
+            ("refused_by", "i8"),  # what had no room for a line in this slot; WORKING: nothing was refused
+            ("refused_ticks", "i8"),  # of the slot, which could not be used for that
+            ("reason_ticks", "i8", (N_REASONS,)),
+        ],
+        align=True,
+    )
+
+
+def collective_workgroup_dtype(layout):
+    """A workgroup of a collective kernel: its place in the program, the lines that it has under way."""
+    return np.dtype(
+        [
+            ("compute_unit", "i8"),  # that it runs on; -1: none
             ("step_ready_at", "i8"),
             ("step", "i8"),
             ("step_line", "i8"),  # lines of this step issued so far
@@ -266,12 +282,6 @@ def compute_unit_dtype(layout):
             ("line_remaining", "i4", (layout.n_collective_lines,)),
             ("line_ready_at", "i8", (layout.n_collective_lines,)),
             ("line_index", "i8", (layout.n_collective_lines,)),
-            # slots spent in each state
-            ("state_slots", "i8", (N_CU_STATES,)),
-            # the ledger: see ledger.py
-            ("refused_by", "i8"),  # what had no room for a line in this slot; WORKING: nothing was refused
-            ("refused_ticks", "i8"),  # of the slot, which could not be used for that
-            ("reason_ticks", "i8", (N_REASONS,)),
         ],
         align=True,
     )
@@ -389,6 +399,7 @@ def gpu_dtype(layout):
             ("n_kernel_workgroups", "i8"),  # of one kernel, if the same one runs several times in turn
             ("gemm_done_at", "i8"),  # its last workgroup so far ended
             ("gemm_launch_ticks", "i8"),  # from the end of a kernel to the start of the next
+            ("is_persistent", "i8"),  # its workgroups keep their compute units until it has no tile left
             ("first_workgroup", "i8"),
             ("n_dispatched", "i8"),
             ("n_released", "i8"),  # leading workgroups of the dispatch order that hold no place of the tracker any more
@@ -415,14 +426,16 @@ def gpu_dtype(layout):
             # collective
             ("n_steps", "i8"),  # operations of a channel, of all kernels in turn
             ("n_kernel_steps", "i8"),  # of one kernel
-            ("n_step_columns", "i8"),  # channels, each a compute unit; 1: all compute units share each step
+            ("n_step_columns", "i8"),  # channels, each a workgroup; 1: all workgroups share each step
             ("n_step_slices", "i8"),  # a step waits for the one so many before it, at the neighbour
             ("slice_overhead_ticks", "i8"),  # from the last store of a step to the next one
-            ("n_collective_cus", "i8"),
-            ("n_collective_done", "i8"),  # compute units that have done their part, of all kernels in turn
+            ("n_collective_workgroups", "i8"),  # of a kernel, each a compute unit of its own
+            ("n_collective_waiting", "i8"),  # that have no compute unit yet
+            ("n_collective_done", "i8"),  # that have ended, of all kernels in turn
             ("n_collectives_done", "i8"),  # kernels
             ("collective_start_at", "i8"),  # of the next kernel
             ("collective_launch_ticks", "i8"),  # from the end of a kernel to the start of the next
+            ("collective_startup_ticks", "i8"),  # of a workgroup, on its compute unit
             ("max_collective_lines", "i8"),
             # mailbox
             ("inbox_head", "i8"),
@@ -438,6 +451,7 @@ def gpu_dtype(layout):
             ("link_port", link_port_dtype()),
             ("channels", channel_dtype(layout), (layout.n_channels,)),
             ("compute_units", compute_unit_dtype(layout), (layout.n_compute_units,)),
+            ("collective_workgroups", collective_workgroup_dtype(layout), (layout.n_compute_units,)),
             ("bin_ticks", "i8"),
         ],
         align=True,
@@ -544,6 +558,8 @@ def empty_gpu(layout):
     entries = layout.queue_entries
     channels["free_slot"] = np.arange(2 * entries).reshape(2, entries)
     gpu.compute_units["granted_channel"] = -1
+    gpu.compute_units["collective_workgroup"] = -1
+    gpu.collective_workgroups["compute_unit"] = -1
     gpu.compute_units["slots"]["workgroup"] = -1
     gpu.l2.tags[:] = -1
     gpu.l2.free_mshr[:] = np.arange(layout.n_mshrs)

@@ -2,8 +2,10 @@
 
 Models: dynamic dispatch in the kernel's order, first to empty compute units (one slot index
 after the other), with a launch latency; a GEMM stage is therefore a statistical notion.
-A compute unit that a collective kernel wants or runs on takes none.  The same kernel may run several times in turn:
-the next one starts a launch after the last workgroup of this one.
+A compute unit that a collective kernel runs on takes none.  While workgroups of that wait, as many compute units take
+no other GEMM workgroup when one of theirs ends.  The workgroups of a persistent kernel take tile after tile instead,
+and give up their compute units when it has none left.  The same kernel may run several times in turn: the next one
+starts a launch after the last workgroup of this one.
 No workgroup is dispatched while one that is ``dispatch_window`` or more before it in the order still holds
 its place in the tracker, here or at the neighbour; see ``tracker`` for why that is never a deadlock.
 Staggering is the start of the order (``first_workgroup``; T3 section 4.4).
@@ -42,17 +44,34 @@ def dispatch_workgroups(gpu, workgroups, tiles, commands, now):
 @kernel
 def fill_free_slots(gpu, workgroups, tiles, commands, now):
     """Launch a workgroup into each free slot; return what stopped it."""
+    n_to_give_up = n_wanted_more(gpu, now)
     for slot_index in range(gpu.n_slots):
         for cu_index in range(gpu.n_compute_units):
             if gpu.n_dispatched == gpu.n_workgroups:
                 return NOTHING_LEFT
             cu = gpu.compute_units[cu_index]
             slot = cu.slots[slot_index]
-            if slot.workgroup < 0 and cu.is_wanted == 0:
-                if is_between_kernels(gpu, now) or not may_dispatch(gpu, workgroups, tiles, commands):
-                    return FOR_DEPENDENCY
+            if slot.workgroup >= 0 or cu.collective_workgroup >= 0 or cu.is_wanted:
+                continue
+            if is_between_kernels(gpu, now) or not may_dispatch(gpu, workgroups, tiles, commands):
+                return FOR_DEPENDENCY
+            if n_to_give_up > 0:
+                cu.is_wanted = 1
+                n_to_give_up -= 1
+            else:
                 launch_workgroup(gpu, slot, workgroups, cu_index, slot_index, now)
     return FOR_CU_SLOT
+
+
+@kernel
+def n_wanted_more(gpu, now):
+    """Return how many more compute units a collective kernel waits for than are kept free for it."""
+    if gpu.is_persistent or gpu.n_collective_waiting == 0 or now < gpu.collective_start_at:
+        return 0
+    n = gpu.n_collective_waiting
+    for cu_index in range(gpu.n_compute_units):
+        n -= gpu.compute_units[cu_index].is_wanted
+    return n
 
 
 @kernel

@@ -202,13 +202,13 @@ def allow_one_line(core: GpuCore) -> None:
 
 
 def has_lines(core: GpuCore) -> bool:
-    return bool((core.gpu.compute_units["line_head"] < core.gpu.compute_units["line_tail"]).any())
+    return bool((core.gpu.collective_workgroups["line_head"] < core.gpu.collective_workgroups["line_tail"]).any())
 
 
 def lose_operand(core: GpuCore) -> None:
-    units = core.gpu.compute_units
-    c = int(np.flatnonzero(units["line_head"] < units["line_tail"])[0])
-    units[c].line_remaining[int(units[c].line_head) % len(units[c].line_index)] += 1
+    workgroups = core.gpu.collective_workgroups
+    w = int(np.flatnonzero(workgroups["line_head"] < workgroups["line_tail"])[0])
+    workgroups[w].line_remaining[int(workgroups[w].line_head) % len(workgroups[w].line_index)] += 1
 
 
 def larger_mca() -> MirroredMachine:
