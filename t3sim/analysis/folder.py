@@ -23,10 +23,12 @@ EXPERIMENT_NAME = "experiment.yaml"
 FAILED_NAME = "failed.csv"
 TIMESERIES_NAME = "timeseries.parquet"
 WAITS_NAME = "waits.csv"
+GPUS_NAME = "gpus.csv"
 DEFAULT_FIGURES = ("speedup", "dram_traffic")
 MAX_JSON_BYTES = 1 << 30
 MAX_SHOWN_BYTES = 1 << 20
 
+_GPUS = ("row", "phase", "gpu", "end_us")
 _WAITS = (
     "point", "model", "sublayer", "tp", "machine", "mode", "phase", "gpu", "unit", "n_units", "reason", "time_us",
     "share",
@@ -128,16 +130,24 @@ class Results:
 
     def waits(self) -> pd.DataFrame | None:
         """What the units waited for in each phase of each point, or None if the run is of a version without it."""
-        content = self._content(WAITS_NAME)
+        return self._csv(WAITS_NAME, _WAITS, "table of waits")
+
+    def gpus(self) -> pd.DataFrame | None:
+        """What each GPU of explicit points did in each phase, or None if there is no explicit point."""
+        return self._csv(GPUS_NAME, _GPUS, "table of GPUs")
+
+    def _csv(self, name: str, columns: Sequence[str], what: str) -> pd.DataFrame | None:
+        """A CSV file of the folder that must have *columns*; None if there is none."""
+        content = self._content(name)
         if content is None:
             return None
         try:
             frame = pd.read_csv(io.BytesIO(content))
         except ValueError as error:
-            raise InputDataError(f"{self.path / WAITS_NAME}: not a readable CSV file: {error}") from error
-        missing = [name for name in _WAITS if name not in frame.columns]
+            raise InputDataError(f"{self.path / name}: not a readable CSV file: {error}") from error
+        missing = [column for column in columns if column not in frame.columns]
         if missing:
-            raise InputDataError(f"{self.path / WAITS_NAME}: not a table of waits: no column {', '.join(missing)}")
+            raise InputDataError(f"{self.path / name}: not a {what}: no column {', '.join(missing)}")
         return frame
 
     def _content(self, name: str) -> bytes | None:

@@ -1,6 +1,7 @@
 """The figure ``staggering``: sublayers whose GPUs begin with chunks of their own, beside those that all begin with 0.
 
-Below the times, why: what the link ports did while GEMM and reduce-scatter ran together, and when each GPU ended that.
+Below the times, why: what the link ports did while GEMM and reduce-scatter ran together, and how far apart the GPUs
+ended that.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ class FusedRun:
     """What happened while GEMM and reduce-scatter ran together."""
 
     port_percent: dict[str, float]  # what the link ports of all GPUs did, by reason, of the time of the phase
-    end_us: dict[str, float]  # when each GPU was done, by its number
+    after_first_us: dict[str, float]  # how long after the first one each GPU was done, by its number
 
 
 def draw(results: Results, columns: int | None = None) -> list[Drawing]:
-    """Draw a sweep over ``staggered``; raises ``InputDataError`` if there is none, or no ``waits.csv`` beside it."""
+    """Draw a sweep over ``staggered``; raises ``InputDataError`` if there is none, or its tables are not there."""
     runs = fused_runs(results)
     rows = [{**row, _RUN: runs[i]} for i, row in enumerate(results.rows, start=1) if i in runs]
     page = BarPage(rows, results.axes, columns or 2, height_ratios=(1.2, 1.0, 1.0), inches_per_row=5.6)
     longest = max(row["time_us"] for row in rows)
-    latest = max(max(run.end_us.values()) for run in runs.values())
+    latest = max(1.0, *(max(run.after_first_us.values()) for run in runs.values()))
     for (times, ports, ends), cases in page.rows():
         page.draw_stacks(times, cases, phases_of, PHASE_COLOURS, longest, "{:.0f}")
         page.name_cases(times, cases, with_text=False)
@@ -41,33 +42,35 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
         page.draw_stacks(ports, cases, lambda row: row[_RUN].port_percent, WAIT_COLOURS, 100, "{:.0f}", has_total=False)
         page.name_cases(ports, cases, with_text=False)
         ports.set_ylabel("link ports while\noverlapped (%)")
-        page.draw_dots(ends, cases, lambda row: row[_RUN].end_us, latest)
+        page.draw_dots(ends, cases, lambda row: row[_RUN].after_first_us, latest)
         page.name_cases(ends, cases)
-        ends.set_ylabel("GPUs end the\noverlapped phase (µs)")
+        ends.set_ylabel("a GPU done after\nthe first one (µs)")
     return [
         page.drawing(
             "Time of the sublayer by phase (top); what the link ports of all GPUs did while GEMM and reduce-scatter ran"
-            " together (middle); when each GPU was done with that, and the number of the last one (bottom)."
+            " together (middle); how long after the first GPU each one was done with that, and the number of the last one"
+            " (bottom)."
         )
     ]
 
 
 def fused_runs(results: Results) -> dict[int, FusedRun]:
     """Return what happened in each point of a sweep over ``staggered``, by its number, from 1."""
-    waits = results.waits()
+    waits, gpus = results.waits(), results.gpus()
     failed = results.failed()
-    if AXIS not in results.axes or waits is None or (failed is not None and len(failed)):
-        raise InputDataError(f"{results.path}: no finished sweep over `{AXIS}` with waits.csv to draw")
+    if AXIS not in results.axes or waits is None or gpus is None or (failed is not None and len(failed)):
+        raise InputDataError(f"{results.path}: no finished sweep over `{AXIS}` with waits.csv and gpus.csv to draw")
+    fused = gpus[gpus["phase"].str.startswith(_FUSED)]
     ports = waits[(waits["unit"] == _PORT) & waits["phase"].str.startswith(_FUSED)]
     runs: dict[int, FusedRun] = {}
     for point in sorted(set(ports["point"].tolist())):
         of_point = ports[ports["point"] == point]
         by_reason = of_point.groupby("reason")["time_us"].sum()
-        ends = of_point.groupby("gpu", sort=False)["time_us"].sum()
+        ends = fused[fused["row"] == point].set_index("gpu")["end_us"]
         percent = (100 * by_reason / by_reason.sum()).to_dict()
         runs[point] = FusedRun(
             {reason: percent[reason] for reason in WAIT_COLOURS if reason in percent},
-            {str(gpu).removeprefix("gpu[").removesuffix("]"): float(end) for gpu, end in ends.items()},
+            {str(gpu): float(end - ends.min()) for gpu, end in ends.items()},
         )
     if not runs:
         raise InputDataError(f"{results.path}: no point with an overlapped phase to draw")

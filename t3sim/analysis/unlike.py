@@ -186,7 +186,7 @@ def _draw_shares(axes: Axes, lines: Mapping[str, Sequence[Effect]], names: Seque
         )  # fmt: skip
     axes.axhline(1.0, color=QUIET_COLOUR, linewidth=0.8, linestyle=(0, (4, 2)))
     axes.set_xticks(list(places.values()), list(places))
-    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]), top=max(1.2, axes.get_ylim()[1]))
+    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]), top=max(1.2, 1.05 * axes.get_ylim()[1]))
     light_grid(axes)
 
 

@@ -87,6 +87,10 @@ def staggering(folder: Path) -> Results:
         for name in ("gemm", "fused, round_robin")
     ]
     (folder / WAITS_CSV).write_bytes(waits_bytes(phases)[0])
+    rows = ["row,phase,gpu,end_us", "1,gemm,0,1", "1,gemm,1,5"]
+    for row, ends in ((1, (900, 900)), (2, (1350, 2250))):
+        rows += [f'{row},"fused, round_robin",{gpu},{end}' for gpu, end in enumerate(ends)]
+    (folder / "gpus.csv").write_text("\n".join(rows) + "\n")
     return read_folder(folder)
 
 
@@ -124,11 +128,11 @@ def test_without_staggering_ports_are_idle_and_one_gpu_is_last(tmp_path: Path) -
     runs = fused_runs(staggering(tmp_path))
     assert runs[1].port_percent == {"working": 100.0}
     assert runs[2].port_percent == {"working": 50.0, "dependency": 50.0}
-    assert (runs[1].end_us, runs[2].end_us) == ({"0": 900.0, "1": 900.0}, {"0": 1350.0, "1": 2250.0})
+    assert (runs[1].after_first_us, runs[2].after_first_us) == ({"0": 0.0, "1": 0.0}, {"0": 0.0, "1": 900.0})
     (drawing,) = draw_figure("staggering", read_folder(tmp_path))
     _, _, ends, *_ = [axes for axes in drawing.figure.axes if axes.get_ylabel()]
     assert [text.get_text() for text in ends.texts] == ["0", "1"]
-    assert [np.asarray(line.get_ydata()).tolist() for line in ends.lines] == [[900.0, 900.0], [1350.0, 2250.0]]
+    assert [np.asarray(line.get_ydata()).tolist() for line in ends.lines] == [[0.0, 0.0], [0.0, 900.0]]
 
 
 def labels_of(drawing: Drawing) -> list[str]:
