@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from t3sim.config.experiment import GemmShape
 from t3sim.errors import InputDataError
 from t3sim.files import read_limited
-from t3sim.hardware.kinds import KINDS, Value
+from t3sim.hardware.kinds import GEMM_LOOP_SHARE, KINDS, Value
 from t3sim.hardware.validate_simulation import (
     CollectiveAlone,
     GemmAlone,
@@ -159,7 +159,7 @@ class Points:
     def _gemm_sm_split(self, row: Measurement) -> Iterator[Point]:
         n = int(row["sms"])
         n_units = self.machine.gpu.n_compute_units
-        limited = GemmAlone(self.machine, self.tiling, _shape(row), None if n == n_units else n)
+        limited = GemmAlone(unthrottled(self.machine), self.tiling, _shape(row), None if n == n_units else n)
         if n > n_units:
             yield _unsimulated(GEMM_SM_SPLIT, row, "time_us", f"the machine has {n_units} compute units")
         else:
@@ -181,8 +181,9 @@ class Points:
             yield _point(SEQUENTIAL, row, column, *terms)
 
     def _contention(self, row: Measurement) -> Iterator[Point]:
-        gemm, scatter = self._parts(row)
-        both = SideBySide(gemm, scatter)
+        gemm, scatter = self._parts(row, unthrottled(self.machine))
+        is_whole_loop = bool(row.samples)
+        both = SideBySide(gemm, scatter, None if is_whole_loop else GEMM_LOOP_SHARE)
         yield _point(CONTENTION, row, "gemm_alone_us", Term(gemm))
         yield _point(CONTENTION, row, "rs_alone_us", Term(scatter))
         for name, alone, beside, part in (
@@ -215,9 +216,11 @@ class Points:
         """Run once, the recorded kernels were not slowed down by the power limit."""
         return simulation_of(timeline, unthrottled(self.machine), self.tiling)
 
-    def _parts(self, row: Measurement) -> tuple[GemmAlone, CollectiveAlone]:
+    def _parts(
+        self, row: Measurement, machine_of_gemm: MachineSpec | None = None
+    ) -> tuple[GemmAlone, CollectiveAlone]:
         channels = str(row.values.get("nccl_channels", "auto"))
-        gemm = GemmAlone(self.machine, self.tiling, _shape(row))
+        gemm = GemmAlone(machine_of_gemm or self.machine, self.tiling, _shape(row))
         return gemm, self.ring("reduce-scatter", _output_bytes(row), int(row["gpus"]), channels)
 
     def ring(
@@ -241,7 +244,10 @@ def without_simulation(row: Measurement) -> Iterator[Point]:
 
 
 def unthrottled(machine: MachineSpec) -> MachineSpec:
-    """Return *machine* as it is when the power limit does not slow its GEMMs down: run once, or after a pause."""
+    """Return *machine* as it is when the power limit does not slow its GEMMs down: it takes tens of milliseconds to act.
+
+    So for GEMMs after a pause, in loops of a few milliseconds, or on some of the compute units.
+    """
     gpu = machine.gpu.model_copy(update={"matrix_clock": "compute_clock"})
     return machine.model_copy(update={"gpu": gpu})
 

@@ -69,15 +69,20 @@ class CollectiveAlone:
 
 @dataclass(frozen=True)
 class SideBySide:
-    """A GEMM and the reduce-scatter of its output, each again and again beside the other."""
+    """A GEMM and the reduce-scatter of its output, each again and again beside the other.
+
+    ``gemm_share``: the loop of GEMMs lasts so much of that of reduce-scatters, by their times alone, and the rest of
+    the latter runs beside nothing; None: each is timed while the other one runs throughout.
+    """
 
     gemm: GemmAlone
     reduce_scatter: CollectiveAlone
+    gemm_share: float | None = None
 
     @property
     def work(self) -> float:
         """See ``GemmAlone``."""
-        return 3 * (self.gemm.work + self.reduce_scatter.work)
+        return 5 * (self.gemm.work + self.reduce_scatter.work)
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,8 @@ def simulation_digest(simulation: Simulation) -> str:
 
 def _content(simulation: Simulation) -> list[Any]:
     if isinstance(simulation, SideBySide):
-        return ["side by side", _content(simulation.gemm), _content(simulation.reduce_scatter)]
+        parts = _content(simulation.gemm), _content(simulation.reduce_scatter)
+        return ["side by side", *parts, simulation.gemm_share]
     if isinstance(simulation, RecordedTiles):
         return ["tiles", _content(simulation.gemm), [list(tile) for tile in simulation.tiles]]
     spec = machine_digest(simulation.machine), simulation.tiling.model_dump(mode="json")
@@ -208,10 +214,22 @@ def _together_us(spec: SideBySide, known: Mapping[Simulation, Outcome]) -> dict[
     phases = _gemm_phases(spec.gemm, spec.reduce_scatter.gpus, store)
     phase = phases.together("reduce-scatter", n_compute_units=n_channels)
     assert phase is not None  # two GPUs at least
-    return {
-        "gemm": ticks.to_us(phase.counters["gemm_together"]),
-        "collective": ticks.to_us(phase.counters["collective_together"]),
-    }
+    gemm, collective = (ticks.to_us(phase.counters[name]) for name in ("gemm_together", "collective_together"))
+    if spec.gemm_share is not None:
+        gemm_alone, collective_alone = (known[part].times["time"] for part in needs(spec))
+        overlapped = spec.gemm_share * gemm / gemm_alone
+        collective = over_whole_loop(collective_alone, collective, overlapped)
+    return {"gemm": gemm, "collective": collective}
+
+
+def over_whole_loop(alone: float, beside: float, overlapped: float) -> float:
+    """Return the mean time of a collective in a loop of which only a part runs beside a GEMM.
+
+    *alone* and *beside* are its times without and with the GEMM; *overlapped* is how long the GEMMs run, as a share of
+    the loop's time alone.
+    """
+    done = min(overlapped * alone / beside, 1.0)
+    return done * beside + (1 - done) * alone
 
 
 def _tile_times(spec: RecordedTiles) -> tuple[dict[str, float], tuple[TimedTile, ...]]:
@@ -280,6 +298,7 @@ __all__ = [
     "Simulation",
     "TimedTile",
     "needs",
+    "over_whole_loop",
     "perform",
     "recorded_trace",
     "simulation_digest",

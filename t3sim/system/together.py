@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from t3sim.system.machine import MirroredMachine
     from t3sim.workload.tiling import TileTrace
 
-ROUNDS = 2.5  # of the longer of the two: a first kernel, and at least one that starts and ends beside the other
+ROUNDS = 4.5  # of the longer of the two: the first one, and three or more that start and end beside the other
 
 
 @dataclass(frozen=True)
