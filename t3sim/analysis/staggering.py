@@ -48,8 +48,8 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     return [
         page.drawing(
             "Time of the sublayer by phase (top); what the link ports of all GPUs did while GEMM and reduce-scatter ran"
-            " together (middle); how long after the first GPU each one was done with that, and the number of the last one"
-            " (bottom)."
+            " together (middle); how long after the first GPU each one was done with that, and the number of the last"
+            " one (bottom)."
         )
     ]
 

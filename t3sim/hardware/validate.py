@@ -244,9 +244,9 @@ def without_simulation(row: Measurement) -> Iterator[Point]:
 
 
 def unthrottled(machine: MachineSpec) -> MachineSpec:
-    """Return *machine* as it is when the power limit does not slow its GEMMs down: it takes tens of milliseconds to act.
+    """Return *machine* as it is when the power limit does not slow its GEMMs down.
 
-    So for GEMMs after a pause, in loops of a few milliseconds, or on some of the compute units.
+    So after a pause, in loops of a few milliseconds (it takes longer to act), and on some of the compute units.
     """
     gpu = machine.gpu.model_copy(update={"matrix_clock": "compute_clock"})
     return machine.model_copy(update={"gpu": gpu})

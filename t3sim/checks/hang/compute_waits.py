@@ -266,8 +266,8 @@ class ComputeWaits(UnitWaits):
                 self.add_operands(index, step)
             elif unit.outstanding_lines >= gpu.max_collective_lines:
                 most = counted(int(gpu.max_collective_lines), "load")
-                what = f"has loaded {workgroup.step_operand} of {step.n_operands} operands of a line and may load no more"
-                self.fault(part, f"{what}: {most} at a time")
+                loaded = f"{workgroup.step_operand} of {step.n_operands} operands of a line"
+                self.fault(part, f"has loaded {loaded} and may load no more: {most} at a time")
 
     def add_unplaced(self, index: int) -> None:
         """A workgroup of the collective kernel that has no compute unit yet, or not any more."""

@@ -3,9 +3,9 @@
 Models: one workgroup on a compute unit; the lines of a step are dealt to the workgroups in turn, or belong to one of
 them if each is a channel of its own; a workgroup loads its operands past the L2, at most ``max_collective_lines`` in
 flight, adds them and stores the result to the neighbour, to its own memory or to both, in order.  A step starts when
-what it needs has been received and the workgroup is over the overhead of the one before (fence, flag, barrier).  Rate limits are
-outcomes: in-flight lines over latency, path to the L2, controllers, link.  A collective on few CUs is slower for
-the first two reasons.  Beside a GEMM, each workgroup takes the first compute unit on which no workgroup of the GEMM
+what it needs has been received and the workgroup is over the overhead of the one before (fence, flag, barrier).
+Rate limits are outcomes: in-flight lines over latency, path to the L2, controllers, link.  A collective on few CUs
+is slower for the first two reasons.  Beside a GEMM, each workgroup takes the first compute unit on which no workgroup of the GEMM
 runs any more, starts up there, and leaves it to the GEMM at its end; see ``workgroup_dispatcher``.
 Leaves out: instructions; the time of the flags themselves (receipt is known when a store enters the DRAM
 queue); reads served by the L2 (the paper charges them to DRAM); the limited size of receive buffers (GPUs that run
@@ -45,7 +45,7 @@ from t3sim.gpu.kernel.compute_unit import (
 )
 from t3sim.gpu.kernel.ledger import note_idle_slots, note_issue, note_refused
 from t3sim.gpu.kernel.link_port import buffer_store, has_buffer_room
-from t3sim.gpu.kernel.memory_controller import enqueue_request, has_room
+from t3sim.gpu.kernel.memory_controller import has_room, request
 
 
 @kernel
@@ -107,7 +107,7 @@ def load_operands(gpu, index, step, credit, slot_end):
         cycle = memory_cycle(gpu, slot_end - credit + gpu.l2.request_ticks + gpu.l2.miss_ticks)
         for i in range(n_granules):
             tag = index * capacity + entry
-            enqueue_request(gpu.channels[channel_id], COMPUTE, place_of(gpu, address + i, COLLECTIVE_READ), tag, cycle)
+            request(gpu, channel_id, COMPUTE, place_of(gpu, address + i, COLLECTIVE_READ), tag, cycle)
         credit -= gpu.line_issue_ticks
         cu.outstanding_lines += 1
         part.step_operand += 1
@@ -160,7 +160,7 @@ def store_results(gpu, index, step, store_queue, credit, now):
             for i in range(n_granules):
                 place = place_of(gpu, kept + i, COLLECTIVE_WRITE)
                 cycle = memory_cycle(gpu, at + gpu.l2.request_ticks)
-                enqueue_request(gpu.channels[channel_id], COMPUTE, place, -1, cycle)
+                request(gpu, channel_id, COMPUTE, place, -1, cycle)
         if step.send_to != TO_LOCAL and step.send_to != TO_NOWHERE:
             kind = INCOMING_UPDATE if step.send_to == TO_NEIGHBOUR_AS_UPDATE else INCOMING_WRITE
             for i in range(n_granules):

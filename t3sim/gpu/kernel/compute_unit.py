@@ -44,7 +44,7 @@ from t3sim.gpu.kernel.codes import (
 from t3sim.gpu.kernel.l2_slice import load_line, return_slot, store_line
 from t3sim.gpu.kernel.ledger import note_issue, note_refused, note_slot
 from t3sim.gpu.kernel.link_port import buffer_store, has_buffer_room
-from t3sim.gpu.kernel.memory_controller import GRANULE_BITS, enqueue_request, has_room
+from t3sim.gpu.kernel.memory_controller import GRANULE_BITS, has_room, request
 from t3sim.gpu.kernel.state import RETURN_RING
 
 
@@ -53,6 +53,7 @@ def wait_for_channel(gpu, cu_index, channel_id):
     """Queue a compute unit in front of a controller that has no room."""
     channel = gpu.channels[channel_id]
     gpu.compute_units[cu_index].is_waiting = 1
+    gpu.n_waiting_cus += 1
     channel.waiting_cu[(channel.waiting_head + channel.n_waiting_cu) % len(channel.waiting_cu)] = cu_index
     channel.n_waiting_cu += 1
 
@@ -65,6 +66,7 @@ def wake_waiting_cus(gpu, channel, channel_id):
         cu = gpu.compute_units[channel.waiting_cu[channel.waiting_head]]
         channel.waiting_head = (channel.waiting_head + 1) % len(channel.waiting_cu)
         channel.n_waiting_cu -= 1
+        gpu.n_waiting_cus -= 1
         channel.n_reserved += need
         cu.is_waiting = 0
         cu.granted_channel = channel_id
@@ -237,7 +239,7 @@ def store_granules(gpu, cu_index, slot, route, tile, store_queue, first, n_granu
         cycle = memory_cycle(gpu, at + gpu.l2.request_ticks)
         for i in range(n_granules):
             tag = (tile << GRANULE_BITS) | (first + i)
-            enqueue_request(gpu.channels[channel_id], COMPUTE, place_of(gpu, address + i, kind), tag, cycle)
+            request(gpu, channel_id, COMPUTE, place_of(gpu, address + i, kind), tag, cycle)
         cu.outstanding_stores += n_granules
         slot.stores_outstanding += n_granules
         return WORKING

@@ -26,7 +26,7 @@ from t3sim.gpu.kernel.codes import (
 from t3sim.gpu.kernel.ledger import note_dma_slot
 from t3sim.gpu.kernel.link_port import dma_queued, queue_dma_data
 from t3sim.gpu.kernel.mailbox import granule_address
-from t3sim.gpu.kernel.memory_controller import GRANULE_BITS, enqueue_request, has_room
+from t3sim.gpu.kernel.memory_controller import GRANULE_BITS, has_room, request
 
 
 @kernel
@@ -82,11 +82,11 @@ def issue_while_possible(gpu, tiles, commands, ready_fifo, dma_queue, now):
         tile = command.first_tile + dma.tile_cursor
         if tiles[tile].n_granules > 0:
             granule = granule_address(gpu, tiles, tile, dma.granule_cursor)
-            channel = gpu.channels[channel_of(gpu, granule)]
-            if not has_room(channel, COMM, 1):
+            channel_id = channel_of(gpu, granule)
+            if not has_room(gpu.channels[channel_id], COMM, 1):
                 return FOR_DRAM_QUEUE
             tag = (tile << GRANULE_BITS) | dma.granule_cursor
-            enqueue_request(channel, COMM, place_of(gpu, granule, DMA_READ), tag, memory_cycle(gpu, now))
+            request(gpu, channel_id, COMM, place_of(gpu, granule, DMA_READ), tag, memory_cycle(gpu, now))
             if command.start_at < 0:
                 command.start_at = now
                 command.queue_start = gpu.link_port.dma_tail

@@ -19,7 +19,7 @@ A tag is ``line << 20 | (mshr + 1) << 4 | dirty granules``; a set keeps its tags
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.address_map import channel_of, memory_cycle, place_of
 from t3sim.gpu.kernel.codes import COMPUTE, L2_BUSY, L2_MERGED, L2_MISS, L2_NO_ROOM, OPERAND_READ, WRITE_BACK
-from t3sim.gpu.kernel.memory_controller import enqueue_request, has_room
+from t3sim.gpu.kernel.memory_controller import has_room, request
 from t3sim.gpu.kernel.state import RETURN_RING
 
 LINE_SHIFT = 20
@@ -154,7 +154,7 @@ def write_back(gpu, tag, channel_id, at):
     while mask:
         if mask & 1:
             l2.n_granules_written_back += 1
-            enqueue_request(gpu.channels[channel_id], COMPUTE, place_of(gpu, first + granule, WRITE_BACK), -1, cycle)
+            request(gpu, channel_id, COMPUTE, place_of(gpu, first + granule, WRITE_BACK), -1, cycle)
         mask >>= 1
         granule += 1
 
@@ -261,7 +261,7 @@ def load_line(gpu, line, n_granules, owner, at, n_reserved):
     cycle = memory_cycle(gpu, start + l2.miss_ticks)
     for granule in range(n_granules):
         place = place_of(gpu, line * l2.granules_per_line + granule, OPERAND_READ)
-        enqueue_request(channel, COMPUTE, place, (bank << OWNER_SHIFT) | mshr, cycle)
+        request(gpu, channel_id, COMPUTE, place, (bank << OWNER_SHIFT) | mshr, cycle)
     return L2_MISS
 
 

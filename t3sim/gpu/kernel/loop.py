@@ -33,7 +33,7 @@ from t3sim.gpu.kernel.l2_slice import fill_granule, flush_dirty_lines
 from t3sim.gpu.kernel.ledger import note_dispatcher_slot, note_dma_slot, note_idle_slots, note_launch, note_port_slot
 from t3sim.gpu.kernel.link_port import is_empty, reason_without_data, transmit
 from t3sim.gpu.kernel.mailbox import receive_messages
-from t3sim.gpu.kernel.memory_controller import advance_channel, has_work, pass_time
+from t3sim.gpu.kernel.memory_controller import advance_channel, catch_up, has_work
 from t3sim.gpu.kernel.workgroup_dispatcher import dispatch_workgroups
 
 # Columns of the time series, in granules of DRAM traffic unless said otherwise.
@@ -107,17 +107,27 @@ def retire_columns(gpu, channel, workgroups, tiles, commands, dma_queue, series,
 def advance_channels(
     gpu, workgroups, tiles, commands, dma_queue, steps, series, bin_index, command_log, pick_stream, slot_end
 ):
-    """Run every channel that has something to do to the end of the slot; retire what it finished."""
+    """Run every channel that has something to do to the end of the slot; retire what it finished.
+
+    The others sleep: ``catch_up``.
+    """
     until = (slot_end + gpu.memory_ticks - 1) // gpu.memory_ticks
     for channel_id in range(gpu.n_channels):
         channel = gpu.channels[channel_id]
-        if has_work(channel) or channel.next_refresh_at < until:
-            occupancy_before = channel.occupancy_cycles
+        if channel.sleeps_until < until:
+            catch_up(gpu, channel)
             advance_channel(channel, channel_id, gpu.tracker, tiles, steps, command_log, pick_stream, until)
-            series[bin_index, BIN_OCCUPANCY] += channel.occupancy_cycles - occupancy_before
+            series[bin_index, BIN_OCCUPANCY] += channel.occupancy_cycles - channel.noted_occupancy_cycles
+            channel.noted_occupancy_cycles = channel.occupancy_cycles
             retire_columns(gpu, channel, workgroups, tiles, commands, dma_queue, series, bin_index)
-        else:
-            pass_time(channel, until, False)
+    gpu.channels_until = until
+
+
+@kernel
+def catch_up_all(gpu):
+    """Bring every channel up to the end of the last slot, for whoever looks at them from outside."""
+    for channel_id in range(gpu.n_channels):
+        catch_up(gpu, gpu.channels[channel_id])
 
 
 @kernel
@@ -129,6 +139,7 @@ def is_first_stage_over(gpu):
 @kernel
 def note_first_stage(gpu):
     """The first stage is over: tell the policies how full the DRAM queues have been on average."""
+    catch_up_all(gpu)
     occupancy = 0
     for channel_id in range(gpu.n_channels):
         occupancy += gpu.channels[channel_id].occupancy_cycles
@@ -204,6 +215,14 @@ def is_log_nearly_full(gpu, command_log):
 
 
 @kernel
+def wake_all_waiting_cus(gpu):
+    """Promise room to compute units that wait in front of channels."""
+    for channel_id in range(gpu.n_channels):
+        if gpu.channels[channel_id].n_waiting_cu > 0:
+            wake_waiting_cus(gpu, gpu.channels[channel_id], channel_id)
+
+
+@kernel
 def advance(
     state,
     workgroups,
@@ -222,25 +241,26 @@ def advance(
 ):
     """Run the GPU in whole slots up to tick *until*; return why it came back.
 
-    In a slot: 1. messages from the link become requests, 2. compute units that wait for a
-    controller are promised room, 3. the DMA engine asks for its next granules, 4. free slots take
-    workgroups, empty compute units those of a collective, 5. compute units act, 6. channels run and retire, 7. the link port transmits,
-    8. triggered tiles arm DMA commands, 9. the kernel may have ended.
+    In a slot: 1. messages from the link become requests, 2. compute units that wait for a controller are promised
+    room, 3. the DMA engine asks for its next granules, 4. free slots take workgroups, empty compute units those of
+    a collective, 5. compute units act, 6. channels run and retire, 7. the link port transmits, 8. triggered tiles arm
+    DMA commands, 9. the kernel may have ended.
     """
     gpu = state[0]
     while gpu.now + gpu.slot_ticks <= until:
         now = gpu.now
         slot_end = now + gpu.slot_ticks
         if gpu.n_outbox + OUTBOX_MARGIN > len(outbox):
+            catch_up_all(gpu)
             return OUTBOX_FULL
         if is_log_nearly_full(gpu, command_log):
+            catch_up_all(gpu)
             return LOG_FULL
         bin_index = min(now // gpu.bin_ticks, len(series) - 1)
         sent_before = gpu.n_outbox
         receive_messages(gpu, inbox, tiles, slot_end)
-        for channel_id in range(gpu.n_channels):
-            if gpu.channels[channel_id].n_waiting_cu > 0:
-                wake_waiting_cus(gpu, gpu.channels[channel_id], channel_id)
+        if gpu.n_waiting_cus > 0:
+            wake_all_waiting_cus(gpu)
         if gpu.running_kernel != KERNEL_NONE and now >= gpu.kernel_start_at:
             if gpu.running_kernel & KERNEL_GEMM:
                 issue_reads(gpu, tiles, commands, ready_fifo, dma_queue, now)
@@ -265,5 +285,7 @@ def advance(
             note_first_stage(gpu)
         if is_kernel_done(gpu):
             end_kernel(gpu)
+            catch_up_all(gpu)
             return KERNEL_DONE
+    catch_up_all(gpu)
     return AT_HORIZON

@@ -7,7 +7,7 @@ they are never refused or lost.  Pinned by tests/kernel/test_mailbox.py.
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.address_map import channel_of, memory_cycle, place_of
 from t3sim.gpu.kernel.codes import COMM
-from t3sim.gpu.kernel.memory_controller import GRANULE_BITS, enqueue_request, has_room
+from t3sim.gpu.kernel.memory_controller import GRANULE_BITS, has_room, request
 
 
 @kernel
@@ -23,11 +23,11 @@ def receive_messages(gpu, inbox, tiles, slot_end):
         if message.tile >= 0:
             tag = (message.tile << GRANULE_BITS) | granule
             granule = granule_address(gpu, tiles, message.tile, granule)
-        channel = gpu.channels[channel_of(gpu, granule)]
-        if not has_room(channel, COMM, 1):
+        channel_id = channel_of(gpu, granule)
+        if not has_room(gpu.channels[channel_id], COMM, 1):
             return
         at = memory_cycle(gpu, max(message.at, gpu.now))
-        enqueue_request(channel, COMM, place_of(gpu, granule, message.kind), tag, at)
+        request(gpu, channel_id, COMM, place_of(gpu, granule, message.kind), tag, at)
         gpu.inbox_head += 1
         gpu.n_inbound += 1
 

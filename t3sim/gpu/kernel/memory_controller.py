@@ -59,6 +59,22 @@ def enqueue_request(channel, stream, place, tag, at):
     channel.request_at[stream, index] = at
     note_enqueued(channel, stream, place)
     channel.queue_tail[stream] += 1
+    channel.sleeps_until = 0
+
+
+@kernel
+def request(gpu, channel_id, stream, place, tag, at):
+    """Put a request into a queue of a channel of *gpu*, which may have slept: ``enqueue_request``."""
+    channel = gpu.channels[channel_id]
+    catch_up(gpu, channel)
+    enqueue_request(channel, stream, place, tag, at)
+
+
+@kernel
+def catch_up(gpu, channel):
+    """Let the slots pass in which the channel slept."""
+    if channel.now < gpu.channels_until - 1:
+        pass_time(channel, gpu.channels_until, False)
 
 
 @kernel
@@ -214,6 +230,9 @@ def advance_channel(channel, channel_id, tracker, tiles, steps, command_log, pic
             channel.column_wake_at = wake_at + 1
         if channel.row_wake_at <= wake_at or (channel.is_split and direction_to_serve(channel) != channel.is_draining):
             channel.row_wake_at = wake_at + 1
+    # What was held back or stalled is tried again in the next slot; all else happens at ``wake_at``, or is woken up.
+    is_restless = is_held_back or channel.is_stalled[COMPUTE] or channel.is_stalled[COMM]
+    channel.sleeps_until = 0 if is_restless else wake_at
     pass_time(channel, until, is_held_back)
 
 

@@ -62,6 +62,7 @@ def channel_dtype(layout):
             ("column_wake_at", "i8"),
             ("row_wake_at", "i8"),
             ("next_refresh_at", "i8"),
+            ("sleeps_until", "i8"),  # cycle before which nothing can happen in it unless a request comes
             # timing parameters, cycles
             ("nBL", "i8"),
             ("nCL", "i8"),
@@ -147,6 +148,7 @@ def channel_dtype(layout):
             ("fault_tile", "i8"),
             ("n_turnarounds", "i8"),
             ("occupancy_cycles", "i8"),
+            ("noted_occupancy_cycles", "i8"),  # of these, in the time series
             ("peak_occupancy", "i8"),
             ("is_stalled", "i8", (2,)),  # the head waits for the next slot: tracker full or older store
             ("stalled_head", "i8", (2,)),  # last head that was counted as stalled
@@ -450,6 +452,8 @@ def gpu_dtype(layout):
             ("dma", dma_dtype()),
             ("link_port", link_port_dtype()),
             ("channels", channel_dtype(layout), (layout.n_channels,)),
+            ("channels_until", "i8"),  # memory cycle up to which those that have something to do have run
+            ("n_waiting_cus", "i8"),  # queued in front of channels that had no room
             ("compute_units", compute_unit_dtype(layout), (layout.n_compute_units,)),
             ("collective_workgroups", collective_workgroup_dtype(layout), (layout.n_compute_units,)),
             ("bin_ticks", "i8"),
