@@ -366,7 +366,7 @@ def resolve_tiling(node: Node | None, folder: Path | None = None, key: str = "ti
     if node is None:
         node = Node(DEFAULT_TILING, Position("default"))
     node = annotated(_as_mapping(node), (key,))
-    if node.is_mapping and node.get("preset") is None:
+    if node.is_mapping and node.get("preset") is None and node.get("kernels") is None:
         node = with_value(node, ("preset",), Node(DEFAULT_TILING, node.position))
     tree = expand_part("kernel", node, key, folder)
     return kernels_of(tree, key), tree
