@@ -25,7 +25,10 @@ TABLE_NAME = "calibration.csv"
 @click.option(
     "--start", default="h200", show_default=True, metavar="NAME", help="Machine to start from: a preset, or a file."
 )
-@click.option("--tiling", default="gemm-128x256", show_default=True, metavar="NAME", help="How the GEMMs are tiled.")
+@click.option(
+    "--tiling", default="cublas-hopper", show_default=True, metavar="NAME",
+    help="How the GEMMs are tiled: a kernel, or a library that has one for each shape.",
+)  # fmt: skip
 @click.option("--name", default="calibrated", show_default=True, help="Name of the new machine.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="Folder for the results [default: results/calibration]."
@@ -49,7 +52,7 @@ def calibrate(
     """
     from t3sim.cli.selfcheck import compile_if_needed
     from t3sim.cli.validate import calibration_of, machine_of, shipped_measurements
-    from t3sim.config.presets import load_tiling
+    from t3sim.config.presets import load_kernels
     from t3sim.errors import UsageError
     from t3sim.experiment.result_folder import owned
     from t3sim.files import publish
@@ -79,7 +82,7 @@ def calibrate(
             return simulate_all(stages, jobs or n_cores(), kept, lambda *_: None)
 
         click.echo(f"measurements  {folder}: {len(chosen.rows)} of {len(measurements.rows)} rows may be used")
-        _, fitted = fitted_to(machine, chosen, load_tiling(tiling), simulate, click.echo)
+        _, fitted = fitted_to(machine, chosen, load_kernels(tiling), simulate, click.echo)
         presets = presets_of(start)
         device, n = device_of(measurements), len(chosen.rows)
         description = f"It represents the measured {device}: {start} with numbers fitted to {n} rows of {folder}."

@@ -35,7 +35,10 @@ MAX_FAILURES_SHOWN = 5
     "-s", "overrides", metavar="KEY=VALUE", multiple=True,
     help="Replace a value, like -s machine.link.bandwidth='400 GB/s'; may be repeated.",
 )  # fmt: skip
-@click.option("--tiling", default="gemm-128x256", show_default=True, metavar="NAME", help="How the GEMMs are tiled.")
+@click.option(
+    "--tiling", default="cublas-hopper", show_default=True, metavar="NAME",
+    help="How the GEMMs are tiled: a kernel, or a library that has one for each shape.",
+)  # fmt: skip
 @click.option("--kinds", metavar="KIND,...", help="Only these kinds, like collectives,gemm [default: all].")
 @click.option(
     "--calibration", type=click.Path(path_type=Path), metavar="FILE",
@@ -63,7 +66,7 @@ def validate(
     """
     from t3sim.analysis.validation import read_validation
     from t3sim.analysis.validation_report import write_report
-    from t3sim.config.presets import load_tiling
+    from t3sim.config.presets import load_kernels
     from t3sim.errors import PointsFailed
     from t3sim.experiment.result_folder import owned
     from t3sim.files import publish
@@ -78,7 +81,7 @@ def validate(
     used = calibration_of(folder, calibration)
     is_used = read_calibration(used, measurements) if used is not None else frozenset()
     spec = machine_of(machine, overrides)
-    maker = Points(spec, load_tiling(tiling))
+    maker = Points(spec, load_kernels(tiling))
     points = of_kinds(maker.of(measurements), kinds)
     stages = simulations_of(points)
     directory = output or Path("results") / "validation"
@@ -92,7 +95,7 @@ def validate(
         tiles = maker.tiles(measurements, outcomes) if any(p.kind == "tile_timelines" for p in points) else []
         contents[directory / TILES_NAME] = tiles_csv(folder, tiles)
         contents[directory / MANIFEST_NAME] = manifest(
-            spec, folder, used, overrides, kinds, time.monotonic() - started
+            spec, tiling, folder, used, overrides, kinds, time.monotonic() - started
         )
         publish(contents)
         validation = read_validation(directory)
@@ -196,6 +199,7 @@ def simulated(
 
 def manifest(
     machine: MachineSpec,
+    tiling: str,
     folder: Path,
     calibration: Path | None,
     overrides: Sequence[str],
@@ -211,6 +215,7 @@ def manifest(
         "source_sha256": source_digest(),
         "machine": machine.name,
         "machine_sha256": machine_digest(machine),
+        "tiling": tiling,
         "overrides": list(overrides),
         "kinds": kinds,
         "measurements": str(folder),

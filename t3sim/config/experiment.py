@@ -93,6 +93,16 @@ class TilingSpec(Spec):
     persistent: bool = False  # workgroups take tile after tile, and keep their compute units until none is left
 
 
+class KernelLibrarySpec(Spec):
+    """The GEMM kernels of a library, by name, and by what it chooses among them for a shape."""
+
+    operand_cost: Count  # of an operand element that a tile loads, in multiply-adds of a compute unit
+    kernels: Annotated[dict[str, TilingSpec], Field(min_length=1)]
+
+
+Kernels = TilingSpec | KernelLibrarySpec  # what `tiling:` names: one kernel for every GEMM, or a choice for each
+
+
 class CollectiveSpec(Spec):
     """A collective on its own: full array size over all chunks, number of GPUs."""
 
@@ -155,6 +165,8 @@ __all__ = [
     "CollectiveSpec",
     "Cycles",
     "GemmShape",
+    "KernelLibrarySpec",
+    "Kernels",
     "LayerKind",
     "LayerSpec",
     "ModelSpec",

@@ -13,9 +13,9 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from t3sim.config.experiment import ModelSpec, TilingSpec
+from t3sim.config.experiment import Kernels, ModelSpec, TilingSpec
 from t3sim.config.yaml_loader import Node, Position, load_yaml, type_name
-from t3sim.errors import ConfigError, Problem
+from t3sim.errors import ConfigError, Problem, UsageError
 from t3sim.registry import unknown_name
 
 KINDS = ("gpu", "memory", "link", "machine", "model", "kernel")
@@ -148,11 +148,19 @@ def load_model(name: str, named_at: Position | None = None, key: str = "workload
     return validated(ModelSpec, model_node(name, named_at, key), "model")
 
 
-def load_tiling(name: str = DEFAULT_TILING) -> TilingSpec:
-    """How a GEMM kernel cuts its work, from ``configs/kernel``."""
-    from t3sim.config.resolve import validated
+def load_kernels(name: str) -> Kernels:
+    """One kernel of ``configs/kernel``, or a library of them."""
+    from t3sim.config.resolve import kernels_of
 
-    return validated(TilingSpec, without_description(load_preset("kernel", name, None, "tiling")), "tiling")
+    return kernels_of(without_description(load_preset("kernel", name, None, "tiling")), "tiling")
+
+
+def load_tiling(name: str = DEFAULT_TILING) -> TilingSpec:
+    """How a GEMM kernel cuts its work, from ``configs/kernel``; raises ``UsageError`` for a library of kernels."""
+    found = load_kernels(name)
+    if not isinstance(found, TilingSpec):
+        raise UsageError(f"tiling {name} is a library of kernels; one kernel is needed here, like {DEFAULT_TILING}")
+    return found
 
 
 def without_description(node: Node) -> Node:

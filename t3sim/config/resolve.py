@@ -14,7 +14,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, BeforeValidator, ValidationError
 
 from t3sim import units
-from t3sim.config.experiment import TilingSpec
+from t3sim.config.experiment import KernelLibrarySpec, Kernels, TilingSpec
 from t3sim.config.machine import MachineSpec, UniformMachineSpec
 from t3sim.config.machine_checks import Finding, machine_findings
 from t3sim.config.presets import DEFAULT_TILING, annotated, load_preset, without_description
@@ -361,15 +361,22 @@ def _plain_text(leaf: Node) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def resolve_tiling(node: Node | None, folder: Path | None = None, key: str = "tiling") -> tuple[TilingSpec, Node]:
-    """The tiling that an experiment asks for: a preset's name, values on top of a preset, or the default."""
+def resolve_tiling(node: Node | None, folder: Path | None = None, key: str = "tiling") -> tuple[Kernels, Node]:
+    """The kernel or library that an experiment asks for: a preset's name, values on top of a preset, or the default."""
     if node is None:
         node = Node(DEFAULT_TILING, Position("default"))
     node = annotated(_as_mapping(node), (key,))
-    if node.is_mapping and node.get("preset") is None:
+    if node.is_mapping and node.get("preset") is None and node.get("kernels") is None:
         node = with_value(node, ("preset",), Node(DEFAULT_TILING, node.position))
     tree = expand_part("kernel", node, key, folder)
-    return validated(TilingSpec, tree, key), tree
+    return kernels_of(tree, key), tree
+
+
+def kernels_of(tree: Node, key: str) -> Kernels:
+    """The kernel that *tree* describes, or the library if it has ``kernels``."""
+    if tree.get("kernels") is not None:
+        return validated(KernelLibrarySpec, tree, key)
+    return validated(TilingSpec, tree, key)
 
 
 def placed(findings: list[Finding], tree: Node, prefix: str) -> list[Problem]:
@@ -386,6 +393,7 @@ __all__ = [
     "ResolvedMachine",
     "expand_part",
     "fields_at",
+    "kernels_of",
     "node_at",
     "overlay",
     "placed",

@@ -25,7 +25,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from t3sim.config.experiment import STRATEGIES, RunSpec, TilingSpec
+from t3sim.config.experiment import STRATEGIES, KernelLibrarySpec, Kernels, RunSpec, WorkloadSpec
 from t3sim.config.presets import annotated
 from t3sim.config.resolve import (
     MAX_GUESSES,
@@ -259,7 +259,7 @@ class _Planner:
         kept = replace(tree, value=content)
         point, bad_keys = self._read_point(kept)
         machine = self._machine(tree)
-        tiling, tiling_tree = self._tiling(tree)
+        kernels, kernels_tree = self._kernels(tree)
         if "name" not in bad_keys and not _NAME.fullmatch(point.name):
             self.problems.report(tree, ("name",), "a name has letters, digits, `.`, `_` and `-` only, at most 100")
         strategy = None if "strategy" in bad_keys else self._strategy(tree, point.strategy)
@@ -268,7 +268,10 @@ class _Planner:
         if "collective_compute_units" not in bad_keys:
             users = self._known_strategies()
             units = self.units.of_point(tree, strategy, self.strategies, users, machine.spec if machine else None)
-        workload = None if "workload" in bad_keys else self.workloads.read(tree, point.workload, tiling)
+        workload = None
+        if "workload" not in bad_keys:
+            n_units = machine.spec.gpu.n_compute_units if machine else None
+            workload = self.workloads.read(tree, point.workload, kernels, n_units)
         if machine is not None and workload is not None:
             check_point(self.problems, tree, machine.spec, workload, point, arbitration)
             check_ring(self.problems, tree, machine, workload, point)
@@ -287,10 +290,15 @@ class _Planner:
                 collective_compute_units=units,
                 plugins=self.plugins,
             )
-        return run, self._provenance(tree, kept, run, machine, tiling_tree)
+        tiling_leaves = (
+            traced_tiling(tree, workload)
+            if kernels is None or kernels_tree is None or workload.trace is not None
+            else tiling_leaves_of(kernels, kernels_tree, run)
+        )
+        return run, self._provenance(tree, kept, run, machine, tiling_leaves)
 
     def _provenance(
-        self, tree: Node, kept: Node, run: RunSpec, machine: ResolvedMachine, tiling_tree: Node | None
+        self, tree: Node, kept: Node, run: RunSpec, machine: ResolvedMachine, tiling_leaves: Mapping[str, Node]
     ) -> Mapping[str, Node]:
         """Where every value of a point came from; the machine's part is shared by all its points."""
         own = {".".join(path): node for path, node in kept.leaves() if path[0] not in NOT_OF_A_RUN}
@@ -306,12 +314,7 @@ class _Planner:
             at = tree.value["workload"].position
             for name, value in gemm:
                 own[f"workload.gemm.{name}"] = Node(value, at, None, "derived", source)
-        if tiling_tree is not None and workload.trace is None:
-            own |= {f"tiling.{'.'.join(path)}": node for path, node in tiling_tree.leaves() if path != ("preset",)}
-        else:
-            at = tree.value["workload"].position
-            for name, value in workload.tiling:
-                own[f"tiling.{name}"] = Node(value, at, None, "derived", "the trace's manifest")
+        own |= tiling_leaves
         if run.arbitration is not None:
             own |= arbitration_leaves(tree.get("arbitration"), run.arbitration)
         default = Position("default")
@@ -352,7 +355,7 @@ class _Planner:
                 self.problems.take(error.problems)
         return self.machines[cache_key]
 
-    def _tiling(self, tree: Node) -> tuple[TilingSpec | None, Node | None]:
+    def _kernels(self, tree: Node) -> tuple[Kernels | None, Node | None]:
         try:
             return resolve_tiling(tree.get("tiling"), self.folder)
         except ConfigError as error:
@@ -373,6 +376,25 @@ class _Planner:
         from t3sim.overlap import overlap_strategies
 
         return list(dict.fromkeys((*STRATEGIES, *overlap_strategies.names())))
+
+
+def tiling_leaves_of(kernels: Kernels, tree: Node, run: RunSpec) -> dict[str, Node]:
+    """Where the values of a point's tiling came from; of a library: those of the chosen kernel, and which it is."""
+    found: dict[str, Node] = {}
+    if isinstance(kernels, KernelLibrarySpec):
+        name = next(name for name, tiling in kernels.kernels.items() if tiling == run.workload.tiling)
+        tree = tree.value["kernels"].value[name]
+        source = f"the shortest schedule on {run.machine.gpu.n_compute_units} compute units"
+        found["tiling.kernel"] = Node(name, tree.position, None, "derived", source)
+    return found | {f"tiling.{'.'.join(path)}": node for path, node in tree.leaves() if path != ("preset",)}
+
+
+def traced_tiling(tree: Node, workload: WorkloadSpec) -> dict[str, Node]:
+    """Where the values of a point's tiling came from that replays a trace."""
+    at = tree.value["workload"].position
+    return {
+        f"tiling.{name}": Node(value, at, None, "derived", "the trace's manifest") for name, value in workload.tiling
+    }
 
 
 __all__ = ["Experiment", "load_experiment"]

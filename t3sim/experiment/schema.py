@@ -30,14 +30,22 @@ class WorkloadFile(Spec):
     collective: CollectiveSpec | None = None
 
 
-class TilingFile(Spec):
-    """``tiling:`` a preset of ``configs/kernel`` and values that replace the preset's."""
+class KernelFile(Spec):
+    """How one kernel cuts its work."""
 
-    preset: str | None = None
     workgroup_tile: tuple[Count, Count] | None = None
     wavefront_tile: tuple[Count, Count] | None = None
     k_slice: Count | None = None
     prefetch_depth: Count | None = None
+    persistent: bool | None = None
+
+
+class TilingFile(KernelFile):
+    """``tiling:`` a preset of ``configs/kernel`` and values that replace the preset's; or a library of kernels."""
+
+    preset: str | None = None
+    operand_cost: Count | None = None  # of a library
+    kernels: dict[str, KernelFile] | None = None  # of a library
 
 
 class SweepFile(Spec):

@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from t3sim.config.experiment import GemmShape, LayerSpec, ModelSpec, TilingSpec, WorkloadSpec
+from t3sim.config.experiment import GemmShape, Kernels, LayerSpec, ModelSpec, TilingSpec, WorkloadSpec
 from t3sim.config.presets import configs_root
 from t3sim.config.resolve import node_at
 from t3sim.config.yaml_loader import Node, Position
@@ -15,6 +15,7 @@ from t3sim.errors import ConfigError, InputDataError
 from t3sim.experiment.problems import Problems
 from t3sim.experiment.schema import MAX_TP, WorkloadFile
 from t3sim.registry import unknown_name
+from t3sim.workload.kernel_choice import tiling_of
 from t3sim.workload.layer import other_operators, sublayers_of
 from t3sim.workload.models import NamedModel, named_model
 from t3sim.workload.sublayers import SUBLAYERS, gemm_of
@@ -34,8 +35,13 @@ class WorkloadReader:
         self._folder = folder
         self._trace_root = trace_root
 
-    def read(self, tree: Node, given: WorkloadFile, tiling: TilingSpec | None) -> WorkloadSpec | None:
-        """The workload of a point, or None if it has problems or its tiling has."""
+    def read(
+        self, tree: Node, given: WorkloadFile, kernels: Kernels | None, n_units: int | None
+    ) -> WorkloadSpec | None:
+        """The workload of a point, or None if it, its kernels or its machine have problems.
+
+        *n_units*: compute units of the machine that the kernels run on.
+        """
         sources = [name for name in ("model", "gemm", "trace", "collective") if getattr(given, name) is not None]
         if len(sources) != 1:
             found = " and ".join(f"`{name}`" for name in sources) or "none"
@@ -57,6 +63,8 @@ class WorkloadReader:
                     f"is {given.tp}, but `workload.collective.gpus` is {given.collective.gpus}",
                 )
                 return None
+            any_shape = GemmShape(m=1, n=1, k=1)  # every workload has a tiling; here it is of no effect
+            tiling = _tiling_of(any_shape, kernels, n_units)
             if tiling is None:
                 return None
             return WorkloadSpec(tp=given.collective.gpus, collective=given.collective, tiling=tiling)
@@ -64,7 +72,9 @@ class WorkloadReader:
             self.problems.report(tree, ("workload",), "`workload.tp` is missing: the number of GPUs", at_key=True)
             return None
         if source == "model":
-            return self._of_model(tree, given, given.tp, tiling)
+            return self._of_model(tree, given, given.tp, kernels, n_units)
+        assert given.gemm is not None
+        tiling = _tiling_of(given.gemm, kernels, n_units)
         if tiling is None:
             return None
         return WorkloadSpec(tp=given.tp, gemm=given.gemm, tiling=tiling)
@@ -82,8 +92,10 @@ class WorkloadReader:
             is_fine = False
         return is_fine
 
-    def _of_model(self, tree: Node, given: WorkloadFile, tp: int, tiling: TilingSpec | None) -> WorkloadSpec | None:
-        """A sublayer or a layer of a model."""
+    def _of_model(
+        self, tree: Node, given: WorkloadFile, tp: int, kernels: Kernels | None, n_units: int | None
+    ) -> WorkloadSpec | None:
+        """A sublayer or a layer of a model; the sublayers of a layer have outputs of one size, so one kernel."""
         model = self._model(tree, given)
         if given.sublayer is None and given.layer is None:
             message = f"`workload.sublayer` is missing: one of {', '.join(SUBLAYERS)}, or `layer` instead"
@@ -103,7 +115,10 @@ class WorkloadReader:
         except ValueError as error:
             self.problems.report(tree, ("workload", "tp"), str(error))
             return None
-        if tiling is None or (gemm is None and layer is None):
+        if gemm is None and layer is None:
+            return None
+        tiling = _tiling_of(gemm or gemm_of(model, SUBLAYERS[0], tp), kernels, n_units)
+        if tiling is None:
             return None
         return WorkloadSpec(model=model.name, sublayer=given.sublayer, layer=layer, tp=tp, gemm=gemm, tiling=tiling)
 
@@ -219,6 +234,11 @@ class WorkloadReader:
                 return real
         looked = " and at ".join(dict.fromkeys(str(real) for real in inside))
         raise InputDataError(f"no such file, looked for at {looked}")
+
+
+def _tiling_of(gemm: GemmShape, kernels: Kernels | None, n_units: int | None) -> TilingSpec | None:
+    """The tiling of *gemm*, or None where problems were found in what it depends on."""
+    return None if kernels is None or n_units is None else tiling_of(kernels, gemm, n_units)
 
 
 __all__ = ["WorkloadReader"]

@@ -331,14 +331,16 @@ def name_of(policy: ArbitrationPolicy) -> str:
 def resident_workgroups(machine: MachineSpec, trace: TileTrace) -> int:
     """Return workgroups resident on a CU: what LDS, registers and threads allow (at most four).
 
-    Operand slices are staged in LDS, accumulators are FP32 in registers, a wavefront has 64 threads.
+    Operand slices are staged in LDS, accumulators are FP32 in registers, a wavefront has 64 threads.  A persistent
+    kernel has one workgroup for each CU.
     """
     tiling, unit = trace.tiling, machine.gpu.compute_unit
     rows, columns = tiling.workgroup_tile
     lds = (tiling.prefetch_depth + 1) * (rows + columns) * tiling.k_slice * ELEMENT_BYTES
     registers = rows * columns * 4
     wavefronts = (rows // tiling.wavefront_tile[0]) * (columns // tiling.wavefront_tile[1])
-    resident = min(unit.lds // lds, unit.registers // registers, unit.max_threads // (wavefronts * 64), 4)
+    most = 1 if tiling.persistent else 4
+    resident = min(unit.lds // lds, unit.registers // registers, unit.max_threads // (wavefronts * 64), most)
     if resident < 1:
         raise UsageError(
             f"tiling: a workgroup tile of {rows} x {columns} needs {lds} B of LDS, {registers} B of registers and"

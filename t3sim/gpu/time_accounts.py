@@ -64,7 +64,7 @@ def time_accounts(core: GpuCore, total: int, start: int = 0) -> dict[str, Ticks]
 
 
 def idle_slots(core: GpuCore) -> Ticks:
-    """Return for each compute unit its slots with nothing to run beside a collective that are not in its account yet."""
+    """Return for each compute unit its slots with nothing to run beside a collective that are not accounted for yet."""
     gpu = core.gpu
     units = gpu.compute_units[: core.machine.gpu.n_compute_units]
     is_idle = (units["collective_workgroup"] < 0) & (gpu.running_kernel == codes.KERNEL_COLLECTIVE)

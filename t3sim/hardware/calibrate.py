@@ -29,7 +29,7 @@ from t3sim.hardware.validate import (
 )
 
 if TYPE_CHECKING:
-    from t3sim.config.experiment import TilingSpec
+    from t3sim.config.experiment import Kernels
     from t3sim.config.machine import MachineSpec
     from t3sim.hardware.samples import Measurement, Measurements
     from t3sim.hardware.validate import Compared
@@ -187,9 +187,9 @@ def _stores_with_many(pattern: str) -> bool:
 class Fit:
     """Searches for the numbers of one group; every machine is simulated once."""
 
-    def __init__(self, rows: Measurements, group: str, tiling: TilingSpec, simulate: Simulate, say: Say) -> None:
+    def __init__(self, rows: Measurements, group: str, kernels: Kernels, simulate: Simulate, say: Say) -> None:
         """*rows*: the measurements that may be used."""
-        self.rows, self.group, self.tiling = rows, group, tiling
+        self.rows, self.group, self.kernels = rows, group, kernels
         self._simulate, self._say = simulate, say
         self._errors: dict[MachineSpec, float] = {}
         self.points: tuple[str, ...] = ()
@@ -201,7 +201,7 @@ class Fit:
         return self._errors[machine]
 
     def _simulated_error(self, machine: MachineSpec) -> float:
-        points = Points(machine, self.tiling).of(self.rows)
+        points = Points(machine, self.kernels).of(self.rows)
         chosen = [one for one in compared(points, _Nothing(), frozenset()) if GROUPS[self.group](one, machine)]
         chosen = [one for one in chosen if one.point.terms]
         if not chosen:
@@ -276,7 +276,7 @@ class _Nothing(Mapping["Simulation", "Outcome"]):
 
 
 def calibrate(
-    machine: MachineSpec, measurements: Measurements, tiling: TilingSpec, simulate: Simulate, say: Say
+    machine: MachineSpec, measurements: Measurements, kernels: Kernels, simulate: Simulate, say: Say
 ) -> tuple[MachineSpec, list[Fitted]]:
     """Return *machine* with its numbers read off and fitted to *measurements*, and what each came from.
 
@@ -289,7 +289,7 @@ def calibrate(
         say(f"read off: {one.path} {one.value:g}: {one.source}")
     for group in GROUPS:
         parameters = [parameter for parameter in _parameters(machine) if parameter.group == group]
-        fit = Fit(measurements, group, tiling, simulate, say)
+        fit = Fit(measurements, group, kernels, simulate, say)
         error = fit.error(machine)
         if not fit.points:
             say(f"{group}: no points, nothing fitted")

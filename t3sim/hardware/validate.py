@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from t3sim.config.experiment import GemmShape
+from t3sim.config.experiment import GemmShape, TilingSpec
+from t3sim.config.presets import load_tiling
 from t3sim.errors import InputDataError
 from t3sim.files import read_limited
 from t3sim.hardware.kinds import GEMM_LOOP_SHARE, KINDS, Value
@@ -30,12 +31,14 @@ from t3sim.hardware.validate_simulation import (
     needs,
 )
 from t3sim.hardware.validate_tiles import Timeline, simulation_of, tile_rows, timelines_of
+from t3sim.workload.kernel_choice import tiling_of
 
 if TYPE_CHECKING:
-    from t3sim.config.experiment import TilingSpec
+    from t3sim.config.experiment import Kernels
     from t3sim.config.machine import MachineSpec
     from t3sim.hardware.samples import Measurement, Measurements
 
+RECORDED_TILING = "gemm-128x256"  # of the kernels whose tiles are recorded, whatever a library would choose
 MAX_CALIBRATION_BYTES = 1 << 20
 CALIBRATION_COLUMNS = ("file", "line")
 
@@ -112,11 +115,16 @@ class Compared:
 
 
 class Points:
-    """Makes the points of a folder for one machine; rings and GEMMs that are the same become one simulation."""
+    """Makes the points of a folder for one machine; rings and GEMMs that are the same become one simulation.
 
-    def __init__(self, machine: MachineSpec, tiling: TilingSpec) -> None:
+    If *kernels* is a library, each GEMM has the kernel that it chooses for all compute units of the machine, also where
+    the GEMM runs on fewer of them or beside a collective: what a library knows is the device.
+    """
+
+    def __init__(self, machine: MachineSpec, kernels: Kernels) -> None:
         self.machine = machine
-        self.tiling = tiling
+        self.kernels = kernels
+        self.tiling = kernels if isinstance(kernels, TilingSpec) else load_tiling(RECORDED_TILING)
         self._of_kind: dict[str, Callable[[Measurement], Iterator[Point]]] = {
             "collectives": self._collective,
             "gemm": self._gemm,
@@ -151,15 +159,15 @@ class Points:
         yield _point(kind, row, "time_us", Term(ring))
 
     def _gemm(self, row: Measurement) -> Iterator[Point]:
-        yield self._gemm_point(GEMM, row, GemmAlone(self.machine, self.tiling, _shape(row)))
+        yield self._gemm_point(GEMM, row, self._alone(self.machine, row))
 
     def _gemm_gaps(self, row: Measurement) -> Iterator[Point]:
-        yield self._gemm_point(GEMM_GAPS, row, GemmAlone(unthrottled(self.machine), self.tiling, _shape(row)))
+        yield self._gemm_point(GEMM_GAPS, row, self._alone(unthrottled(self.machine), row))
 
     def _gemm_sm_split(self, row: Measurement) -> Iterator[Point]:
         n = int(row["sms"])
         n_units = self.machine.gpu.n_compute_units
-        limited = GemmAlone(unthrottled(self.machine), self.tiling, _shape(row), None if n == n_units else n)
+        limited = self._alone(unthrottled(self.machine), row, None if n == n_units else n)
         if n > n_units:
             yield _unsimulated(GEMM_SM_SPLIT, row, "time_us", f"the machine has {n_units} compute units")
         else:
@@ -170,6 +178,11 @@ class Points:
         if kernel != "cublas":
             return _unsimulated(kind, row, "time_us", f"kernel {kernel}: the machine multiplies as cuBLAS does")
         return _point(kind, row, "time_us", Term(simulation))
+
+    def _alone(self, machine: MachineSpec, row: Measurement, n_compute_units: int | None = None) -> GemmAlone:
+        shape = _shape(row)
+        tiling = tiling_of(self.kernels, shape, machine.gpu.n_compute_units)
+        return GemmAlone(machine, tiling, shape, n_compute_units)
 
     def _sequential(self, row: Measurement) -> Iterator[Point]:
         gemm, scatter = self._parts(row)
@@ -220,7 +233,7 @@ class Points:
         self, row: Measurement, machine_of_gemm: MachineSpec | None = None
     ) -> tuple[GemmAlone, CollectiveAlone]:
         channels = str(row.values.get("nccl_channels", "auto"))
-        gemm = GemmAlone(machine_of_gemm or self.machine, self.tiling, _shape(row))
+        gemm = self._alone(machine_of_gemm or self.machine, row)
         return gemm, self.ring("reduce-scatter", _output_bytes(row), int(row["gpus"]), channels)
 
     def ring(

@@ -91,7 +91,7 @@ def test_models_of_the_study():
 @pytest.mark.parametrize("name", presets.preset_names("kernel"))
 def test_tilings(name):
     tiling, tree = resolve_tiling(Node(name, PLACE))
-    assert tiling == presets.load_tiling(name)
+    assert tiling == presets.load_kernels(name)
     assert all(leaf.source for path, leaf in tree.leaves())
 
 

@@ -12,12 +12,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from t3sim.cli.validate import machine_of
+from t3sim.config.presets import load_kernels, load_tiling
 from t3sim.errors import InputDataError, UsageError
 from t3sim.hardware import validate
 from t3sim.hardware.samples import Measurement, read_measurements
 from t3sim.hardware.validate import Point, Points, Term, compared, read_calibration, simulations_of
 from t3sim.hardware.validate_files import COLUMNS, tiles_csv, validation_csv
-from t3sim.hardware.validate_simulation import CollectiveAlone, GemmAlone, Outcome, SideBySide, needs
+from t3sim.hardware.validate_simulation import (
+    CollectiveAlone,
+    GemmAlone,
+    Outcome,
+    RecordedTiles,
+    SideBySide,
+    needs,
+)
+from t3sim.workload.kernel_choice import tiling_of
 from tests.hardware.measured import FOUR_TILES, ROWS, collective, tile, tiling, tiny, write_folder
 
 
@@ -113,6 +123,64 @@ def test_equal_simulations_are_one(folder: Path) -> None:
     stages = simulations_of(points_of(folder))
     assert all(part in stages[0] for one in stages[1] for part in needs(one))
     assert len(stages[0]) == len(set(stages[0]))
+
+
+@pytest.fixture(scope="module")
+def points(repository: Path) -> list[Point]:
+    """The points of the shipped measurements with a library of kernels."""
+    machine = machine_of("h200", ())
+    return Points(machine, load_kernels("cublas-hopper")).of(read_measurements(repository / "validation" / "h200"))
+
+
+class TestKernelsOfALibrary:
+    """A library chooses for the GEMM and the whole device, whatever else a measurement was made with."""
+
+    def kernels_of(self, points: list[Point], kind: str) -> dict[tuple[int, ...], set[tuple[int, int]]]:
+        """Tiles of the simulated GEMMs of a kind, by their rows and columns."""
+        found: dict[tuple[int, ...], set[tuple[int, int]]] = {}
+        for point in points:
+            for simulation in point.simulations if point.kind == kind else ():
+                if isinstance(simulation, GemmAlone):
+                    tile = simulation.tiling.workgroup_tile
+                    found.setdefault((simulation.gemm.m, simulation.gemm.n), set()).add(tile)
+        return found
+
+    @pytest.mark.parametrize("kind", ["gemm", "gemm_gaps"])
+    def test_each_gemm_has_the_kernel_of_its_shape(self, points: list[Point], kind: str) -> None:
+        found = self.kernels_of(points, kind)
+        assert found[512, 512] == {(64, 64)}
+        assert found[8192, 4256] == {(160, 256)}
+        assert found[16384, 3072] == {(128, 256)}
+
+    @pytest.mark.parametrize("kind", ["gemm_sm_split", "sequential", "contention"])
+    def test_fewer_compute_units_or_company_change_no_kernel(self, points: list[Point], kind: str) -> None:
+        alone, found = self.kernels_of(points, "gemm"), self.kernels_of(points, kind)
+        shared = alone.keys() & found.keys()
+        assert shared
+        assert {shape: found[shape] for shape in shared} == {shape: alone[shape] for shape in shared}
+
+    def test_canary_the_units_of_a_split_would_be_other_kernels(self, points: list[Point]) -> None:
+        """Chosen for the compute units that the GEMM has, a kernel of the splits would differ."""
+        library = load_kernels("cublas-hopper")
+        splits = [one for point in points if point.kind == "gemm_sm_split" for one in point.simulations]
+        limited = [one for one in splits if isinstance(one, GemmAlone) and one.n_compute_units is not None]
+        chosen = [tiling_of(library, one.gemm, one.n_compute_units or 0) for one in limited]
+        assert [one.tiling for one in limited] != chosen
+
+    def test_recorded_tiles_keep_the_tile_that_was_recorded(self, points: list[Point]) -> None:
+        recorded = [one for point in points if point.kind == "tile_timelines" for one in point.simulations]
+        tiles = {one.gemm.tiling.workgroup_tile for one in recorded if isinstance(one, RecordedTiles)}
+        assert tiles == {(128, 256)}
+
+    def test_rings_do_not_depend_on_the_kernels(self, points: list[Point], repository: Path) -> None:
+        """Else the same ring would be simulated again for each library."""
+        one_kernel = Points(machine_of("h200", ()), load_tiling("gemm-128x256"))
+        others = one_kernel.of(read_measurements(repository / "validation" / "h200"))
+
+        def rings(of: list[Point]) -> set[object]:
+            return {one for point in of for one in point.simulations if isinstance(one, CollectiveAlone)}
+
+        assert rings(points) == rings(others)
 
 
 class TestErrors:

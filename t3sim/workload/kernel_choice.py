@@ -1,0 +1,52 @@
+"""Which kernel of a library runs a GEMM: the one whose last workgroup should end first.
+
+The tiles of an output are worked off in waves, one for each compute unit at a time, and the last wave takes as long as
+a full one.  A tile of *r* x *c* costs a compute unit, for each element of k, *r c* multiply-adds and the loads of
+*r + c* operand elements, of which a part is not hidden (``operand_cost``).  So many waves times this is the length of
+the schedule; the kernel with the shortest is chosen.  It does not depend on k.
+
+Leaves out split-K, clusters, and the cost of a launch and of storing a tile.  Pinned by
+``tests/workload/test_kernel_choice.py``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from t3sim.config.experiment import KernelLibrarySpec, Kernels, TilingSpec
+
+if TYPE_CHECKING:
+    from t3sim.config.experiment import GemmShape
+
+
+def chosen_kernel(library: KernelLibrarySpec, gemm: GemmShape, n_compute_units: int) -> str:
+    """Return the name of the kernel that *library* runs *gemm* with on *n_compute_units*.
+
+    Of equally long schedules, the one of fewer tiles, then of larger tiles, then of wider ones.
+    """
+
+    def merit(name: str) -> tuple[int, ...]:
+        rows, columns = library.kernels[name].workgroup_tile
+        n_tiles = -(-gemm.m // rows) * -(-gemm.n // columns)
+        length = schedule_length(library.kernels[name], library.operand_cost, gemm, n_compute_units)
+        return length, n_tiles, -rows * columns, -columns
+
+    return min(library.kernels, key=merit)
+
+
+def schedule_length(tiling: TilingSpec, operand_cost: int, gemm: GemmShape, n_compute_units: int) -> int:
+    """Return how long *gemm* takes, in multiply-adds of a compute unit for each element of k."""
+    rows, columns = tiling.workgroup_tile
+    n_tiles = -(-gemm.m // rows) * -(-gemm.n // columns)
+    n_waves = -(-n_tiles // n_compute_units)
+    return n_waves * (rows * columns + operand_cost * (rows + columns))
+
+
+def tiling_of(kernels: Kernels, gemm: GemmShape, n_compute_units: int) -> TilingSpec:
+    """Return the tiling of *gemm*: the one that there is, or of the kernel that the library chooses."""
+    if isinstance(kernels, TilingSpec):
+        return kernels
+    return kernels.kernels[chosen_kernel(kernels, gemm, n_compute_units)]
+
+
+__all__ = ["chosen_kernel", "schedule_length", "tiling_of"]

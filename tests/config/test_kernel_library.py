@@ -1,0 +1,173 @@
+"""A library of kernels in place of one: what a point gets, what is said about it, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from t3sim.cli import main
+from t3sim.config.experiment import KernelLibrarySpec, WorkloadSpec
+from t3sim.config.presets import load_kernels, load_tiling, preset_names
+from t3sim.config.resolve import resolve_machine
+from t3sim.config.yaml_loader import Node, Position
+from t3sim.errors import ConfigError, UsageError
+from t3sim.experiment.checks import tiling_findings
+from t3sim.experiment.plan import Experiment, load_experiment
+from t3sim.workload.layer import sublayer_workloads
+from t3sim.workload.tiling import check_tiling
+
+BASE = """name: base
+machine: h200
+workload: {model: T-NLG, sublayer: FC-2, tp: 8}
+tiling: cublas-hopper
+strategy: sequential
+"""
+OWN = """operand_cost: 16
+kernels:
+  wide: {workgroup_tile: [64, 128], wavefront_tile: [64, 64], k_slice: 64, prefetch_depth: 1}
+  small: {workgroup_tile: [64, 64], wavefront_tile: [64, 64], k_slice: 64, prefetch_depth: 3}
+"""
+SMALL = "workload={gemm: {m: 512, n: 512, k: 64}, tp: 2}"
+LARGE = "workload={gemm: {m: 4096, n: 4096, k: 64}, tp: 2}"
+H200 = resolve_machine(Node("h200", Position("test.yaml"))).spec
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "e.yaml").write_text(BASE)
+    (tmp_path / "own.yaml").write_text(OWN)
+    return tmp_path / "e.yaml"
+
+
+def tiles(experiment: Experiment) -> list[tuple[int, int]]:
+    return [point.workload.tiling.workgroup_tile for point in experiment.points]
+
+
+def libraries() -> list[KernelLibrarySpec]:
+    found = [load_kernels(name) for name in preset_names("kernel")]
+    return [one for one in found if isinstance(one, KernelLibrarySpec)]
+
+
+def test_a_point_has_the_kernel_of_its_shape(file: Path) -> None:
+    assert tiles(load_experiment(file)) == [(160, 256)]
+    assert tiles(load_experiment(file, (SMALL,))) == [(64, 64)]
+    assert tiles(load_experiment(file, (LARGE,))) == [(128, 256)]
+
+
+def test_the_machine_decides_too(file: Path) -> None:
+    """On 16 compute units, a GEMM that was small for 132 is large enough for larger tiles."""
+    sixteen = (SMALL, "machine.gpu.n_compute_units=16")
+    assert tiles(load_experiment(file, sixteen)) != tiles(load_experiment(file, (SMALL,)))
+
+
+def test_a_sweep_chooses_for_each_point(file: Path) -> None:
+    experiment = load_experiment(file, ("sweep.grid.workload.tokens=[256, 8192]",))
+    assert tiles(experiment) == [(96, 128), (160, 256)]
+
+
+def test_a_kernel_named_and_the_same_one_chosen_are_one_point(file: Path) -> None:
+    own = "{preset: gemm-128x256, wavefront_tile: [64, 64]}"
+    experiment = load_experiment(file, (LARGE, f"sweep.grid.tiling=[cublas-hopper, {own}]"))
+    assert (len(experiment.points), experiment.n_duplicates) == (1, 1)
+
+
+def test_all_sublayers_of_a_layer_have_the_kernel_that_each_would_have(file: Path) -> None:
+    """A layer has one tiling, since its sublayers have outputs of one size."""
+    [layer] = load_experiment(file, ("workload={model: T-NLG, layer: training, tp: 8}",)).points
+
+    def alone(part: WorkloadSpec) -> tuple[int, int]:
+        [tile] = tiles(load_experiment(file, (f"workload={{model: T-NLG, sublayer: {part.sublayer}, tp: 8}}",)))
+        return tile
+
+    parts = sublayer_workloads(layer.workload)
+    assert len(parts) == 4
+    assert [part.tiling.workgroup_tile for part in parts] == [alone(part) for part in parts]
+
+
+def test_show_says_which_kernel_and_where_its_numbers_are_from(file: Path) -> None:
+    shown = CliRunner().invoke(main, ["config", "show", str(file)])
+    lines = [line.split(maxsplit=3) for line in shown.output.splitlines() if line.startswith("tiling.")]
+    kernel, tile = lines[0], next(line for line in shown.output.splitlines() if "tiling.workgroup_tile" in line)
+    assert kernel[:3] == ["tiling.kernel", "160x256", "derived"]
+    assert kernel[3].startswith("the shortest schedule on 132 compute units (configs/kernel/cublas-hopper.yaml:")
+    assert "[160, 256]" in tile
+    assert "turned around" in tile
+    assert not any("128x256" in line for line in shown.output.splitlines())
+
+
+def test_values_of_one_kernel_can_be_replaced(file: Path) -> None:
+    [point] = load_experiment(file, ("tiling.kernels.160x256.prefetch_depth=1",)).points
+    assert point.workload.tiling.prefetch_depth == 1
+    [other] = load_experiment(file, ("tiling.kernels.128x256.prefetch_depth=1",)).points
+    assert other.workload.tiling.prefetch_depth == 2
+
+
+def test_a_library_of_the_user(file: Path) -> None:
+    assert tiles(load_experiment(file, ("tiling=own.yaml", SMALL))) == [(64, 64)]
+    assert tiles(load_experiment(file, ("tiling=own.yaml", LARGE))) == [(64, 128)]
+    inline = "{kernels: {only: {workgroup_tile: [64, 64], wavefront_tile: [64, 64], k_slice: 64, prefetch_depth: 1}}}"
+    assert tiles(load_experiment(file, (f"tiling={inline}", "tiling.operand_cost=1", LARGE))) == [(64, 64)]
+
+
+def test_a_collective_alone_takes_any(file: Path) -> None:
+    [point] = load_experiment(file, ("workload={collective: {op: all-gather, size: 1 MiB, gpus: 4}}",)).points
+    assert point.workload.collective is not None
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("tiling.prefetch_depth=2", "unknown key `prefetch_depth`; known: operand_cost, kernels"),
+        ("tiling={kernels: {}, operand_cost: 1}", "tiling.kernels: found 0 values, 1 are needed"),
+        ("tiling={kernels: {}, k_slice: 64}", "tiling.k_slice: unknown key `k_slice`"),
+        ("tiling={kernels: {}}", "tiling.operand_cost: is missing"),
+        ("tiling.operand_cost=0", "found `0`, must be above 0"),
+        ("tiling.kernels.160x256.k_slice=0", "tiling.kernels.160x256.k_slice: found `0`, must be above 0"),
+        ("tiling.kernels.new={k_slice: 64}", "tiling.kernels.new.workgroup_tile: is missing"),
+        ("machine=t3-150", "`machine.gpu.compute_unit.lds` is 128 KiB"),
+    ],
+)
+def test_what_is_refused(file: Path, override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_experiment(file, (override,))
+    assert message in str(error.value)
+
+
+def test_a_library_without_kernels_is_refused(file: Path) -> None:
+    (file.parent / "own.yaml").write_text("operand_cost: 16\nkernels: {}\n")
+    with pytest.raises(ConfigError, match=r"own.yaml:2:10: tiling.kernels: found 0 values, 1 are needed"):
+        load_experiment(file, ("tiling=own.yaml",))
+
+
+def test_problems_of_the_machine_and_the_workload_are_reported_together(file: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_experiment(file, ("machine=h201", "workload.sublayer=FC-3"))
+    assert [problem.key for problem in error.value.problems] == ["machine", "workload.sublayer"]
+
+
+def test_where_one_kernel_is_needed_a_library_is_refused() -> None:
+    with pytest.raises(UsageError, match="tiling cublas-hopper is a library of kernels; one kernel is needed here"):
+        load_tiling("cublas-hopper")
+
+
+def test_every_kernel_of_the_shipped_libraries_runs_on_the_h200() -> None:
+    shipped = [tiling for library in libraries() for tiling in library.kernels.values()]
+    assert len(shipped) == 16
+    for tiling in shipped:
+        check_tiling(tiling)
+        assert tiling_findings(tiling, H200) == []
+
+
+def test_kernels_are_called_by_their_tiles() -> None:
+    for library in libraries():
+        for name, tiling in library.kernels.items():
+            rows, columns = tiling.workgroup_tile
+            assert name == f"{rows}x{columns}"
+
+
+def test_canary_a_tile_of_160_columns_would_be_refused() -> None:
+    """The reason why cuBLAS's tile of 256 x 160 is turned around."""
+    tiling = load_tiling("gemm-128x256").model_copy(update={"workgroup_tile": (256, 160), "wavefront_tile": (64, 80)})
+    assert [path for path, _ in tiling_findings(tiling, H200)] == ["wavefront_tile"]
