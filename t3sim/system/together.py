@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from t3sim.system.machine import MirroredMachine
     from t3sim.workload.tiling import TileTrace
 
-# How often the longer of the two runs, by how many times longer it is at least: the times of one that is about as long as
-# the other depend on how their ends fall together, which varies from round to round.
+# How often the longer of the two runs, by how many times longer it is at least: the times of one that is about as
+# long as the other depend on how their ends fall together, which varies from round to round.
 ROUNDS = {6.0: 1, 3.0: 2, 1.5: 3, 1.0: 4}
 SPARE = 1.3  # as much longer the company goes on as it would alone
 

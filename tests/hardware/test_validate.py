@@ -16,6 +16,7 @@ from t3sim.cli.validate import machine_of
 from t3sim.config.presets import load_kernels, load_tiling
 from t3sim.errors import InputDataError, UsageError
 from t3sim.hardware import validate
+from t3sim.hardware.kinds import GEMM_LOOP_SHARE
 from t3sim.hardware.samples import Measurement, read_measurements
 from t3sim.hardware.validate import Point, Points, Term, compared, read_calibration, simulations_of
 from t3sim.hardware.validate_files import COLUMNS, tiles_csv, validation_csv
@@ -109,9 +110,10 @@ def test_a_gemm_after_a_pause_is_not_slowed_down_by_the_power_limit(folder: Path
     clocks = {
         point.kind: point.simulations[0].machine.gpu.clock_of_matrices  # type: ignore[union-attr]
         for point in points
-        if point.kind in {"gemm", "gemm_gaps"} and point.terms
+        if point.kind in {"gemm", "gemm_gaps", "gemm_sm_split"} and point.terms
     }
-    assert clocks == {"gemm": 700_000_000, "gemm_gaps": machine.gpu.compute_clock}
+    full = machine.gpu.compute_clock
+    assert clocks == {"gemm": 700_000_000, "gemm_gaps": full, "gemm_sm_split": full}
 
 
 def test_equal_simulations_are_one(folder: Path) -> None:
@@ -130,6 +132,17 @@ def points(repository: Path) -> list[Point]:
     """The points of the shipped measurements with a library of kernels."""
     machine = machine_of("h200", ())
     return Points(machine, load_kernels("cublas-hopper")).of(read_measurements(repository / "validation" / "h200"))
+
+
+def test_loops_whose_samples_are_not_kept_overlap_in_part(points: list[Point]) -> None:
+    """Loops of ours run beside each other throughout; those of the given files do not (``GEMM_LOOP_SHARE``)."""
+    shares: dict[bool, set[float | None]] = {True: set(), False: set()}
+    for point in points:
+        for both in point.simulations:
+            if isinstance(both, SideBySide):
+                shares[bool(point.row.samples)].add(both.gemm_share)
+                assert both.gemm.machine.gpu.matrix_clock == "compute_clock"
+    assert shares == {True: {None}, False: {GEMM_LOOP_SHARE}}
 
 
 class TestKernelsOfALibrary:

@@ -18,6 +18,7 @@ from t3sim.hardware.validate_simulation import (
     RecordedTiles,
     SideBySide,
     needs,
+    over_whole_loop,
     perform,
     recorded_trace,
     simulation_digest,
@@ -63,6 +64,23 @@ def test_an_all_reduce_of_whole_chunks_is_both_halves() -> None:
 def test_fewer_units_and_channels_take_longer() -> None:
     assert perform(replace(ALONE, n_compute_units=1), {}).times["time"] > perform(ALONE, {}).times["time"]
     assert perform(replace(RING, n_channels=1), {}).times["time"] > perform(RING, {}).times["time"]
+
+
+def test_a_loop_that_overlaps_in_part_is_the_mean_of_its_parts() -> None:
+    """40 us alone, 60 beside: nothing beside, a part of the loop, all of it."""
+    assert over_whole_loop(40.0, 60.0, 0.0) == 40.0
+    # In units of one collective: 0.3 x 40 us of overlap do 0.2 of it, the rest takes 0.8 x 40 us.
+    assert over_whole_loop(40.0, 60.0, 0.3) == pytest.approx(0.3 * 40 + 0.8 * 40)
+    assert over_whole_loop(40.0, 60.0, 1.5) == over_whole_loop(40.0, 60.0, 9.0) == 60.0
+
+
+def test_a_share_of_the_gemms_changes_the_collective_only() -> None:
+    whole, part = SideBySide(ALONE, RING), SideBySide(ALONE, RING, gemm_share=0.5)
+    alone = {one: perform(one, {}) for one in needs(whole)}
+    of_whole, of_part = perform(whole, alone).times, perform(part, alone).times
+    assert of_part["gemm"] == of_whole["gemm"]
+    assert alone[RING].times["time"] < of_part["collective"] < of_whole["collective"]
+    assert simulation_digest(whole) != simulation_digest(part)
 
 
 def test_both_beside_each_other_start_from_what_each_takes_alone() -> None:

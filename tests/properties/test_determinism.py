@@ -363,7 +363,8 @@ OTHER_ORDER = """\
 import hashlib, json, sys
 import numpy as np
 from t3sim.gpu.kernel import loop
-from t3sim.gpu.kernel.loop import BIN_OCCUPANCY, advance_channel, has_work, pass_time, retire_columns
+from t3sim.gpu.kernel.loop import BIN_OCCUPANCY, advance_channel, has_work, retire_columns
+from t3sim.gpu.kernel.memory_controller import pass_time
 from tests.harness.sublayers import ObservedPhases, smallest_points
 
 def advance_channels(

@@ -1,0 +1,109 @@
+"""A collective beside a GEMM on four compute units: which of them it gets, and when."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from t3sim.config.experiment import GemmShape, WorkloadSpec
+from t3sim.config.presets import load_tiling
+from t3sim.gpu.core import resident_workgroups
+from t3sim.gpu.kernel import codes
+from t3sim.system.collectives import ring_program
+from t3sim.system.phases import ISOLATED_POLICY, MirroredPhases, PhaseStore
+from t3sim.system.together import ROUNDS, SPARE, kernels_for, load_together
+from t3sim.workload.tiling import make_tile_trace
+
+from .conftest import base_run
+
+# 18 tiles: four rounds on four compute units, and two tiles more, so that two of the units have nothing to do at last.
+SHAPE = GemmShape(m=192, n=384, k=1024)
+CHUNK = 2048  # granules of a chunk of the reduce-scatter
+
+
+class Run(NamedTuple):
+    tiles: Any  # the workgroup table: start_at, end_at, cu of each tile, kernel after kernel
+    started_at: int  # first tick at which the collective did something
+    collective_slots: np.ndarray  # slots of each compute unit that went to the collective
+
+
+@cache
+def together(*, persistent: bool, n_workgroups: int, startup_us: int = 0, n_gemms: int = 2) -> Run:
+    """Two GEMMs in turn, and one reduce-scatter of *n_workgroups* channels from the start."""
+    run = base_run("t3-tiny")
+    kernel = {"kind": "channels", "channels": n_workgroups, "slices": 1, "launch": startup_us * 10**6}
+    gpu = run.machine.gpu
+    gpu = gpu.model_copy(update={"collective_kernel": gpu.collective_kernel.model_copy(update=kernel)})
+    tiling = load_tiling("gemm-64x64").model_copy(update={"persistent": persistent})
+    machine_spec = run.machine.model_copy(update={"gpu": gpu})
+    workload = WorkloadSpec(tp=2, gemm=SHAPE, tiling=tiling)
+    run = run.model_copy(update={"machine": machine_spec, "workload": workload})
+    trace = make_tile_trace(SHAPE, tiling, 1)
+    phases = MirroredPhases(run, trace, PhaseStore())
+    machine = phases.machine(ISOLATED_POLICY, {}, multiplies=True)
+    program = ring_program(machine_spec, "reduce-scatter", 2, CHUNK)
+    load_together(machine, trace, program, n_gemms, 1)
+    phases.finished("together", machine, lambda _: None)
+    core = machine.core
+    slots = np.array(core.gpu.compute_units["state_slots"][:4, codes.COLLECTIVE_WORK])
+    starts = core.tables.steps["start_at"]
+    return Run(np.array(core.tables.workgroups), int(starts[starts >= 0].min()), slots)
+
+
+def kernel_of(run: Run, number: int) -> Any:
+    """The tiles of one of the two GEMMs."""
+    return run.tiles.reshape(2, -1)[number]
+
+
+def test_a_persistent_gemm_keeps_its_compute_units_until_its_last_tile_is_dispatched() -> None:
+    """Does the collective wait until the first GEMM has no tile left, and no longer?"""
+    run = together(persistent=True, n_workgroups=2, startup_us=5)
+    first = kernel_of(run, 0)
+    last_dispatch = int(first["start_at"].max())
+    assert run.started_at > last_dispatch
+    assert run.started_at < int(first["end_at"].max()) < int(kernel_of(run, 1)["start_at"].min())
+
+
+def test_canary_other_gemms_give_up_the_next_compute_unit_that_is_free() -> None:
+    """Without persistent workgroups the collective starts while tiles of the first GEMM are left."""
+    run = together(persistent=False, n_workgroups=2, startup_us=5)
+    assert run.started_at < int(kernel_of(run, 0)["start_at"].max())
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+@pytest.mark.parametrize("n_workgroups", [1, 2])
+def test_each_workgroup_has_one_compute_unit(persistent: bool, n_workgroups: int) -> None:
+    run = together(persistent=persistent, n_workgroups=n_workgroups, startup_us=5)
+    assert np.count_nonzero(run.collective_slots) == n_workgroups
+
+
+def test_the_first_compute_unit_that_is_free_is_taken() -> None:
+    """The last two of 18 tiles leave two of four units idle: the collective runs there, not on the first ones."""
+    run = together(persistent=True, n_workgroups=2, startup_us=5)
+    first = kernel_of(run, 0)
+    late = set(first["cu"][np.argsort(first["start_at"])[-2:]].tolist())
+    assert not late & set(np.flatnonzero(run.collective_slots).tolist())
+
+
+def test_a_persistent_kernel_has_one_workgroup_for_each_compute_unit() -> None:
+    machine = base_run("t3-tiny").machine
+    tiling = load_tiling("gemm-64x64")
+    persistent = tiling.model_copy(update={"persistent": True})
+    one, several = (resident_workgroups(machine, make_tile_trace(SHAPE, t, 1)) for t in (persistent, tiling))
+    assert one == 1 < several
+
+
+def test_the_longer_one_runs_the_more_often_the_closer_they_are() -> None:
+    """And the other one so often that it goes on until the end, also if both take SPARE times as long as alone."""
+    assert kernels_for(100, 100) == (4, 6)
+    assert kernels_for(100, 151) == (6, 3)
+    assert kernels_for(1000, 100) == (1, 13)
+    for gemm, collective in ((100, 100), (100, 350), (900, 140), (10, 990)):
+        n_gemms, n_collectives = kernels_for(gemm, collective)
+        longer = max(gemm, collective)
+        rounds, company = (n_gemms, n_collectives) if gemm == longer else (n_collectives, n_gemms)
+        assert rounds in ROUNDS.values()
+        assert company * min(gemm, collective) >= SPARE * rounds * longer
