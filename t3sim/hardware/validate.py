@@ -30,11 +30,13 @@ from t3sim.hardware.validate_simulation import (
     needs,
 )
 from t3sim.hardware.validate_tiles import Timeline, simulation_of, tile_rows, timelines_of
+from t3sim.system.collectives import protocol_of
 
 if TYPE_CHECKING:
     from t3sim.config.experiment import TilingSpec
     from t3sim.config.machine import MachineSpec
     from t3sim.hardware.samples import Measurement, Measurements
+    from t3sim.system.collectives import Op
 
 MAX_CALIBRATION_BYTES = 1 << 20
 CALIBRATION_COLUMNS = ("file", "line")
@@ -144,9 +146,11 @@ class Points:
         channels, protocol = str(row["nccl_channels"]), str(row["nccl_proto"])
         kind = COLLECTIVES if channels == "auto" else LIMITED_COLLECTIVES
         if protocol not in {"auto", "Simple"}:
-            yield _unsimulated(kind, row, "time_us", f"the machine has no protocol {protocol} of its own")
+            yield _unsimulated(kind, row, "time_us", f"the machine is not held to the protocol {protocol}")
             return
-        op = {"reduce_scatter": "reduce-scatter", "all_gather": "all-gather", "all_reduce": "all-reduce"}
+        op: dict[str, Op] = {
+            "reduce_scatter": "reduce-scatter", "all_gather": "all-gather", "all_reduce": "all-reduce"
+        }  # fmt: skip
         ring = self.ring(op[str(row["collective"])], int(row["bytes"]), int(row["gpus"]), channels, protocol)
         yield _point(kind, row, "time_us", Term(ring))
 
@@ -221,14 +225,15 @@ class Points:
         return gemm, self.ring("reduce-scatter", _output_bytes(row), int(row["gpus"]), channels)
 
     def ring(
-        self, op: str, size: int, gpus: int, channels: str = "auto", protocol: str = "auto"
+        self, op: Op, size: int, gpus: int, channels: str = "auto", protocol: str = "auto"
     ) -> CollectiveAlone:
         """Return the simulation of a ring; what changes nothing (a protocol that it takes anyway) is left out."""
         machine, kernel = self.machine, self.machine.gpu.collective_kernel
-        if protocol == "Simple" and kernel.kind == "channels" and size <= kernel.low_latency_size:
-            machine = without_low_latency(machine)
+        is_held = protocol == "Simple" and kernel.kind == "channels"
+        if is_held and protocol_of(kernel, op, gpus, size) != "simple":
+            machine = without_flags(machine)
         n = None if channels == "auto" or int(channels) == kernel.channels else int(channels)
-        return CollectiveAlone(machine, self.tiling, op, size, gpus, n)  # type: ignore[arg-type] # a row's op is checked
+        return CollectiveAlone(machine, self.tiling, op, size, gpus, n)
 
 
 def without_simulation(row: Measurement) -> Iterator[Point]:
@@ -246,9 +251,9 @@ def unthrottled(machine: MachineSpec) -> MachineSpec:
     return machine.model_copy(update={"gpu": gpu})
 
 
-def without_low_latency(machine: MachineSpec) -> MachineSpec:
+def without_flags(machine: MachineSpec) -> MachineSpec:
     """Return *machine* with collectives held to the protocol without flags inside the data."""
-    kernel = machine.gpu.collective_kernel.model_copy(update={"low_latency_size": 0})
+    kernel = machine.gpu.collective_kernel.model_copy(update={"low_latency": None, "low_latency_128": None})
     return machine.model_copy(update={"gpu": machine.gpu.model_copy(update={"collective_kernel": kernel})})
 
 
@@ -361,5 +366,5 @@ __all__ = [
     "read_calibration",
     "simulations_of",
     "unthrottled",
-    "without_low_latency",
+    "without_flags",
 ]
