@@ -5,8 +5,8 @@ them if each is a channel of its own; a workgroup loads its operands past the L2
 flight, adds them and stores the result to the neighbour, to its own memory or to both, in order.  A step starts when
 what it needs has been received and the workgroup is over the overhead of the one before (fence, flag, barrier).
 Rate limits are outcomes: in-flight lines over latency, path to the L2, controllers, link.  A collective on few CUs is
-slower for the first two reasons.  Beside a GEMM, each workgroup takes the first compute unit on which no workgroup of the GEMM
-runs any more, starts up there, and leaves it to the GEMM at its end; see ``workgroup_dispatcher``.
+slower for the first two reasons.  Beside a GEMM, each workgroup takes the first compute unit on which no workgroup of
+the GEMM runs any more, starts up there, and leaves it to the GEMM at its end; see ``workgroup_dispatcher``.
 Flags inside the data make what goes over the link and what is read from a receive buffer longer; they take their
 share of the path to the L2.
 Leaves out: instructions; the time of flags of their own (receipt is known when a store enters the DRAM queue);
