@@ -85,6 +85,60 @@ def test_bytes_are_those_of_the_operations(op: str, reads: int, kept: int, sent:
     assert counters["link_bytes"] == sent * chunk
 
 
+@pytest.mark.parametrize("gpus", [2, 4, 8])
+@pytest.mark.parametrize("op", ["reduce-scatter", "all-gather"])
+def test_a_tiny_ring_takes_its_launch_and_its_steps(op: str, gpus: int) -> None:
+    """One line for each channel: the launches, an operand from memory at each position, the link between two.
+
+    10 %: a wait ends at the next issue slot, lines of a slice follow each other, the last store has to be written.
+    """
+    assert tiny_ring_us(op, gpus) == pytest.approx(tiny_ring_form(gpus), rel=0.1)
+
+
+def test_canary_the_start_of_another_protocol_is_no_tiny_ring() -> None:
+    """Canary: held to the protocol without flags, the same ring is far from its closed form."""
+    assert tiny_ring_us("reduce-scatter", 2, **SIMPLE) > 1.5 * tiny_ring_form(2)
+
+
+def tiny_ring_us(op: str, gpus: int, **kernel: Any) -> float:
+    channels = 8
+    return us(ring(op, gpus * channels * 128, gpus, channels, **kernel).ticks)
+
+
+def tiny_ring_form(gpus: int) -> float:
+    spec = machine()
+    gpu, memory = spec.gpu, spec.memory
+    assert gpu.collective_kernel.low_latency is not None
+    timing = memory.timing
+    dram = (timing.nRCDRD + timing.nCL + timing.nBL) / memory.clock
+    load = (gpu.l2.hit_latency + gpu.l2.miss_latency) / gpu.compute_clock + dram
+    launches = (gpu.kernel_launch + gpu.collective_kernel.low_latency.launch) / 1e6
+    return launches + gpus * load * 1e6 + (gpus - 1) * spec.link.latency / 1e6
+
+
+@pytest.mark.parametrize(
+    ("op", "own", "received", "kept"), [("reduce-scatter", 4, 3, 1), ("all-gather", 1, 3, 4), ("all-reduce", 4, 6, 4)]
+)
+def test_flags_travel_and_are_read_back_but_not_kept(op: str, own: int, received: int, kept: int) -> None:
+    """LL on four GPUs, exactly: what is sent and what is read from receive buffers is twice as long as the data."""
+    chunk, counters = MIB // 4, ring(op, MIB, 4, 24).counters
+    assert counters["link_bytes"] == 2 * received * chunk
+    assert counters["comm_read_bytes"] == (own + 2 * received) * chunk
+    assert counters["comm_write_bytes"] == (kept + 2 * received) * chunk
+
+
+def test_canary_lines_that_are_all_data_have_no_flags() -> None:
+    """Canary: the doubling above comes from ``data_per_line``."""
+    flagged = machine().gpu.collective_kernel.low_latency.model_copy(update={"data_per_line": 128})
+    assert ring("all-gather", MIB, 4, 24, low_latency=flagged).counters["link_bytes"] == 3 * MIB // 4
+
+
+def test_few_channels_of_the_low_latency_protocol_are_bound_by_their_path() -> None:
+    """Do half as many channels take twice as long, also with flags?  15 %: launch and the filling of the ring."""
+    one, two = (us(ring("all-reduce", MIB, 2, n).ticks) for n in (1, 2))
+    assert one / two == pytest.approx(2, rel=0.15)
+
+
 def test_slices_hide_the_way_to_the_neighbour() -> None:
     """Slices let a channel pass on the first part of a chunk while the second is under way.
 
