@@ -12,14 +12,13 @@ inside the data (NCCL's LL and LL128) make what is sent, and what is read from a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from fractions import Fraction
-from math import ceil
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from t3sim.config.machine import Protocol
 
-NO_FLAGS = Fraction(1)
+Ratio = tuple[int, int]
+NO_FLAGS: Ratio = (1, 1)
 
 # What a step does with its result; the kernel uses the same codes.
 TO_NOWHERE, TO_NEIGHBOUR, TO_NEIGHBOUR_AS_UPDATE, TO_LOCAL, TO_BOTH = range(5)
@@ -52,7 +51,7 @@ class CollectiveProgram:
     n_slices: int = 1  # operations that each position is cut into
     n_kernels: int = 1  # the same collective, so many times in turn
     protocol: Protocol = "simple"
-    flags: Fraction = NO_FLAGS  # granules sent for each of data
+    flags: Ratio = NO_FLAGS  # granules sent, over granules of data
 
     @property
     def n_operations(self) -> int:
@@ -115,7 +114,7 @@ class Channels:
     line_granules: int
     least_slice_granules: int = 1
     protocol: Protocol = "simple"
-    flags: Fraction = NO_FLAGS  # granules sent for each of data
+    flags: Ratio = NO_FLAGS  # granules sent, over granules of data
 
 
 @dataclass(frozen=True)
@@ -184,18 +183,20 @@ def _channelled(n: int, chunk_granules: int, channels: Channels, operations: lis
     )
 
 
-def sent_granules(n_granules: int, flags: Fraction) -> int:
+def sent_granules(n_granules: int, flags: Ratio) -> int:
     """Return granules that are sent for *n_granules* of data, from the start of a slice on."""
-    return -(-n_granules * flags.numerator // flags.denominator)
+    sent, data = flags
+    return -(-n_granules * sent // data)
 
 
-def places_for(flags: Fraction) -> int:
+def places_for(flags: Ratio) -> int:
     """Return the places of a receive buffer for each granule of data: with flags, lines of it lie further apart."""
-    return ceil(flags)
+    sent, data = flags
+    return -(-sent // data)
 
 
 def _step_of(
-    operation: _Operation, position: int, n: int, c: int, part: tuple[int, int], flags: Fraction
+    operation: _Operation, position: int, n: int, c: int, part: tuple[int, int], flags: Ratio
 ) -> Step:
     """Return one slice of *operation*: *part* of its chunks, first granule and length."""
     start, length = part

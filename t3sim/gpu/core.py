@@ -287,7 +287,7 @@ class GpuCore:
         gpu.n_step_columns = n_channels
         gpu.n_step_slices = program.n_slices
         gpu.slice_overhead_ticks = self.ticks.from_ps(spec.of_protocol(program.protocol).slice_overhead)
-        gpu.flags_numerator, gpu.flags_denominator = program.flags.as_integer_ratio()
+        gpu.flags_numerator, gpu.flags_denominator = program.flags
         gpu.buffer_places = places_for(program.flags)
         gpu.collective_launch_ticks = self.ticks.from_ps(machine.gpu.kernel_launch)
         gpu.collective_startup_ticks = startup

@@ -92,5 +92,5 @@ def channels_of(machine: MachineSpec, protocol: Protocol, n_channels: int) -> Ch
         line_granules=line // granule,
         least_slice_granules=in_lines(spec.least_slice),
         protocol=protocol,
-        flags=Fraction(1) if flagged is None else Fraction(line, flagged.data_per_line),
+        flags=Fraction(line, line if flagged is None else flagged.data_per_line).as_integer_ratio(),
     )
