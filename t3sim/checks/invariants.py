@@ -310,7 +310,8 @@ def collective_claims(core: GpuCore) -> Iterator[Claim]:
     gpu, program = core.gpu, core.program
     assert program is not None
     enqueued = channels_of(core)["n_enqueued"].sum(axis=0)
-    reads = sum(len(step.operands) * step.n_granules for step in program.steps)
+    more = sum(step.wait_received - step.n_granules for step in program.steps if step.wait_received)
+    reads = sum(len(step.operands) * step.n_granules for step in program.steps) + more
     local = sum(step.n_granules for step in program.steps if step.send_to in (codes.TO_LOCAL, codes.TO_BOTH))
     incoming = int(enqueued[[codes.INCOMING_UPDATE, codes.INCOMING_WRITE]].sum())
     yield from equal("C3", "gpu", {

@@ -5,13 +5,20 @@ so every device of a ring runs the same program (T3 section 4.4, figure 10).
 
 Two ways to run a ring on compute units.  *Whole chunks*: all compute units share each step, and a step starts when
 the whole chunk it needs is there (T3 section 2.3).  *Channels*: each compute unit runs a ring of its own over its
-part of every chunk, slice by slice, and what arrives lies in a buffer from which it is copied (NCCL's rings with
-the protocol Simple).
+part of every chunk, slice by slice, and what arrives lies in a buffer from which it is copied (NCCL's rings).  Flags
+inside the data (NCCL's LL and LL128) make what is sent, and what is read from a receive buffer, longer than the data.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from t3sim.config.machine import Protocol
+
+Ratio = tuple[int, int]
+NO_FLAGS: Ratio = (1, 1)
 
 # What a step does with its result; the kernel uses the same codes.
 TO_NOWHERE, TO_NEIGHBOUR, TO_NEIGHBOUR_AS_UPDATE, TO_LOCAL, TO_BOTH = range(5)
@@ -25,7 +32,7 @@ class Step:
     destination: int
     n_granules: int
     send_to: int
-    wait_received: int  # granules of the neighbour's step of the previous position that must have arrived
+    wait_received: int  # granules, flags included, of the neighbour's step of the previous position that must be here
     local_destination: int = -1  # of a result that is both sent and kept
 
 
@@ -37,13 +44,14 @@ class CollectiveProgram:
     """
 
     steps: tuple[Step, ...]
-    expected_inbound: int  # granules
-    sent: int  # granules
+    expected_inbound: int  # granules, flags included
+    sent: int  # granules, flags included
     n_channels: int = 1  # 1: all compute units share each step
     n_units: int | None = None  # compute units that it is made for; None: any number
     n_slices: int = 1  # operations that each position is cut into
     n_kernels: int = 1  # the same collective, so many times in turn
-    is_low_latency: bool = False  # flags travel inside the data
+    protocol: Protocol = "simple"
+    flags: Ratio = NO_FLAGS  # granules sent, over granules of data
 
     @property
     def n_operations(self) -> int:
@@ -104,7 +112,9 @@ class Channels:
     loop_granules: int  # of a channel's part of a chunk: taken through all positions before the next
     n_slices: int  # of such a part, passed on one by one
     line_granules: int
-    is_low_latency: bool = False
+    least_slice_granules: int = 1
+    protocol: Protocol = "simple"
+    flags: Ratio = NO_FLAGS  # granules sent, over granules of data
 
 
 @dataclass(frozen=True)
@@ -152,14 +162,15 @@ def _channelled(n: int, chunk_granules: int, channels: Channels, operations: lis
     steps: list[Step] = []
     for loop_start in range(0, share, channels.loop_granules):
         part = min(channels.loop_granules, share - loop_start)
-        slice_granules = -(-part // (channels.n_slices * line)) * line
+        slice_granules = max(-(-part // (channels.n_slices * line)) * line, channels.least_slice_granules)
         for position, operation in enumerate(operations):
             for slice_start in range(0, channels.n_slices * slice_granules, slice_granules):
                 for channel in range(channels.n_channels):
                     start = channel * share + loop_start + slice_start
                     stop = min(channel * share + loop_start + min(slice_start + slice_granules, part), c)
-                    steps.append(_step_of(operation, position, n, c, min(start, c), max(stop - start, 0)))
-    sent = sum(step.n_granules for step in steps if step.send_to in (TO_NEIGHBOUR, TO_BOTH))
+                    part_of_chunk = min(start, c), max(stop - start, 0)
+                    steps.append(_step_of(operation, position, n, c, part_of_chunk, channels.flags))
+    sent = sum(sent_granules(step.n_granules, channels.flags) for step in steps if step.send_to != TO_LOCAL)
     return CollectiveProgram(
         tuple(steps),
         sent,
@@ -167,22 +178,38 @@ def _channelled(n: int, chunk_granules: int, channels: Channels, operations: lis
         channels.n_channels,
         n_units=channels.n_channels,
         n_slices=channels.n_slices,
-        is_low_latency=channels.is_low_latency,
+        protocol=channels.protocol,
+        flags=channels.flags,
     )
 
 
-def _step_of(operation: _Operation, position: int, n: int, c: int, start: int, length: int) -> Step:
-    """Return one slice of *operation*: *length* granules from *start* on in their chunks."""
-    buffers = 2 * n * c
-    received, passed_on = buffers + (position - 1) * c, buffers + position * c
-    operands = tuple((received if chunk < 0 else chunk * c) + start for chunk in operation.operands)
+def sent_granules(n_granules: int, flags: Ratio) -> int:
+    """Return granules that are sent for *n_granules* of data, from the start of a slice on."""
+    sent, data = flags
+    return -(-n_granules * sent // data)
+
+
+def places_for(flags: Ratio) -> int:
+    """Return the places of a receive buffer for each granule of data: with flags, lines of it lie further apart."""
+    sent, data = flags
+    return -(-sent // data)
+
+
+def _step_of(
+    operation: _Operation, position: int, n: int, c: int, part: tuple[int, int], flags: Ratio
+) -> Step:
+    """Return one slice of *operation*: *part* of its chunks, first granule and length."""
+    start, length = part
+    places = places_for(flags)
+    received, passed_on = (2 * n * c + (p * c + start) * places for p in (position - 1, position))
+    operands = tuple(received if chunk < 0 else chunk * c + start for chunk in operation.operands)
     kept = n * c + operation.kept * c + start
     is_sent = operation.send_to != TO_LOCAL
     return Step(
         operands,
-        passed_on + start if is_sent else kept,
+        passed_on if is_sent else kept,
         length,
         operation.send_to,
-        length if -1 in operation.operands else 0,
+        sent_granules(length, flags) if -1 in operation.operands else 0,
         kept if operation.send_to == TO_BOTH else -1,
     )

@@ -88,12 +88,43 @@ class DmaSpec(Spec):
     bytes_per_cycle: Count  # rate at which the engine issues reads
 
 
+class ExpectedTimeSpec(Spec):
+    """What the library that runs the collectives expects of a protocol, its own table: it takes the quickest.
+
+    ``start`` + steps of the ring x (``step`` + chunk / ``bandwidth``).
+    """
+
+    start: Picoseconds
+    step: Picoseconds
+    bandwidth: BytesPerSecond
+
+
+class FlaggedProtocolSpec(Spec):
+    """Channels that send flags inside the data, so that nobody waits for a flag of its own, but more is sent.
+
+    Flags go over the link and into the receive buffers, not into operands and results.
+    """
+
+    launch: Picoseconds  # besides the launch of any kernel
+    slice_overhead: Picoseconds
+    chunk: Bytes  # as ``channel_chunk``: of data
+    slices: Count
+    least_slice: Bytes
+    data_per_line: Bytes  # of a line in a receive buffer; the rest are flags
+    expected: ExpectedTimeSpec
+
+
+Protocol = Literal["simple", "low_latency", "low_latency_128"]
+
+
 class CollectiveKernelSpec(Spec):
     """A ring collective run by compute units (the baseline).
 
     ``kind`` ``chunk``: all compute units share each step of the ring (T3 section 2.3).  ``channels``: ``channels``
-    compute units each run a ring of their own, in slices, and copy what arrives out of a receive buffer (NCCL);
-    arrays of at most ``low_latency_size`` are sent with flags inside the data, which costs less for each slice.
+    compute units each run a ring of their own, in slices, and copy what arrives out of a receive buffer (NCCL).
+
+    The numbers stated here are those of the plain protocol (NCCL's Simple), whose flags follow the data;
+    ``low_latency`` and ``low_latency_128`` (NCCL's LL and LL128) are protocols that small arrays may take instead.
     """
 
     max_outstanding_lines: Count  # loads in flight per CU: registers and unrolling of the copy loop
@@ -103,8 +134,16 @@ class CollectiveKernelSpec(Spec):
     channels: Count
     channel_chunk: Bytes  # of a channel's part of a chunk: taken through all steps before the next
     slices: Count  # of such a part, each passed on as soon as it is complete
-    low_latency_size: BytesOrZero
-    low_latency_slice_overhead: Picoseconds
+    least_slice: Bytes  # a shorter part of a chunk is not cut any further
+    expected: ExpectedTimeSpec | None = None  # needed to choose among protocols
+    low_latency: FlaggedProtocolSpec | None = None
+    low_latency_128: FlaggedProtocolSpec | None = None
+
+    def of_protocol(self, protocol: Protocol) -> CollectiveKernelSpec | FlaggedProtocolSpec:
+        """Return what states ``launch``, ``slice_overhead`` and the slices of *protocol*, one that there is."""
+        found = {"simple": self, "low_latency": self.low_latency, "low_latency_128": self.low_latency_128}[protocol]
+        assert found is not None
+        return found
 
 
 class GpuSpec(Spec):

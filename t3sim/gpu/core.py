@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from t3sim.collective.schedule import places_for
 from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.arbitration.interface import arbitration_policies
 from t3sim.gpu.assemble import compiled_advance, compiled_policy, fill_record, idle_gpu, layout_for
@@ -266,7 +267,7 @@ class GpuCore:
         """
         self.program = program
         self.gpu.running_kernel |= codes.KERNEL_COLLECTIVE
-        startup = self.ticks.from_ps(self.machine.gpu.collective_kernel.launch)
+        startup = self.ticks.from_ps(self.machine.gpu.collective_kernel.of_protocol(program.protocol).launch)
         self._load_steps(program, start_at, n_compute_units, startup)
 
     def _load_steps(self, program: CollectiveProgram, start_at: int, n_compute_units: int | None, startup: int) -> None:
@@ -285,8 +286,9 @@ class GpuCore:
         gpu.n_kernel_steps = program.n_operations // program.n_kernels
         gpu.n_step_columns = n_channels
         gpu.n_step_slices = program.n_slices
-        overhead = spec.low_latency_slice_overhead if program.is_low_latency else spec.slice_overhead
-        gpu.slice_overhead_ticks = self.ticks.from_ps(overhead)
+        gpu.slice_overhead_ticks = self.ticks.from_ps(spec.of_protocol(program.protocol).slice_overhead)
+        gpu.flags_numerator, gpu.flags_denominator = program.flags
+        gpu.buffer_places = places_for(program.flags)
         gpu.collective_launch_ticks = self.ticks.from_ps(machine.gpu.kernel_launch)
         gpu.collective_startup_ticks = startup
         gpu.collective_start_at = start_at

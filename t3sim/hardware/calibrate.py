@@ -27,10 +27,12 @@ from t3sim.hardware.validate import (
     compared,
     simulations_of,
 )
+from t3sim.hardware.validate_simulation import CollectiveAlone
+from t3sim.system.collectives import protocol_of
 
 if TYPE_CHECKING:
     from t3sim.config.experiment import Kernels
-    from t3sim.config.machine import MachineSpec
+    from t3sim.config.machine import MachineSpec, Protocol
     from t3sim.hardware.samples import Measurement, Measurements
     from t3sim.hardware.validate import Compared
     from t3sim.hardware.validate_simulation import Outcome, Simulation
@@ -66,27 +68,33 @@ def _parameters(machine: MachineSpec) -> list[Parameter]:
         Parameter(f"{unit}.l2_store_bytes_per_cycle", tuple(range(16, 65)), "rings"),
         Parameter(f"{kernel}.slice_overhead", tuple(range(0, 6 * US, US // 4)), "rings"),
         Parameter(f"{kernel}.launch", tuple(range(0, 30 * US, US)), "rings"),
-        Parameter(f"{kernel}.low_latency_slice_overhead", tuple(range(0, 6 * US, US // 4)), "small rings"),
+        Parameter(f"{kernel}.low_latency.launch", tuple(range(0, 20 * US, US // 4)), "small rings"),
+        Parameter(f"{kernel}.low_latency.slice_overhead", tuple(range(0, 2 * US, US // 20)), "small rings"),
+        Parameter(f"{kernel}.low_latency_128.launch", tuple(range(0, 20 * US, US // 2)), "middle rings"),
+        Parameter(f"{kernel}.low_latency_128.slice_overhead", tuple(range(0, 2 * US, US // 10)), "middle rings"),
         Parameter(f"{unit}.matrix_efficiency", tuple(n / 100 for n in range(50, 101)), "GEMMs at full clock"),
         Parameter(f"{unit}.workgroup_launch", tuple(range(0, 1001 * NS, 50 * NS)), "GEMMs at full clock"),
         Parameter("gpu.matrix_clock", clocks, "GEMMs without pause"),
     ]
 
 
-GROUPS: dict[str, Callable[[Compared, MachineSpec], bool]] = {
-    "rings": lambda one, machine: _is_ring(one) and not _is_small(one, machine),
-    "small rings": lambda one, machine: _is_ring(one) and _is_small(one, machine),
-    "GEMMs at full clock": lambda one, _: one.point.kind == GEMM_GAPS,
-    "GEMMs without pause": lambda one, _: one.point.kind == GEMM,
+GROUPS: dict[str, Callable[[Compared], bool]] = {  # of points that are simulated
+    "rings": lambda one: _protocol(one) == "simple",
+    "small rings": lambda one: _protocol(one) == "low_latency",
+    "middle rings": lambda one: _protocol(one) == "low_latency_128",
+    "GEMMs at full clock": lambda one: one.point.kind == GEMM_GAPS,
+    "GEMMs without pause": lambda one: one.point.kind == GEMM,
 }
 
 
-def _is_ring(one: Compared) -> bool:
-    return one.point.kind in {COLLECTIVES, LIMITED_COLLECTIVES}
-
-
-def _is_small(one: Compared, machine: MachineSpec) -> bool:
-    return int(one.point.row["bytes"]) <= machine.gpu.collective_kernel.low_latency_size
+def _protocol(one: Compared) -> Protocol | None:
+    """Return the protocol that a ring takes; None for what is not a ring on its own."""
+    if one.point.kind not in {COLLECTIVES, LIMITED_COLLECTIVES}:
+        return None
+    ring = one.point.terms[0].simulation
+    assert isinstance(ring, CollectiveAlone)
+    kernel = ring.machine.gpu.collective_kernel
+    return "simple" if kernel.kind == "chunk" else protocol_of(kernel, ring.op, ring.gpus, ring.size)
 
 
 def _meets(machine: MachineSpec, clock: int) -> bool:
@@ -202,8 +210,8 @@ class Fit:
 
     def _simulated_error(self, machine: MachineSpec) -> float:
         points = Points(machine, self.kernels).of(self.rows)
-        chosen = [one for one in compared(points, _Nothing(), frozenset()) if GROUPS[self.group](one, machine)]
-        chosen = [one for one in chosen if one.point.terms]
+        chosen = [one for one in compared(points, _Nothing(), frozenset()) if one.point.terms]
+        chosen = [one for one in chosen if GROUPS[self.group](one)]
         if not chosen:
             return 0.0
         outcomes = self._simulate(simulations_of([one.point for one in chosen]))

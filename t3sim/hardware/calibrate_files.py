@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from t3sim import units
@@ -49,18 +49,23 @@ def machine_file(
             lines.append(f"{section}: {preset}")
             continue
         lines += [f"{section}:", f"  preset: {preset}"]
-        written: list[str] = []
-        for one in sorted(own, key=lambda one: (one.path.count("."), one.path)):
-            *parents, name = one.path.split(".")[1:]
-            for depth, parent in enumerate(parents):
-                if parents[: depth + 1] != written[: depth + 1]:
-                    lines.append(f"{'  ' * (depth + 1)}{parent}:")
-            written = parents
-            origin = "measured" if one.error is None else "fitted"
-            source = f"{measured_on}: {source_of(one)}"
-            value = text_of(one.path, one.value)
-            lines.append(f'{"  " * (len(parents) + 1)}{name}: {{value: {value}, origin: {origin}, source: "{source}"}}')
+        lines += _section([(one.path.split(".")[1:], one) for one in own], measured_on, "  ")
     return ("\n".join(lines) + "\n").encode()
+
+
+def _section(numbers: Sequence[tuple[list[str], Fitted]], measured_on: str, indent: str) -> Iterator[str]:
+    """Yield the lines of a section from *numbers*, each with its place in it: those of its own, then the sections."""
+    sections: dict[str, list[tuple[list[str], Fitted]]] = {}
+    for (name, *below), one in sorted(numbers, key=lambda number: number[0]):
+        if below:
+            sections.setdefault(name, []).append((below, one))
+            continue
+        origin = "measured" if one.error is None else "fitted"
+        source = f"{measured_on}: {source_of(one)}"
+        yield f'{indent}{name}: {{value: {text_of(one.path, one.value)}, origin: {origin}, source: "{source}"}}'
+    for name, found in sections.items():
+        yield f"{indent}{name}:"
+        yield from _section(found, measured_on, f"{indent}  ")
 
 
 def source_of(one: Fitted) -> str:

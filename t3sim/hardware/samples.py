@@ -40,6 +40,7 @@ from t3sim.hardware.kinds import (
 
 PROVENANCE = "provenance.json"
 PROVENANCE_TEXTS = ("device", "driver", "cuda", "date")  # what every provenance states; it may state more
+HOST_US = "host_us"  # of a provenance: kinds whose times hold launches of the host, with what a repetition takes at least
 MAX_FILE_BYTES = 64 << 20
 MAX_PROBLEMS = 20
 MAX_PLAIN_ROWS = 1000  # longer tables are written compressed
@@ -74,6 +75,11 @@ class Measurements:
     folder: Path
     rows: tuple[Measurement, ...]
     provenance: Mapping[str, Mapping[str, Any]]
+
+    def host_us(self, row: Measurement) -> float:
+        """Return what the host takes at least for each repetition of *row* in its time; 0 if it has no part in it."""
+        provenance = self.provenance.get(str(Path(row.file).parent), {})
+        return float(provenance.get(HOST_US, {}).get(row.kind, 0))
 
     def of_kind(self, kind: str) -> tuple[Measurement, ...]:
         """Return the measurements of one kind; ``KeyError`` if there is no such kind."""
@@ -143,9 +149,21 @@ def read_provenance(path: Path) -> dict[str, Any]:
                 raise ValueError(f"{name} must be text")
         if "peaks" in found:
             peaks_from(found["peaks"] if isinstance(found["peaks"], dict) else {})
+        _check_host_us(found.get(HOST_US, {}))
     except (ValueError, RecursionError) as error:
         raise InputDataError(f"{path}: {' '.join(str(error).split())[:200]}") from None
     return found
+
+
+def _check_host_us(found: object) -> None:
+    """Raise ``ValueError`` unless *found* gives a number of microseconds above zero for kinds that there are."""
+    if not isinstance(found, dict):
+        raise ValueError(f"{HOST_US} must be an object: a kind, and microseconds")
+    for kind, us in found.items():
+        if kind not in KINDS:
+            raise ValueError(f"{HOST_US}: no kind {kind}")
+        if isinstance(us, bool) or not isinstance(us, int | float) or not 0 < us < math.inf:
+            raise ValueError(f"{HOST_US}: {kind} must be microseconds above 0")
 
 
 def write_measurements(

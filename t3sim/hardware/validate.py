@@ -12,7 +12,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,12 +31,14 @@ from t3sim.hardware.validate_simulation import (
     needs,
 )
 from t3sim.hardware.validate_tiles import Timeline, simulation_of, tile_rows, timelines_of
+from t3sim.system.collectives import protocol_of
 from t3sim.workload.kernel_choice import tiling_of
 
 if TYPE_CHECKING:
     from t3sim.config.experiment import Kernels
     from t3sim.config.machine import MachineSpec
     from t3sim.hardware.samples import Measurement, Measurements
+    from t3sim.system.collectives import Op
 
 RECORDED_TILING = "gemm-128x256"  # of the kernels whose tiles are recorded, whatever a library would choose
 MAX_CALIBRATION_BYTES = 1 << 20
@@ -90,6 +92,7 @@ class Point:
     below: Term | None = None
     reason: str = ""
     n_rows: int = 1  # rows of the file that it stands for
+    host_us: float = 0.0  # between two launches of the host, if they are in the time: the device may be done sooner
 
     @property
     def simulations(self) -> tuple[Simulation, ...]:
@@ -143,7 +146,8 @@ class Points:
                 if row.place in timelines:
                     points += self._timeline(timelines[row.place])
             elif row.kind in self._of_kind:
-                points += self._of_kind[row.kind](row)
+                host_us = measurements.host_us(row)
+                points += [replace(point, host_us=host_us) for point in self._of_kind[row.kind](row)]
             else:
                 points += without_simulation(row)
         return points
@@ -152,9 +156,11 @@ class Points:
         channels, protocol = str(row["nccl_channels"]), str(row["nccl_proto"])
         kind = COLLECTIVES if channels == "auto" else LIMITED_COLLECTIVES
         if protocol not in {"auto", "Simple"}:
-            yield _unsimulated(kind, row, "time_us", f"the machine has no protocol {protocol} of its own")
+            yield _unsimulated(kind, row, "time_us", f"the machine is not held to the protocol {protocol}")
             return
-        op = {"reduce_scatter": "reduce-scatter", "all_gather": "all-gather", "all_reduce": "all-reduce"}
+        op: dict[str, Op] = {
+            "reduce_scatter": "reduce-scatter", "all_gather": "all-gather", "all_reduce": "all-reduce"
+        }  # fmt: skip
         ring = self.ring(op[str(row["collective"])], int(row["bytes"]), int(row["gpus"]), channels, protocol)
         yield _point(kind, row, "time_us", Term(ring))
 
@@ -237,14 +243,15 @@ class Points:
         return gemm, self.ring("reduce-scatter", _output_bytes(row), int(row["gpus"]), channels)
 
     def ring(
-        self, op: str, size: int, gpus: int, channels: str = "auto", protocol: str = "auto"
+        self, op: Op, size: int, gpus: int, channels: str = "auto", protocol: str = "auto"
     ) -> CollectiveAlone:
         """Return the simulation of a ring; what changes nothing (a protocol that it takes anyway) is left out."""
         machine, kernel = self.machine, self.machine.gpu.collective_kernel
-        if protocol == "Simple" and kernel.kind == "channels" and size <= kernel.low_latency_size:
-            machine = without_low_latency(machine)
+        is_held = protocol == "Simple" and kernel.kind == "channels"
+        if is_held and protocol_of(kernel, op, gpus, size) != "simple":
+            machine = without_flags(machine)
         n = None if channels == "auto" or int(channels) == kernel.channels else int(channels)
-        return CollectiveAlone(machine, self.tiling, op, size, gpus, n)  # type: ignore[arg-type] # a row's op is checked
+        return CollectiveAlone(machine, self.tiling, op, size, gpus, n)
 
 
 def without_simulation(row: Measurement) -> Iterator[Point]:
@@ -265,9 +272,9 @@ def unthrottled(machine: MachineSpec) -> MachineSpec:
     return machine.model_copy(update={"gpu": gpu})
 
 
-def without_low_latency(machine: MachineSpec) -> MachineSpec:
+def without_flags(machine: MachineSpec) -> MachineSpec:
     """Return *machine* with collectives held to the protocol without flags inside the data."""
-    kernel = machine.gpu.collective_kernel.model_copy(update={"low_latency_size": 0})
+    kernel = machine.gpu.collective_kernel.model_copy(update={"low_latency": None, "low_latency_128": None})
     return machine.model_copy(update={"gpu": machine.gpu.model_copy(update={"collective_kernel": kernel})})
 
 
@@ -314,10 +321,13 @@ def _compared(point: Point, outcomes: Mapping[Simulation, Outcome], is_used: boo
     failures = [outcome.failed for outcome in found if outcome.failed]
     if failures:
         return Compared(point, FAILED, None, None, is_used, failures[0], wall_s)
-    simulated = sum(outcomes[term.simulation].times[term.name] for term in point.terms)
+    simulated, reason = sum(outcomes[term.simulation].times[term.name] for term in point.terms), point.reason
     if point.below is not None:
         simulated /= outcomes[point.below.simulation].times[point.below.name]
-    return Compared(point, SIMULATED, simulated, error_of(point, simulated), is_used, point.reason, wall_s)
+    elif simulated < point.host_us:
+        reason = f"the device is done after {simulated:.1f} us, the host launches one every {point.host_us:.1f} us"
+        simulated = point.host_us
+    return Compared(point, SIMULATED, simulated, error_of(point, simulated), is_used, reason, wall_s)
 
 
 def error_of(point: Point, simulated: float) -> float | None:
@@ -380,5 +390,5 @@ __all__ = [
     "read_calibration",
     "simulations_of",
     "unthrottled",
-    "without_low_latency",
+    "without_flags",
 ]

@@ -1,7 +1,12 @@
-"""Which program a machine runs for a collective: whole chunks, or channels (``CollectiveKernelSpec.kind``)."""
+"""Which program a machine runs for a collective: whole chunks, or channels (``CollectiveKernelSpec.kind``).
+
+Channels use one of three protocols.  Which, is the library's own choice (NCCL's ``ncclTopoGetAlgoTime``): of those that
+the machine has, the one with the least expected time.  Pinned by ``tests/collective/test_protocols.py``.
+"""
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING, Literal
 
 from t3sim.collective.schedule import (
@@ -16,7 +21,7 @@ from t3sim.collective.schedule import (
 from t3sim.errors import UsageError
 
 if TYPE_CHECKING:
-    from t3sim.config.machine import MachineSpec
+    from t3sim.config.machine import CollectiveKernelSpec, ExpectedTimeSpec, MachineSpec, Protocol
 
 Op = Literal["reduce-scatter", "all-gather", "all-reduce"]
 CHANNELLED = {
@@ -24,6 +29,29 @@ CHANNELLED = {
     "all-gather": channelled_all_gather,
     "all-reduce": channelled_all_reduce,
 }
+
+
+def ring_steps(op: Op, n_devices: int) -> int:
+    """Return how often a chunk goes from one device to the next."""
+    return (n_devices - 1) * (2 if op == "all-reduce" else 1)
+
+
+def protocol_of(spec: CollectiveKernelSpec, op: Op, n_devices: int, size: int) -> Protocol:
+    """Return the protocol that channels use for an array of *size* bytes; number of channels does not matter."""
+    if spec.expected is None:
+        return "simple"
+    n_steps = ring_steps(op, n_devices)
+
+    def expected_ps(expected: ExpectedTimeSpec) -> Fraction:
+        transfer = Fraction(size * 10**12, n_devices * expected.bandwidth)
+        return expected.start + n_steps * (expected.step + transfer)
+
+    times: dict[Protocol, Fraction] = {"simple": expected_ps(spec.expected)}
+    if spec.low_latency is not None:
+        times["low_latency"] = expected_ps(spec.low_latency.expected)
+    if spec.low_latency_128 is not None:
+        times["low_latency_128"] = expected_ps(spec.low_latency_128.expected)
+    return min(times, key=lambda protocol: times[protocol])
 
 
 def ring_program(
@@ -41,12 +69,28 @@ def ring_program(
             raise UsageError("an all-reduce of whole chunks is a reduce-scatter and an all-gather")
         ring = ring_reduce_scatter if op == "reduce-scatter" else ring_all_gather
         return ring(n_devices, chunk_granules)
+    n_channels = spec.channels if n_compute_units is None else n_compute_units
+    protocol = protocol_of(spec, op, n_devices, chunk_granules * n_devices * machine.memory.access)
+    return CHANNELLED[op](n_devices, chunk_granules, channels_of(machine, protocol, n_channels))
+
+
+def channels_of(machine: MachineSpec, protocol: Protocol, n_channels: int) -> Channels:
+    """Return how *protocol* cuts a ring into *n_channels*; lengths are rounded to lines."""
     granule, line = machine.memory.access, machine.gpu.l2.line
-    channels = Channels(
-        n_channels=spec.channels if n_compute_units is None else n_compute_units,
-        loop_granules=max(spec.channel_chunk // line, 1) * line // granule,
+    kernel = machine.gpu.collective_kernel
+    flagged = {"simple": None, "low_latency": kernel.low_latency, "low_latency_128": kernel.low_latency_128}[protocol]
+    spec = kernel if flagged is None else flagged
+    chunk = kernel.channel_chunk if flagged is None else flagged.chunk
+
+    def in_lines(n_bytes: int) -> int:
+        return max(n_bytes // line, 1) * line // granule
+
+    return Channels(
+        n_channels=n_channels,
+        loop_granules=in_lines(chunk),
         n_slices=spec.slices,
         line_granules=line // granule,
-        is_low_latency=chunk_granules * n_devices * granule <= spec.low_latency_size,
+        least_slice_granules=in_lines(spec.least_slice),
+        protocol=protocol,
+        flags=Fraction(line, line if flagged is None else flagged.data_per_line).as_integer_ratio(),
     )
-    return CHANNELLED[op](n_devices, chunk_granules, channels)

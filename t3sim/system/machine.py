@@ -23,6 +23,7 @@ from t3sim.network.mirror import ChunkShift
 from t3sim.system.liveness import Liveness, WatchedEnvironment, WatchedGpu, run_to_end
 
 if TYPE_CHECKING:
+    from t3sim.collective.schedule import CollectiveProgram
     from t3sim.config.machine import MachineSpec
     from t3sim.gpu.arbitration import ArbitrationPolicy
     from t3sim.gpu.ticks import TickBase
@@ -80,10 +81,11 @@ class MirroredMachine:
         return end_at
 
 
-def launch_ticks(core: GpuCore, *, is_collective: bool = False) -> int:
-    """Return the ticks from the launch of a kernel to its start."""
+def launch_ticks(core: GpuCore, collective: CollectiveProgram | None = None) -> int:
+    """Return the ticks from the launch of a kernel, of *collective* if there is one, to its start."""
     gpu = core.machine.gpu
-    return core.ticks.from_ps(gpu.kernel_launch + (gpu.collective_kernel.launch if is_collective else 0))
+    own = 0 if collective is None else gpu.collective_kernel.of_protocol(collective.protocol).launch
+    return core.ticks.from_ps(gpu.kernel_launch + own)
 
 
 def load_fused_gpu(

@@ -230,7 +230,7 @@ class MirroredPhases(SublayerPhases):
         def simulate(report: Report) -> Phase:
             machine = self.machine(ISOLATED_POLICY, {})
             machine.core.load_collective(
-                program, start_at=launch_ticks(machine.core, is_collective=True), n_compute_units=n_compute_units
+                program, start_at=launch_ticks(machine.core, program), n_compute_units=n_compute_units
             )
             machine.close_ring()
             return self.finished(name, machine, report)

@@ -87,9 +87,9 @@ class RingMachine:
         """Keep *messages* for device *d* until it comes to the window that begins when they had been sent."""
         self._arrived[d].append((self._sent_in, messages))
 
-    def start_at(self, d: int, offset: int = 0, *, is_collective: bool = False) -> int:
-        """Return the tick at which a kernel starts on device *d* that is launched at *offset*."""
-        return offset + launch_ticks(self.cores[d], is_collective=is_collective)
+    def start_at(self, d: int, offset: int = 0, collective: CollectiveProgram | None = None) -> int:
+        """Return the tick at which a kernel (of *collective*) starts on device *d* that is launched at *offset*."""
+        return offset + launch_ticks(self.cores[d], collective)
 
     # --- loading ---------------------------------------------------------------------------------
 
@@ -128,7 +128,7 @@ class RingMachine:
     ) -> None:
         """Load *program* on every device, on *n_compute_units* CUs (default: all), launched at *offsets*."""
         for d, core in enumerate(self.cores):
-            start_at = self.start_at(d, 0 if offsets is None else offsets[d], is_collective=True)
+            start_at = self.start_at(d, 0 if offsets is None else offsets[d], program)
             core.load_collective(program, start_at=start_at, n_compute_units=n_compute_units)
         self._note_first_start()
 

@@ -16,11 +16,18 @@ from t3sim.hardware.kinds import KINDS, ring_bytes
 
 SUBLAYER = {"model": "-", "sublayer": "-", "tp": 1}
 SHAPE = {"m": 128, "n": 128, "k": 128}
+# On two GPUs, flags inside the data are expected to be quicker up to 8 KiB: 2 us of start over 4 KiB at 2 GB/s more.
+EXPECTED = "{start: 3 us, step: 0 us, bandwidth: 4 GB/s}"
+LOW_LATENCY = (
+    "{launch: 0 us, slice_overhead: 0 us, chunk: 4 KiB, slices: 2, least_slice: 1 KiB, data_per_line: 64 B, "
+    "expected: {start: 1 us, step: 0 us, bandwidth: 1333 MB/s}}"
+)
 CHANNELS = (
     "machine.gpu.collective_kernel.kind=channels",
     "machine.gpu.collective_kernel.channels=2",
     "machine.gpu.collective_kernel.channel_chunk=4 KiB",
-    "machine.gpu.collective_kernel.low_latency_size=8 KiB",
+    f"machine.gpu.collective_kernel.expected={EXPECTED}",
+    f"machine.gpu.collective_kernel.low_latency={LOW_LATENCY}",
 )
 
 

@@ -25,6 +25,7 @@ from t3sim.hardware.calibrate import Fitted, calibrate, readings, value_at, with
 from t3sim.hardware.calibrate_files import calibration_table, machine_file
 from t3sim.hardware.samples import Measurement, Measurements
 from t3sim.hardware.validate_simulation import CollectiveAlone, GemmAlone, Outcome, Simulation
+from t3sim.system.collectives import protocol_of
 
 TILING = load_tiling("gemm-128x256")
 MIB = 1 << 20
@@ -33,6 +34,8 @@ HIDDEN = {  # what the made-up device really has
     "gpu.compute_unit.l2_store_bytes_per_cycle": 24,
     f"{KERNEL}.slice_overhead": 1_500_000,
     f"{KERNEL}.launch": 5_000_000,
+    f"{KERNEL}.low_latency.launch": 2_500_000,
+    f"{KERNEL}.low_latency_128.launch": 9_000_000,
     "gpu.compute_unit.matrix_efficiency": 0.7,
     "gpu.matrix_clock": 1_650_000_000,
 }
@@ -60,13 +63,12 @@ def formula_us(simulation: Simulation) -> float:
         return 2e6 * shape.m * shape.n * shape.k / rate + tiles * gpu.compute_unit.workgroup_launch / 1e6
     assert isinstance(simulation, CollectiveAlone)
     unit, kernel = gpu.compute_unit, gpu.collective_kernel
-    is_small = simulation.size <= kernel.low_latency_size
-    overhead = kernel.low_latency_slice_overhead if is_small else kernel.slice_overhead
+    spec = kernel.of_protocol(protocol_of(kernel, simulation.op, simulation.gpus, simulation.size))
     reads = 2 if simulation.op == "all-gather" else 3
     path = reads / unit.l2_bytes_per_cycle + (5 - reads) / unit.l2_store_bytes_per_cycle
     n_channels = simulation.n_channels or kernel.channels
     share = simulation.size / simulation.gpus / n_channels
-    return share * path / gpu.compute_clock * 1e6 + (kernel.launch + n_channels * overhead) / 1e6
+    return share * path / gpu.compute_clock * 1e6 + (spec.launch + n_channels * spec.slice_overhead) / 1e6
 
 
 def simulate(stages: Sequence[Sequence[Simulation]]) -> Mapping[Simulation, Outcome]:
@@ -80,11 +82,13 @@ def row(kind: str, line: int, **values: object) -> Measurement:
 def made_up() -> Measurements:
     """Rings and GEMMs as the formula gives them for the hidden device, with latencies and rates read off it."""
     truth, rows = device(), []
-    rings = itertools.product(("reduce_scatter", "all_gather"), (4 * MIB, 64 * MIB), ("1", "8", "auto"))
-    for line, (op, size, channels) in enumerate(rings, 2):
+    large = itertools.product(("reduce_scatter", "all_gather"), (4 * MIB, 64 * MIB), (2,), ("1", "8", "auto"))
+    small = itertools.product(("reduce_scatter",), (MIB // 4, MIB), (2,), ("1", "8", "auto"))
+    middle = itertools.product(("all_reduce",), (3 * MIB, 4 * MIB), (4,), ("4", "8", "auto"))
+    for line, (op, size, gpus, channels) in enumerate((*large, *small, *middle), 2):
         n = None if channels == "auto" else int(channels)
-        ring = CollectiveAlone(truth, TILING, op.replace("_", "-"), size, 2, n)  # type: ignore[arg-type]
-        rows.append(row("collectives", line, collective=op, gpus=2, bytes=size, nccl_channels=channels,
+        ring = CollectiveAlone(truth, TILING, op.replace("_", "-"), size, gpus, n)  # type: ignore[arg-type]
+        rows.append(row("collectives", line, collective=op, gpus=gpus, bytes=size, nccl_channels=channels,
                         nccl_proto="auto", time_us=formula_us(ring)))  # fmt: skip
     cold = with_value(truth, "gpu.matrix_clock", truth.gpu.compute_clock)
     for kind, machine in (("gemm", truth), ("gemm_gaps", cold)):

@@ -94,7 +94,7 @@ def test_kinds_and_what_they_are_compared_with(folder: Path) -> None:
     assert limited.simulations[0].n_channels == 1  # type: ignore[union-attr]
     by_protocol = {point.row["nccl_proto"]: point for point in rings if point.row["bytes"] == 4096}
     held, free = (by_protocol[name].simulations[0] for name in ("Simple", "auto"))
-    assert held.machine.gpu.collective_kernel.low_latency_size == 0  # type: ignore[union-attr]
+    assert held.machine.gpu.collective_kernel.low_latency is None  # type: ignore[union-attr]
     assert free.machine == tiny()  # type: ignore[union-attr]
     assert not by_protocol["LL128"].terms
     assert "LL128" in by_protocol["LL128"].reason

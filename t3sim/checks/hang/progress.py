@@ -105,7 +105,8 @@ def longest_wait(core: GpuCore) -> int:
     gpu, machine = core.gpu, core.machine
     latencies = machine.link.latency + machine.gpu.kernel_launch + machine.gpu.compute_unit.workgroup_launch
     collective = machine.gpu.collective_kernel
-    latencies += collective.launch + max(collective.slice_overhead, collective.low_latency_slice_overhead)
+    protocols = (collective, collective.low_latency, collective.low_latency_128)
+    latencies += max(one.launch + one.slice_overhead for one in protocols if one is not None)
     timings: int = sum(vars(machine.memory.timing).values()) - machine.memory.timing.nREFI
     l2 = gpu.l2
     return (

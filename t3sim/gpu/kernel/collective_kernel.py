@@ -4,11 +4,13 @@ Models: one workgroup on a compute unit; the lines of a step are dealt to the wo
 them if each is a channel of its own; a workgroup loads its operands past the L2, at most ``max_collective_lines`` in
 flight, adds them and stores the result to the neighbour, to its own memory or to both, in order.  A step starts when
 what it needs has been received and the workgroup is over the overhead of the one before (fence, flag, barrier).
-Rate limits are outcomes: in-flight lines over latency, path to the L2, controllers, link.  A collective on few CUs
-is slower for the first two reasons.  Beside a GEMM, each workgroup takes the first compute unit on which no workgroup
-of the GEMM runs any more, starts up there, and leaves it to the GEMM at its end; see ``workgroup_dispatcher``.
-Leaves out: instructions; the time of the flags themselves (receipt is known when a store enters the DRAM
-queue); reads served by the L2 (the paper charges them to DRAM); the limited size of receive buffers (GPUs that run
+Rate limits are outcomes: in-flight lines over latency, path to the L2, controllers, link.  A collective on few CUs is
+slower for the first two reasons.  Beside a GEMM, each workgroup takes the first compute unit on which no workgroup of
+the GEMM runs any more, starts up there, and leaves it to the GEMM at its end; see ``workgroup_dispatcher``.
+Flags inside the data make what goes over the link and what is read from a receive buffer longer; they take their
+share of the path to the L2.
+Leaves out: instructions; the time of flags of their own (receipt is known when a store enters the DRAM queue);
+reads served by the L2 (the paper charges them to DRAM); the limited size of receive buffers (GPUs that run
 alike never get so far ahead of each other).
 Pinned by tests/shape/test_ring_collectives.py and tests/shape/test_channels.py.
 """
@@ -77,6 +79,15 @@ def granules_of_line(gpu, step, line):
 
 
 @kernel
+def sent_granules(gpu, step, line):
+    """Return the granules that *line* of a step is sent as, flags included: what came before it decides the rest."""
+    first = line * gpu.l2.granules_per_line
+    last = first + granules_of_line(gpu, step, line)
+    before = (first * gpu.flags_numerator + gpu.flags_denominator - 1) // gpu.flags_denominator
+    return (last * gpu.flags_numerator + gpu.flags_denominator - 1) // gpu.flags_denominator - before
+
+
+@kernel
 def load_operands(gpu, index, step, credit, slot_end):
     """Load operand lines of this step while the issue path and the limit in flight allow."""
     part = gpu.collective_workgroups[index]
@@ -91,9 +102,13 @@ def load_operands(gpu, index, step, credit, slot_end):
         and part.line_tail - part.line_head < capacity
     ):
         line = line_of(gpu, index, part.step_line)
-        n_granules = granules_of_line(gpu, step, line)
+        n_data = n_granules = granules_of_line(gpu, step, line)
         base = step.operand_a if part.step_operand == 0 else step.operand_b
         address = base + line * gpu.l2.granules_per_line
+        n_received = sent_granules(gpu, step, line) if step.wait_received > 0 else n_data
+        if step.wait_received > 0 and part.step_operand == step.n_operands - 1:
+            n_granules = n_received
+            address = base + line * gpu.l2.granules_per_line * gpu.buffer_places
         channel_id = channel_of(gpu, address)
         if not has_room(gpu.channels[channel_id], COMPUTE, n_granules + reserved_by_others(gpu, cu, channel_id)):
             wait_for_channel(gpu, cu_index, channel_id)
@@ -101,14 +116,14 @@ def load_operands(gpu, index, step, credit, slot_end):
             return 0
         entry = part.line_tail % capacity
         if part.step_operand == 0:
-            part.line_remaining[entry] = step.n_operands * n_granules
+            part.line_remaining[entry] = (step.n_operands - 1) * n_data + n_received
             part.line_ready_at[entry] = 0
             part.line_index[entry] = line
         cycle = memory_cycle(gpu, slot_end - credit + gpu.l2.request_ticks + gpu.l2.miss_ticks)
         for i in range(n_granules):
             tag = index * capacity + entry
             request(gpu, channel_id, COMPUTE, place_of(gpu, address + i, COLLECTIVE_READ), tag, cycle)
-        credit -= gpu.line_issue_ticks
+        credit -= gpu.line_issue_ticks * n_granules // n_data
         cu.outstanding_lines += 1
         part.step_operand += 1
         if part.step_operand == step.n_operands:
@@ -137,7 +152,7 @@ def store_results(gpu, index, step, store_queue, credit, now):
     capacity = len(part.line_index)
     slot_end = now + gpu.slot_ticks
     row = row_of(gpu, index, part.step)
-    cost = gpu.store_issue_ticks * (2 if step.send_to == TO_BOTH else 1)
+    is_sent = step.send_to != TO_LOCAL and step.send_to != TO_NOWHERE
     while part.line_head < part.line_tail and credit > 0:
         entry = part.line_head % capacity
         if part.line_remaining[entry] > 0 or part.line_ready_at[entry] >= slot_end:
@@ -145,10 +160,13 @@ def store_results(gpu, index, step, store_queue, credit, now):
         n_granules = granules_of_line(gpu, step, part.line_index[entry])
         address = step.destination + part.line_index[entry] * gpu.l2.granules_per_line
         at = max(slot_end - credit, part.line_ready_at[entry])
-        if step.send_to != TO_LOCAL and step.send_to != TO_NOWHERE and not has_buffer_room(gpu.link_port, n_granules):
+        n_sent = sent_granules(gpu, step, part.line_index[entry]) if is_sent else 0
+        cost = 0 if is_sent else gpu.store_issue_ticks
+        if is_sent and not has_buffer_room(gpu.link_port, n_sent):
             note_refused(cu, FOR_LINK, 0)  # it goes on with its loads
             return credit
         if step.send_to == TO_LOCAL or step.send_to == TO_BOTH:
+            cost = gpu.store_issue_ticks
             kept = address
             if step.send_to == TO_BOTH:
                 kept = step.local_destination + part.line_index[entry] * gpu.l2.granules_per_line
@@ -161,10 +179,12 @@ def store_results(gpu, index, step, store_queue, credit, now):
                 place = place_of(gpu, kept + i, COLLECTIVE_WRITE)
                 cycle = memory_cycle(gpu, at + gpu.l2.request_ticks)
                 request(gpu, channel_id, COMPUTE, place, -1, cycle)
-        if step.send_to != TO_LOCAL and step.send_to != TO_NOWHERE:
+        if is_sent:
             kind = INCOMING_UPDATE if step.send_to == TO_NEIGHBOUR_AS_UPDATE else INCOMING_WRITE
-            for i in range(n_granules):
-                buffer_store(gpu.link_port, store_queue, kind, -1 - row, address + i, at)
+            there = step.destination + part.line_index[entry] * gpu.l2.granules_per_line * gpu.buffer_places
+            for i in range(n_sent):
+                buffer_store(gpu.link_port, store_queue, kind, -1 - row, there + i, at)
+            cost += gpu.store_issue_ticks * n_sent // n_granules
         credit -= cost
         part.line_head += 1
         part.step_stored += 1
@@ -265,7 +285,7 @@ def advance_collective(gpu, index, steps, store_queue, now):
         part.step += 1
         part.step_line = 0
         part.step_stored = 0
-        part.step_ready_at = now + gpu.slice_overhead_ticks
+        part.step_ready_at = now + (gpu.slice_overhead_ticks if step.n_granules > 0 else 0)
         if part.step % gpu.n_kernel_steps == 0:
             end_collective_workgroup(gpu, part, now)
             waits_for = NOTHING_LEFT

@@ -431,6 +431,9 @@ def gpu_dtype(layout):
             ("n_step_columns", "i8"),  # channels, each a workgroup; 1: all workgroups share each step
             ("n_step_slices", "i8"),  # a step waits for the one so many before it, at the neighbour
             ("slice_overhead_ticks", "i8"),  # from the last store of a step to the next one
+            ("flags_numerator", "i8"),  # granules that are sent, over ...
+            ("flags_denominator", "i8"),  # ... granules of data
+            ("buffer_places", "i8"),  # of a receive buffer, for each granule of data
             ("n_collective_workgroups", "i8"),  # of a kernel, each a compute unit of its own
             ("n_collective_waiting", "i8"),  # that have no compute unit yet
             ("n_collective_done", "i8"),  # that have ended, of all kernels in turn

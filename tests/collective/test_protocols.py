@@ -1,0 +1,137 @@
+"""Which protocol do channels take: the one that NCCL's own log and times show, for every collective and size?"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from t3sim.cli.validate import machine_of
+from t3sim.collective.schedule import TO_LOCAL
+from t3sim.config.machine import CollectiveKernelSpec, MachineSpec
+from t3sim.system.collectives import Op, channels_of, protocol_of, ring_program
+
+KIB, MIB = 1 << 10, 1 << 20
+CHOICE = re.compile(r"(\w+): (\d+) Bytes -> Algo RING proto (\w+)")
+OPS: dict[str, Op] = {"ReduceScatter": "reduce-scatter", "AllGather": "all-gather", "AllReduce": "all-reduce"}
+NAMES = {"LL": "low_latency", "LL128": "low_latency_128", "SIMPLE": "simple"}
+
+
+@pytest.fixture(scope="module")
+def h200() -> MachineSpec:
+    return machine_of("h200", ())
+
+
+def choices_in(folder: Path) -> list[tuple[Op, int, str]]:
+    """NCCL's account of its choices on two GPUs: collective, bytes of the whole array, protocol."""
+    found = []
+    for line in json.loads((folder / "provenance.json").read_text())["nccl_choices"]:
+        match = CHOICE.match(line)
+        assert match is not None, line
+        op = OPS[match[1]]
+        found.append((op, int(match[2]) * (1 if op == "all-reduce" else 2), NAMES[match[3]]))
+    return found
+
+
+def differences(kernel: CollectiveKernelSpec, choices: list[tuple[Op, int, str]]) -> list[tuple[Op, int, str]]:
+    return [one for one in choices if protocol_of(kernel, one[0], 2, one[1]) != one[2]]
+
+
+def test_the_choice_is_the_one_that_nccl_logs(h200: MachineSpec, repository: Path) -> None:
+    """On two GPUs LL ends between 2 and 4 MiB of RS and AG, and between 1 and 2 MiB of AR."""
+    choices = choices_in(repository / "validation" / "h200" / "two-gpus")
+    assert {protocol for _, _, protocol in choices} == {"low_latency", "simple"}
+    assert differences(h200.gpu.collective_kernel, choices) == []
+
+
+@pytest.mark.parametrize("what", ["start", "step", "bandwidth"])
+def test_canary_another_table_does_not_agree_with_the_log(what: str, h200: MachineSpec, repository: Path) -> None:
+    """Canary: LL with half the start, half the bandwidth, or ten times the step is not what the log says."""
+    kernel = h200.gpu.collective_kernel
+    assert kernel.low_latency is not None
+    expected = kernel.low_latency.expected
+    value = getattr(expected, what)
+    changed = expected.model_copy(update={what: value * 10 if what == "step" else value // 2})
+    flagged = kernel.low_latency.model_copy(update={"expected": changed})
+    choices = choices_in(repository / "validation" / "h200" / "two-gpus")
+    assert differences(kernel.model_copy(update={"low_latency": flagged}), choices)
+
+
+@pytest.mark.parametrize(
+    ("op", "size", "protocol"),
+    [("reduce-scatter", MIB, "low_latency"), ("reduce-scatter", 4 * MIB, "simple"), ("all-gather", 4 * MIB, "simple"),
+     ("all-reduce", MIB, "low_latency"), ("all-reduce", 4 * MIB, "low_latency_128"),
+     ("all-reduce", 6 * MIB, "low_latency_128"), ("all-reduce", 12 * MIB, "simple")],
+)  # fmt: skip
+def test_four_gpus_take_what_their_times_show(op: Op, size: int, protocol: str, h200: MachineSpec) -> None:
+    """Times of auto and of Simple differ for AR of 4 and 6 MiB (41 and 48 us, 55 and 77 us), and agree otherwise."""
+    assert protocol_of(h200.gpu.collective_kernel, op, 4, size) == protocol
+
+
+def test_without_expected_times_nothing_is_chosen(h200: MachineSpec) -> None:
+    """Does a machine without a table, or without other protocols, run the plain one?"""
+    kernel = h200.gpu.collective_kernel
+    for update in ({"expected": None}, {"low_latency": None, "low_latency_128": None}):
+        assert protocol_of(kernel.model_copy(update=update), "reduce-scatter", 2, KIB) == "simple"
+
+
+@pytest.mark.parametrize(
+    ("protocol", "sent"), [("simple", 1), ("low_latency", 2), ("low_latency_128", 16 / 15)]
+)  # fmt: skip
+def test_what_is_sent_holds_the_flags(protocol: str, sent: float, h200: MachineSpec) -> None:
+    """Granules over the link for each of data: 1, 2, 16/15 (and one more at the end of a slice, at most)."""
+    kernel = h200.gpu.collective_kernel
+    others = {name: None for name in ("low_latency", "low_latency_128") if name != protocol}
+    far = kernel.expected.model_copy(update={"start": 10**9}) if protocol != "simple" and kernel.expected else None
+    only = kernel.model_copy(update={**others, "expected": far})
+    machine = h200.model_copy(update={"gpu": h200.gpu.model_copy(update={"collective_kernel": only})})
+    chunk = 24 * 480
+    program = ring_program(machine, "all-reduce", 4, chunk)
+    assert program.protocol == protocol
+    slices = sum(1 for step in program.steps if step.n_granules and step.send_to != TO_LOCAL)
+    assert 6 * chunk * sent <= program.sent <= 6 * chunk * sent + slices
+    assert program.sent == program.expected_inbound
+    waited = sum(step.wait_received for step in program.steps)
+    assert waited == program.sent
+
+
+def test_flags_need_no_place_of_other_data(h200: MachineSpec) -> None:
+    """Do the receive buffers of all steps lie apart, flags included?"""
+    for op, size in (("all-reduce", MIB), ("all-reduce", 4 * MIB)):
+        chunk = size // 4 // h200.memory.access
+        program = ring_program(h200, op, 4, chunk)
+        places: set[int] = set()
+        n = 0
+        for step in program.steps:
+            if step.send_to == TO_LOCAL or not step.n_granules:
+                continue
+            stride = 2 * step.n_granules
+            places |= set(range(step.destination, step.destination + stride))
+            n += stride
+        assert len(places) == n
+        assert min(places) >= 2 * size // h200.memory.access
+
+
+def test_a_short_chunk_is_one_slice(h200: MachineSpec) -> None:
+    """Is a part of a chunk below ``least_slice`` passed on whole, and a longer one in two?"""
+    lengths = {}
+    for n_bytes in (32 * KIB, 64 * KIB):
+        granules = 24 * n_bytes // h200.memory.access
+        kernel = h200.gpu.collective_kernel.model_copy(update={"expected": None})
+        machine = h200.model_copy(update={"gpu": h200.gpu.model_copy(update={"collective_kernel": kernel})})
+        program = ring_program(machine, "all-gather", 2, granules)
+        lengths[n_bytes] = [step.n_granules * 64 for step in program.steps[:: program.n_channels]]
+    assert lengths == {32 * KIB: [32 * KIB, 0] * 2, 64 * KIB: [32 * KIB, 32 * KIB] * 2}
+
+
+def test_protocols_cut_chunks_in_their_own_way(h200: MachineSpec) -> None:
+    """Bytes of a channel's turn and of a slice, as NCCL's buffers give them; lines of data rounded down."""
+    cut = {name: channels_of(h200, name, 24) for name in ("simple", "low_latency", "low_latency_128")}  # type: ignore[arg-type]
+    found = {name: (c.loop_granules * 64, c.n_slices, c.least_slice_granules * 64) for name, c in cut.items()}
+    assert found == {
+        "simple": (2 * MIB, 2, 32 * KIB),
+        "low_latency": (32 * KIB, 4, 8 * KIB),
+        "low_latency_128": (576_000, 15, 38_400),
+    }
