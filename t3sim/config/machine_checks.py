@@ -120,6 +120,31 @@ def _progress_findings(machine: MachineSpec) -> list[Finding]:
     return findings
 
 
+def _flag_findings(machine: MachineSpec) -> list[Finding]:
+    """Flags inside the data that do not fit a line, or a table of expected times that is missing."""
+    kernel, line = machine.gpu.collective_kernel, machine.gpu.l2.line
+    section = "gpu.collective_kernel"
+    findings: list[Finding] = []
+    for name, flagged in (("low_latency", kernel.low_latency), ("low_latency_128", kernel.low_latency_128)):
+        if flagged is None:
+            continue
+        if not line <= 2 * flagged.data_per_line <= 2 * line:
+            message = (
+                f"is {units.format_bytes(flagged.data_per_line)}, must be half a line (`gpu.l2.line`,"
+                f" {units.format_bytes(line)}) to a line"
+            )
+            findings.append((f"{section}.{name}.data_per_line", message))
+        if machine.memory.channel_interleave < 2 * line:
+            message = (
+                f"needs `memory.channel_interleave` of two lines, {units.format_bytes(2 * line)}: a line and its flags"
+                " lie on one channel"
+            )
+            findings.append((f"{section}.{name}", message))
+        if kernel.expected is None:
+            findings.append((f"{section}.{name}", f"is never taken: `{section}.expected` is not given"))
+    return findings
+
+
 def _link_findings(machine: MachineSpec) -> list[Finding]:
     """The time of one access on the link has to be a fraction with a small denominator."""
     ticks = math.lcm(machine.gpu.compute_clock, machine.gpu.clock_of_matrices, machine.memory.clock)
@@ -178,6 +203,7 @@ def _gpu_findings(machine: MachineSpec) -> list[Finding]:
         findings.append(("gpu.l2.hit_latency", message))
     findings += _return_findings(machine)
     findings += _progress_findings(machine)
+    findings += _flag_findings(machine)
     read_ahead = machine.gpu.dma.read_ahead
     if isinstance(read_ahead, int) and read_ahead < l2.line:
         findings.append(

@@ -40,7 +40,7 @@ from t3sim.hardware.kinds import (
 
 PROVENANCE = "provenance.json"
 PROVENANCE_TEXTS = ("device", "driver", "cuda", "date")  # what every provenance states; it may state more
-HOST_US = "host_us"  # of a provenance: kinds whose times hold launches of the host, with what a repetition takes at least
+HOST_US = "host_us"  # of a provenance: kinds whose times hold launches of the host, each with the time of one
 MAX_FILE_BYTES = 64 << 20
 MAX_PROBLEMS = 20
 MAX_PLAIN_ROWS = 1000  # longer tables are written compressed
@@ -77,7 +77,7 @@ class Measurements:
     provenance: Mapping[str, Mapping[str, Any]]
 
     def host_us(self, row: Measurement) -> float:
-        """Return what the host takes at least for each repetition of *row* in its time; 0 if it has no part in it."""
+        """Return the time from one launch of the host to the next in the time of *row*; 0 if they are not in it."""
         provenance = self.provenance.get(str(Path(row.file).parent), {})
         return float(provenance.get(HOST_US, {}).get(row.kind, 0))
 

@@ -66,7 +66,7 @@ def test_canary_another_table_does_not_agree_with_the_log(what: str, h200: Machi
      ("all-reduce", 6 * MIB, "low_latency_128"), ("all-reduce", 12 * MIB, "simple")],
 )  # fmt: skip
 def test_four_gpus_take_what_their_times_show(op: Op, size: int, protocol: str, h200: MachineSpec) -> None:
-    """Times of auto and of Simple differ for AR of 4 and 6 MiB (41 and 48 us, 55 and 77 us), and agree otherwise."""
+    """Times of auto and of Simple differ for AR of 4 and 6 MiB (41 and 55 us, 48 and 77 us), not for the others."""
     assert protocol_of(h200.gpu.collective_kernel, op, 4, size) == protocol
 
 

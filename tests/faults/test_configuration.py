@@ -23,6 +23,11 @@ from tests.faults.refusals import Case, case, check_refused, t3sim_here
 from tests.smoke.command_line import entries
 
 BASE = "name: e\nmachine: t3-150\nworkload: {model: T-NLG, sublayer: FC-2, tp: 8}\nstrategy: t3\n"
+EXPECTED = "{start: 3 us, step: 0 us, bandwidth: 4 GB/s}"
+LOW_LATENCY = (
+    "{launch: 0 us, slice_overhead: 0 us, chunk: 4 KiB, slices: 2, least_slice: 1 KiB, data_per_line: %s, "
+    f"expected: {EXPECTED}}}"
+)
 BOMB_S = 0.5  # of CPU time
 HANG_S = 5.0  # of CPU time; the largest legal file takes half a second, three without libyaml
 
@@ -430,6 +435,27 @@ CASES = [
         machine("gpu: {collective_kernel: {max_outstanding_lines: 1}}"),
         "e.yaml:2:76: machine.gpu.collective_kernel.max_outstanding_lines: is 1, must be at least 2: "
         "a reduction adds two lines",
+    ),
+    case(
+        "F-A6 flags that are most of a line",
+        machine(f"gpu: {{collective_kernel: {{expected: {EXPECTED}, low_latency: {LOW_LATENCY % '32 B'}}}}}"),
+        "e.yaml:2:219: machine.gpu.collective_kernel.low_latency.data_per_line: is 32 B, must be half a line "
+        "(`gpu.l2.line`, 128 B) to a line",
+    ),
+    case(
+        "F-A6 a line and its flags on two channels",
+        machine(
+            f"gpu: {{collective_kernel: {{expected: {EXPECTED}, low_latency: {LOW_LATENCY % '64 B'}}}}}, "
+            "memory: {channel_interleave: 128 B}"
+        ),
+        "e.yaml:2:122: machine.gpu.collective_kernel.low_latency: needs `memory.channel_interleave` of two lines, 256 B: a line "
+        "and its flags lie on one channel",
+    ),
+    case(
+        "F-A6 a protocol that is never taken",
+        machine(f"gpu: {{collective_kernel: {{low_latency: {LOW_LATENCY % '64 B'}}}}}"),
+        "e.yaml:2:66: machine.gpu.collective_kernel.low_latency: is never taken: "
+        "`gpu.collective_kernel.expected` is not given",
     ),
     case(
         "F-A6 a link port that holds no line",

@@ -251,6 +251,10 @@ def test_damaged_compression_is_refused(tmp_path: Path) -> None:
         ({"device": 5}, "device must be text"),
         ({"peaks": {"matrix_tflops": 5}}, "peaks must have matrix_tflops, memory_gbps"),
         ({"peaks": asdict(H200) | {"sms": 0}}, "peaks: sms must be a number above 0, found 0"),
+        ({"host_us": 5}, "host_us must be an object"),
+        ({"host_us": {"nonsense": 5}}, "host_us: no kind nonsense"),
+        ({"host_us": {"gemm": 0}}, "host_us: gemm must be microseconds above 0"),
+        ({"host_us": {"gemm": True}}, "host_us: gemm must be microseconds above 0"),
     ],
 )
 def test_bad_provenance_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,39 @@ def test_a_gemm_after_a_pause_is_not_slowed_down_by_the_power_limit(folder: Path
     }
     full = machine.gpu.compute_clock
     assert clocks == {"gemm": 700_000_000, "gemm_gaps": full, "gemm_sm_split": full}
+
+
+FACTS = {"device": "NVIDIA H200", "driver": "1", "cuda": "13", "date": "2026-11-22"}
+
+
+def ring_times(tmp_path: Path, host_us: dict[str, float]) -> dict[str, tuple[float | None, str]]:
+    """Simulated times (10 us each on the device) and remarks: a folder, and one inside it whose times hold launches."""
+    tables = {"collectives": [collective("all_gather", 16384, 20.0)], "gemm": [ROWS["gemm"][0]]}
+    write_folder(tmp_path, tables)
+    facts = FACTS | {"host_us": host_us}
+    (write_folder(tmp_path / "inner", tables) / "provenance.json").write_text(json.dumps(facts))
+    points = points_of(tmp_path)
+    return {
+        f"{Path(one.point.row.file).relative_to(tmp_path)}": (one.simulated, one.reason)
+        for one in compared(points, outcomes_of(points))
+    }
+
+
+def test_launches_of_the_host_are_in_the_times_of_a_folder_that_says_so(tmp_path: Path) -> None:
+    """Only the kind that the folder names, only that folder, and only where the device is done sooner."""
+    found = ring_times(tmp_path, {"collectives": 18.5})
+    remark = "the device is done after 10.0 us, the host launches one every 18.5 us"
+    assert found == {
+        "collectives.csv": (10.0, ""),
+        "gemm.csv": (10.0, ""),
+        "inner/collectives.csv": (18.5, remark),
+        "inner/gemm.csv": (10.0, ""),
+    }
+
+
+def test_canary_a_host_that_is_quick_changes_nothing(tmp_path: Path) -> None:
+    found = ring_times(tmp_path, {"collectives": 9.5})
+    assert {simulated for simulated, _ in found.values()} == {10.0}
 
 
 def test_equal_simulations_are_one(folder: Path) -> None:
