@@ -448,8 +448,8 @@ CASES = [
             f"gpu: {{collective_kernel: {{expected: {EXPECTED}, low_latency: {LOW_LATENCY % '64 B'}}}}}, "
             "memory: {channel_interleave: 128 B}"
         ),
-        "e.yaml:2:122: machine.gpu.collective_kernel.low_latency: needs `memory.channel_interleave` of two lines, "
-        "256 B: a line and its flags lie on one channel",
+        "e.yaml:2:122: machine.gpu.collective_kernel.low_latency: needs `memory.channel_interleave` of two "
+        "lines, 256 B: a line and its flags lie on one channel",
     ),
     case(
         "F-A6 a protocol that is never taken",
