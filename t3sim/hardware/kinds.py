@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 Value = str | int | float
 
@@ -266,12 +267,9 @@ TFLOPS = Column("tflops", "real", "TFLOP/s", "2 m n k over time_us")
 BUSBW = Column("busbw_gbps", "real", "GB/s", "bytes that a GPU sends in a ring, over time_us")
 KERNEL = _text("kernel", "cublas, or tiled: the project's own kernel", key=True)
 
-# How long the loop of GEMMs of a contention row ran, over the loop of reduce-scatters, by their times alone, where the
-# samples were not kept and the file does not say: inferred from the given files.  A reduce-scatter that waits for SMs
-# of a persistent GEMM runs once for each GEMM at most; in six rows, whose reduce-scatter is the shorter of the two
-# (T-NLG from K = 1592 on, Mega-GPT-2 from K = 2304 on), it ran more often, so a part of its loop ran beside nothing.
-# That part makes the ratio 0.58 to 0.84, median 0.63.
-GEMM_LOOP_SHARE = 0.63
+# How CSV files without a ``provenance.json`` are taken to be measured: as ``validation/h200`` was, whose provenance
+# gives both numbers and says what they are.
+UNDESCRIBED: dict[str, Any] = {"host_us": {"collectives": 18.4}, "gemm_loop_share": 0.63}
 
 KINDS: dict[str, Kind] = {
     kind.name: kind

@@ -28,6 +28,7 @@ from t3sim.hardware import nccl_tests
 from t3sim.hardware.kinds import (
     ANY_DEVICE,
     KINDS,
+    UNDESCRIBED,
     Column,
     Kind,
     Peaks,
@@ -40,6 +41,7 @@ from t3sim.hardware.kinds import (
 
 PROVENANCE = "provenance.json"
 PROVENANCE_TEXTS = ("device", "driver", "cuda", "date")  # what every provenance states; it may state more
+GEMM_LOOP_SHARE = "gemm_loop_share"  # of a provenance: see ``Measurements.gemm_loop_share``
 HOST_US = "host_us"  # of a provenance: kinds whose times hold launches of the host, each with the time of one
 MAX_FILE_BYTES = 64 << 20
 MAX_PROBLEMS = 20
@@ -78,8 +80,20 @@ class Measurements:
 
     def host_us(self, row: Measurement) -> float:
         """Return the time from one launch of the host to the next in the time of *row*; 0 if they are not in it."""
-        provenance = self.provenance.get(str(Path(row.file).parent), {})
-        return float(provenance.get(HOST_US, {}).get(row.kind, 0))
+        return float(self._method_of(row).get(HOST_US, {}).get(row.kind, 0))
+
+    def gemm_loop_share(self, row: Measurement) -> float | None:
+        """Return how long the loop of GEMMs of a contention row ran, over that of collectives, by their times alone.
+
+        None: each was timed while the other one ran throughout.
+        """
+        share = self._method_of(row).get(GEMM_LOOP_SHARE)
+        return None if share is None else float(share)
+
+    def _method_of(self, row: Measurement) -> Mapping[str, Any]:
+        """Return what the provenance of *row* says; of CSV files without one, how such are taken to be measured."""
+        path = Path(row.file)
+        return self.provenance.get(str(path.parent), {} if path.suffix == ".json" else UNDESCRIBED)
 
     def of_kind(self, kind: str) -> tuple[Measurement, ...]:
         """Return the measurements of one kind; ``KeyError`` if there is no such kind."""
@@ -150,6 +164,7 @@ def read_provenance(path: Path) -> dict[str, Any]:
         if "peaks" in found:
             peaks_from(found["peaks"] if isinstance(found["peaks"], dict) else {})
         _check_host_us(found.get(HOST_US, {}))
+        _check_above_zero(GEMM_LOOP_SHARE, found.get(GEMM_LOOP_SHARE, 1))
     except (ValueError, RecursionError) as error:
         raise InputDataError(f"{path}: {' '.join(str(error).split())[:200]}") from None
     return found
@@ -162,8 +177,13 @@ def _check_host_us(found: object) -> None:
     for kind, us in found.items():
         if kind not in KINDS:
             raise ValueError(f"{HOST_US}: no kind {kind}")
-        if isinstance(us, bool) or not isinstance(us, int | float) or not 0 < us < math.inf:
-            raise ValueError(f"{HOST_US}: {kind} must be microseconds above 0")
+        _check_above_zero(f"{HOST_US}: {kind}", us, " microseconds")
+
+
+def _check_above_zero(name: str, value: object, unit: str = "") -> None:
+    """Raise ``ValueError`` unless *value* is a number above zero."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ValueError(f"{name} must be{unit or ' a number'} above 0")
 
 
 def write_measurements(

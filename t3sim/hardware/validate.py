@@ -20,7 +20,7 @@ from t3sim.config.experiment import GemmShape, TilingSpec
 from t3sim.config.presets import load_tiling
 from t3sim.errors import InputDataError
 from t3sim.files import read_limited
-from t3sim.hardware.kinds import GEMM_LOOP_SHARE, KINDS, Value
+from t3sim.hardware.kinds import KINDS, Value
 from t3sim.hardware.validate_simulation import (
     CollectiveAlone,
     GemmAlone,
@@ -134,7 +134,6 @@ class Points:
             "gemm_gaps": self._gemm_gaps,
             "gemm_sm_split": self._gemm_sm_split,
             "sequential": self._sequential,
-            "contention": self._contention,
         }
 
     def of(self, measurements: Measurements) -> list[Point]:
@@ -145,6 +144,8 @@ class Points:
             if row.kind == TILES:
                 if row.place in timelines:
                     points += self._timeline(timelines[row.place])
+            elif row.kind == "contention":
+                points += self._contention(row, measurements.gemm_loop_share(row))
             elif row.kind in self._of_kind:
                 host_us = measurements.host_us(row)
                 points += [replace(point, host_us=host_us) for point in self._of_kind[row.kind](row)]
@@ -199,10 +200,9 @@ class Points:
         ):  # fmt: skip
             yield _point(SEQUENTIAL, row, column, *terms)
 
-    def _contention(self, row: Measurement) -> Iterator[Point]:
+    def _contention(self, row: Measurement, gemm_share: float | None) -> Iterator[Point]:
         gemm, scatter = self._parts(row, unthrottled(self.machine))
-        is_whole_loop = bool(row.samples)
-        both = SideBySide(gemm, scatter, None if is_whole_loop else GEMM_LOOP_SHARE)
+        both = SideBySide(gemm, scatter, gemm_share)
         yield _point(CONTENTION, row, "gemm_alone_us", Term(gemm))
         yield _point(CONTENTION, row, "rs_alone_us", Term(scatter))
         for name, alone, beside, part in (

@@ -86,7 +86,7 @@ def write_trace(path: str | Path, trace: TileTrace, origin: str) -> None:
     manifest: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "gemm": trace.gemm.model_dump(mode="json"),
-        "tiling": trace.tiling.model_dump(mode="json"),
+        "tiling": _content_of(trace.tiling),
         "n_chunks": trace.n_chunks,
         "n_workgroups": trace.n_workgroups,
         "origin": origin,
@@ -114,7 +114,7 @@ def content_digest(trace: TileTrace) -> str:
     """Return the sha256 of what *trace* means, whatever file or code it came from."""
     header = {
         "gemm": trace.gemm.model_dump(mode="json"),
-        "tiling": trace.tiling.model_dump(mode="json"),
+        "tiling": _content_of(trace.tiling),
         "n_chunks": trace.n_chunks,
         "n_workgroups": trace.n_workgroups,
     }
@@ -122,6 +122,11 @@ def content_digest(trace: TileTrace) -> str:
     for name in _COLUMNS:
         digest.update(np.ascontiguousarray(trace.workgroups[name]).astype("<i8").tobytes())
     return digest.hexdigest()
+
+
+def _content_of(tiling: TilingSpec) -> dict[str, Any]:
+    """Return *tiling* without what has its default value, so that files older than a field keep their digest."""
+    return tiling.model_dump(mode="json", exclude_defaults=True)
 
 
 def read_manifest(path: str | Path) -> TraceManifest:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -105,8 +106,10 @@ ROWS: dict[str, list[dict[str, Any]]] = {
 
 
 def write_folder(folder: Path, tables: Mapping[str, Sequence[Mapping[str, Any]]] | None = None) -> Path:
-    """Write *tables* (default: ``ROWS``) as a folder of measurements; return it."""
+    """Write *tables* (default: ``ROWS``) as a folder of measurements with a short provenance; return it."""
     folder.mkdir(parents=True, exist_ok=True)
+    facts = {"device": "NVIDIA H200", "driver": "1", "cuda": "13", "date": "2026-11-22"}
+    (folder / "provenance.json").write_text(json.dumps(facts), encoding="utf-8")
     for kind, rows in (ROWS if tables is None else tables).items():
         known = [*KINDS[kind].names, *(column.name for column in KINDS[kind].optional)]
         header = [name for name in known if any(name in row for row in rows)]

@@ -255,6 +255,8 @@ def test_damaged_compression_is_refused(tmp_path: Path) -> None:
         ({"host_us": {"nonsense": 5}}, "host_us: no kind nonsense"),
         ({"host_us": {"gemm": 0}}, "host_us: gemm must be microseconds above 0"),
         ({"host_us": {"gemm": True}}, "host_us: gemm must be microseconds above 0"),
+        ({"gemm_loop_share": 0}, "gemm_loop_share must be a number above 0"),
+        ({"gemm_loop_share": "half"}, "gemm_loop_share must be a number above 0"),
     ],
 )
 def test_bad_provenance_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from t3sim.cli.validate import machine_of
 from t3sim.config.presets import load_kernels, load_tiling
 from t3sim.errors import InputDataError, UsageError
 from t3sim.hardware import validate
-from t3sim.hardware.kinds import GEMM_LOOP_SHARE
+from t3sim.hardware.kinds import UNDESCRIBED
 from t3sim.hardware.samples import Measurement, read_measurements
 from t3sim.hardware.validate import Point, Points, Term, compared, read_calibration, simulations_of
 from t3sim.hardware.validate_files import COLUMNS, tiles_csv, validation_csv
@@ -145,6 +145,28 @@ def test_launches_of_the_host_are_in_the_times_of_a_folder_that_says_so(tmp_path
     }
 
 
+def test_files_that_nobody_describes_are_taken_to_be_measured_as_the_given_ones(tmp_path: Path) -> None:
+    """Without any provenance: the host's launches of collectives, and loops that overlap in part."""
+    rows = {"collectives": [collective("all_gather", 16384, 20.0)], "contention": [ROWS["contention"][0]]}
+    folder = write_folder(tmp_path / "x", rows)
+    described = read_measurements(folder)
+    (folder / "provenance.json").unlink()
+    undescribed = read_measurements(folder)
+    for found, host_us, share in ((described, 0.0, None), (undescribed, 18.4, 0.63)):
+        [ring] = found.of_kind("collectives")
+        [beside] = found.of_kind("contention")
+        assert (found.host_us(ring), found.host_us(beside), found.gemm_loop_share(beside)) == (host_us, 0.0, share)
+
+
+def test_the_given_files_say_what_files_without_a_word_are_taken_for(repository: Path) -> None:
+    [facts] = [
+        facts
+        for folder, facts in read_measurements(repository / "validation" / "h200").provenance.items()
+        if Path(folder).name == "h200"
+    ]
+    assert {name: facts[name] for name in UNDESCRIBED} == UNDESCRIBED
+
+
 def test_canary_a_host_that_is_quick_changes_nothing(tmp_path: Path) -> None:
     found = ring_times(tmp_path, {"collectives": 9.5})
     assert {simulated for simulated, _ in found.values()} == {10.0}
@@ -169,14 +191,14 @@ def points(repository: Path) -> list[Point]:
 
 
 def test_loops_whose_samples_are_not_kept_overlap_in_part(points: list[Point]) -> None:
-    """Loops of ours run beside each other throughout; those of the given files do not (``GEMM_LOOP_SHARE``)."""
+    """Loops of ours run beside each other throughout; those of the given files do not, as their provenance says."""
     shares: dict[bool, set[float | None]] = {True: set(), False: set()}
     for point in points:
         for both in point.simulations:
             if isinstance(both, SideBySide):
                 shares[bool(point.row.samples)].add(both.gemm_share)
                 assert both.gemm.machine.gpu.matrix_clock == "compute_clock"
-    assert shares == {True: {None}, False: {GEMM_LOOP_SHARE}}
+    assert shares == {True: {None}, False: {0.63}}
 
 
 class TestKernelsOfALibrary:
