@@ -33,7 +33,7 @@ from t3sim.gpu.kernel.l2_slice import fill_granule, flush_dirty_lines
 from t3sim.gpu.kernel.ledger import note_dispatcher_slot, note_dma_slot, note_idle_slots, note_launch, note_port_slot
 from t3sim.gpu.kernel.link_port import is_empty, reason_without_data, transmit
 from t3sim.gpu.kernel.mailbox import receive_messages
-from t3sim.gpu.kernel.memory_controller import advance_channel, catch_up, has_work
+from t3sim.gpu.kernel.memory_controller import advance_channel, catch_up, catch_up_all, has_work
 from t3sim.gpu.kernel.workgroup_dispatcher import dispatch_workgroups
 
 # Columns of the time series, in granules of DRAM traffic unless said otherwise.
@@ -58,6 +58,7 @@ def advance_compute_units(gpu, workgroups, tiles, store_queue, steps, now):
     in most slots.  Beside no GEMM, the others are idle: they are accounted for when that ends.
     """
     if gpu.n_active_slots == 0:
+        catch_up_all(gpu)  # until now they waited for the launch
         note_launch(gpu)
     gpu.n_active_slots += 1
     n_waiting = 0
@@ -121,13 +122,6 @@ def advance_channels(
             channel.noted_occupancy_cycles = channel.occupancy_cycles
             retire_columns(gpu, channel, workgroups, tiles, commands, dma_queue, series, bin_index)
     gpu.channels_until = until
-
-
-@kernel
-def catch_up_all(gpu):
-    """Bring every channel up to the end of the last slot, for whoever looks at them from outside."""
-    for channel_id in range(gpu.n_channels):
-        catch_up(gpu, gpu.channels[channel_id])
 
 
 @kernel

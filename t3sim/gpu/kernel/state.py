@@ -437,7 +437,6 @@ def gpu_dtype(layout):
             ("n_collective_workgroups", "i8"),  # of a kernel, each a compute unit of its own
             ("n_collective_waiting", "i8"),  # that have no compute unit yet
             ("n_collective_done", "i8"),  # that have ended, of all kernels in turn
-            ("n_collectives_done", "i8"),  # kernels
             ("collective_start_at", "i8"),  # of the next kernel
             ("collective_launch_ticks", "i8"),  # from the end of a kernel to the start of the next
             ("collective_startup_ticks", "i8"),  # of a workgroup, on its compute unit
