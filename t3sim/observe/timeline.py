@@ -71,6 +71,21 @@ class Timeline:
         self.spans += other.spans
         self.counters += other.counters
 
+    def as_gpu(self, d: int, n_chunks: int, later_ps: int) -> Timeline:
+        """Return what ``gpu[0]`` did as what ``gpu[d]``, alike, does *later_ps* later, on chunks d further."""
+
+        def track_of(track: str) -> str:
+            return f"gpu[{d}]" + track[len(gpu_of(track)) :] if gpu_of(track) == "gpu[0]" else track
+
+        def args_of(span: Span) -> Mapping[str, int | float | str]:
+            chunk = span.args.get("chunk")
+            return {**span.args, "chunk": (chunk + d) % n_chunks} if isinstance(chunk, int) else span.args
+
+        return Timeline(
+            [Span(track_of(s.track), s.name, s.start_ps + later_ps, s.duration_ps, args_of(s)) for s in self.spans],
+            [Counter(track_of(c.track), c.name, [at + later_ps for at in c.times_ps], c.values) for c in self.counters],
+        )
+
     @property
     def gpus(self) -> list[str]:
         """The GPUs that have tracks, in order; the empty name stands for tracks of none."""

@@ -126,7 +126,8 @@ class ExplicitPhases(SublayerPhases):
         n_taken = 0 if n_compute_units is None else self.n_compute_units - n_compute_units
 
         def simulated(start: RingStart) -> Phase:
-            return together(name, start, [self._gemm_of(name, d, n_taken) for d in range(self.n_devices)])
+            alone = [self._gemm_of(name, d, n_taken) for d in range(self.n_devices)]
+            return together(name, start, alone, [round(self.ticks.to_us(offset) * 1e6) for offset in start.offsets])
 
         return self.placed(name, after, self.first_positions(), simulated)
 
@@ -244,11 +245,8 @@ def last_of(gpus: Sequence[GpuPhase]) -> GpuPhase:
     return max(gpus, key=lambda gpu: gpu.end)
 
 
-def together(name: str, start: RingStart, alone: Sequence[Phase]) -> Phase:
-    """Return the phase in which each GPU does, from its start on, what it does *alone*.
-
-    The timeline is that of the GPU that ends last: each stands for itself.
-    """
+def together(name: str, start: RingStart, alone: Sequence[Phase], offsets_ps: Sequence[int]) -> Phase:
+    """Return the phase in which each GPU does, from its start on (also in ps), what it does *alone*."""
     if not all(phase.gpus for phase in alone):  # in a plan
         return Phase(name, 1, {}, Timeline())
     gpus = [later(gpu, offset) for offset, gpu in zip(start.offsets, (phase.gpus[0] for phase in alone), strict=True)]
@@ -258,4 +256,7 @@ def together(name: str, start: RingStart, alone: Sequence[Phase]) -> Phase:
         for d, (gpu, phase) in enumerate(zip(gpus, alone, strict=True))
         for wait in of_gpu(phase.waits, f"gpu[{d}]", last.end - gpu.end)
     ]
-    return phase_of(name, gpus, alone[gpus.index(last)].timeline, waits)
+    timeline = Timeline()
+    for d, (phase, later_ps) in enumerate(zip(alone, offsets_ps, strict=True)):
+        timeline.extend(phase.timeline.as_gpu(d, len(alone), later_ps))
+    return phase_of(name, gpus, timeline, waits)

@@ -155,12 +155,21 @@ def test_checks_follow_every_gpu(tmp_path: Path) -> None:
     assert audit.n_values > 0
 
 
-def test_each_gpu_begins_with_its_own_chunk_in_the_timeline() -> None:
-    """Do the tiles of GPU d name the chunks of the array: first chunk d, then those after it?"""
-    result = simulate(point("t3", "mode=explicit", tp=4))
-    assert result.fused is not None
+@pytest.mark.parametrize("phase", ["gemm", "fused"])
+def test_each_gpu_begins_with_its_own_chunk_in_the_timeline(phase: str) -> None:
+    """Do the tiles of GPU d name the chunks of the array: first chunk d, then those after it?  Alone and fused."""
+    timeline = getattr(simulate(point("t3", "mode=explicit", tp=4)), phase).timeline
+    assert timeline.gpus == [f"gpu[{d}]" for d in range(4)]
     for d in range(4):
-        spans = [span for span in result.fused.timeline.of_gpu(f"gpu[{d}]").spans if "main loop" in span.name]
+        spans = [span for span in timeline.of_gpu(f"gpu[{d}]").spans if "main loop" in span.name]
         in_order = sorted(spans, key=lambda span: span.start_ps)
         chunks = list(dict.fromkeys(span.args["chunk"] for span in in_order))
         assert chunks == [(d + position) % 4 for position in range(4)]
+
+
+def test_a_late_gpu_is_late_in_the_timeline_of_the_gemms() -> None:
+    """1 us of skew: gpu[1] does the same 1 us later than gpu[0], and all GPUs have tracks and levels."""
+    timeline = simulate(point("t3", "mode=explicit", "machine.start_skew.gpu[1]=1 us", tp=4)).gemm.timeline
+    first, late = (timeline.of_gpu(f"gpu[{d}]") for d in range(2))
+    assert [span.start_ps for span in late.spans] == [span.start_ps + 1_000_000 for span in first.spans]
+    assert [counter.name for counter in late.counters] == [counter.name for counter in first.counters] != []
