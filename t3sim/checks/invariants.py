@@ -161,6 +161,8 @@ def unit_claims(core: GpuCore) -> Iterator[Claim]:
     yield Claim("C1", "link_port", "granules sent", int(port.n_sent), int(port.store_head + port.dma_head))
     yield Claim("C1", "inbox", "messages moved to the controllers", int(gpu.inbox_head), int(gpu.n_inbound))
     yield Claim("C1", "dma_engine", "commands taken, at most those armed", int(dma.n_taken), int(dma.n_ready), True)
+    in_line = int(channels_of(core)["n_waiting_cu"].sum())
+    yield Claim("C1", "compute_units", "in line at controllers, against counted", in_line, int(gpu.n_waiting_cus))
     units = gpu.compute_units[: core.machine.gpu.n_compute_units]
     slots = units["state_slots"].sum(axis=1)
     yield Claim(

@@ -51,7 +51,7 @@ def calibrate(
     --machine path/NAME.yaml --calibration FILE`.
     """
     from t3sim.cli.selfcheck import compile_if_needed
-    from t3sim.cli.validate import calibration_of, machine_of, shipped_measurements
+    from t3sim.cli.validate import calibration_of, machine_of, say_what_is_assumed, shipped_measurements
     from t3sim.config.presets import load_kernels
     from t3sim.errors import UsageError
     from t3sim.experiment.result_folder import owned
@@ -82,6 +82,7 @@ def calibrate(
             return simulate_all(stages, jobs or n_cores(), kept, lambda *_: None)
 
         click.echo(f"measurements  {folder}: {len(chosen.rows)} of {len(measurements.rows)} rows may be used")
+        say_what_is_assumed(chosen)
         _, fitted = fitted_to(machine, chosen, load_kernels(tiling), simulate, click.echo)
         presets = presets_of(start)
         device, n = device_of(measurements), len(chosen.rows)

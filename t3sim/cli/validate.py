@@ -15,6 +15,7 @@ import click
 if TYPE_CHECKING:
     from t3sim.analysis.validation import Validation
     from t3sim.config.machine import MachineSpec
+    from t3sim.hardware.samples import Measurements
     from t3sim.hardware.validate import Point
     from t3sim.hardware.validate_simulation import Outcome, Simulation
     from t3sim.hardware.validate_workers import OutcomeFolder
@@ -87,6 +88,7 @@ def validate(
     directory = output or Path("results") / "validation"
     with owned(directory):
         say(f"measurements  {folder}: {len(measurements.rows)} rows, {len(points)} points")
+        say_what_is_assumed(measurements)
         say(f"machine       {spec.name}")
         say(f"simulations   {sum(map(len, stages))} distinct ones")
         outcomes = simulated(stages, OutcomeFolder(directory / KEPT_NAME), jobs)
@@ -114,6 +116,20 @@ def validate(
 def say(text: str) -> None:
     """Tell the user on stdout."""
     click.echo(text)
+
+
+def say_what_is_assumed(measurements: Measurements) -> None:
+    """Tell the user how files without a provenance are taken to be measured, if there are any."""
+    from t3sim.hardware.kinds import UNDESCRIBED
+
+    files = measurements.undescribed
+    if files:
+        host = ", ".join(f"{us:g} us for a launch of {kind} by the host" for kind, us in UNDESCRIBED["host_us"].items())
+        more = f" (and {len(files) - 1} more)" if len(files) > 1 else ""
+        say(
+            f"assumed       {files[0]}{more} has no provenance.json beside it: {host}; GEMM loops of contention"
+            f" rows {UNDESCRIBED['gemm_loop_share']:g} times as long as the others (docs/hardware.md)"
+        )
 
 
 def shipped_measurements() -> Path:

@@ -90,10 +90,21 @@ class Measurements:
         share = self._method_of(row).get(GEMM_LOOP_SHARE)
         return None if share is None else float(share)
 
+    @property
+    def undescribed(self) -> tuple[str, ...]:
+        """CSV files that ``UNDESCRIBED`` is assumed of: of its kinds, in folders without a provenance."""
+        kinds = {*UNDESCRIBED[HOST_US], "contention"}
+        files = dict.fromkeys(row.file for row in self.rows if row.kind in kinds)
+        return tuple(file for file in files if self._is_undescribed(Path(file)))
+
+    def _is_undescribed(self, file: Path) -> bool:
+        return str(file.parent) not in self.provenance and file.suffix != ".json"
+
     def _method_of(self, row: Measurement) -> Mapping[str, Any]:
         """Return what the provenance of *row* says; of CSV files without one, how such are taken to be measured."""
-        path = Path(row.file)
-        return self.provenance.get(str(path.parent), {} if path.suffix == ".json" else UNDESCRIBED)
+        if self._is_undescribed(Path(row.file)):
+            return UNDESCRIBED
+        return self.provenance.get(str(Path(row.file).parent), {})
 
     def of_kind(self, kind: str) -> tuple[Measurement, ...]:
         """Return the measurements of one kind; ``KeyError`` if there is no such kind."""

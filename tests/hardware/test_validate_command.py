@@ -77,6 +77,18 @@ def test_failed_points_end_with_exit_code_6_and_stay_in_the_table(
     assert "the ring" not in message
 
 
+def test_what_is_assumed_of_files_without_a_provenance_is_said(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And nothing of the kind where a provenance says how they were measured."""
+    assert on_tiny(folder, tmp_path / "described", "--kinds", "gemm, collectives, contention") == 0
+    assert "no provenance.json" not in capsys.readouterr().out
+    (folder / "provenance.json").unlink()
+    assert on_tiny(folder, tmp_path / "bare", "--kinds", "gemm, collectives, contention") == 0
+    said = capsys.readouterr().out
+    assert "collectives.csv (and 1 more) has no provenance.json beside it: 18.4 us for a launch of collectives" in said
+
+
 def test_only_some_kinds(folder: Path, tmp_path: Path) -> None:
     assert on_tiny(folder, tmp_path / "out", "--kinds", "gemm, collectives") == 0
     assert {row["kind"] for row in table(tmp_path / "out")} == {"gemm", "collectives"}

@@ -192,6 +192,11 @@ MIDWAY: dict[str, tuple[str, Callable[[Any], None], str]] = {
     ),
     "a tracker entry leaks": ("fused", add("tracker.n_entries"), "C1 broken: tracker"),
     "a tracker entry without a tile": ("fused", add("tracker.n_allocated"), "C1 broken: tracker: entries allocated"),
+    "a compute unit in line that is counted twice": (
+        "fused",
+        add("n_waiting_cus", 1),
+        "in line at controllers, against counted",
+    ),
     "a granule sent by nobody": ("fused", add("link_port.n_sent"), "C1 broken: link_port: granules sent"),
     "a message taken twice": ("fused", add("n_inbound"), "C1 broken: inbox"),
     "a DMA command taken before it is armed": ("fused", add("dma.n_taken", 99), "C1 broken: dma_engine"),
