@@ -10,8 +10,8 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from t3sim.hardware.samples import Measurements
-    from t3sim.hardware.validate_simulation import Outcome, Simulation
+    from t3sim.measurements.samples import Measurements
+    from t3sim.validation.simulation import Outcome, Simulation
 
 TABLE_NAME = "calibration.csv"
 
@@ -56,12 +56,12 @@ def calibrate(
     from t3sim.errors import UsageError
     from t3sim.experiment.result_folder import owned
     from t3sim.files import publish
-    from t3sim.hardware.calibrate import calibrate as fitted_to
-    from t3sim.hardware.calibrate_files import calibration_table, machine_file
-    from t3sim.hardware.samples import read_measurements
-    from t3sim.hardware.validate import read_calibration
-    from t3sim.hardware.validate_workers import OutcomeFolder, simulate_all
+    from t3sim.measurements.samples import read_measurements
     from t3sim.system.threads import n_cores
+    from t3sim.validation.calibrate import calibrate as fitted_to
+    from t3sim.validation.calibration_tables import calibration_table, machine_file
+    from t3sim.validation.points import read_calibration
+    from t3sim.validation.workers import OutcomeFolder, simulate_all
 
     folder = shipped_measurements() if folder is None else folder
     measurements = read_measurements(folder)

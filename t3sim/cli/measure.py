@@ -27,10 +27,10 @@ def measure(
     """Measure the GPUs of this machine: all KINDs if none is named.
 
     Needs CuPy (t3sim[cuda13] or t3sim[cuda12]) and, for collectives, NCCL. Nothing is set on the devices. On a node
-    without t3sim's other libraries, `python -m t3sim.hardware.measure` does the same.
+    without t3sim's other libraries, `python -m t3sim.measure` does the same.
     """
     from t3sim.errors import UsageError
-    from t3sim.hardware import measure as measuring
+    from t3sim.measure import program as measuring
     from t3sim.registry import unknown_name
 
     if show_list:

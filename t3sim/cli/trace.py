@@ -107,7 +107,7 @@ def import_(
     from t3sim.config.presets import DEFAULT_TILING, load_tiling
     from t3sim.errors import UsageError
     from t3sim.files import prepare_folder
-    from t3sim.hardware.timeline import read_timelines, select, shown, tile_trace
+    from t3sim.measurements.timeline import read_timelines, select, shown, tile_trace
     from t3sim.workload.trace_file import manifest_path, write_trace
 
     if output.suffix != ".parquet":

@@ -15,10 +15,10 @@ import click
 if TYPE_CHECKING:
     from t3sim.analysis.validation import Validation
     from t3sim.config.machine import MachineSpec
-    from t3sim.hardware.samples import Measurements
-    from t3sim.hardware.validate import Point
-    from t3sim.hardware.validate_simulation import Outcome, Simulation
-    from t3sim.hardware.validate_workers import OutcomeFolder
+    from t3sim.measurements.samples import Measurements
+    from t3sim.validation.points import Point
+    from t3sim.validation.simulation import Outcome, Simulation
+    from t3sim.validation.workers import OutcomeFolder
 
 DEFAULT_FOLDER = "h200"
 KEPT_NAME = "simulations"
@@ -71,10 +71,10 @@ def validate(
     from t3sim.errors import PointsFailed
     from t3sim.experiment.result_folder import owned
     from t3sim.files import publish
-    from t3sim.hardware.samples import read_measurements
-    from t3sim.hardware.validate import FAILED, Points, compared, read_calibration, simulations_of
-    from t3sim.hardware.validate_files import TILES_NAME, VALIDATION_NAME, tiles_csv, validation_csv
-    from t3sim.hardware.validate_workers import OutcomeFolder
+    from t3sim.measurements.samples import read_measurements
+    from t3sim.validation.points import FAILED, Points, compared, read_calibration, simulations_of
+    from t3sim.validation.tables import TILES_NAME, VALIDATION_NAME, tiles_csv, validation_csv
+    from t3sim.validation.workers import OutcomeFolder
 
     started = time.monotonic()
     folder = shipped_measurements() if folder is None else folder
@@ -120,7 +120,7 @@ def say(text: str) -> None:
 
 def say_what_is_assumed(measurements: Measurements) -> None:
     """Tell the user how files without a provenance are taken to be measured, if there are any."""
-    from t3sim.hardware.kinds import UNDESCRIBED
+    from t3sim.measurements.kinds import UNDESCRIBED
 
     files = measurements.undescribed
     if files:
@@ -174,8 +174,8 @@ def machine_of(name: str, overrides: Sequence[str]) -> MachineSpec:
 def of_kinds(points: Sequence[Point], kinds: str | None) -> list[Point]:
     """Return the points of the *kinds* named, with commas between them; all of them if None."""
     from t3sim.errors import UsageError
-    from t3sim.hardware.validate import SIMULATED_KINDS, WITHOUT_SIMULATION
     from t3sim.registry import unknown_name
+    from t3sim.validation.points import SIMULATED_KINDS, WITHOUT_SIMULATION
 
     if kinds is None:
         return list(points)
@@ -196,8 +196,8 @@ def simulated(
     """Simulate what is missing, with a progress bar; the kernel is compiled before."""
     from t3sim.cli.run import progress_bar
     from t3sim.cli.selfcheck import compile_if_needed
-    from t3sim.hardware.validate_workers import simulate_all
     from t3sim.system.threads import n_cores
+    from t3sim.validation.workers import simulate_all
 
     n = sum(map(len, stages))
     whole = sum(simulation.work for stage in stages for simulation in stage)

@@ -195,9 +195,7 @@ def places_for(flags: Ratio) -> int:
     return -(-sent // data)
 
 
-def _step_of(
-    operation: _Operation, position: int, n: int, c: int, part: tuple[int, int], flags: Ratio
-) -> Step:
+def _step_of(operation: _Operation, position: int, n: int, c: int, part: tuple[int, int], flags: Ratio) -> Step:
     """Return one slice of *operation*: *part* of its chunks, first granule and length."""
     start, length = part
     places = places_for(flags)

@@ -128,8 +128,11 @@ def annotated(node: Node, path: tuple[str, ...] = ()) -> Node:
 def machine_parts(name: str) -> dict[str, str]:
     """Return the presets that the machine *name*, a preset or a file, is made of: ``gpu``, ``memory``, ``link``."""
     sections = without_description(load_preset("machine", name)).value
-    return {key: str(node.value["preset"].value if isinstance(node.value, dict) else node.value)
-            for key, node in sections.items() if key in PARTS}
+    return {
+        key: str(node.value["preset"].value if isinstance(node.value, dict) else node.value)
+        for key, node in sections.items()
+        if key in PARTS
+    }
 
 
 def model_node(name: str, named_at: Position | None = None, key: str = "workload.model") -> Node:

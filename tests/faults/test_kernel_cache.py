@@ -413,7 +413,7 @@ def test_edited_helper_of_a_policy_is_seen(prelude: str, answers: list[str], tmp
     assert found == answers
 
 
-NAME_OF_LAYOUT = '''
+NAME_OF_LAYOUT = """
 import sys
 from t3sim.gpu.kernel import _jit
 from t3sim.gpu.kernel.state import Layout, gpu_dtype
@@ -421,7 +421,7 @@ import numba
 if sys.argv[1] == "numbered":  # as Numba does it
     numba.types.Record.mangling_args = property(lambda record: ("Record", (record._code,)))
 print([numba.from_dtype(gpu_dtype(Layout(n_channels=int(n)))).mangling_args for n in sys.argv[2:]])
-'''
+"""
 
 
 def names_of(layouts: list[str], names: str) -> list[tuple[str, tuple[int]]]:

@@ -1,0 +1,343 @@
+"""FP16 GEMMs of one GPU: cuBLAS and the tiled kernel of this package; sustained, with pauses, on fewer SMs; tiles."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from t3sim.measure.device import ROTATED_SETS, Lab, Watch, Work
+from t3sim.measure.kernels import TILE, TILED_SHARED_BYTES, TILED_THREADS
+from t3sim.measure.memory import Rows, free_memory
+
+MAX_RELATIVE_ERROR = 1e-3  # FP32 sums rounded to FP16 once lie near 3e-4; a wrong index lies near 1
+SUSTAINED = 15.0  # times the usual group: long enough for the clock to settle under load
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A GEMM of a model's sublayer, or a bare one (model and sublayer ``-``, tp 1)."""
+
+    model: str
+    sublayer: str
+    tp: int
+    m: int
+    n: int
+    k: int
+
+    def columns(self) -> dict[str, Any]:
+        """The columns that name it."""
+        return {name: getattr(self, name) for name in ("model", "sublayer", "tp", "m", "n", "k")}
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations."""
+        return 2.0 * self.m * self.n * self.k
+
+
+# Hidden size and tokens as in configs/model, which needs libraries to read; tests/measure holds the two together.
+MODELS = {
+    "Mega-GPT-2": (3072, 16384),
+    "T-NLG": (4256, 8192),
+    "GPT-3": (12288, 2048),
+    "PALM": (18432, 2048),
+    "MT-NLG": (20480, 2048),
+}
+K_FACTORS = {"OP": 1, "FC-2": 4, "FC-1": 4, "IP": 3}  # K over hidden / tp; FC-1 and IP are those of the backward pass
+
+
+def sublayer(model: str, name: str, tp: int) -> Shape:
+    """Return a sublayer's GEMM, K rounded down to a multiple of 8 so that rows start at 16 bytes."""
+    hidden, tokens = MODELS[model]
+    return Shape(model, name, tp, tokens, hidden, K_FACTORS[name] * hidden // tp // 8 * 8)
+
+
+BARE = tuple(
+    Shape("-", "-", 1, m, n, k)
+    for m, n, k in (
+        (512, 512, 4096),
+        (1024, 1024, 1024),
+        (2048, 2048, 2048),
+        (4096, 4096, 4096),
+        (8192, 8192, 8192),
+        (1024, 8192, 8192),
+        (8192, 1024, 8192),
+        (16384, 4096, 512),
+        (4224, 2048, 4096),
+        (33792, 256, 4096),
+    )
+)
+TRAINING = tuple(
+    sublayer(model, name, tp)
+    for model, degrees in (("Mega-GPT-2", (4, 8, 16, 32)), ("T-NLG", (4, 8, 16, 32)))
+    for name in ("OP", "FC-2", "IP")
+    for tp in degrees
+)
+LARGE = tuple(
+    sublayer(model, name, tp)
+    for model in ("GPT-3", "PALM", "MT-NLG")
+    for name in ("OP", "FC-2", "IP")
+    for tp in (8, 32)
+)
+SHAPES = (*TRAINING, *LARGE, *BARE)
+FEW = (sublayer("T-NLG", "OP", 8), sublayer("T-NLG", "FC-2", 8), sublayer("Mega-GPT-2", "FC-2", 8))
+QUICK_SHAPES = (sublayer("T-NLG", "OP", 16), BARE[1])
+SM_COUNTS = (132, 128, 120, 112, 104, 96, 80, 64, 48, 32, 16, 8)
+GAPS_US = (500, 20000)
+
+
+class Operands:
+    """Random A, B and poisoned C of one shape on one GPU, in as many sets as keep inputs out of the L2."""
+
+    def __init__(self, lab: Lab, shape: Shape, gpu: int = 0) -> None:
+        self.shape = shape
+        of_set = 2 * (shape.m * shape.k + shape.k * shape.n + shape.m * shape.n)
+        n_sets = max(ROTATED_SETS, -(-4 * lab.l2_bytes // of_set))
+        with lab.on(gpu):
+            self.sets = [
+                (
+                    lab.random_halves((shape.m, shape.k), seed=2 * i + 1000 * gpu),
+                    lab.random_halves((shape.k, shape.n), seed=2 * i + 1 + 1000 * gpu),
+                    lab.cp.full((shape.m, shape.n), np.nan, dtype=np.float16),
+                )
+                for i in range(n_sets)
+            ]
+        lab.synchronize()
+
+    def __getitem__(self, repetition: int) -> tuple[Any, Any, Any]:
+        return self.sets[repetition % len(self.sets)]
+
+    def check(self, lab: Lab, gpu: int = 0) -> None:
+        """Compare some rows of set 0's output with FP32 sums; raises ``ArithmeticError``."""
+        a, b, c = self.sets[0]
+        rows = np.random.default_rng(7).choice(self.shape.m, size=min(64, self.shape.m), replace=False)
+        with lab.on(gpu):
+            expected = a[rows].astype(np.float32) @ b.astype(np.float32)
+            found = c[rows].astype(np.float32)
+            error = float(lab.cp.linalg.norm(found - expected) / lab.cp.linalg.norm(expected))
+        if not error < MAX_RELATIVE_ERROR:
+            raise ArithmeticError(f"{self.shape}: relative error {error:.2g} against FP32 sums")
+
+
+class Cublas:
+    """``C = A B`` by cuBLAS: FP16, FP32 sums, row-major."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self._library = importlib.import_module("cupy_backends.cuda.libs.cublas")
+        self._one, self._zero = np.ones(1, dtype=np.float32), np.zeros(1, dtype=np.float32)
+        self._half = lab.cp.cuda.runtime.CUDA_R_16F
+
+    def __call__(self, a: Any, b: Any, c: Any) -> None:
+        """Queue it on the current stream."""
+        library, half = self._library, self._half
+        m, k = a.shape
+        n = b.shape[1]
+        handle = self._lab.cp.cuda.device.get_cublas_handle()
+        one, zero = self._one.ctypes.data, self._zero.ctypes.data
+        # cuBLAS stores columns together: it computes the transpose, C' = B' A'.
+        library.gemmEx(
+            handle, library.CUBLAS_OP_N, library.CUBLAS_OP_N, n, m, k, one, b.data.ptr, half, n, a.data.ptr, half, k,
+            zero, c.data.ptr, half, n, library.CUBLAS_COMPUTE_32F, library.CUBLAS_GEMM_DEFAULT,
+        )  # fmt: skip
+
+
+def tiled(lab: Lab, a: Any, b: Any, c: Any, *, workgroups: int | None = None, record: Any = None) -> None:
+    """Queue the tiled kernel on the current stream, one workgroup a tile or *workgroups* that stay."""
+    m, k = a.shape
+    n = b.shape[1]
+    across = -(-n // TILE[1])
+    n_tiles = -(-m // TILE[0]) * across
+    arguments = (
+        a, b, c, np.int32(m), np.int32(n), np.int32(k), np.int32(across), np.int32(n_tiles),
+        np.uintp(0) if record is None else record,
+    )  # fmt: skip
+    grid = n_tiles if workgroups is None else min(workgroups, n_tiles)
+    lab.launch("tiled_gemm", grid, TILED_THREADS, arguments, TILED_SHARED_BYTES)
+
+
+def _works(lab: Lab, operands: Operands) -> dict[str, Work]:
+    cublas = Cublas(lab)
+
+    def library(i: int) -> None:
+        with lab.on(0):
+            cublas(*operands[i])
+
+    def own(i: int) -> None:
+        with lab.on(0):
+            tiled(lab, *operands[i])
+
+    return {"cublas": library, "tiled": own}
+
+
+def checked(lab: Lab, operands: Operands, work: Work) -> Work:
+    """Run *work* once on poisoned output, compare, and return it."""
+    operands.sets[0][2].fill(np.nan)
+    lab.synchronize()
+    work(0)
+    lab.synchronize()
+    operands.check(lab)
+    return work
+
+
+def sustained(lab: Lab) -> Rows:
+    """GEMMs without pause, with clock and power; all shapes by cuBLAS, some by the tiled kernel."""
+    for shape in QUICK_SHAPES if lab.effort.quick else SHAPES:
+        operands = Operands(lab, shape)
+        for kernel, work in _works(lab, operands).items():
+            if kernel == "tiled" and not (lab.effort.quick or shape in FEW or shape.model == "-"):
+                continue
+            watch = Watch(lab.nvml)
+            samples = lab.samples(checked(lab, operands, work), longer=SUSTAINED, watch=watch)
+            yield _gemm_row(shape, kernel, samples) | watch.columns()
+        del operands
+        free_memory(lab)
+
+
+def _gemm_row(shape: Shape, kernel: str, samples: list[float]) -> dict[str, Any]:
+    return {
+        **shape.columns(),
+        "time_samples_us": samples,
+        "tflops": shape.flops / float(np.median(samples)) / 1e6,
+        "kernel": kernel,
+    }
+
+
+def with_gaps(lab: Lab) -> Rows:
+    """One GEMM at a time by cuBLAS, the GPU idle before each: the time at the clock of a cool, idle chip."""
+    for shape in QUICK_SHAPES if lab.effort.quick else SHAPES:
+        operands = Operands(lab, shape)
+        work = checked(lab, operands, _works(lab, operands)["cublas"])
+        for gap_us in GAPS_US:
+            samples, watch = [], Watch(lab.nvml)
+            for i in range(3 if lab.effort.quick else 15):
+                work(i)
+                lab.synchronize()
+                time.sleep(gap_us / 1e6)
+                samples.append(lab.group(lab.own_streams([0]), partial(_shifted, work, i + 1), 1, watch))
+            yield _gemm_row(shape, "cublas", samples) | {"gap_us": gap_us} | watch.columns()
+        del operands
+        free_memory(lab)
+
+
+def _shifted(work: Work, first: int, repetition: int) -> None:
+    work(first + repetition)
+
+
+def fewer_sms(lab: Lab) -> Rows:
+    """The same GEMM on fewer SMs: cuBLAS in a green context where the driver offers one, and the tiled kernel."""
+    counts = (lab.n_sms, 64) if lab.effort.quick else tuple(n for n in SM_COUNTS if n <= lab.n_sms)
+    for shape in QUICK_SHAPES[:1] if lab.effort.quick else FEW:
+        operands = Operands(lab, shape)
+        cublas = Cublas(lab)
+        for sms in counts:
+            with green_stream(lab, sms) as stream:
+                if stream is not None:
+                    yield {**shape.columns(), "sms": sms, "kernel": "cublas"} | _on_stream(
+                        lab, operands, cublas, stream
+                    )
+
+            def own(i: int, sms: int = sms, operands: Operands = operands) -> None:
+                with lab.on(0):
+                    tiled(lab, *operands[i], workgroups=sms)
+
+            samples = lab.samples(checked(lab, operands, own))
+            yield {**shape.columns(), "sms": sms, "kernel": "tiled", "time_samples_us": samples}
+        del operands
+        free_memory(lab)
+
+
+def _on_stream(lab: Lab, operands: Operands, cublas: Callable[..., None], stream: Any) -> dict[str, Any]:
+    def work(i: int) -> None:
+        with lab.on(0, stream):
+            cublas(*operands[i])
+
+    return {"time_samples_us": lab.samples(checked(lab, operands, work), [(0, stream)])}
+
+
+class green_stream:  # noqa: N801 - used as a context manager only
+    """A stream that has *sms* SMs of GPU 0, by a green context; None if cuda-bindings or the driver has none.
+
+    With all SMs it is the lab's own stream.
+    """
+
+    def __init__(self, lab: Lab, sms: int) -> None:
+        self._lab, self._sms = lab, sms
+        self._context: Any = None
+        self._driver: Any = None
+
+    def __enter__(self) -> Any:
+        if self._sms == self._lab.n_sms:
+            return self._lab.streams[0]
+        try:
+            self._driver = driver = importlib.import_module("cuda.bindings.driver")
+        except ImportError:
+            return None
+        try:
+            device = self._do(driver.cuDeviceGet(0))
+            kind = driver.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
+            whole = self._do(driver.cuDeviceGetDevResource(device, kind))
+            groups, found, _ = self._do(driver.cuDevSmResourceSplitByCount(1, whole, 0, self._sms))
+            if found != 1 or groups[0].sm.smCount != self._sms:
+                return None
+            description = self._do(driver.cuDevResourceGenerateDesc([groups[0]], 1))
+            flags = driver.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM
+            self._context = self._do(driver.cuGreenCtxCreate(description, device, flags))
+            non_blocking = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
+            stream = self._do(driver.cuGreenCtxStreamCreate(self._context, non_blocking, 0))
+        except (RuntimeError, AttributeError):
+            return None
+        return self._lab.cp.cuda.ExternalStream(int(stream))
+
+    def __exit__(self, *_: object) -> None:
+        self._lab.synchronize()
+        if self._context is not None:
+            self._driver.cuGreenCtxDestroy(self._context)
+
+    @staticmethod
+    def _do(result: tuple[Any, ...]) -> Any:
+        if int(result[0]) != 0:
+            raise RuntimeError(str(result[0]))
+        return result[1] if len(result) == 2 else result[1:]
+
+
+def timelines(lab: Lab) -> Iterator[dict[str, Any]]:
+    """Each tile of one run of the tiled kernel: its SM, start, end of the K loop and end."""
+    for shape in QUICK_SHAPES[:1] if lab.effort.quick else (*FEW, sublayer("GPT-3", "FC-2", 32)):
+        operands = Operands(lab, shape)
+        across = -(-shape.n // TILE[1])
+        n_tiles = -(-shape.m // TILE[0]) * across
+
+        def work(i: int, operands: Operands = operands) -> None:
+            with lab.on(0):
+                tiled(lab, *operands[i])
+
+        lab.samples(checked(lab, operands, work))
+        with lab.on(0):
+            record = lab.cp.zeros((n_tiles, 4), dtype=np.uint64)
+            lab.synchronize()
+            tiled(lab, *operands[1], record=record)
+            lab.synchronize()
+            found = record.get().astype(np.int64)
+        first = int(found[:, 1].min())
+        for tile, (sm, start, computed, end) in enumerate(found.tolist()):
+            yield {
+                **shape.columns(),
+                "kernel": "tiled",
+                "wg": tile,
+                "tile_row": tile // across,
+                "tile_col": tile % across,
+                "sm": sm,
+                "start_ns": start - first,
+                "mainloop_end_ns": computed - first,
+                "end_ns": end - first,
+                "tile_height": TILE[0],
+                "tile_width": TILE[1],
+            }
+        del operands, record
+        free_memory(lab)

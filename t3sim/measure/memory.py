@@ -1,0 +1,229 @@
+"""Memory of one GPU: streaming kernels, latency by pointer chasing, and what a launch costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from t3sim.measure.device import ROTATED_SETS, Lab
+from t3sim.measure.needs import MissingHardware
+from t3sim.measurements.kinds import MOVED
+
+Rows = Iterator[dict[str, Any]]
+
+MIB = 1 << 20
+STREAM_SIZES = tuple(size * MIB for size in (4, 16, 64, 256, 1024, 4096))
+QUICK_SIZES = (16 * MIB, 64 * MIB)
+STREAM_THREADS = 256
+READERS = (1, 2, 4, 8, 16, 32, 64)  # workgroups of 1024 threads, which take an SM each as long as there are SMs
+FAR_BYTES = 512 * MIB  # each use pushes the last one out of the L2
+NEAR_BYTES = 16 * MIB  # fits a half of the L2, as latency shows
+LINE_BYTES = 128  # one load for each line of a chain
+CHAIN_STEPS = 4096
+L2_CHAINS = tuple(size * MIB for size in (1, 4, 8, 16, 24, 32, 48, 64))
+MEMORY_CHAINS = tuple(size * MIB for size in (256, 1024, 4096, 8192))
+ADD = "add (2 reads, 1 write)"
+
+
+def streaming(lab: Lab) -> Rows:
+    """Read, write, copy and add over sizes; sets of arrays rotate so that none is in the L2 when its turn comes."""
+    for n_bytes in QUICK_SIZES if lab.effort.quick else STREAM_SIZES:
+        yield from _streams_of(lab, n_bytes)
+        free_memory(lab)
+    yield from _reads_by_few(lab)
+    free_memory(lab)
+
+
+def _streams_of(lab: Lab, n_bytes: int) -> Rows:
+    # Between two uses of a set, at least four times the L2 passes through it.
+    n_sets = max(ROTATED_SETS, -(-4 * lab.l2_bytes // n_bytes))
+    with lab.on(0):
+        arrays = [
+            [lab.random_halves((n_bytes // 2,), seed=3 * number + i).view(np.uint32) for i in range(3)]
+            for number in range(n_sets)
+        ]
+    words = np.uint64(n_bytes // 16)
+    grid = -(-n_bytes // (16 * 4 * STREAM_THREADS))
+
+    def arguments(pattern: str, i: int) -> tuple[Any, ...]:
+        a, b, out = arrays[i % n_sets]
+        return {
+            "read": (a, out, words),
+            "write": (out, np.uint32(i), words),
+            "copy": (a, out, words),
+            ADD: (a, b, out, words),
+        }[pattern]
+
+    for pattern in ("read", "write", "copy", ADD):
+        kernel = f"stream_{pattern.split(maxsplit=1)[0]}"
+
+        def work(i: int, pattern: str = pattern, kernel: str = kernel) -> None:
+            with lab.on(0):
+                lab.launch(kernel, grid, STREAM_THREADS, arguments(pattern, i))
+
+        if pattern in {"copy", ADD}:
+            _check_stream(lab, pattern, arrays[0], work)
+        yield _memory_row(pattern, n_bytes, lab.samples(work))
+    if n_bytes >= 64 * MIB:
+        yield _memory_row("copy by cudaMemcpyAsync", n_bytes, lab.samples(_driver_copy(lab, arrays, n_bytes)))
+
+
+def _reads_by_few(lab: Lab) -> Rows:
+    """Reads of device memory and of the L2 by few SMs: what one SM can have in flight, and what the L2 can deliver."""
+    for place, n_bytes in {"": FAR_BYTES, "from the L2 ": NEAR_BYTES}.items():
+        with lab.on(0):
+            array = lab.random_halves((n_bytes // 2,), seed=5).view(np.uint32)
+            out = lab.cp.zeros(4, dtype=np.uint32)
+        for blocks in (lab.n_sms,) if lab.effort.quick else (*READERS, lab.n_sms, 2 * lab.n_sms):
+            arguments = (array, out, np.uint64(n_bytes // 16))
+
+            def work(_: int, blocks: int = blocks, arguments: tuple[Any, ...] = arguments) -> None:
+                with lab.on(0):
+                    lab.launch("stream_read", blocks, 1024, arguments)
+
+            pattern = f"read {place}by {blocks} workgroups of 1024 threads"
+            yield _memory_row(pattern, n_bytes, lab.samples(work))
+
+
+def _check_stream(lab: Lab, pattern: str, arrays: list[Any], work: Any) -> None:
+    """The kernel must compute what its name says on fresh random data."""
+    a, b, out = (array.view(np.float16) for array in arrays)
+    out.fill(np.nan)
+    work(0)
+    lab.synchronize()
+    expected = a if pattern == "copy" else a + b
+    if not bool((out == expected).all()):
+        raise ArithmeticError(f"the {pattern} kernel left wrong values")
+
+
+def _driver_copy(lab: Lab, arrays: list[Any], n_bytes: int) -> Any:
+    def work(i: int) -> None:
+        a, _, out = arrays[i % len(arrays)]
+        runtime = lab.cp.cuda.runtime
+        with lab.on(0):
+            runtime.memcpyAsync(out.data.ptr, a.data.ptr, n_bytes, runtime.memcpyDeviceToDevice, lab.streams[0].ptr)
+
+    return work
+
+
+def _memory_row(pattern: str, n_bytes: int, samples: list[float]) -> dict[str, Any]:
+    moved = MOVED[pattern.split(maxsplit=1)[0]] * n_bytes
+    return {
+        "pattern": pattern,
+        "bytes": n_bytes,
+        "time_samples_us": samples,
+        "read_plus_write_gbps": moved / float(np.median(samples)) / 1e3,
+    }
+
+
+def latency(lab: Lab) -> Rows:
+    """One dependent load at a time over working sets in the L2 and far beyond; of a peer's memory; a flag to a peer."""
+    sizes = (4 * MIB, 256 * MIB) if lab.effort.quick else (*L2_CHAINS, *MEMORY_CHAINS)
+    for n_bytes in sizes:
+        pattern = "device_memory" if n_bytes > 2 * lab.l2_bytes else "l2_hit"
+        yield _chased(lab, pattern, n_bytes, owner=0, warm=pattern == "l2_hit")
+    if lab.n_gpus < 2:
+        return
+    lab.peer_access()
+    for n_bytes in (4 * MIB,) if lab.effort.quick else (4 * MIB, 1024 * MIB):
+        yield _chased(lab, "peer_memory", n_bytes, owner=1, warm=n_bytes < lab.l2_bytes)
+    yield _ping_pong(lab)
+
+
+def _chased(lab: Lab, pattern: str, n_bytes: int, owner: int, *, warm: bool) -> dict[str, Any]:
+    """Chase a random cycle through the lines of an array on GPU *owner*, from GPU 0; each sample from another SM."""
+    cp = lab.cp
+    lines, words = n_bytes // LINE_BYTES, LINE_BYTES // 4
+    with lab.on(owner):
+        order = cp.random.permutation(lines)
+        chain = cp.zeros(lines * words, dtype=np.uint32)
+        chain[order * words] = (cp.roll(order, -1) * words).astype(np.uint32)
+        start = int(order[0]) * words
+    lab.synchronize()
+    samples, clocks = [], []
+    n_samples = 3 if lab.effort.quick else 16
+    with lab.on(0):
+        out = cp.zeros(3, dtype=np.uint64)
+        for sample in range(n_samples):
+            block = sample * lab.n_sms // n_samples
+            steps = min(lines, CHAIN_STEPS)
+            if warm:  # by the same SM: what another one loaded may lie in the L2's other half
+                lab.launch("chase", lab.n_sms, 1, (chain, np.uint32(start), np.int32(lines), np.int32(block), out))
+            lab.launch("chase", lab.n_sms, 1, (chain, np.uint32(start), np.int32(steps), np.int32(block), out))
+            ns, cycles, reached = (int(value) for value in out.get())
+            start = reached
+            samples.append(ns / steps)
+            clocks.append(1000.0 * cycles / ns)
+    del chain, order
+    free_memory(lab)
+    return {
+        "pattern": pattern,
+        "working_set_bytes": n_bytes,
+        "time_samples_ns": samples,
+        "sm_mhz": float(np.median(clocks)),
+    }
+
+
+def _ping_pong(lab: Lab) -> dict[str, Any]:
+    """One way of a 4-byte store into a peer's memory, seen by a thread that spins on it there."""
+    turns = 200 if lab.effort.quick else 4000
+    samples = []
+    for _ in range(3 if lab.effort.quick else 9):
+        flags, outs = [], []
+        for gpu in (0, 1):
+            with lab.on(gpu):
+                flags.append(lab.cp.zeros(32, dtype=np.int32))
+                outs.append(lab.cp.zeros(1, dtype=np.uint64))
+        lab.synchronize()
+        for gpu in (0, 1):
+            with lab.on(gpu):
+                arguments = (flags[gpu], flags[1 - gpu], np.int32(turns), np.int32(gpu == 0), outs[gpu])
+                lab.launch("ping_pong", 1, 1, arguments)
+        lab.synchronize()
+        with lab.on(0):
+            ns = int(outs[0].get()[0])
+        if ns == 0:
+            raise MissingHardware("a flag written to the peer was never seen", "use GPUs with peer access over a link")
+        samples.append(ns / turns / 2)
+    return {"pattern": "peer_flag", "working_set_bytes": 4, "time_samples_ns": samples}
+
+
+def launches(lab: Lab) -> Rows:
+    """Kernels that do nothing: one after the other on the device, in a graph, and as the host sees them."""
+
+    def empty(_: int) -> None:
+        with lab.on(0):
+            lab.launch("empty", 1, 1, ())
+
+    yield {"pattern": "back_to_back", "time_samples_us": lab.samples(empty)}
+    stream = lab.streams[0]
+    with lab.on(0):
+        stream.begin_capture()
+        for _ in range(100):
+            lab.launch("empty", 1, 1, ())
+        graph = stream.end_capture()
+        graph.launch(stream)
+        lab.synchronize()
+        samples = []
+        for _ in range(lab.effort.groups):
+            (events,) = lab.queued([(0, stream)], lambda: graph.launch(stream))
+            lab.synchronize()
+            samples.append(lab.elapsed_us(*events) / 100)
+        yield {"pattern": "graph", "time_samples_us": samples}
+        samples = []
+        for _ in range(20):
+            began = time.perf_counter()
+            lab.launch("empty", 1, 1, ())
+            stream.synchronize()
+            samples.append(1e6 * (time.perf_counter() - began))
+        yield {"pattern": "launch_and_wait, by the host's clock", "time_samples_us": samples}
+
+
+def free_memory(lab: Lab) -> None:
+    """Give what CuPy's pools hold back to the devices."""
+    for gpu in range(lab.n_gpus):
+        with lab.cp.cuda.Device(gpu):
+            lab.cp.get_default_memory_pool().free_all_blocks()

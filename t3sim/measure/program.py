@@ -1,0 +1,295 @@
+"""Measure the GPUs of this node: ``t3sim measure``, or ``python -m t3sim.measure`` where only CuPy is.
+
+Needs the standard library, NumPy and CuPy; NCCL for collectives; nothing else of t3sim. Each kind is written when it
+is finished, with the provenance, so that what was measured before a fault is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from t3sim.measure import gemm, memory, rings
+from t3sim.measure.device import FULL, QUICK, Lab, count_gpus
+from t3sim.measure.facts import provenance
+from t3sim.measure.needs import (
+    CannotMeasure,
+    InputDataError,
+    MissingHardware,
+    UsageError,
+    prepare_folder,
+    publish,
+)
+from t3sim.measurements.kinds import KINDS
+from t3sim.measurements.samples import write_measurements
+
+Say = Callable[[str], None]
+
+ONE_GPU: Mapping[str, Callable[[Lab], Iterable[dict[str, Any]]]] = {
+    "memory": memory.streaming,
+    "latency": memory.latency,
+    "launch": memory.launches,
+    "gemm": gemm.sustained,
+    "gemm_gaps": gemm.with_gaps,
+    "gemm_sm_split": gemm.fewer_sms,
+    "tile_timelines": gemm.timelines,
+}
+SEVERAL_GPUS: Mapping[str, Callable[[Lab], Iterable[dict[str, Any]]]] = {
+    "peer_copy": rings.peer_copies,
+    "copy_engine_collectives": rings.engine_collectives,
+    "engine_contention": rings.engine_contention,
+}
+OF_NCCL = ("collectives", "sequential", "contention")  # each number of channels needs a process of its own
+MEASURABLE = (*ONE_GPU, *SEVERAL_GPUS, *OF_NCCL)
+CHANNELS = ("auto", "1", "2", "4", "8", "16", "24", "32")
+QUICK_CHANNELS = ("auto", "4")
+WORKER_SECONDS = 300
+# Ring, as the simulator does it; no NVLink multicast, which adds in the switch and is not safe on every shared host.
+NCCL_DEFAULTS = {"NCCL_ALGO": "Ring", "NCCL_NVLS_ENABLE": "0"}
+
+
+def measure(
+    kinds: Sequence[str],
+    output: Path,
+    *,
+    n_gpus: int | None = None,
+    quick: bool = False,
+    channels: Sequence[str] = (),
+    say: Say = lambda _: None,
+) -> list[Path]:
+    """Measure *kinds* (all that the GPUs allow if empty) into CSV files and a provenance in *output*; return the files.
+
+    Raises ``MissingHardware`` if nothing can be measured, and after the rest was measured and written if a part failed.
+    """
+    unknown = [kind for kind in kinds if kind not in MEASURABLE]
+    if unknown:
+        raise UsageError(f"unknown kind `{unknown[0]}` (known: {', '.join(MEASURABLE)})")
+    wrong = [number for number in channels if number != "auto" and not (number.isascii() and number.isdigit())]
+    if wrong:
+        raise UsageError(f"--channels: `{wrong[0]}` is neither a whole number nor auto")
+    for name, value in NCCL_DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    effort = QUICK if quick else FULL
+    lab = Lab(count_gpus() if n_gpus is None else n_gpus, effort)
+    kinds = kinds or [kind for kind in MEASURABLE if kind in ONE_GPU or lab.n_gpus > 1]
+    books = _Books(output, provenance(lab, effort), say)
+    for name in kinds:
+        if name not in OF_NCCL:
+            program = ONE_GPU.get(name) or SEVERAL_GPUS[name]
+            books.collect(name, program(lab))
+            books.finish(name)
+    of_nccl = [name for name in OF_NCCL if name in kinds]
+    for number in channels or (QUICK_CHANNELS if quick else CHANNELS):
+        affected = rings.nccl_kinds(number, of_nccl)
+        if affected:
+            _by_worker(lab.n_gpus, number, affected, quick, books)
+            for name in affected:
+                books.finish(name)
+    if "collectives" in of_nccl:
+        books.facts["nccl_choices"] = _choices(lab.n_gpus)
+        books.finish("collectives")
+    if books.failures:
+        raise CannotMeasure(books.failed())
+    return books.written
+
+
+class _Books:
+    """What was measured so far, what of it is on disk, and what failed."""
+
+    def __init__(self, output: Path, facts: dict[str, Any], say: Say) -> None:
+        self.facts = facts
+        self.rows: dict[str, list[dict[str, Any]]] = {}
+        self.written: list[Path] = []
+        self.failures: dict[str, list[str]] = {}  # reason -> what was not measured for it
+        self._accepted: dict[str, list[dict[str, Any]]] = {}
+        self._output = output
+        self._say = say
+
+    def fail(self, what: str, reason: str) -> None:
+        """Note what could not be measured."""
+        reason = " ".join(reason.split())[:400]
+        if what not in self.failures.setdefault(reason, []):
+            self.failures[reason].append(what)
+
+    def failed(self) -> str:
+        """One line for each reason."""
+        return "\n".join(f"{reason} (not measured: {', '.join(what)})" for reason, what in self.failures.items())
+
+    def collect(self, name: str, found: Iterable[dict[str, Any]]) -> None:
+        """Keep what is measured until the end or a fault: one kind's fault does not lose the others."""
+        rows = self.rows.setdefault(name, [])
+        try:
+            rows.extend(found)
+        except MissingHardware as error:
+            self.fail(name, str(error))
+        except Exception as error:  # noqa: BLE001 - CuPy's and CUDA's errors have no common base
+            self.fail(name, f"{type(error).__name__}: {error}")
+
+    def finish(self, name: str) -> None:
+        """Write the kind's rows with everything before; rows that cannot be true go where nothing reads them."""
+        rows = self.rows.get(name)
+        if not rows:
+            return
+        try:
+            self.written = write_measurements(self._output, {**self._accepted, name: rows}, self.facts)
+        except InputDataError as error:
+            lines = str(error).splitlines()
+            path = self._output / f"{name}.refused.txt"
+            prepare_folder(self._output)
+            publish({path: "".join(_json(row) + "\n" for row in rows).encode()})
+            self.fail(name, f"{lines[min(1, len(lines) - 1)].strip()}; the rows are kept in {path}, which is not read")
+            return
+        self._accepted[name] = rows
+        self._say(f"{name}: {len(rows)} rows")
+
+
+def _by_worker(n_gpus: int, channels: str, kinds: Sequence[str], quick: bool, books: _Books) -> None:
+    """Measure in a process of its own, whose NCCL is held to *channels*."""
+    environment = dict(os.environ)
+    if channels != "auto":
+        environment |= {"NCCL_MIN_NCHANNELS": channels, "NCCL_MAX_NCHANNELS": channels}
+    with tempfile.TemporaryDirectory() as folder:
+        rows, log = Path(folder, "rows"), Path(folder, "log")
+        if channels == "auto":
+            environment |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": str(log)}
+        arguments = [*kinds, "--gpus", str(n_gpus), "--worker", str(rows), "--channels", channels]
+        failed = _failure([*arguments, *(["--quick"] if quick else [])], environment)
+        for line in rows.read_text(encoding="utf-8").splitlines() if rows.exists() else ():
+            found = json.loads(line)
+            if "nccl" in found:
+                books.facts["nccl"] = found["nccl"]
+            else:
+                books.rows.setdefault(found["kind"], []).append(found["row"])
+        if log.exists():
+            books.facts["nccl_log"] = _telling(log.read_text(encoding="utf-8", errors="replace"))
+    if failed:
+        books.fail(f"{', '.join(kinds)} with {channels} channels", failed)
+
+
+def _choices(n_gpus: int) -> list[str]:
+    """Return what NCCL's own log says of the protocol and channels that it takes for each collective and size."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder, "log")
+        environment = dict(os.environ) | {
+            "NCCL_DEBUG": "INFO",
+            "NCCL_DEBUG_SUBSYS": "TUNING",
+            "NCCL_DEBUG_FILE": str(log),
+        }
+        _failure(["--gpus", str(n_gpus), "--worker", str(Path(folder, "rows")), "--channels", "touch"], environment)
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+    told = [line.split("NCCL INFO", 1)[-1].strip() for line in lines if "Algo" in line and "Bytes" in line]
+    return list(dict.fromkeys(told))
+
+
+def _failure(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Run this module in a process of its own; return what went wrong, an empty text if nothing did."""
+    command = [sys.executable, "-m", "t3sim.measure", *arguments]
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=WORKER_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"no end after {WORKER_SECONDS} s"
+    return "" if done.returncode == 0 else _last_line(done.stderr) or f"exit code {done.returncode}"
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else ""
+
+
+def _telling(log: str) -> list[str]:
+    """The lines of NCCL's log that say which version, transport and channels it has, each once."""
+    words = ("NCCL version", "coll channels", "Channel 00", "set by environment")
+    lines = [line.split("NCCL INFO", 1)[-1].strip() for line in log.splitlines() if any(word in line for word in words)]
+    return list(dict.fromkeys(lines))[:24]
+
+
+def _json(value: Any) -> str:
+    """Return *value* as one line of JSON; a number that is none becomes text, for the rules of the kind to refuse."""
+    return json.dumps(_without_nan(value), allow_nan=False)
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _without_nan(one) for key, one in value.items()}
+    return [_without_nan(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _work(kinds: Sequence[str], n_gpus: int, quick: bool, channels: str, rows: Path) -> None:
+    """What a worker process does: one line of JSON for each row, as soon as it is measured."""
+    lab = Lab(n_gpus, QUICK if quick else FULL)
+    if channels == "touch":
+        rings.touch(lab)
+        return
+    with rows.open("w", encoding="utf-8") as stream:
+        for line in _worker_lines(lab, kinds, channels):
+            stream.write(_json(line) + "\n")
+            stream.flush()
+
+
+def _worker_lines(lab: Lab, kinds: Sequence[str], channels: str) -> Iterator[dict[str, Any]]:
+    number = rings.Nccl(lab).version
+    yield {"nccl": f"{number // 10000}.{number // 100 % 100}.{number % 100}"}
+    for kind, row in rings.nccl_rows(lab, channels, kinds):
+        yield {"kind": kind, "row": row}
+
+
+def list_kinds() -> str:
+    """Return one line for each kind that can be measured."""
+    width = max(len(name) for name in MEASURABLE)
+    needs = dict.fromkeys((*SEVERAL_GPUS, *OF_NCCL), " (2 GPUs or more)")
+    return "\n".join(f"{name:<{width}}  {KINDS[name].meaning}{needs.get(name, '')}" for name in MEASURABLE)
+
+
+def split_channels(text: str) -> list[str]:
+    """Return the numbers of channels in ``auto,4,16``."""
+    return [number.strip() for number in text.split(",") if number.strip()]
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line of a bare node; returns its exit code: 0 done, 2 usage, 5 something is missing or failed."""
+    parser = argparse.ArgumentParser(prog="python -m t3sim.measure", description="Measure this node's GPUs.")
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help="what to measure; everything if none is named")
+    parser.add_argument("--gpus", type=int, metavar="N", help="GPUs 0 to N - 1; all if not given")
+    parser.add_argument("-o", "--output", type=Path, default=Path("measurements"), metavar="DIR")
+    parser.add_argument("--quick", action="store_true", help="few small points, to see whether everything works")
+    parser.add_argument("--channels", default="", metavar="C,C", help=f"NCCL channels [{','.join(CHANNELS)}]")
+    parser.add_argument("--list", action="store_true", help="say what can be measured")
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.list:
+        sys.stdout.write(list_kinds() + "\n")
+        return 0
+    try:
+        if options.worker:
+            _work(options.kinds, options.gpus, options.quick, options.channels, options.worker)
+            return 0
+        written = measure(
+            options.kinds,
+            options.output,
+            n_gpus=options.gpus,
+            quick=options.quick,
+            channels=split_channels(options.channels),
+            say=_say,
+        )
+    except (CannotMeasure, UsageError) as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    sys.stdout.writelines(f"{path}\n" for path in written)
+    return 0

@@ -1,0 +1,121 @@
+"""A recorded tile timeline becomes a tile trace: the tiles of a real kernel in the order in which they started.
+
+The trace has what a simulation replays: which tile each workgroup computes and when it is dispatched relative to the
+others. SMs and times stay in the timeline, as what a simulated run may be compared with. Pinned by
+``tests/measurements/test_trace_import.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from t3sim.config.experiment import GemmShape, TilingSpec
+from t3sim.errors import InputDataError, UsageError
+from t3sim.measurements.kinds import ANY_DEVICE, Peaks, peaks_from
+from t3sim.measurements.samples import PROVENANCE, Measurement, read_file, read_provenance
+from t3sim.workload.tiling import WORKGROUP_DTYPE, TileTrace, check_tiling
+
+Kernel = tuple[str, str, int, int, int, int, str]  # model, sublayer, tp, m, n, k, kernel
+_NAMES = ("model", "sublayer", "tp", "m", "n", "k", "kernel")
+
+
+def read_timelines(path: Path) -> dict[Kernel, list[Measurement]]:
+    """Return the tiles of each kernel in a file of timelines; raises ``InputDataError``."""
+    rows, problems = read_file(path, _peaks_beside(path))
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise InputDataError(problems[0] + more)
+    kernels: dict[Kernel, list[Measurement]] = {}
+    for row in rows:
+        if row.kind != "tile_timelines":
+            raise InputDataError(f"{path}: holds measurements of the kind {row.kind}, not tile_timelines")
+        kernels.setdefault(_kernel(row), []).append(row)
+    if not kernels:
+        raise InputDataError(f"{path}: holds no tiles")
+    return kernels
+
+
+def select(kernels: Iterable[Kernel], model: str | None, sublayer: str | None, kernel: str | None) -> Kernel:
+    """Return the one kernel that the three name, None meaning any; raises ``UsageError`` listing what is there."""
+    wanted = {0: model, 1: sublayer, 6: kernel}
+    all_kernels = list(kernels)
+    found = [one for one in all_kernels if all(value is None or one[place] == value for place, value in wanted.items())]
+    if len(found) == 1:
+        return found[0]
+    what = "no kernel is" if not found else f"{len(found)} kernels are"
+    listed = "\n".join(f"  {shown(one)}" for one in (found or all_kernels)[:8])
+    raise UsageError(f"{what} what --model, --sublayer and --kernel name; there are:\n{listed}")
+
+
+def shown(kernel: Kernel) -> str:
+    """Return a kernel in words."""
+    model, sublayer, tp, m, n, k, name = kernel
+    of = "a bare GEMM" if model == "-" else f"{model} {sublayer} at TP {tp}"
+    return f"{of}, {m} x {n} x {k}, kernel {name}"
+
+
+def tile_trace(
+    tiles: Sequence[Measurement], tiling: TilingSpec, n_chunks: int, tile: tuple[int, int] | None = None
+) -> TileTrace:
+    """Return the tiles in the order of their starts, cut into *n_chunks* near-equal parts.
+
+    The workgroup tile is what the timeline says, else *tile*, else the power of two that makes as many rows and
+    columns of tiles; what a timeline does not record (wavefront tile, K slices) is that of *tiling*. Raises
+    ``InputDataError``; whether every tile is there once, ``write_trace`` checks.
+    """
+    first = tiles[0]
+    gemm = GemmShape(m=int(first["m"]), n=int(first["n"]), k=int(first["k"]))
+    columns = {
+        name: np.array([int(tile_[name]) for tile_ in tiles]) for name in ("tile_row", "tile_col", "start_ns", "wg")
+    }
+    height, width = _recorded_tile(first) or tile or (
+        _only_power_of_two(first, "m", gemm.m, int(columns["tile_row"].max()) + 1),
+        _only_power_of_two(first, "n", gemm.n, int(columns["tile_col"].max()) + 1),
+    )  # fmt: skip
+    spec = tiling.model_copy(update={"workgroup_tile": (height, width)})
+    try:
+        check_tiling(spec)
+    except ValueError as error:
+        raise InputDataError(f"{first.file}: {error}") from None
+    if not 1 <= n_chunks <= len(tiles):
+        raise InputDataError(f"{first.file}: {len(tiles)} tiles cannot be cut into {n_chunks} chunks")
+    order = np.lexsort((columns["wg"], columns["start_ns"]))
+    workgroups = np.empty(len(tiles), dtype=WORKGROUP_DTYPE)
+    workgroups["row"] = columns["tile_row"][order] * height
+    workgroups["column"] = columns["tile_col"][order] * width
+    workgroups["n_rows"] = np.minimum(gemm.m - workgroups["row"], height)
+    workgroups["n_columns"] = np.minimum(gemm.n - workgroups["column"], width)
+    quotient, remainder = divmod(len(tiles), n_chunks)
+    sizes = np.full(n_chunks, quotient)
+    sizes[:remainder] += 1
+    workgroups["chunk"] = np.repeat(np.arange(n_chunks), sizes)
+    return TileTrace(gemm, spec, n_chunks, workgroups)
+
+
+def _kernel(row: Measurement) -> Kernel:
+    model, sublayer, tp, m, n, k, kernel = (row[name] for name in _NAMES)
+    return str(model), str(sublayer), int(tp), int(m), int(n), int(k), str(kernel)
+
+
+def _recorded_tile(tile: Measurement) -> tuple[int, int] | None:
+    if "tile_height" in tile.values and "tile_width" in tile.values:
+        return int(tile["tile_height"]), int(tile["tile_width"])
+    return None
+
+
+def _only_power_of_two(tile: Measurement, name: str, elements: int, n_tiles: int) -> int:
+    fitting = [1 << i for i in range(4, 12) if -(-elements // (1 << i)) == n_tiles]
+    if len(fitting) != 1:
+        raise InputDataError(
+            f"{tile.file}: {name} is {elements} in {n_tiles} tiles, of no one power of two; say --tile ROWS,COLUMNS"
+        )
+    return fitting[0]
+
+
+def _peaks_beside(path: Path) -> Peaks:
+    beside = path.with_name(PROVENANCE)
+    found = read_provenance(beside) if beside.exists() else {}
+    return peaks_from(found["peaks"]) if "peaks" in found else ANY_DEVICE

@@ -1,0 +1,308 @@
+"""From measurements to a machine: a few numbers that hold for the whole device, fitted to a named subset of points.
+
+Some numbers are read off a measurement of just that (``readings``); the others are searched for, group by group, by
+simulating the points of their group and comparing times.  Nothing is fitted to a single case, and every number says
+which points it came from and how far it could be moved without a visibly worse fit.
+
+Pinned by ``tests/validation/test_calibrate.py``.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from t3sim.config.machine_checks import machine_findings
+from t3sim.errors import UsageError
+from t3sim.system.collectives import protocol_of
+from t3sim.validation.points import (
+    COLLECTIVES,
+    GEMM,
+    GEMM_GAPS,
+    LIMITED_COLLECTIVES,
+    SIMULATED,
+    Points,
+    compared,
+    simulations_of,
+)
+from t3sim.validation.simulation import CollectiveAlone
+
+if TYPE_CHECKING:
+    from t3sim.config.experiment import Kernels
+    from t3sim.config.machine import MachineSpec, Protocol
+    from t3sim.measurements.samples import Measurement, Measurements
+    from t3sim.validation.points import Compared
+    from t3sim.validation.simulation import Outcome, Simulation
+
+NS, US = 10**3, 10**6  # in picoseconds
+MHZ, GBPS = 10**6, 10**9
+FIRST_STEP = 4  # of the search, in places of a grid; halved until it is 1
+VISIBLY_WORSE = 0.005  # of the fit's error: a value that is no worse than that could as well be true
+LARGE_STORE_GROUPS = 32  # workgroups that saturate the links, of a measurement of stores to a peer
+NEAR_L2_BYTES = 24 << 20  # a working set that fits the near half of the L2
+MEMORY_BYTES = 256 << 20  # one that misses the L2
+
+Simulate = Callable[[Sequence[Sequence["Simulation"]]], Mapping["Simulation", "Outcome"]]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A number of the machine: dotted path, the values that may be tried, the kinds of points that decide it."""
+
+    path: str
+    grid: tuple[int | float, ...]
+    group: str
+
+
+def _parameters(machine: MachineSpec) -> list[Parameter]:
+    """Return what is searched for, in the order of the groups."""
+    unit, kernel = "gpu.compute_unit", "gpu.collective_kernel"
+    highest = machine.gpu.compute_clock
+    clocks = tuple(clock for clock in range(1200 * MHZ, highest + 1, 10 * MHZ) if _meets(machine, clock))
+    return [
+        Parameter(f"{unit}.l2_bytes_per_cycle", tuple(range(48, 129, 4)), "rings"),
+        Parameter(f"{unit}.l2_store_bytes_per_cycle", tuple(range(16, 65)), "rings"),
+        Parameter(f"{kernel}.slice_overhead", tuple(range(0, 6 * US, US // 4)), "rings"),
+        Parameter(f"{kernel}.launch", tuple(range(0, 30 * US, US)), "rings"),
+        Parameter(f"{kernel}.low_latency.launch", tuple(range(0, 20 * US, US // 4)), "small rings"),
+        Parameter(f"{kernel}.low_latency.slice_overhead", tuple(range(0, 2 * US, US // 20)), "small rings"),
+        Parameter(f"{kernel}.low_latency_128.launch", tuple(range(0, 20 * US, US // 2)), "middle rings"),
+        Parameter(f"{kernel}.low_latency_128.slice_overhead", tuple(range(0, 2 * US, US // 10)), "middle rings"),
+        Parameter(f"{unit}.matrix_efficiency", tuple(n / 100 for n in range(50, 101)), "GEMMs at full clock"),
+        Parameter(f"{unit}.workgroup_launch", tuple(range(0, 1001 * NS, 50 * NS)), "GEMMs at full clock"),
+        Parameter("gpu.matrix_clock", clocks, "GEMMs without pause"),
+    ]
+
+
+GROUPS: dict[str, Callable[[Compared], bool]] = {  # of points that are simulated
+    "rings": lambda one: _protocol(one) == "simple",
+    "small rings": lambda one: _protocol(one) == "low_latency",
+    "middle rings": lambda one: _protocol(one) == "low_latency_128",
+    "GEMMs at full clock": lambda one: one.point.kind == GEMM_GAPS,
+    "GEMMs without pause": lambda one: one.point.kind == GEMM,
+}
+
+
+def _protocol(one: Compared) -> Protocol | None:
+    """Return the protocol that a ring takes; None for what is not a ring on its own."""
+    if one.point.kind not in {COLLECTIVES, LIMITED_COLLECTIVES}:
+        return None
+    ring = one.point.terms[0].simulation
+    assert isinstance(ring, CollectiveAlone)
+    kernel = ring.machine.gpu.collective_kernel
+    return "simple" if kernel.kind == "chunk" else protocol_of(kernel, ring.op, ring.gpus, ring.size)
+
+
+def _meets(machine: MachineSpec, clock: int) -> bool:
+    return not machine_findings(with_value(machine, "gpu.matrix_clock", clock))
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A number of the machine: what it was and is, the range that fits as well, and where it comes from.
+
+    ``low`` and ``high`` are None if it was read off a measurement; errors are root mean squares of relative errors.
+    """
+
+    path: str
+    start: int | float
+    value: int | float
+    low: int | float | None
+    high: int | float | None
+    error_before: float | None
+    error: float | None
+    source: str
+    points: tuple[str, ...] = field(default=())  # file:line
+
+
+def with_value(machine: MachineSpec, path: str, value: float) -> MachineSpec:
+    """Return *machine* with the number at the dotted *path* replaced."""
+    head, *rest = path.split(".")
+    if not rest:
+        return machine.model_copy(update={head: value})
+    return machine.model_copy(update={head: with_value(getattr(machine, head), ".".join(rest), value)})
+
+
+def value_at(machine: MachineSpec, path: str) -> int | float:
+    """Return the number at the dotted *path*; the matrix clock as a number, also if it is the compute clock."""
+    if path == "gpu.matrix_clock":
+        return machine.gpu.clock_of_matrices
+    part: object = machine
+    for name in path.split("."):
+        part = getattr(part, name)
+    assert isinstance(part, int | float)
+    return part
+
+
+# --- numbers that are measured as such ---------------------------------------------------------------------------
+
+
+def readings(machine: MachineSpec, chosen: Sequence[Measurement]) -> Iterator[Fitted]:
+    """Yield what the rows *chosen* state directly: latencies, the rate of the links, the launch of a kernel."""
+    clock, memory = machine.gpu.compute_clock, machine.memory
+    hits = [r for r in chosen if r.kind == "latency" and r["pattern"] == "l2_hit" and _bytes(r) <= NEAR_L2_BYTES]
+    misses = [
+        r for r in chosen if r.kind == "latency" and r["pattern"] == "device_memory" and _bytes(r) >= MEMORY_BYTES
+    ]
+    if hits:
+        cycles = _even(_median(hits, "time_ns") * 1e-9 * clock)
+        yield _read(machine, "gpu.l2.hit_latency", cycles, hits, "median of loads that hit in the near half of the L2")
+        if misses:
+            timing = memory.timing
+            dram_ns = (timing.nRCDRD + timing.nCL + timing.nBL) / memory.clock * 1e9
+            more = round((_median(misses, "time_ns") - dram_ns) * 1e-9 * clock) - cycles
+            what = f"median of loads from memory, less a hit and the {dram_ns:.0f} ns of the DRAM's own timings"
+            yield _read(machine, "gpu.l2.miss_latency", more, misses, what)
+    stores = [r for r in chosen if r.kind == "peer_copy" and _stores_with_many(str(r["pattern"]))]
+    if stores:
+        rate = round(_median(stores, "gbps_per_direction")) * GBPS
+        yield _read(machine, "link.bandwidth", rate, stores, "median rate of stores to a peer by many workgroups")
+    launches = [r for r in chosen if r.kind == "launch" and r["pattern"] == "back_to_back"]
+    if launches:
+        launch = round(_median(launches, "time_us") * 10) * US // 10
+        yield _read(machine, "gpu.kernel_launch", launch, launches, "median time of an empty kernel after another")
+
+
+def _read(machine: MachineSpec, path: str, value: int, rows: Sequence[Measurement], what: str) -> Fitted:
+    places = tuple(row.place for row in rows)
+    return Fitted(path, value_at(machine, path), value, None, None, None, None, what, places)
+
+
+def _median(rows: Sequence[Measurement], column: str) -> float:
+    return statistics.median(float(row[column]) for row in rows)
+
+
+def _bytes(row: Measurement) -> int:
+    return int(row["working_set_bytes"])
+
+
+def _even(number: float) -> int:
+    return 2 * round(number / 2)
+
+
+def _stores_with_many(pattern: str) -> bool:
+    words = pattern.split()
+    return words[:2] == ["store", "by"] and words[2].isdigit() and int(words[2]) >= LARGE_STORE_GROUPS
+
+
+# --- numbers that are searched for -------------------------------------------------------------------------------
+
+
+class Fit:
+    """Searches for the numbers of one group; every machine is simulated once."""
+
+    def __init__(self, rows: Measurements, group: str, kernels: Kernels, simulate: Simulate, say: Say) -> None:
+        """*rows*: the measurements that may be used."""
+        self.rows, self.group, self.kernels = rows, group, kernels
+        self._simulate, self._say = simulate, say
+        self._errors: dict[MachineSpec, float] = {}
+        self.points: tuple[str, ...] = ()
+
+    def error(self, machine: MachineSpec) -> float:
+        """Return the root mean square of the relative errors; infinite for a machine that cannot be."""
+        if machine not in self._errors:
+            self._errors[machine] = math.inf if machine_findings(machine) else self._simulated_error(machine)
+        return self._errors[machine]
+
+    def _simulated_error(self, machine: MachineSpec) -> float:
+        points = Points(machine, self.kernels).of(self.rows)
+        chosen = [one for one in compared(points, _Nothing(), frozenset()) if one.point.terms]
+        chosen = [one for one in chosen if GROUPS[self.group](one)]
+        if not chosen:
+            return 0.0
+        outcomes = self._simulate(simulations_of([one.point for one in chosen]))
+        found = compared([one.point for one in chosen], outcomes)
+        for one in found:
+            if one.status != SIMULATED:
+                raise UsageError(f"{one.point.row.place}: a point of the fit cannot be simulated: {one.reason}")
+        self.points = tuple(dict.fromkeys(one.point.row.place for one in found))
+        errors = [math.log(one.simulated / one.point.measured) for one in found if one.simulated]
+        return math.sqrt(statistics.fmean(error * error for error in errors))
+
+    def search(self, machine: MachineSpec, parameters: Sequence[Parameter]) -> tuple[MachineSpec, list[Fitted]]:
+        """Return *machine* with the best numbers found by moving one at a time along its grid."""
+        start, before = machine, self.error(machine)
+        step = FIRST_STEP
+        while step and before > 0:
+            moved = False
+            for parameter in parameters:
+                better = self._moved(machine, parameter, step)
+                moved, machine = moved or better is not machine, better
+            step = step if moved else step // 2
+        return machine, [self._fitted(start, machine, parameter, before) for parameter in parameters]
+
+    def _moved(self, machine: MachineSpec, parameter: Parameter, step: int) -> MachineSpec:
+        for direction in (step, -step):
+            other = self._neighbour(machine, parameter, direction)
+            if other is not None and self.error(other) < self.error(machine):
+                self._tell(other, parameter)
+                return other
+        return machine
+
+    def _neighbour(self, machine: MachineSpec, parameter: Parameter, places: int) -> MachineSpec | None:
+        """Return *machine* with *parameter* moved by so many places of its grid; None beyond its ends."""
+        grid, value = parameter.grid, value_at(machine, parameter.path)
+        place = min(range(len(grid)), key=lambda i: abs(grid[i] - value)) + places
+        return with_value(machine, parameter.path, grid[place]) if 0 <= place < len(grid) else None
+
+    def _fitted(self, start: MachineSpec, machine: MachineSpec, parameter: Parameter, before: float) -> Fitted:
+        """Return the number found, with the values tried nearby that fit as well."""
+        error, value = self.error(machine), value_at(machine, parameter.path)
+        low = high = value
+        for direction in (1, -1):
+            other = self._neighbour(machine, parameter, direction)
+            while other is not None and self.error(other) <= error + VISIBLY_WORSE:
+                at = value_at(other, parameter.path)
+                low, high = min(low, at), max(high, at)
+                other = self._neighbour(other, parameter, direction)
+        source = f"{len(self.points)} points of {self.group}"
+        at_start = value_at(start, parameter.path)
+        return Fitted(parameter.path, at_start, value, low, high, before, error, source, self.points)
+
+    def _tell(self, machine: MachineSpec, parameter: Parameter) -> None:
+        value = value_at(machine, parameter.path)
+        self._say(f"{self.group}: {parameter.path} {value:g}: error {100 * self.error(machine):.2f} %")
+
+
+class _Nothing(Mapping["Simulation", "Outcome"]):
+    """Outcomes before anything is simulated: only what kind a point is of is asked."""
+
+    def __getitem__(self, simulation: Simulation) -> Outcome:
+        from t3sim.validation.simulation import Outcome
+
+        return Outcome(failed="not simulated yet")
+
+    def __iter__(self) -> Iterator[Simulation]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+def calibrate(
+    machine: MachineSpec, measurements: Measurements, kernels: Kernels, simulate: Simulate, say: Say
+) -> tuple[MachineSpec, list[Fitted]]:
+    """Return *machine* with its numbers read off and fitted to *measurements*, and what each came from.
+
+    *simulate* performs simulations in stages, see ``validate.simulations_of``.  A group without points keeps its
+    numbers.  Raises ``UsageError`` if a point cannot be simulated.
+    """
+    found = list(readings(machine, measurements.rows))
+    for one in found:
+        machine = with_value(machine, one.path, one.value)
+        say(f"read off: {one.path} {one.value:g}: {one.source}")
+    for group in GROUPS:
+        parameters = [parameter for parameter in _parameters(machine) if parameter.group == group]
+        fit = Fit(measurements, group, kernels, simulate, say)
+        error = fit.error(machine)
+        if not fit.points:
+            say(f"{group}: no points, nothing fitted")
+            continue
+        say(f"{group}: {len(fit.points)} points, error {100 * error:.2f} %")
+        machine, fitted = fit.search(machine, parameters)
+        found += fitted
+    return machine, found

@@ -1,0 +1,388 @@
+"""Measurements beside simulations of the same thing, point by point; no row of a folder is left out.
+
+A **point** is one measured quantity of one row (of a recorded timeline: of all its tiles) and what it is compared with:
+a sum of simulated times, or the ratio of two.  A row that nothing simulates is a point too, with the reason.
+
+``points_of`` says what is to be simulated, ``workers`` does it, ``compared`` brings both together.  Pinned by
+``tests/validation/test_points.py``.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from t3sim.config.experiment import GemmShape, TilingSpec
+from t3sim.config.presets import load_tiling
+from t3sim.errors import InputDataError
+from t3sim.files import read_limited
+from t3sim.measurements.kinds import KINDS, Value
+from t3sim.system.collectives import protocol_of
+from t3sim.validation.simulation import (
+    CollectiveAlone,
+    GemmAlone,
+    Outcome,
+    RecordedTiles,
+    SideBySide,
+    Simulation,
+    needs,
+)
+from t3sim.validation.tiles import Timeline, simulation_of, tile_rows, timelines_of
+from t3sim.workload.kernel_choice import tiling_of
+
+if TYPE_CHECKING:
+    from t3sim.config.experiment import Kernels
+    from t3sim.config.machine import MachineSpec
+    from t3sim.measurements.samples import Measurement, Measurements
+    from t3sim.system.collectives import Op
+
+RECORDED_TILING = "gemm-128x256"  # of the kernels whose tiles are recorded, whatever a library would choose
+MAX_CALIBRATION_BYTES = 1 << 20
+CALIBRATION_COLUMNS = ("file", "line")
+
+RATIO, US = "ratio", "us"
+SIMULATED, FAILED, NOT_SIMULATED = "simulated", "failed", "not simulated"
+
+# Kinds of the table: how measurements of one kind are told apart that are simulated in different ways.
+COLLECTIVES, LIMITED_COLLECTIVES = "collectives", "channel_limited_collectives"
+GEMM, GEMM_GAPS, GEMM_SM_SPLIT = "gemm", "gemm_gaps", "gemm_sm_split"
+SEQUENTIAL, CONTENTION, TILES = "sequential", "contention", "tile_timelines"
+SIMULATED_KINDS = (
+    COLLECTIVES, LIMITED_COLLECTIVES, GEMM, GEMM_GAPS, GEMM_SM_SPLIT, SEQUENTIAL, CONTENTION, TILES,
+)  # fmt: skip
+
+# Kinds that no simulation exists for, each with the reason.
+WITHOUT_SIMULATION = {
+    "memory": "streams without a GEMM or a ring; the machine's latencies and bandwidth are taken from them",
+    "latency": "no dependent loads are simulated; the machine's latencies are taken from them",
+    "launch": "launches are values of the machine, not outcomes",
+    "peer_copy": "no copy engines; the machine's link is taken from them",
+    "copy_engine_collectives": "no copy engines",
+    "engine_contention": "no copy engines",
+    "async_tp": "no decomposition into pieces",
+    "fused_scatter": "no kernel that stores to all GPUs at once",
+}
+
+
+@dataclass(frozen=True)
+class Term:
+    """One time of a simulation, as ``Outcome.times`` names it."""
+
+    simulation: Simulation
+    name: str = "time"
+
+
+@dataclass(frozen=True)
+class Point:
+    """A measured quantity and what it is compared with: the sum of *terms*, over *below* if there is one.
+
+    Without terms nothing is simulated, and *reason* says why; with them it is a remark.
+    """
+
+    kind: str
+    quantity: str
+    unit: str
+    row: Measurement
+    measured: float
+    terms: tuple[Term, ...] = ()
+    below: Term | None = None
+    reason: str = ""
+    n_rows: int = 1  # rows of the file that it stands for
+    host_us: float = 0.0  # between two launches of the host, if they are in the time: the device may be done sooner
+
+    @property
+    def simulations(self) -> tuple[Simulation, ...]:
+        """What has to be simulated for it."""
+        parts = [*self.terms, *([self.below] if self.below else [])]
+        return tuple(dict.fromkeys(term.simulation for term in parts))
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A point after simulation; *simulated* and *error* are None unless *status* is ``simulated``.
+
+    *error* is relative to the measurement, of a ratio the difference; positive: the simulation is slower.
+    """
+
+    point: Point
+    status: str
+    simulated: float | None
+    error: float | None
+    is_used: bool
+    reason: str
+    wall_s: float | None
+
+
+class Points:
+    """Makes the points of a folder for one machine; rings and GEMMs that are the same become one simulation.
+
+    If *kernels* is a library, each GEMM has the kernel that it chooses for all compute units of the machine, also where
+    the GEMM runs on fewer of them or beside a collective: what a library knows is the device.
+    """
+
+    def __init__(self, machine: MachineSpec, kernels: Kernels) -> None:
+        self.machine = machine
+        self.kernels = kernels
+        self.tiling = kernels if isinstance(kernels, TilingSpec) else load_tiling(RECORDED_TILING)
+        self._of_kind: dict[str, Callable[[Measurement], Iterator[Point]]] = {
+            "collectives": self._collective,
+            "gemm": self._gemm,
+            "gemm_gaps": self._gemm_gaps,
+            "gemm_sm_split": self._gemm_sm_split,
+            "sequential": self._sequential,
+        }
+
+    def of(self, measurements: Measurements) -> list[Point]:
+        """Return the points of all rows, in their order; those of a timeline where it starts."""
+        timelines = {timeline.rows[0].place: timeline for timeline in timelines_of(measurements)}
+        points: list[Point] = []
+        for row in measurements.rows:
+            if row.kind == TILES:
+                if row.place in timelines:
+                    points += self._timeline(timelines[row.place])
+            elif row.kind == "contention":
+                points += self._contention(row, measurements.gemm_loop_share(row))
+            elif row.kind in self._of_kind:
+                host_us = measurements.host_us(row)
+                points += [replace(point, host_us=host_us) for point in self._of_kind[row.kind](row)]
+            else:
+                points += without_simulation(row)
+        return points
+
+    def _collective(self, row: Measurement) -> Iterator[Point]:
+        channels, protocol = str(row["nccl_channels"]), str(row["nccl_proto"])
+        kind = COLLECTIVES if channels == "auto" else LIMITED_COLLECTIVES
+        if protocol not in {"auto", "Simple"}:
+            yield _unsimulated(kind, row, "time_us", f"the machine is not held to the protocol {protocol}")
+            return
+        op: dict[str, Op] = {
+            "reduce_scatter": "reduce-scatter", "all_gather": "all-gather", "all_reduce": "all-reduce"
+        }  # fmt: skip
+        ring = self.ring(op[str(row["collective"])], int(row["bytes"]), int(row["gpus"]), channels, protocol)
+        yield _point(kind, row, "time_us", Term(ring))
+
+    def _gemm(self, row: Measurement) -> Iterator[Point]:
+        yield self._gemm_point(GEMM, row, self._alone(self.machine, row))
+
+    def _gemm_gaps(self, row: Measurement) -> Iterator[Point]:
+        yield self._gemm_point(GEMM_GAPS, row, self._alone(unthrottled(self.machine), row))
+
+    def _gemm_sm_split(self, row: Measurement) -> Iterator[Point]:
+        n = int(row["sms"])
+        n_units = self.machine.gpu.n_compute_units
+        limited = self._alone(unthrottled(self.machine), row, None if n == n_units else n)
+        if n > n_units:
+            yield _unsimulated(GEMM_SM_SPLIT, row, "time_us", f"the machine has {n_units} compute units")
+        else:
+            yield self._gemm_point(GEMM_SM_SPLIT, row, limited)
+
+    def _gemm_point(self, kind: str, row: Measurement, simulation: GemmAlone) -> Point:
+        kernel = str(row.values.get("kernel", "cublas"))
+        if kernel != "cublas":
+            return _unsimulated(kind, row, "time_us", f"kernel {kernel}: the machine multiplies as cuBLAS does")
+        return _point(kind, row, "time_us", Term(simulation))
+
+    def _alone(self, machine: MachineSpec, row: Measurement, n_compute_units: int | None = None) -> GemmAlone:
+        shape = _shape(row)
+        tiling = tiling_of(self.kernels, shape, machine.gpu.n_compute_units)
+        return GemmAlone(machine, tiling, shape, n_compute_units)
+
+    def _sequential(self, row: Measurement) -> Iterator[Point]:
+        gemm, scatter = self._parts(row)
+        gather = self.ring("all-gather", _output_bytes(row), int(row["gpus"]))
+        whole = (Term(gemm), Term(scatter), Term(gather))
+        for column, terms in (
+            ("gemm_us", whole[:1]), ("rs_us", whole[1:2]), ("gemm_rs_us", whole[:2]), ("gemm_rs_ag_us", whole)
+        ):  # fmt: skip
+            yield _point(SEQUENTIAL, row, column, *terms)
+
+    def _contention(self, row: Measurement, gemm_share: float | None) -> Iterator[Point]:
+        gemm, scatter = self._parts(row, unthrottled(self.machine))
+        both = SideBySide(gemm, scatter, gemm_share)
+        yield _point(CONTENTION, row, "gemm_alone_us", Term(gemm))
+        yield _point(CONTENTION, row, "rs_alone_us", Term(scatter))
+        for name, alone, beside, part in (
+            ("gemm", Term(gemm), Term(both, "gemm"), "gemm_with_rs_us"),
+            ("rs", Term(scatter), Term(both, "collective"), "rs_with_gemm_us"),
+        ):
+            yield _point(CONTENTION, row, part, beside)
+            slowdown = float(row[part]) / float(row[f"{name}_alone_us"])
+            yield Point(CONTENTION, f"{name}_slowdown", RATIO, row, slowdown, (beside,), alone)
+
+    def _timeline(self, timeline: Timeline) -> Iterator[Point]:
+        simulation, remark = self._simulation_of(timeline)
+        n_rows = len(timeline.rows)
+        for name, measured in timeline.figures().items():
+            terms = () if simulation is None else (Term(simulation, name),)
+            yield Point(TILES, f"{name}_us", US, timeline.rows[0], measured, terms, reason=remark, n_rows=n_rows)
+
+    def tiles(self, measurements: Measurements, outcomes: Mapping[Simulation, Outcome]) -> list[dict[str, object]]:
+        """Return a row for each recorded tile, with its simulated times if there are any."""
+        rows: list[dict[str, object]] = []
+        for timeline in timelines_of(measurements):
+            simulation, _ = self._simulation_of(timeline)
+            found = outcomes.get(simulation) if simulation is not None else None
+            rows += tile_rows(timeline, found.tiles if found is not None else ())
+        return rows
+
+    def _simulation_of(self, timeline: Timeline) -> tuple[RecordedTiles | None, str]:
+        """Run once, the recorded kernels were not slowed down by the power limit."""
+        return simulation_of(timeline, unthrottled(self.machine), self.tiling)
+
+    def _parts(self, row: Measurement, machine_of_gemm: MachineSpec | None = None) -> tuple[GemmAlone, CollectiveAlone]:
+        channels = str(row.values.get("nccl_channels", "auto"))
+        gemm = self._alone(machine_of_gemm or self.machine, row)
+        return gemm, self.ring("reduce-scatter", _output_bytes(row), int(row["gpus"]), channels)
+
+    def ring(self, op: Op, size: int, gpus: int, channels: str = "auto", protocol: str = "auto") -> CollectiveAlone:
+        """Return the simulation of a ring; what changes nothing (a protocol that it takes anyway) is left out."""
+        machine, kernel = self.machine, self.machine.gpu.collective_kernel
+        is_held = protocol == "Simple" and kernel.kind == "channels"
+        if is_held and protocol_of(kernel, op, gpus, size) != "simple":
+            machine = without_flags(machine)
+        n = None if channels == "auto" or int(channels) == kernel.channels else int(channels)
+        return CollectiveAlone(machine, self.tiling, op, size, gpus, n)
+
+
+def without_simulation(row: Measurement) -> Iterator[Point]:
+    """Yield a point for each time of a row that nothing simulates."""
+    for column in KINDS[row.kind].columns:
+        if column.unit in {"us", "ns"} and not column.name.startswith(("min_", "max_")):
+            yield Point(
+                row.kind, column.name, column.unit, row, float(row[column.name]), reason=WITHOUT_SIMULATION[row.kind]
+            )
+
+
+def unthrottled(machine: MachineSpec) -> MachineSpec:
+    """Return *machine* as it is when the power limit does not slow its GEMMs down.
+
+    So after a pause, in loops of a few milliseconds (it takes longer to act), and on some of the compute units.
+    """
+    gpu = machine.gpu.model_copy(update={"matrix_clock": "compute_clock"})
+    return machine.model_copy(update={"gpu": gpu})
+
+
+def without_flags(machine: MachineSpec) -> MachineSpec:
+    """Return *machine* with collectives held to the protocol without flags inside the data."""
+    kernel = machine.gpu.collective_kernel.model_copy(update={"low_latency": None, "low_latency_128": None})
+    return machine.model_copy(update={"gpu": machine.gpu.model_copy(update={"collective_kernel": kernel})})
+
+
+def _shape(row: Measurement) -> GemmShape:
+    return GemmShape(m=int(row["m"]), n=int(row["n"]), k=int(row["k"]))
+
+
+def _output_bytes(row: Measurement) -> int:
+    return 2 * int(row["m"]) * int(row["n"])
+
+
+def _point(kind: str, row: Measurement, column: str, *terms: Term) -> Point:
+    return Point(kind, column, US, row, float(row[column]), terms)
+
+
+def _unsimulated(kind: str, row: Measurement, column: str, reason: str) -> Point:
+    return Point(kind, column, US, row, float(row[column]), reason=reason)
+
+
+def simulations_of(points: Iterable[Point]) -> list[list[Simulation]]:
+    """Return what *points* need, each simulation once, in stages: a stage needs outcomes of earlier ones only."""
+    first: dict[Simulation, None] = {}
+    second: dict[Simulation, None] = {}
+    for point in points:
+        for simulation in point.simulations:
+            for part in needs(simulation):
+                first[part] = None
+            (second if needs(simulation) else first)[simulation] = None
+    return [stage for stage in (list(first), list(second)) if stage]
+
+
+def compared(
+    points: Sequence[Point], outcomes: Mapping[Simulation, Outcome], used: frozenset[tuple[str, int]] = frozenset()
+) -> list[Compared]:
+    """Return *points* beside what was simulated, in their order; *used* are the rows a machine was calibrated on."""
+    return [_compared(point, outcomes, (point.row.file, point.row.line) in used) for point in points]
+
+
+def _compared(point: Point, outcomes: Mapping[Simulation, Outcome], is_used: bool) -> Compared:
+    if not point.terms:
+        return Compared(point, NOT_SIMULATED, None, None, is_used, point.reason, None)
+    found = [outcomes[simulation] for simulation in point.simulations]
+    wall_s = sum(outcome.wall_s for outcome in found)
+    failures = [outcome.failed for outcome in found if outcome.failed]
+    if failures:
+        return Compared(point, FAILED, None, None, is_used, failures[0], wall_s)
+    simulated, reason = sum(outcomes[term.simulation].times[term.name] for term in point.terms), point.reason
+    if point.below is not None:
+        simulated /= outcomes[point.below.simulation].times[point.below.name]
+    elif simulated < point.host_us:
+        reason = f"the device is done after {simulated:.1f} us, the host launches one every {point.host_us:.1f} us"
+        simulated = point.host_us
+    return Compared(point, SIMULATED, simulated, error_of(point, simulated), is_used, reason, wall_s)
+
+
+def error_of(point: Point, simulated: float) -> float | None:
+    """Return the signed error: relative for a time (None if nothing was measured), the difference for a ratio."""
+    difference = simulated - point.measured
+    if point.unit == RATIO:
+        return difference
+    return difference / point.measured if point.measured else None
+
+
+def read_calibration(path: Path, measurements: Measurements) -> frozenset[tuple[str, int]]:
+    """Return (file, line) of the rows that *path* lists: CSV of ``file`` (relative to the folder) and ``line``.
+
+    Raises ``InputDataError`` for a row that the folder does not have: a list for other measurements.
+    """
+    text = read_limited(path, MAX_CALIBRATION_BYTES, shown_as=str(path)).decode("utf-8-sig", errors="replace")
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    if tuple(reader.fieldnames or ()) != CALIBRATION_COLUMNS:
+        raise InputDataError(f"{path}:1: the columns must be {', '.join(CALIBRATION_COLUMNS)}")
+    known = {(row.file, row.line) for row in measurements.rows}
+    found: set[tuple[str, int]] = set()
+    for cells in reader:
+        file, line = str(measurements.folder / (cells["file"] or "")), cells["line"] or ""
+        key = file, int(line) if line.isascii() and line.isdigit() and len(line) < 10 else 0
+        if key not in known:
+            raise InputDataError(f"{path}:{reader.line_num}: no measurement at {file}:{line}")
+        found.add(key)
+    return frozenset(found)
+
+
+NOT_OF_A_POINT = "wg"  # a timeline is one point, whatever its workgroups
+KEY_COLUMNS = tuple(
+    dict.fromkeys(
+        column.name
+        for kind in KINDS.values()
+        for column in (*kind.columns, *kind.optional)
+        if column.key and column.name != NOT_OF_A_POINT
+    )
+)
+
+
+def key_of(row: Measurement) -> dict[str, Value]:
+    """Return the columns that name a measurement."""
+    kind = KINDS[row.kind]
+    keys = {column.name for column in (*kind.columns, *kind.optional) if column.key} - {NOT_OF_A_POINT}
+    return {name: value for name, value in row.values.items() if name in keys}
+
+
+__all__ = [
+    "KEY_COLUMNS",
+    "SIMULATED_KINDS",
+    "WITHOUT_SIMULATION",
+    "Compared",
+    "Point",
+    "Points",
+    "Term",
+    "compared",
+    "error_of",
+    "key_of",
+    "read_calibration",
+    "simulations_of",
+    "unthrottled",
+    "without_flags",
+]

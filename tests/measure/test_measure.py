@@ -1,0 +1,248 @@
+"""Measuring without a GPU: what is missing is said in one line, and on a stand-in for CuPy the books are kept.
+
+The stand-in (``fake/cupy``) has arrays without elements and kernels of fixed cost, so nothing here says how fast
+anything is; it shows that all programs run to their end, that times are read off the right events, that what is
+measured is written, and that wrong results or impossible times are not.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from t3sim.config.presets import load_model, preset_names
+from t3sim.measure import gemm as measure_gemm
+from t3sim.measure.needs import MissingHardware
+from t3sim.measure.program import CHANNELS, MEASURABLE, QUICK_CHANNELS, list_kinds
+from t3sim.measurements.samples import read_measurements
+from t3sim.workload.sublayers import gemm_of
+from tests.conftest import REPOSITORY
+
+PROGRAMS = REPOSITORY / "t3sim" / "measure"
+LIGHT = ("measure", "measurements", "errors", "files")  # the last two need the standard library only
+FAKE = Path(__file__).with_name("fake")
+HANG_S = 120
+
+ELSE = "everything else in t3sim works without it"
+NO_CUPY = (
+    f"cannot measure: CuPy is not installed; install t3sim[cuda13] or t3sim[cuda12], whichever the driver has; {ELSE}"
+)
+
+
+def run(
+    *arguments: str | Path, cwd: Path, fake: bool = True, faults: str = "", module: str = "t3sim.measure"
+) -> subprocess.CompletedProcess[str]:
+    """Run the command of a bare node, on the stand-in or (where CuPy is not installed) on nothing."""
+    path = [str(FAKE)] if fake else []
+    return subprocess.run(
+        [sys.executable, "-m", module, *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([*path, str(REPOSITORY)]), "FAKE_CUPY": faults},
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with everything measured on the stand-in."""
+    folder = tmp_path_factory.mktemp("measured")
+    done = run("--quick", "-o", "out", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder / "out"
+
+
+def test_all_kinds_are_measured_and_read(measured: Path) -> None:
+    found = read_measurements(measured)
+    assert set(found.counts()) == set(MEASURABLE)
+    (facts,) = found.provenance.values()
+    assert (facts["device"], facts["gpus"], facts["nccl"]) == ("Fake GPU", 2, "2.28.9")
+    assert facts["date"].endswith("Z")
+
+
+def test_times_are_those_of_one_repetition(measured: Path) -> None:
+    # A kernel of the stand-in takes 50 ms, whatever it does.
+    found = read_measurements(measured)
+    assert {row["time_us"] for row in found.of_kind("gemm")} == {50_000}
+    assert {row["time_us"] for row in found.of_kind("gemm_gaps")} == {50_000}
+    engine = {str(row["collective"]): row["time_us"] for row in found.of_kind("copy_engine_collectives")}
+    assert engine["reduce_scatter"] == 100_000  # one transfer, one addition
+    (layer,) = found.of_kind("sequential")
+    times = [layer[name] for name in ("gemm_us", "rs_us", "gemm_rs_us", "gemm_rs_ag_us")]
+    assert times == [50_000, 50_000, 100_000, 150_000]
+
+
+def test_each_number_of_channels_is_measured_in_a_process_of_its_own(measured: Path) -> None:
+    rows = read_measurements(measured).of_kind("collectives")
+    channels = [str(row["nccl_channels"]) for row in rows]
+    assert tuple(dict.fromkeys(channels)) == QUICK_CHANNELS
+    assert channels.count("auto") == channels.count("4")
+
+
+def test_columns_are_those_of_the_shipped_files(measured: Path) -> None:
+    for name in ("gemm", "collectives", "sequential", "contention", "peer_copy", "memory", "gemm_sm_split"):
+        with (REPOSITORY / "validation" / "h200" / f"{name}.csv").open(encoding="utf-8") as file:
+            shipped = next(csv.reader(file))
+        with (measured / f"{name}.csv").open(encoding="utf-8") as file:
+            assert next(csv.reader(file))[: len(shipped)] == shipped
+
+
+def test_one_gpu_measures_what_one_gpu_can(tmp_path: Path) -> None:
+    done = run("latency", "launch", "--gpus", "1", "--quick", "-o", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert {row["pattern"] for row in read_measurements(tmp_path / "out").of_kind("latency")} == {"device_memory"}
+
+
+NO_GPU = (
+    "no GPU answers (cudaErrorNoDevice: no CUDA-capable device is detected);"
+    " install NVIDIA's driver, or go to a GPU node"
+)
+NO_PEER = "GPU 0 has no peer access to GPU 1; take GPUs that are linked, or leave out what needs two GPUs"
+NO_NCCL = "CuPy finds no NCCL; install nvidia-nccl-cu13 or nvidia-nccl-cu12"
+TOO_FEW = "3 GPUs were asked for and 2 are there; lower --gpus"
+NO_RING = "one GPU makes no ring; give --gpus 2 or more"
+OF_COLLECTIVES = " (not measured: collectives with auto channels)"
+
+
+@pytest.mark.parametrize(
+    ("faults", "arguments", "missing", "lost"),
+    [
+        ("no-gpu", ["gemm"], NO_GPU, ""),
+        ("no-peer", ["peer_copy"], NO_PEER, " (not measured: peer_copy)"),
+        ("no-nccl", ["collectives", "--channels", "auto"], NO_NCCL, OF_COLLECTIVES),
+        ("", ["gemm", "--gpus", "3"], TOO_FEW, ""),
+        ("", ["collectives", "--gpus", "1", "--channels", "auto"], NO_RING, OF_COLLECTIVES),
+    ],
+)
+def test_what_is_missing_is_one_line(
+    faults: str, arguments: list[str], missing: str, lost: str, tmp_path: Path
+) -> None:
+    done = run(*arguments, "--quick", "-o", "out", cwd=tmp_path, faults=faults)
+    assert (done.returncode, done.stderr) == (5, f"cannot measure: {missing}; {ELSE}{lost}\n")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("module", ["t3sim", "t3sim.measure"])
+def test_without_cupy(module: str, tmp_path: Path) -> None:
+    arguments = ["measure"] if module == "t3sim" else []
+    # A folder named cupy without a module in it hides an installed CuPy.
+    (tmp_path / "cupy.py").write_text("raise ImportError('not here')\n", encoding="utf-8")
+    done = run(*arguments, "-o", "out", cwd=tmp_path, fake=False, module=module)
+    assert done.returncode == 5
+    assert done.stderr.removeprefix("t3sim: ") == NO_CUPY + "\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_wrong_result_is_not_measured(tmp_path: Path) -> None:
+    done = run("gemm", "launch", "copy_engine_collectives", "--quick", "-o", "out", cwd=tmp_path, faults="wrong")
+    assert done.returncode == 5
+    assert "relative error 1 against FP32 sums (not measured: gemm)" in done.stderr
+    assert "GPU 0 has wrong values (not measured: copy_engine_collectives)" in done.stderr
+    assert set(read_measurements(tmp_path / "out").counts()) == {"launch"}
+
+
+def test_times_that_cannot_be_are_kept_out_of_the_measurements(tmp_path: Path) -> None:
+    done = run("gemm", "latency", "--quick", "-o", "out", cwd=tmp_path, faults="instant")
+    assert done.returncode == 5
+    assert "gemm.csv:2: min_us is 0.001, faster than peak" in done.stderr
+    assert set(read_measurements(tmp_path / "out").counts()) == {"latency"}
+    refused = (tmp_path / "out" / "gemm.refused.txt").read_text(encoding="utf-8").splitlines()
+    assert json.loads(refused[0])["sublayer"] == "OP"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["gemn"], "unknown kind `gemn` (known: memory, latency,"),
+        (["gemm", "--channels", "few"], "--channels: `few` is neither a whole number nor auto"),
+    ],
+)
+def test_usage(arguments: list[str], message: str, tmp_path: Path) -> None:
+    done = run(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(message)
+
+
+def test_command_line_suggests_a_kind(tmp_path: Path) -> None:
+    done = run("measure", "gemn", cwd=tmp_path, module="t3sim")
+    assert done.returncode == 2
+    assert "did you mean `gemm`?" in done.stderr
+    listed = run("measure", "--list", cwd=tmp_path, module="t3sim")
+    assert listed.stdout == list_kinds() + "\n"
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """Yield the names of the modules that a file imports."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
+
+def outside(module: str) -> bool:
+    """Whether a program that measures may not import *module*."""
+    top = module.partition(".")[0]
+    allowed = top in sys.stdlib_module_names or top == "numpy"
+    return not allowed and module.split(".")[:2] not in (["t3sim", name] for name in LIGHT)
+
+
+def test_programs_that_measure_import_little() -> None:
+    programs = sorted(PROGRAMS.glob("*.py"))
+    assert len(programs) > 5
+    assert [(path.name, module) for path in programs for module in imports_of(path) if outside(module)] == []
+    assert outside("pydantic")
+    assert outside("t3sim.config.presets")
+
+
+def test_measuring_loads_no_library_but_numpy(tmp_path: Path) -> None:
+    program = (
+        "import sys; before = set(sys.modules); import t3sim.measure.program;"
+        "print(*{name.partition('.')[0] for name in set(sys.modules) - before})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=True,
+    )
+    loaded = {name for name in done.stdout.split() if name not in sys.stdlib_module_names}
+    assert {"numpy", "t3sim"} <= loaded
+    assert not loaded & {"pydantic", "click", "yaml", "numba", "pandas", "pyarrow", "simpy", "cupy", "rich", "dask"}
+
+
+def test_shapes_are_those_of_the_models() -> None:
+    assert set(measure_gemm.MODELS) == set(preset_names("model"))
+    for name, (hidden, tokens) in measure_gemm.MODELS.items():
+        model = load_model(name)
+        assert (model.hidden, model.tokens) == (hidden, tokens)
+        for sublayer in ("OP", "FC-2"):
+            exact = gemm_of(model, sublayer, 8)
+            shape = measure_gemm.sublayer(name, sublayer, 8)
+            assert (shape.m, shape.n) == (exact.m, exact.n)
+            assert 0 <= exact.k - shape.k < 8
+
+
+def test_the_number_of_channels_is_known() -> None:
+    assert CHANNELS[0] == "auto"
+    assert all(number.isdigit() for number in CHANNELS[1:])
+
+
+def test_missing_hardware_crosses_processes() -> None:
+    error = MissingHardware("nothing is there", "fetch it")
+    kind, arguments = error.__reduce__()
+    assert callable(kind)
+    assert str(kind(*arguments)) == str(error) == f"cannot measure: nothing is there; fetch it; {ELSE}"  # type: ignore[misc]

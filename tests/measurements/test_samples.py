@@ -1,0 +1,338 @@
+"""Measurements are read whole or refused with file and line; what is written is what is read."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import asdict
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from t3sim.errors import EnvironmentFailure, InputDataError, UsageError
+from t3sim.measurements.kinds import H200, KINDS, Kind, impossible, kind_of_header, ring_bytes
+from t3sim.measurements.samples import Measurement, read_file, read_measurements, write_measurements
+from tests.conftest import REPOSITORY
+
+SHIPPED = REPOSITORY / "validation" / "h200"
+FACTS = {"device": "NVIDIA H200", "driver": "1", "cuda": "13.0", "date": "2026-11-21", "peaks": asdict(H200)}
+
+GEMM = "model,sublayer,tp,m,n,k,time_us,min_us,max_us,tflops\n"
+GOOD_GEMM = "T-NLG,OP,8,8192,4256,528,93.6,92.25,98.04,393.36\n"
+COLLECTIVES = "collective,gpus,bytes,nccl_channels,nccl_proto,time_us,min_us,max_us,busbw_gbps\n"
+TILES = "model,sublayer,tp,m,n,k,kernel,wg,tile_row,tile_col,sm,start_ns,mainloop_end_ns,end_ns\n"
+
+
+def test_shipped_measurements_are_read() -> None:
+    found = read_measurements(SHIPPED)
+    counts = found.counts()
+    assert set(counts) == set(KINDS), "a kind without data, or data without a kind"
+    in_files = 0
+    for path in SHIPPED.rglob("*.csv*"):
+        content = path.read_bytes()
+        text = gzip.decompress(content) if path.suffix == ".gz" else content
+        in_files += len(text.decode().splitlines()) - 1
+    assert len(found.rows) == sum(counts.values()) == in_files
+    assert {Path(folder).name for folder in found.provenance} == {"h200", "one-gpu", "two-gpus", "two-gpus-beside"}
+    for facts in found.provenance.values():
+        assert facts["device"] == "NVIDIA H200"
+
+
+def test_what_was_measured_here_keeps_every_sample() -> None:
+    measured = [row for row in read_measurements(SHIPPED / "two-gpus").rows if row.kind != "tile_timelines"]
+    assert measured
+    assert all(row.samples for row in measured)
+
+
+def test_headers_tell_the_kinds_apart() -> None:
+    for kind in KINDS.values():
+        assert kind_of_header(kind.names) is kind
+        assert kind_of_header(tuple(reversed(kind.names))) is kind
+    for one, other in combinations(KINDS.values(), 2):
+        assert set(one.names) != set(other.names)
+
+
+def test_ring_bytes() -> None:
+    assert ring_bytes("reduce_scatter", 4, 1000) == 750
+    assert ring_bytes("all_gather", 4, 1000) == 750
+    assert ring_bytes("all_reduce", 4, 1000) == 1500
+
+
+# No device is known to be unable to do these faster: launches, and a sum of a GPU's own partial results.
+WITHOUT_PEAK = {("launch", "time_us"), ("fused_scatter", "reduce_us")}
+SPREAD = {f"{edge}_{unit}" for edge in ("min", "max") for unit in ("us", "ns")}
+
+
+def times_of(kind: Kind) -> list[str]:
+    """Return the columns of times that have a peak."""
+    times = [column.name for column in kind.columns if column.unit in {"us", "ns"} and column.content == "real"]
+    return [name for name in times if name not in SPREAD and (kind.name, name) not in WITHOUT_PEAK]
+
+
+@pytest.fixture(scope="module")
+def shipped() -> dict[str, list[Measurement]]:
+    """The shipped measurements by kind, at most 50 of each, spread over all."""
+    found = read_measurements(SHIPPED)
+    return {name: list(found.of_kind(name))[:: max(1, len(found.of_kind(name)) // 50)] for name in KINDS}
+
+
+@pytest.mark.parametrize(("kind", "time"), [(kind.name, time) for kind in KINDS.values() for time in times_of(kind)])
+def test_a_thousandth_of_a_measured_time_is_faster_than_peak(
+    kind: str, time: str, shipped: dict[str, list[Measurement]]
+) -> None:
+    edges = SPREAD if time in {"time_us", "time_ns"} else set()
+    # Less than a megabyte takes as long as the latency: a thousandth of that is not beyond every rate.
+    rows = [row for row in shipped[kind] if int(row.values.get("bytes", 1 << 20)) >= 1 << 20]
+    assert rows
+    for row in rows:
+        shorter = {name: row[name] / 1000 for name in row.values if name == time or name in edges}  # type: ignore[operator]
+        sentences = list(impossible(KINDS[kind], {**row.values, **shorter}, H200))
+        assert any("faster than peak" in sentence for sentence in sentences), (row.place, sentences)
+        assert list(impossible(KINDS[kind], row.values, H200)) == []
+
+
+def refusal(folder: Path, text: str, name: str = "x.csv", facts: dict[str, Any] | None = None) -> str:
+    """Return why a folder with this file, on an H200, is refused, from the file's name on."""
+    (folder / name).write_text(text, encoding="utf-8")
+    (folder / "provenance.json").write_text(json.dumps(facts or FACTS), encoding="utf-8")
+    with pytest.raises(InputDataError) as refused:
+        read_measurements(folder)
+    return str(refused.value).removeprefix(f"{folder}/")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            GEMM + "T-NLG,OP,8,8192,4256,528,33.6,32.25,38.04,1095.79\n",
+            "x.csv:2: min_us is 32.25, faster than peak: at 1071 TFLOP/s the GEMM takes 34.38 us",
+        ),
+        (GEMM + GOOD_GEMM.replace("93.6", "nan"), "x.csv:2: time_us must be a number above 0, found 'nan'"),
+        (GEMM + GOOD_GEMM.replace("93.6", "0"), "x.csv:2: time_us must be a number above 0, found '0'"),
+        (GEMM + GOOD_GEMM.replace("93.6", "-1"), "x.csv:2: time_us must be a number above 0, found '-1'"),
+        (GEMM + GOOD_GEMM.replace("93.6", "inf"), "x.csv:2: time_us must be a number above 0, found 'inf'"),
+        (GEMM + GOOD_GEMM.replace("93.6", ""), "x.csv:2: time_us must be a number above 0, found ''"),
+        (GEMM + GOOD_GEMM.replace("8192", "81_92"), "x.csv:2: m must be a whole number from 1, found '81_92'"),
+        (GEMM + GOOD_GEMM.replace("OP", " "), "x.csv:2: sublayer must be text, found ' '"),
+        (
+            GEMM + GOOD_GEMM + GOOD_GEMM,
+            "x.csv:3: measures the same as x.csv:2; a file holds each point once",
+        ),
+        (
+            GEMM + GOOD_GEMM.replace("393.36", "493.36"),
+            "x.csv:2: tflops is 493.36; m, n, k and time_us make 393.35",
+        ),
+        (
+            GEMM + GOOD_GEMM.replace("98.04", "93.04"),
+            "x.csv:2: time_us 93.6 is not between min_us 92.25 and max_us 93.04",
+        ),
+        (GEMM + "T-NLG,OP,8\n", "x.csv:2: 3 values in a file of 10 columns"),
+        (GEMM + '"T-NLG,OP', "x.csv:2: not CSV: unexpected end of data"),
+        ("", "x.csv: is empty; its first line must name columns"),
+        ("a,a\n", "x.csv:1: column 'a' appears twice"),
+        (
+            GEMM.replace("tflops", "gflops"),
+            "x.csv:1: no kind of measurement has these columns; the nearest is gemm: missing tflops; unknown gflops",
+        ),
+        (
+            COLLECTIVES + "all_gather,4,50331648,auto,auto,74.86,74.71,95.67,504.26\n",
+            "x.csv:2: time_us is 74.86, faster than peak: at 478 GB/s it takes 78.94 us",
+        ),
+        (
+            COLLECTIVES + "all_gather,4,50331648,auto,auto,144.86,144.71,145.67,360.58\n",
+            "x.csv:2: busbw_gbps is 360.58; collective, gpus, bytes and time_us make 260.59",
+        ),
+        (
+            COLLECTIVES + "all_gather,4,50331648,many,auto,144.86,144.71,145.67,260.58\n",
+            "x.csv:2: nccl_channels must be auto or a whole number from 1, found 'many'",
+        ),
+        (
+            "pattern,bytes,time_us,read_plus_write_gbps\ncopy,1073741824,404.06,5314.76\n",
+            "x.csv:2: time_us is 404.06, faster than peak: with what the L2 can hold it takes 421.18 us",
+        ),
+        (
+            "pattern,bytes,time_us,gbps_per_direction\nuni,268435456,490.9,546.82\n",
+            "x.csv:2: time_us is 490.9, faster than peak: 547 of 478 GB/s",
+        ),
+        (
+            "pattern,working_set_bytes,time_ns,min_ns,max_ns\nl2_hit,1048576,20,15,30\n",
+            "x.csv:2: time_ns is 20.0, faster than peak: 50 cycles are 25.3 ns",
+        ),
+        (
+            TILES + "T-NLG,OP,8,8192,4256,528,gemm,0,0,0,140,32,7840,9696\n",
+            "x.csv:2: sm is 140; the device has 132",
+        ),
+        (
+            TILES + "T-NLG,OP,8,8192,4256,528,gemm,0,0,0,4,7840,32,9696\n",
+            "x.csv:2: start_ns 7840, mainloop_end_ns 32 and end_ns 9696 are not in this order",
+        ),
+        (
+            "model,sublayer,tp,m,n,k,sms,time_us\nT-NLG,OP,8,8192,4256,528,64,68.03\n",
+            "x.csv:2: time_us is 68.03, faster than peak: at 519 TFLOP/s the GEMM takes 70.90 us",
+        ),
+        (
+            "model,sublayer,tp,m,n,k,sms,time_us\nT-NLG,OP,8,8192,4256,528,140,68.03\n",
+            "x.csv:2: sms is 140; the device has 132",
+        ),
+        (
+            GEMM.replace("\n", ",sm_mhz\n") + GOOD_GEMM.replace("\n", ",2100\n"),
+            "x.csv:2: sm_mhz is 2100.0; the highest clock is 1980",
+        ),
+        (
+            COLLECTIVES + "gather,4,50331648,auto,auto,144.86,144.71,145.67,260.58\n",
+            "x.csv:2: collective is 'gather'; known are reduce_scatter, all_gather, all_reduce",
+        ),
+        (
+            "pattern,working_set_bytes,time_ns,min_ns,max_ns\nl3_hit,1048576,200,150,300\n",
+            "x.csv:2: pattern is 'l3_hit'; known are l2_hit, device_memory, peer_memory, peer_flag",
+        ),
+        (
+            "pattern,bytes,time_us,read_plus_write_gbps\nsort,1073741824,504.06,4260.39\n",
+            "x.csv:2: pattern is 'sort'; its first word must be one of read, write, copy, add",
+        ),
+        (
+            "pattern,bytes,time_us,read_plus_write_gbps\ncopy,1073741824,504.06,4560.39\n",
+            "x.csv:2: read_plus_write_gbps is 4560.39; pattern, bytes and time_us make 4260.37",
+        ),
+        (
+            "pattern,bytes,time_us,gbps_per_direction\nuni,268435456,690.9,398.53\n",
+            "x.csv:2: gbps_per_direction is 398.53; bytes and time_us make 388.53",
+        ),
+        (
+            GEMM.replace("\n", ",time_samples_us\n") + GOOD_GEMM.replace("\n", ",92.25;95.0;98.04\n"),
+            "x.csv:2: time_us is 93.6; the median of its samples is 95",
+        ),
+        (
+            GEMM.replace("\n", ",time_samples_us\n") + GOOD_GEMM.replace("\n", ",92.25;nan;98.04\n"),
+            "x.csv:2: time_samples_us must be a number above 0, found '92.25;nan;98.04'",
+        ),
+    ],
+)
+def test_refusals(text: str, message: str, tmp_path: Path) -> None:
+    assert refusal(tmp_path, text).replace(f"{tmp_path}/", "") == message
+
+
+def test_the_good_row_of_the_refusals_is_good(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text(GEMM + GOOD_GEMM, encoding="utf-8")
+    (row,) = read_measurements(tmp_path, H200).rows
+    assert (row["sublayer"], row["m"], row["time_us"], row.place) == ("OP", 8192, 93.6, f"{tmp_path / 'x.csv'}:2")
+
+
+def test_all_problems_are_counted(tmp_path: Path) -> None:
+    text = GEMM + "".join(GOOD_GEMM.replace("OP", f"OP{i}").replace("93.6", "nan") for i in range(12))
+    lines = refusal(tmp_path, text).splitlines()
+    assert len(lines) == 10
+    assert lines[-1] == "  ... and 4 more"
+
+
+def test_folders_that_hold_nothing_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputDataError, match="no such folder"):
+        read_measurements(tmp_path / "none")
+    (tmp_path / "README.md").write_text("nothing", encoding="utf-8")
+    with pytest.raises(InputDataError, match="holds no measurements"):
+        read_measurements(tmp_path)
+
+
+def test_damaged_compression_is_refused(tmp_path: Path) -> None:
+    whole = gzip.compress((GEMM + GOOD_GEMM).encode())
+    for content in (whole[:-9], b"no gzip", whole[:20] + b"\0" + whole[21:]):
+        (tmp_path / "x.csv.gz").write_bytes(content)
+        with pytest.raises(InputDataError, match=r"x\.csv\.gz"):
+            read_measurements(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"device": 5}, "device must be text"),
+        ({"peaks": {"matrix_tflops": 5}}, "peaks must have matrix_tflops, memory_gbps"),
+        ({"peaks": asdict(H200) | {"sms": 0}}, "peaks: sms must be a number above 0, found 0"),
+        ({"host_us": 5}, "host_us must be an object"),
+        ({"host_us": {"nonsense": 5}}, "host_us: no kind nonsense"),
+        ({"host_us": {"gemm": 0}}, "host_us: gemm must be microseconds above 0"),
+        ({"host_us": {"gemm": True}}, "host_us: gemm must be microseconds above 0"),
+        ({"gemm_loop_share": 0}, "gemm_loop_share must be a number above 0"),
+        ({"gemm_loop_share": "half"}, "gemm_loop_share must be a number above 0"),
+    ],
+)
+def test_bad_provenance_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    assert message in refusal(tmp_path, GEMM + GOOD_GEMM, facts=FACTS | change)
+
+
+COPY = {
+    "pattern": "copy",
+    "bytes": 1 << 28,
+    "time_samples_us": [129.1, 131.0, 130.2],
+    "read_plus_write_gbps": 2 * (1 << 28) / 130.2 / 1e3,
+}
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    write_measurements(tmp_path, {"memory": [COPY]}, FACTS)
+    (row,) = read_measurements(tmp_path).rows
+    assert row.values == {
+        "pattern": "copy",
+        "bytes": 1 << 28,
+        "time_us": 130.2,
+        "min_us": 129.1,
+        "max_us": 131.0,
+        "read_plus_write_gbps": pytest.approx(COPY["read_plus_write_gbps"], rel=1e-6),  # seven digits are written
+    }
+    assert row.samples == {"time_us": (129.1, 131.0, 130.2)}
+
+
+def test_rows_that_cannot_be_true_are_not_written(tmp_path: Path) -> None:
+    write_measurements(tmp_path, {"memory": [COPY]}, FACTS)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(InputDataError, match="faster than peak"):
+        write_measurements(
+            tmp_path, {"memory": [COPY | {"time_samples_us": [50.0], "read_plus_write_gbps": 10737.4}]}, FACTS
+        )
+    with pytest.raises(UsageError, match="no column speed"):
+        write_measurements(tmp_path, {"memory": [COPY | {"speed": 1}]}, FACTS)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_measurements(tmp_path, {"memory": [COPY]}, FACTS)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(EnvironmentFailure, match="the disk is full"):
+        write_measurements(tmp_path, {"memory": [COPY | {"bytes": 1 << 27, "read_plus_write_gbps": 2061.71}]}, FACTS)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_long_tables_are_compressed_the_same_each_time(tmp_path: Path) -> None:
+    tile = {
+        "model": "-", "sublayer": "-", "tp": 1, "m": 128, "n": 128, "k": 128, "kernel": "tiled",
+        "tile_row": 0, "tile_col": 0, "sm": 3, "start_ns": 0, "mainloop_end_ns": 64, "end_ns": 96,
+    }  # fmt: skip
+    rows = [tile | {"wg": i} for i in range(1200)]
+    contents = []
+    for name in ("a", "b"):
+        write_measurements(tmp_path / name, {"tile_timelines": rows}, FACTS)
+        contents.append((tmp_path / name / "tile_timelines.csv.gz").read_bytes())
+    assert contents[0] == contents[1]
+    assert len(read_measurements(tmp_path / "a").of_kind("tile_timelines")) == 1200
+
+
+@settings(max_examples=150, derandomize=True, deadline=None)
+@given(st.integers(0, len(COLLECTIVES) + 60), st.integers(0, 12), st.text(max_size=8))
+def test_any_edit_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, start: int, length: int, text: str
+) -> None:
+    good = COLLECTIVES + "all_gather,4,50331648,auto,auto,144.86,144.71,145.67,260.58\n"
+    path = tmp_path_factory.getbasetemp() / "edited.csv"
+    path.write_text(good[:start] + text + good[start + length :], encoding="utf-8", errors="surrogatepass")
+    rows, problems = read_file(path, H200)
+    assert len(rows) <= 2
+    assert all(list(impossible(KINDS[row.kind], row.values, H200)) == [] for row in rows)
+    assert all(problem.startswith(str(path)) for problem in problems)

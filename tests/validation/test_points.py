@@ -1,0 +1,359 @@
+"""Every measured row meets its simulation, once, and errors are what their definition says."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from t3sim.validation import points as validate
+
+from t3sim.cli.validate import machine_of
+from t3sim.config.presets import load_kernels, load_tiling
+from t3sim.errors import InputDataError, UsageError
+from t3sim.measurements.kinds import UNDESCRIBED
+from t3sim.measurements.samples import Measurement, read_measurements
+from t3sim.validation.points import Point, Points, Term, compared, read_calibration, simulations_of
+from t3sim.validation.simulation import (
+    CollectiveAlone,
+    GemmAlone,
+    Outcome,
+    RecordedTiles,
+    SideBySide,
+    needs,
+)
+from t3sim.validation.tables import COLUMNS, tiles_csv, validation_csv
+from t3sim.workload.kernel_choice import tiling_of
+from tests.harness.measured import FOUR_TILES, ROWS, collective, tile, tiling, tiny, write_folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_folder(tmp_path / "measured")
+
+
+def points_of(folder: Path) -> list[Point]:
+    return Points(tiny(), tiling()).of(read_measurements(folder))
+
+
+def outcomes_of(points: list[Point]) -> dict[Any, Outcome]:
+    """An outcome for every simulation, as if each time were 10 us."""
+    names = ("time", "gemm", "collective", "makespan", "tile", "main_loop", "stores", "drift")
+    return {one: Outcome(dict.fromkeys(names, 10.0)) for stage in simulations_of(points) for one in stage}
+
+
+def table(folder: Path, points: list[Point], outcomes: dict[Any, Outcome]) -> list[dict[str, str]]:
+    text = validation_csv(folder, compared(points, outcomes)).decode()
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def rows_missing_in(folder: Path, found: list[dict[str, str]]) -> list[str]:
+    """Rows of *folder* that no line of a table stands for."""
+    named = {(row["file"], int(row["line"])) for row in found}
+    missing = []
+    for row in read_measurements(folder).rows:
+        file = Path(row.file).relative_to(folder).as_posix()
+        if row.kind != "tile_timelines" and (file, row.line) not in named:
+            missing.append(f"{file}:{row.line}")
+    n_tiles = len(read_measurements(folder).of_kind("tile_timelines"))
+    n_stood_for = {(row["file"], row["line"]): int(row["rows"]) for row in found if row["kind"] == "tile_timelines"}
+    return missing + (["tiles"] if sum(n_stood_for.values()) != n_tiles else [])
+
+
+def test_every_row_is_in_the_table(folder: Path) -> None:
+    points = points_of(folder)
+    found = table(folder, points, outcomes_of(points))
+    assert rows_missing_in(folder, found) == []
+    assert {row["kind"] for row in found} >= set(ROWS)
+
+
+@pytest.mark.parametrize("kind", ["collectives", "memory", "tile_timelines"])
+def test_canary_a_row_left_out_is_noticed(folder: Path, kind: str) -> None:
+    points = points_of(folder)
+    dropped = next(point for point in points if point.kind == kind)
+    left = [point for point in points if point.row.place != dropped.row.place]
+    assert rows_missing_in(folder, table(folder, left, outcomes_of(points)))
+
+
+def test_the_shipped_measurements_are_all_compared_or_accounted_for(repository: Path) -> None:
+    shipped = repository / "validation" / "h200"
+    points = Points(tiny(), tiling()).of(read_measurements(shipped))
+    assert rows_missing_in(shipped, table(shipped, points, outcomes_of(points))) == []
+
+
+def test_kinds_and_what_they_are_compared_with(folder: Path) -> None:
+    points = points_of(folder)
+    rings = [point for point in points if point.row.kind == "collectives"]
+    assert [point.kind for point in rings].count("channel_limited_collectives") == 1
+    limited = next(point for point in rings if point.kind == "channel_limited_collectives")
+    assert limited.simulations[0].n_channels == 1  # type: ignore[union-attr]
+    by_protocol = {point.row["nccl_proto"]: point for point in rings if point.row["bytes"] == 4096}
+    held, free = (by_protocol[name].simulations[0] for name in ("Simple", "auto"))
+    assert held.machine.gpu.collective_kernel.low_latency is None  # type: ignore[union-attr]
+    assert free.machine == tiny()  # type: ignore[union-attr]
+    assert not by_protocol["LL128"].terms
+    assert "LL128" in by_protocol["LL128"].reason
+    split = [point.simulations for point in points if point.kind == "gemm_sm_split"]
+    assert [one[0].n_compute_units if one else "none" for one in split] == [None, 2, "none"]  # type: ignore[union-attr]
+    tiled = [point for point in points if point.row.values.get("kernel") == "tiled" and point.kind == "gemm"]
+    assert [bool(point.terms) for point in tiled] == [False]
+
+
+def test_a_gemm_after_a_pause_is_not_slowed_down_by_the_power_limit(folder: Path) -> None:
+    machine = tiny("machine.gpu.matrix_clock=700 MHz")
+    points = Points(machine, tiling()).of(read_measurements(folder))
+    clocks = {
+        point.kind: point.simulations[0].machine.gpu.clock_of_matrices  # type: ignore[union-attr]
+        for point in points
+        if point.kind in {"gemm", "gemm_gaps", "gemm_sm_split"} and point.terms
+    }
+    full = machine.gpu.compute_clock
+    assert clocks == {"gemm": 700_000_000, "gemm_gaps": full, "gemm_sm_split": full}
+
+
+FACTS = {"device": "NVIDIA H200", "driver": "1", "cuda": "13", "date": "2026-11-22"}
+
+
+def ring_times(tmp_path: Path, host_us: dict[str, float]) -> dict[str, tuple[float | None, str]]:
+    """Simulated times (10 us each on the device) and remarks: a folder, and one inside it whose times hold launches."""
+    tables = {"collectives": [collective("all_gather", 16384, 20.0)], "gemm": [ROWS["gemm"][0]]}
+    write_folder(tmp_path, tables)
+    facts = FACTS | {"host_us": host_us}
+    (write_folder(tmp_path / "inner", tables) / "provenance.json").write_text(json.dumps(facts))
+    points = points_of(tmp_path)
+    return {
+        f"{Path(one.point.row.file).relative_to(tmp_path)}": (one.simulated, one.reason)
+        for one in compared(points, outcomes_of(points))
+    }
+
+
+def test_launches_of_the_host_are_in_the_times_of_a_folder_that_says_so(tmp_path: Path) -> None:
+    """Only the kind that the folder names, only that folder, and only where the device is done sooner."""
+    found = ring_times(tmp_path, {"collectives": 18.5})
+    remark = "the device is done after 10.0 us, the host launches one every 18.5 us"
+    assert found == {
+        "collectives.csv": (10.0, ""),
+        "gemm.csv": (10.0, ""),
+        "inner/collectives.csv": (18.5, remark),
+        "inner/gemm.csv": (10.0, ""),
+    }
+
+
+def test_files_that_nobody_describes_are_taken_to_be_measured_as_the_given_ones(tmp_path: Path) -> None:
+    """Without any provenance: the host's launches of collectives, and loops that overlap in part."""
+    rows = {"collectives": [collective("all_gather", 16384, 20.0)], "contention": [ROWS["contention"][0]]}
+    folder = write_folder(tmp_path / "x", rows)
+    described = read_measurements(folder)
+    (folder / "provenance.json").unlink()
+    undescribed = read_measurements(folder)
+    for found, host_us, share in ((described, 0.0, None), (undescribed, 18.4, 0.63)):
+        [ring] = found.of_kind("collectives")
+        [beside] = found.of_kind("contention")
+        assert (found.host_us(ring), found.host_us(beside), found.gemm_loop_share(beside)) == (host_us, 0.0, share)
+
+
+def test_the_given_files_say_what_files_without_a_word_are_taken_for(repository: Path) -> None:
+    [facts] = [
+        facts
+        for folder, facts in read_measurements(repository / "validation" / "h200").provenance.items()
+        if Path(folder).name == "h200"
+    ]
+    assert {name: facts[name] for name in UNDESCRIBED} == UNDESCRIBED
+
+
+def test_canary_a_host_that_is_quick_changes_nothing(tmp_path: Path) -> None:
+    found = ring_times(tmp_path, {"collectives": 9.5})
+    assert {simulated for simulated, _ in found.values()} == {10.0}
+
+
+def test_equal_simulations_are_one(folder: Path) -> None:
+    """The machine's own number of channels, a protocol that it takes anyway, and all units are no other simulation."""
+    rows = [collective("reduce_scatter", 16384, 6.0, channels, protocol) for channels, protocol in
+            (("auto", "auto"), ("2", "auto"), ("auto", "Simple"))]  # fmt: skip
+    write_folder(folder.parent / "same", {"collectives": rows})
+    assert [len(stage) for stage in simulations_of(points_of(folder.parent / "same"))] == [1]
+    stages = simulations_of(points_of(folder))
+    assert all(part in stages[0] for one in stages[1] for part in needs(one))
+    assert len(stages[0]) == len(set(stages[0]))
+
+
+@pytest.fixture(scope="module")
+def points(repository: Path) -> list[Point]:
+    """The points of the shipped measurements with a library of kernels."""
+    machine = machine_of("h200", ())
+    return Points(machine, load_kernels("cublas-hopper")).of(read_measurements(repository / "validation" / "h200"))
+
+
+def test_loops_whose_samples_are_not_kept_overlap_in_part(points: list[Point]) -> None:
+    """Loops of ours run beside each other throughout; those of the given files do not, as their provenance says."""
+    shares: dict[bool, set[float | None]] = {True: set(), False: set()}
+    for point in points:
+        for both in point.simulations:
+            if isinstance(both, SideBySide):
+                shares[bool(point.row.samples)].add(both.gemm_share)
+                assert both.gemm.machine.gpu.matrix_clock == "compute_clock"
+    assert shares == {True: {None}, False: {0.63}}
+
+
+class TestKernelsOfALibrary:
+    """A library chooses for the GEMM and the whole device, whatever else a measurement was made with."""
+
+    def kernels_of(self, points: list[Point], kind: str) -> dict[tuple[int, ...], set[tuple[int, int]]]:
+        """Tiles of the simulated GEMMs of a kind, by their rows and columns."""
+        found: dict[tuple[int, ...], set[tuple[int, int]]] = {}
+        for point in points:
+            for simulation in point.simulations if point.kind == kind else ():
+                if isinstance(simulation, GemmAlone):
+                    tile = simulation.tiling.workgroup_tile
+                    found.setdefault((simulation.gemm.m, simulation.gemm.n), set()).add(tile)
+        return found
+
+    @pytest.mark.parametrize("kind", ["gemm", "gemm_gaps"])
+    def test_each_gemm_has_the_kernel_of_its_shape(self, points: list[Point], kind: str) -> None:
+        found = self.kernels_of(points, kind)
+        assert found[512, 512] == {(64, 64)}
+        assert found[8192, 4256] == {(160, 256)}
+        assert found[16384, 3072] == {(128, 256)}
+
+    @pytest.mark.parametrize("kind", ["gemm_sm_split", "sequential", "contention"])
+    def test_fewer_compute_units_or_company_change_no_kernel(self, points: list[Point], kind: str) -> None:
+        alone, found = self.kernels_of(points, "gemm"), self.kernels_of(points, kind)
+        shared = alone.keys() & found.keys()
+        assert shared
+        assert {shape: found[shape] for shape in shared} == {shape: alone[shape] for shape in shared}
+
+    def test_canary_the_units_of_a_split_would_be_other_kernels(self, points: list[Point]) -> None:
+        """Chosen for the compute units that the GEMM has, a kernel of the splits would differ."""
+        library = load_kernels("cublas-hopper")
+        splits = [one for point in points if point.kind == "gemm_sm_split" for one in point.simulations]
+        limited = [one for one in splits if isinstance(one, GemmAlone) and one.n_compute_units is not None]
+        chosen = [tiling_of(library, one.gemm, one.n_compute_units or 0) for one in limited]
+        assert [one.tiling for one in limited] != chosen
+
+    def test_recorded_tiles_keep_the_tile_that_was_recorded(self, points: list[Point]) -> None:
+        recorded = [one for point in points if point.kind == "tile_timelines" for one in point.simulations]
+        tiles = {one.gemm.tiling.workgroup_tile for one in recorded if isinstance(one, RecordedTiles)}
+        assert tiles == {(128, 256)}
+
+    def test_rings_do_not_depend_on_the_kernels(self, points: list[Point], repository: Path) -> None:
+        """Else the same ring would be simulated again for each library."""
+        one_kernel = Points(machine_of("h200", ()), load_tiling("gemm-128x256"))
+        others = one_kernel.of(read_measurements(repository / "validation" / "h200"))
+
+        def rings(of: list[Point]) -> set[object]:
+            return {one for point in of for one in point.simulations if isinstance(one, CollectiveAlone)}
+
+        assert rings(points) == rings(others)
+
+
+class TestErrors:
+    row = Measurement("launch", {"pattern": "host", "time_us": 1.0}, "x.csv", 2)
+
+    def simulations(self) -> tuple[GemmAlone, CollectiveAlone]:
+        from t3sim.config.experiment import GemmShape
+
+        alone = GemmAlone(tiny(), tiling(), GemmShape(m=64, n=64, k=64))
+        return alone, CollectiveAlone(tiny(), tiling(), "all-gather", 4096, 2)
+
+    @given(st.floats(0.1, 1e4), st.floats(0.1, 1e4), st.floats(0.1, 1e4))
+    @settings(max_examples=25)
+    def test_of_a_sum_of_times_is_relative_to_the_measurement(self, measured: float, one: float, two: float) -> None:
+        first, second = self.simulations()
+        point = Point("sequential", "q", "us", self.row, measured, (Term(first), Term(second)))
+        outcomes = {first: Outcome({"time": one}), second: Outcome({"time": two})}
+        [found] = compared([point], outcomes)
+        assert found.simulated == one + two
+        assert found.error == pytest.approx((one + two) / measured - 1, rel=1e-9, abs=1e-9)
+
+    def test_of_a_slowdown_is_the_difference(self) -> None:
+        alone, ring = self.simulations()
+        both = SideBySide(alone, ring)
+        point = Point("contention", "gemm_slowdown", "ratio", self.row, 1.25, (Term(both, "gemm"),), Term(alone))
+        [found] = compared([point], {alone: Outcome({"time": 40.0}), both: Outcome({"gemm": 46.0})})
+        assert found.simulated == pytest.approx(1.15)
+        assert found.error == pytest.approx(-0.10)
+
+    def test_failed_points_are_kept_with_their_reason(self) -> None:
+        alone, ring = self.simulations()
+        points = [Point("gemm", "q", "us", self.row, 2.0, (Term(one),)) for one in (alone, ring)]
+        failed, fine = compared(points, {alone: Outcome(failed="deadlock"), ring: Outcome({"time": 3.0})})
+        assert (failed.status, failed.reason, failed.simulated, failed.error) == ("failed", "deadlock", None, None)
+        assert (fine.status, fine.error) == ("simulated", 0.5)
+
+
+def test_the_table_has_the_columns_of_the_point(folder: Path) -> None:
+    points = points_of(folder)
+    found = table(folder, points, outcomes_of(points))
+    assert tuple(found[0]) == COLUMNS
+    ring = next(row for row in found if row["kind"] == "channel_limited_collectives")
+    assert {name: ring[name] for name in ("file", "line", "collective", "gpus", "bytes", "nccl_channels", "m")} == {
+        "file": "collectives.csv", "line": "5", "collective": "reduce_scatter", "gpus": "2", "bytes": "16384",
+        "nccl_channels": "1", "m": "",
+    }  # fmt: skip
+    assert (ring["measured"], ring["simulated"]) == ("7", "10")
+    assert float(ring["error"]) == pytest.approx(3 / 7, rel=1e-6)
+    slowdown = next(row for row in found if row["quantity"] == "rs_slowdown")
+    assert (slowdown["measured"], slowdown["simulated"], slowdown["unit"]) == ("1.25", "1", "ratio")
+
+
+def test_a_list_of_rows_says_what_was_used_for_calibration(folder: Path) -> None:
+    listed = folder.parent / "used.csv"
+    listed.write_text("file,line\ncollectives.csv,2\ncontention.csv,2\n")
+    used = read_calibration(listed, read_measurements(folder))
+    points = points_of(folder)
+    found = compared(points, outcomes_of(points), used)
+    assert {(one.point.kind, one.point.row.line) for one in found if one.is_used} == {
+        ("collectives", 2), ("contention", 2)
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("file,line\ncollectives.csv,99\n", r"used\.csv:2: no measurement at .*collectives\.csv:99"),
+        ("file,line\ncollectives.csv\n", r"used\.csv:2: no measurement at"),
+        ("kind,line\ncollectives,2\n", r"used\.csv:1: the columns must be file, line"),
+    ],
+)
+def test_a_list_for_other_measurements_is_refused(folder: Path, text: str, message: str) -> None:
+    listed = folder.parent / "used.csv"
+    listed.write_text(text)
+    with pytest.raises(InputDataError, match=message):
+        read_calibration(listed, read_measurements(folder))
+
+
+def test_every_recorded_tile_is_in_the_table_of_tiles(folder: Path) -> None:
+    maker, measurements = Points(tiny(), tiling()), read_measurements(folder)
+    points = maker.of(measurements)
+    simulation = next(point.simulations[0] for point in points if point.kind == "tile_timelines" and point.terms)
+    tiles = tuple((unit, 1.0 * unit, 2.0 * unit, 3.0 * unit) for unit in range(4))
+    rows = maker.tiles(measurements, {simulation: Outcome({}, tiles=tiles)})
+    found = list(csv.DictReader(io.StringIO(gzip.decompress(tiles_csv(folder, rows)).decode())))
+    assert [int(row["line"]) for row in found] == list(range(2, 10))
+    assert [row["simulated_end_ns"] for row in found] == ["0.0", "3.0", "6.0", "9.0", "", "", "", ""]
+
+
+def test_tiles_of_another_size_are_not_simulated(tmp_path: Path) -> None:
+    rows = [tile(wg, *at) | {"tile_width": 32} for wg, at in enumerate(FOUR_TILES)]
+    [*points] = points_of(write_folder(tmp_path / "tiles", {"tile_timelines": rows}))
+    assert {point.reason for point in points} == {"tiles of 64 x 32; the simulated kernel has 64 x 64"}
+    assert not any(point.terms for point in points)
+
+
+def test_gpus_that_differ_are_refused() -> None:
+    with pytest.raises(UsageError, match="not alike"):
+        tiny("machine.gpu[1].compute_clock=1 GHz")
+
+
+def test_every_kind_is_simulated_or_has_a_reason() -> None:
+    from t3sim.measurements.kinds import KINDS
+
+    assert set(KINDS) - set(validate.WITHOUT_SIMULATION) == set(validate.SIMULATED_KINDS) - {
+        "channel_limited_collectives"
+    }

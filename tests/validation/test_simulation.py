@@ -1,0 +1,158 @@
+"""Simulations of a validation are those of ``t3sim run``, and recorded tiles are dispatched as recorded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from t3sim.config.experiment import CollectiveSpec, GemmShape, RunSpec, WorkloadSpec
+from t3sim.measurements.samples import read_measurements
+from t3sim.system.simulate import simulate
+from t3sim.validation.simulation import (
+    CollectiveAlone,
+    GemmAlone,
+    RecordedTiles,
+    SideBySide,
+    needs,
+    over_whole_loop,
+    perform,
+    recorded_trace,
+    simulation_digest,
+    tile_figures,
+)
+from t3sim.validation.tiles import kernel_efficiency, simulation_of, timelines_of
+from t3sim.workload.tiling import make_tile_trace
+from tests.harness.measured import FOUR_TILES, SHAPE, tiling, tiny, write_folder
+
+GEMM = GemmShape(**SHAPE)
+ALONE = GemmAlone(tiny(), tiling(), GEMM)
+RING = CollectiveAlone(tiny(), tiling(), "reduce-scatter", 2 * 128 * 128, 2)
+
+
+def simulated_us(workload: WorkloadSpec) -> float:
+    """The time of a point as an experiment gives it."""
+    run = RunSpec(experiment="x", machine=tiny(), workload=workload, strategy="sequential")
+    result = simulate(run)
+    return result.ticks.to_us(result.total)
+
+
+def test_a_gemm_takes_as_long_as_in_an_experiment() -> None:
+    assert perform(ALONE, {}).times == {"time": simulated_us(WorkloadSpec(gemm=GEMM, tiling=tiling()))}
+
+
+@pytest.mark.parametrize("op", ["reduce-scatter", "all-gather", "all-reduce"])
+def test_a_collective_takes_as_long_as_in_an_experiment(op: str) -> None:
+    collective = CollectiveSpec(op=op, size=f"{RING.size} B", gpus=2)
+    expected = simulated_us(WorkloadSpec(collective=collective, tiling=tiling()))
+    assert perform(replace(RING, op=op), {}).times == {"time": expected}
+
+
+def test_an_all_reduce_of_whole_chunks_is_both_halves() -> None:
+    whole = tiny("machine.gpu.collective_kernel.kind=chunk")
+    times = {
+        op: perform(replace(RING, machine=whole, op=op), {}).times["time"]
+        for op in ("reduce-scatter", "all-gather", "all-reduce")
+    }
+    assert times["all-reduce"] == pytest.approx(times["reduce-scatter"] + times["all-gather"])
+
+
+def test_fewer_units_and_channels_take_longer() -> None:
+    assert perform(replace(ALONE, n_compute_units=1), {}).times["time"] > perform(ALONE, {}).times["time"]
+    assert perform(replace(RING, n_channels=1), {}).times["time"] > perform(RING, {}).times["time"]
+
+
+def test_a_loop_that_overlaps_in_part_is_the_mean_of_its_parts() -> None:
+    """40 us alone, 60 beside: nothing beside, a part of the loop, all of it."""
+    assert over_whole_loop(40.0, 60.0, 0.0) == 40.0
+    # In units of one collective: 0.3 x 40 us of overlap do 0.2 of it, the rest takes 0.8 x 40 us.
+    assert over_whole_loop(40.0, 60.0, 0.3) == pytest.approx(0.3 * 40 + 0.8 * 40)
+    assert over_whole_loop(40.0, 60.0, 1.5) == over_whole_loop(40.0, 60.0, 9.0) == 60.0
+
+
+def test_a_share_of_the_gemms_changes_the_collective_only() -> None:
+    whole, part = SideBySide(ALONE, RING), SideBySide(ALONE, RING, gemm_share=0.5)
+    alone = {one: perform(one, {}) for one in needs(whole)}
+    of_whole, of_part = perform(whole, alone).times, perform(part, alone).times
+    assert of_part["gemm"] == of_whole["gemm"]
+    assert alone[RING].times["time"] < of_part["collective"] < of_whole["collective"]
+    assert simulation_digest(whole) != simulation_digest(part)
+
+
+def test_both_beside_each_other_start_from_what_each_takes_alone() -> None:
+    both = SideBySide(ALONE, RING)
+    alone = {part: perform(part, {}) for part in needs(both)}
+    beside = perform(both, alone).times
+    # Two kernels that share a GPU and its memory are not faster than each alone, up to launches that now overlap.
+    assert beside["gemm"] >= 0.98 * alone[ALONE].times["time"]
+    assert beside["collective"] >= 0.98 * alone[RING].times["time"]
+
+
+def test_tiles_in_row_major_order_take_as_long_as_the_gemm() -> None:
+    found = perform(RecordedTiles(ALONE, FOUR_TILES), {})
+    launch_us = tiny().gpu.kernel_launch / 1e6
+    first_start = perform(ALONE, {}).times["time"] - launch_us - found.times["makespan"]
+    assert first_start >= 0
+    assert first_start <= tiny().gpu.compute_unit.workgroup_launch / 1e6 + 1  # the run ends with its last store
+    assert len(found.tiles) == 4
+    assert min(start for _, start, _, _ in found.tiles) == 0
+
+
+def test_tiles_are_dispatched_in_the_recorded_order() -> None:
+    order = FOUR_TILES[::-1]
+    trace = recorded_trace(GEMM, tiling(), order)
+    assert list(zip(trace.workgroups["row"] // 64, trace.workgroups["column"] // 64, strict=True)) == list(order)
+    row_major = recorded_trace(GEMM, tiling(), FOUR_TILES)
+    assert np.array_equal(row_major.workgroups, make_tile_trace(GEMM, tiling(), 1).workgroups)
+
+
+@pytest.mark.parametrize("tiles", [FOUR_TILES[:3], (*FOUR_TILES[:3], (0, 0)), (*FOUR_TILES, (2, 0))])
+def test_tiles_that_are_not_those_of_the_gemm_are_refused(tiles: tuple[tuple[int, int], ...]) -> None:
+    with pytest.raises(ValueError, match="has 4"):
+        recorded_trace(GEMM, tiling(), tiles)
+
+
+def test_figures_of_tiles_by_hand() -> None:
+    first, second = [(0, 0.0, 600.0, 1000.0), (1, 100.0, 600.0, 900.0)], [(0, 1000.0, 1500.0, 2000.0)]
+    tiles = [*first, *second, (1, 1400.0, 2000.0, 2400.0)]
+    found = tile_figures(tiles)
+    # The second tiles start at 1.0 and 1.4 us: 0.2 us around their mean.
+    assert found == pytest.approx({"makespan": 2.4, "tile": 0.95, "main_loop": 0.55, "stores": 0.4, "drift": 0.2})
+
+
+def test_the_rate_of_a_recorded_kernel_is_that_of_its_median_main_loop(tmp_path: Path) -> None:
+    [timeline, scatter] = timelines_of(read_measurements(write_folder(tmp_path)))
+    gpu = tiny().gpu
+    efficiency = kernel_efficiency(timeline, tiny(), tiling(), GEMM)
+    first_operands_s = (gpu.l2.hit_latency + gpu.l2.miss_latency) / gpu.compute_clock
+    flops = gpu.compute_unit.matrix_flops_per_cycle * gpu.compute_clock * efficiency * (15e-6 - first_operands_s)
+    assert flops == pytest.approx(2 * 64 * 64 * 128)
+    simulation, remark = simulation_of(timeline, tiny(), tiling())
+    assert simulation is not None
+    assert simulation.gemm.machine.gpu.compute_unit.matrix_efficiency == efficiency
+    assert f"{efficiency:.3f}" in remark
+    assert simulation_of(scatter, tiny(), tiling())[0] is None
+
+
+SPECS = st.one_of(
+    st.builds(GemmAlone, st.just(tiny()), st.just(tiling()), st.builds(GemmShape, m=st.integers(1, 3), n=st.just(64),
+              k=st.just(64)), st.sampled_from([None, 1, 2])),
+    st.builds(CollectiveAlone, st.just(tiny()), st.just(tiling()), st.sampled_from(["all-gather", "all-reduce"]),
+              st.sampled_from([4096, 8192]), st.sampled_from([2, 4]), st.sampled_from([None, 1])),
+)  # fmt: skip
+
+
+@given(SPECS, SPECS)
+@settings(max_examples=60)
+def test_digests_are_equal_for_equal_simulations_only(one, other) -> None:
+    assert (simulation_digest(one) == simulation_digest(other)) == (one == other)
+
+
+def test_digests_tell_machines_and_kinds_apart() -> None:
+    other = replace(ALONE, machine=tiny("machine.link.bandwidth=9 GB/s"))
+    specs = [ALONE, other, RING, SideBySide(ALONE, RING), RecordedTiles(ALONE, FOUR_TILES)]
+    assert len({simulation_digest(spec) for spec in specs}) == len(specs)

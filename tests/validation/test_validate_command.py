@@ -1,0 +1,138 @@
+"""``t3sim validate`` from measurements to report, on a machine for tests."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from t3sim.cli import main
+from tests.harness.measured import CHANNELS, ROWS, SUBLAYER, collective, write_folder
+
+
+def run(*arguments: str | Path) -> int:
+    """Call the command; return its exit code."""
+    with pytest.raises(SystemExit) as stop:
+        main(["validate", *map(str, arguments)])
+    return int(stop.value.code or 0)
+
+
+def on_tiny(folder: Path, output: Path, *more: str) -> int:
+    overrides = [part for change in CHANNELS for part in ("-s", change)]
+    return run(folder, "--machine", "t3-tiny", "--tiling", "gemm-64x64", "-j", "1", "-o", output, *overrides, *more)
+
+
+def table(output: Path) -> list[dict[str, str]]:
+    with (output / "validation.csv").open() as stream:
+        return list(csv.DictReader(stream))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_folder(tmp_path / "measured")
+
+
+def test_a_folder_becomes_a_table_and_a_report(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out"
+    assert on_tiny(folder, output) == 0
+    rows = table(output)
+    assert {row["kind"] for row in rows} >= set(ROWS)
+    assert {row["status"] for row in rows} == {"simulated", "not simulated"}
+    simulated = [row for row in rows if row["status"] == "simulated" and row["unit"] == "us"]
+    assert len(simulated) > 20
+    for row in simulated:
+        error = float(row["simulated"]) / float(row["measured"]) - 1
+        assert float(row["error"]) == pytest.approx(error, abs=2e-6)  # cells have seven digits
+    assert all(row["reason"] for row in rows if row["status"] == "not simulated")
+    assert {path.name for path in output.glob("*.*")} >= {"validation.csv", "tiles.csv.gz", "report.html", "report.md"}
+    assert json.loads((output / "manifest.json").read_text())["machine"].startswith("t3-tiny+")
+    assert "GEMM on fewer SMs" in capsys.readouterr().out
+    before = [{**row, "wall_s": ""} for row in rows]
+    assert on_tiny(folder, output) == 0
+    assert [{**row, "wall_s": ""} for row in table(output)] == before
+
+
+def test_failed_points_end_with_exit_code_6_and_stay_in_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A GEMM of a tile that fits no compute unit is refused by the simulator; the ring beside it is not."""
+    shape = {"m": 10**6, "n": 10**6, "k": 8}
+    rows = {
+        "gemm": [{**SUBLAYER, **shape, "time_us": 5e5, "min_us": 5e5, "max_us": 5e5, "tflops": 32.0}],
+        "collectives": [collective("all_gather", 8192, 5.0)],
+    }
+    folder = write_folder(tmp_path / "measured", rows)
+    assert on_tiny(folder, tmp_path / "out") == 6
+    found = {row["kind"]: row for row in table(tmp_path / "out")}
+    assert found["collectives"]["status"] == "simulated"
+    assert found["gemm"]["status"] == "failed"
+    assert "workgroups" in found["gemm"]["reason"]
+    message = capsys.readouterr().err
+    assert "gemm.csv:2" in message
+    assert "1 of 2 points failed" in message
+    assert "the ring" not in message
+
+
+def test_what_is_assumed_of_files_without_a_provenance_is_said(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And nothing of the kind where a provenance says how they were measured."""
+    assert on_tiny(folder, tmp_path / "described", "--kinds", "gemm, collectives, contention") == 0
+    assert "no provenance.json" not in capsys.readouterr().out
+    (folder / "provenance.json").unlink()
+    assert on_tiny(folder, tmp_path / "bare", "--kinds", "gemm, collectives, contention") == 0
+    said = capsys.readouterr().out
+    assert "collectives.csv (and 1 more) has no provenance.json beside it: 18.4 us for a launch of collectives" in said
+
+
+def test_only_some_kinds(folder: Path, tmp_path: Path) -> None:
+    assert on_tiny(folder, tmp_path / "out", "--kinds", "gemm, collectives") == 0
+    assert {row["kind"] for row in table(tmp_path / "out")} == {"gemm", "collectives"}
+    text = (tmp_path / "out/report.md").read_text()
+    assert "Only these kinds of measurement were compared: gemm, collectives" in text
+
+
+def test_rows_used_for_calibration(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "measured-calibration.csv").write_text("file,line\ncollectives.csv,2\n")
+    assert on_tiny(folder, tmp_path / "out", "--kinds", "collectives") == 0
+    assert [row["line"] for row in table(tmp_path / "out") if row["used_for_calibration"] == "true"] == ["2"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--machine", "h2000"], 2, "h2000"),
+        (["-s", "machine.link.bandwith=1 GB/s"], 2, "bandwith"),
+        (["-s", "workload.tp=2"], 2, "only values of the machine"),
+        (["--kinds", "gemms"], 2, "gemms"),
+        (["--kinds", "async_tp"], 2, "no such measurements"),
+        (["--tiling", "gemm-1x1"], 2, "gemm-1x1"),
+        (["--calibration", "nowhere.csv"], 3, "no such file"),
+    ],
+)
+def test_refusals(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, message: str
+) -> None:
+    assert run(folder, "-o", tmp_path / "out", *arguments) == code
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_columns_that_no_kind_has_are_refused_where_they_stand(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / "launch.csv"
+    path.write_text(path.read_text().replace("time_us", "time_fortnights", 1))
+    assert run(folder, "-o", tmp_path / "out") == 3
+    message = capsys.readouterr().err
+    assert "launch.csv:1: no kind of measurement has these columns" in message
+    assert "time_fortnights" in message
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path / "nothing") == 3
+    assert "no such folder of measurements" in capsys.readouterr().err
