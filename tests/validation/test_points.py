@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from t3sim.validation import points as validate
 
 from t3sim.cli.validate import machine_of
 from t3sim.config.presets import load_kernels, load_tiling
 from t3sim.errors import InputDataError, UsageError
 from t3sim.measurements.kinds import UNDESCRIBED
 from t3sim.measurements.samples import Measurement, read_measurements
+from t3sim.validation import points as validate
 from t3sim.validation.points import Point, Points, Term, compared, read_calibration, simulations_of
 from t3sim.validation.simulation import (
     CollectiveAlone,
