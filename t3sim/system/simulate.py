@@ -18,7 +18,7 @@ from t3sim.overlap import Phase, overlap_strategies
 from t3sim.overlap.interface import duration
 from t3sim.system.explicit import ExplicitPhases
 from t3sim.system.layer import other_ticks
-from t3sim.system.phases import MirroredPhases, PhasePlan, PhaseStore, SublayerPhases
+from t3sim.system.phases import MirroredPhases, PhaseSource, PhaseStore, SublayerPhases
 from t3sim.workload.layer import sublayer_runs
 from t3sim.workload.tiling import TileTrace, make_tile_trace
 
@@ -97,13 +97,14 @@ class SimulationResult:
 
 
 def simulate(
-    run: RunSpec, trace: TileTrace | None = None, store: PhaseStore | None = None, audit: Audit | None = None
+    run: RunSpec, trace: TileTrace | None = None, store: PhaseSource | None = None, audit: Audit | None = None
 ) -> SimulationResult:
     """Simulate one point.
 
     *trace* replaces the tiles generated from the workload; *store* shares phases between points; *audit* says
     which of the full checks are made.  Raises ``ModelError`` if a check fails; no check changes a result.
-    Equal *run* and *trace* give equal results but for ``wall_s``.
+    Equal *run* and *trace* give equal results but for ``wall_s``.  With a ``PhasePlan`` the result has a meaning
+    only if all of its phases are finished.
     """
     started = time.perf_counter()
     ticks = TickBase.of(run.machine)
@@ -114,9 +115,9 @@ def simulate(
 
 
 def evaluate(
-    run: RunSpec, trace: TileTrace | None, store: PhaseStore | PhasePlan, audit: Audit | None = None
+    run: RunSpec, trace: TileTrace | None, store: PhaseSource, audit: Audit | None = None
 ) -> tuple[SublayerResult, ...]:
-    """Return the times and phases of each sublayer of a point; with a ``PhasePlan``, only note what they are."""
+    """Return the times and phases of each sublayer of a point."""
     check_mode(run)
     return tuple(_sublayer(one, trace, store, audit, number) for number, one in enumerate(sublayer_runs(run)))
 
@@ -132,7 +133,7 @@ def check_mode(run: RunSpec) -> None:
 
 
 def _sublayer(
-    run: RunSpec, trace: TileTrace | None, store: PhaseStore | PhasePlan, audit: Audit | None, number: int
+    run: RunSpec, trace: TileTrace | None, store: PhaseSource, audit: Audit | None, number: int
 ) -> SublayerResult:
     workload = run.workload
     if trace is None and workload.gemm is not None:
