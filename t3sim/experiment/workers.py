@@ -5,13 +5,14 @@ Small experiments run in this process: starting workers takes longer than their 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from t3sim.errors import UsageError
+from t3sim.errors import T3SimError, UsageError
 from t3sim.experiment.phase_task import PhaseTask, perform
 from t3sim.system.threads import n_cores
 
@@ -31,32 +32,43 @@ class Finished:
 
 @dataclass(frozen=True)
 class SetAside:
-    """A phase that could not be simulated, and why; the rest goes on without it."""
+    """A phase that could not be simulated, and why; if it raised an error, that is there too."""
 
     task: PhaseTask
     reason: str
+    error: T3SimError | None = None
+
+    @classmethod
+    def because_of(cls, task: PhaseTask, error: T3SimError | MemoryError) -> SetAside:
+        """Return *task* as one that raised *error*."""
+        if isinstance(error, MemoryError):
+            return cls(task, "out of memory")
+        return cls(task, error.message.partition("\n")[0], error)
 
 
 class Workforce(Protocol):
     """Something that simulates phases."""
 
-    def simulate(self, tasks: Sequence[PhaseTask], report: TaskReport) -> Iterator[Finished | SetAside]:
-        """Yield every one of *tasks* as it ends, in any order; *report* is told shares that are done.
+    def simulate(self, tasks: deque[PhaseTask], report: TaskReport) -> Iterator[Finished | SetAside]:
+        """Take *tasks* from the left and yield each as it ends, in any order; *report* is told shares that are done.
 
-        Raises what simulating one of them raises (``ModelError``, ...), except that it lacked memory.
+        Whoever iterates may append more tasks meanwhile.  The iterator ends when there is none left.
         """
 
 
 class ThisProcess:
     """Simulates one phase after the other, here."""
 
-    def simulate(self, tasks: Sequence[PhaseTask], report: TaskReport) -> Iterator[Finished | SetAside]:
+    def simulate(self, tasks: deque[PhaseTask], report: TaskReport) -> Iterator[Finished | SetAside]:
         """See ``Workforce``."""
-        for task in tasks:
+        while tasks:
+            task = tasks.popleft()
             try:
-                yield Finished(task, perform(task, partial(report, task), n_threads=None))
-            except MemoryError:
-                yield SetAside(task, "out of memory")
+                content = perform(task, partial(report, task), n_threads=None)
+            except (T3SimError, MemoryError) as error:
+                yield SetAside.because_of(task, error)
+            else:
+                yield Finished(task, content)
 
 
 @dataclass(frozen=True)
