@@ -149,20 +149,20 @@ def _sublayer(
     return SublayerResult(run, times.ticks, times.gemm, times.reduce_scatter, times.all_gather, times.fused)
 
 
-def collective_alone(phases: SublayerPhases, op: str, *, has_near_memory: bool) -> SublayerResult:
-    """Return the result of a workload that is one collective."""
-    if op == "reduce-scatter":
-        phase = phases.reduce_scatter(has_near_memory=has_near_memory)
-        return SublayerResult(phases.run, phase.ticks if phase else 0, reduce_scatter=phase)
-    if op == "all-reduce":
-        if phases.run.machine.gpu.collective_kernel.kind == "channels":
-            phase = phases.all_reduce()
-            return SublayerResult(phases.run, phase.ticks if phase else 0, all_reduce=phase)
-        scatter, gather = phases.reduce_scatter(has_near_memory=has_near_memory), phases.all_gather()
-        total = duration(scatter) + duration(gather)
-        return SublayerResult(phases.run, total, reduce_scatter=scatter, all_gather=gather)
-    phase = phases.all_gather()
-    return SublayerResult(phases.run, phase.ticks if phase else 0, all_gather=phase)
+def collective_alone(
+    phases: SublayerPhases, op: str, *, has_near_memory: bool = False, n_compute_units: int | None = None
+) -> SublayerResult:
+    """Return the result of a workload that is one collective, on so many compute units (default: all)."""
+    scatter = gather = all_reduce = None
+    if op == "all-reduce" and phases.run.machine.gpu.collective_kernel.kind == "channels":
+        all_reduce = phases.all_reduce(n_compute_units=n_compute_units)
+    else:
+        if op in ("reduce-scatter", "all-reduce"):
+            scatter = phases.reduce_scatter(has_near_memory=has_near_memory, n_compute_units=n_compute_units)
+        if op in ("all-gather", "all-reduce"):
+            gather = phases.all_gather(n_compute_units=n_compute_units)
+    total = sum(map(duration, (scatter, gather, all_reduce)))
+    return SublayerResult(phases.run, total, None, scatter, gather, all_reduce=all_reduce)
 
 
 PEAKS = ("tracker_peak_entries", "peak_inbox")  # counters of which a layer has the largest, not the sum
