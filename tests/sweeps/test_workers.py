@@ -16,7 +16,7 @@ from t3sim.experiment.dask_workers import own_deaths
 from t3sim.experiment.workers import SECONDS_WORTH_WORKERS, THIS_PROCESS, Workers, workers_for
 from tests.checks.liveness.test_command_line import HANGS, STINGY
 from tests.smoke.command_line import result_files, rows_of
-from tests.sweeps.sweeping import SMALL, SWEEP, experiment, finished, phases_in, running, until, workers_of
+from tests.sweeps.sweeping import RUN, SMALL, Command, experiment, finished, phases_in, running, until, workers_of
 
 # Strategies of a user's own that end the process they are simulated in, unless it is the driver.
 DEADLY = """
@@ -53,12 +53,12 @@ GRID = "sweep: {grid: {strategy: [sequential, killed, t3, exits, t3-mca]}}\n"
 WITH_DEADLY = "name: deadly\nplugins: [deadly.py]\n" + SMALL + GRID
 
 
-def test_killing_all_workers_now_and_then_loses_nothing(undisturbed: Path, tmp_path: Path) -> None:
+def test_killing_all_workers_now_and_then_loses_nothing(command: Command, expected: Path, tmp_path: Path) -> None:
     """Not by the clock: whenever some more phases are finished."""
     output = tmp_path / "results"
-    experiment(tmp_path, SWEEP)
+    command.prepare(tmp_path)
     n_killed = 0
-    with running(output, "-j", "2") as process:
+    with running(output, "-j", "2", command=command) as process:
         for n in (1, 5, 9):
             until(lambda n=n: len(phases_in(output)) >= n and len(workers_of(process.pid)) == 2, while_runs=process)
             for worker in workers_of(process.pid):
@@ -67,7 +67,7 @@ def test_killing_all_workers_now_and_then_loses_nothing(undisturbed: Path, tmp_p
         _, errors = process.communicate()
     assert process.returncode == 0, errors
     assert n_killed == 6
-    assert rows_of(output) == rows_of(undisturbed)
+    assert command.rows(output) == command.rows(expected)
 
 
 def test_a_phase_that_kills_its_worker_is_set_aside(tmp_path: Path) -> None:
@@ -143,20 +143,21 @@ def scheduler(tmp_path: Path) -> Iterator[str]:
             process.wait()
 
 
-def test_the_workers_of_a_scheduler(scheduler: str, undisturbed: Path, tmp_path: Path) -> None:
+def test_the_workers_of_a_scheduler(scheduler: str, command: Command, expected: Path, tmp_path: Path) -> None:
     output = tmp_path / "results"
-    experiment(tmp_path, SWEEP)
-    done = finished(output, "--scheduler", scheduler, "--check")
+    command.prepare(tmp_path)
+    done = finished(output, "--scheduler", scheduler, *(["--check"] if command is RUN else []), command=command)
     assert (done.returncode, done.stderr) == (0, "")
     assert f"of one core; on the workers of {scheduler}" in done.stdout
-    [checked] = [line for line in done.stdout.splitlines() if line.startswith("checked")]
-    assert f"of {len(phases_in(output))} phases: nothing broken" in checked
-    assert rows_of(output) == rows_of(undisturbed)
+    checked = [line for line in done.stdout.splitlines() if line.startswith("checked")]
+    assert [f"of {command.n_phases} phases: nothing broken" in line for line in checked] == [True] * (command is RUN)
+    assert len(phases_in(output)) == command.n_phases
+    assert command.rows(output) == command.rows(expected)
 
 
-def test_a_scheduler_that_is_not_there(tmp_path: Path) -> None:
-    experiment(tmp_path, SWEEP)
-    done = finished(tmp_path / "results", "--scheduler", "127.0.0.1:1")
+def test_a_scheduler_that_is_not_there(command: Command, tmp_path: Path) -> None:
+    command.prepare(tmp_path)
+    done = finished(tmp_path / "results", "--scheduler", "127.0.0.1:1", command=command)
     assert done.returncode == 5
     assert done.stderr.startswith("t3sim: the workers of 127.0.0.1:1: cannot be reached: ")
 
