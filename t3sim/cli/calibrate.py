@@ -55,7 +55,7 @@ def calibrate(
     --machine path/NAME.yaml --calibration FILE`.
     """
     from t3sim.cli.validate import calibration_of, machine_of, say_what_is_assumed, shipped_measurements
-    from t3sim.config.presets import load_kernels
+    from t3sim.config.presets import load_kernels, machine_parts
     from t3sim.errors import UsageError
     from t3sim.experiment.phase_runner import PhaseRunner
     from t3sim.experiment.result_folder import owned
@@ -99,11 +99,10 @@ def calibrate(
                 return outcomes_of(runner)
 
             _, fitted = fitted_to(machine, chosen, kernels, simulate, click.echo)
-        presets = presets_of(start)
         device, n = device_of(measurements), len(chosen.rows)
         description = f"It represents the measured {device}: {start} with numbers fitted to {n} rows of {folder}."
         contents = {
-            directory / f"{name}.yaml": machine_file(description, presets, fitted, device),
+            directory / f"{name}.yaml": machine_file(description, machine_parts(start), fitted, device),
             directory / TABLE_NAME: calibration_table(fitted),
         }
         publish(contents)
@@ -122,10 +121,3 @@ def device_of(measurements: Measurements) -> str:
     """Return the name of the device that was measured, without its maker."""
     names = {str(one.get("device", "")) for one in measurements.provenance.values()} - {""}
     return " and ".join(sorted(name.removeprefix("NVIDIA ") for name in names)) or "a device not named"
-
-
-def presets_of(machine: str) -> dict[str, str]:
-    """Return the presets that the machine preset or file *machine* is made of, by section."""
-    from t3sim.config.presets import machine_parts
-
-    return machine_parts(machine)

@@ -136,7 +136,7 @@ def workers_with_cost(phases: PhaseRunner, jobs: int | None, scheduler: str | No
     for line in cost(phases, workers):
         click.echo(line)
     if missing and scheduler is None:
-        compile_kernel([task.asked_by.run for task in missing], is_used_here=not workers.n)
+        compile_kernel([task.run for task in missing], is_used_here=not workers.n)
     return workers
 
 

@@ -89,10 +89,10 @@ def validate(
     simulations = simulations_of(points)
     directory = output or Path("results") / "validation"
     with owned(directory):
-        say(f"measurements  {folder}: {len(measurements.rows)} rows, {len(points)} points")
+        click.echo(f"measurements  {folder}: {len(measurements.rows)} rows, {len(points)} points")
         say_what_is_assumed(measurements)
-        say(f"machine       {spec.name}")
-        say(f"simulations   {len(simulations)} distinct ones")
+        click.echo(f"machine       {spec.name}")
+        click.echo(f"simulations   {len(simulations)} distinct ones")
         runner = PhaseRunner(simulations, phases or directory / PHASES_NAME, is_lenient=True, noun="simulations")
         workers = workers_with_cost(runner, jobs, scheduler)
         if runner.missing:
@@ -111,18 +111,13 @@ def validate(
         written = write_report(directory, validation)
     show_summary(validation)
     for path in [*contents, *written]:
-        say(str(path))
+        click.echo(str(path))
     failed = [one for one in found if one.status == FAILED]
     for one in failed[:MAX_FAILURES_SHOWN]:
         click.echo(f"failed: {one.point.row.place}: {one.point.quantity}: {one.reason}", err=True)
     if failed:
         where = directory / VALIDATION_NAME
         raise PointsFailed(f"{len(failed)} of {len(points)} points failed: {where} says why and has the others")
-
-
-def say(text: str) -> None:
-    """Tell the user on stdout."""
-    click.echo(text)
 
 
 def say_what_is_assumed(measurements: Measurements) -> None:
@@ -133,7 +128,7 @@ def say_what_is_assumed(measurements: Measurements) -> None:
     if files:
         host = ", ".join(f"{us:g} us for a launch of {kind} by the host" for kind, us in UNDESCRIBED["host_us"].items())
         more = f" (and {len(files) - 1} more)" if len(files) > 1 else ""
-        say(
+        click.echo(
             f"assumed       {files[0]}{more} has no provenance.json beside it: {host}; GEMM loops of contention"
             f" rows {UNDESCRIBED['gemm_loop_share']:g} times as long as the others (docs/hardware.md)"
         )

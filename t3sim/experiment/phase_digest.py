@@ -1,7 +1,7 @@
 """Which two phases are the same: one digest of everything that decides what a phase simulates to.
 
 That is the content of its key (machine values, tiles, policy and parameters, collective program, quantum), the plugins
-that were loaded, and the sources of t3sim.  Names are left out: two machines of equal values share their phases.
+that were loaded, and the sources that simulate.  Names are left out: two machines of equal values share their phases.
 Which checks followed a phase is left out too, since no check changes a result; the file of a phase says it.
 """
 
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from t3sim.system.phases import PhaseJob
 
 
+# The layers above `system`, which it does not import (see the contracts in pyproject.toml).
+ABOVE_SYSTEM = ("__main__.py", "cli", "validation", "experiment", "analysis", "measure", "selfcheck")
+
+
 def phase_digest(job: PhaseJob, plugins: tuple[str, ...]) -> str:
     """Return the digest of the phase of *job* in an experiment with these plugin files.
 
@@ -33,7 +37,13 @@ def phase_digest(job: PhaseJob, plugins: tuple[str, ...]) -> str:
         content = content_of(job.key)
     except TypeError as error:
         raise UsageError(f"phase `{job.name}` cannot be told from others: {error}") from None
-    return sha256_of({"phase": content, "program": program_digest(), "plugins": [*map(plugin_digest, plugins)]})
+    return sha256_of({"phase": content, "program": simulator_digest(), "plugins": [*map(plugin_digest, plugins)]})
+
+
+@cache
+def simulator_digest() -> str:
+    """Return the digest of the sources that a phase can depend on, once for a process: `system` and what it imports."""
+    return sha256_of([t3sim.__version__, source_digest(ABOVE_SYSTEM)])
 
 
 @cache
@@ -89,4 +99,4 @@ def _captured(function: FunctionType | BuiltinFunctionType) -> list[Any]:
     return [*cells, *(function.__defaults__ or ()), function.__kwdefaults__ or {}]
 
 
-__all__ = ["content_of", "phase_digest", "program_digest"]
+__all__ = ["content_of", "phase_digest", "program_digest", "simulator_digest"]

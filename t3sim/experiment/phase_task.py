@@ -70,6 +70,11 @@ class PhaseTask:
     after: tuple[str, ...] = ()  # digests of the phases that it starts from
     known: Mapping[str, Phase] = field(default_factory=dict)  # finished phases of who asks, without timelines
 
+    @property
+    def run(self) -> RunSpec:
+        """The machine and the workload."""
+        return self.asked_by.run
+
 
 def perform(task: PhaseTask, report: Report, n_threads: int | None = 1) -> bytes:
     """Simulate the phase of *task* and return the content of its file; *report* is told the share that is done.
@@ -80,13 +85,12 @@ def perform(task: PhaseTask, report: Report, n_threads: int | None = 1) -> bytes
     """
     if program_digest() != task.program:
         raise EnvironmentFailure("a worker runs another version of t3sim; start the workers from the same sources")
-    run = task.asked_by.run
-    load_plugins(run.plugins)
+    load_plugins(task.run.plugins)
     audit = Audit(task.has_checks, task.has_data, task.seed)
     wanted: list[PhaseJob] = []
 
     def finished(job: PhaseJob) -> Phase | None:
-        digest = phase_digest(job, run.plugins)
+        digest = phase_digest(job, task.run.plugins)
         if digest == task.digest:
             wanted.append(job)
         return task.known.get(digest)
@@ -96,7 +100,7 @@ def perform(task: PhaseTask, report: Report, n_threads: int | None = 1) -> bytes
         raise EnvironmentFailure(
             f"a worker does not find the phase `{task.name}`: its plugins or traces are not the same files"
         )
-    compile_for([run])
+    compile_for([task.run])
     with at_most_threads(n_threads):
         started = time.perf_counter()
         phase = wanted[0].simulate(report)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from t3sim.workload.tiling import TileTrace
 
 ISOLATED_POLICY = "round_robin"  # one stream at a time: every work-conserving policy is the same
+TILE_FIELDS = ("cu", "start_at", "main_loop_end_at", "end_at")
 
 Report = Callable[[float], None]
 
@@ -189,16 +190,31 @@ class MirroredPhases(SublayerPhases):
 
         The others are as if they were not there; L2 and DRAM are those of the whole GPU.
         """
-        trace = self.required_trace()
-        name = named("gemm", n_compute_units)
         part = self if n_compute_units is None else self._with_compute_units(n_compute_units)
+        return part.isolated_gemm("gemm", named("gemm", n_compute_units))
+
+    def gemm_with_tiles(self) -> Phase:
+        """Return the GEMM with a counter ``tiles``: ``TILE_FIELDS`` of each of its tiles, in the order of the trace."""
+
+        def tiles(core: GpuCore) -> dict[str, Any]:
+            return {"tiles": core.tables.workgroups[list(TILE_FIELDS)].tolist()}
+
+        return self.isolated_gemm("gemm with tiles", "gemm with tiles", tiles)
+
+    def isolated_gemm(
+        self, kind: str, name: str, counted: Callable[[GpuCore], dict[str, Any]] = lambda _core: {}
+    ) -> Phase:
+        """Return the GEMM on this GPU with what is *counted* besides."""
+        trace = self.required_trace()
 
         def simulate(report: Report) -> Phase:
-            machine = part.machine(ISOLATED_POLICY, {}, multiplies=True)
+            machine = self.machine(ISOLATED_POLICY, {}, multiplies=True)
             machine.core.load_gemm(trace, StoreRoutes(trace.n_workgroups), start_at=machine.launch_ticks)
-            return part.finished(name, machine, report)
+            phase = self.finished(name, machine, report)
+            phase.counters.update(counted(machine.core))
+            return phase
 
-        return self.store.get(PhaseJob(("gemm", *part.gemm_key()), name, simulate))
+        return self.store.get(PhaseJob((kind, *self.gemm_key()), name, simulate))
 
     def together(self, op: Op, *, n_compute_units: int | None = None) -> Phase | None:
         """Return a GEMM and a collective that run beside each other, each again and again; None on one GPU.

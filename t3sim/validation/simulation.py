@@ -16,10 +16,9 @@ import numpy as np
 
 from t3sim.config.experiment import CollectiveSpec, GemmShape, RunSpec, TilingSpec, WorkloadSpec
 from t3sim.errors import InputDataError
-from t3sim.gpu.routes import StoreRoutes
 from t3sim.gpu.ticks import TickBase
 from t3sim.overlap.interface import Phase
-from t3sim.system.phases import ISOLATED_POLICY, MirroredPhases, PhaseJob
+from t3sim.system.phases import MirroredPhases
 from t3sim.system.simulate import collective_alone
 from t3sim.workload.tiling import WORKGROUP_DTYPE, TileTrace, make_tile_trace
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from t3sim.checks.audit import Audit
     from t3sim.config.machine import MachineSpec
     from t3sim.experiment.phase_runner import PhaseRunner
-    from t3sim.system.phases import PhaseSource, Report
+    from t3sim.system.phases import PhaseSource
 
 Op = Literal["reduce-scatter", "all-gather", "all-reduce"]
 Tile = tuple[int, int]  # row and column of tiles
@@ -164,18 +163,9 @@ class RecordedTiles(Simulation):
         return self.gemm.run
 
     def result(self, phases: PhaseSource, audit: Audit | None = None) -> list[Phase]:
-        """See the base class.  The counter ``tiles`` has compute unit, start, end of main loop and end of each."""
+        """See the base class."""
         trace = recorded_trace(self.gemm.gemm, self.gemm.tiling, self.tiles)
-        own, name = MirroredPhases(self.run, trace, phases, audit), "gemm, recorded tiles"
-
-        def simulate(report: Report) -> Phase:
-            machine = own.machine(ISOLATED_POLICY, {}, multiplies=True)
-            machine.core.load_gemm(trace, StoreRoutes(trace.n_workgroups), start_at=machine.launch_ticks)
-            phase = own.finished(name, machine, report)
-            phase.counters["tiles"] = machine.core.tables.workgroups[list(TILE_FIELDS)].tolist()
-            return phase
-
-        return [phases.get(PhaseJob((name, *own.gemm_key()), name, simulate))]
+        return [MirroredPhases(self.run, trace, phases, audit).gemm_with_tiles()]
 
     def outcome(self, result: Sequence[Phase]) -> Outcome:
         """See the base class."""
@@ -183,9 +173,6 @@ class RecordedTiles(Simulation):
         first = min(start for _, start, _, _ in recorded)
         tiles = tuple((unit, *(self.us(at - first) * 1e3 for at in times)) for unit, *times in recorded)
         return Outcome(tile_figures(tiles), tiles=tiles)
-
-
-TILE_FIELDS = ("cu", "start_at", "main_loop_end_at", "end_at")
 
 
 def _run(machine: MachineSpec, workload: WorkloadSpec) -> RunSpec:

@@ -9,7 +9,6 @@ import csv
 import gzip
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from t3sim.validation.points import KEY_COLUMNS, Compared, key_of
@@ -17,31 +16,24 @@ from t3sim.validation.points import KEY_COLUMNS, Compared, key_of
 VALIDATION_NAME = "validation.csv"
 TILES_NAME = "tiles.csv.gz"
 
-
-@dataclass(frozen=True)
-class _Column:
-    name: str
-    meaning: str
-
-
-BEFORE_KEY = (
-    _Column("kind", "kind of the comparison"),
-    _Column("quantity", "measured quantity: a column of the file, or a ratio of two"),
-    _Column("unit", "of measured and simulated"),
-    _Column("file", "measurement, relative to the folder"),
-    _Column("line", "of the file; of a timeline the line of its first tile"),
-    _Column("rows", "lines of the file that the point stands for"),
-)
-AFTER_KEY = (
-    _Column("measured", ""),
-    _Column("simulated", "empty unless simulated"),
-    _Column("error", "(simulated - measured) / measured; of a ratio simulated - measured"),
-    _Column("used_for_calibration", "whether the machine was fitted to it"),
-    _Column("status", "simulated, failed, not simulated"),
-    _Column("reason", "why not, or a remark"),
-    _Column("wall_s", "host seconds of its simulations, which other points may share; differs from run to run"),
-)
-COLUMNS = (*(c.name for c in BEFORE_KEY), *KEY_COLUMNS, *(c.name for c in AFTER_KEY))
+BEFORE_KEY = {  # columns with their meanings
+    "kind": "kind of the comparison",
+    "quantity": "measured quantity: a column of the file, or a ratio of two",
+    "unit": "of measured and simulated",
+    "file": "measurement, relative to the folder",
+    "line": "of the file; of a timeline the line of its first tile",
+    "rows": "lines of the file that the point stands for",
+}
+AFTER_KEY = {
+    "measured": "",
+    "simulated": "empty unless simulated",
+    "error": "(simulated - measured) / measured; of a ratio simulated - measured",
+    "used_for_calibration": "whether the machine was fitted to it",
+    "status": "simulated, failed, not simulated",
+    "reason": "why not, or a remark",
+    "wall_s": "host seconds of its simulations, which other points may share; differs from run to run",
+}
+COLUMNS = (*BEFORE_KEY, *KEY_COLUMNS, *AFTER_KEY)
 
 
 def validation_csv(folder: Path, points: Iterable[Compared]) -> bytes:

@@ -57,9 +57,24 @@ def test_canary_so_do_plugins_and_the_program(tmp_path: Path, monkeypatch: pytes
         plugin = tmp_path / f"plugin{i}.py"
         plugin.write_text(f"value = {i}\n", encoding="utf-8")
         digests.append(phase_digest(job, (str(plugin),)))
-    monkeypatch.setattr(module, "program_digest", lambda: "another")
+    monkeypatch.setattr(module, "simulator_digest", lambda: "another")
     digests.append(phase_digest(job, ()))
     assert len(set(digests)) == 4
+
+
+def test_only_sources_that_simulate_decide_a_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An edit of a report, a command or a plan keeps all phases, one of the kernel or of a strategy keeps none."""
+    names = ["__init__.py", "cli/run.py", "analysis/report.py", "validation/points.py", "gpu/core.py", "overlap/t3.py"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("", encoding="utf-8")
+    monkeypatch.setattr("t3sim.__file__", str(tmp_path / "__init__.py"))
+    before, decides = module.simulator_digest.__wrapped__(), {}
+    for name in names:
+        (tmp_path / name).write_text("x = 1\n", encoding="utf-8")
+        decides[name] = module.simulator_digest.__wrapped__() != before
+        (tmp_path / name).write_text("", encoding="utf-8")
+    assert [name for name, does in decides.items() if does] == ["__init__.py", "gpu/core.py", "overlap/t3.py"]
 
 
 def adder(n: int) -> object:
