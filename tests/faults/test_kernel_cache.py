@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from t3sim.gpu.kernel import _jit
-from tests.conftest import REPOSITORY
+from tests.conftest import DEEP, REPOSITORY
 from tests.smoke.command_line import ONE_POINT, rows_of
 
 PROBE_SOURCE = '''"""A probe of the cache."""
@@ -145,7 +145,7 @@ class TestEdits:
                 seen.add(_jit.source_digest())
         assert len(seen) > 15
 
-    @pytest.mark.slow
+    @pytest.mark.deep  # compiles the kernel twice
     def test_edited_kernel_simulates_something_else(self, tmp_path: Path) -> None:
         """The whole loop: an update that holds its bank group for longer makes a fused run longer."""
         workshop = Workshop(tmp_path)
@@ -199,10 +199,9 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
 
 
 class TestDamage:
-    @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-    def test_damaged_files_are_compiled_anew_with_one_warning(
-        self, damage: Callable[[Path], None], workshop: Workshop
-    ) -> None:
+    @pytest.mark.parametrize("name", DAMAGE if DEEP else ["one bit flipped", "a folder"])
+    def test_damaged_files_are_compiled_anew_with_one_warning(self, name: str, workshop: Workshop) -> None:
+        damage = DAMAGE[name]
         assert workshop.probe() == (OLD, 0, [])
         assert len(workshop.files()) == 2  # of the function and of its callee
         for path in workshop.files():
