@@ -214,7 +214,7 @@ def _gemm_moments(core: GpuCore) -> Iterator[Moment]:
         yield Moment("dma_engine", next_slot)
     for c in range(int(gpu.n_compute_units)):
         unit = gpu.compute_units[c]
-        if unit.returning_lines.any() or unit.returning_stores.any() or unit.issue_debt < 0:
+        if unit.returning_lines.any() or unit.returning_stores.any():
             yield Moment(f"compute_unit[{c}]", next_slot)
         n_multiplying = int(unit.slots["is_multiplying"].sum())
         for s in np.flatnonzero(unit.slots["workgroup"][: int(gpu.n_slots)] >= 0):
