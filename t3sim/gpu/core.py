@@ -155,10 +155,16 @@ class GpuCore:
             )
         tile = int(channel.fault_tile)
         workgroup, wavefront = divmod(tile, int(self.gpu.n_wavefronts))
+        place = f"in channel[{faulty[0]}] before memory cycle {cycle}: wavefront tile {tile}"
+        place += f" (workgroup {workgroup}, wavefront {wavefront})"
+        if channel.fault == codes.NO_TRACKER_ENTRY:
+            raise ModelError(
+                f"tracker: no free entry, {place} has its first update, but its set is full: updates have come in"
+                " another order than the dispatch order"
+            )
         expected = int(self.tables.tiles[tile].updates_expected)
         raise ModelError(
-            f"tracker: one update too many, in channel[{faulty[0]}] before memory cycle {cycle}: wavefront tile {tile}"
-            f" (workgroup {workgroup}, wavefront {wavefront}) expects {expected} granule updates and has seen them all"
+            f"tracker: one update too many, {place} expects {expected} granule updates and has seen them all"
         )
 
     def _empty_log(self) -> None:
