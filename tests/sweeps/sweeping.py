@@ -48,10 +48,11 @@ def until(is_so: Callable[[], bool], *, while_runs: subprocess.Popen[str] | None
 
 
 @contextmanager
-def running(output: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """Run the experiment beside *output* into it, in a process that does not outlive the context."""
+def running(output: Path, *options: str, prelude: str = "") -> Iterator[subprocess.Popen[str]]:
+    """Run the experiment beside *output* into it, after *prelude*, in a process that does not outlive the context."""
+    *python, program = INTERRUPTIBLE
     process = subprocess.Popen(
-        [*INTERRUPTIBLE, "run", "experiment.yaml", "-o", output.name, "--no-figures", *options],
+        [*python, prelude + program, "run", "experiment.yaml", "-o", output.name, "--no-figures", *options],
         cwd=output.parent,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
