@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -67,9 +67,11 @@ def running(output: Path, *options: str, prelude: str = "") -> Iterator[subproce
         process.communicate()
 
 
-def finished(output: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def finished(
+    output: Path, *options: str, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run the experiment beside *output* to its end."""
-    return t3sim("run", "experiment.yaml", "-o", output.name, "--no-figures", *options, cwd=output.parent)
+    return t3sim("run", "experiment.yaml", "-o", output.name, "--no-figures", *options, cwd=output.parent, env=env)
 
 
 def workers_of(driver: int) -> list[psutil.Process]:
