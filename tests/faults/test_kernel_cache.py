@@ -302,6 +302,30 @@ class TestPlaces:
             f"no kernel cache ({folder} can be written by others); the kernel is compiled anew in each process"
         ]
 
+    @pytest.mark.parametrize(("mode", "is_used"), [(0o755, True), (0o1777, True), (0o777, False), (0o775, False)])
+    def test_a_folder_that_others_can_exchange_is_not_used(
+        self, mode: int, is_used: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Not even behind a link, and however private the folder itself is."""
+        (tmp_path / "shared" / "mine").mkdir(parents=True, mode=0o700)
+        (tmp_path / "shared").chmod(mode)
+        (tmp_path / "link").symlink_to(tmp_path / "shared" / "mine")
+        monkeypatch.setenv("T3SIM_CACHE_DIR", str(tmp_path / "link"))
+        if is_used:
+            assert _jit.cache_directory() == tmp_path / "shared" / "mine" / _jit.source_digest()
+        else:
+            with pytest.warns(UserWarning, match=f"no kernel cache .{tmp_path / 'shared'} can be written by others"):
+                assert _jit.cache_directory() is None
+
+    def test_new_folders_are_private_whatever_the_umask(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("T3SIM_CACHE_DIR", str(tmp_path / "a" / "b"))
+        before = os.umask(0)
+        try:
+            folder = _jit.cache_directory()
+        finally:
+            os.umask(before)
+        assert [place.stat().st_mode & 0o777 for place in (folder, *folder.parents[:2])] == [0o700] * 3
+
     @pytest.mark.parametrize("what", ["another owner", "no right to write", "no home folder"])
     def test_folder_of_somebody_else(self, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Root may write anywhere, so the system's answers are replaced."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -48,10 +48,11 @@ def until(is_so: Callable[[], bool], *, while_runs: subprocess.Popen[str] | None
 
 
 @contextmanager
-def running(output: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """Run the experiment beside *output* into it, in a process that does not outlive the context."""
+def running(output: Path, *options: str, prelude: str = "") -> Iterator[subprocess.Popen[str]]:
+    """Run the experiment beside *output* into it, after *prelude*, in a process that does not outlive the context."""
+    *python, program = INTERRUPTIBLE
     process = subprocess.Popen(
-        [*INTERRUPTIBLE, "run", "experiment.yaml", "-o", output.name, "--no-figures", *options],
+        [*python, prelude + program, "run", "experiment.yaml", "-o", output.name, "--no-figures", *options],
         cwd=output.parent,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -66,9 +67,11 @@ def running(output: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def finished(output: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def finished(
+    output: Path, *options: str, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run the experiment beside *output* to its end."""
-    return t3sim("run", "experiment.yaml", "-o", output.name, "--no-figures", *options, cwd=output.parent)
+    return t3sim("run", "experiment.yaml", "-o", output.name, "--no-figures", *options, cwd=output.parent, env=env)
 
 
 def workers_of(driver: int) -> list[psutil.Process]:
