@@ -115,6 +115,31 @@ def _series_name(row: Row, told_by: Sequence[str]) -> str:
     return ", ".join(parts)
 
 
+def write_value(axes: Axes, x: float, y: float, text: str, room: float, bar_points: float) -> None:
+    """Write a bar's value above it, upright if it does not fit across in *room* points; smaller above a thin bar."""
+    is_across = room >= 0.68 * VALUE_SIZE * len(text)
+    size = VALUE_SIZE if is_across or bar_points >= VALUE_SIZE else SMALL_VALUE_SIZE
+    axes.annotate(
+        text, (x, y), xytext=(0, 1.5), textcoords="offset points", ha="center", va="bottom", fontsize=size,
+        rotation=0 if is_across else 90,
+    )  # fmt: skip
+
+
+def draw_speedup_bars(
+    axes: Axes,
+    points: Sequence[tuple[float, float]],
+    colour: str,
+    label: str,
+    room: float,
+    bar_points: float,
+) -> None:
+    """Bars of one strategy at *points* (place, speedup), with their values; the line is sequential."""
+    axes.bar([x for x, _ in points], [y for _, y in points], width=0.92, color=colour, label=label, linewidth=0)
+    for x, y in points:
+        write_value(axes, x, y, f"{y:.2f}", room, bar_points)
+    axes.axhline(1.0, color="black", linewidth=0.5, linestyle=(0, (4, 3)), zorder=0)
+
+
 class BarPage:
     """A figure of rows of cases; every row has the same panels."""
 
@@ -169,20 +194,12 @@ class BarPage:
         for s, name in enumerate(self.series):
             found = [(i, self.bars.get((case, name))) for i, case in enumerate(cases)]
             points = [(self._position(i, s), bar["speedup"]) for i, bar in found if bar is not None and bar["speedup"]]
-            axes.bar(
-                [x for x, _ in points],
-                [y for _, y in points],
-                width=0.92,
-                color=strategy_colour(name, self.series),
-                label=self._label(name),
-                linewidth=0,
+            draw_speedup_bars(
+                axes, points, strategy_colour(name, self.series), self._label(name), self._room, self.points_per_bar
             )
-            for x, y in points:
-                self._write_value(axes, x, y, f"{y:.2f}", top)
-        axes.axhline(1.0, color="black", linewidth=0.5, linestyle=(0, (4, 3)), zorder=0)
         self._finish(axes, len(cases), top)
         if not self.names_bars and cases[0] == self.cases[0]:
-            legend_above(axes, self.width)
+            legend_above(axes)
 
     def _label(self, name: str) -> str:
         """The name of a series, with its geomean if it has a bar in each of at least four cases."""
@@ -224,12 +241,12 @@ class BarPage:
                         )  # fmt: skip
                     bottom += value
                 if bottom and has_total:
-                    self._write_value(axes, x, bottom, value_format.format(bottom), top)
+                    write_value(axes, x, bottom, value_format.format(bottom), self._room, self.points_per_bar)
         self._finish(axes, len(cases), top, has_values=has_total)
         if has_legend and cases[0] == self.cases[0]:  # in the first row, of what any row shows
             present = {part for row in self.bars.values() for part in parts_of(row)}
             patches = [Patch(color=colour, label=part) for part, colour in colours.items() if part in present]
-            legend_above(axes, self.width, patches)
+            legend_above(axes, patches)
 
     def draw_dots(
         self, axes: Axes, cases: list[Case], values_of: Callable[[Row], Mapping[str, float]], top: float
@@ -244,16 +261,8 @@ class BarPage:
                 x = self._position(i, s)
                 axes.plot([x] * len(values), list(values.values()), "o", color="black", markersize=1.5)
                 largest = max(values, key=lambda which: values[which])
-                self._write_value(axes, x, values[largest], largest, top)
+                write_value(axes, x, values[largest], largest, self._room, self.points_per_bar)
         self._finish(axes, len(cases), top)
-
-    def _write_value(self, axes: Axes, x: float, y: float, text: str, top: float) -> None:
-        """Write a bar's value above it, upright if it would not fit across."""
-        is_across = self._room >= 0.68 * VALUE_SIZE * len(text)
-        size = VALUE_SIZE if is_across or self.points_per_bar >= VALUE_SIZE else SMALL_VALUE_SIZE
-        axes.text(
-            x, y + 0.015 * top, text, ha="center", va="bottom", fontsize=size, rotation=0 if is_across else 90
-        )  # fmt: skip
 
     def _finish(self, axes: Axes, n_cases: int, top: float, *, has_values: bool = True) -> None:
         """Same limits for all panels of a kind, with room for the values."""

@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator
 
 from t3sim.analysis.folder import Results
-from t3sim.analysis.style import LEGEND, MARKERS, QUIET_COLOUR, Drawing, light_grid, new_figure
+from t3sim.analysis.style import MARKERS, QUIET_COLOUR, Drawing, legend_outside, light_grid, new_figure
 from t3sim.analysis.table import Row
 from t3sim.errors import InputDataError
 
@@ -87,7 +87,7 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     largest = max(abs(100 * c.error) for c in collectives)
     low = min(100 * c.error for c in collectives)
     errors.set_ylim(min(0.0, 1.3 * low) - 0.1 * max(largest, 0.1), 1.2 * max(largest, 0.1))
-    figure.legend(handles=_legend(collectives, rings), loc="outside upper left", ncols=3, **LEGEND)
+    legend_outside(figure, _legend(collectives, rings))
     return [
         Drawing(
             figure,

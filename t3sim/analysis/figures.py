@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from t3sim.analysis.style import Drawing
 
 FIGURES: dict[str, str] = {
-    # name -> module with a function draw(results, columns)
+    # name -> "module", or "module:function", of a function draw(results, columns)
     "speedup": "t3sim.analysis.speedup",
     "dram_traffic": "t3sim.analysis.dram_traffic",
     "runtime_split": "t3sim.analysis.runtime_split",
     "dram_over_time": "t3sim.analysis.dram_over_time",
     "waits": "t3sim.analysis.waits",
-    "cu_sharing": "t3sim.analysis.cu_sharing",
+    "cu_sharing": "t3sim.study.cu_sharing",
     "sweep": "t3sim.analysis.sweep",
     "layer": "t3sim.analysis.layer",
     "sensitivity": "t3sim.analysis.sensitivity",
     "closed_form": "t3sim.analysis.closed_form",
-    "straggler": "t3sim.analysis.straggler",
-    "slow_link": "t3sim.analysis.slow_link",
-    "start_skew": "t3sim.analysis.start_skew",
+    "straggler": "t3sim.analysis.heterogeneous:draw_straggler",
+    "slow_link": "t3sim.analysis.heterogeneous:draw_slow_link",
+    "start_skew": "t3sim.analysis.heterogeneous:draw_start_skew",
     "staggering": "t3sim.analysis.staggering",
 }
 
@@ -52,7 +52,8 @@ def draw_figure(name: str, results: Results, columns: int | None = None) -> list
     from t3sim.analysis.style import style
 
     check_figure_names([name])
-    draw: Callable[[Results, int | None], list[Drawing]] = import_module(FIGURES[name]).draw
+    module, _, function = FIGURES[name].partition(":")
+    draw: Callable[[Results, int | None], list[Drawing]] = getattr(import_module(module), function or "draw")
     with style():
         return draw(results, columns)
 

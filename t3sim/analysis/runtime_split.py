@@ -9,8 +9,6 @@ from t3sim.analysis.style import PHASE_COLOURS, Drawing
 from t3sim.analysis.table import Row
 from t3sim.errors import InputDataError
 
-_PARTS = {name: PHASE_COLOURS[name] for name in ("GEMM", "RS", "AG", "other operators", "other")}
-
 
 def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     """Draw GEMM, RS and AG of the sequential points; raises ``InputDataError`` if there are none."""
@@ -21,10 +19,10 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     page.names_bars = False  # the bars are cases, not strategies
     longest = max(row["time_us"] for row in rows)
     for (times, shares), cases in page.rows():
-        page.draw_stacks(times, cases, phases_of, _PARTS, longest, "{:.0f}")
+        page.draw_stacks(times, cases, phases_of, PHASE_COLOURS, longest, "{:.0f}")
         page.name_cases(times, cases, with_text=False)
         times.set_ylabel("time (µs)")
-        page.draw_stacks(shares, cases, shares_of, _PARTS, 100.0, "{:.0f}", has_total=False, has_legend=False)
+        page.draw_stacks(shares, cases, shares_of, PHASE_COLOURS, 100.0, "{:.0f}", has_total=False, has_legend=False)
         page.name_cases(shares, cases)
         shares.set_ylabel("share of the time (%)")
     return [

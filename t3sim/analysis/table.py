@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -67,3 +68,21 @@ def machine_base(name: str) -> str:
 def varying(rows: Sequence[Row], names: Iterable[str]) -> list[str]:
     """Return those of *names* in which *rows* differ."""
     return [name for name in names if len({row[name] for row in rows}) > 1]
+
+
+def phase_workload(values: Mapping[str, Any], explicit: str = "explicit") -> str:
+    """How a figure names the workload of a simulated phase: with its machine and, in explicit mode, *explicit*."""
+    parts = [str(values[name]) for name in ("model", "sublayer") if not pd.isna(values.get(name))]
+    parts += [f"TP {values['tp']}"] if "tp" in values else []
+    parts += [str(values["machine"])] if "machine" in values else []
+    return " ".join([*parts, *([explicit] if values.get("mode") == "explicit" else [])])
+
+
+def phase_name(phase: str) -> str:
+    """How a figure names a simulated phase."""
+    return "GEMM alone" if phase == "gemm" else phase.replace("_", " ")
+
+
+def file_suffix(name: str, n_files: int) -> str:
+    """What tells the file about *name* from the others of a figure; nothing if it is the only one."""
+    return "" if n_files == 1 else "-" + re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-")

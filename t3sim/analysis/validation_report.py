@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from t3sim import __version__
-from t3sim.analysis.report import PIXELS_PER_INCH, Cell, Column, EmbeddedFigure, Table
-from t3sim.analysis.style import Drawing, figure_bytes, save, style
+from t3sim.analysis.page import Cell, Column, Table, embedded, flat_manifest, manifest_text, rendered
+from t3sim.analysis.style import Drawing, save, style
 from t3sim.analysis.validation import (
     SUMMARY_TITLES,
     Validation,
@@ -86,16 +82,12 @@ def sentences(validation: Validation) -> list[str]:
 
 def report_html(validation: Validation, drawings: Sequence[tuple[str, Drawing]]) -> str:
     """Return the page; it needs no network and no other file."""
-    environment = Environment(
-        loader=PackageLoader("t3sim.analysis"), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
-    )
     manifest = validation.manifest
     has_used = bool(validation.points["used_for_calibration"].any())
-    return environment.get_template("validation.html").render(
+    return rendered(
+        "validation.html",
         title=f"Validation of {manifest.get('machine', 'a machine')}",
         subtitle=f"t3sim {__version__}; measurements: {manifest.get('measurements', 'unknown')}",
-        css=_own_file("report.css"),
-        js=_own_file("report.js"),
         sentences=sentences(validation),
         reading=READING,
         unused=_text_table("errors-unused", SUMMARY_TITLES, summary_texts(validation)),
@@ -105,7 +97,7 @@ def report_html(validation: Validation, drawings: Sequence[tuple[str, Drawing]])
         published=PUBLISHED,
         coverage=_text_table("coverage-table", COVERAGE_TITLES, coverage_texts(validation)),
         reasons=_text_table("reasons", REASON_TITLES, reason_texts(validation)),
-        figures=[_embedded(name, drawing) for name, drawing in drawings],
+        figures=[embedded(drawing, f"figure-{name}") for name, drawing in drawings],
         worst=_point_table("worst", validation.worst(N_WORST)),
         points=_point_table("all-points", validation.points),
         provenance=provenance(validation),
@@ -164,14 +156,8 @@ def reason_texts(validation: Validation) -> list[tuple[str, ...]]:
 
 def provenance(validation: Validation) -> list[tuple[str, str]]:
     """Return what the manifest says, as names and texts."""
-    manifest = validation.manifest
-    volatile = manifest.get("volatile")
-    flat = {**manifest, **(volatile if isinstance(volatile, dict) else {})}
-    return [
-        (name, " ".join(map(str, value)) if isinstance(value, list) else str(value))
-        for name, value in flat.items()
-        if name != "volatile" and value not in (None, [])
-    ]
+    flat = flat_manifest(validation.manifest)
+    return [(name, manifest_text(value)) for name, value in flat.items() if value not in (None, [])]
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -230,17 +216,3 @@ def _css(title: str, text: str = "") -> str:
 
 def _sort_value(title: str, text: str) -> str | None:
     return text.partition(" ")[0] if title in _NUMBERS and text else None
-
-
-def _own_file(name: str) -> Markup:
-    text = resources.files("t3sim.analysis").joinpath("templates", name).read_text(encoding="utf-8")
-    return Markup(text)  # shipped with this package
-
-
-def _embedded(name: str, drawing: Drawing) -> EmbeddedFigure:
-    width, height = (round(float(inches) * PIXELS_PER_INCH) for inches in drawing.figure.get_size_inches())
-    content = base64.b64encode(figure_bytes(drawing.figure, "svg")).decode()
-    return EmbeddedFigure(f"figure-{name}", content, width, height, drawing.caption)
-
-
-__all__ = ["markdown_table", "provenance", "report_html", "report_markdown", "sentences", "write_report"]

@@ -242,4 +242,4 @@ def test_report_without_results_is_refused(tmp_path: Path) -> None:
 
 def test_templates_are_part_of_the_package() -> None:
     shipped = {path.name for path in (REPOSITORY / "t3sim" / "analysis" / "templates").iterdir()}
-    assert shipped == {"report.html", "report.css", "report.js", "validation.html"}
+    assert shipped == {"page.html", "page.css", "page.js", "parts.html", "report.html", "validation.html"}
