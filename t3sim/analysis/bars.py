@@ -19,6 +19,7 @@ from t3sim.analysis.style import (
     Drawing,
     legend_above,
     light_grid,
+    line_of_sequential,
     new_figure,
     strategy_colour,
     strategy_order,
@@ -133,11 +134,10 @@ def draw_speedup_bars(
     room: float,
     bar_points: float,
 ) -> None:
-    """Bars of one strategy at *points* (place, speedup), with their values; the line is sequential."""
+    """Bars of one strategy at *points* (place, speedup), with their values."""
     axes.bar([x for x, _ in points], [y for _, y in points], width=0.92, color=colour, label=label, linewidth=0)
     for x, y in points:
         write_value(axes, x, y, f"{y:.2f}", room, bar_points)
-    axes.axhline(1.0, color="black", linewidth=0.5, linestyle=(0, (4, 3)), zorder=0)
 
 
 class BarPage:
@@ -176,27 +176,30 @@ class BarPage:
             n_rows * self.n_panels, 1, squeeze=False, height_ratios=list(height_ratios) * n_rows
         )[:, 0]
 
-    def rows(self) -> Iterable[tuple[list[Axes], list[Case]]]:
-        """The panels of each row with the cases they show."""
+    def drawn(self, panels: Mapping[str, Callable[[Axes, list[Case]], None]], caption: str) -> list[Drawing]:
+        """Return the finished page: *panels* draw the cases of a row, by their label; the last one names the cases."""
         for i, start in enumerate(range(0, len(self.cases), self.cases_per_row)):
-            panels = list(self.axes[i * self.n_panels : (i + 1) * self.n_panels])
-            yield panels, self.cases[start : start + self.cases_per_row]
-
-    def drawing(self, caption: str) -> Drawing:
-        """The finished page."""
-        return Drawing(self.figure, caption)
+            cases = self.cases[start : start + self.cases_per_row]
+            of_row = self.axes[i * self.n_panels : (i + 1) * self.n_panels]
+            for axes, (label, draw_panel) in zip(of_row, panels.items(), strict=True):
+                draw_panel(axes, cases)
+                axes.set_ylabel(label)
+                self._name_cases(axes, cases, with_text=axes is of_row[-1])
+        return [Drawing(self.figure, caption)]
 
     def _position(self, case_index: int, series_index: int) -> float:
         return case_index * (len(self.series) + _GAP) + series_index
 
-    def draw_speedups(self, axes: Axes, cases: list[Case], top: float) -> None:
+    def draw_speedups(self, axes: Axes, cases: list[Case]) -> None:
         """Speedup of each bar, with its value; the line is sequential."""
+        top = max(1.0, *(row["speedup"] or 0.0 for row in self.bars.values()))
         for s, name in enumerate(self.series):
             found = [(i, self.bars.get((case, name))) for i, case in enumerate(cases)]
             points = [(self._position(i, s), bar["speedup"]) for i, bar in found if bar is not None and bar["speedup"]]
             draw_speedup_bars(
                 axes, points, strategy_colour(name, self.series), self._label(name), self._room, self.points_per_bar
             )
+        line_of_sequential(axes)
         self._finish(axes, len(cases), top)
         if not self.names_bars and cases[0] == self.cases[0]:
             legend_above(axes)
@@ -214,13 +217,13 @@ class BarPage:
         cases: list[Case],
         parts_of: Callable[[Row], dict[str, float]],
         colours: Mapping[str, str],
-        top: float,
-        value_format: str,
+        value_format: str = "{:.0f}",
         *,
         has_total: bool = True,
         has_legend: bool = True,
     ) -> None:
         """Each bar's parts on top of each other, with the total and, where there is room, the parts' values."""
+        top = max(sum(parts_of(row).values()) for row in self.bars.values())
         for i, case in enumerate(cases):
             for s, name in enumerate(self.series):
                 row = self.bars.get((case, name))
@@ -248,10 +251,9 @@ class BarPage:
             patches = [Patch(color=colour, label=part) for part, colour in colours.items() if part in present]
             legend_above(axes, patches)
 
-    def draw_dots(
-        self, axes: Axes, cases: list[Case], values_of: Callable[[Row], Mapping[str, float]], top: float
-    ) -> None:
+    def draw_dots(self, axes: Axes, cases: list[Case], values_of: Callable[[Row], Mapping[str, float]]) -> None:
         """The values of each point above each other as dots, the largest with the name of the first that has it."""
+        top = max(1.0, *(value for row in self.bars.values() for value in values_of(row).values()))
         for i, case in enumerate(cases):
             for s, name in enumerate(self.series):
                 row = self.bars.get((case, name))
@@ -273,7 +275,7 @@ class BarPage:
         )
         light_grid(axes)
 
-    def name_cases(self, axes: Axes, cases: list[Case], *, with_text: bool = True) -> None:
+    def _name_cases(self, axes: Axes, cases: list[Case], *, with_text: bool) -> None:
         """Name the bars of a single case, else the cases; headings span the cases that share them."""
         middle = (len(self.series) - 1) / 2
         if not with_text:

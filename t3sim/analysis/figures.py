@@ -6,7 +6,7 @@ imported when they are used, so that a name can be checked without matplotlib.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,6 +58,23 @@ def draw_figure(name: str, results: Results, columns: int | None = None) -> list
         return draw(results, columns)
 
 
+def draw_figures(
+    results: Results,
+    names: Sequence[str],
+    columns: int | None = None,
+    on_missing: Callable[[str, InputDataError], None] = lambda *_: None,
+) -> Iterator[tuple[str, list[Drawing]]]:
+    """Yield each of the figures *names* that can be drawn; *on_missing* is told of those for which data are missing."""
+    check_figure_names(names)
+    for name in names:
+        try:
+            drawings = draw_figure(name, results, columns)
+        except InputDataError as error:
+            on_missing(name, error)
+            continue
+        yield name, drawings
+
+
 def figures_of(
     folder: str | Path,
     names: Sequence[str] | None = None,
@@ -77,19 +94,16 @@ def figures_of(
 
     results = read_folder(folder)
     wanted = list(names or results.figures)
-    check_figure_names(wanted)
-    files: dict[str, list[Path]] = {}
     problems: list[InputDataError] = []
-    for name in wanted:
-        try:
-            drawings = draw_figure(name, results, columns)
-        except InputDataError as error:
-            if on_missing is None:
-                raise
-            problems.append(error)
-            on_missing(f"no figure {name}: {error}")
-            continue
-        files[name] = save(drawings, Path(output or folder) / name)
+
+    def note(name: str, error: InputDataError) -> None:
+        if on_missing is None:
+            raise error
+        problems.append(error)
+        on_missing(f"no figure {name}: {error}")
+
+    drawn = draw_figures(results, wanted, columns, note)
+    files = {name: save(drawings, Path(output or folder) / name) for name, drawings in drawn}
     if problems and not files:
         raise problems[0]
     return files

@@ -183,9 +183,7 @@ def draw(sweep: Sweep, results: Results, columns: int | None = None) -> list[Dra
 
     Raises ``InputDataError`` if there is nothing to draw, or more than a page holds.
     """
-    effects = effects_of(results, sweep)
-    if not effects:
-        raise InputDataError(f"{results.path}: no finished point to draw")
+    effects = results.required(effects_of(results, sweep), "no finished point to draw")
     if len(effects) > MAX_WORKLOADS:
         raise InputDataError(f"{results.path}: {len(effects)} workloads are more than a figure can show")
     (part,) = re.findall(r"\w+\[\d+\]", sweep.key_in(results))

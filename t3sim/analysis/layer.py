@@ -12,12 +12,12 @@ from t3sim.analysis.style import (
     Drawing,
     legend_outside,
     light_grid,
+    line_of_sequential,
     new_figure,
     strategy_colour,
     strategy_order,
 )
 from t3sim.analysis.table import Row, varying
-from t3sim.errors import InputDataError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,8 +28,7 @@ _GAP = 1.0  # between groups, in bars
 def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     """Draw the speedups of training and of prompt layers; raises ``InputDataError`` if there is no such point."""
     rows = [row for row in results.rows if row["layer"] and row["speedup"] and row["strategy"] != "sequential"]
-    if not rows:
-        raise InputDataError(f"{results.path}: no whole layers compared with sequential to draw")
+    results.required(rows, "no whole layers compared with sequential to draw")
     kinds = list(dict.fromkeys(row["layer"] for row in rows))
     names = strategy_order(row["strategy"] for row in rows)
     columns = columns or 2
@@ -60,6 +59,7 @@ def _draw_panel(axes: Axes, rows: Sequence[Row], names: Sequence[str], axis_name
             if row["strategy"] == name
         ]
         draw_speedup_bars(axes, points, strategy_colour(name, names), name, room, room)
+    line_of_sequential(axes)
     axes.set_xticks([i * step + (len(names) - 1) / 2 for i in range(len(groups))], list(groups))
     axes.tick_params(axis="x", length=0)
     axes.set_ylim(0, top * 1.2)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from t3sim import __version__
-from t3sim.analysis.figures import check_figure_names, draw_figure
+from t3sim.analysis.figures import check_figure_names, draw_figures
 from t3sim.analysis.findings import StrategySummary, sentences, strategy_summaries
 from t3sim.analysis.folder import EXPERIMENT_NAME, Results
 from t3sim.analysis.page import (
@@ -99,7 +99,8 @@ def report_html(folders: Sequence[Results], extra: ExtraTable | None = None, tit
 
 def section_of(results: Results, number: int) -> Section:
     """Return what the page says about *results*, the *number*-th of its folders."""
-    figures, notes = _figures(results, number)
+    notes: list[str] = []
+    figures = _figures(results, number, notes)
     waits = _waits(results, number, notes)
     failed = results.failed()
     if failed is not None and len(failed):
@@ -131,18 +132,14 @@ def section_of(results: Results, number: int) -> Section:
     )
 
 
-def _figures(results: Results, number: int) -> tuple[list[EmbeddedFigure], list[str]]:
-    """The figures of the experiment, and notes on those that the results do not have the data for."""
-    figures: list[EmbeddedFigure] = []
-    notes: list[str] = []
-    for name in results.figures:
-        try:
-            drawings = draw_figure(name, results)
-        except InputDataError as error:
-            notes.append(f"No figure {name}: {error}")
-            continue
-        figures += [embedded(drawing, f"figure-{number}-{name}{drawing.suffix}") for drawing in drawings]
-    return figures, notes
+def _figures(results: Results, number: int, notes: list[str]) -> list[EmbeddedFigure]:
+    """The figures of the experiment, with notes on those that the results do not have the data for."""
+    drawn = draw_figures(
+        results, results.figures, on_missing=lambda name, error: notes.append(f"No figure {name}: {error}")
+    )
+    return [
+        embedded(drawing, f"figure-{number}-{name}{drawing.suffix}") for name, drawings in drawn for drawing in drawings
+    ]
 
 
 def _card(summary: StrategySummary, results: Results) -> dict[str, str]:
@@ -283,10 +280,6 @@ def figure_files(folders: Sequence[Results], output: Path) -> list[Path]:
         n = names.count(results.name)
         folder = output / (results.name if n == 1 else f"{results.name}-{n}")
         for columns, kind in ((1, "single"), (2, "double")):
-            for name in results.figures:
-                try:
-                    drawings = draw_figure(name, results, columns)
-                except InputDataError:
-                    continue  # the page has a note about it
+            for name, drawings in draw_figures(results, results.figures, columns):  # the page notes what is missing
                 written += save(drawings, folder / kind / name)
     return written

@@ -153,6 +153,11 @@ def light_grid(axes: Axes, axis: str = "y") -> None:
     axes.set_axisbelow(True)
 
 
+def line_of_sequential(axes: Axes) -> None:
+    """Where speedups over sequential begin."""
+    axes.axhline(1.0, color="black", linewidth=0.5, linestyle=(0, (4, 3)), zorder=0)
+
+
 def legend_above(axes: Axes, handles: Sequence[Artist] | None = None) -> None:
     """One legend over the axes and outside of them; of *handles* if given."""
     shown = list(handles if handles is not None else axes.get_legend_handles_labels()[0])
@@ -161,9 +166,9 @@ def legend_above(axes: Axes, handles: Sequence[Artist] | None = None) -> None:
         axes.legend(handles=shown, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=n_columns)
 
 
-def legend_outside(figure: Figure, handles: Sequence[Artist]) -> None:
-    """One legend above all axes of a figure."""
-    figure.legend(handles=handles, loc="outside upper left", ncols=_legend_columns(handles, figure))
+def legend_outside(figure: Figure, handles: Sequence[Artist], n_columns: int = 0) -> None:
+    """One legend above all axes of a figure; as many columns as fit if no number is given."""
+    figure.legend(handles=handles, loc="outside upper left", ncols=n_columns or _legend_columns(handles, figure))
 
 
 def _legend_columns(handles: Sequence[Artist], figure: Figure | None) -> int:

@@ -1,49 +1,26 @@
-"""The result table of a folder as a data frame: typed columns, then the axes of the sweep as text."""
+"""The points of a result folder as rows, and how figures and tables name what was computed."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from t3sim.results.record import COLUMN_TYPES, COLUMNS
-from t3sim.results.writer import CSV_NAME, read_results
+from t3sim.results.record import COLUMNS, RunRecord
 
 Row = Mapping[str, Any]  # one point: column -> value, None where the point has no such quantity
 
-_DTYPES = {str: "string", int: "Int64", float: "float64"}
 _WORKLOAD = ("model", "sublayer", "layer", "tp", "m", "n", "k")
 
 
-def results_frame(path: str | Path) -> pd.DataFrame:
-    """Return the table of a result folder, or of its ``results.csv``.
-
-    Columns after those every result file has are axes of the sweep: text, missing where a point has none.
-    Raises ``InputDataError`` naming the file and what is wrong with it.
-    """
-    path = Path(path)
-    records = read_results(path / CSV_NAME if path.is_dir() else path)
-    columns = {
-        name: pd.Series([getattr(record, name) for record in records], dtype=_DTYPES[COLUMN_TYPES[name]])
-        for name in COLUMNS
-    }
-    for axis in dict.fromkeys(axis for record in records for axis in record.axes):
-        columns[axis] = pd.Series([record.axes.get(axis) or None for record in records], dtype="string")
-    return pd.DataFrame(columns)
-
-
-def axis_columns(frame: pd.DataFrame) -> list[str]:
-    """Return the columns that are axes of the sweep and nothing else."""
-    return [name for name in frame.columns if name not in COLUMNS]
-
-
-def rows_of(frame: pd.DataFrame) -> list[Row]:
-    """Return the points of *frame*, absent values as None."""
-    rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
-    return [{str(name): value for name, value in row.items()} for row in rows]
+def rows_of(records: Sequence[RunRecord]) -> list[Row]:
+    """Return the points: typed columns, then the axes of the sweep as text."""
+    return [
+        {name: getattr(record, name) for name in COLUMNS} | {axis: text or None for axis, text in record.axes.items()}
+        for record in records
+    ]
 
 
 def workload_name(row: Row) -> str:

@@ -5,26 +5,21 @@ Everything here follows from the files; nothing is simulated.  Pinned by ``tests
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from t3sim.analysis.folder import read_mapping, read_table
 from t3sim.errors import InputDataError
-from t3sim.files import read_limited
+from t3sim.results.manifest import MANIFEST_NAME
 
 VALIDATION_NAME = "validation.csv"
 TILES_NAME = "tiles.csv.gz"
-MANIFEST_NAME = "manifest.json"
-MAX_BYTES = 1 << 28
 
 SIMULATED, FAILED, NOT_SIMULATED = "simulated", "failed", "not simulated"
 NEEDED = (
@@ -173,10 +168,7 @@ def read_validation(folder: str | Path) -> Validation:
     """Return the validation in *folder*; raises ``InputDataError`` naming the file and what is wrong with it."""
     folder = Path(folder)
     path = folder / VALIDATION_NAME
-    points = _read_csv(path)
-    missing = [name for name in NEEDED if name not in points.columns]
-    if missing:
-        raise InputDataError(f"{path}: not the table of a validation: no column {', '.join(missing)}")
+    points = _read_csv(path, NEEDED)
     for name in ("measured", "simulated", "error", "rows"):
         points[name] = pd.to_numeric(points[name], errors="coerce")
     points["used_for_calibration"] = points["used_for_calibration"].astype(str).str.lower() == "true"
@@ -185,31 +177,15 @@ def read_validation(folder: str | Path) -> Validation:
         raise InputDataError(f"{path}: unknown status {', '.join(sorted(map(repr, unknown)))}")
     tiles_path = folder / TILES_NAME
     tiles = _read_csv(tiles_path) if tiles_path.exists() else pd.DataFrame()
-    return Validation(folder, points, tiles, _read_manifest(folder / MANIFEST_NAME))
+    return Validation(folder, points, tiles, read_mapping(folder / MANIFEST_NAME))
 
 
-def _read_csv(path: Path) -> pd.DataFrame:
-    content = read_limited(path, MAX_BYTES, shown_as=str(path))
-    try:
-        return pd.read_csv(
-            BytesIO(gzip.decompress(content) if path.suffix == ".gz" else content),
-            keep_default_na=False, na_values=[""], low_memory=False,
-            dtype={"nccl_channels": "string", "nccl_proto": "string", "reason": "string", "model": "string"},
-        )  # fmt: skip
-    except pd.errors.EmptyDataError:
-        return pd.DataFrame()
-    except (ValueError, OSError, EOFError, zlib.error) as error:
-        raise InputDataError(f"{path}: not a table: {' '.join(str(error).split())[:200]}") from None
-
-
-def _read_manifest(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    try:
-        found = json.loads(read_limited(path, MAX_BYTES, shown_as=str(path)))
-    except ValueError as error:
-        raise InputDataError(f"{path}: not JSON: {error}") from None
-    return found if isinstance(found, dict) else {}
+def _read_csv(path: Path, columns: Sequence[str] = ()) -> pd.DataFrame:
+    return read_table(
+        path, "CSV", columns, "the table of a validation", keep_default_na=False, na_values=[""], low_memory=False,
+        compression="gzip" if path.suffix == ".gz" else None,
+        dtype={"nccl_channels": "string", "nccl_proto": "string", "reason": "string", "model": "string"},
+    )  # fmt: skip
 
 
 def coverage_of(points: pd.DataFrame) -> Coverage:
@@ -313,21 +289,3 @@ def key_text(point: Any, columns: Sequence[str]) -> str:
 def _plain(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
-
-__all__ = [
-    "GROUPS",
-    "SUMMARY_TITLES",
-    "Aim",
-    "Coverage",
-    "Group",
-    "Summary",
-    "Validation",
-    "coverage_of",
-    "key_text",
-    "misses",
-    "read_validation",
-    "summary_of",
-    "summary_texts",
-    "unused",
-    "verdict_of",
-]

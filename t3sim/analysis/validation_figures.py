@@ -250,5 +250,3 @@ def _lanes(axes: Axes, tiles: pd.DataFrame, prefix: str) -> None:
         axes.add_collection(lines)
     axes.set_ylim(len(lane_of), -1)
 
-
-__all__ = ["SCATTERS", "drawn", "scatter_drawings", "tile_drawings", "tiles_drawn"]

@@ -22,7 +22,6 @@ from t3sim.analysis.style import (
     text_colour,
 )
 from t3sim.analysis.table import file_suffix, phase_name, phase_workload
-from t3sim.errors import InputDataError
 from t3sim.results.waits import REASONS, WORKING
 
 if TYPE_CHECKING:
@@ -117,8 +116,7 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     Raises ``InputDataError`` if the run kept no ``waits.csv`` or nothing is in it.
     """
     accounts = [phase for phase in accounts_of(results) if phase.of_average_gpu()]
-    if not accounts:
-        raise InputDataError(f"{results.path}: no waits.csv with anything to draw")
+    results.required(accounts, "no waits.csv with anything to draw")
     drawings = []
     by_workload: dict[str, list[PhaseAccounts]] = {}
     for phase in accounts:

@@ -17,11 +17,11 @@ from t3sim.analysis.style import (
     Drawing,
     legend_above,
     light_grid,
+    line_of_sequential,
     new_figure,
     strategy_colour,
 )
 from t3sim.analysis.table import Row, workload_key, workload_name
-from t3sim.errors import InputDataError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,11 +32,8 @@ _COLOURS = {"GEMM": PHASE_COLOURS["GEMM"], "all-reduce": PHASE_COLOURS["RS"]}
 
 def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     """Draw times on all and on split compute units; raises ``InputDataError`` if no point splits them."""
-    groups = groups_of(results.rows)
-    if not groups:
-        raise InputDataError(
-            f"{results.path}: no split of the compute units, with a sequential point beside it, to draw"
-        )
+    nothing = "no split of the compute units, with a sequential point beside it, to draw"
+    groups = results.required(groups_of(results.rows), nothing)
     n_bars = sum(len(members) for members in groups.values())
     columns = columns or (1 if n_bars <= 8 else 2)
     figure = new_figure(columns, 4.0)
@@ -54,7 +51,7 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
         x += _GAP
     times.set_ylabel("time alone (µs)")
     speedups.set_ylabel("potential speedup of\noverlap (×)")
-    speedups.axhline(1.0, color="black", linewidth=0.5, linestyle=(0, (4, 3)), zorder=0)
+    line_of_sequential(speedups)
     for axes in (times, speedups):
         light_grid(axes)
         axes.set_ylim(0, axes.get_ylim()[1] * 1.25)  # the heights of values and names
