@@ -2,8 +2,8 @@
 
 Every moment of a phase, from its start on a GPU (kernel launch included) to its end, belongs to exactly one reason for
 each unit; so the reasons of a unit add up to the time of the phase.  The kernel counts them (``gpu/kernel/ledger.py``).
-In a time slot a compute unit counts as what the most advanced of its workgroups does: multiplying, waiting for operands,
-storing, in this order.
+In a time slot a compute unit counts as what the most advanced of its workgroups does: multiplying, waiting for
+operands, storing, in this order.
 """
 
 from __future__ import annotations
