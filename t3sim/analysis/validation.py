@@ -27,6 +27,7 @@ NEEDED = (
     "status", "reason",
 )  # fmt: skip
 LARGE_BYTES = 16e6  # of a collective: from here on the aims are those of large ones
+ERROR_NAMES = {"geomean": "geomean", "mape": "MAPE", "largest": "max"}
 SMALLEST_ERROR = 1e-4  # in a geometric mean: times are rounded to about that, and one exact hit must not make it zero
 
 
@@ -39,15 +40,16 @@ class Aim:
     largest: float | None = None
     has_direction: bool = False  # slowdowns must be slowdowns in both
 
+    @property
+    def limits(self) -> dict[str, float]:
+        """What is asked of each of the errors of a summary, by its name there."""
+        asked = {"geomean": self.geomean, "mape": self.mape, "largest": self.largest}
+        return {name: limit for name, limit in asked.items() if limit is not None}
+
     def __str__(self) -> str:
-        parts = [
-            f"{name} at most {value:.0%}"
-            for name, value in (("geomean", self.geomean), ("MAPE", self.mape), ("max", self.largest))
-            if value is not None
-        ]
         if self.has_direction:
-            parts = ["direction right everywhere", f"size within {100 * (self.largest or 0):.0f} points"]
-        return ", ".join(parts)
+            return f"direction right everywhere, size within {100 * (self.largest or 0):.0f} points"
+        return ", ".join(f"{ERROR_NAMES[name]} at most {limit:.0%}" for name, limit in self.limits.items())
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,11 @@ class Validation:
         return found
 
     @property
+    def has_used(self) -> bool:
+        """Whether the machine was fitted to any of the points."""
+        return bool(self.points["used_for_calibration"].any())
+
+    @property
     def reasons(self) -> pd.DataFrame:
         """Kinds, and parts of kinds, that were not simulated or failed: kind, status, reason, points."""
         left = self.points[self.points["status"] != SIMULATED]
@@ -227,13 +234,10 @@ def _rank_correlation(first: pd.Series, second: pd.Series) -> float | None:
 def misses(summary: Summary, aim: Aim) -> list[str]:
     """Return what of *aim* the errors do not meet; empty: it is met."""
     found = []
-    for name, value, limit in (
-        ("geomean", summary.geomean, aim.geomean),
-        ("MAPE", summary.mape, aim.mape),
-        ("max", summary.largest, aim.largest),
-    ):
-        if limit is not None and value is not None and value > limit:
-            found.append(f"{name} {value:.1%}" if not aim.has_direction else f"{name} {100 * value:.1f} points")
+    for name, limit in aim.limits.items():
+        value = getattr(summary, name)
+        if value is not None and value > limit:
+            found.append(f"{ERROR_NAMES[name]} {f'{100 * value:.1f} points' if aim.has_direction else f'{value:.1%}'}")
     if aim.has_direction and summary.n_wrong_direction:
         found.append(f"direction wrong in {summary.n_wrong_direction}")
     return found

@@ -109,6 +109,12 @@ def test_runtime_split_shows_sequential_points_in_time_and_in_shares(tmp_path: P
     assert shares.get_ylabel() == "share of the time (%)"
 
 
+def test_runtime_split_shows_parts_that_ran_at_the_same_time(tmp_path: Path) -> None:
+    shorter = dataclasses.replace(SEQUENTIAL, time_us=1500.0)  # than its parts, each alone
+    (drawing,) = draw_figure("runtime_split", read_folder(write_folder(tmp_path, [shorter])))
+    assert [patch.get_height() for patch in drawing.figure.axes[0].patches] == [1120.0, 380.0]
+
+
 def test_every_axis_of_every_bar_figure_is_labelled_with_its_unit(tmp_path: Path) -> None:
     results = read_folder(write_folder(tmp_path, study(2)))
     labels = [
