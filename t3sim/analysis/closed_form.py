@@ -17,9 +17,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator
 
 from t3sim.analysis.folder import Results
-from t3sim.analysis.style import LEGEND, MARKERS, QUIET_COLOUR, Drawing, light_grid, new_figure
+from t3sim.analysis.style import MARKERS, QUIET_COLOUR, Drawing, legend_outside, light_grid, new_figure
 from t3sim.analysis.table import Row
-from t3sim.errors import InputDataError
 
 BYTES_PER_ELEMENT = 2  # FP16
 NEAR_MEMORY = "ideal-rs-nmc"  # the strategy whose reduce-scatter reduces in the memory
@@ -53,9 +52,8 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
 
     Machine values come from ``resolved.json``.
     """
-    collectives = collectives_of(results)
-    if not collectives:
-        raise InputDataError(f"{results.path}: no isolated collective with its machine in resolved.json to draw")
+    nothing = "no isolated collective with its machine in resolved.json to draw"
+    collectives = results.required(collectives_of(results), nothing)
     columns = columns or 1
     figure = new_figure(columns, 3.6)
     times, errors = figure.subplots(2, 1, height_ratios=(1.5, 1.0), sharex=True)
@@ -87,7 +85,7 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     largest = max(abs(100 * c.error) for c in collectives)
     low = min(100 * c.error for c in collectives)
     errors.set_ylim(min(0.0, 1.3 * low) - 0.1 * max(largest, 0.1), 1.2 * max(largest, 0.1))
-    figure.legend(handles=_legend(collectives, rings), loc="outside upper left", ncols=3, **LEGEND)
+    legend_outside(figure, _legend(collectives, rings), n_columns=3)
     return [
         Drawing(
             figure,

@@ -14,7 +14,6 @@ import pandas as pd
 from t3sim.analysis.style import (
     MARKERS,
     QUIET_COLOUR,
-    WIDTHS,
     Drawing,
     legend_above,
     light_grid,
@@ -35,7 +34,6 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     """Draw one figure; raises ``InputDataError`` unless a preset and a changed one ran the same workloads."""
     table = sensitivity_table(results)
     strategies = [name for name in table.columns if name != "change"]
-    width = WIDTHS[columns or 2]
     figure = new_figure(columns or 2, 0.9 + 0.17 * len(table))
     axes = figure.subplots()
     places = range(len(table))
@@ -49,7 +47,7 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     light_grid(axes, "both")
     axes.tick_params(axis="y", length=0)
     axes.get_yticklabels()[0].set_color(QUIET_COLOUR)
-    legend_above(axes, width)
+    legend_above(axes)
     names = ", ".join(dict.fromkeys(workload_name(row) for row in results.rows))
     caption = f"Geometric mean of the speedup over {names}; the lines are those of the machine as it is."
     return [Drawing(figure, caption, tables={"sensitivity": table})]

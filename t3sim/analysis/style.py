@@ -85,6 +85,12 @@ _STYLE: dict[Any, Any] = {
     "xtick.labelsize": 6.5,
     "ytick.labelsize": 6.5,
     "legend.fontsize": 6.5,
+    "legend.frameon": False,
+    "legend.borderpad": 0.2,
+    "legend.handlelength": 1.4,
+    "legend.handleheight": 0.8,
+    "legend.handletextpad": 0.4,
+    "legend.columnspacing": 1.0,
     "axes.linewidth": 0.6,
     "xtick.major.width": 0.6,
     "ytick.major.width": 0.6,
@@ -147,28 +153,29 @@ def light_grid(axes: Axes, axis: str = "y") -> None:
     axes.set_axisbelow(True)
 
 
-def legend_above(axes: Axes, width_inches: float, handles: Sequence[Artist] | None = None) -> None:
-    """One legend over the axes and outside of them, as many entries side by side as fit; of *handles* if given."""
+def line_of_sequential(axes: Axes) -> None:
+    """Where speedups over sequential begin."""
+    axes.axhline(1.0, color="black", linewidth=0.5, linestyle=(0, (4, 3)), zorder=0)
+
+
+def legend_above(axes: Axes, handles: Sequence[Artist] | None = None) -> None:
+    """One legend over the axes and outside of them; of *handles* if given."""
     shown = list(handles if handles is not None else axes.get_legend_handles_labels()[0])
     if shown:
-        n_columns = legend_columns([str(handle.get_label()) for handle in shown], width_inches)
-        axes.legend(handles=shown, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=n_columns, **LEGEND)
+        n_columns = _legend_columns(shown, axes.get_figure(root=True))
+        axes.legend(handles=shown, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=n_columns)
 
 
-def legend_columns(labels: Sequence[str], width_inches: float) -> int:
+def legend_outside(figure: Figure, handles: Sequence[Artist], n_columns: int = 0) -> None:
+    """One legend above all axes of a figure; as many columns as fit if no number is given."""
+    figure.legend(handles=handles, loc="outside upper left", ncols=n_columns or _legend_columns(handles, figure))
+
+
+def _legend_columns(handles: Sequence[Artist], figure: Figure | None) -> int:
     """How many entries of a legend fit beside each other."""
-    longest = max(len(label) for label in labels)
-    return max(1, min(len(labels), int(72 * (width_inches - 0.5) / (3.6 * longest + 20))))
-
-
-LEGEND: dict[str, Any] = {
-    "frameon": False,
-    "borderpad": 0.2,
-    "handlelength": 1.4,
-    "handleheight": 0.8,
-    "handletextpad": 0.4,
-    "columnspacing": 1.0,
-}
+    longest = max(len(str(handle.get_label())) for handle in handles)
+    width_inches = figure.get_figwidth() if figure is not None else SINGLE_COLUMN_INCHES
+    return max(1, min(len(handles), int(72 * (width_inches - 0.5) / (3.6 * longest + 20))))
 
 
 def figure_bytes(figure: Figure, kind: str) -> bytes:

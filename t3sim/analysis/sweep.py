@@ -16,13 +16,11 @@ from matplotlib.ticker import NullLocator
 from t3sim.analysis.folder import Results
 from t3sim.analysis.quantity import AxisValues, axis_values, crossing
 from t3sim.analysis.style import (
-    LEGEND,
     MARKERS,
     QUIET_COLOUR,
     VALUE_SIZE,
-    WIDTHS,
     Drawing,
-    legend_columns,
+    legend_outside,
     light_grid,
     new_figure,
     strategy_colour,
@@ -216,11 +214,7 @@ def _drawing(values: AxisValues, panels: Sequence[Panel], columns: int | None, s
     handles = {
         label: handle for axes in grid.flat for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    labels = [name for name in names if name in handles]
-    figure.legend(
-        [handles[name] for name in labels], labels, loc="outside upper left",
-        ncols=legend_columns(labels, WIDTHS[columns]), **LEGEND,
-    )  # fmt: skip
+    legend_outside(figure, [handles[name] for name in names if name in handles])
     n = sum(map(len, crossovers))
     what = "no crossover" if n == 0 else f"{n} crossover{'s' if n > 1 else ''}, marked by a vertical line"
     return Drawing(figure, f"Speedup over sequential execution against {values.key}: {what}.", suffix)

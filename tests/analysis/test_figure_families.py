@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 
 from t3sim.analysis.closed_form import collectives_of, formula_us, geomean_error, memory_bandwidth
-from t3sim.analysis.cu_sharing import groups_of, potential_speedup
 from t3sim.analysis.dram_over_time import WAITING
 from t3sim.analysis.figures import draw_figure, figures_of
 from t3sim.analysis.folder import read_folder
@@ -18,6 +17,7 @@ from t3sim.analysis.quantity import axis_values, crossing, spoken
 from t3sim.analysis.sensitivity import sensitivity_table
 from t3sim.analysis.sweep import crossovers_of, panels_of, swept_axes
 from t3sim.errors import InputDataError
+from t3sim.study.cu_sharing import groups_of, potential_speedup
 from tests.analysis.folders import MACHINE, SEQUENTIAL, T3, link_sweep, time_series, write_folder
 
 # axes

@@ -25,7 +25,7 @@ import pytest
 
 from t3sim.results.record import COLUMNS as RESULT_COLUMNS
 from t3sim.results.record import RunRecord
-from t3sim.results.writer import csv_bytes, parquet_bytes
+from t3sim.results.writer import results_bytes
 from t3sim.workload import trace_file
 from t3sim.workload.tiling import make_tile_trace
 from t3sim.workload.trace_file import BLOCK_BYTES, manifest_path, write_trace
@@ -692,7 +692,7 @@ RECORD = RunRecord(tp=4, machine="t3-tiny", strategy="t3", mode="mirrored", time
 
 def cells(**changed: str) -> bytes:
     """A result file in which some cells of its row were changed by hand."""
-    header, row = csv.reader(csv_bytes([RECORD]).decode().splitlines())
+    header, row = csv.reader(results_bytes([RECORD])[0].decode().splitlines())
     for name, text in changed.items():
         row[header.index(name)] = text
     return "\n".join([",".join(header), ",".join(row), ""]).encode()
@@ -717,7 +717,7 @@ class TestResults:
             pytest.param(cells()[:-30], ":2: ", id="cut short"),
             pytest.param(b"", ": not a t3sim result file: ", id="empty"),
             pytest.param(b"\xff" + cells(), ": not a readable CSV file: ", id="not UTF-8"),
-            pytest.param(parquet_bytes([RECORD]), ": not a readable CSV file: ", id="Parquet"),
+            pytest.param(results_bytes([RECORD])[1], ": not a readable CSV file: ", id="Parquet"),
         ],
     )
     def test_bad_result_file(self, found: bytes, message: str, folder: Path) -> None:

@@ -22,7 +22,7 @@ from t3sim.results.derive import derive
 from t3sim.results.digest import records_digest, sha256_of, source_digest
 from t3sim.results.manifest import make_manifest, write_manifest
 from t3sim.results.record import COLUMN_TYPES, COLUMNS, MEANINGS, REQUIRED, RunRecord
-from t3sim.results.writer import csv_bytes, parquet_bytes, prepare_output, read_results, write_results
+from t3sim.results.writer import prepare_output, read_results, results_bytes, write_results
 
 BASE = RunRecord(tp=8, machine="t3-150", strategy="sequential", mode="mirrored", time_us=1500.5, gemm_us=800.0)
 
@@ -56,8 +56,9 @@ def test_columns_as_documented() -> None:
 @given(st.lists(RECORDS, max_size=4))
 def test_csv_and_parquet_hold_the_same(records: list[RunRecord]) -> None:
     """Every value comes back from both files with the same bits."""
-    rows = list(csv.reader(io.StringIO(csv_bytes(records).decode(), newline="")))
-    table = pq.read_table(io.BytesIO(parquet_bytes(records)))
+    text, parquet = results_bytes(records)
+    rows = list(csv.reader(io.StringIO(text.decode(), newline="")))
+    table = pq.read_table(io.BytesIO(parquet))
     assert rows[0] == table.column_names == list(COLUMNS)
     from_csv = [
         [COLUMN_TYPES[name](cell) if cell else None for name, cell in zip(COLUMNS, row, strict=True)]
