@@ -92,7 +92,7 @@ def read_limited(path: Path, limit_bytes: int, *, shown_as: str) -> bytes:
     except PermissionError:
         raise InputDataError(f"{shown_as}: no right to read it") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        cause = cause_in_words(error) if isinstance(error, OSError) else str(error)
+        cause = cause_in_words(error) if isinstance(error, OSError) else "a file name cannot contain a NUL character"
         raise InputDataError(f"{shown_as}: cannot read: {cause}") from error
     if len(content) > limit_bytes:
         raise InputDataError(f"{shown_as}: grew beyond {limit_bytes} bytes while being read")
