@@ -96,6 +96,15 @@ class Node:
             yield prefix, self
 
 
+def tree_of(value: Any, position: Position) -> Node:
+    """Plain dicts, lists and scalars as a tree that stands at one place."""
+    if isinstance(value, dict):
+        return Node({key: tree_of(child, position) for key, child in value.items()}, position)
+    if isinstance(value, list):
+        return Node([tree_of(child, position) for child in value], position)
+    return Node(value, position)
+
+
 def type_name(value: Any) -> str:
     """What a value is, in words."""
     return _TYPE_NAMES.get(type(value), "a number")

@@ -101,7 +101,7 @@ def test_dispatch_starts_at_own_chunk() -> None:
 
 def test_refusals() -> None:
     shape = GemmShape(m=128, n=128, k=8)
-    with pytest.raises(ValueError, match="fewer than the 2 chunks"):
+    with pytest.raises(ValueError, match="is 2, but the output has 1 workgroup tiles"):
         make_tile_trace(shape, TILING, 2)
     with pytest.raises(ValueError, match="at least 1 chunk, not 0"):
         make_tile_trace(shape, TILING, 0)
