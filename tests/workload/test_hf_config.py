@@ -185,7 +185,10 @@ REFUSED: dict[str, tuple[str | bytes | dict[str, Any], list[str]]] = {
         '{"n_layer": 1,\nn_head: 2}',
         ["c.json: not valid JSON: Expecting property name enclosed in double quotes: line 2 column 1 (char 15)"],
     ),
-    "cut off": ('{"model_type": "lla', ["c.json: not valid JSON: Unterminated string starting at: line 1 column 16 (char 15)"]),
+    "cut off": (
+        '{"model_type": "lla',
+        ["c.json: not valid JSON: Unterminated string starting at: line 1 column 16 (char 15)"],
+    ),
     "empty": ("", ["c.json: not valid JSON: Expecting value: line 1 column 1 (char 0)"]),
     "a list": ("[]", ["c.json: must hold an object"]),
     "not UTF-8": (b'{"model_type": "\xff"}', ["c.json: byte 0xff is not UTF-8"]),
