@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import math
 
-from t3sim.config.experiment import STRATEGIES, ArbitrationSpec, CollectiveSpec, GemmShape, TilingSpec, WorkloadSpec
+from t3sim.config.experiment import STRATEGIES, ArbitrationSpec, CollectiveSpec, WorkloadSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.config.yaml_loader import Node
 from t3sim.experiment.problems import Problems
 from t3sim.experiment.schema import MAX_TP, PointFile
 from t3sim.units import format_bytes, format_time
 from t3sim.workload.layer import sublayer_workloads
+from t3sim.workload.tiling import ELEMENT_BYTES, MAX_MATRIX_BYTES, shape_findings, tiling_findings
 
-MAX_MATRIX_BYTES = 1 << 40
-FP16_BYTES = 2
-FP32_BYTES = 4
-LANES_PER_WAVEFRONT = 64
-MAX_PREFETCH_DEPTH = 3
 COLLECTIVE_STRATEGIES = ("sequential", "ideal-rs-nmc")
 
 
@@ -109,7 +105,7 @@ def _check_collective(problems: Problems, tree: Node, collective: CollectiveSpec
         )
     if collective.gpus > MAX_TP:
         problems.report(tree, ("workload", "collective", "gpus"), f"is {collective.gpus}, at most {MAX_TP}")
-    if collective.size < FP16_BYTES * collective.gpus:
+    if collective.size < ELEMENT_BYTES * collective.gpus:
         problems.report(
             tree,
             ("workload", "collective", "size"),
@@ -117,88 +113,4 @@ def _check_collective(problems: Problems, tree: Node, collective: CollectiveSpec
         )
 
 
-def tiling_findings(tiling: TilingSpec, machine: MachineSpec) -> list[tuple[str, str]]:
-    """What keeps a workgroup of this tiling from running on a compute unit of this machine."""
-    from t3sim.workload.tiling import MAX_WAVEFRONTS_PER_WORKGROUP
-
-    rows, columns = tiling.workgroup_tile
-    high, wide = tiling.wavefront_tile
-    tile = f"[{rows}, {columns}]"
-    if rows % high or columns % wide:
-        return [("wavefront_tile", f"is [{high}, {wide}], must divide `workgroup_tile`, {tile}, in rows and columns")]
-    findings: list[tuple[str, str]] = []
-    n_wavefronts = (rows // high) * (columns // wide)
-    if n_wavefronts > MAX_WAVEFRONTS_PER_WORKGROUP:
-        findings.append(
-            (
-                "workgroup_tile",
-                (
-                    f"{tile} of [{high}, {wide}] wavefront tiles makes {n_wavefronts} wavefronts; T3's "
-                    f"tracker tells apart at most {MAX_WAVEFRONTS_PER_WORKGROUP} in a workgroup"
-                ),
-            )
-        )
-    unit = machine.gpu.compute_unit
-    slices = (tiling.prefetch_depth + 1) * (rows + columns) * tiling.k_slice * FP16_BYTES
-    if slices > unit.lds:
-        findings.append(
-            (
-                "workgroup_tile",
-                (
-                    f"{tile} needs {format_bytes(slices)} for operand slices, (prefetch_depth + 1) x "
-                    f"(rows + columns) x k_slice x 2 B; `machine.gpu.compute_unit.lds` is "
-                    f"{format_bytes(unit.lds)}"
-                ),
-            )
-        )
-    accumulators = rows * columns * FP32_BYTES
-    if accumulators > unit.registers:
-        findings.append(
-            (
-                "workgroup_tile",
-                (
-                    f"{tile} needs {format_bytes(accumulators)} for accumulators, rows x columns x 4 B; "
-                    f"`machine.gpu.compute_unit.registers` is {format_bytes(unit.registers)}"
-                ),
-            )
-        )
-    line = machine.gpu.l2.line
-    if tiling.k_slice * FP16_BYTES != line:
-        message = f"is {tiling.k_slice}, must fill one L2 line of {line} B, {line // FP16_BYTES} FP16 elements"
-        findings.append(("k_slice", message))
-    if wide * FP16_BYTES % line:
-        message = f"is [{high}, {wide}], its columns must fill L2 lines of {line} B, {line // FP16_BYTES} FP16 elements"
-        findings.append(("wavefront_tile", message))
-    if tiling.prefetch_depth > MAX_PREFETCH_DEPTH:
-        findings.append(("prefetch_depth", f"is {tiling.prefetch_depth}, must be at most {MAX_PREFETCH_DEPTH}"))
-    n_threads = n_wavefronts * LANES_PER_WAVEFRONT
-    if n_threads > unit.max_threads:
-        findings.append(
-            (
-                "workgroup_tile",
-                f"{tile} runs {n_threads} threads; `machine.gpu.compute_unit.max_threads` is {unit.max_threads}",
-            )
-        )
-    return findings
-
-
-def shape_findings(gemm: GemmShape, tiling: TilingSpec, tp: int) -> list[tuple[str, str]]:
-    """What makes a GEMM too large to simulate, or too small to share out."""
-    from t3sim.workload.tiling import MAX_WORKGROUPS
-
-    m, n, k = gemm.m, gemm.n, gemm.k
-    shape = f"m {m}, n {n}, k {k}"
-    for name, elements in (("output (m x n)", m * n), ("first operand (m x k)", m * k), ("second (k x n)", k * n)):
-        if elements * FP16_BYTES > MAX_MATRIX_BYTES:
-            return [("gemm", f"{shape}: the {name} has more than {format_bytes(MAX_MATRIX_BYTES)}")]
-    n_workgroups = -(-m // tiling.workgroup_tile[0]) * -(-n // tiling.workgroup_tile[1])
-    if n_workgroups > MAX_WORKGROUPS:
-        return [("gemm", f"{shape}: {n_workgroups} workgroup tiles, at most {MAX_WORKGROUPS} are simulated")]
-    if tp > m:
-        return [("tp", f"is {tp}, more than the {m} rows of the output")]
-    if tp > n_workgroups:
-        return [("tp", f"is {tp}, but the output has {n_workgroups} workgroup tiles; each chunk needs at least one")]
-    return []
-
-
-__all__ = ["check_point", "shape_findings", "tiling_findings"]
+__all__ = ["check_point"]

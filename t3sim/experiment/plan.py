@@ -27,14 +27,8 @@ from pydantic import ValidationError
 
 from t3sim.config.experiment import STRATEGIES, KernelLibrarySpec, Kernels, RunSpec, WorkloadSpec
 from t3sim.config.presets import annotated
-from t3sim.config.resolve import (
-    MAX_GUESSES,
-    ResolvedMachine,
-    resolve_machine,
-    resolve_tiling,
-    spec_problems,
-    unknown_key,
-)
+from t3sim.config.resolve import ResolvedMachine, resolve_machine, resolve_tiling
+from t3sim.config.trees import MAX_GUESSES, spec_problems, unknown_key
 from t3sim.config.yaml_loader import Node, Position, load_yaml, type_name
 from t3sim.errors import ConfigError, Problem, T3SimError
 from t3sim.experiment.arbitration import ArbitrationBlocks, arbitration_leaves

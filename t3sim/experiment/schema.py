@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from t3sim.config.experiment import AttentionKind, CollectiveSpec, GemmShape, LayerKind
+from t3sim.config.gpu_overrides import JITTER, MODELS, SKEW
 from t3sim.config.machine import Count, PicosecondsAboveZero, Spec, StartJitterSpec, UniformMachineSpec
-from t3sim.config.own_values import JITTER, MODELS, SKEW
 
 SCHEMA_VERSION = 1
 MAX_TP = 1024

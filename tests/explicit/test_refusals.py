@@ -151,7 +151,7 @@ CASES = [
     case(
         "mirrored mode, jitter",
         ring("start_jitter: {limit: 1 us, seed: 1}", "mirrored"),
-        "e.yaml:4:3: machine.start_jitter: " + ALONE.format("kernels start at moments of their own"),
+        "e.yaml:4:3: machine.start_jitter: " + ALONE.format("kernels start after random delays"),
     ),
     case(
         "mirrored mode, not staggered",

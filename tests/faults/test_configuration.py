@@ -419,12 +419,6 @@ CASES = [
         "between two refreshes a row has to be opened, used and closed (0 turns refresh off)",
     ),
     case(
-        "F-A6 a line takes longer than a slot",
-        machine("gpu: {compute_unit: {l2_bytes_per_cycle: 8}}"),
-        "e.yaml:2:68: machine.gpu.compute_unit.l2_bytes_per_cycle: is 8: a line (`gpu.l2.line`, 128 B) must pass within"
-        " one issue slot (`gpu.issue_slot`, 8 cycles), so at least 16",
-    ),
-    case(
         "F-A6 an efficiency that rounds to nothing",
         machine("gpu: {compute_unit: {matrix_efficiency: 0.00004}}"),
         "e.yaml:2:67: machine.gpu.compute_unit.matrix_efficiency: is 4e-05: kept to four digits, the matrix rate of a"
@@ -672,7 +666,7 @@ CASES = [
     case(
         "F-A9 latency of 2^61 cycles",
         machine("gpu: {l2: {miss_latency: 2305843009213693952 cycles}}"),
-        "e.yaml:2:52: machine.gpu.l2.miss_latency: is 2305843009213693952, must be at most 1048576",
+        "e.yaml:2:52: machine.gpu.l2.miss_latency: is 2305843009213693952 cycles, must be at most 1048576 cycles",
     ),
     case(
         "F-A9 latency of a day",
@@ -698,7 +692,7 @@ CASES = [
     case(
         "F-A9 file of 2 MiB",
         "#" * (2 << 20),
-        "e.yaml: is larger than 1 MiB; a configuration is a few KiB",
+        "e.yaml: 2097152 bytes; at most 1048576 are read",
     ),
     case(
         "F-A10 python object",
@@ -867,7 +861,7 @@ CASES = [
     case(
         "F-A13 preset is a folder",
         BASE.replace("t3-150", "folder.yaml"),
-        "e.yaml:2:10: machine: `folder.yaml` is a folder, not a YAML file",
+        "e.yaml:2:10: machine: `folder.yaml` is a folder",
     ),
     case(
         "F-A13 preset is a FIFO",
@@ -1251,10 +1245,10 @@ def test_all_problems_of_a_file_at_once(folder: Path) -> None:
 
 FILES = {
     "none.yaml": ["none.yaml: no such file"],
-    "folder.yaml": ["folder.yaml: is a folder, not a YAML file"],
+    "folder.yaml": ["folder.yaml: is a folder"],
     "fifo.yaml": ["fifo.yaml: is not a regular file"],
     "zero.yaml": ["zero.yaml: is not a regular file"],
-    "e" * 300: [f"{'e' * 300}: cannot be read: File name too long"],
+    "e" * 300: [f"{'e' * 300}: cannot read: the name is too long (ENAMETOOLONG)"],
 }
 
 
