@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
+from t3sim.analysis.strategies import with_declarations
 from t3sim.analysis.table import Row, rows_of
 from t3sim.errors import InputDataError
 from t3sim.files import read_limited
@@ -77,8 +78,8 @@ class Results:
 
     @cached_property
     def rows(self) -> list[Row]:
-        """The points, absent values as None."""
-        return rows_of(self.records)
+        """The points, absent values as None; each strategy with what it declares."""
+        return with_declarations(rows_of(self.records), self.resolved.get("strategies"))
 
     @cached_property
     def points(self) -> list[dict[str, Any] | None]:

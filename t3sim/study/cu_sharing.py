@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from t3sim.analysis.bars import write_value
 from t3sim.analysis.folder import Results
+from t3sim.analysis.strategies import is_baseline
 from t3sim.analysis.style import (
     PHASE_COLOURS,
     VALUE_SIZE,
@@ -26,6 +27,7 @@ from t3sim.analysis.table import Row, workload_key, workload_name
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_BOTH = "#E69F00"  # of the ideal: both have all compute units
 _GAP = 1.0  # between workloads, in bars
 _COLOURS = {"GEMM": PHASE_COLOURS["GEMM"], "all-reduce": PHASE_COLOURS["RS"]}
 
@@ -73,7 +75,7 @@ def groups_of(rows: list[Row]) -> dict[Any, list[Row]]:
     sequential = {
         (workload_key(row), row["machine"]): row
         for row in rows
-        if row["strategy"] == "sequential" and row["time_us"] is not None
+        if is_baseline(row["strategy"]) and row["time_us"] is not None
     }
     groups: dict[Any, list[Row]] = {}
     for row in rows:
@@ -109,6 +111,6 @@ def _draw_point(times: Axes, speedups: Axes, x: float, row: Row, sequential: Row
         times.bar(x + offset, time, width=0.4, color=_COLOURS[name], label=name if is_first else None)
         write_value(times, x + offset, time, f"{time:.0f}", 0.44 * room, VALUE_SIZE)
     speedup = potential_speedup(row, sequential)
-    colour = strategy_colour("ideal-overlap" if row is sequential else row["strategy"], [row["strategy"]])
+    colour = _BOTH if row is sequential else strategy_colour(row["strategy"], [row["strategy"]])
     speedups.bar(x, speedup, width=0.7, color=colour)
     write_value(speedups, x, speedup, f"{speedup:.2f}", room, VALUE_SIZE)
