@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from t3sim.cli.run import PHASES_NAME, note, progress_bar, worker_options, workers_with_cost
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -33,7 +35,7 @@ TABLE_NAME = "calibration.csv"
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="Folder for the results [default: results/calibration]."
 )
-@click.option("-j", "--jobs", type=click.IntRange(1), help="Worker processes [default: one for each core].")
+@worker_options
 def calibrate(
     folder: Path | None,
     points: Path | None,
@@ -42,6 +44,8 @@ def calibrate(
     name: str,
     output: Path | None,
     jobs: int | None,
+    scheduler: str | None,
+    phases: Path | None,
 ) -> None:
     """Fit a machine to some of the measurements in FOLDER [default: the shipped H200 measurements].
 
@@ -50,18 +54,19 @@ def calibrate(
     points.  Use it with `machine: path/NAME.yaml`, and see how well it does on all other points with `t3sim validate
     --machine path/NAME.yaml --calibration FILE`.
     """
-    from t3sim.cli.selfcheck import compile_if_needed
     from t3sim.cli.validate import calibration_of, machine_of, say_what_is_assumed, shipped_measurements
     from t3sim.config.presets import load_kernels
     from t3sim.errors import UsageError
+    from t3sim.experiment.phase_runner import PhaseRunner
     from t3sim.experiment.result_folder import owned
     from t3sim.files import publish
     from t3sim.measurements.samples import read_measurements
     from t3sim.system.threads import n_cores
     from t3sim.validation.calibrate import calibrate as fitted_to
+    from t3sim.validation.calibrate import points_of_fit
     from t3sim.validation.calibration_tables import calibration_table, machine_file
-    from t3sim.validation.points import read_calibration
-    from t3sim.validation.workers import OutcomeFolder, simulate_all
+    from t3sim.validation.points import read_calibration, simulations_of
+    from t3sim.validation.simulation import outcomes_of
 
     folder = shipped_measurements() if folder is None else folder
     measurements = read_measurements(folder)
@@ -74,16 +79,26 @@ def calibrate(
     chosen = chosen_rows(measurements, read_calibration(listed, measurements))
     machine = machine_of(start, ())
     directory = output or Path("results") / "calibration"
-    compile_if_needed()
+    kernels = load_kernels(tiling)
     with owned(directory):
-        kept = OutcomeFolder(directory / "simulations")
+        kept = phases or directory / PHASES_NAME
 
-        def simulate(stages: Sequence[Sequence[Simulation]]) -> Mapping[Simulation, Outcome]:
-            return simulate_all(stages, jobs or n_cores(), kept, lambda *_: None)
+        def planned(simulations: Sequence[Simulation]) -> PhaseRunner:
+            return PhaseRunner(simulations, kept, is_lenient=True, noun="simulations")
 
         click.echo(f"measurements  {folder}: {len(chosen.rows)} of {len(measurements.rows)} rows may be used")
         say_what_is_assumed(chosen)
-        _, fitted = fitted_to(machine, chosen, load_kernels(tiling), simulate, click.echo)
+        click.echo("for each machine that is tried (of a group of points only its own are simulated):")
+        one_machine = planned(simulations_of(points_of_fit(machine, kernels, chosen)))
+        workers = workers_with_cost(one_machine, jobs or (None if scheduler else n_cores()), scheduler)
+        with progress_bar() as progress, workers.hired(note) as workforce:
+
+            def simulate(simulations: Sequence[Simulation]) -> Mapping[Simulation, Outcome]:
+                runner = planned(simulations)
+                runner.simulate(workforce, progress, longest_first=True)
+                return outcomes_of(runner)
+
+            _, fitted = fitted_to(machine, chosen, kernels, simulate, click.echo)
         presets = presets_of(start)
         device, n = device_of(measurements), len(chosen.rows)
         description = f"It represents the measured {device}: {start} with numbers fitted to {n} rows of {folder}."

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -19,11 +19,10 @@ from t3sim.cli.config import override_option, summary, trace_root_option
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rich.console import Console
     from rich.table import Table
 
     from t3sim.config.experiment import RunSpec
-    from t3sim.experiment.runner import Sweep
+    from t3sim.experiment.phase_runner import PhaseRunner
     from t3sim.experiment.workers import Workers
     from t3sim.results.record import RunRecord
 
@@ -32,19 +31,36 @@ STEPS = 1000
 SPEED_OVER_S = 300.0  # of the last minutes: phases come in lumps
 SAY_EVERY_S = 60.0
 HANG_NAME = "hang.txt"
+PHASES_NAME = "phases"
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+def worker_options(command: F) -> F:
+    """Add the options of every command that simulates phases: by which workers, and where finished ones are kept."""
+    options = (
+        click.option(
+            "-j", "--jobs", type=click.IntRange(1), help="Worker processes [default: one for each core, if it pays]."
+        ),
+        click.option(
+            "--scheduler", metavar="ADDRESS", help="Use the workers of this dask scheduler, like tcp://host:8786."
+        ),
+        click.option(
+            "--phases",
+            type=click.Path(path_type=Path, file_okay=False),
+            help="Folder of finished phases, which several runs can share [default: OUTPUT/phases].",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 @click.command()
 @click.argument("file", type=click.Path())
 @override_option
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for the results [default: results/NAME].")
-@click.option("-j", "--jobs", type=click.IntRange(1), help="Worker processes [default: one for each core, if it pays].")
-@click.option("--scheduler", metavar="ADDRESS", help="Use the workers of this dask scheduler, like tcp://host:8786.")
-@click.option(
-    "--phases",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder of finished phases, which experiments can share [default: OUTPUT/phases].",
-)
+@worker_options
 @click.option(
     "--timeline/--no-timeline",
     default=None,
@@ -87,15 +103,10 @@ def run(
             console.print(line, highlight=False, markup=False, soft_wrap=True)
         from t3sim.checks.audit import Audit
         from t3sim.experiment.runner import Sweep
-        from t3sim.experiment.workers import workers_for
 
         audit = Audit(has_checks=check, has_data=data)
-        sweep = Sweep(experiment, directory, audit, phases, timeline)
-        workers = workers_for([task.seconds for task in sweep.missing], jobs, scheduler)
-        for line in cost(sweep, workers):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
-        if sweep.missing and scheduler is None:
-            compile_kernel(experiment.points, console, is_used_here=not workers.n)
+        sweep = Sweep(experiment, directory, audit, phases or directory / PHASES_NAME, timeline)
+        workers = workers_with_cost(sweep, jobs, scheduler)
         with hang_report_in(directory), progress_bar() as progress:
             outcome = sweep.run(workers, sys.argv, progress, note)
         console.print(results_table(outcome.records))
@@ -116,14 +127,27 @@ def run(
         raise PointsFailed(f"{n} of {n_all} points failed: {files['failed.csv']} says why; the others are in the table")
 
 
-def cost(sweep: Sweep, workers: Workers) -> Iterator[str]:
+def workers_with_cost(phases: PhaseRunner, jobs: int | None, scheduler: str | None) -> Workers:
+    """Choose the workers, say what is to be simulated and what it costs, and compile for it what is not compiled."""
+    from t3sim.experiment.workers import workers_for
+
+    missing = phases.missing
+    workers = workers_for([task.seconds for task in missing], jobs, scheduler)
+    for line in cost(phases, workers):
+        click.echo(line)
+    if missing and scheduler is None:
+        compile_kernel([task.asked_by.run for task in missing], is_used_here=not workers.n)
+    return workers
+
+
+def cost(phases: PhaseRunner, workers: Workers) -> Iterator[str]:
     """Yield what is to be simulated and about how long that takes, before it starts."""
-    missing = sweep.missing
+    missing = phases.missing
     seconds = [task.seconds for task in missing]
-    n_done = sweep.n_phases - len(missing)
+    n_done = phases.n_phases - len(missing)
     done = f", {n_done} of them finished already" if n_done else ""
-    damaged = f", {sweep.n_damaged} damaged and simulated again" if sweep.n_damaged else ""
-    yield f"phases      {sweep.n_phases} distinct ones{done}{damaged}"
+    damaged = f", {phases.n_damaged} damaged and simulated again" if phases.n_damaged else ""
+    yield f"phases      {phases.n_phases} distinct ones{done}{damaged}"
     if not missing:
         return
     wall_s = workers.wall_seconds(seconds)
@@ -144,7 +168,7 @@ def note(text: str) -> None:
     click.echo(f"note: {text}", err=True)
 
 
-def compile_kernel(points: list[RunSpec], console: Console, *, is_used_here: bool) -> None:
+def compile_kernel(points: list[RunSpec], *, is_used_here: bool) -> None:
     """Compile what *points* need and the cache does not have: the loop, which is said, and the policies.
 
     Workers load it themselves; what is compiled here they find in the cache.
@@ -155,7 +179,7 @@ def compile_kernel(points: list[RunSpec], console: Console, *, is_used_here: boo
     if is_compiled and not is_used_here:
         return
     if not is_compiled:
-        console.print("compiling the simulation kernel (about 20 s, once for each version)", highlight=False)
+        click.echo("compiling the simulation kernel (about 20 s, once for each version)")
     with interrupt_at_once():
         compile_for(points)
 

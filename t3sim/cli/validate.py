@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from t3sim.cli.run import PHASES_NAME, note, progress_bar, worker_options, workers_with_cost
+
 if TYPE_CHECKING:
     from t3sim.analysis.validation import Validation
     from t3sim.config.machine import MachineSpec
     from t3sim.measurements.samples import Measurements
     from t3sim.validation.points import Point
-    from t3sim.validation.simulation import Outcome, Simulation
-    from t3sim.validation.workers import OutcomeFolder
 
 DEFAULT_FOLDER = "h200"
-KEPT_NAME = "simulations"
 MANIFEST_NAME = "manifest.json"
 TABLE_WIDTH = 150  # of a table that does not go to a terminal
 MAX_FAILURES_SHOWN = 5
@@ -48,7 +47,7 @@ MAX_FAILURES_SHOWN = 5
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="Folder for the results [default: results/validation]."
 )
-@click.option("-j", "--jobs", type=click.IntRange(1), help="Worker processes [default: one for each core].")
+@worker_options
 def validate(
     folder: Path | None,
     machine: str,
@@ -58,6 +57,8 @@ def validate(
     calibration: Path | None,
     output: Path | None,
     jobs: int | None,
+    scheduler: str | None,
+    phases: Path | None,
 ) -> None:
     """Compare the measurements in FOLDER with simulations of a machine [default: the shipped H200 measurements].
 
@@ -69,12 +70,13 @@ def validate(
     from t3sim.analysis.validation_report import write_report
     from t3sim.config.presets import load_kernels
     from t3sim.errors import PointsFailed
+    from t3sim.experiment.phase_runner import PhaseRunner
     from t3sim.experiment.result_folder import owned
     from t3sim.files import publish
     from t3sim.measurements.samples import read_measurements
     from t3sim.validation.points import FAILED, Points, compared, read_calibration, simulations_of
+    from t3sim.validation.simulation import outcomes_of
     from t3sim.validation.tables import TILES_NAME, VALIDATION_NAME, tiles_csv, validation_csv
-    from t3sim.validation.workers import OutcomeFolder
 
     started = time.monotonic()
     folder = shipped_measurements() if folder is None else folder
@@ -84,14 +86,19 @@ def validate(
     spec = machine_of(machine, overrides)
     maker = Points(spec, load_kernels(tiling))
     points = of_kinds(maker.of(measurements), kinds)
-    stages = simulations_of(points)
+    simulations = simulations_of(points)
     directory = output or Path("results") / "validation"
     with owned(directory):
         say(f"measurements  {folder}: {len(measurements.rows)} rows, {len(points)} points")
         say_what_is_assumed(measurements)
         say(f"machine       {spec.name}")
-        say(f"simulations   {sum(map(len, stages))} distinct ones")
-        outcomes = simulated(stages, OutcomeFolder(directory / KEPT_NAME), jobs)
+        say(f"simulations   {len(simulations)} distinct ones")
+        runner = PhaseRunner(simulations, phases or directory / PHASES_NAME, is_lenient=True, noun="simulations")
+        workers = workers_with_cost(runner, jobs, scheduler)
+        if runner.missing:
+            with progress_bar() as progress, workers.hired(note) as workforce:
+                runner.simulate(workforce, progress, longest_first=True)
+        outcomes = outcomes_of(runner)
         found = compared(points, outcomes, is_used)
         contents = {directory / VALIDATION_NAME: validation_csv(folder, found)}
         tiles = maker.tiles(measurements, outcomes) if any(p.kind == "tile_timelines" for p in points) else []
@@ -188,29 +195,6 @@ def of_kinds(points: Sequence[Point], kinds: str | None) -> list[Point]:
     if not found:
         raise UsageError(f"--kinds {kinds}: the folder has no such measurements")
     return found
-
-
-def simulated(
-    stages: Sequence[Sequence[Simulation]], kept: OutcomeFolder, jobs: int | None
-) -> dict[Simulation, Outcome]:
-    """Simulate what is missing, with a progress bar; the kernel is compiled before."""
-    from t3sim.cli.run import progress_bar
-    from t3sim.cli.selfcheck import compile_if_needed
-    from t3sim.system.threads import n_cores
-    from t3sim.validation.workers import simulate_all
-
-    n = sum(map(len, stages))
-    whole = sum(simulation.work for stage in stages for simulation in stage)
-    n_done, work_done = 0, 0.0
-    compile_if_needed()
-    with progress_bar() as show:
-
-        def done(simulation: Simulation, outcome: Outcome) -> None:
-            nonlocal n_done, work_done
-            n_done, work_done = n_done + 1, work_done + simulation.work
-            show(f"simulated {n_done} of {n}", work_done / whole)
-
-        return simulate_all(stages, jobs or n_cores(), kept, done)
 
 
 def manifest(

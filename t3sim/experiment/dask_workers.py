@@ -129,22 +129,23 @@ class DaskWorkers:
                 cluster.close()
         self._settings.__exit__(None, None, None)
 
-    def simulate(self, tasks: Sequence[PhaseTask], report: TaskReport) -> Iterator[Finished | SetAside]:
+    def simulate(self, tasks: deque[PhaseTask], report: TaskReport) -> Iterator[Finished | SetAside]:
         """See ``Workforce``."""
-        waiting, given_up = deque(tasks), []
-        while waiting or self._flying:
+        given_up: list[PhaseTask] = []
+        while tasks or self._flying or given_up:
             n = self._n_workers() + 1  # one more than there are workers, so that none of them waits for the driver
-            while waiting and len(self._flying) < n:
-                self._submit(waiting.popleft())
+            while tasks and len(self._flying) < n:
+                self._submit(tasks.popleft())
+            if not self._flying:
+                self._say(f"{len(given_up)} phases lost their worker three times; each is tried again, alone")
+                while given_up:
+                    yield self._tried_alone(given_up.pop(0), report)
+                continue
             for task, outcome in self._next(report):
                 if outcome is None:
                     given_up.append(task)
                 else:
                     yield outcome
-        if given_up:
-            self._say(f"{len(given_up)} phases lost their worker three times; each is tried again, alone")
-        for task in given_up:
-            yield self._tried_alone(task, report)
 
     # one task
 
@@ -183,10 +184,8 @@ class DaskWorkers:
             raise EnvironmentFailure(f"a worker cannot load t3sim: {error}") from error
         finally:
             future.release()
-        if isinstance(result, MemoryError):
-            return SetAside(task, "out of memory")
-        if isinstance(result, T3SimError):
-            raise result
+        if isinstance(result, (T3SimError, MemoryError)):
+            return SetAside.because_of(task, result)
         assert isinstance(result, bytes)
         return Finished(task, result)
 

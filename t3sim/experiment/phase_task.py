@@ -1,16 +1,17 @@
 """One phase as a unit of work: how a worker is told of it, and what the worker does.
 
-A task names the point that asks for the phase and the digest of the phase.  The worker plans the point again and takes
-the phase of that digest: nothing but specs travels, whatever a strategy makes its phases of.
+A task names something that is made of phases (a point of an experiment) and the digest of one of these phases.  The
+worker plans the point again and takes the phase of that digest: only specs travel, and the results of phases that the
+point knew when it asked for this one.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from t3sim.checks.audit import Audit
 from t3sim.errors import EnvironmentFailure
@@ -19,23 +20,46 @@ from t3sim.experiment.phase_files import StoredPhase, encode
 from t3sim.experiment.plugins import load_plugins
 from t3sim.system.compilation import compile_for
 from t3sim.system.phases import PhasePlan
-from t3sim.system.simulate import evaluate
+from t3sim.system.simulate import SimulationResult, simulate
 from t3sim.system.threads import at_most_threads
 from t3sim.workload.trace_file import read_trace
 
 if TYPE_CHECKING:
     from t3sim.config.experiment import RunSpec
-    from t3sim.system.phases import PhaseJob
+    from t3sim.overlap import Phase
+    from t3sim.system.phases import PhaseJob, PhaseSource
     from t3sim.workload.tiling import TileTrace
 
 Report = Callable[[float], None]
 
 
+class MadeOfPhases(Protocol):
+    """Something whose result is made of phases; it can be pickled."""
+
+    @property
+    def run(self) -> RunSpec:
+        """What to compile for, and which plugins to load."""
+
+    def result(self, phases: PhaseSource, audit: Audit) -> Any:
+        """Ask for phases, which *audit* follows, and return what they make."""
+
+
 @dataclass(frozen=True)
-class PhaseTask:
-    """A phase to simulate: the first point that asks for it, its digest, and which full checks are to follow it."""
+class ExperimentPoint:
+    """A point of an experiment."""
 
     run: RunSpec
+
+    def result(self, phases: PhaseSource, audit: Audit) -> SimulationResult:
+        """See ``MadeOfPhases``."""
+        return simulate(self.run, trace_of(self.run), phases, audit)
+
+
+@dataclass(frozen=True)
+class PhaseTask:
+    """A phase to simulate: who asks for it, its digest, and which full checks are to follow it."""
+
+    asked_by: MadeOfPhases
     digest: str
     name: str
     seconds: float  # estimate, on one core
@@ -43,11 +67,8 @@ class PhaseTask:
     has_checks: bool
     has_data: bool
     seed: int
-
-    @classmethod
-    def of(cls, job: PhaseJob, run: RunSpec, digest: str, seconds: float, audit: Audit) -> PhaseTask:
-        """Return the task of *job*, a phase of *run*."""
-        return cls(run, digest, job.name, seconds, program_digest(), audit.has_checks, audit.has_data, audit.seed)
+    after: tuple[str, ...] = ()  # digests of the phases that it starts from
+    known: Mapping[str, Phase] = field(default_factory=dict)  # finished phases of who asks, without timelines
 
 
 def perform(task: PhaseTask, report: Report, n_threads: int | None = 1) -> bytes:
@@ -59,25 +80,27 @@ def perform(task: PhaseTask, report: Report, n_threads: int | None = 1) -> bytes
     """
     if program_digest() != task.program:
         raise EnvironmentFailure("a worker runs another version of t3sim; start the workers from the same sources")
-    load_plugins(task.run.plugins)
+    run = task.asked_by.run
+    load_plugins(run.plugins)
     audit = Audit(task.has_checks, task.has_data, task.seed)
-    plan = PhasePlan()
-    evaluate(task.run, trace_of(task.run), plan, audit)
-    for job in plan.jobs.values():
-        if phase_digest(job, task.run.plugins) == task.digest:
-            compile_for([task.run])
-            with at_most_threads(n_threads):
-                return encode(simulated(job, task.digest, audit, report))
-    raise EnvironmentFailure(
-        f"a worker does not find the phase `{task.name}`: its plugins or traces are not the same files"
-    )
+    wanted: list[PhaseJob] = []
 
+    def finished(job: PhaseJob) -> Phase | None:
+        digest = phase_digest(job, run.plugins)
+        if digest == task.digest:
+            wanted.append(job)
+        return task.known.get(digest)
 
-def simulated(job: PhaseJob, digest: str, audit: Audit, report: Report) -> StoredPhase:
-    """Simulate *job*, which *audit* follows, and return it with the host time it took."""
-    started = time.perf_counter()
-    phase = job.simulate(report)
-    return StoredPhase(digest, phase, time.perf_counter() - started, asdict(audit))
+    task.asked_by.result(PhasePlan(finished), audit)
+    if not wanted:
+        raise EnvironmentFailure(
+            f"a worker does not find the phase `{task.name}`: its plugins or traces are not the same files"
+        )
+    compile_for([run])
+    with at_most_threads(n_threads):
+        started = time.perf_counter()
+        phase = wanted[0].simulate(report)
+        return encode(StoredPhase(task.digest, phase, time.perf_counter() - started, asdict(audit)))
 
 
 def trace_of(run: RunSpec) -> TileTrace | None:
@@ -90,4 +113,4 @@ def _verified_trace(path: str) -> TileTrace:
     return read_trace(path)
 
 
-__all__ = ["PhaseTask", "perform", "simulated", "trace_of"]
+__all__ = ["ExperimentPoint", "MadeOfPhases", "PhaseTask", "perform", "trace_of"]

@@ -1,29 +1,26 @@
-"""Run the points of an experiment: phases once each, wherever they are simulated; records, files.
+"""Run the points of an experiment: its phases, records and files.
 
-A phase that is finished is kept at once, so whatever ends a run early, the next one goes on from there and comes to the
-same bytes.  The table of results grows while points finish; a manifest beside it says that it is whole.
+Whatever ends a run early, the next one goes on from the finished phases and comes to the same bytes.  The table of
+results grows while points finish; a manifest beside it says that it is whole.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from t3sim.checks.audit import Audit
 from t3sim.experiment.axes import axis_texts, idle_axes
-from t3sim.experiment.phase_files import PhaseFolder, StoredPhase, decode, encode
-from t3sim.experiment.phase_task import simulated
-from t3sim.experiment.planned_phases import planned_phases, result_of
+from t3sim.experiment.phase_runner import PhaseRunner, Progress
+from t3sim.experiment.phase_task import ExperimentPoint
 from t3sim.experiment.point_record import record_of
 from t3sim.experiment.result_folder import owned
 from t3sim.experiment.result_table import TIMELINE_NAME, ResultTable
-from t3sim.experiment.workers import THIS_PROCESS, Finished, Workers
+from t3sim.experiment.workers import THIS_PROCESS, Workers
+from t3sim.experiment.workforce import Say
 from t3sim.files import publish
 from t3sim.observe.perfetto import write_timeline
 from t3sim.observe.timeline import Timeline
@@ -34,23 +31,19 @@ from t3sim.results.manifest import make_manifest, write_manifest
 from t3sim.results.record import RunRecord
 from t3sim.results.timeseries import TIMESERIES_NAME, PhaseSeries, timeseries_bytes
 from t3sim.results.waits import WAITS_CSV, WAITS_PARQUET, PhaseWaits, waits_bytes
-from t3sim.results.writer import FAILED_NAME, prepare_output, table_bytes, write_results
+from t3sim.results.writer import FAILED_NAME, table_bytes, write_results
 from t3sim.system.phases import PhaseJob, PhasePlan
 from t3sim.system.simulate import SimulationResult, evaluate
-from t3sim.workload.trace_file import read_trace
 
 if TYPE_CHECKING:
+    from t3sim.checks.audit import Audit
     from t3sim.config.experiment import RunSpec
-    from t3sim.experiment.phase_task import PhaseTask
     from t3sim.experiment.plan import Experiment
     from t3sim.overlap import Phase
     from t3sim.workload.tiling import TileTrace
 
 PHASES_NAME = "phases"
 MOST_POINTS_WITH_TIMELINE = 10
-COUNTED_BY_AUDIT = ("n_phases", "n_commands", "n_looks", "n_granules", "n_values")
-Progress = Callable[[str, float], None]
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -98,7 +91,7 @@ def run(
         return Sweep(experiment, folder, audit, phases, timeline).run(workers, command, progress)
 
 
-class Sweep:
+class Sweep(PhaseRunner):
     """An experiment under way in a folder that this process owns."""
 
     def __init__(
@@ -112,37 +105,16 @@ class Sweep:
         """Plan the phases and take those that are finished; the arguments are those of ``run``."""
         self.experiment = experiment
         self.folder = folder
-        self.audit = Audit() if audit is None else audit
-        self._audit_now = Audit(self.audit.has_checks, self.audit.has_data, self.audit.seed)  # of a phase not planned
-        self.has_timeline = len(experiment.points) <= MOST_POINTS_WITH_TIMELINE if timeline is None else timeline
         self._started = time.perf_counter()
-        self._plan = planned_phases(experiment.points, self.audit)
-        self._store = PhaseFolder(prepare_output(folder / PHASES_NAME if phases is None else phases))
-        self._known: dict[str, StoredPhase] = {}
-        self._failed: dict[str, str] = {}  # reasons by digest
         self._inputs = _digests_of_inputs(experiment)
         self._point_digests = [run_digest(run, inputs=self._inputs) for run in experiment.points]
         self._axis_texts = axis_texts(experiment)
-        self._results: dict[int, SimulationResult] = {}
-        for digest in self._plan.tasks:
-            stored = self._store.load(digest, with_timeline=self.has_timeline)
-            if stored is not None and stored.was_checked(checks=self.audit.has_checks, data=self.audit.has_data):
-                self._take(stored)
-
-    @property
-    def n_phases(self) -> int:
-        """Distinct phases of the experiment."""
-        return len(self._plan.tasks)
-
-    @property
-    def n_damaged(self) -> int:
-        """Finished phases that cannot be used because their files are damaged."""
-        return len(self._store.damaged)
-
-    @property
-    def missing(self) -> list[PhaseTask]:
-        """The phases that are still to be simulated, in the order of the points."""
-        return [task for digest, task in self._plan.tasks.items() if digest not in self._known]
+        super().__init__(
+            [ExperimentPoint(run) for run in experiment.points],
+            folder / PHASES_NAME if phases is None else phases,
+            audit,
+            has_timeline=len(experiment.points) <= MOST_POINTS_WITH_TIMELINE if timeline is None else timeline,
+        )
 
     def run(
         self,
@@ -152,80 +124,40 @@ class Sweep:
         say: Say | None = None,
     ) -> Outcome:
         """Simulate what is missing, let the table grow meanwhile, and write what a finished run leaves behind."""
-        points = self.experiment.points
-        missing = self.missing
-        table = ResultTable(self.folder, [case_digest(run) for run in points], self._point_digests)
-        open_phases = Counter(i for i, needed in enumerate(self._plan.of_point) for d in needed if d not in self._known)
-        points_of: dict[str, list[int]] = {}
-        for i, needed in enumerate(self._plan.of_point):
-            for digest in needed:
-                points_of.setdefault(digest, []).append(i)
-            if not open_phases[i]:
-                self._finish(i, table)
-        meter = _Meter(missing, len(points), progress)
-        meter.n_done = len(self._results)
-        with workers.hired(say or (lambda _text: None)) if missing else nullcontext() as workforce:
-            for outcome in workforce.simulate(missing, meter.report) if workforce is not None else ():
-                digest = outcome.task.digest
-                meter.report(outcome.task, 1.0)
-                if not isinstance(outcome, Finished):
-                    self._failed[digest] = outcome.reason
-                    meter.n_failed = len(self._failed_points())
-                    continue
-                self._store.put(digest, outcome.content)
-                self._take(decode(outcome.content, with_timeline=self.has_timeline))
-                for i in points_of[digest]:
-                    open_phases[i] -= 1
-                    if not open_phases[i]:
-                        self._finish(i, table)
-                        meter.n_done += 1
-                        table.publish_if_due(self._write_inputs)
+        table = ResultTable(self.folder, [case_digest(run) for run in self.experiment.points], self._point_digests)
+
+        def publish(i: int) -> None:
+            table.records[i] = self._record(i)
+            table.publish_if_due(self._write_inputs)
+
+        for i in self.results:
+            table.records[i] = self._record(i)
+        if self.missing:
+            with workers.hired(say or (lambda _text: None)) as workforce:
+                self.simulate(workforce, progress, publish)
         return self._write(table, command)
 
-    def _take(self, stored: StoredPhase) -> None:
-        """Note a finished phase and what checks looked at in it."""
-        self._known[stored.digest] = stored
-        for name in COUNTED_BY_AUDIT:
-            if getattr(self.audit, f"has_{'data' if name in ('n_granules', 'n_values') else 'checks'}"):
-                setattr(self.audit, name, getattr(self.audit, name) + int(stored.checks.get(name, 0)))
+    def _result(self, i: int) -> SimulationResult:
+        """Return the result of point *i*; its host time is that of its phases, whenever they were simulated."""
+        found = self.results[i]
+        result: SimulationResult = found.result
+        return replace(result, wall_s=sum(found.wall_s.values()))
 
-    def _finish(self, i: int, table: ResultTable) -> None:
-        """Put the row of point *i* into the table: its phases are all there."""
-        run = self.experiment.points[i]
-        result = result_of(run, self._known, self._unplanned, self._audit_now)
-        self._results[i] = result
-        table.records[i] = replace(record_of(result), axes=self._axis_texts[i])
-
-    def _unplanned(self, job: PhaseJob, digest: str) -> StoredPhase:
-        """Simulate a phase here and now that nobody planned, or take it if it is finished."""
-        stored = self._store.load(digest, with_timeline=self.has_timeline)
-        if stored is None or not stored.was_checked(checks=self.audit.has_checks, data=self.audit.has_data):
-            for name in COUNTED_BY_AUDIT:
-                setattr(self._audit_now, name, 0)
-            content = encode(simulated(job, digest, self._audit_now, lambda _share: None))
-            self._store.put(digest, content)
-            stored = decode(content, with_timeline=self.has_timeline)
-        self._take(stored)
-        return stored
-
-    def _failed_points(self) -> list[FailedPoint]:
-        failed = []
-        for i, needed in enumerate(self._plan.of_point):
-            digest = next((digest for digest in needed if digest in self._failed), None)
-            if digest is not None:
-                name = self._plan.tasks[digest].name
-                failed.append(FailedPoint(i + 1, self.experiment.points[i], name, self._failed[digest]))
-        return failed
+    def _record(self, i: int) -> RunRecord:
+        return replace(record_of(self._result(i)), axes=self._axis_texts[i])
 
     def _write_inputs(self) -> dict[str, Path]:
         return write_inputs(self.folder, self.experiment)
 
     def _write(self, table: ResultTable, command: Sequence[str]) -> Outcome:
         """Write what a finished run leaves behind, the manifest last."""
-        folder, failed = self.folder, self._failed_points()
+        folder = self.folder
+        failed = [
+            FailedPoint(i + 1, self.experiment.points[i], one.phase, one.reason) for i, one in self.failed.items()
+        ]
         records = table.compared()
-        done = [i for i, record in enumerate(table.records) if record is not None]
-        results = [self._results[i] for i in done]
+        done = sorted(self.results)
+        results = [self._result(i) for i in done]
         idle = idle_axes(self.experiment, table.records)
         without = [point.number - 1 for point in failed]
         manifest = make_manifest(
@@ -256,29 +188,6 @@ class Sweep:
         return Outcome(records, results, {**files, "manifest": write_manifest(folder, manifest)}, failed, idle)
 
 
-class _Meter:
-    """How far a sweep is: points by number, work by estimated time."""
-
-    def __init__(self, tasks: Sequence[PhaseTask], n_points: int, progress: Progress | None) -> None:
-        self.n_done = 0
-        self.n_failed = 0
-        self._n_points = n_points
-        self._progress = progress
-        self._total = sum(task.seconds for task in tasks) or 1.0
-        self._shares: dict[str, tuple[float, float]] = {}  # by digest: share that is done, seconds of the whole
-        self._done = 0.0
-
-    def report(self, task: PhaseTask, share: float) -> None:
-        """Note that *share* of *task* is done, and pass on the share of all."""
-        if self._progress is None:
-            return
-        before, _ = self._shares.get(task.digest, (0.0, 0.0))
-        self._done += (share - before) * task.seconds
-        self._shares[task.digest] = share, task.seconds
-        failed = f", {self.n_failed} failed" if self.n_failed else ""
-        self._progress(f"{self.n_done}/{self._n_points} points{failed}", min(1.0, self._done / self._total))
-
-
 def write_inputs(folder: Path, experiment: Experiment) -> dict[str, Path]:
     """Write the experiment as given and as resolved (base units) beside its results."""
     given, resolved = folder / "experiment.yaml", folder / "resolved.json"
@@ -289,11 +198,6 @@ def write_inputs(folder: Path, experiment: Experiment) -> dict[str, Path]:
     text = json.dumps(content, indent=1, allow_nan=False) + "\n"
     publish({given: experiment.path.read_bytes(), resolved: text.encode()})
     return {"experiment": given, "resolved": resolved}
-
-
-def read_traces(points: Sequence[RunSpec]) -> dict[str, TileTrace]:
-    """Read and verify every tile trace that the points replay, each once."""
-    return {run.workload.trace: read_trace(run.workload.trace) for run in points if run.workload.trace is not None}
 
 
 def plan_phases(points: Sequence[RunSpec], traces: Mapping[str, TileTrace]) -> dict[tuple[object, ...], PhaseJob]:

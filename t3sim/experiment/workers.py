@@ -5,12 +5,13 @@ Small experiments run in this process: starting workers takes longer than their 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
-from t3sim.errors import UsageError
+from t3sim.errors import T3SimError, UsageError
 from t3sim.experiment.phase_task import PhaseTask, perform
 from t3sim.experiment.workforce import Finished, Say, SetAside, TaskReport, Workforce
 from t3sim.system.threads import n_cores
@@ -21,13 +22,16 @@ SECONDS_WORTH_WORKERS = 20.0  # of one core: starting workers takes two or three
 class ThisProcess:
     """Simulates one phase after the other, here."""
 
-    def simulate(self, tasks: Sequence[PhaseTask], report: TaskReport) -> Iterator[Finished | SetAside]:
+    def simulate(self, tasks: deque[PhaseTask], report: TaskReport) -> Iterator[Finished | SetAside]:
         """See ``Workforce``."""
-        for task in tasks:
+        while tasks:
+            task = tasks.popleft()
             try:
-                yield Finished(task, perform(task, partial(report, task), n_threads=None))
-            except MemoryError:
-                yield SetAside(task, "out of memory")
+                content = perform(task, partial(report, task), n_threads=None)
+            except (T3SimError, MemoryError) as error:
+                yield SetAside.because_of(task, error)
+            else:
+                yield Finished(task, content)
 
 
 @dataclass(frozen=True)

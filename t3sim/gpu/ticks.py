@@ -31,6 +31,6 @@ class TickBase:
         """Return the ticks that cover *picoseconds* (rounded up)."""
         return -(-picoseconds * self.hz // PICOSECONDS)
 
-    def to_us(self, ticks: int) -> float:
+    def to_us(self, ticks: float) -> float:
         """Return microseconds, for people and result files only."""
         return ticks * 1e6 / self.hz

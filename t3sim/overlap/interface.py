@@ -43,6 +43,9 @@ class Phase:
     gpus: tuple[GpuPhase, ...] = ()  # explicit mode: one for each GPU
     number: int = 0  # explicit mode: kernels before it on the same GPU
     waits: tuple[Wait, ...] = ()  # of every simulated GPU
+    # For phases that depend on this one: keys of the simulations that it is made of; in explicit mode how it starts.
+    jobs: tuple[tuple[Any, ...], ...] = field(default=(), compare=False, repr=False)
+    start: Any = field(default=None, compare=False, repr=False)
 
 
 After = Sequence[Phase | None]

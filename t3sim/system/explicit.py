@@ -1,8 +1,9 @@
 """The phases of one sublayer with every GPU of the ring simulated.
 
-Each phase runs on fresh GPUs, as in mirrored mode, but a GPU starts it when it has ended the one before; so GPUs that
-are unlike drift apart, and the ring brings them together again.  What decides a phase is which GPUs and links there are
-and how much later than the first each GPU starts it.  Decision 18 says more.
+Each phase runs on fresh GPUs, as in mirrored mode, but a GPU starts it when it has ended the one before; so different
+GPUs drift apart, and the ring brings them together again.  What decides a phase is which GPUs and links there are and
+how much later than the first each GPU starts it.  GPUs that can drift apart start a phase by the results of the phases
+before it; such a phase is told from others by what decides those.  Decision 18 says more.
 """
 
 from __future__ import annotations
@@ -39,16 +40,23 @@ if TYPE_CHECKING:
     from t3sim.config.experiment import RunSpec
     from t3sim.config.machine import MachineSpec
     from t3sim.gpu.core import GpuCore
-    from t3sim.system.phases import PhasePlan, PhaseStore, Report
+    from t3sim.system.phases import PhaseSource, Report
     from t3sim.workload.tiling import TileTrace
+
+Keys = tuple[tuple[Any, ...], ...]  # of jobs
 
 
 @dataclass(frozen=True)
 class RingStart:
-    """How a ring starts a phase: ticks by which each GPU is later than the first, where each begins to dispatch."""
+    """How a ring starts a phase: when each GPU does, and the position at which it begins to dispatch.
+
+    *offsets* are ticks by which each GPU starts later than the first.  If the start depends on the results of phases
+    before it, *after* holds what decides these, and *offsets* are the delays that are added to their ends.
+    """
 
     offsets: tuple[int, ...]
     first_positions: tuple[int, ...]
+    after: tuple[Any, ...] = ()
 
     @property
     def n_devices(self) -> int:
@@ -63,7 +71,7 @@ class ExplicitPhases(SublayerPhases):
         self,
         run: RunSpec,
         trace: TileTrace | None,
-        store: PhaseStore | PhasePlan,
+        store: PhaseSource,
         audit: Audit | None = None,
         sublayer: int = 0,
     ) -> None:
@@ -91,53 +99,65 @@ class ExplicitPhases(SublayerPhases):
             for key in ([spec.seed, d, self.sublayer, number] for d in range(self.n_devices))
         ]
 
-    def starts(self, before: Sequence[Phase], number: int) -> list[int] | None:
-        """Return when each GPU launches the kernel *number* after *before*; None if nobody knows before simulating.
+    def ready_at(self, before: Sequence[Phase]) -> list[int] | None:
+        """Return when each GPU has done *before*, or starts the sublayer; None if that is not known yet.
 
-        Each phase has links of its own, so a GPU launches when its link has carried what it sent before.
-        Alike GPUs that start together end together, so a uniform ring is in step all the time.
+        Each phase has links of its own, so a GPU launches the next one when its link has carried what it sent before.
         """
-        if all(phase.gpus for phase in before):
-            late = {skew.number: self.ticks.from_ps(skew.delay) for skew in self.run.machine.start_skew}
-            ready = [
-                max((max(phase.gpus[d].end, phase.gpus[d].sent) for phase in before), default=late.get(d, 0))
-                for d in range(self.n_devices)
-            ]
-            return [at + more for at, more in zip(ready, self.jitter(number), strict=True)]
-        return [0] * self.n_devices if self.run.machine.is_uniform and self.run.staggered else None
+        if not all(phase.gpus for phase in before):
+            return None
+        late = {skew.number: self.ticks.from_ps(skew.delay) for skew in self.run.machine.start_skew}
+        return [
+            max((max(phase.gpus[d].end, phase.gpus[d].sent) for phase in before), default=late.get(d, 0))
+            for d in range(self.n_devices)
+        ]
 
     def placed(
-        self, name: str, after: After, first_positions: tuple[int, ...], simulated: Callable[[RingStart], Phase]
+        self,
+        name: str,
+        after: After,
+        first_positions: tuple[int, ...],
+        asked: Callable[[RingStart, Sequence[int], Keys], Phase],
     ) -> Phase:
-        """Return the phase that *simulated* gives for its start, on the clock of the sublayer.
+        """Return the phase *name* that *asked* gets from the store, on the clock of the sublayer.
 
-        In a plan, a phase of which nobody knows yet how it starts is no more than its name.
+        *asked* is given how the phase starts, by how many ticks each GPU is later than the first, and the keys of the
+        jobs that these depend on.  In a plan, the offsets of a phase with such jobs have no meaning before they are
+        finished, and neither has the phase that is returned.
         """
         before = [phase for phase in after if phase is not None]
         number = max((phase.number + 1 for phase in before), default=0)
-        starts = self.starts(before, number)
-        if starts is None:
-            return Phase(name, 1, {}, Timeline(), number=number)
+        jitter, ready = self.jitter(number), self.ready_at(before)
+        starts = [at + more for at, more in zip(ready or [0] * self.n_devices, jitter, strict=True)]
         first = min(starts)
-        phase = simulated(RingStart(tuple(start - first for start in starts), first_positions))
+        offsets = tuple(start - first for start in starts)
+        # Identical GPUs that start together end together, so a uniform ring is in step all the time.
+        is_known = not before or (self.run.machine.is_uniform and self.run.staggered)
+        if is_known:
+            start = RingStart(offsets, first_positions)
+            phase = asked(start, offsets, ())
+        else:
+            start = RingStart(tuple(jitter), first_positions, tuple((one.start, one.jobs) for one in before))
+            phase = asked(start, offsets, tuple(job for one in before for job in one.jobs))
+        if ready is None or not phase.gpus:
+            return Phase(name, 1, {}, Timeline(), number=number, jobs=phase.jobs, start=start)
         gpus = tuple(later(gpu, first) for gpu in phase.gpus)
-        if not gpus:
-            return replace(phase, number=number)
         earlier = max((gpu.end for one in before for gpu in one.gpus), default=0)
-        return replace(phase, ticks=max(gpu.end for gpu in gpus) - earlier, gpus=gpus, number=number)
+        ticks = max(gpu.end for gpu in gpus) - earlier
+        return replace(phase, ticks=ticks, gpus=gpus, number=number, start=start)
 
     # --- the phases ------------------------------------------------------------------------------
 
     def gemm(self, *, n_compute_units: int | None = None, after: After = ()) -> Phase:
-        """See ``overlap.interface.Phases``.  Nothing connects the GPUs, so those that are alike are simulated once."""
+        """See ``overlap.interface.Phases``.  Nothing connects the GPUs, so identical ones are simulated once."""
         name = self.named("gemm", n_compute_units)
         n_taken = 0 if n_compute_units is None else self.n_compute_units - n_compute_units
 
-        def simulated(start: RingStart) -> Phase:
+        def asked(_start: RingStart, offsets: Sequence[int], _needed: Keys) -> Phase:
             alone = [self._gemm_of(name, d, n_taken) for d in range(self.n_devices)]
-            return together(name, start, alone, [round(self.ticks.to_us(offset) * 1e6) for offset in start.offsets])
+            return together(name, offsets, alone, [round(self.ticks.to_us(offset) * 1e6) for offset in offsets])
 
-        return self.placed(name, after, self.first_positions(), simulated)
+        return self.placed(name, after, self.first_positions(), asked)
 
     def _gemm_of(self, name: str, d: int, n_taken: int) -> Phase:
         """Return the GEMM of device *d*, alone, on all but *n_taken* of its compute units."""
@@ -150,7 +170,7 @@ class ExplicitPhases(SublayerPhases):
             ring = self.ring(spec.at_matrix_clock(), 1, ISOLATED_POLICY, {})
             routes = StoreRoutes(trace.n_workgroups)
             ring.cores[0].load_gemm(trace, routes, start_at=ring.start_at(0), device_id=position)
-            return self._finished(name, ring, RingStart((0,), (position,)), report)
+            return self._finished(name, ring, (0,), report)
 
         key = ("explicit gemm", *self.tiles_key(), spec, self.run.quantum, self.ticks.hz, position)
         return self.store.get(PhaseJob(key, name, simulate))
@@ -162,16 +182,16 @@ class ExplicitPhases(SublayerPhases):
         if not program.steps:
             return None
 
-        def simulated(start: RingStart) -> Phase:
+        def asked(start: RingStart, offsets: Sequence[int], needed: Keys) -> Phase:
             def simulate(report: Report) -> Phase:
                 ring = self.ring(self.machine_spec, self.n_devices, ISOLATED_POLICY, {})
-                ring.load_collective(program, start.offsets, n_compute_units)
-                return self._finished(name, ring, start, report)
+                ring.load_collective(program, offsets, n_compute_units)
+                return self._finished(name, ring, offsets, report)
 
             key = (f"explicit {name}", program, n_compute_units, self.machine_spec, self.run.quantum, start)
-            return self.store.get(PhaseJob(key, name, simulate))
+            return self.store.get(PhaseJob(key, name, simulate, needed))
 
-        return self.placed(name, after, (0,) * self.n_devices, simulated)
+        return self.placed(name, after, (0,) * self.n_devices, asked)
 
     def fused(self, program: Callable[..., None], *, after: After = ()) -> Phase:
         """See ``overlap.interface.Phases``."""
@@ -180,18 +200,18 @@ class ExplicitPhases(SublayerPhases):
         policy, params = self.fused_policy()
         name = f"fused, {policy}"
 
-        def simulated(start: RingStart) -> Phase:
+        def asked(start: RingStart, offsets: Sequence[int], needed: Keys) -> Phase:
             def simulate(report: Report) -> Phase:
                 ring = self.ring(self.machine_spec.at_matrix_clock(), self.n_devices, policy, params)
-                ring.load_fused(trace, program, start.offsets, start.first_positions)
+                ring.load_fused(trace, program, offsets, start.first_positions)
                 threshold = partial(threshold_in_force, arbitration_policies.get(policy))
-                return self._finished(name, ring, start, report, mca_threshold=threshold)
+                return self._finished(name, ring, offsets, report, mca_threshold=threshold)
 
             of_policy = (policy, tuple(sorted(params.items())), program)
             key = ("explicit fused", *of_policy, *self.tiles_key(), self.machine_spec, self.run.quantum, start)
-            return self.store.get(PhaseJob(key, name, simulate))
+            return self.store.get(PhaseJob(key, name, simulate, needed))
 
-        return self.placed(name, after, self.first_positions(), simulated)
+        return self.placed(name, after, self.first_positions(), asked)
 
     def ring(self, spec: MachineSpec, n_devices: int, policy: str, params: dict[str, Any]) -> RingMachine:
         """Return a fresh ring, or a GPU of it alone (*n_devices* is 1), in the time of the whole ring."""
@@ -204,7 +224,7 @@ class ExplicitPhases(SublayerPhases):
         self,
         name: str,
         ring: RingMachine,
-        start: RingStart,
+        offsets: Sequence[int],
         report: Report,
         **more_counters: Callable[[GpuCore], Any],
     ) -> Phase:
@@ -221,12 +241,12 @@ class ExplicitPhases(SublayerPhases):
         for one in followed:
             one.finish()
         gpus = []
-        for core, offset, end in zip(ring.cores, start.offsets, ends, strict=True):
+        for core, offset, end in zip(ring.cores, offsets, ends, strict=True):
             counters = counters_of(core) | {key: read(core) for key, read in more_counters.items()}
             gpus.append(GpuPhase(offset, end, counters, sent_at(core)))
         timeline, last = Timeline(), max(ends)
         waits: list[Wait] = []
-        for d, (core, offset) in enumerate(zip(ring.cores, start.offsets, strict=True)):
+        for d, (core, offset) in enumerate(zip(ring.cores, offsets, strict=True)):
             timeline.extend(timeline_of(core, f"gpu[{d}]", d))
             waits += waits_of(core, last, f"gpu[{d}]", offset)
         return phase_of(name, gpus, timeline, waits)
@@ -254,11 +274,12 @@ def last_of(gpus: Sequence[GpuPhase]) -> GpuPhase:
     return max(gpus, key=lambda gpu: gpu.end)
 
 
-def together(name: str, start: RingStart, alone: Sequence[Phase], offsets_ps: Sequence[int]) -> Phase:
-    """Return the phase in which each GPU does, from its start on (also in ps), what it does *alone*."""
+def together(name: str, offsets: Sequence[int], alone: Sequence[Phase], offsets_ps: Sequence[int]) -> Phase:
+    """Return the phase in which each GPU does, from its offset on (also in ps), what it does *alone*."""
+    jobs = tuple(job for phase in alone for job in phase.jobs)
     if not all(phase.gpus for phase in alone):  # in a plan
-        return Phase(name, 1, {}, Timeline())
-    gpus = [later(gpu, offset) for offset, gpu in zip(start.offsets, (phase.gpus[0] for phase in alone), strict=True)]
+        return Phase(name, 1, {}, Timeline(), jobs=jobs)
+    gpus = [later(gpu, offset) for offset, gpu in zip(offsets, (phase.gpus[0] for phase in alone), strict=True)]
     last = last_of(gpus)
     waits = [
         wait
@@ -268,4 +289,4 @@ def together(name: str, start: RingStart, alone: Sequence[Phase], offsets_ps: Se
     timeline = Timeline()
     for d, (phase, later_ps) in enumerate(zip(alone, offsets_ps, strict=True)):
         timeline.extend(phase.timeline.as_gpu(d, len(alone), later_ps))
-    return phase_of(name, gpus, timeline, waits)
+    return replace(phase_of(name, gpus, timeline, waits), jobs=jobs)

@@ -1,17 +1,17 @@
 """The phases of one sublayer, each simulated on a fresh machine.
 
 A phase depends only on what it runs on, so it is simulated once and shared by all strategies of
-an experiment.  ``MirroredPhases`` and ``explicit.ExplicitPhases`` say what each phase is; a ``PhaseStore``
-simulates it or has it already, a ``PhasePlan`` only notes that it will be needed.
+an experiment.  ``MirroredPhases`` and ``explicit.ExplicitPhases`` say what each phase is.  A ``PhaseStore`` simulates
+it when it is asked for; a ``PhasePlan`` notes that it is needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from t3sim.checks.audit import Audit
 from t3sim.collective.schedule import CollectiveProgram, chunk_bytes_of, ring_reduce_scatter
@@ -43,47 +43,56 @@ Report = Callable[[float], None]
 
 @dataclass(frozen=True)
 class PhaseJob:
-    """A phase that can be simulated: everything that decides it, its name, how to run it."""
+    """A phase that can be simulated: everything that decides it, its name, how to run it.
+
+    A phase may start from the results of others: *after* holds the keys of their jobs.  ``simulate`` works only if the
+    store that was asked for those had them.
+    """
 
     key: tuple[Any, ...]
     name: str
     simulate: Callable[[Report], Phase]
+    after: tuple[tuple[Any, ...], ...] = ()
+
+
+class PhaseSource(Protocol):
+    """Where the phases of a sublayer come from."""
+
+    def get(self, job: PhaseJob) -> Phase:
+        """Return the phase of *job*, with the key of the job in ``jobs``."""
 
 
 class PhaseStore:
     """Phases by key: each is simulated the first time it is asked for."""
 
-    def __init__(self, report: Callable[[PhaseJob, float], None] | None = None) -> None:
-        """*report* is told the share of a job that is done, 0 to 1."""
+    def __init__(self) -> None:
         self._phases: dict[tuple[Any, ...], Phase] = {}
-        self._report = report
 
     def get(self, job: PhaseJob) -> Phase:
-        """Return the phase of *job*."""
+        """See ``PhaseSource``."""
         if job.key not in self._phases:
-            report = self._report
-            self._phases[job.key] = job.simulate(lambda share: report(job, share) if report else None)
+            self._phases[job.key] = replace(job.simulate(lambda _share: None), jobs=(job.key,))
         return self._phases[job.key]
 
 
 class PhasePlan:
-    """Notes which phases strategies ask for, without simulating them."""
+    """Notes which phases are asked for and simulates none; gives those that *finished* has."""
 
-    def __init__(self) -> None:
+    def __init__(self, finished: Callable[[PhaseJob], Phase | None] = lambda _job: None) -> None:
         self.jobs: dict[tuple[Any, ...], PhaseJob] = {}
+        self._finished = finished
 
     def get(self, job: PhaseJob) -> Phase:
-        """Note *job*; the phase returned has no meaning."""
+        """See ``PhaseSource``.  The phase of a job that is not finished has no meaning."""
         self.jobs.setdefault(job.key, job)
-        return Phase(job.name, 1, {}, Timeline())
+        phase = self._finished(job) or Phase(job.name, 1, {}, Timeline())
+        return replace(phase, name=job.name, jobs=(job.key,))
 
 
 class SublayerPhases:
     """What the phases of the sublayer that *run* describes have in common, however many GPUs are simulated."""
 
-    def __init__(
-        self, run: RunSpec, trace: TileTrace | None, store: PhaseStore | PhasePlan, audit: Audit | None = None
-    ) -> None:
+    def __init__(self, run: RunSpec, trace: TileTrace | None, store: PhaseSource, audit: Audit | None = None) -> None:
         """*audit* follows every phase that is simulated."""
         self.run = run
         self.trace = trace
@@ -211,24 +220,25 @@ class MirroredPhases(SublayerPhases):
 
         Its time is that of the run; the counters ``gemm_together`` and ``collective_together`` are the mean ticks of
         one kernel of each kind, with its launch.  Compute units go from one to the other as ``collective_kernel`` says.
+        How often each runs depends on what the two take alone.
         """
         trace, program = self.required_trace(), self.program(op, n_compute_units)
-        alone = self.collective(self.named(op, n_compute_units), program, n_compute_units)
-        if alone is None:
+        collective = self.collective(self.named(op, n_compute_units), program, n_compute_units)
+        if collective is None:
             return None
-        n_gemms, n_collectives = kernels_for(self.gemm().ticks, alone.ticks)
+        gemm = self.gemm()
         name = self.named(f"{op} beside the GEMM", n_compute_units)
 
         def simulate(report: Report) -> Phase:
             machine = self.machine(ISOLATED_POLICY, {}, multiplies=True)
-            load_together(machine, trace, program, n_gemms, n_collectives)
+            load_together(machine, trace, program, *kernels_for(gemm.ticks, collective.ticks))
             phase = self.finished(name, machine, report)
             times = times_together(machine.core)
             phase.counters["gemm_together"], phase.counters["collective_together"] = times.gemm, times.collective
             return phase
 
-        key = ("together", name, program, n_gemms, n_collectives, *self.gemm_key())
-        return self.store.get(PhaseJob(key, name, simulate))
+        key = ("together", name, program, *self.gemm_key())
+        return self.store.get(PhaseJob(key, name, simulate, after=(*gemm.jobs, *collective.jobs)))
 
     def collective(
         self,

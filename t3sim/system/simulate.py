@@ -18,7 +18,7 @@ from t3sim.overlap import Phase, overlap_strategies
 from t3sim.overlap.interface import duration
 from t3sim.system.explicit import ExplicitPhases
 from t3sim.system.layer import other_ticks
-from t3sim.system.phases import MirroredPhases, PhasePlan, PhaseStore, SublayerPhases
+from t3sim.system.phases import MirroredPhases, PhasePlan, PhaseSource, PhaseStore, SublayerPhases
 from t3sim.workload.layer import sublayer_runs
 from t3sim.workload.tiling import TileTrace, make_tile_trace
 
@@ -97,13 +97,14 @@ class SimulationResult:
 
 
 def simulate(
-    run: RunSpec, trace: TileTrace | None = None, store: PhaseStore | None = None, audit: Audit | None = None
+    run: RunSpec, trace: TileTrace | None = None, store: PhaseSource | None = None, audit: Audit | None = None
 ) -> SimulationResult:
     """Simulate one point.
 
     *trace* replaces the tiles generated from the workload; *store* shares phases between points; *audit* says
     which of the full checks are made.  Raises ``ModelError`` if a check fails; no check changes a result.
-    Equal *run* and *trace* give equal results but for ``wall_s``.
+    Equal *run* and *trace* give equal results but for ``wall_s``.  With a ``PhasePlan`` the result has a meaning
+    only if all of its phases are finished.
     """
     started = time.perf_counter()
     ticks = TickBase.of(run.machine)
@@ -114,9 +115,9 @@ def simulate(
 
 
 def evaluate(
-    run: RunSpec, trace: TileTrace | None, store: PhaseStore | PhasePlan, audit: Audit | None = None
+    run: RunSpec, trace: TileTrace | None, store: PhaseSource, audit: Audit | None = None
 ) -> tuple[SublayerResult, ...]:
-    """Return the times and phases of each sublayer of a point; with a ``PhasePlan``, only note what they are."""
+    """Return the times and phases of each sublayer of a point."""
     check_mode(run)
     return tuple(_sublayer(one, trace, store, audit, number) for number, one in enumerate(sublayer_runs(run)))
 
@@ -132,7 +133,7 @@ def check_mode(run: RunSpec) -> None:
 
 
 def _sublayer(
-    run: RunSpec, trace: TileTrace | None, store: PhaseStore | PhasePlan, audit: Audit | None, number: int
+    run: RunSpec, trace: TileTrace | None, store: PhaseSource, audit: Audit | None, number: int
 ) -> SublayerResult:
     workload = run.workload
     if trace is None and workload.gemm is not None:
@@ -150,20 +151,20 @@ def _sublayer(
     return SublayerResult(run, times.ticks, times.gemm, times.reduce_scatter, times.all_gather, times.fused)
 
 
-def collective_alone(phases: SublayerPhases, op: str, *, has_near_memory: bool) -> SublayerResult:
-    """Return the result of a workload that is one collective."""
-    if op == "reduce-scatter":
-        phase = phases.reduce_scatter(has_near_memory=has_near_memory)
-        return SublayerResult(phases.run, phase.ticks if phase else 0, reduce_scatter=phase)
-    if op == "all-reduce":
-        if phases.run.machine.gpu.collective_kernel.kind == "channels":
-            phase = phases.all_reduce()
-            return SublayerResult(phases.run, phase.ticks if phase else 0, all_reduce=phase)
-        scatter, gather = phases.reduce_scatter(has_near_memory=has_near_memory), phases.all_gather()
-        total = duration(scatter) + duration(gather)
-        return SublayerResult(phases.run, total, reduce_scatter=scatter, all_gather=gather)
-    phase = phases.all_gather()
-    return SublayerResult(phases.run, phase.ticks if phase else 0, all_gather=phase)
+def collective_alone(
+    phases: SublayerPhases, op: str, *, has_near_memory: bool = False, n_compute_units: int | None = None
+) -> SublayerResult:
+    """Return the result of a workload that is one collective, on so many compute units (default: all)."""
+    scatter = gather = all_reduce = None
+    if op == "all-reduce" and phases.run.machine.gpu.collective_kernel.kind == "channels":
+        all_reduce = phases.all_reduce(n_compute_units=n_compute_units)
+    else:
+        if op in ("reduce-scatter", "all-reduce"):
+            scatter = phases.reduce_scatter(has_near_memory=has_near_memory, n_compute_units=n_compute_units)
+        if op in ("all-gather", "all-reduce"):
+            gather = phases.all_gather(n_compute_units=n_compute_units)
+    total = sum(map(duration, (scatter, gather, all_reduce)))
+    return SublayerResult(phases.run, total, None, scatter, gather, all_reduce=all_reduce)
 
 
 PEAKS = ("tracker_peak_entries", "peak_inbox")  # counters of which a layer has the largest, not the sum

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from t3sim.config.experiment import Kernels
     from t3sim.config.machine import MachineSpec, Protocol
     from t3sim.measurements.samples import Measurement, Measurements
-    from t3sim.validation.points import Compared
+    from t3sim.validation.points import Point
     from t3sim.validation.simulation import Outcome, Simulation
 
 NS, US = 10**3, 10**6  # in picoseconds
@@ -45,7 +45,7 @@ LARGE_STORE_GROUPS = 32  # workgroups that saturate the links, of a measurement 
 NEAR_L2_BYTES = 24 << 20  # a working set that fits the near half of the L2
 MEMORY_BYTES = 256 << 20  # one that misses the L2
 
-Simulate = Callable[[Sequence[Sequence["Simulation"]]], Mapping["Simulation", "Outcome"]]
+Simulate = Callable[[Sequence["Simulation"]], Mapping["Simulation", "Outcome"]]
 Say = Callable[[str], None]
 
 
@@ -78,20 +78,20 @@ def _parameters(machine: MachineSpec) -> list[Parameter]:
     ]
 
 
-GROUPS: dict[str, Callable[[Compared], bool]] = {  # of points that are simulated
-    "rings": lambda one: _protocol(one) == "simple",
-    "small rings": lambda one: _protocol(one) == "low_latency",
-    "middle rings": lambda one: _protocol(one) == "low_latency_128",
-    "GEMMs at full clock": lambda one: one.point.kind == GEMM_GAPS,
-    "GEMMs without pause": lambda one: one.point.kind == GEMM,
+GROUPS: dict[str, Callable[[Point], bool]] = {  # of points that are simulated
+    "rings": lambda point: _protocol(point) == "simple",
+    "small rings": lambda point: _protocol(point) == "low_latency",
+    "middle rings": lambda point: _protocol(point) == "low_latency_128",
+    "GEMMs at full clock": lambda point: point.kind == GEMM_GAPS,
+    "GEMMs without pause": lambda point: point.kind == GEMM,
 }
 
 
-def _protocol(one: Compared) -> Protocol | None:
+def _protocol(point: Point) -> Protocol | None:
     """Return the protocol that a ring takes; None for what is not a ring on its own."""
-    if one.point.kind not in {COLLECTIVES, LIMITED_COLLECTIVES}:
+    if point.kind not in {COLLECTIVES, LIMITED_COLLECTIVES}:
         return None
-    ring = one.point.terms[0].simulation
+    ring = point.terms[0].simulation
     assert isinstance(ring, CollectiveAlone)
     kernel = ring.machine.gpu.collective_kernel
     return "simple" if kernel.kind == "chunk" else protocol_of(kernel, ring.op, ring.gpus, ring.size)
@@ -136,6 +136,15 @@ def value_at(machine: MachineSpec, path: str) -> int | float:
         part = getattr(part, name)
     assert isinstance(part, int | float)
     return part
+
+
+def points_of_fit(
+    machine: MachineSpec, kernels: Kernels, rows: Measurements, groups: Iterable[str] = tuple(GROUPS)
+) -> list[Point]:
+    """Return the points of *rows* that are simulated to fit *machine* in *groups*."""
+    chosen = [GROUPS[group] for group in groups]
+    points = Points(machine, kernels).of(rows)
+    return [point for point in points if point.terms and any(is_chosen(point) for is_chosen in chosen)]
 
 
 # --- numbers that are measured as such ---------------------------------------------------------------------------
@@ -209,13 +218,10 @@ class Fit:
         return self._errors[machine]
 
     def _simulated_error(self, machine: MachineSpec) -> float:
-        points = Points(machine, self.kernels).of(self.rows)
-        chosen = [one for one in compared(points, _Nothing(), frozenset()) if one.point.terms]
-        chosen = [one for one in chosen if GROUPS[self.group](one)]
+        chosen = points_of_fit(machine, self.kernels, self.rows, [self.group])
         if not chosen:
             return 0.0
-        outcomes = self._simulate(simulations_of([one.point for one in chosen]))
-        found = compared([one.point for one in chosen], outcomes)
+        found = compared(chosen, self._simulate(simulations_of(chosen)))
         for one in found:
             if one.status != SIMULATED:
                 raise UsageError(f"{one.point.row.place}: a point of the fit cannot be simulated: {one.reason}")
@@ -268,28 +274,12 @@ class Fit:
         self._say(f"{self.group}: {parameter.path} {value:g}: error {100 * self.error(machine):.2f} %")
 
 
-class _Nothing(Mapping["Simulation", "Outcome"]):
-    """Outcomes before anything is simulated: only what kind a point is of is asked."""
-
-    def __getitem__(self, simulation: Simulation) -> Outcome:
-        from t3sim.validation.simulation import Outcome
-
-        return Outcome(failed="not simulated yet")
-
-    def __iter__(self) -> Iterator[Simulation]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
-
-
 def calibrate(
     machine: MachineSpec, measurements: Measurements, kernels: Kernels, simulate: Simulate, say: Say
 ) -> tuple[MachineSpec, list[Fitted]]:
     """Return *machine* with its numbers read off and fitted to *measurements*, and what each came from.
 
-    *simulate* performs simulations in stages, see ``validate.simulations_of``.  A group without points keeps its
-    numbers.  Raises ``UsageError`` if a point cannot be simulated.
+    A group without points keeps its numbers.  Raises ``UsageError`` if a point cannot be simulated.
     """
     found = list(readings(machine, measurements.rows))
     for one in found:

@@ -3,7 +3,7 @@
 A **point** is one measured quantity of one row (of a recorded timeline: of all its tiles) and what it is compared with:
 a sum of simulated times, or the ratio of two.  A row that nothing simulates is a point too, with the reason.
 
-``points_of`` says what is to be simulated, ``workers`` does it, ``compared`` brings both together.  Pinned by
+``simulations_of`` says what is to be simulated, ``compared`` brings measurements and outcomes together.  Pinned by
 ``tests/validation/test_points.py``.
 """
 
@@ -29,7 +29,6 @@ from t3sim.validation.simulation import (
     RecordedTiles,
     SideBySide,
     Simulation,
-    needs,
 )
 from t3sim.validation.tiles import Timeline, simulation_of, tile_rows, timelines_of
 from t3sim.workload.kernel_choice import tiling_of
@@ -239,8 +238,8 @@ class Points:
         return gemm, self.ring("reduce-scatter", _output_bytes(row), int(row["gpus"]), channels)
 
     def ring(self, op: Op, size: int, gpus: int, channels: str = "auto", protocol: str = "auto") -> CollectiveAlone:
-        """Return the simulation of a ring; what changes nothing (a protocol that it takes anyway) is left out."""
-        machine, kernel = self.machine, self.machine.gpu.collective_kernel
+        """Return the simulation of a ring; what changes nothing (the matrix clock, a protocol it has) is left out."""
+        machine, kernel = unthrottled(self.machine), self.machine.gpu.collective_kernel
         is_held = protocol == "Simple" and kernel.kind == "channels"
         if is_held and protocol_of(kernel, op, gpus, size) != "simple":
             machine = without_flags(machine)
@@ -288,16 +287,9 @@ def _unsimulated(kind: str, row: Measurement, column: str, reason: str) -> Point
     return Point(kind, column, US, row, float(row[column]), reason=reason)
 
 
-def simulations_of(points: Iterable[Point]) -> list[list[Simulation]]:
-    """Return what *points* need, each simulation once, in stages: a stage needs outcomes of earlier ones only."""
-    first: dict[Simulation, None] = {}
-    second: dict[Simulation, None] = {}
-    for point in points:
-        for simulation in point.simulations:
-            for part in needs(simulation):
-                first[part] = None
-            (second if needs(simulation) else first)[simulation] = None
-    return [stage for stage in (list(first), list(second)) if stage]
+def simulations_of(points: Iterable[Point]) -> list[Simulation]:
+    """Return what *points* need, each simulation once."""
+    return list(dict.fromkeys(simulation for point in points for simulation in point.simulations))
 
 
 def compared(
@@ -311,7 +303,7 @@ def _compared(point: Point, outcomes: Mapping[Simulation, Outcome], is_used: boo
     if not point.terms:
         return Compared(point, NOT_SIMULATED, None, None, is_used, point.reason, None)
     found = [outcomes[simulation] for simulation in point.simulations]
-    wall_s = sum(outcome.wall_s for outcome in found)
+    wall_s = sum({digest: s for outcome in found for digest, s in outcome.wall_s.items()}.values())
     failures = [outcome.failed for outcome in found if outcome.failed]
     if failures:
         return Compared(point, FAILED, None, None, is_used, failures[0], wall_s)

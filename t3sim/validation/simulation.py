@@ -1,104 +1,38 @@
 """What a validation simulates: GEMMs, collectives, both beside each other, and recorded tiles; one small spec for each.
 
-Equal specs are one simulation, however many measurements it is compared with.  Pinned by
+Equal specs are one simulation, however many measurements it is compared with.  A simulation is made of phases, as a
+point of an experiment is, and the same runner plans and simulates them.  Pinned by
 ``tests/validation/test_simulation.py``.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from t3sim.config.experiment import CollectiveSpec, GemmShape, RunSpec, TilingSpec, WorkloadSpec
+from t3sim.errors import InputDataError
 from t3sim.gpu.routes import StoreRoutes
 from t3sim.gpu.ticks import TickBase
-from t3sim.observe.timeline import Timeline
-from t3sim.overlap.interface import Phase, duration
-from t3sim.results.digest import machine_digest, sha256_of
-from t3sim.system.compilation import compile_for
-from t3sim.system.phases import ISOLATED_POLICY, MirroredPhases, PhaseJob, PhaseStore
+from t3sim.overlap.interface import Phase
+from t3sim.system.phases import ISOLATED_POLICY, MirroredPhases, PhaseJob
+from t3sim.system.simulate import collective_alone
 from t3sim.workload.tiling import WORKGROUP_DTYPE, TileTrace, make_tile_trace
 
 if TYPE_CHECKING:
+    from t3sim.checks.audit import Audit
     from t3sim.config.machine import MachineSpec
+    from t3sim.experiment.phase_runner import PhaseRunner
+    from t3sim.system.phases import PhaseSource, Report
 
 Op = Literal["reduce-scatter", "all-gather", "all-reduce"]
 Tile = tuple[int, int]  # row and column of tiles
 TimedTile = tuple[int, float, float, float]  # compute unit; start, end of main loop, end in ns after the first start
 DRIFT_TILE = 8  # the tile of each compute unit whose starts say how far they drift apart
-
-
-@dataclass(frozen=True)
-class GemmAlone:
-    """A GEMM, launch included, on *n_compute_units* (None: all of them)."""
-
-    machine: MachineSpec
-    tiling: TilingSpec
-    gemm: GemmShape
-    n_compute_units: int | None = None
-
-    @property
-    def work(self) -> float:
-        """About how long simulating takes, in seconds of a slow core; for the order of work and its progress only."""
-        n_units = self.machine.gpu.n_compute_units
-        slowdown = n_units / (self.n_compute_units or n_units)
-        return self.gemm.m * self.gemm.n * self.gemm.k * (5e-11 + 2e-11 * slowdown)
-
-
-@dataclass(frozen=True)
-class CollectiveAlone:
-    """A ring collective over an array of *size* bytes, launch included, on *n_channels* (None: the machine's)."""
-
-    machine: MachineSpec
-    tiling: TilingSpec  # of no effect: every workload has one
-    op: Op
-    size: int
-    gpus: int
-    n_channels: int | None = None
-
-    @property
-    def work(self) -> float:
-        """See ``GemmAlone``: a ring of few channels takes long, and every cycle of it is simulated."""
-        n_channels = self.n_channels or self.machine.gpu.collective_kernel.channels
-        return self.size * (2 if self.op == "all-reduce" else 1) * 2e-8 * (1 + 5 / n_channels)
-
-
-@dataclass(frozen=True)
-class SideBySide:
-    """A GEMM and the reduce-scatter of its output, each again and again beside the other.
-
-    ``gemm_share``: the loop of GEMMs lasts so much of that of reduce-scatters, by their times alone, and the rest of
-    the latter runs beside nothing; None: each is timed while the other one runs throughout.
-    """
-
-    gemm: GemmAlone
-    reduce_scatter: CollectiveAlone
-    gemm_share: float | None = None
-
-    @property
-    def work(self) -> float:
-        """See ``GemmAlone``."""
-        return 5 * (self.gemm.work + self.reduce_scatter.work)
-
-
-@dataclass(frozen=True)
-class RecordedTiles:
-    """A GEMM whose workgroups are dispatched as recorded: *tiles* in that order."""
-
-    gemm: GemmAlone
-    tiles: tuple[Tile, ...]
-
-    @property
-    def work(self) -> float:
-        """See ``GemmAlone``."""
-        return self.gemm.work
-
-
-Simulation = GemmAlone | CollectiveAlone | SideBySide | RecordedTiles
 
 
 @dataclass(frozen=True)
@@ -111,115 +45,161 @@ class Outcome:
 
     times: Mapping[str, float] = field(default_factory=dict)
     failed: str = ""
-    wall_s: float = 0.0
+    wall_s: Mapping[str, float] = field(default_factory=dict)  # host seconds of its phases, by digest
     tiles: tuple[TimedTile, ...] = ()
 
 
-def needs(simulation: Simulation) -> tuple[Simulation, ...]:
-    """Return the simulations whose outcomes *simulation* starts from."""
-    if isinstance(simulation, SideBySide):
-        return simulation.gemm, simulation.reduce_scatter
-    return ()
+class Simulation:
+    """What simulations have in common; each is ``MadeOfPhases``."""
+
+    @property
+    def run(self) -> RunSpec:
+        """The machine and what runs on it."""
+        raise NotImplementedError
+
+    def result(self, phases: PhaseSource, audit: Audit | None = None) -> list[Phase]:
+        """Ask for the phases that the times are taken from, and return them."""
+        raise NotImplementedError
+
+    def outcome(self, result: Sequence[Phase]) -> Outcome:
+        """Return the times of finished phases."""
+        return Outcome({"time": self.us(sum(phase.ticks for phase in result))})
+
+    def us(self, ticks: float) -> float:
+        """Return microseconds."""
+        return TickBase.of(self.run.machine).to_us(ticks)
 
 
-def simulation_digest(simulation: Simulation) -> str:
-    """Return a digest of everything that decides the outcome but the program."""
-    return sha256_of(_content(simulation))
+@dataclass(frozen=True)
+class GemmAlone(Simulation):
+    """A GEMM, launch included, on *n_compute_units* (None: all of them)."""
 
+    machine: MachineSpec
+    tiling: TilingSpec
+    gemm: GemmShape
+    n_compute_units: int | None = None
 
-def _content(simulation: Simulation) -> list[Any]:
-    if isinstance(simulation, SideBySide):
-        parts = _content(simulation.gemm), _content(simulation.reduce_scatter)
-        return ["side by side", *parts, simulation.gemm_share]
-    if isinstance(simulation, RecordedTiles):
-        return ["tiles", _content(simulation.gemm), [list(tile) for tile in simulation.tiles]]
-    spec = machine_digest(simulation.machine), simulation.tiling.model_dump(mode="json")
-    if isinstance(simulation, GemmAlone):
-        return ["gemm", *spec, simulation.gemm.model_dump(mode="json"), simulation.n_compute_units]
-    return ["collective", *spec, simulation.op, simulation.size, simulation.gpus, simulation.n_channels]
-
-
-def perform(simulation: Simulation, known: Mapping[Simulation, Outcome]) -> Outcome:
-    """Simulate; *known* are the outcomes of what it ``needs``.
-
-    Raises what the simulator raises (``ModelError``, ...).
-    """
-    started = time.perf_counter()
-    tiles: tuple[TimedTile, ...] = ()
-    if isinstance(simulation, GemmAlone):
-        times = {"time": _gemm_us(simulation)}
-    elif isinstance(simulation, CollectiveAlone):
-        times = {"time": _collective_us(simulation)}
-    elif isinstance(simulation, SideBySide):
-        times = _together_us(simulation, known)
-    else:
-        times, tiles = _tile_times(simulation)
-    return Outcome(times, wall_s=time.perf_counter() - started, tiles=tiles)
-
-
-def _phases(
-    machine: MachineSpec, workload: WorkloadSpec, trace: TileTrace | None = None, store: PhaseStore | None = None
-) -> MirroredPhases:
-    run = RunSpec(experiment="validation", machine=machine, workload=workload, strategy="sequential")
-    compile_for([run])
-    return MirroredPhases(run, trace, PhaseStore() if store is None else store)
-
-
-def _gemm_phases(spec: GemmAlone, tp: int = 1, store: PhaseStore | None = None) -> MirroredPhases:
-    workload = WorkloadSpec(tp=tp, gemm=spec.gemm, tiling=spec.tiling)
-    return _phases(spec.machine, workload, make_tile_trace(spec.gemm, spec.tiling, 1), store)
-
-
-def _gemm_us(spec: GemmAlone) -> float:
-    phase = _gemm_phases(spec).gemm(n_compute_units=spec.n_compute_units)
-    return TickBase.of(spec.machine).to_us(phase.ticks)
-
-
-def _collective_us(spec: CollectiveAlone) -> float:
-    collective = CollectiveSpec.model_construct(op=spec.op, size=spec.size, gpus=spec.gpus)
-    phases = _phases(spec.machine, WorkloadSpec(collective=collective, tiling=spec.tiling))
-    if spec.op == "reduce-scatter":
-        ticks = duration(phases.reduce_scatter(n_compute_units=spec.n_channels))
-    elif spec.op == "all-gather":
-        ticks = duration(phases.all_gather(n_compute_units=spec.n_channels))
-    elif spec.machine.gpu.collective_kernel.kind == "channels":
-        ticks = duration(phases.all_reduce(n_compute_units=spec.n_channels))
-    else:
-        scatter = phases.reduce_scatter(n_compute_units=spec.n_channels)
-        ticks = duration(scatter) + duration(phases.all_gather(n_compute_units=spec.n_channels))
-    return TickBase.of(spec.machine).to_us(ticks)
-
-
-class _KnownPhases(PhaseStore):
-    """A store that has some phases already, of which only the time is known."""
-
-    def __init__(self, ticks: Mapping[str, int]) -> None:
-        """*ticks* are by the names of phases."""
-        super().__init__()
-        self._ticks = ticks
-
-    def get(self, job: PhaseJob) -> Phase:
+    @cached_property
+    def run(self) -> RunSpec:
         """See the base class."""
-        if job.name in self._ticks:
-            return Phase(job.name, self._ticks[job.name], {}, Timeline())
-        return super().get(job)
+        return _run(self.machine, WorkloadSpec(gemm=self.gemm, tiling=self.tiling))
+
+    def result(self, phases: PhaseSource, audit: Audit | None = None) -> list[Phase]:
+        """See the base class."""
+        trace = make_tile_trace(self.gemm, self.tiling, 1)
+        return [MirroredPhases(self.run, trace, phases, audit).gemm(n_compute_units=self.n_compute_units)]
 
 
-def _together_us(spec: SideBySide, known: Mapping[Simulation, Outcome]) -> dict[str, float]:
-    ticks = TickBase.of(spec.gemm.machine)
-    alone = {part: round(known[part].times["time"] * ticks.hz / 1e6) for part in needs(spec)}
-    n_channels = spec.reduce_scatter.n_channels
-    name = "reduce-scatter" if n_channels is None else f"reduce-scatter, {n_channels} compute units"
-    store = _KnownPhases({"gemm": alone[spec.gemm], name: alone[spec.reduce_scatter]})
-    phases = _gemm_phases(spec.gemm, spec.reduce_scatter.gpus, store)
-    phase = phases.together("reduce-scatter", n_compute_units=n_channels)
-    assert phase is not None  # two GPUs at least
-    gemm, collective = (ticks.to_us(phase.counters[name]) for name in ("gemm_together", "collective_together"))
-    if spec.gemm_share is not None:
-        gemm_alone, collective_alone = (known[part].times["time"] for part in needs(spec))
-        overlapped = spec.gemm_share * gemm / gemm_alone
-        collective = over_whole_loop(collective_alone, collective, overlapped)
-    return {"gemm": gemm, "collective": collective}
+@dataclass(frozen=True)
+class CollectiveAlone(Simulation):
+    """A ring collective over an array of *size* bytes, launch included, on *n_channels* (None: the machine's)."""
+
+    machine: MachineSpec
+    tiling: TilingSpec  # of no effect: every workload has one
+    op: Op
+    size: int
+    gpus: int
+    n_channels: int | None = None
+
+    @cached_property
+    def run(self) -> RunSpec:
+        """See the base class."""
+        collective = CollectiveSpec.model_construct(op=self.op, size=self.size, gpus=self.gpus)
+        return _run(self.machine, WorkloadSpec(collective=collective, tiling=self.tiling))
+
+    def result(self, phases: PhaseSource, audit: Audit | None = None) -> list[Phase]:
+        """See the base class."""
+        own = MirroredPhases(self.run, None, phases, audit)
+        return collective_alone(own, self.op, n_compute_units=self.n_channels).phases
+
+
+@dataclass(frozen=True)
+class SideBySide(Simulation):
+    """A GEMM and the reduce-scatter of its output, each again and again beside the other.
+
+    ``gemm_share``: the loop of GEMMs lasts so much of that of reduce-scatters, by their times alone, and the rest of
+    the latter runs beside nothing; None: each is timed while the other one runs throughout.
+    """
+
+    gemm: GemmAlone
+    reduce_scatter: CollectiveAlone
+    gemm_share: float | None = None
+
+    @cached_property
+    def run(self) -> RunSpec:
+        """See the base class."""
+        workload = WorkloadSpec(tp=self.reduce_scatter.gpus, gemm=self.gemm.gemm, tiling=self.gemm.tiling)
+        return _run(self.gemm.machine, workload)
+
+    def result(self, phases: PhaseSource, audit: Audit | None = None) -> list[Phase]:
+        """See the base class."""
+        trace = make_tile_trace(self.gemm.gemm, self.gemm.tiling, 1)
+        alone = [*self.gemm.result(phases, audit), *self.reduce_scatter.result(phases, audit)]
+        own = MirroredPhases(self.run, trace, phases, audit)
+        both = own.together("reduce-scatter", n_compute_units=self.reduce_scatter.n_channels)
+        assert both is not None  # two GPUs at least
+        return [*alone, both]
+
+    def outcome(self, result: Sequence[Phase]) -> Outcome:
+        """See the base class."""
+        gemm_alone, collective_alone, both = result
+        gemm, collective = self.us(both.counters["gemm_together"]), self.us(both.counters["collective_together"])
+        if self.gemm_share is not None:
+            alone_us = self.reduce_scatter.us(collective_alone.ticks)
+            overlapped = self.gemm_share * gemm / self.gemm.us(gemm_alone.ticks)
+            collective = over_whole_loop(alone_us, collective, overlapped)
+        return Outcome({"gemm": gemm, "collective": collective})
+
+
+@dataclass(frozen=True)
+class RecordedTiles(Simulation):
+    """A GEMM whose workgroups are dispatched as recorded: *tiles* in that order."""
+
+    gemm: GemmAlone
+    tiles: tuple[Tile, ...]
+
+    @property
+    def run(self) -> RunSpec:
+        """See the base class."""
+        return self.gemm.run
+
+    def result(self, phases: PhaseSource, audit: Audit | None = None) -> list[Phase]:
+        """See the base class.  The counter ``tiles`` has compute unit, start, end of main loop and end of each."""
+        trace = recorded_trace(self.gemm.gemm, self.gemm.tiling, self.tiles)
+        own, name = MirroredPhases(self.run, trace, phases, audit), "gemm, recorded tiles"
+
+        def simulate(report: Report) -> Phase:
+            machine = own.machine(ISOLATED_POLICY, {}, multiplies=True)
+            machine.core.load_gemm(trace, StoreRoutes(trace.n_workgroups), start_at=machine.launch_ticks)
+            phase = own.finished(name, machine, report)
+            phase.counters["tiles"] = machine.core.tables.workgroups[list(TILE_FIELDS)].tolist()
+            return phase
+
+        return [phases.get(PhaseJob((name, *own.gemm_key()), name, simulate))]
+
+    def outcome(self, result: Sequence[Phase]) -> Outcome:
+        """See the base class."""
+        recorded = result[0].counters["tiles"]
+        first = min(start for _, start, _, _ in recorded)
+        tiles = tuple((unit, *(self.us(at - first) * 1e3 for at in times)) for unit, *times in recorded)
+        return Outcome(tile_figures(tiles), tiles=tiles)
+
+
+TILE_FIELDS = ("cu", "start_at", "main_loop_end_at", "end_at")
+
+
+def _run(machine: MachineSpec, workload: WorkloadSpec) -> RunSpec:
+    return RunSpec(experiment="validation", machine=machine, workload=workload, strategy="sequential")
+
+
+def outcomes_of(runner: PhaseRunner) -> dict[Any, Outcome]:
+    """Return the outcomes of the simulations that are the points of *runner*, as far as they are finished or failed."""
+    found = {runner.points[i]: Outcome(failed=one.reason) for i, one in runner.failed.items()}
+    for i, one in runner.results.items():
+        simulation = runner.points[i]
+        assert isinstance(simulation, Simulation)
+        found[simulation] = replace(simulation.outcome(one.result), wall_s=one.wall_s)
+    return found
 
 
 def over_whole_loop(alone: float, beside: float, overlapped: float) -> float:
@@ -230,24 +210,6 @@ def over_whole_loop(alone: float, beside: float, overlapped: float) -> float:
     """
     done = min(overlapped * alone / beside, 1.0)
     return done * beside + (1 - done) * alone
-
-
-def _tile_times(spec: RecordedTiles) -> tuple[dict[str, float], tuple[TimedTile, ...]]:
-    trace = recorded_trace(spec.gemm.gemm, spec.gemm.tiling, spec.tiles)
-    phases = _phases(spec.gemm.machine, WorkloadSpec(gemm=spec.gemm.gemm, tiling=spec.gemm.tiling), trace)
-    machine = phases.machine(ISOLATED_POLICY, {}, multiplies=True)
-    machine.core.load_gemm(trace, StoreRoutes(trace.n_workgroups), start_at=machine.launch_ticks)
-    phases.finished("gemm, recorded tiles", machine, lambda _: None)
-    table = machine.core.tables.workgroups
-    ticks = TickBase.of(spec.gemm.machine)
-    first = int(table["start_at"].min())
-
-    def ns(name: str) -> list[float]:
-        return [ticks.to_us(int(at) - first) * 1e3 for at in table[name]]
-
-    columns = table["cu"].tolist(), ns("start_at"), ns("main_loop_end_at"), ns("end_at")
-    tiles = tuple(zip(*columns, strict=True))
-    return tile_figures(tiles), tiles
 
 
 def tile_figures(tiles: Sequence[TimedTile]) -> dict[str, float]:
@@ -273,11 +235,11 @@ def tile_figures(tiles: Sequence[TimedTile]) -> dict[str, float]:
 
 
 def recorded_trace(gemm: GemmShape, tiling: TilingSpec, tiles: tuple[Tile, ...]) -> TileTrace:
-    """Return *tiles* in their order as one chunk; raises ``ValueError`` unless they are the tiles of *gemm*."""
+    """Return *tiles* in their order as one chunk; raises ``InputDataError`` unless they are the tiles of *gemm*."""
     height, width = tiling.workgroup_tile
     expected = {(row, column) for row in range(-(-gemm.m // height)) for column in range(-(-gemm.n // width))}
     if len(tiles) != len(expected) or set(tiles) != expected:
-        raise ValueError(
+        raise InputDataError(
             f"{len(set(tiles))} tiles are recorded;"
             f" {gemm.m} x {gemm.n} in tiles of {height} x {width} has {len(expected)}"
         )
@@ -297,10 +259,8 @@ __all__ = [
     "SideBySide",
     "Simulation",
     "TimedTile",
-    "needs",
+    "outcomes_of",
     "over_whole_loop",
-    "perform",
     "recorded_trace",
-    "simulation_digest",
     "tile_figures",
 ]

@@ -13,10 +13,11 @@ import pytest
 from t3sim.checks.audit import Audit
 from t3sim.experiment.phase_digest import phase_digest
 from t3sim.experiment.plan import load_experiment
+from t3sim.experiment.result_folder import owned
 from t3sim.experiment.runner import Outcome, Sweep, run
 from t3sim.experiment.workers import Workers
 from t3sim.results.gpus import GPUS_CSV, GPUS_PARQUET
-from t3sim.system.phases import PhasePlan
+from t3sim.system.phases import PhaseJob, PhasePlan
 from t3sim.system.simulate import evaluate, simulate
 from tests.harness.sublayers import point
 
@@ -121,10 +122,7 @@ def test_a_mirrored_result_has_no_table_of_gpus(tmp_path: Path) -> None:
 )
 def test_everything_about_a_ring_can_be_overridden_and_decides_the_phases(override: str) -> None:
     def digests(*overrides: str) -> set[str]:
-        run = point("t3", "mode=explicit", *overrides, shape=(256, 256, 64))
-        plan = PhasePlan()
-        evaluate(run, None, plan)
-        return {phase_digest(job, ()) for job in plan.jobs.values()}
+        return {phase_digest(job, ()) for job in planned(*overrides)}
 
     assert digests(override) != digests()
     even = simulate(point("t3", "mode=explicit", shape=(256, 256, 64)))
@@ -132,23 +130,63 @@ def test_everything_about_a_ring_can_be_overridden_and_decides_the_phases(overri
     assert [phase.gpus for phase in other.phases] != [phase.gpus for phase in even.phases]
 
 
-def test_a_plan_notes_only_phases_that_are_simulated_as_planned() -> None:
-    """How an all-gather starts on unlike GPUs is known when what comes before it is finished, not earlier."""
+def planned(*overrides: str) -> list[PhaseJob]:
+    plan = PhasePlan()
+    evaluate(point("t3", "mode=explicit", *overrides, shape=(256, 256, 64)), None, plan)
+    return list(plan.jobs.values())
 
-    def planned(*overrides: str) -> list[str]:
-        plan = PhasePlan()
-        evaluate(point("t3", "mode=explicit", *overrides, shape=(256, 256, 64)), None, plan)
-        return [job.name for job in plan.jobs.values()]
 
-    assert planned() == ["gemm", "fused, round_robin", "all-gather"]
-    assert planned("machine.gpu[1].compute_clock=1.26 GHz") == ["gemm", "gemm", "fused, round_robin"]
+def test_all_phases_are_planned_with_those_that_they_start_from() -> None:
+    """When an all-gather starts on different GPUs is known only when the phase before it is finished."""
+    names = ["gemm", "fused, round_robin", "all-gather"]
+    assert [(job.name, job.after) for job in planned()] == [(name, ()) for name in names]
+    *gemms, fused, gather = planned("machine.gpu[1].compute_clock=1.26 GHz")
+    assert [job.name for job in gemms] == ["gemm", "gemm"]
+    assert (fused.name, fused.after) == ("fused, round_robin", ())
+    assert (gather.name, gather.after) == ("all-gather", (fused.key,))
+
+
+@pytest.mark.parametrize("override", ['machine.start_skew={"gpu[1]": 3 us}', "machine.link[2].bandwidth=5 GB/s"])
+def test_what_decides_a_phase_decides_those_after_it(override: str) -> None:
+    """Also what the later phase does not use itself, such as when the phase before it started."""
+    base = ("machine.gpu[3].compute_clock=1.26 GHz",)
+    one, other = (phase_digest(planned(*overrides)[-1], ()) for overrides in (base, (*base, override)))
+    assert one != other
+    assert one == phase_digest(planned(*base)[-1], ())
+
+
+@pytest.mark.parametrize("strategy", ["sequential", "t3", "ideal-overlap"])
+def test_nothing_is_simulated_that_was_not_planned(strategy: str, tmp_path: Path) -> None:
+    (tmp_path / "e.yaml").write_text(TEXT)
+    experiment = load_experiment(tmp_path / "e.yaml", [f"sweep.grid.strategy=[{strategy}]", "mode=explicit"])
+    sweep = Sweep(experiment, tmp_path / "results")
+    planned = [task.digest for task in sweep.missing]
+    with owned(tmp_path / "results"):
+        sweep.run()
+    simulated = {path.stem for path in (tmp_path / "results" / "phases").iterdir()}
+    assert simulated == set(planned)
+    assert sweep.n_phases == len(planned)
+
+
+def test_a_finished_phase_whose_predecessor_is_missing_is_not_simulated_again(tmp_path: Path) -> None:
+    ran(tmp_path)
+    phases = {path.stem: path for path in (tmp_path / "results" / "phases").iterdir()}
+    before = (tmp_path / "results" / GPUS_CSV).read_bytes()
+    experiment = load_experiment(tmp_path / "e.yaml")
+    needed = {digest for task in Sweep(experiment, tmp_path / "other").missing for digest in task.after}
+    assert 0 < len(needed) < len(phases)
+    for digest in needed:
+        phases[digest].unlink()
+    assert {task.digest for task in Sweep(experiment, tmp_path / "results").missing} == needed
+    ran(tmp_path)
+    assert (tmp_path / "results" / GPUS_CSV).read_bytes() == before
 
 
 def test_checks_follow_every_gpu(tmp_path: Path) -> None:
-    """Also in phases that nobody could plan, because they start when others have ended."""
+    """Also in phases that start when others have ended."""
     audit = Audit(has_checks=True, has_data=True)
     ran(tmp_path, audit=audit)
-    # GEMMs: of alike GPUs, and of two kinds; rings: reduce-scatter, all-gather, fused, all-gather for each clock.
+    # GEMMs: of identical GPUs, and of two other clocks; rings: reduce-scatter, two all-gathers, fused for each clock.
     n_gemms, n_rings, n_gpus = 3, 8, 4
     assert audit.n_phases == n_gemms + n_rings * n_gpus
     assert audit.n_commands > 0

@@ -1,4 +1,4 @@
-"""One sweep that nobody disturbed, to compare with."""
+"""One sweep and one validation that nobody disturbed, to compare with."""
 
 from __future__ import annotations
 
@@ -6,14 +6,35 @@ from pathlib import Path
 
 import pytest
 
-from t3sim.experiment.runner import Outcome, run
-from tests.sweeps.sweeping import SWEEP, experiment
+from tests.sweeps.sweeping import RUN, VALIDATE, Command, finished
+
+
+def results_of(command: Command, folder: Path) -> Path:
+    command.prepare(folder)
+    done = finished(folder / "results", command=command)
+    assert done.returncode == 0, done.stderr
+    return folder / "results"
 
 
 @pytest.fixture(scope="package")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The results folder of the sweep, simulated in this process; not to be written to."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    outcome: Outcome = run(experiment(folder, SWEEP), folder / "results")
-    assert not outcome.failed
-    return folder / "results"
+    """The results folder of the sweep, simulated in one process; not to be written to."""
+    return results_of(RUN, tmp_path_factory.mktemp("undisturbed"))
+
+
+@pytest.fixture(scope="package")
+def undisturbed_validation(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results folder of the validation; not to be written to."""
+    return results_of(VALIDATE, tmp_path_factory.mktemp("undisturbed-validation"))
+
+
+@pytest.fixture(params=[RUN, VALIDATE], ids=lambda command: command.name)
+def command(request: pytest.FixtureRequest) -> Command:
+    """Each command that simulates phases."""
+    return request.param
+
+
+@pytest.fixture
+def expected(command: Command, request: pytest.FixtureRequest) -> Path:
+    """The results folder of *command* when nobody disturbed it; not to be written to."""
+    return request.getfixturevalue("undisturbed" if command is RUN else "undisturbed_validation")

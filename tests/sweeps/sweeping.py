@@ -1,16 +1,20 @@
-"""Experiments of many small phases, and runs of them in processes that a test can kill."""
+"""Experiments and validations of many small phases, and runs of them in processes that a test can kill."""
 
 from __future__ import annotations
 
+import csv
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from t3sim.experiment.plan import Experiment, load_experiment
+from tests.harness.measured import CHANNELS, ROWS, SUBLAYER, collective, spread, write_folder
 from tests.smoke.command_line import HANG_S, INTERRUPTIBLE, rows_of, t3sim
 
 MACHINE = "machine: t3-tiny\ntiling: gemm-64x64\n"
@@ -22,8 +26,10 @@ SWEEP = (
     + "workload: {gemm: {m: 512, n: 512, k: 256}, tp: 4}\n"
     + "sweep: {grid: {machine.link.bandwidth: [4 GB/s, 8 GB/s, 16 GB/s], strategy: [sequential, t3, t3-mca]}}\n"
 )
-N_PHASES = 15
 POLL_S = 0.005
+# 16 phases of about the same length; the last one starts from two others.
+GEMM_DEPTHS = (128, 160, 192, 224, 256, 288)
+ARRAY_BYTES = (1 << 16, 1 << 17, 1 << 18)
 
 
 def experiment(folder: Path, text: str) -> Experiment:
@@ -31,6 +37,46 @@ def experiment(folder: Path, text: str) -> Experiment:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "experiment.yaml").write_text(text, encoding="utf-8")
     return load_experiment(folder / "experiment.yaml")
+
+
+def measured_gemm(k: int, n: int = 512) -> dict[str, Any]:
+    """Return a row of gemm.csv."""
+    return {**SUBLAYER, "m": n, "n": n, "k": k, **spread(500.0), "tflops": round(2 * n * n * k / 500e6, 4)}
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that simulates phases: what a test needs to run it and to read its table."""
+
+    name: str
+    arguments: tuple[str, ...]
+    prepare: Callable[[Path], object]  # writes its input into a folder
+    rows: Callable[[Path], list[dict[str, str]]]  # of its table, without host times
+    n_phases: int
+
+
+def validation_rows(output: Path) -> list[dict[str, str]]:
+    """Return the rows of ``validation.csv`` without host times."""
+    with (output / "validation.csv").open(encoding="utf-8", newline="") as file:
+        return [{**row, "wall_s": ""} for row in csv.DictReader(file)]
+
+
+def write_measurements(folder: Path) -> Path:
+    """Write a folder of measurements into *folder*."""
+    names = ("reduce_scatter", "all_gather")
+    tables = {
+        "gemm": [measured_gemm(k) for k in GEMM_DEPTHS],
+        "collectives": [collective(name, n_bytes, 20.0) for name in names for n_bytes in ARRAY_BYTES],
+        "contention": ROWS["contention"],
+    }
+    return write_folder(folder / "measured", tables)
+
+
+OF_VALIDATE = ("--machine", "t3-tiny", "--tiling", "gemm-64x64", *(part for one in CHANNELS for part in ("-s", one)))
+RUN = Command(
+    "run", ("experiment.yaml", "--no-figures"), lambda folder: experiment(folder, SWEEP), rows_of, n_phases=15
+)  # fmt: skip
+VALIDATE = Command("validate", ("measured", *OF_VALIDATE), write_measurements, validation_rows, n_phases=15)
 
 
 def phases_in(output: Path) -> list[Path]:
@@ -48,11 +94,11 @@ def until(is_so: Callable[[], bool], *, while_runs: subprocess.Popen[str] | None
 
 
 @contextmanager
-def running(output: Path, *options: str, prelude: str = "") -> Iterator[subprocess.Popen[str]]:
-    """Run the experiment beside *output* into it, after *prelude*, in a process that does not outlive the context."""
+def running(output: Path, *options: str, command: Command = RUN, prelude: str = "") -> Iterator[subprocess.Popen[str]]:
+    """Run what lies beside *output* into it, after *prelude*, in a process that does not outlive the context."""
     *python, program = INTERRUPTIBLE
     process = subprocess.Popen(
-        [*python, prelude + program, "run", "experiment.yaml", "-o", output.name, "--no-figures", *options],
+        [*python, prelude + program, command.name, *command.arguments, "-o", output.name, *options],
         cwd=output.parent,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -68,10 +114,10 @@ def running(output: Path, *options: str, prelude: str = "") -> Iterator[subproce
 
 
 def finished(
-    output: Path, *options: str, env: Mapping[str, str] | None = None
+    output: Path, *options: str, command: Command = RUN, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run the experiment beside *output* to its end."""
-    return t3sim("run", "experiment.yaml", "-o", output.name, "--no-figures", *options, cwd=output.parent, env=env)
+    """Run what lies beside *output* to its end."""
+    return t3sim(command.name, *command.arguments, "-o", output.name, *options, cwd=output.parent, env=env)
 
 
 def workers_of(driver: int) -> list[psutil.Process]:
@@ -89,9 +135,11 @@ def gone(processes: list[psutil.Process]) -> bool:
 
 
 __all__ = [
-    "N_PHASES",
+    "RUN",
     "SMALL",
     "SWEEP",
+    "VALIDATE",
+    "Command",
     "experiment",
     "finished",
     "gone",

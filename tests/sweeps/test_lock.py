@@ -15,7 +15,7 @@ from t3sim.errors import EnvironmentFailure
 from t3sim.experiment import result_folder
 from t3sim.experiment.result_folder import LOCK_NAME, owned
 from t3sim.files import publish
-from tests.sweeps.sweeping import SMALL, experiment, finished, until
+from tests.sweeps.sweeping import Command, finished, until
 
 HOLD = (
     "import sys, time\n"
@@ -35,11 +35,11 @@ def holder(folder: Path) -> subprocess.Popen[str]:
     return process
 
 
-def test_a_second_run_is_refused_and_told_who_owns_the_folder(tmp_path: Path) -> None:
+def test_a_second_run_is_refused_and_told_who_owns_the_folder(command: Command, tmp_path: Path) -> None:
     output = tmp_path / "results"
-    experiment(tmp_path, "name: few\n" + SMALL + "strategy: t3\n")
+    command.prepare(tmp_path)
     with owned(output):
-        done = finished(output)
+        done = finished(output, command=command)
         assert done.returncode == 5
         assert done.stderr == (
             f"t3sim: results: another run writes its results here (process {os.getpid()} on {os.uname().nodename});"

@@ -20,7 +20,7 @@ from t3sim.experiment.workers import SECONDS_WORTH_WORKERS, THIS_PROCESS, Worker
 from tests.checks.liveness.test_command_line import HANGS, STINGY
 from tests.conftest import REPOSITORY
 from tests.smoke.command_line import result_files, rows_of
-from tests.sweeps.sweeping import SMALL, SWEEP, experiment, finished, phases_in, running, until, workers_of
+from tests.sweeps.sweeping import RUN, SMALL, Command, experiment, finished, phases_in, running, until, workers_of
 
 # Strategies of a user's own that end the process they are simulated in, unless it is the driver.
 DEADLY = """
@@ -55,12 +55,12 @@ GRID = "sweep: {grid: {strategy: [sequential, killed, t3, exits, t3-mca]}}\n"
 WITH_DEADLY = "name: deadly\nplugins: [deadly.py]\n" + SMALL + GRID
 
 
-def test_killing_all_workers_now_and_then_loses_nothing(undisturbed: Path, tmp_path: Path) -> None:
+def test_killing_all_workers_now_and_then_loses_nothing(command: Command, expected: Path, tmp_path: Path) -> None:
     """Not by the clock: whenever some more phases are finished."""
     output = tmp_path / "results"
-    experiment(tmp_path, SWEEP)
+    command.prepare(tmp_path)
     n_killed = 0
-    with running(output, "-j", "2") as process:
+    with running(output, "-j", "2", command=command) as process:
         for n in (1, 5, 9):
             until(lambda n=n: len(phases_in(output)) >= n and len(workers_of(process.pid)) == 2, while_runs=process)
             for worker in workers_of(process.pid):
@@ -69,7 +69,7 @@ def test_killing_all_workers_now_and_then_loses_nothing(undisturbed: Path, tmp_p
         _, errors = process.communicate()
     assert process.returncode == 0, errors
     assert n_killed == 6
-    assert rows_of(output) == rows_of(undisturbed)
+    assert command.rows(output) == command.rows(expected)
 
 
 def test_a_phase_that_kills_its_worker_is_set_aside(tmp_path: Path) -> None:
@@ -159,25 +159,27 @@ def with_certificate(folder: Path) -> dict[str, str]:
     return dict(line.split("=", 1) for line in done.stdout.split("\0") if "DASK" in line)
 
 
-def test_the_workers_of_a_scheduler(undisturbed: Path, tmp_path: Path) -> None:
+def test_the_workers_of_a_scheduler(command: Command, expected: Path, tmp_path: Path) -> None:
     output = tmp_path / "results"
-    experiment(tmp_path, SWEEP)
+    command.prepare(tmp_path)
+    check = ["--check"] if command is RUN else []
     with scheduling(tmp_path) as address:
-        done = finished(output, "--scheduler", address, "--check")
+        done = finished(output, "--scheduler", address, *check, command=command)
     assert done.returncode == 0, done.stderr
     assert done.stderr == (
         f"note: {address} is not encrypted: whoever can connect to it can run code on its workers; use tls://\n"
     )
     assert f"of one core; on the workers of {address}" in done.stdout
-    [checked] = [line for line in done.stdout.splitlines() if line.startswith("checked")]
-    assert f"of {len(phases_in(output))} phases: nothing broken" in checked
-    assert rows_of(output) == rows_of(undisturbed)
+    checked = [line for line in done.stdout.splitlines() if line.startswith("checked")]
+    assert [f"of {command.n_phases} phases: nothing broken" in line for line in checked] == [True] * (command is RUN)
+    assert len(phases_in(output)) == command.n_phases
+    assert command.rows(output) == command.rows(expected)
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="the guide makes certificates with openssl")
 def test_the_workers_of_a_scheduler_with_tls(undisturbed: Path, tmp_path: Path) -> None:
     output = tmp_path / "results"
-    experiment(tmp_path, SWEEP)
+    RUN.prepare(tmp_path)
     ours, others = with_certificate(tmp_path / "ours"), with_certificate(tmp_path / "others")
     with scheduling(tmp_path, "--protocol", "tls", env=ours) as address:
         assert address.startswith("tls://")
@@ -200,9 +202,9 @@ def test_the_workers_of_a_scheduler_with_tls(undisturbed: Path, tmp_path: Path) 
         ("", "missing port number in address ''"),
     ],
 )
-def test_a_scheduler_that_is_not_there(address: str, reason: str, tmp_path: Path) -> None:
-    experiment(tmp_path, SWEEP)
-    done = finished(tmp_path / "results", "--scheduler", address)
+def test_a_scheduler_that_is_not_there(address: str, reason: str, command: Command, tmp_path: Path) -> None:
+    command.prepare(tmp_path)
+    done = finished(tmp_path / "results", "--scheduler", address, command=command)
     assert done.returncode == 5
     [line] = done.stderr.splitlines()
     assert line.startswith(f"t3sim: the workers of {address}: cannot be reached: ")

@@ -71,8 +71,8 @@ def formula_us(simulation: Simulation) -> float:
     return share * path / gpu.compute_clock * 1e6 + (spec.launch + n_channels * spec.slice_overhead) / 1e6
 
 
-def simulate(stages: Sequence[Sequence[Simulation]]) -> Mapping[Simulation, Outcome]:
-    return {one: Outcome({"time": formula_us(one)}) for stage in stages for one in stage}
+def simulate(simulations: Sequence[Simulation]) -> Mapping[Simulation, Outcome]:
+    return {one: Outcome({"time": formula_us(one)}) for one in simulations}
 
 
 def row(kind: str, line: int, **values: object) -> Measurement:
@@ -174,8 +174,8 @@ def test_groups_without_points_keep_their_numbers() -> None:
 def test_a_point_that_fails_is_no_fit() -> None:
     """Is a simulation that failed an error that names the row, not a point left out?"""
 
-    def failing(stages: Sequence[Sequence[Simulation]]) -> Mapping[Simulation, Outcome]:
-        return {one: Outcome(failed="it broke") for stage in stages for one in stage}
+    def failing(simulations: Sequence[Simulation]) -> Mapping[Simulation, Outcome]:
+        return {one: Outcome(failed="it broke") for one in simulations}
 
     with pytest.raises(UsageError, match=r"collectives.csv:\d+: a point of the fit cannot be simulated: it broke"):
         calibrate(start(), made_up(), TILING, failing, lambda text: None)

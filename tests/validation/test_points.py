@@ -26,7 +26,6 @@ from t3sim.validation.simulation import (
     Outcome,
     RecordedTiles,
     SideBySide,
-    needs,
 )
 from t3sim.validation.tables import COLUMNS, tiles_csv, validation_csv
 from t3sim.workload.kernel_choice import tiling_of
@@ -45,7 +44,7 @@ def points_of(folder: Path) -> list[Point]:
 def outcomes_of(points: list[Point]) -> dict[Any, Outcome]:
     """An outcome for every simulation, as if each time were 10 us."""
     names = ("time", "gemm", "collective", "makespan", "tile", "main_loop", "stores", "drift")
-    return {one: Outcome(dict.fromkeys(names, 10.0)) for stage in simulations_of(points) for one in stage}
+    return {one: Outcome(dict.fromkeys(names, 10.0)) for one in simulations_of(points)}
 
 
 def table(folder: Path, points: list[Point], outcomes: dict[Any, Outcome]) -> list[dict[str, str]]:
@@ -177,10 +176,15 @@ def test_equal_simulations_are_one(folder: Path) -> None:
     rows = [collective("reduce_scatter", 16384, 6.0, channels, protocol) for channels, protocol in
             (("auto", "auto"), ("2", "auto"), ("auto", "Simple"))]  # fmt: skip
     write_folder(folder.parent / "same", {"collectives": rows})
-    assert [len(stage) for stage in simulations_of(points_of(folder.parent / "same"))] == [1]
-    stages = simulations_of(points_of(folder))
-    assert all(part in stages[0] for one in stages[1] for part in needs(one))
-    assert len(stages[0]) == len(set(stages[0]))
+    assert len(simulations_of(points_of(folder.parent / "same"))) == 1
+    found = simulations_of(points_of(folder))
+    assert len(found) == len(set(found))
+
+
+def test_kernels_beside_each_other_start_from_simulations_that_are_points_too(folder: Path) -> None:
+    points = points_of(folder)
+    [both] = [one for one in simulations_of(points) if isinstance(one, SideBySide)]
+    assert {both.gemm, both.reduce_scatter} < set(simulations_of(points))
 
 
 @pytest.fixture(scope="module")

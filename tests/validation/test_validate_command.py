@@ -21,7 +21,7 @@ def run(*arguments: str | Path) -> int:
 
 def on_tiny(folder: Path, output: Path, *more: str) -> int:
     overrides = [part for change in CHANNELS for part in ("-s", change)]
-    return run(folder, "--machine", "t3-tiny", "--tiling", "gemm-64x64", "-j", "1", "-o", output, *overrides, *more)
+    return run(folder, "--machine", "t3-tiny", "--tiling", "gemm-64x64", "-o", output, *overrides, *more)
 
 
 def table(output: Path) -> list[dict[str, str]]:

@@ -1,0 +1,249 @@
+"""The phases of many points: planned, simulated once each by workers, kept in files, given to the points.
+
+Both ``t3sim run`` and ``t3sim validate`` and ``t3sim calibrate`` simulate with this.  A phase that is finished is kept
+at once, so whatever ends a run early, the next one goes on from there.
+
+Phases depend on each other.  A task is submitted when the phases that it starts from are finished.  A point whose
+phases are all finished is asked once more: it has its result, or it needs more phases (a strategy may decide by what
+the first ones took), which are planned then.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from t3sim.checks.audit import Audit
+from t3sim.errors import EnvironmentFailure, T3SimError
+from t3sim.experiment.estimate import phase_seconds
+from t3sim.experiment.phase_digest import phase_digest, program_digest
+from t3sim.experiment.phase_files import PhaseFolder, StoredPhase, decode
+from t3sim.experiment.phase_task import PhaseTask
+from t3sim.experiment.workers import Finished
+from t3sim.observe.timeline import Timeline
+from t3sim.results.writer import prepare_output
+from t3sim.system.phases import PhasePlan
+
+if TYPE_CHECKING:
+    from t3sim.experiment.phase_task import MadeOfPhases
+    from t3sim.experiment.workers import Workforce
+    from t3sim.overlap import Phase
+    from t3sim.system.phases import PhaseJob
+
+COUNTED_BY_AUDIT = ("n_phases", "n_commands", "n_looks", "n_granules", "n_values")
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class PointResult:
+    """What a point made of its phases, and the host time of each of these, by digest."""
+
+    result: Any
+    wall_s: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class FailedPhase:
+    """Why a point has no result: its phase that could not be simulated (empty: it cannot even be planned)."""
+
+    phase: str
+    reason: str
+
+
+class PhaseRunner:
+    """The phases of *points*; those that lie in *folder* are finished already.
+
+    ``results`` has the points that are finished, by their index.
+    """
+
+    def __init__(
+        self,
+        points: Sequence[MadeOfPhases],
+        folder: str | Path,
+        audit: Audit | None = None,
+        *,
+        has_timeline: bool = False,
+        is_lenient: bool = False,
+        noun: str = "points",
+    ) -> None:
+        """Plan the phases; *audit* follows them and counts what it looks at.
+
+        *is_lenient*: an error of the simulator fails the points concerned instead of ending the run.  *noun* is what
+        progress calls the points.
+        """
+        self.points = points
+        self.audit = Audit() if audit is None else audit
+        self.has_timeline = has_timeline
+        self.noun = noun
+        self.results: dict[int, PointResult] = {}
+        self._is_lenient = is_lenient
+        self._store = PhaseFolder(prepare_output(folder))
+        self._tasks: dict[str, PhaseTask] = {}  # by digest, in the order of the points
+        self._known: dict[str, StoredPhase] = {}
+        self._failed: dict[str, str] = {}  # reasons by digest
+        self._refused: dict[int, str] = {}  # points that cannot be planned, with the reasons
+        self._of_point: list[tuple[str, ...]] = [()] * len(points)  # digests of what each needs, as far as known
+        self._points_of: dict[str, dict[int, None]] = {}  # those that need a phase
+        self._ready: deque[PhaseTask] = deque()  # to be simulated; the workers take from it
+        self._submitted: set[str] = set()
+        self._digest_of: dict[tuple[Any, ...], str] = {}  # by the keys of jobs
+        for i in range(len(points)):
+            self._ask(i)
+
+    @property
+    def n_phases(self) -> int:
+        """Distinct phases of all points."""
+        return len(self._tasks)
+
+    @property
+    def n_damaged(self) -> int:
+        """Finished phases that cannot be used because their files are damaged."""
+        return len(self._store.damaged)
+
+    @property
+    def missing(self) -> list[PhaseTask]:
+        """The phases that are still to be simulated, in the order of the points."""
+        return [task for digest, task in self._tasks.items() if digest not in self._known]
+
+    @property
+    def failed(self) -> dict[int, FailedPhase]:
+        """The points that have no result because a phase of theirs could not be simulated."""
+        found = {i: FailedPhase("", reason) for i, reason in self._refused.items()}
+        for i, needed in enumerate(self._of_point):
+            digest = next((digest for digest in needed if digest in self._failed), None)
+            if digest is not None:
+                found[i] = FailedPhase(self._tasks[digest].name, self._failed[digest])
+        return found
+
+    def simulate(
+        self,
+        workforce: Workforce,
+        progress: Progress | None = None,
+        done: Callable[[int], None] = lambda _i: None,
+        *,
+        longest_first: bool = False,
+    ) -> None:
+        """Simulate what is missing; *done* is told the index of each point that gets its result meanwhile.
+
+        *longest_first*: not in the order of the points, so that workers end together.
+        """
+        if longest_first:
+            self._ready = deque(sorted(self._ready, key=lambda task: -task.seconds))
+        meter = _Meter(self, progress)
+        for outcome in workforce.simulate(self._ready, meter.report):
+            digest = outcome.task.digest
+            meter.report(outcome.task, 1.0)
+            if isinstance(outcome, Finished):
+                self._store.put(digest, outcome.content)
+                self._take(decode(outcome.content, with_timeline=self.has_timeline))
+                for i in list(self._points_of[digest]):
+                    if self._can_go_on(i) and self._ask(i):
+                        done(i)
+            elif outcome.error is not None and not self._is_forgiven(outcome.error):
+                raise outcome.error
+            else:
+                self._failed[digest] = outcome.reason
+                meter.n_failed = len(self.failed)
+
+    def _ask(self, i: int) -> bool:
+        """Ask point *i* for its phases, and hand on those that can be simulated now; return whether it is finished."""
+        point = self.points[i]
+        given: dict[str, StoredPhase] = {}
+
+        def finished(job: PhaseJob) -> Phase | None:
+            stored = self._stored(job, point)
+            if stored is None:
+                return None
+            given[stored.digest] = stored
+            return stored.phase
+
+        plan = PhasePlan(finished)
+        try:
+            result = point.result(plan, self.audit)
+        except (T3SimError, ValueError) as error:
+            if not self._is_forgiven(error):
+                raise
+            self._refused[i] = first_line(error)
+            return False
+        needed = self._of_point[i] = tuple(dict.fromkeys(self._digest_of[key] for key in plan.jobs))
+        for digest in needed:
+            self._points_of.setdefault(digest, {})[i] = None
+        known = {digest: replace(stored.phase, timeline=Timeline()) for digest, stored in given.items()}
+        for digest in filter(self._is_ready, needed):
+            self._submitted.add(digest)
+            self._ready.append(replace(self._tasks[digest], asked_by=point, known=known))
+        if len(given) < len(needed):
+            return False
+        self.results[i] = PointResult(result, {digest: stored.wall_s for digest, stored in given.items()})
+        return True
+
+    def _can_go_on(self, i: int) -> bool:
+        """Return whether point *i* has all the phases that it asked for, or one that it asked for can start now."""
+        needed = self._of_point[i]
+        return any(map(self._is_ready, needed)) or all(digest in self._known for digest in needed)
+
+    def _is_ready(self, digest: str) -> bool:
+        """Return whether a phase is to be submitted: it is missing, and those that it starts from are finished."""
+        is_new = digest not in self._known and digest not in self._submitted
+        return is_new and all(needed in self._known for needed in self._tasks[digest].after)
+
+    def _stored(self, job: PhaseJob, point: MadeOfPhases) -> StoredPhase | None:
+        """Return the finished phase of *job*; what is asked for the first time becomes a task, or is in the folder."""
+        plugins, audit = point.run.plugins, self.audit
+        if job.key not in self._digest_of:
+            self._digest_of[job.key] = phase_digest(job, plugins)
+        digest = self._digest_of[job.key]
+        if digest not in self._tasks:
+            after = tuple(self._digest_of[key] for key in job.after)
+            self._tasks[digest] = PhaseTask(
+                point, digest, job.name, phase_seconds(job), program_digest(),
+                audit.has_checks, audit.has_data, audit.seed, after,
+            )  # fmt: skip
+            stored = self._store.load(digest, with_timeline=self.has_timeline)
+            if stored is not None and stored.was_checked(checks=audit.has_checks, data=audit.has_data):
+                self._take(stored)
+        return self._known.get(digest)
+
+    def _take(self, stored: StoredPhase) -> None:
+        """Note a finished phase and what checks looked at in it."""
+        self._known[stored.digest] = stored
+        for name in COUNTED_BY_AUDIT:
+            if getattr(self.audit, f"has_{'data' if name in ('n_granules', 'n_values') else 'checks'}"):
+                setattr(self.audit, name, getattr(self.audit, name) + int(stored.checks.get(name, 0)))
+
+    def _is_forgiven(self, error: Exception) -> bool:
+        """Return whether *error* fails the points concerned only."""
+        return self._is_lenient and not isinstance(error, EnvironmentFailure)
+
+
+class _Meter:
+    """How far the points are: their number, and the share of the work that is done by estimated time."""
+
+    def __init__(self, runner: PhaseRunner, progress: Progress | None) -> None:
+        self.n_failed = 0
+        self._runner = runner
+        self._progress = progress
+        self._total = sum(task.seconds for task in runner.missing) or 1.0
+        self._shares: dict[str, float] = {}  # that are done, by digest
+        self._done = 0.0
+
+    def report(self, task: PhaseTask, share: float) -> None:
+        """Note that *share* of *task* is done, and pass on the share of all."""
+        if self._progress is None:
+            return
+        self._done += (share - self._shares.get(task.digest, 0.0)) * task.seconds
+        self._shares[task.digest] = share
+        n, n_all = len(self._runner.results), len(self._runner.points)
+        failed = f", {self.n_failed} failed" if self.n_failed else ""
+        self._progress(f"{n}/{n_all} {self._runner.noun}{failed}", min(1.0, self._done / self._total))
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of a message, or the kind of an error that has none."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+__all__ = ["FailedPhase", "PhaseRunner", "PointResult", "Progress"]
