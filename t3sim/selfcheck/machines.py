@@ -20,6 +20,7 @@ from t3sim.config.resolve import resolve_machine
 from t3sim.config.yaml_loader import load_yaml_text
 from t3sim.errors import ConfigError, T3SimError, UsageError
 from t3sim.system.simulate import SimulationResult, simulate
+from t3sim.system.threads import at_most_threads
 
 if TYPE_CHECKING:
     from t3sim.config.machine import MachineSpec
@@ -238,7 +239,8 @@ def outcome_of(run: RunSpec) -> Outcome:
     results: list[SimulationResult] = []
     for mode in ("mirrored", "explicit"):
         try:
-            results.append(simulate(run.model_copy(update={"mode": mode}), audit=audit))
+            with at_most_threads(1):  # these rings are too small to gain by more
+                results.append(simulate(run.model_copy(update={"mode": mode}), audit=audit))
         except UsageError:
             outcome.n_refused = 1
         except T3SimError as error:
