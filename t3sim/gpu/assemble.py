@@ -116,8 +116,8 @@ def compiled_advance(layout: Layout) -> Callable[..., int]:
         int64[::1], array_of(MESSAGE), array_of(MESSAGE), array_of(STEP_TABLE), array_of(MESSAGE), array_of(MESSAGE),
         int64[:, ::1], array_of(COMMAND_LOG), policy_type(layout), int64,
     )  # fmt: skip
-    cast("Any", advance).compile(argument_types)
-    return cast("Callable[..., int]", advance)
+    # The compiled function itself: the dispatcher would find out the types of all arguments anew in each call.
+    return cast("Callable[..., int]", cast("Any", advance).compile(argument_types))
 
 
 def policy_type(layout: Layout) -> Any:

@@ -32,8 +32,8 @@ class GpuPhase:
 class Phase:
     """One simulated kernel, or several that run together: how long it took and what it counted.
 
-    Explicit mode: ``ticks`` is what it adds to the time of the sublayer, from the last end of what came before to its
-    own last end; ``counters`` are those of the GPU that ends last (the first of several).
+    ``ticks`` is what it adds to the time of the sublayer: from the last end of what came before to its own last end.
+    Explicit mode: ``counters`` are those of the GPU that ends last (the first of several).
     """
 
     name: str
@@ -43,6 +43,8 @@ class Phase:
     gpus: tuple[GpuPhase, ...] = ()  # explicit mode: one for each GPU
     number: int = 0  # explicit mode: kernels before it on the same GPU
     waits: tuple[Wait, ...] = ()  # of every simulated GPU
+    end: int = 0  # mirrored mode, as in ``GpuPhase``
+    sent: int = 0  # mirrored mode, as in ``GpuPhase``
     # For phases that depend on this one: keys of the simulations that it is made of; in explicit mode how it starts.
     jobs: tuple[tuple[Any, ...], ...] = field(default=(), compare=False, repr=False)
     start: Any = field(default=None, compare=False, repr=False)

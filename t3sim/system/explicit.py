@@ -22,6 +22,7 @@ from t3sim.observe.timeline import Timeline
 from t3sim.observe.waits import Wait, of_gpu
 from t3sim.overlap.interface import After, GpuPhase, Phase
 from t3sim.registry import check_declaration
+from t3sim.system.machine import sent_at
 from t3sim.system.measure import counters_of, timeline_of, waits_of
 from t3sim.system.phases import (
     ISOLATED_POLICY,
@@ -250,12 +251,6 @@ class ExplicitPhases(SublayerPhases):
             timeline.extend(timeline_of(core, f"gpu[{d}]", d))
             waits += waits_of(core, last, f"gpu[{d}]", offset)
         return phase_of(name, gpus, timeline, waits)
-
-
-def sent_at(core: GpuCore) -> int:
-    """Return the tick at which the link of a drained GPU had carried all that it sent."""
-    port = core.gpu.link_port
-    return -(-int(port.free_at_scaled) // int(port.scale))
 
 
 def later(gpu: GpuPhase, ticks: int) -> GpuPhase:

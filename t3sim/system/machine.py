@@ -88,6 +88,12 @@ def launch_ticks(core: GpuCore, collective: CollectiveProgram | None = None) -> 
     return core.ticks.from_ps(gpu.kernel_launch + own)
 
 
+def sent_at(core: GpuCore) -> int:
+    """Return the tick at which the link of a drained GPU had carried all that it sent."""
+    port = core.gpu.link_port
+    return -(-int(port.free_at_scaled) // int(port.scale))
+
+
 def load_fused_gpu(
     core: GpuCore, trace: TileTrace, program: Callable[..., None], start_at: int, first_position: int = 0
 ) -> ChunkShift | None:

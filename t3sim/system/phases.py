@@ -24,7 +24,7 @@ from t3sim.observe.timeline import Timeline
 from t3sim.overlap.interface import After, Phase, overlap_strategies
 from t3sim.registry import check_declaration
 from t3sim.system.collectives import Op, ring_program
-from t3sim.system.machine import MirroredMachine, launch_ticks, load_fused_gpu
+from t3sim.system.machine import MirroredMachine, launch_ticks, load_fused_gpu, sent_at
 from t3sim.system.measure import counters_of, timeline_of, waits_of
 from t3sim.system.together import kernels_for, load_together, times_together
 from t3sim.workload.tiling import ELEMENT_BYTES
@@ -197,9 +197,21 @@ class SublayerPhases:
 
 
 class MirroredPhases(SublayerPhases):
-    """Phases in mirrored mode: one GPU stands for all, so all start when the longest of what comes before has ended."""
+    """Phases in mirrored mode: one GPU stands for all.
 
-    def gemm(self, *, n_compute_units: int | None = None, after: After = ()) -> Phase:  # noqa: ARG002
+    All start a phase when what comes before has ended and their links have carried what it sent (explicit mode:
+    ``ExplicitPhases.starts``).  A link is last where a chunk has fewer workgroups than the one that drives it.
+    """
+
+    def placed(self, job: PhaseJob, after: After) -> Phase:
+        """Return the phase of *job* on the clock of the sublayer."""
+        phase, before = self.store.get(job), [one for one in after if one is not None]
+        start = max((max(one.end, one.sent) for one in before), default=0)
+        end = start + phase.ticks
+        ticks = end - max((one.end for one in before), default=0)
+        return replace(phase, ticks=ticks, end=end, sent=start + phase.sent)
+
+    def gemm(self, *, n_compute_units: int | None = None, after: After = ()) -> Phase:
         """See ``overlap.interface.Phases``.
 
         The others are as if they were not there; L2 and DRAM are those of the whole GPU.
@@ -213,7 +225,7 @@ class MirroredPhases(SublayerPhases):
             machine.core.load_gemm(trace, StoreRoutes(trace.n_workgroups), start_at=machine.launch_ticks)
             return part.finished(name, machine, report)
 
-        return self.store.get(PhaseJob(("gemm", *part.gemm_key()), name, simulate))
+        return self.placed(PhaseJob(("gemm", *part.gemm_key()), name, simulate), after)
 
     def together(self, op: Op, *, n_compute_units: int | None = None) -> Phase | None:
         """Return a GEMM and a collective that run beside each other, each again and again; None on one GPU.
@@ -246,7 +258,7 @@ class MirroredPhases(SublayerPhases):
         program: CollectiveProgram,
         n_compute_units: int | None = None,
         *,
-        after: After = (),  # noqa: ARG002
+        after: After = (),
     ) -> Phase | None:
         """See the base class."""
         if not program.steps:
@@ -261,9 +273,9 @@ class MirroredPhases(SublayerPhases):
             return self.finished(name, machine, report)
 
         key = (name, program, n_compute_units, self.run.machine, self.run.quantum)
-        return self.store.get(PhaseJob(key, name, simulate))
+        return self.placed(PhaseJob(key, name, simulate), after)
 
-    def fused(self, program: Callable[..., None], *, after: After = ()) -> Phase:  # noqa: ARG002
+    def fused(self, program: Callable[..., None], *, after: After = ()) -> Phase:
         """See ``overlap.interface.Phases``."""
         check_declaration(program, MAPPING, {})
         trace = self.required_trace()
@@ -278,7 +290,7 @@ class MirroredPhases(SublayerPhases):
             return phase
 
         key = ("fused", policy, tuple(sorted(params.items())), program, *self.gemm_key())
-        return self.store.get(PhaseJob(key, name, simulate))
+        return self.placed(PhaseJob(key, name, simulate), after)
 
     def gemm_key(self) -> tuple[Any, ...]:
         """Return what the simulation of the GEMM depends on."""
@@ -304,7 +316,8 @@ class MirroredPhases(SublayerPhases):
         end_at = machine.run(followed.report)
         followed.finish()
         core = machine.core
-        return Phase(name, end_at, counters_of(core), timeline_of(core), waits=waits_of(core, end_at))
+        waits = waits_of(core, end_at)
+        return Phase(name, end_at, counters_of(core), timeline_of(core), waits=waits, sent=sent_at(core))
 
 
 def with_compute_units(machine: MachineSpec, n_compute_units: int) -> MachineSpec:

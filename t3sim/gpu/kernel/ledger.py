@@ -99,7 +99,7 @@ def note_issue(gpu, cu, reason, credit):
     """
     if IS_COUNTING:
         if cu.refused_by != WORKING:
-            unused = credit + cu.refused_ticks
+            unused = max(credit + cu.refused_ticks, 0)  # what a collective loads meanwhile may overdraw the slot
         elif cu.is_waiting:
             unused = gpu.slot_ticks  # it stands in front of a controller since an earlier slot
         else:
