@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from t3sim.files import prepare_folder, publish
 
@@ -164,6 +165,11 @@ def legend_above(axes: Axes, handles: Sequence[Artist] | None = None) -> None:
     if shown:
         n_columns = _legend_columns(shown, axes.get_figure(root=True))
         axes.legend(handles=shown, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=n_columns)
+
+
+def mark(label: str, colour: str = QUIET_COLOUR, marker: str = "o", **look: Any) -> Line2D:
+    """An entry of a legend: a mark without a line."""
+    return Line2D([], [], color=colour, marker=marker, linestyle="none", label=label, **look)
 
 
 def legend_outside(figure: Figure, handles: Sequence[Artist], n_columns: int = 0) -> None:
