@@ -155,7 +155,7 @@ def light_grid(axes: Axes, axis: str = "y") -> None:
 
 
 def line_of_sequential(axes: Axes) -> None:
-    """Where speedups over sequential begin."""
+    """The line at 1: as fast as sequential execution."""
     axes.axhline(1.0, color="black", linewidth=0.5, linestyle=(0, (4, 3)), zorder=0)
 
 
