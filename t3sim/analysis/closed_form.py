@@ -18,7 +18,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from t3sim.analysis.folder import Results
 from t3sim.analysis.strategies import has_near_memory
-from t3sim.analysis.style import MARKERS, QUIET_COLOUR, Drawing, legend_outside, light_grid, new_figure
+from t3sim.analysis.style import MARKERS, QUIET_COLOUR, Drawing, legend_outside, light_grid, mark, new_figure
 from t3sim.analysis.table import Row
 
 BYTES_PER_ELEMENT = 2  # FP16
@@ -99,19 +99,12 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
 def _legend(collectives: Sequence[Collective], rings: Sequence[int]) -> list[Line2D]:
     """Colours are operations, markers are ring sizes, lines are the formula."""
     present = {c.op for c in collectives}
-    handles = [
-        Line2D([], [], color=colour, marker="o", markersize=size, markerfacecolor="none", linestyle="none", label=op)
-        for op, (colour, size) in _LOOKS.items()
-        if op in present
+    hollow = {"markerfacecolor": "none"}
+    return [
+        *(mark(op, colour, markersize=size, **hollow) for op, (colour, size) in _LOOKS.items() if op in present),
+        *(mark(f"{n} GPUs", marker=MARKERS[i % len(MARKERS)], **hollow) for i, n in enumerate(rings)),
+        Line2D([], [], color=QUIET_COLOUR, linewidth=0.7, label="formula"),
     ]
-    handles += [
-        Line2D(
-            [], [], color=QUIET_COLOUR, marker=MARKERS[i % len(MARKERS)], markerfacecolor="none", linestyle="none",
-            label=f"{n_gpus} GPUs",
-        )
-        for i, n_gpus in enumerate(rings)
-    ]  # fmt: skip
-    return [*handles, Line2D([], [], color=QUIET_COLOUR, linewidth=0.7, label="formula")]
 
 
 def collectives_of(results: Results) -> list[Collective]:

@@ -64,7 +64,7 @@ def draw_figures(
     columns: int | None = None,
     on_missing: Callable[[str, InputDataError], None] = lambda *_: None,
 ) -> Iterator[tuple[str, list[Drawing]]]:
-    """Yield each of the figures *names* that can be drawn; *on_missing* is told of those for which data are missing."""
+    """Yield each of the figures *names* that can be drawn; *on_missing* is called for those without data."""
     check_figure_names(names)
     for name in names:
         try:
@@ -85,8 +85,8 @@ def figures_of(
     """Draw figures of a result folder as PDF and PNG and return the files of each by its name.
 
     *names* left out: those that the experiment lists, or the usual ones.  They go into *output*, by default the
-    folder itself.  What cannot be drawn because the results lack it is told to *on_missing*; if there is nobody
-    to tell, or nothing at all can be drawn, it is raised.  Raises ``UsageError`` for an unknown name,
+    folder itself.  *on_missing* is called with a message for each figure that the results lack the data for; without
+    it, or if no figure can be drawn, the error is raised.  Raises ``UsageError`` for an unknown name,
     ``InputDataError`` for results that cannot be read.
     """
     from t3sim.analysis.folder import read_folder

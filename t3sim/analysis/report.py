@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -58,27 +57,6 @@ _PROVENANCE = {
 _DRAM = [name for name in COLUMNS if name.startswith("dram_")]
 
 
-@dataclass
-class Section:
-    """What the page says about one result folder."""
-
-    id: str
-    name: str
-    description: str
-    folder: str
-    findings: list[str]
-    cards: list[Mapping[str, str]]
-    table: Table
-    n_left_out: int
-    figures: list[EmbeddedFigure] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    waits: Table | None = None
-    failed: str = ""
-    experiment: str = ""
-    overrides: str = ""
-    provenance: list[tuple[str, str]] = field(default_factory=list)
-
-
 def report_html(folders: Sequence[Results], extra: ExtraTable | None = None, title: str = "") -> str:
     """Return the page about *folders*, with the table *extra* above them if there is one.
 
@@ -90,14 +68,14 @@ def report_html(folders: Sequence[Results], extra: ExtraTable | None = None, tit
     n = len(sections)
     return rendered(
         "report.html",
-        title=title or (sections[0].name if n == 1 else f"{n} experiments"),
+        title=title or (folders[0].name if n == 1 else f"{n} experiments"),
         subtitle=f"t3sim {__version__}, report on {n} result folder{'' if n == 1 else 's'}",
         sections=sections,
         extra=extra,
     )
 
 
-def section_of(results: Results, number: int) -> Section:
+def section_of(results: Results, number: int) -> dict[str, Any]:
     """Return what the page says about *results*, the *number*-th of its folders."""
     notes: list[str] = []
     figures = _figures(results, number, notes)
@@ -113,23 +91,23 @@ def section_of(results: Results, number: int) -> Section:
     if n_unfinished:
         notes.append(f"{n_unfinished} point{'' if n_unfinished == 1 else 's'} without a time.")
     overrides = results.resolved.get("overrides")
-    return Section(
-        id=f"section-{number}",
-        name=results.name,
-        description=results.description,
-        folder=str(results.path),
-        findings=sentences(results),
-        cards=[_card(summary, results) for summary in strategy_summaries(results)],
-        table=results_table(results, f"results-{number}"),
-        n_left_out=max(0, len(results.rows) - MAX_ROWS),
-        figures=figures,
-        notes=notes,
-        waits=waits,
-        failed="" if failed is None or failed.empty else failed.head(MAX_ROWS).to_csv(index=False),
-        experiment=results.text_of(EXPERIMENT_NAME) or "",
-        overrides="\n".join(map(str, overrides)) if isinstance(overrides, list) else "",
-        provenance=provenance_of(results),
-    )
+    return {
+        "id": f"section-{number}",
+        "name": results.name,
+        "description": results.description,
+        "folder": str(results.path),
+        "findings": sentences(results),
+        "cards": [_card(summary, results) for summary in strategy_summaries(results)],
+        "table": results_table(results, f"results-{number}"),
+        "n_left_out": max(0, len(results.rows) - MAX_ROWS),
+        "figures": figures,
+        "notes": notes,
+        "waits": waits,
+        "failed": "" if failed is None or failed.empty else failed.head(MAX_ROWS).to_csv(index=False),
+        "experiment": results.text_of(EXPERIMENT_NAME) or "",
+        "overrides": "\n".join(map(str, overrides)) if isinstance(overrides, list) else "",
+        "provenance": provenance_of(results),
+    }
 
 
 def _figures(results: Results, number: int, notes: list[str]) -> list[EmbeddedFigure]:

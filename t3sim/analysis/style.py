@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from t3sim.analysis.strategies import Strategy
 from t3sim.files import prepare_folder, publish
@@ -155,7 +156,7 @@ def light_grid(axes: Axes, axis: str = "y") -> None:
 
 
 def line_of_sequential(axes: Axes) -> None:
-    """Where speedups over sequential begin."""
+    """The line at 1: as fast as sequential execution."""
     axes.axhline(1.0, color="black", linewidth=0.5, linestyle=(0, (4, 3)), zorder=0)
 
 
@@ -165,6 +166,11 @@ def legend_above(axes: Axes, handles: Sequence[Artist] | None = None) -> None:
     if shown:
         n_columns = _legend_columns(shown, axes.get_figure(root=True))
         axes.legend(handles=shown, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=n_columns)
+
+
+def mark(label: str, colour: str = QUIET_COLOUR, marker: str = "o", **look: Any) -> Line2D:
+    """An entry of a legend: a mark without a line."""
+    return Line2D([], [], color=colour, marker=marker, linestyle="none", label=label, **look)
 
 
 def legend_outside(figure: Figure, handles: Sequence[Artist], n_columns: int = 0) -> None:

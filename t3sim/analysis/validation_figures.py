@@ -13,7 +13,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
-from t3sim.analysis.style import MARKERS, QUIET_COLOUR, Drawing, legend_outside, light_grid, new_figure
+from t3sim.analysis.style import MARKERS, QUIET_COLOUR, Drawing, legend_outside, light_grid, mark, new_figure
 from t3sim.analysis.validation import SIMULATED, Validation
 
 if TYPE_CHECKING:
@@ -131,19 +131,10 @@ def _in_order(labels: pd.Series) -> list[str]:
 
 
 def _handles(colours: Sequence[str], markers: Sequence[str], has_used: bool) -> list[Line2D]:
-    handles = [
-        Line2D([], [], linestyle="none", marker="o", markersize=4, color=COLOURS[i % len(COLOURS)], label=name)
-        for i, name in enumerate(colours)
-    ]
+    handles = [mark(name, COLOURS[i % len(COLOURS)], markersize=4) for i, name in enumerate(colours)]
     if len(markers) > 1:
-        handles += [
-            Line2D([], [], linestyle="none", marker=MARKERS[i % len(MARKERS)], color=QUIET_COLOUR, label=name)
-            for i, name in enumerate(markers)
-        ]
-    if has_used:
-        hollow = {"markerfacecolor": "none", "color": QUIET_COLOUR}
-        handles.append(Line2D([], [], linestyle="none", marker="o", label="fitted to", **hollow))  # type: ignore[arg-type]
-    return handles
+        handles += [mark(name, marker=MARKERS[i % len(MARKERS)]) for i, name in enumerate(markers)]
+    return [*handles, mark("fitted to", markerfacecolor="none")] if has_used else handles
 
 
 def _equality(axes: Axes, points: pd.DataFrame, is_ratio: bool) -> None:
