@@ -2,7 +2,7 @@
 # `make PYTHON=python3.12 demo` picks an interpreter; otherwise the first suitable one on the PATH is taken.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo study test check bench clean
+.PHONY: help setup demo study test test-deep check bench clean
 
 BIN   := .venv/bin
 STAMP := .venv/.set-up
@@ -11,7 +11,8 @@ NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 help:
 	@echo "make demo    simulate the T-NLG FC-2 sublayer under five configurations; results in results/t3-tnlg-fc2"
 	@echo "make study   run all experiments of the T3 study (about 45 minutes on two cores), compare with what was published"
-	@echo "make test    run the tests"
+	@echo "make test    run the tests (about 4 minutes on two cores)"
+	@echo "make test-deep  the same with all cases of fuzzers, mutants, determinism and data campaigns (about 40 minutes)"
 	@echo "make check   run ruff, mypy and the import contracts"
 	@echo "make bench   measure the simulator's speed"
 	@echo "make clean   remove .venv, caches and results"
@@ -29,6 +30,10 @@ study: $(STAMP)
 
 test: $(STAMP)
 	@$(BIN)/python -m pytest -n 2 --benchmark-disable tests $(if $(NOTEBOOKS),--nbmake $(NOTEBOOKS))
+
+test-deep: $(STAMP)
+	@T3SIM_DEEP=1 $(BIN)/python -m pytest -n 2 --benchmark-disable tests
+	@$(BIN)/t3sim selfcheck --deep
 
 check: $(STAMP)
 	@tools/check $(BIN)

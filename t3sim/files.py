@@ -1,4 +1,4 @@
-"""Reading and publishing files so that a fault never leaves a half-written or half-read one.
+"""Reading and publishing files so that a fault never leaves a half-written or half-read one, and strict JSON.
 
 Every file t3sim leaves behind goes through ``publish``: written beside its
 destination, flushed to disk, then renamed over it.  A full disk or a killed
@@ -8,10 +8,12 @@ process leaves the old files as they were.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from t3sim.errors import EnvironmentFailure, InputDataError
 
@@ -92,11 +94,69 @@ def read_limited(path: Path, limit_bytes: int, *, shown_as: str) -> bytes:
     except PermissionError:
         raise InputDataError(f"{shown_as}: no right to read it") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        cause = cause_in_words(error) if isinstance(error, OSError) else str(error)
+        cause = cause_in_words(error) if isinstance(error, OSError) else "a file name cannot contain a NUL character"
         raise InputDataError(f"{shown_as}: cannot read: {cause}") from error
     if len(content) > limit_bytes:
         raise InputDataError(f"{shown_as}: grew beyond {limit_bytes} bytes while being read")
     return content
+
+
+MAX_JSON_DEPTH = 50
+MAX_JSON_DIGITS = 100  # of a number
+
+
+def parse_json(content: bytes) -> dict[str, Any]:
+    """Return the object that a file of JSON holds; raises ``ValueError``.
+
+    Refused as well: a key twice in an object, numbers that are not finite or too long, more than 50 levels.
+    """
+    try:
+        found = json.loads(
+            content.decode("utf-8-sig"), object_pairs_hook=_without_duplicates, parse_constant=_refused_number,
+            parse_int=_short_integer,
+        )  # fmt: skip
+        is_too_deep = _depth(found) > MAX_JSON_DEPTH
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte 0x{content[error.start]:02x} is not UTF-8") from None
+    except RecursionError:
+        is_too_deep = True
+    except ValueError as error:
+        raise ValueError(f"not valid JSON: {one_line(error)}") from None
+    if is_too_deep:
+        raise ValueError(f"nested deeper than {MAX_JSON_DEPTH} levels")
+    if not isinstance(found, dict):
+        raise ValueError("must hold an object")
+    return found
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"key `{name[:60]}` appears twice")
+        found[name] = value
+    return found
+
+
+def _depth(value: Any) -> int:
+    """Return how many objects and lists lie in each other."""
+    children = value.values() if isinstance(value, dict) else value
+    return 1 + max(map(_depth, children), default=0) if isinstance(value, dict | list) else 0
+
+
+def _refused_number(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
+
+
+def _short_integer(text: str) -> int:
+    if len(text) > MAX_JSON_DIGITS:
+        raise ValueError(f"a number of {len(text)} characters is too long")
+    return int(text)
+
+
+def one_line(error: Exception) -> str:
+    """Return the message of *error* as one line of at most 200 characters."""
+    return " ".join(str(error).split())[:200]
 
 
 def _write_through(path: Path, content: bytes) -> None:

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 LIMIT = 1 << 62
 """Integers at or above this are refused: sums of two must still fit a signed 64-bit integer."""
@@ -25,7 +26,7 @@ _BINARY = {"": 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Kind:
     """One physical quantity: how it is called, its units in base units, an example."""
 
@@ -34,6 +35,35 @@ class _Kind:
     units: dict[str, int]
     example: str
     usual: str  # the unit proposed for a bare number
+
+    def parse(self, value: object) -> int:
+        """Return a text such as ``16 MiB`` in base units; raises ``ValueError``."""
+        return _parse(value, self)
+
+    def parse_or(self, word: str) -> Callable[[object], int | str]:
+        """Return a parser that also accepts *word*."""
+
+        def parse(value: object) -> int | str:
+            if value == word:
+                return word
+            try:
+                return self.parse(value)
+            except ValueError as error:
+                raise ValueError(f"{error} (the word `{word}` is allowed too)") from None
+
+        _FORMATS[parse] = self.format
+        return parse
+
+    def format(self, value: int) -> str:
+        """Return the shortest text that ``parse`` reads back as exactly *value*."""
+        if value == 0:
+            return f"0 {'B' if self is _BYTES else self.usual}"
+        texts = [
+            f"{digits} {unit}"
+            for unit, factor in reversed(self.units.items())
+            if unit.isascii() and unit != "cycle" and (digits := _exact_decimal(value, factor)) is not None
+        ]
+        return min(texts, key=lambda text: (len(text), "." in text))
 
 
 _BYTES = _Kind("a capacity", "bytes", {f"{p}B": f for p, f in _BINARY.items()}, "16 MiB", "KiB")
@@ -80,7 +110,7 @@ def _shown(value: object) -> str:
 def _proposal(number: Fraction, text: str, kind: _Kind) -> str:
     """How a bare number was probably meant: small ones in a usual unit, large ones in base units."""
     if number.denominator == 1 and 100_000 <= number < LIMIT and kind is not _CYCLES:
-        return f"`{_format(int(number), kind)}`"
+        return f"`{kind.format(int(number))}`"
     text = text.strip()
     if kind is _BYTES and number.denominator == 1:
         return f"`{text} B` or `{text} KiB`"
@@ -147,18 +177,6 @@ def _parse(value: object, kind: _Kind) -> int:
     return int(exact)
 
 
-def _format(value: int, kind: _Kind) -> str:
-    """The shortest text that *kind*'s parser reads back as exactly *value*."""
-    if value == 0:
-        return f"0 {'B' if kind is _BYTES else kind.usual}"
-    texts = [
-        f"{digits} {unit}"
-        for unit, factor in reversed(kind.units.items())
-        if unit.isascii() and unit != "cycle" and (digits := _exact_decimal(value, factor)) is not None
-    ]
-    return min(texts, key=lambda text: (len(text), "." in text))
-
-
 def _exact_decimal(value: int, factor: int) -> str | None:
     """``value / factor`` written without an exponent, or None if that takes over 12 decimals."""
     whole, rest = divmod(value, factor)
@@ -171,73 +189,27 @@ def _exact_decimal(value: int, factor: int) -> str | None:
     return f"{whole}.{decimals}" if decimals else str(whole)
 
 
-def parse_bytes(value: object) -> int:
-    """``16 MiB`` to bytes."""
-    return _parse(value, _BYTES)
-
-
-def parse_bandwidth(value: object) -> int:
-    """``150 GB/s`` to bytes per second."""
-    return _parse(value, _BANDWIDTH)
-
-
-def parse_time(value: object) -> int:
-    """``500 ns`` to picoseconds."""
-    return _parse(value, _TIME)
-
-
-def parse_frequency(value: object) -> int:
-    """``1.4 GHz`` to hertz."""
-    return _parse(value, _FREQUENCY)
-
-
-def parse_cycles(value: object) -> int:
-    """``1000 cycles`` to 1000; which clock is meant is fixed by the key."""
-    return _parse(value, _CYCLES)
-
-
-def parse_bytes_or_word(word: str) -> Callable[[object], int | str]:
-    """A parser of capacities that also accepts *word*."""
-    return _or_word(parse_bytes, word)
-
-
-def parse_frequency_or_word(word: str) -> Callable[[object], int | str]:
-    """A parser of frequencies that also accepts *word*."""
-    return _or_word(parse_frequency, word)
-
-
-def _or_word(parse_quantity: Callable[[object], int], word: str) -> Callable[[object], int | str]:
-    def parse(value: object) -> int | str:
-        if value == word:
-            return word
-        try:
-            return parse_quantity(value)
-        except ValueError as error:
-            raise ValueError(f"{error} (the word `{word}` is allowed too)") from None
-
-    return parse
-
-
-def format_bytes(value: int) -> str:
-    """Shortest exact text of a capacity."""
-    return _format(value, _BYTES)
-
-
-def format_bandwidth(value: int) -> str:
-    """Shortest exact text of a bandwidth."""
-    return _format(value, _BANDWIDTH)
-
-
-def format_time(value: int) -> str:
-    """Shortest exact text of a time given in picoseconds."""
-    return _format(value, _TIME)
-
-
-def format_frequency(value: int) -> str:
-    """Shortest exact text of a frequency given in hertz."""
-    return _format(value, _FREQUENCY)
-
-
 def format_cycles(value: int) -> str:
     """Text of a number of cycles."""
     return "1 cycle" if value == 1 else f"{value} cycles"
+
+
+parse_bytes, format_bytes = _BYTES.parse, _BYTES.format
+parse_bandwidth, format_bandwidth = _BANDWIDTH.parse, _BANDWIDTH.format
+parse_time, format_time = _TIME.parse, _TIME.format
+parse_frequency, format_frequency = _FREQUENCY.parse, _FREQUENCY.format
+parse_cycles = _CYCLES.parse  # which clock is meant is fixed by the key
+parse_bytes_or_word, parse_frequency_or_word = _BYTES.parse_or, _FREQUENCY.parse_or
+
+_FORMATS: dict[Callable[[object], int | str], Callable[[int], str]] = {
+    parse_bytes: format_bytes,
+    parse_bandwidth: format_bandwidth,
+    parse_time: format_time,
+    parse_frequency: format_frequency,
+    parse_cycles: format_cycles,
+}
+
+
+def format_parsed(parser: Callable[..., Any], value: int) -> str:
+    """Text of a value that *parser*, one of this module, has read."""
+    return _FORMATS[parser](value)

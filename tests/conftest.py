@@ -2,20 +2,40 @@
 
 Compiled kernels are kept in the user's cache, shared by all tests, so that each
 layout is compiled once; a test of the cache itself takes ``own_cache_dir``.
+
+``make test-deep`` sets ``T3SIM_DEEP``: campaigns then take all their cases instead of a fixed sample (``sample``),
+and tests marked ``deep`` run as well.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+DEEP = os.environ.get("T3SIM_DEEP") == "1"
 
 # The same examples in every run: a failure is seen again by whoever looks for it.
 settings.register_profile("t3sim", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("t3sim")
+
+
+def sample(n_all: int, n_quick: int) -> int:
+    """Return how many cases a campaign takes: the first *n_quick* of them, or all for ``make test-deep``."""
+    return n_all if DEEP else n_quick
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is marked ``deep``, unless this is ``make test-deep``."""
+    if DEEP:
+        return
+    left_out = [item for item in items if item.get_closest_marker("deep")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("deep")]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from matplotlib.patches import Patch
 
 from t3sim.analysis.quantity import spoken
+from t3sim.analysis.strategies import is_baseline
 from t3sim.analysis.style import (
     QUIET_COLOUR,
     SMALL_VALUE_SIZE,
@@ -19,6 +20,7 @@ from t3sim.analysis.style import (
     Drawing,
     legend_above,
     light_grid,
+    line_of_sequential,
     new_figure,
     strategy_colour,
     strategy_order,
@@ -112,7 +114,31 @@ def _series_name(row: Row, told_by: Sequence[str]) -> str:
             parts.append(f"{row[name]}+{row['collective_compute_units'] or 0} compute units")
         else:
             parts.append(f"{spoken(name)} {row[name]}")
-    return ", ".join(parts)
+    return parts[0] if len(parts) == 1 else ", ".join(parts)  # alone it keeps what the strategy declares
+
+
+def write_value(axes: Axes, x: float, y: float, text: str, room: float, bar_points: float) -> None:
+    """Write a bar's value above it, upright if it does not fit across in *room* points; smaller above a thin bar."""
+    is_across = room >= 0.68 * VALUE_SIZE * len(text)
+    size = VALUE_SIZE if is_across or bar_points >= VALUE_SIZE else SMALL_VALUE_SIZE
+    axes.annotate(
+        text, (x, y), xytext=(0, 1.5), textcoords="offset points", ha="center", va="bottom", fontsize=size,
+        rotation=0 if is_across else 90,
+    )  # fmt: skip
+
+
+def draw_speedup_bars(
+    axes: Axes,
+    points: Sequence[tuple[float, float]],
+    colour: str,
+    label: str,
+    room: float,
+    bar_points: float,
+) -> None:
+    """Bars of one strategy at *points* (place, speedup), with their values."""
+    axes.bar([x for x, _ in points], [y for _, y in points], width=0.92, color=colour, label=label, linewidth=0)
+    for x, y in points:
+        write_value(axes, x, y, f"{y:.2f}", room, bar_points)
 
 
 class BarPage:
@@ -151,43 +177,38 @@ class BarPage:
             n_rows * self.n_panels, 1, squeeze=False, height_ratios=list(height_ratios) * n_rows
         )[:, 0]
 
-    def rows(self) -> Iterable[tuple[list[Axes], list[Case]]]:
-        """The panels of each row with the cases they show."""
+    def drawn(self, panels: Mapping[str, Callable[[Axes, list[Case]], None]], caption: str) -> list[Drawing]:
+        """Return the finished page: *panels* draw the cases of a row, by their label; the last one names the cases."""
         for i, start in enumerate(range(0, len(self.cases), self.cases_per_row)):
-            panels = list(self.axes[i * self.n_panels : (i + 1) * self.n_panels])
-            yield panels, self.cases[start : start + self.cases_per_row]
-
-    def drawing(self, caption: str) -> Drawing:
-        """The finished page."""
-        return Drawing(self.figure, caption)
+            cases = self.cases[start : start + self.cases_per_row]
+            of_row = self.axes[i * self.n_panels : (i + 1) * self.n_panels]
+            for axes, (label, draw_panel) in zip(of_row, panels.items(), strict=True):
+                draw_panel(axes, cases)
+                axes.set_ylabel(label)
+                self._name_cases(axes, cases, with_text=axes is of_row[-1])
+        return [Drawing(self.figure, caption)]
 
     def _position(self, case_index: int, series_index: int) -> float:
         return case_index * (len(self.series) + _GAP) + series_index
 
-    def draw_speedups(self, axes: Axes, cases: list[Case], top: float) -> None:
+    def draw_speedups(self, axes: Axes, cases: list[Case]) -> None:
         """Speedup of each bar, with its value; the line is sequential."""
+        top = max(1.0, *(row["speedup"] or 0.0 for row in self.bars.values()))
         for s, name in enumerate(self.series):
             found = [(i, self.bars.get((case, name))) for i, case in enumerate(cases)]
             points = [(self._position(i, s), bar["speedup"]) for i, bar in found if bar is not None and bar["speedup"]]
-            axes.bar(
-                [x for x, _ in points],
-                [y for _, y in points],
-                width=0.92,
-                color=strategy_colour(name, self.series),
-                label=self._label(name),
-                linewidth=0,
+            draw_speedup_bars(
+                axes, points, strategy_colour(name, self.series), self._label(name), self._room, self.points_per_bar
             )
-            for x, y in points:
-                self._write_value(axes, x, y, f"{y:.2f}", top)
-        axes.axhline(1.0, color="black", linewidth=0.5, linestyle=(0, (4, 3)), zorder=0)
+        line_of_sequential(axes)
         self._finish(axes, len(cases), top)
         if not self.names_bars and cases[0] == self.cases[0]:
-            legend_above(axes, self.width)
+            legend_above(axes)
 
     def _label(self, name: str) -> str:
         """The name of a series, with its geomean if it has a bar in each of at least four cases."""
         speedups = [bar["speedup"] for (_, series), bar in self.bars.items() if series == name and bar["speedup"]]
-        if name == "sequential" or len(self.cases) < 4 or len(speedups) != len(self.cases):
+        if is_baseline(name) or len(self.cases) < 4 or len(speedups) != len(self.cases):
             return name
         return f"{name} (geomean {geometric_mean(speedups):.2f})"
 
@@ -197,13 +218,13 @@ class BarPage:
         cases: list[Case],
         parts_of: Callable[[Row], dict[str, float]],
         colours: Mapping[str, str],
-        top: float,
-        value_format: str,
+        value_format: str = "{:.0f}",
         *,
         has_total: bool = True,
         has_legend: bool = True,
     ) -> None:
         """Each bar's parts on top of each other, with the total and, where there is room, the parts' values."""
+        top = max(sum(parts_of(row).values()) for row in self.bars.values())
         for i, case in enumerate(cases):
             for s, name in enumerate(self.series):
                 row = self.bars.get((case, name))
@@ -224,17 +245,16 @@ class BarPage:
                         )  # fmt: skip
                     bottom += value
                 if bottom and has_total:
-                    self._write_value(axes, x, bottom, value_format.format(bottom), top)
+                    write_value(axes, x, bottom, value_format.format(bottom), self._room, self.points_per_bar)
         self._finish(axes, len(cases), top, has_values=has_total)
         if has_legend and cases[0] == self.cases[0]:  # in the first row, of what any row shows
             present = {part for row in self.bars.values() for part in parts_of(row)}
             patches = [Patch(color=colour, label=part) for part, colour in colours.items() if part in present]
-            legend_above(axes, self.width, patches)
+            legend_above(axes, patches)
 
-    def draw_dots(
-        self, axes: Axes, cases: list[Case], values_of: Callable[[Row], Mapping[str, float]], top: float
-    ) -> None:
+    def draw_dots(self, axes: Axes, cases: list[Case], values_of: Callable[[Row], Mapping[str, float]]) -> None:
         """The values of each point above each other as dots, the largest with the name of the first that has it."""
+        top = max(1.0, *(value for row in self.bars.values() for value in values_of(row).values()))
         for i, case in enumerate(cases):
             for s, name in enumerate(self.series):
                 row = self.bars.get((case, name))
@@ -244,16 +264,8 @@ class BarPage:
                 x = self._position(i, s)
                 axes.plot([x] * len(values), list(values.values()), "o", color="black", markersize=1.5)
                 largest = max(values, key=lambda which: values[which])
-                self._write_value(axes, x, values[largest], largest, top)
+                write_value(axes, x, values[largest], largest, self._room, self.points_per_bar)
         self._finish(axes, len(cases), top)
-
-    def _write_value(self, axes: Axes, x: float, y: float, text: str, top: float) -> None:
-        """Write a bar's value above it, upright if it would not fit across."""
-        is_across = self._room >= 0.68 * VALUE_SIZE * len(text)
-        size = VALUE_SIZE if is_across or self.points_per_bar >= VALUE_SIZE else SMALL_VALUE_SIZE
-        axes.text(
-            x, y + 0.015 * top, text, ha="center", va="bottom", fontsize=size, rotation=0 if is_across else 90
-        )  # fmt: skip
 
     def _finish(self, axes: Axes, n_cases: int, top: float, *, has_values: bool = True) -> None:
         """Same limits for all panels of a kind, with room for the values."""
@@ -264,7 +276,7 @@ class BarPage:
         )
         light_grid(axes)
 
-    def name_cases(self, axes: Axes, cases: list[Case], *, with_text: bool = True) -> None:
+    def _name_cases(self, axes: Axes, cases: list[Case], *, with_text: bool) -> None:
         """Name the bars of a single case, else the cases; headings span the cases that share them."""
         middle = (len(self.series) - 1) / 2
         if not with_text:

@@ -17,12 +17,11 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator
 
 from t3sim.analysis.folder import Results
-from t3sim.analysis.style import LEGEND, MARKERS, QUIET_COLOUR, Drawing, light_grid, new_figure
+from t3sim.analysis.strategies import has_near_memory
+from t3sim.analysis.style import MARKERS, QUIET_COLOUR, Drawing, legend_outside, light_grid, mark, new_figure
 from t3sim.analysis.table import Row
-from t3sim.errors import InputDataError
 
 BYTES_PER_ELEMENT = 2  # FP16
-NEAR_MEMORY = "ideal-rs-nmc"  # the strategy whose reduce-scatter reduces in the memory
 # operation -> colour and size of its marks: two that take equally long can both be seen
 _LOOKS = {
     "reduce-scatter": ("#E69F00", 4.0),
@@ -53,9 +52,8 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
 
     Machine values come from ``resolved.json``.
     """
-    collectives = collectives_of(results)
-    if not collectives:
-        raise InputDataError(f"{results.path}: no isolated collective with its machine in resolved.json to draw")
+    nothing = "no isolated collective with its machine in resolved.json to draw"
+    collectives = results.required(collectives_of(results), nothing)
     columns = columns or 1
     figure = new_figure(columns, 3.6)
     times, errors = figure.subplots(2, 1, height_ratios=(1.5, 1.0), sharex=True)
@@ -87,7 +85,7 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     largest = max(abs(100 * c.error) for c in collectives)
     low = min(100 * c.error for c in collectives)
     errors.set_ylim(min(0.0, 1.3 * low) - 0.1 * max(largest, 0.1), 1.2 * max(largest, 0.1))
-    figure.legend(handles=_legend(collectives, rings), loc="outside upper left", ncols=3, **LEGEND)
+    legend_outside(figure, _legend(collectives, rings), n_columns=3)
     return [
         Drawing(
             figure,
@@ -101,19 +99,12 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
 def _legend(collectives: Sequence[Collective], rings: Sequence[int]) -> list[Line2D]:
     """Colours are operations, markers are ring sizes, lines are the formula."""
     present = {c.op for c in collectives}
-    handles = [
-        Line2D([], [], color=colour, marker="o", markersize=size, markerfacecolor="none", linestyle="none", label=op)
-        for op, (colour, size) in _LOOKS.items()
-        if op in present
+    hollow = {"markerfacecolor": "none"}
+    return [
+        *(mark(op, colour, markersize=size, **hollow) for op, (colour, size) in _LOOKS.items() if op in present),
+        *(mark(f"{n} GPUs", marker=MARKERS[i % len(MARKERS)], **hollow) for i, n in enumerate(rings)),
+        Line2D([], [], color=QUIET_COLOUR, linewidth=0.7, label="formula"),
     ]
-    handles += [
-        Line2D(
-            [], [], color=QUIET_COLOUR, marker=MARKERS[i % len(MARKERS)], markerfacecolor="none", linestyle="none",
-            label=f"{n_gpus} GPUs",
-        )
-        for i, n_gpus in enumerate(rings)
-    ]  # fmt: skip
-    return [*handles, Line2D([], [], color=QUIET_COLOUR, linewidth=0.7, label="formula")]
 
 
 def collectives_of(results: Results) -> list[Collective]:
@@ -138,7 +129,7 @@ def collectives_of(results: Results) -> list[Collective]:
 
 def scatter_name(row: Row) -> str:
     """Which reduce-scatter a point timed."""
-    return "near-memory reduce-scatter" if row["strategy"] == NEAR_MEMORY else "reduce-scatter"
+    return "near-memory reduce-scatter" if has_near_memory(row["strategy"]) else "reduce-scatter"
 
 
 def size_of(point: Mapping[str, Any]) -> int | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from t3sim.analysis.folder import Results, of_one_gpu
-from t3sim.analysis.style import LEGEND, QUIET_COLOUR, WIDTHS, Drawing, legend_columns, light_grid, new_figure
+from t3sim.analysis.style import QUIET_COLOUR, Drawing, legend_outside, light_grid, new_figure
+from t3sim.analysis.table import file_suffix, phase_name, phase_workload
 from t3sim.errors import InputDataError
 
 if TYPE_CHECKING:
@@ -46,11 +46,11 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
         if not phases:
             continue
         values = dict(zip(names, key, strict=True))
-        title = _title(values)
-        suffix = "" if len(groups) == 1 else "-" + re.sub(r"[^A-Za-z0-9.]+", "-", title).strip("-")
+        title = phase_workload(values, explicit="gpu[0] of the ring")
         figure = new_figure(columns or 2, 0.6 + 1.6 * len(phases))
-        _draw_phases(figure, {str(phase): group[group["phase"] == phase] for phase in phases}, columns or 2, title)
-        drawings.append(Drawing(figure, f"DRAM traffic over time, {title}: each phase alone, from its start.", suffix))
+        _draw_phases(figure, {str(phase): group[group["phase"] == phase] for phase in phases}, title)
+        caption = f"DRAM traffic over time, {title}: each phase alone, from its start."
+        drawings.append(Drawing(figure, caption, file_suffix(title, len(groups))))
     if not drawings:
         raise InputDataError(f"{results.path}/timeseries.parquet: neither a GEMM alone nor a fused run to draw")
     return drawings
@@ -61,15 +61,7 @@ def is_shown(phase: str) -> bool:
     return phase == "gemm" or phase.startswith("fused")
 
 
-def _title(values: dict[str, object]) -> str:
-    parts = [str(values[name]) for name in ("model", "sublayer") if name in values and not pd.isna(values[name])]  # type: ignore[call-overload]
-    parts += [f"TP {values['tp']}"] if "tp" in values else []
-    parts += [str(values["machine"])] if "machine" in values else []
-    parts += ["gpu[0] of the ring"] if values.get("mode") == "explicit" else []
-    return " ".join(parts)
-
-
-def _draw_phases(figure: Figure, phases: dict[str, pd.DataFrame], columns: int, title: str) -> None:
+def _draw_phases(figure: Figure, phases: dict[str, pd.DataFrame], title: str) -> None:
     has_waiting = any(WAITING in frame and frame[WAITING].notna().any() for frame in phases.values())
     ratios = [3.0, 0.8] if has_waiting else [1.0]
     panels = figure.subplots(
@@ -82,7 +74,7 @@ def _draw_phases(figure: Figure, phases: dict[str, pd.DataFrame], columns: int, 
         _draw_streams(axes, frame)
         axes.set_ylim(0, most * 1.05)
         axes.set_ylabel("DRAM (GB/s)")
-        axes.set_title({"gemm": "GEMM alone"}.get(phase, phase.replace("_", " ")), loc="left")
+        axes.set_title(phase_name(phase), loc="left")
         if has_waiting:
             stalls = panels[i * len(ratios) + 1]
             stalls.fill_between(frame["time_us"], frame[WAITING], step="post", color="#999999", linewidth=0)
@@ -91,10 +83,7 @@ def _draw_phases(figure: Figure, phases: dict[str, pd.DataFrame], columns: int, 
             light_grid(stalls)
     panels[-1].set_xlabel(f"time since the start of the phase (µs), {title}")
     panels[0].set_xlim(0, max(float(frame["time_us"].max()) for frame in phases.values()))
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside upper left", ncols=legend_columns(labels, WIDTHS[columns]), **LEGEND
-    )  # fmt: skip
+    legend_outside(figure, panels[0].get_legend_handles_labels()[0])
 
 
 def _draw_streams(axes: Axes, frame: pd.DataFrame) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from t3sim.analysis.bars import BarPage
 from t3sim.analysis.folder import Results
 from t3sim.analysis.style import DRAM_COLOURS, Drawing
 from t3sim.analysis.table import Row
-from t3sim.errors import InputDataError
 
 SMALLEST_GB = 0.1  # below, megabytes are shown
 _COLUMNS = {
@@ -21,22 +22,21 @@ _COLUMNS = {
 
 def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     """Draw stacked traffic in GB or, if there is little, in MB; raises ``InputDataError`` if no point has any."""
-    rows = [row for row in results.rows if traffic_of(row)]
-    if not rows:
-        raise InputDataError(f"{results.path}: no point with DRAM traffic to draw")
+    rows = results.required([row for row in results.rows if traffic_of(row)], "no point with DRAM traffic to draw")
     page = BarPage(rows, results.axes, columns, height_ratios=(1.0,), inches_per_row=2.7)
     most = max(sum(traffic_of(row).values()) for row in rows)
     unit, factor = ("GB", 1.0) if most >= SMALLEST_GB else ("MB", 1e3)
-    most *= factor
 
     def parts_of(row: Row) -> dict[str, float]:
         return {name: factor * value for name, value in traffic_of(row).items()}
 
-    for (axes,), cases in page.rows():
-        page.draw_stacks(axes, cases, parts_of, DRAM_COLOURS, most, _value_format(most))
-        page.name_cases(axes, cases)
-        axes.set_ylabel(f"DRAM traffic of one GPU ({unit})")
-    return [page.drawing("DRAM traffic of one GPU by category; an update in memory counts as one write.")]
+    stacks = partial(
+        page.draw_stacks, parts_of=parts_of, colours=DRAM_COLOURS, value_format=_value_format(factor * most)
+    )
+    return page.drawn(
+        {f"DRAM traffic of one GPU ({unit})": stacks},
+        "DRAM traffic of one GPU by category; an update in memory counts as one write.",
+    )
 
 
 def traffic_of(row: Row) -> dict[str, float]:

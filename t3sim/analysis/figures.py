@@ -6,7 +6,7 @@ imported when they are used, so that a name can be checked without matplotlib.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from t3sim.analysis.style import Drawing
 
 FIGURES: dict[str, str] = {
-    # name -> module with a function draw(results, columns)
+    # name -> "module", or "module:function", of a function draw(results, columns)
     "speedup": "t3sim.analysis.speedup",
     "dram_traffic": "t3sim.analysis.dram_traffic",
     "runtime_split": "t3sim.analysis.runtime_split",
     "dram_over_time": "t3sim.analysis.dram_over_time",
     "waits": "t3sim.analysis.waits",
-    "cu_sharing": "t3sim.analysis.cu_sharing",
+    "cu_sharing": "t3sim.study.cu_sharing",
     "sweep": "t3sim.analysis.sweep",
     "layer": "t3sim.analysis.layer",
     "sensitivity": "t3sim.analysis.sensitivity",
     "closed_form": "t3sim.analysis.closed_form",
-    "straggler": "t3sim.analysis.straggler",
-    "slow_link": "t3sim.analysis.slow_link",
-    "start_skew": "t3sim.analysis.start_skew",
+    "straggler": "t3sim.analysis.heterogeneous:draw_straggler",
+    "slow_link": "t3sim.analysis.heterogeneous:draw_slow_link",
+    "start_skew": "t3sim.analysis.heterogeneous:draw_start_skew",
     "staggering": "t3sim.analysis.staggering",
 }
 
@@ -52,9 +52,27 @@ def draw_figure(name: str, results: Results, columns: int | None = None) -> list
     from t3sim.analysis.style import style
 
     check_figure_names([name])
-    draw: Callable[[Results, int | None], list[Drawing]] = import_module(FIGURES[name]).draw
+    module, _, function = FIGURES[name].partition(":")
+    draw: Callable[[Results, int | None], list[Drawing]] = getattr(import_module(module), function or "draw")
     with style():
         return draw(results, columns)
+
+
+def draw_figures(
+    results: Results,
+    names: Sequence[str],
+    columns: int | None = None,
+    on_missing: Callable[[str, InputDataError], None] = lambda *_: None,
+) -> Iterator[tuple[str, list[Drawing]]]:
+    """Yield each of the figures *names* that can be drawn; *on_missing* is called for those without data."""
+    check_figure_names(names)
+    for name in names:
+        try:
+            drawings = draw_figure(name, results, columns)
+        except InputDataError as error:
+            on_missing(name, error)
+            continue
+        yield name, drawings
 
 
 def figures_of(
@@ -67,8 +85,8 @@ def figures_of(
     """Draw figures of a result folder as PDF and PNG and return the files of each by its name.
 
     *names* left out: those that the experiment lists, or the usual ones.  They go into *output*, by default the
-    folder itself.  What cannot be drawn because the results lack it is told to *on_missing*; if there is nobody
-    to tell, or nothing at all can be drawn, it is raised.  Raises ``UsageError`` for an unknown name,
+    folder itself.  *on_missing* is called with a message for each figure that the results lack the data for; without
+    it, or if no figure can be drawn, the error is raised.  Raises ``UsageError`` for an unknown name,
     ``InputDataError`` for results that cannot be read.
     """
     from t3sim.analysis.folder import read_folder
@@ -76,19 +94,16 @@ def figures_of(
 
     results = read_folder(folder)
     wanted = list(names or results.figures)
-    check_figure_names(wanted)
-    files: dict[str, list[Path]] = {}
     problems: list[InputDataError] = []
-    for name in wanted:
-        try:
-            drawings = draw_figure(name, results, columns)
-        except InputDataError as error:
-            if on_missing is None:
-                raise
-            problems.append(error)
-            on_missing(f"no figure {name}: {error}")
-            continue
-        files[name] = save(drawings, Path(output or folder) / name)
+
+    def note(name: str, error: InputDataError) -> None:
+        if on_missing is None:
+            raise error
+        problems.append(error)
+        on_missing(f"no figure {name}: {error}")
+
+    drawn = draw_figures(results, wanted, columns, note)
+    files = {name: save(drawings, Path(output or folder) / name) for name, drawings in drawn}
     if problems and not files:
         raise problems[0]
     return files

@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import io
 import json
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
-from t3sim.analysis.table import Row, axis_columns, results_frame, rows_of
+from t3sim.analysis.strategies import with_declarations
+from t3sim.analysis.table import Row, rows_of
 from t3sim.errors import InputDataError
 from t3sim.files import read_limited
+from t3sim.results.gpus import GPUS_CSV
 from t3sim.results.manifest import MANIFEST_NAME
-from t3sim.results.writer import CSV_NAME
+from t3sim.results.record import RunRecord
+from t3sim.results.timeseries import TIMESERIES_NAME
+from t3sim.results.waits import WAITS_CSV
+from t3sim.results.writer import CSV_NAME, FAILED_NAME, read_results
 
 RESOLVED_NAME = "resolved.json"
 EXPERIMENT_NAME = "experiment.yaml"
-FAILED_NAME = "failed.csv"
-TIMESERIES_NAME = "timeseries.parquet"
-WAITS_NAME = "waits.csv"
-GPUS_NAME = "gpus.csv"
 DEFAULT_FIGURES = ("speedup", "dram_traffic")
 MAX_JSON_BYTES = 1 << 30
 MAX_SHOWN_BYTES = 1 << 20
+
+T = TypeVar("T")
 
 _GPUS = ("row", "phase", "gpu", "end_us")
 _WAITS = (
@@ -41,7 +45,7 @@ class Results:
     """What a result folder holds; files that a run may leave out are empty or None."""
 
     path: Path
-    frame: pd.DataFrame
+    records: Sequence[RunRecord]
     resolved: dict[str, Any] = field(default_factory=dict)  # resolved.json: name, description, figures, points, ...
     manifest: dict[str, Any] = field(default_factory=dict)
 
@@ -70,12 +74,12 @@ class Results:
     @cached_property
     def axes(self) -> list[str]:
         """The swept keys that have a column of their own."""
-        return axis_columns(self.frame)
+        return list(self.records[0].axes) if self.records else []
 
     @cached_property
     def rows(self) -> list[Row]:
-        """The points, absent values as None."""
-        return rows_of(self.frame)
+        """The points, absent values as None; each strategy with what it declares."""
+        return with_declarations(rows_of(self.records), self.resolved.get("strategies"))
 
     @cached_property
     def points(self) -> list[dict[str, Any] | None]:
@@ -102,57 +106,48 @@ class Results:
             return None
         return read_limited(path, MAX_JSON_BYTES, shown_as=str(path))[:MAX_SHOWN_BYTES].decode(errors="replace")
 
+    def required(self, found: T, what: str) -> T:
+        """Return *found*; raises ``InputDataError`` that there is *what* if it is empty."""
+        if not found:
+            raise InputDataError(f"{self.path}: {what}")
+        return found
+
     def failed(self) -> pd.DataFrame | None:
         """The points that failed, or None."""
-        content = self._content(FAILED_NAME)
-        if content is None:
-            return None
-        try:
-            return pd.read_csv(io.BytesIO(content), dtype=str, keep_default_na=False)
-        except ValueError as error:
-            raise InputDataError(f"{self.path / FAILED_NAME}: not a readable CSV file: {error}") from error
+        return self._table(FAILED_NAME, "CSV", (), "a table of failures", dtype=str, keep_default_na=False)
 
     def timeseries(self) -> pd.DataFrame | None:
         """Levels over time of each simulated phase, or None if the run kept none."""
-        content = self._content(TIMESERIES_NAME)
-        if content is None:
-            return None
-        try:
-            frame = pd.read_parquet(io.BytesIO(content))
-        except (OSError, ValueError) as error:  # Arrow's errors are ValueErrors
-            cause = " ".join(str(error).split())[:200]
-            raise InputDataError(f"{self.path / TIMESERIES_NAME}: not a readable Parquet file: {cause}") from error
-        missing = {"phase", "time_us"} - set(frame.columns)
-        if missing:
-            shown = ", ".join(sorted(missing))
-            raise InputDataError(f"{self.path / TIMESERIES_NAME}: not a t3sim time series: no column {shown}")
-        return frame
+        return self._table(TIMESERIES_NAME, "Parquet", ("phase", "time_us"), "a t3sim time series")
 
     def waits(self) -> pd.DataFrame | None:
         """What the units waited for in each phase of each point, or None if the run is of a version without it."""
-        return self._csv(WAITS_NAME, _WAITS, "table of waits")
+        return self._table(WAITS_CSV, "CSV", _WAITS, "a table of waits")
 
     def gpus(self) -> pd.DataFrame | None:
         """What each GPU of explicit points did in each phase, or None if there is no explicit point."""
-        return self._csv(GPUS_NAME, _GPUS, "table of GPUs")
+        return self._table(GPUS_CSV, "CSV", _GPUS, "a table of GPUs")
 
-    def _csv(self, name: str, columns: Sequence[str], what: str) -> pd.DataFrame | None:
-        """A CSV file of the folder that must have *columns*; None if there is none."""
-        content = self._content(name)
-        if content is None:
-            return None
-        try:
-            frame = pd.read_csv(io.BytesIO(content))
-        except ValueError as error:
-            raise InputDataError(f"{self.path / name}: not a readable CSV file: {error}") from error
-        missing = [column for column in columns if column not in frame.columns]
-        if missing:
-            raise InputDataError(f"{self.path / name}: not a {what}: no column {', '.join(missing)}")
-        return frame
-
-    def _content(self, name: str) -> bytes | None:
+    def _table(self, name: str, form: str, columns: Sequence[str], what: str, **options: Any) -> pd.DataFrame | None:
+        """A file of the folder that must have *columns*; None if there is none."""
         path = self.path / name
-        return read_limited(path, MAX_JSON_BYTES, shown_as=str(path)) if path.is_file() else None
+        return read_table(path, form, columns, what, **options) if path.is_file() else None
+
+
+def read_table(path: Path, form: str, columns: Sequence[str], what: str, **options: Any) -> pd.DataFrame:
+    """Read a CSV or Parquet file that must have *columns*; raises ``InputDataError`` that it is not *what*."""
+    content = io.BytesIO(read_limited(path, MAX_JSON_BYTES, shown_as=str(path)))
+    try:
+        frame = pd.read_csv(content, **options) if form == "CSV" else pd.read_parquet(content, **options)
+    except pd.errors.EmptyDataError:  # not even a header
+        frame = pd.DataFrame()
+    except (OSError, ValueError, EOFError, zlib.error) as error:  # pandas' and Arrow's errors are ValueErrors
+        cause = " ".join(str(error).split())[:200]
+        raise InputDataError(f"{path}: not a readable {form} file: {cause}") from error
+    missing = [column for column in columns if column not in frame.columns]
+    if missing:
+        raise InputDataError(f"{path}: not {what}: no column {', '.join(missing)}")
+    return frame
 
 
 def of_one_gpu(series: pd.DataFrame) -> pd.DataFrame:
@@ -165,7 +160,8 @@ def read_folder(path: str | Path) -> Results:
     path = Path(path)
     if path.exists() and not path.is_dir():
         raise InputDataError(f"{path}: not a folder; give the folder that holds {CSV_NAME}")
-    return Results(path, results_frame(path / CSV_NAME), _mapping(path / RESOLVED_NAME), _mapping(path / MANIFEST_NAME))
+    records = read_results(path / CSV_NAME)
+    return Results(path, records, read_mapping(path / RESOLVED_NAME), read_mapping(path / MANIFEST_NAME))
 
 
 def result_folders(paths: Sequence[str | Path]) -> list[Path]:
@@ -184,7 +180,7 @@ def result_folders(paths: Sequence[str | Path]) -> list[Path]:
     return list({folder.resolve(): folder for folder in found}.values())
 
 
-def _mapping(path: Path) -> dict[str, Any]:
+def read_mapping(path: Path) -> dict[str, Any]:
     """The JSON mapping in *path*; empty if there is no such file."""
     if not path.is_file():
         return {}

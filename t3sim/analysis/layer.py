@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from t3sim.analysis.bars import draw_speedup_bars
 from t3sim.analysis.folder import Results
+from t3sim.analysis.strategies import is_baseline
 from t3sim.analysis.style import (
-    LEGEND,
-    SMALL_VALUE_SIZE,
-    VALUE_SIZE,
     WIDTHS,
     Drawing,
-    legend_columns,
+    legend_outside,
     light_grid,
+    line_of_sequential,
     new_figure,
     strategy_colour,
     strategy_order,
 )
 from t3sim.analysis.table import Row, varying
-from t3sim.errors import InputDataError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,9 +28,8 @@ _GAP = 1.0  # between groups, in bars
 
 def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     """Draw the speedups of training and of prompt layers; raises ``InputDataError`` if there is no such point."""
-    rows = [row for row in results.rows if row["layer"] and row["speedup"] and row["strategy"] != "sequential"]
-    if not rows:
-        raise InputDataError(f"{results.path}: no whole layers compared with sequential to draw")
+    rows = [row for row in results.rows if row["layer"] and row["speedup"] and not is_baseline(row["strategy"])]
+    results.required(rows, "no whole layers compared with a baseline to draw")
     kinds = list(dict.fromkeys(row["layer"] for row in rows))
     names = strategy_order(row["strategy"] for row in rows)
     columns = columns or 2
@@ -41,10 +39,7 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
         _draw_panel(axes, [row for row in rows if row["layer"] == kind], names, results.axes, columns)
         axes.set_title(kind, loc="left")
         axes.set_ylabel("speedup over\nsequential (×)")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside upper left", ncols=legend_columns(labels, WIDTHS[columns]), **LEGEND
-    )  # fmt: skip
+    legend_outside(figure, panels[0].get_legend_handles_labels()[0])
     return [Drawing(figure, "End-to-end speedup of one layer: all of its sublayers and its other operators.")]
 
 
@@ -64,16 +59,8 @@ def _draw_panel(axes: Axes, rows: Sequence[Row], names: Sequence[str], axis_name
             for row in members
             if row["strategy"] == name
         ]
-        axes.bar(
-            [x for x, _ in points], [y for _, y in points], width=0.92, color=strategy_colour(name, names), label=name
-        )
-        is_across = room >= 0.68 * VALUE_SIZE * 4
-        for x, y in points:
-            axes.text(
-                x, y + 0.01 * top, f"{y:.2f}", ha="center", va="bottom", rotation=0 if is_across else 90,
-                fontsize=VALUE_SIZE if is_across or room >= VALUE_SIZE else SMALL_VALUE_SIZE,
-            )  # fmt: skip
-    axes.axhline(1.0, color="black", linewidth=0.5, linestyle=(0, (4, 3)), zorder=0)
+        draw_speedup_bars(axes, points, strategy_colour(name, names), name, room, room)
+    line_of_sequential(axes)
     axes.set_xticks([i * step + (len(names) - 1) / 2 for i in range(len(groups))], list(groups))
     axes.tick_params(axis="x", length=0)
     axes.set_ylim(0, top * 1.2)

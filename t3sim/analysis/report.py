@@ -1,35 +1,35 @@
-"""One HTML page about result folders: findings, figures, tables, provenance; nothing is loaded from elsewhere.
-
-Everything that comes from a file is text and is escaped by the template; only
-this package's own style sheet and script go in as they are.
-"""
+"""One HTML page about result folders: findings, figures, tables, provenance."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-
 from t3sim import __version__
-from t3sim.analysis.figures import check_figure_names, draw_figure
+from t3sim.analysis.figures import check_figure_names, draw_figures
 from t3sim.analysis.findings import StrategySummary, sentences, strategy_summaries
 from t3sim.analysis.folder import EXPERIMENT_NAME, Results
-from t3sim.analysis.style import Drawing, figure_bytes, strategy_colour
+from t3sim.analysis.page import (
+    Cell,
+    Column,
+    EmbeddedFigure,
+    ExtraTable,
+    Table,
+    embedded,
+    flat_manifest,
+    manifest_text,
+    number_text,
+    rendered,
+)
+from t3sim.analysis.style import save, strategy_colour
 from t3sim.analysis.table import Row, machine_base, varying, workload_name
-from t3sim.analysis.targets import MET, MISSED, NOT_RUN, Comparison
 from t3sim.analysis.waits import PhaseAccounts, accounts_of
 from t3sim.errors import InputDataError
 from t3sim.results.record import COLUMNS, MEANINGS
 from t3sim.results.waits import REASONS
 
 MAX_ROWS = 2000  # of a table in the page; results.csv has all
-PIXELS_PER_INCH = 140
 
 # What the short table shows after workload and axes: column -> title, decimals, factor.
 _BRIEF: dict[str, tuple[str, int, float]] = {
@@ -49,105 +49,36 @@ _OWN_MEANINGS = {
     "workload": "what was computed",
     "dram_total": "DRAM bytes read and written by GEMM, reduce-scatter and all-gather of one GPU, in 10^6 bytes",
 }
+_PROVENANCE = {
+    "t3sim": "t3sim", "source digest": "source_sha256", "records digest": "records_sha256", "Python": "python",
+    "packages": "packages", "command": "command", "inputs": "inputs", "seed": "seed", "points": "points",
+    "host": "host", "platform": "platform", "finished": "finished_at", "duration (s)": "wall_s",
+}  # fmt: skip
 _DRAM = [name for name in COLUMNS if name.startswith("dram_")]
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column of a table in the page; *css* has ``more`` if it is shown on demand only."""
-
-    name: str
-    title: str
-    meaning: str
-    css: str
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cell: what is shown, and what it is sorted by if that differs."""
-
-    text: str
-    css: str = ""
-    value: str | None = None
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of the page that can be sorted and filtered."""
-
-    id: str
-    columns: list[Column]
-    rows: list[list[Cell]]
-    is_whole: bool = False  # shown in full, not in a window of its own
-
-    @property
-    def has_more(self) -> bool:
-        """Whether there are columns that are shown on demand."""
-        return any("more" in column.css.split() for column in self.columns)
-
-
-@dataclass(frozen=True)
-class EmbeddedFigure:
-    """A figure inside the page: SVG as base64, size in pixels."""
-
-    id: str
-    content: str
-    width: int
-    height: int
-    caption: str
-
-
-@dataclass
-class Section:
-    """What the page says about one result folder."""
-
-    id: str
-    name: str
-    description: str
-    folder: str
-    findings: list[str]
-    cards: list[Mapping[str, str]]
-    table: Table
-    n_left_out: int
-    figures: list[EmbeddedFigure] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    waits: Table | None = None
-    failed: str = ""
-    experiment: str = ""
-    overrides: str = ""
-    provenance: list[tuple[str, str]] = field(default_factory=list)
-
-
-def report_html(folders: Sequence[Results], comparisons: Sequence[Comparison] = (), title: str = "") -> str:
-    """Return the page about *folders*, with the table of *comparisons* on top if there are any.
+def report_html(folders: Sequence[Results], extra: ExtraTable | None = None, title: str = "") -> str:
+    """Return the page about *folders*, with the table *extra* above them if there is one.
 
     Raises ``UsageError`` if an experiment lists a figure that does not exist.
     """
     for results in folders:
         check_figure_names(results.figures)
     sections = [section_of(results, number) for number, results in enumerate(folders, start=1)]
-    environment = Environment(
-        loader=PackageLoader("t3sim.analysis"), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
-    )
     n = len(sections)
-    return environment.get_template("report.html").render(
-        title=title or (sections[0].name if n == 1 else f"{n} experiments"),
+    return rendered(
+        "report.html",
+        title=title or (folders[0].name if n == 1 else f"{n} experiments"),
         subtitle=f"t3sim {__version__}, report on {n} result folder{'' if n == 1 else 's'}",
-        css=_own_file("report.css"),
-        js=_own_file("report.js"),
         sections=sections,
-        targets=_targets(comparisons) if comparisons else None,
+        extra=extra,
     )
 
 
-def _own_file(name: str) -> Markup:
-    text = resources.files("t3sim.analysis").joinpath("templates", name).read_text(encoding="utf-8")
-    return Markup(text)  # shipped with this package
-
-
-def section_of(results: Results, number: int) -> Section:
+def section_of(results: Results, number: int) -> dict[str, Any]:
     """Return what the page says about *results*, the *number*-th of its folders."""
-    figures, notes = _figures(results, number)
+    notes: list[str] = []
+    figures = _figures(results, number, notes)
     waits = _waits(results, number, notes)
     failed = results.failed()
     if failed is not None and len(failed):
@@ -160,43 +91,33 @@ def section_of(results: Results, number: int) -> Section:
     if n_unfinished:
         notes.append(f"{n_unfinished} point{'' if n_unfinished == 1 else 's'} without a time.")
     overrides = results.resolved.get("overrides")
-    return Section(
-        id=f"section-{number}",
-        name=results.name,
-        description=results.description,
-        folder=str(results.path),
-        findings=sentences(results),
-        cards=[_card(summary, results) for summary in strategy_summaries(results)],
-        table=results_table(results, f"results-{number}"),
-        n_left_out=max(0, len(results.rows) - MAX_ROWS),
-        figures=figures,
-        notes=notes,
-        waits=waits,
-        failed="" if failed is None or failed.empty else failed.head(MAX_ROWS).to_csv(index=False),
-        experiment=results.text_of(EXPERIMENT_NAME) or "",
-        overrides="\n".join(map(str, overrides)) if isinstance(overrides, list) else "",
-        provenance=provenance_of(results),
+    return {
+        "id": f"section-{number}",
+        "name": results.name,
+        "description": results.description,
+        "folder": str(results.path),
+        "findings": sentences(results),
+        "cards": [_card(summary, results) for summary in strategy_summaries(results)],
+        "table": results_table(results, f"results-{number}"),
+        "n_left_out": max(0, len(results.rows) - MAX_ROWS),
+        "figures": figures,
+        "notes": notes,
+        "waits": waits,
+        "failed": "" if failed is None or failed.empty else failed.head(MAX_ROWS).to_csv(index=False),
+        "experiment": results.text_of(EXPERIMENT_NAME) or "",
+        "overrides": "\n".join(map(str, overrides)) if isinstance(overrides, list) else "",
+        "provenance": provenance_of(results),
+    }
+
+
+def _figures(results: Results, number: int, notes: list[str]) -> list[EmbeddedFigure]:
+    """The figures of the experiment, with notes on those that the results do not have the data for."""
+    drawn = draw_figures(
+        results, results.figures, on_missing=lambda name, error: notes.append(f"No figure {name}: {error}")
     )
-
-
-def _figures(results: Results, number: int) -> tuple[list[EmbeddedFigure], list[str]]:
-    """The figures of the experiment, and notes on those that the results do not have the data for."""
-    figures: list[EmbeddedFigure] = []
-    notes: list[str] = []
-    for name in results.figures:
-        try:
-            drawings = draw_figure(name, results)
-        except InputDataError as error:
-            notes.append(f"No figure {name}: {error}")
-            continue
-        figures += [_embedded(drawing, f"figure-{number}-{name}{drawing.suffix}") for drawing in drawings]
-    return figures, notes
-
-
-def _embedded(drawing: Drawing, figure_id: str) -> EmbeddedFigure:
-    width, height = (round(float(inches) * PIXELS_PER_INCH) for inches in drawing.figure.get_size_inches())
-    content = base64.b64encode(figure_bytes(drawing.figure, "svg")).decode()
-    return EmbeddedFigure(figure_id, content, width, height, drawing.caption)
+    return [
+        embedded(drawing, f"figure-{number}-{name}{drawing.suffix}") for name, drawings in drawn for drawing in drawings
+    ]
 
 
 def _card(summary: StrategySummary, results: Results) -> dict[str, str]:
@@ -266,7 +187,7 @@ def waits_table(accounts: Sequence[PhaseAccounts], table_id: str) -> Table:
             name = unit.name if unit.n_units == 1 else f"{unit.name} (× {unit.n_units})"
             texts = [phase.workload, phase.points, phase.phase, unit.gpu, name]
             cells = [Cell(text, css) for text, css in zip(texts, styles, strict=True)]
-            cells.append(Cell(f"{unit.total_us:,.1f}".replace(",", "\u202f"), "number", repr(unit.total_us)))
+            cells.append(Cell(number_text(unit.total_us), "number", repr(unit.total_us)))
             cells += [_time_cell(unit.time_us.get(reason), unit.total_us) for reason in reasons]
             rows.append(cells)
     return Table(table_id, columns, rows[:MAX_ROWS])
@@ -276,8 +197,7 @@ def _time_cell(time_us: float | None, total_us: float) -> Cell:
     """A time with its share."""
     if time_us is None:
         return Cell("", "number", "")
-    text = f"{time_us:,.1f}".replace(",", "\u202f")
-    return Cell(f"{text} ({100 * time_us / total_us:.1f})", "number", repr(time_us))
+    return Cell(f"{number_text(time_us)} ({100 * time_us / total_us:.1f})", "number", repr(time_us))
 
 
 def _told_by(results: Results) -> list[str]:
@@ -311,7 +231,7 @@ def _cell(row: Mapping[str, Any], column: Column) -> Cell:
         return Cell("", column.css, "")
     if column.name in _BRIEF:
         _, digits, factor = _BRIEF[column.name]
-        return Cell(f"{value * factor:,.{digits}f}".replace(",", "\u202f"), column.css, repr(value))
+        return Cell(number_text(value * factor, digits), column.css, repr(value))
     return Cell(f"{value:.6g}" if isinstance(value, float) else str(value), column.css, str(value))
 
 
@@ -320,52 +240,10 @@ def provenance_of(results: Results) -> list[tuple[str, str]]:
     manifest = results.manifest
     if not manifest:
         return [("manifest.json", "is missing: nothing is known about how these results were made")]
-    packages = manifest.get("packages")
-    inputs = manifest.get("inputs")
-    volatile = manifest.get("volatile")
-    volatile = volatile if isinstance(volatile, dict) else {}
-    points = manifest.get("points")
-    texts = {
-        "t3sim": manifest.get("t3sim"),
-        "source digest": manifest.get("source_sha256"),
-        "records digest": manifest.get("records_sha256"),
-        "Python": manifest.get("python"),
-        "packages": ", ".join(f"{name} {text}" for name, text in packages.items())
-        if isinstance(packages, dict)
-        else None,
-        "command": " ".join(map(str, manifest["command"])) if isinstance(manifest.get("command"), list) else None,
-        "inputs": ", ".join(f"{name} {text}" for name, text in inputs.items()) if isinstance(inputs, dict) else None,
-        "seed": manifest.get("seed"),
-        "points": len(points) if isinstance(points, list) else None,
-        "host": volatile.get("host"),
-        "platform": volatile.get("platform"),
-        "finished": volatile.get("finished_at"),
-        "duration (s)": volatile.get("wall_s"),
-    }
-    return [(name, str(value)) for name, value in texts.items() if value is not None]
-
-
-def _targets(comparisons: Sequence[Comparison]) -> dict[str, Any]:
-    n = {verdict: sum(row.verdict == verdict for row in comparisons) for verdict in (MET, MISSED, NOT_RUN)}
-    summary = f"Of {len(comparisons)} targets {n[MET]} are met, {n[MISSED]} are missed and {n[NOT_RUN]} were not run."
-    columns = [
-        Column("verdict", "verdict", "met, missed, or not run: the results do not hold what it looks at", "verdict"),
-        Column("id", "target", "its name in the file of targets", ""),
-        Column("statement", "what is compared", "in our words", ""),
-        Column("published", "published", "as the study prints it", ""),
-        Column("ours", "ours", "what these results give", ""),
-        Column("band", "band", "what counts as met", "short"),
-        Column("section", "section", "of Pati et al., ASPLOS 2024", ""),
-        Column("note", "why this band", "and what is unclear", "more"),
-    ]
-    rows = [
-        [
-            Cell(row.verdict, f"verdict {row.verdict.replace(' ', '-')}"),
-            *(Cell(getattr(row, column.name), column.css) for column in columns[1:]),
-        ]
-        for row in comparisons
-    ]
-    return {"summary": summary, "table": Table("target-table", columns, rows, is_whole=True)}
+    flat = flat_manifest(manifest)
+    if isinstance(manifest.get("points"), list):
+        flat["points"] = len(manifest["points"])
+    return [(title, manifest_text(flat[key])) for title, key in _PROVENANCE.items() if flat.get(key) is not None]
 
 
 def figure_files(folders: Sequence[Results], output: Path) -> list[Path]:
@@ -373,8 +251,6 @@ def figure_files(folders: Sequence[Results], output: Path) -> list[Path]:
 
     They lie in ``output/EXPERIMENT/single`` and ``.../double``; experiments of the same name are numbered.
     """
-    from t3sim.analysis.style import save
-
     written: list[Path] = []
     names: list[str] = []
     for results in folders:
@@ -382,10 +258,6 @@ def figure_files(folders: Sequence[Results], output: Path) -> list[Path]:
         n = names.count(results.name)
         folder = output / (results.name if n == 1 else f"{results.name}-{n}")
         for columns, kind in ((1, "single"), (2, "double")):
-            for name in results.figures:
-                try:
-                    drawings = draw_figure(name, results, columns)
-                except InputDataError:
-                    continue  # the page has a note about it
+            for name, drawings in draw_figures(results, results.figures, columns):  # the page notes what is missing
                 written += save(drawings, folder / kind / name)
     return written

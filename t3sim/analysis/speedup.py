@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from t3sim.analysis.bars import BarPage
 from t3sim.analysis.folder import Results
 from t3sim.analysis.style import PHASE_COLOURS, Drawing
 from t3sim.analysis.table import Row
-from t3sim.errors import InputDataError
 
 
 def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     """Draw speedups and, under them, times by phase; raises ``InputDataError`` if no point has a time."""
-    rows = [row for row in results.rows if row["time_us"] is not None]
-    if not rows:
-        raise InputDataError(f"{results.path}: no finished point to draw")
+    rows = results.required([row for row in results.rows if row["time_us"] is not None], "no finished point to draw")
     page = BarPage(rows, results.axes, columns, height_ratios=(1.0, 1.2), inches_per_row=4.4)
-    top = max([row["speedup"] or 0.0 for row in rows] + [1.0])
-    longest = max(sum(phases_of(row).values()) for row in rows)
-    for (speedups, times), cases in page.rows():
-        page.draw_speedups(speedups, cases, top)
-        page.name_cases(speedups, cases, with_text=False)
-        speedups.set_ylabel("speedup over\nsequential (×)")
-        page.draw_stacks(times, cases, phases_of, PHASE_COLOURS, longest, "{:.0f}")
-        page.name_cases(times, cases)
-        times.set_ylabel("time (µs)")
-    return [page.drawing("Speedup over sequential execution (top) and the simulated time of each phase (bottom).")]
+    panels: dict[str, Callable[..., None]] = {
+        "speedup over\nsequential (×)": page.draw_speedups,
+        "time (µs)": partial(page.draw_stacks, parts_of=phases_of, colours=PHASE_COLOURS),
+    }
+    return page.drawn(panels, "Speedup over sequential execution (top) and the simulated time of each phase (bottom).")
 
 
 def phases_of(row: Row) -> dict[str, float]:

@@ -7,6 +7,7 @@ ended that.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from t3sim.analysis.bars import BarPage
 from t3sim.analysis.folder import Results
@@ -33,25 +34,21 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     runs = fused_runs(results)
     rows = [{**row, _RUN: runs[i]} for i, row in enumerate(results.rows, start=1) if i in runs]
     page = BarPage(rows, results.axes, columns or 2, height_ratios=(1.2, 1.0, 1.0), inches_per_row=5.6)
-    longest = max(row["time_us"] for row in rows)
-    latest = max(1.0, *(max(run.after_first_us.values()) for run in runs.values()))
-    for (times, ports, ends), cases in page.rows():
-        page.draw_stacks(times, cases, phases_of, PHASE_COLOURS, longest, "{:.0f}")
-        page.name_cases(times, cases, with_text=False)
-        times.set_ylabel("time (µs)")
-        page.draw_stacks(ports, cases, lambda row: row[_RUN].port_percent, WAIT_COLOURS, 100, "{:.0f}", has_total=False)
-        page.name_cases(ports, cases, with_text=False)
-        ports.set_ylabel("link ports while\noverlapped (%)")
-        page.draw_dots(ends, cases, lambda row: row[_RUN].after_first_us, latest)
-        page.name_cases(ends, cases)
-        ends.set_ylabel("a GPU done after\nthe first one (µs)")
-    return [
-        page.drawing(
-            "Time of the sublayer by phase (top); what the link ports of all GPUs did while GEMM and reduce-scatter ran"
-            " together (middle); how long after the first GPU each one was done with that, and the number of the last"
-            " one (bottom)."
-        )
-    ]
+    panels = {
+        "time (µs)": partial(page.draw_stacks, parts_of=phases_of, colours=PHASE_COLOURS),
+        "link ports while\noverlapped (%)": partial(
+            page.draw_stacks, parts_of=lambda row: row[_RUN].port_percent, colours=WAIT_COLOURS, has_total=False
+        ),
+        "a GPU done after\nthe first one (µs)": partial(
+            page.draw_dots, values_of=lambda row: row[_RUN].after_first_us
+        ),
+    }
+    return page.drawn(
+        panels,
+        "Time of the sublayer by phase (top); what the link ports of all GPUs did while GEMM and reduce-scatter ran"
+        " at the same time (middle); how long after the first GPU each one was done with that, and the number of the"
+        " last one (bottom).",
+    )
 
 
 def fused_runs(results: Results) -> dict[int, FusedRun]:
@@ -72,9 +69,5 @@ def fused_runs(results: Results) -> dict[int, FusedRun]:
             {reason: percent[reason] for reason in WAIT_COLOURS if reason in percent},
             {str(gpu): float(end - ends.min()) for gpu, end in ends.items()},
         )
-    if not runs:
-        raise InputDataError(f"{results.path}: no point with an overlapped phase to draw")
-    return runs
+    return results.required(runs, "no point with an overlapped phase to draw")
 
-
-__all__ = ["FusedRun", "draw", "fused_runs"]

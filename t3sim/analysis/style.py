@@ -11,11 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
+from t3sim.analysis.strategies import Strategy
 from t3sim.files import prepare_folder, publish
 
 if TYPE_CHECKING:
@@ -30,15 +32,9 @@ PNG_DPI = 200
 VALUE_SIZE = 6.0  # points, of a value written beside its mark
 SMALL_VALUE_SIZE = 4.5
 
-# Known strategies, in the order of their bars and lines.
-STRATEGY_COLOURS = {
-    "sequential": "#999999",
-    "cu-split": "#009E73",
-    "t3": "#56B4E9",
-    "t3-mca": "#0072B2",
-    "ideal-overlap": "#E69F00",
-    "ideal-rs-nmc": "#D55E00",
-}
+STRATEGY_COLOURS = ("#999999", "#009E73", "#56B4E9", "#0072B2", "#E69F00", "#D55E00")  # by the order they declare
+LAST = 1000  # place of what declares no order
+StrategyName = TypeVar("StrategyName", bound=str)
 SPARE_COLOURS = ("#CC79A7", "#F0E442", "#444444")
 PHASE_COLOURS = {
     "GEMM": "#0072B2",
@@ -85,6 +81,12 @@ _STYLE: dict[Any, Any] = {
     "xtick.labelsize": 6.5,
     "ytick.labelsize": 6.5,
     "legend.fontsize": 6.5,
+    "legend.frameon": False,
+    "legend.borderpad": 0.2,
+    "legend.handlelength": 1.4,
+    "legend.handleheight": 0.8,
+    "legend.handletextpad": 0.4,
+    "legend.columnspacing": 1.0,
     "axes.linewidth": 0.6,
     "xtick.major.width": 0.6,
     "ytick.major.width": 0.6,
@@ -122,18 +124,24 @@ def new_figure(columns: int, height_inches: float) -> Figure:
 
 
 def strategy_colour(name: str, names: Sequence[str]) -> str:
-    """The colour of strategy or series *name*; those that are not known take spare ones in the order of *names*."""
-    if name in STRATEGY_COLOURS:
-        return STRATEGY_COLOURS[name]
-    others = [other for other in names if other not in STRATEGY_COLOURS]
-    return SPARE_COLOURS[others.index(name) % len(SPARE_COLOURS)]
+    """The colour of strategy or series *name*; those that declare no order take free ones in the order of *names*."""
+    place = _place(name)
+    if place < len(STRATEGY_COLOURS):
+        return STRATEGY_COLOURS[place]
+    places = {_place(other) for other in names}
+    free = (*SPARE_COLOURS, *(colour for i, colour in enumerate(STRATEGY_COLOURS) if i not in places))
+    others = [other for other in names if _place(other) >= len(STRATEGY_COLOURS)]
+    return free[others.index(name) % len(free)]
 
 
-def strategy_order(names: Iterable[str]) -> list[str]:
-    """Distinct *names*, the known strategies first and in their usual order."""
-    known = list(STRATEGY_COLOURS)
-    distinct = list(dict.fromkeys(names))
-    return sorted(distinct, key=lambda name: known.index(name) if name in known else len(known))
+def strategy_order(names: Iterable[StrategyName]) -> list[StrategyName]:
+    """Distinct *names*, those that declare an order first."""
+    return sorted(dict.fromkeys(names), key=_place)
+
+
+def _place(name: str) -> int:
+    order = name.order if isinstance(name, Strategy) else None
+    return LAST if order is None else order
 
 
 def text_colour(background: str) -> str:
@@ -147,28 +155,34 @@ def light_grid(axes: Axes, axis: str = "y") -> None:
     axes.set_axisbelow(True)
 
 
-def legend_above(axes: Axes, width_inches: float, handles: Sequence[Artist] | None = None) -> None:
-    """One legend over the axes and outside of them, as many entries side by side as fit; of *handles* if given."""
+def line_of_sequential(axes: Axes) -> None:
+    """The line at 1: as fast as sequential execution."""
+    axes.axhline(1.0, color="black", linewidth=0.5, linestyle=(0, (4, 3)), zorder=0)
+
+
+def legend_above(axes: Axes, handles: Sequence[Artist] | None = None) -> None:
+    """One legend over the axes and outside of them; of *handles* if given."""
     shown = list(handles if handles is not None else axes.get_legend_handles_labels()[0])
     if shown:
-        n_columns = legend_columns([str(handle.get_label()) for handle in shown], width_inches)
-        axes.legend(handles=shown, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=n_columns, **LEGEND)
+        n_columns = _legend_columns(shown, axes.get_figure(root=True))
+        axes.legend(handles=shown, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=n_columns)
 
 
-def legend_columns(labels: Sequence[str], width_inches: float) -> int:
+def mark(label: str, colour: str = QUIET_COLOUR, marker: str = "o", **look: Any) -> Line2D:
+    """An entry of a legend: a mark without a line."""
+    return Line2D([], [], color=colour, marker=marker, linestyle="none", label=label, **look)
+
+
+def legend_outside(figure: Figure, handles: Sequence[Artist], n_columns: int = 0) -> None:
+    """One legend above all axes of a figure; as many columns as fit if no number is given."""
+    figure.legend(handles=handles, loc="outside upper left", ncols=n_columns or _legend_columns(handles, figure))
+
+
+def _legend_columns(handles: Sequence[Artist], figure: Figure | None) -> int:
     """How many entries of a legend fit beside each other."""
-    longest = max(len(label) for label in labels)
-    return max(1, min(len(labels), int(72 * (width_inches - 0.5) / (3.6 * longest + 20))))
-
-
-LEGEND: dict[str, Any] = {
-    "frameon": False,
-    "borderpad": 0.2,
-    "handlelength": 1.4,
-    "handleheight": 0.8,
-    "handletextpad": 0.4,
-    "columnspacing": 1.0,
-}
+    longest = max(len(str(handle.get_label())) for handle in handles)
+    width_inches = figure.get_figwidth() if figure is not None else SINGLE_COLUMN_INCHES
+    return max(1, min(len(handles), int(72 * (width_inches - 0.5) / (3.6 * longest + 20))))
 
 
 def figure_bytes(figure: Figure, kind: str) -> bytes:

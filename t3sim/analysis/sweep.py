@@ -15,14 +15,13 @@ from matplotlib.ticker import NullLocator
 
 from t3sim.analysis.folder import Results
 from t3sim.analysis.quantity import AxisValues, axis_values, crossing
+from t3sim.analysis.strategies import is_bound
 from t3sim.analysis.style import (
-    LEGEND,
     MARKERS,
     QUIET_COLOUR,
     VALUE_SIZE,
-    WIDTHS,
     Drawing,
-    legend_columns,
+    legend_outside,
     light_grid,
     new_figure,
     strategy_colour,
@@ -141,7 +140,7 @@ def crossovers_of(values: AxisValues, lines: dict[str, dict[str, float]]) -> lis
     A strategy keeps the lead until another is better by more than ``TIE``.  One that was run at a single value of
     the axis does not depend on it: equal points are run once.
     """
-    built = {name: _everywhere(values, line) for name, line in lines.items() if not name.startswith("ideal")}
+    built = {name: _everywhere(values, line) for name, line in lines.items() if not is_bound(name)}
     found = []
     best: str | None = None
     before = ""
@@ -216,11 +215,7 @@ def _drawing(values: AxisValues, panels: Sequence[Panel], columns: int | None, s
     handles = {
         label: handle for axes in grid.flat for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    labels = [name for name in names if name in handles]
-    figure.legend(
-        [handles[name] for name in labels], labels, loc="outside upper left",
-        ncols=legend_columns(labels, WIDTHS[columns]), **LEGEND,
-    )  # fmt: skip
+    legend_outside(figure, [handles[name] for name in names if name in handles])
     n = sum(map(len, crossovers))
     what = "no crossover" if n == 0 else f"{n} crossover{'s' if n > 1 else ''}, marked by a vertical line"
     return Drawing(figure, f"Speedup over sequential execution against {values.key}: {what}.", suffix)
@@ -229,7 +224,7 @@ def _drawing(values: AxisValues, panels: Sequence[Panel], columns: int | None, s
 def _draw_panel(axes: Axes, values: AxisValues, panel: Panel, names: Sequence[str]) -> None:
     for name, line in panel.lines.items():
         texts = [text for text in values.texts if text in line]
-        is_limit = name.startswith("ideal")
+        is_limit = is_bound(name)
         look: dict[str, Any] = {
             "color": strategy_colour(name, names),
             "label": name,

@@ -1,48 +1,26 @@
-"""The result table of a folder as a data frame: typed columns, then the axes of the sweep as text."""
+"""The points of a result folder as rows, and how figures and tables name what was computed."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from t3sim.results.record import COLUMN_TYPES, COLUMNS
-from t3sim.results.writer import CSV_NAME, read_results
+from t3sim.results.record import COLUMNS, RunRecord
 
 Row = Mapping[str, Any]  # one point: column -> value, None where the point has no such quantity
 
-_DTYPES = {str: "string", int: "Int64", float: "float64"}
 _WORKLOAD = ("model", "sublayer", "layer", "tp", "m", "n", "k")
 
 
-def results_frame(path: str | Path) -> pd.DataFrame:
-    """Return the table of a result folder, or of its ``results.csv``.
-
-    Columns after those every result file has are axes of the sweep: text, missing where a point has none.
-    Raises ``InputDataError`` naming the file and what is wrong with it.
-    """
-    path = Path(path)
-    records = read_results(path / CSV_NAME if path.is_dir() else path)
-    columns = {
-        name: pd.Series([getattr(record, name) for record in records], dtype=_DTYPES[COLUMN_TYPES[name]])
-        for name in COLUMNS
-    }
-    for axis in dict.fromkeys(axis for record in records for axis in record.axes):
-        columns[axis] = pd.Series([record.axes.get(axis) or None for record in records], dtype="string")
-    return pd.DataFrame(columns)
-
-
-def axis_columns(frame: pd.DataFrame) -> list[str]:
-    """Return the columns that are axes of the sweep and nothing else."""
-    return [name for name in frame.columns if name not in COLUMNS]
-
-
-def rows_of(frame: pd.DataFrame) -> list[Row]:
-    """Return the points of *frame*, absent values as None."""
-    rows = frame.astype(object).where(frame.notna(), None).to_dict("records")
-    return [{str(name): value for name, value in row.items()} for row in rows]
+def rows_of(records: Sequence[RunRecord]) -> list[Row]:
+    """Return the points: typed columns, then the axes of the sweep as text."""
+    return [
+        {name: getattr(record, name) for name in COLUMNS} | {axis: text or None for axis, text in record.axes.items()}
+        for record in records
+    ]
 
 
 def workload_name(row: Row) -> str:
@@ -67,3 +45,21 @@ def machine_base(name: str) -> str:
 def varying(rows: Sequence[Row], names: Iterable[str]) -> list[str]:
     """Return those of *names* in which *rows* differ."""
     return [name for name in names if len({row[name] for row in rows}) > 1]
+
+
+def phase_workload(values: Mapping[str, Any], explicit: str = "explicit") -> str:
+    """How a figure names the workload of a simulated phase: with its machine and, in explicit mode, *explicit*."""
+    parts = [str(values[name]) for name in ("model", "sublayer") if not pd.isna(values.get(name))]
+    parts += [f"TP {values['tp']}"] if "tp" in values else []
+    parts += [str(values["machine"])] if "machine" in values else []
+    return " ".join([*parts, *([explicit] if values.get("mode") == "explicit" else [])])
+
+
+def phase_name(phase: str) -> str:
+    """How a figure names a simulated phase."""
+    return "GEMM alone" if phase == "gemm" else phase.replace("_", " ")
+
+
+def file_suffix(name: str, n_files: int) -> str:
+    """What tells the file about *name* from the others of a figure; nothing if it is the only one."""
+    return "" if n_files == 1 else "-" + re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-")

@@ -5,26 +5,21 @@ Everything here follows from the files; nothing is simulated.  Pinned by ``tests
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from t3sim.analysis.folder import read_mapping, read_table
 from t3sim.errors import InputDataError
-from t3sim.files import read_limited
+from t3sim.results.manifest import MANIFEST_NAME
 
 VALIDATION_NAME = "validation.csv"
 TILES_NAME = "tiles.csv.gz"
-MANIFEST_NAME = "manifest.json"
-MAX_BYTES = 1 << 28
 
 SIMULATED, FAILED, NOT_SIMULATED = "simulated", "failed", "not simulated"
 NEEDED = (
@@ -32,6 +27,7 @@ NEEDED = (
     "status", "reason",
 )  # fmt: skip
 LARGE_BYTES = 16e6  # of a collective: from here on the aims are those of large ones
+ERROR_NAMES = {"geomean": "geomean", "mape": "MAPE", "largest": "max"}
 SMALLEST_ERROR = 1e-4  # in a geometric mean: times are rounded to about that, and one exact hit must not make it zero
 
 
@@ -44,15 +40,16 @@ class Aim:
     largest: float | None = None
     has_direction: bool = False  # slowdowns must be slowdowns in both
 
+    @property
+    def limits(self) -> dict[str, float]:
+        """What is asked of each of the errors of a summary, by its name there."""
+        asked = {"geomean": self.geomean, "mape": self.mape, "largest": self.largest}
+        return {name: limit for name, limit in asked.items() if limit is not None}
+
     def __str__(self) -> str:
-        parts = [
-            f"{name} at most {value:.0%}"
-            for name, value in (("geomean", self.geomean), ("MAPE", self.mape), ("max", self.largest))
-            if value is not None
-        ]
         if self.has_direction:
-            parts = ["direction right everywhere", f"size within {100 * (self.largest or 0):.0f} points"]
-        return ", ".join(parts)
+            return f"direction right everywhere, size within {100 * (self.largest or 0):.0f} points"
+        return ", ".join(f"{ERROR_NAMES[name]} at most {limit:.0%}" for name, limit in self.limits.items())
 
 
 @dataclass(frozen=True)
@@ -157,6 +154,11 @@ class Validation:
         return found
 
     @property
+    def has_used(self) -> bool:
+        """Whether the machine was fitted to any of the points."""
+        return bool(self.points["used_for_calibration"].any())
+
+    @property
     def reasons(self) -> pd.DataFrame:
         """Kinds, and parts of kinds, that were not simulated or failed: kind, status, reason, points."""
         left = self.points[self.points["status"] != SIMULATED]
@@ -173,10 +175,7 @@ def read_validation(folder: str | Path) -> Validation:
     """Return the validation in *folder*; raises ``InputDataError`` naming the file and what is wrong with it."""
     folder = Path(folder)
     path = folder / VALIDATION_NAME
-    points = _read_csv(path)
-    missing = [name for name in NEEDED if name not in points.columns]
-    if missing:
-        raise InputDataError(f"{path}: not the table of a validation: no column {', '.join(missing)}")
+    points = _read_csv(path, NEEDED)
     for name in ("measured", "simulated", "error", "rows"):
         points[name] = pd.to_numeric(points[name], errors="coerce")
     points["used_for_calibration"] = points["used_for_calibration"].astype(str).str.lower() == "true"
@@ -185,31 +184,15 @@ def read_validation(folder: str | Path) -> Validation:
         raise InputDataError(f"{path}: unknown status {', '.join(sorted(map(repr, unknown)))}")
     tiles_path = folder / TILES_NAME
     tiles = _read_csv(tiles_path) if tiles_path.exists() else pd.DataFrame()
-    return Validation(folder, points, tiles, _read_manifest(folder / MANIFEST_NAME))
+    return Validation(folder, points, tiles, read_mapping(folder / MANIFEST_NAME))
 
 
-def _read_csv(path: Path) -> pd.DataFrame:
-    content = read_limited(path, MAX_BYTES, shown_as=str(path))
-    try:
-        return pd.read_csv(
-            BytesIO(gzip.decompress(content) if path.suffix == ".gz" else content),
-            keep_default_na=False, na_values=[""], low_memory=False,
-            dtype={"nccl_channels": "string", "nccl_proto": "string", "reason": "string", "model": "string"},
-        )  # fmt: skip
-    except pd.errors.EmptyDataError:
-        return pd.DataFrame()
-    except (ValueError, OSError, EOFError, zlib.error) as error:
-        raise InputDataError(f"{path}: not a table: {' '.join(str(error).split())[:200]}") from None
-
-
-def _read_manifest(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    try:
-        found = json.loads(read_limited(path, MAX_BYTES, shown_as=str(path)))
-    except ValueError as error:
-        raise InputDataError(f"{path}: not JSON: {error}") from None
-    return found if isinstance(found, dict) else {}
+def _read_csv(path: Path, columns: Sequence[str] = ()) -> pd.DataFrame:
+    return read_table(
+        path, "CSV", columns, "the table of a validation", keep_default_na=False, na_values=[""], low_memory=False,
+        compression="gzip" if path.suffix == ".gz" else None,
+        dtype={"nccl_channels": "string", "nccl_proto": "string", "reason": "string", "model": "string"},
+    )  # fmt: skip
 
 
 def coverage_of(points: pd.DataFrame) -> Coverage:
@@ -251,13 +234,10 @@ def _rank_correlation(first: pd.Series, second: pd.Series) -> float | None:
 def misses(summary: Summary, aim: Aim) -> list[str]:
     """Return what of *aim* the errors do not meet; empty: it is met."""
     found = []
-    for name, value, limit in (
-        ("geomean", summary.geomean, aim.geomean),
-        ("MAPE", summary.mape, aim.mape),
-        ("max", summary.largest, aim.largest),
-    ):
-        if limit is not None and value is not None and value > limit:
-            found.append(f"{name} {value:.1%}" if not aim.has_direction else f"{name} {100 * value:.1f} points")
+    for name, limit in aim.limits.items():
+        value = getattr(summary, name)
+        if value is not None and value > limit:
+            found.append(f"{ERROR_NAMES[name]} {f'{100 * value:.1f} points' if aim.has_direction else f'{value:.1%}'}")
     if aim.has_direction and summary.n_wrong_direction:
         found.append(f"direction wrong in {summary.n_wrong_direction}")
     return found
@@ -313,21 +293,3 @@ def key_text(point: Any, columns: Sequence[str]) -> str:
 def _plain(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
-
-__all__ = [
-    "GROUPS",
-    "SUMMARY_TITLES",
-    "Aim",
-    "Coverage",
-    "Group",
-    "Summary",
-    "Validation",
-    "coverage_of",
-    "key_text",
-    "misses",
-    "read_validation",
-    "summary_of",
-    "summary_texts",
-    "unused",
-    "verdict_of",
-]

@@ -13,7 +13,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
-from t3sim.analysis.style import LEGEND, MARKERS, QUIET_COLOUR, Drawing, legend_columns, light_grid, new_figure
+from t3sim.analysis.style import MARKERS, QUIET_COLOUR, Drawing, legend_outside, light_grid, mark, new_figure
 from t3sim.analysis.validation import SIMULATED, Validation
 
 if TYPE_CHECKING:
@@ -94,9 +94,7 @@ def drawn(scatter: Scatter, points: pd.DataFrame) -> Drawing:
     _equality(equal, points, is_ratio)
     _error_axes(errors, x, "array (MB)" if scatter.by_bytes else _measured_label(is_ratio), is_ratio)
     has_used = bool(points["used_for_calibration"].any())
-    handles = _handles(colour_names, marker_names, has_used)
-    n_columns = legend_columns([str(handle.get_label()) for handle in handles], 7.2)
-    figure.legend(handles=handles, loc="outside upper left", ncols=n_columns, **LEGEND)
+    legend_outside(figure, _handles(colour_names, marker_names, has_used))
     band = "0.10" if is_ratio else "10 %"
     caption = f"{scatter.title}: {len(points)} points; grey: within {band}; right: the signed error of each."
     caption += " Hollow: the machine was fitted to them." if has_used else ""
@@ -133,19 +131,10 @@ def _in_order(labels: pd.Series) -> list[str]:
 
 
 def _handles(colours: Sequence[str], markers: Sequence[str], has_used: bool) -> list[Line2D]:
-    handles = [
-        Line2D([], [], linestyle="none", marker="o", markersize=4, color=COLOURS[i % len(COLOURS)], label=name)
-        for i, name in enumerate(colours)
-    ]
+    handles = [mark(name, COLOURS[i % len(COLOURS)], markersize=4) for i, name in enumerate(colours)]
     if len(markers) > 1:
-        handles += [
-            Line2D([], [], linestyle="none", marker=MARKERS[i % len(MARKERS)], color=QUIET_COLOUR, label=name)
-            for i, name in enumerate(markers)
-        ]
-    if has_used:
-        hollow = {"markerfacecolor": "none", "color": QUIET_COLOUR}
-        handles.append(Line2D([], [], linestyle="none", marker="o", label="fitted to", **hollow))  # type: ignore[arg-type]
-    return handles
+        handles += [mark(name, marker=MARKERS[i % len(MARKERS)]) for i, name in enumerate(markers)]
+    return [*handles, mark("fitted to", markerfacecolor="none")] if has_used else handles
 
 
 def _equality(axes: Axes, points: pd.DataFrame, is_ratio: bool) -> None:
@@ -228,7 +217,7 @@ def tiles_drawn(key: dict[str, Any], tiles: pd.DataFrame) -> Drawing:
         Line2D([], [], color=colour, linewidth=3, label=label)
         for colour, label in ((MAIN_LOOP_COLOUR, "main loop"), (STORE_COLOUR, "stores"))
     ]
-    figure.legend(handles=handles, loc="outside upper left", ncols=2, **LEGEND)
+    legend_outside(figure, handles)
     where = PurePosixPath(key["file"]).parent.as_posix()
     caption = (
         f"Tiles of {key['model']} {key['sublayer']}, TP {key['tp']} ({key['m']} × {key['n']} × {key['k']}), kernel "
@@ -252,5 +241,3 @@ def _lanes(axes: Axes, tiles: pd.DataFrame, prefix: str) -> None:
         axes.add_collection(lines)
     axes.set_ylim(len(lane_of), -1)
 
-
-__all__ = ["SCATTERS", "drawn", "scatter_drawings", "tile_drawings", "tiles_drawn"]

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from t3sim import __version__
-from t3sim.analysis.report import PIXELS_PER_INCH, Cell, Column, EmbeddedFigure, Table
-from t3sim.analysis.style import Drawing, figure_bytes, save, style
+from t3sim.analysis.page import Cell, Column, Table, embedded, flat_manifest, manifest_text, rendered
+from t3sim.analysis.style import Drawing, save, style
 from t3sim.analysis.validation import (
     SUMMARY_TITLES,
     Validation,
@@ -86,28 +82,22 @@ def sentences(validation: Validation) -> list[str]:
 
 def report_html(validation: Validation, drawings: Sequence[tuple[str, Drawing]]) -> str:
     """Return the page; it needs no network and no other file."""
-    environment = Environment(
-        loader=PackageLoader("t3sim.analysis"), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
-    )
     manifest = validation.manifest
-    has_used = bool(validation.points["used_for_calibration"].any())
-    return environment.get_template("validation.html").render(
+    everything = summary_texts(validation, with_used=True) if validation.has_used else []
+    return rendered(
+        "validation.html",
         title=f"Validation of {manifest.get('machine', 'a machine')}",
         subtitle=f"t3sim {__version__}; measurements: {manifest.get('measurements', 'unknown')}",
-        css=_own_file("report.css"),
-        js=_own_file("report.js"),
         sentences=sentences(validation),
         reading=READING,
-        unused=_text_table("errors-unused", SUMMARY_TITLES, summary_texts(validation)),
-        everything=_text_table("errors-all", SUMMARY_TITLES, summary_texts(validation, with_used=True))
-        if has_used
-        else None,
+        unused=_table("errors-unused", SUMMARY_TITLES, summary_texts(validation)),
+        everything=_table("errors-all", SUMMARY_TITLES, everything) if everything else None,
         published=PUBLISHED,
-        coverage=_text_table("coverage-table", COVERAGE_TITLES, coverage_texts(validation)),
-        reasons=_text_table("reasons", REASON_TITLES, reason_texts(validation)),
-        figures=[_embedded(name, drawing) for name, drawing in drawings],
-        worst=_point_table("worst", validation.worst(N_WORST)),
-        points=_point_table("all-points", validation.points),
+        coverage=_table("coverage-table", COVERAGE_TITLES, coverage_texts(validation)),
+        reasons=_table("reasons", REASON_TITLES, reason_texts(validation)),
+        figures=[embedded(drawing, f"figure-{name}") for name, drawing in drawings],
+        worst=_table("worst", POINT_TITLES, point_texts(validation.worst(N_WORST))),
+        points=_table("all-points", POINT_TITLES, point_texts(validation.points), is_whole=False),
         provenance=provenance(validation),
     )
 
@@ -118,13 +108,13 @@ def report_markdown(validation: Validation) -> str:
     lines += [f"* {sentence}" for sentence in sentences(validation)]
     lines += ["", READING, "", "## Points that the machine was not fitted to", ""]
     lines += markdown_table(SUMMARY_TITLES, summary_texts(validation))
-    if validation.points["used_for_calibration"].any():
+    if validation.has_used:
         lines += ["", "## All points", "", *markdown_table(SUMMARY_TITLES, summary_texts(validation, with_used=True))]
     lines += ["", PUBLISHED, "", "## Coverage", "", *markdown_table(COVERAGE_TITLES, coverage_texts(validation))]
     reasons = reason_texts(validation)
     if reasons:
         lines += ["", "## Not simulated, and why", "", *markdown_table(REASON_TITLES, reasons)]
-    worst = [_point_texts(point) for point in _records(validation.worst(N_WORST))]
+    worst = point_texts(validation.worst(N_WORST))
     lines += ["", "## The largest errors", "", *markdown_table(POINT_TITLES, worst), ""]
     lines += [f"{name}: `{value}`  " for name, value in provenance(validation)]
     return "\n".join(lines) + "\n"
@@ -164,18 +154,17 @@ def reason_texts(validation: Validation) -> list[tuple[str, ...]]:
 
 def provenance(validation: Validation) -> list[tuple[str, str]]:
     """Return what the manifest says, as names and texts."""
-    manifest = validation.manifest
-    volatile = manifest.get("volatile")
-    flat = {**manifest, **(volatile if isinstance(volatile, dict) else {})}
-    return [
-        (name, " ".join(map(str, value)) if isinstance(value, list) else str(value))
-        for name, value in flat.items()
-        if name != "volatile" and value not in (None, [])
-    ]
+    flat = flat_manifest(validation.manifest)
+    return [(name, manifest_text(value)) for name, value in flat.items() if value not in (None, [])]
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+
+
+def point_texts(points: pd.DataFrame) -> list[tuple[str, ...]]:
+    """Return what stands in the tables of points."""
+    return [_point_texts(point) for point in _records(points)]
 
 
 def _point_texts(point: dict[str, Any]) -> tuple[str, ...]:
@@ -192,34 +181,16 @@ def _point_texts(point: dict[str, Any]) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _point_table(table_id: str, points: pd.DataFrame) -> Table:
-    columns = [Column(title, title, "", "number" if title in _NUMBERS else "") for title in POINT_TITLES]
-    rows = []
-    for point in _records(points):
-        values = {"measured": point["measured"], "simulated": point["simulated"], "error": point["error"]}
-        cells = []
-        for column, text in zip(columns, _point_texts(point), strict=True):
-            value = values.get(column.name)
-            sort_by = None if column.name not in values else "" if pd.isna(value) else repr(float(value))
-            cells.append(Cell(text, column.css, sort_by))
-        rows.append(cells)
-    return Table(table_id, columns, rows, is_whole=len(rows) <= N_WORST)
-
-
 _NUMBERS = frozenset({*SUMMARY_TITLES[2:10], *COVERAGE_TITLES[1:], "measured", "simulated", "error"})
 
 
-def _text_table(table_id: str, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+def _table(table_id: str, titles: Sequence[str], rows: Sequence[Sequence[str]], *, is_whole: bool = True) -> Table:
     columns = [Column(title, title, "", _css(title)) for title in titles]
-    return Table(
-        table_id,
-        columns,
-        [
-            [Cell(text, _css(title, text), _sort_value(title, text)) for title, text in zip(titles, row, strict=True)]
-            for row in rows
-        ],
-        is_whole=True,
-    )
+    cells = [
+        [Cell(text, _css(title, text), _sort_value(title, text)) for title, text in zip(titles, row, strict=True)]
+        for row in rows
+    ]
+    return Table(table_id, columns, cells, is_whole)
 
 
 def _css(title: str, text: str = "") -> str:
@@ -229,18 +200,4 @@ def _css(title: str, text: str = "") -> str:
 
 
 def _sort_value(title: str, text: str) -> str | None:
-    return text.partition(" ")[0] if title in _NUMBERS and text else None
-
-
-def _own_file(name: str) -> Markup:
-    text = resources.files("t3sim.analysis").joinpath("templates", name).read_text(encoding="utf-8")
-    return Markup(text)  # shipped with this package
-
-
-def _embedded(name: str, drawing: Drawing) -> EmbeddedFigure:
-    width, height = (round(float(inches) * PIXELS_PER_INCH) for inches in drawing.figure.get_size_inches())
-    content = base64.b64encode(figure_bytes(drawing.figure, "svg")).decode()
-    return EmbeddedFigure(f"figure-{name}", content, width, height, drawing.caption)
-
-
-__all__ = ["markdown_table", "provenance", "report_html", "report_markdown", "sentences", "write_report"]
+    return text.partition(" ")[0] if title in _NUMBERS else None

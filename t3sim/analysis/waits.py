@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 from matplotlib.patches import Patch
 
 from t3sim.analysis.folder import Results
 from t3sim.analysis.style import (
-    LEGEND,
     QUIET_COLOUR,
     VALUE_SIZE,
     WAIT_COLOURS,
     WIDTHS,
     Drawing,
-    legend_columns,
+    legend_outside,
     light_grid,
     new_figure,
     text_colour,
 )
-from t3sim.errors import InputDataError
+from t3sim.analysis.table import file_suffix, phase_name, phase_workload
 from t3sim.results.waits import REASONS, WORKING
 
 if TYPE_CHECKING:
@@ -89,7 +86,7 @@ def accounts_of(results: Results) -> list[PhaseAccounts]:
     for key, group in frame.groupby(_PHASE, sort=False, dropna=False):
         values: dict[str, Any] = dict(zip(_PHASE, key, strict=True))
         rows = tuple(group[_UNIT].itertuples(index=False, name=None))
-        points.setdefault((title_of(values), str(values["phase"]), rows), []).append(values["point"])
+        points.setdefault((phase_workload(values), str(values["phase"]), rows), []).append(values["point"])
     return [
         PhaseAccounts(title, phase, ranges_of(numbers), units_of(rows))
         for (title, phase, rows), numbers in points.items()
@@ -102,13 +99,6 @@ def units_of(rows: Sequence[tuple[Any, ...]]) -> tuple[UnitAccount, ...]:
     for gpu, unit, n_units, reason, time_us in rows:
         times.setdefault((gpu, unit, n_units), {})[reason] = time_us / n_units
     return tuple(UnitAccount(*unit, of_unit) for unit, of_unit in times.items())
-
-
-def title_of(values: dict[str, Any]) -> str:
-    """How a phase's workload is named, with its machine and, if that is not mirrored, its mode."""
-    parts = [str(values[name]) for name in ("model", "sublayer") if not pd.isna(values[name])]
-    parts += [f"TP {values['tp']}", str(values["machine"])]
-    return " ".join([*parts, *(["explicit"] if values["mode"] == "explicit" else [])])
 
 
 def ranges_of(numbers: Sequence[int]) -> str:
@@ -126,19 +116,17 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     Raises ``InputDataError`` if the run kept no ``waits.csv`` or nothing is in it.
     """
     accounts = [phase for phase in accounts_of(results) if phase.of_average_gpu()]
-    if not accounts:
-        raise InputDataError(f"{results.path}: no waits.csv with anything to draw")
+    results.required(accounts, "no waits.csv with anything to draw")
     drawings = []
     by_workload: dict[str, list[PhaseAccounts]] = {}
     for phase in accounts:
         by_workload.setdefault(phase.workload, []).append(phase)
     for workload, phases in by_workload.items():
-        suffix = "" if len(by_workload) == 1 else "-" + re.sub(r"[^A-Za-z0-9.]+", "-", workload).strip("-")
         n_bars = sum(len(phase.of_average_gpu()) for phase in phases)
         figure = new_figure(columns or 2, 0.9 + 0.35 * len(phases) + _INCHES_PER_BAR * n_bars)
         _draw_phases(figure, phases, columns or 2, workload)
         caption = f"What the units waited for, {workload}: time of the average unit of each kind, by reason."
-        drawings.append(Drawing(figure, caption, suffix))
+        drawings.append(Drawing(figure, caption, file_suffix(workload, len(by_workload))))
     return drawings
 
 
@@ -151,8 +139,7 @@ def _draw_phases(figure: Figure, phases: Sequence[PhaseAccounts], columns: int, 
     names = [phase.phase for phase in phases]
     for axes, phase, units in zip(panels, phases, shown, strict=True):
         gpu = units[0].gpu if units[0].gpu != "gpu[0]" or "explicit" in workload else ""
-        name = {"gemm": "GEMM alone"}.get(phase.phase, phase.phase.replace("_", " "))
-        told_by = [name, *([f"points {phase.points}"] if names.count(phase.phase) > 1 else []), gpu]
+        told_by = [phase_name(phase.phase), *([f"points {phase.points}"] if names.count(phase.phase) > 1 else []), gpu]
         axes.set_title(", ".join(filter(None, told_by)), loc="left")
         _draw_units(axes, units, longest, columns)
     panels[0].set_xlim(0, longest)
@@ -163,10 +150,7 @@ def _draw_phases(figure: Figure, phases: Sequence[PhaseAccounts], columns: int, 
         for reason, colour in WAIT_COLOURS.items()
         if reason in present
     ]
-    labels = [str(handle.get_label()) for handle in handles]
-    figure.legend(
-        handles=handles, loc="outside upper left", ncols=legend_columns(labels, WIDTHS[columns]), **LEGEND
-    )  # fmt: skip
+    legend_outside(figure, handles)
 
 
 def _draw_units(axes: Axes, units: Sequence[UnitAccount], longest: float, columns: int) -> None:

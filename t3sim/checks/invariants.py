@@ -13,13 +13,14 @@ C9 sums over channels, C10 work, Q1 Little's law, B1, B4 and B7 bounds.  S1 and 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.checks.claims import Claim, channels_of, refuse
 from t3sim.checks.specification import end_claims, specification_claims
+from t3sim.gpu.in_flight import queued_requests
 from t3sim.gpu.kernel import _jit, codes, loop
 from t3sim.gpu.kernel.l2_slice import DIRTY_MASK
 from t3sim.gpu.time_accounts import idle_slots, time_accounts, units_of
@@ -74,7 +75,7 @@ def claims(core: GpuCore) -> Iterator[Claim]:
 def request_claims(core: GpuCore) -> Iterator[Claim]:
     """Requests of each kind through stream queue, DRAM queue and data bus (C1, C2, Q1)."""
     channels = channels_of(core)
-    waiting, queued = waiting_by_kind(channels), queued_by_kind(channels)
+    waiting, queued = requests_by_kind(core)
     admitted, served = channels["n_requests"], channels["n_served"]
     for kind, name in KIND_NAMES.items():
         yield Claim(
@@ -350,24 +351,9 @@ def equal(rule: str, part: str, pairs: dict[str, tuple[int, int]]) -> Iterator[C
         yield Claim(rule, part, f"{meaning}, done against due", done, due)
 
 
-def waiting_by_kind(channels: Any) -> NDArray[np.int64]:
-    """Return requests in the stream queues, [channel, kind]."""
-    counts = np.zeros((len(channels), codes.N_KINDS), np.int64)
-    ring = channels["request_place"].shape[2]
-    for channel, stream in np.argwhere(channels["queue_tail"] > channels["queue_head"]):
-        index = np.arange(channels["queue_head"][channel, stream], channels["queue_tail"][channel, stream]) % ring
-        kinds = channels["request_place"][channel, stream, index] & codes.FIELD_MASK
-        counts[channel] += np.bincount(kinds, minlength=codes.N_KINDS)
-    return counts
-
-
-def queued_by_kind(channels: Any) -> NDArray[np.int64]:
-    """Return requests in the DRAM queues, [channel, kind]: what the lists of the banks hold."""
-    counts = np.zeros((len(channels), codes.N_KINDS), np.int64)
-    for channel, direction, bank in np.argwhere(channels["list_head"] >= 0):
-        following, places = channels["next_slot"][channel], channels["slot_place"][channel]
-        slot = channels["list_head"][channel, direction, bank]
-        while slot >= 0:
-            counts[channel, places[slot] & codes.FIELD_MASK] += 1
-            slot = following[slot]
+def requests_by_kind(core: GpuCore) -> NDArray[np.int64]:
+    """Return how many requests are in the stream queues (0) and DRAM queues (1), [0 or 1, channel, kind]."""
+    counts = np.zeros((2, core.machine.memory.n_channels, codes.N_KINDS), np.int64)
+    for q in queued_requests(core.gpu):
+        counts[int(q.stream < 0), q.channel, q.kind] += 1
     return counts

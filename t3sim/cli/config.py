@@ -99,11 +99,11 @@ def show(file: str, overrides: tuple[str, ...], trace_root: str | None, point_nu
 
 def value_rows(run: RunSpec, provenance: Mapping[str, Node]) -> Iterator[tuple[str, str, str, str]]:
     """(key, value with unit, origin, source and place) of every value, sections in the order of the file format."""
-    from t3sim.config.own_values import located
-    from t3sim.config.resolve import shown_value
+    from t3sim.config.gpu_overrides import located
+    from t3sim.config.trees import shown_value
 
     order = (
-        "name", "machine", "workload", "tiling", "strategy", "arbitration", "collective_compute_units", "mode",
+        "name", "machine", "workload", "tiling", "strategy", "arbitration", "mode",
         "staggered", "quantum", "plugins",
     )  # fmt: skip
     for key, node in sorted(provenance.items(), key=lambda item: order.index(item[0].split(".")[0])):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from t3sim.analysis.targets import Comparison
+    from t3sim.study.targets import Comparison
 
 REPORT_NAME = "report.html"
 TARGETS_NAME = "targets.csv"
@@ -39,16 +39,16 @@ def report(folders: tuple[Path, ...], output: Path | None, targets_file: str | N
     """
     from t3sim.analysis.folder import read_folder, result_folders
     from t3sim.analysis.report import figure_files, report_html
-    from t3sim.analysis.targets import compare, read_targets, targets_csv
     from t3sim.config.yaml_loader import load_yaml
     from t3sim.files import prepare_folder, publish
+    from t3sim.study.targets import compare, read_targets, report_table, targets_csv
 
     targets = read_targets(load_yaml(targets_file).plain(), targets_file) if targets_file else []
     found = [read_folder(folder) for folder in result_folders(folders)]
     page = output or (folders[0] / REPORT_NAME if len(folders) == 1 else Path(REPORT_NAME))
     prepare_folder(page.parent)
     comparisons = compare(found, targets)
-    contents = {page: report_html(found, comparisons).encode()}
+    contents = {page: report_html(found, report_table(comparisons) if comparisons else None).encode()}
     if comparisons:
         contents[page.with_name(TARGETS_NAME)] = targets_csv(comparisons)
         print_targets(comparisons)
@@ -64,10 +64,11 @@ def print_targets(comparisons: Sequence[Comparison]) -> None:
 
     from rich.console import Console
 
+    from t3sim.study.targets import counts_of
+
     console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH)
     console.print(targets_table(comparisons))
-    counts = {verdict: sum(row.verdict == verdict for row in comparisons) for verdict in _COLOURS}
-    console.print(", ".join(f"{n} {verdict}" for verdict, n in counts.items()), highlight=False)
+    console.print(", ".join(f"{n} {verdict}" for verdict, n in counts_of(comparisons).items()), highlight=False)
 
 
 def targets_table(comparisons: Sequence[Comparison]) -> Table:

@@ -9,28 +9,29 @@ clock that the docstring names.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from t3sim import units
 
-Bytes = Annotated[int, BeforeValidator(units.parse_bytes, json_schema_input_type=str), Field(gt=0)]
-BytesOrZero = Annotated[int, BeforeValidator(units.parse_bytes, json_schema_input_type=str), Field(ge=0)]
-BytesPerSecond = Annotated[int, BeforeValidator(units.parse_bandwidth, json_schema_input_type=str), Field(gt=0)]
-Hertz = Annotated[int, BeforeValidator(units.parse_frequency, json_schema_input_type=str), Field(gt=0)]
-Picoseconds = Annotated[int, BeforeValidator(units.parse_time, json_schema_input_type=str), Field(ge=0)]
-PicosecondsAboveZero = Annotated[int, BeforeValidator(units.parse_time, json_schema_input_type=str), Field(gt=0)]
-Cycles = Annotated[int, BeforeValidator(units.parse_cycles, json_schema_input_type=str), Field(ge=0)]
-CyclesAboveZero = Annotated[int, BeforeValidator(units.parse_cycles, json_schema_input_type=str), Field(gt=0)]
-ReadAhead = Annotated[
-    int | Literal["chunk"], BeforeValidator(units.parse_bytes_or_word("chunk"), json_schema_input_type=str)
-]
-MatrixClock = Annotated[
-    int | Literal["compute_clock"],
-    BeforeValidator(units.parse_frequency_or_word("compute_clock"), json_schema_input_type=str),
-]
-AccessBytes = Annotated[Literal[32, 64], BeforeValidator(units.parse_bytes, json_schema_input_type=str)]
+
+def _written(parser: Callable[[object], object]) -> BeforeValidator:
+    """A quantity that files hold as a text with its unit."""
+    return BeforeValidator(parser, json_schema_input_type=str)
+
+
+Bytes = Annotated[int, _written(units.parse_bytes), Field(gt=0)]
+BytesPerSecond = Annotated[int, _written(units.parse_bandwidth), Field(gt=0)]
+Hertz = Annotated[int, _written(units.parse_frequency), Field(gt=0)]
+Picoseconds = Annotated[int, _written(units.parse_time), Field(ge=0)]
+PicosecondsAboveZero = Annotated[int, _written(units.parse_time), Field(gt=0)]
+Cycles = Annotated[int, _written(units.parse_cycles), Field(ge=0)]
+CyclesAboveZero = Annotated[int, _written(units.parse_cycles), Field(gt=0)]
+ReadAhead = Annotated[int | Literal["chunk"], _written(units.parse_bytes_or_word("chunk"))]
+MatrixClock = Annotated[int | Literal["compute_clock"], _written(units.parse_frequency_or_word("compute_clock"))]
+AccessBytes = Annotated[Literal[32, 64], _written(units.parse_bytes)]
 Count = Annotated[int, Field(gt=0, lt=units.LIMIT, strict=True)]
 Share = Annotated[float, Field(gt=0, le=1, strict=True)]
 CountOrZero = Annotated[int, Field(ge=0, lt=units.LIMIT, strict=True)]
@@ -239,16 +240,16 @@ class LinkSpec(Spec):
     egress_buffer: Bytes  # stores held at the sender before it pushes back
 
 
-class OwnGpu(Spec):
-    """A GPU that is unlike the others of its ring; what it has in common with them is repeated."""
+class GpuOverride(Spec):
+    """A GPU that differs from the others of its ring; what it has in common with them is repeated."""
 
     number: CountOrZero
     gpu: GpuSpec
     memory: MemorySpec
 
 
-class OwnLink(Spec):
-    """A link that is unlike the others: ``link[number]`` leads from ``gpu[number]`` to ``gpu[number - 1]``."""
+class LinkOverride(Spec):
+    """A link that differs from the others: ``link[number]`` leads from ``gpu[number]`` to ``gpu[number - 1]``."""
 
     number: CountOrZero
     link: LinkSpec
@@ -269,7 +270,7 @@ class StartJitterSpec(Spec):
 
 
 class UniformMachineSpec(Spec):
-    """A ring of alike GPUs."""
+    """A ring of identical GPUs."""
 
     name: str
     gpu: GpuSpec
@@ -278,23 +279,23 @@ class UniformMachineSpec(Spec):
 
 
 class MachineSpec(UniformMachineSpec):
-    """A ring of GPUs, all alike but for those named.
+    """A ring of GPUs, identical but for per-GPU overrides.
 
-    GPUs and links that differ, skew and jitter need every GPU to be simulated (explicit mode).
+    A heterogeneous ring (GPUs and links that differ, skew, jitter) needs every GPU simulated (explicit mode).
     """
 
-    own_gpus: tuple[OwnGpu, ...] = ()
-    own_links: tuple[OwnLink, ...] = ()
+    own_gpus: tuple[GpuOverride, ...] = ()
+    own_links: tuple[LinkOverride, ...] = ()
     start_skew: tuple[StartSkew, ...] = ()
     start_jitter: StartJitterSpec | None = None
 
     @property
     def is_uniform(self) -> bool:
-        """Whether all GPUs and links are alike and start together, so that one stands for all."""
+        """Whether all GPUs and links are identical and start together, so that one stands for all."""
         return not (self.own_gpus or self.own_links or self.start_skew or self.start_jitter)
 
     def of_gpu(self, number: int) -> MachineSpec:
-        """Return a ring of GPUs that are all like ``gpu[number]``, with links like the one that it sends over."""
+        """Return a ring of GPUs identical to ``gpu[number]``, with links identical to the one that it sends over."""
         gpu, memory, link = self.gpu, self.memory, self.link
         for own in self.own_gpus:
             if own.number == number:
@@ -306,12 +307,12 @@ class MachineSpec(UniformMachineSpec):
 
     def clocks(self) -> set[int]:
         """Return all clocks of the ring, in hertz."""
-        parts: list[MachineSpec | OwnGpu] = [self, *self.own_gpus]
+        parts: list[MachineSpec | GpuOverride] = [self, *self.own_gpus]
         return {c for part in parts for c in (part.gpu.compute_clock, part.gpu.clock_of_matrices, part.memory.clock)}
 
     def at_matrix_clock(self) -> MachineSpec:
         """Return the same ring, all its GPUs at their matrix clock."""
-        parts: list[MachineSpec | OwnGpu] = [self, *self.own_gpus]
+        parts: list[MachineSpec | GpuOverride] = [self, *self.own_gpus]
         if all(part.gpu.compute_clock == part.gpu.clock_of_matrices for part in parts):
             return self
         own = tuple(one.model_copy(update={"gpu": one.gpu.at_matrix_clock()}) for one in self.own_gpus)

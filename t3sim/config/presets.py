@@ -8,12 +8,13 @@ names a preset it may also name a file of its own, by a path that ends in
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from t3sim.config.experiment import Kernels, ModelSpec, TilingSpec
+from t3sim.config.experiment import KernelLibrarySpec, Kernels, ModelSpec, TilingSpec
+from t3sim.config.trees import found_words, overlay, validated
 from t3sim.config.yaml_loader import Node, Position, load_yaml, type_name
 from t3sim.errors import ConfigError, Problem, UsageError
 from t3sim.registry import unknown_name
@@ -43,21 +44,31 @@ def _names_in(folder: Path) -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in folder.glob("*.yaml")))
 
 
-def load_preset(kind: str, name: str, named_at: Position | None = None, key: str = "") -> Node:
-    """The annotated tree of one preset; an unknown name is a ConfigError at the place that names it."""
-    if _is_path(name):
-        folder = Path(named_at.file).parent if named_at is not None else Path()
-        path = folder / name
-        shown = str(path)
-        if not os.path.exists(path):  # noqa: PTH110 - Path.exists raises for a name that is too long
-            raise _problem(named_at, key, f"no such file `{name}`, looked for at {shown}")
-        try:
-            return annotated(load_yaml(path, shown))
-        except ConfigError as error:
-            if named_at is None or error.problems[0].line:
-                raise
-            raise _problem(named_at, key, f"`{name}` {error.problems[0].message}") from None  # the whole file
-    return _load_shipped(configs_root(), kind, _stem(kind, name, named_at, key))
+def load_preset(
+    kind: str, name: str, named_at: Position | None = None, key: str = "", folder: Path | None = None
+) -> Node:
+    """The annotated tree of one preset; an unknown name is a ConfigError at the place that names it.
+
+    A file is relative to the file that names it, or to *folder* if that is no file (an override of the command line).
+    """
+    if not _is_path(name):
+        return _load_shipped(configs_root(), kind, _stem(kind, name, named_at, key))
+    path = folder_of(named_at, folder) / name
+    if not os.path.exists(path):  # noqa: PTH110 - Path.exists raises for a name that is too long
+        raise _problem(named_at, key, f"no such file `{name}`, looked for at {path}")
+    try:
+        return annotated(load_yaml(path, str(path)))
+    except ConfigError as error:
+        if named_at is None or error.problems[0].line:
+            raise
+        raise _problem(named_at, key, f"`{name}` {error.problems[0].message}") from None  # the whole file
+
+
+def folder_of(named_at: Position | None, folder: Path | None = None) -> Path:
+    """The folder that names of files count from at a place; *folder* where the place is no file."""
+    if named_at is None:
+        return Path()
+    return folder if folder is not None and not named_at.line else Path(named_at.file).parent
 
 
 def _stem(kind: str, name: str, named_at: Position | None, key: str) -> str:
@@ -79,83 +90,106 @@ def _load_shipped(root: Path, kind: str, name: str) -> Node:
 
 
 def _problem(position: Position | None, key: str, message: str) -> ConfigError:
-    at = position or Position("")
-    return ConfigError(Problem(at.file, at.line, at.column, key, message))
+    return ConfigError((position or Position("")).problem(key, message))
 
 
 def annotated(node: Node, path: tuple[str, ...] = ()) -> Node:
     """Turn each ``{value, origin, source}`` into a leaf that carries its origin and source."""
-    if not isinstance(node.value, dict):
+    if not node.is_mapping:
         return node
     if "value" not in node.value:
         return replace(node, value={key: annotated(child, (*path, key)) for key, child in node.value.items()})
-    problems = [
-        Problem(
-            where.file,
-            where.line,
-            where.column,
-            ".".join((*path, key)),
-            unknown_name("key of an annotated value", key, tuple(sorted(_ANNOTATION_KEYS))),
-        )
-        for key, child in node.value.items()
-        if key not in _ANNOTATION_KEYS and (where := child.key_position or child.position)
-    ]
-    texts: dict[str, str] = {}
-    for key in ("origin", "source"):
-        child = node.value.get(key)
-        if child is None:
-            continue
-        at = child.position
-        if not isinstance(child.value, str):
-            message = f"found {type_name(child.value)}, a text is needed"
-            problems.append(Problem(at.file, at.line, at.column, ".".join((*path, key)), message))
-        elif key == "origin" and child.value not in ORIGINS:
-            message = unknown_name("origin", child.value, ORIGINS)
-            problems.append(Problem(at.file, at.line, at.column, ".".join((*path, key)), message))
-        else:
-            texts[key] = child.value
+    problems = list(_wrong_annotations(node, path))
     if problems:
         raise ConfigError(problems)
+    origin, source = node.get("origin"), node.get("source")
     value: Node = node.value["value"]
     return replace(
         value,
         key_position=node.key_position,
-        origin=texts.get("origin", "user"),
-        source=texts.get("source", ""),
+        origin="user" if origin is None else origin.value,
+        source="" if source is None else source.value,
     )
+
+
+def _wrong_annotations(node: Node, path: tuple[str, ...]) -> Iterator[Problem]:
+    """What is wrong with the keys of an annotated value."""
+    for key, child in node.value.items():
+        name = ".".join((*path, key))
+        if key not in _ANNOTATION_KEYS:
+            message = unknown_name("key of an annotated value", key, tuple(sorted(_ANNOTATION_KEYS)))
+            yield child.problem(name, message, at_key=True)
+        elif key != "value" and not isinstance(child.value, str):
+            yield child.problem(name, f"found {type_name(child.value)}, a text is needed")
+        elif key == "origin" and child.value not in ORIGINS:
+            yield child.problem(name, unknown_name("origin", child.value, ORIGINS))
+
+
+def as_mapping(node: Node) -> Node:
+    """A preset's name as the mapping ``{preset: name}``."""
+    return replace(node, value={"preset": node}) if isinstance(node.value, str) else node
+
+
+def preset_and_changes(
+    kind: str, node: Node, key: str, folder: Path | None = None
+) -> tuple[tuple[str, Node] | None, Node]:
+    """The preset that the mapping *node* names and its tree, None if it names none, and the values given beside it."""
+    changes = replace(node, value={name: child for name, child in node.value.items() if name != "preset"})
+    preset = node.get("preset")
+    if preset is None:
+        return None, changes
+    if not isinstance(preset.value, str):
+        raise ConfigError(preset.problem(f"{key}.preset", f"found {found_words(preset.plain())}, a name is needed"))
+    return (preset.value, load_preset(kind, preset.value, preset.position, key, folder)), changes
+
+
+def expand_part(kind: str, node: Node, key: str, folder: Path | None = None) -> Node:
+    """The full tree of one part: its preset, with the values given beside ``preset:`` on top."""
+    node = as_mapping(node)
+    if not node.is_mapping:
+        return node
+    named, changes = preset_and_changes(kind, node, key, folder)
+    if named is None:
+        return changes
+    return overlay(replace(without_description(named[1]), key_position=node.key_position), changes)
 
 
 def machine_parts(name: str) -> dict[str, str]:
     """Return the presets that the machine *name*, a preset or a file, is made of: ``gpu``, ``memory``, ``link``."""
     sections = without_description(load_preset("machine", name)).value
     return {
-        key: str(node.value["preset"].value if isinstance(node.value, dict) else node.value)
+        key: str(as_mapping(node).value["preset"].value)
         for key, node in sections.items()
         if key in PARTS
     }
 
 
-def model_node(name: str, named_at: Position | None = None, key: str = "workload.model") -> Node:
+def model_node(
+    name: str, named_at: Position | None = None, key: str = "workload.model", folder: Path | None = None
+) -> Node:
     """The annotated tree of a transformer of ``configs/model``, by its name in any case, or of a file of the user."""
-    node = without_description(load_preset("model", name, named_at, key))
-    if isinstance(node.value, dict) and "name" not in node.value:
+    node = without_description(load_preset("model", name, named_at, key, folder))
+    if node.is_mapping and "name" not in node.value:
         called = Path(name).stem if _is_path(name) else _stem("model", name, named_at, key)
         node = replace(node, value={"name": Node(called, node.position), **node.value})
     return node
 
 
-def load_model(name: str, named_at: Position | None = None, key: str = "workload.model") -> ModelSpec:
+def load_model(name: str) -> ModelSpec:
     """The transformer that ``model_node`` describes."""
-    from t3sim.config.resolve import validated
-
-    return validated(ModelSpec, model_node(name, named_at, key), "model")
+    return validated(ModelSpec, model_node(name), "model")
 
 
 def load_kernels(name: str) -> Kernels:
     """One kernel of ``configs/kernel``, or a library of them."""
-    from t3sim.config.resolve import kernels_of
-
     return kernels_of(without_description(load_preset("kernel", name, None, "tiling")), "tiling")
+
+
+def kernels_of(tree: Node, key: str) -> Kernels:
+    """The kernel that *tree* describes, or the library if it has ``kernels``."""
+    if tree.get("kernels") is not None:
+        return validated(KernelLibrarySpec, tree, key)
+    return validated(TilingSpec, tree, key)
 
 
 def load_tiling(name: str = DEFAULT_TILING) -> TilingSpec:
@@ -168,6 +202,6 @@ def load_tiling(name: str = DEFAULT_TILING) -> TilingSpec:
 
 def without_description(node: Node) -> Node:
     """The mapping without its ``description:``, which is for readers only."""
-    if not isinstance(node.value, Mapping):
+    if not node.is_mapping:
         return node
     return replace(node, value={key: child for key, child in node.value.items() if key != "description"})

@@ -10,17 +10,18 @@ refused with both readings.
 
 from __future__ import annotations
 
+import math
 import os
 import re
-import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from t3sim.errors import ConfigError, Problem
+from t3sim.errors import ConfigError, InputDataError, Problem
+from t3sim.files import read_limited
 
 MAX_FILE_BYTES = 1 << 20
 MAX_DEPTH = 50
@@ -44,13 +45,17 @@ class Position:
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
 
+    def problem(self, key: str, message: str) -> Problem:
+        """Return what is wrong with *key* here."""
+        return Problem(self.file, self.line, self.column, key, message)
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
     """A value of a configuration, where it stands, and where it came from.
 
     ``value`` is a scalar, a list of nodes or a dict from key to node.  A node
-    is never changed; ``with_value`` of the resolver makes a new tree.
+    is never changed; ``with_value`` of ``trees`` makes a new tree.
     ``origin`` is the kind of source (paper, measured, ..., user) and
     ``source`` says which.
     """
@@ -66,6 +71,10 @@ class Node:
         """Whether there are keys below."""
         return isinstance(self.value, dict)
 
+    def problem(self, key: str, message: str, at_key: bool = False) -> Problem:
+        """What is wrong with this value, which stands under *key*; *at_key*: the place of the key itself."""
+        return ((self.key_position if at_key else None) or self.position).problem(key, message)
+
     def plain(self) -> Any:
         """The value as plain dicts, lists and scalars."""
         if isinstance(self.value, dict):
@@ -80,11 +89,20 @@ class Node:
 
     def leaves(self, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Node]]:
         """Every (path, node) that is not a mapping, in file order."""
-        if isinstance(self.value, dict):
+        if self.is_mapping:
             for key, node in self.value.items():
                 yield from node.leaves((*prefix, key))
         else:
             yield prefix, self
+
+
+def tree_of(value: Any, position: Position) -> Node:
+    """Plain dicts, lists and scalars as a tree that stands at one place."""
+    if isinstance(value, dict):
+        return Node({key: tree_of(child, position) for key, child in value.items()}, position)
+    if isinstance(value, list):
+        return Node([tree_of(child, position) for child in value], position)
+    return Node(value, position)
 
 
 def type_name(value: Any) -> str:
@@ -95,7 +113,11 @@ def type_name(value: Any) -> str:
 def load_yaml(path: str | os.PathLike[str], shown_as: str | None = None) -> Node:
     """Read a YAML file into a tree of nodes; every fault is a ConfigError with its position."""
     name = shown_as or os.fspath(path)
-    return load_yaml_text(_read_regular_file(Path(path), name), name)
+    try:
+        content = read_limited(Path(path), MAX_FILE_BYTES, shown_as=name)
+    except InputDataError as error:
+        raise _fail(name, error.message.removeprefix(f"{name}: ")) from None
+    return load_yaml_text(content, name)
 
 
 def load_yaml_text(text: str | bytes, name: str) -> Node:
@@ -103,29 +125,8 @@ def load_yaml_text(text: str | bytes, name: str) -> Node:
     return _Reader(_checked_text(text, name), name).read()
 
 
-def _fail(name: str, message: str, line: int = 0, column: int = 0, key: str = "") -> ConfigError:
-    return ConfigError(Problem(name, line, column, key, message))
-
-
-def _read_regular_file(path: Path, name: str) -> bytes:
-    """The content of *path*, if it is a regular file of legal size; opens without blocking on a FIFO."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        raise _fail(name, "no such file") from None
-    except ValueError:
-        raise _fail(name.replace("\0", "\\0"), "a file name cannot contain a NUL character") from None
-    except OSError as error:
-        raise _fail(name, f"cannot be read: {os.strerror(error.errno or 0)}") from None
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(descriptor)
-        raise _fail(name, "is a folder, not a YAML file" if stat.S_ISDIR(mode) else "is not a regular file")
-    with os.fdopen(descriptor, "rb") as file:
-        content = file.read(MAX_FILE_BYTES + 1)
-    if len(content) > MAX_FILE_BYTES:
-        raise _fail(name, "is larger than 1 MiB; a configuration is a few KiB")
-    return content
+def _fail(name: str, message: str, line: int = 0, column: int = 0) -> ConfigError:
+    return ConfigError(Problem(name, line, column, "", message))
 
 
 def _checked_text(text: str | bytes, name: str) -> str:
@@ -166,34 +167,54 @@ def _line_and_column(text: str, index: int) -> tuple[int, int]:
     return before.count("\n") + 1, index - (before.rfind("\n") + 1) + 1
 
 
+_CORE_WORDS = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
 _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
-_OCTAL_11 = re.compile(r"[-+]?0[0-7_]+")
-_LEADING_ZERO = re.compile(r"[-+]?0[0-9]+")
-_OCTAL_12 = re.compile(r"0o[0-7]+")
-_HEXADECIMAL = re.compile(r"[-+]?0x[0-9a-fA-F_]+")
-_BINARY = re.compile(r"[-+]?0b[01_]+")
-_SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
-_UNDERSCORED = re.compile(r"[-+]?[0-9][0-9_]*_[0-9_]*(\.[0-9_]*)?")
-_DATE = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt ].*)?")
 
 
-def _sexagesimal_reading(text: str) -> str:
+def _in_base(base: int, word: str) -> Callable[[str], str]:
+    return lambda text: f" is {word} ({int(text.replace('_', ''), base)}); write it in decimal, or in quotes"
+
+
+def _in_base_60(text: str) -> str:
     total = 0.0
     for part in text.replace("_", "").lstrip("+-").split(":"):
         total = total * 60 + float(part)
-    return f"{total:g}"
+    return f": YAML 1.1 would read it in base 60, as {total:g}; write it in decimal, or in quotes"
+
+
+# Numbers in other notations than the two above, in the order in which they are tried: what is wrong with them.
+_REFUSED: tuple[tuple[re.Pattern[str], Callable[[str], str]], ...] = (
+    (re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"), lambda _: " is not a finite number"),
+    (
+        re.compile(r"[-+]?0[0-7_]+"),
+        lambda text: " has a leading zero: YAML 1.1 would read it as octal, "
+        f"{int(text.replace('_', ''), 8)}; write it in decimal or in quotes",
+    ),
+    (re.compile(r"[-+]?0[0-9]+"), lambda _: " has a leading zero; write the number without it, or in quotes"),
+    (re.compile(r"0o[0-7]+"), _in_base(8, "octal")),
+    (re.compile(r"[-+]?0x[0-9a-fA-F_]+"), _in_base(16, "hexadecimal")),
+    (re.compile(r"[-+]?0b[01_]+"), _in_base(2, "binary")),
+    (re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?"), _in_base_60),
+    (
+        re.compile(r"[-+]?[0-9][0-9_]*_[0-9_]*(\.[0-9_]*)?"),
+        lambda text: f": YAML 1.1 would read it as {text.replace('_', '')}; write it without underscores",
+    ),
+    (
+        re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt ].*)?"),
+        lambda _: ": YAML 1.1 would read it as a date; write it in quotes",
+    ),
+)
 
 
 def _plain_scalar(text: str) -> Any:
     """The value of an unquoted scalar; ValueError if it is a number in a notation that is refused."""
-    if text in ("", "~", "null", "Null", "NULL"):
-        return None
-    if text in ("true", "True", "TRUE"):
-        return True
-    if text in ("false", "False", "FALSE"):
-        return False
+    if text in _CORE_WORDS:
+        return _CORE_WORDS[text]
     if text[0] not in "+-.0123456789":
         return text
     if len(text) > MAX_NUMBER_CHARACTERS:
@@ -202,33 +223,13 @@ def _plain_scalar(text: str) -> Any:
         return text
     if _INTEGER.fullmatch(text):
         return int(text)
-    if _NOT_FINITE.fullmatch(text):
-        raise ValueError(f"`{text}` is not a finite number")
-    if _OCTAL_11.fullmatch(text):
-        reading = int(text.replace("_", ""), 8)
-        raise ValueError(
-            f"`{text}` has a leading zero: YAML 1.1 would read it as octal, {reading}; write it in decimal or in quotes"
-        )
-    if _LEADING_ZERO.fullmatch(text):
-        raise ValueError(f"`{text}` has a leading zero; write the number without it, or in quotes")
+    for pattern, complaint in _REFUSED:
+        if pattern.fullmatch(text):
+            raise ValueError(f"`{text}`{complaint(text)}")
     if _FLOAT.fullmatch(text):
-        number = float(text)
-        if number in (float("inf"), float("-inf")):
+        if math.isinf(number := float(text)):
             raise ValueError(f"`{text}` is too large")
         return number
-    for pattern, base, word in ((_OCTAL_12, 8, "octal"), (_HEXADECIMAL, 16, "hexadecimal"), (_BINARY, 2, "binary")):
-        if pattern.fullmatch(text):
-            reading = int(text.replace("_", ""), base)
-            raise ValueError(f"`{text}` is {word} ({reading}); write it in decimal, or in quotes")
-    if _SEXAGESIMAL.fullmatch(text):
-        raise ValueError(
-            f"`{text}`: YAML 1.1 would read it in base 60, as {_sexagesimal_reading(text)}; "
-            "write it in decimal, or in quotes"
-        )
-    if _UNDERSCORED.fullmatch(text):
-        raise ValueError(f"`{text}`: YAML 1.1 would read it as {text.replace('_', '')}; write it without underscores")
-    if _DATE.fullmatch(text):
-        raise ValueError(f"`{text}`: YAML 1.1 would read it as a date; write it in quotes")
     return text
 
 
@@ -262,9 +263,8 @@ class _Reader:
         return Position(self.name, event.start_mark.line + 1, event.start_mark.column + 1)
 
     def _refuse(self, event: Any, message: str, key: str = "") -> ConfigError:
-        position = self._position(event)
         shown_key = key if len(key) <= MAX_KEY_CHARACTERS else f"{key[:MAX_KEY_CHARACTERS]}..."
-        return _fail(self.name, message, position.line, position.column, shown_key)
+        return ConfigError(self._position(event).problem(shown_key, message))
 
     def read(self) -> Node:
         root: Node | None = None
@@ -336,8 +336,7 @@ class _Reader:
         try:
             return _plain_scalar(event.value)
         except ValueError as error:
-            position = self._position(event)
-            self.problems.append(Problem(self.name, position.line, position.column, key, str(error)))
+            self.problems.append(self._position(event).problem(key, str(error)))
             return None
 
     def _text(self, event: Any, key: str) -> str:
@@ -359,15 +358,8 @@ class _Reader:
             if key in value:
                 first = value[key].key_position
                 assert first is not None
-                self.problems.append(
-                    Problem(
-                        self.name,
-                        key_position.line,
-                        key_position.column,
-                        ".".join((*path, key)),
-                        f"duplicate key; the first is at {first.line}:{first.column}",
-                    )
-                )
+                message = f"duplicate key; the first is at {first.line}:{first.column}"
+                self.problems.append(key_position.problem(".".join((*path, key)), message))
                 continue
             value[key] = replace(node, key_position=key_position)
         return value, size

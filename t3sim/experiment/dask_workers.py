@@ -1,16 +1,16 @@
 """Phases on worker processes of dask.distributed: a cluster of this run's own, or the workers of a scheduler.
 
-**A phase that kills its worker** (a plugin that crashes, memory that runs out) must not take the others with it, and a
-phase whose worker is killed from outside must not be blamed.  Nobody can tell who sent a SIGKILL, so it is tried out:
+**A phase that kills its worker** (a plugin that crashes, memory that runs out) must not end the others.  A phase whose
+worker is killed from outside must not be blamed.  The sender of a SIGKILL is unknown, so trials decide:
 
 1. The scheduler repeats a phase whose worker died, and gives it up after three deaths (``allowed-failures``).  That
-   proves nothing: what merely waited on a worker that died is counted as well.
-2. What was given up is tried once more after everything else, one phase at a time, while at least one other worker
-   idles as a witness.  Three deaths of its worker while every witness lived, and the phase is set aside.  If a witness
-   died too, somebody kills workers here: the trial says nothing and is repeated, up to ``MAX_TRIALS`` times.
+   proves nothing: phases that only waited on a worker that died are counted as well.
+2. A phase that was given up is tried once more after all others, alone, while at least one other worker idles as a
+   witness.  After three deaths of its worker while every witness lived, the phase is set aside.  If a witness died too,
+   workers are killed from outside: the trial does not count and is repeated, up to ``MAX_TRIALS`` times.
 
-So killing all workers again and again costs time and loses nothing that fits between two killings.  Workers are forked
-from a process that holds the loaded kernel, and are back in a fifth of a second.
+So killing all workers repeatedly costs time, but loses no phase that is shorter than the time between two killings.
+Workers are forked from a process that holds the loaded kernel, and are replaced within a fifth of a second.
 """
 
 from __future__ import annotations
@@ -24,43 +24,46 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
 
-import dask
-
 from t3sim.errors import EnvironmentFailure, T3SimError
-from t3sim.experiment.dask_settings import DASK_SETTINGS, SILENT
+from t3sim.experiment.dask_settings import (
+    CONNECT_S,
+    ENCRYPTED,
+    LOOPBACK,
+    SILENT,
+    WEB_ADDRESS,
+    credentials_for,
+    private_settings,
+)
 from t3sim.experiment.phase_task import PhaseTask, perform
 from t3sim.experiment.worker_processes import WorkerProcesses, start_forking
-from t3sim.experiment.workers import Finished, SetAside, TaskReport
+from t3sim.experiment.workforce import Finished, Say, SetAside, TaskReport
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from distributed import Client, Future, LocalCluster
 
-    from t3sim.experiment.workers import Say, Workers
-
-CONNECT_S = 5  # to a scheduler
-START_S = 120  # until workers of our own are there
+START_S = 120  # until the first local worker is there
 N_DEATHS = 3  # of its worker, while it runs alone, until a phase is set aside
 MAX_TRIALS = 20
-SETTLING_S = 0.5  # after a death: news of other deaths come by themselves
-LOOK_S = 0.5  # between two looks at the world while nothing is finished
+SETTLING_S = 0.5  # after a death: the scheduler reports other deaths separately
+LOOK_S = 0.5  # between two looks at the workers while no phase ends
 PATIENCE_S = 10.0  # without any worker, until the user is told
 SHARES_EVERY_S = 1.0
 COUNT_EVERY_S = 1.0
 
 
 def perform_on_worker(task: PhaseTask, topic: str) -> bytes | T3SimError | MemoryError:
-    """Simulate a phase on a worker; errors that mean something to the driver are returned: they arrive whole."""
+    """Simulate a phase on a worker; errors that the driver understands are returned: dask would change raised ones."""
     from distributed import get_worker
 
     worker = get_worker()
-    told_at = time.monotonic()
+    reported_at = time.monotonic()
 
     def report(share: float) -> None:
-        nonlocal told_at
-        if time.monotonic() - told_at >= SHARES_EVERY_S:
-            told_at = time.monotonic()
+        nonlocal reported_at
+        if time.monotonic() - reported_at >= SHARES_EVERY_S:
+            reported_at = time.monotonic()
             worker.log_event(topic, (task.digest, share))
 
     try:
@@ -70,10 +73,11 @@ def perform_on_worker(task: PhaseTask, topic: str) -> bytes | T3SimError | Memor
 
 
 class DaskWorkers:
-    """A context in which workers exist; a ``Workforce``."""
+    """A context in which workers exist: *n* local processes, or those of a *scheduler*; a ``Workforce``."""
 
-    def __init__(self, workers: Workers, say: Say) -> None:
-        self._wanted = workers
+    def __init__(self, n: int, scheduler: str | None, say: Say) -> None:
+        self._n = n
+        self._scheduler = scheduler
         self._say = say
         self._cluster: LocalCluster | None = None  # a scheduler in this process
         self._processes: WorkerProcesses | None = None
@@ -88,23 +92,18 @@ class DaskWorkers:
         self._alone_since: float | None = None  # without any worker
 
     def __enter__(self) -> Self:
-        """Start workers, or connect to those there are; raises ``EnvironmentFailure``."""
-        self._settings = dask.config.set(DASK_SETTINGS)
-        address = self._wanted.scheduler
-        if address is None:
-            start_forking()  # it loads the kernel while this process loads dask
-        from distributed import Client
-
+        """Start workers, or connect to those of the scheduler; raises ``EnvironmentFailure``."""
+        self._settings = private_settings()
         try:
-            self._client = Client(address or self._own_scheduler(), timeout=CONNECT_S, set_as_default=False)
-            self._client.subscribe_topic(self._topic, self._note_share)
-            self._client.subscribe_topic("all", self._note_death)
+            client = self._client = self._of_own() if self._scheduler is None else self._connected(self._scheduler)
+            client.subscribe_topic(self._topic, self._note_share)
+            client.subscribe_topic("all", self._note_death)
             if self._cluster is not None:
-                self._processes = WorkerProcesses(self._cluster.scheduler_address, self._wanted.n)
-                self._client.wait_for_workers(1, timeout=START_S)
+                self._processes = WorkerProcesses(self._cluster.scheduler_address, client.security, self._n)
+                client.wait_for_workers(1, timeout=START_S)
         except (OSError, ValueError, TimeoutError) as error:
             self.__exit__(type(error), error, None)
-            raise EnvironmentFailure(f"{self._wanted}: cannot be reached: {error}") from error
+            raise EnvironmentFailure(f"the workers cannot be started: {error}") from error
         except BaseException as error:
             self.__exit__(type(error), error, None)
             raise
@@ -113,7 +112,7 @@ class DaskWorkers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End the workers at once, whatever they are doing; those of a scheduler drop what they do for us."""
+        """End local workers at once, whatever they are doing; those of a scheduler drop the phases of this run."""
         client, cluster = self._client, self._cluster
         if self._processes is not None:
             self._processes.stop()
@@ -134,7 +133,7 @@ class DaskWorkers:
         """See ``Workforce``."""
         given_up: list[PhaseTask] = []
         while tasks or self._flying or given_up:
-            n = self._n_workers() + 1  # one more than there are workers, so that none of them waits for us
+            n = self._n_workers() + 1  # one more than there are workers, so that none of them waits for the driver
             while tasks and len(self._flying) < n:
                 self._submit(tasks.popleft())
             if not self._flying:
@@ -152,18 +151,18 @@ class DaskWorkers:
 
     def _submit(self, task: PhaseTask) -> Future[Any]:
         assert self._client is not None
-        key = f"t3sim-phase-{uuid.uuid4().hex}"  # a new one each time: what the scheduler knew of it is forgotten
+        key = f"t3sim-phase-{uuid.uuid4().hex}"  # a new one each time: the scheduler counts failures by key
         future = self._client.submit(perform_on_worker, task, self._topic, key=key, pure=False)
         self._flying[future] = task
         future.add_done_callback(self._ended.put)
         return future
 
     def _next(self, report: TaskReport) -> Iterator[tuple[PhaseTask, Finished | SetAside | None]]:
-        """Wait a moment for a task to end and yield it, None for one that was given up; pass shares on meanwhile."""
+        """Wait ``LOOK_S`` for a task to end and yield its outcome, None if it was given up; else report shares."""
         try:
             future = self._ended.get(timeout=LOOK_S)
         except Empty:
-            self._n_workers()  # says so if there are none
+            self._n_workers()  # tells the user if there are none
             for task in self._flying.values():
                 if task.digest in self._shares:
                     report(task, self._shares[task.digest])
@@ -180,7 +179,7 @@ class DaskWorkers:
         except KilledWorker:
             return None
         except FutureCancelledError as error:
-            raise EnvironmentFailure(f"{self._wanted}: the connection to the scheduler was lost") from error
+            raise EnvironmentFailure(f"{self._scheduler}: the connection to the scheduler was lost") from error
         except ImportError as error:
             raise EnvironmentFailure(f"a worker cannot load t3sim: {error}") from error
         finally:
@@ -210,18 +209,30 @@ class DaskWorkers:
 
     # the workers
 
-    def _own_scheduler(self) -> LocalCluster:
-        """Start a scheduler in this process."""
-        from distributed import LocalCluster
+    def _of_own(self) -> Client:
+        """Return the client of a new scheduler in this process."""
+        start_forking()  # it loads the kernel while this process loads dask
+        from distributed import Client, LocalCluster, Security
 
-        web = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}  # none, but dask listens on a port all the same
-        self._cluster = LocalCluster(n_workers=0, silence_logs=SILENT, scheduler_kwargs=web)
-        return self._cluster
+        security = Security.temporary()  # a certificate for this run, which both ends of a connection must show
+        self._cluster = LocalCluster(
+            n_workers=0, host=LOOPBACK, security=security, silence_logs=SILENT,
+            scheduler_kwargs={"dashboard": False, "dashboard_address": WEB_ADDRESS},
+        )  # fmt: skip
+        return Client(self._cluster, timeout=CONNECT_S, set_as_default=False)
+
+    def _connected(self, scheduler: str) -> Client:
+        from distributed import Client
+
+        security = credentials_for(scheduler)
+        if not scheduler.startswith(ENCRYPTED):
+            self._say(f"{scheduler} is not encrypted: whoever can connect to it can run code on its workers; use tls://")
+        return Client(scheduler, security=security, timeout=CONNECT_S, set_as_default=False)
 
     def _n_workers(self) -> int:
         """Return how many phases run at a time; of a scheduler's workers, as counted a second ago at most."""
         if self._cluster is not None:
-            return self._wanted.n
+            return self._n
         now = time.monotonic()
         if now - self._counted_at >= COUNT_EVERY_S:
             assert self._client is not None
@@ -232,11 +243,11 @@ class DaskWorkers:
             elif self._alone_since is None:
                 self._alone_since = now
             elif now - self._alone_since > PATIENCE_S:
-                self._say(f"{self._wanted}: there are none yet; waiting for the first one")
+                self._say(f"{self._scheduler} has no workers yet; waiting for the first one")
                 self._alone_since = math.inf
         return max(1, self._n_threads)
 
-    # what the scheduler tells, in a thread of its own
+    # called by dask in another thread, with what the scheduler reports
 
     def _note_share(self, event: tuple[float, Any]) -> None:
         digest, share = event[1]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 # The layers above `system`, which it does not import (see the contracts in pyproject.toml).
-ABOVE_SYSTEM = ("__main__.py", "cli", "validation", "experiment", "analysis", "measure", "selfcheck")
+ABOVE_SYSTEM = ("__main__.py", "cli", "validation", "experiment", "study", "analysis", "measure", "selfcheck")
 
 
 def phase_digest(job: PhaseJob, plugins: tuple[str, ...]) -> str:

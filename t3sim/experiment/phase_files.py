@@ -23,7 +23,7 @@ from t3sim.observe.waits import Wait
 from t3sim.overlap.interface import GpuPhase, Phase
 
 SUFFIX = ".phase"
-FORMAT = b"t3sim phase 2"
+FORMAT = b"t3sim phase 3"
 MAX_PHASE_BYTES = 1 << 30
 COMPRESSION = 3  # of zlib: a timeline shrinks sevenfold either way, and this is three times as fast as 6
 
@@ -52,6 +52,7 @@ def encode(stored: StoredPhase) -> bytes:
         "counters": phase.counters,
         "waits": [astuple(wait) for wait in phase.waits],
         "gpus": [asdict(gpu) for gpu in phase.gpus],
+        "sent": phase.sent,
         "wall_s": stored.wall_s,
         "checks": dict(stored.checks),
     }
@@ -78,7 +79,7 @@ def decode(content: bytes, *, with_timeline: bool) -> StoredPhase:
         timeline = Timeline([Span(*span) for span in kept["spans"]], [Counter(**c) for c in kept["counters"]])
     waits = tuple(Wait(*wait) for wait in head["waits"])
     gpus = tuple(GpuPhase(**gpu) for gpu in head["gpus"])
-    phase = Phase(head["name"], head["ticks"], head["counters"], timeline, gpus, waits=waits)
+    phase = Phase(head["name"], head["ticks"], head["counters"], timeline, gpus, waits=waits, sent=head["sent"])
     return StoredPhase(head["digest"], phase, head["wall_s"], head["checks"])
 
 

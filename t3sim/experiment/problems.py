@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from t3sim.config.resolve import node_at
+from t3sim.config.trees import node_at
 from t3sim.config.yaml_loader import Node, Position
 from t3sim.errors import ConfigError, Problem
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from t3sim.config.own_values import OWN_PART, SKEW, unlike
-from t3sim.config.resolve import ResolvedMachine, node_at
+from t3sim.config.gpu_overrides import OVERRIDE_KEY, SKEW, differences
+from t3sim.config.resolve import ResolvedMachine
+from t3sim.config.trees import node_at
 from t3sim.units import format_time
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def check_ring(
     n = workload.tp if workload.collective is None else workload.collective.gpus
     _check_names(problems, machine.tree, n)
     if point.mode == "mirrored":
-        _check_alike(problems, tree, machine, point)
+        _check_identical(problems, tree, machine, point)
         return
     if n == 1:
         message = "explicit mode simulates a ring; one GPU (`workload.tp` is 1) is a plain GEMM: use `mirrored`"
@@ -47,7 +48,7 @@ def _check_names(problems: Problems, tree: Node, n: int) -> None:
     if skews is not None and skews.is_mapping:
         named += [(f"{SKEW}.{name}", name, node) for name, node in skews.value.items()]
     for key, name, node in named:
-        match = OWN_PART.fullmatch(name)
+        match = OVERRIDE_KEY.fullmatch(name)
         if match is not None and int(match[2]) >= n:
             what = "links" if match[1] == "link" else "GPUs"
             part = "link" if match[1] == "link" else "gpu"
@@ -56,12 +57,12 @@ def _check_names(problems: Problems, tree: Node, n: int) -> None:
             problems.add(at, f"machine.{key}", f"there is no {name}: the ring has {n} {what}{last}")
 
 
-def _check_alike(problems: Problems, tree: Node, machine: ResolvedMachine, point: PointFile) -> None:
+def _check_identical(problems: Problems, tree: Node, machine: ResolvedMachine, point: PointFile) -> None:
     """Report what mirrored mode cannot simulate with one GPU."""
     if not point.staggered:
         message = "is false: every GPU begins with chunk 0, so none stands for all; use `mode: explicit`"
         problems.report(tree, ("staggered",), message)
-    for key, difference in unlike(machine.spec):
+    for key, difference in differences(machine.spec):
         node, _ = node_at(machine.tree, tuple(key.split(".")))
         message = f"mirrored mode simulates one GPU for all, but {difference}; use `mode: explicit`"
         problems.add(node.key_position or node.position, f"machine.{key}", message)

@@ -10,8 +10,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from t3sim.config.own_values import OWN_PART
-from t3sim.config.resolve import node_at, unknown_key, with_value
+from t3sim.config.gpu_overrides import OVERRIDE_KEY
+from t3sim.config.trees import node_at, unknown_key, with_value
 from t3sim.config.yaml_loader import MAX_DEPTH, Node, Position, load_yaml_text, type_name
 from t3sim.errors import ConfigError
 from t3sim.experiment.problems import Problems
@@ -152,7 +152,7 @@ def with_set(root: Node, path: tuple[str, ...], value: Node, problems: Problems)
 
 def _takes_preset(path: tuple[str, ...]) -> bool:
     """Whether a name at *path* is short for ``{preset: name}``."""
-    if len(path) == 2 and path[0] == "machine" and OWN_PART.fullmatch(path[1]):
+    if len(path) == 2 and path[0] == "machine" and OVERRIDE_KEY.fullmatch(path[1]):
         return True
     return path in (
         ("machine",),
@@ -160,6 +160,7 @@ def _takes_preset(path: tuple[str, ...]) -> bool:
         ("machine", "memory"),
         ("machine", "link"),
         ("tiling",),
+        ("strategy",),
         ("arbitration",),
     )
 

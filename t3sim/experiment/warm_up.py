@@ -8,11 +8,11 @@ from t3sim.experiment.dask_settings import DASK_SETTINGS
 
 dask.config.set(DASK_SETTINGS)
 
-import distributed  # noqa: E402, F401 - it reads the settings for its log when it is imported
+import distributed  # noqa: E402, F401 - it reads the settings of its log when it is imported
 
 import t3sim.experiment.dask_workers  # noqa: E402, F401
 from t3sim.gpu.assemble import compiled_advance, is_compiled  # noqa: E402
 from t3sim.gpu.kernel.state import Layout  # noqa: E402
 
-if is_compiled(Layout()):  # the kernel of most machines; what else it needs a worker compiles or loads itself
+if is_compiled(Layout()):  # the kernel of most machines; a worker compiles or loads any other
     compiled_advance(Layout())

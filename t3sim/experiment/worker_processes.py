@@ -1,7 +1,7 @@
-"""Worker processes of this machine: there are always so many, whatever kills them, and none outlives its driver.
+"""Local worker processes: one that dies is replaced, and none outlives its driver.
 
 They are forked from a process that has dask, the simulator and the kernel loaded (``warm_up``), so that a new one works
-after a tenth of a second.  One that takes more memory than its share is killed before it makes the machine swap.
+after a tenth of a second.  A worker that takes more memory than its share is killed before the machine swaps.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from contextlib import suppress
 from multiprocessing import forkserver
 from typing import TYPE_CHECKING
 
-import dask
 import psutil
 
-from t3sim.experiment.dask_settings import DASK_SETTINGS
+from t3sim.experiment.dask_settings import LOOPBACK, WEB_ADDRESS, private_settings
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
+
+    from distributed import Security
 
 PRELOADED = "t3sim.experiment.warm_up"
 LOOK_S = 0.1  # between two looks at the processes
@@ -32,19 +33,18 @@ SHARE_OF_MEMORY = 0.9  # of what is available
 
 
 class WorkerProcesses:
-    """Keeps a number of dask workers of one thread alive, for the scheduler at an address."""
+    """Keeps *n* dask workers of one thread alive, for the scheduler at *address*."""
 
-    def __init__(self, address: str, n: int) -> None:
+    def __init__(self, address: str, security: Security, n: int) -> None:
         self.n = n  # may be raised at any time
-        self._address = address
-        self._limit = memory_limit(n)
+        self._arguments = address, security, memory_limit(n)
         self._processes: list[ForkServerProcess] = []
         self._is_stopped = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="keeper of t3sim workers", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Kill all workers, whatever they are doing; one that is being started ends by itself: nobody answers it."""
+        """Kill all workers, whatever they are doing; one that is still starting finds no scheduler and ends."""
         self._is_stopped.set()
         self._thread.join(STOPPING_S)
         for process in self._processes:
@@ -57,16 +57,16 @@ class WorkerProcesses:
             self._processes = [process for process in self._processes if process.is_alive()]
             for process in self._processes:
                 with suppress(psutil.Error):
-                    if psutil.Process(process.pid).memory_info().rss > self._limit:
+                    if psutil.Process(process.pid).memory_info().rss > self._arguments[-1]:
                         process.kill()
-            # Whoever kills workers may kill the process they are forked from: then there is a new one next time.
+            # The process they are forked from may have been killed as well: the next call starts a new one.
             with suppress(EOFError, OSError):
                 if len(self._processes) < self.n:
                     self._processes.append(self._started())
 
     def _started(self) -> ForkServerProcess:
         context = multiprocessing.get_context("forkserver")
-        process = context.Process(target=serve, args=(self._address, self._limit), name="t3sim worker", daemon=True)
+        process = context.Process(target=serve, args=self._arguments, name="t3sim worker", daemon=True)
         process.start()
         return process
 
@@ -80,7 +80,7 @@ def memory_limit(n: int) -> int:
 
 
 def start_forking() -> None:
-    """Start the process that workers are forked from; it loads the kernel meanwhile.
+    """Start the process that workers are forked from and return; it goes on to load the kernel.
 
     It and the workers ignore Ctrl-C, which a terminal sends to them too: the driver ends them.
     """
@@ -94,17 +94,20 @@ def start_forking() -> None:
             signal.signal(signal.SIGINT, previous)
 
 
-def serve(address: str, limit: int) -> None:
-    """Work for the scheduler at *address* until it goes, or until the driver dies."""
+def serve(address: str, security: Security, limit: int) -> None:
+    """Work for the scheduler at *address* until it ends, or until the driver dies; take *limit* bytes at most."""
     threading.Thread(target=_die_with_driver, daemon=True).start()
-    with dask.config.set(DASK_SETTINGS):
-        asyncio.run(_serve(address, limit))
+    with private_settings():
+        asyncio.run(_serve(address, security, limit))
 
 
-async def _serve(address: str, limit: int) -> None:
+async def _serve(address: str, security: Security, limit: int) -> None:
     from distributed import Worker
 
-    async with Worker(address, nthreads=1, memory_limit=limit, dashboard=False) as worker:
+    async with Worker(
+        address, host=LOOPBACK, security=security, nthreads=1, memory_limit=limit, dashboard=False,
+        dashboard_address=WEB_ADDRESS,
+    ) as worker:  # fmt: skip
         await worker.finished()
 
 

@@ -6,54 +6,17 @@ Small experiments run in this process: starting workers takes longer than their 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from t3sim.errors import T3SimError, UsageError
 from t3sim.experiment.phase_task import PhaseTask, perform
+from t3sim.experiment.workforce import Finished, Say, SetAside, TaskReport, Workforce
 from t3sim.system.threads import n_cores
 
 SECONDS_WORTH_WORKERS = 20.0  # of one core: starting workers takes two or three
-
-TaskReport = Callable[[PhaseTask, float], None]
-Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A phase that was simulated: the content of its file."""
-
-    task: PhaseTask
-    content: bytes
-
-
-@dataclass(frozen=True)
-class SetAside:
-    """A phase that could not be simulated, and why; if it raised an error, that is there too."""
-
-    task: PhaseTask
-    reason: str
-    error: T3SimError | None = None
-
-    @classmethod
-    def because_of(cls, task: PhaseTask, error: T3SimError | MemoryError) -> SetAside:
-        """Return *task* as one that raised *error*."""
-        if isinstance(error, MemoryError):
-            return cls(task, "out of memory")
-        return cls(task, error.message.partition("\n")[0], error)
-
-
-class Workforce(Protocol):
-    """Something that simulates phases."""
-
-    def simulate(self, tasks: deque[PhaseTask], report: TaskReport) -> Iterator[Finished | SetAside]:
-        """Take *tasks* from the left and yield each as it ends, in any order; *report* is told shares that are done.
-
-        Whoever iterates may append more tasks meanwhile.  The iterator ends when there is none left.
-        """
 
 
 class ThisProcess:
@@ -84,7 +47,7 @@ class Workers:
             return nullcontext(ThisProcess())
         from t3sim.experiment.dask_workers import DaskWorkers
 
-        return DaskWorkers(self, say)
+        return DaskWorkers(self.n, self.scheduler, say)
 
     def wall_seconds(self, seconds: Sequence[float]) -> float | None:
         """Return about how long phases of so many *seconds* take these workers; None if nobody knows how many."""

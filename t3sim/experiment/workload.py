@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import replace
 from pathlib import Path
 
 from t3sim.config.experiment import GemmShape, Kernels, LayerSpec, ModelSpec, TilingSpec, WorkloadSpec
 from t3sim.config.presets import configs_root
-from t3sim.config.resolve import node_at
+from t3sim.config.trees import node_at
 from t3sim.config.yaml_loader import Node, Position
 from t3sim.errors import ConfigError, InputDataError
 from t3sim.experiment.problems import Problems
@@ -137,16 +136,13 @@ class WorkloadReader:
 
     def _named(self, node: Node) -> NamedModel | None:
         """The model that *node* names; read once."""
-        stand_in = str(self._folder / "experiment")
-        place = node.position if node.position.line else Position(stand_in)
-        key = (str(node.value), place.file)
+        key = (str(node.value), node.position.file)
         if key not in self._models:
             try:
-                self._models[key] = named_model(str(node.value), place, "workload.model")
+                self._models[key] = named_model(str(node.value), node.position, "workload.model", self._folder)
             except ConfigError as error:
                 self._models[key] = None
-                at = node.position
-                self.problems.take(replace(p, file=at.file) if p.file == stand_in else p for p in error.problems)
+                self.problems.take(error.problems)
         return self._models[key]
 
     def model_leaves(self, tree: Node) -> dict[str, Node]:

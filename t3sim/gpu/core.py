@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from t3sim.collective.schedule import places_for
 from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.arbitration.interface import arbitration_policies
+from t3sim.gpu.arbitration.user_code import catch_errors, raise_errors
 from t3sim.gpu.assemble import compiled_advance, compiled_policy, fill_record, idle_gpu, layout_for
 from t3sim.gpu.kernel import _jit, codes
 from t3sim.gpu.kernel.loop import N_BIN_COLUMNS, commands_per_slot
@@ -64,7 +66,14 @@ class GpuCore:
         self.series = np.zeros((SERIES_BINS, N_BIN_COLUMNS), np.int64)
         self.command_log = records(COMMAND_LOG, n_logged_commands + 1)
         # Views of what is looked at after every quantum: a record array takes microseconds for each field.
-        self._faults: NDArray[np.int64] = self.state.view(np.ndarray)["channels"]["fault"][0]
+        fields = self.state.view(np.ndarray)
+        self._now, self._n_outbox, self._bin_ticks = fields["now"], fields["n_outbox"], fields["bin_ticks"]
+        self._running, self._slot_ticks = fields["running_kernel"], fields["slot_ticks"]
+        self._work_done = (fields["n_finished"], fields["n_workgroups"])
+        self._data_done = (fields["n_inbound"], fields["expected_inbound"])
+        self._faults: NDArray[np.int64] = fields["channels"]["fault"][0]
+        self._records: tuple[Any, ...] = ()  # the loop's arrays, as they were last passed to it
+        self._passed: tuple[Any, ...] = ()  # the same as plain arrays
         self._logged: NDArray[np.int64] = self.command_log.view(np.ndarray)["at"]
         self.trace: TileTrace | None = None  # of the running kernel, or of the last one
         self.program: CollectiveProgram | None = None
@@ -74,6 +83,7 @@ class GpuCore:
         self._command_sinks: list[Callable[[NDArray[Any]], None]] = []
         self._advance = compiled_advance(self.layout)
         self._pick_stream = compiled_policy(policy.pick_stream, self.layout)
+        catch_errors()
         fill_record(self.gpu, machine, self.ticks)
         values = policy.encode(params)
         self.gpu.channels["policy_params"][:, : len(values)] = values
@@ -83,24 +93,21 @@ class GpuCore:
     @property
     def now(self) -> int:
         """Return the tick up to which this GPU has been simulated."""
-        return int(self.gpu.now)
+        return int(self._now[0])
 
     @property
     def slot_ticks(self) -> int:
         """Return the length of an issue slot."""
-        return int(self.gpu.slot_ticks)
+        return int(self._slot_ticks[0])
 
     def advance(self, until: int) -> bool:
         """Run to tick *until* or to the end of the kernel; return whether the kernel has ended."""
-        t = self.tables
         while True:
-            outcome = self._advance(
-                self.state, t.workgroups, t.tiles, t.commands, t.ready_fifo, self.store_queue, t.dma_queue, t.steps,
-                self.inbox, self.outbox, self.series, self.command_log, self._pick_stream, until,
-            )  # fmt: skip
+            outcome = self._advance(*self._arrays(), self._pick_stream, until)
             if outcome == codes.OUTBOX_FULL:
                 self.outbox = np.concatenate([self.outbox, np.zeros_like(self.outbox)]).view(np.recarray)
                 continue
+            raise_errors(self.policy.pick_stream)
             self._empty_log()
             self._check_faults()
             if outcome == codes.LOG_FULL:
@@ -108,10 +115,23 @@ class GpuCore:
             self._widen_series()
             return bool(outcome == codes.KERNEL_DONE)
 
+    def _arrays(self) -> tuple[Any, ...]:
+        """Return the arrays of the loop, for compiled code as plain ones: Numba takes long to type a record array."""
+        t = self.tables
+        records = (
+            self.state, t.workgroups, t.tiles, t.commands, t.ready_fifo, self.store_queue, t.dma_queue, t.steps,
+            self.inbox, self.outbox, self.series, self.command_log,
+        )  # fmt: skip
+        if _jit.IS_INTERPRETED:
+            return records
+        if not (self._records and all(map(is_, records, self._records))):
+            self._records, self._passed = records, tuple(array.view(np.ndarray) for array in records)
+        return self._passed
+
     def take_outbox(self) -> NDArray[Any]:
         """Return what was sent since the last call, in order of departure."""
-        n = int(self.gpu.n_outbox)
-        self.gpu.n_outbox = 0
+        n = int(self._n_outbox[0])
+        self._n_outbox[0] = 0
         return self.outbox[:n].copy()
 
     def receive(self, messages: NDArray[Any]) -> None:
@@ -155,10 +175,16 @@ class GpuCore:
             )
         tile = int(channel.fault_tile)
         workgroup, wavefront = divmod(tile, int(self.gpu.n_wavefronts))
+        place = f"in channel[{faulty[0]}] before memory cycle {cycle}: wavefront tile {tile}"
+        place += f" (workgroup {workgroup}, wavefront {wavefront})"
+        if channel.fault == codes.NO_TRACKER_ENTRY:
+            raise ModelError(
+                f"tracker: no free entry, {place} has its first update, but its set is full: updates have come in"
+                " another order than the dispatch order"
+            )
         expected = int(self.tables.tiles[tile].updates_expected)
         raise ModelError(
-            f"tracker: one update too many, in channel[{faulty[0]}] before memory cycle {cycle}: wavefront tile {tile}"
-            f" (workgroup {workgroup}, wavefront {wavefront}) expects {expected} granule updates and has seen them all"
+            f"tracker: one update too many, {place} expects {expected} granule updates and has seen them all"
         )
 
     def _empty_log(self) -> None:
@@ -171,11 +197,11 @@ class GpuCore:
 
     def _widen_series(self) -> None:
         """Merge pairs of bins when the run outgrows the time series."""
-        while self.gpu.now // self.gpu.bin_ticks >= len(self.series) - 1:
+        while self._now[0] // self._bin_ticks[0] >= len(self.series) - 1:
             half = self.series.reshape(-1, 2, N_BIN_COLUMNS).sum(axis=1)
             self.series[:] = 0
             self.series[: len(half)] = half
-            self.gpu.bin_ticks *= 2
+            self._bin_ticks[0] *= 2
 
     # --- loading kernels -------------------------------------------------------------------------
 
@@ -310,10 +336,8 @@ class GpuCore:
     @property
     def share_done(self) -> float:
         """Return roughly how much of the running kernel is done, 0 to 1."""
-        gpu = self.gpu
-        if gpu.running_kernel & codes.KERNEL_GEMM:
-            return float(gpu.n_finished / max(gpu.n_workgroups, 1))
-        return float(gpu.n_inbound / max(gpu.expected_inbound, 1))
+        done, of = self._work_done if self._running[0] & codes.KERNEL_GEMM else self._data_done
+        return float(done[0] / max(of[0], 1))
 
     @property
     def kernel_end_at(self) -> int:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,10 @@ MAX_HELD = 128  # repetitions queued behind a gate: a stream holds up the host a
 HOST_US = 30.0  # what queueing a repetition may cost the host on each GPU; shorter work is only queued behind the gate
 ROTATED_SETS = 3
 
+MIB = 1 << 20
+
+T = TypeVar("T")
+Rows = Iterator[dict[str, Any]]
 Work = Callable[[int], None]  # queues repetition i on the streams of the lab
 
 
@@ -77,10 +81,7 @@ class Lab:
         self.kernels["tiled_gemm"].max_dynamic_shared_size_bytes = kernels.TILED_SHARED_BYTES
         self._flag = _host_flag(self.cp)
         self._flag_address = np.uintp(self._flag.ctypes.data)
-        self.streams = []
-        for gpu in range(n_gpus):
-            with self.cp.cuda.Device(gpu):
-                self.streams.append(self.cp.cuda.Stream(non_blocking=True))
+        self.streams = self.new_streams()
         with self.cp.cuda.Device(0):
             attributes = self.cp.cuda.Device(0).attributes
         self.n_sms = int(attributes["MultiProcessorCount"])
@@ -92,6 +93,49 @@ class Lab:
         """Make *gpu* and a stream of it (its own if none is given) current."""
         with self.cp.cuda.Device(gpu), stream if stream is not None else self.streams[gpu]:
             yield
+
+    def new_streams(self) -> list[Any]:
+        """One more stream on each GPU."""
+        streams = []
+        for gpu in range(self.n_gpus):
+            with self.cp.cuda.Device(gpu):
+                streams.append(self.cp.cuda.Stream(non_blocking=True))
+        return streams
+
+    def on_each(self, make: Callable[[int], Any], streams: Sequence[Any] = ()) -> list[Any]:
+        """Return what *make* makes on each GPU, on one of *streams* each (the lab's own if none are given)."""
+        made = []
+        for gpu, stream in enumerate(streams or self.streams):
+            with self.on(gpu, stream):
+                made.append(make(gpu))
+        self.synchronize()
+        return made
+
+    def queueing(self, queue: Work, stream: Any = None) -> Work:
+        """Return work of GPU 0 that calls *queue* while a stream (the lab's own if none is given) is current."""
+
+        def work(i: int) -> None:
+            with self.on(0, stream):
+                queue(i)
+
+        return work
+
+    def each(self, items: Sequence[T], quick: Sequence[T], measure: Callable[[T], Rows]) -> Rows:
+        """Measure each of *items*, or of *quick* ones; what one of them held is free before the next one begins."""
+        for item in quick if self.effort.quick else items:
+            yield from measure(item)
+            self.free_memory()
+
+    def free_memory(self) -> None:
+        """Give what CuPy's pools hold back to the devices."""
+        for gpu in range(self.n_gpus):
+            with self.cp.cuda.Device(gpu):
+                self.cp.get_default_memory_pool().free_all_blocks()
+
+    def copy(self, source: Any, owner: int, target: Any, to: int) -> None:
+        """Queue a transfer of an array of GPU *owner* to one of the same size on GPU *to* on the current stream."""
+        stream = self.cp.cuda.get_current_stream()
+        self.cp.cuda.runtime.memcpyPeerAsync(target.data.ptr, to, source.data.ptr, owner, source.nbytes, stream.ptr)
 
     def launch(self, name: str, grid: int, block: int, arguments: tuple[Any, ...], shared: int = 0) -> None:
         """Launch a kernel of this package on the current stream."""

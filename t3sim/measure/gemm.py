@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
+from statistics import median
 from typing import Any
 
 import numpy as np
 
-from t3sim.measure.device import ROTATED_SETS, Lab, Watch, Work
+from t3sim.measure.device import ROTATED_SETS, Lab, Rows, Watch, Work
 from t3sim.measure.kernels import TILE, TILED_SHARED_BYTES, TILED_THREADS
-from t3sim.measure.memory import Rows, free_memory
 
 MAX_RELATIVE_ERROR = 1e-3  # FP32 sums rounded to FP16 once lie near 3e-4; a wrong index lies near 1
 SUSTAINED = 15.0  # times the usual group: long enough for the clock to settle under load
@@ -32,7 +31,7 @@ class Shape:
 
     def columns(self) -> dict[str, Any]:
         """The columns that name it."""
-        return {name: getattr(self, name) for name in ("model", "sublayer", "tp", "m", "n", "k")}
+        return asdict(self)
 
     @property
     def flops(self) -> float:
@@ -163,16 +162,10 @@ def tiled(lab: Lab, a: Any, b: Any, c: Any, *, workgroups: int | None = None, re
 
 def _works(lab: Lab, operands: Operands) -> dict[str, Work]:
     cublas = Cublas(lab)
-
-    def library(i: int) -> None:
-        with lab.on(0):
-            cublas(*operands[i])
-
-    def own(i: int) -> None:
-        with lab.on(0):
-            tiled(lab, *operands[i])
-
-    return {"cublas": library, "tiled": own}
+    return {
+        "cublas": lab.queueing(lambda i: cublas(*operands[i])),
+        "tiled": lab.queueing(lambda i: tiled(lab, *operands[i])),
+    }
 
 
 def checked(lab: Lab, operands: Operands, work: Work) -> Work:
@@ -187,7 +180,8 @@ def checked(lab: Lab, operands: Operands, work: Work) -> Work:
 
 def sustained(lab: Lab) -> Rows:
     """GEMMs without pause, with clock and power; all shapes by cuBLAS, some by the tiled kernel."""
-    for shape in QUICK_SHAPES if lab.effort.quick else SHAPES:
+
+    def of_shape(shape: Shape) -> Rows:
         operands = Operands(lab, shape)
         for kernel, work in _works(lab, operands).items():
             if kernel == "tiled" and not (lab.effort.quick or shape in FEW or shape.model == "-"):
@@ -195,22 +189,23 @@ def sustained(lab: Lab) -> Rows:
             watch = Watch(lab.nvml)
             samples = lab.samples(checked(lab, operands, work), longer=SUSTAINED, watch=watch)
             yield _gemm_row(shape, kernel, samples) | watch.columns()
-        del operands
-        free_memory(lab)
+
+    yield from lab.each(SHAPES, QUICK_SHAPES, of_shape)
 
 
 def _gemm_row(shape: Shape, kernel: str, samples: list[float]) -> dict[str, Any]:
     return {
         **shape.columns(),
         "time_samples_us": samples,
-        "tflops": shape.flops / float(np.median(samples)) / 1e6,
+        "tflops": shape.flops / median(samples) / 1e6,
         "kernel": kernel,
     }
 
 
 def with_gaps(lab: Lab) -> Rows:
     """One GEMM at a time by cuBLAS, the GPU idle before each: the time at the clock of a cool, idle chip."""
-    for shape in QUICK_SHAPES if lab.effort.quick else SHAPES:
+
+    def of_shape(shape: Shape) -> Rows:
         operands = Operands(lab, shape)
         work = checked(lab, operands, _works(lab, operands)["cublas"])
         for gap_us in GAPS_US:
@@ -221,8 +216,8 @@ def with_gaps(lab: Lab) -> Rows:
                 time.sleep(gap_us / 1e6)
                 samples.append(lab.group(lab.own_streams([0]), partial(_shifted, work, i + 1), 1, watch))
             yield _gemm_row(shape, "cublas", samples) | {"gap_us": gap_us} | watch.columns()
-        del operands
-        free_memory(lab)
+
+    yield from lab.each(SHAPES, QUICK_SHAPES, of_shape)
 
 
 def _shifted(work: Work, first: int, repetition: int) -> None:
@@ -232,32 +227,26 @@ def _shifted(work: Work, first: int, repetition: int) -> None:
 def fewer_sms(lab: Lab) -> Rows:
     """The same GEMM on fewer SMs: cuBLAS in a green context where the driver offers one, and the tiled kernel."""
     counts = (lab.n_sms, 64) if lab.effort.quick else tuple(n for n in SM_COUNTS if n <= lab.n_sms)
-    for shape in QUICK_SHAPES[:1] if lab.effort.quick else FEW:
+
+    def of_shape(shape: Shape) -> Rows:
         operands = Operands(lab, shape)
         cublas = Cublas(lab)
+
+        def on_few(sms: int, i: int) -> None:
+            tiled(lab, *operands[i], workgroups=sms)
+
+        def row(kernel: str, sms: int, queue: Work, stream: Any) -> dict[str, Any]:
+            work = checked(lab, operands, lab.queueing(queue, stream))
+            samples = lab.samples(work, [(0, stream)])
+            return {**shape.columns(), "sms": sms, "kernel": kernel, "time_samples_us": samples}
+
         for sms in counts:
             with green_stream(lab, sms) as stream:
                 if stream is not None:
-                    yield {**shape.columns(), "sms": sms, "kernel": "cublas"} | _on_stream(
-                        lab, operands, cublas, stream
-                    )
+                    yield row("cublas", sms, lambda i: cublas(*operands[i]), stream)
+            yield row("tiled", sms, partial(on_few, sms), lab.streams[0])
 
-            def own(i: int, sms: int = sms, operands: Operands = operands) -> None:
-                with lab.on(0):
-                    tiled(lab, *operands[i], workgroups=sms)
-
-            samples = lab.samples(checked(lab, operands, own))
-            yield {**shape.columns(), "sms": sms, "kernel": "tiled", "time_samples_us": samples}
-        del operands
-        free_memory(lab)
-
-
-def _on_stream(lab: Lab, operands: Operands, cublas: Callable[..., None], stream: Any) -> dict[str, Any]:
-    def work(i: int) -> None:
-        with lab.on(0, stream):
-            cublas(*operands[i])
-
-    return {"time_samples_us": lab.samples(checked(lab, operands, work), [(0, stream)])}
+    yield from lab.each(FEW, QUICK_SHAPES[:1], of_shape)
 
 
 class green_stream:  # noqa: N801 - used as a context manager only
@@ -306,18 +295,14 @@ class green_stream:  # noqa: N801 - used as a context manager only
         return result[1] if len(result) == 2 else result[1:]
 
 
-def timelines(lab: Lab) -> Iterator[dict[str, Any]]:
+def timelines(lab: Lab) -> Rows:
     """Each tile of one run of the tiled kernel: its SM, start, end of the K loop and end."""
-    for shape in QUICK_SHAPES[:1] if lab.effort.quick else (*FEW, sublayer("GPT-3", "FC-2", 32)):
+
+    def of_shape(shape: Shape) -> Rows:
         operands = Operands(lab, shape)
         across = -(-shape.n // TILE[1])
         n_tiles = -(-shape.m // TILE[0]) * across
-
-        def work(i: int, operands: Operands = operands) -> None:
-            with lab.on(0):
-                tiled(lab, *operands[i])
-
-        lab.samples(checked(lab, operands, work))
+        lab.samples(checked(lab, operands, _works(lab, operands)["tiled"]))
         with lab.on(0):
             record = lab.cp.zeros((n_tiles, 4), dtype=np.uint64)
             lab.synchronize()
@@ -339,5 +324,5 @@ def timelines(lab: Lab) -> Iterator[dict[str, Any]]:
                 "tile_height": TILE[0],
                 "tile_width": TILE[1],
             }
-        del operands, record
-        free_memory(lab)
+
+    yield from lab.each((*FEW, sublayer("GPT-3", "FC-2", 32)), QUICK_SHAPES[:1], of_shape)

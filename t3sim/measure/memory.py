@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from functools import partial
+from statistics import median
 from typing import Any
 
 import numpy as np
 
-from t3sim.measure.device import ROTATED_SETS, Lab
+from t3sim.measure.device import MIB, ROTATED_SETS, Lab, Rows
 from t3sim.measure.needs import MissingHardware
 from t3sim.measurements.kinds import MOVED
 
-Rows = Iterator[dict[str, Any]]
-
-MIB = 1 << 20
 STREAM_SIZES = tuple(size * MIB for size in (4, 16, 64, 256, 1024, 4096))
 QUICK_SIZES = (16 * MIB, 64 * MIB)
 STREAM_THREADS = 256
@@ -30,11 +28,9 @@ ADD = "add (2 reads, 1 write)"
 
 def streaming(lab: Lab) -> Rows:
     """Read, write, copy and add over sizes; sets of arrays rotate so that none is in the L2 when its turn comes."""
-    for n_bytes in QUICK_SIZES if lab.effort.quick else STREAM_SIZES:
-        yield from _streams_of(lab, n_bytes)
-        free_memory(lab)
+    yield from lab.each(STREAM_SIZES, QUICK_SIZES, partial(_streams_of, lab))
     yield from _reads_by_few(lab)
-    free_memory(lab)
+    lab.free_memory()
 
 
 def _streams_of(lab: Lab, n_bytes: int) -> Rows:
@@ -57,13 +53,11 @@ def _streams_of(lab: Lab, n_bytes: int) -> Rows:
             ADD: (a, b, out, words),
         }[pattern]
 
+    def launch(pattern: str, i: int) -> None:
+        lab.launch(f"stream_{pattern.split(maxsplit=1)[0]}", grid, STREAM_THREADS, arguments(pattern, i))
+
     for pattern in ("read", "write", "copy", ADD):
-        kernel = f"stream_{pattern.split(maxsplit=1)[0]}"
-
-        def work(i: int, pattern: str = pattern, kernel: str = kernel) -> None:
-            with lab.on(0):
-                lab.launch(kernel, grid, STREAM_THREADS, arguments(pattern, i))
-
+        work = lab.queueing(partial(launch, pattern))
         if pattern in {"copy", ADD}:
             _check_stream(lab, pattern, arrays[0], work)
         yield _memory_row(pattern, n_bytes, lab.samples(work))
@@ -73,17 +67,16 @@ def _streams_of(lab: Lab, n_bytes: int) -> Rows:
 
 def _reads_by_few(lab: Lab) -> Rows:
     """Reads of device memory and of the L2 by few SMs: what one SM can have in flight, and what the L2 can deliver."""
+
+    def launch(blocks: int, arguments: tuple[Any, ...], _: int) -> None:
+        lab.launch("stream_read", blocks, 1024, arguments)
+
     for place, n_bytes in {"": FAR_BYTES, "from the L2 ": NEAR_BYTES}.items():
         with lab.on(0):
             array = lab.random_halves((n_bytes // 2,), seed=5).view(np.uint32)
             out = lab.cp.zeros(4, dtype=np.uint32)
         for blocks in (lab.n_sms,) if lab.effort.quick else (*READERS, lab.n_sms, 2 * lab.n_sms):
-            arguments = (array, out, np.uint64(n_bytes // 16))
-
-            def work(_: int, blocks: int = blocks, arguments: tuple[Any, ...] = arguments) -> None:
-                with lab.on(0):
-                    lab.launch("stream_read", blocks, 1024, arguments)
-
+            work = lab.queueing(partial(launch, blocks, (array, out, np.uint64(n_bytes // 16))))
             pattern = f"read {place}by {blocks} workgroups of 1024 threads"
             yield _memory_row(pattern, n_bytes, lab.samples(work))
 
@@ -100,13 +93,12 @@ def _check_stream(lab: Lab, pattern: str, arrays: list[Any], work: Any) -> None:
 
 
 def _driver_copy(lab: Lab, arrays: list[Any], n_bytes: int) -> Any:
-    def work(i: int) -> None:
+    def queue(i: int) -> None:
         a, _, out = arrays[i % len(arrays)]
         runtime = lab.cp.cuda.runtime
-        with lab.on(0):
-            runtime.memcpyAsync(out.data.ptr, a.data.ptr, n_bytes, runtime.memcpyDeviceToDevice, lab.streams[0].ptr)
+        runtime.memcpyAsync(out.data.ptr, a.data.ptr, n_bytes, runtime.memcpyDeviceToDevice, lab.streams[0].ptr)
 
-    return work
+    return lab.queueing(queue)
 
 
 def _memory_row(pattern: str, n_bytes: int, samples: list[float]) -> dict[str, Any]:
@@ -115,7 +107,7 @@ def _memory_row(pattern: str, n_bytes: int, samples: list[float]) -> dict[str, A
         "pattern": pattern,
         "bytes": n_bytes,
         "time_samples_us": samples,
-        "read_plus_write_gbps": moved / float(np.median(samples)) / 1e3,
+        "read_plus_write_gbps": moved / median(samples) / 1e3,
     }
 
 
@@ -158,12 +150,12 @@ def _chased(lab: Lab, pattern: str, n_bytes: int, owner: int, *, warm: bool) -> 
             samples.append(ns / steps)
             clocks.append(1000.0 * cycles / ns)
     del chain, order
-    free_memory(lab)
+    lab.free_memory()
     return {
         "pattern": pattern,
         "working_set_bytes": n_bytes,
         "time_samples_ns": samples,
-        "sm_mhz": float(np.median(clocks)),
+        "sm_mhz": median(clocks),
     }
 
 
@@ -172,12 +164,8 @@ def _ping_pong(lab: Lab) -> dict[str, Any]:
     turns = 200 if lab.effort.quick else 4000
     samples = []
     for _ in range(3 if lab.effort.quick else 9):
-        flags, outs = [], []
-        for gpu in (0, 1):
-            with lab.on(gpu):
-                flags.append(lab.cp.zeros(32, dtype=np.int32))
-                outs.append(lab.cp.zeros(1, dtype=np.uint64))
-        lab.synchronize()
+        flags = lab.on_each(lambda _: lab.cp.zeros(32, dtype=np.int32))
+        outs = lab.on_each(lambda _: lab.cp.zeros(1, dtype=np.uint64))
         for gpu in (0, 1):
             with lab.on(gpu):
                 arguments = (flags[gpu], flags[1 - gpu], np.int32(turns), np.int32(gpu == 0), outs[gpu])
@@ -193,11 +181,7 @@ def _ping_pong(lab: Lab) -> dict[str, Any]:
 
 def launches(lab: Lab) -> Rows:
     """Kernels that do nothing: one after the other on the device, in a graph, and as the host sees them."""
-
-    def empty(_: int) -> None:
-        with lab.on(0):
-            lab.launch("empty", 1, 1, ())
-
+    empty = lab.queueing(lambda _: lab.launch("empty", 1, 1, ()))
     yield {"pattern": "back_to_back", "time_samples_us": lab.samples(empty)}
     stream = lab.streams[0]
     with lab.on(0):
@@ -220,10 +204,3 @@ def launches(lab: Lab) -> Rows:
             stream.synchronize()
             samples.append(1e6 * (time.perf_counter() - began))
         yield {"pattern": "launch_and_wait, by the host's clock", "time_samples_us": samples}
-
-
-def free_memory(lab: Lab) -> None:
-    """Give what CuPy's pools hold back to the devices."""
-    for gpu in range(lab.n_gpus):
-        with lab.cp.cuda.Device(gpu):
-            lab.cp.get_default_memory_pool().free_all_blocks()

@@ -153,40 +153,50 @@ class _Books:
 
 def _by_worker(n_gpus: int, channels: str, kinds: Sequence[str], quick: bool, books: _Books) -> None:
     """Measure in a process of its own, whose NCCL is held to *channels*."""
-    environment = dict(os.environ)
-    if channels != "auto":
-        environment |= {"NCCL_MIN_NCHANNELS": channels, "NCCL_MAX_NCHANNELS": channels}
-    with tempfile.TemporaryDirectory() as folder:
-        rows, log = Path(folder, "rows"), Path(folder, "log")
-        if channels == "auto":
-            environment |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": str(log)}
-        arguments = [*kinds, "--gpus", str(n_gpus), "--worker", str(rows), "--channels", channels]
-        failed = _failure([*arguments, *(["--quick"] if quick else [])], environment)
-        for line in rows.read_text(encoding="utf-8").splitlines() if rows.exists() else ():
-            found = json.loads(line)
-            if "nccl" in found:
-                books.facts["nccl"] = found["nccl"]
-            else:
-                books.rows.setdefault(found["kind"], []).append(found["row"])
-        if log.exists():
-            books.facts["nccl_log"] = _telling(log.read_text(encoding="utf-8", errors="replace"))
+    is_auto = channels == "auto"
+    settings = {} if is_auto else {"NCCL_MIN_NCHANNELS": channels, "NCCL_MAX_NCHANNELS": channels}
+    arguments = [*kinds, "--channels", channels, *(["--quick"] if quick else [])]
+    lines, log, failed = _worker(n_gpus, arguments, settings, debug={"NCCL_DEBUG": "INFO"} if is_auto else {})
+    for line in lines:
+        found = json.loads(line)
+        if "nccl" in found:
+            books.facts["nccl"] = found["nccl"]
+        else:
+            books.rows.setdefault(found["kind"], []).append(found["row"])
+    if log:
+        words = ("NCCL version", "coll channels", "Channel 00", "set by environment")
+        books.facts["nccl_log"] = _said([line for line in log if any(word in line for word in words)])[:24]
     if failed:
         books.fail(f"{', '.join(kinds)} with {channels} channels", failed)
 
 
 def _choices(n_gpus: int) -> list[str]:
     """Return what NCCL's own log says of the protocol and channels that it takes for each collective and size."""
+    debug = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "TUNING"}
+    _, log, _ = _worker(n_gpus, ["--channels", "touch"], {}, debug)
+    return _said([line for line in log if "Algo" in line and "Bytes" in line])
+
+
+def _said(lines: Sequence[str]) -> list[str]:
+    """What lines of NCCL's log say, each once."""
+    return list(dict.fromkeys(line.split("NCCL INFO", 1)[-1].strip() for line in lines))
+
+
+def _worker(
+    n_gpus: int, arguments: Sequence[str], settings: Mapping[str, str], debug: Mapping[str, str]
+) -> tuple[list[str], list[str], str]:
+    """Run a process of its own; return the lines that it measured, those of NCCL's log if *debug* asks for one, and
+    what went wrong: an empty text if nothing did.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder, "log")
-        environment = dict(os.environ) | {
-            "NCCL_DEBUG": "INFO",
-            "NCCL_DEBUG_SUBSYS": "TUNING",
-            "NCCL_DEBUG_FILE": str(log),
-        }
-        _failure(["--gpus", str(n_gpus), "--worker", str(Path(folder, "rows")), "--channels", "touch"], environment)
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
-    told = [line.split("NCCL INFO", 1)[-1].strip() for line in lines if "Algo" in line and "Bytes" in line]
-    return list(dict.fromkeys(told))
+        rows, log = Path(folder, "rows"), Path(folder, "log")
+        environment = {**os.environ, **settings, **debug} | ({"NCCL_DEBUG_FILE": str(log)} if debug else {})
+        failed = _failure([*arguments, "--gpus", str(n_gpus), "--worker", str(rows)], environment)
+        found, logged = (
+            path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+            for path in (rows, log)
+        )
+    return found, logged, failed
 
 
 def _failure(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
@@ -204,13 +214,6 @@ def _failure(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
 def _last_line(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     return lines[-1][:300] if lines else ""
-
-
-def _telling(log: str) -> list[str]:
-    """The lines of NCCL's log that say which version, transport and channels it has, each once."""
-    words = ("NCCL version", "coll channels", "Channel 00", "set by environment")
-    lines = [line.split("NCCL INFO", 1)[-1].strip() for line in log.splitlines() if any(word in line for word in words)]
-    return list(dict.fromkeys(lines))[:24]
 
 
 def _json(value: Any) -> str:

@@ -7,14 +7,15 @@ it is loaded, so ``measure`` runs what depends on it in a process for each numbe
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from functools import partial
+from statistics import median
+from typing import Any, Protocol
 
 import numpy as np
 
-from t3sim.measure.device import MAX_HELD, ROTATED_SETS, Lab, Work
+from t3sim.measure.device import MAX_HELD, MIB, ROTATED_SETS, Lab, Rows, Work
 from t3sim.measure.gemm import MODELS, Cublas, Operands, Shape, sublayer
-from t3sim.measure.memory import MIB, Rows, free_memory
 from t3sim.measure.needs import MissingHardware
 from t3sim.measurements.kinds import COLLECTIVES, ring_bytes
 
@@ -31,6 +32,7 @@ BESIDE = tuple(
 )
 FEW_BESIDE = tuple(sublayer(model, name, 8) for model in ("Mega-GPT-2", "T-NLG") for name in ("OP", "FC-2"))
 QUICK_BESIDE = (sublayer("T-NLG", "OP", 16),)
+BY_ENGINES = ("reduce_scatter", "all_gather")
 OUTLAST = 2.5  # how much longer the other loop is than the one that is timed, by their times alone
 MAX_OUTLAST = 40.0
 
@@ -44,11 +46,9 @@ def peer_copies(lab: Lab) -> Rows:
     """Copy-engine transfers between GPUs, and stores and loads of a peer's memory by some SMs."""
     _need_two(lab)
     lab.peer_access()
-    for n_bytes in (65536, 16 * MIB) if lab.effort.quick else COPY_SIZES:
-        yield from _engine_copies(lab, n_bytes)
-        free_memory(lab)
+    yield from lab.each(COPY_SIZES, (65536, 16 * MIB), partial(_engine_copies, lab))
     yield from _copies_by_sms(lab, STORED_BYTES)
-    free_memory(lab)
+    lab.free_memory()
 
 
 def _engine_copies(lab: Lab, n_bytes: int) -> Rows:
@@ -58,17 +58,15 @@ def _engine_copies(lab: Lab, n_bytes: int) -> Rows:
         "bidi": [(0, 1), (1, 0)],
         "ring": [(gpu, (gpu + 1) % lab.n_gpus) for gpu in range(lab.n_gpus)],
     }
+
+    def work(hops: Sequence[tuple[int, int]], i: int) -> None:
+        for source, target in hops:
+            a, b = sources[source][i % ROTATED_SETS], targets[target][i % ROTATED_SETS]
+            with lab.on(source):
+                lab.copy(a, source, b, target)
+
     for pattern, hops in patterns.items():
-
-        def work(i: int, hops: list[tuple[int, int]] = hops) -> None:
-            for source, target in hops:
-                a, b = sources[source][i % ROTATED_SETS], targets[target][i % ROTATED_SETS]
-                with lab.on(source):
-                    lab.cp.cuda.runtime.memcpyPeerAsync(
-                        b.data.ptr, target, a.data.ptr, source, n_bytes, lab.streams[source].ptr
-                    )
-
-        samples = lab.samples(work, lab.own_streams([source for source, _ in hops]))
+        samples = lab.samples(partial(work, hops), lab.own_streams([source for source, _ in hops]))
         _check_copy(lab, sources[0][0], targets[1][0], f"{pattern} copy of {n_bytes} bytes")
         yield _copy_row(pattern, n_bytes, samples)
 
@@ -86,39 +84,47 @@ def _copies_by_sms(lab: Lab, n_bytes: int) -> Rows:
     """Kernels of few workgroups on GPU 0 that store to, or load from, GPU 1."""
     sources, targets = _buffers(lab, n_bytes, seed=3), _buffers(lab, n_bytes, seed=4)
     words = np.uint64(n_bytes // 16)
+
+    def work(blocks: int, source: int, i: int) -> None:
+        arrays = sources[source][i % ROTATED_SETS], targets[1 - source][i % ROTATED_SETS]
+        lab.launch("stream_copy", blocks, 1024, (*arrays, words))
+
     for blocks in (lab.n_sms,) if lab.effort.quick else STORE_BLOCKS:
-        for pattern, (source, target) in {"store": (0, 1), "load": (1, 0)}.items():
-
-            def work(i: int, source: int = source, target: int = target, blocks: int = blocks) -> None:
-                with lab.on(0):
-                    arguments = (sources[source][i % ROTATED_SETS], targets[target][i % ROTATED_SETS], words)
-                    lab.launch("stream_copy", blocks, 1024, arguments)
-
-            yield _copy_row(f"{pattern} by {blocks} workgroups of 1024 threads", n_bytes, lab.samples(work))
+        for source, pattern in enumerate(("store", "load")):
+            samples = lab.samples(lab.queueing(partial(work, blocks, source)))
+            yield _copy_row(f"{pattern} by {blocks} workgroups of 1024 threads", n_bytes, samples)
 
 
 def _buffers(lab: Lab, n_bytes: int, seed: int) -> list[list[Any]]:
     """Return rotated sets of random halves on each GPU: [GPU][set]."""
-    found = []
-    for gpu in range(lab.n_gpus):
-        with lab.on(gpu):
-            made = [lab.random_halves((n_bytes // 2,), seed=100 * seed + 10 * gpu + i) for i in range(ROTATED_SETS)]
-        found.append([array.view(np.uint16) for array in made])
-    lab.synchronize()
-    return found
+
+    def made(gpu: int) -> list[Any]:
+        sets = [lab.random_halves((n_bytes // 2,), seed=100 * seed + 10 * gpu + i) for i in range(ROTATED_SETS)]
+        return [array.view(np.uint16) for array in sets]
+
+    return lab.on_each(made)
 
 
 def _copy_row(pattern: str, n_bytes: int, samples: list[float]) -> dict[str, Any]:
-    rate = n_bytes / float(np.median(samples)) / 1e3
+    rate = n_bytes / median(samples) / 1e3
     return {"pattern": pattern, "bytes": n_bytes, "time_samples_us": samples, "gbps_per_direction": rate}
 
 
-class Nccl:
-    """One NCCL communicator a GPU, and FP16 collectives on all of them."""
+class Ring(Protocol):
+    """Ring collectives of FP16 arrays, on one stream of each GPU."""
 
-    def __init__(self, lab: Lab) -> None:
+    def queue(self, collective: str, sent: Sequence[Any], received: Sequence[Any], repetition: int) -> None:
+        """Queue *collective* of equal shards: ``sent[gpu]`` to ``received[gpu]``; repetitions count from 0."""
+
+
+class Nccl:
+    """A ring of NCCL: one communicator a GPU."""
+
+    def __init__(self, lab: Lab, streams: Sequence[Any] = ()) -> None:
+        """*streams*: one of each GPU; the lab's own if none are given."""
         _need_two(lab)
         self._lab = lab
+        self._streams = streams or lab.streams
         remedy = "install nvidia-nccl-cu13 or nvidia-nccl-cu12"
         try:
             self._nccl = importlib.import_module("cupy.cuda.nccl")
@@ -129,12 +135,12 @@ class Nccl:
         self.version = int(self._nccl.get_version())
         self._rings = self._nccl.NcclCommunicator.initAll(list(range(lab.n_gpus)))
 
-    def queue(self, collective: str, sent: Sequence[Any], received: Sequence[Any], streams: Sequence[Any]) -> None:
-        """Queue a collective: ``sent[gpu]`` to ``received[gpu]`` (arrays of FP16) on ``streams[gpu]``."""
+    def queue(self, collective: str, sent: Sequence[Any], received: Sequence[Any], _: int) -> None:
+        """Queue one collective."""
         nccl, half, add = self._nccl, self._nccl.NCCL_FLOAT16, self._nccl.NCCL_SUM
         nccl.groupStart()
         for gpu, ring in enumerate(self._rings):
-            a, b, stream = sent[gpu], received[gpu], streams[gpu].ptr
+            a, b, stream = sent[gpu], received[gpu], self._streams[gpu].ptr
             with self._lab.cp.cuda.Device(gpu):
                 if collective == "reduce_scatter":
                     ring.reduceScatter(a.data.ptr, b.data.ptr, b.size, half, add, stream)
@@ -145,19 +151,10 @@ class Nccl:
         nccl.groupEnd()
 
 
-Queue = Callable[[str, Sequence[Any], Sequence[Any], int], None]  # collective, sent, received, repetition
-
-
 def nccl_collectives(lab: Lab, channels: str) -> Rows:
     """Reduce-scatter, all-gather and all-reduce by NCCL over sizes, in this process's number of channels."""
     lab.peer_access()
-    nccl = Nccl(lab)
-
-    def queue(collective: str, sent: Sequence[Any], received: Sequence[Any], _: int) -> None:
-        nccl.queue(collective, sent, received, lab.streams)
-
-    sizes = QUICK_ARRAYS if lab.effort.quick else ARRAY_SIZES
-    for row in _over_sizes(lab, sizes, COLLECTIVES, queue):
+    for row in _over_sizes(lab, ARRAY_SIZES, COLLECTIVES, Nccl(lab)):
         yield row | {"nccl_channels": channels, "nccl_proto": "auto"}
 
 
@@ -165,37 +162,40 @@ def engine_collectives(lab: Lab) -> Rows:
     """Ring reduce-scatter and all-gather by copy engines; sums by a kernel on the SMs of the GPU that receives."""
     _need_two(lab)
     lab.peer_access()
-    ring = EngineRing(lab, lab.streams)
-    for row in _over_sizes(
-        lab, QUICK_ARRAYS if lab.effort.quick else ENGINE_SIZES, ("reduce_scatter", "all_gather"), ring.queue
-    ):
+    for row in _over_sizes(lab, ENGINE_SIZES, BY_ENGINES, EngineRing(lab, lab.streams)):
         yield row | {"mechanism": "copy-engine"}
 
 
-def _over_sizes(lab: Lab, sizes: Sequence[int], collectives: Sequence[str], queue: Queue) -> Rows:
-    for n_bytes in sizes:
-        # Shards of whole 16-byte words: a size that does not divide so is rounded down.
-        length = n_bytes // (16 * lab.n_gpus) * 8 * lab.n_gpus
+def _over_sizes(lab: Lab, sizes: Sequence[int], collectives: Sequence[str], ring: Ring) -> Rows:
+    def of_collective(collective: str, length: int) -> dict[str, Any]:
+        sets = CollectiveArrays(lab, collective, length)
+
+        def work(i: int) -> None:
+            ring.queue(collective, sets.sent[i % ROTATED_SETS], sets.received[i % ROTATED_SETS], i)
+
+        work(0)
+        lab.synchronize()
+        sets.check()
+        samples = lab.samples(work, lab.own_streams())
+        sent = ring_bytes(collective, lab.n_gpus, 2 * length)
+        return {
+            "collective": collective,
+            "gpus": lab.n_gpus,
+            "bytes": 2 * length,
+            "time_samples_us": samples,
+            "busbw_gbps": sent / median(samples) / 1e3,
+        }
+
+    def of_size(n_bytes: int) -> Rows:
         for collective in collectives:
-            sets = CollectiveArrays(lab, collective, length)
+            yield of_collective(collective, _length(lab, n_bytes))
 
-            def work(i: int, collective: str = collective, sets: CollectiveArrays = sets) -> None:
-                queue(collective, sets.sent[i % ROTATED_SETS], sets.received[i % ROTATED_SETS], i)
+    yield from lab.each(sizes, QUICK_ARRAYS, of_size)
 
-            work(0)
-            lab.synchronize()
-            sets.check()
-            samples = lab.samples(work, lab.own_streams())
-            sent = ring_bytes(collective, lab.n_gpus, 2 * length)
-            yield {
-                "collective": collective,
-                "gpus": lab.n_gpus,
-                "bytes": 2 * length,
-                "time_samples_us": samples,
-                "busbw_gbps": sent / float(np.median(samples)) / 1e3,
-            }
-            del sets
-        free_memory(lab)
+
+def _length(lab: Lab, n_bytes: int) -> int:
+    """Elements of an array of about *n_bytes*: shards of whole 16-byte words; what does not divide so is left out."""
+    return n_bytes // (16 * lab.n_gpus) * 8 * lab.n_gpus
 
 
 class CollectiveArrays:
@@ -213,18 +213,12 @@ class CollectiveArrays:
         self.sent: list[list[Any]] = []
         self.received: list[list[Any]] = []
         for number in range(n_sets):
-            self.sent.append([self._random(gpu, number) for gpu in range(lab.n_gpus)])
-            self.received.append([self._poison(gpu) for gpu in range(lab.n_gpus)])
-        lab.synchronize()
+            self.sent.append(lab.on_each(partial(self._random, number)))
+            self.received.append(lab.on_each(lambda _: lab.cp.full(self.n_received, np.nan, dtype=np.float16)))
 
-    def _random(self, gpu: int, number: int) -> Any:
-        with self._lab.on(gpu):
-            generator = self._lab.cp.random.default_rng(10 * gpu + number)
-            return generator.integers(-4, 5, self.n_sent, dtype=np.int32).astype(np.float16)
-
-    def _poison(self, gpu: int) -> Any:
-        with self._lab.on(gpu):
-            return self._lab.cp.full(self.n_received, np.nan, dtype=np.float16)
+    def _random(self, number: int, gpu: int) -> Any:
+        generator = self._lab.cp.random.default_rng(10 * gpu + number)
+        return generator.integers(-4, 5, self.n_sent, dtype=np.int32).astype(np.float16)
 
     def check(self) -> None:
         """Compare set 0 with the exact result on each GPU; raises ``ArithmeticError``."""
@@ -244,8 +238,7 @@ class CollectiveArrays:
     def _brought(self, array: Any, owner: int, gpu: int) -> Any:
         """A copy on *gpu* of an array of GPU *owner*."""
         copy = self._lab.cp.empty_like(array)
-        runtime = self._lab.cp.cuda.runtime
-        runtime.memcpyPeerAsync(copy.data.ptr, gpu, array.data.ptr, owner, array.nbytes, self._lab.streams[gpu].ptr)
+        self._lab.copy(array, owner, copy, gpu)
         return copy
 
 
@@ -267,30 +260,35 @@ class EngineRing:
 
     def _copy(self, source: Any, gpu: int, target: Any, to: int) -> Any:
         """Queue a transfer on the stream of *gpu*; return an event after it."""
-        stream = self._streams[gpu]
         with self._lab.on(gpu, self._streams[gpu]):
-            self._lab.cp.cuda.runtime.memcpyPeerAsync(
-                target.data.ptr, to, source.data.ptr, gpu, source.nbytes, stream.ptr
-            )
-            return stream.record(self._lab.cp.cuda.Event(disable_timing=True))
+            self._lab.copy(source, gpu, target, to)
+            return self._after(gpu)
+
+    def _after(self, gpu: int) -> Any:
+        """An event after what is queued on the stream of *gpu*, which is current."""
+        return self._streams[gpu].record(self._lab.cp.cuda.Event(disable_timing=True))
 
     def _all_gather(self, sent: Sequence[Any], received: Sequence[Any]) -> None:
-        n, shard = self._lab.n_gpus, sent[0].size
+        n = self._lab.n_gpus
         arrived: list[Any] = [None] * n
         for step in range(n - 1):
             done = []
             for gpu in range(n):
                 number = (gpu - step) % n
-                place = slice(number * shard, (number + 1) * shard)
+                own, there = (self._part(array, number) for array in (received[gpu], received[(gpu + 1) % n]))
                 with self._lab.on(gpu, self._streams[gpu]):
                     if step:
                         self._streams[gpu].wait_event(arrived[(gpu - 1) % n])
                     else:
-                        self._own_shard(sent[gpu], received[gpu][place])
-                source = sent[gpu] if step == 0 else received[gpu][place]
-                done.append(self._copy(source, gpu, received[(gpu + 1) % n][place], (gpu + 1) % n))
+                        self._own_shard(sent[gpu], own)
+                done.append(self._copy(own if step else sent[gpu], gpu, there, (gpu + 1) % n))
             arrived = done
         self._join(arrived)
+
+    def _part(self, array: Any, number: int) -> Any:
+        """One of as many equal parts of an array as there are GPUs."""
+        n_elements = array.size // self._lab.n_gpus
+        return array[number * n_elements : (number + 1) * n_elements]
 
     def _own_shard(self, sent: Any, place: Any) -> None:
         runtime = self._lab.cp.cuda.runtime
@@ -303,20 +301,16 @@ class EngineRing:
         if repetition == 0:
             self._added = [None] * n
         # The shard that GPU g keeps travels from g + 1 around to g, growing by one addition at each GPU.
-        partial: list[Any] = []
-        for gpu in range(n):
-            number = (gpu - 1) % n
-            partial.append(sent[gpu][number * shard : (number + 1) * shard])
+        parts = [self._part(sent[gpu], (gpu - 1) % n) for gpu in range(n)]
         for step in range(n - 1):
             arrived = []
             for gpu in range(n):
                 after = (gpu + 1) % n
                 if self._added[after] is not None:  # the scratch there may still be read
                     self._streams[gpu].wait_event(self._added[after])
-                arrived.append(self._copy(partial[gpu], gpu, scratch[after][step % 2], after))
+                arrived.append(self._copy(parts[gpu], gpu, scratch[after][step % 2], after))
             for gpu in range(n):
-                number = (gpu - 2 - step) % n
-                own = sent[gpu][number * shard : (number + 1) * shard]
+                own = self._part(sent[gpu], (gpu - 2 - step) % n)
                 target = received[gpu] if step == n - 2 else scratch[gpu][2]
                 with self._lab.on(gpu, self._streams[gpu]):
                     self._streams[gpu].wait_event(arrived[(gpu - 1) % n])
@@ -324,17 +318,14 @@ class EngineRing:
                     self._lab.launch(
                         "stream_add", 2 * self._lab.n_sms, 512, (own, scratch[gpu][step % 2], target, words)
                     )
-                    self._added[gpu] = self._streams[gpu].record(self._lab.cp.cuda.Event(disable_timing=True))
-                partial[gpu] = target
+                    self._added[gpu] = self._after(gpu)
+                parts[gpu] = target
 
     def _scratch_of(self, shard: int) -> list[list[Any]]:
         if not self._scratch or self._scratch[0][0].size != shard:
             self._lab.synchronize()
-            self._scratch = []
-            for gpu in range(self._lab.n_gpus):
-                with self._lab.on(gpu, self._streams[gpu]):
-                    self._scratch.append([self._lab.cp.zeros(shard, dtype=np.float16) for _ in range(3)])
-            self._lab.synchronize()
+            zeros = partial(self._lab.cp.zeros, shard, dtype=np.float16)
+            self._scratch = self._lab.on_each(lambda _: [zeros() for _ in range(3)], self._streams)
         return self._scratch
 
     def _join(self, events: Sequence[Any]) -> None:
@@ -345,137 +336,91 @@ class EngineRing:
 
 
 class Sublayer:
-    """A GEMM on every GPU and the collectives of its output, in rotated sets."""
+    """A GEMM on every GPU and the collectives of its output on a ring, in rotated sets."""
 
-    def __init__(self, lab: Lab, nccl: Nccl | None, shape: Shape) -> None:
-        self._lab, self._nccl, self._cublas = lab, nccl, Cublas(lab)
+    def __init__(self, lab: Lab, ring: Ring, shape: Shape) -> None:
+        self._lab, self._ring, self._cublas = lab, ring, Cublas(lab)
         self._operands = [Operands(lab, shape, gpu) for gpu in range(lab.n_gpus)]
-        self._shards: list[list[Any]] = []
-        self._outputs: list[list[Any]] = []
         size = shape.m * shape.n
-        for gpu in range(lab.n_gpus):
-            with lab.on(gpu):
-                self._shards.append([lab.cp.zeros(size // lab.n_gpus, dtype=np.float16) for _ in range(ROTATED_SETS)])
-                self._outputs.append([lab.random_halves((size,), seed=gpu) for _ in range(ROTATED_SETS)])
-        lab.synchronize()
+        zeros = partial(lab.cp.zeros, size // lab.n_gpus, dtype=np.float16)
+        self._shards = lab.on_each(lambda _: [zeros() for _ in range(ROTATED_SETS)])
+        self._outputs = lab.on_each(lambda gpu: [lab.random_halves((size,), seed=gpu) for _ in range(ROTATED_SETS)])
 
-    def gemm(self, i: int, streams: Sequence[Any]) -> None:
-        """Queue the GEMM on each GPU."""
-        for gpu, stream in enumerate(streams):
-            with self._lab.on(gpu, stream):
+    def gemm(self, i: int) -> None:
+        """Queue the GEMM on the lab's stream of each GPU."""
+        for gpu in range(self._lab.n_gpus):
+            with self._lab.on(gpu):
                 self._cublas(*self._operands[gpu][i])
 
-    def reduce_scatter(self, i: int, streams: Sequence[Any], *, of_gemm: bool) -> None:
-        """Queue the reduce-scatter of the GEMM's output *i*, or of other data of its size."""
-        sent = [
-            self._operands[gpu][i][2].reshape(-1) if of_gemm else self._outputs[gpu][i % ROTATED_SETS]
-            for gpu in range(self._lab.n_gpus)
-        ]
-        self._ring_of_nccl().queue("reduce_scatter", sent, self._of_set(self._shards, i), streams)
-
-    def by_engines(self, ring: EngineRing, collective: str, i: int) -> None:
-        """Queue a copy-engine collective of data that have the size of the GEMM's output."""
-        shards, outputs = self._of_set(self._shards, i), self._of_set(self._outputs, i)
-        sent, received = (shards, outputs) if collective == "all_gather" else (outputs, shards)
-        ring.queue(collective, sent, received, i)
-
-    def all_gather(self, i: int, streams: Sequence[Any]) -> None:
-        """Queue the all-gather of the reduced shards."""
-        self._ring_of_nccl().queue("all_gather", self._of_set(self._shards, i), self._of_set(self._outputs, i), streams)
-
-    def _ring_of_nccl(self) -> Nccl:
-        if self._nccl is None:
-            raise TypeError("this layer has no NCCL")
-        return self._nccl
-
-    def _of_set(self, arrays: list[list[Any]], i: int) -> list[Any]:
-        return [of_gpu[i % ROTATED_SETS] for of_gpu in arrays]
+    def collective(self, name: str, i: int, *, of_gemm: bool = False) -> None:
+        """Queue a collective of the GEMM's output *i* or, unless *of_gemm*, of other data of its size."""
+        shards, outputs = ([of_gpu[i % ROTATED_SETS] for of_gpu in sets] for sets in (self._shards, self._outputs))
+        if of_gemm:
+            outputs = [operands[i][2].reshape(-1) for operands in self._operands]
+        sent, received = (shards, outputs) if name == "all_gather" else (outputs, shards)
+        self._ring.queue(name, sent, received, i)
 
 
 def sequential(lab: Lab) -> Rows:
     """GEMM, reduce-scatter and all-gather of its output, one after the other on one stream of each GPU."""
     nccl = Nccl(lab)
-    streams = lab.streams
-    for shape in QUICK_BESIDE if lab.effort.quick else BESIDE:
+
+    def of_shape(shape: Shape) -> Rows:
         layer = Sublayer(lab, nccl, shape)
 
-        def gemm(i: int, layer: Sublayer = layer) -> None:
-            layer.gemm(i, streams)
+        def both(i: int) -> None:
+            layer.gemm(i)
+            layer.collective("reduce_scatter", i, of_gemm=True)
 
-        def scatter(i: int, layer: Sublayer = layer) -> None:
-            layer.reduce_scatter(i, streams, of_gemm=False)
+        def all_three(i: int) -> None:
+            both(i)
+            layer.collective("all_gather", i)
 
-        def both(i: int, layer: Sublayer = layer) -> None:
-            layer.gemm(i, streams)
-            layer.reduce_scatter(i, streams, of_gemm=True)
-
-        def all_three(i: int, layer: Sublayer = layer) -> None:
-            layer.gemm(i, streams)
-            layer.reduce_scatter(i, streams, of_gemm=True)
-            layer.all_gather(i, streams)
-
-        works: dict[str, Work] = {"gemm": gemm, "rs": scatter, "gemm_rs": both, "gemm_rs_ag": all_three}
+        scatter = partial(layer.collective, "reduce_scatter")
+        works: dict[str, Work] = {"gemm": layer.gemm, "rs": scatter, "gemm_rs": both, "gemm_rs_ag": all_three}
         row = {f"{name}_samples_us": lab.samples(work, lab.own_streams(), longer=2) for name, work in works.items()}
         yield {**shape.columns(), "gpus": lab.n_gpus, **row}
-        del layer
-        free_memory(lab)
+
+    yield from lab.each(BESIDE, QUICK_BESIDE, of_shape)
 
 
 def contention(lab: Lab, channels: str, shapes: Sequence[Shape]) -> Rows:
     """GEMM and reduce-scatter looped on two streams of each GPU: each alone, and each while the other one runs."""
-    nccl = Nccl(lab)
-    others = _second_streams(lab)
-    for shape in QUICK_BESIDE if lab.effort.quick else shapes:
-        layer = Sublayer(lab, nccl, shape)
+    others = lab.new_streams()
+    ring = Nccl(lab, others)
 
-        def scatter(i: int, layer: Sublayer = layer) -> None:
-            layer.reduce_scatter(i, others, of_gemm=False)
-
-        row = _beside(lab, layer, others, scatter, "rs")
+    def of_shape(shape: Shape) -> Rows:
+        row = _beside(lab, Sublayer(lab, ring, shape), others, "reduce_scatter", "rs")
         yield {**shape.columns(), "gpus": lab.n_gpus, "nccl_channels": channels, **row}
-        del layer
-        free_memory(lab)
+
+    yield from lab.each(shapes, QUICK_BESIDE, of_shape)
 
 
 def engine_contention(lab: Lab) -> Rows:
     """GEMM and copy-engine collectives, in the same way: what is shared is the memory, and few SMs or none."""
     _need_two(lab)
     lab.peer_access()
-    others = _second_streams(lab)
+    others = lab.new_streams()
     ring = EngineRing(lab, others)
-    for shape in QUICK_BESIDE if lab.effort.quick else BESIDE:
-        layer = Sublayer(lab, None, shape)
-        for collective in ("reduce_scatter", "all_gather"):
 
-            def by_engines(i: int, layer: Sublayer = layer, collective: str = collective) -> None:
-                layer.by_engines(ring, collective, i)
-
-            row = _beside(lab, layer, others, by_engines, "collective")
+    def of_shape(shape: Shape) -> Rows:
+        layer = Sublayer(lab, ring, shape)
+        for collective in BY_ENGINES:
+            row = _beside(lab, layer, others, collective, "collective")
             yield {**shape.columns(), "gpus": lab.n_gpus, "collective": collective, **row}
-        del layer
-        free_memory(lab)
+
+    yield from lab.each(BESIDE, QUICK_BESIDE, of_shape)
 
 
-def _second_streams(lab: Lab) -> list[Any]:
-    """One more stream on each GPU."""
-    streams = []
-    for gpu in range(lab.n_gpus):
-        with lab.cp.cuda.Device(gpu):
-            streams.append(lab.cp.cuda.Stream(non_blocking=True))
-    return streams
-
-
-def _beside(lab: Lab, layer: Sublayer, others: Sequence[Any], collective: Work, name: str) -> dict[str, list[float]]:
+def _beside(lab: Lab, layer: Sublayer, others: Sequence[Any], collective: str, name: str) -> dict[str, list[float]]:
     """The samples of a layer's GEMM and of a collective on other streams, each alone and each beside the other."""
-    own, beside = lab.own_streams(), list(enumerate(others))
 
-    def gemm(i: int) -> None:
-        layer.gemm(i, lab.streams)
+    def alone(streams: list[tuple[int, Any]], work: Work) -> tuple[_Loop, list[float]]:
+        samples = lab.samples(work, streams, longer=2)
+        return (streams, work, median(samples)), samples
 
-    gemm_samples = lab.samples(gemm, own, longer=2)
-    collective_samples = lab.samples(collective, beside, longer=2)
-    of_gemm: _Loop = (own, gemm, float(np.median(gemm_samples)))
-    of_collective: _Loop = (beside, collective, float(np.median(collective_samples)))
+    of_gemm, gemm_samples = alone(lab.own_streams(), layer.gemm)
+    of_collective, collective_samples = alone(list(enumerate(others)), partial(layer.collective, collective))
     return {
         "gemm_alone_samples_us": gemm_samples,
         f"{name}_alone_samples_us": collective_samples,
@@ -524,12 +469,11 @@ def touch(lab: Lab) -> None:
     """Run each collective once at each size, so that NCCL's log says what it chose."""
     nccl = Nccl(lab)
     for n_bytes in ARRAY_SIZES:
-        length = n_bytes // (16 * lab.n_gpus) * 8 * lab.n_gpus
         for collective in COLLECTIVES:
-            sets = CollectiveArrays(lab, collective, length, n_sets=1)
-            nccl.queue(collective, sets.sent[0], sets.received[0], lab.streams)
+            sets = CollectiveArrays(lab, collective, _length(lab, n_bytes), n_sets=1)
+            nccl.queue(collective, sets.sent[0], sets.received[0], 0)
             lab.synchronize()
-        free_memory(lab)
+        lab.free_memory()
 
 
 def nccl_kinds(channels: str, kinds: Sequence[str]) -> list[str]:
@@ -539,13 +483,12 @@ def nccl_kinds(channels: str, kinds: Sequence[str]) -> list[str]:
 
 def nccl_rows(lab: Lab, channels: str, kinds: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """What depends on NCCL's number of channels: (kind, row) for the kinds asked for."""
+    programs = {
+        "collectives": partial(nccl_collectives, lab, channels),
+        "sequential": partial(sequential, lab),
+        "contention": partial(contention, lab, channels, BESIDE if channels == "auto" else FEW_BESIDE),
+    }
     measured = nccl_kinds(channels, kinds)
-    if "collectives" in measured:
-        for row in nccl_collectives(lab, channels):
-            yield "collectives", row
-    if "sequential" in measured:
-        for row in sequential(lab):
-            yield "sequential", row
-    if "contention" in measured:
-        for row in contention(lab, channels, BESIDE if channels == "auto" else FEW_BESIDE):
-            yield "contention", row
+    for kind, program in programs.items():
+        if kind in measured:
+            yield from ((kind, row) for row in program())

@@ -11,7 +11,7 @@ Needs the standard library only: ``measure`` uses it on nodes where nothing else
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -48,11 +48,18 @@ H200 = Peaks(1071.0, 4800.0, 60 * 2**20, 16800.0, 478.2, 132, 1980)
 ANY_DEVICE = Peaks(10_000.0, 40_000.0, 1e9, 160_000.0, 4000.0, 2048, 5000)
 
 
+Row = Mapping[str, Value]
+Floor = Callable[[Row, Peaks], tuple[float, str]]  # the least time that is possible, in the column's unit, and why
+
+
 @dataclass(frozen=True)
 class Column:
     """One column: ``content`` is text, whole (a number from 0), count (from 1), channels (``auto`` or a count), real.
 
     ``real`` is a finite number above 0. ``key``: with the other keys it names the measurement, once in a file.
+    ``known``: the texts that there are; with ``is_detailed`` more words may follow. ``floors``: of a time.
+    ``amount``: of a rate, what is moved or computed in ``time_us``, in units of the rate times a microsecond; it
+    follows from the columns ``factors``.
     """
 
     name: str
@@ -60,23 +67,20 @@ class Column:
     unit: str
     meaning: str
     key: bool = False
-
-
-Row = Mapping[str, Value]
-Check = Callable[[Row, Peaks], Iterator[str]]
+    known: Collection[str] = ()
+    is_detailed: bool = False
+    floors: tuple[Floor, ...] = ()
+    amount: Callable[[Row], float] | None = None
+    factors: str = ""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of measurement.
-
-    ``checks`` yield what is impossible about a row, one sentence each. ``optional`` columns may be there or not.
-    """
+    """One kind of measurement; ``optional`` columns may be there or not."""
 
     name: str
     meaning: str
     columns: tuple[Column, ...]
-    checks: tuple[Check, ...]
     optional: tuple[Column, ...] = ()
 
     @property
@@ -100,6 +104,13 @@ def samples_of(time_column: str) -> str:
     return f"{stem}_samples_{unit}"
 
 
+# --- what rows move and compute, and the least time that takes -----------------------------------
+
+COLLECTIVES = ("reduce_scatter", "all_gather", "all_reduce")
+MOVED = {"read": 1, "write": 1, "copy": 2, "add": 3}  # arrays of `bytes` that a pattern reads plus writes
+LATENCIES = ("l2_hit", "device_memory", "peer_memory", "peer_flag")
+
+
 def gemm_flops(row: Row) -> float:
     """Return floating-point operations of the row's GEMM."""
     return 2.0 * float(row["m"]) * float(row["n"]) * float(row["k"])
@@ -111,143 +122,130 @@ def ring_bytes(collective: str, gpus: int, n_bytes: float) -> float:
     return 2 * share if collective == "all_reduce" else share
 
 
-def _close(found: float, expected: float) -> bool:
-    return math.isclose(found, expected, rel_tol=ROUNDING, abs_tol=ROUNDING_ABSOLUTE)
+def _collective_bytes(row: Row) -> float:
+    return ring_bytes(str(row["collective"]), int(row["gpus"]), float(row["bytes"]))
 
 
-def _gemm_limit(*times: str, sms_column: str | None = None) -> Check:
+def _memory_bytes(row: Row) -> float:
+    return MOVED[str(row["pattern"]).split()[0]] * float(row["bytes"])
+
+
+def _gemm_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
     """A GEMM is not faster than its operations at the peak rate (of the SMs that it had)."""
-
-    def check(row: Row, peaks: Peaks) -> Iterator[str]:
-        rate = peaks.matrix_tflops
-        if sms_column is not None:
-            rate *= min(1.0, float(row[sms_column]) / peaks.sms)
-        least = gemm_flops(row) / rate / 1e6
-        for name in times:
-            if float(row[name]) < least:
-                yield f"{name} is {row[name]}, faster than peak: at {rate:.0f} TFLOP/s the GEMM takes {least:.2f} us"
-
-    return check
+    rate = peaks.matrix_tflops * min(1.0, float(row.get("sms", peaks.sms)) / peaks.sms)
+    least = gemm_flops(row) / rate / 1e6
+    return least, f"at {rate:.0f} TFLOP/s the GEMM takes {least:.2f} us"
 
 
-def _rate_of_gemm(row: Row, _: Peaks) -> Iterator[str]:
-    expected = gemm_flops(row) / float(row["time_us"]) / 1e6
-    if not _close(float(row["tflops"]), expected):
-        yield f"tflops is {row['tflops']}; m, n, k and time_us make {expected:.2f}"
+def _over_links(n_bytes: float, peaks: Peaks) -> tuple[float, str]:
+    least = n_bytes / peaks.link_gbps / 1e3
+    return least, f"at {peaks.link_gbps:.0f} GB/s it takes {least:.2f} us"
 
 
-def _spread(row: Row, _: Peaks) -> Iterator[str]:
+def _output_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
+    """The reduce-scatter of a GEMM's FP16 output is not faster than the links."""
+    return _over_links(ring_bytes("reduce_scatter", int(row["gpus"]), 2.0 * float(row["m"]) * float(row["n"])), peaks)
+
+
+def _collective_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
+    """A GPU sends at least its part once; an all-reduce in the switch sends the array once instead of twice a ring."""
+    return _over_links(min(_collective_bytes(row), float(row["bytes"])), peaks)
+
+
+def _peer_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
+    return _over_links(float(row["bytes"]), peaks)
+
+
+def _memory_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
+    """What is in the L2 at the start need not be read, and what is in it at the end is not written yet."""
+    moved = _memory_bytes(row)
+    least = max((moved - 2 * peaks.l2_bytes) / peaks.memory_gbps, moved / peaks.l2_gbps) / 1e3
+    return least, f"with what the L2 can hold it takes {least:.2f} us"
+
+
+def _load_floor(_: Row, peaks: Peaks) -> tuple[float, str]:
+    """No load through an L2 comes back within 50 cycles of the fastest clock."""
+    least = 50e3 / peaks.clock_mhz
+    return least, f"50 cycles are {least:.1f} ns"
+
+
+def impossible(kind: Kind, row: Row, peaks: Peaks) -> Iterator[str]:
+    """Yield what no device can have measured in a row whose values have the right types, one sentence each."""
+    columns = [column for column in (*kind.columns, *kind.optional) if column.name in row]
+    unknown = list(_unknown_texts(columns, row))
+    yield from unknown
+    yield from _contradictions(row)
+    yield from _beyond_device(row, peaks)
+    if unknown:
+        return  # nobody can say what such a row moves
+    for column in columns:
+        value = row[column.name]
+        for floor in column.floors:
+            least, why = floor(row, peaks)
+            if float(value) < least:
+                yield f"{column.name} is {value}, faster than peak: {why}"
+        if column.amount is not None:
+            expected = column.amount(row) / float(row["time_us"])
+            if not math.isclose(float(value), expected, rel_tol=ROUNDING, abs_tol=ROUNDING_ABSOLUTE):
+                yield f"{column.name} is {value}; {column.factors} and time_us make {expected:.2f}"
+
+
+def _unknown_texts(columns: list[Column], row: Row) -> Iterator[str]:
+    for column in columns:
+        value = str(row[column.name])
+        named = value.split(maxsplit=1)[0] if column.is_detailed else value
+        if column.known and named not in column.known:
+            what = "its first word must be one of" if column.is_detailed else "known are"
+            yield f"{column.name} is {value!r}; {what} {', '.join(column.known)}"
+
+
+def _contradictions(row: Row) -> Iterator[str]:
+    """Yield columns of a row that are not in the right order, and rings of one GPU."""
     for unit in ("us", "ns"):
         if f"min_{unit}" in row:
             low, middle, high = (float(row[f"{name}_{unit}"]) for name in ("min", "time", "max"))
             if not low <= middle <= high:
                 yield f"time_{unit} {middle} is not between min_{unit} {low} and max_{unit} {high}"
-
-
-COLLECTIVES = ("reduce_scatter", "all_gather", "all_reduce")
-
-
-def _known_collective(row: Row, _: Peaks) -> Iterator[str]:
-    if row["collective"] not in COLLECTIVES:
-        yield f"collective is {row['collective']!r}; known are {', '.join(COLLECTIVES)}"
-    if int(row["gpus"]) < 2:
+    if "mainloop_end_ns" in row:
+        start, computed, end = (int(row[name]) for name in ("start_ns", "mainloop_end_ns", "end_ns"))
+        if not start < computed <= end:
+            yield f"start_ns {start}, mainloop_end_ns {computed} and end_ns {end} are not in this order"
+    if "collective" in row and int(row["gpus"]) < 2:
         yield f"gpus is {row['gpus']}; a collective has at least 2"
 
 
-def _collective_limit(row: Row, peaks: Peaks) -> Iterator[str]:
-    """A GPU sends at least its part once; an all-reduce in the switch sends the array once instead of twice a ring."""
-    gpus, n_bytes = int(row["gpus"]), float(row["bytes"])
-    sent = ring_bytes(str(row["collective"]), gpus, n_bytes)
-    least = min(sent, n_bytes) / peaks.link_gbps / 1e3
-    if float(row["time_us"]) < least:
-        yield f"time_us is {row['time_us']}, faster than peak: at {peaks.link_gbps:.0f} GB/s it takes {least:.2f} us"
-    expected = sent / float(row["time_us"]) / 1e3
-    if not _close(float(row["busbw_gbps"]), expected):
-        yield f"busbw_gbps is {row['busbw_gbps']}; collective, gpus, bytes and time_us make {expected:.2f}"
-
-
-def _output_over_links(*times: str) -> Check:
-    """The reduce-scatter of a GEMM's FP16 output is not faster than the links."""
-
-    def check(row: Row, peaks: Peaks) -> Iterator[str]:
-        sent = ring_bytes("reduce_scatter", int(row["gpus"]), 2.0 * float(row["m"]) * float(row["n"]))
-        least = sent / peaks.link_gbps / 1e3
-        for name in times:
-            if float(row[name]) < least:
-                yield f"{name} is {row[name]}, faster than peak: at {peaks.link_gbps:.0f} GB/s it takes {least:.2f} us"
-
-    return check
-
-
-MOVED = {"read": 1, "write": 1, "copy": 2, "add": 3}  # arrays of `bytes` that a pattern reads plus writes
-
-
-def _memory_limit(row: Row, peaks: Peaks) -> Iterator[str]:
-    """What is in the L2 at the start need not be read, and what is in it at the end is not written yet."""
-    rate, time_us = float(row["read_plus_write_gbps"]), float(row["time_us"])
-    factor = MOVED.get(str(row["pattern"]).split()[0])
-    if factor is None:
-        yield f"pattern is {row['pattern']!r}; its first word must be one of {', '.join(MOVED)}"
-        return
-    moved = factor * float(row["bytes"])
-    if not _close(rate, moved / time_us / 1e3):
-        yield f"read_plus_write_gbps is {rate}; pattern, bytes and time_us make {moved / time_us / 1e3:.2f}"
-    least = max((moved - 2 * peaks.l2_bytes) / peaks.memory_gbps, moved / peaks.l2_gbps) / 1e3
-    if time_us < least:
-        yield f"time_us is {time_us}, faster than peak: with what the L2 can hold it takes {least:.2f} us"
-
-
-def _peer_limit(row: Row, peaks: Peaks) -> Iterator[str]:
-    rate, expected = float(row["gbps_per_direction"]), float(row["bytes"]) / float(row["time_us"]) / 1e3
-    if not _close(rate, expected):
-        yield f"gbps_per_direction is {rate}; bytes and time_us make {expected:.2f}"
-    if expected > peaks.link_gbps:
-        yield f"time_us is {row['time_us']}, faster than peak: {expected:.0f} of {peaks.link_gbps:.0f} GB/s"
-
-
-LATENCIES = ("l2_hit", "device_memory", "peer_memory", "peer_flag")
-
-
-def _latency_limit(row: Row, peaks: Peaks) -> Iterator[str]:
-    """No load through an L2 comes back within 50 cycles of the fastest clock."""
-    least = 50e3 / peaks.clock_mhz
-    if row["pattern"] not in LATENCIES:
-        yield f"pattern is {row['pattern']!r}; known are {', '.join(LATENCIES)}"
-    if float(row["time_ns"]) < least:
-        yield f"time_ns is {row['time_ns']}, faster than peak: 50 cycles are {least:.1f} ns"
-
-
-def _tile_order(row: Row, peaks: Peaks) -> Iterator[str]:
-    start, computed, end = (int(row[name]) for name in ("start_ns", "mainloop_end_ns", "end_ns"))
-    if not start < computed <= end:
-        yield f"start_ns {start}, mainloop_end_ns {computed} and end_ns {end} are not in this order"
-    if int(row["sm"]) >= peaks.sms:
-        yield f"sm is {row['sm']}; the device has {peaks.sms:.0f}"
-
-
-def _clock_limit(row: Row, peaks: Peaks) -> Iterator[str]:
+def _beyond_device(row: Row, peaks: Peaks) -> Iterator[str]:
+    """Yield SMs and clocks that the device does not have."""
     # Cycles over nanoseconds of two counters: they agree to a few parts in a million.
-    if "sm_mhz" in row and float(row["sm_mhz"]) > 1.001 * peaks.clock_mhz:
+    if float(row.get("sm_mhz", 0)) > 1.001 * peaks.clock_mhz:
         yield f"sm_mhz is {row['sm_mhz']}; the highest clock is {peaks.clock_mhz:.0f}"
+    for name, highest in (("sm", peaks.sms - 1), ("sms", peaks.sms)):
+        if int(row.get(name, 0)) > highest:
+            yield f"{name} is {row[name]}; the device has {peaks.sms:.0f}"
 
 
-def _fewer_sms(row: Row, peaks: Peaks) -> Iterator[str]:
-    if int(row["sms"]) > peaks.sms:
-        yield f"sms is {row['sms']}; the device has {peaks.sms:.0f}"
+# --- the columns of each kind --------------------------------------------------------------------
 
 
-def _text(name: str, meaning: str, *, key: bool = True) -> Column:
-    return Column(name, "text", "", meaning, key)
+def _text(name: str, meaning: str, known: Collection[str] = (), *, is_detailed: bool = False) -> Column:
+    return Column(name, "text", "", meaning, True, known, is_detailed)
 
 
 def _count(name: str, unit: str, meaning: str) -> Column:
     return Column(name, "count", unit, meaning, key=True)
 
 
-def _us(name: str, meaning: str) -> Column:
-    return Column(name, "real", "us", meaning)
+def _us(name: str, meaning: str, *floors: Floor) -> Column:
+    return Column(name, "real", "us", meaning, floors=floors)
 
 
+def _spread(*floors: Floor) -> tuple[Column, ...]:
+    """The median with its edges; *floors* are of the fastest."""
+    return _us("time_us", "median"), _us("min_us", "fastest group", *floors), SLOWEST
+
+
+SLOWEST = _us("max_us", "slowest group")
+EDGES = _us("min_us", "fastest group"), SLOWEST
 SUBLAYER = (
     _text("model", "model, - for a bare GEMM"),
     _text("sublayer", "OP, FC-2, FC-1, IP, - for a bare GEMM"),
@@ -260,12 +258,25 @@ GEMM = (
 )
 GPUS = _count("gpus", "", "GPUs of the ring")
 CHANNELS = Column("nccl_channels", "channels", "", "thread blocks NCCL was held to, auto: its own choice", key=True)
-SPREAD = (_us("time_us", "median"), _us("min_us", "fastest group"), _us("max_us", "slowest group"))
+COLLECTIVE = (_text("collective", ", ".join(COLLECTIVES), COLLECTIVES), GPUS, _count("bytes", "B", "full array"))
 SM_CLOCK = Column("sm_mhz", "real", "MHz", "SM clock the driver reported under this load")
 POWER = Column("power_w", "real", "W", "power the driver reported under this load")
-TFLOPS = Column("tflops", "real", "TFLOP/s", "2 m n k over time_us")
-BUSBW = Column("busbw_gbps", "real", "GB/s", "bytes that a GPU sends in a ring, over time_us")
-KERNEL = _text("kernel", "cublas, or tiled: the project's own kernel", key=True)
+TFLOPS = Column(
+    "tflops", "real", "TFLOP/s", "2 m n k over time_us", amount=lambda row: gemm_flops(row) / 1e6, factors="m, n, k"
+)
+BUSBW = Column(
+    "busbw_gbps", "real", "GB/s", "bytes that a GPU sends in a ring, over time_us",
+    amount=lambda row: _collective_bytes(row) / 1e3, factors="collective, gpus, bytes",
+)  # fmt: skip
+READ_PLUS_WRITE = Column(
+    "read_plus_write_gbps", "real", "GB/s", "bytes read plus bytes written, over time_us",
+    amount=lambda row: _memory_bytes(row) / 1e3, factors="pattern, bytes",
+)  # fmt: skip
+PER_DIRECTION = Column(
+    "gbps_per_direction", "real", "GB/s", "bytes over time_us", amount=lambda row: float(row["bytes"]) / 1e3,
+    factors="bytes",
+)  # fmt: skip
+KERNEL = _text("kernel", "cublas, or tiled: the project's own kernel")
 
 # How CSV files without a ``provenance.json`` are taken to be measured: as ``validation/h200`` was, whose provenance
 # gives both numbers and says what they are.
@@ -278,25 +289,24 @@ KINDS: dict[str, Kind] = {
             "memory",
             "streaming kernels on one GPU; bytes of one array",
             (
-                _text("pattern", "read, write, copy, add (2 reads, 1 write); what else was done"),
+                _text("pattern", "read, write, copy, add (2 reads, 1 write); what else was done", MOVED,
+                      is_detailed=True),
                 _count("bytes", "B", "one array"),
-                _us("time_us", "median"),
-                Column("read_plus_write_gbps", "real", "GB/s", "bytes read plus bytes written, over time_us"),
+                _us("time_us", "median", _memory_floor),
+                READ_PLUS_WRITE,
             ),
-            (_memory_limit,),
-            (_us("min_us", "fastest group"), _us("max_us", "slowest group"), SM_CLOCK),
+            (*EDGES, SM_CLOCK),
         ),
         Kind(
             "latency",
             "one dependent load at a time (l2_hit, device_memory, peer_memory), or one way of a flag to a peer",
             (
-                _text("pattern", ", ".join(LATENCIES)),
+                _text("pattern", ", ".join(LATENCIES), LATENCIES),
                 _count("working_set_bytes", "B", "what the chain runs over"),
-                Column("time_ns", "real", "ns", "median"),
+                Column("time_ns", "real", "ns", "median", floors=(_load_floor,)),
                 Column("min_ns", "real", "ns", "fastest"),
                 Column("max_ns", "real", "ns", "slowest"),
             ),
-            (_latency_limit,),
             (SM_CLOCK,),
         ),
         Kind(
@@ -304,30 +314,26 @@ KINDS: dict[str, Kind] = {
             "kernels that do nothing",
             (
                 _text("pattern", "back_to_back: device time of each in a row; graph; host: host time of a launch"),
-                *SPREAD,
+                *_spread(),
             ),
-            (),
         ),
         Kind(
             "gemm",
             "one FP16 GEMM on one GPU, repeated without pause",
-            (*SUBLAYER, *GEMM, *SPREAD, TFLOPS),
-            (_gemm_limit("min_us"), _rate_of_gemm),
+            (*SUBLAYER, *GEMM, *_spread(_gemm_floor), TFLOPS),
             (KERNEL, SM_CLOCK, POWER),
         ),
         Kind(
             "gemm_gaps",
             "one FP16 GEMM at a time, the GPU idle for gap_us before each",
-            (*SUBLAYER, *GEMM, _count("gap_us", "us", "pause before each"), *SPREAD, TFLOPS),
-            (_gemm_limit("min_us"), _rate_of_gemm),
+            (*SUBLAYER, *GEMM, _count("gap_us", "us", "pause before each"), *_spread(_gemm_floor), TFLOPS),
             (KERNEL, SM_CLOCK, POWER),
         ),
         Kind(
             "gemm_sm_split",
             "the same GEMM on fewer SMs",
-            (*SUBLAYER, *GEMM, _count("sms", "", "SMs that it had"), _us("time_us", "median")),
-            (_gemm_limit("time_us", sms_column="sms"), _fewer_sms),
-            (KERNEL, _us("min_us", "fastest group"), _us("max_us", "slowest group")),
+            (*SUBLAYER, *GEMM, _count("sms", "", "SMs that it had"), _us("time_us", "median", _gemm_floor)),
+            (KERNEL, *EDGES),
         ),
         Kind(
             "peer_copy",
@@ -335,38 +341,33 @@ KINDS: dict[str, Kind] = {
             (
                 _text("pattern", "uni, bidi, ring"),
                 _count("bytes", "B", "of each transfer"),
-                _us("time_us", "median"),
-                Column("gbps_per_direction", "real", "GB/s", "bytes over time_us"),
+                _us("time_us", "median", _peer_floor),
+                PER_DIRECTION,
             ),
-            (_peer_limit,),
-            (_us("min_us", "fastest group"), _us("max_us", "slowest group")),
+            EDGES,
         ),
         Kind(
             "collectives",
             "an NCCL collective on all GPUs; bytes of the full array (reduce-scatter input, all-gather output)",
             (
-                _text("collective", ", ".join(COLLECTIVES)),
-                GPUS,
-                _count("bytes", "B", "full array"),
+                *COLLECTIVE,
                 CHANNELS,
                 _text("nccl_proto", "protocol NCCL was held to, auto: its own choice"),
-                *SPREAD,
+                _us("time_us", "median", _collective_floor),
+                *EDGES,
                 BUSBW,
             ),
-            (_known_collective, _collective_limit),
         ),
         Kind(
             "copy_engine_collectives",
             "a ring collective of copy-engine transfers and addition kernels",
             (
-                _text("collective", ", ".join(COLLECTIVES)),
-                GPUS,
-                _count("bytes", "B", "full array"),
-                *SPREAD,
+                *COLLECTIVE,
+                _us("time_us", "median", _collective_floor),
+                *EDGES,
                 BUSBW,
                 _text("mechanism", "copy-engine"),
             ),
-            (_known_collective, _collective_limit),
         ),
         Kind(
             "sequential",
@@ -375,12 +376,11 @@ KINDS: dict[str, Kind] = {
                 *SUBLAYER,
                 GPUS,
                 *GEMM,
-                _us("gemm_us", "GEMM alone"),
-                _us("rs_us", "reduce-scatter alone"),
-                _us("gemm_rs_us", "one after the other"),
-                _us("gemm_rs_ag_us", "all three"),
+                _us("gemm_us", "GEMM alone", _gemm_floor),
+                _us("rs_us", "reduce-scatter alone", _output_floor),
+                _us("gemm_rs_us", "one after the other", _gemm_floor, _output_floor),
+                _us("gemm_rs_ag_us", "all three", _gemm_floor),
             ),
-            (_gemm_limit("gemm_us", "gemm_rs_us", "gemm_rs_ag_us"), _output_over_links("rs_us", "gemm_rs_us")),
         ),
         Kind(
             "async_tp",
@@ -389,11 +389,10 @@ KINDS: dict[str, Kind] = {
                 *SUBLAYER,
                 GPUS,
                 *GEMM,
-                _us("mm_rs_us", "matmul and reduce-scatter in pieces"),
-                _us("ag_mm_us", "all-gather and matmul in pieces"),
-                _us("ag_then_mm_us", "all-gather, then matmul"),
+                _us("mm_rs_us", "matmul and reduce-scatter in pieces", _gemm_floor, _output_floor),
+                _us("ag_mm_us", "all-gather and matmul in pieces", _gemm_floor),
+                _us("ag_then_mm_us", "all-gather, then matmul", _gemm_floor),
             ),
-            (_gemm_limit("mm_rs_us", "ag_mm_us", "ag_then_mm_us"), _output_over_links("mm_rs_us")),
         ),
         Kind(
             "contention",
@@ -403,14 +402,10 @@ KINDS: dict[str, Kind] = {
                 GPUS,
                 *GEMM,
                 CHANNELS,
-                _us("gemm_alone_us", "GEMM alone"),
-                _us("rs_alone_us", "reduce-scatter alone"),
-                _us("gemm_with_rs_us", "GEMM while the other runs"),
-                _us("rs_with_gemm_us", "reduce-scatter while the other runs"),
-            ),
-            (
-                _gemm_limit("gemm_alone_us", "gemm_with_rs_us"),
-                _output_over_links("rs_alone_us", "rs_with_gemm_us"),
+                _us("gemm_alone_us", "GEMM alone", _gemm_floor),
+                _us("rs_alone_us", "reduce-scatter alone", _output_floor),
+                _us("gemm_with_rs_us", "GEMM while the other runs", _gemm_floor),
+                _us("rs_with_gemm_us", "reduce-scatter while the other runs", _output_floor),
             ),
         ),
         Kind(
@@ -420,16 +415,11 @@ KINDS: dict[str, Kind] = {
                 *SUBLAYER,
                 GPUS,
                 *GEMM,
-                _text("collective", "reduce_scatter, with additions on the SMs, or all_gather, without"),
-                _us("gemm_alone_us", "GEMM alone"),
-                _us("collective_alone_us", "collective alone"),
-                _us("gemm_with_collective_us", "GEMM while the other runs"),
-                _us("collective_with_gemm_us", "collective while the other runs"),
-            ),
-            (
-                _known_collective,
-                _gemm_limit("gemm_alone_us", "gemm_with_collective_us"),
-                _output_over_links("collective_alone_us", "collective_with_gemm_us"),
+                _text("collective", "reduce_scatter, with additions on the SMs, or all_gather, without", COLLECTIVES),
+                _us("gemm_alone_us", "GEMM alone", _gemm_floor),
+                _us("collective_alone_us", "collective alone", _output_floor),
+                _us("gemm_with_collective_us", "GEMM while the other runs", _gemm_floor),
+                _us("collective_with_gemm_us", "collective while the other runs", _output_floor),
             ),
         ),
         Kind(
@@ -439,18 +429,14 @@ KINDS: dict[str, Kind] = {
                 *SUBLAYER,
                 GPUS,
                 *GEMM,
-                _us("gemm_cublas_us", "the GEMM by cuBLAS"),
-                _us("gemm_triton_us", "the same kernel storing locally"),
-                _us("seq_us", "cuBLAS, then NCCL"),
-                _us("flux_us", "fused, each GPU starting at its neighbour's rows"),
-                _us("flux_noswz_us", "fused, all GPUs starting at row 0"),
-                _us("scatter_only_us", "flux without the sum"),
-                _us("scatter_only_noswz_us", "flux_noswz without the sum"),
+                _us("gemm_cublas_us", "the GEMM by cuBLAS", _gemm_floor),
+                _us("gemm_triton_us", "the same kernel storing locally", _gemm_floor),
+                _us("seq_us", "cuBLAS, then NCCL", _gemm_floor, _output_floor),
+                _us("flux_us", "fused, each GPU starting at its neighbour's rows", _gemm_floor, _output_floor),
+                _us("flux_noswz_us", "fused, all GPUs starting at row 0", _gemm_floor, _output_floor),
+                _us("scatter_only_us", "flux without the sum", _output_floor),
+                _us("scatter_only_noswz_us", "flux_noswz without the sum", _output_floor),
                 _us("reduce_us", "the sum"),
-            ),
-            (
-                _gemm_limit("gemm_cublas_us", "gemm_triton_us", "seq_us", "flux_us", "flux_noswz_us"),
-                _output_over_links("seq_us", "flux_us", "flux_noswz_us", "scatter_only_us", "scatter_only_noswz_us"),
             ),
         ),
         Kind(
@@ -468,7 +454,6 @@ KINDS: dict[str, Kind] = {
                 Column("mainloop_end_ns", "whole", "ns", "end of the K loop"),
                 Column("end_ns", "whole", "ns", "end of the stores"),
             ),
-            (_tile_order,),
             (
                 _count("tile_height", "elements", "rows of a tile"),
                 _count("tile_width", "elements", "columns of a tile"),
@@ -476,12 +461,6 @@ KINDS: dict[str, Kind] = {
         ),
     )
 }
-
-
-def impossible(kind: Kind, row: Row, peaks: Peaks) -> Iterator[str]:
-    """Yield what no device can have measured in a row whose values have the right types, one sentence each."""
-    for check in (_spread, _clock_limit, *kind.checks):
-        yield from check(row, peaks)
 
 
 def kind_of_header(header: tuple[str, ...]) -> Kind | str:

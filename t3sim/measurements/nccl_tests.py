@@ -9,12 +9,12 @@ objects of ``time`` (us), ``alg_bw``, ``bus_bw`` (GB/s) and ``nwrong``; with per
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from t3sim.files import parse_json
 from t3sim.measurements.kinds import COLLECTIVES, Value, ring_bytes
 
 KNOWN_VERSIONS = (1, 2)
@@ -28,8 +28,8 @@ def collectives(content: bytes) -> Iterator[tuple[int, dict[str, Value]]]:
     The out-of-place run counts, the in-place one where there is no other. The number of GPUs is the one that makes
     bus bandwidth out of algorithm bandwidth, since ``devices`` lists one GPU of each process only.
     """
-    found = json.loads(content.decode("utf-8-sig"), parse_constant=_refuse_constant)
-    if not isinstance(found, dict) or "results" not in found or "config" not in found:
+    found = parse_json(content)
+    if "results" not in found or "config" not in found:
         raise ValueError("not a result of nccl-tests: it has `config` and `results`")
     if found.get("version") not in KNOWN_VERSIONS:
         raise ValueError(f"version is {found.get('version')!r}; known are {KNOWN_VERSIONS[0]} and {KNOWN_VERSIONS[1]}")
@@ -136,7 +136,3 @@ def _number(holder: Any, name: str, number: int) -> float:
         place = f"result {number}: " if number else ""
         raise ValueError(f"{place}`{name}` must be a number above 0, found {value!r}")
     return float(value)  # type: ignore[arg-type]  # _is_number says so
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number")

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from t3sim.errors import InputDataError, UsageError
-from t3sim.files import prepare_folder, publish, read_limited
+from t3sim.files import one_line, parse_json, prepare_folder, publish, read_limited
 from t3sim.measurements import nccl_tests
 from t3sim.measurements.kinds import (
     ANY_DEVICE,
@@ -166,9 +166,7 @@ def read_provenance(path: Path) -> dict[str, Any]:
     """Return a provenance file after checking what it must hold; raises ``InputDataError``."""
     content = read_limited(path, MAX_FILE_BYTES, shown_as=str(path))
     try:
-        found = json.loads(content.decode("utf-8-sig"), parse_constant=_refuse_constant)
-        if not isinstance(found, dict):
-            raise ValueError("must hold an object")
+        found = parse_json(content)
         for name in PROVENANCE_TEXTS:
             if not isinstance(found.get(name), str) or not found[name]:
                 raise ValueError(f"{name} must be text")
@@ -176,8 +174,8 @@ def read_provenance(path: Path) -> dict[str, Any]:
             peaks_from(found["peaks"] if isinstance(found["peaks"], dict) else {})
         _check_host_us(found.get(HOST_US, {}))
         _check_above_zero(GEMM_LOOP_SHARE, found.get(GEMM_LOOP_SHARE, 1))
-    except (ValueError, RecursionError) as error:
-        raise InputDataError(f"{path}: {' '.join(str(error).split())[:200]}") from None
+    except ValueError as error:
+        raise InputDataError(f"{path}: {one_line(error)}") from None
     return found
 
 
@@ -369,7 +367,7 @@ def _of_nccl_tests(path: Path, content: bytes) -> Iterator[_Line]:
         for line, values in nccl_tests.collectives(content):
             yield Measurement("collectives", values, str(path), line), []
     except ValueError as error:
-        yield None, [f"{path}: {' '.join(str(error).split())[:200]}"]
+        yield None, [f"{path}: {one_line(error)}"]
 
 
 def _unpacked(path: Path, content: bytes) -> bytes:
@@ -381,10 +379,6 @@ def _unpacked(path: Path, content: bytes) -> bytes:
     if len(unpacked) > MAX_FILE_BYTES:
         raise InputDataError(f"{path}: unpacks to more than {MAX_FILE_BYTES} bytes")
     return unpacked
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number")
 
 
 def _message(folder: Path, problems: Sequence[str], limit: int = 8) -> str:

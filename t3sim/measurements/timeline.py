@@ -16,7 +16,7 @@ from t3sim.config.experiment import GemmShape, TilingSpec
 from t3sim.errors import InputDataError, UsageError
 from t3sim.measurements.kinds import ANY_DEVICE, Peaks, peaks_from
 from t3sim.measurements.samples import PROVENANCE, Measurement, read_file, read_provenance
-from t3sim.workload.tiling import WORKGROUP_DTYPE, TileTrace, check_tiling
+from t3sim.workload.tiling import TileTrace, check_tiling, workgroup_tiles
 
 Kernel = tuple[str, str, int, int, int, int, str]  # model, sublayer, tp, m, n, k, kernel
 _NAMES = ("model", "sublayer", "tp", "m", "n", "k", "kernel")
@@ -83,16 +83,8 @@ def tile_trace(
     if not 1 <= n_chunks <= len(tiles):
         raise InputDataError(f"{first.file}: {len(tiles)} tiles cannot be cut into {n_chunks} chunks")
     order = np.lexsort((columns["wg"], columns["start_ns"]))
-    workgroups = np.empty(len(tiles), dtype=WORKGROUP_DTYPE)
-    workgroups["row"] = columns["tile_row"][order] * height
-    workgroups["column"] = columns["tile_col"][order] * width
-    workgroups["n_rows"] = np.minimum(gemm.m - workgroups["row"], height)
-    workgroups["n_columns"] = np.minimum(gemm.n - workgroups["column"], width)
-    quotient, remainder = divmod(len(tiles), n_chunks)
-    sizes = np.full(n_chunks, quotient)
-    sizes[:remainder] += 1
-    workgroups["chunk"] = np.repeat(np.arange(n_chunks), sizes)
-    return TileTrace(gemm, spec, n_chunks, workgroups)
+    row, column = columns["tile_row"][order] * height, columns["tile_col"][order] * width
+    return TileTrace(gemm, spec, n_chunks, workgroup_tiles(gemm, spec, row, column, n_chunks))
 
 
 def _kernel(row: Measurement) -> Kernel:

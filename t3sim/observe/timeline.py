@@ -72,7 +72,7 @@ class Timeline:
         self.counters += other.counters
 
     def as_gpu(self, d: int, n_chunks: int, later_ps: int) -> Timeline:
-        """Return what ``gpu[0]`` did as what ``gpu[d]``, alike, does *later_ps* later, on chunks d further."""
+        """Return what ``gpu[0]`` did as what the identical ``gpu[d]`` does *later_ps* later, chunk numbers plus *d*."""
 
         def track_of(track: str) -> str:
             return f"gpu[{d}]" + track[len(gpu_of(track)) :] if gpu_of(track) == "gpu[0]" else track

@@ -2,8 +2,8 @@
 
 Every moment of a phase, from its start on a GPU (kernel launch included) to its end, belongs to exactly one reason for
 each unit; so the reasons of a unit add up to the time of the phase.  The kernel counts them (``gpu/kernel/ledger.py``).
-A slot of a compute unit belongs to what its workgroups do that are furthest: one that multiplies, then one that waits
-for operands, then one that stores.
+In a time slot a compute unit counts as what the most advanced of its workgroups does: multiplying, waiting for
+operands, storing, in this order.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Wait:
 
 
 def of_gpu(waits: Iterable[Wait], gpu: str, idle_ticks: int = 0) -> tuple[Wait, ...]:
-    """Return *waits* of a GPU as those of *gpu*, alike, whose phase ends *idle_ticks* after its work is over."""
+    """Return *waits* of a GPU as those of the identical *gpu*, whose phase ends *idle_ticks* after its work."""
     found: dict[tuple[str, str], Wait] = {}
     n_units: dict[str, int] = {}
     for wait in waits:

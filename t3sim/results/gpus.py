@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,21 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from t3sim.files import publish
-from t3sim.results.writer import table_bytes
+from t3sim.results.writer import column_field, csv_and_parquet
 
 GPUS_CSV = "gpus.csv"
 GPUS_PARQUET = "gpus.parquet"
 
 _FIELDS = {
-    "row": ("row of results.csv, counted from 1", pa.int64()),
-    "sublayer": ("sublayer of the point; absent for a bare GEMM or collective", pa.string()),
-    "phase": ("phase of the sublayer", pa.string()),
-    "gpu": ("number of the GPU in the ring", pa.int64()),
-    "start_us": ("when its kernel was launched, since the sublayer began, in microseconds", pa.float64()),
-    "end_us": ("when its kernel ended, since the sublayer began, in microseconds", pa.float64()),
+    "row": (int, "row of results.csv, counted from 1"),
+    "sublayer": (str, "sublayer of the point; absent for a bare GEMM or collective"),
+    "phase": (str, "phase of the sublayer"),
+    "gpu": (int, "number of the GPU in the ring"),
+    "start_us": (float, "when its kernel was launched, since the sublayer began, in microseconds"),
+    "end_us": (float, "when its kernel ended, since the sublayer began, in microseconds"),
 }
 
 
@@ -64,27 +62,16 @@ def write_gpus(folder: Path, rows: Sequence[GpuRow]) -> dict[str, Path]:
         return {}
     values = [row.values() for row in rows]
     names = list(dict.fromkeys(name for one in values for name in one))
-    cells = [[_cell(one.get(name)) for name in names] for one in values]
-    publish({paths[GPUS_CSV]: table_bytes(names, cells), paths[GPUS_PARQUET]: _parquet_bytes(names, values)})
+    columns = {name: [one.get(name) for one in values] for name in names}
+    schema = pa.schema([_field(name, column) for name, column in columns.items()])
+    files = csv_and_parquet(schema, [[one.get(name) for name in names] for one in values])
+    publish(dict(zip(paths.values(), files, strict=True)))
     return paths
 
 
-def _cell(value: float | str | None) -> str:
-    if value is None:
-        return ""
-    return repr(value) if isinstance(value, float) else str(value)
-
-
-def _parquet_bytes(names: Sequence[str], values: Sequence[Mapping[str, Any]]) -> bytes:
-    columns = {name: [one.get(name) for one in values] for name in names}
-    fields = []
-    for name, column in columns.items():
-        meaning, kind = _FIELDS.get(name, (f"counter `{name}` of the GPU in the phase", None))
-        is_real = any(isinstance(value, float) for value in column)
-        fields.append(pa.field(name, kind or (pa.float64() if is_real else pa.int64()), metadata={"meaning": meaning}))
-    buffer = io.BytesIO()
-    pq.write_table(pa.table(columns, schema=pa.schema(fields)), buffer, compression="zstd")
-    return buffer.getvalue()
+def _field(name: str, column: Sequence[Any]) -> Any:
+    kind = float if any(isinstance(value, float) for value in column) else int
+    return column_field(name, *_FIELDS.get(name, (kind, f"counter `{name}` of the GPU in the phase")))
 
 
 __all__ = ["GPUS_CSV", "GPUS_PARQUET", "GpuRow", "write_gpus"]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from t3sim.observe.timeline import Timeline
+from t3sim.results.writer import parquet_bytes
 
 TIMESERIES_NAME = "timeseries.parquet"
 PS_PER_US = 1e6
@@ -59,9 +58,7 @@ def timeseries_bytes(series: Iterable[PhaseSeries]) -> bytes:
         levels.update(dict.fromkeys(column_of(counter.name) for counter in one.timeline.counters))
     schema = pa.schema([*_WHAT, *(pa.field(name, pa.float64()) for name in levels)])
     tables = [_table(one, gpu, schema) for one in series for gpu in one.timeline.gpus]
-    buffer = io.BytesIO()
-    pq.write_table(pa.concat_tables(tables) if tables else schema.empty_table(), buffer, compression="zstd")
-    return buffer.getvalue()
+    return parquet_bytes(pa.concat_tables(tables) if tables else schema.empty_table())
 
 
 def column_of(level: str) -> str:

@@ -25,14 +25,15 @@ FAILED_NAME = "failed.csv"
 MAX_RESULT_BYTES = 1 << 30
 
 _ARROW_TYPES = {str: pa.string(), int: pa.int64(), float: pa.float64()}
+
+
+def column_field(name: str, kind: type, meaning: str, *, is_required: bool = False) -> Any:
+    """Return the description of a column of Python's *kind* (text, integer, float)."""
+    return pa.field(name, _ARROW_TYPES[kind], nullable=not is_required, metadata={"meaning": meaning})
+
+
 _FIELDS = [
-    pa.field(
-        name,
-        _ARROW_TYPES[COLUMN_TYPES[name]],
-        nullable=name not in REQUIRED,
-        metadata={"meaning": MEANINGS[name]},
-    )
-    for name in COLUMNS
+    column_field(name, COLUMN_TYPES[name], MEANINGS[name], is_required=name in REQUIRED) for name in COLUMNS
 ]
 
 
@@ -52,20 +53,28 @@ def write_results(directory: str | Path, records: Sequence[RunRecord]) -> tuple[
     Both files are on disk before either replaces an older one; after a fault
     the older ones are intact.  Raises ``EnvironmentFailure``.
     """
-    folder = Path(directory)
-    csv_path, parquet_path = folder / CSV_NAME, folder / PARQUET_NAME
-    publish({csv_path: csv_bytes(records), parquet_path: parquet_bytes(records)})
+    csv_path, parquet_path = Path(directory) / CSV_NAME, Path(directory) / PARQUET_NAME
+    publish(dict(zip((csv_path, parquet_path), results_bytes(records), strict=True)))
     return csv_path, parquet_path
 
 
-def csv_bytes(records: Sequence[RunRecord]) -> bytes:
-    """Return the CSV file: a header, one line per record, absent values empty; swept keys follow the fixed columns."""
+def results_bytes(records: Sequence[RunRecord]) -> tuple[bytes, bytes]:
+    """Return the CSV and the Parquet file of *records*; swept keys follow the fixed columns."""
     axes = axes_of(records)
+    swept = [column_field(key, str, f"`{key}` of this point, as the sweep says it") for key in axes]
     rows = [
-        [*(cell_text(getattr(record, name)) for name in COLUMNS), *(record.axes[key] for key in axes)]
+        [*(getattr(record, name) for name in COLUMNS), *(record.axes[key] or None for key in axes)]
         for record in records
     ]
-    return table_bytes([*COLUMNS, *axes], rows)
+    return csv_and_parquet(pa.schema([*_FIELDS, *swept]), rows)
+
+
+def csv_and_parquet(schema: Any, rows: Sequence[Sequence[Any]]) -> tuple[bytes, bytes]:
+    """Return a table as CSV (a header, absent values empty) and as Parquet (typed columns with their meanings)."""
+    text = table_bytes(schema.names, ([cell_text(value) for value in row] for row in rows))
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+    arrays = [pa.array(values, type=field.type) for values, field in zip(columns, schema, strict=True)]
+    return text, parquet_bytes(pa.Table.from_arrays(arrays, schema=schema))
 
 
 def table_bytes(header: Sequence[str], rows: Iterable[Sequence[str]]) -> bytes:
@@ -77,15 +86,10 @@ def table_bytes(header: Sequence[str], rows: Iterable[Sequence[str]]) -> bytes:
     return text.getvalue().encode()
 
 
-def parquet_bytes(records: Sequence[RunRecord]) -> bytes:
-    """Return the Parquet file: typed columns with their meanings, absent values null."""
-    axes = axes_of(records)
-    schema = pa.schema([*_FIELDS, *(_axis_field(key) for key in axes)])
-    columns = [[getattr(record, name) for record in records] for name in COLUMNS]
-    columns += [[record.axes[key] or None for record in records] for key in axes]
-    arrays = [pa.array(values, type=schema.field(i).type) for i, values in enumerate(columns)]
+def parquet_bytes(table: Any) -> bytes:
+    """Return *table* as a Parquet file."""
     buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), buffer, compression="zstd")
+    pq.write_table(table, buffer, compression="zstd")
     return buffer.getvalue()
 
 
@@ -95,10 +99,6 @@ def axes_of(records: Sequence[RunRecord]) -> tuple[str, ...]:
     if any(tuple(record.axes) != axes for record in records):
         raise ValueError("records of one table must have the same swept keys, in the same order")
     return axes
-
-
-def _axis_field(key: str) -> Any:
-    return pa.field(key, pa.string(), metadata={"meaning": f"`{key}` of this point, as the sweep says it"})
 
 
 def read_results(path: str | Path) -> list[RunRecord]:

@@ -13,11 +13,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from t3sim.checks.audit import Audit, FollowedRun
 from t3sim.checks.invariants import broken, claims
@@ -25,6 +26,7 @@ from t3sim.errors import ModelError, T3SimError
 from t3sim.gpu.kernel import _jit, codes
 from t3sim.selfcheck import traffic
 from t3sim.selfcheck.data_cases import DataCase, loaded, random_case, run_case
+from t3sim.selfcheck.machines import Outcome, outcome_of, random_run
 from t3sim.system.machine import MirroredMachine
 from t3sim.system.ring import RingMachine
 
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
 
 KNOWN_RESULTS = Path(__file__).with_name("known_results.json")
 WORKERS = (1, 2, 4)
-BLOCK = 20  # data cases between two reports of progress
+BLOCK = 20  # cases between two reports of progress
+T = TypeVar("T")
 
 
 class CheckFailed(T3SimError):  # noqa: N818 - what happened, not an error of the user
@@ -49,12 +52,13 @@ class Depth:
     audited_runs: int = 40
     dram_commands: int = 2_000_000
     data_cases: int = 80
+    machines: int = 20
     same_results: int = 12
     n_processes: int = 1
     report: Callable[[float], None] = lambda _: None  # is told the share of a property that is done
 
 
-DEEP = Depth(audited_runs=2_000, dram_commands=200_000_000, data_cases=50_000, same_results=100)
+DEEP = Depth(audited_runs=2_000, dram_commands=200_000_000, data_cases=50_000, machines=5_000, same_results=100)
 
 
 @dataclass(frozen=True)
@@ -104,26 +108,28 @@ def dram_rules(depth: Depth) -> str:
 
 def data(depth: Depth) -> str:
     """Random GEMMs, fused and plain, and collectives carry whole numbers; NumPy says what has to come out."""
-    n_values = n_accesses = n_done = 0
-    for values, accesses, n_cases in data_blocks(depth):
-        n_values, n_accesses, n_done = n_values + values, n_accesses + accesses, n_done + n_cases
-        depth.report(n_done / depth.data_cases)
+    n_values = n_accesses = 0
+    for values, accesses in in_blocks(depth, data_block, depth.data_cases):
+        n_values, n_accesses = n_values + values, n_accesses + accesses
     return f"{n_values:,} values of {depth.data_cases:,} random runs equal NumPy's ({n_accesses:,} accesses)"
 
 
-def data_blocks(depth: Depth) -> Iterator[tuple[int, int, int]]:
-    """Yield values compared, accesses carried and cases run, block by block, in as many processes as are wanted."""
-    blocks = [range(i, min(i + BLOCK, depth.data_cases)) for i in range(0, depth.data_cases, BLOCK)]
-    if depth.n_processes == 1:
-        yield from map(data_block, blocks)
-        return
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the processes are the parallelism
-    with ProcessPoolExecutor(depth.n_processes, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(data_block, blocks)
+def in_blocks(depth: Depth, run: Callable[[range], T], n_seeds: int) -> Iterator[T]:
+    """Yield what *run* returns for one block of seeds after another, in as many processes as are wanted."""
+    blocks = [range(i, min(i + BLOCK, n_seeds)) for i in range(0, n_seeds, BLOCK)]
+    with ExitStack() as stack:
+        apply: Callable[..., Iterator[T]] = map
+        if depth.n_processes > 1:
+            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the processes are the parallelism
+            pool = ProcessPoolExecutor(depth.n_processes, mp_context=get_context("spawn"))
+            apply = stack.enter_context(pool).map
+        for number, found in enumerate(apply(run, blocks), 1):
+            depth.report(number / len(blocks))
+            yield found
 
 
-def data_block(seeds: range) -> tuple[int, int, int]:
-    """Run the cases of *seeds*; return values compared, accesses carried, cases run."""
+def data_block(seeds: range) -> tuple[int, int]:
+    """Run the cases of *seeds*; return values compared and accesses carried."""
     n_values = n_accesses = 0
     for seed in seeds:
         case = random_case(seed)
@@ -132,7 +138,28 @@ def data_block(seeds: range) -> tuple[int, int, int]:
             raise CheckFailed(f"{case}: {values.problems[0]}")
         n_values += values.n_values
         n_accesses += values.n_events
-    return n_values, n_accesses, len(seeds)
+    return n_values, n_accesses
+
+
+def machines(depth: Depth) -> str:
+    """Random legal machines and workloads with every check and real values, in mirrored and in explicit mode."""
+    seen = Outcome()
+    for found in in_blocks(depth, machine_block, depth.machines):
+        seen.add(found)
+    if seen.findings:
+        raise CheckFailed("\n".join([f"{len(seen.findings)} findings on random machines", *seen.findings]))
+    return (
+        f"{seen.n_machines:,} random machines, in both modes alike: {seen.n_commands:,} DRAM commands and"
+        f" {seen.n_values:,} values are right"
+    )
+
+
+def machine_block(seeds: range) -> Outcome:
+    """Run the random machines of *seeds*."""
+    seen = Outcome()
+    for seed in seeds:
+        seen.add(outcome_of(random_run(seed)))
+    return seen
 
 
 def trace_of_commands(case: DataCase) -> str:
@@ -233,6 +260,7 @@ PROPERTIES = (
     Property("conservation", "Is nothing lost, made twice or counted wrongly?", conservation),
     Property("dram", "Does every DRAM command keep the timings of the memory?", dram_rules),
     Property("data", "Does the machine compute what NumPy computes?", data),
+    Property("machines", "Do random machines keep every rule, and do both modes agree?", machines),
     Property("determinism", "Do equal runs give equal results, however they are run?", determinism),
     Property("known results", "Does this machine get the results that every machine gets?", known_results),
     Property("hangs", "Is a machine that stops found and explained?", hangs),

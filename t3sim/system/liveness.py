@@ -18,22 +18,19 @@ from typing import TYPE_CHECKING, Any
 import simpy
 
 from t3sim.checks.hang.progress import (
-    held_back_in,
-    is_running,
+    has_something_to_come,
     patience_of,
-    port_starts,
     progress_of,
     rotation_ticks,
-    scheduled_in,
     unscheduled_channels,
 )
-from t3sim.checks.hang.report import Hang, HungGpu, describe_hang, headline
+from t3sim.checks.hang.report import Hang, describe_hang, headline
 from t3sim.errors import ModelError
+from t3sim.gpu.in_flight import HungGpu
 
 if TYPE_CHECKING:
     from types import FrameType
 
-    from t3sim.gpu.core import GpuCore
     from t3sim.gpu.device import Device
     from t3sim.network.link import Link
 
@@ -75,7 +72,7 @@ class WatchedGpu:
         return HungGpu(
             self.device.name,
             self.device.core,
-            None if inbound is None else inbound.name,
+            "" if inbound is None else inbound.name,
             0 if inbound is None else inbound.n_delivered,
             None if self.upstream is None else self.upstream.name,
         )
@@ -146,13 +143,6 @@ class Liveness:
         """Return the error that reports *hang*: its head as the message, all of it as the details."""
         report = describe_hang(hang, [gpu.hung() for gpu in self.gpus], self._moved_at)
         return ModelError(headline(report, MESSAGE_LINES), report)
-
-
-def has_something_to_come(core: GpuCore) -> bool:
-    """Return whether a moment lies ahead of this GPU at which it may move, or a policy is asked again."""
-    if not is_running(core):
-        return bool(port_starts(core))  # what an ended kernel has sent is still to leave
-    return next(scheduled_in(core), None) is not None or bool(held_back_in(core))
 
 
 def run_to_end(env: WatchedEnvironment, process: simpy.Process, liveness: Liveness | None = None) -> Any:

@@ -9,41 +9,55 @@ shape of a layer are not looked at.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from t3sim.config.yaml_loader import MAX_DEPTH, MAX_FILE_BYTES, MAX_NUMBER_CHARACTERS
-from t3sim.errors import ConfigError, InputDataError, Problem
-from t3sim.files import read_limited
-from t3sim.units import LIMIT
+from pydantic import ConfigDict, Field
 
-MAX_SHOWN = 60  # characters of a value in a message
+from t3sim.config.machine import Count, Spec
+from t3sim.config.trees import found_words, validated
+from t3sim.config.yaml_loader import MAX_FILE_BYTES, Position, tree_of
+from t3sim.errors import ConfigError, InputDataError
+from t3sim.files import parse_json, read_limited
 
-_LLAMA_KEYS = {
-    "hidden": "hidden_size",
-    "layers": "num_hidden_layers",
-    "heads": "num_attention_heads",
-    "kv_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "intermediate": "intermediate_size",
-}
-_GPT2_KEYS = {"hidden": "n_embd", "layers": "n_layer", "heads": "n_head", "intermediate": "n_inner"}
-# Family -> name of a hyperparameter of ours -> key of the file.
-KEYS: dict[str, dict[str, str]] = {
-    "llama": _LLAMA_KEYS,
-    "gpt2": _GPT2_KEYS,
-    "mistral": _LLAMA_KEYS,
-    "qwen2": _LLAMA_KEYS,
-}
-MAY_BE_ABSENT = ("num_key_value_heads", "head_dim", "n_inner")  # or null; then they follow from the others
 
-EXPERT_KEYS = (
-    "num_local_experts", "num_experts", "n_routed_experts", "n_shared_experts", "num_experts_per_tok",
-    "moe_intermediate_size", "moe_num_experts", "moe_layer_freq",
-)  # fmt: skip
-LATENT_KEYS = ("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
+class _Llama(Spec):
+    """What a file of these families says of a layer; what may be null or absent follows from the others."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    hidden: Count = Field(alias="hidden_size")
+    layers: Count = Field(alias="num_hidden_layers")
+    heads: Count = Field(alias="num_attention_heads")
+    kv_heads: Count | None = Field(None, alias="num_key_value_heads")
+    head_dim: Count | None = Field(None, alias="head_dim")
+    intermediate: Count = Field(alias="intermediate_size")
+
+
+class _Gpt2(Spec):
+    """The same of GPT-2."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    hidden: Count = Field(alias="n_embd")
+    layers: Count = Field(alias="n_layer")
+    heads: Count = Field(alias="n_head")
+    intermediate: Count | None = Field(None, alias="n_inner")
+
+
+FAMILIES: dict[str, type[Spec]] = {"llama": _Llama, "gpt2": _Gpt2, "mistral": _Llama, "qwen2": _Llama}
+
+# Keys of a layer that is not modelled; null means that the model has no such thing.
+NOT_MODELLED = {
+    "a mixture of experts": (
+        "num_local_experts", "num_experts", "n_routed_experts", "n_shared_experts", "num_experts_per_tok",
+        "moe_intermediate_size", "moe_num_experts", "moe_layer_freq",
+    ),
+    "latent attention (MLA)": (
+        "kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim",
+    ),
+}  # fmt: skip
 
 
 def read_hf_config(path: Path, shown: str) -> tuple[dict[str, Any], dict[str, str]]:
@@ -52,134 +66,44 @@ def read_hf_config(path: Path, shown: str) -> tuple[dict[str, Any], dict[str, st
     *shown* stands for the file in messages.  Raises ``ConfigError`` with every
     problem of the file, each with its key.
     """
+    at = Position(shown)
     try:
-        content = read_limited(path, MAX_FILE_BYTES, shown_as=shown)
-    except InputDataError as error:
-        raise _problem(shown, "", error.message.removeprefix(f"{shown}: ")) from None
-    found = _parsed(content, shown)
-    problems = list(_refused(found, shown))
+        found = parse_json(read_limited(path, MAX_FILE_BYTES, shown_as=shown))
+    except (InputDataError, ValueError) as error:
+        raise ConfigError(at.problem("", str(error).removeprefix(f"{shown}: "))) from None
+    problems = [
+        at.problem(key, f"{what} is not modelled")
+        for what, keys in NOT_MODELLED.items()
+        for key in keys
+        if found.get(key) is not None
+    ]
     family = found.get("model_type")
-    if not isinstance(family, str) or family not in KEYS:
-        what = "is missing" if family is None else f"{_shown(family)} is not supported"
-        problems.append(Problem(shown, 0, 0, "model_type", f"{what}; supported: {', '.join(KEYS)}"))
+    if not isinstance(family, str) or family not in FAMILIES:
+        what = "is missing" if family is None else f"{found_words(family)} is not supported"
+        problems.append(at.problem("model_type", f"{what}; supported: {', '.join(FAMILIES)}"))
         raise ConfigError(problems)
-    fields: dict[str, Any] = {}
-    for name, key in KEYS[family].items():
-        try:
-            fields[name] = _count(found, key)
-        except ValueError as error:
-            problems.append(Problem(shown, 0, 0, key, str(error)))
-    if not problems:
-        problems += _contradictions(fields, KEYS[family], shown)
+    model = FAMILIES[family]
+    try:
+        fields = validated(model, tree_of(found, at), "").model_dump()
+        keys = {name: str(field.alias) for name, field in model.model_fields.items()}
+        problems += (at.problem(key, message) for key, message in _contradictions(fields, keys))
+    except ConfigError as error:
+        problems += error.problems
     if problems:
         raise ConfigError(problems)
-    sources = {name: KEYS[family][name] for name, value in fields.items() if value is not None}
     is_gpt2 = family == "gpt2"
+    sources = {name: keys[name] for name, value in fields.items() if value is not None}
     return {**fields, "gated": not is_gpt2, "dropout": is_gpt2, "whole_heads": True}, sources
 
 
-def _parsed(content: bytes, shown: str) -> dict[str, Any]:
-    """Return the object in the file, in which no key stands twice and no number is NaN or infinite."""
-    try:
-        text = content.decode("utf-8-sig")
-        found = json.loads(
-            text, object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant, parse_int=_short_integer
-        )
-    except json.JSONDecodeError as error:
-        raise ConfigError(Problem(shown, error.lineno, error.colno, "", f"not valid JSON: {error.msg}")) from None
-    except UnicodeDecodeError as error:
-        raise _problem(shown, "", f"byte 0x{content[error.start]:02x} is not UTF-8") from None
-    except RecursionError:
-        raise _problem(shown, "", f"nested deeper than {MAX_DEPTH} levels") from None
-    except ValueError as error:
-        raise _problem(shown, "", f"not valid JSON: {' '.join(str(error).split())[:200]}") from None
-    if _is_deeper(found, MAX_DEPTH):
-        raise _problem(shown, "", f"nested deeper than {MAX_DEPTH} levels")
-    if not isinstance(found, dict):
-        raise _problem(shown, "", f"holds {_kind(found)}, an object is needed")
-    return found
-
-
-def _refused(found: dict[str, Any], shown: str) -> Iterable[Problem]:
-    """What makes the layer another one than is modelled; null means that the model has no such thing."""
-    for keys, what in ((EXPERT_KEYS, "a mixture of experts"), (LATENT_KEYS, "latent attention (MLA)")):
-        for key in keys:
-            if found.get(key) is not None:
-                yield Problem(shown, 0, 0, key, f"{what} is not modelled")
-
-
-def _count(found: dict[str, Any], key: str) -> int | None:
-    """Return the whole number above 0 under *key*, None if it may be and is absent."""
-    value = found.get(key)
-    if value is None:
-        if key in MAY_BE_ABSENT:
-            return None
-        raise ValueError("is null, a whole number is needed" if key in found else "is missing")
-    if type(value) is not int:
-        raise ValueError(f"found {_shown(value)}, a whole number is needed")
-    if not 0 < value < LIMIT:
-        raise ValueError(f"found {_shown(value)}, must be above 0 and below 2^62")
-    return value
-
-
-def _contradictions(fields: dict[str, Any], keys: dict[str, str], shown: str) -> Iterable[Problem]:
+def _contradictions(fields: dict[str, Any], keys: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the rules of ``ModelSpec`` that the file breaks, in the words of the file: key and message."""
     hidden, heads, kv_heads = fields["hidden"], fields["heads"], fields.get("kv_heads")
     if fields.get("head_dim") is None and hidden % heads:
         advice = "; give `head_dim`" if "head_dim" in keys else ""
-        yield Problem(shown, 0, 0, keys["heads"], f"is {heads}, must divide `{keys['hidden']}`, {hidden}{advice}")
+        yield keys["heads"], f"is {heads}, must divide `{keys['hidden']}`, {hidden}{advice}"
     if kv_heads is not None and heads % kv_heads:
-        yield Problem(shown, 0, 0, keys["kv_heads"], f"is {kv_heads}, must divide `{keys['heads']}`, {heads}")
+        yield keys["kv_heads"], f"is {kv_heads}, must divide `{keys['heads']}`, {heads}"
 
 
-def _is_deeper(value: Any, limit: int) -> bool:
-    level: list[Any] = [value]
-    for _ in range(limit):
-        level = [child for node in level for child in _children(node)]
-        if not level:
-            return False
-    return any(isinstance(node, (dict, list)) for node in level)
-
-
-def _children(node: Any) -> Iterable[Any]:
-    return node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        seen: set[str] = set()
-        for name, _ in pairs:
-            if name in seen:
-                raise ValueError(f"key `{name[:MAX_SHOWN]}` appears twice")
-            seen.add(name)
-    return found
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number")
-
-
-def _short_integer(text: str) -> int:
-    if len(text) > MAX_NUMBER_CHARACTERS:
-        raise ValueError(f"a number of {len(text)} characters is too long")
-    return int(text)
-
-
-def _kind(value: Any) -> str:
-    names = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
-    return names.get(type(value), "a number")
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, (dict, list)):
-        return "an object" if isinstance(value, dict) else "a list"
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    quoted = f"`{text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + '...'}`"
-    return f"the text {quoted}" if isinstance(value, str) else quoted
-
-
-def _problem(shown: str, key: str, message: str) -> ConfigError:
-    return ConfigError(Problem(shown, 0, 0, key, message))
-
-
-__all__ = ["KEYS", "read_hf_config"]
+__all__ = ["FAMILIES", "read_hf_config"]

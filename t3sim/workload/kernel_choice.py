@@ -11,9 +11,11 @@ Leaves out split-K, clusters, and the cost of a launch and of storing a tile.  P
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from t3sim.config.experiment import KernelLibrarySpec, Kernels, TilingSpec
+from t3sim.workload.tiling import tile_grid
 
 if TYPE_CHECKING:
     from t3sim.config.experiment import GemmShape
@@ -27,7 +29,7 @@ def chosen_kernel(library: KernelLibrarySpec, gemm: GemmShape, n_compute_units: 
 
     def merit(name: str) -> tuple[int, ...]:
         rows, columns = library.kernels[name].workgroup_tile
-        n_tiles = -(-gemm.m // rows) * -(-gemm.n // columns)
+        n_tiles = math.prod(tile_grid(gemm, library.kernels[name]))
         length = schedule_length(library.kernels[name], library.operand_cost, gemm, n_compute_units)
         return length, n_tiles, -rows * columns, -columns
 
@@ -37,8 +39,7 @@ def chosen_kernel(library: KernelLibrarySpec, gemm: GemmShape, n_compute_units: 
 def schedule_length(tiling: TilingSpec, operand_cost: int, gemm: GemmShape, n_compute_units: int) -> int:
     """Return how long *gemm* takes, in multiply-adds of a compute unit for each element of k."""
     rows, columns = tiling.workgroup_tile
-    n_tiles = -(-gemm.m // rows) * -(-gemm.n // columns)
-    n_waves = -(-n_tiles // n_compute_units)
+    n_waves = -(-math.prod(tile_grid(gemm, tiling)) // n_compute_units)
     return n_waves * (rows * columns + operand_cost * (rows + columns))
 
 

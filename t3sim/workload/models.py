@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from t3sim.config.experiment import GemmShape, ModelSpec
-from t3sim.config.presets import load_model, model_node, preset_names
-from t3sim.config.resolve import validated
+from t3sim.config.presets import folder_of, load_model, model_node, preset_names
+from t3sim.config.trees import validated
 from t3sim.config.yaml_loader import Node, Position
-from t3sim.errors import ConfigError, Problem
+from t3sim.errors import ConfigError
 from t3sim.workload.hf_config import read_hf_config
 from t3sim.workload.sublayers import SUBLAYERS, gemm_of
 
@@ -31,28 +31,28 @@ class NamedModel:
     states_tokens: bool = True  # if not, ``spec.tokens`` is 1 until the workload says how many there are
 
 
-def named_model(name: str, named_at: Position | None = None, key: str = "workload.model") -> NamedModel:
-    """Return the model called *name*: a preset, or a file relative to the one that names it.
+def named_model(
+    name: str, named_at: Position | None = None, key: str = "workload.model", folder: Path | None = None
+) -> NamedModel:
+    """Return the model called *name*: a preset, or a file relative to the one that names it (else to *folder*).
 
     Raises ``ConfigError`` at the place that names it, or at the place in its file that is wrong.
     """
     if name.endswith(HF_SUFFIX):
-        return _from_hf_config(name, named_at, key)
-    node = model_node(name, named_at, key)
+        return _from_hf_config(name, named_at, key, folder)
+    node = model_node(name, named_at, key, folder)
     leaves = {".".join(path): leaf for path, leaf in node.leaves()}
     return NamedModel(validated(ModelSpec, node, "model"), leaves)
 
 
-def _from_hf_config(name: str, named_at: Position | None, key: str) -> NamedModel:
-    at = named_at or Position("")
-    path = Path(at.file).parent / name
+def _from_hf_config(name: str, named_at: Position | None, key: str, folder: Path | None) -> NamedModel:
+    path = folder_of(named_at, folder) / name
     try:
         fields, sources = read_hf_config(path, str(path))
     except ConfigError:
         if os.path.exists(path) or named_at is None:  # noqa: PTH110 - Path.exists raises for a name that is too long
             raise
-        message = f"no such file `{name}`, looked for at {path}"
-        raise ConfigError(Problem(at.file, at.line, at.column, key, message)) from None
+        raise ConfigError(named_at.problem(key, f"no such file `{name}`, looked for at {path}")) from None
     called = Path(name).parent.name if Path(name).name == "config.json" else Path(name).stem
     called = "".join(c if c.isprintable() else "_" for c in called) or "config"
     spec = ModelSpec(name=called, tokens=1, tensor_parallel=(), **fields)

@@ -6,22 +6,32 @@ Workgroups are dispatched in row-major tile order (columns fastest), and the
 sequence is cut into as many consecutive chunks as there are GPUs (T3 section
 4.4, staggered chunk order).
 
-Leaves out split-K: every output element belongs to exactly one workgroup and
+The rules of a tiling (what a compute unit must hold, and what the tracker can tell apart) are here too.  Leaves out
+split-K: every output element belongs to exactly one workgroup and
 to exactly one wavefront of it.  Pinned by ``tests/workload/test_tiling.py``.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from t3sim.config.limits import MOST_PREFETCHED_SLICES
+from t3sim.units import format_bytes
+
 if TYPE_CHECKING:
     from t3sim.config.experiment import GemmShape, TilingSpec
+    from t3sim.config.machine import MachineSpec
+    from t3sim.config.trees import Finding
 
-ELEMENT_BYTES = 2  # FP16 output
+ELEMENT_BYTES = 2  # FP16 operands and output
+ACCUMULATOR_BYTES = 4  # FP32
+LANES_PER_WAVEFRONT = 64
+MAX_MATRIX_BYTES = 1 << 40
 OUTPUT_PITCH_ALIGNMENT = 128  # bytes; each output row starts on a cache line
 MAX_WAVEFRONTS_PER_WORKGROUP = 8  # T3 section 4.2.1: 3-bit wavefront id
 MAX_WORKGROUPS = 1 << 20  # an FP16 output of 32 GiB in tiles of 128 x 128; larger is a mistake in the shape
@@ -140,45 +150,116 @@ def make_tile_trace(gemm: GemmShape, tiling: TilingSpec, n_chunks: int) -> TileT
     check_tiling(tiling)
     if n_chunks < 1:
         raise ValueError(f"a GEMM is cut into at least 1 chunk, not {n_chunks}")
+    refuse(chunk_findings(gemm, tiling, n_chunks))
     height, width = tiling.workgroup_tile
-    tile_rows, tile_columns = -(-gemm.m // height), -(-gemm.n // width)
-    n_workgroups = tile_rows * tile_columns
-    if n_workgroups > MAX_WORKGROUPS:
-        raise ValueError(
-            f"m={gemm.m}, n={gemm.n} makes {n_workgroups} workgroups of {height}x{width};"
-            f" at most {MAX_WORKGROUPS} are allowed"
-        )
-    if n_workgroups < n_chunks:
-        raise ValueError(
-            f"m={gemm.m}, n={gemm.n} makes {n_workgroups} workgroups of {height}x{width}, fewer than"
-            f" the {n_chunks} chunks of the collective; lower tp or the workgroup tile"
-        )
-    ids = np.arange(n_workgroups, dtype=np.int64)
-    workgroups = np.empty(n_workgroups, dtype=WORKGROUP_DTYPE)
-    workgroups["row"] = ids // tile_columns * height
-    workgroups["column"] = ids % tile_columns * width
-    workgroups["n_rows"] = np.minimum(gemm.m - workgroups["row"], height)
-    workgroups["n_columns"] = np.minimum(gemm.n - workgroups["column"], width)
-    quotient, remainder = divmod(n_workgroups, n_chunks)
-    sizes = np.full(n_chunks, quotient, dtype=np.int64)
-    sizes[:remainder] += 1
-    workgroups["chunk"] = np.repeat(np.arange(n_chunks, dtype=np.int64), sizes)
+    n_rows, n_columns = tile_grid(gemm, tiling)
+    ids = np.arange(n_rows * n_columns, dtype=np.int64)
+    workgroups = workgroup_tiles(gemm, tiling, ids // n_columns * height, ids % n_columns * width, n_chunks)
     return TileTrace(gemm, tiling, n_chunks, workgroups)
+
+
+def tile_findings(tiling: TilingSpec) -> list[Finding]:
+    """Return what keeps wavefront tiles from filling a workgroup tile exactly, at most eight of them."""
+    (rows, columns), (high, wide) = tiling.workgroup_tile, tiling.wavefront_tile
+    if rows % high or columns % wide:
+        message = f"is [{high}, {wide}], must divide `workgroup_tile`, [{rows}, {columns}], in rows and columns"
+        return [("wavefront_tile", message)]
+    n_wavefronts = math.prod(wavefront_grid(tiling))
+    if n_wavefronts > MAX_WAVEFRONTS_PER_WORKGROUP:
+        message = (
+            f"[{rows}, {columns}] of [{high}, {wide}] wavefront tiles makes {n_wavefronts} wavefronts; T3's tracker"
+            f" tells apart at most {MAX_WAVEFRONTS_PER_WORKGROUP} in a workgroup"
+        )
+        return [("workgroup_tile", message)]
+    return []
+
+
+def tiling_findings(tiling: TilingSpec, machine: MachineSpec) -> list[Finding]:
+    """Return what keeps a workgroup of this tiling from running on a compute unit of this machine."""
+    findings = tile_findings(tiling)
+    if findings and findings[0][0] == "wavefront_tile":
+        return findings
+    (rows, columns), (high, wide) = tiling.workgroup_tile, tiling.wavefront_tile
+    unit, line, tile = machine.gpu.compute_unit, machine.gpu.l2.line, f"[{rows}, {columns}]"
+    slices = (tiling.prefetch_depth + 1) * (rows + columns) * tiling.k_slice * ELEMENT_BYTES
+    accumulators = rows * columns * ACCUMULATOR_BYTES
+    for needed, holder, what in (
+        (slices, "lds", "operand slices, (prefetch_depth + 1) x (rows + columns) x k_slice x 2 B"),
+        (accumulators, "registers", "accumulators, rows x columns x 4 B"),
+    ):
+        if needed > getattr(unit, holder):
+            message = (
+                f"{tile} needs {format_bytes(needed)} for {what}; `machine.gpu.compute_unit.{holder}` is"
+                f" {format_bytes(getattr(unit, holder))}"
+            )
+            findings.append(("workgroup_tile", message))
+    whole_lines = f"of {line} B, {line // ELEMENT_BYTES} FP16 elements"
+    if tiling.k_slice * ELEMENT_BYTES != line:
+        findings.append(("k_slice", f"is {tiling.k_slice}, must fill one L2 line {whole_lines}"))
+    if wide * ELEMENT_BYTES % line:
+        findings.append(("wavefront_tile", f"is [{high}, {wide}], its columns must fill L2 lines {whole_lines}"))
+    if tiling.prefetch_depth > MOST_PREFETCHED_SLICES:
+        findings.append(("prefetch_depth", f"is {tiling.prefetch_depth}, must be at most {MOST_PREFETCHED_SLICES}"))
+    n_threads = math.prod(wavefront_grid(tiling)) * LANES_PER_WAVEFRONT
+    if n_threads > unit.max_threads:
+        message = f"{tile} runs {n_threads} threads; `machine.gpu.compute_unit.max_threads` is {unit.max_threads}"
+        findings.append(("workgroup_tile", message))
+    return findings
+
+
+def chunk_findings(gemm: GemmShape, tiling: TilingSpec, n_chunks: int, key: str = "tp") -> list[Finding]:
+    """Return why *gemm* has too many workgroups to simulate, or too few for *n_chunks*, the value of *key*."""
+    n_workgroups = math.prod(tile_grid(gemm, tiling))
+    if n_workgroups > MAX_WORKGROUPS:
+        shape = f"m {gemm.m}, n {gemm.n}, k {gemm.k}"
+        return [("gemm", f"{shape}: {n_workgroups} workgroup tiles, at most {MAX_WORKGROUPS} are simulated")]
+    if n_chunks > n_workgroups:
+        message = f"is {n_chunks}, but the output has {n_workgroups} workgroup tiles; each chunk needs at least one"
+        return [(key, message)]
+    return []
+
+
+def shape_findings(gemm: GemmShape, tiling: TilingSpec, tp: int) -> list[Finding]:
+    """Return what makes a GEMM too large to simulate, or too small to share out."""
+    m, n, k = gemm.m, gemm.n, gemm.k
+    for name, elements in (("output (m x n)", m * n), ("first operand (m x k)", m * k), ("second (k x n)", k * n)):
+        if elements * ELEMENT_BYTES > MAX_MATRIX_BYTES:
+            most = format_bytes(MAX_MATRIX_BYTES)
+            return [("gemm", f"m {m}, n {n}, k {k}: the {name} has more than {most}")]
+    findings = chunk_findings(gemm, tiling, tp)
+    if tp > m and not (findings and findings[0][0] == "gemm"):
+        return [("tp", f"is {tp}, more than the {m} rows of the output")]
+    return findings
 
 
 def check_tiling(tiling: TilingSpec) -> None:
     """Raise ``ValueError`` unless wavefront tiles fill a workgroup tile exactly, at most eight of them."""
-    for axis, whole, part in zip(("rows", "columns"), tiling.workgroup_tile, tiling.wavefront_tile, strict=True):
-        if whole % part:
-            raise ValueError(
-                f"tiling: workgroup_tile {axis} ({whole}) is not a multiple of wavefront_tile {axis} ({part})"
-            )
-    down, across = wavefront_grid(tiling)
-    if down * across > MAX_WAVEFRONTS_PER_WORKGROUP:
-        raise ValueError(
-            f"tiling: {down * across} wavefronts per workgroup ({down} down, {across} across);"
-            f" at most {MAX_WAVEFRONTS_PER_WORKGROUP} are allowed"
-        )
+    refuse(tile_findings(tiling), "tiling.")
+
+
+def refuse(findings: list[Finding], section: str = "") -> None:
+    """Raise ``ValueError`` with the first of *findings*, if there is one."""
+    for path, message in findings:
+        raise ValueError(f"{section}{path} {message}")
+
+
+def tile_grid(gemm: GemmShape, tiling: TilingSpec) -> tuple[int, int]:
+    """Return workgroup tiles of the output, (down, across)."""
+    height, width = tiling.workgroup_tile
+    return -(-gemm.m // height), -(-gemm.n // width)
+
+
+def workgroup_tiles(gemm: GemmShape, tiling: TilingSpec, row: Any, column: Any, n_chunks: int) -> NDArray[Any]:
+    """Return workgroups (``WORKGROUP_DTYPE``) with tiles at *row* and *column*, clipped, cut into *n_chunks*."""
+    height, width = tiling.workgroup_tile
+    workgroups = np.empty(len(row), dtype=WORKGROUP_DTYPE)
+    workgroups["row"], workgroups["column"] = row, column
+    workgroups["n_rows"] = np.minimum(gemm.m - row, height)
+    workgroups["n_columns"] = np.minimum(gemm.n - column, width)
+    sizes = np.full(n_chunks, len(row) // n_chunks)
+    sizes[: len(row) % n_chunks] += 1  # larger parts first
+    workgroups["chunk"] = np.repeat(np.arange(n_chunks), sizes)
+    return workgroups
 
 
 def wavefront_grid(tiling: TilingSpec) -> tuple[int, int]:

@@ -12,10 +12,11 @@ from click.testing import CliRunner
 from t3sim.analysis.bars import BarPage, group_bars
 from t3sim.analysis.dram_traffic import traffic_of
 from t3sim.analysis.figures import FIGURES, draw_figure, figures_of
+from t3sim.analysis.findings import strategy_summaries
 from t3sim.analysis.folder import read_folder, result_folders
 from t3sim.analysis.speedup import phases_of
-from t3sim.analysis.style import PHASE_COLOURS, Drawing
-from t3sim.analysis.table import results_frame, rows_of
+from t3sim.analysis.strategies import is_baseline, is_bound
+from t3sim.analysis.style import PHASE_COLOURS, Drawing, strategy_colour, strategy_order
 from t3sim.cli.plot import plot
 from t3sim.errors import InputDataError, UsageError
 from t3sim.results.record import RunRecord
@@ -108,6 +109,12 @@ def test_runtime_split_shows_sequential_points_in_time_and_in_shares(tmp_path: P
     assert [patch.get_height() for patch in times.patches] == [800.0, 420.0, 380.0] * 2
     assert [patch.get_height() for patch in shares.patches] == [50.0, 26.25, 23.75] * 2
     assert shares.get_ylabel() == "share of the time (%)"
+
+
+def test_runtime_split_shows_parts_that_ran_at_the_same_time(tmp_path: Path) -> None:
+    shorter = dataclasses.replace(SEQUENTIAL, time_us=1500.0)  # than its parts, each alone
+    (drawing,) = draw_figure("runtime_split", read_folder(write_folder(tmp_path, [shorter])))
+    assert [patch.get_height() for patch in drawing.figure.axes[0].patches] == [1120.0, 380.0]
 
 
 def test_every_axis_of_every_bar_figure_is_labelled_with_its_unit(tmp_path: Path) -> None:
@@ -214,7 +221,7 @@ def test_a_damaged_cell_is_named_with_its_line(column: str, cell: str, complaint
     lines[2][lines[0].index(column)] = cell
     csv.write_text("\n".join(map(",".join, lines)) + "\n", encoding="utf-8")
     with pytest.raises(InputDataError) as error:
-        results_frame(tmp_path)
+        read_folder(tmp_path)
     assert str(error.value) == f"{csv}:3: {complaint}"
 
 
@@ -238,4 +245,24 @@ def test_result_folders_are_found_below_a_parent_in_order(tmp_path: Path) -> Non
 
 def test_a_table_survives_the_way_through_the_file(tmp_path: Path) -> None:
     write_results(tmp_path, [SEQUENTIAL, T3])
-    assert rows_of(results_frame(tmp_path)) == [row_of(SEQUENTIAL), row_of(T3)]
+    assert read_folder(tmp_path).rows == [row_of(SEQUENTIAL), row_of(T3)]
+
+
+def test_folders_of_earlier_versions_declare_nothing(tmp_path: Path) -> None:
+    """The baseline is known by its speedup; nothing else is guessed, whatever the names are."""
+    records = [SEQUENTIAL, T3, dataclasses.replace(T3, strategy="ideal-overlap", time_us=1200.0)]
+    results = read_folder(write_folder(tmp_path, records, strategies=None))
+    names = [row["strategy"] for row in results.rows]
+    assert [is_baseline(name) for name in names] == [True, False, False]
+    assert not any(is_bound(name) for name in names)
+    assert len({strategy_colour(name, names) for name in names}) == 3
+
+
+def test_canary_what_is_declared_counts(tmp_path: Path) -> None:
+    records = [SEQUENTIAL, dataclasses.replace(T3, strategy="mine"), dataclasses.replace(T3, strategy="odd")]
+    declared = {"sequential": {"kind": "baseline", "order": 0}, "mine": {"kind": "bound", "order": 3}, "odd": [1]}
+    results = read_folder(write_folder(tmp_path, records, strategies=declared))
+    names = [row["strategy"] for row in results.rows]
+    assert [is_bound(name) for name in names] == [False, True, False]
+    assert strategy_order(reversed(names)) == ["sequential", "mine", "odd"]
+    assert [summary.is_limit for summary in strategy_summaries(results)] == [True, False]

@@ -9,7 +9,6 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from click.testing import CliRunner
 
@@ -19,7 +18,7 @@ from t3sim.analysis.report import report_html, results_table
 from t3sim.cli.report import report
 from t3sim.errors import InputDataError, UsageError
 from t3sim.results.record import COLUMNS
-from tests.analysis.folders import SEQUENTIAL, T3, link_sweep, row_of, study, write_folder
+from tests.analysis.folders import SEQUENTIAL, T3, link_sweep, study, write_folder
 from tests.conftest import REPOSITORY
 
 VOID = {"meta", "img", "input", "br", "link"}
@@ -145,8 +144,7 @@ def test_an_unescaped_name_is_noticed() -> None:
 def test_the_table_shows_a_choice_and_has_everything() -> None:
     columns = {"time_us": "time (µs)", "speedup": "speedup (×)"}
     fast = dataclasses.replace(T3, speedup=1.25)
-    frame = pd.DataFrame([row_of(SEQUENTIAL), row_of(fast)])
-    table = results_table(Results(Path("x"), frame), "results-1")
+    table = results_table(Results(Path("x"), [SEQUENTIAL, fast]), "results-1")
     shown = {column.name: column.title for column in table.columns if "more" not in column.css}
     assert shown.items() >= columns.items()
     assert set(COLUMNS) - {"model", "sublayer", "tp"} <= {column.name for column in table.columns}
@@ -242,4 +240,4 @@ def test_report_without_results_is_refused(tmp_path: Path) -> None:
 
 def test_templates_are_part_of_the_package() -> None:
     shipped = {path.name for path in (REPOSITORY / "t3sim" / "analysis" / "templates").iterdir()}
-    assert shipped == {"report.html", "report.css", "report.js", "validation.html"}
+    assert shipped == {"page.html", "page.css", "page.js", "parts.html", "report.html", "validation.html"}

@@ -273,5 +273,5 @@ class TestRefusals:
 
     def test_damaged_tiles(self, folder: Path) -> None:
         (folder / "tiles.csv.gz").write_bytes(b"\x1f\x8b" + b"x" * 40)
-        with pytest.raises(InputDataError, match=r"tiles\.csv\.gz: not a table"):
+        with pytest.raises(InputDataError, match=r"tiles\.csv\.gz: not a readable CSV file"):
             read_validation(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from tests.conftest import REPOSITORY
 # contract -> a file and an import that it must refuse
 BAD_IMPORTS = {
     "layers": ("units.py", "import t3sim.workload"),
+    "no-circles": ("config/machine.py", "import t3sim.config.resolve"),
     "kernel": ("gpu/kernel/codes.py", "import t3sim.units"),
     "dram-checker": ("checks/dram/rules.py", "import t3sim.gpu.kernel.codes"),
     "simpy": ("errors.py", "import simpy"),
@@ -22,6 +24,7 @@ BAD_IMPORTS = {
     "pyarrow": ("workload/tiling.py", "import pyarrow"),
     "terminal": ("errors.py", "import click"),
     "workers": ("workload/tiling.py", "import distributed"),
+    "unpickling": ("results/writer.py", "import pickle"),
     "analysis-reads-files": ("analysis/__init__.py", "import t3sim.workload.tiling"),
 }
 
@@ -59,6 +62,18 @@ def test_every_contract_notices_a_bad_import(tmp_path: Path) -> None:
     unnoticed = [name for name in contracts().values() if f"{name} BROKEN" not in outcome.stdout]
     assert outcome.returncode == 1, outcome.stdout + outcome.stderr
     assert unnoticed == []
+
+
+def unpickled(source: str) -> list[str]:
+    """Return what *source* says that makes NumPy or pandas unpickle."""
+    said = {getattr(node, "arg", None) or getattr(node, "attr", None) for node in ast.walk(ast.parse(source))}
+    return sorted(said & {"allow_pickle", "read_pickle"})
+
+
+def test_no_library_is_asked_to_unpickle() -> None:
+    """The contract sees imports only."""
+    assert [path for path in (REPOSITORY / "t3sim").rglob("*.py") if unpickled(path.read_text("utf-8"))] == []
+    assert unpickled("np.load(file, allow_pickle=True); pd.read_pickle(file)") == ["allow_pickle", "read_pickle"]
 
 
 def test_a_module_outside_the_layers_is_noticed(tmp_path: Path) -> None:

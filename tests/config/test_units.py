@@ -117,3 +117,8 @@ def test_word_instead_of_a_capacity():
     assert parse("1 MiB") == 1 << 20
     with pytest.raises(ValueError, match=r"the word `chunk` is allowed too"):
         parse("chunks")
+
+
+def test_a_value_is_shown_in_the_unit_of_what_parsed_it():
+    assert units.format_parsed(units.parse_frequency_or_word("compute_clock"), 1_800_000_000) == "1.8 GHz"
+    assert units.format_parsed(units.parse_bytes_or_word("chunk"), 1 << 20) == "1 MiB"

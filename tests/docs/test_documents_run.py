@@ -164,7 +164,6 @@ def test_readme_policies_on_the_tiny_machine(tmp_path: Path) -> None:
     assert simulated == pytest.approx([float(shown[0]), float(shown[1]), float(shown[-1])], rel=0.01), REFRESH
 
 
-@pytest.mark.slow
 def test_readme_table_of_the_demo(tmp_path: Path) -> None:
     shown = generated_table(REPOSITORY / "README.md", "demo")
     t3sim("run", "experiments/t3-tnlg-fc2/experiment.yaml", "-o", str(tmp_path), "--no-figures")

@@ -8,16 +8,17 @@ import pytest
 from t3sim.config.experiment import RunSpec
 from t3sim.system.ring import RingMachine
 from t3sim.system.simulate import simulate
+from tests.conftest import DEEP
 from tests.harness.rings import differences, explicit, point
 from tests.harness.sublayers import collective_point
 
-RINGS = (2, 3, 4, 5, 7, 8, 16)
+RINGS = (2, 3, 4, 5, 7, 8, 16) if DEEP else (2, 3, 8)
 STRATEGIES = ("sequential", "t3", "t3-mca", "ideal-overlap", "ideal-rs-nmc", "cu-split")
 SHAPES = {"even": (256, 256, 64), "ragged": (200, 250, 72)}
 
 
 def of(strategy: str, tp: int, shape: str = "even", *overrides: str) -> RunSpec:
-    own = ("collective_compute_units=1",) if strategy == "cu-split" else ()
+    own = ("strategy.collective_compute_units=1",) if strategy == "cu-split" else ()
     return point(strategy, *own, *overrides, shape=SHAPES[shape], tp=tp)
 
 

@@ -44,7 +44,7 @@ def test_the_order_of_setting_up_does_not_matter(order: tuple[int, ...]) -> None
     assert explicit(unlike(), order=order) == explicit(unlike())
 
 
-@pytest.mark.parametrize("quantum_ps", [6_000, 77_777, 300_000])
+@pytest.mark.parametrize("quantum_ps", [pytest.param(6_000, marks=pytest.mark.deep), 77_777, 300_000])
 def test_the_length_of_the_windows_does_not_matter(quantum_ps: int) -> None:
     assert content(explicit(unlike(), quantum_ps=quantum_ps)) == content(explicit(unlike()))
 
@@ -58,6 +58,7 @@ def test_canary_windows_longer_than_the_latency_are_noticed() -> None:
     assert content(explicit(unlike(), too_long)) != content(explicit(unlike()))
 
 
+@pytest.mark.deep  # tests/properties compares one GPU on every run
 def test_compiled_and_interpreted_code_agree() -> None:
     environment = {**os.environ, "T3SIM_INTERPRETED": "1", "PYTHONPATH": str(REPOSITORY)}
     command = [sys.executable, "-m", "tests.harness.rings"]

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from t3sim.gpu.kernel import _jit
-from tests.conftest import REPOSITORY
+from tests.conftest import DEEP, REPOSITORY
 from tests.smoke.command_line import ONE_POINT, rows_of
 
 PROBE_SOURCE = '''"""A probe of the cache."""
@@ -145,7 +145,7 @@ class TestEdits:
                 seen.add(_jit.source_digest())
         assert len(seen) > 15
 
-    @pytest.mark.slow
+    @pytest.mark.deep  # compiles the kernel twice
     def test_edited_kernel_simulates_something_else(self, tmp_path: Path) -> None:
         """The whole loop: an update that holds its bank group for longer makes a fused run longer."""
         workshop = Workshop(tmp_path)
@@ -199,10 +199,9 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
 
 
 class TestDamage:
-    @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-    def test_damaged_files_are_compiled_anew_with_one_warning(
-        self, damage: Callable[[Path], None], workshop: Workshop
-    ) -> None:
+    @pytest.mark.parametrize("name", DAMAGE if DEEP else ["one bit flipped", "a folder"])
+    def test_damaged_files_are_compiled_anew_with_one_warning(self, name: str, workshop: Workshop) -> None:
+        damage = DAMAGE[name]
         assert workshop.probe() == (OLD, 0, [])
         assert len(workshop.files()) == 2  # of the function and of its callee
         for path in workshop.files():
@@ -302,6 +301,30 @@ class TestPlaces:
         assert warnings == [
             f"no kernel cache ({folder} can be written by others); the kernel is compiled anew in each process"
         ]
+
+    @pytest.mark.parametrize(("mode", "is_used"), [(0o755, True), (0o1777, True), (0o777, False), (0o775, False)])
+    def test_a_folder_that_others_can_exchange_is_not_used(
+        self, mode: int, is_used: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Not even behind a link, and however private the folder itself is."""
+        (tmp_path / "shared" / "mine").mkdir(parents=True, mode=0o700)
+        (tmp_path / "shared").chmod(mode)
+        (tmp_path / "link").symlink_to(tmp_path / "shared" / "mine")
+        monkeypatch.setenv("T3SIM_CACHE_DIR", str(tmp_path / "link"))
+        if is_used:
+            assert _jit.cache_directory() == tmp_path / "shared" / "mine" / _jit.source_digest()
+        else:
+            with pytest.warns(UserWarning, match=f"no kernel cache .{tmp_path / 'shared'} can be written by others"):
+                assert _jit.cache_directory() is None
+
+    def test_new_folders_are_private_whatever_the_umask(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("T3SIM_CACHE_DIR", str(tmp_path / "a" / "b"))
+        before = os.umask(0)
+        try:
+            folder = _jit.cache_directory()
+        finally:
+            os.umask(before)
+        assert [place.stat().st_mode & 0o777 for place in (folder, *folder.parents[:2])] == [0o700] * 3
 
     @pytest.mark.parametrize("what", ["another owner", "no right to write", "no home folder"])
     def test_folder_of_somebody_else(self, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,10 +25,10 @@ import pytest
 
 from t3sim.results.record import COLUMNS as RESULT_COLUMNS
 from t3sim.results.record import RunRecord
-from t3sim.results.writer import csv_bytes, parquet_bytes
+from t3sim.results.writer import results_bytes
 from t3sim.workload import trace_file
 from t3sim.workload.tiling import make_tile_trace
-from t3sim.workload.trace_file import BLOCK_BYTES, manifest_path, write_trace
+from t3sim.workload.trace_file import manifest_path, write_trace
 from tests.conftest import REPOSITORY
 from tests.faults.refusals import check_refused, t3sim_here
 from tests.faults.traces import (
@@ -38,7 +38,6 @@ from tests.faults.traces import (
     content,
     flipped,
     manifest,
-    sealed,
     small_trace,
     table,
     tiles,
@@ -127,17 +126,17 @@ FILES = [
     fault(
         "F-B3 one byte short",
         content(lambda c: c[:-1]),
-        "{folder}/x.parquet: truncated: {n} bytes found, {n} expected",
+        "{folder}/x.parquet: not a readable Parquet file: {cause}",
     ),
     fault(
         "F-B3 half of it",
         content(lambda c: c[: len(c) // 2]),
-        "{folder}/x.parquet: truncated: {n} bytes found, {n} expected",
+        "{folder}/x.parquet: not a readable Parquet file: {cause}",
     ),
     fault(
         "F-B3 nothing left",
         content(lambda c: b""),
-        "{folder}/x.parquet: truncated: {n} bytes found, {n} expected",
+        "{folder}/x.parquet: not a readable Parquet file: {cause}",
     ),
     fault(
         "F-B3 manifest cut short",
@@ -145,62 +144,50 @@ FILES = [
         "{folder}/x.manifest.json: not valid JSON: {cause}",
     ),
     fault(
-        "F-B4 first byte flipped",
-        content(lambda c: flipped(c, 0)),
-        (
-            "{folder}/x.parquet: the Parquet file was edited or damaged after it was written, in 1 of its 1 "
-            "blocks, first in bytes 0 to {n}: its sha256 is {digest}..., the manifest says {digest}..."
-        ),
+        "F-B4 byte of the first page flipped",
+        content(lambda c: flipped(c, 30)),
+        "{folder}/x.parquet: not a readable Parquet file: {cause}",
     ),
     fault(
         "F-B4 byte in the middle flipped",
         content(lambda c: flipped(c, len(c) // 2)),
-        (
-            "{folder}/x.parquet: the Parquet file was edited or damaged after it was written, in 1 of its 1 "
-            "blocks, first in bytes 0 to {n}: its sha256 is {digest}..., the manifest says {digest}..."
-        ),
+        "{folder}/x.parquet: not a readable Parquet file: {cause}",
     ),
     fault(
         "F-B4 last byte flipped",
         content(lambda c: flipped(c, len(c) - 1)),
-        (
-            "{folder}/x.parquet: the Parquet file was edited or damaged after it was written, in 1 of its 1 "
-            "blocks, first in bytes 0 to {n}: its sha256 is {digest}..., the manifest says {digest}..."
-        ),
+        "{folder}/x.parquet: not a readable Parquet file: {cause}",
     ),
     fault(
         "F-B4 digit of the manifest changed",
-        manifest(setm(n_chunks=3), seal=False),
-        "{folder}/x.manifest.json: the manifest was edited after it was written: its own digest does not match",
+        manifest(lambda m: m["gemm"].update(k=65)),
+        "{folder}/x.parquet: the tiles do not match the digest in the manifest: one of the two files was changed",
     ),
     fault(
         "F-B4 manifest of another trace",
-        manifest(lambda m: m["sha256"].update(content="0" * 64), seal=True),
-        (
-            "{folder}/x.parquet: the tiles do not match the content digest in the manifest: one of the two files "
-            "was exchanged"
-        ),
+        manifest(setm(content_sha256="0" * 64)),
+        "{folder}/x.parquet: the tiles do not match the digest in the manifest: one of the two files was changed",
     ),
     fault(
         "F-B5 manifest claims 10^12 records",
-        manifest(setm(n_workgroups=10**12), seal=True),
-        (
-            "{folder}/x.manifest.json: n_workgroups is 1000000000000; 500x300 in tiles of 128x128 makes 12, and at "
-            "most 1048576 are allowed"
-        ),
+        manifest(setm(n_workgroups=10**12)),
+        "{folder}/x.manifest.json: n_workgroups is 1000000000000; the shape and the tiling make 12",
     ),
     fault(
         "F-B5 manifest claims 10^12 tiles",
-        manifest(lambda m: m.update(n_workgroups=10**12, gemm={"m": 128 * 10**6, "n": 128 * 10**6, "k": 1}), seal=True),
+        manifest(lambda m: m.update(n_workgroups=10**12, gemm={"m": 128 * 10**6, "n": 128 * 10**6, "k": 1})),
         (
-            "{folder}/x.manifest.json: n_workgroups is 1000000000000; 128000000x128000000 in tiles of 128x128 "
-            "makes 1000000000000, and at most 1048576 are allowed"
+            "{folder}/x.manifest.json: gemm m 128000000, n 128000000, k 1: 1000000000000 workgroup tiles, at "
+            "most 1048576 are simulated"
         ),
     ),
     fault(
         "F-B5 manifest claims 10^12 chunks",
-        manifest(setm(n_chunks=10**12), seal=True),
-        "{folder}/x.manifest.json: n_chunks is 1000000000000; 12 workgroups make at most that many",
+        manifest(setm(n_chunks=10**12)),
+        (
+            "{folder}/x.manifest.json: n_chunks is 1000000000000, but the output has 12 workgroup tiles; each "
+            "chunk needs at least one"
+        ),
     ),
     fault(
         "F-B5 footer claims more records",
@@ -316,33 +303,33 @@ FILES = [
     ),
     fault(
         "F-B8 older version",
-        manifest(setm(schema_version=1), seal=True),
+        manifest(setm(schema_version=2)),
         (
-            "{folder}/x.manifest.json: schema_version is 1, this t3sim reads 2; write the trace again with `t3sim "
+            "{folder}/x.manifest.json: schema_version is 2, this t3sim reads 3; write the trace again with `t3sim "
             "trace make`"
         ),
     ),
     fault(
         "F-B8 future version",
-        manifest(setm(schema_version=3), seal=True),
+        manifest(setm(schema_version=4)),
         (
-            "{folder}/x.manifest.json: schema_version is 3, this t3sim reads 2; write the trace again with `t3sim "
+            "{folder}/x.manifest.json: schema_version is 4, this t3sim reads 3; write the trace again with `t3sim "
             "trace make`"
         ),
     ),
     fault(
         "F-B8 version as a text",
-        manifest(setm(schema_version="2"), seal=True),
+        manifest(setm(schema_version="3")),
         (
-            "{folder}/x.manifest.json: schema_version is '2', this t3sim reads 2; write the trace again with "
+            "{folder}/x.manifest.json: schema_version is '3', this t3sim reads 3; write the trace again with "
             "`t3sim trace make`"
         ),
     ),
     fault(
         "F-B8 no version",
-        manifest(lambda m: m.pop("schema_version"), seal=True),
+        manifest(lambda m: m.pop("schema_version")),
         (
-            "{folder}/x.manifest.json: schema_version is None, this t3sim reads 2; write the trace again with "
+            "{folder}/x.manifest.json: schema_version is None, this t3sim reads 3; write the trace again with "
             "`t3sim trace make`"
         ),
     ),
@@ -354,21 +341,21 @@ FILES = [
     fault(
         "F-B8 trailing junk",
         content(lambda c: c + b"\n"),
-        "{folder}/x.parquet: longer than written: {n} bytes found, {n} expected",
+        "{folder}/x.parquet: not a readable Parquet file: {cause}",
     ),
     fault(
         "F-B8 line ends of text mode",
         content(lambda c: c.replace(b"\n", b"\r\n") + b"\r\n"),
-        "{folder}/x.parquet: longer than written: {n} bytes found, {n} expected",
+        "{folder}/x.parquet: not a readable Parquet file: {cause}",
     ),
     fault(
         "F-B8 CSV",
-        sealed(lambda c: b"chunk,row,column,n_rows,n_columns\n0,0,0,128,128\n"),
+        content(lambda c: b"chunk,row,column,n_rows,n_columns\n0,0,0,128,128\n"),
         "{folder}/x.parquet: not a readable Parquet file: {cause}",
     ),
     fault(
         "F-B8 not Parquet under its magic",
-        sealed(lambda c: b"PAR1 not really PAR1"),
+        content(lambda c: b"PAR1 not really PAR1"),
         "{folder}/x.parquet: not a readable Parquet file: {cause}",
     ),
     fault(
@@ -406,7 +393,7 @@ FILES = [
     fault(
         "F-B8 manifest is a list",
         lambda p: manifest_path(p).write_text("[]"),
-        "{folder}/x.manifest.json: must hold an object, found list",
+        "{folder}/x.manifest.json: must hold an object",
     ),
     fault(
         "F-B8 manifest is not JSON",
@@ -416,17 +403,17 @@ FILES = [
     fault(
         "F-B8 manifest is not UTF-8",
         lambda p: manifest_path(p).write_bytes(b"\xff{}"),
-        "{folder}/x.manifest.json: not valid JSON: {cause}",
+        "{folder}/x.manifest.json: byte 0xff is not UTF-8",
     ),
     fault(
         "F-B8 manifest nested deeply",
         lambda p: manifest_path(p).write_text("[" * 100000),
-        "{folder}/x.manifest.json: not valid JSON: {cause}",
+        "{folder}/x.manifest.json: nested deeper than 50 levels",
     ),
     fault(
         "F-B8 manifest with a key twice",
         lambda p: manifest_path(p).write_text('{"origin": "a", "origin": "b"}'),
-        "{folder}/x.manifest.json: not valid JSON: key 'origin' appears twice",
+        "{folder}/x.manifest.json: not valid JSON: key `origin` appears twice",
     ),
     fault(
         "F-B8 manifest with NaN",
@@ -440,46 +427,49 @@ FILES = [
     ),
     fault(
         "F-B8 manifest with an unknown key",
-        manifest(setm(x=1), seal=True),
-        "{folder}/x.manifest.json: unknown key 'x'",
+        manifest(setm(x=1)),
+        (
+            "{folder}/x.manifest.json: x: unknown key `x`; known: schema_version, gemm, tiling, n_chunks, "
+            "n_workgroups, origin, content_sha256"
+        ),
     ),
     fault(
         "F-B8 manifest without a key",
-        manifest(lambda m: m.pop("tiling"), seal=True),
-        "{folder}/x.manifest.json: missing key 'tiling'",
+        manifest(lambda m: m.pop("tiling")),
+        "{folder}/x.manifest.json: tiling: is missing",
     ),
     fault(
         "F-B8 negative shape",
-        manifest(lambda m: m["gemm"].update(m=-1), seal=True),
-        "{folder}/x.manifest.json: GemmShape m: Input should be greater than 0, found -1",
+        manifest(lambda m: m["gemm"].update(m=-1)),
+        "{folder}/x.manifest.json: gemm.m: found `-1`, must be above 0",
     ),
     fault(
         "F-B8 shape as a text",
-        manifest(lambda m: m["gemm"].update(m="500"), seal=True),
-        "{folder}/x.manifest.json: GemmShape m: Input should be a valid integer, found 500",
+        manifest(lambda m: m["gemm"].update(m="500")),
+        "{folder}/x.manifest.json: gemm.m: found the text `500`, a whole number is needed",
     ),
     fault(
         "F-B8 tiling that does not divide",
-        manifest(lambda m: m["tiling"].update(wavefront_tile=[60, 64]), seal=True),
-        ("{folder}/x.manifest.json: tiling: workgroup_tile rows (128) is not a multiple of wavefront_tile rows (60)"),
+        manifest(lambda m: m["tiling"].update(wavefront_tile=[60, 64])),
+        (
+            "{folder}/x.manifest.json: tiling.wavefront_tile is [60, 64], must divide `workgroup_tile`, [128, "
+            "128], in rows and columns"
+        ),
     ),
     fault(
         "F-B8 zero chunks",
-        manifest(setm(n_chunks=0), seal=True),
-        "{folder}/x.manifest.json: n_chunks must be a whole number above 0, found 0",
+        manifest(setm(n_chunks=0)),
+        "{folder}/x.manifest.json: n_chunks: found `0`, must be above 0",
     ),
     fault(
         "F-B8 true chunks",
-        manifest(setm(n_chunks=True), seal=True),
-        "{folder}/x.manifest.json: n_chunks must be a whole number above 0, found True",
+        manifest(setm(n_chunks=True)),
+        "{folder}/x.manifest.json: n_chunks: found `true`, a whole number is needed",
     ),
     fault(
         "F-B8 digest that is none",
-        manifest(lambda m: m["sha256"].update(content="x"), seal=True),
-        (
-            "{folder}/x.manifest.json: origin must be text and sha256 digests: parquet, blocks (one for 65536 "
-            "bytes), content, manifest"
-        ),
+        manifest(lambda m: m.update(content_sha256="x")),
+        "{folder}/x.parquet: the tiles do not match the digest in the manifest: one of the two files was changed",
     ),
     fault(
         "F-B8 escape sequence of a terminal",
@@ -629,21 +619,20 @@ def test_every_row_has_its_faults() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_damage_is_located(folder: Path) -> None:
-    """F-B4: in a file of many blocks the message names the bytes of the first that is damaged."""
-    big = make_tile_trace(GEMM.model_copy(update={"m": 128 * 300, "n": 128 * 300}), TILING, 4)
+def test_damage_inside_a_page_is_noticed(folder: Path) -> None:
+    """F-B4: by the checksum of the page that is damaged, before its values are looked at."""
+    path = folder / "x.parquet"
     order = np.random.default_rng(7).permutation(22500)  # so that it does not compress to nothing
+    big = make_tile_trace(GEMM.model_copy(update={"m": 128 * 300, "n": 128 * 300}), TILING, 4)
     workgroups = big.workgroups.copy()
     for first, last in big.chunk_ranges():
         workgroups[first:last] = workgroups[first:last][order[: last - first].argsort()]
-    path = folder / "x.parquet"
     write_trace(path, trace_file.TileTrace(big.gemm, big.tiling, 4, workgroups), "shuffled within chunks")
-    n_bytes = path.stat().st_size
-    assert n_bytes > 2 * BLOCK_BYTES
-    content(lambda c: flipped(c, BLOCK_BYTES + 77))(path)
-    answer = t3sim_here("trace", "check", "x.parquet")
-    expected = f"blocks, first in bytes {BLOCK_BYTES} to {2 * BLOCK_BYTES - 1}: its sha256 is "
-    assert f"in 1 of its {-(-n_bytes // BLOCK_BYTES)} {expected}" in answer.errors
+    for at in range(1000, path.stat().st_size - 1000, 20_000):
+        good = path.read_bytes()
+        content(lambda c, at=at: flipped(c, at))(path)
+        assert "CRC checksum verification failed" in t3sim_here("trace", "check", "x.parquet").errors
+        path.write_bytes(good)
 
 
 def test_check_lists_the_first_twenty(folder: Path) -> None:
@@ -692,7 +681,7 @@ RECORD = RunRecord(tp=4, machine="t3-tiny", strategy="t3", mode="mirrored", time
 
 def cells(**changed: str) -> bytes:
     """A result file in which some cells of its row were changed by hand."""
-    header, row = csv.reader(csv_bytes([RECORD]).decode().splitlines())
+    header, row = csv.reader(results_bytes([RECORD])[0].decode().splitlines())
     for name, text in changed.items():
         row[header.index(name)] = text
     return "\n".join([",".join(header), ",".join(row), ""]).encode()
@@ -717,7 +706,7 @@ class TestResults:
             pytest.param(cells()[:-30], ":2: ", id="cut short"),
             pytest.param(b"", ": not a t3sim result file: ", id="empty"),
             pytest.param(b"\xff" + cells(), ": not a readable CSV file: ", id="not UTF-8"),
-            pytest.param(parquet_bytes([RECORD]), ": not a readable CSV file: ", id="Parquet"),
+            pytest.param(results_bytes([RECORD])[1], ": not a readable CSV file: ", id="Parquet"),
         ],
     )
     def test_bad_result_file(self, found: bytes, message: str, folder: Path) -> None:

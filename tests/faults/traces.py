@@ -1,8 +1,8 @@
-"""A small tile trace, and ways to damage it: as a disk would, or as a faulty writer that renews the digests."""
+"""A small tile trace, and ways to damage it: as a disk would, or as a faulty writer would."""
 
 from __future__ import annotations
 
-import hashlib
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from t3sim.config.experiment import GemmShape, TilingSpec
 from t3sim.workload import trace_file
 from t3sim.workload.tiling import WORKGROUP_DTYPE, TileTrace, make_tile_trace
-from t3sim.workload.trace_file import block_digests, manifest_path, write_trace
+from t3sim.workload.trace_file import manifest_path, write_trace
 
 TILING = TilingSpec(workgroup_tile=(128, 128), wavefront_tile=(64, 64), k_slice=64, prefetch_depth=1)
 GEMM = GemmShape(m=500, n=300, k=64)  # 4 x 3 tiles, ragged both ways
@@ -38,40 +38,20 @@ def write_small_trace(folder: Path) -> Path:
     return path
 
 
-def manifest(change: Change, *, seal: bool) -> Callable[[Path], None]:
-    """Edit the manifest; *seal* renews its own digest, as a faulty writer would."""
+def manifest(change: Change) -> Callable[[Path], None]:
+    """Edit the manifest."""
 
     def damage(path: Path) -> None:
         content = json.loads(manifest_path(path).read_text(encoding="utf-8"))
         change(content)
-        if seal:
-            content["sha256"]["manifest"] = trace_file._manifest_digest(content)
         manifest_path(path).write_text(json.dumps(content), encoding="utf-8")
 
     return damage
 
 
-def seal_parquet(path: Path) -> None:
-    """Renew all digests of the Parquet file, so that only what it says is wrong."""
-    content = path.read_bytes()
-
-    def change(found: dict[str, Any]) -> None:
-        found["parquet_bytes"] = len(content)
-        found["sha256"]["parquet"] = hashlib.sha256(content).hexdigest()
-        found["sha256"]["blocks"] = block_digests(content)
-
-    manifest(change, seal=True)(path)
-
-
 def table(change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], None]:
-    """Put another table in place, under its right digests."""
-
-    def damage(path: Path) -> None:
-        changed = change(pq.read_table(path))
-        pq.write_table(changed, path)
-        seal_parquet(path)
-
-    return damage
+    """Put another table in place, with the right checksums."""
+    return lambda path: pq.write_table(change(pq.read_table(path)), path, write_page_checksum=True)
 
 
 def tiles(change: Change) -> Callable[[Path], None]:
@@ -93,16 +73,6 @@ def content(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
     return lambda path: path.write_bytes(change(path.read_bytes())) and None
 
 
-def sealed(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
-    """Replace the bytes of the Parquet file and renew the digests."""
-
-    def damage(path: Path) -> None:
-        path.write_bytes(change(path.read_bytes()))
-        seal_parquet(path)
-
-    return damage
-
-
 def flipped(found: bytes, at: int) -> bytes:
     """Return *found* with one bit of one byte flipped."""
     return found[:at] + bytes([found[at] ^ 1]) + found[at + 1 :]
@@ -116,6 +86,13 @@ def zeros(n_records: int) -> Callable[[Path], None]:
         with pq.ParquetWriter(path, part.schema, compression="zstd", store_schema=False) as writer:
             for _ in range(n_records >> 20):
                 writer.write_table(part)
-        seal_parquet(path)
 
     return damage
+
+
+def without_checksums(trace: TileTrace) -> bytes:
+    """Return the Parquet file of *trace* without checksums, so that damage of its pages reaches the reader."""
+    buffer = io.BytesIO()
+    table = pa.table({name: np.ascontiguousarray(trace.workgroups[name]) for name in COLUMNS})
+    pq.write_table(table, buffer, compression="zstd", store_schema=False)
+    return buffer.getvalue()

@@ -129,11 +129,16 @@ def test_prefetch_depth_hides_the_latency_of_loads() -> None:
     assert double > triple * 1.1
 
 
-def test_a_fast_matrix_pipe_waits_for_the_path_to_the_l2() -> None:
-    """Is the main loop bound by loads at the width of the path when the matrix work is nothing?"""
+@pytest.mark.parametrize("bytes_per_cycle", [64, 9, 1])
+def test_a_fast_matrix_pipe_waits_for_the_path_to_the_l2(bytes_per_cycle: int) -> None:
+    """Is the main loop bound by loads at the width of the path when the matrix work is nothing?
+
+    A line passes within an issue slot of 8 cycles, within two, and within sixteen.
+    """
     slices = 32
-    ticks = main_loop_ticks("matrix_flops_per_cycle: 1000000", 3, 64 * slices)
-    path = (slices - 1) * TILE_LINES * LINE_CYCLES * CYCLE
+    unit = f"matrix_flops_per_cycle: 1000000, l2_bytes_per_cycle: {bytes_per_cycle}"
+    ticks = main_loop_ticks(unit, 3, 64 * slices)
+    path = (slices - 1) * TILE_LINES * -(-128 * CYCLE // bytes_per_cycle)
     assert path * 0.99 <= ticks <= path * 1.02 + HIT_CYCLES * CYCLE
 
 

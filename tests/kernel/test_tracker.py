@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from t3sim.errors import UsageError
+from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.core import GpuCore
+from t3sim.gpu.kernel.codes import NEVER
 from t3sim.gpu.kernel.dma_engine import arm_triggered
 from t3sim.gpu.kernel.state import DMA_TABLE, TILE_TABLE
 from t3sim.gpu.kernel.tracker import count_store, find_entry, find_free_entry, first_entry_of, has_place_for
 from t3sim.gpu.tables import records, tracker_predecessors
 from t3sim.overlap.t3 import ring_reduce_scatter
+from tests.checks.hang import scenario
+from tests.harness.mutants import UNCHANGED, Mutant, run_mutants
 from tests.kernel.small import core_of, load_mapped, trace_of
 
 N_WAVEFRONTS = 2
@@ -271,3 +275,43 @@ def test_a_set_too_small_for_one_workgroup_is_refused() -> None:
     """Is a tracker whose sets cannot hold one workgroup refused with both numbers?"""
     with pytest.raises(UsageError, match=r"entries_per_set is 1, but a workgroup .* 2 wavefront tiles"):
         fused(4, "gpu: {tracker: {n_sets: 4, entries_per_set: 1}}")
+
+
+def test_a_full_set_takes_no_tile_more() -> None:
+    """Does a tile without a free entry leave the tracker as it is?"""
+    bench = Bench(1, 1, [0, 1], [1, 1, 1, 1])
+    for tile in (0, 1):
+        bench.count(tile, 3)
+    before = bench.tracker.entry_tile.copy()
+    assert not count_store(bench.tracker, 2, 2, 4)
+    assert bench.tracker.entry_tile.tolist() == before.tolist()
+    assert (bench.tracker.n_counted, bench.tracker.n_entries) == (2, 2)
+
+
+def run_in_another_order() -> str:
+    """Run updates of four workgroups, mixed, through a tracker with room for one; return the error."""
+    wired = scenario.fused(tracker_sets=1)
+    wired.core.tables.tiles["predecessor"] = -1  # no workgroup waits for the place of another
+    wired.core.gpu.dispatch_window = NEVER
+    try:
+        wired.run()
+    except ModelError as error:
+        return str(error)
+    return ""
+
+
+FULL_SET = r"tracker: no free entry, .* wavefront tile \d+ .* its set is full"
+
+
+def test_updates_in_another_order_than_the_dispatch_order_end_the_run() -> None:
+    """Is a first update without a free entry a fault with a name?"""
+    assert re.match(FULL_SET, run_in_another_order())
+
+
+def test_the_same_interpreted_and_canary_without_the_check_nothing_is_said_of_it() -> None:
+    """Is it the check that ends the run, compiled or not?"""
+    guard = "entry = find_free_entry(tracker, tile)\n        if entry < 0:"
+    mutant = Mutant("entry -1", "t3sim.gpu.kernel.tracker", guard, guard.replace("< 0", "< -1"))
+    outcomes = run_mutants([mutant], "tests.kernel.test_tracker:run_in_another_order")
+    assert re.match(FULL_SET, outcomes[UNCHANGED])
+    assert not re.match(FULL_SET, outcomes["entry -1"])

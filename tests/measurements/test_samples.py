@@ -156,7 +156,7 @@ def refusal(folder: Path, text: str, name: str = "x.csv", facts: dict[str, Any] 
         ),
         (
             "pattern,bytes,time_us,gbps_per_direction\nuni,268435456,490.9,546.82\n",
-            "x.csv:2: time_us is 490.9, faster than peak: 547 of 478 GB/s",
+            "x.csv:2: time_us is 490.9, faster than peak: at 478 GB/s it takes 561.35 us",
         ),
         (
             "pattern,working_set_bytes,time_ns,min_ns,max_ns\nl2_hit,1048576,20,15,30\n",

@@ -37,6 +37,7 @@ from t3sim.gpu.kernel.state import MESSAGE
 from t3sim.gpu.routes import StoreRoutes
 from t3sim.overlap import Phase
 from t3sim.system.machine import MirroredMachine
+from tests.conftest import DEEP
 from tests.harness.channel_bench import UNSHADOWED, ChannelBench, Setup, commands_of
 from tests.harness.sublayers import ObservedPhases, collective_point, point
 from tests.kernel.small import core_of, messages_of, trace_of
@@ -285,7 +286,7 @@ def slot_by_slot(strategy: str, *overrides: str) -> dict[str, int]:
     return peaks
 
 
-@pytest.mark.parametrize("kind", ["unified", "split"])
+@pytest.mark.parametrize("kind", ["unified", "split"] if DEEP else ["unified"])
 def test_b7_no_queue_holds_more_than_its_capacity(kind: str) -> None:
     """After every slot of every phase; and are queues, misses and the link's buffer full at times?"""
     overrides = (
@@ -445,7 +446,7 @@ def share_lost(rho: float, buffer_bytes: int, n: int) -> float:
     return n_lost / n
 
 
-@pytest.mark.parametrize("entries", [2, 4])
+@pytest.mark.parametrize("entries", [2, 4] if DEEP else [2])
 def test_q5_a_bounded_buffer_is_full_as_in_m_d_1_k(entries: int) -> None:
     """The buffer and the granule on the wire are K places; 4 %: some thousands of 40,000 are lost, in bursts."""
     assert share_lost(0.95, entries * 64, 40_000) == pytest.approx(m_d_1_k_loss(0.95, entries + 1), rel=0.04)

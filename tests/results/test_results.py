@@ -22,10 +22,11 @@ from t3sim.results.derive import derive
 from t3sim.results.digest import records_digest, sha256_of, source_digest
 from t3sim.results.manifest import make_manifest, write_manifest
 from t3sim.results.record import COLUMN_TYPES, COLUMNS, MEANINGS, REQUIRED, RunRecord
-from t3sim.results.writer import csv_bytes, parquet_bytes, prepare_output, read_results, write_results
+from t3sim.results.writer import prepare_output, read_results, results_bytes, write_results
 
 BASE = RunRecord(tp=8, machine="t3-150", strategy="sequential", mode="mirrored", time_us=1500.5, gemm_us=800.0)
 
+BASELINES = ("sequential",)
 VALUES = {
     str: st.text(st.characters(codec="utf-8", categories=("L", "N", "P")), min_size=1, max_size=12),
     int: st.integers(-(2**63), 2**63 - 1),
@@ -56,8 +57,9 @@ def test_columns_as_documented() -> None:
 @given(st.lists(RECORDS, max_size=4))
 def test_csv_and_parquet_hold_the_same(records: list[RunRecord]) -> None:
     """Every value comes back from both files with the same bits."""
-    rows = list(csv.reader(io.StringIO(csv_bytes(records).decode(), newline="")))
-    table = pq.read_table(io.BytesIO(parquet_bytes(records)))
+    text, parquet = results_bytes(records)
+    rows = list(csv.reader(io.StringIO(text.decode(), newline="")))
+    table = pq.read_table(io.BytesIO(parquet))
     assert rows[0] == table.column_names == list(COLUMNS)
     from_csv = [
         [COLUMN_TYPES[name](cell) if cell else None for name, cell in zip(COLUMNS, row, strict=True)]
@@ -169,7 +171,7 @@ def test_damaged_parquet_is_refused(tmp_path: Path) -> None:
 def test_derived_columns_by_hand() -> None:
     t3 = dataclasses.replace(BASE, strategy="t3", time_us=1000.0, gemm_us=None)
     other = dataclasses.replace(t3, tp=16)
-    sequential, fused, alone = derive([BASE, t3, other])
+    sequential, fused, alone = derive([BASE, t3, other], BASELINES)
     assert (sequential.speedup, sequential.ect_us, sequential.overlap_efficiency) == (1.0, 700.5, 0.0)
     assert (fused.speedup, fused.ect_us) == (1.5005, 200.0)
     assert fused.overlap_efficiency == 1.0 - 200.0 / 700.5
@@ -179,12 +181,12 @@ def test_derived_columns_by_hand() -> None:
 def test_comparison_needs_one_baseline() -> None:
     slower = dataclasses.replace(BASE, time_us=2000.0)
     t3 = dataclasses.replace(BASE, strategy="t3", time_us=1000.0)
-    assert derive([BASE, slower, t3])[2].speedup is None
-    assert derive([BASE, BASE, t3])[2].speedup == 1.5005
-    by_machine = derive([BASE, slower, t3, t3], case_keys=["fast", "slow", "fast", "slow"])
+    assert derive([BASE, slower, t3], BASELINES)[2].speedup is None
+    assert derive([BASE, BASE, t3], BASELINES)[2].speedup == 1.5005
+    by_machine = derive([BASE, slower, t3, t3], BASELINES, case_keys=["fast", "slow", "fast", "slow"])
     assert [record.speedup for record in by_machine] == [1.0, 1.0, 1.5005, 2.0]
     explicit = dataclasses.replace(slower, mode="explicit")
-    assert derive([BASE, explicit, dataclasses.replace(t3, mode="explicit")])[2].speedup == 2.0
+    assert derive([BASE, explicit, dataclasses.replace(t3, mode="explicit")], BASELINES)[2].speedup == 2.0
 
 
 def test_digests() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,10 +94,11 @@ def until(is_so: Callable[[], bool], *, while_runs: subprocess.Popen[str] | None
 
 
 @contextmanager
-def running(output: Path, *options: str, command: Command = RUN) -> Iterator[subprocess.Popen[str]]:
-    """Run what lies beside *output* into it, in a process that does not outlive the context."""
+def running(output: Path, *options: str, command: Command = RUN, prelude: str = "") -> Iterator[subprocess.Popen[str]]:
+    """Run what lies beside *output* into it, after *prelude*, in a process that does not outlive the context."""
+    *python, program = INTERRUPTIBLE
     process = subprocess.Popen(
-        [*INTERRUPTIBLE, command.name, *command.arguments, "-o", output.name, *options],
+        [*python, prelude + program, command.name, *command.arguments, "-o", output.name, *options],
         cwd=output.parent,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -112,9 +113,11 @@ def running(output: Path, *options: str, command: Command = RUN) -> Iterator[sub
         process.communicate()
 
 
-def finished(output: Path, *options: str, command: Command = RUN) -> subprocess.CompletedProcess[str]:
+def finished(
+    output: Path, *options: str, command: Command = RUN, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run what lies beside *output* to its end."""
-    return t3sim(command.name, *command.arguments, "-o", output.name, *options, cwd=output.parent)
+    return t3sim(command.name, *command.arguments, "-o", output.name, *options, cwd=output.parent, env=env)
 
 
 def workers_of(driver: int) -> list[psutil.Process]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -75,6 +76,14 @@ def test_only_sources_that_simulate_decide_a_phase(tmp_path: Path, monkeypatch: 
         decides[name] = module.simulator_digest.__wrapped__() != before
         (tmp_path / name).write_text("", encoding="utf-8")
     assert [name for name, does in decides.items() if does] == ["__init__.py", "gpu/core.py", "overlap/t3.py"]
+
+
+def test_the_layers_that_decide_no_phase_are_those_above_the_system(repository: Path) -> None:
+    contracts = tomllib.loads((repository / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
+    [system] = [i for i, layer in enumerate(layers) if "(system)" in layer]
+    above = {name.strip(" ()") for layer in layers[:system] for name in layer.split("|")}
+    assert above | {"__main__.py"} == set(module.ABOVE_SYSTEM)
 
 
 def adder(n: int) -> object:

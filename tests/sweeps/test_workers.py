@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from t3sim.errors import UsageError
 from t3sim.experiment.dask_workers import own_deaths
 from t3sim.experiment.workers import SECONDS_WORTH_WORKERS, THIS_PROCESS, Workers, workers_for
 from tests.checks.liveness.test_command_line import HANGS, STINGY
+from tests.conftest import REPOSITORY
 from tests.smoke.command_line import result_files, rows_of
 from tests.sweeps.sweeping import RUN, SMALL, Command, experiment, finished, phases_in, running, until, workers_of
 
@@ -24,9 +28,7 @@ import multiprocessing
 import os
 import signal
 
-from t3sim.overlap import overlap_strategies
-from t3sim.overlap.interface import SublayerTimes
-from t3sim.overlap.t3 import ring_reduce_scatter
+from t3sim.plugins import SublayerTimes, ring_reduce_scatter, strategy
 
 
 def killer(kill):
@@ -38,16 +40,16 @@ def killer(kill):
     return program
 
 
-def strategy(kill):
+def times(kill):
     def of(phases):
-        together = phases.fused(killer(kill), "round_robin")
+        together = phases.fused(killer(kill))
         return SublayerTimes(together.ticks, phases.gemm(), fused=together)
 
     return of
 
 
-overlap_strategies.register("killed")(strategy(lambda: os.kill(os.getpid(), signal.SIGKILL)))
-overlap_strategies.register("exits")(strategy(lambda: os._exit(0)))
+strategy("killed", arbitration="round_robin")(times(lambda: os.kill(os.getpid(), signal.SIGKILL)))
+strategy("exits", arbitration="round_robin")(times(lambda: os._exit(0)))
 """
 GRID = "sweep: {grid: {strategy: [sequential, killed, t3, exits, t3-mca]}}\n"
 WITH_DEADLY = "name: deadly\nplugins: [deadly.py]\n" + SMALL + GRID
@@ -121,20 +123,21 @@ def test_a_hang_on_a_worker_is_reported_as_one_here(tmp_path: Path) -> None:
     assert "state of gpu[0]" in (output / "hang.txt").read_text(encoding="utf-8")
 
 
-@pytest.fixture
-def scheduler(tmp_path: Path) -> Iterator[str]:
-    """The address of a dask scheduler with one worker, in processes of their own."""
-    file = tmp_path / "scheduler.json"
-    processes: list[subprocess.Popen[bytes]] = []
+@contextmanager
+def scheduling(folder: Path, *options: str, env: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Give the address of a dask scheduler with one worker, in processes of their own."""
+    file = folder / "scheduler.json"
+    processes: list[subprocess.Popen[str]] = []
 
     def start(what: str, *options: str) -> None:
         command = [sys.executable, "-m", f"distributed.cli.dask_{what}", "--scheduler-file", str(file), *options]
-        null = subprocess.DEVNULL
-        processes.append(subprocess.Popen(command, cwd=tmp_path, stdout=null, stderr=null))
+        null, variables = subprocess.DEVNULL, {**os.environ, **(env or {})}
+        processes.append(subprocess.Popen(command, cwd=folder, env=variables, stdout=null, stderr=null, text=True))
 
+    local = ("--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0")
     try:
-        start("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--dashboard-address", ":0")
-        until(file.exists)
+        start("scheduler", *local, "--no-dashboard", *options)
+        until(file.exists, while_runs=processes[0])
         start("worker", "--nthreads", "1", "--no-nanny", "--no-dashboard")
         yield json.loads(file.read_text(encoding="utf-8"))["address"]
     finally:
@@ -143,23 +146,69 @@ def scheduler(tmp_path: Path) -> Iterator[str]:
             process.wait()
 
 
-def test_the_workers_of_a_scheduler(scheduler: str, command: Command, expected: Path, tmp_path: Path) -> None:
+def with_certificate(folder: Path) -> dict[str, str]:
+    """Follow the guide in a shell whose home is *folder*: make a certificate, return the variables that name it."""
+    guide = (REPOSITORY / "docs" / "guide.md").read_text(encoding="utf-8")
+    blocks = [block.partition("```")[0] for block in guide.split("```sh\n")[1:]]
+    folder.mkdir()
+    script = "\n".join(block for block in blocks if ".t3sim-tls" in block)
+    done = subprocess.run(
+        ["bash", "-ec", script + "env -0"],
+        env={**os.environ, "HOME": str(folder)}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return dict(line.split("=", 1) for line in done.stdout.split("\0") if "DASK" in line)
+
+
+def test_the_workers_of_a_scheduler(command: Command, expected: Path, tmp_path: Path) -> None:
     output = tmp_path / "results"
     command.prepare(tmp_path)
-    done = finished(output, "--scheduler", scheduler, *(["--check"] if command is RUN else []), command=command)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert f"of one core; on the workers of {scheduler}" in done.stdout
+    check = ["--check"] if command is RUN else []
+    with scheduling(tmp_path) as address:
+        done = finished(output, "--scheduler", address, *check, command=command)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == (
+        f"note: {address} is not encrypted: whoever can connect to it can run code on its workers; use tls://\n"
+    )
+    assert f"of one core; on the workers of {address}" in done.stdout
     checked = [line for line in done.stdout.splitlines() if line.startswith("checked")]
     assert [f"of {command.n_phases} phases: nothing broken" in line for line in checked] == [True] * (command is RUN)
     assert len(phases_in(output)) == command.n_phases
     assert command.rows(output) == command.rows(expected)
 
 
-def test_a_scheduler_that_is_not_there(command: Command, tmp_path: Path) -> None:
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="the guide makes certificates with openssl")
+def test_the_workers_of_a_scheduler_with_tls(undisturbed: Path, tmp_path: Path) -> None:
+    output = tmp_path / "results"
+    RUN.prepare(tmp_path)
+    ours, others = with_certificate(tmp_path / "ours"), with_certificate(tmp_path / "others")
+    with scheduling(tmp_path, "--protocol", "tls", env=ours) as address:
+        assert address.startswith("tls://")
+        failed = [finished(output, "--scheduler", address, env=env) for env in (None, others)]
+        done = finished(output, "--scheduler", address, env=ours)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert rows_of(output) == rows_of(undisturbed)
+    assert [run.returncode for run in failed] == [5, 5]
+    assert failed[0].stderr.startswith(f"t3sim: {address} needs certificates, and dask's settings name none: set DASK_")
+    assert failed[1].stderr.startswith(f"t3sim: the workers of {address}: cannot be reached: ")
+    assert [run.stderr.count("\n") for run in failed] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("127.0.0.1:1", "Connection refused"),
+        ("foo", "missing port number in address 'foo'"),
+        ("foo://bar:1", "unknown address scheme 'foo'"),
+        ("", "missing port number in address ''"),
+    ],
+)
+def test_a_scheduler_that_is_not_there(address: str, reason: str, command: Command, tmp_path: Path) -> None:
     command.prepare(tmp_path)
-    done = finished(tmp_path / "results", "--scheduler", "127.0.0.1:1", command=command)
+    done = finished(tmp_path / "results", "--scheduler", address, command=command)
     assert done.returncode == 5
-    assert done.stderr.startswith("t3sim: the workers of 127.0.0.1:1: cannot be reached: ")
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"t3sim: the workers of {address}: cannot be reached: ")
+    assert reason in line
 
 
 def test_workers_are_started_only_if_it_pays() -> None:

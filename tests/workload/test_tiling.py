@@ -101,15 +101,15 @@ def test_dispatch_starts_at_own_chunk() -> None:
 
 def test_refusals() -> None:
     shape = GemmShape(m=128, n=128, k=8)
-    with pytest.raises(ValueError, match="fewer than the 2 chunks"):
+    with pytest.raises(ValueError, match="is 2, but the output has 1 workgroup tiles"):
         make_tile_trace(shape, TILING, 2)
     with pytest.raises(ValueError, match="at least 1 chunk, not 0"):
         make_tile_trace(shape, TILING, 0)
     with pytest.raises(ValueError, match=f"at most {MAX_WORKGROUPS}"):
         make_tile_trace(GemmShape(m=1 << 40, n=1 << 40, k=1), TILING, 2)
-    with pytest.raises(ValueError, match=r"columns \(100\) is not a multiple of wavefront_tile columns \(64\)"):
+    with pytest.raises(ValueError, match=r"wavefront_tile is \[64, 64\], must divide `workgroup_tile`, \[128, 100\]"):
         make_tile_trace(shape, TILING.model_copy(update={"workgroup_tile": (128, 100)}), 1)
-    with pytest.raises(ValueError, match="16 wavefronts per workgroup"):
+    with pytest.raises(ValueError, match="makes 16 wavefronts"):
         make_tile_trace(shape, TILING.model_copy(update={"wavefront_tile": (32, 32)}), 1)
 
 

@@ -2,130 +2,245 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.checks.data.carried_run import UNTOUCHED, CarriedRun
 from t3sim.checks.data.places import Ints, one_of
+from t3sim.collective.schedule import places_for, sent_granules
 from t3sim.gpu.kernel import codes
 
 if TYPE_CHECKING:
-    from t3sim.collective.schedule import CollectiveProgram
+    from t3sim.collective.schedule import CollectiveProgram, Step
     from t3sim.config.machine import MachineSpec
     from t3sim.gpu.core import GpuCore
 
+FLAG = -55  # what a granule of flags holds
+NO_ITEM = -1  # a place that holds flags
+
+
+class Part(NamedTuple):
+    """What a step works on: its granules of the chunk at a position of the ring, its first result item."""
+
+    position: int
+    start: int
+    n_granules: int
+    first_item: int
+
+
+class Places:
+    """Which step an address belongs to, and which of its result items lies there; -1 where there is none."""
+
+    def __init__(self, size: int) -> None:
+        self.step, self.item = np.full(size, -1), np.full(size, NO_ITEM)
+
+    def set(self, addresses: Ints, step: int, items: Ints) -> None:
+        """Note that *items* of *step* lie at *addresses*."""
+        self.step[addresses], self.item[addresses] = step, items
+
 
 class CarriedCollective(CarriedRun):
-    """A ring collective on arrays of random whole numbers; *program* names granules by position."""
+    """A ring collective on arrays of random whole numbers; *program* names granules by position.
+
+    A *result item* is one granule of the result of one step.  With channels, the input lies in front of the output and
+    the receive buffers; a granule of flags holds ``FLAG``.
+    """
 
     def __init__(
         self, machine: MachineSpec, program: CollectiveProgram, cores: list[GpuCore], n_devices: int, seed: int
     ) -> None:
         """*cores* have *program* loaded, in order of device."""
-        self.program, self.c = program, program.steps[0].n_granules
-        n_chunks = 1 + max(max(*step.operands, step.destination) // self.c for step in program.steps)
-        super().__init__(machine, n_devices, len(cores), 0, n_chunks * self.c)
+        self.program, self.line = program, machine.gpu.l2.line // machine.memory.access
+        self.has_channels = program.n_units is not None
+        self.reduces = any(len(s.operands) > 1 or s.send_to == codes.TO_NEIGHBOUR_AS_UPDATE for s in program.steps)
+        at_first = (s.n_granules for i, s in enumerate(program.steps) if self.position_of(i, n_devices) == 0)
+        self.c = sum(at_first)  # granules of a chunk
+        self.parts = list(self.parts_of(n_devices))
+        super().__init__(machine, n_devices, len(cores), 0, self.end_of_places())
+        size = self.values.shape[1]
+        self.read, self.sent, self.kept = Places(size), Places(size), Places(size)
+        self.n_operands = np.repeat(
+            [len(step.operands) for step in program.steps], [part.n_granules for part in self.parts]
+        )
+        for number, (step, part) in enumerate(zip(program.steps, self.parts, strict=True)):
+            self.place(number, step, part)
         rng = np.random.default_rng(seed)
-        self.is_gather = all(step.send_to == codes.TO_NEIGHBOUR and len(step.operands) == 1 for step in program.steps)
-        self.has_near_memory = any(step.send_to == codes.TO_NEIGHBOUR_AS_UPDATE for step in program.steps)
         self.partial = rng.integers(-1000, 1000, (n_devices, n_devices, self.c, self.n_elements))  # [device, chunk]
-        self.step_of = np.full(n_chunks, -1)
-        for number, step in enumerate(program.steps):
-            self.step_of[[operand // self.c for operand in step.operands]] = number
+        self.made = cache(self._made)
         for d in range(len(cores)):
-            own = range(1) if self.is_gather else range(n_devices)
-            for p in own:
-                self.values[d, p * self.c : (p + 1) * self.c] = self.start(d, p)
-                giver = (d + p) % n_devices if self.is_gather else d
-                self.contributors[d, p * self.c : (p + 1) * self.c] = one_of(np.array([giver]))
-        self.added = np.zeros((len(cores), len(program.steps), self.c, self.n_elements), np.int64)
-        self.added_contributors = np.zeros((len(cores), len(program.steps), self.c), np.uint64)
-        self.n_added = np.zeros((len(cores), len(program.steps), self.c), np.int64)
+            self.values[d], self.contributors[d] = self.at_the_start(d)
+        n_items = len(self.n_operands)
+        self.added = np.zeros((len(cores), n_items, self.n_elements), np.int64)
+        self.added_contributors = np.zeros((len(cores), n_items), np.uint64)
+        self.n_added = np.zeros((len(cores), n_items), np.int64)
         if self.is_mirrored:
-            for number, step in enumerate(program.steps):
-                if step.send_to != codes.TO_LOCAL:
-                    place = slice(step.destination, step.destination + self.c)
-                    self.sent_values[0, place], self.sent_contributors[0, place] = self.result(1, number)
-                    self.n_sent[0, place] = 1
+            places = np.flatnonzero(self.sent.step >= 0)
+            self.sent_values[0, places], self.sent_contributors[0, places] = self.due(1, places)
+            self.n_sent[0, places] = 1
 
-    def start(self, device: int, position: int) -> Ints:
-        """Return what *device* holds at *position* at the start: its own part, or for a gather a finished chunk."""
-        chunk = (device + position) % self.n_devices
-        held: Ints = self.partial[:, chunk].sum(axis=0) if self.is_gather else self.partial[device, chunk]
-        return held
+    # --- what the program says ---------------------------------------------------------------------
 
-    def result(self, device: int, number: int) -> tuple[Ints, NDArray[np.uint64]]:
-        """Return what step *number* of *device* makes: the sum of the parts of this and the GPUs before it."""
-        chunk = (device + number) % self.n_devices
-        if self.is_gather:
-            return self.partial[:, chunk].sum(axis=0), np.full(self.c, one_of(np.array([chunk]))[0])
-        givers = [(device + step) % self.n_devices for step in range(number + 1)]
-        return self.partial[givers, chunk].sum(axis=0), np.full(self.c, one_of(np.array(givers)).sum())
+    def position_of(self, number: int, n_devices: int) -> int:
+        """Return at which position of the ring step *number* works."""
+        program = self.program
+        if not self.has_channels:
+            return number
+        n_positions = 2 * n_devices - 1 if self.reduces and self.gathers else n_devices
+        return number // (program.n_channels * program.n_slices) % n_positions
+
+    def parts_of(self, n_devices: int) -> Iterator[Part]:
+        """Yield which part of which chunk each step works on."""
+        first_item, buffers = 0, 2 * n_devices * self.c
+        for number, step in enumerate(self.program.steps):
+            position = self.position_of(number, n_devices)
+            if not self.has_channels:
+                start = 0
+            elif step.send_to == codes.TO_LOCAL:
+                start = step.destination % self.c
+            else:
+                start = (step.destination - buffers) // places_for(self.program.flags) - position * self.c
+            yield Part(position, start, step.n_granules, first_item)
+            first_item += step.n_granules
+
+    @property
+    def gathers(self) -> bool:
+        """Return whether every GPU ends with all chunks."""
+        return not self.reduces or any(step.send_to == codes.TO_BOTH for step in self.program.steps)
+
+    def end_of_places(self) -> int:
+        """Return the first address behind everything that a step reads or stores."""
+        ends = [0]
+        for step, part in zip(self.program.steps, self.parts, strict=True):
+            longest = part.n_granules * places_for(self.program.flags) + self.line
+            ends += [place + longest for place in (*step.operands, step.destination, step.local_destination)]
+        return max(ends)
+
+    def place(self, number: int, step: Step, part: Part) -> None:
+        """Note where step *number* reads, stores and sends."""
+        offsets = np.arange(part.n_granules)
+        items = part.first_item + offsets
+        on_wire, index = self.on_wire(part.n_granules)
+        wire_items = np.where(index < 0, NO_ITEM, part.first_item + index)
+        for operand in step.operands[: len(step.operands) - (step.wait_received > 0)]:
+            self.read.set(operand + offsets, number, items)
+        if step.wait_received > 0:
+            self.read.set(step.operands[-1] + on_wire, number, wire_items)
+        if step.send_to == codes.TO_LOCAL:
+            self.kept.set(step.destination + offsets, number, items)
+            return
+        self.sent.set(step.destination + on_wire, number, wire_items)
+        if step.send_to == codes.TO_BOTH:
+            self.kept.set(step.local_destination + offsets, number, items)
+
+    def on_wire(self, n_granules: int) -> tuple[Ints, Ints]:
+        """Return where each granule of a result of *n_granules* lies at the receiver, and which it is; -1: flags."""
+        flags, line = self.program.flags, self.line
+        offsets, index = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for first in range(0, n_granules, line):
+            last = min(first + line, n_granules)
+            n_sent = sent_granules(last, flags) - sent_granules(first, flags)
+            offsets.append(first * places_for(flags) + np.arange(n_sent))
+            index.append(np.where(np.arange(n_sent) < last - first, first + np.arange(n_sent), NO_ITEM))
+        return np.concatenate(offsets), np.concatenate(index)
+
+    # --- what NumPy computes -------------------------------------------------------------------------
+
+    def at_the_start(self, device: int) -> tuple[Ints, NDArray[np.uint64]]:
+        """Return the memory of *device* before the first step: its parts, or for a gather one finished chunk."""
+        values, contributors = np.full_like(self.values[0], UNTOUCHED), np.zeros_like(self.contributors[0])
+        for p in range(self.n_devices if self.reduces else 1):
+            chunk, place = (device + p) % self.n_devices, slice(p * self.c, (p + 1) * self.c)
+            values[place] = self.partial[device, chunk] if self.reduces else self.partial[:, chunk].sum(axis=0)
+            contributors[place] = one_of(np.array([device if self.reduces else chunk]))
+        return values, contributors
+
+    def _made(self, device: int) -> tuple[Ints, NDArray[np.uint64]]:
+        """Return the result items of *device*: sums of the parts of this GPU and of those before it."""
+        n = self.n_devices
+        values = np.zeros((len(self.n_operands), self.n_elements), np.int64)
+        contributors = np.zeros(len(values), np.uint64)
+        for part in self.parts:
+            chunk, n_givers = (device + part.position) % n, min(part.position + 1, n)
+            givers = [(device + step) % n for step in range(n_givers if self.reduces else n)]
+            items = slice(part.first_item, part.first_item + part.n_granules)
+            values[items] = self.partial[givers, chunk, part.start : part.start + part.n_granules].sum(axis=0)
+            contributors[items] = one_of(np.array(givers if self.reduces else [chunk])).sum()
+        return values, contributors
+
+    def due(self, device: int, a: Ints) -> tuple[Ints, NDArray[np.uint64]]:
+        """See the base class."""
+        values, contributors = self.made(device)
+        item = self.sent.item[a]
+        is_flag = (item == NO_ITEM) & (self.sent.step[a] >= 0)
+        return np.where(is_flag[:, None], FLAG, values[item]), np.where(is_flag, np.uint64(0), contributors[item])
+
+    def expected(self, device: int) -> tuple[Ints, NDArray[np.uint64]]:
+        """See the base class: as at the start, with the results of the neighbour's steps and the local ones."""
+        values, contributors = self.at_the_start(device)
+        places = np.flatnonzero(self.sent.step >= 0)
+        arrived, givers = self.due((device + 1) % self.n_devices, places)
+        is_added = np.array([step.send_to == codes.TO_NEIGHBOUR_AS_UPDATE for step in self.program.steps])
+        is_added = is_added[self.sent.step[places]]
+        values[places] = np.where(is_added[:, None], values[places], 0) + arrived
+        contributors[places] = np.where(is_added, contributors[places], np.uint64(0)) + givers
+        places = np.flatnonzero(self.kept.step >= 0)
+        made, givers = self.made(device)
+        values[places], contributors[places] = made[self.kept.item[places]], givers[self.kept.item[places]]
+        return values, contributors
+
+    def to_give(self, device: int) -> NDArray[np.bool_]:  # noqa: ARG002 - the same for every device
+        """See the base class: the results of all steps that send."""
+        return self.sent.step >= 0
+
+    # --- what the machine does -----------------------------------------------------------------------
+
+    def delay_dependent(self, rank: Ints, kinds: Ints, d: Ints, a: Ints) -> None:
+        """See the base class: a result is kept after its operands have been read."""
+        is_read, is_kept = kinds == codes.COLLECTIVE_READ, kinds == codes.COLLECTIVE_WRITE
+        if not is_kept.any():
+            return
+        read_at = np.zeros(self.n_added.shape, np.int64)
+        np.maximum.at(read_at, (d[is_read], self.read.item[a[is_read]]), rank[is_read])
+        rank[is_kept] = np.maximum(rank[is_kept], read_at[d[is_kept], self.kept.item[a[is_kept]]])
 
     def _check_addresses(self, d: Ints, a: Ints, tags: Ints) -> None:
-        destinations = np.array([step.destination for step in self.program.steps])
-        wrong = destinations[-1 - tags] != a - a % self.c
-        self._note(wrong, d, a, "a store at another place than its step says")
+        self._note(self.sent.step[a] != -1 - tags, d, a, "a store at another place than its step says")
 
     def _execute_own(self, kind: int, d: Ints, a: Ints, tags: Ints) -> None:  # noqa: ARG002 - one signature for all
         if kind == codes.COLLECTIVE_READ:
-            number, offset = self.step_of[a // self.c], a % self.c
-            self._note(number < 0, d, a, "a read of what no step needs")
-            np.add.at(self.added, (d, number, offset), self.values[d, a])
-            np.add.at(self.added_contributors, (d, number, offset), self.contributors[d, a])
-            np.add.at(self.n_added, (d, number, offset), 1)
+            item = self.read.item[a]
+            is_flag = (item == NO_ITEM) & (self.read.step[a] >= 0)
+            self._note(self.read.step[a] < 0, d, a, "a read of what no step needs")
+            self._note(is_flag & (self.values[d, a] != FLAG).any(axis=1), d, a, "a flag read before it was there")
+            d, a, item = (part[item != NO_ITEM] for part in (d, a, item))
+            np.add.at(self.added, (d, item), self.values[d, a])
+            np.add.at(self.added_contributors, (d, item), self.contributors[d, a])
+            np.add.at(self.n_added, (d, item), 1)
         elif kind == codes.COLLECTIVE_WRITE:
-            number = np.full(len(a), len(self.program.steps) - 1)
-            values, contributors = self._take_sums(d, number, a)
+            self._note(self.kept.step[a] < 0, d, a, "a store at a place that no step keeps a result at")
+            values, contributors = self._take_sums(d, self.kept.item[a], a)
             self._store(kind, d, a, values, contributors)
         else:
             self._note(np.ones(len(a), bool), d, a, "an access that a collective does not make")
 
-    def _take_sums(self, d: Ints, number: Ints, a: Ints) -> tuple[Ints, NDArray[np.uint64]]:
-        """Return the sums for granules *a* of steps *number*; each must have all its operands."""
-        offset = a % self.c
-        n_operands = np.array([len(step.operands) for step in self.program.steps])[number]
-        self._note(self.n_added[d, number, offset] != n_operands, d, a, "a result without exactly its operands")
-        return self.added[d, number, offset], self.added_contributors[d, number, offset]
+    def _take_sums(self, d: Ints, item: Ints, a: Ints) -> tuple[Ints, NDArray[np.uint64]]:
+        """Return result items for granules *a*; each must have all its operands."""
+        wrong = (item != NO_ITEM) & (self.n_added[d, item] != self.n_operands[item])
+        self._note(wrong, d, a, "a result without exactly its operands")
+        return self.added[d, item], self.added_contributors[d, item]
 
     def _send(self, device: int, messages: NDArray[Any]) -> None:
-        number, a = -1 - messages["tile"], np.array(messages["granule"])
+        a = np.array(messages["granule"])
         d = np.full(len(a), device)
-        values, contributors = self._take_sums(d, number, a)
+        is_inside = (a >= 0) & (a < self.values.shape[1])
+        self._note(~is_inside, d, a, "a granule sent to a place outside the array")
+        d, a, tags = d[is_inside], a[is_inside], messages["tile"][is_inside]
+        self._check_addresses(d, a, tags)
+        values, contributors = self._take_sums(d, self.sent.item[a], a)
+        is_flag = self.sent.item[a] == NO_ITEM
+        values[is_flag], contributors[is_flag] = FLAG, 0
         self._receive(device, a, values, contributors)
-
-    def due(self, device: int, a: Ints) -> tuple[Ints, NDArray[np.uint64]]:
-        """See the base class."""
-        values = np.zeros((len(a), self.n_elements), np.int64)
-        contributors = np.zeros(len(a), np.uint64)
-        for number, step in enumerate(self.program.steps):
-            at = (a - a % self.c == step.destination) & (step.send_to != codes.TO_LOCAL)
-            made, givers = self.result(device, number)
-            values[at], contributors[at] = made[a[at] % self.c], givers[a[at] % self.c]
-        return values, contributors
-
-    def expected(self, device: int) -> tuple[Ints, NDArray[np.uint64]]:
-        """See the base class: as at the start, with the results of the neighbour's steps and the local ones."""
-        values, contributors = np.full_like(self.values[0], UNTOUCHED), np.zeros_like(self.contributors[0])
-        n = self.n_devices
-        for p in range(1 if self.is_gather else n):
-            place = slice(p * self.c, (p + 1) * self.c)
-            values[place] = self.start(device, p)
-            contributors[place] = one_of(np.array([(device + p) % n if self.is_gather else device]))
-        for number, step in enumerate(self.program.steps):
-            place = slice(step.destination, step.destination + self.c)
-            is_local = step.send_to == codes.TO_LOCAL
-            made, givers = self.result(device if is_local else (device + 1) % n, number)
-            if step.send_to == codes.TO_NEIGHBOUR_AS_UPDATE:
-                made, givers = values[place] + made, contributors[place] + givers
-            values[place], contributors[place] = made, givers
-        return values, contributors
-
-    def to_give(self, device: int) -> NDArray[np.bool_]:  # noqa: ARG002 - all devices alike
-        """See the base class: the results of all steps that send."""
-        is_sent = np.zeros(self.values.shape[1], bool)
-        for step in self.program.steps:
-            is_sent[step.destination : step.destination + self.c] |= step.send_to != codes.TO_LOCAL
-        return is_sent

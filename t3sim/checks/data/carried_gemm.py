@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from t3sim.checks.data.carried_run import GUARD_GRANULES, UNTOUCHED, CarriedRun
 from t3sim.checks.data.places import Ints, one_of
 from t3sim.gpu.kernel import codes
+from t3sim.gpu.kernel.l2_slice import LINE_SHIFT
 from t3sim.gpu.kernel.memory_controller import GRANULE_BITS
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class CarriedGemm(CarriedRun):
         self.is_remote = np.zeros((len(cores), self.values.shape[1]), bool)
         self.is_remote[:, self.is_output] = is_remote[:, self.tile_of[self.is_output] // n_wavefronts]
         shape = (n_devices, *self.values.shape[1:])
-        self.produced, self.reference = produce(trace, shape, self.pitch, seed)
+        self.produced, self.reference = produce(trace, shape, self.pitch, seed, len(cores))
         self.values[:, self.is_output] = 0
         self.read_values = np.zeros_like(self.values)
         self.read_contributors = np.zeros_like(self.contributors)
@@ -64,6 +65,18 @@ class CarriedGemm(CarriedRun):
             self._store(kind, d, a, self.produced[d, a], one_of(d))
         else:
             self._note(np.ones(len(a), bool), d, a, "an access that a GEMM does not make")
+
+    def take_dirty_lines(self) -> None:
+        """See the base class: a dirty line is what the next kernel finds, as if it had been written back."""
+        for d, core in enumerate(self.cores):
+            l2 = core.gpu.l2
+            tags = l2.tags[l2.tags >= 0]
+            line, bit = np.nonzero(tags[:, None] >> np.arange(int(l2.granules_per_line)) & 1)
+            a = (tags[line] >> LINE_SHIFT) * int(l2.granules_per_line) + bit - self.base
+            is_inside = (a >= 0) & (a < self.values.shape[1])
+            self._note(~is_inside, np.full(len(a), d), a, "a dirty line outside the output")
+            a = a[is_inside]
+            self._execute_own(codes.WRITE_BACK, np.full(len(a), d), a, a)
 
     def _send(self, device: int, messages: NDArray[Any]) -> None:
         d = device
@@ -135,12 +148,17 @@ def output_map(trace: TileTrace, pitch: int, n_elements: int, n_wavefronts: int)
     return chunk, tile_of, index_of
 
 
-def produce(trace: TileTrace, shape: tuple[int, int, int], pitch: int, seed: int) -> tuple[Ints, Ints]:
-    """Return all outputs, *shape* [device, granule, element]: made tile by tile, and as NumPy's matrix product."""
+def produce(
+    trace: TileTrace, shape: tuple[int, int, int], pitch: int, seed: int, n_simulated: int
+) -> tuple[Ints, Ints]:
+    """Return outputs [device, granule, element]: of *n_simulated* made tile by tile, of all as NumPy's product.
+
+    The latter have *shape*.
+    """
     gemm, rng = trace.gemm, np.random.default_rng(seed)
     n_devices, _, n_elements = shape
-    tiled = np.zeros(shape, np.int64)
-    whole = np.zeros_like(tiled)
+    tiled = np.zeros((n_simulated, *shape[1:]), np.int64)
+    whole = np.zeros(shape, np.int64)
     padded = np.zeros((gemm.m, pitch * n_elements), np.int64)
     for d in range(n_devices):
         # Products of doubles are exact here: |sum| is at most 9 k, far below 2^53.
@@ -148,6 +166,8 @@ def produce(trace: TileTrace, shape: tuple[int, int, int], pitch: int, seed: int
         n_used = gemm.m * pitch
         padded[:, : gemm.n] = a @ b
         whole[d, :n_used] = padded.reshape(n_used, n_elements)
+        if d >= n_simulated:
+            continue
         padded[:, : gemm.n] = 0
         for tile in trace.workgroups:
             rows = slice(tile["row"], tile["row"] + tile["n_rows"])

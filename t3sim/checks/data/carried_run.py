@@ -121,6 +121,7 @@ class CarriedRun:
         kept = ~is_outside & ~is_operand
         devices, granules, kinds, tags = devices[kept], granules[kept], kinds[kept], tags[kept]
         rank = occurrence(devices * self.values.shape[1] + granules)
+        self.delay_dependent(rank, kinds, devices, granules)
         for turn in range(int(rank.max(initial=-1)) + 1):
             for kind in np.unique(kinds[rank == turn]):
                 at = (rank == turn) & (kinds == kind)
@@ -165,6 +166,12 @@ class CarriedRun:
 
     # --- what a kernel does ----------------------------------------------------------------------
 
+    def delay_dependent(self, rank: Ints, kinds: Ints, d: Ints, a: Ints) -> None:
+        """Raise the *rank* of a command that needs what one of another granule in the same batch reads."""
+
+    def take_dirty_lines(self) -> None:
+        """Store what the L2 keeps instead of the memory (``l2.at_kernel_end: keep``); most kernels leave nothing."""
+
     def _check_addresses(self, d: Ints, a: Ints, tags: Ints) -> None:
         """Note arrivals that are stored elsewhere than their message says."""
         raise NotImplementedError
@@ -192,6 +199,7 @@ class CarriedRun:
     def check(self) -> list[str]:
         """Return what is wrong after the run, ``MAX_PROBLEMS`` lines at most; none if every memory is as due."""
         self.settle()
+        self.take_dirty_lines()
         self.n_values = 0
         for d in range(self.n_simulated):
             values, contributors = self.expected(d)

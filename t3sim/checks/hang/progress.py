@@ -1,7 +1,7 @@
 """Can one GPU still move?  Three questions about its state, none of which needs to run it.
 
-``progress_of``: has anything moved since somebody last looked?  ``scheduled_in``: which moment will come
-that may let something move?  ``held_back_in``: which controller asks its policy again in every cycle?
+``progress_of``: has anything moved since somebody last looked?  ``moments``: which moment will come that may let
+something move?  ``has_something_to_come``: will one, or does a controller ask its policy again in every cycle?
 
 A GPU in which nothing has moved for a full rotation of its compute units and slots, with no moment to come and no
 policy to ask, is deadlocked: every unit has been asked for its next step in every order and has refused, and what
@@ -12,23 +12,25 @@ again and refuses for ever: ``patience_of`` is what the machine and the policy m
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from t3sim.gpu.kernel import codes
+from t3sim.gpu.in_flight import STREAM_NAMES, place_of_collective
+from t3sim.gpu.kernel import codes, memory_controller
 from t3sim.gpu.kernel.state import Layout, gpu_dtype
+from t3sim.gpu.waits import uncompiled
 
 if TYPE_CHECKING:
     from t3sim.gpu.core import GpuCore
 
 PATIENCE_CYCLES = 200_000  # compute cycles without progress beyond what is legal; GPGPU-Sim gives up after 50,000
-STREAM_NAMES = ("compute_queue", "comm_queue")  # by stream: codes.COMPUTE, codes.COMM
 
+START = "its start"  # of a kernel, which may be planned as far ahead as anybody likes
 WORD_BYTES = 8
+_head_is_ready = uncompiled(memory_controller.head_is_ready)
 _COLUMN_COMMANDS = [codes.RD, codes.WR, codes.UPD]
 _WATCHED = (
     "channels.queue_head", "channels.queue_tail",
@@ -45,12 +47,12 @@ _WATCHED = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Moment:
+class Moment(NamedTuple):
     """A tick at which *part* does or allows something without being asked."""
 
     part: str
     at: int
+    what: str = "the next slot"
 
 
 def progress_of(core: GpuCore) -> bytes:
@@ -136,26 +138,38 @@ def patience_of(core: GpuCore) -> int:
 # --- what is still to come ---------------------------------------------------------------------------
 
 
-def scheduled_in(core: GpuCore) -> Iterator[Moment]:
-    """Yield the moments still to come in a GPU at which something may move by itself; the cheap ones first.
+def has_something_to_come(core: GpuCore) -> bool:
+    """Return whether a moment lies ahead of this GPU at which it may move, or a policy is asked again."""
+    if not is_running(core):
+        return bool(port_starts(core))  # what an ended kernel has sent is still to leave
+    return next(scheduled_in(core), None) is not None or holds_back(core)
 
-    A moment farther ahead than ``longest_wait`` is none: nothing in this machine plans so far, so it never comes.
-    """
-    start = int(core.gpu.kernel_start_at)
-    if core.now < start < codes.NEVER:
-        yield Moment("kernel", start)
-    latest = core.now + longest_wait(core)
-    for moments in (_link_moments, _memory_moments, _workgroup_moments, _collective_moments):
-        yield from (moment for moment in moments(core) if core.now <= moment.at <= latest)
+
+def scheduled_in(core: GpuCore) -> Iterator[Moment]:
+    """Yield the moments still to come in a GPU at which something may move by itself; the cheap ones first."""
+    return (moment for moment in moments(core) if core.now <= moment.at < codes.NEVER and is_in_reach(core, moment))
+
+
+def is_in_reach(core: GpuCore, moment: Moment) -> bool:
+    """Return whether *moment* is a start, or no farther ahead than this machine plans; any other one never comes."""
+    return moment.at <= core.now + longest_wait(core) or (moment.what == START and moment.at < codes.NEVER)
+
+
+def moments(core: GpuCore) -> Iterator[Moment]:
+    """Yield every moment that a unit of a GPU waits for, past ones among them; the cheap ones first."""
+    yield Moment("kernel", int(core.gpu.kernel_start_at), START)
+    for units in (_link_moments, _memory_moments, _gemm_moments, _collective_moments):
+        yield from units(core)
 
 
 def _link_moments(core: GpuCore) -> Iterator[Moment]:
     """The next granule onto the wire, and the next one off it."""
     gpu = core.gpu
-    for at in port_starts(core).values():
-        yield Moment("link_port", at)
+    for at in port_starts(core):
+        yield Moment("link_port", at, "the wire to be free")
     if gpu.inbox_head < gpu.inbox_tail:
-        yield Moment("mailbox", int(core.inbox[int(gpu.inbox_head) % len(core.inbox)].at))
+        at = int(core.inbox[int(gpu.inbox_head) % len(core.inbox)].at)
+        yield Moment("mailbox", at, "the arrival of its oldest granule")
 
 
 def _memory_moments(core: GpuCore) -> Iterator[Moment]:
@@ -164,20 +178,37 @@ def _memory_moments(core: GpuCore) -> Iterator[Moment]:
     for c in range(int(gpu.n_channels)):
         channel = gpu.channels[c]
         if channel.occupancy.sum() > 0:
-            yield Moment(f"channel[{c}]", min(int(channel.column_wake_at), int(channel.row_wake_at)) * period)
-        for stream, queue in enumerate(STREAM_NAMES):
-            at = head_arrival(channel, stream)
-            if at is not None:
-                yield Moment(f"channel[{c}].{queue}", at * period)
+            wake_at = min(int(channel.column_wake_at), int(channel.row_wake_at))
+            yield Moment(f"channel[{c}]", wake_at * period, "the next moment of a command bus")
+        for bank in np.flatnonzero((channel.list_head >= 0).any(axis=0)):
+            command, at = next_command(channel, int(bank))
+            yield Moment(f"channel[{c}].bank[{bank}]", at * period, f"the moment at which its timing allows {command}")
+        for stream in np.flatnonzero(channel.queue_head < channel.queue_tail):
+            at = int(channel.request_at[stream, int(channel.queue_head[stream]) & (channel.request_at.shape[1] - 1)])
+            yield Moment(f"channel[{c}].{STREAM_NAMES[stream]}", at * period, "the arrival of its head")
 
 
-def _workgroup_moments(core: GpuCore) -> Iterator[Moment]:
+def next_command(channel: Any, bank: int) -> tuple[str, int]:
+    """Return the command that a bank with requests needs next and the cycle from which its timing allows it."""
+    for direction, command in ((codes.READ, "a read"), (codes.WRITE, "a store")):
+        if channel.oldest_hit[direction, bank] >= 0:
+            return command, int(max(channel.column_at[direction, bank], channel.channel_column_at[direction]))
+    if channel.open_row[bank] >= 0:
+        return "a precharge", int(channel.precharge_at[bank])
+    window = channel.activate_window[int(channel.activate_pointer)]
+    return "an activate", int(max(channel.activate_at[bank], channel.channel_activate_at, window))
+
+
+def _gemm_moments(core: GpuCore) -> Iterator[Moment]:
     """Busy L2 banks, credit of the DMA engine, launches, slices in the matrix pipe, data on their way back."""
     gpu, next_slot = core.gpu, core.now + core.slot_ticks
     if not gpu.running_kernel & codes.KERNEL_GEMM:
         return
+    if gpu.n_finished == gpu.n_dispatched < gpu.n_workgroups:
+        at = int(gpu.gemm_done_at + gpu.gemm_launch_ticks)
+        yield Moment("workgroup_dispatcher", at, "the launch of the next kernel")
     for b in range(int(gpu.l2.n_banks)):
-        yield Moment(f"l2_slice.bank[{b}]", int(gpu.l2.bank_free_at[b]))
+        yield Moment(f"l2_slice.bank[{b}]", int(gpu.l2.bank_free_at[b]), "the end of an access")
     dma = gpu.dma
     if dma.n_taken < dma.n_ready and dma.credit < gpu.granule_bytes * dma.bytes_per_tick_den:
         yield Moment("dma_engine", next_slot)
@@ -190,72 +221,29 @@ def _workgroup_moments(core: GpuCore) -> Iterator[Moment]:
             slot, part = unit.slots[s], f"compute_unit[{c}].slot[{s}]"
             if slot.is_multiplying and gpu.work_per_slot // n_multiplying > 0:
                 yield Moment(part, next_slot)
-            yield Moment(part, int(slot.launch_at))
-            yield from (Moment(part, int(at)) for at in slot.ready_at)
+            yield Moment(part, int(slot.launch_at), "its launch")
+            yield Moment(part, int(slot.ready_at.max()), "operands or acknowledgements on their way back")
 
 
 def _collective_moments(core: GpuCore) -> Iterator[Moment]:
-    """Operands of a collective on their way back to a compute unit."""
+    """Launches and overheads of a collective, and its operands on their way back to a compute unit."""
     gpu = core.gpu
     if not gpu.running_kernel & codes.KERNEL_COLLECTIVE:
         return
-    yield Moment("collective_kernel", int(gpu.collective_start_at))
+    yield Moment("collective_kernel", int(gpu.collective_start_at), START)
     for index in range(int(gpu.n_collective_workgroups)):
         workgroup, part = gpu.collective_workgroups[index], place_of_collective(core, index)
-        yield Moment(part, int(workgroup.step_ready_at))
+        yield Moment(part, int(workgroup.step_ready_at), "its start or the overhead of its last step")
         if workgroup.line_head < workgroup.line_tail:
             entry = int(workgroup.line_head) % len(workgroup.line_index)
-            if workgroup.line_remaining[entry] == 0:
-                yield Moment(part, int(workgroup.line_ready_at[entry]))
+            yield Moment(part, int(workgroup.line_ready_at[entry]), "an operand on its way back")
 
 
-def place_of_collective(core: GpuCore, index: int) -> str:
-    """Return the part of a GPU that workgroup *index* of the collective kernel is: its compute unit, if it has one."""
-    c = int(core.gpu.collective_workgroups[index].compute_unit)
-    return f"compute_unit[{c}]" if c >= 0 else f"collective_kernel.workgroup[{index}]"
-
-
-def is_to_come(core: GpuCore, at: int) -> bool:
-    """Return whether tick *at* lies ahead, no farther than this machine plans."""
-    return core.now <= at <= core.now + longest_wait(core)
-
-
-# --- small views of the record -----------------------------------------------------------------------
-
-
-def head_arrival(channel: Any, stream: int) -> int | None:
-    """Return the memory cycle at which the head of a stream queue arrives; None if the queue is empty."""
-    head = int(channel.queue_head[stream])
-    if head == channel.queue_tail[stream]:
-        return None
-    return int(channel.request_at[stream, head & (channel.request_at.shape[1] - 1)])
-
-
-def has_dram_room(channel: Any, place: int) -> bool:
-    """Return whether the DRAM queue can take a request to *place* (per direction with split queues)."""
-    if channel.is_split:
-        direction = codes.WRITE if place & codes.WRITE_BIT else codes.READ
-        return bool(channel.occupancy[direction] < channel.queue_capacity)
-    return bool(channel.occupancy.sum() < channel.queue_capacity)
-
-
-def is_held_back(core: GpuCore, channel: Any, stream: int) -> bool:
-    """Return whether the head of a stream could enter the DRAM queue now, so that only the policy is in its way."""
-    at = head_arrival(channel, stream)
-    if at is None or channel.is_stalled[stream] or at * int(core.gpu.memory_ticks) > core.now:
-        return False
-    index = int(channel.queue_head[stream]) & (channel.request_at.shape[1] - 1)
-    return has_dram_room(channel, int(channel.request_place[stream, index]))
-
-
-def held_back_in(core: GpuCore) -> list[tuple[int, int]]:
-    """Return (channel, stream) of every head that only the arbitration policy holds back."""
-    return [
-        (c, stream)
-        for c in range(int(core.gpu.n_channels))
-        for stream in range(len(STREAM_NAMES))
-        if is_held_back(core, core.gpu.channels[c], stream)
-    ]
+def holds_back(core: GpuCore) -> bool:
+    """Return whether a head could enter the DRAM queue of its channel, so that only the policy is in its way."""
+    now = core.now // int(core.gpu.memory_ticks)
+    channels = (core.gpu.channels[c] for c in range(int(core.gpu.n_channels)))
+    return any(_head_is_ready(channel, stream, now) for channel in channels for stream in range(len(STREAM_NAMES)))
 
 
 def unscheduled_channels(core: GpuCore) -> list[int]:
@@ -266,13 +254,13 @@ def unscheduled_channels(core: GpuCore) -> list[int]:
     return [int(c) for c in np.flatnonzero(stuck)]
 
 
-def port_starts(core: GpuCore) -> dict[str, int]:
-    """Return by source, ``stores`` and ``dma``, the tick at which its first granule can go onto the wire."""
+def port_starts(core: GpuCore) -> list[int]:
+    """Return for stores and for data of the DMA engine the tick at which the first granule can go onto the wire."""
     port, stores, queue = core.gpu.link_port, core.store_queue, core.tables.dma_queue
-    free_at = -(-int(port.free_at_scaled) // int(port.scale))
-    starts = {}
+    starts = []
     if port.store_head < port.store_tail:
-        starts["stores"] = max(int(stores[int(port.store_head) % len(stores)].at), free_at)
+        starts.append(int(stores[int(port.store_head) % len(stores)].at))
     if port.dma_head < port.dma_tail and queue[int(port.dma_head) % len(queue)].at < codes.NEVER:
-        starts["dma"] = max(int(queue[int(port.dma_head) % len(queue)].at), free_at)
-    return starts
+        starts.append(int(queue[int(port.dma_head) % len(queue)].at))
+    free_at = -(-int(port.free_at_scaled) // int(port.scale))
+    return [max(at, free_at) for at in starts]

@@ -1,23 +1,25 @@
 """What is said about a machine that hangs: the cause first, then the state of every part that holds something.
 
 The first five lines name the part at fault and how unfinished work leads to it.  The rest is for whoever looks
-for the defect: oldest requests, occupancies, tracker, DMA engine, compute units, last DRAM commands.
+for the defect: oldest requests, occupancies, what each unit waits for, last DRAM commands.
 """
 
 from __future__ import annotations
 
 import enum
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from t3sim.checks.hang.gpu_waits import graph_of
-from t3sim.checks.hang.memory_waits import STREAM_WORDS
-from t3sim.checks.hang.progress import STREAM_NAMES
-from t3sim.checks.hang.unit_waits import HungGpu, Queued, counted, queued_requests
-from t3sim.checks.hang.wait_graph import Cause
+from t3sim.checks.hang.causes import graph_of
+from t3sim.checks.hang.wait_graph import Cause, WaitGraph
+from t3sim.checks.invariants import KIND_NAMES
+from t3sim.gpu.in_flight import STREAM_NAMES, HungGpu, Queued, counted
 from t3sim.gpu.kernel import codes
+from t3sim.gpu.waits import NOT_SERVED, work_left
 
 if TYPE_CHECKING:
     from t3sim.gpu.core import GpuCore
@@ -30,12 +32,6 @@ WAY_LINES = 3
 LAST_COMMANDS = 64
 COMMANDS_IN_A_LINE = 4
 COMMAND_NAMES = ("ACT", "PRE", "RD", "WR", "UPD", "REF")
-KIND_NAMES = {
-    codes.OPERAND_READ: "operand read", codes.DMA_READ: "DMA read", codes.COLLECTIVE_READ: "collective read",
-    codes.WRITE_BACK: "write-back", codes.LOCAL_STORE: "local store", codes.INCOMING_WRITE: "incoming store",
-    codes.COLLECTIVE_WRITE: "collective store", codes.LOCAL_UPDATE: "local update",
-    codes.INCOMING_UPDATE: "incoming update",
-}  # fmt: skip
 
 
 class Hang(enum.Enum):
@@ -50,11 +46,12 @@ def describe_hang(hang: Hang, gpus: Sequence[HungGpu], since: int) -> str:
     """Return the report of *hang*, at most ``MAX_LINES`` lines; nothing has moved since tick *since*."""
     core = gpus[0].core
     lines = [f"{hang.value}; since {_time(core, since)}, now {_time(core, max(g.core.now for g in gpus))}"]
-    causes = graph_of(gpus).causes([f"{gpu.name}.kernel" for gpu in gpus])
+    graph = graph_of(gpus)
+    causes = graph.causes([f"{gpu.name}.kernel" for gpu in gpus])
     causes.sort(key=lambda cause: cause.part.endswith(".arbiter"))  # a policy may have its reasons, others have none
     lines += _cause_lines(causes)
     for gpu in gpus:
-        lines += ["", f"state of {gpu.name}", *_state_lines(gpu, causes)]
+        lines += ["", f"state of {gpu.name}", *_state_lines(gpu, graph, causes)]
     if len(lines) > MAX_LINES:
         lines = [*lines[: MAX_LINES - 1], f"... and {counted(len(lines) - MAX_LINES + 1, 'more line')}"]
     return "\n".join(lines)
@@ -86,15 +83,13 @@ def _cause_lines(causes: list[Cause]) -> list[str]:
 # --- the state ---------------------------------------------------------------------------------------
 
 
-def _state_lines(gpu: HungGpu, causes: list[Cause]) -> Iterator[str]:
-    queued = queued_requests(gpu.core.gpu, gpu.name)
-    yield from _progress_lines(gpu)
-    yield from _section("oldest requests", _oldest_lines(gpu.core, queued))
+def _state_lines(gpu: HungGpu, graph: WaitGraph, causes: list[Cause]) -> Iterator[str]:
+    yield from (f"  {progress}" for progress in dict.fromkeys(work_left(gpu).values()) if progress != NOT_SERVED)
+    if gpu.gpu.running_kernel == codes.KERNEL_NONE:
+        yield "  no kernel is running"
+    yield from _section("oldest requests", _oldest_lines(gpu))
     yield from _section("memory channels", _channel_lines(gpu.core))
-    yield from _section("L2 banks", _l2_lines(gpu.core))
-    yield from _section("tracker", _tracker_lines(gpu))
-    yield from _section("DMA commands not done", _dma_lines(gpu.core))
-    yield from _section("compute units", _unit_lines(gpu.core))
+    yield from _wait_sections(gpu, graph)
     yield from _command_lines(gpu.core, causes)
 
 
@@ -108,41 +103,11 @@ def _section(title: str, rows: Iterator[str]) -> Iterator[str]:
             yield f"    ... and {len(found) - MAX_ROWS} more"
 
 
-def _progress_lines(hung: HungGpu) -> Iterator[str]:
-    gpu = hung.core.gpu
-    port = gpu.link_port
-    if gpu.running_kernel == codes.KERNEL_NONE:
-        yield "  no kernel is running"
-        return
-    if gpu.running_kernel & codes.KERNEL_GEMM:
-        yield (
-            f"  workgroups {gpu.n_dispatched} of {gpu.n_workgroups} dispatched, {gpu.n_finished} finished;"
-            f" tiles not triggered {gpu.n_tiles_open}; DMA commands {gpu.dma.n_commands_done} of"
-            f" {gpu.dma.n_commands} done, {gpu.dma.n_ready} armed, {gpu.dma.n_taken} issued,"
-            f" {gpu.dma.reads_in_flight} of {gpu.dma.read_ahead_granules} reads in flight"
-        )
-    if gpu.running_kernel & codes.KERNEL_COLLECTIVE:
-        n_workgroups = gpu.n_collective_workgroups * gpu.n_steps // gpu.n_kernel_steps
-        waiting = f", {gpu.n_collective_waiting} wait for a compute unit" if gpu.n_collective_waiting else ""
-        yield f"  collective: {gpu.n_collective_done} of {n_workgroups} workgroups done{waiting}"
-    delivered = "" if hung.link is None else f" {hung.n_delivered} delivered by {hung.link},"
-    yield (
-        f"  granules:{delivered} {gpu.n_inbound} of {gpu.expected_inbound} received,"
-        f" {gpu.inbox_tail - gpu.inbox_head} in the inbox, {port.n_sent} sent,"
-        f" {port.store_tail - port.store_head} of {port.buffer_granules} in the store buffer,"
-        f" {port.dma_tail - port.dma_head} of DMA data queued"
-    )
-
-
-def _oldest_lines(core: GpuCore, queued: list[Queued]) -> Iterator[str]:
+def _oldest_lines(hung: HungGpu) -> Iterator[str]:
     """The oldest request of each stream queue and bank."""
-    oldest: dict[str, Queued] = {}
-    for q in queued:
-        if q.part not in oldest or q.at < oldest[q.part].at:
-            oldest[q.part] = q
-    for q in oldest.values():
-        n = sum(other.part == q.part for other in queued)
-        yield f"{q.part}: {counted(n, 'request')}, oldest {_request(core, q)}"
+    for part, n in Counter(q.part for q in hung.queued).items():
+        oldest = min((q for q in hung.queued if q.part == part), key=lambda q: q.at)
+        yield f"{part}: {counted(n, 'request')}, oldest {_request(hung.core, oldest)}"
 
 
 def _request(core: GpuCore, q: Queued) -> str:
@@ -152,11 +117,11 @@ def _request(core: GpuCore, q: Queued) -> str:
     if q.stream < 0:
         age = f"admission {q.at} of {channel.n_admitted}"
     else:
-        age = f"{STREAM_WORDS[q.stream]}, age {core.now // int(core.gpu.memory_ticks) - q.at:,} cycles"
+        age = f"age {core.now // int(core.gpu.memory_ticks) - q.at:,} cycles"
         age += ", stalled" if channel.is_stalled[q.stream] else ""
     open_row = int(channel.open_row[bank])
     state = f"row {open_row} open" if open_row >= 0 else "closed"
-    return f"{KIND_NAMES.get(q.kind, q.kind)} ({age}), bank {bank} row {row} column {column}, bank {state}"
+    return f"{KIND_NAMES[q.kind].removesuffix('s')} ({age}), bank {bank} row {row} column {column}, bank {state}"
 
 
 def _channel_lines(core: GpuCore) -> Iterator[str]:
@@ -185,62 +150,24 @@ def _cycle(value: int) -> str:
     return "never" if value >= codes.NEVER else f"{value:,}"
 
 
-def _l2_lines(core: GpuCore) -> Iterator[str]:
-    l2 = core.gpu.l2
-    for b in range(int(l2.n_banks)):
-        n_used = int(l2.n_mshrs - l2.n_free_mshrs[b])
-        if n_used or l2.bank_free_at[b] > core.now:
-            busy = f", busy until tick {_cycle(int(l2.bank_free_at[b]))}" if l2.bank_free_at[b] > core.now else ""
-            yield f"l2_slice.bank[{b}]: {n_used} of {l2.n_mshrs} MSHRs in use{busy}"
+def _wait_sections(hung: HungGpu, graph: WaitGraph) -> Iterator[str]:
+    """Every unit that waits, by kind."""
+    parts: dict[str, list[str]] = defaultdict(list)
+    for part in [*graph.waits, *(part for part in graph.faults if part not in graph.waits)]:
+        gpu, _, place = part.partition(".")
+        if gpu == hung.name and place != "kernel":
+            parts[re.sub(r"\d+", "", place)].append(part)
+    for kind, found in parts.items():
+        yield from _section(kind, (_wait_row(part, graph) for part in found))
 
 
-def _tracker_lines(hung: HungGpu) -> Iterator[str]:
-    tracker, tiles = hung.core.gpu.tracker, hung.core.tables.tiles
-    n_wavefronts = max(int(tracker.n_wavefronts), 1)
-    for entry in np.flatnonzero(tracker.entry_tile[: int(tracker.n_sets * tracker.entries_per_set)] >= 0):
-        tile = int(tracker.entry_tile[entry])
-        workgroup = hung.core.tables.workgroups[tile // n_wavefronts]
-        own = "stored" if workgroup.end_at >= 0 else "not stored"
-        yield (
-            f"set {int(entry) // int(tracker.entries_per_set)}: tile {tile} lacks {tracker.entry_remaining[entry]} of"
-            f" {tiles[tile].updates_expected} updates; its workgroup {tile // n_wavefronts} has {own} it"
-        )
-
-
-def _dma_lines(core: GpuCore) -> Iterator[str]:
-    for number, command in enumerate(core.tables.commands[: int(core.gpu.dma.n_commands)]):
-        if command.granules_left > 0:
-            state = f"{command.tiles_missing} of {command.n_tiles} tiles missing" if command.tiles_missing else "armed"
-            yield f"command {number}, tiles from {command.first_tile}: {state}, {command.granules_left} granules left"
-
-
-def _unit_lines(core: GpuCore) -> Iterator[str]:
-    gpu = core.gpu
-    for c in range(int(gpu.n_compute_units)):
-        unit = gpu.compute_units[c]
-        waits = ", in line at a controller" if unit.is_waiting else ""
-        traffic = f"{unit.outstanding_lines} loads and {unit.outstanding_stores} stores in flight{waits}"
-        if unit.collective_workgroup >= 0:
-            part = gpu.collective_workgroups[int(unit.collective_workgroup)]
-            step = f"step {part.step} of {gpu.n_steps}, {part.step_stored} lines stored"
-            yield f"compute_unit[{c}]: {step}, {traffic}"
-        if not gpu.running_kernel & codes.KERNEL_GEMM:
-            continue
-        slots = [_slot(core, unit.slots[s]) for s in range(int(gpu.n_slots)) if unit.slots[s].workgroup >= 0]
-        if slots or waits:
-            yield f"compute_unit[{c}]: {'; '.join(slots) or 'no workgroup'}; {traffic}"
-
-
-def _slot(core: GpuCore, slot: Any) -> str:
-    gpu = core.gpu
-    if slot.launch_at > core.now:
-        doing = f"launches at tick {_cycle(int(slot.launch_at))}"
-    elif slot.multiply_slice < gpu.n_slices:
-        n_lines = int(slot.outstanding[: int(gpu.n_buffers)].sum())
-        doing = f"slice {slot.multiply_slice} of {gpu.n_slices}, {counted(n_lines, 'operand line')} missing"
-    else:
-        doing = f"stores line {slot.store_line}, {slot.stores_outstanding} not acknowledged"
-    return f"workgroup {slot.workgroup} {doing}"
+def _wait_row(part: str, graph: WaitGraph) -> str:
+    """What one unit waits for: its fault, and the first of its edges."""
+    edges = graph.waits.get(part, [])
+    texts = [graph.faults[part]] if part in graph.faults else []
+    texts += [f"waits for {edge.on.partition('.')[2] or edge.on} ({edge.reason})" for edge in edges[:WAY_LINES]]
+    more = [f"{len(edges) - WAY_LINES} more"] if len(edges) > WAY_LINES else []
+    return f"{part.partition('.')[2]}: {', '.join(texts + more)}"
 
 
 def _command_lines(core: GpuCore, causes: list[Cause]) -> Iterator[str]:

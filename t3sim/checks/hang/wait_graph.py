@@ -53,38 +53,30 @@ class WaitGraph:
 
     def causes(self, roots: Iterable[str]) -> list[Cause]:
         """Return the faults that *roots* wait for, nearest first; without any, one cycle; else nothing."""
+        came_by = self.reached(roots)
+        found = [Cause(part, self.faults[part], _way_to(part, came_by)) for part in came_by if part in self.faults]
+        if found:
+            return found
+        cycle = min(filter(None, map(self._cycle_through, came_by)), key=len, default=[])
+        return [Cause(cycle[0].part, f"waits for itself, in a cycle of {len(cycle)} parts", cycle)] if cycle else []
+
+    def reached(self, roots: Iterable[str]) -> dict[str, Wait | None]:
+        """Return the parts that *roots* wait for, nearest first, and the edge that led to each."""
         came_by: dict[str, Wait | None] = dict.fromkeys(roots)
         queue = deque(came_by)
-        found = []
         while queue:
-            part = queue.popleft()
-            if part in self.faults:
-                found.append(Cause(part, self.faults[part], _way_to(part, came_by)))
-            for edge in self.waits.get(part, ()):
+            for edge in self.waits.get(queue.popleft(), ()):
                 if edge.on not in came_by:
                     came_by[edge.on] = edge
                     queue.append(edge.on)
-        if found:
-            return found
-        cycle = self._cycle(came_by)
-        return [Cause(cycle[0].part, f"waits for itself, in a cycle of {len(cycle)} parts", cycle)] if cycle else []
+        return came_by
 
-    def _cycle(self, parts: Iterable[str]) -> list[Wait]:
-        """Return the edges of a shortest cycle among *parts*; empty if there is none."""
-        best: list[Wait] = []
-        for start in parts:
-            came_by: dict[str, Wait | None] = {start: None}
-            queue = deque([start])
-            while queue:
-                part = queue.popleft()
-                for edge in self.waits.get(part, ()):
-                    if edge.on == start:
-                        cycle = [*_way_to(part, came_by), edge]
-                        best = cycle if not best or len(cycle) < len(best) else best
-                    elif edge.on not in came_by:
-                        came_by[edge.on] = edge
-                        queue.append(edge.on)
-        return best
+    def _cycle_through(self, start: str) -> list[Wait]:
+        """Return the edges of a shortest cycle through *start*; empty if there is none."""
+        came_by = self.reached([start])
+        back = (edge for part in came_by for edge in self.waits.get(part, ()) if edge.on == start)
+        last = next(back, None)
+        return [*_way_to(last.part, came_by), last] if last else []
 
 
 def _way_to(part: str, came_by: dict[str, Wait | None]) -> list[Wait]:

@@ -10,7 +10,7 @@ of two layouts that two processes kept would have the same symbols, and a third 
 for the other. Here a record type is named after its content.
 
 Numba unpickles whatever a cache file holds.  Here each file starts with the digest of its content, so a
-damaged one is compiled anew, with one warning; a folder that others can write is not used.
+damaged one is compiled anew, with one warning; a folder that others can write or exchange is not used.
 
 ``T3SIM_INTERPRETED=1`` runs the same functions as plain Python: same bits, slow.
 ``T3SIM_CACHE_DIR`` moves the cache; ``T3SIM_BOUNDSCHECK=1`` compiles with bounds checks,
@@ -20,6 +20,7 @@ damaged one is compiled anew, with one warning; a folder that others can write i
 import hashlib
 import os
 import pickle
+import stat
 import sys
 import warnings
 from collections.abc import Callable
@@ -60,18 +61,31 @@ def cache_directory():
         if root is None:
             base = os.environ.get("XDG_CACHE_HOME")
             root = (Path(base) if base else Path.home() / ".cache") / "t3sim"
-        folder = Path(root) / source_digest()
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700, exist_ok=True)
-        status = folder.stat()
-        if status.st_uid != os.geteuid() or status.st_mode & WRITABLE_BY_OTHERS:
-            raise PermissionError(f"{folder} can be written by others")
+        folder = (Path(root) / source_digest()).resolve()  # a link could be changed later
+        for place in (*reversed(folder.parents), folder):
+            if not place.exists():
+                place.mkdir(mode=0o700, exist_ok=True)
+        refuse_what_others_can_write(folder)
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(f"{folder} cannot be written")
     except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
         warn_without_cache(error)
         return None
     return folder
+
+
+def refuse_what_others_can_write(folder):
+    """Raise PermissionError if another user can write *folder*, or exchange it or a folder above it.
+
+    The folders above may belong to the system, and may be writable with the sticky bit, like /tmp.
+    """
+    me, system = os.geteuid(), Path("/").stat().st_uid
+    above = [(place, (me, system), stat.S_ISVTX) for place in folder.parents]
+    for place, owners, exception in ((folder, (me,), 0), *above):
+        status = place.stat()
+        is_writable = status.st_mode & WRITABLE_BY_OTHERS and not status.st_mode & exception
+        if is_writable or status.st_uid not in owners:
+            raise PermissionError(f"{place} can be written by others")
 
 
 def warn_without_cache(error):

@@ -78,6 +78,7 @@ LOG_FULL = 3
 NO_FAULT = 0
 PICKED_NOTHING = 1  # the policy picked a stream that was not ready
 ONE_UPDATE_TOO_MANY = 2  # of a tile that has all it expects
+NO_TRACKER_ENTRY = 3  # free in the set of a tile that has a place there
 
 # What a compute unit did in a slot (time accounting, adds up to the total).
 BUSY_MULTIPLYING = 0

@@ -42,7 +42,7 @@ from t3sim.gpu.kernel.codes import (
     WORKING,
 )
 from t3sim.gpu.kernel.l2_slice import load_line, return_slot, store_line
-from t3sim.gpu.kernel.ledger import note_issue, note_refused, note_slot
+from t3sim.gpu.kernel.ledger import note_issue, note_refused, note_refused_line, note_slot
 from t3sim.gpu.kernel.link_port import buffer_store, has_buffer_room
 from t3sim.gpu.kernel.memory_controller import GRANULE_BITS, has_room, request
 from t3sim.gpu.kernel.state import RETURN_RING
@@ -113,8 +113,10 @@ def issue_loads(gpu, cu_index, slot_index, entry, credit, slot_end):
         credit > 0
         and slot.load_slice < gpu.n_slices
         and slot.load_slice < slot.multiply_slice + gpu.n_buffers
-        and cu.outstanding_lines < gpu.max_outstanding_lines
     ):
+        if cu.outstanding_lines >= gpu.max_outstanding_lines:
+            note_refused_line(slot, FOR_DRAM, slot.refused_line)
+            return credit
         line = operand_line(gpu, entry, slot.load_line, slot.load_slice)
         buffer = slot.load_slice % gpu.n_buffers
         if line >= 0:
@@ -124,6 +126,7 @@ def issue_loads(gpu, cu_index, slot_index, entry, credit, slot_end):
             reserved = reserved_by_others(gpu, cu, channel_id)
             outcome = load_line(gpu, line, n_granules, owner, slot_end - credit, reserved)
             if outcome == L2_BUSY:
+                note_refused_line(slot, FOR_L2, line)
                 return 0
             if outcome == L2_NO_ROOM:
                 wait_for_channel(gpu, cu_index, channel_id)
@@ -207,6 +210,7 @@ def issue_stores(gpu, cu_index, slot_index, entry, tiles, store_queue, credit, s
             )
             if refused_by != WORKING:
                 note_refused(cu, refused_by, credit)
+                note_refused_line(slot, refused_by, address // granules_per_line)
                 return 0
             credit -= gpu.store_issue_ticks
         slot.store_line += 1

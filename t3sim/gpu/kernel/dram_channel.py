@@ -150,7 +150,7 @@ def refresh_all_banks(channel, channel_id, command_log):
         channel.open_row[bank] = -1
         forget_hits(channel, bank)
     for bank in range(len(channel.open_row)):
-        channel.activate_at[bank] = refresh_at + channel.nRFC
+        channel.activate_at[bank] = refresh_at + max(channel.nRFC, 1)  # one row command a cycle
     log_command(command_log, channel, channel_id, REF, -1, -1, 0, -1, refresh_at)
     channel.next_refresh_at += channel.nREFI
     channel.column_wake_at = NEVER

@@ -4,7 +4,8 @@ Counts entries, admissions and departures for each kind of request, and the wait
 them twice: request by request and cycle by cycle.  Both must agree (Little's law as an identity).
 Nothing here decides anything.  ``T3SIM_LEDGER=0`` compiles the kernel without it; only the bench
 suite does so, to measure what it costs.
-Read by ``t3sim.checks.invariants``.
+Read by ``t3sim.checks.invariants``; the last reason of each unit, and what a workgroup was refused, by
+``t3sim.checks.hang``.
 """
 
 from t3sim.gpu.kernel._jit import IS_COUNTING, kernel
@@ -83,6 +84,14 @@ def note_refused(cu, reason, credit):
 
 
 @kernel
+def note_refused_line(slot, reason, line):
+    """*reason* has no room for an access of this workgroup to *line* of the L2."""
+    if IS_COUNTING:
+        slot.refused_by = reason
+        slot.refused_line = line
+
+
+@kernel
 def note_issue(gpu, cu, reason, credit):
     """A slot in which a compute unit moves lines: it works while its path does, and waits for *reason* in the rest.
 
@@ -90,7 +99,7 @@ def note_issue(gpu, cu, reason, credit):
     """
     if IS_COUNTING:
         if cu.refused_by != WORKING:
-            unused = credit + cu.refused_ticks
+            unused = max(credit + cu.refused_ticks, 0)  # what a collective loads meanwhile may overdraw the slot
         elif cu.is_waiting:
             unused = gpu.slot_ticks  # it stands in front of a controller since an earlier slot
         else:
@@ -98,6 +107,7 @@ def note_issue(gpu, cu, reason, credit):
         cu.reason_ticks[WORKING] += gpu.slot_ticks - unused
         cu.reason_ticks[reason] += unused
         cu.refused_by = WORKING
+        cu.last_reason = reason
 
 
 @kernel
@@ -132,6 +142,7 @@ def note_dispatcher_slot(gpu, reason):
     """What the workgroup dispatcher did in a slot."""
     if IS_COUNTING:
         gpu.dispatcher_slots[reason] += 1
+        gpu.dispatcher_reason = reason
 
 
 @kernel

@@ -20,6 +20,7 @@ from t3sim.gpu.kernel.codes import (
     FIELD_MASK,
     NEVER,
     NO_STREAM,
+    NO_TRACKER_ENTRY,
     ONE_UPDATE_TOO_MANY,
     PICKED_NOTHING,
     READ,
@@ -147,6 +148,15 @@ def stall_head(channel, stream):
 
 
 @kernel
+def stop_at_tile(channel, stream, tile, fault):
+    """Note a fault of the store to *tile* at the head of *stream*, which ends the run; the store does not enter."""
+    channel.fault = fault
+    channel.fault_tile = tile
+    stall_head(channel, stream)
+    return False
+
+
+@kernel
 def admit_head(channel, tracker, tiles, steps, stream):
     """Move the head of *stream* into the DRAM queue; return whether it could enter."""
     index = channel.queue_head[stream] & (channel.request_at.shape[1] - 1)
@@ -161,12 +171,10 @@ def admit_head(channel, tracker, tiles, steps, stream):
                     channel.tracker_stalls += stall_head(channel, stream)
                     return False
                 if tiles[tile].updates_seen == tiles[tile].updates_expected:
-                    channel.fault = ONE_UPDATE_TOO_MANY
-                    channel.fault_tile = tile
-                    stall_head(channel, stream)
-                    return False
+                    return stop_at_tile(channel, stream, tile, ONE_UPDATE_TOO_MANY)
+                if not count_store(tracker, tile, tiles[tile].updates_expected, channel.now):
+                    return stop_at_tile(channel, stream, tile, NO_TRACKER_ENTRY)
                 tiles[tile].updates_seen += 1
-                count_store(tracker, tile, tiles[tile].updates_expected, channel.now)
         elif stream == COMM:
             steps[-1 - tag].n_received += 1
     elif (kind == DMA_READ or kind == COLLECTIVE_READ) and has_older_store(channel, place):

@@ -238,6 +238,9 @@ def workgroup_slot_dtype(layout):
             ("is_issued", "i8", (layout.n_buffers,)),
             ("store_line", "i8"),
             ("stores_outstanding", "i8"),
+            # the ledger: see ledger.py
+            ("refused_by", "i8"),  # what last had no room for a line of this workgroup; WORKING: nothing
+            ("refused_line", "i8"),  # that line of the L2
         ],
         align=True,
     )
@@ -264,6 +267,7 @@ def compute_unit_dtype(layout):
             ("refused_by", "i8"),  # what had no room for a line in this slot; WORKING: nothing was refused
             ("refused_ticks", "i8"),  # of the slot, which could not be used for that
             ("reason_ticks", "i8", (N_REASONS,)),
+            ("last_reason", "i8"),  # of the last slot in which it issued
         ],
         align=True,
     )
@@ -425,6 +429,7 @@ def gpu_dtype(layout):
             ("n_slices_multiplied", "i8"),
             ("n_tiles_open", "i8"),  # tracked wavefront tiles that have not been triggered
             ("dispatcher_slots", "i8", (N_REASONS,)),  # of the workgroup dispatcher; see ledger.py
+            ("dispatcher_reason", "i8"),  # of the last slot
             # collective
             ("n_steps", "i8"),  # operations of a channel, of all kernels in turn
             ("n_kernel_steps", "i8"),  # of one kernel

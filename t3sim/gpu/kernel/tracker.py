@@ -62,11 +62,14 @@ def has_place_for(tiles, tile):
 def count_store(tracker, tile, updates_expected, at):
     """Count one granule stored to *tile*; trigger when all expected updates have been seen.
 
-    The caller has asked ``has_place_for``.
+    The caller has asked ``has_place_for``.  Return whether the set has an entry: without one, stores have come in
+    another order than the dispatch order, on which ``has_place_for`` relies.
     """
     entry = find_entry(tracker, tile)
     if entry < 0:
         entry = find_free_entry(tracker, tile)
+        if entry < 0:
+            return False
         tracker.entry_tile[entry] = tile
         tracker.entry_remaining[entry] = updates_expected
         tracker.entry_last_at[entry] = at
@@ -78,6 +81,7 @@ def count_store(tracker, tile, updates_expected, at):
     tracker.entry_last_at[entry] = max(tracker.entry_last_at[entry], at)
     if tracker.entry_remaining[entry] == 0:
         trigger(tracker, entry)
+    return True
 
 
 @kernel

@@ -129,6 +129,7 @@ def launch_workgroup(gpu, slot, workgroups, cu_index, slot_index, now):
     slot.work_left = 0
     slot.store_line = 0
     slot.stores_outstanding = 0
+    slot.refused_by = WORKING
     for buffer in range(gpu.n_buffers):
         slot.outstanding[buffer] = 0
         slot.ready_at[buffer] = 0

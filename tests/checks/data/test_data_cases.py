@@ -1,8 +1,7 @@
-"""Do a thousand random runs compute what NumPy computes, each element from all GPUs once, and nothing else change?"""
+"""Do random runs compute what NumPy computes, each element from all GPUs once, and nothing else change?"""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 
 import pytest
@@ -18,9 +17,11 @@ from t3sim.selfcheck.data_cases import (
     run_case,
 )
 from t3sim.system.ring import RingMachine
+from tests.conftest import sample
 
-N_CASES = int(os.environ.get("T3SIM_DATA_CASES", "1050"))
-BATCHES = 42
+N_ALL = 1050
+N_CASES = sample(N_ALL, 105)  # in order of their seeds, so that the kinds take turns
+BATCHES = sample(42, 7)
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
@@ -34,8 +35,8 @@ def test_random_runs_compute_what_numpy_computes(batch: int) -> None:
 
 
 def test_the_cases_cover_what_they_claim() -> None:
-    """Does every kind, ring size, tiling and machine come up, and are most shapes ragged?"""
-    cases = [random_case(seed) for seed in range(N_CASES)]
+    """In all of them: does every kind, ring size, tiling and machine come up, and are most shapes ragged?"""
+    cases = [random_case(seed) for seed in range(N_ALL)]
     assert {case.kind for case in cases} == set(KINDS)
     assert {case.n_devices for case in cases} == {*SMALL_RINGS, *LARGE_RINGS}
     assert {case.tiling for case in cases} == set(TILINGS)
@@ -46,7 +47,7 @@ def test_the_cases_cover_what_they_claim() -> None:
     assert min(modes[True], modes[False]) > len(cases) / 5
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(sample(40, 8)))
 def test_carrying_values_changes_no_time(seed: int) -> None:
     """Is every GPU of a run with values as fast as without?"""
     from t3sim.selfcheck.data_cases import carried

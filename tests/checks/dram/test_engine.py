@@ -14,7 +14,7 @@ import pytest
 from t3sim.checks.dram import codes, engine
 from t3sim.checks.dram.checker import DramChecker
 from t3sim.checks.dram.rules import GAPS
-from t3sim.config import machine_checks
+from t3sim.config import limits
 from t3sim.gpu.kernel import codes as kernel_codes
 from t3sim.gpu.kernel.state import COMMAND_LOG
 from tests.architecture import kernel_rules
@@ -48,7 +48,7 @@ def test_codes_are_those_of_the_command_log() -> None:
 
 
 def test_capacities_are_enough_for_every_memory_that_the_configuration_accepts() -> None:
-    assert codes.MAX_BANKS >= machine_checks.MOST_BANKS_OF_A_CHANNEL
+    assert codes.MAX_BANKS >= limits.MOST_BANKS_OF_A_CHANNEL
     assert len(GAPS) <= codes.FOUR_ACTIVATES
 
 

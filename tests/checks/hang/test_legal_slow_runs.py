@@ -12,10 +12,12 @@ import simpy
 from t3sim.checks.hang.progress import PATIENCE_CYCLES
 from t3sim.errors import ModelError
 from t3sim.gpu.kernel import codes
+from t3sim.gpu.routes import StoreRoutes
 from t3sim.system import liveness
 from t3sim.system.machine import MirroredMachine, check_drained
+from tests.kernel.small import machine, trace_of
 
-from .scenario import collective, fused
+from .scenario import collective, fused, policy_of
 
 ONE_TILE_EACH = (64, 128, 64)
 
@@ -59,6 +61,17 @@ def long_starvation() -> MirroredMachine:
 
 
 SLOW.append(Slow("starvation limit of 300,000 cycles", long_starvation, 420_000))
+
+
+def series_of_kernels() -> MirroredMachine:
+    """Three GEMMs one after another, each of them launched when the one before has ended."""
+    wired = MirroredMachine(machine("gpu: {kernel_launch: 1 ms}"), policy_of("round_robin"), {})
+    trace = trace_of(64, 64).repeated(3)
+    wired.core.load_gemm(trace, StoreRoutes(trace.n_workgroups), start_at=0)
+    return wired
+
+
+SLOW.append(Slow("launches of 1 ms between kernels of a series", series_of_kernels, 1_390_000))
 
 
 def longest_stillness(wired: MirroredMachine) -> int:

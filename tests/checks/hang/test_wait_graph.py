@@ -6,12 +6,12 @@ import pickle
 
 import pytest
 
-from t3sim.checks.hang.gpu_waits import graph_of
+from t3sim.checks.hang.causes import graph_of
 from t3sim.checks.hang.progress import Moment, progress_of, scheduled_in
 from t3sim.checks.hang.report import Hang, describe_hang
-from t3sim.checks.hang.unit_waits import HungGpu
 from t3sim.checks.hang.wait_graph import Wait, WaitGraph
 from t3sim.errors import ModelError
+from t3sim.gpu.in_flight import HungGpu
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel.codes import NEVER
 from t3sim.gpu.kernel.state import COMMAND_LOG
@@ -78,7 +78,8 @@ def test_moments_carry_the_part_they_belong_to() -> None:
     wired = fused()
     wired.core.advance(2 * wired.core.slot_ticks)
     launches = [moment for moment in scheduled_in(wired.core) if moment.part.startswith("compute_unit")]
-    assert launches[0] == Moment("compute_unit[0].slot[0]", int(wired.core.gpu.compute_units[0].slots[0].launch_at))
+    launch_at = int(wired.core.gpu.compute_units[0].slots[0].launch_at)
+    assert launches[0] == Moment("compute_unit[0].slot[0]", launch_at, "its launch")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from t3sim.analysis.bars import write_value
 from t3sim.analysis.folder import Results
+from t3sim.analysis.strategies import is_baseline
 from t3sim.analysis.style import (
     PHASE_COLOURS,
     VALUE_SIZE,
@@ -16,26 +18,24 @@ from t3sim.analysis.style import (
     Drawing,
     legend_above,
     light_grid,
+    line_of_sequential,
     new_figure,
     strategy_colour,
 )
 from t3sim.analysis.table import Row, workload_key, workload_name
-from t3sim.errors import InputDataError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_BOTH = "#E69F00"  # of the ideal: both have all compute units
 _GAP = 1.0  # between workloads, in bars
 _COLOURS = {"GEMM": PHASE_COLOURS["GEMM"], "all-reduce": PHASE_COLOURS["RS"]}
 
 
 def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     """Draw times on all and on split compute units; raises ``InputDataError`` if no point splits them."""
-    groups = groups_of(results.rows)
-    if not groups:
-        raise InputDataError(
-            f"{results.path}: no split of the compute units, with a sequential point beside it, to draw"
-        )
+    nothing = "no split of the compute units, with a sequential point beside it, to draw"
+    groups = results.required(groups_of(results.rows), nothing)
     n_bars = sum(len(members) for members in groups.values())
     columns = columns or (1 if n_bars <= 8 else 2)
     figure = new_figure(columns, 4.0)
@@ -53,12 +53,12 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
         x += _GAP
     times.set_ylabel("time alone (µs)")
     speedups.set_ylabel("potential speedup of\noverlap (×)")
-    speedups.axhline(1.0, color="black", linewidth=0.5, linestyle=(0, (4, 3)), zorder=0)
+    line_of_sequential(speedups)
     for axes in (times, speedups):
         light_grid(axes)
         axes.set_ylim(0, axes.get_ylim()[1] * 1.25)  # the heights of values and names
         axes.tick_params(axis="x", length=0)
-    legend_above(times, WIDTHS[columns])
+    legend_above(times)
     speedups.set_xticks(list(labels), list(labels.values()), rotation=90 if room < 22 else 0)
     speedups.set_xlabel("compute units of the GEMM + of the all-reduce")
     for (start, name), members in zip(starts, groups.values(), strict=True):
@@ -75,7 +75,7 @@ def groups_of(rows: list[Row]) -> dict[Any, list[Row]]:
     sequential = {
         (workload_key(row), row["machine"]): row
         for row in rows
-        if row["strategy"] == "sequential" and row["time_us"] is not None
+        if is_baseline(row["strategy"]) and row["time_us"] is not None
     }
     groups: dict[Any, list[Row]] = {}
     for row in rows:
@@ -109,16 +109,8 @@ def _draw_point(times: Axes, speedups: Axes, x: float, row: Row, sequential: Row
     is_first = not times.containers
     for offset, (name, time) in zip((-0.22, 0.22), zip(_COLOURS, times_of(row), strict=True), strict=True):
         times.bar(x + offset, time, width=0.4, color=_COLOURS[name], label=name if is_first else None)
-        _write(times, x + offset, time, f"{time:.0f}", 0.44 * room)
+        write_value(times, x + offset, time, f"{time:.0f}", 0.44 * room, VALUE_SIZE)
     speedup = potential_speedup(row, sequential)
-    colour = strategy_colour("ideal-overlap" if row is sequential else row["strategy"], [row["strategy"]])
+    colour = _BOTH if row is sequential else strategy_colour(row["strategy"], [row["strategy"]])
     speedups.bar(x, speedup, width=0.7, color=colour)
-    _write(speedups, x, speedup, f"{speedup:.2f}", room)
-
-
-def _write(axes: Axes, x: float, y: float, text: str, room: float) -> None:
-    is_across = room >= 0.62 * VALUE_SIZE * len(text)
-    axes.annotate(
-        text, (x, y), xytext=(0, 1.5), textcoords="offset points", ha="center", va="bottom", fontsize=VALUE_SIZE,
-        rotation=0 if is_across else 90,
-    )  # fmt: skip
+    write_value(speedups, x, speedup, f"{speedup:.2f}", room, VALUE_SIZE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -53,21 +53,15 @@ class Study:
         return rows
 
     def ratios(
-        self,
-        one: str,
-        other: str,
-        value: str | Callable[[Row], float | None] = "time_us",
-        wanted: Iterable[Case] = CASES,
+        self, one: str, other: str, column: str = "time_us", wanted: Iterable[Case] = CASES
     ) -> dict[Case, float]:
-        """Return a column (or what *value* makes of a row) of strategy *one* over that of *other*, by case."""
-        read = value if callable(value) else lambda row: row[value]
-        ratios = {}
+        """Return *column* of strategy *one* over that of *other*, by case."""
+        found = {}
         for case, (first, second) in self.pairs(one, other, wanted).items():
-            numerator, denominator = read(first), read(second)
-            if not numerator or not denominator:
-                raise NotRunError(f"no {value if isinstance(value, str) else 'value'} of {' '.join(map(str, case))}")
-            ratios[case] = numerator / denominator
-        return ratios
+            if not first[column] or not second[column]:
+                raise NotRunError(f"no {column} of {' '.join(map(str, case))}")
+            found[case] = first[column] / second[column]
+        return found
 
     def speedups(self, strategy: str, wanted: Iterable[Case] = CASES) -> dict[Case, float]:
         """Return speedups over sequential by case."""

@@ -1,4 +1,4 @@
-"""Figures of rings with one GPU or link unlike the others, and of the order of dispatch: numbers, labels, refusals."""
+"""Figures of rings with one GPU or link that differs, and of the order of dispatch: numbers, labels, refusals."""
 
 from __future__ import annotations
 
@@ -12,12 +12,9 @@ import pytest
 
 from t3sim.analysis.figures import draw_figure
 from t3sim.analysis.folder import Results, read_folder
-from t3sim.analysis.slow_link import link_effects
+from t3sim.analysis.heterogeneous import SLOW_LINK, START_SKEW, STRAGGLER, Effects, effects_of
 from t3sim.analysis.staggering import fused_runs
-from t3sim.analysis.start_skew import skew_effects
-from t3sim.analysis.straggler import straggler_effects
 from t3sim.analysis.style import Drawing
-from t3sim.analysis.unlike import Effects
 from t3sim.errors import InputDataError
 from t3sim.experiment.plan import load_experiment
 from t3sim.observe.waits import Wait
@@ -27,16 +24,16 @@ from tests.analysis.folders import MACHINE, SEQUENTIAL, T3, point_of, write_fold
 from tests.conftest import REPOSITORY
 
 CLOCK, BANDWIDTH, SKEW = "machine.gpu[3].compute_clock", "machine.link[3].bandwidth", "machine.start_skew.gpu[3]"
-EVEN: Mapping[str, Any] = {"own_gpus": [], "own_links": [], "start_skew": [], "start_jitter": None}
-UNLIKE: Mapping[str, Any] = {**EVEN, "own_gpus": [{"number": 3}]}
+IDENTICAL: Mapping[str, Any] = {"own_gpus": [], "own_links": [], "start_skew": [], "start_jitter": None}
+HETEROGENEOUS: Mapping[str, Any] = {**IDENTICAL, "own_gpus": [{"number": 3}]}
 WORKLOAD = "T-NLG FC-2, TP 8"
 
 
 def ring_of(folder: Path, key: str, points: Sequence[tuple[str, RunRecord]], usual: str, **about: Any) -> Results:
-    """Results of explicit *points*, each with its value of the axis *key*; rings with *usual* are of alike GPUs."""
+    """Results of explicit *points*, each with its value of the axis *key*; rings with *usual* are of identical GPUs."""
     records = [dataclasses.replace(r, mode="explicit", machine=f"t3-150+{text}".replace(" ", "")) for text, r in points]
     resolved = [
-        point_of(record, {**MACHINE, **(EVEN if text == usual else UNLIKE)})
+        point_of(record, {**MACHINE, **(IDENTICAL if text == usual else HETEROGENEOUS)})
         for (text, _), record in zip(points, records, strict=True)
     ]
     write_folder(folder, records, {key: [text for text, _ in points]}, resolved, **about)
@@ -99,13 +96,13 @@ RINGS = {"straggler": straggler, "slow_link": slow_link, "start_skew": skew, "st
 
 def numbers_of(effects: Effects, strategy: str) -> list[tuple[Any, ...]]:
     return [
-        (effect.text, effect.cause.size, effect.slowdown_percent, effect.share)
+        (effect.text, effect.cause, effect.slowdown_percent, effect.share)
         for effect in effects[WORKLOAD][strategy]
     ]
 
 
 def test_a_straggler_is_measured_by_its_cycle_and_by_its_gemm(tmp_path: Path) -> None:
-    effects = straggler_effects(straggler(tmp_path))
+    effects = effects_of(straggler(tmp_path), STRAGGLER)
     assert numbers_of(effects, "sequential") == [
         ("1.4 GHz", 0.0, 0.0, None), ("1120 MHz", pytest.approx(25.0), pytest.approx(12.5), pytest.approx(1.0)),
     ]  # fmt: skip
@@ -113,12 +110,12 @@ def test_a_straggler_is_measured_by_its_cycle_and_by_its_gemm(tmp_path: Path) ->
 
 
 def test_a_slow_link_is_measured_by_a_byte_and_by_all_its_bytes(tmp_path: Path) -> None:
-    (_, slow) = numbers_of(link_effects(slow_link(tmp_path)), "sequential")
+    (_, slow) = numbers_of(effects_of(slow_link(tmp_path), SLOW_LINK), "sequential")
     assert slow == ("75 GB/s", pytest.approx(100.0), pytest.approx(100 * 250 / 1600), pytest.approx(0.25))
 
 
 def test_a_skew_is_measured_by_itself_and_drawn_from_the_smallest(tmp_path: Path) -> None:
-    effects = skew_effects(skew(tmp_path))[WORKLOAD]["t3"]
+    effects = effects_of(skew(tmp_path), START_SKEW)[WORKLOAD]["t3"]
     assert [(effect.text, effect.added_us, effect.share) for effect in effects] == [
         ("0 us", 0.0, None), ("1 us", 2.0, pytest.approx(2.0)), ("100 us", 50.0, pytest.approx(0.5)),
     ]  # fmt: skip
@@ -163,9 +160,9 @@ def test_a_figure_refuses_what_was_swept_over_something_else(name: str, tmp_path
         draw_figure(name, ring(tmp_path / key))
 
 
-def test_canary_without_the_ring_of_alike_gpus_nothing_is_compared(tmp_path: Path) -> None:
+def test_canary_without_the_ring_of_identical_gpus_nothing_is_compared(tmp_path: Path) -> None:
     alone = ring_of(tmp_path / "a", SKEW, [("5 us", T3), ("10 us", slower(T3, 5.0))], "0 us")
-    with pytest.raises(InputDataError, match="no t3 on the ring of alike GPUs"):
+    with pytest.raises(InputDataError, match="no t3 on the ring of identical GPUs"):
         draw_figure("start_skew", alone)
 
 
@@ -177,7 +174,7 @@ def test_workloads_beyond_a_page_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", RINGS)
 def test_the_study_of_a_figure_sweeps_what_it_shows(name: str) -> None:
-    """Every study holds the ring of alike GPUs that its points are compared with, and runs in explicit mode."""
+    """Every study holds the ring of identical GPUs that its points are compared with, and runs in explicit mode."""
     experiment = load_experiment(REPOSITORY / "experiments" / f"ring-{name.replace('_', '-')}" / "experiment.yaml")
     assert list(experiment.figures) == [name]
     assert {point.mode for point in experiment.points} == {"explicit"}

@@ -1,8 +1,8 @@
-"""GPUs and links of a ring that have values of their own, and when each GPU starts.
+"""Per-GPU overrides: values of single GPUs and links of a ring, and when each GPU starts.
 
 ``gpu[3]:`` and ``memory[3]:`` hold what differs in one GPU, ``link[2]:`` what differs in the link over which ``gpu[2]``
 sends, each with values on top of the machine's, or with another preset.  ``start_skew:`` says how much later a GPU
-comes to its first kernel, ``start_jitter:`` how much later at most each kernel starts, by chance.
+comes to its first kernel, ``start_jitter:`` the largest random delay of the start of each kernel.
 """
 
 from __future__ import annotations
@@ -16,24 +16,26 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from t3sim import units
+from t3sim.config.limits import FINEST_TICKS_HZ
 from t3sim.config.machine import (
+    GpuOverride,
     GpuSpec,
+    LinkOverride,
     LinkSpec,
     MachineSpec,
     MemorySpec,
-    OwnGpu,
-    OwnLink,
     StartJitterSpec,
     StartSkew,
 )
-from t3sim.config.machine_checks import LONGEST_CLOCK_LCM_HZ, machine_findings
-from t3sim.config.resolve import expand_part, node_at, overlay, validated
+from t3sim.config.machine_checks import machine_findings
+from t3sim.config.presets import expand_part
+from t3sim.config.trees import node_at, overlay, validated, value_at
 from t3sim.config.yaml_loader import Node, type_name
 from t3sim.errors import ConfigError, Problem
+from t3sim.units import format_frequency
 
-OWN_PART = re.compile(r"(gpu|memory|link)\[(0|[1-9][0-9]{0,5})\]")
-SKEW, JITTER = "start_skew", "start_jitter"
+OVERRIDE_KEY = re.compile(r"(gpu|memory|link)\[(0|[1-9][0-9]{0,5})\]")
+OVERRIDE_NAMES = SKEW, JITTER = "start_skew", "start_jitter"
 MODELS: dict[str, type[GpuSpec | MemorySpec | LinkSpec]] = {"gpu": GpuSpec, "memory": MemorySpec, "link": LinkSpec}
 MOST_NAMES = 3  # of values, in a message
 MHZ = 10**6
@@ -42,13 +44,13 @@ MHZ = 10**6
 SHARED = ("memory.access", "gpu.l2.line", "gpu.tracker.n_sets", "gpu.tracker.entries_per_set")
 
 
-def is_own(name: str) -> bool:
+def is_override(name: str) -> bool:
     """Return whether a key of a machine says something about single GPUs, links or starts."""
-    return name in (SKEW, JITTER) or OWN_PART.fullmatch(name) is not None
+    return name in OVERRIDE_NAMES or OVERRIDE_KEY.fullmatch(name) is not None
 
 
 @dataclass(frozen=True)
-class OwnPart:
+class Override:
     """One key such as ``gpu[3]``: which part of which GPU, as written, and as it comes out."""
 
     name: str
@@ -58,41 +60,40 @@ class OwnPart:
     spec: GpuSpec | MemorySpec | LinkSpec
 
 
-class OwnValues:
-    """Reads what single GPUs and links of a machine say of themselves, and collects what is wrong with it."""
+class GpuOverrides:
+    """Reads the per-GPU overrides of a machine, and collects what is wrong with them."""
 
-    def __init__(self, tree: Node, own: dict[str, Node], key: str, folder: Path | None) -> None:
-        """*tree* is the machine without *own*, its presets expanded; *key* is the machine's."""
-        self._tree, self._own, self._key, self._folder = tree, own, key, folder
+    def __init__(self, tree: Node, overrides: dict[str, Node], key: str, folder: Path | None) -> None:
+        """*tree* is the machine without *overrides*, its presets expanded; *key* is the machine's."""
+        self._tree, self._overrides, self._key, self._folder = tree, overrides, key, folder
         self._problems: list[Problem] = []
 
-    def of(self, machine: MachineSpec) -> tuple[MachineSpec, Node]:
-        """Return *machine* with its own values, and the tree with them; all problems at once as a ConfigError."""
-        parts = [part for name in self._own if OWN_PART.fullmatch(name) and (part := self._part(name)) is not None]
-        skews, jitter = list(self._skews()), self._jitter()
-        if self._problems:
-            raise ConfigError(self._problems)
-        gpus, links = own_gpus(machine, parts), own_links(machine, parts)
+    def applied_to(self, machine: MachineSpec) -> tuple[MachineSpec, Node]:
+        """Return *machine* with its overrides, and the tree with them; all problems at once as a ConfigError."""
+        keys = [(name, match) for name in self._overrides if (match := OVERRIDE_KEY.fullmatch(name)) is not None]
+        parts = [part for name, match in keys if (part := self._part(name, match[1], int(match[2]))) is not None]
+        skews, jitter = tuple(self._skews()), self._jitter()
+        self._raise_problems()
+        gpus, links = gpu_overrides(machine, parts), link_overrides(machine, parts)
         spec = machine.model_copy(
-            update={"own_gpus": gpus, "own_links": links, "start_skew": tuple(skews), "start_jitter": jitter}
+            update={"own_gpus": gpus, "own_links": links, "start_skew": skews, "start_jitter": jitter}
         )
         self._check(spec, parts)
+        self._raise_problems()
+        written = {part.name: part.node for part in parts}
+        return spec, replace(self._tree, value={**self._tree.value, **self._overrides, **written})
+
+    def _raise_problems(self) -> None:
         if self._problems:
             raise ConfigError(self._problems)
-        written = {part.name: part.node for part in parts}
-        return spec, replace(self._tree, value={**self._tree.value, **self._own, **written})
 
-    def _problem(self, node: Node, name: str, message: str) -> None:
-        at = node.position
-        self._problems.append(Problem(at.file, at.line, at.column, f"{self._key}.{name}", message))
+    def _problem(self, node: Node, name: str, message: str, at_key: bool = False) -> None:
+        self._problems.append(node.problem(f"{self._key}.{name}", message, at_key))
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def _part(self, name: str) -> OwnPart | None:
-        match = OWN_PART.fullmatch(name)
-        assert match is not None
-        kind, number, node = match[1], int(match[2]), self._own[name]
-        shown = f"{self._key}.{name}"
+    def _part(self, name: str, kind: str, number: int) -> Override | None:
+        node, shown = self._overrides[name], f"{self._key}.{name}"
         if kind == "link" and self._is_cut(name, number, node):
             return None
         try:
@@ -102,7 +103,7 @@ class OwnValues:
                 return None
             is_whole = isinstance(node.value, str) or node.get("preset") is not None
             whole = written if is_whole else overlay(self._tree.value[kind], written)
-            return OwnPart(name, kind, number, written, validated(MODELS[kind], whole, shown))
+            return Override(name, kind, number, written, validated(MODELS[kind], whole, shown))
         except ConfigError as error:
             self._problems += error.problems
             return None
@@ -110,27 +111,27 @@ class OwnValues:
     def _is_cut(self, name: str, number: int, node: Node) -> bool:
         """Return whether a link carries nothing, and note that: then nothing gets round the ring."""
         bandwidth = node.get("bandwidth")
+        message = f"the ring has no way round: the link by which gpu[{number}] sends"
         if node.value == "down":
-            self._problem(node, name, f"the ring has no way round: the link by which gpu[{number}] sends is down")
+            self._problem(node, name, f"{message} is down")
         elif bandwidth is not None and re.fullmatch(r"0+(\.0*)? *[A-Za-z/]*", str(bandwidth.value)):
-            message = f"the ring has no way round: the link by which gpu[{number}] sends has no bandwidth"
-            self._problem(bandwidth, f"{name}.bandwidth", message)
+            self._problem(bandwidth, f"{name}.bandwidth", f"{message} has no bandwidth")
         else:
             return False
         return True
 
     def _skews(self) -> Iterator[StartSkew]:
-        node = self._own.get(SKEW)
+        node = self._overrides.get(SKEW)
         if node is None:
             return
         if not node.is_mapping:
             self._problem(node, SKEW, f'found {type_name(node.value)}, a mapping is needed, like {{"gpu[3]": 5 us}}')
             return
         for name, child in node.value.items():
-            match = OWN_PART.fullmatch(name)
+            match = OVERRIDE_KEY.fullmatch(name)
             if match is None or match[1] != "gpu":
-                at = replace(child, position=child.key_position or child.position)
-                self._problem(at, f"{SKEW}.{name}", f"unknown GPU `{name}`; a GPU is called like `gpu[3]`")
+                message = f"unknown GPU `{name}`; a GPU is called like `gpu[3]`"
+                self._problem(child, f"{SKEW}.{name}", message, at_key=True)
                 continue
             whole = Node({"number": Node(int(match[2]), child.position), "delay": child}, child.position)
             try:
@@ -142,12 +143,12 @@ class OwnValues:
                 yield skew
 
     def _jitter(self) -> StartJitterSpec | None:
-        node = self._own.get(JITTER)
+        node = self._overrides.get(JITTER)
         if node is None:
             return None
         if node.is_mapping and node.get("seed") is None:
-            at = replace(node, position=node.key_position or node.position)
-            self._problem(at, f"{JITTER}.seed", "is missing; jitter without a seed could not be repeated")
+            message = "is missing; jitter without a seed could not be repeated"
+            self._problem(node, f"{JITTER}.seed", message, at_key=True)
             return None
         try:
             jitter = validated(StartJitterSpec, node, f"{self._key}.{JITTER}")
@@ -158,30 +159,30 @@ class OwnValues:
 
     # --- checking --------------------------------------------------------------------------------
 
-    def _check(self, spec: MachineSpec, parts: list[OwnPart]) -> None:
-        """Note what does not fit together inside an unlike GPU, and between it and the others."""
+    def _check(self, spec: MachineSpec, parts: list[Override]) -> None:
+        """Note what does not fit together inside one GPU with overrides, and between it and the others."""
         for number in sorted({part.number for part in parts}):
             of_gpu = [part for part in parts if part.number == number]
             alone = spec.of_gpu(number)
             for path in SHARED:
-                if value_of(alone, path) != value_of(spec, path):
-                    message = f"is {value_of(alone, path)}, all GPUs must have the same, {value_of(spec, path)}"
+                if value_at(alone, path) != value_at(spec, path):
+                    message = f"is {value_at(alone, path)}, all GPUs must have the same, {value_at(spec, path)}"
                     self._place(of_gpu, path, message)
             if not has_fine_ticks(alone):
                 for path, message in machine_findings(alone):
                     self._place(of_gpu, path, message)
         with_clock = [part for part in parts if part.kind != "link"]
         if has_fine_ticks(spec) and with_clock and not self._problems:
-            clocks = ", ".join(units.format_frequency(clock) for clock in sorted(spec.clocks()))
+            clocks = ", ".join(format_frequency(clock) for clock in sorted(spec.clocks()))
             path = "gpu.compute_clock" if with_clock[0].kind == "gpu" else "memory.clock"
-            ticks = math.lcm(*spec.clocks())
             message = (
-                f"the clocks of the ring ({clocks}) meet only in ticks of {units.format_frequency(ticks)}; at most"
-                " 1 THz: choose clocks with a larger common divisor"
+                f"the clocks of the ring ({clocks}) meet only in ticks of"
+                f" {format_frequency(math.lcm(*spec.clocks()))}; at most 1 THz: choose clocks with a larger common"
+                " divisor"
             )
             self._place(with_clock, path, message)
 
-    def _place(self, parts: list[OwnPart], path: str, message: str) -> None:
+    def _place(self, parts: list[Override], path: str, message: str) -> None:
         """Note a finding at the value of *parts* that it is about, or else at the first of them."""
         kind, *rest = path.split(".")
         for part in parts:
@@ -196,11 +197,11 @@ class OwnValues:
 def has_fine_ticks(machine: MachineSpec) -> bool:
     """Return whether clocks of whole MHz meet only in ticks that are too fine to count time in."""
     clocks = machine.clocks()
-    return all(clock % MHZ == 0 for clock in clocks) and math.lcm(*clocks) > LONGEST_CLOCK_LCM_HZ
+    return all(clock % MHZ == 0 for clock in clocks) and math.lcm(*clocks) > FINEST_TICKS_HZ
 
 
-def own_gpus(machine: MachineSpec, parts: list[OwnPart]) -> tuple[OwnGpu, ...]:
-    """Return the GPUs that come out unlike the machine's."""
+def gpu_overrides(machine: MachineSpec, parts: list[Override]) -> tuple[GpuOverride, ...]:
+    """Return the GPUs that come out different from the machine's."""
     gpus = []
     for number in sorted({part.number for part in parts if part.kind != "link"}):
         gpu, memory = machine.gpu, machine.memory
@@ -208,22 +209,16 @@ def own_gpus(machine: MachineSpec, parts: list[OwnPart]) -> tuple[OwnGpu, ...]:
             gpu = spec if isinstance(spec, GpuSpec) else gpu
             memory = spec if isinstance(spec, MemorySpec) else memory
         if (gpu, memory) != (machine.gpu, machine.memory):
-            gpus.append(OwnGpu(number=number, gpu=gpu, memory=memory))
+            gpus.append(GpuOverride(number=number, gpu=gpu, memory=memory))
     return tuple(gpus)
 
 
-def own_links(machine: MachineSpec, parts: list[OwnPart]) -> tuple[OwnLink, ...]:
-    """Return the links that come out unlike the machine's."""
+def link_overrides(machine: MachineSpec, parts: list[Override]) -> tuple[LinkOverride, ...]:
+    """Return the links that come out different from the machine's."""
     links = {part.number: part.spec for part in parts if isinstance(part.spec, LinkSpec)}
-    return tuple(OwnLink(number=number, link=link) for number, link in sorted(links.items()) if link != machine.link)
-
-
-def value_of(machine: MachineSpec, path: str) -> Any:
-    """Return the value at a dotted path."""
-    value: Any = machine
-    for step in path.split("."):
-        value = getattr(value, step)
-    return value
+    return tuple(
+        LinkOverride(number=number, link=link) for number, link in sorted(links.items()) if link != machine.link
+    )
 
 
 def differing(one: BaseModel, other: BaseModel, prefix: str = "") -> Iterator[str]:
@@ -236,20 +231,21 @@ def differing(one: BaseModel, other: BaseModel, prefix: str = "") -> Iterator[st
             yield prefix + name
 
 
-def unlike(machine: MachineSpec) -> Iterator[tuple[str, str]]:
-    """Yield for each thing that one GPU cannot stand for: key below the machine, and what it is in words."""
-    for own in machine.own_gpus:
-        for kind, mine, common in (("gpu", own.gpu, machine.gpu), ("memory", own.memory, machine.memory)):
-            names = list(differing(mine, common))
-            if names:
-                yield f"{kind}[{own.number}]", f"{kind}[{own.number}] differs in {in_words(names)}"
-    for one in machine.own_links:
-        names = list(differing(one.link, machine.link))
-        yield f"link[{one.number}]", f"link[{one.number}] differs in {in_words(names)}"
+def differences(machine: MachineSpec) -> Iterator[tuple[str, str]]:
+    """Yield what makes a ring heterogeneous, so that one GPU cannot stand for all: key below the machine, and words."""
+    changed = [
+        *((f"gpu[{own.number}]", own.gpu, machine.gpu) for own in machine.own_gpus),
+        *((f"memory[{own.number}]", own.memory, machine.memory) for own in machine.own_gpus),
+        *((f"link[{own.number}]", own.link, machine.link) for own in machine.own_links),
+    ]
+    for key, own, common in changed:
+        names = list(differing(own, common))
+        if names:
+            yield key, f"{key} differs in {in_words(names)}"
     for skew in machine.start_skew:
         yield f"{SKEW}.gpu[{skew.number}]", f"gpu[{skew.number}] starts later than others"
     if machine.start_jitter is not None:
-        yield JITTER, "kernels start at moments of their own"
+        yield JITTER, "kernels start after random delays"
 
 
 def in_words(names: list[str]) -> str:
@@ -260,17 +256,20 @@ def in_words(names: list[str]) -> str:
 
 def located(machine: MachineSpec, path: list[str]) -> tuple[type[BaseModel], tuple[str, ...], Any] | None:
     """Return spec, place in it and value of what *path* below *machine* names; None if it came to nothing."""
-    match = OWN_PART.fullmatch(path[0])
+    match = OVERRIDE_KEY.fullmatch(path[0])
     if match is not None:
         kind, alone = match[1], machine.of_gpu(int(match[2]))
-        return MODELS[kind], tuple(path[1:]), value_of(alone, ".".join([kind, *path[1:]]))
+        return MODELS[kind], tuple(path[1:]), value_at(alone, ".".join([kind, *path[1:]]))
     if path[0] == SKEW:
         delays = {f"gpu[{skew.number}]": skew.delay for skew in machine.start_skew}
         return StartSkew, ("delay",), delays.get(path[1], 0)
     if path[0] == JITTER:
         jitter = machine.start_jitter
         return None if jitter is None else (StartJitterSpec, (path[1],), getattr(jitter, path[1]))
-    return MachineSpec, tuple(path), value_of(machine, ".".join(path))
+    return MachineSpec, tuple(path), value_at(machine, ".".join(path))
 
 
-__all__ = ["OWN_PART", "OwnValues", "is_own", "located", "unlike"]
+__all__ = [
+    "JITTER", "MODELS", "OVERRIDE_KEY", "OVERRIDE_NAMES", "SKEW", "GpuOverrides", "differences", "is_override",
+    "located",
+]  # fmt: skip

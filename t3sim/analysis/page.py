@@ -1,0 +1,108 @@
+"""What the HTML pages share: template and style sheet, tables that sort and filter, figures inside the page.
+
+Everything that comes from a file is text and is escaped by the templates; only this package's own style sheet and
+script go in as they are. A page loads nothing from elsewhere.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from t3sim.analysis.style import Drawing, figure_bytes
+
+PIXELS_PER_INCH = 140
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table in the page; *css* has ``more`` if it is shown on demand only."""
+
+    name: str
+    title: str
+    meaning: str
+    css: str
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell: what is shown, and what it is sorted by if that differs."""
+
+    text: str
+    css: str = ""
+    value: str | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the page that can be sorted and filtered."""
+
+    id: str
+    columns: list[Column]
+    rows: list[list[Cell]]
+    is_whole: bool = False  # shown in full, not in a window of its own
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there are columns that are shown on demand."""
+        return any("more" in column.css.split() for column in self.columns)
+
+
+@dataclass(frozen=True)
+class ExtraTable:
+    """A table above the result folders, about all of them."""
+
+    id: str
+    title: str
+    summary: str
+    explanation: str
+    table: Table
+
+
+@dataclass(frozen=True)
+class EmbeddedFigure:
+    """A figure inside the page: SVG as base64, size in pixels."""
+
+    id: str
+    content: str
+    width: int
+    height: int
+    caption: str
+
+
+def embedded(drawing: Drawing, figure_id: str) -> EmbeddedFigure:
+    """Return *drawing* as a part of a page."""
+    width, height = (round(float(inches) * PIXELS_PER_INCH) for inches in drawing.figure.get_size_inches())
+    content = base64.b64encode(figure_bytes(drawing.figure, "svg")).decode()
+    return EmbeddedFigure(figure_id, content, width, height, drawing.caption)
+
+
+def number_text(value: float, digits: int = 1) -> str:
+    """Return a number with thin spaces between its thousands."""
+    return f"{value:,.{digits}f}".replace(",", "\u202f")
+
+
+def flat_manifest(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a manifest says, with its volatile facts among the others."""
+    volatile = manifest.get("volatile")
+    stable = {name: value for name, value in manifest.items() if name != "volatile"}
+    return {**stable, **(volatile if isinstance(volatile, dict) else {})}
+
+
+def manifest_text(value: Any) -> str:
+    """Return a value of a manifest as the page shows it."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {text}" for name, text in value.items())
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def rendered(template: str, **values: Any) -> str:
+    """Return the page that *template* makes of *values*; one that is missing is an error."""
+    environment = Environment(
+        loader=PackageLoader("t3sim.analysis"), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
+    )
+    return environment.get_template(template).render(**values)

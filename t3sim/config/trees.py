@@ -1,0 +1,228 @@
+"""Trees of nodes: paths in them, values on top of others, and the specs that they describe.
+
+The tree is kept beside the spec, so that every value can be shown with its origin and place, and every error points at
+the line that caused it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator, ValidationError
+
+from t3sim import units
+from t3sim.config.yaml_loader import Node, type_name
+from t3sim.errors import ConfigError, Problem
+from t3sim.registry import nearest
+
+SpecT = TypeVar("SpecT", bound=BaseModel)
+KeyPath = tuple[str, ...]
+Finding = tuple[str, str]  # dotted path below a section, message
+
+MAX_GUESSES = 50  # of keys that are meant by unknown ones; nobody reads more, and each takes a while
+
+
+def with_value(node: Node, path: KeyPath, value: Node) -> Node:
+    """A copy of the tree in which *path* holds *value*; names of presets on the way become mappings."""
+    if not path:
+        return value
+    if not isinstance(node.value, dict):
+        content: dict[str, Node] = {} if node.value is None else {"preset": replace(node, key_position=None)}
+    else:
+        content = node.value
+    child = content.get(path[0]) or Node(None, value.position, value.key_position or value.position)
+    return replace(node, value={**content, path[0]: with_value(child, path[1:], value)})
+
+
+def overlay(base: Node, over: Node) -> Node:
+    """*over* on top of *base*: mappings are merged, everything else is replaced."""
+    if not (base.is_mapping and over.is_mapping):
+        return over
+    merged = dict(base.value)
+    for key, child in over.value.items():
+        merged[key] = overlay(merged[key], child) if key in merged else child
+    return replace(base, value=merged)
+
+
+def node_at(root: Node, path: tuple[Any, ...]) -> tuple[Node, bool]:
+    """The deepest node on *path* that exists, and whether it is the whole path."""
+    node = root
+    for step in path:
+        value = node.value
+        is_in_list = isinstance(value, list) and isinstance(step, int) and step < len(value)
+        if not is_in_list and not (node.is_mapping and step in value):
+            return node, False
+        node = value[step]
+    return node, True
+
+
+def placed(findings: Iterable[Finding], tree: Node, prefix: str) -> list[Problem]:
+    """Findings of a check across fields as problems at the place of their first key."""
+    return [
+        node_at(tree, tuple(path.split(".")))[0].problem(f"{prefix}.{path}" if path else prefix, message)
+        for path, message in findings
+    ]
+
+
+# --- validation ----------------------------------------------------------------------------------
+
+
+def validated(model: type[SpecT], node: Node, prefix: str) -> SpecT:
+    """The spec that *node* describes; all its problems at once as a ConfigError."""
+    try:
+        return model.model_validate(node.plain())
+    except ValidationError as error:
+        raise ConfigError(spec_problems(error, model, node, prefix)) from None
+
+
+def spec_problems(error: ValidationError, model: type[BaseModel], root: Node, prefix: str) -> list[Problem]:
+    """Findings of pydantic as problems with their place in the file."""
+    problems: dict[tuple[str, str], Problem] = {}
+    for item in error.errors(include_url=False):
+        location = item["loc"]
+        node, is_whole = node_at(root, location)
+        is_about_key = item["type"] in ("missing", "extra_forbidden")
+        if not is_about_key and not is_whole:  # a branch of a union: report the value itself
+            while location and not node_at(root, location)[1]:
+                location = location[:-1]
+        key = _joined(prefix, location)
+        message = _message(dict(item), model, location, can_guess=len(problems) < MAX_GUESSES)
+        problems.setdefault((key, message), node.problem(key, message, at_key=is_about_key))
+    return list(problems.values())
+
+
+def _joined(prefix: str, location: tuple[Any, ...]) -> str:
+    text = prefix
+    for step in location:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else str(step)
+    return text
+
+
+def found_words(value: Any) -> str:
+    """A value that is not what was needed, for a message."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, (dict, list)):
+        return type_name(value)
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return f"`{text if len(text) <= 40 else text[:37] + '...'}`"
+
+
+# What pydantic calls a value of the wrong type -> what is needed.
+_NEEDED = {
+    **dict.fromkeys(("int_type", "int_from_float", "int_parsing", "int_parsing_size"), "a whole number"),
+    "float_type": "a number",
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    "string_type": "a text",
+    **dict.fromkeys(("model_type", "model_attributes_type", "dict_type"), "a mapping"),
+    **dict.fromkeys(("tuple_type", "list_type"), "a list"),
+}
+_BOUNDS = {
+    "greater_than": ("gt", "above"),
+    "greater_than_equal": ("ge", "at least"),
+    "less_than": ("lt", "below"),
+    "less_than_equal": ("le", "at most"),
+}
+
+
+def _message(item: dict[str, Any], model: type[BaseModel], location: tuple[Any, ...], can_guess: bool) -> str:
+    """A finding of pydantic in the words of this package."""
+    kind, context, found = item["type"], item.get("ctx", {}), found_words(item.get("input"))
+    if kind == "missing":
+        return "is missing"
+    if kind == "extra_forbidden":
+        known = fields_at(model, location[:-1])
+        return unknown_key(str(location[-1]), ".".join(map(str, location[:-1])), known, can_guess)
+    if kind == "value_error":
+        return str(context["error"])
+    if kind in _NEEDED:
+        needed = _NEEDED[kind]
+        is_text = needed.endswith("number") and isinstance(item.get("input"), str)
+        known = fields_at(model, location) if needed == "a mapping" else []
+        keys = f" with the keys {', '.join(known)}" if known else ""
+        return f"found {'the text ' if is_text else ''}{found}, {needed} is needed{keys}"
+    if kind in _BOUNDS:
+        name, words = _BOUNDS[kind]
+        return f"found {found}, must be {words} {'2^62' if context[name] == units.LIMIT else context[name]}"
+    if kind == "literal_error":
+        known = [word.strip("' ") for word in str(context["expected"]).replace(" or ", ",").split(",")]
+        guess = nearest(str(item.get("input")), known)
+        return f"found {found}; allowed: {', '.join(known)}" + (f"; did you mean `{guess}`?" if guess else "")
+    if kind in ("too_long", "too_short"):
+        length = context.get("max_length", context.get("min_length"))
+        return f"found {context.get('actual_length')} values, {length} are needed"
+    return str(item["msg"])
+
+
+def unknown_key(key: str, parent: str, known: list[str], can_guess: bool = True) -> str:
+    """The message for a key that does not exist, with the nearest that does."""
+    guess = nearest(key, known) if can_guess else None
+    under = f" under `{parent}`" if parent else ""
+    return f"unknown key `{key}`{under}; " + (f"did you mean `{guess}`?" if guess else f"known: {', '.join(known)}")
+
+
+# --- fields of specs -----------------------------------------------------------------------------
+
+
+def _model_of(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) in (Union, UnionType):
+        return next((found for part in get_args(annotation) if (found := _model_of(part))), None)
+    return None
+
+
+def _model_at(model: type[BaseModel] | None, location: tuple[Any, ...]) -> type[BaseModel] | None:
+    """The spec at *location* below *model*, None if there is none."""
+    for step in location:
+        field = model.model_fields.get(step) if model is not None else None
+        model = None if field is None else _model_of(field.annotation)
+    return model
+
+
+def fields_at(model: type[BaseModel] | None, location: tuple[Any, ...]) -> list[str]:
+    """The keys that the spec at *location* below *model* knows."""
+    found = _model_at(model, location)
+    return list(found.model_fields) if found else []
+
+
+def value_at(spec: BaseModel, path: str) -> Any:
+    """The value at a dotted path below *spec*."""
+    value: Any = spec
+    for step in path.split("."):
+        value = getattr(value, step)
+    return value
+
+
+def shown_value(model: type[BaseModel], location: KeyPath, value: Any) -> str:
+    """A resolved value with its unit, in the shortest spelling that reads back as the same."""
+    holder = _model_at(model, location[:-1])
+    field = holder.model_fields.get(location[-1]) if holder is not None else None
+    if isinstance(value, int) and not isinstance(value, bool) and field is not None:
+        nested = [extra for part in get_args(field.annotation) for extra in getattr(part, "__metadata__", ())]
+        for extra in (*field.metadata, *nested):
+            if isinstance(extra, BeforeValidator):
+                return units.format_parsed(extra.func, value)
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(str, value)) + "]"
+    return str(value)
+
+
+__all__ = [
+    "MAX_GUESSES",
+    "Finding",
+    "fields_at",
+    "found_words",
+    "node_at",
+    "overlay",
+    "placed",
+    "shown_value",
+    "spec_problems",
+    "unknown_key",
+    "validated",
+    "value_at",
+    "with_value",
+]

@@ -1,0 +1,283 @@
+"""What is under way inside a GPU: who has asked for it, where it is now, and how much of it each unit counts.
+
+A unit that waits for data has a counter of its own (``outstanding``, ``reads_in_flight``, ``entry_remaining``): these
+are the ``accounts``.  What it counts is in a queue, a register or an inbox somewhere, and ``under_way`` says where.  A
+unit that counts more than there is waits for something that will never come.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from t3sim.gpu.kernel import codes
+from t3sim.gpu.kernel.dram_channel import KEY_SHIFT
+from t3sim.gpu.kernel.l2_slice import MSHR_MASK, MSHR_SHIFT, OWNER_SHIFT
+from t3sim.gpu.kernel.memory_controller import GRANULE_BITS
+
+if TYPE_CHECKING:
+    from t3sim.gpu.core import GpuCore
+
+STREAM_NAMES = ("compute_queue", "comm_queue")  # by stream: codes.COMPUTE, codes.COMM
+LOCAL_STORES = (codes.LOCAL_UPDATE, codes.LOCAL_STORE)
+INCOMING = (codes.INCOMING_UPDATE, codes.INCOMING_WRITE)
+
+
+class Queued(NamedTuple):
+    """A request inside or in front of a channel; *part* is the queue or bank that has it."""
+
+    part: str
+    channel: int
+    stream: int  # -1: in the DRAM queue
+    kind: int
+    tag: int
+    place: int
+    at: int  # memory cycle of arrival; in the DRAM queue, the number of its admission
+
+
+class Account(NamedTuple):
+    """*part* counts *n* of *what* to come; *nowhere* says where they are not if there are fewer."""
+
+    part: str
+    n: int
+    what: str
+    nowhere: str
+    details: str = ""
+
+
+def counted(n: int, what: str) -> str:
+    """Return ``1 granule``, ``2 granules``, ``2 updates of tile 3``."""
+    noun, of, rest = what.partition(" of ")
+    return f"{n} {noun}{'' if n == 1 else 's'}{of}{rest}"
+
+
+def chain(first: int, following: NDArray[np.integer[Any]]) -> Iterator[int]:
+    """Yield the places of a linked list from *first* on; it ends, even if a defect has closed it."""
+    place, n = first, 0
+    while place >= 0 and n < len(following):
+        yield place
+        place, n = int(following[place]), n + 1
+
+
+def queued_requests(gpu: Any) -> list[Queued]:
+    """Return every request in the stream queues and DRAM queues of a GPU."""
+    found = []
+    for c in range(int(gpu.n_channels)):
+        channel = gpu.channels[c]
+        mask = channel.request_at.shape[1] - 1
+        for stream, queue in enumerate(STREAM_NAMES):
+            for i in range(int(channel.queue_head[stream]), int(channel.queue_tail[stream])):
+                values = (channel[f"request_{name}"][stream, i & mask] for name in ("tag", "place", "at"))
+                tag, place, at = map(int, values)
+                kind = place & codes.FIELD_MASK
+                found.append(Queued(f"channel[{c}].{queue}", c, stream, kind, tag, place, at))
+        for direction, bank in np.argwhere(channel.list_head >= 0):
+            for slot in chain(int(channel.list_head[direction, bank]), channel.next_slot):
+                place = int(channel.slot_row[slot]) << codes.ROW_SHIFT | int(channel.slot_place[slot])
+                tag, kind = int(channel.slot_tag[slot]), place & codes.FIELD_MASK
+                order = int(channel.slot_key[slot]) >> KEY_SHIFT
+                found.append(Queued(f"channel[{c}].bank[{bank}]", c, -1, kind, tag, place, order))
+    return found
+
+
+def place_of_collective(core: GpuCore, index: int) -> str:
+    """Return the part of a GPU that workgroup *index* of the collective kernel is: its compute unit, if it has one."""
+    c = int(core.gpu.collective_workgroups[index].compute_unit)
+    return f"compute_unit[{c}]" if c >= 0 else f"collective_kernel.workgroup[{index}]"
+
+
+class HungGpu:
+    """One GPU of a machine that hangs, and everything inside it; parts have their names inside the GPU.
+
+    *link* brings data from the GPU *upstream* (itself, in mirrored mode); *n_delivered* granules have come so far.
+    """
+
+    def __init__(
+        self, name: str, core: GpuCore, link: str = "", n_delivered: int = 0, upstream: str | None = None
+    ) -> None:
+        self.name, self.core, self.link, self.n_delivered, self.upstream = name, core, link, n_delivered, upstream
+        self.gpu, self.tables = core.gpu, core.tables
+
+    # --- names and views ---
+
+    def place_of_workgroup(self, workgroup: int) -> str:
+        """Return the part that an unfinished workgroup is in: its slot, or the dispatcher."""
+        entry = self.tables.workgroups[workgroup]
+        return "workgroup_dispatcher" if entry.start_at < 0 else f"compute_unit[{entry.cu}].slot[{entry.slot}]"
+
+    def place_of_tiles(self, workgroup: int) -> str:
+        """Return the place in the tracker that counts the tiles of *workgroup*."""
+        return f"tracker.set[{self.set_of(workgroup)}].workgroup[{workgroup}]"
+
+    def set_of(self, workgroup: int) -> int:
+        """Return the set of the tracker that has a place for *workgroup*."""
+        number = int(workgroup - self.gpu.first_workgroup) % int(self.gpu.n_workgroups)
+        return number & int(self.gpu.tracker.n_sets - 1)
+
+    def is_unstored(self, workgroup: int) -> bool:
+        """Return whether *workgroup* is tracked here and has not stored its tile."""
+        is_open = self.tables.tiles[workgroup * int(self.gpu.n_wavefronts)].n_open > 0
+        return bool(is_open and self.tables.workgroups[workgroup].end_at < 0)
+
+    def resident_slots(self) -> list[tuple[int, int]]:
+        """Return (compute unit, slot) of every workgroup of the GEMM that runs."""
+        units = self.gpu.compute_units[: int(self.gpu.n_compute_units)]
+        return [(int(c), int(s)) for c, s in np.argwhere(units["slots"]["workgroup"][:, : int(self.gpu.n_slots)] >= 0)]
+
+    def tracked_tiles(self) -> list[tuple[int, int]]:
+        """Return (tile, updates that it lacks) of every entry of the tracker."""
+        tracker = self.gpu.tracker
+        used = np.flatnonzero(tracker.entry_tile[: int(tracker.n_sets * tracker.entries_per_set)] >= 0)
+        return [(int(tracker.entry_tile[i]), int(tracker.entry_remaining[i])) for i in used]
+
+    @cached_property
+    def inbox(self) -> NDArray[Any]:
+        """The messages in the inbox."""
+        return self.core.inbox[np.arange(int(self.gpu.inbox_head), int(self.gpu.inbox_tail)) % len(self.core.inbox)]
+
+    @cached_property
+    def queued(self) -> list[Queued]:
+        """Every request in the stream queues and DRAM queues."""
+        return queued_requests(self.gpu)
+
+    def head(self, c: int, queue: str) -> Queued:
+        """Return the head of a stream queue that is not empty."""
+        return next(q for q in self.queued if q.part == f"channel[{c}].{queue}")
+
+    @cached_property
+    def misses(self) -> list[tuple[int, int]]:
+        """(bank, MSHR) of every L2 line that is being filled, as the tags know it."""
+        l2 = self.gpu.l2
+        tags = l2.tags[: int(l2.n_banks * l2.sets_per_bank), : int(l2.associativity)]
+        mshrs = ((tags >> MSHR_SHIFT) & MSHR_MASK) - 1
+        filled = np.argwhere((tags >= 0) & (mshrs >= 0))
+        return [(int(row) // int(l2.sets_per_bank), int(mshrs[row, way])) for row, way in filled]
+
+    # --- what is under way, and who counts it ---
+
+    def under_way(self) -> dict[tuple[str, str], Counter[str]]:
+        """Return by unit and by what it waits for how much of it is at which place."""
+        gpu, l2 = self.gpu, self.gpu.l2
+        found: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        for q in self.queued:
+            if q.stream < 0:
+                found[f"channel[{q.channel}].dram_queue", "request"][q.part] += 1
+            for owner in self._owners(q):
+                found[owner][q.part] += 1
+        for tile in self.inbox["tile"].tolist():
+            found[self._counted_by(tile)]["mailbox"] += 1
+        for b, m in self.misses:
+            mshr = f"l2_slice.bank[{b}].mshr[{m}]"
+            found[f"l2_slice.bank[{b}]", f"MSHR of {l2.n_mshrs}"][mshr] += 1
+            for waiter in chain(int(l2.mshr_waiter[b, m]), l2.next_waiter):
+                c, s = divmod(int(l2.waiter_owner[waiter]) // int(gpu.n_buffers), int(gpu.n_slots))
+                found[f"compute_unit[{c}].slot[{s}]", "operand line"][mshr] += 1
+                found[f"compute_unit[{c}]", "load"][mshr] += 1
+        for tile, missing in self.tracked_tiles():
+            workgroup = tile // int(gpu.n_wavefronts)
+            updates = found[self._counted_by(tile)]
+            if self.tables.workgroups[workgroup].end_at < 0:
+                updates[self.place_of_workgroup(workgroup)] += missing
+                continue
+            entry = self.tables.tiles[tile]
+            expected, own = int(entry.updates_expected), int(entry.n_granules)
+            from_neighbour = own * (round(expected / own) - 1)
+            updates[self.link] += max(from_neighbour - (expected - missing - own) - sum(updates.values()), 0)
+        for c, channel_id in enumerate(gpu.compute_units["granted_channel"][: int(gpu.n_compute_units)]):
+            if channel_id >= 0:
+                found[f"channel[{channel_id}].compute_queue", "promise of room"][f"compute_unit[{c}]"] += 1
+        for part, _, _ in self._steps_waited_for():
+            found[part, "granule"][self.link] += max(int(gpu.expected_inbound - gpu.n_inbound) - len(self.inbox), 0)
+        return found
+
+    def _oldest_line(self, index: int) -> int:
+        """Return the entry of the oldest line that a workgroup of a collective has under way; -1: it has none."""
+        workgroup = self.gpu.collective_workgroups[index]
+        return int(workgroup.line_head) % len(workgroup.line_index) if workgroup.line_head < workgroup.line_tail else -1
+
+    def _steps_waited_for(self) -> Iterator[tuple[str, int, int]]:
+        """Yield (part, granules missing, step that sends them) of each step whose operands have not arrived."""
+        gpu, steps = self.gpu, self.tables.steps
+        rows = {
+            int(w.step) * int(gpu.n_step_columns) + (index if gpu.n_step_columns > 1 else 0)
+            for index, w in enumerate(gpu.collective_workgroups[: int(gpu.n_collective_workgroups)])
+            if gpu.running_kernel & codes.KERNEL_COLLECTIVE and w.step < gpu.n_steps
+        }
+        for row in sorted(rows):
+            earlier = row - int(gpu.n_step_slices * gpu.n_step_columns)
+            missing = int(steps[row].wait_received - steps[earlier].n_received) if steps[row].wait_received else 0
+            if missing > 0:
+                yield f"collective_kernel.step[{row}]", missing, earlier
+
+    def _owners(self, q: Queued) -> Iterator[tuple[str, str]]:
+        """Yield (unit, what) of those that wait for a request."""
+        if q.kind == codes.OPERAND_READ:
+            yield f"l2_slice.bank[{q.tag >> OWNER_SHIFT}].mshr[{q.tag & MSHR_MASK}]", "granule"
+        elif q.kind == codes.DMA_READ:
+            yield "dma_engine", "read"
+        elif q.kind == codes.COLLECTIVE_READ:
+            index, line = divmod(q.tag, self.gpu.collective_workgroups["line_index"].shape[1])
+            if line == self._oldest_line(index):
+                yield place_of_collective(self.core, index), "operand granule"
+        elif q.kind in LOCAL_STORES:
+            workgroup = (q.tag >> GRANULE_BITS) // int(self.gpu.n_wavefronts)
+            yield self.place_of_workgroup(workgroup), "store acknowledgement"
+            yield f"compute_unit[{self.tables.workgroups[workgroup].cu}]", "store"
+        if q.kind in (*LOCAL_STORES, *INCOMING) and q.stream >= 0:  # the tracker counts what enters a DRAM queue
+            yield self._counted_by(q.tag >> GRANULE_BITS if q.tag >= 0 else q.tag)
+
+    def _counted_by(self, tile: int) -> tuple[str, str]:
+        """Return who counts a store to *tile* of the output; below 0, to the receive buffer of a step."""
+        if tile < 0:
+            next_row = -1 - tile + int(self.gpu.n_step_slices * self.gpu.n_step_columns)
+            return f"collective_kernel.step[{next_row}]", "granule"
+        return self.place_of_tiles(tile // int(self.gpu.n_wavefronts)), f"update of tile {tile}"
+
+    def accounts(self) -> Iterator[Account]:
+        """Yield what the units themselves count to come."""
+        gpu, l2 = self.gpu, self.gpu.l2
+        for b, m in self.misses:
+            part, line = f"l2_slice.bank[{b}].mshr[{m}]", f" of line {l2.mshr_line[b, m]} to come"
+            yield Account(part, int(l2.mshr_remaining[b, m]), "granule", "no read of it is in any queue", line)
+        for b in range(int(l2.n_banks)):
+            n = int(l2.n_mshrs - l2.n_free_mshrs[b])
+            yield Account(f"l2_slice.bank[{b}]", n, f"MSHR of {l2.n_mshrs}", "they fill no line", " in use")
+        for c, s in self.resident_slots():
+            slot, part = gpu.compute_units[c].slots[s], f"compute_unit[{c}].slot[{s}]"
+            of = f" of workgroup {slot.workgroup} to come"
+            of_slice = f" of workgroup {slot.workgroup} to come, slice {slot.multiply_slice} of {gpu.n_slices} is next"
+            yield Account(part, int(slot.outstanding.sum()), "operand line", "no MSHR knows of them", of_slice)
+            nowhere = "no such store is in any queue"
+            yield Account(part, int(slot.stores_outstanding), "store acknowledgement", nowhere, of)
+        for c, unit in enumerate(gpu.compute_units[: int(gpu.n_compute_units)]):
+            if unit.collective_workgroup >= 0:
+                continue  # it counts lines of its step until they are stored
+            part = f"compute_unit[{c}]"
+            n_loads = int(unit.outstanding_lines - unit.returning_lines.sum())
+            n_stores = int(unit.outstanding_stores - unit.returning_stores.sum())
+            yield Account(part, n_loads, "load", "neither the L2 nor the way back has any", " in flight")
+            yield Account(part, n_stores, "store", "no queue has such a store", " in flight")
+        for c in range(int(gpu.n_channels)):
+            n = int(gpu.channels[c].occupancy.sum())
+            yield Account(f"channel[{c}].dram_queue", n, "request", "its banks do not have them")
+            n = int(gpu.channels[c].n_reserved) // (2 * int(l2.granules_per_line))
+            of = f" ({gpu.channels[c].n_reserved} of {gpu.channels[c].stream_capacity} entries)"
+            yield Account(f"channel[{c}].compute_queue", n, "promise of room", "no compute unit has them", of)
+        yield Account("dma_engine", int(gpu.dma.reads_in_flight), "read", "no queue has such a read", " in flight")
+        for index in range(int(gpu.n_collective_workgroups)):
+            entry, workgroup = self._oldest_line(index), gpu.collective_workgroups[index]
+            n = int(workgroup.line_remaining[entry]) if entry >= 0 else 0
+            part, step = place_of_collective(self.core, index), f"step {workgroup.step} of {gpu.n_steps}"
+            of = f" of its oldest line to come, in {step}"
+            yield Account(part, n, "operand granule", "no such read is queued", of)
+        for part, n, row in self._steps_waited_for():
+            yield Account(part, n, "granule", "nothing is left to be sent", f" of step {row} to come")
+        for tile, n in self.tracked_tiles():
+            part, what = self._counted_by(tile)
+            lacking = f" to come, {n} of {self.tables.tiles[tile].updates_expected} are missing"
+            yield Account(part, n, what, "nothing is left to be sent", lacking)

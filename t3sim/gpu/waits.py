@@ -1,0 +1,446 @@
+"""Whom each unit of a GPU waits for: ``UNITS``, a table with one entry for each kind of unit.
+
+An entry says, for each reason that the ledger of the unit gives (``kernel/ledger.py``), which part keeps it from going
+on; under ``ALWAYS``, what it waits for whatever its ledger says.  What a unit has asked for and counts is in
+``in_flight``.  ``t3sim.checks.hang`` makes a graph of both when a machine hangs.
+
+Parts are named as in timelines, without the name of the GPU: ``channel[3].bank[5]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from t3sim.gpu.in_flight import STREAM_NAMES, HungGpu, counted, place_of_collective
+from t3sim.gpu.kernel import address_map, codes, collective_kernel, l2_slice, mailbox, memory_controller
+from t3sim.gpu.kernel import workgroup_dispatcher as dispatcher
+from t3sim.gpu.kernel.memory_controller import GRANULE_BITS
+
+Edge = tuple[str, str]  # a part and why it is waited for; or NOTHING, and what is wrong with the unit that waits
+Edges = Iterator[Edge]
+Index = tuple[Any, ...]  # of a unit, in its name
+NOTHING = ""
+NOT_SERVED = "not served"
+ALWAYS = -1  # beside the reasons of the ledger
+TO_NEIGHBOUR = (codes.ROUTE_REMOTE_UPDATE, codes.ROUTE_REMOTE_STORE)
+
+
+class Unit(NamedTuple):
+    """A kind of unit.
+
+    *waits* has, by reason, an edge as data (its braces are filled with the index, ``gpu`` with the record) or a
+    function of the GPU and the index.
+    """
+
+    busy: Callable[[HungGpu], Iterable[Index]]  # those that have something to do
+    waits: dict[int, Edge | Callable[..., Edges]]
+    reason: Callable[..., int] = lambda *_: ALWAYS  # of one of them, now
+
+
+def all_waits(hung: HungGpu) -> Iterator[tuple[str, str, str]]:
+    """Yield (part, part that it waits for or NOTHING, why) of every unit."""
+    for name, unit in UNITS.items():
+        for index in unit.busy(hung):
+            for reason in dict.fromkeys((ALWAYS, int(unit.reason(hung, *index)))):
+                waits = unit.waits.get(reason, lambda *_: ())
+                if isinstance(waits, tuple):
+                    yield name.format(*index), waits[0].format(*index), waits[1].format(gpu=hung.gpu)
+                else:
+                    yield from ((name.format(*index), on, why) for on, why in waits(hung, *index))
+
+
+@cache
+def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of the kernel, and all functions that it calls, as plain Python."""
+    plain = getattr(function, "py_func", function)
+    names = plain.__globals__
+    called = {name: uncompiled(names[name]) for name in plain.__code__.co_names if hasattr(names.get(name), "py_func")}
+    return FunctionType(plain.__code__, {**names, **called})
+
+
+channel_of = uncompiled(address_map.channel_of)
+granule_address = uncompiled(mailbox.granule_address)
+is_between_kernels = uncompiled(dispatcher.is_between_kernels)
+has_queue_room = uncompiled(memory_controller.has_queue_room)
+
+
+def places(condition: Any) -> list[Index]:
+    """Return the indices at which *condition* holds."""
+    return [tuple(int(i) for i in index) for index in np.argwhere(condition)]
+
+
+# --- the running kernel, and the link ----------------------------------------------------------------
+
+
+def work_left(hung: HungGpu) -> dict[str, str]:
+    """Return by kind of part how far the running kernel is there; it waits for those parts before it ends."""
+    gpu, dma, port = hung.gpu, hung.gpu.dma, hung.gpu.link_port
+    if gpu.running_kernel == codes.KERNEL_NONE:
+        return {}
+    left: dict[str, str] = {}
+    if gpu.running_kernel & codes.KERNEL_GEMM:
+        finished = f"{gpu.n_finished} of {gpu.n_workgroups} workgroups finished, {gpu.n_dispatched} dispatched"
+        left |= {"compute_unit[].slot[]": finished, "workgroup_dispatcher": finished}
+        if gpu.n_finished == gpu.n_workgroups:
+            left["l2_slice.bank[]"] = "dirty lines are not written back"
+        left["tracker"] = left["tracker.set[].workgroup[]"] = f"{counted(int(gpu.n_tiles_open), 'tile')} not triggered"
+        left["dma_engine"] = (
+            f"{dma.n_commands_done} of {dma.n_commands} DMA commands done, {dma.n_ready} armed, {dma.n_taken} issued,"
+            f" {dma.reads_in_flight} of {dma.read_ahead_granules} reads in flight"
+        )
+    if gpu.running_kernel & codes.KERNEL_COLLECTIVE:
+        n = gpu.n_collective_workgroups * gpu.n_steps // gpu.n_kernel_steps
+        waiting = f", {gpu.n_collective_waiting} wait for a compute unit" if gpu.n_collective_waiting else ""
+        done = f"{gpu.n_collective_done} of {n} workgroups of the collective done{waiting}"
+        left |= {"compute_unit[]": done, "collective_kernel.workgroup[]": done}
+    left["mailbox"] = f"{counted(len(hung.inbox), 'granule')} in the inbox"
+    left["link[]"] = f"{gpu.n_inbound} of {gpu.expected_inbound} granules received, {hung.n_delivered} delivered"
+    if port.store_head < port.store_tail or port.dma_head < port.dma_tail:
+        left["link_port"] = (
+            f"{port.n_sent} granules sent, {port.store_tail - port.store_head} of {port.buffer_granules} in the store"
+            f" buffer, {port.dma_tail - port.dma_head} of DMA data queued"
+        )
+    return left | {f"channel[].{part}": NOT_SERVED for part in (*STREAM_NAMES, "bank[]", "dram_queue")}
+
+
+def senders(hung: HungGpu) -> Edges:
+    """Yield everything in a GPU that will still put data on its outgoing link."""
+    gpu, port, workgroups = hung.gpu, hung.gpu.link_port, hung.tables.workgroups
+    if port.store_head < port.store_tail or port.dma_head < port.dma_tail:
+        yield "link_port", "granules not sent"
+    if gpu.running_kernel & codes.KERNEL_GEMM:
+        if gpu.dma.n_commands_done < gpu.dma.n_commands:
+            yield "dma_engine", "DMA commands not done"
+        for (w,) in places(np.isin(workgroups["route"], TO_NEIGHBOUR) & (workgroups["end_at"] < 0)):
+            yield hung.place_of_workgroup(w), f"workgroup {w} has not stored its tile"
+    if gpu.running_kernel & codes.KERNEL_COLLECTIVE:
+        for index in range(int(gpu.n_collective_workgroups)):
+            if gpu.collective_workgroups[index].step < gpu.n_steps:
+                yield place_of_collective(hung.core, index), "has steps left"
+
+
+# --- workgroups of a GEMM ----------------------------------------------------------------------------
+
+
+def reason_of_slot(hung: HungGpu, c: int, s: int) -> int:
+    """Return WORKING while a workgroup multiplies, NOTHING_LEFT if it has nothing to issue, else what refused that."""
+    gpu, unit = hung.gpu, hung.gpu.compute_units[c]
+    slot = unit.slots[s]
+    if slot.multiply_slice < gpu.n_slices:
+        is_issued = slot.is_issued[slot.multiply_slice % gpu.n_buffers]
+    else:
+        is_issued = slot.store_line >= gpu.tile_rows * (gpu.tile_columns * 2 // gpu.line_bytes)
+    if slot.is_multiplying:
+        return codes.WORKING
+    if slot.launch_at > hung.core.now or is_issued:
+        return codes.NOTHING_LEFT
+    return codes.FOR_DRAM_QUEUE if unit.is_waiting else int(slot.refused_by) or codes.NOTHING_LEFT
+
+
+def matrix_pipe(hung: HungGpu, c: int, _: int) -> Edges:
+    """A slice in the matrix pipe goes on by itself, unless the pipe does nothing."""
+    n_multiplying = int(hung.gpu.compute_units[c].slots["is_multiplying"].sum())
+    if hung.gpu.work_per_slot // n_multiplying == 0:
+        yield NOTHING, "multiplies at a matrix rate of 0"
+
+
+def refusing_bank(hung: HungGpu, c: int, s: int) -> Edges:
+    """The L2 bank that does not take an access: that of the line, or of its copy in the partition of the unit."""
+    gpu, l2 = hung.gpu, hung.gpu.l2
+    line = int(gpu.compute_units[c].slots[s].refused_line)
+    channel = channel_of(gpu, line * int(l2.granules_per_line))
+    banks = [uncompiled(l2_slice.bank_of)(gpu, line, channel)]
+    if l2.n_partitions > 1:
+        banks.append(uncompiled(l2_slice.copy_bank_of)(gpu, line, channel, c % int(l2.n_partitions)))
+    b = next((b for b in banks if b >= 0 and l2.bank_free_at[b] > hung.core.now), banks[0])
+    state = "the bank is busy" if l2.bank_free_at[b] > hung.core.now else "the bank takes no access"
+    yield f"l2_slice.bank[{b}]", f"{state}, {l2.n_free_mshrs[b]} of {l2.n_mshrs} MSHRs are free"
+
+
+def in_line(hung: HungGpu, c: int, s: int = -1) -> Edges:
+    """Room at the controllers in front of which a compute unit stands in line; without a line the unit is at fault."""
+    stands_in_line = False
+    for k, channel in enumerate(hung.gpu.channels[: int(hung.gpu.n_channels)]):
+        places = (int(channel.waiting_head) + np.arange(int(channel.n_waiting_cu))) % len(channel.waiting_cu)
+        if c in channel.waiting_cu[places]:
+            stands_in_line = True
+            yield f"channel[{k}].compute_queue", "stands in line for room at the controller"
+    if not stands_in_line and s >= 0:
+        yield f"compute_unit[{c}]", "its compute unit issues nothing"
+    elif not stands_in_line:
+        yield NOTHING, "waits for room at a controller, but stands in no controller's line"
+
+
+# --- dispatcher --------------------------------------------------------------------------------------
+
+
+def occupied_slots(hung: HungGpu) -> Edges:
+    """Every slot is taken, or the next kernel of a series has to wait for the end of this one."""
+    is_between = is_between_kernels(hung.gpu, hung.core.now)
+    reason = "the next kernel starts when all of this one have ended" if is_between else "every slot is taken"
+    yield from ((f"compute_unit[{c}].slot[{s}]", reason) for c, s in hung.resident_slots())
+    yield from ((f"compute_unit[{c}]", "a collective runs on it") for c, in collective_units(hung))
+
+
+def oldest_workgroup(hung: HungGpu) -> Edges:
+    """No place in the tracker is left for the next workgroup until the oldest one under way is sent on."""
+    gpu, tables = hung.gpu, hung.tables
+    if is_between_kernels(gpu, hung.core.now):
+        yield from occupied_slots(hung)
+        return
+    workgroup = int(gpu.first_workgroup + gpu.n_dispatched) % int(gpu.n_workgroups)
+    oldest = int(gpu.first_workgroup + gpu.n_released) % int(gpu.n_workgroups)
+    reason = f"workgroup {workgroup} waits until workgroup {oldest} is sent on; {gpu.dispatch_window} are under way"
+    if tables.workgroups[oldest].end_at < 0:
+        yield hung.place_of_workgroup(oldest), reason
+    elif tables.workgroups[oldest].route in TO_NEIGHBOUR:
+        yield "link_port", reason
+    elif tables.tiles[oldest * int(gpu.n_wavefronts)].n_open:
+        yield hung.place_of_tiles(oldest), reason
+    else:
+        yield "dma_engine", reason
+
+
+# --- workgroups of a collective ----------------------------------------------------------------------
+
+
+def collective_units(hung: HungGpu) -> list[Index]:
+    """Return the compute units on which a collective runs."""
+    return places(hung.gpu.compute_units["collective_workgroup"][: int(hung.gpu.n_compute_units)] >= 0)
+
+
+def compute_units(hung: HungGpu) -> list[Index]:
+    """Return all compute units."""
+    return [(c,) for c in range(int(hung.gpu.n_compute_units))]
+
+
+def reason_of_unit(hung: HungGpu, c: int) -> int:
+    """Return the last reason of a collective's compute unit; of one with GEMM workgroups, whether it stands in line."""
+    unit = hung.gpu.compute_units[c]
+    if unit.collective_workgroup >= 0:
+        return int(unit.last_reason)
+    return codes.FOR_DRAM_QUEUE if unit.is_waiting else codes.NOTHING_LEFT
+
+
+def step_of(hung: HungGpu, c: int) -> tuple[Any, int]:
+    """Return the workgroup of a collective on a compute unit, and the row of its step."""
+    index = int(hung.gpu.compute_units[c].collective_workgroup)
+    workgroup = hung.gpu.collective_workgroups[index]
+    return workgroup, uncompiled(collective_kernel.row_of)(hung.gpu, index, int(workgroup.step))
+
+
+def step_data(hung: HungGpu, c: int) -> Edges:
+    """The operands of a step that the neighbour sends."""
+    row, gpu, steps = step_of(hung, c)[1], hung.gpu, hung.tables.steps
+    earlier = row - int(gpu.n_step_slices * gpu.n_step_columns)
+    needed = f"{steps[earlier].n_received} of {steps[row].wait_received} granules of step {earlier} received"
+    yield f"collective_kernel.step[{row}]", needed
+
+
+def lines_in_flight(hung: HungGpu, c: int) -> Edges:
+    """No line is under way, and no operand more may be loaded."""
+    workgroup, row = step_of(hung, c)
+    if workgroup.line_head == workgroup.line_tail:
+        loaded = f"{workgroup.step_operand} of {hung.tables.steps[row].n_operands} operands of a line of step {row}"
+        most = counted(int(hung.gpu.max_collective_lines), "load")
+        yield NOTHING, f"has loaded {loaded} and may load no more: {most} at a time"
+
+
+# --- DMA engine --------------------------------------------------------------------------------------
+
+
+def next_read(hung: HungGpu) -> Edges:
+    """Room for the next read of the DMA engine at its memory controller."""
+    gpu, tables, dma = hung.gpu, hung.tables, hung.gpu.dma
+    command = tables.commands[int(tables.ready_fifo[int(dma.n_taken)])]
+    tile = int(command.first_tile + dma.tile_cursor)
+    channel = channel_of(gpu, granule_address(gpu, tables.tiles, tile, int(dma.granule_cursor)))
+    yield f"channel[{channel}].comm_queue", "room for its next read"
+
+
+# --- memory controllers ------------------------------------------------------------------------------
+
+
+def streams(hung: HungGpu) -> list[tuple[int, str]]:
+    """Return channel and name of every stream queue whose head has arrived."""
+    heads = {(q.channel, STREAM_NAMES[q.stream]): q.at for q in reversed(hung.queued) if q.stream >= 0}
+    return sorted(place for place, at in heads.items() if at * int(hung.gpu.memory_ticks) <= hung.core.now)
+
+
+def reason_of_stream(hung: HungGpu, c: int, queue: str) -> int:
+    """Return why the head of a stream queue does not enter the DRAM queue."""
+    channel = hung.gpu.channels[c]
+    if not has_queue_room(channel, hung.head(c, queue).place):
+        return codes.FOR_DRAM
+    return codes.FOR_DEPENDENCY if channel.is_stalled[STREAM_NAMES.index(queue)] else codes.FOR_ARBITRATION
+
+
+def full_queue(hung: HungGpu, c: int, _: str) -> Edges:
+    """The banks whose requests fill the DRAM queue."""
+    yield from ((q.part, "the DRAM queue is full") for q in hung.queued if q.channel == c and q.stream < 0)
+
+
+def place_or_older_store(hung: HungGpu, c: int, queue: str) -> Edges:
+    """A place in the tracker that another workgroup holds, or an older store to the same address."""
+    head = hung.head(c, queue)
+    if not head.kind & codes.WRITE_BIT:
+        address = head.place >> codes.BANK_SHIFT
+        for q in hung.queued:
+            if q.channel == c and q.stream < 0 and q.kind & codes.WRITE_BIT and q.place >> codes.BANK_SHIFT == address:
+                yield q.part, "an older store to the same address"
+        return
+    n, tile = int(hung.gpu.n_wavefronts), head.tag >> GRANULE_BITS
+    holder = int(hung.tables.tiles[tile].predecessor) // n
+    yield hung.place_of_tiles(holder), f"workgroup {tile // n} takes the place of workgroup {holder}"
+
+
+# --- units without a ledger, and what a unit waits for whatever its ledger says -----------------------
+
+
+def unarmed_blocks(hung: HungGpu) -> Edges:
+    """The tiles that the blocks of DMA commands lack."""
+    dma, tables, n = hung.gpu.dma, hung.tables, int(hung.gpu.n_wavefronts)
+    tracked = {tile for tile, _ in hung.tracked_tiles()}
+    commands = tables.commands[: int(dma.n_commands)]
+    for number in np.flatnonzero(commands["tiles_missing"] > 0):
+        command = commands[number]
+        block = np.arange(int(command.first_tile), int(command.first_tile + command.n_tiles))
+        tiles = [int(t) for t in block if tables.tiles[t].n_granules > 0]
+        waiting = [tile for tile in tiles if tile in tracked or hung.is_unstored(tile // n)]
+        for tile in waiting:
+            yield hung.place_of_tiles(tile // n), f"command {number} needs tile {tile}"
+        if not waiting:
+            missing = counted(int(command.tiles_missing), "more tile")
+            yield NOTHING, f"command {number} waits for {missing}, but all of its block have triggered"
+    n_lost = int((commands["tiles_missing"] == 0).sum() - dma.n_ready)
+    if n_lost > 0:
+        yield NOTHING, f"{counted(n_lost, 'complete block')} never entered its queue"
+
+
+def unstored_workgroups(hung: HungGpu) -> list[Index]:
+    """Return (set of the tracker, workgroup) of those that have a place there and have not stored their tile."""
+    return [(hung.set_of(w), w) for w in range(len(hung.tables.workgroups)) if hung.is_unstored(w)]
+
+
+def own_workgroup(hung: HungGpu, _: int, workgroup: int) -> Edges:
+    """A place in the tracker is held until its workgroup has stored its tile, and so until it is dispatched."""
+    yield hung.place_of_workgroup(workgroup), f"workgroup {workgroup} has not stored its tile"
+
+
+def tiles_not_begun(hung: HungGpu) -> Edges:
+    """After the last workgroup and the last update, every tile that has not triggered is in the tracker."""
+    gpu = hung.gpu
+    has_queued = any(q.stream == codes.COMM and q.kind & codes.WRITE_BIT for q in hung.queued)
+    is_over = gpu.n_finished == gpu.n_workgroups and gpu.n_inbound >= gpu.expected_inbound and not has_queued
+    if gpu.n_tiles_open > 0 and not hung.tracked_tiles() and is_over:
+        yield NOTHING, f"counts {counted(int(gpu.n_tiles_open), 'tile')} not triggered, but has begun none"
+
+
+def port_data(hung: HungGpu) -> Edges:
+    """Data of the DMA engine that are next on the wire and have not been read; a store buffer that takes no line."""
+    gpu, port, queue = hung.gpu, hung.gpu.link_port, hung.tables.dma_queue
+    n_granules = int(gpu.l2.granules_per_line)
+    if gpu.running_kernel & codes.KERNEL_COLLECTIVE:
+        n_granules = -(-n_granules * int(gpu.flags_numerator) // int(gpu.flags_denominator))
+    if port.store_head == port.store_tail and port.buffer_granules < n_granules:
+        most = counted(int(port.buffer_granules), "granule")
+        yield NOTHING, f"its store buffer is empty and has no room for a line: it takes {most}"
+    if port.dma_head < port.dma_tail and queue[int(port.dma_head) % len(queue)].at >= codes.NEVER:
+        yield "dma_engine", "its oldest granule has not been read"
+        if gpu.dma.reads_in_flight == 0:
+            yield NOTHING, "waits for data of the DMA engine, but no read is in flight"
+
+
+def oldest_message(hung: HungGpu) -> Edges:
+    """Room for what has arrived first; and whether all that is expected can come."""
+    gpu, missing = hung.gpu, int(hung.gpu.expected_inbound - hung.gpu.n_inbound) - len(hung.inbox)
+    if missing < 0:
+        yield NOTHING, f"took {gpu.n_inbound + len(hung.inbox)} granules, but expects {gpu.expected_inbound}"
+    elif missing and not hung.link:
+        yield NOTHING, f"expects {counted(missing, 'granule')}, but no link leads here"
+    if len(hung.inbox) and hung.inbox[0]["at"] <= hung.core.now:
+        tile, granule = int(hung.inbox[0]["tile"]), int(hung.inbox[0]["granule"])
+        address = granule if tile < 0 else granule_address(gpu, hung.tables.tiles, tile, granule)
+        yield f"channel[{channel_of(gpu, address)}].comm_queue", "room for the oldest granule"
+
+
+def flushing_banks(hung: HungGpu) -> list[Index]:
+    """Return the L2 banks that write back dirty lines at the end of a kernel, and their channels."""
+    gpu, l2 = hung.gpu, hung.gpu.l2
+    if not gpu.running_kernel & codes.KERNEL_GEMM or gpu.n_finished < gpu.n_workgroups or l2.keeps_dirty_lines:
+        return []
+    left = l2.flush_cursor[: int(l2.n_banks)] < l2.sets_per_bank
+    return [(b, b // int(l2.banks_per_channel)) for (b,) in places(left)]
+
+
+def without_unit(hung: HungGpu) -> list[Index]:
+    """Return the workgroups of a collective with steps left that have no compute unit."""
+    workgroups = hung.gpu.collective_workgroups[: int(hung.gpu.n_collective_workgroups)]
+    return places((workgroups["compute_unit"] < 0) & (workgroups["step"] < hung.gpu.n_steps))
+
+
+def unit_to_run_on(hung: HungGpu, _: int) -> Edges:
+    """The launch of the next kernel, or a compute unit that a workgroup of the GEMM still has."""
+    if hung.gpu.n_collective_waiting:
+        yield "collective_kernel", "its launch"
+        reason = "it takes a compute unit whose workgroups have ended"
+        yield from ((f"compute_unit[{c}].slot[{s}]", reason) for c, s in hung.resident_slots())
+    else:
+        reason = "the next kernel starts when all of this one have ended"
+        yield from ((f"compute_unit[{c}]", reason) for c, in collective_units(hung))
+
+
+def busy_banks(hung: HungGpu) -> list[Index]:
+    """Return channel and DRAM bank of those that have requests."""
+    lists = hung.gpu.channels["list_head"][: int(hung.gpu.n_channels)]
+    return places((lists >= 0).any(axis=1))
+
+
+def one(_: HungGpu) -> list[Index]:
+    """Return the index of a unit of which a GPU has one."""
+    return [()]
+
+
+STORE_BUFFER_ROOM = ("link_port", "its store buffer of {gpu.link_port.buffer_granules} granules is full")
+MOST_IN_FLIGHT = ("compute_unit[{0}]", "{gpu.max_outstanding_lines} loads, or stores of as many lines, are in flight")
+UNITS = {
+    "compute_unit[{}].slot[{}]": Unit(HungGpu.resident_slots, {
+        codes.WORKING: matrix_pipe,
+        codes.FOR_L2: refusing_bank,
+        codes.FOR_DRAM_QUEUE: in_line,
+        codes.FOR_DRAM: MOST_IN_FLIGHT,
+        codes.FOR_LINK: STORE_BUFFER_ROOM,
+    }, reason_of_slot),
+    "workgroup_dispatcher": Unit(one, {
+        codes.FOR_CU_SLOT: occupied_slots,
+        codes.FOR_DEPENDENCY: oldest_workgroup,
+    }, lambda hung: hung.gpu.dispatcher_reason),
+    "compute_unit[{}]": Unit(compute_units, {
+        codes.FOR_DRAM_QUEUE: in_line,
+        codes.FOR_DRAM: lines_in_flight,
+        codes.FOR_LINK: STORE_BUFFER_ROOM,
+        codes.FOR_DEPENDENCY: step_data,
+    }, reason_of_unit),
+    "collective_kernel.workgroup[{}]": Unit(without_unit, {ALWAYS: unit_to_run_on}),
+    "l2_slice.bank[{}]": Unit(flushing_banks, {ALWAYS: ("channel[{1}].compute_queue", "room for a write-back")}),
+    "tracker": Unit(one, {ALWAYS: tiles_not_begun}),
+    "tracker.set[{}].workgroup[{}]": Unit(unstored_workgroups, {ALWAYS: own_workgroup}),
+    "dma_engine": Unit(one, {
+        ALWAYS: unarmed_blocks,
+        codes.FOR_DRAM_QUEUE: next_read,
+        codes.FOR_LINK: ("link_port", "{gpu.dma.read_ahead_granules} granules are asked for ahead of the wire"),
+    }, lambda hung: hung.gpu.dma.last_reason),
+    "mailbox": Unit(one, {ALWAYS: oldest_message}),
+    "link_port": Unit(one, {ALWAYS: port_data}),
+    "channel[{}].{}": Unit(streams, {
+        codes.FOR_DRAM: full_queue,
+        codes.FOR_DEPENDENCY: place_or_older_store,
+        codes.FOR_ARBITRATION: ("channel[{0}].arbiter", "its head could enter the DRAM queue"),
+    }, reason_of_stream),
+    "channel[{}].bank[{}]": Unit(busy_banks, {ALWAYS: ("channel[{0}]", "its requests wait for a command")}),
+}  # fmt: skip

@@ -1,0 +1,269 @@
+"""Random legal machines with random work: every check of a run, and mirrored mode against explicit mode.
+
+A seed decides a variant of the machine ``t3-tiny`` and a workload that exercise rare corners together: queues of one
+entry, odd clocks and refresh intervals, links of one issue slot, channels with and without flags, ragged chunks.
+Sizes that decide the compiled layout stay within the standard one, so that all machines share one compilation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from t3sim.checks.audit import Audit
+from t3sim.config.experiment import ArbitrationSpec, CollectiveSpec, GemmShape, RunSpec, TilingSpec, WorkloadSpec
+from t3sim.config.resolve import resolve_machine
+from t3sim.config.yaml_loader import load_yaml_text
+from t3sim.errors import ConfigError, T3SimError, UsageError
+from t3sim.gpu.arbitration import arbitration_policies
+from t3sim.overlap import in_order
+from t3sim.system.simulate import SimulationResult, simulate
+from t3sim.system.threads import at_most_threads
+
+if TYPE_CHECKING:
+    from t3sim.config.machine import MachineSpec
+    from t3sim.overlap import OverlapStrategy
+
+SHARE_CHANGED = 0.25  # of the values below, on one machine
+MOST_TRIES = 200  # to draw a legal machine: about every third is one
+SHARE_OF_COLLECTIVES = 0.25  # on their own
+VALUES: Mapping[str, Sequence[Any]] = {
+    "gpu.n_compute_units": (1, 2, 3, 5, 8),
+    "gpu.compute_clock": ("1 GHz", "1.26 GHz", "2 GHz"),
+    "gpu.matrix_clock": ("1 GHz", "1.2 GHz"),
+    "gpu.issue_slot": ("4 cycles", "16 cycles"),
+    "gpu.kernel_launch": ("100 ns", "3 us"),
+    "gpu.compute_unit.max_outstanding_lines": (1, 2, 16),
+    "gpu.compute_unit.matrix_efficiency": (0.1, 0.5, 1.0),
+    "gpu.compute_unit.l2_bytes_per_cycle": (32, 128),
+    "gpu.compute_unit.l2_store_bytes_per_cycle": (16, 128),
+    "gpu.compute_unit.workgroup_launch": ("1 ns", "2 us"),
+    "gpu.l2.capacity": ("16 KiB", "32 KiB", "128 KiB"),
+    "gpu.l2.n_banks": (8,),
+    "gpu.l2.associativity": (2, 8),
+    "gpu.l2.mshrs_per_bank": (1, 2),
+    "gpu.l2.bank_queue_entries": (1, 2, 4),
+    "gpu.l2.hit_latency": ("16 cycles", "40 cycles"),
+    "gpu.l2.miss_latency": ("1 cycle", "400 cycles"),
+    "gpu.l2.at_kernel_end": ("keep",),
+    "gpu.l2.n_partitions": (2,),
+    "gpu.l2.crossing_latency": ("0 cycles", "7 cycles"),
+    "gpu.tracker.n_sets": (1, 2, 4),
+    "gpu.tracker.entries_per_set": (9, 16),
+    "gpu.dma.wavefront_tiles_per_block": (2, 5, 8),
+    "gpu.dma.read_ahead": ("128 B", "1 KiB"),
+    "gpu.dma.bytes_per_cycle": (1, 16),
+    "gpu.collective_kernel.max_outstanding_lines": (2, 3, 8),
+    "gpu.collective_kernel.kind": ("channels",),
+    "gpu.collective_kernel.channel_chunk": ("256 B", "1 KiB", "16 KiB"),
+    "gpu.collective_kernel.slices": (1, 3),
+    "gpu.collective_kernel.least_slice": ("512 B",),
+    "gpu.collective_kernel.launch": ("100 ns", "2 us"),
+    "gpu.collective_kernel.slice_overhead": ("30 ns", "1 us"),
+    "memory.preset": ("hbm2-1tb-32b",),
+    "memory.clock": ("500 MHz", "900 MHz"),
+    "memory.n_channels": (1, 2, 4),
+    "memory.channel_interleave": ("128 B", "512 B"),
+    "memory.row": ("1 KiB",),
+    "memory.banks_per_group": (1, 2),
+    "memory.stream_queue_entries": (8, 16, 33),
+    "memory.queue": (
+        {"entries": 1, "write_high_watermark": 1, "write_low_watermark": 0},
+        {"entries": 4, "write_high_watermark": 3, "write_low_watermark": 1},
+        {"entries": 32, "write_high_watermark": 24, "write_low_watermark": 8},
+        {"kind": "split", "entries": 1, "write_high_watermark": 1, "write_low_watermark": 0},
+        {"kind": "split", "entries": 5, "write_high_watermark": 3, "write_low_watermark": 1},
+        {"kind": "split", "entries": 64, "write_high_watermark": 48, "write_low_watermark": 16},
+    ),
+    "memory.timing.nREFI": (0, 500, 1000, 1301),
+    "memory.timing.nRFC": (0, 100),
+    "memory.timing.nFAW": (40, 100),
+    "memory.timing.nRRDL": (6, 11),
+    "memory.timing.nCCDL": (3, 8),
+    "memory.timing.nCCDWS": (4,),
+    "memory.timing.nCCDWL": (5, 16),
+    "memory.timing.nCL": (1, 20),
+    "memory.timing.nRTW": (30, 44),
+    "memory.timing.nWR": (1, 40),
+    "memory.timing.nWTRL": (3, 20),
+    "memory.timing.nRTP": (1, 12),
+    "memory.timing.nRC": (60, 120),
+    "link.bandwidth": ("1 GB/s", "40 GB/s", "150 GB/s"),
+    "link.egress_buffer": ("128 B", "256 B", "1 KiB"),
+}
+EXPECTED = {"start": "1 us", "step": "1 us", "bandwidth": "1 GB/s"}  # of a protocol: taken before the plain one
+SLOW = {"start": "1 ms", "step": "1 ms", "bandwidth": "1 GB/s"}
+FLAGGED = {"launch": "0 ns", "slice_overhead": "20 ns", "chunk": "4 KiB", "slices": 3, "least_slice": "256 B"}
+PROTOCOLS = (
+    {"expected": SLOW, "low_latency": {**FLAGGED, "data_per_line": "64 B", "expected": EXPECTED}},
+    {"expected": SLOW, "low_latency_128": {**FLAGGED, "data_per_line": "120 B", "expected": EXPECTED}},
+)
+TILES = ((64, 64), (32, 64), (64, 128), (128, 64), (16, 64), (128, 128))
+OF_POLICIES: Mapping[str, Sequence[Any]] = {"threshold": ("auto", "none", 1, 5), "starvation_limit": (1, 50, 1000)}
+RINGS = (2, 2, 2, 3, 3, 3, 4, 4, 5, 6, 7, 8)
+# The shortest is one issue slot.  Every GPU takes a turn in each window of that length: short ones on small rings only.
+LATENCIES = {2: ("10 ns", "50 ns", "1 us"), 3: ("10 ns", "100 ns"), 4: ("50 ns", "100 ns")}
+OTHER_LATENCIES = ("200 ns", "1 us")
+MOST_WORKGROUPS = 10
+MOST_K = 140
+
+
+def random_run(seed: int) -> RunSpec:
+    """Return the machine and the work of *seed*, in mirrored mode; what is illegal is drawn again."""
+    for attempt in range(MOST_TRIES):
+        rng = np.random.default_rng([seed, attempt])
+        try:
+            return _drawn(rng, f"machine-{seed}")
+        except (ConfigError, UsageError):
+            continue
+    raise AssertionError(f"no legal machine in {MOST_TRIES} tries of seed {seed}")
+
+
+def _drawn(rng: np.random.Generator, name: str) -> RunSpec:
+    """Return one draw; raises ``ConfigError`` if its machine is not legal."""
+    tp = int(rng.choice(RINGS))
+    chosen = {path: _one(rng, choices) for path, choices in VALUES.items() if rng.random() < SHARE_CHANGED}
+    if rng.random() < SHARE_CHANGED:
+        chosen["link.latency"] = _one(rng, LATENCIES.get(tp, OTHER_LATENCIES))
+    n_units = chosen.get("gpu.n_compute_units", 4)
+    kernel = "gpu.collective_kernel"
+    if f"{kernel}.kind" in chosen:
+        chosen[f"{kernel}.channels"] = int(rng.integers(1, min(n_units, 4) + 1))
+        if rng.random() < SHARE_CHANGED:
+            protocol = _one(rng, PROTOCOLS)
+            chosen |= {f"{kernel}.{key}": value for key, value in protocol.items()}
+            chosen["memory.channel_interleave"] = "256 B"
+    if "memory.preset" in chosen:
+        chosen = {"memory.n_channels": 2, "memory.stream_queue_entries": 64} | chosen
+    machine = machine_of(chosen)
+    workload = _collective(rng, tp) if rng.random() < SHARE_OF_COLLECTIVES else _gemm(rng, tp)
+    strategy = _one(rng, [one for one in in_order() if workload.collective is None or one.runs_collectives])
+    if strategy.parameters and n_units < 2:
+        raise UsageError("there are too few compute units to be shared")
+    quantum = machine.link.latency // int(rng.integers(1, 4)) if rng.random() < SHARE_CHANGED else None
+    slot = -(-machine.gpu.issue_slot * 10**12 // min(machine.gpu.compute_clock, machine.gpu.clock_of_matrices))
+    run = RunSpec(
+        experiment=name,
+        machine=machine,
+        workload=workload,
+        strategy=strategy.name,
+        strategy_params={name: int(rng.integers(1, n_units)) for name in strategy.parameters},
+        arbitration=_arbitration(rng, strategy, machine),
+    )
+    return run if quantum is None else run.model_copy(update={"quantum": max(quantum, slot)})
+
+
+def machine_of(values: Mapping[str, Any]) -> MachineSpec:
+    """Return ``t3-tiny`` with *values* by dotted path."""
+    tree: dict[str, Any] = {"preset": "t3-tiny"}
+    for path, value in values.items():
+        *sections, key = path.split(".")
+        place = tree
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[key] = value
+    node = load_yaml_text(json.dumps({"machine": tree}), "selfcheck").get("machine")
+    assert node is not None
+    return resolve_machine(node).spec
+
+
+def _one(rng: np.random.Generator, choices: Sequence[Any]) -> Any:
+    return choices[int(rng.integers(len(choices)))]
+
+
+def _gemm(rng: np.random.Generator, tp: int) -> WorkloadSpec:
+    """Return a GEMM of few workgroups, at least one for each of *tp* GPUs, ragged most of the time."""
+    rows, columns = _one(rng, TILES)
+    wavefront_rows = 16 if rows == 16 or (rows == 128 and columns == 64 and rng.random() < 0.5) else 32
+    tiling = TilingSpec(
+        workgroup_tile=(rows, columns),
+        wavefront_tile=(wavefront_rows, 64),
+        k_slice=64,
+        prefetch_depth=int(rng.integers(1, 4)),
+        persistent=bool(rng.random() < SHARE_CHANGED),
+    )
+    n_across = int(rng.integers(1, 4))
+    n_down = int(rng.integers(-(-tp // n_across), max(MOST_WORKGROUPS // n_across, -(-tp // n_across)) + 1))
+    m = n_down * rows - int(rng.integers(0, rows)) * int(rng.random() < 0.7)
+    n = n_across * columns - int(rng.integers(0, columns)) * int(rng.random() < 0.7)
+    return WorkloadSpec(gemm=GemmShape(m=max(m, tp), n=n, k=int(rng.integers(1, MOST_K))), tp=tp, tiling=tiling)
+
+
+def _collective(rng: np.random.Generator, gpus: int) -> WorkloadSpec:
+    """Return a collective on its own, of a few bytes to 32 KiB."""
+    op = _one(rng, ("reduce-scatter", "all-gather", "all-reduce"))
+    size = int(rng.integers(gpus, 1 << int(rng.integers(6, 15)))) * 2
+    tiling = TilingSpec(workgroup_tile=(64, 64), wavefront_tile=(32, 64), k_slice=64, prefetch_depth=1)
+    collective = CollectiveSpec.model_validate({"op": op, "size": f"{size} B", "gpus": gpus})
+    return WorkloadSpec(collective=collective, tiling=tiling)
+
+
+def _arbitration(rng: np.random.Generator, strategy: OverlapStrategy, machine: MachineSpec) -> ArbitrationSpec | None:
+    policies = [policy for policy in arbitration_policies if strategy.takes(policy)]
+    if not policies:
+        return None
+    policy = _one(rng, policies)
+    params = {name: _one(rng, OF_POLICIES[name]) for name in arbitration_policies.get(policy).parameters}
+    if params.get("threshold") == 5:
+        params["threshold"] = min(5, machine.memory.queue.entries)
+    return ArbitrationSpec(policy=policy, params=params)
+
+
+@dataclass
+class Outcome:
+    """What one machine, or several, showed: findings, and how much was looked at."""
+
+    n_machines: int = 0
+    n_refused: int = 0  # in both modes: the work does not fit the machine
+    n_commands: int = 0
+    n_values: int = 0
+    findings: list[str] = field(default_factory=list)
+
+    def add(self, other: Outcome) -> None:
+        """Count what *other* looked at too."""
+        self.n_machines += other.n_machines
+        self.n_refused += other.n_refused
+        self.n_commands += other.n_commands
+        self.n_values += other.n_values
+        self.findings += other.findings
+
+
+def outcome_of(run: RunSpec) -> Outcome:
+    """Run *run* in both modes with every check and with real values; say what is wrong and where the modes differ."""
+    audit = Audit(has_checks=True, has_data=True)
+    outcome = Outcome(n_machines=1)
+    results: list[SimulationResult] = []
+    for mode in ("mirrored", "explicit"):
+        try:
+            with at_most_threads(1):  # these rings are too small to gain by more
+                results.append(simulate(run.model_copy(update={"mode": mode}), audit=audit))
+        except UsageError:
+            outcome.n_refused = 1
+        except T3SimError as error:
+            outcome.findings.append(f"{run.experiment}, {mode}: {error}")
+        except Exception as error:  # noqa: BLE001 - whatever else comes out is the finding
+            outcome.findings.append(f"{run.experiment}, {mode}: {type(error).__name__}: {error}")
+    if len(results) == 1 and not outcome.findings:
+        outcome.findings.append(f"{run.experiment}: refused in one mode only")
+    if len(results) == 2:
+        outcome.findings += [f"{run.experiment}: {what}" for what in differences(*results)]
+    outcome.n_commands, outcome.n_values = audit.n_commands, audit.n_values
+    return outcome
+
+
+def differences(one: SimulationResult, ring: SimulationResult) -> list[str]:
+    """Return in what the explicit run *ring* differs from the mirrored run *one*: times and all counters."""
+    found = [] if one.total == ring.total else [f"{one.total} ticks mirrored, {ring.total} explicit"]
+    for due, seen in zip(one.phases, ring.phases, strict=True):
+        if due.ticks != seen.ticks:
+            found.append(f"{due.name}: {due.ticks} ticks mirrored, {seen.ticks} explicit")
+        for d, gpu in enumerate(seen.gpus):
+            names = sorted({*due.counters, *gpu.counters})
+            wrong = [name for name in names if due.counters.get(name) != gpu.counters.get(name)]
+            if wrong:
+                found.append(f"{due.name}, gpu[{d}]: other {', '.join(wrong)} in explicit mode")
+    return found

@@ -1,0 +1,37 @@
+"""Do the limits that the configuration states agree with the tables and bit fields of the kernel?"""
+
+from __future__ import annotations
+
+import pytest
+
+from t3sim.config import limits
+from t3sim.gpu.core import EFFICIENCY_SCALE
+from t3sim.gpu.kernel import codes
+from t3sim.gpu.kernel.loop import OUTBOX_MARGIN
+from t3sim.gpu.kernel.state import RETURN_RING, Layout
+
+
+def disagreements() -> dict[str, tuple[int, int]]:
+    """Return the limits of which the kernel holds less, or more: what is stated, and what the kernel holds."""
+    layout = Layout()
+    held = {
+        "MOST_ACCESSES_IN_A_ROW": codes.FIELD_MASK + 1,
+        "MOST_ACCESSES_IN_A_SLOT": OUTBOX_MARGIN,
+        "MOST_RESIDENT_WORKGROUPS": layout.n_slots,
+        "MOST_PREFETCHED_SLICES": layout.n_buffers - 1,
+        "EFFICIENCY_DIGITS": EFFICIENCY_SCALE,
+    }
+    return {name: (getattr(limits, name), found) for name, found in held.items() if getattr(limits, name) != found}
+
+
+def test_limits_are_those_of_the_kernel() -> None:
+    assert disagreements() == {}
+    assert limits.MOST_BANKS_OF_A_CHANNEL <= codes.FIELD_MASK + 1
+    # What comes back after the longest trip is noted ahead of the slot that is being counted.
+    longest = (limits.LONGEST_RETURN_SLOTS, limits.LONGEST_QUEUED_RETURN_SLOTS, limits.LONGEST_TRIP_SLOTS)
+    assert max(longest) < RETURN_RING
+
+
+def test_canary_another_layout_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MOST_RESIDENT_WORKGROUPS", 5)
+    assert disagreements() == {"MOST_RESIDENT_WORKGROUPS": (5, 4)}
