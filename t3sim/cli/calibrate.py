@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from t3sim.cli.run import PHASES_NAME, note, progress_bar, worker_options, workers_with_cost
+from t3sim.cli.run import note, progress_bar, worker_options, workers_with_cost
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,6 +57,7 @@ def calibrate(
     from t3sim.cli.validate import calibration_of, machine_of, say_what_is_assumed, shipped_measurements
     from t3sim.config.presets import load_kernels, machine_parts
     from t3sim.errors import UsageError
+    from t3sim.experiment.phase_files import PHASES_NAME
     from t3sim.experiment.phase_runner import PhaseRunner
     from t3sim.experiment.result_folder import owned
     from t3sim.files import publish

@@ -31,7 +31,6 @@ STEPS = 1000
 SPEED_OVER_S = 300.0  # of the last minutes: phases come in lumps
 SAY_EVERY_S = 60.0
 HANG_NAME = "hang.txt"
-PHASES_NAME = "phases"
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -105,7 +104,7 @@ def run(
         from t3sim.experiment.runner import Sweep
 
         audit = Audit(has_checks=check, has_data=data)
-        sweep = Sweep(experiment, directory, audit, phases or directory / PHASES_NAME, timeline)
+        sweep = Sweep(experiment, directory, audit, phases, timeline)
         workers = workers_with_cost(sweep, jobs, scheduler)
         with hang_report_in(directory), progress_bar() as progress:
             outcome = sweep.run(workers, sys.argv, progress, note)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from t3sim.cli.run import PHASES_NAME, note, progress_bar, worker_options, workers_with_cost
+from t3sim.cli.run import note, progress_bar, worker_options, workers_with_cost
 
 if TYPE_CHECKING:
     from t3sim.analysis.validation import Validation
@@ -70,6 +70,7 @@ def validate(
     from t3sim.analysis.validation_report import write_report
     from t3sim.config.presets import load_kernels
     from t3sim.errors import PointsFailed
+    from t3sim.experiment.phase_files import PHASES_NAME
     from t3sim.experiment.phase_runner import PhaseRunner
     from t3sim.experiment.result_folder import owned
     from t3sim.files import publish
@@ -169,7 +170,7 @@ def machine_of(name: str, overrides: Sequence[str]) -> MachineSpec:
         raise problems.in_reading_order()
     spec = resolve_machine(root.value["machine"]).spec
     if not spec.is_uniform:
-        raise UsageError(f"--machine {name}: its GPUs are not alike; a validation simulates one for all")
+        raise UsageError(f"--machine {name}: its GPUs are not identical; a validation simulates one for all")
     return spec
 
 

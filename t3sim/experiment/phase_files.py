@@ -22,6 +22,7 @@ from t3sim.observe.timeline import Counter, Span, Timeline
 from t3sim.observe.waits import Wait
 from t3sim.overlap.interface import GpuPhase, Phase
 
+PHASES_NAME = "phases"  # of the folder, inside that of the results
 SUFFIX = ".phase"
 FORMAT = b"t3sim phase 3"
 MAX_PHASE_BYTES = 1 << 30
@@ -113,4 +114,4 @@ class PhaseFolder:
         publish({self.path_of(digest): content})
 
 
-__all__ = ["PhaseFolder", "StoredPhase", "decode", "encode"]
+__all__ = ["PHASES_NAME", "PhaseFolder", "StoredPhase", "decode", "encode"]

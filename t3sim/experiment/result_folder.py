@@ -53,7 +53,7 @@ def owned(directory: str | Path) -> Iterator[Path]:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what a killed run was writing: temporary files of ``t3sim.files`` that nobody can be writing now."""
+    """Remove temporary files of ``t3sim.files`` that a killed run left; the caller has the lock, so none is in use."""
     for path in folder.glob(".*.tmp"):
         path.unlink(missing_ok=True)
 

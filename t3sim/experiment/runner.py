@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from t3sim.experiment.axes import axis_texts, idle_axes
+from t3sim.experiment.phase_files import PHASES_NAME
 from t3sim.experiment.phase_runner import PhaseRunner, Progress
 from t3sim.experiment.phase_task import ExperimentPoint
 from t3sim.experiment.point_record import record_of
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from t3sim.overlap import Phase
     from t3sim.workload.tiling import TileTrace
 
-PHASES_NAME = "phases"
 MOST_POINTS_WITH_TIMELINE = 10
 
 

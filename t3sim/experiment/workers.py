@@ -50,7 +50,7 @@ class Workers:
         return DaskWorkers(self.n, self.scheduler, say)
 
     def wall_seconds(self, seconds: Sequence[float]) -> float | None:
-        """Return about how long phases of so many *seconds* take these workers; None if nobody knows how many."""
+        """Return about how long phases of so many *seconds* take these workers; None if their number is not known."""
         if self.scheduler is not None:
             return None
         return max([sum(seconds) / max(self.n, 1), *seconds], default=0.0)

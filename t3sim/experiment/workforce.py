@@ -44,7 +44,7 @@ class Workforce(Protocol):
     def simulate(self, tasks: deque[PhaseTask], report: TaskReport) -> Iterator[Finished | SetAside]:
         """Take *tasks* from the left and yield each as it ends, in any order; *report* is told shares that are done.
 
-        Whoever iterates may append more tasks meanwhile.  The iterator ends when there is none left.
+        The caller may append more tasks while it iterates.  The iterator ends when there is none left.
         """
 
 

@@ -129,7 +129,7 @@ def check_mode(run: RunSpec) -> None:
     if run.mode == "explicit" and n_devices == 1:
         raise UsageError("mode: one GPU is no ring but a plain GEMM; use `mirrored`")
     if run.mode == "mirrored" and not (run.machine.is_uniform and run.staggered):
-        raise UsageError("mode: mirrored mode simulates one GPU for all, and these are not alike; use `explicit`")
+        raise UsageError("mode: mirrored mode simulates one GPU for all, and these differ; use `explicit`")
 
 
 def _sublayer(

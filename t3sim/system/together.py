@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # How often the longer of the two runs, by how many times longer it is at least: the times of one that is about as
 # long as the other depend on how their ends fall together, which varies from round to round.
 ROUNDS = {6.0: 1, 3.0: 2, 1.5: 3, 1.0: 4}
-SPARE = 1.3  # as much longer the company goes on as it would alone
+SPARE = 1.3  # how much longer the shorter kernels go on than they would alone, so that they last to the end
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class Together:
 
 
 def kernels_for(gemm_ticks: int, collective_ticks: int) -> tuple[int, int]:
-    """Return how many GEMMs and how many collectives keep each other company, given what each takes alone."""
+    """Return how many GEMMs and how many collectives run beside each other, given what each takes alone."""
     longer = max(gemm_ticks, collective_ticks)
     ratio = longer / min(gemm_ticks, collective_ticks)
     rounds = next(n for least, n in ROUNDS.items() if ratio >= least)
-    company = math.ceil(SPARE * rounds * ratio)
-    return (rounds, company) if gemm_ticks == longer else (company, rounds)
+    n_shorter = math.ceil(SPARE * rounds * ratio)
+    return (rounds, n_shorter) if gemm_ticks == longer else (n_shorter, rounds)
 
 
 def load_together(

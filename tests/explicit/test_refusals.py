@@ -212,7 +212,7 @@ def test_a_name_that_no_point_has_is_refused_although_others_have_it(folder: Pat
 def test_the_simulator_itself_refuses_what_a_mode_cannot_do() -> None:
     """Specs can be made by hand, past the checks of a file."""
     run = point("t3", "mode=explicit", "machine.gpu[1].compute_clock=1386 MHz")
-    with pytest.raises(UsageError, match="not alike; use `explicit`"):
+    with pytest.raises(UsageError, match="these differ; use `explicit`"):
         simulate(run.model_copy(update={"mode": "mirrored"}))
     with pytest.raises(UsageError, match="a plain GEMM; use `mirrored`"):
         simulate(point("t3", tp=1).model_copy(update={"mode": "explicit"}))

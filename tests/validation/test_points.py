@@ -351,7 +351,7 @@ def test_tiles_of_another_size_are_not_simulated(tmp_path: Path) -> None:
 
 
 def test_gpus_that_differ_are_refused() -> None:
-    with pytest.raises(UsageError, match="not alike"):
+    with pytest.raises(UsageError, match="not identical"):
         tiny("machine.gpu[1].compute_clock=1 GHz")
 
 
