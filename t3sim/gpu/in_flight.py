@@ -187,11 +187,12 @@ class HungGpu:
             entry = self.tables.tiles[tile]
             expected, own = int(entry.updates_expected), int(entry.n_granules)
             from_neighbour = own * (round(expected / own) - 1)
-            updates[self.link] += max(from_neighbour - (expected - missing - own) - sum(updates.values()), 0)
+            if self.link:
+                updates[self.link] += max(from_neighbour - (expected - missing - own) - sum(updates.values()), 0)
         for c, channel_id in enumerate(gpu.compute_units["granted_channel"][: int(gpu.n_compute_units)]):
             if channel_id >= 0:
                 found[f"channel[{channel_id}].compute_queue", "promise of room"][f"compute_unit[{c}]"] += 1
-        for part, _, _ in self._steps_waited_for():
+        for part, _, _ in self._steps_waited_for() if self.link else ():
             found[part, "granule"][self.link] += max(int(gpu.expected_inbound - gpu.n_inbound) - len(self.inbox), 0)
         return found
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from t3sim.gpu.in_flight import STREAM_NAMES, place_of_collective
 from t3sim.gpu.kernel import codes, memory_controller
 from t3sim.gpu.kernel.state import Layout, gpu_dtype
-from t3sim.gpu.waits import uncompiled
+from t3sim.gpu.wait_edges import uncompiled
 
 if TYPE_CHECKING:
     from t3sim.gpu.core import GpuCore
