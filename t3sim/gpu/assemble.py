@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from t3sim.config.machine_checks import machine_findings
 from t3sim.errors import UsageError
 from t3sim.gpu.arbitration.user_code import check_return_type, compile_error, guarded, is_policy_of_a_user
 from t3sim.gpu.kernel import _jit, codes
-from t3sim.gpu.kernel.loop import OUTBOX_MARGIN, advance
+from t3sim.gpu.kernel.loop import advance
 from t3sim.gpu.kernel.state import (
     COMMAND_LOG,
     DMA_TABLE,
@@ -36,10 +37,8 @@ if TYPE_CHECKING:
     from t3sim.gpu.ticks import TickBase
 
 
-def log2_exact(value: int, key: str) -> int:
-    """Return log2 of a power of two; UsageError names *key* otherwise."""
-    if value < 1 or value & (value - 1):
-        raise UsageError(f"{key} is {value}, which is not a power of two")
+def log2(value: int) -> int:
+    """Return the exponent of a power of two."""
     return value.bit_length() - 1
 
 
@@ -151,12 +150,13 @@ def compiled_policy(pick_stream: Callable[..., int], layout: Layout) -> Any:
 
 
 def fill_record(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
-    """Write everything the specs say into the record of an idle GPU."""
+    """Write everything the specs say into the record of an idle GPU; raises ``UsageError`` if it has no room."""
+    for path, message in machine_findings(machine):
+        raise UsageError(f"{path} {message}")
     fill_clocks(gpu, machine, ticks)
     fill_memory(gpu, machine)
     fill_l2(gpu, machine)
     fill_t3_units(gpu, machine, ticks)
-    check_outbox_margin(gpu)
 
 
 def fill_clocks(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
@@ -176,11 +176,11 @@ def fill_clocks(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
     gpu.store_issue_ticks = -(-spec.l2.line * gpu.compute_ticks // spec.compute_unit.l2_store_bytes_per_cycle)
     gpu.max_outstanding_lines = spec.compute_unit.max_outstanding_lines
     gpu.workgroup_launch_ticks = ticks.from_ps(spec.compute_unit.workgroup_launch)
-    gpu.interleave_bits = log2_exact(memory.channel_interleave // memory.access, "memory.channel_interleave / access")
-    gpu.channel_bits = log2_exact(memory.n_channels, "memory.n_channels")
-    gpu.group_bits = log2_exact(memory.n_bank_groups, "memory.n_bank_groups")
-    gpu.bank_bits = log2_exact(memory.n_bank_groups * memory.banks_per_group, "banks of a channel")
-    gpu.row_unit_bits = log2_exact(memory.row // memory.channel_interleave, "memory.row / channel_interleave")
+    gpu.interleave_bits = log2(memory.channel_interleave // memory.access)
+    gpu.channel_bits = log2(memory.n_channels)
+    gpu.group_bits = log2(memory.n_bank_groups)
+    gpu.bank_bits = log2(memory.n_bank_groups * memory.banks_per_group)
+    gpu.row_unit_bits = log2(memory.row // memory.channel_interleave)
 
 
 def fill_memory(gpu: Any, machine: MachineSpec) -> None:
@@ -195,23 +195,12 @@ def fill_memory(gpu: Any, machine: MachineSpec) -> None:
     channels["write_low_watermark"] = memory.queue.write_low_watermark
     channels["stream_capacity"] = memory.stream_queue_entries
     channels["next_refresh_at"] = memory.timing.nREFI or codes.NEVER
-    line_entries = 2 * machine.gpu.l2.line // memory.access
-    if memory.stream_queue_entries < line_entries:
-        raise UsageError(
-            f"memory.stream_queue_entries is {memory.stream_queue_entries};"
-            f" a miss with its write-back needs {line_entries}"
-        )
 
 
 def fill_l2(gpu: Any, machine: MachineSpec) -> None:
     """Geometry and latencies of the L2."""
     spec, l2 = machine.gpu.l2, gpu.l2
     sets = spec.capacity // (spec.line * spec.associativity)
-    if spec.n_banks % machine.memory.n_channels:
-        raise UsageError(
-            f"gpu.l2.n_banks ({spec.n_banks}) is not a multiple of memory.n_channels ({machine.memory.n_channels})"
-        )
-    log2_exact(sets // spec.n_banks, "sets of an L2 bank")
     compute_ticks = int(gpu.compute_ticks)
     l2.n_banks = spec.n_banks
     l2.banks_per_channel = spec.n_banks // machine.memory.n_channels
@@ -228,17 +217,11 @@ def fill_l2(gpu: Any, machine: MachineSpec) -> None:
     l2.keeps_dirty_lines = spec.at_kernel_end == "keep"
     l2.n_partitions = spec.n_partitions
     l2.crossing_ticks = 2 * spec.crossing_latency * compute_ticks
-    if l2.return_ticks < gpu.slot_ticks:
-        raise UsageError(
-            f"gpu.l2.hit_latency ({spec.hit_latency} cycles) must be at least twice gpu.issue_slot"
-            f" ({machine.gpu.issue_slot} cycles): data would be seen before they return"
-        )
 
 
 def fill_t3_units(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
     """Tracker, DMA engine and link port."""
     spec, granule = machine.gpu, machine.memory.access
-    log2_exact(spec.tracker.n_sets, "gpu.tracker.n_sets")
     gpu.tracker.n_sets = spec.tracker.n_sets
     gpu.tracker.entries_per_set = spec.tracker.entries_per_set
     gpu.tracker.n_wavefronts = 1
@@ -251,13 +234,4 @@ def fill_t3_units(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
     common = math.gcd(cost, scale)
     gpu.link_port.granule_cost = cost // common
     gpu.link_port.scale = scale // common
-    if gpu.link_port.scale > 1 << 20:
-        raise UsageError(f"link.bandwidth {machine.link.bandwidth} B/s has too many digits; round it to MB/s")
     gpu.link_port.buffer_granules = machine.link.egress_buffer // granule
-
-
-def check_outbox_margin(gpu: Any) -> None:
-    """Refuse a link so fast that one slot could overfill the outbox."""
-    per_slot = int(gpu.slot_ticks) * int(gpu.link_port.scale) // int(gpu.link_port.granule_cost) + 1
-    if per_slot > OUTBOX_MARGIN:
-        raise UsageError(f"link.bandwidth: {per_slot} granules in one issue slot are more than {OUTBOX_MARGIN}")
