@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,12 +20,8 @@ from t3sim.cli.config import override_option, summary, trace_root_option
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rich.console import Console
     from rich.table import Table
 
-    from t3sim.config.experiment import RunSpec
-    from t3sim.experiment.runner import Sweep
-    from t3sim.experiment.workers import Workers
     from t3sim.results.record import RunRecord
 
 REPORT_WIDTH = 150  # of a table that does not go to a terminal
@@ -82,33 +79,39 @@ def run(
     check_figure_names(experiment.figures)
     directory = output or Path("results") / experiment.name
     console = Console(width=None if sys.stdout.isatty() else REPORT_WIDTH)
+    say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
     with owned(directory):
         for line in summary(experiment):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+            say(line)
         from t3sim.checks.audit import Audit
+        from t3sim.experiment.cost import cost_lines, layouts_to_compile, prepare_kernel
         from t3sim.experiment.runner import Sweep
         from t3sim.experiment.workers import workers_for
+        from t3sim.system.compilation import compile_for
 
         audit = Audit(has_checks=check, has_data=data)
         sweep = Sweep(experiment, directory, audit, phases, timeline)
         workers = workers_for([task.seconds for task in sweep.missing], jobs, scheduler)
-        for line in cost(sweep, workers):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
-        if sweep.missing and scheduler is None:
-            compile_kernel(experiment.points, console, is_used_here=not workers.n)
+        for line in cost_lines(sweep.n_phases, sweep.n_damaged, sweep.missing, workers):
+            say(line)
+        if scheduler is None:
+            with interrupt_at_once():
+                prepare_kernel(layouts_to_compile(task.run for task in sweep.missing), say)
+                if not workers.n:
+                    compile_for(task.run for task in sweep.missing)
         with hang_report_in(directory), progress_bar() as progress:
             outcome = sweep.run(workers, sys.argv, progress, note)
         console.print(results_table(outcome.records))
         console.print(traffic_table(outcome.records))
         for line in audit.summary():
-            console.print(line, highlight=False, markup=False)
+            say(line)
         files = dict(outcome.files)
         if not no_figures:
             files.update(draw_figures(directory))
     for name, path in files.items():
-        console.print(f"{name:16} {path}", highlight=False, markup=False, soft_wrap=True)
+        say(f"{name:16} {path}")
     if "timeline" in files:
-        console.print("open the timeline at https://ui.perfetto.dev; it stays on your machine", highlight=False)
+        say("open the timeline at https://ui.perfetto.dev; it stays on your machine")
     for key in outcome.idle_axes:
         note(f"sweep axis {key} changed nothing: points that differ only in it have the same results")
     if outcome.failed:
@@ -116,48 +119,9 @@ def run(
         raise PointsFailed(f"{n} of {n_all} points failed: {files['failed.csv']} says why; the others are in the table")
 
 
-def cost(sweep: Sweep, workers: Workers) -> Iterator[str]:
-    """Yield what is to be simulated and about how long that takes, before it starts."""
-    missing = sweep.missing
-    seconds = [task.seconds for task in missing]
-    n_done = sweep.n_phases - len(missing)
-    done = f", {n_done} of them finished already" if n_done else ""
-    damaged = f", {sweep.n_damaged} damaged and simulated again" if sweep.n_damaged else ""
-    yield f"phases      {sweep.n_phases} distinct ones{done}{damaged}"
-    if not missing:
-        return
-    wall_s = workers.wall_seconds(seconds)
-    there = f"on {workers}" if wall_s is None else f"{in_words(wall_s)} in all with {workers}"
-    yield f"cost        about {in_words(sum(seconds))} of one core; {there}"
-
-
-def in_words(seconds: float) -> str:
-    """Return a duration as a person says it, with two digits at most."""
-    for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{max(seconds, 1):.0f} s"
-
-
 def note(text: str) -> None:
     """Tell the user something besides the results."""
     click.echo(f"note: {text}", err=True)
-
-
-def compile_kernel(points: list[RunSpec], console: Console, *, is_used_here: bool) -> None:
-    """Compile what *points* need and the cache does not have: the loop, which is said, and the policies.
-
-    Workers load it themselves; what is compiled here they find in the cache.
-    """
-    from t3sim.system.compilation import compile_for, is_compiled_for
-
-    is_compiled = is_compiled_for(points)
-    if is_compiled and not is_used_here:
-        return
-    if not is_compiled:
-        console.print("compiling the simulation kernel (about 20 s, once for each version)", highlight=False)
-    with interrupt_at_once():
-        compile_for(points)
 
 
 @contextmanager

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from t3sim.collective.schedule import places_for
 from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.arbitration.interface import arbitration_policies
-from t3sim.gpu.assemble import compiled_advance, compiled_policy, fill_record, idle_gpu, layout_for
-from t3sim.gpu.kernel import _jit, codes
+from t3sim.gpu.assemble import capacities_of, compiled_advance, compiled_policy, fill_record, layout_for
+from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel.loop import N_BIN_COLUMNS, commands_per_slot
-from t3sim.gpu.kernel.state import COMMAND_LOG, MESSAGE
+from t3sim.gpu.kernel.state import COMMAND_LOG, MESSAGE, empty_gpu
 from t3sim.gpu.tables import Tables, gemm_tables, records, step_table
 from t3sim.gpu.ticks import TickBase
 from t3sim.workload.tiling import ELEMENT_BYTES, output_pitch_bytes
@@ -48,14 +48,14 @@ class GpuCore:
         params: dict[str, Any],
         *,
         n_logged_commands: int = 0,
-        has_exact_layout: bool | None = None,
         ticks: TickBase | None = None,
     ) -> None:
         """*ticks* is the time of the ring if its GPUs have unlike clocks (default: the coarsest for *machine*)."""
         self.machine = machine
         self.ticks = TickBase.of(machine) if ticks is None else ticks
-        self.layout = layout_for(machine, _jit.IS_INTERPRETED if has_exact_layout is None else has_exact_layout)
-        self.state = idle_gpu(self.layout)
+        self.layout = layout_for(machine)
+        self.used = capacities_of(machine)  # of the layout
+        self.state = empty_gpu(self.layout, self.used)
         self.gpu = self.state[0]
         self.tables = Tables()
         self.store_queue = records(MESSAGE, machine.link.egress_buffer // machine.memory.access)
@@ -64,7 +64,8 @@ class GpuCore:
         self.series = np.zeros((SERIES_BINS, N_BIN_COLUMNS), np.int64)
         self.command_log = records(COMMAND_LOG, n_logged_commands + 1)
         # Views of what is looked at after every quantum: a record array takes microseconds for each field.
-        self._faults: NDArray[np.int64] = self.state.view(np.ndarray)["channels"]["fault"][0]
+        channels = self.state.view(np.ndarray)["channels"][0, : self.used.n_channels]
+        self._faults: NDArray[np.int64] = channels["fault"]
         self._logged: NDArray[np.int64] = self.command_log.view(np.ndarray)["at"]
         self.trace: TileTrace | None = None  # of the running kernel, or of the last one
         self.program: CollectiveProgram | None = None
@@ -76,7 +77,7 @@ class GpuCore:
         self._pick_stream = compiled_policy(policy.pick_stream, self.layout)
         fill_record(self.gpu, machine, self.ticks)
         values = policy.encode(params)
-        self.gpu.channels["policy_params"][:, : len(values)] = values
+        self.gpu.channels["policy_params"][: self.used.n_channels, : len(values)] = values
 
     # --- running ---------------------------------------------------------------------------------
 
@@ -235,8 +236,9 @@ class GpuCore:
         gpu.expected_inbound = expected_inbound
         gpu.n_inbound = 0
         gpu.l2.flush_cursor[:] = 0
-        gpu.channels["producer_done"] = 0
-        gpu.channels["first_stage_occupancy"] = -1
+        channels = gpu.channels[: self.used.n_channels]
+        channels["producer_done"] = 0
+        channels["first_stage_occupancy"] = -1
         self.tables = gemm_tables(gpu, trace, routes, granule)
         gpu.n_tiles_open = int((self.tables.tiles["updates_expected"] > 0).sum())
         gpu.dma.n_commands = len(self.tables.commands) if routes.dma_maps else 0
@@ -297,7 +299,7 @@ class GpuCore:
         gpu.max_collective_lines = spec.max_outstanding_lines
         gpu.expected_inbound += program.expected_inbound
         gpu.compute_units["is_wanted"] = 0
-        workgroups = gpu.collective_workgroups
+        workgroups = gpu.collective_workgroups[: self.used.n_compute_units]
         for name in ("step", "step_line", "step_operand", "step_stored", "line_head", "line_tail"):
             workgroups[name] = 0
 
