@@ -177,7 +177,7 @@ def l2_claims(core: GpuCore) -> Iterator[Claim]:
     l2, channels = core.gpu.l2, channels_of(core)
     n_banks = int(l2.n_banks)
     in_flight = n_banks * int(l2.n_mshrs) - int(l2.n_free_mshrs[:n_banks].sum())
-    waiting = len(l2.free_waiter) - int(l2.n_free_waiters)
+    waiting = int(l2.n_waiters - l2.n_free_waiters)
     tags = l2.tags[: n_banks * int(l2.sets_per_bank), : int(l2.associativity)]
     masks = np.where(tags >= 0, tags & DIRTY_MASK, 0)
     dirty = sum(int(((masks >> bit) & 1).sum()) for bit in range(DIRTY_MASK.bit_length()))

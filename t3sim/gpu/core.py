@@ -12,10 +12,10 @@ from t3sim.collective.schedule import places_for
 from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.arbitration.interface import arbitration_policies
 from t3sim.gpu.arbitration.user_code import catch_errors, raise_errors
-from t3sim.gpu.assemble import compiled_advance, compiled_policy, fill_record, idle_gpu, layout_for
+from t3sim.gpu.assemble import capacities_of, compiled_advance, compiled_policy, fill_record, layout_for
 from t3sim.gpu.kernel import _jit, codes
 from t3sim.gpu.kernel.loop import N_BIN_COLUMNS, commands_per_slot
-from t3sim.gpu.kernel.state import COMMAND_LOG, MESSAGE
+from t3sim.gpu.kernel.state import COMMAND_LOG, MESSAGE, empty_gpu
 from t3sim.gpu.tables import Tables, gemm_tables, records, step_table
 from t3sim.gpu.ticks import TickBase
 from t3sim.workload.tiling import ELEMENT_BYTES, output_pitch_bytes
@@ -50,14 +50,14 @@ class GpuCore:
         params: dict[str, Any],
         *,
         n_logged_commands: int = 0,
-        has_exact_layout: bool | None = None,
         ticks: TickBase | None = None,
     ) -> None:
         """*ticks* is the time of the ring if its GPUs have unlike clocks (default: the coarsest for *machine*)."""
         self.machine = machine
         self.ticks = TickBase.of(machine) if ticks is None else ticks
-        self.layout = layout_for(machine, _jit.IS_INTERPRETED if has_exact_layout is None else has_exact_layout)
-        self.state = idle_gpu(self.layout)
+        self.layout = layout_for(machine)
+        self.used = capacities_of(machine)  # of the layout
+        self.state = empty_gpu(self.layout, self.used)
         self.gpu = self.state[0]
         self.tables = Tables()
         self.store_queue = records(MESSAGE, machine.link.egress_buffer // machine.memory.access)
@@ -71,7 +71,7 @@ class GpuCore:
         self._running, self._slot_ticks = fields["running_kernel"], fields["slot_ticks"]
         self._work_done = (fields["n_finished"], fields["n_workgroups"])
         self._data_done = (fields["n_inbound"], fields["expected_inbound"])
-        self._faults: NDArray[np.int64] = fields["channels"]["fault"][0]
+        self._faults: NDArray[np.int64] = fields["channels"][0, : self.used.n_channels]["fault"]
         self._records: tuple[Any, ...] = ()  # the loop's arrays, as they were last passed to it
         self._passed: tuple[Any, ...] = ()  # the same as plain arrays
         self._logged: NDArray[np.int64] = self.command_log.view(np.ndarray)["at"]
@@ -86,7 +86,7 @@ class GpuCore:
         catch_errors()
         fill_record(self.gpu, machine, self.ticks)
         values = policy.encode(params)
-        self.gpu.channels["policy_params"][:, : len(values)] = values
+        self.gpu.channels["policy_params"][: self.used.n_channels, : len(values)] = values
 
     # --- running ---------------------------------------------------------------------------------
 
@@ -261,8 +261,9 @@ class GpuCore:
         gpu.expected_inbound = expected_inbound
         gpu.n_inbound = 0
         gpu.l2.flush_cursor[:] = 0
-        gpu.channels["producer_done"] = 0
-        gpu.channels["first_stage_occupancy"] = -1
+        channels = gpu.channels[: self.used.n_channels]
+        channels["producer_done"] = 0
+        channels["first_stage_occupancy"] = -1
         self.tables = gemm_tables(gpu, trace, routes, granule)
         gpu.n_tiles_open = int((self.tables.tiles["updates_expected"] > 0).sum())
         gpu.dma.n_commands = len(self.tables.commands) if routes.dma_maps else 0
@@ -323,7 +324,7 @@ class GpuCore:
         gpu.max_collective_lines = spec.max_outstanding_lines
         gpu.expected_inbound += program.expected_inbound
         gpu.compute_units["is_wanted"] = 0
-        workgroups = gpu.collective_workgroups
+        workgroups = gpu.collective_workgroups[: self.used.n_compute_units]
         for name in ("step", "step_line", "step_operand", "step_stored", "line_head", "line_tail"):
             workgroups[name] = 0
 

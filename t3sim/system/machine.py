@@ -150,7 +150,7 @@ def leftovers(core: GpuCore) -> dict[str, int]:
         "requests in stream queues": int((channels["queue_tail"] - channels["queue_head"]).sum()),
         "requests in DRAM queues": int(channels["occupancy"].sum()),
         "L2 misses in flight": n_banks * int(l2.n_mshrs) - int(l2.n_free_mshrs[:n_banks].sum()),
-        "loads waiting for a miss": len(l2.free_waiter) - int(l2.n_free_waiters),
+        "loads waiting for a miss": int(l2.n_waiters - l2.n_free_waiters),
         "tracker entries": int(gpu.tracker.n_entries),
         "tiles not triggered": int(gpu.n_tiles_open),
         "DMA commands": int(gpu.dma.n_commands - gpu.dma.n_commands_done),
