@@ -16,14 +16,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from t3sim.collective.schedule import TO_BOTH, TO_LOCAL, CollectiveProgram
+from t3sim.collective.schedule import TO_BOTH, TO_LOCAL, CollectiveSchedule
 from t3sim.config.experiment import GemmShape, RunSpec, TilingSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.experiment.phase_task import trace_of
 from t3sim.system.explicit import RingStart
 from t3sim.system.phases import PhasePlan
+from t3sim.system.side_by_side import kernels_for
 from t3sim.system.simulate import evaluate
-from t3sim.system.together import kernels_for
 from t3sim.workload.layer import sublayer_runs
 from t3sim.workload.tiling import ELEMENT_BYTES
 
@@ -96,8 +96,8 @@ def phase_seconds(job: PhaseJob) -> float:
 
 def work_of(key: tuple[object, ...], machine: MachineSpec) -> list[tuple[int, Work]]:
     """Return what the phase *key* runs on one GPU, each kernel with how often it runs."""
-    program, gemm, tiling = _one(key, CollectiveProgram), _one(key, GemmShape), _one(key, TilingSpec)
-    works = [] if program is None else [collective_work(machine, program)]
+    schedule, gemm, tiling = _one(key, CollectiveSchedule), _one(key, GemmShape), _one(key, TilingSpec)
+    works = [] if schedule is None else [collective_work(machine, schedule)]
     if gemm is not None and tiling is not None:
         is_fused = any(callable(item) for item in key)  # a map of its output
         n_chunks = key[key.index(tiling) + 1]
@@ -172,19 +172,19 @@ def _operand_bytes(machine: MachineSpec, gemm: GemmShape, tiling: TilingSpec) ->
     return max(operands, n_rows * n_columns / wave * elements * gemm.k * ELEMENT_BYTES)
 
 
-def collective_work(machine: MachineSpec, program: CollectiveProgram) -> Work:
+def collective_work(machine: MachineSpec, schedule: CollectiveSchedule) -> Work:
     """Return the work of a collective alone."""
     gpu, clock = machine.gpu, machine.gpu.compute_clock
-    kernel = gpu.collective_kernel.of_protocol(program.protocol)
-    n_units = program.n_units or gpu.n_compute_units
-    read = sum(len(step.operands) * step.n_granules for step in program.steps)
-    kept = sum(step.n_granules for step in program.steps if step.send_to in (TO_LOCAL, TO_BOTH))
+    kernel = gpu.collective_kernel.of_protocol(schedule.protocol)
+    n_units = schedule.n_units or gpu.n_compute_units
+    read = sum(len(step.operands) * step.n_granules for step in schedule.steps)
+    kept = sum(step.n_granules for step in schedule.steps if step.send_to in (TO_LOCAL, TO_BOTH))
     read_s = read / n_units * machine.memory.access / (gpu.compute_unit.l2_bytes_per_cycle * clock)
-    overhead_s = (program.n_operations * kernel.slice_overhead + kernel.launch) / 1e12
-    hops_s = machine.link.latency / 1e12 * program.n_operations / program.n_slices
-    requests = read + kept + program.expected_inbound
-    simulated_s = max(read_s + overhead_s + hops_s, _dram_s(machine, requests), _link_s(machine, program.sent))
-    return Work(requests, 0.0, program.sent, 0.0, simulated_s)
+    overhead_s = (schedule.n_operations * kernel.slice_overhead + kernel.launch) / 1e12
+    hops_s = machine.link.latency / 1e12 * schedule.n_operations / schedule.n_slices
+    requests = read + kept + schedule.expected_inbound
+    simulated_s = max(read_s + overhead_s + hops_s, _dram_s(machine, requests), _link_s(machine, schedule.sent))
+    return Work(requests, 0.0, schedule.sent, 0.0, simulated_s)
 
 
 def _one(key: tuple[object, ...], kind: type[T]) -> T | None:

@@ -77,10 +77,10 @@ def queued_requests(gpu: Any) -> list[Queued]:
                 kind = place & codes.FIELD_MASK
                 found.append(Queued(f"channel[{c}].{queue}", c, stream, kind, tag, place, at))
         for direction, bank in np.argwhere(channel.list_head >= 0):
-            for slot in chain(int(channel.list_head[direction, bank]), channel.next_slot):
-                place = int(channel.slot_row[slot]) << codes.ROW_SHIFT | int(channel.slot_place[slot])
-                tag, kind = int(channel.slot_tag[slot]), place & codes.FIELD_MASK
-                order = int(channel.slot_key[slot]) >> KEY_SHIFT
+            for slot in chain(int(channel.list_head[direction, bank]), channel.next_entry):
+                place = int(channel.entry_row[slot]) << codes.ROW_SHIFT | int(channel.entry_place[slot])
+                tag, kind = int(channel.entry_tag[slot]), place & codes.FIELD_MASK
+                order = int(channel.entry_key[slot]) >> KEY_SHIFT
                 found.append(Queued(f"channel[{c}].bank[{bank}]", c, -1, kind, tag, place, order))
     return found
 

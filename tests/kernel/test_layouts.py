@@ -76,8 +76,8 @@ def test_no_result_depends_on_the_layout(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_idle_values_reach_as_far_as_a_machine_uses_its_layout() -> None:
     used = capacities_of(machine_of("t3-tiny", ()))
     part, whole = empty_gpu(Layout(), used)[0], empty_gpu(used)[0]
-    for name in ("open_row", "hit_key", "stalled_head", "now", "idle_reason", "free_slot"):
-        if name != "free_slot":  # numbered through the capacity
+    for name in ("open_row", "hit_key", "stalled_head", "now", "idle_reason", "free_entry"):
+        if name != "free_entry":  # numbered through the capacity
             assert (part.channels[name][: used.n_channels] == whole.channels[name].flat[0]).all(), name
         assert not part.channels[name][used.n_channels :].any(), name
     assert (part.l2.tags[: used.n_l2_sets] == -1).all()

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from t3sim.collective.schedule import CollectiveProgram, ring_all_gather, ring_reduce_scatter
+from t3sim.collective.schedule import CollectiveSchedule, ring_all_gather, ring_reduce_scatter
 from t3sim.config.experiment import RunSpec
 from t3sim.experiment.plan import load_experiment
 from t3sim.experiment.runner import run as run_experiment
@@ -436,7 +436,7 @@ def test_mr2_canary_banks_moved_between_groups_are_noticed() -> None:
 ROW_BIT_0 = 10  # of a granule number on t3-tiny: interleave 2, channel 1, bank 4, interleaves in a row 3
 
 
-def moved(program: CollectiveProgram, distance: int) -> CollectiveProgram:
+def moved(program: CollectiveSchedule, distance: int) -> CollectiveSchedule:
     """The same collective on an array that starts *distance* granules later."""
     steps = (
         replace(s, operands=tuple(a + distance for a in s.operands), destination=s.destination + distance)
@@ -445,7 +445,7 @@ def moved(program: CollectiveProgram, distance: int) -> CollectiveProgram:
     return replace(program, steps=tuple(steps))
 
 
-def collective_ticks(program: CollectiveProgram) -> int:
+def collective_ticks(program: CollectiveSchedule) -> int:
     phase = ObservedPhases(collective_point("all-gather", "12 KiB", 4)).collective("moved", program)
     assert phase is not None
     return phase.ticks

@@ -36,9 +36,8 @@ import multiprocessing
 import time
 from pathlib import Path
 
-from t3sim.overlap import overlap_strategies
-from t3sim.overlap.interface import SublayerTimes
 from t3sim.overlap.t3 import ring_reduce_scatter
+from t3sim.plugins import SublayerTimes, strategy
 
 
 def program(routes, trace, device_id, tiles_per_block):
@@ -47,9 +46,9 @@ def program(routes, trace, device_id, tiles_per_block):
     ring_reduce_scatter(routes, trace, device_id, tiles_per_block)
 
 
-@overlap_strategies.register("waits")
-def strategy(phases):
-    together = phases.fused(program, "round_robin")
+@strategy("waits", arbitration="round_robin")
+def waits(phases):
+    together = phases.fused(program)
     return SublayerTimes(together.ticks, phases.gemm(), fused=together)
 """
 WITH_WAITING = "name: waiting\nplugins: [waiting.py]\n" + SMALL + "strategy: waits\n"

@@ -96,17 +96,17 @@ def channel_dtype(layout):
             ("is_split", "i8"),
             ("write_high_watermark", "i8"),
             ("write_low_watermark", "i8"),
-            # DRAM queue: per direction a pool of slots, per bank a list in order of arrival
+            # DRAM queue: per direction a pool of entries, per bank a list in order of arrival
             ("occupancy", "i8", (2,)),
             ("is_draining", "i8"),
             ("n_admitted", "i8"),
-            ("free_slot", "i8", (2, layout.queue_entries)),
-            ("next_slot", "i4", (pool,)),
-            ("previous_slot", "i4", (pool,)),
-            ("slot_row", "i8", (pool,)),
-            ("slot_key", "i8", (pool,)),
-            ("slot_place", "i8", (pool,)),  # column, bank and kind, packed as in codes
-            ("slot_tag", "i8", (pool,)),
+            ("free_entry", "i8", (2, layout.queue_entries)),
+            ("next_entry", "i4", (pool,)),
+            ("previous_entry", "i4", (pool,)),
+            ("entry_row", "i8", (pool,)),
+            ("entry_key", "i8", (pool,)),
+            ("entry_place", "i8", (pool,)),  # column, bank and kind, packed as in codes
+            ("entry_tag", "i8", (pool,)),
             ("list_head", "i8", (2, banks)),
             ("list_tail", "i8", (2, banks)),
             ("oldest_hit", "i8", (2, banks)),
@@ -279,7 +279,7 @@ def compute_unit_dtype(layout):
 
 
 def collective_workgroup_dtype(layout):
-    """A workgroup of a collective kernel: its place in the program, the lines that it has under way."""
+    """A workgroup of a collective kernel: its place in the schedule, the lines that it has under way."""
     return np.dtype(
         [
             ("compute_unit", "i8"),  # that it runs on; -1: none
@@ -576,7 +576,7 @@ def empty_gpu(layout, used=None):
     channels["first_stage_occupancy"] = -1
     channels["idle_reason"] = FOR_REQUEST
     entries = layout.queue_entries
-    channels["free_slot"] = np.arange(2 * entries).reshape(2, entries)
+    channels["free_entry"] = np.arange(2 * entries).reshape(2, entries)
     gpu.compute_units["granted_channel"] = -1
     gpu.compute_units["collective_workgroup"] = -1
     gpu.compute_units["slots"]["workgroup"] = -1
