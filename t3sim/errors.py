@@ -6,9 +6,17 @@ traceback to be understood.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sysconfig
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar
+from pathlib import Path
+from types import FunctionType
+from typing import Any, ClassVar
+
+PACKAGE = str(Path(__file__).parent)
+LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 class T3SimError(Exception):
@@ -88,6 +96,85 @@ class ModelError(T3SimError):
         return (type(self), (self.message, self.details))
 
 
+class PluginError(T3SimError):
+    """Code of a user (a plugin, or what it registered) failed, or gave something else than it must; says where."""
+
+    exit_code = 2
+
+    def __init__(self, path: str, line: int, what: str) -> None:
+        super().__init__(f"{path}:{line}: {what}")
+        self.path = path
+        self.line = line
+        self.what = what
+        self.args = (path, line, what)  # SimPy raises a copy made of these
+
+    @classmethod
+    def of(cls, error: BaseException, what: str, home: tuple[str, int]) -> PluginError:
+        """Return what to raise for *error* in *what*; *home* is the place if no line of a user was under way."""
+        if isinstance(error, SyntaxError) and error.filename is not None:
+            return cls(error.filename, error.lineno or 1, f"{what}: {type(error).__name__}: {error.msg}")
+        text = str(error) if isinstance(error, T3SimError) else f"{type(error).__name__}: {error}"
+        return cls(*(place_of_a_user(error) or home), f"{what}: {text}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """A worker sends its traceback along, as a note, for ``--debug``."""
+        cause = self.__cause__
+        notes = [] if cause is None else ["".join(traceback.format_exception(cause))]
+        return (type(self), (self.path, self.line, self.what), {"__notes__": notes})
+
+
+def is_of_a_user(path: str) -> bool:
+    """Return whether a source file is neither t3sim's nor a library's."""
+    return not path.startswith(("<", PACKAGE, *LIBRARIES))
+
+
+def place_of_a_user(error: BaseException) -> tuple[str, int] | None:
+    """Return file and line of the innermost frame of *error* in a user's file, None if there is none."""
+    frames = [frame for frame in traceback.extract_tb(original_of(error).__traceback__) if is_of_a_user(frame.filename)]
+    return (frames[-1].filename, frames[-1].lineno or 1) if frames else None
+
+
+def original_of(error: BaseException) -> BaseException:
+    """Return the error of which *error* is a copy that SimPy made, or *error* itself."""
+    while type(error.__cause__) is type(error) and error.__cause__.args == error.args:
+        error = error.__cause__
+    return error
+
+
+def was_raised_by_t3sim(error: BaseException) -> bool:
+    """Return whether t3sim, and not code of a user, was running when *error* came up, in a library or not."""
+    frames = traceback.extract_tb(original_of(error).__traceback__)
+    owners = [frame.filename for frame in frames if not frame.filename.startswith(("<", *LIBRARIES))]
+    return bool(owners) and owners[-1].startswith(PACKAGE)
+
+
+def home_of(function: Any) -> tuple[str, int]:
+    """Return file and line of the definition of *function*, compiled or not."""
+    function = getattr(function, "py_func", function)
+    if not isinstance(function, FunctionType):
+        function = type(function).__call__
+    code = getattr(function, "__code__", None)
+    return ("<unknown>", 0) if code is None else (code.co_filename, code.co_firstlineno)
+
+
+@contextmanager
+def code_of_a_user(function: Any, what: str, *, is_all_of_it: bool) -> Iterator[None]:
+    """Turn what *function* raises inside this block into a ``PluginError`` if a user wrote it; it is called *what*.
+
+    Errors of t3sim that say themselves what is wrong pass.  So do those that t3sim raises below *function*, unless
+    *is_all_of_it*: nothing runs below it that could fail but for what *function* asks for.
+    """
+    home = home_of(function)
+    try:
+        yield
+    except T3SimError:
+        raise
+    except (Exception, SystemExit) as error:
+        if not is_of_a_user(home[0]) or (was_raised_by_t3sim(error) and not is_all_of_it):
+            raise
+        raise PluginError.of(error, what, home) from error
+
+
 class PointsFailed(T3SimError):
     """The experiment is finished, but some of its points have no result."""
 
@@ -105,8 +192,13 @@ __all__ = [
     "EnvironmentFailure",
     "InputDataError",
     "ModelError",
+    "PluginError",
     "PointsFailed",
     "Problem",
     "T3SimError",
     "UsageError",
+    "code_of_a_user",
+    "home_of",
+    "is_of_a_user",
+    "place_of_a_user",
 ]

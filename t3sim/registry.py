@@ -1,14 +1,76 @@
-"""A table of named entries of one kind, for the decisions that a user can exchange."""
+"""Decisions that a user can exchange: a table of named entries for each kind, and the parameters that they declare."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from t3sim.errors import UsageError
 
 T = TypeVar("T")
+LARGEST = (1 << 60) - 1  # value of a parameter; the kernel's NEVER is above it
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter that an entry declares: a whole number, or one of a few words that stand for one.
+
+    Raises ``ValueError`` for a default that is not a value of the parameter.
+    """
+
+    default: int | str | None = None  # None: an experiment that uses the entry has to give it
+    words: Mapping[str, int] = field(default_factory=dict)
+    minimum: int = 0
+    unit: Literal["", "cycles"] = ""  # that may stand behind the number
+    at_most: str = ""  # the machine's value that bounds it, like `memory.queue.entries`
+    below: str = ""  # the same for a value that is not allowed itself
+
+    def __post_init__(self) -> None:
+        if self.default is not None:
+            self.encode(self.default)
+
+    def encode(self, value: Any) -> int:
+        """Return the integer that stands for *value*; ValueError says what is allowed."""
+        if isinstance(value, str) and value in self.words:
+            return self.words[value]
+        if isinstance(value, bool) or not isinstance(value, int) or not self.minimum <= value <= LARGEST:
+            words = "".join(f" or {word}" for word in self.words)
+            raise ValueError(f"{value!r} is not a whole number of at least {self.minimum}{words}")
+        return value
+
+
+def encoded(parameters: Mapping[str, Parameter], given: Mapping[str, Any]) -> dict[str, int]:
+    """Return the integers of all *parameters*, in their order; ValueError names an unknown, missing or illegal one."""
+    unknown = [name for name in given if name not in parameters]
+    if unknown:
+        raise ValueError(f"unknown parameter {unknown[0]!r}; known: {', '.join(parameters) or 'none'}")
+    values = {}
+    for name, parameter in parameters.items():
+        value = given.get(name, parameter.default)
+        if value is None:
+            raise ValueError(f"{name}: is missing")
+        try:
+            values[name] = parameter.encode(value)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+    return values
+
+
+def check_declaration(function: Any, arguments: str, parameters: Mapping[str, Any]) -> None:
+    """Raise ``TypeError`` unless *function* takes *arguments* and *parameters* are of the class ``Parameter``."""
+    function = getattr(function, "py_func", function)
+    if not callable(function):
+        raise TypeError(f"{function!r} is not a function")
+    try:
+        inspect.signature(function).bind(*arguments.split(", "))
+    except TypeError:
+        raise TypeError(f"`{getattr(function, '__name__', function)}` must take ({arguments})") from None
+    wrong = [name for name, parameter in parameters.items() if not isinstance(parameter, Parameter)]
+    if wrong:
+        raise TypeError(f"parameter `{wrong[0]}` is {parameters[wrong[0]]!r}, not a Parameter")
 
 
 def nearest(name: str, known: list[str] | tuple[str, ...]) -> str | None:
@@ -33,8 +95,9 @@ def unknown_name(kind: str, name: str, known: list[str] | tuple[str, ...]) -> st
 class Registry(Generic[T]):
     """Entries of one *kind* by name, in the order in which they were registered."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, entry_type: type[T]) -> None:
         self.kind = kind
+        self.entry_type = entry_type
         self._entries: dict[str, T] = {}
 
     def register(self, name: str) -> Callable[[T], T]:
@@ -44,6 +107,8 @@ class Registry(Generic[T]):
         """
 
         def add(entry: T) -> T:
+            if not isinstance(entry, self.entry_type):
+                raise UsageError(f"{self.kind} `{name}` is {entry!r}, not of the class {self.entry_type.__name__}")
             if name in self._entries and self._entries[name] is not entry:
                 raise UsageError(f"{self.kind} `{name}` is registered twice")
             self._entries[name] = entry

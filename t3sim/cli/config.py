@@ -103,7 +103,7 @@ def value_rows(run: RunSpec, provenance: Mapping[str, Node]) -> Iterator[tuple[s
     from t3sim.config.resolve import shown_value
 
     order = (
-        "name", "machine", "workload", "tiling", "strategy", "arbitration", "collective_compute_units", "mode",
+        "name", "machine", "workload", "tiling", "strategy", "arbitration", "mode",
         "staggered", "quantum", "plugins",
     )  # fmt: skip
     for key, node in sorted(provenance.items(), key=lambda item: order.index(item[0].split(".")[0])):

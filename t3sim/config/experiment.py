@@ -12,7 +12,6 @@ from pydantic import Field, model_validator
 
 from t3sim.config.machine import Bytes, Count, Cycles, MachineSpec, Picoseconds, Spec
 
-STRATEGIES = ("sequential", "t3", "t3-mca", "ideal-overlap", "ideal-rs-nmc", "cu-split")
 LayerKind = Literal["training", "prompt"]
 AttentionKind = Literal["unfused", "fused"]
 FEED_FORWARD_FACTOR = 4  # intermediate / hidden of a model that states no other (T3 section 2.3)
@@ -137,7 +136,7 @@ class WorkloadSpec(Spec):
 
 
 class ArbitrationSpec(Spec):
-    """The memory controllers' arbitration policy and its parameters (see gpu/arbitration)."""
+    """The arbitration policy of the memory controllers, and those of its parameters that are given."""
 
     policy: str
     params: dict[str, Any] = Field(default_factory=dict)
@@ -150,16 +149,15 @@ class RunSpec(Spec):
     machine: MachineSpec
     workload: WorkloadSpec
     strategy: str
-    arbitration: ArbitrationSpec | None = None  # None: the strategy's own choice
+    strategy_params: dict[str, Any] = Field(default_factory=dict)  # those that are given
+    arbitration: ArbitrationSpec | None = None  # None: as the strategy declares
     mode: Literal["mirrored", "explicit"] = "mirrored"
     staggered: bool = True  # each GPU begins with its own chunk; False (explicit only): all begin with chunk 0
     quantum: Annotated[Picoseconds | None, Field(default=None)] = None  # None: the link latency
-    collective_compute_units: Count | None = None  # `cu-split`: of each GPU; the GEMM has the others
     plugins: tuple[str, ...] = ()
 
 
 __all__ = [
-    "STRATEGIES",
     "ArbitrationSpec",
     "AttentionKind",
     "CollectiveSpec",

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 # Keys that a fixed column of the results tells.
 HAVE_COLUMNS = frozenset(
     {
-        "strategy", "mode", "machine", "machine.preset", "arbitration", "arbitration.policy", "arbitration.preset",
+        "strategy", "strategy.name", "strategy.collective_compute_units", "mode", "machine", "machine.preset",
+        "arbitration", "arbitration.policy", "arbitration.preset",
         "workload.model", "workload.sublayer", "workload.layer", "workload.tp", "workload.gemm.m", "workload.gemm.n",
-        "workload.gemm.k", "workload.collective.gpus", "collective_compute_units",
+        "workload.gemm.k", "workload.collective.gpus",
     }
 )  # fmt: skip
 

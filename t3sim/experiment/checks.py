@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from operator import attrgetter
 
-from t3sim.config.experiment import STRATEGIES, ArbitrationSpec, CollectiveSpec, GemmShape, TilingSpec, WorkloadSpec
+from t3sim.config.experiment import CollectiveSpec, GemmShape, TilingSpec, WorkloadSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.config.yaml_loader import Node
+from t3sim.experiment.decisions import STRATEGY, Choice
 from t3sim.experiment.problems import Problems
 from t3sim.experiment.schema import MAX_TP, PointFile
+from t3sim.overlap import OverlapStrategy, overlap_strategies
 from t3sim.units import format_bytes, format_time
 from t3sim.workload.layer import sublayer_workloads
 
@@ -17,7 +21,6 @@ FP16_BYTES = 2
 FP32_BYTES = 4
 LANES_PER_WAVEFRONT = 64
 MAX_PREFETCH_DEPTH = 3
-COLLECTIVE_STRATEGIES = ("sequential", "ideal-rs-nmc")
 
 
 def check_point(
@@ -26,9 +29,13 @@ def check_point(
     machine: MachineSpec,
     workload: WorkloadSpec,
     point: PointFile,
-    arbitration: ArbitrationSpec | None,
+    choices: Sequence[Choice],
 ) -> None:
-    """Report what is wrong with a point although each of its sections alone is legal."""
+    """Report what is wrong with a point although each of its sections alone is legal.
+
+    *choices* are its strategy and its policy, as far as they are legal.
+    """
+    strategy = next((overlap_strategies.get(choice.name) for choice in choices if choice.key == STRATEGY), None)
     if point.quantum is not None and point.quantum > machine.link.latency:
         problems.report(
             tree,
@@ -44,13 +51,14 @@ def check_point(
             f"is {format_time(point.quantum)}, below one `machine.gpu.issue_slot`, {format_time(slot)}",
         )
     for where, gpu in gpus_of(machine):
-        _check_threshold(problems, tree, gpu, where, arbitration)
+        for choice in choices:
+            _check_bounds(problems, tree, gpu, where, choice)
     if workload.collective is not None:
-        _check_collective(problems, tree, workload.collective, point.strategy)
+        _check_collective(problems, tree, workload.collective, strategy)
     gemms = [part.gemm for part in sublayer_workloads(workload) if part.gemm is not None]
     if gemms:
         for where, gpu in gpus_of(machine):
-            _check_tiling(problems, tree, gpu, where, workload, point)
+            _check_tiling(problems, tree, gpu, where, workload, strategy)
         shape_key = ("workload", "gemm") if tree.value["workload"].get("gemm") else ("workload",)
         for gemm in gemms:
             for path, message in shape_findings(gemm, workload.tiling, workload.tp):
@@ -62,21 +70,24 @@ def gpus_of(machine: MachineSpec) -> list[tuple[str, MachineSpec]]:
     return [("", machine), *((f"on gpu[{own.number}]: ", machine.of_gpu(own.number)) for own in machine.own_gpus)]
 
 
-def _check_threshold(
-    problems: Problems, tree: Node, machine: MachineSpec, where: str, arbitration: ArbitrationSpec | None
-) -> None:
-    threshold = arbitration.params.get("threshold") if arbitration else None
-    if isinstance(threshold, int) and threshold > machine.memory.queue.entries:
-        problems.report(
-            tree,
-            ("arbitration", "threshold"),
-            f"{where}is {threshold}, cannot be above `machine.memory.queue.entries`, "
-            f"{machine.memory.queue.entries} (`none` means no threshold)",
-        )
+def _check_bounds(problems: Problems, tree: Node, machine: MachineSpec, where: str, choice: Choice) -> None:
+    """Report parameters beyond the value of the machine that bounds them."""
+    for name, value in choice.params.items():
+        parameter = choice.parameters[name]
+        for bound, words, is_allowed in ((parameter.at_most, "at most", 1), (parameter.below, "below", 0)):
+            if bound and isinstance(value, int) and value >= attrgetter(bound)(machine) + is_allowed:
+                message = f"{where}is {value}, must be {words} `machine.{bound}`, {attrgetter(bound)(machine)}"
+                words_too = f" (or {' or '.join(parameter.words)})" if parameter.words else ""
+                problems.report(tree, (choice.key, name), message + words_too)
 
 
 def _check_tiling(
-    problems: Problems, tree: Node, machine: MachineSpec, where: str, workload: WorkloadSpec, point: PointFile
+    problems: Problems,
+    tree: Node,
+    machine: MachineSpec,
+    where: str,
+    workload: WorkloadSpec,
+    strategy: OverlapStrategy | None,
 ) -> None:
     """Report what keeps the workgroups of a workload from running on a GPU like *machine*."""
     tiling_key = ("tiling",) if workload.trace is None else ("workload", "trace")
@@ -84,7 +95,7 @@ def _check_tiling(
     for path, message in findings:
         problems.report(tree, (*tiling_key, path), where + message)
     n_wavefronts = math.prod(workload.tiling.workgroup_tile) // math.prod(workload.tiling.wavefront_tile)
-    is_tracked = point.strategy in ("t3", "t3-mca") and not findings
+    is_tracked = strategy is not None and strategy.arbitration is not None and not findings  # in its fused phase
     if is_tracked and n_wavefronts > machine.gpu.tracker.entries_per_set and not where:
         problems.report(
             tree,
@@ -94,13 +105,13 @@ def _check_tiling(
         )
 
 
-def _check_collective(problems: Problems, tree: Node, collective: CollectiveSpec, strategy: str) -> None:
-    if strategy in STRATEGIES and strategy not in COLLECTIVE_STRATEGIES:
-        problems.report(
-            tree,
-            ("strategy",),
-            f"`{strategy}` overlaps a GEMM; a collective on its own takes {' or '.join(COLLECTIVE_STRATEGIES)}",
-        )
+def _check_collective(
+    problems: Problems, tree: Node, collective: CollectiveSpec, strategy: OverlapStrategy | None
+) -> None:
+    if strategy is not None and not strategy.runs_collectives:
+        names = " or ".join(name for name in overlap_strategies if overlap_strategies.get(name).runs_collectives)
+        message = f"`{strategy.name}` overlaps a GEMM; a collective on its own takes {names}"
+        problems.report(tree, (STRATEGY,), message)
     if collective.size > MAX_MATRIX_BYTES:
         problems.report(
             tree,

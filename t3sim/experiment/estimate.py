@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from t3sim.collective.schedule import CollectiveProgram, chunk_bytes_of
 from t3sim.config.experiment import GemmShape, RunSpec, TilingSpec
 from t3sim.config.machine import MachineSpec
+from t3sim.overlap import overlap_strategies
 from t3sim.workload.layer import sublayer_runs
 from t3sim.workload.tiling import ELEMENT_BYTES
 
@@ -27,7 +28,6 @@ SECONDS_PER_CHANNEL_SLOT = 1.45e-7
 SECONDS_PER_REQUEST = 2.5e-7  # to the DRAM
 SECONDS_PER_LINE = 5.2e-8  # access to the L2
 REQUESTS_PER_GRANULE = 3  # that a collective sends: two to four are read and written
-WITHOUT_FUSED_RUN = ("sequential", "ideal-overlap", "ideal-rs-nmc")
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ def estimated_hours(points: Iterable[RunSpec]) -> float:
             n_unlike = min(n_ring, 1 + len(machine.own_gpus)) if run.staggered else n_ring
             seconds[shape] = n_unlike * gemm_seconds(machine, workload.gemm, workload.tiling, None)
         fused = (*shape, run.strategy, str(run.arbitration))
-        if run.strategy not in WITHOUT_FUSED_RUN and fused not in seconds:
+        if overlap_strategies.get(run.strategy).arbitration is not None and fused not in seconds:
             seconds[fused] = n_ring * gemm_seconds(machine, workload.gemm, workload.tiling, workload.tp)
     return sum(seconds.values()) / 3600
 
@@ -134,13 +134,14 @@ def _link_s(machine: MachineSpec, n_granules: float) -> float:
 def _collectives_of(run: RunSpec) -> list[tuple[str, int, int]]:
     """Return operation, size in bytes and GPUs of the collectives that a point simulates alone."""
     workload = run.workload
-    scatter = "reduce-scatter, near memory" if run.strategy == "ideal-rs-nmc" else "reduce-scatter"
+    strategy = overlap_strategies.get(run.strategy)
+    scatter = "reduce-scatter, near memory" if strategy.has_near_memory else "reduce-scatter"
     if workload.collective is not None:
         collective = workload.collective
         return [(scatter if collective.op == "reduce-scatter" else collective.op, collective.size, collective.gpus)]
     if workload.gemm is None or workload.tp == 1:
         return []
-    ops = ["all-gather", scatter] if run.strategy in WITHOUT_FUSED_RUN else ["all-gather"]
+    ops = ["all-gather", scatter] if strategy.arbitration is None else ["all-gather"]
     return [(op, workload.gemm.m * workload.gemm.n * ELEMENT_BYTES, workload.tp) for op in ops]
 
 

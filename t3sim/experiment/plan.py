@@ -17,7 +17,7 @@ import math
 import os
 import re
 from collections import ChainMap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -25,7 +25,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from t3sim.config.experiment import STRATEGIES, KernelLibrarySpec, Kernels, RunSpec, WorkloadSpec
+from t3sim.config.experiment import ArbitrationSpec, KernelLibrarySpec, Kernels, RunSpec, WorkloadSpec
 from t3sim.config.presets import annotated
 from t3sim.config.resolve import (
     MAX_GUESSES,
@@ -36,10 +36,9 @@ from t3sim.config.resolve import (
     unknown_key,
 )
 from t3sim.config.yaml_loader import Node, Position, load_yaml, type_name
-from t3sim.errors import ConfigError, Problem, T3SimError
-from t3sim.experiment.arbitration import ArbitrationBlocks, arbitration_leaves
+from t3sim.errors import ConfigError, Problem
 from t3sim.experiment.checks import check_point
-from t3sim.experiment.compute_units import CollectiveComputeUnits
+from t3sim.experiment.decisions import Choice, Decisions
 from t3sim.experiment.estimate import estimated_hours
 from t3sim.experiment.plugins import load_plugins
 from t3sim.experiment.problems import Problems
@@ -47,13 +46,13 @@ from t3sim.experiment.ring_checks import check_ring, shortest_latency
 from t3sim.experiment.schema import DEFAULT_MAX_HOURS, SCHEMA_VERSION, ExperimentFile, PointFile
 from t3sim.experiment.sweep import Axis, axes_of, overridden, with_set
 from t3sim.experiment.workload import WorkloadReader
-from t3sim.registry import unknown_name
 from t3sim.units import base_units, format_time
 
 MAX_POINTS = 100_000
 MAX_POINTS_WITH_PROBLEMS = 1000  # after so many points, what is wrong with them is said without looking at the others
 BYTES_PER_POINT = 24_000  # of memory, measured: the spec of a point and where each of its values came from
 NOT_OF_A_RUN = ("description", "figures", "max_hours")
+MOVED = {"collective_compute_units": "strategy.collective_compute_units"}  # keys of earlier versions
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -107,11 +106,9 @@ class _Planner:
         self.folder = Path(os.path.realpath(path.parent))
         self.overrides = overrides
         self.problems = Problems(str(path))
-        self.arbitration = ArbitrationBlocks(self.problems)
+        self.decisions = Decisions(self.problems)
         self.workloads = WorkloadReader(self.problems, self.folder, trace_root)
         self.machines: dict[str, ResolvedMachine | None] = {}
-        self.units = CollectiveComputeUnits(self.problems)
-        self.strategies: set[str] = set()  # of the whole experiment, pinned or not
         self.plugins: tuple[str, ...] = ()
 
     def plan(self) -> Experiment:
@@ -135,9 +132,9 @@ class _Planner:
         if n_points > MAX_POINTS:
             self.problems.report(root, ("sweep", "grid"), too_many_points(n_points))
             raise self.problems.in_reading_order()
-        self._unknown_keys(root)
-        self._strategy_names(root, (*original_axes, *axes))
+        self._unknown_keys(root, axes)
         self._load_plugins(root)
+        self.decisions.note_experiment(root, (*original_axes, *axes), has_plugins=bool(self.plugins))
         points: list[RunSpec] = []
         provenance: list[Mapping[str, Node]] = []
         combinations: list[list[tuple[int, ...]]] = []
@@ -162,8 +159,6 @@ class _Planner:
             combinations.append([places])
             points.append(made[0])
             provenance.append(made[1])
-        self.arbitration.report_unused(self.strategies)
-        self.units.report_unused()
         if self.problems:
             raise self.problems.in_reading_order()
         if self.workloads.input_error is not None:
@@ -185,12 +180,15 @@ class _Planner:
 
     # what all points share
 
-    def _unknown_keys(self, root: Node) -> None:
+    def _unknown_keys(self, root: Node, axes: Sequence[Axis]) -> None:
         known = list(ExperimentFile.model_fields)
-        unknown = [(key, node) for key, node in root.value.items() if key not in known]
-        for i, (key, node) in enumerate(unknown):
+        unknown = [(key, key, node) for key, node in root.value.items() if key not in known]
+        unknown += [(f"sweep.grid.{a.key}", a.path[0], a.values[0]) for a in axes if a.path[0] not in known]
+        for i, (shown, key, node) in enumerate(unknown):
             message = unknown_key(key, "", known, can_guess=i < MAX_GUESSES)
-            self.problems.add(node.key_position or node.position, key, message)
+            if key in MOVED:
+                message = f"is called `{MOVED[key]}` now"
+            self.problems.add(node.key_position or node.position, shown, message)
 
     def _check_version(self, root: Node) -> None:
         """A file of another version follows other rules: nothing else in it is looked at."""
@@ -222,15 +220,6 @@ class _Planner:
         self.problems.report(root, ("max_hours",), message)
         raise self.problems.in_reading_order()
 
-    def _strategy_names(self, root: Node, axes: Iterable[Axis]) -> None:
-        """Strategies of the whole experiment, with those that an override pinned away."""
-        for axis in axes:
-            if axis.key == "strategy":
-                self.strategies |= {value.value for value in axis.values if isinstance(value.value, str)}
-        node = root.get("strategy")
-        if node is not None and isinstance(node.value, str):
-            self.strategies.add(node.value)
-
     def _load_plugins(self, root: Node) -> None:
         node = root.get("plugins")
         if node is None or not isinstance(node.value, list):
@@ -243,11 +232,7 @@ class _Planner:
             if not os.path.isfile(path) or path.suffix != ".py":  # noqa: PTH113 - never raises
                 self.problems.add(item.position, "plugins", f"no Python file `{item.value}`, looked for at {path}")
                 continue
-            try:
-                load_plugins([str(path)])
-            except T3SimError as error:
-                self.problems.add(item.position, "plugins", f"`{item.value}` {str(error).split(': plugins: ')[-1]}")
-                continue
+            load_plugins([str(path)])
             found.append(str(path))
         self.plugins = tuple(found)
 
@@ -262,32 +247,30 @@ class _Planner:
         kernels, kernels_tree = self._kernels(tree)
         if "name" not in bad_keys and not _NAME.fullmatch(point.name):
             self.problems.report(tree, ("name",), "a name has letters, digits, `.`, `_` and `-` only, at most 100")
-        strategy = None if "strategy" in bad_keys else self._strategy(tree, point.strategy)
-        arbitration = self.arbitration.of_point(tree, strategy, self.strategies, self._known_strategies())
-        units = None
-        if "collective_compute_units" not in bad_keys:
-            users = self._known_strategies()
-            units = self.units.of_point(tree, strategy, self.strategies, users, machine.spec if machine else None)
+        strategy = self.decisions.strategy(tree)
+        arbitration = self.decisions.arbitration(tree, strategy.name if strategy else None)
+        choices = [choice for choice in (strategy, arbitration) if choice is not None]
         workload = None
         if "workload" not in bad_keys:
             n_units = machine.spec.gpu.n_compute_units if machine else None
             workload = self.workloads.read(tree, point.workload, kernels, n_units)
         if machine is not None and workload is not None:
-            check_point(self.problems, tree, machine.spec, workload, point, arbitration)
+            check_point(self.problems, tree, machine.spec, workload, point, choices)
             check_ring(self.problems, tree, machine, workload, point)
         if len(self.problems) > before or machine is None or workload is None or strategy is None:
             return None
         with base_units():
+            policy = arbitration and ArbitrationSpec(policy=arbitration.name, params=arbitration.params)
             run = RunSpec(
                 experiment=point.name,
                 machine=machine.spec,
                 workload=workload,
-                strategy=strategy,
-                arbitration=arbitration,
+                strategy=strategy.name,
+                strategy_params=strategy.params,
+                arbitration=policy,
                 mode=point.mode,
                 staggered=point.staggered,
                 quantum=point.quantum,
-                collective_compute_units=units,
                 plugins=self.plugins,
             )
         tiling_leaves = (
@@ -295,15 +278,13 @@ class _Planner:
             if kernels is None or kernels_tree is None or workload.trace is not None
             else tiling_leaves_of(kernels, kernels_tree, run)
         )
-        return run, self._provenance(tree, kept, run, machine, tiling_leaves)
+        return run, self._provenance(tree, kept, run, machine, {**tiling_leaves, **leaves_of(choices)})
 
     def _provenance(
-        self, tree: Node, kept: Node, run: RunSpec, machine: ResolvedMachine, tiling_leaves: Mapping[str, Node]
+        self, tree: Node, kept: Node, run: RunSpec, machine: ResolvedMachine, resolved: Mapping[str, Node]
     ) -> Mapping[str, Node]:
         """Where every value of a point came from; the machine's part is shared by all its points."""
         own = {".".join(path): node for path, node in kept.leaves() if path[0] not in NOT_OF_A_RUN}
-        if run.collective_compute_units is None:
-            own.pop("collective_compute_units", None)  # of another strategy
         gemm, workload = run.workload.gemm, run.workload
         for name, node in self.workloads.model_leaves(tree).items():
             if f"workload.{name}" not in own:  # tokens and sequence of the workload replace the model's
@@ -314,9 +295,7 @@ class _Planner:
             at = tree.value["workload"].position
             for name, value in gemm:
                 own[f"workload.gemm.{name}"] = Node(value, at, None, "derived", source)
-        own |= tiling_leaves
-        if run.arbitration is not None:
-            own |= arbitration_leaves(tree.get("arbitration"), run.arbitration)
+        own |= resolved
         default = Position("default")
         if workload.layer is not None:
             own.setdefault("workload.attention", Node(workload.layer.attention, default, None, "default"))
@@ -334,7 +313,7 @@ class _Planner:
         except ValidationError as error:
             self.problems.take(spec_problems(error, PointFile, kept, ""))
             bad_keys = {str(item["loc"][0]) for item in error.errors(include_url=False)}
-        stand_ins = {"name": "unnamed", "strategy": STRATEGIES[0], "workload": {}}
+        stand_ins = {"name": "unnamed", "workload": {}}
         good = {key: value for key, value in content.items() if key not in bad_keys}
         return PointFile.model_validate({**stand_ins, **good}), bad_keys
 
@@ -362,20 +341,10 @@ class _Planner:
             self.problems.take(error.problems)
             return None, None
 
-    def _strategy(self, tree: Node, name: str) -> str | None:
-        known = self._known_strategies()
-        if name in known:
-            return name
-        self.problems.report(tree, ("strategy",), unknown_name("strategy", name, known))
-        return None
 
-    def _known_strategies(self) -> list[str]:
-        """The strategies of t3sim and those that the experiment's plugins registered."""
-        if not self.plugins:
-            return list(STRATEGIES)
-        from t3sim.overlap import overlap_strategies
-
-        return list(dict.fromkeys((*STRATEGIES, *overlap_strategies.names())))
+def leaves_of(choices: Sequence[Choice]) -> dict[str, Node]:
+    """Where the names and parameters of the decisions of a point came from."""
+    return {key: node for choice in choices for key, node in choice.leaves().items()}
 
 
 def tiling_leaves_of(kernels: Kernels, tree: Node, run: RunSpec) -> dict[str, Node]:

@@ -8,11 +8,14 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from t3sim.errors import ConfigError, Problem, T3SimError
+from t3sim.errors import ConfigError, PluginError, Problem
 
 
 def load_plugins(plugins: Iterable[str]) -> None:
-    """Run plugin files, each once in a process; what they register can then be named."""
+    """Run plugin files, each once in a process; what they register can then be named.
+
+    Raises ``PluginError`` for whatever goes wrong in one.
+    """
     for plugin in plugins:
         module_name = "t3sim_plugin_" + re.sub(r"\W", "_", plugin)
         if module_name in sys.modules:
@@ -25,13 +28,9 @@ def load_plugins(plugins: Iterable[str]) -> None:
         try:
             with no_bytecode():
                 spec.loader.exec_module(module)
-        except T3SimError:
-            del sys.modules[module_name]
-            raise
         except (Exception, SystemExit) as error:
             del sys.modules[module_name]
-            message = f"cannot be loaded: {type(error).__name__}: {error}"
-            raise ConfigError(Problem(plugin, 0, 0, "plugins", message)) from error
+            raise PluginError.of(error, "the plugin cannot be loaded", (plugin, 1)) from error
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.results.record import RunRecord
 
 if TYPE_CHECKING:
@@ -15,8 +16,9 @@ def record_of(result: SimulationResult) -> RunRecord:
     """Return the result row of one point (comparisons with other points are left to ``derive``)."""
     run, us = result.run, result.ticks.to_us
     workload, gemm, layer = run.workload, run.workload.gemm, run.workload.layer
-    n_collective = run.collective_compute_units
+    n_collective = run.strategy_params.get("collective_compute_units")
     fused = result.fused
+    policy = run.arbitration.policy if run.arbitration is not None and fused is not None else None
     producer = fused or result.gemm
     phases = _phases_in_force(result)
 
@@ -39,8 +41,8 @@ def record_of(result: SimulationResult) -> RunRecord:
         k=gemm.k if gemm else None,
         machine=run.machine.name,
         strategy=run.strategy,
-        arbitration=run.arbitration.policy if run.arbitration is not None and fused is not None else None,
-        mca_threshold=_threshold_text(fused),
+        arbitration=policy,
+        mca_threshold=_threshold_text(policy, fused),
         mode=run.mode,
         gemm_compute_units=run.machine.gpu.n_compute_units - n_collective if n_collective is not None else None,
         collective_compute_units=n_collective,
@@ -75,9 +77,11 @@ def _phases_in_force(result: SimulationResult) -> list[Phase]:
     return [phase for phase in (*parts, result.all_gather, result.all_reduce) if phase is not None]
 
 
-def _threshold_text(fused: Phase | None) -> str | None:
-    """Return the MCA threshold in force as text: a number, or ``none`` for no limit; None without MCA."""
-    if fused is None or "mca_threshold" not in fused.counters or not fused.name.endswith("mca"):
+def _threshold_text(policy: str | None, fused: Phase | None) -> str | None:
+    """Return the threshold in force as text: a number, or ``none`` for no limit; None if *policy* shows none."""
+    if policy is None or arbitration_policies.get(policy).threshold is None:
+        return None
+    if fused is None or "mca_threshold" not in fused.counters:  # sublayers of a layer that differ in it
         return None
     threshold = fused.counters["mca_threshold"]
     return "none" if threshold is None else str(threshold)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from t3sim.overlap import baselines
 from t3sim.results.derive import derive
 from t3sim.results.digest import source_digest
 from t3sim.results.gpus import GPUS_CSV, GPUS_PARQUET
@@ -61,7 +62,7 @@ class ResultTable:
     def compared(self) -> list[RunRecord]:
         """Return the finished rows in the order of the points, compared with those baselines that are there."""
         pairs = [(r, key) for r, key in zip(self.records, self._case_keys, strict=True) if r is not None]
-        return derive([record for record, _ in pairs], [key for _, key in pairs])
+        return derive([record for record, _ in pairs], baselines(), [key for _, key in pairs])
 
 
 def is_result_of(folder: Path, point_digests: Sequence[str]) -> bool:

@@ -27,6 +27,7 @@ from t3sim.experiment.workers import THIS_PROCESS, Finished, Workers
 from t3sim.files import publish
 from t3sim.observe.perfetto import write_timeline
 from t3sim.observe.timeline import Timeline
+from t3sim.overlap import overlap_strategies
 from t3sim.results.digest import case_digest, file_digest, run_digest
 from t3sim.results.gpus import GpuRow, write_gpus
 from t3sim.results.manifest import make_manifest, write_manifest
@@ -283,7 +284,8 @@ def write_inputs(folder: Path, experiment: Experiment) -> dict[str, Path]:
     given, resolved = folder / "experiment.yaml", folder / "resolved.json"
     points = [run.model_dump(mode="json") for run in experiment.points]
     about = {"name": experiment.name, "description": experiment.description, "figures": list(experiment.figures)}
-    content = {**about, "overrides": list(experiment.overrides), "points": points}
+    strategies = {run.strategy: overlap_strategies.get(run.strategy).label for run in experiment.points}
+    content = {**about, "overrides": list(experiment.overrides), "strategies": strategies, "points": points}
     text = json.dumps(content, indent=1, allow_nan=False) + "\n"
     publish({given: experiment.path.read_bytes(), resolved: text.encode()})
     return {"experiment": given, "resolved": resolved}

@@ -63,12 +63,11 @@ class ExperimentFile(Spec):
     machine: str | dict[str, Any]
     workload: WorkloadFile
     tiling: str | TilingFile | None = None
-    strategy: str
+    strategy: str | dict[str, Any]
     arbitration: str | dict[str, Any] | None = None
     mode: Literal["mirrored", "explicit"] = "mirrored"
     staggered: Annotated[bool, Field(strict=True)] = True  # false (explicit only): all GPUs begin with chunk 0
     quantum: PicosecondsAboveZero | None = None
-    collective_compute_units: Count | None = None  # of `cu-split`; the GEMM has the others
     plugins: list[str] = Field(default_factory=list)
     sweep: SweepFile | None = None
     figures: list[str] = Field(default_factory=list)  # what `plot` and `report` draw of the results
@@ -81,11 +80,9 @@ class PointFile(Spec):
     name: str
     description: str = ""
     workload: WorkloadFile
-    strategy: str
     mode: Literal["mirrored", "explicit"] = "mirrored"
     staggered: Annotated[bool, Field(strict=True)] = True
     quantum: PicosecondsAboveZero | None = None
-    collective_compute_units: Count | None = None
     plugins: list[str] = Field(default_factory=list)
     figures: list[str] = Field(default_factory=list)
     max_hours: Count = DEFAULT_MAX_HOURS

@@ -160,6 +160,7 @@ def _takes_preset(path: tuple[str, ...]) -> bool:
         ("machine", "memory"),
         ("machine", "link"),
         ("tiling",),
+        ("strategy",),
         ("arbitration",),
     )
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.errors import UsageError
+from t3sim.gpu.arbitration.user_code import check_return_type, compile_error, guarded, is_policy_of_a_user
 from t3sim.gpu.kernel import _jit, codes
 from t3sim.gpu.kernel.loop import OUTBOX_MARGIN, advance
 from t3sim.gpu.kernel.state import (
@@ -128,13 +129,25 @@ def policy_type(layout: Layout) -> Any:
 
 @cache
 def compiled_policy(pick_stream: Callable[..., int], layout: Layout) -> Any:
-    """Return *pick_stream* as a function value the compiled loop can call."""
-    if _jit.IS_INTERPRETED:
-        return pick_stream
-    from numba import cfunc, from_dtype, types
+    """Return *pick_stream* as a function value the compiled loop can call.
 
-    signature = types.int64(from_dtype(channel_dtype(layout)), types.int64)
-    return cfunc(signature)(getattr(pick_stream, "py_func", pick_stream))
+    Raises ``PluginError`` if a user wrote it and it cannot be compiled or does not return a whole number.
+    """
+    if _jit.IS_INTERPRETED:
+        return guarded(pick_stream) if is_policy_of_a_user(pick_stream) else pick_stream
+    from numba import cfunc, from_dtype, njit, types
+
+    arguments = (from_dtype(channel_dtype(layout)), types.int64)
+    function = getattr(pick_stream, "py_func", pick_stream)
+    if is_policy_of_a_user(function):
+        inferred = njit(function)
+        try:
+            inferred.compile(arguments)
+        except Exception as error:
+            raise compile_error(error, function) from error
+        for signature in inferred.nopython_signatures:
+            check_return_type(signature.return_type, types.Integer, function)
+    return cfunc(types.int64(*arguments))(function)
 
 
 def fill_record(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from t3sim.collective.schedule import places_for
 from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.arbitration.interface import arbitration_policies
+from t3sim.gpu.arbitration.user_code import catch_errors, raise_errors
 from t3sim.gpu.assemble import compiled_advance, compiled_policy, fill_record, idle_gpu, layout_for
 from t3sim.gpu.kernel import _jit, codes
 from t3sim.gpu.kernel.loop import N_BIN_COLUMNS, commands_per_slot
@@ -74,6 +75,7 @@ class GpuCore:
         self._command_sinks: list[Callable[[NDArray[Any]], None]] = []
         self._advance = compiled_advance(self.layout)
         self._pick_stream = compiled_policy(policy.pick_stream, self.layout)
+        catch_errors()
         fill_record(self.gpu, machine, self.ticks)
         values = policy.encode(params)
         self.gpu.channels["policy_params"][:, : len(values)] = values
@@ -101,6 +103,7 @@ class GpuCore:
             if outcome == codes.OUTBOX_FULL:
                 self.outbox = np.concatenate([self.outbox, np.zeros_like(self.outbox)]).view(np.recarray)
                 continue
+            raise_errors(self.policy.pick_stream)
             self._empty_log()
             self._check_faults()
             if outcome == codes.LOG_FULL:

@@ -1,8 +1,18 @@
 """Ways to overlap a GEMM with its collective: one file per strategy."""
 
 from t3sim.overlap import cu_split, ideal, sequential, t3
-from t3sim.overlap.interface import GpuPhase, Phase, Phases, SublayerTimes, overlap_strategies
+from t3sim.overlap.interface import (
+    GpuPhase,
+    OverlapStrategy,
+    Phase,
+    Phases,
+    SublayerTimes,
+    baselines,
+    overlap_strategies,
+    strategy,
+)
 
 __all__ = [
-    "GpuPhase", "Phase", "Phases", "SublayerTimes", "cu_split", "ideal", "overlap_strategies", "sequential", "t3",
+    "GpuPhase", "OverlapStrategy", "Phase", "Phases", "SublayerTimes", "baselines", "cu_split", "ideal",
+    "overlap_strategies", "sequential", "strategy", "t3",
 ]  # fmt: skip

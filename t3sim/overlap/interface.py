@@ -2,18 +2,20 @@
 
 A strategy is a function of ``Phases``: it asks for the phases it is made of, each simulated on the
 machine of the experiment (isolated phases are simulated once and shared), and says how long
-the sublayer takes.  It contains the idea and nothing else.
+the sublayer takes.  It contains the idea and nothing else.  What other parts of t3sim need to know of it
+is declared beside it (``OverlapStrategy``): none of them knows a strategy by its name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeVar
 
+from t3sim.errors import PluginError, home_of
 from t3sim.observe.timeline import Timeline
 from t3sim.observe.waits import Wait
-from t3sim.registry import Registry
+from t3sim.registry import Parameter, Registry, check_declaration, encoded
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,8 @@ After = Sequence[Phase | None]
 class Phases(Protocol):
     """The phases a strategy can ask for.
 
-    A phase starts on each GPU when the phases that it comes *after* have ended there, or with the sublayer.  That
-    matters only where GPUs are unlike (explicit mode): a strategy that does not say it gets phases that start together.
+    A phase starts on each GPU when the phases that it comes *after* have ended there; without *after* it starts with
+    the sublayer.  That matters only in heterogeneous rings (explicit mode).
     """
 
     @property
@@ -58,8 +60,8 @@ class Phases(Protocol):
         """Compute units of a GPU."""
 
     @property
-    def collective_compute_units(self) -> int | None:
-        """Compute units that the experiment gives to the collective (``collective_compute_units``), if it says so."""
+    def params(self) -> Mapping[str, int]:
+        """Values of the parameters that the strategy declares."""
 
     def gemm(self, *, n_compute_units: int | None = None, after: After = ()) -> Phase:
         """Return the GEMM alone, output through the L2, on so many compute units (default: all)."""
@@ -72,8 +74,11 @@ class Phases(Protocol):
     def all_gather(self, *, n_compute_units: int | None = None, after: After = ()) -> Phase | None:
         """Return the ring all-gather of the reduced output alone, on so many compute units; None on one GPU."""
 
-    def fused(self, program: Callable[..., None], default_policy: str, *, after: After = ()) -> Phase:
-        """Return the GEMM with its output mapped by *program* (see ``t3.ring_reduce_scatter``)."""
+    def fused(self, program: Callable[..., None], *, after: After = ()) -> Phase:
+        """Return the GEMM with its output mapped by *program* (see ``t3.ring_reduce_scatter``).
+
+        The memory controllers arbitrate by the policy of the experiment, else by the one that the strategy declares.
+        """
 
 
 @dataclass(frozen=True)
@@ -87,8 +92,71 @@ class SublayerTimes:
     fused: Phase | None = None
 
 
-Strategy = Callable[[Phases], SublayerTimes]
-overlap_strategies: Registry[Strategy] = Registry("overlap strategy")
+Times = Callable[[Phases], SublayerTimes]
+F = TypeVar("F", bound=Times)
+Kind = Literal["baseline", "design", "bound"]
+
+
+@dataclass(frozen=True)
+class OverlapStrategy:
+    """A strategy and what it declares."""
+
+    name: str
+    times: Times
+    kind: Kind = "design"  # baseline: speedups are over it; bound: a limit that cannot be built
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)  # `collective_compute_units` has a result column
+    arbitration: str | None = None  # policy of its fused phase; None: it has no fused phase, or the policy is no matter
+    has_fixed_policy: bool = False  # an experiment may set the parameters of the policy, not replace it
+    refused_policies: tuple[str, ...] = ()  # that an experiment cannot put in place of `arbitration`
+    has_near_memory: bool = False  # whether its reduce-scatter adds incoming data near the memory
+    runs_collectives: bool = False  # whether a workload that is one collective may name it
+    refines: str | None = None  # the strategy that this one improves: a report says what it gains
+    order: int | None = None  # of its bars, and which colour; None: after those that have a number
+
+    def __post_init__(self) -> None:
+        check_declaration(self.times, "phases", self.parameters)
+
+    def __call__(self, phases: Phases) -> SublayerTimes:
+        """Return the times of a sublayer; raises ``PluginError`` if they are something else."""
+        times: object = self.times(phases)
+        if not isinstance(times, SublayerTimes):
+            found = type(times).__name__
+            raise PluginError(*home_of(self.times), f"strategy `{self.name}` returned {found}, not SublayerTimes")
+        return times
+
+    def takes(self, policy: str) -> bool:
+        """Return whether an experiment may run its fused phase with *policy*."""
+        if self.has_fixed_policy:
+            return policy == self.arbitration
+        return self.arbitration is not None and policy not in self.refused_policies
+
+    def encode(self, params: Mapping[str, Any]) -> dict[str, int]:
+        """Return the values of its parameters for *params*; ValueError names one that is illegal or missing."""
+        return encoded(self.parameters, params)
+
+    @property
+    def label(self) -> dict[str, Any]:
+        """What readers of results need to know of it, for a file."""
+        names = ("kind", "order", "has_near_memory", "refines")
+        return {name: getattr(self, name) for name in names}
+
+
+overlap_strategies: Registry[OverlapStrategy] = Registry("overlap strategy", OverlapStrategy)
+
+
+def strategy(name: str, **declared: Any) -> Callable[[F], F]:
+    """Decorator: register a function as the overlap strategy *name*; *declared* as in ``OverlapStrategy``."""
+
+    def register(times: F) -> F:
+        overlap_strategies.register(name)(OverlapStrategy(name, times, **declared))
+        return times
+
+    return register
+
+
+def baselines() -> set[str]:
+    """Return the names of the strategies that speedups are over."""
+    return {name for name in overlap_strategies if overlap_strategies.get(name).kind == "baseline"}
 
 
 def duration(phase: Phase | None) -> int:

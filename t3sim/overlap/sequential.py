@@ -1,9 +1,9 @@
 """Sequential: GEMM, then reduce-scatter, then all-gather, each alone on the whole GPU."""
 
-from t3sim.overlap.interface import Phases, SublayerTimes, duration, overlap_strategies
+from t3sim.overlap.interface import Phases, SublayerTimes, duration, strategy
 
 
-@overlap_strategies.register("sequential")
+@strategy("sequential", kind="baseline", order=0, runs_collectives=True)
 def sequential(phases: Phases) -> SublayerTimes:
     """Add the isolated times (T3 section 5.3)."""
     gemm = phases.gemm()

@@ -1,7 +1,7 @@
 """T3: the GEMM's stores start the reduce-scatter; no compute unit works for it (T3 section 4)."""
 
 from t3sim.gpu.routes import StoreRoutes
-from t3sim.overlap.interface import Phases, SublayerTimes, duration, overlap_strategies
+from t3sim.overlap.interface import Phases, SublayerTimes, duration, strategy
 from t3sim.workload.tiling import TileTrace
 
 UPDATES_PER_ELEMENT = 2  # one from the local GEMM, one from the neighbour (T3 section 4.2.1, ring)
@@ -30,20 +30,20 @@ def ring_reduce_scatter(routes: StoreRoutes, trace: TileTrace, device_id: int, t
             routes.track(workgroups, is_update=True, updates_per_element=updates)
 
 
-def fused(phases: Phases, default_policy: str) -> SublayerTimes:
+def fused(phases: Phases) -> SublayerTimes:
     """The fused GEMM and reduce-scatter, then the all-gather as in the baseline."""
-    gemm, together = phases.gemm(), phases.fused(ring_reduce_scatter, default_policy)
+    gemm, together = phases.gemm(), phases.fused(ring_reduce_scatter)
     gather = phases.all_gather(after=[together])
     return SublayerTimes(together.ticks + duration(gather), gemm, None, gather, together)
 
 
-@overlap_strategies.register("t3")
+@strategy("t3", arbitration="round_robin", refused_policies=("mca",), order=2)
 def t3(phases: Phases) -> SublayerTimes:
-    """T3 with round robin in the memory controllers, unless the experiment names a policy."""
-    return fused(phases, "round_robin")
+    """T3 with round robin in the memory controllers, or another policy that the experiment names; MCA is ``t3-mca``."""
+    return fused(phases)
 
 
-@overlap_strategies.register("t3-mca")
+@strategy("t3-mca", arbitration="mca", has_fixed_policy=True, refines="t3", order=3)
 def t3_mca(phases: Phases) -> SublayerTimes:
     """T3 with MCA in the memory controllers."""
-    return fused(phases, "mca")
+    return fused(phases)

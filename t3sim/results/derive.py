@@ -5,34 +5,34 @@ Pure functions of finished records; nothing here changes what was simulated.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Container, Hashable, Sequence
 from dataclasses import replace
 
 from t3sim.results.record import RunRecord
 
-BASELINE = "sequential"
 
-
-def derive(records: Sequence[RunRecord], case_keys: Sequence[Hashable] | None = None) -> list[RunRecord]:
+def derive(
+    records: Sequence[RunRecord], baselines: Container[str], case_keys: Sequence[Hashable] | None = None
+) -> list[RunRecord]:
     """Return *records* with ``speedup``, ``ect_us`` and ``overlap_efficiency`` filled in.
 
-    Each is compared with the ``sequential`` record of the same case: workload
-    and machine, of the same mode where there is one.  *case_keys*, one per
+    Each is compared with the record of the same case whose strategy is one of
+    *baselines*: same workload and machine, of the same mode where there is one.  *case_keys*, one per
     record, tell apart cases of which the columns say the same (a sweep over
     a machine value or a tiling; see ``digest.case_digest``).  What only
     overlapping depends on, such as an arbitration policy, is not part of a
-    case.  Without a sequential record, or with several that disagree, the
-    comparison is left absent.
+    case.  Without a baseline, or with several that disagree, the comparison is
+    left absent.
     """
     if case_keys is None:
         case_keys = [None] * len(records)
     workloads = [_workload_of(record, key) for record, key in zip(records, case_keys, strict=True)]
-    baselines: dict[Hashable, list[RunRecord]] = {}
+    candidates: dict[Hashable, list[RunRecord]] = {}
     for record, workload in zip(records, workloads, strict=True):
-        if record.strategy == BASELINE and record.time_us is not None:
-            baselines.setdefault(workload, []).append(record)
+        if record.strategy in baselines and record.time_us is not None:
+            candidates.setdefault(workload, []).append(record)
     return [
-        _compare(record, _baseline_for(record, baselines.get(workload, [])))
+        _compare(record, _baseline_for(record, candidates.get(workload, []), baselines))
         for record, workload in zip(records, workloads, strict=True)
     ]
 
@@ -42,8 +42,8 @@ def _workload_of(record: RunRecord, case_key: Hashable) -> Hashable:
     return (record.model, record.sublayer, record.layer, record.tp, shape, record.machine, case_key)
 
 
-def _baseline_for(record: RunRecord, candidates: list[RunRecord]) -> RunRecord | None:
-    if record.strategy == BASELINE:
+def _baseline_for(record: RunRecord, candidates: list[RunRecord], baselines: Container[str]) -> RunRecord | None:
+    if record.strategy in baselines:
         return record if record.time_us is not None else None
     same_mode = [candidate for candidate in candidates if candidate.mode == record.mode] or candidates
     if len({(candidate.time_us, candidate.gemm_us) for candidate in same_mode}) != 1:

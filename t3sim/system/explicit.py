@@ -20,8 +20,16 @@ from t3sim.gpu.ticks import TickBase
 from t3sim.observe.timeline import Timeline
 from t3sim.observe.waits import Wait, of_gpu
 from t3sim.overlap.interface import After, GpuPhase, Phase
+from t3sim.registry import check_declaration
 from t3sim.system.measure import counters_of, timeline_of, waits_of
-from t3sim.system.phases import ISOLATED_POLICY, PhaseJob, SublayerPhases, mca_threshold, named, with_compute_units
+from t3sim.system.phases import (
+    ISOLATED_POLICY,
+    MAPPING,
+    PhaseJob,
+    SublayerPhases,
+    threshold_in_force,
+    with_compute_units,
+)
 from t3sim.system.ring import RingMachine
 from t3sim.system.threads import threads_for
 
@@ -122,7 +130,7 @@ class ExplicitPhases(SublayerPhases):
 
     def gemm(self, *, n_compute_units: int | None = None, after: After = ()) -> Phase:
         """See ``overlap.interface.Phases``.  Nothing connects the GPUs, so those that are alike are simulated once."""
-        name = named("gemm", n_compute_units)
+        name = self.named("gemm", n_compute_units)
         n_taken = 0 if n_compute_units is None else self.n_compute_units - n_compute_units
 
         def simulated(start: RingStart) -> Phase:
@@ -165,17 +173,18 @@ class ExplicitPhases(SublayerPhases):
 
         return self.placed(name, after, (0,) * self.n_devices, simulated)
 
-    def fused(self, program: Callable[..., None], default_policy: str, *, after: After = ()) -> Phase:
+    def fused(self, program: Callable[..., None], *, after: After = ()) -> Phase:
         """See ``overlap.interface.Phases``."""
+        check_declaration(program, MAPPING, {})
         trace = self.required_trace()
-        policy, params = self.fused_policy(default_policy)
+        policy, params = self.fused_policy()
         name = f"fused, {policy}"
 
         def simulated(start: RingStart) -> Phase:
             def simulate(report: Report) -> Phase:
                 ring = self.ring(self.machine_spec.at_matrix_clock(), self.n_devices, policy, params)
                 ring.load_fused(trace, program, start.offsets, start.first_positions)
-                threshold = mca_threshold if policy == "mca" else lambda _core: None
+                threshold = partial(threshold_in_force, arbitration_policies.get(policy))
                 return self._finished(name, ring, start, report, mca_threshold=threshold)
 
             of_policy = (policy, tuple(sorted(params.items())), program)

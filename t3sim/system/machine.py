@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from t3sim.checks.claims import refuse
 from t3sim.checks.invariants import check_invariants, ring_claims
-from t3sim.errors import ModelError, UsageError
+from t3sim.errors import ModelError, UsageError, code_of_a_user
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.device import Device
 from t3sim.gpu.routes import StoreRoutes
@@ -96,7 +96,8 @@ def load_fused_gpu(
     Return what its outgoing link makes of its messages; None if it has none to send.
     """
     routes = StoreRoutes(trace.n_workgroups)
-    program(routes, trace, 0, core.machine.gpu.dma.wavefront_tiles_per_block)
+    with code_of_a_user(program, "mapping of the output", is_all_of_it=True):
+        program(routes, trace, 0, core.machine.gpu.dma.wavefront_tiles_per_block)
     core.load_gemm(trace, routes, start_at=start_at, device_id=first_position)
     n_granules = core.tables.tiles["n_granules"]
     n_wavefronts = int(core.gpu.n_wavefronts)

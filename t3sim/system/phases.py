@@ -7,7 +7,7 @@ simulates it or has it already, a ``PhasePlan`` only notes that it will be neede
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from hashlib import sha256
@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 from t3sim.checks.audit import Audit
 from t3sim.collective.schedule import CollectiveProgram, chunk_bytes_of, ring_reduce_scatter
 from t3sim.errors import UsageError
-from t3sim.gpu.arbitration import arbitration_policies, mca
+from t3sim.gpu.arbitration import ArbitrationPolicy, arbitration_policies
 from t3sim.gpu.kernel.codes import NEVER
 from t3sim.gpu.routes import StoreRoutes
 from t3sim.gpu.ticks import TickBase
 from t3sim.observe.timeline import Timeline
-from t3sim.overlap.interface import After, Phase
+from t3sim.overlap.interface import After, Phase, overlap_strategies
+from t3sim.registry import check_declaration
 from t3sim.system.collectives import Op, ring_program
 from t3sim.system.machine import MirroredMachine, launch_ticks, load_fused_gpu
 from t3sim.system.measure import counters_of, timeline_of, waits_of
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from t3sim.gpu.core import GpuCore
     from t3sim.workload.tiling import TileTrace
 
+MAPPING = "routes, trace, device_id, tiles_per_block"  # what the function takes that maps the output of a GEMM
 ISOLATED_POLICY = "round_robin"  # one stream at a time: every work-conserving policy is the same
 
 Report = Callable[[float], None]
@@ -106,14 +108,22 @@ class SublayerPhases:
         return chunk // self.run.machine.memory.access
 
     @property
-    def collective_compute_units(self) -> int | None:
+    def params(self) -> Mapping[str, int]:
         """See ``overlap.interface.Phases``."""
-        return self.run.collective_compute_units
+        return overlap_strategies.get(self.run.strategy).encode(self.run.strategy_params)
 
     @property
     def n_compute_units(self) -> int:
         """See ``overlap.interface.Phases``."""
         return self.run.machine.gpu.n_compute_units
+
+    def named(self, phase: str, n_compute_units: int | None) -> str:
+        """Return the name of a phase that runs on so many compute units, None: on all; ValueError if none can."""
+        if n_compute_units is None:
+            return phase
+        if not isinstance(n_compute_units, int) or not 1 <= n_compute_units <= self.n_compute_units:
+            raise ValueError(f"n_compute_units is {n_compute_units!r}, not 1 to {self.n_compute_units}")
+        return f"{phase}, {n_compute_units} compute units"
 
     def gemm(self, *, n_compute_units: int | None = None, after: After = ()) -> Phase:
         """See ``overlap.interface.Phases``."""
@@ -128,17 +138,17 @@ class SublayerPhases:
             program = ring_reduce_scatter(self.n_devices, self.chunk_granules(), has_near_memory=True)
         else:
             program = self.program("reduce-scatter", n_compute_units)
-        return self.collective(named(name, n_compute_units), program, n_compute_units, after=after)
+        return self.collective(self.named(name, n_compute_units), program, n_compute_units, after=after)
 
     def all_gather(self, *, n_compute_units: int | None = None, after: After = ()) -> Phase | None:
         """See ``overlap.interface.Phases``."""
         program = self.program("all-gather", n_compute_units)
-        return self.collective(named("all-gather", n_compute_units), program, n_compute_units, after=after)
+        return self.collective(self.named("all-gather", n_compute_units), program, n_compute_units, after=after)
 
     def all_reduce(self, *, n_compute_units: int | None = None, after: After = ()) -> Phase | None:
         """Return a ring all-reduce alone, on a machine whose collectives run in channels."""
         program = self.program("all-reduce", n_compute_units)
-        return self.collective(named("all-reduce", n_compute_units), program, n_compute_units, after=after)
+        return self.collective(self.named("all-reduce", n_compute_units), program, n_compute_units, after=after)
 
     def program(self, op: Op, n_compute_units: int | None = None) -> CollectiveProgram:
         """Return the program of a collective on this machine."""
@@ -150,14 +160,19 @@ class SublayerPhases:
         """Return an isolated collective on *n_compute_units* CUs (default: all); None if there is nothing to do."""
         raise NotImplementedError
 
-    def fused(self, program: Callable[..., None], default_policy: str, *, after: After = ()) -> Phase:
+    def fused(self, program: Callable[..., None], *, after: After = ()) -> Phase:
         """See ``overlap.interface.Phases``."""
         raise NotImplementedError
 
-    def fused_policy(self, default_policy: str) -> tuple[str, dict[str, Any]]:
-        """Return name and parameters of the arbitration policy of a fused run."""
-        arbitration = self.run.arbitration
-        return (default_policy, {}) if arbitration is None else (arbitration.policy, dict(arbitration.params))
+    def fused_policy(self) -> tuple[str, dict[str, Any]]:
+        """Return name and parameters of the arbitration policy of a fused phase; ValueError if there is none."""
+        given = self.run.arbitration
+        if given is not None:
+            return given.policy, dict(given.params)
+        declared = overlap_strategies.get(self.run.strategy).arbitration
+        if declared is None:
+            raise ValueError("a strategy with a fused phase declares `arbitration`, a policy for it")
+        return declared, {}
 
     def tiles_key(self) -> tuple[Any, ...]:
         """Return what the tiles of the GEMM are."""
@@ -181,7 +196,7 @@ class MirroredPhases(SublayerPhases):
         The others are as if they were not there; L2 and DRAM are those of the whole GPU.
         """
         trace = self.required_trace()
-        name = named("gemm", n_compute_units)
+        name = self.named("gemm", n_compute_units)
         part = self if n_compute_units is None else self._with_compute_units(n_compute_units)
 
         def simulate(report: Report) -> Phase:
@@ -198,11 +213,11 @@ class MirroredPhases(SublayerPhases):
         one kernel of each kind, with its launch.  Compute units go from one to the other as ``collective_kernel`` says.
         """
         trace, program = self.required_trace(), self.program(op, n_compute_units)
-        alone = self.collective(named(op, n_compute_units), program, n_compute_units)
+        alone = self.collective(self.named(op, n_compute_units), program, n_compute_units)
         if alone is None:
             return None
         n_gemms, n_collectives = kernels_for(self.gemm().ticks, alone.ticks)
-        name = named(f"{op} beside the GEMM", n_compute_units)
+        name = self.named(f"{op} beside the GEMM", n_compute_units)
 
         def simulate(report: Report) -> Phase:
             machine = self.machine(ISOLATED_POLICY, {}, multiplies=True)
@@ -238,17 +253,18 @@ class MirroredPhases(SublayerPhases):
         key = (name, program, n_compute_units, self.run.machine, self.run.quantum)
         return self.store.get(PhaseJob(key, name, simulate))
 
-    def fused(self, program: Callable[..., None], default_policy: str, *, after: After = ()) -> Phase:  # noqa: ARG002
+    def fused(self, program: Callable[..., None], *, after: After = ()) -> Phase:  # noqa: ARG002
         """See ``overlap.interface.Phases``."""
+        check_declaration(program, MAPPING, {})
         trace = self.required_trace()
-        policy, params = self.fused_policy(default_policy)
+        policy, params = self.fused_policy()
         name = f"fused, {policy}"
 
         def simulate(report: Report) -> Phase:
             machine = self.machine(policy, params, multiplies=True)
             load_fused(machine, trace, program)
             phase = self.finished(name, machine, report)
-            phase.counters["mca_threshold"] = mca_threshold(machine.core) if policy == "mca" else None
+            phase.counters["mca_threshold"] = threshold_in_force(arbitration_policies.get(policy), machine.core)
             return phase
 
         key = ("fused", policy, tuple(sorted(params.items())), program, *self.gemm_key())
@@ -287,11 +303,6 @@ def with_compute_units(machine: MachineSpec, n_compute_units: int) -> MachineSpe
     return machine.model_copy(update={"gpu": gpu})
 
 
-def named(phase: str, n_compute_units: int | None) -> str:
-    """Return the name of a phase that runs on so many compute units, None: on all."""
-    return phase if n_compute_units is None else f"{phase}, {n_compute_units} compute units"
-
-
 def load_fused(machine: MirroredMachine, trace: TileTrace, program: Callable[..., None]) -> None:
     """Map the output of *trace* as *program* says, load it and close the ring."""
     shift = load_fused_gpu(machine.core, trace, program, machine.launch_ticks)
@@ -299,7 +310,9 @@ def load_fused(machine: MirroredMachine, trace: TileTrace, program: Callable[...
         machine.close_ring(shift)
 
 
-def mca_threshold(core: GpuCore) -> int | None:
-    """Return the occupancy limit that MCA applied, None for no limit."""
-    threshold = int(getattr(mca.threshold_of, "py_func", mca.threshold_of)(core.gpu.channels[0]))
+def threshold_in_force(policy: ArbitrationPolicy, core: GpuCore) -> int | None:
+    """Return the limit on the occupancy of the DRAM queue that *policy* applied, None for no limit."""
+    if policy.threshold is None:
+        return None
+    threshold = int(getattr(policy.threshold, "py_func", policy.threshold)(core.gpu.channels[0]))
     return None if threshold >= NEVER else threshold

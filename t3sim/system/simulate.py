@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from t3sim.errors import UsageError
+from t3sim.errors import UsageError, code_of_a_user
 from t3sim.gpu.ticks import TickBase
 from t3sim.observe.timeline import Timeline
 from t3sim.overlap import Phase, overlap_strategies
@@ -67,7 +67,7 @@ class SimulationResult:
 
     @property
     def gemm(self) -> Phase | None:
-        """Return the isolated GEMM; with `cu-split`, on the compute units that it has."""
+        """Return the isolated GEMM, on the compute units that the strategy gives it."""
         return summed([part.gemm for part in self.sublayers])
 
     @property
@@ -142,9 +142,11 @@ def _sublayer(
         phases = ExplicitPhases(run, trace, store, audit, number)
     else:
         phases = MirroredPhases(run, trace, store, audit)
+    strategy = overlap_strategies.get(run.strategy)
     if workload.collective is not None:
-        return collective_alone(phases, workload.collective.op, has_near_memory=run.strategy == "ideal-rs-nmc")
-    times = overlap_strategies.get(run.strategy)(phases)
+        return collective_alone(phases, workload.collective.op, has_near_memory=strategy.has_near_memory)
+    with code_of_a_user(strategy.times, f"strategy `{run.strategy}`", is_all_of_it=isinstance(store, PhasePlan)):
+        times = strategy(phases)
     return SublayerResult(run, times.ticks, times.gemm, times.reduce_scatter, times.all_gather, times.fused)
 
 

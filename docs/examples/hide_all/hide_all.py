@@ -1,10 +1,9 @@
 """A user's own overlap strategy: a limit in which the all-gather is hidden behind the GEMM as well."""
 
-from t3sim.overlap import Phases, SublayerTimes, overlap_strategies
-from t3sim.overlap.interface import duration
+from t3sim.plugins import Phases, SublayerTimes, duration, strategy
 
 
-@overlap_strategies.register("hide-all")
+@strategy("hide-all", kind="bound")
 def hide_all(phases: Phases) -> SublayerTimes:
     """The longer of the GEMM and the whole all-reduce with near-memory updates; a limit, not a design."""
     gemm, scatter = phases.gemm(), phases.reduce_scatter(has_near_memory=True)

@@ -1,9 +1,9 @@
 """What an arbitration policy is: a choice between the two streams of one memory controller.
 
 A policy is a plain function ``pick_stream(channel, now) -> COMPUTE | COMM | NO_STREAM``.
-It is asked whenever at least one head may enter the DRAM queue, at every cycle while it
+It is asked whenever at least one head may enter the DRAM queue, and at every cycle while it
 holds a ready head back.  It reads the fields of ``ChannelView`` and may write only
-``channel.policy_scratch``.  It runs compiled (integers only) and interpreted alike.
+``channel.policy_scratch``.  It gives the same results compiled (integers only) and interpreted.
 A stream whose head cannot move (tracker full) is not ready until the next slot.  It must pick a ready stream.
 """
 
@@ -11,13 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from t3sim.gpu.kernel.codes import NEVER
-from t3sim.registry import Registry
+from t3sim.gpu.kernel._jit import kernel
+from t3sim.registry import Parameter, Registry, check_declaration, encoded
+
+F = TypeVar("F", bound=Callable[[Any, int], int])
 
 
 class ChannelView(Protocol):
@@ -37,43 +39,32 @@ class ChannelView(Protocol):
 
 
 @dataclass(frozen=True)
-class Parameter:
-    """One parameter of a policy: an integer, or one of a few words that stand for one."""
-
-    default: int | str
-    words: Mapping[str, int] = field(default_factory=dict)
-    minimum: int = 0
-
-    def encode(self, value: Any) -> int:
-        """Return the integer the kernel sees; ValueError says what is allowed."""
-        if isinstance(value, str) and value in self.words:
-            return self.words[value]
-        if isinstance(value, bool) or not isinstance(value, int) or not self.minimum <= value < NEVER:
-            words = "".join(f" or {word}" for word in self.words)
-            raise ValueError(f"{value!r} is not a whole number of at least {self.minimum}{words}")
-        return value
-
-
-@dataclass(frozen=True)
 class ArbitrationPolicy:
-    """A policy and the parameters it takes, in the order of ``policy_params``."""
+    """A policy and what it declares."""
 
     pick_stream: Callable[[Any, int], int]
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)  # in the order of ``policy_params``
+    threshold: Callable[[Any], int] | None = None  # of a channel: the limit on the queue that the results show
+
+    def __post_init__(self) -> None:
+        check_declaration(self.pick_stream, "channel, now", self.parameters)
 
     def encode(self, params: Mapping[str, Any]) -> list[int]:
         """Return ``policy_params`` for *params*; ValueError names an unknown or illegal parameter."""
-        unknown = [name for name in params if name not in self.parameters]
-        if unknown:
-            known = ", ".join(self.parameters) or "none"
-            raise ValueError(f"unknown parameter {unknown[0]!r}; known: {known}")
-        values = []
-        for name, parameter in self.parameters.items():
-            try:
-                values.append(parameter.encode(params.get(name, parameter.default)))
-            except ValueError as error:
-                raise ValueError(f"{name}: {error}") from None
-        return values
+        return list(encoded(self.parameters, params).values())
 
 
-arbitration_policies: Registry[ArbitrationPolicy] = Registry("arbitration policy")
+arbitration_policies: Registry[ArbitrationPolicy] = Registry("arbitration policy", ArbitrationPolicy)
+
+
+def policy(
+    name: str, parameters: Mapping[str, Parameter] | None = None, *, threshold: Callable[[Any], int] | None = None
+) -> Callable[[F], F]:
+    """Decorator: compile a function and register it as the arbitration policy *name* (see ``ArbitrationPolicy``)."""
+
+    def register(pick_stream: F) -> F:
+        compiled: F = kernel(getattr(pick_stream, "py_func", pick_stream))
+        arbitration_policies.register(name)(ArbitrationPolicy(compiled, parameters or {}, threshold))
+        return compiled
+
+    return register

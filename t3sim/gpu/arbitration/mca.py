@@ -12,10 +12,11 @@ meanwhile never comes back (experiments/t3-sweep-threshold).
 ``starvation_limit``: cycles of the memory clock (assumed: 1000).
 """
 
-from t3sim.gpu.arbitration.interface import ArbitrationPolicy, ChannelView, Parameter, arbitration_policies
+from t3sim.gpu.arbitration.interface import ChannelView, policy
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.codes import COMM, COMPUTE, NEVER, NO_STREAM, READ, WRITE
 from t3sim.gpu.kernel.memory_controller import head_is_ready
+from t3sim.registry import Parameter
 
 THRESHOLD = 0
 STARVATION_LIMIT = 1
@@ -23,6 +24,11 @@ AUTO = -1
 PERCENT = 100
 CUTS = (15, 14, 12)  # sixteenths of the queue, above which the thresholds below apply
 AUTO_THRESHOLDS = (5, 10, 30)
+
+PARAMETERS = {
+    "threshold": Parameter("auto", words={"auto": AUTO, "none": NEVER}, minimum=1, at_most="memory.queue.entries"),
+    "starvation_limit": Parameter(1000, words={"none": NEVER}, unit="cycles"),
+}
 
 
 @kernel
@@ -41,7 +47,7 @@ def threshold_of(channel: ChannelView) -> int:
     return NEVER
 
 
-@kernel
+@policy("mca", PARAMETERS, threshold=threshold_of)
 def pick_stream(channel: ChannelView, now: int) -> int:
     """Serve compute, and communication where it does no harm or has starved."""
     is_comm_ready = head_is_ready(channel, COMM, now)
@@ -57,14 +63,3 @@ def pick_stream(channel: ChannelView, now: int) -> int:
     if channel.producer_done or channel.occupancy[READ] + channel.occupancy[WRITE] < threshold_of(channel):
         return COMM
     return NO_STREAM
-
-
-arbitration_policies.register("mca")(
-    ArbitrationPolicy(
-        pick_stream,
-        {
-            "threshold": Parameter("auto", words={"auto": AUTO, "none": NEVER}, minimum=1),
-            "starvation_limit": Parameter(1000, words={"none": NEVER}),
-        },
-    )
-)

@@ -1,0 +1,217 @@
+"""The two decisions that an experiment exchanges, ``strategy:`` and ``arbitration:``: each a name and parameters.
+
+Either is a name, or a mapping of a name and of parameters that the strategy or the policy declares.
+
+- A parameter of another strategy of the experiment has no effect on this one, so that a sweep can have both.
+- A named policy goes to the strategies that take it; the others keep the policy that they declare.
+- Parameters without a policy go to each declared policy that has them: ``arbitration: {threshold: 10}``.
+
+A policy or a parameter that no strategy of the experiment uses is an error, not ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from t3sim.config.yaml_loader import Node, Position, type_name
+from t3sim.errors import PluginError, home_of, is_of_a_user
+from t3sim.experiment.problems import Problems
+from t3sim.overlap import OverlapStrategy, overlap_strategies
+from t3sim.registry import Parameter, unknown_name
+from t3sim.units import parse_cycles
+
+if TYPE_CHECKING:
+    from t3sim.experiment.sweep import Axis
+
+STRATEGY, ARBITRATION = "strategy", "arbitration"
+NAME_KEYS = {STRATEGY: "name", ARBITRATION: "policy"}
+PRESET = "preset"  # a plain name becomes `{preset: name}` where an override or an axis adds a parameter to it
+DEFAULT = Position("default")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a point chose: a name, the parameters that it declares, those that are given, and where that is written."""
+
+    key: str
+    name: str
+    parameters: Mapping[str, Parameter]
+    params: dict[str, Any]
+    name_node: Node
+    nodes: Mapping[str, Node]
+
+    def leaves(self) -> dict[str, Node]:
+        """Return dotted key -> node of the name and of every parameter."""
+        name_key = self.key if self.key == STRATEGY else f"{self.key}.{NAME_KEYS[self.key]}"
+        of_params = {
+            f"{self.key}.{name}": self.nodes.get(name) or Node(parameter.default, DEFAULT, None, "default")
+            for name, parameter in self.parameters.items()
+        }
+        return {name_key: self.name_node, **of_params}
+
+
+class Decisions:
+    """Reads the decisions of each point of an experiment."""
+
+    def __init__(self, problems: Problems) -> None:
+        self.problems = problems
+        self._known: list[str] = []  # strategies
+        self._run: list[OverlapStrategy] = []  # of the whole experiment, also those that an override pinned away
+
+    def note_experiment(self, root: Node, axes: Iterable[Axis], *, has_plugins: bool) -> None:
+        """Note which strategies there are, and which of them the experiment runs."""
+        self._known = [name for name in overlap_strategies if has_plugins or not is_of_a_user(_home(name)[0])]
+        named = [_parts(node, STRATEGY)[0] for axis in axes if axis.key == STRATEGY for node in axis.values]
+        named += [node for axis in axes if axis.key == f"{STRATEGY}.{NAME_KEYS[STRATEGY]}" for node in axis.values]
+        node = root.get(STRATEGY)
+        named += [] if node is None else [_parts(node, STRATEGY)[0]]
+        names = dict.fromkeys(str(node.value) for node in named if node is not None)
+        self._run = [overlap_strategies.get(name) for name in names if name in self._known]
+
+    def strategy(self, tree: Node) -> Choice | None:
+        """Return the strategy of a point, or None if it has problems."""
+        node = tree.get(STRATEGY)
+        if node is None:
+            self.problems.add(tree.position, STRATEGY, "is missing")
+            return None
+        named, params = self._read(node, STRATEGY)
+        if named is None:
+            self.problems.add(node.key_position or node.position, "strategy.name", "is missing")
+            return None
+        name = self._name(named, STRATEGY, "strategy", self._known)
+        if name is None:
+            return None
+        chosen = overlap_strategies.get(name)
+        for_others = {other for entry in self._run for other in entry.parameters} - set(chosen.parameters)
+        own = {key: child for key, child in params.items() if key not in for_others}
+        return self._choice(STRATEGY, f"strategy `{name}`", name, chosen.parameters, own, named, tree)
+
+    def arbitration(self, tree: Node, strategy: str | None) -> Choice | None:
+        """Return the policy of a point's *strategy*, None if it has none; what is given is checked in any case."""
+        from t3sim.gpu.arbitration import arbitration_policies
+
+        chosen = None if strategy is None else overlap_strategies.get(strategy)
+        node = tree.get(ARBITRATION)
+        named, params = (None, {}) if node is None or node.value is None else self._read(node, ARBITRATION)
+        if named is not None:
+            policy = self._name(named, ARBITRATION, "arbitration policy", arbitration_policies.names())
+            if policy is None or self._is_unused(policy, named):
+                return None
+            declared = arbitration_policies.get(policy).parameters
+            choice = self._choice(ARBITRATION, f"policy `{policy}`", policy, declared, params, named, tree)
+            if choice is None or (chosen is not None and chosen.takes(policy)):
+                return choice
+        elif node is not None and node.is_mapping and not params:
+            self.problems.add(node.key_position or node.position, "arbitration.policy", "is missing")
+            return None
+        elif params:
+            used = {
+                name
+                for entry in self._run
+                if entry.arbitration in arbitration_policies
+                for name in arbitration_policies.get(str(entry.arbitration)).parameters
+            }
+            for name in set(params) - used:
+                at = params[name].key_position or params[name].position
+                message = f"no strategy of the experiment declares a policy with the parameter `{name}`; name a policy"
+                self.problems.add(at, f"arbitration.{name}", message)
+        if chosen is None or chosen.arbitration is None:
+            return None
+        if chosen.arbitration not in arbitration_policies:
+            unknown = unknown_name("arbitration policy", chosen.arbitration, arbitration_policies.names())
+            raise PluginError(*_home(chosen.name), f"strategy `{chosen.name}`: {unknown}")
+        declared = arbitration_policies.get(chosen.arbitration).parameters
+        own = {} if named is not None else {name: child for name, child in params.items() if name in declared}
+        by_itself = Node(chosen.arbitration, DEFAULT, None, "default", "the strategy's own")
+        what = f"policy `{chosen.arbitration}`"
+        return self._choice(ARBITRATION, what, chosen.arbitration, declared, own, by_itself, tree)
+
+    def _is_unused(self, policy: str, node: Node) -> bool:
+        """Report a policy that no strategy of the experiment takes."""
+        if not self._run or any(entry.takes(policy) for entry in self._run):
+            return False
+        users = [name for name in self._known if overlap_strategies.get(name).takes(policy)]
+        listed = " and ".join(f"`{name}`" for name in users) or "no strategy"
+        one = f"the strategy {listed} only, which is" if len(users) == 1 else f"the strategies {listed} only, which are"
+        self.problems.add(node.position, ARBITRATION, f"policy `{policy}` is used by {one} not run")
+        return True
+
+    def _read(self, node: Node, key: str) -> tuple[Node | None, dict[str, Node]]:
+        nested = node.get("params") if node.is_mapping else None
+        if nested is not None and not nested.is_mapping and nested.value is not None:
+            self.problems.add(nested.position, f"{key}.params", f"found {type_name(nested.value)}, not a mapping")
+        return _parts(node, key)
+
+    def _name(self, node: Node, key: str, kind: str, known: list[str]) -> str | None:
+        """The name that *node* gives, if it is one of *known*."""
+        name_key = key if key == STRATEGY else f"{key}.{NAME_KEYS[key]}"
+        if not isinstance(node.value, str):
+            self.problems.add(node.position, name_key, f"found {type_name(node.value)}, a name is needed")
+        elif node.value not in known:
+            self.problems.add(node.position, name_key, unknown_name(kind, node.value, known))
+        else:
+            return node.value
+        return None
+
+    def _choice(
+        self,
+        key: str,
+        what: str,
+        name: str,
+        declared: Mapping[str, Parameter],
+        params: Mapping[str, Node],
+        name_node: Node,
+        tree: Node,
+    ) -> Choice | None:
+        """The choice of *name*, *what* it is in words, with its parameters checked; None if one of them is wrong."""
+        before = len(self.problems)
+        values: dict[str, Any] = {}
+        for parameter, child in params.items():
+            shown = f"{key}.{parameter}"
+            if parameter not in declared:
+                message = unknown_name(f"parameter of {what}", parameter, list(declared))
+                self.problems.add(child.key_position or child.position, shown, message)
+                continue
+            try:
+                values[parameter] = _value(child, declared[parameter])
+                declared[parameter].encode(values[parameter])
+            except ValueError as error:
+                self.problems.add(child.position, shown, str(error))
+        for parameter, declaration in declared.items():
+            if declaration.default is None and parameter not in params:
+                self.problems.report(tree, (key,), f"`{name}` needs `{key}.{parameter}`")
+        if len(self.problems) > before:
+            return None
+        return Choice(key, name, declared, values, name_node, params)
+
+
+def _home(strategy: str) -> tuple[str, int]:
+    return home_of(overlap_strategies.get(strategy).times)
+
+
+def _parts(node: Node, key: str) -> tuple[Node | None, dict[str, Node]]:
+    """Name and parameters of a decision as it is written; the parameters may stand under ``params``."""
+    if not node.is_mapping:
+        return node, {}
+    name_keys = (NAME_KEYS[key], PRESET)
+    params = {name: child for name, child in node.value.items() if name not in (*name_keys, "params")}
+    nested = node.get("params")
+    if nested is not None and nested.is_mapping:
+        params |= nested.value
+    return node.get(name_keys[0]) or node.get(PRESET), params
+
+
+def _value(node: Node, parameter: Parameter) -> Any:
+    """A parameter as a plain value; ``1000 cycles`` is 1000 if that is its unit."""
+    value = node.plain()
+    if parameter.unit == "cycles" and isinstance(value, str) and re.match(r"\s*[-+.]?[0-9]", value):
+        return parse_cycles(value)
+    if isinstance(value, (dict, list)):
+        raise ValueError(f"found {type_name(value)}, a number or a word is needed")
+    return value
+
+
+__all__ = ["Choice", "Decisions"]
