@@ -12,7 +12,7 @@ from t3sim.config.yaml_loader import Node
 from t3sim.experiment.decisions import STRATEGY, Choice
 from t3sim.experiment.problems import Problems
 from t3sim.experiment.schema import MAX_TP, PointFile
-from t3sim.overlap import OverlapStrategy, overlap_strategies
+from t3sim.overlap import OverlapStrategy, in_order, overlap_strategies
 from t3sim.units import format_bytes, format_time
 from t3sim.workload.layer import sublayer_workloads
 
@@ -109,7 +109,7 @@ def _check_collective(
     problems: Problems, tree: Node, collective: CollectiveSpec, strategy: OverlapStrategy | None
 ) -> None:
     if strategy is not None and not strategy.runs_collectives:
-        names = " or ".join(name for name in overlap_strategies if overlap_strategies.get(name).runs_collectives)
+        names = " or ".join(entry.name for entry in in_order() if entry.runs_collectives)
         message = f"`{strategy.name}` overlaps a GEMM; a collective on its own takes {names}"
         problems.report(tree, (STRATEGY,), message)
     if collective.size > MAX_MATRIX_BYTES:

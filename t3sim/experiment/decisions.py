@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from t3sim.config.yaml_loader import Node, Position, type_name
 from t3sim.errors import PluginError, home_of, is_of_a_user
 from t3sim.experiment.problems import Problems
-from t3sim.overlap import OverlapStrategy, overlap_strategies
+from t3sim.overlap import OverlapStrategy, in_order, overlap_strategies
 from t3sim.registry import Parameter, unknown_name
 from t3sim.units import parse_cycles
 
@@ -63,7 +63,7 @@ class Decisions:
 
     def note_experiment(self, root: Node, axes: Iterable[Axis], *, has_plugins: bool) -> None:
         """Note which strategies there are, and which of them the experiment runs."""
-        self._known = [name for name in overlap_strategies if has_plugins or not is_of_a_user(_home(name)[0])]
+        self._known = [entry.name for entry in in_order() if has_plugins or not is_of_a_user(home_of(entry.times)[0])]
         named = [_parts(node, STRATEGY)[0] for axis in axes if axis.key == STRATEGY for node in axis.values]
         named += [node for axis in axes if axis.key == f"{STRATEGY}.{NAME_KEYS[STRATEGY]}" for node in axis.values]
         node = root.get(STRATEGY)
@@ -98,8 +98,9 @@ class Decisions:
         named, params = (None, {}) if node is None or node.value is None else self._read(node, ARBITRATION)
         if named is not None:
             policy = self._name(named, ARBITRATION, "arbitration policy", arbitration_policies.names())
-            if policy is None or self._is_unused(policy, named):
+            if policy is None:
                 return None
+            self._refuse_unused(policy, named)
             declared = arbitration_policies.get(policy).parameters
             choice = self._choice(ARBITRATION, f"policy `{policy}`", policy, declared, params, named, tree)
             if choice is None or (chosen is not None and chosen.takes(policy)):
@@ -122,22 +123,21 @@ class Decisions:
             return None
         if chosen.arbitration not in arbitration_policies:
             unknown = unknown_name("arbitration policy", chosen.arbitration, arbitration_policies.names())
-            raise PluginError(*_home(chosen.name), f"strategy `{chosen.name}`: {unknown}")
+            raise PluginError(*home_of(chosen.times), f"strategy `{chosen.name}`: {unknown}")
         declared = arbitration_policies.get(chosen.arbitration).parameters
         own = {} if named is not None else {name: child for name, child in params.items() if name in declared}
         by_itself = Node(chosen.arbitration, DEFAULT, None, "default", "the strategy's own")
         what = f"policy `{chosen.arbitration}`"
         return self._choice(ARBITRATION, what, chosen.arbitration, declared, own, by_itself, tree)
 
-    def _is_unused(self, policy: str, node: Node) -> bool:
+    def _refuse_unused(self, policy: str, node: Node) -> None:
         """Report a policy that no strategy of the experiment takes."""
         if not self._run or any(entry.takes(policy) for entry in self._run):
-            return False
+            return
         users = [name for name in self._known if overlap_strategies.get(name).takes(policy)]
         listed = " and ".join(f"`{name}`" for name in users) or "no strategy"
         one = f"the strategy {listed} only, which is" if len(users) == 1 else f"the strategies {listed} only, which are"
         self.problems.add(node.position, ARBITRATION, f"policy `{policy}` is used by {one} not run")
-        return True
 
     def _read(self, node: Node, key: str) -> tuple[Node | None, dict[str, Node]]:
         nested = node.get("params") if node.is_mapping else None
@@ -186,10 +186,6 @@ class Decisions:
         if len(self.problems) > before:
             return None
         return Choice(key, name, declared, values, name_node, params)
-
-
-def _home(strategy: str) -> tuple[str, int]:
-    return home_of(overlap_strategies.get(strategy).times)
 
 
 def _parts(node: Node, key: str) -> tuple[Node | None, dict[str, Node]]:

@@ -8,11 +8,12 @@ from t3sim.overlap.interface import (
     Phases,
     SublayerTimes,
     baselines,
+    in_order,
     overlap_strategies,
     strategy,
 )
 
 __all__ = [
     "GpuPhase", "OverlapStrategy", "Phase", "Phases", "SublayerTimes", "baselines", "cu_split", "ideal",
-    "overlap_strategies", "sequential", "strategy", "t3",
+    "in_order", "overlap_strategies", "sequential", "strategy", "t3",
 ]  # fmt: skip

@@ -154,9 +154,15 @@ def strategy(name: str, **declared: Any) -> Callable[[F], F]:
     return register
 
 
+def in_order() -> list[OverlapStrategy]:
+    """Return all strategies in the order that they declare."""
+    entries = [overlap_strategies.get(name) for name in overlap_strategies]
+    return sorted(entries, key=lambda entry: (entry.order is None, entry.order))
+
+
 def baselines() -> set[str]:
     """Return the names of the strategies that speedups are over."""
-    return {name for name in overlap_strategies if overlap_strategies.get(name).kind == "baseline"}
+    return {entry.name for entry in in_order() if entry.kind == "baseline"}
 
 
 def duration(phase: Phase | None) -> int:

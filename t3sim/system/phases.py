@@ -117,7 +117,7 @@ class SublayerPhases:
         """See ``overlap.interface.Phases``."""
         return self.run.machine.gpu.n_compute_units
 
-    def named(self, phase: str, n_compute_units: int | None) -> str:
+    def named(self, phase: str, n_compute_units: object) -> str:
         """Return the name of a phase that runs on so many compute units, None: on all; ValueError if none can."""
         if n_compute_units is None:
             return phase

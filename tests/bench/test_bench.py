@@ -189,7 +189,7 @@ run = load_experiment({str(EXPERIMENT)!r}, ["strategy=t3-mca"]).points[0]
 trace = make_tile_trace(run.workload.gemm, run.workload.tiling, run.workload.tp)
 audit = Audit(has_checks=len(sys.argv) > 1)
 started = time.process_time()
-phase = MirroredPhases(run, trace, PhaseStore(), audit).fused(ring_reduce_scatter, "mca")
+phase = MirroredPhases(run, trace, PhaseStore(), audit).fused(ring_reduce_scatter)
 print(time.process_time() - started, phase.counters["mem_requests"], audit.n_commands)
 """
 PAIRS = 7

@@ -35,7 +35,7 @@ unit = 1 if sys.platform == "darwin" else 1024
 costs = {{}}
 for name, kind in (("mirrored", MirroredPhases), ("explicit", ExplicitPhases)):
     started, cpu = time.perf_counter(), time.process_time()
-    phase = kind(run.model_copy(update={{"mode": name}}), trace, PhaseStore()).fused(ring_reduce_scatter, "round_robin")
+    phase = kind(run.model_copy(update={{"mode": name}}), trace, PhaseStore()).fused(ring_reduce_scatter)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     wall_s, cpu_s = time.perf_counter() - started, time.process_time() - cpu
     costs[name] = {{"ticks": phase.ticks, "wall_s": wall_s, "cpu_s": cpu_s, "peak": peak}}

@@ -99,7 +99,8 @@ class TestOverrides:
                 "machine.link.latency=500",
                 ("-s machine.link.latency=500: machine.link.latency: 500 has no unit; did you mean `500 ns`?"),
             ),
-            ("strategy.x=1", "-s strategy.x=1: strategy.x: `strategy` is a text, it has no keys"),
+            ("strategy.x=1", "-s strategy.x=1: strategy.x: unknown parameter of strategy `t3` `x` (known: none)"),
+            ("name.x=1", "-s name.x=1: name.x: `name` is a text, it has no keys"),
             (
                 "machine=t3-15",
                 (
@@ -159,7 +160,8 @@ class TestArbitration:
             ("mcaa", "unknown arbitration policy `mcaa`; did you mean `mca`?"),
             ("{policy: mca, treshold: 5}", "unknown parameter of policy `mca` `treshold`; did you mean `threshold`?"),
             ("{policy: mca, threshold: soon}", "'soon' is not a whole number of at least 1 or auto or none"),
-            ("{threshold: 5}", "is missing"),
+            ("{threshold: 5}", "no strategy of the experiment declares a policy with the parameter `threshold`"),
+            ("{}", "arbitration.policy: is missing"),
         ],
     )
     def test_bad_blocks(self, problems, block, expected):
@@ -168,16 +170,16 @@ class TestArbitration:
     def test_threshold_above_the_queue(self, problems):
         assert problems(BASE, "strategy=t3-mca", "arbitration={policy: mca, threshold: 65}") == [
             (
-                "-s arbitration={policy: mca, threshold: 65}: arbitration.threshold: is 65, cannot be above "
-                "`machine.memory.queue.entries`, 64 (`none` means no threshold)"
+                "-s arbitration={policy: mca, threshold: 65}: arbitration.threshold: is 65, must be at most "
+                "`machine.memory.queue.entries`, 64 (or auto or none)"
             )
         ]
 
     def test_a_policy_of_the_user(self, plan, problems, tmp_path):
         (tmp_path / "mine.py").write_text(
-            "from t3sim.gpu.arbitration import ArbitrationPolicy, Parameter, arbitration_policies\n"
+            "from t3sim.plugins import Parameter, policy\n"
+            '@policy("test_mine", {"limit": Parameter(3)})\n'
             "def pick_stream(channel, now):\n    return 0\n"
-            'arbitration_policies.register("test_mine")(ArbitrationPolicy(pick_stream, {"limit": Parameter(3)}))\n'
         )
         text = BASE + "plugins: [mine.py]\narbitration: {policy: test_mine, limit: 7}\n"
         run = plan(text).points[0]
@@ -188,8 +190,8 @@ class TestArbitration:
 
 def test_a_strategy_of_the_user(plan, tmp_path):
     (tmp_path / "study.py").write_text(
-        "from t3sim.overlap import overlap_strategies\n"
-        '@overlap_strategies.register("test_study")\ndef study(phases):\n    return None\n'
+        "from t3sim.plugins import strategy\n"
+        '@strategy("test_study", arbitration="round_robin")\ndef study(phases):\n    return None\n'
     )
     run = plan(BASE + "plugins: [study.py]\narbitration: mca\n", "strategy=test_study").points[0]
     assert (run.strategy, run.arbitration.policy) == ("test_study", "mca")
@@ -240,7 +242,7 @@ BAD_VALUES = [
         "strategy=t3mca",
         (
             "strategy: unknown strategy `t3mca`; did you mean `t3-mca`? "
-            "(known: sequential, t3, t3-mca, ideal-overlap, ideal-rs-nmc, cu-split)"
+            "(known: sequential, cu-split, t3, t3-mca, ideal-overlap, ideal-rs-nmc)"
         ),
     ),
     ("mode=mirored", "mode: found `mirored`; allowed: mirrored, explicit; did you mean `mirrored`?"),
@@ -364,26 +366,72 @@ class TestLayers:
         ]
 
 
-class TestComputeUnits:
-    def test_only_cu_split_has_them(self, plan):
-        text = BASE + "collective_compute_units: 8\nsweep: {grid: {strategy: [sequential, cu-split]}}"
+class TestParametersOfAStrategy:
+    def test_only_cu_split_has_compute_units(self, plan):
+        text = BASE + "sweep: {grid: {strategy: [sequential, {name: cu-split, collective_compute_units: 8}]}}"
         experiment = plan(text)
-        assert [p.collective_compute_units for p in experiment.points] == [None, 8]
-        assert ["collective_compute_units" in p for p in experiment.provenance] == [False, True]
+        assert [p.strategy_params for p in experiment.points] == [{}, {"collective_compute_units": 8}]
+        key = "strategy.collective_compute_units"
+        assert [p[key].plain() if key in p else None for p in experiment.provenance] == [None, 8]
+        assert [p["strategy"].plain() for p in experiment.provenance] == ["sequential", "cu-split"]
 
     def test_points_that_do_not_depend_on_them_are_kept_once(self, plan):
-        text = BASE + "sweep: {grid: {collective_compute_units: [8, 16], strategy: [sequential, cu-split]}}"
+        text = BASE + "sweep: {grid: {strategy.collective_compute_units: [8, 16], strategy: [sequential, cu-split]}}"
         experiment = plan(text)
-        assert [(p.strategy, p.collective_compute_units) for p in experiment.points] == [
-            ("sequential", None),
-            ("cu-split", 8),
-            ("cu-split", 16),
+        assert [(p.strategy, p.strategy_params) for p in experiment.points] == [
+            ("sequential", {}),
+            ("cu-split", {"collective_compute_units": 8}),
+            ("cu-split", {"collective_compute_units": 16}),
         ]
         assert experiment.n_duplicates == 1
 
+    def test_an_override_sets_one(self, plan):
+        points = plan(BASE, "strategy=cu-split", "strategy.collective_compute_units=16").points
+        assert points[0].strategy_params == {"collective_compute_units": 16}
+
     def test_a_pinned_strategy_does_not_make_them_unused(self, plan):
-        text = BASE + "collective_compute_units: 8\nsweep: {grid: {strategy: [sequential, cu-split]}}"
-        assert plan(text, "strategy=sequential").points[0].collective_compute_units is None
+        text = BASE + "sweep: {grid: {strategy: [sequential, {name: cu-split, collective_compute_units: 8}]}}"
+        point = plan(text, "strategy={name: sequential, collective_compute_units: 8}").points[0]
+        assert (point.strategy, point.strategy_params) == ("sequential", {})
+
+    def test_of_the_user(self, plan, tmp_path):
+        (tmp_path / "chunky.py").write_text(
+            "from t3sim.plugins import Parameter, strategy\n"
+            '@strategy("test_chunky", parameters={"chunks": Parameter(4, words={"all": 0}, minimum=1)})\n'
+            "def chunky(phases):\n    return None\n"
+        )
+        text = BASE + "plugins: [chunky.py]\nsweep: {grid: {strategy.chunks: [8, all], strategy: [t3, test_chunky]}}\n"
+        experiment = plan(text)
+        assert [(p.strategy, p.strategy_params) for p in experiment.points] == [
+            ("t3", {}),
+            ("test_chunky", {"chunks": 8}),
+            ("test_chunky", {"chunks": "all"}),
+        ]
+
+
+class TestParametersWithoutAPolicy:
+    def test_go_to_the_declared_policies_that_have_them(self, plan):
+        text = BASE + "sweep: {grid: {strategy: [sequential, t3, t3-mca]}}"
+        arbitration = [point.arbitration for point in plan(text, "arbitration.threshold=10").points]
+        assert [a and (a.policy, a.params) for a in arbitration] == [
+            None,
+            ("round_robin", {}),
+            ("mca", {"threshold": 10}),
+        ]
+
+    def test_may_stand_in_the_file(self, plan):
+        point = plan(BASE + "arbitration: {threshold: none, starvation_limit: 5 cycles}\n", "strategy=t3-mca").points[0]
+        assert (point.arbitration.policy, point.arbitration.params) == (
+            "mca",
+            {"threshold": "none", "starvation_limit": 5},
+        )
+
+    def test_that_no_strategy_uses_are_refused(self, problems):
+        (line,) = problems(BASE, "arbitration.threshold=10")
+        assert line == (
+            "-s arbitration.threshold=10: arbitration.threshold: no strategy of the experiment declares a policy with"
+            " the parameter `threshold`; name a policy"
+        )
 
 
 def test_collective_alone(plan):
@@ -393,7 +441,7 @@ def test_collective_alone(plan):
 
 def test_the_schema_covers_every_key():
     schema = experiment_schema()
-    assert {"machine", "workload", "strategy", "sweep", "collective_compute_units"} <= set(schema["properties"])
+    assert {"machine", "workload", "strategy", "sweep", "arbitration"} <= set(schema["properties"])
     assert {"start_skew", "start_jitter", "link"} <= set(schema["$defs"]["MachineSpec"]["properties"])
     assert r"^gpu\[[0-9]+\]$" in schema["$defs"]["MachineSpec"]["patternProperties"]
     workload = schema["$defs"]["WorkloadFile"]["properties"]

@@ -17,7 +17,7 @@ SHAPES = {"even": (256, 256, 64), "ragged": (200, 250, 72)}
 
 
 def of(strategy: str, tp: int, shape: str = "even", *overrides: str) -> RunSpec:
-    own = ("collective_compute_units=1",) if strategy == "cu-split" else ()
+    own = ("strategy.collective_compute_units=1",) if strategy == "cu-split" else ()
     return point(strategy, *own, *overrides, shape=SHAPES[shape], tp=tp)
 
 

@@ -171,10 +171,10 @@ CASES = [
     ),
     case(
         "a GPU without units for the GEMM",
-        ring("gpu[1]: {n_compute_units: 2}", "explicit\ncollective_compute_units: 2"),
-        "e.yaml:9:27: collective_compute_units: is 2, must be below `machine.gpu[1].n_compute_units`, 2: the GEMM needs"
-        " at least one",
-        options=("-s", "strategy=cu-split"),
+        ring("gpu[1]: {n_compute_units: 2}"),
+        "-s strategy.collective_compute_units=2: strategy.collective_compute_units: on gpu[1]: is 2, must be below "
+        "`machine.gpu.n_compute_units`, 2",
+        options=("-s", "strategy=cu-split", "-s", "strategy.collective_compute_units=2"),
     ),
     case(
         "a GPU too small for the tile",

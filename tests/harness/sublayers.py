@@ -11,23 +11,25 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from t3sim.config.experiment import RunSpec
+from t3sim.config.experiment import ArbitrationSpec, RunSpec
 from t3sim.experiment.plan import load_experiment
 from t3sim.gpu.core import GpuCore
 from t3sim.overlap import Phase, overlap_strategies
 from t3sim.overlap.interface import duration
 from t3sim.system.machine import MirroredMachine
-from t3sim.system.phases import MirroredPhases, PhaseStore
+from t3sim.system.phases import MirroredPhases, PhaseStore, SublayerPhases
 from t3sim.workload.tiling import TileTrace, make_tile_trace
 from tests.conftest import REPOSITORY
 
 EXPERIMENT = REPOSITORY / "experiments" / "t3-tnlg-fc2" / "experiment.yaml"
+P = TypeVar("P", bound=SublayerPhases)
 STRATEGIES = ("sequential", "t3", "t3-mca", "ideal-overlap", "ideal-rs-nmc")
 SHAPE = (256, 256, 128)  # m, n, k: sixteen workgroups of 64 x 64
 RAGGED = (200, 150, 72)
@@ -97,6 +99,13 @@ class ObservedPhases(MirroredPhases):
         times = overlap_strategies.get(self.run.strategy)(self)
         parts = (times.gemm, times.all_gather, times.reduce_scatter, times.fused)
         return times.ticks, [phase for phase in parts if phase is not None]
+
+
+def under(phases: P, policy: str) -> P:
+    """Return the same phases on machines whose memory controllers arbitrate by *policy*."""
+    other = copy(phases)
+    other.run = phases.run.model_copy(update={"arbitration": ArbitrationSpec(policy=policy)})
+    return other
 
 
 def add_commands(core: GpuCore, digest: Any) -> None:

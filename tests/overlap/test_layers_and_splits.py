@@ -15,6 +15,7 @@ from t3sim.experiment.estimate import estimated_hours
 from t3sim.experiment.plan import load_experiment
 from t3sim.experiment.point_record import record_of
 from t3sim.experiment.runner import plan_phases
+from t3sim.overlap import baselines
 from t3sim.results.derive import derive
 from t3sim.results.record import RunRecord
 from t3sim.system.layer import dram_bytes_per_second, matrix_flops_per_second, other_ticks
@@ -98,7 +99,7 @@ def test_a_row_says_what_the_layer_was(results: dict[str, SimulationResult]) -> 
 
 
 def test_comparisons_are_end_to_end(results: dict[str, SimulationResult]) -> None:
-    records = derive([record_of(results[name]) for name in STRATEGIES])
+    records = derive([record_of(results[name]) for name in STRATEGIES], baselines())
     base = records[0]
     for record in records:
         assert record.others_us == base.others_us
@@ -194,7 +195,7 @@ def check_split(split: SimulationResult, whole: SimulationResult) -> None:
     assert whole.gemm is not None
     assert split.reduce_scatter is not None
     assert split.all_gather is not None
-    n_collective, n_units = split.run.collective_compute_units, split.run.machine.gpu.n_compute_units
+    n_collective, n_units = split.run.strategy_params["collective_compute_units"], split.run.machine.gpu.n_compute_units
     assert n_collective is not None
     assert sum(split.gemm.counters["cu_states"].values()) == (
         split.gemm.counters["slots_run"] * (n_units - n_collective)
@@ -208,7 +209,7 @@ def check_split(split: SimulationResult, whole: SimulationResult) -> None:
 
 @pytest.mark.parametrize("n_units", [1, 2, 3])
 def test_split_compute_units(n_units: int) -> None:
-    split = point("cu-split", f"collective_compute_units={n_units}", tp=4)
+    split = point("cu-split", f"strategy.collective_compute_units={n_units}", tp=4)
     result = simulate(split, store=STORE)
     check_split(result, simulate(point("sequential"), store=STORE))
     record = record_of(result)
@@ -222,7 +223,7 @@ def test_split_compute_units(n_units: int) -> None:
 def test_canary_a_split_that_is_none() -> None:
     """A strategy that gives all compute units to both sides is noticed."""
     whole = simulate(point("sequential"), store=STORE)
-    fake = dataclasses.replace(whole, run=point("cu-split", "collective_compute_units=2", tp=4))
+    fake = dataclasses.replace(whole, run=point("cu-split", "strategy.collective_compute_units=2", tp=4))
     with pytest.raises(AssertionError):
         check_split(fake, whole)
 
@@ -230,20 +231,20 @@ def test_canary_a_split_that_is_none() -> None:
 def test_a_split_is_compared_with_the_unsplit_gemm() -> None:
     """Exposed time needs the GEMM on all compute units, which only the sequential row has."""
     records = [
-        record_of(simulate(point("cu-split", "collective_compute_units=1"), store=STORE)),
+        record_of(simulate(point("cu-split", "strategy.collective_compute_units=1"), store=STORE)),
         record_of(simulate(point("sequential"), store=STORE)),
     ]
-    split, base = derive(records)
+    split, base = derive(records, baselines())
     assert split.ect_us == pytest.approx((split.time_us or 0) - (base.gemm_us or 0))
     assert split.speedup == pytest.approx((base.time_us or 0) / (split.time_us or 1))
-    (alone,) = derive(records[:1])
+    (alone,) = derive(records[:1], baselines())
     assert (alone.speedup, alone.ect_us, alone.overlap_efficiency) == (None, None, None)
 
 
 def test_split_and_layer_pass_the_full_checks(folder: Path) -> None:
     """DRAM commands, invariants and values of phases on some of the compute units."""
     audit = Audit(has_checks=True, has_data=True)
-    split = layer_point(folder, "strategy=cu-split", "collective_compute_units=1", "workload.layer=prompt")
+    split = layer_point(folder, "strategy=cu-split", "strategy.collective_compute_units=1", "workload.layer=prompt")
     simulate(split, audit=audit)
     assert audit.n_phases == 4
     assert audit.n_values > 0

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from t3sim.errors import UsageError
+from t3sim.errors import home_of, is_of_a_user
 from t3sim.observe.timeline import Timeline
-from t3sim.overlap import Phase, overlap_strategies, t3
+from t3sim.overlap import Phase, baselines, overlap_strategies, t3
 from t3sim.overlap.interface import After, SublayerTimes
 
 
@@ -19,14 +19,14 @@ class FakePhases:
     n_compute_units = 80
 
     def __init__(
-        self, *, rs: int | None = 300, rs_nmc: int | None = 200, ag: int | None = 70, for_collective: int | None = 8
+        self, *, rs: int | None = 300, rs_nmc: int | None = 200, ag: int | None = 70, for_collective: int = 8
     ) -> None:
         self.lengths = {"gemm": 1000, "rs": rs, "rs-nmc": rs_nmc, "ag": ag, "fused": 1111}
-        self.collective_compute_units = for_collective
+        self.params = {"collective_compute_units": for_collective}
         self.asked: list[str] = []
         self.order: dict[str, list[str]] = {}  # name -> what it comes after
         self.units: dict[str, int | None] = {}
-        self.fused_with: tuple[Callable[..., None], str] | None = None
+        self.fused_with: Callable[..., None] | None = None
 
     def phase(self, name: str, after: Sequence[Phase | None]) -> Phase | None:
         self.asked.append(name)
@@ -48,8 +48,8 @@ class FakePhases:
         self.units["ag"] = n_compute_units
         return self.phase("ag", after)
 
-    def fused(self, program: Callable[..., None], default_policy: str, *, after: After = ()) -> Any:
-        self.fused_with = (program, default_policy)
+    def fused(self, program: Callable[..., None], *, after: After = ()) -> Any:
+        self.fused_with = program
         return self.phase("fused", after)
 
 
@@ -107,8 +107,9 @@ def test_cu_split_gives_every_compute_unit_to_one_side() -> None:
 
 
 def test_cu_split_needs_to_know_the_split() -> None:
-    with pytest.raises(UsageError, match="needs `collective_compute_units`"):
-        times_of("cu-split", FakePhases(for_collective=None))
+    with pytest.raises(ValueError, match="collective_compute_units: is missing"):
+        overlap_strategies.get("cu-split").encode({})
+    assert overlap_strategies.get("cu-split").encode({"collective_compute_units": 8}) == {"collective_compute_units": 8}
 
 
 @pytest.mark.parametrize(("strategy", "policy"), [("t3", "round_robin"), ("t3-mca", "mca")])
@@ -116,7 +117,7 @@ def test_t3_names_its_mapping_and_its_policy(strategy: str, policy: str) -> None
     """Does T3 map the output for a ring reduce-scatter, with the arbitration its name promises?"""
     phases = FakePhases()
     times = times_of(strategy, phases)
-    assert phases.fused_with == (t3.ring_reduce_scatter, policy)
+    assert (phases.fused_with, overlap_strategies.get(strategy).arbitration) == (t3.ring_reduce_scatter, policy)
     assert times.fused is not None
     assert times.fused.name == "fused"
     assert times.reduce_scatter is None
@@ -146,8 +147,27 @@ def test_phases_are_passed_on() -> None:
     assert [phase.name for phase in phases if phase] == ["gemm", "rs", "ag"]
 
 
-def test_the_experiment_file_knows_these_strategies() -> None:
-    """Is every strategy that an experiment may name registered, and no other?"""
-    from t3sim.config.experiment import STRATEGIES
+@pytest.mark.parametrize(
+    ("strategy", "taken"),
+    [
+        ("sequential", set()),
+        ("cu-split", set()),
+        ("t3", {"round_robin", "compute_first", "somebody's"}),
+        ("t3-mca", {"mca"}),
+    ],
+)
+def test_a_policy_belongs_to_the_strategies_that_take_it(strategy: str, taken: set[str]) -> None:
+    policies = ("round_robin", "compute_first", "mca", "somebody's")
+    assert {policy for policy in policies if overlap_strategies.get(strategy).takes(policy)} == taken
 
-    assert set(overlap_strategies.names()) >= set(STRATEGIES)
+
+def test_speedups_are_over_one_of_them() -> None:
+    own = {name for name in baselines() if not is_of_a_user(home_of(overlap_strategies.get(name).times)[0])}
+    assert own == {"sequential"}
+
+
+def test_no_two_strategies_have_one_place() -> None:
+    """Colours of figures follow from the places."""
+    orders = [overlap_strategies.get(name).order for name in overlap_strategies]
+    given = [order for order in orders if order is not None]
+    assert len(set(given)) == len(given) >= 6

@@ -227,17 +227,16 @@ def test_order_of_a_folder_does_not_matter(tmp_path: Path) -> None:
 
 
 SET_ORDER = """\
-from t3sim.gpu.arbitration import ArbitrationPolicy, arbitration_policies
-from t3sim.gpu.kernel.memory_controller import head_is_ready
 from t3sim.config.experiment import ArbitrationSpec
+from t3sim.plugins import head_is_ready, policy
 from tests.harness.sublayers import digest_of, more_points
 
 FIRST = [{"compute": 0, "communication": 1}[name] for name in {"compute", "communication"}][0]
 
+@policy("set_order")
 def pick_stream(channel, now):
     return FIRST if head_is_ready(channel, FIRST, now) else 1 - FIRST
 
-arbitration_policies.register("set_order")(ArbitrationPolicy(pick_stream, {}))
 run = more_points()["t3"]
 print(digest_of(run.model_copy(update={"arbitration": ArbitrationSpec(policy="set_order")})))
 """

@@ -35,7 +35,7 @@ from t3sim.system.simulate import simulate
 from t3sim.workload.tiling import expected_chunk_bytes
 from t3sim.workload.trace_file import read_trace, write_trace
 from tests.harness.channel_bench import UNSHADOWED, ChannelBench, Command, Request, Setup
-from tests.harness.sublayers import ObservedPhases, collective_point, digest_of, point
+from tests.harness.sublayers import ObservedPhases, collective_point, digest_of, point, under
 from tests.kernel.small import core_of
 
 BREACHES = Path(__file__).with_name("breaches.txt")
@@ -62,8 +62,8 @@ def phase_of(name: str, case: str, *overrides: str) -> Phase:
         "RS": phases.reduce_scatter,
         "RS near memory": lambda: phases.reduce_scatter(has_near_memory=True),
         "AG": phases.all_gather,
-        "fused t3": lambda: phases.fused(t3.ring_reduce_scatter, "round_robin"),
-        "fused t3-mca": lambda: phases.fused(t3.ring_reduce_scatter, "mca"),
+        "fused t3": lambda: under(phases, "round_robin").fused(t3.ring_reduce_scatter),
+        "fused t3-mca": lambda: under(phases, "mca").fused(t3.ring_reduce_scatter),
     }[name]()
     assert phase is not None
     phases.machines.clear()  # megabytes each, and hundreds of them
@@ -223,8 +223,8 @@ def more_work() -> list[Outcome]:
         larger = ObservedPhases(point("t3", shape=shape, tp=4))
         times = {
             "GEMM": larger.gemm().ticks,
-            "fused t3": larger.fused(t3.ring_reduce_scatter, "round_robin").ticks,
-            "fused t3-mca": larger.fused(t3.ring_reduce_scatter, "mca").ticks,
+            "fused t3": under(larger, "round_robin").fused(t3.ring_reduce_scatter).ticks,
+            "fused t3-mca": under(larger, "mca").fused(t3.ring_reduce_scatter).ticks,
         }
         outcomes += [
             Outcome(f"MR10 {axis} - 64", f"{phase}, {base}", time, ticks(phase, base), 0.2)
@@ -249,7 +249,7 @@ def link_without_cost() -> list[Outcome]:
     outcomes = []
     for shape in ((256, 256, 128), (256, 512, 64), (512, 128, 256)):
         alone, pair = (
-            ObservedPhases(point("t3", *NO_LINK, shape=shape, tp=tp)).fused(t3.ring_reduce_scatter, "round_robin")
+            ObservedPhases(point("t3", *NO_LINK, shape=shape, tp=tp)).fused(t3.ring_reduce_scatter)
             for tp in (1, 2)
         )
         assert alone.counters["update_bytes"] == pair.counters["update_bytes"]
@@ -396,7 +396,7 @@ def test_mr2_two_gpus_take_the_same_time() -> None:
 
 
 def ticks_of_mirrored(shape: tuple[int, int, int], tp: int) -> int:
-    return ObservedPhases(point("t3", shape=shape, tp=tp)).fused(t3.ring_reduce_scatter, "round_robin").ticks
+    return ObservedPhases(point("t3", shape=shape, tp=tp)).fused(t3.ring_reduce_scatter).ticks
 
 
 def random_requests(n: int) -> list[Request]:
@@ -654,8 +654,8 @@ def test_mr12_one_gpu_is_a_gemm_of_local_updates() -> None:
     def all_local(routes: StoreRoutes, trace: Any, device_id: int, tiles_per_block: int) -> None:
         routes.track(range(trace.n_workgroups), is_update=True, updates_per_element=1)
 
-    fused = phases.fused(t3.ring_reduce_scatter, "round_robin")
-    plain = ObservedPhases(phases.run).fused(all_local, "round_robin")
+    fused = under(phases, "round_robin").fused(t3.ring_reduce_scatter)
+    plain = ObservedPhases(phases.run).fused(all_local)
     assert (fused.ticks, fused.counters) == (plain.ticks, plain.counters)
     assert fused.counters["link_bytes"] == fused.counters["comm_read_bytes"] == 0
 

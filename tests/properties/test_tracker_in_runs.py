@@ -62,7 +62,7 @@ def fused_run(run: RunSpec, disturb: Callable[[MirroredMachine], None] = lambda 
         disturb(machine)
 
     phases = ObservedPhases(run, observe)
-    phases.fused(ring_reduce_scatter, "mca" if run.strategy == "t3-mca" else "round_robin")
+    phases.fused(ring_reduce_scatter)
     return Run(phases.machines[0].core, phases.trace, np.concatenate(log))
 
 

@@ -26,6 +26,7 @@ from t3sim.results.writer import csv_bytes, parquet_bytes, prepare_output, read_
 
 BASE = RunRecord(tp=8, machine="t3-150", strategy="sequential", mode="mirrored", time_us=1500.5, gemm_us=800.0)
 
+BASELINES = ("sequential",)
 VALUES = {
     str: st.text(st.characters(codec="utf-8", categories=("L", "N", "P")), min_size=1, max_size=12),
     int: st.integers(-(2**63), 2**63 - 1),
@@ -169,7 +170,7 @@ def test_damaged_parquet_is_refused(tmp_path: Path) -> None:
 def test_derived_columns_by_hand() -> None:
     t3 = dataclasses.replace(BASE, strategy="t3", time_us=1000.0, gemm_us=None)
     other = dataclasses.replace(t3, tp=16)
-    sequential, fused, alone = derive([BASE, t3, other])
+    sequential, fused, alone = derive([BASE, t3, other], BASELINES)
     assert (sequential.speedup, sequential.ect_us, sequential.overlap_efficiency) == (1.0, 700.5, 0.0)
     assert (fused.speedup, fused.ect_us) == (1.5005, 200.0)
     assert fused.overlap_efficiency == 1.0 - 200.0 / 700.5
@@ -179,12 +180,12 @@ def test_derived_columns_by_hand() -> None:
 def test_comparison_needs_one_baseline() -> None:
     slower = dataclasses.replace(BASE, time_us=2000.0)
     t3 = dataclasses.replace(BASE, strategy="t3", time_us=1000.0)
-    assert derive([BASE, slower, t3])[2].speedup is None
-    assert derive([BASE, BASE, t3])[2].speedup == 1.5005
-    by_machine = derive([BASE, slower, t3, t3], case_keys=["fast", "slow", "fast", "slow"])
+    assert derive([BASE, slower, t3], BASELINES)[2].speedup is None
+    assert derive([BASE, BASE, t3], BASELINES)[2].speedup == 1.5005
+    by_machine = derive([BASE, slower, t3, t3], BASELINES, case_keys=["fast", "slow", "fast", "slow"])
     assert [record.speedup for record in by_machine] == [1.0, 1.0, 1.5005, 2.0]
     explicit = dataclasses.replace(slower, mode="explicit")
-    assert derive([BASE, explicit, dataclasses.replace(t3, mode="explicit")])[2].speedup == 2.0
+    assert derive([BASE, explicit, dataclasses.replace(t3, mode="explicit")], BASELINES)[2].speedup == 2.0
 
 
 def test_digests() -> None:

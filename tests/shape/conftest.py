@@ -26,12 +26,12 @@ def base_run(machine: str = "t3-150") -> RunSpec:
     return load_experiment("experiments/t3-tnlg-fc2/experiment.yaml", [f"machine={machine}"]).points[0]
 
 
-def phases_of(model: str, sublayer: str, tp: int) -> tuple[MirroredPhases, TileTrace]:
-    """Return the phases of a sublayer on t3-150 and its tiles."""
+def phases_of(model: str, sublayer: str, tp: int, strategy: str = "sequential") -> tuple[MirroredPhases, TileTrace]:
+    """Return the phases of a sublayer on t3-150, for *strategy*, and its tiles."""
     gemm = gemm_of(load_model(model), sublayer, tp)
     tiling = load_tiling()
     workload = WorkloadSpec(model=model, sublayer=sublayer, tp=tp, gemm=gemm, tiling=tiling)
-    run = base_run().model_copy(update={"workload": workload})
+    run = base_run().model_copy(update={"workload": workload, "strategy": strategy})
     trace = make_tile_trace(gemm, tiling, tp)
     return MirroredPhases(run, trace, STORE), trace
 

@@ -10,12 +10,13 @@ from t3sim.overlap import overlap_strategies
 from t3sim.overlap.t3 import ring_reduce_scatter
 from t3sim.system.machine import check_drained, leftovers
 from t3sim.system.phases import load_fused
+from tests.harness.sublayers import under
 
 from .conftest import phases_of
 
 
 def ticks_of(strategy: str, model: str, sublayer: str, tp: int) -> int:
-    return overlap_strategies.get(strategy)(phases_of(model, sublayer, tp)[0]).ticks
+    return overlap_strategies.get(strategy)(phases_of(model, sublayer, tp, strategy)[0]).ticks
 
 
 def test_tnlg_fc2_tp8_is_ordered_as_published():
@@ -35,15 +36,15 @@ def test_t3_spends_its_loss_on_stores_and_operands():
         return states["storing"] + states["waiting for operands"] + states["waiting for the first operands"]
 
     alone = waiting(phases.gemm())
-    round_robin = waiting(phases.fused(ring_reduce_scatter, "round_robin"))
-    mca = waiting(phases.fused(ring_reduce_scatter, "mca"))
+    round_robin = waiting(under(phases, "round_robin").fused(ring_reduce_scatter))
+    mca = waiting(under(phases, "mca").fused(ring_reduce_scatter))
     assert alone < mca < round_robin
 
 
 def test_fused_output_bypasses_the_l2_and_leaves_it_to_operands():
     phases, _ = phases_of("T-NLG", "FC-2", 16)
     alone = phases.gemm().counters
-    fused = phases.fused(ring_reduce_scatter, "round_robin").counters
+    fused = under(phases, "round_robin").fused(ring_reduce_scatter).counters
     assert alone["l2_store_accesses"] > 0
     assert fused["l2_store_accesses"] == 0
     assert fused["operand_read_bytes"] < alone["operand_read_bytes"]
@@ -58,7 +59,7 @@ def test_why_t3_mca_beats_ideal_near_memory_overlap_on_a_short_gemm():
     but cannot beat the time of n - 1 chunks on the wire.
     """
     phases, trace = phases_of("T-NLG", "OP", 16)
-    fused = phases.fused(ring_reduce_scatter, "mca")
+    fused = under(phases, "mca").fused(ring_reduce_scatter)
     ideal = phases.reduce_scatter(has_near_memory=True)
     n = trace.n_chunks
     link = phases.run.machine.link

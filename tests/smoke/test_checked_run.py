@@ -11,17 +11,12 @@ from tests.smoke.command_line import ALL_STRATEGIES, ONE_POINT, digest_of, entri
 # A policy that names a stream without asking whether it has anything.
 BLIND_POLICY = '''"""Always communication, ready or not."""
 
-from t3sim.gpu.arbitration.interface import ArbitrationPolicy, arbitration_policies
-from t3sim.gpu.kernel._jit import kernel
-from t3sim.gpu.kernel.codes import COMM
+from t3sim.plugins import COMM, policy
 
 
-@kernel
+@policy("blind")
 def pick_stream(channel, now):
     return COMM
-
-
-arbitration_policies.register("blind")(ArbitrationPolicy(pick_stream))
 '''
 
 

@@ -36,11 +36,10 @@ TILINGS = (
 )
 # A strategy that asks for its second phase only when it knows the first one.
 CURIOUS = """
-from t3sim.overlap import overlap_strategies
-from t3sim.overlap.interface import SublayerTimes
+from t3sim.plugins import SublayerTimes, strategy
 
 
-@overlap_strategies.register("curious")
+@strategy("curious")
 def curious(phases):
     gemm = phases.gemm()
     scatter = phases.reduce_scatter() if gemm.ticks > 1 else None

@@ -24,9 +24,7 @@ import multiprocessing
 import os
 import signal
 
-from t3sim.overlap import overlap_strategies
-from t3sim.overlap.interface import SublayerTimes
-from t3sim.overlap.t3 import ring_reduce_scatter
+from t3sim.plugins import SublayerTimes, ring_reduce_scatter, strategy
 
 
 def killer(kill):
@@ -38,16 +36,16 @@ def killer(kill):
     return program
 
 
-def strategy(kill):
+def times(kill):
     def of(phases):
-        together = phases.fused(killer(kill), "round_robin")
+        together = phases.fused(killer(kill))
         return SublayerTimes(together.ticks, phases.gemm(), fused=together)
 
     return of
 
 
-overlap_strategies.register("killed")(strategy(lambda: os.kill(os.getpid(), signal.SIGKILL)))
-overlap_strategies.register("exits")(strategy(lambda: os._exit(0)))
+strategy("killed", arbitration="round_robin")(times(lambda: os.kill(os.getpid(), signal.SIGKILL)))
+strategy("exits", arbitration="round_robin")(times(lambda: os._exit(0)))
 """
 GRID = "sweep: {grid: {strategy: [sequential, killed, t3, exits, t3-mca]}}\n"
 WITH_DEADLY = "name: deadly\nplugins: [deadly.py]\n" + SMALL + GRID

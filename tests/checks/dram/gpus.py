@@ -12,6 +12,7 @@ from t3sim.system.machine import MirroredMachine
 from t3sim.system.phases import MirroredPhases, PhaseStore
 from t3sim.workload.tiling import make_tile_trace
 from tests.checks.dram.traffic import compare_with_model
+from tests.harness.sublayers import under
 
 EXPERIMENT = "experiments/t3-tnlg-fc2/experiment.yaml"
 RAGGED = ["machine=t3-tiny", "tiling=gemm-64x64", "workload={gemm: {m: 512, n: 331, k: 200}, tp: 3}"]
@@ -24,7 +25,11 @@ Phase = Callable[[MirroredPhases], Any]
 
 
 def fused(policy: str) -> Phase:
-    return lambda phases: phases.fused(ring_reduce_scatter, policy)
+    def phase(phases: MirroredPhases) -> Any:
+        phases.run = under(phases, policy).run
+        return phases.fused(ring_reduce_scatter)
+
+    return phase
 
 
 SUBLAYERS: dict[str, tuple[list[str], Phase]] = {

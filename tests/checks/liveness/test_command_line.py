@@ -9,19 +9,13 @@ import pytest
 from tests.smoke.command_line import HEADER, ONE_POINT, result_files, simulated, t3sim
 
 STINGY = '''
-from t3sim.gpu.arbitration.interface import ArbitrationPolicy, arbitration_policies
-from t3sim.gpu.kernel._jit import kernel
-from t3sim.gpu.kernel.codes import COMPUTE, NO_STREAM
-from t3sim.gpu.kernel.memory_controller import head_is_ready
+from t3sim.plugins import COMPUTE, NO_STREAM, head_is_ready, policy
 
 
-@kernel
+@policy("stingy")
 def pick_stream(channel, now):
     """Never serve communication."""
     return COMPUTE if head_is_ready(channel, COMPUTE, now) else NO_STREAM
-
-
-arbitration_policies.register("stingy")(ArbitrationPolicy(pick_stream))
 '''
 HANGS = ONE_POINT + "plugins: [stingy.py]\narbitration: stingy\n"
 
