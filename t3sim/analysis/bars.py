@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from matplotlib.patches import Patch
 
 from t3sim.analysis.quantity import spoken
+from t3sim.analysis.strategies import is_baseline
 from t3sim.analysis.style import (
     QUIET_COLOUR,
     SMALL_VALUE_SIZE,
@@ -112,7 +113,7 @@ def _series_name(row: Row, told_by: Sequence[str]) -> str:
             parts.append(f"{row[name]}+{row['collective_compute_units'] or 0} compute units")
         else:
             parts.append(f"{spoken(name)} {row[name]}")
-    return ", ".join(parts)
+    return parts[0] if len(parts) == 1 else ", ".join(parts)  # alone it keeps what the strategy declares
 
 
 class BarPage:
@@ -187,7 +188,7 @@ class BarPage:
     def _label(self, name: str) -> str:
         """The name of a series, with its geomean if it has a bar in each of at least four cases."""
         speedups = [bar["speedup"] for (_, series), bar in self.bars.items() if series == name and bar["speedup"]]
-        if name == "sequential" or len(self.cases) < 4 or len(speedups) != len(self.cases):
+        if is_baseline(name) or len(self.cases) < 4 or len(speedups) != len(self.cases):
             return name
         return f"{name} (geomean {geometric_mean(speedups):.2f})"
 

@@ -17,12 +17,12 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator
 
 from t3sim.analysis.folder import Results
+from t3sim.analysis.strategies import has_near_memory
 from t3sim.analysis.style import LEGEND, MARKERS, QUIET_COLOUR, Drawing, light_grid, new_figure
 from t3sim.analysis.table import Row
 from t3sim.errors import InputDataError
 
 BYTES_PER_ELEMENT = 2  # FP16
-NEAR_MEMORY = "ideal-rs-nmc"  # the strategy whose reduce-scatter reduces in the memory
 # operation -> colour and size of its marks: two that take equally long can both be seen
 _LOOKS = {
     "reduce-scatter": ("#E69F00", 4.0),
@@ -138,7 +138,7 @@ def collectives_of(results: Results) -> list[Collective]:
 
 def scatter_name(row: Row) -> str:
     """Which reduce-scatter a point timed."""
-    return "near-memory reduce-scatter" if row["strategy"] == NEAR_MEMORY else "reduce-scatter"
+    return "near-memory reduce-scatter" if has_near_memory(row["strategy"]) else "reduce-scatter"
 
 
 def size_of(point: Mapping[str, Any]) -> int | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from t3sim.analysis.folder import Results
+from t3sim.analysis.strategies import is_baseline
 from t3sim.analysis.style import (
     PHASE_COLOURS,
     VALUE_SIZE,
@@ -25,6 +26,7 @@ from t3sim.errors import InputDataError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_BOTH = "#E69F00"  # of the ideal: both have all compute units
 _GAP = 1.0  # between workloads, in bars
 _COLOURS = {"GEMM": PHASE_COLOURS["GEMM"], "all-reduce": PHASE_COLOURS["RS"]}
 
@@ -75,7 +77,7 @@ def groups_of(rows: list[Row]) -> dict[Any, list[Row]]:
     sequential = {
         (workload_key(row), row["machine"]): row
         for row in rows
-        if row["strategy"] == "sequential" and row["time_us"] is not None
+        if is_baseline(row["strategy"]) and row["time_us"] is not None
     }
     groups: dict[Any, list[Row]] = {}
     for row in rows:
@@ -111,7 +113,7 @@ def _draw_point(times: Axes, speedups: Axes, x: float, row: Row, sequential: Row
         times.bar(x + offset, time, width=0.4, color=_COLOURS[name], label=name if is_first else None)
         _write(times, x + offset, time, f"{time:.0f}", 0.44 * room)
     speedup = potential_speedup(row, sequential)
-    colour = strategy_colour("ideal-overlap" if row is sequential else row["strategy"], [row["strategy"]])
+    colour = _BOTH if row is sequential else strategy_colour(row["strategy"], [row["strategy"]])
     speedups.bar(x, speedup, width=0.7, color=colour)
     _write(speedups, x, speedup, f"{speedup:.2f}", room)
 

@@ -9,12 +9,14 @@ from statistics import geometric_mean
 from typing import Any
 
 from t3sim.analysis.folder import Results
+from t3sim.analysis.strategies import is_baseline, is_bound
 from t3sim.analysis.style import strategy_order
 from t3sim.analysis.sweep import TIE, Crossover, crossovers_of, panels_of, swept_axes
 from t3sim.analysis.table import Row, varying, workload_key, workload_name
 
 MAX_LISTED = 6  # crossovers, workloads: more are counted
 _SETTINGS = ("machine", "mode")
+OF_A_STRATEGY = ("arbitration.", "strategy.")  # axes on which the baseline does not depend
 
 
 @dataclass(frozen=True)
@@ -32,13 +34,13 @@ class StrategySummary:
 
 
 def strategy_summaries(results: Results) -> list[StrategySummary]:
-    """Return speedups over sequential by strategy, without sequential itself."""
+    """Return the speedups by strategy, without the baseline."""
     rows = [row for row in results.rows if row["speedup"]]
     best = Counter(names[0] for names in leaders_of(results).values() if len(names) == 1)
     found = []
     for name in strategy_order(row["strategy"] for row in rows):
         members = [row for row in rows if row["strategy"] == name]
-        if name == "sequential":
+        if is_baseline(name):
             continue
         top = max(members, key=lambda row: row["speedup"])
         speedups = [row["speedup"] for row in members]
@@ -46,17 +48,17 @@ def strategy_summaries(results: Results) -> list[StrategySummary]:
         found.append(
             StrategySummary(
                 name, len(members), geometric_mean(speedups), min(speedups), max(speedups), where, best[name],
-                name.startswith("ideal"),
+                is_bound(name),
             )
         )  # fmt: skip
     return found
 
 
 def leaders_of(results: Results) -> dict[Any, list[str]]:
-    """Return by case the strategies that are fastest, ideal ones left out; several if they are within a tie."""
+    """Return by case the strategies that are fastest, bounds left out; several if they are within a tie."""
     fastest: dict[Any, dict[str, float]] = {}
     for row in results.rows:
-        if row["speedup"] and not row["strategy"].startswith("ideal"):
+        if row["speedup"] and not is_bound(row["strategy"]):
             case = fastest.setdefault(_setting(row, results), {})
             case[row["strategy"]] = max(row["speedup"], case.get(row["strategy"], 0.0))
     return {
@@ -72,7 +74,9 @@ def sentences(results: Results) -> list[str]:
     finished = [row for row in rows if row["time_us"] is not None]
     n_cases = len({_setting(row, results) for row in rows})
     found = [f"{_count(len(finished), 'point')} simulated, in {_count(n_cases, 'case')}."]
-    found += _gain(results, "t3", "t3-mca")
+    strategies = dict.fromkeys(row["strategy"] for row in rows)
+    for name in strategies:
+        found += _gain(results, name.refines, name) if name.refines in strategies else []
     leaders = leaders_of(results)
     if len(leaders) > 1:
         shares = Counter(names[0] for names in leaders.values() if len(names) == 1).most_common()
@@ -134,7 +138,7 @@ def _gain(results: Results, slower: str, faster: str) -> list[str]:
 
 def _setting(row: Row, results: Results) -> tuple[Any, ...]:
     """What is the same for the strategies that are compared with each other."""
-    machine_axes: Sequence[str] = [name for name in results.axes if not name.startswith("arbitration.")]
+    machine_axes: Sequence[str] = [name for name in results.axes if not name.startswith(OF_A_STRATEGY)]
     return (workload_key(row), *(row[name] for name in (*_SETTINGS, *machine_axes)))
 
 

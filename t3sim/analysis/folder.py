@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from t3sim.analysis.strategies import with_declarations
 from t3sim.analysis.table import Row, axis_columns, results_frame, rows_of
 from t3sim.errors import InputDataError
 from t3sim.files import read_limited
@@ -74,8 +75,8 @@ class Results:
 
     @cached_property
     def rows(self) -> list[Row]:
-        """The points, absent values as None."""
-        return rows_of(self.frame)
+        """The points, absent values as None; each strategy with what it declares."""
+        return with_declarations(rows_of(self.frame), self.resolved.get("strategies"))
 
     @cached_property
     def points(self) -> list[dict[str, Any] | None]:

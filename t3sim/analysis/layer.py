@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from t3sim.analysis.folder import Results
+from t3sim.analysis.strategies import is_baseline
 from t3sim.analysis.style import (
     LEGEND,
     SMALL_VALUE_SIZE,
@@ -29,9 +30,9 @@ _GAP = 1.0  # between groups, in bars
 
 def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     """Draw the speedups of training and of prompt layers; raises ``InputDataError`` if there is no such point."""
-    rows = [row for row in results.rows if row["layer"] and row["speedup"] and row["strategy"] != "sequential"]
+    rows = [row for row in results.rows if row["layer"] and row["speedup"] and not is_baseline(row["strategy"])]
     if not rows:
-        raise InputDataError(f"{results.path}: no whole layers compared with sequential to draw")
+        raise InputDataError(f"{results.path}: no whole layers compared with a baseline to draw")
     kinds = list(dict.fromkeys(row["layer"] for row in rows))
     names = strategy_order(row["strategy"] for row in rows)
     columns = columns or 2

@@ -17,7 +17,7 @@ _PARSERS: tuple[Callable[[object], int], ...] = (
     parse_frequency,
     parse_cycles,
 )
-_WORDS = {"l2": "L2", "dma": "DMA", "mca": "MCA", "tp": "GPUs (TP)", "gpu": "GPU", "lds": "LDS", "mshrs": "MSHRs",
+_WORDS = {"l2": "L2", "dma": "DMA", "tp": "GPUs (TP)", "gpu": "GPU", "lds": "LDS", "mshrs": "MSHRs",
           "m": "rows of the output (M)", "n": "columns of the output (N)",
           "k": "dot product of one GPU (K)"}  # fmt: skip
 

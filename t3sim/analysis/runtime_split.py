@@ -5,6 +5,7 @@ from __future__ import annotations
 from t3sim.analysis.bars import BarPage
 from t3sim.analysis.folder import Results
 from t3sim.analysis.speedup import phases_of
+from t3sim.analysis.strategies import is_baseline
 from t3sim.analysis.style import PHASE_COLOURS, Drawing
 from t3sim.analysis.table import Row
 from t3sim.errors import InputDataError
@@ -14,7 +15,7 @@ _PARTS = {name: PHASE_COLOURS[name] for name in ("GEMM", "RS", "AG", "other oper
 
 def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     """Draw GEMM, RS and AG of the sequential points; raises ``InputDataError`` if there are none."""
-    rows = [row for row in results.rows if row["strategy"] == "sequential" and row["time_us"]]
+    rows = [row for row in results.rows if is_baseline(row["strategy"]) and row["time_us"]]
     if not rows:
         raise InputDataError(f"{results.path}: no finished sequential point to draw")
     page = BarPage(rows, results.axes, columns, height_ratios=(1.0, 1.0), inches_per_row=3.6)

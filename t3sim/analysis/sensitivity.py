@@ -7,10 +7,11 @@ preset itself.  Only workloads that every machine has run are compared.
 from __future__ import annotations
 
 from statistics import geometric_mean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from t3sim.analysis.strategies import is_baseline
 from t3sim.analysis.style import (
     MARKERS,
     QUIET_COLOUR,
@@ -28,13 +29,12 @@ from t3sim.errors import InputDataError
 if TYPE_CHECKING:
     from t3sim.analysis.folder import Results
 
-BASELINE = "sequential"
-
 
 def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     """Draw one figure; raises ``InputDataError`` unless a preset and a changed one ran the same workloads."""
     table = sensitivity_table(results)
-    strategies = [name for name in table.columns if name != "change"]
+    names = {row["strategy"]: row["strategy"] for row in results.rows}
+    strategies = [names[column] for column in table.columns if column != "change"]
     width = WIDTHS[columns or 2]
     figure = new_figure(columns or 2, 0.9 + 0.17 * len(table))
     axes = figure.subplots()
@@ -50,15 +50,15 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     axes.tick_params(axis="y", length=0)
     axes.get_yticklabels()[0].set_color(QUIET_COLOUR)
     legend_above(axes, width)
-    names = ", ".join(dict.fromkeys(workload_name(row) for row in results.rows))
-    caption = f"Geometric mean of the speedup over {names}; the lines are those of the machine as it is."
+    workloads = ", ".join(dict.fromkeys(workload_name(row) for row in results.rows))
+    caption = f"Geometric mean of the speedup over {workloads}; the lines are those of the machine as it is."
     return [Drawing(figure, caption, tables={"sensitivity": table})]
 
 
 def sensitivity_table(results: Results) -> pd.DataFrame:
     """Return a row for each machine, the plain one first: its change, and the geomean speedup of each strategy."""
-    rows = [row for row in results.rows if row["speedup"] and row["strategy"] != BASELINE]
-    speedups: dict[str, dict[tuple[object, ...], float]] = {}
+    rows = [row for row in results.rows if row["speedup"] and not is_baseline(row["strategy"])]
+    speedups: dict[str, dict[tuple[Any, ...], float]] = {}
     for row in rows:
         speedups.setdefault(row["machine"], {})[row["strategy"], *workload_key(row)] = row["speedup"]
     bases = [name for name in speedups if name == machine_base(name)]
@@ -67,7 +67,7 @@ def sensitivity_table(results: Results) -> pd.DataFrame:
     shared = set.intersection(*(set(found) for found in speedups.values()))
     if not shared:
         raise InputDataError(f"{results.path}: there is no workload that all of its machines have run")
-    strategies = strategy_order(str(key[0]) for key in shared)
+    strategies = strategy_order(key[0] for key in shared)
     table = []
     for machine in [bases[0], *(name for name in speedups if name != bases[0])]:
         found = speedups[machine]

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from t3sim.analysis.strategies import Strategy
 from t3sim.files import prepare_folder, publish
 
 if TYPE_CHECKING:
@@ -30,15 +31,9 @@ PNG_DPI = 200
 VALUE_SIZE = 6.0  # points, of a value written beside its mark
 SMALL_VALUE_SIZE = 4.5
 
-# Known strategies, in the order of their bars and lines.
-STRATEGY_COLOURS = {
-    "sequential": "#999999",
-    "cu-split": "#009E73",
-    "t3": "#56B4E9",
-    "t3-mca": "#0072B2",
-    "ideal-overlap": "#E69F00",
-    "ideal-rs-nmc": "#D55E00",
-}
+STRATEGY_COLOURS = ("#999999", "#009E73", "#56B4E9", "#0072B2", "#E69F00", "#D55E00")  # by the order they declare
+LAST = 1000  # place of what declares no order
+StrategyName = TypeVar("StrategyName", bound=str)
 SPARE_COLOURS = ("#CC79A7", "#F0E442", "#444444")
 PHASE_COLOURS = {
     "GEMM": "#0072B2",
@@ -122,18 +117,24 @@ def new_figure(columns: int, height_inches: float) -> Figure:
 
 
 def strategy_colour(name: str, names: Sequence[str]) -> str:
-    """The colour of strategy or series *name*; those that are not known take spare ones in the order of *names*."""
-    if name in STRATEGY_COLOURS:
-        return STRATEGY_COLOURS[name]
-    others = [other for other in names if other not in STRATEGY_COLOURS]
-    return SPARE_COLOURS[others.index(name) % len(SPARE_COLOURS)]
+    """The colour of strategy or series *name*; those that declare no order take free ones in the order of *names*."""
+    place = _place(name)
+    if place < len(STRATEGY_COLOURS):
+        return STRATEGY_COLOURS[place]
+    places = {_place(other) for other in names}
+    free = (*SPARE_COLOURS, *(colour for i, colour in enumerate(STRATEGY_COLOURS) if i not in places))
+    others = [other for other in names if _place(other) >= len(STRATEGY_COLOURS)]
+    return free[others.index(name) % len(free)]
 
 
-def strategy_order(names: Iterable[str]) -> list[str]:
-    """Distinct *names*, the known strategies first and in their usual order."""
-    known = list(STRATEGY_COLOURS)
-    distinct = list(dict.fromkeys(names))
-    return sorted(distinct, key=lambda name: known.index(name) if name in known else len(known))
+def strategy_order(names: Iterable[StrategyName]) -> list[StrategyName]:
+    """Distinct *names*, those that declare an order first."""
+    return sorted(dict.fromkeys(names), key=_place)
+
+
+def _place(name: str) -> int:
+    order = name.order if isinstance(name, Strategy) else None
+    return LAST if order is None else order
 
 
 def text_colour(background: str) -> str:

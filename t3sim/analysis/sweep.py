@@ -15,6 +15,7 @@ from matplotlib.ticker import NullLocator
 
 from t3sim.analysis.folder import Results
 from t3sim.analysis.quantity import AxisValues, axis_values, crossing
+from t3sim.analysis.strategies import is_bound
 from t3sim.analysis.style import (
     LEGEND,
     MARKERS,
@@ -141,7 +142,7 @@ def crossovers_of(values: AxisValues, lines: dict[str, dict[str, float]]) -> lis
     A strategy keeps the lead until another is better by more than ``TIE``.  One that was run at a single value of
     the axis does not depend on it: equal points are run once.
     """
-    built = {name: _everywhere(values, line) for name, line in lines.items() if not name.startswith("ideal")}
+    built = {name: _everywhere(values, line) for name, line in lines.items() if not is_bound(name)}
     found = []
     best: str | None = None
     before = ""
@@ -229,7 +230,7 @@ def _drawing(values: AxisValues, panels: Sequence[Panel], columns: int | None, s
 def _draw_panel(axes: Axes, values: AxisValues, panel: Panel, names: Sequence[str]) -> None:
     for name, line in panel.lines.items():
         texts = [text for text in values.texts if text in line]
-        is_limit = name.startswith("ideal")
+        is_limit = is_bound(name)
         look: dict[str, Any] = {
             "color": strategy_colour(name, names),
             "label": name,

@@ -10,7 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from t3sim.analysis.style import STRATEGY_COLOURS
+from t3sim.analysis.strategies import Strategy, strategies_of
+from t3sim.overlap import baselines, in_order
 from t3sim.results.derive import derive
 from t3sim.results.record import COLUMNS, RunRecord
 from t3sim.results.writer import write_results
@@ -24,7 +25,8 @@ T3 = dataclasses.replace(
     SEQUENTIAL, strategy="t3", arbitration="round_robin", time_us=1300.0, rs_us=None, fused_us=920.0,
     dram_rs_read_bytes=50_000_000,
 )  # fmt: skip
-STRATEGIES = tuple(name for name in STRATEGY_COLOURS if name != "cu-split")
+DECLARED = {entry.name: entry.label for entry in in_order() if entry.order is not None}
+STRATEGIES = tuple(name for name in DECLARED if name != "cu-split")
 MACHINE = {
     "name": "t3-150",
     "gpu": {"n_compute_units": 80, "compute_clock": 1_400_000_000},
@@ -45,7 +47,12 @@ def point_of(record: RunRecord, machine: Mapping[str, Any] = MACHINE) -> dict[st
 
 def row_of(record: RunRecord) -> dict[str, Any]:
     """Return the row that stands for *record* in the table."""
-    return {name: getattr(record, name) for name in COLUMNS}
+    return {**{name: getattr(record, name) for name in COLUMNS}, "strategy": declared(record.strategy)}
+
+
+def declared(strategy: str) -> Strategy:
+    """Return the name *strategy* with what it declares."""
+    return strategies_of([{"strategy": strategy}], DECLARED)[strategy]
 
 
 def write_folder(
@@ -58,11 +65,12 @@ def write_folder(
     """Write *records*, compared with each other, the columns of swept *axes* and what resolved.json says."""
     folder.mkdir(parents=True, exist_ok=True)
     machines = list(zip(*axes.values(), strict=True)) if axes else None
-    csv, _ = write_results(folder, derive(records, machines))
+    csv, _ = write_results(folder, derive(records, baselines(), machines))
     if axes:
         frame = pd.read_csv(csv, dtype=str, keep_default_na=False)
         frame.assign(**axes).to_csv(csv, index=False, lineterminator="\n")
-    resolved = {"name": folder.name, **about, "points": points or [point_of(record) for record in records]}
+    points = points or [point_of(record) for record in records]
+    resolved = {"name": folder.name, "strategies": DECLARED, **about, "points": points}
     (folder / "resolved.json").write_text(json.dumps(resolved), encoding="utf-8")
     return folder
 

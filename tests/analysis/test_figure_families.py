@@ -18,7 +18,7 @@ from t3sim.analysis.quantity import axis_values, crossing, spoken
 from t3sim.analysis.sensitivity import sensitivity_table
 from t3sim.analysis.sweep import crossovers_of, panels_of, swept_axes
 from t3sim.errors import InputDataError
-from tests.analysis.folders import MACHINE, SEQUENTIAL, T3, link_sweep, time_series, write_folder
+from tests.analysis.folders import MACHINE, SEQUENTIAL, T3, declared, link_sweep, time_series, write_folder
 
 # axes
 
@@ -78,7 +78,7 @@ def test_no_crossover_without_a_change_of_the_best() -> None:
     lower = {"1": 1.0, "2": 1.1, "4": 1.2}
     assert crossovers_of(values, {"t3": rising, "t3-mca": lower}) == []
     ideal = {"1": 1.0, "2": 2.0, "4": 3.0}
-    assert crossovers_of(values, {"t3": rising, "ideal-overlap": ideal}) == []  # a limit, not a design
+    assert crossovers_of(values, {"t3": rising, declared("ideal-overlap"): ideal}) == []  # a limit, not a design
     tie = {"1": 1.1, "2": 1.2005, "4": 1.2995}
     assert crossovers_of(values, {"t3": rising, "t3-mca": tie}) == []
     (found,) = crossovers_of(values, {"t3": rising, "t3-mca": {**lower, "4": 1.31}})

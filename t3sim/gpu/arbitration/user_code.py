@@ -50,15 +50,22 @@ def compile_error(error: Exception, pick_stream: PickStream) -> PluginError:
     path, line = home_of(pick_stream)
     text = re.sub(r"Record\([^)]*\)", "the channel", str(error))
     lines = [one.strip() for one in text.splitlines() if one.strip() and not one.startswith("Failed in nopython")]
-    if isinstance(error, KeyError) and error.args:  # Numba's way to say that a record has no such field
-        field = str(error.args[0])
-        lines = [f"the channel has no field `{field}`"]
-        source = inspect.getsource(pick_stream).splitlines()
-        line += next((i for i, one in enumerate(source) if f".{field}" in one), 0)
+    unknown = re.search(r"name '(\w+)' is not defined", text)
     places = [place for place in re.findall(r'File "(.+?)", line (\d+)', text) if is_of_a_user(place[0])]
-    if places:
+    if isinstance(error, KeyError) and error.args:  # Numba's way to say that a record has no such field
+        lines = [f"the channel has no field `{error.args[0]}`"]
+        line += _line_with(rf"\.{error.args[0]}\b", pick_stream)
+    elif unknown:  # Numba names the line of the function
+        line += _line_with(rf"\b{unknown[1]}\b", pick_stream)
+    elif places:
         path, line = str(Path(places[-1][0]).absolute()), int(places[-1][1])
     return PluginError(path, line, f"the policy cannot be compiled: {lines[0] if lines else type(error).__name__}")
+
+
+def _line_with(pattern: str, function: Any) -> int:
+    """The first line of *function*, counted from 0, in which *pattern* is found; 0 if there is none."""
+    source = inspect.getsource(getattr(function, "py_func", function)).splitlines()
+    return next((i for i, text in enumerate(source) if re.search(pattern, text)), 0)
 
 
 def catch_errors() -> None:

@@ -1,0 +1,68 @@
+"""What a result folder says of its strategies: no figure and no report knows one by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from t3sim.analysis.table import Row
+
+
+class Strategy(str):  # noqa: SLOT000 - it has attributes beside the name
+    """The name of a strategy, with what it declares about itself (``overlap.interface.OverlapStrategy``)."""
+
+    kind: str = "design"
+    order: int | None = None
+    has_near_memory: bool = False
+    refines: str | None = None
+
+
+def is_baseline(name: str) -> bool:
+    """Whether speedups are over this strategy."""
+    return isinstance(name, Strategy) and name.kind == "baseline"
+
+
+def is_bound(name: str) -> bool:
+    """Whether this strategy is a limit that cannot be built."""
+    return isinstance(name, Strategy) and name.kind == "bound"
+
+
+def has_near_memory(name: str) -> bool:
+    """Whether the reduce-scatter of this strategy adds incoming data near the memory."""
+    return isinstance(name, Strategy) and name.has_near_memory
+
+
+def strategies_of(rows: Sequence[Row], declared: object) -> dict[str, Strategy]:
+    """Return the strategies of *rows* by name; *declared* is what ``resolved.json`` says of them.
+
+    Folders of earlier versions say nothing: then the baseline is the strategy whose speedup is 1 wherever it has one.
+    """
+    names = dict.fromkeys(str(row["strategy"]) for row in rows)
+    if isinstance(declared, Mapping):
+        return {name: _declared(name, declared.get(name)) for name in names}
+    speedups: dict[str, set[float]] = {name: set() for name in names}
+    for row in rows:
+        if row["speedup"] is not None:
+            speedups[row["strategy"]].add(row["speedup"])
+    return {
+        name: _declared(name, {"kind": "baseline"} if found == {1.0} else {}) for name, found in speedups.items()
+    }  # fmt: skip
+
+
+def _declared(name: str, about: Any) -> Strategy:
+    """The strategy *name* from a file that somebody may have edited: what is no declaration is left out."""
+    strategy, about = Strategy(name), about if isinstance(about, Mapping) else {}
+    if about.get("kind") in ("baseline", "bound"):
+        strategy.kind = str(about["kind"])
+    if type(about.get("order")) is int and about["order"] >= 0:
+        strategy.order = about["order"]
+    if isinstance(about.get("refines"), str):
+        strategy.refines = about["refines"]
+    strategy.has_near_memory = about.get("has_near_memory") is True
+    return strategy
+
+
+def with_declarations(rows: Sequence[Row], declared: object) -> list[Row]:
+    """Return *rows* with a ``Strategy`` in the column of that name."""
+    strategies = strategies_of(rows, declared)
+    return [{**row, "strategy": strategies[row["strategy"]]} for row in rows]

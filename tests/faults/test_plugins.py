@@ -1,0 +1,198 @@
+"""Faults in the code of a user: exit code 2, and the file and line where it is, never a fault of t3sim."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+import pytest
+
+from t3sim.errors import ConfigError, PluginError, code_of_a_user
+from t3sim.gpu.kernel.codes import NEVER
+from t3sim.registry import LARGEST, Parameter, encoded
+from tests.faults.refusals import t3sim_here
+from tests.smoke.command_line import GEMM, HEADER
+
+POLICY = """
+from t3sim.plugins import COMM, COMPUTE, NO_STREAM, Parameter, head_is_ready, policy
+
+@policy("{name}")
+def pick_stream(channel, now):
+    {body}
+"""
+STRATEGY = """
+from t3sim.plugins import Parameter, SublayerTimes, strategy
+
+def mapping(routes, trace, device_id, tiles_per_block):
+    {mapping}
+
+@strategy("{name}", arbitration="round_robin")
+def times(phases):
+    {body}
+"""
+
+# name of the policy -> what it does in line 6, the line that is named, what is said
+POLICIES = {
+    "divides": ("return 5 // (channel.queue_head[COMM] * 0)", 4, "the policy: ZeroDivisionError: "),
+    "raises": ("if now > 100: raise ValueError(3)\n    return COMM", 6, "the policy: ValueError"),
+    "unknown_name": ("return COMPUTE if foo else COMM", 6, "cannot be compiled: NameError: name 'foo' is not defined"),
+    "unknown_field": ("return channel.occupncy[0]", 6, "cannot be compiled: the channel has no field `occupncy`"),
+    "no_number": ("return now / 2", 4, "the policy returns float64, not COMPUTE, COMM or NO_STREAM"),
+    "sometimes_nothing": (
+        "return COMPUTE if head_is_ready(channel, COMPUTE, now) else None",
+        4,
+        "the policy returns OptionalType(int64), not COMPUTE, COMM or NO_STREAM",
+    ),
+}
+# The same for strategies; line 5 is the mapping, line 9 the strategy.
+FUSED = "fused = phases.fused(mapping); return SublayerTimes(fused.ticks, phases.gemm(), fused=fused)"
+STRATEGIES = {
+    "divides": ("return 1 / 0", "pass", 9, "strategy `divides`: ZeroDivisionError: division by zero"),
+    "exits": ("raise SystemExit(0)", "pass", 9, "strategy `exits`: SystemExit: 0"),
+    "forgets": ("phases.gemm()", "pass", 7, "strategy `forgets` returned NoneType, not SublayerTimes"),
+    "misspells": ("phases.gem()", "pass", 9, "strategy `misspells`: AttributeError: "),
+    "asks_wrongly": ("phases.gemm(units=3)", "pass", 9, "strategy `asks_wrongly`: TypeError: "),
+    "takes_too_many": ("phases.gemm(n_compute_units=5)", "pass", 9, "n_compute_units is 5, not 1 to 4"),
+    "takes_a_text": ('phases.gemm(n_compute_units="5")', "pass", 9, "n_compute_units is '5', not 1 to 4"),
+    "maps_nothing": ("phases.fused(None)", "pass", 9, "strategy `maps_nothing`: TypeError: None is not a function"),
+    "maps_with_less": ("phases.fused(len)", "pass", 9, "`len` must take (routes, trace, device_id, tiles_per_block)"),
+    "fails_in_its_mapping": (FUSED, "trace.gone()", 5, "mapping of the output: AttributeError: "),
+    "maps_what_is_not_there": (FUSED, "routes.track(3, is_update=True, updates_per_element=1)", 5, "AttributeError: "),
+}
+# A whole plugin: the line that is named, what is said.
+PLUGINS = {
+    "an exception": ("import math\n\nmath.gone\n", 3, "AttributeError: module 'math' has no attribute 'gone'"),
+    "an exception in a function": ("def f():\n    1 / 0\n\n\nf()\n", 2, "ZeroDivisionError: division by zero"),
+    "no Python": ("a = 1\nb = = 2\n", 2, "SyntaxError: invalid syntax"),
+    "an import": ("import nowhere_at_all\n", 1, "ModuleNotFoundError: No module named 'nowhere_at_all'"),
+    "a name taken": (
+        'from t3sim.plugins import strategy\n\n@strategy("t3")\ndef t3(phases):\n    return None\n',
+        3,
+        "overlap strategy `t3` is registered twice",
+    ),
+    "a policy with one argument": (
+        'from t3sim.plugins import policy\n\n@policy("short")\ndef pick_stream(channel):\n    return 0\n',
+        3,
+        "TypeError: `pick_stream` must take (channel, now)",
+    ),
+    "a strategy without arguments": (
+        'from t3sim.plugins import strategy\n\n@strategy("alone")\ndef alone():\n    return None\n',
+        3,
+        "TypeError: `alone` must take (phases)",
+    ),
+    "a declaration that does not exist": (
+        'from t3sim.plugins import strategy\n\n@strategy("loud", volume=11)\ndef loud(phases):\n    return None\n',
+        3,
+        "unexpected keyword argument 'volume'",
+    ),
+    "a default that is no value": (
+        "from t3sim.plugins import Parameter\n\nLIMIT = Parameter(-1)\n",
+        3,
+        "ValueError: -1 is not a whole number of at least 0",
+    ),
+    "a parameter that is none": (
+        'from t3sim.plugins import policy\n\n@policy("bare", {"limit": 3})\ndef pick(channel, now):\n    return 0\n',
+        3,
+        "TypeError: parameter `limit` is 3, not a Parameter",
+    ),
+    "an entry of an earlier version": (
+        'from t3sim.overlap import overlap_strategies as s\n\n@s.register("old")\ndef old(phases):\n    return None\n',
+        3,
+        "not of the class OverlapStrategy",
+    ),
+}
+
+
+def refused(folder: Path, plugin: str, text: str, line: int, said: str) -> None:
+    (folder / "mine.py").write_text(plugin, encoding="utf-8")
+    (folder / "e.yaml").write_text(HEADER + GEMM + "plugins: [mine.py]\n" + text, encoding="utf-8")
+    answer = t3sim_here("run", str(folder / "e.yaml"), "-o", str(folder / "out"), "--no-figures")
+    assert len(answer.lines) == 1
+    assert answer.lines[0].startswith(f"{folder / 'mine.py'}:{line}: "), answer.lines[0]
+    assert said in answer.lines[0]
+    assert answer.code == 2
+    assert not (folder / "out" / "results.csv").exists()
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_policy_that_fails(name: str, tmp_path: Path) -> None:
+    body, line, said = POLICIES[name]
+    plugin = POLICY.format(name=f"fault_{name}", body=body)
+    refused(tmp_path, plugin, f"strategy: t3\narbitration: fault_{name}\n", line, said)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_strategy_that_fails(name: str, tmp_path: Path) -> None:
+    body, mapping, line, said = STRATEGIES[name]
+    plugin = STRATEGY.format(name=name, body=body, mapping=mapping)
+    refused(tmp_path, plugin, f"strategy: {name}\n", line, said)
+
+
+@pytest.mark.parametrize("name", PLUGINS)
+def test_a_plugin_that_cannot_be_loaded(name: str, tmp_path: Path) -> None:
+    plugin, line, said = PLUGINS[name]
+    refused(tmp_path, plugin, "strategy: sequential\n", line, said)
+
+
+def test_a_policy_that_nobody_registered(tmp_path: Path) -> None:
+    plugin = STRATEGY.replace("round_robin", "nobody").format(name="orphan", body="return None", mapping="pass")
+    refused(tmp_path, plugin, "strategy: orphan\n", 7, "strategy `orphan`: unknown arbitration policy `nobody`")
+
+
+def test_a_strategy_that_fuses_without_a_policy(tmp_path: Path) -> None:
+    plugin = STRATEGY.replace(', arbitration="round_robin"', "").format(name="bare_one", body=FUSED, mapping="pass")
+    refused(tmp_path, plugin, "strategy: bare_one\n", 9, "a strategy with a fused phase declares `arbitration`")
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return channel.occupncy[0]", "6: the policy: AttributeError: "),
+        ("return None", "4: the policy returns NoneType, not COMPUTE, COMM or NO_STREAM"),
+    ],
+)
+def test_a_policy_that_fails_in_interpreted_mode(body: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(POLICY.format(name="slow", body=body), encoding="utf-8")
+    text = HEADER + GEMM.replace("512, n: 512, k: 256", "64, n: 64, k: 64").replace("tp: 4", "tp: 1")
+    (tmp_path / "e.yaml").write_text(text + "plugins: [mine.py]\nstrategy: t3\narbitration: slow\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "t3sim", "run", "e.yaml", "--no-figures"], cwd=tmp_path, capture_output=True, text=True,
+        env={**os.environ, "T3SIM_INTERPRETED": "1"}, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr.startswith(f"{tmp_path / 'mine.py'}:{said}")) == (2, True), done.stderr
+
+
+def test_a_fault_on_a_worker_keeps_its_traceback(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("def f():\n    1 / 0\n", encoding="utf-8")
+    space: dict[str, object] = {}
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)
+    with pytest.raises(PluginError) as caught, code_of_a_user(space["f"], "it", is_all_of_it=False):
+        space["f"]()  # type: ignore[operator]
+    there = pickle.loads(pickle.dumps(caught.value))
+    assert str(there) == f"{path}:2: it: ZeroDivisionError: division by zero"
+    assert "in f\n" in "".join(traceback.format_exception(there))
+
+
+def test_canary_a_fault_of_t3sim_stays_one(tmp_path: Path) -> None:
+    """Here t3sim fails below a user's function that asked for nothing wrong."""
+
+    def asks_t3sim() -> None:
+        ConfigError(3)  # type: ignore[arg-type]
+
+    with pytest.raises(TypeError), code_of_a_user(asks_t3sim, "it", is_all_of_it=False):
+        asks_t3sim()
+    with pytest.raises(PluginError), code_of_a_user(asks_t3sim, "it", is_all_of_it=True):
+        asks_t3sim()
+    with pytest.raises(ZeroDivisionError), code_of_a_user(encoded, "it", is_all_of_it=False):
+        _ = 1 / 0
+
+
+def test_a_parameter_is_below_never() -> None:
+    assert Parameter(LARGEST).encode(LARGEST) == LARGEST < NEVER
+    with pytest.raises(ValueError, match="is not a whole number"):
+        Parameter(0).encode(LARGEST + 1)
