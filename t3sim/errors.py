@@ -114,7 +114,8 @@ class PluginError(T3SimError):
         if isinstance(error, SyntaxError) and error.filename is not None:
             return cls(error.filename, error.lineno or 1, f"{what}: {type(error).__name__}: {error.msg}")
         text = str(error) if isinstance(error, T3SimError) else f"{type(error).__name__}: {error}"
-        return cls(*(place_of_a_user(error) or home), f"{what}: {text}")
+        places = [(f.filename, f.lineno or 1) for f in frames_of(error) if is_of_a_user(f.filename)]
+        return cls(*(places[-1] if places else home), f"{what}: {text}")
 
     def __reduce__(self) -> tuple[object, ...]:
         """A worker sends its traceback along, as a note, for ``--debug``."""
@@ -128,24 +129,11 @@ def is_of_a_user(path: str) -> bool:
     return not path.startswith(("<", PACKAGE, *LIBRARIES))
 
 
-def place_of_a_user(error: BaseException) -> tuple[str, int] | None:
-    """Return file and line of the innermost frame of *error* in a user's file, None if there is none."""
-    frames = [frame for frame in traceback.extract_tb(original_of(error).__traceback__) if is_of_a_user(frame.filename)]
-    return (frames[-1].filename, frames[-1].lineno or 1) if frames else None
-
-
-def original_of(error: BaseException) -> BaseException:
-    """Return the error of which *error* is a copy that SimPy made, or *error* itself."""
-    while type(error.__cause__) is type(error) and error.__cause__.args == error.args:
+def frames_of(error: BaseException) -> list[traceback.FrameSummary]:
+    """Return the frames of t3sim and of users in which *error* came up, the innermost last."""
+    while type(error.__cause__) is type(error) and error.__cause__.args == error.args:  # SimPy raised a copy
         error = error.__cause__
-    return error
-
-
-def was_raised_by_t3sim(error: BaseException) -> bool:
-    """Return whether t3sim, and not code of a user, was running when *error* came up, in a library or not."""
-    frames = traceback.extract_tb(original_of(error).__traceback__)
-    owners = [frame.filename for frame in frames if not frame.filename.startswith(("<", *LIBRARIES))]
-    return bool(owners) and owners[-1].startswith(PACKAGE)
+    return [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(("<", *LIBRARIES))]
 
 
 def home_of(function: Any) -> tuple[str, int]:
@@ -170,7 +158,8 @@ def code_of_a_user(function: Any, what: str, *, is_all_of_it: bool) -> Iterator[
     except T3SimError:
         raise
     except (Exception, SystemExit) as error:
-        if not is_of_a_user(home[0]) or (was_raised_by_t3sim(error) and not is_all_of_it):
+        was_in_t3sim = not is_all_of_it and any(f.filename.startswith(PACKAGE) for f in frames_of(error)[-1:])
+        if was_in_t3sim or not is_of_a_user(home[0]):
             raise
         raise PluginError.of(error, what, home) from error
 
@@ -200,5 +189,4 @@ __all__ = [
     "code_of_a_user",
     "home_of",
     "is_of_a_user",
-    "place_of_a_user",
 ]

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 STRATEGY, ARBITRATION = "strategy", "arbitration"
 NAME_KEYS = {STRATEGY: "name", ARBITRATION: "policy"}
+KINDS = {STRATEGY: "strategy", ARBITRATION: "arbitration policy"}
 PRESET = "preset"  # a plain name becomes `{preset: name}` where an override or an axis adds a parameter to it
 DEFAULT = Position("default")
 
@@ -81,13 +82,13 @@ class Decisions:
         if named is None:
             self.problems.add(node.key_position or node.position, "strategy.name", "is missing")
             return None
-        name = self._name(named, STRATEGY, "strategy", self._known)
+        name = self._name(named, STRATEGY, self._known)
         if name is None:
             return None
         chosen = overlap_strategies.get(name)
         for_others = {other for entry in self._run for other in entry.parameters} - set(chosen.parameters)
         own = {key: child for key, child in params.items() if key not in for_others}
-        return self._choice(STRATEGY, f"strategy `{name}`", name, chosen.parameters, own, named, tree)
+        return self._choice(STRATEGY, name, chosen.parameters, own, named, tree)
 
     def arbitration(self, tree: Node, strategy: str | None) -> Choice | None:
         """Return the policy of a point's *strategy*, None if it has none; what is given is checked in any case."""
@@ -97,28 +98,24 @@ class Decisions:
         node = tree.get(ARBITRATION)
         named, params = (None, {}) if node is None or node.value is None else self._read(node, ARBITRATION)
         if named is not None:
-            policy = self._name(named, ARBITRATION, "arbitration policy", arbitration_policies.names())
+            policy = self._name(named, ARBITRATION, arbitration_policies.names())
             if policy is None:
                 return None
             self._refuse_unused(policy, named)
             declared = arbitration_policies.get(policy).parameters
-            choice = self._choice(ARBITRATION, f"policy `{policy}`", policy, declared, params, named, tree)
+            choice = self._choice(ARBITRATION, policy, declared, params, named, tree)
             if choice is None or (chosen is not None and chosen.takes(policy)):
                 return choice
         elif node is not None and node.is_mapping and not params:
             self.problems.add(node.key_position or node.position, "arbitration.policy", "is missing")
             return None
-        elif params:
-            used = {
-                name
-                for entry in self._run
-                if entry.arbitration in arbitration_policies
-                for name in arbitration_policies.get(str(entry.arbitration)).parameters
-            }
-            for name in set(params) - used:
-                at = params[name].key_position or params[name].position
-                message = f"no strategy of the experiment declares a policy with the parameter `{name}`; name a policy"
-                self.problems.add(at, f"arbitration.{name}", message)
+        else:
+            own_policies = [entry.arbitration for entry in self._run if entry.arbitration in arbitration_policies]
+            used = {name for own in own_policies if own for name in arbitration_policies.get(own).parameters}
+            for name, child in params.items():
+                if self._run and name not in used:
+                    message = f"no strategy of the experiment declares a policy with the parameter `{name}`"
+                    self.problems.add(child.key_position or child.position, f"arbitration.{name}", message)
         if chosen is None or chosen.arbitration is None:
             return None
         if chosen.arbitration not in arbitration_policies:
@@ -127,15 +124,14 @@ class Decisions:
         declared = arbitration_policies.get(chosen.arbitration).parameters
         own = {} if named is not None else {name: child for name, child in params.items() if name in declared}
         by_itself = Node(chosen.arbitration, DEFAULT, None, "default", "the strategy's own")
-        what = f"policy `{chosen.arbitration}`"
-        return self._choice(ARBITRATION, what, chosen.arbitration, declared, own, by_itself, tree)
+        return self._choice(ARBITRATION, chosen.arbitration, declared, own, by_itself, tree)
 
     def _refuse_unused(self, policy: str, node: Node) -> None:
         """Report a policy that no strategy of the experiment takes."""
         if not self._run or any(entry.takes(policy) for entry in self._run):
             return
         users = [name for name in self._known if overlap_strategies.get(name).takes(policy)]
-        listed = " and ".join(f"`{name}`" for name in users) or "no strategy"
+        listed = " and ".join(f"`{name}`" for name in users)
         one = f"the strategy {listed} only, which is" if len(users) == 1 else f"the strategies {listed} only, which are"
         self.problems.add(node.position, ARBITRATION, f"policy `{policy}` is used by {one} not run")
 
@@ -145,34 +141,27 @@ class Decisions:
             self.problems.add(nested.position, f"{key}.params", f"found {type_name(nested.value)}, not a mapping")
         return _parts(node, key)
 
-    def _name(self, node: Node, key: str, kind: str, known: list[str]) -> str | None:
+    def _name(self, node: Node, key: str, known: list[str]) -> str | None:
         """The name that *node* gives, if it is one of *known*."""
         name_key = key if key == STRATEGY else f"{key}.{NAME_KEYS[key]}"
         if not isinstance(node.value, str):
             self.problems.add(node.position, name_key, f"found {type_name(node.value)}, a name is needed")
         elif node.value not in known:
-            self.problems.add(node.position, name_key, unknown_name(kind, node.value, known))
+            self.problems.add(node.position, name_key, unknown_name(KINDS[key], node.value, known))
         else:
             return node.value
         return None
 
     def _choice(
-        self,
-        key: str,
-        what: str,
-        name: str,
-        declared: Mapping[str, Parameter],
-        params: Mapping[str, Node],
-        name_node: Node,
-        tree: Node,
+        self, key: str, name: str, declared: Mapping[str, Parameter], params: Mapping[str, Node], at: Node, tree: Node
     ) -> Choice | None:
-        """The choice of *name*, *what* it is in words, with its parameters checked; None if one of them is wrong."""
+        """The choice of *name*, written *at* a node, with its parameters checked; None if one of them is wrong."""
         before = len(self.problems)
         values: dict[str, Any] = {}
         for parameter, child in params.items():
             shown = f"{key}.{parameter}"
             if parameter not in declared:
-                message = unknown_name(f"parameter of {what}", parameter, list(declared))
+                message = unknown_name(f"parameter of {KINDS[key].split()[-1]} `{name}`", parameter, list(declared))
                 self.problems.add(child.key_position or child.position, shown, message)
                 continue
             try:
@@ -185,7 +174,7 @@ class Decisions:
                 self.problems.report(tree, (key,), f"`{name}` needs `{key}.{parameter}`")
         if len(self.problems) > before:
             return None
-        return Choice(key, name, declared, values, name_node, params)
+        return Choice(key, name, declared, values, at, params)
 
 
 def _parts(node: Node, key: str) -> tuple[Node | None, dict[str, Node]]:

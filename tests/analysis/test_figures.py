@@ -12,9 +12,11 @@ from click.testing import CliRunner
 from t3sim.analysis.bars import BarPage, group_bars
 from t3sim.analysis.dram_traffic import traffic_of
 from t3sim.analysis.figures import FIGURES, draw_figure, figures_of
+from t3sim.analysis.findings import strategy_summaries
 from t3sim.analysis.folder import read_folder, result_folders
 from t3sim.analysis.speedup import phases_of
-from t3sim.analysis.style import PHASE_COLOURS, Drawing
+from t3sim.analysis.strategies import is_baseline, is_bound
+from t3sim.analysis.style import PHASE_COLOURS, Drawing, strategy_colour, strategy_order
 from t3sim.analysis.table import results_frame, rows_of
 from t3sim.cli.plot import plot
 from t3sim.errors import InputDataError, UsageError
@@ -239,3 +241,23 @@ def test_result_folders_are_found_below_a_parent_in_order(tmp_path: Path) -> Non
 def test_a_table_survives_the_way_through_the_file(tmp_path: Path) -> None:
     write_results(tmp_path, [SEQUENTIAL, T3])
     assert rows_of(results_frame(tmp_path)) == [row_of(SEQUENTIAL), row_of(T3)]
+
+
+def test_folders_of_earlier_versions_declare_nothing(tmp_path: Path) -> None:
+    """The baseline is known by its speedup; nothing else is guessed, whatever the names are."""
+    records = [SEQUENTIAL, T3, dataclasses.replace(T3, strategy="ideal-overlap", time_us=1200.0)]
+    results = read_folder(write_folder(tmp_path, records, strategies=None))
+    names = [row["strategy"] for row in results.rows]
+    assert [is_baseline(name) for name in names] == [True, False, False]
+    assert not any(is_bound(name) for name in names)
+    assert len({strategy_colour(name, names) for name in names}) == 3
+
+
+def test_canary_what_is_declared_counts(tmp_path: Path) -> None:
+    records = [SEQUENTIAL, dataclasses.replace(T3, strategy="mine"), dataclasses.replace(T3, strategy="odd")]
+    declared = {"sequential": {"kind": "baseline", "order": 0}, "mine": {"kind": "bound", "order": 3}, "odd": [1]}
+    results = read_folder(write_folder(tmp_path, records, strategies=declared))
+    names = [row["strategy"] for row in results.rows]
+    assert [is_bound(name) for name in names] == [False, True, False]
+    assert strategy_order(reversed(names)) == ["sequential", "mine", "odd"]
+    assert [summary.is_limit for summary in strategy_summaries(results)] == [True, False]

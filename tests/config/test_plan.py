@@ -430,7 +430,7 @@ class TestParametersWithoutAPolicy:
         (line,) = problems(BASE, "arbitration.threshold=10")
         assert line == (
             "-s arbitration.threshold=10: arbitration.threshold: no strategy of the experiment declares a policy with"
-            " the parameter `threshold`; name a policy"
+            " the parameter `threshold`"
         )
 
 
