@@ -624,7 +624,7 @@ def test_mr10_bytes_grow_as_the_output_does(axis: str, shape: tuple[int, int, in
 
 
 def ring_bytes(n: int) -> dict[str, int]:
-    fused = ObservedPhases(point("t3", shape=(512, 256, 64), tp=n)).fused(t3.ring_reduce_scatter, "round_robin")
+    fused = ObservedPhases(point("t3", shape=(512, 256, 64), tp=n)).fused(t3.ring_reduce_scatter)
     return {name: int(fused.counters[name]) for name in ("link_bytes", "comm_read_bytes", "incoming_bytes")}
 
 
