@@ -6,9 +6,15 @@ traceback to be understood.
 
 from __future__ import annotations
 
+import sysconfig
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from pathlib import Path
+from types import FunctionType
+from typing import Any, ClassVar
+
+PACKAGE = str(Path(__file__).parent)
+LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
 class T3SimError(Exception):
@@ -88,6 +94,36 @@ class ModelError(T3SimError):
         return (type(self), (self.message, self.details))
 
 
+class PluginError(T3SimError):
+    """Code of a user (a plugin, or what it registered) failed, or gave something else than it must; says where."""
+
+    exit_code = 2
+
+    def __init__(self, path: str, line: int, what: str) -> None:
+        super().__init__(f"{path}:{line}: {what}")
+        self.path = path
+        self.line = line
+        self.what = what
+        self.args = (path, line, what)  # SimPy raises a copy made of these
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.path, self.line, self.what))
+
+
+def is_of_a_user(path: str) -> bool:
+    """Return whether a source file is neither t3sim's nor a library's."""
+    return not path.startswith(("<", PACKAGE, *LIBRARIES))
+
+
+def home_of(function: Any) -> tuple[str, int]:
+    """Return file and line of the definition of *function*, compiled or not."""
+    function = getattr(function, "py_func", function)
+    if not isinstance(function, FunctionType):
+        function = type(function).__call__
+    code = getattr(function, "__code__", None)
+    return ("<unknown>", 0) if code is None else (code.co_filename, code.co_firstlineno)
+
+
 class PointsFailed(T3SimError):
     """The experiment is finished, but some of its points have no result."""
 
@@ -105,8 +141,11 @@ __all__ = [
     "EnvironmentFailure",
     "InputDataError",
     "ModelError",
+    "PluginError",
     "PointsFailed",
     "Problem",
     "T3SimError",
     "UsageError",
+    "home_of",
+    "is_of_a_user",
 ]

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from t3sim.errors import ConfigError, EnvironmentFailure, T3SimError
+from t3sim.errors import ConfigError, EnvironmentFailure, PluginError, T3SimError
 
 MAX_LINES = 10
 MAX_CHARACTERS = 1000  # of a line
@@ -96,7 +96,7 @@ def report(error: BaseException) -> int:
 def message_lines(error: T3SimError) -> list[str]:
     """At most ten lines, none of them endless; of more problems, the first nine and how many are left."""
     lines = str(error).splitlines() or [type(error).__name__]
-    if not isinstance(error, ConfigError):
+    if not isinstance(error, (ConfigError, PluginError)):  # these begin with the place in a file
         lines[0] = f"t3sim: {lines[0]}"
     lines = [printable(line[: MAX_CHARACTERS + 1]) for line in lines]
     lines = [line if len(line) <= MAX_CHARACTERS else f"{line[:MAX_CHARACTERS]}..." for line in lines]

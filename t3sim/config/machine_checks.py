@@ -111,10 +111,14 @@ def _progress_findings(machine: MachineSpec) -> list[Finding]:
     if spec.collective_kernel.max_outstanding_lines < OPERANDS_OF_A_REDUCTION:
         message = f"is {spec.collective_kernel.max_outstanding_lines}, must be at least 2: a reduction adds two lines"
         findings.append(("gpu.collective_kernel.max_outstanding_lines", message))
-    if machine.link.egress_buffer < line:
+    protocols = (spec.collective_kernel.low_latency, spec.collective_kernel.low_latency_128)
+    access = machine.memory.access
+    flagged = [-(-line * line // (one.data_per_line * access)) * access for one in protocols if one is not None]
+    if machine.link.egress_buffer < max([line, *flagged]):
+        with_flags = f" and its flags, {units.format_bytes(max(flagged))}" if flagged else ""
         message = (
             f"is {units.format_bytes(machine.link.egress_buffer)}, must hold at least one line"
-            f" (`gpu.l2.line`, {units.format_bytes(line)})"
+            f" (`gpu.l2.line`, {units.format_bytes(line)}){with_flags}"
         )
         findings.append(("link.egress_buffer", message))
     return findings

@@ -21,6 +21,7 @@ from t3sim.experiment.phase_files import PhaseFolder, StoredPhase, decode, encod
 from t3sim.experiment.phase_task import simulated
 from t3sim.experiment.planned_phases import planned_phases, result_of
 from t3sim.experiment.point_record import record_of
+from t3sim.experiment.policy_trial import try_policies
 from t3sim.experiment.result_folder import owned
 from t3sim.experiment.result_table import TIMELINE_NAME, ResultTable
 from t3sim.experiment.workers import THIS_PROCESS, Finished, Workers
@@ -153,6 +154,8 @@ class Sweep:
         """Simulate what is missing, let the table grow meanwhile, and write what a finished run leaves behind."""
         points = self.experiment.points
         missing = self.missing
+        if missing:
+            try_policies(points, has_checks=self.audit.has_checks)
         table = ResultTable(self.folder, [case_digest(run) for run in points], self._point_digests)
         open_phases = Counter(i for i, needed in enumerate(self._plan.of_point) for d in needed if d not in self._known)
         points_of: dict[str, list[int]] = {}

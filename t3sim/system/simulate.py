@@ -19,6 +19,7 @@ from t3sim.overlap.interface import duration
 from t3sim.system.explicit import ExplicitPhases
 from t3sim.system.layer import other_ticks
 from t3sim.system.phases import MirroredPhases, PhasePlan, PhaseStore, SublayerPhases
+from t3sim.system.user_code import times_of
 from t3sim.workload.layer import sublayer_runs
 from t3sim.workload.tiling import TileTrace, make_tile_trace
 
@@ -144,7 +145,8 @@ def _sublayer(
         phases = MirroredPhases(run, trace, store, audit)
     if workload.collective is not None:
         return collective_alone(phases, workload.collective.op, has_near_memory=run.strategy == "ideal-rs-nmc")
-    times = overlap_strategies.get(run.strategy)(phases)
+    strategy = overlap_strategies.get(run.strategy)
+    times = times_of(run.strategy, strategy, phases, is_plan=isinstance(store, PhasePlan))
     return SublayerResult(run, times.ticks, times.gemm, times.reduce_scatter, times.all_gather, times.fused)
 
 
