@@ -123,9 +123,14 @@ def _compute_units(machine: MachineSpec) -> Iterator[Finding]:
     if lines < OPERANDS_OF_A_REDUCTION:
         message = f"is {lines}, must be at least {OPERANDS_OF_A_REDUCTION}: a reduction adds two lines"
         yield "gpu.collective_kernel.max_outstanding_lines", message
-    if machine.link.egress_buffer < line:
+    protocols = (spec.collective_kernel.low_latency, spec.collective_kernel.low_latency_128)
+    access = machine.memory.access
+    flagged = [-(-line * line // (one.data_per_line * access)) * access for one in protocols if one is not None]
+    if machine.link.egress_buffer < max([line, *flagged]):
+        with_flags = f" and its flags, {format_bytes(max(flagged))}" if flagged else ""
         buffer = format_bytes(machine.link.egress_buffer)
-        yield "link.egress_buffer", f"is {buffer}, must hold at least one line (`gpu.l2.line`, {format_bytes(line)})"
+        message = f"is {buffer}, must hold at least one line (`gpu.l2.line`, {format_bytes(line)}){with_flags}"
+        yield "link.egress_buffer", message
     read_ahead = spec.dma.read_ahead
     if isinstance(read_ahead, int) and read_ahead < line:
         message = (

@@ -18,6 +18,7 @@ from t3sim.experiment.phase_files import PHASES_NAME
 from t3sim.experiment.phase_runner import PhaseRunner, Progress
 from t3sim.experiment.phase_task import ExperimentPoint
 from t3sim.experiment.point_record import record_of
+from t3sim.experiment.policy_trial import try_policies
 from t3sim.experiment.result_folder import owned
 from t3sim.experiment.result_table import TIMELINE_NAME, ResultTable
 from t3sim.experiment.workers import THIS_PROCESS, Workers
@@ -133,6 +134,7 @@ class Sweep(PhaseRunner):
         for i in self.results:
             table.records[i] = self._record(i)
         if self.missing:
+            try_policies(self.experiment.points, has_checks=self.audit.has_checks)
             with workers.hired(say or (lambda _text: None)) as workforce:
                 self.simulate(workforce, progress, publish)
         return self._write(table, command)

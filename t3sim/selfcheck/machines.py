@@ -18,7 +18,7 @@ from t3sim.checks.audit import Audit
 from t3sim.config.experiment import ArbitrationSpec, CollectiveSpec, GemmShape, RunSpec, TilingSpec, WorkloadSpec
 from t3sim.config.resolve import resolve_machine
 from t3sim.config.yaml_loader import load_yaml_text
-from t3sim.errors import ConfigError, T3SimError, UsageError
+from t3sim.errors import ConfigError, T3SimError, UsageError, home_of, is_of_a_user
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.overlap import in_order
 from t3sim.system.simulate import SimulationResult, simulate
@@ -38,7 +38,7 @@ VALUES: Mapping[str, Sequence[Any]] = {
     "gpu.issue_slot": ("4 cycles", "16 cycles"),
     "gpu.kernel_launch": ("100 ns", "3 us"),
     "gpu.compute_unit.max_outstanding_lines": (1, 2, 16),
-    "gpu.compute_unit.matrix_efficiency": (0.1, 0.5, 1.0),
+    "gpu.compute_unit.matrix_efficiency": (0.2, 0.5, 1.0),
     "gpu.compute_unit.l2_bytes_per_cycle": (32, 128),
     "gpu.compute_unit.l2_store_bytes_per_cycle": (16, 128),
     "gpu.compute_unit.workgroup_launch": ("1 ns", "2 us"),
@@ -56,7 +56,7 @@ VALUES: Mapping[str, Sequence[Any]] = {
     "gpu.tracker.entries_per_set": (9, 16),
     "gpu.dma.wavefront_tiles_per_block": (2, 5, 8),
     "gpu.dma.read_ahead": ("128 B", "1 KiB"),
-    "gpu.dma.bytes_per_cycle": (1, 16),
+    "gpu.dma.bytes_per_cycle": (3, 16),
     "gpu.collective_kernel.max_outstanding_lines": (2, 3, 8),
     "gpu.collective_kernel.kind": ("channels",),
     "gpu.collective_kernel.channel_chunk": ("256 B", "1 KiB", "16 KiB"),
@@ -92,7 +92,7 @@ VALUES: Mapping[str, Sequence[Any]] = {
     "memory.timing.nWTRL": (3, 20),
     "memory.timing.nRTP": (1, 12),
     "memory.timing.nRC": (60, 120),
-    "link.bandwidth": ("1 GB/s", "40 GB/s", "150 GB/s"),
+    "link.bandwidth": ("4 GB/s", "40 GB/s", "150 GB/s"),
     "link.egress_buffer": ("128 B", "256 B", "1 KiB"),
 }
 EXPECTED = {"start": "1 us", "step": "1 us", "bandwidth": "1 GB/s"}  # of a protocol: taken before the plain one
@@ -103,12 +103,12 @@ PROTOCOLS = (
     {"expected": SLOW, "low_latency_128": {**FLAGGED, "data_per_line": "120 B", "expected": EXPECTED}},
 )
 TILES = ((64, 64), (32, 64), (64, 128), (128, 64), (16, 64), (128, 128))
-OF_POLICIES: Mapping[str, Sequence[Any]] = {"threshold": ("auto", "none", 1, 5), "starvation_limit": (1, 50, 1000)}
+PARAMETERS: Mapping[str, Sequence[Any]] = {"threshold": ("auto", "none", 1, 5), "starvation_limit": (1, 50, 1000)}
 RINGS = (2, 2, 2, 3, 3, 3, 4, 4, 5, 6, 7, 8)
 # The shortest is one issue slot.  Every GPU takes a turn in each window of that length: short ones on small rings only.
-LATENCIES = {2: ("10 ns", "50 ns", "1 us"), 3: ("10 ns", "100 ns"), 4: ("50 ns", "100 ns")}
+LATENCIES = {2: ("10 ns", "50 ns", "1 us"), 3: ("50 ns", "100 ns"), 4: ("100 ns", "1 us")}
 OTHER_LATENCIES = ("200 ns", "1 us")
-MOST_WORKGROUPS = 10
+MOST_WORKGROUPS = 9
 MOST_K = 140
 
 
@@ -141,7 +141,7 @@ def _drawn(rng: np.random.Generator, name: str) -> RunSpec:
         chosen = {"memory.n_channels": 2, "memory.stream_queue_entries": 64} | chosen
     machine = machine_of(chosen)
     workload = _collective(rng, tp) if rng.random() < SHARE_OF_COLLECTIVES else _gemm(rng, tp)
-    strategy = _one(rng, [one for one in in_order() if workload.collective is None or one.runs_collectives])
+    strategy = _one(rng, [one for one in strategies() if workload.collective is None or one.runs_collectives])
     if strategy.parameters and n_units < 2:
         raise UsageError("there are too few compute units to be shared")
     quantum = machine.link.latency // int(rng.integers(1, 4)) if rng.random() < SHARE_CHANGED else None
@@ -155,6 +155,11 @@ def _drawn(rng: np.random.Generator, name: str) -> RunSpec:
         arbitration=_arbitration(rng, strategy, machine),
     )
     return run if quantum is None else run.model_copy(update={"quantum": max(quantum, slot)})
+
+
+def strategies() -> list[OverlapStrategy]:
+    """Return the strategies of t3sim, without those that plugins have registered."""
+    return [one for one in in_order() if not is_of_a_user(home_of(one.times)[0])]
 
 
 def machine_of(values: Mapping[str, Any]) -> MachineSpec:
@@ -203,11 +208,14 @@ def _collective(rng: np.random.Generator, gpus: int) -> WorkloadSpec:
 
 
 def _arbitration(rng: np.random.Generator, strategy: OverlapStrategy, machine: MachineSpec) -> ArbitrationSpec | None:
-    policies = [policy for policy in arbitration_policies if strategy.takes(policy)]
+    policies = [
+        name for name in arbitration_policies
+        if strategy.takes(name) and not is_of_a_user(home_of(arbitration_policies.get(name).pick_stream)[0])
+    ]  # fmt: skip
     if not policies:
         return None
     policy = _one(rng, policies)
-    params = {name: _one(rng, OF_POLICIES[name]) for name in arbitration_policies.get(policy).parameters}
+    params = {name: _one(rng, PARAMETERS[name]) for name in arbitration_policies.get(policy).parameters}
     if params.get("threshold") == 5:
         params["threshold"] = min(5, machine.memory.queue.entries)
     return ArbitrationSpec(policy=policy, params=params)

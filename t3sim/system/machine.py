@@ -21,6 +21,7 @@ from t3sim.gpu.routes import StoreRoutes
 from t3sim.network.link import Link
 from t3sim.network.mirror import ChunkShift
 from t3sim.system.liveness import Liveness, WatchedEnvironment, WatchedGpu, run_to_end
+from t3sim.system.user_code import watched_policy
 
 if TYPE_CHECKING:
     from t3sim.collective.schedule import CollectiveSchedule
@@ -68,7 +69,8 @@ class MirroredMachine:
         process = self.env.process(self.device.run_kernel(report))
         try:
             liveness = Liveness(self.env, [WatchedGpu(self.device, self.link, self.device)])
-            end_at = run_to_end(self.env, process, liveness)
+            with watched_policy([self.core]):
+                end_at = run_to_end(self.env, process, liveness)
         finally:
             self.device.unwire()
             if self.link is not None:

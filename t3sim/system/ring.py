@@ -32,6 +32,7 @@ from t3sim.gpu.ticks import TickBase
 from t3sim.network.link import Link
 from t3sim.system.liveness import Liveness, WatchedEnvironment, WatchedGpu, run_to_end
 from t3sim.system.machine import check_drained, check_link, launch_ticks, load_fused_gpu, quantum_of
+from t3sim.system.user_code import watched_policy
 
 if TYPE_CHECKING:
     from t3sim.collective.schedule import CollectiveSchedule
@@ -155,7 +156,8 @@ class RingMachine:
         pool = ThreadPoolExecutor(n_threads, "t3sim GPUs") if n_threads > 1 else None
         everything = self.env.process(self._run_all(pool, reports))
         try:
-            run_to_end(self.env, everything, Liveness(self.env, watched, LOOK_EVERY + n, self._has_arrivals))
+            with watched_policy(self.cores):
+                run_to_end(self.env, everything, Liveness(self.env, watched, LOOK_EVERY + n, self._has_arrivals))
         finally:
             if pool is not None:
                 pool.shutdown(cancel_futures=True)

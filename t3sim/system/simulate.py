@@ -19,6 +19,7 @@ from t3sim.overlap.interface import duration
 from t3sim.system.explicit import ExplicitPhases
 from t3sim.system.layer import other_ticks
 from t3sim.system.phases import MirroredPhases, PhasePlan, PhaseSource, PhaseStore, SublayerPhases
+from t3sim.system.user_code import times_of
 from t3sim.workload.layer import sublayer_runs
 from t3sim.workload.tiling import TileTrace, make_tile_trace
 
@@ -146,8 +147,9 @@ def _sublayer(
     strategy = overlap_strategies.get(run.strategy)
     if workload.collective is not None:
         return collective_alone(phases, workload.collective.op, has_near_memory=strategy.has_near_memory)
-    with code_of_a_user(strategy.times, f"strategy `{run.strategy}`", is_all_of_it=isinstance(store, PhasePlan)):
-        times = strategy(phases)
+    is_plan = isinstance(store, PhasePlan)
+    with code_of_a_user(strategy.times, f"strategy `{run.strategy}`", is_all_of_it=is_plan):
+        times = times_of(strategy, phases, is_plan=is_plan)
     return SublayerResult(run, times.ticks, times.gemm, times.reduce_scatter, times.all_gather, times.fused)
 
 

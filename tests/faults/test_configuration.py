@@ -457,6 +457,15 @@ CASES = [
         "e.yaml:2:49: machine.link.egress_buffer: is 64 B, must hold at least one line (`gpu.l2.line`, 128 B)",
     ),
     case(
+        "F-A6 a link port that holds no line with its flags",
+        machine(
+            f"link: {{egress_buffer: 128 B}}, gpu: {{collective_kernel: {{expected: {EXPECTED},"
+            f" low_latency: {LOW_LATENCY % '64 B'}}}}}"
+        ),
+        "e.yaml:2:49: machine.link.egress_buffer: is 128 B, must hold at least one line (`gpu.l2.line`, 128 B) and its"
+        " flags, 256 B",
+    ),
+    case(
         "F-A6 nCCDL < burst",
         timing("nCCDS: 1"),
         "e.yaml:2:52: machine.memory.timing.nCCDS: is 1, cannot be below `nBL`, 2",

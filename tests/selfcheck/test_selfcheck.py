@@ -26,10 +26,11 @@ from t3sim.selfcheck.properties import (
     random_case,
     trace_of_commands,
 )
+from t3sim.system import phases
 from t3sim.system.liveness import Liveness
 from tests.smoke.command_line import t3sim
 
-SHORT = Depth(audited_runs=14, dram_commands=200_000, data_cases=14, same_results=7)
+SHORT = Depth(audited_runs=14, dram_commands=200_000, data_cases=14, machines=6, same_results=7)
 N_KNOWN = 14
 BY_NAME = {entry.name: entry for entry in PROPERTIES}
 
@@ -65,7 +66,7 @@ def test_results_are_those_that_are_shipped(update_golden: bool) -> None:
 
 
 def test_the_deep_run_is_the_documented_one() -> None:
-    assert (DEEP.dram_commands, DEEP.data_cases) == (200_000_000, 50_000)
+    assert (DEEP.dram_commands, DEEP.data_cases, DEEP.machines) == (200_000_000, 50_000, 5_000)
 
 
 def lose_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,6 +101,11 @@ def count_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GpuCore, "advance", wrong)
 
 
+def start_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In mirrored mode a phase does not wait for the link."""
+    monkeypatch.setattr(phases, "sent_at", lambda _: 0)
+
+
 def depend_on_the_order_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Something is left over from the run before."""
     trace, runs = properties.trace_of_commands, []
@@ -128,6 +134,7 @@ DEFECTS = {
     "conservation": count_once_more,
     "dram": shift_a_command,
     "data": lose_a_store,
+    "machines": start_too_early,
     "determinism": depend_on_the_order_of_runs,
     "known results": be_another_machine,
     "hangs": see_no_hang,

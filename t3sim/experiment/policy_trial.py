@@ -1,0 +1,215 @@
+"""A trial of a user's arbitration policy before anything is simulated with it: in the interpreter, which checks bounds.
+
+Compiled code checks none: a policy that writes outside its scratch space would change the simulated machine, or end the
+process.  So a process of its own asks the policy, interpreted, about channels in many states, and compares each channel
+before and after.  The states are drawn at random: a policy that misbehaves in a rare one may pass.
+
+``python -m t3sim.experiment.policy_trial`` is that process: it reads from stdin what to try, and writes what it found.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from functools import cache
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from t3sim.errors import PluginError, home_of, is_of_a_user
+from t3sim.experiment.plugins import load_plugins
+from t3sim.gpu.arbitration import arbitration_policies
+from t3sim.gpu.kernel import codes
+from t3sim.gpu.kernel.memory_controller import head_is_ready
+from t3sim.gpu.kernel.state import Layout, empty_gpu
+from t3sim.system.user_code import PATIENCE_S
+
+if TYPE_CHECKING:
+    from t3sim.config.experiment import RunSpec
+
+N_SEQUENCES, CALLS_PER_SEQUENCE = 100, 20  # of states that follow one another, as the policy's scratch does
+MORE_WITH_CHECKS = 10
+LONGEST_STEP = 200  # cycles between two calls
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What to try: a policy with its parameters on channels of one kind."""
+
+    plugins: tuple[str, ...]
+    policy: str
+    values: tuple[int, ...]  # of its parameters
+    queue_entries: int
+    is_split: bool
+    stream_entries: int
+    n_sequences: int
+    limit_s: float
+
+
+def try_policies(points: Iterable[RunSpec], *, has_checks: bool) -> None:
+    """Try each policy of a user that *points* may run; raises ``PluginError`` for the first that misbehaves."""
+    trials = {trial: None for run in points for trial in trials_of(run, has_checks=has_checks)}
+    for trial in trials:
+        found = outcome_of(trial)
+        if found is not None:
+            raise PluginError(*found)
+
+
+def trials_of(run: RunSpec, *, has_checks: bool) -> Iterable[Trial]:
+    """Yield the trials of a point, which has loaded its plugins: it may run any policy that they register."""
+    memory = run.machine.memory
+    for name in arbitration_policies if run.plugins else ():
+        policy = arbitration_policies.get(name)
+        if not is_of_a_user(home_of(policy.pick_stream)[0]):
+            continue
+        is_named = run.arbitration is not None and run.arbitration.policy == name
+        values = policy.encode(run.arbitration.params if is_named and run.arbitration is not None else {})
+        yield Trial(
+            run.plugins,
+            name,
+            tuple(values),
+            memory.queue.entries,
+            memory.queue.kind == "split",
+            memory.stream_queue_entries,
+            N_SEQUENCES * (MORE_WITH_CHECKS if has_checks else 1),
+            PATIENCE_S,
+        )
+
+
+@cache
+def outcome_of(trial: Trial) -> tuple[str, int, str] | None:
+    """Return where a policy misbehaved and how; None if it did not.  Runs the trial in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "t3sim.experiment.policy_trial"],
+        input=json.dumps(asdict(trial)),
+        env={**os.environ, "T3SIM_INTERPRETED": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode == 0:
+        found = json.loads(done.stdout.splitlines()[-1])
+        return None if found is None else (str(found[0]), int(found[1]), str(found[2]))
+    home = home_of(arbitration_policies.get(trial.policy).pick_stream)
+    how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
+    return (*home, f"policy `{trial.policy}` ends its process with {how} when it is tried")
+
+
+class Channel:
+    """One channel in states that follow one another at random."""
+
+    def __init__(self, trial: Trial, rng: np.random.Generator) -> None:
+        ring = 1 << (trial.stream_entries - 1).bit_length()
+        layout = Layout(
+            n_compute_units=1,
+            n_waiters=1,
+            n_collective_lines=1,
+            n_l2_banks=1,
+            n_l2_sets=1,
+            n_mshrs=1,
+            n_channels=1,
+            queue_entries=trial.queue_entries,
+            stream_queue_entries=ring,
+            tracker_entries=1,
+        )
+        self.state = empty_gpu(layout)
+        self.record = self.state[0].channels[0]
+        self.trial, self.rng, self.now = trial, rng, 0
+        self.record.queue_capacity, self.record.is_split = trial.queue_entries, trial.is_split
+        self.record.stream_capacity = trial.stream_entries
+        self.record.policy_params[: len(trial.values)] = trial.values
+        self.record.queue_head[:] = self.record.queue_tail[:] = rng.integers(0, 1 << 20, 2)
+
+    def move_on(self) -> bool:
+        """Draw the next state; return whether the policy would be asked in it."""
+        record, rng, trial = self.record, self.rng, self.trial
+        self.now += int(rng.integers(1, LONGEST_STEP))
+        record.now = self.now
+        most = trial.queue_entries
+        reads = int(rng.integers(0, most + 1))
+        record.occupancy[:] = reads, int(rng.integers(0, (most if trial.is_split else most - reads) + 1))
+        for stream in (codes.COMPUTE, codes.COMM):
+            record.queue_head[stream] += int(rng.integers(0, 3))
+            length = int(rng.integers(0, trial.stream_entries + 1)) if rng.random() < 0.8 else 0
+            record.queue_tail[stream] = max(int(record.queue_tail[stream]), int(record.queue_head[stream]))
+            if record.queue_tail[stream] - record.queue_head[stream] < length:
+                record.queue_tail[stream] = record.queue_head[stream] + length
+        record.request_at[:] = self.now - rng.integers(-LONGEST_STEP // 4, 10 * LONGEST_STEP, record.request_at.shape)
+        record.request_place[:] = rng.choice([codes.OPERAND_READ, codes.WRITE_BIT], record.request_place.shape)
+        record.is_stalled[:] = rng.random(2) < 0.1
+        record.last_stream = int(rng.integers(2))
+        record.last_comm_at = int(rng.integers(self.now + 1))
+        record.producer_done = int(rng.integers(2))
+        record.first_stage_occupancy = int(rng.integers(-1, 100 * most + 1))
+        return any(head_is_ready(record, stream, self.now) for stream in (codes.COMPUTE, codes.COMM))
+
+
+def found_in(trial: Trial) -> tuple[str, int, str] | None:
+    """Try a policy in this process, which is to be interpreted; return where it misbehaves and how."""
+    load_plugins(trial.plugins)
+    if trial.policy not in arbitration_policies:
+        return None
+    pick_stream = arbitration_policies.get(trial.policy).pick_stream
+    home, name = home_of(pick_stream), f"policy `{trial.policy}`"
+    rng = np.random.default_rng(0)
+    try:
+        for _ in range(trial.n_sequences):
+            channel = Channel(trial, rng)
+            for _ in range(CALLS_PER_SEQUENCE):
+                if not channel.move_on():
+                    continue
+                problem = problem_of_call(pick_stream, channel)
+                if problem is not None:
+                    return (*home, f"{name} {problem}")
+    except Exception as error:  # noqa: BLE001 - whatever a user's code raises is the finding
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_of_a_user(frame.filename)]
+        place = (frames[-1].filename, frames[-1].lineno or 1) if frames else home
+        function = f" (in `{frames[-1].name}`)" if frames else ""
+        return (*place, f"{name}: {type(error).__name__}: {error}{function}")
+    return None
+
+
+def problem_of_call(pick_stream: Any, channel: Channel) -> str | None:
+    """Ask the policy once; return what is wrong with what it did or said."""
+    before = channel.record.copy()
+    picked = pick_stream(channel.record, channel.now)
+    changed = [
+        field
+        for field in before.dtype.names
+        if field != "policy_scratch" and not np.array_equal(before[field], channel.record[field])
+    ]
+    if changed:
+        return f"writes `{'`, `'.join(changed)}` of its channel; it may write only `policy_scratch`"
+    if isinstance(picked, bool) or not isinstance(picked, (int, np.integer)):
+        return f"returned {picked!r}, not COMPUTE, COMM or NO_STREAM"
+    is_stream = picked in (codes.COMPUTE, codes.COMM)
+    if picked != codes.NO_STREAM and not (is_stream and head_is_ready(channel.record, int(picked), channel.now)):
+        return f"picked {picked}, which is not ready; it must return COMPUTE or COMM with a ready head, or NO_STREAM"
+    return None
+
+
+def give_up(limit_s: float, _signal: int, _frame: FrameType | None) -> None:
+    """Raise inside the policy, so that the traceback names its line."""
+    raise TimeoutError(f"it has not come back for {limit_s:g} s")
+
+
+def main() -> None:
+    """Try what stdin asks for; write what was found, as JSON, in the last line of stdout."""
+    asked = json.load(sys.stdin)
+    trial = Trial(**{**asked, "plugins": tuple(asked["plugins"]), "values": tuple(asked["values"])})
+    signal.signal(signal.SIGALRM, lambda number, frame: give_up(trial.limit_s, number, frame))
+    signal.setitimer(signal.ITIMER_REAL, trial.limit_s)
+    sys.stdout.write(f"\n{json.dumps(found_in(trial))}\n")
+
+
+if __name__ == "__main__":
+    main()
+
+__all__ = ["Trial", "try_policies"]

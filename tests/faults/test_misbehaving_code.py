@@ -1,0 +1,257 @@
+"""Policies and strategies of a user that are legal Python and still wrong: is each refused with its file and line?"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from t3sim.errors import PluginError
+from t3sim.experiment.policy_trial import Trial, outcome_of
+from t3sim.overlap import SublayerTimes, overlap_strategies
+from t3sim.overlap.interface import Phases
+from t3sim.system import user_code
+from t3sim.system.simulate import simulate
+from tests.conftest import REPOSITORY
+from tests.harness.sublayers import SMALLEST, point
+from tests.smoke.command_line import t3sim
+
+POLICY = """\
+from t3sim.gpu.arbitration.interface import ArbitrationPolicy, arbitration_policies
+from t3sim.gpu.kernel._jit import kernel
+from t3sim.gpu.kernel.codes import COMM, COMPUTE, NO_STREAM
+from t3sim.gpu.kernel.memory_controller import head_is_ready
+
+
+@kernel
+def pick_stream(channel, now):
+    {body}
+    if head_is_ready(channel, COMM, now):
+        return COMM
+    return COMPUTE
+
+
+arbitration_policies.register("{name}")(ArbitrationPolicy(pick_stream))
+"""
+LINE = 9  # of the body
+TRIAL = Trial(("",), "", (), 16, is_split=False, stream_entries=33, n_sequences=20, limit_s=20)
+
+
+def policy_file(folder: Path, body: str) -> Path:
+    """Write a plugin with a policy that executes *body* first; it is named after the folder."""
+    path = folder / "mine.py"
+    path.write_text(POLICY.format(body=body, name=folder.name), encoding="utf-8")
+    return path
+
+
+def tried(path: Path, **more: Any) -> tuple[str, int, str] | None:
+    from t3sim.experiment.plugins import load_plugins
+
+    load_plugins([str(path)])
+    return outcome_of(replace(TRIAL, plugins=(str(path),), policy=path.parent.name, **more))
+
+
+BODIES = {
+    "behind its scratch space": ("channel.policy_scratch[100] = 1", LINE, "IndexError: index 100 is out of bounds"),
+    "far in front of it": ("channel.policy_scratch[-9] = 1", LINE, "IndexError: index -9 is out of bounds"),
+    "another field": ("channel.occupancy[0] = 0", LINE - 2, "writes `occupancy` of its channel; it may write only"),
+    "a wrong type": ("return 0.5", LINE - 2, "returned 0.5, not COMPUTE, COMM or NO_STREAM"),
+    "no stream at all": ("return 7", LINE - 2, "picked 7, which is not ready"),
+    "a division by zero": ("1 // int(channel.policy_params[0])", LINE, "ZeroDivisionError"),
+    "the end of the process": ("import os; os.kill(os.getpid(), 11)", LINE - 2, "ends its process with signal 11"),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_a_policy_that_misbehaves_is_found_with_its_line(name: str, tmp_path: Path) -> None:
+    body, line, what = BODIES[name]
+    path = policy_file(tmp_path, body)
+    found = tried(path)
+    assert found is not None
+    assert found[:2] == (str(path), line)
+    assert what in found[2]
+
+
+def test_an_endless_policy_is_found_with_its_line(tmp_path: Path) -> None:
+    found = tried(policy_file(tmp_path, "while True: now += 1"), limit_s=3.0)
+    assert found is not None
+    assert found[1] == LINE
+    assert "TimeoutError: it has not come back for 3 s (in `pick_stream`)" in found[2]
+
+
+def test_a_good_policy_passes(tmp_path: Path) -> None:
+    assert tried(policy_file(tmp_path, "channel.policy_scratch[7] += 1")) is None
+
+
+@pytest.mark.parametrize("kind", [{"is_split": True}, {"queue_entries": 1, "stream_entries": 8}], ids=str)
+def test_the_example_passes(kind: dict[str, Any]) -> None:
+    from t3sim.experiment.plugins import load_plugins
+
+    path = REPOSITORY / "docs" / "examples" / "age_limit" / "age_limit.py"
+    load_plugins([str(path)])
+    from t3sim.gpu.arbitration import arbitration_policies
+
+    values = tuple(arbitration_policies.get("age_limit").encode({}))
+    assert outcome_of(replace(TRIAL, plugins=(str(path),), policy="age_limit", values=values, **kind)) is None
+
+
+def test_the_command_refuses_it(tmp_path: Path) -> None:
+    """Exit code 2, one line that begins with the place in the user's file."""
+    path = policy_file(tmp_path, "channel.policy_scratch[100000] = 1")
+    experiment = tmp_path / "e.yaml"
+    experiment.write_text(
+        textwrap.dedent(f"""\
+        name: e
+        plugins: [mine.py]
+        machine: t3-tiny
+        workload: {{gemm: {{m: 192, n: 60, k: 64}}, tp: 3}}
+        tiling: gemm-64x64
+        strategy: t3
+        arbitration: {{policy: {tmp_path.name}}}
+        """),
+        encoding="utf-8",
+    )
+    done = t3sim("run", str(experiment), "-o", str(tmp_path / "out"), cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"mine.py:{LINE}: policy `{tmp_path.name}`: IndexError" in done.stderr
+    assert str(path.parent) in done.stderr or "mine.py" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+# --- strategies --------------------------------------------------------------------------------------
+
+
+def times(phases: Phases, ticks: Callable[[int], Any]) -> SublayerTimes:
+    gemm = phases.gemm()
+    return SublayerTimes(ticks(gemm.ticks), gemm)
+
+
+CALLS = [0]
+
+
+def other_each_time(ticks: int) -> int:
+    CALLS[0] += 1
+    return ticks + CALLS[0]
+
+
+WRONG: dict[str, tuple[Callable[[int], Any], str]] = {
+    "negative": (lambda ticks: -ticks, "ticks, but its phase `gemm` alone takes"),
+    "zero": (lambda _: 0, "returned 0 ticks, but its phase `gemm` alone takes"),
+    "one too few": (lambda ticks: ticks - 1, "ticks, but its phase `gemm` alone takes"),
+    "huge": (lambda _: 1 << 70, "ticks, but its phase `gemm` alone takes"),
+    "a fraction": (lambda ticks: ticks + 0.5, ".5, not a whole number of ticks"),
+    "not a number": (lambda _: float("nan"), "returned nan, not a whole number of ticks"),
+    "a truth": (lambda _: True, "returned True, not a whole number of ticks"),
+    "nothing": (lambda _: None, "returned None, not a whole number of ticks"),
+    "other each time": (other_each_time, "says something else when it is asked again"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_time_is_refused_with_the_file_of_the_strategy(name: str) -> None:
+    ticks, what = WRONG[name]
+
+    def wrong(phases: Phases) -> SublayerTimes:
+        return times(phases, ticks)
+
+    overlap_strategies.register(f"wrong: {name}")(wrong)
+    run = point("sequential", shape=SMALLEST, tp=3).model_copy(update={"strategy": f"wrong: {name}"})
+    with pytest.raises(PluginError, match=r"test_misbehaving_code\.py") as refused:
+        simulate(run)
+    assert what in str(refused.value)
+    assert refused.value.path == __file__
+    assert refused.value.exit_code == 2
+
+
+def test_a_right_time_is_accepted() -> None:
+    def right(phases: Phases) -> SublayerTimes:
+        return times(phases, lambda ticks: ticks)
+
+    overlap_strategies.register("right")(right)
+    run = point("sequential", shape=SMALLEST, tp=3).model_copy(update={"strategy": "right"})
+    result = simulate(run)
+    assert result.gemm is not None
+    assert result.total == result.gemm.ticks
+
+
+# --- code that does not come back --------------------------------------------------------------------
+
+
+def test_an_endless_strategy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(user_code, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(user_code, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(user_code.warnings, "warn", lambda text, **_: said.append(text))
+
+    def slow(phases: Phases) -> SublayerTimes:
+        until = time.monotonic() + (0 if said else 30)
+        while time.monotonic() < until and not said:
+            pass
+        return times(phases, lambda ticks: ticks)
+
+    overlap_strategies.register("slow")(slow)
+    simulate(point("sequential", shape=SMALLEST, tp=3).model_copy(update={"strategy": "slow"}))
+    assert len(said) == 1
+    assert said[0].startswith(f"{__file__}:")
+    assert "strategy `slow` is in `slow` and has not come back" in said[0]
+
+
+def test_time_in_the_simulator_is_not_the_strategys(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(user_code, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(user_code, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(user_code.warnings, "warn", lambda text, **_: said.append(text))
+
+    def quick(phases: Phases) -> SublayerTimes:
+        return times(phases, lambda ticks: ticks)
+
+    overlap_strategies.register("quick")(quick)
+    simulate(point("sequential", shape=(512, 512, 256), tp=3).model_copy(update={"strategy": "quick"}))
+    assert said == []
+
+
+ENDLESS = """
+import sys
+from tests.harness.sublayers import SMALLEST, point
+from t3sim.experiment.plugins import load_plugins
+from t3sim.system import user_code
+from t3sim.system.simulate import simulate
+user_code.PATIENCE_S = 1.0
+user_code.LOOK_EVERY_S = 0.2
+load_plugins([sys.argv[1]])
+run = point("t3", shape=SMALLEST, tp=3)
+print("ready", flush=True)
+simulate(run.model_copy(update={"arbitration": run.arbitration.model_copy(update={"policy": sys.argv[2]})}))
+"""
+
+
+def test_an_endless_compiled_policy_is_named_and_can_be_interrupted(tmp_path: Path) -> None:
+    path = policy_file(tmp_path, "while now >= 0: now = now | 1")
+    process = subprocess.Popen(
+        [sys.executable, "-W", "always", "-c", ENDLESS, str(path), tmp_path.name],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "ready\n"
+        for line in process.stderr:
+            if "mine.py" in line:
+                break
+        assert f"{path}:{LINE - 2}: arbitration policy `{tmp_path.name}` is in `pick_stream` and has not come" in line
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    finally:
+        process.kill()
+        process.communicate()

@@ -1,0 +1,81 @@
+"""Random machines, and thirteen that once showed a fault: do all rules hold, and do both modes agree?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from t3sim.checks.data import CarriedCollective, CarriedGemm
+from t3sim.config.experiment import RunSpec
+from t3sim.experiment.plan import load_experiment
+from t3sim.gpu.assemble import layout_for
+from t3sim.gpu.kernel.state import Layout
+from t3sim.selfcheck.machines import RINGS, VALUES, outcome_of, random_run, strategies
+from t3sim.system import phases
+
+CASES = Path(__file__).with_name("cases")
+# Explained in ADR 0030.
+KEPT_LINES = (6, 15)
+IN_CHANNELS = (27, 35, 39)
+LINK_LAST = (22, 1140, 1164, 1320)
+FULL_LINK = (1329, 1362)
+SHORT_LINK = (1335, 1462)
+N_DRAWN = 400
+
+
+def case(number: int) -> RunSpec:
+    return load_experiment(CASES / f"case-{number}.yaml").points[0]
+
+
+@pytest.mark.parametrize("number", sorted(KEPT_LINES + IN_CHANNELS + LINK_LAST + FULL_LINK + SHORT_LINK))
+def test_a_case_that_showed_a_fault_shows_none(number: int) -> None:
+    outcome = outcome_of(case(number))
+    assert outcome.findings == []
+    assert outcome.n_refused == 0
+    assert min(outcome.n_commands, outcome.n_values) > 0
+
+
+def test_canary_a_comparison_that_does_not_see_the_l2(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CarriedGemm, "take_dirty_lines", lambda _: None)
+    assert any("a wrong value" in line for line in outcome_of(case(KEPT_LINES[0])).findings)
+
+
+def test_canary_results_that_do_not_wait_for_their_operands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CarriedCollective, "delay_dependent", lambda *_: None)
+    found = outcome_of(case(IN_CHANNELS[2])).findings
+    assert any("a result without exactly its operands" in line for line in found)
+
+
+@pytest.mark.parametrize("number", LINK_LAST)
+def test_canary_a_phase_that_does_not_wait_for_the_link(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(phases, "sent_at", lambda _: 0)
+    assert any("all-gather" in line for line in outcome_of(case(number)).findings)
+
+
+def test_equal_seeds_are_equal_machines() -> None:
+    assert random_run(5) == random_run(5) != random_run(6)
+
+
+def test_machines_cover_what_they_claim() -> None:
+    """Does every value, ring size, strategy and collective come up, and do all machines share one compilation?"""
+    runs = [random_run(seed) for seed in range(N_DRAWN)]
+    assert {layout_for(run.machine) for run in runs} == {Layout()}
+    works = [run.workload for run in runs]
+    assert {work.tp if work.collective is None else work.collective.gpus for work in works} == set(RINGS)
+    assert {run.strategy for run in runs} == {strategy.name for strategy in strategies()}
+    operations = {work.collective.op for work in works if work.collective is not None}
+    assert operations == {"reduce-scatter", "all-gather", "all-reduce"}
+    gpus, memories = [run.machine.gpu for run in runs], [run.machine.memory for run in runs]
+    assert {memory.access for memory in memories} == {32, 64}
+    assert {memory.n_channels for memory in memories} == {1, 2, 4}
+    assert {memory.queue.kind for memory in memories} == {"unified", "split"}
+    assert min(memory.queue.entries for memory in memories) == 1
+    assert {memory.timing.nREFI for memory in memories} >= set(VALUES["memory.timing.nREFI"])
+    assert {gpu.l2.at_kernel_end for gpu in gpus} == {"write-back", "keep"}
+    assert {gpu.collective_kernel.kind for gpu in gpus} == {"chunk", "channels"}
+    assert any(gpu.collective_kernel.low_latency for gpu in gpus)
+    assert any(gpu.collective_kernel.low_latency_128 for gpu in gpus)
+    assert min(run.machine.link.latency for run in runs) == 10_000
+    assert any(run.workload.tiling.persistent for run in runs)
+    assert any(run.quantum is not None for run in runs)
