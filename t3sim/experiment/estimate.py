@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from t3sim.collective.schedule import TO_BOTH, TO_LOCAL, CollectiveProgram
 from t3sim.config.experiment import GemmShape, RunSpec, TilingSpec
@@ -95,12 +95,12 @@ def phase_seconds(job: PhaseJob) -> float:
     return n_gpus * sum(times * seconds_of(machine, work) for times, work in work_of(job.key, machine))
 
 
-def work_of(key: tuple[object, ...], machine: MachineSpec) -> Iterator[tuple[int, Work]]:
+def work_of(key: tuple[Any, ...], machine: MachineSpec) -> Iterator[tuple[int, Work]]:
     """Yield what the phase *key* runs on one GPU, each kernel with how often it runs."""
     program, gemm, tiling = _one(key, CollectiveProgram), _one(key, GemmShape), _one(key, TilingSpec)
     n_gemms = n_collectives = 1
     if program is not None and gemm is not None:  # beside each other
-        n_gemms, n_collectives = (int(n) for n in key[key.index(program) + 1 : key.index(program) + 3])
+        n_gemms, n_collectives = key[key.index(program) + 1 : key.index(program) + 3]
     if program is not None:
         yield n_collectives, collective_work(machine, program)
     if gemm is not None and tiling is not None:
@@ -193,7 +193,7 @@ def collective_work(machine: MachineSpec, program: CollectiveProgram) -> Work:
     return Work(requests, 0.0, 0.0, program.sent, 0.0, simulated_s)
 
 
-def _one(key: tuple[object, ...], kind: type[T]) -> T | None:
+def _one(key: tuple[Any, ...], kind: type[T]) -> T | None:
     return next((item for item in key if isinstance(item, kind)), None)
 
 
