@@ -4,17 +4,17 @@ What costs time follows from the key of a phase: requests to the DRAM, line acce
 issue slots.  The first three are counted; only what a GEMM reads again, because its L2 is too small, is estimated.
 Slots are the simulated time by roofline (matrix rate, DRAM, L2 paths, link, latencies of the ring).
 
-The rates are a least-squares fit to the CPU time of 81 phases of `t3-150`, `t3-75`, `t3-150-2x`, `t3-tiny` and `h200`:
+The rates are a least-squares fit to the CPU time of 118 phases of `t3-150`, `t3-75`, `t3-150-2x`, `t3-tiny` and `h200`:
 GEMMs, collectives of both kinds and fused runs, mirrored and explicit, L2s of 2 to 128 MiB, links of 10 to 150 GB/s,
-accesses of 32 and 64 bytes.  For phases of more than 0.2 s it says 0.75 to 1.5 times what they took, on the core that
-``cost.SAMPLE_SECONDS`` describes.
+accesses of 32 and 64 bytes, rings of 1 to 32 channels.  For phases of more than 0.2 s it says 0.7 to 1.5 times what
+they took, on the core that ``cost.SAMPLE_SECONDS`` describes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from t3sim.collective.schedule import TO_BOTH, TO_LOCAL, CollectiveSchedule
 from t3sim.config.experiment import GemmShape, RunSpec, TilingSpec
@@ -30,12 +30,13 @@ from t3sim.workload.tiling import ELEMENT_BYTES
 if TYPE_CHECKING:
     from t3sim.system.phases import PhaseJob
 
-SECONDS_PER_SLOT = 4.9e-6  # of simulated time, the channels included
-SECONDS_PER_UNIT_SLOT = 3.0e-8  # a compute unit in it
+SECONDS_PER_SLOT = 5.0e-6  # of simulated time, the channels included
+SECONDS_PER_UNIT_SLOT = 1.7e-8  # a compute unit in it
 SECONDS_PER_GEMM_UNIT_SLOT = 1.2e-7  # the same, besides, while workgroups of a GEMM are on it
-SECONDS_PER_REQUEST = 3.8e-7  # to the DRAM
-SECONDS_PER_LINE = 1.37e-7  # access to the L2
-SECONDS_PER_GRANULE = 3.4e-7  # sent over the link
+SECONDS_PER_REQUEST = 3.9e-7  # to the DRAM
+SECONDS_PER_LINE = 1.7e-7  # access to the L2
+SECONDS_PER_BANK_OF_REPEATED_READ = 1.3e-8  # the DRAM's queues are full then, and the controllers look at all banks
+SECONDS_PER_GRANULE = 3.7e-7  # sent over the link
 DRAM_EFFICIENCY = 0.6  # of the data bus under a GEMM: its reads and writes take turns
 SURELY_PLANNED = 1000  # points
 
@@ -47,6 +48,7 @@ class Work:
     """What a kernel makes the simulator do on one GPU."""
 
     requests: float  # to the DRAM
+    repeated: float  # of them, reads of operands that were read before
     lines: float  # accesses to the L2
     sent: float  # granules
     computing_s: float  # simulated time in which workgroups of a GEMM are resident
@@ -94,7 +96,7 @@ def phase_seconds(job: PhaseJob) -> float:
     return n_gpus * sum(times * seconds_of(machine, work) for times, work in work_of(job.key, machine))
 
 
-def work_of(key: tuple[object, ...], machine: MachineSpec) -> list[tuple[int, Work]]:
+def work_of(key: tuple[Any, ...], machine: MachineSpec) -> list[tuple[int, Work]]:
     """Return what the phase *key* runs on one GPU, each kernel with how often it runs."""
     schedule, gemm, tiling = _one(key, CollectiveSchedule), _one(key, GemmShape), _one(key, TilingSpec)
     works = [] if schedule is None else [collective_work(machine, schedule)]
@@ -111,12 +113,13 @@ def work_of(key: tuple[object, ...], machine: MachineSpec) -> list[tuple[int, Wo
 
 def seconds_of(machine: MachineSpec, work: Work) -> float:
     """Return the estimate for *work* on one GPU of *machine*."""
-    gpu = machine.gpu
+    gpu, n_banks = machine.gpu, machine.memory.n_bank_groups * machine.memory.banks_per_group
     per_slot = SECONDS_PER_SLOT + gpu.n_compute_units * SECONDS_PER_UNIT_SLOT
     of_gemm = work.computing_s * gpu.n_compute_units * SECONDS_PER_GEMM_UNIT_SLOT
     return (
         (work.simulated_s * per_slot + of_gemm) * gpu.compute_clock / gpu.issue_slot
         + work.requests * SECONDS_PER_REQUEST
+        + work.repeated * n_banks * SECONDS_PER_BANK_OF_REPEATED_READ
         + work.lines * SECONDS_PER_LINE
         + work.sent * SECONDS_PER_GRANULE
     )
@@ -139,12 +142,14 @@ def gemm_work(machine: MachineSpec, gemm: GemmShape, tiling: TilingSpec, n_devic
     sent = 0.0
     if n_devices is None:
         lines += output // gpu.l2.line
-    else:
+    elif n_devices > 1:
         sent = granules * (n_devices - 1) / n_devices
-        granules = 2 * sent + granules * max(n_devices - 2, 0) / n_devices  # local and incoming updates, DMA reads
-    requests = _operand_bytes(machine, gemm, tiling) / granule + granules
+        granules = 2 * sent + granules * (n_devices - 2) / n_devices  # local and incoming updates, DMA reads
+    read, operands = _operand_bytes(machine, gemm, tiling), (gemm.m + gemm.n) * gemm.k * ELEMENT_BYTES
+    requests = read / granule + granules
     computing_s = max(-(-n_tiles // gpu.n_compute_units) * tile_s, _dram_s(machine, requests) / DRAM_EFFICIENCY)
-    return Work(requests, lines, sent, computing_s, max(computing_s, _link_s(machine, sent)))
+    repeated = (read - operands) / granule
+    return Work(requests, repeated, lines, sent, computing_s, max(computing_s, _link_s(machine, sent)))
 
 
 def _dram_s(machine: MachineSpec, n_requests: float) -> float:
@@ -157,13 +162,13 @@ def _link_s(machine: MachineSpec, n_granules: float) -> float:
 
 
 def _operand_bytes(machine: MachineSpec, gemm: GemmShape, tiling: TilingSpec) -> float:
-    """Return the operand bytes that a GEMM reads from DRAM: each once if they fit into the L2, else once for each wave.
+    """Return the operand bytes that a GEMM reads from DRAM: each once if B fits into the L2, else once for each wave.
 
     A wave is a workgroup on each compute unit, in row-major order; its workgroups share the rows and columns they read.
     """
     gpu = machine.gpu
     operands = (gemm.m + gemm.n) * gemm.k * ELEMENT_BYTES
-    if operands <= gpu.l2.capacity / gpu.l2.n_partitions:
+    if gemm.n * gemm.k * ELEMENT_BYTES <= gpu.l2.capacity / gpu.l2.n_partitions:
         return operands
     rows, columns = tiling.workgroup_tile
     n_rows, n_columns = -(-gemm.m // rows), -(-gemm.n // columns)
@@ -179,15 +184,17 @@ def collective_work(machine: MachineSpec, schedule: CollectiveSchedule) -> Work:
     n_units = schedule.n_units or gpu.n_compute_units
     read = sum(len(step.operands) * step.n_granules for step in schedule.steps)
     kept = sum(step.n_granules for step in schedule.steps if step.send_to in (TO_LOCAL, TO_BOTH))
-    read_s = read / n_units * machine.memory.access / (gpu.compute_unit.l2_bytes_per_cycle * clock)
+    stored = kept + schedule.sent
+    cycles = read / gpu.compute_unit.l2_bytes_per_cycle + stored / gpu.compute_unit.l2_store_bytes_per_cycle
+    copying_s = cycles / n_units * machine.memory.access / clock
     overhead_s = (schedule.n_operations * kernel.slice_overhead + kernel.launch) / 1e12
     hops_s = machine.link.latency / 1e12 * schedule.n_operations / schedule.n_slices
     requests = read + kept + schedule.expected_inbound
-    simulated_s = max(read_s + overhead_s + hops_s, _dram_s(machine, requests), _link_s(machine, schedule.sent))
-    return Work(requests, 0.0, schedule.sent, 0.0, simulated_s)
+    simulated_s = max(copying_s + overhead_s + hops_s, _dram_s(machine, requests), _link_s(machine, schedule.sent))
+    return Work(requests, 0.0, 0.0, schedule.sent, 0.0, simulated_s)
 
 
-def _one(key: tuple[object, ...], kind: type[T]) -> T | None:
+def _one(key: tuple[Any, ...], kind: type[T]) -> T | None:
     return next((item for item in key if isinstance(item, kind)), None)
 
 
