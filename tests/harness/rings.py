@@ -118,7 +118,7 @@ def gpu_differences(due: Phase, gpu: GpuPhase) -> list[str]:
     """Return in what one GPU is unlike the one of the mirrored phase."""
     names = sorted({*due.counters, *gpu.counters})
     found = [f"{name}" for name in names if due.counters.get(name) != gpu.counters.get(name)]
-    return found if gpu.end - gpu.start == due.ticks else [*found, "time"]
+    return found if (gpu.end, gpu.sent) == (due.end, due.sent) else [*found, "time"]
 
 
 def small_points() -> list[RunSpec]:
