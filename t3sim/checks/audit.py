@@ -103,8 +103,8 @@ def carried_run(core: GpuCore, n_devices: int, seed: int) -> CarriedRun:
     """Return the values of what is loaded on *core*, which stands for *n_devices*."""
     if core.trace is not None:
         return CarriedGemm(core.machine, core.trace, [core], n_devices, seed)
-    assert core.program is not None
-    return CarriedCollective(core.machine, core.program, [core], n_devices, seed)
+    assert core.schedule is not None
+    return CarriedCollective(core.machine, core.schedule, [core], n_devices, seed)
 
 
 def recomputed(core: GpuCore, dram: DramChecker) -> list[Claim]:

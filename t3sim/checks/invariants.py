@@ -177,7 +177,7 @@ def l2_claims(core: GpuCore) -> Iterator[Claim]:
     l2, channels = core.gpu.l2, channels_of(core)
     n_banks = int(l2.n_banks)
     in_flight = n_banks * int(l2.n_mshrs) - int(l2.n_free_mshrs[:n_banks].sum())
-    waiting = len(l2.free_waiter) - int(l2.n_free_waiters)
+    waiting = int(l2.n_waiters - l2.n_free_waiters)
     tags = l2.tags[: n_banks * int(l2.sets_per_bank), : int(l2.associativity)]
     masks = np.where(tags >= 0, tags & DIRTY_MASK, 0)
     dirty = sum(int(((masks >> bit) & 1).sum()) for bit in range(DIRTY_MASK.bit_length()))
@@ -240,8 +240,8 @@ def bound_claims(core: GpuCore) -> Iterator[Claim]:
     yield Claim("B7", "tracker", "peak entries", int(gpu.tracker.peak_entries), places, True)
     lines = gpu.compute_units["outstanding_lines"][: spec.gpu.n_compute_units]
     limit = max(
-        int(gpu.max_collective_lines) + 1 if core.program is not None else 0,
-        int(gpu.max_outstanding_lines) if core.trace is not None or core.program is None else 0,
+        int(gpu.max_collective_lines) + 1 if core.schedule is not None else 0,
+        int(gpu.max_outstanding_lines) if core.trace is not None or core.schedule is None else 0,
     )
     yield Claim("B7", "compute_unit[]", "loads in flight", lines, limit, True)
     yield Claim("B7", "compute_unit[]", "loads in flight, not fewer than none", -lines, 0, True)
@@ -264,7 +264,7 @@ def workload_claims(core: GpuCore) -> Iterator[Claim]:
         return
     if core.trace is not None:
         yield from gemm_claims(core)
-    if core.program is not None:
+    if core.schedule is not None:
         yield from collective_claims(core)
     yield from roofline_claims(core)
 
@@ -276,7 +276,7 @@ def gemm_claims(core: GpuCore) -> Iterator[Claim]:
     gemm, table, tiles = trace.gemm, tables.workgroups, tables.tiles
     elements = core.machine.memory.access // ELEMENT_BYTES
     size = gemm.m * -(-gemm.n // elements) * trace.n_kernels
-    collective_sends = 0 if core.program is None else core.program.sent
+    collective_sends = 0 if core.schedule is None else core.schedule.sent
     rows, columns, route = table["n_rows"], table["n_columns"], table["route"]
     granules_of = np.bincount(np.repeat(route, int(gpu.n_wavefronts)), weights=tiles["n_granules"], minlength=5)
     enqueued = channels_of(core)["n_enqueued"].sum(axis=0)
@@ -310,19 +310,19 @@ def gemm_claims(core: GpuCore) -> Iterator[Claim]:
 
 def collective_claims(core: GpuCore) -> Iterator[Claim]:
     """A finished ring collective: each operand read once, each result stored or sent once."""
-    gpu, program = core.gpu, core.program
-    assert program is not None
+    gpu, schedule = core.gpu, core.schedule
+    assert schedule is not None
     enqueued = channels_of(core)["n_enqueued"].sum(axis=0)
-    more = sum(step.wait_received - step.n_granules for step in program.steps if step.wait_received)
-    reads = sum(len(step.operands) * step.n_granules for step in program.steps) + more
-    local = sum(step.n_granules for step in program.steps if step.send_to in (codes.TO_LOCAL, codes.TO_BOTH))
+    more = sum(step.wait_received - step.n_granules for step in schedule.steps if step.wait_received)
+    reads = sum(len(step.operands) * step.n_granules for step in schedule.steps) + more
+    local = sum(step.n_granules for step in schedule.steps if step.send_to in (codes.TO_LOCAL, codes.TO_BOTH))
     incoming = int(enqueued[[codes.INCOMING_UPDATE, codes.INCOMING_WRITE]].sum())
     yield from equal("C3", "gpu", {
         "collective reads": (int(enqueued[codes.COLLECTIVE_READ]), reads),
         "collective stores": (int(enqueued[codes.COLLECTIVE_WRITE]), local),
-        "granules sent": (int(gpu.link_port.n_sent), program.sent),
-        "incoming granules": (incoming, program.expected_inbound),
-        "granules received by step": (int(core.tables.steps["n_received"].sum()), program.expected_inbound),
+        "granules sent": (int(gpu.link_port.n_sent), schedule.sent),
+        "incoming granules": (incoming, schedule.expected_inbound),
+        "granules received by step": (int(core.tables.steps["n_received"].sum()), schedule.expected_inbound),
     })  # fmt: skip
 
 

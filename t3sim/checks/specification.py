@@ -132,6 +132,6 @@ def end_claims(core: GpuCore) -> Iterator[Claim]:
     ends = [int(channels_of(core)["last_done_at"].max()) * int(core.gpu.memory_ticks), int(core.gpu.kernel_start_at)]
     if core.trace is not None:
         ends.append(int(core.tables.workgroups["end_at"].max()))
-    if core.program is not None:
+    if core.schedule is not None:
         ends.append(int(core.tables.steps["end_at"].max()))
     yield Claim("S2", "gpu", "end of the kernel, against the last thing in it", core.kernel_end_at, max(ends))

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from t3sim.config.experiment import RunSpec
     from t3sim.experiment.phase_runner import PhaseRunner
     from t3sim.experiment.workers import Workers
     from t3sim.results.record import RunRecord
@@ -97,9 +97,10 @@ def run(
     check_figure_names(experiment.figures)
     directory = output or Path("results") / experiment.name
     console = Console(width=None if sys.stdout.isatty() else REPORT_WIDTH)
+    say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
     with owned(directory):
         for line in summary(experiment):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+            say(line)
         from t3sim.checks.audit import Audit
         from t3sim.experiment.runner import Sweep
 
@@ -111,14 +112,14 @@ def run(
         console.print(results_table(outcome.records))
         console.print(traffic_table(outcome.records))
         for line in audit.summary():
-            console.print(line, highlight=False, markup=False)
+            say(line)
         files = dict(outcome.files)
         if not no_figures:
             files.update(draw_figures(directory))
     for name, path in files.items():
-        console.print(f"{name:16} {path}", highlight=False, markup=False, soft_wrap=True)
+        say(f"{name:16} {path}")
     if "timeline" in files:
-        console.print("open the timeline at https://ui.perfetto.dev; it stays on your machine", highlight=False)
+        say("open the timeline at https://ui.perfetto.dev; it stays on your machine")
     for key in outcome.idle_axes:
         note(f"sweep axis {key} changed nothing: points that differ only in it have the same results")
     if outcome.failed:
@@ -128,59 +129,25 @@ def run(
 
 def workers_with_cost(phases: PhaseRunner, jobs: int | None, scheduler: str | None) -> Workers:
     """Choose the workers, say what is to be simulated and what it costs, and compile for it what is not compiled."""
+    from t3sim.experiment.cost import cost_lines, layouts_to_compile, prepare_kernel
     from t3sim.experiment.workers import workers_for
+    from t3sim.system.compilation import compile_for
 
     missing = phases.missing
     workers = workers_for([task.seconds for task in missing], jobs, scheduler)
-    for line in cost(phases, workers):
+    for line in cost_lines(phases.n_phases, phases.n_damaged, missing, workers):
         click.echo(line)
     if missing and scheduler is None:
-        compile_kernel([task.run for task in missing], is_used_here=not workers.n)
+        with interrupt_at_once():
+            prepare_kernel(layouts_to_compile(task.run for task in missing), click.echo)
+            if not workers.n:
+                compile_for(task.run for task in missing)
     return workers
-
-
-def cost(phases: PhaseRunner, workers: Workers) -> Iterator[str]:
-    """Yield what is to be simulated and about how long that takes, before it starts."""
-    missing = phases.missing
-    seconds = [task.seconds for task in missing]
-    n_done = phases.n_phases - len(missing)
-    done = f", {n_done} of them finished already" if n_done else ""
-    damaged = f", {phases.n_damaged} damaged and simulated again" if phases.n_damaged else ""
-    yield f"phases      {phases.n_phases} distinct ones{done}{damaged}"
-    if not missing:
-        return
-    wall_s = workers.wall_seconds(seconds)
-    there = f"on {workers}" if wall_s is None else f"{in_words(wall_s)} in all with {workers}"
-    yield f"cost        about {in_words(sum(seconds))} of one core; {there}"
-
-
-def in_words(seconds: float) -> str:
-    """Return a duration as a person says it, with two digits at most."""
-    for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{max(seconds, 1):.0f} s"
 
 
 def note(text: str) -> None:
     """Tell the user something besides the results."""
     click.echo(f"note: {text}", err=True)
-
-
-def compile_kernel(points: list[RunSpec], *, is_used_here: bool) -> None:
-    """Compile what *points* need and the cache does not have: the loop, which is said, and the policies.
-
-    Workers load it themselves; what is compiled here they find in the cache.
-    """
-    from t3sim.system.compilation import compile_for, is_compiled_for
-
-    is_compiled = is_compiled_for(points)
-    if is_compiled and not is_used_here:
-        return
-    if not is_compiled:
-        click.echo("compiling the simulation kernel (about 20 s, once for each version)")
-    with interrupt_at_once():
-        compile_for(points)
 
 
 @contextmanager

@@ -50,10 +50,10 @@ def selfcheck(deep: bool, only: tuple[str, ...], jobs: int) -> None:
 def compile_if_needed() -> None:
     """Compile the kernel, or load it, before anything is timed."""
     from t3sim.cli.run import interrupt_at_once
-    from t3sim.gpu.assemble import compiled_advance, is_compiled
+    from t3sim.experiment.cost import prepare_kernel
+    from t3sim.gpu.assemble import compiled_advance
     from t3sim.gpu.kernel.state import Layout
 
-    if not is_compiled(Layout()):
-        click.echo("compiling the simulation kernel (about 20 s, once for each version)")
     with interrupt_at_once():
+        prepare_kernel([Layout()], click.echo)
         compiled_advance(Layout())

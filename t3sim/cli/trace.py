@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,11 @@ import click
 from t3sim.cli._errors import printable
 
 if TYPE_CHECKING:
-    from t3sim.config.experiment import GemmShape
+    from t3sim.workload.tiling import TileTrace
+
+output_option = click.option(
+    "-o", "--output", type=click.Path(path_type=Path), required=True, help="File to write; its name ends in .parquet."
+)
 
 
 @click.group()
@@ -28,9 +33,7 @@ def trace() -> None:
 @click.option("--gemm", metavar="M,N,K", help="A bare GEMM instead, in elements; K is local to a GPU.")
 @click.option("--tp", type=int, required=True, help="GPUs in the ring: the output is cut into as many chunks.")
 @click.option("--tiling", metavar="NAME", help="Tiling of configs/kernel; default: the one experiments use.")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True, help="File to write; its name ends in .parquet."
-)
+@output_option
 def make(
     model: str | None,
     tokens: int | None,
@@ -41,24 +44,23 @@ def make(
     output: Path,
 ) -> None:
     """Write the trace of a GEMM: OUTPUT and its manifest beside it."""
+    from t3sim.config.experiment import GemmShape
     from t3sim.config.presets import DEFAULT_TILING, load_tiling
     from t3sim.errors import UsageError
-    from t3sim.files import prepare_folder
     from t3sim.workload.models import named_model
     from t3sim.workload.sublayers import gemm_of
     from t3sim.workload.tiling import make_tile_trace
-    from t3sim.workload.trace_file import manifest_path, write_trace
 
     if gemm is not None and (model is not None or sublayer is not None or tokens is not None):
         raise UsageError("give either --gemm, or --model with --sublayer")
-    if output.suffix != ".parquet":
-        raise UsageError(f"--output {output}: a trace file name ends in .parquet")
+    _check_name(output)
     tiling = tiling or DEFAULT_TILING
     spec = load_tiling(tiling)
     words = ["t3sim", "trace", "make"]
     try:
         if gemm is not None:
-            shape = _parse_gemm(gemm)
+            m, n, k = _whole_numbers("--gemm", gemm, "three", "M,N,K", "8192,4256,2128")
+            shape = GemmShape(m=m, n=n, k=k)
             words += ["--gemm", f"{shape.m},{shape.n},{shape.k}"]
         elif model is None or sublayer is None:
             raise UsageError("give --model with --sublayer, or --gemm M,N,K")
@@ -73,10 +75,7 @@ def make(
         made = make_tile_trace(shape, spec, tp)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    prepare_folder(output.parent)
-    write_trace(output, made, origin=shlex.join([*words, "--tp", str(tp), "--tiling", tiling]))
-    click.echo(f"{output}: {made.n_workgroups} workgroups in {made.n_chunks} chunks")
-    click.echo(f"{manifest_path(output)}: its manifest")
+    _write(output, made, origin=shlex.join([*words, "--tp", str(tp), "--tiling", tiling]))
 
 
 @trace.command("import")
@@ -87,9 +86,7 @@ def make(
 @click.option("--tp", type=click.IntRange(1), help="GPUs in the ring [default: what K was cut by].")
 @click.option("--tile", metavar="ROWS,COLUMNS", help="Workgroup tile, where the file does not tell.")
 @click.option("--tiling", metavar="NAME", help="Tiling of configs/kernel for what a timeline does not record.")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True, help="File to write; its name ends in .parquet."
-)
+@output_option
 def import_(
     timelines: Path,
     model: str | None,
@@ -106,23 +103,20 @@ def import_(
     """
     from t3sim.config.presets import DEFAULT_TILING, load_tiling
     from t3sim.errors import UsageError
-    from t3sim.files import prepare_folder
     from t3sim.measurements.timeline import read_timelines, select, shown, tile_trace
-    from t3sim.workload.trace_file import manifest_path, write_trace
 
-    if output.suffix != ".parquet":
-        raise UsageError(f"--output {output}: a trace file name ends in .parquet")
-    size = None if tile is None else _parse_tile(tile)
+    _check_name(output)
+    size = None
+    if tile is not None:
+        rows, columns = _whole_numbers("--tile", tile, "two", "ROWS,COLUMNS", "128,256")
+        size = rows, columns
     found = read_timelines(timelines)
     chosen = select(found, model, sublayer, kernel)
     n_chunks = tp or chosen[2]
     if n_chunks < 2:
         raise UsageError("a bare GEMM does not say how many GPUs there are; give --tp")
     made = tile_trace(found[chosen], load_tiling(tiling or DEFAULT_TILING), n_chunks, size)
-    prepare_folder(output.parent)
-    write_trace(output, made, origin=f"recorded on a GPU: {shown(chosen)}; {timelines.name}")
-    click.echo(f"{output}: {made.n_workgroups} workgroups in {made.n_chunks} chunks, of {shown(chosen)}")
-    click.echo(f"{manifest_path(output)}: its manifest")
+    _write(output, made, f"recorded on a GPU: {shown(chosen)}; {timelines.name}", f", of {shown(chosen)}")
 
 
 @trace.command()
@@ -191,26 +185,33 @@ def check(context: click.Context, file: Path) -> None:
     context.exit(3)
 
 
-def _parse_gemm(text: str) -> GemmShape:
-    from pydantic import ValidationError
+def _check_name(output: Path) -> None:
+    from t3sim.errors import UsageError
 
-    from t3sim.config.experiment import GemmShape
-
-    parts = text.split(",")
-    try:
-        m, n, k = (int(part) for part in parts)
-        return GemmShape(m=m, n=n, k=k)
-    except (ValueError, ValidationError):
-        raise ValueError(f"--gemm {text}: write three whole numbers above 0, M,N,K, such as 8192,4256,2128") from None
+    if output.suffix != ".parquet":
+        raise UsageError(f"--output {output}: a trace file name ends in .parquet")
 
 
-def _parse_tile(text: str) -> tuple[int, int]:
+def _write(output: Path, made: TileTrace, origin: str, what: str = "") -> None:
+    """Write a trace and its manifest, and say so."""
+    from t3sim.files import prepare_folder
+    from t3sim.workload.trace_file import manifest_path, write_trace
+
+    prepare_folder(output.parent)
+    write_trace(output, made, origin)
+    click.echo(f"{output}: {made.n_workgroups} workgroups in {made.n_chunks} chunks{what}")
+    click.echo(f"{manifest_path(output)}: its manifest")
+
+
+def _whole_numbers(option: str, text: str, count: str, names: str, example: str) -> list[int]:
+    """Return the numbers of an option such as ``M,N,K``."""
     from t3sim.errors import UsageError
 
     parts = text.split(",")
-    if len(parts) != 2 or not all(part.isascii() and part.isdigit() and 0 < int(part) < 1 << 20 for part in parts):
-        raise UsageError(f"--tile {text}: write two whole numbers above 0, ROWS,COLUMNS, such as 128,256")
-    return int(parts[0]), int(parts[1])
+    is_whole = all(re.fullmatch(" *[1-9][0-9]{0,17} *", part) for part in parts)
+    if not is_whole or len(parts) != len(names.split(",")):
+        raise UsageError(f"{option} {text}: write {count} whole numbers above 0, {names}, such as {example}")
+    return [int(part) for part in parts]
 
 
 def _mebibytes(n_bytes: int) -> str:

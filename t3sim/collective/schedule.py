@@ -1,7 +1,7 @@
 """A collective as one device executes it: a list of steps over granule addresses.
 
 Positions, not chunk numbers: at position ``p`` device ``d`` works on chunk ``(d + p) mod n``,
-so every device of a ring runs the same program (T3 section 4.4, figure 10).
+so every device of a ring runs the same schedule (T3 section 4.4, figure 10).
 
 Two ways to run a ring on compute units.  *Whole chunks*: all compute units share each step, and a step starts when
 the whole chunk it needs is there (T3 section 2.3).  *Channels*: each compute unit runs a ring of its own over its
@@ -37,7 +37,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class CollectiveProgram:
+class CollectiveSchedule:
     """The steps of one device and what it receives meanwhile.
 
     With several channels, ``steps`` holds a row of *n_channels* steps for each operation.
@@ -58,8 +58,8 @@ class CollectiveProgram:
         """Return operations of one channel, of all kernels."""
         return len(self.steps) // self.n_channels
 
-    def repeated(self, times: int) -> CollectiveProgram:
-        """Return this program run *times* in turn, each time as a kernel of its own."""
+    def repeated(self, times: int) -> CollectiveSchedule:
+        """Return this schedule run *times* in turn, each time as a kernel of its own."""
         return replace(
             self,
             steps=self.steps * times,
@@ -69,7 +69,7 @@ class CollectiveProgram:
         )
 
 
-def ring_reduce_scatter(n_devices: int, chunk_granules: int, *, has_near_memory: bool = False) -> CollectiveProgram:
+def ring_reduce_scatter(n_devices: int, chunk_granules: int, *, has_near_memory: bool = False) -> CollectiveSchedule:
     """Return the ring reduce-scatter of T3 section 2.3 (one direction, n - 1 link steps).
 
     The device's own array lies at granule 0, received copies behind it.  Without near-memory
@@ -88,14 +88,14 @@ def ring_reduce_scatter(n_devices: int, chunk_granules: int, *, has_near_memory:
     if n > 1 and not has_near_memory:
         last = n - 1
         steps.append(Step((last * c, (n + last) * c), last * c, c, TO_LOCAL, c))
-    return CollectiveProgram(tuple(steps), (n - 1) * c, (n - 1) * c)
+    return CollectiveSchedule(tuple(steps), (n - 1) * c, (n - 1) * c)
 
 
-def ring_all_gather(n_devices: int, chunk_granules: int) -> CollectiveProgram:
+def ring_all_gather(n_devices: int, chunk_granules: int) -> CollectiveSchedule:
     """Return the ring all-gather: forward what was received, n - 1 steps."""
     c = chunk_granules
     steps = tuple(Step((p * c,), (p + 1) * c, c, TO_NEIGHBOUR, c if p > 0 else 0) for p in range(n_devices - 1))
-    return CollectiveProgram(steps, (n_devices - 1) * c, (n_devices - 1) * c)
+    return CollectiveSchedule(steps, (n_devices - 1) * c, (n_devices - 1) * c)
 
 
 def chunk_bytes_of(size_bytes: int, n_devices: int, line_bytes: int) -> int:
@@ -126,7 +126,7 @@ class _Operation:
     kept: int = -1  # chunk of the output that the result is, if it is kept
 
 
-def channelled_reduce_scatter(n_devices: int, chunk_granules: int, channels: Channels) -> CollectiveProgram:
+def channelled_reduce_scatter(n_devices: int, chunk_granules: int, channels: Channels) -> CollectiveSchedule:
     """Return a ring reduce-scatter in *channels*: send, receive-reduce-send (n - 2 times), receive-reduce-copy."""
     n = n_devices
     operations = [_Operation((p,) if p == 0 else (p, -1), TO_NEIGHBOUR) for p in range(n - 1)]
@@ -134,12 +134,12 @@ def channelled_reduce_scatter(n_devices: int, chunk_granules: int, channels: Cha
     return _channelled(n, chunk_granules, channels, operations)
 
 
-def channelled_all_gather(n_devices: int, chunk_granules: int, channels: Channels) -> CollectiveProgram:
+def channelled_all_gather(n_devices: int, chunk_granules: int, channels: Channels) -> CollectiveSchedule:
     """Return a ring all-gather in *channels*: copy-send, receive-copy-send (n - 2 times), receive."""
     return _channelled(n_devices, chunk_granules, channels, _gathering(n_devices, (0,)))
 
 
-def channelled_all_reduce(n_devices: int, chunk_granules: int, channels: Channels) -> CollectiveProgram:
+def channelled_all_reduce(n_devices: int, chunk_granules: int, channels: Channels) -> CollectiveSchedule:
     """Return a ring all-reduce in *channels*: a reduce-scatter whose last result is gathered at once."""
     n = n_devices
     operations = [_Operation((p,) if p == 0 else (p, -1), TO_NEIGHBOUR) for p in range(n - 1)]
@@ -152,7 +152,7 @@ def _gathering(n: int, first_operands: tuple[int, ...]) -> list[_Operation]:
     return [_Operation(first_operands, TO_BOTH, 0), *forwarding, _Operation((-1,), TO_LOCAL, n - 1)]
 
 
-def _channelled(n: int, chunk_granules: int, channels: Channels, operations: list[_Operation]) -> CollectiveProgram:
+def _channelled(n: int, chunk_granules: int, channels: Channels, operations: list[_Operation]) -> CollectiveSchedule:
     """Cut each of *operations* into loops, slices and channels.
 
     The input lies at granule 0, the output behind it, and behind that a receive buffer for each position.
@@ -171,7 +171,7 @@ def _channelled(n: int, chunk_granules: int, channels: Channels, operations: lis
                     part_of_chunk = min(start, c), max(stop - start, 0)
                     steps.append(_step_of(operation, position, n, c, part_of_chunk, channels.flags))
     sent = sum(sent_granules(step.n_granules, channels.flags) for step in steps if step.send_to != TO_LOCAL)
-    return CollectiveProgram(
+    return CollectiveSchedule(
         tuple(steps),
         sent,
         sent,

@@ -101,7 +101,7 @@ class ExpectedTimeSpec(Spec):
 
 
 class FlaggedProtocolSpec(Spec):
-    """Channels that send flags inside the data, so that nobody waits for a flag of its own, but more is sent.
+    """Channels that send flags inside the data, so that no receiver waits for a separate flag, but more is sent.
 
     Flags go over the link and into the receive buffers, not into operands and results.
     """

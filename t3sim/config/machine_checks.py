@@ -164,7 +164,7 @@ def _link(machine: MachineSpec) -> Iterator[Finding]:
         yield "link.bandwidth", f"is {shown}; round it to whole MB/s"
         return
     slot, access = machine.gpu.issue_slot, machine.memory.access
-    per_slot = bandwidth * slot // (machine.gpu.compute_clock * access) + 1
+    per_slot = bandwidth * slot // (min(_compute_clocks(machine)) * access) + 1
     if per_slot > limits.MOST_ACCESSES_IN_A_SLOT:
         message = (
             f"is {shown}, {per_slot} accesses (`memory.access`, {format_bytes(access)}) in one issue slot "
@@ -193,6 +193,11 @@ def _l2(machine: MachineSpec) -> Iterator[Finding]:
     if l2.hit_latency < 2 * slot:
         message = f"is {l2.hit_latency} cycles, must be at least twice `gpu.issue_slot`, {slot} cycles"
         yield "gpu.l2.hit_latency", message
+
+
+def _compute_clocks(machine: MachineSpec) -> tuple[int, int]:
+    """The compute clock, and the same while a GEMM runs: a machine runs at both."""
+    return machine.gpu.compute_clock, machine.gpu.clock_of_matrices
 
 
 def _crossing(machine: MachineSpec) -> tuple[int, str]:
@@ -237,7 +242,7 @@ def _data_of_dram(machine: MachineSpec) -> Iterator[Finding]:
     """DRAM data that would come back to a compute unit further ahead than the kernel can note."""
     timing, l2, slot = machine.memory.timing, machine.gpu.l2, machine.gpu.issue_slot
     name, latency = ("nCL", timing.nCL) if timing.nCL >= timing.nCWL else ("nCWL", timing.nCWL)
-    data = Fraction((latency + timing.nBL) * machine.gpu.compute_clock, machine.memory.clock)
+    data = Fraction((latency + timing.nBL) * max(_compute_clocks(machine)), machine.memory.clock)
     crossing, words = _crossing(machine)
     if Fraction(l2.hit_latency, 2) + crossing + data > limits.LONGEST_TRIP_SLOTS * slot:
         crossed = f"{words % 'gpu.l2.'}, " if words else ""

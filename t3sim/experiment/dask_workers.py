@@ -103,7 +103,7 @@ class DaskWorkers:
                 client.wait_for_workers(1, timeout=START_S)
         except (OSError, ValueError, TimeoutError) as error:
             self.__exit__(type(error), error, None)
-            raise EnvironmentFailure(f"the workers cannot be started: {error}") from error
+            raise EnvironmentFailure(f"the workers cannot be reached: {error}") from error
         except BaseException as error:
             self.__exit__(type(error), error, None)
             raise

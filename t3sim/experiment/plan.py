@@ -33,7 +33,7 @@ from t3sim.config.yaml_loader import Node, Position, load_yaml, type_name
 from t3sim.errors import ConfigError, Problem
 from t3sim.experiment.checks import check_point
 from t3sim.experiment.decisions import Choice, Decisions
-from t3sim.experiment.estimate import estimated_hours
+from t3sim.experiment.estimate import planned_hours
 from t3sim.experiment.plugins import load_plugins
 from t3sim.experiment.problems import Problems
 from t3sim.experiment.ring_checks import check_ring, shortest_latency
@@ -201,9 +201,9 @@ class _Planner:
 
     def _check_hours(self, root: Node, points: Sequence[RunSpec]) -> None:
         """Refuse what would simulate for days, unless the file or ``-s`` says that it is meant."""
-        hours = math.ceil(estimated_hours(points))
         node = root.get("max_hours")
         limit = DEFAULT_MAX_HOURS if node is None else node.value
+        hours = math.ceil(planned_hours(points, limit))
         if hours <= limit:
             return
         n = len(points)

@@ -69,9 +69,9 @@ def _check_identical(problems: Problems, tree: Node, machine: ResolvedMachine, p
 
 
 def shortest_latency(machine: MachineSpec, n: int | None = None) -> int:
-    """Return the shortest latency of the links, in picoseconds: so long no GPU hears of another.
+    """Return the shortest latency of the links, in picoseconds: the time in which no GPU can affect another.
 
-    Of a ring of *n*, in which links with values of their own may leave none as the machine says; None: of any.
+    Of a ring of *n*, in which every link may be overridden; None: of a ring of any size.
     """
     own = [one.link.latency for one in machine.own_links if n is None or one.number < n]
     return min(own) if n is not None and len(own) == n else min([machine.link.latency, *own])

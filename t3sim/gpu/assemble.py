@@ -1,7 +1,7 @@
 """From specs to a record and from a policy to a compiled loop.
 
 Everything is resolved here, before time zero: units become ticks, names become codes, the policy
-becomes a compiled function.  Machines that fit the standard ``Layout`` share one compilation.
+becomes a compiled function.  Machines of one ``Layout`` share one compilation.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from t3sim.config.machine_checks import machine_findings
 from t3sim.errors import UsageError
 from t3sim.gpu.arbitration.user_code import check_return_type, compile_error, guarded, is_policy_of_a_user
 from t3sim.gpu.kernel import _jit, codes
-from t3sim.gpu.kernel.loop import OUTBOX_MARGIN, advance
+from t3sim.gpu.kernel.loop import advance
 from t3sim.gpu.kernel.state import (
     COMMAND_LOG,
     DMA_TABLE,
@@ -26,7 +26,7 @@ from t3sim.gpu.kernel.state import (
     WORKGROUP_TABLE,
     Layout,
     channel_dtype,
-    empty_gpu,
+    gpu_dtype,
 )
 
 if TYPE_CHECKING:
@@ -36,68 +36,54 @@ if TYPE_CHECKING:
     from t3sim.gpu.ticks import TickBase
 
 
-def log2_exact(value: int, key: str) -> int:
-    """Return log2 of a power of two; UsageError names *key* otherwise."""
-    if value < 1 or value & (value - 1):
-        raise UsageError(f"{key} is {value}, which is not a power of two")
+GROWTH = 4  # banks of a channel: 16, or the 64 that are the most
+
+
+def log2(value: int) -> int:
+    """Return the exponent of a power of two."""
     return value.bit_length() - 1
 
 
-def layout_for(machine: MachineSpec, is_exact: bool = False) -> Layout:
-    """Return capacities that *machine* fits: the standard ones if possible, so that machines share compiled code."""
+def capacities_of(machine: MachineSpec) -> Layout:
+    """Return the capacities that *machine* uses."""
     gpu, memory, l2 = machine.gpu, machine.memory, machine.gpu.l2
-    n_banks = memory.n_bank_groups * memory.banks_per_group
-    sets = l2.capacity // (l2.line * l2.associativity)
-    needs = Layout(
+    return Layout(
         n_compute_units=gpu.n_compute_units,
-        n_slots=4,
-        n_buffers=4,
         n_waiters=gpu.n_compute_units * gpu.compute_unit.max_outstanding_lines,
         n_collective_lines=gpu.collective_kernel.max_outstanding_lines * 2,
         n_l2_banks=l2.n_banks,
-        n_l2_sets=sets,
+        n_l2_sets=l2.capacity // (l2.line * l2.associativity),
         l2_associativity=l2.associativity,
         n_mshrs=l2.mshrs_per_bank,
         n_channels=memory.n_channels,
-        n_dram_banks=n_banks,
-        n_bank_groups=memory.n_bank_groups,
+        n_dram_banks=memory.n_bank_groups * memory.banks_per_group,
         queue_entries=memory.queue.entries,
         stream_queue_entries=1 << (memory.stream_queue_entries - 1).bit_length(),
         tracker_entries=gpu.tracker.n_sets * gpu.tracker.entries_per_set,
         n_done=2 * gpu.issue_slot,
     )
-    if is_exact:
-        return needs
-    standard = Layout()
-    grown = {}
-    for name, needed in needs._asdict().items():
-        capacity = getattr(standard, name)
+
+
+def layout_for(machine: MachineSpec) -> Layout:
+    """Return the layout of *machine*: the standard one with every capacity that is not enough times four, or more.
+
+    So there are few layouts, and a sweep compiles once.  Interpreted: exactly what the machine uses, so that an index
+    beyond it fails.
+    """
+    used = capacities_of(machine)
+    if _jit.IS_INTERPRETED:
+        return used
+    grown = []
+    for capacity, needed in zip(Layout(), used, strict=True):
         while capacity < needed:
-            capacity *= 2
-        grown[name] = capacity
-    return Layout(**grown)
-
-
-@cache
-def _idle_gpu(layout: Layout) -> NDArray[Any]:
-    state: NDArray[Any] = empty_gpu(layout)
-    return state
-
-
-def idle_gpu(layout: Layout) -> NDArray[Any]:
-    """Return ``empty_gpu`` of *layout*, copied from a template: many GPUs are made of few layouts."""
-    copy: NDArray[Any] = _idle_gpu(layout).copy()
-    return copy
+            capacity *= GROWTH
+        grown.append(capacity)
+    return Layout(*grown)
 
 
 def is_compiled(layout: Layout) -> bool:
-    """Return whether the loop for *layout* is in the cache (roughly: whether any was compiled from these sources)."""
-    if _jit.IS_INTERPRETED:
-        return True
-    folder = _jit.CACHE_DIRECTORY
-    if folder is None or layout != Layout():
-        return False
-    return any(folder.glob("gpu.kernel.loop.advance-*.nbc"))
+    """Return whether the loop for *layout* need not be compiled: it is in the cache, or it runs interpreted."""
+    return _jit.IS_INTERPRETED or _jit.is_kept(advance, argument_types(layout))
 
 
 @cache
@@ -105,19 +91,22 @@ def compiled_advance(layout: Layout) -> Callable[..., int]:
     """Return the loop for *layout*, compiled or read from the cache (interpreted mode: as it is)."""
     if _jit.IS_INTERPRETED:
         return cast("Callable[..., int]", advance)
+    # The compiled function itself: the dispatcher would find out the types of all arguments anew in each call.
+    return cast("Callable[..., int]", cast("Any", advance).compile(argument_types(layout)))
+
+
+def argument_types(layout: Layout) -> tuple[Any, ...]:
+    """Return the Numba types of the arguments of the loop for *layout*."""
     from numba import from_dtype, int64, types
 
     def array_of(dtype: np.dtype[Any]) -> Any:
         return types.Array(from_dtype(dtype), 1, "C")
 
-    state = empty_gpu(layout)
-    argument_types = (
-        array_of(state.dtype), array_of(WORKGROUP_TABLE), array_of(TILE_TABLE), array_of(DMA_TABLE),
+    return (
+        array_of(gpu_dtype(layout)), array_of(WORKGROUP_TABLE), array_of(TILE_TABLE), array_of(DMA_TABLE),
         int64[::1], array_of(MESSAGE), array_of(MESSAGE), array_of(STEP_TABLE), array_of(MESSAGE), array_of(MESSAGE),
         int64[:, ::1], array_of(COMMAND_LOG), policy_type(layout), int64,
     )  # fmt: skip
-    # The compiled function itself: the dispatcher would find out the types of all arguments anew in each call.
-    return cast("Callable[..., int]", cast("Any", advance).compile(argument_types))
 
 
 def policy_type(layout: Layout) -> Any:
@@ -151,12 +140,13 @@ def compiled_policy(pick_stream: Callable[..., int], layout: Layout) -> Any:
 
 
 def fill_record(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
-    """Write everything the specs say into the record of an idle GPU."""
+    """Write everything the specs say into the record of an idle GPU; raises ``UsageError`` if it has no room."""
+    for path, message in machine_findings(machine):
+        raise UsageError(f"{path} {message}")
     fill_clocks(gpu, machine, ticks)
     fill_memory(gpu, machine)
     fill_l2(gpu, machine)
     fill_t3_units(gpu, machine, ticks)
-    check_outbox_margin(gpu)
 
 
 def fill_clocks(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
@@ -176,16 +166,17 @@ def fill_clocks(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
     gpu.store_issue_ticks = -(-spec.l2.line * gpu.compute_ticks // spec.compute_unit.l2_store_bytes_per_cycle)
     gpu.max_outstanding_lines = spec.compute_unit.max_outstanding_lines
     gpu.workgroup_launch_ticks = ticks.from_ps(spec.compute_unit.workgroup_launch)
-    gpu.interleave_bits = log2_exact(memory.channel_interleave // memory.access, "memory.channel_interleave / access")
-    gpu.channel_bits = log2_exact(memory.n_channels, "memory.n_channels")
-    gpu.group_bits = log2_exact(memory.n_bank_groups, "memory.n_bank_groups")
-    gpu.bank_bits = log2_exact(memory.n_bank_groups * memory.banks_per_group, "banks of a channel")
-    gpu.row_unit_bits = log2_exact(memory.row // memory.channel_interleave, "memory.row / channel_interleave")
+    gpu.interleave_bits = log2(memory.channel_interleave // memory.access)
+    gpu.channel_bits = log2(memory.n_channels)
+    gpu.group_bits = log2(memory.n_bank_groups)
+    gpu.bank_bits = log2(memory.n_bank_groups * memory.banks_per_group)
+    gpu.row_unit_bits = log2(memory.row // memory.channel_interleave)
 
 
 def fill_memory(gpu: Any, machine: MachineSpec) -> None:
     """Timing, queues and refresh of every channel."""
-    memory, channels = machine.memory, gpu.channels
+    memory = machine.memory
+    channels = gpu.channels[: memory.n_channels]
     for name, value in memory.timing.model_dump().items():
         channels[name] = value
     channels["banks_per_group"] = memory.banks_per_group
@@ -195,23 +186,12 @@ def fill_memory(gpu: Any, machine: MachineSpec) -> None:
     channels["write_low_watermark"] = memory.queue.write_low_watermark
     channels["stream_capacity"] = memory.stream_queue_entries
     channels["next_refresh_at"] = memory.timing.nREFI or codes.NEVER
-    line_entries = 2 * machine.gpu.l2.line // memory.access
-    if memory.stream_queue_entries < line_entries:
-        raise UsageError(
-            f"memory.stream_queue_entries is {memory.stream_queue_entries};"
-            f" a miss with its write-back needs {line_entries}"
-        )
 
 
 def fill_l2(gpu: Any, machine: MachineSpec) -> None:
     """Geometry and latencies of the L2."""
     spec, l2 = machine.gpu.l2, gpu.l2
     sets = spec.capacity // (spec.line * spec.associativity)
-    if spec.n_banks % machine.memory.n_channels:
-        raise UsageError(
-            f"gpu.l2.n_banks ({spec.n_banks}) is not a multiple of memory.n_channels ({machine.memory.n_channels})"
-        )
-    log2_exact(sets // spec.n_banks, "sets of an L2 bank")
     compute_ticks = int(gpu.compute_ticks)
     l2.n_banks = spec.n_banks
     l2.banks_per_channel = spec.n_banks // machine.memory.n_channels
@@ -228,17 +208,11 @@ def fill_l2(gpu: Any, machine: MachineSpec) -> None:
     l2.keeps_dirty_lines = spec.at_kernel_end == "keep"
     l2.n_partitions = spec.n_partitions
     l2.crossing_ticks = 2 * spec.crossing_latency * compute_ticks
-    if l2.return_ticks < gpu.slot_ticks:
-        raise UsageError(
-            f"gpu.l2.hit_latency ({spec.hit_latency} cycles) must be at least twice gpu.issue_slot"
-            f" ({machine.gpu.issue_slot} cycles): data would be seen before they return"
-        )
 
 
 def fill_t3_units(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
     """Tracker, DMA engine and link port."""
     spec, granule = machine.gpu, machine.memory.access
-    log2_exact(spec.tracker.n_sets, "gpu.tracker.n_sets")
     gpu.tracker.n_sets = spec.tracker.n_sets
     gpu.tracker.entries_per_set = spec.tracker.entries_per_set
     gpu.tracker.n_wavefronts = 1
@@ -251,13 +225,4 @@ def fill_t3_units(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
     common = math.gcd(cost, scale)
     gpu.link_port.granule_cost = cost // common
     gpu.link_port.scale = scale // common
-    if gpu.link_port.scale > 1 << 20:
-        raise UsageError(f"link.bandwidth {machine.link.bandwidth} B/s has too many digits; round it to MB/s")
     gpu.link_port.buffer_granules = machine.link.egress_buffer // granule
-
-
-def check_outbox_margin(gpu: Any) -> None:
-    """Refuse a link so fast that one slot could overfill the outbox."""
-    per_slot = int(gpu.slot_ticks) * int(gpu.link_port.scale) // int(gpu.link_port.granule_cost) + 1
-    if per_slot > OUTBOX_MARGIN:
-        raise UsageError(f"link.bandwidth: {per_slot} granules in one issue slot are more than {OUTBOX_MARGIN}")

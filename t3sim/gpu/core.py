@@ -12,10 +12,10 @@ from t3sim.collective.schedule import places_for
 from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.arbitration.interface import arbitration_policies
 from t3sim.gpu.arbitration.user_code import catch_errors, raise_errors
-from t3sim.gpu.assemble import compiled_advance, compiled_policy, fill_record, idle_gpu, layout_for
+from t3sim.gpu.assemble import capacities_of, compiled_advance, compiled_policy, fill_record, layout_for
 from t3sim.gpu.kernel import _jit, codes
 from t3sim.gpu.kernel.loop import N_BIN_COLUMNS, commands_per_slot
-from t3sim.gpu.kernel.state import COMMAND_LOG, MESSAGE
+from t3sim.gpu.kernel.state import COMMAND_LOG, MESSAGE, empty_gpu
 from t3sim.gpu.tables import Tables, gemm_tables, records, step_table
 from t3sim.gpu.ticks import TickBase
 from t3sim.workload.tiling import ELEMENT_BYTES, output_pitch_bytes
@@ -23,7 +23,7 @@ from t3sim.workload.tiling import ELEMENT_BYTES, output_pitch_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from t3sim.collective.schedule import CollectiveProgram
+    from t3sim.collective.schedule import CollectiveSchedule
     from t3sim.config.machine import MachineSpec
     from t3sim.gpu.arbitration import ArbitrationPolicy
     from t3sim.gpu.routes import StoreRoutes
@@ -50,14 +50,14 @@ class GpuCore:
         params: dict[str, Any],
         *,
         n_logged_commands: int = 0,
-        has_exact_layout: bool | None = None,
         ticks: TickBase | None = None,
     ) -> None:
         """*ticks* is the time of the ring if its GPUs have unlike clocks (default: the coarsest for *machine*)."""
         self.machine = machine
         self.ticks = TickBase.of(machine) if ticks is None else ticks
-        self.layout = layout_for(machine, _jit.IS_INTERPRETED if has_exact_layout is None else has_exact_layout)
-        self.state = idle_gpu(self.layout)
+        self.layout = layout_for(machine)
+        self.used = capacities_of(machine)  # of the layout
+        self.state = empty_gpu(self.layout, self.used)
         self.gpu = self.state[0]
         self.tables = Tables()
         self.store_queue = records(MESSAGE, machine.link.egress_buffer // machine.memory.access)
@@ -71,12 +71,12 @@ class GpuCore:
         self._running, self._slot_ticks = fields["running_kernel"], fields["slot_ticks"]
         self._work_done = (fields["n_finished"], fields["n_workgroups"])
         self._data_done = (fields["n_inbound"], fields["expected_inbound"])
-        self._faults: NDArray[np.int64] = fields["channels"]["fault"][0]
+        self._faults: NDArray[np.int64] = fields["channels"][0, : self.used.n_channels]["fault"]
         self._records: tuple[Any, ...] = ()  # the loop's arrays, as they were last passed to it
         self._passed: tuple[Any, ...] = ()  # the same as plain arrays
         self._logged: NDArray[np.int64] = self.command_log.view(np.ndarray)["at"]
         self.trace: TileTrace | None = None  # of the running kernel, or of the last one
-        self.program: CollectiveProgram | None = None
+        self.schedule: CollectiveSchedule | None = None
         self.n_kernels = 0  # loaded so far
         self.first_start_at = 0  # tick at which the first GPU of the ring starts the kernel: data may arrive from then
         self.policy = policy
@@ -86,7 +86,7 @@ class GpuCore:
         catch_errors()
         fill_record(self.gpu, machine, self.ticks)
         values = policy.encode(params)
-        self.gpu.channels["policy_params"][:, : len(values)] = values
+        self.gpu.channels["policy_params"][: self.used.n_channels, : len(values)] = values
 
     # --- running ---------------------------------------------------------------------------------
 
@@ -261,8 +261,9 @@ class GpuCore:
         gpu.expected_inbound = expected_inbound
         gpu.n_inbound = 0
         gpu.l2.flush_cursor[:] = 0
-        gpu.channels["producer_done"] = 0
-        gpu.channels["first_stage_occupancy"] = -1
+        channels = gpu.channels[: self.used.n_channels]
+        channels["producer_done"] = 0
+        channels["first_stage_occupancy"] = -1
         self.tables = gemm_tables(gpu, trace, routes, granule)
         gpu.n_tiles_open = int((self.tables.tiles["updates_expected"] > 0).sum())
         gpu.dma.n_commands = len(self.tables.commands) if routes.dma_maps else 0
@@ -273,63 +274,69 @@ class GpuCore:
         gpu.link_port.dma_head = gpu.link_port.dma_tail = 0
         self.tables.dma_queue = records(MESSAGE, int(gpu.dma.read_ahead_granules) if routes.dma_maps else 0)
 
-    def load_collective(self, program: CollectiveProgram, *, start_at: int, n_compute_units: int | None = None) -> None:
+    def load_collective(
+        self, schedule: CollectiveSchedule, *, start_at: int, n_compute_units: int | None = None
+    ) -> None:
         """Make a ring collective on *n_compute_units* CUs (default: all, or one for each channel) the next kernel."""
         self.tables = Tables()
-        self._begin(None, program, start_at)
+        self._begin(None, schedule, start_at)
         gpu = self.gpu
         gpu.running_kernel = codes.KERNEL_COLLECTIVE
         gpu.kernel_start_at = start_at
         gpu.compute_done_at = start_at
         gpu.expected_inbound = gpu.n_inbound = 0
         gpu.compute_units["idle_from"] = gpu.n_active_slots
-        self._load_steps(program, start_at, n_compute_units, startup=0)
+        self._load_steps(schedule, start_at, n_compute_units, startup=0)
 
-    def add_collective(self, program: CollectiveProgram, *, start_at: int, n_compute_units: int | None = None) -> None:
+    def add_collective(
+        self, schedule: CollectiveSchedule, *, start_at: int, n_compute_units: int | None = None
+    ) -> None:
         """Run a ring collective beside the GEMM that has just been loaded, on compute units that it takes from it.
 
         Its first kernel reaches the GPU at *start_at*; its workgroups spend ``collective_kernel.launch`` on their
         compute units before they begin.  (Alone, ``load_collective``'s *start_at* is after that.)
         """
-        self.program = program
+        self.schedule = schedule
         self.gpu.running_kernel |= codes.KERNEL_COLLECTIVE
-        startup = self.ticks.from_ps(self.machine.gpu.collective_kernel.of_protocol(program.protocol).launch)
-        self._load_steps(program, start_at, n_compute_units, startup)
+        startup = self.ticks.from_ps(self.machine.gpu.collective_kernel.of_protocol(schedule.protocol).launch)
+        self._load_steps(schedule, start_at, n_compute_units, startup)
 
-    def _load_steps(self, program: CollectiveProgram, start_at: int, n_compute_units: int | None, startup: int) -> None:
-        """Write the steps of *program* and what compute units need to run them."""
+    def _load_steps(
+        self, schedule: CollectiveSchedule, start_at: int, n_compute_units: int | None, startup: int
+    ) -> None:
+        """Write the steps of *schedule* and what compute units need to run them."""
         gpu, machine = self.gpu, self.machine
-        n_channels = program.n_channels
-        n_cus = n_compute_units or program.n_units or machine.gpu.n_compute_units
-        if program.n_units not in (None, n_cus) or n_cus > machine.gpu.n_compute_units:
+        n_channels = schedule.n_channels
+        n_cus = n_compute_units or schedule.n_units or machine.gpu.n_compute_units
+        if schedule.n_units not in (None, n_cus) or n_cus > machine.gpu.n_compute_units:
             raise UsageError(
                 f"a collective of {n_channels} channels cannot run on {n_cus} of {machine.gpu.n_compute_units}"
                 " compute units"
             )
         spec = machine.gpu.collective_kernel
-        self.tables.steps = step_table(program, machine.gpu.l2.line // machine.memory.access)
-        gpu.n_steps = program.n_operations
-        gpu.n_kernel_steps = program.n_operations // program.n_kernels
+        self.tables.steps = step_table(schedule, machine.gpu.l2.line // machine.memory.access)
+        gpu.n_steps = schedule.n_operations
+        gpu.n_kernel_steps = schedule.n_operations // schedule.n_kernels
         gpu.n_step_columns = n_channels
-        gpu.n_step_slices = program.n_slices
-        gpu.slice_overhead_ticks = self.ticks.from_ps(spec.of_protocol(program.protocol).slice_overhead)
-        gpu.flags_numerator, gpu.flags_denominator = program.flags
-        gpu.buffer_places = places_for(program.flags)
+        gpu.n_step_slices = schedule.n_slices
+        gpu.slice_overhead_ticks = self.ticks.from_ps(spec.of_protocol(schedule.protocol).slice_overhead)
+        gpu.flags_numerator, gpu.flags_denominator = schedule.flags
+        gpu.buffer_places = places_for(schedule.flags)
         gpu.collective_launch_ticks = self.ticks.from_ps(machine.gpu.kernel_launch)
         gpu.collective_startup_ticks = startup
         gpu.collective_start_at = start_at
         gpu.n_collective_workgroups = gpu.n_collective_waiting = n_cus
         gpu.n_collective_done = 0
         gpu.max_collective_lines = spec.max_outstanding_lines
-        gpu.expected_inbound += program.expected_inbound
+        gpu.expected_inbound += schedule.expected_inbound
         gpu.compute_units["is_wanted"] = 0
-        workgroups = gpu.collective_workgroups
+        workgroups = gpu.collective_workgroups[: self.used.n_compute_units]
         for name in ("step", "step_line", "step_operand", "step_stored", "line_head", "line_tail"):
             workgroups[name] = 0
 
-    def _begin(self, trace: TileTrace | None, program: CollectiveProgram | None, start_at: int) -> None:
+    def _begin(self, trace: TileTrace | None, schedule: CollectiveSchedule | None, start_at: int) -> None:
         """Remember what is run now: a GEMM or a collective (``add_collective``: both)."""
-        self.trace, self.program = trace, program
+        self.trace, self.schedule = trace, schedule
         self.first_start_at = start_at
         self.n_kernels += 1
 

@@ -77,10 +77,10 @@ def queued_requests(gpu: Any) -> list[Queued]:
                 kind = place & codes.FIELD_MASK
                 found.append(Queued(f"channel[{c}].{queue}", c, stream, kind, tag, place, at))
         for direction, bank in np.argwhere(channel.list_head >= 0):
-            for slot in chain(int(channel.list_head[direction, bank]), channel.next_slot):
-                place = int(channel.slot_row[slot]) << codes.ROW_SHIFT | int(channel.slot_place[slot])
-                tag, kind = int(channel.slot_tag[slot]), place & codes.FIELD_MASK
-                order = int(channel.slot_key[slot]) >> KEY_SHIFT
+            for slot in chain(int(channel.list_head[direction, bank]), channel.next_entry):
+                place = int(channel.entry_row[slot]) << codes.ROW_SHIFT | int(channel.entry_place[slot])
+                tag, kind = int(channel.entry_tag[slot]), place & codes.FIELD_MASK
+                order = int(channel.entry_key[slot]) >> KEY_SHIFT
                 found.append(Queued(f"channel[{c}].bank[{bank}]", c, -1, kind, tag, place, order))
     return found
 
@@ -187,11 +187,12 @@ class HungGpu:
             entry = self.tables.tiles[tile]
             expected, own = int(entry.updates_expected), int(entry.n_granules)
             from_neighbour = own * (round(expected / own) - 1)
-            updates[self.link] += max(from_neighbour - (expected - missing - own) - sum(updates.values()), 0)
+            if self.link:
+                updates[self.link] += max(from_neighbour - (expected - missing - own) - sum(updates.values()), 0)
         for c, channel_id in enumerate(gpu.compute_units["granted_channel"][: int(gpu.n_compute_units)]):
             if channel_id >= 0:
                 found[f"channel[{channel_id}].compute_queue", "promise of room"][f"compute_unit[{c}]"] += 1
-        for part, _, _ in self._steps_waited_for():
+        for part, _, _ in self._steps_waited_for() if self.link else ():
             found[part, "granule"][self.link] += max(int(gpu.expected_inbound - gpu.n_inbound) - len(self.inbox), 0)
         return found
 

@@ -14,7 +14,7 @@ from t3sim.gpu.kernel.state import DMA_TABLE, MESSAGE, STEP_TABLE, TILE_TABLE, W
 from t3sim.workload.tiling import ELEMENT_BYTES
 
 if TYPE_CHECKING:
-    from t3sim.collective.schedule import CollectiveProgram
+    from t3sim.collective.schedule import CollectiveSchedule
     from t3sim.gpu.routes import StoreRoutes
     from t3sim.workload.tiling import TileTrace
 
@@ -155,10 +155,10 @@ def dma_blocks(
     return np.concatenate(first), np.concatenate(count)
 
 
-def step_table(program: CollectiveProgram, granules_per_line: int) -> NDArray[Any]:
+def step_table(schedule: CollectiveSchedule, granules_per_line: int) -> NDArray[Any]:
     """Return the steps of a collective."""
-    steps = records(STEP_TABLE, len(program.steps))
-    for entry, step in zip(steps, program.steps, strict=True):
+    steps = records(STEP_TABLE, len(schedule.steps))
+    for entry, step in zip(steps, schedule.steps, strict=True):
         entry.n_granules = step.n_granules
         entry.n_lines = -(-step.n_granules // granules_per_line)
         entry.n_operands = len(step.operands)

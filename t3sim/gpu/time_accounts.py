@@ -110,7 +110,7 @@ def bank_ticks(core: GpuCore, launch: int, total: int) -> Ticks:
 
 
 def leave(accounts: Ticks, ticks: Ticks | np.int64) -> None:
-    """Take *ticks* of each row from the time in which nobody asked it for anything: nobody will any more."""
+    """Turn *ticks* of each row from waiting for a request into time with nothing left: no request will come."""
     accounts[:, codes.FOR_REQUEST] -= ticks
     accounts[:, codes.NOTHING_LEFT] += ticks
 

@@ -177,7 +177,7 @@ def impossible(kind: Kind, row: Row, peaks: Peaks) -> Iterator[str]:
     yield from _contradictions(row)
     yield from _beyond_device(row, peaks)
     if unknown:
-        return  # nobody can say what such a row moves
+        return  # what such a row moves is unknown
     for column in columns:
         value = row[column.name]
         for floor in column.floors:

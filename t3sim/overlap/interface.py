@@ -79,8 +79,8 @@ class Phases(Protocol):
     def all_gather(self, *, n_compute_units: int | None = None, after: After = ()) -> Phase | None:
         """Return the ring all-gather of the reduced output alone, on so many compute units; None on one GPU."""
 
-    def fused(self, program: Callable[..., None], *, after: After = ()) -> Phase:
-        """Return the GEMM with its output mapped by *program* (see ``t3.ring_reduce_scatter``).
+    def fused(self, mapping: Callable[..., None], *, after: After = ()) -> Phase:
+        """Return the GEMM with its output mapped by *mapping* (see ``t3.ring_reduce_scatter``).
 
         The memory controllers arbitrate by the policy of the experiment, else by the one that the strategy declares.
         """

@@ -32,9 +32,9 @@ def ring_reduce_scatter(routes: StoreRoutes, trace: TileTrace, device_id: int, t
 
 def fused(phases: Phases) -> SublayerTimes:
     """The fused GEMM and reduce-scatter, then the all-gather as in the baseline."""
-    gemm, together = phases.gemm(), phases.fused(ring_reduce_scatter)
-    gather = phases.all_gather(after=[together])
-    return SublayerTimes(together.ticks + duration(gather), gemm, None, gather, together)
+    gemm, overlapped = phases.gemm(), phases.fused(ring_reduce_scatter)
+    gather = phases.all_gather(after=[overlapped])
+    return SublayerTimes(overlapped.ticks + duration(gather), gemm, None, gather, overlapped)
 
 
 @strategy("t3", arbitration="round_robin", refused_policies=("mca",), order=2)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from t3sim.checks.data import CarriedCollective, CarriedGemm, CarriedRun
-from t3sim.collective.schedule import CollectiveProgram, ring_all_gather, ring_reduce_scatter
+from t3sim.collective.schedule import CollectiveSchedule, ring_all_gather, ring_reduce_scatter
 from t3sim.config.experiment import GemmShape, TilingSpec
 from t3sim.config.resolve import resolve_machine
 from t3sim.config.yaml_loader import load_yaml_text
@@ -116,8 +116,8 @@ def carried(case: DataCase) -> tuple[CarriedRun, MirroredMachine | RingMachine]:
     spec, core = machine_of(case.machine), cores[0]
     if core.trace is not None:
         return CarriedGemm(spec, core.trace, cores, case.n_devices, case.seed), machine
-    assert core.program is not None
-    return CarriedCollective(spec, core.program, cores, case.n_devices, case.seed), machine
+    assert core.schedule is not None
+    return CarriedCollective(spec, core.schedule, cores, case.n_devices, case.seed), machine
 
 
 def loaded(case: DataCase) -> MirroredMachine | RingMachine:
@@ -128,13 +128,13 @@ def loaded(case: DataCase) -> MirroredMachine | RingMachine:
     if not case.is_mirrored:
         ring = RingMachine(spec, policy, {}, case.n_devices)
         if case.kind in COLLECTIVE_KINDS:
-            ring.load_collective(program_of(case))
+            ring.load_collective(schedule_of(case))
         else:
             ring.load_gemm(trace_of(case), t3.ring_reduce_scatter if case.kind.startswith("fused") else None)
         return ring
     machine = MirroredMachine(spec, policy, {})
     if case.kind in COLLECTIVE_KINDS:
-        machine.core.load_collective(program_of(case), start_at=machine.launch_ticks)
+        machine.core.load_collective(schedule_of(case), start_at=machine.launch_ticks)
         machine.close_ring()
     elif case.kind == "gemm":
         trace = trace_of(case)
@@ -149,7 +149,7 @@ def trace_of(case: DataCase) -> TileTrace:
     return make_tile_trace(case.shape, case.tiling, case.n_devices)
 
 
-def program_of(case: DataCase) -> CollectiveProgram:
+def schedule_of(case: DataCase) -> CollectiveSchedule:
     """Return the collective of *case*, on chunks of up to 67 cache lines."""
     machine = machine_of(case.machine)
     chunk = (1 + case.shape.m % 67) * machine.gpu.l2.line // machine.memory.access

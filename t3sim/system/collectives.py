@@ -1,4 +1,4 @@
-"""Which program a machine runs for a collective: whole chunks, or channels (``CollectiveKernelSpec.kind``).
+"""Which schedule a machine runs for a collective: whole chunks, or channels (``CollectiveKernelSpec.kind``).
 
 Channels use one of three protocols.  Which, is the library's own choice (NCCL's ``ncclTopoGetAlgoTime``): of those that
 the machine has, the one with the least expected time.  Pinned by ``tests/collective/test_protocols.py``.
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from t3sim.collective.schedule import (
     Channels,
-    CollectiveProgram,
+    CollectiveSchedule,
     channelled_all_gather,
     channelled_all_reduce,
     channelled_reduce_scatter,
@@ -54,16 +54,16 @@ def protocol_of(spec: CollectiveKernelSpec, op: Op, n_devices: int, size: int) -
     return min(times, key=lambda protocol: times[protocol])
 
 
-def ring_program(
+def ring_schedule(
     machine: MachineSpec, op: Op, n_devices: int, chunk_granules: int, n_compute_units: int | None = None
-) -> CollectiveProgram:
-    """Return the program of *op* on chunks of *chunk_granules*; *n_compute_units* replaces the machine's channels.
+) -> CollectiveSchedule:
+    """Return the schedule of *op* on chunks of *chunk_granules*; *n_compute_units* replaces the machine's channels.
 
     Raises ``UsageError`` for an all-reduce of whole chunks: that is a reduce-scatter and an all-gather.
     """
     spec = machine.gpu.collective_kernel
     if n_devices == 1:
-        return CollectiveProgram((), 0, 0)
+        return CollectiveSchedule((), 0, 0)
     if spec.kind == "chunk":
         if op == "all-reduce":
             raise UsageError("an all-reduce of whole chunks is a reduce-scatter and an all-gather")

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from t3sim.gpu.arbitration import arbitration_policies
-from t3sim.gpu.assemble import compiled_advance, compiled_policy, is_compiled, layout_for
-from t3sim.gpu.kernel import _jit
+from t3sim.gpu.assemble import compiled_advance, compiled_policy, layout_for
 from t3sim.system.phases import ISOLATED_POLICY
 
 if TYPE_CHECKING:
@@ -18,18 +17,13 @@ if TYPE_CHECKING:
 
 def layouts_of(points: Iterable[RunSpec]) -> set[Layout]:
     """Return the record layouts that *points* need."""
-    machines = (machine for run in points for machine in (run.machine, *unlike_gpus(run.machine)))
-    return {layout_for(machine, _jit.IS_INTERPRETED) for machine in machines}
+    machines = {id(run.machine): run.machine for run in points}.values()  # points of a sweep share them
+    return {layout_for(one) for machine in machines for one in (machine, *different_gpus(machine))}
 
 
-def unlike_gpus(machine: MachineSpec) -> list[MachineSpec]:
-    """Return a machine like each GPU that is unlike the others."""
+def different_gpus(machine: MachineSpec) -> list[MachineSpec]:
+    """Return a uniform machine for each GPU that differs from the others."""
     return [machine.of_gpu(own.number) for own in machine.own_gpus]
-
-
-def is_compiled_for(points: Iterable[RunSpec]) -> bool:
-    """Return whether the loop for all of *points* is in the cache, as far as can be told without loading it."""
-    return all(is_compiled(layout) for layout in layouts_of(points))
 
 
 def compile_for(points: Iterable[RunSpec]) -> None:

@@ -37,7 +37,7 @@ from t3sim.system.threads import threads_for
 
 if TYPE_CHECKING:
     from t3sim.checks.audit import Audit
-    from t3sim.collective.schedule import CollectiveProgram
+    from t3sim.collective.schedule import CollectiveSchedule
     from t3sim.config.experiment import RunSpec
     from t3sim.config.machine import MachineSpec
     from t3sim.gpu.core import GpuCore
@@ -156,7 +156,7 @@ class ExplicitPhases(SublayerPhases):
 
         def asked(_start: RingStart, offsets: Sequence[int], _needed: Keys) -> Phase:
             alone = [self._gemm_of(name, d, n_taken) for d in range(self.n_devices)]
-            return together(name, offsets, alone, [round(self.ticks.to_us(offset) * 1e6) for offset in offsets])
+            return merged(name, offsets, alone, [round(self.ticks.to_us(offset) * 1e6) for offset in offsets])
 
         return self.placed(name, after, self.first_positions(), asked)
 
@@ -177,26 +177,26 @@ class ExplicitPhases(SublayerPhases):
         return self.store.get(PhaseJob(key, name, simulate))
 
     def collective(
-        self, name: str, program: CollectiveProgram, n_compute_units: int | None = None, *, after: After = ()
+        self, name: str, schedule: CollectiveSchedule, n_compute_units: int | None = None, *, after: After = ()
     ) -> Phase | None:
         """See the base class."""
-        if not program.steps:
+        if not schedule.steps:
             return None
 
         def asked(start: RingStart, offsets: Sequence[int], needed: Keys) -> Phase:
             def simulate(report: Report) -> Phase:
                 ring = self.ring(self.machine_spec, self.n_devices, ISOLATED_POLICY, {})
-                ring.load_collective(program, offsets, n_compute_units)
+                ring.load_collective(schedule, offsets, n_compute_units)
                 return self._finished(name, ring, offsets, report)
 
-            key = (f"explicit {name}", program, n_compute_units, self.machine_spec, self.run.quantum, start)
+            key = (f"explicit {name}", schedule, n_compute_units, self.machine_spec, self.run.quantum, start)
             return self.store.get(PhaseJob(key, name, simulate, needed))
 
         return self.placed(name, after, (0,) * self.n_devices, asked)
 
-    def fused(self, program: Callable[..., None], *, after: After = ()) -> Phase:
+    def fused(self, mapping: Callable[..., None], *, after: After = ()) -> Phase:
         """See ``overlap.interface.Phases``."""
-        check_declaration(program, MAPPING, {})
+        check_declaration(mapping, MAPPING, {})
         trace = self.required_trace()
         policy, params = self.fused_policy()
         name = f"fused, {policy}"
@@ -204,11 +204,11 @@ class ExplicitPhases(SublayerPhases):
         def asked(start: RingStart, offsets: Sequence[int], needed: Keys) -> Phase:
             def simulate(report: Report) -> Phase:
                 ring = self.ring(self.machine_spec.at_matrix_clock(), self.n_devices, policy, params)
-                ring.load_fused(trace, program, offsets, start.first_positions)
+                ring.load_fused(trace, mapping, offsets, start.first_positions)
                 threshold = partial(threshold_in_force, arbitration_policies.get(policy))
                 return self._finished(name, ring, offsets, report, mca_threshold=threshold)
 
-            of_policy = (policy, tuple(sorted(params.items())), program)
+            of_policy = (policy, tuple(sorted(params.items())), mapping)
             key = ("explicit fused", *of_policy, *self.tiles_key(), self.machine_spec, self.run.quantum, start)
             return self.store.get(PhaseJob(key, name, simulate, needed))
 
@@ -269,7 +269,7 @@ def last_of(gpus: Sequence[GpuPhase]) -> GpuPhase:
     return max(gpus, key=lambda gpu: gpu.end)
 
 
-def together(name: str, offsets: Sequence[int], alone: Sequence[Phase], offsets_ps: Sequence[int]) -> Phase:
+def merged(name: str, offsets: Sequence[int], alone: Sequence[Phase], offsets_ps: Sequence[int]) -> Phase:
     """Return the phase in which each GPU does, from its offset on (also in ps), what it does *alone*."""
     jobs = tuple(job for phase in alone for job in phase.jobs)
     if not all(phase.gpus for phase in alone):  # in a plan

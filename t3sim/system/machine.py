@@ -23,7 +23,7 @@ from t3sim.network.mirror import ChunkShift
 from t3sim.system.liveness import Liveness, WatchedEnvironment, WatchedGpu, run_to_end
 
 if TYPE_CHECKING:
-    from t3sim.collective.schedule import CollectiveProgram
+    from t3sim.collective.schedule import CollectiveSchedule
     from t3sim.config.machine import MachineSpec
     from t3sim.gpu.arbitration import ArbitrationPolicy
     from t3sim.gpu.ticks import TickBase
@@ -81,7 +81,7 @@ class MirroredMachine:
         return end_at
 
 
-def launch_ticks(core: GpuCore, collective: CollectiveProgram | None = None) -> int:
+def launch_ticks(core: GpuCore, collective: CollectiveSchedule | None = None) -> int:
     """Return the ticks from the launch of a kernel, of *collective* if there is one, to its start."""
     gpu = core.machine.gpu
     own = 0 if collective is None else gpu.collective_kernel.of_protocol(collective.protocol).launch
@@ -95,15 +95,15 @@ def sent_at(core: GpuCore) -> int:
 
 
 def load_fused_gpu(
-    core: GpuCore, trace: TileTrace, program: Callable[..., None], start_at: int, first_position: int = 0
+    core: GpuCore, trace: TileTrace, mapping: Callable[..., None], start_at: int, first_position: int = 0
 ) -> ChunkShift | None:
-    """Load *trace* on *core* by position, its output mapped by *program*; dispatch begins at *first_position*.
+    """Load *trace* on *core* by position, its output mapped by *mapping*; dispatch begins at *first_position*.
 
     Return what its outgoing link makes of its messages; None if it has none to send.
     """
     routes = StoreRoutes(trace.n_workgroups)
-    with code_of_a_user(program, "mapping of the output", is_all_of_it=True):
-        program(routes, trace, 0, core.machine.gpu.dma.wavefront_tiles_per_block)
+    with code_of_a_user(mapping, "mapping of the output", is_all_of_it=True):
+        mapping(routes, trace, 0, core.machine.gpu.dma.wavefront_tiles_per_block)
     core.load_gemm(trace, routes, start_at=start_at, device_id=first_position)
     n_granules = core.tables.tiles["n_granules"]
     n_wavefronts = int(core.gpu.n_wavefronts)
@@ -150,7 +150,7 @@ def leftovers(core: GpuCore) -> dict[str, int]:
         "requests in stream queues": int((channels["queue_tail"] - channels["queue_head"]).sum()),
         "requests in DRAM queues": int(channels["occupancy"].sum()),
         "L2 misses in flight": n_banks * int(l2.n_mshrs) - int(l2.n_free_mshrs[:n_banks].sum()),
-        "loads waiting for a miss": len(l2.free_waiter) - int(l2.n_free_waiters),
+        "loads waiting for a miss": int(l2.n_waiters - l2.n_free_waiters),
         "tracker entries": int(gpu.tracker.n_entries),
         "tiles not triggered": int(gpu.n_tiles_open),
         "DMA commands": int(gpu.dma.n_commands - gpu.dma.n_commands_done),

@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol
 
 from t3sim.checks.audit import Audit
-from t3sim.collective.schedule import CollectiveProgram, chunk_bytes_of, ring_reduce_scatter
+from t3sim.collective.schedule import CollectiveSchedule, chunk_bytes_of, ring_reduce_scatter
 from t3sim.errors import UsageError
 from t3sim.gpu.arbitration import ArbitrationPolicy, arbitration_policies
 from t3sim.gpu.kernel.codes import NEVER
@@ -23,10 +23,10 @@ from t3sim.gpu.ticks import TickBase
 from t3sim.observe.timeline import Timeline
 from t3sim.overlap.interface import After, Phase, overlap_strategies
 from t3sim.registry import check_declaration
-from t3sim.system.collectives import Op, ring_program
+from t3sim.system.collectives import Op, ring_schedule
 from t3sim.system.machine import MirroredMachine, launch_ticks, load_fused_gpu, sent_at
 from t3sim.system.measure import counters_of, timeline_of, waits_of
-from t3sim.system.together import kernels_for, load_together, times_together
+from t3sim.system.side_by_side import kernels_for, load_side_by_side, times_side_by_side
 from t3sim.workload.tiling import ELEMENT_BYTES
 
 if TYPE_CHECKING:
@@ -145,32 +145,32 @@ class SublayerPhases:
         """See ``overlap.interface.Phases``."""
         name = "reduce-scatter, near memory" if has_near_memory else "reduce-scatter"
         if has_near_memory:
-            program = ring_reduce_scatter(self.n_devices, self.chunk_granules(), has_near_memory=True)
+            schedule = ring_reduce_scatter(self.n_devices, self.chunk_granules(), has_near_memory=True)
         else:
-            program = self.program("reduce-scatter", n_compute_units)
-        return self.collective(self.named(name, n_compute_units), program, n_compute_units, after=after)
+            schedule = self.schedule("reduce-scatter", n_compute_units)
+        return self.collective(self.named(name, n_compute_units), schedule, n_compute_units, after=after)
 
     def all_gather(self, *, n_compute_units: int | None = None, after: After = ()) -> Phase | None:
         """See ``overlap.interface.Phases``."""
-        program = self.program("all-gather", n_compute_units)
-        return self.collective(self.named("all-gather", n_compute_units), program, n_compute_units, after=after)
+        schedule = self.schedule("all-gather", n_compute_units)
+        return self.collective(self.named("all-gather", n_compute_units), schedule, n_compute_units, after=after)
 
     def all_reduce(self, *, n_compute_units: int | None = None, after: After = ()) -> Phase | None:
         """Return a ring all-reduce alone, on a machine whose collectives run in channels."""
-        program = self.program("all-reduce", n_compute_units)
-        return self.collective(self.named("all-reduce", n_compute_units), program, n_compute_units, after=after)
+        schedule = self.schedule("all-reduce", n_compute_units)
+        return self.collective(self.named("all-reduce", n_compute_units), schedule, n_compute_units, after=after)
 
-    def program(self, op: Op, n_compute_units: int | None = None) -> CollectiveProgram:
-        """Return the program of a collective on this machine."""
-        return ring_program(self.run.machine, op, self.n_devices, self.chunk_granules(), n_compute_units)
+    def schedule(self, op: Op, n_compute_units: int | None = None) -> CollectiveSchedule:
+        """Return the schedule of a collective on this machine."""
+        return ring_schedule(self.run.machine, op, self.n_devices, self.chunk_granules(), n_compute_units)
 
     def collective(
-        self, name: str, program: CollectiveProgram, n_compute_units: int | None = None, *, after: After = ()
+        self, name: str, schedule: CollectiveSchedule, n_compute_units: int | None = None, *, after: After = ()
     ) -> Phase | None:
         """Return an isolated collective on *n_compute_units* CUs (default: all); None if there is nothing to do."""
         raise NotImplementedError
 
-    def fused(self, program: Callable[..., None], *, after: After = ()) -> Phase:
+    def fused(self, mapping: Callable[..., None], *, after: After = ()) -> Phase:
         """See ``overlap.interface.Phases``."""
         raise NotImplementedError
 
@@ -243,15 +243,15 @@ class MirroredPhases(SublayerPhases):
 
         return PhaseJob((kind, *self.gemm_key()), name, simulate)
 
-    def together(self, op: Op, *, n_compute_units: int | None = None) -> Phase | None:
+    def side_by_side(self, op: Op, *, n_compute_units: int | None = None) -> Phase | None:
         """Return a GEMM and a collective that run beside each other, each again and again; None on one GPU.
 
-        Its time is that of the run; the counters ``gemm_together`` and ``collective_together`` are the mean ticks of
+        Its time is that of the run; the counters ``gemm_beside`` and ``collective_beside`` are the mean ticks of
         one kernel of each kind, with its launch.  Compute units go from one to the other as ``collective_kernel`` says.
         How often each runs depends on what the two take alone.
         """
-        trace, program = self.required_trace(), self.program(op, n_compute_units)
-        collective = self.collective(self.named(op, n_compute_units), program, n_compute_units)
+        trace, schedule = self.required_trace(), self.schedule(op, n_compute_units)
+        collective = self.collective(self.named(op, n_compute_units), schedule, n_compute_units)
         if collective is None:
             return None
         gemm = self.gemm()
@@ -259,53 +259,53 @@ class MirroredPhases(SublayerPhases):
 
         def simulate(report: Report) -> Phase:
             machine = self.machine(ISOLATED_POLICY, {}, multiplies=True)
-            load_together(machine, trace, program, *kernels_for(gemm.ticks, collective.ticks))
+            load_side_by_side(machine, trace, schedule, *kernels_for(gemm.ticks, collective.ticks))
             phase = self.finished(name, machine, report)
-            times = times_together(machine.core)
-            phase.counters["gemm_together"], phase.counters["collective_together"] = times.gemm, times.collective
+            times = times_side_by_side(machine.core)
+            phase.counters["gemm_beside"], phase.counters["collective_beside"] = times.gemm, times.collective
             return phase
 
-        key = ("together", name, program, *self.gemm_key())
+        key = ("side by side", name, schedule, *self.gemm_key())
         return self.store.get(PhaseJob(key, name, simulate, after=(*gemm.jobs, *collective.jobs)))
 
     def collective(
         self,
         name: str,
-        program: CollectiveProgram,
+        schedule: CollectiveSchedule,
         n_compute_units: int | None = None,
         *,
         after: After = (),
     ) -> Phase | None:
         """See the base class."""
-        if not program.steps:
+        if not schedule.steps:
             return None
 
         def simulate(report: Report) -> Phase:
             machine = self.machine(ISOLATED_POLICY, {})
             machine.core.load_collective(
-                program, start_at=launch_ticks(machine.core, program), n_compute_units=n_compute_units
+                schedule, start_at=launch_ticks(machine.core, schedule), n_compute_units=n_compute_units
             )
             machine.close_ring()
             return self.finished(name, machine, report)
 
-        key = (name, program, n_compute_units, self.run.machine, self.run.quantum)
+        key = (name, schedule, n_compute_units, self.run.machine, self.run.quantum)
         return self.placed(PhaseJob(key, name, simulate), after)
 
-    def fused(self, program: Callable[..., None], *, after: After = ()) -> Phase:
+    def fused(self, mapping: Callable[..., None], *, after: After = ()) -> Phase:
         """See ``overlap.interface.Phases``."""
-        check_declaration(program, MAPPING, {})
+        check_declaration(mapping, MAPPING, {})
         trace = self.required_trace()
         policy, params = self.fused_policy()
         name = f"fused, {policy}"
 
         def simulate(report: Report) -> Phase:
             machine = self.machine(policy, params, multiplies=True)
-            load_fused(machine, trace, program)
+            load_fused(machine, trace, mapping)
             phase = self.finished(name, machine, report)
             phase.counters["mca_threshold"] = threshold_in_force(arbitration_policies.get(policy), machine.core)
             return phase
 
-        key = ("fused", policy, tuple(sorted(params.items())), program, *self.gemm_key())
+        key = ("fused", policy, tuple(sorted(params.items())), mapping, *self.gemm_key())
         return self.placed(PhaseJob(key, name, simulate), after)
 
     def gemm_key(self) -> tuple[Any, ...]:
@@ -342,9 +342,9 @@ def with_compute_units(machine: MachineSpec, n_compute_units: int) -> MachineSpe
     return machine.model_copy(update={"gpu": gpu})
 
 
-def load_fused(machine: MirroredMachine, trace: TileTrace, program: Callable[..., None]) -> None:
-    """Map the output of *trace* as *program* says, load it and close the ring."""
-    shift = load_fused_gpu(machine.core, trace, program, machine.launch_ticks)
+def load_fused(machine: MirroredMachine, trace: TileTrace, mapping: Callable[..., None]) -> None:
+    """Map the output of *trace* as *mapping* says, load it and close the ring."""
+    shift = load_fused_gpu(machine.core, trace, mapping, machine.launch_ticks)
     if shift is not None:
         machine.close_ring(shift)
 

@@ -34,7 +34,7 @@ from t3sim.system.liveness import Liveness, WatchedEnvironment, WatchedGpu, run_
 from t3sim.system.machine import check_drained, check_link, launch_ticks, load_fused_gpu, quantum_of
 
 if TYPE_CHECKING:
-    from t3sim.collective.schedule import CollectiveProgram
+    from t3sim.collective.schedule import CollectiveSchedule
     from t3sim.config.machine import MachineSpec
     from t3sim.gpu.arbitration import ArbitrationPolicy
     from t3sim.workload.tiling import TileTrace
@@ -87,49 +87,49 @@ class RingMachine:
         """Keep *messages* for device *d* until it comes to the window that begins when they had been sent."""
         self._arrived[d].append((self._sent_in, messages))
 
-    def start_at(self, d: int, offset: int = 0, collective: CollectiveProgram | None = None) -> int:
+    def start_at(self, d: int, offset: int = 0, collective: CollectiveSchedule | None = None) -> int:
         """Return the tick at which a kernel (of *collective*) starts on device *d* that is launched at *offset*."""
         return offset + launch_ticks(self.cores[d], collective)
 
     # --- loading ---------------------------------------------------------------------------------
 
-    def load_gemm(self, trace: TileTrace, program: Callable[..., None] | None = None) -> None:
-        """Load *trace* on every device, its output mapped by *program* (default: through the L2).
+    def load_gemm(self, trace: TileTrace, mapping: Callable[..., None] | None = None) -> None:
+        """Load *trace* on every device, its output mapped by *mapping* (default: through the L2).
 
         Each device has the output at its true places: device ``d`` starts at chunk ``d`` of the array.
         """
         ranges = trace.chunk_ranges()
         for d, core in enumerate(self.cores):
             routes = StoreRoutes(trace.n_workgroups)
-            if program is not None:
-                program(routes, trace, d, core.machine.gpu.dma.wavefront_tiles_per_block)
+            if mapping is not None:
+                mapping(routes, trace, d, core.machine.gpu.dma.wavefront_tiles_per_block)
             core.load_gemm(trace, routes, start_at=self.start_at(d), device_id=d)
-            if program is not None:
+            if mapping is not None:
                 tiles = core.tables.tiles["n_granules"].reshape(trace.n_workgroups, -1).sum(axis=1)
                 first = d % trace.n_chunks
                 core.gpu.expected_inbound = int(tiles.sum() - tiles[slice(*ranges[first])].sum())
 
     def load_fused(
-        self, trace: TileTrace, program: Callable[..., None], offsets: Sequence[int], first_positions: Sequence[int]
+        self, trace: TileTrace, mapping: Callable[..., None], offsets: Sequence[int], first_positions: Sequence[int]
     ) -> None:
-        """Load *trace* on every device by position, mapped by *program*; launched at *offsets*.
+        """Load *trace* on every device by position, mapped by *mapping*; launched at *offsets*.
 
         Every device has the chunk of a position at the same place, so equal devices do the same bit for bit (ADR
         0018).  Device ``d`` dispatches its chunks in order from ``first_positions[d]`` on.
         """
         for d, core in enumerate(self.cores):
-            shift = load_fused_gpu(core, trace, program, self.start_at(d, offsets[d]), first_positions[d])
+            shift = load_fused_gpu(core, trace, mapping, self.start_at(d, offsets[d]), first_positions[d])
             if d in self.links:
                 self.links[d].transform = shift
         self._note_first_start()
 
     def load_collective(
-        self, program: CollectiveProgram, offsets: Sequence[int] | None = None, n_compute_units: int | None = None
+        self, schedule: CollectiveSchedule, offsets: Sequence[int] | None = None, n_compute_units: int | None = None
     ) -> None:
-        """Load *program* on every device, on *n_compute_units* CUs (default: all), launched at *offsets*."""
+        """Load *schedule* on every device, on *n_compute_units* CUs (default: all), launched at *offsets*."""
         for d, core in enumerate(self.cores):
-            start_at = self.start_at(d, 0 if offsets is None else offsets[d], program)
-            core.load_collective(program, start_at=start_at, n_compute_units=n_compute_units)
+            start_at = self.start_at(d, 0 if offsets is None else offsets[d], schedule)
+            core.load_collective(schedule, start_at=start_at, n_compute_units=n_compute_units)
         self._note_first_start()
 
     def _note_first_start(self) -> None:

@@ -179,13 +179,13 @@ def summed(phases: Sequence[Phase | None]) -> Phase | None:
     found = [phase for phase in phases if phase is not None]
     if len(found) < 2:
         return found[0] if found else None
-    counters = {name: _together(name, [phase.counters[name] for phase in found]) for name in found[0].counters}
+    counters = {name: _combined(name, [phase.counters[name] for phase in found]) for name in found[0].counters}
     if len({phase.counters.get("mca_threshold") for phase in found}) > 1:
         del counters["mca_threshold"]
     return Phase(found[0].name, sum(phase.ticks for phase in found), counters, Timeline())
 
 
-def _together(name: str, values: list[Any]) -> Any:
+def _combined(name: str, values: list[Any]) -> Any:
     """Return what a layer says about a counter of its sublayers."""
     if name in OF_ONE_SUBLAYER:
         return None

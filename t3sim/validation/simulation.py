@@ -135,14 +135,14 @@ class SideBySide(Simulation):
         trace = make_tile_trace(self.gemm.gemm, self.gemm.tiling, 1)
         alone = [*self.gemm.result(phases, audit), *self.reduce_scatter.result(phases, audit)]
         own = MirroredPhases(self.run, trace, phases, audit)
-        both = own.together("reduce-scatter", n_compute_units=self.reduce_scatter.n_channels)
+        both = own.side_by_side("reduce-scatter", n_compute_units=self.reduce_scatter.n_channels)
         assert both is not None  # two GPUs at least
         return [*alone, both]
 
     def outcome(self, result: Sequence[Phase]) -> Outcome:
         """See the base class."""
         gemm_alone, collective_alone, both = result
-        gemm, collective = self.us(both.counters["gemm_together"]), self.us(both.counters["collective_together"])
+        gemm, collective = self.us(both.counters["gemm_beside"]), self.us(both.counters["collective_beside"])
         if self.gemm_share is not None:
             alone_us = self.reduce_scatter.us(collective_alone.ticks)
             overlapped = self.gemm_share * gemm / self.gemm.us(gemm_alone.ticks)

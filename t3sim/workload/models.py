@@ -11,13 +11,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from t3sim.config.experiment import GemmShape, ModelSpec
-from t3sim.config.presets import folder_of, load_model, model_node, preset_names
+from t3sim.config.experiment import ModelSpec
+from t3sim.config.presets import folder_of, model_node
 from t3sim.config.trees import validated
 from t3sim.config.yaml_loader import Node, Position
 from t3sim.errors import ConfigError
 from t3sim.workload.hf_config import read_hf_config
-from t3sim.workload.sublayers import SUBLAYERS, gemm_of
 
 HF_SUFFIX = ".json"
 
@@ -65,14 +64,4 @@ def _from_hf_config(name: str, named_at: Position | None, key: str, folder: Path
     return NamedModel(spec, leaves, states_tokens=False)
 
 
-def load_models() -> dict[str, ModelSpec]:
-    """Return every model of ``configs/model`` by name, sorted."""
-    return {name: load_model(name) for name in preset_names("model")}
-
-
-def sublayer_gemms(model: ModelSpec) -> dict[tuple[int, str], GemmShape]:
-    """Return the local GEMM of each sublayer at each tensor-parallel degree studied, by (tp, sublayer)."""
-    return {(tp, sublayer): gemm_of(model, sublayer, tp) for tp in model.tensor_parallel for sublayer in SUBLAYERS}
-
-
-__all__ = ["NamedModel", "load_model", "load_models", "named_model", "sublayer_gemms"]
+__all__ = ["NamedModel", "named_model"]

@@ -85,11 +85,6 @@ class TileTrace:
         edges = np.searchsorted(self.workgroups["chunk"], np.arange(self.n_chunks + 1), side="left")
         return np.stack([edges[:-1], edges[1:]], axis=1).astype(np.int64)
 
-    def dispatch_order(self, device_id: int = 0) -> NDArray[np.int64]:
-        """Return workgroup ids as *device_id* dispatches them: from chunk *device_id* on, wrapping."""
-        start = int(self.chunk_ranges()[device_id % self.n_chunks, 0])
-        return np.roll(np.arange(self.n_workgroups, dtype=np.int64), -start)
-
     def repeated(self, times: int) -> TileTrace:
         """Return a trace that runs this kernel *times* in turn, on an A and an output of its own each time.
 

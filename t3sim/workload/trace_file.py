@@ -187,7 +187,8 @@ def _load(path: Path) -> tuple[TileTrace, list[str]]:
     trace = TileTrace(manifest.gemm, manifest.tiling, manifest.n_chunks, workgroups)
     problems = tile_problems(manifest.gemm, manifest.tiling, manifest.n_chunks, workgroups)
     if not problems and content_digest(trace) != manifest.content_sha256:
-        problems = ["the tiles do not match the digest in the manifest: one of the two files was changed"]
+        name = manifest_path(path).name
+        problems = [f"the tiles do not match the digest in {name}: one of the two files was edited or damaged"]
     return trace, problems
 
 

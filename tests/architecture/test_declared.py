@@ -99,3 +99,12 @@ def test_names_may_be_passed_and_written() -> None:
 def test_canary_the_names_are_there() -> None:
     assert {"sequential", "cu-split", "t3", "t3-mca", "ideal-overlap", "ideal-rs-nmc"} < NAMES
     assert {"round_robin", "compute_first", "mca"} < NAMES
+
+
+def test_plugins_need_one_import() -> None:
+    """The examples show it: nothing else of t3sim is imported."""
+    examples = sorted((REPOSITORY / "docs" / "examples").rglob("*.py"))
+    assert len(examples) >= 2
+    for path in examples:
+        imported = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if hasattr(node, "module")]
+        assert [node.module for node in imported] == ["t3sim.plugins"], path

@@ -17,7 +17,7 @@ from t3sim.collective.schedule import (
     TO_BOTH,
     TO_LOCAL,
     Channels,
-    CollectiveProgram,
+    CollectiveSchedule,
     channelled_all_gather,
     channelled_all_reduce,
     channelled_reduce_scatter,
@@ -29,7 +29,7 @@ CUTS = [Channels(n, loop, slices, LINE) for n, loop, slices in ((1, 64, 1), (2, 
 Memory = dict[int, Counter[tuple[int, int, int]]]
 
 
-def execute(program: CollectiveProgram, memories: list[Memory], seed: int) -> None:
+def execute(program: CollectiveSchedule, memories: list[Memory], seed: int) -> None:
     """Run *program* on a ring of devices that each send to the one before."""
     n, rng = len(memories), random.Random(seed)
     width, back = program.n_channels, program.n_slices * program.n_channels
@@ -74,7 +74,7 @@ def whole(n: int, chunk: int, i: int) -> Counter[tuple[int, int, int]]:
     return Counter({(device, chunk, i): 1 for device in range(n)})
 
 
-def check_reduce_scatter(n: int, c: int, program: CollectiveProgram) -> None:
+def check_reduce_scatter(n: int, c: int, program: CollectiveSchedule) -> None:
     memories = [own_array(n, c, d) for d in range(n)]
     execute(program, memories, seed=n)
     for d in range(n):
@@ -82,7 +82,7 @@ def check_reduce_scatter(n: int, c: int, program: CollectiveProgram) -> None:
         assert all(memories[d][output + i] == whole(n, (d + n - 1) % n, i) for i in range(c))
 
 
-def check_all_gather(n: int, c: int, program: CollectiveProgram) -> None:
+def check_all_gather(n: int, c: int, program: CollectiveSchedule) -> None:
     memories: list[Memory] = [{i: Counter({(d, d, i): 1}) for i in range(c)} for d in range(n)]
     execute(program, memories, seed=n)
     for d in range(n):
@@ -91,7 +91,7 @@ def check_all_gather(n: int, c: int, program: CollectiveProgram) -> None:
             assert all(memories[d][(n + p) * c + i] == Counter({(chunk, chunk, i): 1}) for i in range(c))
 
 
-def check_all_reduce(n: int, c: int, program: CollectiveProgram) -> None:
+def check_all_reduce(n: int, c: int, program: CollectiveSchedule) -> None:
     memories = [own_array(n, c, d) for d in range(n)]
     execute(program, memories, seed=n)
     for d in range(n):
@@ -99,7 +99,7 @@ def check_all_reduce(n: int, c: int, program: CollectiveProgram) -> None:
             assert all(memories[d][(n + q) * c + i] == whole(n, (d + n - 1 + q) % n, i) for i in range(c))
 
 
-KINDS: dict[str, tuple[Callable[..., CollectiveProgram], Callable[..., None]]] = {
+KINDS: dict[str, tuple[Callable[..., CollectiveSchedule], Callable[..., None]]] = {
     "reduce-scatter": (channelled_reduce_scatter, check_reduce_scatter),
     "all-gather": (channelled_all_gather, check_all_gather),
     "all-reduce": (channelled_all_reduce, check_all_reduce),

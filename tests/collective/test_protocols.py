@@ -11,7 +11,7 @@ import pytest
 from t3sim.cli.validate import machine_of
 from t3sim.collective.schedule import TO_LOCAL
 from t3sim.config.machine import CollectiveKernelSpec, MachineSpec
-from t3sim.system.collectives import Op, channels_of, protocol_of, ring_program
+from t3sim.system.collectives import Op, channels_of, protocol_of, ring_schedule
 
 KIB, MIB = 1 << 10, 1 << 20
 CHOICE = re.compile(r"(\w+): (\d+) Bytes -> Algo RING proto (\w+)")
@@ -88,7 +88,7 @@ def test_what_is_sent_holds_the_flags(protocol: str, sent: float, h200: MachineS
     only = kernel.model_copy(update={**others, "expected": far})
     machine = h200.model_copy(update={"gpu": h200.gpu.model_copy(update={"collective_kernel": only})})
     chunk = 24 * 480
-    program = ring_program(machine, "all-reduce", 4, chunk)
+    program = ring_schedule(machine, "all-reduce", 4, chunk)
     assert program.protocol == protocol
     slices = sum(1 for step in program.steps if step.n_granules and step.send_to != TO_LOCAL)
     assert 6 * chunk * sent <= program.sent <= 6 * chunk * sent + slices
@@ -101,7 +101,7 @@ def test_flags_need_no_place_of_other_data(h200: MachineSpec) -> None:
     """Do the receive buffers of all steps lie apart, flags included?"""
     for op, size in (("all-reduce", MIB), ("all-reduce", 4 * MIB)):
         chunk = size // 4 // h200.memory.access
-        program = ring_program(h200, op, 4, chunk)
+        program = ring_schedule(h200, op, 4, chunk)
         places: set[int] = set()
         n = 0
         for step in program.steps:
@@ -121,7 +121,7 @@ def test_a_short_chunk_is_one_slice(h200: MachineSpec) -> None:
         granules = 24 * n_bytes // h200.memory.access
         kernel = h200.gpu.collective_kernel.model_copy(update={"expected": None})
         machine = h200.model_copy(update={"gpu": h200.gpu.model_copy(update={"collective_kernel": kernel})})
-        program = ring_program(machine, "all-gather", 2, granules)
+        program = ring_schedule(machine, "all-gather", 2, granules)
         lengths[n_bytes] = [step.n_granules * 64 for step in program.steps[:: program.n_channels]]
     assert lengths == {32 * KIB: [32 * KIB, 0] * 2, 64 * KIB: [32 * KIB, 32 * KIB] * 2}
 

@@ -16,7 +16,7 @@ from t3sim.collective.schedule import (
     TO_LOCAL,
     TO_NEIGHBOUR,
     TO_NEIGHBOUR_AS_UPDATE,
-    CollectiveProgram,
+    CollectiveSchedule,
     Step,
     chunk_bytes_of,
     ring_all_gather,
@@ -29,7 +29,7 @@ RING_SIZES = range(2, 17)
 Memory = dict[int, Counter[tuple[int, int]]]
 
 
-def execute(program: CollectiveProgram, memories: list[Memory], seed: int) -> list[int]:
+def execute(program: CollectiveSchedule, memories: list[Memory], seed: int) -> list[int]:
     """Run *program* on a ring of devices that each send to the one before; return what each received."""
     n = len(memories)
     rng = random.Random(seed)
@@ -68,7 +68,7 @@ def partial_sums(n: int) -> list[Memory]:
     return [{p * CHUNK: Counter({(d, (d + p) % n): 1}) for p in range(n)} for d in range(n)]
 
 
-def check_reduce_scatter(n: int, program: CollectiveProgram) -> None:
+def check_reduce_scatter(n: int, program: CollectiveSchedule) -> None:
     """Run in several orders; each device's last chunk has the contributions of all devices to it, each once."""
     for seed in range(20):
         memories = partial_sums(n)
@@ -125,7 +125,7 @@ def test_received_copies_never_share_memory_with_the_array(n: int) -> None:
             assert step.destination >= n * CHUNK
 
 
-def mutated(program: CollectiveProgram, index: int, step: Step) -> CollectiveProgram:
+def mutated(program: CollectiveSchedule, index: int, step: Step) -> CollectiveSchedule:
     steps = list(program.steps)
     steps[index] = step
     return replace(program, steps=tuple(steps))

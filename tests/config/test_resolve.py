@@ -77,6 +77,14 @@ CROSS_FIELD = [
         "is 3, must be at least 4: a line read and one written back",
     ),
     ("link: {bandwidth: 99999999977 B/s}", "link.bandwidth", "is 99999999977 B/s; round it to whole MB/s"),
+    (
+        "link: {bandwidth: 40 TB/s}, gpu: {matrix_clock: 1 MHz}",
+        "link.bandwidth",
+        (
+            "is 40 TB/s, 5000001 accesses (`memory.access`, 64 B) in one issue slot (`gpu.issue_slot`, 8 cycles), must"
+            " be at most 4096"
+        ),
+    ),
     ("memory: {timing: {nRAS: 10}}", "memory.timing.nRAS", "is 10, cannot be below `nRCDRD`, 14"),
     ("memory: {timing: {nRC: 40}}", "memory.timing.nRC", "is 40, cannot be below `nRAS` + `nRP`, 33 + 14"),
     ("memory: {timing: {nFAW: 3}}", "memory.timing.nFAW", "is 3, cannot be below `nRRDS`, 4"),

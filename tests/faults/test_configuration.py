@@ -642,8 +642,8 @@ CASES = [
         "F-A9 days of simulation",
         workload("{gemm: {m: 131072, n: 131072, k: 65536}, tp: 8}"),
         (
-            "e.yaml:1:1: max_hours: is 24, but the point would simulate for about 33 hours on one core; -s "
-            "max_hours=33 goes on"
+            "e.yaml:1:1: max_hours: is 24, but the point would simulate for about 71 hours on one core; -s "
+            "max_hours=71 goes on"
         ),
     ),
     case(
@@ -1314,7 +1314,7 @@ class TestAccepted:
         (long,) = (c for c in CASES if c.id == "F-A9 days of simulation")
         long.write(folder / "e.yaml")
         assert t3sim_here("config", "check", "e.yaml").code == 2
-        assert t3sim_here("config", "check", "e.yaml", "-s", "max_hours=33").code == 0
+        assert t3sim_here("config", "check", "e.yaml", "-s", "max_hours=71").code == 0
 
     def test_one_gpu_is_a_plain_gemm(self, folder: Path) -> None:
         """F-A8: and the log says so."""

@@ -107,7 +107,7 @@ PLUGINS = {
 }
 
 
-def refused(folder: Path, plugin: str, text: str, line: int, said: str) -> None:
+def check_refused(folder: Path, plugin: str, text: str, line: int, said: str) -> None:
     (folder / "mine.py").write_text(plugin, encoding="utf-8")
     (folder / "e.yaml").write_text(HEADER + GEMM + "plugins: [mine.py]\n" + text, encoding="utf-8")
     answer = t3sim_here("run", str(folder / "e.yaml"), "-o", str(folder / "out"), "--no-figures")
@@ -122,30 +122,30 @@ def refused(folder: Path, plugin: str, text: str, line: int, said: str) -> None:
 def test_a_policy_that_fails(name: str, tmp_path: Path) -> None:
     body, line, said = POLICIES[name]
     plugin = POLICY.format(name=f"fault_{name}", body=body)
-    refused(tmp_path, plugin, f"strategy: t3\narbitration: fault_{name}\n", line, said)
+    check_refused(tmp_path, plugin, f"strategy: t3\narbitration: fault_{name}\n", line, said)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_strategy_that_fails(name: str, tmp_path: Path) -> None:
     body, mapping, line, said = STRATEGIES[name]
     plugin = STRATEGY.format(name=name, body=body, mapping=mapping)
-    refused(tmp_path, plugin, f"strategy: {name}\n", line, said)
+    check_refused(tmp_path, plugin, f"strategy: {name}\n", line, said)
 
 
 @pytest.mark.parametrize("name", PLUGINS)
 def test_a_plugin_that_cannot_be_loaded(name: str, tmp_path: Path) -> None:
     plugin, line, said = PLUGINS[name]
-    refused(tmp_path, plugin, "strategy: sequential\n", line, said)
+    check_refused(tmp_path, plugin, "strategy: sequential\n", line, said)
 
 
 def test_a_policy_that_nobody_registered(tmp_path: Path) -> None:
     plugin = STRATEGY.replace("round_robin", "nobody").format(name="orphan", body="return None", mapping="pass")
-    refused(tmp_path, plugin, "strategy: orphan\n", 7, "strategy `orphan`: unknown arbitration policy `nobody`")
+    check_refused(tmp_path, plugin, "strategy: orphan\n", 7, "strategy `orphan`: unknown arbitration policy `nobody`")
 
 
 def test_a_strategy_that_fuses_without_a_policy(tmp_path: Path) -> None:
     plugin = STRATEGY.replace(', arbitration="round_robin"', "").format(name="bare_one", body=FUSED, mapping="pass")
-    refused(tmp_path, plugin, "strategy: bare_one\n", 9, "a strategy with a fused phase declares `arbitration`")
+    check_refused(tmp_path, plugin, "strategy: bare_one\n", 9, "a strategy with a fused phase declares `arbitration`")
 
 
 @pytest.mark.parametrize(

@@ -161,12 +161,14 @@ FILES = [
     fault(
         "F-B4 digit of the manifest changed",
         manifest(lambda m: m["gemm"].update(k=65)),
-        "{folder}/x.parquet: the tiles do not match the digest in the manifest: one of the two files was changed",
+        "{folder}/x.parquet: the tiles do not match the digest in x.manifest.json: one of the two files was "
+        "edited or damaged",
     ),
     fault(
         "F-B4 manifest of another trace",
         manifest(setm(content_sha256="0" * 64)),
-        "{folder}/x.parquet: the tiles do not match the digest in the manifest: one of the two files was changed",
+        "{folder}/x.parquet: the tiles do not match the digest in x.manifest.json: one of the two files was "
+        "edited or damaged",
     ),
     fault(
         "F-B5 manifest claims 10^12 records",
@@ -469,7 +471,8 @@ FILES = [
     fault(
         "F-B8 digest that is none",
         manifest(lambda m: m.update(content_sha256="x")),
-        "{folder}/x.parquet: the tiles do not match the digest in the manifest: one of the two files was changed",
+        "{folder}/x.parquet: the tiles do not match the digest in x.manifest.json: one of the two files was "
+        "edited or damaged",
     ),
     fault(
         "F-B8 escape sequence of a terminal",

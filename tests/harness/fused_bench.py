@@ -75,7 +75,8 @@ class FusedBench:
 
     def _start_twin(self, trace: Any) -> None:
         case, n = self.case, self.case.n_chunks
-        order = trace.dispatch_order(case.device_id).tolist()
+        first = int(trace.chunk_ranges()[case.device_id % n, 0])  # from the chunk of the device on, wrapping
+        order = [*range(first, trace.n_workgroups), *range(first)]
         self.position = {wg: (int(trace.workgroups["chunk"][wg]) - case.device_id) % n for wg in order}
         self.size = {tile: self._granules_in(trace.workgroups[tile // N_WAVEFRONTS], tile) for tile in self._all(order)}
         self.updates = {tile: self._updates(tile // N_WAVEFRONTS) * size for tile, size in self.size.items()}

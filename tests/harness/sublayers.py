@@ -34,7 +34,7 @@ STRATEGIES = ("sequential", "t3", "t3-mca", "ideal-overlap", "ideal-rs-nmc")
 SHAPE = (256, 256, 128)  # m, n, k: sixteen workgroups of 64 x 64
 RAGGED = (200, 150, 72)
 SMALLEST = (192, 60, 64)
-DEPEND_ON_LAYOUT = ("n_free_waiters", "waiting_head")
+DEPEND_ON_LAYOUT = ("waiting_head",)
 
 
 @cache

@@ -306,8 +306,8 @@ class Bench:
         assert (self.l2.n_free_mshrs[:n_banks] == n_mshrs).all()
         for bank in range(n_banks):
             assert sorted(self.l2.free_mshr[bank, :n_mshrs].tolist()) == list(range(n_mshrs))
-        assert self.l2.n_free_waiters == len(self.l2.free_waiter)
-        assert len(set(self.l2.free_waiter.tolist())) == len(self.l2.free_waiter)
+        assert self.l2.n_free_waiters == self.l2.n_waiters
+        assert len(set(self.l2.free_waiter[: self.l2.n_waiters].tolist())) == self.l2.n_waiters
 
     def answer_all(self, at: int) -> None:
         self.take_requests()

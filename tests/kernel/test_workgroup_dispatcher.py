@@ -65,7 +65,8 @@ def test_nothing_is_dispatched_without_a_free_slot() -> None:
     before = core.state.tobytes(), core.tables.workgroups.tobytes()
     dispatch(core, 40)
     assert core.gpu.dispatcher_slots[codes.FOR_CU_SLOT] == 1
-    core.gpu.dispatcher_slots[codes.FOR_CU_SLOT] = 0
+    assert core.gpu.dispatcher_reason == codes.FOR_CU_SLOT
+    core.gpu.dispatcher_slots[codes.FOR_CU_SLOT], core.gpu.dispatcher_reason = 0, codes.WORKING
     assert (core.state.tobytes(), core.tables.workgroups.tobytes()) == before
 
 

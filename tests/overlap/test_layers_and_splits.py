@@ -11,7 +11,7 @@ import pytest
 
 from t3sim.checks.audit import Audit
 from t3sim.config.experiment import RunSpec
-from t3sim.experiment.estimate import estimated_hours
+from t3sim.experiment.estimate import planned_hours
 from t3sim.experiment.plan import load_experiment
 from t3sim.experiment.point_record import record_of
 from t3sim.experiment.runner import plan_phases
@@ -185,8 +185,8 @@ def test_a_launch_is_charged_for_every_operator(folder: Path) -> None:
 
 def test_a_layer_is_estimated_as_its_sublayers(folder: Path) -> None:
     whole = layer_point(folder, "strategy=t3")
-    assert estimated_hours([whole]) == pytest.approx(estimated_hours(sublayer_runs(whole)))
-    assert estimated_hours([whole]) > estimated_hours(sublayer_runs(whole)[:3])
+    assert planned_hours([whole], 24) == pytest.approx(planned_hours(sublayer_runs(whole), 24))
+    assert planned_hours([whole], 24) > planned_hours(sublayer_runs(whole)[:3], 24)
 
 
 def check_split(split: SimulationResult, whole: SimulationResult) -> None:

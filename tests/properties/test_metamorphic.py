@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from t3sim.collective.schedule import CollectiveProgram, ring_all_gather, ring_reduce_scatter
+from t3sim.collective.schedule import CollectiveSchedule, ring_all_gather, ring_reduce_scatter
 from t3sim.config.experiment import RunSpec
 from t3sim.experiment.plan import load_experiment
 from t3sim.experiment.runner import run as run_experiment
@@ -436,7 +436,7 @@ def test_mr2_canary_banks_moved_between_groups_are_noticed() -> None:
 ROW_BIT_0 = 10  # of a granule number on t3-tiny: interleave 2, channel 1, bank 4, interleaves in a row 3
 
 
-def moved(program: CollectiveProgram, distance: int) -> CollectiveProgram:
+def moved(program: CollectiveSchedule, distance: int) -> CollectiveSchedule:
     """The same collective on an array that starts *distance* granules later."""
     steps = (
         replace(s, operands=tuple(a + distance for a in s.operands), destination=s.destination + distance)
@@ -445,7 +445,7 @@ def moved(program: CollectiveProgram, distance: int) -> CollectiveProgram:
     return replace(program, steps=tuple(steps))
 
 
-def collective_ticks(program: CollectiveProgram) -> int:
+def collective_ticks(program: CollectiveSchedule) -> int:
     phase = ObservedPhases(collective_point("all-gather", "12 KiB", 4)).collective("moved", program)
     assert phase is not None
     return phase.ticks
@@ -624,7 +624,7 @@ def test_mr10_bytes_grow_as_the_output_does(axis: str, shape: tuple[int, int, in
 
 
 def ring_bytes(n: int) -> dict[str, int]:
-    fused = ObservedPhases(point("t3", shape=(512, 256, 64), tp=n)).fused(t3.ring_reduce_scatter, "round_robin")
+    fused = ObservedPhases(point("t3", shape=(512, 256, 64), tp=n)).fused(t3.ring_reduce_scatter)
     return {name: int(fused.counters[name]) for name in ("link_bytes", "comm_read_bytes", "incoming_bytes")}
 
 

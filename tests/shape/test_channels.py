@@ -156,7 +156,7 @@ def beside(channels: int = 24) -> tuple[Phase, Phase, Phase]:
     run = base_run("h200").model_copy(update={"machine": machine(), "workload": workload})
     phases = MirroredPhases(run, make_tile_trace(shape, TILING, 1), PhaseStore())
     scatter = phases.reduce_scatter(n_compute_units=channels)
-    both = phases.together("reduce-scatter", n_compute_units=channels)
+    both = phases.side_by_side("reduce-scatter", n_compute_units=channels)
     assert scatter is not None
     assert both is not None
     return phases.gemm(), scatter, both
@@ -165,7 +165,7 @@ def beside(channels: int = 24) -> tuple[Phase, Phase, Phase]:
 def test_both_take_longer_beside_each_other() -> None:
     """A GEMM loses compute units, a collective waits for them; neither takes longer than both in turn."""
     gemm, scatter, both = beside()
-    gemm_beside, scatter_beside = both.counters["gemm_together"], both.counters["collective_together"]
+    gemm_beside, scatter_beside = both.counters["gemm_beside"], both.counters["collective_beside"]
     assert gemm.ticks < gemm_beside
     assert scatter.ticks < scatter_beside
     assert max(gemm_beside, scatter_beside) < gemm.ticks + scatter.ticks
@@ -188,13 +188,13 @@ def test_fewer_channels_leave_more_to_the_gemm() -> None:
     """
     gemm, _, many = beside()
     _, _, few = beside(4)
-    assert 0.99 * gemm.ticks < few.counters["gemm_together"] < many.counters["gemm_together"]
+    assert 0.99 * gemm.ticks < few.counters["gemm_beside"] < many.counters["gemm_beside"]
 
 
 def test_one_channel_takes_one_compute_unit_from_the_gemm() -> None:
     """Does a collective of one channel leave the others to the GEMM?  It took all of them once."""
     gemm, _, one = beside(1)
-    assert one.counters["gemm_together"] < 1.1 * gemm.ticks
+    assert one.counters["gemm_beside"] < 1.1 * gemm.ticks
 
 
 def test_an_all_reduce_is_one_kernel_in_channels_and_two_in_whole_chunks() -> None:

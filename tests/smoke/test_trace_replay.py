@@ -72,8 +72,8 @@ def edit_manifest(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (edit_a_byte, ("x.parquet", "edited")),
-        (cut_short, ("x.parquet", "truncated")),
+        (edit_a_byte, ("x.parquet", "checksum verification failed")),
+        (cut_short, ("x.parquet", "not a readable Parquet file")),
         (remove, ("workload.trace: `x.parquet`: no such file", "looked for at")),
         (remove_manifest, ("x.manifest.json", "no such file")),
         (edit_manifest, ("x.manifest.json", "edited")),

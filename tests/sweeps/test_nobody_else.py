@@ -12,6 +12,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -35,9 +36,8 @@ import multiprocessing
 import time
 from pathlib import Path
 
-from t3sim.overlap import overlap_strategies
-from t3sim.overlap.interface import SublayerTimes
 from t3sim.overlap.t3 import ring_reduce_scatter
+from t3sim.plugins import SublayerTimes, strategy
 
 
 def program(routes, trace, device_id, tiles_per_block):
@@ -46,9 +46,9 @@ def program(routes, trace, device_id, tiles_per_block):
     ring_reduce_scatter(routes, trace, device_id, tiles_per_block)
 
 
-@overlap_strategies.register("waits")
-def strategy(phases):
-    together = phases.fused(program, "round_robin")
+@strategy("waits", arbitration="round_robin")
+def waits(phases):
+    together = phases.fused(program)
     return SublayerTimes(together.ticks, phases.gemm(), fused=together)
 """
 WITH_WAITING = "name: waiting\nplugins: [waiting.py]\n" + SMALL + "strategy: waits\n"
@@ -60,6 +60,7 @@ from distributed import Security
 from t3sim.experiment import dask_settings
 Security.temporary = Security
 dask_settings.LOOPBACK = "0.0.0.0"
+dask_settings.private_settings = lambda: dask_settings.dask.config.set(dask_settings.DASK_SETTINGS)
 for name in ("distributed.scheduler.http.routes", "distributed.worker.http.routes"):
     del dask_settings.DASK_SETTINGS[name]
 os.environ["CANARY"] = "PRIVATE KEY"
@@ -154,6 +155,12 @@ def socket_folders(processes: list[psutil.Process]) -> set[Path]:
     return {Path(c.laddr).parent for c in connections if c.laddr}
 
 
+def scratch_folders(processes: list[psutil.Process]) -> set[Path]:
+    """Return where the folders lie from which dask lets *processes* import; it keeps them locked."""
+    paths = [Path(file.path) for file in told_by(processes, lambda process: process.open_files())]
+    return {above.parent for path in paths for above in path.parents if above.name.startswith("dask-scratch-space")}
+
+
 def secrets_of(processes: list[psutil.Process]) -> list[str]:
     """Return the arguments and variables of *processes* that hold a key."""
     texts = told_by(processes, lambda process: [*process.cmdline(), *process.environ().values()])
@@ -180,7 +187,11 @@ def test_workers_listen_on_loopback_only(protected: list[psutil.Process]) -> Non
     addresses = listening(protected)
     assert len(addresses) == N_PORTS
     assert {ip for ip, _ in addresses} == {"127.0.0.1"}
+
+
+def test_files_are_where_nobody_else_can_write(protected: list[psutil.Process]) -> None:
     [folder] = socket_folders(protected)  # of the process that workers are forked from
+    assert scratch_folders(protected) == {folder}
     assert (folder.stat().st_uid, stat.S_IMODE(folder.stat().st_mode)) == (os.geteuid(), 0o700)
 
 
@@ -208,6 +219,7 @@ def test_canary_unprotected_workers_run_anything(user: str, intrusions: dict[tup
 
 def test_canary_unprotected_workers_are_reached_from_elsewhere(unprotected: list[psutil.Process]) -> None:
     assert secrets_of(unprotected) != []
+    assert Path(tempfile.gettempdir()) in scratch_folders(unprotected)
     assert "0.0.0.0" in {ip for ip, _ in listening(unprotected)}
     assert reached_from_elsewhere(unprotected) != []
 

@@ -10,16 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from t3sim.checks.audit import Audit
-from t3sim.cli.run import cost, in_words
 from t3sim.experiment import result_table
 from t3sim.experiment.axes import axis_texts, idle_axes
-from t3sim.experiment.estimate import estimated_hours, phase_seconds
-from t3sim.experiment.plan import load_experiment
-from t3sim.experiment.runner import Sweep, plan_phases, run
-from t3sim.experiment.workers import THIS_PROCESS, Workers
+from t3sim.experiment.runner import Sweep, run
 from t3sim.results.record import COLUMNS
 from t3sim.results.writer import read_results
-from tests.conftest import REPOSITORY
 from tests.smoke.command_line import rows_of, t3sim
 from tests.sweeps.sweeping import MACHINE, SMALL, SWEEP, experiment, phases_in
 
@@ -213,39 +208,3 @@ def test_out_of_memory_fails_a_point_and_not_the_others(tmp_path: Path, monkeypa
     assert [record.strategy for record in outcome.records] == ["sequential", "t3"] * 3
     with (tmp_path / "results" / "failed.csv").open(encoding="utf-8", newline="") as file:
         assert [row["machine.link.bandwidth"] for row in csv.DictReader(file)] == ["4 GB/s", "8 GB/s", "16 GB/s"]
-
-
-def test_the_cost_is_said_before_the_start(tmp_path: Path) -> None:
-    planned, output = experiment(tmp_path, SWEEP), tmp_path / "results"
-    first, second = cost(Sweep(planned, output), Workers(2))
-    assert first == "phases      15 distinct ones"
-    assert second == "cost        about 1 s of one core; 1 s in all with 2 workers"
-    run(planned, output)
-    phases_in(output)[0].write_bytes(b"")
-    phases_in(output)[1].unlink()
-    first, _ = cost(Sweep(planned, output), THIS_PROCESS)
-    assert first == "phases      15 distinct ones, 13 of them finished already, 1 damaged and simulated again"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [(0.1, "1 s"), (119, "119 s"), (120, "2 min"), (7100, "118 min"), (7200, "2 h"), (2e5, "2 days")],
-)
-def test_durations_in_words(seconds: float, words: str) -> None:
-    assert in_words(seconds) == words
-
-
-def test_one_estimate_for_the_limit_and_for_the_phases() -> None:
-    for path in ("experiments/t3-sublayers", "experiments/t3-tnlg-fc2", "docs/examples/age_limit"):
-        points = load_experiment(REPOSITORY / path / "experiment.yaml").points
-        by_phases = sum(phase_seconds(job) for job in plan_phases(points, {}).values())
-        assert estimated_hours(points) * 3600 == pytest.approx(by_phases, rel=1e-9)
-
-
-def test_the_estimate_of_the_study() -> None:
-    """What these phases took on a quiet core, in seconds; the factor is what the module promises."""
-    points = load_experiment(REPOSITORY / "experiments/t3-tnlg-fc2/experiment.yaml").points
-    took = {"gemm": 2.8, "reduce-scatter": 1.14, "all-gather": 0.87, "fused, mca": 3.9}
-    estimates = {job.name: phase_seconds(job) for job in plan_phases(points, {}).values()}
-    for name, seconds in took.items():
-        assert 2 / 3 < estimates[name] / seconds < 3 / 2, name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from t3sim.checks.invariants import broken
-from t3sim.collective.schedule import ring_reduce_scatter as ring_program
+from t3sim.collective.schedule import ring_reduce_scatter as ring_schedule
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.overlap.t3 import ring_reduce_scatter
 from t3sim.system.machine import MirroredMachine
@@ -20,7 +20,7 @@ def accounted() -> str:
         if is_fused:
             load_fused(wired, trace_of(64, 128, 64, n_chunks=2), ring_reduce_scatter)
         else:
-            wired.core.load_collective(ring_program(2, 96), start_at=wired.launch_ticks)
+            wired.core.load_collective(ring_schedule(2, 96), start_at=wired.launch_ticks)
             wired.close_ring()
         end_at = wired.run()
         lines += broken(wired.core)

@@ -93,12 +93,6 @@ def test_larger_chunks_come_first() -> None:
     assert np.diff(trace.chunk_ranges(), axis=1).ravel().tolist() == [3, 3, 3, 2]
 
 
-def test_dispatch_starts_at_own_chunk() -> None:
-    trace = make_tile_trace(GemmShape(m=128 * 5, n=128, k=8), TILING, 2)
-    assert trace.dispatch_order(0).tolist() == [0, 1, 2, 3, 4]
-    assert trace.dispatch_order(1).tolist() == [3, 4, 0, 1, 2]
-
-
 def test_refusals() -> None:
     shape = GemmShape(m=128, n=128, k=8)
     with pytest.raises(ValueError, match="is 2, but the output has 1 workgroup tiles"):
@@ -146,8 +140,6 @@ def test_chunks_and_order(trace: TileTrace) -> None:
     order = [(int(tile["row"]), int(tile["column"])) for tile in trace.workgroups]
     assert order == sorted(order)
     assert trace.chunk_elements().sum() == trace.gemm.m * trace.gemm.n
-    for device_id in range(trace.n_chunks):
-        assert sorted(trace.dispatch_order(device_id).tolist()) == list(range(trace.n_workgroups))
     assert trace == make_tile_trace(trace.gemm, trace.tiling, trace.n_chunks)
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from t3sim.cli.trace import trace
-from t3sim.config.presets import load_model, load_tiling
+from t3sim.config.presets import load_model, load_tiling, preset_names
 from t3sim.errors import InputDataError, T3SimError, UsageError
-from t3sim.workload.models import load_models, sublayer_gemms
-from t3sim.workload.sublayers import gemm_of
+from t3sim.workload.sublayers import SUBLAYERS, gemm_of
 from t3sim.workload.tiling import make_tile_trace
 from t3sim.workload.trace_file import read_manifest, read_trace
 
@@ -85,7 +85,7 @@ def test_output_must_be_parquet(tmp_path: Path) -> None:
 
 def test_every_studied_shape_can_be_cut() -> None:
     """The models' sublayers at the degrees studied: slices are whole and the chunks near-equal."""
-    for model in load_models().values():
-        for (tp, sublayer), gemm in sublayer_gemms(model).items():
-            made = make_tile_trace(gemm, load_tiling(), tp)
+    for model in map(load_model, preset_names("model")):
+        for tp, sublayer in product(model.tensor_parallel, SUBLAYERS):
+            made = make_tile_trace(gemm_of(model, sublayer, tp), load_tiling(), tp)
             assert made.chunk_elements().sum() == model.tokens * model.hidden, (model.name, tp, sublayer)

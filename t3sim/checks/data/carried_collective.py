@@ -15,7 +15,7 @@ from t3sim.collective.schedule import places_for, sent_granules
 from t3sim.gpu.kernel import codes
 
 if TYPE_CHECKING:
-    from t3sim.collective.schedule import CollectiveProgram, Step
+    from t3sim.collective.schedule import CollectiveSchedule, Step
     from t3sim.config.machine import MachineSpec
     from t3sim.gpu.core import GpuCore
 
@@ -44,29 +44,29 @@ class Places:
 
 
 class CarriedCollective(CarriedRun):
-    """A ring collective on arrays of random whole numbers; *program* names granules by position.
+    """A ring collective on arrays of random whole numbers; *schedule* names granules by position.
 
     A *result item* is one granule of the result of one step.  With channels, the input lies in front of the output and
     the receive buffers; a granule of flags holds ``FLAG``.
     """
 
     def __init__(
-        self, machine: MachineSpec, program: CollectiveProgram, cores: list[GpuCore], n_devices: int, seed: int
+        self, machine: MachineSpec, schedule: CollectiveSchedule, cores: list[GpuCore], n_devices: int, seed: int
     ) -> None:
-        """*cores* have *program* loaded, in order of device."""
-        self.program, self.line = program, machine.gpu.l2.line // machine.memory.access
-        self.has_channels = program.n_units is not None
-        self.reduces = any(len(s.operands) > 1 or s.send_to == codes.TO_NEIGHBOUR_AS_UPDATE for s in program.steps)
-        at_first = (s.n_granules for i, s in enumerate(program.steps) if self.position_of(i, n_devices) == 0)
+        """*cores* have *schedule* loaded, in order of device."""
+        self.schedule, self.line = schedule, machine.gpu.l2.line // machine.memory.access
+        self.has_channels = schedule.n_units is not None
+        self.reduces = any(len(s.operands) > 1 or s.send_to == codes.TO_NEIGHBOUR_AS_UPDATE for s in schedule.steps)
+        at_first = (s.n_granules for i, s in enumerate(schedule.steps) if self.position_of(i, n_devices) == 0)
         self.c = sum(at_first)  # granules of a chunk
         self.parts = list(self.parts_of(n_devices))
         super().__init__(machine, n_devices, len(cores), 0, self.end_of_places())
         size = self.values.shape[1]
         self.read, self.sent, self.kept = Places(size), Places(size), Places(size)
         self.n_operands = np.repeat(
-            [len(step.operands) for step in program.steps], [part.n_granules for part in self.parts]
+            [len(step.operands) for step in schedule.steps], [part.n_granules for part in self.parts]
         )
-        for number, (step, part) in enumerate(zip(program.steps, self.parts, strict=True)):
+        for number, (step, part) in enumerate(zip(schedule.steps, self.parts, strict=True)):
             self.place(number, step, part)
         rng = np.random.default_rng(seed)
         self.partial = rng.integers(-1000, 1000, (n_devices, n_devices, self.c, self.n_elements))  # [device, chunk]
@@ -82,40 +82,40 @@ class CarriedCollective(CarriedRun):
             self.sent_values[0, places], self.sent_contributors[0, places] = self.due(1, places)
             self.n_sent[0, places] = 1
 
-    # --- what the program says ---------------------------------------------------------------------
+    # --- what the schedule says ---------------------------------------------------------------------
 
     def position_of(self, number: int, n_devices: int) -> int:
         """Return at which position of the ring step *number* works."""
-        program = self.program
+        schedule = self.schedule
         if not self.has_channels:
             return number
         n_positions = 2 * n_devices - 1 if self.reduces and self.gathers else n_devices
-        return number // (program.n_channels * program.n_slices) % n_positions
+        return number // (schedule.n_channels * schedule.n_slices) % n_positions
 
     def parts_of(self, n_devices: int) -> Iterator[Part]:
         """Yield which part of which chunk each step works on."""
         first_item, buffers = 0, 2 * n_devices * self.c
-        for number, step in enumerate(self.program.steps):
+        for number, step in enumerate(self.schedule.steps):
             position = self.position_of(number, n_devices)
             if not self.has_channels:
                 start = 0
             elif step.send_to == codes.TO_LOCAL:
                 start = step.destination % self.c
             else:
-                start = (step.destination - buffers) // places_for(self.program.flags) - position * self.c
+                start = (step.destination - buffers) // places_for(self.schedule.flags) - position * self.c
             yield Part(position, start, step.n_granules, first_item)
             first_item += step.n_granules
 
     @property
     def gathers(self) -> bool:
         """Return whether every GPU ends with all chunks."""
-        return not self.reduces or any(step.send_to == codes.TO_BOTH for step in self.program.steps)
+        return not self.reduces or any(step.send_to == codes.TO_BOTH for step in self.schedule.steps)
 
     def end_of_places(self) -> int:
         """Return the first address behind everything that a step reads or stores."""
         ends = [0]
-        for step, part in zip(self.program.steps, self.parts, strict=True):
-            longest = part.n_granules * places_for(self.program.flags) + self.line
+        for step, part in zip(self.schedule.steps, self.parts, strict=True):
+            longest = part.n_granules * places_for(self.schedule.flags) + self.line
             ends += [place + longest for place in (*step.operands, step.destination, step.local_destination)]
         return max(ends)
 
@@ -138,7 +138,7 @@ class CarriedCollective(CarriedRun):
 
     def on_wire(self, n_granules: int) -> tuple[Ints, Ints]:
         """Return where each granule of a result of *n_granules* lies at the receiver, and which it is; -1: flags."""
-        flags, line = self.program.flags, self.line
+        flags, line = self.schedule.flags, self.line
         offsets, index = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for first in range(0, n_granules, line):
             last = min(first + line, n_granules)
@@ -183,7 +183,7 @@ class CarriedCollective(CarriedRun):
         values, contributors = self.at_the_start(device)
         places = np.flatnonzero(self.sent.step >= 0)
         arrived, givers = self.due((device + 1) % self.n_devices, places)
-        is_added = np.array([step.send_to == codes.TO_NEIGHBOUR_AS_UPDATE for step in self.program.steps])
+        is_added = np.array([step.send_to == codes.TO_NEIGHBOUR_AS_UPDATE for step in self.schedule.steps])
         is_added = is_added[self.sent.step[places]]
         values[places] = np.where(is_added[:, None], values[places], 0) + arrived
         contributors[places] = np.where(is_added, contributors[places], np.uint64(0)) + givers

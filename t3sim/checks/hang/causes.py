@@ -12,7 +12,7 @@ from t3sim.checks.hang.progress import is_in_reach, is_running, moments, rotatio
 from t3sim.checks.hang.wait_graph import WaitGraph
 from t3sim.gpu.in_flight import STREAM_NAMES, HungGpu, counted
 from t3sim.gpu.kernel import codes
-from t3sim.gpu.waits import NOTHING, all_waits, senders, work_left
+from t3sim.gpu.wait_edges import NOTHING, all_waits, senders, work_left
 
 Waits = Iterator[tuple[str, str, str]]  # part, what it waits for or NOTHING, why
 

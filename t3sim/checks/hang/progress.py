@@ -11,7 +11,7 @@ again and refuses for ever: ``patience_of`` is what the machine and the policy m
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from t3sim.gpu.in_flight import STREAM_NAMES, place_of_collective
 from t3sim.gpu.kernel import codes, memory_controller
 from t3sim.gpu.kernel.state import Layout, gpu_dtype
-from t3sim.gpu.waits import uncompiled
+from t3sim.gpu.wait_edges import uncompiled
 
 if TYPE_CHECKING:
     from t3sim.gpu.core import GpuCore
@@ -62,25 +62,28 @@ def progress_of(core: GpuCore) -> bytes:
     that opens and closes rows and never reads or writes stands still.
     """
     words: NDArray[np.int64] = core.state.view(np.ndarray).view(np.int64)
-    return words[_watched_words(core.layout)].tobytes()
+    return words[_watched_words(core.layout, core.used)].tobytes()
 
 
 @cache
-def _watched_words(layout: Layout) -> NDArray[np.int64]:
+def _watched_words(layout: Layout, used: Layout) -> NDArray[np.int64]:
     """Return where in the record of a GPU the fields lie that say whether work moves, in words of eight bytes."""
     dtype = gpu_dtype(layout)
-    columns = _words_of(dtype, "channels", "n_commands").reshape(layout.n_channels, -1)[:, _COLUMN_COMMANDS]
-    return np.concatenate([columns.ravel(), *(_words_of(dtype, *path.split(".")) for path in _WATCHED)])
+    counts = {"channels": used.n_channels, "compute_units": used.n_compute_units}
+    counts["collective_workgroups"] = used.n_compute_units
+    columns = _words_of(dtype, counts, "channels", "n_commands").reshape(used.n_channels, -1)[:, _COLUMN_COMMANDS]
+    return np.concatenate([columns.ravel(), *(_words_of(dtype, counts, *path.split(".")) for path in _WATCHED)])
 
 
-def _words_of(dtype: np.dtype[Any], *path: str) -> NDArray[np.int64]:
-    """Return the words of every element of the field at *path*, in nested arrays of records."""
+def _words_of(dtype: np.dtype[Any], counts: Mapping[str, int], *path: str) -> NDArray[np.int64]:
+    """Return the words of the field at *path*, in nested arrays of records; of those in *counts* the first so many."""
     words = np.zeros(1, np.int64)
     for name in path:
         assert dtype.fields is not None
         field, offset = dtype.fields[name][:2]
         dtype, shape = field.subdtype or (field, ())
-        elements = np.arange(int(np.prod(shape, dtype=np.int64))) * dtype.itemsize
+        n = counts.get(name, int(np.prod(shape, dtype=np.int64)))
+        elements = np.arange(n) * dtype.itemsize
         words = (words[:, None] + offset + elements).ravel()
     assert dtype == np.int64
     return words // WORD_BYTES

@@ -19,7 +19,7 @@ from t3sim.checks.hang.wait_graph import Cause, WaitGraph
 from t3sim.checks.invariants import KIND_NAMES
 from t3sim.gpu.in_flight import STREAM_NAMES, HungGpu, Queued, counted
 from t3sim.gpu.kernel import codes
-from t3sim.gpu.waits import NOT_SERVED, work_left
+from t3sim.gpu.wait_edges import NOT_SERVED, work_left
 
 if TYPE_CHECKING:
     from t3sim.gpu.core import GpuCore

@@ -105,6 +105,10 @@ if IS_INTERPRETED:
         """Leave *function* as it is: interpreted mode."""
         return function
 
+    def is_kept(_function, _argument_types):
+        """Nothing has to be compiled."""
+        return True
+
 else:
     import numba
     from numba.core.caching import _Cache
@@ -140,7 +144,7 @@ else:
         def load_overload(self, sig, target_context):
             """Return the compiled form for a signature, or None if it is not kept or damaged."""
             target_context.refresh()
-            key = (self._name, sig, target_context.codegen().magic_tuple())
+            key = self._key(sig, target_context.codegen())
             path = self._path(key)
             try:
                 sealed = path.read_bytes()
@@ -159,7 +163,7 @@ else:
             """Keep a compiled form: written beside its place and renamed, so that it is there whole or not at all."""
             if data.library.has_dynamic_globals:  # addresses of this process
                 return
-            key = (self._name, sig, data.codegen.magic_tuple())
+            key = self._key(sig, data.codegen)
             path = self._path(key)
             content = dumps((key, data._reduce()))  # noqa: SLF001
             temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -170,6 +174,14 @@ else:
                 with suppress(OSError):
                     temporary.unlink()
                 self._warn(f"{path} cannot be written to the kernel cache ({error}); it is compiled anew next time")
+
+        def is_kept(self, sig, target_context):
+            """Return whether there is a file of the compiled form for a signature, damaged or not."""
+            return self._path(self._key(sig, target_context.codegen())).is_file()
+
+        def _key(self, sig, codegen):
+            """Return what tells a compiled form from all others."""
+            return self._name, sig, codegen.magic_tuple()
 
         def _path(self, key):
             """Where the compiled form for *key* is kept."""
@@ -197,3 +209,9 @@ else:
         if CACHE_DIRECTORY is not None and is_cached(function):
             compiled._cache = KernelCache(function)  # noqa: SLF001
         return compiled
+
+    def is_kept(function, argument_types):
+        """Return whether the form of *function*, a kernel, for *argument_types* need not be compiled any more."""
+        if argument_types in function.overloads:
+            return True
+        return CACHE_DIRECTORY is not None and function._cache.is_kept(argument_types, function.targetctx)  # noqa: SLF001

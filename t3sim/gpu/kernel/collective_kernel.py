@@ -6,12 +6,12 @@ flight, adds them and stores the result to the neighbour, to its own memory or t
 what it needs has been received and the workgroup is over the overhead of the one before (fence, flag, barrier).
 Rate limits are outcomes: in-flight lines over latency, path to the L2, controllers, link.  A collective on few CUs is
 slower for the first two reasons.  Beside a GEMM, each workgroup takes the first compute unit on which no workgroup of
-the GEMM runs any more, starts up there, and leaves it to the GEMM at its end; see ``workgroup_dispatcher``.
+the GEMM runs any more and starts up there; when it ends, the GEMM may use the unit again; see ``workgroup_dispatcher``.
 Flags inside the data make what goes over the link and what is read from a receive buffer longer; they take their
 share of the path to the L2.
 Leaves out: instructions; the time of flags of their own (receipt is known when a store enters the DRAM queue);
-reads served by the L2 (the paper charges them to DRAM); the limited size of receive buffers (GPUs that run
-alike never get so far ahead of each other).
+reads served by the L2 (the paper charges them to DRAM); the limited size of receive buffers (identical
+GPUs never get so far ahead of each other).
 Pinned by tests/shape/test_ring_collectives.py and tests/shape/test_channels.py.
 """
 

@@ -30,7 +30,7 @@ from t3sim.gpu.kernel.memory_controller import GRANULE_BITS, has_room, request
 
 
 @kernel
-def arm_triggered(gpu, tiles, commands, ready_fifo):
+def arm_triggered(gpu, tiles, dma_commands, ready_fifo):
     """Take the tiles that the tracker has triggered; queue each command whose block is complete."""
     tracker = gpu.tracker
     for i in range(tracker.n_fired):
@@ -39,7 +39,7 @@ def arm_triggered(gpu, tiles, commands, ready_fifo):
         tiles[tile - tile % gpu.n_wavefronts].n_open -= 1
         index = tiles[tile].dma_command
         if index >= 0:
-            command = commands[index]
+            command = dma_commands[index]
             command.tiles_missing -= 1
             command.ready_at = max(command.ready_at, tracker.fired_at[i] * gpu.memory_ticks)
             if command.tiles_missing == 0:
@@ -49,10 +49,10 @@ def arm_triggered(gpu, tiles, commands, ready_fifo):
 
 
 @kernel
-def issue_reads(gpu, tiles, commands, ready_fifo, dma_queue, now):
+def issue_reads(gpu, tiles, dma_commands, ready_fifo, dma_queue, now):
     """Read granules of ready blocks until the rate, the read-ahead or a full queue stops it."""
     before = gpu.link_port.dma_tail
-    stopped_by = issue_while_possible(gpu, tiles, commands, ready_fifo, dma_queue, now)
+    stopped_by = issue_while_possible(gpu, tiles, dma_commands, ready_fifo, dma_queue, now)
     note_dma_slot(gpu.dma, WORKING if gpu.link_port.dma_tail > before else stopped_by)
 
 
@@ -65,7 +65,7 @@ def reason_without_block(dma):
 
 
 @kernel
-def issue_while_possible(gpu, tiles, commands, ready_fifo, dma_queue, now):
+def issue_while_possible(gpu, tiles, dma_commands, ready_fifo, dma_queue, now):
     """Ask for granules of ready blocks; return what stopped it, WORKING if that is its own rate."""
     dma = gpu.dma
     if dma.n_taken == dma.n_ready:
@@ -78,7 +78,7 @@ def issue_while_possible(gpu, tiles, commands, ready_fifo, dma_queue, now):
         if dma_queued(gpu.link_port) >= dma.read_ahead_granules:
             has_data = dma_queue[gpu.link_port.dma_head % len(dma_queue)].at < NEVER
             return FOR_LINK if has_data else FOR_DRAM
-        command = commands[ready_fifo[dma.n_taken]]
+        command = dma_commands[ready_fifo[dma.n_taken]]
         tile = command.first_tile + dma.tile_cursor
         if tiles[tile].n_granules > 0:
             granule = granule_address(gpu, tiles, tile, dma.granule_cursor)
@@ -104,12 +104,12 @@ def issue_while_possible(gpu, tiles, commands, ready_fifo, dma_queue, now):
 
 
 @kernel
-def forward_granule(gpu, dma_queue, tiles, commands, tag, done_at):
+def forward_granule(gpu, dma_queue, tiles, dma_commands, tag, done_at):
     """A granule has been read: it may go on the wire, as an update for the same tile of the neighbour."""
     tile = tag >> GRANULE_BITS
     granule = tag & ((1 << GRANULE_BITS) - 1)
     gpu.dma.reads_in_flight -= 1
-    command = commands[tiles[tile].dma_command]
+    command = dma_commands[tiles[tile].dma_command]
     dma_queue[(command.queue_start + tiles[tile].block_offset + granule) % len(dma_queue)].at = done_at
     command.granules_left -= 1
     if command.granules_left == 0:

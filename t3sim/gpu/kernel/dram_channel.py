@@ -67,25 +67,25 @@ def place_in_bank_list(channel, place, tag):
     row = place >> ROW_SHIFT
     direction = WRITE if kind & WRITE_BIT else READ
     n_used = channel.occupancy[direction]
-    slot = channel.free_slot[direction, n_used]
+    entry = channel.free_entry[direction, n_used]
     channel.occupancy[direction] = n_used + 1
     channel.n_admitted += 1
     key = (channel.n_admitted << KEY_SHIFT) | bank
-    channel.slot_row[slot] = row
-    channel.slot_key[slot] = key
-    channel.slot_place[slot] = place & BELOW_ROW_MASK
-    channel.slot_tag[slot] = tag
-    channel.next_slot[slot] = -1
+    channel.entry_row[entry] = row
+    channel.entry_key[entry] = key
+    channel.entry_place[entry] = place & BELOW_ROW_MASK
+    channel.entry_tag[entry] = tag
+    channel.next_entry[entry] = -1
     tail = channel.list_tail[direction, bank]
-    channel.previous_slot[slot] = tail
+    channel.previous_entry[entry] = tail
     if tail >= 0:
-        channel.next_slot[tail] = slot
+        channel.next_entry[tail] = entry
     else:
-        channel.list_head[direction, bank] = slot
-    channel.list_tail[direction, bank] = slot
+        channel.list_head[direction, bank] = entry
+    channel.list_tail[direction, bank] = entry
     if channel.open_row[bank] == row:
         if channel.oldest_hit[direction, bank] < 0:
-            channel.oldest_hit[direction, bank] = slot
+            channel.oldest_hit[direction, bank] = entry
             channel.hit_key[direction, bank] = key
             channel.closed_key[direction, bank] = NEVER
             channel.column_wake_at = min(channel.column_wake_at, channel.now)
@@ -95,30 +95,30 @@ def place_in_bank_list(channel, place, tag):
 
 
 @kernel
-def remove_from_bank_list(channel, direction, bank, slot):
-    """Take a served request out of its list and give its slot back."""
-    following = channel.next_slot[slot]
-    previous = channel.previous_slot[slot]
+def remove_from_bank_list(channel, direction, bank, entry):
+    """Take a served request out of its list and give its entry back."""
+    following = channel.next_entry[entry]
+    previous = channel.previous_entry[entry]
     if previous >= 0:
-        channel.next_slot[previous] = following
+        channel.next_entry[previous] = following
     else:
         channel.list_head[direction, bank] = following
     if following >= 0:
-        channel.previous_slot[following] = previous
+        channel.previous_entry[following] = previous
     else:
         channel.list_tail[direction, bank] = previous
     n_used = channel.occupancy[direction] - 1
     channel.occupancy[direction] = n_used
-    channel.free_slot[direction, n_used] = slot
+    channel.free_entry[direction, n_used] = entry
     return following
 
 
 @kernel
-def find_hit_from(channel, slot, row):
-    """Return the first request from *slot* on that wants *row*, or -1."""
-    while slot >= 0 and channel.slot_row[slot] != row:
-        slot = channel.next_slot[slot]
-    return slot
+def find_hit_from(channel, entry, row):
+    """Return the first request from *entry* on that wants *row*, or -1."""
+    while entry >= 0 and channel.entry_row[entry] != row:
+        entry = channel.next_entry[entry]
+    return entry
 
 
 @kernel
@@ -128,7 +128,7 @@ def forget_hits(channel, bank):
         head = channel.list_head[direction, bank]
         channel.oldest_hit[direction, bank] = -1
         channel.hit_key[direction, bank] = NEVER
-        channel.closed_key[direction, bank] = channel.slot_key[head] if head >= 0 else NEVER
+        channel.closed_key[direction, bank] = channel.entry_key[head] if head >= 0 else NEVER
 
 
 @kernel
@@ -218,8 +218,8 @@ def serve_column_bus(channel, channel_id, command_log):
 def issue_column_command(channel, channel_id, command_log, direction, bank):
     """Issue RD, WR or UPD for the oldest hit of *bank* and book what it keeps others from doing."""
     now = channel.now
-    slot = channel.oldest_hit[direction, bank]
-    place = channel.slot_place[slot]
+    entry = channel.oldest_hit[direction, bank]
+    place = channel.entry_place[entry]
     kind = place & FIELD_MASK
     first = bank - bank % channel.banks_per_group
     last = first + channel.banks_per_group
@@ -248,25 +248,25 @@ def issue_column_command(channel, channel_id, command_log, direction, bank):
             channel.column_at[READ, other] = max(channel.column_at[READ, other], read_at)
         channel.precharge_at[bank] = max(channel.precharge_at[bank], finish + channel.nWR)
     log_command(
-        command_log, channel, channel_id, command, bank, channel.slot_row[slot], place, channel.slot_tag[slot], now
+        command_log, channel, channel_id, command, bank, channel.entry_row[entry], place, channel.entry_tag[entry], now
     )
     note_served(channel, kind)
     n = channel.n_done
     channel.done_kind[n] = kind
-    channel.done_tag[n] = channel.slot_tag[slot]
+    channel.done_tag[n] = channel.entry_tag[entry]
     channel.done_at[n] = finish
     channel.n_done = n + 1
     channel.last_done_at = max(channel.last_done_at, finish)
-    following = remove_from_bank_list(channel, direction, bank, slot)
+    following = remove_from_bank_list(channel, direction, bank, entry)
     hit = find_hit_from(channel, following, channel.open_row[bank])
     channel.oldest_hit[direction, bank] = hit
     if hit >= 0:
-        channel.hit_key[direction, bank] = channel.slot_key[hit]
+        channel.hit_key[direction, bank] = channel.entry_key[hit]
         return
     channel.hit_key[direction, bank] = NEVER
     head = channel.list_head[direction, bank]
     if head >= 0:
-        channel.closed_key[direction, bank] = channel.slot_key[head]
+        channel.closed_key[direction, bank] = channel.entry_key[head]
     channel.row_wake_at = min(channel.row_wake_at, max(now, channel.precharge_at[bank]))
 
 
@@ -322,9 +322,9 @@ def activate_bank(channel, channel_id, command_log, bank, key):
     """Open the row that the request with *key* wants and find which queued requests now hit."""
     now = channel.now
     head = channel.list_head[READ, bank]
-    if head < 0 or channel.slot_key[head] != key:
+    if head < 0 or channel.entry_key[head] != key:
         head = channel.list_head[WRITE, bank]
-    row = channel.slot_row[head]
+    row = channel.entry_row[head]
     log_command(command_log, channel, channel_id, ACT, bank, row, 0, -1, now)
     channel.open_row[bank] = row
     channel.column_at[READ, bank] = max(channel.column_at[READ, bank], now + channel.nRCDRD)
@@ -341,6 +341,6 @@ def activate_bank(channel, channel_id, command_log, bank, key):
         hit = find_hit_from(channel, channel.list_head[direction, bank], row)
         channel.oldest_hit[direction, bank] = hit
         if hit >= 0:
-            channel.hit_key[direction, bank] = channel.slot_key[hit]
+            channel.hit_key[direction, bank] = channel.entry_key[hit]
             channel.closed_key[direction, bank] = NEVER
     channel.column_wake_at = min(channel.column_wake_at, now + min(channel.nRCDRD, channel.nRCDWR))

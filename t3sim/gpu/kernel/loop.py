@@ -79,7 +79,7 @@ def advance_compute_units(gpu, workgroups, tiles, store_queue, steps, now):
 
 
 @kernel
-def retire_columns(gpu, channel, workgroups, tiles, commands, dma_queue, series, bin_index):
+def retire_columns(gpu, channel, workgroups, tiles, dma_commands, dma_queue, series, bin_index):
     """Tell the units that wait for them about the column commands of one channel."""
     for i in range(channel.n_done):
         kind = channel.done_kind[i]
@@ -89,7 +89,7 @@ def retire_columns(gpu, channel, workgroups, tiles, commands, dma_queue, series,
             fill_granule(gpu, tag, done_at)
             series[bin_index, BIN_COMPUTE_READ] += 1
         elif kind == DMA_READ:
-            forward_granule(gpu, dma_queue, tiles, commands, tag, done_at)
+            forward_granule(gpu, dma_queue, tiles, dma_commands, tag, done_at)
             series[bin_index, BIN_COMM_READ] += 1
         elif kind == COLLECTIVE_READ:
             deliver_collective_read(gpu, tag, done_at)
@@ -106,7 +106,7 @@ def retire_columns(gpu, channel, workgroups, tiles, commands, dma_queue, series,
 
 @kernel
 def advance_channels(
-    gpu, workgroups, tiles, commands, dma_queue, steps, series, bin_index, command_log, pick_stream, slot_end
+    gpu, workgroups, tiles, dma_commands, dma_queue, steps, series, bin_index, command_log, pick_stream, slot_end
 ):
     """Run every channel that has something to do to the end of the slot; retire what it finished.
 
@@ -120,7 +120,7 @@ def advance_channels(
             advance_channel(channel, channel_id, gpu.tracker, tiles, steps, command_log, pick_stream, until)
             series[bin_index, BIN_OCCUPANCY] += channel.occupancy_cycles - channel.noted_occupancy_cycles
             channel.noted_occupancy_cycles = channel.occupancy_cycles
-            retire_columns(gpu, channel, workgroups, tiles, commands, dma_queue, series, bin_index)
+            retire_columns(gpu, channel, workgroups, tiles, dma_commands, dma_queue, series, bin_index)
     gpu.channels_until = until
 
 
@@ -221,7 +221,7 @@ def advance(
     state,
     workgroups,
     tiles,
-    commands,
+    dma_commands,
     ready_fifo,
     store_queue,
     dma_queue,
@@ -257,8 +257,8 @@ def advance(
             wake_all_waiting_cus(gpu)
         if gpu.running_kernel != KERNEL_NONE and now >= gpu.kernel_start_at:
             if gpu.running_kernel & KERNEL_GEMM:
-                issue_reads(gpu, tiles, commands, ready_fifo, dma_queue, now)
-                dispatch_workgroups(gpu, workgroups, tiles, commands, now)
+                issue_reads(gpu, tiles, dma_commands, ready_fifo, dma_queue, now)
+                dispatch_workgroups(gpu, workgroups, tiles, dma_commands, now)
             else:
                 note_dma_slot(gpu.dma, NOTHING_LEFT)
                 note_dispatcher_slot(gpu, NOTHING_LEFT)
@@ -266,12 +266,13 @@ def advance(
                 dispatch_collective(gpu, now)
             series[bin_index, BIN_WAITING] += advance_compute_units(gpu, workgroups, tiles, store_queue, steps, now)
         advance_channels(
-            gpu, workgroups, tiles, commands, dma_queue, steps, series, bin_index, command_log, pick_stream, slot_end
+            gpu, workgroups, tiles, dma_commands, dma_queue, steps, series, bin_index, command_log, pick_stream,
+            slot_end,
         )
         waits_for = reason_without_data(gpu)
         transmit(gpu, store_queue, dma_queue, outbox, slot_end)
         note_port_slot(gpu, waits_for, slot_end)
-        arm_triggered(gpu, tiles, commands, ready_fifo)
+        arm_triggered(gpu, tiles, dma_commands, ready_fifo)
         series[bin_index, BIN_SENT] += gpu.n_outbox - sent_before
         gpu.now = slot_end
         gpu.slot_index += 1

@@ -129,11 +129,11 @@ def has_older_store(channel, place):
     bank = (place >> BANK_SHIFT) & FIELD_MASK
     row = place >> ROW_SHIFT
     column_and_bank = (place & BELOW_ROW_MASK) >> BANK_SHIFT
-    slot = channel.list_head[WRITE, bank]
-    while slot >= 0:
-        if channel.slot_row[slot] == row and channel.slot_place[slot] >> BANK_SHIFT == column_and_bank:
+    entry = channel.list_head[WRITE, bank]
+    while entry >= 0:
+        if channel.entry_row[entry] == row and channel.entry_place[entry] >> BANK_SHIFT == column_and_bank:
             return True
-        slot = channel.next_slot[slot]
+        entry = channel.next_entry[entry]
     return False
 
 

@@ -2,12 +2,13 @@
 
 Sizes here are capacities and part of the compiled type; the numbers a machine
 really has (``n_...`` fields) are values, so machines that fit one ``Layout``
-share one compilation.  Tables whose length depends on the workload (workgroups,
+share one compilation (``assemble.layout_for``).  Tables whose length depends on the workload (workgroups,
 wavefront tiles, DMA commands, collective steps, messages) are arrays beside the
 record.  Times are ticks unless the name says cycles; a channel counts cycles of
 the memory clock.
 """
 
+from mmap import mmap
 from typing import NamedTuple
 
 import numpy as np
@@ -30,23 +31,26 @@ MESSAGE = np.dtype(
 
 
 class Layout(NamedTuple):
-    """Capacities of one compiled type."""
+    """Capacities of one compiled type; the defaults are those of the standard layout.
 
-    n_compute_units: int = 160
+    Memory that a machine does not use is never touched, so a large capacity costs addresses and no memory.  Only
+    ``n_dram_banks`` costs time: the controllers look at every bank of the layout.
+    """
+
+    n_compute_units: int = 256
     n_slots: int = 4  # resident workgroups per compute unit
     n_buffers: int = 4  # operand slices staged per workgroup
-    n_waiters: int = 40960  # loads waiting on misses, whole GPU
-    n_collective_lines: int = 512  # loads in flight of a collective kernel, per CU
-    n_l2_banks: int = 64
-    n_l2_sets: int = 8192  # all banks together
+    n_waiters: int = 1 << 20  # loads waiting on misses, whole GPU
+    n_collective_lines: int = 1024  # loads in flight of a collective kernel, per CU
+    n_l2_banks: int = 128
+    n_l2_sets: int = 1 << 17  # all banks together: 256 MiB of lines of 128 bytes
     l2_associativity: int = 16
-    n_mshrs: int = 256  # per bank
-    n_channels: int = 32
+    n_mshrs: int = 512  # per bank
+    n_channels: int = 64
     n_dram_banks: int = 16  # per channel
-    n_bank_groups: int = 4
     queue_entries: int = 256  # DRAM queue, per direction
-    stream_queue_entries: int = 256  # power of two
-    tracker_entries: int = 256 * 16
+    stream_queue_entries: int = 512  # power of two
+    tracker_entries: int = 8192
     n_done: int = 128  # column commands of one channel in one slot
 
 
@@ -92,17 +96,17 @@ def channel_dtype(layout):
             ("is_split", "i8"),
             ("write_high_watermark", "i8"),
             ("write_low_watermark", "i8"),
-            # DRAM queue: per direction a pool of slots, per bank a list in order of arrival
+            # DRAM queue: per direction a pool of entries, per bank a list in order of arrival
             ("occupancy", "i8", (2,)),
             ("is_draining", "i8"),
             ("n_admitted", "i8"),
-            ("free_slot", "i8", (2, layout.queue_entries)),
-            ("next_slot", "i4", (pool,)),
-            ("previous_slot", "i4", (pool,)),
-            ("slot_row", "i8", (pool,)),
-            ("slot_key", "i8", (pool,)),
-            ("slot_place", "i8", (pool,)),  # column, bank and kind, packed as in codes
-            ("slot_tag", "i8", (pool,)),
+            ("free_entry", "i8", (2, layout.queue_entries)),
+            ("next_entry", "i4", (pool,)),
+            ("previous_entry", "i4", (pool,)),
+            ("entry_row", "i8", (pool,)),
+            ("entry_key", "i8", (pool,)),
+            ("entry_place", "i8", (pool,)),  # column, bank and kind, packed as in codes
+            ("entry_tag", "i8", (pool,)),
             ("list_head", "i8", (2, banks)),
             ("list_tail", "i8", (2, banks)),
             ("oldest_hit", "i8", (2, banks)),
@@ -196,6 +200,7 @@ def l2_dtype(layout):
             ("mshr_remaining", "i8", (banks, layout.n_mshrs)),
             ("mshr_fill_at", "i8", (banks, layout.n_mshrs)),
             ("mshr_waiter", "i4", (banks, layout.n_mshrs)),
+            ("n_waiters", "i8"),
             ("n_free_waiters", "i8"),
             ("free_waiter", "i4", (layout.n_waiters,)),
             ("next_waiter", "i4", (layout.n_waiters,)),
@@ -274,7 +279,7 @@ def compute_unit_dtype(layout):
 
 
 def collective_workgroup_dtype(layout):
-    """A workgroup of a collective kernel: its place in the program, the lines that it has under way."""
+    """A workgroup of a collective kernel: its place in the schedule, the lines that it has under way."""
     return np.dtype(
         [
             ("compute_unit", "i8"),  # that it runs on; -1: none
@@ -552,31 +557,34 @@ COMMAND_LOG = np.dtype(
 )
 
 
-def empty_gpu(layout):
-    """Return a one-element array with an idle GPU: everything zero but the fields whose idle value is not."""
-    state = np.zeros(1, gpu_dtype(layout)).view(np.recarray)
+def empty_gpu(layout, used=None):
+    """Return a one-element array with an idle GPU: everything zero but the fields whose idle value is not.
+
+    *used* are the capacities that the machine really uses (None: all); what lies beyond them stays zero and untouched.
+    """
+    used = layout if used is None else used
+    dtype = gpu_dtype(layout)
+    state = np.frombuffer(mmap(-1, dtype.itemsize), dtype).view(np.recarray)
     gpu = state[0]
-    channels = gpu.channels
+    channels = gpu.channels[: used.n_channels]
     channels["open_row"] = -1
-    for name in ("list_head", "list_tail", "oldest_hit"):
+    for name in ("list_head", "list_tail", "oldest_hit", "stalled_head"):
         channels[name] = -1
     for name in ("hit_key", "closed_key", "column_wake_at", "row_wake_at"):
         channels[name] = NEVER
     channels["now"] = -1
     channels["first_stage_occupancy"] = -1
-    channels["last_comm_at"] = 0
     channels["idle_reason"] = FOR_REQUEST
     entries = layout.queue_entries
-    channels["free_slot"] = np.arange(2 * entries).reshape(2, entries)
+    channels["free_entry"] = np.arange(2 * entries).reshape(2, entries)
     gpu.compute_units["granted_channel"] = -1
     gpu.compute_units["collective_workgroup"] = -1
-    gpu.collective_workgroups["compute_unit"] = -1
     gpu.compute_units["slots"]["workgroup"] = -1
-    gpu.l2.tags[:] = -1
-    gpu.l2.free_mshr[:] = np.arange(layout.n_mshrs)
-    gpu.l2.free_waiter[:] = np.arange(layout.n_waiters)
-    gpu.l2.n_free_waiters = layout.n_waiters
+    gpu.collective_workgroups["compute_unit"][: used.n_compute_units] = -1
+    gpu.l2.tags[: used.n_l2_sets] = -1
+    gpu.l2.free_mshr[: used.n_l2_banks, : used.n_mshrs] = np.arange(used.n_mshrs)
+    gpu.l2.free_waiter[: used.n_waiters] = np.arange(used.n_waiters)
+    gpu.l2.n_waiters = gpu.l2.n_free_waiters = used.n_waiters
     gpu.tracker.entry_tile[:] = -1
     gpu.tracker.held_workgroup = -1
-    channels["stalled_head"] = -1
     return state

@@ -34,15 +34,15 @@ def is_between_kernels(gpu, now):
 
 
 @kernel
-def dispatch_workgroups(gpu, workgroups, tiles, commands, now):
+def dispatch_workgroups(gpu, workgroups, tiles, dma_commands, now):
     """Fill free slots while workgroups are left."""
     before = gpu.n_dispatched
-    stopped_by = fill_free_slots(gpu, workgroups, tiles, commands, now)
+    stopped_by = fill_free_slots(gpu, workgroups, tiles, dma_commands, now)
     note_dispatcher_slot(gpu, WORKING if gpu.n_dispatched > before else stopped_by)
 
 
 @kernel
-def fill_free_slots(gpu, workgroups, tiles, commands, now):
+def fill_free_slots(gpu, workgroups, tiles, dma_commands, now):
     """Launch a workgroup into each free slot; return what stopped it."""
     n_to_give_up = n_wanted_more(gpu, now)
     for slot_index in range(gpu.n_slots):
@@ -53,7 +53,7 @@ def fill_free_slots(gpu, workgroups, tiles, commands, now):
             slot = cu.slots[slot_index]
             if slot.workgroup >= 0 or cu.collective_workgroup >= 0 or cu.is_wanted:
                 continue
-            if is_between_kernels(gpu, now) or not may_dispatch(gpu, workgroups, tiles, commands):
+            if is_between_kernels(gpu, now) or not may_dispatch(gpu, workgroups, tiles, dma_commands):
                 return FOR_DEPENDENCY
             if n_to_give_up > 0:
                 cu.is_wanted = 1
@@ -75,7 +75,7 @@ def n_wanted_more(gpu, now):
 
 
 @kernel
-def is_released(gpu, workgroups, tiles, commands, index):
+def is_released(gpu, workgroups, tiles, dma_commands, index):
     """Return whether a dispatched workgroup needs no place in a tracker any more.
 
     Stored remotely: its stores are on the wire.  Kept here: its tiles have triggered and their blocks wait for
@@ -91,19 +91,19 @@ def is_released(gpu, workgroups, tiles, commands, index):
         return False
     for tile in range(first, first + gpu.n_wavefronts):
         command = tiles[tile].dma_command
-        if command >= 0 and commands[command].tiles_missing > 0:
+        if command >= 0 and dma_commands[command].tiles_missing > 0:
             return False
     return True
 
 
 @kernel
-def may_dispatch(gpu, workgroups, tiles, commands):
+def may_dispatch(gpu, workgroups, tiles, dma_commands):
     """Return whether the next workgroup is inside the window; count it once if it has to wait."""
     if gpu.n_dispatched - gpu.n_released < gpu.dispatch_window:
         return True
     while gpu.n_released < gpu.n_dispatched:
         oldest = (gpu.first_workgroup + gpu.n_released) % gpu.n_workgroups
-        if not is_released(gpu, workgroups, tiles, commands, oldest):
+        if not is_released(gpu, workgroups, tiles, dma_commands, oldest):
             break
         gpu.n_released += 1
     if gpu.n_dispatched - gpu.n_released < gpu.dispatch_window:

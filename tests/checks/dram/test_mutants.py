@@ -206,7 +206,7 @@ STATE_AND_BUSES = [
         "    log_command(command_log, channel, channel_id, PRE, bank, 0, 0, -1, now + 1)\n"
         "    channel.open_row[bank] = -1\n    channel.activate_at[bank] = max",
     ),
-    channel("D26", "any row counts as a hit", "channel.slot_row[slot] != row:", "channel.slot_row[slot] == -1:"),
+    channel("D26", "any row counts as a hit", "channel.entry_row[entry] != row:", "channel.entry_row[entry] == -1:"),
     channel(
         "D26", "a new request hits any open row", "if channel.open_row[bank] == row:", "if channel.open_row[bank] >= 0:"
     ),

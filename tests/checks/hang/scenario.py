@@ -7,7 +7,7 @@ from typing import Any
 
 import simpy
 
-from t3sim.collective.schedule import ring_reduce_scatter as ring_program
+from t3sim.collective.schedule import ring_reduce_scatter as ring_schedule
 from t3sim.gpu.arbitration import ArbitrationPolicy, arbitration_policies
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel._jit import kernel
@@ -55,7 +55,7 @@ def fused(
 def collective(changes: str = "", tp: int = 4, chunk_granules: int = 64) -> MirroredMachine:
     """Return a machine loaded with a ring reduce-scatter by compute units."""
     wired = MirroredMachine(machine(changes), policy_of("round_robin"), {})
-    wired.core.load_collective(ring_program(tp, chunk_granules), start_at=0)
+    wired.core.load_collective(ring_schedule(tp, chunk_granules), start_at=0)
     wired.close_ring()
     return wired
 

@@ -16,6 +16,7 @@ from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel.codes import NEVER
 from t3sim.gpu.kernel.state import COMMAND_LOG
 from t3sim.gpu.tables import records
+from t3sim.gpu.wait_edges import UNITS
 from t3sim.system.machine import MirroredMachine
 
 from .scenario import fused
@@ -72,6 +73,15 @@ def test_a_healthy_gpu_has_no_fault_and_something_to_come(n_slots: int) -> None:
     gpu = HungGpu("gpu[0]", wired.core, "link[0]", 0, "gpu[0]")
     assert graph_of([gpu]).faults == {}
     assert next(scheduled_in(wired.core), None) is not None
+
+
+def test_an_edge_that_is_data_can_be_filled_in() -> None:
+    """Its braces name nothing but the index of its unit and fields of the record."""
+    gpu = fused().core.gpu
+    for name, unit in UNITS.items():
+        index = ["7"] * name.count("{}")
+        for on, why in (waits for waits in unit.waits.values() if isinstance(waits, tuple)):
+            assert "{" not in on.format(*index, "7") + why.format(gpu=gpu)
 
 
 def test_moments_carry_the_part_they_belong_to() -> None:

@@ -12,7 +12,7 @@ from t3sim.gpu.routes import StoreRoutes
 from t3sim.system.machine import launch_ticks
 
 if TYPE_CHECKING:
-    from t3sim.collective.schedule import CollectiveProgram
+    from t3sim.collective.schedule import CollectiveSchedule
     from t3sim.gpu.core import GpuCore
     from t3sim.system.machine import MirroredMachine
     from t3sim.workload.tiling import TileTrace
@@ -24,7 +24,7 @@ SPARE = 1.3  # how much longer the shorter kernels go on than they would alone, 
 
 
 @dataclass(frozen=True)
-class Together:
+class SideBySideTimes:
     """Ticks from one end of a kernel to the next, launch included, while the other kind runs all the time."""
 
     gemm: float
@@ -40,25 +40,25 @@ def kernels_for(gemm_ticks: int, collective_ticks: int) -> tuple[int, int]:
     return (rounds, n_shorter) if gemm_ticks == longer else (n_shorter, rounds)
 
 
-def load_together(
-    machine: MirroredMachine, trace: TileTrace, program: CollectiveProgram, n_gemms: int, n_collectives: int
+def load_side_by_side(
+    machine: MirroredMachine, trace: TileTrace, schedule: CollectiveSchedule, n_gemms: int, n_collectives: int
 ) -> None:
     """Load *n_gemms* and *n_collectives* kernels in turn, both rows starting at once."""
     repeated = trace.repeated(n_gemms)
     core = machine.core
     core.load_gemm(repeated, StoreRoutes(repeated.n_workgroups), start_at=machine.launch_ticks)
-    core.add_collective(program.repeated(n_collectives), start_at=launch_ticks(core))
+    core.add_collective(schedule.repeated(n_collectives), start_at=launch_ticks(core))
     machine.close_ring()
 
 
-def times_together(core: GpuCore) -> Together:
+def times_side_by_side(core: GpuCore) -> SideBySideTimes:
     """Return what a GEMM and a collective took beside the other, from the tables of a finished run."""
     gpu, tables = core.gpu, core.tables
     gemm_ends = tables.workgroups["end_at"].reshape(-1, int(gpu.n_kernel_workgroups)).max(axis=1)
     steps = tables.steps["end_at"].reshape(-1, int(gpu.n_kernel_steps) * int(gpu.n_step_columns))
     collective_ends = steps.max(axis=1)
     until = min(int(gemm_ends[-1]), int(collective_ends[-1]))
-    return Together(_period(gemm_ends, until), _period(collective_ends, until))
+    return SideBySideTimes(_period(gemm_ends, until), _period(collective_ends, until))
 
 
 def _period(ends: np.ndarray, until: int) -> float:

@@ -12,9 +12,9 @@ from t3sim.config.experiment import GemmShape, WorkloadSpec
 from t3sim.config.presets import load_tiling
 from t3sim.gpu.core import resident_workgroups
 from t3sim.gpu.kernel import codes
-from t3sim.system.collectives import ring_program
+from t3sim.system.collectives import ring_schedule
 from t3sim.system.phases import ISOLATED_POLICY, MirroredPhases, PhaseStore
-from t3sim.system.together import ROUNDS, SPARE, kernels_for, load_together
+from t3sim.system.side_by_side import ROUNDS, SPARE, kernels_for, load_side_by_side
 from t3sim.workload.tiling import make_tile_trace
 
 from .conftest import base_run
@@ -44,8 +44,8 @@ def together(*, persistent: bool, n_workgroups: int, startup_us: int = 0, n_gemm
     trace = make_tile_trace(SHAPE, tiling, 1)
     phases = MirroredPhases(run, trace, PhaseStore())
     machine = phases.machine(ISOLATED_POLICY, {}, multiplies=True)
-    program = ring_program(machine_spec, "reduce-scatter", 2, CHUNK)
-    load_together(machine, trace, program, n_gemms, 1)
+    program = ring_schedule(machine_spec, "reduce-scatter", 2, CHUNK)
+    load_side_by_side(machine, trace, program, n_gemms, 1)
     phases.finished("together", machine, lambda _: None)
     core = machine.core
     slots = np.array(core.gpu.compute_units["state_slots"][:4, codes.COLLECTIVE_WORK])

@@ -1,0 +1,103 @@
+"""What an experiment will cost, said before it starts: phases, CPU time, compilation, wall time.
+
+All of it follows from the plan and from what the kernel cache has.  ``estimate`` is for a core of a certain speed; here
+its seconds are turned into those of this host.
+"""
+
+from __future__ import annotations
+
+import bz2
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+
+from t3sim.gpu.assemble import compiled_advance, is_compiled
+from t3sim.gpu.kernel import _jit
+from t3sim.gpu.kernel.state import Layout
+from t3sim.system.compilation import layouts_of
+
+if TYPE_CHECKING:
+    from t3sim.config.experiment import RunSpec
+    from t3sim.experiment.phase_task import PhaseTask
+    from t3sim.experiment.workers import Workers
+
+COMPILE_SECONDS = 30.0  # of a layout, on the core of ``estimate``
+SAMPLE = bytes((i * i * 7 + i // 3) % 251 for i in range(100_000))
+SAMPLE_SECONDS = 0.0142  # that compressing it takes on that core
+N_SAMPLES = 5
+
+
+def cost_lines(n_phases: int, n_damaged: int, missing: Sequence[PhaseTask], workers: Workers) -> Iterator[str]:
+    """Yield what is to be simulated and about how long that takes.
+
+    *missing* are those of *n_phases* distinct phases that are not finished; *n_damaged* were, in damaged files.
+    """
+    n_done = n_phases - len(missing)
+    done = f", {n_done} of them finished already" if n_done else ""
+    damaged = f", {n_damaged} damaged and simulated again" if n_damaged else ""
+    yield f"phases      {n_phases} distinct ones{done}{damaged}"
+    if not missing:
+        return
+    factor = host_factor()
+    seconds = [task.seconds * factor for task in missing]
+    compiling = COMPILE_SECONDS * factor * len(layouts_to_compile(task.run for task in missing))
+    wall_s = workers.wall_seconds(seconds)
+    there = f"on {workers}" if wall_s is None else f"{in_words(wall_s + compiling)} in all with {workers}"
+    of_it = f", {in_words(compiling)} of it to compile the kernel" if compiling else ""
+    yield f"cost        about {in_words(sum(seconds) + compiling)} of one core{of_it}; {there}"
+
+
+def in_words(seconds: float) -> str:
+    """Return a duration as a person says it, with two digits at most."""
+    for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 1):.0f} s"
+
+
+@cache
+def host_factor() -> float:
+    """Return how much slower this host is now than the core of ``estimate``, by the time of a known computation.
+
+    It is compiled code of integers and branches, as the kernel is, and needs no kernel.
+    """
+    times = []
+    for _ in range(N_SAMPLES):
+        started = time.process_time()
+        bz2.compress(SAMPLE)
+        times.append(time.process_time() - started)
+    return sorted(times)[N_SAMPLES // 2] / SAMPLE_SECONDS
+
+
+def layouts_to_compile(points: Iterable[RunSpec]) -> list[Layout]:
+    """Return the layouts that *points* need and the kernel cache does not have."""
+    return sorted(layout for layout in layouts_of(points) if not is_compiled(layout))
+
+
+def prepare_kernel(layouts: Iterable[Layout], say: Callable[[str], None]) -> None:
+    """Compile the kernel for *layouts*, those that the kernel cache does not have; *say* is told of each before."""
+    for layout in layouts:
+        if not is_compiled(layout):
+            seconds = in_words(COMPILE_SECONDS * host_factor())
+            say(f"compiling   the kernel for {described(layout)}: about {seconds}, {kept()}")
+            compiled_advance(layout)
+
+
+def described(layout: Layout) -> str:
+    """Return what tells *layout* from the others: its capacities that are larger than those of the standard one."""
+    larger = [
+        f"{name} {capacity}"
+        for (name, capacity), standard in zip(layout._asdict().items(), Layout(), strict=True)
+        if capacity != standard
+    ]
+    return f"the layout {', '.join(larger)}" if larger else "the standard layout"
+
+
+def kept() -> str:
+    """Return where compiled code is kept."""
+    folder = _jit.CACHE_DIRECTORY
+    return "in this process only" if folder is None else f"once; kept in {folder}"
+
+
+__all__ = ["cost_lines", "in_words", "layouts_to_compile", "prepare_kernel"]

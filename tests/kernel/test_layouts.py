@@ -1,0 +1,112 @@
+"""How many compiled kernels there are: machines of any size share few layouts, and a result does not tell which."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from t3sim.cli.validate import machine_of
+from t3sim.config.limits import MOST_BANKS_OF_A_CHANNEL
+from t3sim.config.presets import preset_names
+from t3sim.gpu import assemble
+from t3sim.gpu.assemble import capacities_of, is_compiled, layout_for
+from t3sim.gpu.core import GpuCore
+from t3sim.gpu.kernel import _jit
+from t3sim.gpu.kernel.state import Layout, empty_gpu
+from t3sim.gpu.routes import StoreRoutes
+from tests.conftest import REPOSITORY
+from tests.kernel.small import core_of, trace_of
+
+HBM3 = Layout(n_dram_banks=MOST_BANKS_OF_A_CHANNEL)
+compiled_only = pytest.mark.skipif(_jit.IS_INTERPRETED, reason="interpreted, a machine has exactly what it uses")
+
+
+@compiled_only
+def test_all_shipped_machines_share_two_layouts() -> None:
+    found = {name: layout_for(machine_of(name, ())) for name in preset_names("machine")}
+    assert {name for name, layout in found.items() if layout == HBM3} == {"h200"}
+    assert set(found.values()) == {Layout(), HBM3}
+
+
+@compiled_only
+@pytest.mark.parametrize("machine", ["t3-150", "h200"])
+@pytest.mark.parametrize(
+    "override",
+    [f"machine.gpu.l2.capacity={capacity}" for capacity in ("2 MiB", "32 MiB", "128 MiB", "256 MiB")]
+    + [f"machine.gpu.n_compute_units={n}" for n in (1, 108, 256)]
+    + [f"machine.memory.n_channels={n}" for n in (2, 64)]
+    + ["machine.memory.queue.entries=256", "machine.gpu.tracker.n_sets=512"],
+)
+def test_sweeps_of_a_size_compile_once(machine: str, override: str) -> None:
+    overrides = ["machine.gpu.l2.capacity=64 MiB", "machine.gpu.l2.associativity=16", override]
+    overrides += ["machine.gpu.l2.n_partitions=1"] if "n_channels" in override else []
+    assert layout_for(machine_of(machine, overrides)) == layout_for(machine_of(machine, ()))
+
+
+@compiled_only
+def test_a_machine_beyond_every_capacity_gets_a_layout_that_holds_it() -> None:
+    """Canary of the test above: a size beyond a capacity is another layout."""
+    larger = layout_for(machine_of("t3-150", ["machine.gpu.n_compute_units=257"]))
+    assert larger == Layout(n_compute_units=1024)
+    assert layout_for(machine_of("t3-150", ["machine.gpu.l2.capacity=512 MiB"])).n_l2_sets >= (512 << 20) // 128 // 16
+    assert all(c >= used for c, used in zip(larger, capacities_of(machine_of("t3-150", ())), strict=True))
+
+
+def results_in(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[int], bytes]:
+    """Return end, counters of the channels and time series of a GEMM that misses and evicts, in *layout*."""
+    monkeypatch.setattr("t3sim.gpu.core.layout_for", lambda _machine: layout)
+    core: GpuCore = core_of()
+    trace = trace_of(192, 256, 200)
+    core.load_gemm(trace, StoreRoutes(trace.n_workgroups), start_at=0)
+    assert core.advance(1 << 40)
+    counters = np.asarray(core.gpu.channels["n_commands"][: core.used.n_channels]).ravel().tolist()
+    return core.kernel_end_at, counters, core.series.tobytes()
+
+
+def test_no_result_depends_on_the_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exactly what the machine uses is compared by the tests that run interpreted and compiled."""
+    assert results_in(HBM3, monkeypatch) == results_in(Layout(), monkeypatch)
+
+
+def test_idle_values_reach_as_far_as_a_machine_uses_its_layout() -> None:
+    used = capacities_of(machine_of("t3-tiny", ()))
+    part, whole = empty_gpu(Layout(), used)[0], empty_gpu(used)[0]
+    for name in ("open_row", "hit_key", "stalled_head", "now", "idle_reason", "free_entry"):
+        if name != "free_entry":  # numbered through the capacity
+            assert (part.channels[name][: used.n_channels] == whole.channels[name].flat[0]).all(), name
+        assert not part.channels[name][used.n_channels :].any(), name
+    assert (part.l2.tags[: used.n_l2_sets] == -1).all()
+    assert not part.l2.tags[used.n_l2_sets :].any()
+    assert part.l2.n_free_waiters == used.n_waiters == len(set(part.l2.free_waiter[: used.n_waiters].tolist()))
+
+
+@compiled_only
+def test_the_cache_knows_which_layouts_it_has() -> None:
+    """After the first GPU of a machine its layout is compiled, and a layout that nobody used is not."""
+    assert is_compiled(core_of().layout)
+    assert not is_compiled(Layout(n_slots=16))
+
+
+ASK = """
+from t3sim.gpu.assemble import is_compiled
+from t3sim.gpu.kernel.state import Layout
+print(is_compiled(Layout()))
+"""
+
+
+@compiled_only
+@pytest.mark.skipif(_jit.CACHE_DIRECTORY is None, reason="there is no kernel cache")
+@pytest.mark.parametrize("is_empty", [False, True])
+def test_another_process_finds_a_layout_in_the_cache_without_loading_it(is_empty: bool, tmp_path: Path) -> None:
+    assemble.compiled_advance(Layout())
+    extra = {"T3SIM_CACHE_DIR": str(tmp_path)} if is_empty else {}
+    done = subprocess.run(
+        [sys.executable, "-c", ASK], env={**os.environ, **extra}, cwd=REPOSITORY, capture_output=True, text=True,
+        check=True, timeout=100,
+    )  # fmt: skip
+    assert done.stdout.split() == [str(not is_empty)]
