@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -196,7 +197,7 @@ def test_the_workers_of_a_scheduler_with_tls(undisturbed: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("address", "reason"),
     [
-        ("127.0.0.1:1", "Connection refused"),
+        ("127.0.0.1:1", "Connection refused|Timed out"),  # a busy machine takes long to refuse
         ("foo", "missing port number in address 'foo'"),
         ("foo://bar:1", "unknown address scheme 'foo'"),
         ("", "missing port number in address ''"),
@@ -208,7 +209,7 @@ def test_a_scheduler_that_is_not_there(address: str, reason: str, command: Comma
     assert done.returncode == 5
     [line] = done.stderr.splitlines()
     assert line.startswith(f"t3sim: the workers of {address}: cannot be reached: ")
-    assert reason in line
+    assert re.search(reason, line)
 
 
 def test_workers_are_started_only_if_it_pays() -> None:

@@ -70,7 +70,7 @@ def test_failed_points_end_with_exit_code_6_and_stay_in_the_table(
     found = {row["kind"]: row for row in table(tmp_path / "out")}
     assert found["collectives"]["status"] == "simulated"
     assert found["gemm"]["status"] == "failed"
-    assert "workgroups" in found["gemm"]["reason"]
+    assert "workgroup tiles" in found["gemm"]["reason"]
     message = capsys.readouterr().err
     assert "gemm.csv:2" in message
     assert "1 of 2 points failed" in message
