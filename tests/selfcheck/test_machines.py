@@ -15,7 +15,7 @@ from t3sim.selfcheck.machines import RINGS, VALUES, outcome_of, random_run, stra
 from t3sim.system import phases
 
 CASES = Path(__file__).with_name("cases")
-# Explained in ADR 0030.
+# Explained in ADR 0022.
 KEPT_LINES = (6, 15)
 IN_CHANNELS = (27, 35, 39)
 LINK_LAST = (22, 1140, 1164, 1320)
