@@ -64,7 +64,8 @@ def test_machines_cover_what_they_claim() -> None:
     works = [run.workload for run in runs]
     assert {work.tp if work.collective is None else work.collective.gpus for work in works} == set(RINGS)
     assert {run.strategy for run in runs} == set(STRATEGIES)
-    assert {work.collective.op for work in works if work.collective is not None} == {"reduce-scatter", "all-gather", "all-reduce"}
+    ops = {work.collective.op for work in works if work.collective is not None}
+    assert ops == {"reduce-scatter", "all-gather", "all-reduce"}
     gpus, memories = [run.machine.gpu for run in runs], [run.machine.memory for run in runs]
     assert {memory.access for memory in memories} == {32, 64}
     assert {memory.n_channels for memory in memories} == {1, 2, 4}
