@@ -26,8 +26,8 @@ from t3sim.selfcheck.properties import (
     random_case,
     trace_of_commands,
 )
-from t3sim.system import phases
 from t3sim.system.liveness import Liveness
+from t3sim.system.ring import RingMachine
 from tests.smoke.command_line import t3sim
 
 SHORT = Depth(audited_runs=14, dram_commands=200_000, data_cases=14, machines=6, same_results=7)
@@ -102,8 +102,13 @@ def count_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def start_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In mirrored mode a phase does not wait for the link."""
-    monkeypatch.setattr(phases, "sent_at", lambda _: 0)
+    """In explicit mode the kernels of one GPU are launched an issue slot early."""
+    start_at = RingMachine.start_at
+
+    def early(self: RingMachine, d: int, *more: Any) -> int:
+        return start_at(self, d, *more) - (self.cores[d].slot_ticks if d == 1 else 0)
+
+    monkeypatch.setattr(RingMachine, "start_at", early)
 
 
 def depend_on_the_order_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
