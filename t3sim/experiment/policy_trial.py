@@ -160,14 +160,15 @@ def found_in(trial: Trial) -> tuple[str, int, str] | None:
     home, name = home_of(pick_stream), f"policy `{trial.policy}`"
     rng = np.random.default_rng(0)
     try:
-        for _ in range(trial.n_sequences):
-            channel = Channel(trial, rng)
-            for _ in range(CALLS_PER_SEQUENCE):
-                if not channel.move_on():
-                    continue
-                problem = problem_of_call(pick_stream, channel)
-                if problem is not None:
-                    return (*home, f"{name} {problem}")
+        with np.errstate(divide="raise", invalid="raise"):  # compiled code raises too
+            for _ in range(trial.n_sequences):
+                channel = Channel(trial, rng)
+                for _ in range(CALLS_PER_SEQUENCE):
+                    if not channel.move_on():
+                        continue
+                    problem = problem_of_call(pick_stream, channel)
+                    if problem is not None:
+                        return (*home, f"{name} {problem}")
     except Exception as error:  # noqa: BLE001 - whatever a user's code raises is the finding
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_of_a_user(frame.filename)]
         place = (frames[-1].filename, frames[-1].lineno or 1) if frames else home

@@ -171,7 +171,7 @@ def machine_of(values: Mapping[str, Any]) -> MachineSpec:
         for section in sections:
             place = place.setdefault(section, {})
         place[key] = value
-    node = load_yaml_text(json.dumps({"machine": tree}), "selfcheck").get("machine")
+    node = load_yaml_text(json.dumps({"machine": tree}, allow_nan=False), "selfcheck").get("machine")
     assert node is not None
     return resolve_machine(node).spec
 

@@ -190,8 +190,9 @@ class TestArbitration:
 
 def test_a_strategy_of_the_user(plan, tmp_path):
     (tmp_path / "study.py").write_text(
-        "from t3sim.plugins import strategy\n"
-        '@strategy("test_study", arbitration="round_robin")\ndef study(phases):\n    return None\n'
+        "from t3sim.plugins import SublayerTimes, strategy\n"
+        '@strategy("test_study", arbitration="round_robin")\n'
+        "def study(phases):\n    gemm = phases.gemm()\n    return SublayerTimes(gemm.ticks, gemm)\n"
     )
     run = plan(BASE + "plugins: [study.py]\narbitration: mca\n", "strategy=test_study").points[0]
     assert (run.strategy, run.arbitration.policy) == ("test_study", "mca")
@@ -396,9 +397,9 @@ class TestParametersOfAStrategy:
 
     def test_of_the_user(self, plan, tmp_path):
         (tmp_path / "chunky.py").write_text(
-            "from t3sim.plugins import Parameter, strategy\n"
+            "from t3sim.plugins import Parameter, SublayerTimes, strategy\n"
             '@strategy("test_chunky", parameters={"chunks": Parameter(4, words={"all": 0}, minimum=1)})\n'
-            "def chunky(phases):\n    return None\n"
+            "def chunky(phases):\n    gemm = phases.gemm()\n    return SublayerTimes(gemm.ticks, gemm)\n"
         )
         text = BASE + "plugins: [chunky.py]\nsweep: {grid: {strategy.chunks: [8, all], strategy: [t3, test_chunky]}}\n"
         experiment = plan(text)

@@ -16,7 +16,7 @@ import pytest
 
 from t3sim.errors import PluginError
 from t3sim.experiment.policy_trial import Trial, outcome_of
-from t3sim.overlap import SublayerTimes, overlap_strategies
+from t3sim.overlap import SublayerTimes, strategy
 from t3sim.overlap.interface import Phases
 from t3sim.system import user_code
 from t3sim.system.simulate import simulate
@@ -162,7 +162,7 @@ def test_a_wrong_time_is_refused_with_the_file_of_the_strategy(name: str) -> Non
     def wrong(phases: Phases) -> SublayerTimes:
         return times(phases, ticks)
 
-    overlap_strategies.register(f"wrong: {name}")(wrong)
+    strategy(f"wrong: {name}")(wrong)
     run = point("sequential", shape=SMALLEST, tp=3).model_copy(update={"strategy": f"wrong: {name}"})
     with pytest.raises(PluginError, match=r"test_misbehaving_code\.py") as refused:
         simulate(run)
@@ -175,7 +175,7 @@ def test_a_right_time_is_accepted() -> None:
     def right(phases: Phases) -> SublayerTimes:
         return times(phases, lambda ticks: ticks)
 
-    overlap_strategies.register("right")(right)
+    strategy("right")(right)
     run = point("sequential", shape=SMALLEST, tp=3).model_copy(update={"strategy": "right"})
     result = simulate(run)
     assert result.gemm is not None
@@ -197,7 +197,7 @@ def test_an_endless_strategy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
             pass
         return times(phases, lambda ticks: ticks)
 
-    overlap_strategies.register("slow")(slow)
+    strategy("slow")(slow)
     simulate(point("sequential", shape=SMALLEST, tp=3).model_copy(update={"strategy": "slow"}))
     assert len(said) == 1
     assert said[0].startswith(f"{__file__}:")
@@ -213,7 +213,7 @@ def test_time_in_the_simulator_is_not_the_strategys(monkeypatch: pytest.MonkeyPa
     def quick(phases: Phases) -> SublayerTimes:
         return times(phases, lambda ticks: ticks)
 
-    overlap_strategies.register("quick")(quick)
+    strategy("quick")(quick)
     simulate(point("sequential", shape=(512, 512, 256), tp=3).model_copy(update={"strategy": "quick"}))
     assert said == []
 

@@ -37,8 +37,8 @@ def times(phases):
 
 # name of the policy -> what it does in line 6, the line that is named, what is said
 POLICIES = {
-    "divides": ("return 5 // (channel.queue_head[COMM] * 0)", 4, "the policy: ZeroDivisionError: "),
-    "raises": ("if now > 100: raise ValueError(3)\n    return COMM", 6, "the policy: ValueError"),
+    "divides": ("return 5 // (channel.queue_head[COMM] * 0)", 6, "policy `fault_divides`: FloatingPointError: divide by zero"),
+    "raises": ("if now > 100: raise ValueError(3)\n    return COMM", 6, "policy `fault_raises`: ValueError: 3"),
     "unknown_name": ("return COMPUTE if foo else COMM", 6, "cannot be compiled: NameError: name 'foo' is not defined"),
     "unknown_field": ("return channel.occupncy[0]", 6, "cannot be compiled: the channel has no field `occupncy`"),
     "no_number": ("return now / 2", 4, "the policy returns float64, not COMPUTE, COMM or NO_STREAM"),
@@ -151,8 +151,8 @@ def test_a_strategy_that_fuses_without_a_policy(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("return channel.occupncy[0]", "6: the policy: AttributeError: "),
-        ("return None", "4: the policy returns NoneType, not COMPUTE, COMM or NO_STREAM"),
+        ("return channel.occupncy[0]", "6: policy `slow`: AttributeError: "),
+        ("return None", "4: policy `slow` returned None, not COMPUTE, COMM or NO_STREAM"),
     ],
 )
 def test_a_policy_that_fails_in_interpreted_mode(body: str, said: str, tmp_path: Path) -> None:

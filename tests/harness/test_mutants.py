@@ -64,15 +64,15 @@ def test_a_changed_constant_is_set_where_it_was_imported_and_restored() -> None:
 
 
 def fail_inside_a_mutant() -> None:
-    with mutated("t3sim.units", "def parse_bytes(", "def parse_bytes(unused=0, *, "):
-        assert units.parse_bytes.__defaults__ == (0,)
+    with mutated("t3sim.units", "def format_parsed(", "def format_parsed(unused=0, *, "):
+        assert units.format_parsed.__defaults__ == (0,)
         raise ZeroDivisionError
 
 
 def test_a_mutant_is_taken_out_when_the_test_inside_fails() -> None:
     with pytest.raises(ZeroDivisionError):
         fail_inside_a_mutant()
-    assert units.parse_bytes.__defaults__ is None
+    assert units.format_parsed.__defaults__ is None
 
 
 def test_text_that_occurs_twice_is_refused() -> None:

@@ -117,7 +117,7 @@ def with_timing(run: RunSpec, **changes: int) -> RunSpec:
 
 def test_canary_one_cycle_of_a_timing_changes_the_digest() -> None:
     run = points()["t3"]
-    assert digest_of(with_timing(run, nRP=run.machine.memory.timing.nRP + 1)) != digests()["t3"]
+    assert digest_of(with_timing(run, nCL=run.machine.memory.timing.nCL + 1)) != digests()["t3"]
 
 
 def test_canary_one_field_of_one_command_changes_the_digest() -> None:

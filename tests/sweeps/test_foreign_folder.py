@@ -16,7 +16,7 @@ import pytest
 from t3sim.experiment.phase_files import FORMAT
 from t3sim.experiment.runner import run
 from tests.smoke.command_line import rows_of, t3sim
-from tests.sweeps.sweeping import N_PHASES, SWEEP, experiment
+from tests.sweeps.sweeping import RUN, SWEEP, experiment
 
 
 class Trap:
@@ -51,7 +51,7 @@ def test_pickles_in_a_folder_are_never_opened(
         for command in ("plot", "report"):
             assert "internal error" not in t3sim(command, folder, cwd=tmp_path).stderr
     outcome = run(experiment(tmp_path, SWEEP), folder)
-    assert (len(outcome.records), len(list((folder / "phases").glob("*.phase")))) == (9, N_PHASES)
+    assert (len(outcome.records), len(list((folder / "phases").glob("*.phase")))) == (9, RUN.n_phases)
     assert rows_of(folder) == rows_of(undisturbed)
     assert not tripwire.exists()
     pickle.loads(trap)  # canary: opening it would have been noticed

@@ -151,7 +151,7 @@ REFRESHES = [
         "refresh_at = max(refresh_at, channel.activate_at[bank])",
         "refresh_at = max(refresh_at, now)",
     ),
-    channel("D19 D29", "no tRFC", "refresh_at + channel.nRFC", "refresh_at"),
+    channel("D19 D29", "no tRFC", "refresh_at + max(channel.nRFC, 1)", "refresh_at"),
     channel(
         "D26 D29",
         "refresh leaves rows open",
