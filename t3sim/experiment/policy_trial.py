@@ -88,7 +88,7 @@ def outcome_of(trial: Trial) -> tuple[str, int, str] | None:
     """Return where a policy misbehaved and how; None if it did not.  Runs the trial in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "t3sim.experiment.policy_trial"],
-        input=json.dumps(asdict(trial)),
+        input=json.dumps(asdict(trial), allow_nan=False),
         env={**os.environ, "T3SIM_INTERPRETED": "1"},
         capture_output=True,
         text=True,
@@ -207,7 +207,7 @@ def main() -> None:
     trial = Trial(**{**asked, "plugins": tuple(asked["plugins"]), "values": tuple(asked["values"])})
     signal.signal(signal.SIGALRM, lambda number, frame: give_up(trial.limit_s, number, frame))
     signal.setitimer(signal.ITIMER_REAL, trial.limit_s)
-    sys.stdout.write(f"\n{json.dumps(found_in(trial))}\n")
+    sys.stdout.write(f"\n{json.dumps(found_in(trial), allow_nan=False)}\n")
 
 
 if __name__ == "__main__":

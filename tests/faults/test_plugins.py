@@ -37,7 +37,7 @@ def times(phases):
 
 # name of the policy -> what it does in line 6, the line that is named, what is said
 POLICIES = {
-    "divides": ("return 5 // (channel.queue_head[COMM] * 0)", 6, "policy `fault_divides`: FloatingPointError: divide by zero"),
+    "divides": ("return 5 // (channel.queue_head[COMM] * 0)", 6, "policy `fault_divides`: FloatingPointError: divide"),
     "raises": ("if now > 100: raise ValueError(3)\n    return COMM", 6, "policy `fault_raises`: ValueError: 3"),
     "unknown_name": ("return COMPUTE if foo else COMM", 6, "cannot be compiled: NameError: name 'foo' is not defined"),
     "unknown_field": ("return channel.occupncy[0]", 6, "cannot be compiled: the channel has no field `occupncy`"),
