@@ -20,19 +20,18 @@ LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib",
 
 
 class T3SimError(Exception):
-    """Base of every error that t3sim raises on purpose."""
+    """Base of every error that t3sim raises on purpose.
+
+    ``args`` stay what an error was made of: SimPy and pickle make copies of it from them.
+    """
 
     exit_code: ClassVar[int] = 1
 
     def __init__(self, message: str) -> None:
-        super().__init__(message)
         self.message = message
 
     def __str__(self) -> str:
         return self.message
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.message,))
 
 
 @dataclass(frozen=True)
@@ -63,9 +62,6 @@ class ConfigError(T3SimError):
         self.problems: list[Problem] = [problems] if isinstance(problems, Problem) else list(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.problems,))
-
 
 class UsageError(T3SimError):
     """A command or function was asked for something that it does not offer."""
@@ -90,10 +86,6 @@ class ModelError(T3SimError):
     def __init__(self, message: str, details: str = "") -> None:
         super().__init__(message)
         self.details = details
-        self.args = (message, details)  # SimPy raises a copy made of these
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.message, self.details))
 
 
 class PluginError(T3SimError):
@@ -103,10 +95,6 @@ class PluginError(T3SimError):
 
     def __init__(self, path: str, line: int, what: str) -> None:
         super().__init__(f"{path}:{line}: {what}")
-        self.path = path
-        self.line = line
-        self.what = what
-        self.args = (path, line, what)  # SimPy raises a copy made of these
 
     @classmethod
     def of(cls, error: BaseException, what: str, home: tuple[str, int]) -> PluginError:
@@ -121,7 +109,7 @@ class PluginError(T3SimError):
         """A worker sends its traceback along, as a note, for ``--debug``."""
         cause = self.__cause__
         notes = [] if cause is None else ["".join(traceback.format_exception(cause))]
-        return (type(self), (self.path, self.line, self.what), {"__notes__": notes})
+        return (type(self), self.args, {"__notes__": notes})
 
 
 def is_of_a_user(path: str) -> bool:

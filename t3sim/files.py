@@ -12,6 +12,7 @@ import json
 import os
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -168,13 +169,9 @@ def _write_through(path: Path, content: bytes) -> None:
 
 def _flush_folder(folder: Path) -> None:
     """Make renames in *folder* durable, where the system can."""
-    try:
+    with suppress(OSError):  # some network file systems refuse; the renames themselves are done
         handle = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(handle)
-    except OSError:
-        pass  # some network file systems refuse; the renames themselves are done
-    finally:
-        os.close(handle)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

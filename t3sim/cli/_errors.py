@@ -35,7 +35,7 @@ def run_reporting_errors(call: Callable[[list[str]], Any], args: Sequence[str] |
             result = call(arguments)
         sys.stdout.flush()
     except SystemExit as stop:
-        return _code_of(stop.code)
+        return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else INTERNAL_ERROR
     except BaseException as error:  # noqa: BLE001 - the last place that can turn it into a message
         if is_debug:
             traceback.print_exc()
@@ -60,14 +60,11 @@ def warnings_in_one_line() -> Iterator[None]:
         warnings.formatwarning = before
 
 
-def _code_of(code: object) -> int:
-    return code if isinstance(code, int) else 0 if code is None else INTERNAL_ERROR
-
-
 def report(error: BaseException) -> int:
     """Tell the user about *error*; return the exit code."""
     if isinstance(error, (BrokenPipeError, ReaderGoneError)):
-        _silence_stdout()
+        with suppress(OSError, ValueError, AttributeError):  # the interpreter would fail once more when it flushes
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED_PIPE
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         _say("t3sim: interrupted")
@@ -115,9 +112,3 @@ def printable(text: str) -> str:
 def _say(text: str) -> None:
     with suppress(OSError):  # nobody is listening
         click.echo(text, err=True)
-
-
-def _silence_stdout() -> None:
-    """Keep the interpreter from failing once more when it flushes stdout at its end."""
-    with suppress(OSError, ValueError, AttributeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

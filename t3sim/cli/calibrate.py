@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from t3sim.cli.run import note, progress_bar, worker_options, workers_with_cost
+from t3sim.cli.validate import calibration_of, machine_of, say_what_is_assumed, shipped_measurements, tiling_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,10 +29,7 @@ TABLE_NAME = "calibration.csv"
 @click.option(
     "--start", default="h200", show_default=True, metavar="NAME", help="Machine to start from: a preset, or a file."
 )
-@click.option(
-    "--tiling", default="cublas-hopper", show_default=True, metavar="NAME",
-    help="How the GEMMs are tiled: a kernel, or a library that has one for each shape.",
-)  # fmt: skip
+@tiling_option
 @click.option("--name", default="calibrated", show_default=True, help="Name of the new machine.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="Folder for the results [default: results/calibration]."
@@ -54,7 +53,6 @@ def calibrate(
     points.  Use it with `machine: path/NAME.yaml`, and see how well it does on all other points with `t3sim validate
     --machine path/NAME.yaml --calibration FILE`.
     """
-    from t3sim.cli.validate import calibration_of, machine_of, say_what_is_assumed, shipped_measurements
     from t3sim.config.presets import load_kernels, machine_parts
     from t3sim.errors import UsageError
     from t3sim.experiment.phase_files import PHASES_NAME
@@ -77,7 +75,8 @@ def calibrate(
             f"{folder}: no list of the rows to fit to; give --points FILE, a CSV of file,line (the others stay unused"
             " and can judge the fit)"
         )
-    chosen = chosen_rows(measurements, read_calibration(listed, measurements))
+    keys = read_calibration(listed, measurements)
+    chosen = replace(measurements, rows=tuple(row for row in measurements.rows if (row.file, row.line) in keys))
     machine = machine_of(start, ())
     directory = output or Path("results") / "calibration"
     kernels = load_kernels(tiling)
@@ -109,13 +108,6 @@ def calibrate(
         publish(contents)
     for path in contents:
         click.echo(str(path))
-
-
-def chosen_rows(measurements: Measurements, chosen: frozenset[tuple[str, int]]) -> Measurements:
-    """Return the measurements with only the rows *chosen*, by (file, line)."""
-    from dataclasses import replace
-
-    return replace(measurements, rows=tuple(row for row in measurements.rows if (row.file, row.line) in chosen))
 
 
 def device_of(measurements: Measurements) -> str:

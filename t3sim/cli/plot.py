@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from t3sim.analysis.figures import FIGURES, figures_of
+from t3sim.cli.run import note
 
 
 @click.command(epilog=f"Figures: {', '.join(FIGURES)}.")
@@ -25,8 +26,3 @@ def plot(directory: Path, names: tuple[str, ...], columns: str | None, output: P
     for paths in files.values():
         for path in paths:
             click.echo(str(path))
-
-
-def note(message: str) -> None:
-    """Tell the user what is missing without stopping."""
-    click.echo(f"note: {message}", err=True)

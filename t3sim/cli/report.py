@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from t3sim.cli.run import terminal
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from rich.table import Table
 
     from t3sim.study.targets import Comparison
 
 REPORT_NAME = "report.html"
 TARGETS_NAME = "targets.csv"
 FIGURES_NAME = "figures"
-TABLE_WIDTH = 150  # of a table that does not go to a terminal
 _COLOURS = {"met": "green", "missed": "red", "not run": "yellow"}
 
 
@@ -59,22 +58,11 @@ def report(folders: tuple[Path, ...], output: Path | None, targets_file: str | N
 
 
 def print_targets(comparisons: Sequence[Comparison]) -> None:
-    """Show the table of targets on the terminal."""
-    import sys
-
-    from rich.console import Console
-
-    from t3sim.study.targets import counts_of
-
-    console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH)
-    console.print(targets_table(comparisons))
-    console.print(", ".join(f"{n} {verdict}" for verdict, n in counts_of(comparisons).items()), highlight=False)
-
-
-def targets_table(comparisons: Sequence[Comparison]) -> Table:
-    """Return published results beside ours, one row per target."""
+    """Show published results beside ours on the terminal, one row per target."""
     from rich.table import Table
     from rich.text import Text
+
+    from t3sim.study.targets import counts_of
 
     table = Table(title="Published results of the T3 study (Pati et al., ASPLOS 2024)", title_justify="left")
     for name in ("target", "what is compared", "published", "ours", "band", "verdict"):
@@ -82,4 +70,6 @@ def targets_table(comparisons: Sequence[Comparison]) -> Table:
     for row in comparisons:
         cells = [Text(text) for text in (row.id, row.statement, row.published, row.ours, row.band)]
         table.add_row(*cells, Text(row.verdict, style=_COLOURS[row.verdict]))
-    return table
+    console = terminal()
+    console.print(table)
+    console.print(", ".join(f"{n} {verdict}" for verdict, n in counts_of(comparisons).items()), highlight=False)

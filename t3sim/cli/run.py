@@ -18,15 +18,16 @@ from t3sim.cli._errors import INTERRUPTED
 from t3sim.cli.config import override_option, summary, trace_root_option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
+    from rich.console import Console
     from rich.table import Table
 
     from t3sim.experiment.phase_runner import PhaseRunner
     from t3sim.experiment.workers import Workers
     from t3sim.results.record import RunRecord
 
-REPORT_WIDTH = 150  # of a table that does not go to a terminal
+TABLE_WIDTH = 150  # of a table that does not go to a terminal
 STEPS = 1000
 SPEED_OVER_S = 300.0  # of the last minutes: phases come in lumps
 SAY_EVERY_S = 60.0
@@ -86,8 +87,6 @@ def run(
 
     The same command goes on where an earlier one ended, however it ended.
     """
-    from rich.console import Console
-
     from t3sim.analysis.figures import check_figure_names
     from t3sim.errors import PointsFailed
     from t3sim.experiment.plan import load_experiment
@@ -96,7 +95,7 @@ def run(
     experiment = load_experiment(file, overrides, trace_root)
     check_figure_names(experiment.figures)
     directory = output or Path("results") / experiment.name
-    console = Console(width=None if sys.stdout.isatty() else REPORT_WIDTH)
+    console = terminal()
     say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
     with owned(directory):
         for line in summary(experiment):
@@ -225,33 +224,44 @@ class progress_bar:  # noqa: N801 - used like a function
         self._bar.stop()
 
 
-def results_table(records: list[RunRecord]) -> Table:
-    """Return times and speedups, one row per point."""
+def terminal() -> Console:
+    """Return what tables are printed to: stdout, with room for them if it is not a terminal."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else TABLE_WIDTH)
+
+
+def table_of(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]], *, no_wrap: bool = False) -> Table:
+    """Return a table with two columns of words and then numbers."""
     from rich.table import Table
 
-    table = Table(title="Times (us) and speedup over sequential", title_justify="left")
-    table.add_column("workload")
-    table.add_column("strategy")
-    for name in ("GEMM alone", "RS alone", "fused", "AG", "total", "speedup", "overlap efficiency"):
-        table.add_column(name, justify="right")
+    table = Table(title=title, title_justify="left")
+    for i, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if i < 2 else "right", no_wrap=no_wrap)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def results_table(records: list[RunRecord]) -> Table:
+    """Return times and speedups, one row per point."""
+    headings = (
+        "workload", "strategy", "GEMM alone", "RS alone", "fused", "AG", "total", "speedup", "overlap efficiency",
+    )  # fmt: skip
+    rows = []
     for r in records:
         times = [_number(value, 1) for value in (r.gemm_us, r.rs_us, r.fused_us, r.ag_us, r.time_us)]
-        table.add_row(workload_name(r), r.strategy, *times, _number(r.speedup, 3), _number(r.overlap_efficiency, 2))
-    return table
+        rows.append([workload_name(r), r.strategy, *times, _number(r.speedup, 3), _number(r.overlap_efficiency, 2)])
+    return table_of("Times (us) and speedup over sequential", headings, rows)
 
 
 def traffic_table(records: list[RunRecord]) -> Table:
     """Return DRAM traffic of one GPU by category, one row per point."""
-    from rich.table import Table
-
-    table = Table(title="DRAM traffic of one GPU (MB = 10^6 bytes)", title_justify="left")
-    table.add_column("workload")
-    table.add_column("strategy")
-    for category in ("GEMM", "RS", "AG"):
-        table.add_column(f"{category} read", justify="right")
-        table.add_column(f"{category} write", justify="right")
-    for name in ("link", "L2 hits", "MCA limit"):
-        table.add_column(name, justify="right")
+    headings = (
+        "workload", "strategy", "GEMM read", "GEMM write", "RS read", "RS write", "AG read", "AG write", "link",
+        "L2 hits", "MCA limit",
+    )  # fmt: skip
+    rows = []
     for r in records:
         traffic = [
             r.dram_gemm_read_bytes, r.dram_gemm_write_bytes, r.dram_rs_read_bytes, r.dram_rs_write_bytes,
@@ -259,8 +269,8 @@ def traffic_table(records: list[RunRecord]) -> Table:
         ]  # fmt: skip
         hits = "-" if r.l2_hit_rate is None else f"{100 * r.l2_hit_rate:.1f} %"
         cells = ["-" if value is None else f"{value / 1e6:.1f}" for value in traffic]
-        table.add_row(workload_name(r), r.strategy, *cells, hits, r.mca_threshold or "-")
-    return table
+        rows.append([workload_name(r), r.strategy, *cells, hits, r.mca_threshold or "-"])
+    return table_of("DRAM traffic of one GPU (MB = 10^6 bytes)", headings, rows)
 
 
 def workload_name(record: RunRecord) -> str:
@@ -280,7 +290,6 @@ def _number(value: float | None, digits: int) -> str:
 def draw_figures(directory: Path) -> dict[str, Path]:
     """Draw the figures of a result folder; return the files by name."""
     from t3sim.analysis.figures import figures_of
-    from t3sim.cli.plot import note
     from t3sim.errors import InputDataError
 
     try:

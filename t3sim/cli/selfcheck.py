@@ -19,8 +19,11 @@ def selfcheck(deep: bool, only: tuple[str, ...], jobs: int) -> None:
     Ends with exit code 4 if a property does not hold; t3sim's results are not to be trusted then.
     """
     from t3sim.cli._errors import message_lines
-    from t3sim.cli.run import progress_bar
+    from t3sim.cli.run import interrupt_at_once, progress_bar
     from t3sim.errors import ModelError, T3SimError, UsageError
+    from t3sim.experiment.cost import prepare_kernel
+    from t3sim.gpu.assemble import compiled_advance
+    from t3sim.gpu.kernel.state import Layout
     from t3sim.registry import unknown_name
     from t3sim.selfcheck.properties import DEEP, PROPERTIES, Depth
 
@@ -28,7 +31,9 @@ def selfcheck(deep: bool, only: tuple[str, ...], jobs: int) -> None:
     for name in only:
         if name not in names:
             raise UsageError(unknown_name("property", name, names))
-    compile_if_needed()
+    with interrupt_at_once():  # before anything is timed
+        prepare_kernel([Layout()], click.echo)
+        compiled_advance(Layout())
     n_failed = 0
     for entry in PROPERTIES:
         if only and entry.name not in only:
@@ -45,15 +50,3 @@ def selfcheck(deep: bool, only: tuple[str, ...], jobs: int) -> None:
         click.echo(f"{'ok' if is_kept else 'BROKEN':8}{entry.name:16}{evidence}  ({took:.1f} s)")
     if n_failed:
         raise ModelError(f"{n_failed} of the properties do not hold on this machine; do not trust its results")
-
-
-def compile_if_needed() -> None:
-    """Compile the kernel, or load it, before anything is timed."""
-    from t3sim.cli.run import interrupt_at_once
-    from t3sim.experiment.cost import prepare_kernel
-    from t3sim.gpu.assemble import compiled_advance
-    from t3sim.gpu.kernel.state import Layout
-
-    with interrupt_at_once():
-        prepare_kernel([Layout()], click.echo)
-        compiled_advance(Layout())

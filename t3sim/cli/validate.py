@@ -6,24 +6,28 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from t3sim.cli.run import note, progress_bar, worker_options, workers_with_cost
+from t3sim.cli.run import note, progress_bar, table_of, terminal, worker_options, workers_with_cost
 
 if TYPE_CHECKING:
-    from t3sim.analysis.validation import Validation
     from t3sim.config.machine import MachineSpec
     from t3sim.measurements.samples import Measurements
     from t3sim.validation.points import Point
 
 DEFAULT_FOLDER = "h200"
 MANIFEST_NAME = "manifest.json"
-TABLE_WIDTH = 150  # of a table that does not go to a terminal
 MAX_FAILURES_SHOWN = 5
+
+
+tiling_option = click.option(
+    "--tiling", default="cublas-hopper", show_default=True, metavar="NAME",
+    help="How the GEMMs are tiled: a kernel, or a library that has one for each shape.",
+)  # fmt: skip
 
 
 @click.command()
@@ -35,10 +39,7 @@ MAX_FAILURES_SHOWN = 5
     "-s", "overrides", metavar="KEY=VALUE", multiple=True,
     help="Replace a value, like -s machine.link.bandwidth='400 GB/s'; may be repeated.",
 )  # fmt: skip
-@click.option(
-    "--tiling", default="cublas-hopper", show_default=True, metavar="NAME",
-    help="How the GEMMs are tiled: a kernel, or a library that has one for each shape.",
-)  # fmt: skip
+@tiling_option
 @click.option("--kinds", metavar="KIND,...", help="Only these kinds, like collectives,gemm [default: all].")
 @click.option(
     "--calibration", type=click.Path(path_type=Path), metavar="FILE",
@@ -66,7 +67,7 @@ def validate(
     line a point), tiles.csv.gz and a report.  The same command goes on where an earlier one ended.  Exit code 6:
     finished, but some points could not be simulated.
     """
-    from t3sim.analysis.validation import read_validation
+    from t3sim.analysis.validation import SUMMARY_TITLES, read_validation, summary_texts
     from t3sim.analysis.validation_report import write_report
     from t3sim.config.presets import load_kernels
     from t3sim.errors import PointsFailed
@@ -104,13 +105,16 @@ def validate(
         contents = {directory / VALIDATION_NAME: validation_csv(folder, found)}
         tiles = maker.tiles(measurements, outcomes) if any(p.kind == "tile_timelines" for p in points) else []
         contents[directory / TILES_NAME] = tiles_csv(folder, tiles)
-        contents[directory / MANIFEST_NAME] = manifest(
-            spec, tiling, folder, used, overrides, kinds, time.monotonic() - started
-        )
+        asked = {
+            "tiling": tiling, "overrides": list(overrides), "kinds": kinds, "measurements": str(folder),
+            "calibration": None if used is None else str(used),
+        }  # fmt: skip
+        contents[directory / MANIFEST_NAME] = manifest(spec, asked, time.monotonic() - started)
         publish(contents)
         validation = read_validation(directory)
         written = write_report(directory, validation)
-    show_summary(validation)
+    title = "Simulated against measured, points that the machine was not fitted to"
+    terminal().print(table_of(title, SUMMARY_TITLES, summary_texts(validation), no_wrap=True))
     for path in [*contents, *written]:
         click.echo(str(path))
     failed = [one for one in found if one.status == FAILED]
@@ -193,15 +197,7 @@ def of_kinds(points: Sequence[Point], kinds: str | None) -> list[Point]:
     return found
 
 
-def manifest(
-    machine: MachineSpec,
-    tiling: str,
-    folder: Path,
-    calibration: Path | None,
-    overrides: Sequence[str],
-    kinds: str | None,
-    wall_s: float,
-) -> bytes:
+def manifest(machine: MachineSpec, asked: Mapping[str, object], wall_s: float) -> bytes:
     """Return what made a validation: program, machine, measurements; what differs from run to run under volatile."""
     from t3sim import __version__
     from t3sim.results.digest import machine_digest, source_digest
@@ -211,26 +207,7 @@ def manifest(
         "source_sha256": source_digest(),
         "machine": machine.name,
         "machine_sha256": machine_digest(machine),
-        "tiling": tiling,
-        "overrides": list(overrides),
-        "kinds": kinds,
-        "measurements": str(folder),
-        "calibration": None if calibration is None else str(calibration),
+        **asked,
         "volatile": {"command": sys.argv[1:], "host": platform.node(), "wall_s": round(wall_s, 1)},
     }
     return (json.dumps(content, indent=2, allow_nan=False) + "\n").encode()
-
-
-def show_summary(validation: Validation) -> None:
-    """Show the error of each kind on the terminal."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from t3sim.analysis.validation import SUMMARY_TITLES, summary_texts
-
-    table = Table(title="Simulated against measured, points that the machine was not fitted to", title_justify="left")
-    for number, title in enumerate(SUMMARY_TITLES):
-        table.add_column(title, justify="left" if number < 2 else "right", no_wrap=True)
-    for row in summary_texts(validation):
-        table.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else TABLE_WIDTH).print(table)

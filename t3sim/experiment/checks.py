@@ -11,6 +11,7 @@ from t3sim.config.machine import MachineSpec
 from t3sim.config.yaml_loader import Node
 from t3sim.experiment.decisions import STRATEGY, Choice
 from t3sim.experiment.problems import Problems
+from t3sim.experiment.ring_checks import longest_slot
 from t3sim.experiment.schema import MAX_TP, PointFile
 from t3sim.overlap import OverlapStrategy, in_order, overlap_strategies
 from t3sim.units import format_bytes, format_time
@@ -31,20 +32,15 @@ def check_point(
     *choices* are its strategy and its policy, as far as they are legal.
     """
     strategy = next((overlap_strategies.get(choice.name) for choice in choices if choice.key == STRATEGY), None)
-    if point.quantum is not None and point.quantum > machine.link.latency:
-        problems.report(
-            tree,
-            ("quantum",),
-            f"is {format_time(point.quantum)}, cannot be longer than `machine.link.latency`, "
-            f"{format_time(machine.link.latency)}",
-        )
-    slot = -(-machine.gpu.issue_slot * 10**12 // machine.gpu.compute_clock)
-    if point.quantum is not None and point.quantum < slot:
-        problems.report(
-            tree,
-            ("quantum",),
-            f"is {format_time(point.quantum)}, below one `machine.gpu.issue_slot`, {format_time(slot)}",
-        )
+    if point.quantum is not None:
+        slot = longest_slot(machine, 0)
+        if point.quantum > machine.link.latency:
+            latency = format_time(machine.link.latency)
+            message = f"cannot be longer than `machine.link.latency`, {latency}"
+            problems.report(tree, "quantum", f"is {format_time(point.quantum)}, {message}")
+        if point.quantum < slot:
+            message = f"below one `machine.gpu.issue_slot`, {format_time(slot)}"
+            problems.report(tree, "quantum", f"is {format_time(point.quantum)}, {message}")
     for where, gpu in gpus_of(machine):
         for choice in choices:
             _check_bounds(problems, tree, gpu, where, choice)
@@ -54,10 +50,10 @@ def check_point(
     if gemms:
         for where, gpu in gpus_of(machine):
             _check_tiling(problems, tree, gpu, where, workload, strategy)
-        shape_key = ("workload", "gemm") if tree.value["workload"].get("gemm") else ("workload",)
+        shape_key = "workload.gemm" if tree.value["workload"].get("gemm") else "workload"
         for gemm in gemms:
             for path, message in shape_findings(gemm, workload.tiling, workload.tp):
-                problems.report(tree, ("workload", path) if path == "tp" else shape_key, message)
+                problems.report(tree, "workload.tp" if path == "tp" else shape_key, message)
 
 
 def gpus_of(machine: MachineSpec) -> list[tuple[str, MachineSpec]]:
@@ -73,7 +69,7 @@ def _check_bounds(problems: Problems, tree: Node, machine: MachineSpec, where: s
             if bound and isinstance(value, int) and value >= attrgetter(bound)(machine) + is_allowed:
                 message = f"{where}is {value}, must be {words} `machine.{bound}`, {attrgetter(bound)(machine)}"
                 words_too = f" (or {' or '.join(parameter.words)})" if parameter.words else ""
-                problems.report(tree, (choice.key, name), message + words_too)
+                problems.report(tree, f"{choice.key}.{name}", message + words_too)
 
 
 def _check_tiling(
@@ -85,19 +81,16 @@ def _check_tiling(
     strategy: OverlapStrategy | None,
 ) -> None:
     """Report what keeps the workgroups of a workload from running on a GPU like *machine*."""
-    tiling_key = ("tiling",) if workload.trace is None else ("workload", "trace")
+    tiling_key = "tiling" if workload.trace is None else "workload.trace"
     findings = tiling_findings(workload.tiling, machine)
     for path, message in findings:
-        problems.report(tree, (*tiling_key, path), where + message)
+        problems.report(tree, f"{tiling_key}.{path}", where + message)
     n_wavefronts = math.prod(workload.tiling.workgroup_tile) // math.prod(workload.tiling.wavefront_tile)
     is_tracked = strategy is not None and strategy.arbitration is not None and not findings  # in its fused phase
-    if is_tracked and n_wavefronts > machine.gpu.tracker.entries_per_set and not where:
-        problems.report(
-            tree,
-            ("machine", "gpu", "tracker", "entries_per_set"),
-            f"is {machine.gpu.tracker.entries_per_set}, but a workgroup has {n_wavefronts} wavefronts "
-            "and needs an entry for each in one set",
-        )
+    entries = machine.gpu.tracker.entries_per_set
+    if is_tracked and n_wavefronts > entries and not where:
+        message = f"but a workgroup has {n_wavefronts} wavefronts and needs an entry for each in one set"
+        problems.report(tree, "machine.gpu.tracker.entries_per_set", f"is {entries}, {message}")
 
 
 def _check_collective(
@@ -106,21 +99,15 @@ def _check_collective(
     if strategy is not None and not strategy.runs_collectives:
         names = " or ".join(entry.name for entry in in_order() if entry.runs_collectives)
         message = f"`{strategy.name}` overlaps a GEMM; a collective on its own takes {names}"
-        problems.report(tree, (STRATEGY,), message)
+        problems.report(tree, STRATEGY, message)
+    size, gpus = format_bytes(collective.size), collective.gpus
     if collective.size > MAX_MATRIX_BYTES:
-        problems.report(
-            tree,
-            ("workload", "collective", "size"),
-            f"is {format_bytes(collective.size)}, at most {format_bytes(MAX_MATRIX_BYTES)}",
-        )
-    if collective.gpus > MAX_TP:
-        problems.report(tree, ("workload", "collective", "gpus"), f"is {collective.gpus}, at most {MAX_TP}")
-    if collective.size < ELEMENT_BYTES * collective.gpus:
-        problems.report(
-            tree,
-            ("workload", "collective", "size"),
-            f"is {format_bytes(collective.size)}, less than one FP16 element for each of {collective.gpus} GPUs",
-        )
+        problems.report(tree, "workload.collective.size", f"is {size}, at most {format_bytes(MAX_MATRIX_BYTES)}")
+    if gpus > MAX_TP:
+        problems.report(tree, "workload.collective.gpus", f"is {gpus}, at most {MAX_TP}")
+    if collective.size < ELEMENT_BYTES * gpus:
+        message = f"is {size}, less than one FP16 element for each of {gpus} GPUs"
+        problems.report(tree, "workload.collective.size", message)
 
 
 __all__ = ["check_point"]

@@ -87,8 +87,9 @@ def prepare_kernel(layouts: Iterable[Layout], say: Callable[[str], None]) -> Non
     """Compile the kernel for *layouts*, those that the kernel cache does not have; *say* is told of each before."""
     for layout in layouts:
         if not is_compiled(layout):
-            seconds = in_words(COMPILE_SECONDS * host_factor())
-            say(f"compiling   the kernel for {described(layout)}: about {seconds}, {kept()}")
+            seconds, folder = in_words(COMPILE_SECONDS * host_factor()), _jit.CACHE_DIRECTORY
+            kept = "in this process only" if folder is None else f"once; kept in {folder}"
+            say(f"compiling   the kernel for {described(layout)}: about {seconds}, {kept}")
             compiled_advance(layout)
 
 
@@ -100,12 +101,6 @@ def described(layout: Layout) -> str:
         if capacity != standard
     ]
     return f"the layout {', '.join(larger)}" if larger else "the standard layout"
-
-
-def kept() -> str:
-    """Return where compiled code is kept."""
-    folder = _jit.CACHE_DIRECTORY
-    return "in this process only" if folder is None else f"once; kept in {folder}"
 
 
 __all__ = ["cost_lines", "in_words", "layouts_to_compile", "prepare_kernel"]

@@ -76,11 +76,11 @@ class Decisions:
         """Return the strategy of a point, or None if it has problems."""
         node = tree.get(STRATEGY)
         if node is None:
-            self.problems.add(tree.position, STRATEGY, "is missing")
+            self.problems.add(tree, STRATEGY, "is missing")
             return None
         named, params = self._read(node, STRATEGY)
         if named is None:
-            self.problems.add(node.key_position or node.position, "strategy.name", "is missing")
+            self.problems.add(node, "strategy.name", "is missing", at_key=True)
             return None
         name = self._name(named, STRATEGY, self._known)
         if name is None:
@@ -107,7 +107,7 @@ class Decisions:
             if choice is None or (chosen is not None and chosen.takes(policy)):
                 return choice
         elif node is not None and node.is_mapping and not params:
-            self.problems.add(node.key_position or node.position, "arbitration.policy", "is missing")
+            self.problems.add(node, "arbitration.policy", "is missing", at_key=True)
             return None
         else:
             own_policies = [entry.arbitration for entry in self._run if entry.arbitration in arbitration_policies]
@@ -115,7 +115,7 @@ class Decisions:
             for name, child in params.items():
                 if self._run and name not in used:
                     message = f"no strategy of the experiment declares a policy with the parameter `{name}`"
-                    self.problems.add(child.key_position or child.position, f"arbitration.{name}", message)
+                    self.problems.add(child, f"arbitration.{name}", message, at_key=True)
         if chosen is None or chosen.arbitration is None:
             return None
         if chosen.arbitration not in arbitration_policies:
@@ -133,21 +133,21 @@ class Decisions:
         users = [name for name in self._known if overlap_strategies.get(name).takes(policy)]
         listed = " and ".join(f"`{name}`" for name in users)
         one = f"the strategy {listed} only, which is" if len(users) == 1 else f"the strategies {listed} only, which are"
-        self.problems.add(node.position, ARBITRATION, f"policy `{policy}` is used by {one} not run")
+        self.problems.add(node, ARBITRATION, f"policy `{policy}` is used by {one} not run")
 
     def _read(self, node: Node, key: str) -> tuple[Node | None, dict[str, Node]]:
         nested = node.get("params") if node.is_mapping else None
         if nested is not None and not nested.is_mapping and nested.value is not None:
-            self.problems.add(nested.position, f"{key}.params", f"found {type_name(nested.value)}, not a mapping")
+            self.problems.add(nested, f"{key}.params", f"found {type_name(nested.value)}, not a mapping")
         return _parts(node, key)
 
     def _name(self, node: Node, key: str, known: list[str]) -> str | None:
         """The name that *node* gives, if it is one of *known*."""
         name_key = key if key == STRATEGY else f"{key}.{NAME_KEYS[key]}"
         if not isinstance(node.value, str):
-            self.problems.add(node.position, name_key, f"found {type_name(node.value)}, a name is needed")
+            self.problems.add(node, name_key, f"found {type_name(node.value)}, a name is needed")
         elif node.value not in known:
-            self.problems.add(node.position, name_key, unknown_name(KINDS[key], node.value, known))
+            self.problems.add(node, name_key, unknown_name(KINDS[key], node.value, known))
         else:
             return node.value
         return None
@@ -162,16 +162,16 @@ class Decisions:
             shown = f"{key}.{parameter}"
             if parameter not in declared:
                 message = unknown_name(f"parameter of {KINDS[key].split()[-1]} `{name}`", parameter, list(declared))
-                self.problems.add(child.key_position or child.position, shown, message)
+                self.problems.add(child, shown, message, at_key=True)
                 continue
             try:
                 values[parameter] = _value(child, declared[parameter])
                 declared[parameter].encode(values[parameter])
             except ValueError as error:
-                self.problems.add(child.position, shown, str(error))
+                self.problems.add(child, shown, str(error))
         for parameter, declaration in declared.items():
             if declaration.default is None and parameter not in params:
-                self.problems.report(tree, (key,), f"`{name}` needs `{key}.{parameter}`")
+                self.problems.report(tree, key, f"`{name}` needs `{key}.{parameter}`")
         if len(self.problems) > before:
             return None
         return Choice(key, name, declared, values, at, params)

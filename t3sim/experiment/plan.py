@@ -29,15 +29,15 @@ from t3sim.config.experiment import ArbitrationSpec, KernelLibrarySpec, Kernels,
 from t3sim.config.presets import annotated
 from t3sim.config.resolve import ResolvedMachine, resolve_machine, resolve_tiling
 from t3sim.config.trees import MAX_GUESSES, spec_problems, unknown_key
-from t3sim.config.yaml_loader import Node, Position, load_yaml, type_name
-from t3sim.errors import ConfigError, Problem
+from t3sim.config.yaml_loader import Node, load_yaml, type_name
+from t3sim.errors import ConfigError
 from t3sim.experiment.checks import check_point
-from t3sim.experiment.decisions import Choice, Decisions
+from t3sim.experiment.decisions import DEFAULT, Decisions
 from t3sim.experiment.estimate import planned_hours
 from t3sim.experiment.plugins import load_plugins
 from t3sim.experiment.problems import Problems
 from t3sim.experiment.ring_checks import check_ring, shortest_latency
-from t3sim.experiment.schema import DEFAULT_MAX_HOURS, SCHEMA_VERSION, ExperimentFile, PointFile
+from t3sim.experiment.schema import DEFAULT_MAX_HOURS, OF_A_POINT, SCHEMA_VERSION, ExperimentFile, PointFile
 from t3sim.experiment.sweep import Axis, axes_of, overridden, with_set
 from t3sim.experiment.workload import WorkloadReader
 from t3sim.units import base_units, format_time
@@ -109,10 +109,7 @@ class _Planner:
         """Make all points; the combinations of one are its places on the axes, several if duplicates were left out."""
         root = load_yaml(self.path)
         if not root.is_mapping:
-            at = root.position
-            raise ConfigError(
-                Problem(at.file, at.line, at.column, "", f"found {type_name(root.value)}, an experiment is a mapping")
-            )
+            raise ConfigError(root.problem("", f"found {type_name(root.value)}, an experiment is a mapping"))
         self._check_version(root)
         try:
             root = annotated(root)
@@ -124,15 +121,12 @@ class _Planner:
         self._check_version(root)
         n_points = math.prod(len(axis.values) for axis in axes)
         if n_points > MAX_POINTS:
-            self.problems.report(root, ("sweep", "grid"), too_many_points(n_points))
+            self.problems.report(root, "sweep.grid", too_many_points(n_points))
             raise self.problems.in_reading_order()
         self._unknown_keys(root, axes)
         self._load_plugins(root)
         self.decisions.note_experiment(root, (*original_axes, *axes), has_plugins=bool(self.plugins))
-        points: list[RunSpec] = []
-        provenance: list[Mapping[str, Node]] = []
-        combinations: list[list[tuple[int, ...]]] = []
-        seen: dict[str, int] = {}
+        made: dict[str, tuple[RunSpec, Mapping[str, Node], list[tuple[int, ...]]]] = {}  # by content
         by_prefix = sorted(range(len(axes)), key=lambda i: len(axes[i].path))
         for i_point, places in enumerate(product(*(range(len(axis.values)) for axis in axes))):
             if self.problems and i_point >= MAX_POINTS_WITH_PROBLEMS:
@@ -142,21 +136,14 @@ class _Planner:
                 tree = with_set(tree, axes[i].path, axes[i].values[places[i]], self.problems)
             for key_path, value in pending:
                 tree = with_set(tree, key_path, value, self.problems)
-            made = self._point(tree)
-            if made is None:
-                continue
-            digest = made[0].model_dump_json()
-            if digest in seen:
-                combinations[seen[digest]].append(places)
-                continue
-            seen[digest] = len(points)
-            combinations.append([places])
-            points.append(made[0])
-            provenance.append(made[1])
+            point = self._point(tree)
+            if point is not None:
+                made.setdefault(point[0].model_dump_json(), (*point, []))[2].append(places)
         if self.problems:
             raise self.problems.in_reading_order()
         if self.workloads.input_error is not None:
             raise self.workloads.input_error
+        points = [run for run, _, _ in made.values()]
         self._check_hours(root, points)
         return Experiment(
             name=points[0].experiment,
@@ -164,11 +151,11 @@ class _Planner:
             figures=tuple(root.value["figures"].plain()) if "figures" in root.value else (),
             path=self.path,
             points=points,
-            provenance=provenance,
+            provenance=[nodes for _, nodes, _ in made.values()],
             axes={axis.key: [value.plain() for value in axis.values] for axis in axes},
             overrides=self.overrides,
             n_duplicates=n_points - len(points),
-            combinations=combinations,
+            combinations=[places for _, _, places in made.values()],
             machine_descriptions={m.spec.name: m.description for m in self.machines.values() if m is not None},
         )
 
@@ -182,7 +169,7 @@ class _Planner:
             message = unknown_key(key, "", known, can_guess=i < MAX_GUESSES)
             if key in MOVED:
                 message = f"is called `{MOVED[key]}` now"
-            self.problems.add(node.key_position or node.position, shown, message)
+            self.problems.add(node, shown, message, at_key=True)
 
     def _check_version(self, root: Node) -> None:
         """A file of another version follows other rules: nothing else in it is looked at."""
@@ -196,7 +183,7 @@ class _Planner:
             advice = f"{shown}; use the t3sim that the file was written for, or a newer one"
         else:
             advice = f"{shown}; there is no older version to migrate from, write {SCHEMA_VERSION} or leave the key out"
-        self.problems.add(node.position, "schema_version", advice)
+        self.problems.add(node, "schema_version", advice)
         raise self.problems.in_reading_order()
 
     def _check_hours(self, root: Node, points: Sequence[RunSpec]) -> None:
@@ -211,7 +198,7 @@ class _Planner:
             f"is {limit}, but the {f'{n} points' if n > 1 else 'point'} would simulate for about {hours} hours on "
             f"one core; -s max_hours={hours} goes on"
         )
-        self.problems.report(root, ("max_hours",), message)
+        self.problems.report(root, "max_hours", message)
         raise self.problems.in_reading_order()
 
     def _load_plugins(self, root: Node) -> None:
@@ -224,7 +211,7 @@ class _Planner:
                 continue
             path = Path(os.path.realpath(self.folder / item.value))
             if not os.path.isfile(path) or path.suffix != ".py":  # noqa: PTH113 - never raises
-                self.problems.add(item.position, "plugins", f"no Python file `{item.value}`, looked for at {path}")
+                self.problems.add(item, "plugins", f"no Python file `{item.value}`, looked for at {path}")
                 continue
             load_plugins([str(path)])
             found.append(str(path))
@@ -234,13 +221,13 @@ class _Planner:
 
     def _point(self, tree: Node) -> tuple[RunSpec, Mapping[str, Node]] | None:
         before = len(self.problems)
-        content = {key: node for key, node in tree.value.items() if key in PointFile.model_fields}
+        content = {key: node for key, node in tree.value.items() if key in OF_A_POINT}
         kept = replace(tree, value=content)
         point, bad_keys = self._read_point(kept)
         machine = self._machine(tree)
         kernels, kernels_tree = self._kernels(tree)
         if "name" not in bad_keys and not _NAME.fullmatch(point.name):
-            self.problems.report(tree, ("name",), "a name has letters, digits, `.`, `_` and `-` only, at most 100")
+            self.problems.report(tree, "name", "a name has letters, digits, `.`, `_` and `-` only, at most 100")
         strategy = self.decisions.strategy(tree)
         arbitration = self.decisions.arbitration(tree, strategy.name if strategy else None)
         choices = [choice for choice in (strategy, arbitration) if choice is not None]
@@ -272,7 +259,8 @@ class _Planner:
             if kernels is None or kernels_tree is None or workload.trace is not None
             else tiling_leaves_of(kernels, kernels_tree, run)
         )
-        return run, self._provenance(tree, kept, run, machine, {**tiling_leaves, **leaves_of(choices)})
+        of_choices = {key: node for choice in choices for key, node in choice.leaves().items()}
+        return run, self._provenance(tree, kept, run, machine, {**tiling_leaves, **of_choices})
 
     def _provenance(
         self, tree: Node, kept: Node, run: RunSpec, machine: ResolvedMachine, resolved: Mapping[str, Node]
@@ -290,13 +278,15 @@ class _Planner:
             for name, value in gemm:
                 own[f"workload.gemm.{name}"] = Node(value, at, None, "derived", source)
         own |= resolved
-        default = Position("default")
+        defaults: list[tuple[str, Any, str]] = [
+            ("mode", run.mode, ""),
+            ("staggered", run.staggered, ""),
+            ("quantum", format_time(shortest_latency(run.machine)), "link latency"),
+        ]
         if workload.layer is not None:
-            own.setdefault("workload.attention", Node(workload.layer.attention, default, None, "default"))
-        own.setdefault("mode", Node(run.mode, default, None, "default"))
-        own.setdefault("staggered", Node(run.staggered, default, None, "default"))
-        latency = shortest_latency(run.machine)
-        own.setdefault("quantum", Node(format_time(latency), default, None, "default", "link latency"))
+            defaults.append(("workload.attention", workload.layer.attention, ""))
+        for key, value, source in defaults:
+            own.setdefault(key, Node(value, DEFAULT, None, "default", source))
         return ChainMap(own, {f"machine.{key}": node for key, node in machine.leaves().items()})
 
     def _read_point(self, kept: Node) -> tuple[PointFile, set[str]]:
@@ -311,13 +301,10 @@ class _Planner:
         good = {key: value for key, value in content.items() if key not in bad_keys}
         return PointFile.model_validate({**stand_ins, **good}), bad_keys
 
-    def _missing(self, tree: Node, key: str) -> None:
-        self.problems.add(tree.position, key, "is missing")
-
     def _machine(self, tree: Node) -> ResolvedMachine | None:
         node = tree.get("machine")
         if node is None:
-            self._missing(tree, "machine")
+            self.problems.add(tree, "machine", "is missing")
             return None
         cache_key = repr(node.plain())
         if cache_key not in self.machines:
@@ -334,11 +321,6 @@ class _Planner:
         except ConfigError as error:
             self.problems.take(error.problems)
             return None, None
-
-
-def leaves_of(choices: Sequence[Choice]) -> dict[str, Node]:
-    """Where the names and parameters of the decisions of a point came from."""
-    return {key: node for choice in choices for key, node in choice.leaves().items()}
 
 
 def tiling_leaves_of(kernels: Kernels, tree: Node, run: RunSpec) -> dict[str, Node]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 from t3sim.errors import ConfigError, PluginError, Problem
 
@@ -25,23 +24,14 @@ def load_plugins(plugins: Iterable[str]) -> None:
             raise ConfigError(Problem(plugin, 0, 0, "plugins", "is not a Python file"))
         module = importlib.util.module_from_spec(spec)
         sys.modules[module_name] = module
+        before, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # no ``__pycache__`` in the user's folder
         try:
-            with no_bytecode():
-                spec.loader.exec_module(module)
+            spec.loader.exec_module(module)
         except (Exception, SystemExit) as error:
             del sys.modules[module_name]
             raise PluginError.of(error, "the plugin cannot be loaded", (plugin, 1)) from error
-
-
-@contextmanager
-def no_bytecode() -> Iterator[None]:
-    """Leave no ``__pycache__`` in the user's folder."""
-    before = sys.dont_write_bytecode
-    sys.dont_write_bytecode = True
-    try:
-        yield
-    finally:
-        sys.dont_write_bytecode = before
+        finally:
+            sys.dont_write_bytecode = before
 
 
 __all__ = ["load_plugins"]

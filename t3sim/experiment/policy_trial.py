@@ -14,18 +14,17 @@ import os
 import signal
 import subprocess
 import sys
-import traceback
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import astuple, dataclass
 from functools import cache
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from t3sim.errors import PluginError, home_of, is_of_a_user
+from t3sim.errors import PluginError, frames_of, home_of, is_of_a_user
 from t3sim.experiment.plugins import load_plugins
 from t3sim.gpu.arbitration import arbitration_policies
+from t3sim.gpu.arbitration.user_code import is_policy_of_a_user
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel.memory_controller import head_is_ready
 from t3sim.gpu.kernel.state import Layout, empty_gpu
@@ -55,8 +54,7 @@ class Trial:
 
 def try_policies(points: Iterable[RunSpec], *, has_checks: bool) -> None:
     """Try each policy of a user that *points* may run; raises ``PluginError`` for the first that misbehaves."""
-    trials = {trial: None for run in points for trial in trials_of(run, has_checks=has_checks)}
-    for trial in trials:
+    for trial in dict.fromkeys(trial for run in points for trial in trials_of(run, has_checks=has_checks)):
         found = outcome_of(trial)
         if found is not None:
             raise PluginError(*found)
@@ -67,7 +65,7 @@ def trials_of(run: RunSpec, *, has_checks: bool) -> Iterable[Trial]:
     memory = run.machine.memory
     for name in arbitration_policies if run.plugins else ():
         policy = arbitration_policies.get(name)
-        if not is_of_a_user(home_of(policy.pick_stream)[0]):
+        if not is_policy_of_a_user(policy.pick_stream):
             continue
         is_named = run.arbitration is not None and run.arbitration.policy == name
         values = policy.encode(run.arbitration.params if is_named and run.arbitration is not None else {})
@@ -88,7 +86,7 @@ def outcome_of(trial: Trial) -> tuple[str, int, str] | None:
     """Return where a policy misbehaved and how; None if it did not.  Runs the trial in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "t3sim.experiment.policy_trial"],
-        input=json.dumps(asdict(trial), allow_nan=False),
+        input=json.dumps(astuple(trial), allow_nan=False),
         env={**os.environ, "T3SIM_INTERPRETED": "1"},
         capture_output=True,
         text=True,
@@ -107,19 +105,8 @@ class Channel:
 
     def __init__(self, trial: Trial, rng: np.random.Generator) -> None:
         ring = 1 << (trial.stream_entries - 1).bit_length()
-        layout = Layout(
-            n_compute_units=1,
-            n_waiters=1,
-            n_collective_lines=1,
-            n_l2_banks=1,
-            n_l2_sets=1,
-            n_mshrs=1,
-            n_channels=1,
-            queue_entries=trial.queue_entries,
-            stream_queue_entries=ring,
-            tracker_entries=1,
-        )
-        self.state = empty_gpu(layout)
+        smallest = Layout(*(1 for _ in Layout._fields))
+        self.state = empty_gpu(smallest._replace(queue_entries=trial.queue_entries, stream_queue_entries=ring))
         self.record = self.state[0].channels[0]
         self.trial, self.rng, self.now = trial, rng, 0
         self.record.queue_capacity, self.record.is_split = trial.queue_entries, trial.is_split
@@ -170,10 +157,9 @@ def found_in(trial: Trial) -> tuple[str, int, str] | None:
                     if problem is not None:
                         return (*home, f"{name} {problem}")
     except Exception as error:  # noqa: BLE001 - whatever a user's code raises is the finding
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_of_a_user(frame.filename)]
-        place = (frames[-1].filename, frames[-1].lineno or 1) if frames else home
-        function = f" (in `{frames[-1].name}`)" if frames else ""
-        return (*place, f"{name}: {type(error).__name__}: {error}{function}")
+        path, line, text = PluginError.of(error, name, home).args
+        function = next((f" (in `{f.name}`)" for f in reversed(frames_of(error)) if is_of_a_user(f.filename)), "")
+        return path, line, text + function
     return None
 
 
@@ -196,16 +182,15 @@ def problem_of_call(pick_stream: Any, channel: Channel) -> str | None:
     return None
 
 
-def give_up(limit_s: float, _signal: int, _frame: FrameType | None) -> None:
-    """Raise inside the policy, so that the traceback names its line."""
-    raise TimeoutError(f"it has not come back for {limit_s:g} s")
-
-
 def main() -> None:
     """Try what stdin asks for; write what was found, as JSON, in the last line of stdout."""
-    asked = json.load(sys.stdin)
-    trial = Trial(**{**asked, "plugins": tuple(asked["plugins"]), "values": tuple(asked["values"])})
-    signal.signal(signal.SIGALRM, lambda number, frame: give_up(trial.limit_s, number, frame))
+    trial = Trial(*json.load(sys.stdin))
+
+    def give_up(*_signal_and_frame: object) -> None:
+        """Raise inside the policy, so that the traceback names its line."""
+        raise TimeoutError(f"it has not come back for {trial.limit_s:g} s")
+
+    signal.signal(signal.SIGALRM, give_up)
     signal.setitimer(signal.ITIMER_REAL, trial.limit_s)
     sys.stdout.write(f"\n{json.dumps(found_in(trial), allow_nan=False)}\n")
 

@@ -2,44 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from t3sim.config.trees import node_at
 from t3sim.config.yaml_loader import Node, Position
 from t3sim.errors import ConfigError, Problem
 
 
-class Problems:
+class Problems(dict[Problem, None]):
     """An ordered set: many points can have the same problem."""
 
     def __init__(self, own_file: str) -> None:
+        super().__init__()
         self._own_file = own_file
-        self._found: dict[Problem, None] = {}
 
-    def __len__(self) -> int:
-        return len(self._found)
+    def report(self, root: Node, key: str, message: str, at_key: bool = False) -> None:
+        """Add a problem of the value at the dotted *key*, at the deepest place of the tree that exists."""
+        self.take([problem_at(root, key, message, at_key)])
 
-    def __iter__(self) -> Iterator[Problem]:
-        return iter(self._found)
-
-    def report(self, root: Node, path: tuple[str, ...], message: str, at_key: bool = False) -> None:
-        """Add a problem of the value at *path*, at the deepest place of the tree that exists."""
-        node, _ = node_at(root, path)
-        at = (node.key_position if at_key else None) or node.position
-        self.add(at, ".".join(path), message)
-
-    def add(self, at: Position, key: str, message: str) -> None:
-        """Add a problem at a place."""
-        self._found[Problem(at.file, at.line, at.column, key, message)] = None
+    def add(self, at: Node | Position, key: str, message: str, at_key: bool = False) -> None:
+        """Add a problem of a node, or at a place."""
+        self.take([at.problem(key, message, at_key) if isinstance(at, Node) else at.problem(key, message)])
 
     def take(self, problems: Iterable[Problem]) -> None:
         """Add problems that were found elsewhere."""
-        for problem in problems:
-            self._found[problem] = None
+        self.update(dict.fromkeys(problems))
 
     def in_reading_order(self) -> ConfigError:
         """All problems as one error, the experiment file first."""
-        return ConfigError(sorted(self._found, key=lambda p: (p.file != self._own_file, p.file, p.line, p.column)))
+        return ConfigError(sorted(self, key=lambda p: (p.file != self._own_file, p.file, p.line, p.column)))
 
 
-__all__ = ["Problems"]
+def problem_at(root: Node, key: str, message: str, at_key: bool = False) -> Problem:
+    """Return a problem of the value at the dotted *key*, at the deepest place of the tree that exists."""
+    return node_at(root, tuple(key.split(".")))[0].problem(key, message, at_key)
+
+
+__all__ = ["Problems", "problem_at"]

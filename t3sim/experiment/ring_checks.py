@@ -30,15 +30,15 @@ def check_ring(
         return
     if n == 1:
         message = "explicit mode simulates a ring; one GPU (`workload.tp` is 1) is a plain GEMM: use `mirrored`"
-        problems.report(tree, ("mode",), message)
+        problems.report(tree, "mode", message)
         return
     slot, window = longest_slot(machine.spec, n), shortest_latency(machine.spec, n)
     if point.quantum is not None and window < point.quantum <= machine.spec.link.latency:
         message = f"is {format_time(point.quantum)}, cannot be longer than the shortest link latency"
-        problems.report(tree, ("quantum",), f"{message}, {format_time(window)}")
+        problems.report(tree, "quantum", f"{message}, {format_time(window)}")
     if window < slot:
         message = f"the shortest link latency, {format_time(window)}, is below the longest issue slot"
-        problems.report(tree, ("machine",), f"{message} (`gpu.issue_slot`), {format_time(slot)}")
+        problems.report(tree, "machine", f"{message} (`gpu.issue_slot`), {format_time(slot)}")
 
 
 def _check_names(problems: Problems, tree: Node, n: int) -> None:
@@ -53,19 +53,18 @@ def _check_names(problems: Problems, tree: Node, n: int) -> None:
             what = "links" if match[1] == "link" else "GPUs"
             part = "link" if match[1] == "link" else "gpu"
             last = f", {part}[0] to {part}[{n - 1}]" if n > 1 else ""
-            at = node.key_position or node.position
-            problems.add(at, f"machine.{key}", f"there is no {name}: the ring has {n} {what}{last}")
+            problems.add(node, f"machine.{key}", f"there is no {name}: the ring has {n} {what}{last}", at_key=True)
 
 
 def _check_identical(problems: Problems, tree: Node, machine: ResolvedMachine, point: PointFile) -> None:
     """Report what mirrored mode cannot simulate with one GPU."""
     if not point.staggered:
         message = "is false: every GPU begins with chunk 0, so none stands for all; use `mode: explicit`"
-        problems.report(tree, ("staggered",), message)
+        problems.report(tree, "staggered", message)
     for key, difference in differences(machine.spec):
         node, _ = node_at(machine.tree, tuple(key.split(".")))
         message = f"mirrored mode simulates one GPU for all, but {difference}; use `mode: explicit`"
-        problems.add(node.key_position or node.position, f"machine.{key}", message)
+        problems.add(node, f"machine.{key}", message, at_key=True)
 
 
 def shortest_latency(machine: MachineSpec, n: int | None = None) -> int:

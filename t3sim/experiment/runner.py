@@ -149,7 +149,16 @@ class Sweep(PhaseRunner):
         return replace(record_of(self._result(i)), axes=self._axis_texts[i])
 
     def _write_inputs(self) -> dict[str, Path]:
-        return write_inputs(self.folder, self.experiment)
+        """Write the experiment as given and as resolved (base units) beside its results."""
+        experiment = self.experiment
+        given, resolved = self.folder / "experiment.yaml", self.folder / "resolved.json"
+        points = [run.model_dump(mode="json") for run in experiment.points]
+        about = {"name": experiment.name, "description": experiment.description, "figures": list(experiment.figures)}
+        strategies = {run.strategy: overlap_strategies.get(run.strategy).label for run in experiment.points}
+        content = {**about, "overrides": list(experiment.overrides), "strategies": strategies, "points": points}
+        text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+        publish({given: experiment.path.read_bytes(), resolved: text.encode()})
+        return {"experiment": given, "resolved": resolved}
 
     def _write(self, table: ResultTable, command: Sequence[str]) -> Outcome:
         """Write what a finished run leaves behind, the manifest last."""
@@ -188,18 +197,6 @@ class Sweep(PhaseRunner):
             publish({files["timeseries"]: timeseries_bytes(series_of(results))})
         files.update(self._write_inputs())
         return Outcome(records, results, {**files, "manifest": write_manifest(folder, manifest)}, failed, idle)
-
-
-def write_inputs(folder: Path, experiment: Experiment) -> dict[str, Path]:
-    """Write the experiment as given and as resolved (base units) beside its results."""
-    given, resolved = folder / "experiment.yaml", folder / "resolved.json"
-    points = [run.model_dump(mode="json") for run in experiment.points]
-    about = {"name": experiment.name, "description": experiment.description, "figures": list(experiment.figures)}
-    strategies = {run.strategy: overlap_strategies.get(run.strategy).label for run in experiment.points}
-    content = {**about, "overrides": list(experiment.overrides), "strategies": strategies, "points": points}
-    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
-    publish({given: experiment.path.read_bytes(), resolved: text.encode()})
-    return {"experiment": given, "resolved": resolved}
 
 
 def plan_phases(points: Sequence[RunSpec], traces: Mapping[str, TileTrace]) -> dict[tuple[object, ...], PhaseJob]:

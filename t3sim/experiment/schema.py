@@ -13,6 +13,9 @@ from t3sim.config.machine import Count, PicosecondsAboveZero, Spec, StartJitterS
 SCHEMA_VERSION = 1
 MAX_TP = 1024
 DEFAULT_MAX_HOURS = 24
+OF_A_POINT = (
+    "name", "description", "workload", "mode", "staggered", "quantum", "plugins", "figures", "max_hours",
+)  # fmt: skip
 
 
 class WorkloadFile(Spec):
@@ -74,18 +77,11 @@ class ExperimentFile(Spec):
     max_hours: Count = DEFAULT_MAX_HOURS  # an experiment estimated to take longer is refused
 
 
-class PointFile(Spec):
-    """The part of a point that pydantic reads."""
+class PointFile(ExperimentFile):
+    """The part of a point that pydantic reads: the keys ``OF_A_POINT``."""
 
-    name: str
-    description: str = ""
-    workload: WorkloadFile
-    mode: Literal["mirrored", "explicit"] = "mirrored"
-    staggered: Annotated[bool, Field(strict=True)] = True
-    quantum: PicosecondsAboveZero | None = None
-    plugins: list[str] = Field(default_factory=list)
-    figures: list[str] = Field(default_factory=list)
-    max_hours: Count = DEFAULT_MAX_HOURS
+    machine: Any = None
+    strategy: Any = None
 
 
 def experiment_schema() -> dict[str, Any]:
@@ -123,6 +119,7 @@ def _without_bounds_of_texts(schema: Any) -> Any:
 __all__ = [
     "DEFAULT_MAX_HOURS",
     "MAX_TP",
+    "OF_A_POINT",
     "SCHEMA_VERSION",
     "ExperimentFile",
     "PointFile",

@@ -17,6 +17,7 @@ from t3sim.errors import ConfigError
 from t3sim.experiment.problems import Problems
 
 NOT_SWEPT = ("schema_version", "name", "description", "plugins", "sweep", "figures", "max_hours")
+HAVE_PRESETS = ("machine", "machine.gpu", "machine.memory", "machine.link", "tiling", "strategy", "arbitration")
 Pending = tuple[tuple[str, ...], Node]  # path, value
 
 
@@ -39,17 +40,16 @@ def axes_of(root: Node, problems: Problems) -> list[Axis]:
     if sweep is None or sweep.value is None:
         return []
     if not sweep.is_mapping:
-        problems.report(root, ("sweep",), f"found {type_name(sweep.value)}, a mapping with the key grid is needed")
+        problems.report(root, "sweep", f"found {type_name(sweep.value)}, a mapping with the key grid is needed")
         return []
     for key, node in sweep.value.items():
         if key != "grid":
-            at = node.key_position or node.position
-            problems.add(at, f"sweep.{key}", unknown_key(key, "sweep", ["grid"]))
+            problems.add(node, f"sweep.{key}", unknown_key(key, "sweep", ["grid"]), at_key=True)
     grid = sweep.get("grid")
     if grid is None:
         return []
     if not grid.is_mapping:
-        problems.report(root, ("sweep", "grid"), f"found {type_name(grid.value)}, a mapping is needed")
+        problems.report(root, "sweep.grid", f"found {type_name(grid.value)}, a mapping is needed")
         return []
     return [axis for key, node in grid.value.items() if (axis := _axis(key, node, problems)) is not None]
 
@@ -58,19 +58,19 @@ def _axis(key: str, node: Node, problems: Problems) -> Axis | None:
     shown = f"sweep.grid.{key}"
     if not isinstance(node.value, list) or not node.value:
         found = "an empty list" if node.value == [] else type_name(node.value)
-        problems.add(node.position, shown, f"found {found}, a list of values is needed")
+        problems.add(node, shown, f"found {found}, a list of values is needed")
         return None
     if key.count(".") >= MAX_DEPTH:
-        problems.add(node.key_position or node.position, "sweep.grid", f"a key of more than {MAX_DEPTH} steps")
+        problems.add(node, "sweep.grid", f"a key of more than {MAX_DEPTH} steps", at_key=True)
         return None
     if key.split(".", maxsplit=1)[0] in NOT_SWEPT:
-        problems.add(node.key_position or node.position, shown, f"`{key}` cannot be swept")
+        problems.add(node, shown, f"`{key}` cannot be swept", at_key=True)
         return None
     seen: set[str] = set()
     for value in node.value:
         text = repr(value.plain())
         if text in seen:
-            problems.add(value.position, shown, f"`{value.plain()}` is listed twice")
+            problems.add(value, shown, f"`{value.plain()}` is listed twice")
         seen.add(text)
     at = node.key_position
     return Axis(key, [replace(value, key_position=at) for value in node.value])
@@ -137,15 +137,11 @@ def with_set(root: Node, path: tuple[str, ...], value: Node, problems: Problems)
     for n in range(1, len(path)):
         node, is_whole = node_at(root, path[:n])
         if is_whole and isinstance(node.value, list):
-            problems.add(value.position, ".".join(path), f"`{'.'.join(path[:n])}` is a list, it has no keys")
+            problems.add(value, ".".join(path), f"`{'.'.join(path[:n])}` is a list, it has no keys")
             return root
         if is_whole and not node.is_mapping and node.value is not None and not _takes_preset(path[:n]):
             shown = ".".join(path[:n])
-            problems.add(
-                value.key_position or value.position,
-                ".".join(path),
-                f"`{shown}` is {type_name(node.value)}, it has no keys",
-            )
+            problems.add(value, ".".join(path), f"`{shown}` is {type_name(node.value)}, it has no keys", at_key=True)
             return root
     return with_value(root, path, value)
 
@@ -154,15 +150,7 @@ def _takes_preset(path: tuple[str, ...]) -> bool:
     """Whether a name at *path* is short for ``{preset: name}``."""
     if len(path) == 2 and path[0] == "machine" and OVERRIDE_KEY.fullmatch(path[1]):
         return True
-    return path in (
-        ("machine",),
-        ("machine", "gpu"),
-        ("machine", "memory"),
-        ("machine", "link"),
-        ("tiling",),
-        ("strategy",),
-        ("arbitration",),
-    )
+    return ".".join(path) in HAVE_PRESETS
 
 
 def _moved_to(node: Node, at: Position) -> Node:

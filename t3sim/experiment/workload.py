@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 from t3sim.config.experiment import GemmShape, Kernels, LayerSpec, ModelSpec, TilingSpec, WorkloadSpec
 from t3sim.config.presets import configs_root
 from t3sim.config.trees import node_at
 from t3sim.config.yaml_loader import Node, Position
-from t3sim.errors import ConfigError, InputDataError
-from t3sim.experiment.problems import Problems
+from t3sim.errors import ConfigError, InputDataError, Problem
+from t3sim.experiment.problems import Problems, problem_at
 from t3sim.experiment.schema import MAX_TP, WorkloadFile
 from t3sim.registry import unknown_name
 from t3sim.workload.kernel_choice import tiling_of
@@ -29,7 +30,9 @@ class WorkloadReader:
     def __init__(self, problems: Problems, folder: Path, trace_root: Path | None) -> None:
         self.problems = problems
         self.input_error: InputDataError | None = None
-        self._models: dict[tuple[str, str], NamedModel | None] = {}  # by the name as written and the file that names it
+        self._models: dict[
+            tuple[str, str], NamedModel | ConfigError
+        ] = {}  # by the name as written and the file that names it
         self._traces: dict[str, tuple[Path, GemmShape, TilingSpec, int] | None] = {}  # by the name as written
         self._folder = folder
         self._trace_root = trace_root
@@ -41,131 +44,116 @@ class WorkloadReader:
 
         *n_units*: compute units of the machine that the kernels run on.
         """
+        try:
+            if self._source(tree, given) == "trace":
+                return self._trace(tree, given)
+            parts, gemm = self._computed(tree, given)
+        except ConfigError as error:
+            self.problems.take(error.problems)
+            return None
+        if kernels is None or n_units is None:
+            return None
+        return WorkloadSpec(**parts, tiling=tiling_of(kernels, gemm, n_units))
+
+    def _source(self, tree: Node, given: WorkloadFile) -> str:
+        """The key that says what is simulated, if every key has the one it needs beside it: none is ignored."""
         sources = [name for name in ("model", "gemm", "trace", "collective") if getattr(given, name) is not None]
         if len(sources) != 1:
             found = " and ".join(f"`{name}`" for name in sources) or "none"
-            self.problems.report(
-                tree, ("workload",), f"needs exactly one of model, gemm, trace, collective; found {found}", at_key=True
-            )
-            return None
-        source = sources[0]
-        if not self._keys_belong(tree, given):
-            return None
-        if source == "trace":
-            return self._trace(tree, given)
-        if source == "collective":
-            assert given.collective is not None
-            if given.tp is not None and given.tp != given.collective.gpus:
-                self.problems.report(
-                    tree,
-                    ("workload", "tp"),
-                    f"is {given.tp}, but `workload.collective.gpus` is {given.collective.gpus}",
-                )
-                return None
-            any_shape = GemmShape(m=1, n=1, k=1)  # every workload has a tiling; here it is of no effect
-            tiling = _tiling_of(any_shape, kernels, n_units)
-            if tiling is None:
-                return None
-            return WorkloadSpec(tp=given.collective.gpus, collective=given.collective, tiling=tiling)
-        if given.tp is None:
-            self.problems.report(tree, ("workload",), "`workload.tp` is missing: the number of GPUs", at_key=True)
-            return None
-        if source == "model":
-            return self._of_model(tree, given, given.tp, kernels, n_units)
-        assert given.gemm is not None
-        tiling = _tiling_of(given.gemm, kernels, n_units)
-        if tiling is None:
-            return None
-        return WorkloadSpec(tp=given.tp, gemm=given.gemm, tiling=tiling)
-
-    def _keys_belong(self, tree: Node, given: WorkloadFile) -> bool:
-        """Whether every key has the one it needs beside it; a key without is reported, not ignored."""
-        is_fine = True
-        for needed, names in (("model", OF_A_MODEL), ("layer", OF_A_LAYER)):
-            for name in names:
-                if getattr(given, name) is not None and getattr(given, needed) is None:
-                    self.problems.report(tree, ("workload", name), f"needs `workload.{needed}`")
-                    is_fine = False
+            message = f"needs exactly one of model, gemm, trace, collective; found {found}"
+            raise ConfigError(problem_at(tree, "workload", message, at_key=True))
+        problems = [
+            problem_at(tree, f"workload.{name}", f"needs `workload.{needed}`")
+            for needed, names in (("model", OF_A_MODEL), ("layer", OF_A_LAYER))
+            for name in names
+            if getattr(given, name) is not None and getattr(given, needed) is None
+        ]
         if given.sublayer is not None and given.layer is not None:
-            self.problems.report(tree, ("workload", "layer"), "is all sublayers of a layer; remove `workload.sublayer`")
-            is_fine = False
-        return is_fine
+            message = "is all sublayers of a layer; remove `workload.sublayer`"
+            problems.append(problem_at(tree, "workload.layer", message))
+        if problems:
+            raise ConfigError(problems)
+        return sources[0]
 
-    def _of_model(
-        self, tree: Node, given: WorkloadFile, tp: int, kernels: Kernels | None, n_units: int | None
-    ) -> WorkloadSpec | None:
+    def _computed(self, tree: Node, given: WorkloadFile) -> tuple[dict[str, Any], GemmShape]:
+        """What a workload without a trace is made of, and the GEMM that its tiling is for."""
+        if given.collective is not None:
+            gpus = given.collective.gpus
+            if given.tp not in (None, gpus):
+                message = f"is {given.tp}, but `workload.collective.gpus` is {gpus}"
+                raise ConfigError(problem_at(tree, "workload.tp", message))
+            any_shape = GemmShape(m=1, n=1, k=1)  # every workload has a tiling; here it is of no effect
+            return {"tp": gpus, "collective": given.collective}, any_shape
+        if given.tp is None:
+            message = "`workload.tp` is missing: the number of GPUs"
+            raise ConfigError(problem_at(tree, "workload", message, at_key=True))
+        if given.gemm is not None:
+            return {"tp": given.tp, "gemm": given.gemm}, given.gemm
+        return self._of_model(tree, given, given.tp)
+
+    def _of_model(self, tree: Node, given: WorkloadFile, tp: int) -> tuple[dict[str, Any], GemmShape]:
         """A sublayer or a layer of a model; the sublayers of a layer have outputs of one size, so one kernel."""
-        model = self._model(tree, given)
+        problems: list[Problem] = []
+        try:
+            model = self._model(tree, given)
+        except ConfigError as error:
+            problems += error.problems
         if given.sublayer is None and given.layer is None:
             message = f"`workload.sublayer` is missing: one of {', '.join(SUBLAYERS)}, or `layer` instead"
-            self.problems.report(tree, ("workload",), message, at_key=True)
-            return None
+            problems.append(problem_at(tree, "workload", message, at_key=True))
         if given.sublayer is not None and given.sublayer not in SUBLAYERS:
-            self.problems.report(tree, ("workload", "sublayer"), unknown_name("sublayer", given.sublayer, SUBLAYERS))
-            return None
-        if model is None:
-            return None
+            message = unknown_name("sublayer", given.sublayer, SUBLAYERS)
+            problems.append(problem_at(tree, "workload.sublayer", message))
+        if problems:
+            raise ConfigError(problems)
         try:
-            if given.sublayer is not None:
-                gemm, layer = gemm_of(model, given.sublayer, tp), None
-            else:
-                layer = self._layer(tree, given, model, tp)
-                gemm = None
+            layer = None if given.layer is None else self._layer(tree, given, model, tp)
+            gemm = gemm_of(model, given.sublayer or SUBLAYERS[0], tp)
         except ValueError as error:
-            self.problems.report(tree, ("workload", "tp"), str(error))
-            return None
-        if gemm is None and layer is None:
-            return None
-        tiling = _tiling_of(gemm or gemm_of(model, SUBLAYERS[0], tp), kernels, n_units)
-        if tiling is None:
-            return None
-        return WorkloadSpec(model=model.name, sublayer=given.sublayer, layer=layer, tp=tp, gemm=gemm, tiling=tiling)
+            raise ConfigError(problem_at(tree, "workload.tp", str(error))) from None
+        parts = {"model": model.name, "sublayer": given.sublayer, "layer": layer, "tp": tp}
+        return {**parts, "gemm": gemm if layer is None else None}, gemm
 
-    def _model(self, tree: Node, given: WorkloadFile) -> ModelSpec | None:
+    def _model(self, tree: Node, given: WorkloadFile) -> ModelSpec:
         """The model, with the tokens and the sequence of this workload."""
-        node, _ = node_at(tree, ("workload", "model"))
-        named = self._named(node)
-        if named is None:
-            return None
+        named = self._named(node_at(tree, ("workload", "model"))[0])
         if given.tokens is None and not named.states_tokens:
             message = f"`workload.tokens` is missing: `{given.model}` does not say how many there are"
-            self.problems.report(tree, ("workload",), message, at_key=True)
-            return None
+            raise ConfigError(problem_at(tree, "workload", message, at_key=True))
         stated = {name: value for name in ("tokens", "sequence") if (value := getattr(given, name)) is not None}
         return named.spec.model_copy(update=stated)
 
-    def _named(self, node: Node) -> NamedModel | None:
+    def _named(self, node: Node) -> NamedModel:
         """The model that *node* names; read once."""
         key = (str(node.value), node.position.file)
         if key not in self._models:
             try:
                 self._models[key] = named_model(str(node.value), node.position, "workload.model", self._folder)
             except ConfigError as error:
-                self._models[key] = None
-                self.problems.take(error.problems)
-        return self._models[key]
+                self._models[key] = error
+        found = self._models[key]
+        if isinstance(found, ConfigError):
+            raise found
+        return found
 
     def model_leaves(self, tree: Node) -> dict[str, Node]:
         """Where each hyperparameter of the point's model came from; empty if it names none."""
         node, is_whole = node_at(tree, ("workload", "model"))
-        named = self._named(node) if is_whole and node.value is not None else None
-        return {} if named is None else named.leaves
+        return self._named(node).leaves if is_whole and node.value is not None else {}
 
-    def _layer(self, tree: Node, given: WorkloadFile, model: ModelSpec, tp: int) -> LayerSpec | None:
+    def _layer(self, tree: Node, given: WorkloadFile, model: ModelSpec, tp: int) -> LayerSpec:
         """A whole layer; ValueError if it cannot be sliced."""
         assert given.layer is not None
         if model.heads is None:
-            self.problems.report(tree, ("workload", "model"), f"`{model.name}` has no `heads`, which a layer needs")
-            return None
+            message = f"`{model.name}` has no `heads`, which a layer needs"
+            raise ConfigError(problem_at(tree, "workload.model", message))
         if model.sequence is None:
             message = f"`workload.sequence` is missing: `{model.name}` does not say how long a sequence is"
-            self.problems.report(tree, ("workload",), message, at_key=True)
-            return None
+            raise ConfigError(problem_at(tree, "workload", message, at_key=True))
         if model.tokens % model.sequence:
             name = "tokens" if given.tokens is not None else "sequence"
             message = f"{model.tokens} tokens are not a whole number of sequences of {model.sequence}"
-            self.problems.report(tree, ("workload", name), message)
-            return None
+            raise ConfigError(problem_at(tree, f"workload.{name}", message))
         layer = LayerSpec(kind=given.layer, attention=given.attention or "unfused", model=model)
         for sublayer in sublayers_of(layer.kind):
             gemm_of(model, sublayer, tp)
@@ -174,8 +162,8 @@ class WorkloadReader:
 
     def _trace(self, tree: Node, given: WorkloadFile) -> WorkloadSpec | None:
         if tree.get("tiling") is not None:
-            self.problems.report(tree, ("tiling",), "a trace brings its own tiling; remove `tiling`", at_key=True)
-            return None
+            message = "a trace brings its own tiling; remove `tiling`"
+            raise ConfigError(problem_at(tree, "tiling", message, at_key=True))
         written = str(given.trace)
         if written not in self._traces:
             self._traces[written] = self._read_trace(written, node_at(tree, ("workload", "trace"))[0].position)
@@ -185,11 +173,10 @@ class WorkloadReader:
         path, gemm, tiling, n_chunks = trace
         if n_chunks > MAX_TP:
             message = f"the trace has {n_chunks} chunks, one for each GPU; at most {MAX_TP} GPUs"
-            self.problems.report(tree, ("workload", "trace"), message)
-            return None
+            raise ConfigError(problem_at(tree, "workload.trace", message))
         if given.tp is not None and given.tp != n_chunks:
-            self.problems.report(tree, ("workload", "tp"), f"is {given.tp}, but the trace has {n_chunks} chunks")
-            return None
+            message = f"is {given.tp}, but the trace has {n_chunks} chunks"
+            raise ConfigError(problem_at(tree, "workload.tp", message))
         return WorkloadSpec(tp=n_chunks, gemm=gemm, trace=str(path), tiling=tiling)
 
     def _read_trace(self, written: str, at: Position) -> tuple[Path, GemmShape, TilingSpec, int] | None:
@@ -230,11 +217,6 @@ class WorkloadReader:
                 return real
         looked = " and at ".join(dict.fromkeys(str(real) for real in inside))
         raise InputDataError(f"no such file, looked for at {looked}")
-
-
-def _tiling_of(gemm: GemmShape, kernels: Kernels | None, n_units: int | None) -> TilingSpec | None:
-    """The tiling of *gemm*, or None where problems were found in what it depends on."""
-    return None if kernels is None or n_units is None else tiling_of(kernels, gemm, n_units)
 
 
 __all__ = ["WorkloadReader"]

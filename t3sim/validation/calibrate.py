@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from t3sim.config import trees
 from t3sim.config.machine_checks import machine_findings
 from t3sim.errors import UsageError
 from t3sim.system.collectives import protocol_of
@@ -28,7 +29,7 @@ from t3sim.validation.points import (
     compared,
     simulations_of,
 )
-from t3sim.validation.simulation import CollectiveAlone
+from t3sim.validation.simulation import CollectiveAlone, with_value
 
 if TYPE_CHECKING:
     from t3sim.config.experiment import Kernels
@@ -62,7 +63,11 @@ def _parameters(machine: MachineSpec) -> list[Parameter]:
     """Return what is searched for, in the order of the groups."""
     unit, kernel = "gpu.compute_unit", "gpu.collective_kernel"
     highest = machine.gpu.compute_clock
-    clocks = tuple(clock for clock in range(1200 * MHZ, highest + 1, 10 * MHZ) if _meets(machine, clock))
+
+    def can_run_at(clock: int) -> bool:
+        return not machine_findings(with_value(machine, "gpu.matrix_clock", clock))
+
+    clocks = tuple(clock for clock in range(1200 * MHZ, highest + 1, 10 * MHZ) if can_run_at(clock))
     return [
         Parameter(f"{unit}.l2_bytes_per_cycle", tuple(range(48, 129, 4)), "rings"),
         Parameter(f"{unit}.l2_store_bytes_per_cycle", tuple(range(16, 65)), "rings"),
@@ -97,10 +102,6 @@ def _protocol(point: Point) -> Protocol | None:
     return "simple" if kernel.kind == "chunk" else protocol_of(kernel, ring.op, ring.gpus, ring.size)
 
 
-def _meets(machine: MachineSpec, clock: int) -> bool:
-    return not machine_findings(with_value(machine, "gpu.matrix_clock", clock))
-
-
 @dataclass(frozen=True)
 class Fitted:
     """A number of the machine: what it was and is, the range that fits as well, and where it comes from.
@@ -119,23 +120,11 @@ class Fitted:
     points: tuple[str, ...] = field(default=())  # file:line
 
 
-def with_value(machine: MachineSpec, path: str, value: float) -> MachineSpec:
-    """Return *machine* with the number at the dotted *path* replaced."""
-    head, *rest = path.split(".")
-    if not rest:
-        return machine.model_copy(update={head: value})
-    return machine.model_copy(update={head: with_value(getattr(machine, head), ".".join(rest), value)})
-
-
 def value_at(machine: MachineSpec, path: str) -> int | float:
     """Return the number at the dotted *path*; the matrix clock as a number, also if it is the compute clock."""
-    if path == "gpu.matrix_clock":
-        return machine.gpu.clock_of_matrices
-    part: object = machine
-    for name in path.split("."):
-        part = getattr(part, name)
-    assert isinstance(part, int | float)
-    return part
+    found = machine.gpu.clock_of_matrices if path == "gpu.matrix_clock" else trees.value_at(machine, path)
+    assert isinstance(found, int | float)
+    return found
 
 
 def points_of_fit(
@@ -153,12 +142,11 @@ def points_of_fit(
 def readings(machine: MachineSpec, chosen: Sequence[Measurement]) -> Iterator[Fitted]:
     """Yield what the rows *chosen* state directly: latencies, the rate of the links, the launch of a kernel."""
     clock, memory = machine.gpu.compute_clock, machine.memory
-    hits = [r for r in chosen if r.kind == "latency" and r["pattern"] == "l2_hit" and _bytes(r) <= NEAR_L2_BYTES]
-    misses = [
-        r for r in chosen if r.kind == "latency" and r["pattern"] == "device_memory" and _bytes(r) >= MEMORY_BYTES
-    ]
+    loads = [(row, row["pattern"], int(row["working_set_bytes"])) for row in chosen if row.kind == "latency"]
+    hits = [row for row, pattern, n_bytes in loads if pattern == "l2_hit" and n_bytes <= NEAR_L2_BYTES]
+    misses = [row for row, pattern, n_bytes in loads if pattern == "device_memory" and n_bytes >= MEMORY_BYTES]
     if hits:
-        cycles = _even(_median(hits, "time_ns") * 1e-9 * clock)
+        cycles = 2 * round(_median(hits, "time_ns") * 1e-9 * clock / 2)  # an even number
         yield _read(machine, "gpu.l2.hit_latency", cycles, hits, "median of loads that hit in the near half of the L2")
         if misses:
             timing = memory.timing
@@ -183,14 +171,6 @@ def _read(machine: MachineSpec, path: str, value: int, rows: Sequence[Measuremen
 
 def _median(rows: Sequence[Measurement], column: str) -> float:
     return statistics.median(float(row[column]) for row in rows)
-
-
-def _bytes(row: Measurement) -> int:
-    return int(row["working_set_bytes"])
-
-
-def _even(number: float) -> int:
-    return 2 * round(number / 2)
 
 
 def _stores_with_many(pattern: str) -> bool:
@@ -245,7 +225,8 @@ class Fit:
         for direction in (step, -step):
             other = self._neighbour(machine, parameter, direction)
             if other is not None and self.error(other) < self.error(machine):
-                self._tell(other, parameter)
+                value = value_at(other, parameter.path)
+                self._say(f"{self.group}: {parameter.path} {value:g}: error {100 * self.error(other):.2f} %")
                 return other
         return machine
 
@@ -268,10 +249,6 @@ class Fit:
         source = f"{len(self.points)} points of {self.group}"
         at_start = value_at(start, parameter.path)
         return Fitted(parameter.path, at_start, value, low, high, before, error, source, self.points)
-
-    def _tell(self, machine: MachineSpec, parameter: Parameter) -> None:
-        value = value_at(machine, parameter.path)
-        self._say(f"{self.group}: {parameter.path} {value:g}: error {100 * self.error(machine):.2f} %")
 
 
 def calibrate(

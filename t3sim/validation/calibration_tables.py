@@ -7,7 +7,8 @@ import io
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from t3sim import units
+from t3sim.config.machine import MachineSpec
+from t3sim.config.trees import shown_value
 
 if TYPE_CHECKING:
     from t3sim.validation.calibrate import Fitted
@@ -15,24 +16,11 @@ if TYPE_CHECKING:
 TABLE_COLUMNS = (
     "parameter", "start", "value", "low", "high", "error_before", "error", "source", "n_points", "points",
 )  # fmt: skip
-FREQUENCIES = ("gpu.matrix_clock",)
-TIMES = ("launch", "overhead")  # ends of names
-CYCLES = ("latency",)
-DESCRIPTION_WIDTH = 118
 
 
 def text_of(path: str, value: float) -> str:
     """Return *value* of the machine's number at *path* as a machine file states it."""
-    name = path.rpartition(".")[2]
-    if path in FREQUENCIES:
-        return units.format_frequency(int(value))
-    if name == "bandwidth":
-        return units.format_bandwidth(int(value))
-    if name.endswith(TIMES):
-        return units.format_time(int(value))
-    if name.endswith(CYCLES):
-        return f"{value} cycles"
-    return f"{value:g}"
+    return shown_value(MachineSpec, tuple(path.split(".")), value)
 
 
 def machine_file(description: str, presets: dict[str, str], fitted: Sequence[Fitted], measured_on: str) -> bytes:

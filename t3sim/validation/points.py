@@ -20,7 +20,7 @@ from t3sim.config.experiment import GemmShape, TilingSpec
 from t3sim.config.presets import load_tiling
 from t3sim.errors import InputDataError
 from t3sim.files import read_limited
-from t3sim.measurements.kinds import KINDS, Value
+from t3sim.measurements.kinds import KINDS, Kind, Value
 from t3sim.system.collectives import protocol_of
 from t3sim.validation.simulation import (
     CollectiveAlone,
@@ -29,6 +29,7 @@ from t3sim.validation.simulation import (
     RecordedTiles,
     SideBySide,
     Simulation,
+    with_value,
 )
 from t3sim.validation.tiles import Timeline, simulation_of, tile_rows, timelines_of
 from t3sim.workload.kernel_choice import tiling_of
@@ -104,7 +105,8 @@ class Point:
 class Compared:
     """A point after simulation; *simulated* and *error* are None unless *status* is ``simulated``.
 
-    *error* is relative to the measurement, of a ratio the difference; positive: the simulation is slower.
+    *error* is relative to the measurement (None if that is 0), of a ratio the difference; positive: the simulation is
+    slower.
     """
 
     point: Point
@@ -129,9 +131,7 @@ class Points:
         self.tiling = kernels if isinstance(kernels, TilingSpec) else load_tiling(RECORDED_TILING)
         self._of_kind: dict[str, Callable[[Measurement], Iterator[Point]]] = {
             "collectives": self._collective,
-            "gemm": self._gemm,
-            "gemm_gaps": self._gemm_gaps,
-            "gemm_sm_split": self._gemm_sm_split,
+            **dict.fromkeys((GEMM, GEMM_GAPS, GEMM_SM_SPLIT), self._gemm),
             "sequential": self._sequential,
         }
 
@@ -165,25 +165,16 @@ class Points:
         yield _point(kind, row, "time_us", Term(ring))
 
     def _gemm(self, row: Measurement) -> Iterator[Point]:
-        yield self._gemm_point(GEMM, row, self._alone(self.machine, row))
-
-    def _gemm_gaps(self, row: Measurement) -> Iterator[Point]:
-        yield self._gemm_point(GEMM_GAPS, row, self._alone(unthrottled(self.machine), row))
-
-    def _gemm_sm_split(self, row: Measurement) -> Iterator[Point]:
-        n = int(row["sms"])
-        n_units = self.machine.gpu.n_compute_units
-        limited = self._alone(unthrottled(self.machine), row, None if n == n_units else n)
+        """On its own; only back to back, without a pause, the power limit slows it down."""
+        machine = self.machine if row.kind == GEMM else unthrottled(self.machine)
+        n_units, kernel = machine.gpu.n_compute_units, str(row.values.get("kernel", "cublas"))
+        n = int(row["sms"]) if row.kind == GEMM_SM_SPLIT else n_units
         if n > n_units:
-            yield _unsimulated(GEMM_SM_SPLIT, row, "time_us", f"the machine has {n_units} compute units")
+            yield _unsimulated(row.kind, row, "time_us", f"the machine has {n_units} compute units")
+        elif kernel != "cublas":
+            yield _unsimulated(row.kind, row, "time_us", f"kernel {kernel}: the machine multiplies as cuBLAS does")
         else:
-            yield self._gemm_point(GEMM_SM_SPLIT, row, limited)
-
-    def _gemm_point(self, kind: str, row: Measurement, simulation: GemmAlone) -> Point:
-        kernel = str(row.values.get("kernel", "cublas"))
-        if kernel != "cublas":
-            return _unsimulated(kind, row, "time_us", f"kernel {kernel}: the machine multiplies as cuBLAS does")
-        return _point(kind, row, "time_us", Term(simulation))
+            yield _point(row.kind, row, "time_us", Term(self._alone(machine, row, None if n == n_units else n)))
 
     def _alone(self, machine: MachineSpec, row: Measurement, n_compute_units: int | None = None) -> GemmAlone:
         shape = _shape(row)
@@ -261,14 +252,13 @@ def unthrottled(machine: MachineSpec) -> MachineSpec:
 
     So after a pause, in loops of a few milliseconds (it takes longer to act), and on some of the compute units.
     """
-    gpu = machine.gpu.model_copy(update={"matrix_clock": "compute_clock"})
-    return machine.model_copy(update={"gpu": gpu})
+    return with_value(machine, "gpu.matrix_clock", "compute_clock")
 
 
 def without_flags(machine: MachineSpec) -> MachineSpec:
     """Return *machine* with collectives held to the protocol without flags inside the data."""
     kernel = machine.gpu.collective_kernel.model_copy(update={"low_latency": None, "low_latency_128": None})
-    return machine.model_copy(update={"gpu": machine.gpu.model_copy(update={"collective_kernel": kernel})})
+    return with_value(machine, "gpu.collective_kernel", kernel)
 
 
 def _shape(row: Measurement) -> GemmShape:
@@ -313,15 +303,10 @@ def _compared(point: Point, outcomes: Mapping[Simulation, Outcome], is_used: boo
     elif simulated < point.host_us:
         reason = f"the device is done after {simulated:.1f} us, the host launches one every {point.host_us:.1f} us"
         simulated = point.host_us
-    return Compared(point, SIMULATED, simulated, error_of(point, simulated), is_used, reason, wall_s)
-
-
-def error_of(point: Point, simulated: float) -> float | None:
-    """Return the signed error: relative for a time (None if nothing was measured), the difference for a ratio."""
-    difference = simulated - point.measured
-    if point.unit == RATIO:
-        return difference
-    return difference / point.measured if point.measured else None
+    error: float | None = simulated - point.measured
+    if error is not None and point.unit != RATIO:
+        error = error / point.measured if point.measured else None
+    return Compared(point, SIMULATED, simulated, error, is_used, reason, wall_s)
 
 
 def read_calibration(path: Path, measurements: Measurements) -> frozenset[tuple[str, int]]:
@@ -344,22 +329,18 @@ def read_calibration(path: Path, measurements: Measurements) -> frozenset[tuple[
     return frozenset(found)
 
 
-NOT_OF_A_POINT = "wg"  # a timeline is one point, whatever its workgroups
-KEY_COLUMNS = tuple(
-    dict.fromkeys(
-        column.name
-        for kind in KINDS.values()
-        for column in (*kind.columns, *kind.optional)
-        if column.key and column.name != NOT_OF_A_POINT
-    )
-)
+def key_names(kind: Kind) -> list[str]:
+    """Return the columns that tell points of a kind apart: a timeline is one point, whatever its workgroups."""
+    return [column.name for column in (*kind.columns, *kind.optional) if column.key and column.name != "wg"]
+
+
+KEY_COLUMNS = tuple(dict.fromkeys(name for kind in KINDS.values() for name in key_names(kind)))
 
 
 def key_of(row: Measurement) -> dict[str, Value]:
     """Return the columns that name a measurement."""
-    kind = KINDS[row.kind]
-    keys = {column.name for column in (*kind.columns, *kind.optional) if column.key} - {NOT_OF_A_POINT}
-    return {name: value for name, value in row.values.items() if name in keys}
+    names = key_names(KINDS[row.kind])
+    return {name: value for name, value in row.values.items() if name in names}
 
 
 __all__ = [
@@ -371,7 +352,6 @@ __all__ = [
     "Points",
     "Term",
     "compared",
-    "error_of",
     "key_of",
     "read_calibration",
     "simulations_of",

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from t3sim.config.experiment import CollectiveSpec, GemmShape, RunSpec, TilingSpec, WorkloadSpec
 from t3sim.errors import InputDataError
+from t3sim.experiment.phase_task import MadeOfPhases
 from t3sim.gpu.ticks import TickBase
 from t3sim.overlap.interface import Phase
 from t3sim.system.phases import MirroredPhases
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
     from t3sim.checks.audit import Audit
     from t3sim.config.machine import MachineSpec
     from t3sim.experiment.phase_runner import PhaseRunner
+    from t3sim.system.collectives import Op
     from t3sim.system.phases import PhaseSource
 
-Op = Literal["reduce-scatter", "all-gather", "all-reduce"]
 Tile = tuple[int, int]  # row and column of tiles
 TimedTile = tuple[int, float, float, float]  # compute unit; start, end of main loop, end in ns after the first start
 DRIFT_TILE = 8  # the tile of each compute unit whose starts say how far they drift apart
@@ -48,17 +49,8 @@ class Outcome:
     tiles: tuple[TimedTile, ...] = ()
 
 
-class Simulation:
-    """What simulations have in common; each is ``MadeOfPhases``."""
-
-    @property
-    def run(self) -> RunSpec:
-        """The machine and what runs on it."""
-        raise NotImplementedError
-
-    def result(self, phases: PhaseSource, audit: Audit | None = None) -> list[Phase]:
-        """Ask for the phases that the times are taken from, and return them."""
-        raise NotImplementedError
+class Simulation(MadeOfPhases):
+    """What simulations have in common; the result of each is the phases that its times are taken from."""
 
     def outcome(self, result: Sequence[Phase]) -> Outcome:
         """Return the times of finished phases."""
@@ -179,6 +171,12 @@ def _run(machine: MachineSpec, workload: WorkloadSpec) -> RunSpec:
     return RunSpec(experiment="validation", machine=machine, workload=workload, strategy="sequential")
 
 
+def with_value(machine: MachineSpec, path: str, value: object) -> MachineSpec:
+    """Return *machine* with what is at the dotted *path* replaced."""
+    head, _, rest = path.partition(".")
+    return machine.model_copy(update={head: with_value(getattr(machine, head), rest, value) if rest else value})
+
+
 def outcomes_of(runner: PhaseRunner) -> dict[Any, Outcome]:
     """Return the outcomes of the simulations that are the points of *runner*, as far as they are finished or failed."""
     found = {runner.points[i]: Outcome(failed=one.reason) for i, one in runner.failed.items()}
@@ -250,4 +248,5 @@ __all__ = [
     "over_whole_loop",
     "recorded_trace",
     "tile_figures",
+    "with_value",
 ]

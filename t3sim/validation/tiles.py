@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from t3sim.config.experiment import GemmShape
-from t3sim.validation.simulation import GemmAlone, RecordedTiles, TimedTile, tile_figures
+from t3sim.validation.simulation import GemmAlone, RecordedTiles, TimedTile, tile_figures, with_value
 
 if TYPE_CHECKING:
     from t3sim.config.experiment import TilingSpec
@@ -33,12 +33,10 @@ class Timeline:
 
     def figures(self) -> dict[str, float]:
         """Return what it is compared by, in us (see ``tile_figures``)."""
-        return tile_figures([recorded(row) for row in self.rows])
-
-
-def recorded(row: Measurement) -> TimedTile:
-    """Return SM and times of a recorded tile."""
-    return int(row["sm"]), float(row["start_ns"]), float(row["mainloop_end_ns"]), float(row["end_ns"])
+        start, computed, end = TIMED
+        return tile_figures(
+            [(int(row["sm"]), float(row[start]), float(row[computed]), float(row[end])) for row in self.rows]
+        )
 
 
 def timelines_of(measurements: Measurements) -> list[Timeline]:
@@ -60,8 +58,7 @@ def simulation_of(timeline: Timeline, machine: MachineSpec, tiling: TilingSpec) 
         return None, f"tiles of {own_height} x {own_width}; the simulated kernel has {height} x {width}"
     shape = GemmShape(m=int(first["m"]), n=int(first["n"]), k=int(first["k"]))
     efficiency = kernel_efficiency(timeline, machine, tiling, shape)
-    unit = machine.gpu.compute_unit.model_copy(update={"matrix_efficiency": efficiency})
-    own = machine.model_copy(update={"gpu": machine.gpu.model_copy(update={"compute_unit": unit})})
+    own = with_value(machine, "gpu.compute_unit.matrix_efficiency", efficiency)
     tiles = tuple((int(row["tile_row"]), int(row["tile_col"])) for row in timeline.rows)
     remark = f"matrix_efficiency {efficiency:.3f} of this kernel, from its median main loop"
     return RecordedTiles(GemmAlone(own, tiling, shape), tiles), remark
