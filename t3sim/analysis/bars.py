@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
-from typing import TYPE_CHECKING
 
+from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from t3sim.analysis.quantity import spoken
@@ -28,9 +28,6 @@ from t3sim.analysis.style import (
 )
 from t3sim.analysis.table import Row, machine_base, varying
 from t3sim.errors import InputDataError
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 MAX_BARS_PER_ROW = {1: 48, 2: 96}  # by columns: 16 cases of 5 strategies over two; more cases go to further rows
 MAX_ROWS = 4  # what a page holds

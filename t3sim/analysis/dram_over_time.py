@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from t3sim.analysis.folder import Results, of_one_gpu
 from t3sim.analysis.style import QUIET_COLOUR, Drawing, legend_outside, light_grid, new_figure
 from t3sim.analysis.table import file_suffix, phase_name, phase_workload
 from t3sim.errors import InputDataError
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # column of timeseries.parquet -> what it is called, its colour; in the order of the stack
 STREAMS = {

@@ -11,7 +11,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.axes import Axes
 
 from t3sim.analysis.folder import Results
 from t3sim.analysis.style import (
@@ -28,9 +30,6 @@ from t3sim.analysis.style import (
 from t3sim.analysis.table import Row, varying, workload_key, workload_name
 from t3sim.errors import InputDataError
 from t3sim.units import parse_bandwidth, parse_frequency, parse_time
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 MAX_WORKLOADS = 4  # what a page holds
 US_PER_S, PS_PER_US = 1e6, 1e6

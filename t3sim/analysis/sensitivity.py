@@ -7,10 +7,11 @@ preset itself.  Only workloads that every machine has run are compared.
 from __future__ import annotations
 
 from statistics import geometric_mean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
+from t3sim.analysis.folder import Results
 from t3sim.analysis.strategies import is_baseline
 from t3sim.analysis.style import (
     MARKERS,
@@ -24,9 +25,6 @@ from t3sim.analysis.style import (
 )
 from t3sim.analysis.table import machine_base, workload_key, workload_name
 from t3sim.errors import InputDataError
-
-if TYPE_CHECKING:
-    from t3sim.analysis.folder import Results
 
 
 def draw(results: Results, columns: int | None = None) -> list[Drawing]:

@@ -11,19 +11,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import matplotlib as mpl
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from t3sim.analysis.strategies import Strategy
 from t3sim.files import prepare_folder, publish
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.artist import Artist
-    from matplotlib.axes import Axes
 
 SINGLE_COLUMN_INCHES = 3.5
 DOUBLE_COLUMN_INCHES = 7.2

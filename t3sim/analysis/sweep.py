@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 
 from t3sim.analysis.folder import Results
@@ -29,9 +30,6 @@ from t3sim.analysis.style import (
 )
 from t3sim.analysis.table import Row, machine_base, varying, workload_key, workload_name
 from t3sim.errors import InputDataError
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 MAX_PANELS = 20
 TIE = 0.001  # speedups closer than this, relative, are equal: a lead is no finding

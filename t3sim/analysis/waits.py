@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from t3sim.analysis.folder import Results
@@ -23,10 +25,6 @@ from t3sim.analysis.style import (
 )
 from t3sim.analysis.table import file_suffix, phase_name, phase_workload
 from t3sim.results.waits import REASONS, WORKING
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _PHASE = ["point", "model", "sublayer", "tp", "machine", "mode", "phase"]
 _UNIT = ["gpu", "unit", "n_units", "reason", "time_us"]

@@ -6,7 +6,9 @@ the other) over max(G on its share, A on its share): T3 section 3.1.1.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.axes import Axes
 
 from t3sim.analysis.bars import write_value
 from t3sim.analysis.folder import Results
@@ -23,9 +25,6 @@ from t3sim.analysis.style import (
     strategy_colour,
 )
 from t3sim.analysis.table import Row, workload_key, workload_name
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _BOTH = "#E69F00"  # of the ideal: both have all compute units
 _GAP = 1.0  # between workloads, in bars
