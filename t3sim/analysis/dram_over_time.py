@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from t3sim.analysis.folder import Results, of_one_gpu
@@ -67,7 +66,13 @@ def _draw_phases(figure: Figure, phases: dict[str, pd.DataFrame], title: str) ->
     waiting = max((float(frame[WAITING].max()) for frame in phases.values() if has_waiting), default=0.0)
     for i, (phase, frame) in enumerate(phases.items()):
         axes = panels[i * len(ratios)]
-        _draw_streams(axes, frame)
+        tops = frame[list(STREAMS)].cumsum(axis=1)
+        bottoms = tops.shift(axis=1, fill_value=0.0)
+        for column, (name, colour) in STREAMS.items():
+            axes.fill_between(
+                frame["time_us"], bottoms[column], tops[column], step="post", color=colour, linewidth=0, label=name
+            )
+        light_grid(axes)
         axes.set_ylim(0, most * 1.05)
         axes.set_ylabel("DRAM (GB/s)")
         axes.set_title(phase_name(phase), loc="left")
@@ -80,12 +85,3 @@ def _draw_phases(figure: Figure, phases: dict[str, pd.DataFrame], title: str) ->
     panels[-1].set_xlabel(f"time since the start of the phase (µs), {title}")
     panels[0].set_xlim(0, max(float(frame["time_us"].max()) for frame in phases.values()))
     legend_outside(figure, panels[0].get_legend_handles_labels()[0])
-
-
-def _draw_streams(axes: Axes, frame: pd.DataFrame) -> None:
-    bottom = frame["time_us"] * 0.0
-    for column, (name, colour) in STREAMS.items():
-        top = bottom + frame[column]
-        axes.fill_between(frame["time_us"], bottom, top, step="post", color=colour, linewidth=0, label=name)
-        bottom = top
-    light_grid(axes)

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 
@@ -36,8 +35,7 @@ US_PER_S, PS_PER_US = 1e6, 1e6
 _HETEROGENEOUS = ("own_gpus", "own_links", "start_skew", "start_jitter")  # of a resolved machine; empty if identical
 
 
-@dataclass(frozen=True)
-class Effect:
+class Effect(NamedTuple):
     """What a cause does to a sublayer."""
 
     text: str  # the swept value, as written
@@ -65,8 +63,7 @@ class Effect:
 Effects = dict[str, dict[str, list[Effect]]]  # workload -> strategy -> effects, from the smallest cause
 
 
-@dataclass(frozen=True)
-class Sweep:
+class Sweep(NamedTuple):
     """A sweep over one value of one GPU or link; in its texts ``{part}`` is the name of that part."""
 
     key: str  # pattern of the swept key

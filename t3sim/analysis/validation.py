@@ -50,8 +50,7 @@ class Aim:
         return ", ".join(f"{ERROR_NAMES[name]} at most {limit:.0%}" for name, limit in self.limits.items())
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """Points that are judged together: a kind, or a part of it."""
 
     title: str
@@ -88,8 +87,7 @@ GROUPS = (
 )
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(NamedTuple):
     """How far simulation and measurement are apart over some points; None where there are too few.
 
     Shares, signed in ``bias`` only; of ratios differences.  ``rank_correlation`` is Spearman's.

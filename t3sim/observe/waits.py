@@ -75,6 +75,3 @@ def of_gpu(waits: Iterable[Wait], gpu: str, idle_ticks: int = 0) -> tuple[Wait, 
         before = found.get((unit, NOTHING_LEFT), Wait(gpu, unit, n, NOTHING_LEFT, 0))
         found[unit, NOTHING_LEFT] = replace(before, ticks=before.ticks + n * idle_ticks)
     return tuple(sorted(found.values(), key=lambda wait: UNITS.index(wait.unit)))
-
-
-__all__ = ["NOTHING_LEFT", "REASONS", "UNITS", "WORKING", "Wait", "of_gpu"]

@@ -77,17 +77,15 @@ class RunRecord:
             check_axis(key, text)
 
 
-AXES = "axes"  # the field that becomes a column for each of its keys
-COLUMNS: tuple[str, ...] = tuple(f.name for f in fields(RunRecord) if f.name != AXES)
-MEANINGS: dict[str, str] = {f.name: f.metadata["meaning"] for f in fields(RunRecord) if f.name != AXES}
+_FIELDS = [f for f in fields(RunRecord) if f.name != "axes"]  # which becomes a column for each of its keys
+COLUMNS: tuple[str, ...] = tuple(f.name for f in _FIELDS)
+MEANINGS: dict[str, str] = {f.name: f.metadata["meaning"] for f in _FIELDS}
 
 # Column types by annotation: every annotation is one of these, with or without "| None".
 COLUMN_TYPES: dict[str, type] = {
-    f.name: {"str": str, "int": int, "float": float}[str(f.type).removesuffix(" | None")]
-    for f in fields(RunRecord)
-    if f.name != AXES
+    f.name: {"str": str, "int": int, "float": float}[str(f.type).removesuffix(" | None")] for f in _FIELDS
 }
-REQUIRED: frozenset[str] = frozenset(f.name for f in fields(RunRecord) if "None" not in str(f.type)) - {AXES}
+REQUIRED: frozenset[str] = frozenset(f.name for f in _FIELDS if "None" not in str(f.type))
 
 # Columns that may differ between two runs of the same point.
 VOLATILE: frozenset[str] = frozenset({"wall_s"})
