@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, count
 from statistics import geometric_mean
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
@@ -37,8 +37,7 @@ _INCHES_BESIDE = 0.6  # of the width, for labels
 _POINTS_PER_LETTER = 4.0
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """One workload on one machine: a group of bars."""
 
     heading: str  # shared by neighbouring cases: model and TP

@@ -37,23 +37,18 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     groups = list(series.groupby(names, sort=False, dropna=False)) if names else [((), series)]
     drawings = []
     for key, group in groups:
-        phases = [phase for phase in dict.fromkeys(group["phase"]) if is_shown(str(phase))]
+        phases = [phase for phase in map(str, group["phase"].unique()) if phase == "gemm" or phase.startswith("fused")]
         if not phases:
             continue
         values = dict(zip(names, key, strict=True))
         title = phase_workload(values, explicit="gpu[0] of the ring")
         figure = new_figure(columns or 2, 0.6 + 1.6 * len(phases))
-        _draw_phases(figure, {str(phase): group[group["phase"] == phase] for phase in phases}, title)
+        _draw_phases(figure, {phase: group[group["phase"] == phase] for phase in phases}, title)
         caption = f"DRAM traffic over time, {title}: each phase alone, from its start."
         drawings.append(Drawing(figure, caption, file_suffix(title, len(groups))))
     if not drawings:
         raise InputDataError(f"{results.path}/timeseries.parquet: neither a GEMM alone nor a fused run to draw")
     return drawings
-
-
-def is_shown(phase: str) -> bool:
-    """Whether a phase has a panel: the GEMM alone and the fused runs."""
-    return phase == "gemm" or phase.startswith("fused")
 
 
 def _draw_phases(figure: Figure, phases: dict[str, pd.DataFrame], title: str) -> None:

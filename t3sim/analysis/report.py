@@ -22,7 +22,7 @@ from t3sim.analysis.page import (
     rendered,
 )
 from t3sim.analysis.style import save, strategy_colour
-from t3sim.analysis.table import Row, machine_base, varying, workload_name
+from t3sim.analysis.table import machine_base, workload_name
 from t3sim.analysis.waits import PhaseAccounts, accounts_of
 from t3sim.errors import InputDataError
 from t3sim.results.record import COLUMNS, MEANINGS
@@ -193,10 +193,9 @@ def _told_by(results: Results) -> list[str]:
     has_one_base = len({machine_base(row["machine"]) for row in results.rows}) == 1
     if has_one_base and any(axis.startswith("machine.") for axis in results.axes):
         names.remove("machine")  # its name repeats the swept values
-    by_strategy: dict[str, list[Row]] = {}
-    for row in results.rows:
-        by_strategy.setdefault(row["strategy"], []).append(row)
-    return [name for name in names if any(varying(members, [name]) for members in by_strategy.values())]
+    strategies = {row["strategy"] for row in results.rows}
+    values = {name: {(row["strategy"], row[name]) for row in results.rows} for name in names}
+    return [name for name in names if len(values[name]) > len(strategies)]
 
 
 def _meaning(name: str) -> str:

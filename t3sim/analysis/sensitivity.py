@@ -60,9 +60,8 @@ def sensitivity_table(results: Results) -> pd.DataFrame:
     bases = [name for name in speedups if name == machine_base(name)]
     if len(bases) != 1 or len(speedups) < 2:
         raise InputDataError(f"{results.path}: needs one machine as it is and others that change something in it")
-    shared = set.intersection(*(set(found) for found in speedups.values()))
-    if not shared:
-        raise InputDataError(f"{results.path}: there is no workload that all of its machines have run")
+    shared = set.intersection(*map(set, speedups.values()))
+    results.required(shared, "there is no workload that all of its machines have run")
     strategies = strategy_order(key[0] for key in shared)
     table = []
     for machine in [bases[0], *(name for name in speedups if name != bases[0])]:

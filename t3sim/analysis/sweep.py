@@ -59,9 +59,8 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
 
     The first figure carries the table ``crossovers``, of all axes.
     """
-    axes = swept_axes(results)
-    if not axes:
-        raise InputDataError(f"{results.path}: no sweep over an axis of the machine or of the workload's size to draw")
+    nothing = "no sweep over an axis of the machine or of the workload's size to draw"
+    axes = results.required(swept_axes(results), nothing)
     drawings, tables = [], []
     for key in axes:
         values, panels = panels_of(results, key)

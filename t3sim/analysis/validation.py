@@ -137,13 +137,6 @@ class Validation:
         """Whether the machine was fitted to any of the points."""
         return bool(self.points["used_for_calibration"].any())
 
-    @property
-    def reasons(self) -> pd.DataFrame:
-        """Kinds, and parts of kinds, that were not simulated or failed: kind, status, reason, points."""
-        left = self.points[self.points["status"] != SIMULATED]
-        counted = left.groupby(["kind", "status", "reason"], sort=False).size()
-        return counted.rename("points").reset_index()
-
     def worst(self, n: int) -> pd.DataFrame:
         """Return the *n* points with the largest errors of times, worst first."""
         times = self.points[(self.points["unit"] != "ratio") & self.points["error"].notna()]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import cycle, product
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,8 +23,7 @@ BAND = 0.10  # of the grey band around equality
 OTHER = "others"
 
 
-@dataclass(frozen=True)
-class Scatter:
+class Scatter(NamedTuple):
     """What a scatter plot shows: points of a kind and a unit, told apart by two columns."""
 
     name: str

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -12,6 +12,7 @@ from t3sim import __version__
 from t3sim.analysis.page import Cell, Column, Table, embedded, flat_manifest, manifest_text, rendered
 from t3sim.analysis.style import Drawing, save, style
 from t3sim.analysis.validation import (
+    SIMULATED,
     SUMMARY_TITLES,
     Validation,
     coverage_of,
@@ -85,8 +86,7 @@ def sentences(validation: Validation) -> list[str]:
     return found
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """A table of the report; *heading* is that of the Markdown."""
 
     heading: str
@@ -97,7 +97,9 @@ class Part:
 def parts_of(validation: Validation) -> dict[str, Part]:
     """Return the tables of page and Markdown, by their names in the page."""
     everything = summary_texts(validation, with_used=True) if validation.has_used else []
-    reasons = [tuple(map(str, row)) for row in validation.reasons.itertuples(index=False)]
+    left = validation.points[validation.points["status"] != SIMULATED]
+    counts = left.groupby(["kind", "status", "reason"], sort=False).size().reset_index()
+    reasons = [tuple(map(str, row)) for row in counts.itertuples(index=False)]
     worst, points = (list(point_texts(found)) for found in (validation.worst(N_WORST), validation.points))
     return {
         "errors-unused": Part("Points that the machine was not fitted to", SUMMARY_TITLES, summary_texts(validation)),

@@ -56,13 +56,11 @@ def write_gpus(folder: Path, rows: Sequence[GpuRow]) -> dict[str, Path]:
         return {}
     values = [dict(zip(_FIELDS, row, strict=False)) | dict(_flat(row.counters)) for row in rows]
     names = list(dict.fromkeys(name for one in values for name in one))
-    columns = {name: [one.get(name) for one in values] for name in names}
-    schema = pa.schema([_field(name, column) for name, column in columns.items()])
+    fields = dict(_FIELDS)
+    for name in names[len(fields) :]:
+        kind = float if any(isinstance(one.get(name), float) for one in values) else int
+        fields[name] = (kind, f"counter `{name}` of the GPU in the phase")
+    schema = pa.schema([column_field(name, *about) for name, about in fields.items()])
     files = csv_and_parquet(schema, [[one.get(name) for name in names] for one in values])
     publish(dict(zip(paths.values(), files, strict=True)))
     return paths
-
-
-def _field(name: str, column: Sequence[Any]) -> Any:
-    kind = float if any(isinstance(value, float) for value in column) else int
-    return column_field(name, *_FIELDS.get(name, (kind, f"counter `{name}` of the GPU in the phase")))

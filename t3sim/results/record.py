@@ -74,7 +74,10 @@ class RunRecord:
         for name in COLUMNS:
             check_value(name, getattr(self, name))
         for key, text in self.axes.items():
-            check_axis(key, text)
+            if key in COLUMNS or not AXIS_KEY.fullmatch(key):
+                raise ValueError(f"{key!r} cannot be the column of a swept key")
+            if not text.isprintable():
+                raise ValueError(f"{key} is {text!r}: the value of a swept key must be printable text")
 
 
 _FIELDS = [f for f in fields(RunRecord) if f.name != "axes"]  # which becomes a column for each of its keys
@@ -108,11 +111,3 @@ def check_value(name: str, value: Any) -> None:
         raise ValueError(f"{name} is {value}: results must be finite")
     if isinstance(value, str) and not (value and value.isprintable()):
         raise ValueError(f"{name} is {value!r}: text must be printable and not empty")
-
-
-def check_axis(key: str, text: str) -> None:
-    """Raise ``ValueError`` unless *key* can be a column beside the fixed ones and *text* a value in it."""
-    if key in COLUMNS or not AXIS_KEY.fullmatch(key):
-        raise ValueError(f"{key!r} cannot be the column of a swept key")
-    if not text.isprintable():
-        raise ValueError(f"{key} is {text!r}: the value of a swept key must be printable text")

@@ -59,8 +59,13 @@ def write_results(directory: str | Path, records: Sequence[RunRecord]) -> tuple[
 
 
 def results_bytes(records: Sequence[RunRecord]) -> tuple[bytes, bytes]:
-    """Return the CSV and the Parquet file of *records*; swept keys follow the fixed columns."""
-    axes = axes_of(records)
+    """Return the CSV and the Parquet file of *records*; swept keys follow the fixed columns.
+
+    Raises ``ValueError`` unless all have the same ones.
+    """
+    axes = tuple(records[0].axes) if records else ()
+    if any(tuple(record.axes) != axes for record in records):
+        raise ValueError("records of one table must have the same swept keys, in the same order")
     swept = [column_field(key, str, f"`{key}` of this point, as the sweep says it") for key in axes]
     rows = [
         [*(getattr(record, name) for name in COLUMNS), *(record.axes[key] or None for key in axes)]
@@ -91,14 +96,6 @@ def parquet_bytes(table: Any) -> bytes:
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd")
     return buffer.getvalue()
-
-
-def axes_of(records: Sequence[RunRecord]) -> tuple[str, ...]:
-    """Return the swept keys that the records have columns for; raises ``ValueError`` unless all have the same."""
-    axes = tuple(records[0].axes) if records else ()
-    if any(tuple(record.axes) != axes for record in records):
-        raise ValueError("records of one table must have the same swept keys, in the same order")
-    return axes
 
 
 def read_results(path: str | Path) -> list[RunRecord]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from operator import getitem
 from statistics import geometric_mean
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -23,8 +22,7 @@ READ_PAUSE = 0.9  # of the rate between bursts: less than that is a pause, and n
 MANY_SLOWER = 0.87  # 1 / 1.15: more than 15 % slower
 
 
-@dataclass(frozen=True)
-class Ours:
+class Ours(NamedTuple):
     """What we have: numbers for a band, texts to be equal, or whether a shape holds; and how to show it."""
 
     numbers: tuple[float, ...] = ()
