@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, count
 from statistics import geometric_mean
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
+from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from t3sim.analysis.quantity import spoken
@@ -24,13 +25,10 @@ from t3sim.analysis.style import (
     new_figure,
     strategy_colour,
     strategy_order,
-    text_colour,
+    write_inside,
 )
 from t3sim.analysis.table import Row, machine_base, varying
 from t3sim.errors import InputDataError
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 MAX_BARS_PER_ROW = {1: 48, 2: 96}  # by columns: 16 cases of 5 strategies over two; more cases go to further rows
 MAX_ROWS = 4  # what a page holds
@@ -39,8 +37,7 @@ _INCHES_BESIDE = 0.6  # of the width, for labels
 _POINTS_PER_LETTER = 4.0
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """One workload on one machine: a group of bars."""
 
     heading: str  # shared by neighbouring cases: model and TP
@@ -66,12 +63,9 @@ def group_bars(rows: Iterable[Row], axes: Sequence[str] = ()) -> tuple[list[Case
         for variants in strategies.values():
             told_by = varying(variants, [*axes, "arbitration", "mca_threshold", "gemm_compute_units"])
             for row in variants:
-                name = stem = _series_name(row, told_by)
-                number = 1
-                while (case, name) in bars:
-                    number += 1
-                    name = f"{stem} ({number})"
-                bars[case, name] = row
+                stem = _series_name(row, told_by)
+                names = chain([stem], (f"{stem} ({number})" for number in count(2)))
+                bars[case, next(name for name in names if (case, name) not in bars)] = row
     strategies_of = {name: row["strategy"] for (_, name), row in bars.items()}
     order = strategy_order(strategies_of.values())
     series = sorted(strategies_of, key=lambda name: order.index(strategies_of[name]))
@@ -167,9 +161,7 @@ class BarPage:
         n_bars = self.cases_per_row * len(self.series)
         columns = columns or (1 if n_bars <= 10 else 2)
         self.width = WIDTHS[columns]
-        self.points_per_bar = (
-            72 * (self.width - _INCHES_BESIDE) / (self.cases_per_row * (len(self.series) + _GAP))
-        )  # fmt: skip
+        self.points_per_bar = 72 * (self.width - _INCHES_BESIDE) / (self.cases_per_row * (len(self.series) + _GAP))
         self._room = self.points_per_bar * (1 + _GAP if len(self.series) == 1 else 1)  # above a bar
         self.names_bars = len(self.cases) == 1 and self.points_per_bar >= 20
         self.figure = new_figure(columns, inches_per_row * n_rows)
@@ -191,12 +183,18 @@ class BarPage:
     def _position(self, case_index: int, series_index: int) -> float:
         return case_index * (len(self.series) + _GAP) + series_index
 
+    def _places(self, cases: Sequence[Case]) -> Iterator[tuple[str, float, Row]]:
+        """Yield series, position and point of each bar of a row."""
+        for i, case in enumerate(cases):
+            for s, name in enumerate(self.series):
+                if (case, name) in self.bars:
+                    yield name, self._position(i, s), self.bars[case, name]
+
     def draw_speedups(self, axes: Axes, cases: list[Case]) -> None:
         """Speedup of each bar, with its value; the line is sequential."""
         top = max(1.0, *(row["speedup"] or 0.0 for row in self.bars.values()))
-        for s, name in enumerate(self.series):
-            found = [(i, self.bars.get((case, name))) for i, case in enumerate(cases)]
-            points = [(self._position(i, s), bar["speedup"]) for i, bar in found if bar is not None and bar["speedup"]]
+        for name in self.series:
+            points = [(x, row["speedup"]) for of, x, row in self._places(cases) if of == name and row["speedup"]]
             draw_speedup_bars(
                 axes, points, strategy_colour(name, self.series), self._label(name), self._room, self.points_per_bar
             )
@@ -225,27 +223,17 @@ class BarPage:
     ) -> None:
         """Each bar's parts on top of each other, with the total and, where there is room, the parts' values."""
         top = max(sum(parts_of(row).values()) for row in self.bars.values())
-        for i, case in enumerate(cases):
-            for s, name in enumerate(self.series):
-                row = self.bars.get((case, name))
-                if row is None:
-                    continue
-                x, bottom = self._position(i, s), 0.0
-                parts = parts_of(row)
-                for part, value in parts.items():
-                    axes.bar(
-                        x, value, bottom=bottom, width=0.92, color=colours[part], edgecolor="white", linewidth=0.3
-                    )  # fmt: skip
-                    text = value_format.format(value)
-                    has_room = value > 0.08 * top and not (has_total and len(parts) == 1)
-                    if has_room and self.points_per_bar >= 0.68 * VALUE_SIZE * len(text):
-                        axes.text(
-                            x, bottom + value / 2, text, ha="center", va="center", fontsize=VALUE_SIZE,
-                            color=text_colour(colours[part]),
-                        )  # fmt: skip
-                    bottom += value
-                if bottom and has_total:
-                    write_value(axes, x, bottom, value_format.format(bottom), self._room, self.points_per_bar)
+        for _, x, row in self._places(cases):
+            bottom, parts = 0.0, parts_of(row)
+            for part, value in parts.items():
+                axes.bar(x, value, bottom=bottom, width=0.92, color=colours[part], edgecolor="white", linewidth=0.3)
+                text = value_format.format(value)
+                has_room = value > 0.08 * top and not (has_total and len(parts) == 1)
+                if has_room and self.points_per_bar >= 0.68 * VALUE_SIZE * len(text):
+                    write_inside(axes, x, bottom + value / 2, text, colours[part])
+                bottom += value
+            if bottom and has_total:
+                write_value(axes, x, bottom, value_format.format(bottom), self._room, self.points_per_bar)
         self._finish(axes, len(cases), top, has_values=has_total)
         if has_legend and cases[0] == self.cases[0]:  # in the first row, of what any row shows
             present = {part for row in self.bars.values() for part in parts_of(row)}
@@ -255,15 +243,10 @@ class BarPage:
     def draw_dots(self, axes: Axes, cases: list[Case], values_of: Callable[[Row], Mapping[str, float]]) -> None:
         """The values of each point above each other as dots, the largest with the name of the first that has it."""
         top = max(1.0, *(value for row in self.bars.values() for value in values_of(row).values()))
-        for i, case in enumerate(cases):
-            for s, name in enumerate(self.series):
-                row = self.bars.get((case, name))
-                values = values_of(row) if row is not None else {}
-                if not values:
-                    continue
-                x = self._position(i, s)
+        for _, x, row in self._places(cases):
+            if values := values_of(row):
                 axes.plot([x] * len(values), list(values.values()), "o", color="black", markersize=1.5)
-                largest = max(values, key=lambda which: values[which])
+                largest = max(values, key=values.__getitem__)
                 write_value(axes, x, values[largest], largest, self._room, self.points_per_bar)
         self._finish(axes, len(cases), top)
 
@@ -292,8 +275,9 @@ class BarPage:
         axes.tick_params(axis="x", length=0)
         starts = [i for i, case in enumerate(cases) if i == 0 or case.heading != cases[i - 1].heading]
         spans = list(zip(starts, [*starts[1:], len(cases)], strict=True))
+        room_of_case = self.points_per_bar * (len(self.series) + _GAP) / _POINTS_PER_LETTER  # in letters
         texts = [
-            self._wrapped(cases[first].heading, self.points_per_bar * (len(self.series) + _GAP) * (stop - first))
+            textwrap.fill(cases[first].heading, max(6, int(room_of_case * (stop - first))), break_long_words=False)
             for first, stop in spans
         ]
         headings = axes.secondary_xaxis(location=0)
@@ -313,8 +297,3 @@ class BarPage:
         if len(self.series) > 1 and cases[-1] == self.cases[-1]:
             note = textwrap.fill(f"bars of a group: {'; '.join(self.series)}", int(72 * self.width / 4.2))
             axes.set_xlabel(note, color=QUIET_COLOUR, labelpad=5 + 9 * lines)
-
-    @staticmethod
-    def _wrapped(heading: str, room: float) -> str:
-        """A heading on as many lines as it needs in *room* points."""
-        return "\n".join(textwrap.wrap(heading, max(6, int(room / _POINTS_PER_LETTER)), break_long_words=False))

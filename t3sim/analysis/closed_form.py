@@ -9,9 +9,8 @@ chunk at the memory's bandwidth.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import geometric_mean
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator
@@ -19,7 +18,6 @@ from matplotlib.ticker import LogLocator, NullLocator
 from t3sim.analysis.folder import Results
 from t3sim.analysis.strategies import has_near_memory
 from t3sim.analysis.style import MARKERS, QUIET_COLOUR, Drawing, legend_outside, light_grid, mark, new_figure
-from t3sim.analysis.table import Row
 
 BYTES_PER_ELEMENT = 2  # FP16
 # operation -> colour and size of its marks: two that take equally long can both be seen
@@ -28,10 +26,10 @@ _LOOKS = {
     "near-memory reduce-scatter": ("#D55E00", 6.0),
     "all-gather": ("#009E73", 3.5),
 }
+_HOLLOW = {"markerfacecolor": "none"}
 
 
-@dataclass(frozen=True)
-class Collective:
+class Collective(NamedTuple):
     """An isolated collective: what it was, how long it took and how long the formula says."""
 
     op: str
@@ -65,7 +63,7 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
             members.sort(key=lambda c: (c.size_bytes, c.formula_us))
             x = [c.size_bytes / 2**20 if is_by_size else c.formula_us for c in members]
             marker = MARKERS[rings.index(n_gpus) % len(MARKERS)]
-            look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": size, "markerfacecolor": "none"}
+            look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": size, **_HOLLOW}
             times.plot(x, [c.simulated_us for c in members], linestyle="none", **look)
             times.plot(x, [c.formula_us for c in members], color=colour, linewidth=0.7, zorder=0)
             errors.plot(x, [100 * c.error for c in members], linestyle="none", **look)
@@ -85,7 +83,11 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     largest = max(abs(100 * c.error) for c in collectives)
     low = min(100 * c.error for c in collectives)
     errors.set_ylim(min(0.0, 1.3 * low) - 0.1 * max(largest, 0.1), 1.2 * max(largest, 0.1))
-    legend_outside(figure, _legend(collectives, rings), n_columns=3)
+    looks = {op: look for op, look in _LOOKS.items() if any(c.op == op for c in collectives)}
+    operations = [mark(op, colour, markersize=size, **_HOLLOW) for op, (colour, size) in looks.items()]
+    sizes = [mark(f"{n} GPUs", marker=MARKERS[i % len(MARKERS)], **_HOLLOW) for i, n in enumerate(rings)]
+    formula = Line2D([], [], color=QUIET_COLOUR, linewidth=0.7, label="formula")
+    legend_outside(figure, [*operations, *sizes, formula], n_columns=3)
     return [
         Drawing(
             figure,
@@ -93,17 +95,6 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
             f"near-memory compute its last reduction: geometric mean of the error "
             f"{100 * geomean_error(collectives):.1f} %, largest {largest:.1f} %.",
         )
-    ]
-
-
-def _legend(collectives: Sequence[Collective], rings: Sequence[int]) -> list[Line2D]:
-    """Colours are operations, markers are ring sizes, lines are the formula."""
-    present = {c.op for c in collectives}
-    hollow = {"markerfacecolor": "none"}
-    return [
-        *(mark(op, colour, markersize=size, **hollow) for op, (colour, size) in _LOOKS.items() if op in present),
-        *(mark(f"{n} GPUs", marker=MARKERS[i % len(MARKERS)], **hollow) for i, n in enumerate(rings)),
-        Line2D([], [], color=QUIET_COLOUR, linewidth=0.7, label="formula"),
     ]
 
 
@@ -117,9 +108,8 @@ def collectives_of(results: Results) -> list[Collective]:
         if size is None or row["tp"] < 2:
             continue
         machine = point["machine"]
-        timed = [("all-gather", row["ag_us"])]
-        timed += [(scatter_name(row), row["rs_us"])]
-        for op, time in timed:
+        scatter = "near-memory reduce-scatter" if has_near_memory(row["strategy"]) else "reduce-scatter"
+        for op, time in (("all-gather", row["ag_us"]), (scatter, row["rs_us"])):
             if time:
                 formula = formula_us(op, size, row["tp"], machine)
                 key = (op, row["tp"], size, row["machine"])
@@ -127,19 +117,12 @@ def collectives_of(results: Results) -> list[Collective]:
     return list(found.values())
 
 
-def scatter_name(row: Row) -> str:
-    """Which reduce-scatter a point timed."""
-    return "near-memory reduce-scatter" if has_near_memory(row["strategy"]) else "reduce-scatter"
-
-
 def size_of(point: Mapping[str, Any]) -> int | None:
     """Return the bytes of the array that a resolved point reduces or gathers, all chunks together."""
-    workload = point["workload"]
-    if workload.get("collective"):
-        return int(workload["collective"]["size"])
-    if workload.get("gemm"):
-        return int(workload["gemm"]["m"]) * int(workload["gemm"]["n"]) * BYTES_PER_ELEMENT
-    return None
+    collective, gemm = point["workload"].get("collective"), point["workload"].get("gemm")
+    if collective:
+        return int(collective["size"])
+    return int(gemm["m"]) * int(gemm["n"]) * BYTES_PER_ELEMENT if gemm else None
 
 
 def formula_us(op: str, size_bytes: int, n_gpus: int, machine: Mapping[str, Any]) -> float:

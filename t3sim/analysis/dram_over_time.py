@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pandas as pd
+from matplotlib.figure import Figure
 
 from t3sim.analysis.folder import Results, of_one_gpu
 from t3sim.analysis.style import QUIET_COLOUR, Drawing, legend_outside, light_grid, new_figure
 from t3sim.analysis.table import file_suffix, phase_name, phase_workload
 from t3sim.errors import InputDataError
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # column of timeseries.parquet -> what it is called, its colour; in the order of the stack
 STREAMS = {
@@ -42,23 +37,18 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     groups = list(series.groupby(names, sort=False, dropna=False)) if names else [((), series)]
     drawings = []
     for key, group in groups:
-        phases = [phase for phase in dict.fromkeys(group["phase"]) if is_shown(str(phase))]
+        phases = [phase for phase in map(str, group["phase"].unique()) if phase == "gemm" or phase.startswith("fused")]
         if not phases:
             continue
         values = dict(zip(names, key, strict=True))
         title = phase_workload(values, explicit="gpu[0] of the ring")
         figure = new_figure(columns or 2, 0.6 + 1.6 * len(phases))
-        _draw_phases(figure, {str(phase): group[group["phase"] == phase] for phase in phases}, title)
+        _draw_phases(figure, {phase: group[group["phase"] == phase] for phase in phases}, title)
         caption = f"DRAM traffic over time, {title}: each phase alone, from its start."
         drawings.append(Drawing(figure, caption, file_suffix(title, len(groups))))
     if not drawings:
         raise InputDataError(f"{results.path}/timeseries.parquet: neither a GEMM alone nor a fused run to draw")
     return drawings
-
-
-def is_shown(phase: str) -> bool:
-    """Whether a phase has a panel: the GEMM alone and the fused runs."""
-    return phase == "gemm" or phase.startswith("fused")
 
 
 def _draw_phases(figure: Figure, phases: dict[str, pd.DataFrame], title: str) -> None:
@@ -71,7 +61,13 @@ def _draw_phases(figure: Figure, phases: dict[str, pd.DataFrame], title: str) ->
     waiting = max((float(frame[WAITING].max()) for frame in phases.values() if has_waiting), default=0.0)
     for i, (phase, frame) in enumerate(phases.items()):
         axes = panels[i * len(ratios)]
-        _draw_streams(axes, frame)
+        tops = frame[list(STREAMS)].cumsum(axis=1)
+        bottoms = tops.shift(axis=1, fill_value=0.0)
+        for column, (name, colour) in STREAMS.items():
+            axes.fill_between(
+                frame["time_us"], bottoms[column], tops[column], step="post", color=colour, linewidth=0, label=name
+            )
+        light_grid(axes)
         axes.set_ylim(0, most * 1.05)
         axes.set_ylabel("DRAM (GB/s)")
         axes.set_title(phase_name(phase), loc="left")
@@ -84,12 +80,3 @@ def _draw_phases(figure: Figure, phases: dict[str, pd.DataFrame], title: str) ->
     panels[-1].set_xlabel(f"time since the start of the phase (µs), {title}")
     panels[0].set_xlim(0, max(float(frame["time_us"].max()) for frame in phases.values()))
     legend_outside(figure, panels[0].get_legend_handles_labels()[0])
-
-
-def _draw_streams(axes: Axes, frame: pd.DataFrame) -> None:
-    bottom = frame["time_us"] * 0.0
-    for column, (name, colour) in STREAMS.items():
-        top = bottom + frame[column]
-        axes.fill_between(frame["time_us"], bottom, top, step="post", color=colour, linewidth=0, label=name)
-        bottom = top
-    light_grid(axes)

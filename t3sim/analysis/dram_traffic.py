@@ -10,14 +10,8 @@ from t3sim.analysis.style import DRAM_COLOURS, Drawing
 from t3sim.analysis.table import Row
 
 SMALLEST_GB = 0.1  # below, megabytes are shown
-_COLUMNS = {
-    "GEMM reads": "dram_gemm_read_bytes",
-    "GEMM writes": "dram_gemm_write_bytes",
-    "RS reads": "dram_rs_read_bytes",
-    "RS writes": "dram_rs_write_bytes",
-    "AG reads": "dram_ag_read_bytes",
-    "AG writes": "dram_ag_write_bytes",
-}
+# category -> column; they are named alike: "GEMM reads" are the column dram_gemm_read_bytes
+_COLUMNS = {name: f"dram_{name.lower().replace(' ', '_').removesuffix('s')}_bytes" for name in DRAM_COLOURS}
 
 
 def draw(results: Results, columns: int | None = None) -> list[Drawing]:
@@ -26,13 +20,12 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     page = BarPage(rows, results.axes, columns, height_ratios=(1.0,), inches_per_row=2.7)
     most = max(sum(traffic_of(row).values()) for row in rows)
     unit, factor = ("GB", 1.0) if most >= SMALLEST_GB else ("MB", 1e3)
+    digits = 2 if factor * most < 10 else 1 if factor * most < 100 else 0  # three of the largest value
 
     def parts_of(row: Row) -> dict[str, float]:
         return {name: factor * value for name, value in traffic_of(row).items()}
 
-    stacks = partial(
-        page.draw_stacks, parts_of=parts_of, colours=DRAM_COLOURS, value_format=_value_format(factor * most)
-    )
+    stacks = partial(page.draw_stacks, parts_of=parts_of, colours=DRAM_COLOURS, value_format=f"{{:.{digits}f}}")
     return page.drawn(
         {f"DRAM traffic of one GPU ({unit})": stacks},
         "DRAM traffic of one GPU by category; an update in memory counts as one write.",
@@ -42,8 +35,3 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
 def traffic_of(row: Row) -> dict[str, float]:
     """Return the DRAM gigabytes (10^9) of a point by category; absent categories are left out."""
     return {name: row[column] / 1e9 for name, column in _COLUMNS.items() if row[column]}
-
-
-def _value_format(most: float) -> str:
-    """Three digits of the largest value."""
-    return "{:.2f}" if most < 10 else "{:.1f}" if most < 100 else "{:.0f}"

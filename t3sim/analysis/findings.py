@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from operator import itemgetter
 from statistics import geometric_mean
-from typing import Any
+from typing import Any, NamedTuple
 
 from t3sim.analysis.folder import Results
 from t3sim.analysis.strategies import is_baseline, is_bound
 from t3sim.analysis.style import strategy_order
-from t3sim.analysis.sweep import TIE, Crossover, crossovers_of, panels_of, swept_axes
+from t3sim.analysis.sweep import TIE, crossovers_of, panels_of, swept_axes
 from t3sim.analysis.table import Row, varying, workload_key, workload_name
 
 MAX_LISTED = 6  # crossovers, workloads: more are counted
@@ -19,8 +19,7 @@ _SETTINGS = ("machine", "mode")
 OF_A_STRATEGY = ("arbitration.", "strategy.")  # axes on which the baseline does not depend
 
 
-@dataclass(frozen=True)
-class StrategySummary:
+class StrategySummary(NamedTuple):
     """One strategy over all points in which it was compared."""
 
     strategy: str
@@ -38,19 +37,12 @@ def strategy_summaries(results: Results) -> list[StrategySummary]:
     rows = [row for row in results.rows if row["speedup"]]
     best = Counter(names[0] for names in leaders_of(results).values() if len(names) == 1)
     found = []
-    for name in strategy_order(row["strategy"] for row in rows):
+    for name in strategy_order(row["strategy"] for row in rows if not is_baseline(row["strategy"])):
         members = [row for row in rows if row["strategy"] == name]
-        if is_baseline(name):
-            continue
-        top = max(members, key=lambda row: row["speedup"])
         speedups = [row["speedup"] for row in members]
-        where = point_name(top, results)
-        found.append(
-            StrategySummary(
-                name, len(members), geometric_mean(speedups), min(speedups), max(speedups), where, best[name],
-                is_bound(name),
-            )
-        )  # fmt: skip
+        where = point_name(max(members, key=itemgetter("speedup")), results)
+        spread = (geometric_mean(speedups), min(speedups), max(speedups))
+        found.append(StrategySummary(name, len(members), *spread, where, best[name], is_bound(name)))
     return found
 
 
@@ -73,7 +65,7 @@ def sentences(results: Results) -> list[str]:
     rows = results.rows
     finished = [row for row in rows if row["time_us"] is not None]
     n_cases = len({_setting(row, results) for row in rows})
-    found = [f"{_count(len(finished), 'point')} simulated, in {_count(n_cases, 'case')}."]
+    found = [f"{count(len(finished), 'point')} simulated, in {count(n_cases, 'case')}."]
     strategies = dict.fromkeys(row["strategy"] for row in rows)
     for name in strategies:
         found += _gain(results, name.refines, name) if name.refines in strategies else []
@@ -91,14 +83,13 @@ def crossover_sentences(results: Results) -> list[str]:
     listed: list[str] = []
     for key in swept_axes(results):
         values, panels = panels_of(results, key)
-        listed += [
-            f"{panel.title}: {_cross(key, cross, values.unit)}."
-            for panel in panels
-            for cross in crossovers_of(values, panel.lines)
-        ]
+        for title, cross in ((panel.title, cross) for panel in panels for cross in crossovers_of(values, panel.lines)):
+            where = f"at {cross.at:.3g} {values.unit}".rstrip() + ", " if cross.at is not None else ""
+            between = f"between {cross.before} and {cross.after} of {key}"
+            listed.append(f"{title}: {cross.winner} passes {cross.loser} {where}{between}.")
     if len(listed) > MAX_LISTED:
         n_more = len(listed) - MAX_LISTED
-        all_of_them = f"{_count(n_more, 'more crossover')}: the file crossovers.csv of the figure sweep has all."
+        all_of_them = f"{count(n_more, 'more crossover')}: the file crossovers.csv of the figure sweep has all."
         listed = [*listed[:MAX_LISTED], all_of_them]
     return listed
 
@@ -142,10 +133,6 @@ def _setting(row: Row, results: Results) -> tuple[Any, ...]:
     return (workload_key(row), *(row[name] for name in (*_SETTINGS, *machine_axes)))
 
 
-def _cross(key: str, cross: Crossover, unit: str) -> str:
-    where = f"at {cross.at:.3g} {unit}".rstrip() + ", " if cross.at is not None else ""
-    return f"{cross.winner} passes {cross.loser} {where}between {cross.before} and {cross.after} of {key}"
-
-
-def _count(n: int, what: str) -> str:
+def count(n: int, what: str) -> str:
+    """Return how many of what, one or several."""
     return f"{n} {what}{'' if n == 1 else 's'}"

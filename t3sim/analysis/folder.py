@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from t3sim.analysis.strategies import with_declarations
-from t3sim.analysis.table import Row, rows_of
+from t3sim.analysis.strategies import strategies_of
+from t3sim.analysis.table import Row
 from t3sim.errors import InputDataError
 from t3sim.files import read_limited
 from t3sim.results.gpus import GPUS_CSV
 from t3sim.results.manifest import MANIFEST_NAME
-from t3sim.results.record import RunRecord
+from t3sim.results.record import COLUMNS, RunRecord
 from t3sim.results.timeseries import TIMESERIES_NAME
 from t3sim.results.waits import WAITS_CSV
 from t3sim.results.writer import CSV_NAME, FAILED_NAME, read_results
@@ -78,8 +78,13 @@ class Results:
 
     @cached_property
     def rows(self) -> list[Row]:
-        """The points, absent values as None; each strategy with what it declares."""
-        return with_declarations(rows_of(self.records), self.resolved.get("strategies"))
+        """The points: typed columns, absent values None, then swept keys as text; strategies with what they declare."""
+        rows = [
+            {name: getattr(record, name) for name in COLUMNS} | {key: text or None for key, text in record.axes.items()}
+            for record in self.records
+        ]
+        strategies = strategies_of(rows, self.resolved.get("strategies"))
+        return [{**row, "strategy": strategies[row["strategy"]]} for row in rows]
 
     @cached_property
     def points(self) -> list[dict[str, Any] | None]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
+
+from matplotlib.axes import Axes
 
 from t3sim.analysis.folder import Results
 from t3sim.analysis.style import (
@@ -29,16 +30,12 @@ from t3sim.analysis.table import Row, varying, workload_key, workload_name
 from t3sim.errors import InputDataError
 from t3sim.units import parse_bandwidth, parse_frequency, parse_time
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 MAX_WORKLOADS = 4  # what a page holds
 US_PER_S, PS_PER_US = 1e6, 1e6
 _HETEROGENEOUS = ("own_gpus", "own_links", "start_skew", "start_jitter")  # of a resolved machine; empty if identical
 
 
-@dataclass(frozen=True)
-class Effect:
+class Effect(NamedTuple):
     """What a cause does to a sublayer."""
 
     text: str  # the swept value, as written
@@ -66,8 +63,7 @@ class Effect:
 Effects = dict[str, dict[str, list[Effect]]]  # workload -> strategy -> effects, from the smallest cause
 
 
-@dataclass(frozen=True)
-class Sweep:
+class Sweep(NamedTuple):
     """A sweep over one value of one GPU or link; in its texts ``{part}`` is the name of that part."""
 
     key: str  # pattern of the swept key

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
 
 from t3sim.analysis.bars import draw_speedup_bars
 from t3sim.analysis.folder import Results
@@ -19,9 +20,6 @@ from t3sim.analysis.style import (
     strategy_order,
 )
 from t3sim.analysis.table import Row, varying
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _GAP = 1.0  # between groups, in bars
 

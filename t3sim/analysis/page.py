@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -18,8 +17,7 @@ from t3sim.analysis.style import Drawing, figure_bytes
 PIXELS_PER_INCH = 140
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """A column of a table in the page; *css* has ``more`` if it is shown on demand only."""
 
     name: str
@@ -28,8 +26,7 @@ class Column:
     css: str
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """A cell: what is shown, and what it is sorted by if that differs."""
 
     text: str
@@ -37,8 +34,7 @@ class Cell:
     value: str | None = None
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """A table of the page that can be sorted and filtered."""
 
     id: str
@@ -52,8 +48,7 @@ class Table:
         return any("more" in column.css.split() for column in self.columns)
 
 
-@dataclass(frozen=True)
-class ExtraTable:
+class ExtraTable(NamedTuple):
     """A table above the result folders, about all of them."""
 
     id: str
@@ -63,8 +58,7 @@ class ExtraTable:
     table: Table
 
 
-@dataclass(frozen=True)
-class EmbeddedFigure:
+class EmbeddedFigure(NamedTuple):
     """A figure inside the page: SVG as base64, size in pixels."""
 
     id: str

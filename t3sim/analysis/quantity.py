@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from t3sim.units import parse_bandwidth, parse_bytes, parse_cycles, parse_frequency, parse_time
 
 LOGARITHMIC_SPAN = 4.0  # axes of values that span more than this are logarithmic
 
-_PARSERS: tuple[Callable[[object], int], ...] = (
-    parse_bandwidth,
-    parse_bytes,
-    parse_time,
-    parse_frequency,
-    parse_cycles,
-)
+_PARSERS = (parse_bandwidth, parse_bytes, parse_time, parse_frequency, parse_cycles)
 _WORDS = {"l2": "L2", "dma": "DMA", "tp": "GPUs (TP)", "gpu": "GPU", "lds": "LDS", "mshrs": "MSHRs",
           "m": "rows of the output (M)", "n": "columns of the output (N)",
           "k": "dot product of one GPU (K)"}  # fmt: skip
@@ -50,10 +45,7 @@ class AxisValues:
 def axis_values(key: str, texts: Sequence[str]) -> AxisValues:
     """Read the values of an axis: numeric if all of them are plain numbers or quantities of one kind."""
     distinct = list(dict.fromkeys(texts))
-    numbers = _plain_numbers(distinct)
-    unit = ""
-    if numbers is None:
-        numbers, unit = _quantities(distinct)
+    numbers, unit = _quantities(distinct)
     if numbers is None:
         return AxisValues(key, tuple(distinct), tuple(float(i) for i in range(len(distinct))), "", is_numeric=False)
     order = sorted(range(len(distinct)), key=lambda i: numbers[i])
@@ -77,21 +69,15 @@ def spoken(key: str) -> str:
     return " ".join(_WORDS.get(word, word) for word in words if len(words) == 1 or word != "n")
 
 
-def _plain_numbers(texts: Sequence[str]) -> list[float] | None:
-    try:
-        numbers = [float(text) for text in texts]
-    except ValueError:
-        return None
-    return numbers if all(math.isfinite(number) for number in numbers) else None
-
-
 def _quantities(texts: Sequence[str]) -> tuple[list[float] | None, str]:
-    """The values in the unit of the first of them; None if they are not quantities of one kind."""
+    """Plain numbers, or values in the unit of the first of them; None if they are not quantities of one kind."""
+    with suppress(ValueError):
+        numbers = [float(text) for text in texts]
+        if all(map(math.isfinite, numbers)):
+            return numbers, ""
     for parse in _PARSERS:
-        try:
+        with suppress(ValueError):
             in_base_units = [parse(text) for text in texts]
             unit = texts[0].strip().lstrip("+0123456789.eE- ")
             return [value / parse(f"1 {unit}") for value in in_base_units], unit
-        except ValueError:
-            continue
     return None, ""

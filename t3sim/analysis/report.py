@@ -8,12 +8,11 @@ from typing import Any
 
 from t3sim import __version__
 from t3sim.analysis.figures import check_figure_names, draw_figures
-from t3sim.analysis.findings import StrategySummary, sentences, strategy_summaries
+from t3sim.analysis.findings import StrategySummary, count, sentences, strategy_summaries
 from t3sim.analysis.folder import EXPERIMENT_NAME, Results
 from t3sim.analysis.page import (
     Cell,
     Column,
-    EmbeddedFigure,
     ExtraTable,
     Table,
     embedded,
@@ -23,7 +22,7 @@ from t3sim.analysis.page import (
     rendered,
 )
 from t3sim.analysis.style import save, strategy_colour
-from t3sim.analysis.table import Row, machine_base, varying, workload_name
+from t3sim.analysis.table import machine_base, workload_name
 from t3sim.analysis.waits import PhaseAccounts, accounts_of
 from t3sim.errors import InputDataError
 from t3sim.results.record import COLUMNS, MEANINGS
@@ -69,7 +68,7 @@ def report_html(folders: Sequence[Results], extra: ExtraTable | None = None, tit
     return rendered(
         "report.html",
         title=title or (folders[0].name if n == 1 else f"{n} experiments"),
-        subtitle=f"t3sim {__version__}, report on {n} result folder{'' if n == 1 else 's'}",
+        subtitle=f"t3sim {__version__}, report on {count(n, 'result folder')}",
         sections=sections,
         extra=extra,
     )
@@ -78,18 +77,25 @@ def report_html(folders: Sequence[Results], extra: ExtraTable | None = None, tit
 def section_of(results: Results, number: int) -> dict[str, Any]:
     """Return what the page says about *results*, the *number*-th of its folders."""
     notes: list[str] = []
-    figures = _figures(results, number, notes)
-    waits = _waits(results, number, notes)
+    drawn = draw_figures(
+        results, results.figures, on_missing=lambda name, error: notes.append(f"No figure {name}: {error}")
+    )
+    figures = [
+        embedded(drawing, f"figure-{number}-{name}{drawing.suffix}") for name, drawings in drawn for drawing in drawings
+    ]
+    accounts: list[PhaseAccounts] = []
+    try:
+        accounts = accounts_of(results)
+    except InputDataError as error:
+        notes.append(f"No table of waits: {error}")
     failed = results.failed()
     if failed is not None and len(failed):
-        n = len(failed)
-        notes.insert(
-            0, f"{n} point{'' if n == 1 else 's'} failed and {'is' if n == 1 else 'are'} in no table or figure."
-        )
+        are = "is" if len(failed) == 1 else "are"
+        notes.insert(0, f"{count(len(failed), 'point')} failed and {are} in no table or figure.")
     notes += [f"{key} was swept but changed nothing." for key in results.axes_without_effect]
     n_unfinished = sum(row["time_us"] is None for row in results.rows)
     if n_unfinished:
-        notes.append(f"{n_unfinished} point{'' if n_unfinished == 1 else 's'} without a time.")
+        notes.append(f"{count(n_unfinished, 'point')} without a time.")
     overrides = results.resolved.get("overrides")
     return {
         "id": f"section-{number}",
@@ -102,22 +108,12 @@ def section_of(results: Results, number: int) -> dict[str, Any]:
         "n_left_out": max(0, len(results.rows) - MAX_ROWS),
         "figures": figures,
         "notes": notes,
-        "waits": waits,
+        "waits": waits_table(accounts, f"waits-{number}") if accounts else None,
         "failed": "" if failed is None or failed.empty else failed.head(MAX_ROWS).to_csv(index=False),
         "experiment": results.text_of(EXPERIMENT_NAME) or "",
         "overrides": "\n".join(map(str, overrides)) if isinstance(overrides, list) else "",
         "provenance": provenance_of(results),
     }
-
-
-def _figures(results: Results, number: int, notes: list[str]) -> list[EmbeddedFigure]:
-    """The figures of the experiment, with notes on those that the results do not have the data for."""
-    drawn = draw_figures(
-        results, results.figures, on_missing=lambda name, error: notes.append(f"No figure {name}: {error}")
-    )
-    return [
-        embedded(drawing, f"figure-{number}-{name}{drawing.suffix}") for name, drawings in drawn for drawing in drawings
-    ]
 
 
 def _card(summary: StrategySummary, results: Results) -> dict[str, str]:
@@ -137,28 +133,19 @@ def _card(summary: StrategySummary, results: Results) -> dict[str, str]:
 
 def results_table(results: Results, table_id: str) -> Table:
     """Return the points as a table: a readable choice of columns, and all others on demand."""
-    rows = [_with_totals(row) for row in results.rows[:MAX_ROWS]]
-    axes = results.axes
-    leading = ["workload", *axes, "strategy", *_told_by(results)]
+    rows = []
+    for row in results.rows[:MAX_ROWS]:
+        dram = [row[name] for name in _DRAM if row[name] is not None]
+        rows.append({**row, "workload": workload_name(row), "dram_total": sum(dram) if dram else None})
+    leading = ["workload", *results.axes, "strategy", *_told_by(results)]
     brief = [name for name in _BRIEF if any(row[name] is not None for row in rows)]
     more = [name for name in COLUMNS if name not in (*leading, *brief)]
     columns = [Column(name, name, _meaning(name), "short") for name in leading]
     columns += [Column(name, _BRIEF[name][0], _meaning(name), "number") for name in brief]
-    columns += [
-        Column(name, name, _meaning(name), "more number" if _is_number_column(rows, name) else "more") for name in more
-    ]
-    table_rows = [[_cell(row, column) for column in columns] for row in rows]
-    return Table(table_id, columns, table_rows)
-
-
-def _waits(results: Results, number: int, notes: list[str]) -> Table | None:
-    """The table of waits; None if the run has none, with a note if what it has cannot be read."""
-    try:
-        accounts = accounts_of(results)
-    except InputDataError as error:
-        notes.append(f"No table of waits: {error}")
-        return None
-    return waits_table(accounts, f"waits-{number}") if accounts else None
+    for name in more:
+        is_number = any(isinstance(row[name], (int, float)) for row in rows)
+        columns.append(Column(name, name, _meaning(name), "more number" if is_number else "more"))
+    return Table(table_id, columns, [[_cell(row, column) for column in columns] for row in rows])
 
 
 def waits_table(accounts: Sequence[PhaseAccounts], table_id: str) -> Table:
@@ -206,23 +193,13 @@ def _told_by(results: Results) -> list[str]:
     has_one_base = len({machine_base(row["machine"]) for row in results.rows}) == 1
     if has_one_base and any(axis.startswith("machine.") for axis in results.axes):
         names.remove("machine")  # its name repeats the swept values
-    by_strategy: dict[str, list[Row]] = {}
-    for row in results.rows:
-        by_strategy.setdefault(row["strategy"], []).append(row)
-    return [name for name in names if any(varying(members, [name]) for members in by_strategy.values())]
-
-
-def _with_totals(row: Row) -> dict[str, Any]:
-    found = [row[name] for name in _DRAM if row[name] is not None]
-    return {**row, "workload": workload_name(row), "dram_total": sum(found) if found else None}
+    strategies = {row["strategy"] for row in results.rows}
+    values = {name: {(row["strategy"], row[name]) for row in results.rows} for name in names}
+    return [name for name in names if len(values[name]) > len(strategies)]
 
 
 def _meaning(name: str) -> str:
     return MEANINGS.get(name) or _OWN_MEANINGS.get(name) or f"swept: {name}"
-
-
-def _is_number_column(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
-    return any(isinstance(row[name], (int, float)) for row in rows)
 
 
 def _cell(row: Mapping[str, Any], column: Column) -> Cell:

@@ -7,10 +7,11 @@ preset itself.  Only workloads that every machine has run are compared.
 from __future__ import annotations
 
 from statistics import geometric_mean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
+from t3sim.analysis.folder import Results
 from t3sim.analysis.strategies import is_baseline
 from t3sim.analysis.style import (
     MARKERS,
@@ -24,9 +25,6 @@ from t3sim.analysis.style import (
 )
 from t3sim.analysis.table import machine_base, workload_key, workload_name
 from t3sim.errors import InputDataError
-
-if TYPE_CHECKING:
-    from t3sim.analysis.folder import Results
 
 
 def draw(results: Results, columns: int | None = None) -> list[Drawing]:
@@ -62,9 +60,8 @@ def sensitivity_table(results: Results) -> pd.DataFrame:
     bases = [name for name in speedups if name == machine_base(name)]
     if len(bases) != 1 or len(speedups) < 2:
         raise InputDataError(f"{results.path}: needs one machine as it is and others that change something in it")
-    shared = set.intersection(*(set(found) for found in speedups.values()))
-    if not shared:
-        raise InputDataError(f"{results.path}: there is no workload that all of its machines have run")
+    shared = set.intersection(*map(set, speedups.values()))
+    results.required(shared, "there is no workload that all of its machines have run")
     strategies = strategy_order(key[0] for key in shared)
     table = []
     for machine in [bases[0], *(name for name in speedups if name != bases[0])]:

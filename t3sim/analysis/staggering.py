@@ -6,8 +6,8 @@ ended that.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from t3sim.analysis.bars import BarPage
 from t3sim.analysis.folder import Results
@@ -21,8 +21,7 @@ _FUSED = "fused"  # how the names of these phases begin
 _RUN = "fused run"  # what is added to a row
 
 
-@dataclass(frozen=True)
-class FusedRun:
+class FusedRun(NamedTuple):
     """What happened while GEMM and reduce-scatter ran together."""
 
     port_percent: dict[str, float]  # what the link ports of all GPUs did, by reason, of the time of the phase

@@ -60,9 +60,3 @@ def _declared(name: str, about: Any) -> Strategy:
         strategy.refines = about["refines"]
     strategy.has_near_memory = about.get("has_near_memory") is True
     return strategy
-
-
-def with_declarations(rows: Sequence[Row], declared: object) -> list[Row]:
-    """Return *rows* with a ``Strategy`` in the column of that name."""
-    strategies = strategies_of(rows, declared)
-    return [{**row, "strategy": strategies[row["strategy"]]} for row in rows]

@@ -11,23 +11,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import matplotlib as mpl
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from t3sim.analysis.strategies import Strategy
 from t3sim.files import prepare_folder, publish
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.artist import Artist
-    from matplotlib.axes import Axes
-
-SINGLE_COLUMN_INCHES = 3.5
-DOUBLE_COLUMN_INCHES = 7.2
-WIDTHS = {1: SINGLE_COLUMN_INCHES, 2: DOUBLE_COLUMN_INCHES}
+WIDTHS = {1: 3.5, 2: 7.2}  # inches of one and of two columns of a journal
 PNG_DPI = 200
 VALUE_SIZE = 6.0  # points, of a value written beside its mark
 SMALL_VALUE_SIZE = 4.5
@@ -144,9 +140,10 @@ def _place(name: str) -> int:
     return LAST if order is None else order
 
 
-def text_colour(background: str) -> str:
-    """Black or white, whichever can be read on *background*."""
-    return "white" if background in DARK_COLOURS else "black"
+def write_inside(axes: Axes, x: float, y: float, text: str, background: str) -> None:
+    """Write a value into its mark, black or white, whichever can be read on *background*."""
+    colour = "white" if background in DARK_COLOURS else "black"
+    axes.text(x, y, text, ha="center", va="center", fontsize=VALUE_SIZE, color=colour)
 
 
 def light_grid(axes: Axes, axis: str = "y") -> None:
@@ -181,20 +178,16 @@ def legend_outside(figure: Figure, handles: Sequence[Artist], n_columns: int = 0
 def _legend_columns(handles: Sequence[Artist], figure: Figure | None) -> int:
     """How many entries of a legend fit beside each other."""
     longest = max(len(str(handle.get_label())) for handle in handles)
-    width_inches = figure.get_figwidth() if figure is not None else SINGLE_COLUMN_INCHES
+    width_inches = figure.get_figwidth() if figure is not None else WIDTHS[1]
     return max(1, min(len(handles), int(72 * (width_inches - 0.5) / (3.6 * longest + 20))))
 
 
 def figure_bytes(figure: Figure, kind: str) -> bytes:
     """The figure as ``pdf``, ``png`` or ``svg``: the same results give the same bytes."""
-    metadata: dict[str, dict[str, Any]] = {
-        "pdf": {"CreationDate": None},
-        "png": {"Software": None},
-        "svg": {"Date": None, "Creator": None},
-    }
+    changing: dict[str, Any] = {"pdf": ["CreationDate"], "png": ["Software"], "svg": ["Date", "Creator"]}
     buffer = io.BytesIO()
     with style():
-        figure.savefig(buffer, format=kind, dpi=PNG_DPI, metadata=metadata[kind])
+        figure.savefig(buffer, format=kind, dpi=PNG_DPI, metadata=dict.fromkeys(changing[kind]))
     return buffer.getvalue()
 
 

@@ -7,10 +7,10 @@ built: the ideal ones are limits and are drawn thin.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 
 from t3sim.analysis.folder import Results
@@ -30,23 +30,14 @@ from t3sim.analysis.style import (
 from t3sim.analysis.table import Row, machine_base, varying, workload_key, workload_name
 from t3sim.errors import InputDataError
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 MAX_PANELS = 20
 TIE = 0.001  # speedups closer than this, relative, are equal: a lead is no finding
 _MARK_HEIGHT = 0.14  # of a panel, for the text of one crossover
-_FIXED_AXES = (
-    "tp",
-    "m",
-    "n",
-    "k",
-)  # columns that serve as an axis if no other key was swept; shapes of bare GEMMs only
+_FIXED_AXES = ("tp", "m", "n", "k")  # serve as an axis if no other key was swept; shapes of bare GEMMs only
 _CROSSOVER_COLUMNS = ("axis", "workload", "between", "and", "at", "unit", "from_strategy", "to_strategy")
 
 
-@dataclass(frozen=True)
-class Crossover:
+class Crossover(NamedTuple):
     """Between two neighbouring values of an axis, one strategy takes the lead from another."""
 
     before: str  # the value as written
@@ -56,8 +47,7 @@ class Crossover:
     winner: str
 
 
-@dataclass(frozen=True)
-class Panel:
+class Panel(NamedTuple):
     """The speedups of one workload, with all other axes fixed: strategy -> value of the axis -> speedup."""
 
     title: str
@@ -69,9 +59,8 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
 
     The first figure carries the table ``crossovers``, of all axes.
     """
-    axes = swept_axes(results)
-    if not axes:
-        raise InputDataError(f"{results.path}: no sweep over an axis of the machine or of the workload's size to draw")
+    nothing = "no sweep over an axis of the machine or of the workload's size to draw"
+    axes = results.required(swept_axes(results), nothing)
     drawings, tables = [], []
     for key in axes:
         values, panels = panels_of(results, key)
@@ -100,18 +89,16 @@ def panels_of(results: Results, key: str) -> tuple[AxisValues, list[Panel]]:
     base_names = {machine_base(row["machine"]) for row in rows}
     grouped: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        workload = _workload_without(row, key)
-        machine = machine_base(row["machine"])
-        grouped.setdefault((workload, machine, *(row[name] for name in others)), []).append(row)
+        case = (_workload_without(row, key), machine_base(row["machine"]), *(row[name] for name in others))
+        grouped.setdefault(case, []).append(row)
     panels = []
-    for members in grouped.values():
-        first = members[0]
-        title = [_title(first, key)]
-        title += [machine_base(first["machine"])] if len(base_names) > 1 else []
-        title += [f"{name.rsplit('.', maxsplit=1)[-1].replace('_', ' ')} {first[name]}" for name in others]
-        lines: dict[str, dict[str, float]] = {}
-        for name in strategy_order(row["strategy"] for row in members):
-            lines[name] = {str(row[key]): row["speedup"] for row in members if row["strategy"] == name}
+    for (_, machine, *_), members in grouped.items():
+        title = [_title(members[0], key), *([machine] if len(base_names) > 1 else [])]
+        title += [f"{name.rsplit('.', maxsplit=1)[-1].replace('_', ' ')} {members[0][name]}" for name in others]
+        lines = {
+            name: {str(row[key]): row["speedup"] for row in members if row["strategy"] == name}
+            for name in strategy_order(row["strategy"] for row in members)
+        }
         panels.append(Panel(", ".join(title), lines))
     return values, panels
 
@@ -140,7 +127,11 @@ def crossovers_of(values: AxisValues, lines: dict[str, dict[str, float]]) -> lis
     A strategy keeps the lead until another is better by more than ``TIE``.  One that was run at a single value of
     the axis does not depend on it: equal points are run once.
     """
-    built = {name: _everywhere(values, line) for name, line in lines.items() if not is_bound(name)}
+    built = {
+        name: dict.fromkeys(values.texts, *line.values()) if len(line) == 1 else line
+        for name, line in lines.items()
+        if not is_bound(name)
+    }
     found = []
     best: str | None = None
     before = ""
@@ -158,10 +149,6 @@ def crossovers_of(values: AxisValues, lines: dict[str, dict[str, float]]) -> lis
             best = leader
         before = text
     return found
-
-
-def _everywhere(values: AxisValues, line: dict[str, float]) -> dict[str, float]:
-    return dict.fromkeys(values.texts, next(iter(line.values()))) if len(line) == 1 else line
 
 
 def _meeting(values: AxisValues, before: str, after: str, old: dict[str, float], new: dict[str, float]) -> float | None:
@@ -247,18 +234,14 @@ def _scale(axes: Axes, values: AxisValues) -> None:
     if values.is_logarithmic:
         axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
-    texts = [_short(text) for text in values.texts] if values.is_numeric else list(values.texts)
+    # The axis names the unit of a quantity.
+    texts = [text.split(maxsplit=1)[0] for text in values.texts] if values.is_numeric else list(values.texts)
     step = -(-len(texts) // 8)
     axes.set_xticks(list(values.positions)[::step], texts[::step])
     if not values.is_numeric:
         axes.set_xlim(-0.5, len(texts) - 0.5)
         if max(map(len, texts)) * len(texts) > 36:
             axes.tick_params(axis="x", labelrotation=30)
-
-
-def _short(text: str) -> str:
-    """A quantity without its unit, which the axis names."""
-    return text.split(maxsplit=1)[0]
 
 
 def _mark(axes: Axes, values: AxisValues, crossovers: Sequence[Crossover]) -> None:

@@ -8,19 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from t3sim.results.record import COLUMNS, RunRecord
-
 Row = Mapping[str, Any]  # one point: column -> value, None where the point has no such quantity
 
 _WORKLOAD = ("model", "sublayer", "layer", "tp", "m", "n", "k")
-
-
-def rows_of(records: Sequence[RunRecord]) -> list[Row]:
-    """Return the points: typed columns, then the axes of the sweep as text."""
-    return [
-        {name: getattr(record, name) for name in COLUMNS} | {axis: text or None for axis, text in record.axes.items()}
-        for record in records
-    ]
 
 
 def workload_name(row: Row) -> str:

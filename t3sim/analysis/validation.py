@@ -5,11 +5,11 @@ Everything here follows from the files; nothing is simulated.  Pinned by ``tests
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -26,7 +26,6 @@ NEEDED = (
     "kind", "quantity", "unit", "file", "line", "rows", "measured", "simulated", "error", "used_for_calibration",
     "status", "reason",
 )  # fmt: skip
-LARGE_BYTES = 16e6  # of a collective: from here on the aims are those of large ones
 ERROR_NAMES = {"geomean": "geomean", "mape": "MAPE", "largest": "max"}
 SMALLEST_ERROR = 1e-4  # in a geometric mean: times are rounded to about that, and one exact hit must not make it zero
 
@@ -43,8 +42,7 @@ class Aim:
     @property
     def limits(self) -> dict[str, float]:
         """What is asked of each of the errors of a summary, by its name there."""
-        asked = {"geomean": self.geomean, "mape": self.mape, "largest": self.largest}
-        return {name: limit for name, limit in asked.items() if limit is not None}
+        return {name: limit for name in ERROR_NAMES if (limit := getattr(self, name)) is not None}
 
     def __str__(self) -> str:
         if self.has_direction:
@@ -52,57 +50,44 @@ class Aim:
         return ", ".join(f"{ERROR_NAMES[name]} at most {limit:.0%}" for name, limit in self.limits.items())
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """Points that are judged together: a kind, or a part of it."""
 
     title: str
     kind: str
-    is_part: Callable[[pd.DataFrame], pd.Series] = lambda frame: frame["kind"].notna()
+    part: str = "kind == kind"  # query: all of it
     aim: Aim | None = None
 
 
-def _of(quantity: str) -> Callable[[pd.DataFrame], pd.Series]:
-    return lambda frame: frame["quantity"] == quantity
-
-
-def _large(frame: pd.DataFrame) -> pd.Series:
-    return frame["bytes"].astype(float) >= LARGE_BYTES
-
-
-def _small(frame: pd.DataFrame) -> pd.Series:
-    return frame["bytes"].astype(float) < LARGE_BYTES
-
-
+_LARGE, _SMALL = "bytes >= 16e6", "bytes < 16e6"  # the aims of large collectives begin at 16 MB
 OVERLAP = Aim(largest=0.10, has_direction=True)
 GROUPS = (
-    Group("collectives from 16 MB", "collectives", _large, Aim(geomean=0.05, largest=0.15)),
-    Group("collectives below 16 MB", "collectives", _small, Aim(geomean=0.10)),
-    Group("channel-limited collectives from 16 MB", "channel_limited_collectives", _large, Aim(0.05, largest=0.15)),
-    Group("channel-limited collectives below 16 MB", "channel_limited_collectives", _small, Aim(0.10)),
+    Group("collectives from 16 MB", "collectives", _LARGE, Aim(geomean=0.05, largest=0.15)),
+    Group("collectives below 16 MB", "collectives", _SMALL, Aim(geomean=0.10)),
+    Group("channel-limited collectives from 16 MB", "channel_limited_collectives", _LARGE, Aim(0.05, largest=0.15)),
+    Group("channel-limited collectives below 16 MB", "channel_limited_collectives", _SMALL, Aim(0.10)),
     Group("GEMM", "gemm", aim=Aim(mape=0.08)),
     Group("GEMM after a pause", "gemm_gaps", aim=Aim(mape=0.08)),
     Group("GEMM on fewer SMs", "gemm_sm_split", aim=Aim(mape=0.08)),
-    Group("GEMM, RS and AG in a row", "sequential", _of("gemm_rs_ag_us"), Aim(mape=0.08)),
-    Group("the same without the AG", "sequential", _of("gemm_rs_us"), Aim(mape=0.08)),
-    Group("the GEMM of these alone", "sequential", _of("gemm_us")),
-    Group("the RS of these alone", "sequential", _of("rs_us")),
-    Group("slowdown of a GEMM by an RS", "contention", _of("gemm_slowdown"), OVERLAP),
-    Group("slowdown of an RS by a GEMM", "contention", _of("rs_slowdown"), OVERLAP),
-    Group("GEMM beside an RS", "contention", _of("gemm_with_rs_us")),
-    Group("RS beside a GEMM", "contention", _of("rs_with_gemm_us")),
-    Group("that GEMM alone", "contention", _of("gemm_alone_us")),
-    Group("that RS alone", "contention", _of("rs_alone_us")),
-    Group("tile timeline, first start to last end", "tile_timelines", _of("makespan_us")),
-    Group("mean time of a tile", "tile_timelines", _of("tile_us")),
-    Group("mean main loop of a tile (fitted)", "tile_timelines", _of("main_loop_us")),
-    Group("mean stores of a tile", "tile_timelines", _of("stores_us")),
-    Group("drift of the SMs", "tile_timelines", _of("drift_us")),
+    Group("GEMM, RS and AG in a row", "sequential", "quantity == 'gemm_rs_ag_us'", Aim(mape=0.08)),
+    Group("the same without the AG", "sequential", "quantity == 'gemm_rs_us'", Aim(mape=0.08)),
+    Group("the GEMM of these alone", "sequential", "quantity == 'gemm_us'"),
+    Group("the RS of these alone", "sequential", "quantity == 'rs_us'"),
+    Group("slowdown of a GEMM by an RS", "contention", "quantity == 'gemm_slowdown'", OVERLAP),
+    Group("slowdown of an RS by a GEMM", "contention", "quantity == 'rs_slowdown'", OVERLAP),
+    Group("GEMM beside an RS", "contention", "quantity == 'gemm_with_rs_us'"),
+    Group("RS beside a GEMM", "contention", "quantity == 'rs_with_gemm_us'"),
+    Group("that GEMM alone", "contention", "quantity == 'gemm_alone_us'"),
+    Group("that RS alone", "contention", "quantity == 'rs_alone_us'"),
+    Group("tile timeline, first start to last end", "tile_timelines", "quantity == 'makespan_us'"),
+    Group("mean time of a tile", "tile_timelines", "quantity == 'tile_us'"),
+    Group("mean main loop of a tile (fitted)", "tile_timelines", "quantity == 'main_loop_us'"),
+    Group("mean stores of a tile", "tile_timelines", "quantity == 'stores_us'"),
+    Group("drift of the SMs", "tile_timelines", "quantity == 'drift_us'"),
 )
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(NamedTuple):
     """How far simulation and measurement are apart over some points; None where there are too few.
 
     Shares, signed in ``bias`` only; of ratios differences.  ``rank_correlation`` is Spearman's.
@@ -117,20 +102,15 @@ class Summary:
     n_wrong_direction: int = 0  # of slowdowns: faster in one, slower in the other
 
 
-@dataclass(frozen=True)
-class Coverage:
+class Coverage(NamedTuple):
     """Points of a group: *tried* were to be simulated."""
 
     rows: int  # lines of files
     points: int
+    tried: int
     simulated: int
     failed: int
     not_simulated: int
-
-    @property
-    def tried(self) -> int:
-        """Points that were to be simulated."""
-        return self.simulated + self.failed
 
 
 @dataclass(frozen=True)
@@ -148,8 +128,7 @@ class Validation:
         found = []
         for group in GROUPS:
             of_kind = self.points[self.points["kind"] == group.kind]
-            members = of_kind[group.is_part(of_kind)] if len(of_kind) else of_kind
-            if len(members):
+            if len(of_kind) and len(members := of_kind.query(group.part)):
                 found.append((group, members))
         return found
 
@@ -157,13 +136,6 @@ class Validation:
     def has_used(self) -> bool:
         """Whether the machine was fitted to any of the points."""
         return bool(self.points["used_for_calibration"].any())
-
-    @property
-    def reasons(self) -> pd.DataFrame:
-        """Kinds, and parts of kinds, that were not simulated or failed: kind, status, reason, points."""
-        left = self.points[self.points["status"] != SIMULATED]
-        counted = left.groupby(["kind", "status", "reason"], sort=False).size()
-        return counted.rename("points").reset_index()
 
     def worst(self, n: int) -> pd.DataFrame:
         """Return the *n* points with the largest errors of times, worst first."""
@@ -199,8 +171,8 @@ def coverage_of(points: pd.DataFrame) -> Coverage:
     """Return how many of *points* were simulated; a line that gives several points counts once."""
     counts = points["status"].value_counts()
     rows = int(points.drop_duplicates(["file", "line"])["rows"].sum())
-    of = {name: int(counts.get(name, 0)) for name in (SIMULATED, FAILED, NOT_SIMULATED)}
-    return Coverage(rows, len(points), of[SIMULATED], of[FAILED], of[NOT_SIMULATED])
+    simulated, failed, left = (int(counts.get(name, 0)) for name in (SIMULATED, FAILED, NOT_SIMULATED))
+    return Coverage(rows, len(points), simulated + failed, simulated, failed, left)
 
 
 def summary_of(points: pd.DataFrame) -> Summary:
@@ -263,9 +235,9 @@ def summary_texts(validation: Validation, *, with_used: bool = False) -> list[tu
         summary, coverage = summary_of(points), coverage_of(points)
         is_ratio = bool((points["unit"] == "ratio").all())
         counts = [str(n) for n in (coverage.points, coverage.tried, coverage.failed)]
-        shown = [_share(v, is_ratio) for v in (summary.geomean, summary.mape, summary.largest)]
+        shown = [error_text(v, is_ratio) for v in (summary.geomean, summary.mape, summary.largest)]
         rank = "" if summary.rank_correlation is None else f"{summary.rank_correlation:.3f}"
-        errors = [*shown, _share(summary.bias, is_ratio, sign="+"), rank]
+        errors = [*shown, error_text(summary.bias, is_ratio, sign="+"), rank]
         rows.append((group.title, str(group.aim or ""), *counts, *errors, verdict_of(summary, group.aim)))
     return rows
 
@@ -278,18 +250,18 @@ def verdict_of(summary: Summary, aim: Aim | None) -> str:
     return f"missed: {', '.join(found)}" if found else "met"
 
 
-def _share(value: float | None, is_ratio: bool, sign: str = "") -> str:
-    if value is None:
-        return ""
-    return f"{100 * value:{sign}.1f}{' pt' if is_ratio else ' %'}"
+def error_text(value: float | None, is_ratio: bool, sign: str = "") -> str:
+    """Return an error in per cent, of ratios in points; nothing if there is none."""
+    return "" if pd.isna(value) else f"{100 * value:{sign}.1f}{' pt' if is_ratio else ' %'}"
 
 
 def key_text(point: Any, columns: Sequence[str]) -> str:
     """Return what names a point, in words: the values of *columns* that it has."""
     found = [(name, point[name]) for name in columns if name in point and not pd.isna(point[name])]
-    return ", ".join(f"{name} {_plain(value)}" for name, value in found)
+    return ", ".join(f"{name} {plain(value)}" for name, value in found)
 
 
-def _plain(value: Any) -> str:
+def plain(value: Any) -> str:
+    """Return a value of a table as text, whole numbers as such."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from itertools import cycle, product
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
 from t3sim.analysis.style import MARKERS, QUIET_COLOUR, Drawing, legend_outside, light_grid, mark, new_figure
-from t3sim.analysis.validation import SIMULATED, Validation
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from t3sim.analysis.validation import SIMULATED, Validation, plain
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#444444", "#999900")
 MAIN_LOOP_COLOUR, STORE_COLOUR = "#56B4E9", "#D55E00"
@@ -25,8 +23,7 @@ BAND = 0.10  # of the grey band around equality
 OTHER = "others"
 
 
-@dataclass(frozen=True)
-class Scatter:
+class Scatter(NamedTuple):
     """What a scatter plot shows: points of a kind and a unit, told apart by two columns."""
 
     name: str
@@ -76,25 +73,26 @@ def drawn(scatter: Scatter, points: pd.DataFrame) -> Drawing:
     figure = new_figure(2, 3.1)
     equal, errors = figure.subplots(1, 2, width_ratios=(1.0, 1.25))
     colours, markers = _labels(points, scatter.colour), _labels(points, scatter.marker)
-    colour_names, marker_names = _in_order(colours), _in_order(markers)
+    colour_of = dict(zip(_in_order(colours), cycle(COLOURS), strict=False))
+    marker_of = dict(zip(_in_order(markers), cycle(MARKERS), strict=False))
     is_ratio = scatter.unit == "ratio"
     x = points["bytes"].astype(float) / 1e6 if scatter.by_bytes else points["measured"]
-    for number, name in enumerate(colour_names):
-        for marker_number, marker_name in enumerate(marker_names):
-            for is_used in (False, True):
-                of = (colours == name) & (markers == marker_name) & (points["used_for_calibration"] == is_used)
-                look: dict[str, Any] = {
-                    "linestyle": "none", "marker": MARKERS[marker_number % len(MARKERS)], "markersize": 3.2,
-                    "color": COLOURS[number % len(COLOURS)], "markeredgewidth": 0.6, "alpha": 0.85,
-                    "markerfacecolor": "none" if is_used else COLOURS[number % len(COLOURS)],
-                }  # fmt: skip
-                found = points[of]
-                equal.plot(found["measured"], found["simulated"], **look)
-                errors.plot(x[of], 100 * found["error"], **look)
+    for (name, colour), (marker_name, marker), is_used in product(colour_of.items(), marker_of.items(), (False, True)):
+        of = (colours == name) & (markers == marker_name) & (points["used_for_calibration"] == is_used)
+        look: dict[str, Any] = {
+            "linestyle": "none", "marker": marker, "markersize": 3.2, "color": colour, "markeredgewidth": 0.6,
+            "alpha": 0.85, "markerfacecolor": "none" if is_used else colour,
+        }  # fmt: skip
+        found = points[of]
+        equal.plot(found["measured"], found["simulated"], **look)
+        errors.plot(x[of], 100 * found["error"], **look)
     _equality(equal, points, is_ratio)
     _error_axes(errors, x, "array (MB)" if scatter.by_bytes else _measured_label(is_ratio), is_ratio)
     has_used = bool(points["used_for_calibration"].any())
-    legend_outside(figure, _handles(colour_names, marker_names, has_used))
+    handles = [mark(name, colour, markersize=4) for name, colour in colour_of.items()]
+    if len(marker_of) > 1:
+        handles += [mark(name, marker=marker) for name, marker in marker_of.items()]
+    legend_outside(figure, [*handles, mark("fitted to", markerfacecolor="none")] if has_used else handles)
     band = "0.10" if is_ratio else "10 %"
     caption = f"{scatter.title}: {len(points)} points; grey: within {band}; right: the signed error of each."
     caption += " Hollow: the machine was fitted to them." if has_used else ""
@@ -112,8 +110,7 @@ def _labels(points: pd.DataFrame, column: str) -> pd.Series:
         parents = points[column].map(lambda name: PurePosixPath(name).parent.as_posix())
         return parents.replace(".", "four GPUs' host")
     values = points[column]
-    words = values.map(lambda value: str(int(value)) if isinstance(value, float) and value.is_integer() else str(value))
-    words = words.where(values.notna(), "-")
+    words = values.map(plain).where(values.notna(), "-")
     if column == "gpus":
         return words + " GPUs"
     if column == "nccl_channels":
@@ -128,13 +125,6 @@ def _in_order(labels: pd.Series) -> list[str]:
         return (float(first) if first.isdigit() else np.inf, label)
 
     return sorted(labels.unique(), key=key)
-
-
-def _handles(colours: Sequence[str], markers: Sequence[str], has_used: bool) -> list[Line2D]:
-    handles = [mark(name, COLOURS[i % len(COLOURS)], markersize=4) for i, name in enumerate(colours)]
-    if len(markers) > 1:
-        handles += [mark(name, marker=MARKERS[i % len(MARKERS)]) for i, name in enumerate(markers)]
-    return [*handles, mark("fitted to", markerfacecolor="none")] if has_used else handles
 
 
 def _equality(axes: Axes, points: pd.DataFrame, is_ratio: bool) -> None:
@@ -171,11 +161,9 @@ def _error_axes(axes: Axes, x: pd.Series, label: str, is_ratio: bool) -> None:
 
 def _logarithmic(axes: Axes, low: float, high: float, which: str) -> None:
     for name in which:
+        axes.set(**{f"{name}scale": "log", f"{name}lim": (low, high)})
         axis = axes.xaxis if name == "x" else axes.yaxis
-        getattr(axes, f"set_{name}scale")("log")
-        getattr(axes, f"set_{name}lim")(low, high)
-        is_wide = high > 100 * low
-        axis.set_major_locator(LogLocator(subs=(1.0,) if is_wide else (1.0, 2.0, 5.0)))
+        axis.set_major_locator(LogLocator(subs=(1.0,) if high > 100 * low else (1.0, 2.0, 5.0)))
         formatter = ScalarFormatter()
         formatter.set_scientific(False)
         axis.set_major_formatter(formatter)
@@ -188,13 +176,10 @@ TIMELINE = ["file", "model", "sublayer", "tp", "m", "n", "k", "kernel"]
 def tile_drawings(validation: Validation) -> Iterator[tuple[str, Drawing]]:
     """Yield name and drawing of each recorded timeline that was simulated."""
     tiles = validation.tiles
-    if tiles.empty:
-        return
-    number = 0
-    for key, of in tiles.groupby(TIMELINE, sort=False):
-        if of["simulated_start_ns"].notna().all():
-            number += 1
-            yield f"tiles-{number}", tiles_drawn(dict(zip(TIMELINE, key, strict=True)), of)
+    timelines = tiles.groupby(TIMELINE, sort=False) if len(tiles) else ()
+    simulated = [(key, of) for key, of in timelines if of["simulated_start_ns"].notna().all()]
+    for number, (key, of) in enumerate(simulated, start=1):
+        yield f"tiles-{number}", tiles_drawn(dict(zip(TIMELINE, key, strict=True)), of)
 
 
 def tiles_drawn(key: dict[str, Any], tiles: pd.DataFrame) -> Drawing:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -12,9 +12,11 @@ from t3sim import __version__
 from t3sim.analysis.page import Cell, Column, Table, embedded, flat_manifest, manifest_text, rendered
 from t3sim.analysis.style import Drawing, save, style
 from t3sim.analysis.validation import (
+    SIMULATED,
     SUMMARY_TITLES,
     Validation,
     coverage_of,
+    error_text,
     key_text,
     summary_of,
     summary_texts,
@@ -41,6 +43,10 @@ _KEYS = (
     "collective", "gpus", "bytes", "nccl_channels", "nccl_proto", "model", "sublayer", "tp", "m", "n", "k", "kernel",
     "gap_us", "sms", "pattern", "working_set_bytes", "mechanism",
 )  # fmt: skip
+_COVERAGE_TITLES = ("kind", "rows", "points", "tried", "simulated", "failed", "not simulated", "fitted to")
+_POINT_TITLES = ("kind", "quantity", "point", "measured", "simulated", "error", "file and line", "status")
+_NUMBERS = frozenset({*SUMMARY_TITLES[2:10], *_COVERAGE_TITLES[1:], "measured", "simulated", "error"})
+_LEFT_OUT_IF_EMPTY = ("errors-all", "reasons")
 
 
 def write_report(folder: Path, validation: Validation) -> list[Path]:
@@ -80,44 +86,69 @@ def sentences(validation: Validation) -> list[str]:
     return found
 
 
+class Part(NamedTuple):
+    """A table of the report; *heading* is that of the Markdown."""
+
+    heading: str
+    titles: Sequence[str]
+    rows: list[tuple[str, ...]]
+
+
+def parts_of(validation: Validation) -> dict[str, Part]:
+    """Return the tables of page and Markdown, by their names in the page."""
+    everything = summary_texts(validation, with_used=True) if validation.has_used else []
+    left = validation.points[validation.points["status"] != SIMULATED]
+    counts = left.groupby(["kind", "status", "reason"], sort=False).size().reset_index()
+    reasons = [tuple(map(str, row)) for row in counts.itertuples(index=False)]
+    worst, points = (list(point_texts(found)) for found in (validation.worst(N_WORST), validation.points))
+    return {
+        "errors-unused": Part("Points that the machine was not fitted to", SUMMARY_TITLES, summary_texts(validation)),
+        "errors-all": Part("All points", SUMMARY_TITLES, everything),
+        "coverage-table": Part("Coverage", _COVERAGE_TITLES, coverage_texts(validation)),
+        "reasons": Part("Not simulated, and why", ("kind", "status", "reason", "points"), reasons),
+        "worst": Part("The largest errors", _POINT_TITLES, worst),
+        "all-points": Part("Every point", _POINT_TITLES, points),
+    }
+
+
 def report_html(validation: Validation, drawings: Sequence[tuple[str, Drawing]]) -> str:
     """Return the page; it needs no network and no other file."""
     manifest = validation.manifest
-    everything = summary_texts(validation, with_used=True) if validation.has_used else []
     return rendered(
         "validation.html",
         title=f"Validation of {manifest.get('machine', 'a machine')}",
         subtitle=f"t3sim {__version__}; measurements: {manifest.get('measurements', 'unknown')}",
         sentences=sentences(validation),
         reading=READING,
-        unused=_table("errors-unused", SUMMARY_TITLES, summary_texts(validation)),
-        everything=_table("errors-all", SUMMARY_TITLES, everything) if everything else None,
+        tables={name: _table(name, part) for name, part in parts_of(validation).items()},
         published=PUBLISHED,
-        coverage=_table("coverage-table", COVERAGE_TITLES, coverage_texts(validation)),
-        reasons=_table("reasons", REASON_TITLES, reason_texts(validation)),
         figures=[embedded(drawing, f"figure-{name}") for name, drawing in drawings],
-        worst=_table("worst", POINT_TITLES, point_texts(validation.worst(N_WORST))),
-        points=_table("all-points", POINT_TITLES, point_texts(validation.points), is_whole=False),
         provenance=provenance(validation),
     )
 
 
 def report_markdown(validation: Validation) -> str:
-    """Return the tables of the page as Markdown."""
+    """Return the tables of the page, but for that of every point, as Markdown."""
     lines = [f"# Validation of {validation.manifest.get('machine', 'a machine')}", ""]
-    lines += [f"* {sentence}" for sentence in sentences(validation)]
-    lines += ["", READING, "", "## Points that the machine was not fitted to", ""]
-    lines += markdown_table(SUMMARY_TITLES, summary_texts(validation))
-    if validation.has_used:
-        lines += ["", "## All points", "", *markdown_table(SUMMARY_TITLES, summary_texts(validation, with_used=True))]
-    lines += ["", PUBLISHED, "", "## Coverage", "", *markdown_table(COVERAGE_TITLES, coverage_texts(validation))]
-    reasons = reason_texts(validation)
-    if reasons:
-        lines += ["", "## Not simulated, and why", "", *markdown_table(REASON_TITLES, reasons)]
-    worst = point_texts(validation.worst(N_WORST))
-    lines += ["", "## The largest errors", "", *markdown_table(POINT_TITLES, worst), ""]
+    lines += [*(f"* {sentence}" for sentence in sentences(validation)), "", READING, ""]
+    for name, part in parts_of(validation).items():
+        lines += [PUBLISHED, ""] if name == "coverage-table" else []
+        if name != "all-points" and (part.rows or name not in _LEFT_OUT_IF_EMPTY):
+            lines += [f"## {part.heading}", "", *markdown_table(part.titles, part.rows), ""]
     lines += [f"{name}: `{value}`  " for name, value in provenance(validation)]
     return "\n".join(lines) + "\n"
+
+
+def _table(name: str, part: Part) -> Table:
+    cells = [
+        [
+            Cell(text, _css(title, text), text.partition(" ")[0] if title in _NUMBERS else None)
+            for title, text in zip(part.titles, row, strict=True)
+        ]
+        for row in part.rows
+    ]
+    columns = [Column(title, title, "", _css(title)) for title in part.titles]
+    return Table(name, columns, cells, is_whole=name != "all-points")
 
 
 def markdown_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -129,27 +160,14 @@ def markdown_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list
     return [line(titles), line(["---"] * len(titles)), *map(line, rows)]
 
 
-COVERAGE_TITLES = ("kind", "rows", "points", "tried", "simulated", "failed", "not simulated", "fitted to")
-REASON_TITLES = ("kind", "status", "reason", "points")
-POINT_TITLES = ("kind", "quantity", "point", "measured", "simulated", "error", "file and line", "status")
-
-
 def coverage_texts(validation: Validation) -> list[tuple[str, ...]]:
     """Return rows and points of each kind, and in all."""
     points = validation.points
     parts = [(str(kind), members) for kind, members in points.groupby("kind", sort=False)]
     rows = []
     for name, members in [*parts, ("all", points)]:
-        found = coverage_of(members)
-        counts = (found.rows, found.points, found.tried, found.simulated, found.failed, found.not_simulated)
-        rows.append((name, *map(str, counts), str(int(members["used_for_calibration"].sum()))))
+        rows.append((name, *map(str, coverage_of(members)), str(int(members["used_for_calibration"].sum()))))
     return rows
-
-
-def reason_texts(validation: Validation) -> list[tuple[str, ...]]:
-    """Return why points were not simulated, with their numbers."""
-    found = validation.reasons
-    return [(str(r["kind"]), str(r["status"]), str(r["reason"]), str(r["points"])) for r in _records(found)]
 
 
 def provenance(validation: Validation) -> list[tuple[str, str]]:
@@ -158,46 +176,21 @@ def provenance(validation: Validation) -> list[tuple[str, str]]:
     return [(name, manifest_text(value)) for name, value in flat.items() if value not in (None, [])]
 
 
-def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
-
-
-def point_texts(points: pd.DataFrame) -> list[tuple[str, ...]]:
-    """Return what stands in the tables of points."""
-    return [_point_texts(point) for point in _records(points)]
-
-
-def _point_texts(point: dict[str, Any]) -> tuple[str, ...]:
-    is_ratio = point["unit"] == "ratio"
-    unit = "×" if is_ratio else f" {point['unit']}"
-    measured, simulated = (
-        "" if pd.isna(point[name]) else f"{point[name]:.4g}{unit}" for name in ("measured", "simulated")
-    )
-    error = "" if pd.isna(point["error"]) else f"{100 * point['error']:+.1f}{' pt' if is_ratio else ' %'}"
-    where = f"{point['file']}:{point['line']}"
-    return (
-        str(point["kind"]), str(point["quantity"]), key_text(point, _KEYS), measured, simulated, error, where,
-        str(point["status"]),
-    )  # fmt: skip
-
-
-_NUMBERS = frozenset({*SUMMARY_TITLES[2:10], *COVERAGE_TITLES[1:], "measured", "simulated", "error"})
-
-
-def _table(table_id: str, titles: Sequence[str], rows: Sequence[Sequence[str]], *, is_whole: bool = True) -> Table:
-    columns = [Column(title, title, "", _css(title)) for title in titles]
-    cells = [
-        [Cell(text, _css(title, text), _sort_value(title, text)) for title, text in zip(titles, row, strict=True)]
-        for row in rows
-    ]
-    return Table(table_id, columns, cells, is_whole)
+def point_texts(points: pd.DataFrame) -> Iterator[tuple[str, ...]]:
+    """Yield what stands in the tables of points."""
+    for point in points.to_dict("records"):
+        is_ratio = point["unit"] == "ratio"
+        unit = "×" if is_ratio else f" {point['unit']}"
+        measured, simulated = (
+            "" if pd.isna(point[name]) else f"{point[name]:.4g}{unit}" for name in ("measured", "simulated")
+        )
+        yield (
+            str(point["kind"]), str(point["quantity"]), key_text(point, _KEYS), measured, simulated,
+            error_text(point["error"], is_ratio, sign="+"), f"{point['file']}:{point['line']}", str(point["status"]),
+        )  # fmt: skip
 
 
 def _css(title: str, text: str = "") -> str:
     if title == "verdict":
         return f"verdict {text.partition(':')[0]}".strip()
     return "number" if title in _NUMBERS else ""
-
-
-def _sort_value(title: str, text: str) -> str | None:
-    return text.partition(" ")[0] if title in _NUMBERS else None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from t3sim.analysis.folder import Results
@@ -19,14 +20,10 @@ from t3sim.analysis.style import (
     legend_outside,
     light_grid,
     new_figure,
-    text_colour,
+    write_inside,
 )
 from t3sim.analysis.table import file_suffix, phase_name, phase_workload
 from t3sim.results.waits import REASONS, WORKING
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _PHASE = ["point", "model", "sublayer", "tp", "machine", "mode", "phase"]
 _UNIT = ["gpu", "unit", "n_units", "reason", "time_us"]
@@ -35,8 +32,7 @@ _LONG_US = 100.0  # values of longer phases are written without a fraction
 _INCHES_BESIDE = 1.1  # of the width, for the names of the units
 
 
-@dataclass(frozen=True)
-class UnitAccount:
+class UnitAccount(NamedTuple):
     """What the average unit of a kind did with its time."""
 
     gpu: str  # instance name; of several: how many
@@ -50,8 +46,7 @@ class UnitAccount:
         return sum(self.time_us.values())
 
 
-@dataclass(frozen=True)
-class PhaseAccounts:
+class PhaseAccounts(NamedTuple):
     """A simulated phase: of which workload and points, and what the units of its GPUs did."""
 
     workload: str  # with machine and mode
@@ -164,9 +159,7 @@ def _draw_units(axes: Axes, units: Sequence[UnitAccount], longest: float, column
             axes.barh(y, time, left=left, height=0.8, color=colour, edgecolor="white", linewidth=0.3)
             text = value_format.format(time)
             if time * points_per_us >= 0.75 * VALUE_SIZE * len(text):
-                axes.text(
-                    left + time / 2, y, text, ha="center", va="center", fontsize=VALUE_SIZE, color=text_colour(colour)
-                )  # fmt: skip
+                write_inside(axes, left + time / 2, y, text, colour)
             left += time
     axes.set_yticks(range(len(units)), [unit.name for unit in units])
     axes.invert_yaxis()

@@ -61,34 +61,18 @@ def _events(process_id: int, label: str, timeline: Timeline) -> Iterator[dict[st
     tracks: dict[str, list[Span]] = {}
     for span in timeline.spans:
         tracks.setdefault(span.track, []).append(span)
-    thread_id = 0
-    for track, spans in tracks.items():
-        for i, lane in enumerate(_lanes(spans)):
-            thread_id += 1
-            yield _metadata("thread_name", process_id, thread_id, name=track if i == 0 else f"{track} ({i + 1})")
-            yield _metadata("thread_sort_index", process_id, thread_id, sort_index=thread_id)
-            for span in lane:
-                event = {
-                    "ph": "X",
-                    "pid": process_id,
-                    "tid": thread_id,
-                    "name": span.name,
-                    "ts": span.start_ps / PS_PER_US,
-                    "dur": span.duration_ps / PS_PER_US,
-                }
-                if span.args:
-                    event["args"] = dict(span.args)
-                yield event
+    lanes = [(track, i, lane) for track, spans in tracks.items() for i, lane in enumerate(_lanes(spans), start=1)]
+    for thread_id, (track, i, lane) in enumerate(lanes, start=1):
+        yield _metadata("thread_name", process_id, thread_id, name=track if i == 1 else f"{track} ({i})")
+        yield _metadata("thread_sort_index", process_id, thread_id, sort_index=thread_id)
+        for span in lane:
+            what = {"ph": "X", "pid": process_id, "tid": thread_id, "name": span.name}
+            when = {"ts": span.start_ps / PS_PER_US, "dur": span.duration_ps / PS_PER_US}
+            yield {**what, **when, **({"args": dict(span.args)} if span.args else {})}
     for counter in timeline.counters:
-        name = f"{counter.track} {counter.name}"
+        what = {"ph": "C", "pid": process_id, "name": f"{counter.track} {counter.name}"}
         for time_ps, value in zip(counter.times_ps, counter.values, strict=True):
-            yield {
-                "ph": "C",
-                "pid": process_id,
-                "name": name,
-                "ts": time_ps / PS_PER_US,
-                "args": {counter.name: value},
-            }
+            yield {**what, "ts": time_ps / PS_PER_US, "args": {counter.name: value}}
 
 
 def _lanes(spans: list[Span]) -> list[list[Span]]:

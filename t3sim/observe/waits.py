@@ -66,15 +66,9 @@ class Wait:
 
 def of_gpu(waits: Iterable[Wait], gpu: str, idle_ticks: int = 0) -> tuple[Wait, ...]:
     """Return *waits* of a GPU as those of the identical *gpu*, whose phase ends *idle_ticks* after its work."""
-    found: dict[tuple[str, str], Wait] = {}
-    n_units: dict[str, int] = {}
-    for wait in waits:
-        found[wait.unit, wait.reason] = replace(wait, gpu=gpu)
-        n_units[wait.unit] = wait.n_units
+    found = {(wait.unit, wait.reason): replace(wait, gpu=gpu) for wait in waits}
+    n_units = {wait.unit: wait.n_units for wait in found.values()}
     for unit, n in n_units.items() if idle_ticks else ():
         before = found.get((unit, NOTHING_LEFT), Wait(gpu, unit, n, NOTHING_LEFT, 0))
         found[unit, NOTHING_LEFT] = replace(before, ticks=before.ticks + n * idle_ticks)
     return tuple(sorted(found.values(), key=lambda wait: UNITS.index(wait.unit)))
-
-
-__all__ = ["NOTHING_LEFT", "REASONS", "UNITS", "WORKING", "Wait", "of_gpu"]

@@ -5,8 +5,10 @@ Pure functions of finished records; nothing here changes what was simulated.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Container, Hashable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from t3sim.results.record import RunRecord
 
@@ -26,20 +28,16 @@ def derive(
     """
     if case_keys is None:
         case_keys = [None] * len(records)
-    workloads = [_workload_of(record, key) for record, key in zip(records, case_keys, strict=True)]
-    candidates: dict[Hashable, list[RunRecord]] = {}
+    workload_of = attrgetter("model", "sublayer", "layer", "tp", "m", "n", "k", "machine")
+    workloads = [(workload_of(record), key) for record, key in zip(records, case_keys, strict=True)]
+    candidates: dict[Hashable, list[RunRecord]] = defaultdict(list)
     for record, workload in zip(records, workloads, strict=True):
         if record.strategy in baselines and record.time_us is not None:
-            candidates.setdefault(workload, []).append(record)
+            candidates[workload].append(record)
     return [
-        _compare(record, _baseline_for(record, candidates.get(workload, []), baselines))
+        _compare(record, _baseline_for(record, candidates[workload], baselines))
         for record, workload in zip(records, workloads, strict=True)
     ]
-
-
-def _workload_of(record: RunRecord, case_key: Hashable) -> Hashable:
-    shape = (record.m, record.n, record.k)
-    return (record.model, record.sublayer, record.layer, record.tp, shape, record.machine, case_key)
 
 
 def _baseline_for(record: RunRecord, candidates: list[RunRecord], baselines: Container[str]) -> RunRecord | None:

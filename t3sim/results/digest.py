@@ -16,14 +16,10 @@ if TYPE_CHECKING:
     from t3sim.config.machine import MachineSpec
 
 
-def canonical_json(value: Any) -> str:
-    """Return JSON with sorted keys, no spaces and no NaN: equal values give equal text."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
 def sha256_of(value: Any) -> str:
-    """Return the sha256 of the canonical JSON of *value*."""
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+    """Return the sha256 of *value* as JSON with sorted keys, no spaces and no NaN: equal values give equal text."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def run_digest(run: RunSpec, *, inputs: Mapping[str, str] | None = None) -> str:

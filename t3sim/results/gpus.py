@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -26,8 +25,7 @@ _FIELDS = {
 }
 
 
-@dataclass(frozen=True)
-class GpuRow:
+class GpuRow(NamedTuple):
     """One GPU in one phase; *counters* as the simulator names them, those inside others flattened."""
 
     row: int
@@ -37,10 +35,6 @@ class GpuRow:
     start_us: float
     end_us: float
     counters: Mapping[str, Any]
-
-    def values(self) -> dict[str, Any]:
-        """Return all columns of the row by name."""
-        return {name: getattr(self, name) for name in _FIELDS} | dict(_flat(self.counters))
 
 
 def _flat(counters: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float | None]]:
@@ -60,18 +54,13 @@ def write_gpus(folder: Path, rows: Sequence[GpuRow]) -> dict[str, Path]:
         for path in paths.values():
             path.unlink(missing_ok=True)
         return {}
-    values = [row.values() for row in rows]
+    values = [dict(zip(_FIELDS, row, strict=False)) | dict(_flat(row.counters)) for row in rows]
     names = list(dict.fromkeys(name for one in values for name in one))
-    columns = {name: [one.get(name) for one in values] for name in names}
-    schema = pa.schema([_field(name, column) for name, column in columns.items()])
+    fields = dict(_FIELDS)
+    for name in names[len(fields) :]:
+        kind = float if any(isinstance(one.get(name), float) for one in values) else int
+        fields[name] = (kind, f"counter `{name}` of the GPU in the phase")
+    schema = pa.schema([column_field(name, *about) for name, about in fields.items()])
     files = csv_and_parquet(schema, [[one.get(name) for name in names] for one in values])
     publish(dict(zip(paths.values(), files, strict=True)))
     return paths
-
-
-def _field(name: str, column: Sequence[Any]) -> Any:
-    kind = float if any(isinstance(value, float) for value in column) else int
-    return column_field(name, *_FIELDS.get(name, (kind, f"counter `{name}` of the GPU in the phase")))
-
-
-__all__ = ["GPUS_CSV", "GPUS_PARQUET", "GpuRow", "write_gpus"]

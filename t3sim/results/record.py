@@ -74,20 +74,21 @@ class RunRecord:
         for name in COLUMNS:
             check_value(name, getattr(self, name))
         for key, text in self.axes.items():
-            check_axis(key, text)
+            if key in COLUMNS or not AXIS_KEY.fullmatch(key):
+                raise ValueError(f"{key!r} cannot be the column of a swept key")
+            if not text.isprintable():
+                raise ValueError(f"{key} is {text!r}: the value of a swept key must be printable text")
 
 
-AXES = "axes"  # the field that becomes a column for each of its keys
-COLUMNS: tuple[str, ...] = tuple(f.name for f in fields(RunRecord) if f.name != AXES)
-MEANINGS: dict[str, str] = {f.name: f.metadata["meaning"] for f in fields(RunRecord) if f.name != AXES}
+_FIELDS = [f for f in fields(RunRecord) if f.name != "axes"]  # which becomes a column for each of its keys
+COLUMNS: tuple[str, ...] = tuple(f.name for f in _FIELDS)
+MEANINGS: dict[str, str] = {f.name: f.metadata["meaning"] for f in _FIELDS}
 
 # Column types by annotation: every annotation is one of these, with or without "| None".
 COLUMN_TYPES: dict[str, type] = {
-    f.name: {"str": str, "int": int, "float": float}[str(f.type).removesuffix(" | None")]
-    for f in fields(RunRecord)
-    if f.name != AXES
+    f.name: {"str": str, "int": int, "float": float}[str(f.type).removesuffix(" | None")] for f in _FIELDS
 }
-REQUIRED: frozenset[str] = frozenset(f.name for f in fields(RunRecord) if "None" not in str(f.type)) - {AXES}
+REQUIRED: frozenset[str] = frozenset(f.name for f in _FIELDS if "None" not in str(f.type))
 
 # Columns that may differ between two runs of the same point.
 VOLATILE: frozenset[str] = frozenset({"wall_s"})
@@ -110,11 +111,3 @@ def check_value(name: str, value: Any) -> None:
         raise ValueError(f"{name} is {value}: results must be finite")
     if isinstance(value, str) and not (value and value.isprintable()):
         raise ValueError(f"{name} is {value!r}: text must be printable and not empty")
-
-
-def check_axis(key: str, text: str) -> None:
-    """Raise ``ValueError`` unless *key* can be a column beside the fixed ones and *text* a value in it."""
-    if key in COLUMNS or not AXIS_KEY.fullmatch(key):
-        raise ValueError(f"{key!r} cannot be the column of a swept key")
-    if not text.isprintable():
-        raise ValueError(f"{key} is {text!r}: the value of a swept key must be printable text")

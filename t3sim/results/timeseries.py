@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from t3sim.observe.timeline import Timeline
-from t3sim.results.writer import parquet_bytes
+from t3sim.results.waits import SCHEMA
+from t3sim.results.writer import column_field, parquet_bytes
 
 TIMESERIES_NAME = "timeseries.parquet"
 PS_PER_US = 1e6
@@ -25,20 +25,13 @@ LEVEL_COLUMNS = {
     "DRAM queue occupancy (mean entries per channel)": "queue_entries",
     "compute units waiting for operands": "waiting_compute_units",
 }
-_WHAT = [
-    pa.field("model", pa.string()),
-    pa.field("sublayer", pa.string()),
-    pa.field("tp", pa.int64(), nullable=False),
-    pa.field("machine", pa.string(), nullable=False),
-    pa.field("mode", pa.string(), nullable=False),
-    pa.field("phase", pa.string(), nullable=False),
-    pa.field("gpu", pa.string(), nullable=False, metadata={"meaning": "instance name; mirrored: one stands for all"}),
-    pa.field("time_us", pa.float64(), nullable=False, metadata={"meaning": "start of the bin"}),
+_WHAT = [  # the same columns as in waits.csv, then the time
+    *(SCHEMA.field(name) for name in ("model", "sublayer", "tp", "machine", "mode", "phase", "gpu")),
+    column_field("time_us", float, "start of the bin", is_required=True),
 ]
 
 
-@dataclass(frozen=True)
-class PhaseSeries:
+class PhaseSeries(NamedTuple):
     """A simulated phase: of which workload and machine, and what happened when on its GPUs."""
 
     model: str | None
@@ -53,9 +46,7 @@ class PhaseSeries:
 def timeseries_bytes(series: Iterable[PhaseSeries]) -> bytes:
     """Return the Parquet file; a phase without a level has nulls in its column."""
     series = list(series)
-    levels: dict[str, None] = {}
-    for one in series:
-        levels.update(dict.fromkeys(column_of(counter.name) for counter in one.timeline.counters))
+    levels = dict.fromkeys(column_of(counter.name) for one in series for counter in one.timeline.counters)
     schema = pa.schema([*_WHAT, *(pa.field(name, pa.float64()) for name in levels)])
     tables = [_table(one, gpu, schema) for one in series for gpu in one.timeline.gpus]
     return parquet_bytes(pa.concat_tables(tables) if tables else schema.empty_table())
@@ -76,6 +67,3 @@ def _table(one: PhaseSeries, gpu: str, schema: Any) -> Any:
     for name in schema.names[len(_WHAT) :]:
         columns[name] = counters[name].values if name in counters else [None] * n
     return pa.table(columns, schema=schema)
-
-
-__all__ = ["LEVEL_COLUMNS", "TIMESERIES_NAME", "PhaseSeries", "column_of", "timeseries_bytes"]

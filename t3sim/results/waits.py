@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -43,8 +42,7 @@ SCHEMA = pa.schema(
 )
 
 
-@dataclass(frozen=True)
-class PhaseWaits:
+class PhaseWaits(NamedTuple):
     """A phase of a point: of which point and workload, and what its units waited for."""
 
     point: int
@@ -68,11 +66,10 @@ def _rows(phase: PhaseWaits) -> Iterator[tuple[Any, ...]]:
     totals: Counter[tuple[str, str]] = Counter()
     for wait in phase.waits:
         totals[wait.gpu, wait.unit] += wait.ticks
-    what = (phase.point, phase.model, phase.sublayer, phase.tp, phase.machine, phase.strategy, phase.mode, phase.phase)
     for wait in phase.waits:
         share = wait.ticks / totals[wait.gpu, wait.unit]
         time_us = wait.ticks * phase.us_per_tick
-        yield (*what, wait.gpu, wait.unit, wait.n_units, wait.reason, time_us, share, wait.ticks)
+        yield (*phase[:-2], wait.gpu, wait.unit, wait.n_units, wait.reason, time_us, share, wait.ticks)
 
 
 __all__ = ["REASONS", "SCHEMA", "WAITS_CSV", "WAITS_PARQUET", "WORKING", "PhaseWaits", "waits_bytes"]

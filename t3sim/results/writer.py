@@ -59,8 +59,13 @@ def write_results(directory: str | Path, records: Sequence[RunRecord]) -> tuple[
 
 
 def results_bytes(records: Sequence[RunRecord]) -> tuple[bytes, bytes]:
-    """Return the CSV and the Parquet file of *records*; swept keys follow the fixed columns."""
-    axes = axes_of(records)
+    """Return the CSV and the Parquet file of *records*; swept keys follow the fixed columns.
+
+    Raises ``ValueError`` unless all have the same ones.
+    """
+    axes = tuple(records[0].axes) if records else ()
+    if any(tuple(record.axes) != axes for record in records):
+        raise ValueError("records of one table must have the same swept keys, in the same order")
     swept = [column_field(key, str, f"`{key}` of this point, as the sweep says it") for key in axes]
     rows = [
         [*(getattr(record, name) for name in COLUMNS), *(record.axes[key] or None for key in axes)]
@@ -71,14 +76,14 @@ def results_bytes(records: Sequence[RunRecord]) -> tuple[bytes, bytes]:
 
 def csv_and_parquet(schema: Any, rows: Sequence[Sequence[Any]]) -> tuple[bytes, bytes]:
     """Return a table as CSV (a header, absent values empty) and as Parquet (typed columns with their meanings)."""
-    text = table_bytes(schema.names, ([cell_text(value) for value in row] for row in rows))
+    text = table_bytes(schema.names, rows)
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
     arrays = [pa.array(values, type=field.type) for values, field in zip(columns, schema, strict=True)]
     return text, parquet_bytes(pa.Table.from_arrays(arrays, schema=schema))
 
 
-def table_bytes(header: Sequence[str], rows: Iterable[Sequence[str]]) -> bytes:
-    """Return a CSV file of texts."""
+def table_bytes(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
+    """Return a CSV file: None is written as nothing, a float in its shortest exact form."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
@@ -91,14 +96,6 @@ def parquet_bytes(table: Any) -> bytes:
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd")
     return buffer.getvalue()
-
-
-def axes_of(records: Sequence[RunRecord]) -> tuple[str, ...]:
-    """Return the swept keys that the records have columns for; raises ``ValueError`` unless all have the same."""
-    axes = tuple(records[0].axes) if records else ()
-    if any(tuple(record.axes) != axes for record in records):
-        raise ValueError("records of one table must have the same swept keys, in the same order")
-    return axes
 
 
 def read_results(path: str | Path) -> list[RunRecord]:
@@ -149,13 +146,6 @@ def _record(path: Path, line: int, values: dict[str, Any], axes: Sequence[str]) 
         return RunRecord(**values, axes=texts)
     except (TypeError, ValueError) as error:
         raise InputDataError(f"{path}:{line}: {error}") from None
-
-
-def cell_text(value: float | str | None) -> str:
-    """Return the text of one value."""
-    if value is None:
-        return ""
-    return repr(value) if isinstance(value, float) else str(value)
 
 
 def _parse_cell(path: Path, line: int, name: str, cell: str) -> Any:

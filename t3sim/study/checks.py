@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from operator import getitem
 from statistics import geometric_mean
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -23,8 +22,7 @@ READ_PAUSE = 0.9  # of the rate between bursts: less than that is a pause, and n
 MANY_SLOWER = 0.87  # 1 / 1.15: more than 15 % slower
 
 
-@dataclass(frozen=True)
-class Ours:
+class Ours(NamedTuple):
     """What we have: numbers for a band, texts to be equal, or whether a shape holds; and how to show it."""
 
     numbers: tuple[float, ...] = ()
@@ -86,12 +84,9 @@ def largest(values: Ratios) -> Check:
 
 def values_of(part: str, **forms: Callable[[Any], str]) -> Check:
     """Values of a part of the resolved machine as texts: dotted path, then how each of its keys is written."""
-
-    def check(study: Study) -> Ours:
-        values = reduce(getitem, part.split("."), study.point)
-        return Ours(texts=tuple(form(values[key]) for key, form in forms.items()))
-
-    return check
+    return lambda study: Ours(
+        texts=tuple(form(reduce(getitem, f"{part}.{key}".split("."), study.point)) for key, form in forms.items())
+    )
 
 
 def chunks(strategy: str, column: str, n_collectives: int) -> Check:
@@ -273,12 +268,6 @@ def _update_delay(study: Study) -> Ours:
     return Ours((timing["nCCDWL"] / timing["nCCDL"],))
 
 
-def _l2(study: Study) -> Ours:
-    gpu = study.point["machine"]["gpu"]
-    l2 = gpu["l2"]
-    return Ours(texts=(format_bytes(l2["capacity"]), str(l2["n_banks"]), format_frequency(gpu["compute_clock"])))
-
-
 def _memory(study: Study) -> Ours:
     machine = study.point["machine"]
     memory = machine["memory"]
@@ -288,10 +277,9 @@ def _memory(study: Study) -> Ours:
 
 
 def _gpus(study: Study) -> Ours:
-    degrees = sorted({tp for _, tp, _ in study.cases})
-    if not degrees:
+    if not study.cases:
         raise NotRunError("no sublayer of the study")
-    return Ours(texts=tuple(map(str, degrees)))
+    return Ours(texts=tuple(map(str, sorted({tp for _, tp, _ in study.cases}))))
 
 
 def _same_text(values: Sequence[float]) -> str:
@@ -358,7 +346,9 @@ CHECKS: Mapping[str, Check] = {
     "t3.nmc.ccdwl": _update_delay,
     "t3.table1.cus": values_of("machine.gpu", n_compute_units=str, compute_clock=format_frequency),
     "t3.table1.cu": values_of("machine.gpu.compute_unit", max_threads=str, lds=format_bytes, registers=format_bytes),
-    "t3.table1.l2": _l2,
+    "t3.table1.l2": values_of(
+        "machine.gpu", **{"l2.capacity": format_bytes}, **{"l2.n_banks": str}, compute_clock=format_frequency
+    ),
     "t3.table1.hbm": _memory,
     "t3.table1.link": values_of("machine.link", bandwidth=format_bandwidth, latency=format_time),
     "t3.table1.gpus": _gpus,

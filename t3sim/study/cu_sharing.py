@@ -6,7 +6,9 @@ the other) over max(G on its share, A on its share): T3 section 3.1.1.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.axes import Axes
 
 from t3sim.analysis.bars import write_value
 from t3sim.analysis.folder import Results
@@ -24,9 +26,6 @@ from t3sim.analysis.style import (
 )
 from t3sim.analysis.table import Row, workload_key, workload_name
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 _BOTH = "#E69F00"  # of the ideal: both have all compute units
 _GAP = 1.0  # between workloads, in bars
 _COLOURS = {"GEMM": PHASE_COLOURS["GEMM"], "all-reduce": PHASE_COLOURS["RS"]}
@@ -40,12 +39,14 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     columns = columns or (1 if n_bars <= 8 else 2)
     figure = new_figure(columns, 4.0)
     times, speedups = figure.subplots(2, 1, height_ratios=(1.2, 1.0), sharex=True)
-    starts = []
     x = 0.0
     labels: dict[float, str] = {}
     room = 72 * (WIDTHS[columns] - 0.6) / (n_bars + _GAP * len(groups))
     for members in groups.values():
-        starts.append((x, workload_name(members[0]).replace(", ", "\n")))
+        speedups.text(
+            x + (len(members) - 1) / 2, 0.995, workload_name(members[0]).replace(", ", "\n"),
+            transform=speedups.get_xaxis_transform(), ha="center", va="top", fontsize=VALUE_SIZE,
+        )  # fmt: skip
         for row in members:
             _draw_point(times, speedups, x, row, members[0], room)
             labels[x] = label_of(row)
@@ -61,28 +62,17 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     legend_above(times)
     speedups.set_xticks(list(labels), list(labels.values()), rotation=90 if room < 22 else 0)
     speedups.set_xlabel("compute units of the GEMM + of the all-reduce")
-    for (start, name), members in zip(starts, groups.values(), strict=True):
-        speedups.text(
-            start + (len(members) - 1) / 2, 0.995, name, transform=speedups.get_xaxis_transform(), ha="center",
-            va="top",
-            fontsize=VALUE_SIZE,
-        )  # fmt: skip
     return [Drawing(figure, "GEMM and all-reduce, each alone on its compute units, and what their overlap could give.")]
 
 
 def groups_of(rows: list[Row]) -> dict[Any, list[Row]]:
     """Return, by workload and machine, the sequential point and after it those that split the compute units."""
-    sequential = {
-        (workload_key(row), row["machine"]): row
-        for row in rows
-        if is_baseline(row["strategy"]) and row["time_us"] is not None
-    }
+    finished = [((workload_key(row), row["machine"]), row) for row in rows if row["time_us"] is not None]
+    sequential = {key: row for key, row in finished if is_baseline(row["strategy"])}
     groups: dict[Any, list[Row]] = {}
-    for row in rows:
-        key = (workload_key(row), row["machine"])
-        if row["gemm_compute_units"] is None or row["time_us"] is None or key not in sequential:
-            continue
-        groups.setdefault(key, [sequential[key]]).append(row)
+    for key, row in finished:
+        if row["gemm_compute_units"] is not None and key in sequential:
+            groups.setdefault(key, [sequential[key]]).append(row)
     return groups
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from t3sim.analysis.closed_form import BYTES_PER_ELEMENT
 from t3sim.analysis.folder import Results
 from t3sim.analysis.table import Row
 
@@ -18,7 +19,6 @@ SUBLAYERS = ("OP", "FC-2", "FC-1", "IP")
 CASES = tuple((model, tp, sublayer) for model in MODELS for tp in DEGREES for sublayer in SUBLAYERS)
 
 Case = tuple[str, int, str]
-BYTES_PER_ELEMENT = 2  # FP16
 
 
 class NotRunError(Exception):
@@ -34,11 +34,12 @@ class Study:
 
     def __init__(self, folders: Sequence[Results]) -> None:
         self.folders = list(folders)
-        found = [(_cases_in(results), results) for results in self.folders]
-        counts = [sum(map(len, cases.values())) for cases, _ in found]
-        best = max(range(len(found)), key=lambda i: counts[i], default=None)
-        self.cases: dict[Case, dict[str, Row]] = found[best][0] if best is not None else {}
-        self.source = found[best][1] if best is not None and counts[best] else None
+        self.cases: dict[Case, dict[str, Row]] = {}
+        self.source: Results | None = None
+        for results in self.folders:
+            cases = _cases_in(results)
+            if sum(map(len, cases.values())) > sum(map(len, self.cases.values())):
+                self.cases, self.source = cases, results
 
     def pairs(self, one: str, other: str, wanted: Iterable[Case] = CASES) -> dict[Case, tuple[Row, Row]]:
         """Return the rows of two strategies in each *wanted* case; raises ``NotRunError`` if one is missing."""

@@ -11,10 +11,8 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from t3sim.analysis.validation import TILES_NAME, VALIDATION_NAME
 from t3sim.validation.points import KEY_COLUMNS, Compared, key_of
-
-VALIDATION_NAME = "validation.csv"
-TILES_NAME = "tiles.csv.gz"
 
 BEFORE_KEY = {  # columns with their meanings
     "kind": "kind of the comparison",
