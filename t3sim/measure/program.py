@@ -137,7 +137,7 @@ class _Books:
             lines = str(error).splitlines()
             path = self._output / f"{name}.refused.txt"
             prepare_folder(self._output)
-            publish({path: "".join(f"{json.dumps(_without_nan(row))}\n" for row in rows).encode()})
+            publish({path: "".join(map(_json_line, rows)).encode()})
             self.fail(name, f"{lines[min(1, len(lines) - 1)].strip()}; the rows are kept in {path}, which is not read")
             return
         self._accepted[name] = rows
@@ -205,8 +205,12 @@ def _failure(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
     return "" if done.returncode == 0 else said[-1][:300]
 
 
+def _json_line(value: Any) -> str:
+    """*value* as JSON; a number that is none becomes text, for the rules of the kind to refuse."""
+    return json.dumps(_without_nan(value), allow_nan=False) + "\n"
+
+
 def _without_nan(value: Any) -> Any:
-    """What JSON can hold: a number that is none becomes text, for the rules of the kind to refuse."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
@@ -224,7 +228,7 @@ def _work(kinds: Sequence[str], n_gpus: int, quick: bool, channels: str, rows: P
     version = {"nccl": f"{number // 10000}.{number // 100 % 100}.{number % 100}"}
     measured = ({"kind": kind, "row": row} for kind, row in rings.nccl_rows(lab, channels, kinds))
     with rows.open("w", encoding="utf-8", buffering=1) as stream:
-        stream.writelines(f"{json.dumps(_without_nan(line))}\n" for line in chain([version], measured))
+        stream.writelines(map(_json_line, chain([version], measured)))
 
 
 def list_kinds() -> str:

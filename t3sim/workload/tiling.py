@@ -15,18 +15,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from t3sim.config.experiment import GemmShape, TilingSpec
 from t3sim.config.limits import MOST_PREFETCHED_SLICES
+from t3sim.config.machine import MachineSpec
+from t3sim.config.trees import Finding
 from t3sim.units import format_bytes
-
-if TYPE_CHECKING:
-    from t3sim.config.experiment import GemmShape, TilingSpec
-    from t3sim.config.machine import MachineSpec
-    from t3sim.config.trees import Finding
 
 ELEMENT_BYTES = 2  # FP16 operands and output
 ACCUMULATOR_BYTES = 4  # FP32
@@ -96,10 +94,6 @@ class TileTrace:
         workgroups["row"] += kernel * self.gemm.m
         return TileTrace(self.gemm, self.tiling, times, workgroups, times)
 
-    def wavefront_grid(self) -> tuple[int, int]:
-        """Return wavefront tiles per full workgroup tile, (down, across)."""
-        return wavefront_grid(self.tiling)
-
     def wavefront_tiles(self, workgroup_id: int | None = None) -> NDArray[Any]:
         """Return the wavefront tiles of one workgroup (or of all), as an array of WAVEFRONT_DTYPE.
 
@@ -109,7 +103,7 @@ class TileTrace:
         """
         ids = np.arange(self.n_workgroups) if workgroup_id is None else np.array([workgroup_id])
         tiles = self.workgroups[ids]
-        down, across = self.wavefront_grid()
+        down, across = wavefront_grid(self.tiling)
         height, width = self.tiling.wavefront_tile
         n_per_workgroup = down * across
         wavefronts = np.empty((len(ids), n_per_workgroup), dtype=WAVEFRONT_DTYPE)
@@ -128,12 +122,17 @@ class TileTrace:
     def chunk_elements(self) -> NDArray[np.int64]:
         """Return output elements of each chunk."""
         elements = self.workgroups["n_rows"] * self.workgroups["n_columns"]
-        return _sum_by(self.workgroups["chunk"], elements, self.n_chunks)
+        return self.sum_by_chunk(np.arange(self.n_workgroups), elements)
 
     def chunk_wavefronts(self) -> NDArray[np.int64]:
         """Return wavefront tiles of each chunk: the tracker entries it needs (T3 section 4.2.1)."""
-        chunk = self.workgroups["chunk"][self.wavefront_tiles()["workgroup"]]
-        return np.bincount(chunk, minlength=self.n_chunks).astype(np.int64)
+        return self.sum_by_chunk(self.wavefront_tiles()["workgroup"], 1)
+
+    def sum_by_chunk(self, workgroup: NDArray[np.int64], values: NDArray[np.int64] | int) -> NDArray[np.int64]:
+        """Sum integers of workgroups over each chunk, exactly."""
+        totals = np.zeros(self.n_chunks, dtype=np.int64)
+        np.add.at(totals, self.workgroups["chunk"][workgroup], values)
+        return totals
 
 
 def make_tile_trace(gemm: GemmShape, tiling: TilingSpec, n_chunks: int) -> TileTrace:
@@ -281,11 +280,4 @@ def expected_chunk_bytes(trace: TileTrace, access_bytes: int) -> NDArray[np.int6
     first = wavefronts["column"] * ELEMENT_BYTES // access_bytes
     stop = -(-(wavefronts["column"] + wavefronts["n_columns"]) * ELEMENT_BYTES // access_bytes)
     stored = wavefronts["n_rows"] * (stop - first) * access_bytes
-    return _sum_by(trace.workgroups["chunk"][wavefronts["workgroup"]], stored, trace.n_chunks)
-
-
-def _sum_by(group: NDArray[np.int64], values: NDArray[np.int64], n_groups: int) -> NDArray[np.int64]:
-    """Sum integer *values* by *group*, exactly."""
-    totals = np.zeros(n_groups, dtype=np.int64)
-    np.add.at(totals, group, values)
-    return totals
+    return trace.sum_by_chunk(wavefronts["workgroup"], stored)
