@@ -184,25 +184,20 @@ def _worker(
     with tempfile.TemporaryDirectory() as folder:
         rows, log = Path(folder, "rows"), Path(folder, "log")
         environment = {**os.environ, **settings, **debug} | ({"NCCL_DEBUG_FILE": str(log)} if debug else {})
-        failed = _failure([*arguments, "--gpus", str(n_gpus), "--worker", str(rows)], environment)
+        command = [sys.executable, "-m", "t3sim.measure", *arguments, "--gpus", str(n_gpus), "--worker", str(rows)]
+        try:
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=WORKER_SECONDS, check=False
+            )
+            said = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
+            failed = said[-1][:300] if done.returncode else ""
+        except subprocess.TimeoutExpired:
+            failed = f"no end after {WORKER_SECONDS} s"
         found, logged = (
             path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
             for path in (rows, log)
         )
     return found, logged, failed
-
-
-def _failure(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Run this module in a process of its own; return what went wrong, an empty text if nothing did."""
-    command = [sys.executable, "-m", "t3sim.measure", *arguments]
-    try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=WORKER_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return f"no end after {WORKER_SECONDS} s"
-    said = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
-    return "" if done.returncode == 0 else said[-1][:300]
 
 
 def _json_line(value: Any) -> str:

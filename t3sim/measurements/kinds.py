@@ -260,6 +260,7 @@ GEMM = (
     _count("k", "elements", "inner dimension on one GPU"),
 )
 GPUS = _count("gpus", "", "GPUs of the ring")
+LAYER = (*SUBLAYER, GPUS, *GEMM)
 CHANNELS = Column("nccl_channels", "channels", "", "thread blocks NCCL was held to, auto: its own choice", key=True)
 COLLECTIVE = (_text("collective", ", ".join(COLLECTIVES), COLLECTIVES), GPUS, _count("bytes", "B", "full array"))
 SM_CLOCK = Column("sm_mhz", "real", "MHz", "SM clock the driver reported under this load")
@@ -376,9 +377,7 @@ KINDS: dict[str, Kind] = {
             "sequential",
             "GEMM, then reduce-scatter, then all-gather of its output",
             (
-                *SUBLAYER,
-                GPUS,
-                *GEMM,
+                *LAYER,
                 _us("gemm_us", "GEMM alone", _gemm_floor),
                 _us("rs_us", "reduce-scatter alone", _output_floor),
                 _us("gemm_rs_us", "one after the other", _gemm_floor, _output_floor),
@@ -389,9 +388,7 @@ KINDS: dict[str, Kind] = {
             "async_tp",
             "PyTorch's decomposed overlap: fused matmul + reduce-scatter, all-gather + matmul, the same unfused",
             (
-                *SUBLAYER,
-                GPUS,
-                *GEMM,
+                *LAYER,
                 _us("mm_rs_us", "matmul and reduce-scatter in pieces", _gemm_floor, _output_floor),
                 _us("ag_mm_us", "all-gather and matmul in pieces", _gemm_floor),
                 _us("ag_then_mm_us", "all-gather, then matmul", _gemm_floor),
@@ -401,9 +398,7 @@ KINDS: dict[str, Kind] = {
             "contention",
             "GEMM and NCCL reduce-scatter of its output looped on two streams: each alone, and both together",
             (
-                *SUBLAYER,
-                GPUS,
-                *GEMM,
+                *LAYER,
                 CHANNELS,
                 _us("gemm_alone_us", "GEMM alone", _gemm_floor),
                 _us("rs_alone_us", "reduce-scatter alone", _output_floor),
@@ -415,9 +410,7 @@ KINDS: dict[str, Kind] = {
             "engine_contention",
             "GEMM and a copy-engine ring collective of its output looped on two streams: alone, and both together",
             (
-                *SUBLAYER,
-                GPUS,
-                *GEMM,
+                *LAYER,
                 _text("collective", "reduce_scatter, with additions on the SMs, or all_gather, without", COLLECTIVES),
                 _us("gemm_alone_us", "GEMM alone", _gemm_floor),
                 _us("collective_alone_us", "collective alone", _output_floor),
@@ -429,9 +422,7 @@ KINDS: dict[str, Kind] = {
             "fused_scatter",
             "one kernel that stores each tile to the GPU that owns its rows, then a local sum",
             (
-                *SUBLAYER,
-                GPUS,
-                *GEMM,
+                *LAYER,
                 _us("gemm_cublas_us", "the GEMM by cuBLAS", _gemm_floor),
                 _us("gemm_triton_us", "the same kernel storing locally", _gemm_floor),
                 _us("seq_us", "cuBLAS, then NCCL", _gemm_floor, _output_floor),
