@@ -56,12 +56,14 @@ class _Kind:
 
     def format(self, value: int) -> str:
         """Return the shortest text that ``parse`` reads back as exactly *value*."""
+        if self is _CYCLES:
+            return "1 cycle" if value == 1 else f"{value} cycles"
         if value == 0:
             return f"0 {'B' if self is _BYTES else self.usual}"
         texts = [
             f"{digits} {unit}"
             for unit, factor in reversed(self.units.items())
-            if unit.isascii() and unit != "cycle" and (digits := _exact_decimal(value, factor)) is not None
+            if unit.isascii() and (digits := _exact_decimal(value, factor)) is not None
         ]
         return min(texts, key=lambda text: (len(text), "." in text))
 
@@ -189,25 +191,14 @@ def _exact_decimal(value: int, factor: int) -> str | None:
     return f"{whole}.{decimals}" if decimals else str(whole)
 
 
-def format_cycles(value: int) -> str:
-    """Text of a number of cycles."""
-    return "1 cycle" if value == 1 else f"{value} cycles"
-
-
 parse_bytes, format_bytes = _BYTES.parse, _BYTES.format
 parse_bandwidth, format_bandwidth = _BANDWIDTH.parse, _BANDWIDTH.format
 parse_time, format_time = _TIME.parse, _TIME.format
 parse_frequency, format_frequency = _FREQUENCY.parse, _FREQUENCY.format
-parse_cycles = _CYCLES.parse  # which clock is meant is fixed by the key
+parse_cycles, format_cycles = _CYCLES.parse, _CYCLES.format  # which clock is meant is fixed by the key
 parse_bytes_or_word, parse_frequency_or_word = _BYTES.parse_or, _FREQUENCY.parse_or
 
-_FORMATS: dict[Callable[[object], int | str], Callable[[int], str]] = {
-    parse_bytes: format_bytes,
-    parse_bandwidth: format_bandwidth,
-    parse_time: format_time,
-    parse_frequency: format_frequency,
-    parse_cycles: format_cycles,
-}
+_FORMATS: dict[Callable[[object], int | str], Callable[[int], str]] = {kind.parse: kind.format for kind in _KINDS}
 
 
 def format_parsed(parser: Callable[..., Any], value: int) -> str:

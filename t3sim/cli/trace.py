@@ -129,14 +129,14 @@ def import_(
 )
 def show(file: Path, slots: int, access: str) -> None:
     """Say in words what is in a trace."""
-    from t3sim.workload.tiling import ELEMENT_BYTES, expected_chunk_bytes
+    from t3sim.workload.tiling import ELEMENT_BYTES, expected_chunk_bytes, wavefront_grid
     from t3sim.workload.trace_file import content_digest, read_manifest, read_trace
 
     tiles = read_trace(file)
     origin = read_manifest(file).origin
     gemm, tiling = tiles.gemm, tiles.tiling
     height, width = tiling.workgroup_tile
-    down, across = tiles.wavefront_grid()
+    down, across = wavefront_grid(tiling)
     clipped = (tiles.workgroups["n_rows"] < height) | (tiles.workgroups["n_columns"] < width)
     n_wavefronts = int(tiles.chunk_wavefronts().sum())
     output_bytes = gemm.m * gemm.n * ELEMENT_BYTES

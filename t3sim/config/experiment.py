@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from t3sim.config.machine import Bytes, Count, Cycles, MachineSpec, Picoseconds, Spec
+from t3sim.config.machine import Bytes, Count, MachineSpec, Picoseconds, Spec
 
 LayerKind = Literal["training", "prompt"]
 AttentionKind = Literal["unfused", "fused"]
@@ -155,20 +155,3 @@ class RunSpec(Spec):
     staggered: bool = True  # each GPU begins with its own chunk; False (explicit only): all begin with chunk 0
     quantum: Annotated[Picoseconds | None, Field(default=None)] = None  # None: the link latency
     plugins: tuple[str, ...] = ()
-
-
-__all__ = [
-    "ArbitrationSpec",
-    "AttentionKind",
-    "CollectiveSpec",
-    "Cycles",
-    "GemmShape",
-    "KernelLibrarySpec",
-    "Kernels",
-    "LayerKind",
-    "LayerSpec",
-    "ModelSpec",
-    "RunSpec",
-    "TilingSpec",
-    "WorkloadSpec",
-]

@@ -74,7 +74,7 @@ class GpuOverrides:
         parts = [part for name, match in keys if (part := self._part(name, match[1], int(match[2]))) is not None]
         skews, jitter = tuple(self._skews()), self._jitter()
         self._raise_problems()
-        gpus, links = gpu_overrides(machine, parts), link_overrides(machine, parts)
+        gpus, links = applied(machine, parts)
         spec = machine.model_copy(
             update={"own_gpus": gpus, "own_links": links, "start_skew": skews, "start_jitter": jitter}
         )
@@ -190,8 +190,7 @@ class GpuOverrides:
             if part.kind == kind and is_whole:
                 self._problem(node, f"{part.name}.{'.'.join(rest)}", message)
                 return
-        first = parts[0]
-        self._problem(first.node, first.name, f"on gpu[{first.number}], `{path}` {message}")
+        self._problem(parts[0].node, parts[0].name, f"on gpu[{parts[0].number}], `{path}` {message}")
 
 
 def has_fine_ticks(machine: MachineSpec) -> bool:
@@ -200,25 +199,19 @@ def has_fine_ticks(machine: MachineSpec) -> bool:
     return all(clock % MHZ == 0 for clock in clocks) and math.lcm(*clocks) > FINEST_TICKS_HZ
 
 
-def gpu_overrides(machine: MachineSpec, parts: list[Override]) -> tuple[GpuOverride, ...]:
-    """Return the GPUs that come out different from the machine's."""
-    gpus = []
-    for number in sorted({part.number for part in parts if part.kind != "link"}):
-        gpu, memory = machine.gpu, machine.memory
-        for spec in (part.spec for part in parts if part.number == number):
-            gpu = spec if isinstance(spec, GpuSpec) else gpu
-            memory = spec if isinstance(spec, MemorySpec) else memory
-        if (gpu, memory) != (machine.gpu, machine.memory):
-            gpus.append(GpuOverride(number=number, gpu=gpu, memory=memory))
-    return tuple(gpus)
-
-
-def link_overrides(machine: MachineSpec, parts: list[Override]) -> tuple[LinkOverride, ...]:
-    """Return the links that come out different from the machine's."""
-    links = {part.number: part.spec for part in parts if isinstance(part.spec, LinkSpec)}
-    return tuple(
-        LinkOverride(number=number, link=link) for number, link in sorted(links.items()) if link != machine.link
-    )
+def applied(
+    machine: MachineSpec, parts: list[Override]
+) -> tuple[tuple[GpuOverride, ...], tuple[LinkOverride, ...]]:
+    """Return the GPUs and the links that come out different from the machine's."""
+    common = {"gpu": machine.gpu, "memory": machine.memory, "link": machine.link}
+    gpus, links = [], []
+    for number in sorted({part.number for part in parts}):
+        own: dict[str, Any] = common | {part.kind: part.spec for part in parts if part.number == number}
+        if (own["gpu"], own["memory"]) != (machine.gpu, machine.memory):
+            gpus.append(GpuOverride(number=number, gpu=own["gpu"], memory=own["memory"]))
+        if own["link"] != machine.link:
+            links.append(LinkOverride(number=number, link=own["link"]))
+    return tuple(gpus), tuple(links)
 
 
 def differing(one: BaseModel, other: BaseModel, prefix: str = "") -> Iterator[str]:
@@ -241,17 +234,12 @@ def differences(machine: MachineSpec) -> Iterator[tuple[str, str]]:
     for key, own, common in changed:
         names = list(differing(own, common))
         if names:
-            yield key, f"{key} differs in {in_words(names)}"
+            more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+            yield key, f"{key} differs in {', '.join(f'`{name}`' for name in names[:MOST_NAMES])}{more}"
     for skew in machine.start_skew:
         yield f"{SKEW}.gpu[{skew.number}]", f"gpu[{skew.number}] starts later than others"
     if machine.start_jitter is not None:
         yield JITTER, "kernels start after random delays"
-
-
-def in_words(names: list[str]) -> str:
-    """Return a short list of names."""
-    more = len(names) - MOST_NAMES
-    return ", ".join(f"`{name}`" for name in names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def located(machine: MachineSpec, path: list[str]) -> tuple[type[BaseModel], tuple[str, ...], Any] | None:
@@ -267,9 +255,3 @@ def located(machine: MachineSpec, path: list[str]) -> tuple[type[BaseModel], tup
         jitter = machine.start_jitter
         return None if jitter is None else (StartJitterSpec, (path[1],), getattr(jitter, path[1]))
     return MachineSpec, tuple(path), value_at(machine, ".".join(path))
-
-
-__all__ = [
-    "JITTER", "MODELS", "OVERRIDE_KEY", "OVERRIDE_NAMES", "SKEW", "GpuOverrides", "differences", "is_override",
-    "located",
-]  # fmt: skip

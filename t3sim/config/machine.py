@@ -296,14 +296,9 @@ class MachineSpec(UniformMachineSpec):
 
     def of_gpu(self, number: int) -> MachineSpec:
         """Return a ring of GPUs identical to ``gpu[number]``, with links identical to the one that it sends over."""
-        gpu, memory, link = self.gpu, self.memory, self.link
-        for own in self.own_gpus:
-            if own.number == number:
-                gpu, memory = own.gpu, own.memory
-        for one in self.own_links:
-            if one.number == number:
-                link = one.link
-        return MachineSpec(name=self.name, gpu=gpu, memory=memory, link=link)
+        own = {one.number: one for one in self.own_gpus}.get(number, self)
+        sends = {one.number: one for one in self.own_links}.get(number, self)
+        return MachineSpec(name=self.name, gpu=own.gpu, memory=own.memory, link=sends.link)
 
     def clocks(self) -> set[int]:
         """Return all clocks of the ring, in hertz."""

@@ -331,6 +331,3 @@ def _clocks(machine: MachineSpec) -> Iterator[Finding]:
     if not odd and ticks > limits.FINEST_TICKS_HZ:
         both = " and ".join(f"`{path}` ({format_frequency(clock)})" for path, clock in clocks.items())
         yield "gpu.compute_clock", f"{both} meet only in ticks of {format_frequency(ticks)}; at most 1 THz"
-
-
-__all__ = ["machine_findings"]

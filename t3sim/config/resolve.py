@@ -111,6 +111,3 @@ def resolve_tiling(node: Node | None, folder: Path | None = None, key: str = "ti
         node = with_value(node, ("preset",), Node(DEFAULT_TILING, node.position))
     tree = expand_part("kernel", node, key, folder)
     return kernels_of(tree, key), tree
-
-
-__all__ = ["ResolvedMachine", "resolve_machine", "resolve_tiling"]

@@ -209,20 +209,3 @@ def shown_value(model: type[BaseModel], location: KeyPath, value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(str, value)) + "]"
     return str(value)
-
-
-__all__ = [
-    "MAX_GUESSES",
-    "Finding",
-    "fields_at",
-    "found_words",
-    "node_at",
-    "overlay",
-    "placed",
-    "shown_value",
-    "spec_problems",
-    "unknown_key",
-    "validated",
-    "value_at",
-    "with_value",
-]

@@ -135,19 +135,17 @@ def _checked_text(text: str | bytes, name: str) -> str:
         try:
             text = text.decode("utf-8")
         except UnicodeDecodeError as error:
-            line, column = _line_and_column(error.object[: error.start].decode("latin-1"), error.start)
-            raise _fail(name, f"byte 0x{error.object[error.start]:02x} is not UTF-8", line, column) from None
+            before = error.object[: error.start].decode("latin-1")
+            raise _fail_after(before, name, f"byte 0x{error.object[error.start]:02x} is not UTF-8") from None
     if len(text) > MAX_FILE_BYTES:
         raise _fail(name, "is larger than 1 MiB; a configuration is a few KiB")
     text = text.removeprefix("\ufeff")
     bad = _FORBIDDEN.search(text)
     if bad:
-        line, column = _line_and_column(text, bad.start())
-        raise _fail(name, f"{_in_words(bad.group())} is not allowed", line, column)
+        raise _fail_after(text[: bad.start()], name, f"{_in_words(bad.group())} is not allowed")
     tab = re.search(r"^ *\t", text, re.MULTILINE)
     if tab and text[tab.end() :].split("\n", 1)[0].strip():
-        line, column = _line_and_column(text, tab.end() - 1)
-        raise _fail(name, "a tab cannot indent; use spaces", line, column)
+        raise _fail_after(text[: tab.end() - 1], name, "a tab cannot indent; use spaces")
     return text
 
 
@@ -162,9 +160,9 @@ def _in_words(character: str) -> str:
     return f"the {'lone surrogate' if is_half else 'control character'} U+{ord(character):04X}"
 
 
-def _line_and_column(text: str, index: int) -> tuple[int, int]:
-    before = text[:index]
-    return before.count("\n") + 1, index - (before.rfind("\n") + 1) + 1
+def _fail_after(before: str, name: str, message: str) -> ConfigError:
+    """A fault at the character behind the text *before*."""
+    return _fail(name, message, before.count("\n") + 1, len(before) - before.rfind("\n"))
 
 
 _CORE_WORDS = {

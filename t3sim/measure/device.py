@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -79,14 +80,14 @@ class Lab:
         self.module = self.cp.RawModule(code=kernels.SOURCE, options=("--std=c++17",))
         self.kernels = {name: self.module.get_function(name) for name in kernels.NAMES}
         self.kernels["tiled_gemm"].max_dynamic_shared_size_bytes = kernels.TILED_SHARED_BYTES
-        self._flag = _host_flag(self.cp)
+        # One int32 in page-locked host memory, which every GPU sees at the same address.
+        self._flag = np.frombuffer(self.cp.cuda.alloc_pinned_memory(64), dtype=np.int32, count=1)
         self._flag_address = np.uintp(self._flag.ctypes.data)
         self.streams = self.new_streams()
-        with self.cp.cuda.Device(0):
-            attributes = self.cp.cuda.Device(0).attributes
-        self.n_sms = int(attributes["MultiProcessorCount"])
-        self.l2_bytes = int(attributes["L2CacheSize"])
-        self.nvml = Nvml([str(self.cp.cuda.Device(gpu).pci_bus_id) for gpu in range(n_gpus)])
+        first = self.cp.cuda.Device(0)
+        self.n_sms = int(first.attributes["MultiProcessorCount"])
+        self.l2_bytes = int(first.attributes["L2CacheSize"])
+        self.nvml = Nvml(str(first.pci_bus_id))
 
     @contextmanager
     def on(self, gpu: int, stream: Any = None) -> Iterator[None]:
@@ -134,8 +135,12 @@ class Lab:
 
     def copy(self, source: Any, owner: int, target: Any, to: int) -> None:
         """Queue a transfer of an array of GPU *owner* to one of the same size on GPU *to* on the current stream."""
-        stream = self.cp.cuda.get_current_stream()
-        self.cp.cuda.runtime.memcpyPeerAsync(target.data.ptr, to, source.data.ptr, owner, source.nbytes, stream.ptr)
+        runtime, stream = self.cp.cuda.runtime, self.cp.cuda.get_current_stream().ptr
+        a, b, n_bytes = source.data.ptr, target.data.ptr, source.nbytes
+        if owner == to:
+            runtime.memcpyAsync(b, a, n_bytes, runtime.memcpyDeviceToDevice, stream)
+        else:
+            runtime.memcpyPeerAsync(b, to, a, owner, n_bytes, stream)
 
     def launch(self, name: str, grid: int, block: int, arguments: tuple[Any, ...], shared: int = 0) -> None:
         """Launch a kernel of this package on the current stream."""
@@ -172,10 +177,6 @@ class Lab:
                         if "AlreadyEnabled" not in str(error) and "already enabled" not in str(error):
                             raise
 
-    def event(self) -> Any:
-        """A new event of the current GPU that can be timed."""
-        return self.cp.cuda.Event()
-
     def queued(self, streams: Sequence[tuple[int, Any]], queue: Callable[[], None]) -> list[tuple[Any, Any]]:
         """Queue work behind gates on *streams* (GPU, stream), let it go at once, return (start, end) events of each."""
         self._flag[0] = 0
@@ -183,15 +184,13 @@ class Lab:
         for gpu, stream in streams:
             with self.on(gpu, stream):
                 self.launch("gate", 1, 1, (self._flag_address, np.uint64(PATIENCE_NS)))
-                starts.append(self.event())
-                starts[-1].record(stream)
+                starts.append(stream.record(self.cp.cuda.Event()))
         try:
             queue()
             ends = []
             for gpu, stream in streams:
                 with self.on(gpu, stream):
-                    ends.append(self.event())
-                    ends[-1].record(stream)
+                    ends.append(stream.record(self.cp.cuda.Event()))
         finally:
             self._flag[0] = 1
         return list(zip(starts, ends, strict=True))
@@ -239,71 +238,53 @@ class Lab:
         self.synchronize()
         estimate = max(0.5, self.group(streams, work, ROTATED_SETS))
         most = MAX_HELD if estimate < HOST_US * len(streams) else sys.maxsize
-        self.group(streams, work, _repetitions(longer * self.effort.warmup_us, estimate, most))
-        repetitions = _repetitions(longer * self.effort.group_us, estimate, most)
-        return [self.group(streams, work, repetitions, watch) for _ in range(self.effort.groups)]
 
+        def repetitions(wanted_us: float) -> int:
+            return int(min(most, max(ROTATED_SETS, longer * wanted_us / estimate)))
 
-def _repetitions(wanted_us: float, each_us: float, most: int) -> int:
-    return int(min(most, max(ROTATED_SETS, wanted_us / each_us)))
-
-
-def _host_flag(cp: Any) -> Any:
-    """Return one int32 in page-locked host memory, which every GPU sees at the same address."""
-    memory = cp.cuda.alloc_pinned_memory(64)
-    return np.frombuffer(memory, dtype=np.int32, count=1)
+        self.group(streams, work, repetitions(self.effort.warmup_us))
+        n = repetitions(self.effort.group_us)
+        return [self.group(streams, work, n, watch) for _ in range(self.effort.groups)]
 
 
 class Nvml:
-    """Clocks and power as the driver's management library reports them; empty where it cannot be loaded."""
+    """Clock and power of a GPU as the driver's management library reports them; empty where it cannot be loaded."""
 
-    def __init__(self, bus_ids: Sequence[str]) -> None:
-        self._handles: list[ctypes.c_void_p] = []
+    def __init__(self, bus_id: str) -> None:
+        self._reads: dict[str, tuple[Callable[[Any], int], float]] = {}  # column: its reader, and a divisor
         try:
-            self._library = ctypes.CDLL("libnvidia-ml.so.1")
+            library = ctypes.CDLL("libnvidia-ml.so.1")
         except OSError:
             return
-        if self._library.nvmlInit_v2() != 0:
-            return
-        for bus_id in bus_ids:
-            handle = ctypes.c_void_p()
-            if self._library.nvmlDeviceGetHandleByPciBusId_v2(bus_id.encode(), ctypes.byref(handle)) == 0:
-                self._handles.append(handle)
+        gpu = ctypes.c_void_p()
+        if library.nvmlInit_v2() == 0 and (
+            library.nvmlDeviceGetHandleByPciBusId_v2(bus_id.encode(), ctypes.byref(gpu)) == 0
+        ):
+            self._reads["sm_mhz"] = partial(library.nvmlDeviceGetClockInfo, gpu, 1), 1
+            self._reads["power_w"] = partial(library.nvmlDeviceGetPowerUsage, gpu), 1000  # milliwatts
 
-    def _read(self, function: str, gpu: int, *arguments: int) -> float | None:
-        if gpu >= len(self._handles):
-            return None
-        value = ctypes.c_uint(0)
-        failed = getattr(self._library, function)(self._handles[gpu], *arguments, ctypes.byref(value))
-        return None if failed else float(value.value)
-
-    def sm_mhz(self, gpu: int = 0) -> float | None:
-        """SM clock now, None if it is not told."""
-        return self._read("nvmlDeviceGetClockInfo", gpu, 1)
-
-    def power_w(self, gpu: int = 0) -> float | None:
-        """Power now, None if it is not told."""
-        milliwatts = self._read("nvmlDeviceGetPowerUsage", gpu)
-        return None if milliwatts is None else milliwatts / 1000
+    def look(self) -> dict[str, float]:
+        """Take one reading; what is not told is left out."""
+        found = {}
+        for column, (read, units) in self._reads.items():
+            value = ctypes.c_uint(0)
+            if read(ctypes.byref(value)) == 0 and value.value:
+                found[column] = value.value / units
+        return found
 
 
 class Watch:
-    """Clock and power while work runs: call ``look`` between queueing and waiting."""
+    """Clock and power of GPU 0 while work runs: call ``look`` between queueing and waiting."""
 
     def __init__(self, nvml: Nvml) -> None:
         self._nvml = nvml
-        self._clocks: list[float] = []
-        self._powers: list[float] = []
+        self._readings: list[dict[str, float]] = []
 
     def look(self) -> None:
-        """Take one reading of GPU 0."""
-        clock, power = self._nvml.sm_mhz(), self._nvml.power_w()
-        if clock:
-            self._clocks.append(clock)
-        if power:
-            self._powers.append(power)
+        """Take one reading."""
+        self._readings.append(self._nvml.look())
 
     def columns(self) -> dict[str, float]:
         """The medians as columns of a row; none if there are no readings."""
-        found = {"sm_mhz": self._clocks, "power_w": self._powers}
-        return {name: statistics.median(values) for name, values in found.items() if values}
+        names = dict.fromkeys(name for reading in self._readings for name in reading)
+        return {name: statistics.median(one[name] for one in self._readings if name in one) for name in names}

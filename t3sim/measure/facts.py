@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -40,14 +40,14 @@ def provenance(lab: Lab, effort: Effort) -> dict[str, Any]:
         "gpus": lab.n_gpus,
         "sms": lab.n_sms,
         "l2_bytes": lab.l2_bytes,
-        "driver": _first_field(_nvidia_smi("--query-gpu=driver_version", "--format=csv,noheader")),
+        "driver": _asked("driver_version"),
         "cuda": _version(int(runtime.runtimeGetVersion())),
         "cuda_of_driver": _version(int(runtime.driverGetVersion())),
         "nccl": NOT_TOLD,
         "cupy": str(lab.cp.__version__),
         "python": platform.python_version(),
         "date": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "clocks": {name: _first_field(_nvidia_smi(f"--query-gpu={name}", "--format=csv,noheader")) for name in QUERIES},
+        "clocks": {name: _asked(name) for name in QUERIES},
         "topology": _lines(_nvidia_smi("topo", "-m")),
         "links": _lines(_nvidia_smi("nvlink", "-s", "-i", "0")),
         "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith("NCCL_")},
@@ -57,23 +57,18 @@ def provenance(lab: Lab, effort: Effort) -> dict[str, Any]:
             "data": "FP16, random, inputs rotated so that none is in the L2 when its turn comes",
             "time": "between device events, queued behind a gate; a sample is the mean of one group, maximum over GPUs",
         },
-        "peaks": asdict(_peaks(device, lab)),
+        # Of an unknown device, limits above every device with its own SMs and L2.
+        "peaks": asdict(KNOWN_PEAKS.get(device) or replace(ANY_DEVICE, sms=lab.n_sms, l2_bytes=lab.l2_bytes)),
     }
-
-
-def _peaks(device: str, lab: Lab) -> Peaks:
-    """Return the known peaks of the device, else limits above every device with its own SMs and L2."""
-    known = KNOWN_PEAKS.get(device)
-    if known is not None:
-        return known
-    return Peaks(**(asdict(ANY_DEVICE) | {"sms": float(lab.n_sms), "l2_bytes": float(lab.l2_bytes)}))
 
 
 def _version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
-def _first_field(text: str) -> str:
+def _asked(query: str) -> str:
+    """What nvidia-smi answers for the first GPU."""
+    text = _nvidia_smi(f"--query-gpu={query}", "--format=csv,noheader")
     return text.splitlines()[0].strip() if text else NOT_TOLD
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
-from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,7 @@ MAX_RELATIVE_ERROR = 1e-3  # FP32 sums rounded to FP16 once lie near 3e-4; a wro
 SUSTAINED = 15.0  # times the usual group: long enough for the clock to settle under load
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """A GEMM of a model's sublayer, or a bare one (model and sublayer ``-``, tp 1)."""
 
     model: str
@@ -29,14 +28,9 @@ class Shape:
     n: int
     k: int
 
-    def columns(self) -> dict[str, Any]:
-        """The columns that name it."""
-        return asdict(self)
-
-    @property
-    def flops(self) -> float:
-        """Floating-point operations."""
-        return 2.0 * self.m * self.n * self.k
+    def tiles(self) -> tuple[int, int]:
+        """Tiles of the tiled kernel, (down, across)."""
+        return -(-self.m // TILE[0]), -(-self.n // TILE[1])
 
 
 # Hidden size and tokens as in configs/model, which needs libraries to read; tests/measure holds the two together.
@@ -111,11 +105,11 @@ class Operands:
     def __getitem__(self, repetition: int) -> tuple[Any, Any, Any]:
         return self.sets[repetition % len(self.sets)]
 
-    def check(self, lab: Lab, gpu: int = 0) -> None:
-        """Compare some rows of set 0's output with FP32 sums; raises ``ArithmeticError``."""
+    def check(self, lab: Lab) -> None:
+        """Compare some rows of set 0's output, on GPU 0, with FP32 sums; raises ``ArithmeticError``."""
         a, b, c = self.sets[0]
         rows = np.random.default_rng(7).choice(self.shape.m, size=min(64, self.shape.m), replace=False)
-        with lab.on(gpu):
+        with lab.on(0):
             expected = a[rows].astype(np.float32) @ b.astype(np.float32)
             found = c[rows].astype(np.float32)
             error = float(lab.cp.linalg.norm(found - expected) / lab.cp.linalg.norm(expected))
@@ -130,11 +124,10 @@ class Cublas:
         self._lab = lab
         self._library = importlib.import_module("cupy_backends.cuda.libs.cublas")
         self._one, self._zero = np.ones(1, dtype=np.float32), np.zeros(1, dtype=np.float32)
-        self._half = lab.cp.cuda.runtime.CUDA_R_16F
 
     def __call__(self, a: Any, b: Any, c: Any) -> None:
         """Queue it on the current stream."""
-        library, half = self._library, self._half
+        library, half = self._library, self._lab.cp.cuda.runtime.CUDA_R_16F
         m, k = a.shape
         n = b.shape[1]
         handle = self._lab.cp.cuda.device.get_cublas_handle()
@@ -146,17 +139,13 @@ class Cublas:
         )  # fmt: skip
 
 
-def tiled(lab: Lab, a: Any, b: Any, c: Any, *, workgroups: int | None = None, record: Any = None) -> None:
+def tiled(lab: Lab, operands: Operands, i: int, *, workgroups: int | None = None, record: Any = None) -> None:
     """Queue the tiled kernel on the current stream, one workgroup a tile or *workgroups* that stay."""
-    m, k = a.shape
-    n = b.shape[1]
-    across = -(-n // TILE[1])
-    n_tiles = -(-m // TILE[0]) * across
-    arguments = (
-        a, b, c, np.int32(m), np.int32(n), np.int32(k), np.int32(across), np.int32(n_tiles),
-        np.uintp(0) if record is None else record,
-    )  # fmt: skip
-    grid = n_tiles if workgroups is None else min(workgroups, n_tiles)
+    shape = operands.shape
+    down, across = shape.tiles()
+    sizes = (np.int32(size) for size in (shape.m, shape.n, shape.k, across, down * across))
+    arguments = (*operands[i], *sizes, np.uintp(0) if record is None else record)
+    grid = down * across if workgroups is None else min(workgroups, down * across)
     lab.launch("tiled_gemm", grid, TILED_THREADS, arguments, TILED_SHARED_BYTES)
 
 
@@ -164,7 +153,7 @@ def _works(lab: Lab, operands: Operands) -> dict[str, Work]:
     cublas = Cublas(lab)
     return {
         "cublas": lab.queueing(lambda i: cublas(*operands[i])),
-        "tiled": lab.queueing(lambda i: tiled(lab, *operands[i])),
+        "tiled": lab.queueing(partial(tiled, lab, operands)),
     }
 
 
@@ -188,18 +177,9 @@ def sustained(lab: Lab) -> Rows:
                 continue
             watch = Watch(lab.nvml)
             samples = lab.samples(checked(lab, operands, work), longer=SUSTAINED, watch=watch)
-            yield _gemm_row(shape, kernel, samples) | watch.columns()
+            yield {**shape._asdict(), "time_samples_us": samples, "kernel": kernel, **watch.columns()}
 
     yield from lab.each(SHAPES, QUICK_SHAPES, of_shape)
-
-
-def _gemm_row(shape: Shape, kernel: str, samples: list[float]) -> dict[str, Any]:
-    return {
-        **shape.columns(),
-        "time_samples_us": samples,
-        "tflops": shape.flops / median(samples) / 1e6,
-        "kernel": kernel,
-    }
 
 
 def with_gaps(lab: Lab) -> Rows:
@@ -208,20 +188,20 @@ def with_gaps(lab: Lab) -> Rows:
     def of_shape(shape: Shape) -> Rows:
         operands = Operands(lab, shape)
         work = checked(lab, operands, _works(lab, operands)["cublas"])
+
+        def timed(i: int, gap_us: int, watch: Watch) -> float:
+            work(i)
+            lab.synchronize()
+            time.sleep(gap_us / 1e6)
+            return lab.group(lab.own_streams([0]), lambda _: work(i + 1), 1, watch)
+
         for gap_us in GAPS_US:
-            samples, watch = [], Watch(lab.nvml)
-            for i in range(3 if lab.effort.quick else 15):
-                work(i)
-                lab.synchronize()
-                time.sleep(gap_us / 1e6)
-                samples.append(lab.group(lab.own_streams([0]), partial(_shifted, work, i + 1), 1, watch))
-            yield _gemm_row(shape, "cublas", samples) | {"gap_us": gap_us} | watch.columns()
+            watch = Watch(lab.nvml)
+            samples = [timed(i, gap_us, watch) for i in range(3 if lab.effort.quick else 15)]
+            found = {"gap_us": gap_us, "time_samples_us": samples, "kernel": "cublas", **watch.columns()}
+            yield {**shape._asdict(), **found}
 
     yield from lab.each(SHAPES, QUICK_SHAPES, of_shape)
-
-
-def _shifted(work: Work, first: int, repetition: int) -> None:
-    work(first + repetition)
 
 
 def fewer_sms(lab: Lab) -> Rows:
@@ -232,67 +212,61 @@ def fewer_sms(lab: Lab) -> Rows:
         operands = Operands(lab, shape)
         cublas = Cublas(lab)
 
-        def on_few(sms: int, i: int) -> None:
-            tiled(lab, *operands[i], workgroups=sms)
-
         def row(kernel: str, sms: int, queue: Work, stream: Any) -> dict[str, Any]:
             work = checked(lab, operands, lab.queueing(queue, stream))
             samples = lab.samples(work, [(0, stream)])
-            return {**shape.columns(), "sms": sms, "kernel": kernel, "time_samples_us": samples}
+            return {**shape._asdict(), "sms": sms, "kernel": kernel, "time_samples_us": samples}
 
         for sms in counts:
             with green_stream(lab, sms) as stream:
                 if stream is not None:
                     yield row("cublas", sms, lambda i: cublas(*operands[i]), stream)
-            yield row("tiled", sms, partial(on_few, sms), lab.streams[0])
+            yield row("tiled", sms, partial(tiled, lab, operands, workgroups=sms), lab.streams[0])
 
     yield from lab.each(FEW, QUICK_SHAPES[:1], of_shape)
 
 
-class green_stream:  # noqa: N801 - used as a context manager only
+@contextmanager
+def green_stream(lab: Lab, sms: int) -> Iterator[Any]:
     """A stream that has *sms* SMs of GPU 0, by a green context; None if cuda-bindings or the driver has none.
 
     With all SMs it is the lab's own stream.
     """
-
-    def __init__(self, lab: Lab, sms: int) -> None:
-        self._lab, self._sms = lab, sms
-        self._context: Any = None
-        self._driver: Any = None
-
-    def __enter__(self) -> Any:
-        if self._sms == self._lab.n_sms:
-            return self._lab.streams[0]
+    stream = lab.streams[0] if sms == lab.n_sms else None
+    driver: Any = None
+    context = None
+    if stream is None:
         try:
-            self._driver = driver = importlib.import_module("cuda.bindings.driver")
-        except ImportError:
-            return None
-        try:
-            device = self._do(driver.cuDeviceGet(0))
-            kind = driver.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
-            whole = self._do(driver.cuDeviceGetDevResource(device, kind))
-            groups, found, _ = self._do(driver.cuDevSmResourceSplitByCount(1, whole, 0, self._sms))
-            if found != 1 or groups[0].sm.smCount != self._sms:
-                return None
-            description = self._do(driver.cuDevResourceGenerateDesc([groups[0]], 1))
-            flags = driver.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM
-            self._context = self._do(driver.cuGreenCtxCreate(description, device, flags))
+            driver = importlib.import_module("cuda.bindings.driver")
+            context = _green_context(driver, sms)
             non_blocking = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
-            stream = self._do(driver.cuGreenCtxStreamCreate(self._context, non_blocking, 0))
-        except (RuntimeError, AttributeError):
-            return None
-        return self._lab.cp.cuda.ExternalStream(int(stream))
+            stream = lab.cp.cuda.ExternalStream(int(_done(driver.cuGreenCtxStreamCreate(context, non_blocking, 0))))
+        except (ImportError, RuntimeError, AttributeError):
+            pass
+    try:
+        yield stream
+    finally:
+        lab.synchronize()
+        if context is not None:
+            driver.cuGreenCtxDestroy(context)
 
-    def __exit__(self, *_: object) -> None:
-        self._lab.synchronize()
-        if self._context is not None:
-            self._driver.cuGreenCtxDestroy(self._context)
 
-    @staticmethod
-    def _do(result: tuple[Any, ...]) -> Any:
-        if int(result[0]) != 0:
-            raise RuntimeError(str(result[0]))
-        return result[1] if len(result) == 2 else result[1:]
+def _green_context(driver: Any, sms: int) -> Any:
+    """A green context of exactly *sms* SMs of GPU 0; raises ``RuntimeError``."""
+    device = _done(driver.cuDeviceGet(0))
+    whole = _done(driver.cuDeviceGetDevResource(device, driver.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM))
+    groups, found, _ = _done(driver.cuDevSmResourceSplitByCount(1, whole, 0, sms))
+    if found != 1 or groups[0].sm.smCount != sms:
+        raise RuntimeError(f"no group of {sms} SMs")
+    description = _done(driver.cuDevResourceGenerateDesc([groups[0]], 1))
+    flags = driver.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM
+    return _done(driver.cuGreenCtxCreate(description, device, flags))
+
+
+def _done(result: tuple[Any, ...]) -> Any:
+    if int(result[0]) != 0:
+        raise RuntimeError(str(result[0]))
+    return result[1] if len(result) == 2 else result[1:]
 
 
 def timelines(lab: Lab) -> Rows:
@@ -300,19 +274,18 @@ def timelines(lab: Lab) -> Rows:
 
     def of_shape(shape: Shape) -> Rows:
         operands = Operands(lab, shape)
-        across = -(-shape.n // TILE[1])
-        n_tiles = -(-shape.m // TILE[0]) * across
+        down, across = shape.tiles()
         lab.samples(checked(lab, operands, _works(lab, operands)["tiled"]))
         with lab.on(0):
-            record = lab.cp.zeros((n_tiles, 4), dtype=np.uint64)
+            record = lab.cp.zeros((down * across, 4), dtype=np.uint64)
             lab.synchronize()
-            tiled(lab, *operands[1], record=record)
+            tiled(lab, operands, 1, record=record)
             lab.synchronize()
             found = record.get().astype(np.int64)
         first = int(found[:, 1].min())
         for tile, (sm, start, computed, end) in enumerate(found.tolist()):
             yield {
-                **shape.columns(),
+                **shape._asdict(),
                 "kernel": "tiled",
                 "wg": tile,
                 "tile_row": tile // across,

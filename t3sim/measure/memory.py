@@ -11,7 +11,6 @@ import numpy as np
 
 from t3sim.measure.device import MIB, ROTATED_SETS, Lab, Rows
 from t3sim.measure.needs import MissingHardware
-from t3sim.measurements.kinds import MOVED
 
 STREAM_SIZES = tuple(size * MIB for size in (4, 16, 64, 256, 1024, 4096))
 QUICK_SIZES = (16 * MIB, 64 * MIB)
@@ -44,25 +43,19 @@ def _streams_of(lab: Lab, n_bytes: int) -> Rows:
     words = np.uint64(n_bytes // 16)
     grid = -(-n_bytes // (16 * 4 * STREAM_THREADS))
 
-    def arguments(pattern: str, i: int) -> tuple[Any, ...]:
-        a, b, out = arrays[i % n_sets]
-        return {
-            "read": (a, out, words),
-            "write": (out, np.uint32(i), words),
-            "copy": (a, out, words),
-            ADD: (a, b, out, words),
-        }[pattern]
-
     def launch(pattern: str, i: int) -> None:
-        lab.launch(f"stream_{pattern.split(maxsplit=1)[0]}", grid, STREAM_THREADS, arguments(pattern, i))
+        a, b, out = arrays[i % n_sets]
+        uses = {"read": (a, out), "write": (out, np.uint32(i)), "copy": (a, out), ADD: (a, b, out)}[pattern]
+        lab.launch(f"stream_{pattern.split(maxsplit=1)[0]}", grid, STREAM_THREADS, (*uses, words))
 
     for pattern in ("read", "write", "copy", ADD):
         work = lab.queueing(partial(launch, pattern))
         if pattern in {"copy", ADD}:
             _check_stream(lab, pattern, arrays[0], work)
-        yield _memory_row(pattern, n_bytes, lab.samples(work))
+        yield {"pattern": pattern, "bytes": n_bytes, "time_samples_us": lab.samples(work)}
     if n_bytes >= 64 * MIB:
-        yield _memory_row("copy by cudaMemcpyAsync", n_bytes, lab.samples(_driver_copy(lab, arrays, n_bytes)))
+        work = lab.queueing(lambda i: lab.copy(arrays[i % n_sets][0], 0, arrays[i % n_sets][2], 0))
+        yield {"pattern": "copy by cudaMemcpyAsync", "bytes": n_bytes, "time_samples_us": lab.samples(work)}
 
 
 def _reads_by_few(lab: Lab) -> Rows:
@@ -78,7 +71,7 @@ def _reads_by_few(lab: Lab) -> Rows:
         for blocks in (lab.n_sms,) if lab.effort.quick else (*READERS, lab.n_sms, 2 * lab.n_sms):
             work = lab.queueing(partial(launch, blocks, (array, out, np.uint64(n_bytes // 16))))
             pattern = f"read {place}by {blocks} workgroups of 1024 threads"
-            yield _memory_row(pattern, n_bytes, lab.samples(work))
+            yield {"pattern": pattern, "bytes": n_bytes, "time_samples_us": lab.samples(work)}
 
 
 def _check_stream(lab: Lab, pattern: str, arrays: list[Any], work: Any) -> None:
@@ -90,25 +83,6 @@ def _check_stream(lab: Lab, pattern: str, arrays: list[Any], work: Any) -> None:
     expected = a if pattern == "copy" else a + b
     if not bool((out == expected).all()):
         raise ArithmeticError(f"the {pattern} kernel left wrong values")
-
-
-def _driver_copy(lab: Lab, arrays: list[Any], n_bytes: int) -> Any:
-    def queue(i: int) -> None:
-        a, _, out = arrays[i % len(arrays)]
-        runtime = lab.cp.cuda.runtime
-        runtime.memcpyAsync(out.data.ptr, a.data.ptr, n_bytes, runtime.memcpyDeviceToDevice, lab.streams[0].ptr)
-
-    return lab.queueing(queue)
-
-
-def _memory_row(pattern: str, n_bytes: int, samples: list[float]) -> dict[str, Any]:
-    moved = MOVED[pattern.split(maxsplit=1)[0]] * n_bytes
-    return {
-        "pattern": pattern,
-        "bytes": n_bytes,
-        "time_samples_us": samples,
-        "read_plus_write_gbps": moved / median(samples) / 1e3,
-    }
 
 
 def latency(lab: Lab) -> Rows:

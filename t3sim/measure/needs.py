@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from t3sim.errors import EnvironmentFailure, InputDataError, UsageError
-from t3sim.files import prepare_folder, publish
+from t3sim.errors import EnvironmentFailure
 
 ELSE = "everything else in t3sim works without it"
 
@@ -21,7 +20,3 @@ class MissingHardware(CannotMeasure):
 
     def __reduce__(self) -> tuple[object, ...]:
         return (type(self), self.args)
-
-
-# What the programs that measure take from outside this package comes through here: it needs no library.
-__all__ = ["CannotMeasure", "InputDataError", "MissingHardware", "UsageError", "prepare_folder", "publish"]

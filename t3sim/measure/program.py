@@ -13,21 +13,17 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from t3sim.errors import InputDataError, UsageError
+from t3sim.files import prepare_folder, publish
 from t3sim.measure import gemm, memory, rings
 from t3sim.measure.device import FULL, QUICK, Lab, count_gpus
 from t3sim.measure.facts import provenance
-from t3sim.measure.needs import (
-    CannotMeasure,
-    InputDataError,
-    MissingHardware,
-    UsageError,
-    prepare_folder,
-    publish,
-)
+from t3sim.measure.needs import CannotMeasure, MissingHardware
 from t3sim.measurements.kinds import KINDS
 from t3sim.measurements.samples import write_measurements
 
@@ -97,7 +93,8 @@ def measure(
         books.facts["nccl_choices"] = _choices(lab.n_gpus)
         books.finish("collectives")
     if books.failures:
-        raise CannotMeasure(books.failed())
+        reasons = (f"{why} (not measured: {', '.join(what)})" for why, what in books.failures.items())
+        raise CannotMeasure("\n".join(reasons))
     return books.written
 
 
@@ -118,10 +115,6 @@ class _Books:
         reason = " ".join(reason.split())[:400]
         if what not in self.failures.setdefault(reason, []):
             self.failures[reason].append(what)
-
-    def failed(self) -> str:
-        """One line for each reason."""
-        return "\n".join(f"{reason} (not measured: {', '.join(what)})" for reason, what in self.failures.items())
 
     def collect(self, name: str, found: Iterable[dict[str, Any]]) -> None:
         """Keep what is measured until the end or a fault: one kind's fault does not lose the others."""
@@ -144,7 +137,7 @@ class _Books:
             lines = str(error).splitlines()
             path = self._output / f"{name}.refused.txt"
             prepare_folder(self._output)
-            publish({path: "".join(_json(row) + "\n" for row in rows).encode()})
+            publish({path: "".join(map(_json_line, rows)).encode()})
             self.fail(name, f"{lines[min(1, len(lines) - 1)].strip()}; the rows are kept in {path}, which is not read")
             return
         self._accepted[name] = rows
@@ -191,7 +184,15 @@ def _worker(
     with tempfile.TemporaryDirectory() as folder:
         rows, log = Path(folder, "rows"), Path(folder, "log")
         environment = {**os.environ, **settings, **debug} | ({"NCCL_DEBUG_FILE": str(log)} if debug else {})
-        failed = _failure([*arguments, "--gpus", str(n_gpus), "--worker", str(rows)], environment)
+        command = [sys.executable, "-m", "t3sim.measure", *arguments, "--gpus", str(n_gpus), "--worker", str(rows)]
+        try:
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=WORKER_SECONDS, check=False
+            )
+            said = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit code {done.returncode}"]
+            failed = said[-1][:300] if done.returncode else ""
+        except subprocess.TimeoutExpired:
+            failed = f"no end after {WORKER_SECONDS} s"
         found, logged = (
             path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
             for path in (rows, log)
@@ -199,26 +200,9 @@ def _worker(
     return found, logged, failed
 
 
-def _failure(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Run this module in a process of its own; return what went wrong, an empty text if nothing did."""
-    command = [sys.executable, "-m", "t3sim.measure", *arguments]
-    try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=WORKER_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return f"no end after {WORKER_SECONDS} s"
-    return "" if done.returncode == 0 else _last_line(done.stderr) or f"exit code {done.returncode}"
-
-
-def _last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else ""
-
-
-def _json(value: Any) -> str:
-    """Return *value* as one line of JSON; a number that is none becomes text, for the rules of the kind to refuse."""
-    return json.dumps(_without_nan(value), allow_nan=False)
+def _json_line(value: Any) -> str:
+    """*value* as JSON; a number that is none becomes text, for the rules of the kind to refuse."""
+    return json.dumps(_without_nan(value), allow_nan=False) + "\n"
 
 
 def _without_nan(value: Any) -> Any:
@@ -235,17 +219,11 @@ def _work(kinds: Sequence[str], n_gpus: int, quick: bool, channels: str, rows: P
     if channels == "touch":
         rings.touch(lab)
         return
-    with rows.open("w", encoding="utf-8") as stream:
-        for line in _worker_lines(lab, kinds, channels):
-            stream.write(_json(line) + "\n")
-            stream.flush()
-
-
-def _worker_lines(lab: Lab, kinds: Sequence[str], channels: str) -> Iterator[dict[str, Any]]:
     number = rings.Nccl(lab).version
-    yield {"nccl": f"{number // 10000}.{number // 100 % 100}.{number % 100}"}
-    for kind, row in rings.nccl_rows(lab, channels, kinds):
-        yield {"kind": kind, "row": row}
+    version = {"nccl": f"{number // 10000}.{number // 100 % 100}.{number % 100}"}
+    measured = ({"kind": kind, "row": row} for kind, row in rings.nccl_rows(lab, channels, kinds))
+    with rows.open("w", encoding="utf-8", buffering=1) as stream:
+        stream.writelines(map(_json_line, chain([version], measured)))
 
 
 def list_kinds() -> str:

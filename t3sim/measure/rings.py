@@ -7,17 +7,17 @@ it is loaded, so ``measure`` runs what depends on it in a process for each numbe
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from t3sim.measure.device import MAX_HELD, MIB, ROTATED_SETS, Lab, Rows, Work
 from t3sim.measure.gemm import MODELS, Cublas, Operands, Shape, sublayer
 from t3sim.measure.needs import MissingHardware
-from t3sim.measurements.kinds import COLLECTIVES, ring_bytes
+from t3sim.measurements.kinds import COLLECTIVES
 
 COPY_SIZES = (4096, 65536, 262144, *(size * MIB for size in (1, 4, 16, 64, 256)))
 # Powers of two, and FP16 outputs of the models' GEMMs: 2 bytes x hidden x tokens.
@@ -47,7 +47,7 @@ def peer_copies(lab: Lab) -> Rows:
     _need_two(lab)
     lab.peer_access()
     yield from lab.each(COPY_SIZES, (65536, 16 * MIB), partial(_engine_copies, lab))
-    yield from _copies_by_sms(lab, STORED_BYTES)
+    yield from _copies_by_sms(lab)
     lab.free_memory()
 
 
@@ -68,7 +68,7 @@ def _engine_copies(lab: Lab, n_bytes: int) -> Rows:
     for pattern, hops in patterns.items():
         samples = lab.samples(partial(work, hops), lab.own_streams([source for source, _ in hops]))
         _check_copy(lab, sources[0][0], targets[1][0], f"{pattern} copy of {n_bytes} bytes")
-        yield _copy_row(pattern, n_bytes, samples)
+        yield {"pattern": pattern, "bytes": n_bytes, "time_samples_us": samples}
 
 
 def _check_copy(lab: Lab, source: Any, target: Any, what: str) -> None:
@@ -80,10 +80,10 @@ def _check_copy(lab: Lab, source: Any, target: Any, what: str) -> None:
         raise ArithmeticError(f"a {what} arrived wrong")
 
 
-def _copies_by_sms(lab: Lab, n_bytes: int) -> Rows:
+def _copies_by_sms(lab: Lab) -> Rows:
     """Kernels of few workgroups on GPU 0 that store to, or load from, GPU 1."""
-    sources, targets = _buffers(lab, n_bytes, seed=3), _buffers(lab, n_bytes, seed=4)
-    words = np.uint64(n_bytes // 16)
+    sources, targets = _buffers(lab, STORED_BYTES, seed=3), _buffers(lab, STORED_BYTES, seed=4)
+    words = np.uint64(STORED_BYTES // 16)
 
     def work(blocks: int, source: int, i: int) -> None:
         arrays = sources[source][i % ROTATED_SETS], targets[1 - source][i % ROTATED_SETS]
@@ -92,7 +92,8 @@ def _copies_by_sms(lab: Lab, n_bytes: int) -> Rows:
     for blocks in (lab.n_sms,) if lab.effort.quick else STORE_BLOCKS:
         for source, pattern in enumerate(("store", "load")):
             samples = lab.samples(lab.queueing(partial(work, blocks, source)))
-            yield _copy_row(f"{pattern} by {blocks} workgroups of 1024 threads", n_bytes, samples)
+            how = f"{pattern} by {blocks} workgroups of 1024 threads"
+            yield {"pattern": how, "bytes": STORED_BYTES, "time_samples_us": samples}
 
 
 def _buffers(lab: Lab, n_bytes: int, seed: int) -> list[list[Any]]:
@@ -105,16 +106,9 @@ def _buffers(lab: Lab, n_bytes: int, seed: int) -> list[list[Any]]:
     return lab.on_each(made)
 
 
-def _copy_row(pattern: str, n_bytes: int, samples: list[float]) -> dict[str, Any]:
-    rate = n_bytes / median(samples) / 1e3
-    return {"pattern": pattern, "bytes": n_bytes, "time_samples_us": samples, "gbps_per_direction": rate}
-
-
-class Ring(Protocol):
-    """Ring collectives of FP16 arrays, on one stream of each GPU."""
-
-    def queue(self, collective: str, sent: Sequence[Any], received: Sequence[Any], repetition: int) -> None:
-        """Queue *collective* of equal shards: ``sent[gpu]`` to ``received[gpu]``; repetitions count from 0."""
+# Queues a ring collective (its name) of equal FP16 shards, ``sent[gpu]`` to ``received[gpu]``, on one stream of each
+# GPU; repetitions count from 0.
+Ring = Callable[[str, Sequence[Any], Sequence[Any], int], None]
 
 
 class Nccl:
@@ -125,18 +119,17 @@ class Nccl:
         _need_two(lab)
         self._lab = lab
         self._streams = streams or lab.streams
-        remedy = "install nvidia-nccl-cu13 or nvidia-nccl-cu12"
         try:
             self._nccl = importlib.import_module("cupy.cuda.nccl")
+            if not getattr(self._nccl, "available", False):
+                raise ImportError
         except ImportError as error:
-            raise MissingHardware("CuPy finds no NCCL", remedy) from error
-        if not getattr(self._nccl, "available", False):
-            raise MissingHardware("CuPy finds no NCCL", remedy)
+            raise MissingHardware("CuPy finds no NCCL", "install nvidia-nccl-cu13 or nvidia-nccl-cu12") from error
         self.version = int(self._nccl.get_version())
         self._rings = self._nccl.NcclCommunicator.initAll(list(range(lab.n_gpus)))
 
-    def queue(self, collective: str, sent: Sequence[Any], received: Sequence[Any], _: int) -> None:
-        """Queue one collective."""
+    def __call__(self, collective: str, sent: Sequence[Any], received: Sequence[Any], _: int) -> None:
+        """Queue one collective: a ``Ring``."""
         nccl, half, add = self._nccl, self._nccl.NCCL_FLOAT16, self._nccl.NCCL_SUM
         nccl.groupStart()
         for gpu, ring in enumerate(self._rings):
@@ -168,23 +161,17 @@ def engine_collectives(lab: Lab) -> Rows:
 
 def _over_sizes(lab: Lab, sizes: Sequence[int], collectives: Sequence[str], ring: Ring) -> Rows:
     def of_collective(collective: str, length: int) -> dict[str, Any]:
+        """In a function of its own, so that its arrays are free before the next ones are made."""
         sets = CollectiveArrays(lab, collective, length)
 
         def work(i: int) -> None:
-            ring.queue(collective, sets.sent[i % ROTATED_SETS], sets.received[i % ROTATED_SETS], i)
+            ring(collective, sets.sent[i % ROTATED_SETS], sets.received[i % ROTATED_SETS], i)
 
         work(0)
         lab.synchronize()
         sets.check()
         samples = lab.samples(work, lab.own_streams())
-        sent = ring_bytes(collective, lab.n_gpus, 2 * length)
-        return {
-            "collective": collective,
-            "gpus": lab.n_gpus,
-            "bytes": 2 * length,
-            "time_samples_us": samples,
-            "busbw_gbps": sent / median(samples) / 1e3,
-        }
+        return {"collective": collective, "gpus": lab.n_gpus, "bytes": 2 * length, "time_samples_us": samples}
 
     def of_size(n_bytes: int) -> Rows:
         for collective in collectives:
@@ -224,7 +211,9 @@ class CollectiveArrays:
         """Compare set 0 with the exact result on each GPU; raises ``ArithmeticError``."""
         for gpu, array in enumerate(self.received[0]):
             with self._lab.on(gpu):
-                inputs = [self._brought(sent, owner, gpu) for owner, sent in enumerate(self.sent[0])]
+                inputs = [self._lab.cp.empty_like(sent) for sent in self.sent[0]]  # all brought to this GPU
+                for owner, copy in enumerate(inputs):
+                    self._lab.copy(self.sent[0][owner], owner, copy, gpu)
                 if self._collective == "all_gather":
                     expected = self._lab.cp.concatenate(inputs)
                 else:
@@ -234,12 +223,6 @@ class CollectiveArrays:
                 right = bool((array == expected).all())
             if not right:
                 raise ArithmeticError(f"{self._collective} of {self.n_sent} elements: GPU {gpu} has wrong values")
-
-    def _brought(self, array: Any, owner: int, gpu: int) -> Any:
-        """A copy on *gpu* of an array of GPU *owner*."""
-        copy = self._lab.cp.empty_like(array)
-        self._lab.copy(array, owner, copy, gpu)
-        return copy
 
 
 class EngineRing:
@@ -251,8 +234,8 @@ class EngineRing:
         self._scratch: list[list[Any]] = []
         self._added: list[Any] = []
 
-    def queue(self, collective: str, sent: Sequence[Any], received: Sequence[Any], repetition: int) -> None:
-        """Queue one collective of equal shards."""
+    def __call__(self, collective: str, sent: Sequence[Any], received: Sequence[Any], repetition: int) -> None:
+        """Queue one collective: a ``Ring``."""
         if collective == "all_gather":
             self._all_gather(sent, received)
         else:
@@ -280,20 +263,16 @@ class EngineRing:
                     if step:
                         self._streams[gpu].wait_event(arrived[(gpu - 1) % n])
                     else:
-                        self._own_shard(sent[gpu], own)
+                        self._lab.copy(sent[gpu], gpu, own, gpu)
                 done.append(self._copy(own if step else sent[gpu], gpu, there, (gpu + 1) % n))
             arrived = done
-        self._join(arrived)
+        for gpu in range(n):  # a GPU is done when what its neighbour sends has arrived too
+            self._streams[gpu].wait_event(arrived[(gpu - 1) % n])
 
     def _part(self, array: Any, number: int) -> Any:
         """One of as many equal parts of an array as there are GPUs."""
         n_elements = array.size // self._lab.n_gpus
         return array[number * n_elements : (number + 1) * n_elements]
-
-    def _own_shard(self, sent: Any, place: Any) -> None:
-        runtime = self._lab.cp.cuda.runtime
-        stream = self._lab.cp.cuda.get_current_stream()
-        runtime.memcpyAsync(place.data.ptr, sent.data.ptr, sent.nbytes, runtime.memcpyDeviceToDevice, stream.ptr)
 
     def _reduce_scatter(self, sent: Sequence[Any], received: Sequence[Any], repetition: int) -> None:
         n, shard = self._lab.n_gpus, received[0].size
@@ -328,12 +307,6 @@ class EngineRing:
             self._scratch = self._lab.on_each(lambda _: [zeros() for _ in range(3)], self._streams)
         return self._scratch
 
-    def _join(self, events: Sequence[Any]) -> None:
-        """A GPU is done when what its neighbour sends has arrived too."""
-        n = self._lab.n_gpus
-        for gpu in range(n):
-            self._streams[gpu].wait_event(events[(gpu - 1) % n])
-
 
 class Sublayer:
     """A GEMM on every GPU and the collectives of its output on a ring, in rotated sets."""
@@ -358,7 +331,7 @@ class Sublayer:
         if of_gemm:
             outputs = [operands[i][2].reshape(-1) for operands in self._operands]
         sent, received = (shards, outputs) if name == "all_gather" else (outputs, shards)
-        self._ring.queue(name, sent, received, i)
+        self._ring(name, sent, received, i)
 
 
 def sequential(lab: Lab) -> Rows:
@@ -379,7 +352,7 @@ def sequential(lab: Lab) -> Rows:
         scatter = partial(layer.collective, "reduce_scatter")
         works: dict[str, Work] = {"gemm": layer.gemm, "rs": scatter, "gemm_rs": both, "gemm_rs_ag": all_three}
         row = {f"{name}_samples_us": lab.samples(work, lab.own_streams(), longer=2) for name, work in works.items()}
-        yield {**shape.columns(), "gpus": lab.n_gpus, **row}
+        yield {**shape._asdict(), "gpus": lab.n_gpus, **row}
 
     yield from lab.each(BESIDE, QUICK_BESIDE, of_shape)
 
@@ -391,7 +364,7 @@ def contention(lab: Lab, channels: str, shapes: Sequence[Shape]) -> Rows:
 
     def of_shape(shape: Shape) -> Rows:
         row = _beside(lab, Sublayer(lab, ring, shape), others, "reduce_scatter", "rs")
-        yield {**shape.columns(), "gpus": lab.n_gpus, "nccl_channels": channels, **row}
+        yield {**shape._asdict(), "gpus": lab.n_gpus, "nccl_channels": channels, **row}
 
     yield from lab.each(shapes, QUICK_BESIDE, of_shape)
 
@@ -407,7 +380,7 @@ def engine_contention(lab: Lab) -> Rows:
         layer = Sublayer(lab, ring, shape)
         for collective in BY_ENGINES:
             row = _beside(lab, layer, others, collective, "collective")
-            yield {**shape.columns(), "gpus": lab.n_gpus, "collective": collective, **row}
+            yield {**shape._asdict(), "gpus": lab.n_gpus, "collective": collective, **row}
 
     yield from lab.each(BESIDE, QUICK_BESIDE, of_shape)
 
@@ -471,7 +444,7 @@ def touch(lab: Lab) -> None:
     for n_bytes in ARRAY_SIZES:
         for collective in COLLECTIVES:
             sets = CollectiveArrays(lab, collective, _length(lab, n_bytes), n_sets=1)
-            nccl.queue(collective, sets.sent[0], sets.received[0], 0)
+            nccl(collective, sets.sent[0], sets.received[0], 0)
             lab.synchronize()
         lab.free_memory()
 

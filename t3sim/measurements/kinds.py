@@ -13,12 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 Value = str | int | float
 
 ROUNDING = 0.01  # files round times to 10 ns and rates to two digits; a wrong rate is off by far more than 1 %
 ROUNDING_ABSOLUTE = 0.0101  # of a rate or time that was rounded to two digits
+LARGEST = 1e18  # also keeps out integers that no float holds
 
 
 @dataclass(frozen=True)
@@ -88,14 +90,15 @@ class Kind:
         """Names of the columns that every file of this kind has, in order."""
         return tuple(column.name for column in self.columns)
 
+    @cached_property
+    def by_name(self) -> dict[str, Column]:
+        """All columns that a file may have besides those of samples."""
+        return {column.name: column for column in (*self.columns, *self.optional)}
+
     def sample_columns(self) -> dict[str, str]:
         """Return the names that columns of samples may have, each with the time column they belong to."""
         times = [column.name for column in self.columns if column.content == "real" and column.unit in {"us", "ns"}]
         return {samples_of(name): name for name in times if name not in {"min_us", "max_us", "min_ns", "max_ns"}}
-
-    def column(self, name: str) -> Column | None:
-        """Return the column of that name, None if there is none."""
-        return next((column for column in (*self.columns, *self.optional) if column.name == name), None)
 
 
 def samples_of(time_column: str) -> str:
@@ -171,7 +174,7 @@ def _load_floor(_: Row, peaks: Peaks) -> tuple[float, str]:
 
 def impossible(kind: Kind, row: Row, peaks: Peaks) -> Iterator[str]:
     """Yield what no device can have measured in a row whose values have the right types, one sentence each."""
-    columns = [column for column in (*kind.columns, *kind.optional) if column.name in row]
+    columns = [column for name, column in kind.by_name.items() if name in row]
     unknown = list(_unknown_texts(columns, row))
     yield from unknown
     yield from _contradictions(row)
@@ -257,6 +260,7 @@ GEMM = (
     _count("k", "elements", "inner dimension on one GPU"),
 )
 GPUS = _count("gpus", "", "GPUs of the ring")
+LAYER = (*SUBLAYER, GPUS, *GEMM)
 CHANNELS = Column("nccl_channels", "channels", "", "thread blocks NCCL was held to, auto: its own choice", key=True)
 COLLECTIVE = (_text("collective", ", ".join(COLLECTIVES), COLLECTIVES), GPUS, _count("bytes", "B", "full array"))
 SM_CLOCK = Column("sm_mhz", "real", "MHz", "SM clock the driver reported under this load")
@@ -373,9 +377,7 @@ KINDS: dict[str, Kind] = {
             "sequential",
             "GEMM, then reduce-scatter, then all-gather of its output",
             (
-                *SUBLAYER,
-                GPUS,
-                *GEMM,
+                *LAYER,
                 _us("gemm_us", "GEMM alone", _gemm_floor),
                 _us("rs_us", "reduce-scatter alone", _output_floor),
                 _us("gemm_rs_us", "one after the other", _gemm_floor, _output_floor),
@@ -386,9 +388,7 @@ KINDS: dict[str, Kind] = {
             "async_tp",
             "PyTorch's decomposed overlap: fused matmul + reduce-scatter, all-gather + matmul, the same unfused",
             (
-                *SUBLAYER,
-                GPUS,
-                *GEMM,
+                *LAYER,
                 _us("mm_rs_us", "matmul and reduce-scatter in pieces", _gemm_floor, _output_floor),
                 _us("ag_mm_us", "all-gather and matmul in pieces", _gemm_floor),
                 _us("ag_then_mm_us", "all-gather, then matmul", _gemm_floor),
@@ -398,9 +398,7 @@ KINDS: dict[str, Kind] = {
             "contention",
             "GEMM and NCCL reduce-scatter of its output looped on two streams: each alone, and both together",
             (
-                *SUBLAYER,
-                GPUS,
-                *GEMM,
+                *LAYER,
                 CHANNELS,
                 _us("gemm_alone_us", "GEMM alone", _gemm_floor),
                 _us("rs_alone_us", "reduce-scatter alone", _output_floor),
@@ -412,9 +410,7 @@ KINDS: dict[str, Kind] = {
             "engine_contention",
             "GEMM and a copy-engine ring collective of its output looped on two streams: alone, and both together",
             (
-                *SUBLAYER,
-                GPUS,
-                *GEMM,
+                *LAYER,
                 _text("collective", "reduce_scatter, with additions on the SMs, or all_gather, without", COLLECTIVES),
                 _us("gemm_alone_us", "GEMM alone", _gemm_floor),
                 _us("collective_alone_us", "collective alone", _output_floor),
@@ -426,9 +422,7 @@ KINDS: dict[str, Kind] = {
             "fused_scatter",
             "one kernel that stores each tile to the GPU that owns its rows, then a local sum",
             (
-                *SUBLAYER,
-                GPUS,
-                *GEMM,
+                *LAYER,
                 _us("gemm_cublas_us", "the GEMM by cuBLAS", _gemm_floor),
                 _us("gemm_triton_us", "the same kernel storing locally", _gemm_floor),
                 _us("seq_us", "cuBLAS, then NCCL", _gemm_floor, _output_floor),
@@ -470,40 +464,27 @@ def kind_of_header(header: tuple[str, ...]) -> Kind | str:
         twice = next(name for name in header if header.count(name) > 1)
         return f"column {twice!r} appears twice"
     for kind in KINDS.values():
-        known = set(kind.names) | {column.name for column in kind.optional} | set(kind.sample_columns())
-        if set(kind.names) <= names <= known:
+        if set(kind.names) <= names <= {*kind.by_name, *kind.sample_columns()}:
             return kind
     nearest = max(KINDS.values(), key=lambda kind: len(names & set(kind.names)) - len(set(kind.names) - names))
     missing = [name for name in nearest.names if name not in names]
-    unknown = [name for name in header if nearest.column(name) is None and name not in nearest.sample_columns()]
+    unknown = [name for name in header if name not in {*nearest.by_name, *nearest.sample_columns()}]
     parts = [f"missing {', '.join(missing)}"] if missing else []
     parts += [f"unknown {', '.join(unknown)[:120]}"] if unknown else []
     return f"no kind of measurement has these columns; the nearest is {nearest.name}: {'; '.join(parts)}"
 
 
-def peaks_from(values: Mapping[str, object]) -> Peaks:
+def peaks_from(values: Mapping[str, Any]) -> Peaks:
     """Return peaks from a mapping of all their names to finite numbers above 0; raises ``ValueError``."""
     names = [field.name for field in fields(Peaks)]
     if set(values) != set(names):
         raise ValueError(f"peaks must have {', '.join(names)}")
-    numbers: dict[str, float] = {}
     for name in names:
-        value = values[name]
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e18:
-            raise ValueError(f"peaks: {name} must be a number above 0, found {value!r}")
-        numbers[name] = float(value)
-    return Peaks(**numbers)
+        if not is_above_zero(values[name]):
+            raise ValueError(f"peaks: {name} must be a number above 0, found {values[name]!r}")
+    return Peaks(**{name: float(values[name]) for name in names})
 
 
-__all__ = [
-    "ANY_DEVICE",
-    "COLLECTIVES",
-    "H200",
-    "KINDS",
-    "Column",
-    "Kind",
-    "Peaks",
-    "impossible",
-    "kind_of_header",
-    "peaks_from",
-]
+def is_above_zero(value: object) -> bool:
+    """Whether a value read from JSON is a number above 0, and below every size, time and rate that is too large."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < LARGEST

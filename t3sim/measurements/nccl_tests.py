@@ -15,10 +15,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from t3sim.files import parse_json
-from t3sim.measurements.kinds import COLLECTIVES, Value, ring_bytes
+from t3sim.measurements.kinds import COLLECTIVES, Value, is_above_zero, ring_bytes
 
 KNOWN_VERSIONS = (1, 2)
-LARGEST = 1e18  # above every size, time and rate
 FACTOR_ERROR = 2e-6  # bandwidths are printed with six decimals
 
 
@@ -119,20 +118,15 @@ def _times(result: Mapping[str, Any], side: str, body: Mapping[str, Any], number
     per_iteration = result.get(f"{side}_per_iter")
     if isinstance(per_iteration, dict) and isinstance(per_iteration.get("times_us"), list):
         kept = per_iteration["times_us"]
-        if not kept or not all(_is_number(value) for value in kept):
+        if not kept or not all(map(is_above_zero, kept)):
             raise ValueError(f"result {number}: `times_us` must hold numbers above 0")
         return [float(value) for value in kept]
     return [_number(body, "time", number)]
 
 
-def _is_number(value: Any) -> bool:
-    # The bound also keeps out integers that no float holds.
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < LARGEST
-
-
 def _number(holder: Any, name: str, number: int) -> float:
-    value = holder.get(name) if isinstance(holder, dict) else None
-    if not _is_number(value):
+    value: Any = holder.get(name) if isinstance(holder, dict) else None
+    if not is_above_zero(value):
         place = f"result {number}: " if number else ""
         raise ValueError(f"{place}`{name}` must be a number above 0, found {value!r}")
-    return float(value)  # type: ignore[arg-type]  # _is_number says so
+    return float(value)

@@ -34,9 +34,9 @@ from t3sim.measurements.kinds import (
     Peaks,
     Value,
     impossible,
+    is_above_zero,
     kind_of_header,
     peaks_from,
-    samples_of,
 )
 
 PROVENANCE = "provenance.json"
@@ -173,7 +173,8 @@ def read_provenance(path: Path) -> dict[str, Any]:
         if "peaks" in found:
             peaks_from(found["peaks"] if isinstance(found["peaks"], dict) else {})
         _check_host_us(found.get(HOST_US, {}))
-        _check_above_zero(GEMM_LOOP_SHARE, found.get(GEMM_LOOP_SHARE, 1))
+        if not is_above_zero(found.get(GEMM_LOOP_SHARE, 1)):
+            raise ValueError(f"{GEMM_LOOP_SHARE} must be a number above 0")
     except ValueError as error:
         raise InputDataError(f"{path}: {one_line(error)}") from None
     return found
@@ -186,13 +187,8 @@ def _check_host_us(found: object) -> None:
     for kind, us in found.items():
         if kind not in KINDS:
             raise ValueError(f"{HOST_US}: no kind {kind}")
-        _check_above_zero(f"{HOST_US}: {kind}", us, " microseconds")
-
-
-def _check_above_zero(name: str, value: object, unit: str = "") -> None:
-    """Raise ``ValueError`` unless *value* is a number above zero."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ValueError(f"{name} must be{unit or ' a number'} above 0")
+        if not is_above_zero(us):
+            raise ValueError(f"{HOST_US}: {kind} must be microseconds above 0")
 
 
 def write_measurements(
@@ -201,13 +197,14 @@ def write_measurements(
     """Write ``KIND.csv`` for each kind in *tables* and the provenance, all of them or none; returns the files.
 
     A row maps columns to values; a time column may be left out if its samples (a sequence of numbers) are there: then
-    it, ``min_*`` and ``max_*`` are derived from them. Every row is checked as in reading before anything is written.
+    it, ``min_*``, ``max_*`` and rates are derived from them. Every row is checked as in reading before anything is
+    written.
     """
     contents: dict[Path, bytes] = {}
     problems: list[str] = []
     for name, rows in tables.items():
         path = folder / (f"{name}.csv.gz" if len(rows) > MAX_PLAIN_ROWS else f"{name}.csv")
-        text = _as_csv(KINDS[name], [with_medians(KINDS[name], row) for row in rows])
+        text = _as_csv(KINDS[name], [_with_medians(KINDS[name], row) for row in rows])
         contents[path] = gzip.compress(text.encode(), mtime=0) if path.suffix == ".gz" else text.encode()
         problems += _checked(_of_csv(path, text), peaks_from(provenance["peaks"]))[1]
     if problems:
@@ -218,10 +215,9 @@ def write_measurements(
     return list(contents)
 
 
-def with_medians(kind: Kind, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *row* with the median of each column of samples, and for the main time the smallest and largest."""
+def _with_medians(kind: Kind, row: Mapping[str, Any]) -> dict[str, Any]:
+    """*row* with the median of each column of samples, for the main time the smallest and largest, and the rates."""
     full = dict(row)
-    names = {column.name for column in (*kind.columns, *kind.optional)}
     for sampled, time in kind.sample_columns().items():
         if sampled not in row:
             continue
@@ -232,8 +228,9 @@ def with_medians(kind: Kind, row: Mapping[str, Any]) -> dict[str, Any]:
         if time.startswith("time_"):
             unit = time.removeprefix("time_")
             full |= {f"{edge}_{unit}": pick(samples) for edge, pick in (("min", min), ("max", max))
-                     if f"{edge}_{unit}" in names}  # fmt: skip
-    return full
+                     if f"{edge}_{unit}" in kind.by_name}  # fmt: skip
+    rates = {name: column.amount for name, column in kind.by_name.items() if column.amount is not None}
+    return {name: amount(full) / full["time_us"] for name, amount in rates.items() if full.get("time_us")} | full
 
 
 def _as_csv(kind: Kind, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -279,8 +276,7 @@ def _checked(lines: Iterator[_Line], peaks: Peaks) -> tuple[list[Measurement], l
         wrong = [
             f"{row.place}: {sentence}" for sentence in (*impossible(kind, row.values, peaks), *_wrong_samples(row))
         ]
-        keys = (*kind.columns, *kind.optional)
-        key = tuple(row.values[column.name] for column in keys if column.key and column.name in row.values)
+        key = tuple(row[name] for name, column in kind.by_name.items() if column.key and name in row.values)
         if key in seen:
             wrong.append(f"{row.place}: measures the same as {seen[key]}; a file holds each point once")
         seen.setdefault(key, row.place)
@@ -324,7 +320,7 @@ def _parsed(kind: Kind, header: tuple[str, ...], cells: list[str], file: str, li
     sampled = kind.sample_columns()
     for name, cell in zip(header, cells, strict=True):
         try:
-            column = kind.column(name)
+            column = kind.by_name.get(name)
             if column is not None:
                 if cell or column not in kind.optional:  # what a row of this kind need not have may be empty
                     values[name] = _value(column, cell)
@@ -388,15 +384,3 @@ def _message(folder: Path, problems: Sequence[str], limit: int = 8) -> str:
     if len(problems) > limit:
         lines.append(f"  ... and {len(problems) - limit} more")
     return "\n".join([f"{folder}: measurements that cannot be used:", *lines])
-
-
-__all__ = [
-    "Measurement",
-    "Measurements",
-    "read_file",
-    "read_measurements",
-    "read_provenance",
-    "samples_of",
-    "with_medians",
-    "write_measurements",
-]

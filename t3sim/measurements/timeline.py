@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +19,17 @@ from t3sim.measurements.kinds import ANY_DEVICE, Peaks, peaks_from
 from t3sim.measurements.samples import PROVENANCE, Measurement, read_file, read_provenance
 from t3sim.workload.tiling import TileTrace, check_tiling, workgroup_tiles
 
-Kernel = tuple[str, str, int, int, int, int, str]  # model, sublayer, tp, m, n, k, kernel
-_NAMES = ("model", "sublayer", "tp", "m", "n", "k", "kernel")
+
+class Kernel(NamedTuple):
+    """What names a kernel in a file of timelines."""
+
+    model: str
+    sublayer: str
+    tp: int
+    m: int
+    n: int
+    k: int
+    kernel: str
 
 
 def read_timelines(path: Path) -> dict[Kernel, list[Measurement]]:
@@ -32,7 +42,7 @@ def read_timelines(path: Path) -> dict[Kernel, list[Measurement]]:
     for row in rows:
         if row.kind != "tile_timelines":
             raise InputDataError(f"{path}: holds measurements of the kind {row.kind}, not tile_timelines")
-        kernels.setdefault(_kernel(row), []).append(row)
+        kernels.setdefault(Kernel._make(row[name] for name in Kernel._fields), []).append(row)
     if not kernels:
         raise InputDataError(f"{path}: holds no tiles")
     return kernels
@@ -40,9 +50,11 @@ def read_timelines(path: Path) -> dict[Kernel, list[Measurement]]:
 
 def select(kernels: Iterable[Kernel], model: str | None, sublayer: str | None, kernel: str | None) -> Kernel:
     """Return the one kernel that the three name, None meaning any; raises ``UsageError`` listing what is there."""
-    wanted = {0: model, 1: sublayer, 6: kernel}
     all_kernels = list(kernels)
-    found = [one for one in all_kernels if all(value is None or one[place] == value for place, value in wanted.items())]
+    found = [
+        one for one in all_kernels
+        if model in (None, one.model) and sublayer in (None, one.sublayer) and kernel in (None, one.kernel)
+    ]  # fmt: skip
     if len(found) == 1:
         return found[0]
     what = "no kernel is" if not found else f"{len(found)} kernels are"
@@ -71,7 +83,8 @@ def tile_trace(
     columns = {
         name: np.array([int(tile_[name]) for tile_ in tiles]) for name in ("tile_row", "tile_col", "start_ns", "wg")
     }
-    height, width = _recorded_tile(first) or tile or (
+    recorded = tuple(int(first[name]) for name in ("tile_height", "tile_width") if name in first.values)
+    height, width = recorded if len(recorded) == 2 else tile or (
         _only_power_of_two(first, "m", gemm.m, int(columns["tile_row"].max()) + 1),
         _only_power_of_two(first, "n", gemm.n, int(columns["tile_col"].max()) + 1),
     )  # fmt: skip
@@ -85,17 +98,6 @@ def tile_trace(
     order = np.lexsort((columns["wg"], columns["start_ns"]))
     row, column = columns["tile_row"][order] * height, columns["tile_col"][order] * width
     return TileTrace(gemm, spec, n_chunks, workgroup_tiles(gemm, spec, row, column, n_chunks))
-
-
-def _kernel(row: Measurement) -> Kernel:
-    model, sublayer, tp, m, n, k, kernel = (row[name] for name in _NAMES)
-    return str(model), str(sublayer), int(tp), int(m), int(n), int(k), str(kernel)
-
-
-def _recorded_tile(tile: Measurement) -> tuple[int, int] | None:
-    if "tile_height" in tile.values and "tile_width" in tile.values:
-        return int(tile["tile_height"]), int(tile["tile_width"])
-    return None
 
 
 def _only_power_of_two(tile: Measurement, name: str, elements: int, n_tiles: int) -> int:

@@ -104,6 +104,3 @@ def _contradictions(fields: dict[str, Any], keys: dict[str, str]) -> Iterator[tu
         yield keys["heads"], f"is {heads}, must divide `{keys['hidden']}`, {hidden}{advice}"
     if kv_heads is not None and heads % kv_heads:
         yield keys["kv_heads"], f"is {kv_heads}, must divide `{keys['heads']}`, {heads}"
-
-
-__all__ = ["FAMILIES", "read_hf_config"]

@@ -12,13 +12,9 @@ Leaves out split-K, clusters, and the cost of a launch and of storing a tile.  P
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
-from t3sim.config.experiment import KernelLibrarySpec, Kernels, TilingSpec
+from t3sim.config.experiment import GemmShape, KernelLibrarySpec, Kernels, TilingSpec
 from t3sim.workload.tiling import tile_grid
-
-if TYPE_CHECKING:
-    from t3sim.config.experiment import GemmShape
 
 
 def chosen_kernel(library: KernelLibrarySpec, gemm: GemmShape, n_compute_units: int) -> str:
@@ -48,6 +44,3 @@ def tiling_of(kernels: Kernels, gemm: GemmShape, n_compute_units: int) -> Tiling
     if isinstance(kernels, TilingSpec):
         return kernels
     return kernels.kernels[chosen_kernel(kernels, gemm, n_compute_units)]
-
-
-__all__ = ["chosen_kernel", "schedule_length", "tiling_of"]

@@ -186,6 +186,3 @@ class _Operators:
         """An elementwise kernel over all scores."""
         n_bytes = (n_passes * ELEMENT_BYTES + (MASK_BYTES if has_mask else 0)) * self.scores
         return Operator(name, phase, 0.0, n_bytes)
-
-
-__all__ = ["Operator", "other_operators", "sublayer_runs", "sublayer_workloads", "sublayers_of"]

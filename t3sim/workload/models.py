@@ -62,6 +62,3 @@ def _from_hf_config(name: str, named_at: Position | None, key: str, folder: Path
         for field in ("gated", "dropout", "whole_heads")
     }
     return NamedModel(spec, leaves, states_tokens=False)
-
-
-__all__ = ["NamedModel", "named_model"]

@@ -15,18 +15,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from t3sim.config.experiment import GemmShape, TilingSpec
 from t3sim.config.limits import MOST_PREFETCHED_SLICES
+from t3sim.config.machine import MachineSpec
+from t3sim.config.trees import Finding
 from t3sim.units import format_bytes
-
-if TYPE_CHECKING:
-    from t3sim.config.experiment import GemmShape, TilingSpec
-    from t3sim.config.machine import MachineSpec
-    from t3sim.config.trees import Finding
 
 ELEMENT_BYTES = 2  # FP16 operands and output
 ACCUMULATOR_BYTES = 4  # FP32
@@ -49,6 +47,7 @@ class TileTrace:
     ``workgroups[i]`` is workgroup ``i``: its chunk and its rectangle of the
     output in elements, clipped at the edges of the output.  This is the order
     of device 0; device ``d`` starts at chunk ``d`` (T3 section 4.4).
+    What a trace means, for comparing two, is ``content_digest`` of ``trace_file``.
     """
 
     gemm: GemmShape
@@ -61,19 +60,6 @@ class TileTrace:
         if self.workgroups.dtype != WORKGROUP_DTYPE or self.workgroups.ndim != 1:
             raise TypeError(f"workgroups must be a one-dimensional array of {WORKGROUP_DTYPE}")
         self.workgroups.setflags(write=False)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, TileTrace):
-            return NotImplemented
-        return (
-            self.gemm == other.gemm
-            and self.tiling == other.tiling
-            and self.n_chunks == other.n_chunks
-            and self.n_kernels == other.n_kernels
-            and bool(np.array_equal(self.workgroups, other.workgroups))
-        )
-
-    __hash__ = None  # type: ignore[assignment]
 
     @property
     def n_workgroups(self) -> int:
@@ -96,10 +82,6 @@ class TileTrace:
         workgroups["row"] += kernel * self.gemm.m
         return TileTrace(self.gemm, self.tiling, times, workgroups, times)
 
-    def wavefront_grid(self) -> tuple[int, int]:
-        """Return wavefront tiles per full workgroup tile, (down, across)."""
-        return wavefront_grid(self.tiling)
-
     def wavefront_tiles(self, workgroup_id: int | None = None) -> NDArray[Any]:
         """Return the wavefront tiles of one workgroup (or of all), as an array of WAVEFRONT_DTYPE.
 
@@ -109,7 +91,7 @@ class TileTrace:
         """
         ids = np.arange(self.n_workgroups) if workgroup_id is None else np.array([workgroup_id])
         tiles = self.workgroups[ids]
-        down, across = self.wavefront_grid()
+        down, across = wavefront_grid(self.tiling)
         height, width = self.tiling.wavefront_tile
         n_per_workgroup = down * across
         wavefronts = np.empty((len(ids), n_per_workgroup), dtype=WAVEFRONT_DTYPE)
@@ -128,12 +110,17 @@ class TileTrace:
     def chunk_elements(self) -> NDArray[np.int64]:
         """Return output elements of each chunk."""
         elements = self.workgroups["n_rows"] * self.workgroups["n_columns"]
-        return _sum_by(self.workgroups["chunk"], elements, self.n_chunks)
+        return self.sum_by_chunk(np.arange(self.n_workgroups), elements)
 
     def chunk_wavefronts(self) -> NDArray[np.int64]:
         """Return wavefront tiles of each chunk: the tracker entries it needs (T3 section 4.2.1)."""
-        chunk = self.workgroups["chunk"][self.wavefront_tiles()["workgroup"]]
-        return np.bincount(chunk, minlength=self.n_chunks).astype(np.int64)
+        return self.sum_by_chunk(self.wavefront_tiles()["workgroup"], 1)
+
+    def sum_by_chunk(self, workgroup: NDArray[np.int64], values: NDArray[np.int64] | int) -> NDArray[np.int64]:
+        """Sum integers of workgroups over each chunk, exactly."""
+        totals = np.zeros(self.n_chunks, dtype=np.int64)
+        np.add.at(totals, self.workgroups["chunk"][workgroup], values)
+        return totals
 
 
 def make_tile_trace(gemm: GemmShape, tiling: TilingSpec, n_chunks: int) -> TileTrace:
@@ -281,11 +268,4 @@ def expected_chunk_bytes(trace: TileTrace, access_bytes: int) -> NDArray[np.int6
     first = wavefronts["column"] * ELEMENT_BYTES // access_bytes
     stop = -(-(wavefronts["column"] + wavefronts["n_columns"]) * ELEMENT_BYTES // access_bytes)
     stored = wavefronts["n_rows"] * (stop - first) * access_bytes
-    return _sum_by(trace.workgroups["chunk"][wavefronts["workgroup"]], stored, trace.n_chunks)
-
-
-def _sum_by(group: NDArray[np.int64], values: NDArray[np.int64], n_groups: int) -> NDArray[np.int64]:
-    """Sum integer *values* by *group*, exactly."""
-    totals = np.zeros(n_groups, dtype=np.int64)
-    np.add.at(totals, group, values)
-    return totals
+    return trace.sum_by_chunk(wavefronts["workgroup"], stored)

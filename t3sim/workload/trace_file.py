@@ -120,34 +120,26 @@ def check_trace(path: str | Path) -> list[str]:
 def tile_problems(gemm: GemmShape, tiling: TilingSpec, n_chunks: int, workgroups: NDArray[Any]) -> list[str]:
     """Return the rules of a trace that *workgroups* breaks, with record numbers from 0, at most the first 20."""
     height, width = tiling.workgroup_tile
-    row, column = workgroups["row"], workgroups["column"]
-    chunk, n_rows, n_columns = workgroups["chunk"], workgroups["n_rows"], workgroups["n_columns"]
+    row, column, chunk = workgroups["row"], workgroups["column"], workgroups["chunk"]
     problems: list[tuple[int, str]] = []
 
     def report(broken: NDArray[np.bool_], rule: Callable[[int], str]) -> None:
         problems.extend((int(i), rule(int(i))) for i in np.flatnonzero(broken)[:MAX_PROBLEMS])
 
-    row_inside = (row >= 0) & (row < gemm.m)
-    column_inside = (column >= 0) & (column < gemm.n)
-    report(~row_inside, lambda i: f"row {row[i]} is outside the output (0 to {gemm.m - 1})")
-    report(~column_inside, lambda i: f"column {column[i]} is outside the output (0 to {gemm.n - 1})")
-    row_aligned = row_inside & (row % height == 0)
-    column_aligned = column_inside & (column % width == 0)
-    report(row_inside & ~row_aligned, lambda i: f"row {row[i]} is not a multiple of the workgroup tile's {height} rows")
-    report(
-        column_inside & ~column_aligned,
-        lambda i: f"column {column[i]} is not a multiple of the workgroup tile's {width} columns",
-    )
-    rows_due = np.minimum(height, gemm.m - np.where(row_aligned, row, 0))
-    columns_due = np.minimum(width, gemm.n - np.where(column_aligned, column, 0))
-    report(
-        row_aligned & (n_rows != rows_due),
-        lambda i: f"n_rows is {n_rows[i]}; the tile at row {row[i]} has {rows_due[i]}",
-    )
-    report(
-        column_aligned & (n_columns != columns_due),
-        lambda i: f"n_columns is {n_columns[i]}; the tile at column {column[i]} has {columns_due[i]}",
-    )
+    def aligned(axis: str, tile: int, whole: int) -> NDArray[np.bool_]:
+        """Report what is wrong along one axis; return which records begin where a tile does."""
+        first, n = workgroups[axis], workgroups[f"n_{axis}s"]
+        inside = (first >= 0) & (first < whole)
+        begins: NDArray[np.bool_] = inside & (first % tile == 0)
+        due = np.minimum(tile, whole - np.where(begins, first, 0))
+        report(~inside, lambda i: f"{axis} {first[i]} is outside the output (0 to {whole - 1})")
+        report(
+            inside & ~begins, lambda i: f"{axis} {first[i]} is not a multiple of the workgroup tile's {tile} {axis}s"
+        )
+        report(begins & (n != due), lambda i: f"n_{axis}s is {n[i]}; the tile at {axis} {first[i]} has {due[i]}")
+        return begins
+
+    on_grid = np.flatnonzero(aligned("row", height, gemm.m) & aligned("column", width, gemm.n))
     report((chunk < 0) | (chunk >= n_chunks), lambda i: f"chunk {chunk[i]} is outside 0 to {n_chunks - 1}")
     goes_back = np.zeros(len(chunk), dtype=bool)
     goes_back[1:] = chunk[1:] < chunk[:-1]
@@ -155,7 +147,6 @@ def tile_problems(gemm: GemmShape, tiling: TilingSpec, n_chunks: int, workgroups
 
     tile_rows, tile_columns = tile_grid(gemm, tiling)
     n_tiles = tile_rows * tile_columns
-    on_grid = np.flatnonzero(row_aligned & column_aligned)
     tile = row[on_grid] // height * tile_columns + column[on_grid] // width
     covered, first = np.unique(tile, return_index=True)
     repeated = np.setdiff1d(np.arange(len(tile)), first)[:MAX_PROBLEMS]

@@ -45,7 +45,7 @@ def with_tiles(trace: TileTrace, change: Callable[[np.ndarray[Any, Any]], Any]) 
 
 
 def test_round_trip(path: Path, trace: TileTrace) -> None:
-    assert read_trace(path) == trace
+    assert content_digest(read_trace(path)) == content_digest(trace)
     assert check_trace(path) == []
     manifest = read_manifest(path)
     assert manifest.origin == "t3sim trace make --gemm 500,300,64 --tp 4"
@@ -70,7 +70,7 @@ def test_other_order_is_legal(tmp_path: Path, trace: TileTrace) -> None:
 
     other = with_tiles(trace, column_major)
     write_trace(tmp_path / "c.parquet", other, "column-major")
-    assert read_trace(tmp_path / "c.parquet") == other
+    assert content_digest(read_trace(tmp_path / "c.parquet")) == content_digest(other)
     assert content_digest(other) != content_digest(trace)
 
 
@@ -122,5 +122,5 @@ def test_failed_write_keeps_the_old_trace(path: Path, trace: TileTrace, monkeypa
     with pytest.raises(EnvironmentFailure, match="the disk is full"):
         write_trace(path, make_tile_trace(GEMM, TILING, 2), "")
     monkeypatch.undo()
-    assert read_trace(path) == trace
+    assert content_digest(read_trace(path)) == content_digest(trace)
     assert len(list(path.parent.iterdir())) == 2
