@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from t3sim.checks.claims import MAX_SHOWN, Claim, channels_of, refuse
 from t3sim.checks.data import CarriedCollective, CarriedGemm, CarriedRun
 from t3sim.checks.dram.checker import DramChecker
 from t3sim.checks.invariants import KIND_NAMES, broken
 from t3sim.errors import ModelError
-
-if TYPE_CHECKING:
-    from t3sim.gpu.core import GpuCore
-    from t3sim.gpu.device import Device
+from t3sim.gpu.core import GpuCore
+from t3sim.gpu.device import Device
 
 Report = Callable[[float], None]
 

@@ -13,21 +13,18 @@ C9 sums over channels, C10 work, Q1 Little's law, B1, B4 and B7 bounds.  S1 and 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.checks.claims import Claim, channels_of, refuse
 from t3sim.checks.specification import end_claims, specification_claims
+from t3sim.gpu.core import GpuCore
 from t3sim.gpu.in_flight import queued_requests
 from t3sim.gpu.kernel import _jit, codes, loop
 from t3sim.gpu.kernel.l2_slice import DIRTY_MASK
 from t3sim.gpu.time_accounts import idle_slots, time_accounts, units_of
 from t3sim.workload.tiling import ELEMENT_BYTES
-
-if TYPE_CHECKING:
-    from t3sim.gpu.core import GpuCore
 
 KIND_NAMES = {
     codes.OPERAND_READ: "operand reads",

@@ -8,15 +8,12 @@ capacity (S1).  The end of a phase is the end of the last thing in it (S2).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from t3sim.checks.claims import Claim, channels_of
+from t3sim.gpu.core import GpuCore
 from t3sim.workload.tiling import ELEMENT_BYTES
-
-if TYPE_CHECKING:
-    from t3sim.gpu.core import GpuCore
 
 Pairs = dict[str, tuple[int, int]]  # meaning -> kept in the record, stated by the specification
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from t3sim.checks.data import CarriedCollective, CarriedGemm, CarriedRun
 from t3sim.collective.schedule import CollectiveSchedule, ring_all_gather, ring_reduce_scatter
 from t3sim.config.experiment import GemmShape, TilingSpec
+from t3sim.config.machine import MachineSpec
 from t3sim.config.resolve import resolve_machine
 from t3sim.config.yaml_loader import load_yaml_text
 from t3sim.gpu.arbitration import arbitration_policies
@@ -20,9 +20,6 @@ from t3sim.system.machine import MirroredMachine
 from t3sim.system.phases import load_fused
 from t3sim.system.ring import RingMachine
 from t3sim.workload.tiling import TileTrace, make_tile_trace
-
-if TYPE_CHECKING:
-    from t3sim.config.machine import MachineSpec
 
 SMALL_RINGS = (1, 2, 3, 4, 5)
 LARGE_RINGS = (6, 7, 8, 11, 13, 16)

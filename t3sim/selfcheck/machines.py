@@ -10,23 +10,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from t3sim.checks.audit import Audit
 from t3sim.config.experiment import ArbitrationSpec, CollectiveSpec, GemmShape, RunSpec, TilingSpec, WorkloadSpec
+from t3sim.config.machine import MachineSpec
 from t3sim.config.resolve import resolve_machine
 from t3sim.config.yaml_loader import load_yaml_text
 from t3sim.errors import ConfigError, T3SimError, UsageError, home_of, is_of_a_user
 from t3sim.gpu.arbitration import arbitration_policies
-from t3sim.overlap import in_order
+from t3sim.overlap import OverlapStrategy, in_order
 from t3sim.system.simulate import SimulationResult, simulate
 from t3sim.system.threads import at_most_threads
-
-if TYPE_CHECKING:
-    from t3sim.config.machine import MachineSpec
-    from t3sim.overlap import OverlapStrategy
 
 SHARE_CHANGED = 0.25  # of the values below, on one machine
 MOST_TRIES = 200  # to draw a legal machine: about every third is one

@@ -18,7 +18,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+from numpy.typing import NDArray
 
 from t3sim.checks.audit import Audit, FollowedRun
 from t3sim.checks.invariants import broken, claims
@@ -29,9 +31,6 @@ from t3sim.selfcheck.data_cases import DataCase, loaded, random_case, run_case
 from t3sim.selfcheck.machines import Outcome, outcome_of, random_run
 from t3sim.system.machine import MirroredMachine
 from t3sim.system.ring import RingMachine
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 KNOWN_RESULTS = Path(__file__).with_name("known_results.json")
 WORKERS = (1, 2, 4)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from t3sim.checks.dram.checker import DramChecker
 from t3sim.checks.dram.rules import RULES
 from t3sim.config.experiment import GemmShape
+from t3sim.config.machine import MachineSpec
 from t3sim.config.presets import load_tiling
 from t3sim.config.resolve import resolve_machine
 from t3sim.config.yaml_loader import load_yaml_text
@@ -22,9 +22,6 @@ from t3sim.gpu.kernel.state import MESSAGE
 from t3sim.gpu.routes import StoreRoutes
 from t3sim.gpu.tables import records
 from t3sim.workload.tiling import make_tile_trace
-
-if TYPE_CHECKING:
-    from t3sim.config.machine import MachineSpec
 
 MEMORIES = (
     "{preset: t3-150}",

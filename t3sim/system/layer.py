@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from t3sim.workload.layer import other_operators
-
-if TYPE_CHECKING:
-    from t3sim.config.experiment import LayerSpec
-    from t3sim.config.machine import MachineSpec
-    from t3sim.gpu.ticks import TickBase
-    from t3sim.workload.layer import Operator
+from t3sim.config.experiment import LayerSpec
+from t3sim.config.machine import MachineSpec
+from t3sim.gpu.ticks import TickBase
+from t3sim.workload.layer import Operator, other_operators
 
 
 def matrix_flops_per_second(machine: MachineSpec) -> float:

@@ -7,28 +7,26 @@ can be heard.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.checks.claims import refuse
 from t3sim.checks.invariants import check_invariants, ring_claims
+from t3sim.collective.schedule import CollectiveSchedule
+from t3sim.config.machine import MachineSpec
 from t3sim.errors import ModelError, UsageError, code_of_a_user
+from t3sim.gpu.arbitration import ArbitrationPolicy
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.device import Device
 from t3sim.gpu.routes import StoreRoutes
+from t3sim.gpu.ticks import TickBase
 from t3sim.network.link import Link
 from t3sim.network.mirror import ChunkShift
 from t3sim.system.liveness import Liveness, WatchedEnvironment, WatchedGpu, run_to_end
 from t3sim.system.user_code import watched_policy
-
-if TYPE_CHECKING:
-    from t3sim.collective.schedule import CollectiveSchedule
-    from t3sim.config.machine import MachineSpec
-    from t3sim.gpu.arbitration import ArbitrationPolicy
-    from t3sim.gpu.ticks import TickBase
-    from t3sim.workload.tiling import TileTrace
+from t3sim.workload.tiling import TileTrace
 
 
 class MirroredMachine:

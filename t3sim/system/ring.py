@@ -16,14 +16,17 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import simpy
 from numpy.typing import NDArray
 
 from t3sim.checks.invariants import check_invariants
+from t3sim.collective.schedule import CollectiveSchedule
+from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
+from t3sim.gpu.arbitration import ArbitrationPolicy
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.device import Device
 from t3sim.gpu.kernel.codes import NEVER
@@ -33,12 +36,7 @@ from t3sim.network.link import Link
 from t3sim.system.liveness import Liveness, WatchedEnvironment, WatchedGpu, run_to_end
 from t3sim.system.machine import check_drained, check_link, launch_ticks, load_fused_gpu, quantum_of
 from t3sim.system.user_code import watched_policy
-
-if TYPE_CHECKING:
-    from t3sim.collective.schedule import CollectiveSchedule
-    from t3sim.config.machine import MachineSpec
-    from t3sim.gpu.arbitration import ArbitrationPolicy
-    from t3sim.workload.tiling import TileTrace
+from t3sim.workload.tiling import TileTrace
 
 LOOK_EVERY = 8  # windows between two looks at whether a GPU moves: each costs as much as a hundredth of a window
 MOST_WINDOWS = 8  # that a GPU advances at a time: more makes nothing faster

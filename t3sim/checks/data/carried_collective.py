@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.checks.data.carried_run import UNTOUCHED, CarriedRun
 from t3sim.checks.data.places import Ints, one_of
-from t3sim.collective.schedule import places_for, sent_granules
+from t3sim.collective.schedule import CollectiveSchedule, Step, places_for, sent_granules
+from t3sim.config.machine import MachineSpec
+from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import codes
-
-if TYPE_CHECKING:
-    from t3sim.collective.schedule import CollectiveSchedule, Step
-    from t3sim.config.machine import MachineSpec
-    from t3sim.gpu.core import GpuCore
 
 FLAG = -55  # what a granule of flags holds
 NO_ITEM = -1  # a place that holds flags

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.checks.data.carried_run import GUARD_GRANULES, UNTOUCHED, CarriedRun
 from t3sim.checks.data.places import Ints, one_of
+from t3sim.config.machine import MachineSpec
+from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel.l2_slice import LINE_SHIFT
 from t3sim.gpu.kernel.memory_controller import GRANULE_BITS
-
-if TYPE_CHECKING:
-    from t3sim.config.machine import MachineSpec
-    from t3sim.gpu.core import GpuCore
-    from t3sim.workload.tiling import TileTrace
+from t3sim.workload.tiling import TileTrace
 
 
 class CarriedGemm(CarriedRun):

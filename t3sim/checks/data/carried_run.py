@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.checks.data.places import Ints, granule_of, occurrence
+from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
+from t3sim.gpu.device import Device
 from t3sim.gpu.kernel import codes
 from t3sim.workload.tiling import ELEMENT_BYTES
-
-if TYPE_CHECKING:
-    from t3sim.config.machine import MachineSpec
-    from t3sim.gpu.device import Device
 
 UNTOUCHED = -77  # what lies where nothing is ever stored
 GUARD_GRANULES = 64  # behind the array

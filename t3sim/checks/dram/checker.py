@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from t3sim.checks.dram import codes
 from t3sim.checks.dram.engine import check_commands, check_end
 from t3sim.checks.dram.rules import CONDITIONS, ORDERED_GAPS, SORT_NAMES, complaint_of, label_of, rule_of
-
-if TYPE_CHECKING:
-    from t3sim.config.machine import MemorySpec
+from t3sim.config.machine import MemorySpec
 
 
 @dataclass(frozen=True)

@@ -10,19 +10,16 @@ import enum
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from t3sim.checks.hang.causes import graph_of
 from t3sim.checks.hang.wait_graph import Cause, WaitGraph
 from t3sim.checks.invariants import KIND_NAMES
+from t3sim.gpu.core import GpuCore
 from t3sim.gpu.in_flight import STREAM_NAMES, HungGpu, Queued, counted
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.wait_edges import NOT_SERVED, work_left
-
-if TYPE_CHECKING:
-    from t3sim.gpu.core import GpuCore
 
 __all__ = ["Hang", "HungGpu", "describe_hang", "headline"]
 
