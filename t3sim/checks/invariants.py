@@ -74,15 +74,12 @@ def request_claims(core: GpuCore) -> Iterator[Claim]:
     channels = channels_of(core)
     waiting, queued = requests_by_kind(core)
     admitted, served = channels["n_requests"], channels["n_served"]
-    for kind, name in KIND_NAMES.items():
-        yield Claim(
-            "C1", "channel[]", f"{name} that entered, against admitted and waiting",
-            channels["n_enqueued"][:, kind], admitted[:, kind] + waiting[:, kind],
-        )  # fmt: skip
-        yield Claim(
-            "C1", "channel[]", f"{name} admitted, against served and queued",
-            admitted[:, kind], served[:, kind] + queued[:, kind],
-        )  # fmt: skip
+    for meaning, left, right in (
+        ("that entered, against admitted and waiting", channels["n_enqueued"], admitted + waiting),
+        ("admitted, against served and queued", admitted, served + queued),
+    ):
+        for kind, name in KIND_NAMES.items():
+            yield Claim("C1", "channel[]", f"{name} {meaning}", left[:, kind], right[:, kind])
     occupancy = channels["occupancy"].sum(axis=1)
     yield Claim("C1", "channel[].dram_queue", "entries in use, against requests queued", occupancy, queued.sum(axis=1))
     yield Claim("C1", "channel[]", "requests of no known kind", served.sum(axis=1), served[:, KINDS].sum(axis=1))
@@ -150,10 +147,8 @@ def unit_claims(core: GpuCore) -> Iterator[Claim]:
     """Tracker, DMA engine, link port, mailbox and compute units (C1, C7)."""
     gpu = core.gpu
     tracker, dma, port = gpu.tracker, gpu.dma, gpu.link_port
-    yield Claim(
-        "C1", "tracker", "entries allocated, against triggered and in use",
-        int(tracker.n_allocated), int(tracker.n_triggered + tracker.n_entries),
-    )  # fmt: skip
+    expected = int(tracker.n_triggered + tracker.n_entries)
+    yield Claim("C1", "tracker", "entries allocated, against triggered and in use", int(tracker.n_allocated), expected)
     in_use = int((tracker.entry_tile[: int(tracker.n_sets * tracker.entries_per_set)] >= 0).sum())
     yield Claim("C1", "tracker", "entries in use, against entries that hold a tile", int(tracker.n_entries), in_use)
     yield Claim("C1", "link_port", "granules sent", int(port.n_sent), int(port.store_head + port.dma_head))
