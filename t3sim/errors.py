@@ -162,19 +162,3 @@ class EnvironmentFailure(T3SimError):
     """The host failed: disk, rights, lock, cluster."""
 
     exit_code = 5
-
-
-__all__ = [
-    "ConfigError",
-    "EnvironmentFailure",
-    "InputDataError",
-    "ModelError",
-    "PluginError",
-    "PointsFailed",
-    "Problem",
-    "T3SimError",
-    "UsageError",
-    "code_of_a_user",
-    "home_of",
-    "is_of_a_user",
-]

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from t3sim.checks.claims import MAX_SHOWN, Claim, channels_of, refuse
 from t3sim.checks.data import CarriedCollective, CarriedGemm, CarriedRun
 from t3sim.checks.dram.checker import DramChecker
+from t3sim.checks.dram.codes import N_COMMANDS
+from t3sim.checks.dram.rules import SORT_NAMES
 from t3sim.checks.invariants import KIND_NAMES, broken
 from t3sim.errors import ModelError
-
-if TYPE_CHECKING:
-    from t3sim.gpu.core import GpuCore
-    from t3sim.gpu.device import Device
+from t3sim.gpu.core import GpuCore
+from t3sim.gpu.device import Device
 
 Report = Callable[[float], None]
 
-COMMANDS = ("ACT", "PRE", "RD", "WR", "UPD", "REF")  # in the order of their codes
 LOOK_EVERY = 64  # quanta between two looks at the invariants of a running machine
 
 
@@ -68,7 +66,7 @@ class FollowedRun:
         self._dram = DramChecker(self.core.machine.memory) if audit.has_checks else None
         if self._dram is not None:
             self.core.stream_commands(self._dram.take)
-        self._values = carried_run(self.core, n_devices, audit.seed) if audit.has_data else None
+        self._values = carried_run([self.core], n_devices, audit.seed) if audit.has_data else None
         if self._values is not None:
             self._values.follow(0, device)
 
@@ -99,12 +97,13 @@ class FollowedRun:
             self.audit.n_values += self._values.n_values
 
 
-def carried_run(core: GpuCore, n_devices: int, seed: int) -> CarriedRun:
-    """Return the values of what is loaded on *core*, which stands for *n_devices*."""
+def carried_run(cores: list[GpuCore], n_devices: int, seed: int) -> CarriedRun:
+    """Return the values of what is loaded on *cores*: all of *n_devices*, or one that stands for them."""
+    core = cores[0]
     if core.trace is not None:
-        return CarriedGemm(core.machine, core.trace, [core], n_devices, seed)
+        return CarriedGemm(core.machine, core.trace, cores, n_devices, seed)
     assert core.schedule is not None
-    return CarriedCollective(core.machine, core.schedule, [core], n_devices, seed)
+    return CarriedCollective(core.machine, core.schedule, cores, n_devices, seed)
 
 
 def recomputed(core: GpuCore, dram: DramChecker) -> list[Claim]:
@@ -114,7 +113,7 @@ def recomputed(core: GpuCore, dram: DramChecker) -> list[Claim]:
         "turn-arounds": (channels["n_turnarounds"], counts.turnarounds),
         "end of the last transfer": (channels["last_done_at"], counts.last_data_end),
     }
-    for code, name in enumerate(COMMANDS):
+    for code, name in enumerate(SORT_NAMES[:N_COMMANDS]):
         pairs[f"{name} commands"] = (channels["n_commands"][:, code], counts.commands[:, code])
     for kind, name in KIND_NAMES.items():
         pairs[name] = (channels["n_served"][:, kind], counts.columns[:, kind])

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.errors import ModelError
-
-if TYPE_CHECKING:
-    from t3sim.gpu.core import GpuCore
+from t3sim.gpu.core import GpuCore
 
 Number = int | NDArray[np.int64]
 MAX_SHOWN = 5

@@ -13,21 +13,18 @@ C9 sums over channels, C10 work, Q1 Little's law, B1, B4 and B7 bounds.  S1 and 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.checks.claims import Claim, channels_of, refuse
 from t3sim.checks.specification import end_claims, specification_claims
+from t3sim.gpu.core import GpuCore
 from t3sim.gpu.in_flight import queued_requests
 from t3sim.gpu.kernel import _jit, codes, loop
 from t3sim.gpu.kernel.l2_slice import DIRTY_MASK
 from t3sim.gpu.time_accounts import idle_slots, time_accounts, units_of
 from t3sim.workload.tiling import ELEMENT_BYTES
-
-if TYPE_CHECKING:
-    from t3sim.gpu.core import GpuCore
 
 KIND_NAMES = {
     codes.OPERAND_READ: "operand reads",
@@ -77,15 +74,12 @@ def request_claims(core: GpuCore) -> Iterator[Claim]:
     channels = channels_of(core)
     waiting, queued = requests_by_kind(core)
     admitted, served = channels["n_requests"], channels["n_served"]
-    for kind, name in KIND_NAMES.items():
-        yield Claim(
-            "C1", "channel[]", f"{name} that entered, against admitted and waiting",
-            channels["n_enqueued"][:, kind], admitted[:, kind] + waiting[:, kind],
-        )  # fmt: skip
-        yield Claim(
-            "C1", "channel[]", f"{name} admitted, against served and queued",
-            admitted[:, kind], served[:, kind] + queued[:, kind],
-        )  # fmt: skip
+    for meaning, left, right in (
+        ("that entered, against admitted and waiting", channels["n_enqueued"], admitted + waiting),
+        ("admitted, against served and queued", admitted, served + queued),
+    ):
+        for kind, name in KIND_NAMES.items():
+            yield Claim("C1", "channel[]", f"{name} {meaning}", left[:, kind], right[:, kind])
     occupancy = channels["occupancy"].sum(axis=1)
     yield Claim("C1", "channel[].dram_queue", "entries in use, against requests queued", occupancy, queued.sum(axis=1))
     yield Claim("C1", "channel[]", "requests of no known kind", served.sum(axis=1), served[:, KINDS].sum(axis=1))
@@ -153,10 +147,8 @@ def unit_claims(core: GpuCore) -> Iterator[Claim]:
     """Tracker, DMA engine, link port, mailbox and compute units (C1, C7)."""
     gpu = core.gpu
     tracker, dma, port = gpu.tracker, gpu.dma, gpu.link_port
-    yield Claim(
-        "C1", "tracker", "entries allocated, against triggered and in use",
-        int(tracker.n_allocated), int(tracker.n_triggered + tracker.n_entries),
-    )  # fmt: skip
+    expected = int(tracker.n_triggered + tracker.n_entries)
+    yield Claim("C1", "tracker", "entries allocated, against triggered and in use", int(tracker.n_allocated), expected)
     in_use = int((tracker.entry_tile[: int(tracker.n_sets * tracker.entries_per_set)] >= 0).sum())
     yield Claim("C1", "tracker", "entries in use, against entries that hold a tile", int(tracker.n_entries), in_use)
     yield Claim("C1", "link_port", "granules sent", int(port.n_sent), int(port.store_head + port.dma_head))

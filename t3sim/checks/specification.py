@@ -8,15 +8,12 @@ capacity (S1).  The end of a phase is the end of the last thing in it (S2).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from t3sim.checks.claims import Claim, channels_of
+from t3sim.gpu.core import GpuCore
 from t3sim.workload.tiling import ELEMENT_BYTES
-
-if TYPE_CHECKING:
-    from t3sim.gpu.core import GpuCore
 
 Pairs = dict[str, tuple[int, int]]  # meaning -> kept in the record, stated by the specification
 
@@ -26,87 +23,62 @@ EFFICIENCY_DIGITS = 10_000  # the matrix efficiency is kept to four digits
 
 def specification_claims(core: GpuCore) -> Iterator[Claim]:
     """Yield what the record of *core* has to say, given its machine."""
-    for part, pairs in (
-        ("gpu", clock_pairs(core)),
-        ("l2_slice", l2_pairs(core)),
-        ("link_port", link_pairs(core)),
-        ("dma_engine", dma_pairs(core)),
-        ("tracker", tracker_pairs(core)),
-        ("compute_unit", matrix_pairs(core) if core.trace is not None else {}),
-    ):
-        for meaning, (kept, stated) in pairs.items():
+    pairs = {**unit_pairs(core), "compute_unit": matrix_pairs(core) if core.trace is not None else {}}
+    for part, of_part in pairs.items():
+        for meaning, (kept, stated) in of_part.items():
             yield Claim("S1", part, f"{meaning}, kept against stated", kept, stated)
-    channels = channels_of(core)
-    timings = core.machine.memory.timing.model_dump()
-    for name, cycles in timings.items():
-        yield Claim("S1", "channel[]", f"{name}, kept against stated", np.asarray(channels[name]), cycles)
-    queue = core.machine.memory.queue
-    for name, entries in (
-        ("queue_capacity", queue.entries), ("stream_capacity", core.machine.memory.stream_queue_entries),
-        ("is_split", int(queue.kind == "split")), ("banks_per_group", core.machine.memory.banks_per_group),
-    ):  # fmt: skip
-        yield Claim("S1", "channel[]", f"{name}, kept against stated", np.asarray(channels[name]), entries)
+    memory, channels = core.machine.memory, channels_of(core)
+    stated_of_channels = memory.timing.model_dump() | {
+        "queue_capacity": memory.queue.entries, "stream_capacity": memory.stream_queue_entries,
+        "is_split": int(memory.queue.kind == "split"), "banks_per_group": memory.banks_per_group,
+    }  # fmt: skip
+    for name, value in stated_of_channels.items():
+        yield Claim("S1", "channel[]", f"{name}, kept against stated", np.asarray(channels[name]), value)
 
 
-def clock_pairs(core: GpuCore) -> Pairs:
-    """Clocks, slots and launches: ticks per second must come out whole."""
-    gpu, spec, hz = core.gpu, core.machine.gpu, core.ticks.hz
+def unit_pairs(core: GpuCore) -> dict[str, Pairs]:
+    """What each unit keeps of its specification; ticks per second must come out whole."""
+    gpu, machine, hz = core.gpu, core.machine, core.ticks.hz
+    spec, access, clock = machine.gpu, machine.memory.access, machine.gpu.compute_clock
+    l2, port, dma, tracker = gpu.l2, gpu.link_port, gpu.dma, gpu.tracker
+    lines = int(l2.n_banks * l2.sets_per_bank * l2.associativity)
+    dma_rate = spec.dma.bytes_per_cycle * clock
     return {
-        "compute clock (Hz)": (hz, int(gpu.compute_ticks) * spec.compute_clock),
-        "memory clock (Hz)": (hz, int(gpu.memory_ticks) * core.machine.memory.clock),
-        "issue slot (ticks)": (int(gpu.slot_ticks) * spec.compute_clock, spec.issue_slot * hz),
-        "compute units": (int(gpu.n_compute_units), spec.n_compute_units),
-        "channels": (int(gpu.n_channels), core.machine.memory.n_channels),
-        "bytes of an access": (int(gpu.granule_bytes), core.machine.memory.access),
-        "loads in flight": (int(gpu.max_outstanding_lines), spec.compute_unit.max_outstanding_lines),
-        "launch of a workgroup (ticks)": (
-            int(gpu.workgroup_launch_ticks),
-            -(-spec.compute_unit.workgroup_launch * hz // PS_PER_S),
-        ),
-    }
-
-
-def l2_pairs(core: GpuCore) -> Pairs:
-    """Capacity, latencies and bank rate of the L2."""
-    l2, spec, hz = core.gpu.l2, core.machine.gpu.l2, core.ticks.hz
-    clock = core.machine.gpu.compute_clock
-    capacity = int(l2.n_banks * l2.sets_per_bank * l2.associativity * l2.granules_per_line)
-    return {
-        "capacity (bytes)": (capacity * core.machine.memory.access, spec.capacity),
-        "banks": (int(l2.n_banks), spec.n_banks),
-        "partitions": (int(l2.n_partitions), spec.n_partitions),
-        "hit latency": (int(l2.request_ticks + l2.return_ticks) * clock, spec.hit_latency * hz),
-        "miss latency": (int(l2.miss_ticks) * clock, spec.miss_latency * hz),
-        "crossing and back": (int(l2.crossing_ticks) * clock, 2 * spec.crossing_latency * hz),
-        "line through a bank (ticks)": (
-            int(l2.bank_ticks),
-            -(-spec.line * hz // (spec.bank_bytes_per_cycle * clock)),
-        ),
-        "miss registers": (int(l2.n_mshrs), spec.mshrs_per_bank),
-    }
-
-
-def link_pairs(core: GpuCore) -> Pairs:
-    """Rate and buffer of the link."""
-    port, link, access = core.gpu.link_port, core.machine.link, core.machine.memory.access
-    return {
-        "rate": (int(port.granule_cost) * link.bandwidth, access * core.ticks.hz * int(port.scale)),
-        "buffer (accesses)": (int(port.buffer_granules), link.egress_buffer // access),
-    }
-
-
-def dma_pairs(core: GpuCore) -> Pairs:
-    """Rate of the DMA engine."""
-    dma, rate = core.gpu.dma, core.machine.gpu.dma.bytes_per_cycle * core.machine.gpu.compute_clock
-    return {"rate": (int(dma.bytes_per_tick_num) * core.ticks.hz, rate * int(dma.bytes_per_tick_den))}
-
-
-def tracker_pairs(core: GpuCore) -> Pairs:
-    """Sets and ways of the tracker."""
-    tracker, spec = core.gpu.tracker, core.machine.gpu.tracker
-    return {
-        "sets": (int(tracker.n_sets), spec.n_sets),
-        "entries of a set": (int(tracker.entries_per_set), spec.entries_per_set),
+        "gpu": {
+            "compute clock (Hz)": (hz, int(gpu.compute_ticks) * clock),
+            "memory clock (Hz)": (hz, int(gpu.memory_ticks) * machine.memory.clock),
+            "issue slot (ticks)": (int(gpu.slot_ticks) * clock, spec.issue_slot * hz),
+            "compute units": (int(gpu.n_compute_units), spec.n_compute_units),
+            "channels": (int(gpu.n_channels), machine.memory.n_channels),
+            "bytes of an access": (int(gpu.granule_bytes), access),
+            "loads in flight": (int(gpu.max_outstanding_lines), spec.compute_unit.max_outstanding_lines),
+            "launch of a workgroup (ticks)": (
+                int(gpu.workgroup_launch_ticks),
+                -(-spec.compute_unit.workgroup_launch * hz // PS_PER_S),
+            ),
+        },
+        "l2_slice": {
+            "capacity (bytes)": (lines * int(l2.granules_per_line) * access, spec.l2.capacity),
+            "banks": (int(l2.n_banks), spec.l2.n_banks),
+            "partitions": (int(l2.n_partitions), spec.l2.n_partitions),
+            "hit latency": (int(l2.request_ticks + l2.return_ticks) * clock, spec.l2.hit_latency * hz),
+            "miss latency": (int(l2.miss_ticks) * clock, spec.l2.miss_latency * hz),
+            "crossing and back": (int(l2.crossing_ticks) * clock, 2 * spec.l2.crossing_latency * hz),
+            "line through a bank (ticks)": (
+                int(l2.bank_ticks),
+                -(-spec.l2.line * hz // (spec.l2.bank_bytes_per_cycle * clock)),
+            ),
+            "miss registers": (int(l2.n_mshrs), spec.l2.mshrs_per_bank),
+        },
+        "link_port": {
+            "rate": (int(port.granule_cost) * machine.link.bandwidth, access * hz * int(port.scale)),
+            "buffer (accesses)": (int(port.buffer_granules), machine.link.egress_buffer // access),
+        },
+        "dma_engine": {"rate": (int(dma.bytes_per_tick_num) * hz, dma_rate * int(dma.bytes_per_tick_den))},
+        "tracker": {
+            "sets": (int(tracker.n_sets), spec.tracker.n_sets),
+            "entries of a set": (int(tracker.entries_per_set), spec.tracker.entries_per_set),
+        },
     }
 
 

@@ -127,6 +127,3 @@ def schema() -> None:
     from t3sim.experiment.schema import experiment_schema
 
     click.echo(json.dumps(experiment_schema(), indent=2, allow_nan=False))
-
-
-__all__ = ["check", "config", "override_option", "schema", "show", "summary", "trace_root_option", "value_rows"]

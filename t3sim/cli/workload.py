@@ -166,6 +166,3 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[s
             for i, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         yield "  " + "  ".join(cells).rstrip()
-
-
-__all__ = ["show", "workload"]

@@ -12,10 +12,8 @@ inside the data (NCCL's LL and LL128) make what is sent, and what is read from a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from t3sim.config.machine import Protocol
+from t3sim.config.machine import Protocol
 
 Ratio = tuple[int, int]
 NO_FLAGS: Ratio = (1, 1)

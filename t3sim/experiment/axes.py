@@ -75,6 +75,3 @@ def _leaves(key: str, value: Any) -> Iterator[tuple[str, str]]:
     for name, child in value.items():
         inner = key if name in ("params", "preset") else f"{key}.{name}"
         yield from _leaves(inner, child)
-
-
-__all__ = ["axis_texts", "idle_axes"]

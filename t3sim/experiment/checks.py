@@ -108,6 +108,3 @@ def _check_collective(
     if collective.size < ELEMENT_BYTES * gpus:
         message = f"is {size}, less than one FP16 element for each of {gpus} GPUs"
         problems.report(tree, "workload.collective.size", message)
-
-
-__all__ = ["check_point"]

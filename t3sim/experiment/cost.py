@@ -101,6 +101,3 @@ def described(layout: Layout) -> str:
         if capacity != standard
     ]
     return f"the layout {', '.join(larger)}" if larger else "the standard layout"
-
-
-__all__ = ["cost_lines", "in_words", "layouts_to_compile", "prepare_kernel"]

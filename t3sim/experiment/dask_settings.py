@@ -84,9 +84,3 @@ def credentials_for(address: str) -> Security:
             reason = reason.__cause__
         raise EnvironmentFailure(f"the workers of {address}: cannot be reached: {str(reason) or error}") from error
     return security
-
-
-__all__ = [
-    "CONNECT_S", "DASK_SETTINGS", "ENCRYPTED", "LOOPBACK", "SILENT", "WEB_ADDRESS", "credentials_for",
-    "private_settings",
-]  # fmt: skip

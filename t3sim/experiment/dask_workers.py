@@ -265,6 +265,3 @@ def own_deaths(key: str, deaths: Sequence[Sequence[str]]) -> int:
     *deaths* are the tasks that each worker had which died.
     """
     return len(deaths) if all(key in tasks for tasks in deaths) else 0
-
-
-__all__ = ["DaskWorkers", "own_deaths", "perform_on_worker"]

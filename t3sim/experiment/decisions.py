@@ -197,6 +197,3 @@ def _value(node: Node, parameter: Parameter) -> Any:
     if isinstance(value, (dict, list)):
         raise ValueError(f"found {type_name(value)}, a number or a word is needed")
     return value
-
-
-__all__ = ["Choice", "Decisions"]

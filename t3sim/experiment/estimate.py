@@ -196,6 +196,3 @@ def collective_work(machine: MachineSpec, schedule: CollectiveSchedule) -> Work:
 
 def _one(key: tuple[Any, ...], kind: type[T]) -> T | None:
     return next((item for item in key if isinstance(item, kind)), None)
-
-
-__all__ = ["phase_seconds", "planned_hours"]

@@ -97,6 +97,3 @@ def _captured(function: FunctionType | BuiltinFunctionType) -> list[Any]:
         return []
     cells = [cell.cell_contents for cell in function.__closure__ or ()]
     return [*cells, *(function.__defaults__ or ()), function.__kwdefaults__ or {}]
-
-
-__all__ = ["content_of", "phase_digest", "program_digest", "simulator_digest"]

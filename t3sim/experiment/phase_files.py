@@ -112,6 +112,3 @@ class PhaseFolder:
     def put(self, digest: str, content: bytes) -> None:
         """Publish the *content* of a finished phase; raises ``EnvironmentFailure``."""
         publish({self.path_of(digest): content})
-
-
-__all__ = ["PHASES_NAME", "PhaseFolder", "StoredPhase", "decode", "encode"]

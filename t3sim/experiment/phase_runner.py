@@ -244,6 +244,3 @@ class _Meter:
 def first_line(error: Exception) -> str:
     """Return the first line of a message, or the kind of an error that has none."""
     return next(iter(str(error).splitlines()), type(error).__name__)
-
-
-__all__ = ["FailedPhase", "PhaseRunner", "PointResult", "Progress"]

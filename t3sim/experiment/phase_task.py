@@ -115,6 +115,3 @@ def trace_of(run: RunSpec) -> TileTrace | None:
 @lru_cache(maxsize=8)
 def _verified_trace(path: str) -> TileTrace:
     return read_trace(path)
-
-
-__all__ = ["ExperimentPoint", "MadeOfPhases", "PhaseTask", "perform", "trace_of"]

@@ -340,6 +340,3 @@ def traced_tiling(tree: Node, workload: WorkloadSpec) -> dict[str, Node]:
     return {
         f"tiling.{name}": Node(value, at, None, "derived", "the trace's manifest") for name, value in workload.tiling
     }
-
-
-__all__ = ["Experiment", "load_experiment"]

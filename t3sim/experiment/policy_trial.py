@@ -197,5 +197,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-
-__all__ = ["Trial", "try_policies"]

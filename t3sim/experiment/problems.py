@@ -36,6 +36,3 @@ class Problems(dict[Problem, None]):
 def problem_at(root: Node, key: str, message: str, at_key: bool = False) -> Problem:
     """Return a problem of the value at the dotted *key*, at the deepest place of the tree that exists."""
     return node_at(root, tuple(key.split(".")))[0].problem(key, message, at_key)
-
-
-__all__ = ["Problems", "problem_at"]

@@ -56,6 +56,3 @@ def remove_unfinished(folder: Path) -> None:
     """Remove temporary files of ``t3sim.files`` that a killed run left; the caller has the lock, so none is in use."""
     for path in folder.glob(".*.tmp"):
         path.unlink(missing_ok=True)
-
-
-__all__ = ["LOCK_NAME", "owned", "remove_unfinished"]

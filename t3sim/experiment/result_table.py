@@ -72,6 +72,3 @@ def is_result_of(folder: Path, point_digests: Sequence[str]) -> bool:
         return bool(manifest["points"] == list(point_digests) and manifest["source_sha256"] == source_digest())
     except (OSError, ValueError, LookupError, TypeError):
         return False
-
-
-__all__ = ["TIMELINE_NAME", "ResultTable", "is_result_of"]

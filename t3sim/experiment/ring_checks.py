@@ -80,6 +80,3 @@ def longest_slot(machine: MachineSpec, n: int) -> int:
     """Return the longest issue slot of the GPUs of a ring of *n*, in picoseconds, rounded up."""
     gpus = [machine.gpu, *(own.gpu for own in machine.own_gpus if own.number < n)]
     return max(-(-gpu.issue_slot * PS_PER_S // gpu.compute_clock) for gpu in gpus)
-
-
-__all__ = ["check_ring", "longest_slot", "shortest_latency"]

@@ -114,17 +114,3 @@ def _without_bounds_of_texts(schema: Any) -> Any:
     bounds = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "gt", "ge", "lt", "le"}
     is_text = schema.get("type") == "string"
     return {key: _without_bounds_of_texts(item) for key, item in schema.items() if not (is_text and key in bounds)}
-
-
-__all__ = [
-    "DEFAULT_MAX_HOURS",
-    "MAX_TP",
-    "OF_A_POINT",
-    "SCHEMA_VERSION",
-    "ExperimentFile",
-    "PointFile",
-    "SweepFile",
-    "TilingFile",
-    "WorkloadFile",
-    "experiment_schema",
-]

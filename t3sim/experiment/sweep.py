@@ -161,6 +161,3 @@ def _moved_to(node: Node, at: Position) -> Node:
     elif isinstance(value, list):
         value = [_moved_to(child, at) for child in value]
     return replace(node, value=value, position=at, key_position=at if node.key_position else None)
-
-
-__all__ = ["Axis", "Pending", "axes_of", "overridden", "with_set"]

@@ -116,6 +116,3 @@ def _die_with_driver() -> None:
     if driver is not None:
         driver.join()
         os._exit(1)
-
-
-__all__ = ["WorkerProcesses", "memory_limit", "start_forking"]

@@ -46,6 +46,3 @@ class Workforce(Protocol):
 
         The caller may append more tasks while it iterates.  The iterator ends when there is none left.
         """
-
-
-__all__ = ["Finished", "Say", "SetAside", "TaskReport", "Workforce"]

@@ -217,6 +217,3 @@ class WorkloadReader:
                 return real
         looked = " and at ".join(dict.fromkeys(str(real) for real in inside))
         raise InputDataError(f"no such file, looked for at {looked}")
-
-
-__all__ = ["WorkloadReader"]

@@ -7,11 +7,13 @@ becomes a compiled function.  Machines of one ``Layout`` share one compilation.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
+from t3sim.config.machine import MachineSpec
 from t3sim.config.machine_checks import machine_findings
 from t3sim.errors import UsageError
 from t3sim.gpu.arbitration.user_code import check_return_type, compile_error, guarded, is_policy_of_a_user
@@ -28,13 +30,7 @@ from t3sim.gpu.kernel.state import (
     channel_dtype,
     gpu_dtype,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from t3sim.config.machine import MachineSpec
-    from t3sim.gpu.ticks import TickBase
-
+from t3sim.gpu.ticks import TickBase
 
 GROWTH = 4  # banks of a channel: 16, or the 64 that are the most
 

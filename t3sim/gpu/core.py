@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from operator import is_
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from t3sim.collective.schedule import places_for
+from t3sim.collective.schedule import CollectiveSchedule, places_for
+from t3sim.config.machine import MachineSpec
 from t3sim.errors import ModelError, UsageError
+from t3sim.gpu.arbitration import ArbitrationPolicy
 from t3sim.gpu.arbitration.interface import arbitration_policies
 from t3sim.gpu.arbitration.user_code import catch_errors, raise_errors
 from t3sim.gpu.assemble import capacities_of, compiled_advance, compiled_policy, fill_record, layout_for
 from t3sim.gpu.kernel import _jit, codes
 from t3sim.gpu.kernel.loop import N_BIN_COLUMNS, commands_per_slot
 from t3sim.gpu.kernel.state import COMMAND_LOG, MESSAGE, empty_gpu
+from t3sim.gpu.routes import StoreRoutes
 from t3sim.gpu.tables import Tables, gemm_tables, records, step_table
 from t3sim.gpu.ticks import TickBase
-from t3sim.workload.tiling import ELEMENT_BYTES, output_pitch_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from t3sim.collective.schedule import CollectiveSchedule
-    from t3sim.config.machine import MachineSpec
-    from t3sim.gpu.arbitration import ArbitrationPolicy
-    from t3sim.gpu.routes import StoreRoutes
-    from t3sim.workload.tiling import TileTrace
+from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace, output_pitch_bytes
 
 EFFICIENCY_SCALE = 10_000  # matrix_efficiency is kept to four digits
 SERIES_BINS = 4096

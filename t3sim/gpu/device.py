@@ -8,15 +8,13 @@ the result does not depend on the length of the quantum.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import simpy
 from numpy.typing import NDArray
 
 from t3sim.errors import ModelError
-
-if TYPE_CHECKING:
-    from t3sim.gpu.core import GpuCore
+from t3sim.gpu.core import GpuCore
 
 
 class Device:

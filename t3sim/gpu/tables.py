@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from t3sim.collective.schedule import CollectiveSchedule
 from t3sim.errors import UsageError
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel.state import DMA_TABLE, MESSAGE, STEP_TABLE, TILE_TABLE, WORKGROUP_TABLE
-from t3sim.workload.tiling import ELEMENT_BYTES
-
-if TYPE_CHECKING:
-    from t3sim.collective.schedule import CollectiveSchedule
-    from t3sim.gpu.routes import StoreRoutes
-    from t3sim.workload.tiling import TileTrace
+from t3sim.gpu.routes import StoreRoutes
+from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace
 
 
 def records(dtype: np.dtype[Any], n: int) -> NDArray[Any]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from t3sim.config.machine import MachineSpec
+from t3sim.config.machine import MachineSpec
 
 PICOSECONDS = 10**12
 

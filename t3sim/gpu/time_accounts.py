@@ -6,17 +6,13 @@ ticks, and the account of each unit is closed at the end of the phase, which lie
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
+from t3sim.config.machine import MachineSpec
+from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import codes
 from t3sim.observe.waits import CHANNEL, COMPUTE_UNIT, DISPATCHER, DMA_ENGINE, L2_BANK, LINK_PORT
-
-if TYPE_CHECKING:
-    from t3sim.config.machine import MachineSpec
-    from t3sim.gpu.core import GpuCore
 
 Ticks = NDArray[np.int64]
 
@@ -132,6 +128,3 @@ def port_ticks(core: GpuCore, total: int) -> Ticks:
     scaled = closed(scaled, covered, total * scale)
     edges = np.cumsum(scaled, axis=1) // scale
     return np.diff(edges, prepend=0, axis=1)
-
-
-__all__ = ["idle_slots", "time_accounts", "units_of"]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from t3sim.checks.data import CarriedCollective, CarriedGemm, CarriedRun
+from t3sim.checks.audit import carried_run
+from t3sim.checks.data import CarriedRun
 from t3sim.collective.schedule import CollectiveSchedule, ring_all_gather, ring_reduce_scatter
 from t3sim.config.experiment import GemmShape, TilingSpec
+from t3sim.config.machine import MachineSpec
 from t3sim.config.resolve import resolve_machine
 from t3sim.config.yaml_loader import load_yaml_text
 from t3sim.gpu.arbitration import arbitration_policies
@@ -20,9 +21,6 @@ from t3sim.system.machine import MirroredMachine
 from t3sim.system.phases import load_fused
 from t3sim.system.ring import RingMachine
 from t3sim.workload.tiling import TileTrace, make_tile_trace
-
-if TYPE_CHECKING:
-    from t3sim.config.machine import MachineSpec
 
 SMALL_RINGS = (1, 2, 3, 4, 5)
 LARGE_RINGS = (6, 7, 8, 11, 13, 16)
@@ -85,44 +83,37 @@ def random_case(seed: int) -> DataCase:
 
 
 @cache
-def machine_of(number: int) -> MachineSpec:
-    """Return a variant of t3-tiny."""
-    text = f"machine: {{preset: t3-tiny, {MACHINES[number]}}}"
-    node = load_yaml_text(text, "selfcheck").get("machine")
+def machine_from(text: str) -> MachineSpec:
+    """Return the machine that *text*, YAML in braces, describes."""
+    node = load_yaml_text(f"machine: {text}", "selfcheck").get("machine")
     assert node is not None
     return resolve_machine(node).spec
+
+
+def machine_of(case: DataCase) -> MachineSpec:
+    """Return the machine of *case*, a variant of t3-tiny."""
+    return machine_from(f"{{preset: t3-tiny, {MACHINES[case.machine]}}}")
 
 
 def run_case(case: DataCase) -> CarriedRun:
     """Run *case* with real values; return them, checked: ``problems`` says what is wrong."""
     values, machine = carried(case)
-    for n, device in enumerate(machine.devices if isinstance(machine, RingMachine) else [machine.device]):
+    for n, device in enumerate(machine.devices):
         values.follow(n, device)
     machine.run()
     values.check()
     return values
 
 
-def plain_times(case: DataCase) -> list[int]:
-    """Run *case* without values; return the tick at which each GPU ended."""
-    machine = loaded(case)
-    return machine.run() if isinstance(machine, RingMachine) else [machine.run()]
-
-
 def carried(case: DataCase) -> tuple[CarriedRun, MirroredMachine | RingMachine]:
     """Return the values of *case* and the machine on which it is loaded."""
     machine = loaded(case)
-    cores = machine.cores if isinstance(machine, RingMachine) else [machine.core]
-    spec, core = machine_of(case.machine), cores[0]
-    if core.trace is not None:
-        return CarriedGemm(spec, core.trace, cores, case.n_devices, case.seed), machine
-    assert core.schedule is not None
-    return CarriedCollective(spec, core.schedule, cores, case.n_devices, case.seed), machine
+    return carried_run(machine.cores, case.n_devices, case.seed), machine
 
 
 def loaded(case: DataCase) -> MirroredMachine | RingMachine:
     """Return a machine with *case* loaded."""
-    spec = machine_of(case.machine)
+    spec = machine_of(case)
     name = case.kind.removeprefix("fused ") if case.kind.startswith("fused") else "round_robin"
     policy = arbitration_policies.get(name)
     if not case.is_mirrored:
@@ -151,7 +142,7 @@ def trace_of(case: DataCase) -> TileTrace:
 
 def schedule_of(case: DataCase) -> CollectiveSchedule:
     """Return the collective of *case*, on chunks of up to 67 cache lines."""
-    machine = machine_of(case.machine)
+    machine = machine_of(case)
     chunk = (1 + case.shape.m % 67) * machine.gpu.l2.line // machine.memory.access
     if case.kind == "all-gather":
         return ring_all_gather(case.n_devices, chunk)

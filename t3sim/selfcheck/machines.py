@@ -10,23 +10,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from t3sim.checks.audit import Audit
 from t3sim.config.experiment import ArbitrationSpec, CollectiveSpec, GemmShape, RunSpec, TilingSpec, WorkloadSpec
-from t3sim.config.resolve import resolve_machine
-from t3sim.config.yaml_loader import load_yaml_text
+from t3sim.config.machine import MachineSpec
 from t3sim.errors import ConfigError, T3SimError, UsageError, home_of, is_of_a_user
 from t3sim.gpu.arbitration import arbitration_policies
-from t3sim.overlap import in_order
+from t3sim.overlap import OverlapStrategy, in_order
+from t3sim.selfcheck.data_cases import machine_from
 from t3sim.system.simulate import SimulationResult, simulate
 from t3sim.system.threads import at_most_threads
-
-if TYPE_CHECKING:
-    from t3sim.config.machine import MachineSpec
-    from t3sim.overlap import OverlapStrategy
 
 SHARE_CHANGED = 0.25  # of the values below, on one machine
 MOST_TRIES = 200  # to draw a legal machine: about every third is one
@@ -171,9 +167,7 @@ def machine_of(values: Mapping[str, Any]) -> MachineSpec:
         for section in sections:
             place = place.setdefault(section, {})
         place[key] = value
-    node = load_yaml_text(json.dumps({"machine": tree}, allow_nan=False), "selfcheck").get("machine")
-    assert node is not None
-    return resolve_machine(node).spec
+    return machine_from(json.dumps(tree, allow_nan=False))
 
 
 def _one(rng: np.random.Generator, choices: Sequence[Any]) -> Any:
@@ -223,27 +217,18 @@ def _arbitration(rng: np.random.Generator, strategy: OverlapStrategy, machine: M
 
 @dataclass
 class Outcome:
-    """What one machine, or several, showed: findings, and how much was looked at."""
+    """What one machine showed: findings, and how much was looked at."""
 
-    n_machines: int = 0
     n_refused: int = 0  # in both modes: the work does not fit the machine
     n_commands: int = 0
     n_values: int = 0
     findings: list[str] = field(default_factory=list)
 
-    def add(self, other: Outcome) -> None:
-        """Count what *other* looked at too."""
-        self.n_machines += other.n_machines
-        self.n_refused += other.n_refused
-        self.n_commands += other.n_commands
-        self.n_values += other.n_values
-        self.findings += other.findings
-
 
 def outcome_of(run: RunSpec) -> Outcome:
     """Run *run* in both modes with every check and with real values; say what is wrong and where the modes differ."""
     audit = Audit(has_checks=True, has_data=True)
-    outcome = Outcome(n_machines=1)
+    outcome = Outcome()
     results: list[SimulationResult] = []
     for mode in ("mirrored", "explicit"):
         try:

@@ -18,9 +18,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from t3sim.checks.audit import Audit, FollowedRun
+from numpy.typing import NDArray
+
+from t3sim.checks.audit import Audit
 from t3sim.checks.invariants import broken, claims
 from t3sim.errors import ModelError, T3SimError
 from t3sim.gpu.kernel import _jit, codes
@@ -28,10 +30,6 @@ from t3sim.selfcheck import traffic
 from t3sim.selfcheck.data_cases import DataCase, loaded, random_case, run_case
 from t3sim.selfcheck.machines import Outcome, outcome_of, random_run
 from t3sim.system.machine import MirroredMachine
-from t3sim.system.ring import RingMachine
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 KNOWN_RESULTS = Path(__file__).with_name("known_results.json")
 WORKERS = (1, 2, 4)
@@ -70,11 +68,6 @@ class Property:
     show: Callable[[Depth], str]
 
 
-def mirrored_case(seed: int) -> DataCase:
-    """Return the random case of *seed* on one GPU that stands for all."""
-    return replace(random_case(seed), is_mirrored=True)
-
-
 def mirrored(case: DataCase) -> MirroredMachine:
     """Return a mirrored machine with *case* loaded."""
     machine = loaded(case)
@@ -88,9 +81,9 @@ def conservation(depth: Depth) -> str:
     n_claims = 0
     for seed in range(depth.audited_runs):
         depth.report(seed / depth.audited_runs)
-        case = mirrored_case(seed)
+        case = replace(random_case(seed), is_mirrored=True)
         machine = mirrored(case)
-        followed = FollowedRun(audit, machine.device, case.n_devices, lambda _: None)
+        followed = audit.follow(machine.device, case.n_devices, lambda _: None)
         machine.run(followed.report)
         followed.finish()
         n_claims += sum(1 for _ in claims(machine.core))
@@ -108,66 +101,55 @@ def dram_rules(depth: Depth) -> str:
 
 def data(depth: Depth) -> str:
     """Random GEMMs, fused and plain, and collectives carry whole numbers; NumPy says what has to come out."""
-    n_values = n_accesses = 0
-    for values, accesses in in_blocks(depth, data_block, depth.data_cases):
-        n_values, n_accesses = n_values + values, n_accesses + accesses
+    n_values, n_accesses = map(sum, zip(*for_each_seed(depth, values_of, depth.data_cases), strict=True))
     return f"{n_values:,} values of {depth.data_cases:,} random runs equal NumPy's ({n_accesses:,} accesses)"
 
 
-def in_blocks(depth: Depth, run: Callable[[range], T], n_seeds: int) -> Iterator[T]:
-    """Yield what *run* returns for one block of seeds after another, in as many processes as are wanted."""
-    blocks = [range(i, min(i + BLOCK, n_seeds)) for i in range(0, n_seeds, BLOCK)]
+def for_each_seed(depth: Depth, run: Callable[[int], T], n_seeds: int) -> Iterator[T]:
+    """Yield what *run* returns for one seed after another, in as many processes as are wanted."""
     with ExitStack() as stack:
-        apply: Callable[..., Iterator[T]] = map
+        results: Iterator[T] = map(run, range(n_seeds))
         if depth.n_processes > 1:
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the processes are the parallelism
-            pool = ProcessPoolExecutor(depth.n_processes, mp_context=get_context("spawn"))
-            apply = stack.enter_context(pool).map
-        for number, found in enumerate(apply(run, blocks), 1):
-            depth.report(number / len(blocks))
+            pool = stack.enter_context(ProcessPoolExecutor(depth.n_processes, mp_context=get_context("spawn")))
+            results = pool.map(run, range(n_seeds), chunksize=BLOCK)
+        for number, found in enumerate(results, 1):
+            if number % BLOCK == 0:
+                depth.report(number / n_seeds)
             yield found
 
 
-def data_block(seeds: range) -> tuple[int, int]:
-    """Run the cases of *seeds*; return values compared and accesses carried."""
-    n_values = n_accesses = 0
-    for seed in seeds:
-        case = random_case(seed)
-        values = run_case(case)
-        if values.problems:
-            raise CheckFailed(f"{case}: {values.problems[0]}")
-        n_values += values.n_values
-        n_accesses += values.n_events
-    return n_values, n_accesses
+def values_of(seed: int) -> tuple[int, int]:
+    """Run the case of *seed*; return values compared and accesses carried."""
+    case = random_case(seed)
+    values = run_case(case)
+    if values.problems:
+        raise CheckFailed(f"{case}: {values.problems[0]}")
+    return values.n_values, values.n_events
 
 
 def machines(depth: Depth) -> str:
     """Random legal machines and workloads with every check and real values, in mirrored and in explicit mode."""
-    seen = Outcome()
-    for found in in_blocks(depth, machine_block, depth.machines):
-        seen.add(found)
-    if seen.findings:
-        raise CheckFailed("\n".join([f"{len(seen.findings)} findings on random machines", *seen.findings]))
+    seen = list(for_each_seed(depth, machine_outcome, depth.machines))
+    findings = [line for one in seen for line in one.findings]
+    if findings:
+        raise CheckFailed("\n".join([f"{len(findings)} findings on random machines", *findings]))
     return (
-        f"{seen.n_machines:,} random machines, in both modes alike: {seen.n_commands:,} DRAM commands and"
-        f" {seen.n_values:,} values are right"
+        f"{len(seen):,} random machines, in both modes alike: {sum(one.n_commands for one in seen):,} DRAM commands and"
+        f" {sum(one.n_values for one in seen):,} values are right"
     )
 
 
-def machine_block(seeds: range) -> Outcome:
-    """Run the random machines of *seeds*."""
-    seen = Outcome()
-    for seed in seeds:
-        seen.add(outcome_of(random_run(seed)))
-    return seen
+def machine_outcome(seed: int) -> Outcome:
+    """Run the random machine of *seed*."""
+    return outcome_of(random_run(seed))
 
 
 def trace_of_commands(case: DataCase) -> str:
     """Return the digest of every DRAM command of *case*, GPU by GPU, and of the tick at which each ended."""
     machine = loaded(case)
-    cores = machine.cores if isinstance(machine, RingMachine) else [machine.core]
-    traces = [bytearray() for _ in cores]
-    for core, trace in zip(cores, traces, strict=True):
+    traces = [bytearray() for _ in machine.cores]
+    for core, trace in zip(machine.cores, traces, strict=True):
         core.stream_commands(partial(_keep, trace))
     ends = machine.run()
     return hashlib.sha256(b"".join([*traces, repr(ends).encode()])).hexdigest()[:16]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,8 +10,6 @@ from t3sim.checks.dram.checker import DramChecker
 from t3sim.checks.dram.rules import RULES
 from t3sim.config.experiment import GemmShape
 from t3sim.config.presets import load_tiling
-from t3sim.config.resolve import resolve_machine
-from t3sim.config.yaml_loader import load_yaml_text
 from t3sim.errors import ModelError
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.core import GpuCore
@@ -21,12 +17,10 @@ from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel.state import MESSAGE
 from t3sim.gpu.routes import StoreRoutes
 from t3sim.gpu.tables import records
+from t3sim.selfcheck.data_cases import machine_from
 from t3sim.workload.tiling import make_tile_trace
 
-if TYPE_CHECKING:
-    from t3sim.config.machine import MachineSpec
-
-MEMORIES = (
+MEMORIES = (  # on the machine of the study
     "{preset: t3-150}",
     "{preset: t3-150, memory: {queue: {kind: split}}}",
     "{preset: t3-150, memory: {timing: {nREFI: 1300}, queue: {entries: 16}}}",
@@ -38,18 +32,10 @@ MESSAGES_PER_SLOT = 6  # about the bandwidth of the memory, on top of the GEMM
 N_ROWS = 1 << 12  # of every bank, that stores go to
 
 
-@cache
-def machine_of(number: int) -> MachineSpec:
-    """Return one of MEMORIES on the machine of the study."""
-    node = load_yaml_text(f"machine: {MEMORIES[number]}", "selfcheck").get("machine")
-    assert node is not None
-    return resolve_machine(node).spec
-
-
 def checked_run(seed: int) -> DramChecker:
     """Run a GEMM while random stores and updates arrive; return the checker that saw every command."""
     rng = np.random.default_rng(seed)
-    spec = machine_of(seed % len(MEMORIES))
+    spec = machine_from(MEMORIES[seed % len(MEMORIES)])
     core = GpuCore(spec, arbitration_policies.get(POLICIES[seed // len(MEMORIES) % len(POLICIES)]), {})
     checker = DramChecker(spec.memory)
     core.stream_commands(checker.take)

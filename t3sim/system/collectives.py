@@ -7,7 +7,7 @@ the machine has, the one with the least expected time.  Pinned by ``tests/collec
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from t3sim.collective.schedule import (
     Channels,
@@ -18,10 +18,8 @@ from t3sim.collective.schedule import (
     ring_all_gather,
     ring_reduce_scatter,
 )
+from t3sim.config.machine import CollectiveKernelSpec, ExpectedTimeSpec, MachineSpec, Protocol
 from t3sim.errors import UsageError
-
-if TYPE_CHECKING:
-    from t3sim.config.machine import CollectiveKernelSpec, ExpectedTimeSpec, MachineSpec, Protocol
 
 Op = Literal["reduce-scatter", "all-gather", "all-reduce"]
 CHANNELLED = {

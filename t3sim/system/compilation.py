@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
+from t3sim.config.experiment import RunSpec
+from t3sim.config.machine import MachineSpec
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.assemble import compiled_advance, compiled_policy, layout_for
+from t3sim.gpu.kernel.state import Layout
 from t3sim.system.phases import ISOLATED_POLICY
-
-if TYPE_CHECKING:
-    from t3sim.config.experiment import RunSpec
-    from t3sim.config.machine import MachineSpec
-    from t3sim.gpu.kernel.state import Layout
 
 
 def layouts_of(points: Iterable[RunSpec]) -> set[Layout]:

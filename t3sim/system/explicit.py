@@ -11,11 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from t3sim.checks.audit import Audit
+from t3sim.collective.schedule import CollectiveSchedule
+from t3sim.config.experiment import RunSpec
+from t3sim.config.machine import MachineSpec
 from t3sim.gpu.arbitration import arbitration_policies
+from t3sim.gpu.core import GpuCore
 from t3sim.gpu.routes import StoreRoutes
 from t3sim.gpu.ticks import TickBase
 from t3sim.observe.timeline import Timeline
@@ -28,21 +33,15 @@ from t3sim.system.phases import (
     ISOLATED_POLICY,
     MAPPING,
     PhaseJob,
+    PhaseSource,
+    Report,
     SublayerPhases,
     threshold_in_force,
     with_compute_units,
 )
 from t3sim.system.ring import RingMachine
 from t3sim.system.threads import threads_for
-
-if TYPE_CHECKING:
-    from t3sim.checks.audit import Audit
-    from t3sim.collective.schedule import CollectiveSchedule
-    from t3sim.config.experiment import RunSpec
-    from t3sim.config.machine import MachineSpec
-    from t3sim.gpu.core import GpuCore
-    from t3sim.system.phases import PhaseSource, Report
-    from t3sim.workload.tiling import TileTrace
+from t3sim.workload.tiling import TileTrace
 
 Keys = tuple[tuple[Any, ...], ...]  # of jobs
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from t3sim.workload.layer import other_operators
-
-if TYPE_CHECKING:
-    from t3sim.config.experiment import LayerSpec
-    from t3sim.config.machine import MachineSpec
-    from t3sim.gpu.ticks import TickBase
-    from t3sim.workload.layer import Operator
+from t3sim.config.experiment import LayerSpec
+from t3sim.config.machine import MachineSpec
+from t3sim.gpu.ticks import TickBase
+from t3sim.workload.layer import Operator, other_operators
 
 
 def matrix_flops_per_second(machine: MachineSpec) -> float:
@@ -36,6 +31,3 @@ def other_ticks(layer: LayerSpec, tp: int, machine: MachineSpec, ticks: TickBase
         round(max(roofline_seconds(operator, machine)) * ticks.hz) + ticks.from_ps(machine.gpu.kernel_launch)
         for operator in other_operators(layer, tp)
     )
-
-
-__all__ = ["dram_bytes_per_second", "matrix_flops_per_second", "other_ticks", "roofline_seconds"]

@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
 import simpy
 
@@ -26,13 +27,9 @@ from t3sim.checks.hang.progress import (
 )
 from t3sim.checks.hang.report import Hang, describe_hang, headline
 from t3sim.errors import ModelError
+from t3sim.gpu.device import Device
 from t3sim.gpu.in_flight import HungGpu
-
-if TYPE_CHECKING:
-    from types import FrameType
-
-    from t3sim.gpu.device import Device
-    from t3sim.network.link import Link
+from t3sim.network.link import Link
 
 EVENTS_PER_PROCESS = 10  # at one moment: a process has a handful of reasons to be resumed twice without time moving
 LEAST_EVENT_LIMIT = 1000

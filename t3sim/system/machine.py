@@ -6,32 +6,76 @@ can be heard.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import simpy
 
 from t3sim.checks.claims import refuse
 from t3sim.checks.invariants import check_invariants, ring_claims
+from t3sim.collective.schedule import CollectiveSchedule
+from t3sim.config.machine import MachineSpec
 from t3sim.errors import ModelError, UsageError, code_of_a_user
+from t3sim.gpu.arbitration import ArbitrationPolicy
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.device import Device
 from t3sim.gpu.routes import StoreRoutes
-from t3sim.network.link import Link
+from t3sim.gpu.ticks import TickBase
+from t3sim.network.link import Deliver, Link, Transform
 from t3sim.network.mirror import ChunkShift
 from t3sim.system.liveness import Liveness, WatchedEnvironment, WatchedGpu, run_to_end
 from t3sim.system.user_code import watched_policy
-
-if TYPE_CHECKING:
-    from t3sim.collective.schedule import CollectiveSchedule
-    from t3sim.config.machine import MachineSpec
-    from t3sim.gpu.arbitration import ArbitrationPolicy
-    from t3sim.gpu.ticks import TickBase
-    from t3sim.workload.tiling import TileTrace
+from t3sim.workload.tiling import TileTrace
 
 
-class MirroredMachine:
+class Machine:
+    """GPUs with links between them, and how what is loaded on them runs to its end; GPU *d* sends to *d* - 1."""
+
+    def __init__(self, cores: Sequence[GpuCore], quantum: int) -> None:
+        self.env = WatchedEnvironment(initial_time=0)
+        self.cores = list(cores)
+        self.devices = [Device(self.env, f"gpu[{d}]", core, quantum) for d, core in enumerate(cores)]
+        self.links: dict[int, Link] = {}  # by the GPU that sends
+
+    def connect(self, d: int, deliver: Deliver, transform: Transform | None = None) -> None:
+        """Lead what GPU *d* sends to *deliver*; *transform* turns what is sent into what is received."""
+        core = self.cores[d]
+        latency, port = core.ticks.from_ps(core.machine.link.latency), core.gpu.link_port
+        cost = (int(port.granule_cost), int(port.scale))
+        self.links[d] = Link(self.env, f"link[{d}]", latency, cost, deliver, transform)
+        self.devices[d].egress = self.links[d].send
+
+    def has_arrivals(self) -> bool:
+        """Return whether something waits for a GPU that its inbox does not hold yet."""
+        return False
+
+    def run_watched(self, steps: Generator[simpy.Event, Any, Any], n_quanta_between: int = 1) -> list[int]:
+        """Run *steps* to their end; return the tick at which each GPU ended; see ``Liveness``.
+
+        Raises ``ModelError`` when the machine hangs or ends with something left inside.
+        """
+        n = len(self.devices)
+        upstream = [(d + 1) % n for d in range(n)]
+        watched = [WatchedGpu(self.devices[d], self.links.get(u), self.devices[u]) for d, u in enumerate(upstream)]
+        process = self.env.process(steps)
+        try:
+            with watched_policy(self.cores):
+                run_to_end(self.env, process, Liveness(self.env, watched, n_quanta_between, self.has_arrivals))
+        finally:
+            for device in self.devices:
+                device.unwire()
+            for link in self.links.values():
+                link.close()
+        for device in self.devices:
+            check_drained(device.core, device.name)
+            check_invariants(device.core, device.name)
+        for d, link in self.links.items():
+            check_link(link, self.cores[d], self.cores[(d - 1) % n])
+        return [core.kernel_end_at for core in self.cores]
+
+
+class MirroredMachine(Machine):
     """One GPU of a homogeneous ring, receiving what it sends."""
 
     def __init__(
@@ -43,44 +87,26 @@ class MirroredMachine:
         ticks: TickBase | None = None,
     ) -> None:
         """*ticks* is the time to run in (default: the coarsest for *spec*)."""
-        self.env = WatchedEnvironment(initial_time=0)
         self.core = GpuCore(spec, policy, params, ticks=ticks)
-        self.ticks = self.core.ticks
-        quantum, latency = quantum_of(self.core, quantum_ps)
+        super().__init__([self.core], quantum_of(self.core, quantum_ps)[0])
+        self.device = self.devices[0]
         self.launch_ticks = launch_ticks(self.core)
-        self.device = Device(self.env, "gpu[0]", self.core, quantum)
-        self.link: Link | None = None
-        self._spec = spec
-        self._latency = latency
 
-    def close_ring(self, transform: Callable[[NDArray[Any]], NDArray[Any]] | None = None) -> None:
+    @property
+    def link(self) -> Link | None:
+        """The link from the GPU to itself, if it has one."""
+        return self.links.get(0)
+
+    def close_ring(self, transform: Transform | None = None) -> None:
         """Wire the GPU to itself; *transform* turns what it sends into what it receives."""
-        port = self.core.gpu.link_port
-        cost = (int(port.granule_cost), int(port.scale))
-        self.link = Link(self.env, "link[0]", self._latency, cost, self.device.receive, transform)
-        self.device.egress = self.link.send
+        self.connect(0, self.device.receive, transform)
 
     def run(self, report: Callable[[float], None] | None = None) -> int:
         """Run the loaded kernel to its end, launch included; return the tick at which it ended.
 
-        *report* is told the share of the work that is done, after each quantum.  Raises ``ModelError`` when the
-        machine hangs or ends with something left inside.
+        *report* is told the share of the work that is done, after each quantum.  Raises as ``run_watched``.
         """
-        process = self.env.process(self.device.run_kernel(report))
-        try:
-            liveness = Liveness(self.env, [WatchedGpu(self.device, self.link, self.device)])
-            with watched_policy([self.core]):
-                end_at = run_to_end(self.env, process, liveness)
-        finally:
-            self.device.unwire()
-            if self.link is not None:
-                self.link.close()
-        check_drained(self.core, self.device.name)
-        check_invariants(self.core, self.device.name)
-        if self.link is not None:
-            check_link(self.link, self.core, self.core)
-        assert isinstance(end_at, int)
-        return end_at
+        return self.run_watched(self.device.run_kernel(report))[0]
 
 
 def launch_ticks(core: GpuCore, collective: CollectiveSchedule | None = None) -> int:

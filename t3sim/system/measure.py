@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import _jit, codes, loop
 from t3sim.gpu.time_accounts import time_accounts, units_of
 from t3sim.observe.timeline import Timeline
 from t3sim.observe.waits import REASONS, Wait
-
-if TYPE_CHECKING:
-    from t3sim.gpu.core import GpuCore
 
 SPREAD_TILE = 8  # the eighth tile of a slot, as measured on hardware
 PS_PER_S = 10**12

@@ -11,12 +11,15 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from t3sim.checks.audit import Audit
 from t3sim.collective.schedule import CollectiveSchedule, chunk_bytes_of, ring_reduce_scatter
+from t3sim.config.experiment import RunSpec
+from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
 from t3sim.gpu.arbitration import ArbitrationPolicy, arbitration_policies
+from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel.codes import NEVER
 from t3sim.gpu.routes import StoreRoutes
 from t3sim.gpu.ticks import TickBase
@@ -27,13 +30,7 @@ from t3sim.system.collectives import Op, ring_schedule
 from t3sim.system.machine import MirroredMachine, launch_ticks, load_fused_gpu, sent_at
 from t3sim.system.measure import counters_of, timeline_of, waits_of
 from t3sim.system.side_by_side import kernels_for, load_side_by_side, times_side_by_side
-from t3sim.workload.tiling import ELEMENT_BYTES
-
-if TYPE_CHECKING:
-    from t3sim.config.experiment import RunSpec
-    from t3sim.config.machine import MachineSpec
-    from t3sim.gpu.core import GpuCore
-    from t3sim.workload.tiling import TileTrace
+from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace
 
 MAPPING = "routes, trace, device_id, tiles_per_block"  # what the function takes that maps the output of a GEMM
 ISOLATED_POLICY = "round_robin"  # one stream at a time: every work-conserving policy is the same

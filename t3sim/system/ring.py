@@ -14,31 +14,25 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from t3sim.checks.invariants import check_invariants
+from t3sim.collective.schedule import CollectiveSchedule
+from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
+from t3sim.gpu.arbitration import ArbitrationPolicy
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.device import Device
 from t3sim.gpu.kernel.codes import NEVER
 from t3sim.gpu.routes import StoreRoutes
 from t3sim.gpu.ticks import TickBase
-from t3sim.network.link import Link
-from t3sim.system.liveness import Liveness, WatchedEnvironment, WatchedGpu, run_to_end
-from t3sim.system.machine import check_drained, check_link, launch_ticks, load_fused_gpu, quantum_of
-from t3sim.system.user_code import watched_policy
-
-if TYPE_CHECKING:
-    from t3sim.collective.schedule import CollectiveSchedule
-    from t3sim.config.machine import MachineSpec
-    from t3sim.gpu.arbitration import ArbitrationPolicy
-    from t3sim.workload.tiling import TileTrace
+from t3sim.system.machine import Machine, launch_ticks, load_fused_gpu, quantum_of
+from t3sim.workload.tiling import TileTrace
 
 LOOK_EVERY = 8  # windows between two looks at whether a GPU moves: each costs as much as a hundredth of a window
 MOST_WINDOWS = 8  # that a GPU advances at a time: more makes nothing faster
@@ -46,7 +40,7 @@ Report = Callable[[float], None]
 Outcome = list[tuple[int, NDArray[Any]]] | BaseException  # of a GPU: what it sent, by window, or what was raised
 
 
-class RingMachine:
+class RingMachine(Machine):
     """*n_devices* GPUs in a ring, each as *spec* says (``MachineSpec.of_gpu``)."""
 
     def __init__(
@@ -64,25 +58,18 @@ class RingMachine:
 
         *ticks* is the time of a larger ring that this is a part of.
         """
-        self.env = WatchedEnvironment(initial_time=0)
         self.order = list(range(n_devices) if order is None else order)
         self.n_threads = n_threads
         self.ticks = TickBase.of(spec) if ticks is None else ticks
         cores = {d: GpuCore(spec.of_gpu(d), policy, params, ticks=self.ticks) for d in self.order}
-        self.cores = [cores[d] for d in range(n_devices)]
-        self.window = window_of(self.cores, quantum_ps)
+        self.window = window_of(list(cores.values()), quantum_ps)
+        super().__init__([cores[d] for d in range(n_devices)], self.window)
         self.n_windows = [0] * n_devices  # through which each device has gone
         self._arrived: list[deque[tuple[int, NDArray[Any]]]] = [deque() for _ in range(n_devices)]
         self._sent_in = 0  # windows, by whose end the sender had sent what a link delivers now
         self._leaving: dict[int, int] = {}  # of kernels that have ended: when the last of what they sent is on the wire
-        self.devices = [Device(self.env, f"gpu[{d}]", core, self.window) for d, core in enumerate(self.cores)]
-        self.links: dict[int, Link] = {}
         for d in self.order if n_devices > 1 else ():
-            core, receiver = self.cores[d], (d - 1) % n_devices
-            cost = (int(core.gpu.link_port.granule_cost), int(core.gpu.link_port.scale))
-            latency = self.ticks.from_ps(core.machine.link.latency)
-            self.links[d] = Link(self.env, f"link[{d}]", latency, cost, partial(self._take_in, receiver))
-            self.devices[d].egress = self.links[d].send
+            self.connect(d, partial(self._take_in, (d - 1) % n_devices))
 
     def _take_in(self, d: int, messages: NDArray[Any]) -> None:
         """Keep *messages* for device *d* until it comes to the window that begins when they had been sent."""
@@ -145,32 +132,11 @@ class RingMachine:
         """Run what is loaded to its end; return the tick at which each device ended.
 
         *reports*, one for each device, are told the share of its work that is done, after each window.  Raises
-        ``ModelError`` when the machine hangs or ends with something left inside.
+        as ``run_watched``.
         """
-        n = len(self.devices)
-        watched = [
-            WatchedGpu(device, self.links.get((d + 1) % n), self.devices[(d + 1) % n] if n > 1 else None)
-            for d, device in enumerate(self.devices)
-        ]
-        n_threads = min(self.n_threads, n)
-        pool = ThreadPoolExecutor(n_threads, "t3sim GPUs") if n_threads > 1 else None
-        everything = self.env.process(self._run_all(pool, reports))
-        try:
-            with watched_policy(self.cores):
-                run_to_end(self.env, everything, Liveness(self.env, watched, LOOK_EVERY + n, self._has_arrivals))
-        finally:
-            if pool is not None:
-                pool.shutdown(cancel_futures=True)
-            for device in self.devices:
-                device.unwire()
-            for link in self.links.values():
-                link.close()
-        for device in self.devices:
-            check_drained(device.core, device.name)
-            check_invariants(device.core, device.name)
-        for d, link in self.links.items():
-            check_link(link, self.cores[d], self.cores[(d - 1) % n])
-        return [core.kernel_end_at for core in self.cores]
+        n_threads = min(self.n_threads, len(self.devices))
+        with ThreadPoolExecutor(n_threads, "t3sim GPUs") if n_threads > 1 else nullcontext() as pool:
+            return self.run_watched(self._run_all(pool, reports), LOOK_EVERY + len(self.devices))
 
     def _run_all(
         self, pool: ThreadPoolExecutor | None, reports: Sequence[Report] | None
@@ -204,8 +170,8 @@ class RingMachine:
             # Time moves in every turn: a moment of SimPy holds one turn and no more.
             yield self.env.timeout(max(1, min(self.n_windows) * self.window - int(self.env.now)))
 
-    def _has_arrivals(self) -> bool:
-        """Return whether something has arrived that a device does not know of yet."""
+    def has_arrivals(self) -> bool:
+        """See the base class."""
         return any(self._arrived)
 
     def _is_over(self, devices: Iterable[int]) -> bool:

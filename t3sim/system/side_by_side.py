@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from t3sim.collective.schedule import CollectiveSchedule
+from t3sim.gpu.core import GpuCore
 from t3sim.gpu.routes import StoreRoutes
-from t3sim.system.machine import launch_ticks
-
-if TYPE_CHECKING:
-    from t3sim.collective.schedule import CollectiveSchedule
-    from t3sim.gpu.core import GpuCore
-    from t3sim.system.machine import MirroredMachine
-    from t3sim.workload.tiling import TileTrace
+from t3sim.system.machine import MirroredMachine, launch_ticks
+from t3sim.workload.tiling import TileTrace
 
 # How often the longer of the two runs, by how many times longer it is at least: the times of one that is about as
 # long as the other depend on how their ends fall together, which varies from round to round.

@@ -9,8 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from t3sim.checks.audit import Audit
+from t3sim.config.experiment import RunSpec
 from t3sim.errors import UsageError, code_of_a_user
 from t3sim.gpu.ticks import TickBase
 from t3sim.observe.timeline import Timeline
@@ -22,10 +24,6 @@ from t3sim.system.phases import MirroredPhases, PhasePlan, PhaseSource, PhaseSto
 from t3sim.system.user_code import times_of
 from t3sim.workload.layer import sublayer_runs
 from t3sim.workload.tiling import TileTrace, make_tile_trace
-
-if TYPE_CHECKING:
-    from t3sim.checks.audit import Audit
-    from t3sim.config.experiment import RunSpec
 
 
 @dataclass(frozen=True)

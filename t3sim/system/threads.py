@@ -32,6 +32,3 @@ def at_most_threads(limit: int | None) -> Iterator[None]:
         yield
     finally:
         _limit.reset(token)
-
-
-__all__ = ["at_most_threads", "n_cores", "threads_for"]

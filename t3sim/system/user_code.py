@@ -14,17 +14,14 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from t3sim.errors import PACKAGE, PluginError, home_of, is_of_a_user
-from t3sim.gpu.core import name_of
+from t3sim.gpu.core import GpuCore, name_of
 from t3sim.gpu.kernel.codes import NEVER
-
-if TYPE_CHECKING:
-    from t3sim.gpu.core import GpuCore
-    from t3sim.overlap.interface import OverlapStrategy, Phases, SublayerTimes
+from t3sim.overlap.interface import OverlapStrategy, Phases, SublayerTimes
 
 PATIENCE_S = 60.0
 LOOK_EVERY_S = 1.0
@@ -163,6 +160,3 @@ def noticed_interrupts(interrupts: threading.Event) -> Iterator[None]:
         os.close(writer)
         listener.join()
         os.close(reader)
-
-
-__all__ = ["PATIENCE_S", "times_of", "watched_policy"]

@@ -341,20 +341,3 @@ def key_of(row: Measurement) -> dict[str, Value]:
     """Return the columns that name a measurement."""
     names = key_names(KINDS[row.kind])
     return {name: value for name, value in row.values.items() if name in names}
-
-
-__all__ = [
-    "KEY_COLUMNS",
-    "SIMULATED_KINDS",
-    "WITHOUT_SIMULATION",
-    "Compared",
-    "Point",
-    "Points",
-    "Term",
-    "compared",
-    "key_of",
-    "read_calibration",
-    "simulations_of",
-    "unthrottled",
-    "without_flags",
-]

@@ -234,19 +234,3 @@ def recorded_trace(gemm: GemmShape, tiling: TilingSpec, tiles: tuple[Tile, ...])
     workgroups["n_rows"] = np.minimum(gemm.m - workgroups["row"], height)
     workgroups["n_columns"] = np.minimum(gemm.n - workgroups["column"], width)
     return TileTrace(gemm, tiling, 1, workgroups)
-
-
-__all__ = [
-    "CollectiveAlone",
-    "GemmAlone",
-    "Outcome",
-    "RecordedTiles",
-    "SideBySide",
-    "Simulation",
-    "TimedTile",
-    "outcomes_of",
-    "over_whole_loop",
-    "recorded_trace",
-    "tile_figures",
-    "with_value",
-]

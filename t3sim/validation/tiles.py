@@ -86,6 +86,3 @@ def tile_rows(timeline: Timeline, simulated: Sequence[TimedTile]) -> list[dict[s
             entry[f"simulated_{name}"] = f"{at:.1f}" if isinstance(at, float) else at
         rows.append(entry)
     return rows
-
-
-__all__ = ["Timeline", "kernel_efficiency", "simulation_of", "tile_rows", "timelines_of"]

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from t3sim.checks.data.carried_run import UNTOUCHED, CarriedRun
+from t3sim.checks.data.carried_run import CarriedRun
 from t3sim.checks.data.places import Ints, one_of
-from t3sim.collective.schedule import places_for, sent_granules
+from t3sim.collective.schedule import CollectiveSchedule, Step, places_for, sent_granules
+from t3sim.config.machine import MachineSpec
+from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import codes
-
-if TYPE_CHECKING:
-    from t3sim.collective.schedule import CollectiveSchedule, Step
-    from t3sim.config.machine import MachineSpec
-    from t3sim.gpu.core import GpuCore
 
 FLAG = -55  # what a granule of flags holds
 NO_ITEM = -1  # a place that holds flags
@@ -69,17 +66,18 @@ class CarriedCollective(CarriedRun):
         for number, (step, part) in enumerate(zip(schedule.steps, self.parts, strict=True)):
             self.place(number, step, part)
         rng = np.random.default_rng(seed)
-        self.partial = rng.integers(-1000, 1000, (n_devices, n_devices, self.c, self.n_elements))  # [device, chunk]
+        self.partial = rng.integers(-1000, 1000, (n_devices, n_devices, self.c, self.n_elements + 1))  # [device, chunk]
+        self.partial[..., -1] = one_of(np.arange(n_devices))[:, None, None]
+        self.flag = np.append(np.full(self.n_elements, FLAG), 0)
         self.made = cache(self._made)
         for d in range(len(cores)):
-            self.values[d], self.contributors[d] = self.at_the_start(d)
+            self.values[d] = self.at_the_start(d)
         n_items = len(self.n_operands)
-        self.added = np.zeros((len(cores), n_items, self.n_elements), np.int64)
-        self.added_contributors = np.zeros((len(cores), n_items), np.uint64)
+        self.added = np.zeros((len(cores), n_items, self.n_elements + 1), np.int64)
         self.n_added = np.zeros((len(cores), n_items), np.int64)
         if self.is_mirrored:
             places = np.flatnonzero(self.sent.step >= 0)
-            self.sent_values[0, places], self.sent_contributors[0, places] = self.due(1, places)
+            self.sent_values[0, places] = self.due(1, places)
             self.n_sent[0, places] = 1
 
     # --- what the schedule says ---------------------------------------------------------------------
@@ -149,48 +147,41 @@ class CarriedCollective(CarriedRun):
 
     # --- what NumPy computes -------------------------------------------------------------------------
 
-    def at_the_start(self, device: int) -> tuple[Ints, NDArray[np.uint64]]:
-        """Return the memory of *device* before the first step: its parts, or for a gather one finished chunk."""
-        values, contributors = np.full_like(self.values[0], UNTOUCHED), np.zeros_like(self.contributors[0])
+    def at_the_start(self, device: int) -> Ints:
+        """Return the memory of *device* before the first step: its parts, or for a gather the chunk that it gives."""
+        values = np.tile(self.untouched, (self.values.shape[1], 1))
         for p in range(self.n_devices if self.reduces else 1):
-            chunk, place = (device + p) % self.n_devices, slice(p * self.c, (p + 1) * self.c)
-            values[place] = self.partial[device, chunk] if self.reduces else self.partial[:, chunk].sum(axis=0)
-            contributors[place] = one_of(np.array([device if self.reduces else chunk]))
-        return values, contributors
+            values[p * self.c : (p + 1) * self.c] = self.partial[device, (device + p) % self.n_devices]
+        return values
 
-    def _made(self, device: int) -> tuple[Ints, NDArray[np.uint64]]:
-        """Return the result items of *device*: sums of the parts of this GPU and of those before it."""
+    def _made(self, device: int) -> Ints:
+        """Return the result items of *device*: sums of the parts of this GPU and of those before it, or one's part."""
         n = self.n_devices
-        values = np.zeros((len(self.n_operands), self.n_elements), np.int64)
-        contributors = np.zeros(len(values), np.uint64)
+        values = np.zeros(self.added.shape[1:], np.int64)
         for part in self.parts:
             chunk, n_givers = (device + part.position) % n, min(part.position + 1, n)
-            givers = [(device + step) % n for step in range(n_givers if self.reduces else n)]
+            givers = [(device + step) % n for step in range(n_givers)] if self.reduces else [chunk]
             items = slice(part.first_item, part.first_item + part.n_granules)
             values[items] = self.partial[givers, chunk, part.start : part.start + part.n_granules].sum(axis=0)
-            contributors[items] = one_of(np.array(givers if self.reduces else [chunk])).sum()
-        return values, contributors
+        return values
 
-    def due(self, device: int, a: Ints) -> tuple[Ints, NDArray[np.uint64]]:
+    def due(self, device: int, a: Ints) -> Ints:
         """See the base class."""
-        values, contributors = self.made(device)
         item = self.sent.item[a]
         is_flag = (item == NO_ITEM) & (self.sent.step[a] >= 0)
-        return np.where(is_flag[:, None], FLAG, values[item]), np.where(is_flag, np.uint64(0), contributors[item])
+        return np.where(is_flag[:, None], self.flag, self.made(device)[item])
 
-    def expected(self, device: int) -> tuple[Ints, NDArray[np.uint64]]:
+    def expected(self, device: int) -> Ints:
         """See the base class: as at the start, with the results of the neighbour's steps and the local ones."""
-        values, contributors = self.at_the_start(device)
+        values = self.at_the_start(device)
         places = np.flatnonzero(self.sent.step >= 0)
-        arrived, givers = self.due((device + 1) % self.n_devices, places)
+        arrived = self.due((device + 1) % self.n_devices, places)
         is_added = np.array([step.send_to == codes.TO_NEIGHBOUR_AS_UPDATE for step in self.schedule.steps])
         is_added = is_added[self.sent.step[places]]
         values[places] = np.where(is_added[:, None], values[places], 0) + arrived
-        contributors[places] = np.where(is_added, contributors[places], np.uint64(0)) + givers
         places = np.flatnonzero(self.kept.step >= 0)
-        made, givers = self.made(device)
-        values[places], contributors[places] = made[self.kept.item[places]], givers[self.kept.item[places]]
-        return values, contributors
+        values[places] = self.made(device)[self.kept.item[places]]
+        return values
 
     def to_give(self, device: int) -> NDArray[np.bool_]:  # noqa: ARG002 - the same for every device
         """See the base class: the results of all steps that send."""
@@ -215,23 +206,21 @@ class CarriedCollective(CarriedRun):
             item = self.read.item[a]
             is_flag = (item == NO_ITEM) & (self.read.step[a] >= 0)
             self._note(self.read.step[a] < 0, d, a, "a read of what no step needs")
-            self._note(is_flag & (self.values[d, a] != FLAG).any(axis=1), d, a, "a flag read before it was there")
+            self._note(is_flag & (self.values[d, a] != self.flag).any(axis=1), d, a, "a flag read before it was there")
             d, a, item = (part[item != NO_ITEM] for part in (d, a, item))
             np.add.at(self.added, (d, item), self.values[d, a])
-            np.add.at(self.added_contributors, (d, item), self.contributors[d, a])
             np.add.at(self.n_added, (d, item), 1)
         elif kind == codes.COLLECTIVE_WRITE:
             self._note(self.kept.step[a] < 0, d, a, "a store at a place that no step keeps a result at")
-            values, contributors = self._take_sums(d, self.kept.item[a], a)
-            self._store(kind, d, a, values, contributors)
+            self._store(kind, d, a, self._take_sums(d, self.kept.item[a], a))
         else:
             self._note(np.ones(len(a), bool), d, a, "an access that a collective does not make")
 
-    def _take_sums(self, d: Ints, item: Ints, a: Ints) -> tuple[Ints, NDArray[np.uint64]]:
+    def _take_sums(self, d: Ints, item: Ints, a: Ints) -> Ints:
         """Return result items for granules *a*; each must have all its operands."""
         wrong = (item != NO_ITEM) & (self.n_added[d, item] != self.n_operands[item])
         self._note(wrong, d, a, "a result without exactly its operands")
-        return self.added[d, item], self.added_contributors[d, item]
+        return self.added[d, item]
 
     def _send(self, device: int, messages: NDArray[Any]) -> None:
         a = np.array(messages["granule"])
@@ -240,7 +229,6 @@ class CarriedCollective(CarriedRun):
         self._note(~is_inside, d, a, "a granule sent to a place outside the array")
         d, a, tags = d[is_inside], a[is_inside], messages["tile"][is_inside]
         self._check_addresses(d, a, tags)
-        values, contributors = self._take_sums(d, self.sent.item[a], a)
-        is_flag = self.sent.item[a] == NO_ITEM
-        values[is_flag], contributors[is_flag] = FLAG, 0
-        self._receive(device, a, values, contributors)
+        values = self._take_sums(d, self.sent.item[a], a)
+        values[self.sent.item[a] == NO_ITEM] = self.flag
+        self._receive(device, a, values)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from t3sim.checks.data.carried_run import GUARD_GRANULES, UNTOUCHED, CarriedRun
+from t3sim.checks.data.carried_run import GUARD_GRANULES, CarriedRun
 from t3sim.checks.data.places import Ints, one_of
+from t3sim.config.machine import MachineSpec
+from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel.l2_slice import LINE_SHIFT
 from t3sim.gpu.kernel.memory_controller import GRANULE_BITS
-
-if TYPE_CHECKING:
-    from t3sim.config.machine import MachineSpec
-    from t3sim.gpu.core import GpuCore
-    from t3sim.workload.tiling import TileTrace
+from t3sim.workload.tiling import TileTrace
 
 
 class CarriedGemm(CarriedRun):
@@ -36,15 +34,13 @@ class CarriedGemm(CarriedRun):
         is_remote = (routes == codes.ROUTE_REMOTE_UPDATE) | (routes == codes.ROUTE_REMOTE_STORE)
         self.is_remote = np.zeros((len(cores), self.values.shape[1]), bool)
         self.is_remote[:, self.is_output] = is_remote[:, self.tile_of[self.is_output] // n_wavefronts]
-        shape = (n_devices, *self.values.shape[1:])
-        self.produced, self.reference = produce(trace, shape, self.pitch, seed, len(cores))
+        self.produced, self.reference = produce(trace, self.values.shape, self.pitch, seed, n_devices)
         self.values[:, self.is_output] = 0
         self.read_values = np.zeros_like(self.values)
-        self.read_contributors = np.zeros_like(self.contributors)
-        self.has_read = np.zeros(self.contributors.shape, bool)
+        self.has_read = np.zeros(self.values.shape[:2], bool)
         if self.is_mirrored and self.is_fused:
             arriving = np.flatnonzero(self.is_output & (self.chunk > 0))
-            self.sent_values[0, arriving], self.sent_contributors[0, arriving] = self.prefix(1, arriving)
+            self.sent_values[0, arriving] = self.due(1, arriving)
             self.n_sent[0, arriving] = 1
 
     def _check_addresses(self, d: Ints, a: Ints, tags: Ints) -> None:
@@ -58,11 +54,10 @@ class CarriedGemm(CarriedRun):
             self._note(self.has_read[d, a], d, a, "read twice by the DMA engine")
             self.has_read[d, a] = True
             self.read_values[d, a] = self.values[d, a]
-            self.read_contributors[d, a] = self.contributors[d, a]
         elif kind in (codes.LOCAL_UPDATE, codes.LOCAL_STORE, codes.WRITE_BACK):
             if kind != codes.WRITE_BACK:
                 self._check_addresses(d, a, tags)
-            self._store(kind, d, a, self.produced[d, a], one_of(d))
+            self._store(kind, d, a, self.produced[d, a])
         else:
             self._note(np.ones(len(a), bool), d, a, "an access that a GEMM does not make")
 
@@ -86,44 +81,33 @@ class CarriedGemm(CarriedRun):
         a = tiles["first_granule"][tile] - self.base + index // row_granules * self.pitch + index % row_granules
         remote = self.is_remote[d, a]
         self._note(~remote & ~self.has_read[d, a], np.full(len(a), d), a, "sent before it was read")
-        values = np.where(remote[:, None], self.produced[d, a], self.read_values[d, a])
-        own = one_of(np.full(len(a), d))
-        self._receive(d, a, values, np.where(remote, own, self.read_contributors[d, a]))
+        self._receive(d, a, np.where(remote[:, None], self.produced[d, a], self.read_values[d, a]))
 
     def position(self, device: int, a: Ints) -> Ints:
         """Return at which position *device* works on granules *a*."""
         return (self.chunk[a] - device) % self.n_devices
 
-    def prefix(self, device: int, a: Ints) -> tuple[Ints, NDArray[np.uint64]]:
-        """Return for granules *a* the sum that *device* passes on: its own and those of the GPUs before it."""
-        values = np.zeros((len(a), self.n_elements), np.int64)
-        contributors = np.zeros(len(a), np.uint64)
+    def due(self, device: int, a: Ints) -> Ints:
+        """See the base class: the sum that *device* passes on, its own part and those of the GPUs before it."""
+        values: Ints = np.zeros_like(self.values[0, a])
         position = self.position(device, a)
         for step in range(self.n_devices):
             giver = (device + step) % self.n_devices
             gives = position >= step
             values[gives] += self.reference[giver, a[gives]]
-            contributors[gives] += one_of(np.array([giver]))
-        return values, contributors
+        return values
 
-    def due(self, device: int, a: Ints) -> tuple[Ints, NDArray[np.uint64]]:
-        """See the base class."""
-        return self.prefix(device, a)
-
-    def expected(self, device: int) -> tuple[Ints, NDArray[np.uint64]]:
+    def expected(self, device: int) -> Ints:
         """See the base class: fused, the first chunk stays empty and each later one is a partial sum."""
-        values = np.full_like(self.values[0], UNTOUCHED)
-        contributors = np.zeros_like(self.contributors[0])
+        values = np.tile(self.untouched, (len(self.is_output), 1))
         places = np.flatnonzero(self.is_output)
         if not self.is_fused:
             values[places] = self.reference[device, places]
-            contributors[places] = one_of(np.array([device]))
-            return values, contributors
-        values[places], contributors[places] = self.prefix(device, places)
+            return values
+        values[places] = self.due(device, places)
         if self.n_devices > 1:
-            sent = places[self.position(device, places) == 0]
-            values[sent], contributors[sent] = 0, 0
-        return values, contributors
+            values[places[self.position(device, places) == 0]] = 0
+        return values
 
     def to_give(self, device: int) -> NDArray[np.bool_]:
         """See the base class: fused, every chunk but the last."""
@@ -148,24 +132,20 @@ def output_map(trace: TileTrace, pitch: int, n_elements: int, n_wavefronts: int)
     return chunk, tile_of, index_of
 
 
-def produce(
-    trace: TileTrace, shape: tuple[int, int, int], pitch: int, seed: int, n_simulated: int
-) -> tuple[Ints, Ints]:
-    """Return outputs [device, granule, element]: of *n_simulated* made tile by tile, of all as NumPy's product.
-
-    The latter have *shape*.
-    """
+def produce(trace: TileTrace, shape: tuple[int, ...], pitch: int, seed: int, n_devices: int) -> tuple[Ints, Ints]:
+    """Return values: those of *shape* made tile by tile, those of all *n_devices* as NumPy's product."""
     gemm, rng = trace.gemm, np.random.default_rng(seed)
-    n_devices, _, n_elements = shape
-    tiled = np.zeros((n_simulated, *shape[1:]), np.int64)
-    whole = np.zeros(shape, np.int64)
+    n_simulated, n_elements = shape[0], shape[2] - 1
+    tiled, whole = np.zeros(shape, np.int64), np.zeros((n_devices, *shape[1:]), np.int64)
+    tiled[..., -1] = one_of(np.arange(n_simulated))[:, None]
+    whole[..., -1] = one_of(np.arange(n_devices))[:, None]
     padded = np.zeros((gemm.m, pitch * n_elements), np.int64)
     for d in range(n_devices):
         # Products of doubles are exact here: |sum| is at most 9 k, far below 2^53.
         a, b = rng.integers(-3, 4, (gemm.m, gemm.k)).astype(float), rng.integers(-3, 4, (gemm.k, gemm.n)).astype(float)
         n_used = gemm.m * pitch
         padded[:, : gemm.n] = a @ b
-        whole[d, :n_used] = padded.reshape(n_used, n_elements)
+        whole[d, :n_used, :-1] = padded.reshape(n_used, n_elements)
         if d >= n_simulated:
             continue
         padded[:, : gemm.n] = 0
@@ -173,5 +153,5 @@ def produce(
             rows = slice(tile["row"], tile["row"] + tile["n_rows"])
             columns = slice(tile["column"], tile["column"] + tile["n_columns"])
             padded[rows, columns] += (a[rows] @ b[:, columns]).astype(np.int64)
-        tiled[d, :n_used] = padded.reshape(n_used, n_elements)
+        tiled[d, :n_used, :-1] = padded.reshape(n_used, n_elements)
     return tiled, whole

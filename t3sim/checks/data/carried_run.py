@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.checks.data.places import Ints, granule_of, occurrence
+from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
+from t3sim.gpu.device import Device
 from t3sim.gpu.kernel import codes
 from t3sim.workload.tiling import ELEMENT_BYTES
-
-if TYPE_CHECKING:
-    from t3sim.config.machine import MachineSpec
-    from t3sim.gpu.device import Device
 
 UNTOUCHED = -77  # what lies where nothing is ever stored
 GUARD_GRANULES = 64  # behind the array
@@ -27,8 +25,9 @@ MAX_PROBLEMS = 20
 class CarriedRun:
     """The memories of the simulated GPUs while one kernel runs; addresses are granules.
 
-    ``values`` [device, granule, element] and ``contributors`` [device, granule] cover the granules from
-    ``base`` on; what a GPU puts on the wire for a granule of its neighbour is kept beside them.
+    ``values`` [device, granule, element] covers the granules from ``base`` on.  Behind the elements of a granule stands
+    who contributed to it, so that both are stored, added up and sent alike.  What a GPU puts on the wire for a granule
+    of its neighbour is kept beside it.
     """
 
     def __init__(self, machine: MachineSpec, n_devices: int, n_simulated: int, base: int, n_granules: int) -> None:
@@ -44,10 +43,9 @@ class CarriedRun:
                 f"carrying real values needs about {needed / 2**30:.1f} GiB, at most {MAX_BYTES / 2**30:.0f} are used;"
                 " take a smaller workload"
             )
-        self.values = np.full((n_simulated, size, self.n_elements), UNTOUCHED, np.int64)
-        self.contributors = np.zeros((n_simulated, size), np.uint64)
+        self.untouched = np.append(np.full(self.n_elements, UNTOUCHED), 0)
+        self.values = np.tile(self.untouched, (n_simulated, size, 1))
         self.sent_values = np.zeros_like(self.values)
-        self.sent_contributors = np.zeros_like(self.contributors)
         self.n_sent = np.zeros((n_simulated, size), np.int64)
         self.n_arrived = np.zeros((n_simulated, size), np.int64)
         self.n_given = np.zeros((n_simulated, size), np.int64)  # put on the wire, by address at the neighbour
@@ -133,30 +131,26 @@ class CarriedRun:
             self._check_addresses(d, a, tags)
             self._note(self.n_sent[d, a] <= self.n_arrived[d, a], d, a, "an arrival that nobody sent")
             self.n_arrived[d, a] += 1
-            self._store(kind, d, a, self.sent_values[d, a], self.sent_contributors[d, a])
+            self._store(kind, d, a, self.sent_values[d, a])
         else:
             self._execute_own(kind, d, a, tags)
 
-    def _store(self, kind: int, d: Ints, a: Ints, values: Ints, contributors: NDArray[np.uint64]) -> None:
+    def _store(self, kind: int, d: Ints, a: Ints, values: Ints) -> None:
         """Write, or for updates add, *values* at granules *a* of the devices *d*."""
         if kind & codes.UPDATE_BIT:
             self.values[d, a] += values
-            self.contributors[d, a] += contributors
         else:
             self.values[d, a] = values
-            self.contributors[d, a] = contributors
 
-    def _receive(self, device: int, a: Ints, values: Ints, contributors: NDArray[np.uint64]) -> None:
+    def _receive(self, device: int, a: Ints, values: Ints) -> None:
         """Keep what *device* sends until the neighbour stores it; mirrored: compare it with what it has to be."""
         np.add.at(self.n_given[device], a, 1)
         if self.is_mirrored:
-            due_values, due_contributors = self.due(device, a)
-            wrong = (values != due_values).any(axis=1) | (contributors != due_contributors)
+            wrong = (values != self.due(device, a)).any(axis=1)
             self._note(wrong, np.full(len(a), device), a, "a granule sent with the wrong value or contributors")
             return
         r = np.full(len(a), (device - 1) % self.n_devices)
         self.sent_values[r, a] = values
-        self.sent_contributors[r, a] = contributors
         np.add.at(self.n_sent, (r, a), 1)
 
     def _note(self, wrong: NDArray[np.bool_], devices: Ints, granules: Ints, what: str) -> None:
@@ -184,12 +178,12 @@ class CarriedRun:
         """Keep the values of granules that were put on the wire."""
         raise NotImplementedError
 
-    def due(self, device: int, a: Ints) -> tuple[Ints, NDArray[np.uint64]]:
-        """Return values and contributors that *device* has to send for granules *a*."""
+    def due(self, device: int, a: Ints) -> Ints:
+        """Return the values that *device* has to send for granules *a*."""
         raise NotImplementedError
 
-    def expected(self, device: int) -> tuple[Ints, NDArray[np.uint64]]:
-        """Return the whole memory of *device* as NumPy computes it: values and contributors."""
+    def expected(self, device: int) -> Ints:
+        """Return the whole memory of *device* as NumPy computes it."""
         raise NotImplementedError
 
     def to_give(self, device: int) -> NDArray[np.bool_]:
@@ -202,13 +196,13 @@ class CarriedRun:
         self.take_dirty_lines()
         self.n_values = 0
         for d in range(self.n_simulated):
-            values, contributors = self.expected(d)
-            wrong = (self.values[d] != values).any(axis=1)
-            self.n_values += values.size
+            differs = self.values[d] != self.expected(d)
+            wrong = differs[:, :-1].any(axis=1)
+            self.n_values += wrong.size * self.n_elements
             places = np.arange(len(wrong))
             device = np.full(len(wrong), d)
             self._note(wrong, device, places, "a wrong value")
-            self._note(~wrong & (self.contributors[d] != contributors), device, places, "the wrong contributors")
+            self._note(~wrong & differs[:, -1], device, places, "the wrong contributors")
             self._note(self.n_arrived[d] != self.n_sent[d], device, places, "sent and stored unequally often")
             self._note(self.n_given[d] != self.to_give(d), device, places, "not sent exactly as often as due")
         return self.problems

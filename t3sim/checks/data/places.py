@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 
 
-def one_of(devices: Ints) -> NDArray[np.uint64]:
+def one_of(devices: Any) -> Ints:
     """Return one contribution of each of *devices*: a one in its four bits."""
-    return np.uint64(1) << (4 * devices).astype(np.uint64)
+    return np.int64(1) << np.asarray(4 * devices)
 
 
 def occurrence(keys: Ints) -> Ints:

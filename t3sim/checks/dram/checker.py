@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.checks.dram import codes
 from t3sim.checks.dram.engine import check_commands, check_end
-from t3sim.checks.dram.rules import CONDITIONS, ORDERED_GAPS, SORT_NAMES, complaint_of, label_of, rule_of
-
-if TYPE_CHECKING:
-    from t3sim.config.machine import MemorySpec
+from t3sim.checks.dram.rules import CHECKS, ORDERED_GAPS, SORT_NAMES
+from t3sim.config.machine import MemorySpec
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,7 @@ class DramChecker:
         spec["first_gap"] = np.searchsorted(later, np.arange(codes.N_SORTS + 1))
         self._gaps = np.array([(g.earlier, g.reach, g.cycles(timing)) for g in ORDERED_GAPS], codes.GAP)
         self._channels = np.zeros(memory.n_channels, codes.SEEN)
-        for name in ("last_at", "activates", "row_bus_at", "column_bus_at", "data_at"):
+        for name in ("last_at", "activates", "bus_at", "data_at"):
             self._channels[name] = codes.LONG_AGO
         self._channels["open_row"] = -1
         self._channels["refresh_due_at"] = timing.nREFI or codes.NEVER
@@ -145,8 +143,7 @@ class DramChecker:
     def tight_checks(self) -> dict[str, int]:
         """How often each gap and condition was met with equality, by ``rule: label``, 0 included."""
         n_tight = self._totals["n_tight"][0]
-        checks = [*range(len(ORDERED_GAPS)), *CONDITIONS]
-        return {f"{rule_of(check)}: {label_of(check)}": int(n_tight[check]) for check in checks}
+        return {f"{check.rule}: {check.label}": int(n_tight[number]) for number, check in CHECKS.items()}
 
     def counts(self) -> CommandCounts:
         """Return the traffic of each channel, recomputed from the trace."""
@@ -162,26 +159,26 @@ class DramChecker:
     def _by_rule(numbers: NDArray[np.int64]) -> dict[str, int]:
         totals: Counter[str] = Counter()
         for check in np.flatnonzero(numbers):
-            totals[rule_of(int(check))] += int(numbers[check])
+            totals[CHECKS[int(check)].rule] += int(numbers[check])
         return dict(totals)
 
 
 def _violation(finding: np.void) -> Violation:
     """Put a record of the engine into words."""
-    check, sort, earlier = int(finding["check"]), int(finding["later_sort"]), int(finding["earlier_sort"])
-    required, found = int(finding["required"]), int(finding["found"])
+    number, channel, sort, bank, row, at, earlier, earlier_bank, earlier_at, required, found = finding.tolist()
+    check = CHECKS[number]
     return Violation(
-        rule=rule_of(check),
-        meaning=label_of(check),
-        channel=int(finding["channel"]),
-        cycle=int(finding["at"]),
+        rule=check.rule,
+        meaning=check.label,
+        channel=channel,
+        cycle=at,
         command=SORT_NAMES[sort] if sort >= 0 else "command",
-        bank=int(finding["bank"]),
-        row=int(finding["row"]),
+        bank=bank,
+        row=row,
         required=required,
         found=found,
-        complaint=complaint_of(check).format(required=required, found=found),
+        complaint=check.complaint.format(required=required, found=found),
         earlier_command=SORT_NAMES[earlier] if earlier >= 0 else "",
-        earlier_bank=int(finding["earlier_bank"]) if earlier >= 0 else -1,
-        earlier_cycle=int(finding["earlier_at"]) if earlier >= 0 else -1,
+        earlier_bank=earlier_bank,
+        earlier_cycle=earlier_at,
     )

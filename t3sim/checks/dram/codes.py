@@ -29,6 +29,10 @@ BANK = 0
 GROUP = 1
 CHANNEL = 2
 
+# Command buses.
+ROW = 0
+COLUMN = 1
+
 LONG_AGO = -(1 << 60)
 NEVER = 1 << 60
 
@@ -40,7 +44,7 @@ N_KEPT = 20  # violations kept for reading
 # What can be violated: the gaps between two commands are numbered from 0, everything else from here.
 FOUR_ACTIVATES = 64
 DATA_BUS = 65
-ROW_BUS = 66
+ROW_BUS = 66  # + COLUMN: the column bus
 COLUMN_BUS = 67
 ROW_NOT_OPEN = 68
 ACTIVATE_OPEN = 69
@@ -89,12 +93,9 @@ SEEN = np.dtype(
         ("n_activates", "i8"),
         ("open_row", "i8", (MAX_BANKS,)),  # -1: closed
         ("n_open", "i8"),
-        ("row_bus_at", "i8"),
-        ("row_bus_sort", "i8"),
-        ("row_bus_bank", "i8"),
-        ("column_bus_at", "i8"),
-        ("column_bus_sort", "i8"),
-        ("column_bus_bank", "i8"),
+        ("bus_at", "i8", (2,)),  # of the last command on the row bus and on the column bus
+        ("bus_sort", "i8", (2,)),
+        ("bus_bank", "i8", (2,)),
         ("data_at", "i8"),  # start of the last transfer
         ("refresh_due_at", "i8"),
         ("is_overtaken", "i8"),  # reported for the refresh that is due
@@ -128,6 +129,7 @@ TOTALS = np.dtype(
     [
         ("n_commands", "i8"),
         ("n_violations", "i8"),
+        ("command", FINDING),  # that is checked now; the rest of a finding is empty
         ("n_tight", "i8", (N_CHECKS,)),  # how often a rule was met with equality
         ("n_violated", "i8", (N_CHECKS,)),
         ("kept", FINDING, (N_KEPT,)),

@@ -15,7 +15,7 @@ from t3sim.checks.dram.codes import (
     BANK_FIELD,
     CHANNEL_FIELD,
     CHANNEL_ROW,
-    COLUMN_BUS,
+    COLUMN,
     COLUMN_FIELD,
     COMMAND_FIELD,
     DATA_BUS,
@@ -36,6 +36,7 @@ from t3sim.checks.dram.codes import (
     REFRESH_MISSING,
     REFRESH_OPEN,
     REFRESH_OVERTAKEN,
+    ROW,
     ROW_BUS,
     ROW_FIELD,
     ROW_NOT_OPEN,
@@ -49,36 +50,44 @@ from t3sim.gpu.kernel._jit import kernel
 
 
 @kernel
+def begin(totals: Any, channel_id: int, sort: int, bank: int, row: int, at: int) -> None:
+    """What is reported from now on is about this command."""
+    command = totals.command
+    command.channel = channel_id
+    command.later_sort = sort
+    command.bank = bank
+    command.row = row
+    command.at = at
+
+
+@kernel
 def report(
-    totals: Any, check: int, channel_id: int, sort: int, bank: int, row: int, at: int, required: int, found: int
-) -> None:
-    """Count a violation; keep it if it is one of the first."""
+    totals: Any, check: int, required: int, found: int,
+    earlier_sort: int = -1, earlier_bank: int = -1, earlier_at: int = -1,
+) -> None:  # fmt: skip
+    """Count a violation, of which an earlier command may be part; keep it if it is one of the first."""
     n = totals.n_violations
     totals.n_violations = n + 1
     totals.n_violated[check] += 1
     if n >= N_KEPT:
         return
+    totals.kept[n] = totals.command
     finding = totals.kept[n]
     finding.check = check
-    finding.channel = channel_id
-    finding.later_sort = sort
-    finding.bank = bank
-    finding.row = row
-    finding.at = at
-    finding.earlier_sort = -1
     finding.required = required
     finding.found = found
+    finding.earlier_sort = earlier_sort
+    finding.earlier_bank = earlier_bank
+    finding.earlier_at = earlier_at
 
 
 @kernel
-def name_earlier(totals: Any, sort: int, bank: int, at: int) -> None:
-    """Say which earlier command the violation just reported is about."""
-    n = totals.n_violations - 1
-    if n < N_KEPT:
-        finding = totals.kept[n]
-        finding.earlier_sort = sort
-        finding.earlier_bank = bank
-        finding.earlier_at = at
+def keep_apart(totals: Any, check: int, required: int, found: int, sort: int, bank: int, at: int) -> None:
+    """Count a command that comes exactly *required* cycles after an earlier one; report one that comes sooner."""
+    if found == required:
+        totals.n_tight[check] += 1
+    elif found < required:
+        report(totals, check, required, found, sort, bank, at)
 
 
 @kernel
@@ -93,59 +102,63 @@ def earliest_legal(spec: Any, gaps: Any, seen: Any, sort: int) -> int:
 @kernel
 def is_field_wrong(totals: Any, spec: Any, entry: Any) -> bool:
     """D30: report a field out of range; return whether the entry has no place in the tables."""
-    at, bank, row, column, kind = entry.at, entry.bank, entry.row, entry.column, entry.kind
-    channel_id, sort = entry.channel, entry.command
-    if channel_id < 0 or channel_id >= spec.n_channels:
-        report(totals, CHANNEL_FIELD, channel_id, -1, bank, row, at, spec.n_channels, channel_id)
+    bank, row, column, kind, sort = entry.bank, entry.row, entry.column, entry.kind, entry.command
+    begin(totals, entry.channel, -1, bank, row, entry.at)
+    if entry.channel < 0 or entry.channel >= spec.n_channels:
+        report(totals, CHANNEL_FIELD, spec.n_channels, entry.channel)
         return True
     if sort < 0 or sort >= N_COMMANDS:
-        report(totals, COMMAND_FIELD, channel_id, -1, bank, row, at, N_COMMANDS, sort)
+        report(totals, COMMAND_FIELD, N_COMMANDS, sort)
         return True
+    totals.command.later_sort = PREAB if sort == PRE and bank == ALL_BANKS else sort
     lowest = ALL_BANKS if sort in (PRE, REF) else 0
     highest = ALL_BANKS if sort == REF else spec.n_banks - 1
     if bank < lowest or bank > highest:
-        report(totals, BANK_FIELD, channel_id, sort, bank, row, at, highest + 1, bank)
+        report(totals, BANK_FIELD, highest + 1, bank)
         return True
     if sort in (PRE, REF):
         return False
     if row < 0:
-        report(totals, ROW_FIELD, channel_id, sort, bank, row, at, 0, row)
+        report(totals, ROW_FIELD, 0, row)
         return True
     if sort == ACT:
         return False
     if column < 0 or column >= spec.n_columns:
-        report(totals, COLUMN_FIELD, channel_id, sort, bank, row, at, spec.n_columns, column)
+        report(totals, COLUMN_FIELD, spec.n_columns, column)
     if kind < 0 or kind >= N_KINDS:
-        report(totals, KIND_FIELD, channel_id, sort, bank, row, at, sort, kind)
+        report(totals, KIND_FIELD, sort, kind)
         return True
     served_by = RD if kind & STORE_BIT == 0 else (UPD if kind & UPDATE_BIT else WR)
     if served_by != sort:
-        report(totals, KIND_FIELD, channel_id, sort, bank, row, at, sort, kind)
+        report(totals, KIND_FIELD, sort, kind)
     return False
 
 
 @kernel
-def check_gaps(
-    totals: Any, spec: Any, gaps: Any, seen: Any, channel_id: int, sort: int, bank: int, row: int, at: int
-) -> None:
+def check_gaps(totals: Any, spec: Any, gaps: Any, seen: Any, sort: int, bank: int, at: int) -> None:
     """D1..D19, D29: compare with the last command of every sort that may keep this one away."""
     group_row = spec.group_row[bank]  # of no use to commands to all banks: they have no gaps within a group
     for i in range(spec.first_gap[sort], spec.first_gap[sort + 1]):
         gap = gaps[i]
         place = bank if gap.reach == BANK else (group_row if gap.reach == GROUP else CHANNEL_ROW)
         earlier_at = seen.last_at[place, gap.earlier]
-        found = at - earlier_at
-        if found <= gap.cycles:
-            if found == gap.cycles:
-                totals.n_tight[i] += 1
-            else:
-                report(totals, i, channel_id, sort, bank, row, at, gap.cycles, found)
-                name_earlier(totals, gap.earlier, seen.last_bank[place, gap.earlier], earlier_at)
+        keep_apart(totals, i, gap.cycles, at - earlier_at, gap.earlier, seen.last_bank[place, gap.earlier], earlier_at)
 
 
 @kernel
-def remember(spec: Any, seen: Any, sort: int, bank: int, at: int) -> None:
-    """This command is now the last of its sort."""
+def check_bus(totals: Any, seen: Any, bus: int, at: int) -> None:
+    """D27: one command a cycle on the row bus, one on the column bus."""
+    earlier_at = seen.bus_at[bus]
+    if at >= earlier_at:  # time that runs back is a finding of its own
+        keep_apart(totals, ROW_BUS + bus, 1, at - earlier_at, seen.bus_sort[bus], seen.bus_bank[bus], earlier_at)
+
+
+@kernel
+def remember(spec: Any, seen: Any, bus: int, sort: int, bank: int, at: int) -> None:
+    """This command is now the last of its sort, and on its bus."""
+    seen.bus_at[bus] = at
+    seen.bus_sort[bus] = sort
+    seen.bus_bank[bus] = bank
     seen.last_at[CHANNEL_ROW, sort] = at
     seen.last_bank[CHANNEL_ROW, sort] = bank
     if bank != ALL_BANKS:
@@ -157,100 +170,65 @@ def remember(spec: Any, seen: Any, sort: int, bank: int, at: int) -> None:
 
 
 @kernel
-def check_column(totals: Any, spec: Any, seen: Any, channel_id: int, sort: int, bank: int, row: int, at: int) -> None:
-    """D26, D27: the row is open, the column bus and the data bus are free."""
-    open_row = seen.open_row[bank]
-    if open_row != row:
-        report(totals, ROW_NOT_OPEN, channel_id, sort, bank, row, at, row, open_row)
-    found = at - seen.column_bus_at
-    if found == 1:
-        totals.n_tight[COLUMN_BUS] += 1
-    elif found == 0:
-        report(totals, COLUMN_BUS, channel_id, sort, bank, row, at, 1, found)
-        name_earlier(totals, seen.column_bus_sort, seen.column_bus_bank, seen.column_bus_at)
+def check_column(totals: Any, spec: Any, seen: Any, sort: int, bank: int, row: int, at: int) -> None:
+    """D26, D27: the row is open, the data bus is free."""
+    if seen.open_row[bank] != row:
+        report(totals, ROW_NOT_OPEN, row, seen.open_row[bank])
     data_at = at + (spec.read_latency if sort == RD else spec.write_latency)
     found = data_at - seen.data_at
-    if found <= spec.burst:
-        if found == spec.burst:
-            totals.n_tight[DATA_BUS] += 1
-        else:
-            report(totals, DATA_BUS, channel_id, sort, bank, row, at, spec.burst, found)
-            name_earlier(totals, seen.column_bus_sort, seen.column_bus_bank, seen.column_bus_at)
+    keep_apart(totals, DATA_BUS, spec.burst, found, seen.bus_sort[COLUMN], seen.bus_bank[COLUMN], seen.bus_at[COLUMN])
     seen.data_at = max(seen.data_at, data_at)
     seen.last_data_end = max(seen.last_data_end, data_at + spec.burst)
     is_store = 0 if sort == RD else 1
     seen.n_turnarounds += is_store ^ seen.is_storing
     seen.is_storing = is_store
-    seen.column_bus_at = at
-    seen.column_bus_sort = sort
-    seen.column_bus_bank = bank
 
 
 @kernel
-def check_row_bus(totals: Any, seen: Any, channel_id: int, sort: int, bank: int, row: int, at: int) -> None:
-    """D27: one row command a cycle."""
-    found = at - seen.row_bus_at
-    if found == 1:
-        totals.n_tight[ROW_BUS] += 1
-    elif found == 0:
-        report(totals, ROW_BUS, channel_id, sort, bank, row, at, 1, found)
-        name_earlier(totals, seen.row_bus_sort, seen.row_bus_bank, seen.row_bus_at)
-    seen.row_bus_at = at
-    seen.row_bus_sort = sort
-    seen.row_bus_bank = bank
-
-
-@kernel
-def check_activate(totals: Any, spec: Any, seen: Any, channel_id: int, bank: int, row: int, at: int) -> None:
+def check_activate(totals: Any, spec: Any, seen: Any, bank: int, row: int, at: int) -> None:
     """D8, D26: the bank is closed, and the last four activates are not all within the window."""
     open_row = seen.open_row[bank]
     if open_row >= 0:
-        report(totals, ACTIVATE_OPEN, channel_id, ACT, bank, row, at, -1, open_row)
+        report(totals, ACTIVATE_OPEN, -1, open_row)
     else:
         seen.n_open += 1
     seen.open_row[bank] = row
     oldest = seen.n_activates & 3
-    found = at - seen.activates[oldest]
-    if found <= spec.activate_window:
-        if found == spec.activate_window:
-            totals.n_tight[FOUR_ACTIVATES] += 1
-        else:
-            report(totals, FOUR_ACTIVATES, channel_id, ACT, bank, row, at, spec.activate_window, found)
-            name_earlier(totals, ACT, seen.activate_banks[oldest], seen.activates[oldest])
+    earlier_at = seen.activates[oldest]
+    keep_apart(
+        totals, FOUR_ACTIVATES, spec.activate_window, at - earlier_at, ACT, seen.activate_banks[oldest], earlier_at
+    )
     seen.activates[oldest] = at
     seen.activate_banks[oldest] = bank
     seen.n_activates += 1
 
 
 @kernel
-def check_precharge(
-    totals: Any, spec: Any, seen: Any, channel_id: int, sort: int, bank: int, row: int, at: int
-) -> None:
+def check_precharge(totals: Any, spec: Any, seen: Any, bank: int) -> None:
     """D26: there is a row to close."""
-    if sort == PREAB:
-        if seen.n_open == 0:
-            report(totals, PRECHARGE_CLOSED, channel_id, sort, bank, row, at, 1, 0)
+    is_closed = seen.n_open == 0 if bank == ALL_BANKS else seen.open_row[bank] < 0
+    if is_closed:
+        report(totals, PRECHARGE_CLOSED, 1, 0)
+    elif bank == ALL_BANKS:
         for other in range(spec.n_banks):
             seen.open_row[other] = -1
         seen.n_open = 0
-    elif seen.open_row[bank] < 0:
-        report(totals, PRECHARGE_CLOSED, channel_id, sort, bank, row, at, 1, 0)
     else:
         seen.open_row[bank] = -1
         seen.n_open -= 1
 
 
 @kernel
-def check_refresh(totals: Any, spec: Any, gaps: Any, seen: Any, channel_id: int, row: int, at: int) -> None:
+def check_refresh(totals: Any, spec: Any, gaps: Any, seen: Any, at: int) -> None:
     """D26, D28: all banks are closed; the refresh is due and came as soon as it could."""
     if seen.n_open > 0:
-        report(totals, REFRESH_OPEN, channel_id, REF, ALL_BANKS, row, at, 0, seen.n_open)
+        report(totals, REFRESH_OPEN, 0, seen.n_open)
     due_at = seen.refresh_due_at
     latest = max(due_at, earliest_legal(spec, gaps, seen, REF))
     if at < due_at:
-        report(totals, REFRESH_EARLY, channel_id, REF, ALL_BANKS, row, at, due_at, at)
+        report(totals, REFRESH_EARLY, due_at, at)
     elif at > latest:
-        report(totals, REFRESH_LATE, channel_id, REF, ALL_BANKS, row, at, latest, at)
+        report(totals, REFRESH_LATE, latest, at)
     elif at == due_at:
         totals.n_tight[REFRESH_EARLY] += 1
     else:
@@ -260,18 +238,16 @@ def check_refresh(totals: Any, spec: Any, gaps: Any, seen: Any, channel_id: int,
 
 
 @kernel
-def check_refresh_comes_first(
-    totals: Any, spec: Any, gaps: Any, seen: Any, channel_id: int, sort: int, bank: int, row: int, at: int
-) -> None:
+def check_refresh_comes_first(totals: Any, spec: Any, gaps: Any, seen: Any, sort: int, at: int) -> None:
     """D28: once a refresh is due, banks are closed as soon as they can be and nothing else is done."""
     due_at = seen.refresh_due_at
     if sort == PREAB:
         latest = max(due_at, earliest_legal(spec, gaps, seen, PREAB))
         if at > latest:
-            report(totals, REFRESH_LATE, channel_id, sort, bank, row, at, latest, at)
+            report(totals, REFRESH_LATE, latest, at)
     elif sort != PRE and seen.is_overtaken == 0:
         seen.is_overtaken = 1
-        report(totals, REFRESH_OVERTAKEN, channel_id, sort, bank, row, at, due_at, at)
+        report(totals, REFRESH_OVERTAKEN, due_at, at)
 
 
 @kernel
@@ -283,28 +259,28 @@ def check_commands(commands: Any, specs: Any, gaps: Any, channels: Any, results:
         totals.n_commands += 1
         if is_field_wrong(totals, spec, entry):
             continue
-        channel_id, bank, row, at = entry.channel, entry.bank, entry.row, entry.at
-        seen = channels[channel_id]
-        sort = PREAB if entry.command == PRE and bank == ALL_BANKS else entry.command
-        before_at = max(seen.row_bus_at, seen.column_bus_at)
+        seen = channels[entry.channel]
+        sort, bank, row, at = totals.command.later_sort, entry.bank, entry.row, entry.at
+        is_column = sort in (RD, WR, UPD)
+        bus = COLUMN if is_column else ROW
+        before_at = max(seen.bus_at[ROW], seen.bus_at[COLUMN])
         if at < before_at:
-            report(totals, TIME_BACK, channel_id, sort, bank, row, at, before_at, at)
-        check_gaps(totals, spec, gaps, seen, channel_id, sort, bank, row, at)
+            report(totals, TIME_BACK, before_at, at)
+        check_gaps(totals, spec, gaps, seen, sort, bank, at)
         if at >= seen.refresh_due_at and sort != REF:
-            check_refresh_comes_first(totals, spec, gaps, seen, channel_id, sort, bank, row, at)
+            check_refresh_comes_first(totals, spec, gaps, seen, sort, at)
         seen.n_by_command[entry.command] += 1
-        if sort in (RD, WR, UPD):
+        check_bus(totals, seen, bus, at)
+        if is_column:
             seen.n_by_kind[entry.kind] += 1
-            check_column(totals, spec, seen, channel_id, sort, bank, row, at)
+            check_column(totals, spec, seen, sort, bank, row, at)
+        elif sort == ACT:
+            check_activate(totals, spec, seen, bank, row, at)
+        elif sort == REF:
+            check_refresh(totals, spec, gaps, seen, at)
         else:
-            check_row_bus(totals, seen, channel_id, sort, bank, row, at)
-            if sort == ACT:
-                check_activate(totals, spec, seen, channel_id, bank, row, at)
-            elif sort == REF:
-                check_refresh(totals, spec, gaps, seen, channel_id, row, at)
-            else:
-                check_precharge(totals, spec, seen, channel_id, sort, bank, row, at)
-        remember(spec, seen, sort, bank, at)
+            check_precharge(totals, spec, seen, bank)
+        remember(spec, seen, bus, sort, bank, at)
 
 
 @kernel
@@ -322,4 +298,5 @@ def check_end(until: int, specs: Any, gaps: Any, channels: Any, results: Any) ->
                     refresh_at = max(refresh_at, closed_at + gaps[i].cycles)
         if refresh_at < until:
             n_due = (until - 1) // spec.refresh_interval
-            report(totals, REFRESH_MISSING, channel_id, REF, ALL_BANKS, -1, until, n_due, seen.n_by_command[REF])
+            begin(totals, channel_id, REF, ALL_BANKS, -1, until)
+            report(totals, REFRESH_MISSING, n_due, seen.n_by_command[REF])

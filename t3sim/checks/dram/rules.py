@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 
 from t3sim.checks.dram import codes
 from t3sim.checks.dram.codes import ACT, BANK, CHANNEL, GROUP, PRE, PREAB, RD, REF, UPD, WR
@@ -78,6 +79,7 @@ class Gap:
     reach: int
     cycles: Cycles
     hidden: str = ""
+    complaint = ""
 
     @property
     def label(self) -> str:
@@ -94,51 +96,43 @@ def data_end(timing: DramTimingSpec) -> int:
 AFTER_REFRESH = "all banks are closed, so an activate lies between"
 BEFORE_REFRESH = "all banks are precharged for refresh only, which lies between"
 
+
+def gaps(
+    rule: str, earlier: tuple[int, ...], later: tuple[int, ...], reach: int, cycles: Cycles, hidden: str = ""
+) -> list[Gap]:
+    """Return a gap from each of the commands *earlier* to each of those *later*."""
+    return [Gap(rule, one, other, reach, cycles, hidden) for one, other in product(earlier, later)]
+
+
+STORES = (WR, UPD)
 GAPS = (
-    Gap("D1", ACT, RD, BANK, lambda t: t.nRCDRD),
-    Gap("D2", ACT, WR, BANK, lambda t: t.nRCDWR),
-    Gap("D2", ACT, UPD, BANK, lambda t: t.nRCDWR),
-    Gap("D3", ACT, PRE, BANK, lambda t: t.nRAS),
-    Gap("D3", ACT, PREAB, CHANNEL, lambda t: t.nRAS),
-    Gap("D4", PRE, ACT, BANK, lambda t: t.nRP),
-    Gap("D4", PREAB, ACT, CHANNEL, lambda t: t.nRP, BEFORE_REFRESH),
-    Gap("D5", ACT, ACT, BANK, lambda t: t.nRC),
-    Gap("D6", ACT, ACT, CHANNEL, lambda t: t.nRRDS),
-    Gap("D7", ACT, ACT, GROUP, lambda t: t.nRRDL),
-    Gap("D9", RD, RD, CHANNEL, lambda t: max(t.nCCDS, t.nBL)),
-    Gap("D9", WR, WR, CHANNEL, lambda t: max(t.nCCDS, t.nBL)),
-    Gap("D9", WR, UPD, CHANNEL, lambda t: max(t.nCCDS, t.nBL)),
-    Gap("D10", RD, RD, GROUP, lambda t: t.nCCDL),
-    Gap("D10", WR, WR, GROUP, lambda t: t.nCCDL),
-    Gap("D10", WR, UPD, GROUP, lambda t: t.nCCDL),
-    Gap("D12", UPD, RD, GROUP, lambda t: t.nCCDWL),
-    Gap("D12", UPD, WR, GROUP, lambda t: t.nCCDWL),
-    Gap("D12", UPD, UPD, GROUP, lambda t: t.nCCDWL),
-    Gap("D12", UPD, RD, CHANNEL, lambda t: t.nCCDWS),
-    Gap("D12", UPD, WR, CHANNEL, lambda t: t.nCCDWS),
-    Gap("D12", UPD, UPD, CHANNEL, lambda t: t.nCCDWS),
-    Gap("D13", RD, WR, CHANNEL, lambda t: t.nRTW),
-    Gap("D13", RD, UPD, CHANNEL, lambda t: t.nRTW),
-    Gap("D14", WR, RD, CHANNEL, lambda t: data_end(t) + t.nWTRS),
-    Gap("D14", UPD, RD, CHANNEL, lambda t: data_end(t) + t.nWTRS),
-    Gap("D14", WR, RD, GROUP, lambda t: data_end(t) + t.nWTRL),
-    Gap("D14", UPD, RD, GROUP, lambda t: data_end(t) + t.nWTRL),
-    Gap("D15", RD, PRE, BANK, lambda t: t.nRTP),
-    Gap("D15", WR, PRE, BANK, lambda t: data_end(t) + t.nWR),
-    Gap("D15", UPD, PRE, BANK, lambda t: data_end(t) + t.nWR),
-    Gap("D15", RD, PREAB, CHANNEL, lambda t: t.nRTP),
-    Gap("D15", WR, PREAB, CHANNEL, lambda t: data_end(t) + t.nWR),
-    Gap("D15", UPD, PREAB, CHANNEL, lambda t: data_end(t) + t.nWR),
-    Gap("D18", PRE, REF, CHANNEL, lambda t: t.nRP),
-    Gap("D18", PREAB, REF, CHANNEL, lambda t: t.nRP),
-    Gap("D18", ACT, REF, CHANNEL, lambda t: t.nRC),
-    Gap("D19", REF, ACT, CHANNEL, lambda t: t.nRFC),
-    Gap("D19", REF, REF, CHANNEL, lambda t: t.nRFC),
-    Gap("D19", REF, PRE, CHANNEL, lambda t: t.nRFC, AFTER_REFRESH),
-    Gap("D19", REF, PREAB, CHANNEL, lambda t: t.nRFC, AFTER_REFRESH),
-    Gap("D29", REF, RD, CHANNEL, lambda t: t.nRFC, AFTER_REFRESH),
-    Gap("D29", REF, WR, CHANNEL, lambda t: t.nRFC, AFTER_REFRESH),
-    Gap("D29", REF, UPD, CHANNEL, lambda t: t.nRFC, AFTER_REFRESH),
+    *gaps("D1", (ACT,), (RD,), BANK, lambda t: t.nRCDRD),
+    *gaps("D2", (ACT,), STORES, BANK, lambda t: t.nRCDWR),
+    *gaps("D3", (ACT,), (PRE,), BANK, lambda t: t.nRAS),
+    *gaps("D3", (ACT,), (PREAB,), CHANNEL, lambda t: t.nRAS),
+    *gaps("D4", (PRE,), (ACT,), BANK, lambda t: t.nRP),
+    *gaps("D4", (PREAB,), (ACT,), CHANNEL, lambda t: t.nRP, BEFORE_REFRESH),
+    *gaps("D5", (ACT,), (ACT,), BANK, lambda t: t.nRC),
+    *gaps("D6", (ACT,), (ACT,), CHANNEL, lambda t: t.nRRDS),
+    *gaps("D7", (ACT,), (ACT,), GROUP, lambda t: t.nRRDL),
+    *gaps("D9", (RD,), (RD,), CHANNEL, lambda t: max(t.nCCDS, t.nBL)),
+    *gaps("D9", (WR,), STORES, CHANNEL, lambda t: max(t.nCCDS, t.nBL)),
+    *gaps("D10", (RD,), (RD,), GROUP, lambda t: t.nCCDL),
+    *gaps("D10", (WR,), STORES, GROUP, lambda t: t.nCCDL),
+    *gaps("D12", (UPD,), (RD, *STORES), GROUP, lambda t: t.nCCDWL),
+    *gaps("D12", (UPD,), (RD, *STORES), CHANNEL, lambda t: t.nCCDWS),
+    *gaps("D13", (RD,), STORES, CHANNEL, lambda t: t.nRTW),
+    *gaps("D14", STORES, (RD,), CHANNEL, lambda t: data_end(t) + t.nWTRS),
+    *gaps("D14", STORES, (RD,), GROUP, lambda t: data_end(t) + t.nWTRL),
+    *gaps("D15", (RD,), (PRE,), BANK, lambda t: t.nRTP),
+    *gaps("D15", STORES, (PRE,), BANK, lambda t: data_end(t) + t.nWR),
+    *gaps("D15", (RD,), (PREAB,), CHANNEL, lambda t: t.nRTP),
+    *gaps("D15", STORES, (PREAB,), CHANNEL, lambda t: data_end(t) + t.nWR),
+    *gaps("D18", (PRE, PREAB), (REF,), CHANNEL, lambda t: t.nRP),
+    *gaps("D18", (ACT,), (REF,), CHANNEL, lambda t: t.nRC),
+    *gaps("D19", (REF,), (ACT, REF), CHANNEL, lambda t: t.nRFC),
+    *gaps("D19", (REF,), (PRE, PREAB), CHANNEL, lambda t: t.nRFC, AFTER_REFRESH),
+    *gaps("D29", (REF,), (RD, *STORES), CHANNEL, lambda t: t.nRFC, AFTER_REFRESH),
 )
 # As the engine walks through them: those of one later command together.
 ORDERED_GAPS = tuple(sorted(GAPS, key=lambda gap: gap.later))
@@ -185,17 +179,4 @@ CONDITIONS = {
     codes.KIND_FIELD: Condition("D30", "command fits the request", "the request is of kind {found}"),
 }
 
-
-def rule_of(check: int) -> str:
-    """Return the id of the rule that *check*, a number of a gap or of a condition, belongs to."""
-    return ORDERED_GAPS[check].rule if check < len(ORDERED_GAPS) else CONDITIONS[check].rule
-
-
-def label_of(check: int) -> str:
-    """Return what *check* demands."""
-    return ORDERED_GAPS[check].label if check < len(ORDERED_GAPS) else CONDITIONS[check].label
-
-
-def complaint_of(check: int) -> str:
-    """Return what a violation of *check* says, "" if it names an earlier command."""
-    return "" if check < len(ORDERED_GAPS) else CONDITIONS[check].complaint
+CHECKS: dict[int, Gap | Condition] = {**dict(enumerate(ORDERED_GAPS)), **CONDITIONS}  # by number

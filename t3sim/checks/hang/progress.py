@@ -13,18 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from t3sim.gpu.core import GpuCore
 from t3sim.gpu.in_flight import STREAM_NAMES, place_of_collective
 from t3sim.gpu.kernel import codes, memory_controller
 from t3sim.gpu.kernel.state import Layout, gpu_dtype
 from t3sim.gpu.wait_edges import uncompiled
-
-if TYPE_CHECKING:
-    from t3sim.gpu.core import GpuCore
 
 PATIENCE_CYCLES = 200_000  # compute cycles without progress beyond what is legal; GPGPU-Sim gives up after 50,000
 

@@ -10,19 +10,17 @@ import enum
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from t3sim.checks.dram.rules import SORT_NAMES
 from t3sim.checks.hang.causes import graph_of
 from t3sim.checks.hang.wait_graph import Cause, WaitGraph
 from t3sim.checks.invariants import KIND_NAMES
+from t3sim.gpu.core import GpuCore
 from t3sim.gpu.in_flight import STREAM_NAMES, HungGpu, Queued, counted
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.wait_edges import NOT_SERVED, work_left
-
-if TYPE_CHECKING:
-    from t3sim.gpu.core import GpuCore
 
 __all__ = ["Hang", "HungGpu", "describe_hang", "headline"]
 
@@ -31,7 +29,6 @@ MAX_ROWS = 16  # of one section, for one GPU
 WAY_LINES = 3
 LAST_COMMANDS = 64
 COMMANDS_IN_A_LINE = 4
-COMMAND_NAMES = ("ACT", "PRE", "RD", "WR", "UPD", "REF")
 
 
 class Hang(enum.Enum):
@@ -177,6 +174,6 @@ def _command_lines(core: GpuCore, causes: list[Cause]) -> Iterator[str]:
     channels = {cause.part.split("channel[")[1].split("]")[0] for cause in causes if "channel[" in cause.part}
     for c in sorted(channels, key=int)[:1]:
         mine = entries[entries["channel"] == int(c)][-LAST_COMMANDS:]
-        texts = [f"{e.at:,} {COMMAND_NAMES[int(e.command)]} bank {e.bank} row {e.row}" for e in mine]
+        texts = [f"{e.at:,} {SORT_NAMES[int(e.command)]} bank {e.bank} row {e.row}" for e in mine]
         rows = [" | ".join(texts[i : i + COMMANDS_IN_A_LINE]) for i in range(0, len(texts), COMMANDS_IN_A_LINE)]
         yield from _section(f"last {len(mine)} commands of channel[{c}]", iter(rows))

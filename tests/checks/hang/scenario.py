@@ -77,7 +77,7 @@ class StillGoing(Exception):  # noqa: N818 - no error: what a test raises to end
 
 def cut_off_at(wired: MirroredMachine, us: float) -> None:
     """Raise ``StillGoing`` from the run once *us* of simulated time have passed."""
-    end = int(us * wired.ticks.hz / 1e6)
+    end = int(us * wired.core.ticks.hz / 1e6)
 
     def stop() -> Generator[simpy.Event, Any, None]:
         yield wired.env.timeout(end)
