@@ -156,6 +156,9 @@ def trace_of_commands(case: DataCase) -> str:
 
 
 def _keep(trace: bytearray, commands: NDArray[Any]) -> None:
+    """Note commands without their tags: those of a collective depend on the compiled layout."""
+    commands = commands.copy()
+    commands["tag"] = 0
     trace.extend(commands.tobytes())
 
 
