@@ -167,7 +167,7 @@ def test_a_wrong_time_is_refused_with_the_file_of_the_strategy(name: str) -> Non
     with pytest.raises(PluginError, match=r"test_misbehaving_code\.py") as refused:
         simulate(run)
     assert what in str(refused.value)
-    assert refused.value.path == __file__
+    assert refused.value.args[0] == __file__
     assert refused.value.exit_code == 2
 
 

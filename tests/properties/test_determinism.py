@@ -297,7 +297,7 @@ class LinkLast(MirroredMachine):
         self.device.egress = self.send
 
     def send(self, messages: Any) -> None:
-        self.link.send(messages)
+        self.links[0].send(messages)
 
     def run(self, report: Any = None) -> int:
         def idle(env: simpy.Environment) -> Any:
@@ -306,10 +306,8 @@ class LinkLast(MirroredMachine):
 
         self.env.process(idle(self.env))
         process = self.env.process(self.device.run_kernel(report))
-        port = self.core.gpu.link_port
-        cost = (int(port.granule_cost), int(port.scale))
-        transform = getattr(self, "_transform", None)
-        self.link = Link(self.env, "link[0]", self._latency, cost, self.device.receive, transform)
+        self.connect(0, self.device.receive, getattr(self, "_transform", None))
+        self.device.egress = self.send
         self.env.process(idle(self.env))
         end_at = self.env.run(until=process)
         check_drained(self.core, self.device.name)

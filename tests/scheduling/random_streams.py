@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from t3sim.gpu.kernel.codes import DMA_READ, INCOMING_UPDATE, INCOMING_WRITE, LOCAL_UPDATE, OPERAND_READ, WRITE_BACK
@@ -73,7 +73,7 @@ def random_case(seed: int, *, has_checked_reads: bool = False) -> Case:
     threshold = draw.choice((AUTO, 1, 2, 5, 30))
     limit = draw.choice((0, 20, 100, 1000))
     producer_done = draw.random() < 0.2
-    observed = draw.choice((-1, 0, 100, 2000, 5000))
+    observed = draw.choice((-1, *(percent * capacity for percent in (0, 75, 76, 88, 94))))
     is_split = draw.random() < 0.5
     params: dict[str, Any] = {}
     if policy == "mca":
@@ -100,6 +100,22 @@ def random_case(seed: int, *, has_checked_reads: bool = False) -> Case:
         place = draw.randrange(n_banks), draw.randrange(n_rows), draw.randrange(2 if has_checked_reads else 4)
         requests.append(Request(at, draw.choice(kinds), *place, draw.randrange(2)))
     return Case(seed, setup, rules, requests)
+
+
+def case_of_share(percent: int) -> Case:
+    """Return a case of MCA, its threshold automatic, whose first stage filled *percent* of the queue.
+
+    50 requests of each stream come at once: those of compute fill the queue beyond every threshold.
+    """
+    case, capacity = random_case(0), 64
+    observed, limit = percent * capacity, 1 << 40
+    params = {"threshold": "auto", "starvation_limit": limit}
+    setup = replace(case.setup, policy="mca", params=params, is_split=False, capacity=capacity)
+    setup = replace(setup, producer_done=0, first_stage_occupancy=observed)
+    rules = replace(case.rules, capacity=capacity, is_split=False, policy="mca", threshold=AUTO, starvation_limit=limit)
+    rules = replace(rules, producer_done=False, first_stage_occupancy=observed)
+    requests = [Request(0, OPERAND_READ, i % 16, i % 3, i % 4, stream) for stream in (0, 1) for i in range(50)]
+    return Case(-1, setup, rules, requests)
 
 
 if __name__ == "__main__":

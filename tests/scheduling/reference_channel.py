@@ -37,6 +37,7 @@ class Rules:
     slot: int = 16  # a head that could not move is asked again at the start of the next slot
     n_banks: int = 16
     banks_per_group: int = 4
+    cuts: tuple[float, float, float] = (15 / 16, 14 / 16, 12 / 16)  # of the queue: above them 5, 10 and 30 entries
 
 
 @dataclass(eq=False)
@@ -171,7 +172,8 @@ class ReferenceChannel:
         if self.rules.threshold != AUTO:
             return self.rules.threshold
         share = self.rules.first_stage_occupancy / (100 * self.rules.capacity)
-        return 5 if share > 1 / 2 else 10 if share > 1 / 4 else 30 if share > 1 / 16 else WITHOUT_LIMIT
+        limits = (limit for cut, limit in zip(self.rules.cuts, (5, 10, 30), strict=True) if share > cut)
+        return next(limits, WITHOUT_LIMIT)
 
     def admit(self) -> None:
         """Move heads into the DRAM queue while the arbiter picks one; a read waits for a store to its address."""

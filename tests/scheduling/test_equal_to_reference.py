@@ -17,6 +17,7 @@ from tests.scheduling.random_streams import (
     POLICIES,
     Case,
     Entry,
+    case_of_share,
     random_case,
     without_last_refreshes,
 )
@@ -111,7 +112,6 @@ OTHER_RULES: list[dict[str, Any]] = [
     {"threshold": 4},
     {"starvation_limit": 19},
     {"producer_done": True},
-    {"first_stage_occupancy": 4000},
 ]
 
 
@@ -119,6 +119,23 @@ OTHER_RULES: list[dict[str, Any]] = [
 def test_canary_one_rule_differs(other: dict[str, Any]) -> None:
     """Would another policy, threshold, watermark or queue be noticed?"""
     assert not all(is_equal(case, replace(case.rules, **other)) for case in map(random_case, range(N_BLOCKS * BLOCK)))
+
+
+SHARES = (0, 74, 75, 76, 87, 88, 93, 94, 100)  # per cent of the queue: at and beside each cut
+
+
+@pytest.mark.parametrize("percent", SHARES)
+def test_mca_chooses_its_threshold_by_the_first_stage(percent: int) -> None:
+    assert is_equal(case_of_share(percent))
+
+
+@pytest.mark.parametrize("by", [-0.01, 0.01])
+@pytest.mark.parametrize("cut", range(3))
+def test_canary_another_cut_of_mca(cut: int, by: float) -> None:
+    """Would a cut that is off by a hundredth of the queue be noticed?"""
+    cases = [case_of_share(percent) for percent in SHARES]
+    cuts = tuple(share + by * (i == cut) for i, share in enumerate(cases[0].rules.cuts))
+    assert not all(is_equal(case, replace(case.rules, cuts=cuts)) for case in cases)
 
 
 def test_canary_a_log_with_two_commands_swapped_or_one_moved_is_not_equal() -> None:

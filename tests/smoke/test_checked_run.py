@@ -8,15 +8,18 @@ import pytest
 
 from tests.smoke.command_line import ALL_STRATEGIES, ONE_POINT, digest_of, entries, simulated, t3sim
 
-# A policy that names a stream without asking whether it has anything.
-BLIND_POLICY = '''"""Always communication, ready or not."""
+# A policy that after a while names a stream without asking whether it has anything: the trial before the run is over.
+BLIND_POLICY = '''"""At last always communication, ready or not."""
 
-from t3sim.plugins import COMM, policy
+from t3sim.plugins import COMM, COMPUTE, head_is_ready, policy
 
 
 @policy("blind")
 def pick_stream(channel, now):
-    return COMM
+    channel.policy_scratch[0] += 1
+    if channel.policy_scratch[0] > 1000 or head_is_ready(channel, COMM, now):
+        return COMM
+    return COMPUTE
 '''
 
 
