@@ -100,14 +100,11 @@ def is_cached(function):
 
 
 if IS_INTERPRETED:
+    CACHE_DIRECTORY = None
 
     def kernel(function: F) -> F:
         """Leave *function* as it is: interpreted mode."""
         return function
-
-    def is_kept(_function, _argument_types):
-        """Nothing has to be compiled."""
-        return True
 
 else:
     import numba
