@@ -38,7 +38,7 @@ class Audit:
     n_values: int = 0
 
     def follow(self, device: Device, n_devices: int, report: Report) -> FollowedRun:
-        """Follow what is loaded on *device*, one of *n_devices* alike; *report* is called as before."""
+        """Follow what is loaded on *device*, one of *n_devices* identical ones; *report* is called as before."""
         return FollowedRun(self, device, n_devices, report)
 
     def summary(self) -> list[str]:

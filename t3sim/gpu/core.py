@@ -47,7 +47,7 @@ class GpuCore:
         n_logged_commands: int = 0,
         ticks: TickBase | None = None,
     ) -> None:
-        """*ticks* is the time of the ring if its GPUs have unlike clocks (default: the coarsest for *machine*)."""
+        """*ticks* is the time of the ring if its GPUs have different clocks (default: the coarsest for *machine*)."""
         self.machine = machine
         self.ticks = TickBase.of(machine) if ticks is None else ticks
         self.layout = layout_for(machine)

@@ -18,7 +18,7 @@ class TickBase:
 
     @classmethod
     def of(cls, machine: MachineSpec) -> TickBase:
-        """Return the coarsest tick that every clock of *machine* is a multiple of, those of unlike GPUs too."""
+        """Return the coarsest tick that every clock of *machine* is a multiple of, those of heterogeneous GPUs too."""
         return cls(math.lcm(*machine.clocks()))
 
     def period(self, clock_hz: int) -> int:

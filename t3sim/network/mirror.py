@@ -80,7 +80,7 @@ class ChunkShift:
 def pairs_of(
     n_granules: NDArray[np.int64], here: NDArray[np.int64], there: NDArray[np.int64], tiles_per_workgroup: int
 ) -> list[Pair]:
-    """Pair the tiles of two chunks: as a whole if they are alike, workgroup by workgroup in order otherwise."""
+    """Pair the tiles of two chunks: as a whole if they are equal, workgroup by workgroup in order otherwise."""
     (start, stop), (next_start, next_stop) = here.tolist(), there.tolist()
     sizes, next_sizes = n_granules[start:stop], n_granules[next_start:next_stop]
     if sizes.shape == next_sizes.shape and bool((sizes == next_sizes).all()):

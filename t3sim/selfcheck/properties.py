@@ -135,8 +135,8 @@ def machines(depth: Depth) -> str:
     if findings:
         raise CheckFailed("\n".join([f"{len(findings)} findings on random machines", *findings]))
     return (
-        f"{len(seen):,} random machines, in both modes alike: {sum(one.n_commands for one in seen):,} DRAM commands and"
-        f" {sum(one.n_values for one in seen):,} values are right"
+        f"{len(seen):,} random machines, the same in both modes: {sum(one.n_commands for one in seen):,} DRAM"
+        f" commands and {sum(one.n_values for one in seen):,} values are right"
     )
 
 

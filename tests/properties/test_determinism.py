@@ -28,7 +28,6 @@ from t3sim.config.experiment import RunSpec
 from t3sim.experiment.plan import load_experiment
 from t3sim.experiment.runner import run as run_experiment
 from t3sim.gpu.arbitration import arbitration_policies
-from t3sim.network.link import Link
 from t3sim.results.record import VOLATILE
 from t3sim.system.machine import MirroredMachine, check_drained
 from tests.conftest import DEEP, REPOSITORY
