@@ -12,7 +12,7 @@ from tests.conftest import DEEP
 from tests.harness.rings import differences, explicit, point
 from tests.harness.sublayers import collective_point
 
-RINGS = (2, 3, 4, 5, 7, 8, 16) if DEEP else (2, 3, 8)
+RINGS = (2, 3, 4, 5, 7, 8, 16) if DEEP else (2, 3, 5)
 STRATEGIES = ("sequential", "t3", "t3-mca", "ideal-overlap", "ideal-rs-nmc", "cu-split")
 SHAPES = {"even": (256, 256, 64), "ragged": (200, 250, 72)}
 

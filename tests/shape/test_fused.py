@@ -19,6 +19,7 @@ def ticks_of(strategy: str, model: str, sublayer: str, tp: int) -> int:
     return overlap_strategies.get(strategy)(phases_of(model, sublayer, tp, strategy)[0]).ticks
 
 
+@pytest.mark.deep  # tests/docs runs the same sublayer as the demo does
 def test_tnlg_fc2_tp8_is_ordered_as_published():
     """Sequential is slower than T3, T3 slower than T3-MCA, T3-MCA slower than the ideal overlap."""
     names = ("sequential", "t3", "t3-mca", "ideal-overlap")

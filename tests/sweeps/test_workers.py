@@ -50,9 +50,9 @@ def times(kill):
 
 
 strategy("killed", arbitration="round_robin")(times(lambda: os.kill(os.getpid(), signal.SIGKILL)))
-strategy("exits", arbitration="round_robin")(times(lambda: os._exit(0)))
+strategy("worker_exits", arbitration="round_robin")(times(lambda: os._exit(0)))
 """
-GRID = "sweep: {grid: {strategy: [sequential, killed, t3, exits, t3-mca]}}\n"
+GRID = "sweep: {grid: {strategy: [sequential, killed, t3, worker_exits, t3-mca]}}\n"
 WITH_DEADLY = "name: deadly\nplugins: [deadly.py]\n" + SMALL + GRID
 
 
@@ -86,7 +86,7 @@ def test_a_phase_that_kills_its_worker_is_set_aside(tmp_path: Path) -> None:
         failed = list(csv.DictReader(file))
     assert [(row["point"], row["strategy"], row["phase"]) for row in failed] == [
         ("2", "killed", "fused, round_robin"),
-        ("4", "exits", "fused, round_robin"),
+        ("4", "worker_exits", "fused, round_robin"),
     ]
     assert {row["reason"] for row in failed} == {"killed its worker 3 times while it ran alone"}
     assert [row["strategy"] for row in rows_of(output)] == ["sequential", "t3", "t3-mca"]

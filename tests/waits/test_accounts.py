@@ -293,6 +293,7 @@ DEFECTS = (
 )
 
 
+@pytest.mark.deep
 def test_interpreted_rows_are_the_same_and_each_defect_of_the_accounting_is_noticed() -> None:
     mutants = [Mutant(*defect[:4]) for defect in DEFECTS]
     outcomes = run_mutants(mutants, "tests.waits.scenario:accounted")

@@ -19,8 +19,8 @@ from t3sim.selfcheck.data_cases import (
 from tests.conftest import sample
 
 N_ALL = 1050
-N_CASES = sample(N_ALL, 105)  # in order of their seeds, so that the kinds take turns
-BATCHES = sample(42, 7)
+N_CASES = sample(N_ALL, 63)  # in order of their seeds, so that the kinds take turns
+BATCHES = sample(42, 4)
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
