@@ -69,6 +69,7 @@ def results_in(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> tuple[int, li
 
 
 @compiled_only
+@pytest.mark.deep  # compiles a second layout
 def test_no_result_depends_on_the_layout(monkeypatch: pytest.MonkeyPatch) -> None:
     """Exactly what the machine uses is compared by the tests that run interpreted and compiled."""
     assert results_in(HBM3, monkeypatch) == results_in(Layout(), monkeypatch)

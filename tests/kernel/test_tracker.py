@@ -308,6 +308,7 @@ def test_updates_in_another_order_than_the_dispatch_order_end_the_run() -> None:
     assert re.match(FULL_SET, run_in_another_order())
 
 
+@pytest.mark.deep
 def test_the_same_interpreted_and_canary_without_the_check_nothing_is_said_of_it() -> None:
     """Is it the check that ends the run, compiled or not?"""
     guard = "entry = find_free_entry(tracker, tile)\n        if entry < 0:"
