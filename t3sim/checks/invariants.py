@@ -63,7 +63,7 @@ def claims(core: GpuCore) -> Iterator[Claim]:
     yield from sum_claims(core)
     yield from bound_claims(core)
     yield from specification_claims(core)
-    if core.gpu.running_kernel == codes.KERNEL_NONE and core.n_kernels:
+    if not core.gpu.is_busy and core.n_programs:
         yield from end_claims(core)
         if _jit.IS_COUNTING:
             yield from account_claims(core)
@@ -251,8 +251,8 @@ def ring_claims(link: str, sender: GpuCore, n_carried: int, n_delivered: int, re
 
 
 def workload_claims(core: GpuCore) -> Iterator[Claim]:
-    """What the loaded kernel has to do, against what has been done, once it has ended (C3, C4, C10)."""
-    if core.n_kernels != 1 or core.gpu.running_kernel != codes.KERNEL_NONE:
+    """What the loaded program has to do, against what has been done, once it has ended (C3, C4, C10)."""
+    if core.n_programs != 1 or core.gpu.is_busy:
         return
     if core.trace is not None:
         yield from gemm_claims(core)
@@ -267,20 +267,21 @@ def gemm_claims(core: GpuCore) -> Iterator[Claim]:
     assert trace is not None
     gemm, table, tiles = trace.gemm, tables.workgroups, tables.tiles
     elements = core.machine.memory.access // ELEMENT_BYTES
-    size = gemm.m * -(-gemm.n // elements) * trace.n_kernels
-    collective_sends = 0 if core.schedule is None else core.schedule.sent
+    operation, n_gemms = core.gemms[0], len(core.gemms)
+    n_tiles, size = trace.n_workgroups * n_gemms, gemm.m * -(-gemm.n // elements) * n_gemms
+    collective_sends = 0 if core.schedule is None else core.schedule.sent * len(core.moves)
     rows, columns, route = table["n_rows"], table["n_columns"], table["route"]
-    granules_of = np.bincount(np.repeat(route, int(gpu.n_wavefronts)), weights=tiles["n_granules"], minlength=5)
+    granules_of = np.bincount(np.repeat(route, int(operation.n_wavefronts)), weights=tiles["n_granules"], minlength=5)
     enqueued = channels_of(core)["n_enqueued"].sum(axis=0)
     to_send = int(tiles["n_granules"][tiles["dma_command"] >= 0].sum())
     lines = int((rows * -(-columns * ELEMENT_BYTES // core.machine.gpu.l2.line))[route == codes.ROUTE_CACHED].sum())
     remote = int(granules_of[codes.ROUTE_REMOTE_UPDATE] + granules_of[codes.ROUTE_REMOTE_STORE])
     yield from equal("C10", "workgroups", {
-        "output elements of all tiles": (int((rows * columns).sum()), gemm.m * gemm.n * trace.n_kernels),
-        "tiles that ended": (int((table["end_at"] >= 0).sum()), trace.n_workgroups),
-        "tiles finished": (int(gpu.n_finished), trace.n_workgroups),
-        "slices of k multiplied": (int(gpu.n_slices_multiplied), trace.n_workgroups * int(gpu.n_slices)),
-        "operand lines loaded": (int(gpu.l2.n_accesses), int((rows + columns).sum()) * int(gpu.n_slices)),
+        "output elements of all tiles": (int((rows * columns).sum()), gemm.m * gemm.n * n_gemms),
+        "tiles that ended": (int((table["end_at"] >= 0).sum()), n_tiles),
+        "tiles finished": (int(core.gemms["n_finished"].sum()), n_tiles),
+        "slices of k multiplied": (int(gpu.n_slices_multiplied), n_tiles * int(operation.n_slices)),
+        "operand lines loaded": (int(gpu.l2.n_accesses), int((rows + columns).sum()) * int(operation.n_slices)),
         "output granules of all tiles": (int(tiles["n_granules"].sum()), size),
     })  # fmt: skip
     meaning = "updates of each tracked tile, done against due"
@@ -302,7 +303,7 @@ def gemm_claims(core: GpuCore) -> Iterator[Claim]:
 
 def collective_claims(core: GpuCore) -> Iterator[Claim]:
     """A finished ring collective: each operand read once, each result stored or sent once."""
-    gpu, schedule = core.gpu, core.schedule
+    gpu, schedule, times = core.gpu, core.schedule, len(core.moves)
     assert schedule is not None
     enqueued = channels_of(core)["n_enqueued"].sum(axis=0)
     more = sum(step.wait_received - step.n_granules for step in schedule.steps if step.wait_received)
@@ -310,22 +311,23 @@ def collective_claims(core: GpuCore) -> Iterator[Claim]:
     local = sum(step.n_granules for step in schedule.steps if step.send_to in (codes.TO_LOCAL, codes.TO_BOTH))
     incoming = int(enqueued[[codes.INCOMING_UPDATE, codes.INCOMING_WRITE]].sum())
     yield from equal("C3", "gpu", {
-        "collective reads": (int(enqueued[codes.COLLECTIVE_READ]), reads),
-        "collective stores": (int(enqueued[codes.COLLECTIVE_WRITE]), local),
-        "granules sent": (int(gpu.link_port.n_sent), schedule.sent),
-        "incoming granules": (incoming, schedule.expected_inbound),
-        "granules received by step": (int(core.tables.steps["n_received"].sum()), schedule.expected_inbound),
+        "collective reads": (int(enqueued[codes.COLLECTIVE_READ]), reads * times),
+        "collective stores": (int(enqueued[codes.COLLECTIVE_WRITE]), local * times),
+        "granules sent": (int(gpu.link_port.n_sent), schedule.sent * times),
+        "incoming granules": (incoming, schedule.expected_inbound * times),
+        "granules received by step": (int(core.tables.steps["n_received"].sum()), schedule.expected_inbound * times),
     })  # fmt: skip
 
 
 def roofline_claims(core: GpuCore) -> Iterator[Claim]:
     """A finished kernel: not shorter than its matrix work, its DRAM transfers or its link transfers take alone (B4)."""
     gpu, channels, port = core.gpu, channels_of(core), core.gpu.link_port
-    elapsed = core.kernel_end_at - int(gpu.kernel_start_at)
+    elapsed = core.kernel_end_at - core.start_at
     if core.trace is not None:
-        per_tile = (int(gpu.n_slices) - 1) * int(gpu.slice_work) + int(gpu.last_slice_work)
+        gemms = core.gemms
+        per_tile = (gemms["n_slices"] - 1) * gemms["slice_work"] + gemms["last_slice_work"]
         rate = int(gpu.work_per_slot) * core.machine.gpu.n_compute_units
-        multiplying = core.trace.n_workgroups * per_tile * int(gpu.slot_ticks) // rate
+        multiplying = int((gemms["n_workgroups"] * per_tile).sum()) * int(gpu.slot_ticks) // rate
         yield Claim("B4", "gpu", "time of the matrix work alone", multiplying, elapsed, True)
     columns = channels["n_commands"][:, [codes.RD, codes.WR, codes.UPD]].sum(axis=1)
     transfers = columns * channels["nBL"] * int(gpu.memory_ticks)
@@ -334,7 +336,7 @@ def roofline_claims(core: GpuCore) -> Iterator[Claim]:
     yield Claim("B4", "channel[]", "time of the data transfers alone", transfers, reachable, True)
     # A GPU may end while its last granule is on the wire: its own work is over.
     wire = max(int(port.n_sent) - 1, 0) * int(port.granule_cost) // int(port.scale)
-    yield Claim("B4", "link_port", "time of the wire alone", wire, core.now - int(gpu.kernel_start_at), True)
+    yield Claim("B4", "link_port", "time of the wire alone", wire, core.now - core.start_at, True)
 
 
 def equal(rule: str, part: str, pairs: dict[str, tuple[int, int]]) -> Iterator[Claim]:

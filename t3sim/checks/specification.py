@@ -88,10 +88,11 @@ def matrix_pairs(core: GpuCore) -> Pairs:
     assert trace is not None
     rows, columns = trace.tiling.workgroup_tile
     efficiency = round(unit.matrix_efficiency * EFFICIENCY_DIGITS)
-    work = (int(gpu.n_slices) - 1) * int(gpu.slice_work) + int(gpu.last_slice_work)
+    gemm = core.gemms[0]
+    work = int((gemm.n_slices - 1) * gemm.slice_work + gemm.last_slice_work)
     stated = 2 * rows * columns * trace.gemm.k * EFFICIENCY_DIGITS
     rate = unit.matrix_flops_per_cycle * efficiency * core.machine.gpu.issue_slot
-    granules = (int(gpu.n_slices) - 1) * int(gpu.l2.granules_per_line) + int(gpu.last_slice_granules)
+    granules = int((gemm.n_slices - 1) * gpu.l2.granules_per_line + gemm.last_slice_granules)
     return {
         "operations of a tile": (work, stated),
         "operations of a slot": (int(gpu.work_per_slot), rate),
@@ -101,7 +102,7 @@ def matrix_pairs(core: GpuCore) -> Pairs:
 
 def end_claims(core: GpuCore) -> Iterator[Claim]:
     """Yield that a finished kernel ended with the last of its workgroups, steps and DRAM transfers (S2)."""
-    ends = [int(channels_of(core)["last_done_at"].max()) * int(core.gpu.memory_ticks), int(core.gpu.kernel_start_at)]
+    ends = [int(channels_of(core)["last_done_at"].max()) * int(core.gpu.memory_ticks), core.start_at]
     if core.trace is not None:
         ends.append(int(core.tables.workgroups["end_at"].max()))
     if core.schedule is not None:

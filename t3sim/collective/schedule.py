@@ -11,7 +11,7 @@ inside the data (NCCL's LL and LL128) make what is sent, and what is read from a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from t3sim.config.machine import Protocol
 
@@ -47,24 +47,13 @@ class CollectiveSchedule:
     n_channels: int = 1  # 1: all compute units share each step
     n_units: int | None = None  # compute units that it is made for; None: any number
     n_slices: int = 1  # operations that each position is cut into
-    n_kernels: int = 1  # the same collective, so many times in turn
     protocol: Protocol = "simple"
     flags: Ratio = NO_FLAGS  # granules sent, over granules of data
 
     @property
     def n_operations(self) -> int:
-        """Return operations of one channel, of all kernels."""
+        """Return operations of one channel."""
         return len(self.steps) // self.n_channels
-
-    def repeated(self, times: int) -> CollectiveSchedule:
-        """Return this schedule run *times* in turn, each time as a kernel of its own."""
-        return replace(
-            self,
-            steps=self.steps * times,
-            expected_inbound=self.expected_inbound * times,
-            sent=self.sent * times,
-            n_kernels=self.n_kernels * times,
-        )
 
 
 def ring_reduce_scatter(n_devices: int, chunk_granules: int, *, has_near_memory: bool = False) -> CollectiveSchedule:

@@ -23,8 +23,11 @@ from t3sim.gpu.kernel.state import (
     COMMAND_LOG,
     DMA_TABLE,
     MESSAGE,
+    OPERATION_TABLE,
+    POST_TABLE,
     STEP_TABLE,
     TILE_TABLE,
+    WAIT_TABLE,
     WORKGROUP_TABLE,
     Layout,
     channel_dtype,
@@ -32,6 +35,7 @@ from t3sim.gpu.kernel.state import (
 )
 from t3sim.gpu.ticks import TickBase
 
+EFFICIENCY_SCALE = 10_000  # matrix_efficiency is kept to four digits
 GROWTH = 4  # banks of a channel: 16, or the 64 that are the most
 
 
@@ -99,8 +103,9 @@ def argument_types(layout: Layout) -> tuple[Any, ...]:
         return types.Array(from_dtype(dtype), 1, "C")
 
     return (
-        array_of(gpu_dtype(layout)), array_of(WORKGROUP_TABLE), array_of(TILE_TABLE), array_of(DMA_TABLE),
-        int64[::1], array_of(MESSAGE), array_of(MESSAGE), array_of(STEP_TABLE), array_of(MESSAGE), array_of(MESSAGE),
+        array_of(gpu_dtype(layout)), array_of(OPERATION_TABLE), array_of(WAIT_TABLE), array_of(POST_TABLE), int64[::1],
+        int64[::1], array_of(WORKGROUP_TABLE), array_of(TILE_TABLE), array_of(DMA_TABLE), int64[::1],
+        array_of(MESSAGE), array_of(MESSAGE), array_of(STEP_TABLE), int64[::1], array_of(MESSAGE), array_of(MESSAGE),
         int64[:, ::1], array_of(COMMAND_LOG), policy_type(layout), int64,
     )  # fmt: skip
 
@@ -161,6 +166,9 @@ def fill_clocks(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
     gpu.line_issue_ticks = -(-spec.l2.line * gpu.compute_ticks // spec.compute_unit.l2_bytes_per_cycle)
     gpu.store_issue_ticks = -(-spec.l2.line * gpu.compute_ticks // spec.compute_unit.l2_store_bytes_per_cycle)
     gpu.max_outstanding_lines = spec.compute_unit.max_outstanding_lines
+    gpu.max_collective_lines = spec.collective_kernel.max_outstanding_lines
+    efficiency = round(spec.compute_unit.matrix_efficiency * EFFICIENCY_SCALE)
+    gpu.work_per_slot = spec.compute_unit.matrix_flops_per_cycle * efficiency * spec.issue_slot
     gpu.workgroup_launch_ticks = ticks.from_ps(spec.compute_unit.workgroup_launch)
     gpu.interleave_bits = log2(memory.channel_interleave // memory.access)
     gpu.channel_bits = log2(memory.n_channels)
@@ -211,7 +219,6 @@ def fill_t3_units(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
     spec, granule = machine.gpu, machine.memory.access
     gpu.tracker.n_sets = spec.tracker.n_sets
     gpu.tracker.entries_per_set = spec.tracker.entries_per_set
-    gpu.tracker.n_wavefronts = 1
     rate_num, rate_den = spec.dma.bytes_per_cycle, int(gpu.compute_ticks)
     common = math.gcd(rate_num, rate_den)
     gpu.dma.bytes_per_tick_num = rate_num // common

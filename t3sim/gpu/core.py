@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t3sim.collective.schedule import CollectiveSchedule, places_for
+from t3sim.collective.schedule import CollectiveSchedule
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.arbitration import ArbitrationPolicy
@@ -20,11 +20,10 @@ from t3sim.gpu.kernel import _jit, codes
 from t3sim.gpu.kernel.loop import N_BIN_COLUMNS, commands_per_slot
 from t3sim.gpu.kernel.state import COMMAND_LOG, MESSAGE, empty_gpu
 from t3sim.gpu.routes import StoreRoutes
-from t3sim.gpu.tables import Tables, gemm_tables, records, step_table
+from t3sim.gpu.tables import Launch, TableBuilder, Tables, records
 from t3sim.gpu.ticks import TickBase
-from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace, output_pitch_bytes
+from t3sim.workload.tiling import TileTrace
 
-EFFICIENCY_SCALE = 10_000  # matrix_efficiency is kept to four digits
 SERIES_BINS = 4096
 OUTBOX_SIZE = 1 << 15
 LOG_SIZE = 1 << 14  # commands between two visits of whoever reads them, at least
@@ -63,16 +62,14 @@ class GpuCore:
         # Views of what is looked at after every quantum: a record array takes microseconds for each field.
         fields = self.state.view(np.ndarray)
         self._now, self._n_outbox, self._bin_ticks = fields["now"], fields["n_outbox"], fields["bin_ticks"]
-        self._running, self._slot_ticks = fields["running_kernel"], fields["slot_ticks"]
-        self._work_done = (fields["n_finished"], fields["n_workgroups"])
-        self._data_done = (fields["n_inbound"], fields["expected_inbound"])
+        self._slot_ticks = fields["slot_ticks"]
         self._faults: NDArray[np.int64] = fields["channels"][0, : self.used.n_channels]["fault"]
         self._records: tuple[Any, ...] = ()  # the loop's arrays, as they were last passed to it
         self._passed: tuple[Any, ...] = ()  # the same as plain arrays
         self._logged: NDArray[np.int64] = self.command_log.view(np.ndarray)["at"]
         self.trace: TileTrace | None = None  # of the running kernel, or of the last one
         self.schedule: CollectiveSchedule | None = None
-        self.n_kernels = 0  # loaded so far
+        self.n_programs = 0  # loaded so far
         self.first_start_at = 0  # tick at which the first GPU of the ring starts the kernel: data may arrive from then
         self.policy = policy
         self._command_sinks: list[Callable[[NDArray[Any]], None]] = []
@@ -114,8 +111,9 @@ class GpuCore:
         """Return the arrays of the loop, for compiled code as plain ones: Numba takes long to type a record array."""
         t = self.tables
         records = (
-            self.state, t.workgroups, t.tiles, t.commands, t.ready_fifo, self.store_queue, t.dma_queue, t.steps,
-            self.inbox, self.outbox, self.series, self.command_log,
+            self.state, t.operations, t.waits, t.posts, t.running, t.move_units, t.workgroups, t.tiles, t.commands,
+            t.ready_fifo, self.store_queue, t.dma_queue, t.steps, t.signals, self.inbox, self.outbox, self.series,
+            self.command_log,
         )  # fmt: skip
         if _jit.IS_INTERPRETED:
             return records
@@ -169,7 +167,8 @@ class GpuCore:
                 " or NO_STREAM"
             )
         tile = int(channel.fault_tile)
-        workgroup, wavefront = divmod(tile, int(self.gpu.n_wavefronts))
+        workgroup = int(self.tables.tiles[tile].workgroup)
+        wavefront = tile - int(self.tables.tiles[tile].first_tile)
         place = f"in channel[{faulty[0]}] before memory cycle {cycle}: wavefront tile {tile}"
         place += f" (workgroup {workgroup}, wavefront {wavefront})"
         if channel.fault == codes.NO_TRACKER_ENTRY:
@@ -198,148 +197,114 @@ class GpuCore:
             self.series[: len(half)] = half
             self._bin_ticks[0] *= 2
 
-    # --- loading kernels -------------------------------------------------------------------------
+    # --- loading operations ----------------------------------------------------------------------
 
     def load_gemm(
         self, trace: TileTrace, routes: StoreRoutes, *, start_at: int, device_id: int = 0, expected_inbound: int = 0
     ) -> None:
-        """Make *trace* the next kernel of this GPU; it starts at tick *start_at*."""
-        gpu, machine, tiling = self.gpu, self.machine, trace.tiling
-        n_slots = resident_workgroups(machine, trace)
-        line, granule = machine.gpu.l2.line, machine.memory.access
-        if tiling.k_slice * ELEMENT_BYTES != line or (tiling.wavefront_tile[1] * ELEMENT_BYTES) % line:
-            raise UsageError(
-                f"tiling: k_slice ({tiling.k_slice}) and wavefront_tile columns ({tiling.wavefront_tile[1]}) must fill"
-                f" whole L2 lines of {line} bytes ({line // ELEMENT_BYTES} FP16 elements; a k_slice is one line)"
-            )
-        if tiling.prefetch_depth + 1 > self.layout.n_buffers:
-            raise UsageError(f"tiling: prefetch_depth {tiling.prefetch_depth} is more than {self.layout.n_buffers - 1}")
-        gemm = trace.gemm
-        n_slices = -(-gemm.k // tiling.k_slice)
-        last_k = gemm.k - (n_slices - 1) * tiling.k_slice
-        tile_rows, tile_columns = tiling.workgroup_tile
-        flops = 2 * tile_rows * tile_columns * EFFICIENCY_SCALE
-        unit = machine.gpu.compute_unit
-        efficiency = round(unit.matrix_efficiency * EFFICIENCY_SCALE)
-        self._begin(trace, None, start_at)
-        gpu.running_kernel = codes.KERNEL_GEMM
-        gpu.n_kernel_workgroups = trace.n_workgroups // trace.n_kernels
-        gpu.gemm_launch_ticks = self.ticks.from_ps(machine.gpu.kernel_launch)
-        gpu.gemm_done_at = start_at
-        gpu.kernel_start_at = start_at
-        gpu.compute_done_at = start_at
-        gpu.n_slots = n_slots
-        gpu.n_stage_slots = n_slots * machine.gpu.n_compute_units
-        gpu.n_workgroups = trace.n_workgroups
-        gpu.first_workgroup = int(trace.chunk_ranges()[device_id % trace.n_chunks, 0])
-        gpu.n_dispatched = gpu.n_finished = gpu.n_released = 0
-        gpu.is_persistent = tiling.persistent
-        gpu.n_collective_waiting = 0
-        gpu.tile_rows, gpu.tile_columns = tile_rows, tile_columns
-        gpu.wavefront_rows, gpu.wavefront_columns = tiling.wavefront_tile
-        gpu.n_wavefronts = (tile_rows // tiling.wavefront_tile[0]) * (tile_columns // tiling.wavefront_tile[1])
-        gpu.tracker.n_wavefronts = gpu.n_wavefronts
-        gpu.tracker.first_workgroup, gpu.tracker.n_workgroups = gpu.first_workgroup, gpu.n_workgroups
-        gpu.n_slices = n_slices
-        gpu.n_buffers = tiling.prefetch_depth + 1
-        gpu.last_slice_granules = -(-last_k * ELEMENT_BYTES // granule)
-        gpu.slice_work = flops * tiling.k_slice
-        gpu.last_slice_work = flops * last_k
-        gpu.work_per_slot = unit.matrix_flops_per_cycle * efficiency * machine.gpu.issue_slot
-        n_rows = gemm.m * trace.n_kernels  # each kernel has an A and an output of its own
-        gpu.b_line = n_rows * n_slices
-        granules_per_line = line // granule
-        # The output starts on a channel stripe so that its mapping does not depend on the operands' sizes.
-        stripe = machine.memory.channel_interleave // granule * machine.memory.n_channels
-        gpu.c_granule = -(-(n_rows + gemm.n) * n_slices * granules_per_line // stripe) * stripe
-        gpu.c_row_granules = output_pitch_bytes(gemm) // granule
-        gpu.expected_inbound = expected_inbound
-        gpu.n_inbound = 0
-        gpu.l2.flush_cursor[:] = 0
-        channels = gpu.channels[: self.used.n_channels]
-        channels["producer_done"] = 0
-        channels["first_stage_occupancy"] = -1
-        self.tables = gemm_tables(gpu, trace, routes, granule)
-        gpu.n_tiles_open = int((self.tables.tiles["updates_expected"] > 0).sum())
-        gpu.dma.n_commands = len(self.tables.commands) if routes.dma_maps else 0
-        gpu.dma.n_ready = gpu.dma.n_taken = gpu.dma.n_commands_done = 0
-        read_ahead = machine.gpu.dma.read_ahead
-        chunk = int(self.tables.tiles["n_granules"].sum()) // trace.n_chunks
-        gpu.dma.read_ahead_granules = chunk if read_ahead == "chunk" else max(int(read_ahead) // granule, 1)
-        gpu.link_port.dma_head = gpu.link_port.dma_tail = 0
-        self.tables.dma_queue = records(MESSAGE, int(gpu.dma.read_ahead_granules) if routes.dma_maps else 0)
+        """Let the GPU run *trace* next, from tick *start_at* on."""
+        builder = TableBuilder(self.machine)
+        first = int(trace.chunk_ranges()[device_id % trace.n_chunks, 0])
+        builder.add_gemm(trace, routes, Launch(start_at), first_workgroup=first)
+        self.load(builder, trace=trace, expected_inbound=expected_inbound)
 
     def load_collective(
         self, schedule: CollectiveSchedule, *, start_at: int, n_compute_units: int | None = None
     ) -> None:
-        """Make a ring collective on *n_compute_units* CUs (default: all, or one for each channel) the next kernel."""
-        self.tables = Tables()
-        self._begin(None, schedule, start_at)
-        gpu = self.gpu
-        gpu.running_kernel = codes.KERNEL_COLLECTIVE
-        gpu.kernel_start_at = start_at
-        gpu.compute_done_at = start_at
-        gpu.expected_inbound = gpu.n_inbound = 0
-        gpu.compute_units["idle_from"] = gpu.n_active_slots
-        self._load_steps(schedule, start_at, n_compute_units, startup=0)
+        """Let the GPU run a ring collective next, on *n_compute_units* CUs (default: all, or one for each channel)."""
+        builder = TableBuilder(self.machine)
+        self.add_collective(builder, schedule, Launch(start_at), n_compute_units)
+        self.load(builder, schedule=schedule, expected_inbound=schedule.expected_inbound)
 
     def add_collective(
-        self, schedule: CollectiveSchedule, *, start_at: int, n_compute_units: int | None = None
+        self,
+        builder: TableBuilder,
+        schedule: CollectiveSchedule,
+        launch: Launch,
+        n_compute_units: int | None = None,
+        startup: int = 0,
     ) -> None:
-        """Run a ring collective beside the GEMM that has just been loaded, on compute units that it takes from it.
-
-        Its first kernel reaches the GPU at *start_at*; its workgroups spend ``collective_kernel.launch`` on their
-        compute units before they begin.  (Alone, ``load_collective``'s *start_at* is after that.)
-        """
-        self.schedule = schedule
-        self.gpu.running_kernel |= codes.KERNEL_COLLECTIVE
-        startup = self.ticks.from_ps(self.machine.gpu.collective_kernel.of_protocol(schedule.protocol).launch)
-        self._load_steps(schedule, start_at, n_compute_units, startup)
-
-    def _load_steps(
-        self, schedule: CollectiveSchedule, start_at: int, n_compute_units: int | None, startup: int
-    ) -> None:
-        """Write the steps of *schedule* and what compute units need to run them."""
-        gpu, machine = self.gpu, self.machine
-        n_channels = schedule.n_channels
-        n_cus = n_compute_units or schedule.n_units or machine.gpu.n_compute_units
-        if schedule.n_units not in (None, n_cus) or n_cus > machine.gpu.n_compute_units:
+        """Add a ring collective to *builder*; its workgroups spend *startup* ticks on their compute units first."""
+        machine, n_channels = self.machine, schedule.n_channels
+        n_units = n_compute_units or schedule.n_units or machine.gpu.n_compute_units
+        if schedule.n_units not in (None, n_units) or n_units > machine.gpu.n_compute_units:
             raise UsageError(
-                f"a collective of {n_channels} channels cannot run on {n_cus} of {machine.gpu.n_compute_units}"
+                f"a collective of {n_channels} channels cannot run on {n_units} of {machine.gpu.n_compute_units}"
                 " compute units"
             )
-        spec = machine.gpu.collective_kernel
-        self.tables.steps = step_table(schedule, machine.gpu.l2.line // machine.memory.access)
-        gpu.n_steps = schedule.n_operations
-        gpu.n_kernel_steps = schedule.n_operations // schedule.n_kernels
-        gpu.n_step_columns = n_channels
-        gpu.n_step_slices = schedule.n_slices
-        gpu.slice_overhead_ticks = self.ticks.from_ps(spec.of_protocol(schedule.protocol).slice_overhead)
-        gpu.flags_numerator, gpu.flags_denominator = schedule.flags
-        gpu.buffer_places = places_for(schedule.flags)
-        gpu.collective_launch_ticks = self.ticks.from_ps(machine.gpu.kernel_launch)
-        gpu.collective_startup_ticks = startup
-        gpu.collective_start_at = start_at
-        gpu.n_collective_workgroups = gpu.n_collective_waiting = n_cus
-        gpu.n_collective_done = 0
-        gpu.max_collective_lines = spec.max_outstanding_lines
-        gpu.expected_inbound += schedule.expected_inbound
-        gpu.compute_units["is_wanted"] = 0
-        workgroups = gpu.collective_workgroups[: self.used.n_compute_units]
-        for name in ("step", "step_line", "step_operand", "step_stored", "line_head", "line_tail"):
-            workgroups[name] = 0
+        overhead = machine.gpu.collective_kernel.of_protocol(schedule.protocol).slice_overhead
+        builder.add_moves(schedule, launch, n_units, self.ticks.from_ps(overhead), startup)
 
-    def _begin(self, trace: TileTrace | None, schedule: CollectiveSchedule | None, start_at: int) -> None:
-        """Remember what is run now: a GEMM or a collective (``add_collective``: both)."""
+    def load(
+        self,
+        builder: TableBuilder,
+        *,
+        trace: TileTrace | None = None,
+        schedule: CollectiveSchedule | None = None,
+        expected_inbound: int = 0,
+    ) -> None:
+        """Let the GPU run what *builder* has collected; *trace* and *schedule* are the ones that it runs, if any."""
+        gpu, self.tables = self.gpu, builder.build()
+        gpu.n_operations = gpu.n_pending = len(self.tables.running)
+        gemms = self.gemms
+        if len(gemms) and gemms["n_buffers"].max() > self.layout.n_buffers:
+            raise UsageError(
+                f"tiling: prefetch_depth {gemms['n_buffers'].max() - 1} is more than {self.layout.n_buffers - 1}"
+            )
         self.trace, self.schedule = trace, schedule
-        self.first_start_at = start_at
-        self.n_kernels += 1
+        self.first_start_at = self.start_at
+        self.n_programs += 1
+        gpu.n_running = gpu.n_moving = gpu.runs_gemms = 0
+        gpu.next_start_at = self.first_start_at
+        gpu.is_busy = 1
+        gpu.has_news = 1
+        gpu.compute_done_at = self.first_start_at
+        gpu.n_gemms_left = len(gemms)
+        gpu.n_undispatched = gemms["n_workgroups"].sum()
+        gpu.stage_operation = np.flatnonzero(self.operations["kind"] == codes.GEMM)[0] if len(gemms) else -1
+        gpu.n_slots, gpu.n_buffers = gemms["n_slots"].max(initial=1), gemms["n_buffers"].max(initial=1)
+        gpu.compute_units["is_wanted"] = 0
+        gpu.expected_inbound = expected_inbound
+        gpu.n_inbound = 0
+        channels = gpu.channels[: self.used.n_channels]
+        channels["producer_done"] = 0
+        channels["first_stage_occupancy"] = -1
+        gpu.n_tiles_open = int((self.tables.tiles["updates_expected"] > 0).sum())
+        gpu.dma.n_commands = builder.n_commands
+        gpu.dma.n_ready = gpu.dma.n_taken = gpu.dma.n_commands_done = 0
+        gpu.dma.read_ahead_granules = builder.read_ahead
+        gpu.link_port.dma_head = gpu.link_port.dma_tail = 0
+
+    @property
+    def operations(self) -> NDArray[Any]:
+        """Return the operations of the program that was loaded last."""
+        return self.tables.operations[: int(self.gpu.n_operations)]
+
+    @property
+    def gemms(self) -> NDArray[Any]:
+        """Return those of the operations that are GEMMs."""
+        return self._of_kind(codes.GEMM)
+
+    @property
+    def moves(self) -> NDArray[Any]:
+        """Return those of the operations that are move kernels."""
+        return self._of_kind(codes.MOVES)
+
+    def _of_kind(self, kind: int) -> NDArray[Any]:
+        found: NDArray[Any] = self.operations[self.operations["kind"] == kind]
+        return found
+
+    @property
+    def start_at(self) -> int:
+        """Return the tick at which the first operation starts."""
+        return int(self.operations["start_at"].min())
 
     @property
     def share_done(self) -> float:
         """Return roughly how much of the running kernel is done, 0 to 1."""
-        done, of = self._work_done if self._running[0] & codes.KERNEL_GEMM else self._data_done
-        return float(done[0] / max(of[0], 1))
+        if not len(self.gemms):
+            return float(self.gpu.n_inbound / max(int(self.gpu.expected_inbound), 1))
+        return float(self.gemms["n_finished"].sum() / max(int(self.gemms["n_workgroups"].sum()), 1))
 
     @property
     def kernel_end_at(self) -> int:
@@ -354,24 +319,3 @@ def name_of(policy: ArbitrationPolicy) -> str:
     """Return the name under which *policy* is registered, or of its module if it is not."""
     names = [name for name in arbitration_policies if arbitration_policies.get(name) is policy]
     return names[0] if names else str(policy.pick_stream.__module__)
-
-
-def resident_workgroups(machine: MachineSpec, trace: TileTrace) -> int:
-    """Return workgroups resident on a CU: what LDS, registers and threads allow (at most four).
-
-    Operand slices are staged in LDS, accumulators are FP32 in registers, a wavefront has 64 threads.  A persistent
-    kernel has one workgroup for each CU.
-    """
-    tiling, unit = trace.tiling, machine.gpu.compute_unit
-    rows, columns = tiling.workgroup_tile
-    lds = (tiling.prefetch_depth + 1) * (rows + columns) * tiling.k_slice * ELEMENT_BYTES
-    registers = rows * columns * 4
-    wavefronts = (rows // tiling.wavefront_tile[0]) * (columns // tiling.wavefront_tile[1])
-    most = 1 if tiling.persistent else 4
-    resident = min(unit.lds // lds, unit.registers // registers, unit.max_threads // (wavefronts * 64), most)
-    if resident < 1:
-        raise UsageError(
-            f"tiling: a workgroup tile of {rows} x {columns} needs {lds} B of LDS, {registers} B of registers and"
-            f" {wavefronts * 64} threads; a compute unit has {unit.lds}, {unit.registers} and {unit.max_threads}"
-        )
-    return resident

@@ -8,15 +8,16 @@ unit that counts more than there is waits for something that will never come.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from functools import cached_property
+from collections.abc import Callable, Iterator
+from functools import cache, cached_property
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel import codes
+from t3sim.gpu.kernel import codes, collective_kernel
 from t3sim.gpu.kernel.dram_channel import KEY_SHIFT
 from t3sim.gpu.kernel.l2_slice import MSHR_MASK, MSHR_SHIFT, OWNER_SHIFT
 from t3sim.gpu.kernel.memory_controller import GRANULE_BITS
@@ -24,6 +25,15 @@ from t3sim.gpu.kernel.memory_controller import GRANULE_BITS
 STREAM_NAMES = ("compute_queue", "comm_queue")  # by stream: codes.COMPUTE, codes.COMM
 LOCAL_STORES = (codes.LOCAL_UPDATE, codes.LOCAL_STORE)
 INCOMING = (codes.INCOMING_UPDATE, codes.INCOMING_WRITE)
+
+
+@cache
+def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of the kernel, and all functions that it calls, as plain Python."""
+    plain = getattr(function, "py_func", function)
+    names = plain.__globals__
+    called = {name: uncompiled(names[name]) for name in plain.__code__.co_names if hasattr(names.get(name), "py_func")}
+    return FunctionType(plain.__code__, {**names, **called})
 
 
 class Queued(NamedTuple):
@@ -83,12 +93,6 @@ def queued_requests(gpu: Any) -> list[Queued]:
     return found
 
 
-def place_of_collective(core: GpuCore, index: int) -> str:
-    """Return the part of a GPU that workgroup *index* of the collective kernel is: its compute unit, if it has one."""
-    c = int(core.gpu.collective_workgroups[index].compute_unit)
-    return f"compute_unit[{c}]" if c >= 0 else f"collective_kernel.workgroup[{index}]"
-
-
 class HungGpu:
     """One GPU of a machine that hangs, and everything inside it; parts have their names inside the GPU.
 
@@ -114,16 +118,34 @@ class HungGpu:
 
     def set_of(self, workgroup: int) -> int:
         """Return the set of the tracker that has a place for *workgroup*."""
-        number = int(workgroup - self.gpu.first_workgroup) % int(self.gpu.n_workgroups)
-        return number & int(self.gpu.tracker.n_sets - 1)
+        return int(self.tables.tiles[self.first_tile(workgroup)].tracker_set)
 
     def is_unstored(self, workgroup: int) -> bool:
         """Return whether *workgroup* is tracked here and has not stored its tile."""
-        is_open = self.tables.tiles[workgroup * int(self.gpu.n_wavefronts)].n_open > 0
+        is_open = self.tables.tiles[self.first_tile(workgroup)].n_open > 0
         return bool(is_open and self.tables.workgroups[workgroup].end_at < 0)
 
+    def first_tile(self, workgroup: int) -> int:
+        """Return the first wavefront tile of *workgroup*."""
+        return int(self.tables.workgroups[workgroup].first_tile)
+
+    def gemm_of(self, workgroup: int) -> Any:
+        """Return the operation that *workgroup* belongs to."""
+        return self.tables.operations[int(self.tables.workgroups[workgroup].operation)]
+
+    def move_units(self) -> list[int]:
+        """Return the compute units that workgroups of move kernels have."""
+        units = self.gpu.compute_units["move_operation"][: int(self.gpu.n_compute_units)]
+        return np.flatnonzero(units >= 0).tolist()
+
+    def step_of(self, c: int) -> tuple[Any, int, int]:
+        """Return the move kernel on a compute unit, the row of its step, and that of the neighbour's it waits for."""
+        moves = self.tables.operations[int(self.gpu.compute_units[c].move_operation)]
+        row = int(uncompiled(collective_kernel.row_of)(moves, self.gpu.move_workgroups[c]))
+        return moves, row, row - int(moves.n_step_slices * moves.n_step_columns)
+
     def resident_slots(self) -> list[tuple[int, int]]:
-        """Return (compute unit, slot) of every workgroup of the GEMM that runs."""
+        """Return (compute unit, slot) of every workgroup of a GEMM that runs."""
         units = self.gpu.compute_units[: int(self.gpu.n_compute_units)]
         return [(int(c), int(s)) for c, s in np.argwhere(units["slots"]["workgroup"][:, : int(self.gpu.n_slots)] >= 0)]
 
@@ -177,7 +199,7 @@ class HungGpu:
                 found[f"compute_unit[{c}].slot[{s}]", "operand line"][mshr] += 1
                 found[f"compute_unit[{c}]", "load"][mshr] += 1
         for tile, missing in self.tracked_tiles():
-            workgroup = tile // int(gpu.n_wavefronts)
+            workgroup = int(self.tables.tiles[tile].workgroup)
             updates = found[self._counted_by(tile)]
             if self.tables.workgroups[workgroup].end_at < 0:
                 updates[self.place_of_workgroup(workgroup)] += missing
@@ -194,21 +216,15 @@ class HungGpu:
             found[part, "granule"][self.link] += max(int(gpu.expected_inbound - gpu.n_inbound) - len(self.inbox), 0)
         return found
 
-    def _oldest_line(self, index: int) -> int:
-        """Return the entry of the oldest line that a workgroup of a collective has under way; -1: it has none."""
-        workgroup = self.gpu.collective_workgroups[index]
+    def _oldest_line(self, c: int) -> int:
+        """Return the entry of the oldest line that a move kernel has under way on a compute unit; -1: it has none."""
+        workgroup = self.gpu.move_workgroups[c]
         return int(workgroup.line_head) % len(workgroup.line_index) if workgroup.line_head < workgroup.line_tail else -1
 
     def _steps_waited_for(self) -> Iterator[tuple[str, int, int]]:
         """Yield (part, granules missing, step that sends them) of each step whose operands have not arrived."""
-        gpu, steps = self.gpu, self.tables.steps
-        rows = {
-            int(w.step) * int(gpu.n_step_columns) + (index if gpu.n_step_columns > 1 else 0)
-            for index, w in enumerate(gpu.collective_workgroups[: int(gpu.n_collective_workgroups)])
-            if gpu.running_kernel & codes.KERNEL_COLLECTIVE and w.step < gpu.n_steps
-        }
-        for row in sorted(rows):
-            earlier = row - int(gpu.n_step_slices * gpu.n_step_columns)
+        steps = self.tables.steps
+        for row, earlier in sorted({self.step_of(c)[1:] for c in self.move_units()}):
             missing = int(steps[row].wait_received - steps[earlier].n_received) if steps[row].wait_received else 0
             if missing > 0:
                 yield f"collective_kernel.step[{row}]", missing, earlier
@@ -220,11 +236,11 @@ class HungGpu:
         elif q.kind == codes.DMA_READ:
             yield "dma_engine", "read"
         elif q.kind == codes.COLLECTIVE_READ:
-            index, line = divmod(q.tag, self.gpu.collective_workgroups["line_index"].shape[1])
-            if line == self._oldest_line(index):
-                yield place_of_collective(self.core, index), "operand granule"
+            c, line = divmod(q.tag, self.gpu.move_workgroups["line_index"].shape[1])
+            if line == self._oldest_line(c):
+                yield f"compute_unit[{c}]", "operand granule"
         elif q.kind in LOCAL_STORES:
-            workgroup = (q.tag >> GRANULE_BITS) // int(self.gpu.n_wavefronts)
+            workgroup = int(self.tables.tiles[q.tag >> GRANULE_BITS].workgroup)
             yield self.place_of_workgroup(workgroup), "store acknowledgement"
             yield f"compute_unit[{self.tables.workgroups[workgroup].cu}]", "store"
         if q.kind in (*LOCAL_STORES, *INCOMING) and q.stream >= 0:  # the tracker counts what enters a DRAM queue
@@ -233,9 +249,10 @@ class HungGpu:
     def _counted_by(self, tile: int) -> tuple[str, str]:
         """Return who counts a store to *tile* of the output; below 0, to the receive buffer of a step."""
         if tile < 0:
-            next_row = -1 - tile + int(self.gpu.n_step_slices * self.gpu.n_step_columns)
-            return f"collective_kernel.step[{next_row}]", "granule"
-        return self.place_of_tiles(tile // int(self.gpu.n_wavefronts)), f"update of tile {tile}"
+            row = -1 - tile
+            moves = next(one for one in self.core.moves[::-1] if one.first_step <= row)
+            return f"collective_kernel.step[{row + int(moves.n_step_slices * moves.n_step_columns)}]", "granule"
+        return self.place_of_tiles(int(self.tables.tiles[tile].workgroup)), f"update of tile {tile}"
 
     def accounts(self) -> Iterator[Account]:
         """Yield what the units themselves count to come."""
@@ -249,12 +266,13 @@ class HungGpu:
         for c, s in self.resident_slots():
             slot, part = gpu.compute_units[c].slots[s], f"compute_unit[{c}].slot[{s}]"
             of = f" of workgroup {slot.workgroup} to come"
-            of_slice = f" of workgroup {slot.workgroup} to come, slice {slot.multiply_slice} of {gpu.n_slices} is next"
+            n_slices = self.gemm_of(int(slot.workgroup)).n_slices
+            of_slice = f" of workgroup {slot.workgroup} to come, slice {slot.multiply_slice} of {n_slices} is next"
             yield Account(part, int(slot.outstanding.sum()), "operand line", "no MSHR knows of them", of_slice)
             nowhere = "no such store is in any queue"
             yield Account(part, int(slot.stores_outstanding), "store acknowledgement", nowhere, of)
         for c, unit in enumerate(gpu.compute_units[: int(gpu.n_compute_units)]):
-            if unit.collective_workgroup >= 0:
+            if unit.move_operation >= 0:
                 continue  # it counts lines of its step until they are stored
             part = f"compute_unit[{c}]"
             n_loads = int(unit.outstanding_lines - unit.returning_lines.sum())
@@ -268,12 +286,11 @@ class HungGpu:
             of = f" ({gpu.channels[c].n_reserved} of {gpu.channels[c].stream_capacity} entries)"
             yield Account(f"channel[{c}].compute_queue", n, "promise of room", "no compute unit has them", of)
         yield Account("dma_engine", int(gpu.dma.reads_in_flight), "read", "no queue has such a read", " in flight")
-        for index in range(int(gpu.n_collective_workgroups)):
-            entry, workgroup = self._oldest_line(index), gpu.collective_workgroups[index]
+        for c in self.move_units():
+            entry, workgroup, moves = self._oldest_line(c), gpu.move_workgroups[c], self.step_of(c)[0]
             n = int(workgroup.line_remaining[entry]) if entry >= 0 else 0
-            part, step = place_of_collective(self.core, index), f"step {workgroup.step} of {gpu.n_steps}"
-            of = f" of its oldest line to come, in {step}"
-            yield Account(part, n, "operand granule", "no such read is queued", of)
+            of = f" of its oldest line to come, in step {workgroup.step} of {moves.n_steps}"
+            yield Account(f"compute_unit[{c}]", n, "operand granule", "no such read is queued", of)
         for part, n, row in self._steps_waited_for():
             yield Account(part, n, "granule", "nothing is left to be sent", f" of step {row} to come")
         for tile, n in self.tracked_tiles():

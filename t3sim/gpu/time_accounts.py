@@ -63,7 +63,7 @@ def idle_slots(core: GpuCore) -> Ticks:
     """Return for each compute unit its slots with nothing to run beside a collective that are not accounted for yet."""
     gpu = core.gpu
     units = gpu.compute_units[: core.machine.gpu.n_compute_units]
-    is_idle = (units["collective_workgroup"] < 0) & (gpu.running_kernel == codes.KERNEL_COLLECTIVE)
+    is_idle = (units["move_operation"] < 0) & bool(gpu.is_busy and not gpu.runs_gemms)
     return np.where(is_idle, int(gpu.n_active_slots) - units["idle_from"], 0)
 
 

@@ -10,15 +10,12 @@ Parts are named as in timelines, without the name of the GPU: ``channel[3].bank[
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
-from types import FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from t3sim.gpu.in_flight import STREAM_NAMES, HungGpu, counted, place_of_collective
-from t3sim.gpu.kernel import address_map, codes, collective_kernel, l2_slice, mailbox, memory_controller
-from t3sim.gpu.kernel import workgroup_dispatcher as dispatcher
+from t3sim.gpu.in_flight import STREAM_NAMES, HungGpu, counted, uncompiled
+from t3sim.gpu.kernel import address_map, codes, l2_slice, mailbox, memory_controller
 from t3sim.gpu.kernel.memory_controller import GRANULE_BITS
 
 Edge = tuple[str, str]  # a part and why it is waited for; or NOTHING, and what is wrong with the unit that waits
@@ -54,18 +51,8 @@ def all_waits(hung: HungGpu) -> Iterator[tuple[str, str, str]]:
                     yield from ((name.format(*index), on, why) for on, why in waits(hung, *index))
 
 
-@cache
-def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of the kernel, and all functions that it calls, as plain Python."""
-    plain = getattr(function, "py_func", function)
-    names = plain.__globals__
-    called = {name: uncompiled(names[name]) for name in plain.__code__.co_names if hasattr(names.get(name), "py_func")}
-    return FunctionType(plain.__code__, {**names, **called})
-
-
 channel_of = uncompiled(address_map.channel_of)
 granule_address = uncompiled(mailbox.granule_address)
-is_between_kernels = uncompiled(dispatcher.is_between_kernels)
 has_queue_room = uncompiled(memory_controller.has_queue_room)
 
 
@@ -78,26 +65,28 @@ def places(condition: Any) -> list[Index]:
 
 
 def work_left(hung: HungGpu) -> dict[str, str]:
-    """Return by kind of part how far the running kernel is there; it waits for those parts before it ends."""
-    gpu, dma, port = hung.gpu, hung.gpu.dma, hung.gpu.link_port
-    if gpu.running_kernel == codes.KERNEL_NONE:
+    """Return by kind of part how far the program is there; it waits for those parts before it ends."""
+    gpu, dma, port, core = hung.gpu, hung.gpu.dma, hung.gpu.link_port, hung.core
+    if not gpu.is_busy:
         return {}
     left: dict[str, str] = {}
-    if gpu.running_kernel & codes.KERNEL_GEMM:
-        finished = f"{gpu.n_finished} of {gpu.n_workgroups} workgroups finished, {gpu.n_dispatched} dispatched"
+    if len(core.gemms):
+        names = ("n_finished", "n_dispatched", "n_workgroups")
+        n_finished, n_dispatched, n = (int(core.gemms[name].sum()) for name in names)
+        finished = f"{n_finished} of {n} workgroups finished, {n_dispatched} dispatched"
         left |= {"compute_unit[].slot[]": finished, "workgroup_dispatcher": finished}
-        if gpu.n_finished == gpu.n_workgroups:
+        if gpu.n_gemms_left == 0:
             left["l2_slice.bank[]"] = "dirty lines are not written back"
         left["tracker"] = left["tracker.set[].workgroup[]"] = f"{counted(int(gpu.n_tiles_open), 'tile')} not triggered"
         left["dma_engine"] = (
             f"{dma.n_commands_done} of {dma.n_commands} DMA commands done, {dma.n_ready} armed, {dma.n_taken} issued,"
             f" {dma.reads_in_flight} of {dma.read_ahead_granules} reads in flight"
         )
-    if gpu.running_kernel & codes.KERNEL_COLLECTIVE:
-        n = gpu.n_collective_workgroups * gpu.n_steps // gpu.n_kernel_steps
-        waiting = f", {gpu.n_collective_waiting} wait for a compute unit" if gpu.n_collective_waiting else ""
-        done = f"{gpu.n_collective_done} of {n} workgroups of the collective done{waiting}"
-        left |= {"compute_unit[]": done, "collective_kernel.workgroup[]": done}
+    if len(core.moves):
+        n_finished, n = (int(core.moves[name].sum()) for name in ("n_finished", "n_workgroups"))
+        waiting = f", {gpu.n_moving} wait for a compute unit" if gpu.n_moving else ""
+        done = f"{n_finished} of {n} workgroups of the collective done{waiting}"
+        left |= {"compute_unit[]": done, "command_processor.operation[]": done}
     left["mailbox"] = f"{counted(len(hung.inbox), 'granule')} in the inbox"
     left["link[]"] = f"{gpu.n_inbound} of {gpu.expected_inbound} granules received, {hung.n_delivered} delivered"
     if port.store_head < port.store_tail or port.dma_head < port.dma_tail:
@@ -113,15 +102,14 @@ def senders(hung: HungGpu) -> Edges:
     gpu, port, workgroups = hung.gpu, hung.gpu.link_port, hung.tables.workgroups
     if port.store_head < port.store_tail or port.dma_head < port.dma_tail:
         yield "link_port", "granules not sent"
-    if gpu.running_kernel & codes.KERNEL_GEMM:
-        if gpu.dma.n_commands_done < gpu.dma.n_commands:
-            yield "dma_engine", "DMA commands not done"
-        for (w,) in places(np.isin(workgroups["route"], TO_NEIGHBOUR) & (workgroups["end_at"] < 0)):
-            yield hung.place_of_workgroup(w), f"workgroup {w} has not stored its tile"
-    if gpu.running_kernel & codes.KERNEL_COLLECTIVE:
-        for index in range(int(gpu.n_collective_workgroups)):
-            if gpu.collective_workgroups[index].step < gpu.n_steps:
-                yield place_of_collective(hung.core, index), "has steps left"
+    if gpu.dma.n_commands_done < gpu.dma.n_commands:
+        yield "dma_engine", "DMA commands not done"
+    for (w,) in places(np.isin(workgroups["route"], TO_NEIGHBOUR) & (workgroups["end_at"] < 0)):
+        yield hung.place_of_workgroup(w), f"workgroup {w} has not stored its tile"
+    yield from ((f"compute_unit[{c}]", "has steps left") for c in hung.move_units())
+    for o, in unfinished(hung):
+        if hung.core.operations["kind"][o] == codes.MOVES:
+            yield f"command_processor.operation[{o}]", "has not ended"
 
 
 # --- workgroups of a GEMM ----------------------------------------------------------------------------
@@ -131,10 +119,11 @@ def reason_of_slot(hung: HungGpu, c: int, s: int) -> int:
     """Return WORKING while a workgroup multiplies, NOTHING_LEFT if it has nothing to issue, else what refused that."""
     gpu, unit = hung.gpu, hung.gpu.compute_units[c]
     slot = unit.slots[s]
-    if slot.multiply_slice < gpu.n_slices:
-        is_issued = slot.is_issued[slot.multiply_slice % gpu.n_buffers]
+    gemm = hung.gemm_of(int(slot.workgroup))
+    if slot.multiply_slice < gemm.n_slices:
+        is_issued = slot.is_issued[slot.multiply_slice % gemm.n_buffers]
     else:
-        is_issued = slot.store_line >= gpu.tile_rows * (gpu.tile_columns * 2 // gpu.line_bytes)
+        is_issued = slot.store_line >= gemm.tile_rows * (gemm.tile_columns * 2 // gpu.line_bytes)
     if slot.is_multiplying:
         return codes.WORKING
     if slot.launch_at > hung.core.now or is_issued:
@@ -180,38 +169,83 @@ def in_line(hung: HungGpu, c: int, s: int = -1) -> Edges:
 
 
 def occupied_slots(hung: HungGpu) -> Edges:
-    """Every slot is taken, or the next kernel of a series has to wait for the end of this one."""
-    is_between = is_between_kernels(hung.gpu, hung.core.now)
-    reason = "the next kernel starts when all of this one have ended" if is_between else "every slot is taken"
-    yield from ((f"compute_unit[{c}].slot[{s}]", reason) for c, s in hung.resident_slots())
-    yield from ((f"compute_unit[{c}]", "a collective runs on it") for c, in collective_units(hung))
+    """Every slot is taken."""
+    yield from ((f"compute_unit[{c}].slot[{s}]", "every slot is taken") for c, s in hung.resident_slots())
+    yield from ((f"compute_unit[{c}]", "a collective runs on it") for c in hung.move_units())
 
 
 def oldest_workgroup(hung: HungGpu) -> Edges:
     """No place in the tracker is left for the next workgroup until the oldest one under way is sent on."""
-    gpu, tables = hung.gpu, hung.tables
-    if is_between_kernels(gpu, hung.core.now):
-        yield from occupied_slots(hung)
+    tables = hung.tables
+    for o, gemm in enumerate(hung.core.operations):
+        if gemm.kind != codes.GEMM or gemm.n_dispatched == gemm.n_workgroups:
+            continue
+        if gemm.state == codes.PENDING:
+            yield f"command_processor.operation[{o}]", "its start"
+            continue
+        first = int(gemm.first_workgroup)
+        workgroup = int(tables.workgroups[first + int(gemm.n_dispatched)].order)
+        oldest = int(tables.workgroups[first + int(gemm.n_released)].order)
+        most = int(gemm.dispatch_window)
+        reason = f"workgroup {workgroup} waits until workgroup {oldest} is sent on; {most} are under way"
+        if tables.workgroups[oldest].end_at < 0:
+            yield hung.place_of_workgroup(oldest), reason
+        elif tables.workgroups[oldest].route in TO_NEIGHBOUR:
+            yield "link_port", reason
+        elif tables.tiles[hung.first_tile(oldest)].n_open:
+            yield hung.place_of_tiles(oldest), reason
+        else:
+            yield "dma_engine", reason
+
+
+# --- operations --------------------------------------------------------------------------------------
+
+
+def unfinished(hung: HungGpu) -> list[Index]:
+    """Return the operations that have not started, or have workgroups without a compute unit."""
+    operations = hung.core.operations
+    is_moving = (operations["kind"] == codes.MOVES) & (operations["n_dispatched"] < operations["n_workgroups"])
+    return places((operations["state"] == codes.PENDING) | is_moving)
+
+
+def start_of(hung: HungGpu, o: int) -> Edges:
+    """The operations that have to end before one starts, or compute units that GEMMs still have."""
+    operation, tables = hung.core.operations[o], hung.tables
+    if operation.state != codes.PENDING:
+        reason = "it takes a compute unit whose workgroups have ended"
+        yield from ((f"compute_unit[{c}].slot[{s}]", reason) for c, s in hung.resident_slots())
+        yield from ((f"compute_unit[{c}]", reason) for c in hung.move_units())
         return
-    workgroup = int(gpu.first_workgroup + gpu.n_dispatched) % int(gpu.n_workgroups)
-    oldest = int(gpu.first_workgroup + gpu.n_released) % int(gpu.n_workgroups)
-    reason = f"workgroup {workgroup} waits until workgroup {oldest} is sent on; {gpu.dispatch_window} are under way"
-    if tables.workgroups[oldest].end_at < 0:
-        yield hung.place_of_workgroup(oldest), reason
-    elif tables.workgroups[oldest].route in TO_NEIGHBOUR:
-        yield "link_port", reason
-    elif tables.tiles[oldest * int(gpu.n_wavefronts)].n_open:
-        yield hung.place_of_tiles(oldest), reason
-    else:
-        yield "dma_engine", reason
+    for wait in tables.waits[int(operation.first_wait) : int(operation.first_wait + operation.n_waits)]:
+        lacks = int(wait.at_least - tables.signals[wait.signal])
+        if lacks > 0:
+            yield f"signal[{wait.signal}]", f"lacks {lacks} of {wait.at_least}"
+
+
+def signals_waited_for(hung: HungGpu) -> list[Index]:
+    """Return the signals that an operation waits for."""
+    operations, tables = hung.core.operations, hung.tables
+    n = int(operations["n_waits"].sum())
+    return [(int(s),) for s in dict.fromkeys(tables.waits["signal"][:n].tolist())]
+
+
+def posters(hung: HungGpu, s: int) -> Edges:
+    """What will still post a signal; NOTHING if that is nobody."""
+    operations, tables = hung.core.operations, hung.tables
+    is_found = False
+    for o, operation in enumerate(operations):
+        posts = tables.posts[int(operation.first_post) : int(operation.first_post + operation.n_posts)]
+        if operation.state != codes.OVER and s in posts["signal"]:
+            is_found = True
+            if operation.state == codes.PENDING:
+                yield f"command_processor.operation[{o}]", "posts it at its end"
+            else:
+                yield "the program", "an operation that runs posts it at its end"
+    if not is_found:
+        yield NOTHING, "nobody posts it any more"
 
 
 # --- workgroups of a collective ----------------------------------------------------------------------
-
-
-def collective_units(hung: HungGpu) -> list[Index]:
-    """Return the compute units on which a collective runs."""
-    return places(hung.gpu.compute_units["collective_workgroup"][: int(hung.gpu.n_compute_units)] >= 0)
 
 
 def compute_units(hung: HungGpu) -> list[Index]:
@@ -222,29 +256,21 @@ def compute_units(hung: HungGpu) -> list[Index]:
 def reason_of_unit(hung: HungGpu, c: int) -> int:
     """Return the last reason of a collective's compute unit; of one with GEMM workgroups, whether it stands in line."""
     unit = hung.gpu.compute_units[c]
-    if unit.collective_workgroup >= 0:
+    if unit.move_operation >= 0:
         return int(unit.last_reason)
     return codes.FOR_DRAM_QUEUE if unit.is_waiting else codes.NOTHING_LEFT
 
 
-def step_of(hung: HungGpu, c: int) -> tuple[Any, int]:
-    """Return the workgroup of a collective on a compute unit, and the row of its step."""
-    index = int(hung.gpu.compute_units[c].collective_workgroup)
-    workgroup = hung.gpu.collective_workgroups[index]
-    return workgroup, uncompiled(collective_kernel.row_of)(hung.gpu, index, int(workgroup.step))
-
-
 def step_data(hung: HungGpu, c: int) -> Edges:
     """The operands of a step that the neighbour sends."""
-    row, gpu, steps = step_of(hung, c)[1], hung.gpu, hung.tables.steps
-    earlier = row - int(gpu.n_step_slices * gpu.n_step_columns)
+    (_, row, earlier), steps = hung.step_of(c), hung.tables.steps
     needed = f"{steps[earlier].n_received} of {steps[row].wait_received} granules of step {earlier} received"
     yield f"collective_kernel.step[{row}]", needed
 
 
 def lines_in_flight(hung: HungGpu, c: int) -> Edges:
     """No line is under way, and no operand more may be loaded."""
-    workgroup, row = step_of(hung, c)
+    workgroup, row = hung.gpu.move_workgroups[c], hung.step_of(c)[1]
     if workgroup.line_head == workgroup.line_tail:
         loaded = f"{workgroup.step_operand} of {hung.tables.steps[row].n_operands} operands of a line of step {row}"
         most = counted(int(hung.gpu.max_collective_lines), "load")
@@ -259,7 +285,7 @@ def next_read(hung: HungGpu) -> Edges:
     gpu, tables, dma = hung.gpu, hung.tables, hung.gpu.dma
     command = tables.commands[int(tables.ready_fifo[int(dma.n_taken)])]
     tile = int(command.first_tile + dma.tile_cursor)
-    channel = channel_of(gpu, granule_address(gpu, tables.tiles, tile, int(dma.granule_cursor)))
+    channel = channel_of(gpu, granule_address(tables.tiles, tile, int(dma.granule_cursor)))
     yield f"channel[{channel}].comm_queue", "room for its next read"
 
 
@@ -294,9 +320,9 @@ def place_or_older_store(hung: HungGpu, c: int, queue: str) -> Edges:
             if q.channel == c and q.stream < 0 and q.kind & codes.WRITE_BIT and q.place >> codes.BANK_SHIFT == address:
                 yield q.part, "an older store to the same address"
         return
-    n, tile = int(hung.gpu.n_wavefronts), head.tag >> GRANULE_BITS
-    holder = int(hung.tables.tiles[tile].predecessor) // n
-    yield hung.place_of_tiles(holder), f"workgroup {tile // n} takes the place of workgroup {holder}"
+    tile = hung.tables.tiles[head.tag >> GRANULE_BITS]
+    holder = int(hung.tables.tiles[tile.predecessor].workgroup)
+    yield hung.place_of_tiles(holder), f"workgroup {tile.workgroup} takes the place of workgroup {holder}"
 
 
 # --- units without a ledger, and what a unit waits for whatever its ledger says -----------------------
@@ -304,16 +330,17 @@ def place_or_older_store(hung: HungGpu, c: int, queue: str) -> Edges:
 
 def unarmed_blocks(hung: HungGpu) -> Edges:
     """The tiles that the blocks of DMA commands lack."""
-    dma, tables, n = hung.gpu.dma, hung.tables, int(hung.gpu.n_wavefronts)
+    dma, tables = hung.gpu.dma, hung.tables
     tracked = {tile for tile, _ in hung.tracked_tiles()}
     commands = tables.commands[: int(dma.n_commands)]
     for number in np.flatnonzero(commands["tiles_missing"] > 0):
         command = commands[number]
         block = np.arange(int(command.first_tile), int(command.first_tile + command.n_tiles))
         tiles = [int(t) for t in block if tables.tiles[t].n_granules > 0]
-        waiting = [tile for tile in tiles if tile in tracked or hung.is_unstored(tile // n)]
+        workgroup_of = {tile: int(tables.tiles[tile].workgroup) for tile in tiles}
+        waiting = [tile for tile in tiles if tile in tracked or hung.is_unstored(workgroup_of[tile])]
         for tile in waiting:
-            yield hung.place_of_tiles(tile // n), f"command {number} needs tile {tile}"
+            yield hung.place_of_tiles(workgroup_of[tile]), f"command {number} needs tile {tile}"
         if not waiting:
             missing = counted(int(command.tiles_missing), "more tile")
             yield NOTHING, f"command {number} waits for {missing}, but all of its block have triggered"
@@ -336,7 +363,7 @@ def tiles_not_begun(hung: HungGpu) -> Edges:
     """After the last workgroup and the last update, every tile that has not triggered is in the tracker."""
     gpu = hung.gpu
     has_queued = any(q.stream == codes.COMM and q.kind & codes.WRITE_BIT for q in hung.queued)
-    is_over = gpu.n_finished == gpu.n_workgroups and gpu.n_inbound >= gpu.expected_inbound and not has_queued
+    is_over = gpu.n_gemms_left == 0 and gpu.n_inbound >= gpu.expected_inbound and not has_queued
     if gpu.n_tiles_open > 0 and not hung.tracked_tiles() and is_over:
         yield NOTHING, f"counts {counted(int(gpu.n_tiles_open), 'tile')} not triggered, but has begun none"
 
@@ -345,8 +372,9 @@ def port_data(hung: HungGpu) -> Edges:
     """Data of the DMA engine that are next on the wire and have not been read; a store buffer that takes no line."""
     gpu, port, queue = hung.gpu, hung.gpu.link_port, hung.tables.dma_queue
     n_granules = int(gpu.l2.granules_per_line)
-    if gpu.running_kernel & codes.KERNEL_COLLECTIVE:
-        n_granules = -(-n_granules * int(gpu.flags_numerator) // int(gpu.flags_denominator))
+    for moves in hung.core.moves:
+        flagged = -(-int(gpu.l2.granules_per_line * moves.flags_numerator) // int(moves.flags_denominator))
+        n_granules = max(n_granules, flagged)
     if port.store_head == port.store_tail and port.buffer_granules < n_granules:
         most = counted(int(port.buffer_granules), "granule")
         yield NOTHING, f"its store buffer is empty and has no room for a line: it takes {most}"
@@ -365,34 +393,17 @@ def oldest_message(hung: HungGpu) -> Edges:
         yield NOTHING, f"expects {counted(missing, 'granule')}, but no link leads here"
     if len(hung.inbox) and hung.inbox[0]["at"] <= hung.core.now:
         tile, granule = int(hung.inbox[0]["tile"]), int(hung.inbox[0]["granule"])
-        address = granule if tile < 0 else granule_address(gpu, hung.tables.tiles, tile, granule)
+        address = granule if tile < 0 else granule_address(hung.tables.tiles, tile, granule)
         yield f"channel[{channel_of(gpu, address)}].comm_queue", "room for the oldest granule"
 
 
 def flushing_banks(hung: HungGpu) -> list[Index]:
-    """Return the L2 banks that write back dirty lines at the end of a kernel, and their channels."""
-    gpu, l2 = hung.gpu, hung.gpu.l2
-    if not gpu.running_kernel & codes.KERNEL_GEMM or gpu.n_finished < gpu.n_workgroups or l2.keeps_dirty_lines:
+    """Return the L2 banks that write back dirty lines at the end of a GEMM, and their channels."""
+    l2 = hung.gpu.l2
+    if l2.keeps_dirty_lines or not (hung.core.operations["state"] == codes.ENDING).any():
         return []
     left = l2.flush_cursor[: int(l2.n_banks)] < l2.sets_per_bank
     return [(b, b // int(l2.banks_per_channel)) for (b,) in places(left)]
-
-
-def without_unit(hung: HungGpu) -> list[Index]:
-    """Return the workgroups of a collective with steps left that have no compute unit."""
-    workgroups = hung.gpu.collective_workgroups[: int(hung.gpu.n_collective_workgroups)]
-    return places((workgroups["compute_unit"] < 0) & (workgroups["step"] < hung.gpu.n_steps))
-
-
-def unit_to_run_on(hung: HungGpu, _: int) -> Edges:
-    """The launch of the next kernel, or a compute unit that a workgroup of the GEMM still has."""
-    if hung.gpu.n_collective_waiting:
-        yield "collective_kernel", "its launch"
-        reason = "it takes a compute unit whose workgroups have ended"
-        yield from ((f"compute_unit[{c}].slot[{s}]", reason) for c, s in hung.resident_slots())
-    else:
-        reason = "the next kernel starts when all of this one have ended"
-        yield from ((f"compute_unit[{c}]", reason) for c, in collective_units(hung))
 
 
 def busy_banks(hung: HungGpu) -> list[Index]:
@@ -426,7 +437,8 @@ UNITS = {
         codes.FOR_LINK: STORE_BUFFER_ROOM,
         codes.FOR_DEPENDENCY: step_data,
     }, reason_of_unit),
-    "collective_kernel.workgroup[{}]": Unit(without_unit, {ALWAYS: unit_to_run_on}),
+    "command_processor.operation[{}]": Unit(unfinished, {ALWAYS: start_of}),
+    "signal[{}]": Unit(signals_waited_for, {ALWAYS: posters}),
     "l2_slice.bank[{}]": Unit(flushing_banks, {ALWAYS: ("channel[{1}].compute_queue", "room for a write-back")}),
     "tracker": Unit(one, {ALWAYS: tiles_not_begun}),
     "tracker.set[{}].workgroup[{}]": Unit(unstored_workgroups, {ALWAYS: own_workgroup}),

@@ -116,7 +116,7 @@ class Liveness:
             gpu.progress = progress
             self._moved_at, self._quiet_since = core.now, None
             return
-        self._moved_at = max(self._moved_at, int(core.gpu.kernel_start_at))
+        self._moved_at = max(self._moved_at, core.start_at)
         still = core.now - self._moved_at
         if still > self._patience:
             raise self.error(Hang.NO_PROGRESS)

@@ -6,6 +6,7 @@ can be heard.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ from t3sim.network.link import Deliver, Link, Transform
 from t3sim.network.mirror import ChunkShift
 from t3sim.system.liveness import Liveness, WatchedEnvironment, WatchedGpu, run_to_end
 from t3sim.system.user_code import watched_policy
-from t3sim.workload.tiling import TileTrace
+from t3sim.workload.tiling import TileTrace, wavefront_grid
 
 
 class Machine:
@@ -134,7 +135,7 @@ def load_fused_gpu(
         mapping(routes, trace, 0, core.machine.gpu.dma.wavefront_tiles_per_block)
     core.load_gemm(trace, routes, start_at=start_at, device_id=first_position)
     n_granules = core.tables.tiles["n_granules"]
-    n_wavefronts = int(core.gpu.n_wavefronts)
+    n_wavefronts = math.prod(wavefront_grid(trace.tiling))
     tile_ranges = trace.chunk_ranges() * n_wavefronts
     core.gpu.expected_inbound = sum(int(n_granules[start:stop].sum()) for start, stop in tile_ranges[1:])
     return ChunkShift(np.array(n_granules), tile_ranges, n_wavefronts) if trace.n_chunks > 1 else None

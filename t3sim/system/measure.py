@@ -122,11 +122,12 @@ def timeline_of(core: GpuCore, name: str = "gpu[0]", device_id: int = 0) -> Time
         chunk = {} if chunks is None else {"chunk": (int(chunks[index]) + device_id) % n_chunks}
         timeline.add_span(track, what + " main loop", ps(entry.start_at), ps(entry.main_loop_end_at), **chunk)
         timeline.add_span(track, what + " stores", ps(entry.main_loop_end_at), ps(entry.end_at), **chunk)
-    schedule, n_channels = core.schedule, int(core.gpu.n_step_columns)
+    schedule = core.schedule
+    n_channels = 1 if schedule is None else schedule.n_channels
     n_devices = 1 + schedule.sent // schedule.steps[0].n_granules if schedule is not None and schedule.steps else 1
     for row, step in enumerate(core.tables.steps):
-        if step.end_at >= 0 and core.gpu.n_steps:
-            number, channel = divmod(row, max(n_channels, 1))
+        if step.end_at >= 0 and schedule is not None:
+            number, channel = divmod(row, n_channels)
             track = f"{name}.collective" + (f".channel[{channel}]" if n_channels > 1 else "")
             chunk = {} if n_channels > 1 else {"chunk": (device_id + number) % n_devices}
             timeline.add_span(track, f"step {number}", ps(step.start_at), ps(step.end_at), **chunk)

@@ -122,7 +122,7 @@ class RingMachine(Machine):
 
     def _note_first_start(self) -> None:
         """Let every GPU know when the first one starts: from then on data may arrive."""
-        first = min(int(core.gpu.kernel_start_at) for core in self.cores)
+        first = min(core.start_at for core in self.cores)
         for core in self.cores:
             core.first_start_at = first
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from t3sim.collective.schedule import CollectiveSchedule
 from t3sim.gpu.core import GpuCore
+from t3sim.gpu.kernel import codes
 from t3sim.gpu.routes import StoreRoutes
+from t3sim.gpu.tables import Launch, TableBuilder
 from t3sim.system.machine import MirroredMachine, launch_ticks
 from t3sim.workload.tiling import TileTrace
 
@@ -39,20 +42,33 @@ def kernels_for(gemm_ticks: int, collective_ticks: int) -> tuple[int, int]:
 def load_side_by_side(
     machine: MirroredMachine, trace: TileTrace, schedule: CollectiveSchedule, n_gemms: int, n_collectives: int
 ) -> None:
-    """Load *n_gemms* and *n_collectives* kernels in turn, both rows starting at once."""
-    repeated = trace.repeated(n_gemms)
-    core = machine.core
-    core.load_gemm(repeated, StoreRoutes(repeated.n_workgroups), start_at=machine.launch_ticks)
-    core.add_collective(schedule.repeated(n_collectives), start_at=launch_ticks(core))
+    """Load *n_gemms* and *n_collectives* kernels, two streams that start at once."""
+    core, builder, launch = machine.core, TableBuilder(machine.core.machine), launch_ticks(machine.core)
+    routes = StoreRoutes(trace.n_workgroups)
+    startup = launch_ticks(core, schedule) - launch
+    for number, at in enumerate(stream(builder, n_gemms, launch)):
+        builder.add_gemm(trace, routes, at, number=number, of=n_gemms)
+    for at in stream(builder, n_collectives, launch):
+        core.add_collective(builder, schedule, at, startup=startup)
+    core.load(builder, trace=trace, schedule=schedule, expected_inbound=n_collectives * schedule.expected_inbound)
     machine.close_ring()
+
+
+def stream(builder: TableBuilder, n_kernels: int, launch: int) -> Iterator[Launch]:
+    """Yield how each kernel of a stream starts: *launch* ticks after the one before has ended."""
+    waits: tuple[tuple[int, int], ...] = ()
+    for _ in range(n_kernels):
+        done = builder.signal()
+        yield Launch(launch, waits, ((0, done, 1),))
+        waits = ((done, 1),)
 
 
 def times_side_by_side(core: GpuCore) -> SideBySideTimes:
     """Return what a GEMM and a collective took beside the other, from the tables of a finished run."""
-    gpu, tables = core.gpu, core.tables
-    gemm_ends = tables.workgroups["end_at"].reshape(-1, int(gpu.n_kernel_workgroups)).max(axis=1)
-    steps = tables.steps["end_at"].reshape(-1, int(gpu.n_kernel_steps) * int(gpu.n_step_columns))
-    collective_ends = steps.max(axis=1)
+    operations = core.tables.operations
+    gemm_ends, collective_ends = (
+        operations["end_at"][operations["kind"] == kind] for kind in (codes.GEMM, codes.MOVES)
+    )
     until = min(int(gemm_ends[-1]), int(collective_ends[-1]))
     return SideBySideTimes(_period(gemm_ends, until), _period(collective_ends, until))
 

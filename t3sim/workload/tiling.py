@@ -54,7 +54,6 @@ class TileTrace:
     tiling: TilingSpec
     n_chunks: int
     workgroups: NDArray[Any]  # of WORKGROUP_DTYPE, read-only
-    n_kernels: int = 1  # the same kernel, so many times in turn; each is a chunk
 
     def __post_init__(self) -> None:
         if self.workgroups.dtype != WORKGROUP_DTYPE or self.workgroups.ndim != 1:
@@ -70,17 +69,6 @@ class TileTrace:
         """Return (first workgroup, one past the last) of each chunk, shape [n_chunks, 2]."""
         edges = np.searchsorted(self.workgroups["chunk"], np.arange(self.n_chunks + 1), side="left")
         return np.stack([edges[:-1], edges[1:]], axis=1).astype(np.int64)
-
-    def repeated(self, times: int) -> TileTrace:
-        """Return a trace that runs this kernel *times* in turn, on an A and an output of its own each time.
-
-        Its chunks are the kernels; rows go on where those of the kernel before end.
-        """
-        workgroups = np.tile(self.workgroups, times)
-        kernel = np.repeat(np.arange(times), self.n_workgroups)
-        workgroups["chunk"] = kernel
-        workgroups["row"] += kernel * self.gemm.m
-        return TileTrace(self.gemm, self.tiling, times, workgroups, times)
 
     def wavefront_tiles(self, workgroup_id: int | None = None) -> NDArray[Any]:
         """Return the wavefront tiles of one workgroup (or of all), as an array of WAVEFRONT_DTYPE.

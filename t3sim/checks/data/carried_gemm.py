@@ -22,11 +22,11 @@ class CarriedGemm(CarriedRun):
 
     def __init__(self, machine: MachineSpec, trace: TileTrace, cores: list[GpuCore], n_devices: int, seed: int) -> None:
         """*cores* have *trace* loaded, in order of device."""
-        gpu = cores[0].gpu
-        self.pitch = int(gpu.c_row_granules)
-        super().__init__(machine, n_devices, len(cores), int(gpu.c_granule), trace.gemm.m * self.pitch)
+        gemm = cores[0].gemms[0]
+        self.pitch = int(gemm.c_row_granules)
+        super().__init__(machine, n_devices, len(cores), int(gemm.c_granule), trace.gemm.m * self.pitch)
         self.trace, self.cores = trace, cores
-        n_wavefronts = int(gpu.n_wavefronts)
+        n_wavefronts = int(gemm.n_wavefronts)
         routes = np.stack([core.tables.workgroups["route"] for core in cores])
         self.is_fused = bool((routes != codes.ROUTE_CACHED).any())
         self.chunk, self.tile_of, self.index_of = output_map(trace, self.pitch, self.n_elements, n_wavefronts)

@@ -19,10 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.in_flight import STREAM_NAMES, place_of_collective
+from t3sim.gpu.in_flight import STREAM_NAMES, uncompiled
 from t3sim.gpu.kernel import codes, memory_controller
 from t3sim.gpu.kernel.state import Layout, gpu_dtype
-from t3sim.gpu.wait_edges import uncompiled
 
 PATIENCE_CYCLES = 200_000  # compute cycles without progress beyond what is legal; GPGPU-Sim gives up after 50,000
 
@@ -33,13 +32,13 @@ _COLUMN_COMMANDS = [codes.RD, codes.WR, codes.UPD]
 _WATCHED = (
     "channels.queue_head", "channels.queue_tail",
     "l2.n_accesses", "l2.n_store_accesses", "l2.n_flushed", "l2.flush_cursor",
-    "n_dispatched", "n_finished", "n_collective_done", "n_collective_waiting", "n_released", "n_tiles_open",
-    "inbox_head", "inbox_tail", "collective_workgroups.compute_unit",
+    "n_pending", "n_running", "n_undispatched", "n_moving", "n_tiles_open", "has_news",
+    "inbox_head", "inbox_tail", "compute_units.move_operation", "compute_units.slots.workgroup",
     "compute_units.outstanding_lines", "compute_units.outstanding_stores",
     "compute_units.slots.load_slice", "compute_units.slots.load_line", "compute_units.slots.multiply_slice",
     "compute_units.slots.work_left", "compute_units.slots.store_line", "compute_units.slots.stores_outstanding",
-    "collective_workgroups.step", "collective_workgroups.step_line", "collective_workgroups.step_operand",
-    "collective_workgroups.step_stored", "collective_workgroups.line_head", "collective_workgroups.line_tail",
+    "move_workgroups.step", "move_workgroups.step_line", "move_workgroups.step_operand",
+    "move_workgroups.step_stored", "move_workgroups.line_head", "move_workgroups.line_tail",
     "tracker.n_triggered", "dma.n_ready", "dma.n_taken", "dma.tile_cursor", "dma.granule_cursor", "dma.n_commands_done",
     "link_port.store_tail", "link_port.dma_tail", "link_port.n_sent",
 )  # fmt: skip
@@ -68,7 +67,7 @@ def _watched_words(layout: Layout, used: Layout) -> NDArray[np.int64]:
     """Return where in the record of a GPU the fields lie that say whether work moves, in words of eight bytes."""
     dtype = gpu_dtype(layout)
     counts = {"channels": used.n_channels, "compute_units": used.n_compute_units}
-    counts["collective_workgroups"] = used.n_compute_units
+    counts["move_workgroups"] = used.n_compute_units
     columns = _words_of(dtype, counts, "channels", "n_commands").reshape(used.n_channels, -1)[:, _COLUMN_COMMANDS]
     return np.concatenate([columns.ravel(), *(_words_of(dtype, counts, *path.split(".")) for path in _WATCHED)])
 
@@ -89,7 +88,7 @@ def _words_of(dtype: np.dtype[Any], counts: Mapping[str, int], *path: str) -> ND
 
 def is_running(core: GpuCore) -> bool:
     """Return whether a kernel has been loaded and has not ended."""
-    return bool(core.gpu.running_kernel != codes.KERNEL_NONE)
+    return bool(core.gpu.is_busy)
 
 
 # --- how long what is legal may take -----------------------------------------------------------------
@@ -158,7 +157,7 @@ def is_in_reach(core: GpuCore, moment: Moment) -> bool:
 
 def moments(core: GpuCore) -> Iterator[Moment]:
     """Yield every moment that a unit of a GPU waits for, past ones among them; the cheap ones first."""
-    yield Moment("kernel", int(core.gpu.kernel_start_at), START)
+    yield Moment("command_processor", int(core.gpu.next_start_at), START)
     for units in (_link_moments, _memory_moments, _gemm_moments, _collective_moments):
         yield from units(core)
 
@@ -203,11 +202,8 @@ def next_command(channel: Any, bank: int) -> tuple[str, int]:
 def _gemm_moments(core: GpuCore) -> Iterator[Moment]:
     """Busy L2 banks, credit of the DMA engine, launches, slices in the matrix pipe, data on their way back."""
     gpu, next_slot = core.gpu, core.now + core.slot_ticks
-    if not gpu.running_kernel & codes.KERNEL_GEMM:
+    if not gpu.runs_gemms:
         return
-    if gpu.n_finished == gpu.n_dispatched < gpu.n_workgroups:
-        at = int(gpu.gemm_done_at + gpu.gemm_launch_ticks)
-        yield Moment("workgroup_dispatcher", at, "the launch of the next kernel")
     for b in range(int(gpu.l2.n_banks)):
         yield Moment(f"l2_slice.bank[{b}]", int(gpu.l2.bank_free_at[b]), "the end of an access")
     dma = gpu.dma
@@ -227,13 +223,10 @@ def _gemm_moments(core: GpuCore) -> Iterator[Moment]:
 
 
 def _collective_moments(core: GpuCore) -> Iterator[Moment]:
-    """Launches and overheads of a collective, and its operands on their way back to a compute unit."""
+    """Overheads of a move kernel, and its operands on their way back to a compute unit."""
     gpu = core.gpu
-    if not gpu.running_kernel & codes.KERNEL_COLLECTIVE:
-        return
-    yield Moment("collective_kernel", int(gpu.collective_start_at), START)
-    for index in range(int(gpu.n_collective_workgroups)):
-        workgroup, part = gpu.collective_workgroups[index], place_of_collective(core, index)
+    for c in np.flatnonzero(gpu.compute_units["move_operation"][: int(gpu.n_compute_units)] >= 0):
+        workgroup, part = gpu.move_workgroups[c], f"compute_unit[{c}]"
         yield Moment(part, int(workgroup.step_ready_at), "its start or the overhead of its last step")
         if workgroup.line_head < workgroup.line_tail:
             entry = int(workgroup.line_head) % len(workgroup.line_index)

@@ -82,7 +82,7 @@ def _cause_lines(causes: list[Cause]) -> list[str]:
 
 def _state_lines(gpu: HungGpu, graph: WaitGraph, causes: list[Cause]) -> Iterator[str]:
     yield from (f"  {progress}" for progress in dict.fromkeys(work_left(gpu).values()) if progress != NOT_SERVED)
-    if gpu.gpu.running_kernel == codes.KERNEL_NONE:
+    if not gpu.gpu.is_busy:
         yield "  no kernel is running"
     yield from _section("oldest requests", _oldest_lines(gpu))
     yield from _section("memory channels", _channel_lines(gpu.core))

@@ -63,10 +63,18 @@ TO_BOTH = 4  # to the neighbour, and kept
 FROM_STORES = 0
 FROM_DMA = 1
 
-# What a GPU runs: bits, both at a time are possible.
-KERNEL_NONE = 0
-KERNEL_GEMM = 1
-KERNEL_COLLECTIVE = 2
+# Kinds of operations.
+GEMM = 0
+MOVES = 1  # a kernel that loads, adds and stores: collectives, sums, copies by compute units
+BARRIER = 2  # posts and waits, and runs nothing
+
+# States of an operation.
+PENDING = 0
+RUNNING = 1
+ENDING = 2  # a GEMM whose dirty lines are written back
+OVER = 3
+
+ALL_SHARES = 12  # of a compute unit: one to four workgroups take all of it
 
 # Why advance() came back.
 AT_HORIZON = 0

@@ -92,35 +92,37 @@ def reserved_by_others(gpu, cu, channel_id):
 
 
 @kernel
-def operand_line(gpu, entry, load_line_index, slice_index):
+def operand_line(gemm, entry, load_line_index, slice_index):
     """Return the line that holds row *load_line_index* of A, or of B behind it; -1 outside the ragged tile."""
-    if load_line_index < gpu.tile_rows:
+    if load_line_index < gemm.tile_rows:
         if load_line_index >= entry.n_rows:
             return -1
-        return (entry.row + load_line_index) * gpu.n_slices + slice_index
-    column = load_line_index - gpu.tile_rows
+        return gemm.a_line + (entry.row + load_line_index) * gemm.n_slices + slice_index
+    column = load_line_index - gemm.tile_rows
     if column >= entry.n_columns:
         return -1
-    return gpu.b_line + (entry.column + column) * gpu.n_slices + slice_index
+    return gemm.b_line + (entry.column + column) * gemm.n_slices + slice_index
 
 
 @kernel
-def issue_loads(gpu, cu_index, slot_index, entry, credit, slot_end):
+def issue_loads(gpu, gemm, cu_index, slot_index, entry, credit, slot_end):
     """Load operand lines ahead of the matrix pipe; return the issue credit that is left."""
     cu = gpu.compute_units[cu_index]
     slot = cu.slots[slot_index]
     while (
         credit > 0
-        and slot.load_slice < gpu.n_slices
-        and slot.load_slice < slot.multiply_slice + gpu.n_buffers
+        and slot.load_slice < gemm.n_slices
+        and slot.load_slice < slot.multiply_slice + gemm.n_buffers
     ):
         if cu.outstanding_lines >= gpu.max_outstanding_lines:
             note_refused_line(slot, FOR_DRAM, slot.refused_line)
             return credit
-        line = operand_line(gpu, entry, slot.load_line, slot.load_slice)
-        buffer = slot.load_slice % gpu.n_buffers
+        line = operand_line(gemm, entry, slot.load_line, slot.load_slice)
+        buffer = slot.load_slice % gemm.n_buffers
         if line >= 0:
-            n_granules = gpu.last_slice_granules if slot.load_slice == gpu.n_slices - 1 else gpu.l2.granules_per_line
+            n_granules = gpu.l2.granules_per_line
+            if slot.load_slice == gemm.n_slices - 1:
+                n_granules = gemm.last_slice_granules
             owner = (cu_index * gpu.n_slots + slot_index) * gpu.n_buffers + buffer
             channel_id = channel_of(gpu, line * gpu.l2.granules_per_line)
             reserved = reserved_by_others(gpu, cu, channel_id)
@@ -139,7 +141,7 @@ def issue_loads(gpu, cu_index, slot_index, entry, credit, slot_end):
             else:
                 slot.outstanding[buffer] += 1
         slot.load_line += 1
-        if slot.load_line == gpu.tile_rows + gpu.tile_columns:
+        if slot.load_line == gemm.tile_rows + gemm.tile_columns:
             slot.load_line = 0
             slot.is_issued[buffer] = 1
             slot.load_slice += 1
@@ -147,62 +149,62 @@ def issue_loads(gpu, cu_index, slot_index, entry, credit, slot_end):
 
 
 @kernel
-def multiply(gpu, slot, entry, share, now):
+def multiply(gpu, gemm, slot, entry, share, now):
     """Progress of the last slot: *share* of the matrix rate; a finished slice frees its buffer."""
     slot.work_left -= share
     if slot.work_left > 0:
         return
-    buffer = slot.multiply_slice % gpu.n_buffers
+    buffer = slot.multiply_slice % gemm.n_buffers
     slot.is_multiplying = 0
     slot.outstanding[buffer] = 0
     slot.ready_at[buffer] = 0
     slot.is_issued[buffer] = 0
     slot.multiply_slice += 1
     gpu.n_slices_multiplied += 1
-    if slot.multiply_slice == gpu.n_slices:
+    if slot.multiply_slice == gemm.n_slices:
         entry.main_loop_end_at = now
         slot.ready_at[0] = now
 
 
 @kernel
-def start_slice(gpu, slot, entry, now):
+def start_slice(gemm, slot, entry, now):
     """Start to multiply the next slice if all its operands are there."""
-    buffer = slot.multiply_slice % gpu.n_buffers
+    buffer = slot.multiply_slice % gemm.n_buffers
     if slot.is_issued[buffer] == 0 or slot.outstanding[buffer] > 0 or slot.ready_at[buffer] > now:
         slot.work_left = 0
         return
     carried = min(slot.work_left, 0)
-    slot.work_left = (gpu.last_slice_work if slot.multiply_slice == gpu.n_slices - 1 else gpu.slice_work) + carried
+    slot.work_left = (gemm.last_slice_work if slot.multiply_slice == gemm.n_slices - 1 else gemm.slice_work) + carried
     slot.is_multiplying = 1
     if slot.multiply_slice == 0:
         entry.multiply_at = now
 
 
 @kernel
-def issue_stores(gpu, cu_index, slot_index, entry, tiles, store_queue, credit, slot_end):
+def issue_stores(gpu, gemm, cu_index, slot_index, entry, tiles, store_queue, credit, slot_end):
     """Store the finished tile line by line along its route; return the issue credit that is left."""
     cu = gpu.compute_units[cu_index]
     slot = cu.slots[slot_index]
     granules_per_line = gpu.l2.granules_per_line
-    lines_per_row = gpu.tile_columns * 2 // gpu.line_bytes
-    columns_per_line = gpu.tile_columns // lines_per_row
+    lines_per_row = gemm.tile_columns * 2 // gpu.line_bytes
+    columns_per_line = gemm.tile_columns // lines_per_row
     columns_per_granule = gpu.granule_bytes // 2
-    lines_per_wavefront_row = gpu.wavefront_columns // columns_per_line
-    wavefronts_across = gpu.tile_columns // gpu.wavefront_columns
-    while credit > 0 and slot.store_line < gpu.tile_rows * lines_per_row:
+    lines_per_wavefront_row = gemm.wavefront_columns // columns_per_line
+    wavefronts_across = gemm.tile_columns // gemm.wavefront_columns
+    while credit > 0 and slot.store_line < gemm.tile_rows * lines_per_row:
         row = slot.store_line // lines_per_row
         column = (slot.store_line % lines_per_row) * columns_per_line
         if row >= entry.n_rows:
-            slot.store_line = gpu.tile_rows * lines_per_row
+            slot.store_line = gemm.tile_rows * lines_per_row
             return credit
         if column < entry.n_columns:
             columns_left = min(entry.n_columns - column, columns_per_line)
             n_granules = (columns_left + columns_per_granule - 1) // columns_per_granule
-            wavefront = (row // gpu.wavefront_rows) * wavefronts_across + column // gpu.wavefront_columns
-            tile = slot.workgroup * gpu.n_wavefronts + wavefront
+            wavefront = (row // gemm.wavefront_rows) * wavefronts_across + column // gemm.wavefront_columns
+            tile = entry.first_tile + wavefront
             line_in_row = (column // columns_per_line) % lines_per_wavefront_row
-            first = (row % gpu.wavefront_rows) * tiles[tile].row_granules + line_in_row * granules_per_line
-            address = gpu.c_granule + (entry.row + row) * gpu.c_row_granules
+            first = (row % gemm.wavefront_rows) * tiles[tile].row_granules + line_in_row * granules_per_line
+            address = gemm.c_granule + (entry.row + row) * gemm.c_row_granules
             address += (entry.column + column) // columns_per_granule
             at = slot_end - credit
             refused_by = store_granules(
@@ -257,9 +259,9 @@ def store_granules(gpu, cu_index, slot, route, tile, store_queue, first, n_granu
 
 
 @kernel
-def acknowledge_store(gpu, workgroups, tag, done_at):
+def acknowledge_store(gpu, workgroups, tiles, tag, done_at):
     """A local store has been written: one less outstanding for its workgroup."""
-    entry = workgroups[(tag >> GRANULE_BITS) // gpu.n_wavefronts]
+    entry = workgroups[tiles[tag >> GRANULE_BITS].workgroup]
     cu = gpu.compute_units[entry.cu]
     slot = cu.slots[entry.slot]
     acknowledged_at = done_at + gpu.l2.return_ticks
@@ -269,10 +271,10 @@ def acknowledge_store(gpu, workgroups, tag, done_at):
 
 
 @kernel
-def has_stored_all(gpu, slot, now):
+def has_stored_all(gpu, gemm, slot, now):
     """Return whether the whole tile has been stored and acknowledged."""
     return (
-        slot.store_line >= gpu.tile_rows * (gpu.tile_columns * 2 // gpu.line_bytes)
+        slot.store_line >= gemm.tile_rows * (gemm.tile_columns * 2 // gpu.line_bytes)
         and slot.stores_outstanding == 0
         and slot.ready_at[0] <= now
     )
@@ -311,18 +313,26 @@ def take_returns(gpu, cu):
 @kernel
 def reason_without_workgroup(gpu):
     """Return why a compute unit has no workgroup: the dispatcher holds the next one back, or there is none."""
-    return FOR_DEPENDENCY if gpu.n_dispatched < gpu.n_workgroups else NOTHING_LEFT
+    return FOR_DEPENDENCY if gpu.n_undispatched > 0 else NOTHING_LEFT
 
 
 @kernel
-def reason_without_operands(gpu, cu, slot):
+def may_begin(entry, signals):
+    """Return whether a workgroup may load its first operands."""
+    return entry.wait_signal < 0 or signals[entry.wait_signal] >= entry.wait_at_least
+
+
+@kernel
+def reason_without_operands(gpu, gemm, cu, slot, entry, signals):
     """Return what a workgroup waits for that cannot multiply its next slice."""
-    buffer = slot.multiply_slice % gpu.n_buffers
+    if slot.load_slice == 0 and not may_begin(entry, signals):
+        return FOR_DEPENDENCY
+    buffer = slot.multiply_slice % gemm.n_buffers
     if slot.is_issued[buffer]:
         return FOR_DRAM if slot.outstanding[buffer] > 0 else FOR_L2
     if cu.is_waiting:
         return FOR_DRAM_QUEUE
-    for other in range(gpu.n_buffers):
+    for other in range(gemm.n_buffers):
         if slot.outstanding[other] > 0:
             return FOR_DRAM
     return FOR_L2
@@ -339,7 +349,7 @@ def reason_not_stored(cu, slot):
 
 
 @kernel
-def note_without_multiplying(gpu, cu, state, credit, now):
+def note_without_multiplying(gpu, operations, workgroups, signals, cu, state, credit, now):
     """Account for a slot in which none of the workgroups of a compute unit multiplies: the first that waits decides."""
     if state == WAIT_LAUNCH:
         note_slot(gpu, cu, FOR_CU_SLOT)
@@ -354,15 +364,32 @@ def note_without_multiplying(gpu, cu, state, credit, now):
         if state == STORING:
             note_issue(gpu, cu, reason_not_stored(cu, slot), credit)
             return
-        if slot.multiply_slice < gpu.n_slices:
-            note_slot(gpu, cu, reason_without_operands(gpu, cu, slot))
+        entry = workgroups[slot.workgroup]
+        gemm = operations[entry.operation]
+        if slot.multiply_slice < gemm.n_slices:
+            note_slot(gpu, cu, reason_without_operands(gpu, gemm, cu, slot, entry, signals))
             return
     # The last of them has ended in this slot; the next one comes in the following slot.
-    note_issue(gpu, cu, FOR_CU_SLOT if gpu.n_dispatched < gpu.n_workgroups else NOTHING_LEFT, credit)
+    note_issue(gpu, cu, FOR_CU_SLOT if gpu.n_undispatched > 0 else NOTHING_LEFT, credit)
 
 
 @kernel
-def advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, now):
+def end_workgroup(gpu, gemm, cu, slot, entry, signals, now):
+    """A workgroup of a GEMM has stored its tile: its place is free, its signal posted."""
+    entry.end_at = now
+    entry.sent_mark = gpu.link_port.store_tail
+    slot.workgroup = -1
+    cu.shares -= gemm.share
+    gemm.n_finished += 1
+    gemm.end_at = now
+    gpu.compute_done_at = now
+    if entry.post_signal >= 0:
+        signals[entry.post_signal] += 1
+        gpu.has_news = 1
+
+
+@kernel
+def advance_workgroups(gpu, operations, cu_index, workgroups, tiles, signals, store_queue, now):
     """One slot of a compute unit: progress of its workgroups, then their loads and stores; return its state."""
     cu = gpu.compute_units[cu_index]
     take_returns(gpu, cu)
@@ -382,34 +409,31 @@ def advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, now):
             state = min(state, WAIT_LAUNCH)
             continue
         entry = workgroups[slot.workgroup]
+        gemm = operations[entry.operation]
         if slot.is_multiplying:
-            multiply(gpu, slot, entry, share, now)
-        if slot.is_multiplying == 0 and slot.multiply_slice < gpu.n_slices:
-            start_slice(gpu, slot, entry, now)
+            multiply(gpu, gemm, slot, entry, share, now)
+        if slot.is_multiplying == 0 and slot.multiply_slice < gemm.n_slices:
+            start_slice(gemm, slot, entry, now)
         if slot.is_multiplying:
             state = min(state, BUSY_MULTIPLYING)
-        elif slot.multiply_slice == gpu.n_slices:
+        elif slot.multiply_slice == gemm.n_slices:
             state = min(state, STORING)
         elif slot.multiply_slice == 0:
             state = min(state, WAIT_FIRST_OPERANDS)
         else:
             state = min(state, WAIT_OPERANDS)
-        if slot.multiply_slice < gpu.n_slices:
-            credit = issue_loads(gpu, cu_index, slot_index, entry, credit, slot_end)
+        if slot.multiply_slice < gemm.n_slices:
+            if slot.load_slice > 0 or may_begin(entry, signals):
+                credit = issue_loads(gpu, gemm, cu_index, slot_index, entry, credit, slot_end)
             continue
-        credit = issue_stores(gpu, cu_index, slot_index, entry, tiles, store_queue, credit, slot_end)
-        if has_stored_all(gpu, slot, now):
-            entry.end_at = now
-            entry.sent_mark = gpu.link_port.store_tail
-            slot.workgroup = -1
-            gpu.n_finished += 1
-            gpu.gemm_done_at = now
-            gpu.compute_done_at = now
+        credit = issue_stores(gpu, gemm, cu_index, slot_index, entry, tiles, store_queue, credit, slot_end)
+        if has_stored_all(gpu, gemm, slot, now):
+            end_workgroup(gpu, gemm, cu, slot, entry, signals, now)
     cu.state_slots[state] += 1
     if state == BUSY_MULTIPLYING:
         note_slot(gpu, cu, WORKING)
     else:
-        note_without_multiplying(gpu, cu, state, credit, now)
+        note_without_multiplying(gpu, operations, workgroups, signals, cu, state, credit, now)
     cu.issue_debt = min(cu.issue_debt, credit)
     return_promise(gpu, cu)
     return state

@@ -36,7 +36,7 @@ def arm_triggered(gpu, tiles, dma_commands, ready_fifo):
     for i in range(tracker.n_fired):
         gpu.n_tiles_open -= 1
         tile = tracker.fired_tile[i]
-        tiles[tile - tile % gpu.n_wavefronts].n_open -= 1
+        tiles[tiles[tile].first_tile].n_open -= 1
         index = tiles[tile].dma_command
         if index >= 0:
             command = dma_commands[index]
@@ -81,7 +81,7 @@ def issue_while_possible(gpu, tiles, dma_commands, ready_fifo, dma_queue, now):
         command = dma_commands[ready_fifo[dma.n_taken]]
         tile = command.first_tile + dma.tile_cursor
         if tiles[tile].n_granules > 0:
-            granule = granule_address(gpu, tiles, tile, dma.granule_cursor)
+            granule = granule_address(tiles, tile, dma.granule_cursor)
             channel_id = channel_of(gpu, granule)
             if not has_room(gpu.channels[channel_id], COMM, 1):
                 return FOR_DRAM_QUEUE

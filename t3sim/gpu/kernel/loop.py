@@ -12,25 +12,23 @@ from t3sim.gpu.kernel.codes import (
     AT_HORIZON,
     COLLECTIVE_READ,
     DMA_READ,
-    KERNEL_COLLECTIVE,
     KERNEL_DONE,
-    KERNEL_GEMM,
-    KERNEL_NONE,
     LOCAL_STORE,
     LOCAL_UPDATE,
     LOG_FULL,
-    NOTHING_LEFT,
+    MOVES,
     OPERAND_READ,
     OUTBOX_FULL,
     WAIT_FIRST_OPERANDS,
     WAIT_OPERANDS,
     WRITE_BIT,
 )
-from t3sim.gpu.kernel.collective_kernel import advance_collective, deliver_collective_read, dispatch_collective
+from t3sim.gpu.kernel.collective_kernel import advance_moves, deliver_collective_read, dispatch_moves
+from t3sim.gpu.kernel.command_processor import end_operations, note_ready, start_operations
 from t3sim.gpu.kernel.compute_unit import acknowledge_store, advance_workgroups, wake_waiting_cus
 from t3sim.gpu.kernel.dma_engine import arm_triggered, forward_granule, issue_reads
-from t3sim.gpu.kernel.l2_slice import fill_granule, flush_dirty_lines
-from t3sim.gpu.kernel.ledger import note_dispatcher_slot, note_dma_slot, note_idle_slots, note_launch, note_port_slot
+from t3sim.gpu.kernel.l2_slice import fill_granule
+from t3sim.gpu.kernel.ledger import note_idle_slots, note_launch, note_port_slot
 from t3sim.gpu.kernel.link_port import is_empty, reason_without_data, transmit
 from t3sim.gpu.kernel.mailbox import receive_messages
 from t3sim.gpu.kernel.memory_controller import advance_channel, catch_up, catch_up_all, has_work
@@ -51,29 +49,34 @@ COMMANDS_PER_CYCLE = 4  # of a channel, more than one cycle can log: column, row
 
 
 @kernel
-def advance_compute_units(gpu, workgroups, tiles, store_queue, steps, now):
+def advance_compute_units(gpu, operations, running, move_units, workgroups, tiles, steps, signals, store_queue, now):
     """Let every compute unit act once, a different one first in each slot; return how many wait for operands.
 
-    Those of a collective take turns among themselves: with the others in between, the first of them would come first
-    in most slots.  Beside no GEMM, the others are idle: they are accounted for when that ends.
+    Those of a move kernel take turns among themselves: with the others in between, the first of them would come first
+    in most slots.  Until a GEMM starts, the others are idle: they are accounted for when that ends.
     """
     if gpu.n_active_slots == 0:
         catch_up_all(gpu)  # until now they waited for the launch
         note_launch(gpu)
     gpu.n_active_slots += 1
     n_waiting = 0
-    if gpu.running_kernel & KERNEL_COLLECTIVE:
-        for turn in range(gpu.n_collective_workgroups):
-            index = (gpu.slot_index + turn) % gpu.n_collective_workgroups
-            if gpu.collective_workgroups[index].compute_unit >= 0:
-                advance_collective(gpu, index, steps, store_queue, now)
-    if gpu.running_kernel & KERNEL_GEMM:
+    for place in range(gpu.n_running):
+        moves = operations[running[place]]
+        if moves.kind == MOVES:
+            for turn in range(moves.n_workgroups):
+                number = (gpu.slot_index + turn) % moves.n_workgroups
+                cu_index = move_units[moves.first_workgroup + number]
+                if cu_index >= 0:
+                    advance_moves(gpu, moves, cu_index, move_units, steps, store_queue, now)
+    if gpu.runs_gemms:
         for turn in range(gpu.n_compute_units):
             cu_index = (gpu.slot_index + turn) % gpu.n_compute_units
             cu = gpu.compute_units[cu_index]
-            if cu.collective_workgroup >= 0 or cu.idle_from == gpu.n_active_slots:
-                continue  # a collective runs on it, or did until a moment ago
-            state = advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, now)
+            if cu.move_operation >= 0 or cu.idle_from == gpu.n_active_slots:
+                continue  # a move kernel runs on it, or did until a moment ago
+            state = advance_workgroups(
+                gpu, operations, cu_index, workgroups, tiles, signals, store_queue, now
+            )
             n_waiting += state == WAIT_FIRST_OPERANDS or state == WAIT_OPERANDS
     return n_waiting
 
@@ -95,7 +98,7 @@ def retire_columns(gpu, channel, workgroups, tiles, dma_commands, dma_queue, ser
             deliver_collective_read(gpu, tag, done_at)
             series[bin_index, BIN_COMM_READ] += 1
         elif kind == LOCAL_UPDATE or kind == LOCAL_STORE:
-            acknowledge_store(gpu, workgroups, tag, done_at)
+            acknowledge_store(gpu, workgroups, tiles, tag, done_at)
             series[bin_index, BIN_COMPUTE_WRITE] += 1
         elif kind == WRITE_BIT:
             series[bin_index, BIN_COMPUTE_WRITE] += 1
@@ -125,21 +128,18 @@ def advance_channels(
 
 
 @kernel
-def is_first_stage_over(gpu):
-    """Return whether as many workgroups as fit at a time have ended, and it has not been noted yet."""
-    return gpu.n_finished >= gpu.n_stage_slots and gpu.channels[0].first_stage_occupancy < 0
-
-
-@kernel
-def note_first_stage(gpu):
-    """The first stage is over: tell the policies how full the DRAM queues have been on average."""
+def note_first_stage(gpu, gemm):
+    """Once as many workgroups of a GEMM as fit at a time have ended, tell policies how full the DRAM queues were."""
+    if gemm.n_finished < gemm.n_stage_slots:
+        return
     catch_up_all(gpu)
     occupancy = 0
     for channel_id in range(gpu.n_channels):
         occupancy += gpu.channels[channel_id].occupancy_cycles
-    elapsed = max((gpu.now - gpu.kernel_start_at) // gpu.memory_ticks, 1)
+    elapsed = max((gpu.now - gemm.start_at) // gpu.memory_ticks, 1)
     for channel_id in range(gpu.n_channels):
         gpu.channels[channel_id].first_stage_occupancy = occupancy * PERCENT // (elapsed * gpu.n_channels)
+    gpu.stage_operation = -1
 
 
 @kernel
@@ -152,48 +152,29 @@ def has_memory_work(gpu):
 
 
 @kernel
-def finish_gemm(gpu):
-    """After the last workgroup: drain, flush, and return whether nothing of the kernel is left."""
-    if gpu.n_finished < gpu.n_workgroups:
-        return False
-    for channel_id in range(gpu.n_channels):
-        gpu.channels[channel_id].producer_done = 1
-    if gpu.l2.keeps_dirty_lines == 0 and not flush_dirty_lines(gpu, gpu.now):
-        return False
-    is_forwarded = gpu.dma.n_commands_done == gpu.dma.n_commands and gpu.n_tiles_open == 0
-    is_exchanged = is_empty(gpu.link_port) and gpu.n_inbound == gpu.expected_inbound
-    return is_forwarded and is_exchanged
+def is_program_over(gpu):
+    """Return whether all operations have ended and everything that they caused has been done.
 
-
-@kernel
-def finish_collective(gpu):
-    """Return whether all collective kernels have ended and all they send to this GPU is here."""
-    return gpu.n_steps * gpu.n_collective_workgroups == gpu.n_collective_done * gpu.n_kernel_steps and (
-        gpu.n_inbound == gpu.expected_inbound
-    )
-
-
-@kernel
-def is_kernel_done(gpu):
-    """Return whether the running kernel has ended and everything it caused has been written."""
-    if gpu.running_kernel == KERNEL_NONE:
+    Move kernels end before their last stores have left: those are the next program's as well.
+    """
+    if gpu.n_pending + gpu.n_running > 0 or gpu.n_inbound != gpu.expected_inbound:
         return False
-    if gpu.running_kernel & KERNEL_COLLECTIVE and not finish_collective(gpu):
-        return False
-    if gpu.running_kernel & KERNEL_GEMM and not finish_gemm(gpu):
-        return False
+    if gpu.runs_gemms:
+        is_forwarded = gpu.dma.n_commands_done == gpu.dma.n_commands and gpu.n_tiles_open == 0
+        if not is_forwarded or not is_empty(gpu.link_port):
+            return False
     return not has_memory_work(gpu)
 
 
 @kernel
-def end_kernel(gpu):
-    """Note when the last column command of the kernel finished."""
+def end_program(gpu):
+    """Note when the last column command of the program finished."""
     for channel_id in range(gpu.n_channels):
         gpu.last_done_at = max(gpu.last_done_at, gpu.channels[channel_id].last_done_at * gpu.memory_ticks)
-    if gpu.running_kernel == KERNEL_COLLECTIVE:
+    if gpu.runs_gemms == 0:
         for cu_index in range(gpu.n_compute_units):
             note_idle_slots(gpu, gpu.compute_units[cu_index])
-    gpu.running_kernel = KERNEL_NONE
+    gpu.is_busy = 0
 
 
 @kernel
@@ -219,6 +200,11 @@ def wake_all_waiting_cus(gpu):
 @kernel
 def advance(
     state,
+    operations,
+    waits,
+    posts,
+    running,
+    move_units,
     workgroups,
     tiles,
     dma_commands,
@@ -226,6 +212,7 @@ def advance(
     store_queue,
     dma_queue,
     steps,
+    signals,
     inbox,
     outbox,
     series,
@@ -236,9 +223,9 @@ def advance(
     """Run the GPU in whole slots up to tick *until*; return why it came back.
 
     In a slot: 1. messages from the link become requests, 2. compute units that wait for a controller are promised
-    room, 3. the DMA engine asks for its next granules, 4. free slots take workgroups, empty compute units those of
-    a collective, 5. compute units act, 6. channels run and retire, 7. the link port transmits, 8. triggered tiles arm
-    DMA commands, 9. the kernel may have ended.
+    room, 3. operations start, the DMA engine asks for its next granules, 4. free slots take workgroups, empty compute
+    units those of move kernels, 5. compute units act, 6. channels run and retire, 7. the link port transmits, 8.
+    triggered tiles arm DMA commands, 9. operations and the program may have ended.
     """
     gpu = state[0]
     while gpu.now + gpu.slot_ticks <= until:
@@ -255,16 +242,15 @@ def advance(
         receive_messages(gpu, inbox, tiles, slot_end)
         if gpu.n_waiting_cus > 0:
             wake_all_waiting_cus(gpu)
-        if gpu.running_kernel != KERNEL_NONE and now >= gpu.kernel_start_at:
-            if gpu.running_kernel & KERNEL_GEMM:
-                issue_reads(gpu, tiles, dma_commands, ready_fifo, dma_queue, now)
-                dispatch_workgroups(gpu, workgroups, tiles, dma_commands, now)
-            else:
-                note_dma_slot(gpu.dma, NOTHING_LEFT)
-                note_dispatcher_slot(gpu, NOTHING_LEFT)
-            if gpu.running_kernel & KERNEL_COLLECTIVE:
-                dispatch_collective(gpu, now)
-            series[bin_index, BIN_WAITING] += advance_compute_units(gpu, workgroups, tiles, store_queue, steps, now)
+        if gpu.n_pending > 0:
+            start_operations(gpu, operations, running, now)
+        if gpu.is_busy and (gpu.n_running > 0 or gpu.n_active_slots > 0):
+            issue_reads(gpu, tiles, dma_commands, ready_fifo, dma_queue, now)
+            dispatch_workgroups(gpu, operations, running, workgroups, tiles, dma_commands, now)
+            dispatch_moves(gpu, operations, running, move_units, now)
+            series[bin_index, BIN_WAITING] += advance_compute_units(
+                gpu, operations, running, move_units, workgroups, tiles, steps, signals, store_queue, now
+            )
         advance_channels(
             gpu, workgroups, tiles, dma_commands, dma_queue, steps, series, bin_index, command_log, pick_stream,
             slot_end,
@@ -276,10 +262,14 @@ def advance(
         series[bin_index, BIN_SENT] += gpu.n_outbox - sent_before
         gpu.now = slot_end
         gpu.slot_index += 1
-        if gpu.running_kernel & KERNEL_GEMM and is_first_stage_over(gpu):
-            note_first_stage(gpu)
-        if is_kernel_done(gpu):
-            end_kernel(gpu)
+        if gpu.stage_operation >= 0:
+            note_first_stage(gpu, operations[gpu.stage_operation])
+        if gpu.n_running > 0:
+            end_operations(gpu, operations, running, posts, signals, now)
+        if gpu.has_news:
+            note_ready(gpu, operations, waits, signals, now)
+        if gpu.is_busy and is_program_over(gpu):
+            end_program(gpu)
             catch_up_all(gpu)
             return KERNEL_DONE
     catch_up_all(gpu)

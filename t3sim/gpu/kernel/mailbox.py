@@ -22,7 +22,7 @@ def receive_messages(gpu, inbox, tiles, slot_end):
         tag = message.tile
         if message.tile >= 0:
             tag = (message.tile << GRANULE_BITS) | granule
-            granule = granule_address(gpu, tiles, message.tile, granule)
+            granule = granule_address(tiles, message.tile, granule)
         channel_id = channel_of(gpu, granule)
         if not has_room(gpu.channels[channel_id], COMM, 1):
             return
@@ -33,7 +33,7 @@ def receive_messages(gpu, inbox, tiles, slot_end):
 
 
 @kernel
-def granule_address(gpu, tiles, tile, granule):
+def granule_address(tiles, tile, granule):
     """Return the address of the *granule*-th granule of a wavefront tile of the output."""
     row_granules = tiles[tile].row_granules
-    return tiles[tile].first_granule + (granule // row_granules) * gpu.c_row_granules + granule % row_granules
+    return tiles[tile].first_granule + (granule // row_granules) * tiles[tile].pitch + granule % row_granules

@@ -172,7 +172,7 @@ def admit_head(channel, tracker, tiles, steps, stream):
                     return False
                 if tiles[tile].updates_seen == tiles[tile].updates_expected:
                     return stop_at_tile(channel, stream, tile, ONE_UPDATE_TOO_MANY)
-                if not count_store(tracker, tile, tiles[tile].updates_expected, channel.now):
+                if not count_store(tracker, tiles, tile, channel.now):
                     return stop_at_tile(channel, stream, tile, NO_TRACKER_ENTRY)
                 tiles[tile].updates_seen += 1
         elif stream == COMM:

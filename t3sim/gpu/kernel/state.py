@@ -263,9 +263,10 @@ def compute_unit_dtype(layout):
             ("outstanding_stores", "i8"),  # stores in flight, until they are acknowledged
             ("returning_lines", "i4", (RETURN_RING,)),  # by slot number, modulo the ring: what comes back then
             ("returning_stores", "i4", (RETURN_RING,)),
-            ("is_wanted", "i8"),  # by a collective kernel: takes no GEMM workgroup any more
-            ("collective_workgroup", "i8"),  # that runs on it; -1: none
-            ("idle_from", "i8"),  # first active slot in which nothing ran on it, if only a collective runs
+            ("is_wanted", "i8"),  # by a move kernel: takes no GEMM workgroup any more
+            ("shares", "i8"),  # of it that resident workgroups take, of ALL_SHARES
+            ("move_operation", "i8"),  # whose workgroup has it for itself; -1: none
+            ("idle_from", "i8"),  # first active slot in which nothing ran on it, as long as no GEMM does
             # slots spent in each state
             ("state_slots", "i8", (N_CU_STATES,)),
             # the ledger: see ledger.py
@@ -278,11 +279,11 @@ def compute_unit_dtype(layout):
     )
 
 
-def collective_workgroup_dtype(layout):
-    """A workgroup of a collective kernel: its place in the schedule, the lines that it has under way."""
+def move_workgroup_dtype(layout):
+    """A workgroup of a move kernel on its compute unit: its place in the steps, the lines that it has under way."""
     return np.dtype(
         [
-            ("compute_unit", "i8"),  # that it runs on; -1: none
+            ("number", "i8"),  # in its kernel
             ("step_ready_at", "i8"),
             ("step", "i8"),
             ("step_line", "i8"),  # lines of this step issued so far
@@ -304,9 +305,6 @@ def tracker_dtype(layout):
         [
             ("n_sets", "i8"),
             ("entries_per_set", "i8"),
-            ("n_wavefronts", "i8"),  # per workgroup
-            ("first_workgroup", "i8"),  # of the dispatch order, which wraps
-            ("n_workgroups", "i8"),
             ("entry_tile", "i8", (layout.tracker_entries,)),
             ("entry_remaining", "i8", (layout.tracker_entries,)),
             ("entry_last_at", "i8", (layout.tracker_entries,)),
@@ -384,7 +382,7 @@ def gpu_dtype(layout):
             ("compute_ticks", "i8"),  # period of the compute clock
             ("memory_ticks", "i8"),  # period of the memory clock
             ("n_compute_units", "i8"),
-            ("n_slots", "i8"),  # workgroups resident per CU of the running kernel
+            ("n_slots", "i8"),  # workgroups resident per CU, of the operation that allows most
             ("n_channels", "i8"),
             ("line_bytes", "i8"),
             ("granule_bytes", "i8"),
@@ -398,58 +396,28 @@ def gpu_dtype(layout):
             ("store_issue_ticks", "i8"),  # the same, stored
             ("max_outstanding_lines", "i8"),
             ("workgroup_launch_ticks", "i8"),
-            # the running kernel
-            ("running_kernel", "i8"),
-            ("kernel_start_at", "i8"),
+            # operations
+            ("is_busy", "i8"),  # from the load of a program to its end
+            ("n_operations", "i8"),
+            ("n_pending", "i8"),  # not started
+            ("n_running", "i8"),  # started and not over
+            ("next_start_at", "i8"),  # of those that wait for nothing but time
+            ("has_news", "i8"),  # a signal has been posted that nobody has looked at
+            ("n_undispatched", "i8"),  # workgroups of GEMMs, started or not
+            ("n_gemms_left", "i8"),  # that have workgroups which have not ended
+            ("n_moving", "i8"),  # workgroups of move kernels that have no compute unit yet, of those that run
+            ("runs_gemms", "i8"),  # a GEMM has started: all compute units act in every slot
+            ("stage_operation", "i8"),  # whose first stage the policies are told of; -1: none
             ("n_active_slots", "i8"),  # in which compute units acted
             ("first_active_at", "i8"),  # tick of the first of them
             ("compute_done_at", "i8"),  # last workgroup ended
             ("last_done_at", "i8"),  # last column command finished
-            # GEMM
-            ("n_workgroups", "i8"),
-            ("n_kernel_workgroups", "i8"),  # of one kernel, if the same one runs several times in turn
-            ("gemm_done_at", "i8"),  # its last workgroup so far ended
-            ("gemm_launch_ticks", "i8"),  # from the end of a kernel to the start of the next
-            ("is_persistent", "i8"),  # its workgroups keep their compute units until it has no tile left
-            ("first_workgroup", "i8"),
-            ("n_dispatched", "i8"),
-            ("n_released", "i8"),  # leading workgroups of the dispatch order that hold no place of the tracker any more
-            ("dispatch_window", "i8"),  # workgroups that may be dispatched and not released
-            ("n_finished", "i8"),
-            ("n_stage_slots", "i8"),
-            ("tile_rows", "i8"),
-            ("tile_columns", "i8"),
-            ("wavefront_rows", "i8"),
-            ("wavefront_columns", "i8"),
-            ("n_wavefronts", "i8"),  # per workgroup
-            ("n_slices", "i8"),
-            ("n_buffers", "i8"),
-            ("last_slice_granules", "i8"),
-            ("slice_work", "i8"),
-            ("last_slice_work", "i8"),
-            ("work_per_slot", "i8"),
-            ("b_line", "i8"),  # first line of operand B (A starts at 0)
-            ("c_granule", "i8"),  # first granule of the output
-            ("c_row_granules", "i8"),  # pitch of the output
+            ("work_per_slot", "i8"),  # of a matrix pipe
+            ("n_buffers", "i8"),  # operand slices staged per workgroup, of the operation that stages most
             ("n_slices_multiplied", "i8"),
             ("n_tiles_open", "i8"),  # tracked wavefront tiles that have not been triggered
             ("dispatcher_slots", "i8", (N_REASONS,)),  # of the workgroup dispatcher; see ledger.py
             ("dispatcher_reason", "i8"),  # of the last slot
-            # collective
-            ("n_steps", "i8"),  # operations of a channel, of all kernels in turn
-            ("n_kernel_steps", "i8"),  # of one kernel
-            ("n_step_columns", "i8"),  # channels, each a workgroup; 1: all workgroups share each step
-            ("n_step_slices", "i8"),  # a step waits for the one so many before it, at the neighbour
-            ("slice_overhead_ticks", "i8"),  # from the last store of a step to the next one
-            ("flags_numerator", "i8"),  # granules that are sent, over ...
-            ("flags_denominator", "i8"),  # ... granules of data
-            ("buffer_places", "i8"),  # of a receive buffer, for each granule of data
-            ("n_collective_workgroups", "i8"),  # of a kernel, each a compute unit of its own
-            ("n_collective_waiting", "i8"),  # that have no compute unit yet
-            ("n_collective_done", "i8"),  # that have ended, of all kernels in turn
-            ("collective_start_at", "i8"),  # of the next kernel
-            ("collective_launch_ticks", "i8"),  # from the end of a kernel to the start of the next
-            ("collective_startup_ticks", "i8"),  # of a workgroup, on its compute unit
             ("max_collective_lines", "i8"),
             # mailbox
             ("inbox_head", "i8"),
@@ -467,15 +435,79 @@ def gpu_dtype(layout):
             ("channels_until", "i8"),  # memory cycle up to which those that have something to do have run
             ("n_waiting_cus", "i8"),  # queued in front of channels that had no room
             ("compute_units", compute_unit_dtype(layout), (layout.n_compute_units,)),
-            ("collective_workgroups", collective_workgroup_dtype(layout), (layout.n_compute_units,)),
+            ("move_workgroups", move_workgroup_dtype(layout), (layout.n_compute_units,)),  # by compute unit
             ("bin_ticks", "i8"),
         ],
         align=True,
     )
 
 
+# A kernel that this GPU runs: when, on which compute units, where its work is in the other tables, how far it is.
+OPERATION_TABLE = np.dtype(
+    [
+        ("kind", "i8"),
+        ("state", "i8"),
+        ("priority", "i8"),
+        ("traffic_class", "i8"),
+        ("issued_at", "i8"),  # by the host
+        ("launch_ticks", "i8"),  # from then, or from what it waits for, to its start
+        ("first_wait", "i8"),  # of WAIT_TABLE
+        ("n_waits", "i8"),
+        ("first_post", "i8"),  # of POST_TABLE: what it posts at its end
+        ("n_posts", "i8"),
+        ("start_at", "i8"),  # NEVER: not known yet
+        ("end_at", "i8"),
+        ("first_unit", "i8"),  # compute units that it may run on
+        ("end_unit", "i8"),
+        ("first_workgroup", "i8"),  # of WORKGROUP_TABLE; of a move kernel: of the compute units of its workgroups
+        ("n_workgroups", "i8"),
+        ("n_dispatched", "i8"),
+        ("n_finished", "i8"),
+        # GEMM
+        ("is_persistent", "i8"),  # its workgroups keep their compute units until it has no tile left
+        ("n_slots", "i8"),  # workgroups resident on a compute unit
+        ("share", "i8"),  # of a compute unit that a workgroup takes, of ALL_SHARES
+        ("n_stage_slots", "i8"),  # workgroups of a stage
+        ("n_released", "i8"),  # leading workgroups of the dispatch order that hold no place of the tracker any more
+        ("dispatch_window", "i8"),  # workgroups that may be dispatched and not released
+        ("tile_rows", "i8"),
+        ("tile_columns", "i8"),
+        ("wavefront_rows", "i8"),
+        ("wavefront_columns", "i8"),
+        ("n_wavefronts", "i8"),  # per workgroup
+        ("first_tile", "i8"),  # of TILE_TABLE
+        ("n_slices", "i8"),
+        ("n_buffers", "i8"),  # operand slices staged per workgroup
+        ("last_slice_granules", "i8"),
+        ("slice_work", "i8"),
+        ("last_slice_work", "i8"),
+        ("a_line", "i8"),  # first line of operand A
+        ("b_line", "i8"),
+        ("c_granule", "i8"),  # first granule of the output
+        ("c_row_granules", "i8"),  # pitch of the output
+        # move kernel
+        ("first_step", "i8"),  # of STEP_TABLE
+        ("n_steps", "i8"),  # of each workgroup
+        ("n_step_columns", "i8"),  # channels, each a workgroup; 1: all workgroups share each step
+        ("n_step_slices", "i8"),  # a step waits for the one so many before it, at the neighbour
+        ("slice_overhead_ticks", "i8"),  # from the last store of a step to the next one
+        ("startup_ticks", "i8"),  # of a workgroup, on its compute unit
+        ("flags_numerator", "i8"),  # granules that are sent, over ...
+        ("flags_denominator", "i8"),  # ... granules of data
+        ("buffer_places", "i8"),  # of a receive buffer, for each granule of data
+    ],
+    align=True,
+)
+
+# What an operation waits for, and what it posts at its end.
+WAIT_TABLE = np.dtype([("signal", "i8"), ("at_least", "i8")], align=True)
+POST_TABLE = np.dtype([("device", "i8"), ("signal", "i8"), ("amount", "i8")], align=True)
+
 WORKGROUP_TABLE = np.dtype(
     [
+        ("operation", "i8"),
+        ("order", "i8"),  # the workgroup of the same operation that is dispatched in this place
+        ("first_tile", "i8"),
         ("row", "i8"),
         ("column", "i8"),
         ("n_rows", "i8"),
@@ -488,6 +520,9 @@ WORKGROUP_TABLE = np.dtype(
         ("main_loop_end_at", "i8"),
         ("end_at", "i8"),
         ("sent_mark", "i8"),  # stores of the link port up to the end of this workgroup
+        ("wait_signal", "i8"),  # before its first load; -1: none
+        ("wait_at_least", "i8"),
+        ("post_signal", "i8"),  # of this GPU, at its end; -1: none
     ],
     align=True,
 )
@@ -495,12 +530,16 @@ WORKGROUP_TABLE = np.dtype(
 TILE_TABLE = np.dtype(
     [
         ("n_granules", "i8"),  # 0: this wavefront has nothing to do (ragged edge)
+        ("workgroup", "i8"),
+        ("first_tile", "i8"),  # of its workgroup
         ("row_granules", "i8"),  # granules in one row of the tile
         ("first_granule", "i8"),  # address
+        ("pitch", "i8"),  # granules from one of its rows to the next
         ("updates_expected", "i8"),  # granule updates until trigger; 0: not tracked here
         ("updates_seen", "i8"),
         ("dma_command", "i8"),  # -1: none
         ("block_offset", "i8"),  # granules of the same DMA block before this tile
+        ("tracker_set", "i8"),
         ("predecessor", "i8"),  # first tile of the workgroup whose place in the tracker this one takes; -1: none
         ("n_open", "i8"),  # at the first tile of a workgroup: its tiles that have not triggered
     ],
@@ -578,9 +617,10 @@ def empty_gpu(layout, used=None):
     entries = layout.queue_entries
     channels["free_entry"] = np.arange(2 * entries).reshape(2, entries)
     gpu.compute_units["granted_channel"] = -1
-    gpu.compute_units["collective_workgroup"] = -1
+    gpu.compute_units["move_operation"] = -1
     gpu.compute_units["slots"]["workgroup"] = -1
-    gpu.collective_workgroups["compute_unit"][: used.n_compute_units] = -1
+    gpu.stage_operation = -1
+    gpu.next_start_at = NEVER
     gpu.l2.tags[: used.n_l2_sets] = -1
     gpu.l2.free_mshr[: used.n_l2_banks, : used.n_mshrs] = np.arange(used.n_mshrs)
     gpu.l2.free_waiter[: used.n_waiters] = np.arange(used.n_waiters)

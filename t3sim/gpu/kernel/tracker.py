@@ -16,25 +16,16 @@ workgroup before that, still needs; these are, or can be, dispatched and trigger
 Leaves out: the start address field (the table of DMA commands knows it).
 Pinned by tests/kernel/test_tracker.py.
 
-A *tile* is ``workgroup * n_wavefronts + wavefront``, and so both index and tag.
+A *tile* is a row of the table of wavefront tiles, which has the set; it is the tag.
 """
 
 from t3sim.gpu.kernel._jit import kernel
 
 
 @kernel
-def first_entry_of(tracker, tile):
-    """Return the first entry of the set of *tile*: that of its workgroup's number in the dispatch order."""
-    number = tile // tracker.n_wavefronts - tracker.first_workgroup
-    if number < 0:
-        number += tracker.n_workgroups
-    return (number & (tracker.n_sets - 1)) * tracker.entries_per_set
-
-
-@kernel
-def find_entry(tracker, tile):
+def find_entry(tracker, tiles, tile):
     """Return the entry of *tile*, or -1."""
-    first = first_entry_of(tracker, tile)
+    first = tiles[tile].tracker_set * tracker.entries_per_set
     for entry in range(first, first + tracker.entries_per_set):
         if tracker.entry_tile[entry] == tile:
             return entry
@@ -42,9 +33,9 @@ def find_entry(tracker, tile):
 
 
 @kernel
-def find_free_entry(tracker, tile):
+def find_free_entry(tracker, tiles, tile):
     """Return a free entry in the set of *tile*, or -1."""
-    first = first_entry_of(tracker, tile)
+    first = tiles[tile].tracker_set * tracker.entries_per_set
     for entry in range(first, first + tracker.entries_per_set):
         if tracker.entry_tile[entry] < 0:
             return entry
@@ -59,19 +50,19 @@ def has_place_for(tiles, tile):
 
 
 @kernel
-def count_store(tracker, tile, updates_expected, at):
+def count_store(tracker, tiles, tile, at):
     """Count one granule stored to *tile*; trigger when all expected updates have been seen.
 
     The caller has asked ``has_place_for``.  Return whether the set has an entry: without one, stores have come in
     another order than the dispatch order, on which ``has_place_for`` relies.
     """
-    entry = find_entry(tracker, tile)
+    entry = find_entry(tracker, tiles, tile)
     if entry < 0:
-        entry = find_free_entry(tracker, tile)
+        entry = find_free_entry(tracker, tiles, tile)
         if entry < 0:
             return False
         tracker.entry_tile[entry] = tile
-        tracker.entry_remaining[entry] = updates_expected
+        tracker.entry_remaining[entry] = tiles[tile].updates_expected
         tracker.entry_last_at[entry] = at
         tracker.n_allocated += 1
         tracker.n_entries += 1

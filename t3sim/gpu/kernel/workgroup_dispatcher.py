@@ -14,8 +14,11 @@ Pinned by tests/kernel/test_workgroup_dispatcher.py.
 
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.codes import (
+    ALL_SHARES,
     FOR_CU_SLOT,
     FOR_DEPENDENCY,
+    GEMM,
+    MOVES,
     NOTHING_LEFT,
     ROUTE_CACHED,
     ROUTE_REMOTE_STORE,
@@ -26,56 +29,63 @@ from t3sim.gpu.kernel.ledger import note_dispatcher_slot
 
 
 @kernel
-def is_between_kernels(gpu, now):
-    """Return whether the next workgroup belongs to a kernel that may not start yet."""
-    if gpu.n_dispatched == 0 or gpu.n_dispatched % gpu.n_kernel_workgroups:
-        return False
-    return gpu.n_finished < gpu.n_dispatched or now < gpu.gemm_done_at + gpu.gemm_launch_ticks
+def dispatch_workgroups(gpu, operations, running, workgroups, tiles, dma_commands, now):
+    """Fill free slots while workgroups of the GEMMs that run are left, in the order in which these take their turn."""
+    before = gpu.n_undispatched
+    stopped_by = FOR_DEPENDENCY if before > 0 else NOTHING_LEFT  # what is left has not started
+    for place in range(gpu.n_running):
+        gemm = operations[running[place]]
+        if gemm.kind == GEMM and gemm.n_dispatched < gemm.n_workgroups:
+            stopped_by = fill_free_slots(gpu, gemm, operations, running, workgroups, tiles, dma_commands, now)
+    note_dispatcher_slot(gpu, WORKING if gpu.n_undispatched < before else stopped_by)
 
 
 @kernel
-def dispatch_workgroups(gpu, workgroups, tiles, dma_commands, now):
-    """Fill free slots while workgroups are left."""
-    before = gpu.n_dispatched
-    stopped_by = fill_free_slots(gpu, workgroups, tiles, dma_commands, now)
-    note_dispatcher_slot(gpu, WORKING if gpu.n_dispatched > before else stopped_by)
-
-
-@kernel
-def fill_free_slots(gpu, workgroups, tiles, dma_commands, now):
-    """Launch a workgroup into each free slot; return what stopped it."""
-    n_to_give_up = n_wanted_more(gpu, now)
-    for slot_index in range(gpu.n_slots):
-        for cu_index in range(gpu.n_compute_units):
-            if gpu.n_dispatched == gpu.n_workgroups:
-                return NOTHING_LEFT
+def fill_free_slots(gpu, gemm, operations, running, workgroups, tiles, dma_commands, now):
+    """Launch a workgroup of a GEMM into each free slot; return what stopped it."""
+    n_to_give_up = n_wanted_more(gpu, gemm)
+    for slot_index in range(gemm.n_slots):
+        for cu_index in range(gemm.first_unit, gemm.end_unit):
+            if gemm.n_dispatched == gemm.n_workgroups:
+                return FOR_DEPENDENCY if gpu.n_undispatched > 0 else NOTHING_LEFT
             cu = gpu.compute_units[cu_index]
             slot = cu.slots[slot_index]
-            if slot.workgroup >= 0 or cu.collective_workgroup >= 0 or cu.is_wanted:
+            if slot.workgroup >= 0 or cu.move_operation >= 0 or cu.is_wanted or cu.shares + gemm.share > ALL_SHARES:
                 continue
-            if is_between_kernels(gpu, now) or not may_dispatch(gpu, workgroups, tiles, dma_commands):
+            if not may_dispatch(gpu, gemm, workgroups, tiles, dma_commands):
                 return FOR_DEPENDENCY
-            if n_to_give_up > 0:
+            if n_to_give_up > 0 and is_wanted_by_moves(gpu, operations, running, cu_index):
                 cu.is_wanted = 1
                 n_to_give_up -= 1
             else:
-                launch_workgroup(gpu, slot, workgroups, cu_index, slot_index, now)
+                launch_workgroup(gpu, gemm, cu, workgroups, cu_index, slot_index, now)
     return FOR_CU_SLOT
 
 
 @kernel
-def n_wanted_more(gpu, now):
-    """Return how many more compute units a collective kernel waits for than are kept free for it."""
-    if gpu.is_persistent or gpu.n_collective_waiting == 0 or now < gpu.collective_start_at:
+def n_wanted_more(gpu, gemm):
+    """Return how many more compute units move kernels wait for than are kept free for them."""
+    if gemm.is_persistent or gpu.n_moving == 0:
         return 0
-    n = gpu.n_collective_waiting
+    n = gpu.n_moving
     for cu_index in range(gpu.n_compute_units):
         n -= gpu.compute_units[cu_index].is_wanted
     return n
 
 
 @kernel
-def is_released(gpu, workgroups, tiles, dma_commands, index):
+def is_wanted_by_moves(gpu, operations, running, cu_index):
+    """Return whether a move kernel that may run on a compute unit has workgroups without one."""
+    for place in range(gpu.n_running):
+        moves = operations[running[place]]
+        if moves.kind == MOVES and moves.n_dispatched < moves.n_workgroups:
+            if moves.first_unit <= cu_index < moves.end_unit:
+                return True
+    return False
+
+
+@kernel
+def is_released(gpu, gemm, workgroups, tiles, dma_commands, index):
     """Return whether a dispatched workgroup needs no place in a tracker any more.
 
     Stored remotely: its stores are on the wire.  Kept here: its tiles have triggered and their blocks wait for
@@ -86,10 +96,10 @@ def is_released(gpu, workgroups, tiles, dma_commands, index):
         return True
     if entry.route == ROUTE_REMOTE_UPDATE or entry.route == ROUTE_REMOTE_STORE:
         return entry.end_at >= 0 and gpu.link_port.store_head >= entry.sent_mark
-    first = index * gpu.n_wavefronts
+    first = entry.first_tile
     if tiles[first].n_open > 0:
         return False
-    for tile in range(first, first + gpu.n_wavefronts):
+    for tile in range(first, first + gemm.n_wavefronts):
         command = tiles[tile].dma_command
         if command >= 0 and dma_commands[command].tiles_missing > 0:
             return False
@@ -97,18 +107,18 @@ def is_released(gpu, workgroups, tiles, dma_commands, index):
 
 
 @kernel
-def may_dispatch(gpu, workgroups, tiles, dma_commands):
+def may_dispatch(gpu, gemm, workgroups, tiles, dma_commands):
     """Return whether the next workgroup is inside the window; count it once if it has to wait."""
-    if gpu.n_dispatched - gpu.n_released < gpu.dispatch_window:
+    if gemm.n_dispatched - gemm.n_released < gemm.dispatch_window:
         return True
-    while gpu.n_released < gpu.n_dispatched:
-        oldest = (gpu.first_workgroup + gpu.n_released) % gpu.n_workgroups
-        if not is_released(gpu, workgroups, tiles, dma_commands, oldest):
+    while gemm.n_released < gemm.n_dispatched:
+        oldest = workgroups[gemm.first_workgroup + gemm.n_released].order
+        if not is_released(gpu, gemm, workgroups, tiles, dma_commands, oldest):
             break
-        gpu.n_released += 1
-    if gpu.n_dispatched - gpu.n_released < gpu.dispatch_window:
+        gemm.n_released += 1
+    if gemm.n_dispatched - gemm.n_released < gemm.dispatch_window:
         return True
-    index = (gpu.first_workgroup + gpu.n_dispatched) % gpu.n_workgroups
+    index = workgroups[gemm.first_workgroup + gemm.n_dispatched].order
     if gpu.tracker.held_workgroup != index:
         gpu.tracker.held_workgroup = index
         gpu.tracker.dispatch_stalls += 1
@@ -116,10 +126,13 @@ def may_dispatch(gpu, workgroups, tiles, dma_commands):
 
 
 @kernel
-def launch_workgroup(gpu, slot, workgroups, cu_index, slot_index, now):
-    """Put the next workgroup of the order into *slot*; it starts after the launch latency."""
-    index = (gpu.first_workgroup + gpu.n_dispatched) % gpu.n_workgroups
-    gpu.n_dispatched += 1
+def launch_workgroup(gpu, gemm, cu, workgroups, cu_index, slot_index, now):
+    """Put the next workgroup of the order into a slot; it starts after the launch latency."""
+    index = workgroups[gemm.first_workgroup + gemm.n_dispatched].order
+    gemm.n_dispatched += 1
+    gpu.n_undispatched -= 1
+    cu.shares += gemm.share
+    slot = cu.slots[slot_index]
     slot.workgroup = index
     slot.launch_at = now + gpu.workgroup_launch_ticks
     slot.load_slice = 0
@@ -130,7 +143,7 @@ def launch_workgroup(gpu, slot, workgroups, cu_index, slot_index, now):
     slot.store_line = 0
     slot.stores_outstanding = 0
     slot.refused_by = WORKING
-    for buffer in range(gpu.n_buffers):
+    for buffer in range(gemm.n_buffers):
         slot.outstanding[buffer] = 0
         slot.ready_at[buffer] = 0
         slot.is_issued[buffer] = 0

@@ -1,0 +1,115 @@
+"""The command processor: starts the operations of the GPU's streams and notices their ends.
+
+Models: an operation starts ``launch_ticks`` after all signals that it waits for have been posted and the host has
+issued it; its end posts signals.  The order of a stream is such a signal from each operation to the next.
+Operations that run take their turn by priority, then in the order of their starts.  A GEMM ends when its last
+workgroup has, on GPUs that write dirty lines back at the end of a kernel when they are written back.
+Leaves out: the number of hardware queues.
+Pinned by tests/kernel/test_command_processor.py.
+"""
+
+from t3sim.gpu.kernel._jit import kernel
+from t3sim.gpu.kernel.codes import ENDING, GEMM, MOVES, NEVER, OVER, PENDING, RUNNING
+from t3sim.gpu.kernel.l2_slice import flush_dirty_lines
+from t3sim.gpu.kernel.ledger import note_idle_slots
+
+
+@kernel
+def is_ready(operation, waits, signals):
+    """Return whether all that an operation waits for has been posted."""
+    for index in range(operation.first_wait, operation.first_wait + operation.n_waits):
+        if signals[waits[index].signal] < waits[index].at_least:
+            return False
+    return True
+
+
+@kernel
+def note_ready(gpu, operations, waits, signals, now):
+    """Signals have been posted since somebody last looked: which operations have all that they wait for?"""
+    gpu.has_news = 0
+    for index in range(gpu.n_operations):
+        operation = operations[index]
+        if operation.state == PENDING and operation.start_at == NEVER and is_ready(operation, waits, signals):
+            operation.start_at = max(now, operation.issued_at) + operation.launch_ticks
+            gpu.next_start_at = min(gpu.next_start_at, operation.start_at)
+
+
+@kernel
+def start_operations(gpu, operations, running, now):
+    """Start the operations whose launch is over."""
+    if now < gpu.next_start_at:
+        return
+    gpu.next_start_at = NEVER
+    for index in range(gpu.n_operations):
+        operation = operations[index]
+        if operation.state == PENDING:
+            if operation.start_at <= now:
+                start(gpu, operations, running, index)
+            else:
+                gpu.next_start_at = min(gpu.next_start_at, operation.start_at)
+
+
+@kernel
+def start(gpu, operations, running, index):
+    """Put an operation among those that run: behind all of its priority or a higher one."""
+    operation = operations[index]
+    operation.state = RUNNING
+    place = gpu.n_running
+    while place > 0 and operations[running[place - 1]].priority < operation.priority:
+        running[place] = running[place - 1]
+        place -= 1
+    running[place] = index
+    gpu.n_running += 1
+    gpu.n_pending -= 1
+    if operation.kind == MOVES:
+        gpu.n_moving += operation.n_workgroups
+    elif operation.kind == GEMM and gpu.runs_gemms == 0:
+        gpu.runs_gemms = 1
+        for cu_index in range(gpu.n_compute_units):
+            if gpu.compute_units[cu_index].move_operation < 0:
+                note_idle_slots(gpu, gpu.compute_units[cu_index])
+
+
+@kernel
+def end_operations(gpu, operations, running, posts, signals, now):
+    """Post the signals of operations that have come to their end, and forget them."""
+    n_left = 0
+    for place in range(gpu.n_running):
+        operation = operations[running[place]]
+        if has_ended(gpu, operation):
+            operation.state = OVER
+            operation.end_at = now
+            post_all(gpu, operation, posts, signals)
+        else:
+            running[n_left] = running[place]
+            n_left += 1
+    gpu.n_running = n_left
+
+
+@kernel
+def has_ended(gpu, operation):
+    """Return whether nothing of an operation is left: of a GEMM, after its last workgroup, no dirty line."""
+    if operation.n_finished < operation.n_workgroups:
+        return False
+    if operation.kind != GEMM:
+        return True
+    if operation.state == RUNNING:
+        operation.state = ENDING
+        gpu.n_gemms_left -= 1
+        if gpu.n_gemms_left == 0:
+            for channel_id in range(gpu.n_channels):
+                gpu.channels[channel_id].producer_done = 1
+    if gpu.l2.keeps_dirty_lines == 0:
+        if not flush_dirty_lines(gpu, gpu.now):
+            return False
+        for bank in range(gpu.l2.n_banks):
+            gpu.l2.flush_cursor[bank] = 0  # for the GEMM that ends next
+    return True
+
+
+@kernel
+def post_all(gpu, operation, posts, signals):
+    """Post the signals of an operation that is over."""
+    for index in range(operation.first_post, operation.first_post + operation.n_posts):
+        signals[posts[index].signal] += posts[index].amount
+        gpu.has_news = 1
