@@ -10,7 +10,7 @@ import pytest
 
 from t3sim.config.experiment import GemmShape, WorkloadSpec
 from t3sim.config.presets import load_tiling
-from t3sim.gpu.core import resident_workgroups
+from t3sim.gpu.tables import resident_workgroups
 from t3sim.gpu.kernel import codes
 from t3sim.system.collectives import ring_schedule
 from t3sim.system.phases import ISOLATED_POLICY, MirroredPhases, PhaseStore
