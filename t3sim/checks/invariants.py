@@ -314,7 +314,7 @@ def collective_claims(core: GpuCore) -> Iterator[Claim]:
         "collective stores": (int(enqueued[codes.COLLECTIVE_WRITE]), local),
         "granules sent": (int(gpu.link_port.n_sent), schedule.sent),
         "incoming granules": (incoming, schedule.expected_inbound),
-        "granules received by step": (int(core.tables.steps["n_received"].sum()), schedule.expected_inbound),
+        "granules received by step": (int(core.tables.signals.sum()), schedule.expected_inbound),
     })  # fmt: skip
 
 

@@ -100,8 +100,8 @@ def argument_types(layout: Layout) -> tuple[Any, ...]:
 
     return (
         array_of(gpu_dtype(layout)), array_of(WORKGROUP_TABLE), array_of(TILE_TABLE), array_of(DMA_TABLE),
-        int64[::1], array_of(MESSAGE), array_of(MESSAGE), array_of(STEP_TABLE), array_of(MESSAGE), array_of(MESSAGE),
-        int64[:, ::1], array_of(COMMAND_LOG), policy_type(layout), int64,
+        int64[::1], array_of(MESSAGE), array_of(MESSAGE), array_of(STEP_TABLE), int64[::1], array_of(MESSAGE),
+        array_of(MESSAGE), int64[:, ::1], array_of(COMMAND_LOG), policy_type(layout), int64,
     )  # fmt: skip
 
 

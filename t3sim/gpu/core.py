@@ -20,7 +20,7 @@ from t3sim.gpu.kernel import _jit, codes
 from t3sim.gpu.kernel.loop import N_BIN_COLUMNS, commands_per_slot
 from t3sim.gpu.kernel.state import COMMAND_LOG, MESSAGE, empty_gpu
 from t3sim.gpu.routes import StoreRoutes
-from t3sim.gpu.tables import Tables, gemm_tables, records, step_table
+from t3sim.gpu.tables import Tables, gemm_tables, records, sent_granules, step_table
 from t3sim.gpu.ticks import TickBase
 from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace, output_pitch_bytes
 
@@ -72,6 +72,7 @@ class GpuCore:
         self._logged: NDArray[np.int64] = self.command_log.view(np.ndarray)["at"]
         self.trace: TileTrace | None = None  # of the running kernel, or of the last one
         self.schedule: CollectiveSchedule | None = None
+        self.sends: dict[int, int] = {}  # granules of the GEMM, by the distance of the GPU that they go to
         self.n_kernels = 0  # loaded so far
         self.first_start_at = 0  # tick at which the first GPU of the ring starts the kernel: data may arrive from then
         self.policy = policy
@@ -115,7 +116,7 @@ class GpuCore:
         t = self.tables
         records = (
             self.state, t.workgroups, t.tiles, t.commands, t.ready_fifo, self.store_queue, t.dma_queue, t.steps,
-            self.inbox, self.outbox, self.series, self.command_log,
+            t.signals, self.inbox, self.outbox, self.series, self.command_log,
         )  # fmt: skip
         if _jit.IS_INTERPRETED:
             return records
@@ -200,9 +201,7 @@ class GpuCore:
 
     # --- loading kernels -------------------------------------------------------------------------
 
-    def load_gemm(
-        self, trace: TileTrace, routes: StoreRoutes, *, start_at: int, device_id: int = 0, expected_inbound: int = 0
-    ) -> None:
+    def load_gemm(self, trace: TileTrace, routes: StoreRoutes, *, start_at: int, device_id: int = 0) -> None:
         """Make *trace* the next kernel of this GPU; it starts at tick *start_at*."""
         gpu, machine, tiling = self.gpu, self.machine, trace.tiling
         n_slots = resident_workgroups(machine, trace)
@@ -253,13 +252,13 @@ class GpuCore:
         stripe = machine.memory.channel_interleave // granule * machine.memory.n_channels
         gpu.c_granule = -(-(n_rows + gemm.n) * n_slices * granules_per_line // stripe) * stripe
         gpu.c_row_granules = output_pitch_bytes(gemm) // granule
-        gpu.expected_inbound = expected_inbound
-        gpu.n_inbound = 0
+        gpu.expected_inbound = gpu.n_inbound = 0
         gpu.l2.flush_cursor[:] = 0
         channels = gpu.channels[: self.used.n_channels]
         channels["producer_done"] = 0
         channels["first_stage_occupancy"] = -1
         self.tables = gemm_tables(gpu, trace, routes, granule)
+        self.sends = sent_granules(self.tables)
         gpu.n_tiles_open = int((self.tables.tiles["updates_expected"] > 0).sum())
         gpu.dma.n_commands = len(self.tables.commands) if routes.dma_maps else 0
         gpu.dma.n_ready = gpu.dma.n_taken = gpu.dma.n_commands_done = 0
@@ -309,7 +308,10 @@ class GpuCore:
                 " compute units"
             )
         spec = machine.gpu.collective_kernel
-        self.tables.steps = step_table(schedule, machine.gpu.l2.line // machine.memory.access)
+        granules_per_line = machine.gpu.l2.line // machine.memory.access
+        self.tables.steps = step_table(schedule, granules_per_line, len(self.tables.signals))
+        more = np.zeros(len(schedule.steps), np.int64)
+        self.tables.signals = np.concatenate([self.tables.signals, more])
         gpu.n_steps = schedule.n_operations
         gpu.n_kernel_steps = schedule.n_operations // schedule.n_kernels
         gpu.n_step_columns = n_channels

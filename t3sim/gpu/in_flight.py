@@ -19,7 +19,7 @@ from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel.dram_channel import KEY_SHIFT
 from t3sim.gpu.kernel.l2_slice import MSHR_MASK, MSHR_SHIFT, OWNER_SHIFT
-from t3sim.gpu.kernel.memory_controller import GRANULE_BITS
+from t3sim.gpu.kernel.signals import signal_of, tile_of
 
 STREAM_NAMES = ("compute_queue", "comm_queue")  # by stream: codes.COMPUTE, codes.COMM
 LOCAL_STORES = (codes.LOCAL_UPDATE, codes.LOCAL_STORE)
@@ -167,8 +167,9 @@ class HungGpu:
                 found[f"channel[{q.channel}].dram_queue", "request"][q.part] += 1
             for owner in self._owners(q):
                 found[owner][q.part] += 1
-        for tile in self.inbox["tile"].tolist():
-            found[self._counted_by(tile)]["mailbox"] += 1
+        for tile, signal in zip(self.inbox["tile"].tolist(), self.inbox["signal"].tolist(), strict=True):
+            for owner in self._counted_by(tile, signal):
+                found[owner]["mailbox"] += 1
         for b, m in self.misses:
             mshr = f"l2_slice.bank[{b}].mshr[{m}]"
             found[f"l2_slice.bank[{b}]", f"MSHR of {l2.n_mshrs}"][mshr] += 1
@@ -178,7 +179,7 @@ class HungGpu:
                 found[f"compute_unit[{c}]", "load"][mshr] += 1
         for tile, missing in self.tracked_tiles():
             workgroup = tile // int(gpu.n_wavefronts)
-            updates = found[self._counted_by(tile)]
+            updates = found[self._tracked(tile)]
             if self.tables.workgroups[workgroup].end_at < 0:
                 updates[self.place_of_workgroup(workgroup)] += missing
                 continue
@@ -200,18 +201,18 @@ class HungGpu:
         return int(workgroup.line_head) % len(workgroup.line_index) if workgroup.line_head < workgroup.line_tail else -1
 
     def _steps_waited_for(self) -> Iterator[tuple[str, int, int]]:
-        """Yield (part, granules missing, step that sends them) of each step whose operands have not arrived."""
-        gpu, steps = self.gpu, self.tables.steps
+        """Yield (part, granules missing, signal that they post) of each step whose operands have not arrived."""
+        gpu, steps, signals = self.gpu, self.tables.steps, self.tables.signals
         rows = {
             int(w.step) * int(gpu.n_step_columns) + (index if gpu.n_step_columns > 1 else 0)
             for index, w in enumerate(gpu.collective_workgroups[: int(gpu.n_collective_workgroups)])
             if gpu.running_kernel & codes.KERNEL_COLLECTIVE and w.step < gpu.n_steps
         }
         for row in sorted(rows):
-            earlier = row - int(gpu.n_step_slices * gpu.n_step_columns)
-            missing = int(steps[row].wait_received - steps[earlier].n_received) if steps[row].wait_received else 0
+            signal = int(steps[row].wait_signal)
+            missing = int(steps[row].wait_received - signals[signal]) if signal >= 0 else 0
             if missing > 0:
-                yield f"collective_kernel.step[{row}]", missing, earlier
+                yield f"collective_kernel.step[{row}]", missing, signal
 
     def _owners(self, q: Queued) -> Iterator[tuple[str, str]]:
         """Yield (unit, what) of those that wait for a request."""
@@ -224,17 +225,21 @@ class HungGpu:
             if line == self._oldest_line(index):
                 yield place_of_collective(self.core, index), "operand granule"
         elif q.kind in LOCAL_STORES:
-            workgroup = (q.tag >> GRANULE_BITS) // int(self.gpu.n_wavefronts)
+            workgroup = int(tile_of(q.tag)) // int(self.gpu.n_wavefronts)
             yield self.place_of_workgroup(workgroup), "store acknowledgement"
             yield f"compute_unit[{self.tables.workgroups[workgroup].cu}]", "store"
         if q.kind in (*LOCAL_STORES, *INCOMING) and q.stream >= 0:  # the tracker counts what enters a DRAM queue
-            yield self._counted_by(q.tag >> GRANULE_BITS if q.tag >= 0 else q.tag)
+            yield from self._counted_by(int(tile_of(q.tag)) if q.tag >= 0 else -1, int(signal_of(q.tag)))
 
-    def _counted_by(self, tile: int) -> tuple[str, str]:
-        """Return who counts a store to *tile* of the output; below 0, to the receive buffer of a step."""
-        if tile < 0:
-            next_row = -1 - tile + int(self.gpu.n_step_slices * self.gpu.n_step_columns)
-            return f"collective_kernel.step[{next_row}]", "granule"
+    def _counted_by(self, tile: int, signal: int) -> Iterator[tuple[str, str]]:
+        """Yield who counts a store to *tile* of the output (-1: none) that posts *signal* (-1: none)."""
+        if tile >= 0:
+            yield self._tracked(tile)
+        for row in np.flatnonzero(self.tables.steps["wait_signal"] == signal) if signal >= 0 else ():
+            yield f"collective_kernel.step[{row}]", "granule"
+
+    def _tracked(self, tile: int) -> tuple[str, str]:
+        """Return who counts a store to *tile* of the output."""
         return self.place_of_tiles(tile // int(self.gpu.n_wavefronts)), f"update of tile {tile}"
 
     def accounts(self) -> Iterator[Account]:
@@ -274,9 +279,9 @@ class HungGpu:
             part, step = place_of_collective(self.core, index), f"step {workgroup.step} of {gpu.n_steps}"
             of = f" of its oldest line to come, in {step}"
             yield Account(part, n, "operand granule", "no such read is queued", of)
-        for part, n, row in self._steps_waited_for():
-            yield Account(part, n, "granule", "nothing is left to be sent", f" of step {row} to come")
+        for part, n, signal in self._steps_waited_for():
+            yield Account(part, n, "granule", "nothing is left to be sent", f" of signal {signal} to come")
         for tile, n in self.tracked_tiles():
-            part, what = self._counted_by(tile)
+            part, what = self._tracked(tile)
             lacking = f" to come, {n} of {self.tables.tiles[tile].updates_expected} are missing"
             yield Account(part, n, what, "nothing is left to be sent", lacking)

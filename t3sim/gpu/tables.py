@@ -39,6 +39,7 @@ class Tables:
     ready_fifo: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
     dma_queue: NDArray[Any] = field(default_factory=lambda: records(MESSAGE, 0))
     steps: NDArray[Any] = field(default_factory=lambda: records(STEP_TABLE, 0))
+    signals: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 def gemm_tables(gpu: Any, trace: TileTrace, routes: StoreRoutes, granule_bytes: int) -> Tables:
@@ -56,23 +57,28 @@ def gemm_tables(gpu: Any, trace: TileTrace, routes: StoreRoutes, granule_bytes: 
     tiles["row_granules"] = 1
     tiles["row_granules"][index] = row_granules
     tiles["n_granules"][index] = row_granules * wavefronts["n_rows"]
+    owner = np.arange(len(tiles)) // n_wavefronts
     tiles["first_granule"][index] = (
         gpu.c_granule + wavefronts["row"] * gpu.c_row_granules + wavefronts["column"] * ELEMENT_BYTES // granule_bytes
     )
-    owner = np.arange(len(tiles)) // n_wavefronts
+    tiles["pitch"] = gpu.c_row_granules
+    place_destinations(tiles, workgroups, wavefronts, routes, owner, index, granule_bytes)
     tiles["updates_expected"] = tiles["n_granules"] * routes.updates[owner]
     is_open = (tiles["updates_expected"] > 0).reshape(-1, n_wavefronts)
     tiles["n_open"][::n_wavefronts] = is_open.sum(axis=1)
     order = np.roll(np.arange(trace.n_workgroups), -int(gpu.first_workgroup))
     tracked = order[is_open[order].any(axis=1)]
     tiles["predecessor"] = np.repeat(tracker_predecessors(gpu, tracked, trace.n_workgroups), n_wavefronts)
-    mapped = order[routes.route[order] != codes.ROUTE_CACHED]  # these need a place here or at the neighbour
+    # These need a place here or where they go.
+    mapped = order[(routes.route[order] != codes.ROUTE_CACHED) & (routes.to[order] >= 0)]
     gpu.dispatch_window = dispatch_window(mapped, tracker_predecessors(gpu, mapped, trace.n_workgroups) // n_wavefronts)
     first_tiles, n_tiles = dma_blocks(tiles["n_granules"], n_wavefronts, routes.dma_maps)
     commands = records(DMA_TABLE, len(first_tiles))
     if len(first_tiles):
         commands["first_tile"] = first_tiles
         commands["n_tiles"] = n_tiles
+        is_update = routes.route[owner[first_tiles]] == codes.ROUTE_LOCAL_UPDATE
+        commands["kind"] = np.where(is_update, codes.INCOMING_UPDATE, codes.INCOMING_WRITE)
         commands["start_at"] = commands["end_at"] = commands["ready_at"] = -1
         check_block_spans(first_tiles, n_tiles, n_wavefronts, int(gpu.dispatch_window))
         block = np.repeat(np.arange(len(first_tiles)), n_tiles)
@@ -82,7 +88,45 @@ def gemm_tables(gpu: Any, trace: TileTrace, routes: StoreRoutes, granule_bytes: 
         tiles["block_offset"][member] = before - np.repeat(before[np.cumsum(n_tiles) - n_tiles], n_tiles)
         np.add.at(commands["tiles_missing"], block, tiles["n_granules"][member] > 0)
         np.add.at(commands["granules_left"], block, tiles["n_granules"][member])
-    return Tables(workgroups, tiles, commands, np.zeros(max(len(first_tiles), 1), np.int64))
+    signals = np.zeros(int(routes.signal.max(initial=-1)) + 1, np.int64)
+    return Tables(workgroups, tiles, commands, np.zeros(max(len(first_tiles), 1), np.int64), signals=signals)
+
+
+def place_destinations(
+    tiles: NDArray[Any],
+    workgroups: NDArray[Any],
+    wavefronts: NDArray[Any],
+    routes: StoreRoutes,
+    owner: NDArray[np.int64],
+    index: NDArray[np.int64],
+    granule_bytes: int,
+) -> None:
+    """Write where wavefront tiles go: the one of the same number in another workgroup, or a plain address.
+
+    *owner* is the workgroup of each tile, *index* the tile of each entry of *wavefronts*.
+    """
+    of = wavefronts["workgroup"]
+    rows = wavefronts["row"] - workgroups["row"][of]
+    columns = wavefronts["column"] - workgroups["column"][of]
+    address = np.zeros(len(tiles), np.int64)
+    address[index] = routes.address[of] + rows * routes.pitch[of] + columns * ELEMENT_BYTES // granule_bytes
+    is_plain = routes.to[owner] < 0
+    n_wavefronts = len(tiles) // max(len(workgroups), 1)
+    tiles["distance"] = routes.distance[owner]
+    tiles["to_tile"] = np.where(is_plain, -1, routes.to[owner] * n_wavefronts + np.arange(len(tiles)) % n_wavefronts)
+    tiles["to_granule"], tiles["to_pitch"] = address, routes.pitch[owner]
+    tiles["signal"] = routes.signal[owner]
+    stays = is_plain & (routes.distance[owner] == 0)  # at a place of its own
+    tiles["first_granule"][stays], tiles["pitch"][stays] = address[stays], routes.pitch[owner[stays]]
+
+
+def sent_granules(tables: Tables) -> dict[int, int]:
+    """Return how many granules a GEMM sends to each GPU, by its distance."""
+    tiles = tables.tiles
+    leaves = tiles[(tiles["distance"] != 0) & (tiles["n_granules"] > 0)]
+    distances, of = np.unique(leaves["distance"], return_inverse=True)
+    sums = np.bincount(of, leaves["n_granules"], len(distances))
+    return {int(distance): int(n) for distance, n in zip(distances, sums, strict=True)}
 
 
 def tracker_predecessors(gpu: Any, tracked: NDArray[np.int64], n_workgroups: int) -> NDArray[np.int64]:
@@ -152,10 +196,14 @@ def dma_blocks(
     return np.concatenate(first), np.concatenate(count)
 
 
-def step_table(schedule: CollectiveSchedule, granules_per_line: int) -> NDArray[Any]:
-    """Return the steps of a collective."""
+def step_table(schedule: CollectiveSchedule, granules_per_line: int, first_signal: int) -> NDArray[Any]:
+    """Return the steps of a collective; each has a signal of its own, from *first_signal* on.
+
+    What a step sends posts its signal; a step that waits does so for that of the one before it at the sender.
+    """
     steps = records(STEP_TABLE, len(schedule.steps))
-    for entry, step in zip(steps, schedule.steps, strict=True):
+    row_before = schedule.n_slices * schedule.n_channels
+    for row, (entry, step) in enumerate(zip(steps, schedule.steps, strict=True)):
         entry.n_granules = step.n_granules
         entry.n_lines = -(-step.n_granules // granules_per_line)
         entry.n_operands = len(step.operands)
@@ -164,6 +212,9 @@ def step_table(schedule: CollectiveSchedule, granules_per_line: int) -> NDArray[
         entry.destination = step.destination
         entry.local_destination = step.local_destination
         entry.send_to = step.send_to
+        entry.distance = step.distance
+        entry.post_signal = first_signal + row
+        entry.wait_signal = first_signal + row - row_before if step.wait_received > 0 else -1
         entry.wait_received = step.wait_received
         entry.start_at = entry.end_at = -1
     return steps

@@ -19,7 +19,7 @@ import numpy as np
 from t3sim.gpu.in_flight import STREAM_NAMES, HungGpu, counted, place_of_collective
 from t3sim.gpu.kernel import address_map, codes, collective_kernel, l2_slice, mailbox, memory_controller
 from t3sim.gpu.kernel import workgroup_dispatcher as dispatcher
-from t3sim.gpu.kernel.memory_controller import GRANULE_BITS
+from t3sim.gpu.kernel.signals import tile_of
 
 Edge = tuple[str, str]  # a part and why it is waited for; or NOTHING, and what is wrong with the unit that waits
 Edges = Iterator[Edge]
@@ -27,7 +27,7 @@ Index = tuple[Any, ...]  # of a unit, in its name
 NOTHING = ""
 NOT_SERVED = "not served"
 ALWAYS = -1  # beside the reasons of the ledger
-TO_NEIGHBOUR = (codes.ROUTE_REMOTE_UPDATE, codes.ROUTE_REMOTE_STORE)
+REMOTE = (codes.ROUTE_REMOTE_UPDATE, codes.ROUTE_REMOTE_STORE)
 
 
 class Unit(NamedTuple):
@@ -116,7 +116,7 @@ def senders(hung: HungGpu) -> Edges:
     if gpu.running_kernel & codes.KERNEL_GEMM:
         if gpu.dma.n_commands_done < gpu.dma.n_commands:
             yield "dma_engine", "DMA commands not done"
-        for (w,) in places(np.isin(workgroups["route"], TO_NEIGHBOUR) & (workgroups["end_at"] < 0)):
+        for (w,) in places(np.isin(workgroups["route"], REMOTE) & (workgroups["end_at"] < 0)):
             yield hung.place_of_workgroup(w), f"workgroup {w} has not stored its tile"
     if gpu.running_kernel & codes.KERNEL_COLLECTIVE:
         for index in range(int(gpu.n_collective_workgroups)):
@@ -198,7 +198,7 @@ def oldest_workgroup(hung: HungGpu) -> Edges:
     reason = f"workgroup {workgroup} waits until workgroup {oldest} is sent on; {gpu.dispatch_window} are under way"
     if tables.workgroups[oldest].end_at < 0:
         yield hung.place_of_workgroup(oldest), reason
-    elif tables.workgroups[oldest].route in TO_NEIGHBOUR:
+    elif tables.workgroups[oldest].route in REMOTE:
         yield "link_port", reason
     elif tables.tiles[oldest * int(gpu.n_wavefronts)].n_open:
         yield hung.place_of_tiles(oldest), reason
@@ -236,9 +236,9 @@ def step_of(hung: HungGpu, c: int) -> tuple[Any, int]:
 
 def step_data(hung: HungGpu, c: int) -> Edges:
     """The operands of a step that the neighbour sends."""
-    row, gpu, steps = step_of(hung, c)[1], hung.gpu, hung.tables.steps
-    earlier = row - int(gpu.n_step_slices * gpu.n_step_columns)
-    needed = f"{steps[earlier].n_received} of {steps[row].wait_received} granules of step {earlier} received"
+    row, steps = step_of(hung, c)[1], hung.tables.steps
+    signal = int(steps[row].wait_signal)
+    needed = f"{hung.tables.signals[signal]} of {steps[row].wait_received} granules of signal {signal} received"
     yield f"collective_kernel.step[{row}]", needed
 
 
@@ -259,7 +259,7 @@ def next_read(hung: HungGpu) -> Edges:
     gpu, tables, dma = hung.gpu, hung.tables, hung.gpu.dma
     command = tables.commands[int(tables.ready_fifo[int(dma.n_taken)])]
     tile = int(command.first_tile + dma.tile_cursor)
-    channel = channel_of(gpu, granule_address(gpu, tables.tiles, tile, int(dma.granule_cursor)))
+    channel = channel_of(gpu, granule_address(tables.tiles, tile, int(dma.granule_cursor)))
     yield f"channel[{channel}].comm_queue", "room for its next read"
 
 
@@ -294,7 +294,7 @@ def place_or_older_store(hung: HungGpu, c: int, queue: str) -> Edges:
             if q.channel == c and q.stream < 0 and q.kind & codes.WRITE_BIT and q.place >> codes.BANK_SHIFT == address:
                 yield q.part, "an older store to the same address"
         return
-    n, tile = int(hung.gpu.n_wavefronts), head.tag >> GRANULE_BITS
+    n, tile = int(hung.gpu.n_wavefronts), int(tile_of(head.tag))
     holder = int(hung.tables.tiles[tile].predecessor) // n
     yield hung.place_of_tiles(holder), f"workgroup {tile // n} takes the place of workgroup {holder}"
 
@@ -365,7 +365,7 @@ def oldest_message(hung: HungGpu) -> Edges:
         yield NOTHING, f"expects {counted(missing, 'granule')}, but no link leads here"
     if len(hung.inbox) and hung.inbox[0]["at"] <= hung.core.now:
         tile, granule = int(hung.inbox[0]["tile"]), int(hung.inbox[0]["granule"])
-        address = granule if tile < 0 else granule_address(gpu, hung.tables.tiles, tile, granule)
+        address = granule if tile < 0 else granule_address(hung.tables.tiles, tile, granule)
         yield f"channel[{channel_of(gpu, address)}].comm_queue", "room for the oldest granule"
 
 

@@ -151,7 +151,6 @@ def store_results(gpu, index, step, store_queue, credit, now):
     cu = gpu.compute_units[cu_index]
     capacity = len(part.line_index)
     slot_end = now + gpu.slot_ticks
-    row = row_of(gpu, index, part.step)
     is_sent = step.send_to != TO_LOCAL and step.send_to != TO_NOWHERE
     while part.line_head < part.line_tail and credit > 0:
         entry = part.line_head % capacity
@@ -183,7 +182,7 @@ def store_results(gpu, index, step, store_queue, credit, now):
             kind = INCOMING_UPDATE if step.send_to == TO_NEIGHBOUR_AS_UPDATE else INCOMING_WRITE
             there = step.destination + part.line_index[entry] * gpu.l2.granules_per_line * gpu.buffer_places
             for i in range(n_sent):
-                buffer_store(gpu.link_port, store_queue, kind, -1 - row, there + i, at)
+                buffer_store(gpu.link_port, store_queue, kind, step.distance, -1, there + i, step.post_signal, at)
             cost += gpu.store_issue_ticks * n_sent // n_granules
         credit -= cost
         part.line_head += 1
@@ -248,14 +247,13 @@ def end_collective_workgroup(gpu, part, now):
 
 
 @kernel
-def is_received(gpu, steps, row):
-    """Return whether the neighbour's part of what the step in *row* needs has been received."""
-    needed = steps[row].wait_received
-    return needed == 0 or steps[row - gpu.n_step_slices * gpu.n_step_columns].n_received >= needed
+def is_received(step, signals):
+    """Return whether what other GPUs send of what a step needs has been received."""
+    return step.wait_signal < 0 or signals[step.wait_signal] >= step.wait_received
 
 
 @kernel
-def advance_collective(gpu, index, steps, store_queue, now):
+def advance_collective(gpu, index, steps, signals, store_queue, now):
     """One slot of workgroup *index* of a collective, on the compute unit that it has."""
     part = gpu.collective_workgroups[index]
     cu = gpu.compute_units[part.compute_unit]
@@ -270,7 +268,7 @@ def advance_collective(gpu, index, steps, store_queue, now):
             state = COLLECTIVE_WORK
             waits_for = WORKING  # start, fence, flag and barrier are its own work
             break
-        if not is_received(gpu, steps, row):
+        if not is_received(step, signals):
             waits_for = FOR_DEPENDENCY
             break
         state = COLLECTIVE_WORK

@@ -51,7 +51,7 @@ COMMANDS_PER_CYCLE = 4  # of a channel, more than one cycle can log: column, row
 
 
 @kernel
-def advance_compute_units(gpu, workgroups, tiles, store_queue, steps, now):
+def advance_compute_units(gpu, workgroups, tiles, store_queue, steps, signals, now):
     """Let every compute unit act once, a different one first in each slot; return how many wait for operands.
 
     Those of a collective take turns among themselves: with the others in between, the first of them would come first
@@ -66,7 +66,7 @@ def advance_compute_units(gpu, workgroups, tiles, store_queue, steps, now):
         for turn in range(gpu.n_collective_workgroups):
             index = (gpu.slot_index + turn) % gpu.n_collective_workgroups
             if gpu.collective_workgroups[index].compute_unit >= 0:
-                advance_collective(gpu, index, steps, store_queue, now)
+                advance_collective(gpu, index, steps, signals, store_queue, now)
     if gpu.running_kernel & KERNEL_GEMM:
         for turn in range(gpu.n_compute_units):
             cu_index = (gpu.slot_index + turn) % gpu.n_compute_units
@@ -106,7 +106,7 @@ def retire_columns(gpu, channel, workgroups, tiles, dma_commands, dma_queue, ser
 
 @kernel
 def advance_channels(
-    gpu, workgroups, tiles, dma_commands, dma_queue, steps, series, bin_index, command_log, pick_stream, slot_end
+    gpu, workgroups, tiles, dma_commands, dma_queue, signals, series, bin_index, command_log, pick_stream, slot_end
 ):
     """Run every channel that has something to do to the end of the slot; retire what it finished.
 
@@ -117,9 +117,12 @@ def advance_channels(
         channel = gpu.channels[channel_id]
         if channel.sleeps_until < until:
             catch_up(gpu, channel)
-            advance_channel(channel, channel_id, gpu.tracker, tiles, steps, command_log, pick_stream, until)
+            advance_channel(channel, channel_id, gpu.tracker, tiles, signals, command_log, pick_stream, until)
             series[bin_index, BIN_OCCUPANCY] += channel.occupancy_cycles - channel.noted_occupancy_cycles
             channel.noted_occupancy_cycles = channel.occupancy_cycles
+            if channel.has_posted:
+                channel.has_posted = 0
+                gpu.has_news = 1
             retire_columns(gpu, channel, workgroups, tiles, dma_commands, dma_queue, series, bin_index)
     gpu.channels_until = until
 
@@ -226,6 +229,7 @@ def advance(
     store_queue,
     dma_queue,
     steps,
+    signals,
     inbox,
     outbox,
     series,
@@ -252,7 +256,7 @@ def advance(
             return LOG_FULL
         bin_index = min(now // gpu.bin_ticks, len(series) - 1)
         sent_before = gpu.n_outbox
-        receive_messages(gpu, inbox, tiles, slot_end)
+        receive_messages(gpu, inbox, tiles, signals, slot_end)
         if gpu.n_waiting_cus > 0:
             wake_all_waiting_cus(gpu)
         if gpu.running_kernel != KERNEL_NONE and now >= gpu.kernel_start_at:
@@ -264,9 +268,11 @@ def advance(
                 note_dispatcher_slot(gpu, NOTHING_LEFT)
             if gpu.running_kernel & KERNEL_COLLECTIVE:
                 dispatch_collective(gpu, now)
-            series[bin_index, BIN_WAITING] += advance_compute_units(gpu, workgroups, tiles, store_queue, steps, now)
+            series[bin_index, BIN_WAITING] += advance_compute_units(
+                gpu, workgroups, tiles, store_queue, steps, signals, now
+            )
         advance_channels(
-            gpu, workgroups, tiles, dma_commands, dma_queue, steps, series, bin_index, command_log, pick_stream,
+            gpu, workgroups, tiles, dma_commands, dma_queue, signals, series, bin_index, command_log, pick_stream,
             slot_end,
         )
         waits_for = reason_without_data(gpu)
