@@ -32,6 +32,7 @@ class Step:
     send_to: int
     wait_received: int  # granules, flags included, of the neighbour's step of the previous position that must be here
     local_destination: int = -1  # of a result that is both sent and kept
+    distance: int = -1  # distance of the GPU that it is sent to
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from t3sim.gpu.kernel import _jit, codes
 from t3sim.gpu.kernel.loop import N_BIN_COLUMNS, commands_per_slot
 from t3sim.gpu.kernel.state import COMMAND_LOG, MESSAGE, empty_gpu
 from t3sim.gpu.routes import StoreRoutes
-from t3sim.gpu.tables import Launch, TableBuilder, Tables, records
+from t3sim.gpu.tables import Launch, TableBuilder, Tables, records, sent_granules
 from t3sim.gpu.ticks import TickBase
 from t3sim.workload.tiling import TileTrace
 
@@ -69,6 +69,7 @@ class GpuCore:
         self._logged: NDArray[np.int64] = self.command_log.view(np.ndarray)["at"]
         self.trace: TileTrace | None = None  # of the running kernel, or of the last one
         self.schedule: CollectiveSchedule | None = None
+        self.sends: dict[int, int] = {}  # granules of GEMMs, by the distance of the GPU that they go to
         self.n_programs = 0  # loaded so far
         self.first_start_at = 0  # tick at which the first GPU of the ring starts the kernel: data may arrive from then
         self.policy = policy
@@ -199,14 +200,12 @@ class GpuCore:
 
     # --- loading operations ----------------------------------------------------------------------
 
-    def load_gemm(
-        self, trace: TileTrace, routes: StoreRoutes, *, start_at: int, device_id: int = 0, expected_inbound: int = 0
-    ) -> None:
+    def load_gemm(self, trace: TileTrace, routes: StoreRoutes, *, start_at: int, device_id: int = 0) -> None:
         """Let the GPU run *trace* next, from tick *start_at* on."""
         builder = TableBuilder(self.machine)
         first = int(trace.chunk_ranges()[device_id % trace.n_chunks, 0])
         builder.add_gemm(trace, routes, Launch(start_at), first_workgroup=first)
-        self.load(builder, trace=trace, expected_inbound=expected_inbound)
+        self.load(builder, trace=trace)
 
     def load_collective(
         self, schedule: CollectiveSchedule, *, start_at: int, n_compute_units: int | None = None
@@ -245,6 +244,7 @@ class GpuCore:
     ) -> None:
         """Let the GPU run what *builder* has collected; *trace* and *schedule* are the ones that it runs, if any."""
         gpu, self.tables = self.gpu, builder.build()
+        self.sends = sent_granules(self.tables)
         gpu.n_operations = gpu.n_pending = len(self.tables.running)
         gemms = self.gemms
         if len(gemms) and gemms["n_buffers"].max() > self.layout.n_buffers:

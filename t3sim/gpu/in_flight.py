@@ -20,7 +20,7 @@ from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import codes, collective_kernel
 from t3sim.gpu.kernel.dram_channel import KEY_SHIFT
 from t3sim.gpu.kernel.l2_slice import MSHR_MASK, MSHR_SHIFT, OWNER_SHIFT
-from t3sim.gpu.kernel.memory_controller import GRANULE_BITS
+from t3sim.gpu.kernel.signals import signal_of, tile_of
 
 STREAM_NAMES = ("compute_queue", "comm_queue")  # by stream: codes.COMPUTE, codes.COMM
 LOCAL_STORES = (codes.LOCAL_UPDATE, codes.LOCAL_STORE)
@@ -138,11 +138,10 @@ class HungGpu:
         units = self.gpu.compute_units["move_operation"][: int(self.gpu.n_compute_units)]
         return np.flatnonzero(units >= 0).tolist()
 
-    def step_of(self, c: int) -> tuple[Any, int, int]:
-        """Return the move kernel on a compute unit, the row of its step, and that of the neighbour's it waits for."""
+    def step_of(self, c: int) -> tuple[Any, int]:
+        """Return the move kernel on a compute unit, and the row of its step."""
         moves = self.tables.operations[int(self.gpu.compute_units[c].move_operation)]
-        row = int(uncompiled(collective_kernel.row_of)(moves, self.gpu.move_workgroups[c]))
-        return moves, row, row - int(moves.n_step_slices * moves.n_step_columns)
+        return moves, int(uncompiled(collective_kernel.row_of)(moves, self.gpu.move_workgroups[c]))
 
     def resident_slots(self) -> list[tuple[int, int]]:
         """Return (compute unit, slot) of every workgroup of a GEMM that runs."""
@@ -189,8 +188,9 @@ class HungGpu:
                 found[f"channel[{q.channel}].dram_queue", "request"][q.part] += 1
             for owner in self._owners(q):
                 found[owner][q.part] += 1
-        for tile in self.inbox["tile"].tolist():
-            found[self._counted_by(tile)]["mailbox"] += 1
+        for tile, signal in zip(self.inbox["tile"].tolist(), self.inbox["signal"].tolist(), strict=True):
+            for owner in self._counted_by(tile, signal):
+                found[owner]["mailbox"] += 1
         for b, m in self.misses:
             mshr = f"l2_slice.bank[{b}].mshr[{m}]"
             found[f"l2_slice.bank[{b}]", f"MSHR of {l2.n_mshrs}"][mshr] += 1
@@ -200,7 +200,7 @@ class HungGpu:
                 found[f"compute_unit[{c}]", "load"][mshr] += 1
         for tile, missing in self.tracked_tiles():
             workgroup = int(self.tables.tiles[tile].workgroup)
-            updates = found[self._counted_by(tile)]
+            updates = found[self._tracked(tile)]
             if self.tables.workgroups[workgroup].end_at < 0:
                 updates[self.place_of_workgroup(workgroup)] += missing
                 continue
@@ -222,12 +222,13 @@ class HungGpu:
         return int(workgroup.line_head) % len(workgroup.line_index) if workgroup.line_head < workgroup.line_tail else -1
 
     def _steps_waited_for(self) -> Iterator[tuple[str, int, int]]:
-        """Yield (part, granules missing, step that sends them) of each step whose operands have not arrived."""
-        steps = self.tables.steps
-        for row, earlier in sorted({self.step_of(c)[1:] for c in self.move_units()}):
-            missing = int(steps[row].wait_received - steps[earlier].n_received) if steps[row].wait_received else 0
+        """Yield (part, granules missing, signal that they post) of each step whose operands have not arrived."""
+        steps, signals = self.tables.steps, self.tables.signals
+        for row in sorted({self.step_of(c)[1] for c in self.move_units()}):
+            signal = int(steps[row].wait_signal)
+            missing = int(steps[row].wait_received - signals[signal]) if signal >= 0 else 0
             if missing > 0:
-                yield f"collective_kernel.step[{row}]", missing, earlier
+                yield f"collective_kernel.step[{row}]", missing, signal
 
     def _owners(self, q: Queued) -> Iterator[tuple[str, str]]:
         """Yield (unit, what) of those that wait for a request."""
@@ -240,18 +241,21 @@ class HungGpu:
             if line == self._oldest_line(c):
                 yield f"compute_unit[{c}]", "operand granule"
         elif q.kind in LOCAL_STORES:
-            workgroup = int(self.tables.tiles[q.tag >> GRANULE_BITS].workgroup)
+            workgroup = int(self.tables.tiles[tile_of(q.tag)].workgroup)
             yield self.place_of_workgroup(workgroup), "store acknowledgement"
             yield f"compute_unit[{self.tables.workgroups[workgroup].cu}]", "store"
         if q.kind in (*LOCAL_STORES, *INCOMING) and q.stream >= 0:  # the tracker counts what enters a DRAM queue
-            yield self._counted_by(q.tag >> GRANULE_BITS if q.tag >= 0 else q.tag)
+            yield from self._counted_by(int(tile_of(q.tag)) if q.tag >= 0 else -1, int(signal_of(q.tag)))
 
-    def _counted_by(self, tile: int) -> tuple[str, str]:
-        """Return who counts a store to *tile* of the output; below 0, to the receive buffer of a step."""
-        if tile < 0:
-            row = -1 - tile
-            moves = next(one for one in self.core.moves[::-1] if one.first_step <= row)
-            return f"collective_kernel.step[{row + int(moves.n_step_slices * moves.n_step_columns)}]", "granule"
+    def _counted_by(self, tile: int, signal: int) -> Iterator[tuple[str, str]]:
+        """Yield who counts a store to *tile* of the output (-1: none) that posts *signal* (-1: none)."""
+        if tile >= 0:
+            yield self._tracked(tile)
+        for row in np.flatnonzero(self.tables.steps["wait_signal"] == signal) if signal >= 0 else ():
+            yield f"collective_kernel.step[{row}]", "granule"
+
+    def _tracked(self, tile: int) -> tuple[str, str]:
+        """Return who counts a store to *tile* of the output."""
         return self.place_of_tiles(int(self.tables.tiles[tile].workgroup)), f"update of tile {tile}"
 
     def accounts(self) -> Iterator[Account]:
@@ -291,9 +295,9 @@ class HungGpu:
             n = int(workgroup.line_remaining[entry]) if entry >= 0 else 0
             of = f" of its oldest line to come, in step {workgroup.step} of {moves.n_steps}"
             yield Account(f"compute_unit[{c}]", n, "operand granule", "no such read is queued", of)
-        for part, n, row in self._steps_waited_for():
-            yield Account(part, n, "granule", "nothing is left to be sent", f" of step {row} to come")
+        for part, n, signal in self._steps_waited_for():
+            yield Account(part, n, "granule", "nothing is left to be sent", f" of signal {signal} to come")
         for tile, n in self.tracked_tiles():
-            part, what = self._counted_by(tile)
+            part, what = self._tracked(tile)
             lacking = f" to come, {n} of {self.tables.tiles[tile].updates_expected} are missing"
             yield Account(part, n, what, "nothing is left to be sent", lacking)

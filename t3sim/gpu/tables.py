@@ -85,6 +85,7 @@ class TableBuilder:
         self._posts: list[tuple[int, int, int]] = []
         self._workgroups, self._tiles, self._commands, self._steps = (list[NDArray[Any]]() for _ in range(4))
         self._n = dict.fromkeys(("workgroups", "tiles", "commands", "steps", "units", "signals"), 0)
+        self._has_tracked = False
         self.read_ahead = 0  # granules of the DMA engine
 
     @property
@@ -179,6 +180,7 @@ class TableBuilder:
         tiles["first_granule"][index] = operation.c_granule + wavefronts["row"] * operation.c_row_granules + column
         owner = np.arange(len(tiles)) // n_wavefronts
         tiles["workgroup"], tiles["first_tile"] = first_workgroup + owner, first_tile + owner * n_wavefronts
+        place_destinations(tiles, workgroups, wavefronts, routes, owner, index, granule_bytes)
         tiles["updates_expected"] = tiles["n_granules"] * routes.updates[owner]
         is_open = (tiles["updates_expected"] > 0).reshape(-1, n_wavefronts)
         tiles["n_open"][::n_wavefronts] = is_open.sum(axis=1)
@@ -187,20 +189,23 @@ class TableBuilder:
         n_sets = self.machine.gpu.tracker.n_sets
         tiles["tracker_set"] = np.repeat(place % n_sets, n_wavefronts)
         tracked = order[is_open[order].any(axis=1)]
-        mapped = order[routes.route[order] != codes.ROUTE_CACHED]  # these need a place here or at the neighbour
-        if len(mapped) and any((one["route"] != codes.ROUTE_CACHED).any() for one in self._workgroups):
+        # These need a place in the tracker here or where they go.
+        mapped = order[(routes.route[order] != codes.ROUTE_CACHED) & (routes.to[order] >= 0)]
+        if len(mapped) and self._has_tracked:
             raise UsageError("a GPU has one tracker: two GEMMs whose stores are mapped cannot share it")
+        self._has_tracked |= len(mapped) > 0
         places = self._places_in_a_set(n_wavefronts, is_needed=len(mapped) > 0)
         predecessors = tracker_predecessors(tracked, place % n_sets, places)
         tiles["predecessor"] = np.repeat(
             np.where(predecessors < 0, -1, first_tile + predecessors * n_wavefronts), n_wavefronts
         )
         operation.dispatch_window = dispatch_window(place, mapped, tracker_predecessors(mapped, place % n_sets, places))
-        commands = self._commands_of(tiles, n_wavefronts, routes, int(operation.dispatch_window))
+        commands = self._commands_of(tiles, owner, n_wavefronts, routes, int(operation.dispatch_window))
         if len(commands):
             chunk = int(tiles["n_granules"].sum()) // trace.n_chunks
             read_ahead = self.machine.gpu.dma.read_ahead
             self.read_ahead = chunk if read_ahead == "chunk" else max(int(read_ahead) // granule_bytes, 1)
+        self._n["signals"] = max(self._n["signals"], int(routes.signal.max(initial=-1)) + 1)
         for name, table in (("workgroups", workgroups), ("tiles", tiles), ("commands", commands)):
             getattr(self, f"_{name}").append(table)
             self._n[name] += len(table)
@@ -215,7 +220,9 @@ class TableBuilder:
             )
         return places
 
-    def _commands_of(self, tiles: NDArray[Any], n_wavefronts: int, routes: StoreRoutes, window: int) -> NDArray[Any]:
+    def _commands_of(
+        self, tiles: NDArray[Any], owner: NDArray[np.int64], n_wavefronts: int, routes: StoreRoutes, window: int
+    ) -> NDArray[Any]:
         """Return the DMA commands of a GEMM, and write into its tiles which command sends them."""
         first_tiles, n_tiles = dma_blocks(tiles["n_granules"], n_wavefronts, routes.dma_maps)
         commands = np.zeros(len(first_tiles), DMA_TABLE)
@@ -224,6 +231,8 @@ class TableBuilder:
         check_block_spans(first_tiles, n_tiles, n_wavefronts, window)
         commands["first_tile"] = first_tiles + self._n["tiles"]
         commands["n_tiles"] = n_tiles
+        is_update = routes.route[owner[first_tiles]] == codes.ROUTE_LOCAL_UPDATE
+        commands["kind"] = np.where(is_update, codes.INCOMING_UPDATE, codes.INCOMING_WRITE)
         commands["start_at"] = commands["end_at"] = commands["ready_at"] = -1
         block = np.repeat(np.arange(len(first_tiles)), n_tiles)
         member = np.concatenate([np.arange(a, a + n) for a, n in zip(first_tiles, n_tiles, strict=True)])
@@ -244,11 +253,12 @@ class TableBuilder:
         operation = self._operation(codes.MOVES, launch)
         operation.first_workgroup, operation.n_workgroups = self._n["units"], n_units
         operation.first_step, operation.n_steps = self._n["steps"], schedule.n_operations
-        operation.n_step_columns, operation.n_step_slices = schedule.n_channels, schedule.n_slices
+        operation.n_step_columns = schedule.n_channels
         operation.slice_overhead_ticks, operation.startup_ticks = slice_overhead, startup
         operation.flags_numerator, operation.flags_denominator = schedule.flags
         operation.buffer_places = places_for(schedule.flags)
-        self._steps.append(step_table(schedule, self.granules_per_line))
+        self._steps.append(step_table(schedule, self.granules_per_line, self._n["signals"]))
+        self._n["signals"] += len(self._steps[-1])
         self._n["units"] += n_units
         self._n["steps"] += len(self._steps[-1])
 
@@ -273,6 +283,44 @@ class TableBuilder:
             steps=joined(self._steps, STEP_TABLE),
             signals=np.zeros(max(self._n["signals"], 1), np.int64),
         )
+
+
+def place_destinations(
+    tiles: NDArray[Any],
+    workgroups: NDArray[Any],
+    wavefronts: NDArray[Any],
+    routes: StoreRoutes,
+    owner: NDArray[np.int64],
+    index: NDArray[np.int64],
+    granule_bytes: int,
+) -> None:
+    """Write where wavefront tiles go: the one of the same number in another workgroup, or a plain address.
+
+    *owner* is the workgroup of each tile, *index* the tile of each entry of *wavefronts*.
+    """
+    of = wavefronts["workgroup"]
+    rows = wavefronts["row"] - workgroups["row"][of]
+    columns = wavefronts["column"] - workgroups["column"][of]
+    address = np.zeros(len(tiles), np.int64)
+    address[index] = routes.address[of] + rows * routes.pitch[of] + columns * ELEMENT_BYTES // granule_bytes
+    is_plain = routes.to[owner] < 0
+    n_wavefronts = len(tiles) // max(len(workgroups), 1)
+    tiles["distance"] = routes.distance[owner]
+    to_tile = tiles["first_tile"][0] + routes.to[owner] * n_wavefronts + np.arange(len(tiles)) % n_wavefronts
+    tiles["to_tile"] = np.where(is_plain, -1, to_tile)
+    tiles["to_granule"], tiles["to_pitch"] = address, routes.pitch[owner]
+    tiles["signal"] = routes.signal[owner]
+    stays = is_plain & (routes.distance[owner] == 0)  # at a place of its own
+    tiles["first_granule"][stays], tiles["pitch"][stays] = address[stays], routes.pitch[owner[stays]]
+
+
+def sent_granules(tables: Tables) -> dict[int, int]:
+    """Return how many granules a GEMM sends to each GPU, by its distance."""
+    tiles = tables.tiles
+    leaves = tiles[(tiles["distance"] != 0) & (tiles["n_granules"] > 0)]
+    distances, of = np.unique(leaves["distance"], return_inverse=True)
+    sums = np.bincount(of, leaves["n_granules"], len(distances))
+    return {int(distance): int(n) for distance, n in zip(distances, sums, strict=True)}
 
 
 def pairs(dtype: np.dtype[Any], rows: Sequence[tuple[int, ...]]) -> NDArray[Any]:
@@ -350,10 +398,14 @@ def dma_blocks(
     return np.concatenate(first), np.concatenate(count)
 
 
-def step_table(schedule: CollectiveSchedule, granules_per_line: int) -> NDArray[Any]:
-    """Return the steps of a collective."""
+def step_table(schedule: CollectiveSchedule, granules_per_line: int, first_signal: int) -> NDArray[Any]:
+    """Return the steps of a collective; each has a signal of its own, from *first_signal* on.
+
+    What a step sends posts its signal; a step that waits does so for that of the one before it at the sender.
+    """
     steps = records(STEP_TABLE, len(schedule.steps))
-    for entry, step in zip(steps, schedule.steps, strict=True):
+    row_before = schedule.n_slices * schedule.n_channels
+    for row, (entry, step) in enumerate(zip(steps, schedule.steps, strict=True)):
         entry.n_granules = step.n_granules
         entry.n_lines = -(-step.n_granules // granules_per_line)
         entry.n_operands = len(step.operands)
@@ -362,6 +414,9 @@ def step_table(schedule: CollectiveSchedule, granules_per_line: int) -> NDArray[
         entry.destination = step.destination
         entry.local_destination = step.local_destination
         entry.send_to = step.send_to
+        entry.distance = step.distance
+        entry.post_signal = first_signal + row
+        entry.wait_signal = first_signal + row - row_before if step.wait_received > 0 else -1
         entry.wait_received = step.wait_received
         entry.start_at = entry.end_at = -1
     return steps

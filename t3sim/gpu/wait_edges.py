@@ -16,7 +16,7 @@ import numpy as np
 
 from t3sim.gpu.in_flight import STREAM_NAMES, HungGpu, counted, uncompiled
 from t3sim.gpu.kernel import address_map, codes, l2_slice, mailbox, memory_controller
-from t3sim.gpu.kernel.memory_controller import GRANULE_BITS
+from t3sim.gpu.kernel.signals import tile_of
 
 Edge = tuple[str, str]  # a part and why it is waited for; or NOTHING, and what is wrong with the unit that waits
 Edges = Iterator[Edge]
@@ -24,7 +24,7 @@ Index = tuple[Any, ...]  # of a unit, in its name
 NOTHING = ""
 NOT_SERVED = "not served"
 ALWAYS = -1  # beside the reasons of the ledger
-TO_NEIGHBOUR = (codes.ROUTE_REMOTE_UPDATE, codes.ROUTE_REMOTE_STORE)
+REMOTE = (codes.ROUTE_REMOTE_UPDATE, codes.ROUTE_REMOTE_STORE)
 
 
 class Unit(NamedTuple):
@@ -104,7 +104,7 @@ def senders(hung: HungGpu) -> Edges:
         yield "link_port", "granules not sent"
     if gpu.dma.n_commands_done < gpu.dma.n_commands:
         yield "dma_engine", "DMA commands not done"
-    for (w,) in places(np.isin(workgroups["route"], TO_NEIGHBOUR) & (workgroups["end_at"] < 0)):
+    for (w,) in places(np.isin(workgroups["route"], REMOTE) & (workgroups["end_at"] < 0)):
         yield hung.place_of_workgroup(w), f"workgroup {w} has not stored its tile"
     yield from ((f"compute_unit[{c}]", "has steps left") for c in hung.move_units())
     for o, in unfinished(hung):
@@ -190,7 +190,7 @@ def oldest_workgroup(hung: HungGpu) -> Edges:
         reason = f"workgroup {workgroup} waits until workgroup {oldest} is sent on; {most} are under way"
         if tables.workgroups[oldest].end_at < 0:
             yield hung.place_of_workgroup(oldest), reason
-        elif tables.workgroups[oldest].route in TO_NEIGHBOUR:
+        elif tables.workgroups[oldest].route in REMOTE:
             yield "link_port", reason
         elif tables.tiles[hung.first_tile(oldest)].n_open:
             yield hung.place_of_tiles(oldest), reason
@@ -263,8 +263,9 @@ def reason_of_unit(hung: HungGpu, c: int) -> int:
 
 def step_data(hung: HungGpu, c: int) -> Edges:
     """The operands of a step that the neighbour sends."""
-    (_, row, earlier), steps = hung.step_of(c), hung.tables.steps
-    needed = f"{steps[earlier].n_received} of {steps[row].wait_received} granules of step {earlier} received"
+    row, tables = hung.step_of(c)[1], hung.tables
+    signal = int(tables.steps[row].wait_signal)
+    needed = f"{tables.signals[signal]} of {tables.steps[row].wait_received} granules of signal {signal} received"
     yield f"collective_kernel.step[{row}]", needed
 
 
@@ -320,7 +321,7 @@ def place_or_older_store(hung: HungGpu, c: int, queue: str) -> Edges:
             if q.channel == c and q.stream < 0 and q.kind & codes.WRITE_BIT and q.place >> codes.BANK_SHIFT == address:
                 yield q.part, "an older store to the same address"
         return
-    tile = hung.tables.tiles[head.tag >> GRANULE_BITS]
+    tile = hung.tables.tiles[int(tile_of(head.tag))]
     holder = int(hung.tables.tiles[tile.predecessor].workgroup)
     yield hung.place_of_tiles(holder), f"workgroup {tile.workgroup} takes the place of workgroup {holder}"
 

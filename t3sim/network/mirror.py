@@ -1,8 +1,8 @@
-"""Mirrored mode: what a GPU sends to its neighbour is what it receives from the other one.
+"""Chunks of unlike shapes in a ring whose GPUs have the chunk of a position at the same place (decision 10).
 
-All GPUs of a ring do the same work one chunk position apart, so one is simulated (T3 section 5.1).
-A granule that leaves for position ``p`` arrives as the same granule of position ``p + 1``.  That is
-exact when all chunks have the same shape.  When they have not (workgroups that do not divide by the
+All GPUs of a ring do the same work one chunk position apart, so one may stand for all (T3 section 5.1).
+A granule that leaves position ``p`` is stored at the same place of position ``p + 1``: data of the mapping
+(``next_position``) when all chunks have the same shape.  When they have not (workgroups that do not divide by the
 number of GPUs, ragged tiles), the workgroups of the two chunks are paired in dispatch order, and the
 arrivals of one follow the progress of the departures of the other: after ``k`` of ``n`` granules have
 left, ``floor(k m / n)`` of its ``m`` have arrived.  Every granule of every chunk arrives exactly once
@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from t3sim.workload.tiling import TileTrace
+
 
 class Pair(NamedTuple):
     """Wavefront tiles whose departures drive the arrivals of others; ranges of tiles."""
@@ -26,8 +28,16 @@ class Pair(NamedTuple):
     is_shift: bool  # the same shape: granule for granule
 
 
+def next_position(trace: TileTrace) -> NDArray[np.int64] | None:
+    """Return for each workgroup the one at its place in the chunk of the next position; None if chunks are unlike."""
+    chunks = [trace.workgroups[["n_rows", "n_columns"]][start:stop] for start, stop in trace.chunk_ranges()]
+    if any(chunk.shape != chunks[0].shape or (chunk != chunks[0]).any() for chunk in chunks):
+        return None
+    return (np.arange(trace.n_workgroups) + len(chunks[0])) % trace.n_workgroups
+
+
 class ChunkShift:
-    """Maps messages about wavefront tiles of chunk ``p`` to the same place in chunk ``p + 1``."""
+    """Maps messages about wavefront tiles of chunk ``p`` to the workgroups of chunk ``p + 1``."""
 
     def __init__(self, n_granules: NDArray[np.int64], tile_ranges: NDArray[np.int64], tiles_per_workgroup: int) -> None:
         """*n_granules* per wavefront tile; *tile_ranges* [n_chunks, 2] are the tiles of each position."""
@@ -39,13 +49,18 @@ class ChunkShift:
         self._offsets = np.array([pair.arriving[0] - pair.departing[0] for pair in self._pairs], np.int64)
         self._sent = [0] * len(self._pairs)
 
+    def n_arriving(self, is_sent: NDArray[np.bool_]) -> int:
+        """Return how many granules arrive for those of the tiles that are sent."""
+        total = 0
+        for pair in self._pairs:
+            sizes, there = (self._n_granules[slice(*tiles)] for tiles in (pair.departing, pair.arriving))
+            n_sent = int(sizes[is_sent[slice(*pair.departing)]].sum())
+            total += n_sent if pair.is_shift else n_sent * int(there.sum()) // max(int(sizes.sum()), 1)
+        return total
+
     def __call__(self, messages: NDArray[Any]) -> NDArray[Any]:
         """Return what arrives for *messages* (times unchanged)."""
         pair = np.searchsorted(self._starts, messages["tile"], side="right") - 1
-        if all(p.is_shift for p in self._pairs):
-            arriving = messages.copy()
-            arriving["tile"] += self._offsets[pair]
-            return arriving
         order, parts = [], []
         for p in np.unique(pair):
             chosen = np.flatnonzero(pair == p)

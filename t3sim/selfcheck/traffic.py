@@ -46,7 +46,7 @@ def checked_run(seed: int) -> DramChecker:
     messages = records(MESSAGE, n)
     messages["at"] = np.cumsum(rng.integers(0, 2 * gap + 1, n))
     messages["kind"] = rng.choice([codes.INCOMING_WRITE, codes.INCOMING_UPDATE], n)
-    messages["tile"] = -1
+    messages["tile"] = messages["signal"] = -1
     banks = spec.memory.n_bank_groups * spec.memory.banks_per_group * spec.memory.n_channels
     messages["granule"] = rng.integers(0, banks * N_ROWS * spec.memory.row // spec.memory.access, n)
     core.gpu.expected_inbound = n

@@ -21,10 +21,10 @@ from t3sim.errors import ModelError, UsageError, code_of_a_user
 from t3sim.gpu.arbitration import ArbitrationPolicy
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.device import Device
-from t3sim.gpu.routes import StoreRoutes
+from t3sim.gpu.routes import NEIGHBOUR, StoreRoutes
 from t3sim.gpu.ticks import TickBase
 from t3sim.network.link import Deliver, Link, Transform
-from t3sim.network.mirror import ChunkShift
+from t3sim.network.mirror import ChunkShift, next_position
 from t3sim.system.liveness import Liveness, WatchedEnvironment, WatchedGpu, run_to_end
 from t3sim.system.user_code import watched_policy
 from t3sim.workload.tiling import TileTrace, wavefront_grid
@@ -46,6 +46,12 @@ class Machine:
         cost = (int(port.granule_cost), int(port.scale))
         self.links[d] = Link(self.env, f"link[{d}]", latency, cost, deliver, transform)
         self.devices[d].egress = self.links[d].send
+
+    def expect_arrivals(self) -> None:
+        """Let every GPU expect what the GEMMs that have been loaded send to it."""
+        for d, core in enumerate(self.cores):
+            for distance, n_granules in core.sends.items():
+                self.cores[(d + distance) % len(self.cores)].gpu.expected_inbound += n_granules
 
     def has_arrivals(self) -> bool:
         """Return whether something waits for a GPU that its inbox does not hold yet."""
@@ -128,17 +134,19 @@ def load_fused_gpu(
 ) -> ChunkShift | None:
     """Load *trace* on *core* by position, its output mapped by *mapping*; dispatch begins at *first_position*.
 
-    Return what its outgoing link makes of its messages; None if it has none to send.
+    Return what its outgoing link makes of its messages; None if they name their places themselves.
     """
-    routes = StoreRoutes(trace.n_workgroups)
+    counterparts = next_position(trace)
+    routes = StoreRoutes(trace.n_workgroups, counterparts)
     with code_of_a_user(mapping, "mapping of the output", is_all_of_it=True):
         mapping(routes, trace, 0, core.machine.gpu.dma.wavefront_tiles_per_block)
     core.load_gemm(trace, routes, start_at=start_at, device_id=first_position)
-    n_granules = core.tables.tiles["n_granules"]
-    n_wavefronts = math.prod(wavefront_grid(trace.tiling))
-    tile_ranges = trace.chunk_ranges() * n_wavefronts
-    core.gpu.expected_inbound = sum(int(n_granules[start:stop].sum()) for start, stop in tile_ranges[1:])
-    return ChunkShift(np.array(n_granules), tile_ranges, n_wavefronts) if trace.n_chunks > 1 else None
+    if counterparts is not None:
+        return None
+    tiles, n_wavefronts = core.tables.tiles, math.prod(wavefront_grid(trace.tiling))
+    shift = ChunkShift(np.array(tiles["n_granules"]), trace.chunk_ranges() * n_wavefronts, n_wavefronts)
+    core.sends[NEIGHBOUR] = shift.n_arriving(tiles["distance"] == NEIGHBOUR)
+    return shift
 
 
 def check_drained(core: GpuCore, name: str) -> None:

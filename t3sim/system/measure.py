@@ -116,7 +116,7 @@ def timeline_of(core: GpuCore, name: str = "gpu[0]", device_id: int = 0) -> Time
     table = core.tables.workgroups
     chunks = core.trace.workgroups["chunk"] if core.trace is not None else None
     n_chunks = core.trace.n_chunks if core.trace is not None else 1
-    for index in np.flatnonzero(table["end_at"] >= 0):
+    for index in np.flatnonzero(table["end_at"] >= 0).tolist():
         entry = table[index]
         number = index - int(core.tables.operations[entry.operation].first_workgroup)
         track, what = f"{name}.compute_unit[{entry.cu}].slot[{entry.slot}]", f"workgroup {number}"

@@ -342,7 +342,8 @@ def with_compute_units(machine: MachineSpec, n_compute_units: int) -> MachineSpe
 def load_fused(machine: MirroredMachine, trace: TileTrace, mapping: Callable[..., None]) -> None:
     """Map the output of *trace* as *mapping* says, load it and close the ring."""
     shift = load_fused_gpu(machine.core, trace, mapping, machine.launch_ticks)
-    if shift is not None:
+    machine.expect_arrivals()
+    if trace.n_chunks > 1:
         machine.close_ring(shift)
 
 

@@ -86,16 +86,12 @@ class RingMachine(Machine):
 
         Each device has the output at its true places: device ``d`` starts at chunk ``d`` of the array.
         """
-        ranges = trace.chunk_ranges()
         for d, core in enumerate(self.cores):
             routes = StoreRoutes(trace.n_workgroups)
             if mapping is not None:
                 mapping(routes, trace, d, core.machine.gpu.dma.wavefront_tiles_per_block)
             core.load_gemm(trace, routes, start_at=self.start_at(d), device_id=d)
-            if mapping is not None:
-                tiles = core.tables.tiles["n_granules"].reshape(trace.n_workgroups, -1).sum(axis=1)
-                first = d % trace.n_chunks
-                core.gpu.expected_inbound = int(tiles.sum() - tiles[slice(*ranges[first])].sum())
+        self.expect_arrivals()
 
     def load_fused(
         self, trace: TileTrace, mapping: Callable[..., None], offsets: Sequence[int], first_positions: Sequence[int]
@@ -109,6 +105,7 @@ class RingMachine(Machine):
             shift = load_fused_gpu(core, trace, mapping, self.start_at(d, offsets[d]), first_positions[d])
             if d in self.links:
                 self.links[d].transform = shift
+        self.expect_arrivals()
         self._note_first_start()
 
     def load_collective(

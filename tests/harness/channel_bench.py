@@ -19,7 +19,7 @@ from t3sim.gpu.assemble import compiled_policy
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.memory_controller import advance_channel, enqueue_request, has_room, has_work
-from t3sim.gpu.kernel.state import COMMAND_LOG, STEP_TABLE, TILE_TABLE, Layout, empty_gpu
+from t3sim.gpu.kernel.state import COMMAND_LOG, TILE_TABLE, Layout, empty_gpu
 
 # No rule is hidden by another one, and no two values are equal:
 # nRC > nRAS + nRP, nFAW > 4 nRRDL > 4 nRRDS, nCCDL > nCCDS > nBL, nWTRL > nWTRS, nCCDWL > nCCDL.
@@ -75,7 +75,7 @@ class Setup:
 
 
 @kernel
-def drive(gpu_state, tiles, steps, command_log, pick_stream, places, arrivals, quantum, until):
+def drive(gpu_state, tiles, signals, command_log, pick_stream, places, arrivals, quantum, until):
     """Feed both streams and run channel 0 in quanta, to the end of the work or to *until*; return requests fed."""
     gpu = gpu_state[0]
     channel = gpu.channels[0]
@@ -93,7 +93,7 @@ def drive(gpu_state, tiles, steps, command_log, pick_stream, places, arrivals, q
                 fed[stream] += 1
             if fed[stream] < places.shape[1] and arrivals[stream, fed[stream]] < until:
                 is_fed = False
-        advance_channel(channel, 0, gpu.tracker, tiles, steps, command_log, pick_stream, end)
+        advance_channel(channel, 0, gpu.tracker, tiles, signals, command_log, pick_stream, end)
         channel.n_done = 0
         if is_fed and not has_work(channel) and until >= 1 << 40:
             break
@@ -104,8 +104,8 @@ def drive(gpu_state, tiles, steps, command_log, pick_stream, places, arrivals, q
 @cache
 def _bench_state() -> tuple[Any, Any, Any, Any]:
     state = empty_gpu(Layout())
-    tables = [np.zeros(1, dtype).view(np.recarray) for dtype in (TILE_TABLE, STEP_TABLE)]
-    return state, state[0].channels[CHANNEL].copy(), *tables
+    tiles = np.zeros(1, TILE_TABLE).view(np.recarray)
+    return state, state[0].channels[CHANNEL].copy(), tiles, np.zeros(0, np.int64)
 
 
 class ChannelBench:
@@ -115,7 +115,7 @@ class ChannelBench:
         """*changes* are timings that differ from those of *setup*."""
         self.setup = Setup() if setup is None else setup
         self.timings = {**self.setup.timings, **changes}
-        self.state, self._blank, self._tiles, self._steps = _bench_state()
+        self.state, self._blank, self._tiles, self._signals = _bench_state()
         policy = arbitration_policies.get(self.setup.policy)
         self._pick_stream = compiled_policy(policy.pick_stream, Layout())
         self._params = policy.encode(self.setup.params)
@@ -158,7 +158,7 @@ class ChannelBench:
         """As ``run``, with places and arrivals as arrays [stream, index]; arrival NEVER: no request."""
         self.reset()
         log = np.zeros(4 * places.size + 1000, COMMAND_LOG).view(np.recarray)
-        n_fed = drive(self.state, self._tiles, self._steps, log, self._pick_stream, places, arrivals, quantum, until)
+        n_fed = drive(self.state, self._tiles, self._signals, log, self._pick_stream, places, arrivals, quantum, until)
         assert until < UNLIMITED or n_fed == (arrivals < codes.NEVER).sum()
         n = int(log["at"][0])
         assert n < len(log) - 1, "the command log is full"

@@ -20,7 +20,8 @@ from t3sim.gpu.kernel.codes import COMM, COMPUTE, DMA_READ, FIELD_MASK, INCOMING
 from t3sim.gpu.kernel.dma_engine import arm_triggered, forward_granule, issue_reads
 from t3sim.gpu.kernel.link_port import buffer_store, has_buffer_room, transmit
 from t3sim.gpu.kernel.mailbox import granule_address, receive_messages
-from t3sim.gpu.kernel.memory_controller import GRANULE_BITS, admit_head, enqueue_request, has_room
+from t3sim.gpu.kernel.memory_controller import admit_head, enqueue_request, has_room
+from t3sim.gpu.kernel.signals import GRANULE_BITS
 from t3sim.gpu.kernel.state import MESSAGE
 from t3sim.gpu.kernel.workgroup_dispatcher import dispatch_workgroups
 from t3sim.overlap.t3 import ring_reduce_scatter
@@ -192,7 +193,7 @@ class FusedBench:
 
     def address_of(self, tile: int, granule: int) -> int:
         """Return the granule's address."""
-        return int(granule_address(self.gpu, self.tiles, tile, granule))
+        return int(granule_address(self.tiles, tile, granule))
 
     @property
     def cycle(self) -> int:
@@ -210,7 +211,7 @@ class FusedBench:
         """Try to let the head of a stream into the DRAM queue."""
         record = self.channels[channel]
         record.now = cycle
-        return bool(admit_head(record, self.tracker, self.tiles, self.tables.steps, stream))
+        return bool(admit_head(record, self.tracker, self.tiles, self.tables.signals, stream))
 
     def arm(self) -> None:
         """Hand triggered tiles to the DMA engine."""
@@ -259,7 +260,8 @@ class FusedBench:
         if not self._updates(tile // N_WAVEFRONTS):
             if not has_buffer_room(self.gpu.link_port, 1):
                 return False
-            buffer_store(self.gpu.link_port, self.core.store_queue, INCOMING_UPDATE, tile, granule, self.now)
+            port, queue = self.gpu.link_port, self.core.store_queue
+            buffer_store(port, queue, INCOMING_UPDATE, -1, tile, granule, -1, self.now)
             self.stored.append((tile, granule))
             return True
         address = self.address_of(tile, granule)
@@ -289,7 +291,8 @@ class FusedBench:
             times = [self.now] * len(arriving)
             self.core.receive(messages_of(MESSAGE, times, kind=INCOMING_UPDATE, tile=tiles, granule=granules))
         self.inbox.extend(arriving)
-        receive_messages(self.gpu, self.core.inbox, self.tiles, self.now + int(self.gpu.slot_ticks))
+        slot_end = self.now + int(self.gpu.slot_ticks)
+        receive_messages(self.gpu, self.core.inbox, self.tiles, self.tables.signals, slot_end)
         while self.inbox:
             tile, granule = self.inbox[0]
             queue = self.queues[int(channel_of(self.gpu, self.address_of(tile, granule))), COMM]

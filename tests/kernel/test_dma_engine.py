@@ -19,7 +19,7 @@ from t3sim.gpu.kernel.codes import COMM, DMA_READ, INCOMING_UPDATE
 from t3sim.gpu.kernel.dma_engine import arm_triggered, forward_granule, issue_reads
 from t3sim.gpu.kernel.link_port import dma_queued, transmit
 from t3sim.gpu.kernel.mailbox import granule_address
-from t3sim.gpu.kernel.memory_controller import GRANULE_BITS
+from t3sim.gpu.kernel.signals import GRANULE_BITS
 from t3sim.gpu.tables import dma_blocks
 from t3sim.overlap.t3 import ring_reduce_scatter
 from tests.kernel.small import core_of, load_mapped, take_requests, trace_of
@@ -62,7 +62,7 @@ class Bench:
         gpu = self.gpu
         for channel, place, tag, _ in taken:
             tile, granule = tag >> GRANULE_BITS, tag & ((1 << GRANULE_BITS) - 1)
-            address = int(granule_address(gpu, self.tables.tiles, tile, granule))
+            address = int(granule_address(self.tables.tiles, tile, granule))
             assert (channel, place) == (int(channel_of(gpu, address)), int(place_of(gpu, address, DMA_READ)))
             self.reads.append((tile, granule))
         self.tags += [tag for _, _, tag, _ in taken]

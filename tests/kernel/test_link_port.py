@@ -60,11 +60,11 @@ class Port:
 
     def queue_stores(self, ready: list[int], first: int = 0) -> None:
         for i, at in enumerate(ready, first):
-            buffer_store(self.port, self.core.store_queue, INCOMING_WRITE, 10, i, at)
+            buffer_store(self.port, self.core.store_queue, INCOMING_WRITE, -1, 10, i, -1, at)
 
     def queue_dma(self, ready: list[int], first: int = 0) -> None:
         for i, at in enumerate(ready, first):
-            queue_dma_data(self.port, self.dma_queue, INCOMING_UPDATE, 20, i, at)
+            queue_dma_data(self.port, self.dma_queue, INCOMING_UPDATE, -1, 20, i, -1, at)
 
     def transmit(self, slot_end: int = FOREVER) -> None:
         transmit(self.gpu, self.core.store_queue, self.dma_queue, self.outbox, slot_end)

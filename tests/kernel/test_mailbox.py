@@ -13,7 +13,7 @@ from t3sim.gpu.core import INBOX_SIZE, GpuCore
 from t3sim.gpu.kernel.address_map import channel_of, place_of
 from t3sim.gpu.kernel.codes import COMM, INCOMING_UPDATE, INCOMING_WRITE
 from t3sim.gpu.kernel.mailbox import granule_address, receive_messages
-from t3sim.gpu.kernel.memory_controller import GRANULE_BITS
+from t3sim.gpu.kernel.signals import GRANULE_BITS
 from t3sim.gpu.kernel.state import MESSAGE
 from t3sim.overlap.t3 import ring_reduce_scatter
 from tests.kernel.small import FOREVER, core_of, load_mapped, messages_of, take_requests, trace_of
@@ -29,7 +29,7 @@ def receiver() -> GpuCore:
 
 
 def receive(core: GpuCore, slot_end: int) -> None:
-    receive_messages(core.gpu, core.inbox, core.tables.tiles, slot_end)
+    receive_messages(core.gpu, core.inbox, core.tables.tiles, core.tables.signals, slot_end)
 
 
 def plain(at: Any, granules: Any) -> NDArray[Any]:
@@ -108,7 +108,7 @@ def test_messages_about_tiles_find_their_address() -> None:
     expected = []
     for tile in range(len(tiles)):
         for granule in range(int(tiles[tile].n_granules)):
-            address = int(granule_address(gpu, tiles, tile, granule))
+            address = int(granule_address(tiles, tile, granule))
             place = int(place_of(gpu, address, INCOMING_UPDATE))
             expected.append((tile << GRANULE_BITS | granule, int(channel_of(gpu, address)), place))
     assert sorted(seen) == expected
@@ -119,7 +119,7 @@ def test_tiles_cover_the_output_once() -> None:
     core = receiver()
     gpu, tiles = core.gpu, core.tables.tiles
     addresses = [
-        int(granule_address(gpu, tiles, tile, granule))
+        int(granule_address(tiles, tile, granule))
         for tile in range(len(tiles))
         for granule in range(int(tiles[tile].n_granules))
     ]
@@ -140,8 +140,8 @@ def check_rows(core: GpuCore) -> None:
     gpu, tiles = core.gpu, core.tables.tiles
     for tile in range(len(tiles)):
         row = int(tiles[tile].n_granules) // 32
-        begin = int(granule_address(gpu, tiles, tile, 0))
-        assert int(granule_address(gpu, tiles, tile, row)) == begin + int(gpu.c_row_granules)
+        begin = int(granule_address(tiles, tile, 0))
+        assert int(granule_address(tiles, tile, row)) == begin + int(gpu.c_row_granules)
 
 
 def test_rows_of_a_tile_are_rows_of_the_output() -> None:

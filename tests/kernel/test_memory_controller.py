@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel.address_map import place_of
 from t3sim.gpu.kernel.codes import COMM, COMPUTE, DMA_READ, INCOMING_WRITE, OPERAND_READ, RD, WR
 from t3sim.gpu.kernel.memory_controller import advance_channel, enqueue_request, has_older_store, has_room
-from t3sim.gpu.kernel.state import COMMAND_LOG, STEP_TABLE, TILE_TABLE
+from t3sim.gpu.kernel.state import COMMAND_LOG, TILE_TABLE
 from t3sim.gpu.tables import records
 
 from .small import core_of
@@ -17,10 +19,10 @@ from .small import core_of
 def advance(core: GpuCore, until: int) -> list[tuple[int, int]]:
     """Run channel 0 in slots of 6 cycles up to *until*; return (cycle, command) of its column commands."""
     log = records(COMMAND_LOG, 64)
-    tiles, steps = records(TILE_TABLE, 1), records(STEP_TABLE, 1)
+    tiles, signals = records(TILE_TABLE, 1), np.zeros(0, np.int64)
     channel = core.gpu.channels[0]
     for end in range(6, until + 1, 6):
-        advance_channel(channel, 0, core.gpu.tracker, tiles, steps, log, core._pick_stream, end)
+        advance_channel(channel, 0, core.gpu.tracker, tiles, signals, log, core._pick_stream, end)
         channel.n_done = 0
     entries: Any = log[1 : int(log[0].at) + 1]
     return [(int(e["at"]), int(e["command"])) for e in entries if e["command"] in (RD, WR)]

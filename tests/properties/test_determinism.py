@@ -364,14 +364,14 @@ from t3sim.gpu.kernel.memory_controller import pass_time
 from tests.harness.sublayers import ObservedPhases, smallest_points
 
 def advance_channels(
-    gpu, workgroups, tiles, commands, dma_queue, steps, series, bin_index, command_log, pick_stream, slot_end
+    gpu, workgroups, tiles, commands, dma_queue, signals, series, bin_index, command_log, pick_stream, slot_end
 ):
     until = (slot_end + gpu.memory_ticks - 1) // gpu.memory_ticks
     for channel_id in range(gpu.n_channels)[::int(sys.argv[1])]:
         channel = gpu.channels[channel_id]
         if has_work(channel) or channel.next_refresh_at < until:
             before = channel.occupancy_cycles
-            advance_channel(channel, channel_id, gpu.tracker, tiles, steps, command_log, pick_stream, until)
+            advance_channel(channel, channel_id, gpu.tracker, tiles, signals, command_log, pick_stream, until)
             series[bin_index, BIN_OCCUPANCY] += channel.occupancy_cycles - before
             retire_columns(gpu, channel, workgroups, tiles, commands, dma_queue, series, bin_index)
         else:

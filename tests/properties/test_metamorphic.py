@@ -29,6 +29,7 @@ from t3sim.gpu.kernel.address_map import channel_of, place_of
 from t3sim.gpu.kernel.codes import COMM, COMPUTE, INCOMING_UPDATE, OPERAND_READ, WRITE_BACK
 from t3sim.gpu.kernel.memory_controller import enqueue_request
 from t3sim.gpu.routes import StoreRoutes
+from t3sim.network.mirror import next_position
 from t3sim.overlap import Phase, t3
 from t3sim.results.record import VOLATILE
 from t3sim.system.simulate import simulate
@@ -263,19 +264,11 @@ def rotated(device: int, shape: tuple[int, int, int], tp: int) -> int:
     phases = ObservedPhases(point("t3", shape=shape, tp=tp))
     machine, trace = phases.machine("round_robin", {}), phases.trace
     assert trace is not None
-    routes = StoreRoutes(trace.n_workgroups)
+    routes = StoreRoutes(trace.n_workgroups, next_position(trace))
     t3.ring_reduce_scatter(routes, trace, device, 1)
     machine.core.load_gemm(trace, routes, start_at=0, device_id=device)
-    sizes = machine.core.tables.tiles["n_granules"]
-    tiles_per_chunk = len(sizes) // tp
-    machine.core.gpu.expected_inbound = int(sizes.sum()) // tp * (tp - 1)
-
-    def next_chunk(messages: Any) -> Any:
-        arriving = messages.copy()
-        arriving["tile"] = (arriving["tile"] + tiles_per_chunk) % len(sizes)
-        return arriving
-
-    machine.close_ring(next_chunk)
+    machine.expect_arrivals()
+    machine.close_ring()
     return machine.run()
 
 

@@ -16,7 +16,7 @@ from t3sim.config.experiment import RunSpec
 from t3sim.errors import ModelError
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel.codes import DMA_READ, INCOMING_UPDATE, LOCAL_UPDATE
-from t3sim.gpu.kernel.memory_controller import GRANULE_BITS
+from t3sim.gpu.kernel.signals import GRANULE_BITS
 from t3sim.gpu.kernel.tracker import count_store
 from t3sim.overlap.t3 import ring_reduce_scatter
 from t3sim.system.machine import MirroredMachine, leftovers

@@ -54,6 +54,7 @@ class CarriedCollective(CarriedRun):
         self.schedule, self.line = schedule, machine.gpu.l2.line // machine.memory.access
         self.has_channels = schedule.n_units is not None
         self.reduces = any(len(s.operands) > 1 or s.send_to == codes.TO_NEIGHBOUR_AS_UPDATE for s in schedule.steps)
+        self.first_signal = int(cores[0].tables.steps["post_signal"][0])
         at_first = (s.n_granules for i, s in enumerate(schedule.steps) if self.position_of(i, n_devices) == 0)
         self.c = sum(at_first)  # granules of a chunk
         self.parts = list(self.parts_of(n_devices))
@@ -199,7 +200,11 @@ class CarriedCollective(CarriedRun):
         rank[is_kept] = np.maximum(rank[is_kept], read_at[d[is_kept], self.kept.item[a[is_kept]]])
 
     def _check_addresses(self, d: Ints, a: Ints, tags: Ints) -> None:
-        self._note(self.sent.step[a] != -1 - tags, d, a, "a store at another place than its step says")
+        self._check_steps(d, a, -2 - tags - self.first_signal)
+
+    def _check_steps(self, d: Ints, a: Ints, signals: Ints) -> None:
+        """Note stores to places of other steps than those whose signals they post."""
+        self._note(self.sent.step[a] != signals, d, a, "a store at another place than its step says")
 
     def _execute_own(self, kind: int, d: Ints, a: Ints, tags: Ints) -> None:  # noqa: ARG002 - one signature for all
         if kind == codes.COLLECTIVE_READ:
@@ -227,8 +232,8 @@ class CarriedCollective(CarriedRun):
         d = np.full(len(a), device)
         is_inside = (a >= 0) & (a < self.values.shape[1])
         self._note(~is_inside, d, a, "a granule sent to a place outside the array")
-        d, a, tags = d[is_inside], a[is_inside], messages["tile"][is_inside]
-        self._check_addresses(d, a, tags)
+        d, a, signals = d[is_inside], a[is_inside], messages["signal"][is_inside] - self.first_signal
+        self._check_steps(d, a, signals)
         values = self._take_sums(d, self.sent.item[a], a)
         values[self.sent.item[a] == NO_ITEM] = self.flag
         self._receive(device, a, values)

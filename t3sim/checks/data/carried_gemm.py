@@ -13,7 +13,7 @@ from t3sim.config.machine import MachineSpec
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel.l2_slice import LINE_SHIFT
-from t3sim.gpu.kernel.memory_controller import GRANULE_BITS
+from t3sim.gpu.kernel.signals import granule_of, tile_of
 from t3sim.workload.tiling import TileTrace
 
 
@@ -33,6 +33,7 @@ class CarriedGemm(CarriedRun):
         self.is_output = self.chunk >= 0
         is_remote = (routes == codes.ROUTE_REMOTE_UPDATE) | (routes == codes.ROUTE_REMOTE_STORE)
         self.is_remote = np.zeros((len(cores), self.values.shape[1]), bool)
+        self.sender_tile = [inverse(core.tables.tiles) for core in cores]
         self.is_remote[:, self.is_output] = is_remote[:, self.tile_of[self.is_output] // n_wavefronts]
         self.produced, self.reference = produce(trace, self.values.shape, self.pitch, seed, n_devices)
         self.values[:, self.is_output] = 0
@@ -44,7 +45,7 @@ class CarriedGemm(CarriedRun):
             self.n_sent[0, arriving] = 1
 
     def _check_addresses(self, d: Ints, a: Ints, tags: Ints) -> None:
-        tile, index = tags >> GRANULE_BITS, tags & ((1 << GRANULE_BITS) - 1)
+        tile, index = tile_of(tags), granule_of(tags)
         wrong = (self.tile_of[a] != tile) | (self.index_of[a] != index)
         self._note(wrong, d, a, "a store at another place than its tile says")
 
@@ -76,7 +77,7 @@ class CarriedGemm(CarriedRun):
     def _send(self, device: int, messages: NDArray[Any]) -> None:
         d = device
         tiles = self.cores[d].tables.tiles
-        tile, index = messages["tile"], messages["granule"]
+        tile, index = self.sender_tile[d][messages["tile"]], messages["granule"]
         row_granules = tiles["row_granules"][tile]
         a = tiles["first_granule"][tile] - self.base + index // row_granules * self.pitch + index % row_granules
         remote = self.is_remote[d, a]
@@ -114,6 +115,14 @@ class CarriedGemm(CarriedRun):
         everything = np.arange(len(self.is_output))
         is_sent = self.is_output & (self.position(device, everything) < self.n_devices - 1)
         return is_sent & self.is_fused
+
+
+def inverse(tiles: NDArray[Any]) -> Ints:
+    """Return for each tile the one whose stores go there, at a GPU that makes the same tiles; -1: none."""
+    found = np.full(len(tiles), -1)
+    (leaves,) = np.nonzero((tiles["distance"] != 0) & (tiles["to_tile"] >= 0))
+    found[tiles["to_tile"][leaves]] = leaves
+    return found
 
 
 def output_map(trace: TileTrace, pitch: int, n_elements: int, n_wavefronts: int) -> tuple[Ints, Ints, Ints]:

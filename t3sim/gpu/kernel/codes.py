@@ -30,6 +30,9 @@ LOCAL_UPDATE = WRITE_BIT + UPDATE_BIT
 INCOMING_UPDATE = WRITE_BIT + UPDATE_BIT + 1
 N_KINDS = 32
 
+# Kinds of messages that become no request.
+SIGNAL = 32  # posts a signal when all that was sent before it has been taken in
+
 # A place inside a channel, packed with the kind of the request: row, column, bank, kind.
 FIELD_MASK = 255
 BANK_SHIFT = 8

@@ -150,7 +150,6 @@ def store_results(gpu, moves, cu_index, step, store_queue, credit, now):
     cu = gpu.compute_units[cu_index]
     capacity = len(part.line_index)
     slot_end = now + gpu.slot_ticks
-    row = row_of(moves, part)
     is_sent = step.send_to != TO_LOCAL and step.send_to != TO_NOWHERE
     while part.line_head < part.line_tail and credit > 0:
         entry = part.line_head % capacity
@@ -182,7 +181,7 @@ def store_results(gpu, moves, cu_index, step, store_queue, credit, now):
             kind = INCOMING_UPDATE if step.send_to == TO_NEIGHBOUR_AS_UPDATE else INCOMING_WRITE
             there = step.destination + part.line_index[entry] * gpu.l2.granules_per_line * moves.buffer_places
             for i in range(n_sent):
-                buffer_store(gpu.link_port, store_queue, kind, -1 - row, there + i, at)
+                buffer_store(gpu.link_port, store_queue, kind, step.distance, -1, there + i, step.post_signal, at)
             cost += gpu.store_issue_ticks * n_sent // n_granules
         credit -= cost
         part.line_head += 1
@@ -253,14 +252,13 @@ def end_move_workgroup(gpu, moves, move_units, cu_index, now):
 
 
 @kernel
-def is_received(moves, steps, row):
-    """Return whether the neighbour's part of what the step in *row* needs has been received."""
-    needed = steps[row].wait_received
-    return needed == 0 or steps[row - moves.n_step_slices * moves.n_step_columns].n_received >= needed
+def is_received(step, signals):
+    """Return whether what other GPUs send of what a step needs has been received."""
+    return step.wait_signal < 0 or signals[step.wait_signal] >= step.wait_received
 
 
 @kernel
-def advance_moves(gpu, moves, cu_index, move_units, steps, store_queue, now):
+def advance_moves(gpu, moves, cu_index, move_units, steps, signals, store_queue, now):
     """One slot of the workgroup of a move kernel that has a compute unit."""
     part = gpu.move_workgroups[cu_index]
     cu = gpu.compute_units[cu_index]
@@ -275,7 +273,7 @@ def advance_moves(gpu, moves, cu_index, move_units, steps, store_queue, now):
             state = COLLECTIVE_WORK
             waits_for = WORKING  # start, fence, flag and barrier are its own work
             break
-        if not is_received(moves, steps, row):
+        if not is_received(step, signals):
             waits_for = FOR_DEPENDENCY
             break
         state = COLLECTIVE_WORK

@@ -44,7 +44,9 @@ from t3sim.gpu.kernel.codes import (
 from t3sim.gpu.kernel.l2_slice import load_line, return_slot, store_line
 from t3sim.gpu.kernel.ledger import note_issue, note_refused, note_refused_line, note_slot
 from t3sim.gpu.kernel.link_port import buffer_store, has_buffer_room
-from t3sim.gpu.kernel.memory_controller import GRANULE_BITS, has_room, request
+from t3sim.gpu.kernel.mailbox import granule_address, granule_there
+from t3sim.gpu.kernel.memory_controller import has_room, request
+from t3sim.gpu.kernel.signals import NO_SIGNAL, store_tag, tile_of
 from t3sim.gpu.kernel.state import RETURN_RING
 
 
@@ -204,11 +206,10 @@ def issue_stores(gpu, gemm, cu_index, slot_index, entry, tiles, store_queue, cre
             tile = entry.first_tile + wavefront
             line_in_row = (column // columns_per_line) % lines_per_wavefront_row
             first = (row % gemm.wavefront_rows) * tiles[tile].row_granules + line_in_row * granules_per_line
-            address = gemm.c_granule + (entry.row + row) * gemm.c_row_granules
-            address += (entry.column + column) // columns_per_granule
+            address = granule_address(tiles, tile, first)
             at = slot_end - credit
             refused_by = store_granules(
-                gpu, cu_index, slot, entry.route, tile, store_queue, first, n_granules, address, at
+                gpu, cu_index, slot, entry.route, tiles, tile, store_queue, first, n_granules, address, at
             )
             if refused_by != WORKING:
                 note_refused(cu, refused_by, credit)
@@ -220,7 +221,7 @@ def issue_stores(gpu, gemm, cu_index, slot_index, entry, tiles, store_queue, cre
 
 
 @kernel
-def store_granules(gpu, cu_index, slot, route, tile, store_queue, first, n_granules, address, at):
+def store_granules(gpu, cu_index, slot, route, tiles, tile, store_queue, first, n_granules, address, at):
     """Store consecutive granules of one line along *route*; return what they have to wait for, WORKING: nothing."""
     cu = gpu.compute_units[cu_index]
     channel_id = channel_of(gpu, address)
@@ -243,8 +244,9 @@ def store_granules(gpu, cu_index, slot, route, tile, store_queue, first, n_granu
             return FOR_DRAM_QUEUE
         kind = LOCAL_UPDATE if route == ROUTE_LOCAL_UPDATE else LOCAL_STORE
         cycle = memory_cycle(gpu, at + gpu.l2.request_ticks)
+        signal = tiles[tile].signal if tiles[tile].distance == 0 else NO_SIGNAL
         for i in range(n_granules):
-            tag = (tile << GRANULE_BITS) | (first + i)
+            tag = store_tag(tile, first + i, signal)
             request(gpu, channel_id, COMPUTE, place_of(gpu, address + i, kind), tag, cycle)
         cu.outstanding_stores += n_granules
         slot.stores_outstanding += n_granules
@@ -253,15 +255,17 @@ def store_granules(gpu, cu_index, slot, route, tile, store_queue, first, n_granu
         return FOR_LINK
     # The link's latency includes the way from the CU to the port.
     kind = INCOMING_UPDATE if route == ROUTE_REMOTE_UPDATE else INCOMING_WRITE
+    to = tiles[tile]
+    there = granule_there(tiles, tile, first)
     for i in range(n_granules):
-        buffer_store(gpu.link_port, store_queue, kind, tile, first + i, at)
+        buffer_store(gpu.link_port, store_queue, kind, to.distance, to.to_tile, there + i, to.signal, at)
     return WORKING
 
 
 @kernel
 def acknowledge_store(gpu, workgroups, tiles, tag, done_at):
     """A local store has been written: one less outstanding for its workgroup."""
-    entry = workgroups[tiles[tag >> GRANULE_BITS].workgroup]
+    entry = workgroups[tiles[tile_of(tag)].workgroup]
     cu = gpu.compute_units[entry.cu]
     slot = cu.slots[entry.slot]
     acknowledged_at = done_at + gpu.l2.return_ticks

@@ -1,11 +1,11 @@
-"""T3's DMA engine: sends complete blocks of output to the neighbour (T3 section 4.2.2).
+"""T3's DMA engine: sends complete blocks of output to another GPU (T3 section 4.2.2).
 
 Models: a table of commands programmed before the kernel starts, each for a block of wavefront
 tiles; a command is ready when the tracker has triggered all tiles of its block; ready commands
 are served first in, first out; reads go to the communication stream at a bounded rate, at most
 ``read_ahead`` granules ahead of the wire; the data leave in the order of the reads, whatever the
-order in which the DRAM returns them (the tracker of the neighbour relies on it).  Trigger cost is
-zero [T3: about zero].
+order in which the DRAM returns them (the tracker of the neighbour relies on it).  Where the data go is data of their
+wavefront tile.  Trigger cost is zero [T3: about zero].
 Pinned by tests/kernel/test_dma_engine.py.
 """
 
@@ -18,15 +18,15 @@ from t3sim.gpu.kernel.codes import (
     FOR_DRAM,
     FOR_DRAM_QUEUE,
     FOR_LINK,
-    INCOMING_UPDATE,
     NEVER,
     NOTHING_LEFT,
     WORKING,
 )
 from t3sim.gpu.kernel.ledger import note_dma_slot
 from t3sim.gpu.kernel.link_port import dma_queued, queue_dma_data
-from t3sim.gpu.kernel.mailbox import granule_address
-from t3sim.gpu.kernel.memory_controller import GRANULE_BITS, has_room, request
+from t3sim.gpu.kernel.mailbox import granule_address, granule_there
+from t3sim.gpu.kernel.memory_controller import has_room, request
+from t3sim.gpu.kernel.signals import NO_SIGNAL, granule_of, store_tag, tile_of
 
 
 @kernel
@@ -85,12 +85,16 @@ def issue_while_possible(gpu, tiles, dma_commands, ready_fifo, dma_queue, now):
             channel_id = channel_of(gpu, granule)
             if not has_room(gpu.channels[channel_id], COMM, 1):
                 return FOR_DRAM_QUEUE
-            tag = (tile << GRANULE_BITS) | dma.granule_cursor
+            tag = store_tag(tile, dma.granule_cursor, NO_SIGNAL)
             request(gpu, channel_id, COMM, place_of(gpu, granule, DMA_READ), tag, memory_cycle(gpu, now))
             if command.start_at < 0:
                 command.start_at = now
                 command.queue_start = gpu.link_port.dma_tail
-            queue_dma_data(gpu.link_port, dma_queue, INCOMING_UPDATE, tile, dma.granule_cursor, NEVER)
+            there = granule_there(tiles, tile, dma.granule_cursor)
+            queue_dma_data(
+                gpu.link_port, dma_queue, command.kind, tiles[tile].distance, tiles[tile].to_tile, there,
+                tiles[tile].signal, NEVER,
+            )  # fmt: skip
             dma.credit -= cost
             dma.reads_in_flight += 1
             dma.granule_cursor += 1
@@ -105,9 +109,9 @@ def issue_while_possible(gpu, tiles, dma_commands, ready_fifo, dma_queue, now):
 
 @kernel
 def forward_granule(gpu, dma_queue, tiles, dma_commands, tag, done_at):
-    """A granule has been read: it may go on the wire, as an update for the same tile of the neighbour."""
-    tile = tag >> GRANULE_BITS
-    granule = tag & ((1 << GRANULE_BITS) - 1)
+    """A granule has been read: it may go on the wire."""
+    tile = tile_of(tag)
+    granule = granule_of(tag)
     gpu.dma.reads_in_flight -= 1
     command = dma_commands[tiles[tile].dma_command]
     dma_queue[(command.queue_start + tiles[tile].block_offset + granule) % len(dma_queue)].at = done_at

@@ -27,25 +27,27 @@ def has_buffer_room(port, n_granules):
 
 
 @kernel
-def write_message(message, at, kind, tile, granule):
-    """Fill in one granule on its way to the neighbour."""
+def write_message(message, at, kind, distance, tile, granule, signal):
+    """Fill in one granule on its way to the GPU at *distance*."""
     message.at = at
     message.kind = kind
+    message.distance = distance
     message.tile = tile
     message.granule = granule
+    message.signal = signal
 
 
 @kernel
-def buffer_store(port, store_queue, kind, tile, granule, ready_at):
-    """Put a store for the neighbour into the buffer; the caller has asked ``has_buffer_room``."""
-    write_message(store_queue[port.store_tail % len(store_queue)], ready_at, kind, tile, granule)
+def buffer_store(port, store_queue, kind, distance, tile, granule, signal, ready_at):
+    """Put a store for another GPU into the buffer; the caller has asked ``has_buffer_room``."""
+    write_message(store_queue[port.store_tail % len(store_queue)], ready_at, kind, distance, tile, granule, signal)
     port.store_tail += 1
 
 
 @kernel
-def queue_dma_data(port, dma_queue, kind, tile, granule, ready_at):
+def queue_dma_data(port, dma_queue, kind, distance, tile, granule, signal, ready_at):
     """Queue one granule of the DMA engine, which bounds how many there are; NEVER: its data are on their way."""
-    write_message(dma_queue[port.dma_tail % len(dma_queue)], ready_at, kind, tile, granule)
+    write_message(dma_queue[port.dma_tail % len(dma_queue)], ready_at, kind, distance, tile, granule, signal)
     port.dma_tail += 1
 
 
@@ -84,7 +86,9 @@ def transmit(gpu, store_queue, dma_queue, outbox, slot_end):
         port.busy_scaled += port.granule_cost
         port.n_sent += 1
         complete_at = (port.free_at_scaled + port.scale - 1) // port.scale
-        write_message(outbox[gpu.n_outbox], complete_at, entry.kind, entry.tile, entry.granule)
+        write_message(
+            outbox[gpu.n_outbox], complete_at, entry.kind, entry.distance, entry.tile, entry.granule, entry.signal
+        )
         gpu.n_outbox += 1
 
 

@@ -67,7 +67,7 @@ def advance_compute_units(gpu, operations, running, move_units, workgroups, tile
                 number = (gpu.slot_index + turn) % moves.n_workgroups
                 cu_index = move_units[moves.first_workgroup + number]
                 if cu_index >= 0:
-                    advance_moves(gpu, moves, cu_index, move_units, steps, store_queue, now)
+                    advance_moves(gpu, moves, cu_index, move_units, steps, signals, store_queue, now)
     if gpu.runs_gemms:
         for turn in range(gpu.n_compute_units):
             cu_index = (gpu.slot_index + turn) % gpu.n_compute_units
@@ -109,7 +109,7 @@ def retire_columns(gpu, channel, workgroups, tiles, dma_commands, dma_queue, ser
 
 @kernel
 def advance_channels(
-    gpu, workgroups, tiles, dma_commands, dma_queue, steps, series, bin_index, command_log, pick_stream, slot_end
+    gpu, workgroups, tiles, dma_commands, dma_queue, signals, series, bin_index, command_log, pick_stream, slot_end
 ):
     """Run every channel that has something to do to the end of the slot; retire what it finished.
 
@@ -120,9 +120,12 @@ def advance_channels(
         channel = gpu.channels[channel_id]
         if channel.sleeps_until < until:
             catch_up(gpu, channel)
-            advance_channel(channel, channel_id, gpu.tracker, tiles, steps, command_log, pick_stream, until)
+            advance_channel(channel, channel_id, gpu.tracker, tiles, signals, command_log, pick_stream, until)
             series[bin_index, BIN_OCCUPANCY] += channel.occupancy_cycles - channel.noted_occupancy_cycles
             channel.noted_occupancy_cycles = channel.occupancy_cycles
+            if channel.has_posted:
+                channel.has_posted = 0
+                gpu.has_news = 1
             retire_columns(gpu, channel, workgroups, tiles, dma_commands, dma_queue, series, bin_index)
     gpu.channels_until = until
 
@@ -239,7 +242,7 @@ def advance(
             return LOG_FULL
         bin_index = min(now // gpu.bin_ticks, len(series) - 1)
         sent_before = gpu.n_outbox
-        receive_messages(gpu, inbox, tiles, slot_end)
+        receive_messages(gpu, inbox, tiles, signals, slot_end)
         if gpu.n_waiting_cus > 0:
             wake_all_waiting_cus(gpu)
         if gpu.n_pending > 0:
@@ -252,7 +255,7 @@ def advance(
                 gpu, operations, running, move_units, workgroups, tiles, steps, signals, store_queue, now
             )
         advance_channels(
-            gpu, workgroups, tiles, dma_commands, dma_queue, steps, series, bin_index, command_log, pick_stream,
+            gpu, workgroups, tiles, dma_commands, dma_queue, signals, series, bin_index, command_log, pick_stream,
             slot_end,
         )
         waits_for = reason_without_data(gpu)

@@ -3,7 +3,7 @@
 Models: requests of the compute and the communication stream wait in a bounded queue
 each; an exchangeable policy picks the stream whose head enters the DRAM queue when
 there is room (T3 section 4.5).  A store to tracked output is counted by the tracker at
-that moment (T3 section 4.2.1) and waits in its stream while the tracker's set is full.
+that moment (T3 section 4.2.1) and waits in its stream while the tracker's set is full; it posts its signal then.
 A read does not enter while an older store to the same address is queued.
 Leaves out: the wires between L2 slice and controller (a constant latency).
 Pinned by tests/scheduling and tests/kernel/test_memory_controller.py.
@@ -37,9 +37,8 @@ from t3sim.gpu.kernel.dram_channel import (
     serve_row_bus,
 )
 from t3sim.gpu.kernel.ledger import note_admitted, note_cycles, note_enqueued, reason_of_idleness
+from t3sim.gpu.kernel.signals import signal_of, tile_of
 from t3sim.gpu.kernel.tracker import count_store, has_place_for
-
-GRANULE_BITS = 12  # of a request tag: wavefront tile << 12 | granule
 
 
 @kernel
@@ -157,7 +156,7 @@ def stop_at_tile(channel, stream, tile, fault):
 
 
 @kernel
-def admit_head(channel, tracker, tiles, steps, stream):
+def admit_head(channel, tracker, tiles, signals, stream):
     """Move the head of *stream* into the DRAM queue; return whether it could enter."""
     index = channel.queue_head[stream] & (channel.request_at.shape[1] - 1)
     place = channel.request_place[stream, index]
@@ -165,7 +164,7 @@ def admit_head(channel, tracker, tiles, steps, stream):
     kind = place & FIELD_MASK
     if kind & WRITE_BIT:
         if tag >= 0:
-            tile = tag >> GRANULE_BITS
+            tile = tile_of(tag)
             if tiles[tile].updates_expected > 0:
                 if not has_place_for(tiles, tile):
                     channel.tracker_stalls += stall_head(channel, stream)
@@ -175,8 +174,10 @@ def admit_head(channel, tracker, tiles, steps, stream):
                 if not count_store(tracker, tiles, tile, channel.now):
                     return stop_at_tile(channel, stream, tile, NO_TRACKER_ENTRY)
                 tiles[tile].updates_seen += 1
-        elif stream == COMM:
-            steps[-1 - tag].n_received += 1
+        signal = signal_of(tag)
+        if signal >= 0:
+            signals[signal] += 1
+            channel.has_posted = 1
     elif (kind == DMA_READ or kind == COLLECTIVE_READ) and has_older_store(channel, place):
         channel.hazard_stalls += stall_head(channel, stream)
         return False
@@ -188,7 +189,7 @@ def admit_head(channel, tracker, tiles, steps, stream):
 
 
 @kernel
-def arbitrate(channel, tracker, tiles, steps, pick_stream):
+def arbitrate(channel, tracker, tiles, signals, pick_stream):
     """Admit heads while the policy picks one and the DRAM queue has room; return whether it held a ready one back.
 
     A policy that picks a stream that is not ready is noted as a fault, which ends the run.
@@ -201,7 +202,7 @@ def arbitrate(channel, tracker, tiles, steps, pick_stream):
         if stream < 0 or stream > COMM or not head_is_ready(channel, stream, now):
             channel.fault = PICKED_NOTHING
             return True
-        if admit_head(channel, tracker, tiles, steps, stream):
+        if admit_head(channel, tracker, tiles, signals, stream):
             channel.last_stream = stream
             if stream == COMM:
                 channel.last_comm_at = now
@@ -209,7 +210,7 @@ def arbitrate(channel, tracker, tiles, steps, pick_stream):
 
 
 @kernel
-def advance_channel(channel, channel_id, tracker, tiles, steps, command_log, pick_stream, until):
+def advance_channel(channel, channel_id, tracker, tiles, signals, command_log, pick_stream, until):
     """Run one channel up to (not including) cycle *until*.
 
     In a cycle: 1. refresh if due, 2. arbitrate and admit, 3. choose the direction (split
@@ -233,7 +234,7 @@ def advance_channel(channel, channel_id, tracker, tiles, steps, command_log, pic
         channel.now = wake_at
         if wake_at >= channel.next_refresh_at:
             refresh_all_banks(channel, channel_id, command_log)
-        is_held_back = arbitrate(channel, tracker, tiles, steps, pick_stream)
+        is_held_back = arbitrate(channel, tracker, tiles, signals, pick_stream)
         idle_reason = reason_of_idleness(channel, is_held_back)
         if channel.is_split:
             choose_direction_to_drain(channel)

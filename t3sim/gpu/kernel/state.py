@@ -22,9 +22,11 @@ RETURN_RING = 128  # slots ahead in which something may come back to a CU: more 
 MESSAGE = np.dtype(
     [
         ("at", "i8"),  # departure when sent, arrival when received, ticks
-        ("kind", "i8"),
-        ("tile", "i8"),  # wavefront tile; or -1 - step of a collective, and then a plain address
-        ("granule", "i8"),  # index inside the tile, or the address
+        ("kind", "i8"),  # of the request that it becomes, or SIGNAL
+        ("distance", "i8"),  # distance of the GPU that it goes to; when received, of the one that it comes from
+        ("tile", "i8"),  # wavefront tile there that it is stored to, or -1
+        ("granule", "i8"),  # index inside the tile, or the address; of a SIGNAL, the amount
+        ("signal", "i8"),  # of the GPU that it goes to, which it posts; -1: none
     ],
     align=True,
 )
@@ -141,6 +143,7 @@ def channel_dtype(layout):
             ("policy_params", "i8", (N_POLICY_PARAMS,)),
             ("policy_scratch", "i8", (N_POLICY_PARAMS,)),
             # column commands of this slot, for the units that wait for them
+            ("has_posted", "i8"),  # a signal, since the units were told
             ("n_done", "i8"),
             ("done_kind", "i8", (layout.n_done,)),
             ("done_tag", "i8", (layout.n_done,)),
@@ -426,6 +429,8 @@ def gpu_dtype(layout):
             ("peak_inbox", "i8"),
             ("expected_inbound", "i8"),
             ("n_inbound", "i8"),
+            ("n_signals_received", "i8"),  # messages that only posted a signal
+            ("has_news", "i8"),  # a signal has been posted: what waits for one may go on
             # units
             ("l2", l2_dtype(layout)),
             ("tracker", tracker_dtype(layout)),
@@ -489,7 +494,6 @@ OPERATION_TABLE = np.dtype(
         ("first_step", "i8"),  # of STEP_TABLE
         ("n_steps", "i8"),  # of each workgroup
         ("n_step_columns", "i8"),  # channels, each a workgroup; 1: all workgroups share each step
-        ("n_step_slices", "i8"),  # a step waits for the one so many before it, at the neighbour
         ("slice_overhead_ticks", "i8"),  # from the last store of a step to the next one
         ("startup_ticks", "i8"),  # of a workgroup, on its compute unit
         ("flags_numerator", "i8"),  # granules that are sent, over ...
@@ -534,7 +538,13 @@ TILE_TABLE = np.dtype(
         ("first_tile", "i8"),  # of its workgroup
         ("row_granules", "i8"),  # granules in one row of the tile
         ("first_granule", "i8"),  # address
-        ("pitch", "i8"),  # granules from one of its rows to the next
+        ("pitch", "i8"),  # granules from one row to the next
+        # where its stores go, if they leave the GPU, or what the DMA engine sends of it
+        ("distance", "i8"),  # distance of the GPU; 0: they stay
+        ("to_tile", "i8"),  # wavefront tile there, of the same shape; -1: a plain address
+        ("to_granule", "i8"),  # that address
+        ("to_pitch", "i8"),
+        ("signal", "i8"),  # that each of its granules posts where it is stored in the end; -1: none
         ("updates_expected", "i8"),  # granule updates until trigger; 0: not tracked here
         ("updates_seen", "i8"),
         ("dma_command", "i8"),  # -1: none
@@ -550,6 +560,7 @@ DMA_TABLE = np.dtype(
     [
         ("first_tile", "i8"),
         ("n_tiles", "i8"),
+        ("kind", "i8"),  # of the stores that it sends
         ("tiles_missing", "i8"),
         ("ready_at", "i8"),
         ("start_at", "i8"),
@@ -570,8 +581,10 @@ STEP_TABLE = np.dtype(
         ("destination", "i8"),  # first granule of the result
         ("local_destination", "i8"),  # the same of what is kept besides; -1: nothing
         ("send_to", "i8"),
-        ("wait_received", "i8"),  # granules of the neighbour's previous step that must have arrived before it starts
-        ("n_received", "i8"),  # granules of this step of the neighbour that have entered a DRAM queue
+        ("distance", "i8"),  # distance of the GPU that it sends to
+        ("wait_signal", "i8"),  # -1: none
+        ("wait_received", "i8"),  # granules that must have posted that signal before it starts
+        ("post_signal", "i8"),  # that what it sends posts there; -1: none
         ("start_at", "i8"),
         ("end_at", "i8"),
     ],

@@ -34,7 +34,7 @@ LIMITS = (0, 100, 700)
 
 
 @kernel
-def drive_by_cycle(gpu_state, tiles, steps, command_log, pick_stream, places, arrivals, admitted_at, until):
+def drive_by_cycle(gpu_state, tiles, signals, command_log, pick_stream, places, arrivals, admitted_at, until):
     """Run channel 0 cycle by cycle; note in which cycle each communication request enters the DRAM queue."""
     gpu = gpu_state[0]
     channel = gpu.channels[0]
@@ -48,7 +48,7 @@ def drive_by_cycle(gpu_state, tiles, steps, command_log, pick_stream, places, ar
                 enqueue_request(channel, stream, places[stream, fed[stream]], tag, arrivals[stream, fed[stream]])
                 fed[stream] += 1
         head = channel.queue_head[COMM]
-        advance_channel(channel, 0, gpu.tracker, tiles, steps, command_log, pick_stream, cycle + 1)
+        advance_channel(channel, 0, gpu.tracker, tiles, signals, command_log, pick_stream, cycle + 1)
         channel.n_done = 0
         while head < channel.queue_head[COMM]:
             admitted_at[head] = cycle
@@ -80,7 +80,8 @@ def run(
         arrivals[stream, : len(requests)] = [request.at for request in requests]
     admitted, served = np.full(len(comm), NEVER), np.full(len(comm), NEVER)
     log = np.zeros(until, COMMAND_LOG).view(np.recarray)
-    drive_by_cycle(bench.state, bench._tiles, bench._steps, log, bench._pick_stream, places, arrivals, admitted, until)
+    of_bench = bench.state, bench._tiles, bench._signals
+    drive_by_cycle(*of_bench, log, bench._pick_stream, places, arrivals, admitted, until)
     entries: Any = log[1 : int(log["at"][0]) + 1]
     columns = entries[np.isin(entries["command"], (RD, WR, UPD))]
     of_comm = columns[columns["kind"] == DMA_READ]
