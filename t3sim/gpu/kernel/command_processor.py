@@ -12,6 +12,7 @@ from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.codes import ENDING, GEMM, MOVES, NEVER, OVER, PENDING, RUNNING
 from t3sim.gpu.kernel.l2_slice import flush_dirty_lines
 from t3sim.gpu.kernel.ledger import note_idle_slots
+from t3sim.gpu.kernel.signals import post
 
 
 @kernel
@@ -111,5 +112,4 @@ def has_ended(gpu, operation):
 def post_all(gpu, operation, posts, signals):
     """Post the signals of an operation that is over."""
     for index in range(operation.first_post, operation.first_post + operation.n_posts):
-        signals[posts[index].signal] += posts[index].amount
-        gpu.has_news = 1
+        post(gpu, signals, posts[index].signal, posts[index].amount)

@@ -388,8 +388,7 @@ def end_workgroup(gpu, gemm, cu, slot, entry, signals, now):
     gemm.end_at = now
     gpu.compute_done_at = now
     if entry.post_signal >= 0:
-        signals[entry.post_signal] += 1
-        gpu.has_news = 1
+        post(gpu, signals, entry.post_signal, 1)
 
 
 @kernel

@@ -430,7 +430,6 @@ def gpu_dtype(layout):
             ("expected_inbound", "i8"),
             ("n_inbound", "i8"),
             ("n_signals_received", "i8"),  # messages that only posted a signal
-            ("has_news", "i8"),  # a signal has been posted: what waits for one may go on
             # units
             ("l2", l2_dtype(layout)),
             ("tracker", tracker_dtype(layout)),
