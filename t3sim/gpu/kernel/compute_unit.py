@@ -46,7 +46,7 @@ from t3sim.gpu.kernel.ledger import note_issue, note_refused, note_refused_line,
 from t3sim.gpu.kernel.link_port import buffer_store, has_buffer_room
 from t3sim.gpu.kernel.mailbox import granule_address, granule_there
 from t3sim.gpu.kernel.memory_controller import has_room, request
-from t3sim.gpu.kernel.signals import NO_SIGNAL, store_tag, tile_of
+from t3sim.gpu.kernel.signals import NO_SIGNAL, post, store_tag, tile_of
 from t3sim.gpu.kernel.state import RETURN_RING
 
 
