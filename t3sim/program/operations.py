@@ -20,7 +20,7 @@ Lengths are granules, durations picoseconds; arrays are ``int64`` and -1 stands 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -119,6 +119,20 @@ class Post:
     amount: int = 1
 
 
+@dataclass(frozen=True)
+class Content:
+    """What a range of granules holds: chunk ``(rank + chunk) mod n`` from granule ``offset`` of it on.
+
+    ``of`` is the distance of the rank whose part it is; None: the sum of the parts of all ranks.
+    """
+
+    first: int
+    n_granules: int
+    chunk: int
+    of: int | None
+    offset: int = 0
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Operation:
     """What all operations have."""
@@ -132,9 +146,6 @@ class Operation:
     issue: int = 0  # that the host of the rank is busy with issuing it, one operation after the other
     traffic_class: int = 0
 
-    def arrays(self) -> Iterator[tuple[str, NDArray[Any]]]:
-        """Yield its arrays, by name."""
-        return iter(())
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -224,14 +235,8 @@ class Gemm(OnComputeUnits):
     order: Ints  # numbers of workgroups
     waits: TileWaits | None = None
     forwards: tuple[Forward, ...] = ()
+    a_content: tuple[Content, ...] = ()  # what A has to hold where others write it; only checks read this
 
-    def arrays(self) -> Iterator[tuple[str, NDArray[Any]]]:
-        """Yield its arrays, by name."""
-        yield "tiles", self.trace.workgroups
-        yield "order", self.order
-        for part, name in ((self.stores, "stores"), (self.waits, "waits")):
-            for field_name, values in vars(part).items() if part is not None else ():
-                yield f"{name}.{field_name}", values
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -250,9 +255,6 @@ class Moves(OnComputeUnits):
     step_overhead: int = 0  # of a workgroup, from its last store of a step to the next step
     flags: tuple[int, int] = (1, 1)  # granules sent, over granules of data
 
-    def arrays(self) -> Iterator[tuple[str, NDArray[Any]]]:
-        """Yield its arrays, by name."""
-        yield "steps", self.steps
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -263,9 +265,6 @@ class Copies(Operation):
     commands: NDArray[Any]  # of COPY
     engine: int = 0
 
-    def arrays(self) -> Iterator[tuple[str, NDArray[Any]]]:
-        """Yield its arrays, by name."""
-        yield "commands", self.commands
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -276,20 +275,6 @@ class Barrier(Operation):
     """
 
     kind: ClassVar[str] = "barrier"
-
-
-@dataclass(frozen=True)
-class Content:
-    """What a range of granules holds: chunk ``(rank + chunk) mod n`` from granule ``offset`` of it on.
-
-    ``of`` is the distance of the rank whose part it is; None: the sum of the parts of all ranks.
-    """
-
-    first: int
-    n_granules: int
-    chunk: int
-    of: int | None
-    offset: int = 0
 
 
 @dataclass(frozen=True, eq=False)
