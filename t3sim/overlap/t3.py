@@ -7,8 +7,8 @@ import numpy as np
 
 from t3sim.gpu.routes import StoreRoutes
 from t3sim.overlap.interface import Phases, SublayerTimes, duration, strategy
-from t3sim.program.kernels import gemm, paired, program
-from t3sim.program.operations import UPDATE, Forward, Program, Tiles
+from t3sim.program.kernels import gemm, program
+from t3sim.program.operations import UPDATE, Forward, Program, Tiles, paired
 from t3sim.program.operator import Operator
 from t3sim.program.parts import all_gather_part, gemm_part
 from t3sim.program.plan import Part, Plan, in_order

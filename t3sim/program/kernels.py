@@ -61,13 +61,6 @@ def n_sent(trace: TileTrace, granule: int, workgroups: Any) -> int:
     return int((trace.workgroups["n_rows"] * width)[workgroups].sum())
 
 
-def paired(here: range, there: range) -> tuple[Ints, Ints]:
-    """Return which workgroups of *there* those of *here* stand for: the first, and how many (decision 10)."""
-    driver = np.arange(len(there)) * len(here) // max(len(there), 1)
-    edges = np.searchsorted(driver, np.arange(len(here) + 1))
-    return there.start + edges[:-1], np.diff(edges)
-
-
 def ring(
     op: Operator,
     memory: Memory,

@@ -147,7 +147,6 @@ class Operation:
     traffic_class: int = 0
 
 
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OnComputeUnits(Operation):
     """A kernel: its workgroups get compute units by priority, then in the order of operations."""
@@ -180,12 +179,8 @@ class Stores:
     def local(cls, first: Ints, pitch: int) -> Stores:
         """Return stores through the L2 to own memory."""
         n = len(first)
-        none = np.full(n, NONE)
-        zeros = np.zeros(n, np.int64)
-        return cls(
-            kind=np.full(n, CACHED), distance=zeros, first=np.array(first), pitch=np.full(n, pitch), to=none,
-            n_to=zeros, signal=none, updates=zeros,
-        )  # fmt: skip
+        values = {"kind": CACHED, "distance": 0, "pitch": pitch, "to": NONE, "n_to": 0, "signal": NONE, "updates": 0}
+        return cls(first=np.array(first), **{name: np.full(n, value) for name, value in values.items()})
 
     def copy(self) -> Stores:
         """Return stores whose arrays may be written to."""
@@ -222,8 +217,9 @@ class TileWaits:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Gemm(OnComputeUnits):
-    """A GEMM kernel: one workgroup for each tile of *trace*, dispatched in *order*.
+    """A GEMM kernel: one workgroup for each tile of *trace*, dispatched in *order*; chunk p is (rank + p) mod n.
 
+    It ends when its workgroups have, the tiles that it counts are complete, and the last forward has left.
     Row i of A is ``n_slices * line`` granules from ``a + i * n_slices * line`` on, B lies likewise by columns.
     """
 
@@ -236,7 +232,6 @@ class Gemm(OnComputeUnits):
     waits: TileWaits | None = None
     forwards: tuple[Forward, ...] = ()
     a_content: tuple[Content, ...] = ()  # what A has to hold where others write it; only checks read this
-
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -256,7 +251,6 @@ class Moves(OnComputeUnits):
     flags: tuple[int, int] = (1, 1)  # granules sent, over granules of data
 
 
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Copies(Operation):
     """Commands of a copy engine, one after the other; its startup, rate and queue are the machine's."""
@@ -264,7 +258,6 @@ class Copies(Operation):
     kind: ClassVar[str] = "copies"
     commands: NDArray[Any]  # of COPY
     engine: int = 0
-
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -369,3 +362,10 @@ def tile_granules(trace: TileTrace, granule: int) -> tuple[Ints, Ints, Ints]:
     first = tiles["column"] * ELEMENT_BYTES // granule
     stop = -(-(tiles["column"] + tiles["n_columns"]) * ELEMENT_BYTES // granule)
     return np.array(tiles["row"]), first, stop - first
+
+
+def paired(here: range, there: range) -> tuple[Ints, Ints]:
+    """Return which workgroups of *there* those of *here* stand for: the first, and how many (decision 10)."""
+    driver = np.arange(len(there)) * len(here) // max(len(there), 1)
+    edges = np.searchsorted(driver, np.arange(len(here) + 1))
+    return there.start + edges[:-1], np.diff(edges)
