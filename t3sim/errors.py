@@ -69,6 +69,16 @@ class UsageError(T3SimError):
     exit_code = 2
 
 
+class ProgramError(T3SimError):
+    """The programs of a strategy cannot run, or would not compute what they say; holds what is wrong, line by line."""
+
+    exit_code = 2
+
+    def __init__(self, problems: Iterable[str]) -> None:
+        self.problems = list(problems)
+        super().__init__("\n".join(self.problems))
+
+
 class InputDataError(T3SimError):
     """A trace or a measurement is missing, damaged or not what it claims to be."""
 

@@ -24,6 +24,7 @@ class Parameter:
     default: int | str | None = None  # None: an experiment that uses the entry has to give it
     words: Mapping[str, int] = field(default_factory=dict)
     minimum: int = 0
+    has_numbers: bool = True  # False: only its words are allowed
     unit: Literal["", "cycles"] = ""  # that may stand behind the number
     at_most: str = ""  # the machine's value that bounds it, like `memory.queue.entries`
     below: str = ""  # the same for a value that is not allowed itself
@@ -36,6 +37,8 @@ class Parameter:
         """Return the integer that stands for *value*; ValueError says what is allowed."""
         if isinstance(value, str) and value in self.words:
             return self.words[value]
+        if not self.has_numbers:
+            raise ValueError(f"{value!r} is not {' or '.join(self.words)}")
         if isinstance(value, bool) or not isinstance(value, int) or not self.minimum <= value <= LARGEST:
             words = "".join(f" or {word}" for word in self.words)
             raise ValueError(f"{value!r} is not a whole number of at least {self.minimum}{words}")

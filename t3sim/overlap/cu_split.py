@@ -1,6 +1,11 @@
 """CU split: the GEMM on some compute units, the all-reduce on the others, at the same time (T3 figure 6)."""
 
+from collections.abc import Mapping
+
 from t3sim.overlap.interface import Phases, SublayerTimes, duration, strategy
+from t3sim.program.operator import Operator
+from t3sim.program.parts import all_gather_part, gemm_part, reduce_scatter_part
+from t3sim.program.plan import Plan, in_order, longest
 from t3sim.registry import Parameter
 
 PARAMETERS = {"collective_compute_units": Parameter(minimum=1, below="gpu.n_compute_units")}
@@ -17,3 +22,10 @@ def cu_split(phases: Phases) -> SublayerTimes:
     scatter = phases.reduce_scatter(n_compute_units=n_collective)
     gather = phases.all_gather(n_compute_units=n_collective, after=[scatter])
     return SublayerTimes(max(gemm.ticks, duration(scatter) + duration(gather)), gemm, scatter, gather)
+
+
+def cu_split_plan(op: Operator, params: Mapping[str, int]) -> Plan:
+    """The longer of the two, each alone on its share of compute units with all of the memory: a bound."""
+    n = params["collective_compute_units"]
+    collective = in_order(reduce_scatter_part(op, n_compute_units=n), all_gather_part(op, n_compute_units=n))
+    return Plan(longest(gemm_part(op, op.machine.gpu.n_compute_units - n), collective))

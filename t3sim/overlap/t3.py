@@ -1,7 +1,17 @@
 """T3: the GEMM's stores start the reduce-scatter; no compute unit works for it (T3 section 4)."""
 
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
 from t3sim.gpu.routes import StoreRoutes
 from t3sim.overlap.interface import Phases, SublayerTimes, duration, strategy
+from t3sim.program.kernels import gemm, program
+from t3sim.program.operations import UPDATE, Forward, Program, Tiles, paired
+from t3sim.program.operator import Operator
+from t3sim.program.parts import all_gather_part, gemm_part
+from t3sim.program.plan import Part, Plan, in_order
 from t3sim.workload.tiling import TileTrace
 
 UPDATES_PER_ELEMENT = 2  # one from the local GEMM, one from the neighbour (T3 section 4.2.1, ring)
@@ -47,3 +57,35 @@ def t3(phases: Phases) -> SublayerTimes:
 def t3_mca(phases: Phases) -> SublayerTimes:
     """T3 with MCA in the memory controllers."""
     return fused(phases)
+
+
+def fused_program(op: Operator, rank: int) -> Program:
+    """Return the fused GEMM and ring reduce-scatter of one rank (T3 section 4.4).
+
+    The chunk that it makes first goes straight to the neighbour; each following one stays until both its updates are
+    there and is then sent on by DMA; the last one stays.
+    """
+    memory, last = op.memory(), op.n - 1
+    kernel = gemm(op, memory, rank)
+    stores, neighbour, forwards = kernel.stores.copy(), op.n - 1, []
+    stores.kind[:] = UPDATE
+    stores.updates[:] = UPDATES_PER_ELEMENT if op.n > 1 else 1
+    for position in range(last):
+        here, there = op.chunk(position), op.chunk(position + 1)
+        if position == 0:
+            sent = np.arange(here.start, here.stop)
+            stores.to[sent], stores.n_to[sent] = paired(here, there)
+            stores.first[sent] = kernel.stores.first[stores.to[sent].clip(max=there.stop - 1)]
+            stores.distance[sent], stores.updates[sent] = neighbour, 0
+        else:
+            forwards.append(Forward(here, there, neighbour, op.machine.gpu.dma.wavefront_tiles_per_block))
+    own = np.arange(op.chunk(last).start, op.chunk(last).stop)
+    reduced = Tiles("gemm", own, stores.first[own], stores.pitch[own])
+    kernel = replace(kernel, stores=stores, forwards=tuple(forwards))
+    return program(op, rank, memory, kernel, outputs=(reduced,))
+
+
+def t3_plan(op: Operator, _params: Mapping[str, int]) -> Plan:
+    """The fused GEMM and reduce-scatter, then the all-gather as in the baseline."""
+    overlapped = Part.of("fused", "fused", lambda rank: fused_program(op, rank), op.n, is_arbitrated=True)
+    return Plan(in_order(overlapped, all_gather_part(op)), also=(gemm_part(op),))

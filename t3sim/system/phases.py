@@ -14,6 +14,7 @@ from hashlib import sha256
 from typing import Any, Protocol
 
 from t3sim.checks.audit import Audit
+from t3sim.collective.choice import Op, ring_schedule
 from t3sim.collective.schedule import CollectiveSchedule, chunk_bytes_of, ring_reduce_scatter
 from t3sim.config.experiment import RunSpec
 from t3sim.config.machine import MachineSpec
@@ -26,7 +27,6 @@ from t3sim.gpu.ticks import TickBase
 from t3sim.observe.timeline import Timeline
 from t3sim.overlap.interface import After, Phase, overlap_strategies
 from t3sim.registry import check_declaration
-from t3sim.system.collectives import Op, ring_schedule
 from t3sim.system.machine import MirroredMachine, launch_ticks, load_fused_gpu, sent_at
 from t3sim.system.measure import counters_of, timeline_of, waits_of
 from t3sim.system.side_by_side import kernels_for, load_side_by_side, times_side_by_side

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from t3sim.collective.choice import protocol_of
 from t3sim.config import trees
 from t3sim.config.machine_checks import machine_findings
 from t3sim.errors import UsageError
-from t3sim.system.collectives import protocol_of
 from t3sim.validation.points import (
     COLLECTIVES,
     GEMM,

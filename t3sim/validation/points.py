@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from t3sim.collective.choice import protocol_of
 from t3sim.config.experiment import GemmShape, TilingSpec
 from t3sim.config.presets import load_tiling
 from t3sim.errors import InputDataError
 from t3sim.files import read_limited
 from t3sim.measurements.kinds import KINDS, Kind, Value
-from t3sim.system.collectives import protocol_of
 from t3sim.validation.simulation import (
     CollectiveAlone,
     GemmAlone,
@@ -35,10 +35,10 @@ from t3sim.validation.tiles import Timeline, simulation_of, tile_rows, timelines
 from t3sim.workload.kernel_choice import tiling_of
 
 if TYPE_CHECKING:
+    from t3sim.collective.choice import Op
     from t3sim.config.experiment import Kernels
     from t3sim.config.machine import MachineSpec
     from t3sim.measurements.samples import Measurement, Measurements
-    from t3sim.system.collectives import Op
 
 RECORDED_TILING = "gemm-128x256"  # of the kernels whose tiles are recorded, whatever a library would choose
 MAX_CALIBRATION_BYTES = 1 << 20

@@ -25,9 +25,9 @@ from t3sim.workload.tiling import WORKGROUP_DTYPE, TileTrace, make_tile_trace
 
 if TYPE_CHECKING:
     from t3sim.checks.audit import Audit
+    from t3sim.collective.choice import Op
     from t3sim.config.machine import MachineSpec
     from t3sim.experiment.phase_runner import PhaseRunner
-    from t3sim.system.collectives import Op
     from t3sim.system.phases import PhaseSource
 
 Tile = tuple[int, int]  # row and column of tiles

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from t3sim.cli.validate import machine_of
+from t3sim.collective.choice import Op, channels_of, protocol_of, ring_schedule
 from t3sim.collective.schedule import TO_LOCAL
 from t3sim.config.machine import CollectiveKernelSpec, MachineSpec
-from t3sim.system.collectives import Op, channels_of, protocol_of, ring_schedule
 
 KIB, MIB = 1 << 10, 1 << 20
 CHOICE = re.compile(r"(\w+): (\d+) Bytes -> Algo RING proto (\w+)")

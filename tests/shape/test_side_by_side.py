@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from t3sim.collective.choice import ring_schedule
 from t3sim.config.experiment import GemmShape, WorkloadSpec
 from t3sim.config.presets import load_tiling
 from t3sim.gpu.tables import resident_workgroups
 from t3sim.gpu.kernel import codes
-from t3sim.system.collectives import ring_schedule
 from t3sim.system.phases import ISOLATED_POLICY, MirroredPhases, PhaseStore
 from t3sim.system.side_by_side import ROUNDS, SPARE, kernels_for, load_side_by_side
 from t3sim.workload.tiling import make_tile_trace

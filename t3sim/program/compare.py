@@ -1,0 +1,93 @@
+"""Whether two programs are the same: their digest, and where those of different ranks differ.
+
+What a program means (``inputs``, ``outputs``) does not count: no simulated GPU looks at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel
+
+from t3sim.program.operations import Operation, Program
+
+MEANING = ("rank", "inputs", "outputs", "a_content")  # fields that say who runs it and what data mean
+
+
+def digest(program: Program) -> str:
+    """Return a name of what *program* does; programs of one digest are simulated alike."""
+    found = sha256()
+    for path, value in leaves(program, ""):
+        found.update(f"{path}={described(value)}\n".encode())
+        if isinstance(value, np.ndarray):
+            found.update(np.ascontiguousarray(value).tobytes())
+    return found.hexdigest()
+
+
+def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the numbers, words and arrays that *value* is made of, each with the way to it."""
+    if isinstance(value, BaseModel):
+        yield path, value.model_dump_json()
+    elif is_dataclass(value):
+        yield path, type(value).__name__
+        for one in fields(value):
+            if one.name not in MEANING:
+                yield from leaves(getattr(value, one.name), f"{path}.{one.name}" if path else one.name)
+    elif isinstance(value, tuple | list):
+        yield path, len(value)
+        for number, one in enumerate(value):
+            yield from leaves(one, f"{path}[{number}]")
+    else:
+        yield path, value
+
+
+def described(value: Any) -> str:
+    """Return a leaf in words; of an array what it is an array of."""
+    return f"{value.dtype.descr} {value.shape}" if isinstance(value, np.ndarray) else repr(value)
+
+
+def is_turned(programs: Sequence[Program]) -> bool:
+    """Return whether all ranks run the same program in their own frame, so that one may stand for all."""
+    return difference(programs) is None
+
+
+def difference(programs: Sequence[Program]) -> str | None:
+    """Return in which operation and field the program of a rank first differs from that of rank 0, None if nowhere."""
+    first = list(leaves(programs[0], ""))
+    for program in programs[1:]:
+        own = list(leaves(program, ""))
+        for (path, expected), (own_path, found) in zip(first, own, strict=False):
+            where = differs(expected, found) if path == own_path else ""
+            if where is not None:
+                return _sentence(programs[0], program, path + where, expected, found)
+        if len(own) != len(first):  # the same as far as both go: cannot be, lengths are leaves
+            raise AssertionError("programs of unlike length")
+    return None
+
+
+def differs(expected: Any, found: Any) -> str | None:
+    """Return where two leaves differ, None if they do not; of arrays ``[index]`` of the first difference."""
+    if not (isinstance(expected, np.ndarray) and isinstance(found, np.ndarray)):
+        return None if described(expected) == described(found) else ""
+    if expected.dtype != found.dtype or expected.shape != found.shape:
+        return ""
+    if expected.tobytes() == found.tobytes():
+        return None
+    return f"[{', '.join(map(str, np.argwhere(expected != found)[0]))}]"
+
+
+def _sentence(first: Program, other: Program, path: str, expected: Any, found: Any) -> str:
+    """Say that *path* is *expected* on rank 0 and *found* on another."""
+    values = []
+    for value in (found, expected):
+        index = path.rpartition("[")[2].rstrip("]") if isinstance(value, np.ndarray) and path.endswith("]") else ""
+        values.append(str(value[tuple(map(int, index.split(", ")))]) if index else described(value))
+    head, _, rest = path.partition(".")
+    if head.startswith("operations["):
+        operation: Operation = first.operations[int(head[len("operations[") : -1])]
+        path = f"operation `{operation.name}`, {rest or 'kind'}"
+    return f"{path} is {values[0]} on rank {other.rank} and {values[1]} on rank {first.rank}"

@@ -1,0 +1,224 @@
+"""Whether programs are well-formed: every place, signal, GPU and workgroup that they name is there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from t3sim.program.following import Problem, tile_state, waits_of
+from t3sim.program.operations import (
+    CACHED,
+    NONE,
+    STORE,
+    UPDATE,
+    Barrier,
+    Content,
+    Copies,
+    Gemm,
+    Moves,
+    OnComputeUnits,
+    Operation,
+    Program,
+)
+
+MOST = 5
+
+
+def form_problems(programs: Sequence[Program]) -> list[Problem]:
+    """Return what is malformed, the first few things."""
+    found: list[str] = []
+    for message in (*of_all(programs), *(text for program in programs for text in of_program(program))):
+        found.append(message)
+        if len(found) == MOST:
+            break
+    return [Problem("form", message) for message in found]
+
+
+def of_all(programs: Sequence[Program]) -> Iterator[str]:
+    """Yield what does not fit between the programs of the ranks."""
+    first = programs[0]
+    for rank, program in enumerate(programs):
+        if (program.rank, program.n) != (rank, len(programs)):
+            yield f"program {rank} of {len(programs)} says that it is of rank {program.rank} of {program.n}"
+        for name in ("buffers", "signals", "granule", "line", "classes"):
+            if getattr(program, name) != getattr(first, name):
+                yield f"rank {rank} has other {name} than rank 0; they have to be the same on all"
+        if barriers(program) != barriers(first):
+            yield f"rank {rank} meets other barriers than rank 0: {barriers(program)}, not {barriers(first)}"
+
+
+def barriers(program: Program) -> dict[str, int]:
+    """Return how often *program* meets each barrier."""
+    return dict(Counter(operation.name for operation in program.operations if isinstance(operation, Barrier)))
+
+
+def of_program(program: Program) -> Iterator[str]:
+    """Yield what is malformed in one program."""
+    buffers = sorted(program.buffers, key=lambda buffer: buffer.first)
+    for one, other in zip(buffers, buffers[1:], strict=False):
+        if one.stop > other.first:
+            yield f"buffers `{one.name}` and `{other.name}` overlap"
+    names = Counter(operation.name for operation in program.operations if not isinstance(operation, Barrier))
+    for name, count in names.items():
+        if count > 1:
+            yield f"{count} operations are called `{name}`"
+    places = Places(program)
+    for operation in program.operations:
+        for message in of_operation(operation, program, places):
+            yield f"operation `{operation.name}` of rank {program.rank}: {message}"
+    for content in (*program.inputs, *program.outputs):
+        if isinstance(content, Content) and not places.hold(content.first, content.n_granules):
+            yield f"inputs or outputs of rank {program.rank}: {content} is not inside one buffer"
+
+
+class Places:
+    """The buffers of a program, to look up whether one holds a range."""
+
+    def __init__(self, program: Program) -> None:
+        buffers = sorted(program.buffers, key=lambda buffer: buffer.first)
+        self.firsts = np.array([buffer.first for buffer in buffers], np.int64)
+        self.stops = np.array([buffer.stop for buffer in buffers], np.int64)
+
+    def hold(self, first: Any, n_granules: Any) -> bool:
+        """Return whether every range lies inside one buffer."""
+        return not len(self.outside(first, n_granules))
+
+    def outside(self, first: Any, n_granules: Any) -> NDArray[np.int64]:
+        """Return the numbers of the ranges that are not inside one buffer; empty ranges are."""
+        first, n_granules = np.atleast_1d(first), np.atleast_1d(n_granules)
+        number = np.searchsorted(self.firsts, first, side="right") - 1
+        stops = self.stops[number.clip(0)] if len(self.stops) else np.zeros(len(first), np.int64)
+        return np.flatnonzero((n_granules > 0) & ((number < 0) | (first + n_granules > stops)))
+
+
+def of_operation(operation: Operation, program: Program, places: Places) -> Iterator[str]:
+    """Yield what is malformed in one operation."""
+    if not 0 <= operation.traffic_class < len(program.classes):
+        yield f"traffic class {operation.traffic_class}, of {len(program.classes)}"
+    if isinstance(operation, OnComputeUnits) and operation.units is not None:
+        if not 0 <= operation.units[0] < operation.units[1]:
+            yield f"compute units {operation.units} are none"
+    for post in operation.posts:
+        if not 0 <= post.signal < program.n_signals:
+            yield f"posts to signal {post.signal}, of {program.n_signals}"
+        if not 0 <= post.distance < program.n or post.amount < 1:
+            yield f"posts {post.amount} at distance {post.distance}, of {program.n} ranks"
+    for check in (of_gemm, of_moves, of_copies):
+        yield from check(operation, program, places)
+    for signal, _at_least, _distance in waits_of(operation, program.n):
+        if not 0 <= signal < program.n_signals:
+            yield f"waits for signal {signal}, of {program.n_signals}"
+            return
+
+
+def outside_of(low: int, values: Any, high: int) -> NDArray[np.int64]:
+    """Return where *values* are not from *low* to below *high*."""
+    return np.flatnonzero((values < low) | (values >= high))
+
+
+def of_gemm(gemm: Operation, program: Program, places: Places) -> Iterator[str]:
+    """Yield what is malformed in a GEMM."""
+    if not isinstance(gemm, Gemm):
+        return
+    stores, n = gemm.stores, gemm.trace.n_workgroups
+    arrays = {**vars(stores), **({} if gemm.waits is None else vars(gemm.waits))}
+    for name, values in arrays.items():
+        if len(values) != n:
+            yield f"`{name}` has {len(values)} entries for {n} workgroups"
+            return
+    if len(gemm.order) != n or (np.sort(gemm.order) != np.arange(n)).any():
+        yield "`order` does not have each workgroup once"
+        return
+    limits = {
+        "kind": (CACHED, UPDATE + 1), "distance": (0, program.n), "to": (NONE, n), "signal": (NONE, program.n_signals),
+    }  # fmt: skip
+    for name, (low, high) in limits.items():
+        for w in outside_of(low, getattr(stores, name), high)[:1].tolist():
+            yield f"`{name}` of tile {w} is {int(getattr(stores, name)[w])}, not {low} to {high - 1}"
+            return
+    is_away = stores.distance > 0
+    for w in np.flatnonzero(is_away & (stores.kind == CACHED))[:1].tolist():
+        yield f"tile {w} goes through the L2 to another GPU"
+    for w in np.flatnonzero(is_away & (stores.updates > 0))[:1].tolist():
+        yield f"tile {w} is counted here, but stored on another GPU"
+    state = tile_state(gemm, program)
+    lengths = (state.rows - 1) * stores.pitch + state.widths
+    for w in places.outside(stores.first, lengths)[:1].tolist():
+        yield f"tile {w}, from granule {int(stores.first[w])} on, is not inside one buffer"
+    slices = -(-gemm.trace.gemm.k // gemm.trace.tiling.k_slice) * program.line
+    for name, first, rows in (("A", gemm.a, gemm.trace.gemm.m), ("B", gemm.b, gemm.trace.gemm.n)):
+        if not places.hold(first, rows * slices):
+            yield f"operand {name} is not inside one buffer"
+    if state.is_exact:
+        to = np.flatnonzero(stores.to != NONE)
+        for w in to[stores.first[to] != stores.first[stores.to[to]]][:1].tolist():
+            yield f"tile {w} goes to tile {int(stores.to[w])}, but not to the place of that tile"
+    forwarded: Counter[int] = Counter()
+    for forward in gemm.forwards:
+        workgroups = np.array(forward.workgroups)
+        if len(outside_of(0, workgroups, n)) or len(outside_of(0, np.array(forward.to), n)):
+            yield f"forwards tiles {forward.workgroups} to {forward.to}, of {n}"
+            return
+        if not 0 < forward.distance < program.n or forward.tiles_per_block < 1:
+            yield f"forwards blocks of {forward.tiles_per_block} tiles to distance {forward.distance}"
+        for w in workgroups[stores.updates[workgroups] == 0][:1].tolist():
+            yield f"tile {w} is forwarded when it is complete, but not counted"
+        forwarded.update(forward.workgroups)
+    for w, count in forwarded.items():
+        if count > 1:
+            yield f"tile {w} is forwarded {count} times"
+            return
+
+
+def of_moves(moves: Operation, program: Program, places: Places) -> Iterator[str]:
+    """Yield what is malformed in a kernel that moves."""
+    if not isinstance(moves, Moves):
+        return
+    if moves.steps.ndim != 2:
+        yield f"`steps` has {moves.steps.ndim} dimensions, not 2"
+        return
+    steps = moves.steps.reshape(-1)
+    spread = -(-moves.flags[0] // moves.flags[1])
+    on_wire = steps["n_granules"] if spread == 1 else -(-steps["n_granules"] // program.line) * program.line * spread
+    operands = int(steps["n_operands"].max(initial=0))
+    is_sent, is_kept = steps["send"] != NONE, steps["kept_at"] != NONE
+    ranges = [("destination", steps["destination"], np.where(is_sent, on_wire, 0))]
+    ranges.append(("kept_at", steps["kept_at"], np.where(is_kept, steps["n_granules"], 0)))
+    for j in range(operands):
+        is_last = (j == steps["n_operands"] - 1) & (steps["is_received"] == 1)
+        length = np.where(j < steps["n_operands"], np.where(is_last, on_wire, steps["n_granules"]), 0)
+        ranges.append((f"operand {j}", steps["operand"] + j * steps["stride"], length))
+    for name, first, length in ranges:
+        for k in places.outside(first, length)[:1].tolist():
+            yield f"{name} of step {step_name(moves, k)}, from granule {int(first[k])} on, is not inside one buffer"
+    for k in np.flatnonzero(is_sent & ~np.isin(steps["send"], (STORE, UPDATE)))[:1].tolist():
+        yield f"step {step_name(moves, k)} sends as {int(steps['send'][k])}, not STORE or UPDATE"
+    for k in np.flatnonzero(is_sent & ((steps["distance"] < 1) | (steps["distance"] >= program.n)))[:1].tolist():
+        yield f"step {step_name(moves, k)} sends to distance {int(steps['distance'][k])}, of {program.n} ranks"
+    for k in outside_of(NONE, steps["post_signal"], program.n_signals)[:1].tolist():
+        yield f"step {step_name(moves, k)} posts to signal {int(steps['post_signal'][k])}, of {program.n_signals}"
+
+
+def step_name(moves: Moves, k: int) -> str:
+    """Return the place of a step in words."""
+    row, column = divmod(k, moves.steps.shape[1])
+    return f"{row}" if moves.steps.shape[1] == 1 else f"{row} of column {column}"
+
+
+def of_copies(copies: Operation, program: Program, places: Places) -> Iterator[str]:
+    """Yield what is malformed in the commands of an engine."""
+    if not isinstance(copies, Copies):
+        return
+    commands = copies.commands
+    for name in ("source", "destination"):
+        for k in places.outside(commands[f"{name}_granule"], commands["n_granules"])[:1].tolist():
+            yield f"{name} of command {k} is not inside one buffer"
+        for k in outside_of(0, commands[name], program.n)[:1].tolist():
+            yield f"{name} of command {k} is at distance {int(commands[name][k])}, of {program.n} ranks"
+    for name, limit in (("post_signal", program.n_signals), ("post_distance", program.n)):
+        for k in outside_of(NONE, commands[name], limit)[:1].tolist():
+            yield f"{name} of command {k} is {int(commands[name][k])}, of {limit}"

@@ -1,0 +1,145 @@
+"""Operations that strategies are made of: a GEMM with its output in place, ring collectives, sums of slots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from t3sim.collective.schedule import TO_BOTH, TO_LOCAL, TO_NEIGHBOUR_AS_UPDATE, CollectiveSchedule
+from t3sim.program.operations import (
+    NONE,
+    STEP,
+    STORE,
+    UPDATE,
+    Buffer,
+    Gemm,
+    Ints,
+    Memory,
+    Moves,
+    Program,
+    Signals,
+    Stores,
+    Wait,
+    table,
+    tile_granules,
+)
+from t3sim.program.operator import Operator
+from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace, output_pitch_bytes
+
+Units = tuple[int, int] | None
+
+
+def gemm(op: Operator, memory: Memory, rank: int, *, units: Units = None) -> Gemm:
+    """Return the GEMM of *op* with its output, through the L2, in a new buffer `C`; the operands lie in front of it."""
+    trace = op.tiles
+    a, b = operands(op, memory, trace)
+    pitch = output_pitch_bytes(trace.gemm) // op.granule
+    c = memory.buffer("C", trace.gemm.m * pitch)
+    stores = Stores.local(c.first + tile_offsets(trace, op.granule, pitch), pitch)
+    return Gemm(name="gemm", trace=trace, a=a.first, b=b.first, stores=stores, order=op.order(rank), units=units)
+
+
+def operands(op: Operator, memory: Memory, trace: TileTrace) -> tuple[Buffer, Buffer]:
+    """Return new buffers for A and B of *trace*: each row of A, and each column of B, starts with a line."""
+    slices = -(-trace.gemm.k // trace.tiling.k_slice)
+    a = memory.buffer("A", trace.gemm.m * slices * op.line)
+    return a, memory.buffer("B", trace.gemm.n * slices * op.line, is_on_stripe=False)
+
+
+def tile_offsets(trace: TileTrace, granule: int, pitch: int) -> Ints:
+    """Return the first granule of each tile in an output whose rows are *pitch* granules apart."""
+    row, column, _width = tile_granules(trace, granule)
+    return np.asarray(row * pitch + column)
+
+
+def n_sent(trace: TileTrace, granule: int, workgroups: Any) -> int:
+    """Return the granules that *workgroups* store."""
+    width = tile_granules(trace, granule)[2]
+    return int((trace.workgroups["n_rows"] * width)[workgroups].sum())
+
+
+def ring(
+    op: Operator,
+    memory: Memory,
+    schedule: CollectiveSchedule,
+    name: str,
+    *,
+    units: Units = None,
+) -> Moves:
+    """Return a ring collective as a kernel: data go to the GPU before, which is told granule by granule.
+
+    The places of *schedule* are those of a new buffer.
+    """
+    data = memory.buffer("data", end_of(schedule, op.line))
+    arrived = memory.signal("arrived", len(schedule.steps))
+    spec = op.machine.gpu.collective_kernel.of_protocol(schedule.protocol)
+    return Moves(
+        name=name,
+        steps=ring_steps(schedule, op.n, data, arrived),
+        units=units,
+        startup=spec.launch,
+        step_overhead=spec.slice_overhead,
+        flags=schedule.flags,
+        n_workgroups=schedule.n_units,
+    )
+
+
+def ring_steps(schedule: CollectiveSchedule, n: int, data: Buffer, arrived: Signals) -> NDArray[Any]:
+    """Return the steps of *schedule*; each posts to the signal of its number at the receiver."""
+    columns, rows = schedule.n_channels, []
+    for number, step in enumerate(schedule.steps):
+        is_sent, is_kept = step.send_to != TO_LOCAL, step.send_to in (TO_LOCAL, TO_BOTH)
+        kept = step.local_destination if step.send_to == TO_BOTH else step.destination
+        needs = step.wait_received
+        row = {
+            "n_granules": step.n_granules,
+            "n_operands": len(step.operands),
+            "operand": data.first + step.operands[0],
+            "stride": step.operands[-1] - step.operands[0],
+            "is_received": int(needs > 0),
+            "kept_at": data.first + kept if is_kept else NONE,
+            "wait_signal": arrived[number - schedule.n_slices * columns] if needs else NONE,
+            "wait_at_least": needs,
+        }
+        if is_sent:
+            row["send"] = UPDATE if step.send_to == TO_NEIGHBOUR_AS_UPDATE else STORE
+            row["distance"] = n - 1
+            row["destination"] = data.first + step.destination
+            row["post_signal"] = arrived[number]
+        rows.append(row)
+    return table(STEP, rows).reshape(-1, columns)
+
+
+def end_of(schedule: CollectiveSchedule, line: int) -> int:
+    """Return the first granule behind everything that *schedule* reads or stores."""
+    sent, data = schedule.flags
+    places = -(-sent // data)
+    ends = [0]
+    for step in schedule.steps:
+        longest = -(-step.n_granules // line) * line * places if places > 1 else step.n_granules
+        ends += [place + longest for place in (*step.operands, step.destination, step.local_destination)]
+    return max(ends)
+
+
+def total(
+    name: str, slots: Buffer, n: int, to: Buffer, *, after: Sequence[Wait] = (), traffic_class: int = 0
+) -> Moves:
+    """Return a kernel that adds up *n* equal slots, one behind the other, and stores the sum."""
+    each = slots.n_granules // n
+    step = {"n_granules": each, "n_operands": n, "operand": slots.first, "stride": each, "kept_at": to.first}
+    return Moves(name=name, steps=table(STEP, [step]).reshape(1, 1), after=tuple(after), traffic_class=traffic_class)
+
+
+def program(op: Operator, rank: int, memory: Memory, *operations: Any, **meaning: Any) -> Program:
+    """Return the program of *rank* that runs *operations*, with the places that *memory* has given out."""
+    return Program(
+        rank, op.n, operations, op.granule, op.line, tuple(memory.buffers), tuple(memory.signals), **meaning
+    )
+
+
+def row_granules(op: Operator) -> int:
+    """Return granules of a dense row of the output."""
+    return -(-op.shape.n * ELEMENT_BYTES // op.granule)

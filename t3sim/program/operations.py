@@ -1,0 +1,371 @@
+"""A program: what one rank runs, as data.
+
+A program is a list of operations in the order in which the host of the rank issues them.  Each belongs to a *stream*;
+an operation starts when the one before it in its stream has ended, all its waits hold, and its launch is over.
+
+**Places.**  An address is a number of a granule (one DRAM access).  Every GPU has the same buffers at the same
+addresses.  Another GPU is told by its *distance* d: GPU (rank + d) mod n; 0 is the GPU itself.  A program is best
+written in its rank's own frame: chunk p of an array is chunk (rank + p) mod n of all of it.  Then the programs of all
+ranks are equal, and one GPU may stand for all (``turned.first_difference``).
+
+**Signals** are counters in a GPU's memory, zero at first.  They are posted (an amount is added) and waited for (at
+least so much).  *Whoever sees a post sees all that the poster had done or seen before it*: a post at the end of an
+operation follows all its stores, wherever they go; the posts of a store, granule by granule, follow that granule.
+
+**Traffic.**  Each operation names the traffic class of its own requests; what arrives from other GPUs is of class
+``Program.inbound_class``.
+
+Lengths are granules, durations picoseconds; arrays are ``int64`` and -1 stands for none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace
+
+Ints = NDArray[np.int64]
+NONE = -1
+
+# How a result is stored.
+CACHED, STORE, UPDATE = range(3)  # through the own L2; past it; added to what is there, near the memory
+
+# Where the signal is that a step of ``Moves`` waits for.
+HERE, AT_OPERANDS = range(2)  # on its own GPU; on each GPU that an operand lies on
+
+STEP = np.dtype(
+    [
+        ("n_granules", "i8"),  # of the result; 0: nothing is done, but waits and posts hold
+        # operand i: granule ``operand + i * stride`` of the GPU at distance ``source + i * source_stride``
+        ("n_operands", "i8"),  # they are added up; 0: zeros are stored
+        ("operand", "i8"),
+        ("stride", "i8"),
+        ("source", "i8"),
+        ("source_stride", "i8"),
+        ("is_received", "i8"),  # 1: the last operand lies as a step sent it, flags between the data
+        ("send", "i8"),  # STORE, UPDATE or NONE
+        ("distance", "i8"),  # of the GPU that it is sent to
+        ("destination", "i8"),  # granule there
+        ("kept_at", "i8"),  # granule of the own GPU where the result is stored too, NONE: it is not
+        ("wait_signal", "i8"),
+        ("wait_at_least", "i8"),
+        ("wait_where", "i8"),  # HERE, AT_OPERANDS
+        ("post_signal", "i8"),  # at the receiver, else where it is kept; 1 for each granule stored, flags included
+    ]
+)
+
+COPY = np.dtype(
+    [
+        ("source", "i8"),  # distance
+        ("source_granule", "i8"),
+        ("destination", "i8"),  # distance
+        ("destination_granule", "i8"),
+        ("n_granules", "i8"),
+        ("wait_signal", "i8"),  # of the own GPU
+        ("wait_at_least", "i8"),
+        ("post_signal", "i8"),  # 1 after the last granule is stored
+        ("post_distance", "i8"),  # of the GPU that is told
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A named range of granules, the same on every GPU."""
+
+    name: str
+    first: int
+    n_granules: int
+
+    @property
+    def stop(self) -> int:
+        """Return the first granule behind it."""
+        return self.first + self.n_granules
+
+
+@dataclass(frozen=True)
+class Signals:
+    """A named range of signals, the same on every GPU; ``signals[i]`` is the number of one."""
+
+    name: str
+    first: int
+    n: int = 1
+
+    def __getitem__(self, index: int) -> int:
+        if not 0 <= index < self.n:
+            raise IndexError(f"signals `{self.name}` are 0 to {self.n - 1}, not {index}")
+        return self.first + index
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Until a signal of the own GPU has at least this value."""
+
+    signal: int
+    at_least: int
+
+
+@dataclass(frozen=True)
+class Post:
+    """Add an amount to a signal of a GPU."""
+
+    signal: int
+    distance: int = 0
+    amount: int = 1
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a range of granules holds: chunk ``(rank + chunk) mod n`` from granule ``offset`` of it on.
+
+    ``of`` is the distance of the rank whose part it is; None: the sum of the parts of all ranks.
+    """
+
+    first: int
+    n_granules: int
+    chunk: int
+    of: int | None
+    offset: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Operation:
+    """What all operations have."""
+
+    kind: ClassVar[str]
+    name: str
+    stream: int = 0
+    after: tuple[Wait, ...] = ()
+    posts: tuple[Post, ...] = ()  # when it has ended
+    launch: int | None = None  # from when it may start to its start; None: ``kernel_launch`` of the machine
+    issue: int = 0  # that the host of the rank is busy with issuing it, one operation after the other
+    traffic_class: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OnComputeUnits(Operation):
+    """A kernel: its workgroups get compute units by priority, then in the order of operations."""
+
+    units: tuple[int, int] | None = None  # first compute unit that it may use, one past the last; None: all
+    priority: int = 0  # larger goes first
+    shares_units: bool = False  # it runs as warps beside the workgroups of others; else it takes whole compute units
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Stores:
+    """Where the output of a GEMM goes: arrays with an entry for each workgroup, in the order of the trace.
+
+    A tile is stored row by row: its first row at granule ``first``, the next one ``pitch`` granules on.  A tile that
+    is updated where it is counted (``updates``) names, as ``to``, the workgroup of the receiving GPU whose tile it is,
+    which lies at that workgroup's ``first``.  Where chunks have unlike shapes (decision 10) the granules stand for
+    those of ``n_to`` workgroups from ``to`` on, in proportion.
+    """
+
+    kind: Ints  # CACHED, STORE, UPDATE
+    distance: Ints
+    first: Ints
+    pitch: Ints
+    to: Ints
+    n_to: Ints
+    signal: Ints  # at the receiver: 1 for each granule stored
+    updates: Ints  # of each element of the own tile until the tracker calls it complete; 0: it does not count
+
+    @classmethod
+    def local(cls, first: Ints, pitch: int) -> Stores:
+        """Return stores through the L2 to own memory."""
+        n = len(first)
+        values = {"kind": CACHED, "distance": 0, "pitch": pitch, "to": NONE, "n_to": 0, "signal": NONE, "updates": 0}
+        return cls(first=np.array(first), **{name: np.full(n, value) for name, value in values.items()})
+
+    def copy(self) -> Stores:
+        """Return stores whose arrays may be written to."""
+        return Stores(**{name: np.array(values) for name, values in vars(self).items()})
+
+    @property
+    def n(self) -> int:
+        """Return the number of workgroups."""
+        return len(self.kind)
+
+
+@dataclass(frozen=True)
+class Forward:
+    """T3's DMA engine: tiles that the tracker calls complete are sent on, block by block.
+
+    Tiles of the workgroups *to* of the GPU at *distance* get those of *workgroups*, one each in this order (of unlike
+    numbers: in proportion, as in ``Stores``).  A block is so many wavefront tiles in a row, of one ``Forward``.
+    """
+
+    workgroups: range
+    to: range
+    distance: int
+    tiles_per_block: int
+    is_update: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TileWaits:
+    """What each workgroup waits for before its first load: arrays in the order of the trace."""
+
+    signal: Ints
+    at_least: Ints
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Gemm(OnComputeUnits):
+    """A GEMM kernel: one workgroup for each tile of *trace*, dispatched in *order*; chunk p is (rank + p) mod n.
+
+    It ends when its workgroups have, the tiles that it counts are complete, and the last forward has left.
+    Row i of A is ``n_slices * line`` granules from ``a + i * n_slices * line`` on, B lies likewise by columns.
+    """
+
+    kind: ClassVar[str] = "gemm"
+    trace: TileTrace
+    a: int
+    b: int
+    stores: Stores
+    order: Ints  # numbers of workgroups
+    waits: TileWaits | None = None
+    forwards: tuple[Forward, ...] = ()
+    a_content: tuple[Content, ...] = ()  # what A has to hold where others write it; only checks read this
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Moves(OnComputeUnits):
+    """A kernel that reads, adds, copies and sends: collectives, sums, copies by compute units.
+
+    ``steps`` [operation, column] of ``STEP``.  With one column all workgroups share each step, its lines dealt out in
+    turn; with several, each workgroup has a column of its own (channels).  A step reads its operands, adds them, and
+    stores the result, line after line.
+    """
+
+    kind: ClassVar[str] = "moves"
+    steps: NDArray[Any]
+    n_workgroups: int | None = None  # None: one on each compute unit that it may use, or one for each column
+    startup: int = 0  # of a workgroup on its compute unit
+    step_overhead: int = 0  # of a workgroup, from its last store of a step to the next step
+    flags: tuple[int, int] = (1, 1)  # granules sent, over granules of data
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Copies(Operation):
+    """Commands of a copy engine, one after the other; its startup, rate and queue are the machine's."""
+
+    kind: ClassVar[str] = "copies"
+    commands: NDArray[Any]  # of COPY
+    engine: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Barrier(Operation):
+    """Tells all ranks that it is reached, and ends when all have told so.
+
+    The k-th barrier of a name on one rank meets the k-th of that name on the others.
+    """
+
+    kind: ClassVar[str] = "barrier"
+
+
+@dataclass(frozen=True, eq=False)
+class Tiles:
+    """Where tiles of a GEMM's output lie: each of *workgroups* at the granule *first*, rows *pitch* apart.
+
+    ``of`` as in ``Content``.
+    """
+
+    gemm: str
+    workgroups: Ints
+    first: Ints
+    pitch: Ints
+    of: int | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """What one rank runs.  ``inputs`` and ``outputs`` say what its memory holds before and has to hold after."""
+
+    rank: int
+    n: int  # ranks
+    operations: tuple[Operation, ...]  # in the order in which the host issues them
+    granule: int  # bytes
+    line: int  # granules of a cache line
+    buffers: tuple[Buffer, ...] = ()
+    signals: tuple[Signals, ...] = ()
+    classes: tuple[str, ...] = ("compute", "comm")
+    inbound_class: int = 1
+    inputs: tuple[Content, ...] = ()
+    outputs: tuple[Content | Tiles, ...] = ()
+
+    @property
+    def n_signals(self) -> int:
+        """Return how many signals a GPU has."""
+        return max((block.first + block.n for block in self.signals), default=0)
+
+    @property
+    def n_granules(self) -> int:
+        """Return the first granule behind all buffers."""
+        return max((buffer.stop for buffer in self.buffers), default=0)
+
+    def streams(self) -> dict[int, list[int]]:
+        """Return the numbers of the operations of each stream, in order."""
+        found: dict[int, list[int]] = {}
+        for number, operation in enumerate(self.operations):
+            found.setdefault(operation.stream, []).append(number)
+        return found
+
+    @property
+    def has_gemm(self) -> bool:
+        """Return whether it multiplies matrices, at the clock at which a GPU does so."""
+        return any(isinstance(operation, Gemm) for operation in self.operations)
+
+
+@dataclass
+class Memory:
+    """Gives out places: buffers one behind the other, each on a channel stripe, and signals."""
+
+    stripe: int = 1  # granules
+    buffers: list[Buffer] = field(default_factory=list)
+    signals: list[Signals] = field(default_factory=list)
+
+    def buffer(self, name: str, n_granules: int, *, is_on_stripe: bool = True) -> Buffer:
+        """Return a new buffer; on the next stripe, or right behind the one before."""
+        first = max((buffer.stop for buffer in self.buffers), default=0)
+        if is_on_stripe:
+            first = -(-first // self.stripe) * self.stripe
+        self.buffers.append(Buffer(name, first, n_granules))
+        return self.buffers[-1]
+
+    def signal(self, name: str, n: int = 1) -> Signals:
+        """Return *n* new signals."""
+        first = max((block.first + block.n for block in self.signals), default=0)
+        self.signals.append(Signals(name, first, n))
+        return self.signals[-1]
+
+
+def table(dtype: np.dtype[Any], rows: Sequence[dict[str, int]], **common: int) -> NDArray[Any]:
+    """Return an array of *dtype* with an entry for each of *rows*; what they do not say is *common*, NONE or 0."""
+    entries = np.zeros(len(rows), dtype)
+    signals_and_places = ("send", "kept_at", "wait_signal", "post_signal")
+    for name in dtype.names or ():
+        default = NONE if name in signals_and_places else 0
+        entries[name] = [row.get(name, common.get(name, default)) for row in rows]
+    return entries
+
+
+def tile_granules(trace: TileTrace, granule: int) -> tuple[Ints, Ints, Ints]:
+    """Return the place of each tile in the output, (row, granule inside the row), and granules of a row of it."""
+    tiles = trace.workgroups
+    first = tiles["column"] * ELEMENT_BYTES // granule
+    stop = -(-(tiles["column"] + tiles["n_columns"]) * ELEMENT_BYTES // granule)
+    return np.array(tiles["row"]), first, stop - first
+
+
+def paired(here: range, there: range) -> tuple[Ints, Ints]:
+    """Return which workgroups of *there* those of *here* stand for: the first, and how many (decision 10)."""
+    driver = np.arange(len(there)) * len(here) // max(len(there), 1)
+    edges = np.searchsorted(driver, np.arange(len(here) + 1))
+    return there.start + edges[:-1], np.diff(edges)

@@ -1,0 +1,94 @@
+"""An operator: what a strategy has to compute, and the facts of the machine that programs are made with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from t3sim.collective.schedule import chunk_bytes_of
+from t3sim.config.experiment import GemmShape
+from t3sim.config.machine import MachineSpec
+from t3sim.errors import UsageError
+from t3sim.program.operations import Ints, Memory
+from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace
+
+Collective = Literal["reduce-scatter", "all-gather", "all-reduce"]
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """A GEMM whose output is reduced and scattered, with the all-gather behind it (a sublayer); or one collective.
+
+    In the frame of a rank: chunk p of ``trace`` is chunk (rank + p) mod n of the output, and belongs to rank
+    (rank + p + 1) mod n.  So a rank makes the rows of the next one first and its own last (T3 section 4.4).
+    """
+
+    machine: MachineSpec
+    n: int  # GPUs
+    trace: TileTrace | None = None
+    collective: Collective | None = None  # of an operator that is one collective
+    size: int = 0  # bytes of the array of that collective, all chunks
+    staggered: bool = True  # False: all ranks begin with chunk 0
+
+    @property
+    def granule(self) -> int:
+        """Return bytes of a DRAM access."""
+        return self.machine.memory.access
+
+    @property
+    def line(self) -> int:
+        """Return granules of a cache line."""
+        return self.machine.gpu.l2.line // self.granule
+
+    @property
+    def tiles(self) -> TileTrace:
+        """Return the tiles of the GEMM; ``UsageError`` if the operator is one collective."""
+        if self.trace is None:
+            raise UsageError("workload: a collective on its own has no GEMM; use strategy `sequential`")
+        return self.trace
+
+    @property
+    def chunk_granules(self) -> int:
+        """Return granules of a chunk of the collectives: the dense array in equal shares of whole lines."""
+        size = self.size if self.trace is None else self.trace.gemm.m * self.trace.gemm.n * ELEMENT_BYTES
+        return chunk_bytes_of(size, self.n, self.machine.gpu.l2.line) // self.granule
+
+    def chunk(self, position: int) -> range:
+        """Return the workgroups of chunk *position* of the trace."""
+        start, stop = self.tiles.chunk_ranges()[position % self.n].tolist()
+        return range(start, stop)
+
+    def rows(self, position: int) -> range:
+        """Return the rows of the output that the tiles of chunk *position* make; of unlike chunks, what they touch."""
+        tiles = self.tiles.workgroups[self.chunk(position).start : self.chunk(position).stop]
+        return range(int(tiles["row"].min()), int((tiles["row"] + tiles["n_rows"]).max()))
+
+    def order(self, rank: int) -> Ints:
+        """Return the order in which *rank* dispatches its workgroups: chunk by chunk, from the first or chunk 0 on."""
+        first = 0 if self.staggered else self.chunk(-rank).start
+        return np.roll(np.arange(self.tiles.n_workgroups), -first)
+
+    def unstaggered(self) -> Operator:
+        """Return the same operator of ranks that all begin with chunk 0."""
+        return replace(self, staggered=False)
+
+    def memory(self) -> Memory:
+        """Return a memory to place buffers in."""
+        spec = self.machine.memory
+        return Memory(spec.channel_interleave // spec.access * spec.n_channels)
+
+    def has_like_chunks(self) -> bool:
+        """Return whether all chunks have the same tiles at the same places within their rows."""
+        if self.tiles.n_workgroups % self.n:
+            return False
+        by_chunk = self.tiles.workgroups.reshape(self.n, -1)
+        rows = by_chunk["row"] - by_chunk["row"][:, :1]
+        names = ("column", "n_rows", "n_columns")
+        return bool((rows == rows[0]).all() and all((by_chunk[name] == by_chunk[name][0]).all() for name in names))
+
+    @property
+    def shape(self) -> GemmShape:
+        """Return the shape of the GEMM."""
+        return self.tiles.gemm

@@ -1,0 +1,100 @@
+"""Parts that several strategies share: the GEMM alone, each collective alone; plans of a bare collective."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from t3sim.collective.choice import ring_schedule
+from t3sim.collective.schedule import CollectiveSchedule, ring_reduce_scatter
+from t3sim.program.kernels import gemm, program, ring
+from t3sim.program.operations import Content, Memory, Program, Tiles
+from t3sim.program.operator import Collective, Operator
+from t3sim.program.plan import Part, Plan, in_order
+
+
+def gemm_part(op: Operator, n_compute_units: int | None = None) -> Part:
+    """Return the GEMM alone, output through the L2, on so many compute units (default: all)."""
+
+    def program_of(rank: int) -> Program:
+        memory = Memory(op.memory().stripe)
+        units = None if n_compute_units is None else (0, n_compute_units)
+        kernel = gemm(op, memory, rank, units=units)
+        every, stores = np.arange(op.tiles.n_workgroups), kernel.stores
+        made = Tiles("gemm", every, stores.first, stores.pitch, of=0)
+        return program(op, rank, memory, kernel, outputs=(made,))
+
+    return Part.of("gemm", named("gemm", n_compute_units), program_of, op.n)
+
+
+def reduce_scatter_part(
+    op: Operator, *, has_near_memory: bool = False, n_compute_units: int | None = None
+) -> Part | None:
+    """Return the ring reduce-scatter of the output alone, on so many compute units; None on one GPU."""
+    if has_near_memory:
+        schedule = ring_reduce_scatter(op.n, op.chunk_granules, has_near_memory=True)
+        return ring_part(op, "reduce-scatter", schedule, "reduce-scatter, near memory", n_compute_units)
+    return _chosen(op, "reduce-scatter", n_compute_units)
+
+
+def all_gather_part(op: Operator, *, n_compute_units: int | None = None) -> Part | None:
+    """Return the ring all-gather of the reduced output alone, on so many compute units; None on one GPU."""
+    return _chosen(op, "all-gather", n_compute_units)
+
+
+def _chosen(op: Operator, collective: Collective, n_compute_units: int | None) -> Part | None:
+    """Return *collective* alone as the machine runs it."""
+    schedule = ring_schedule(op.machine, collective, op.n, op.chunk_granules, n_compute_units)
+    return ring_part(op, collective, schedule, collective, n_compute_units)
+
+
+def ring_part(
+    op: Operator, collective: Collective, schedule: CollectiveSchedule, name: str, n_compute_units: int | None = None
+) -> Part | None:
+    """Return the part that runs *schedule* alone; None if it has nothing to do."""
+    if not schedule.steps:
+        return None
+
+    def program_of(rank: int) -> Program:
+        memory = Memory(op.memory().stripe)
+        units = None if n_compute_units is None else (0, n_compute_units)
+        kernel = ring(op, memory, schedule, name, units=units)
+        inputs, outputs = ring_contents(collective, op.n, op.chunk_granules, has_channels=schedule.n_units is not None)
+        return program(op, rank, memory, kernel, inputs=inputs, outputs=outputs)
+
+    return Part.of(collective.replace("-", "_"), named(name, n_compute_units), program_of, op.n)
+
+
+def ring_contents(
+    collective: Collective, n: int, c: int, *, has_channels: bool
+) -> tuple[tuple[Content, ...], tuple[Content, ...]]:
+    """Return what a ring finds in memory and what it leaves there, *c* granules a chunk.
+
+    Channels leave their output behind the input, whole chunks inside it.
+    """
+    out = n * c if has_channels else 0
+    every = range(n)
+    if collective == "all-gather":
+        return (Content(0, c, 0, of=0),), tuple(Content(out + p * c, c, p, of=p) for p in every)
+    parts = tuple(Content(p * c, c, p, of=0) for p in every)
+    if collective == "reduce-scatter":
+        return parts, (Content(out + (n - 1) * c, c, n - 1, of=None),)
+    return parts, tuple(Content(out + p * c, c, (p - 1) % n, of=None) for p in every)
+
+
+def collective_plan(op: Operator, *, has_near_memory: bool = False, n_compute_units: int | None = None) -> Plan:
+    """Return the plan of an operator that is one collective, on so many compute units (default: all)."""
+    collective, n_units = op.collective, n_compute_units
+    if collective == "all-reduce" and op.machine.gpu.collective_kernel.kind == "channels":
+        return Plan(in_order(_chosen(op, "all-reduce", n_units)))
+    scatter = collective in ("reduce-scatter", "all-reduce")
+    return Plan(
+        in_order(
+            reduce_scatter_part(op, has_near_memory=has_near_memory, n_compute_units=n_units) if scatter else None,
+            all_gather_part(op, n_compute_units=n_units) if collective in ("all-gather", "all-reduce") else None,
+        )
+    )
+
+
+def named(part: str, n_compute_units: int | None) -> str:
+    """Return the name of a part that runs on so many compute units, None: on all."""
+    return part if n_compute_units is None else f"{part}, {n_compute_units} compute units"

@@ -1,0 +1,102 @@
+"""A plan: how the answer of a strategy is put together from parts.
+
+A part is a program for every rank, simulated on a fresh machine.  Equal parts of different strategies have one key and
+are simulated once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+
+from t3sim.program.compare import difference, digest
+from t3sim.program.operations import Program
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Programs that run together on a fresh machine, and the name of the result column that their time goes to."""
+
+    role: str  # 'gemm', 'reduce_scatter', 'all_gather', 'all_reduce', 'fused', or a name of the strategy's own
+    name: str  # for people: of timelines and messages
+    programs: tuple[Program, ...]  # by rank
+    is_arbitrated: bool = False  # by the policy of the experiment, else the strategy's; False: round robin
+
+    @classmethod
+    def of(
+        cls, role: str, name: str, program_of: Callable[[int], Program], n: int, *, is_arbitrated: bool = False
+    ) -> Part:
+        """Return the part in which each of *n* ranks runs ``program_of(rank)``."""
+        return cls(role, name, tuple(program_of(rank) for rank in range(n)), is_arbitrated)
+
+    @property
+    def n(self) -> int:
+        """Return the number of ranks."""
+        return len(self.programs)
+
+    @cached_property
+    def difference(self) -> str | None:
+        """Say where the ranks' programs differ; None: nowhere, and one GPU may stand for all."""
+        return difference(self.programs)
+
+    @property
+    def at_matrix_clock(self) -> bool:
+        """Return whether its GPUs run at the clock at which they multiply matrices."""
+        return any(program.has_gemm for program in self.programs)
+
+    @cached_property
+    def key(self) -> str:
+        """Return a name that equal parts share, whatever strategy they belong to; their roles may differ."""
+        programs = self.programs if self.difference is not None else self.programs[:1]
+        names = [digest(program) for program in programs]
+        return sha256(f"{self.n} {self.is_arbitrated} {' '.join(names)}".encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class InOrder:
+    """One after the other: a GPU begins one when it has ended the one before, and its links have carried it."""
+
+    of: tuple[Tree, ...]
+
+
+@dataclass(frozen=True)
+class Longest:
+    """All begin together, each as if alone on a machine of its own; over when the last one is."""
+
+    of: tuple[Tree, ...]
+
+
+Tree = Part | InOrder | Longest
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a strategy does with an operator: *tree* says how long it takes, *also* is simulated for its column only."""
+
+    tree: Tree
+    also: tuple[Part, ...] = ()
+
+    def parts(self) -> list[Part]:
+        """Return all parts, each key once, in the order in which they are named."""
+        return list({part.key: part for part in (*parts_of(self.tree), *self.also)}.values())
+
+
+def parts_of(tree: Tree) -> Iterator[Part]:
+    """Yield the parts of *tree* in order."""
+    if isinstance(tree, Part):
+        yield tree
+    else:
+        for one in tree.of:
+            yield from parts_of(one)
+
+
+def in_order(*trees: Tree | None) -> InOrder:
+    """Return those of *trees* that there are, one after the other."""
+    return InOrder(tuple(tree for tree in trees if tree is not None))
+
+
+def longest(*trees: Tree | None) -> Longest:
+    """Return those of *trees* that there are, side by side."""
+    return Longest(tuple(tree for tree in trees if tree is not None))
