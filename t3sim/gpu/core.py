@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t3sim.collective.schedule import CollectiveSchedule
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.arbitration import ArbitrationPolicy
@@ -19,10 +18,9 @@ from t3sim.gpu.assemble import capacities_of, compiled_advance, compiled_policy,
 from t3sim.gpu.kernel import _jit, codes
 from t3sim.gpu.kernel.loop import N_BIN_COLUMNS, commands_per_slot
 from t3sim.gpu.kernel.state import COMMAND_LOG, MESSAGE, empty_gpu
-from t3sim.gpu.routes import StoreRoutes
-from t3sim.gpu.tables import Launch, TableBuilder, Tables, records, sent_granules
+from t3sim.gpu.tables import Tables, records, tables_of
 from t3sim.gpu.ticks import TickBase
-from t3sim.workload.tiling import TileTrace
+from t3sim.program.operations import Program
 
 SERIES_BINS = 4096
 OUTBOX_SIZE = 1 << 15
@@ -67,9 +65,7 @@ class GpuCore:
         self._records: tuple[Any, ...] = ()  # the loop's arrays, as they were last passed to it
         self._passed: tuple[Any, ...] = ()  # the same as plain arrays
         self._logged: NDArray[np.int64] = self.command_log.view(np.ndarray)["at"]
-        self.trace: TileTrace | None = None  # of the running kernel, or of the last one
-        self.schedule: CollectiveSchedule | None = None
-        self.sends: dict[int, int] = {}  # granules of GEMMs, by the distance of the GPU that they go to
+        self.program: Program | None = None  # that runs, or ran last
         self.n_programs = 0  # loaded so far
         self.first_start_at = 0  # tick at which the first GPU of the ring starts the kernel: data may arrive from then
         self.policy = policy
@@ -198,60 +194,20 @@ class GpuCore:
             self.series[: len(half)] = half
             self._bin_ticks[0] *= 2
 
-    # --- loading operations ----------------------------------------------------------------------
+    # --- loading ---------------------------------------------------------------------------------
 
-    def load_gemm(self, trace: TileTrace, routes: StoreRoutes, *, start_at: int, device_id: int = 0) -> None:
-        """Let the GPU run *trace* next, from tick *start_at* on."""
-        builder = TableBuilder(self.machine)
-        first = int(trace.chunk_ranges()[device_id % trace.n_chunks, 0])
-        builder.add_gemm(trace, routes, Launch(start_at), first_workgroup=first)
-        self.load(builder, trace=trace)
+    def load(self, program: Program, start_at: int = 0) -> None:
+        """Let the GPU run *program* next; its host begins at tick *start_at*.
 
-    def load_collective(
-        self, schedule: CollectiveSchedule, *, start_at: int, n_compute_units: int | None = None
-    ) -> None:
-        """Let the GPU run a ring collective next, on *n_compute_units* CUs (default: all, or one for each channel)."""
-        builder = TableBuilder(self.machine)
-        self.add_collective(builder, schedule, Launch(start_at), n_compute_units)
-        self.load(builder, schedule=schedule, expected_inbound=schedule.expected_inbound)
-
-    def add_collective(
-        self,
-        builder: TableBuilder,
-        schedule: CollectiveSchedule,
-        launch: Launch,
-        n_compute_units: int | None = None,
-        startup: int = 0,
-    ) -> None:
-        """Add a ring collective to *builder*; its workgroups spend *startup* ticks on their compute units first."""
-        machine, n_channels = self.machine, schedule.n_channels
-        n_units = n_compute_units or schedule.n_units or machine.gpu.n_compute_units
-        if schedule.n_units not in (None, n_units) or n_units > machine.gpu.n_compute_units:
-            raise UsageError(
-                f"a collective of {n_channels} channels cannot run on {n_units} of {machine.gpu.n_compute_units}"
-                " compute units"
-            )
-        overhead = machine.gpu.collective_kernel.of_protocol(schedule.protocol).slice_overhead
-        builder.add_moves(schedule, launch, n_units, self.ticks.from_ps(overhead), startup)
-
-    def load(
-        self,
-        builder: TableBuilder,
-        *,
-        trace: TileTrace | None = None,
-        schedule: CollectiveSchedule | None = None,
-        expected_inbound: int = 0,
-    ) -> None:
-        """Let the GPU run what *builder* has collected; *trace* and *schedule* are the ones that it runs, if any."""
-        gpu, self.tables = self.gpu, builder.build()
-        self.sends = sent_granules(self.tables)
-        gpu.n_operations = gpu.n_pending = len(self.tables.running)
+        Raises ``UsageError`` for what it cannot run.
+        """
+        gpu, self.program = self.gpu, program
+        self.tables = tables_of(program, self.machine, self.ticks, start_at)
+        gpu.n_operations = gpu.n_pending = len(self.tables.running) if program.operations else 0
         gemms = self.gemms
         if len(gemms) and gemms["n_buffers"].max() > self.layout.n_buffers:
-            raise UsageError(
-                f"tiling: prefetch_depth {gemms['n_buffers'].max() - 1} is more than {self.layout.n_buffers - 1}"
-            )
-        self.trace, self.schedule = trace, schedule
+            depth = gemms["n_buffers"].max() - 1
+            raise UsageError(f"tiling: prefetch_depth {depth} is more than {self.layout.n_buffers - 1}")
         self.first_start_at = self.start_at
         self.n_programs += 1
         gpu.n_running = gpu.n_moving = gpu.runs_gemms = 0
@@ -264,15 +220,14 @@ class GpuCore:
         gpu.stage_operation = np.flatnonzero(self.operations["kind"] == codes.GEMM)[0] if len(gemms) else -1
         gpu.n_slots, gpu.n_buffers = gemms["n_slots"].max(initial=1), gemms["n_buffers"].max(initial=1)
         gpu.compute_units["is_wanted"] = 0
-        gpu.expected_inbound = expected_inbound
-        gpu.n_inbound = 0
+        gpu.expected_inbound = gpu.n_inbound = 0
         channels = gpu.channels[: self.used.n_channels]
         channels["producer_done"] = 0
         channels["first_stage_occupancy"] = -1
         gpu.n_tiles_open = int((self.tables.tiles["updates_expected"] > 0).sum())
-        gpu.dma.n_commands = builder.n_commands
+        gpu.dma.n_commands = self.tables.n_commands
         gpu.dma.n_ready = gpu.dma.n_taken = gpu.dma.n_commands_done = 0
-        gpu.dma.read_ahead_granules = builder.read_ahead
+        gpu.dma.read_ahead_granules = self.tables.read_ahead
         gpu.link_port.dma_head = gpu.link_port.dma_tail = 0
 
     @property

@@ -1,4 +1,4 @@
-"""The tables beside a GPU's record: their length is set by the workload, not by the machine."""
+"""The tables beside a GPU's record, built from the program that it is to run: their length is set by the workload."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t3sim.collective.schedule import CollectiveSchedule, places_for
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
 from t3sim.gpu.assemble import EFFICIENCY_SCALE
@@ -25,8 +24,26 @@ from t3sim.gpu.kernel.state import (
     WAIT_TABLE,
     WORKGROUP_TABLE,
 )
-from t3sim.gpu.routes import StoreRoutes
-from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace, output_pitch_bytes, wavefront_grid
+from t3sim.gpu.ticks import TickBase
+from t3sim.program.operations import (
+    CACHED,
+    STORE,
+    UPDATE,
+    Barrier,
+    Copies,
+    Forward,
+    Gemm,
+    Moves,
+    Operation,
+    Post,
+    Program,
+    Stores,
+    Wait,
+)
+from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace, wavefront_grid
+
+Ints = NDArray[np.int64]
+KINDS = {STORE: codes.INCOMING_WRITE, UPDATE: codes.INCOMING_UPDATE, -1: -1}  # of messages
 
 
 def records(dtype: np.dtype[Any], n: int) -> NDArray[Any]:
@@ -37,7 +54,7 @@ def records(dtype: np.dtype[Any], n: int) -> NDArray[Any]:
 def workgroup_table(n: int) -> NDArray[Any]:
     """Return *n* workgroups that have not run."""
     table = records(WORKGROUP_TABLE, n)
-    for name in ("start_at", "multiply_at", "main_loop_end_at", "end_at", "wait_signal", "post_signal"):
+    for name in ("start_at", "multiply_at", "main_loop_end_at", "end_at", "wait_signal"):
         table[name] = -1
     return table
 
@@ -49,189 +66,262 @@ class Tables:
     operations: NDArray[Any] = field(default_factory=lambda: records(OPERATION_TABLE, 0))
     waits: NDArray[Any] = field(default_factory=lambda: records(WAIT_TABLE, 0))
     posts: NDArray[Any] = field(default_factory=lambda: records(POST_TABLE, 0))
-    running: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
-    move_units: NDArray[np.int64] = field(default_factory=lambda: np.full(1, -1))
+    running: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
+    move_units: Ints = field(default_factory=lambda: np.full(1, -1))
     workgroups: NDArray[Any] = field(default_factory=lambda: workgroup_table(0))
     tiles: NDArray[Any] = field(default_factory=lambda: records(TILE_TABLE, 0))
     commands: NDArray[Any] = field(default_factory=lambda: records(DMA_TABLE, 0))
-    ready_fifo: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
+    ready_fifo: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
     dma_queue: NDArray[Any] = field(default_factory=lambda: records(MESSAGE, 0))
     steps: NDArray[Any] = field(default_factory=lambda: records(STEP_TABLE, 0))
-    signals: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
+    signals: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
+    n_commands: int = 0
+    read_ahead: int = 0  # granules of the DMA engine
+    sends: dict[int, int] = field(default_factory=dict)  # granules, by the distance of the GPU that they go to
 
 
-@dataclass(frozen=True)
-class Launch:
-    """When an operation starts, on which compute units, before which others; times in ticks.
+def tables_of(program: Program, machine: MachineSpec, ticks: TickBase, start_at: int) -> Tables:
+    """Return the tables of a GPU that runs *program*; its host begins at tick *start_at*.
 
-    Without *waits* it starts at *at*, launch included; else *at* after the last of them, (signal, at least).
+    Raises ``UsageError`` for what the GPU cannot run.
     """
-
-    at: int
-    waits: Sequence[tuple[int, int]] = ()
-    posts: Sequence[tuple[int, int, int]] = ()  # at its end: device, signal, amount
-    units: range | None = None  # None: all
-    priority: int = 0
+    return TableBuilder(program, machine, ticks, start_at).build()
 
 
 class TableBuilder:
-    """Collects the operations of one GPU and builds its tables."""
+    """Adds the operations of a program one by one."""
 
-    def __init__(self, machine: MachineSpec) -> None:
-        self.machine = machine
-        self.granules_per_line = machine.gpu.l2.line // machine.memory.access
+    def __init__(self, program: Program, machine: MachineSpec, ticks: TickBase, start_at: int) -> None:
+        self.program, self.machine, self.ticks = program, machine, ticks
+        self._host_at = start_at  # when the host of the rank has issued what has been added
+        self._n_signals = program.n_signals
+        self._last: dict[int, Any] = {}  # operation of each stream, and the signal of its end
+        self._barriers: dict[tuple[str, int], int] = {}  # signal of each barrier
         self._operations: list[NDArray[Any]] = []
         self._waits: list[tuple[int, int]] = []
-        self._posts: list[tuple[int, int, int]] = []
+        self._posts: list[list[tuple[int, int, int]]] = []  # of each operation
         self._workgroups, self._tiles, self._commands, self._steps = (list[NDArray[Any]]() for _ in range(4))
-        self._n = dict.fromkeys(("workgroups", "tiles", "commands", "steps", "units", "signals"), 0)
+        self._n = dict.fromkeys(("workgroups", "tiles", "commands", "steps", "units"), 0)
+        self._sends: dict[int, int] = {}
+        self._read_ahead = 0
         self._has_tracked = False
-        self.read_ahead = 0  # granules of the DMA engine
 
-    @property
-    def n_commands(self) -> int:
-        """Return the DMA commands of all operations."""
-        return self._n["commands"]
+    def build(self) -> Tables:
+        """Return the tables."""
+        for operation in self.program.operations:
+            if isinstance(operation, Gemm):
+                self._add_gemm(operation)
+            elif isinstance(operation, Moves):
+                self._add_moves(operation)
+            elif isinstance(operation, Barrier):
+                self._add_barrier(operation)
+            else:
+                assert isinstance(operation, Copies)
+                raise UsageError(f"operation `{operation.name}`: this machine has no copy engine")
+        posts: list[tuple[int, int, int]] = []
+        for table, own in zip(self._operations, self._posts, strict=True):
+            table["first_post"], table["n_posts"] = len(posts), len(own)
+            posts += own
 
-    def signal(self) -> int:
+        def joined(parts: list[NDArray[Any]], dtype: np.dtype[Any]) -> NDArray[Any]:
+            return np.concatenate(parts).view(np.recarray) if sum(map(len, parts)) else records(dtype, 0)
+
+        n_commands = self._n["commands"]
+        return Tables(
+            operations=joined(self._operations, OPERATION_TABLE),
+            waits=rows(WAIT_TABLE, self._waits),
+            posts=rows(POST_TABLE, posts),
+            running=np.zeros(max(len(self._operations), 1), np.int64),
+            move_units=np.full(max(self._n["units"], 1), -1),
+            workgroups=joined(self._workgroups, WORKGROUP_TABLE),
+            tiles=joined(self._tiles, TILE_TABLE),
+            commands=joined(self._commands, DMA_TABLE),
+            ready_fifo=np.zeros(max(n_commands, 1), np.int64),
+            dma_queue=records(MESSAGE, self._read_ahead),
+            steps=joined(self._steps, STEP_TABLE),
+            signals=np.zeros(max(self._n_signals, 1), np.int64),
+            n_commands=n_commands,
+            read_ahead=self._read_ahead,
+            sends=self._sends,
+        )
+
+    # --- when ------------------------------------------------------------------------------------
+
+    def _signal(self) -> int:
         """Return the number of a signal that nothing else uses."""
-        self._n["signals"] += 1
-        return self._n["signals"] - 1
+        self._n_signals += 1
+        return self._n_signals - 1
 
-    def _operation(self, kind: int, launch: Launch) -> Any:
-        """Return a new operation, its launch written into it."""
-        table = records(OPERATION_TABLE, 1)
+    def _operation(
+        self, kind: int, of: Operation, *, waits: Sequence[Wait] = (), posts: Sequence[Post] = (), launch: int | None
+    ) -> Any:
+        """Return a new operation of the stream of *of*, its launch (ps) written into it."""
+        number, table = len(self._operations), records(OPERATION_TABLE, 1)
         self._operations.append(table)
-        operation, units = table[0], launch.units or range(self.machine.gpu.n_compute_units)
-        operation.kind, operation.priority, operation.launch_ticks = kind, launch.priority, launch.at
-        operation.start_at = codes.NEVER if launch.waits else launch.at
+        self._posts.append([(post.distance % self.program.n, post.signal, post.amount) for post in posts])
+        operation = table[0]
+        needed = [(wait.signal, wait.at_least) for wait in waits]
+        if of.stream in self._last:
+            done = self._signal()
+            self._posts[self._last[of.stream]].append((0, done, 1))
+            needed.append((done, 1))
+        self._last[of.stream] = number
+        operation.kind, operation.traffic_class = kind, of.traffic_class
+        operation.issued_at = self._host_at
+        operation.launch_ticks = self.ticks.from_ps(self.machine.gpu.kernel_launch if launch is None else launch)
+        operation.start_at = codes.NEVER if needed else self._host_at + operation.launch_ticks
         operation.end_at = -1
-        operation.first_unit, operation.end_unit = units.start, units.stop
-        operation.first_wait, operation.n_waits = len(self._waits), len(launch.waits)
-        operation.first_post, operation.n_posts = len(self._posts), len(launch.posts)
-        self._waits += launch.waits
-        self._posts += launch.posts
+        operation.first_wait, operation.n_waits = len(self._waits), len(needed)
+        self._waits += needed
         return operation
 
-    def add_gemm(
-        self,
-        trace: TileTrace,
-        routes: StoreRoutes,
-        launch: Launch,
-        *,
-        first_workgroup: int = 0,
-        number: int = 0,
-        of: int = 1,
-    ) -> None:
-        """Add a GEMM that dispatches its workgroups in turn from *first_workgroup* on.
+    def _issue(self, of: Operation) -> None:
+        """Let the time pass in which the host issues an operation."""
+        self._host_at += self.ticks.from_ps(of.issue)
 
-        It is the one of this *number* of so many equal ones, each with an A and an output of its own.
-        """
-        check_tiling(self.machine, trace)
-        machine, tiling, gemm = self.machine, trace.tiling, trace.gemm
+    def _add_barrier(self, of: Barrier) -> None:
+        """Add a barrier: tell all ranks, then wait until all have told."""
+        self._issue(of)
+        turn = sum(name == of.name for name, _ in self._barriers)
+        reached = self._barriers[of.name, turn] = self._signal()
+        tell = [*of.posts, *(Post(reached, distance) for distance in range(self.program.n))]
+        self._operation(codes.BARRIER, of, waits=of.after, posts=tell, launch=of.launch)
+        self._operation(codes.BARRIER, of, waits=[Wait(reached, self.program.n)], launch=0)
+
+    def _units(self, of: Gemm | Moves, operation: Any) -> range:
+        """Write the compute units that a kernel may use into its operation, and return them."""
+        units = range(*(of.units or (0, self.machine.gpu.n_compute_units)))
+        if not 0 <= units.start < units.stop <= self.machine.gpu.n_compute_units:
+            raise UsageError(
+                f"operation `{of.name}`: there are compute units 0 to {self.machine.gpu.n_compute_units - 1}, not"
+                f" {units.start} to {units.stop - 1}"
+            )
+        operation.first_unit, operation.end_unit = units.start, units.stop
+        operation.priority = of.priority
+        return units
+
+    # --- GEMMs -----------------------------------------------------------------------------------
+
+    def _add_gemm(self, of: Gemm) -> None:
+        """Add a GEMM: its operation, its workgroups, their wavefront tiles, DMA commands."""
+        self._issue(of)
+        machine, trace = self.machine, of.trace
+        check_tiling(machine, trace)
+        tiling, gemm = trace.tiling, trace.gemm
         tile_rows, tile_columns = tiling.workgroup_tile
-        n_slices = -(-gemm.k // tiling.k_slice)
-        last_k = gemm.k - (n_slices - 1) * tiling.k_slice
+        last_k = gemm.k - (gemm.k - 1) // tiling.k_slice * tiling.k_slice
         flops = 2 * tile_rows * tile_columns * EFFICIENCY_SCALE
-        granule, n_rows = machine.memory.access, gemm.m * of
-        operation = self._operation(codes.GEMM, launch)
+        operation = self._operation(codes.GEMM, of, waits=of.after, posts=of.posts, launch=of.launch)
+        units = self._units(of, operation)
         operation.first_workgroup, operation.n_workgroups = self._n["workgroups"], trace.n_workgroups
         operation.is_persistent = tiling.persistent
         operation.n_slots = resident_workgroups(machine, trace)
         operation.share = codes.ALL_SHARES // operation.n_slots
-        operation.n_stage_slots = operation.n_slots * machine.gpu.n_compute_units
+        operation.n_stage_slots = operation.n_slots * len(units)
         operation.tile_rows, operation.tile_columns = tile_rows, tile_columns
         operation.wavefront_rows, operation.wavefront_columns = tiling.wavefront_tile
         operation.n_wavefronts = math.prod(wavefront_grid(tiling))
         operation.first_tile = self._n["tiles"]
-        operation.n_slices, operation.n_buffers = n_slices, tiling.prefetch_depth + 1
-        operation.last_slice_granules = -(-last_k * ELEMENT_BYTES // granule)
+        operation.n_slices, operation.n_buffers = -(-gemm.k // tiling.k_slice), tiling.prefetch_depth + 1
+        operation.last_slice_granules = -(-last_k * ELEMENT_BYTES // self.program.granule)
         operation.slice_work, operation.last_slice_work = flops * tiling.k_slice, flops * last_k
-        operation.a_line, operation.b_line = number * gemm.m * n_slices, n_rows * n_slices
-        # The output starts on a channel stripe so that its mapping does not depend on the operands' sizes.
-        stripe = machine.memory.channel_interleave // granule * machine.memory.n_channels
-        first = -(-(n_rows + gemm.n) * n_slices * self.granules_per_line // stripe) * stripe
-        operation.c_row_granules = output_pitch_bytes(gemm) // granule
-        operation.c_granule = first + number * gemm.m * operation.c_row_granules
-        order = np.roll(np.arange(trace.n_workgroups), -first_workgroup)
-        self._add_tables(operation, trace, routes, order)
-
-    def _add_tables(self, operation: Any, trace: TileTrace, routes: StoreRoutes, order: NDArray[np.int64]) -> None:
-        """Add the workgroups of a GEMM, its wavefront tiles and DMA commands."""
-        granule_bytes, n_wavefronts = self.machine.memory.access, int(operation.n_wavefronts)
-        first_workgroup, first_tile = int(operation.first_workgroup), int(operation.first_tile)
-        workgroups = workgroup_table(trace.n_workgroups)
-        for name in ("row", "column", "n_rows", "n_columns"):
-            workgroups[name] = trace.workgroups[name]
-        workgroups["route"] = routes.route
-        workgroups["operation"] = len(self._operations) - 1
-        workgroups["order"] = order + first_workgroup
-        workgroups["first_tile"] = first_tile + np.arange(trace.n_workgroups) * n_wavefronts
-        tiles = records(TILE_TABLE, trace.n_workgroups * n_wavefronts)
-        wavefronts = trace.wavefront_tiles()
-        index = wavefronts["workgroup"] * n_wavefronts + wavefronts["wavefront"]
-        row_granules = -(-wavefronts["n_columns"] * ELEMENT_BYTES // granule_bytes)
-        tiles["dma_command"] = -1
-        tiles["row_granules"] = 1
-        tiles["row_granules"][index] = row_granules
-        tiles["n_granules"][index] = row_granules * wavefronts["n_rows"]
-        tiles["pitch"] = operation.c_row_granules
-        column = wavefronts["column"] * ELEMENT_BYTES // granule_bytes
-        tiles["first_granule"][index] = operation.c_granule + wavefronts["row"] * operation.c_row_granules + column
-        owner = np.arange(len(tiles)) // n_wavefronts
-        tiles["workgroup"], tiles["first_tile"] = first_workgroup + owner, first_tile + owner * n_wavefronts
-        place_destinations(tiles, workgroups, wavefronts, routes, owner, index, granule_bytes)
-        tiles["updates_expected"] = tiles["n_granules"] * routes.updates[owner]
-        is_open = (tiles["updates_expected"] > 0).reshape(-1, n_wavefronts)
-        tiles["n_open"][::n_wavefronts] = is_open.sum(axis=1)
-        place = np.empty(trace.n_workgroups, np.int64)  # in the dispatch order: the hardware numbers workgroups so
-        place[order] = np.arange(trace.n_workgroups)
-        n_sets = self.machine.gpu.tracker.n_sets
-        tiles["tracker_set"] = np.repeat(place % n_sets, n_wavefronts)
-        tracked = order[is_open[order].any(axis=1)]
-        # These need a place in the tracker here or where they go.
-        mapped = order[(routes.route[order] != codes.ROUTE_CACHED) & (routes.to[order] >= 0)]
-        if len(mapped) and self._has_tracked:
-            raise UsageError("a GPU has one tracker: two GEMMs whose stores are mapped cannot share it")
-        self._has_tracked |= len(mapped) > 0
-        places = self._places_in_a_set(n_wavefronts, is_needed=len(mapped) > 0)
-        predecessors = tracker_predecessors(tracked, place % n_sets, places)
-        tiles["predecessor"] = np.repeat(
-            np.where(predecessors < 0, -1, first_tile + predecessors * n_wavefronts), n_wavefronts
-        )
-        operation.dispatch_window = dispatch_window(place, mapped, tracker_predecessors(mapped, place % n_sets, places))
-        commands = self._commands_of(tiles, owner, n_wavefronts, routes, int(operation.dispatch_window))
-        if len(commands):
-            chunk = int(tiles["n_granules"].sum()) // trace.n_chunks
-            read_ahead = self.machine.gpu.dma.read_ahead
-            self.read_ahead = chunk if read_ahead == "chunk" else max(int(read_ahead) // granule_bytes, 1)
-        self._n["signals"] = max(self._n["signals"], int(routes.signal.max(initial=-1)) + 1)
+        operation.a_line, operation.b_line = of.a // self.program.line, of.b // self.program.line
+        workgroups, tiles = self._workgroups_of(of, operation), self._tiles_of(of, operation)
+        commands = self._track(of, operation, tiles)
         for name, table in (("workgroups", workgroups), ("tiles", tiles), ("commands", commands)):
             getattr(self, f"_{name}").append(table)
             self._n[name] += len(table)
+        leaves = (tiles["distance"] != 0) & (tiles["n_granules"] > 0)
+        for distance in np.unique(tiles["distance"][leaves]).tolist():
+            n_granules = int(tiles["n_granules"][leaves & (tiles["distance"] == distance)].sum())
+            self._sends[distance] = self._sends.get(distance, 0) + n_granules
 
-    def _places_in_a_set(self, n_wavefronts: int, *, is_needed: bool) -> int:
-        """Return for how many workgroups a set of the tracker has room; ``UsageError`` if that *is_needed* and none."""
+    def _workgroups_of(self, of: Gemm, operation: Any) -> NDArray[Any]:
+        """Return the workgroups of a GEMM."""
+        trace, stores, first = of.trace, of.stores, int(operation.first_workgroup)
+        workgroups = workgroup_table(trace.n_workgroups)
+        for name in ("row", "column", "n_rows", "n_columns"):
+            workgroups[name] = trace.workgroups[name]
+        own = np.choose(stores.kind, [codes.ROUTE_CACHED, codes.ROUTE_LOCAL_STORE, codes.ROUTE_LOCAL_UPDATE])
+        remote = np.choose(stores.kind, [codes.ROUTE_CACHED, codes.ROUTE_REMOTE_STORE, codes.ROUTE_REMOTE_UPDATE])
+        workgroups["route"] = np.where(stores.distance == 0, own, remote)
+        workgroups["operation"] = len(self._operations) - 1
+        workgroups["order"] = of.order + first
+        workgroups["first_tile"] = operation.first_tile + np.arange(trace.n_workgroups) * operation.n_wavefronts
+        if of.waits is not None:
+            workgroups["wait_signal"], workgroups["wait_at_least"] = of.waits.signal, of.waits.at_least
+        return workgroups
+
+    def _tiles_of(self, of: Gemm, operation: Any) -> NDArray[Any]:
+        """Return the wavefront tiles of a GEMM, and where each of them goes."""
+        trace, granule, stores = of.trace, self.program.granule, of.stores
+        n_wavefronts, first_tile = int(operation.n_wavefronts), int(operation.first_tile)
+        tiles = records(TILE_TABLE, trace.n_workgroups * n_wavefronts)
+        owner = np.arange(len(tiles)) // n_wavefronts
+        wavefronts = trace.wavefront_tiles()
+        workgroup = wavefronts["workgroup"]
+        index = workgroup * n_wavefronts + wavefronts["wavefront"]
+        tiles["workgroup"], tiles["first_tile"] = operation.first_workgroup + owner, first_tile + owner * n_wavefronts
+        tiles["row_granules"] = 1
+        tiles["row_granules"][index] = -(-wavefronts["n_columns"] * ELEMENT_BYTES // granule)
+        tiles["n_granules"][index] = tiles["row_granules"][index] * wavefronts["n_rows"]
+        rows_down = wavefronts["row"] - trace.workgroups["row"][workgroup]
+        across = (wavefronts["column"] - trace.workgroups["column"][workgroup]) * ELEMENT_BYTES // granule
+        address = np.zeros(len(tiles), np.int64)
+        address[index] = stores.first[workgroup] + rows_down * stores.pitch[workgroup] + across
+        tiles["first_granule"] = tiles["to_granule"] = address
+        tiles["pitch"] = tiles["to_pitch"] = stores.pitch[owner]
+        tiles["signal"], tiles["dma_command"] = stores.signal[owner], -1
+        distance, to = destinations(of, is_translated=has_unlike_chunks(of))
+        tiles["distance"] = distance[owner] % self.program.n
+        to_tile = first_tile + to[owner] * n_wavefronts + np.arange(len(tiles)) % n_wavefronts
+        tiles["to_tile"] = np.where(to[owner] < 0, -1, to_tile)
+        tiles["updates_expected"] = tiles["n_granules"] * stores.updates[owner]
+        is_open = (tiles["updates_expected"] > 0).reshape(-1, n_wavefronts)
+        tiles["n_open"][::n_wavefronts] = is_open.sum(axis=1)
+        return tiles
+
+    def _track(self, of: Gemm, operation: Any, tiles: NDArray[Any]) -> NDArray[Any]:
+        """Give tiles their places in the tracker, and return the DMA commands that it triggers."""
+        n, n_wavefronts = of.trace.n_workgroups, int(operation.n_wavefronts)
+        place = np.empty(n, np.int64)  # in the dispatch order: the hardware numbers workgroups so
+        place[of.order] = np.arange(n)
+        sets = place % self.machine.gpu.tracker.n_sets
+        tiles["tracker_set"] = np.repeat(sets, n_wavefronts)
+        first = tiles[::n_wavefronts]
+        tracked = of.order[first["n_open"][of.order] > 0]
+        # These need a place in the tracker, here or where they go.
+        is_mapped = (first["n_open"] > 0) | ((first["distance"] != 0) & (first["to_tile"] >= 0))
+        mapped = of.order[is_mapped[of.order]]
+        if len(mapped) and self._has_tracked:
+            raise UsageError(f"operation `{of.name}`: a GPU has one tracker, and a GEMM before this one uses it")
+        self._has_tracked |= len(mapped) > 0
         places: int = self.machine.gpu.tracker.entries_per_set // n_wavefronts
-        if is_needed and places == 0:
+        if len(mapped) and places == 0:
             raise UsageError(
                 f"gpu.tracker.entries_per_set is {self.machine.gpu.tracker.entries_per_set}, but a workgroup of this"
                 f" kernel has {n_wavefronts} wavefront tiles and needs them all in one set"
             )
-        return places
+        predecessors = tracker_predecessors(tracked, sets, places)
+        first_tiles = np.where(predecessors < 0, -1, operation.first_tile + predecessors * n_wavefronts)
+        tiles["predecessor"] = np.repeat(first_tiles, n_wavefronts)
+        operation.dispatch_window = dispatch_window(place, mapped, tracker_predecessors(mapped, sets, places))
+        commands = self._commands_of(of, operation, tiles)
+        if len(commands):
+            chunk, read_ahead = int(tiles["n_granules"].sum()) // of.trace.n_chunks, self.machine.gpu.dma.read_ahead
+            self._read_ahead = chunk if read_ahead == "chunk" else max(int(read_ahead) // self.program.granule, 1)
+        return commands
 
-    def _commands_of(
-        self, tiles: NDArray[Any], owner: NDArray[np.int64], n_wavefronts: int, routes: StoreRoutes, window: int
-    ) -> NDArray[Any]:
+    def _commands_of(self, of: Gemm, operation: Any, tiles: NDArray[Any]) -> NDArray[Any]:
         """Return the DMA commands of a GEMM, and write into its tiles which command sends them."""
-        first_tiles, n_tiles = dma_blocks(tiles["n_granules"], n_wavefronts, routes.dma_maps)
+        n_wavefronts = int(operation.n_wavefronts)
+        first_tiles, n_tiles, is_update = dma_blocks(tiles["n_granules"], n_wavefronts, of.forwards)
         commands = np.zeros(len(first_tiles), DMA_TABLE)
         if not len(commands):
             return commands
-        check_block_spans(first_tiles, n_tiles, n_wavefronts, window)
+        check_block_spans(first_tiles, n_tiles, n_wavefronts, int(operation.dispatch_window))
         commands["first_tile"] = first_tiles + self._n["tiles"]
         commands["n_tiles"] = n_tiles
-        is_update = routes.route[owner[first_tiles]] == codes.ROUTE_LOCAL_UPDATE
         commands["kind"] = np.where(is_update, codes.INCOMING_UPDATE, codes.INCOMING_WRITE)
         commands["start_at"] = commands["end_at"] = commands["ready_at"] = -1
         block = np.repeat(np.arange(len(first_tiles)), n_tiles)
@@ -243,89 +333,76 @@ class TableBuilder:
         np.add.at(commands["granules_left"], block, tiles["n_granules"][member])
         return commands
 
-    def add_moves(
-        self, schedule: CollectiveSchedule, launch: Launch, n_units: int, slice_overhead: int, startup: int = 0
-    ) -> None:
-        """Add a collective on *n_units* compute units.
+    # --- move kernels ----------------------------------------------------------------------------
 
-        *slice_overhead* ticks pass between two steps, *startup* on each compute unit before its first.
-        """
-        operation = self._operation(codes.MOVES, launch)
-        operation.first_workgroup, operation.n_workgroups = self._n["units"], n_units
-        operation.first_step, operation.n_steps = self._n["steps"], schedule.n_operations
-        operation.n_step_columns = schedule.n_channels
-        operation.slice_overhead_ticks, operation.startup_ticks = slice_overhead, startup
-        operation.flags_numerator, operation.flags_denominator = schedule.flags
-        operation.buffer_places = places_for(schedule.flags)
-        self._steps.append(step_table(schedule, self.granules_per_line, self._n["signals"]))
-        self._n["signals"] += len(self._steps[-1])
-        self._n["units"] += n_units
-        self._n["steps"] += len(self._steps[-1])
-
-    def build(self) -> Tables:
-        """Return the tables."""
-
-        def joined(parts: list[NDArray[Any]], dtype: np.dtype[Any]) -> NDArray[Any]:
-            return np.concatenate(parts).view(np.recarray) if sum(map(len, parts)) else records(dtype, 0)
-
-        n_commands = self._n["commands"]
-        return Tables(
-            operations=joined(self._operations, OPERATION_TABLE),
-            waits=pairs(WAIT_TABLE, self._waits),
-            posts=pairs(POST_TABLE, self._posts),
-            running=np.zeros(max(len(self._operations), 1), np.int64),
-            move_units=np.full(max(self._n["units"], 1), -1),
-            workgroups=joined(self._workgroups, WORKGROUP_TABLE),
-            tiles=joined(self._tiles, TILE_TABLE),
-            commands=joined(self._commands, DMA_TABLE),
-            ready_fifo=np.zeros(max(n_commands, 1), np.int64),
-            dma_queue=records(MESSAGE, self.read_ahead),
-            steps=joined(self._steps, STEP_TABLE),
-            signals=np.zeros(max(self._n["signals"], 1), np.int64),
-        )
+    def _add_moves(self, of: Moves) -> None:
+        """Add a move kernel."""
+        self._issue(of)
+        operation = self._operation(codes.MOVES, of, waits=of.after, posts=of.posts, launch=of.launch)
+        units, n_columns = self._units(of, operation), of.steps.shape[1]
+        n_workgroups = of.n_workgroups or (n_columns if n_columns > 1 else len(units))
+        if n_workgroups > len(units) or n_columns not in (1, n_workgroups):
+            raise UsageError(
+                f"operation `{of.name}`: {n_columns} columns of steps cannot run as {n_workgroups} workgroups on"
+                f" {len(units)} compute units"
+            )
+        if (of.steps["n_operands"] < 1).any() or of.steps["source"].any() or of.steps["wait_where"].any():
+            raise UsageError(f"operation `{of.name}`: compute units cannot load from the memory of another GPU yet")
+        operation.first_workgroup, operation.n_workgroups = self._n["units"], n_workgroups
+        operation.first_step, operation.n_steps = self._n["steps"], len(of.steps)
+        operation.n_step_columns = n_columns
+        operation.startup_ticks = self.ticks.from_ps(of.startup)
+        operation.slice_overhead_ticks = self.ticks.from_ps(of.step_overhead)
+        sent, data = operation.flags_numerator, operation.flags_denominator = of.flags
+        operation.buffer_places = -(-sent // data)  # with flags, lines of a receive buffer lie further apart
+        given = of.steps.reshape(-1)
+        steps = records(STEP_TABLE, len(given))
+        for name in set(given.dtype.names or ()) & set(steps.dtype.names or ()):
+            steps[name] = given[name]
+        steps["send"] = [KINDS[int(kind)] for kind in given["send"]]
+        steps["distance"] %= self.program.n
+        steps["n_lines"] = -(-given["n_granules"] // self.program.line)
+        steps["start_at"] = steps["end_at"] = -1
+        leaves = given[given["send"] >= 0]
+        for distance in np.unique(leaves["distance"] % self.program.n).tolist():
+            n_granules = leaves["n_granules"][leaves["distance"] % self.program.n == distance]
+            self._sends[distance] = self._sends.get(distance, 0) + int((-(-n_granules * sent // data)).sum())
+        self._steps.append(steps)
+        self._n["units"] += n_workgroups
+        self._n["steps"] += len(steps)
 
 
-def place_destinations(
-    tiles: NDArray[Any],
-    workgroups: NDArray[Any],
-    wavefronts: NDArray[Any],
-    routes: StoreRoutes,
-    owner: NDArray[np.int64],
-    index: NDArray[np.int64],
-    granule_bytes: int,
-) -> None:
-    """Write where wavefront tiles go: the one of the same number in another workgroup, or a plain address.
+def rows(dtype: np.dtype[Any], values: Sequence[tuple[int, ...]]) -> NDArray[Any]:
+    """Return *values* as records (at least one)."""
+    return np.array(list(values) or [(0,) * len(dtype.names or ())], dtype).view(np.recarray)
 
-    *owner* is the workgroup of each tile, *index* the tile of each entry of *wavefronts*.
+
+def has_unlike_chunks(gemm: Gemm) -> bool:
+    """Return whether tiles are sent to tiles of other shapes (decision 10), so that the link has to translate."""
+    shapes = gemm.trace.workgroups[["n_rows", "n_columns"]]
+    is_sent = (gemm.stores.distance != 0) & (gemm.stores.to >= 0)
+    if is_sent.any() and ((gemm.stores.n_to[is_sent] != 1).any() or (shapes[is_sent] != shapes[gemm.stores.to[is_sent]]).any()):
+        return True
+    return any(
+        len(one.workgroups) != len(one.to)
+        or (shapes[one.workgroups.start : one.workgroups.stop] != shapes[one.to.start : one.to.stop]).any()
+        for one in gemm.forwards
+    )
+
+
+def destinations(gemm: Gemm, *, is_translated: bool) -> tuple[Ints, Ints]:
+    """Return the distance to which each workgroup's tile is stored or sent, and the workgroup there; -1: an address.
+
+    If the link translates, a workgroup stands for itself.
     """
-    of = wavefronts["workgroup"]
-    rows = wavefronts["row"] - workgroups["row"][of]
-    columns = wavefronts["column"] - workgroups["column"][of]
-    address = np.zeros(len(tiles), np.int64)
-    address[index] = routes.address[of] + rows * routes.pitch[of] + columns * ELEMENT_BYTES // granule_bytes
-    is_plain = routes.to[owner] < 0
-    n_wavefronts = len(tiles) // max(len(workgroups), 1)
-    tiles["distance"] = routes.distance[owner]
-    to_tile = tiles["first_tile"][0] + routes.to[owner] * n_wavefronts + np.arange(len(tiles)) % n_wavefronts
-    tiles["to_tile"] = np.where(is_plain, -1, to_tile)
-    tiles["to_granule"], tiles["to_pitch"] = address, routes.pitch[owner]
-    tiles["signal"] = routes.signal[owner]
-    stays = is_plain & (routes.distance[owner] == 0)  # at a place of its own
-    tiles["first_granule"][stays], tiles["pitch"][stays] = address[stays], routes.pitch[owner[stays]]
-
-
-def sent_granules(tables: Tables) -> dict[int, int]:
-    """Return how many granules a GEMM sends to each GPU, by its distance."""
-    tiles = tables.tiles
-    leaves = tiles[(tiles["distance"] != 0) & (tiles["n_granules"] > 0)]
-    distances, of = np.unique(leaves["distance"], return_inverse=True)
-    sums = np.bincount(of, leaves["n_granules"], len(distances))
-    return {int(distance): int(n) for distance, n in zip(distances, sums, strict=True)}
-
-
-def pairs(dtype: np.dtype[Any], rows: Sequence[tuple[int, ...]]) -> NDArray[Any]:
-    """Return *rows* as records (at least one)."""
-    return np.array(rows or [(0,) * len(dtype.names or ())], dtype).view(np.recarray)
+    distance, to = np.array(gemm.stores.distance), np.array(gemm.stores.to)
+    for one in gemm.forwards:
+        here = np.arange(one.workgroups.start, one.workgroups.stop)
+        distance[here] = one.distance
+        to[here] = here if is_translated else np.arange(one.to.start, one.to.stop)
+    if is_translated:
+        to = np.where(to >= 0, np.arange(len(to)), to)
+    return distance, to
 
 
 def check_tiling(machine: MachineSpec, trace: TileTrace) -> None:
@@ -338,7 +415,7 @@ def check_tiling(machine: MachineSpec, trace: TileTrace) -> None:
         )
 
 
-def tracker_predecessors(tracked: NDArray[np.int64], sets: NDArray[np.int64], places: int) -> NDArray[np.int64]:
+def tracker_predecessors(tracked: Ints, sets: Ints, places: int) -> Ints:
     """Return for each workgroup the one whose place in the tracker it takes, or -1.
 
     *tracked* are the workgroups that take places, in dispatch order; *sets* has the set of each workgroup, which has
@@ -354,9 +431,7 @@ def tracker_predecessors(tracked: NDArray[np.int64], sets: NDArray[np.int64], pl
     return predecessors
 
 
-def dispatch_window(
-    place: NDArray[np.int64], mapped: NDArray[np.int64], predecessors: NDArray[np.int64]
-) -> int:
+def dispatch_window(place: Ints, mapped: Ints, predecessors: Ints) -> int:
     """Return how many workgroups may be under way at a time: the shortest way back from one to its predecessor.
 
     *place* in the dispatch order of each workgroup; NEVER if none of those *mapped* has a predecessor.
@@ -365,9 +440,7 @@ def dispatch_window(
     return int((place[waiting] - place[predecessors[waiting]]).min(initial=codes.NEVER))
 
 
-def check_block_spans(
-    first_tiles: NDArray[np.int64], n_tiles: NDArray[np.int64], n_wavefronts: int, window: int
-) -> None:
+def check_block_spans(first_tiles: Ints, n_tiles: Ints, n_wavefronts: int, window: int) -> None:
     """Raise ``UsageError`` if a DMA block needs more workgroups at a time than may be under way."""
     spans = (first_tiles + n_tiles - 1) // n_wavefronts - first_tiles // n_wavefronts + 1
     longest = int(spans.max())
@@ -379,47 +452,23 @@ def check_block_spans(
         )
 
 
-def dma_blocks(
-    n_granules: NDArray[np.int64], n_wavefronts: int, dma_maps: list[tuple[int, int, int]]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Cut DMA-mapped ranges into blocks of consecutive wavefront tiles; return first tile and count of each.
+def dma_blocks(n_granules: Ints, n_wavefronts: int, forwards: Sequence[Forward]) -> tuple[Ints, Ints, NDArray[np.bool_]]:
+    """Cut what is forwarded into blocks of consecutive wavefront tiles.
 
-    A block never leaves the range it was mapped with, and blocks with nothing in them do not exist.
+    Return the first tile and the number of each, and whether it is sent as updates.  Blocks with nothing in them do not
+    exist.
     """
-    first, count = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for start, stop, size in dma_maps:
-        end = stop * n_wavefronts
-        begin = np.arange(start * n_wavefronts, end, size)
-        before = np.concatenate([[0], np.cumsum(n_granules[start * n_wavefronts : end])])
-        upto = np.minimum(begin + size, end)
-        is_there = before[upto - start * n_wavefronts] > before[begin - start * n_wavefronts]
+    first, count, is_update = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, bool)]
+    for one in forwards:
+        start, end = one.workgroups.start * n_wavefronts, one.workgroups.stop * n_wavefronts
+        begin = np.arange(start, end, one.tiles_per_block)
+        before = np.concatenate([[0], np.cumsum(n_granules[start:end])])
+        upto = np.minimum(begin + one.tiles_per_block, end)
+        is_there = before[upto - start] > before[begin - start]
         first.append(begin[is_there])
         count.append((upto - begin)[is_there])
-    return np.concatenate(first), np.concatenate(count)
-
-
-def step_table(schedule: CollectiveSchedule, granules_per_line: int, first_signal: int) -> NDArray[Any]:
-    """Return the steps of a collective; each has a signal of its own, from *first_signal* on.
-
-    What a step sends posts its signal; a step that waits does so for that of the one before it at the sender.
-    """
-    steps = records(STEP_TABLE, len(schedule.steps))
-    row_before = schedule.n_slices * schedule.n_channels
-    for row, (entry, step) in enumerate(zip(steps, schedule.steps, strict=True)):
-        entry.n_granules = step.n_granules
-        entry.n_lines = -(-step.n_granules // granules_per_line)
-        entry.n_operands = len(step.operands)
-        entry.operand_a = step.operands[0]
-        entry.operand_b = step.operands[-1]
-        entry.destination = step.destination
-        entry.local_destination = step.local_destination
-        entry.send_to = step.send_to
-        entry.distance = step.distance
-        entry.post_signal = first_signal + row
-        entry.wait_signal = first_signal + row - row_before if step.wait_received > 0 else -1
-        entry.wait_received = step.wait_received
-        entry.start_at = entry.end_at = -1
-    return steps
+        is_update.append(np.full(int(is_there.sum()), one.is_update))
+    return np.concatenate(first), np.concatenate(count), np.concatenate(is_update)
 
 
 def resident_workgroups(machine: MachineSpec, trace: TileTrace) -> int:

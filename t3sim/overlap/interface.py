@@ -1,21 +1,34 @@
-"""What an overlap strategy is: a composition of simulated phases of one sublayer.
+"""What an overlap strategy is: a function from an operator to a plan of programs.
 
-A strategy is a function of ``Phases``: it asks for the phases it is made of, each simulated on the
-machine of the experiment (isolated phases are simulated once and shared), and says how long
-the sublayer takes.  It contains the idea and nothing else.  What other parts of t3sim need to know of it
-is declared beside it (``OverlapStrategy``): none of them knows a strategy by its name.
+It says what each GPU runs and how the times of the parts add up (``t3sim.program``); it contains the idea and nothing
+else.  What other parts of t3sim need to know of it is declared beside it (``OverlapStrategy``): none of them knows a
+strategy by its name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 from t3sim.errors import PluginError, home_of
 from t3sim.observe.timeline import Timeline
 from t3sim.observe.waits import Wait
+from t3sim.program.operator import Operator
+from t3sim.program.plan import Plan
 from t3sim.registry import Parameter, Registry, check_declaration, encoded
+
+
+@dataclass(frozen=True)
+class Span:
+    """An operation on one GPU: ticks from the begin of its part, granules by what was done with them."""
+
+    gpu: int
+    name: str
+    kind: str
+    stream: int
+    start: int
+    end: int
 
 
 @dataclass(frozen=True)
@@ -30,7 +43,7 @@ class GpuPhase:
 
 @dataclass(frozen=True)
 class Phase:
-    """One simulated kernel, or several that run together: how long it took and what it counted.
+    """A part as it was simulated: how long it took and what it counted.
 
     ``ticks`` is what it adds to the time of the sublayer: from the last end of what came before to its own last end.
     Explicit mode: ``counters`` are those of the GPU that ends last (the first of several).
@@ -45,60 +58,15 @@ class Phase:
     waits: tuple[Wait, ...] = ()  # of every simulated GPU
     end: int = 0  # mirrored mode, as in ``GpuPhase``
     sent: int = 0  # mirrored mode, as in ``GpuPhase``
+    spans: tuple[Span, ...] = ()  # of the operations of every simulated GPU
     # For phases that depend on this one: keys of the simulations that it is made of; in explicit mode how it starts.
     jobs: tuple[tuple[Any, ...], ...] = field(default=(), compare=False, repr=False)
     start: Any = field(default=None, compare=False, repr=False)
 
 
-After = Sequence[Phase | None]
-
-
-class Phases(Protocol):
-    """The phases a strategy can ask for.
-
-    A phase starts on each GPU when the phases that it comes *after* have ended there; without *after* it starts with
-    the sublayer.  That matters only in heterogeneous rings (explicit mode).
-    """
-
-    @property
-    def n_compute_units(self) -> int:
-        """Compute units of a GPU."""
-
-    @property
-    def params(self) -> Mapping[str, int]:
-        """Values of the parameters that the strategy declares."""
-
-    def gemm(self, *, n_compute_units: int | None = None, after: After = ()) -> Phase:
-        """Return the GEMM alone, output through the L2, on so many compute units (default: all)."""
-
-    def reduce_scatter(
-        self, *, has_near_memory: bool = False, n_compute_units: int | None = None, after: After = ()
-    ) -> Phase | None:
-        """Return the ring reduce-scatter of the GEMM's output alone, on so many compute units; None on one GPU."""
-
-    def all_gather(self, *, n_compute_units: int | None = None, after: After = ()) -> Phase | None:
-        """Return the ring all-gather of the reduced output alone, on so many compute units; None on one GPU."""
-
-    def fused(self, mapping: Callable[..., None], *, after: After = ()) -> Phase:
-        """Return the GEMM with its output mapped by *mapping* (see ``t3.ring_reduce_scatter``).
-
-        The memory controllers arbitrate by the policy of the experiment, else by the one that the strategy declares.
-        """
-
-
-@dataclass(frozen=True)
-class SublayerTimes:
-    """How long the sublayer takes, and the phases that say why."""
-
-    ticks: int
-    gemm: Phase
-    reduce_scatter: Phase | None = None
-    all_gather: Phase | None = None
-    fused: Phase | None = None
-
-
-Times = Callable[[Phases], SublayerTimes]
-F = TypeVar("F", bound=Times)
+After = Sequence[Phase]
+Function = Callable[[Operator, Mapping[str, int]], Plan]
+F = TypeVar("F", bound=Function)
 Kind = Literal["baseline", "design", "bound"]
 
 
@@ -107,7 +75,7 @@ class OverlapStrategy:
     """A strategy and what it declares."""
 
     name: str
-    times: Times
+    plan: Function
     kind: Kind = "design"  # baseline: speedups are over it; bound: a limit that cannot be built
     parameters: Mapping[str, Parameter] = field(default_factory=dict)  # `collective_compute_units` has a result column
     arbitration: str | None = None  # policy of its fused phase; None: it has no fused phase, or the policy is no matter
@@ -119,15 +87,14 @@ class OverlapStrategy:
     order: int | None = None  # of its bars, and which colour; None: after those that have a number
 
     def __post_init__(self) -> None:
-        check_declaration(self.times, "phases", self.parameters)
+        check_declaration(self.plan, "op, params", self.parameters)
 
-    def __call__(self, phases: Phases) -> SublayerTimes:
-        """Return the times of a sublayer; raises ``PluginError`` if they are something else."""
-        times: object = self.times(phases)
-        if not isinstance(times, SublayerTimes):
-            found = type(times).__name__
-            raise PluginError(*home_of(self.times), f"strategy `{self.name}` returned {found}, not SublayerTimes")
-        return times
+    def __call__(self, op: Operator, params: Mapping[str, Any]) -> Plan:
+        """Return the plan of a sublayer; raises ``PluginError`` if it is something else."""
+        plan: object = self.plan(op, self.encode(params))
+        if not isinstance(plan, Plan):
+            raise PluginError(*home_of(self.plan), f"strategy `{self.name}` returned {type(plan).__name__}, not Plan")
+        return plan
 
     def takes(self, policy: str) -> bool:
         """Return whether an experiment may run its fused phase with *policy*."""
@@ -152,9 +119,9 @@ overlap_strategies: Registry[OverlapStrategy] = Registry("overlap strategy", Ove
 def strategy(name: str, **declared: Any) -> Callable[[F], F]:
     """Decorator: register a function as the overlap strategy *name*; *declared* as in ``OverlapStrategy``."""
 
-    def register(times: F) -> F:
-        overlap_strategies.register(name)(OverlapStrategy(name, times, **declared))
-        return times
+    def register(plan: F) -> F:
+        overlap_strategies.register(name)(OverlapStrategy(name, plan, **declared))
+        return plan
 
     return register
 
@@ -168,8 +135,3 @@ def in_order() -> list[OverlapStrategy]:
 def baselines() -> set[str]:
     """Return the names of the strategies that speedups are over."""
     return {entry.name for entry in in_order() if entry.kind == "baseline"}
-
-
-def duration(phase: Phase | None) -> int:
-    """Return the ticks of a phase, 0 if the machine is one GPU and there is none."""
-    return 0 if phase is None else phase.ticks

@@ -48,35 +48,22 @@ Keys = tuple[tuple[Any, ...], ...]  # of jobs
 
 @dataclass(frozen=True)
 class RingStart:
-    """How a ring starts a phase: when each GPU does, and the position at which it begins to dispatch.
+    """How a ring starts a phase: when each GPU does.
 
     *offsets* are ticks by which each GPU starts later than the first.  If the start depends on the results of phases
     before it, *after* holds what decides these, and *offsets* are the delays that are added to their ends.
     """
 
     offsets: tuple[int, ...]
-    first_positions: tuple[int, ...]
     after: tuple[Any, ...] = ()
 
-    @property
-    def n_devices(self) -> int:
-        """GPUs of the ring."""
-        return len(self.offsets)
 
+class ExplicitParts(Parts):
+    """Parts in explicit mode, on at least two GPUs."""
 
-class ExplicitPhases(SublayerPhases):
-    """Phases in explicit mode, on a ring of at least two GPUs."""
-
-    def __init__(
-        self,
-        run: RunSpec,
-        trace: TileTrace | None,
-        store: PhaseSource,
-        audit: Audit | None = None,
-        sublayer: int = 0,
-    ) -> None:
+    def __init__(self, run: RunSpec, store: PhaseSource, audit: Audit | None = None, sublayer: int = 0) -> None:
         """*sublayer* is the number of the sublayer in its layer: each has a jitter of its own."""
-        super().__init__(run, trace, store, audit)
+        super().__init__(run, store, audit)
         self.sublayer = sublayer
         self.ticks = TickBase.of(run.machine)
         # What is left decides a phase; when its GPUs start is said by a RingStart.
@@ -84,22 +71,17 @@ class ExplicitPhases(SublayerPhases):
 
     # --- when and where GPUs start ---------------------------------------------------------------
 
-    def first_positions(self) -> tuple[int, ...]:
-        """Return the position at which each GPU begins to dispatch: its own chunk, or chunk 0 if not staggered."""
-        n = self.n_devices
-        return tuple(0 if self.run.staggered else (n - d) % n for d in range(n))
-
-    def jitter(self, number: int) -> list[int]:
+    def jitter(self, number: int, n: int) -> list[int]:
         """Return by how many ticks the kernel *number* of the sublayer starts late on each GPU."""
         spec = self.run.machine.start_jitter
         if spec is None:
-            return [0] * self.n_devices
+            return [0] * n
         return [
             self.ticks.from_ps(int(np.random.default_rng(key).integers(0, spec.limit, endpoint=True)))
-            for key in ([spec.seed, d, self.sublayer, number] for d in range(self.n_devices))
+            for key in ([spec.seed, d, self.sublayer, number] for d in range(n))
         ]
 
-    def ready_at(self, before: Sequence[Phase]) -> list[int] | None:
+    def ready_at(self, before: Sequence[Phase], n: int) -> list[int] | None:
         """Return when each GPU has done *before*, or starts the sublayer; None if that is not known yet.
 
         Each phase has links of its own, so a GPU launches the next one when its link has carried what it sent before.
@@ -109,35 +91,74 @@ class ExplicitPhases(SublayerPhases):
         late = {skew.number: self.ticks.from_ps(skew.delay) for skew in self.run.machine.start_skew}
         return [
             max((max(phase.gpus[d].end, phase.gpus[d].sent) for phase in before), default=late.get(d, 0))
-            for d in range(self.n_devices)
+            for d in range(n)
         ]
 
+    def phase(self, part: Part, after: After = ()) -> Phase:
+        """See the base class.
+
+        A part in which no GPU hears of another is simulated GPU by GPU, identical ones once.
+        """
+        policy, params = self.policy_of(part)
+        name = named(part, policy)
+        if is_separate(part):
+
+            def asked(_start: RingStart, offsets: Sequence[int], _needed: Keys) -> Phase:
+                alone = [self._alone(part, name, policy, params, d) for d in range(part.n)]
+                return merged(name, offsets, alone, [round(self.ticks.to_us(offset) * 1e6) for offset in offsets])
+
+        else:
+
+            def asked(start: RingStart, offsets: Sequence[int], needed: Keys) -> Phase:
+                def simulate(report: Report) -> Phase:
+                    cluster = self.cluster(part, self.machine_spec, policy, params)
+                    for d, (program, offset) in enumerate(zip(part.programs, offsets, strict=True)):
+                        cluster.load(d, program, offset)
+                    cluster.note_loaded()
+                    return self._finished(part, name, cluster, offsets, report, policy)
+
+                key = (*key_of(part, policy, params), self.machine_spec, self.run.quantum, start)
+                job = PhaseJob(("explicit", *key), name, simulate, part, self.machine_spec, part.n, needed)
+                return self.store.get(job)
+
+        return self.placed(part, name, after, asked)
+
+    def _alone(self, part: Part, name: str, policy: str, params: dict[str, Any], d: int) -> Phase:
+        """Return what GPU *d* does in *part*, alone."""
+        spec = self.machine_spec.of_gpu(d).model_copy(update={"link": self.machine_spec.link})  # which it does not use
+        own = replace(part, programs=(part.programs[d],))
+
+        def simulate(report: Report) -> Phase:
+            cluster = self.cluster(own, spec, policy, params)
+            cluster.load(0, own.programs[0], 0)
+            cluster.note_loaded()
+            return self._finished(own, name, cluster, (0,), report, policy)
+
+        key = ("alone", *key_of(own, policy, params), spec, self.run.quantum, self.ticks.hz)
+        return self.store.get(PhaseJob(key, name, simulate, own, spec))
+
     def placed(
-        self,
-        name: str,
-        after: After,
-        first_positions: tuple[int, ...],
-        asked: Callable[[RingStart, Sequence[int], Keys], Phase],
+        self, part: Part, name: str, after: After, asked: Callable[[RingStart, Sequence[int], Keys], Phase]
     ) -> Phase:
-        """Return the phase *name* that *asked* gets from the store, on the clock of the sublayer.
+        """Return the phase *name* that *asked* gets from the store, on the clock of the point.
 
         *asked* is given how the phase starts, by how many ticks each GPU is later than the first, and the keys of the
         jobs that these depend on.  In a plan, the offsets of a phase with such jobs have no meaning before they are
         finished, and neither has the phase that is returned.
         """
-        before = [phase for phase in after if phase is not None]
+        before, n = list(after), part.n
         number = max((phase.number + 1 for phase in before), default=0)
-        jitter, ready = self.jitter(number), self.ready_at(before)
-        starts = [at + more for at, more in zip(ready or [0] * self.n_devices, jitter, strict=True)]
+        jitter, ready = self.jitter(number, n), self.ready_at(before, n)
+        starts = [at + more for at, more in zip(ready or [0] * n, jitter, strict=True)]
         first = min(starts)
         offsets = tuple(start - first for start in starts)
         # Identical GPUs that start together end together, so a uniform ring is in step all the time.
-        is_known = not before or (self.run.machine.is_uniform and self.run.staggered)
+        is_known = not before or (self.run.machine.is_uniform and part.difference is None)
         if is_known:
-            start = RingStart(offsets, first_positions)
+            start = RingStart(offsets)
             phase = asked(start, offsets, ())
         else:
-            start = RingStart(tuple(jitter), first_positions, tuple((one.start, one.jobs) for one in before))
+            start = RingStart(tuple(jitter), tuple((one.start, one.jobs) for one in before))
             phase = asked(start, offsets, tuple(job for one in before for job in one.jobs))
         if ready is None or not phase.gpus:
             return Phase(name, 1, {}, Timeline(), number=number, jobs=phase.jobs, start=start)
@@ -146,87 +167,15 @@ class ExplicitPhases(SublayerPhases):
         ticks = max(gpu.end for gpu in gpus) - earlier
         return replace(phase, ticks=ticks, gpus=gpus, number=number, start=start)
 
-    # --- the phases ------------------------------------------------------------------------------
-
-    def gemm(self, *, n_compute_units: int | None = None, after: After = ()) -> Phase:
-        """See ``overlap.interface.Phases``.  Nothing connects the GPUs, so identical ones are simulated once."""
-        name = self.named("gemm", n_compute_units)
-        n_taken = 0 if n_compute_units is None else self.n_compute_units - n_compute_units
-
-        def asked(_start: RingStart, offsets: Sequence[int], _needed: Keys) -> Phase:
-            alone = [self._gemm_of(name, d, n_taken) for d in range(self.n_devices)]
-            return merged(name, offsets, alone, [round(self.ticks.to_us(offset) * 1e6) for offset in offsets])
-
-        return self.placed(name, after, self.first_positions(), asked)
-
-    def _gemm_of(self, name: str, d: int, n_taken: int) -> Phase:
-        """Return the GEMM of device *d*, alone, on all but *n_taken* of its compute units."""
-        trace, position = self.required_trace(), self.first_positions()[d]
-        spec = self.machine_spec.of_gpu(d).model_copy(update={"link": self.machine_spec.link})  # which it does not use
-        if n_taken:
-            spec = with_compute_units(spec, spec.gpu.n_compute_units - n_taken)
-
-        def simulate(report: Report) -> Phase:
-            ring = self.ring(spec.at_matrix_clock(), 1, ISOLATED_POLICY, {})
-            routes = StoreRoutes(trace.n_workgroups)
-            ring.cores[0].load_gemm(trace, routes, start_at=ring.start_at(0), device_id=position)
-            return self._finished(name, ring, (0,), report)
-
-        key = ("explicit gemm", *self.tiles_key(), spec, self.run.quantum, self.ticks.hz, position)
-        return self.store.get(PhaseJob(key, name, simulate))
-
-    def collective(
-        self, name: str, schedule: CollectiveSchedule, n_compute_units: int | None = None, *, after: After = ()
-    ) -> Phase | None:
-        """See the base class."""
-        if not schedule.steps:
-            return None
-
-        def asked(start: RingStart, offsets: Sequence[int], needed: Keys) -> Phase:
-            def simulate(report: Report) -> Phase:
-                ring = self.ring(self.machine_spec, self.n_devices, ISOLATED_POLICY, {})
-                ring.load_collective(schedule, offsets, n_compute_units)
-                return self._finished(name, ring, offsets, report)
-
-            key = (f"explicit {name}", schedule, n_compute_units, self.machine_spec, self.run.quantum, start)
-            return self.store.get(PhaseJob(key, name, simulate, needed))
-
-        return self.placed(name, after, (0,) * self.n_devices, asked)
-
-    def fused(self, mapping: Callable[..., None], *, after: After = ()) -> Phase:
-        """See ``overlap.interface.Phases``."""
-        check_declaration(mapping, MAPPING, {})
-        trace = self.required_trace()
-        policy, params = self.fused_policy()
-        name = f"fused, {policy}"
-
-        def asked(start: RingStart, offsets: Sequence[int], needed: Keys) -> Phase:
-            def simulate(report: Report) -> Phase:
-                ring = self.ring(self.machine_spec.at_matrix_clock(), self.n_devices, policy, params)
-                ring.load_fused(trace, mapping, offsets, start.first_positions)
-                threshold = partial(threshold_in_force, arbitration_policies.get(policy))
-                return self._finished(name, ring, offsets, report, mca_threshold=threshold)
-
-            of_policy = (policy, tuple(sorted(params.items())), mapping)
-            key = ("explicit fused", *of_policy, *self.tiles_key(), self.machine_spec, self.run.quantum, start)
-            return self.store.get(PhaseJob(key, name, simulate, needed))
-
-        return self.placed(name, after, self.first_positions(), asked)
-
-    def ring(self, spec: MachineSpec, n_devices: int, policy: str, params: dict[str, Any]) -> RingMachine:
-        """Return a fresh ring, or a GPU of it alone (*n_devices* is 1), in the time of the whole ring."""
-        arbitration, n_threads = arbitration_policies.get(policy), threads_for(n_devices)
+    def cluster(self, part: Part, spec: MachineSpec, policy: str, params: dict[str, Any]) -> RingMachine:
+        """Return fresh GPUs for *part*, or one of them alone, in the time of all."""
         return RingMachine(
-            spec, arbitration, params, n_devices, self.run.quantum, n_threads=n_threads, ticks=self.ticks
-        )
+            self.spec_of(part, spec), arbitration_policies.get(policy), params, part.n, self.run.quantum,
+            n_threads=threads_for(part.n), ticks=self.ticks,
+        )  # fmt: skip
 
     def _finished(
-        self,
-        name: str,
-        ring: RingMachine,
-        offsets: Sequence[int],
-        report: Report,
-        **more_counters: Callable[[GpuCore], Any],
+        self, part: Part, name: str, ring: RingMachine, offsets: Sequence[int], report: Report, policy: str
     ) -> Phase:
         """Run what is loaded, every GPU under audit, and return the phase."""
         shares = [0.0] * len(ring.devices)
@@ -235,21 +184,30 @@ class ExplicitPhases(SublayerPhases):
             shares[d] = share
             report(sum(shares) / len(shares))
 
-        n, devices = self.n_devices, enumerate(ring.devices)
-        followed = [self.audit.follow(device, n, partial(note, d)) for d, device in devices]
+        devices = enumerate(ring.devices)
+        followed = [self.audit.follow(device, part.programs[d].n, partial(note, d)) for d, device in devices]
         ends = ring.run([one.report for one in followed])
         for one in followed:
             one.finish()
         gpus = []
         for core, offset, end in zip(ring.cores, offsets, ends, strict=True):
-            counters = counters_of(core) | {key: read(core) for key, read in more_counters.items()}
+            counters = counters_of(core)
+            if part.is_arbitrated:
+                counters["mca_threshold"] = threshold_in_force(arbitration_policies.get(policy), core)
             gpus.append(GpuPhase(offset, end, counters, sent_at(core)))
         timeline, last = Timeline(), max(ends)
         waits: list[Wait] = []
+        spans: list[Span] = []
         for d, (core, offset) in enumerate(zip(ring.cores, offsets, strict=True)):
             timeline.extend(timeline_of(core, f"gpu[{d}]", d))
             waits += waits_of(core, last, f"gpu[{d}]", offset)
-        return phase_of(name, gpus, timeline, waits)
+            spans += spans_of(core, d)
+        return phase_of(name, gpus, timeline, waits, spans)
+
+
+def is_separate(part: Part) -> bool:
+    """Return whether no GPU of *part* hears of another."""
+    return not any(reaches_others(operation) for program in part.programs for operation in program.operations)
 
 
 def later(gpu: GpuPhase, ticks: int) -> GpuPhase:
@@ -257,10 +215,12 @@ def later(gpu: GpuPhase, ticks: int) -> GpuPhase:
     return replace(gpu, start=gpu.start + ticks, end=gpu.end + ticks, sent=gpu.sent + ticks)
 
 
-def phase_of(name: str, gpus: Sequence[GpuPhase], timeline: Timeline, waits: Sequence[Wait]) -> Phase:
+def phase_of(
+    name: str, gpus: Sequence[GpuPhase], timeline: Timeline, waits: Sequence[Wait], spans: Sequence[Span]
+) -> Phase:
     """Return the phase of *gpus*: it ends when the last of them does, and has the counters of that one."""
     last = last_of(gpus)
-    return Phase(name, last.end, last.counters, timeline, tuple(gpus), waits=tuple(waits))
+    return Phase(name, last.end, last.counters, timeline, tuple(gpus), waits=tuple(waits), spans=tuple(spans))
 
 
 def last_of(gpus: Sequence[GpuPhase]) -> GpuPhase:
@@ -283,4 +243,9 @@ def merged(name: str, offsets: Sequence[int], alone: Sequence[Phase], offsets_ps
     timeline = Timeline()
     for d, (phase, later_ps) in enumerate(zip(alone, offsets_ps, strict=True)):
         timeline.extend(phase.timeline.as_gpu(d, len(alone), later_ps))
-    return replace(phase_of(name, gpus, timeline, waits), jobs=jobs)
+    spans = [
+        replace(span, gpu=d, start=span.start + offset, end=span.end + offset)
+        for d, (offset, phase) in enumerate(zip(offsets, alone, strict=True))
+        for span in phase.spans
+    ]
+    return replace(phase_of(name, gpus, timeline, waits, spans), jobs=jobs)

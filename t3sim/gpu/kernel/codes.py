@@ -55,13 +55,6 @@ ROUTE_REMOTE_UPDATE = 2  # over the link, op-and-store at the neighbour
 ROUTE_LOCAL_STORE = 3  # uncached plain store to own memory
 ROUTE_REMOTE_STORE = 4  # over the link, plain store at the neighbour
 
-# Where a step of a collective kernel sends its result.
-TO_NOWHERE = 0
-TO_NEIGHBOUR = 1
-TO_NEIGHBOUR_AS_UPDATE = 2
-TO_LOCAL = 3
-TO_BOTH = 4  # to the neighbour, and kept
-
 # Who put a granule on the link.
 FROM_STORES = 0
 FROM_DMA = 1

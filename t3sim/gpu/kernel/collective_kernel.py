@@ -28,14 +28,8 @@ from t3sim.gpu.kernel.codes import (
     FOR_DRAM_QUEUE,
     FOR_LINK,
     IDLE,
-    INCOMING_UPDATE,
-    INCOMING_WRITE,
     MOVES,
     NOTHING_LEFT,
-    TO_BOTH,
-    TO_LOCAL,
-    TO_NEIGHBOUR_AS_UPDATE,
-    TO_NOWHERE,
     WORKING,
 )
 from t3sim.gpu.kernel.compute_unit import (
@@ -49,6 +43,7 @@ from t3sim.gpu.kernel.compute_unit import (
 from t3sim.gpu.kernel.ledger import note_idle_slots, note_issue, note_refused
 from t3sim.gpu.kernel.link_port import buffer_store, has_buffer_room
 from t3sim.gpu.kernel.memory_controller import has_room, request
+from t3sim.gpu.kernel.signals import store_tag
 
 
 @kernel
@@ -103,10 +98,10 @@ def load_operands(gpu, moves, cu_index, step, credit, slot_end):
     ):
         line = line_of(moves, part, part.step_line)
         n_data = n_granules = granules_of_line(gpu, step, line)
-        base = step.operand_a if part.step_operand == 0 else step.operand_b
+        base = step.operand + part.step_operand * step.stride
         address = base + line * gpu.l2.granules_per_line
-        n_received = sent_granules(gpu, moves, step, line) if step.wait_received > 0 else n_data
-        if step.wait_received > 0 and part.step_operand == step.n_operands - 1:
+        n_received = sent_granules(gpu, moves, step, line) if step.is_received else n_data
+        if step.is_received and part.step_operand == step.n_operands - 1:
             n_granules = n_received
             address = base + line * gpu.l2.granules_per_line * moves.buffer_places
         channel_id = channel_of(gpu, address)
@@ -150,24 +145,22 @@ def store_results(gpu, moves, cu_index, step, store_queue, credit, now):
     cu = gpu.compute_units[cu_index]
     capacity = len(part.line_index)
     slot_end = now + gpu.slot_ticks
-    is_sent = step.send_to != TO_LOCAL and step.send_to != TO_NOWHERE
+    is_sent = step.send >= 0
     while part.line_head < part.line_tail and credit > 0:
         entry = part.line_head % capacity
         if part.line_remaining[entry] > 0 or part.line_ready_at[entry] >= slot_end:
             return credit
         n_granules = granules_of_line(gpu, step, part.line_index[entry])
-        address = step.destination + part.line_index[entry] * gpu.l2.granules_per_line
         at = max(slot_end - credit, part.line_ready_at[entry])
         n_sent = sent_granules(gpu, moves, step, part.line_index[entry]) if is_sent else 0
         cost = 0 if is_sent else gpu.store_issue_ticks
         if is_sent and not has_buffer_room(gpu.link_port, n_sent):
             note_refused(cu, FOR_LINK, 0)  # it goes on with its loads
             return credit
-        if step.send_to == TO_LOCAL or step.send_to == TO_BOTH:
+        if step.kept_at >= 0:
             cost = gpu.store_issue_ticks
-            kept = address
-            if step.send_to == TO_BOTH:
-                kept = step.local_destination + part.line_index[entry] * gpu.l2.granules_per_line
+            kept = step.kept_at + part.line_index[entry] * gpu.l2.granules_per_line
+            tag = store_tag(-1, 0, -1 if is_sent else step.post_signal)
             channel_id = channel_of(gpu, kept)
             if not has_room(gpu.channels[channel_id], COMPUTE, n_granules + reserved_by_others(gpu, cu, channel_id)):
                 wait_for_channel(gpu, cu_index, channel_id)
@@ -176,12 +169,11 @@ def store_results(gpu, moves, cu_index, step, store_queue, credit, now):
             for i in range(n_granules):
                 place = place_of(gpu, kept + i, COLLECTIVE_WRITE)
                 cycle = memory_cycle(gpu, at + gpu.l2.request_ticks)
-                request(gpu, channel_id, COMPUTE, place, -1, cycle)
+                request(gpu, channel_id, COMPUTE, place, tag, cycle)
         if is_sent:
-            kind = INCOMING_UPDATE if step.send_to == TO_NEIGHBOUR_AS_UPDATE else INCOMING_WRITE
             there = step.destination + part.line_index[entry] * gpu.l2.granules_per_line * moves.buffer_places
             for i in range(n_sent):
-                buffer_store(gpu.link_port, store_queue, kind, step.distance, -1, there + i, step.post_signal, at)
+                buffer_store(gpu.link_port, store_queue, step.send, step.distance, -1, there + i, step.post_signal, at)
             cost += gpu.store_issue_ticks * n_sent // n_granules
         credit -= cost
         part.line_head += 1
@@ -254,7 +246,7 @@ def end_move_workgroup(gpu, moves, move_units, cu_index, now):
 @kernel
 def is_received(step, signals):
     """Return whether what other GPUs send of what a step needs has been received."""
-    return step.wait_signal < 0 or signals[step.wait_signal] >= step.wait_received
+    return step.wait_signal < 0 or signals[step.wait_signal] >= step.wait_at_least
 
 
 @kernel

@@ -9,9 +9,10 @@ Pinned by tests/kernel/test_command_processor.py.
 """
 
 from t3sim.gpu.kernel._jit import kernel
-from t3sim.gpu.kernel.codes import ENDING, GEMM, MOVES, NEVER, OVER, PENDING, RUNNING
+from t3sim.gpu.kernel.codes import ENDING, GEMM, MOVES, NEVER, OVER, PENDING, RUNNING, SIGNAL
 from t3sim.gpu.kernel.l2_slice import flush_dirty_lines
 from t3sim.gpu.kernel.ledger import note_idle_slots
+from t3sim.gpu.kernel.link_port import buffer_store, has_buffer_room
 from t3sim.gpu.kernel.signals import post
 
 
@@ -72,19 +73,28 @@ def start(gpu, operations, running, index):
 
 
 @kernel
-def end_operations(gpu, operations, running, posts, signals, now):
+def end_operations(gpu, operations, running, posts, signals, store_queue, now):
     """Post the signals of operations that have come to their end, and forget them."""
     n_left = 0
     for place in range(gpu.n_running):
         operation = operations[running[place]]
-        if has_ended(gpu, operation):
+        if has_ended(gpu, operation) and has_buffer_room(gpu.link_port, n_sent(operation, posts)):
             operation.state = OVER
             operation.end_at = now
-            post_all(gpu, operation, posts, signals)
+            post_all(gpu, operation, posts, signals, store_queue, now)
         else:
             running[n_left] = running[place]
             n_left += 1
     gpu.n_running = n_left
+
+
+@kernel
+def n_sent(operation, posts):
+    """Return how many signals of other GPUs an operation posts at its end."""
+    n = 0
+    for index in range(operation.first_post, operation.first_post + operation.n_posts):
+        n += posts[index].distance != 0
+    return n
 
 
 @kernel
@@ -109,7 +119,11 @@ def has_ended(gpu, operation):
 
 
 @kernel
-def post_all(gpu, operation, posts, signals):
-    """Post the signals of an operation that is over."""
+def post_all(gpu, operation, posts, signals, store_queue, now):
+    """Post the signals of an operation that is over; to other GPUs they go behind all that it has stored there."""
     for index in range(operation.first_post, operation.first_post + operation.n_posts):
-        post(gpu, signals, posts[index].signal, posts[index].amount)
+        entry = posts[index]
+        if entry.distance == 0:
+            post(gpu, signals, entry.signal, entry.amount)
+        else:
+            buffer_store(gpu.link_port, store_queue, SIGNAL, entry.distance, -1, entry.amount, entry.signal, now)

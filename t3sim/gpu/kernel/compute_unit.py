@@ -46,7 +46,7 @@ from t3sim.gpu.kernel.ledger import note_issue, note_refused, note_refused_line,
 from t3sim.gpu.kernel.link_port import buffer_store, has_buffer_room
 from t3sim.gpu.kernel.mailbox import granule_address, granule_there
 from t3sim.gpu.kernel.memory_controller import has_room, request
-from t3sim.gpu.kernel.signals import NO_SIGNAL, post, store_tag, tile_of
+from t3sim.gpu.kernel.signals import NO_SIGNAL, store_tag, tile_of
 from t3sim.gpu.kernel.state import RETURN_RING
 
 
@@ -378,8 +378,8 @@ def note_without_multiplying(gpu, operations, workgroups, signals, cu, state, cr
 
 
 @kernel
-def end_workgroup(gpu, gemm, cu, slot, entry, signals, now):
-    """A workgroup of a GEMM has stored its tile: its place is free, its signal posted."""
+def end_workgroup(gpu, gemm, cu, slot, entry, now):
+    """A workgroup of a GEMM has stored its tile: its place is free."""
     entry.end_at = now
     entry.sent_mark = gpu.link_port.store_tail
     slot.workgroup = -1
@@ -387,8 +387,6 @@ def end_workgroup(gpu, gemm, cu, slot, entry, signals, now):
     gemm.n_finished += 1
     gemm.end_at = now
     gpu.compute_done_at = now
-    if entry.post_signal >= 0:
-        post(gpu, signals, entry.post_signal, 1)
 
 
 @kernel
@@ -431,7 +429,7 @@ def advance_workgroups(gpu, operations, cu_index, workgroups, tiles, signals, st
             continue
         credit = issue_stores(gpu, gemm, cu_index, slot_index, entry, tiles, store_queue, credit, slot_end)
         if has_stored_all(gpu, gemm, slot, now):
-            end_workgroup(gpu, gemm, cu, slot, entry, signals, now)
+            end_workgroup(gpu, gemm, cu, slot, entry, now)
     cu.state_slots[state] += 1
     if state == BUSY_MULTIPLYING:
         note_slot(gpu, cu, WORKING)

@@ -268,7 +268,7 @@ def advance(
         if gpu.stage_operation >= 0:
             note_first_stage(gpu, operations[gpu.stage_operation])
         if gpu.n_running > 0:
-            end_operations(gpu, operations, running, posts, signals, now)
+            end_operations(gpu, operations, running, posts, signals, store_queue, now)
         if gpu.has_news:
             note_ready(gpu, operations, waits, signals, now)
         if gpu.is_busy and is_program_over(gpu):

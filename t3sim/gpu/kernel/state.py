@@ -504,7 +504,7 @@ OPERATION_TABLE = np.dtype(
 
 # What an operation waits for, and what it posts at its end.
 WAIT_TABLE = np.dtype([("signal", "i8"), ("at_least", "i8")], align=True)
-POST_TABLE = np.dtype([("device", "i8"), ("signal", "i8"), ("amount", "i8")], align=True)
+POST_TABLE = np.dtype([("distance", "i8"), ("signal", "i8"), ("amount", "i8")], align=True)
 
 WORKGROUP_TABLE = np.dtype(
     [
@@ -525,7 +525,6 @@ WORKGROUP_TABLE = np.dtype(
         ("sent_mark", "i8"),  # stores of the link port up to the end of this workgroup
         ("wait_signal", "i8"),  # before its first load; -1: none
         ("wait_at_least", "i8"),
-        ("post_signal", "i8"),  # of this GPU, at its end; -1: none
     ],
     align=True,
 )
@@ -575,15 +574,16 @@ STEP_TABLE = np.dtype(
         ("n_lines", "i8"),
         ("n_granules", "i8"),
         ("n_operands", "i8"),
-        ("operand_a", "i8"),  # first granule of the first operand
-        ("operand_b", "i8"),
-        ("destination", "i8"),  # first granule of the result
-        ("local_destination", "i8"),  # the same of what is kept besides; -1: nothing
-        ("send_to", "i8"),
-        ("distance", "i8"),  # distance of the GPU that it sends to
-        ("wait_signal", "i8"),  # -1: none
-        ("wait_received", "i8"),  # granules that must have posted that signal before it starts
-        ("post_signal", "i8"),  # that what it sends posts there; -1: none
+        ("operand", "i8"),  # first granule of the first operand
+        ("stride", "i8"),  # from one operand to the next
+        ("is_received", "i8"),  # the last operand lies as a step sent it, flags between the data
+        ("send", "i8"),  # kind of the message; -1: the result is not sent
+        ("distance", "i8"),  # of the GPU that it is sent to
+        ("destination", "i8"),  # first granule there
+        ("kept_at", "i8"),  # first granule of what is stored in own memory; -1: nothing
+        ("wait_signal", "i8"),  # before the step starts; -1: none
+        ("wait_at_least", "i8"),
+        ("post_signal", "i8"),  # that each granule posts where it is sent, else where it is kept; -1: none
         ("start_at", "i8"),
         ("end_at", "i8"),
     ],

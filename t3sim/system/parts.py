@@ -1,0 +1,214 @@
+"""The parts of a plan, each simulated on a fresh machine, and how their times add up.
+
+A part depends only on the programs and the machine, so it is simulated once and shared by all strategies of an
+experiment.  ``MirroredParts`` and ``explicit.ExplicitParts`` say what a part is in each mode.  A ``PhaseStore``
+simulates it when it is asked for; a ``PhasePlan`` notes that it is needed.  What a part came to is a ``Phase``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from t3sim.checks.audit import Audit
+from t3sim.config.experiment import RunSpec
+from t3sim.config.machine import MachineSpec
+from t3sim.errors import UsageError
+from t3sim.gpu.arbitration import ArbitrationPolicy, arbitration_policies
+from t3sim.gpu.core import GpuCore
+from t3sim.gpu.kernel.codes import NEVER
+from t3sim.gpu.ticks import TickBase
+from t3sim.observe.timeline import Timeline
+from t3sim.overlap.interface import After, Phase, overlap_strategies
+from t3sim.program.plan import InOrder, Longest, Part, Plan, Tree
+from t3sim.system.machine import MirroredMachine, sent_at
+from t3sim.system.measure import counters_of, spans_of, timeline_of, waits_of
+
+ISOLATED_POLICY = "round_robin"  # one stream at a time: every work-conserving policy is the same
+TILE_FIELDS = ("cu", "start_at", "main_loop_end_at", "end_at")
+
+Report = Callable[[float], None]
+
+
+@dataclass(frozen=True)
+class PhaseJob:
+    """A part that can be simulated: everything that decides it, its name, how to run it.
+
+    It may start from the results of others: *after* holds the keys of their jobs.  ``simulate`` works only if the
+    store that was asked for those had them.
+    """
+
+    key: tuple[Any, ...]
+    name: str
+    simulate: Callable[[Report], Phase]
+    part: Part
+    machine: MachineSpec
+    n_gpus: int = 1  # that are simulated
+    after: tuple[tuple[Any, ...], ...] = ()
+
+
+class PhaseSource(Protocol):
+    """Where the phases of a point come from."""
+
+    def get(self, job: PhaseJob) -> Phase:
+        """Return the phase of *job*, with the key of the job in ``jobs``."""
+
+
+class PhaseStore:
+    """Phases by key: each is simulated the first time it is asked for."""
+
+    def __init__(self) -> None:
+        self._phases: dict[tuple[Any, ...], Phase] = {}
+
+    def get(self, job: PhaseJob) -> Phase:
+        """See ``PhaseSource``."""
+        if job.key not in self._phases:
+            self._phases[job.key] = replace(job.simulate(lambda _share: None), jobs=(job.key,))
+        return self._phases[job.key]
+
+
+class PhasePlan:
+    """Notes which phases are asked for and simulates none; gives those that *finished* has."""
+
+    def __init__(self, finished: Callable[[PhaseJob], Phase | None] = lambda _job: None) -> None:
+        self.jobs: dict[tuple[Any, ...], PhaseJob] = {}
+        self._finished = finished
+
+    def get(self, job: PhaseJob) -> Phase:
+        """See ``PhaseSource``.  The phase of a job that is not finished has no meaning."""
+        self.jobs.setdefault(job.key, job)
+        phase = self._finished(job) or Phase(job.name, 1, {}, Timeline())
+        return replace(phase, name=job.name, jobs=(job.key,))
+
+
+class Parts:
+    """What the parts of the point that *run* describes have in common, however many GPUs are simulated."""
+
+    def __init__(self, run: RunSpec, store: PhaseSource, audit: Audit | None = None) -> None:
+        """*audit* follows every part that is simulated."""
+        self.run = run
+        self.store = store
+        self.audit = Audit() if audit is None else audit
+
+    def phase(self, part: Part, after: After = ()) -> Phase:
+        """Return *part*, begun on each GPU when those that it comes *after* have ended there."""
+        raise NotImplementedError
+
+    def evaluate(self, plan: Plan) -> tuple[int, dict[str, Phase]]:
+        """Return the ticks of *plan*, and its phases by role; several of one role count as one."""
+        found: dict[str, Phase] = {}
+        ticks = self._evaluate(plan.tree, [], found)
+        for part in plan.also:
+            found.setdefault(part.role, self.phase(part))
+        return ticks, found
+
+    def _evaluate(self, tree: Tree, after: list[Phase], found: dict[str, Phase]) -> int:
+        """Return what *tree* adds to the time after *after*, to which its phases are added."""
+        if isinstance(tree, Part):
+            phase = self.phase(tree, after)
+            after.append(phase)
+            found[tree.role] = phase
+            return phase.ticks
+        if isinstance(tree, InOrder):
+            return sum(self._evaluate(one, after, found) for one in tree.of)
+        assert isinstance(tree, Longest)
+        ways = [[*after] for _ in tree.of]
+        ticks = [self._evaluate(one, way, found) for one, way in zip(tree.of, ways, strict=True)]
+        after += [phase for way in ways for phase in way[len(after) :]]
+        return max(ticks, default=0)
+
+    def policy_of(self, part: Part) -> tuple[str, dict[str, Any]]:
+        """Return name and parameters of the arbitration policy of *part*; ValueError if there is none."""
+        if not part.is_arbitrated:
+            return ISOLATED_POLICY, {}
+        given = self.run.arbitration
+        if given is not None:
+            return given.policy, dict(given.params)
+        declared = overlap_strategies.get(self.run.strategy).arbitration
+        if declared is None:
+            raise ValueError("a strategy with an arbitrated part declares `arbitration`, a policy for it")
+        return declared, {}
+
+    def spec_of(self, part: Part, machine: MachineSpec) -> MachineSpec:
+        """Return *machine* at the clock of *part*."""
+        return machine.at_matrix_clock() if part.at_matrix_clock else machine
+
+
+class MirroredParts(Parts):
+    """Parts in mirrored mode: one GPU stands for all.
+
+    All start a part when what comes before has ended and their links have carried what it sent (explicit mode:
+    ``ExplicitParts.ready_at``).  A link is last where a chunk has fewer workgroups than the one that drives it.
+    """
+
+    def phase(self, part: Part, after: After = (), *, keeps_tiles: bool = False) -> Phase:
+        """See the base class; *keeps_tiles*: with a counter ``tiles``, ``TILE_FIELDS`` of each tile of its GEMMs."""
+        if part.difference is not None:
+            raise UsageError(
+                f"mode: mirrored mode simulates one GPU for all, and in part `{part.name}` {part.difference}; use"
+                " `explicit`"
+            )
+        policy, params = self.policy_of(part)
+        name = named(part, policy)
+
+        def simulate(report: Report) -> Phase:
+            spec, ticks = self.run.machine, TickBase.of(self.run.machine)
+            entry = arbitration_policies.get(policy)
+            machine = MirroredMachine(self.spec_of(part, spec), entry, params, self.run.quantum, ticks, part.n)
+            machine.load(part.programs[0])
+            phase = self._finished(name, machine, part.n, report)
+            if part.is_arbitrated:
+                phase.counters["mca_threshold"] = threshold_in_force(entry, machine.core)
+            if keeps_tiles:
+                phase.counters["tiles"] = machine.core.tables.workgroups[list(TILE_FIELDS)].tolist()
+            return phase
+
+        key = (*key_of(part, policy, params), self.run.machine, self.run.quantum, keeps_tiles)
+        return self._placed(PhaseJob(key, name, simulate, part, self.run.machine), after)
+
+    def _placed(self, job: PhaseJob, after: After) -> Phase:
+        """Return the phase of *job* on the clock of the point."""
+        phase = self.store.get(job)
+        start = max((max(one.end, one.sent) for one in after), default=0)
+        end = start + phase.ticks
+        ticks = end - max((one.end for one in after), default=0)
+        return replace(phase, ticks=ticks, end=end, sent=start + phase.sent)
+
+    def _finished(self, name: str, machine: MirroredMachine, n_gpus: int, report: Report) -> Phase:
+        """Run what is loaded, under audit, and return the phase."""
+        followed = self.audit.follow(machine.device, n_gpus, report)
+        end_at = machine.run(followed.report)
+        followed.finish()
+        core = machine.core
+        return Phase(
+            name, end_at, counters_of(core), timeline_of(core), waits=waits_of(core, end_at), sent=sent_at(core),
+            spans=tuple(spans_of(core)),
+        )  # fmt: skip
+
+
+def named(part: Part, policy: str) -> str:
+    """Return the name of *part* under *policy*."""
+    return f"{part.name}, {policy}" if part.is_arbitrated else part.name
+
+
+def key_of(part: Part, policy: str, params: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what decides a part, but for the machine."""
+    return part.key, policy, tuple(sorted(params.items()))
+
+
+def leaves_of(tree: Tree) -> Iterator[Part]:
+    """Yield the parts of *tree*."""
+    if isinstance(tree, Part):
+        yield tree
+    else:
+        for one in tree.of:
+            yield from leaves_of(one)
+
+
+def threshold_in_force(policy: ArbitrationPolicy, core: GpuCore) -> int | None:
+    """Return the limit on the occupancy of the DRAM queue that *policy* applied, None for no limit."""
+    if policy.threshold is None:
+        return None
+    threshold = int(getattr(policy.threshold, "py_func", policy.threshold)(core.gpu.channels[0]))
+    return None if threshold >= NEVER else threshold
