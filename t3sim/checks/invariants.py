@@ -151,8 +151,11 @@ def unit_claims(core: GpuCore) -> Iterator[Claim]:
     yield Claim("C1", "tracker", "entries allocated, against triggered and in use", int(tracker.n_allocated), expected)
     in_use = int((tracker.entry_tile[: int(tracker.n_sets * tracker.entries_per_set)] >= 0).sum())
     yield Claim("C1", "tracker", "entries in use, against entries that hold a tile", int(tracker.n_entries), in_use)
-    yield Claim("C1", "link_port", "granules sent", int(port.n_sent), int(port.store_head + port.dma_head))
-    yield Claim("C1", "inbox", "messages moved to the controllers", int(gpu.inbox_head), int(gpu.n_inbound))
+    yield Claim(
+        "C1", "link_port", "granules sent", int(port.n_sent + port.n_signals), int(port.store_head + port.dma_head)
+    )
+    taken = int(gpu.n_inbound + gpu.n_signals_received)
+    yield Claim("C1", "inbox", "messages moved to the controllers", int(gpu.inbox_head), taken)
     yield Claim("C1", "dma_engine", "commands taken, at most those armed", int(dma.n_taken), int(dma.n_ready), True)
     in_line = int(channels_of(core)["n_waiting_cu"].sum())
     yield Claim("C1", "compute_units", "in line at controllers, against counted", in_line, int(gpu.n_waiting_cus))
@@ -240,14 +243,36 @@ def bound_claims(core: GpuCore) -> Iterator[Claim]:
     port = gpu.link_port
     buffered = int(port.store_tail - port.store_head)
     yield Claim("B7", "link_port", "stores buffered", buffered, int(port.buffer_granules), True)
+    if gpu.ingress_port.is_there:
+        yield from ingress_claims(core)
 
 
-def ring_claims(link: str, sender: GpuCore, n_carried: int, n_delivered: int, receiver: GpuCore) -> Iterator[Claim]:
-    """What one GPU put on the wire, the wire carried and the next GPU took (C4)."""
-    sent, arrived = int(sender.gpu.link_port.n_sent), int(receiver.gpu.inbox_tail)
-    yield Claim("C4", link, "granules put on the wire, against carried", sent, n_carried)
-    yield Claim("C4", link, "granules delivered, against arrived", n_delivered, arrived)
-    yield Claim("C4", link, "granules arrived, against expected", arrived, int(receiver.gpu.expected_inbound))
+def ingress_claims(core: GpuCore) -> Iterator[Claim]:
+    """The ingress buffer and the wire in front of it (B1, B7)."""
+    gpu, peers, port = core.gpu, core.peers, core.gpu.ingress_port
+    in_inbox = core.inbox["distance"][np.arange(int(gpu.inbox_head), int(gpu.inbox_tail)) % len(core.inbox)]
+    waiting = peers["data_tail"] - peers["data_head"] + np.bincount(in_inbox, minlength=len(peers))
+    yield Claim("B7", "ingress_port", "messages of one GPU that wait", waiting, int(port.buffer_granules), True)
+    yield Claim("B7", "link_port", "credits, not fewer than none", -peers["credits"], 0, True)
+    time = core.now * int(port.scale)
+    yield Claim("B1", "ingress_port", "time of the wire in use", int(port.busy_scaled), time, True)
+
+
+def link_claims(link: str, sender: GpuCore, n_carried: int) -> Iterator[Claim]:
+    """What one GPU put on the wire and the wire carried (C4)."""
+    yield Claim("C4", link, "granules put on the wire, against carried", int(sender.gpu.link_port.n_sent), n_carried)
+
+
+def arrival_claims(name: str, receiver: GpuCore, n_delivered: int) -> Iterator[Claim]:
+    """What was delivered to a GPU, what it took and what it has to get (C4)."""
+    gpu, port = receiver.gpu, receiver.gpu.ingress_port
+    arrived = int(gpu.inbox_tail - gpu.n_signals_received)
+    yield Claim("C4", name, "granules delivered, against arrived", n_delivered, arrived)
+    yield Claim("C4", name, "granules arrived, against expected", arrived, int(gpu.expected_inbound))
+    served = int(port.n_served) if port.is_there else int(gpu.inbox_tail)
+    yield Claim(
+        "C4", name, "messages in the inbox so far, against those from the ingress port", int(gpu.inbox_tail), served
+    )
 
 
 def workload_claims(core: GpuCore) -> Iterator[Claim]:

@@ -30,6 +30,7 @@ class StoreRoutes:
         self.address = np.zeros(n_workgroups, np.int64)  # that address, of the first granule of the tile
         self.pitch = np.zeros(n_workgroups, np.int64)  # granules from one row to the next, at that address
         self.signal = np.full(n_workgroups, NO_SIGNAL, np.int64)  # that each granule posts where it is stored
+        self.store_bytes: int | None = None  # of one store to another GPU (a power of two); None: full packets
         self.dma_maps: list[tuple[int, int, int]] = []  # first workgroup, one past the last, tiles per block
 
     @property

@@ -49,6 +49,7 @@ def gemm_tables(gpu: Any, trace: TileTrace, routes: StoreRoutes, granule_bytes: 
     for name in ("row", "column", "n_rows", "n_columns"):
         workgroups[name] = trace.workgroups[name]
     workgroups["route"] = routes.route
+    workgroups["packet"] = packet_bytes(routes.store_bytes, int(gpu.link_port.full_packet))
     tiles = records(TILE_TABLE, trace.n_workgroups * n_wavefronts)
     wavefronts = trace.wavefront_tiles()
     index = wavefronts["workgroup"] * n_wavefronts + wavefronts["wavefront"]
@@ -196,7 +197,18 @@ def dma_blocks(
     return np.concatenate(first), np.concatenate(count)
 
 
-def step_table(schedule: CollectiveSchedule, granules_per_line: int, first_signal: int) -> NDArray[Any]:
+def packet_bytes(store_bytes: int | None, full_packet: int) -> int:
+    """Return the bytes of the packets in which stores of so many bytes go over a link (None: full ones)."""
+    if store_bytes is None:
+        return full_packet
+    if store_bytes < 1 or store_bytes & (store_bytes - 1):
+        raise UsageError(f"stores of {store_bytes} bytes: the size of a store is a power of two")
+    return min(store_bytes, full_packet)
+
+
+def step_table(
+    schedule: CollectiveSchedule, granules_per_line: int, first_signal: int, full_packet: int
+) -> NDArray[Any]:
     """Return the steps of a collective; each has a signal of its own, from *first_signal* on.
 
     What a step sends posts its signal; a step that waits does so for that of the one before it at the sender.
@@ -213,6 +225,7 @@ def step_table(schedule: CollectiveSchedule, granules_per_line: int, first_signa
         entry.local_destination = step.local_destination
         entry.send_to = step.send_to
         entry.distance = step.distance
+        entry.packet = packet_bytes(step.store_bytes, full_packet)
         entry.post_signal = first_signal + row
         entry.wait_signal = first_signal + row - row_before if step.wait_received > 0 else -1
         entry.wait_received = step.wait_received

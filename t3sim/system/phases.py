@@ -321,7 +321,8 @@ class MirroredPhases(SublayerPhases):
         spec, ticks = self.run.machine, TickBase.of(self.run.machine)
         if multiplies:
             spec = spec.at_matrix_clock()
-        return MirroredMachine(spec, arbitration_policies.get(policy), params, self.run.quantum, ticks)
+        arbitration = arbitration_policies.get(policy)
+        return MirroredMachine(spec, arbitration, params, self.run.quantum, ticks, self.n_devices)
 
     def finished(self, name: str, machine: MirroredMachine, report: Report) -> Phase:
         """Run what is loaded, under audit, and return the phase."""

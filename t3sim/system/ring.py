@@ -1,11 +1,12 @@
-"""A wired machine in which every GPU of the ring is simulated: device *d* sends to device *d* - 1.
+"""A wired machine in which every GPU is simulated; in a ring, device *d* sends to device *d* - 1.
 
 At position ``p`` device ``d`` works on chunk ``(d + p) mod n``, so what it has done there is what its
 neighbour needs at position ``p + 1``.
 
 The GPUs advance in windows of the shortest link latency: nothing that is sent inside a window arrives before its end.
-So a GPU may run alone, on whatever thread, through all windows that its neighbour has begun; between two turns messages
-go over the links in SimPy, and each is taken in at the begin of the window that follows the one in which it was sent.
+So a GPU may run alone, on whatever thread, through all windows that every GPU has begun from which it can hear;
+between two turns messages go over the links in SimPy, and each is taken in at the begin of the window that follows the
+one in which it was sent.
 The result depends neither on the number of threads nor on any order.
 """
 
@@ -15,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -41,7 +41,7 @@ Outcome = list[tuple[int, NDArray[Any]]] | BaseException  # of a GPU: what it se
 
 
 class RingMachine(Machine):
-    """*n_devices* GPUs in a ring, each as *spec* says (``MachineSpec.of_gpu``)."""
+    """*n_devices* GPUs, each as *spec* says (``MachineSpec.of_gpu``), in a ring or behind a switch."""
 
     def __init__(
         self,
@@ -63,17 +63,21 @@ class RingMachine(Machine):
         self.ticks = TickBase.of(spec) if ticks is None else ticks
         cores = {d: GpuCore(spec.of_gpu(d), policy, params, ticks=self.ticks) for d in self.order}
         self.window = window_of(list(cores.values()), quantum_ps)
-        super().__init__([cores[d] for d in range(n_devices)], self.window)
+        super().__init__([cores[d] for d in range(n_devices)], self.window, n_devices)
         self.n_windows = [0] * n_devices  # through which each device has gone
-        self._arrived: list[deque[tuple[int, NDArray[Any]]]] = [deque() for _ in range(n_devices)]
+        # For each device, of each: what it has sent, and by the end of which window.
+        self._arrived: list[list[deque[tuple[int, NDArray[Any]]]]] = [
+            [deque() for _ in range(n_devices)] for _ in range(n_devices)
+        ]
         self._sent_in = 0  # windows, by whose end the sender had sent what a link delivers now
         self._leaving: dict[int, int] = {}  # of kernels that have ended: when the last of what they sent is on the wire
         for d in self.order if n_devices > 1 else ():
-            self.connect(d, partial(self._take_in, (d - 1) % n_devices))
+            self.connect(d)
+        self._heard = [self.senders_to(d) for d in range(n_devices)]
 
-    def _take_in(self, d: int, messages: NDArray[Any]) -> None:
-        """Keep *messages* for device *d* until it comes to the window that begins when they had been sent."""
-        self._arrived[d].append((self._sent_in, messages))
+    def hand_over(self, sender: int, receiver: int, messages: NDArray[Any]) -> None:
+        """Keep *messages* until *receiver* comes to the window that begins when they had been sent."""
+        self._arrived[receiver][sender].append((self._sent_in, messages))
 
     def start_at(self, d: int, offset: int = 0, collective: CollectiveSchedule | None = None) -> int:
         """Return the tick at which a kernel (of *collective*) starts on device *d* that is launched at *offset*."""
@@ -140,9 +144,9 @@ class RingMachine(Machine):
     ) -> Generator[simpy.Event, Any, None]:
         """Advance all devices until the kernel of each has ended and all it sent is on the wire.
 
-        In each turn as many devices advance as there are threads, evenly spaced on the ring; then it is the turn of
-        those that hear of them.  So each finds its neighbour ahead and goes on for several windows at once, which the
-        caches of the host like better than going round window by window.
+        In each turn as many devices advance as there are threads, evenly spaced; then it is the turn of those before
+        them, which hear of them.  So in a ring each finds its neighbour ahead and goes on for several windows at once,
+        which the caches of the host like better than going round window by window.
         """
         n = len(self.devices)
         n_tokens = min(self.n_threads, n)
@@ -169,20 +173,18 @@ class RingMachine(Machine):
 
     def has_arrivals(self) -> bool:
         """See the base class."""
-        return any(self._arrived)
+        return any(queue for queues in self._arrived for queue in queues)
 
     def _is_over(self, devices: Iterable[int]) -> bool:
         """Return whether the kernels of *devices* have ended and all that they sent is on the wire."""
         return all(self.cores[d].now >= self._leaving.get(d, NEVER) for d in devices)
 
     def _room(self, d: int) -> int:
-        """Return how many windows device *d* may advance: to the end of the one that its neighbour is in."""
+        """Return how many windows device *d* may advance: to the end of the first that one it hears from is in."""
         if self._is_over([d]):
             return 0
-        upstream = (d + 1) % len(self.devices)
-        if upstream == d or self._is_over([upstream]):
-            return MOST_WINDOWS
-        return min(self.n_windows[upstream] + 1 - self.n_windows[d], MOST_WINDOWS)
+        behind = [self.n_windows[s] for s in self._heard[d] if not self._is_over([s])]
+        return min([MOST_WINDOWS, *(n + 1 - self.n_windows[d] for n in behind)])
 
     def _look_at(self, d: int, n_windows: int, reports: Sequence[Report] | None) -> None:
         """Look at a device that has advanced by so many windows: does it move, how far is it?"""
@@ -211,8 +213,9 @@ class RingMachine(Machine):
         sent: list[tuple[int, NDArray[Any]]] = []
         try:
             for _ in range(n_windows):
-                while arrived and arrived[0][0] <= self.n_windows[d]:
-                    device.receive(arrived.popleft()[1])
+                for queue in arrived:
+                    while queue and queue[0][0] <= self.n_windows[d]:
+                        device.receive(queue.popleft()[1])
                 self.n_windows[d] += 1
                 horizon = self.n_windows[d] * self.window
                 if device.advance(min(horizon, self._leaving.get(d, NEVER))):
@@ -237,7 +240,9 @@ def all_sent_at(core: GpuCore) -> int:
     waiting = np.arange(int(port.store_head), int(port.store_tail))
     if not len(waiting):
         return 0
-    scale, turn = int(port.scale), (waiting - waiting[0]) * int(port.granule_cost)
+    packets = stores["packet"][waiting % len(stores)]
+    cost = int(port.payload_cost) + int(port.header_cost) // packets
+    scale, turn = int(port.scale), np.cumsum(cost) - cost
     ready = np.maximum.accumulate(stores["at"][waiting % len(stores)] * scale - turn)
     start = max(int(ready[-1]), int(port.free_at_scaled)) + int(turn[-1])
     return (start // (core.slot_ticks * scale) + 1) * core.slot_ticks

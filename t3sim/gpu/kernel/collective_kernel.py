@@ -182,7 +182,9 @@ def store_results(gpu, index, step, store_queue, credit, now):
             kind = INCOMING_UPDATE if step.send_to == TO_NEIGHBOUR_AS_UPDATE else INCOMING_WRITE
             there = step.destination + part.line_index[entry] * gpu.l2.granules_per_line * gpu.buffer_places
             for i in range(n_sent):
-                buffer_store(gpu.link_port, store_queue, kind, step.distance, -1, there + i, step.post_signal, at)
+                buffer_store(
+                    gpu.link_port, store_queue, kind, step.distance, -1, there + i, step.post_signal, step.packet, at
+                )
             cost += gpu.store_issue_ticks * n_sent // n_granules
         credit -= cost
         part.line_head += 1
