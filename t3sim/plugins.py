@@ -7,15 +7,33 @@ from t3sim.gpu.arbitration import ChannelView, policy
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.codes import COMM, COMPUTE, NEVER, NO_STREAM, READ, WRITE
 from t3sim.gpu.kernel.memory_controller import head_is_ready
-from t3sim.gpu.routes import StoreRoutes
-from t3sim.overlap import Phase, Phases, SublayerTimes, strategy
-from t3sim.overlap.interface import duration
-from t3sim.overlap.t3 import ring_reduce_scatter
+from t3sim.overlap import strategy
+from t3sim.overlap.t3 import fused_program
+from t3sim.program.kernels import gemm, program, ring, total
+from t3sim.program.operations import (
+    CACHED,
+    STORE,
+    UPDATE,
+    Barrier,
+    Copies,
+    Forward,
+    Gemm,
+    Memory,
+    Moves,
+    Post,
+    Program,
+    Stores,
+    Tiles,
+    Wait,
+)
+from t3sim.program.operator import Operator
+from t3sim.program.parts import all_gather_part, gemm_part, reduce_scatter_part
+from t3sim.program.plan import Part, Plan, in_order, longest
 from t3sim.registry import Parameter
-from t3sim.workload.tiling import TileTrace
 
 __all__ = [
-    "COMM", "COMPUTE", "NEVER", "NO_STREAM", "READ", "WRITE", "ChannelView", "Parameter", "Phase", "Phases",
-    "StoreRoutes", "SublayerTimes", "TileTrace", "duration", "head_is_ready", "kernel", "policy",
-    "ring_reduce_scatter", "strategy",
+    "CACHED", "COMM", "COMPUTE", "NEVER", "NO_STREAM", "READ", "STORE", "UPDATE", "WRITE", "Barrier", "ChannelView",
+    "Copies", "Forward", "Gemm", "Memory", "Moves", "Operator", "Parameter", "Part", "Plan", "Post", "Program", "Stores",
+    "Tiles", "Wait", "all_gather_part", "fused_program", "gemm", "gemm_part", "head_is_ready", "in_order", "kernel",
+    "longest", "policy", "program", "reduce_scatter_part", "ring", "strategy", "total",
 ]  # fmt: skip

@@ -24,6 +24,7 @@ from t3sim.gpu.in_flight import queued_requests
 from t3sim.gpu.kernel import _jit, codes, loop
 from t3sim.gpu.kernel.l2_slice import DIRTY_MASK
 from t3sim.gpu.time_accounts import idle_slots, time_accounts, units_of
+from t3sim.program.operations import Gemm
 from t3sim.workload.tiling import ELEMENT_BYTES
 
 KIND_NAMES = {
@@ -151,8 +152,11 @@ def unit_claims(core: GpuCore) -> Iterator[Claim]:
     yield Claim("C1", "tracker", "entries allocated, against triggered and in use", int(tracker.n_allocated), expected)
     in_use = int((tracker.entry_tile[: int(tracker.n_sets * tracker.entries_per_set)] >= 0).sum())
     yield Claim("C1", "tracker", "entries in use, against entries that hold a tile", int(tracker.n_entries), in_use)
-    yield Claim("C1", "link_port", "granules sent", int(port.n_sent), int(port.store_head + port.dma_head))
-    yield Claim("C1", "inbox", "messages moved to the controllers", int(gpu.inbox_head), int(gpu.n_inbound))
+    yield Claim(
+        "C1", "link_port", "granules sent", int(port.n_sent + port.n_signals), int(port.store_head + port.dma_head)
+    )
+    taken = int(gpu.n_inbound + gpu.n_signals_received)
+    yield Claim("C1", "inbox", "messages moved to the controllers", int(gpu.inbox_head), taken)
     yield Claim("C1", "dma_engine", "commands taken, at most those armed", int(dma.n_taken), int(dma.n_ready), True)
     in_line = int(channels_of(core)["n_waiting_cu"].sum())
     yield Claim("C1", "compute_units", "in line at controllers, against counted", in_line, int(gpu.n_waiting_cus))
@@ -232,56 +236,78 @@ def bound_claims(core: GpuCore) -> Iterator[Claim]:
     yield Claim("B7", "tracker", "peak entries", int(gpu.tracker.peak_entries), places, True)
     lines = gpu.compute_units["outstanding_lines"][: spec.gpu.n_compute_units]
     limit = max(
-        int(gpu.max_collective_lines) + 1 if core.schedule is not None else 0,
-        int(gpu.max_outstanding_lines) if core.trace is not None or core.schedule is None else 0,
+        int(gpu.max_collective_lines) + 1 if len(core.moves) else 0,
+        int(gpu.max_outstanding_lines) if len(core.gemms) or not len(core.moves) else 0,
     )
     yield Claim("B7", "compute_unit[]", "loads in flight", lines, limit, True)
     yield Claim("B7", "compute_unit[]", "loads in flight, not fewer than none", -lines, 0, True)
     port = gpu.link_port
     buffered = int(port.store_tail - port.store_head)
     yield Claim("B7", "link_port", "stores buffered", buffered, int(port.buffer_granules), True)
+    if gpu.ingress_port.is_there:
+        yield from ingress_claims(core)
 
 
-def ring_claims(link: str, sender: GpuCore, n_carried: int, n_delivered: int, receiver: GpuCore) -> Iterator[Claim]:
-    """What one GPU put on the wire, the wire carried and the next GPU took (C4)."""
-    sent, arrived = int(sender.gpu.link_port.n_sent), int(receiver.gpu.inbox_tail)
-    yield Claim("C4", link, "granules put on the wire, against carried", sent, n_carried)
-    yield Claim("C4", link, "granules delivered, against arrived", n_delivered, arrived)
-    yield Claim("C4", link, "granules arrived, against expected", arrived, int(receiver.gpu.expected_inbound))
+def ingress_claims(core: GpuCore) -> Iterator[Claim]:
+    """The ingress buffer and the wire in front of it (B1, B7)."""
+    gpu, peers, port = core.gpu, core.peers, core.gpu.ingress_port
+    in_inbox = core.inbox["distance"][np.arange(int(gpu.inbox_head), int(gpu.inbox_tail)) % len(core.inbox)]
+    waiting = peers["data_tail"] - peers["data_head"] + np.bincount(in_inbox, minlength=len(peers))
+    yield Claim("B7", "ingress_port", "messages of one GPU that wait", waiting, int(port.buffer_granules), True)
+    yield Claim("B7", "link_port", "credits, not fewer than none", -peers["credits"], 0, True)
+    time = core.now * int(port.scale)
+    yield Claim("B1", "ingress_port", "time of the wire in use", int(port.busy_scaled), time, True)
+
+
+def link_claims(link: str, sender: GpuCore, n_carried: int) -> Iterator[Claim]:
+    """What one GPU put on the wire and the wire carried (C4)."""
+    yield Claim("C4", link, "granules put on the wire, against carried", int(sender.gpu.link_port.n_sent), n_carried)
+
+
+def arrival_claims(name: str, receiver: GpuCore, n_delivered: int) -> Iterator[Claim]:
+    """What was delivered to a GPU, what it took and what it has to get (C4)."""
+    gpu, port = receiver.gpu, receiver.gpu.ingress_port
+    arrived = int(gpu.inbox_tail - gpu.n_signals_received)
+    yield Claim("C4", name, "granules delivered, against arrived", n_delivered, arrived)
+    yield Claim("C4", name, "granules arrived, against expected", arrived, int(gpu.expected_inbound))
+    served = int(port.n_served) if port.is_there else int(gpu.inbox_tail)
+    yield Claim(
+        "C4", name, "messages in the inbox so far, against those from the ingress port", int(gpu.inbox_tail), served
+    )
 
 
 def workload_claims(core: GpuCore) -> Iterator[Claim]:
     """What the loaded program has to do, against what has been done, once it has ended (C3, C4, C10)."""
     if core.n_programs != 1 or core.gpu.is_busy:
         return
-    if core.trace is not None:
+    if len(core.gemms):
         yield from gemm_claims(core)
-    if core.schedule is not None:
-        yield from collective_claims(core)
+    if len(core.moves):
+        yield from moves_claims(core)
+    yield from traffic_claims(core)
     yield from roofline_claims(core)
 
 
 def gemm_claims(core: GpuCore) -> Iterator[Claim]:
-    """A finished GEMM: each tile once, each output granule stored along its route once."""
-    gpu, trace, tables = core.gpu, core.trace, core.tables
-    assert trace is not None
-    gemm, table, tiles = trace.gemm, tables.workgroups, tables.tiles
+    """Finished GEMMs: each tile once, each output granule stored along its route once."""
+    gpu, tables, gemms = core.gpu, core.tables, core.gemms
+    assert core.program is not None
+    given = [one.trace for one in core.program.operations if isinstance(one, Gemm)]
+    table, tiles = tables.workgroups, tables.tiles
     elements = core.machine.memory.access // ELEMENT_BYTES
-    operation, n_gemms = core.gemms[0], len(core.gemms)
-    n_tiles, size = trace.n_workgroups * n_gemms, gemm.m * -(-gemm.n // elements) * n_gemms
-    collective_sends = 0 if core.schedule is None else core.schedule.sent * len(core.moves)
+    size = sum(trace.gemm.m * -(-trace.gemm.n // elements) for trace in given)
     rows, columns, route = table["n_rows"], table["n_columns"], table["route"]
-    granules_of = np.bincount(np.repeat(route, int(operation.n_wavefronts)), weights=tiles["n_granules"], minlength=5)
+    n_slices = tables.operations["n_slices"][table["operation"]]
+    granules_of = granules_by_route(core)
     enqueued = channels_of(core)["n_enqueued"].sum(axis=0)
     to_send = int(tiles["n_granules"][tiles["dma_command"] >= 0].sum())
     lines = int((rows * -(-columns * ELEMENT_BYTES // core.machine.gpu.l2.line))[route == codes.ROUTE_CACHED].sum())
-    remote = int(granules_of[codes.ROUTE_REMOTE_UPDATE] + granules_of[codes.ROUTE_REMOTE_STORE])
     yield from equal("C10", "workgroups", {
-        "output elements of all tiles": (int((rows * columns).sum()), gemm.m * gemm.n * n_gemms),
-        "tiles that ended": (int((table["end_at"] >= 0).sum()), n_tiles),
-        "tiles finished": (int(core.gemms["n_finished"].sum()), n_tiles),
-        "slices of k multiplied": (int(gpu.n_slices_multiplied), n_tiles * int(operation.n_slices)),
-        "operand lines loaded": (int(gpu.l2.n_accesses), int((rows + columns).sum()) * int(operation.n_slices)),
+        "output elements of all tiles": (int((rows * columns).sum()), sum(one.gemm.m * one.gemm.n for one in given)),
+        "tiles that ended": (int((table["end_at"] >= 0).sum()), sum(one.n_workgroups for one in given)),
+        "tiles finished": (int(gemms["n_finished"].sum()), sum(one.n_workgroups for one in given)),
+        "slices of k multiplied": (int(gpu.n_slices_multiplied), int(n_slices.sum())),
+        "operand lines loaded": (int(gpu.l2.n_accesses), int(((rows + columns) * n_slices).sum())),
         "output granules of all tiles": (int(tiles["n_granules"].sum()), size),
     })  # fmt: skip
     meaning = "updates of each tracked tile, done against due"
@@ -291,41 +317,61 @@ def gemm_claims(core: GpuCore) -> Iterator[Claim]:
         "lines stored into the L2": (int(gpu.l2.n_store_accesses), lines),
         "local updates": (int(enqueued[codes.LOCAL_UPDATE]), int(granules_of[codes.ROUTE_LOCAL_UPDATE])),
         "local stores": (int(enqueued[codes.LOCAL_STORE]), int(granules_of[codes.ROUTE_LOCAL_STORE])),
-        "stores for the neighbour": (int(gpu.link_port.store_head), remote + collective_sends),
         "DMA reads": (int(enqueued[codes.DMA_READ]), to_send),
         "DMA granules sent": (int(gpu.link_port.dma_head), to_send),
-        "incoming granules": (int(enqueued[[codes.INCOMING_UPDATE, codes.INCOMING_WRITE]].sum()),
-                              int(gpu.expected_inbound)),
         "stores counted by the tracker": (int(gpu.tracker.n_counted), int(tiles["updates_expected"].sum())),
         "tiles triggered": (int(gpu.tracker.n_triggered), int((tiles["updates_expected"] > 0).sum())),
     })  # fmt: skip
 
 
-def collective_claims(core: GpuCore) -> Iterator[Claim]:
-    """A finished ring collective: each operand read once, each result stored or sent once."""
-    gpu, schedule, times = core.gpu, core.schedule, len(core.moves)
-    assert schedule is not None
+def moves_claims(core: GpuCore) -> Iterator[Claim]:
+    """Finished move kernels: each operand read once, each result kept once."""
+    steps, data = core.tables.steps, core.tables.steps["n_granules"]
     enqueued = channels_of(core)["n_enqueued"].sum(axis=0)
-    more = sum(step.wait_received - step.n_granules for step in schedule.steps if step.wait_received)
-    reads = sum(len(step.operands) * step.n_granules for step in schedule.steps) + more
-    local = sum(step.n_granules for step in schedule.steps if step.send_to in (codes.TO_LOCAL, codes.TO_BOTH))
-    incoming = int(enqueued[[codes.INCOMING_UPDATE, codes.INCOMING_WRITE]].sum())
-    received = int(core.tables.signals[core.tables.steps["post_signal"]].sum())
+    more = int((sent_of_steps(core) - data)[steps["is_received"] > 0].sum())
     yield from equal("C3", "gpu", {
-        "collective reads": (int(enqueued[codes.COLLECTIVE_READ]), reads * times),
-        "collective stores": (int(enqueued[codes.COLLECTIVE_WRITE]), local * times),
-        "granules sent": (int(gpu.link_port.n_sent), schedule.sent * times),
-        "incoming granules": (incoming, schedule.expected_inbound * times),
-        "granules received by step": (received, schedule.expected_inbound * times),
+        "operand granules read": (int(enqueued[codes.COLLECTIVE_READ]), int((steps["n_operands"] * data).sum()) + more),
+        "results kept": (int(enqueued[codes.COLLECTIVE_WRITE]), int(data[steps["kept_at"] >= 0].sum())),
+        "workgroups that ended": (int(core.moves["n_finished"].sum()), int(core.moves["n_workgroups"].sum())),
     })  # fmt: skip
+
+
+def traffic_claims(core: GpuCore) -> Iterator[Claim]:
+    """What a finished program sent to other GPUs and got from them (C3)."""
+    gpu, steps, operations = core.gpu, core.tables.steps, core.operations
+    granules_of, enqueued = granules_by_route(core), channels_of(core)["n_enqueued"].sum(axis=0)
+    remote = int(granules_of[codes.ROUTE_REMOTE_UPDATE] + granules_of[codes.ROUTE_REMOTE_STORE])
+    moved = int(sent_of_steps(core)[steps["send"] >= 0].sum())
+    told = int((core.tables.posts["distance"][: int(operations["n_posts"].sum())] != 0).sum())
+    incoming = int(enqueued[[codes.INCOMING_UPDATE, codes.INCOMING_WRITE]].sum())
+    yield from equal("C3", "gpu", {
+        "stores and signals for other GPUs": (int(gpu.link_port.store_head), remote + moved + told),
+        "incoming granules": (incoming, int(gpu.expected_inbound)),
+    })  # fmt: skip
+
+
+def granules_by_route(core: GpuCore) -> NDArray[np.float64]:
+    """Return output granules of all GEMMs, by the route of their stores."""
+    tiles, workgroups = core.tables.tiles, core.tables.workgroups
+    granules = np.where(len(core.gemms) > 0, tiles["n_granules"], 0)
+    return np.bincount(workgroups["route"][tiles["workgroup"]], weights=granules, minlength=5)
+
+
+def sent_of_steps(core: GpuCore) -> NDArray[np.int64]:
+    """Return the granules as which the result of each step of a move kernel is sent, flags included."""
+    data = np.array(core.tables.steps["n_granules"])
+    for moves in core.moves:
+        own = slice(int(moves.first_step), int(moves.first_step + moves.n_steps * moves.n_step_columns))
+        data[own] = -(-data[own] * moves.flags_numerator // moves.flags_denominator)
+    return data
 
 
 def roofline_claims(core: GpuCore) -> Iterator[Claim]:
     """A finished kernel: not shorter than its matrix work, its DRAM transfers or its link transfers take alone (B4)."""
     gpu, channels, port = core.gpu, channels_of(core), core.gpu.link_port
     elapsed = core.kernel_end_at - core.start_at
-    if core.trace is not None:
-        gemms = core.gemms
+    gemms = core.gemms
+    if len(gemms):
         per_tile = (gemms["n_slices"] - 1) * gemms["slice_work"] + gemms["last_slice_work"]
         rate = int(gpu.work_per_slot) * core.machine.gpu.n_compute_units
         multiplying = int((gemms["n_workgroups"] * per_tile).sum()) * int(gpu.slot_ticks) // rate

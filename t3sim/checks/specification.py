@@ -13,6 +13,7 @@ import numpy as np
 
 from t3sim.checks.claims import Claim, channels_of
 from t3sim.gpu.core import GpuCore
+from t3sim.program.operations import Gemm
 from t3sim.workload.tiling import ELEMENT_BYTES
 
 Pairs = dict[str, tuple[int, int]]  # meaning -> kept in the record, stated by the specification
@@ -23,7 +24,7 @@ EFFICIENCY_DIGITS = 10_000  # the matrix efficiency is kept to four digits
 
 def specification_claims(core: GpuCore) -> Iterator[Claim]:
     """Yield what the record of *core* has to say, given its machine."""
-    pairs = {**unit_pairs(core), "compute_unit": matrix_pairs(core) if core.trace is not None else {}}
+    pairs = {**unit_pairs(core), "compute_unit": matrix_pairs(core) if len(core.gemms) else {}}
     for part, of_part in pairs.items():
         for meaning, (kept, stated) in of_part.items():
             yield Claim("S1", part, f"{meaning}, kept against stated", kept, stated)
@@ -84,8 +85,9 @@ def unit_pairs(core: GpuCore) -> dict[str, Pairs]:
 
 def matrix_pairs(core: GpuCore) -> Pairs:
     """The matrix rate: operations of a whole tile against what a slot does of them."""
-    gpu, unit, trace = core.gpu, core.machine.gpu.compute_unit, core.trace
-    assert trace is not None
+    gpu, unit = core.gpu, core.machine.gpu.compute_unit
+    assert core.program is not None
+    trace = next(one.trace for one in core.program.operations if isinstance(one, Gemm))
     rows, columns = trace.tiling.workgroup_tile
     efficiency = round(unit.matrix_efficiency * EFFICIENCY_DIGITS)
     gemm = core.gemms[0]
@@ -103,8 +105,8 @@ def matrix_pairs(core: GpuCore) -> Pairs:
 def end_claims(core: GpuCore) -> Iterator[Claim]:
     """Yield that a finished kernel ended with the last of its workgroups, steps and DRAM transfers (S2)."""
     ends = [int(channels_of(core)["last_done_at"].max()) * int(core.gpu.memory_ticks), core.start_at]
-    if core.trace is not None:
+    if len(core.gemms):
         ends.append(int(core.tables.workgroups["end_at"].max()))
-    if core.schedule is not None:
+    if len(core.moves):
         ends.append(int(core.tables.steps["end_at"].max()))
     yield Claim("S2", "gpu", "end of the kernel, against the last thing in it", core.kernel_end_at, max(ends))

@@ -32,7 +32,8 @@ class Step:
     send_to: int
     wait_received: int  # granules, flags included, of the neighbour's step of the previous position that must be here
     local_destination: int = -1  # of a result that is both sent and kept
-    distance: int = -1  # distance of the GPU that it is sent to
+    distance: int = -1  # of the GPU that it is sent to
+    store_bytes: int | None = None  # of its stores, which decide how many packets they fill; None: full packets
 
 
 @dataclass(frozen=True)

@@ -17,5 +17,6 @@ LONGEST_CROSSING_SLOTS = 20
 MOST_RESIDENT_WORKGROUPS = 4  # of a compute unit: they share its matrix rate
 MOST_PREFETCHED_SLICES = 3  # loaded ahead of the one being multiplied
 EFFICIENCY_DIGITS = 10_000  # matrix_efficiency is kept to four digits
+MOST_BYTES_IN_A_PACKET = 4096
 LARGEST_LINK_DENOMINATOR = 1 << 20  # of the time of one access on the link, a fraction of ticks
 FINEST_TICKS_HZ = 10**12  # one tick of simulated time is at least a picosecond

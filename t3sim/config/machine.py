@@ -233,11 +233,20 @@ class MemorySpec(Spec):
 
 
 class LinkSpec(Spec):
-    """One direction of a ring link; its latency is from the store or DMA read to the neighbour's memory controller."""
+    """What connects a GPU to others; the latency is from the store or DMA read to the memory controller there.
+
+    ``topology`` ``ring``: one direction of a link to the neighbour.  ``switch``: a port to, and one from, a switch that
+    leads to every GPU, both of this bandwidth.  A store of b bytes goes in packets of at most ``packet_payload`` bytes,
+    each with a header; ``bandwidth`` is the rate of data in full packets (without headers, in any).
+    """
 
     bandwidth: BytesPerSecond
     latency: PicosecondsAboveZero
     egress_buffer: Bytes  # stores held at the sender before it pushes back
+    topology: Literal["ring", "switch"] = "ring"
+    ingress_buffer: Bytes | None = None  # of a switch: that one GPU may have on the way to another
+    packet_payload: Bytes | None = None
+    packet_header: Bytes | None = None
 
 
 class GpuOverride(Spec):

@@ -45,6 +45,7 @@ LARGEST = {
     "memory.stream_queue_entries": 1 << 16,
     "link.latency": LONGEST_LATENCY_PS,
     "link.egress_buffer": 1 << 24,
+    "link.ingress_buffer": 1 << 26,
     **{f"memory.timing.{name}": 1 << 20 for name in DramTimingSpec.model_fields},
 }
 POWERS_OF_TWO = (
@@ -74,7 +75,7 @@ NOT_SHORTER = (
 def machine_findings(machine: MachineSpec) -> list[Finding]:
     """What is wrong with a machine although each value alone is legal."""
     checks = (
-        _sizes, _compute_units, _l2, _returns, _flags, _memory, _accesses, _timing, _data_of_dram,
+        _sizes, _compute_units, _l2, _returns, _flags, _memory, _accesses, _timing, _data_of_dram, _packets, _switch,
     )  # fmt: skip
     findings = list(chain.from_iterable(check(machine) for check in checks))
     return [*findings, *(list(_clocks(machine)) or _link(machine))]
@@ -90,7 +91,7 @@ def _sizes(machine: MachineSpec) -> Iterator[Finding]:
     is_too_large = False
     for path, limit in {**LARGEST, "gpu.l2.n_partitions": machine.memory.n_channels}.items():
         value = value_at(machine, path)
-        if value > limit:
+        if value is not None and value > limit:
             is_too_large = True
             yield path, f"is {_shown(path, value)}, must be at most {_shown(path, limit)}"
     units, lines = machine.gpu.n_compute_units, machine.gpu.compute_unit.max_outstanding_lines
@@ -168,6 +169,9 @@ def _link(machine: MachineSpec) -> Iterator[Finding]:
     if bandwidth // math.gcd(machine.memory.access * ticks, bandwidth) > limits.LARGEST_LINK_DENOMINATOR:
         yield "link.bandwidth", f"is {shown}; round it to whole MB/s"
         return
+    if wire_time(machine, ticks)[2] > limits.LARGEST_LINK_DENOMINATOR:
+        yield "link.packet_header", f"makes the time of an access on a link of {shown} a fraction too fine; round both"
+        return
     slot, access = machine.gpu.issue_slot, machine.memory.access
     per_slot = bandwidth * slot // (min(_compute_clocks(machine)) * access) + 1
     if per_slot > limits.MOST_ACCESSES_IN_A_SLOT:
@@ -176,6 +180,48 @@ def _link(machine: MachineSpec) -> Iterator[Finding]:
             f"(`gpu.issue_slot`, {slot} cycles), must be at most {limits.MOST_ACCESSES_IN_A_SLOT}"
         )
         yield "link.bandwidth", message
+
+
+def wire_time(machine: MachineSpec, ticks_hz: int) -> tuple[int, int, int]:
+    """Return what an access takes on the link, in fractions of a tick, and their denominator.
+
+    First the time of its data, then its share of the header of its packet times the bytes of the packet: both are exact
+    for packets of a power of two of bytes.
+    """
+    link = machine.link
+    payload, header = link.packet_payload or 1, link.packet_header or 0
+    data, share = machine.memory.access * ticks_hz * payload, machine.memory.access * ticks_hz * header
+    scale = link.bandwidth * (payload + header)
+    common = math.gcd(data, share, scale)
+    return data // common, share // common * payload, scale // common
+
+
+def _packets(machine: MachineSpec) -> Iterator[Finding]:
+    """Packets of which only a part is described, or that no store fills."""
+    link = machine.link
+    payload, header, most = link.packet_payload, link.packet_header, limits.MOST_BYTES_IN_A_PACKET
+    if (payload is None) != (header is None):
+        given, missing = ("packet_payload", "packet_header") if header is None else ("packet_header", "packet_payload")
+        yield f"link.{given}", f"needs `link.{missing}`: a packet is data and a header"
+    if payload is not None and (payload & (payload - 1) or payload > most):
+        yield "link.packet_payload", f"is {format_bytes(payload)}, must be a power of two, at most {format_bytes(most)}"
+    if header is not None and header > most:
+        yield "link.packet_header", f"is {format_bytes(header)}, must be at most {format_bytes(most)}"
+
+
+def _switch(machine: MachineSpec) -> Iterator[Finding]:
+    """A switch without a buffer, a buffer without a switch, GPUs that are connected in other ways than the rest."""
+    link, line = machine.link, machine.gpu.l2.line
+    if link.topology == "switch" and link.ingress_buffer is None:
+        message = "is switch, which needs `link.ingress_buffer`: what one GPU may have on the way to another"
+        yield "link.topology", message
+    if link.ingress_buffer is not None and link.ingress_buffer < line:
+        buffer, least = format_bytes(link.ingress_buffer), format_bytes(line)
+        yield "link.ingress_buffer", f"is {buffer}, must hold at least one line (`gpu.l2.line`, {least})"
+    for own in machine.own_links:
+        if own.link.topology != link.topology:
+            what = f"link[{own.number}] has {own.link.topology}"
+            yield "link.topology", f"is {link.topology}, but {what}: all GPUs are connected in the same way"
 
 
 def _l2(machine: MachineSpec) -> Iterator[Finding]:

@@ -64,7 +64,7 @@ class Decisions:
 
     def note_experiment(self, root: Node, axes: Iterable[Axis], *, has_plugins: bool) -> None:
         """Note which strategies there are, and which of them the experiment runs."""
-        self._known = [entry.name for entry in in_order() if has_plugins or not is_of_a_user(home_of(entry.times)[0])]
+        self._known = [entry.name for entry in in_order() if has_plugins or not is_of_a_user(home_of(entry.plan)[0])]
         named = [_parts(node, STRATEGY)[0] for axis in axes if axis.key == STRATEGY for node in axis.values]
         named += [node for axis in axes if axis.key == f"{STRATEGY}.{NAME_KEYS[STRATEGY]}" for node in axis.values]
         node = root.get(STRATEGY)
@@ -120,7 +120,7 @@ class Decisions:
             return None
         if chosen.arbitration not in arbitration_policies:
             unknown = unknown_name("arbitration policy", chosen.arbitration, arbitration_policies.names())
-            raise PluginError(*home_of(chosen.times), f"strategy `{chosen.name}`: {unknown}")
+            raise PluginError(*home_of(chosen.plan), f"strategy `{chosen.name}`: {unknown}")
         declared = arbitration_policies.get(chosen.arbitration).parameters
         own = {} if named is not None else {name: child for name, child in params.items() if name in declared}
         by_itself = Node(chosen.arbitration, DEFAULT, None, "default", "the strategy's own")

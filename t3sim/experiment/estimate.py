@@ -14,21 +14,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from t3sim.collective.schedule import TO_BOTH, TO_LOCAL, CollectiveSchedule
+import numpy as np
+
 from t3sim.config.experiment import GemmShape, RunSpec, TilingSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.experiment.phase_task import trace_of
-from t3sim.system.explicit import RingStart
-from t3sim.system.phases import PhasePlan
-from t3sim.system.side_by_side import kernels_for
+from t3sim.program.operations import CACHED, Gemm, Moves, Program
+from t3sim.system.parts import PhasePlan
 from t3sim.system.simulate import evaluate
 from t3sim.workload.layer import sublayer_runs
 from t3sim.workload.tiling import ELEMENT_BYTES
 
 if TYPE_CHECKING:
-    from t3sim.system.phases import PhaseJob
+    from t3sim.system.parts import PhaseJob
 
 SECONDS_PER_SLOT = 5.0e-6  # of simulated time, the channels included
 SECONDS_PER_UNIT_SLOT = 1.7e-8  # a compute unit in it
@@ -90,25 +90,20 @@ def least_seconds(run: RunSpec) -> float:
 
 def phase_seconds(job: PhaseJob) -> float:
     """Return about how many seconds the phase of *job* simulates on one core."""
-    machine, ring = _one(job.key, MachineSpec), _one(job.key, RingStart)
-    assert machine is not None
-    n_gpus = 1 if ring is None else ring.n_devices
-    return n_gpus * sum(times * seconds_of(machine, work) for times, work in work_of(job.key, machine))
+    return job.n_gpus * sum(seconds_of(job.machine, work) for work in work_of(job.part.programs[0], job.machine))
 
 
-def work_of(key: tuple[Any, ...], machine: MachineSpec) -> list[tuple[int, Work]]:
-    """Return what the phase *key* runs on one GPU, each kernel with how often it runs."""
-    schedule, gemm, tiling = _one(key, CollectiveSchedule), _one(key, GemmShape), _one(key, TilingSpec)
-    works = [] if schedule is None else [collective_work(machine, schedule)]
-    if gemm is not None and tiling is not None:
-        is_fused = any(callable(item) for item in key)  # a map of its output
-        n_chunks = key[key.index(tiling) + 1]
-        assert isinstance(n_chunks, int)
-        works.append(gemm_work(machine, gemm, tiling, n_chunks if is_fused else None))
-    if len(works) < 2:
-        return [(1, work) for work in works]
-    n_gemms, n_collectives = kernels_for(*(round(work.simulated_s * 1e12) for work in reversed(works)))
-    return [(n_collectives, works[0]), (n_gemms, works[1])]  # beside each other
+def work_of(program: Program, machine: MachineSpec) -> list[Work]:
+    """Return what each kernel of *program* makes the simulator do on one GPU."""
+    works = []
+    for operation in program.operations:
+        if isinstance(operation, Gemm):
+            is_fused = bool((operation.stores.kind != CACHED).any())
+            trace = operation.trace
+            works.append(gemm_work(machine, trace.gemm, trace.tiling, trace.n_chunks if is_fused else None))
+        elif isinstance(operation, Moves):
+            works.append(moves_work(machine, operation))
+    return works
 
 
 def seconds_of(machine: MachineSpec, work: Work) -> float:
@@ -177,22 +172,17 @@ def _operand_bytes(machine: MachineSpec, gemm: GemmShape, tiling: TilingSpec) ->
     return max(operands, n_rows * n_columns / wave * elements * gemm.k * ELEMENT_BYTES)
 
 
-def collective_work(machine: MachineSpec, schedule: CollectiveSchedule) -> Work:
-    """Return the work of a collective alone."""
-    gpu, clock = machine.gpu, machine.gpu.compute_clock
-    kernel = gpu.collective_kernel.of_protocol(schedule.protocol)
-    n_units = schedule.n_units or gpu.n_compute_units
-    read = sum(len(step.operands) * step.n_granules for step in schedule.steps)
-    kept = sum(step.n_granules for step in schedule.steps if step.send_to in (TO_LOCAL, TO_BOTH))
-    stored = kept + schedule.sent
-    cycles = read / gpu.compute_unit.l2_bytes_per_cycle + stored / gpu.compute_unit.l2_store_bytes_per_cycle
+def moves_work(machine: MachineSpec, moves: Moves) -> Work:
+    """Return the work of a move kernel."""
+    gpu, clock, steps = machine.gpu, machine.gpu.compute_clock, moves.steps
+    n_units = moves.n_workgroups or (gpu.n_compute_units if moves.units is None else moves.units[1] - moves.units[0])
+    data, (flagged, plain) = steps["n_granules"], moves.flags
+    read, kept = float((steps["n_operands"] * data).sum()), float(data[steps["kept_at"] >= 0].sum())
+    sent = float(-(-data[steps["send"] >= 0] * flagged // plain).sum())
+    cycles = read / gpu.compute_unit.l2_bytes_per_cycle + (kept + sent) / gpu.compute_unit.l2_store_bytes_per_cycle
     copying_s = cycles / n_units * machine.memory.access / clock
-    overhead_s = (schedule.n_operations * kernel.slice_overhead + kernel.launch) / 1e12
-    hops_s = machine.link.latency / 1e12 * schedule.n_operations / schedule.n_slices
-    requests = read + kept + schedule.expected_inbound
-    simulated_s = max(copying_s + overhead_s + hops_s, _dram_s(machine, requests), _link_s(machine, schedule.sent))
-    return Work(requests, 0.0, 0.0, schedule.sent, 0.0, simulated_s)
-
-
-def _one(key: tuple[Any, ...], kind: type[T]) -> T | None:
-    return next((item for item in key if isinstance(item, kind)), None)
+    overhead_s = (len(steps) * moves.step_overhead + (moves.launch or 0) + moves.startup) / 1e12
+    n_hops = len(np.unique(steps["wait_signal"][:, 0])) if sent else 0
+    requests = read + kept + sent
+    simulated_s = max(copying_s + overhead_s + n_hops * machine.link.latency / 1e12, _dram_s(machine, requests))
+    return Work(requests, 0.0, 0.0, sent, 0.0, max(simulated_s, _link_s(machine, sent)))

@@ -21,7 +21,7 @@ from t3sim.errors import UsageError
 from t3sim.results.digest import file_digest, machine_digest, sha256_of, source_digest
 
 if TYPE_CHECKING:
-    from t3sim.system.phases import PhaseJob
+    from t3sim.system.parts import PhaseJob
 
 
 # The layers above `system`, which it does not import (see the contracts in pyproject.toml).

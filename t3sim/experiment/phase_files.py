@@ -21,10 +21,11 @@ from t3sim.files import publish, read_limited
 from t3sim.observe.timeline import Counter, Span, Timeline
 from t3sim.observe.waits import Wait
 from t3sim.overlap.interface import GpuPhase, Phase
+from t3sim.overlap.interface import Span as OperationSpan
 
 PHASES_NAME = "phases"  # of the folder, inside that of the results
 SUFFIX = ".phase"
-FORMAT = b"t3sim phase 3"
+FORMAT = b"t3sim phase 4"
 MAX_PHASE_BYTES = 1 << 30
 COMPRESSION = 3  # of zlib: a timeline shrinks sevenfold either way, and this is three times as fast as 6
 
@@ -54,6 +55,7 @@ def encode(stored: StoredPhase) -> bytes:
         "waits": [astuple(wait) for wait in phase.waits],
         "gpus": [asdict(gpu) for gpu in phase.gpus],
         "sent": phase.sent,
+        "spans": [astuple(span) for span in phase.spans],
         "wall_s": stored.wall_s,
         "checks": dict(stored.checks),
     }
@@ -80,7 +82,10 @@ def decode(content: bytes, *, with_timeline: bool) -> StoredPhase:
         timeline = Timeline([Span(*span) for span in kept["spans"]], [Counter(**c) for c in kept["counters"]])
     waits = tuple(Wait(*wait) for wait in head["waits"])
     gpus = tuple(GpuPhase(**gpu) for gpu in head["gpus"])
-    phase = Phase(head["name"], head["ticks"], head["counters"], timeline, gpus, waits=waits, sent=head["sent"])
+    phase = Phase(
+        head["name"], head["ticks"], head["counters"], timeline, gpus, waits=waits, sent=head["sent"],
+        spans=tuple(OperationSpan(*span) for span in head["spans"]),
+    )  # fmt: skip
     return StoredPhase(head["digest"], phase, head["wall_s"], head["checks"])
 
 

@@ -25,13 +25,13 @@ from t3sim.experiment.phase_task import PhaseTask
 from t3sim.experiment.workers import Finished
 from t3sim.observe.timeline import Timeline
 from t3sim.results.writer import prepare_output
-from t3sim.system.phases import PhasePlan
+from t3sim.system.parts import PhasePlan
 
 if TYPE_CHECKING:
     from t3sim.experiment.phase_task import MadeOfPhases
     from t3sim.experiment.workers import Workforce
     from t3sim.overlap import Phase
-    from t3sim.system.phases import PhaseJob
+    from t3sim.system.parts import PhaseJob
 
 COUNTED_BY_AUDIT = ("n_phases", "n_commands", "n_looks", "n_granules", "n_values")
 Progress = Callable[[str, float], None]

@@ -19,7 +19,7 @@ from t3sim.experiment.phase_digest import phase_digest, program_digest
 from t3sim.experiment.phase_files import StoredPhase, encode
 from t3sim.experiment.plugins import load_plugins
 from t3sim.system.compilation import compile_for
-from t3sim.system.phases import PhasePlan
+from t3sim.system.parts import PhasePlan
 from t3sim.system.simulate import SimulationResult, simulate
 from t3sim.system.threads import at_most_threads
 from t3sim.workload.trace_file import read_trace
@@ -27,7 +27,7 @@ from t3sim.workload.trace_file import read_trace
 if TYPE_CHECKING:
     from t3sim.config.experiment import RunSpec
     from t3sim.overlap import Phase
-    from t3sim.system.phases import PhaseJob, PhaseSource
+    from t3sim.system.parts import PhaseJob, PhaseSource
     from t3sim.workload.tiling import TileTrace
 
 Report = Callable[[float], None]

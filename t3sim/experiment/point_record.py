@@ -17,10 +17,12 @@ def record_of(result: SimulationResult) -> RunRecord:
     run, us = result.run, result.ticks.to_us
     workload, gemm, layer = run.workload, run.workload.gemm, run.workload.layer
     n_collective = run.strategy_params.get("collective_compute_units")
-    fused = result.fused
+    gemm_phase, fused = result.phase("gemm"), result.phase("fused")
+    reduce_scatter, all_gather = result.phase("reduce_scatter"), result.phase("all_gather")
     policy = run.arbitration.policy if run.arbitration is not None and fused is not None else None
-    producer = fused or result.gemm
-    phases = _phases_in_force(result)
+    producer = fused or gemm_phase
+    alone = [gemm_phase, reduce_scatter] if fused is None else [fused]
+    phases = [phase for phase in (*alone, all_gather, result.phase("all_reduce")) if phase is not None]
 
     def total(counter: str, *parts: Phase | None) -> int:
         return sum(int(part.counters[counter]) for part in parts if part is not None)
@@ -28,7 +30,7 @@ def record_of(result: SimulationResult) -> RunRecord:
     def time_of(phase: Phase | None) -> float | None:
         return None if phase is None else us(phase.ticks)
 
-    scatter = fused if fused is not None else result.reduce_scatter
+    scatter = fused if fused is not None else reduce_scatter
     counters = producer.counters if producer is not None else {}
     accesses = counters.get("l2_accesses", 0)
     return RunRecord(
@@ -47,34 +49,27 @@ def record_of(result: SimulationResult) -> RunRecord:
         gemm_compute_units=run.machine.gpu.n_compute_units - n_collective if n_collective is not None else None,
         collective_compute_units=n_collective,
         time_us=us(result.total),
-        gemm_us=time_of(result.gemm),
-        rs_us=time_of(result.reduce_scatter),
-        ag_us=time_of(result.all_gather),
+        gemm_us=time_of(gemm_phase),
+        rs_us=time_of(reduce_scatter),
+        ag_us=time_of(all_gather),
         fused_us=time_of(fused),
         others_us=us(result.others) if result.others is not None else None,
         dram_gemm_read_bytes=total("operand_read_bytes", producer) if producer else None,
         dram_gemm_write_bytes=total("output_write_bytes", producer) if producer else None,
         dram_rs_read_bytes=total("comm_read_bytes", scatter),
         dram_rs_write_bytes=total("comm_write_bytes", scatter),
-        dram_ag_read_bytes=total("comm_read_bytes", result.all_gather),
-        dram_ag_write_bytes=total("comm_write_bytes", result.all_gather),
+        dram_ag_read_bytes=total("comm_read_bytes", all_gather),
+        dram_ag_write_bytes=total("comm_write_bytes", all_gather),
         link_bytes=total("link_bytes", *phases),
         l2_hit_rate=counters["l2_hits"] / accesses if accesses else None,
         tracker_peak_entries=total("tracker_peak_entries", fused),
         tracker_stalls=total("tracker_stalls", fused),
         dma_commands=total("dma_commands", fused),
         mem_requests=total("mem_requests", *phases),
-        workgroup_spread=result.gemm.counters["workgroup_spread"] if result.gemm else None,
+        workgroup_spread=gemm_phase.counters["workgroup_spread"] if gemm_phase else None,
         workgroup_spread_fused=fused.counters["workgroup_spread"] if fused else None,
         wall_s=result.wall_s,
     )
-
-
-def _phases_in_force(result: SimulationResult) -> list[Phase]:
-    """Return the phases that make up the point: the fused run instead of the GEMM and reduce-scatter alone."""
-    alone = [result.gemm, result.reduce_scatter]
-    parts = [result.fused] if result.fused is not None else alone
-    return [phase for phase in (*parts, result.all_gather, result.all_reduce) if phase is not None]
 
 
 def _threshold_text(policy: str | None, fused: Phase | None) -> str | None:

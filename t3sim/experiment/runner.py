@@ -34,7 +34,7 @@ from t3sim.results.record import RunRecord
 from t3sim.results.timeseries import TIMESERIES_NAME, PhaseSeries, timeseries_bytes
 from t3sim.results.waits import WAITS_CSV, WAITS_PARQUET, PhaseWaits, waits_bytes
 from t3sim.results.writer import FAILED_NAME, table_bytes, write_results
-from t3sim.system.phases import PhaseJob, PhasePlan
+from t3sim.system.parts import PhaseJob, PhasePlan
 from t3sim.system.simulate import SimulationResult, evaluate
 
 if TYPE_CHECKING:

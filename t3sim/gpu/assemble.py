@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from t3sim.config.machine import MachineSpec
-from t3sim.config.machine_checks import machine_findings
+from t3sim.config.machine_checks import machine_findings, wire_time
 from t3sim.errors import UsageError
 from t3sim.gpu.arbitration.user_code import check_return_type, compile_error, guarded, is_policy_of_a_user
 from t3sim.gpu.kernel import _jit, codes
@@ -24,6 +24,7 @@ from t3sim.gpu.kernel.state import (
     DMA_TABLE,
     MESSAGE,
     OPERATION_TABLE,
+    PEER_TABLE,
     POST_TABLE,
     STEP_TABLE,
     TILE_TABLE,
@@ -105,8 +106,9 @@ def argument_types(layout: Layout) -> tuple[Any, ...]:
     return (
         array_of(gpu_dtype(layout)), array_of(OPERATION_TABLE), array_of(WAIT_TABLE), array_of(POST_TABLE), int64[::1],
         int64[::1], array_of(WORKGROUP_TABLE), array_of(TILE_TABLE), array_of(DMA_TABLE), int64[::1],
-        array_of(MESSAGE), array_of(MESSAGE), array_of(STEP_TABLE), int64[::1], array_of(MESSAGE), array_of(MESSAGE),
-        int64[:, ::1], array_of(COMMAND_LOG), policy_type(layout), int64,
+        array_of(MESSAGE), array_of(MESSAGE), array_of(STEP_TABLE), int64[::1], array_of(PEER_TABLE),
+        array_of(MESSAGE), array_of(MESSAGE), array_of(MESSAGE), int64[:, ::1], array_of(COMMAND_LOG),
+        policy_type(layout), int64,
     )  # fmt: skip
 
 
@@ -138,6 +140,11 @@ def compiled_policy(pick_stream: Callable[..., int], layout: Layout) -> Any:
         for signature in inferred.nopython_signatures:
             check_return_type(signature.return_type, types.Integer, function)
     return cfunc(types.int64(*arguments))(function)
+
+
+def full_packet(machine: MachineSpec) -> int:
+    """Return the bytes of data that a packet on the link has at most."""
+    return machine.link.packet_payload or machine.memory.access
 
 
 def fill_record(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
@@ -215,7 +222,7 @@ def fill_l2(gpu: Any, machine: MachineSpec) -> None:
 
 
 def fill_t3_units(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
-    """Tracker, DMA engine and link port."""
+    """Tracker, DMA engine and ports."""
     spec, granule = machine.gpu, machine.memory.access
     gpu.tracker.n_sets = spec.tracker.n_sets
     gpu.tracker.entries_per_set = spec.tracker.entries_per_set
@@ -223,9 +230,11 @@ def fill_t3_units(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
     common = math.gcd(rate_num, rate_den)
     gpu.dma.bytes_per_tick_num = rate_num // common
     gpu.dma.bytes_per_tick_den = rate_den // common
-    # One granule takes granule * ticks.hz / bandwidth ticks: kept as a fraction, so the rate is exact.
-    cost, scale = granule * ticks.hz, machine.link.bandwidth
-    common = math.gcd(cost, scale)
-    gpu.link_port.granule_cost = cost // common
-    gpu.link_port.scale = scale // common
+    # Kept as a fraction of a tick, so the rate is exact.
+    payload, header, scale = wire_time(machine, ticks.hz)
+    for port in (gpu.link_port, gpu.ingress_port):
+        port.payload_cost, port.header_cost, port.scale = payload, header, scale
+    gpu.link_port.full_packet = full_packet(machine)
+    gpu.link_port.granule_cost = payload + header // full_packet(machine)
     gpu.link_port.buffer_granules = machine.link.egress_buffer // granule
+    gpu.ingress_port.buffer_granules = (machine.link.ingress_buffer or 0) // granule

@@ -17,7 +17,7 @@ from t3sim.gpu.arbitration.user_code import catch_errors, raise_errors
 from t3sim.gpu.assemble import capacities_of, compiled_advance, compiled_policy, fill_record, layout_for
 from t3sim.gpu.kernel import _jit, codes
 from t3sim.gpu.kernel.loop import N_BIN_COLUMNS, commands_per_slot
-from t3sim.gpu.kernel.state import COMMAND_LOG, MESSAGE, empty_gpu
+from t3sim.gpu.kernel.state import COMMAND_LOG, MESSAGE, PEER_TABLE, empty_gpu
 from t3sim.gpu.tables import Tables, records, tables_of
 from t3sim.gpu.ticks import TickBase
 from t3sim.program.operations import Program
@@ -27,6 +27,7 @@ OUTBOX_SIZE = 1 << 15
 LOG_SIZE = 1 << 14  # commands between two visits of whoever reads them, at least
 LOG_SLOTS = 16  # and the commands of this many slots
 INBOX_SIZE = 1 << 15
+ARRIVALS = 1 << 12  # of one GPU that may wait for the ingress port, and as many credits; more if need be
 
 
 class GpuCore:
@@ -54,6 +55,10 @@ class GpuCore:
         self.tables = Tables()
         self.store_queue = records(MESSAGE, machine.link.egress_buffer // machine.memory.access)
         self.inbox = records(MESSAGE, INBOX_SIZE)
+        self.peers = records(PEER_TABLE, 1)
+        self.arrivals = records(
+            MESSAGE, 1
+        )  # behind a switch, of each GPU: what the ingress port has not served, credits
         self.outbox = records(MESSAGE, OUTBOX_SIZE)
         self.series = np.zeros((SERIES_BINS, N_BIN_COLUMNS), np.int64)
         self.command_log = records(COMMAND_LOG, n_logged_commands + 1)
@@ -109,8 +114,8 @@ class GpuCore:
         t = self.tables
         records = (
             self.state, t.operations, t.waits, t.posts, t.running, t.move_units, t.workgroups, t.tiles, t.commands,
-            t.ready_fifo, self.store_queue, t.dma_queue, t.steps, t.signals, self.inbox, self.outbox, self.series,
-            self.command_log,
+            t.ready_fifo, self.store_queue, t.dma_queue, t.steps, t.signals, self.peers, self.arrivals, self.inbox,
+            self.outbox, self.series, self.command_log,
         )  # fmt: skip
         if _jit.IS_INTERPRETED:
             return records
@@ -124,8 +129,54 @@ class GpuCore:
         self._n_outbox[0] = 0
         return self.outbox[:n].copy()
 
+    def put_behind_switch(self, room: list[int]) -> None:
+        """Give this GPU an ingress port; *room* is what the ingress buffer of the GPU at each distance holds for it."""
+        gpu = self.gpu
+        self.peers = records(PEER_TABLE, len(room))
+        self.peers["credits"] = room
+        gpu.ingress_port.is_there, gpu.ingress_port.ring_size = 1, ARRIVALS
+        self.arrivals = records(MESSAGE, 2 * len(room) * ARRIVALS)
+
     def receive(self, messages: NDArray[Any]) -> None:
-        """Append messages (``at``: arrival) to the inbox; the caller keeps them in order of arrival."""
+        """Take in messages of one GPU (``at``: arrival) in order of arrival; without a switch, of any."""
+        if not len(messages):
+            return
+        if self.gpu.ingress_port.is_there:
+            is_credit = messages["kind"] == codes.CREDIT
+            distance = int(messages[0]["distance"])
+            self._append_arrivals(distance, "data", messages[~is_credit])
+            self._append_arrivals(distance, "credit", messages[is_credit])
+            n_waiting = int((self.peers["data_tail"] - self.peers["data_head"]).sum())
+        else:
+            self._append_to_inbox(messages)
+            n_waiting = 0
+        n_waiting += int(self.gpu.inbox_tail - self.gpu.inbox_head)
+        self.gpu.peak_inbox = max(int(self.gpu.peak_inbox), n_waiting)
+
+    def _append_arrivals(self, distance: int, kind: str, messages: NDArray[Any]) -> None:
+        """Put messages of the GPU at *distance* behind those that wait; *kind* is data or credit."""
+        port, peer = self.gpu.ingress_port, self.peers[distance]
+        n_waiting = int(peer[f"{kind}_tail"] - peer[f"{kind}_head"])
+        while n_waiting + len(messages) > port.ring_size:
+            self._widen_arrivals()
+        size, tail = int(port.ring_size), int(peer[f"{kind}_tail"])
+        first = (distance + (len(self.peers) if kind == "credit" else 0)) * size
+        self.arrivals[first + np.arange(tail, tail + len(messages)) % size] = messages
+        peer[f"{kind}_tail"] = tail + len(messages)
+
+    def _widen_arrivals(self) -> None:
+        """Let twice as many messages of each GPU wait."""
+        size = int(self.gpu.ingress_port.ring_size)
+        grown = records(MESSAGE, 2 * len(self.arrivals))
+        for ring in range(2 * len(self.peers)):
+            kind, peer = ("data", "credit")[ring // len(self.peers)], self.peers[ring % len(self.peers)]
+            index = np.arange(int(peer[f"{kind}_head"]), int(peer[f"{kind}_tail"]))
+            grown[ring * 2 * size + index % (2 * size)] = self.arrivals[ring * size + index % size]
+        self.arrivals = grown
+        self.gpu.ingress_port.ring_size = 2 * size
+
+    def _append_to_inbox(self, messages: NDArray[Any]) -> None:
+        """Put messages behind those in the inbox."""
         head, tail = int(self.gpu.inbox_head), int(self.gpu.inbox_tail)
         while tail - head + len(messages) > len(self.inbox):
             grown = records(MESSAGE, 2 * len(self.inbox))
@@ -135,7 +186,6 @@ class GpuCore:
         index = np.arange(tail, tail + len(messages))
         self.inbox[index % len(self.inbox)] = messages
         self.gpu.inbox_tail = tail + len(messages)
-        self.gpu.peak_inbox = max(int(self.gpu.peak_inbox), tail + len(messages) - head)
 
     def stream_commands(self, sink: Callable[[NDArray[Any]], None]) -> None:
         """Give every DRAM command (``COMMAND_LOG``, in order for each channel) to *sink* too, batch by batch."""
@@ -253,6 +303,13 @@ class GpuCore:
     def start_at(self) -> int:
         """Return the tick at which the first operation starts."""
         return int(self.operations["start_at"].min())
+
+    @property
+    def destinations(self) -> set[int]:
+        """Return the distances of all GPUs that the program sends to."""
+        n_posts = int(self.operations["n_posts"].sum())
+        told = self.tables.posts["distance"][:n_posts]
+        return {*self.tables.sends, *told[told != 0].tolist()}
 
     @property
     def share_done(self) -> float:

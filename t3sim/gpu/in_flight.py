@@ -8,7 +8,7 @@ unit that counts more than there is waits for something that will never come.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -93,16 +93,40 @@ def queued_requests(gpu: Any) -> list[Queued]:
     return found
 
 
+def heads_of_port(core: GpuCore) -> list[Any]:
+    """Return what is first in line at the link port: of stores, of DMA data."""
+    port = core.gpu.link_port
+    queues = (
+        (core.store_queue, port.store_head, port.store_tail),
+        (core.tables.dma_queue, port.dma_head, port.dma_tail),
+    )
+    return [queue[int(head) % len(queue)] for queue, head, tail in queues if head < tail]
+
+
+def has_room_there(core: GpuCore, message: Any) -> bool:
+    """Return whether the GPU that a message goes to has room for it in its ingress buffer."""
+    if not core.gpu.ingress_port.is_there or message["kind"] == codes.SIGNAL:
+        return True
+    return bool(core.peers[int(message["distance"])].credits > 0)
+
+
 class HungGpu:
     """One GPU of a machine that hangs, and everything inside it; parts have their names inside the GPU.
 
-    *link* brings data from the GPU *upstream* (itself, in mirrored mode); *n_delivered* granules have come so far.
+    *links* bring data, each from the GPU that it names (itself, in mirrored mode); *n_delivered* granules have come so
+    far.  *others* are the names of all GPUs by distance.
     """
 
     def __init__(
-        self, name: str, core: GpuCore, link: str = "", n_delivered: int = 0, upstream: str | None = None
+        self,
+        name: str,
+        core: GpuCore,
+        links: Mapping[str, str] | None = None,
+        n_delivered: int = 0,
+        others: Sequence[str] = (),
     ) -> None:
-        self.name, self.core, self.link, self.n_delivered, self.upstream = name, core, link, n_delivered, upstream
+        self.name, self.core, self.n_delivered, self.others = name, core, n_delivered, others
+        self.links = {} if links is None else links
         self.gpu, self.tables = core.gpu, core.tables
 
     # --- names and views ---
@@ -156,8 +180,13 @@ class HungGpu:
 
     @cached_property
     def inbox(self) -> NDArray[Any]:
-        """The messages in the inbox."""
-        return self.core.inbox[np.arange(int(self.gpu.inbox_head), int(self.gpu.inbox_tail)) % len(self.core.inbox)]
+        """The messages in the inbox, and behind them those in front of the ingress port."""
+        core, size = self.core, int(self.gpu.ingress_port.ring_size)
+        parts = [core.inbox[np.arange(int(self.gpu.inbox_head), int(self.gpu.inbox_tail)) % len(core.inbox)]]
+        for distance, peer in enumerate(core.peers if size else ()):
+            places = np.arange(int(peer.data_head), int(peer.data_tail)) % size
+            parts.append(core.arrivals[distance * size + places])
+        return np.concatenate(parts)
 
     @cached_property
     def queued(self) -> list[Queued]:
@@ -207,13 +236,14 @@ class HungGpu:
             entry = self.tables.tiles[tile]
             expected, own = int(entry.updates_expected), int(entry.n_granules)
             from_neighbour = own * (round(expected / own) - 1)
-            if self.link:
-                updates[self.link] += max(from_neighbour - (expected - missing - own) - sum(updates.values()), 0)
+            for link in self.links:
+                updates[link] += max(from_neighbour - (expected - missing - own) - sum(updates.values()), 0)
         for c, channel_id in enumerate(gpu.compute_units["granted_channel"][: int(gpu.n_compute_units)]):
             if channel_id >= 0:
                 found[f"channel[{channel_id}].compute_queue", "promise of room"][f"compute_unit[{c}]"] += 1
-        for part, _, _ in self._steps_waited_for() if self.link else ():
-            found[part, "granule"][self.link] += max(int(gpu.expected_inbound - gpu.n_inbound) - len(self.inbox), 0)
+        for part, _, _ in self._steps_waited_for():
+            for link in self.links:
+                found[part, "granule"][link] += max(int(gpu.expected_inbound - gpu.n_inbound) - len(self.inbox), 0)
         return found
 
     def _oldest_line(self, c: int) -> int:

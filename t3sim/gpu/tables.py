@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
-from t3sim.gpu.assemble import EFFICIENCY_SCALE
+from t3sim.gpu.assemble import EFFICIENCY_SCALE, full_packet
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel.state import (
     DMA_TABLE,
@@ -26,7 +26,6 @@ from t3sim.gpu.kernel.state import (
 )
 from t3sim.gpu.ticks import TickBase
 from t3sim.program.operations import (
-    CACHED,
     STORE,
     UPDATE,
     Barrier,
@@ -37,7 +36,6 @@ from t3sim.program.operations import (
     Operation,
     Post,
     Program,
-    Stores,
     Wait,
 )
 from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace, wavefront_grid
@@ -200,6 +198,13 @@ class TableBuilder:
         operation.priority = of.priority
         return units
 
+    def _packet_of(self, of: Gemm | Moves) -> int:
+        """Return the bytes of the packets in which a kernel's stores go over a link."""
+        size, most = of.store_bytes, full_packet(self.machine)
+        if size is not None and (size < 1 or size & (size - 1)):
+            raise UsageError(f"operation `{of.name}`: stores of {size} bytes: the size of a store is a power of two")
+        return most if size is None else min(size, most)
+
     # --- GEMMs -----------------------------------------------------------------------------------
 
     def _add_gemm(self, of: Gemm) -> None:
@@ -248,6 +253,7 @@ class TableBuilder:
         workgroups["operation"] = len(self._operations) - 1
         workgroups["order"] = of.order + first
         workgroups["first_tile"] = operation.first_tile + np.arange(trace.n_workgroups) * operation.n_wavefronts
+        workgroups["packet"] = self._packet_of(of)
         if of.waits is not None:
             workgroups["wait_signal"], workgroups["wait_at_least"] = of.waits.signal, of.waits.at_least
         return workgroups
@@ -362,6 +368,7 @@ class TableBuilder:
         steps["send"] = [KINDS[int(kind)] for kind in given["send"]]
         steps["distance"] %= self.program.n
         steps["n_lines"] = -(-given["n_granules"] // self.program.line)
+        steps["packet"] = self._packet_of(of)
         steps["start_at"] = steps["end_at"] = -1
         leaves = given[given["send"] >= 0]
         for distance in np.unique(leaves["distance"] % self.program.n).tolist():
@@ -381,7 +388,8 @@ def has_unlike_chunks(gemm: Gemm) -> bool:
     """Return whether tiles are sent to tiles of other shapes (decision 10), so that the link has to translate."""
     shapes = gemm.trace.workgroups[["n_rows", "n_columns"]]
     is_sent = (gemm.stores.distance != 0) & (gemm.stores.to >= 0)
-    if is_sent.any() and ((gemm.stores.n_to[is_sent] != 1).any() or (shapes[is_sent] != shapes[gemm.stores.to[is_sent]]).any()):
+    there = gemm.stores.to[is_sent]
+    if (gemm.stores.n_to[is_sent] != 1).any() or (shapes[is_sent] != shapes[there.clip(max=len(shapes) - 1)]).any():
         return True
     return any(
         len(one.workgroups) != len(one.to)
@@ -452,7 +460,9 @@ def check_block_spans(first_tiles: Ints, n_tiles: Ints, n_wavefronts: int, windo
         )
 
 
-def dma_blocks(n_granules: Ints, n_wavefronts: int, forwards: Sequence[Forward]) -> tuple[Ints, Ints, NDArray[np.bool_]]:
+def dma_blocks(
+    n_granules: Ints, n_wavefronts: int, forwards: Sequence[Forward]
+) -> tuple[Ints, Ints, NDArray[np.bool_]]:
     """Cut what is forwarded into blocks of consecutive wavefront tiles.
 
     Return the first tile and the number of each, and whether it is sent as updates.  Blocks with nothing in them do not

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from t3sim.gpu.in_flight import STREAM_NAMES, HungGpu, counted, uncompiled
+from t3sim.gpu.in_flight import STREAM_NAMES, HungGpu, counted, has_room_there, heads_of_port, uncompiled
 from t3sim.gpu.kernel import address_map, codes, l2_slice, mailbox, memory_controller
 from t3sim.gpu.kernel.signals import tile_of
 
@@ -370,7 +370,7 @@ def tiles_not_begun(hung: HungGpu) -> Edges:
 
 
 def port_data(hung: HungGpu) -> Edges:
-    """Data of the DMA engine that are next on the wire and have not been read; a store buffer that takes no line."""
+    """Data of the DMA engine that have not been read; a store buffer that takes no line; room at another GPU."""
     gpu, port, queue = hung.gpu, hung.gpu.link_port, hung.tables.dma_queue
     n_granules = int(gpu.l2.granules_per_line)
     for moves in hung.core.moves:
@@ -379,6 +379,9 @@ def port_data(hung: HungGpu) -> Edges:
     if port.store_head == port.store_tail and port.buffer_granules < n_granules:
         most = counted(int(port.buffer_granules), "granule")
         yield NOTHING, f"its store buffer is empty and has no room for a line: it takes {most}"
+    for message in [head for head in heads_of_port(hung.core) if not has_room_there(hung.core, head)]:
+        reason = f"no room is left in its ingress buffer of {gpu.ingress_port.buffer_granules} granules for each GPU"
+        yield f"{hung.others[int(message['distance'])]}.mailbox", reason
     if port.dma_head < port.dma_tail and queue[int(port.dma_head) % len(queue)].at >= codes.NEVER:
         yield "dma_engine", "its oldest granule has not been read"
         if gpu.dma.reads_in_flight == 0:
@@ -390,7 +393,7 @@ def oldest_message(hung: HungGpu) -> Edges:
     gpu, missing = hung.gpu, int(hung.gpu.expected_inbound - hung.gpu.n_inbound) - len(hung.inbox)
     if missing < 0:
         yield NOTHING, f"took {gpu.n_inbound + len(hung.inbox)} granules, but expects {gpu.expected_inbound}"
-    elif missing and not hung.link:
+    elif missing and not hung.links:
         yield NOTHING, f"expects {counted(missing, 'granule')}, but no link leads here"
     if len(hung.inbox) and hung.inbox[0]["at"] <= hung.core.now:
         tile, granule = int(hung.inbox[0]["tile"]), int(hung.inbox[0]["granule"])

@@ -1,8 +1,9 @@
-"""A directed link: what one GPU puts on the wire reaches the next one a latency later.
+"""What one GPU sends: it reaches other GPUs, through a switch if there is one, a latency later.
 
 Bandwidth is enforced where it is felt, at the sender's port (``gpu.kernel.link_port``), because a
 full port holds back stores; the wire adds latency, checks that the sender kept to the rate, and
-counts.  Messages travel in batches, one per quantum, each message with its own time.
+counts.  Messages travel in batches, one per quantum, each message with its own time.  Credits and signals take no time
+on the wire.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import simpy
 from numpy.typing import NDArray
 
 from t3sim.errors import ModelError
+from t3sim.gpu.kernel.codes import CREDIT, SIGNAL
 
 Deliver = Callable[[NDArray[Any]], None]
 
@@ -27,31 +29,31 @@ Transform = Callable[[NDArray[Any]], NDArray[Any]]
 
 
 class Link:
-    """One direction between two neighbours; times in ticks, lengths in granules."""
+    """What leads away from a GPU; times in ticks, lengths in granules."""
 
     def __init__(
         self,
         env: simpy.Environment,
         name: str,
         latency_ticks: int,
-        granule_ticks: tuple[int, int],
+        wire: tuple[int, int, int],
         deliver: Deliver,
         transform: Transform | None = None,
     ) -> None:
-        """*granule_ticks* is the wire time of a granule as a fraction (numerator, denominator).
+        """*wire* is the time of a granule (``machine_checks.wire_time``): of its data, of headers, the denominator.
 
         *transform* maps what was sent to what the receiver sees (``mirror.ChunkShift``).
         """
         self.env = env
         self.name = name
         self.latency_ticks = latency_ticks
-        self.granule_ticks = granule_ticks
+        self.wire = wire
         self.n_granules = 0  # taken off the wire
-        self.n_delivered = 0  # handed to the receiver, after *transform*
+        self.n_delivered = 0  # handed to receivers, after *transform*
         self._deliver = deliver
         self.transform = transform
         self._wire: simpy.Store = simpy.Store(env)
-        self._n_sent = 0
+        self._n_sent = self._n_taken = 0
         self._last_at = 0
         env.process(self._carry())
 
@@ -67,23 +69,33 @@ class Link:
 
     @property
     def n_in_flight(self) -> int:
-        """Granules that the sender has handed over and the receiver does not know of yet."""
-        return self._n_sent - self.n_granules
+        """Messages that the sender has handed over and the receiver does not know of yet."""
+        return self._n_sent - self._n_taken
 
     def _carry(self) -> Generator[simpy.Event, Any, None]:
         while True:
             messages = yield self._wire.get()
-            self._check_rate(messages["at"])
-            self.n_granules += len(messages)
+            self._n_taken += len(messages)
+            self.n_granules += self._check_rate(messages)
             arriving = messages if self.transform is None else self.transform(messages)
             arriving["at"] += self.latency_ticks
-            self.n_delivered += len(arriving)
+            self.n_delivered += n_granules_of(arriving)
             self._deliver(arriving)
 
-    def _check_rate(self, departures: NDArray[np.int64]) -> None:
-        """Raise ``ModelError`` if the sender put more on the wire than its rate allows."""
-        cost, scale = self.granule_ticks
+    def _check_rate(self, messages: NDArray[Any]) -> int:
+        """Return how many granules are sent; raise ``ModelError`` if that is more than the rate of the wire allows."""
+        granules = messages[(messages["kind"] != CREDIT) & (messages["kind"] != SIGNAL)]
+        if not len(granules):
+            return 0
+        departures, (payload, header, scale) = granules["at"], self.wire
+        cost = len(granules) * payload + int((header // np.maximum(granules["packet"], 1)).sum())
         span = int(departures[-1]) - self._last_at
-        if len(departures) * cost > (span + 1) * scale or (np.diff(departures) < 0).any():
+        if cost > (span + 1) * scale or (np.diff(departures) < 0).any():
             raise ModelError(f"{self.name}: {len(departures)} granules left within {span} ticks, faster than the link")
         self._last_at = int(departures[-1])
+        return len(granules)
+
+
+def n_granules_of(messages: NDArray[Any]) -> int:
+    """Return how many of *messages* are granules."""
+    return int(((messages["kind"] != CREDIT) & (messages["kind"] != SIGNAL)).sum())

@@ -2,7 +2,7 @@
 
 All GPUs of a ring do the same work one chunk position apart, so one may stand for all (T3 section 5.1).
 A granule that leaves position ``p`` is stored at the same place of position ``p + 1``: data of the mapping
-(``next_position``) when all chunks have the same shape.  When they have not (workgroups that do not divide by the
+when all chunks have the same shape.  When they have not (workgroups that do not divide by the
 number of GPUs, ragged tiles), the workgroups of the two chunks are paired in dispatch order, and the
 arrivals of one follow the progress of the departures of the other: after ``k`` of ``n`` granules have
 left, ``floor(k m / n)`` of its ``m`` have arrived.  Every granule of every chunk arrives exactly once
@@ -17,8 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from t3sim.workload.tiling import TileTrace
-
 
 class Pair(NamedTuple):
     """Wavefront tiles whose departures drive the arrivals of others; ranges of tiles."""
@@ -26,14 +24,6 @@ class Pair(NamedTuple):
     departing: tuple[int, int]
     arriving: tuple[int, int]
     is_shift: bool  # the same shape: granule for granule
-
-
-def next_position(trace: TileTrace) -> NDArray[np.int64] | None:
-    """Return for each workgroup the one at its place in the chunk of the next position; None if chunks are unlike."""
-    chunks = [trace.workgroups[["n_rows", "n_columns"]][start:stop] for start, stop in trace.chunk_ranges()]
-    if any(chunk.shape != chunks[0].shape or (chunk != chunks[0]).any() for chunk in chunks):
-        return None
-    return (np.arange(trace.n_workgroups) + len(chunks[0])) % trace.n_workgroups
 
 
 class ChunkShift:

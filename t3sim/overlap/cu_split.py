@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from t3sim.overlap.interface import Phases, SublayerTimes, duration, strategy
+from t3sim.overlap.interface import strategy
 from t3sim.program.operator import Operator
 from t3sim.program.parts import all_gather_part, gemm_part, reduce_scatter_part
 from t3sim.program.plan import Plan, in_order, longest
@@ -12,19 +12,7 @@ PARAMETERS = {"collective_compute_units": Parameter(minimum=1, below="gpu.n_comp
 
 
 @strategy("cu-split", parameters=PARAMETERS, order=1)
-def cu_split(phases: Phases) -> SublayerTimes:
-    """The longer of the two, each simulated alone on its share of compute units with all of the memory: a bound.
-
-    It shows what sharing compute units alone costs, as that figure does; the two would also contend for the memory.
-    """
-    n_collective = phases.params["collective_compute_units"]
-    gemm = phases.gemm(n_compute_units=phases.n_compute_units - n_collective)
-    scatter = phases.reduce_scatter(n_compute_units=n_collective)
-    gather = phases.all_gather(n_compute_units=n_collective, after=[scatter])
-    return SublayerTimes(max(gemm.ticks, duration(scatter) + duration(gather)), gemm, scatter, gather)
-
-
-def cu_split_plan(op: Operator, params: Mapping[str, int]) -> Plan:
+def cu_split(op: Operator, params: Mapping[str, int]) -> Plan:
     """The longer of the two, each alone on its share of compute units with all of the memory: a bound."""
     n = params["collective_compute_units"]
     collective = in_order(reduce_scatter_part(op, n_compute_units=n), all_gather_part(op, n_compute_units=n))

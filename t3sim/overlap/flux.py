@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from t3sim.errors import UsageError
+from t3sim.overlap.interface import strategy
 from t3sim.program.kernels import gemm, program, row_granules, tile_offsets, total
 from t3sim.program.operations import STORE, Barrier, Program, Tiles
 from t3sim.program.operator import Operator
@@ -40,6 +41,7 @@ def flux_push_program(op: Operator, rank: int) -> Program:
     return program(op, rank, memory, kernel, Barrier(name="all stored"), add, outputs=(reduced,))
 
 
+@strategy("flux-push", parameters=PARAMETERS, arbitration="round_robin", order=6)
 def flux_push(op: Operator, params: Mapping[str, int]) -> Plan:
     """Tile rows of the next rank first, own last (`next`), or all ranks from row 0 and so all to one (`naive`)."""
     ordered = op if params["order"] == NEXT else op.unstaggered()

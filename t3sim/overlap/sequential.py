@@ -2,21 +2,13 @@
 
 from collections.abc import Mapping
 
-from t3sim.overlap.interface import Phases, SublayerTimes, duration, strategy
+from t3sim.overlap.interface import strategy
 from t3sim.program.operator import Operator
 from t3sim.program.parts import all_gather_part, gemm_part, reduce_scatter_part
 from t3sim.program.plan import Plan, in_order
 
 
 @strategy("sequential", kind="baseline", order=0, runs_collectives=True)
-def sequential(phases: Phases) -> SublayerTimes:
-    """Add the isolated times (T3 section 5.3)."""
-    gemm = phases.gemm()
-    scatter = phases.reduce_scatter(after=[gemm])
-    gather = phases.all_gather(after=[gemm, scatter])
-    return SublayerTimes(gemm.ticks + duration(scatter) + duration(gather), gemm, scatter, gather)
-
-
-def sequential_plan(op: Operator, _params: Mapping[str, int]) -> Plan:
+def sequential(op: Operator, _params: Mapping[str, int]) -> Plan:
     """One part after the other (T3 section 5.3)."""
     return Plan(in_order(gemm_part(op), reduce_scatter_part(op), all_gather_part(op)))

@@ -5,58 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from t3sim.gpu.routes import StoreRoutes
-from t3sim.overlap.interface import Phases, SublayerTimes, duration, strategy
+from t3sim.overlap.interface import strategy
 from t3sim.program.kernels import gemm, program
 from t3sim.program.operations import UPDATE, Forward, Program, Tiles, paired
 from t3sim.program.operator import Operator
 from t3sim.program.parts import all_gather_part, gemm_part
 from t3sim.program.plan import Part, Plan, in_order
-from t3sim.workload.tiling import TileTrace
 
 UPDATES_PER_ELEMENT = 2  # one from the local GEMM, one from the neighbour (T3 section 4.2.1, ring)
-
-
-def ring_reduce_scatter(routes: StoreRoutes, trace: TileTrace, device_id: int, tiles_per_block: int) -> None:
-    """Map the output of a GEMM for a fused ring reduce-scatter (T3 section 4.4).
-
-    The first chunk that device *device_id* computes goes straight to the neighbour; each
-    following one stays local until both its updates are there and is then sent on by DMA; the
-    last one stays.
-    """
-    ranges = trace.chunk_ranges()
-    n = trace.n_chunks
-    for position in range(n):
-        start, stop = ranges[(device_id + position) % n]
-        workgroups = range(int(start), int(stop))
-        if n > 1 and position == 0:
-            routes.remote_map(workgroups, is_update=True)
-        elif 0 < position < n - 1:
-            routes.dma_map(
-                workgroups, is_update=True, updates_per_element=UPDATES_PER_ELEMENT, tiles_per_block=tiles_per_block
-            )
-        else:
-            updates = UPDATES_PER_ELEMENT if n > 1 else 1
-            routes.track(workgroups, is_update=True, updates_per_element=updates)
-
-
-def fused(phases: Phases) -> SublayerTimes:
-    """The fused GEMM and reduce-scatter, then the all-gather as in the baseline."""
-    gemm, overlapped = phases.gemm(), phases.fused(ring_reduce_scatter)
-    gather = phases.all_gather(after=[overlapped])
-    return SublayerTimes(overlapped.ticks + duration(gather), gemm, None, gather, overlapped)
-
-
-@strategy("t3", arbitration="round_robin", refused_policies=("mca",), order=2)
-def t3(phases: Phases) -> SublayerTimes:
-    """T3 with round robin in the memory controllers, or another policy that the experiment names; MCA is ``t3-mca``."""
-    return fused(phases)
-
-
-@strategy("t3-mca", arbitration="mca", has_fixed_policy=True, refines="t3", order=3)
-def t3_mca(phases: Phases) -> SublayerTimes:
-    """T3 with MCA in the memory controllers."""
-    return fused(phases)
 
 
 def fused_program(op: Operator, rank: int) -> Program:
@@ -85,7 +41,19 @@ def fused_program(op: Operator, rank: int) -> Program:
     return program(op, rank, memory, kernel, outputs=(reduced,))
 
 
-def t3_plan(op: Operator, _params: Mapping[str, int]) -> Plan:
+def fused(op: Operator) -> Plan:
     """The fused GEMM and reduce-scatter, then the all-gather as in the baseline."""
     overlapped = Part.of("fused", "fused", lambda rank: fused_program(op, rank), op.n, is_arbitrated=True)
     return Plan(in_order(overlapped, all_gather_part(op)), also=(gemm_part(op),))
+
+
+@strategy("t3", arbitration="round_robin", refused_policies=("mca",), order=2)
+def t3(op: Operator, _params: Mapping[str, int]) -> Plan:
+    """T3 with round robin in the memory controllers, or another policy that the experiment names; MCA is ``t3-mca``."""
+    return fused(op)
+
+
+@strategy("t3-mca", arbitration="mca", has_fixed_policy=True, refines="t3", order=3)
+def t3_mca(op: Operator, _params: Mapping[str, int]) -> Plan:
+    """T3 with MCA in the memory controllers."""
+    return fused(op)

@@ -42,10 +42,10 @@ def gemm(op: Operator, memory: Memory, rank: int, *, units: Units = None) -> Gem
     return Gemm(name="gemm", trace=trace, a=a.first, b=b.first, stores=stores, order=op.order(rank), units=units)
 
 
-def operands(op: Operator, memory: Memory, trace: TileTrace) -> tuple[Buffer, Buffer]:
-    """Return new buffers for A and B of *trace*: each row of A, and each column of B, starts with a line."""
+def operands(op: Operator, memory: Memory, trace: TileTrace, n_kernels: int = 1) -> tuple[Buffer, Buffer]:
+    """Return new buffers for an A of each of *n_kernels*, and for B: rows of A and columns of B start with a line."""
     slices = -(-trace.gemm.k // trace.tiling.k_slice)
-    a = memory.buffer("A", trace.gemm.m * slices * op.line)
+    a = memory.buffer("A", n_kernels * trace.gemm.m * slices * op.line)
     return a, memory.buffer("B", trace.gemm.n * slices * op.line, is_on_stripe=False)
 
 
@@ -80,7 +80,7 @@ def ring(
         name=name,
         steps=ring_steps(schedule, op.n, data, arrived),
         units=units,
-        startup=spec.launch,
+        launch=op.machine.gpu.kernel_launch + spec.launch,
         step_overhead=spec.slice_overhead,
         flags=schedule.flags,
         n_workgroups=schedule.n_units,

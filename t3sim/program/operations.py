@@ -154,6 +154,7 @@ class OnComputeUnits(Operation):
     units: tuple[int, int] | None = None  # first compute unit that it may use, one past the last; None: all
     priority: int = 0  # larger goes first
     shares_units: bool = False  # it runs as warps beside the workgroups of others; else it takes whole compute units
+    store_bytes: int | None = None  # in which it stores to other GPUs, a power of two; None: as much as a packet holds
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -268,6 +269,20 @@ class Barrier(Operation):
     """
 
     kind: ClassVar[str] = "barrier"
+
+
+def reaches_others(operation: Operation) -> bool:
+    """Return whether an operation stores at other GPUs, loads from them or tells them something."""
+    if isinstance(operation, Barrier) or any(post.distance for post in operation.posts):
+        return True
+    if isinstance(operation, Gemm):
+        return bool(operation.stores.distance.any()) or any(one.distance for one in operation.forwards)
+    if isinstance(operation, Moves):
+        steps = operation.steps
+        return bool(((steps["send"] >= 0) & (steps["distance"] != 0)).any() or steps["source"].any())
+    assert isinstance(operation, Copies)
+    commands = operation.commands
+    return any(bool(commands[name].any()) for name in ("source", "destination", "post_distance"))
 
 
 @dataclass(frozen=True, eq=False)

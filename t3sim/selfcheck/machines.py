@@ -155,7 +155,7 @@ def _drawn(rng: np.random.Generator, name: str) -> RunSpec:
 
 def strategies() -> list[OverlapStrategy]:
     """Return the strategies of t3sim, without those that plugins have registered."""
-    return [one for one in in_order() if not is_of_a_user(home_of(one.times)[0])]
+    return [one for one in in_order() if not is_of_a_user(home_of(one.plan)[0])]
 
 
 def machine_of(values: Mapping[str, Any]) -> MachineSpec:

@@ -15,8 +15,9 @@ from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel.state import MESSAGE
-from t3sim.gpu.routes import StoreRoutes
 from t3sim.gpu.tables import records
+from t3sim.program.operator import Operator
+from t3sim.program.parts import gemm_part
 from t3sim.selfcheck.data_cases import machine_from
 from t3sim.workload.tiling import make_tile_trace
 
@@ -40,7 +41,7 @@ def checked_run(seed: int) -> DramChecker:
     checker = DramChecker(spec.memory)
     core.stream_commands(checker.take)
     trace = make_tile_trace(SHAPES[seed % len(SHAPES)], load_tiling(), 1)
-    core.load_gemm(trace, StoreRoutes(trace.n_workgroups), start_at=0)
+    core.load(gemm_part(Operator(spec, 1, trace)).programs[0])
     n = int(rng.integers(50_000, 300_000))
     gap = int(core.gpu.slot_ticks) // MESSAGES_PER_SLOT
     messages = records(MESSAGE, n)

@@ -9,7 +9,7 @@ from t3sim.config.machine import MachineSpec
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.assemble import compiled_advance, compiled_policy, layout_for
 from t3sim.gpu.kernel.state import Layout
-from t3sim.system.phases import ISOLATED_POLICY
+from t3sim.system.parts import ISOLATED_POLICY
 
 
 def layouts_of(points: Iterable[RunSpec]) -> set[Layout]:

@@ -16,32 +16,20 @@ from typing import Any
 import numpy as np
 
 from t3sim.checks.audit import Audit
-from t3sim.collective.schedule import CollectiveSchedule
 from t3sim.config.experiment import RunSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.gpu.arbitration import arbitration_policies
-from t3sim.gpu.core import GpuCore
-from t3sim.gpu.routes import StoreRoutes
 from t3sim.gpu.ticks import TickBase
 from t3sim.observe.timeline import Timeline
 from t3sim.observe.waits import Wait, of_gpu
-from t3sim.overlap.interface import After, GpuPhase, Phase
-from t3sim.registry import check_declaration
+from t3sim.overlap.interface import After, GpuPhase, Phase, Span
+from t3sim.program.operations import reaches_others
+from t3sim.program.plan import Part
 from t3sim.system.machine import sent_at
-from t3sim.system.measure import counters_of, timeline_of, waits_of
-from t3sim.system.phases import (
-    ISOLATED_POLICY,
-    MAPPING,
-    PhaseJob,
-    PhaseSource,
-    Report,
-    SublayerPhases,
-    threshold_in_force,
-    with_compute_units,
-)
+from t3sim.system.measure import counters_of, spans_of, timeline_of, waits_of
+from t3sim.system.parts import Parts, PhaseJob, PhaseSource, Report, key_of, named, threshold_in_force
 from t3sim.system.ring import RingMachine
 from t3sim.system.threads import threads_for
-from t3sim.workload.tiling import TileTrace
 
 Keys = tuple[tuple[Any, ...], ...]  # of jobs
 
@@ -103,7 +91,7 @@ class ExplicitParts(Parts):
         name = named(part, policy)
         if is_separate(part):
 
-            def asked(_start: RingStart, offsets: Sequence[int], _needed: Keys) -> Phase:
+            def asked(start: RingStart, offsets: Sequence[int], needed: Keys) -> Phase:  # noqa: ARG001
                 alone = [self._alone(part, name, policy, params, d) for d in range(part.n)]
                 return merged(name, offsets, alone, [round(self.ticks.to_us(offset) * 1e6) for offset in offsets])
 

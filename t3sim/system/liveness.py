@@ -56,23 +56,21 @@ class WatchedEnvironment(simpy.Environment):
 
 @dataclass
 class WatchedGpu:
-    """A GPU under watch, the link that brings it data, and the GPU on the other end of that link."""
+    """A GPU under watch, and the links that bring it data, each with the GPU on its other end.
+
+    *n_delivered* says how many granules they have handed over so far; *others* are the names of all GPUs by distance.
+    """
 
     device: Device
-    inbound: Link | None = None
-    upstream: Device | None = None
+    inbound: Sequence[tuple[Link, Device]] = ()
+    n_delivered: Callable[[], int] = lambda: 0
+    others: Sequence[str] = ()
     progress: bytes = b""
 
     def hung(self) -> HungGpu:
         """Return what a report needs to know of it."""
-        inbound = self.inbound
-        return HungGpu(
-            self.device.name,
-            self.device.core,
-            "" if inbound is None else inbound.name,
-            0 if inbound is None else inbound.n_delivered,
-            None if self.upstream is None else self.upstream.name,
-        )
+        links = {link.name: upstream.name for link, upstream in self.inbound}
+        return HungGpu(self.device.name, self.device.core, links, self.n_delivered(), self.others)
 
 
 class Liveness:
@@ -132,7 +130,7 @@ class Liveness:
         """Return whether nothing is left that could make one of the GPUs move by itself."""
         if len(self.gpus) == 1 and self.env.peek() != simpy.core.Infinity:
             return False  # something besides the GPU itself is going to happen
-        if self._has_arrivals() or any(g.inbound is not None and g.inbound.n_in_flight for g in self.gpus):
+        if self._has_arrivals() or any(link.n_in_flight for g in self.gpus for link, _ in g.inbound):
             return False
         return not any(has_something_to_come(gpu.device.core) for gpu in self.gpus)
 

@@ -1,4 +1,4 @@
-"""A wired machine in mirrored mode: one GPU whose outgoing link is its incoming one.
+"""GPUs, what connects them, and mirrored mode: one GPU that receives what it sends, whatever the distance.
 
 ``quantum`` never changes a result; it is at most the link latency, the time in which no other GPU
 can be heard.
@@ -7,51 +7,107 @@ can be heard.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import simpy
+from numpy.typing import NDArray
 
-from t3sim.checks.claims import refuse
-from t3sim.checks.invariants import check_invariants, ring_claims
-from t3sim.collective.schedule import CollectiveSchedule
+from t3sim.checks.claims import Claim, refuse
+from t3sim.checks.invariants import arrival_claims, check_invariants, link_claims
 from t3sim.config.machine import MachineSpec
-from t3sim.errors import ModelError, UsageError, code_of_a_user
+from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.arbitration import ArbitrationPolicy
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.device import Device
-from t3sim.gpu.routes import NEIGHBOUR, StoreRoutes
+from t3sim.gpu.tables import has_unlike_chunks
 from t3sim.gpu.ticks import TickBase
-from t3sim.network.link import Deliver, Link, Transform
-from t3sim.network.mirror import ChunkShift, next_position
+from t3sim.network.link import Link, Transform, n_granules_of
+from t3sim.network.mirror import ChunkShift
+from t3sim.network.topology import TOPOLOGIES
+from t3sim.program.operations import Gemm, Program, reaches_others
 from t3sim.system.liveness import Liveness, WatchedEnvironment, WatchedGpu, run_to_end
 from t3sim.system.user_code import watched_policy
-from t3sim.workload.tiling import TileTrace, wavefront_grid
+from t3sim.workload.tiling import wavefront_grid
 
 
 class Machine:
-    """GPUs with links between them, and how what is loaded on them runs to its end; GPU *d* sends to *d* - 1."""
+    """GPUs with links between them, and how what is loaded on them runs to its end.
 
-    def __init__(self, cores: Sequence[GpuCore], quantum: int) -> None:
+    A message goes to the GPU at its distance; what arrives has the distance of the GPU that it comes from.
+    """
+
+    def __init__(self, cores: Sequence[GpuCore], quantum: int, n_gpus: int) -> None:
+        """*n_gpus* is how many GPUs there are; one core may stand for all."""
+        self.n_gpus = n_gpus
+        self.topology = TOPOLOGIES[cores[0].machine.link.topology]
         self.env = WatchedEnvironment(initial_time=0)
         self.cores = list(cores)
         self.devices = [Device(self.env, f"gpu[{d}]", core, quantum) for d, core in enumerate(cores)]
         self.links: dict[int, Link] = {}  # by the GPU that sends
+        self.n_delivered = [0] * len(cores)  # granules, to each GPU
 
-    def connect(self, d: int, deliver: Deliver, transform: Transform | None = None) -> None:
-        """Lead what GPU *d* sends to *deliver*; *transform* turns what is sent into what is received."""
+    def connect(self, d: int, transform: Transform | None = None) -> None:
+        """Let GPU *d* send to others; *transform* turns what is sent into what is received."""
         core = self.cores[d]
         latency, port = core.ticks.from_ps(core.machine.link.latency), core.gpu.link_port
-        cost = (int(port.granule_cost), int(port.scale))
-        self.links[d] = Link(self.env, f"link[{d}]", latency, cost, deliver, transform)
+        wire = (int(port.payload_cost), int(port.header_cost), int(port.scale))
+        self.links[d] = Link(self.env, f"link[{d}]", latency, wire, partial(self._distribute, d), transform)
         self.devices[d].egress = self.links[d].send
+        if self.topology.has_ingress_port and not core.gpu.ingress_port.is_there:
+            others = [self.cores[self.receiver(d, distance)] for distance in range(self.n_gpus)]
+            core.put_behind_switch([int(other.gpu.ingress_port.buffer_granules) for other in others])
 
-    def expect_arrivals(self) -> None:
-        """Let every GPU expect what the GEMMs that have been loaded send to it."""
+    def receiver(self, d: int, distance: int) -> int:
+        """Return the number of the core that stands for the GPU at *distance* of GPU *d*."""
+        return (d + distance) % self.n_gpus % len(self.cores)
+
+    def _distribute(self, d: int, messages: NDArray[Any]) -> None:
+        """Hand what GPU *d* has sent over to the GPUs that it is for."""
+        distances = messages["distance"] % self.n_gpus
+        for distance in [int(distances[0])] if (distances == distances[0]).all() else np.unique(distances).tolist():
+            part = messages[distances == distance]
+            part["distance"] = -distance % self.n_gpus
+            receiver = self.receiver(d, distance)
+            self.n_delivered[receiver] += n_granules_of(part)
+            self.hand_over(d, receiver, part)
+
+    def hand_over(self, sender: int, receiver: int, messages: NDArray[Any]) -> None:  # noqa: ARG002 - for subclasses
+        """Give messages of GPU *sender* to *receiver*."""
+        self.devices[receiver].receive(messages)
+
+    def check_reach(self) -> None:
+        """Raise ``UsageError`` if a GPU is to send where no link leads."""
+        reached = set(self.topology.distances(self.n_gpus))
+        for core in self.cores if self.links else ():
+            for distance in sorted(core.destinations):
+                if distance % self.n_gpus not in reached:
+                    raise UsageError(
+                        f"machine.link.topology: {core.machine.link.topology} does not lead to the GPU at distance"
+                        f" {distance} of {self.n_gpus}"
+                    )
+
+    def load_on(self, d: int, program: Program, start_at: int = 0) -> Transform | None:
+        """Load *program* on GPU *d*, whose host begins at tick *start_at*.
+
+        Return what the link has to make of what it sends; None if that names its places itself (decision 10).
+        """
+        core = self.cores[d]
+        core.load(program, start_at)
+        shifts = [shift_of(core, gemm) for gemm in program.operations if isinstance(gemm, Gemm)]
+        found = [shift for shift in shifts if shift is not None]
+        assert len(found) < 2  # a GPU has one tracker
+        return found[0] if found else None
+
+    def note_loaded(self) -> None:
+        """Every GPU has its program: what may it expect from the others, and from when on?"""
+        first = min(core.start_at for core in self.cores)
         for d, core in enumerate(self.cores):
-            for distance, n_granules in core.sends.items():
-                self.cores[(d + distance) % len(self.cores)].gpu.expected_inbound += n_granules
+            core.first_start_at = first
+            for distance, n_granules in core.tables.sends.items():
+                self.cores[self.receiver(d, distance)].gpu.expected_inbound += n_granules
 
     def has_arrivals(self) -> bool:
         """Return whether something waits for a GPU that its inbox does not hold yet."""
@@ -62,9 +118,8 @@ class Machine:
 
         Raises ``ModelError`` when the machine hangs or ends with something left inside.
         """
-        n = len(self.devices)
-        upstream = [(d + 1) % n for d in range(n)]
-        watched = [WatchedGpu(self.devices[d], self.links.get(u), self.devices[u]) for d, u in enumerate(upstream)]
+        self.check_reach()
+        watched = [self._watched(d) for d in range(len(self.devices))]
         process = self.env.process(steps)
         try:
             with watched_policy(self.cores):
@@ -77,9 +132,32 @@ class Machine:
         for device in self.devices:
             check_drained(device.core, device.name)
             check_invariants(device.core, device.name)
-        for d, link in self.links.items():
-            check_link(link, self.cores[d], self.cores[(d - 1) % n])
+        self.check_links()
         return [core.kernel_end_at for core in self.cores]
+
+    def check_links(self) -> None:
+        """Raise ``ModelError`` unless every GPU got all that others put on the wire for it."""
+        refuse([line for claim in self._claims() for line in claim.breaches()], "links")
+
+    def _claims(self) -> Iterator[Claim]:
+        """Yield that each GPU got all that others put on the wire for it."""
+        for d, link in self.links.items():
+            yield from link_claims(link.name, self.cores[d], link.n_granules)
+        delivered = sum(link.n_delivered for link in self.links.values())
+        yield Claim("C4", "links", "granules delivered, against handed over", delivered, sum(self.n_delivered))
+        for d, core in enumerate(self.cores) if self.links else ():
+            yield from arrival_claims(self.devices[d].name, core, self.n_delivered[d])
+
+    def senders_to(self, d: int) -> list[int]:
+        """Return the numbers of the cores from which GPU *d* can hear."""
+        distances = self.topology.distances(self.n_gpus)
+        return list(dict.fromkeys(self.receiver(d, -distance) for distance in distances if self.links))
+
+    def _watched(self, d: int) -> WatchedGpu:
+        """Return GPU *d* under watch."""
+        inbound = [(self.links[s], self.devices[s]) for s in self.senders_to(d)]
+        others = [self.devices[self.receiver(d, distance)].name for distance in range(self.n_gpus)]
+        return WatchedGpu(self.devices[d], inbound, lambda: self.n_delivered[d], others)
 
 
 class MirroredMachine(Machine):
@@ -92,21 +170,27 @@ class MirroredMachine(Machine):
         params: dict[str, Any],
         quantum_ps: int | None = None,
         ticks: TickBase | None = None,
+        n_gpus: int = 2,
     ) -> None:
-        """*ticks* is the time to run in (default: the coarsest for *spec*)."""
+        """*ticks* is the time to run in (default: the coarsest for *spec*); the GPU stands for *n_gpus*.
+
+        In a ring their number is no matter: each has one neighbour.
+        """
         self.core = GpuCore(spec, policy, params, ticks=ticks)
-        super().__init__([self.core], quantum_of(self.core, quantum_ps)[0])
+        super().__init__([self.core], quantum_of(self.core, quantum_ps)[0], n_gpus)
         self.device = self.devices[0]
-        self.launch_ticks = launch_ticks(self.core)
 
     @property
     def link(self) -> Link | None:
         """The link from the GPU to itself, if it has one."""
         return self.links.get(0)
 
-    def close_ring(self, transform: Transform | None = None) -> None:
-        """Wire the GPU to itself; *transform* turns what it sends into what it receives."""
-        self.connect(0, self.device.receive, transform)
+    def load(self, program: Program) -> None:
+        """Load *program*; what it sends comes back to it."""
+        shift = self.load_on(0, program)
+        if any(reaches_others(operation) for operation in program.operations):
+            self.connect(0, shift)
+        self.note_loaded()
 
     def run(self, report: Callable[[float], None] | None = None) -> int:
         """Run the loaded kernel to its end, launch included; return the tick at which it ended.
@@ -116,36 +200,20 @@ class MirroredMachine(Machine):
         return self.run_watched(self.device.run_kernel(report))[0]
 
 
-def launch_ticks(core: GpuCore, collective: CollectiveSchedule | None = None) -> int:
-    """Return the ticks from the launch of a kernel, of *collective* if there is one, to its start."""
-    gpu = core.machine.gpu
-    own = 0 if collective is None else gpu.collective_kernel.of_protocol(collective.protocol).launch
-    return core.ticks.from_ps(gpu.kernel_launch + own)
-
-
 def sent_at(core: GpuCore) -> int:
     """Return the tick at which the link of a drained GPU had carried all that it sent."""
     port = core.gpu.link_port
     return -(-int(port.free_at_scaled) // int(port.scale))
 
 
-def load_fused_gpu(
-    core: GpuCore, trace: TileTrace, mapping: Callable[..., None], start_at: int, first_position: int = 0
-) -> ChunkShift | None:
-    """Load *trace* on *core* by position, its output mapped by *mapping*; dispatch begins at *first_position*.
-
-    Return what its outgoing link makes of its messages; None if they name their places themselves.
-    """
-    counterparts = next_position(trace)
-    routes = StoreRoutes(trace.n_workgroups, counterparts)
-    with code_of_a_user(mapping, "mapping of the output", is_all_of_it=True):
-        mapping(routes, trace, 0, core.machine.gpu.dma.wavefront_tiles_per_block)
-    core.load_gemm(trace, routes, start_at=start_at, device_id=first_position)
-    if counterparts is not None:
+def shift_of(core: GpuCore, gemm: Gemm) -> ChunkShift | None:
+    """Return what the link makes of tiles that *gemm* sends to tiles of other shapes; None if it sends none."""
+    if not has_unlike_chunks(gemm):
         return None
-    tiles, n_wavefronts = core.tables.tiles, math.prod(wavefront_grid(trace.tiling))
-    shift = ChunkShift(np.array(tiles["n_granules"]), trace.chunk_ranges() * n_wavefronts, n_wavefronts)
-    core.sends[NEIGHBOUR] = shift.n_arriving(tiles["distance"] == NEIGHBOUR)
+    tiles, n_wavefronts = core.tables.tiles, math.prod(wavefront_grid(gemm.trace.tiling))
+    shift = ChunkShift(np.array(tiles["n_granules"]), gemm.trace.chunk_ranges() * n_wavefronts, n_wavefronts)
+    neighbour = core.program.n - 1 if core.program is not None else 0
+    core.tables.sends[neighbour] = shift.n_arriving(tiles["distance"] == neighbour)
     return shift
 
 
@@ -155,13 +223,6 @@ def check_drained(core: GpuCore, name: str) -> None:
     if left:
         listed = ", ".join(f"{n} {what}" for what, n in left.items())
         raise ModelError(f"{name}: the run ended with work left: {listed}")
-
-
-def check_link(link: Link, sender: GpuCore, receiver: GpuCore) -> None:
-    """Raise ``ModelError`` unless *receiver* got all that *sender* put on *link*."""
-    carried, delivered = link.n_granules, link.n_delivered
-    lines = [line for c in ring_claims(link.name, sender, carried, delivered, receiver) for line in c.breaches()]
-    refuse(lines, link.name)
 
 
 def quantum_of(core: GpuCore, quantum_ps: int | None) -> tuple[int, int]:
@@ -194,6 +255,7 @@ def leftovers(core: GpuCore) -> dict[str, int]:
         "DMA reads in flight": int(gpu.dma.reads_in_flight),
         "granules in the link port": int(port.store_tail - port.store_head + port.dma_tail - port.dma_head),
         "messages in the inbox": int(gpu.inbox_tail - gpu.inbox_head),
+        "messages in front of the ingress port": int((core.peers["data_tail"] - core.peers["data_head"]).sum()),
         "messages not received": int(gpu.expected_inbound - gpu.n_inbound),
         "loads outstanding": int(units["outstanding_lines"].sum()),
         "stores outstanding": int(units["outstanding_stores"].sum()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from t3sim.gpu.kernel import _jit, codes, loop
 from t3sim.gpu.time_accounts import time_accounts, units_of
 from t3sim.observe.timeline import Timeline
 from t3sim.observe.waits import REASONS, Wait
+from t3sim.overlap.interface import Span
+from t3sim.program.operations import Barrier, Gemm, Moves
 
 SPREAD_TILE = 8  # the eighth tile of a slot, as measured on hardware
 PS_PER_S = 10**12
@@ -106,33 +109,47 @@ def waits_of(core: GpuCore, end: int, name: str = "gpu[0]", start: int = 0) -> t
     )
 
 
-def timeline_of(core: GpuCore, name: str = "gpu[0]", device_id: int = 0) -> Timeline:
-    """Return what the parts of the GPU *name* did when: workgroups, DMA blocks, collective steps, DRAM levels.
+def spans_of(core: GpuCore, gpu: int = 0) -> Iterator[Span]:
+    """Yield the operations that number *gpu* has run, each with its ticks."""
+    assert core.program is not None
+    operations = iter(core.operations)
+    for given in core.program.operations:
+        one = next(operations)
+        end_at = next(operations).end_at if isinstance(given, Barrier) else one.end_at
+        yield Span(gpu, given.name, given.kind, given.stream, int(one.start_at), int(end_at))
 
-    *device_id* is its place in the ring if it works by position: at position p it works on chunk device_id + p.
+
+def timeline_of(core: GpuCore, name: str = "gpu[0]", device_id: int = 0) -> Timeline:
+    """Return what the parts of the GPU *name* did when: workgroups, DMA blocks, steps of move kernels, DRAM levels.
+
+    *device_id* is its rank: at position p it works on chunk device_id + p.
     """
-    timeline = Timeline()
+    timeline, tables, program = Timeline(), core.tables, core.program
+    assert program is not None
     ps = _picoseconds(core)
-    table = core.tables.workgroups
-    chunks = core.trace.workgroups["chunk"] if core.trace is not None else None
-    n_chunks = core.trace.n_chunks if core.trace is not None else 1
-    for index in np.flatnonzero(table["end_at"] >= 0).tolist():
-        entry = table[index]
-        number = index - int(core.tables.operations[entry.operation].first_workgroup)
-        track, what = f"{name}.compute_unit[{entry.cu}].slot[{entry.slot}]", f"workgroup {number}"
-        chunk = {} if chunks is None else {"chunk": (int(chunks[number]) + device_id) % n_chunks}
-        timeline.add_span(track, what + " main loop", ps(entry.start_at), ps(entry.main_loop_end_at), **chunk)
-        timeline.add_span(track, what + " stores", ps(entry.main_loop_end_at), ps(entry.end_at), **chunk)
-    schedule = core.schedule
-    n_channels = 1 if schedule is None else schedule.n_channels
-    n_devices = 1 + schedule.sent // schedule.steps[0].n_granules if schedule is not None and schedule.steps else 1
-    for row, step in enumerate(core.tables.steps):
-        if step.end_at >= 0 and schedule is not None:
-            number, channel = divmod(row, n_channels)
-            track = f"{name}.collective" + (f".channel[{channel}]" if n_channels > 1 else "")
-            chunk = {} if n_channels > 1 else {"chunk": (device_id + number) % n_devices}
-            timeline.add_span(track, f"step {number}", ps(step.start_at), ps(step.end_at), **chunk)
-    for command in core.tables.commands[: int(core.gpu.dma.n_commands)]:
+    kernels = [one for one in program.operations if isinstance(one, Gemm | Moves)]
+    tables_of = [one for one in core.operations if one.kind != codes.BARRIER]
+    for given, operation in zip(kernels, tables_of, strict=True):
+        if isinstance(given, Gemm):
+            chunks, n_chunks = given.trace.workgroups["chunk"], given.trace.n_chunks
+            for number in range(given.trace.n_workgroups):
+                entry = tables.workgroups[int(operation.first_workgroup) + number]
+                if entry.end_at >= 0:
+                    track, what = f"{name}.compute_unit[{entry.cu}].slot[{entry.slot}]", f"workgroup {number}"
+                    chunk = (int(chunks[number]) + device_id) % n_chunks
+                    ends = ps(entry.start_at), ps(entry.main_loop_end_at), ps(entry.end_at)
+                    timeline.add_span(track, what + " main loop", ends[0], ends[1], chunk=chunk)
+                    timeline.add_span(track, what + " stores", ends[1], ends[2], chunk=chunk)
+            continue
+        n_channels = given.steps.shape[1]
+        for row in range(given.steps.size):
+            step = tables.steps[int(operation.first_step) + row]
+            if step.end_at >= 0:
+                number, channel = divmod(row, n_channels)
+                track = f"{name}.collective" + (f".channel[{channel}]" if n_channels > 1 else "")
+                chunk_of = {} if n_channels > 1 else {"chunk": (device_id + number) % program.n}
+                timeline.add_span(track, f"step {number}", ps(step.start_at), ps(step.end_at), **chunk_of)
+    for command in tables.commands[: int(core.gpu.dma.n_commands)]:
         if command.end_at >= 0:
             timeline.add_span(
                 f"{name}.dma_engine", f"block of tile {command.first_tile}", ps(command.start_at), ps(command.end_at)

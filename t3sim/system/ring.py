@@ -1,11 +1,12 @@
-"""A wired machine in which every GPU of the ring is simulated: device *d* sends to device *d* - 1.
+"""A wired machine in which every GPU is simulated; in a ring, device *d* sends to device *d* - 1.
 
 At position ``p`` device ``d`` works on chunk ``(d + p) mod n``, so what it has done there is what its
 neighbour needs at position ``p + 1``.
 
 The GPUs advance in windows of the shortest link latency: nothing that is sent inside a window arrives before its end.
-So a GPU may run alone, on whatever thread, through all windows that its neighbour has begun; between two turns messages
-go over the links in SimPy, and each is taken in at the begin of the window that follows the one in which it was sent.
+So a GPU may run alone, on whatever thread, through all windows that every GPU has begun from which it can hear;
+between two turns messages go over the links in SimPy, and each is taken in at the begin of the window that follows the
+one in which it was sent.
 The result depends neither on the number of threads nor on any order.
 """
 
@@ -15,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -23,16 +23,14 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from t3sim.collective.schedule import CollectiveSchedule
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
 from t3sim.gpu.arbitration import ArbitrationPolicy
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel.codes import NEVER
-from t3sim.gpu.routes import StoreRoutes
 from t3sim.gpu.ticks import TickBase
-from t3sim.system.machine import Machine, launch_ticks, load_fused_gpu, quantum_of
-from t3sim.workload.tiling import TileTrace
+from t3sim.program.operations import Program
+from t3sim.system.machine import Machine, quantum_of
 
 LOOK_EVERY = 8  # windows between two looks at whether a GPU moves: each costs as much as a hundredth of a window
 MOST_WINDOWS = 8  # that a GPU advances at a time: more makes nothing faster
@@ -41,7 +39,7 @@ Outcome = list[tuple[int, NDArray[Any]]] | BaseException  # of a GPU: what it se
 
 
 class RingMachine(Machine):
-    """*n_devices* GPUs in a ring, each as *spec* says (``MachineSpec.of_gpu``)."""
+    """*n_devices* GPUs, each as *spec* says (``MachineSpec.of_gpu``), in a ring or behind a switch."""
 
     def __init__(
         self,
@@ -63,65 +61,27 @@ class RingMachine(Machine):
         self.ticks = TickBase.of(spec) if ticks is None else ticks
         cores = {d: GpuCore(spec.of_gpu(d), policy, params, ticks=self.ticks) for d in self.order}
         self.window = window_of(list(cores.values()), quantum_ps)
-        super().__init__([cores[d] for d in range(n_devices)], self.window)
+        super().__init__([cores[d] for d in range(n_devices)], self.window, n_devices)
         self.n_windows = [0] * n_devices  # through which each device has gone
-        self._arrived: list[deque[tuple[int, NDArray[Any]]]] = [deque() for _ in range(n_devices)]
+        # For each device, of each: what it has sent, and by the end of which window.
+        self._arrived: list[list[deque[tuple[int, NDArray[Any]]]]] = [
+            [deque() for _ in range(n_devices)] for _ in range(n_devices)
+        ]
         self._sent_in = 0  # windows, by whose end the sender had sent what a link delivers now
         self._leaving: dict[int, int] = {}  # of kernels that have ended: when the last of what they sent is on the wire
         for d in self.order if n_devices > 1 else ():
-            self.connect(d, partial(self._take_in, (d - 1) % n_devices))
+            self.connect(d)
+        self._heard = [self.senders_to(d) for d in range(n_devices)]
 
-    def _take_in(self, d: int, messages: NDArray[Any]) -> None:
-        """Keep *messages* for device *d* until it comes to the window that begins when they had been sent."""
-        self._arrived[d].append((self._sent_in, messages))
+    def hand_over(self, sender: int, receiver: int, messages: NDArray[Any]) -> None:
+        """Keep *messages* until *receiver* comes to the window that begins when they had been sent."""
+        self._arrived[receiver][sender].append((self._sent_in, messages))
 
-    def start_at(self, d: int, offset: int = 0, collective: CollectiveSchedule | None = None) -> int:
-        """Return the tick at which a kernel (of *collective*) starts on device *d* that is launched at *offset*."""
-        return offset + launch_ticks(self.cores[d], collective)
-
-    # --- loading ---------------------------------------------------------------------------------
-
-    def load_gemm(self, trace: TileTrace, mapping: Callable[..., None] | None = None) -> None:
-        """Load *trace* on every device, its output mapped by *mapping* (default: through the L2).
-
-        Each device has the output at its true places: device ``d`` starts at chunk ``d`` of the array.
-        """
-        for d, core in enumerate(self.cores):
-            routes = StoreRoutes(trace.n_workgroups)
-            if mapping is not None:
-                mapping(routes, trace, d, core.machine.gpu.dma.wavefront_tiles_per_block)
-            core.load_gemm(trace, routes, start_at=self.start_at(d), device_id=d)
-        self.expect_arrivals()
-
-    def load_fused(
-        self, trace: TileTrace, mapping: Callable[..., None], offsets: Sequence[int], first_positions: Sequence[int]
-    ) -> None:
-        """Load *trace* on every device by position, mapped by *mapping*; launched at *offsets*.
-
-        Every device has the chunk of a position at the same place, so equal devices do the same bit for bit (ADR
-        0018).  Device ``d`` dispatches its chunks in order from ``first_positions[d]`` on.
-        """
-        for d, core in enumerate(self.cores):
-            shift = load_fused_gpu(core, trace, mapping, self.start_at(d, offsets[d]), first_positions[d])
-            if d in self.links:
-                self.links[d].transform = shift
-        self.expect_arrivals()
-        self._note_first_start()
-
-    def load_collective(
-        self, schedule: CollectiveSchedule, offsets: Sequence[int] | None = None, n_compute_units: int | None = None
-    ) -> None:
-        """Load *schedule* on every device, on *n_compute_units* CUs (default: all), launched at *offsets*."""
-        for d, core in enumerate(self.cores):
-            start_at = self.start_at(d, 0 if offsets is None else offsets[d], schedule)
-            core.load_collective(schedule, start_at=start_at, n_compute_units=n_compute_units)
-        self._note_first_start()
-
-    def _note_first_start(self) -> None:
-        """Let every GPU know when the first one starts: from then on data may arrive."""
-        first = min(core.start_at for core in self.cores)
-        for core in self.cores:
-            core.first_start_at = first
+    def load(self, d: int, program: Program, start_at: int = 0) -> None:
+        """Load *program* on GPU *d*, whose host begins at tick *start_at*; ``note_loaded`` when all have theirs."""
+        shift = self.load_on(d, program, start_at)
+        if d in self.links:
+            self.links[d].transform = shift
 
     # --- running ---------------------------------------------------------------------------------
 
@@ -140,9 +100,9 @@ class RingMachine(Machine):
     ) -> Generator[simpy.Event, Any, None]:
         """Advance all devices until the kernel of each has ended and all it sent is on the wire.
 
-        In each turn as many devices advance as there are threads, evenly spaced on the ring; then it is the turn of
-        those that hear of them.  So each finds its neighbour ahead and goes on for several windows at once, which the
-        caches of the host like better than going round window by window.
+        In each turn as many devices advance as there are threads, evenly spaced; then it is the turn of those before
+        them, which hear of them.  So in a ring each finds its neighbour ahead and goes on for several windows at once,
+        which the caches of the host like better than going round window by window.
         """
         n = len(self.devices)
         n_tokens = min(self.n_threads, n)
@@ -169,20 +129,18 @@ class RingMachine(Machine):
 
     def has_arrivals(self) -> bool:
         """See the base class."""
-        return any(self._arrived)
+        return any(queue for queues in self._arrived for queue in queues)
 
     def _is_over(self, devices: Iterable[int]) -> bool:
         """Return whether the kernels of *devices* have ended and all that they sent is on the wire."""
         return all(self.cores[d].now >= self._leaving.get(d, NEVER) for d in devices)
 
     def _room(self, d: int) -> int:
-        """Return how many windows device *d* may advance: to the end of the one that its neighbour is in."""
+        """Return how many windows device *d* may advance: to the end of the first that one it hears from is in."""
         if self._is_over([d]):
             return 0
-        upstream = (d + 1) % len(self.devices)
-        if upstream == d or self._is_over([upstream]):
-            return MOST_WINDOWS
-        return min(self.n_windows[upstream] + 1 - self.n_windows[d], MOST_WINDOWS)
+        behind = [self.n_windows[s] for s in self._heard[d] if not self._is_over([s])]
+        return min([MOST_WINDOWS, *(n + 1 - self.n_windows[d] for n in behind)])
 
     def _look_at(self, d: int, n_windows: int, reports: Sequence[Report] | None) -> None:
         """Look at a device that has advanced by so many windows: does it move, how far is it?"""
@@ -211,8 +169,9 @@ class RingMachine(Machine):
         sent: list[tuple[int, NDArray[Any]]] = []
         try:
             for _ in range(n_windows):
-                while arrived and arrived[0][0] <= self.n_windows[d]:
-                    device.receive(arrived.popleft()[1])
+                for queue in arrived:
+                    while queue and queue[0][0] <= self.n_windows[d]:
+                        device.receive(queue.popleft()[1])
                 self.n_windows[d] += 1
                 horizon = self.n_windows[d] * self.window
                 if device.advance(min(horizon, self._leaving.get(d, NEVER))):
@@ -237,7 +196,9 @@ def all_sent_at(core: GpuCore) -> int:
     waiting = np.arange(int(port.store_head), int(port.store_tail))
     if not len(waiting):
         return 0
-    scale, turn = int(port.scale), (waiting - waiting[0]) * int(port.granule_cost)
+    packets = stores["packet"][waiting % len(stores)]
+    cost = int(port.payload_cost) + int(port.header_cost) // packets
+    scale, turn = int(port.scale), np.cumsum(cost) - cost
     ready = np.maximum.accumulate(stores["at"][waiting % len(stores)] * scale - turn)
     start = max(int(ready[-1]), int(port.free_at_scaled)) + int(turn[-1])
     return (start // (core.slot_ticks * scale) + 1) * core.slot_ticks

@@ -7,7 +7,7 @@ sublayers, each simulated, and of its other operators, by roofline.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,41 +17,33 @@ from t3sim.errors import UsageError, code_of_a_user
 from t3sim.gpu.ticks import TickBase
 from t3sim.observe.timeline import Timeline
 from t3sim.overlap import Phase, overlap_strategies
-from t3sim.overlap.interface import duration
-from t3sim.system.explicit import ExplicitPhases
+from t3sim.program.operator import Operator
+from t3sim.program.parts import collective_plan
+from t3sim.system.explicit import ExplicitParts
 from t3sim.system.layer import other_ticks
-from t3sim.system.phases import MirroredPhases, PhasePlan, PhaseSource, PhaseStore, SublayerPhases
-from t3sim.system.user_code import times_of
+from t3sim.system.parts import MirroredParts, Parts, PhaseSource, PhaseStore
+from t3sim.system.user_code import plan_of
 from t3sim.workload.layer import sublayer_runs
 from t3sim.workload.tiling import TileTrace, make_tile_trace
 
 
 @dataclass(frozen=True)
 class SublayerResult:
-    """What one sublayer, or one collective, cost: its time in ticks and the phases that say why."""
+    """What one sublayer, or one collective, cost: its time in ticks and, by role, the phases that say why."""
 
     run: RunSpec  # of this sublayer alone
     total: int
-    gemm: Phase | None = None
-    reduce_scatter: Phase | None = None
-    all_gather: Phase | None = None
-    fused: Phase | None = None
-    all_reduce: Phase | None = None  # run as one kernel
+    by_role: Mapping[str, Phase]
 
     @property
     def phases(self) -> list[Phase]:
-        """Return the phases that were run, in the order in which they happen."""
-        phases = (self.gemm, self.reduce_scatter, self.fused, self.all_gather, self.all_reduce)
-        return [phase for phase in phases if phase is not None]
+        """Return the phases in the order in which they happen; those that were run for their column only come last."""
+        return list(self.by_role.values())
 
 
 @dataclass(frozen=True)
 class SimulationResult:
-    """What one point cost; times in ticks of *ticks*.
-
-    ``gemm``, ``reduce_scatter``, ``all_gather`` and ``fused`` are the phases of
-    the sublayer; of a layer they are sums over its sublayers, without timelines.
-    """
+    """What one point cost; times in ticks of *ticks*."""
 
     run: RunSpec
     ticks: TickBase
@@ -64,34 +56,13 @@ class SimulationResult:
         """Return the ticks of the whole point."""
         return sum(part.total for part in self.sublayers) + (self.others or 0)
 
-    @property
-    def gemm(self) -> Phase | None:
-        """Return the isolated GEMM, on the compute units that the strategy gives it."""
-        return summed([part.gemm for part in self.sublayers])
-
-    @property
-    def reduce_scatter(self) -> Phase | None:
-        """Return the isolated reduce-scatter, None if it was fused or there is none."""
-        return summed([part.reduce_scatter for part in self.sublayers])
-
-    @property
-    def all_gather(self) -> Phase | None:
-        """Return the all-gather, None if there is none."""
-        return summed([part.all_gather for part in self.sublayers])
-
-    @property
-    def fused(self) -> Phase | None:
-        """Return the fused GEMM and reduce-scatter, None if the strategy fuses nothing."""
-        return summed([part.fused for part in self.sublayers])
-
-    @property
-    def all_reduce(self) -> Phase | None:
-        """Return the all-reduce that runs as one kernel, None if there is none."""
-        return summed([part.all_reduce for part in self.sublayers])
+    def phase(self, role: str) -> Phase | None:
+        """Return the phase of *role*, None if there is none; of a layer the sum over its sublayers."""
+        return summed([part.by_role.get(role) for part in self.sublayers])
 
     @property
     def phases(self) -> list[Phase]:
-        """Return the phases that were run, in the order in which they happen."""
+        """Return the phases of all sublayers in order."""
         return [phase for part in self.sublayers for phase in part.phases]
 
 
@@ -127,44 +98,42 @@ def check_mode(run: RunSpec) -> None:
     n_devices = run.workload.tp if collective is None else collective.gpus
     if run.mode == "explicit" and n_devices == 1:
         raise UsageError("mode: one GPU is no ring but a plain GEMM; use `mirrored`")
-    if run.mode == "mirrored" and not (run.machine.is_uniform and run.staggered):
+    if run.mode == "mirrored" and not run.machine.is_uniform:
         raise UsageError("mode: mirrored mode simulates one GPU for all, and these differ; use `explicit`")
 
 
 def _sublayer(
     run: RunSpec, trace: TileTrace | None, store: PhaseSource, audit: Audit | None, number: int
 ) -> SublayerResult:
-    workload = run.workload
-    if trace is None and workload.gemm is not None:
-        trace = make_tile_trace(workload.gemm, workload.tiling, workload.tp)
-    phases: SublayerPhases
-    if run.mode == "explicit":
-        phases = ExplicitPhases(run, trace, store, audit, number)
-    else:
-        phases = MirroredPhases(run, trace, store, audit)
+    parts = parts_for(run, store, audit, number)
     strategy = overlap_strategies.get(run.strategy)
-    if workload.collective is not None:
-        return collective_alone(phases, workload.collective.op, has_near_memory=strategy.has_near_memory)
-    is_plan = isinstance(store, PhasePlan)
-    with code_of_a_user(strategy.times, f"strategy `{run.strategy}`", is_all_of_it=is_plan):
-        times = times_of(strategy, phases, is_plan=is_plan)
-    return SublayerResult(run, times.ticks, times.gemm, times.reduce_scatter, times.all_gather, times.fused)
-
-
-def collective_alone(
-    phases: SublayerPhases, op: str, *, has_near_memory: bool = False, n_compute_units: int | None = None
-) -> SublayerResult:
-    """Return the result of a workload that is one collective, on so many compute units (default: all)."""
-    scatter = gather = all_reduce = None
-    if op == "all-reduce" and phases.run.machine.gpu.collective_kernel.kind == "channels":
-        all_reduce = phases.all_reduce(n_compute_units=n_compute_units)
+    op = operator_of(run, trace)
+    if op.collective is not None:
+        plan = collective_plan(op, has_near_memory=strategy.has_near_memory)
     else:
-        if op in ("reduce-scatter", "all-reduce"):
-            scatter = phases.reduce_scatter(has_near_memory=has_near_memory, n_compute_units=n_compute_units)
-        if op in ("all-gather", "all-reduce"):
-            gather = phases.all_gather(n_compute_units=n_compute_units)
-    total = sum(map(duration, (scatter, gather, all_reduce)))
-    return SublayerResult(phases.run, total, None, scatter, gather, all_reduce=all_reduce)
+        with code_of_a_user(strategy.plan, f"strategy `{run.strategy}`", is_all_of_it=True):
+            plan = plan_of(strategy, op, run.strategy_params)
+    total, by_role = parts.evaluate(plan)
+    return SublayerResult(run, total, by_role)
+
+
+def parts_for(run: RunSpec, store: PhaseSource, audit: Audit | None, number: int = 0) -> Parts:
+    """Return what simulates the parts of *run*, sublayer *number* of its layer."""
+    if run.mode == "explicit":
+        return ExplicitParts(run, store, audit, number)
+    return MirroredParts(run, store, audit)
+
+
+def operator_of(run: RunSpec, trace: TileTrace | None = None) -> Operator:
+    """Return what *run* computes; *trace* replaces the tiles of its shape."""
+    workload = run.workload
+    if workload.collective is not None:
+        collective = workload.collective
+        return Operator(run.machine, collective.gpus, None, collective.op, collective.size)
+    assert workload.gemm is not None
+    if trace is None:
+        trace = make_tile_trace(workload.gemm, workload.tiling, workload.tp)
+    return Operator(run.machine, workload.tp, trace, staggered=run.staggered)
 
 
 PEAKS = ("tracker_peak_entries", "peak_inbox")  # counters of which a layer has the largest, not the sum

@@ -12,16 +12,15 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-import numpy as np
-
 from t3sim.errors import PACKAGE, PluginError, home_of, is_of_a_user
 from t3sim.gpu.core import GpuCore, name_of
-from t3sim.gpu.kernel.codes import NEVER
-from t3sim.overlap.interface import OverlapStrategy, Phases, SublayerTimes
+from t3sim.overlap.interface import OverlapStrategy
+from t3sim.program.operator import Operator
+from t3sim.program.plan import Part, Plan, Tree
 
 PATIENCE_S = 60.0
 LOOK_EVERY_S = 1.0
@@ -29,43 +28,27 @@ LOOKS_BEFORE_LEAVING = 2  # after Ctrl-C, while compiled code does not come back
 INTERRUPTED = 130
 
 
-def times_of(strategy: OverlapStrategy, phases: Phases, *, is_plan: bool) -> SublayerTimes:
-    """Return what *strategy* says; raises ``PluginError`` if that cannot be the time of a sublayer.
-
-    In a plan the phases have no times yet, so only the kinds of the values are looked at.
-    """
-    name, home = strategy.name, home_of(strategy.times)
+def plan_of(strategy: OverlapStrategy, op: Operator, params: Mapping[str, Any]) -> Plan:
+    """Return the plan of *strategy*; raises ``PluginError`` if a user's says something else when it is asked again."""
+    name, home = strategy.name, home_of(strategy.plan)
     if not is_of_a_user(home[0]):
-        return strategy(phases)
+        return strategy(op, params)
     thread = threading.get_ident()
     with watched(lambda: at_work_in_strategy(name, thread)):
-        times, again = strategy(phases), strategy(phases)
-    problem = problem_of(times, is_plan=is_plan)
-    if problem is None and shown(times) != shown(again):
-        problem = "says something else when it is asked again"
-    if problem is not None:
-        raise PluginError(*home, f"strategy `{name}` {problem}")
-    return times
+        plan, again = strategy(op, params), strategy(op, params)
+    if shown(plan) != shown(again):
+        raise PluginError(*home, f"strategy `{name}` says something else when it is asked again")
+    return plan
 
 
-def problem_of(times: SublayerTimes, *, is_plan: bool) -> str | None:
-    """Return what is wrong with the times that a strategy returned; None if nothing is."""
-    ticks = times.ticks
-    if isinstance(ticks, bool) or not isinstance(ticks, (int, np.integer)):
-        return f"returned {ticks!r}, not a whole number of ticks"
-    parts = [times.reduce_scatter, times.all_gather, times.fused or times.gemm]
-    longest = max((part for part in parts if part is not None), key=lambda part: part.ticks, default=None)
-    if is_plan or longest is None:
-        return None
-    if not longest.ticks <= ticks < NEVER:
-        return f"returned {ticks} ticks, but its phase `{longest.name}` alone takes {longest.ticks}"
-    return None
-
-
-def shown(times: SublayerTimes) -> list[Any]:
+def shown(plan: Plan) -> list[Any]:
     """Return what two answers of a strategy must have in common."""
-    parts = [times.gemm, times.reduce_scatter, times.all_gather, times.fused]
-    return [times.ticks, *((part.name, part.ticks) if part is not None else None for part in parts)]
+    return [[(part.role, part.key) for part in plan.parts()], shape_of(plan.tree)]
+
+
+def shape_of(tree: Tree) -> Any:
+    """Return how the parts of *tree* are put together."""
+    return tree.key if isinstance(tree, Part) else [type(tree).__name__, *map(shape_of, tree.of)]
 
 
 def at_work_in_strategy(name: str, thread: int) -> str | None:

@@ -19,8 +19,10 @@ from t3sim.errors import InputDataError
 from t3sim.experiment.phase_task import MadeOfPhases
 from t3sim.gpu.ticks import TickBase
 from t3sim.overlap.interface import Phase
-from t3sim.system.phases import MirroredPhases
-from t3sim.system.simulate import collective_alone
+from t3sim.program.parts import collective_plan, gemm_part
+from t3sim.program.side_by_side import kernels_for, side_by_side_part, times_side_by_side
+from t3sim.system.parts import MirroredParts
+from t3sim.system.simulate import operator_of
 from t3sim.workload.tiling import WORKGROUP_DTYPE, TileTrace, make_tile_trace
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from t3sim.collective.choice import Op
     from t3sim.config.machine import MachineSpec
     from t3sim.experiment.phase_runner import PhaseRunner
-    from t3sim.system.phases import PhaseSource
+    from t3sim.system.parts import PhaseSource
 
 Tile = tuple[int, int]  # row and column of tiles
 TimedTile = tuple[int, float, float, float]  # compute unit; start, end of main loop, end in ns after the first start
@@ -77,8 +79,7 @@ class GemmAlone(Simulation):
 
     def result(self, phases: PhaseSource, audit: Audit | None = None) -> list[Phase]:
         """See the base class."""
-        trace = make_tile_trace(self.gemm, self.tiling, 1)
-        return [MirroredPhases(self.run, trace, phases, audit).gemm(n_compute_units=self.n_compute_units)]
+        return [MirroredParts(self.run, phases, audit).phase(gemm_part(operator_of(self.run), self.n_compute_units))]
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,8 @@ class CollectiveAlone(Simulation):
 
     def result(self, phases: PhaseSource, audit: Audit | None = None) -> list[Phase]:
         """See the base class."""
-        own = MirroredPhases(self.run, None, phases, audit)
-        return collective_alone(own, self.op, n_compute_units=self.n_channels).phases
+        plan = collective_plan(operator_of(self.run), n_compute_units=self.n_channels)
+        return list(MirroredParts(self.run, phases, audit).evaluate(plan)[1].values())
 
 
 @dataclass(frozen=True)
@@ -124,17 +125,16 @@ class SideBySide(Simulation):
 
     def result(self, phases: PhaseSource, audit: Audit | None = None) -> list[Phase]:
         """See the base class."""
-        trace = make_tile_trace(self.gemm.gemm, self.gemm.tiling, 1)
-        alone = [*self.gemm.result(phases, audit), *self.reduce_scatter.result(phases, audit)]
-        own = MirroredPhases(self.run, trace, phases, audit)
-        both = own.side_by_side("reduce-scatter", n_compute_units=self.reduce_scatter.n_channels)
-        assert both is not None  # two GPUs at least
-        return [*alone, both]
+        (gemm,), (collective,) = self.gemm.result(phases, audit), self.reduce_scatter.result(phases, audit)
+        op = replace(operator_of(self.run), trace=make_tile_trace(self.gemm.gemm, self.gemm.tiling, 1))
+        n_kernels = kernels_for(gemm.ticks, collective.ticks)
+        part = side_by_side_part(op, "reduce-scatter", *n_kernels, n_compute_units=self.reduce_scatter.n_channels)
+        return [gemm, collective, MirroredParts(self.run, phases, audit).phase(part)]
 
     def outcome(self, result: Sequence[Phase]) -> Outcome:
         """See the base class."""
         gemm_alone, collective_alone, both = result
-        gemm, collective = self.us(both.counters["gemm_beside"]), self.us(both.counters["collective_beside"])
+        gemm, collective = map(self.us, times_side_by_side(both.spans))
         if self.gemm_share is not None:
             alone_us = self.reduce_scatter.us(collective_alone.ticks)
             overlapped = self.gemm_share * gemm / self.gemm.us(gemm_alone.ticks)
@@ -157,7 +157,8 @@ class RecordedTiles(Simulation):
     def result(self, phases: PhaseSource, audit: Audit | None = None) -> list[Phase]:
         """See the base class."""
         trace = recorded_trace(self.gemm.gemm, self.gemm.tiling, self.tiles)
-        return [MirroredPhases(self.run, trace, phases, audit).gemm_with_tiles()]
+        part = gemm_part(operator_of(self.run, trace))
+        return [MirroredParts(self.run, phases, audit).phase(part, keeps_tiles=True)]
 
     def outcome(self, result: Sequence[Phase]) -> Outcome:
         """See the base class."""

@@ -261,7 +261,7 @@ class FusedBench:
             if not has_buffer_room(self.gpu.link_port, 1):
                 return False
             port, queue = self.gpu.link_port, self.core.store_queue
-            buffer_store(port, queue, INCOMING_UPDATE, -1, tile, granule, -1, self.now)
+            buffer_store(port, queue, INCOMING_UPDATE, -1, tile, granule, -1, 64, self.now)
             self.stored.append((tile, granule))
             return True
         address = self.address_of(tile, granule)
@@ -377,7 +377,7 @@ class FusedBench:
 
     def send(self) -> None:
         """The link takes what it can carry in a slot."""
-        transmit(self.gpu, self.core.store_queue, self.tables.dma_queue, self.core.outbox, self.now)
+        transmit(self.gpu, self.core.peers, self.core.store_queue, self.tables.dma_queue, self.core.outbox, self.now)
         sent = self.core.take_outbox()
         self.sent += zip(sent["tile"].tolist(), sent["granule"].tolist(), strict=True)
         self.tick()

@@ -67,7 +67,7 @@ def take_requests(core: GpuCore, stream: int) -> list[tuple[int, int, int, int]]
 def messages_of(dtype: np.dtype[Any], at: Any, **columns: Any) -> NDArray[Any]:
     """Return messages that the kernel can read: times *at* and the other columns, no signal, zero elsewhere."""
     messages = np.zeros(len(at), dtype).view(np.recarray)
-    messages["at"], messages["signal"] = at, -1
+    messages["at"], messages["signal"], messages["packet"] = at, -1, 1
     for name, values in columns.items():
         messages[name] = values
     return messages

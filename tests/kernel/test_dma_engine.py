@@ -77,7 +77,7 @@ class Bench:
 
     def send(self) -> list[tuple[int, int, int]]:
         """The link takes what it can; return (kind, tile, granule) of what has left."""
-        transmit(self.gpu, self.core.store_queue, self.tables.dma_queue, self.core.outbox, self.now)
+        transmit(self.gpu, self.core.peers, self.core.store_queue, self.tables.dma_queue, self.core.outbox, self.now)
         sent = self.core.take_outbox()
         return [(int(m["kind"]), int(m["tile"]), int(m["granule"])) for m in sent]
 

@@ -60,14 +60,14 @@ class Port:
 
     def queue_stores(self, ready: list[int], first: int = 0) -> None:
         for i, at in enumerate(ready, first):
-            buffer_store(self.port, self.core.store_queue, INCOMING_WRITE, -1, 10, i, -1, at)
+            buffer_store(self.port, self.core.store_queue, INCOMING_WRITE, -1, 10, i, -1, 64, at)
 
     def queue_dma(self, ready: list[int], first: int = 0) -> None:
         for i, at in enumerate(ready, first):
             queue_dma_data(self.port, self.dma_queue, INCOMING_UPDATE, -1, 20, i, -1, at)
 
     def transmit(self, slot_end: int = FOREVER) -> None:
-        transmit(self.gpu, self.core.store_queue, self.dma_queue, self.outbox, slot_end)
+        transmit(self.gpu, self.core.peers, self.core.store_queue, self.dma_queue, self.outbox, slot_end)
 
     def sent(self) -> list[tuple[int, str, int]]:
         names = {(INCOMING_WRITE, 10): "store", (INCOMING_UPDATE, 20): "dma"}

@@ -14,7 +14,7 @@ from t3sim.gpu.kernel.state import MESSAGE
 from t3sim.network.link import Link
 
 LATENCY = 3500
-GRANULE = (224, 75)  # ticks for 64 B at 150 GB/s with 7 GHz ticks: 2.98...
+GRANULE = (224, 0, 75)  # ticks for 64 B at 150 GB/s with 7 GHz ticks: 2.98...
 
 
 def departures_at(times: list[int]) -> NDArray[Any]:
@@ -24,9 +24,9 @@ def departures_at(times: list[int]) -> NDArray[Any]:
     return messages
 
 
-def back_to_back(first: int, n: int, cost: tuple[int, int] = GRANULE) -> list[int]:
+def back_to_back(first: int, n: int, cost: tuple[int, int, int] = GRANULE) -> list[int]:
     """Return when each of *n* granules has left that follow *first* granules without a gap."""
-    return [-(-(first + i + 1) * cost[0] // cost[1]) for i in range(n)]
+    return [-(-(first + i + 1) * cost[0] // cost[2]) for i in range(n)]
 
 
 def carried(batches: list[list[int]], transform: Any = None) -> tuple[Link, list[NDArray[Any]]]:
@@ -77,7 +77,7 @@ def test_what_arrives_is_what_the_transform_says() -> None:
 @pytest.mark.parametrize(
     "times",
     [
-        back_to_back(0, 500, (150, 75)),  # 2 ticks instead of 2.99
+        back_to_back(0, 500, (150, 0, 75)),  # 2 ticks instead of 2.99
         [100, 300, 200],
         [400] * 8,
     ],
@@ -99,7 +99,7 @@ def test_the_full_rate_is_no_error() -> None:
 
 def test_one_granule_too_many_in_each_batch_is_a_model_error() -> None:
     """Is a sender found out that slips one granule too many into each batch?"""
-    period = -(-100 * GRANULE[0] // GRANULE[1])
+    period = -(-100 * GRANULE[0] // GRANULE[2])
     batches = [[b * period + at for at in back_to_back(0, 100)] for b in range(5)]
     fast = [[*batch, batch[-1]] for batch in batches]
     with pytest.raises(ModelError):

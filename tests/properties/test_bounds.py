@@ -385,7 +385,7 @@ def waits(arrivals: NDArray[np.int64]) -> NDArray[np.int64]:
     queue = messages_of(MESSAGE, arrivals)
     outbox = messages_of(MESSAGE, np.zeros(n, np.int64))
     port.dma_tail = n
-    transmit(core.gpu, core.store_queue, queue, outbox, NEVER >> 8)
+    transmit(core.gpu, core.peers, core.store_queue, queue, outbox, NEVER >> 8)
     assert core.gpu.n_outbox == n
     return np.asarray(outbox["at"] - arrivals - SERVICE)
 
@@ -437,10 +437,10 @@ def share_lost(rho: float, buffer_bytes: int, n: int) -> float:
     core = core_of(f"link: {{bandwidth: 448 MB/s, egress_buffer: {buffer_bytes} B}}")
     port, n_lost = core.gpu.link_port, 0
     for i, at in enumerate(poisson(rho, n, seed=4).tolist()):
-        transmit(core.gpu, core.store_queue, core.tables.dma_queue, core.outbox, at)
+        transmit(core.gpu, core.peers, core.store_queue, core.tables.dma_queue, core.outbox, at)
         core.gpu.n_outbox = 0
         if has_buffer_room(port, 1):
-            buffer_store(port, core.store_queue, INCOMING_WRITE, -1, 0, i, -1, at)
+            buffer_store(port, core.store_queue, INCOMING_WRITE, -1, 0, i, -1, 64, at)
         else:
             n_lost += 1
     return n_lost / n

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import filterfalse
 
@@ -23,7 +23,8 @@ def graph_of(gpus: Sequence[HungGpu]) -> WaitGraph:
     by_name = {gpu.name: gpu for gpu in gpus}
     for gpu in gpus:
         sources = [*all_waits(gpu), *accounts_not_settled(gpu), *moments_out_of_reach(gpu)]
-        sources += [*ready_heads(gpu, sources), *link_waits(gpu, by_name.get(gpu.upstream or ""))]
+        upstream = {link: by_name[name] for link, name in gpu.links.items() if name in by_name}
+        sources += [*ready_heads(gpu, sources), *link_waits(gpu, upstream)]
         for part, on, why in [*sources, *kernel_waits(gpu, sources)]:
             if on == NOTHING:
                 graph.fault(instance(gpu, part), why)
@@ -34,7 +35,7 @@ def graph_of(gpus: Sequence[HungGpu]) -> WaitGraph:
 
 def instance(gpu: HungGpu, part: str) -> str:
     """Return the instance name of a part of *gpu*, or of another part that has one already."""
-    return part if part == gpu.link or part.startswith("gpu[") else f"{gpu.name}.{part}"
+    return part if part in gpu.links or part.startswith("gpu[") else f"{gpu.name}.{part}"
 
 
 def accounts_not_settled(gpu: HungGpu) -> Waits:
@@ -67,19 +68,20 @@ def ready_heads(gpu: HungGpu, waits: Sequence[tuple[str, str, str]]) -> Waits:
                 yield on, NOTHING, f"the policy has not served a ready {word} request for {waited:,} memory cycles"
 
 
-def link_waits(gpu: HungGpu, upstream: HungGpu | None) -> Waits:
-    """The wire that leads to *gpu*: has it lost something, or has the sender something left?"""
+def link_waits(gpu: HungGpu, upstream: Mapping[str, HungGpu]) -> Waits:
+    """The wires that lead to *gpu*: have they lost something, or have the senders something left?"""
     missing = int(gpu.gpu.expected_inbound - gpu.gpu.n_inbound)
-    lost = gpu.n_delivered - int(gpu.gpu.inbox_tail)
-    if lost > 0 and gpu.link:
-        yield gpu.link, NOTHING, f"{counted(lost, 'granule')} it delivered never reached the inbox of {gpu.name}"
-    if upstream is None or missing <= 0:
+    lost = gpu.n_delivered - int(gpu.gpu.n_inbound) - len(gpu.inbox)
+    for link in gpu.links if lost > 0 else ():
+        yield link, NOTHING, f"{counted(lost, 'granule')} it delivered never reached the inbox of {gpu.name}"
+    if not upstream or missing <= 0:
         return
-    left = list(senders(upstream))
-    yield from ((gpu.link, instance(upstream, part), why) for part, why in left)
-    if not left and not len(gpu.inbox):
-        expects = f"{gpu.name} expects {counted(missing, 'more granule')}"
-        yield gpu.link, NOTHING, f"{expects}, but its neighbour has nothing left to send"
+    left = {link: list(senders(sender)) for link, sender in upstream.items()}
+    for link, sender in upstream.items():
+        yield from ((link, instance(sender, part), why) for part, why in left[link])
+        if not any(left.values()) and not len(gpu.inbox):
+            expects = f"{gpu.name} expects {counted(missing, 'more granule')}"
+            yield link, NOTHING, f"{expects}, but its neighbour has nothing left to send"
 
 
 def kernel_waits(gpu: HungGpu, waits: Sequence[tuple[str, str, str]]) -> Waits:

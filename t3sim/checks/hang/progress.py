@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.in_flight import STREAM_NAMES, uncompiled
+from t3sim.gpu.in_flight import STREAM_NAMES, has_room_there, heads_of_port, uncompiled
 from t3sim.gpu.kernel import codes, memory_controller
 from t3sim.gpu.kernel.state import Layout, gpu_dtype
 
@@ -40,7 +40,7 @@ _WATCHED = (
     "move_workgroups.step", "move_workgroups.step_line", "move_workgroups.step_operand",
     "move_workgroups.step_stored", "move_workgroups.line_head", "move_workgroups.line_tail",
     "tracker.n_triggered", "dma.n_ready", "dma.n_taken", "dma.tile_cursor", "dma.granule_cursor", "dma.n_commands_done",
-    "link_port.store_tail", "link_port.dma_tail", "link_port.n_sent",
+    "link_port.store_tail", "link_port.dma_tail", "link_port.n_sent", "ingress_port.n_served",
 )  # fmt: skip
 
 
@@ -163,13 +163,21 @@ def moments(core: GpuCore) -> Iterator[Moment]:
 
 
 def _link_moments(core: GpuCore) -> Iterator[Moment]:
-    """The next granule onto the wire, and the next one off it."""
+    """The next granule onto the wire, the next ones off it, the next credits."""
     gpu = core.gpu
     for at in port_starts(core):
         yield Moment("link_port", at, "the wire to be free")
     if gpu.inbox_head < gpu.inbox_tail:
         at = int(core.inbox[int(gpu.inbox_head) % len(core.inbox)].at)
         yield Moment("mailbox", at, "the arrival of its oldest granule")
+    size, n_peers = int(gpu.ingress_port.ring_size), len(core.peers)
+    for distance, peer in enumerate(core.peers if size else ()):
+        for ring, head, tail, what in (
+            (distance, peer.data_head, peer.data_tail, "the arrival of a granule"),
+            (n_peers + distance, peer.credit_head, peer.credit_tail, "room at another GPU"),
+        ):
+            if head < tail:
+                yield Moment("ingress_port", int(core.arrivals[ring * size + int(head) % size].at), what)
 
 
 def _memory_moments(core: GpuCore) -> Iterator[Moment]:
@@ -250,11 +258,8 @@ def unscheduled_channels(core: GpuCore) -> list[int]:
 
 def port_starts(core: GpuCore) -> list[int]:
     """Return for stores and for data of the DMA engine the tick at which the first granule can go onto the wire."""
-    port, stores, queue = core.gpu.link_port, core.store_queue, core.tables.dma_queue
-    starts = []
-    if port.store_head < port.store_tail:
-        starts.append(int(stores[int(port.store_head) % len(stores)].at))
-    if port.dma_head < port.dma_tail and queue[int(port.dma_head) % len(queue)].at < codes.NEVER:
-        starts.append(int(queue[int(port.dma_head) % len(queue)].at))
+    port = core.gpu.link_port
+    heads = [head for head in heads_of_port(core) if has_room_there(core, head)]
+    starts = [int(head["at"]) for head in heads if head["at"] < codes.NEVER]
     free_at = -(-int(port.free_at_scaled) // int(port.scale))
     return [max(at, free_at) for at in starts]

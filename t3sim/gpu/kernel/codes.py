@@ -32,6 +32,7 @@ N_KINDS = 32
 
 # Kinds of messages that become no request.
 SIGNAL = 32  # posts a signal when all that was sent before it has been taken in
+CREDIT = 33  # gives back room in the ingress buffer of the GPU that it comes from
 
 # A place inside a channel, packed with the kind of the request: row, column, bank, kind.
 FIELD_MASK = 255

@@ -173,7 +173,10 @@ def store_results(gpu, moves, cu_index, step, store_queue, credit, now):
         if is_sent:
             there = step.destination + part.line_index[entry] * gpu.l2.granules_per_line * moves.buffer_places
             for i in range(n_sent):
-                buffer_store(gpu.link_port, store_queue, step.send, step.distance, -1, there + i, step.post_signal, at)
+                buffer_store(
+                    gpu.link_port, store_queue, step.send, step.distance, -1, there + i, step.post_signal, step.packet,
+                    at,
+                )
             cost += gpu.store_issue_ticks * n_sent // n_granules
         credit -= cost
         part.line_head += 1

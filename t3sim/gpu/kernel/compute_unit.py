@@ -209,7 +209,7 @@ def issue_stores(gpu, gemm, cu_index, slot_index, entry, tiles, store_queue, cre
             address = granule_address(tiles, tile, first)
             at = slot_end - credit
             refused_by = store_granules(
-                gpu, cu_index, slot, entry.route, tiles, tile, store_queue, first, n_granules, address, at
+                gpu, cu_index, slot, entry, tiles, tile, store_queue, first, n_granules, address, at
             )
             if refused_by != WORKING:
                 note_refused(cu, refused_by, credit)
@@ -221,8 +221,9 @@ def issue_stores(gpu, gemm, cu_index, slot_index, entry, tiles, store_queue, cre
 
 
 @kernel
-def store_granules(gpu, cu_index, slot, route, tiles, tile, store_queue, first, n_granules, address, at):
-    """Store consecutive granules of one line along *route*; return what they have to wait for, WORKING: nothing."""
+def store_granules(gpu, cu_index, slot, entry, tiles, tile, store_queue, first, n_granules, address, at):
+    """Store consecutive granules of one line along its route; return what they have to wait for, WORKING: nothing."""
+    route = entry.route
     cu = gpu.compute_units[cu_index]
     channel_id = channel_of(gpu, address)
     if route == ROUTE_CACHED:
@@ -258,7 +259,7 @@ def store_granules(gpu, cu_index, slot, route, tiles, tile, store_queue, first, 
     to = tiles[tile]
     there = granule_there(tiles, tile, first)
     for i in range(n_granules):
-        buffer_store(gpu.link_port, store_queue, kind, to.distance, to.to_tile, there + i, to.signal, at)
+        buffer_store(gpu.link_port, store_queue, kind, to.distance, to.to_tile, there + i, to.signal, entry.packet, at)
     return WORKING
 
 

@@ -1,10 +1,12 @@
-"""The sending end of a ring link: granules leave one after another at the link rate.
+"""The egress port: granules for other GPUs leave one after another at the link rate.
 
 Models: serialisation (integer arithmetic in fractions of a tick, so the rate is exact); a bounded
 buffer for the stores of compute units, which pushes back on them; a queue of DMA data in the order
 in which they were asked for, bounded by the engine's read-ahead; the two take turns on the wire.
 Without turns a backlog of DMA data starves the stores of the first chunk, on which all later chunks
-depend.  The wire's latency belongs to ``network.link``.
+depend.  Behind a switch, the first in line waits while the ingress buffer of the GPU that it goes to has no room for
+it, and all behind it wait, too.  Each packet carries a header, so small stores take longer for the same data.
+The wire's latency belongs to ``network.link``.
 Pinned by tests/kernel/test_link_port.py.
 """
 
@@ -14,9 +16,11 @@ from t3sim.gpu.kernel.codes import (
     FOR_DMA,
     FOR_DRAM,
     FOR_LAUNCH,
+    FOR_LINK,
     FROM_DMA,
     FROM_STORES,
     NEVER,
+    SIGNAL,
 )
 
 
@@ -27,7 +31,7 @@ def has_buffer_room(port, n_granules):
 
 
 @kernel
-def write_message(message, at, kind, distance, tile, granule, signal):
+def write_message(message, at, kind, distance, tile, granule, signal, packet):
     """Fill in one granule on its way to the GPU at *distance*."""
     message.at = at
     message.kind = kind
@@ -35,19 +39,22 @@ def write_message(message, at, kind, distance, tile, granule, signal):
     message.tile = tile
     message.granule = granule
     message.signal = signal
+    message.packet = packet
 
 
 @kernel
-def buffer_store(port, store_queue, kind, distance, tile, granule, signal, ready_at):
+def buffer_store(port, store_queue, kind, distance, tile, granule, signal, packet, ready_at):
     """Put a store for another GPU into the buffer; the caller has asked ``has_buffer_room``."""
-    write_message(store_queue[port.store_tail % len(store_queue)], ready_at, kind, distance, tile, granule, signal)
+    entry = store_queue[port.store_tail % len(store_queue)]
+    write_message(entry, ready_at, kind, distance, tile, granule, signal, packet)
     port.store_tail += 1
 
 
 @kernel
 def queue_dma_data(port, dma_queue, kind, distance, tile, granule, signal, ready_at):
     """Queue one granule of the DMA engine, which bounds how many there are; NEVER: its data are on their way."""
-    write_message(dma_queue[port.dma_tail % len(dma_queue)], ready_at, kind, distance, tile, granule, signal)
+    entry = dma_queue[port.dma_tail % len(dma_queue)]
+    write_message(entry, ready_at, kind, distance, tile, granule, signal, port.full_packet)
     port.dma_tail += 1
 
 
@@ -58,17 +65,41 @@ def dma_queued(port):
 
 
 @kernel
-def transmit(gpu, store_queue, dma_queue, outbox, slot_end):
+def wire_cost(port, message):
+    """Return how long a message is on the wire, in 1/scale ticks; a signal takes the room of a header, and no time."""
+    if message.kind == SIGNAL:
+        return 0
+    return port.payload_cost + port.header_cost // message.packet
+
+
+@kernel
+def may_leave(gpu, peers, message):
+    """Return whether there is room for a message where it goes."""
+    return gpu.ingress_port.is_there == 0 or message.kind == SIGNAL or peers[message.distance].credits > 0
+
+
+@kernel
+def start_of(gpu, peers, message):
+    """Return when the first in line can go on the wire, in 1/scale ticks; NEVER if that is not known yet."""
+    port = gpu.link_port
+    if message.at >= NEVER or not may_leave(gpu, peers, message):
+        return NEVER
+    # What waited for room goes on in this slot.
+    return max(max(message.at, gpu.now) * port.scale, port.free_at_scaled)
+
+
+@kernel
+def transmit(gpu, peers, store_queue, dma_queue, outbox, slot_end):
     """Put on the wire what can start before *slot_end*; a message is complete at ``at``."""
     port = gpu.link_port
     until = slot_end * port.scale
     while True:
         stores_at = NEVER
         if port.store_head < port.store_tail:
-            stores_at = max(store_queue[port.store_head % len(store_queue)].at * port.scale, port.free_at_scaled)
+            stores_at = start_of(gpu, peers, store_queue[port.store_head % len(store_queue)])
         dma_at = NEVER
-        if port.dma_head < port.dma_tail and dma_queue[port.dma_head % len(dma_queue)].at < NEVER:
-            dma_at = max(dma_queue[port.dma_head % len(dma_queue)].at * port.scale, port.free_at_scaled)
+        if port.dma_head < port.dma_tail:
+            dma_at = start_of(gpu, peers, dma_queue[port.dma_head % len(dma_queue)])
         start = min(stores_at, dma_at)
         if start >= until or start == NEVER:
             return
@@ -82,13 +113,19 @@ def transmit(gpu, store_queue, dma_queue, outbox, slot_end):
             port.store_head += 1
             port.last_source = FROM_STORES
         port.idle_scaled += start - port.free_at_scaled
-        port.free_at_scaled = start + port.granule_cost
-        port.busy_scaled += port.granule_cost
-        port.n_sent += 1
+        cost = wire_cost(port, entry)
+        port.free_at_scaled = start + cost
+        port.busy_scaled += cost
+        if entry.kind == SIGNAL:
+            port.n_signals += 1
+        else:
+            port.n_sent += 1
+            peers[entry.distance].credits -= gpu.ingress_port.is_there
         complete_at = (port.free_at_scaled + port.scale - 1) // port.scale
         write_message(
-            outbox[gpu.n_outbox], complete_at, entry.kind, entry.distance, entry.tile, entry.granule, entry.signal
-        )
+            outbox[gpu.n_outbox], complete_at, entry.kind, entry.distance, entry.tile, entry.granule, entry.signal,
+            entry.packet,
+        )  # fmt: skip
         gpu.n_outbox += 1
 
 
@@ -99,10 +136,14 @@ def is_empty(port):
 
 
 @kernel
-def reason_without_data(gpu):
+def reason_without_data(gpu, peers, store_queue, dma_queue):
     """Return what the port waits for while nothing is on the wire, as things are before it transmits."""
+    port = gpu.link_port
     if gpu.n_active_slots == 0:
         return FOR_LAUNCH
-    if gpu.link_port.dma_head < gpu.link_port.dma_tail:
-        return FOR_DRAM
+    if port.store_head < port.store_tail and not may_leave(gpu, peers, store_queue[port.store_head % len(store_queue)]):
+        return FOR_LINK
+    if port.dma_head < port.dma_tail:
+        has_room = may_leave(gpu, peers, dma_queue[port.dma_head % len(dma_queue)])
+        return FOR_DRAM if has_room else FOR_LINK
     return FOR_DMA if gpu.dma.n_taken < gpu.dma.n_ready else FOR_DEPENDENCY

@@ -27,6 +27,7 @@ from t3sim.gpu.kernel.collective_kernel import advance_moves, deliver_collective
 from t3sim.gpu.kernel.command_processor import end_operations, note_ready, start_operations
 from t3sim.gpu.kernel.compute_unit import acknowledge_store, advance_workgroups, wake_waiting_cus
 from t3sim.gpu.kernel.dma_engine import arm_triggered, forward_granule, issue_reads
+from t3sim.gpu.kernel.ingress_port import return_credits, serve_arrivals, take_credits
 from t3sim.gpu.kernel.l2_slice import fill_granule
 from t3sim.gpu.kernel.ledger import note_idle_slots, note_launch, note_port_slot
 from t3sim.gpu.kernel.link_port import is_empty, reason_without_data, transmit
@@ -158,9 +159,12 @@ def has_memory_work(gpu):
 def is_program_over(gpu):
     """Return whether all operations have ended and everything that they caused has been done.
 
-    Move kernels end before their last stores have left: those are the next program's as well.
+    Move kernels end before their last stores have left: those are the next program's as well.  Behind a switch they
+    must have left: without room at the other end nobody could say when they will.
     """
     if gpu.n_pending + gpu.n_running > 0 or gpu.n_inbound != gpu.expected_inbound:
+        return False
+    if gpu.ingress_port.is_there and not is_empty(gpu.link_port):
         return False
     if gpu.runs_gemms:
         is_forwarded = gpu.dma.n_commands_done == gpu.dma.n_commands and gpu.n_tiles_open == 0
@@ -216,6 +220,8 @@ def advance(
     dma_queue,
     steps,
     signals,
+    peers,
+    arrivals,
     inbox,
     outbox,
     series,
@@ -225,7 +231,7 @@ def advance(
 ):
     """Run the GPU in whole slots up to tick *until*; return why it came back.
 
-    In a slot: 1. messages from the link become requests, 2. compute units that wait for a controller are promised
+    In a slot: 1. messages from other GPUs become requests, 2. compute units that wait for a controller are promised
     room, 3. operations start, the DMA engine asks for its next granules, 4. free slots take workgroups, empty compute
     units those of move kernels, 5. compute units act, 6. channels run and retire, 7. the link port transmits, 8.
     triggered tiles arm DMA commands, 9. operations and the program may have ended.
@@ -234,15 +240,21 @@ def advance(
     while gpu.now + gpu.slot_ticks <= until:
         now = gpu.now
         slot_end = now + gpu.slot_ticks
-        if gpu.n_outbox + OUTBOX_MARGIN > len(outbox):
+        if gpu.n_outbox + OUTBOX_MARGIN + len(peers) > len(outbox):
             catch_up_all(gpu)
             return OUTBOX_FULL
         if is_log_nearly_full(gpu, command_log):
             catch_up_all(gpu)
             return LOG_FULL
         bin_index = min(now // gpu.bin_ticks, len(series) - 1)
-        sent_before = gpu.n_outbox
+        sent_before = gpu.link_port.n_sent
+        if gpu.ingress_port.is_there:
+            take_credits(gpu, peers, arrivals)
+            serve_arrivals(gpu, peers, arrivals, inbox, slot_end)
+        first = gpu.inbox_head
         receive_messages(gpu, inbox, tiles, signals, slot_end)
+        if gpu.ingress_port.is_there:
+            return_credits(gpu, peers, inbox, first, outbox, slot_end)
         if gpu.n_waiting_cus > 0:
             wake_all_waiting_cus(gpu)
         if gpu.n_pending > 0:
@@ -258,11 +270,11 @@ def advance(
             gpu, workgroups, tiles, dma_commands, dma_queue, signals, series, bin_index, command_log, pick_stream,
             slot_end,
         )
-        waits_for = reason_without_data(gpu)
-        transmit(gpu, store_queue, dma_queue, outbox, slot_end)
+        waits_for = reason_without_data(gpu, peers, store_queue, dma_queue)
+        transmit(gpu, peers, store_queue, dma_queue, outbox, slot_end)
         note_port_slot(gpu, waits_for, slot_end)
         arm_triggered(gpu, tiles, dma_commands, ready_fifo)
-        series[bin_index, BIN_SENT] += gpu.n_outbox - sent_before
+        series[bin_index, BIN_SENT] += gpu.link_port.n_sent - sent_before
         gpu.now = slot_end
         gpu.slot_index += 1
         if gpu.stage_operation >= 0:

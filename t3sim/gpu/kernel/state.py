@@ -27,6 +27,7 @@ MESSAGE = np.dtype(
         ("tile", "i8"),  # wavefront tile there that it is stored to, or -1
         ("granule", "i8"),  # index inside the tile, or the address; of a SIGNAL, the amount
         ("signal", "i8"),  # of the GPU that it goes to, which it posts; -1: none
+        ("packet", "i8"),  # bytes of the store that it is a part of, which decide how long it is on the wire
     ],
     align=True,
 )
@@ -350,10 +351,13 @@ def dma_dtype():
 
 
 def link_port_dtype():
-    """The sending end of the ring link: serialises granules at the link rate."""
+    """The egress port: serialises granules at the link rate."""
     return np.dtype(
         [
-            ("granule_cost", "i8"),  # wire time of one granule, in 1/scale ticks
+            ("granule_cost", "i8"),  # wire time of one granule in full packets, in 1/scale ticks
+            ("payload_cost", "i8"),  # of it, without the share of the header of its packet
+            ("header_cost", "i8"),  # that share, times the bytes of the packet
+            ("full_packet", "i8"),  # bytes
             ("scale", "i8"),
             ("free_at_scaled", "i8"),
             ("buffer_granules", "i8"),
@@ -363,6 +367,7 @@ def link_port_dtype():
             ("dma_head", "i8"),
             ("dma_tail", "i8"),
             ("n_sent", "i8"),  # granules handed to the outbox
+            ("n_signals", "i8"),  # signals handed to the outbox
             ("busy_scaled", "i8"),
             ("idle_scaled", "i8"),
             # the ledger: see ledger.py
@@ -370,6 +375,25 @@ def link_port_dtype():
             ("noted_sent", "i8"),
             ("reason_scaled", "i8", (N_REASONS,)),  # idle before the granules that were sent, by what it waited for
             ("open_scaled", "i8", (N_REASONS,)),  # idle since then
+        ],
+        align=True,
+    )
+
+
+def ingress_port_dtype():
+    """The ingress port: the wire from the switch, which what comes from all other GPUs shares."""
+    return np.dtype(
+        [
+            ("is_there", "i8"),  # 0: a link from one neighbour, which has sent no faster than its rate
+            ("payload_cost", "i8"),  # as in the egress port
+            ("header_cost", "i8"),
+            ("scale", "i8"),
+            ("free_at_scaled", "i8"),
+            ("busy_scaled", "i8"),
+            ("last_source", "i8"),  # distance of the GPU whose granule was served last
+            ("ring_size", "i8"),  # of the arrivals of each GPU, power of two
+            ("buffer_granules", "i8"),  # that one GPU may have on the way here
+            ("n_served", "i8"),  # messages moved to the inbox
         ],
         align=True,
     )
@@ -435,6 +459,7 @@ def gpu_dtype(layout):
             ("tracker", tracker_dtype(layout)),
             ("dma", dma_dtype()),
             ("link_port", link_port_dtype()),
+            ("ingress_port", ingress_port_dtype()),
             ("channels", channel_dtype(layout), (layout.n_channels,)),
             ("channels_until", "i8"),  # memory cycle up to which those that have something to do have run
             ("n_waiting_cus", "i8"),  # queued in front of channels that had no room
@@ -516,6 +541,7 @@ WORKGROUP_TABLE = np.dtype(
         ("n_rows", "i8"),
         ("n_columns", "i8"),
         ("route", "i8"),
+        ("packet", "i8"),  # bytes of its stores to other GPUs
         ("cu", "i8"),
         ("slot", "i8"),
         ("start_at", "i8"),
@@ -584,8 +610,22 @@ STEP_TABLE = np.dtype(
         ("wait_signal", "i8"),  # before the step starts; -1: none
         ("wait_at_least", "i8"),
         ("post_signal", "i8"),  # that each granule posts where it is sent, else where it is kept; -1: none
+        ("packet", "i8"),  # bytes of its stores to other GPUs
         ("start_at", "i8"),
         ("end_at", "i8"),
+    ],
+    align=True,
+)
+
+# What a GPU knows of each GPU behind the same switch, by its distance; unused in a ring.
+PEER_TABLE = np.dtype(
+    [
+        ("data_head", "i8"),  # of what it has sent and the ingress port has not served
+        ("data_tail", "i8"),
+        ("credit_head", "i8"),  # of the credits that it has given back and that have not been taken
+        ("credit_tail", "i8"),
+        ("credits", "i8"),  # granules that may still be sent to it
+        ("n_freed", "i8"),  # granules of it that have left the ingress buffer since it was last given credits
     ],
     align=True,
 )

@@ -45,7 +45,7 @@ class TracedBench(ChannelBench):
     def run_arrays(self, places: Any, arrivals: Any, *, quantum: int = 16, until: int = UNLIMITED) -> Log:
         self.reset()
         log = np.zeros(8 * places.size + 1000, COMMAND_LOG).view(np.recarray)
-        drive(self.state, self._tiles, self._steps, log, self._pick_stream, places, arrivals, quantum, until)
+        drive(self.state, self._tiles, self._signals, log, self._pick_stream, places, arrivals, quantum, until)
         assert log[0].tag == 0, "the command log is full"
         return log[1 : int(log[0].at) + 1]
 

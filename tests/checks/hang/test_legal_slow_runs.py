@@ -86,7 +86,7 @@ def longest_stillness(wired: MirroredMachine) -> int:
         inner()
 
     process = wired.env.process(wired.device.run_kernel())
-    watch = liveness.Liveness(wired.env, [liveness.WatchedGpu(wired.device, wired.link, wired.device)])
+    watch = liveness.Liveness(wired.env, [liveness.WatchedGpu(wired.device, [(wired.link, wired.device)])])
     inner = wired.device.watch
     wired.device.watch = look
     liveness.run_to_end(wired.env, process, watch)

@@ -260,7 +260,7 @@ SEEDS = [
     Seed("one granule too many expected", before(expect_one_granule_more), r"link\[0\]", "has nothing left to send"),
     Seed("arrival that never comes", delay_for_ever, "mailbox", "waits for the arrival of its oldest granule"),
     Seed("step waits for too much", before(wait_for_one_more), r"collective_kernel\.step\[3\]",
-         "counts 1 granule of step 2 to come, but nothing is left", load=collective),
+         "counts 1 granule of signal 2 to come, but nothing is left", load=collective),
     Seed("lost operand", during(has_lines, lose_operand), r"compute_unit\[\d\]", "no such read is", load=collective),
     Seed("one load at a time", before(allow_one_line), r"compute_unit\[\d\]", "1 of 2 operands", load=collective),
 ]  # fmt: skip

@@ -70,7 +70,7 @@ def test_a_healthy_gpu_has_no_fault_and_something_to_come(n_slots: int) -> None:
     """While it computes, at whatever time one looks."""
     wired = run_for(fused(), n_slots)
     wired.core.take_outbox()
-    gpu = HungGpu("gpu[0]", wired.core, "link[0]", 0, "gpu[0]")
+    gpu = HungGpu("gpu[0]", wired.core, {"link[0]": "gpu[0]"})
     assert graph_of([gpu]).faults == {}
     assert next(scheduled_in(wired.core), None) is not None
 
@@ -126,7 +126,7 @@ def test_the_last_commands_of_the_channel_at_fault_are_told_if_a_log_was_kept() 
 
 def test_a_report_is_bounded_however_many_gpus_hang() -> None:
     wired = run_for(fused(), 1300)
-    gpus = [HungGpu(f"gpu[{i}]", wired.core, f"link[{i}]", 0, f"gpu[{i - 1}]") for i in range(16)]
+    gpus = [HungGpu(f"gpu[{i}]", wired.core, {f"link[{i}]": f"gpu[{i - 1}]"}) for i in range(16)]
     lines = describe_hang(Hang.DEADLOCK, gpus, 0).splitlines()
     assert len(lines) == 200
     assert lines[-1].startswith("... and ")

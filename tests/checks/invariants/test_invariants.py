@@ -12,7 +12,6 @@ from t3sim.checks.invariants import KIND_NAMES, broken, check_invariants, claims
 from t3sim.errors import ModelError
 from t3sim.gpu.kernel import codes, loop
 from t3sim.overlap import overlap_strategies  # noqa: F401 - registers the strategies
-from t3sim.system.machine import check_link
 from tests.harness.tiny_runs import EVEN, PHASES, RAGGED, SHAPES, machine_for, quanta
 
 
@@ -386,16 +385,17 @@ def test_many_broken_claims_are_cut_short() -> None:
     ("seed", "expected"),
     [
         (lambda machine: add("link_port.n_sent")(machine.core), "granules put on the wire, against carried"),
-        (lambda machine: setattr(machine.link, "n_delivered", 7), "granules delivered, against arrived: 7 is not"),
+        (lambda machine: setattr(machine.link, "n_delivered", 7), "granules delivered, against handed over: 7 is not"),
+        (lambda machine: setattr(machine, "n_delivered", [7]), "granules delivered, against arrived: 7 is not"),
         (lambda machine: add("expected_inbound")(machine.core), "granules arrived, against expected"),
     ],
-    ids=["sent by nobody", "lost on the wire", "expected by nobody"],
+    ids=["sent by nobody", "lost on the wire", "lost behind it", "expected by nobody"],
 )
 def test_a_link_that_loses_something_is_named(seed: Callable[[Any], None], expected: str) -> None:
     """C4: after a whole run nothing is said; with a defect, its line."""
     machine = machine_for("fused")
     machine.run()
-    check_link(machine.link, machine.core, machine.core)
+    machine.check_links()
     seed(machine)
     with pytest.raises(ModelError, match=expected):
-        check_link(machine.link, machine.core, machine.core)
+        machine.check_links()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -34,13 +35,14 @@ class Ring:
             latency = core.ticks.from_ps(core.machine.link.latency)
             self.devices.append(Device(self.env, f"gpu[{i}]", core, latency))
         port = core.gpu.link_port
-        cost = int(port.granule_cost), int(port.scale)
+        cost = int(port.granule_cost), 0, int(port.scale)
         self.links = [Link(self.env, f"link[{i}]", latency, cost, self.devices[i].receive) for i in range(N)]
         for i, device in enumerate(self.devices):
             device.egress = self.links[(i + 1) % N].send
-        self.liveness = Liveness(
-            self.env, [WatchedGpu(self.devices[i], self.links[i], self.devices[i - 1]) for i in range(N)]
-        )
+        inbound = [[(self.links[i], self.devices[i - 1])] for i in range(N)]
+        delivered = [partial(getattr, link, "n_delivered") for link in self.links]
+        watched = [WatchedGpu(self.devices[i], inbound[i], delivered[i]) for i in range(N)]
+        self.liveness = Liveness(self.env, watched)
 
     def run(self) -> int:
         processes = [self.env.process(device.run_kernel()) for device in self.devices]

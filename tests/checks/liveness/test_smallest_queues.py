@@ -55,7 +55,7 @@ class NarrowBench(ChannelBench):
             arrivals[stream, : len(of_stream)] = [r.at for r in of_stream]
         until = case.requests[-1].at + CYCLES_PER_REQUEST * len(case.requests)
         log = np.zeros(1, COMMAND_LOG).view(np.recarray)
-        tables, quantum = (self._tiles, self._steps), case.rules.slot
+        tables, quantum = (self._tiles, self._signals), case.rules.slot
         fed = drive(self.state, *tables, log, self._pick_stream, places, arrivals, quantum, until)
         assert has_work(self.channel) == (self.channel.n_commands[2:5].sum() < fed)
         return len(case.requests) - int(self.channel.n_commands[2:5].sum())

@@ -1,0 +1,90 @@
+"""A GEMM and a collective at the same time on one GPU, each run again and again, as two streams of kernels do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Protocol
+
+from t3sim.collective.choice import Op, ring_schedule
+from t3sim.program.kernels import operands, program, ring, ring_steps, tile_offsets
+from t3sim.program.operations import Gemm, Moves, Operation, Program, Stores
+from t3sim.program.operator import Operator
+from t3sim.program.plan import Part
+from t3sim.workload.tiling import output_pitch_bytes
+
+# How often the longer of the two runs, by how many times longer it is at least: the times of one that is about as
+# long as the other depend on how their ends fall together, which varies from round to round.
+ROUNDS = {6.0: 1, 3.0: 2, 1.5: 3, 1.0: 4}
+SPARE = 1.3  # how much longer the shorter kernels go on than they would alone, so that they last to the end
+
+
+class Ended(Protocol):
+    """An operation that has run."""
+
+    @property
+    def kind(self) -> str:
+        """What kind of operation."""
+
+    @property
+    def end(self) -> int:
+        """Tick of its end."""
+
+
+def kernels_for(gemm_ticks: int, collective_ticks: int) -> tuple[int, int]:
+    """Return how many GEMMs and how many collectives run beside each other, given what each takes alone."""
+    longer = max(gemm_ticks, collective_ticks)
+    ratio = longer / min(gemm_ticks, collective_ticks)
+    rounds = next(n for least, n in ROUNDS.items() if ratio >= least)
+    n_shorter = math.ceil(SPARE * rounds * ratio)
+    return (rounds, n_shorter) if gemm_ticks == longer else (n_shorter, rounds)
+
+
+def side_by_side_part(
+    op: Operator, collective: Op, n_gemms: int, n_collectives: int, *, n_compute_units: int | None = None
+) -> Part:
+    """Return two streams that start at once: *n_gemms* GEMMs, and *n_collectives* on so many compute units.
+
+    Each GEMM has an A and an output of its own.  The workgroups of a collective start up on their compute units.
+    """
+    schedule = ring_schedule(op.machine, collective, op.n, op.chunk_granules, n_compute_units)
+
+    def program_of(rank: int) -> Program:
+        memory, trace = op.memory(), op.tiles
+        a, b = operands(op, memory, trace, n_gemms)
+        pitch = output_pitch_bytes(trace.gemm) // op.granule
+        c = memory.buffer("C", n_gemms * trace.gemm.m * pitch)
+        offsets = tile_offsets(trace, op.granule, pitch)
+        operations: list[Operation] = [
+            Gemm(
+                name="gemm", trace=trace, a=a.first + number * (a.n_granules // n_gemms), b=b.first,
+                stores=Stores.local(c.first + number * trace.gemm.m * pitch + offsets, pitch), order=op.order(rank),
+            )
+            for number in range(n_gemms)
+        ]  # fmt: skip
+        startup = op.machine.gpu.collective_kernel.of_protocol(schedule.protocol).launch
+        kernel = ring(op, memory, schedule, collective)
+        for number in range(n_collectives):
+            arrived = memory.signals[-1] if number == 0 else memory.signal("arrived", len(schedule.steps))
+            steps = ring_steps(schedule, op.n, memory.buffers[-1], arrived)
+            operations.append(replace(kernel, stream=1, launch=None, startup=startup, steps=steps))
+        return program(op, rank, memory, *operations)
+
+    return Part.of("side_by_side", f"{collective} beside the GEMM", program_of, op.n)
+
+
+def times_side_by_side(spans: Iterable[Ended]) -> tuple[float, float]:
+    """Return the mean ticks from one end of a GEMM, and of a collective, to the next while the other kind runs."""
+    ended = list(spans)
+    gemms, collectives = ([span.end for span in ended if span.kind == kind] for kind in (Gemm.kind, Moves.kind))
+    until = min(gemms[-1], collectives[-1])
+    return _period(gemms, until), _period(collectives, until)
+
+
+def _period(ends: list[int], until: int) -> float:
+    """Return the mean time from one end to the next, up to *until*; the first one counts from time zero."""
+    inside = [end for end in ends if end <= until]
+    if len(inside) > 1:
+        return (inside[-1] - inside[0]) / (len(inside) - 1)
+    return float(ends[0])

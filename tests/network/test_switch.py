@@ -1,0 +1,131 @@
+"""A switch that nobody has to share changes nothing, and one GPU may stand for all behind it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from t3sim.collective.schedule import CollectiveSchedule
+from t3sim.config.experiment import RunSpec
+from t3sim.errors import UsageError
+from tests.harness.fabric import SWITCH, cluster, digest_of_commands, link_waits, one_for_all, sending, served
+from tests.harness.rings import Observed, explicit, mirrored
+from tests.harness.sublayers import collective_point, point
+
+ON_SWITCH = "machine.link.topology=switch", "machine.link.ingress_buffer=1 MiB"
+N = 4
+EACH = 512  # granules to each GPU
+
+
+def rotation() -> CollectiveSchedule:
+    """An all-to-all: to distance 1 first, then 2, then 3."""
+    return sending([(d, EACH) for d in range(1, N)], (N - 1) * EACH)
+
+
+def all_at_one() -> CollectiveSchedule:
+    """As much, all of it to the next GPU."""
+    return sending([(1, EACH)] * (N - 1), (N - 1) * EACH)
+
+
+def outcome(observed: Observed) -> tuple[Any, ...]:
+    """Return all that must not depend on the switch."""
+    phases = [(phase.name, phase.ticks, phase.counters, phase.gpus) for phase in observed.phases]
+    return observed.total, observed.digests, phases
+
+
+@pytest.mark.parametrize("strategy", ["t3", "t3-mca", "sequential"])
+def test_a_ring_on_a_switch_is_the_ring(strategy: str) -> None:
+    """Is a sublayer the same, DRAM command by DRAM command, if its ring runs over a switch?"""
+    run, switched = point(strategy, tp=4), point(strategy, *ON_SWITCH, tp=4)
+    assert outcome(mirrored(run)) == outcome(mirrored(switched))
+
+
+def test_an_explicit_ring_on_a_switch_is_the_ring() -> None:
+    """The same with every GPU simulated."""
+    run, switched = point("t3", tp=4), point("t3", *ON_SWITCH, tp=4)
+    assert outcome(explicit(run)) == outcome(explicit(switched))
+
+
+def test_canary_a_slow_ingress_is_noticed() -> None:
+    """Would the comparison see a buffer that is too small for the latency of the link?"""
+    run = point("t3", tp=4)
+    narrow = point("t3", ON_SWITCH[0], "machine.link.ingress_buffer=1 KiB", tp=4)
+    assert outcome(mirrored(run)) != outcome(mirrored(narrow))
+
+
+def test_a_rotation_has_no_contention() -> None:
+    """Is an all-to-all in which no two GPUs send to the same one at a time as quick as sending to one GPU only?"""
+    ends = []
+    for schedule in (rotation(), all_at_one()):
+        ring = cluster([schedule] * N)
+        arrived: list[Any] = []
+        hand_over = ring.hand_over
+
+        def noted(sender: int, receiver: int, messages: Any) -> None:
+            if receiver == 0:
+                arrived.append(messages[messages["kind"] < 32]["at"])  # noqa: B023 - used inside this turn only
+            hand_over(sender, receiver, messages)  # noqa: B023
+
+        ring.hand_over = noted  # type: ignore[method-assign]
+        ends.append((max(ring.run()), link_waits(ring.cores[0])))
+        assert sorted(np.concatenate(arrived).tolist()) == served(ring.cores[0])["at"].tolist()
+    assert ends[0] == ends[1]
+
+
+def test_canary_a_common_first_target_is_contention() -> None:
+    """Does the same traffic take longer if all begin with GPU 0?"""
+    ring = cluster([rotation()] * N)
+    together = [sorted(range(1, N), key=lambda d, r=r: (r + d) % N) for r in range(N)]
+    other = cluster([sending([(d, EACH) for d in order], (N - 1) * EACH) for order in together])
+    assert max(ring.run()) < max(other.run())
+
+
+def test_one_gpu_stands_for_all_in_a_rotation() -> None:
+    """Does mirrored mode equal explicit mode, command by command, if a GPU hears from all others?"""
+    one = one_for_all(rotation(), N)
+    due = digest_of_commands(one.core)
+    end = one.run()
+    ring = cluster([rotation()] * N, n_threads=2)
+    seen = [digest_of_commands(core) for core in ring.cores]
+    assert ring.run() == [end] * N
+    assert [digest.hexdigest() for digest in seen] == [due.hexdigest()] * N
+
+
+def test_canary_another_number_of_gpus_is_noticed() -> None:
+    """Would that comparison see a GPU that stands for another number of them?"""
+    one = one_for_all(rotation(), N + 1)
+    one.run()
+    assert set(served(one.core)["distance"].tolist()) == {2, 3, 4}
+    four = one_for_all(rotation(), N)
+    four.run()
+    assert set(served(four.core)["distance"].tolist()) == {1, 2, 3}
+
+
+@pytest.mark.parametrize("quantum_ps", [100_000, 317_000])
+def test_windows_change_nothing(quantum_ps: int) -> None:
+    """Is the result the same however often the GPUs of an all-to-all hear of each other?"""
+    order = [(1, 100), (3, 300), (2, 200)]
+    runs = []
+    for quantum in (None, quantum_ps):
+        ring = cluster([sending(order[r % 2 :] + order[: r % 2], 600) for r in range(N)], SWITCH, quantum_ps=quantum)
+        digests = [digest_of_commands(core) for core in ring.cores]
+        runs.append((ring.run(), [digest.hexdigest() for digest in digests]))
+    assert runs[0] == runs[1]
+
+
+def test_a_ring_leads_to_the_neighbour_only() -> None:
+    """Is a store refused that goes where no link leads?"""
+    ring = cluster([sending([(2, 8)], 8)] * N, "")
+    with pytest.raises(UsageError, match=r"machine\.link\.topology: ring does not lead to the GPU at distance 2 of 4"):
+        ring.run()
+
+
+def test_the_measured_machine_is_the_same_behind_a_switch() -> None:
+    """Are rings of collectives on an H200 what they were when its link was a ring?"""
+    found = []
+    for more in ((), ("machine.link.topology=switch", "machine.link.ingress_buffer=512 KiB")):
+        run: RunSpec = collective_point("all-gather", "4 MiB", 4, "machine=h200", *more)
+        found.append(outcome(mirrored(run)))
+    assert found[0] == found[1]
