@@ -11,7 +11,7 @@ from typing import Any
 
 from t3sim.experiment.plan import load_experiment
 from t3sim.system import simulate
-from t3sim.system.phases import PhaseStore
+from t3sim.system.parts import PhaseStore
 
 GOLDEN = Path(__file__).with_name("tiny_sublayer.json")
 OVERRIDES = ["machine=t3-tiny", "tiling=gemm-64x64", "workload={gemm: {m: 512, n: 331, k: 200}, tp: 3}"]

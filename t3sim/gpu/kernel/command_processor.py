@@ -126,4 +126,7 @@ def post_all(gpu, operation, posts, signals, store_queue, now):
         if entry.distance == 0:
             post(gpu, signals, entry.signal, entry.amount)
         else:
-            buffer_store(gpu.link_port, store_queue, SIGNAL, entry.distance, -1, entry.amount, entry.signal, now)
+            buffer_store(
+                gpu.link_port, store_queue, SIGNAL, entry.distance, -1, entry.amount, entry.signal,
+                gpu.link_port.full_packet, now,
+            )

@@ -120,7 +120,8 @@ def transmit(gpu, peers, store_queue, dma_queue, outbox, slot_end):
             port.n_signals += 1
         else:
             port.n_sent += 1
-            peers[entry.distance].credits -= gpu.ingress_port.is_there
+            if gpu.ingress_port.is_there:
+                peers[entry.distance].credits -= 1
         complete_at = (port.free_at_scaled + port.scale - 1) // port.scale
         write_message(
             outbox[gpu.n_outbox], complete_at, entry.kind, entry.distance, entry.tile, entry.granule, entry.signal,
