@@ -1,4 +1,4 @@
-"""What the memories of all ranks hold while a program is followed on paper, and who touched what last.
+"""What the memories of all ranks hold while programs are followed on paper, and who touched what last.
 
 Each granule holds the name of an element (chunk and offset, in the frame of its GPU) and the ranks whose parts have
 been added up in it.  Beside that it remembers who stored, updated and read it last, so that an access that nothing
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from t3sim.program.operations import Buffer, Content, Ints
 
 EMPTY, ZERO, BAD = -1, -2, -3  # instead of an element: never stored, zeros, a sum that is no element
+MOST_RANKS = 64  # a bit each
 Place = Any  # slice or array of granules of a shadow
 Clock = NDArray[np.int64]  # [distance, thread]: how many of its actions are known to have happened
 
@@ -66,10 +67,14 @@ class Map:
         number = self.number(granule)
         return np.where(self.is_followed[number], granule + self.shift[number], -1)
 
-    def span(self, first: int, n_granules: int) -> slice | None:
-        """Return where a range lies in a shadow, None if it is not followed."""
+    def places(self, granules: Ints) -> Ints:
+        """Return where granules of one followed buffer lie in a shadow."""
+        return np.asarray(granules + int(self.shift[self.number(int(granules[0]))]))
+
+    def span(self, first: int, n_granules: int) -> slice:
+        """Return where a range of a followed buffer lies in a shadow."""
         place = int(self.place(first))
-        return None if place < 0 else slice(place, place + n_granules)
+        return slice(place, place + n_granules)
 
     def named(self, place: int) -> str:
         """Return the granule at *place* of a shadow in words."""
@@ -101,10 +106,10 @@ class Frames:
         bits = self.all_parts if of is None else 1 << of % self.n
         return Value(element, np.full(n, bits, self.part_type))
 
-    def of_content(self, content: Content) -> Value:
-        """Return what *content* says."""
-        n = content.n_granules
-        return self.value(content.chunk, content.offset + np.arange(n), content.of, n)
+    def of_content(self, content: Content, start: int = 0, stop: int | None = None) -> Value:
+        """Return what *content* says, or from granule *start* to *stop* of it."""
+        inside = np.arange(start, content.n_granules if stop is None else stop)
+        return self.value(content.chunk, content.offset + inside, content.of, len(inside))
 
     def seen_from(self, value: Value, distance: int) -> Value:
         """Return the same elements as the rank at *distance* calls them."""
@@ -181,7 +186,7 @@ class Shadow:
             twice = int(a.parts[i] & b.parts[i])
             what = "adds different elements"
             if a.element[i] == b.element[i]:
-                what = f"adds the part of {ranks_of(twice)} a second time"
+                what = f"adds the part of the rank at distance {distances_of(twice)[0]} a second time"
             found.append((i, what))
         return Value(element, parts), found
 
@@ -222,16 +227,6 @@ class Shadow:
         layers[-1][place] = access.code
 
 
-def ranks_of(parts: int) -> str:
-    """Return the ranks whose bits are set, in words."""
-    ranks = [str(d) for d in range(parts.bit_length()) if parts >> d & 1]
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}"
-
-
-def rectangles(first: Ints, pitch: Ints, rows: Ints, width: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return the granules of rectangles, row by row: which it belongs to, its number inside, and its address."""
-    sizes = rows * width
-    which = np.repeat(np.arange(len(sizes)), sizes)
-    inside = np.arange(len(which)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    row, column = np.divmod(inside, np.repeat(width, sizes))
-    return which, inside, np.repeat(first, sizes) + row * np.repeat(pitch, sizes) + column
+def distances_of(parts: int) -> list[int]:
+    """Return the distances of the ranks whose bits are set."""
+    return [d for d in range(parts.bit_length()) if parts >> d & 1]
