@@ -23,6 +23,7 @@ from t3sim.program.operations import (
     Signals,
     Stores,
     Wait,
+    sent,
     table,
     tile_granules,
 )
@@ -76,9 +77,11 @@ def ring(
     data = memory.buffer("data", end_of(schedule, op.line))
     arrived = memory.signal("arrived", len(schedule.steps))
     spec = op.machine.gpu.collective_kernel.of_protocol(schedule.protocol)
+    steps = ring_steps(schedule, op.n, data, arrived)
     return Moves(
         name=name,
-        steps=ring_steps(schedule, op.n, data, arrived),
+        steps=steps,
+        until=not_waited_for(steps, schedule.flags),
         units=units,
         startup=spec.launch,
         step_overhead=spec.slice_overhead,
@@ -111,6 +114,14 @@ def ring_steps(schedule: CollectiveSchedule, n: int, data: Buffer, arrived: Sign
             row["post_signal"] = arrived[number]
         rows.append(row)
     return table(STEP, rows).reshape(-1, columns)
+
+
+def not_waited_for(steps: NDArray[Any], flags: tuple[int, int]) -> tuple[Wait, ...]:
+    """Return waits for what arrives and no step waits for, if all ranks run *steps*."""
+    flat = steps.reshape(-1)
+    is_left = (flat["post_signal"] != NONE) & ~np.isin(flat["post_signal"], flat["wait_signal"])
+    left = flat[is_left & (flat["n_granules"] > 0)]
+    return tuple(Wait(int(step["post_signal"]), sent(int(step["n_granules"]), flags)) for step in left)
 
 
 def end_of(schedule: CollectiveSchedule, line: int) -> int:

@@ -141,6 +141,7 @@ class Operation:
     name: str
     stream: int = 0
     after: tuple[Wait, ...] = ()
+    until: tuple[Wait, ...] = ()  # it has not ended before these hold: what others still have to send
     posts: tuple[Post, ...] = ()  # when it has ended
     launch: int | None = None  # from when it may start to its start; None: ``kernel_launch`` of the machine
     issue: int = 0  # that the host of the rank is busy with issuing it, one operation after the other

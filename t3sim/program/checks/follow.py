@@ -85,7 +85,10 @@ class Following:
         ]
         self._fill_memories()
         self.ledger = Ledger(self.programs, self.n, self.tiles)
-        self.words = Words(self.programs, self.tiles, self.map, self.first_thread, self.codes_per_thread)
+        self.words = Words(
+            self.programs, self.tiles, self.map, self.first_thread, self.n_threads, self.codes_per_thread
+        )
+        self.at_end = [np.zeros((self.n, self.n_threads), np.int64) for _ in self.programs]  # clocks
         self.ready: deque[Thread] = deque()
         self.waiting: dict[Hashable, list[Thread]] = {}
         self.running: list[Thread] = []
@@ -105,7 +108,7 @@ class Following:
                 firsts.append(firsts[-1] + n_threads)
                 self.codes_per_thread = max(self.codes_per_thread, n_actions + 2)
             self.first_thread.append(firsts)
-        self.n_threads = max(1, *(firsts[-1] for firsts in self.first_thread))
+        self.n_threads = max(firsts[-1] for firsts in self.first_thread) + 1  # the last one is the end of a program
 
     def _fill_memories(self) -> None:
         """Give each GPU a memory with what its program says that it holds."""
@@ -168,9 +171,12 @@ class Following:
                 clock = yield from self._copies((r, i), operation, clock)
             elif isinstance(operation, Barrier):
                 clock = yield from self._barrier((r, i), operation, clock)
+            for wait in operation.until:
+                clock = yield from self._wait((r, i), wait.signal, wait.at_least, clock)
             self.ended.add((r, i))
             for post in operation.posts:
                 self._post(r, ("stream", stream), post, 0, Knowledge(clock))
+        self.at_end[r] = np.maximum(self.at_end[r], clock)
         return clock
 
     def _wait(self, number: Number, signal: int, at_least: int, clock: Clock, at: int = 0) -> Steps:
@@ -441,8 +447,9 @@ class Following:
     # --- after the walk --------------------------------------------------------------------------------
 
     def compare_outputs(self) -> None:
-        """Note where memories hold something else than they have to."""
+        """Note where memories hold something else than they have to when the program of their rank has ended."""
         for r, program in enumerate(self.programs):
+            end = self._access(Actor((r, NONE), self.n_threads - 1, 1, self.at_end[r]), 0)
             for content in program.outputs:
                 if isinstance(content, Content):
                     place: Any = self.map.span(content.first, content.n_granules)
@@ -452,7 +459,7 @@ class Following:
                     which, inside, granules = content.places(state.rows, state.widths)
                     place = self.map.places(granules)
                     expected = state.value(self.frames, content.workgroups[which], inside, content.of)
-                found = Value(self.memories[r].element[place], self.memories[r].parts[place])
+                found = self.memories[r].read(place, end)
                 self._compare(found, expected, place, f"output of {self.words.rank(r)}:")
 
     def note_races(self) -> None:

@@ -127,7 +127,7 @@ def step_post(step: np.void | dict[str, int], flags: tuple[int, int]) -> Post | 
 
 def waits_of(operation: Operation, n: int) -> list[tuple[int, int, int]]:
     """Return what *operation* waits for: signal, value, distance of the GPU that has it."""
-    found = [(wait.signal, wait.at_least, 0) for wait in operation.after]
+    found = [(wait.signal, wait.at_least, 0) for wait in (*operation.after, *operation.until)]
     if isinstance(operation, Gemm) and operation.waits is not None:
         pairs = zip(operation.waits.signal.tolist(), operation.waits.at_least.tolist(), strict=True)
         found += [(signal, at_least, 0) for signal, at_least in pairs if signal != NONE]

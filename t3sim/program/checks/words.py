@@ -19,11 +19,12 @@ class Words:
         tiles: Sequence[dict[int, TileState]],
         places: Map,
         first_thread: Sequence[Sequence[int]],
+        n_threads: int,
         codes_per_thread: int,
     ) -> None:
+        """*first_thread* by rank and operation; a code is a distance, a thread, and which action of it."""
         self.programs, self.tiles, self.map = programs, tiles, places
-        self.first_thread, self.codes_per_thread = first_thread, codes_per_thread
-        self.n_threads = max(1, *(firsts[-1] for firsts in first_thread))
+        self.first_thread, self.n_threads, self.codes_per_thread = first_thread, n_threads, codes_per_thread
         self.is_turned = len(programs) < programs[0].n
 
     def rank(self, r: int) -> str:
@@ -61,8 +62,9 @@ class Words:
         """Return the operation that *code* is of, seen from the memory of rank *m*."""
         source, thread = divmod(code // self.codes_per_thread, self.n_threads)
         r = 0 if self.is_turned else (m + source) % len(self.programs)
-        i = next(i for i, first in enumerate(self.first_thread[r][1:]) if thread < first)
-        name = f"operation `{self.programs[r].operations[i].name}`"
+        found = (i for i, first in enumerate(self.first_thread[r][1:]) if thread < first)
+        i = next(found, None)
+        name = "the end" if i is None else f"operation `{self.programs[r].operations[i].name}`"
         if self.is_turned:
             return f"{name} of the rank at distance {source}" if source else f"{name} of the rank itself"
         return f"{name} of rank {r}"
