@@ -377,7 +377,7 @@ def paired(here: range, there: range) -> tuple[Ints, Ints]:
     """Return which workgroups of *there* those of *here* stand for: the first, and how many (decision 10)."""
     driver = np.arange(len(there)) * len(here) // max(len(there), 1)
     edges = np.searchsorted(driver, np.arange(len(here) + 1))
-    return there.start + edges[:-1], np.diff(edges)
+    return there.start + edges[:-1].clip(max=len(there) - 1), np.diff(edges)
 
 
 def sent(n_granules: int, flags: tuple[int, int]) -> int:

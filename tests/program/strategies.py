@@ -32,8 +32,8 @@ from t3sim.program.operations import (
     Post,
     Program,
     Stores,
-    TileWaits,
     Tiles,
+    TileWaits,
     Wait,
     table,
 )
@@ -47,7 +47,10 @@ ProgramOf = Callable[[Operator, int], Program]
 
 def operator(n: int, *, tile_rows: int = 2, columns: int = 128, staggered: bool = True) -> Operator:
     """So many tile rows for each of *n* ranks."""
-    shape = GemmShape(m=64 * tile_rows * n, n=columns, k=128)
+    return operator_of(GemmShape(m=64 * tile_rows * n, n=columns, k=128), n, staggered=staggered)
+
+
+def operator_of(shape: GemmShape, n: int, *, staggered: bool = True) -> Operator:
     return Operator(machine("t3-tiny"), n, make_tile_trace(shape, TILING, n), staggered=staggered)
 
 

@@ -370,7 +370,7 @@ class Following:
                 if start < end:
                     expected = self.frames.of_content(content, start - content.first, end - content.first)
                     found = Value(*(part[start - first : end - first] for part in value))
-                    what = f"{self.words.operation(number)} multiplies"
+                    what = f"A of {self.words.operation(number)}:"
                     self._compare(found, expected, self.map.span(start, end - start), what)
 
     def _store_tiles(self, state: TileState, g: int, workgroups: Ints, actor: Actor) -> None:
