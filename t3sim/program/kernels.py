@@ -1,4 +1,4 @@
-"""Operations that strategies are made of: a GEMM with its output in place, ring collectives, sums of slots."""
+"""Operations that strategies are made of: a GEMM with its output in place, ring collectives, sums."""
 
 from __future__ import annotations
 
@@ -54,12 +54,6 @@ def tile_offsets(trace: TileTrace, granule: int, pitch: int) -> Ints:
     """Return the first granule of each tile in an output whose rows are *pitch* granules apart."""
     row, column, _width = tile_granules(trace, granule)
     return np.asarray(row * pitch + column)
-
-
-def n_sent(trace: TileTrace, granule: int, workgroups: Any) -> int:
-    """Return the granules that *workgroups* store."""
-    width = tile_granules(trace, granule)[2]
-    return int((trace.workgroups["n_rows"] * width)[workgroups].sum())
 
 
 def ring(
@@ -136,11 +130,11 @@ def end_of(schedule: CollectiveSchedule, line: int) -> int:
 
 
 def total(
-    name: str, slots: Buffer, n: int, to: Buffer, *, after: Sequence[Wait] = (), traffic_class: int = 0
+    name: str, partials: Buffer, n: int, to: Buffer, *, after: Sequence[Wait] = (), traffic_class: int = 0
 ) -> Moves:
-    """Return a kernel that adds up *n* equal slots, one behind the other, and stores the sum."""
-    each = slots.n_granules // n
-    step = {"n_granules": each, "n_operands": n, "operand": slots.first, "stride": each, "kept_at": to.first}
+    """Return a kernel that adds up *n* arrays, one behind the other, and stores the sum."""
+    each = partials.n_granules // n
+    step = {"n_granules": each, "n_operands": n, "operand": partials.first, "stride": each, "kept_at": to.first}
     return Moves(name=name, steps=table(STEP, [step]).reshape(1, 1), after=tuple(after), traffic_class=traffic_class)
 
 

@@ -123,7 +123,7 @@ class Post:
 class Content:
     """What a range of granules holds: chunk ``(rank + chunk) mod n`` from granule ``offset`` of it on.
 
-    ``of`` is the distance of the rank whose part it is; None: the sum of the parts of all ranks.
+    ``of`` is the distance of the rank whose contribution it is; None: the sum over all ranks.
     """
 
     first: int

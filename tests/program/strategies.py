@@ -95,7 +95,7 @@ def packed(op: Operator, first: int) -> Stores:
 
 
 def flux_update(op: Operator, rank: int) -> Program:
-    """S1 with updates near the memory: no slots; the output is zeroed first."""
+    """S1 with updates near the memory: no partial sums; the output is zeroed first."""
     memory = op.memory()
     kernel = gemm(op, memory, rank)
     output = memory.buffer("output", chunk_size(op))
@@ -115,7 +115,7 @@ def flux_pull(op: Operator, rank: int) -> Program:
     """S2: tiles stay here with a flag each; warps beside the GEMM fetch those of the own rows from the peers."""
     memory = op.memory()
     a, b = operands(op, memory, op.tiles)
-    made, slots = memory.buffer("made", op.n * chunk_size(op)), memory.buffer("slots", op.n * chunk_size(op))
+    made, partials = memory.buffer("made", op.n * chunk_size(op)), memory.buffer("partials", op.n * chunk_size(op))
     output = memory.buffer("output", chunk_size(op))
     flags = memory.signal("made", op.tiles.n_workgroups)
     stores = packed(op, made.first)
@@ -127,13 +127,13 @@ def flux_pull(op: Operator, rank: int) -> Program:
             tile = op.chunk(op.n - 1 - d)[i]
             steps.append({
                 "n_granules": int(sizes[tile]), "n_operands": 1, "operand": int(stores.first[tile]), "source": d,
-                "kept_at": slots.first + d * chunk_size(op) + int(stores.first[op.chunk(0)[i]] - made.first),
+                "kept_at": partials.first + d * chunk_size(op) + int(stores.first[op.chunk(0)[i]] - made.first),
                 "wait_signal": flags[tile], "wait_at_least": int(sizes[tile]), "wait_where": AT_OPERANDS,
             })  # fmt: skip
     fetch = Moves(name="fetch", steps=table(STEP, steps).reshape(-1, 1), stream=1, shares_units=True)
     done = memory.signal("fetched")
     fetch = replace(fetch, posts=(Post(done[0]),))
-    add = total("sum", slots, op.n, output, after=[Wait(done[0], 1)])
+    add = total("sum", partials, op.n, output, after=[Wait(done[0], 1)])
     own = np.array(op.chunk(op.n - 1))
     at = Tiles("gemm", own, output.first + stores.first[: len(own)] - made.first, stores.pitch[own])
     return program(op, rank, memory, kernel, fetch, add, outputs=(at,))
@@ -174,7 +174,7 @@ def async_tp(op: Operator, rank: int) -> Program:
     memory, n, size = op.memory(), op.n, chunk_size(op)
     a, b = operands(op, memory, op.tiles)
     boxes = [memory.buffer(f"box {i}", size) for i in range(2)]
-    parts, output = memory.buffer("parts", n * size), memory.buffer("output", size)
+    partials, output = memory.buffer("partials", n * size), memory.buffer("output", size)
     joined, trace = memory.signal("joined"), chunk_trace(op)
 
     def chunk_gemm(name: str, position: int, to: int, stream: int) -> Gemm:
@@ -188,16 +188,16 @@ def async_tp(op: Operator, rank: int) -> Program:
     operations: list[object] = []
     for step in range(1, n):
         stream = step % 2
-        box, slot = boxes[stream], parts.first + (n - step) * size
-        pull = {"source": (-step) % n, "source_granule": box.first, "destination_granule": slot, "n_granules": size}
+        box, place = boxes[stream], partials.first + (n - step) * size
+        pull = {"source": (-step) % n, "source_granule": box.first, "destination_granule": place, "n_granules": size}
         operations += [
             chunk_gemm(f"gemm {step}", step - 1, box.first, stream),
             Barrier(name=f"made {stream}", stream=stream),
             Copies(name=f"pull {step}", stream=stream, commands=table(COPY, [pull])),
             Barrier(name=f"pulled {stream}", stream=stream, posts=(Post(joined[0]),) if stream == 1 else ()),
         ]
-    last = chunk_gemm("gemm", n - 1, parts.first, 0)
-    add = total("sum", parts, n, output, after=[Wait(joined[0], n // 2)])
+    last = chunk_gemm("gemm", n - 1, partials.first, 0)
+    add = total("sum", partials, n, output, after=[Wait(joined[0], n // 2)])
     at = Tiles("gemm", np.arange(trace.n_workgroups), dense(op, output.first, trace).first, last.stores.pitch)
     return program(op, rank, memory, *operations, last, Barrier(name="all made"), add, outputs=(at,))
 
@@ -334,24 +334,24 @@ def specialised_units(op: Operator, rank: int) -> Program:
 
 
 def engine_scatter(op: Operator, rank: int) -> Program:
-    """S9: one whole GEMM; when all rows of an owner are made, an engine copies them to its slot there."""
+    """S9: one whole GEMM; when all rows of an owner are made, an engine copies them to its place there."""
     memory, n, size = op.memory(), op.n, chunk_size(op)
     a, b = operands(op, memory, op.tiles)
-    partial, slots = memory.buffer("partial", n * size), memory.buffer("slots", n * size)
+    made_here, partials = memory.buffer("made here", n * size), memory.buffer("partials", n * size)
     output, made = memory.buffer("output", size), memory.signal("made", n)
     position = op.tiles.workgroups["chunk"]
-    stores = replace(dense(op, partial.first), signal=made.first + position)
+    stores = replace(dense(op, made_here.first), signal=made.first + position)
     kernel = Gemm(name="gemm", trace=op.tiles, a=a.first, b=b.first, stores=stores, order=op.order(rank))
     copies = [
         {
-            "source_granule": partial.first + p * size, "destination": (p + 1) % n, "n_granules": size,
-            "destination_granule": slots.first + (n - 1 - p) * size,
+            "source_granule": made_here.first + p * size, "destination": (p + 1) % n, "n_granules": size,
+            "destination_granule": partials.first + (n - 1 - p) * size,
             "wait_signal": made[p], "wait_at_least": int(tile_sizes(op)[position == p].sum()),
         }
         for p in range(n)
     ]  # fmt: skip
     scatter = Copies(name="scatter", stream=1, commands=table(COPY, copies))
-    add = total("sum", slots, n, output)
+    add = total("sum", partials, n, output)
     return program(
         op, rank, memory, kernel, scatter, Barrier(name="all there", stream=1), replace(add, stream=1),
         outputs=(reduced(op, output),),

@@ -84,12 +84,12 @@ DEFECTS: list[tuple[str, str, str, Defect, str]] = [
     ("waits", "T3", "gemm", without_last_forward, "`gemm` of every rank waits for updates of its tile 8"),
     ("waits", "S9 engine scatter", "scatter", entry(1, "wait_at_least", 513, "commands"), "but only 512 are posted"),
     ("races", "S9 engine scatter", "scatter", entry(1, "wait_at_least", 511, "commands"),
-     "`scatter` of the rank itself reads granule 512 of buffer `partial` (tile 4 of `gemm`) of every rank, and"),
+     "`scatter` of the rank itself reads granule 512 of buffer `made here` (tile 4 of `gemm`) of every rank, and"),
     ("sums", "S1 Flux push", "gemm", stores("distance", 0, 2),
-     "adds different elements, from granule 1024 of buffer `slots` (tile 0 of `gemm`)"),
-    ("sums", "S1 Flux push", "gemm", two_tiles_at_one_place, "reads granule 1024 of buffer `slots`, which nobody has"),
-    ("sums", "S1 Flux push", "sum", entry(0, "n_operands", 2), "lacks the part of the rank at distance 2"),
-    ("sums", "S1 Flux push", "sum", entry(0, "stride", 0), "adds the part of the rank at distance 0 a second time"),
+     "adds different elements, from granule 1024 of buffer `partials` (tile 0 of `gemm`)"),
+    ("sums", "S1 Flux push", "gemm", two_tiles_at_one_place, "reads granule 1024 of buffer `partials`, which nobody"),
+    ("sums", "S1 Flux push", "sum", entry(0, "n_operands", 2), "lacks the contribution of the rank at distance 2"),
+    ("sums", "S1 Flux push", "sum", entry(0, "stride", 0), "adds the contribution of the rank at distance 0 a second"),
     ("races", "S1 Flux push, updates", "gemm", stores("kind", 5, STORE), "`output` (tile 1 of `gemm`) of every rank"),
     ("sums", "S3 Flux all-gather", "pull", entry(0, "source", 2, "commands"), "is another element than it has to be"),
     ("sums", "S4 async TP", "gemm 1", lambda one: replace(one, first_chunk=2), "adds different elements"),
@@ -284,7 +284,7 @@ def test_ranks_must_fit_together() -> None:
 def test_a_user_gets_all_of_it_in_one_error() -> None:
     check_programs(programs("S1 Flux push", operator(N)))
     spoilt = changed(programs("S1 Flux push", operator(N)), "sum", entry(0, "n_operands", 2))
-    with pytest.raises(ProgramError, match="lacks the part of the rank at distance 2"):
+    with pytest.raises(ProgramError, match="lacks the contribution of the rank at distance 2"):
         check_programs(spoilt)
     with pytest.raises(UsageError, match="of 65 ranks cannot be checked"):
         problems_of(spoilt * 21 + spoilt[:2])

@@ -2,7 +2,7 @@
 
 ``form``: operations name places, signals and workgroups that there are.  ``waits``: every wait ends, and the tracker
 counts as many updates as come.  ``races``: every access is ordered behind those that it must not overtake.  ``sums``:
-the output holds exactly the parts that it has to, on the rank that owns it.
+the output holds exactly the contributions that it has to, on the rank that owns it.
 """
 
 from __future__ import annotations

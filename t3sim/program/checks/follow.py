@@ -21,7 +21,8 @@ import numpy as np
 
 from t3sim.program.checks.findings import Findings
 from t3sim.program.checks.ledger import Knowledge, Ledger, Number, sources_of, step_post, waited_at
-from t3sim.program.checks.shadow import BAD, EMPTY, ZERO, Access, Clock, Frames, Map, Shadow, Value
+from t3sim.program.checks.places import Map, followed_buffers
+from t3sim.program.checks.shadow import BAD, EMPTY, ZERO, Access, Clock, Frames, Shadow, Value
 from t3sim.program.checks.tiles import TileState, segments, tile_state
 from t3sim.program.checks.words import Words
 from t3sim.program.operations import (
@@ -126,7 +127,7 @@ class Following:
         for memory, program in zip(self.memories, self.programs, strict=True):
             for content in program.inputs:
                 place = self.map.span(content.first, content.n_granules)
-                memory.element[place], memory.parts[place] = self.frames.of_content(content)
+                memory.element[place], memory.ranks[place] = self.frames.of_content(content)
 
     # --- the walk ------------------------------------------------------------------------------------
 
@@ -227,7 +228,7 @@ class Following:
         if len(empty):
             self._sum(actor, "reads", place, int(empty[0]), ", which nobody has stored")
             bad = np.where(value.element == EMPTY, BAD, value.element).astype(self.frames.element_type)
-            value = Value(bad, value.parts)
+            value = Value(bad, value.ranks)
         return self.frames.seen_from(value, -distance)
 
     def _write(self, actor: Actor, distance: int, place: Any, value: Value, kind: int) -> None:
@@ -281,7 +282,7 @@ class Following:
     def _move(self, moves: Moves, step: dict[str, int], actor: Actor) -> None:
         """Read the operands of a step, add them, send and keep the result."""
         n = step["n_granules"]
-        value = Value(np.full(n, ZERO, self.frames.element_type), np.zeros(n, self.frames.part_type))
+        value = Value(np.full(n, ZERO, self.frames.element_type), np.zeros(n, self.frames.rank_type))
         sources = sources_of(step, self.n)
         for j, source in enumerate(sources):
             is_wire = bool(step["is_received"]) and j == len(sources) - 1
@@ -473,7 +474,7 @@ class Following:
 
     def _compare(self, found: Value, expected: Value, place: Any, what: str) -> None:
         """Note the first granule that differs; sums that are no elements have been noted when they were made."""
-        is_wrong = (found.element != expected.element) | (found.parts != expected.parts)
+        is_wrong = (found.element != expected.element) | (found.ranks != expected.ranks)
         for k in np.flatnonzero(is_wrong & (found.element != BAD))[:1].tolist():
             where = self.words.granule(place.start + k if isinstance(place, slice) else int(place[k]))
             texts = []
@@ -482,9 +483,9 @@ class Following:
             elif found.element[k] != expected.element[k]:
                 texts.append("is another element than it has to be")
             else:
-                due, held = int(expected.parts[k]), int(found.parts[k])
-                texts += [f"lacks the part of {self.words.parts(due & ~held)}"] if due & ~held else []
-                texts += [f"has a part of {self.words.parts(held & ~due)} in it"] if held & ~due else []
+                due, held = int(expected.ranks[k]), int(found.ranks[k])
+                texts += [f"lacks the contribution of {self.words.ranks(due & ~held)}"] if due & ~held else []
+                texts += [f"has a contribution of {self.words.ranks(held & ~due)} in it"] if held & ~due else []
             self.findings.add("sums", f"{what} {where} {' and '.join(texts)}")
 
 
@@ -509,25 +510,3 @@ def threads_of(operation: object, program: Program) -> tuple[int, int]:
     if isinstance(operation, Moves):
         return operation.steps.shape[1], len(operation.steps)
     return (1, len(operation.commands)) if isinstance(operation, Copies) else (0, 0)
-
-
-def followed_buffers(programs: Sequence[Program]) -> set[str]:
-    """Return the names of the buffers that something is stored to or moved from, or that have contents."""
-    by_place = sorted(programs[0].buffers, key=lambda buffer: buffer.first)
-    firsts = np.array([buffer.first for buffer in by_place], np.int64)
-    found: set[int] = set()
-    for program in programs:
-        places: list[Any] = [[content.first for content in program.inputs if content.n_granules]]
-        places += [np.atleast_1d(content.first) for content in program.outputs]
-        for operation in program.operations:
-            if isinstance(operation, Gemm):
-                places.append(operation.stores.first)
-            elif isinstance(operation, Moves):
-                places += [operation.steps["kept_at"], operation.steps["operand"][operation.steps["n_operands"] > 0]]
-                places.append(operation.steps["destination"][operation.steps["send"] != NONE])
-            elif isinstance(operation, Copies):
-                places += [operation.commands[name] for name in ("source_granule", "destination_granule")]
-        for place in places:
-            granules = np.asarray(place, np.int64).ravel()
-            found.update((np.searchsorted(firsts, granules[granules >= 0], side="right") - 1).tolist())
-    return {by_place[number].name for number in found}

@@ -47,7 +47,7 @@ class TileState:
         return self.gemm.stores.updates * self.sizes
 
     def value(self, frames: Frames, workgroups: Ints, inside: Ints, of: int | None = 0) -> Value:
-        """Return granules by their number *inside* tiles of *workgroups*, with the part of *of*, by default the own."""
+        """Return granules by their number *inside* tiles of *workgroups*; contributed by *of*, by default itself."""
         offset = self.index[workgroups] * int(self.sizes.max()) + inside if self.is_exact else 0
         return frames.value(self.chunk[workgroups], offset, of, len(workgroups))
 

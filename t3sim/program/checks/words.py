@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from t3sim.program.checks.ledger import Number
-from t3sim.program.checks.shadow import Map, distances_of
+from t3sim.program.checks.places import Map
+from t3sim.program.checks.shadow import distances_of
 from t3sim.program.checks.tiles import TileState
 from t3sim.program.operations import Program
 
@@ -69,7 +70,7 @@ class Words:
             return f"{name} of the rank at distance {source}" if source else f"{name} of the rank itself"
         return f"{name} of rank {r}"
 
-    def parts(self, parts: int) -> str:
+    def ranks(self, ranks: int) -> str:
         """Return the ranks whose bits are set."""
-        distances = ", ".join(map(str, distances_of(parts)))
-        return f"the rank{'s' if parts & (parts - 1) else ''} at distance {distances}"
+        distances = ", ".join(map(str, distances_of(ranks)))
+        return f"the rank{'s' if ranks & (ranks - 1) else ''} at distance {distances}"
