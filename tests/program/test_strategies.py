@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from t3sim.program.checks import problems_of
+from t3sim.program.checks import followed, problems_of
 from t3sim.program.compare import difference
 from tests.program.spoil import changed, orderings, posts
 from tests.program.strategies import STRATEGIES, operator, programs
@@ -45,6 +45,17 @@ def test_each_post_left_out_is_a_wait_that_never_ends(name: str) -> None:
     good = programs(name, operator(N))
     for what, of_operation, change in posts(good[0]):
         assert {problem.check for problem in problems_of(changed(good, of_operation, change))} == {"waits"}, what
+
+
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "S6 DistFuse"])
+def test_one_rank_stands_for_all(name: str) -> None:
+    """Following every rank finds the same checks red; DistFuse's ranks mean other chunks by the same data."""
+    good = programs(name, operator(N))
+    spoilt = [changed(good, of_operation, change) for _what, of_operation, change in [*orderings(good[0])][:3]]
+    for each in (good, *spoilt):
+        by_one, by_all = (followed(each, is_turned=is_turned).problems for is_turned in (True, False))
+        assert bool(by_one) == bool(by_all) == bool(problems_of(each))
+        assert {"races", "waits"} & {p.check for p in by_one} == {"races", "waits"} & {p.check for p in by_all}
 
 
 def test_there_is_something_to_leave_out() -> None:
