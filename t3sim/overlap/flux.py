@@ -19,25 +19,25 @@ PARAMETERS = {"order": Parameter("next", words={"next": NEXT, "naive": NAIVE}, h
 
 
 def flux_push_program(op: Operator, rank: int) -> Program:
-    """Return one fused GEMM, a barrier, and one kernel that adds up a slot of each rank."""
+    """Return one fused GEMM, a barrier, and one kernel that adds up what all ranks have stored."""
     if not op.has_like_chunks():
         rows = f"{op.shape.m} rows in tiles of {op.tiles.tiling.workgroup_tile[0]}"
         raise UsageError(f"flux-push: {op.n} GPUs cannot own the same number of whole tile rows each, of {rows}")
     memory, pitch, n_rows = op.memory(), row_granules(op), len(op.rows(0))
     kernel = gemm(op, memory, rank)
-    slots = memory.buffer("slots", op.n * n_rows * pitch)
+    partials = memory.buffer("partials", op.n * n_rows * pitch)
     output = memory.buffer("output", n_rows * pitch)
     trace, stores = op.tiles, kernel.stores.copy()
     position = trace.workgroups["chunk"]
     first_rows = np.array([op.rows(p).start for p in range(op.n)])
     in_chunk = tile_offsets(trace, op.granule, pitch) - first_rows[position] * pitch
     stores.kind[:], stores.pitch[:] = STORE, pitch
-    stores.distance[:] = (position + 1) % op.n  # the owner's; the slot there is that of this rank, seen from the owner
-    stores.first[:] = slots.first + (op.n - 1 - position) * n_rows * pitch + in_chunk
+    stores.distance[:] = (position + 1) % op.n  # the owner's, who has an array for each rank
+    stores.first[:] = partials.first + (op.n - 1 - position) * n_rows * pitch + in_chunk
     kernel = replace(kernel, stores=stores)
     own = np.flatnonzero(position == op.n - 1)
     reduced = Tiles("gemm", own, output.first + in_chunk[own], stores.pitch[own])
-    add = total("sum", slots, op.n, output)
+    add = total("sum", partials, op.n, output)
     return program(op, rank, memory, kernel, Barrier(name="all stored"), add, outputs=(reduced,))
 
 

@@ -31,7 +31,7 @@ def fused_program(op: Operator, rank: int) -> Program:
         if position == 0:
             sent = np.arange(here.start, here.stop)
             stores.to[sent], stores.n_to[sent] = paired(here, there)
-            stores.first[sent] = kernel.stores.first[stores.to[sent].clip(max=there.stop - 1)]
+            stores.first[sent] = kernel.stores.first[stores.to[sent]]
             stores.distance[sent], stores.updates[sent] = neighbour, 0
         else:
             forwards.append(Forward(here, there, neighbour, op.machine.gpu.dma.wavefront_tiles_per_block))

@@ -1,6 +1,6 @@
 """Whether two programs are the same: their digest, and where those of different ranks differ.
 
-What a program means (``inputs``, ``outputs``) does not count: no simulated GPU looks at it.
+What data mean (``MEANING``) does not count unless it is asked for: no simulated GPU looks at it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from t3sim.program.operations import Operation, Program
 
-MEANING = ("rank", "inputs", "outputs", "a_content")  # fields that say who runs it and what data mean
+MEANING = ("inputs", "outputs", "a_content", "first_chunk", "first_tile")
 
 
 def digest(program: Program) -> str:
@@ -28,19 +28,19 @@ def digest(program: Program) -> str:
     return found.hexdigest()
 
 
-def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield the numbers, words and arrays that *value* is made of, each with the way to it."""
+def leaves(value: Any, path: str, *, meaning: bool = False) -> Iterator[tuple[str, Any]]:
+    """Yield the numbers, words and arrays that *value* is made of, each with the way to it; the rank is not one."""
     if isinstance(value, BaseModel):
         yield path, value.model_dump_json()
     elif is_dataclass(value):
         yield path, type(value).__name__
         for one in fields(value):
-            if one.name not in MEANING:
-                yield from leaves(getattr(value, one.name), f"{path}.{one.name}" if path else one.name)
+            if (one.name not in MEANING or meaning) and path + one.name != "rank":
+                yield from leaves(getattr(value, one.name), f"{path}.{one.name}" if path else one.name, meaning=meaning)
     elif isinstance(value, tuple | list):
         yield path, len(value)
         for number, one in enumerate(value):
-            yield from leaves(one, f"{path}[{number}]")
+            yield from leaves(one, f"{path}[{number}]", meaning=meaning)
     else:
         yield path, value
 
@@ -50,22 +50,15 @@ def described(value: Any) -> str:
     return f"{value.dtype.descr} {value.shape}" if isinstance(value, np.ndarray) else repr(value)
 
 
-def is_turned(programs: Sequence[Program]) -> bool:
-    """Return whether all ranks run the same program in their own frame, so that one may stand for all."""
-    return difference(programs) is None
-
-
-def difference(programs: Sequence[Program]) -> str | None:
+def difference(programs: Sequence[Program], *, meaning: bool = False) -> str | None:
     """Return in which operation and field the program of a rank first differs from that of rank 0, None if nowhere."""
-    first = list(leaves(programs[0], ""))
+    first = list(leaves(programs[0], "", meaning=meaning))
     for program in programs[1:]:
-        own = list(leaves(program, ""))
-        for (path, expected), (own_path, found) in zip(first, own, strict=False):
-            where = differs(expected, found) if path == own_path else ""
+        own = leaves(program, "", meaning=meaning)
+        for (path, expected), (_path, found) in zip(first, own, strict=False):  # lengths are leaves too
+            where = differs(expected, found)
             if where is not None:
                 return _sentence(programs[0], program, path + where, expected, found)
-        if len(own) != len(first):  # the same as far as both go: cannot be, lengths are leaves
-            raise AssertionError("programs of unlike length")
     return None
 
 

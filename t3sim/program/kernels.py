@@ -1,4 +1,4 @@
-"""Operations that strategies are made of: a GEMM with its output in place, ring collectives, sums of slots."""
+"""Operations that strategies are made of: a GEMM with its output in place, ring collectives, sums."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from t3sim.program.operations import (
     Signals,
     Stores,
     Wait,
+    sent,
     table,
     tile_granules,
 )
@@ -55,12 +56,6 @@ def tile_offsets(trace: TileTrace, granule: int, pitch: int) -> Ints:
     return np.asarray(row * pitch + column)
 
 
-def n_sent(trace: TileTrace, granule: int, workgroups: Any) -> int:
-    """Return the granules that *workgroups* store."""
-    width = tile_granules(trace, granule)[2]
-    return int((trace.workgroups["n_rows"] * width)[workgroups].sum())
-
-
 def ring(
     op: Operator,
     memory: Memory,
@@ -76,9 +71,11 @@ def ring(
     data = memory.buffer("data", end_of(schedule, op.line))
     arrived = memory.signal("arrived", len(schedule.steps))
     spec = op.machine.gpu.collective_kernel.of_protocol(schedule.protocol)
+    steps = ring_steps(schedule, op.n, data, arrived)
     return Moves(
         name=name,
-        steps=ring_steps(schedule, op.n, data, arrived),
+        steps=steps,
+        until=not_waited_for(steps, schedule.flags),
         units=units,
         launch=op.machine.gpu.kernel_launch + spec.launch,
         step_overhead=spec.slice_overhead,
@@ -113,6 +110,14 @@ def ring_steps(schedule: CollectiveSchedule, n: int, data: Buffer, arrived: Sign
     return table(STEP, rows).reshape(-1, columns)
 
 
+def not_waited_for(steps: NDArray[Any], flags: tuple[int, int]) -> tuple[Wait, ...]:
+    """Return waits for what arrives and no step waits for, if all ranks run *steps*."""
+    flat = steps.reshape(-1)
+    is_left = (flat["post_signal"] != NONE) & ~np.isin(flat["post_signal"], flat["wait_signal"])
+    left = flat[is_left & (flat["n_granules"] > 0)]
+    return tuple(Wait(int(step["post_signal"]), sent(int(step["n_granules"]), flags)) for step in left)
+
+
 def end_of(schedule: CollectiveSchedule, line: int) -> int:
     """Return the first granule behind everything that *schedule* reads or stores."""
     sent, data = schedule.flags
@@ -125,11 +130,11 @@ def end_of(schedule: CollectiveSchedule, line: int) -> int:
 
 
 def total(
-    name: str, slots: Buffer, n: int, to: Buffer, *, after: Sequence[Wait] = (), traffic_class: int = 0
+    name: str, partials: Buffer, n: int, to: Buffer, *, after: Sequence[Wait] = (), traffic_class: int = 0
 ) -> Moves:
-    """Return a kernel that adds up *n* equal slots, one behind the other, and stores the sum."""
-    each = slots.n_granules // n
-    step = {"n_granules": each, "n_operands": n, "operand": slots.first, "stride": each, "kept_at": to.first}
+    """Return a kernel that adds up *n* arrays, one behind the other, and stores the sum."""
+    each = partials.n_granules // n
+    step = {"n_granules": each, "n_operands": n, "operand": partials.first, "stride": each, "kept_at": to.first}
     return Moves(name=name, steps=table(STEP, [step]).reshape(1, 1), after=tuple(after), traffic_class=traffic_class)
 
 

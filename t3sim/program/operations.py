@@ -6,7 +6,7 @@ an operation starts when the one before it in its stream has ended, all its wait
 **Places.**  An address is a number of a granule (one DRAM access).  Every GPU has the same buffers at the same
 addresses.  Another GPU is told by its *distance* d: GPU (rank + d) mod n; 0 is the GPU itself.  A program is best
 written in its rank's own frame: chunk p of an array is chunk (rank + p) mod n of all of it.  Then the programs of all
-ranks are equal, and one GPU may stand for all (``turned.first_difference``).
+ranks are equal, and one GPU may stand for all (``compare.difference``).
 
 **Signals** are counters in a GPU's memory, zero at first.  They are posted (an amount is added) and waited for (at
 least so much).  *Whoever sees a post sees all that the poster had done or seen before it*: a post at the end of an
@@ -123,7 +123,7 @@ class Post:
 class Content:
     """What a range of granules holds: chunk ``(rank + chunk) mod n`` from granule ``offset`` of it on.
 
-    ``of`` is the distance of the rank whose part it is; None: the sum of the parts of all ranks.
+    ``of`` is the distance of the rank whose contribution it is; None: the sum over all ranks.
     """
 
     first: int
@@ -141,6 +141,7 @@ class Operation:
     name: str
     stream: int = 0
     after: tuple[Wait, ...] = ()
+    until: tuple[Wait, ...] = ()  # it has not ended before these hold: what others still have to send
     posts: tuple[Post, ...] = ()  # when it has ended
     launch: int | None = None  # from when it may start to its start; None: ``kernel_launch`` of the machine
     issue: int = 0  # that the host of the rank is busy with issuing it, one operation after the other
@@ -218,9 +219,11 @@ class TileWaits:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Gemm(OnComputeUnits):
-    """A GEMM kernel: one workgroup for each tile of *trace*, dispatched in *order*; chunk p is (rank + p) mod n.
+    """A GEMM kernel: one workgroup for each tile of *trace*, dispatched in *order*.
 
     It ends when its workgroups have, the tiles that it counts are complete, and the last forward has left.
+    What it makes is chunk (rank + first_chunk + p) mod n of the output for chunk p of the trace, whose tiles are those
+    from ``first_tile`` on there; only checks read this.
     Row i of A is ``n_slices * line`` granules from ``a + i * n_slices * line`` on, B lies likewise by columns.
     """
 
@@ -233,6 +236,8 @@ class Gemm(OnComputeUnits):
     waits: TileWaits | None = None
     forwards: tuple[Forward, ...] = ()
     a_content: tuple[Content, ...] = ()  # what A has to hold where others write it; only checks read this
+    first_chunk: int = 0
+    first_tile: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -297,6 +302,10 @@ class Tiles:
     first: Ints
     pitch: Ints
     of: int | None = None
+
+    def places(self, rows: Ints, width: Ints) -> tuple[Ints, Ints, Ints]:
+        """Return, granule by granule, which tile, the number inside it, and the place; *rows*, *width* of all tiles."""
+        return rectangles(self.first, self.pitch, rows[self.workgroups], width[self.workgroups])
 
 
 @dataclass(frozen=True, eq=False)
@@ -383,4 +392,18 @@ def paired(here: range, there: range) -> tuple[Ints, Ints]:
     """Return which workgroups of *there* those of *here* stand for: the first, and how many (decision 10)."""
     driver = np.arange(len(there)) * len(here) // max(len(there), 1)
     edges = np.searchsorted(driver, np.arange(len(here) + 1))
-    return there.start + edges[:-1], np.diff(edges)
+    return there.start + edges[:-1].clip(max=len(there) - 1), np.diff(edges)
+
+
+def sent(n_granules: int, flags: tuple[int, int]) -> int:
+    """Return granules that are sent for so many of data, flags included, from the start of a step on."""
+    return -(-n_granules * flags[0] // flags[1])
+
+
+def rectangles(first: Ints, pitch: Ints, rows: Ints, width: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return the granules of rectangles, row by row: which it belongs to, its number inside, and its address."""
+    sizes = rows * width
+    which = np.repeat(np.arange(len(sizes)), sizes)
+    inside = np.arange(len(which)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    row, column = np.divmod(inside, np.repeat(width, sizes))
+    return which, inside, np.repeat(first, sizes) + row * np.repeat(pitch, sizes) + column

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from t3sim.program.following import Problem, tile_state, waits_of
+from t3sim.program.checks.findings import Findings
+from t3sim.program.checks.ledger import waits_of
+from t3sim.program.checks.tiles import tile_state
 from t3sim.program.operations import (
     CACHED,
     NONE,
@@ -25,17 +28,14 @@ from t3sim.program.operations import (
     Program,
 )
 
-MOST = 5
 
-
-def form_problems(programs: Sequence[Program]) -> list[Problem]:
-    """Return what is malformed, the first few things."""
-    found: list[str] = []
-    for message in (*of_all(programs), *(text for program in programs for text in of_program(program))):
-        found.append(message)
-        if len(found) == MOST:
-            break
-    return [Problem("form", message) for message in found]
+def note_form(programs: Sequence[Program], findings: Findings) -> None:
+    """Note what is malformed."""
+    for message in of_all(programs):
+        findings.add("form", message)
+    for program in programs:
+        for message in of_program(program):
+            findings.add("form", message)
 
 
 def of_all(programs: Sequence[Program]) -> Iterator[str]:
@@ -59,7 +59,7 @@ def barriers(program: Program) -> dict[str, int]:
 def of_program(program: Program) -> Iterator[str]:
     """Yield what is malformed in one program."""
     buffers = sorted(program.buffers, key=lambda buffer: buffer.first)
-    for one, other in zip(buffers, buffers[1:], strict=False):
+    for one, other in pairwise(buffers):
         if one.stop > other.first:
             yield f"buffers `{one.name}` and `{other.name}` overlap"
     names = Counter(operation.name for operation in program.operations if not isinstance(operation, Barrier))

@@ -1,21 +1,22 @@
-"""What the memories of all ranks hold while a program is followed on paper, and who touched what last.
+"""What the memories of all ranks hold while programs are followed on paper, and who touched what last.
 
-Each granule holds the name of an element (chunk and offset, in the frame of its GPU) and the ranks whose parts have
-been added up in it.  Beside that it remembers who stored, updated and read it last, so that an access that nothing
+Each granule holds the name of an element (chunk and offset, in the frame of its GPU) and the ranks whose contributions
+have been added up in it.  Beside that it remembers who stored, updated and read it last, so that an access that nothing
 orders behind an earlier one is noticed (as FastTrack does for threads; Flanagan and Freund, PLDI 2009).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from t3sim.program.operations import Buffer, Content, Ints
+from t3sim.program.operations import Content
 
 EMPTY, ZERO, BAD = -1, -2, -3  # instead of an element: never stored, zeros, a sum that is no element
+MOST_RANKS = 64  # a bit each
 Place = Any  # slice or array of granules of a shadow
 Clock = NDArray[np.int64]  # [distance, thread]: how many of its actions are known to have happened
 
@@ -24,7 +25,7 @@ class Value(NamedTuple):
     """Names of elements, and bits of the ranks that are in them (bit d: the rank at distance d)."""
 
     element: NDArray[Any]
-    parts: NDArray[Any]
+    ranks: NDArray[Any]
 
 
 class Access(NamedTuple):
@@ -43,79 +44,38 @@ class Breach(NamedTuple):
     what: str
 
 
-class Map:
-    """Which granules are followed: those of buffers that a program stores to or that hold inputs."""
-
-    def __init__(self, buffers: Sequence[Buffer], followed: set[str]) -> None:
-        self.buffers = sorted(buffers, key=lambda buffer: buffer.first)
-        self.firsts = np.array([buffer.first for buffer in self.buffers] or [0], np.int64)
-        is_followed = np.array([buffer.name in followed for buffer in self.buffers] or [False])
-        sizes = np.array([buffer.n_granules for buffer in self.buffers] or [0], np.int64)
-        starts = np.cumsum(sizes * is_followed) - sizes * is_followed
-        self.shift = starts - self.firsts
-        self.is_followed = is_followed
-        self.starts = starts
-        self.size = int((sizes * is_followed).sum())
-
-    def number(self, granule: Any) -> Any:
-        """Return the number of the buffer that holds *granule*."""
-        return np.searchsorted(self.firsts, granule, side="right") - 1
-
-    def place(self, granule: Any) -> Any:
-        """Return where *granule* lies in a shadow; NONE if it is not followed."""
-        number = self.number(granule)
-        return np.where(self.is_followed[number], granule + self.shift[number], -1)
-
-    def span(self, first: int, n_granules: int) -> slice | None:
-        """Return where a range lies in a shadow, None if it is not followed."""
-        place = int(self.place(first))
-        return None if place < 0 else slice(place, place + n_granules)
-
-    def named(self, place: int) -> str:
-        """Return the granule at *place* of a shadow in words."""
-        numbers = np.flatnonzero(self.is_followed)
-        number = numbers[np.searchsorted(self.starts[numbers], place, side="right") - 1]
-        return f"granule {place - int(self.starts[number])} of buffer `{self.buffers[number].name}`"
-
-    def granule(self, place: int) -> int:
-        """Return the granule at *place* of a shadow."""
-        numbers = np.flatnonzero(self.is_followed)
-        number = numbers[np.searchsorted(self.starts[numbers], place, side="right") - 1]
-        return place - int(self.shift[number])
-
-
 class Frames:
-    """How elements and parts of one rank are called by the rank at another distance."""
+    """How elements and ranks of one rank's frame are called by the rank at another distance."""
 
     def __init__(self, n: int, chunk_size: int) -> None:
         """*chunk_size* is more than the offsets inside a chunk."""
         self.n, self.chunk_size = n, chunk_size
         self.element_type = np.int32 if n * chunk_size < 1 << 31 else np.int64
-        self.part_type = np.uint32 if n <= 32 else np.uint64
-        self.all_parts = (1 << n) - 1
+        self.rank_type = np.uint32 if n <= 32 else np.uint64
+        self.all_ranks = (1 << n) - 1
 
     def value(self, chunk: Any, offset: Any, of: int | None, n: int) -> Value:
-        """Return *n* elements of *chunk* from (or at) *offset*, with the part of *of* or of all."""
+        """Return *n* elements of *chunk* from (or at) *offset*, with the contribution of *of* or of all."""
         element = np.empty(n, self.element_type)
         element[:] = chunk % self.n * self.chunk_size + offset
-        bits = self.all_parts if of is None else 1 << of % self.n
-        return Value(element, np.full(n, bits, self.part_type))
+        bits = self.all_ranks if of is None else 1 << of % self.n
+        return Value(element, np.full(n, bits, self.rank_type))
 
-    def of_content(self, content: Content) -> Value:
-        """Return what *content* says."""
-        n = content.n_granules
-        return self.value(content.chunk, content.offset + np.arange(n), content.of, n)
+    def of_content(self, content: Content, start: int = 0, stop: int | None = None) -> Value:
+        """Return what *content* says, or from granule *start* to *stop* of it."""
+        inside = np.arange(start, content.n_granules if stop is None else stop)
+        return self.value(content.chunk, content.offset + inside, content.of, len(inside))
 
     def seen_from(self, value: Value, distance: int) -> Value:
         """Return the same elements as the rank at *distance* calls them."""
         d = distance % self.n
         if d == 0:
             return value
-        element, parts = value
+        element, ranks = value
         mine = d * self.chunk_size
         turned = np.where(element < mine, element + (self.n * self.chunk_size - mine), element - mine)
-        kind = self.part_type
-        bits = (parts >> kind(d) | parts << kind(self.n - d)) & kind(self.all_parts)
+        kind = self.rank_type
+        bits = (ranks >> kind(d) | ranks << kind(self.n - d)) & kind(self.all_ranks)
         return Value(np.where(element < 0, element, turned).astype(self.element_type), bits)
 
 
@@ -126,7 +86,7 @@ class Shadow:
         self.frames, self.codes_per_thread = frames, codes_per_thread
         self.code_type = np.int32 if n_codes < 1 << 31 else np.int64
         self.element = np.full(size, EMPTY, frames.element_type)
-        self.parts = np.zeros(size, frames.part_type)
+        self.ranks = np.zeros(size, frames.rank_type)
         self.size = size
         self.stored_by = self._marks()
         self.read_by: list[NDArray[Any]] = []  # each reader since the last store is in one of these
@@ -144,7 +104,7 @@ class Shadow:
         if not is_counted:
             self._order(place, access, "reads", (self.stored_by, *self.updated_by))
         self._mark(self.read_by, place, access)
-        return Value(self.element[place], self.parts[place])
+        return Value(self.element[place], self.ranks[place])
 
     def store(self, place: Place, value: Value, access: Access) -> None:
         """Replace what is held at *place*."""
@@ -152,7 +112,7 @@ class Shadow:
         for marks in (*self.read_by, *self.updated_by):
             marks[place] = -1
         self.stored_by[place] = access.code
-        self.element[place], self.parts[place] = value
+        self.element[place], self.ranks[place] = value
 
     def update(self, place: Place, value: Value, access: Access) -> Iterator[tuple[int, str]]:
         """Add *value* near the memory; yield (index, what is wrong) for sums that are no elements.
@@ -161,29 +121,29 @@ class Shadow:
         """
         self._order(place, access, "updates", (self.stored_by, *self.read_by))
         self._mark(self.updated_by, place, access)
-        held = Value(self.element[place], self.parts[place])
+        held = Value(self.element[place], self.ranks[place])
         element = np.where(held.element == EMPTY, self.frames.element_type(ZERO), held.element)
-        added, wrong = self.added(Value(element, held.parts), value)
-        self.element[place], self.parts[place] = added
+        added, wrong = self.added(Value(element, held.ranks), value)
+        self.element[place], self.ranks[place] = added
         yield from wrong
 
     def added(self, a: Value, b: Value) -> tuple[Value, list[tuple[int, str]]]:
         """Return the sums of two arrays, and what is wrong with the first one that is no element."""
-        parts = a.parts | b.parts
-        is_right = (a.element == b.element) & ((a.parts & b.parts) == 0)
+        ranks = a.ranks | b.ranks
+        is_right = (a.element == b.element) & ((a.ranks & b.ranks) == 0)
         if is_right.all():
-            return Value(a.element, parts), []
+            return Value(a.element, ranks), []
         element = np.where(a.element == ZERO, b.element, np.where((b.element == ZERO) | is_right, a.element, BAD))
         element = np.where((a.element == BAD) | (b.element == BAD), BAD, element).astype(self.frames.element_type)
         is_new = (element == BAD) & (a.element != BAD) & (b.element != BAD)
         found = []
         for i in np.flatnonzero(is_new)[:1].tolist():
-            twice = int(a.parts[i] & b.parts[i])
+            twice = int(a.ranks[i] & b.ranks[i])
             what = "adds different elements"
             if a.element[i] == b.element[i]:
-                what = f"adds the part of {ranks_of(twice)} a second time"
+                what = f"adds the contribution of the rank at distance {distances_of(twice)[0]} a second time"
             found.append((i, what))
-        return Value(element, parts), found
+        return Value(element, ranks), found
 
     # --- who touched it ------------------------------------------------------------------------------
 
@@ -222,16 +182,6 @@ class Shadow:
         layers[-1][place] = access.code
 
 
-def ranks_of(parts: int) -> str:
-    """Return the ranks whose bits are set, in words."""
-    ranks = [str(d) for d in range(parts.bit_length()) if parts >> d & 1]
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}"
-
-
-def rectangles(first: Ints, pitch: Ints, rows: Ints, width: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return the granules of rectangles, row by row: which it belongs to, its number inside, and its address."""
-    sizes = rows * width
-    which = np.repeat(np.arange(len(sizes)), sizes)
-    inside = np.arange(len(which)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    row, column = np.divmod(inside, np.repeat(width, sizes))
-    return which, inside, np.repeat(first, sizes) + row * np.repeat(pitch, sizes) + column
+def distances_of(ranks: int) -> list[int]:
+    """Return the distances of the ranks whose bits are set."""
+    return [d for d in range(ranks.bit_length()) if ranks >> d & 1]

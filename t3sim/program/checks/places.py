@@ -1,0 +1,77 @@
+"""Which granules the checks follow: those of buffers that programs store to, move from, or say something of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from t3sim.program.operations import NONE, Buffer, Copies, Gemm, Ints, Moves, Program
+
+
+class Map:
+    """Where granules of the buffers that are followed lie in a shadow, which has no others."""
+
+    def __init__(self, buffers: Sequence[Buffer], followed: set[str]) -> None:
+        self.buffers = sorted(buffers, key=lambda buffer: buffer.first)
+        self.firsts = np.array([buffer.first for buffer in self.buffers] or [0], np.int64)
+        is_followed = np.array([buffer.name in followed for buffer in self.buffers] or [False])
+        sizes = np.array([buffer.n_granules for buffer in self.buffers] or [0], np.int64)
+        starts = np.cumsum(sizes * is_followed) - sizes * is_followed
+        self.shift = starts - self.firsts
+        self.is_followed = is_followed
+        self.starts = starts
+        self.size = int((sizes * is_followed).sum())
+
+    def number(self, granule: Any) -> Any:
+        """Return the number of the buffer that holds *granule*."""
+        return np.searchsorted(self.firsts, granule, side="right") - 1
+
+    def place(self, granule: Any) -> Any:
+        """Return where *granule* lies in a shadow; NONE if it is not followed."""
+        number = self.number(granule)
+        return np.where(self.is_followed[number], granule + self.shift[number], -1)
+
+    def places(self, granules: Ints) -> Ints:
+        """Return where granules of one followed buffer lie in a shadow."""
+        return np.asarray(granules + int(self.shift[self.number(int(granules[0]))]))
+
+    def span(self, first: int, n_granules: int) -> slice:
+        """Return where a range of a followed buffer lies in a shadow."""
+        place = int(self.place(first))
+        return slice(place, place + n_granules)
+
+    def named(self, place: int) -> str:
+        """Return the granule at *place* of a shadow in words."""
+        numbers = np.flatnonzero(self.is_followed)
+        number = numbers[np.searchsorted(self.starts[numbers], place, side="right") - 1]
+        return f"granule {place - int(self.starts[number])} of buffer `{self.buffers[number].name}`"
+
+    def granule(self, place: int) -> int:
+        """Return the granule at *place* of a shadow."""
+        numbers = np.flatnonzero(self.is_followed)
+        number = numbers[np.searchsorted(self.starts[numbers], place, side="right") - 1]
+        return place - int(self.shift[number])
+
+
+def followed_buffers(programs: Sequence[Program]) -> set[str]:
+    """Return the names of the buffers that something is stored to or moved from, or that have contents."""
+    by_place = sorted(programs[0].buffers, key=lambda buffer: buffer.first)
+    firsts = np.array([buffer.first for buffer in by_place], np.int64)
+    found: set[int] = set()
+    for program in programs:
+        places: list[Any] = [[content.first for content in program.inputs if content.n_granules]]
+        places += [np.atleast_1d(content.first) for content in program.outputs]
+        for operation in program.operations:
+            if isinstance(operation, Gemm):
+                places.append(operation.stores.first)
+            elif isinstance(operation, Moves):
+                places += [operation.steps["kept_at"], operation.steps["operand"][operation.steps["n_operands"] > 0]]
+                places.append(operation.steps["destination"][operation.steps["send"] != NONE])
+            elif isinstance(operation, Copies):
+                places += [operation.commands[name] for name in ("source_granule", "destination_granule")]
+        for place in places:
+            granules = np.asarray(place, np.int64).ravel()
+            found.update((np.searchsorted(firsts, granules[granules >= 0], side="right") - 1).tolist())
+    return {by_place[number].name for number in found}

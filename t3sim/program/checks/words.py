@@ -1,0 +1,76 @@
+"""Ranks, operations, signals and granules in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from t3sim.program.checks.ledger import Number
+from t3sim.program.checks.places import Map
+from t3sim.program.checks.shadow import distances_of
+from t3sim.program.checks.tiles import TileState
+from t3sim.program.operations import Program
+
+
+class Words:
+    """Names for what is in the programs that are followed; of one that stands for all, ranks are told by distance."""
+
+    def __init__(
+        self,
+        programs: Sequence[Program],
+        tiles: Sequence[dict[int, TileState]],
+        places: Map,
+        first_thread: Sequence[Sequence[int]],
+        n_threads: int,
+        codes_per_thread: int,
+    ) -> None:
+        """*first_thread* by rank and operation; a code is a distance, a thread, and which action of it."""
+        self.programs, self.tiles, self.map = programs, tiles, places
+        self.first_thread, self.n_threads, self.codes_per_thread = first_thread, n_threads, codes_per_thread
+        self.is_turned = len(programs) < programs[0].n
+
+    def rank(self, r: int) -> str:
+        """Return a rank."""
+        return "every rank" if self.is_turned else f"rank {r}"
+
+    def operation(self, number: Number) -> str:
+        """Return an operation and its rank."""
+        r, i = number
+        return f"operation `{self.programs[r].operations[i].name}` of {self.rank(r)}"
+
+    def signal(self, signal: int) -> str:
+        """Return a signal."""
+        for block in self.programs[0].signals:
+            if block.first <= signal < block.first + block.n:
+                return f"`{block.name}`" if block.n == 1 else f"`{block.name}[{signal - block.first}]`"
+        return f"signal {signal}"
+
+    def waits(self, signal: int, at_least: int, at: int) -> str:
+        """Return what somebody does that waits for a signal at a distance."""
+        where = f" of the rank at distance {at}" if at else ""
+        return f"waits until signal {self.signal(signal)}{where} is at least {at_least}"
+
+    def granule(self, place: int) -> str:
+        """Return the granule at *place* of a shadow, and the tile that lies there."""
+        granule = self.map.granule(place)
+        for program, states in zip(self.programs, self.tiles, strict=True):
+            for i, state in states.items():
+                tile = state.tile_at(granule)
+                if tile is not None:
+                    return f"{self.map.named(place)} (tile {tile} of `{program.operations[i].name}`)"
+        return self.map.named(place)
+
+    def actor(self, m: int, code: int) -> str:
+        """Return the operation that *code* is of, seen from the memory of rank *m*."""
+        source, thread = divmod(code // self.codes_per_thread, self.n_threads)
+        r = 0 if self.is_turned else (m + source) % len(self.programs)
+        found = (i for i, first in enumerate(self.first_thread[r][1:]) if thread < first)
+        i = next(found, None)
+        name = "the end" if i is None else f"operation `{self.programs[r].operations[i].name}`"
+        if self.is_turned:
+            return f"{name} of the rank at distance {source}" if source else f"{name} of the rank itself"
+        return f"{name} of rank {r}"
+
+    def ranks(self, ranks: int) -> str:
+        """Return the ranks whose bits are set."""
+        distances = ", ".join(map(str, distances_of(ranks)))
+        return f"the rank{'s' if ranks & (ranks - 1) else ''} at distance {distances}"

@@ -1,0 +1,191 @@
+"""What the strategies of t3sim plan, and that their programs compute what they have to."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from t3sim.config.experiment import GemmShape
+from t3sim.errors import UsageError
+from t3sim.gpu.kernel import codes
+from t3sim.gpu.routes import StoreRoutes
+from t3sim.overlap.cu_split import cu_split_plan
+from t3sim.overlap.flux import PARAMETERS, flux_push
+from t3sim.overlap.ideal import ideal_overlap_plan, ideal_rs_nmc_plan
+from t3sim.overlap.sequential import sequential_plan
+from t3sim.overlap.t3 import fused_program, ring_reduce_scatter, t3_plan
+from t3sim.program.checks import check_plan
+from t3sim.program.operations import STORE, UPDATE, Gemm, Moves, paired
+from t3sim.program.operator import Operator
+from t3sim.program.parts import collective_plan, gemm_part
+from t3sim.program.plan import Part, Tree
+from t3sim.registry import encoded
+from t3sim.workload.tiling import output_pitch_bytes
+from tests.harness.machines import machine
+from tests.program.strategies import operator, operator_of
+
+CU_SPLIT = {"collective_compute_units": 2}
+PLANS = {
+    "sequential": (sequential_plan, {}),
+    "ideal-overlap": (ideal_overlap_plan, {}),
+    "ideal-rs-nmc": (ideal_rs_nmc_plan, {}),
+    "t3": (t3_plan, {}),
+    "cu-split": (cu_split_plan, CU_SPLIT),
+    "flux-push": (flux_push, {"order": 0}),
+    "flux-push, naive": (flux_push, {"order": 1}),
+}
+
+
+def ragged(n: int) -> Operator:
+    """26 workgroups, a column clipped: chunks of unlike shapes and numbers."""
+    return operator_of(GemmShape(m=64 * 13, n=100, k=128), n)
+
+
+def said(tree: Tree) -> object:
+    """A tree in short."""
+    if isinstance(tree, Part):
+        return tree.name
+    return (type(tree).__name__, *map(said, tree.of))
+
+
+def test_what_they_plan() -> None:
+    op = operator(4)
+    rest = "reduce-scatter", "all-gather"
+    assert {name: said(plan(op, params).tree) for name, (plan, params) in PLANS.items()} == {
+        "sequential": ("InOrder", "gemm", *rest),
+        "ideal-overlap": ("InOrder", ("Longest", "gemm", rest[0]), rest[1]),
+        "ideal-rs-nmc": ("InOrder", ("Longest", "gemm", "reduce-scatter, near memory"), rest[1]),
+        "t3": ("InOrder", "fused", "all-gather"),
+        "cu-split": (
+            "Longest",
+            "gemm, 2 compute units",
+            ("InOrder", *(f"{part}, 2 compute units" for part in rest)),
+        ),
+        "flux-push": ("InOrder", "fused", "all-gather"),
+        "flux-push, naive": ("InOrder", "fused", "all-gather"),
+    }
+    assert said(sequential_plan(operator(1), {}).tree) == ("InOrder", "gemm")
+
+
+def test_isolated_parts_are_shared() -> None:
+    op = operator(4)
+    keys = [part.key for plan, params in PLANS.values() for part in plan(op, params).parts()]
+    assert len(keys) == 21
+    assert len(set(keys)) == 10, "GEMM, RS, RS near memory, AG, three of cu-split, T3, Flux in two orders"
+
+
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("n", [1, 2, 4])
+@pytest.mark.parametrize("preset", ["t3-tiny", "h200"])
+def test_they_compute_what_they_have_to(name: str, n: int, preset: str) -> None:
+    plan, params = PLANS[name]
+    check_plan(plan(replace(operator(n), machine=machine(preset)), params))
+
+
+@pytest.mark.parametrize("name", [name for name in PLANS if "flux" not in name])
+@pytest.mark.parametrize("n", [1, 3, 4, 8])
+def test_so_they_do_with_chunks_of_unlike_shapes(name: str, n: int) -> None:
+    plan, params = PLANS[name]
+    for staggered in (True, False):
+        check_plan(plan(replace(ragged(n), staggered=staggered), params))
+
+
+def test_flux_refuses_chunks_of_unlike_shapes() -> None:
+    with pytest.raises(UsageError, match="flux-push: 3 GPUs cannot own the same number of whole tile rows each"):
+        flux_push(ragged(3), {"order": 0})
+
+
+def test_an_order_of_flux_is_a_word() -> None:
+    assert [encoded(PARAMETERS, {"order": word})["order"] for word in ("next", "naive")] == [0, 1]
+    with pytest.raises(ValueError, match="order: 1 is not next or naive"):
+        encoded(PARAMETERS, {"order": 1})
+
+
+def test_which_parts_need_every_gpu() -> None:
+    op = operator(4)
+    assert [part.difference is None for part in flux_push(op, {"order": 0}).parts()] == [True] * 3
+    assert [part.difference is None for part in flux_push(op, {"order": 1}).parts()] == [False, True, True]
+
+
+def test_which_parts_multiply_and_are_arbitrated() -> None:
+    parts = {part.name: part for part in t3_plan(operator(4), {}).parts()}
+    assert {name: (part.at_matrix_clock, part.is_arbitrated) for name, part in parts.items()} == {
+        "fused": (True, True), "all-gather": (False, False), "gemm": (True, False),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("op", ["reduce-scatter", "all-gather", "all-reduce"])
+@pytest.mark.parametrize("preset", ["t3-150", "h200"])
+@pytest.mark.parametrize("size", [1 << 13, (1 << 18) + 7, 1 << 22])
+def test_collectives_alone_compute_what_they_have_to(op: str, preset: str, size: int) -> None:
+    """With all protocols of the H200: small arrays carry flags between the data."""
+    spec = machine(preset)
+    plan = collective_plan(Operator(spec, 4, collective=op, size=size))
+    check_plan(plan)
+    kernel = plan.parts()[0].programs[0].operations[0]
+    assert isinstance(kernel, Moves)
+    assert (kernel.flags == (2, 1)) == (preset == "h200" and size < 1 << 20)
+
+
+def test_the_gemm_lies_where_it_always_did() -> None:
+    """A, B behind it, and the output on the next stripe of channels."""
+    op = ragged(4)
+    kernel = gemm_part(op).programs[0].operations[0]
+    assert isinstance(kernel, Gemm)
+    memory, shape = op.machine.memory, op.shape
+    slices = math.ceil(shape.k / op.tiles.tiling.k_slice)
+    stripe = memory.channel_interleave // memory.access * memory.n_channels
+    c = math.ceil((shape.m + shape.n) * slices * op.line / stripe) * stripe
+    assert (kernel.a, kernel.b) == (0, shape.m * slices * op.line)
+    tiles = op.tiles.workgroups
+    pitch = output_pitch_bytes(shape) // op.granule
+    assert (kernel.stores.first == c + tiles["row"] * pitch + tiles["column"] * 2 // op.granule).all()
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 8])
+def test_t3_says_what_its_mapping_says(n: int) -> None:
+    op = ragged(n)
+    routes = StoreRoutes(op.tiles.n_workgroups)
+    ring_reduce_scatter(routes, op.tiles, 0, op.machine.gpu.dma.wavefront_tiles_per_block)
+    for rank in range(n):
+        kernel = fused_program(op, rank).operations[0]
+        assert isinstance(kernel, Gemm)
+        is_remote = kernel.stores.distance > 0
+        assert (routes.route == np.where(is_remote, codes.ROUTE_REMOTE_UPDATE, codes.ROUTE_LOCAL_UPDATE)).all()
+        assert (kernel.stores.kind == UPDATE).all()
+        assert (kernel.stores.updates == routes.updates).all()
+        maps = [(one.workgroups.start, one.workgroups.stop, one.tiles_per_block) for one in kernel.forwards]
+        assert maps == routes.dma_maps
+
+
+def test_orders_of_flux_push() -> None:
+    """Next: rows of the next rank first and own last. Naive: all begin with the rows of one rank."""
+    op = operator(4)
+    first_owner = {}
+    for word in (0, 1):
+        programs = flux_push(op, {"order": word}).parts()[0].programs
+        kernels = [program.operations[0] for program in programs]
+        assert all(isinstance(kernel, Gemm) for kernel in kernels)
+        first_owner[word] = [(r + int(k.stores.distance[k.order[0]])) % 4 for r, k in enumerate(kernels)]
+        assert all((k.stores.kind == STORE).all() for k in kernels)
+    assert first_owner == {0: [1, 2, 3, 0], 1: [1, 1, 1, 1]}
+
+
+def test_workgroups_of_unlike_chunks_are_paired_in_order() -> None:
+    to, n_to = paired(range(3), range(10, 14))
+    assert (to.tolist(), n_to.tolist()) == ([10, 12, 13], [2, 1, 1])
+    to, n_to = paired(range(4), range(10, 13))
+    assert (to.tolist(), n_to.tolist()) == ([10, 11, 12, 12], [1, 1, 1, 0])
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("preset", ["t3-150", "h200"])
+def test_whole_sublayers_compute_what_they_have_to(name: str, preset: str) -> None:
+    """T-NLG FC-2 on eight GPUs."""
+    plan, params = PLANS[name]
+    check_plan(plan(replace(operator_of(GemmShape(m=8192, n=4256, k=2128), 8), machine=machine(preset)), params))
+
