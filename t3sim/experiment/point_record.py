@@ -47,6 +47,7 @@ def record_of(result: SimulationResult) -> RunRecord:
         gemm_compute_units=run.machine.gpu.n_compute_units - n_collective if n_collective is not None else None,
         collective_compute_units=n_collective,
         time_us=us(result.total),
+        operator_us=us(result.operator) if result.operator is not None else None,
         gemm_us=time_of(result.gemm),
         rs_us=time_of(result.reduce_scatter),
         ag_us=time_of(result.all_gather),

@@ -3,6 +3,7 @@
 from t3sim.overlap import cu_split, ideal, sequential, t3
 from t3sim.overlap.interface import (
     GpuPhase,
+    LeastTimes,
     OverlapStrategy,
     Phase,
     Phases,
@@ -14,6 +15,6 @@ from t3sim.overlap.interface import (
 )
 
 __all__ = [
-    "GpuPhase", "OverlapStrategy", "Phase", "Phases", "SublayerTimes", "baselines", "cu_split", "ideal",
-    "in_order", "overlap_strategies", "sequential", "strategy", "t3",
+    "GpuPhase", "LeastTimes", "OverlapStrategy", "Phase", "Phases", "SublayerTimes", "baselines", "cu_split",
+    "ideal", "in_order", "overlap_strategies", "sequential", "strategy", "t3",
 ]  # fmt: skip

@@ -8,12 +8,13 @@ PARAMETERS = {"collective_compute_units": Parameter(minimum=1, below="gpu.n_comp
 
 @strategy("cu-split", parameters=PARAMETERS, order=1)
 def cu_split(phases: Phases) -> SublayerTimes:
-    """The longer of the two, each simulated alone on its share of compute units with all of the memory: a bound.
+    """The longer of the two, each simulated alone on its share of compute units with all of the memory.
 
-    It shows what sharing compute units alone costs, as that figure does; the two would also contend for the memory.
+    The all-reduce does not wait for the GEMM: it is one of other data. It shows what sharing compute units alone costs, as that figure does; the two would also contend for the memory.
     """
     n_collective = phases.params["collective_compute_units"]
     gemm = phases.gemm(n_compute_units=phases.n_compute_units - n_collective)
     scatter = phases.reduce_scatter(n_compute_units=n_collective)
     gather = phases.all_gather(n_compute_units=n_collective, after=[scatter])
-    return SublayerTimes(max(gemm.ticks, duration(scatter) + duration(gather)), gemm, scatter, gather)
+    ticks = max(gemm.ticks, duration(scatter) + duration(gather))
+    return SublayerTimes(ticks, gemm, scatter, gather, gathers_last=False)

@@ -53,6 +53,15 @@ class Phase:
 After = Sequence[Phase | None]
 
 
+@dataclass(frozen=True)
+class LeastTimes:
+    """What no design of a GEMM and its ring reduce-scatter is faster than, in ticks from the start of the sublayer."""
+
+    compute: int  # compute units launch, multiply and store without a pause
+    link: int  # the chunks that leave a GPU, and the latency of the last byte
+    memory: int  # operands once, and the traffic of a reduce-scatter near the memory
+
+
 class Phases(Protocol):
     """The phases a strategy can ask for.
 
@@ -85,6 +94,9 @@ class Phases(Protocol):
         The memory controllers arbitrate by the policy of the experiment, else by the one that the strategy declares.
         """
 
+    def least(self) -> LeastTimes:
+        """Return what no design is faster than; nothing is simulated for it."""
+
 
 @dataclass(frozen=True)
 class SublayerTimes:
@@ -95,11 +107,17 @@ class SublayerTimes:
     reduce_scatter: Phase | None = None
     all_gather: Phase | None = None
     fused: Phase | None = None
+    gathers_last: bool = True  # whether the all-gather starts when everything else has ended
+
+    @property
+    def operator(self) -> int | None:
+        """Ticks of GEMM and reduce-scatter, None if the all-gather runs beside them."""
+        return self.ticks - duration(self.all_gather) if self.gathers_last else None
 
 
 Times = Callable[[Phases], SublayerTimes]
 F = TypeVar("F", bound=Times)
-Kind = Literal["baseline", "design", "bound"]
+Kind = Literal["baseline", "design", "bound", "estimate"]
 
 
 @dataclass(frozen=True)
@@ -108,7 +126,8 @@ class OverlapStrategy:
 
     name: str
     times: Times
-    kind: Kind = "design"  # baseline: speedups are over it; bound: a limit that cannot be built
+    # baseline: speedups are over it; bound: no design is faster; estimate: from parts alone, and a design may be faster.
+    kind: Kind = "design"
     parameters: Mapping[str, Parameter] = field(default_factory=dict)  # `collective_compute_units` has a result column
     arbitration: str | None = None  # policy of its fused phase; None: it has no fused phase, or the policy is no matter
     has_fixed_policy: bool = False  # an experiment may set the parameters of the policy, not replace it

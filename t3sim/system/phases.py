@@ -24,9 +24,10 @@ from t3sim.gpu.kernel.codes import NEVER
 from t3sim.gpu.routes import StoreRoutes
 from t3sim.gpu.ticks import TickBase
 from t3sim.observe.timeline import Timeline
-from t3sim.overlap.interface import After, Phase, overlap_strategies
+from t3sim.overlap.interface import After, LeastTimes, Phase, overlap_strategies
 from t3sim.registry import check_declaration
 from t3sim.system.collectives import Op, ring_schedule
+from t3sim.system.least import least_times
 from t3sim.system.machine import MirroredMachine, launch_ticks, load_fused_gpu, sent_at
 from t3sim.system.measure import counters_of, timeline_of, waits_of
 from t3sim.system.side_by_side import kernels_for, load_side_by_side, times_side_by_side
@@ -170,6 +171,10 @@ class SublayerPhases:
     def fused(self, mapping: Callable[..., None], *, after: After = ()) -> Phase:
         """See ``overlap.interface.Phases``."""
         raise NotImplementedError
+
+    def least(self) -> LeastTimes:
+        """See ``overlap.interface.Phases``."""
+        return least_times(self.run.machine, self.required_trace())
 
     def fused_policy(self) -> tuple[str, dict[str, Any]]:
         """Return name and parameters of the arbitration policy of a fused phase; ValueError if there is none."""

@@ -32,6 +32,7 @@ class SublayerResult:
 
     run: RunSpec  # of this sublayer alone
     total: int
+    operator: int | None = None  # GEMM and reduce-scatter; None if the all-gather runs beside them, or there is no GEMM
     gemm: Phase | None = None
     reduce_scatter: Phase | None = None
     all_gather: Phase | None = None
@@ -63,6 +64,12 @@ class SimulationResult:
     def total(self) -> int:
         """Return the ticks of the whole point."""
         return sum(part.total for part in self.sublayers) + (self.others or 0)
+
+    @property
+    def operator(self) -> int | None:
+        """Return the ticks of GEMMs and reduce-scatters, None if the all-gather of one runs beside them."""
+        operators = [part.operator for part in self.sublayers if part.operator is not None]
+        return sum(operators) if len(operators) == len(self.sublayers) else None
 
     @property
     def gemm(self) -> Phase | None:
@@ -148,7 +155,9 @@ def _sublayer(
     is_plan = isinstance(store, PhasePlan)
     with code_of_a_user(strategy.times, f"strategy `{run.strategy}`", is_all_of_it=is_plan):
         times = times_of(strategy, phases, is_plan=is_plan)
-    return SublayerResult(run, times.ticks, times.gemm, times.reduce_scatter, times.all_gather, times.fused)
+    return SublayerResult(
+        run, times.ticks, times.operator, times.gemm, times.reduce_scatter, times.all_gather, times.fused
+    )
 
 
 def collective_alone(
@@ -164,7 +173,9 @@ def collective_alone(
         if op in ("all-gather", "all-reduce"):
             gather = phases.all_gather(n_compute_units=n_compute_units)
     total = sum(map(duration, (scatter, gather, all_reduce)))
-    return SublayerResult(phases.run, total, None, scatter, gather, all_reduce=all_reduce)
+    return SublayerResult(
+        phases.run, total, reduce_scatter=scatter, all_gather=gather, all_reduce=all_reduce
+    )
 
 
 PEAKS = ("tracker_peak_entries", "peak_inbox")  # counters of which a layer has the largest, not the sum

@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,13 @@ def problem_of(times: SublayerTimes, *, is_plan: bool) -> str | None:
         return None
     if not longest.ticks <= ticks < NEVER:
         return f"returned {ticks} ticks, but its phase `{longest.name}` alone takes {longest.ticks}"
+    producer = times.fused or times.gemm
+    before = max(producer, times.reduce_scatter or producer, key=attrgetter("ticks"))
+    if times.operator is not None and times.operator < before.ticks:
+        return (
+            f"returned {ticks} ticks, too few for its phase `{before.name}` and then the all-gather;"
+            " if they run at the same time, say `gathers_last=False`"
+        )
     return None
 
 
