@@ -10,7 +10,8 @@ PARAMETERS = {"collective_compute_units": Parameter(minimum=1, below="gpu.n_comp
 def cu_split(phases: Phases) -> SublayerTimes:
     """The longer of the two, each simulated alone on its share of compute units with all of the memory.
 
-    The all-reduce does not wait for the GEMM: it is one of other data. It shows what sharing compute units alone costs, as that figure does; the two would also contend for the memory.
+    The all-reduce is one of other data: it does not wait for the GEMM.  It shows what sharing compute units alone
+    costs, as that figure does; the two would also contend for the memory.
     """
     n_collective = phases.params["collective_compute_units"]
     gemm = phases.gemm(n_compute_units=phases.n_compute_units - n_collective)

@@ -1,4 +1,4 @@
-"""Ideal overlap of GEMM and reduce-scatter: the bound that no design beats, and the estimate that T3 was published with.
+"""Ideal overlap of GEMM and reduce-scatter: bounds that no design beats, and the estimates published with T3.
 
 The all-gather follows, as in every design whose times are compared with these.  The isolated GEMM and reduce-scatter
 are simulated to be looked at; they decide the estimates only.

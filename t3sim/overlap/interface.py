@@ -126,7 +126,7 @@ class OverlapStrategy:
 
     name: str
     times: Times
-    # baseline: speedups are over it; bound: no design is faster; estimate: from parts alone, and a design may be faster.
+    # baseline: speedups are over it; bound: no design is faster; estimate: of parts alone, and a design may be faster.
     kind: Kind = "design"
     parameters: Mapping[str, Parameter] = field(default_factory=dict)  # `collective_compute_units` has a result column
     arbitration: str | None = None  # policy of its fused phase; None: it has no fused phase, or the policy is no matter

@@ -43,7 +43,7 @@ class RunRecord:
     gemm_compute_units: int | None = _column("compute units that the GEMM has to itself; absent: all of them")
     collective_compute_units: int | None = _column("compute units that the collective has; absent: all of them")
     time_us: float | None = _column("simulated time of the whole point, in microseconds")
-    operator_us: float | None = _column("GEMM and reduce-scatter, without the all-gather; absent if that runs beside them")
+    operator_us: float | None = _column("GEMM and reduce-scatter, no all-gather; absent if that runs beside them")
     gemm_us: float | None = _column("isolated GEMM on the compute units that it has, in microseconds")
     rs_us: float | None = _column("isolated reduce-scatter, in microseconds")
     ag_us: float | None = _column("all-gather, in microseconds")

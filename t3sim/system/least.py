@@ -44,12 +44,11 @@ def compute_ticks(machine: MachineSpec, trace: TileTrace, ticks: TickBase) -> in
 
 
 def link_ticks(machine: MachineSpec, trace: TileTrace, ticks: TickBase) -> int:
-    """Return the ticks in which a GPU's link can carry the chunks that leave, and the last byte of them arrives."""
-    chunks, n = chunk_bytes(trace), trace.n_chunks
-    if n == 1:
+    """Return the ticks in which a GPU's link can carry all chunks but one, and the last byte of them arrives."""
+    if trace.n_chunks == 1:
         return 0
-    leaving = min(sum(chunks) * (n - 1) // n, sum(chunks[:-1]))
-    start = ticks.from_ps(machine.gpu.kernel_launch)
+    chunks, start = chunk_bytes(trace), ticks.from_ps(machine.gpu.kernel_launch)
+    leaving = sum(chunks) - max(chunks)
     return start + leaving * ticks.hz // machine.link.bandwidth + ticks.from_ps(machine.link.latency)
 
 
@@ -58,21 +57,16 @@ def memory_ticks(machine: MachineSpec, trace: TileTrace, ticks: TickBase) -> int
 
     That is the traffic of T3: of n chunks, n - 1 are written by the GEMM, n - 1 arrive, n - 2 are read to be sent on.
     """
-    chunks, n, gemm, memory = chunk_bytes(trace), trace.n_chunks, trace.gemm, machine.memory
-    scattered = sum(chunks)
-    if n > 1:
-        scattered = min(sum(chunks) * (3 * n - 4) // n, 2 * sum(chunks[1:]) + sum(chunks[1:-1]))
+    chunks, gemm, memory = chunk_bytes(trace), trace.gemm, machine.memory
+    scattered = sum(chunks) if len(chunks) == 1 else 3 * sum(chunks) - 4 * max(chunks)
     operands = (gemm.m + gemm.n) * gemm.k * ELEMENT_BYTES
     transfer = memory.timing.nBL * ticks.period(memory.clock)
     start = ticks.from_ps(machine.gpu.kernel_launch)
-    return start + (operands + scattered) * transfer // (memory.access * memory.n_channels)
+    return start + max(operands + scattered, 0) * transfer // (memory.access * memory.n_channels)
 
 
 def chunk_bytes(trace: TileTrace) -> list[int]:
-    """Return the bytes of each chunk of the output.
-
-    Where they differ, a GPU sends less than the mean if its last chunk is the largest.
-    """
+    """Return the bytes of each chunk of the output; a GPU may send less than the mean, if it keeps the largest."""
     tiles = trace.workgroups
     sizes = tiles["n_rows"].astype(np.int64) * tiles["n_columns"] * ELEMENT_BYTES
     return [int(sizes[start:stop].sum()) for start, stop in trace.chunk_ranges()]
