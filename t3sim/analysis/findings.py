@@ -9,7 +9,7 @@ from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 from t3sim.analysis.folder import Results
-from t3sim.analysis.strategies import is_baseline, is_bound
+from t3sim.analysis.strategies import is_baseline, is_limit
 from t3sim.analysis.style import strategy_order
 from t3sim.analysis.sweep import TIE, crossovers_of, panels_of, swept_axes
 from t3sim.analysis.table import Row, varying, workload_key, workload_name
@@ -42,15 +42,15 @@ def strategy_summaries(results: Results) -> list[StrategySummary]:
         speedups = [row["speedup"] for row in members]
         where = point_name(max(members, key=itemgetter("speedup")), results)
         spread = (geometric_mean(speedups), min(speedups), max(speedups))
-        found.append(StrategySummary(name, len(members), *spread, where, best[name], is_bound(name)))
+        found.append(StrategySummary(name, len(members), *spread, where, best[name], is_limit(name)))
     return found
 
 
 def leaders_of(results: Results) -> dict[Any, list[str]]:
-    """Return by case the strategies that are fastest, bounds left out; several if they are within a tie."""
+    """Return by case the strategies that are fastest, limits left out; several if they are within a tie."""
     fastest: dict[Any, dict[str, float]] = {}
     for row in results.rows:
-        if row["speedup"] and not is_bound(row["strategy"]):
+        if row["speedup"] and not is_limit(row["strategy"]):
             case = fastest.setdefault(_setting(row, results), {})
             case[row["strategy"]] = max(row["speedup"], case.get(row["strategy"], 0.0))
     return {

@@ -39,7 +39,7 @@ _BRIEF: dict[str, tuple[str, int, float]] = {
     "fused_us": ("fused (µs)", 1, 1.0),
     "ag_us": ("AG (µs)", 1, 1.0),
     "others_us": ("other operators (µs)", 1, 1.0),
-    "overlap_efficiency": ("overlap efficiency", 2, 1.0),
+    "overlap_efficiency": ("overlap efficiency of GEMM and RS", 2, 1.0),
     "l2_hit_rate": ("L2 hits (%)", 1, 100.0),
     "dram_total": ("DRAM traffic (MB)", 1, 1e-6),
     "link_bytes": ("sent (MB)", 1, 1e-6),

@@ -22,9 +22,9 @@ def is_baseline(name: str) -> bool:
     return isinstance(name, Strategy) and name.kind == "baseline"
 
 
-def is_bound(name: str) -> bool:
-    """Whether this strategy is a limit that cannot be built."""
-    return isinstance(name, Strategy) and name.kind == "bound"
+def is_limit(name: str) -> bool:
+    """Whether this strategy cannot be built: a bound, or an estimate from parts alone."""
+    return isinstance(name, Strategy) and name.kind in ("bound", "estimate")
 
 
 def has_near_memory(name: str) -> bool:
@@ -52,7 +52,7 @@ def strategies_of(rows: Sequence[Row], declared: object) -> dict[str, Strategy]:
 def _declared(name: str, about: Any) -> Strategy:
     """The strategy *name* from a file that somebody may have edited: what is no declaration is left out."""
     strategy, about = Strategy(name), about if isinstance(about, Mapping) else {}
-    if about.get("kind") in ("baseline", "bound"):
+    if about.get("kind") in ("baseline", "bound", "estimate"):
         strategy.kind = str(about["kind"])
     if type(about.get("order")) is int and about["order"] >= 0:
         strategy.order = about["order"]

@@ -28,7 +28,9 @@ PNG_DPI = 200
 VALUE_SIZE = 6.0  # points, of a value written beside its mark
 SMALL_VALUE_SIZE = 4.5
 
-STRATEGY_COLOURS = ("#999999", "#009E73", "#56B4E9", "#0072B2", "#E69F00", "#D55E00")  # by the order they declare
+STRATEGY_COLOURS = (  # by the order they declare; estimates in tints of their bounds
+    "#999999", "#009E73", "#56B4E9", "#0072B2", "#E69F00", "#D55E00", "#F3CF80", "#EAAE80",
+)  # fmt: skip
 LAST = 1000  # place of what declares no order
 StrategyName = TypeVar("StrategyName", bound=str)
 SPARE_COLOURS = ("#CC79A7", "#F0E442", "#444444")

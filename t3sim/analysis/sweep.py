@@ -1,7 +1,7 @@
 """The figure ``sweep``: speedup against a swept axis, and where the best strategy changes.
 
 A crossover is where another strategy becomes the best of those that could be
-built: the ideal ones are limits and are drawn thin.
+built: bounds and estimates are limits and are drawn thin.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from matplotlib.ticker import NullLocator
 
 from t3sim.analysis.folder import Results
 from t3sim.analysis.quantity import AxisValues, axis_values, crossing
-from t3sim.analysis.strategies import is_bound
+from t3sim.analysis.strategies import is_limit
 from t3sim.analysis.style import (
     MARKERS,
     QUIET_COLOUR,
@@ -130,7 +130,7 @@ def crossovers_of(values: AxisValues, lines: dict[str, dict[str, float]]) -> lis
     built = {
         name: dict.fromkeys(values.texts, *line.values()) if len(line) == 1 else line
         for name, line in lines.items()
-        if not is_bound(name)
+        if not is_limit(name)
     }
     found = []
     best: str | None = None
@@ -211,12 +211,11 @@ def _drawing(values: AxisValues, panels: Sequence[Panel], columns: int | None, s
 def _draw_panel(axes: Axes, values: AxisValues, panel: Panel, names: Sequence[str]) -> None:
     for name, line in panel.lines.items():
         texts = [text for text in values.texts if text in line]
-        is_limit = is_bound(name)
         look: dict[str, Any] = {
             "color": strategy_colour(name, names),
             "label": name,
-            "linestyle": (0, (4, 2)) if is_limit else "-",
-            "linewidth": 0.9 if is_limit else 1.3,
+            "linestyle": (0, (4, 2)) if is_limit(name) else "-",
+            "linewidth": 0.9 if is_limit(name) else 1.3,
         }
         if len(texts) == 1 and len(values.texts) > 1:  # the axis is not one of this strategy: run once
             axes.axhline(line[texts[0]], **look)

@@ -246,7 +246,7 @@ def table_of(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]],
 def results_table(records: list[RunRecord]) -> Table:
     """Return times and speedups, one row per point."""
     headings = (
-        "workload", "strategy", "GEMM alone", "RS alone", "fused", "AG", "total", "speedup", "overlap efficiency",
+        "workload", "strategy", "GEMM alone", "RS alone", "fused", "AG", "total", "speedup", "efficiency (GEMM, RS)",
     )  # fmt: skip
     rows = []
     for r in records:

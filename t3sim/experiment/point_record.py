@@ -49,6 +49,7 @@ def record_of(result: SimulationResult) -> RunRecord:
         gemm_compute_units=run.machine.gpu.n_compute_units - n_collective if n_collective is not None else None,
         collective_compute_units=n_collective,
         time_us=us(result.total),
+        operator_us=us(result.operator) if result.operator is not None else None,
         gemm_us=time_of(gemm_phase),
         rs_us=time_of(reduce_scatter),
         ag_us=time_of(all_gather),

@@ -13,7 +13,11 @@ PARAMETERS = {"collective_compute_units": Parameter(minimum=1, below="gpu.n_comp
 
 @strategy("cu-split", parameters=PARAMETERS, order=1)
 def cu_split(op: Operator, params: Mapping[str, int]) -> Plan:
-    """The longer of the two, each alone on its share of compute units with all of the memory: a bound."""
+    """The longer of the two, each alone on its share of compute units with all of the memory.
+
+    The all-reduce is one of other data: it does not wait for the GEMM.  It shows what sharing compute units alone
+    costs, as that figure does; the two would also contend for the memory.
+    """
     n = params["collective_compute_units"]
     collective = in_order(reduce_scatter_part(op, n_compute_units=n), all_gather_part(op, n_compute_units=n))
     return Plan(longest(gemm_part(op, op.machine.gpu.n_compute_units - n), collective))

@@ -67,7 +67,7 @@ class Phase:
 After = Sequence[Phase]
 Function = Callable[[Operator, Mapping[str, int]], Plan]
 F = TypeVar("F", bound=Function)
-Kind = Literal["baseline", "design", "bound"]
+Kind = Literal["baseline", "design", "bound", "estimate"]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,8 @@ class OverlapStrategy:
 
     name: str
     plan: Function
-    kind: Kind = "design"  # baseline: speedups are over it; bound: a limit that cannot be built
+    # baseline: speedups are over it; bound: no design is faster; estimate: of parts alone, and a design may be faster.
+    kind: Kind = "design"
     parameters: Mapping[str, Parameter] = field(default_factory=dict)  # `collective_compute_units` has a result column
     arbitration: str | None = None  # policy of its fused phase; None: it has no fused phase, or the policy is no matter
     has_fixed_policy: bool = False  # an experiment may set the parameters of the policy, not replace it

@@ -68,7 +68,15 @@ class Longest:
     of: tuple[Tree, ...]
 
 
-Tree = Part | InOrder | Longest
+@dataclass(frozen=True)
+class Bound:
+    """A time in ticks of the machine that stands for *of*, which is simulated for what follows and its columns."""
+
+    ticks: int
+    of: Tree
+
+
+Tree = Part | InOrder | Longest | Bound
 
 
 @dataclass(frozen=True)
@@ -77,6 +85,12 @@ class Plan:
 
     tree: Tree
     also: tuple[Part, ...] = ()
+
+    @property
+    def all_gather_behind(self) -> bool:
+        """Return whether the last thing of it is the all-gather, behind all else."""
+        last = self.tree.of[-1] if isinstance(self.tree, InOrder) and self.tree.of else self.tree
+        return isinstance(last, Part) and last.role == "all_gather"
 
     def parts(self) -> list[Part]:
         """Return all parts, each key once, in the order in which they are named."""
@@ -87,6 +101,8 @@ def parts_of(tree: Tree) -> Iterator[Part]:
     """Yield the parts of *tree* in order."""
     if isinstance(tree, Part):
         yield tree
+    elif isinstance(tree, Bound):
+        yield from parts_of(tree.of)
     else:
         for one in tree.of:
             yield from parts_of(one)

@@ -16,8 +16,10 @@ from t3sim.results.record import RunRecord
 def derive(
     records: Sequence[RunRecord], baselines: Container[str], case_keys: Sequence[Hashable] | None = None
 ) -> list[RunRecord]:
-    """Return *records* with ``speedup``, ``ect_us`` and ``overlap_efficiency`` filled in.
+    """Return *records* with speedup, exposed communication and overlap efficiency filled in.
 
+    Exposed communication is the time minus that of the GEMM alone (ECT in Flux), of the operator (GEMM and
+    reduce-scatter) and of the sublayer (with the all-gather).
     Each is compared with the record of the same case whose strategy is one of
     *baselines*: same workload and machine, of the same mode where there is one.  *case_keys*, one per
     record, tell apart cases of which the columns say the same (a sweep over
@@ -50,19 +52,38 @@ def _baseline_for(record: RunRecord, candidates: list[RunRecord], baselines: Con
 
 
 def _compare(record: RunRecord, baseline: RunRecord | None) -> RunRecord:
-    speedup = ect = efficiency = None
-    isolated = _isolated(baseline or record)
-    if record.time_us is not None and isolated is not None:
-        ect = record.time_us - isolated
-    if baseline is not None and baseline.time_us is not None and record.time_us:
-        speedup = baseline.time_us / record.time_us
-        if ect is not None and isolated is not None and baseline.time_us > isolated:
-            efficiency = 1.0 - ect / (baseline.time_us - isolated)
-    return replace(record, speedup=speedup, ect_us=ect, overlap_efficiency=efficiency)
+    gemm = _unsplit_gemm(baseline or record)
+    operator = _exposed(record.operator_us, gemm)
+    sublayer = _exposed(_of_sublayers(record), gemm)
+    speedup = efficiency = sublayer_efficiency = None
+    if baseline is not None:
+        if baseline.time_us is not None and record.time_us:
+            speedup = baseline.time_us / record.time_us
+        efficiency = _efficiency(operator, _exposed(baseline.operator_us, gemm))
+        sublayer_efficiency = _efficiency(sublayer, _exposed(_of_sublayers(baseline), gemm))
+    return replace(
+        record, speedup=speedup, ect_us=operator, overlap_efficiency=efficiency, sublayer_ect_us=sublayer,
+        sublayer_overlap_efficiency=sublayer_efficiency,
+    )  # fmt: skip
 
 
-def _isolated(record: RunRecord) -> float | None:
-    """Return what of the time is no communication: the unsplit GEMM, and the other operators of a layer."""
-    if record.gemm_us is None or record.gemm_compute_units is not None:
+def _of_sublayers(record: RunRecord) -> float | None:
+    """Return the time without the other operators of a layer."""
+    return None if record.time_us is None else record.time_us - (record.others_us or 0.0)
+
+
+def _exposed(time_us: float | None, gemm_us: float | None) -> float | None:
+    """Return what of a time is communication that the GEMM does not hide."""
+    return None if time_us is None or gemm_us is None else time_us - gemm_us
+
+
+def _efficiency(exposed_us: float | None, without_overlap_us: float | None) -> float | None:
+    """Return the share of the communication that is hidden; None if there is none to hide."""
+    if exposed_us is None or without_overlap_us is None or without_overlap_us <= 0:
         return None
-    return record.gemm_us + (record.others_us or 0.0)
+    return 1.0 - exposed_us / without_overlap_us
+
+
+def _unsplit_gemm(record: RunRecord) -> float | None:
+    """Return the time of the isolated GEMM on all compute units."""
+    return record.gemm_us if record.gemm_compute_units is None else None

@@ -154,8 +154,8 @@ def _drawn(rng: np.random.Generator, name: str) -> RunSpec:
 
 
 def strategies() -> list[OverlapStrategy]:
-    """Return the strategies of t3sim, without those that plugins have registered."""
-    return [one for one in in_order() if not is_of_a_user(home_of(one.plan)[0])]
+    """Return the strategies of t3sim, without those that plugins have registered and estimates from the same phases."""
+    return [one for one in in_order() if one.kind != "estimate" and not is_of_a_user(home_of(one.plan)[0])]
 
 
 def machine_of(values: Mapping[str, Any]) -> MachineSpec:

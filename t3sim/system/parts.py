@@ -7,7 +7,7 @@ simulates it when it is asked for; a ``PhasePlan`` notes that it is needed.  Wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -21,7 +21,7 @@ from t3sim.gpu.kernel.codes import NEVER
 from t3sim.gpu.ticks import TickBase
 from t3sim.observe.timeline import Timeline
 from t3sim.overlap.interface import After, Phase, overlap_strategies
-from t3sim.program.plan import InOrder, Longest, Part, Plan, Tree
+from t3sim.program.plan import Bound, InOrder, Longest, Part, Plan, Tree
 from t3sim.system.machine import MirroredMachine, sent_at
 from t3sim.system.measure import counters_of, spans_of, timeline_of, waits_of
 
@@ -110,6 +110,9 @@ class Parts:
             after.append(phase)
             found[tree.role] = phase
             return phase.ticks
+        if isinstance(tree, Bound):
+            self._evaluate(tree.of, after, found)
+            return tree.ticks
         if isinstance(tree, InOrder):
             return sum(self._evaluate(one, after, found) for one in tree.of)
         assert isinstance(tree, Longest)
@@ -195,15 +198,6 @@ def named(part: Part, policy: str) -> str:
 def key_of(part: Part, policy: str, params: dict[str, Any]) -> tuple[Any, ...]:
     """Return what decides a part, but for the machine."""
     return part.key, policy, tuple(sorted(params.items()))
-
-
-def leaves_of(tree: Tree) -> Iterator[Part]:
-    """Yield the parts of *tree*."""
-    if isinstance(tree, Part):
-        yield tree
-    else:
-        for one in tree.of:
-            yield from leaves_of(one)
 
 
 def threshold_in_force(policy: ArbitrationPolicy, core: GpuCore) -> int | None:

@@ -34,6 +34,7 @@ class SublayerResult:
     run: RunSpec  # of this sublayer alone
     total: int
     by_role: Mapping[str, Phase]
+    operator: int | None = None  # GEMM and reduce-scatter; None if the all-gather runs beside them, or there is no GEMM
 
     @property
     def phases(self) -> list[Phase]:
@@ -55,6 +56,12 @@ class SimulationResult:
     def total(self) -> int:
         """Return the ticks of the whole point."""
         return sum(part.total for part in self.sublayers) + (self.others or 0)
+
+    @property
+    def operator(self) -> int | None:
+        """Return the ticks of GEMMs and reduce-scatters, None if the all-gather of one runs beside them."""
+        operators = [part.operator for part in self.sublayers if part.operator is not None]
+        return sum(operators) if len(operators) == len(self.sublayers) else None
 
     def phase(self, role: str) -> Phase | None:
         """Return the phase of *role*, None if there is none; of a layer the sum over its sublayers."""
@@ -109,12 +116,14 @@ def _sublayer(
     strategy = overlap_strategies.get(run.strategy)
     op = operator_of(run, trace)
     if op.collective is not None:
-        plan = collective_plan(op, has_near_memory=strategy.has_near_memory)
-    else:
-        with code_of_a_user(strategy.plan, f"strategy `{run.strategy}`", is_all_of_it=True):
-            plan = plan_of(strategy, op, run.strategy_params)
+        total, by_role = parts.evaluate(collective_plan(op, has_near_memory=strategy.has_near_memory))
+        return SublayerResult(run, total, by_role)
+    with code_of_a_user(strategy.plan, f"strategy `{run.strategy}`", is_all_of_it=True):
+        plan = plan_of(strategy, op, run.strategy_params)
     total, by_role = parts.evaluate(plan)
-    return SublayerResult(run, total, by_role)
+    last = plan.all_gather_behind
+    operator = total if "all_gather" not in by_role else total - by_role["all_gather"].ticks if last else None
+    return SublayerResult(run, total, by_role, operator)
 
 
 def parts_for(run: RunSpec, store: PhaseSource, audit: Audit | None, number: int = 0) -> Parts:

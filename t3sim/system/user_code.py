@@ -20,7 +20,7 @@ from t3sim.errors import PACKAGE, PluginError, home_of, is_of_a_user
 from t3sim.gpu.core import GpuCore, name_of
 from t3sim.overlap.interface import OverlapStrategy
 from t3sim.program.operator import Operator
-from t3sim.program.plan import Part, Plan, Tree
+from t3sim.program.plan import Bound, Part, Plan, Tree
 
 PATIENCE_S = 60.0
 LOOK_EVERY_S = 1.0
@@ -48,7 +48,11 @@ def shown(plan: Plan) -> list[Any]:
 
 def shape_of(tree: Tree) -> Any:
     """Return how the parts of *tree* are put together."""
-    return tree.key if isinstance(tree, Part) else [type(tree).__name__, *map(shape_of, tree.of)]
+    if isinstance(tree, Part):
+        return tree.key
+    if isinstance(tree, Bound):
+        return [tree.ticks, shape_of(tree.of)]
+    return [type(tree).__name__, *map(shape_of, tree.of)]
 
 
 def at_work_in_strategy(name: str, thread: int) -> str | None:

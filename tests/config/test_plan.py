@@ -37,7 +37,7 @@ def problems(plan):
 
 
 def test_shipped_experiments(repository):
-    for name, n_points in (("t3-tnlg-fc2", 5), ("t3-sublayers", 80)):
+    for name, n_points in (("t3-tnlg-fc2", 6), ("t3-sublayers", 80)):
         experiment = load_experiment(repository / "experiments" / name / "experiment.yaml")
         assert (experiment.name, len(experiment.points)) == (name, n_points)
 
@@ -243,7 +243,8 @@ BAD_VALUES = [
         "strategy=t3mca",
         (
             "strategy: unknown strategy `t3mca`; did you mean `t3-mca`? "
-            "(known: sequential, cu-split, t3, t3-mca, ideal-overlap, ideal-rs-nmc)"
+            "(known: sequential, cu-split, t3, t3-mca, ideal-overlap, ideal-rs-nmc, "
+            "published-overlap, published-rs-nmc)"
         ),
     ),
     ("mode=mirored", "mode: found `mirored`; allowed: mirrored, explicit; did you mean `mirrored`?"),

@@ -78,7 +78,7 @@ def test_a_slow_gpu_is_late_itself_and_others_wait_for_it() -> None:
     assert len({gpu.end for gpu in fused.gpus}) > 1
 
 
-@pytest.mark.parametrize("strategy", [*STRATEGIES, "ideal-overlap", "ideal-rs-nmc"])
+@pytest.mark.parametrize("strategy", [*STRATEGIES, "published-overlap", "published-rs-nmc"])
 def test_parts_add_up_to_the_last_end(strategy: str) -> None:
     seen = explicit(of(strategy, "machine.gpu[1].compute_clock=700 MHz", skewed(3, 2)))
     assert seen.total == max(gpu.end for gpu in seen.phases[-1].gpus)

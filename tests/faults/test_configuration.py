@@ -188,7 +188,7 @@ CASES = [
         BASE.replace("strategy: t3", "strategy: t4"),
         (
             "e.yaml:4:11: strategy: unknown strategy `t4`; did you mean `t3`? (known: sequential, cu-split, "
-            "t3, t3-mca, ideal-overlap, ideal-rs-nmc)"
+            "t3, t3-mca, ideal-overlap, ideal-rs-nmc, published-overlap, published-rs-nmc)"
         ),
     ),
     case(
@@ -1255,7 +1255,8 @@ def test_all_problems_of_a_file_at_once(folder: Path) -> None:
             "e.yaml:4:44: workload.tp: found `0`, must be at least 1",
             (
                 "e.yaml:5:11: strategy: unknown strategy `t4`; did you mean `t3`? "
-                "(known: sequential, cu-split, t3, t3-mca, ideal-overlap, ideal-rs-nmc)"
+                "(known: sequential, cu-split, t3, t3-mca, ideal-overlap, ideal-rs-nmc, "
+                "published-overlap, published-rs-nmc)"
             ),
             "e.yaml:6:10: quantum: 100 has no unit; did you mean `100 ns`?",
         ],

@@ -155,6 +155,26 @@ WRONG: dict[str, tuple[Callable[[int], Any], str]] = {
 }
 
 
+def beside(phases: Phases) -> SublayerTimes:
+    """A GEMM with the all-gather beside it, which is shorter."""
+    gemm, gather = phases.gemm(), phases.all_gather()
+    return SublayerTimes(gemm.ticks, gemm, None, gather)
+
+
+def beside_and_says_so(phases: Phases) -> SublayerTimes:
+    return replace(beside(phases), gathers_last=False)
+
+
+def test_an_all_gather_beside_the_rest_has_to_be_said() -> None:
+    """Otherwise what is left of the time without it would be less than the GEMM."""
+    strategy("beside")(beside)
+    strategy("beside, and says so")(beside_and_says_so)
+    run = point("sequential", shape=(256, 256, 2048), tp=4)
+    with pytest.raises(PluginError, match=r"too few for its phase `gemm`.*`gathers_last=False`"):
+        simulate(run.model_copy(update={"strategy": "beside"}))
+    assert simulate(run.model_copy(update={"strategy": "beside, and says so"})).operator is None
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_time_is_refused_with_the_file_of_the_strategy(name: str) -> None:
     ticks, what = WRONG[name]

@@ -44,7 +44,8 @@ RECORDS = st.builds(
 def test_columns_as_documented() -> None:
     assert " ".join(COLUMNS) == (
         "model sublayer layer tp m n k machine strategy arbitration mca_threshold mode gemm_compute_units"
-        " collective_compute_units time_us gemm_us rs_us ag_us fused_us others_us speedup ect_us overlap_efficiency"
+        " collective_compute_units time_us operator_us gemm_us rs_us ag_us fused_us others_us speedup ect_us"
+        " overlap_efficiency sublayer_ect_us sublayer_overlap_efficiency"
         " dram_gemm_read_bytes dram_gemm_write_bytes dram_rs_read_bytes"
         " dram_rs_write_bytes dram_ag_read_bytes dram_ag_write_bytes link_bytes l2_hit_rate tracker_peak_entries"
         " tracker_stalls dma_commands mem_requests workgroup_spread workgroup_spread_fused wall_s"
@@ -147,7 +148,7 @@ def test_unwritable_output_is_found_up_front(tmp_path: Path, monkeypatch: pytest
         (lambda text: text.replace("time_us", "time_ns", 1), "missing column 'time_us'; unknown column 'time_ns'"),
         (
             lambda text: text[: text.rindex(",")].rstrip(",")[:-3],
-            r"results.csv:2: \d+ values, expected 38: was the file",
+            r"results.csv:2: \d+ values, expected 41: was the file",
         ),
         (lambda text: text.replace("1500.5", "fast"), "results.csv:2: time_us must be float, found 'fast'"),
         (lambda text: text.replace("1500.5", "nan"), "results.csv:2: time_us is nan"),
@@ -169,13 +170,41 @@ def test_damaged_parquet_is_refused(tmp_path: Path) -> None:
 
 
 def test_derived_columns_by_hand() -> None:
-    t3 = dataclasses.replace(BASE, strategy="t3", time_us=1000.0, gemm_us=None)
+    """GEMM 800, reduce-scatter 400, all-gather 300.5; fused 900: of the 400 of the operator 100 are exposed."""
+    base = dataclasses.replace(BASE, operator_us=1200.0)
+    t3 = dataclasses.replace(base, strategy="t3", time_us=1200.5, operator_us=900.0, gemm_us=None)
     other = dataclasses.replace(t3, tp=16)
-    sequential, fused, alone = derive([BASE, t3, other], BASELINES)
-    assert (sequential.speedup, sequential.ect_us, sequential.overlap_efficiency) == (1.0, 700.5, 0.0)
-    assert (fused.speedup, fused.ect_us) == (1.5005, 200.0)
-    assert fused.overlap_efficiency == 1.0 - 200.0 / 700.5
-    assert (alone.speedup, alone.ect_us, alone.overlap_efficiency) == (None, None, None)
+    sequential, fused, alone = derive([base, t3, other], BASELINES)
+    assert (sequential.speedup, sequential.ect_us, sequential.overlap_efficiency) == (1.0, 400.0, 0.0)
+    assert (sequential.sublayer_ect_us, sequential.sublayer_overlap_efficiency) == (700.5, 0.0)
+    assert (fused.speedup, fused.ect_us, fused.overlap_efficiency) == (1500.5 / 1200.5, 100.0, 0.75)
+    assert (fused.sublayer_ect_us, fused.sublayer_overlap_efficiency) == (400.5, 1.0 - 400.5 / 700.5)
+    compared = ["speedup", "ect_us", "overlap_efficiency", "sublayer_ect_us", "sublayer_overlap_efficiency"]
+    assert [getattr(alone, name) for name in compared] == [None] * 5
+
+
+def test_columns_of_the_operator_are_those_of_flux() -> None:
+    """Section 6 there: ECT = time - GEMM that is not split; 1 - ECT / ECT without overlap, below 0 for a loss."""
+    base = dataclasses.replace(BASE, operator_us=1200.0)
+    for operator_us, efficiency in ((800.0, 1.0), (1000.0, 0.5), (1200.0, 0.0), (1600.0, -1.0)):
+        one = dataclasses.replace(base, strategy="t3", operator_us=operator_us, time_us=operator_us + 300.5)
+        assert derive([base, one], BASELINES)[1].overlap_efficiency == efficiency
+
+
+def test_without_a_reduce_scatter_nothing_can_be_hidden() -> None:
+    """One GPU: no communication, and no share of it."""
+    base = dataclasses.replace(BASE, tp=1, time_us=800.0, operator_us=800.0)
+    t3 = dataclasses.replace(base, strategy="t3", time_us=810.0, operator_us=810.0)
+    one = derive([base, t3], BASELINES)[1]
+    assert (one.ect_us, one.overlap_efficiency, one.sublayer_overlap_efficiency) == (10.0, None, None)
+
+
+def test_what_gathers_beside_the_rest_has_no_operator() -> None:
+    base = dataclasses.replace(BASE, operator_us=1200.0)
+    split = dataclasses.replace(base, strategy="cu-split", time_us=1150.25, operator_us=None, gemm_compute_units=60)
+    one = derive([base, split], BASELINES)[1]
+    assert (one.ect_us, one.overlap_efficiency) == (None, None)
+    assert (one.sublayer_ect_us, one.sublayer_overlap_efficiency) == (350.25, 0.5)
 
 
 def test_comparison_needs_one_baseline() -> None:

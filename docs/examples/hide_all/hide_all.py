@@ -3,9 +3,10 @@
 from t3sim.plugins import Phases, SublayerTimes, duration, strategy
 
 
-@strategy("hide-all", kind="bound")
+@strategy("hide-all", kind="estimate")
 def hide_all(phases: Phases) -> SublayerTimes:
     """The longer of the GEMM and the whole all-reduce with near-memory updates; a limit, not a design."""
     gemm, scatter = phases.gemm(), phases.reduce_scatter(has_near_memory=True)
     gather = phases.all_gather(after=[scatter])
-    return SublayerTimes(max(gemm.ticks, duration(scatter) + duration(gather)), gemm, scatter, gather)
+    ticks = max(gemm.ticks, duration(scatter) + duration(gather))
+    return SublayerTimes(ticks, gemm, scatter, gather, gathers_last=False)

@@ -1,0 +1,82 @@
+"""Times that no design is faster than, from the specification alone: a simulated part is no bound.
+
+A kernel alone is one schedule of it, and others are faster: a GEMM beside a reduce-scatter may write past the L2, or
+find its operands in it because its workgroups are out of step (decision 23).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from t3sim.config.machine import MachineSpec
+from t3sim.gpu.assemble import EFFICIENCY_SCALE
+from t3sim.gpu.tables import resident_workgroups
+from t3sim.gpu.ticks import TickBase
+from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace
+
+
+class LeastTimes(NamedTuple):
+    """What no design of a GEMM and its ring reduce-scatter is faster than, in ticks from the start of the sublayer."""
+
+    compute: int  # compute units launch, multiply and store without a pause
+    link: int  # the chunks that leave a GPU, and the latency of the last byte
+    memory: int  # operands once, and the traffic of a reduce-scatter near the memory
+
+
+def least_times(machine: MachineSpec, trace: TileTrace) -> LeastTimes:
+    """Return what GEMM and ring reduce-scatter of *trace* take at least: on the GPU of the ring that takes longest."""
+    ticks = TickBase.of(machine)
+    gpus = [machine] if machine.is_uniform else [machine.of_gpu(d) for d in range(trace.n_chunks)]
+    parts = [(compute_ticks(gpu, trace, ticks), link_ticks(gpu, trace, ticks), memory_ticks(gpu, trace, ticks))
+             for gpu in gpus]  # fmt: skip
+    return LeastTimes(*(max(times) for times in zip(*parts, strict=True)))
+
+
+def compute_ticks(machine: MachineSpec, trace: TileTrace, ticks: TickBase) -> int:
+    """Return the ticks in which the compute unit with most tiles can launch, multiply and store them.
+
+    Its workgroups share its matrix rate, and each launches, multiplies and stores one tile after the other.
+    """
+    gpu = machine.gpu.at_matrix_clock()
+    unit, cycle, line = gpu.compute_unit, ticks.period(gpu.compute_clock), gpu.l2.line
+    rows, columns = trace.tiling.workgroup_tile
+    rate = unit.matrix_flops_per_cycle * round(unit.matrix_efficiency * EFFICIENCY_SCALE)
+    multiply = 2 * rows * columns * trace.gemm.k * EFFICIENCY_SCALE * cycle
+    tiles = trace.workgroups
+    lines = int((tiles["n_rows"] * -(-tiles["n_columns"] * ELEMENT_BYTES // line)).min())  # of the smallest tile
+    store = lines * -(-line * cycle // unit.l2_store_bytes_per_cycle)
+    n_slots = gpu.n_compute_units * resident_workgroups(machine, trace)
+    of_unit = -(-trace.n_workgroups // gpu.n_compute_units) * multiply // rate
+    of_slot = -(-trace.n_workgroups // n_slots) * (ticks.from_ps(unit.workgroup_launch) + multiply // rate + store)
+    return ticks.from_ps(gpu.kernel_launch) + max(of_unit, of_slot)
+
+
+def link_ticks(machine: MachineSpec, trace: TileTrace, ticks: TickBase) -> int:
+    """Return the ticks in which a GPU's link can carry all chunks but one, and the last byte of them arrives."""
+    if trace.n_chunks == 1:
+        return 0
+    chunks, start = chunk_bytes(trace), ticks.from_ps(machine.gpu.kernel_launch)
+    leaving = sum(chunks) - max(chunks)
+    return start + leaving * ticks.hz // machine.link.bandwidth + ticks.from_ps(machine.link.latency)
+
+
+def memory_ticks(machine: MachineSpec, trace: TileTrace, ticks: TickBase) -> int:
+    """Return the ticks in which all channels can move the operands once and a reduce-scatter near the memory.
+
+    That is the traffic of T3: of n chunks, n - 1 are written by the GEMM, n - 1 arrive, n - 2 are read to be sent on.
+    """
+    chunks, gemm, memory = chunk_bytes(trace), trace.gemm, machine.memory
+    scattered = sum(chunks) if len(chunks) == 1 else 3 * sum(chunks) - 4 * max(chunks)
+    operands = (gemm.m + gemm.n) * gemm.k * ELEMENT_BYTES
+    transfer = memory.timing.nBL * ticks.period(memory.clock)
+    start = ticks.from_ps(machine.gpu.kernel_launch)
+    return start + max(operands + scattered, 0) * transfer // (memory.access * memory.n_channels)
+
+
+def chunk_bytes(trace: TileTrace) -> list[int]:
+    """Return the bytes of each chunk of the output; a GPU may send less than the mean, if it keeps the largest."""
+    tiles = trace.workgroups
+    sizes = tiles["n_rows"].astype(np.int64) * tiles["n_columns"] * ELEMENT_BYTES
+    return [int(sizes[start:stop].sum()) for start, stop in trace.chunk_ranges()]
