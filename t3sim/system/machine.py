@@ -65,6 +65,8 @@ class Machine:
 
     def _distribute(self, d: int, messages: NDArray[Any]) -> None:
         """Hand what GPU *d* has sent over to the GPUs that it is for."""
+        if not len(messages):
+            return  # what has left so far of a chunk of another shape drives no arrival yet
         distances = messages["distance"] % self.n_gpus
         for distance in [int(distances[0])] if (distances == distances[0]).all() else np.unique(distances).tolist():
             part = messages[distances == distance]
