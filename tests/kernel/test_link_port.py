@@ -245,7 +245,8 @@ def test_small_stores_take_the_time_of_their_headers(store_bytes: int) -> None:
     port.transmit()
     full = granule_time(core_of())  # at `bandwidth`, the rate of data in full packets
     cost = full * Fraction(store_bytes + 16, store_bytes) / Fraction(128 + 16, 128)
-    assert [at for at, _, _ in port.sent()] == [-(-(i * cost).numerator // (i * cost).denominator) for i in range(1, 31)]
+    due = [-(-(i * cost).numerator // (i * cost).denominator) for i in range(1, 31)]
+    assert [at for at, _, _ in port.sent()] == due
 
 
 def test_full_packets_take_what_a_link_without_headers_does() -> None:

@@ -76,7 +76,7 @@ def test_the_stores_of_senders_wait_for_the_receiver() -> None:
     assert all(min(waits[b]) > 1.4 * max(waits[a]) for a, b in ((1, 2), (2, 3), (3, 7)))
     port = finished(7).cores[1].gpu.link_port
     assert port.idle_scaled > 3 * port.busy_scaled, (
-        "without what fits into the buffer, its wire is idle 6/7 of the time"
+        "but for what fits into the buffer, its wire is idle 6/7 of the time"
     )
 
 
