@@ -199,9 +199,7 @@ def has_fine_ticks(machine: MachineSpec) -> bool:
     return all(clock % MHZ == 0 for clock in clocks) and math.lcm(*clocks) > FINEST_TICKS_HZ
 
 
-def applied(
-    machine: MachineSpec, parts: list[Override]
-) -> tuple[tuple[GpuOverride, ...], tuple[LinkOverride, ...]]:
+def applied(machine: MachineSpec, parts: list[Override]) -> tuple[tuple[GpuOverride, ...], tuple[LinkOverride, ...]]:
     """Return the GPUs and the links that come out different from the machine's."""
     common = {"gpu": machine.gpu, "memory": machine.memory, "link": machine.link}
     gpus, links = [], []

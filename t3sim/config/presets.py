@@ -157,11 +157,7 @@ def expand_part(kind: str, node: Node, key: str, folder: Path | None = None) -> 
 def machine_parts(name: str) -> dict[str, str]:
     """Return the presets that the machine *name*, a preset or a file, is made of: ``gpu``, ``memory``, ``link``."""
     sections = without_description(load_preset("machine", name)).value
-    return {
-        key: str(as_mapping(node).value["preset"].value)
-        for key, node in sections.items()
-        if key in PARTS
-    }
+    return {key: str(as_mapping(node).value["preset"].value) for key, node in sections.items() if key in PARTS}
 
 
 def model_node(

@@ -190,8 +190,10 @@ _REFUSED: tuple[tuple[re.Pattern[str], Callable[[str], str]], ...] = (
     (re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"), lambda _: " is not a finite number"),
     (
         re.compile(r"[-+]?0[0-7_]+"),
-        lambda text: " has a leading zero: YAML 1.1 would read it as octal, "
-        f"{int(text.replace('_', ''), 8)}; write it in decimal or in quotes",
+        lambda text: (
+            " has a leading zero: YAML 1.1 would read it as octal, "
+            f"{int(text.replace('_', ''), 8)}; write it in decimal or in quotes"
+        ),
     ),
     (re.compile(r"[-+]?0[0-9]+"), lambda _: " has a leading zero; write the number without it, or in quotes"),
     (re.compile(r"0o[0-7]+"), _in_base(8, "octal")),

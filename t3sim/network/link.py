@@ -16,7 +16,6 @@ import simpy
 from numpy.typing import NDArray
 
 from t3sim.errors import ModelError
-from t3sim.gpu.kernel.codes import CREDIT, SIGNAL
 
 Deliver = Callable[[NDArray[Any]], None]
 
@@ -39,15 +38,18 @@ class Link:
         wire: tuple[int, int, int],
         deliver: Deliver,
         transform: Transform | None = None,
+        timeless: tuple[int, ...] = (),
     ) -> None:
         """*wire* is the time of a granule (``machine_checks.wire_time``): of its data, of headers, the denominator.
 
-        *transform* maps what was sent to what the receiver sees (``mirror.ChunkShift``).
+        *transform* maps what was sent to what the receiver sees (``mirror.ChunkShift``).  *timeless* are the kinds of
+        messages that take no time on the wire.
         """
         self.env = env
         self.name = name
         self.latency_ticks = latency_ticks
         self.wire = wire
+        self._timeless = timeless
         self.n_granules = 0  # taken off the wire
         self.n_delivered = 0  # handed to receivers, after *transform*
         self._deliver = deliver
@@ -79,12 +81,12 @@ class Link:
             self.n_granules += self._check_rate(messages)
             arriving = messages if self.transform is None else self.transform(messages)
             arriving["at"] += self.latency_ticks
-            self.n_delivered += n_granules_of(arriving)
+            self.n_delivered += self.n_granules_of(arriving)
             self._deliver(arriving)
 
     def _check_rate(self, messages: NDArray[Any]) -> int:
         """Return how many granules are sent; raise ``ModelError`` if that is more than the rate of the wire allows."""
-        granules = messages[(messages["kind"] != CREDIT) & (messages["kind"] != SIGNAL)]
+        granules = messages[~np.isin(messages["kind"], self._timeless)]
         if not len(granules):
             return 0
         departures, (payload, header, scale) = granules["at"], self.wire
@@ -95,7 +97,6 @@ class Link:
         self._last_at = int(departures[-1])
         return len(granules)
 
-
-def n_granules_of(messages: NDArray[Any]) -> int:
-    """Return how many of *messages* are granules."""
-    return int(((messages["kind"] != CREDIT) & (messages["kind"] != SIGNAL)).sum())
+    def n_granules_of(self, messages: NDArray[Any]) -> int:
+        """Return how many of *messages* are granules."""
+        return int((~np.isin(messages["kind"], self._timeless)).sum())

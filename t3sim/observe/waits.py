@@ -32,7 +32,10 @@ REASONS = {
         "compute unit: an operand, or a load that keeps one from being asked for, missed in the L2 and is on its way,"
         " or stores are not written; DMA engine, link port: data that were asked for are not read yet"
     ),
-    "link": "compute unit: the buffer of the link port is full; DMA engine: as much as it may read ahead is not sent",
+    "link": (
+        "compute unit: the buffer of the link port is full; DMA engine: as much as it may read ahead is not sent;"
+        " link port: the ingress buffer of the GPU that its next granule goes to has no room"
+    ),
     "DMA": "link port: the DMA engine has a triggered block, and none of its data are asked for",
     "dependency": (
         "compute unit: the chunk of the neighbour is not here, or the dispatcher holds workgroups back; dispatcher:"

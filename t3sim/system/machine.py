@@ -22,15 +22,18 @@ from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.arbitration import ArbitrationPolicy
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.device import Device
+from t3sim.gpu.kernel.codes import CREDIT, SIGNAL
 from t3sim.gpu.tables import has_unlike_chunks
 from t3sim.gpu.ticks import TickBase
-from t3sim.network.link import Link, Transform, n_granules_of
+from t3sim.network.link import Link, Transform
 from t3sim.network.mirror import ChunkShift
 from t3sim.network.topology import TOPOLOGIES
 from t3sim.program.operations import Gemm, Program, reaches_others
 from t3sim.system.liveness import Liveness, WatchedEnvironment, WatchedGpu, run_to_end
 from t3sim.system.user_code import watched_policy
 from t3sim.workload.tiling import wavefront_grid
+
+TIMELESS = (CREDIT, SIGNAL)  # messages that take no time on a wire
 
 
 class Machine:
@@ -54,7 +57,7 @@ class Machine:
         core = self.cores[d]
         latency, port = core.ticks.from_ps(core.machine.link.latency), core.gpu.link_port
         wire = (int(port.payload_cost), int(port.header_cost), int(port.scale))
-        self.links[d] = Link(self.env, f"link[{d}]", latency, wire, partial(self._distribute, d), transform)
+        self.links[d] = Link(self.env, f"link[{d}]", latency, wire, partial(self._distribute, d), transform, TIMELESS)
         self.devices[d].egress = self.links[d].send
         if self.topology.has_ingress_port and not core.gpu.ingress_port.is_there:
             others = [self.cores[self.receiver(d, distance)] for distance in range(self.n_gpus)]
@@ -66,12 +69,14 @@ class Machine:
 
     def _distribute(self, d: int, messages: NDArray[Any]) -> None:
         """Hand what GPU *d* has sent over to the GPUs that it is for."""
+        if not len(messages):
+            return  # what has left so far of a chunk of another shape drives no arrival yet
         distances = messages["distance"] % self.n_gpus
         for distance in [int(distances[0])] if (distances == distances[0]).all() else np.unique(distances).tolist():
             part = messages[distances == distance]
             part["distance"] = -distance % self.n_gpus
             receiver = self.receiver(d, distance)
-            self.n_delivered[receiver] += n_granules_of(part)
+            self.n_delivered[receiver] += self.links[d].n_granules_of(part)
             self.hand_over(d, receiver, part)
 
     def hand_over(self, sender: int, receiver: int, messages: NDArray[Any]) -> None:  # noqa: ARG002 - for subclasses

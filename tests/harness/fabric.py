@@ -1,4 +1,4 @@
-"""GPUs of t3-tiny behind a switch, or in a ring, that send each other plain stores: every GPU has a program of its own."""
+"""GPUs of t3-tiny behind a switch, or in a ring, that send each other plain stores, each as it is told."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def test_rounding_the_wire_time_turns_the_check_red() -> None:
     """Would the exact comparison notice a wire time of 3 instead of 224/75 ticks?"""
     port = Port("link: {bandwidth: 150 GB/s}")
     port.queue_dma([0] * 200)
-    port.port.granule_cost, port.port.scale = 3, 1
+    port.port.payload_cost, port.port.scale = 3, 1
     port.transmit()
     assert port.sent() != twin(granule_time(port.core), [], [0] * 200)
     assert port.sent() == twin(Fraction(3), [], [0] * 200)
@@ -231,3 +231,24 @@ def core_policy() -> Any:
     from t3sim.gpu.arbitration import arbitration_policies
 
     return arbitration_policies.get("round_robin")
+
+
+PACKETS = "link: {packet_payload: 128 B, packet_header: 16 B}"
+
+
+@pytest.mark.parametrize("store_bytes", [4, 16, 32, 64, 128])
+def test_small_stores_take_the_time_of_their_headers(store_bytes: int) -> None:
+    """Does a granule in packets of b bytes take (b + header) / b of its share of the raw rate, without drift?"""
+    port = Port(PACKETS)
+    for i in range(30):
+        buffer_store(port.port, port.core.store_queue, INCOMING_WRITE, -1, 10, i, -1, store_bytes, 0)
+    port.transmit()
+    full = granule_time(core_of())  # at `bandwidth`, the rate of data in full packets
+    cost = full * Fraction(store_bytes + 16, store_bytes) / Fraction(128 + 16, 128)
+    due = [-(-(i * cost).numerator // (i * cost).denominator) for i in range(1, 31)]
+    assert [at for at, _, _ in port.sent()] == due
+
+
+def test_full_packets_take_what_a_link_without_headers_does() -> None:
+    """Is the bandwidth the rate of data in full packets, whatever the header?"""
+    assert granule_time(core_of(PACKETS)) == granule_time(core_of())

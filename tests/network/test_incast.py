@@ -73,9 +73,11 @@ def test_every_byte_arrives_once(k: int) -> None:
 def test_the_stores_of_senders_wait_for_the_receiver() -> None:
     """Do compute units of the senders wait for their link, the longer the more senders there are?"""
     waits = {k: [link_waits(core) for core in finished(k).cores[1:]] for k in (1, 2, 3, 7)}
-    assert all(min(waits[b]) > 1.5 * max(waits[a]) for a, b in ((1, 2), (2, 3), (3, 7)))
+    assert all(min(waits[b]) > 1.4 * max(waits[a]) for a, b in ((1, 2), (2, 3), (3, 7)))
     port = finished(7).cores[1].gpu.link_port
-    assert port.idle_scaled > 4 * port.busy_scaled, "the wire of a sender is idle six sevenths of the time"
+    assert port.idle_scaled > 3 * port.busy_scaled, (
+        "but for what fits into the buffer, its wire is idle 6/7 of the time"
+    )
 
 
 def test_no_sender_has_more_under_way_than_the_buffer_holds() -> None:

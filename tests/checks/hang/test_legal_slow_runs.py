@@ -86,7 +86,8 @@ def longest_stillness(wired: MirroredMachine) -> int:
         inner()
 
     process = wired.env.process(wired.device.run_kernel())
-    watch = liveness.Liveness(wired.env, [liveness.WatchedGpu(wired.device, [(wired.link, wired.device)])])
+    inbound = [(wired.link, wired.device)] if wired.link else []
+    watch = liveness.Liveness(wired.env, [liveness.WatchedGpu(wired.device, inbound)])
     inner = wired.device.watch
     wired.device.watch = look
     liveness.run_to_end(wired.env, process, watch)

@@ -176,7 +176,7 @@ def expect_one_granule_more(core: GpuCore) -> None:
 def lose_message(wired: MirroredMachine) -> None:
     deliver = wired.device.receive
     batches = iter([True])
-    wired.link._deliver = lambda messages: deliver(messages[1:] if next(batches, False) else messages)
+    wired.device.receive = lambda messages: deliver(messages[1:] if next(batches, False) else messages)
 
 
 def delay_for_ever(wired: MirroredMachine) -> None:
@@ -186,7 +186,7 @@ def delay_for_ever(wired: MirroredMachine) -> None:
         messages["at"][-1] = NEVER
         deliver(messages)
 
-    wired.link._deliver = late
+    wired.device.receive = late
 
 
 # --- collectives ---

@@ -1,0 +1,115 @@
+"""A GEMM that stores each tile to a slot of the owner of its rows (as Flux does), on GPUs behind a switch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from t3sim.gpu.arbitration import arbitration_policies
+from t3sim.gpu.core import GpuCore
+from t3sim.gpu.kernel import codes
+from t3sim.gpu.routes import StoreRoutes
+from t3sim.system.machine import MirroredMachine
+from t3sim.system.ring import RingMachine
+from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace
+from tests.harness.fabric import SWITCH, digest_of_commands, link_waits, served
+from tests.kernel.small import machine, trace_of
+
+N = 4
+BASE, SLOT, PITCH = 1 << 16, 1 << 12, 8  # granules: of the slots, from one to the next, from row to row
+IN_TURN = [(p + 1) % N for p in range(N)]  # the distance of the owner of the chunk at each position
+
+
+def tiles() -> TileTrace:
+    """A GEMM with two workgroups of 64 x 64 and one of 64 x 20 for each owner."""
+    return trace_of(64 * N, 64 * 2 + 20, 64, n_chunks=N)
+
+
+def push(owners: Sequence[int]) -> StoreRoutes:
+    """Map the output: the chunk at each position goes to the GPU at a distance, into its slot for this GPU."""
+    trace = tiles()
+    routes, table = StoreRoutes(trace.n_workgroups), trace.workgroups
+    for (start, stop), distance in zip(trace.chunk_ranges(), owners, strict=True):
+        chosen = np.arange(start, stop)
+        rows = table["row"][chosen] - table["row"][chosen].min()
+        slot = -distance % N
+        address = BASE + slot * SLOT + rows * PITCH + table["column"][chosen] * ELEMENT_BYTES // 64
+        routes.store_at(chosen, distance=distance, address=address, pitch=PITCH, signal=slot)
+    return routes
+
+
+def load(core: GpuCore, owners: Sequence[int]) -> None:
+    core.load_gemm(tiles(), push(owners), start_at=0)
+
+
+def explicit(owners: Sequence[Sequence[int]]) -> RingMachine:
+    ring = RingMachine(machine(SWITCH), arbitration_policies.get("round_robin"), {}, N)
+    for core, order in zip(ring.cores, owners, strict=True):
+        load(core, order)
+    ring.expect_arrivals()
+    return ring
+
+
+def mirrored() -> MirroredMachine:
+    one = MirroredMachine(machine(SWITCH), arbitration_policies.get("round_robin"), {}, n_gpus=N)
+    load(one.core, IN_TURN)
+    one.expect_arrivals()
+    one.close_ring()
+    return one
+
+
+def slot_addresses(slot: int) -> list[int]:
+    """Return the addresses of a chunk of 64 rows of 148 columns in a slot: 2 granules a tile, of the last one 1."""
+    return [BASE + slot * SLOT + row * PITCH + granule for row in range(64) for granule in (0, 1, 2, 3, 4)]
+
+
+def check_places(core: GpuCore) -> None:
+    """Every slot of another GPU is filled once, and every slot's signal counts its granules."""
+    messages = served(core)
+    for distance in range(1, N):
+        here = messages["granule"][messages["distance"] == distance]
+        assert sorted(here.tolist()) == slot_addresses(distance)
+    assert core.tables.signals.tolist() == [len(slot_addresses(0))] * N
+
+
+def test_every_tile_lands_in_its_slot_and_posts() -> None:
+    """Do all tiles of all GPUs arrive at their addresses, and the own ones stay, each granule posting its signal?"""
+    ring = explicit([IN_TURN] * N)
+    ring.run()
+    for core in ring.cores:
+        check_places(core)
+        enqueued = core.gpu.channels["n_enqueued"].sum(axis=0)
+        assert enqueued[codes.LOCAL_STORE] == len(slot_addresses(0))
+        assert enqueued[codes.INCOMING_WRITE] == (N - 1) * len(slot_addresses(0))
+
+
+def test_canary_a_store_to_another_slot_turns_the_check_red() -> None:
+    one = mirrored()
+    first = np.flatnonzero(one.core.tables.tiles["distance"] != 0)[0]
+    one.core.tables.tiles["to_granule"][first] += SLOT
+    one.run()
+    with pytest.raises(AssertionError):
+        check_places(one.core)
+
+
+def test_one_gpu_stands_for_all() -> None:
+    """Is mirrored mode the explicit one, command by command, though every chunk goes to another GPU?"""
+    one = mirrored()
+    due = digest_of_commands(one.core)
+    end = one.run()
+    ring = explicit([IN_TURN] * N)
+    seen = [digest_of_commands(core) for core in ring.cores]
+    assert ring.run() == [end] * N
+    assert [digest.hexdigest() for digest in seen] == [due.hexdigest()] * N
+
+
+def test_all_to_the_same_owner_first_is_incast() -> None:
+    """Does the naive order, in which all GPUs begin with the rows of GPU 0, take longer, and do stores wait for it?"""
+    in_turn, naive = explicit([IN_TURN] * N), explicit([[(owner - r) % N for owner in range(N)] for r in range(N)])
+    ends = max(in_turn.run()), max(naive.run())
+    waits: Any = [sum(link_waits(core) for core in ring.cores) for ring in (in_turn, naive)]
+    assert ends[1] > ends[0]
+    assert waits[1] > waits[0]
