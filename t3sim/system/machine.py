@@ -18,10 +18,11 @@ from t3sim.collective.schedule import CollectiveSchedule
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import ModelError, UsageError, code_of_a_user
 from t3sim.gpu.arbitration import ArbitrationPolicy
-from t3sim.gpu.core import GpuCore
+from t3sim.gpu.core import T3_TRAFFIC, GpuCore
 from t3sim.gpu.device import Device
 from t3sim.gpu.routes import StoreRoutes
 from t3sim.gpu.ticks import TickBase
+from t3sim.gpu.traffic import TrafficClasses
 from t3sim.network.link import Deliver, Link, Transform
 from t3sim.network.mirror import ChunkShift
 from t3sim.system.liveness import Liveness, WatchedEnvironment, WatchedGpu, run_to_end
@@ -85,9 +86,10 @@ class MirroredMachine(Machine):
         params: dict[str, Any],
         quantum_ps: int | None = None,
         ticks: TickBase | None = None,
+        traffic: TrafficClasses = T3_TRAFFIC,
     ) -> None:
         """*ticks* is the time to run in (default: the coarsest for *spec*)."""
-        self.core = GpuCore(spec, policy, params, ticks=ticks)
+        self.core = GpuCore(spec, policy, params, ticks=ticks, traffic=traffic)
         super().__init__([self.core], quantum_of(self.core, quantum_ps)[0])
         self.device = self.devices[0]
         self.launch_ticks = launch_ticks(self.core)

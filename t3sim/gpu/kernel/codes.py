@@ -7,10 +7,19 @@ A request *kind* is a code whose bits say what the DRAM has to do with it:
 # A moment that never comes; leaves room to add latencies without overflow.
 NEVER = 1 << 60
 
-# Memory streams in front of the arbiter (T3 section 4.5).
+# Traffic classes: each has a stream queue in front of the arbiter.  A run names as many as it likes; these are T3's two
+# (T3 section 4.5).
 NO_STREAM = -1
 COMPUTE = 0
 COMM = 1
+MOST_CLASSES = 8  # a queued request keeps its class in the three bits above its kind
+
+# Whose requests have a class (``gpu.traffic_class``).
+OF_GEMM = 0
+OF_COLLECTIVE = 1
+OF_DMA = 2
+OF_ARRIVALS = 3
+N_SOURCES = 4
 
 # Directions of a column command.
 READ = 0
@@ -30,7 +39,10 @@ LOCAL_UPDATE = WRITE_BIT + UPDATE_BIT
 INCOMING_UPDATE = WRITE_BIT + UPDATE_BIT + 1
 N_KINDS = 32
 
-# A place inside a channel, packed with the kind of the request: row, column, bank, kind.
+# A place inside a channel, packed with the kind of the request: row, column, bank, class (in the DRAM queue), kind.
+KIND_MASK = N_KINDS - 1
+CLASS_SHIFT = 5
+CLASS_MASK = MOST_CLASSES - 1
 FIELD_MASK = 255
 BANK_SHIFT = 8
 COLUMN_SHIFT = 16

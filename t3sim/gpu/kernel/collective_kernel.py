@@ -21,7 +21,6 @@ from t3sim.gpu.kernel.codes import (
     COLLECTIVE_READ,
     COLLECTIVE_WORK,
     COLLECTIVE_WRITE,
-    COMPUTE,
     FOR_DEPENDENCY,
     FOR_DRAM,
     FOR_DRAM_QUEUE,
@@ -31,6 +30,7 @@ from t3sim.gpu.kernel.codes import (
     INCOMING_WRITE,
     KERNEL_COLLECTIVE,
     NOTHING_LEFT,
+    OF_COLLECTIVE,
     TO_BOTH,
     TO_LOCAL,
     TO_NEIGHBOUR_AS_UPDATE,
@@ -90,6 +90,7 @@ def sent_granules(gpu, step, line):
 @kernel
 def load_operands(gpu, index, step, credit, slot_end):
     """Load operand lines of this step while the issue path and the limit in flight allow."""
+    traffic_class = gpu.traffic_class[OF_COLLECTIVE]
     part = gpu.collective_workgroups[index]
     cu_index = part.compute_unit
     cu = gpu.compute_units[cu_index]
@@ -110,8 +111,9 @@ def load_operands(gpu, index, step, credit, slot_end):
             n_granules = n_received
             address = base + line * gpu.l2.granules_per_line * gpu.buffer_places
         channel_id = channel_of(gpu, address)
-        if not has_room(gpu.channels[channel_id], COMPUTE, n_granules + reserved_by_others(gpu, cu, channel_id)):
-            wait_for_channel(gpu, cu_index, channel_id)
+        reserved = reserved_by_others(gpu, cu, channel_id, traffic_class)
+        if not has_room(gpu.channels[channel_id], traffic_class, n_granules + reserved):
+            wait_for_channel(gpu, cu_index, channel_id, traffic_class)
             note_refused(cu, FOR_DRAM_QUEUE, credit)
             return 0
         entry = part.line_tail % capacity
@@ -122,7 +124,7 @@ def load_operands(gpu, index, step, credit, slot_end):
         cycle = memory_cycle(gpu, slot_end - credit + gpu.l2.request_ticks + gpu.l2.miss_ticks)
         for i in range(n_granules):
             tag = index * capacity + entry
-            request(gpu, channel_id, COMPUTE, place_of(gpu, address + i, COLLECTIVE_READ), tag, cycle)
+            request(gpu, channel_id, traffic_class, place_of(gpu, address + i, COLLECTIVE_READ), tag, cycle)
         credit -= gpu.line_issue_ticks * n_granules // n_data
         cu.outstanding_lines += 1
         part.step_operand += 1
@@ -146,6 +148,7 @@ def deliver_collective_read(gpu, tag, done_at):
 @kernel
 def store_results(gpu, index, step, store_queue, credit, now):
     """Store finished lines in order, to where the step sends them; the link's latency includes the way to the port."""
+    traffic_class = gpu.traffic_class[OF_COLLECTIVE]
     part = gpu.collective_workgroups[index]
     cu_index = part.compute_unit
     cu = gpu.compute_units[cu_index]
@@ -171,14 +174,15 @@ def store_results(gpu, index, step, store_queue, credit, now):
             if step.send_to == TO_BOTH:
                 kept = step.local_destination + part.line_index[entry] * gpu.l2.granules_per_line
             channel_id = channel_of(gpu, kept)
-            if not has_room(gpu.channels[channel_id], COMPUTE, n_granules + reserved_by_others(gpu, cu, channel_id)):
-                wait_for_channel(gpu, cu_index, channel_id)
+            reserved = reserved_by_others(gpu, cu, channel_id, traffic_class)
+            if not has_room(gpu.channels[channel_id], traffic_class, n_granules + reserved):
+                wait_for_channel(gpu, cu_index, channel_id, traffic_class)
                 note_refused(cu, FOR_DRAM_QUEUE, credit)
                 return 0
             for i in range(n_granules):
                 place = place_of(gpu, kept + i, COLLECTIVE_WRITE)
                 cycle = memory_cycle(gpu, at + gpu.l2.request_ticks)
-                request(gpu, channel_id, COMPUTE, place, -1, cycle)
+                request(gpu, channel_id, traffic_class, place, -1, cycle)
         if is_sent:
             kind = INCOMING_UPDATE if step.send_to == TO_NEIGHBOUR_AS_UPDATE else INCOMING_WRITE
             there = step.destination + part.line_index[entry] * gpu.l2.granules_per_line * gpu.buffer_places

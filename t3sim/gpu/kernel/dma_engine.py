@@ -2,7 +2,7 @@
 
 Models: a table of commands programmed before the kernel starts, each for a block of wavefront
 tiles; a command is ready when the tracker has triggered all tiles of its block; ready commands
-are served first in, first out; reads go to the communication stream at a bounded rate, at most
+are served first in, first out; reads go to the stream of their traffic class at a bounded rate, at most
 ``read_ahead`` granules ahead of the wire; the data leave in the order of the reads, whatever the
 order in which the DRAM returns them (the tracker of the neighbour relies on it).  Trigger cost is
 zero [T3: about zero].
@@ -12,7 +12,6 @@ Pinned by tests/kernel/test_dma_engine.py.
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.address_map import channel_of, memory_cycle, place_of
 from t3sim.gpu.kernel.codes import (
-    COMM,
     DMA_READ,
     FOR_DEPENDENCY,
     FOR_DRAM,
@@ -21,6 +20,7 @@ from t3sim.gpu.kernel.codes import (
     INCOMING_UPDATE,
     NEVER,
     NOTHING_LEFT,
+    OF_DMA,
     WORKING,
 )
 from t3sim.gpu.kernel.ledger import note_dma_slot
@@ -68,6 +68,7 @@ def reason_without_block(dma):
 def issue_while_possible(gpu, tiles, dma_commands, ready_fifo, dma_queue, now):
     """Ask for granules of ready blocks; return what stopped it, WORKING if that is its own rate."""
     dma = gpu.dma
+    traffic_class = gpu.traffic_class[OF_DMA]
     if dma.n_taken == dma.n_ready:
         dma.credit = 0
         return reason_without_block(dma)
@@ -83,10 +84,11 @@ def issue_while_possible(gpu, tiles, dma_commands, ready_fifo, dma_queue, now):
         if tiles[tile].n_granules > 0:
             granule = granule_address(gpu, tiles, tile, dma.granule_cursor)
             channel_id = channel_of(gpu, granule)
-            if not has_room(gpu.channels[channel_id], COMM, 1):
+            if not has_room(gpu.channels[channel_id], traffic_class, 1):
                 return FOR_DRAM_QUEUE
             tag = (tile << GRANULE_BITS) | dma.granule_cursor
-            request(gpu, channel_id, COMM, place_of(gpu, granule, DMA_READ), tag, memory_cycle(gpu, now))
+            place = place_of(gpu, granule, DMA_READ)
+            request(gpu, channel_id, traffic_class, place, tag, memory_cycle(gpu, now))
             if command.start_at < 0:
                 command.start_at = now
                 command.queue_start = gpu.link_port.dma_tail
