@@ -34,6 +34,7 @@ NOW = 5000
 CAPACITY = 64
 LIMIT = 1000
 THIRD = 2  # a class beside T3's two
+HEADS = ("compute_at", "comm_at", "third_at")  # by class
 THRESHOLDS = {"5": 5, "10": 10, "30": 30, "none": "none", "auto": "auto"}
 
 
@@ -76,12 +77,12 @@ def mca(**state: Any) -> int:
 def some_states(policy: str, n_classes: int = 2) -> Iterator[Any]:
     """Channels of so many classes in all combinations of arrivals, fullness, history and end of the producer."""
     arrivals = (None, 10, NOW - 20, NOW, NOW + 1)
-    for compute, comm, third, full, done, last, last_comm in product(
-        arrivals, arrivals, arrivals[:: 2 if n_classes > 2 else 5], ((0, 0), (3, 3), (40, 20), (40, 24)), (0, 1),
-        range(n_classes), (0, NOW - 5),
-    ):  # fmt: skip
+    heads = product(arrivals if n_classes < 3 else arrivals[::2], repeat=n_classes)
+    for at, full, done, last, last_comm in product(
+        heads, ((0, 0), (3, 3), (40, 20), (40, 24)), (0, 1), range(n_classes), (0, NOW - 5)
+    ):
         yield channel_with(
-            compute_at=compute, comm_at=comm, third_at=third, n_classes=n_classes, occupancy=full, policy=policy,
+            **dict(zip(HEADS, at, strict=False)), n_classes=n_classes, occupancy=full, policy=policy,
             producer_done=done, last_stream=last, last_served=(0, last_comm), last_comm_at=last_comm,
             first_stage_occupancy=2000,
         )  # fmt: skip
@@ -214,9 +215,8 @@ class TestRoundRobin:
     @pytest.mark.parametrize(("last", "turns"), [(0, [1, 2, 0]), (1, [2, 0, 1]), (2, [0, 1, 2])])
     def test_goes_round_all_classes(self, last: int, turns: list[int]) -> None:
         """With three ready, is it the turn of the next one, and of the one behind it if that has nothing?"""
-        names = ("compute_at", "comm_at", "third_at")
         for skipped in range(3):
-            ready = {names[stream]: 10 for stream in turns[skipped:]}
+            ready = {HEADS[stream]: 10 for stream in turns[skipped:]}
             state = channel_with(**ready, n_classes=3, policy="round_robin", last_stream=last)
             assert picks("round_robin", state) == turns[skipped]
 
