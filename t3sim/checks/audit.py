@@ -116,7 +116,7 @@ def recomputed(core: GpuCore, dram: DramChecker) -> list[Claim]:
     for code, name in enumerate(SORT_NAMES[:N_COMMANDS]):
         pairs[f"{name} commands"] = (channels["n_commands"][:, code], counts.commands[:, code])
     for kind, name in KIND_NAMES.items():
-        pairs[name] = (channels["n_served"][:, kind], counts.columns[:, kind])
+        pairs[name] = (channels["n_served"][:, :, kind].sum(axis=1), counts.columns[:, kind])
     return [
         Claim("C8", "channel[]", f"{what}, counted against recomputed", kept, seen)
         for what, (kept, seen) in pairs.items()

@@ -13,6 +13,7 @@ C9 sums over channels, C10 work, Q1 Little's law, B1, B4 and B7 bounds.  S1 and 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,15 +75,24 @@ def request_claims(core: GpuCore) -> Iterator[Claim]:
     """Requests of each kind through stream queue, DRAM queue and data bus (C1, C2, Q1)."""
     channels = channels_of(core)
     waiting, queued = requests_by_kind(core)
-    admitted, served = channels["n_requests"], channels["n_served"]
+    classes = core.traffic.names
+    counters = ("n_enqueued", "n_requests", "n_served")
+    entered, admitted, served = (channels[name][:, : len(classes)] for name in counters)
     for meaning, left, right in (
-        ("that entered, against admitted and waiting", channels["n_enqueued"], admitted + waiting),
+        ("that entered, against admitted and waiting", entered, admitted + waiting),
         ("admitted, against served and queued", admitted, served + queued),
     ):
         for kind, name in KIND_NAMES.items():
-            yield Claim("C1", "channel[]", f"{name} {meaning}", left[:, kind], right[:, kind])
+            for traffic_class, of_class in enumerate(classes):
+                what = f"{name} of class {of_class} {meaning}"
+                yield Claim("C1", "channel[]", what, left[:, traffic_class, kind], right[:, traffic_class, kind])
+    for kind, name in KIND_NAMES.items():
+        due = entered[:, classes_of_kind(core, kind), kind].sum(axis=1)
+        yield Claim("C1", "channel[]", f"{name}, against those in their class", entered[:, :, kind].sum(axis=1), due)
     occupancy = channels["occupancy"].sum(axis=1)
-    yield Claim("C1", "channel[].dram_queue", "entries in use, against requests queued", occupancy, queued.sum(axis=1))
+    in_queue = queued.sum(axis=(1, 2))
+    yield Claim("C1", "channel[].dram_queue", "entries in use, against requests queued", occupancy, in_queue)
+    served = served.sum(axis=1)
     yield Claim("C1", "channel[]", "requests of no known kind", served.sum(axis=1), served[:, KINDS].sum(axis=1))
     commands = channels["n_commands"]
     for command, name, chosen in (
@@ -101,7 +111,7 @@ def request_claims(core: GpuCore) -> Iterator[Claim]:
     )  # fmt: skip
     lengths = channels["queue_tail"] - channels["queue_head"]
     since_change = lengths * (now[:, None] - channels["stream_changed_at"])
-    for stream, name in ((codes.COMPUTE, "compute"), (codes.COMM, "communication")):
+    for stream, name in enumerate(classes):
         yield Claim(
             "Q1", f"channel[].{name}_stream_queue",
             "cycles waited by its requests, against its length summed over cycles",
@@ -177,7 +187,7 @@ def l2_claims(core: GpuCore) -> Iterator[Claim]:
     tags = l2.tags[: n_banks * int(l2.sets_per_bank), : int(l2.associativity)]
     masks = np.where(tags >= 0, tags & DIRTY_MASK, 0)
     dirty = sum(int(((masks >> bit) & 1).sum()) for bit in range(DIRTY_MASK.bit_length()))
-    enqueued = channels["n_enqueued"].sum(axis=0)
+    enqueued = channels["n_enqueued"].sum(axis=(0, 1))
     pairs: list[tuple[str, int, int]] = [
         ("accesses, against hits, merged and misses", l2.n_accesses, l2.n_hits + l2.n_merged + l2.n_misses),
         ("misses, against fills and misses in flight", l2.n_misses, l2.n_fills + in_flight),
@@ -210,14 +220,16 @@ def sum_claims(core: GpuCore) -> Iterator[Claim]:
             (loop.BIN_COMM_WRITE, "communication writes",
              (codes.INCOMING_WRITE, codes.INCOMING_UPDATE, codes.COLLECTIVE_WRITE)),
         ):  # fmt: skip
-            meaning = f"{name}, against the channels' column commands"
-            yield Claim("C9", "time series", meaning, int(totals[column]), int(served[list(kinds)].sum()))
+            for traffic_class, of_class in enumerate(core.traffic.names):
+                meaning = f"{name} of class {of_class}, against the channels' column commands"
+                total = int(totals[column + traffic_class * loop.N_CLASS_COLUMNS])
+                yield Claim("C9", "time series", meaning, total, int(served[traffic_class, list(kinds)].sum()))
     waiting = gpu.compute_units["state_slots"][:, [codes.WAIT_FIRST_OPERANDS, codes.WAIT_OPERANDS]].sum()
     yield Claim("C9", "time series", "slots waiting for operands", int(totals[loop.BIN_WAITING]), int(waiting))
     yield Claim("C9", "time series", "granules sent", int(totals[loop.BIN_SENT]), int(gpu.link_port.n_sent))
     yield Claim(
         "C9", "channel[]", "requests admitted, against those of all kinds",
-        channels["n_admitted"], channels["n_requests"].sum(axis=1),
+        channels["n_admitted"], channels["n_requests"].sum(axis=(1, 2)),
     )  # fmt: skip
 
 
@@ -299,7 +311,7 @@ def gemm_claims(core: GpuCore) -> Iterator[Claim]:
     rows, columns, route = table["n_rows"], table["n_columns"], table["route"]
     n_slices = tables.operations["n_slices"][table["operation"]]
     granules_of = granules_by_route(core)
-    enqueued = channels_of(core)["n_enqueued"].sum(axis=0)
+    enqueued = channels_of(core)["n_enqueued"].sum(axis=(0, 1))
     to_send = int(tiles["n_granules"][tiles["dma_command"] >= 0].sum())
     lines = int((rows * -(-columns * ELEMENT_BYTES // core.machine.gpu.l2.line))[route == codes.ROUTE_CACHED].sum())
     yield from equal("C10", "workgroups", {
@@ -327,7 +339,7 @@ def gemm_claims(core: GpuCore) -> Iterator[Claim]:
 def moves_claims(core: GpuCore) -> Iterator[Claim]:
     """Finished move kernels: each operand read once, each result kept once."""
     steps, data = core.tables.steps, core.tables.steps["n_granules"]
-    enqueued = channels_of(core)["n_enqueued"].sum(axis=0)
+    enqueued = channels_of(core)["n_enqueued"].sum(axis=(0, 1))
     more = int((sent_of_steps(core) - data)[steps["is_received"] > 0].sum())
     yield from equal("C3", "gpu", {
         "operand granules read": (int(enqueued[codes.COLLECTIVE_READ]), int((steps["n_operands"] * data).sum()) + more),
@@ -339,7 +351,7 @@ def moves_claims(core: GpuCore) -> Iterator[Claim]:
 def traffic_claims(core: GpuCore) -> Iterator[Claim]:
     """What a finished program sent to other GPUs and got from them (C3)."""
     gpu, steps, operations = core.gpu, core.tables.steps, core.operations
-    granules_of, enqueued = granules_by_route(core), channels_of(core)["n_enqueued"].sum(axis=0)
+    granules_of, enqueued = granules_by_route(core), channels_of(core)["n_enqueued"].sum(axis=(0, 1))
     remote = int(granules_of[codes.ROUTE_REMOTE_UPDATE] + granules_of[codes.ROUTE_REMOTE_STORE])
     moved = int(sent_of_steps(core)[steps["send"] >= 0].sum())
     told = int((core.tables.posts["distance"][: int(operations["n_posts"].sum())] != 0).sum())
@@ -350,11 +362,12 @@ def traffic_claims(core: GpuCore) -> Iterator[Claim]:
     })  # fmt: skip
 
 
-def granules_by_route(core: GpuCore) -> NDArray[np.float64]:
+def granules_by_route(core: GpuCore) -> NDArray[Any]:
     """Return output granules of all GEMMs, by the route of their stores."""
     tiles, workgroups = core.tables.tiles, core.tables.workgroups
     granules = np.where(len(core.gemms) > 0, tiles["n_granules"], 0)
-    return np.bincount(workgroups["route"][tiles["workgroup"]], weights=granules, minlength=5)
+    found: NDArray[Any] = np.bincount(workgroups["route"][tiles["workgroup"]], weights=granules, minlength=5)
+    return found
 
 
 def sent_of_steps(core: GpuCore) -> NDArray[np.int64]:
@@ -392,9 +405,18 @@ def equal(rule: str, part: str, pairs: dict[str, tuple[int, int]]) -> Iterator[C
         yield Claim(rule, part, f"{meaning}, done against due", done, due)
 
 
+def classes_of_kind(core: GpuCore, kind: int) -> list[int]:
+    """Return the traffic classes of the requests of a *kind*: those of who asks for them."""
+    if kind in (codes.INCOMING_WRITE, codes.INCOMING_UPDATE, codes.DMA_READ):
+        return [int(core.gpu.inbound_class)]
+    own = core.moves if kind in (codes.COLLECTIVE_READ, codes.COLLECTIVE_WRITE) else core.gemms
+    classes: list[int] = np.unique(own["traffic_class"]).tolist()
+    return classes
+
+
 def requests_by_kind(core: GpuCore) -> NDArray[np.int64]:
-    """Return how many requests are in the stream queues (0) and DRAM queues (1), [0 or 1, channel, kind]."""
-    counts = np.zeros((2, core.machine.memory.n_channels, codes.N_KINDS), np.int64)
-    for q in queued_requests(core.gpu):
-        counts[int(q.stream < 0), q.channel, q.kind] += 1
+    """Return how many requests are in the stream queues (0) and DRAM queues (1), [0 or 1, channel, class, kind]."""
+    counts = np.zeros((2, core.machine.memory.n_channels, len(core.traffic.names), codes.N_KINDS), np.int64)
+    for q in queued_requests(core):
+        counts[int(q.is_admitted), q.channel, q.traffic_class, q.kind] += 1
     return counts

@@ -32,6 +32,7 @@ def specification_claims(core: GpuCore) -> Iterator[Claim]:
     stated_of_channels = memory.timing.model_dump() | {
         "queue_capacity": memory.queue.entries, "stream_capacity": memory.stream_queue_entries,
         "is_split": int(memory.queue.kind == "split"), "banks_per_group": memory.banks_per_group,
+        "n_classes": len(core.traffic.names),
     }  # fmt: skip
     for name, value in stated_of_channels.items():
         yield Claim("S1", "channel[]", f"{name}, kept against stated", np.asarray(channels[name]), value)
@@ -52,6 +53,7 @@ def unit_pairs(core: GpuCore) -> dict[str, Pairs]:
             "compute units": (int(gpu.n_compute_units), spec.n_compute_units),
             "channels": (int(gpu.n_channels), machine.memory.n_channels),
             "bytes of an access": (int(gpu.granule_bytes), access),
+            "traffic classes": (int(gpu.n_classes), len(core.traffic.names)),
             "loads in flight": (int(gpu.max_outstanding_lines), spec.compute_unit.max_outstanding_lines),
             "launch of a workgroup (ticks)": (
                 int(gpu.workgroup_launch_ticks),

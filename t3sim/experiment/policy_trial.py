@@ -28,6 +28,7 @@ from t3sim.gpu.arbitration.user_code import is_policy_of_a_user
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel.memory_controller import head_is_ready
 from t3sim.gpu.kernel.state import Layout, empty_gpu
+from t3sim.gpu.traffic import classes_in_words
 from t3sim.system.user_code import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Trial:
     stream_entries: int
     n_sequences: int
     limit_s: float
+    n_classes: int = 2  # of traffic; T3's
 
 
 def try_policies(points: Iterable[RunSpec], *, has_checks: bool) -> None:
@@ -106,13 +108,16 @@ class Channel:
     def __init__(self, trial: Trial, rng: np.random.Generator) -> None:
         ring = 1 << (trial.stream_entries - 1).bit_length()
         smallest = Layout(*(1 for _ in Layout._fields))
-        self.state = empty_gpu(smallest._replace(queue_entries=trial.queue_entries, stream_queue_entries=ring))
+        layout = smallest._replace(
+            queue_entries=trial.queue_entries, stream_queue_entries=ring, n_classes=trial.n_classes
+        )
+        self.state = empty_gpu(layout)
         self.record = self.state[0].channels[0]
         self.trial, self.rng, self.now = trial, rng, 0
         self.record.queue_capacity, self.record.is_split = trial.queue_entries, trial.is_split
-        self.record.stream_capacity = trial.stream_entries
+        self.record.stream_capacity, self.record.n_classes = trial.stream_entries, trial.n_classes
         self.record.policy_params[: len(trial.values)] = trial.values
-        self.record.queue_head[:] = self.record.queue_tail[:] = rng.integers(0, 1 << 20, 2)
+        self.record.queue_head[:] = self.record.queue_tail[:] = rng.integers(0, 1 << 20, trial.n_classes)
 
     def move_on(self) -> bool:
         """Draw the next state; return whether the policy would be asked in it."""
@@ -122,7 +127,7 @@ class Channel:
         most = trial.queue_entries
         reads = int(rng.integers(0, most + 1))
         record.occupancy[:] = reads, int(rng.integers(0, (most if trial.is_split else most - reads) + 1))
-        for stream in (codes.COMPUTE, codes.COMM):
+        for stream in range(trial.n_classes):
             record.queue_head[stream] += int(rng.integers(0, 3))
             length = int(rng.integers(0, trial.stream_entries + 1)) if rng.random() < 0.8 else 0
             record.queue_tail[stream] = max(int(record.queue_tail[stream]), int(record.queue_head[stream]))
@@ -130,12 +135,13 @@ class Channel:
                 record.queue_tail[stream] = record.queue_head[stream] + length
         record.request_at[:] = self.now - rng.integers(-LONGEST_STEP // 4, 10 * LONGEST_STEP, record.request_at.shape)
         record.request_place[:] = rng.choice([codes.OPERAND_READ, codes.WRITE_BIT], record.request_place.shape)
-        record.is_stalled[:] = rng.random(2) < 0.1
-        record.last_stream = int(rng.integers(2))
-        record.last_comm_at = int(rng.integers(self.now + 1))
+        record.is_stalled[:] = rng.random(trial.n_classes) < 0.1
+        record.last_stream = int(rng.integers(trial.n_classes))
+        record.last_served_at[:] = rng.integers(self.now + 1, size=trial.n_classes)
+        record.last_comm_at = max(record.last_served_at[codes.COMM :], default=0)
         record.producer_done = int(rng.integers(2))
         record.first_stage_occupancy = int(rng.integers(-1, 100 * most + 1))
-        return any(head_is_ready(record, stream, self.now) for stream in (codes.COMPUTE, codes.COMM))
+        return any(head_is_ready(record, stream, self.now) for stream in range(trial.n_classes))
 
 
 def found_in(trial: Trial) -> tuple[str, int, str] | None:
@@ -176,9 +182,11 @@ def problem_of_call(pick_stream: Any, channel: Channel) -> str | None:
         return f"writes `{'`, `'.join(changed)}` of its channel; it may write only `policy_scratch`"
     if isinstance(picked, bool) or not isinstance(picked, (int, np.integer)):
         return f"returned {picked!r}, not COMPUTE, COMM or NO_STREAM"
-    is_stream = picked in (codes.COMPUTE, codes.COMM)
+    n_classes = channel.trial.n_classes
+    is_stream = 0 <= picked < n_classes
     if picked != codes.NO_STREAM and not (is_stream and head_is_ready(channel.record, int(picked), channel.now)):
-        return f"picked {picked}, which is not ready; it must return COMPUTE or COMM with a ready head, or NO_STREAM"
+        allowed = classes_in_words(n_classes)
+        return f"picked {picked}, which is not ready; it must return {allowed} with a ready head, or NO_STREAM"
     return None
 
 

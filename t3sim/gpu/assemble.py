@@ -35,6 +35,7 @@ from t3sim.gpu.kernel.state import (
     gpu_dtype,
 )
 from t3sim.gpu.ticks import TickBase
+from t3sim.gpu.traffic import TrafficClasses
 
 EFFICIENCY_SCALE = 10_000  # matrix_efficiency is kept to four digits
 GROWTH = 4  # banks of a channel: 16, or the 64 that are the most
@@ -45,8 +46,8 @@ def log2(value: int) -> int:
     return value.bit_length() - 1
 
 
-def capacities_of(machine: MachineSpec) -> Layout:
-    """Return the capacities that *machine* uses."""
+def capacities_of(machine: MachineSpec, n_classes: int = 2) -> Layout:
+    """Return the capacities that *machine* uses with *n_classes* classes of traffic (default: T3's two)."""
     gpu, memory, l2 = machine.gpu, machine.memory, machine.gpu.l2
     return Layout(
         n_compute_units=gpu.n_compute_units,
@@ -59,19 +60,20 @@ def capacities_of(machine: MachineSpec) -> Layout:
         n_channels=memory.n_channels,
         n_dram_banks=memory.n_bank_groups * memory.banks_per_group,
         queue_entries=memory.queue.entries,
+        n_classes=n_classes,
         stream_queue_entries=1 << (memory.stream_queue_entries - 1).bit_length(),
         tracker_entries=gpu.tracker.n_sets * gpu.tracker.entries_per_set,
         n_done=2 * gpu.issue_slot,
     )
 
 
-def layout_for(machine: MachineSpec) -> Layout:
+def layout_for(machine: MachineSpec, n_classes: int = 2) -> Layout:
     """Return the layout of *machine*: the standard one with every capacity that is not enough times four, or more.
 
     So there are few layouts, and a sweep compiles once.  Interpreted: exactly what the machine uses, so that an index
     beyond it fails.
     """
-    used = capacities_of(machine)
+    used = capacities_of(machine, n_classes)
     if _jit.IS_INTERPRETED:
         return used
     grown = []
@@ -155,6 +157,12 @@ def fill_record(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
     fill_memory(gpu, machine)
     fill_l2(gpu, machine)
     fill_t3_units(gpu, machine, ticks)
+
+
+def fill_classes(gpu: Any, traffic: TrafficClasses) -> None:
+    """How many stream queues the channels have, and whose requests go to which."""
+    gpu.n_classes = gpu.channels["n_classes"][: int(gpu.n_channels)] = len(traffic.names)
+    gpu.inbound_class = len(traffic.names) - 1  # until a program says otherwise
 
 
 def fill_clocks(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:

@@ -14,12 +14,13 @@ from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.arbitration import ArbitrationPolicy
 from t3sim.gpu.arbitration.interface import arbitration_policies
 from t3sim.gpu.arbitration.user_code import catch_errors, raise_errors
-from t3sim.gpu.assemble import capacities_of, compiled_advance, compiled_policy, fill_record, layout_for
+from t3sim.gpu.assemble import capacities_of, compiled_advance, compiled_policy, fill_classes, fill_record, layout_for
 from t3sim.gpu.kernel import _jit, codes
-from t3sim.gpu.kernel.loop import N_BIN_COLUMNS, commands_per_slot
+from t3sim.gpu.kernel.loop import BIN_COMPUTE_READ, N_CLASS_COLUMNS, commands_per_slot
 from t3sim.gpu.kernel.state import COMMAND_LOG, MESSAGE, PEER_TABLE, empty_gpu
 from t3sim.gpu.tables import Tables, records, tables_of
 from t3sim.gpu.ticks import TickBase
+from t3sim.gpu.traffic import TrafficClasses, classes_in_words
 from t3sim.program.operations import Program
 
 SERIES_BINS = 4096
@@ -27,6 +28,7 @@ OUTBOX_SIZE = 1 << 15
 LOG_SIZE = 1 << 14  # commands between two visits of whoever reads them, at least
 LOG_SLOTS = 16  # and the commands of this many slots
 INBOX_SIZE = 1 << 15
+T3_TRAFFIC = TrafficClasses()
 ARRIVALS = 1 << 12  # of one GPU that may wait for the ingress port, and as many credits; more if need be
 
 
@@ -44,12 +46,14 @@ class GpuCore:
         *,
         n_logged_commands: int = 0,
         ticks: TickBase | None = None,
+        traffic: TrafficClasses = T3_TRAFFIC,
     ) -> None:
         """*ticks* is the time of the ring if its GPUs have different clocks (default: the coarsest for *machine*)."""
         self.machine = machine
         self.ticks = TickBase.of(machine) if ticks is None else ticks
-        self.layout = layout_for(machine)
-        self.used = capacities_of(machine)  # of the layout
+        self.traffic = traffic
+        self.layout = layout_for(machine, len(traffic.names))
+        self.used = capacities_of(machine, len(traffic.names))  # of the layout
         self.state = empty_gpu(self.layout, self.used)
         self.gpu = self.state[0]
         self.tables = Tables()
@@ -60,7 +64,8 @@ class GpuCore:
             MESSAGE, 1
         )  # behind a switch, of each GPU: what the ingress port has not served, credits
         self.outbox = records(MESSAGE, OUTBOX_SIZE)
-        self.series = np.zeros((SERIES_BINS, N_BIN_COLUMNS), np.int64)
+        n_columns = BIN_COMPUTE_READ + N_CLASS_COLUMNS * len(traffic.names)
+        self.series = np.zeros((SERIES_BINS, n_columns), np.int64)
         self.command_log = records(COMMAND_LOG, n_logged_commands + 1)
         # Views of what is looked at after every quantum: a record array takes microseconds for each field.
         fields = self.state.view(np.ndarray)
@@ -79,6 +84,7 @@ class GpuCore:
         self._pick_stream = compiled_policy(policy.pick_stream, self.layout)
         catch_errors()
         fill_record(self.gpu, machine, self.ticks)
+        fill_classes(self.gpu, traffic)
         values = policy.encode(params)
         self.gpu.channels["policy_params"][: self.used.n_channels, : len(values)] = values
 
@@ -210,8 +216,8 @@ class GpuCore:
         if channel.fault == codes.PICKED_NOTHING:
             raise ModelError(
                 f"arbitration policy `{name_of(self.policy)}` picked a stream with nothing ready in"
-                f" channel[{faulty[0]}] before memory cycle {cycle}; it must return COMPUTE or COMM with a ready head,"
-                " or NO_STREAM"
+                f" channel[{faulty[0]}] before memory cycle {cycle}; it must return"
+                f" {classes_in_words(len(self.traffic.names))} with a ready head, or NO_STREAM"
             )
         tile = int(channel.fault_tile)
         workgroup = int(self.tables.tiles[tile].workgroup)
@@ -239,7 +245,7 @@ class GpuCore:
     def _widen_series(self) -> None:
         """Merge pairs of bins when the run outgrows the time series."""
         while self._now[0] // self._bin_ticks[0] >= len(self.series) - 1:
-            half = self.series.reshape(-1, 2, N_BIN_COLUMNS).sum(axis=1)
+            half = self.series.reshape(-1, 2, self.series.shape[1]).sum(axis=1)
             self.series[:] = 0
             self.series[: len(half)] = half
             self._bin_ticks[0] *= 2
@@ -251,7 +257,10 @@ class GpuCore:
 
         Raises ``UsageError`` for what it cannot run.
         """
+        if program.classes != self.traffic.names or not 0 <= program.inbound_class < len(program.classes):
+            raise UsageError(f"traffic classes: the program has {program.classes}, the GPU {self.traffic.names}")
         gpu, self.program = self.gpu, program
+        gpu.inbound_class = program.inbound_class
         self.tables = tables_of(program, self.machine, self.ticks, start_at)
         gpu.n_operations = gpu.n_pending = len(self.tables.running) if program.operations else 0
         gemms = self.gemms

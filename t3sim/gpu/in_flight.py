@@ -22,7 +22,6 @@ from t3sim.gpu.kernel.dram_channel import KEY_SHIFT
 from t3sim.gpu.kernel.l2_slice import MSHR_MASK, MSHR_SHIFT, OWNER_SHIFT
 from t3sim.gpu.kernel.signals import signal_of, tile_of
 
-STREAM_NAMES = ("compute_queue", "comm_queue")  # by stream: codes.COMPUTE, codes.COMM
 LOCAL_STORES = (codes.LOCAL_UPDATE, codes.LOCAL_STORE)
 INCOMING = (codes.INCOMING_UPDATE, codes.INCOMING_WRITE)
 
@@ -41,7 +40,8 @@ class Queued(NamedTuple):
 
     part: str
     channel: int
-    stream: int  # -1: in the DRAM queue
+    traffic_class: int
+    is_admitted: bool  # to the DRAM queue
     kind: int
     tag: int
     place: int
@@ -72,24 +72,25 @@ def chain(first: int, following: NDArray[np.integer[Any]]) -> Iterator[int]:
         place, n = int(following[place]), n + 1
 
 
-def queued_requests(gpu: Any) -> list[Queued]:
+def queued_requests(core: GpuCore) -> list[Queued]:
     """Return every request in the stream queues and DRAM queues of a GPU."""
-    found = []
+    gpu, found = core.gpu, []
     for c in range(int(gpu.n_channels)):
         channel = gpu.channels[c]
         mask = channel.request_at.shape[1] - 1
-        for stream, queue in enumerate(STREAM_NAMES):
+        for stream, queue in enumerate(core.traffic.queues):
             for i in range(int(channel.queue_head[stream]), int(channel.queue_tail[stream])):
                 values = (channel[f"request_{name}"][stream, i & mask] for name in ("tag", "place", "at"))
                 tag, place, at = map(int, values)
-                kind = place & codes.FIELD_MASK
-                found.append(Queued(f"channel[{c}].{queue}", c, stream, kind, tag, place, at))
+                kind = place & codes.KIND_MASK
+                found.append(Queued(f"channel[{c}].{queue}", c, stream, False, kind, tag, place, at))
         for direction, bank in np.argwhere(channel.list_head >= 0):
             for slot in chain(int(channel.list_head[direction, bank]), channel.next_entry):
                 place = int(channel.entry_row[slot]) << codes.ROW_SHIFT | int(channel.entry_place[slot])
-                tag, kind = int(channel.entry_tag[slot]), place & codes.FIELD_MASK
+                tag, kind = int(channel.entry_tag[slot]), place & codes.KIND_MASK
+                traffic_class = (place >> codes.CLASS_SHIFT) & codes.CLASS_MASK
                 order = int(channel.entry_key[slot]) >> KEY_SHIFT
-                found.append(Queued(f"channel[{c}].bank[{bank}]", c, -1, kind, tag, place, order))
+                found.append(Queued(f"channel[{c}].bank[{bank}]", c, traffic_class, True, kind, tag, place, order))
     return found
 
 
@@ -191,7 +192,7 @@ class HungGpu:
     @cached_property
     def queued(self) -> list[Queued]:
         """Every request in the stream queues and DRAM queues."""
-        return queued_requests(self.gpu)
+        return queued_requests(self.core)
 
     def head(self, c: int, queue: str) -> Queued:
         """Return the head of a stream queue that is not empty."""
@@ -213,7 +214,7 @@ class HungGpu:
         gpu, l2 = self.gpu, self.gpu.l2
         found: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         for q in self.queued:
-            if q.stream < 0:
+            if q.is_admitted:
                 found[f"channel[{q.channel}].dram_queue", "request"][q.part] += 1
             for owner in self._owners(q):
                 found[owner][q.part] += 1
@@ -238,9 +239,10 @@ class HungGpu:
             from_neighbour = own * (round(expected / own) - 1)
             for link in self.links:
                 updates[link] += max(from_neighbour - (expected - missing - own) - sum(updates.values()), 0)
-        for c, channel_id in enumerate(gpu.compute_units["granted_channel"][: int(gpu.n_compute_units)]):
-            if channel_id >= 0:
-                found[f"channel[{channel_id}].compute_queue", "promise of room"][f"compute_unit[{c}]"] += 1
+        for c, unit in enumerate(gpu.compute_units[: int(gpu.n_compute_units)]):
+            if unit.granted_channel >= 0:
+                queue = f"channel[{unit.granted_channel}].{self.core.traffic.queues[int(unit.granted_class)]}"
+                found[queue, "promise of room"][f"compute_unit[{c}]"] += 1
         for part, _, _ in self._steps_waited_for():
             for link in self.links:
                 found[part, "granule"][link] += max(int(gpu.expected_inbound - gpu.n_inbound) - len(self.inbox), 0)
@@ -274,7 +276,7 @@ class HungGpu:
             workgroup = int(self.tables.tiles[tile_of(q.tag)].workgroup)
             yield self.place_of_workgroup(workgroup), "store acknowledgement"
             yield f"compute_unit[{self.tables.workgroups[workgroup].cu}]", "store"
-        if q.kind in (*LOCAL_STORES, *INCOMING) and q.stream >= 0:  # the tracker counts what enters a DRAM queue
+        if q.kind in (*LOCAL_STORES, *INCOMING) and not q.is_admitted:  # the tracker counts what enters a DRAM queue
             yield from self._counted_by(int(tile_of(q.tag)) if q.tag >= 0 else -1, int(signal_of(q.tag)))
 
     def _counted_by(self, tile: int, signal: int) -> Iterator[tuple[str, str]]:
@@ -316,9 +318,10 @@ class HungGpu:
         for c in range(int(gpu.n_channels)):
             n = int(gpu.channels[c].occupancy.sum())
             yield Account(f"channel[{c}].dram_queue", n, "request", "its banks do not have them")
-            n = int(gpu.channels[c].n_reserved) // (2 * int(l2.granules_per_line))
-            of = f" ({gpu.channels[c].n_reserved} of {gpu.channels[c].stream_capacity} entries)"
-            yield Account(f"channel[{c}].compute_queue", n, "promise of room", "no compute unit has them", of)
+            for queue, n_reserved in zip(self.core.traffic.queues, gpu.channels[c].n_reserved.tolist(), strict=False):
+                of = f" ({n_reserved} of {gpu.channels[c].stream_capacity} entries)"
+                n = n_reserved // (2 * int(l2.granules_per_line))
+                yield Account(f"channel[{c}].{queue}", n, "promise of room", "no compute unit has them", of)
         yield Account("dma_engine", int(gpu.dma.reads_in_flight), "read", "no queue has such a read", " in flight")
         for c in self.move_units():
             entry, workgroup, moves = self._oldest_line(c), gpu.move_workgroups[c], self.step_of(c)[0]

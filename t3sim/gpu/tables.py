@@ -151,7 +151,14 @@ class TableBuilder:
         return self._n_signals - 1
 
     def _operation(
-        self, kind: int, of: Operation, *, waits: Sequence[Wait] = (), posts: Sequence[Post] = (), launch: int | None
+        self,
+        kind: int,
+        of: Operation,
+        *,
+        waits: Sequence[Wait] = (),
+        posts: Sequence[Post] = (),
+        untils: Sequence[Wait] = (),
+        launch: int | None,
     ) -> Any:
         """Return a new operation of the stream of *of*, its launch (ps) written into it."""
         number, table = len(self._operations), records(OPERATION_TABLE, 1)
@@ -169,8 +176,8 @@ class TableBuilder:
         operation.launch_ticks = self.ticks.from_ps(self.machine.gpu.kernel_launch if launch is None else launch)
         operation.start_at = codes.NEVER if needed else self._host_at + operation.launch_ticks
         operation.end_at = -1
-        operation.first_wait, operation.n_waits = len(self._waits), len(needed)
-        self._waits += needed
+        operation.first_wait, operation.n_waits, operation.n_untils = len(self._waits), len(needed), len(untils)
+        self._waits += [*needed, *((wait.signal, wait.at_least) for wait in untils)]
         return operation
 
     def _issue(self, of: Operation) -> None:
@@ -216,7 +223,7 @@ class TableBuilder:
         tile_rows, tile_columns = tiling.workgroup_tile
         last_k = gemm.k - (gemm.k - 1) // tiling.k_slice * tiling.k_slice
         flops = 2 * tile_rows * tile_columns * EFFICIENCY_SCALE
-        operation = self._operation(codes.GEMM, of, waits=of.after, posts=of.posts, launch=of.launch)
+        operation = self._operation(codes.GEMM, of, waits=of.after, posts=of.posts, untils=of.until, launch=of.launch)
         units = self._units(of, operation)
         operation.first_workgroup, operation.n_workgroups = self._n["workgroups"], trace.n_workgroups
         operation.is_persistent = tiling.persistent
@@ -344,7 +351,7 @@ class TableBuilder:
     def _add_moves(self, of: Moves) -> None:
         """Add a move kernel."""
         self._issue(of)
-        operation = self._operation(codes.MOVES, of, waits=of.after, posts=of.posts, launch=of.launch)
+        operation = self._operation(codes.MOVES, of, waits=of.after, posts=of.posts, untils=of.until, launch=of.launch)
         units, n_columns = self._units(of, operation), of.steps.shape[1]
         n_workgroups = of.n_workgroups or (n_columns if n_columns > 1 else len(units))
         if n_workgroups > len(units) or n_columns not in (1, n_workgroups):

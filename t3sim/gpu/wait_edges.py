@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from t3sim.gpu.in_flight import STREAM_NAMES, HungGpu, counted, has_room_there, heads_of_port, uncompiled
+from t3sim.gpu.in_flight import INCOMING, HungGpu, counted, has_room_there, heads_of_port, uncompiled
 from t3sim.gpu.kernel import address_map, codes, l2_slice, mailbox, memory_controller
 from t3sim.gpu.kernel.signals import tile_of
 
@@ -94,7 +94,7 @@ def work_left(hung: HungGpu) -> dict[str, str]:
             f"{port.n_sent} granules sent, {port.store_tail - port.store_head} of {port.buffer_granules} in the store"
             f" buffer, {port.dma_tail - port.dma_head} of DMA data queued"
         )
-    return left | {f"channel[].{part}": NOT_SERVED for part in (*STREAM_NAMES, "bank[]", "dram_queue")}
+    return left | {f"channel[].{part}": NOT_SERVED for part in (*hung.core.traffic.queues, "bank[]", "dram_queue")}
 
 
 def senders(hung: HungGpu) -> Edges:
@@ -155,10 +155,11 @@ def in_line(hung: HungGpu, c: int, s: int = -1) -> Edges:
     """Room at the controllers in front of which a compute unit stands in line; without a line the unit is at fault."""
     stands_in_line = False
     for k, channel in enumerate(hung.gpu.channels[: int(hung.gpu.n_channels)]):
-        places = (int(channel.waiting_head) + np.arange(int(channel.n_waiting_cu))) % len(channel.waiting_cu)
-        if c in channel.waiting_cu[places]:
-            stands_in_line = True
-            yield f"channel[{k}].compute_queue", "stands in line for room at the controller"
+        for traffic_class, queue in enumerate(hung.core.traffic.queues):
+            line, n = channel.waiting_cu[traffic_class], int(channel.n_waiting_cu[traffic_class])
+            if c in line[(int(channel.waiting_head[traffic_class]) + np.arange(n)) % len(line)]:
+                stands_in_line = True
+                yield f"channel[{k}].{queue}", "stands in line for room at the controller"
     if not stands_in_line and s >= 0:
         yield f"compute_unit[{c}]", "its compute unit issues nothing"
     elif not stands_in_line:
@@ -287,15 +288,21 @@ def next_read(hung: HungGpu) -> Edges:
     command = tables.commands[int(tables.ready_fifo[int(dma.n_taken)])]
     tile = int(command.first_tile + dma.tile_cursor)
     channel = channel_of(gpu, granule_address(tables.tiles, tile, int(dma.granule_cursor)))
-    yield f"channel[{channel}].comm_queue", "room for its next read"
+    yield f"channel[{channel}].{inbound_queue(hung)}", "room for its next read"
 
 
 # --- memory controllers ------------------------------------------------------------------------------
 
 
+def inbound_queue(hung: HungGpu) -> str:
+    """Return the queue of a channel in which what comes from other GPUs waits."""
+    return hung.core.traffic.queues[int(hung.gpu.inbound_class)]
+
+
 def streams(hung: HungGpu) -> list[tuple[int, str]]:
     """Return channel and name of every stream queue whose head has arrived."""
-    heads = {(q.channel, STREAM_NAMES[q.stream]): q.at for q in reversed(hung.queued) if q.stream >= 0}
+    queues = hung.core.traffic.queues
+    heads = {(q.channel, queues[q.traffic_class]): q.at for q in reversed(hung.queued) if not q.is_admitted}
     return sorted(place for place, at in heads.items() if at * int(hung.gpu.memory_ticks) <= hung.core.now)
 
 
@@ -304,12 +311,12 @@ def reason_of_stream(hung: HungGpu, c: int, queue: str) -> int:
     channel = hung.gpu.channels[c]
     if not has_queue_room(channel, hung.head(c, queue).place):
         return codes.FOR_DRAM
-    return codes.FOR_DEPENDENCY if channel.is_stalled[STREAM_NAMES.index(queue)] else codes.FOR_ARBITRATION
+    return codes.FOR_DEPENDENCY if channel.is_stalled[hung.core.traffic.queues.index(queue)] else codes.FOR_ARBITRATION
 
 
 def full_queue(hung: HungGpu, c: int, _: str) -> Edges:
     """The banks whose requests fill the DRAM queue."""
-    yield from ((q.part, "the DRAM queue is full") for q in hung.queued if q.channel == c and q.stream < 0)
+    yield from ((q.part, "the DRAM queue is full") for q in hung.queued if q.channel == c and q.is_admitted)
 
 
 def place_or_older_store(hung: HungGpu, c: int, queue: str) -> Edges:
@@ -318,7 +325,8 @@ def place_or_older_store(hung: HungGpu, c: int, queue: str) -> Edges:
     if not head.kind & codes.WRITE_BIT:
         address = head.place >> codes.BANK_SHIFT
         for q in hung.queued:
-            if q.channel == c and q.stream < 0 and q.kind & codes.WRITE_BIT and q.place >> codes.BANK_SHIFT == address:
+            is_store = q.is_admitted and q.kind & codes.WRITE_BIT
+            if q.channel == c and is_store and q.place >> codes.BANK_SHIFT == address:
                 yield q.part, "an older store to the same address"
         return
     tile = hung.tables.tiles[int(tile_of(head.tag))]
@@ -363,7 +371,7 @@ def own_workgroup(hung: HungGpu, _: int, workgroup: int) -> Edges:
 def tiles_not_begun(hung: HungGpu) -> Edges:
     """After the last workgroup and the last update, every tile that has not triggered is in the tracker."""
     gpu = hung.gpu
-    has_queued = any(q.stream == codes.COMM and q.kind & codes.WRITE_BIT for q in hung.queued)
+    has_queued = any(not q.is_admitted and q.kind in INCOMING for q in hung.queued)
     is_over = gpu.n_gemms_left == 0 and gpu.n_inbound >= gpu.expected_inbound and not has_queued
     if gpu.n_tiles_open > 0 and not hung.tracked_tiles() and is_over:
         yield NOTHING, f"counts {counted(int(gpu.n_tiles_open), 'tile')} not triggered, but has begun none"
@@ -398,7 +406,7 @@ def oldest_message(hung: HungGpu) -> Edges:
     if len(hung.inbox) and hung.inbox[0]["at"] <= hung.core.now:
         tile, granule = int(hung.inbox[0]["tile"]), int(hung.inbox[0]["granule"])
         address = granule if tile < 0 else granule_address(hung.tables.tiles, tile, granule)
-        yield f"channel[{channel_of(gpu, address)}].comm_queue", "room for the oldest granule"
+        yield f"channel[{channel_of(gpu, address)}].{inbound_queue(hung)}", "room for the oldest granule"
 
 
 def flushing_banks(hung: HungGpu) -> list[Index]:
@@ -408,6 +416,13 @@ def flushing_banks(hung: HungGpu) -> list[Index]:
         return []
     left = l2.flush_cursor[: int(l2.n_banks)] < l2.sets_per_bank
     return [(b, b // int(l2.banks_per_channel)) for (b,) in places(left)]
+
+
+def room_for_write_back(hung: HungGpu, _: int, channel: int) -> Edges:
+    """Room for the next dirty line."""
+    ending = hung.core.operations[hung.core.operations["state"] == codes.ENDING]
+    for traffic_class in dict.fromkeys(ending["traffic_class"].tolist()):
+        yield f"channel[{channel}].{hung.core.traffic.queues[traffic_class]}", "room for a write-back"
 
 
 def busy_banks(hung: HungGpu) -> list[Index]:
@@ -443,7 +458,7 @@ UNITS = {
     }, reason_of_unit),
     "command_processor.operation[{}]": Unit(unfinished, {ALWAYS: start_of}),
     "signal[{}]": Unit(signals_waited_for, {ALWAYS: posters}),
-    "l2_slice.bank[{}]": Unit(flushing_banks, {ALWAYS: ("channel[{1}].compute_queue", "room for a write-back")}),
+    "l2_slice.bank[{}]": Unit(flushing_banks, {ALWAYS: room_for_write_back}),
     "tracker": Unit(one, {ALWAYS: tiles_not_begun}),
     "tracker.set[{}].workgroup[{}]": Unit(unstored_workgroups, {ALWAYS: own_workgroup}),
     "dma_engine": Unit(one, {

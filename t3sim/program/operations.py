@@ -319,7 +319,7 @@ class Program:
     line: int  # granules of a cache line
     buffers: tuple[Buffer, ...] = ()
     signals: tuple[Signals, ...] = ()
-    classes: tuple[str, ...] = ("compute", "comm")
+    classes: tuple[str, ...] = ("compute", "communication")
     inbound_class: int = 1
     inputs: tuple[Content, ...] = ()
     outputs: tuple[Content | Tiles, ...] = ()

@@ -1,4 +1,4 @@
-"""``timeseries.parquet``: the levels of the timelines (DRAM and link traffic by stream), a row for each bin."""
+"""``timeseries.parquet``: the levels of the timelines (DRAM traffic by purpose and class, link), a row for each bin."""
 
 from __future__ import annotations
 
@@ -54,6 +54,9 @@ def timeseries_bytes(series: Iterable[PhaseSeries]) -> bytes:
 
 def column_of(level: str) -> str:
     """Return the column of a level of a timeline."""
+    of_class = re.fullmatch(r"(read|write)s of class (\w+) \(GB/s\)", level)
+    if of_class:
+        return f"class_{of_class[2]}_{of_class[1]}_gbps"
     return LEVEL_COLUMNS.get(level) or re.sub(r"\W+", "_", level).strip("_").lower()
 
 

@@ -20,6 +20,7 @@ from t3sim.config.experiment import RunSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.ticks import TickBase
+from t3sim.gpu.traffic import TrafficClasses
 from t3sim.observe.timeline import Timeline
 from t3sim.observe.waits import Wait, of_gpu
 from t3sim.overlap.interface import After, GpuPhase, Phase, Span
@@ -159,7 +160,7 @@ class ExplicitParts(Parts):
         """Return fresh GPUs for *part*, or one of them alone, in the time of all."""
         return RingMachine(
             self.spec_of(part, spec), arbitration_policies.get(policy), params, part.n, self.run.quantum,
-            n_threads=threads_for(part.n), ticks=self.ticks,
+            n_threads=threads_for(part.n), ticks=self.ticks, traffic=TrafficClasses(part.programs[0].classes),
         )  # fmt: skip
 
     def _finished(

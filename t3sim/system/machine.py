@@ -20,11 +20,12 @@ from t3sim.checks.invariants import arrival_claims, check_invariants, link_claim
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.arbitration import ArbitrationPolicy
-from t3sim.gpu.core import GpuCore
+from t3sim.gpu.core import T3_TRAFFIC, GpuCore
 from t3sim.gpu.device import Device
 from t3sim.gpu.kernel.codes import CREDIT, SIGNAL
 from t3sim.gpu.tables import has_unlike_chunks
 from t3sim.gpu.ticks import TickBase
+from t3sim.gpu.traffic import TrafficClasses
 from t3sim.network.link import Link, Transform
 from t3sim.network.mirror import ChunkShift
 from t3sim.network.topology import TOPOLOGIES
@@ -176,12 +177,10 @@ class MirroredMachine(Machine):
         quantum_ps: int | None = None,
         ticks: TickBase | None = None,
         n_gpus: int = 2,
+        traffic: TrafficClasses = T3_TRAFFIC,
     ) -> None:
-        """*ticks* is the time to run in (default: the coarsest for *spec*); the GPU stands for *n_gpus*.
-
-        In a ring their number is no matter: each has one neighbour.
-        """
-        self.core = GpuCore(spec, policy, params, ticks=ticks)
+        """*ticks* is the time to run in (default: the coarsest for *spec*); the GPU stands for *n_gpus*."""
+        self.core = GpuCore(spec, policy, params, ticks=ticks, traffic=traffic)
         super().__init__([self.core], quantum_of(self.core, quantum_ps)[0], n_gpus)
         self.device = self.devices[0]
 

@@ -34,7 +34,9 @@ def counters_of(core: GpuCore) -> dict[str, Any]:
     gpu = core.gpu
     channels = gpu.channels
     granule = core.machine.memory.access
-    requests = channels["n_requests"].sum(axis=0)
+    by_class = channels["n_requests"].sum(axis=0)
+    requests = by_class.sum(axis=0)
+    is_store = (np.arange(codes.N_KINDS) & codes.WRITE_BIT) > 0
 
     def bytes_of(*kinds: int) -> int:
         return int(sum(requests[kind] for kind in kinds)) * granule
@@ -68,6 +70,11 @@ def counters_of(core: GpuCore) -> dict[str, Any]:
         "peak_inbox": int(gpu.peak_inbox),
         "slots_run": int(gpu.slot_index),
         "workgroup_spread": workgroup_spread(core),
+        "class_bytes": {
+            f"{name}_{direction}": int(by_class[traffic_class, chosen].sum()) * granule
+            for traffic_class, name in enumerate(core.traffic.names)
+            for direction, chosen in (("read", ~is_store), ("write", is_store))
+        },
         "cu_states": {name: int(n) for name, n in zip(CU_STATE_NAMES, states, strict=True)},
     }
 
@@ -164,20 +171,25 @@ def _picoseconds(core: GpuCore) -> Any:
 
 
 def _add_levels(timeline: Timeline, core: GpuCore, gpu: str) -> None:
-    """Add DRAM traffic by stream, link traffic, queue occupancy and busy compute units over time."""
+    """Add DRAM traffic by purpose and by class, link traffic, queue occupancy and busy compute units over time."""
     ps = _picoseconds(core)
     bin_ticks = int(core.gpu.bin_ticks)
     n_bins = int(core.now // bin_ticks) + 1
     series: NDArray[np.int64] = core.series[:n_bins]
     times = [ps(i * bin_ticks) for i in range(n_bins)]
     bytes_to_gbps = core.machine.memory.access * core.ticks.hz / bin_ticks / 1e9
+    columns = loop.BIN_COMPUTE_READ, loop.BIN_COMPUTE_WRITE, loop.BIN_COMM_READ, loop.BIN_COMM_WRITE
+    names = "compute reads", "compute writes", "communication reads", "communication writes"
     levels = {
-        "compute reads (GB/s)": series[:, loop.BIN_COMPUTE_READ] * bytes_to_gbps,
-        "compute writes (GB/s)": series[:, loop.BIN_COMPUTE_WRITE] * bytes_to_gbps,
-        "communication reads (GB/s)": series[:, loop.BIN_COMM_READ] * bytes_to_gbps,
-        "communication writes (GB/s)": series[:, loop.BIN_COMM_WRITE] * bytes_to_gbps,
-        "sent over the link (GB/s)": series[:, loop.BIN_SENT] * bytes_to_gbps,
+        f"{name} (GB/s)": series[:, column :: loop.N_CLASS_COLUMNS].sum(axis=1) * bytes_to_gbps
+        for name, column in zip(names, columns, strict=True)
     }
+    levels["sent over the link (GB/s)"] = series[:, loop.BIN_SENT] * bytes_to_gbps
+    for traffic_class, name in enumerate(core.traffic.names):
+        first = traffic_class * loop.N_CLASS_COLUMNS
+        for direction, purposes in (("reads", columns[0::2]), ("writes", columns[1::2])):
+            of_class = sum(series[:, first + column] for column in purposes)
+            levels[f"{direction} of class {name} (GB/s)"] = of_class * bytes_to_gbps
     cycles = bin_ticks // int(core.gpu.memory_ticks)
     occupancy = series[:, loop.BIN_OCCUPANCY] / (cycles * core.machine.memory.n_channels)
     slots = bin_ticks // core.slot_ticks

@@ -19,6 +19,7 @@ from t3sim.gpu.arbitration import ArbitrationPolicy, arbitration_policies
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel.codes import NEVER
 from t3sim.gpu.ticks import TickBase
+from t3sim.gpu.traffic import TrafficClasses
 from t3sim.observe.timeline import Timeline
 from t3sim.overlap.interface import After, Phase, overlap_strategies
 from t3sim.program.plan import Bound, InOrder, Longest, Part, Plan, Tree
@@ -158,7 +159,9 @@ class MirroredParts(Parts):
         def simulate(report: Report) -> Phase:
             spec, ticks = self.run.machine, TickBase.of(self.run.machine)
             entry = arbitration_policies.get(policy)
-            machine = MirroredMachine(self.spec_of(part, spec), entry, params, self.run.quantum, ticks, part.n)
+            traffic = TrafficClasses(part.programs[0].classes)
+            spec = self.spec_of(part, spec)
+            machine = MirroredMachine(spec, entry, params, self.run.quantum, ticks, part.n, traffic)
             machine.load(part.programs[0])
             phase = self._finished(name, machine, part.n, report)
             if part.is_arbitrated:

@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
 from t3sim.gpu.arbitration import ArbitrationPolicy
-from t3sim.gpu.core import GpuCore
+from t3sim.gpu.core import T3_TRAFFIC, GpuCore
 from t3sim.gpu.kernel.codes import NEVER
 from t3sim.gpu.ticks import TickBase
+from t3sim.gpu.traffic import TrafficClasses
 from t3sim.program.operations import Program
 from t3sim.system.machine import Machine, quantum_of
 
@@ -51,6 +52,7 @@ class RingMachine(Machine):
         order: Sequence[int] | None = None,
         n_threads: int = 1,
         ticks: TickBase | None = None,
+        traffic: TrafficClasses = T3_TRAFFIC,
     ) -> None:
         """*order* is the order in which devices and links are set up; like *n_threads* it never changes a result.
 
@@ -59,7 +61,7 @@ class RingMachine(Machine):
         self.order = list(range(n_devices) if order is None else order)
         self.n_threads = n_threads
         self.ticks = TickBase.of(spec) if ticks is None else ticks
-        cores = {d: GpuCore(spec.of_gpu(d), policy, params, ticks=self.ticks) for d in self.order}
+        cores = {d: GpuCore(spec.of_gpu(d), policy, params, ticks=self.ticks, traffic=traffic) for d in self.order}
         self.window = window_of(list(cores.values()), quantum_ps)
         super().__init__([cores[d] for d in range(n_devices)], self.window, n_devices)
         self.n_windows = [0] * n_devices  # through which each device has gone

@@ -91,6 +91,21 @@ def test_a_good_policy_passes(tmp_path: Path) -> None:
     assert tried(policy_file(tmp_path, "channel.policy_scratch[7] += 1")) is None
 
 
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        ("if head_is_ready(channel, 2, now): return 2", None),
+        ("channel.policy_scratch[0] = channel.last_served_at[2]", "which is not ready; it must return a class from 0"),
+        ("channel.last_served_at[2] = now", "writes `last_served_at` of its channel"),
+        ("return channel.n_classes", "picked 3, which is not ready; it must return a class from 0 to 2"),
+    ],
+    ids=["knows all", "knows two", "meddles with the third", "picks a fourth"],
+)
+def test_a_policy_is_tried_with_the_classes_of_the_run(body: str, what: str | None, tmp_path: Path) -> None:
+    found = tried(policy_file(tmp_path, body), n_classes=3)
+    assert found is None if what is None else found is not None and what in found[2]
+
+
 @pytest.mark.parametrize("kind", [{"is_split": True}, {"queue_entries": 1, "stream_entries": 8}], ids=str)
 def test_the_example_passes(kind: dict[str, Any]) -> None:
     from t3sim.experiment.plugins import load_plugins

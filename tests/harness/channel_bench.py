@@ -72,19 +72,20 @@ class Setup:
     low_watermark: int = 13
     producer_done: int = 0
     first_stage_occupancy: int = -1
+    n_classes: int = 2
 
 
 @kernel
 def drive(gpu_state, tiles, signals, command_log, pick_stream, places, arrivals, quantum, until):
-    """Feed both streams and run channel 0 in quanta, to the end of the work or to *until*; return requests fed."""
+    """Feed all streams and run channel 0 in quanta, to the end of the work or to *until*; return requests fed."""
     gpu = gpu_state[0]
     channel = gpu.channels[0]
-    fed = np.zeros(2, np.int64)
+    fed = np.zeros(places.shape[0], np.int64)
     start = 0
     while start < until:
         end = min(start + quantum, until)
         is_fed = True
-        for stream in range(2):
+        for stream in range(places.shape[0]):
             while fed[stream] < places.shape[1] and arrivals[stream, fed[stream]] < end:
                 if not has_room(channel, stream, 1):
                     break
@@ -98,7 +99,7 @@ def drive(gpu_state, tiles, signals, command_log, pick_stream, places, arrivals,
         if is_fed and not has_work(channel) and until >= 1 << 40:
             break
         start = end
-    return fed[0] + fed[1]
+    return fed.sum()
 
 
 @cache
@@ -136,6 +137,7 @@ class ChannelBench:
         channel["is_split"] = setup.is_split
         channel["write_high_watermark"] = setup.high_watermark
         channel["write_low_watermark"] = setup.low_watermark
+        channel["n_classes"] = setup.n_classes
         channel["stream_capacity"] = Layout().stream_queue_entries
         channel["next_refresh_at"] = self.timings["nREFI"] or codes.NEVER
         channel["producer_done"] = setup.producer_done
@@ -145,10 +147,10 @@ class ChannelBench:
 
     def run(self, requests: Sequence[Request], *, quantum: int = 16, until: int = UNLIMITED) -> list[Command]:
         """Run *requests*, per stream in order, to their end (or to *until*); return the command log."""
-        streams = [[r for r in requests if r.stream == stream] for stream in (codes.COMPUTE, codes.COMM)]
+        streams = [[r for r in requests if r.stream == stream] for stream in range(self.setup.n_classes)]
         longest = max(len(stream) for stream in streams)
-        places = np.zeros((2, longest), np.int64)
-        arrivals = np.full((2, longest), codes.NEVER, np.int64)
+        places = np.zeros((len(streams), longest), np.int64)
+        arrivals = np.full((len(streams), longest), codes.NEVER, np.int64)
         for i, stream in enumerate(streams):
             places[i, : len(stream)] = [r.place for r in stream]
             arrivals[i, : len(stream)] = [r.at for r in stream]

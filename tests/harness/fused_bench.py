@@ -16,7 +16,7 @@ import numpy as np
 
 from t3sim.config.experiment import TilingSpec
 from t3sim.gpu.kernel.address_map import channel_of, place_of
-from t3sim.gpu.kernel.codes import COMM, COMPUTE, DMA_READ, FIELD_MASK, INCOMING_UPDATE, LOCAL_UPDATE, NEVER
+from t3sim.gpu.kernel.codes import COMM, COMPUTE, DMA_READ, INCOMING_UPDATE, KIND_MASK, LOCAL_UPDATE, NEVER
 from t3sim.gpu.kernel.dma_engine import arm_triggered, forward_granule, issue_reads
 from t3sim.gpu.kernel.link_port import buffer_store, has_buffer_room, transmit
 from t3sim.gpu.kernel.mailbox import granule_address, receive_messages
@@ -366,7 +366,7 @@ class FusedBench:
         for index, (channel, tail) in enumerate(zip(self.channels, before, strict=True)):
             for i in range(tail, int(channel.queue_tail[COMM])):
                 slot = i & (channel.request_at.shape[1] - 1)
-                tag, kind = int(channel.request_tag[COMM, slot]), int(channel.request_place[COMM, slot]) & FIELD_MASK
+                tag, kind = int(channel.request_tag[COMM, slot]), int(channel.request_place[COMM, slot]) & KIND_MASK
                 tile, granule = tag >> GRANULE_BITS, tag & GRANULE_MASK
                 assert kind == DMA_READ
                 block = next(block for block in self.blocks if tile in block)

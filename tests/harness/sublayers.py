@@ -34,7 +34,6 @@ STRATEGIES = ("sequential", "t3", "t3-mca", "ideal-overlap", "ideal-rs-nmc")
 SHAPE = (256, 256, 128)  # m, n, k: sixteen workgroups of 64 x 64
 RAGGED = (200, 150, 72)
 SMALLEST = (192, 60, 64)
-DEPEND_ON_LAYOUT = ("waiting_head",)
 
 
 @cache
@@ -119,9 +118,8 @@ def add_commands(core: GpuCore, digest: Any) -> None:
 
 
 def numbers_in(record: Any) -> list[int]:
-    """Return the integers of a record, without arrays (their sizes are capacities) and without places in them."""
-    names = [name for name in record.dtype.names if name not in DEPEND_ON_LAYOUT]
-    return [int(record[name]) for name in names if record.dtype[name] == np.int64]
+    """Return the integers of a record, without arrays: their sizes are capacities."""
+    return [int(record[name]) for name in record.dtype.names if record.dtype[name] == np.int64]
 
 
 def used_parts(core: GpuCore) -> list[Any]:

@@ -32,20 +32,20 @@ def test_mutants_reach_importers_constants_and_registered_functions() -> None:
     mutants = [
         Mutant("function", NEAR_MEMORY, "return channel.nCCDWL", "return channel.nCCDL"),
         Mutant("constant", "t3sim.gpu.kernel.codes", "UPDATE_BIT = 16\n", "UPDATE_BIT = 64\n"),
-        Mutant("policy", "t3sim.gpu.arbitration.compute_first", "else COMM\n", "else 7\n"),
+        Mutant("policy", "t3sim.gpu.arbitration.compute_first", "return NO_STREAM\n", "return 7\n"),
         Mutant("raises", NEAR_MEMORY, "return channel.nCCDWL", "raise RuntimeError('no update')"),
         Mutant("hangs", NEAR_MEMORY, "return channel.nCCDWL", "while True:\n            pass"),
         Mutant("nothing", NEAR_MEMORY, "return channel.nCCDWL", "return  channel.nCCDWL"),
     ]
     outcomes = run_mutants(mutants, HERE, seconds_each=2)
     assert outcomes == {
-        UNCHANGED: "13 16 1",
-        "function": "6 16 1",
-        "constant": "6 64 1",
+        UNCHANGED: "13 16 -1",
+        "function": "6 16 -1",
+        "constant": "6 64 -1",
         "policy": "13 16 7",
         "raises": "RuntimeError: no update",
         "hangs": "TimeoutError: the scenario did not come to its end",
-        "nothing": "13 16 1",
+        "nothing": "13 16 -1",
     }
 
 

@@ -10,7 +10,9 @@ from t3sim.collective.schedule import ring_all_gather, ring_reduce_scatter
 from t3sim.config.experiment import GemmShape, RunSpec
 from t3sim.experiment.plan import load_experiment
 from t3sim.gpu.arbitration import arbitration_policies
+from t3sim.gpu.core import T3_TRAFFIC
 from t3sim.gpu.routes import StoreRoutes
+from t3sim.gpu.traffic import TrafficClasses
 from t3sim.overlap.t3 import ring_reduce_scatter as fused_ring
 from t3sim.system.machine import MirroredMachine
 from t3sim.system.phases import load_fused
@@ -33,11 +35,16 @@ def point(shape: GemmShape = EVEN, tp: int = 4, *changes: str) -> RunSpec:
 
 
 def machine_for(
-    phase: str, shape: GemmShape = EVEN, tp: int = 4, policy: str = "round_robin", changes: tuple[str, ...] = ()
+    phase: str,
+    shape: GemmShape = EVEN,
+    tp: int = 4,
+    policy: str = "round_robin",
+    changes: tuple[str, ...] = (),
+    traffic: TrafficClasses = T3_TRAFFIC,
 ) -> MirroredMachine:
     """Return a machine on which *phase* is loaded."""
     run = point(shape, tp, *changes)
-    machine = MirroredMachine(run.machine, arbitration_policies.get(policy), {}, run.quantum)
+    machine = MirroredMachine(run.machine, arbitration_policies.get(policy), {}, run.quantum, traffic=traffic)
     if phase in ("gemm", "fused"):
         trace = make_tile_trace(shape, run.workload.tiling, tp)
         if phase == "fused":

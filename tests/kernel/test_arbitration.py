@@ -26,13 +26,15 @@ from t3sim.gpu.kernel.codes import (
     WRITE,
     WRITE_BACK,
 )
-from t3sim.gpu.kernel.memory_controller import enqueue_request, head_is_ready
+from t3sim.gpu.kernel.memory_controller import enqueue_request, head_is_ready, is_any_head_ready
 from tests.conftest import REPOSITORY
 from tests.harness.channel_bench import ChannelBench, Request, Setup
 
 NOW = 5000
 CAPACITY = 64
 LIMIT = 1000
+THIRD = 2  # a class beside T3's two
+HEADS = ("compute_at", "comm_at", "third_at")  # by class
 THRESHOLDS = {"5": 5, "10": 10, "30": 30, "none": "none", "auto": "auto"}
 
 
@@ -40,6 +42,9 @@ def channel_with(
     *,
     compute_at: int | None = None,
     comm_at: int | None = None,
+    third_at: int | None = None,
+    n_classes: int = 2,
+    last_served: tuple[int, ...] = (),
     occupancy: tuple[int, int] = (0, 0),
     policy: str = "mca",
     params: dict[str, Any] | None = None,
@@ -49,9 +54,12 @@ def channel_with(
     if params is None:
         params = {"threshold": 10, "starvation_limit": LIMIT} if policy == "mca" else {}
     channel = ChannelBench(Setup(policy=policy, params=params, capacity=CAPACITY)).reset()
-    for stream, at, kind in ((COMPUTE, compute_at, OPERAND_READ), (COMM, comm_at, INCOMING_WRITE)):
+    arrivals = ((COMPUTE, compute_at, OPERAND_READ), (COMM, comm_at, INCOMING_WRITE), (THIRD, third_at, INCOMING_WRITE))
+    channel["n_classes"] = n_classes
+    for stream, at, kind in arrivals[:n_classes]:
         if at is not None:
             enqueue_request(channel, stream, Request(at, kind).place, -1, at)
+    channel["last_served_at"][: len(last_served)] = last_served
     channel["occupancy"][READ], channel["occupancy"][WRITE] = occupancy
     for name, value in fields.items():
         channel[name] = value
@@ -66,35 +74,37 @@ def mca(**state: Any) -> int:
     return picks("mca", channel_with(**state))
 
 
-def some_states(policy: str) -> Iterator[Any]:
-    """Channels in all combinations of arrivals, fullness, history and end of the producer."""
+def some_states(policy: str, n_classes: int = 2) -> Iterator[Any]:
+    """Channels of so many classes in all combinations of arrivals, fullness, history and end of the producer."""
     arrivals = (None, 10, NOW - 20, NOW, NOW + 1)
-    for compute, comm, full, done, last, last_comm in product(
-        arrivals, arrivals, ((0, 0), (3, 3), (40, 20), (40, 24)), (0, 1), (COMPUTE, COMM), (0, NOW - 5)
+    heads = product(arrivals if n_classes < 3 else arrivals[::2], repeat=n_classes)
+    for at, full, done, last, last_comm in product(
+        heads, ((0, 0), (3, 3), (40, 20), (40, 24)), (0, 1), range(n_classes), (0, NOW - 5)
     ):
         yield channel_with(
-            compute_at=compute, comm_at=comm, occupancy=full, policy=policy, producer_done=done, last_stream=last,
-            last_comm_at=last_comm, first_stage_occupancy=2000,
+            **dict(zip(HEADS, at, strict=False)), n_classes=n_classes, occupancy=full, policy=policy,
+            producer_done=done, last_stream=last, last_served=(0, last_comm), last_comm_at=last_comm,
+            first_stage_occupancy=2000,
         )  # fmt: skip
 
 
 @kernel
 def check_picks(channel, pick_stream, now):
     """Ask once if a head is ready; return 0 if all is well, 1 for a stream that is not ready, 2 for no stream."""
-    if not (head_is_ready(channel, COMPUTE, now) or head_is_ready(channel, COMM, now)):
+    if not is_any_head_ready(channel, now):
         return 0
     stream = pick_stream(channel, now)
     if stream == NO_STREAM:
         return 0
-    if stream != COMPUTE and stream != COMM:
+    if stream < 0 or stream >= channel.n_classes:
         return 2
     return 0 if head_is_ready(channel, stream, now) else 1
 
 
-def breaches(pick_stream: Any, policy: str) -> list[str]:
+def breaches(pick_stream: Any, policy: str, n_classes: int = 2) -> list[str]:
     """What *pick_stream* does against the contract in ``some_states``."""
     found = set()
-    for channel in some_states(policy):
+    for channel in some_states(policy, n_classes):
         before = channel.tobytes()
         scratch = np.array(channel["policy_scratch"])
         outcome = check_picks(channel, pick_stream, NOW)
@@ -107,27 +117,41 @@ def breaches(pick_stream: Any, policy: str) -> list[str]:
 
 
 class TestContract:
+    @pytest.mark.parametrize("n_classes", [1, 2, 3])
     @pytest.mark.parametrize("policy", arbitration_policies.names())
-    def test_picks_what_is_ready_and_writes_only_its_scratch(self, policy: str) -> None:
-        """In 800 states, is the answer a ready stream or none, and the record otherwise as it was?"""
-        assert breaches(arbitration_policies.get(policy).pick_stream, policy) == []
+    def test_picks_what_is_ready_and_writes_only_its_scratch(self, policy: str, n_classes: int) -> None:
+        """In 800 states and more, is the answer a ready stream or none, and the record otherwise as it was?"""
+        assert breaches(arbitration_policies.get(policy).pick_stream, policy, n_classes) == []
 
+    @pytest.mark.parametrize("n_classes", [2, 3])
     @pytest.mark.parametrize("policy", arbitration_policies.names())
-    def test_both_streams_are_drained(self, policy: str) -> None:
-        """With work on both sides and the producer done, does everything get through?"""
-        requests = [Request(i, OPERAND_READ, i % 16, stream=COMPUTE) for i in range(50)]
-        requests += [Request(i, INCOMING_WRITE, i % 16, stream=COMM) for i in range(50)]
-        bench = ChannelBench(Setup(policy=policy, capacity=4, producer_done=1))
+    def test_all_streams_are_drained(self, policy: str, n_classes: int) -> None:
+        """With work on all sides and the producer done, does everything get through, and is it counted by class?"""
+        kinds = (OPERAND_READ, INCOMING_WRITE, WRITE_BACK)[:n_classes]
+        requests = [Request(i, kind, i % 16, stream=stream) for stream, kind in enumerate(kinds) for i in range(50)]
+        bench = ChannelBench(Setup(policy=policy, capacity=4, producer_done=1, n_classes=n_classes))
         bench.run(requests)
-        assert bench.channel["n_requests"][[OPERAND_READ, INCOMING_WRITE]].tolist() == [50, 50]
+        counted = bench.channel["n_requests"][:n_classes][:, kinds]
+        assert counted.tolist() == (50 * np.eye(n_classes, dtype=int)).tolist()
 
+    @pytest.mark.parametrize("n_classes", [2, 3])
     @pytest.mark.parametrize("policy", [name for name in arbitration_policies.names() if name != "mca"])
-    def test_policies_without_a_threshold_never_hold_a_ready_stream_back(self, policy: str) -> None:
+    def test_policies_without_a_threshold_never_hold_a_ready_stream_back(self, policy: str, n_classes: int) -> None:
         """Are round robin and compute first work-conserving?"""
         pick_stream = arbitration_policies.get(policy).pick_stream
-        for channel in some_states(policy):
-            if head_is_ready(channel, COMPUTE, NOW) or head_is_ready(channel, COMM, NOW):
+        for channel in some_states(policy, n_classes):
+            if is_any_head_ready(channel, NOW):
                 assert pick_stream(channel, NOW) != NO_STREAM
+
+    def test_canary_a_policy_that_knows_two_streams_fails_only_where_there_are_more(self) -> None:
+        """Is a pick of a stream that is not ready noticed if only the third one is?"""
+
+        @kernel
+        def two_streams(channel, now):
+            return COMPUTE if head_is_ready(channel, COMPUTE, now) else COMM
+
+        assert breaches(two_streams, "round_robin", 2) == []
+        assert breaches(two_streams, "round_robin", 3) == ["picks a stream that is not ready"]
 
     def test_the_contract_holds_interpreted(self) -> None:
         """The same checks on the uncompiled functions, in a process of their own."""
@@ -188,12 +212,26 @@ class TestRoundRobin:
         only_comm = channel_with(comm_at=10, policy="round_robin", last_stream=last)
         assert picks("round_robin", only_comm) == COMM
 
+    @pytest.mark.parametrize(("last", "turns"), [(0, [1, 2, 0]), (1, [2, 0, 1]), (2, [0, 1, 2])])
+    def test_goes_round_all_classes(self, last: int, turns: list[int]) -> None:
+        """With three ready, is it the turn of the next one, and of the one behind it if that has nothing?"""
+        for skipped in range(3):
+            ready = {HEADS[stream]: 10 for stream in turns[skipped:]}
+            state = channel_with(**ready, n_classes=3, policy="round_robin", last_stream=last)
+            assert picks("round_robin", state) == turns[skipped]
+
 
 class TestComputeFirst:
     def test_communication_moves_only_while_compute_has_nothing(self) -> None:
         """However long communication has waited?"""
         assert picks("compute_first", channel_with(compute_at=NOW, comm_at=0, policy="compute_first")) == COMPUTE
         assert picks("compute_first", channel_with(compute_at=NOW + 1, comm_at=NOW, policy="compute_first")) == COMM
+
+    def test_the_lower_class_goes_first(self) -> None:
+        """Among classes of communication, however long the higher one has waited?"""
+        state = {"third_at": 0, "n_classes": 3, "policy": "compute_first"}
+        assert picks("compute_first", channel_with(comm_at=NOW, **state)) == COMM
+        assert picks("compute_first", channel_with(comm_at=NOW + 1, **state)) == THIRD
 
 
 class TestMca:
@@ -225,8 +263,21 @@ class TestMca:
     def test_waiting_counts_from_the_last_communication_request(self) -> None:
         """A request that arrived long ago behind others: does its wait start when it became the head's turn?"""
         state = {"compute_at": NOW, "comm_at": 0, "occupancy": (30, 0)}
-        assert mca(**state, last_comm_at=NOW - LIMIT) == COMPUTE
-        assert mca(**state, last_comm_at=NOW - LIMIT - 1) == COMM
+        assert mca(**state, last_served=(0, NOW - LIMIT)) == COMPUTE
+        assert mca(**state, last_served=(0, NOW - LIMIT - 1)) == COMM
+
+    def test_each_class_of_communication_starves_by_itself(self) -> None:
+        """Does the third class overtake compute after its own limit, however often the second one is served?"""
+        state = {"compute_at": NOW, "comm_at": NOW, "n_classes": 3, "last_comm_at": NOW}
+        assert mca(**state, third_at=NOW - LIMIT, last_served=(0, NOW)) == COMPUTE
+        assert mca(**state, third_at=NOW - LIMIT - 1, last_served=(0, NOW)) == THIRD
+        assert mca(**state, third_at=NOW - LIMIT - 1, last_served=(0, NOW, NOW - 1)) == COMPUTE
+
+    def test_the_lower_class_of_communication_goes_first_below_the_threshold(self) -> None:
+        """And does every class stop at the threshold?"""
+        assert mca(comm_at=NOW, third_at=0, n_classes=3, last_served=(0, 0, NOW)) == COMM
+        assert mca(third_at=NOW, n_classes=3, occupancy=(9, 0)) == THIRD
+        assert mca(third_at=NOW, n_classes=3, occupancy=(10, 0)) == NO_STREAM
 
     def test_without_limit_nothing_starves_into_the_queue(self) -> None:
         """Does `none` switch the promotion off?"""

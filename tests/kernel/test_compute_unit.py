@@ -210,7 +210,7 @@ def stored(route: str, is_update: bool) -> tuple[GpuCore, np.ndarray[Any, Any]]:
     elif route == "local":
         routes.track(everything, is_update=is_update, updates_per_element=1)
     run(core, trace, routes)
-    return core, core.gpu.channels["n_requests"].sum(axis=0)
+    return core, core.gpu.channels["n_requests"].sum(axis=(0, 1))
 
 
 OUTPUT_GRANULES = (64 + 20) * 4  # 104 columns of FP16: 208 B, four accesses of 64 B

@@ -6,12 +6,14 @@ Serving them in a fixed order is a defect that makes workgroups drift apart and 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from t3sim.config.experiment import GemmShape
 from t3sim.config.presets import load_tiling
 from t3sim.experiment.plan import load_experiment
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.core import GpuCore
+from t3sim.gpu.kernel.codes import COMM, COMPUTE
 from t3sim.gpu.kernel.compute_unit import return_promise, wait_for_channel, wake_waiting_cus
 from t3sim.gpu.routes import StoreRoutes
 from t3sim.workload.tiling import make_tile_trace
@@ -48,17 +50,18 @@ def test_canary_a_compute_unit_that_is_served_less_stands_out():
     assert took.std() / took.mean() > 0.05
 
 
-def test_waiting_compute_units_are_promised_room_in_order_of_arrival():
+@pytest.mark.parametrize("traffic_class", [COMPUTE, COMM])
+def test_waiting_compute_units_are_promised_room_in_order_of_arrival(traffic_class: int) -> None:
     core = full_size_core()
     gpu = core.gpu
     channel = gpu.channels[5]
     need = 2 * int(gpu.l2.granules_per_line)
-    channel.queue_tail[0] = channel.stream_capacity - 2 * need
+    channel.queue_tail[traffic_class] = channel.stream_capacity - 2 * need
     for cu_index in (7, 2, 70):
-        wait_for_channel(gpu, cu_index, 5)
-    wake_waiting_cus(gpu, channel, 5)
+        wait_for_channel(gpu, cu_index, 5, traffic_class)
+    wake_waiting_cus(gpu, channel, 5, traffic_class)
     waiting = [int(gpu.compute_units[cu].is_waiting) for cu in (7, 2, 70)]
     assert waiting == [0, 0, 1]
-    assert int(channel.n_reserved) == 2 * need
+    assert int(channel.n_reserved[traffic_class]) == channel.n_reserved.sum() == 2 * need
     return_promise(gpu, gpu.compute_units[7])
-    assert int(channel.n_reserved) == need
+    assert int(channel.n_reserved[traffic_class]) == need

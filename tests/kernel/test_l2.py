@@ -251,7 +251,7 @@ class Bench:
 
     def load(self, line: int, owner: int, at: int, n_reserved: int = 0) -> int:
         n_granules = self.twin.granules_per_line
-        outcome = int(l2_slice.load_line(self.gpu, line, n_granules, owner, at, n_reserved))
+        outcome = int(l2_slice.load_line(self.gpu, line, n_granules, owner, at, n_reserved, COMPUTE))
         if outcome in (L2_MISS, L2_MERGED):  # what the compute unit notes
             slot_index, buffer = divmod(owner, N_BUFFERS)
             unit = self.gpu.compute_units[slot_index // N_SLOTS]
@@ -262,7 +262,7 @@ class Bench:
 
     def store(self, line: int, granules: set[int], at: int, n_reserved: int = 0) -> int:
         mask = sum(1 << granule for granule in granules)
-        outcome = int(l2_slice.store_line(self.gpu, line, mask, at, n_reserved))
+        outcome = int(l2_slice.store_line(self.gpu, line, mask, at, n_reserved, COMPUTE))
         assert outcome == self.twin.store(line, granules, at, n_reserved)
         return outcome
 
@@ -342,7 +342,7 @@ class Bench:
         before = self.written.copy()
         self.l2["flush_cursor"] = 0
         n_calls = 1
-        while not l2_slice.flush_dirty_lines(self.gpu, 0):
+        while not l2_slice.flush_dirty_lines(self.gpu, 0, COMPUTE):
             self.take_flushed()
             n_calls += 1
             assert n_calls < 1000
@@ -380,7 +380,7 @@ def test_flush_writes_every_dirty_granule_exactly_once(seed: int) -> None:
     assert bench.flush() == dirty
     assert bench.flush() == set(), "a second flush finds nothing"
     resident = next(tag for lines in bench.twin.sets.values() for tag in lines)
-    assert l2_slice.load_line(bench.gpu, resident, 2, 0, 10**6, 0) > 0
+    assert l2_slice.load_line(bench.gpu, resident, 2, 0, 10**6, 0, COMPUTE) > 0
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -541,7 +541,7 @@ def test_a_partial_last_line_asks_for_what_it_has() -> None:
     core = core_of(SMALL)
     core.gpu.n_slots, core.gpu.n_buffers = N_SLOTS, N_BUFFERS
     core.gpu.compute_units[0].slots[0].outstanding[0] = core.gpu.compute_units[0].outstanding_lines = 1
-    assert l2_slice.load_line(core.gpu, 3, 1, 0, 0, 0) == L2_MISS
+    assert l2_slice.load_line(core.gpu, 3, 1, 0, 0, 0, COMPUTE) == L2_MISS
     [(_, _, tag, _)] = take_requests(core, COMPUTE)
     l2_slice.fill_granule(core.gpu, tag, 777)
     assert core.gpu.compute_units[0].slots[0].ready_at[0] == 777 + core.gpu.l2.return_ticks

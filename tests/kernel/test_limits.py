@@ -26,6 +26,9 @@ def disagreements() -> dict[str, tuple[int, int]]:
 
 def test_limits_are_those_of_the_kernel() -> None:
     assert disagreements() == {}
+    assert codes.N_KINDS == 1 << codes.CLASS_SHIFT
+    assert codes.MOST_CLASSES << codes.CLASS_SHIFT == codes.FIELD_MASK + 1
+    assert Layout().n_classes == codes.MOST_CLASSES
     assert limits.MOST_BANKS_OF_A_CHANNEL <= codes.FIELD_MASK + 1
     # What comes back after the longest trip is noted ahead of the slot that is being counted.
     longest = (limits.LONGEST_RETURN_SLOTS, limits.LONGEST_QUEUED_RETURN_SLOTS, limits.LONGEST_TRIP_SLOTS)

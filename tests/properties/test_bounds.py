@@ -327,7 +327,7 @@ def check_flows(one: Observed, phase: Phase) -> None:
     """What enters a station leaves it, by kind; a resource is busy for its requests times the service of one."""
     gpu, log = one.core.gpu, one.log()
     columns = log[np.isin(log["command"], COLUMNS)]
-    admitted = gpu.channels["n_requests"].sum(axis=0)
+    admitted = gpu.channels["n_requests"].sum(axis=(0, 1))
     assert np.bincount(columns["kind"], minlength=N_KINDS).tolist() == admitted.tolist(), "requests and commands"
     for channel in range(one.core.machine.memory.n_channels):
         mine = log[log["channel"] == channel]

@@ -99,7 +99,10 @@ def random_case(seed: int, *, has_checked_reads: bool = False) -> Case:
         at += draw.randint(0, widest_gap)
         place = draw.randrange(n_banks), draw.randrange(n_rows), draw.randrange(2 if has_checked_reads else 4)
         requests.append(Request(at, draw.choice(kinds), *place, draw.randrange(2)))
-    return Case(seed, setup, rules, requests)
+    n_classes = draw.choice((1, 2, 2, 3, 5))
+    if n_classes != 2:
+        requests = [request._replace(stream=draw.randrange(n_classes)) for request in requests]
+    return Case(seed, replace(setup, n_classes=n_classes), replace(rules, n_classes=n_classes), requests)
 
 
 def case_of_share(percent: int) -> Case:

@@ -14,7 +14,7 @@ from typing import Any
 
 ACT, PRE, RD, WR, UPD, REF = "ACT", "PRE", "RD", "WR", "UPD", "REF"
 STORES = (WR, UPD)
-COMPUTE, COMM = 0, 1
+COMPUTE = 0
 ALL_BANKS = -1
 CHECKED_READS = (1, 2)  # of the DMA engine and of a collective: nobody else orders them behind stores
 AUTO, WITHOUT_LIMIT = -1, 1 << 60
@@ -37,6 +37,7 @@ class Rules:
     slot: int = 16  # a head that could not move is asked again at the start of the next slot
     n_banks: int = 16
     banks_per_group: int = 4
+    n_classes: int = 2
     cuts: tuple[float, float, float] = (15 / 16, 14 / 16, 12 / 16)  # of the queue: above them 5, 10 and 30 entries
 
 
@@ -98,11 +99,11 @@ class ReferenceChannel:
         self.open_row: list[int | None] = [None] * self.rules.n_banks
         self.last: dict[tuple[str, str, int], int] = {}
         self.activates: deque[int] = deque(maxlen=4)
-        self.streams: list[deque[Access]] = [deque(), deque()]
-        self.is_stalled = [False, False]
+        self.streams: list[deque[Access]] = [deque() for _ in range(self.rules.n_classes)]
+        self.is_stalled = [False] * self.rules.n_classes
         self.is_draining = False
         self.last_stream = COMPUTE
-        self.last_comm_at = 0
+        self.last_at = [0] * self.rules.n_classes
         self.refresh_at = self.rules.t["nREFI"]
 
     # --- what may be issued ----------------------------------------------------------------------
@@ -152,19 +153,17 @@ class ReferenceChannel:
 
     def choose_stream(self) -> int | None:
         """The arbiter: which ready stream goes next; None holds a ready one back."""
+        ready = [stream for stream in range(self.rules.n_classes) if self.is_ready(stream)]
         if self.rules.policy == "round_robin":
-            other = 1 - self.last_stream
-            return other if self.is_ready(other) else self.last_stream
+            return min(ready, key=lambda stream: (stream - self.last_stream - 1) % self.rules.n_classes)
         if self.rules.policy == "compute_first":
-            return COMPUTE if self.is_ready(COMPUTE) else COMM
-        if self.is_ready(COMM):
-            waited = self.now - max(self.last_comm_at, self.streams[COMM][0].at)
-            if waited > self.rules.starvation_limit:
-                return COMM
-        if self.is_ready(COMPUTE):
-            return COMPUTE
-        if self.rules.producer_done or len(self.queue) < self.mca_threshold():
-            return COMM
+            return ready[0]
+        for stream in ready:
+            waited = self.now - max(self.last_at[stream], self.streams[stream][0].at)
+            if stream != COMPUTE and waited > self.rules.starvation_limit:
+                return stream
+        if ready[0] == COMPUTE or self.rules.producer_done or len(self.queue) < self.mca_threshold():
+            return ready[0]
         return None
 
     def mca_threshold(self) -> int:
@@ -178,8 +177,8 @@ class ReferenceChannel:
     def admit(self) -> None:
         """Move heads into the DRAM queue while the arbiter picks one; a read waits for a store to its address."""
         if self.now % self.rules.slot == 0:
-            self.is_stalled = [False, False]
-        while self.is_ready(COMPUTE) or self.is_ready(COMM):
+            self.is_stalled = [False] * self.rules.n_classes
+        while any(map(self.is_ready, range(self.rules.n_classes))):
             stream = self.choose_stream()
             if stream is None:
                 return
@@ -189,8 +188,7 @@ class ReferenceChannel:
             access = self.streams[stream].popleft()
             self.queue.append(access)
             self.last_stream = stream
-            if stream == COMM:
-                self.last_comm_at = self.now
+            self.last_at[stream] = self.now
 
     def must_wait_for_store(self, head: Access) -> bool:
         place = (head.bank, head.row, head.column)

@@ -148,6 +148,8 @@ def test_timelines_for_few_points_or_on_demand(tmp_path: Path) -> None:
     assert table.column_names[:13] == [
         *columns, "compute_write_gbps", "comm_read_gbps", "comm_write_gbps", "link_gbps",
     ]  # fmt: skip
+    of_classes = [f"class_{name}_{way}_gbps" for name in ("compute", "communication") for way in ("read", "write")]
+    assert [name for name in table.column_names if name.startswith("class_")] == of_classes
     assert set(table["gpu"].to_pylist()) == {"gpu[0]"}
     assert set(table["mode"].to_pylist()) == {"mirrored"}
     phases = table["phase"].to_pylist()

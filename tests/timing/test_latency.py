@@ -8,7 +8,7 @@ from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.address_map import channel_of
-from t3sim.gpu.kernel.codes import INCOMING_UPDATE, WRITE_BACK
+from t3sim.gpu.kernel.codes import COMPUTE, INCOMING_UPDATE, WRITE_BACK
 from t3sim.gpu.kernel.l2_slice import load_line
 from tests.harness.channel_bench import UNSHADOWED, ChannelBench, Request, Setup
 from tests.harness.machines import machine
@@ -56,7 +56,7 @@ class TestChannel:
 @kernel
 def load_one(state, line, n_granules, owner, at):
     """One load of a line, as a compute unit issues it; return when a hit is back, or a negative code."""
-    return load_line(state[0], line, n_granules, owner, at, 0)
+    return load_line(state[0], line, n_granules, owner, at, 0, COMPUTE)
 
 
 class TestGpu:

@@ -10,7 +10,7 @@ from itertools import filterfalse
 
 from t3sim.checks.hang.progress import is_in_reach, is_running, moments, rotation_ticks
 from t3sim.checks.hang.wait_graph import WaitGraph
-from t3sim.gpu.in_flight import STREAM_NAMES, HungGpu, counted
+from t3sim.gpu.in_flight import HungGpu, counted
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.wait_edges import NOTHING, all_waits, senders, work_left
 
@@ -63,7 +63,7 @@ def ready_heads(gpu: HungGpu, waits: Sequence[tuple[str, str, str]]) -> Waits:
     for part, on, _ in waits:
         if on.endswith(".arbiter"):
             head = next(q for q in gpu.queued if q.part == part)
-            waited, word = gpu.core.now // period - head.at, ("compute", "communication")[head.stream]
+            waited, word = gpu.core.now // period - head.at, gpu.core.traffic.names[head.traffic_class]
             if waited * period > rotation_ticks(gpu.core):
                 yield on, NOTHING, f"the policy has not served a ready {word} request for {waited:,} memory cycles"
 
@@ -92,5 +92,5 @@ def kernel_waits(gpu: HungGpu, waits: Sequence[tuple[str, str, str]]) -> Waits:
         why = left.get(re.sub(r"\d+", "", part))
         if why and part in requests:
             yield "kernel", part, f"{counted(requests[part], 'request')} {why}"
-        elif why and not part.endswith(STREAM_NAMES):
+        elif why and not part.endswith(gpu.core.traffic.queues):
             yield "kernel", part, why

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.in_flight import STREAM_NAMES, has_room_there, heads_of_port, uncompiled
+from t3sim.gpu.in_flight import has_room_there, heads_of_port, uncompiled
 from t3sim.gpu.kernel import codes, memory_controller
 from t3sim.gpu.kernel.state import Layout, gpu_dtype
 
@@ -193,7 +193,7 @@ def _memory_moments(core: GpuCore) -> Iterator[Moment]:
             yield Moment(f"channel[{c}].bank[{bank}]", at * period, f"the moment at which its timing allows {command}")
         for stream in np.flatnonzero(channel.queue_head < channel.queue_tail):
             at = int(channel.request_at[stream, int(channel.queue_head[stream]) & (channel.request_at.shape[1] - 1)])
-            yield Moment(f"channel[{c}].{STREAM_NAMES[stream]}", at * period, "the arrival of its head")
+            yield Moment(f"channel[{c}].{core.traffic.queues[stream]}", at * period, "the arrival of its head")
 
 
 def next_command(channel: Any, bank: int) -> tuple[str, int]:
@@ -245,7 +245,7 @@ def holds_back(core: GpuCore) -> bool:
     """Return whether a head could enter the DRAM queue of its channel, so that only the policy is in its way."""
     now = core.now // int(core.gpu.memory_ticks)
     channels = (core.gpu.channels[c] for c in range(int(core.gpu.n_channels)))
-    return any(_head_is_ready(channel, stream, now) for channel in channels for stream in range(len(STREAM_NAMES)))
+    return any(_head_is_ready(channel, stream, now) for channel in channels for stream in range(int(channel.n_classes)))
 
 
 def unscheduled_channels(core: GpuCore) -> list[int]:

@@ -18,7 +18,7 @@ from t3sim.checks.hang.causes import graph_of
 from t3sim.checks.hang.wait_graph import Cause, WaitGraph
 from t3sim.checks.invariants import KIND_NAMES
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.in_flight import STREAM_NAMES, HungGpu, Queued, counted
+from t3sim.gpu.in_flight import HungGpu, Queued, counted
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.wait_edges import NOT_SERVED, work_left
 
@@ -111,11 +111,11 @@ def _request(core: GpuCore, q: Queued) -> str:
     channel = core.gpu.channels[q.channel]
     bank = (q.place >> codes.BANK_SHIFT) & codes.FIELD_MASK
     row, column = q.place >> codes.ROW_SHIFT, (q.place >> codes.COLUMN_SHIFT) & codes.FIELD_MASK
-    if q.stream < 0:
+    if q.is_admitted:
         age = f"admission {q.at} of {channel.n_admitted}"
     else:
         age = f"age {core.now // int(core.gpu.memory_ticks) - q.at:,} cycles"
-        age += ", stalled" if channel.is_stalled[q.stream] else ""
+        age += ", stalled" if channel.is_stalled[q.traffic_class] else ""
     open_row = int(channel.open_row[bank])
     state = f"row {open_row} open" if open_row >= 0 else "closed"
     return f"{KIND_NAMES[q.kind].removesuffix('s')} ({age}), bank {bank} row {row} column {column}, bank {state}"
@@ -126,10 +126,10 @@ def _channel_lines(core: GpuCore) -> Iterator[str]:
     for c in range(int(core.gpu.n_channels)):
         channel = core.gpu.channels[c]
         n_queued = channel.queue_tail - channel.queue_head
-        if not (n_queued.any() or channel.occupancy.any() or channel.n_waiting_cu or channel.n_reserved):
+        if not (n_queued.any() or channel.occupancy.any() or channel.n_waiting_cu.any() or channel.n_reserved.any()):
             continue
         queues = ", ".join(
-            f"{name} {n_queued[stream]} of {channel.stream_capacity}" for stream, name in enumerate(STREAM_NAMES)
+            f"{name} {n_queued[stream]} of {channel.stream_capacity}" for stream, name in enumerate(core.traffic.queues)
         )
         wakes = ", ".join(
             f"{name} bus {_cycle(int(channel[field]))}"
@@ -138,8 +138,9 @@ def _channel_lines(core: GpuCore) -> Iterator[str]:
         params = [_cycle(int(value)) for value in np.trim_zeros(channel.policy_params, "b")]
         yield (
             f"channel[{c}] at cycle {core.now // period:,}: {queues}, DRAM queue {channel.occupancy[codes.READ]} reads"
-            f" {channel.occupancy[codes.WRITE]} stores of {channel.queue_capacity}, promised {channel.n_reserved},"
-            f" compute units in line {channel.n_waiting_cu}; next {wakes}; policy parameters {' '.join(params) or '-'}"
+            f" {channel.occupancy[codes.WRITE]} stores of {channel.queue_capacity}, promised"
+            f" {channel.n_reserved.sum()}, compute units in line {channel.n_waiting_cu.sum()}; next {wakes}; policy"
+            f" parameters {' '.join(params) or '-'}"
         )
 
 

@@ -1,6 +1,7 @@
-"""What an arbitration policy is: a choice between the two streams of one memory controller.
+"""What an arbitration policy is: a choice between the streams of one memory controller, one for each traffic class.
 
-A policy is a plain function ``pick_stream(channel, now) -> COMPUTE | COMM | NO_STREAM``.
+A policy is a plain function ``pick_stream(channel, now)`` that returns a class or ``NO_STREAM``.  T3 has two classes,
+``COMPUTE`` (0) and ``COMM`` (1); a policy that knows only these serves runs that have no others.
 It is asked whenever at least one head may enter the DRAM queue, and at every cycle while it
 holds a ready head back.  It reads the fields of ``ChannelView`` and may write only
 ``channel.policy_scratch``.  It gives the same results compiled (integers only) and interpreted.
@@ -25,12 +26,14 @@ F = TypeVar("F", bound=Callable[[Any, int], int])
 class ChannelView(Protocol):
     """What a policy may read of its channel; cycles are of the memory clock."""
 
+    n_classes: int  # streams, one for each traffic class; class 0 is compute
     occupancy: npt.NDArray[np.int64]  # requests in the DRAM queue: [reads, writes]
     queue_capacity: int  # of the DRAM queue
     queue_head: npt.NDArray[np.int64]  # per stream, monotonic
     queue_tail: npt.NDArray[np.int64]
     last_stream: int  # served last
-    last_comm_at: int  # cycle of the last communication request served
+    last_comm_at: int  # cycle of the last communication request served: of any class but 0
+    last_served_at: npt.NDArray[np.int64]  # per stream: cycle of the last request served
     producer_done: int  # 1 once the producer kernel has ended
     first_stage_occupancy: int  # mean DRAM queue occupancy x 100 in the GEMM's first stage; -1 before its end
     request_at: npt.NDArray[np.int64]  # [stream, index]: arrival; the head is at queue_head[stream] & (length - 1)

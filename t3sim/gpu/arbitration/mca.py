@@ -3,6 +3,8 @@
 Compute goes first.  Communication goes when it has waited longer than the starvation
 limit, or when compute has nothing and the DRAM queue is shorter than the threshold.
 Once the producer kernel has ended, communication drains without a threshold.
+Class 0 is compute, every other class is communication: the lower class first, each with a
+starvation limit of its own and all below the same threshold.
 
 ``threshold``: 5, 10 or 30 entries in the paper, ``none``, or ``auto``: chosen from the
 mean queue occupancy of the GEMM's first stage, in which it runs alone.  The paper does
@@ -14,7 +16,7 @@ meanwhile never comes back (experiments/t3-sweep-threshold).
 
 from t3sim.gpu.arbitration.interface import ChannelView, policy
 from t3sim.gpu.kernel._jit import kernel
-from t3sim.gpu.kernel.codes import COMM, COMPUTE, NEVER, NO_STREAM, READ, WRITE
+from t3sim.gpu.kernel.codes import COMPUTE, NEVER, NO_STREAM, READ, WRITE
 from t3sim.gpu.kernel.memory_controller import head_is_ready
 from t3sim.registry import Parameter
 
@@ -47,19 +49,27 @@ def threshold_of(channel: ChannelView) -> int:
     return NEVER
 
 
+@kernel
+def has_starved(channel: ChannelView, stream: int, now: int) -> bool:
+    """Return whether the head of *stream* has waited longer than the limit, since that stream was last served."""
+    index = channel.queue_head[stream] & (channel.request_at.shape[1] - 1)
+    waiting_since: int = max(channel.last_served_at[stream], channel.request_at[stream, index])
+    limit: int = channel.policy_params[STARVATION_LIMIT]
+    return now - waiting_since > limit
+
+
 @policy("mca", PARAMETERS, threshold=threshold_of)
 def pick_stream(channel: ChannelView, now: int) -> int:
     """Serve compute, and communication where it does no harm or has starved."""
-    is_comm_ready = head_is_ready(channel, COMM, now)
-    if is_comm_ready:
-        index = channel.queue_head[COMM] & (channel.request_at.shape[1] - 1)
-        waiting_since = max(channel.last_comm_at, channel.request_at[COMM, index])
-        if now - waiting_since > channel.policy_params[STARVATION_LIMIT]:
-            return COMM
+    first_ready = NO_STREAM
+    for stream in range(COMPUTE + 1, channel.n_classes):
+        if head_is_ready(channel, stream, now):
+            if has_starved(channel, stream, now):
+                return stream
+            if first_ready == NO_STREAM:
+                first_ready = stream
     if head_is_ready(channel, COMPUTE, now):
         return COMPUTE
-    if not is_comm_ready:
-        return NO_STREAM
     if channel.producer_done or channel.occupancy[READ] + channel.occupancy[WRITE] < threshold_of(channel):
-        return COMM
+        return first_ready
     return NO_STREAM

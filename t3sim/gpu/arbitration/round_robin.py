@@ -1,14 +1,16 @@
-"""Round robin: the streams take turns, the other one goes when one has nothing (T3 section 4.5, the default)."""
+"""Round robin: the streams take turns, the next one goes when one has nothing (T3 section 4.5, the default)."""
 
 from t3sim.gpu.arbitration.interface import ChannelView, policy
-from t3sim.gpu.kernel.codes import COMM, COMPUTE
+from t3sim.gpu.kernel.codes import NO_STREAM
 from t3sim.gpu.kernel.memory_controller import head_is_ready
 
 
 @policy("round_robin")
 def pick_stream(channel: ChannelView, now: int) -> int:
-    """Serve the stream that was not served last, if it is ready."""
-    preferred = COMM if channel.last_stream == COMPUTE else COMPUTE
-    if head_is_ready(channel, preferred, now):
-        return preferred
-    return COMPUTE if preferred == COMM else COMM
+    """Serve the first ready stream behind the one that was served last."""
+    stream = channel.last_stream
+    for _ in range(channel.n_classes):
+        stream = 0 if stream + 1 == channel.n_classes else stream + 1
+        if head_is_ready(channel, stream, now):
+            return stream
+    return NO_STREAM

@@ -7,10 +7,12 @@ A request *kind* is a code whose bits say what the DRAM has to do with it:
 # A moment that never comes; leaves room to add latencies without overflow.
 NEVER = 1 << 60
 
-# Memory streams in front of the arbiter (T3 section 4.5).
+# Traffic classes: each has a stream queue in front of the arbiter.  A run names as many as it likes; these are T3's two
+# (T3 section 4.5).
 NO_STREAM = -1
 COMPUTE = 0
 COMM = 1
+MOST_CLASSES = 8  # a queued request keeps its class in the three bits above its kind
 
 # Directions of a column command.
 READ = 0
@@ -34,7 +36,10 @@ N_KINDS = 32
 SIGNAL = 32  # posts a signal when all that was sent before it has been taken in
 CREDIT = 33  # gives back room in the ingress buffer of the GPU that it comes from
 
-# A place inside a channel, packed with the kind of the request: row, column, bank, kind.
+# A place inside a channel, packed with the kind of the request: row, column, bank, class (in the DRAM queue), kind.
+KIND_MASK = N_KINDS - 1
+CLASS_SHIFT = 5
+CLASS_MASK = MOST_CLASSES - 1
 FIELD_MASK = 255
 BANK_SHIFT = 8
 COLUMN_SHIFT = 16

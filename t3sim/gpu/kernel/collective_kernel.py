@@ -22,7 +22,6 @@ from t3sim.gpu.kernel.codes import (
     COLLECTIVE_READ,
     COLLECTIVE_WORK,
     COLLECTIVE_WRITE,
-    COMPUTE,
     FOR_DEPENDENCY,
     FOR_DRAM,
     FOR_DRAM_QUEUE,
@@ -86,6 +85,7 @@ def sent_granules(gpu, moves, step, line):
 @kernel
 def load_operands(gpu, moves, cu_index, step, credit, slot_end):
     """Load operand lines of this step while the issue path and the limit in flight allow."""
+    traffic_class = moves.traffic_class
     part = gpu.move_workgroups[cu_index]
     cu = gpu.compute_units[cu_index]
     n_lines = lines_of(moves, part, step.n_lines)
@@ -105,8 +105,9 @@ def load_operands(gpu, moves, cu_index, step, credit, slot_end):
             n_granules = n_received
             address = base + line * gpu.l2.granules_per_line * moves.buffer_places
         channel_id = channel_of(gpu, address)
-        if not has_room(gpu.channels[channel_id], COMPUTE, n_granules + reserved_by_others(gpu, cu, channel_id)):
-            wait_for_channel(gpu, cu_index, channel_id)
+        reserved = reserved_by_others(gpu, cu, channel_id, traffic_class)
+        if not has_room(gpu.channels[channel_id], traffic_class, n_granules + reserved):
+            wait_for_channel(gpu, cu_index, channel_id, traffic_class)
             note_refused(cu, FOR_DRAM_QUEUE, credit)
             return 0
         entry = part.line_tail % capacity
@@ -117,7 +118,7 @@ def load_operands(gpu, moves, cu_index, step, credit, slot_end):
         cycle = memory_cycle(gpu, slot_end - credit + gpu.l2.request_ticks + gpu.l2.miss_ticks)
         for i in range(n_granules):
             tag = cu_index * capacity + entry
-            request(gpu, channel_id, COMPUTE, place_of(gpu, address + i, COLLECTIVE_READ), tag, cycle)
+            request(gpu, channel_id, traffic_class, place_of(gpu, address + i, COLLECTIVE_READ), tag, cycle)
         credit -= gpu.line_issue_ticks * n_granules // n_data
         cu.outstanding_lines += 1
         part.step_operand += 1
@@ -141,6 +142,7 @@ def deliver_collective_read(gpu, tag, done_at):
 @kernel
 def store_results(gpu, moves, cu_index, step, store_queue, credit, now):
     """Store finished lines in order, to where the step sends them; the link's latency includes the way to the port."""
+    traffic_class = moves.traffic_class
     part = gpu.move_workgroups[cu_index]
     cu = gpu.compute_units[cu_index]
     capacity = len(part.line_index)
@@ -162,14 +164,15 @@ def store_results(gpu, moves, cu_index, step, store_queue, credit, now):
             kept = step.kept_at + part.line_index[entry] * gpu.l2.granules_per_line
             tag = store_tag(-1, 0, -1 if is_sent else step.post_signal)
             channel_id = channel_of(gpu, kept)
-            if not has_room(gpu.channels[channel_id], COMPUTE, n_granules + reserved_by_others(gpu, cu, channel_id)):
-                wait_for_channel(gpu, cu_index, channel_id)
+            reserved = reserved_by_others(gpu, cu, channel_id, traffic_class)
+            if not has_room(gpu.channels[channel_id], traffic_class, n_granules + reserved):
+                wait_for_channel(gpu, cu_index, channel_id, traffic_class)
                 note_refused(cu, FOR_DRAM_QUEUE, credit)
                 return 0
             for i in range(n_granules):
                 place = place_of(gpu, kept + i, COLLECTIVE_WRITE)
                 cycle = memory_cycle(gpu, at + gpu.l2.request_ticks)
-                request(gpu, channel_id, COMPUTE, place, tag, cycle)
+                request(gpu, channel_id, traffic_class, place, tag, cycle)
         if is_sent:
             there = step.destination + part.line_index[entry] * gpu.l2.granules_per_line * moves.buffer_places
             for i in range(n_sent):

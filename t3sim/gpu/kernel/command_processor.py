@@ -17,9 +17,9 @@ from t3sim.gpu.kernel.signals import post
 
 
 @kernel
-def is_ready(operation, waits, signals):
-    """Return whether all that an operation waits for has been posted."""
-    for index in range(operation.first_wait, operation.first_wait + operation.n_waits):
+def are_posted(waits, signals, first, n):
+    """Return whether *n* waits from the *first* on hold."""
+    for index in range(first, first + n):
         if signals[waits[index].signal] < waits[index].at_least:
             return False
     return True
@@ -31,7 +31,9 @@ def note_ready(gpu, operations, waits, signals, now):
     gpu.has_news = 0
     for index in range(gpu.n_operations):
         operation = operations[index]
-        if operation.state == PENDING and operation.start_at == NEVER and is_ready(operation, waits, signals):
+        if operation.state == PENDING and operation.start_at == NEVER and are_posted(
+            waits, signals, operation.first_wait, operation.n_waits
+        ):
             operation.start_at = max(now, operation.issued_at) + operation.launch_ticks
             gpu.next_start_at = min(gpu.next_start_at, operation.start_at)
 
@@ -73,12 +75,15 @@ def start(gpu, operations, running, index):
 
 
 @kernel
-def end_operations(gpu, operations, running, posts, signals, store_queue, now):
+def end_operations(gpu, operations, running, waits, posts, signals, store_queue, now):
     """Post the signals of operations that have come to their end, and forget them."""
     n_left = 0
     for place in range(gpu.n_running):
         operation = operations[running[place]]
-        if has_ended(gpu, operation) and has_buffer_room(gpu.link_port, n_sent(operation, posts)):
+        is_over = has_ended(gpu, operation) and are_posted(
+            waits, signals, operation.first_wait + operation.n_waits, operation.n_untils
+        )
+        if is_over and has_buffer_room(gpu.link_port, n_sent(operation, posts)):
             operation.state = OVER
             operation.end_at = now
             post_all(gpu, operation, posts, signals, store_queue, now)
@@ -111,7 +116,7 @@ def has_ended(gpu, operation):
             for channel_id in range(gpu.n_channels):
                 gpu.channels[channel_id].producer_done = 1
     if gpu.l2.keeps_dirty_lines == 0:
-        if not flush_dirty_lines(gpu, gpu.now):
+        if not flush_dirty_lines(gpu, gpu.now, operation.traffic_class):
             return False
         for bank in range(gpu.l2.n_banks):
             gpu.l2.flush_cursor[bank] = 0  # for the GEMM that ends next

@@ -16,7 +16,6 @@ from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.address_map import channel_of, memory_cycle, place_of
 from t3sim.gpu.kernel.codes import (
     BUSY_MULTIPLYING,
-    COMPUTE,
     FOR_CU_SLOT,
     FOR_DEPENDENCY,
     FOR_DRAM,
@@ -51,46 +50,51 @@ from t3sim.gpu.kernel.state import RETURN_RING
 
 
 @kernel
-def wait_for_channel(gpu, cu_index, channel_id):
-    """Queue a compute unit in front of a controller that has no room."""
+def wait_for_channel(gpu, cu_index, channel_id, traffic_class):
+    """Queue a compute unit in front of a controller that has no room for requests of *traffic_class*."""
     channel = gpu.channels[channel_id]
     gpu.compute_units[cu_index].is_waiting = 1
     gpu.n_waiting_cus += 1
-    channel.waiting_cu[(channel.waiting_head + channel.n_waiting_cu) % len(channel.waiting_cu)] = cu_index
-    channel.n_waiting_cu += 1
+    place = (channel.waiting_head[traffic_class] + channel.n_waiting_cu[traffic_class]) % channel.waiting_cu.shape[1]
+    channel.waiting_cu[traffic_class, place] = cu_index
+    channel.n_waiting_cu[traffic_class] += 1
 
 
 @kernel
-def wake_waiting_cus(gpu, channel, channel_id):
+def wake_waiting_cus(gpu, channel, channel_id, traffic_class):
     """Promise room to the compute units that have waited longest; the promise holds for one slot."""
     need = 2 * gpu.l2.granules_per_line
-    while channel.n_waiting_cu > 0 and has_room(channel, COMPUTE, channel.n_reserved + need):
-        cu = gpu.compute_units[channel.waiting_cu[channel.waiting_head]]
-        channel.waiting_head = (channel.waiting_head + 1) % len(channel.waiting_cu)
-        channel.n_waiting_cu -= 1
+    while channel.n_waiting_cu[traffic_class] > 0 and has_room(
+        channel, traffic_class, channel.n_reserved[traffic_class] + need
+    ):
+        head = channel.waiting_head[traffic_class]
+        cu = gpu.compute_units[channel.waiting_cu[traffic_class, head]]
+        channel.waiting_head[traffic_class] = (head + 1) % channel.waiting_cu.shape[1]
+        channel.n_waiting_cu[traffic_class] -= 1
         gpu.n_waiting_cus -= 1
-        channel.n_reserved += need
+        channel.n_reserved[traffic_class] += need
         cu.is_waiting = 0
         cu.granted_channel = channel_id
+        cu.granted_class = traffic_class
 
 
 @kernel
 def return_promise(gpu, cu):
     """End of the slot: room that was promised and not used is free again."""
     if cu.granted_channel >= 0:
-        gpu.channels[cu.granted_channel].n_reserved -= 2 * gpu.l2.granules_per_line
+        gpu.channels[cu.granted_channel].n_reserved[cu.granted_class] -= 2 * gpu.l2.granules_per_line
         cu.granted_channel = -1
 
 
 @kernel
-def reserved_by_others(gpu, cu, channel_id):
-    """Return entries of a controller that *cu* must leave free: promises to others, everything while others wait."""
+def reserved_by_others(gpu, cu, channel_id, traffic_class):
+    """Return entries of a stream queue that *cu* must leave free: promises to others, everything while others wait."""
     channel = gpu.channels[channel_id]
-    if cu.granted_channel == channel_id:
-        return channel.n_reserved - 2 * gpu.l2.granules_per_line
-    if channel.n_waiting_cu > 0:
+    if cu.granted_channel == channel_id and cu.granted_class == traffic_class:
+        return channel.n_reserved[traffic_class] - 2 * gpu.l2.granules_per_line
+    if channel.n_waiting_cu[traffic_class] > 0:
         return channel.stream_capacity
-    return channel.n_reserved
+    return channel.n_reserved[traffic_class]
 
 
 @kernel
@@ -109,6 +113,7 @@ def operand_line(gemm, entry, load_line_index, slice_index):
 @kernel
 def issue_loads(gpu, gemm, cu_index, slot_index, entry, credit, slot_end):
     """Load operand lines ahead of the matrix pipe; return the issue credit that is left."""
+    traffic_class = gemm.traffic_class
     cu = gpu.compute_units[cu_index]
     slot = cu.slots[slot_index]
     while (
@@ -127,13 +132,13 @@ def issue_loads(gpu, gemm, cu_index, slot_index, entry, credit, slot_end):
                 n_granules = gemm.last_slice_granules
             owner = (cu_index * gpu.n_slots + slot_index) * gpu.n_buffers + buffer
             channel_id = channel_of(gpu, line * gpu.l2.granules_per_line)
-            reserved = reserved_by_others(gpu, cu, channel_id)
-            outcome = load_line(gpu, line, n_granules, owner, slot_end - credit, reserved)
+            reserved = reserved_by_others(gpu, cu, channel_id, traffic_class)
+            outcome = load_line(gpu, line, n_granules, owner, slot_end - credit, reserved, traffic_class)
             if outcome == L2_BUSY:
                 note_refused_line(slot, FOR_L2, line)
                 return 0
             if outcome == L2_NO_ROOM:
-                wait_for_channel(gpu, cu_index, channel_id)
+                wait_for_channel(gpu, cu_index, channel_id, traffic_class)
                 return 0
             credit -= gpu.line_issue_ticks
             cu.outstanding_lines += 1
@@ -209,7 +214,7 @@ def issue_stores(gpu, gemm, cu_index, slot_index, entry, tiles, store_queue, cre
             address = granule_address(tiles, tile, first)
             at = slot_end - credit
             refused_by = store_granules(
-                gpu, cu_index, slot, entry, tiles, tile, store_queue, first, n_granules, address, at
+                gpu, gemm, cu_index, slot, entry, tiles, tile, store_queue, first, n_granules, address, at
             )
             if refused_by != WORKING:
                 note_refused(cu, refused_by, credit)
@@ -221,17 +226,18 @@ def issue_stores(gpu, gemm, cu_index, slot_index, entry, tiles, store_queue, cre
 
 
 @kernel
-def store_granules(gpu, cu_index, slot, entry, tiles, tile, store_queue, first, n_granules, address, at):
+def store_granules(gpu, gemm, cu_index, slot, entry, tiles, tile, store_queue, first, n_granules, address, at):
     """Store consecutive granules of one line along its route; return what they have to wait for, WORKING: nothing."""
-    route = entry.route
+    route, traffic_class = entry.route, gemm.traffic_class
     cu = gpu.compute_units[cu_index]
     channel_id = channel_of(gpu, address)
     if route == ROUTE_CACHED:
         line = address // gpu.l2.granules_per_line
         mask = ((1 << n_granules) - 1) << (address % gpu.l2.granules_per_line)
-        outcome = store_line(gpu, line, mask, at, reserved_by_others(gpu, cu, channel_id))
+        reserved = reserved_by_others(gpu, cu, channel_id, traffic_class)
+        outcome = store_line(gpu, line, mask, at, reserved, traffic_class)
         if outcome == L2_NO_ROOM:
-            wait_for_channel(gpu, cu_index, channel_id)
+            wait_for_channel(gpu, cu_index, channel_id, traffic_class)
             return FOR_DRAM_QUEUE
         if outcome < 0:
             return FOR_L2
@@ -240,15 +246,16 @@ def store_granules(gpu, cu_index, slot, entry, tiles, tile, store_queue, first, 
     if route == ROUTE_LOCAL_UPDATE or route == ROUTE_LOCAL_STORE:
         if cu.outstanding_stores + n_granules > gpu.max_outstanding_lines * gpu.l2.granules_per_line:
             return FOR_DRAM
-        if not has_room(gpu.channels[channel_id], COMPUTE, n_granules + reserved_by_others(gpu, cu, channel_id)):
-            wait_for_channel(gpu, cu_index, channel_id)
+        reserved = reserved_by_others(gpu, cu, channel_id, traffic_class)
+        if not has_room(gpu.channels[channel_id], traffic_class, n_granules + reserved):
+            wait_for_channel(gpu, cu_index, channel_id, traffic_class)
             return FOR_DRAM_QUEUE
         kind = LOCAL_UPDATE if route == ROUTE_LOCAL_UPDATE else LOCAL_STORE
         cycle = memory_cycle(gpu, at + gpu.l2.request_ticks)
         signal = tiles[tile].signal if tiles[tile].distance == 0 else NO_SIGNAL
         for i in range(n_granules):
             tag = store_tag(tile, first + i, signal)
-            request(gpu, channel_id, COMPUTE, place_of(gpu, address + i, kind), tag, cycle)
+            request(gpu, channel_id, traffic_class, place_of(gpu, address + i, kind), tag, cycle)
         cu.outstanding_stores += n_granules
         slot.stores_outstanding += n_granules
         return WORKING

@@ -2,7 +2,7 @@
 
 Models: a table of commands programmed before the kernel starts, each for a block of wavefront
 tiles; a command is ready when the tracker has triggered all tiles of its block; ready commands
-are served first in, first out; reads go to the communication stream at a bounded rate, at most
+are served first in, first out; reads go to the stream of their traffic class at a bounded rate, at most
 ``read_ahead`` granules ahead of the wire; the data leave in the order of the reads, whatever the
 order in which the DRAM returns them (the tracker of the neighbour relies on it).  Where the data go is data of their
 wavefront tile.  Trigger cost is zero [T3: about zero].
@@ -12,7 +12,6 @@ Pinned by tests/kernel/test_dma_engine.py.
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.address_map import channel_of, memory_cycle, place_of
 from t3sim.gpu.kernel.codes import (
-    COMM,
     DMA_READ,
     FOR_DEPENDENCY,
     FOR_DRAM,
@@ -83,10 +82,10 @@ def issue_while_possible(gpu, tiles, dma_commands, ready_fifo, dma_queue, now):
         if tiles[tile].n_granules > 0:
             granule = granule_address(tiles, tile, dma.granule_cursor)
             channel_id = channel_of(gpu, granule)
-            if not has_room(gpu.channels[channel_id], COMM, 1):
+            if not has_room(gpu.channels[channel_id], gpu.inbound_class, 1):
                 return FOR_DRAM_QUEUE
-            tag = store_tag(tile, dma.granule_cursor, NO_SIGNAL)
-            request(gpu, channel_id, COMM, place_of(gpu, granule, DMA_READ), tag, memory_cycle(gpu, now))
+            tag, place = store_tag(tile, dma.granule_cursor, NO_SIGNAL), place_of(gpu, granule, DMA_READ)
+            request(gpu, channel_id, gpu.inbound_class, place, tag, memory_cycle(gpu, now))
             if command.start_at < 0:
                 command.start_at = now
                 command.queue_start = gpu.link_port.dma_tail

@@ -16,8 +16,11 @@ from t3sim.gpu.kernel.codes import (
     ACT,
     BANK_SHIFT,
     BELOW_ROW_MASK,
+    CLASS_MASK,
+    CLASS_SHIFT,
     COLUMN_SHIFT,
     FIELD_MASK,
+    KIND_MASK,
     NEVER,
     PRE,
     RD,
@@ -54,7 +57,7 @@ def log_command(command_log, channel, channel_id, command, bank, row, place, tag
     entry.bank = bank
     entry.row = row
     entry.column = (place >> COLUMN_SHIFT) & FIELD_MASK
-    entry.kind = place & FIELD_MASK
+    entry.kind = place & KIND_MASK
     entry.tag = tag
     command_log[0].at = n + 1
 
@@ -62,7 +65,7 @@ def log_command(command_log, channel, channel_id, command, bank, row, place, tag
 @kernel
 def place_in_bank_list(channel, place, tag):
     """Append a request to the list of its bank and direction; wake the bus that can serve it."""
-    kind = place & FIELD_MASK
+    kind = place & KIND_MASK
     bank = (place >> BANK_SHIFT) & FIELD_MASK
     row = place >> ROW_SHIFT
     direction = WRITE if kind & WRITE_BIT else READ
@@ -220,7 +223,8 @@ def issue_column_command(channel, channel_id, command_log, direction, bank):
     now = channel.now
     entry = channel.oldest_hit[direction, bank]
     place = channel.entry_place[entry]
-    kind = place & FIELD_MASK
+    kind = place & KIND_MASK
+    traffic_class = (place >> CLASS_SHIFT) & CLASS_MASK
     first = bank - bank % channel.banks_per_group
     last = first + channel.banks_per_group
     if direction != channel.last_direction:
@@ -250,9 +254,10 @@ def issue_column_command(channel, channel_id, command_log, direction, bank):
     log_command(
         command_log, channel, channel_id, command, bank, channel.entry_row[entry], place, channel.entry_tag[entry], now
     )
-    note_served(channel, kind)
+    note_served(channel, traffic_class, kind)
     n = channel.n_done
     channel.done_kind[n] = kind
+    channel.done_class[n] = traffic_class
     channel.done_tag[n] = channel.entry_tag[entry]
     channel.done_at[n] = finish
     channel.n_done = n + 1

@@ -18,7 +18,7 @@ A tag is ``line << 20 | (mshr + 1) << 4 | dirty granules``; a set keeps its tags
 
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.address_map import channel_of, memory_cycle, place_of
-from t3sim.gpu.kernel.codes import COMPUTE, L2_BUSY, L2_MERGED, L2_MISS, L2_NO_ROOM, OPERAND_READ, WRITE_BACK
+from t3sim.gpu.kernel.codes import L2_BUSY, L2_MERGED, L2_MISS, L2_NO_ROOM, OPERAND_READ, WRITE_BACK
 from t3sim.gpu.kernel.memory_controller import has_room, request
 from t3sim.gpu.kernel.state import RETURN_RING
 
@@ -144,7 +144,7 @@ def count_dirty(tag):
 
 
 @kernel
-def write_back(gpu, tag, channel_id, at):
+def write_back(gpu, tag, channel_id, at, traffic_class):
     """Send the dirty granules of an evicted line to its channel."""
     l2 = gpu.l2
     mask = tag & DIRTY_MASK
@@ -154,21 +154,24 @@ def write_back(gpu, tag, channel_id, at):
     while mask:
         if mask & 1:
             l2.n_granules_written_back += 1
-            request(gpu, channel_id, COMPUTE, place_of(gpu, first + granule, WRITE_BACK), -1, cycle)
+            request(gpu, channel_id, traffic_class, place_of(gpu, first + granule, WRITE_BACK), -1, cycle)
         mask >>= 1
         granule += 1
 
 
 @kernel
-def replace_victim(gpu, set_index, way, tag, channel_id, at):
-    """Put *tag* into its set in place of the victim in *way*, writing that back if it is dirty."""
+def replace_victim(gpu, set_index, way, tag, channel_id, at, traffic_class):
+    """Put *tag* into its set in place of the victim in *way*, writing that back if it is dirty.
+
+    The write-back is traffic of the class of the access that causes it.
+    """
     l2 = gpu.l2
     victim = l2.tags[set_index, way]
     if victim >= 0:
         l2.n_evictions += 1
         if victim & DIRTY_MASK:
             l2.n_dirty_evictions += 1
-            write_back(gpu, victim, channel_id, at)
+            write_back(gpu, victim, channel_id, at, traffic_class)
     move_to_front(l2, set_index, way, tag)
 
 
@@ -193,8 +196,8 @@ def book_access(l2, bank, start, copy_bank, copy_start):
 
 
 @kernel
-def load_line(gpu, line, n_granules, owner, at, n_reserved):
-    """Load *line* for *owner*; return when a hit is back in the CU, or a negative code.
+def load_line(gpu, line, n_granules, owner, at, n_reserved, traffic_class):
+    """Load *line* for *owner* in *traffic_class*; return when a hit is back in the CU, or a negative code.
 
     ``L2_MERGED`` and ``L2_MISS``: *owner* is told at fill time.  ``L2_BUSY``: try again in the
     next slot.  ``L2_NO_ROOM``: the controller of this line's channel cannot take a miss and a write-back
@@ -245,13 +248,14 @@ def load_line(gpu, line, n_granules, owner, at, n_reserved):
     if way < 0 or l2.n_free_mshrs[bank] == 0:
         return L2_BUSY
     channel = gpu.channels[channel_id]
-    if not has_room(channel, COMPUTE, n_granules + count_dirty(l2.tags[set_index, way]) + n_reserved):
+    if not has_room(channel, traffic_class, n_granules + count_dirty(l2.tags[set_index, way]) + n_reserved):
         return L2_NO_ROOM
     book_access(l2, bank, start, copy_bank, copy_start)
     l2.n_misses += 1
     l2.n_free_mshrs[bank] -= 1
     mshr = l2.free_mshr[bank, l2.n_free_mshrs[bank]]
-    replace_victim(gpu, set_index, way, (line << LINE_SHIFT) | ((mshr + 1) << MSHR_SHIFT), channel_id, start)
+    tag = (line << LINE_SHIFT) | ((mshr + 1) << MSHR_SHIFT)
+    replace_victim(gpu, set_index, way, tag, channel_id, start, traffic_class)
     l2.n_granules_requested += n_granules
     l2.mshr_line[bank, mshr] = line
     l2.mshr_remaining[bank, mshr] = n_granules
@@ -261,12 +265,12 @@ def load_line(gpu, line, n_granules, owner, at, n_reserved):
     cycle = memory_cycle(gpu, start + l2.miss_ticks)
     for granule in range(n_granules):
         place = place_of(gpu, line * l2.granules_per_line + granule, OPERAND_READ)
-        request(gpu, channel_id, COMPUTE, place, (bank << OWNER_SHIFT) | mshr, cycle)
+        request(gpu, channel_id, traffic_class, place, (bank << OWNER_SHIFT) | mshr, cycle)
     return L2_MISS
 
 
 @kernel
-def store_line(gpu, line, dirty_mask, at, n_reserved):
+def store_line(gpu, line, dirty_mask, at, n_reserved, traffic_class):
     """Store granules of *line*; return when the store is acknowledged, or ``L2_BUSY`` or ``L2_NO_ROOM``."""
     l2 = gpu.l2
     channel_id = channel_of(gpu, line * l2.granules_per_line)
@@ -284,10 +288,10 @@ def store_line(gpu, line, dirty_mask, at, n_reserved):
         if way < 0:
             return L2_BUSY
         n_dirty = count_dirty(l2.tags[set_index, way])
-        if n_dirty > 0 and not has_room(gpu.channels[channel_id], COMPUTE, n_dirty + n_reserved):
+        if n_dirty > 0 and not has_room(gpu.channels[channel_id], traffic_class, n_dirty + n_reserved):
             return L2_NO_ROOM
         l2.n_granules_dirtied += count_dirty(dirty_mask)
-        replace_victim(gpu, set_index, way, (line << LINE_SHIFT) | dirty_mask, channel_id, start)
+        replace_victim(gpu, set_index, way, (line << LINE_SHIFT) | dirty_mask, channel_id, start, traffic_class)
     l2.bank_free_at[bank] = start + l2.bank_ticks
     l2.n_store_accesses += 1
     return start + l2.return_ticks
@@ -346,7 +350,7 @@ def deliver_operand(gpu, owner, ready_at):
 
 
 @kernel
-def flush_bank(gpu, bank, now):
+def flush_bank(gpu, bank, now, traffic_class):
     """Write back dirty lines of one bank, set by set, while its controller has room; return whether none is left."""
     l2 = gpu.l2
     channel_id = bank // l2.banks_per_channel
@@ -356,9 +360,9 @@ def flush_bank(gpu, bank, now):
             tag = l2.tags[set_index, way]
             n_dirty = count_dirty(tag)
             if n_dirty > 0:
-                if not has_room(gpu.channels[channel_id], COMPUTE, n_dirty):
+                if not has_room(gpu.channels[channel_id], traffic_class, n_dirty):
                     return False
-                write_back(gpu, tag, channel_id, now)
+                write_back(gpu, tag, channel_id, now, traffic_class)
                 l2.tags[set_index, way] = tag & ~DIRTY_MASK
                 l2.n_flushed += 1
         l2.flush_cursor[bank] += 1
@@ -366,10 +370,10 @@ def flush_bank(gpu, bank, now):
 
 
 @kernel
-def flush_dirty_lines(gpu, now):
+def flush_dirty_lines(gpu, now, traffic_class):
     """Release at the end of a kernel: all banks write back at once; return whether nothing dirty is left."""
     is_clean = True
     for bank in range(gpu.l2.n_banks):
-        if not flush_bank(gpu, bank, now):
+        if not flush_bank(gpu, bank, now, traffic_class):
             is_clean = False
     return is_clean

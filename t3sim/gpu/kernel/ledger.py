@@ -10,14 +10,12 @@ Read by ``t3sim.checks.invariants``; the last reason of each unit, and what a wo
 
 from t3sim.gpu.kernel._jit import IS_COUNTING, kernel
 from t3sim.gpu.kernel.codes import (
-    COMM,
-    COMPUTE,
-    FIELD_MASK,
     FOR_ARBITRATION,
     FOR_DEPENDENCY,
     FOR_LAUNCH,
     FOR_REQUEST,
     IDLE,
+    KIND_MASK,
     N_REASONS,
     NOTHING_LEFT,
     WORKING,
@@ -36,7 +34,7 @@ def queue_length_since(channel, stream):
 def note_enqueued(channel, stream, place):
     """A request is about to enter the queue of *stream*."""
     if IS_COUNTING:
-        channel.n_enqueued[place & FIELD_MASK] += 1
+        channel.n_enqueued[stream, place & KIND_MASK] += 1
         queue_length_since(channel, stream)
         channel.stream_wait_cycles[stream] -= channel.now
 
@@ -51,11 +49,20 @@ def note_admitted(channel, stream):
 
 
 @kernel
-def note_served(channel, kind):
+def note_served(channel, traffic_class, kind):
     """A request leaves the DRAM queue: its column command is issued."""
     if IS_COUNTING:
-        channel.n_served[kind] += 1
+        channel.n_served[traffic_class, kind] += 1
         channel.queue_wait_cycles += channel.now
+
+
+@kernel
+def has_stalled_head(channel):
+    """Return whether the head of any stream waits for the next slot."""
+    for stream in range(channel.n_classes):
+        if channel.is_stalled[stream]:
+            return True
+    return False
 
 
 @kernel
@@ -63,7 +70,7 @@ def reason_of_idleness(channel, is_held_back):
     """Return why the DRAM queue is empty, if it is."""
     if is_held_back:
         return FOR_ARBITRATION
-    if channel.is_stalled[COMPUTE] or channel.is_stalled[COMM]:
+    if has_stalled_head(channel):
         return FOR_DEPENDENCY
     return FOR_REQUEST
 

@@ -35,15 +35,16 @@ from t3sim.gpu.kernel.mailbox import receive_messages
 from t3sim.gpu.kernel.memory_controller import advance_channel, catch_up, catch_up_all, has_work
 from t3sim.gpu.kernel.workgroup_dispatcher import dispatch_workgroups
 
-# Columns of the time series, in granules of DRAM traffic unless said otherwise.
-BIN_COMPUTE_READ = 0
-BIN_COMPUTE_WRITE = 1
-BIN_COMM_READ = 2
-BIN_COMM_WRITE = 3
-BIN_OCCUPANCY = 4  # DRAM queue occupancy x memory cycles, all channels
-BIN_WAITING = 5  # compute units x slots that wait for operands
-BIN_SENT = 6  # granules handed to the link
-N_BIN_COLUMNS = 8
+# Columns of the time series.
+BIN_OCCUPANCY = 0  # DRAM queue occupancy x memory cycles, all channels
+BIN_WAITING = 1  # compute units x slots that wait for operands
+BIN_SENT = 2  # granules handed to the link
+# Granules of DRAM traffic of class 0: of the GEMM, and of what communicates; those of the next class come behind them.
+BIN_COMPUTE_READ = 3
+BIN_COMPUTE_WRITE = 4
+BIN_COMM_READ = 5
+BIN_COMM_WRITE = 6
+N_CLASS_COLUMNS = 4
 PERCENT = 100
 OUTBOX_MARGIN = 4096  # more than one slot can add
 COMMANDS_PER_CYCLE = 4  # of a channel, more than one cycle can log: column, row, and a refresh with its precharge
@@ -89,22 +90,23 @@ def retire_columns(gpu, channel, workgroups, tiles, dma_commands, dma_queue, ser
         kind = channel.done_kind[i]
         tag = channel.done_tag[i]
         done_at = channel.done_at[i] * gpu.memory_ticks
+        of_class = channel.done_class[i] * N_CLASS_COLUMNS
         if kind == OPERAND_READ:
             fill_granule(gpu, tag, done_at)
-            series[bin_index, BIN_COMPUTE_READ] += 1
+            series[bin_index, of_class + BIN_COMPUTE_READ] += 1
         elif kind == DMA_READ:
             forward_granule(gpu, dma_queue, tiles, dma_commands, tag, done_at)
-            series[bin_index, BIN_COMM_READ] += 1
+            series[bin_index, of_class + BIN_COMM_READ] += 1
         elif kind == COLLECTIVE_READ:
             deliver_collective_read(gpu, tag, done_at)
-            series[bin_index, BIN_COMM_READ] += 1
+            series[bin_index, of_class + BIN_COMM_READ] += 1
         elif kind == LOCAL_UPDATE or kind == LOCAL_STORE:
             acknowledge_store(gpu, workgroups, tiles, tag, done_at)
-            series[bin_index, BIN_COMPUTE_WRITE] += 1
+            series[bin_index, of_class + BIN_COMPUTE_WRITE] += 1
         elif kind == WRITE_BIT:
-            series[bin_index, BIN_COMPUTE_WRITE] += 1
+            series[bin_index, of_class + BIN_COMPUTE_WRITE] += 1
         else:
-            series[bin_index, BIN_COMM_WRITE] += 1
+            series[bin_index, of_class + BIN_COMM_WRITE] += 1
     channel.n_done = 0
 
 
@@ -200,8 +202,8 @@ def is_log_nearly_full(gpu, command_log):
 def wake_all_waiting_cus(gpu):
     """Promise room to compute units that wait in front of channels."""
     for channel_id in range(gpu.n_channels):
-        if gpu.channels[channel_id].n_waiting_cu > 0:
-            wake_waiting_cus(gpu, gpu.channels[channel_id], channel_id)
+        for traffic_class in range(gpu.n_classes):
+            wake_waiting_cus(gpu, gpu.channels[channel_id], channel_id, traffic_class)
 
 
 @kernel
@@ -280,7 +282,7 @@ def advance(
         if gpu.stage_operation >= 0:
             note_first_stage(gpu, operations[gpu.stage_operation])
         if gpu.n_running > 0:
-            end_operations(gpu, operations, running, posts, signals, store_queue, now)
+            end_operations(gpu, operations, running, waits, posts, signals, store_queue, now)
         if gpu.has_news:
             note_ready(gpu, operations, waits, signals, now)
         if gpu.is_busy and is_program_over(gpu):

@@ -1,4 +1,4 @@
-"""Where messages of other GPUs are taken in: they become requests of the communication stream, or post a signal.
+"""Where messages of other GPUs are taken in: they become requests of the class of arrivals, or post a signal.
 
 Models: messages wait in order of arrival until the stream queue of their channel has room;
 they are never refused or lost.  Pinned by tests/kernel/test_mailbox.py.
@@ -6,14 +6,15 @@ they are never refused or lost.  Pinned by tests/kernel/test_mailbox.py.
 
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.address_map import channel_of, memory_cycle, place_of
-from t3sim.gpu.kernel.codes import COMM, SIGNAL
+from t3sim.gpu.kernel.codes import SIGNAL
 from t3sim.gpu.kernel.memory_controller import has_room, request
 from t3sim.gpu.kernel.signals import post, store_tag
 
 
 @kernel
 def receive_messages(gpu, inbox, tiles, signals, slot_end):
-    """Move messages that arrive before *slot_end* into the communication queues."""
+    """Move messages that arrive before *slot_end* into the stream queues of their class."""
+    traffic_class = gpu.inbound_class
     ring_mask = len(inbox) - 1
     while gpu.inbox_head < gpu.inbox_tail:
         message = inbox[gpu.inbox_head & ring_mask]
@@ -29,10 +30,10 @@ def receive_messages(gpu, inbox, tiles, signals, slot_end):
         if message.tile >= 0:
             granule = granule_address(tiles, message.tile, granule)
         channel_id = channel_of(gpu, granule)
-        if not has_room(gpu.channels[channel_id], COMM, 1):
+        if not has_room(gpu.channels[channel_id], traffic_class, 1):
             return
         at = memory_cycle(gpu, max(message.at, gpu.now))
-        request(gpu, channel_id, COMM, place_of(gpu, granule, message.kind), tag, at)
+        request(gpu, channel_id, traffic_class, place_of(gpu, granule, message.kind), tag, at)
         gpu.inbox_head += 1
         gpu.n_inbound += 1
 

@@ -1,8 +1,8 @@
-"""The memory controller of one channel: two stream queues, the arbiter, the bounded DRAM queue.
+"""The memory controller of one channel: a queue for each stream, the arbiter, the bounded DRAM queue.
 
-Models: requests of the compute and the communication stream wait in a bounded queue
-each; an exchangeable policy picks the stream whose head enters the DRAM queue when
-there is room (T3 section 4.5).  A store to tracked output is counted by the tracker at
+Models: requests of each traffic class (T3: compute and communication) are a stream and wait
+in a bounded queue; an exchangeable policy picks the stream whose head enters the DRAM queue
+when there is room (T3 section 4.5).  A store to tracked output is counted by the tracker at
 that moment (T3 section 4.2.1) and waits in its stream while the tracker's set is full; it posts its signal then.
 A read does not enter while an older store to the same address is queued.
 Leaves out: the wires between L2 slice and controller (a constant latency).
@@ -13,11 +13,12 @@ from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.codes import (
     BANK_SHIFT,
     BELOW_ROW_MASK,
+    CLASS_SHIFT,
     COLLECTIVE_READ,
-    COMM,
     COMPUTE,
     DMA_READ,
     FIELD_MASK,
+    KIND_MASK,
     NEVER,
     NO_STREAM,
     NO_TRACKER_ENTRY,
@@ -36,7 +37,13 @@ from t3sim.gpu.kernel.dram_channel import (
     serve_column_bus,
     serve_row_bus,
 )
-from t3sim.gpu.kernel.ledger import note_admitted, note_cycles, note_enqueued, reason_of_idleness
+from t3sim.gpu.kernel.ledger import (
+    has_stalled_head,
+    note_admitted,
+    note_cycles,
+    note_enqueued,
+    reason_of_idleness,
+)
 from t3sim.gpu.kernel.signals import signal_of, tile_of
 from t3sim.gpu.kernel.tracker import count_store, has_place_for
 
@@ -110,10 +117,19 @@ def head_is_ready(channel, stream, now):
 
 
 @kernel
+def is_any_head_ready(channel, now):
+    """Return whether a head of any stream could enter the DRAM queue now."""
+    for stream in range(channel.n_classes):
+        if head_is_ready(channel, stream, now):
+            return True
+    return False
+
+
+@kernel
 def next_admission_at(channel):
     """Return the earliest cycle at which a head could enter the DRAM queue; NEVER if none can."""
     wake_at = NEVER
-    for stream in range(2):
+    for stream in range(channel.n_classes):
         head = channel.queue_head[stream]
         if head != channel.queue_tail[stream] and channel.is_stalled[stream] == 0:
             index = head & (channel.request_at.shape[1] - 1)
@@ -161,7 +177,7 @@ def admit_head(channel, tracker, tiles, signals, stream):
     index = channel.queue_head[stream] & (channel.request_at.shape[1] - 1)
     place = channel.request_place[stream, index]
     tag = channel.request_tag[stream, index]
-    kind = place & FIELD_MASK
+    kind = place & KIND_MASK
     if kind & WRITE_BIT:
         if tag >= 0:
             tile = tile_of(tag)
@@ -183,8 +199,8 @@ def admit_head(channel, tracker, tiles, signals, stream):
         return False
     note_admitted(channel, stream)
     channel.queue_head[stream] += 1
-    channel.n_requests[kind] += 1
-    place_in_bank_list(channel, place, tag)
+    channel.n_requests[stream, kind] += 1
+    place_in_bank_list(channel, place | (stream << CLASS_SHIFT), tag)
     return True
 
 
@@ -195,16 +211,17 @@ def arbitrate(channel, tracker, tiles, signals, pick_stream):
     A policy that picks a stream that is not ready is noted as a fault, which ends the run.
     """
     now = channel.now
-    while head_is_ready(channel, COMPUTE, now) or head_is_ready(channel, COMM, now):
+    while is_any_head_ready(channel, now):
         stream = pick_stream(channel, now)
         if stream == NO_STREAM:
             return True
-        if stream < 0 or stream > COMM or not head_is_ready(channel, stream, now):
+        if stream < 0 or stream >= channel.n_classes or not head_is_ready(channel, stream, now):
             channel.fault = PICKED_NOTHING
             return True
         if admit_head(channel, tracker, tiles, signals, stream):
             channel.last_stream = stream
-            if stream == COMM:
+            channel.last_served_at[stream] = now
+            if stream != COMPUTE:
                 channel.last_comm_at = now
     return False
 
@@ -219,8 +236,8 @@ def advance_channel(channel, channel_id, tracker, tiles, signals, command_log, p
     """
     is_held_back = False
     idle_reason = channel.idle_reason
-    channel.is_stalled[COMPUTE] = 0
-    channel.is_stalled[COMM] = 0
+    for stream in range(channel.n_classes):
+        channel.is_stalled[stream] = 0
     while True:
         wake_at = min(channel.column_wake_at, channel.row_wake_at)
         admission_at = channel.now + 1 if is_held_back else max(next_admission_at(channel), channel.now + 1)
@@ -247,7 +264,7 @@ def advance_channel(channel, channel_id, tracker, tiles, signals, command_log, p
         if channel.row_wake_at <= wake_at or (channel.is_split and direction_to_serve(channel) != channel.is_draining):
             channel.row_wake_at = wake_at + 1
     # What was held back or stalled is tried again in the next slot; all else happens at ``wake_at``, or is woken up.
-    is_restless = is_held_back or channel.is_stalled[COMPUTE] or channel.is_stalled[COMM]
+    is_restless = is_held_back or has_stalled_head(channel)
     channel.sleeps_until = 0 if is_restless else wake_at
     pass_time(channel, until, is_held_back)
 
@@ -265,8 +282,9 @@ def pass_time(channel, until, is_held_back):
 @kernel
 def has_work(channel):
     """Return whether any request is queued in front of or inside the channel."""
-    return (
-        channel.occupancy[READ] + channel.occupancy[WRITE] > 0
-        or channel.queue_head[COMPUTE] != channel.queue_tail[COMPUTE]
-        or channel.queue_head[COMM] != channel.queue_tail[COMM]
-    )
+    if queue_occupancy(channel) > 0:
+        return True
+    for stream in range(channel.n_classes):
+        if channel.queue_head[stream] != channel.queue_tail[stream]:
+            return True
+    return False

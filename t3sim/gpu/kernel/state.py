@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from t3sim.gpu.kernel.codes import FOR_REQUEST, N_CU_STATES, N_KINDS, N_REASONS, NEVER
+from t3sim.gpu.kernel.codes import FOR_REQUEST, MOST_CLASSES, N_CU_STATES, N_KINDS, N_REASONS, NEVER
 
 N_POLICY_PARAMS = 8
 RETURN_RING = 128  # slots ahead in which something may come back to a CU: more than an L2 latency
@@ -52,6 +52,7 @@ class Layout(NamedTuple):
     n_channels: int = 64
     n_dram_banks: int = 16  # per channel
     queue_entries: int = 256  # DRAM queue, per direction
+    n_classes: int = MOST_CLASSES  # of traffic, each with a stream queue in every channel
     stream_queue_entries: int = 512  # power of two
     tracker_entries: int = 8192
     n_done: int = 128  # column commands of one channel in one slot
@@ -62,6 +63,7 @@ def channel_dtype(layout):
     banks = layout.n_dram_banks
     pool = 2 * layout.queue_entries
     ring = layout.stream_queue_entries
+    classes = layout.n_classes
     return np.dtype(
         [
             # the clock of this channel (memory cycles) and when each command bus can act next
@@ -108,7 +110,7 @@ def channel_dtype(layout):
             ("previous_entry", "i4", (pool,)),
             ("entry_row", "i8", (pool,)),
             ("entry_key", "i8", (pool,)),
-            ("entry_place", "i8", (pool,)),  # column, bank and kind, packed as in codes
+            ("entry_place", "i8", (pool,)),  # column, bank, class and kind, packed as in codes
             ("entry_tag", "i8", (pool,)),
             ("list_head", "i8", (2, banks)),
             ("list_tail", "i8", (2, banks)),
@@ -124,21 +126,23 @@ def channel_dtype(layout):
             ("channel_activate_at", "i8"),
             ("activate_window", "i8", (4,)),
             ("activate_pointer", "i8"),
-            # stream queues in front of the arbiter
+            # stream queues in front of the arbiter, one for each traffic class
+            ("n_classes", "i8"),
             ("stream_capacity", "i8"),
-            ("queue_head", "i8", (2,)),
-            ("queue_tail", "i8", (2,)),
-            ("request_place", "i8", (2, ring)),  # packed as in codes
-            ("request_tag", "i8", (2, ring)),
-            ("request_at", "i8", (2, ring)),
-            ("n_reserved", "i8"),  # compute entries promised to woken compute units
-            ("waiting_cu", "i4", (layout.n_compute_units * layout.n_slots,)),
-            ("n_waiting_cu", "i8"),
-            ("waiting_head", "i8"),
+            ("queue_head", "i8", (classes,)),
+            ("queue_tail", "i8", (classes,)),
+            ("request_place", "i8", (classes, ring)),  # packed as in codes
+            ("request_tag", "i8", (classes, ring)),
+            ("request_at", "i8", (classes, ring)),
+            ("n_reserved", "i8", (classes,)),  # entries promised to woken compute units
+            ("waiting_cu", "i4", (classes, layout.n_compute_units * layout.n_slots)),
+            ("n_waiting_cu", "i8", (classes,)),
+            ("waiting_head", "i8", (classes,)),
             # arbitration
             ("last_stream", "i8"),
             ("last_direction", "i8"),
             ("last_comm_at", "i8"),
+            ("last_served_at", "i8", (classes,)),
             ("producer_done", "i8"),
             ("first_stage_occupancy", "i8"),  # mean DRAM queue occupancy x 100 of the first stage; -1 before its end
             ("policy_params", "i8", (N_POLICY_PARAMS,)),
@@ -147,28 +151,29 @@ def channel_dtype(layout):
             ("has_posted", "i8"),  # a signal, since the units were told
             ("n_done", "i8"),
             ("done_kind", "i8", (layout.n_done,)),
+            ("done_class", "i8", (layout.n_done,)),
             ("done_tag", "i8", (layout.n_done,)),
             ("done_at", "i8", (layout.n_done,)),
             # counters
             ("n_commands", "i8", (6,)),
-            ("n_requests", "i8", (N_KINDS,)),
+            ("n_requests", "i8", (classes, N_KINDS)),
             ("fault", "i8"),  # see codes; NO_FAULT until something is wrong
             ("fault_tile", "i8"),
             ("n_turnarounds", "i8"),
             ("occupancy_cycles", "i8"),
             ("noted_occupancy_cycles", "i8"),  # of these, in the time series
             ("peak_occupancy", "i8"),
-            ("is_stalled", "i8", (2,)),  # the head waits for the next slot: tracker full or older store
-            ("stalled_head", "i8", (2,)),  # last head that was counted as stalled
+            ("is_stalled", "i8", (classes,)),  # the head waits for the next slot: tracker full or older store
+            ("stalled_head", "i8", (classes,)),  # last head that was counted as stalled
             ("tracker_stalls", "i8"),
             ("hazard_stalls", "i8"),
             ("last_done_at", "i8"),
             # the ledger: see ledger.py
-            ("n_enqueued", "i8", (N_KINDS,)),
-            ("n_served", "i8", (N_KINDS,)),
-            ("stream_changed_at", "i8", (2,)),
-            ("stream_queue_cycles", "i8", (2,)),  # sum over cycles of requests in the stream queue
-            ("stream_wait_cycles", "i8", (2,)),  # sum over requests of leaving - entering the stream queue
+            ("n_enqueued", "i8", (classes, N_KINDS)),
+            ("n_served", "i8", (classes, N_KINDS)),
+            ("stream_changed_at", "i8", (classes,)),
+            ("stream_queue_cycles", "i8", (classes,)),  # sum over cycles of requests in the stream queue
+            ("stream_wait_cycles", "i8", (classes,)),  # sum over requests of leaving - entering the stream queue
             ("queue_wait_cycles", "i8"),  # the same for the DRAM queue; its sum over cycles is occupancy_cycles
             ("idle_reason", "i8"),  # why nothing is in the DRAM queue, if nothing is
             ("reason_cycles", "i8", (N_REASONS,)),
@@ -262,6 +267,7 @@ def compute_unit_dtype(layout):
             ("slots", workgroup_slot_dtype(layout), (layout.n_slots,)),
             ("is_waiting", "i8"),  # queued in front of a channel that had no room
             ("granted_channel", "i8"),  # room promised there; -1 otherwise
+            ("granted_class", "i8"),  # in the queue of this traffic class
             ("issue_debt", "i8"),  # of the path to the L2, at most 0: what the last access overdrew
             ("outstanding_lines", "i8"),  # loads in flight, until their data are back in the CU
             ("outstanding_stores", "i8"),  # stores in flight, until they are acknowledged
@@ -411,6 +417,8 @@ def gpu_dtype(layout):
             ("n_compute_units", "i8"),
             ("n_slots", "i8"),  # workgroups resident per CU, of the operation that allows most
             ("n_channels", "i8"),
+            ("n_classes", "i8"),
+            ("inbound_class", "i8"),  # of what comes from other GPUs, and of what the DMA engine reads
             ("line_bytes", "i8"),
             ("granule_bytes", "i8"),
             # address map: sizes as powers of two
@@ -482,6 +490,7 @@ OPERATION_TABLE = np.dtype(
         ("launch_ticks", "i8"),  # from then, or from what it waits for, to its start
         ("first_wait", "i8"),  # of WAIT_TABLE
         ("n_waits", "i8"),
+        ("n_untils", "i8"),  # behind these in WAIT_TABLE: what has to hold before it has ended
         ("first_post", "i8"),  # of POST_TABLE: what it posts at its end
         ("n_posts", "i8"),
         ("start_at", "i8"),  # NEVER: not known yet

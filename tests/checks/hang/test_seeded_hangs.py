@@ -125,7 +125,7 @@ def leak_dram_queue(core: GpuCore) -> None:
 
 
 def leak_promise(core: GpuCore) -> None:
-    core.gpu.channels[0].n_reserved = core.gpu.channels[0].stream_capacity
+    core.gpu.channels[0].n_reserved[codes.COMPUTE] = core.gpu.channels[0].stream_capacity
 
 
 def hold_communication_back(core: GpuCore) -> None:

@@ -67,6 +67,11 @@ def change_kind(core: Any) -> None:
     ring[channel, stream, index] ^= codes.UPDATE_BIT | codes.WRITE_BIT
 
 
+def change_class(core: Any) -> None:
+    """Turn the class of every queued request into the other one."""
+    core.gpu.channels["entry_place"][:] ^= 1 << codes.CLASS_SHIFT
+
+
 def lose_queued_request(core: Any) -> None:
     channel, direction = busy_channel(core, "queue")
     core.gpu.channels["occupancy"][channel, direction] -= 1
@@ -78,7 +83,7 @@ def forget_dirty_line(core: Any) -> None:
     tags[place] &= ~15
 
 
-def add(path: str, amount: int = 1, index: Any = None) -> Callable[[Any], None]:
+def add(path: str, amount: int = 1, *index: int) -> Callable[[Any], None]:
     """Return a defect that adds to a counter of the GPU, ``unit.field`` or ``unit[].field`` for the first one."""
 
     def seed(core: Any) -> None:
@@ -87,10 +92,20 @@ def add(path: str, amount: int = 1, index: Any = None) -> Callable[[Any], None]:
         for name in filter(None, unit.split(".")):
             record = record[name.removesuffix("[]")]
             record = record[0] if name.endswith("[]") else record
-        if index is None:
-            record[field] += amount
-        else:
+        if index:
             record[field][index] += amount
+        else:
+            record[field] += amount
+
+    return seed
+
+
+def move(path: str, giver: tuple[int, ...], taker: tuple[int, ...]) -> Callable[[Any], None]:
+    """Return a defect that counts in one entry what belongs into another."""
+
+    def seed(core: Any) -> None:
+        add(path, -1, *giver)(core)
+        add(path, 1, *taker)(core)
 
     return seed
 
@@ -135,8 +150,27 @@ MIDWAY: dict[str, tuple[str, Callable[[Any], None], str]] = {
     "a waiting request is repeated": ("fused", repeat_waiting_request, "C1 broken: channel"),
     "a request turns into another kind": ("fused", change_kind, "C1 broken: channel"),
     "a queued request is never issued": ("gemm", lose_queued_request, "C1 broken: channel"),
-    "a request is admitted twice": ("gemm", add("channels[].n_requests", 1, 0), "C1 broken: channel[0]: operand reads"),
-    "a request of no known kind": ("gemm", add("channels[].n_served", 1, 5), "requests of no known kind"),
+    "a request is admitted twice": (
+        "gemm",
+        add("channels[].n_requests", 1, codes.COMPUTE, codes.OPERAND_READ),
+        "C1 broken: channel[0]: operand reads of class compute",
+    ),
+    "a request of no known kind": (
+        "gemm",
+        add("channels[].n_served", 1, codes.COMPUTE, 5),
+        "requests of no known kind",
+    ),
+    "a queued request changes its class": ("fused", change_class, "of class communication admitted, against served"),
+    "a request in the class of another": (
+        "fused",
+        move("channels[].n_enqueued", (codes.COMPUTE, codes.LOCAL_UPDATE), (codes.COMM, codes.LOCAL_UPDATE)),
+        "C1 broken: channel[0]: local updates, against those in their class",
+    ),
+    "traffic counted for another class": (
+        "fused",
+        add_to_series(loop.BIN_COMM_READ + loop.N_CLASS_COLUMNS),
+        "C9 broken: time series: communication reads of class communication",
+    ),
     "a command without a request": ("gemm", add("channels[].n_commands", 1, codes.RD), "C2 broken: channel[0]: RD"),
     "a plain write among updates": ("fused", add("channels[].n_commands", 1, codes.WR), "C2 broken: channel[0]: WR"),
     "an update too few": ("fused", add("channels[].n_commands", -1, codes.UPD), "C2 broken: channel[0]: UPD"),
@@ -261,34 +295,38 @@ FINISHED: dict[str, tuple[str, Callable[[Any], None], str]] = {
     "a line stored twice": ("gemm", add("l2.n_store_accesses"), "C3 broken: gpu: lines stored"),
     "a local update lost": (
         "fused",
-        add("channels[].n_enqueued", -1, codes.LOCAL_UPDATE),
+        add("channels[].n_enqueued", -1, codes.COMPUTE, codes.LOCAL_UPDATE),
         "C3 broken: gpu: local updates",
     ),
     "a local store from nowhere": (
         "fused",
-        add("channels[].n_enqueued", 1, codes.LOCAL_STORE),
+        add("channels[].n_enqueued", 1, codes.COMPUTE, codes.LOCAL_STORE),
         "C3 broken: gpu: local stores",
     ),
     "a remote store lost": ("fused", add("link_port.store_head", -1), "C3 broken: gpu: stores for the neighbour"),
-    "a DMA read lost": ("fused", add("channels[].n_enqueued", -1, codes.DMA_READ), "C3 broken: gpu: DMA reads"),
+    "a DMA read lost": (
+        "fused",
+        add("channels[].n_enqueued", -1, codes.COMM, codes.DMA_READ),
+        "C3 broken: gpu: DMA reads",
+    ),
     "a DMA granule not sent": ("fused", add("link_port.dma_head", -1), "C3 broken: gpu: DMA granules sent"),
     "an update from nowhere": ("fused", add("expected_inbound", -1), "C3 broken: gpu: incoming granules"),
     "a store the tracker missed": ("fused", add("tracker.n_counted", -1), "C3 broken: gpu: stores counted"),
     "a tile triggered twice": ("fused", add("tracker.n_triggered"), "C3 broken: gpu: tiles triggered"),
     "an operand of a collective lost": (
         "reduce-scatter",
-        add("channels[].n_enqueued", -1, codes.COLLECTIVE_READ),
+        add("channels[].n_enqueued", -1, codes.COMPUTE, codes.COLLECTIVE_READ),
         "C3 broken: gpu: collective reads",
     ),
     "a result of a collective lost": (
         "reduce-scatter",
-        add("channels[].n_enqueued", -1, codes.COLLECTIVE_WRITE),
+        add("channels[].n_enqueued", -1, codes.COMPUTE, codes.COLLECTIVE_WRITE),
         "C3 broken: gpu: collective stores",
     ),
     "a granule of a collective not sent": ("all-gather", add("link_port.n_sent", -1), "C3 broken: gpu: granules sent"),
     "a granule of a collective lost": (
         "all-gather",
-        add("channels[].n_enqueued", -1, codes.INCOMING_WRITE),
+        add("channels[].n_enqueued", -1, codes.COMM, codes.INCOMING_WRITE),
         "C3 broken: gpu: incoming granules",
     ),
     "a receipt for the wrong step": (
@@ -360,7 +398,7 @@ def test_every_kind_of_request_has_a_name() -> None:
 def test_the_message_names_the_machine_the_place_and_both_numbers() -> None:
     *_, core = quanta(machine_for("gemm"))
     core.gpu.channels["n_commands"][1, codes.RD] += 2
-    served = int(core.gpu.channels["n_served"][1, codes.OPERAND_READ])
+    served = int(core.gpu.channels["n_served"][1, codes.COMPUTE, codes.OPERAND_READ])
     with pytest.raises(ModelError) as caught:
         check_invariants(core, "gpu[0]")
     assert str(caught.value).splitlines() == [

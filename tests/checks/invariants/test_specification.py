@@ -19,6 +19,7 @@ FIELDS = {
     "n_compute_units": "compute units",
     "n_channels": "channels",
     "granule_bytes": "bytes of an access",
+    "n_classes": "traffic classes",
     "max_outstanding_lines": "loads in flight",
     "workgroup_launch_ticks": "launch of a workgroup",
     "l2.associativity": "capacity",
@@ -67,7 +68,9 @@ def test_a_value_that_was_not_asked_for_is_named(path: str, fused: GpuCore) -> N
     assert any(line.startswith("S1 broken") and FIELDS[path] in line for line in lines)
 
 
-@pytest.mark.parametrize("name", ["nRCDRD", "nCCDWL", "nFAW", "queue_capacity", "stream_capacity", "banks_per_group"])
+@pytest.mark.parametrize(
+    "name", ["nRCDRD", "nCCDWL", "nFAW", "queue_capacity", "stream_capacity", "banks_per_group", "n_classes"]
+)
 def test_a_value_of_one_channel_is_named(name: str, fused: GpuCore) -> None:
     fused.gpu.channels[1][name] += 1
     lines = [line for claim in specification_claims(fused) for line in claim.breaches()]

@@ -47,9 +47,10 @@ class NarrowBench(ChannelBench):
     def left_behind(self, case: Case) -> int:
         """Run *case* for as long as it may take; return how many requests have not been served by then."""
         self.reset()
-        requests = [[r for r in case.requests if r.stream == stream] for stream in (0, 1)]
-        places = np.zeros((2, len(case.requests)), np.int64)
-        arrivals = np.full((2, len(case.requests)), NEVER, np.int64)
+        n = case.setup.n_classes
+        requests = [[r for r in case.requests if r.stream == stream] for stream in range(n)]
+        places = np.zeros((n, len(case.requests)), np.int64)
+        arrivals = np.full((n, len(case.requests)), NEVER, np.int64)
         for stream, of_stream in enumerate(requests):
             places[stream, : len(of_stream)] = [r.place for r in of_stream]
             arrivals[stream, : len(of_stream)] = [r.at for r in of_stream]

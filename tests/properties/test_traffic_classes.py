@@ -1,0 +1,119 @@
+"""Runs with three traffic classes and more: nothing is lost, every byte has the class of its source."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from t3sim.checks.invariants import broken
+from t3sim.config.experiment import GemmShape
+from t3sim.errors import UsageError
+from t3sim.gpu.core import T3_TRAFFIC
+from t3sim.gpu.kernel import _jit, codes
+from t3sim.gpu.traffic import Sources, TrafficClasses
+from t3sim.results.timeseries import column_of
+from t3sim.system.machine import leftovers
+from t3sim.system.measure import counters_of, timeline_of
+from tests.conftest import REPOSITORY
+from tests.harness.three_classes import LAST, NARROW, THREE, outcome, small_outcomes
+from tests.harness.tiny_runs import machine_for, quanta
+
+POLICIES = ("round_robin", "compute_first", "mca")
+RAGGED = GemmShape(m=300, n=130, k=72)
+
+
+@pytest.mark.parametrize("traffic", [THREE, LAST], ids=["of communication", "of compute units"])
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("phase", ["gemm", "fused", "reduce-scatter", "all-gather"])
+def test_every_claim_holds_after_every_quantum(phase: str, policy: str, traffic: TrafficClasses) -> None:
+    lines = 0
+    for core in quanta(machine_for(phase, RAGGED, 3, policy, NARROW, traffic)):
+        assert broken(core) == []
+        lines += int(core.gpu.channels["n_waiting_cu"][:, traffic.of.gemm].sum())
+    assert leftovers(core) == {}
+    assert lines > 0 or phase != "gemm", "no compute unit has waited for room in the queue of its class"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("phase", ["fused", "reduce-scatter"])
+def test_classes_that_nobody_uses_change_nothing(phase: str, policy: str) -> None:
+    """Not one command moves: an empty queue is never picked and never wakes anybody."""
+    more = TrafficClasses((*T3_TRAFFIC.names, *(f"unused_{i}" for i in range(codes.MOST_CLASSES - 2))))
+    two, eight = (outcome(machine_for(phase, RAGGED, 3, policy, traffic=traffic)) for traffic in (T3_TRAFFIC, more))
+    unused = {name: eight["counters"]["class_bytes"].pop(name) for name in list(eight["counters"]["class_bytes"])[4:]}
+    assert len(unused) == 2 * (codes.MOST_CLASSES - 2)
+    assert set(unused.values()) == {0}
+    assert eight == two
+
+
+def test_every_byte_is_counted_in_the_class_of_its_source() -> None:
+    counters = outcome(machine_for("fused", RAGGED, 3, traffic=THREE))["counters"]
+    by_class = counters["class_bytes"]
+    assert by_class["arriving_write"] == counters["incoming_bytes"] > 0
+    assert by_class["forwarded_read"] == counters["comm_read_bytes"] > 0
+    assert by_class["arriving_read"] == by_class["forwarded_write"] == 0
+    assert by_class["compute_read"] == counters["operand_read_bytes"]
+    assert by_class["compute_write"] == counters["output_write_bytes"]
+
+
+def test_kernels_of_a_collective_read_and_store_in_their_class() -> None:
+    """T3's default: that of compute, whatever it is for."""
+    counters = outcome(machine_for("reduce-scatter"))["counters"]
+    assert counters["class_bytes"]["compute_read"] == counters["comm_read_bytes"] > 0
+    assert counters["class_bytes"]["communication_read"] == 0
+    assert counters["class_bytes"]["communication_write"] == counters["incoming_bytes"] > 0
+
+
+@pytest.mark.parametrize("traffic", [T3_TRAFFIC, THREE, LAST], ids=["two", "three", "last"])
+def test_levels_of_all_classes_add_up_to_those_by_purpose(traffic: TrafficClasses) -> None:
+    machine = machine_for("fused", RAGGED, 3, traffic=traffic)
+    machine.run()
+    levels = {column_of(counter.name): sum(counter.values) for counter in timeline_of(machine.core).counters}
+    by_class = counters_of(machine.core)["class_bytes"]
+    for direction in ("read", "write"):
+        of_classes = {name: levels[f"class_{name}_{direction}_gbps"] for name in traffic.names}
+        by_purpose = levels[f"compute_{direction}_gbps"] + levels[f"comm_{direction}_gbps"]
+        assert sum(of_classes.values()) == pytest.approx(by_purpose)
+        total = sum(by_class[f"{name}_{direction}"] for name in traffic.names)
+        for name, level in of_classes.items():
+            assert level / by_purpose == pytest.approx(by_class[f"{name}_{direction}"] / total)
+
+
+def test_compiled_and_interpreted_runs_are_equal() -> None:
+    env = {**os.environ, "T3SIM_INTERPRETED": "0" if _jit.IS_INTERPRETED else "1"}
+    command = [sys.executable, "-m", "tests.harness.three_classes"]
+    done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == json.loads(json.dumps(small_outcomes()))
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [(codes.OF_GEMM, "local updates"), (codes.OF_DMA, "DMA reads"), (codes.OF_ARRIVALS, "incoming updates")],
+)
+def test_canary_a_source_that_uses_another_class_than_said_is_named(source: int, kind: str) -> None:
+    machine = machine_for("fused", traffic=THREE)
+    gpu = machine.core.gpu
+    gpu.traffic_class[source] = (int(gpu.traffic_class[source]) + 1) % 3
+    *_, core = quanta(machine)
+    assert any(f"{kind}, against those in their class" in line for line in broken(core))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"names": ()}, "0 are named, must be 1 to 8"),
+        ({"names": tuple("abcdefghi")}, "9 are named, must be 1 to 8"),
+        ({"names": ("a", "a")}, "`a` is not a word of its own"),
+        ({"names": ("a", "b c")}, "`b c` is not a word of its own"),
+        ({"names": ("a",)}, "dma has class 1 of 1"),
+        ({"of": Sources(gemm=-1)}, "gemm has class -1 of 2"),
+    ],
+)
+def test_classes_that_are_refused(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        TrafficClasses(**wrong)
