@@ -62,7 +62,7 @@ class Bench:
         gpu = self.gpu
         for channel, place, tag, _ in taken:
             tile, granule = tag >> GRANULE_BITS, tag & ((1 << GRANULE_BITS) - 1)
-            address = int(granule_address(gpu, self.tables.tiles, tile, granule))
+            address = int(granule_address(self.tables.tiles, tile, granule))
             assert (channel, place) == (int(channel_of(gpu, address)), int(place_of(gpu, address, DMA_READ)))
             self.reads.append((tile, granule))
         self.tags += [tag for _, _, tag, _ in taken]

@@ -108,7 +108,7 @@ def test_messages_about_tiles_find_their_address() -> None:
     expected = []
     for tile in range(len(tiles)):
         for granule in range(int(tiles[tile].n_granules)):
-            address = int(granule_address(gpu, tiles, tile, granule))
+            address = int(granule_address(tiles, tile, granule))
             place = int(place_of(gpu, address, INCOMING_UPDATE))
             expected.append((tile << GRANULE_BITS | granule, int(channel_of(gpu, address)), place))
     assert sorted(seen) == expected
@@ -119,12 +119,13 @@ def test_tiles_cover_the_output_once() -> None:
     core = receiver()
     gpu, tiles = core.gpu, core.tables.tiles
     addresses = [
-        int(granule_address(gpu, tiles, tile, granule))
+        int(granule_address(tiles, tile, granule))
         for tile in range(len(tiles))
         for granule in range(int(tiles[tile].n_granules))
     ]
-    row = [int(gpu.c_row_granules) * r + c for r in range(64 * 3) for c in range(3)]  # 84 columns of FP16: 168 B
-    assert sorted(addresses) == [int(gpu.c_granule) + g for g in row]
+    gemm = core.tables.operations[0]
+    row = [int(gemm.c_row_granules) * r + c for r in range(64 * 3) for c in range(3)]  # 84 columns of FP16: 168 B
+    assert sorted(addresses) == [int(gemm.c_granule) + g for g in row]
 
 
 def test_a_wrong_row_length_turns_the_check_red() -> None:
@@ -140,15 +141,15 @@ def check_rows(core: GpuCore) -> None:
     gpu, tiles = core.gpu, core.tables.tiles
     for tile in range(len(tiles)):
         row = int(tiles[tile].n_granules) // 32
-        begin = int(granule_address(gpu, tiles, tile, 0))
-        assert int(granule_address(gpu, tiles, tile, row)) == begin + int(gpu.c_row_granules)
+        begin = int(granule_address(tiles, tile, 0))
+        assert int(granule_address(tiles, tile, row)) == begin + int(core.tables.operations[0].c_row_granules)
 
 
 def test_rows_of_a_tile_are_rows_of_the_output() -> None:
     """Does the next row of a tile lie one row of the output further, in full and in clipped tiles?"""
     core = receiver()
     check_rows(core)
-    assert core.gpu.c_row_granules == 4  # 168 B, padded to two lines
+    assert core.tables.operations[0].c_row_granules == 4  # 168 B, padded to two lines
 
 
 def test_inbox_grows_and_keeps_its_order() -> None:
