@@ -226,11 +226,11 @@ class GpuCore:
     ) -> None:
         """Add a ring collective to *builder*; its workgroups spend *startup* ticks on their compute units first."""
         machine, n_channels = self.machine, schedule.n_channels
-        n_units = n_compute_units or schedule.n_units or machine.gpu.n_compute_units
-        if schedule.n_units not in (None, n_units) or n_units > machine.gpu.n_compute_units:
+        n_there = machine.gpu.n_compute_units if launch.units is None else len(launch.units)
+        n_units = n_compute_units or schedule.n_units or n_there
+        if schedule.n_units not in (None, n_units) or n_units > n_there:
             raise UsageError(
-                f"a collective of {n_channels} channels cannot run on {n_units} of {machine.gpu.n_compute_units}"
-                " compute units"
+                f"a collective of {n_channels} channels cannot run on {n_units} of {n_there} compute units"
             )
         overhead = machine.gpu.collective_kernel.of_protocol(schedule.protocol).slice_overhead
         builder.add_moves(schedule, launch, n_units, self.ticks.from_ps(overhead), startup)
@@ -263,7 +263,6 @@ class GpuCore:
         gpu.n_undispatched = gemms["n_workgroups"].sum()
         gpu.stage_operation = np.flatnonzero(self.operations["kind"] == codes.GEMM)[0] if len(gemms) else -1
         gpu.n_slots, gpu.n_buffers = gemms["n_slots"].max(initial=1), gemms["n_buffers"].max(initial=1)
-        gpu.compute_units["is_wanted"] = 0
         gpu.expected_inbound = expected_inbound
         gpu.n_inbound = 0
         channels = gpu.channels[: self.used.n_channels]

@@ -138,7 +138,7 @@ class TableBuilder:
         operation.is_persistent = tiling.persistent
         operation.n_slots = resident_workgroups(machine, trace)
         operation.share = codes.ALL_SHARES // operation.n_slots
-        operation.n_stage_slots = operation.n_slots * machine.gpu.n_compute_units
+        operation.n_stage_slots = operation.n_slots * (operation.end_unit - operation.first_unit)
         operation.tile_rows, operation.tile_columns = tile_rows, tile_columns
         operation.wavefront_rows, operation.wavefront_columns = tiling.wavefront_tile
         operation.n_wavefronts = math.prod(wavefront_grid(tiling))
