@@ -232,8 +232,8 @@ def bound_claims(core: GpuCore) -> Iterator[Claim]:
     yield Claim("B7", "tracker", "peak entries", int(gpu.tracker.peak_entries), places, True)
     lines = gpu.compute_units["outstanding_lines"][: spec.gpu.n_compute_units]
     limit = max(
-        int(gpu.max_collective_lines) + 1 if core.schedule is not None else 0,
-        int(gpu.max_outstanding_lines) if core.trace is not None or core.schedule is None else 0,
+        int(gpu.max_collective_lines) + 1 if len(core.moves) else 0,
+        int(gpu.max_outstanding_lines) if len(core.gemms) or not len(core.moves) else 0,
     )
     yield Claim("B7", "compute_unit[]", "loads in flight", lines, limit, True)
     yield Claim("B7", "compute_unit[]", "loads in flight, not fewer than none", -lines, 0, True)
@@ -323,8 +323,8 @@ def roofline_claims(core: GpuCore) -> Iterator[Claim]:
     """A finished kernel: not shorter than its matrix work, its DRAM transfers or its link transfers take alone (B4)."""
     gpu, channels, port = core.gpu, channels_of(core), core.gpu.link_port
     elapsed = core.kernel_end_at - core.start_at
-    if core.trace is not None:
-        gemms = core.gemms
+    gemms = core.gemms
+    if len(gemms):
         per_tile = (gemms["n_slices"] - 1) * gemms["slice_work"] + gemms["last_slice_work"]
         rate = int(gpu.work_per_slot) * core.machine.gpu.n_compute_units
         multiplying = int((gemms["n_workgroups"] * per_tile).sum()) * int(gpu.slot_ticks) // rate

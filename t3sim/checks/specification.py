@@ -103,8 +103,8 @@ def matrix_pairs(core: GpuCore) -> Pairs:
 def end_claims(core: GpuCore) -> Iterator[Claim]:
     """Yield that a finished kernel ended with the last of its workgroups, steps and DRAM transfers (S2)."""
     ends = [int(channels_of(core)["last_done_at"].max()) * int(core.gpu.memory_ticks), core.start_at]
-    if core.trace is not None:
+    if len(core.gemms):
         ends.append(int(core.tables.workgroups["end_at"].max()))
-    if core.schedule is not None:
+    if len(core.moves):
         ends.append(int(core.tables.steps["end_at"].max()))
     yield Claim("S2", "gpu", "end of the kernel, against the last thing in it", core.kernel_end_at, max(ends))
