@@ -118,7 +118,7 @@ def timeline_of(core: GpuCore, name: str = "gpu[0]", device_id: int = 0) -> Time
     n_chunks = core.trace.n_chunks if core.trace is not None else 1
     for index in np.flatnonzero(table["end_at"] >= 0):
         entry = table[index]
-        number = index - int(core.tables.operations[entry.operation].first_workgroup)
+        number = int(index) - int(core.tables.operations[entry.operation].first_workgroup)
         track, what = f"{name}.compute_unit[{entry.cu}].slot[{entry.slot}]", f"workgroup {number}"
         chunk = {} if chunks is None else {"chunk": (int(chunks[number]) + device_id) % n_chunks}
         timeline.add_span(track, what + " main loop", ps(entry.start_at), ps(entry.main_loop_end_at), **chunk)

@@ -177,7 +177,7 @@ def started() -> str:
 ORDER = "120:1 120:0 120:7 200:2 240:5 240:3 520:4, left [6], signals [2, 3]"
 PROCESSOR = "t3sim.gpu.kernel.command_processor"
 MUTANTS = (
-    Mutant("no signal is waited for", PROCESSOR, "at_least:\n            return False", "at_least:\n            return True"),
+    Mutant("no signal is awaited", PROCESSOR, "at_least:\n            return False", "at_least:\n            continue"),
     Mutant("one post is enough", PROCESSOR, "< waits[index].at_least", "< 1"),
     Mutant("no launch", PROCESSOR, "operation.issued_at) + operation.launch_ticks", "operation.issued_at)"),
     Mutant("no priority", PROCESSOR, "].priority < operation.priority", "].priority < 0"),

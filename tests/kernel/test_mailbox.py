@@ -117,7 +117,7 @@ def test_messages_about_tiles_find_their_address() -> None:
 def test_tiles_cover_the_output_once() -> None:
     """Are the addresses of all granules of all tiles, ragged ones too, those of the output, each once?"""
     core = receiver()
-    gpu, tiles = core.gpu, core.tables.tiles
+    tiles = core.tables.tiles
     addresses = [
         int(granule_address(tiles, tile, granule))
         for tile in range(len(tiles))
@@ -138,7 +138,7 @@ def test_a_wrong_row_length_turns_the_check_red() -> None:
 
 def check_rows(core: GpuCore) -> None:
     """The second row of every tile begins one row of the output after the first."""
-    gpu, tiles = core.gpu, core.tables.tiles
+    tiles = core.tables.tiles
     for tile in range(len(tiles)):
         row = int(tiles[tile].n_granules) // 32
         begin = int(granule_address(tiles, tile, 0))

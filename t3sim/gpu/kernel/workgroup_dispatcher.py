@@ -49,7 +49,9 @@ def fill_free_slots(gpu, gemm, operations, running, workgroups, tiles, dma_comma
                 return FOR_DEPENDENCY if gpu.n_undispatched > 0 else NOTHING_LEFT
             cu = gpu.compute_units[cu_index]
             slot = cu.slots[slot_index]
-            if slot.workgroup >= 0 or cu.move_operation >= 0 or cu.wanted_by >= 0 or cu.shares + gemm.share > ALL_SHARES:
+            if slot.workgroup >= 0 or cu.shares + gemm.share > ALL_SHARES:
+                continue
+            if cu.move_operation >= 0 or cu.wanted_by >= 0:
                 continue
             if not may_dispatch(gpu, gemm, workgroups, tiles, dma_commands):
                 return FOR_DEPENDENCY
