@@ -66,16 +66,23 @@ SLOW.append(Slow("starvation limit of 300,000 cycles", long_starvation, 420_000)
 
 
 def series_of_kernels() -> MirroredMachine:
-    """Three GEMMs one after another, each of them launched when the one before has ended."""
-    wired = MirroredMachine(machine("gpu: {kernel_launch: 1 ms}"), policy_of("round_robin"), {})
+    """Three GEMMs one after another, each of them launched 1 ms after the one before has ended."""
+    wired = MirroredMachine(machine(), policy_of("round_robin"), {})
     trace, builder = trace_of(64, 64), TableBuilder(wired.core.machine)
-    for number, launch in enumerate(stream(builder, 3, wired.launch_ticks)):
+    for number, launch in enumerate(stream(builder, 3, wired.core.ticks.from_ps(1_000_000_000))):
         builder.add_gemm(trace, StoreRoutes(trace.n_workgroups), launch, number=number, of=3)
     wired.core.load(builder, trace=trace)
     return wired
 
 
-SLOW.append(Slow("launches of 1 ms between kernels of a series", series_of_kernels, 1_390_000))
+SLOW.append(Slow("launches of 1 ms between kernels of a series", series_of_kernels, 0))
+
+
+def test_canary_a_launch_that_lies_ahead_would_be_lateness(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No latency of the machine makes its patience long enough for a host that takes 1 ms between two kernels."""
+    monkeypatch.setattr(liveness, "NEVER", 0)  # no launch lies ahead
+    with pytest.raises(ModelError, match="no progress: "):
+        series_of_kernels().run()
 
 
 def longest_stillness(wired: MirroredMachine) -> int:
