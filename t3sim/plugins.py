@@ -34,6 +34,6 @@ from t3sim.registry import Parameter
 __all__ = [
     "CACHED", "COMM", "COMPUTE", "NEVER", "NO_STREAM", "READ", "STORE", "UPDATE", "WRITE", "Barrier", "ChannelView",
     "Copies", "Forward", "Gemm", "Memory", "Moves", "Operator", "Parameter", "Part", "Plan", "Post", "Program",
-    "Stores", "Tiles", "Wait", "all_gather_part", "fused_program", "gemm", "gemm_part", "head_is_ready", "in_order", "kernel",
-    "longest", "policy", "program", "reduce_scatter_part", "ring", "strategy", "total",
+    "Stores", "Tiles", "Wait", "all_gather_part", "fused_program", "gemm", "gemm_part", "head_is_ready", "in_order",
+    "kernel", "longest", "policy", "program", "reduce_scatter_part", "ring", "strategy", "total",
 ]  # fmt: skip

@@ -278,7 +278,6 @@ class GpuCore:
         gpu.n_undispatched = gemms["n_workgroups"].sum()
         gpu.stage_operation = np.flatnonzero(self.operations["kind"] == codes.GEMM)[0] if len(gemms) else -1
         gpu.n_slots, gpu.n_buffers = gemms["n_slots"].max(initial=1), gemms["n_buffers"].max(initial=1)
-        gpu.compute_units["is_wanted"] = 0
         gpu.expected_inbound = gpu.n_inbound = 0
         channels = gpu.channels[: self.used.n_channels]
         channels["producer_done"] = 0

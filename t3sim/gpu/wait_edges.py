@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from t3sim.gpu.in_flight import INCOMING, HungGpu, counted, has_room_there, heads_of_port, uncompiled
-from t3sim.gpu.kernel import address_map, codes, l2_slice, mailbox, memory_controller
+from t3sim.gpu.kernel import address_map, codes, compute_unit, l2_slice, mailbox, memory_controller
 from t3sim.gpu.kernel.signals import tile_of
 
 Edge = tuple[str, str]  # a part and why it is waited for; or NOTHING, and what is wrong with the unit that waits
@@ -54,6 +54,7 @@ def all_waits(hung: HungGpu) -> Iterator[tuple[str, str, str]]:
 channel_of = uncompiled(address_map.channel_of)
 granule_address = uncompiled(mailbox.granule_address)
 has_queue_room = uncompiled(memory_controller.has_queue_room)
+may_begin = uncompiled(compute_unit.may_begin)
 
 
 def places(condition: Any) -> list[Index]:
@@ -87,6 +88,8 @@ def work_left(hung: HungGpu) -> dict[str, str]:
         waiting = f", {gpu.n_moving} wait for a compute unit" if gpu.n_moving else ""
         done = f"{n_finished} of {n} workgroups of the collective done{waiting}"
         left |= {"compute_unit[]": done, "command_processor.operation[]": done}
+    if gpu.n_pending:
+        left["command_processor.operation[]"] = f"{gpu.n_pending} of {gpu.n_operations} operations have not started"
     left["mailbox"] = f"{counted(len(hung.inbox), 'granule')} in the inbox"
     left["link[]"] = f"{gpu.n_inbound} of {gpu.expected_inbound} granules received, {hung.n_delivered} delivered"
     if port.store_head < port.store_tail or port.dma_head < port.dma_tail:
@@ -128,6 +131,8 @@ def reason_of_slot(hung: HungGpu, c: int, s: int) -> int:
         return codes.WORKING
     if slot.launch_at > hung.core.now or is_issued:
         return codes.NOTHING_LEFT
+    if slot.load_slice == 0 and not may_begin(hung.tables.workgroups[slot.workgroup], hung.tables.signals):
+        return codes.FOR_DEPENDENCY
     return codes.FOR_DRAM_QUEUE if unit.is_waiting else int(slot.refused_by) or codes.NOTHING_LEFT
 
 
@@ -136,6 +141,12 @@ def matrix_pipe(hung: HungGpu, c: int, _: int) -> Edges:
     n_multiplying = int(hung.gpu.compute_units[c].slots["is_multiplying"].sum())
     if hung.gpu.work_per_slot // n_multiplying == 0:
         yield NOTHING, "multiplies at a matrix rate of 0"
+
+
+def signal_before_loads(hung: HungGpu, c: int, s: int) -> Edges:
+    """The signal before the first load of a workgroup."""
+    entry = hung.tables.workgroups[int(hung.gpu.compute_units[c].slots[s].workgroup)]
+    yield from signal_lacking(hung, int(entry.wait_signal), int(entry.wait_at_least))
 
 
 def refusing_bank(hung: HungGpu, c: int, s: int) -> Edges:
@@ -203,45 +214,61 @@ def oldest_workgroup(hung: HungGpu) -> Edges:
 
 
 def unfinished(hung: HungGpu) -> list[Index]:
-    """Return the operations that have not started, or have workgroups without a compute unit."""
-    operations = hung.core.operations
-    is_moving = (operations["kind"] == codes.MOVES) & (operations["n_dispatched"] < operations["n_workgroups"])
-    return places((operations["state"] == codes.PENDING) | is_moving)
+    """Return the operations that are not over."""
+    return places(hung.core.operations["state"] != codes.OVER)
 
 
-def start_of(hung: HungGpu, o: int) -> Edges:
-    """The operations that have to end before one starts, or compute units that GEMMs still have."""
+def rest_of(hung: HungGpu, o: int) -> Edges:
+    """The signals before the start of an operation; then its workgroups, and compute units that others have."""
     operation, tables = hung.core.operations[o], hung.tables
-    if operation.state != codes.PENDING:
+    if operation.state == codes.PENDING:
+        for wait in tables.waits[int(operation.first_wait) : int(operation.first_wait + operation.n_waits)]:
+            yield from signal_lacking(hung, int(wait.signal), int(wait.at_least))
+        return
+    is_moving = operation.kind == codes.MOVES
+    if is_moving and operation.n_dispatched == operation.n_workgroups:
+        units = hung.gpu.compute_units["move_operation"]
+        yield from ((f"compute_unit[{c}]", "has steps left") for c in hung.move_units() if units[c] == o)
+    elif is_moving:
         reason = "it takes a compute unit whose workgroups have ended"
         yield from ((f"compute_unit[{c}].slot[{s}]", reason) for c, s in hung.resident_slots())
         yield from ((f"compute_unit[{c}]", reason) for c in hung.move_units())
-        return
-    for wait in tables.waits[int(operation.first_wait) : int(operation.first_wait + operation.n_waits)]:
-        lacks = int(wait.at_least - tables.signals[wait.signal])
-        if lacks > 0:
-            yield f"signal[{wait.signal}]", f"lacks {lacks} of {wait.at_least}"
+    elif operation.state == codes.ENDING:
+        yield from ((f"l2_slice.bank[{b}]", "dirty lines are not written back") for b, _ in flushing_banks(hung))
+    else:
+        first = int(operation.first_workgroup)
+        table = tables.workgroups[first : first + int(operation.n_workgroups)]
+        for (w,) in places(table["end_at"] < 0):
+            yield hung.place_of_workgroup(first + w), f"workgroup {first + w} has not ended"
+
+
+def signal_lacking(hung: HungGpu, s: int, at_least: int) -> Edges:
+    """A signal that has not been posted often enough."""
+    lacks = at_least - int(hung.tables.signals[s])
+    if lacks > 0:
+        yield f"signal[{s}]", f"lacks {lacks} of {at_least}"
 
 
 def signals_waited_for(hung: HungGpu) -> list[Index]:
-    """Return the signals that an operation waits for."""
-    operations, tables = hung.core.operations, hung.tables
-    n = int(operations["n_waits"].sum())
-    return [(int(s),) for s in dict.fromkeys(tables.waits["signal"][:n].tolist())]
+    """Return the signals that an operation or a workgroup waits for."""
+    tables = hung.tables
+    n = int(hung.core.operations["n_waits"].sum())
+    waits = [*zip(tables.waits["signal"][:n].tolist(), tables.waits["at_least"][:n].tolist(), strict=True)]
+    waits += zip(tables.workgroups["wait_signal"].tolist(), tables.workgroups["wait_at_least"].tolist(), strict=True)
+    return [(s,) for s in dict.fromkeys(s for s, n in waits if s >= 0 and tables.signals[s] < n)]
 
 
 def posters(hung: HungGpu, s: int) -> Edges:
     """What will still post a signal; NOTHING if that is nobody."""
-    operations, tables = hung.core.operations, hung.tables
-    is_found = False
-    for o, operation in enumerate(operations):
+    tables, is_found = hung.tables, False
+    for o, operation in enumerate(hung.core.operations):
         posts = tables.posts[int(operation.first_post) : int(operation.first_post + operation.n_posts)]
         if operation.state != codes.OVER and s in posts["signal"]:
             is_found = True
-            if operation.state == codes.PENDING:
-                yield f"command_processor.operation[{o}]", "posts it at its end"
-            else:
-                yield "the program", "an operation that runs posts it at its end"
+            yield f"command_processor.operation[{o}]", "posts it at its end"
+    for (w,) in places((tables.workgroups["post_signal"] == s) & (tables.workgroups["end_at"] < 0)):
+        is_found = True
+        yield hung.place_of_workgroup(w), f"workgroup {w} posts it at its end"
     if not is_found:
         yield NOTHING, "nobody posts it any more"
 
@@ -445,6 +472,7 @@ UNITS = {
         codes.FOR_DRAM_QUEUE: in_line,
         codes.FOR_DRAM: MOST_IN_FLIGHT,
         codes.FOR_LINK: STORE_BUFFER_ROOM,
+        codes.FOR_DEPENDENCY: signal_before_loads,
     }, reason_of_slot),
     "workgroup_dispatcher": Unit(one, {
         codes.FOR_CU_SLOT: occupied_slots,
@@ -456,7 +484,7 @@ UNITS = {
         codes.FOR_LINK: STORE_BUFFER_ROOM,
         codes.FOR_DEPENDENCY: step_data,
     }, reason_of_unit),
-    "command_processor.operation[{}]": Unit(unfinished, {ALWAYS: start_of}),
+    "command_processor.operation[{}]": Unit(unfinished, {ALWAYS: rest_of}),
     "signal[{}]": Unit(signals_waited_for, {ALWAYS: posters}),
     "l2_slice.bank[{}]": Unit(flushing_banks, {ALWAYS: room_for_write_back}),
     "tracker": Unit(one, {ALWAYS: tiles_not_begun}),

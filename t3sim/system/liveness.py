@@ -29,6 +29,7 @@ from t3sim.checks.hang.report import Hang, describe_hang, headline
 from t3sim.errors import ModelError
 from t3sim.gpu.device import Device
 from t3sim.gpu.in_flight import HungGpu
+from t3sim.gpu.kernel.codes import NEVER
 from t3sim.network.link import Link
 
 EVENTS_PER_PROCESS = 10  # at one moment: a process has a handful of reasons to be resumed twice without time moving
@@ -114,7 +115,8 @@ class Liveness:
             gpu.progress = progress
             self._moved_at, self._quiet_since = core.now, None
             return
-        self._moved_at = max(self._moved_at, core.start_at)
+        if core.now < core.gpu.next_start_at < NEVER:
+            self._moved_at = core.now  # before its launch an operation is not late
         still = core.now - self._moved_at
         if still > self._patience:
             raise self.error(Hang.NO_PROGRESS)

@@ -139,14 +139,6 @@ def test_traffic_is_that_of_the_operations(
     assert program.sent == program.expected_inbound == sent == sum(s.n_granules for s in steps if s.send_to != TO_LOCAL)
 
 
-def test_a_repeated_program_is_the_same_kernel_again() -> None:
-    """Do two kernels in turn have twice the steps, and each its own operations?"""
-    once = channelled_all_gather(4, 24, CUTS[1])
-    twice = once.repeated(2)
-    assert twice.steps == once.steps * 2
-    assert (twice.n_operations, twice.n_kernels, twice.sent) == (2 * once.n_operations, 2, 2 * once.sent)
-
-
 @pytest.mark.parametrize("what", ["no wait", "lost operand", "not kept"])
 def test_a_wrong_program_turns_the_check_red(what: str) -> None:
     """Does the check notice a step that does not wait, forgets an operand, or forgets to keep its result?"""

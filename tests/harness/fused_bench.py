@@ -23,9 +23,8 @@ from t3sim.gpu.kernel.mailbox import granule_address, receive_messages
 from t3sim.gpu.kernel.memory_controller import admit_head, enqueue_request, has_room
 from t3sim.gpu.kernel.signals import GRANULE_BITS
 from t3sim.gpu.kernel.state import MESSAGE
-from t3sim.gpu.kernel.workgroup_dispatcher import dispatch_workgroups
 from t3sim.overlap.t3 import ring_reduce_scatter
-from tests.kernel.small import core_of, load_mapped, messages_of, trace_of
+from tests.kernel.small import core_of, dispatch, free_slot, load_mapped, messages_of, set_residents, trace_of
 
 # Tiles of a row or two, so that a wavefront tile is complete after a few granules.
 SMALL_TILING = TilingSpec(workgroup_tile=(2, 64), wavefront_tile=(1, 64), k_slice=64, prefetch_depth=1)
@@ -67,7 +66,7 @@ class FusedBench:
         self.gpu, self.tracker = self.core.gpu, self.core.gpu.tracker
         trace = trace_of(case.m, case.n, n_chunks=case.n_chunks, tiling=SMALL_TILING)
         load_mapped(self.core, trace, ring_reduce_scatter, case.tiles_per_block, device_id=case.device_id)
-        self.gpu.n_slots = case.n_resident
+        set_residents(self.core, case.n_resident)
         self.tables = self.core.tables
         self.tiles = self.tables.tiles
         self.channels = [self.gpu.channels[i] for i in range(int(self.gpu.n_channels))]
@@ -219,7 +218,7 @@ class FusedBench:
 
     def launch(self) -> None:
         """Let the dispatcher fill free slots."""
-        dispatch_workgroups(self.gpu, self.tables.workgroups, self.tiles, self.tables.commands, self.now)
+        dispatch(self.core, self.now)
 
     # --- steps ---------------------------------------------------------------------------------------
 
@@ -281,7 +280,7 @@ class FusedBench:
             entry = self.tables.workgroups[int(record.workgroup)]
             entry.end_at, entry.sent_mark = self.now, self.gpu.link_port.store_tail
             self.ended[int(record.workgroup)] = len(self.stored)
-            record.workgroup = -1
+            free_slot(self.core, cu, slot)
 
     def arrive(self, count: int) -> None:
         """The next updates of the neighbour arrive, in its dispatch order."""
@@ -408,12 +407,13 @@ class FusedBench:
         """The tables before anything runs (T5, T6): each output access in one tile, each tile with its updates."""
         expected, n = self.updates, self.case.n_chunks
         assert {tile: int(self.tiles[tile].updates_expected) for tile in expected} == expected
-        pitch = int(self.gpu.c_row_granules)
+        gemm = self.tables.operations[0]
+        pitch = int(gemm.c_row_granules)
         bitmap = np.zeros((self.case.m, pitch), np.int64)
         for tile, size in self.size.items():
             assert int(self.tiles[tile].n_granules) == size
             for granule in range(size):
-                offset = self.address_of(tile, granule) - int(self.gpu.c_granule)
+                offset = self.address_of(tile, granule) - int(gemm.c_granule)
                 bitmap[offset // pitch, offset % pitch] += 1
         width = -(-self.case.n * 2 // 64)
         assert (bitmap[:, :width] == 1).all(), "output bytes in no tile, or in two"

@@ -18,6 +18,9 @@ from t3sim.config.resolve import resolve_machine
 from t3sim.config.yaml_loader import load_yaml_text
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.core import GpuCore
+from t3sim.gpu.kernel import codes
+from t3sim.gpu.kernel.command_processor import start_operations
+from t3sim.gpu.kernel.workgroup_dispatcher import dispatch_workgroups
 from t3sim.gpu.routes import StoreRoutes
 from t3sim.workload.tiling import TileTrace, make_tile_trace
 
@@ -48,6 +51,27 @@ def load_mapped(core: GpuCore, trace: TileTrace, program: Any, *arguments: Any, 
     program(routes, trace, device_id, *arguments)
     core.load_gemm(trace, routes, start_at=0, device_id=device_id)
     return routes
+
+
+def dispatch(core: GpuCore, now: int = 0) -> None:
+    """Start the operations whose time has come, and let the dispatcher fill free slots."""
+    t = core.tables
+    start_operations(core.gpu, t.operations, t.running, now)
+    dispatch_workgroups(core.gpu, t.operations, t.running, t.workgroups, t.tiles, t.commands, now)
+
+
+def set_residents(core: GpuCore, n_slots: int) -> None:
+    """Let *n_slots* workgroups of the only GEMM be resident on a compute unit."""
+    gemm = core.tables.operations[0]
+    core.gpu.n_slots = gemm.n_slots = n_slots
+    gemm.share = codes.ALL_SHARES // n_slots
+
+
+def free_slot(core: GpuCore, cu: int, slot: int) -> None:
+    """Take a workgroup of the only GEMM out of its slot."""
+    unit = core.gpu.compute_units[cu]
+    unit.slots[slot].workgroup = -1
+    unit.shares -= core.tables.operations[0].share
 
 
 def take_requests(core: GpuCore, stream: int) -> list[tuple[int, int, int, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from t3sim.config import limits
-from t3sim.gpu.core import EFFICIENCY_SCALE
+from t3sim.gpu.assemble import EFFICIENCY_SCALE
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel.loop import OUTBOX_MARGIN
 from t3sim.gpu.kernel.state import RETURN_RING, Layout

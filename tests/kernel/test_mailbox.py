@@ -117,14 +117,15 @@ def test_messages_about_tiles_find_their_address() -> None:
 def test_tiles_cover_the_output_once() -> None:
     """Are the addresses of all granules of all tiles, ragged ones too, those of the output, each once?"""
     core = receiver()
-    gpu, tiles = core.gpu, core.tables.tiles
+    tiles = core.tables.tiles
     addresses = [
         int(granule_address(tiles, tile, granule))
         for tile in range(len(tiles))
         for granule in range(int(tiles[tile].n_granules))
     ]
-    row = [int(gpu.c_row_granules) * r + c for r in range(64 * 3) for c in range(3)]  # 84 columns of FP16: 168 B
-    assert sorted(addresses) == [int(gpu.c_granule) + g for g in row]
+    gemm = core.tables.operations[0]
+    row = [int(gemm.c_row_granules) * r + c for r in range(64 * 3) for c in range(3)]  # 84 columns of FP16: 168 B
+    assert sorted(addresses) == [int(gemm.c_granule) + g for g in row]
 
 
 def test_a_wrong_row_length_turns_the_check_red() -> None:
@@ -137,7 +138,7 @@ def test_a_wrong_row_length_turns_the_check_red() -> None:
 
 def check_rows(core: GpuCore) -> None:
     """The second row of every tile begins one row of the output after the first."""
-    gpu, tiles = core.gpu, core.tables.tiles
+    tiles = core.tables.tiles
     for tile in range(len(tiles)):
         row = int(tiles[tile].n_granules) // 32
         begin = int(granule_address(tiles, tile, 0))
@@ -148,7 +149,7 @@ def test_rows_of_a_tile_are_rows_of_the_output() -> None:
     """Does the next row of a tile lie one row of the output further, in full and in clipped tiles?"""
     core = receiver()
     check_rows(core)
-    assert core.gpu.c_row_granules == 4  # 168 B, padded to two lines
+    assert core.tables.operations[0].c_row_granules == 4  # 168 B, padded to two lines
 
 
 def test_inbox_grows_and_keeps_its_order() -> None:

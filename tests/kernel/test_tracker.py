@@ -17,7 +17,7 @@ from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel.codes import NEVER
 from t3sim.gpu.kernel.dma_engine import arm_triggered
 from t3sim.gpu.kernel.state import DMA_TABLE, TILE_TABLE
-from t3sim.gpu.kernel.tracker import count_store, find_entry, find_free_entry, first_entry_of, has_place_for
+from t3sim.gpu.kernel.tracker import count_store, find_entry, find_free_entry, has_place_for
 from t3sim.gpu.tables import records, tracker_predecessors
 from t3sim.overlap.t3 import ring_reduce_scatter
 from tests.checks.hang import scenario
@@ -35,16 +35,17 @@ class Bench:
         changes = f"gpu: {{tracker: {{n_sets: {n_sets}, entries_per_set: {places * N_WAVEFRONTS}}}}}"
         self.core = core_of(changes)
         self.gpu, self.tracker = self.core.gpu, self.core.gpu.tracker
-        self.gpu.n_wavefronts = self.tracker.n_wavefronts = N_WAVEFRONTS
-        self.tracker.first_workgroup, self.tracker.n_workgroups = order[0], len(order)
         self.order, self.places = order, places
         self.tiles = records(TILE_TABLE, len(order) * N_WAVEFRONTS)
         self.tiles["n_granules"] = granules
         self.tiles["updates_expected"] = self.tiles["n_granules"] * 2
         self.tiles["dma_command"] = -1
         self.tiles["n_open"][::N_WAVEFRONTS] = (self.tiles["n_granules"].reshape(-1, N_WAVEFRONTS) > 0).sum(axis=1)
-        predecessors = tracker_predecessors(self.gpu, np.array(order), len(order))
-        self.tiles["predecessor"] = np.repeat(predecessors, N_WAVEFRONTS)
+        sets = np.argsort(order) % n_sets
+        self.tiles["tracker_set"] = np.repeat(sets, N_WAVEFRONTS)
+        self.tiles["first_tile"] = np.repeat(np.arange(len(order)) * N_WAVEFRONTS, N_WAVEFRONTS)
+        predecessors = tracker_predecessors(np.array(order), sets, places)
+        self.tiles["predecessor"] = np.repeat(np.where(predecessors < 0, -1, predecessors * N_WAVEFRONTS), N_WAVEFRONTS)
         self.commands, self.ready_fifo = records(DMA_TABLE, 0), np.zeros(1, np.int64)
         self.remaining: dict[int, int] = {}  # the twin
         self.fired: list[tuple[int, int]] = []
@@ -55,9 +56,9 @@ class Bench:
         """One granule for *tile* enters a DRAM queue."""
         if tile not in self.remaining:
             self.remaining[tile] = int(self.tiles[tile].updates_expected)
-            assert find_entry(self.tracker, tile) < 0
-            assert find_free_entry(self.tracker, tile) >= 0, "a set without room"
-        count_store(self.tracker, tile, self.tiles[tile].updates_expected, at)
+            assert find_entry(self.tracker, self.tiles, tile) < 0
+            assert find_free_entry(self.tracker, self.tiles, tile) >= 0, "a set without room"
+        count_store(self.tracker, self.tiles, tile, at)
         self.peak = max(self.peak, len(self.remaining))
         self.remaining[tile] -= 1
         if self.remaining[tile] == 0:
@@ -80,8 +81,9 @@ class Bench:
         assert set(used) == set(self.remaining)
         for tile, entry in used.items():
             assert self.tracker.entry_remaining[entry] == self.remaining[tile]
-            assert entry // self.tracker.entries_per_set == tile // N_WAVEFRONTS % self.tracker.n_sets
-            assert find_entry(self.tracker, tile) == entry
+            place = self.order.index(tile // N_WAVEFRONTS)
+            assert entry // self.tracker.entries_per_set == place % self.tracker.n_sets
+            assert find_entry(self.tracker, self.tiles, tile) == entry
         assert self.tracker.n_entries == len(self.remaining)
         assert self.tracker.peak_entries == self.peak
         assert self.tracker.n_triggered == len(self.expected)
@@ -174,7 +176,7 @@ def test_one_update_too_few_turns_the_check_red() -> None:
     bench = Bench(1, 1, [0], [2, 2])
     bench.tiles["updates_expected"] = 4
     bench.count(0, 0)
-    bench.tracker.entry_remaining[find_entry(bench.tracker, 0)] -= 1
+    bench.tracker.entry_remaining[find_entry(bench.tracker, bench.tiles, 0)] -= 1
     for at in (1, 2):
         bench.count(0, at)
     with pytest.raises(AssertionError):
@@ -185,7 +187,7 @@ def test_triggers_at_the_latest_update_seen() -> None:
     """Is the time of the trigger the latest cycle seen, although channels run one after another in a slot?"""
     bench = Bench(1, 1, [0], [2, 1])
     for at in (5, 90, 7, 8):
-        count_store(bench.tracker, 0, 4, at)
+        count_store(bench.tracker, bench.tiles, 0, at)
     assert (bench.tracker.n_fired, bench.tracker.fired_tile[0], bench.tracker.fired_at[0]) == (1, 0, 90)
 
 
@@ -199,9 +201,8 @@ def test_an_entry_is_used_again() -> None:
     entries = []
     for tile in (2, 3):
         bench.count(tile, 4)
-        entries.append(int(find_entry(bench.tracker, tile)))
+        entries.append(int(find_entry(bench.tracker, bench.tiles, tile)))
     assert sorted(entries) == [0, 1]
-    assert first_entry_of(bench.tracker, 2) == 0
     bench.check()
 
 
@@ -283,7 +284,7 @@ def test_a_full_set_takes_no_tile_more() -> None:
     for tile in (0, 1):
         bench.count(tile, 3)
     before = bench.tracker.entry_tile.copy()
-    assert not count_store(bench.tracker, 2, 2, 4)
+    assert not count_store(bench.tracker, bench.tiles, 2, 4)
     assert bench.tracker.entry_tile.tolist() == before.tolist()
     assert (bench.tracker.n_counted, bench.tracker.n_entries) == (2, 2)
 
@@ -292,7 +293,7 @@ def run_in_another_order() -> str:
     """Run updates of four workgroups, mixed, through a tracker with room for one; return the error."""
     wired = scenario.fused(tracker_sets=1)
     wired.core.tables.tiles["predecessor"] = -1  # no workgroup waits for the place of another
-    wired.core.gpu.dispatch_window = NEVER
+    wired.core.tables.operations[0].dispatch_window = NEVER
     try:
         wired.run()
     except ModelError as error:
@@ -311,7 +312,7 @@ def test_updates_in_another_order_than_the_dispatch_order_end_the_run() -> None:
 @pytest.mark.deep
 def test_the_same_interpreted_and_canary_without_the_check_nothing_is_said_of_it() -> None:
     """Is it the check that ends the run, compiled or not?"""
-    guard = "entry = find_free_entry(tracker, tile)\n        if entry < 0:"
+    guard = "entry = find_free_entry(tracker, tiles, tile)\n        if entry < 0:"
     mutant = Mutant("entry -1", "t3sim.gpu.kernel.tracker", guard, guard.replace("< 0", "< -1"))
     outcomes = run_mutants([mutant], "tests.kernel.test_tracker:run_in_another_order")
     assert re.match(FULL_SET, outcomes[UNCHANGED])

@@ -7,10 +7,9 @@ import pytest
 from t3sim.errors import UsageError
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import codes
-from t3sim.gpu.kernel.workgroup_dispatcher import dispatch_workgroups
 from t3sim.gpu.routes import StoreRoutes
 from t3sim.overlap.t3 import ring_reduce_scatter
-from tests.kernel.small import core_of, load_mapped, trace_of
+from tests.kernel.small import core_of, dispatch, free_slot, load_mapped, set_residents, trace_of
 
 TINY_LDS = "gpu: {compute_unit: {lds: 64 KiB}}"  # two workgroups of 64 x 64 on a CU
 
@@ -23,19 +22,14 @@ def loaded(n_workgroups: int = 20, device_id: int = 0, n_chunks: int = 4, change
     return core
 
 
-def dispatch(core: GpuCore, now: int = 0) -> None:
-    t = core.tables
-    dispatch_workgroups(core.gpu, t.workgroups, t.tiles, t.commands, now)
-
-
 def resident(core: GpuCore) -> list[list[int]]:
     """Return the workgroups by slot and CU."""
     units = core.gpu.compute_units
     return [[int(units[cu].slots[slot].workgroup) for cu in range(4)] for slot in range(int(core.gpu.n_slots))]
 
 
-def end(core: GpuCore, cu: int, slot: int) -> None:
-    core.gpu.compute_units[cu].slots[slot].workgroup = -1
+def n_dispatched(core: GpuCore) -> int:
+    return int(core.tables.operations[0].n_dispatched)
 
 
 def test_empty_compute_units_are_served_first() -> None:
@@ -50,10 +44,10 @@ def test_a_freed_slot_takes_the_next_workgroup() -> None:
     """Is the order that of the kernel, whichever slot becomes free?"""
     core = loaded()
     dispatch(core)
-    end(core, 2, 1)
+    free_slot(core, 2, 1)
     dispatch(core)
-    end(core, 0, 0)
-    end(core, 3, 1)
+    free_slot(core, 0, 0)
+    free_slot(core, 3, 1)
     dispatch(core)
     assert resident(core) == [[9, 1, 2, 3], [4, 5, 8, 10]]
 
@@ -77,15 +71,15 @@ def test_order_is_staggered_by_device_and_wraps(device_id: int) -> None:
     first = [0, 3, 6, 8][device_id % 4]
     order = []
     for _ in range(10):
-        before = int(core.gpu.n_dispatched)
+        before = n_dispatched(core)
         dispatch(core)
-        launched = int(core.gpu.n_dispatched) - before
+        launched = n_dispatched(core) - before
         found = {(cu, slot): wg for slot, row in enumerate(resident(core)) for cu, wg in enumerate(row) if wg >= 0}
         order += sorted(found.values(), key=lambda wg: (wg - first) % 10)[:launched]
         for cu, slot in found:
-            end(core, cu, slot)
+            free_slot(core, cu, slot)
     assert order == [(first + i) % 10 for i in range(10)]
-    assert core.gpu.n_dispatched == 10
+    assert n_dispatched(core) == 10
 
 
 def test_a_workgroup_starts_after_the_launch_latency() -> None:
@@ -103,7 +97,7 @@ def small_tracker(places: int = 2) -> GpuCore:
     """A GPU whose tracker has one set, with 12 workgroups in 3 chunks: 4 stored remotely, 4 sent on, 4 kept."""
     core = core_of(f"gpu: {{tracker: {{n_sets: 1, entries_per_set: {2 * places}}}}}")
     load_mapped(core, trace_of(64 * 12, 64, n_chunks=3), ring_reduce_scatter, 1)
-    core.gpu.n_slots = 2
+    set_residents(core, 2)
     return core
 
 
@@ -123,7 +117,7 @@ def trigger(core: GpuCore, workgroup: int) -> None:
 def test_no_more_workgroups_are_under_way_than_the_tracker_has_places_for() -> None:
     """Does dispatch stop at the first workgroup outside the window, counted once, and go on in order?"""
     core = small_tracker()
-    assert core.gpu.dispatch_window == 2
+    assert core.tables.operations[0].dispatch_window == 2
     for _ in range(2):
         dispatch(core)
         assert resident(core) == [[0, 1, -1, -1], [-1, -1, -1, -1]]
@@ -131,7 +125,7 @@ def test_no_more_workgroups_are_under_way_than_the_tracker_has_places_for() -> N
     assert core.gpu.tracker.held_workgroup == 2
     send(core, 1)  # not the oldest: the window does not move
     dispatch(core)
-    assert core.gpu.n_dispatched == 2
+    assert n_dispatched(core) == 2
     send(core, 0)
     dispatch(core)
     assert resident(core) == [[0, 1, 2, 3], [-1, -1, -1, -1]]
@@ -145,10 +139,10 @@ def test_a_remote_workgroup_is_under_way_until_its_stores_are_on_the_wire() -> N
     core.tables.workgroups[0].sent_mark = core.gpu.link_port.store_tail = 5
     core.gpu.link_port.store_head = 4
     dispatch(core)
-    assert core.gpu.n_dispatched == 2
+    assert n_dispatched(core) == 2
     core.gpu.link_port.store_head = 5
     dispatch(core)
-    assert core.gpu.n_dispatched == 3
+    assert n_dispatched(core) == 3
 
 
 def test_a_tracked_workgroup_is_under_way_until_its_blocks_wait_for_the_dma_engine() -> None:
@@ -158,20 +152,20 @@ def test_a_tracked_workgroup_is_under_way_until_its_blocks_wait_for_the_dma_engi
     for workgroup in range(4):
         send(core, workgroup)
     dispatch(core)
-    assert core.gpu.n_dispatched == 8
+    assert n_dispatched(core) == 8
     core.tables.tiles[4 * 2].n_open = 0
-    core.gpu.compute_units[0].slots[0].workgroup = -1
+    free_slot(core, 0, 0)
     dispatch(core)
-    assert core.gpu.n_dispatched == 8
+    assert n_dispatched(core) == 8
     trigger(core, 4)
     dispatch(core)
-    assert core.gpu.n_dispatched == 9
+    assert n_dispatched(core) == 9
 
 
 def test_a_dispatcher_without_a_window_turns_the_check_red() -> None:
     """Would the tests above notice workgroups that do not wait?"""
     core = small_tracker()
-    core.gpu.dispatch_window = 1 << 60
+    core.tables.operations[0].dispatch_window = 1 << 60
     dispatch(core)
     assert resident(core) == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert core.gpu.tracker.dispatch_stalls == 0
@@ -184,7 +178,7 @@ def test_the_window_is_the_shortest_way_back_to_a_predecessor(places: int, devic
     core = core_of(f"gpu: {{tracker: {{n_sets: 4, entries_per_set: {2 * places}}}}}")
     n = 12 * places + 2  # not a multiple of the sets: the order of workgroups wraps inside one
     load_mapped(core, trace_of(64 * n, 64, n_chunks=3), ring_reduce_scatter, 1, device_id=device_id)
-    assert core.gpu.dispatch_window == 4 * places
+    assert core.tables.operations[0].dispatch_window == 4 * places
 
 
 def test_a_block_of_more_workgroups_than_places_is_refused() -> None:

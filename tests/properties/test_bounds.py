@@ -23,7 +23,6 @@ from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel.codes import (
     ACT,
     INCOMING_WRITE,
-    KERNEL_COLLECTIVE,
     N_KINDS,
     NEVER,
     OPERAND_READ,
@@ -243,7 +242,7 @@ def check_capacities(core: GpuCore) -> dict[str, int]:
     units = gpu.compute_units[: machine.gpu.n_compute_units]
     n_banks, queue = machine.gpu.l2.n_banks, machine.memory.queue
     occupancy = channels["occupancy"] if queue.kind == "split" else channels["occupancy"].sum(axis=1)
-    is_collective = gpu.running_kernel == KERNEL_COLLECTIVE
+    is_collective = len(core.moves) > 0
     part = machine.gpu.collective_kernel if is_collective else machine.gpu.compute_unit
     port, lines = gpu.link_port, part.max_outstanding_lines
     levels = {

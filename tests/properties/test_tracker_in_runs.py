@@ -74,7 +74,7 @@ def granules_of(run: Run, kind: int) -> list[tuple[int, int]]:
 
 def all_granules(run: Run, first: int, last: int) -> list[tuple[int, int]]:
     """Return every (tile, granule) of the chunk positions *first* to *last* (excluded)."""
-    ranges = run.trace.chunk_ranges() * int(run.core.gpu.n_wavefronts)
+    ranges = run.trace.chunk_ranges() * int(run.core.gemms[0].n_wavefronts)
     sizes = run.core.tables.tiles["n_granules"]
     tiles = [tile for start, stop in ranges[first:last] for tile in range(start, stop)]
     return [(tile, granule) for tile in tiles for granule in range(int(sizes[tile]))]
@@ -211,7 +211,7 @@ def once_more(machine: MirroredMachine) -> None:
         deliver(copy)
 
     def n_open(tile: int) -> Any:
-        return machine.core.tables.tiles[tile - tile % int(machine.core.gpu.n_wavefronts)].n_open
+        return machine.core.tables.tiles[int(machine.core.tables.tiles[tile].first_tile)].n_open
 
     machine.device.receive = receive
     machine.env.process(repeat())
@@ -248,5 +248,5 @@ def test_an_update_after_the_last_is_left_over() -> None:
     core = run.core
     assert leftovers(core) == {}
     tile = int(run.commands["tag"][run.commands["kind"] == DMA_READ][0]) >> GRANULE_BITS
-    count_store(core.gpu.tracker, tile, core.tables.tiles[tile].updates_expected, 0)
+    count_store(core.gpu.tracker, core.tables.tiles, tile, 0)
     assert leftovers(core) == {"tracker entries": 1}

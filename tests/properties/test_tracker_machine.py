@@ -251,10 +251,11 @@ class DispatchesOutOfTurn(FusedBench):
     """A free slot takes the next workgroup however far it is from the oldest that has not been sent on."""
 
     def launch(self) -> None:
-        window = int(self.gpu.dispatch_window)
-        self.gpu.dispatch_window = NEVER
+        gemm = self.tables.operations[0]
+        window = int(gemm.dispatch_window)
+        gemm.dispatch_window = NEVER
         super().launch()
-        self.gpu.dispatch_window = window
+        gemm.dispatch_window = window
 
 
 MUTANTS = (

@@ -11,7 +11,6 @@ import pytest
 from t3sim.collective.choice import ring_schedule
 from t3sim.config.experiment import GemmShape, WorkloadSpec
 from t3sim.config.presets import load_tiling
-from t3sim.gpu.tables import resident_workgroups
 from t3sim.gpu.kernel import codes
 from t3sim.system.phases import ISOLATED_POLICY, MirroredPhases, PhaseStore
 from t3sim.system.side_by_side import ROUNDS, SPARE, kernels_for, load_side_by_side

@@ -157,7 +157,8 @@ def is_in_reach(core: GpuCore, moment: Moment) -> bool:
 
 def moments(core: GpuCore) -> Iterator[Moment]:
     """Yield every moment that a unit of a GPU waits for, past ones among them; the cheap ones first."""
-    yield Moment("command_processor", int(core.gpu.next_start_at), START)
+    if core.gpu.next_start_at < codes.NEVER:
+        yield Moment("command_processor", int(core.gpu.next_start_at), START)
     for units in (_link_moments, _memory_moments, _gemm_moments, _collective_moments):
         yield from units(core)
 

@@ -209,16 +209,18 @@ def dispatch_moves(gpu, operations, running, move_units, now):
                     break
                 cu = gpu.compute_units[cu_index]
                 if cu.move_operation < 0 and not has_workgroups(gpu, cu):
-                    begin_workgroup(gpu, moves, running[place], move_units, cu_index, now)
-    if gpu.n_moving == 0:
-        want_none(gpu)
+                    begin_workgroup(gpu, operations, running[place], move_units, cu_index, now)
 
 
 @kernel
-def begin_workgroup(gpu, moves, operation, move_units, cu_index, now):
+def begin_workgroup(gpu, operations, operation, move_units, cu_index, now):
     """The next workgroup of a move kernel takes a compute unit for itself, and starts up there."""
+    moves = operations[operation]
     cu = gpu.compute_units[cu_index]
     cu.move_operation = operation
+    if cu.wanted_by >= 0:
+        operations[cu.wanted_by].n_wanted -= 1
+        cu.wanted_by = -1
     if gpu.runs_gemms == 0:
         note_idle_slots(gpu, cu)
     part = gpu.move_workgroups[cu_index]
@@ -228,13 +230,17 @@ def begin_workgroup(gpu, moves, operation, move_units, cu_index, now):
     move_units[moves.first_workgroup + part.number] = cu_index
     moves.n_dispatched += 1
     gpu.n_moving -= 1
+    if moves.n_dispatched == moves.n_workgroups and moves.n_wanted > 0:
+        want_no_more(gpu, operations, operation)
 
 
 @kernel
-def want_none(gpu):
-    """No compute unit is kept free of GEMM workgroups any more."""
+def want_no_more(gpu, operations, operation):
+    """No compute unit is kept free for a move kernel any more."""
+    operations[operation].n_wanted = 0
     for cu_index in range(gpu.n_compute_units):
-        gpu.compute_units[cu_index].is_wanted = 0
+        if gpu.compute_units[cu_index].wanted_by == operation:
+            gpu.compute_units[cu_index].wanted_by = -1
 
 
 @kernel

@@ -273,7 +273,7 @@ def compute_unit_dtype(layout):
             ("outstanding_stores", "i8"),  # stores in flight, until they are acknowledged
             ("returning_lines", "i4", (RETURN_RING,)),  # by slot number, modulo the ring: what comes back then
             ("returning_stores", "i4", (RETURN_RING,)),
-            ("is_wanted", "i8"),  # by a move kernel: takes no GEMM workgroup any more
+            ("wanted_by", "i8"),  # move kernel that it is kept free of GEMM workgroups for; -1: none
             ("shares", "i8"),  # of it that resident workgroups take, of ALL_SHARES
             ("move_operation", "i8"),  # whose workgroup has it for itself; -1: none
             ("idle_from", "i8"),  # first active slot in which nothing ran on it, as long as no GEMM does
@@ -524,6 +524,7 @@ OPERATION_TABLE = np.dtype(
         ("c_granule", "i8"),  # first granule of the output
         ("c_row_granules", "i8"),  # pitch of the output
         # move kernel
+        ("n_wanted", "i8"),  # compute units that are kept free for it
         ("first_step", "i8"),  # of STEP_TABLE
         ("n_steps", "i8"),  # of each workgroup
         ("n_step_columns", "i8"),  # channels, each a workgroup; 1: all workgroups share each step
@@ -679,6 +680,7 @@ def empty_gpu(layout, used=None):
     channels["free_entry"] = np.arange(2 * entries).reshape(2, entries)
     gpu.compute_units["granted_channel"] = -1
     gpu.compute_units["move_operation"] = -1
+    gpu.compute_units["wanted_by"] = -1
     gpu.compute_units["slots"]["workgroup"] = -1
     gpu.stage_operation = -1
     gpu.next_start_at = NEVER

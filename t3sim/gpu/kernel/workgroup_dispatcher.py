@@ -2,13 +2,13 @@
 
 Models: dynamic dispatch in the kernel's order, first to empty compute units (one slot index
 after the other), with a launch latency; a GEMM stage is therefore a statistical notion.
-A compute unit that a collective kernel runs on takes none.  While workgroups of that wait, as many compute units take
+A compute unit that a move kernel runs on takes none.  While workgroups of that wait, as many compute units take
 no other GEMM workgroup when one of theirs ends.  The workgroups of a persistent kernel take tile after tile instead,
-and give up their compute units when it has none left.  The same kernel may run several times in turn: the next one
-starts a launch after the last workgroup of this one.
+and give up their compute units when it has none left.  Workgroups of several GEMMs share a compute unit as far as what
+they take of it allows.
 No workgroup is dispatched while one that is ``dispatch_window`` or more before it in the order still holds
 its place in the tracker, here or at the neighbour; see ``tracker`` for why that is never a deadlock.
-Staggering is the start of the order (``first_workgroup``; T3 section 4.4).
+Staggering is the start of the order (T3 section 4.4).
 Pinned by tests/kernel/test_workgroup_dispatcher.py.
 """
 
@@ -43,45 +43,36 @@ def dispatch_workgroups(gpu, operations, running, workgroups, tiles, dma_command
 @kernel
 def fill_free_slots(gpu, gemm, operations, running, workgroups, tiles, dma_commands, now):
     """Launch a workgroup of a GEMM into each free slot; return what stopped it."""
-    n_to_give_up = n_wanted_more(gpu, gemm)
-    for slot_index in range(gemm.n_slots):
+    for slot_index in range(gpu.n_slots):
         for cu_index in range(gemm.first_unit, gemm.end_unit):
             if gemm.n_dispatched == gemm.n_workgroups:
                 return FOR_DEPENDENCY if gpu.n_undispatched > 0 else NOTHING_LEFT
             cu = gpu.compute_units[cu_index]
             slot = cu.slots[slot_index]
-            if slot.workgroup >= 0 or cu.move_operation >= 0 or cu.is_wanted or cu.shares + gemm.share > ALL_SHARES:
+            if slot.workgroup >= 0 or cu.shares + gemm.share > ALL_SHARES:
+                continue
+            if cu.move_operation >= 0 or cu.wanted_by >= 0:
                 continue
             if not may_dispatch(gpu, gemm, workgroups, tiles, dma_commands):
                 return FOR_DEPENDENCY
-            if n_to_give_up > 0 and is_wanted_by_moves(gpu, operations, running, cu_index):
-                cu.is_wanted = 1
-                n_to_give_up -= 1
+            if gpu.n_moving > 0 and gemm.is_persistent == 0:
+                cu.wanted_by = wanting_moves(gpu, operations, running, cu_index)
+            if cu.wanted_by >= 0:
+                operations[cu.wanted_by].n_wanted += 1
             else:
                 launch_workgroup(gpu, gemm, cu, workgroups, cu_index, slot_index, now)
     return FOR_CU_SLOT
 
 
 @kernel
-def n_wanted_more(gpu, gemm):
-    """Return how many more compute units move kernels wait for than are kept free for them."""
-    if gemm.is_persistent or gpu.n_moving == 0:
-        return 0
-    n = gpu.n_moving
-    for cu_index in range(gpu.n_compute_units):
-        n -= gpu.compute_units[cu_index].is_wanted
-    return n
-
-
-@kernel
-def is_wanted_by_moves(gpu, operations, running, cu_index):
-    """Return whether a move kernel that may run on a compute unit has workgroups without one."""
+def wanting_moves(gpu, operations, running, cu_index):
+    """Return the move kernel that waits for a compute unit, may run on this one and has too few kept free; -1: none."""
     for place in range(gpu.n_running):
         moves = operations[running[place]]
-        if moves.kind == MOVES and moves.n_dispatched < moves.n_workgroups:
+        if moves.kind == MOVES and moves.n_dispatched + moves.n_wanted < moves.n_workgroups:
             if moves.first_unit <= cu_index < moves.end_unit:
-                return True
-    return False
+                return running[place]
+    return -1
 
 
 @kernel

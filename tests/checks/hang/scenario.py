@@ -45,9 +45,11 @@ def fused(
 
     *tracker_sets*: so many sets, each with room for one workgroup, whether that makes sense or not.
     """
-    wired = MirroredMachine(machine(changes), policy_of(policy), params, quantum_ps)
+    spec = machine(changes)
     if tracker_sets is not None:
-        wired.core.gpu.tracker.n_sets, wired.core.gpu.tracker.entries_per_set = tracker_sets, 2
+        tracker = spec.gpu.tracker.model_copy(update={"n_sets": tracker_sets, "entries_per_set": 2})
+        spec = spec.model_copy(update={"gpu": spec.gpu.model_copy(update={"tracker": tracker})})
+    wired = MirroredMachine(spec, policy_of(policy), params, quantum_ps)
     load_fused(wired, trace_of(*shape, n_chunks=tp), ring_reduce_scatter)
     return wired
 

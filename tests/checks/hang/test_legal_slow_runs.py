@@ -13,8 +13,10 @@ from t3sim.checks.hang.progress import PATIENCE_CYCLES
 from t3sim.errors import ModelError
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.routes import StoreRoutes
+from t3sim.gpu.tables import TableBuilder
 from t3sim.system import liveness
 from t3sim.system.machine import MirroredMachine, check_drained
+from t3sim.system.side_by_side import stream
 from tests.kernel.small import machine, trace_of
 
 from .scenario import collective, fused, policy_of
@@ -64,14 +66,23 @@ SLOW.append(Slow("starvation limit of 300,000 cycles", long_starvation, 420_000)
 
 
 def series_of_kernels() -> MirroredMachine:
-    """Three GEMMs one after another, each of them launched when the one before has ended."""
-    wired = MirroredMachine(machine("gpu: {kernel_launch: 1 ms}"), policy_of("round_robin"), {})
-    trace = trace_of(64, 64).repeated(3)
-    wired.core.load_gemm(trace, StoreRoutes(trace.n_workgroups), start_at=0)
+    """Three GEMMs one after another, each of them launched 1 ms after the one before has ended."""
+    wired = MirroredMachine(machine(), policy_of("round_robin"), {})
+    trace, builder = trace_of(64, 64), TableBuilder(wired.core.machine)
+    for number, launch in enumerate(stream(builder, 3, wired.core.ticks.from_ps(1_000_000_000))):
+        builder.add_gemm(trace, StoreRoutes(trace.n_workgroups), launch, number=number, of=3)
+    wired.core.load(builder, trace=trace)
     return wired
 
 
-SLOW.append(Slow("launches of 1 ms between kernels of a series", series_of_kernels, 1_390_000))
+SLOW.append(Slow("launches of 1 ms between kernels of a series", series_of_kernels, 0))
+
+
+def test_canary_a_launch_that_lies_ahead_would_be_lateness(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No latency of the machine makes its patience long enough for a host that takes 1 ms between two kernels."""
+    monkeypatch.setattr(liveness, "NEVER", 0)  # no launch lies ahead
+    with pytest.raises(ModelError, match="no progress: "):
+        series_of_kernels().run()
 
 
 def longest_stillness(wired: MirroredMachine) -> int:
@@ -140,7 +151,7 @@ SMALL = {
 def test_the_smallest_machine_ends(changes: str) -> None:
     wired = fused(changes, tp=2)
     wired.run()
-    assert wired.core.gpu.n_finished == 16
+    assert wired.core.gemms["n_finished"].tolist() == [16]
 
 
 def test_a_gpu_that_something_else_will_wake_is_not_deadlocked() -> None:

@@ -155,7 +155,7 @@ def leak_read_ahead(core: GpuCore) -> None:
 
 def open_window(core: GpuCore) -> None:
     """Workgroups are dispatched although older ones have not been sent on."""
-    core.gpu.dispatch_window = NEVER
+    core.tables.operations[0].dispatch_window = NEVER
 
 
 # --- link ---
@@ -202,11 +202,11 @@ def allow_one_line(core: GpuCore) -> None:
 
 
 def has_lines(core: GpuCore) -> bool:
-    return bool((core.gpu.collective_workgroups["line_head"] < core.gpu.collective_workgroups["line_tail"]).any())
+    return bool((core.gpu.move_workgroups["line_head"] < core.gpu.move_workgroups["line_tail"]).any())
 
 
 def lose_operand(core: GpuCore) -> None:
-    workgroups = core.gpu.collective_workgroups
+    workgroups = core.gpu.move_workgroups
     w = int(np.flatnonzero(workgroups["line_head"] < workgroups["line_tail"])[0])
     workgroups[w].line_remaining[int(workgroups[w].line_head) % len(workgroups[w].line_index)] += 1
 

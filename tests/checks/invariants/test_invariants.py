@@ -277,7 +277,7 @@ MIDWAY: dict[str, tuple[str, Callable[[Any], None], str]] = {
 
 # name -> (phase, defect seeded after the end, what is reported)
 FINISHED: dict[str, tuple[str, Callable[[Any], None], str]] = {
-    "a tile computed twice": ("gemm", add("n_finished"), "C10 broken: workgroups: tiles finished"),
+    "a tile computed twice": ("gemm", table("operations", "n_finished", 1), "C10 broken: workgroups: tiles finished"),
     "a tile that never ended": (
         "gemm",
         table("workgroups", "end_at", -(1 << 50)),
@@ -334,7 +334,7 @@ FINISHED: dict[str, tuple[str, Callable[[Any], None], str]] = {
         too_few_posted,
         "C3 broken: gpu: granules received",
     ),
-    "a GEMM faster than its matrix pipes": ("gemm", add("slice_work", 10**12), "B4 broken: gpu"),
+    "a GEMM faster than its matrix pipes": ("gemm", table("operations", "slice_work", 10**12), "B4 broken: gpu"),
     "a channel faster than its bus": ("gemm", start_late, "B4 broken: channel[0]"),
     "a compute unit that waits less than not at all": (
         "fused",
@@ -347,7 +347,7 @@ FINISHED: dict[str, tuple[str, Callable[[Any], None], str]] = {
         "C7 broken: memory_channel[0]: time of all reasons, against the time of the phase",
     ),
     "L2 banks busier than time": ("gemm", add("l2.n_accesses", 10**7), "C7 broken: L2_bank: time for a reason"),
-    "a link faster than its wire": ("all-gather", add("kernel_start_at", 1 << 40), "B4 broken: link_port"),
+    "a link faster than its wire": ("all-gather", table("operations", "start_at", 1 << 40), "B4 broken: link_port"),
 }
 
 

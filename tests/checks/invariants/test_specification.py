@@ -36,10 +36,10 @@ FIELDS = {
     "dma.bytes_per_tick_num": "rate",
     "tracker.n_sets": "sets",
     "tracker.entries_per_set": "entries of a set",
-    "slice_work": "operations of a tile",
-    "last_slice_work": "operations of a tile",
+    "operation.slice_work": "operations of a tile",
+    "operation.last_slice_work": "operations of a tile",
     "work_per_slot": "operations of a slot",
-    "last_slice_granules": "accesses of an operand row",
+    "operation.last_slice_granules": "accesses of an operand row",
 }
 
 
@@ -52,11 +52,11 @@ def fused() -> GpuCore:
 
 
 def change(core: GpuCore, path: str, by: int = 1) -> None:
-    """Add to a field of the record."""
+    """Add to a field of the record, or of the first operation."""
     *parts, name = path.split(".")
     record: Any = core.gpu
     for part in parts:
-        record = record[part]
+        record = core.tables.operations[0] if part == "operation" else record[part]
     record[name] += by
 
 

@@ -1,0 +1,544 @@
+"""Operations of one GPU: when each of them starts, on which compute units, beside which others, and what it posts.
+
+All times are in ticks of 7 GHz; a slot is 40 of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from t3sim.checks.invariants import broken
+from t3sim.collective.schedule import TO_LOCAL, CollectiveSchedule, Step
+from t3sim.config.experiment import TilingSpec
+from t3sim.errors import ModelError, UsageError
+from t3sim.gpu.core import GpuCore
+from t3sim.gpu.kernel import codes
+from t3sim.gpu.kernel.collective_kernel import dispatch_moves
+from t3sim.gpu.kernel.command_processor import end_operations, note_ready, start_operations
+from t3sim.gpu.routes import StoreRoutes
+from t3sim.gpu.tables import Launch, TableBuilder
+from t3sim.gpu.time_accounts import time_accounts, units_of
+from t3sim.overlap.t3 import ring_reduce_scatter
+from t3sim.system.machine import MirroredMachine
+from t3sim.system.side_by_side import stream
+from t3sim.workload.tiling import TileTrace
+from tests.checks.hang.scenario import policy_of
+from tests.harness.mutants import UNCHANGED, Mutant, run_mutants
+from tests.kernel.small import FOREVER, TILING, core_of, dispatch, free_slot, machine, trace_of
+
+SLOT, LAUNCH = 40, 4000
+ONE_RESIDENT = "gpu: {compute_unit: {lds: 32 KiB}}"  # one workgroup of 64 x 64 on each of four compute units
+PERSISTENT = TILING.model_copy(update={"persistent": True})
+NARROW = TilingSpec(workgroup_tile=(32, 64), wavefront_tile=(32, 64), k_slice=64, prefetch_depth=1)
+
+
+class Program:
+    """Operations for one GPU, and the machine that runs them."""
+
+    def __init__(self, changes: str = "") -> None:
+        self.wired = MirroredMachine(machine(changes), policy_of("round_robin"), {})
+        self.core: GpuCore = self.wired.core
+        self.builder = TableBuilder(self.core.machine)
+
+    def gemm(self, launch: Launch, n_workgroups: int = 4, k: int = 64, tiling: TilingSpec = TILING) -> None:
+        """Add a GEMM of so many tiles in a column."""
+        trace: TileTrace = trace_of(tiling.workgroup_tile[0] * n_workgroups, 64, k, tiling=tiling)
+        self.builder.add_gemm(trace, StoreRoutes(trace.n_workgroups), launch)
+
+    def copy(self, launch: Launch, n_units: int, n_granules: int = 512) -> None:
+        """Add a move kernel that copies *n_granules*."""
+        step = Step(operands=(0,), destination=8192, n_granules=n_granules, send_to=TO_LOCAL, wait_received=0)
+        self.core.add_collective(self.builder, CollectiveSchedule((step,), 0, 0), launch, n_units)
+
+    def load(self) -> Program:
+        self.core.load(self.builder)
+        return self
+
+    def run(self) -> Any:
+        """Run to the end, checks included; return the table of operations."""
+        self.load().wired.run()
+        return self.core.operations
+
+    def workgroups(self, operation: int) -> Any:
+        table = self.core.tables.workgroups
+        return table[table["operation"] == operation]
+
+    def slots(self) -> Iterator[GpuCore]:
+        """Run slot by slot; yield the core after each of them."""
+        while not self.core.advance(self.core.now + SLOT):
+            yield self.core
+        yield self.core
+
+
+# --- when operations start ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("waits_for_both", [True, False])
+def test_an_operation_starts_a_launch_after_the_last_signal_it_waits_for(waits_for_both: bool) -> None:
+    """Two streams are joined; canary: without the wait for the longer one it starts before that has ended."""
+    program = Program()
+    short, long = program.builder.signal(), program.builder.signal()
+    program.gemm(Launch(LAUNCH, posts=((0, short, 1),)), 2)
+    program.gemm(Launch(LAUNCH, posts=((0, long, 2),)), 8, k=512)
+    waits = ((short, 1), (long, 2)) if waits_for_both else ((short, 1),)
+    program.gemm(Launch(LAUNCH, waits))
+    first, second, joined = program.run()
+    assert first.end_at < second.end_at
+    last = second if waits_for_both else first
+    assert joined.start_at == last.end_at + LAUNCH
+    assert (joined.start_at > second.end_at) == waits_for_both
+    starts = program.workgroups(2)["start_at"]
+    launched = int(program.core.gpu.workgroup_launch_ticks)
+    assert 0 <= starts.min() - joined.start_at - launched < SLOT  # with the next slot
+
+
+def test_an_operation_that_the_host_issues_later_starts_later() -> None:
+    program = Program()
+    done = program.builder.signal()
+    program.gemm(Launch(LAUNCH, posts=((0, done, 1),)))
+    program.gemm(Launch(LAUNCH, ((done, 1),)))
+    issued_at = 1_000_000
+    program.load().core.tables.operations[1].issued_at = issued_at
+    program.wired.run()
+    first, second = program.core.operations
+    assert first.end_at < issued_at
+    assert second.start_at == issued_at + LAUNCH
+
+
+def test_operations_of_a_stream_run_in_order() -> None:
+    """Each starts a launch after the end of the one before, whatever kind it is."""
+    program = Program()
+    launches = stream(program.builder, 3, LAUNCH)
+    program.gemm(next(launches))
+    program.copy(next(launches), 2)
+    program.gemm(next(launches))
+    operations = program.run()
+    assert operations["start_at"].tolist() == [LAUNCH, *(operations["end_at"][:-1] + LAUNCH).tolist()]
+    assert (operations["end_at"] > operations["start_at"]).all()
+    assert (operations["state"] == codes.OVER).all()
+    assert program.core.tables.signals.tolist() == [1, 1, 1]
+
+
+def test_canary_operations_of_different_streams_run_at_the_same_time() -> None:
+    program = Program()
+    for _ in range(2):
+        program.gemm(next(stream(program.builder, 1, LAUNCH)))
+    first, second = program.run()
+    assert first.start_at == second.start_at == LAUNCH
+    assert program.workgroups(1)["start_at"].min() < first.end_at
+
+
+def test_a_gemm_ends_when_its_dirty_lines_are_written_back() -> None:
+    """What waits for it reads its output past the L2; two GEMMs that end at different times each wait for their own."""
+    program = Program("gpu: {l2: {at_kernel_end: write-back}}")
+    program.gemm(Launch(0), 4, k=64)
+    program.gemm(Launch(0), 8, k=256)
+    operations = program.run()
+    for number, operation in enumerate(operations):
+        assert operation.end_at > program.workgroups(number)["end_at"].max()
+    assert program.core.gpu.l2.n_granules_written_back == program.core.gpu.l2.n_granules_dirtied
+
+
+# --- the same, of the functions alone: small enough for interpreted runs ---------------------------------
+
+
+def started() -> str:
+    """Run barriers, which end at once, on a command processor of its own; return (operation, start) in order."""
+    core = core_of()
+    builder = TableBuilder(core.machine)
+    a, b = builder.signal(), builder.signal()
+    for launch in (
+        Launch(100, posts=((0, a, 1),)),
+        Launch(100, posts=((0, a, 1),), priority=1),
+        Launch(70, ((a, 2),), ((0, b, 3),)),
+        Launch(30, ((b, 3), (a, 1)), priority=1),
+        Launch(500),
+        Launch(30, ((b, 3),), priority=2),
+        Launch(0, ((a, 3),)),  # never posted
+        Launch(100),
+    ):
+        builder._operation(codes.BARRIER, launch)
+    core.load(builder)
+    gpu, t, found = core.gpu, core.tables, []
+    for now in range(0, 1000, SLOT):
+        start_operations(gpu, t.operations, t.running, now)
+        found.append(" ".join(f"{now}:{o}" for o in t.running[: int(gpu.n_running)]))
+        end_operations(gpu, t.operations, t.running, t.posts, t.signals, now)
+        if gpu.has_news:
+            note_ready(gpu, t.operations, t.waits, t.signals, now)
+    left = [number for number, state in enumerate(t.operations["state"]) if state == codes.PENDING]
+    return f"{' '.join(filter(None, found))}, left {left}, signals {t.signals.tolist()}"
+
+
+ORDER = "120:1 120:0 120:7 200:2 240:5 240:3 520:4, left [6], signals [2, 3]"
+PROCESSOR = "t3sim.gpu.kernel.command_processor"
+MUTANTS = (
+    Mutant("no signal is awaited", PROCESSOR, "at_least:\n            return False", "at_least:\n            continue"),
+    Mutant("one post is enough", PROCESSOR, "< waits[index].at_least", "< 1"),
+    Mutant("no launch", PROCESSOR, "operation.issued_at) + operation.launch_ticks", "operation.issued_at)"),
+    Mutant("no priority", PROCESSOR, "].priority < operation.priority", "].priority < 0"),
+    Mutant("equals overtake", PROCESSOR, "].priority < operation.priority", "].priority <= operation.priority"),
+    Mutant("posts nothing", PROCESSOR, "+= posts[index].amount", "+= 0"),
+    Mutant("late starts forgotten", PROCESSOR, "min(gpu.next_start_at, operation.start_at)\n\n\n@kernel\ndef start(",
+           "gpu.next_start_at\n\n\n@kernel\ndef start("),
+)  # fmt: skip
+
+
+def test_operations_that_start_together_take_their_turn_by_priority_then_in_order() -> None:
+    assert started() == ORDER
+
+
+@pytest.mark.deep
+def test_the_same_interpreted_and_each_defect_of_the_command_processor_changes_it() -> None:
+    outcomes = run_mutants(MUTANTS, "tests.kernel.test_command_processor:started")
+    assert outcomes.pop(UNCHANGED) == ORDER
+    assert [name for name, outcome in outcomes.items() if outcome == ORDER] == []
+
+
+# --- who gets compute units ------------------------------------------------------------------------------
+
+
+def first_on_each_unit(program: Program) -> list[int]:
+    """Return the operation that each compute unit has its first workgroup of."""
+    table = program.core.tables.workgroups
+    order = np.argsort(table["start_at"], kind="stable")
+    return [int(table["operation"][order][table["cu"][order] == unit][0]) for unit in range(4)]
+
+
+@pytest.mark.parametrize(("priority", "delay", "first"), [(0, 0, 0), (1, 0, 1), (0, -SLOT, 1), (-1, -SLOT, 1)])
+def test_two_gemms_share_compute_units_by_priority_and_start(priority: int, delay: int, first: int) -> None:
+    """The second of two GEMMs comes first if it has a higher priority or starts earlier."""
+    program = Program(ONE_RESIDENT)
+    program.gemm(Launch(LAUNCH), 8)
+    program.gemm(Launch(LAUNCH + delay, priority=priority), 8)
+    program.run()
+    assert first_on_each_unit(program) == [first] * 4
+    if priority == 0:  # and goes on so
+        assert program.workgroups(first)["start_at"].max() <= program.workgroups(1 - first)["start_at"].min()
+
+
+def test_a_gemm_of_higher_priority_overtakes_one_that_runs() -> None:
+    """Workgroups that run go on; the next free slots are its own."""
+    program = Program(ONE_RESIDENT)
+    program.gemm(Launch(0), 24, k=256)
+    program.gemm(Launch(LAUNCH, priority=1), 4)
+    _, urgent = program.run()
+    late = program.workgroups(0)["start_at"] > urgent.start_at + int(program.core.gpu.workgroup_launch_ticks) + SLOT
+    assert late.any()
+    assert program.workgroups(1)["start_at"].max() <= program.workgroups(0)["start_at"][late].min()
+
+
+@pytest.mark.parametrize("is_cut", [True, False])
+def test_a_partition_keeps_operations_on_their_own_compute_units(is_cut: bool) -> None:
+    """A GEMM on units 0 and 1 and a move kernel on 2 and 3; canary: without it the GEMM takes all."""
+    program = Program(ONE_RESIDENT)
+    program.gemm(Launch(0, units=range(2) if is_cut else None), 12)
+    program.copy(Launch(LAUNCH, units=range(2, 4) if is_cut else None), 2)
+    program.run()
+    moved = np.flatnonzero(program.core.gpu.compute_units["state_slots"][:, codes.COLLECTIVE_WORK])
+    of_gemm = set(program.workgroups(0)["cu"].tolist())
+    assert len(moved) == 2
+    if is_cut:
+        assert (of_gemm, moved.tolist()) == ({0, 1}, [2, 3])
+        assert program.core.gemms["n_stage_slots"].tolist() == [2]
+    else:
+        assert of_gemm == {0, 1, 2, 3}
+
+
+def test_a_collective_takes_all_of_its_compute_units_and_never_more() -> None:
+    program = Program()
+    step = Step(operands=(0,), destination=4096, n_granules=64, send_to=TO_LOCAL, wait_received=0)
+    schedule, launch = CollectiveSchedule((step,), 0, 0), Launch(0, units=range(1, 3))
+    program.core.add_collective(program.builder, schedule, launch)
+    with pytest.raises(UsageError, match="cannot run on 3 of 2 compute units"):
+        program.core.add_collective(program.builder, schedule, launch, 3)
+    (moves,) = program.run()
+    assert moves.n_finished == 2
+
+
+def check_shares(core: GpuCore) -> int:
+    """No compute unit has more workgroups than fit; return the most operations that one has workgroups of."""
+    most = 0
+    for unit in core.gpu.compute_units[: int(core.gpu.n_compute_units)]:
+        resident = unit.slots["workgroup"][unit.slots["workgroup"] >= 0]
+        owners = core.tables.workgroups["operation"][resident]
+        taken = sum(1 / int(core.tables.operations["n_slots"][owner]) for owner in owners)
+        assert taken <= 1.001, f"{len(resident)} workgroups of {len(set(owners.tolist()))} operations"
+        assert int(unit.shares) == sum(int(core.tables.operations["share"][owner]) for owner in owners)
+        most = max(most, len(set(owners.tolist())))
+    return most
+
+
+def two_sizes() -> Program:
+    """A GEMM of which three workgroups fit on a compute unit, and one of which four do."""
+    program = Program("gpu: {compute_unit: {lds: 96 KiB}}")
+    program.gemm(Launch(0), 30, k=128)
+    program.gemm(Launch(LAUNCH, priority=1), 30, k=192, tiling=NARROW)
+    program.load()
+    assert program.core.gemms["n_slots"].tolist() == [3, 4]
+    return program
+
+
+def test_workgroups_of_two_gemms_never_take_more_than_a_compute_unit() -> None:
+    assert max(check_shares(core) for core in two_sizes().slots()) == 2
+
+
+def test_canary_workgroups_that_take_nothing_are_noticed() -> None:
+    program = two_sizes()
+    program.core.tables.operations["share"] = 0
+    with pytest.raises(AssertionError, match="workgroups of"):
+        list(map(check_shares, program.slots()))
+
+
+def test_a_large_workgroup_takes_what_small_ones_leave() -> None:
+    """Half of a compute unit is free, whatever the places that the workgroups on the other half have."""
+    program = Program("gpu: {n_compute_units: 1, compute_unit: {lds: 96 KiB}}")
+    program.gemm(Launch(0), 2, tiling=NARROW)  # a quarter of it each
+    program.gemm(Launch(0), 1, tiling=TILING.model_copy(update={"prefetch_depth": 2}))  # half of it
+    program.load()
+    assert program.core.gemms["n_slots"].tolist() == [4, 2]
+    program.wired.run()
+    assert len(set(program.core.tables.workgroups["start_at"].tolist())) == 1
+
+
+# --- move kernels beside GEMMs ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_persistent", [False, True])
+def test_a_move_kernel_takes_the_compute_units_that_a_gemm_gives_up(is_persistent: bool) -> None:
+    """As many as it has workgroups, as they become free; canary: a persistent GEMM keeps them to its last tile."""
+    program = Program(ONE_RESIDENT)
+    program.gemm(Launch(0), 41, k=256, tiling=PERSISTENT if is_persistent else TILING)
+    program.copy(Launch(LAUNCH), 3)
+    program.load()
+    for core in program.slots():
+        gemm, moves = core.tables.operations[:2]
+        if moves.n_dispatched == moves.n_workgroups:
+            break
+    left = int(gemm.n_workgroups - gemm.n_dispatched)
+    assert left == 0 if is_persistent else left > 20
+    assert program.core.advance(FOREVER)
+    assert broken(program.core) == []
+    assert (program.core.gpu.compute_units["wanted_by"] < 0).all()
+    n_later = np.bincount(program.workgroups(0)["cu"], minlength=4)
+    assert n_later.min() > 4, "a compute unit that did not come back to the GEMM"
+
+
+@pytest.mark.parametrize("units", [None, range(1, 4)])
+def test_compute_units_are_given_up_one_by_one_until_a_move_kernel_has_all(units: range | None) -> None:
+    """Three of them, each when its workgroup ends, and no fourth one."""
+    program = Program(ONE_RESIDENT)
+    program.gemm(Launch(0), 20)
+    program.copy(Launch(SLOT, units=units), 3)
+    core = program.load().core
+    dispatch(core)
+    taken = []
+    for unit in (2, 0, 3, 1, 2, 0):
+        if core.gpu.compute_units[unit].move_operation < 0:
+            free_slot(core, unit, 0)
+        dispatch(core, SLOT)
+        dispatch_moves(core.gpu, core.tables.operations, core.tables.running, core.tables.move_units, SLOT)
+        taken.append(int((core.gpu.compute_units["move_operation"] == 1).sum()))
+    assert taken == ([1, 2, 3, 3, 3, 3] if units is None else [1, 1, 2, 3, 3, 3])
+    assert core.tables.operations[1].n_wanted == 0
+
+
+def test_two_move_kernels_each_get_what_they_wait_for() -> None:
+    """Two kernels with compute units of their own, of a GEMM that runs on all: does neither wait for its end?"""
+    program = Program(ONE_RESIDENT)
+    program.gemm(Launch(0), 40, k=256)
+    program.copy(Launch(LAUNCH, units=range(2)), 1)
+    program.copy(Launch(LAUNCH, units=range(2, 4)), 1)
+    gemm, *copies = program.run()
+    for moves in copies:
+        assert moves.end_at < program.workgroups(0)["start_at"].max()
+    assert gemm.n_finished == 40
+
+
+# --- signals of workgroups -------------------------------------------------------------------------------
+
+
+def waiting_workgroup() -> Program:
+    """Workgroup 3 of the second of two GEMMs waits for the last workgroup of the first one."""
+    program = Program("gpu: {compute_unit: {lds: 64 KiB}}")
+    signal = program.builder.signal()
+    program.gemm(Launch(0), 2, k=512)
+    program.gemm(Launch(0), 4)
+    program.load()
+    table = program.core.tables.workgroups
+    table["post_signal"][:2] = signal
+    table["wait_signal"][5], table["wait_at_least"][5] = signal, 2
+    return program
+
+
+def loads_too_early(program: Program) -> bool:
+    """Run; return whether workgroup 5 has loaded anything before workgroups 0 and 1 have ended."""
+    table, found = program.core.tables.workgroups, False
+    for core in program.slots():
+        n_ended = int((table["end_at"][:2] >= 0).sum())
+        assert core.tables.signals[0] == n_ended
+        if table["end_at"][5] < 0 <= table["start_at"][5] and n_ended < 2:
+            slot = core.gpu.compute_units[int(table["cu"][5])].slots[int(table["slot"][5])]
+            found |= bool(slot.load_line > 0 or slot.load_slice > 0)
+        found |= bool(table["end_at"][5] >= 0 and n_ended < 2)
+    return found
+
+
+def test_a_workgroup_loads_nothing_before_its_signal_is_posted() -> None:
+    """It has its slot and waits there, as a dependency; its neighbours go on."""
+    program = waiting_workgroup()
+    assert not loads_too_early(program)
+    table = program.core.tables.workgroups
+    posted_at = table["end_at"][:2].max()
+    assert table["start_at"][5] < posted_at <= table["multiply_at"][5]
+    assert (table["end_at"][2:5] < posted_at).all()
+    assert program.core.gpu.compute_units["reason_ticks"][:, codes.FOR_DEPENDENCY].sum() > 0
+
+
+def test_canary_a_workgroup_without_a_signal_loads_at_once() -> None:
+    program = waiting_workgroup()
+    program.core.tables.workgroups["wait_signal"] = -1
+    assert loads_too_early(program)
+
+
+# --- time accounts (C7) ----------------------------------------------------------------------------------
+
+
+def program_with_gaps() -> Program:
+    """A GEMM, a move kernel, then two GEMMs and a move kernel at once; 4 us before each, in which nothing runs."""
+    program = Program()
+    gap = program.core.ticks.from_ps(4_000_000)
+    done, both = program.builder.signal(), program.builder.signal()
+    program.copy(Launch(gap, posts=((0, done, 1),)), 2)
+    program.gemm(Launch(gap, ((done, 1),), ((0, done, 1),)), 6)
+    program.copy(Launch(gap, ((done, 2),), ((0, done, 1),)), 3)
+    program.gemm(Launch(gap, ((done, 3),), ((0, both, 1),)), 5)
+    program.gemm(Launch(gap, ((done, 3),), ((0, both, 1),)), 2, k=128)
+    program.copy(Launch(gap, ((done, 3),), ((0, both, 1),)), 4)
+    program.copy(Launch(gap, ((both, 3),)), 1)
+    return program.load()
+
+
+def check_accounts(program: Program, end_at: int) -> None:
+    n_units = units_of(program.core.machine)
+    for unit, rows in time_accounts(program.core, end_at).items():
+        assert (rows >= 0).all(), unit
+        assert rows.sum() == end_at * n_units[unit], unit
+    states = program.core.gpu.compute_units["state_slots"][:4].sum(axis=1)
+    assert (states == program.core.gpu.n_active_slots).all()
+
+
+def test_the_time_of_every_unit_adds_up_with_gaps_between_operations() -> None:
+    program = program_with_gaps()
+    end_at = program.wired.run()
+    operations = program.core.operations
+    assert (operations["start_at"][1:4] - operations["end_at"][:3] == operations["launch_ticks"][1:4]).all()
+    check_accounts(program, end_at)
+    assert broken(program.core) == []
+    dispatcher = program.core.gpu.dispatcher_slots
+    gap = int(operations["launch_ticks"][0]) // SLOT
+    assert dispatcher[codes.FOR_DEPENDENCY] >= 3 * (gap - 1)  # with GEMMs to come
+
+
+def test_canary_a_slot_that_nobody_accounts_for_is_noticed() -> None:
+    program = program_with_gaps()
+    for core in program.slots():
+        if core.tables.operations[0].state == codes.OVER:
+            break
+    assert core.gpu.runs_gemms == 0
+    core.gpu.compute_units[3].idle_from += 1
+    assert core.advance(FOREVER)
+    assert any("C7 broken: compute_unit" in line for line in broken(core))
+
+
+# --- what is refused -------------------------------------------------------------------------------------
+
+
+def test_a_second_gemm_whose_stores_are_mapped_is_refused() -> None:
+    program = Program()
+    trace = trace_of(256, 64, n_chunks=2)
+    routes = StoreRoutes(trace.n_workgroups)
+    ring_reduce_scatter(routes, trace, 0, 1)
+    program.builder.add_gemm(trace, routes, Launch(0))
+    program.gemm(Launch(0))  # through the L2: beside it without harm
+    with pytest.raises(UsageError, match="a GPU has one tracker"):
+        program.builder.add_gemm(trace, routes, Launch(0))
+
+
+# --- waits that never end ---------------------------------------------------------------------------------
+
+
+def waits_for_nobody(program: Program) -> None:
+    program.core.tables.waits[0].at_least += 1
+
+
+def workgroup_waits_for_nobody(program: Program) -> None:
+    table = program.core.tables.workgroups
+    table["wait_signal"][1], table["wait_at_least"][1] = 2, 3
+
+
+def wait_for_each_other(program: Program) -> None:
+    """The first operation waits for a signal that the second one posts at its end."""
+    operations = program.core.tables.operations
+    operations[0].start_at, operations[0].first_wait, operations[0].n_waits = codes.NEVER, 1, 1
+    program.core.gpu.next_start_at = codes.NEVER
+
+
+def posted_by_itself(program: Program) -> None:
+    """A workgroup waits for the end of its own operation."""
+    table = program.core.tables.workgroups
+    table["wait_signal"][1], table["wait_at_least"][1] = 0, 1
+
+
+NOBODY = "gpu[0].signal[{}]: nobody posts it any more"
+HANGS: dict[str, tuple[Callable[[Program], None], tuple[str, ...]]] = {
+    "an operation": (
+        waits_for_nobody,
+        (NOBODY.format(0), "gpu[0].command_processor.operation[1] waits for gpu[0].signal[0]: lacks 1 of 2"),
+    ),
+    "a workgroup": (
+        workgroup_waits_for_nobody,
+        (NOBODY.format(2), "gpu[0].compute_unit[1].slot[0] waits for gpu[0].signal[2]: lacks 3 of 3"),
+    ),
+    "each other": (
+        wait_for_each_other,
+        ("waits for itself, in a cycle of 4 parts", "operation[0] waits for gpu[0].signal[1]: lacks 1 of 1"),
+    ),
+    "itself": (
+        posted_by_itself,
+        ("waits for itself, in a cycle of 3 parts", "compute_unit[1].slot[0] waits for gpu[0].signal[0]: lacks 1 of 1"),
+    ),
+}
+
+
+def two_in_turn() -> Program:
+    """A GEMM that waits for another one; operation 1 posts signal 1, nobody signal 2."""
+    program = Program()
+    done, end, _ = (program.builder.signal() for _ in range(3))
+    program.gemm(Launch(LAUNCH, posts=((0, done, 1),)))
+    program.gemm(Launch(LAUNCH, ((done, 1),), ((0, end, 1),)))
+    program.builder._waits.append((end, 1))  # of nobody, until a defect gives it to an operation
+    return program.load()
+
+
+@pytest.mark.parametrize("name", HANGS)
+def test_a_wait_that_never_ends_is_named_with_its_signal(name: str) -> None:
+    break_it, said = HANGS[name]
+    program = two_in_turn()
+    break_it(program)
+    with pytest.raises(ModelError) as hang:
+        program.wired.run()
+    head = str(hang.value)
+    assert head.splitlines()[0].startswith("deadlock")
+    for text in said:
+        assert text in head
+
+
+def test_canary_the_same_program_ends_if_all_signals_are_posted() -> None:
+    program = two_in_turn()
+    program.wired.run()
+    assert program.core.tables.signals.tolist() == [1, 1, 0]
