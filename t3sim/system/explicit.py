@@ -173,11 +173,9 @@ class ExplicitParts(Parts):
             shares[d] = share
             report(sum(shares) / len(shares))
 
-        devices = enumerate(ring.devices)
-        followed = [self.audit.follow(device, part.programs[d].n, partial(note, d)) for d, device in devices]
-        ends = ring.run([one.report for one in followed])
-        for one in followed:
-            one.finish()
+        followed = self.audit.follow(ring.devices)
+        ends = ring.run(followed.reports([partial(note, d) for d in range(part.n)]))
+        followed.finish()
         gpus = []
         for core, offset, end in zip(ring.cores, offsets, ends, strict=True):
             counters = counters_of(core)

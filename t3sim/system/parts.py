@@ -163,7 +163,7 @@ class MirroredParts(Parts):
             spec = self.spec_of(part, spec)
             machine = MirroredMachine(spec, entry, params, self.run.quantum, ticks, part.n, traffic)
             machine.load(part.programs[0])
-            phase = self._finished(name, machine, part.n, report)
+            phase = self._finished(name, machine, report)
             if part.is_arbitrated:
                 phase.counters["mca_threshold"] = threshold_in_force(entry, machine.core)
             if keeps_tiles:
@@ -181,10 +181,10 @@ class MirroredParts(Parts):
         ticks = end - max((one.end for one in after), default=0)
         return replace(phase, ticks=ticks, end=end, sent=start + phase.sent)
 
-    def _finished(self, name: str, machine: MirroredMachine, n_gpus: int, report: Report) -> Phase:
+    def _finished(self, name: str, machine: MirroredMachine, report: Report) -> Phase:
         """Run what is loaded, under audit, and return the phase."""
-        followed = self.audit.follow(machine.device, n_gpus, report)
-        end_at = machine.run(followed.report)
+        followed = self.audit.follow(machine.devices)
+        end_at = machine.run(*followed.reports([report]))
         followed.finish()
         core = machine.core
         return Phase(
