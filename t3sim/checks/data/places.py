@@ -78,7 +78,7 @@ class Wire:
 def occurrence(keys: Ints) -> Ints:
     """Return for each entry how often its key has come before."""
     order = np.argsort(keys, kind="stable")
-    is_first = np.diff(keys[order], prepend=-1) != 0
+    is_first = np.diff(keys[order], prepend=keys[order[:1]] - 1) != 0
     starts = np.flatnonzero(is_first)
     rank = np.empty(len(keys), np.int64)
     rank[order] = np.arange(len(keys)) - np.repeat(starts, np.diff(starts, append=len(keys)))
