@@ -16,9 +16,8 @@ from t3sim.gpu.core import GpuCore
 from t3sim.gpu.device import Device
 from t3sim.gpu.kernel import codes, signals
 from t3sim.gpu.kernel.l2_slice import LINE_SHIFT
-from t3sim.program.following import followed_buffers
+from t3sim.program.checks.places import Map, followed_buffers
 from t3sim.program.operations import Content, Gemm
-from t3sim.program.shadow import Map, rectangles
 from t3sim.workload.tiling import ELEMENT_BYTES
 
 UNTOUCHED = -77  # what lies where nothing has been stored
@@ -297,8 +296,7 @@ class CarriedProgram:
                 yield self.map.span(output.first, output.n_granules), self.elements.sums(givers, names)
                 continue
             made = next(made for made in self.elements.made if made.gemm.name == output.gemm)
-            chosen = output.workgroups
-            which, inside, granules = rectangles(output.first, output.pitch, made.rows[chosen], made.width[chosen])
-            names = made.names(rank)[made.start[chosen[which]] + inside]
+            which, inside, granules = output.places(made.rows, made.width)
+            names = made.names(rank)[made.start[output.workgroups[which]] + inside]
             givers = self.elements.givers(output.of, rank, len(names))
             yield self.map.place(granules), self.elements.sums(givers, names)
