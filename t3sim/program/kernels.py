@@ -146,5 +146,5 @@ def program(op: Operator, rank: int, memory: Memory, *operations: Any, **meaning
 
 
 def row_granules(op: Operator) -> int:
-    """Return granules of a row of the output, in whole lines."""
-    return -(-op.shape.n * ELEMENT_BYTES // (op.granule * op.line)) * op.line
+    """Return granules of a dense row of the output."""
+    return -(-op.shape.n * ELEMENT_BYTES // op.granule)

@@ -92,7 +92,7 @@ def random_case(seed: int) -> DataCase:
     n = n_across * columns - int(rng.integers(0, columns)) * int(rng.random() < 0.7)
     k = int(rng.integers(1, 140))
     if kind in PUSH_KINDS:
-        m = n_devices * rows  # each GPU owns as many whole rows of tiles
+        m, n = n_devices * rows, n_across * columns  # each GPU owns as many whole rows of tiles, of whole lines
     shape, machine = GemmShape(m=m, n=n, k=k), int(rng.integers(len(MACHINES)))
     is_mirrored = bool(rng.random() < 0.3) and (kind != "flux-push naive" or n_devices == 1)
     return DataCase(kind, n_devices, shape, tiling, machine, is_mirrored, seed)

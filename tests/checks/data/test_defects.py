@@ -77,6 +77,12 @@ def as_plain_store(messages: Any) -> Any:
     return messages
 
 
+def posts_one(messages: Any) -> Any:
+    """The first granule posts a signal that it has not been sent with."""
+    messages["signal"][0] = 0
+    return messages
+
+
 def wrong_address(_: CarriedProgram, machine: Machine) -> None:
     """The tables send the stores of a tile one granule too far."""
     device(machine).core.tables.tiles["first_granule"][8] += 1
@@ -98,11 +104,6 @@ def passes_barriers(_: CarriedProgram, machine: Machine) -> None:
     """Operations do not wait for anything."""
     for one in machine.devices:
         one.core.tables.waits["at_least"] = 0
-
-
-def posts_elsewhere(_: CarriedProgram, machine: Machine) -> None:
-    """Steps post the signal of the step before."""
-    device(machine).core.tables.steps["post_signal"][1:] -= 1
 
 
 def reads_elsewhere(_: CarriedProgram, machine: Machine) -> None:
@@ -132,7 +133,7 @@ DEFECTS: dict[str, tuple[DataCase, Callable[[CarriedProgram, Machine], None], st
     "a result is stored elsewhere": (SCATTER, sends_elsewhere, "a store at another place than its step says"),
     "an arrival of a step is lost elsewhere": (GATHER, on_messages(other_granule), "sent and not stored"),
     "updates of a step become stores": (NEAR_MEMORY, on_messages(as_plain_store), "a wrong value"),
-    "a step posts another signal": (SCATTER, posts_elsewhere, "a store at another place than its step says"),
+    "a store posts another signal": (FUSED, on_messages(posts_one), "a store that posts another signal"),
     "a granule for a slot is stored elsewhere": (PUSH, on_messages(other_granule), "sent and not stored"),
     "a tile of a slot is wrong": (PUSH, lying_tile, "a wrong value"),
     "slots are added up early": (PUSH, passes_barriers, "a wrong value"),
