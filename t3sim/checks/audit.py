@@ -64,8 +64,8 @@ class FollowedRun:
         self.audit = audit
         self._gpus = [FollowedGpu(audit, device) for device in devices]
         self._values = CarriedProgram([device.core for device in devices], audit.seed) if audit.has_data else None
-        for m, device in enumerate(devices if self._values is not None else ()):
-            self._values.follow(m, device)
+        if self._values is not None:
+            self._values.follow(devices)
 
     def reports(self, reports: Sequence[Report]) -> list[Report]:
         """Return what passes the progress of each GPU on to *reports*, and looks at its invariants now and then."""

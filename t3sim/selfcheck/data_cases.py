@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import get_args
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from t3sim.config.resolve import resolve_machine
 from t3sim.config.yaml_loader import load_yaml_text
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.overlap import overlap_strategies
-from t3sim.program.operator import Operator
+from t3sim.program.operator import Collective, Operator
 from t3sim.program.parts import collective_plan, gemm_part
 from t3sim.program.plan import Part
 from t3sim.system.machine import MirroredMachine
@@ -30,6 +31,7 @@ COLLECTIVE_KINDS = ("reduce-scatter", "reduce-scatter" + NEAR_MEMORY, "all-gathe
 RINGS = GEMM_KINDS + COLLECTIVE_KINDS
 PUSH_KINDS = ("flux-push next", "flux-push naive")  # over a switch
 CHANNELS, FLAGS = "channelled ", " with flags"
+COLLECTIVES: dict[str, Collective] = {name: name for name in get_args(Collective)}
 CHANNEL_KINDS = ("reduce-scatter", "all-gather", "all-reduce", "reduce-scatter" + FLAGS, "all-reduce" + FLAGS)
 KINDS = 2 * RINGS + PUSH_KINDS + tuple(CHANNELS + kind for kind in CHANNEL_KINDS)  # in turn
 TILINGS = (
@@ -48,12 +50,14 @@ MACHINES = (
     "link: {bandwidth: 1 GB/s}, memory: {stream_queue_entries: 8, queue: {entries: 1}}",
 )
 SWITCH = {"topology": "switch", "ingress_buffer": 1 << 10}
-CHANNEL_MACHINES = (
-    "gpu: {collective_kernel: {kind: channels, channels: 3, channel_chunk: 1 KiB, slices: 2, least_slice: 128 B}}",
+CHANNELLED = (
+    "gpu: {collective_kernel: {kind: channels, channels: 3, channel_chunk: 1 KiB, slices: 2, least_slice: 128 B}}"
+)
+FLAGGED = (  # expected to be faster than the plain protocol
     "memory: {channel_interleave: 256 B}, gpu: {collective_kernel: {kind: channels, channels: 2, channel_chunk: 1 KiB,"
     " expected: {start: 1 ms, step: 1 ms, bandwidth: 1 GB/s}, low_latency_128: {launch: 0 ns, slice_overhead: 20 ns,"
     " chunk: 4 KiB, slices: 3, least_slice: 256 B, data_per_line: 120 B,"
-    " expected: {start: 1 us, step: 1 us, bandwidth: 1 GB/s}}}}",
+    " expected: {start: 1 us, step: 1 us, bandwidth: 1 GB/s}}}}"
 )
 
 
@@ -112,17 +116,17 @@ def machine_of(case: DataCase) -> MachineSpec:
     if case.kind in PUSH_KINDS:
         return spec.model_copy(update={"link": spec.link.model_copy(update=SWITCH)})
     if case.kind.startswith(CHANNELS):
-        other = machine_from(f"{{preset: t3-tiny, {CHANNEL_MACHINES[case.kind.endswith(FLAGS)]}}}")
+        has_flags = case.kind.endswith(FLAGS)
+        other = machine_from(f"{{preset: t3-tiny, {FLAGGED if has_flags else CHANNELLED}}}")
         gpu = spec.gpu.model_copy(update={"collective_kernel": other.gpu.collective_kernel})
-        return spec.model_copy(update={"gpu": gpu, "memory": other.memory if case.kind.endswith(FLAGS) else spec.memory})
+        return spec.model_copy(update={"gpu": gpu, "memory": other.memory if has_flags else spec.memory})
     return spec
 
 
 def run_case(case: DataCase) -> CarriedProgram:
     """Run *case* with real values; return them, checked: ``problems`` says what is wrong."""
     values, machine = carried(case)
-    for n, device in enumerate(machine.devices):
-        values.follow(n, device)
+    values.follow(machine.devices)
     machine.run()
     values.check()
     return values
@@ -159,8 +163,10 @@ def part_of(case: DataCase) -> Part:
             return gemm_part(op)
         name, _, order = case.kind.partition(" ")
         strategy = overlap_strategies.get("t3" if name == "fused" else name)
-        return next(part for part in strategy(op, {"order": order} if name != "fused" else {}).parts() if part.role == "fused")
+        return next(
+            part for part in strategy(op, {"order": order} if name != "fused" else {}).parts() if part.role == "fused"
+        )
     chunk = (1 + case.shape.m % 67) * machine.gpu.l2.line
-    collective = case.kind.removeprefix(CHANNELS).removesuffix(FLAGS).removesuffix(NEAR_MEMORY)
-    op = Operator(machine, n, collective=collective, size=n * chunk)
+    name = case.kind.removeprefix(CHANNELS).removesuffix(FLAGS).removesuffix(NEAR_MEMORY)
+    op = Operator(machine, n, collective=COLLECTIVES[name], size=n * chunk)
     return next(iter(collective_plan(op, has_near_memory=case.kind.endswith(NEAR_MEMORY)).parts()))

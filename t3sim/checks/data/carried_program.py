@@ -86,8 +86,12 @@ class CarriedProgram:
 
     # --- listening to the machine ----------------------------------------------------------------
 
-    def follow(self, m: int, device: Device) -> None:
-        """Take the DRAM commands and the messages of *device*, which is GPU *m*; its link is wired."""
+    def follow(self, devices: Sequence[Device]) -> None:
+        """Take the DRAM commands and the messages of *devices*, whose links are wired."""
+        for m, device in enumerate(devices):
+            self._follow(m, device)
+
+    def _follow(self, m: int, device: Device) -> None:
         send = device.egress
 
         def tap(messages: NDArray[Any]) -> None:
@@ -216,7 +220,7 @@ class CarriedProgram:
         self._note_at(~is_known, m, a, "an operand read where no operand lies")
 
     def take_dirty_lines(self) -> None:
-        """Store what the L2 keeps instead of the memory (``l2.at_kernel_end: keep``), as if it had been written back."""
+        """Store what the L2 keeps (``l2.at_kernel_end: keep``), as if it had been written back."""
         for m, core in enumerate(self.cores):
             l2 = core.gpu.l2
             tags = l2.tags[l2.tags >= 0]

@@ -95,12 +95,15 @@ class Dataflow:
         """Note which tiles, of unlike shapes, bring which."""
         driver, distances = np.full(len(made.start), -1), np.zeros(len(made.start), np.int64)
         stores = gemm.stores
-        pairs = [(w, stores.to[w], stores.n_to[w], stores.distance[w]) for w in np.flatnonzero(stores.n_to)]
+        pairs: list[tuple[int, int, int, int]] = [
+            (w, stores.to[w], stores.n_to[w], stores.distance[w]) for w in np.flatnonzero(stores.n_to).tolist()
+        ]
         for forward in gemm.forwards:
             to, n_to = paired(forward.workgroups, forward.to)
             pairs += zip(forward.workgroups, to, n_to, [forward.distance] * len(to), strict=True)
-        for here, to, n_to, distance in pairs:
-            driver[to : to + n_to], distances[to : to + n_to] = first + made.start[here], distance
+        for here, first_there, n_there, distance in pairs:
+            there = slice(first_there, first_there + n_there)
+            driver[there], distances[there] = first + made.start[here], distance
         granules = slice(first, first + made.n_granules)
         self.driver[granules], self.driver_distance[granules] = driver[made.which], distances[made.which]
 

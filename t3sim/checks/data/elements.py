@@ -85,13 +85,13 @@ class Elements:
                 self.parts[rank, names] = made.granules(a @ b, self.n_elements)
         self.turned_names = cache(self._turned_names)
 
-    def _operands(self, number: int, rank: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _operands(self, number: int, rank: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the operands of a GEMM on *rank*."""
         shape, rng = self.made[number].gemm.trace.gemm, np.random.default_rng([self._seed, number, rank])
-        return tuple(rng.integers(-3, 4, size).astype(float) for size in ((shape.m, shape.k), (shape.k, shape.n)))
+        return rng.integers(-3, 4, (shape.m, shape.k)) * 1.0, rng.integers(-3, 4, (shape.k, shape.n)) * 1.0
 
     def produced(self, rank: int) -> Ints:
-        """Return what the GEMMs of *rank* make, tile by tile, in the order of its own granules, and at the end what is none."""
+        """Return what the GEMMs of *rank* make, tile by tile, in its own order, and at the end what is none."""
         found = [np.full((1, self.n_elements + 2), BAD)]
         for number, made in enumerate(self.made):
             a, b = self._operands(number, rank)

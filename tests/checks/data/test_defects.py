@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from t3sim.checks.data import CarriedProgram
@@ -39,8 +38,7 @@ def run_with(case: DataCase, *defects: Callable[[CarriedProgram, Machine], None]
     values, machine = carried(case)
     for defect in defects:
         defect(values, machine)
-    for n, one in enumerate(machine.devices):
-        values.follow(n, one)
+    values.follow(machine.devices)
     said = []
     try:
         machine.run()
