@@ -173,4 +173,5 @@ class Dataflow:
         *there* is a place, or, behind all places, a granule that a GEMM makes there.
         """
         n_there = self._map.size + self.n_made
-        return np.where(there < 0, -1, ((signal + 1) * self.program.n + distance % self.program.n) * n_there + there)
+        wire = (np.asarray(signal, np.int64) + 1) * self.program.n + distance % self.program.n
+        return np.where(there < 0, -1, wire * n_there + there)
