@@ -103,6 +103,20 @@ def policy_of(policy: str | ArbitrationPolicy) -> ArbitrationPolicy:
     return arbitration_policies.get(policy) if isinstance(policy, str) else policy
 
 
+def with_gemm(trace: TileTrace, changes: str = "") -> GpuCore:
+    """Return a GPU of ``machine(changes)`` with a GEMM, output through the L2, that starts at once."""
+    core = core_of(changes)
+    core.load(at_once(gemm_of(core.machine, trace)))
+    return core
+
+
+def with_fused(trace: TileTrace, changes: str = "") -> GpuCore:
+    """Return a GPU of ``machine(changes)`` with T3's fused GEMM, that starts at once."""
+    core = core_of(changes)
+    core.load(at_once(fused_of(core.machine, trace)))
+    return core
+
+
 def dispatch(core: GpuCore, now: int = 0) -> None:
     """Start the operations whose time has come, and let the dispatcher fill free slots."""
     t = core.tables
