@@ -266,9 +266,11 @@ def posters(hung: HungGpu, s: int) -> Edges:
         if operation.state != codes.OVER and s in posts["signal"]:
             is_found = True
             yield f"command_processor.operation[{o}]", "posts it at its end"
-    for (w,) in places((tables.workgroups["post_signal"] == s) & (tables.workgroups["end_at"] < 0)):
+    workgroups = tables.workgroups[: int(hung.core.gemms["n_workgroups"].sum())]
+    signals = tables.tiles["signal"][workgroups["first_tile"]]
+    for (w,) in places((signals == s) & (workgroups["end_at"] < 0)):
         is_found = True
-        yield hung.place_of_workgroup(w), f"workgroup {w} posts it at its end"
+        yield hung.place_of_workgroup(w), f"workgroup {w} posts it with its stores"
     if not is_found:
         yield NOTHING, "nobody posts it any more"
 

@@ -23,7 +23,7 @@ from t3sim.gpu.kernel.mailbox import granule_address, receive_messages
 from t3sim.gpu.kernel.memory_controller import admit_head, enqueue_request, has_room
 from t3sim.gpu.kernel.signals import GRANULE_BITS
 from t3sim.gpu.kernel.state import MESSAGE
-from tests.kernel.small import dispatch, free_slot, messages_of, set_residents, trace_of, with_fused
+from tests.kernel.small import dispatch, free_slot, messages_of, set_residents, trace_of, with_fused, with_gemm
 
 # Tiles of a row or two, so that a wavefront tile is complete after a few granules.
 SMALL_TILING = TilingSpec(workgroup_tile=(2, 64), wavefront_tile=(1, 64), k_slice=64, prefetch_depth=1)
@@ -408,10 +408,16 @@ class FusedBench:
         (output,) = [buffer for buffer in self.core.program.buffers if buffer.name == "C"]
         pitch = output.n_granules // self.case.m
         bitmap = np.zeros((self.case.m, pitch), np.int64)
+        alone = with_gemm(trace_of(self.case.m, self.case.n, tiling=SMALL_TILING))  # where tiles lie that do not leave
+        assert alone.program is not None
+        (there,) = [buffer for buffer in alone.program.buffers if buffer.name == "C"]
         for tile, size in self.size.items():
             assert int(self.tiles[tile].n_granules) == size
             for granule in range(size):
-                offset = self.address_of(tile, granule) - output.first
+                if self.updates[tile]:
+                    offset = self.address_of(tile, granule) - output.first
+                else:
+                    offset = int(granule_address(alone.tables.tiles, tile, granule)) - there.first
                 bitmap[offset // pitch, offset % pitch] += 1
         width = -(-self.case.n * 2 // 64)
         assert (bitmap[:, :width] == 1).all(), "output bytes in no tile, or in two"

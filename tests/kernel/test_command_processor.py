@@ -24,7 +24,6 @@ from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.time_accounts import time_accounts, units_of
 from t3sim.program.operations import (
     STEP,
-    Barrier,
     Gemm,
     Moves,
     OnComputeUnits,
@@ -78,6 +77,7 @@ class Bench:
         self.ticks = TickBase.of(self.spec)
         self.n_signals = n_signals
         self.operations: list[Operation] = []
+        self.n_granules = 0  # that GEMMs have got so far: each has its own
 
     def signal(self) -> int:
         """Return the number of a new signal."""
@@ -100,7 +100,13 @@ class Bench:
     def gemm(self, launch: Launch, n_workgroups: int = 4, k: int = 64, tiling: TilingSpec = TILING) -> None:
         """Add a GEMM of so many tiles in a column."""
         trace: TileTrace = trace_of(tiling.workgroup_tile[0] * n_workgroups, 64, k, tiling=tiling)
-        self.add(gemm_of(self.spec, trace).operations[0], launch)
+        program = gemm_of(self.spec, trace)
+        (gemm,) = program.operations
+        assert isinstance(gemm, Gemm)
+        first, stores = self.n_granules, gemm.stores.copy()
+        stores.first[:] += first
+        self.n_granules += program.n_granules
+        self.add(replace(gemm, a=gemm.a + first, b=gemm.b + first, stores=stores), launch)
 
     def copy(self, launch: Launch, n_workgroups: int, n_granules: int = 512) -> None:
         """Add a move kernel that copies *n_granules*."""
@@ -208,7 +214,7 @@ def test_a_gemm_ends_when_its_dirty_lines_are_written_back() -> None:
 
 
 def started() -> str:
-    """Run barriers, which end at once, on a command processor of its own; return (operation, start) in order."""
+    """Run operations that end at once on a command processor of its own; return (operation, start) in order."""
     bench = Bench(n_signals=2)
     a, b = range(2)
     for launch in (
@@ -221,13 +227,14 @@ def started() -> str:
         Launch(0, ((a, 3),)),  # never posted
         Launch(100),
     ):
-        bench.add(Barrier(name="barrier"), launch)
+        bench.copy(launch, 1)
     core = bench.core
+    core.tables.operations["kind"], core.tables.operations["n_workgroups"] = codes.BARRIER, 0  # they end at once
     gpu, t, found = core.gpu, core.tables, []
     for now in range(0, 1000, SLOT):
         start_operations(gpu, t.operations, t.running, now)
         found.append(" ".join(f"{now}:{o}" for o in t.running[: int(gpu.n_running)]))
-        end_operations(gpu, t.operations, t.running, t.posts, t.signals, now)
+        end_operations(gpu, t.operations, t.running, t.waits, t.posts, t.signals, core.store_queue, now)
         if gpu.has_news:
             note_ready(gpu, t.operations, t.waits, t.signals, now)
     left = [number for number, state in enumerate(t.operations["state"]) if state == codes.PENDING]
