@@ -295,7 +295,7 @@ def step_data(hung: HungGpu, c: int) -> Edges:
     """The operands of a step that the neighbour sends."""
     row, tables = hung.step_of(c)[1], hung.tables
     signal = int(tables.steps[row].wait_signal)
-    needed = f"{tables.signals[signal]} of {tables.steps[row].wait_received} granules of signal {signal} received"
+    needed = f"{tables.signals[signal]} of {tables.steps[row].wait_at_least} granules of signal {signal} received"
     yield f"collective_kernel.step[{row}]", needed
 
 

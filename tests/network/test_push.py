@@ -73,7 +73,7 @@ def test_every_tile_lands_in_its_slot_and_posts() -> None:
     ring.run()
     for core in ring.cores:
         check_places(core)
-        enqueued = core.gpu.channels["n_enqueued"].sum(axis=0)
+        enqueued = core.gpu.channels["n_enqueued"].sum(axis=(0, 1))
         assert enqueued[codes.LOCAL_STORE] == len(slot_addresses(0))
         assert enqueued[codes.INCOMING_WRITE] == (N - 1) * len(slot_addresses(0))
 
