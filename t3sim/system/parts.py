@@ -157,21 +157,24 @@ class MirroredParts(Parts):
         name = named(part, policy)
 
         def simulate(report: Report) -> Phase:
-            spec, ticks = self.run.machine, TickBase.of(self.run.machine)
-            entry = arbitration_policies.get(policy)
-            traffic = TrafficClasses(part.programs[0].classes)
-            spec = self.spec_of(part, spec)
-            machine = MirroredMachine(spec, entry, params, self.run.quantum, ticks, part.n, traffic)
+            machine = self.machine(part, policy, params)
             machine.load(part.programs[0])
             phase = self._finished(name, machine, part.n, report)
             if part.is_arbitrated:
-                phase.counters["mca_threshold"] = threshold_in_force(entry, machine.core)
+                phase.counters["mca_threshold"] = threshold_in_force(arbitration_policies.get(policy), machine.core)
             if keeps_tiles:
                 phase.counters["tiles"] = machine.core.tables.workgroups[list(TILE_FIELDS)].tolist()
             return phase
 
         key = (*key_of(part, policy, params), self.run.machine, self.run.quantum, keeps_tiles)
         return self._placed(PhaseJob(key, name, simulate, part, self.run.machine), after)
+
+    def machine(self, part: Part, policy: str, params: dict[str, Any]) -> MirroredMachine:
+        """Return a fresh GPU for *part*."""
+        return MirroredMachine(
+            self.spec_of(part, self.run.machine), arbitration_policies.get(policy), params, self.run.quantum,
+            TickBase.of(self.run.machine), part.n, TrafficClasses(part.programs[0].classes),
+        )  # fmt: skip
 
     def _placed(self, job: PhaseJob, after: After) -> Phase:
         """Return the phase of *job* on the clock of the point."""
