@@ -197,7 +197,7 @@ def check_split(split: SimulationResult, whole: SimulationResult) -> None:
     assert scatter is not None
     assert gather is not None
     assert unsplit is not None
-    n_collective, n_units = split.run.strategy_params["collective_compute_units"], split.run.machine.gpu.n_compute_units
+    n_collective = split.run.strategy_params["collective_compute_units"]
     assert n_collective is not None
     idle = gemm.counters["cu_states"]["idle"]
     assert idle >= gemm.counters["slots_run"] * n_collective

@@ -83,7 +83,7 @@ def test_updates_expected_are_those_that_come(n: int) -> None:
     local = (stores.distance == 0).astype(np.int64)
     tracked = stores.updates > 0
     assert (stores.updates[tracked] == (local + incoming)[tracked]).all()
-    assert not incoming[op.chunk(0).start : op.chunk(0).stop].any(), "nobody writes to the chunk that is stored remotely"
+    assert not incoming[op.chunk(0).start : op.chunk(0).stop].any(), "nobody writes to what is stored remotely"
 
 
 def test_block_size_reaches_the_dma() -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from t3sim.config.experiment import GemmShape, WorkloadSpec
+from t3sim.config.experiment import GemmShape
 from t3sim.config.presets import load_tiling
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.tables import resident_workgroups
