@@ -41,7 +41,7 @@ def flux_push_program(op: Operator, rank: int) -> Program:
     return program(op, rank, memory, kernel, Barrier(name="all stored"), add, outputs=(reduced,))
 
 
-@strategy("flux-push", parameters=PARAMETERS, arbitration="round_robin", order=6)
+@strategy("flux-push", parameters=PARAMETERS, arbitration="round_robin", order=8)
 def flux_push(op: Operator, params: Mapping[str, int]) -> Plan:
     """Tile rows of the next rank first, own last (`next`), or all ranks from row 0 and so all to one (`naive`)."""
     ordered = op if params["order"] == NEXT else op.unstaggered()

@@ -113,9 +113,13 @@ def check_mode(run: RunSpec) -> None:
 def _sublayer(
     run: RunSpec, trace: TileTrace | None, store: PhaseSource, audit: Audit | None, number: int
 ) -> SublayerResult:
-    op = operator_of(run, trace)
+    return result_of(run, operator_of(run, trace), parts_for(run, store, audit, number))
+
+
+def result_of(run: RunSpec, op: Operator, parts: Parts) -> SublayerResult:
+    """Return what *op* costs with the strategy of *run*."""
     plan = plan_for(run, op)
-    total, by_role = parts_for(run, store, audit, number).evaluate(plan)
+    total, by_role = parts.evaluate(plan)
     if op.collective is not None:
         return SublayerResult(run, total, by_role)
     last = plan.all_gather_behind

@@ -31,8 +31,13 @@ class Observed:
 
     total: int
     hz: int  # of the ticks
-    phases: list[Phase]
+    by_role: dict[str, Phase]
     digests: list[list[str]]  # of the DRAM commands: phase as simulated, GPU
+
+    @property
+    def phases(self) -> list[Phase]:
+        """The phases in the order in which they happen; those that were run for their column only come last."""
+        return list(self.by_role.values())
 
     @property
     def seconds(self) -> Fraction:
@@ -78,7 +83,7 @@ def observed(parts: Parts, digests: list[list[Any]]) -> Observed:
     """Return what the point of *parts* costs; each of its machines has put a digest into *digests*."""
     ticks, phases = parts.evaluate(plan_for(parts.run, operator_of(parts.run)))
     found = [[digest.hexdigest() for digest in of_phase] for of_phase in digests]
-    return Observed(ticks, TickBase.of(parts.run.machine).hz, list(phases.values()), found)
+    return Observed(ticks, TickBase.of(parts.run.machine).hz, phases, found)
 
 
 def explicit(run: RunSpec, change: Callable[[RingMachine], None] = lambda ring: None, **of_ring: Any) -> Observed:
