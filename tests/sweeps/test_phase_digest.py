@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from t3sim.system.phases import PhaseJob
 
 from t3sim.errors import UsageError
 from t3sim.experiment import phase_digest as module
@@ -18,7 +19,6 @@ from t3sim.experiment.runner import plan_phases
 from t3sim.observe.timeline import Timeline
 from t3sim.observe.waits import Wait
 from t3sim.overlap import Phase
-from t3sim.system.phases import PhaseJob
 from tests.smoke.command_line import GEMM, HEADER
 from tests.sweeps.sweeping import experiment
 
