@@ -250,12 +250,19 @@ def store_granules(gpu, gemm, cu_index, slot, entry, tiles, tile, store_queue, f
         if not has_room(gpu.channels[channel_id], traffic_class, n_granules + reserved):
             wait_for_channel(gpu, cu_index, channel_id, traffic_class)
             return FOR_DRAM_QUEUE
+        # A row that does not start with a line may go on in another channel.
+        last_id = channel_of(gpu, address + n_granules - 1)
+        if last_id != channel_id:
+            reserved = reserved_by_others(gpu, cu, last_id, traffic_class)
+            if not has_room(gpu.channels[last_id], traffic_class, n_granules + reserved):
+                wait_for_channel(gpu, cu_index, last_id, traffic_class)
+                return FOR_DRAM_QUEUE
         kind = LOCAL_UPDATE if route == ROUTE_LOCAL_UPDATE else LOCAL_STORE
         cycle = memory_cycle(gpu, at + gpu.l2.request_ticks)
         signal = tiles[tile].signal if tiles[tile].distance == 0 else NO_SIGNAL
         for i in range(n_granules):
-            tag = store_tag(tile, first + i, signal)
-            request(gpu, channel_id, traffic_class, place_of(gpu, address + i, kind), tag, cycle)
+            tag, place = store_tag(tile, first + i, signal), place_of(gpu, address + i, kind)
+            request(gpu, channel_of(gpu, address + i), traffic_class, place, tag, cycle)
         cu.outstanding_stores += n_granules
         slot.stores_outstanding += n_granules
         return WORKING
