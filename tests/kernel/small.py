@@ -120,8 +120,8 @@ def with_fused(trace: TileTrace, changes: str = "") -> GpuCore:
 def dispatch(core: GpuCore, now: int = 0) -> None:
     """Start the operations whose time has come, and let the dispatcher fill free slots."""
     t = core.tables
-    start_operations(core.gpu, t.operations, t.running, now)
-    dispatch_workgroups(core.gpu, t.operations, t.running, t.workgroups, t.tiles, t.commands, now)
+    start_operations(core.gpu, now)
+    dispatch_workgroups(core.gpu, t.workgroups, t.tiles, t.commands, now)
 
 
 def set_residents(core: GpuCore, n_slots: int) -> None:

@@ -232,11 +232,11 @@ def started() -> str:
     core.tables.operations["kind"], core.tables.operations["n_workgroups"] = codes.BARRIER, 0  # they end at once
     gpu, t, found = core.gpu, core.tables, []
     for now in range(0, 1000, SLOT):
-        start_operations(gpu, t.operations, t.running, now)
-        found.append(" ".join(f"{now}:{o}" for o in t.running[: int(gpu.n_running)]))
-        end_operations(gpu, t.operations, t.running, t.waits, t.posts, t.signals, core.store_queue, now)
+        start_operations(gpu, now)
+        found.append(" ".join(f"{now}:{o}" for o in gpu.running[: int(gpu.n_running)]))
+        end_operations(gpu, t.waits, t.posts, core.store_queue, now)
         if gpu.has_news:
-            note_ready(gpu, t.operations, t.waits, t.signals, now)
+            note_ready(gpu, t.waits, now)
     left = [number for number, state in enumerate(t.operations["state"]) if state == codes.PENDING]
     return f"{' '.join(filter(None, found))}, left {left}, signals {t.signals.tolist()}"
 
@@ -249,7 +249,7 @@ MUTANTS = (
     Mutant("no launch", PROCESSOR, "operation.issued_at) + operation.launch_ticks", "operation.issued_at)"),
     Mutant("no priority", PROCESSOR, "].priority < operation.priority", "].priority < 0"),
     Mutant("equals overtake", PROCESSOR, "].priority < operation.priority", "].priority <= operation.priority"),
-    Mutant("posts nothing", PROCESSOR, "+= posts[index].amount", "+= 0"),
+    Mutant("posts nothing", PROCESSOR, "entry.signal, entry.amount)\n        else", "entry.signal, 0)\n        else"),
     Mutant("late starts forgotten", PROCESSOR, "min(gpu.next_start_at, operation.start_at)\n\n\n@kernel\ndef start(",
            "gpu.next_start_at\n\n\n@kernel\ndef start("),
 )  # fmt: skip
@@ -408,7 +408,7 @@ def test_compute_units_are_given_up_one_by_one_until_a_move_kernel_has_all(units
         if core.gpu.compute_units[unit].move_operation < 0:
             free_slot(core, unit, 0)
         dispatch(core, SLOT)
-        dispatch_moves(core.gpu, core.tables.operations, core.tables.running, core.tables.move_units, SLOT)
+        dispatch_moves(core.gpu, SLOT)
         taken.append(int((core.gpu.compute_units["move_operation"] == 1).sum()))
     assert taken == ([1, 2, 3, 3, 3, 3] if units is None else [1, 1, 2, 3, 3, 3])
     assert core.tables.operations[1].n_wanted == 0
