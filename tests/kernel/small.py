@@ -92,8 +92,8 @@ def mirrored(
 def explicit(spec: MachineSpec, *programs: Program, **of_machine: Any) -> RingMachine:
     """Return a machine with a GPU for each of *programs*, loaded."""
     ring = RingMachine(spec, policy_of("round_robin"), {}, len(programs), **of_machine)
-    for d, program in enumerate(programs):
-        ring.load(d, program)
+    for d, one in enumerate(programs):
+        ring.load(d, one)
     ring.note_loaded()
     return ring
 

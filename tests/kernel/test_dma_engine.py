@@ -21,6 +21,7 @@ from t3sim.gpu.kernel.link_port import dma_queued, transmit
 from t3sim.gpu.kernel.mailbox import granule_address
 from t3sim.gpu.kernel.signals import GRANULE_BITS
 from t3sim.gpu.tables import dma_blocks
+from t3sim.program.operations import Forward
 from tests.kernel.small import take_requests, trace_of, with_fused
 
 
@@ -250,11 +251,11 @@ def test_only_tiles_that_are_sent_arm_a_command() -> None:
 
 
 @st.composite
-def mappings(draw: st.DrawFn) -> tuple[list[int], int, list[tuple[int, int, int]]]:
+def mappings(draw: st.DrawFn) -> tuple[list[int], int, list[tuple[int, int, int, bool]]]:
     n_wavefronts = draw(st.integers(1, 4))
     edges = draw(st.lists(st.integers(0, 12), min_size=2, max_size=5, unique=True).map(sorted))
     sizes = draw(st.lists(st.integers(0, 2), min_size=edges[-1] * n_wavefronts, max_size=edges[-1] * n_wavefronts))
-    ranges = [(a, b, draw(st.integers(1, 9))) for a, b in pairwise(edges) if draw(st.booleans())]
+    ranges = [(a, b, draw(st.integers(1, 9)), draw(st.booleans())) for a, b in pairwise(edges) if draw(st.booleans())]
     return sizes, n_wavefronts, ranges
 
 
@@ -263,17 +264,19 @@ def mappings(draw: st.DrawFn) -> tuple[list[int], int, list[tuple[int, int, int]
 def test_blocks_never_cross_the_range_they_were_mapped_with(case: Any) -> None:
     """Is each non-empty tile of the mapped ranges in one block, of the stated size except at the end of a range?"""
     sizes, n_wavefronts, ranges = case
-    first, count = dma_blocks(np.array(sizes, np.int64), n_wavefronts, ranges)
+    forwards = [Forward(range(a, b), range(a, b), 1, size, is_update) for a, b, size, is_update in ranges]
+    first, count, is_update = dma_blocks(np.array(sizes, np.int64), n_wavefronts, forwards)
     owner: dict[int, int] = {}
     for block, (begin, n) in enumerate(zip(first.tolist(), count.tolist(), strict=True)):
         tiles = range(begin, begin + n)
         inside = [r for r in ranges if r[0] * n_wavefronts <= begin and begin + n <= r[1] * n_wavefronts]
         assert len(inside) == 1, "a block outside every range, or in two"
-        start, stop, size = inside[0]
+        start, stop, size, kind = inside[0]
+        assert is_update[block] == kind
         assert n == size or begin + n == stop * n_wavefronts
         assert (begin - start * n_wavefronts) % size == 0
         assert any(sizes[t] for t in tiles), "a block with nothing in it"
         for tile in tiles:
             assert owner.setdefault(tile, block) == block
-    mapped = {t for a, b, _ in ranges for t in range(a * n_wavefronts, b * n_wavefronts) if sizes[t]}
+    mapped = {t for a, b, *_ in ranges for t in range(a * n_wavefronts, b * n_wavefronts) if sizes[t]}
     assert mapped <= set(owner)

@@ -15,19 +15,22 @@ from t3sim.gpu.kernel.codes import COMM, INCOMING_UPDATE, INCOMING_WRITE
 from t3sim.gpu.kernel.mailbox import granule_address, receive_messages
 from t3sim.gpu.kernel.signals import GRANULE_BITS
 from t3sim.gpu.kernel.state import MESSAGE
-from tests.kernel.small import FOREVER, messages_of, take_requests, trace_of, with_fused
+from t3sim.program.operations import Gemm
+from tests.kernel.small import FOREVER, messages_of, take_requests, trace_of, with_gemm
 
 SLOT = 40
 
 
 def receiver() -> GpuCore:
-    """A GPU with a fused GEMM of 6 workgroups loaded: its output has addresses."""
-    return with_fused(trace_of(64 * 3, 64 + 20, n_chunks=2))
+    """A GPU with a GEMM of 6 workgroups loaded: its output has addresses."""
+    return with_gemm(trace_of(64 * 3, 64 + 20))
 
 
 def output_of(core: GpuCore) -> tuple[int, int]:
     """Return the first granule of the output, and from one of its rows to the next."""
+    assert core.program is not None
     (gemm,) = core.program.operations
+    assert isinstance(gemm, Gemm)
     return int(gemm.stores.first.min()), int(gemm.stores.pitch[0])
 
 

@@ -19,6 +19,7 @@ from t3sim.gpu.kernel.dma_engine import arm_triggered
 from t3sim.gpu.kernel.state import DMA_TABLE, TILE_TABLE
 from t3sim.gpu.kernel.tracker import count_store, find_entry, find_free_entry, has_place_for
 from t3sim.gpu.tables import records, tracker_predecessors
+from t3sim.program.operations import Gemm
 from tests.checks.hang import scenario
 from tests.harness.mutants import UNCHANGED, Mutant, run_mutants
 from tests.kernel.small import core_of, trace_of, with_fused
@@ -236,7 +237,9 @@ def test_a_place_is_free_when_all_tiles_of_the_predecessor_have_triggered() -> N
 def fused(n_chunks: int, changes: str = "", **shape: int) -> tuple[GpuCore, NDArray[Any], Any]:
     """Return the core, its tiles, and the updates of each workgroup of a fused GEMM."""
     core = with_fused(trace_of(shape.get("m", 64 * 4), shape.get("n", 64 * 3), n_chunks=n_chunks), changes)
+    assert core.program is not None
     (gemm,) = core.program.operations
+    assert isinstance(gemm, Gemm)
     return core, core.tables.tiles, gemm.stores.updates
 
 

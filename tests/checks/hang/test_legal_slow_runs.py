@@ -161,6 +161,6 @@ def test_a_gpu_that_something_else_will_wake_is_not_deadlocked() -> None:
         wired.device.receive(message)
 
     wired.env.process(late_neighbour())
-    with pytest.raises(ModelError, match="incoming granules, done against due: 193 is not 192"):
+    with pytest.raises(ModelError, match="granules delivered, against arrived: 192 is not 193"):
         wired.run()
     assert wired.core.now > 50 * wired.device.quantum_ticks

@@ -32,6 +32,7 @@ class Ring:
         for i in range(N):
             core = GpuCore(machine(), arbitration_policies.get("round_robin"), {})
             core.load(at_once(ring_of(machine(), N, ring_reduce_scatter(N, 64))), start_at=0 if i else late_ticks)
+            core.gpu.expected_inbound = core.tables.sends[N - 1]
             latency = core.ticks.from_ps(core.machine.link.latency)
             self.devices.append(Device(self.env, f"gpu[{i}]", core, latency))
         port = core.gpu.link_port
