@@ -21,10 +21,11 @@ from t3sim.gpu.kernel.codes import NEVER
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.traffic import TrafficClasses
 from t3sim.observe.timeline import Timeline
-from t3sim.overlap.interface import After, Phase, overlap_strategies
+from t3sim.overlap.interface import After, GpuPhase, Phase, overlap_strategies
 from t3sim.program.plan import Bound, InOrder, Longest, Part, Plan, Tree
 from t3sim.system.machine import MirroredMachine, sent_at
-from t3sim.system.measure import counters_of, spans_of, timeline_of, waits_of
+from t3sim.system.measure import counters_of, timelines_of, waits_of
+from t3sim.system.spans import spans_of
 
 ISOLATED_POLICY = "round_robin"  # one stream at a time: every work-conserving policy is the same
 TILE_FIELDS = ("cu", "start_at", "main_loop_end_at", "end_at")
@@ -99,28 +100,36 @@ class Parts:
     def evaluate(self, plan: Plan) -> tuple[int, dict[str, Phase]]:
         """Return the ticks of *plan*, and its phases by role; several of one role count as one."""
         found: dict[str, Phase] = {}
-        ticks = self._evaluate(plan.tree, [], found)
+        ticks, _ = self._evaluate(plan.tree, [], found)
         for part in plan.also:
-            found.setdefault(part.role, self.phase(part))
+            found.setdefault(part.role, replace(self.phase(part), role=part.role, counts=False))
         return ticks, found
 
-    def _evaluate(self, tree: Tree, after: list[Phase], found: dict[str, Phase]) -> int:
-        """Return what *tree* adds to the time after *after*, to which its phases are added."""
+    def _evaluate(
+        self, tree: Tree, after: list[Phase], found: dict[str, Phase], later: int = 0, *, counts: bool = True
+    ) -> tuple[int, int]:
+        """Return what *tree* adds to the time after *after*, to which its phases are added: in the plan, as simulated.
+
+        In the plan it begins *later* than as simulated: bounds before it stand for what takes another time.
+        """
         if isinstance(tree, Part):
             phase = self.phase(tree, after)
             after.append(phase)
-            found[tree.role] = phase
-            return phase.ticks
+            found[tree.role] = replace(on_clock(phase, later), role=tree.role, counts=counts)
+            return phase.ticks, phase.ticks
         if isinstance(tree, Bound):
-            self._evaluate(tree.of, after, found)
-            return tree.ticks
+            return tree.ticks, self._evaluate(tree.of, after, found, later, counts=False)[1]
         if isinstance(tree, InOrder):
-            return sum(self._evaluate(one, after, found) for one in tree.of)
+            ticks = simulated = 0
+            for one in tree.of:
+                more = self._evaluate(one, after, found, later + ticks - simulated, counts=counts)
+                ticks, simulated = ticks + more[0], simulated + more[1]
+            return ticks, simulated
         assert isinstance(tree, Longest)
         ways = [[*after] for _ in tree.of]
-        ticks = [self._evaluate(one, way, found) for one, way in zip(tree.of, ways, strict=True)]
+        times = [self._evaluate(one, way, found, later, counts=counts) for one, way in zip(tree.of, ways, strict=True)]
         after += [phase for way in ways for phase in way[len(after) :]]
-        return max(ticks, default=0)
+        return max((time for time, _ in times), default=0), max((time for _, time in times), default=0)
 
     def policy_of(self, part: Part) -> tuple[str, dict[str, Any]]:
         """Return name and parameters of the arbitration policy of *part*; ValueError if there is none."""
@@ -159,7 +168,7 @@ class MirroredParts(Parts):
         def simulate(report: Report) -> Phase:
             machine = self.machine(part, policy, params)
             machine.load(part.programs[0])
-            phase = self._finished(name, machine, part.n, report)
+            phase = self._finished(name, machine, report)
             if part.is_arbitrated:
                 phase.counters["mca_threshold"] = threshold_in_force(arbitration_policies.get(policy), machine.core)
             if keeps_tiles:
@@ -182,18 +191,30 @@ class MirroredParts(Parts):
         start = max((max(one.end, one.sent) for one in after), default=0)
         end = start + phase.ticks
         ticks = end - max((one.end for one in after), default=0)
-        return replace(phase, ticks=ticks, end=end, sent=start + phase.sent)
+        return replace(phase, ticks=ticks, at=start, end=end, sent=start + phase.sent)
 
-    def _finished(self, name: str, machine: MirroredMachine, n_gpus: int, report: Report) -> Phase:
+    def _finished(self, name: str, machine: MirroredMachine, report: Report) -> Phase:
         """Run what is loaded, under audit, and return the phase."""
-        followed = self.audit.follow(machine.device, n_gpus, report)
-        end_at = machine.run(followed.report)
+        followed = self.audit.follow(machine.devices)
+        end_at = machine.run(*followed.reports([report]))
         followed.finish()
         core = machine.core
         return Phase(
-            name, end_at, counters_of(core), timeline_of(core), waits=waits_of(core, end_at), sent=sent_at(core),
+            name, end_at, counters_of(core), timelines_of([core]), waits=waits_of(core, end_at), sent=sent_at(core),
             spans=tuple(spans_of(core)),
         )  # fmt: skip
+
+
+def on_clock(phase: Phase, later: int) -> Phase:
+    """Return *phase* with its times so much later."""
+    if phase.gpus:
+        return replace(phase, at=phase.at + later, gpus=tuple(shifted(gpu, later) for gpu in phase.gpus))
+    return replace(phase, at=phase.at + later, end=phase.end + later, sent=phase.sent + later)
+
+
+def shifted(gpu: GpuPhase, ticks: int) -> GpuPhase:
+    """Return what a GPU did, *ticks* later on the clock."""
+    return replace(gpu, start=gpu.start + ticks, end=gpu.end + ticks, sent=gpu.sent + ticks)
 
 
 def named(part: Part, policy: str) -> str:
