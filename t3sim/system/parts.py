@@ -132,15 +132,14 @@ class Parts:
         return max((time for time, _ in times), default=0), max((time for _, time in times), default=0)
 
     def policy_of(self, part: Part) -> tuple[str, dict[str, Any]]:
-        """Return name and parameters of the arbitration policy of *part*; ValueError if there is none."""
+        """Return name and parameters of the arbitration policy of *part*."""
         if not part.is_arbitrated:
             return ISOLATED_POLICY, {}
         given = self.run.arbitration
         if given is not None:
             return given.policy, dict(given.params)
         declared = overlap_strategies.get(self.run.strategy).arbitration
-        if declared is None:
-            raise ValueError("a strategy with an arbitrated part declares `arbitration`, a policy for it")
+        assert declared is not None  # ``user_code.problems_of_plan``
         return declared, {}
 
     def spec_of(self, part: Part, machine: MachineSpec) -> MachineSpec:
