@@ -230,7 +230,7 @@ def test_programs_of_many_ranks_are_run_unchecked(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(user_code, "MOST_RANKS", 2)
     with pytest.warns(UserWarning, match="programs of 3 ranks are not checked, of 2 at most") as warned:
         simulated("large")
-        simulated("large")
+    simulated("large")
     assert len(warned) == 1
 
 

@@ -98,8 +98,8 @@ PROGRAMS = {
     "reads_too_early": (
         ("c = memory.buffers[-1]; add = total('sum', c, 1, memory.buffer('out', c.n_granules));"
         " return program(op, rank, memory, kernel, replace(add, stream=1))"),
-        ("operation `sum` of the rank itself reads granule 0 of buffer `C` (tile 0 of `gemm`) of every rank, and nothing"
-        " orders it behind operation `gemm`"),
+        ("operation `sum` of the rank itself reads granule 0 of buffer `C` (tile 0 of `gemm`) of every rank, and"
+        " nothing orders it behind operation `gemm`"),
     ),
     "adds_up_nothing": (
         ("made = Tiles('gemm', kernel.order, kernel.stores.first[kernel.order], kernel.stores.pitch);"
