@@ -4,7 +4,7 @@ from t3sim.plugins import Plan, all_gather_part, gemm_part, in_order, longest, r
 
 
 @strategy("hide-all", kind="estimate")
-def hide_all(op, params):
+def hide_all(op, _params):
     """The longer of the GEMM and the whole all-reduce with near-memory updates; a limit, not a design."""
     all_reduce = in_order(reduce_scatter_part(op, has_near_memory=True), all_gather_part(op))
     return Plan(longest(gemm_part(op), all_reduce))

@@ -4,7 +4,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from t3sim.plugins import UPDATE, Barrier, Part, Plan, Tiles, all_gather_part, gemm, gemm_part, in_order, program, strategy
+from t3sim.plugins import (
+    UPDATE,
+    Barrier,
+    Part,
+    Plan,
+    Tiles,
+    all_gather_part,
+    gemm,
+    gemm_part,
+    in_order,
+    program,
+    strategy,
+)
 
 
 def push(op, rank):
@@ -23,7 +35,7 @@ def push(op, rank):
 
 
 @strategy("push-near-memory", arbitration="round_robin", has_near_memory=True)
-def push_near_memory(op, params):
+def push_near_memory(op, _params):
     """The fused GEMM and scatter, then the all-gather; the GEMM alone for its column."""
     fused = Part.of("fused", "fused", lambda rank: push(op, rank), op.n, is_arbitrated=True)
     return Plan(in_order(fused, all_gather_part(op)), also=(gemm_part(op),))
