@@ -318,13 +318,6 @@ class GpuCore:
         return int(self.operations["start_at"].min())
 
     @property
-    def destinations(self) -> set[int]:
-        """Return the distances of all GPUs that the program sends to."""
-        n_posts = int(self.operations["n_posts"].sum())
-        told = self.tables.posts["distance"][:n_posts]
-        return {*self.tables.sends, *told[told != 0].tolist()}
-
-    @property
     def share_done(self) -> float:
         """Return roughly how much of the running kernel is done, 0 to 1."""
         if not len(self.gemms):

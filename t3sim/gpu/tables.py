@@ -76,6 +76,12 @@ class Tables:
     read_ahead: int = 0  # granules of the DMA engine
     sends: dict[int, int] = field(default_factory=dict)  # granules, by the distance of the GPU that they go to
 
+    @property
+    def destinations(self) -> set[int]:
+        """Return the distances of all GPUs that the program sends to or tells something."""
+        told = self.posts["distance"]
+        return {*self.sends, *told[told != 0].tolist()}
+
 
 def tables_of(program: Program, machine: MachineSpec, ticks: TickBase, start_at: int) -> Tables:
     """Return the tables of a GPU that runs *program*; its host begins at tick *start_at*.

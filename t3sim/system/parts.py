@@ -132,15 +132,14 @@ class Parts:
         return max((time for time, _ in times), default=0), max((time for _, time in times), default=0)
 
     def policy_of(self, part: Part) -> tuple[str, dict[str, Any]]:
-        """Return name and parameters of the arbitration policy of *part*; ValueError if there is none."""
+        """Return name and parameters of the arbitration policy of *part*."""
         if not part.is_arbitrated:
             return ISOLATED_POLICY, {}
         given = self.run.arbitration
         if given is not None:
             return given.policy, dict(given.params)
         declared = overlap_strategies.get(self.run.strategy).arbitration
-        if declared is None:
-            raise ValueError("a strategy with an arbitrated part declares `arbitration`, a policy for it")
+        assert declared is not None  # ``user_code.problems_of_plan``
         return declared, {}
 
     def spec_of(self, part: Part, machine: MachineSpec) -> MachineSpec:
@@ -155,8 +154,12 @@ class MirroredParts(Parts):
     ``ExplicitParts.ready_at``).  A link is last where a chunk has fewer workgroups than the one that drives it.
     """
 
-    def phase(self, part: Part, after: After = (), *, keeps_tiles: bool = False) -> Phase:
-        """See the base class; *keeps_tiles*: with a counter ``tiles``, ``TILE_FIELDS`` of each tile of its GEMMs."""
+    def phase(self, part: Part, after: After = (), *, keeps_tiles: bool = False, made_from: After = ()) -> Phase:
+        """See the base class; *keeps_tiles*: with a counter ``tiles``, ``TILE_FIELDS`` of each tile of its GEMMs.
+
+        *made_from*: phases whose times, with the name of *part*, decide what it is.  In a plan, before these are
+        finished, the part has no meaning; it is told from others by what decides them.
+        """
         if part.difference is not None:
             raise UsageError(
                 f"mode: mirrored mode simulates one GPU for all, and in part `{part.name}` {part.difference}; use"
@@ -175,8 +178,10 @@ class MirroredParts(Parts):
                 phase.counters["tiles"] = machine.core.tables.workgroups[list(TILE_FIELDS)].tolist()
             return phase
 
-        key = (*key_of(part, policy, params), self.run.machine, self.run.quantum, keeps_tiles)
-        return self._placed(PhaseJob(key, name, simulate, part, self.run.machine), after)
+        needed = tuple(job for one in made_from for job in one.jobs)
+        what = (part.name, *needed) if made_from else key_of(part, policy, params)
+        key = (*what, self.run.machine, self.run.quantum, keeps_tiles)
+        return self._placed(PhaseJob(key, name, simulate, part, self.run.machine, after=needed), after)
 
     def machine(self, part: Part, policy: str, params: dict[str, Any]) -> MirroredMachine:
         """Return a fresh GPU for *part*."""

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from t3sim.system.phases import PhasePlan, PhaseStore
 
 from t3sim.config.experiment import CollectiveSpec, GemmShape, RunSpec, WorkloadSpec
 from t3sim.errors import InputDataError
 from t3sim.experiment.phase_digest import phase_digest
 from t3sim.measurements.samples import read_measurements
+from t3sim.system.parts import PhasePlan, PhaseStore
 from t3sim.system.simulate import simulate
 from t3sim.validation.simulation import (
     CollectiveAlone,
