@@ -151,7 +151,7 @@ def timeline_of(core: GpuCore, name: str = "gpu[0]", device_id: int = 0) -> Time
         has_chunks = given.steps.shape[1] == 1 and bool((given.steps["send"] >= 0).any())
         for row in range(given.steps.size):
             number = int(operation.first_step) + row
-            _, end_at = slices.steps[number]
+            end_at = slices.steps[number][1]
             if end_at >= 0:
                 track, what, start = slices.step(number)
                 of_chunk = {"chunk": (device_id + row) % program.n} if has_chunks else {}
@@ -183,7 +183,10 @@ class Slices:
         self.workgroups = columns_of(tables.workgroups, "cu", "slot", "start_at", "main_loop_end_at", "end_at")
         self.commands = columns_of(tables.commands, "first_tile", "n_tiles", "ready_at", "start_at", "end_at")
         self.tiles = columns_of(tables.tiles, "workgroup", "distance", "to_tile", "dma_command")
-        self.steps = columns_of(tables.steps, "start_at", "end_at")
+        names = "start_at", "end_at", "send", "distance", "wait_signal", "post_signal"
+        self.steps = columns_of(tables.steps, *names)
+        first_to_wait = reversed(list(enumerate(self.steps[: self.n_steps])))
+        self.waiting = {wait: row for row, (*_, wait, _) in first_to_wait if wait >= 0}  # step by signal
         firsts = {Gemm: ("first_workgroup", "first_tile"), Moves: ("first_step",)}
         self._firsts = {
             name: [(int(operation[name]), given) for given, operation in self.kernels if isinstance(given, kind)]
@@ -230,7 +233,7 @@ def flows_of(cores: Sequence[GpuCore]) -> Iterator[Flow]:
     slices = [Slices(core, f"gpu[{d}]") for d, core in enumerate(cores)]
     for d, core in enumerate(cores):
         yield from _flows_of_gemms(core, d, slices)
-        yield from _flows_of_steps(core, d, slices, cores)
+        yield from _flows_of_steps(d, slices)
 
 
 def _flows_of_gemms(core: GpuCore, d: int, slices: Sequence[Slices]) -> Iterator[Flow]:
@@ -260,16 +263,14 @@ def _flows_of_gemms(core: GpuCore, d: int, slices: Sequence[Slices]) -> Iterator
             yield Flow(stores[1], (stores, *arrival))
 
 
-def _flows_of_steps(core: GpuCore, d: int, slices: Sequence[Slices], cores: Sequence[GpuCore]) -> Iterator[Flow]:
+def _flows_of_steps(d: int, slices: Sequence[Slices]) -> Iterator[Flow]:
     """Yield the ways of what the steps of GPU *d* send."""
-    steps = core.tables.steps[: slices[d].n_steps]
-    for row in np.flatnonzero((steps["send"] >= 0) & (steps["post_signal"] >= 0)).tolist():
-        there = (d + int(steps["distance"][row])) % len(cores)
-        waiting = cores[there].tables.steps["wait_signal"][: slices[there].n_steps]
-        found = np.flatnonzero(waiting == steps["post_signal"][row])
-        if len(found):
-            step = slices[d].step(row)
-            yield Flow(step[1], (step, slices[there].step(int(found[0]))))
+    here = slices[d]
+    for row, (_, _, kind, distance, _, signal) in enumerate(here.steps[: here.n_steps]):
+        there = slices[(d + distance) % len(slices)]
+        if kind >= 0 and signal in there.waiting:
+            step = here.step(row)
+            yield Flow(step[1], (step, there.step(there.waiting[signal])))
 
 
 def _add_levels(timeline: Timeline, core: GpuCore, gpu: str) -> None:

@@ -45,7 +45,7 @@ LATE = ('machine.start_skew={"gpu[1]": 3 us}', "machine.gpu[3].compute_clock=1.2
 CASES = {"mirrored": (), "explicit": ("mode=explicit",), "GPUs apart": ("mode=explicit", *LATE)}
 
 
-@pytest.fixture(scope="module", params=CASES.values(), ids=CASES)
+@pytest.fixture(scope="module", params=list(CASES.values()), ids=list(CASES))
 def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     return ran(tmp_path_factory.mktemp("spans"), *request.param)
 
