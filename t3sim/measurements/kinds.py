@@ -111,7 +111,11 @@ def samples_of(time_column: str) -> str:
 
 COLLECTIVES = ("reduce_scatter", "all_gather", "all_reduce")
 MOVED = {"read": 1, "write": 1, "copy": 2, "add": 3}  # arrays of `bytes` that a pattern reads plus writes
-LATENCIES = ("l2_hit", "device_memory", "peer_memory", "peer_flag")
+SIGNALS = ("peer_flag", "peer_signal", "peer_barrier", "peer_grid_barrier")
+LATENCIES = ("l2_hit", "device_memory", "peer_memory", *SIGNALS)
+MEMORIES = ("peer", "local")
+ACCESSES = ("store", "load", "bulk_store")
+ACCESS_PATTERNS = ("contiguous", "tile_rows", "tile_scattered", "tile_fragments")
 
 
 def gemm_flops(row: Row) -> float:
@@ -164,6 +168,21 @@ def _memory_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
     moved = _memory_bytes(row)
     least = max((moved - 2 * peaks.l2_bytes) / peaks.memory_gbps, moved / peaks.l2_gbps) / 1e3
     return least, f"with what the L2 can hold it takes {least:.2f} us"
+
+
+def _access_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
+    """A peer's memory is behind the links, one's own behind the L2."""
+    if row["memory"] == "peer":
+        return _over_links(float(row["bytes"]), peaks)
+    least = float(row["bytes"]) / peaks.l2_gbps / 1e3
+    return least, f"at {peaks.l2_gbps:.0f} GB/s of the L2 it takes {least:.2f} us"
+
+
+def _burst_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
+    """All workgroups' bursts have arrived at the end."""
+    moved = float(row["burst_bytes"]) * float(row["workgroups"])
+    least, why = _access_floor({"memory": row["memory"], "bytes": moved}, peaks)
+    return 1e3 * least, why
 
 
 def _load_floor(_: Row, peaks: Peaks) -> tuple[float, str]:
@@ -280,6 +299,12 @@ PER_DIRECTION = Column(
     "gbps_per_direction", "real", "GB/s", "bytes over time_us", amount=lambda row: float(row["bytes"]) / 1e3,
     factors="bytes",
 )  # fmt: skip
+ACCESSED = (
+    _text("memory", "peer, local", MEMORIES),
+    _count("access_bytes", "B", "of one instruction of a thread"),
+    _count("threads", "", "of a workgroup"),
+    _count("workgroups", "", "on one SM each as long as there are SMs"),
+)
 KERNEL = _text("kernel", "cublas, or tiled: the project's own kernel")
 
 # How CSV files without a ``provenance.json`` are taken to be measured: as ``validation/h200`` was, whose provenance
@@ -303,10 +328,11 @@ KINDS: dict[str, Kind] = {
         ),
         Kind(
             "latency",
-            "one dependent load at a time (l2_hit, device_memory, peer_memory), or one way of a flag to a peer",
+            "one dependent load at a time (l2_hit, device_memory, peer_memory), one way of a flag to a peer (peer_flag,"
+            " peer_signal: after data), or a barrier of two GPUs (one workgroup of each, or one on each SM)",
             (
                 _text("pattern", ", ".join(LATENCIES), LATENCIES),
-                _count("working_set_bytes", "B", "what the chain runs over"),
+                _count("working_set_bytes", "B", "what the chain runs over; data before a flag"),
                 Column("time_ns", "real", "ns", "median", floors=(_load_floor,)),
                 Column("min_ns", "real", "ns", "fastest"),
                 Column("max_ns", "real", "ns", "slowest"),
@@ -349,6 +375,34 @@ KINDS: dict[str, Kind] = {
                 PER_DIRECTION,
             ),
             EDGES,
+        ),
+        Kind(
+            "peer_access",
+            "some workgroups of one GPU store to, or load from, a peer's memory or their own GPU's",
+            (
+                *ACCESSED,
+                _text("access", "store, load, bulk_store (by the bulk copy engine of an SM)", ACCESSES),
+                _text("pattern", "contiguous, or an FP16 tile of 128 x 256 in rows of 6 KiB (tile_rows: a warp stores"
+                      " pieces in a row, tile_scattered: 16 B of a row a thread, half after half, tile_fragments: 16 B"
+                      " of 8 rows)", ACCESS_PATTERNS),
+                _count("bytes", "B", "of the array"),
+                _us("time_us", "median", _access_floor),
+                PER_DIRECTION,
+            ),
+            EDGES,
+        ),
+        Kind(
+            "store_bursts",
+            "workgroups store a few KiB each, all at the same time, and wait until they have arrived",
+            (
+                *ACCESSED,
+                _count("burst_bytes", "B", "of each workgroup"),
+                Column("issued_ns", "real", "ns", "until the last store was issued: median of the workgroups"),
+                Column("time_ns", "real", "ns", "until a fence said that all had arrived: median of the workgroups",
+                       floors=(_burst_floor,)),
+                Column("min_ns", "real", "ns", "fastest launch"),
+                Column("max_ns", "real", "ns", "slowest launch"),
+            ),
         ),
         Kind(
             "collectives",
