@@ -145,16 +145,16 @@ template <int W> __device__ __forceinline__ void store_pieces(u32* out, u32 seed
 }
 
 template <int W> __device__ __forceinline__ u32 sum_pieces(const u32* a, u64 words) {
+    const u64 turn = (u64)gridDim.x * blockDim.x * 8 * W;
     u32 sum = 0;
-    EACH_UNIT(words / W) {
-        u32 v[4][W] = {};
+    for (u64 first = ((u64)blockIdx.x * blockDim.x * 8 + threadIdx.x) * W; first < words; first += turn) {
+        u32 v[8][W];
         #pragma unroll
-        for (int j = 0; j < 4; j++)
-            if (first + j * blockDim.x < words / W) get<W>(v[j], a + W * (first + j * blockDim.x));
+        for (int j = 0; j < 8; j++) get<W>(v[j], a + min(first + j * blockDim.x * W, words - W));
         #pragma unroll
-        for (int j = 0; j < 4; j++)
+        for (int j = 0; j < 8; j++)
             #pragma unroll
-            for (int w = 0; w < W; w++) sum += v[j][w];
+            for (int w = 0; w < W; w++) sum += first + j * blockDim.x * W < words ? v[j][w] : 0;
     }
     return sum;
 }
@@ -166,33 +166,38 @@ extern "C" __global__ void store_words(u32* out, u32 seed, u64 words, int bytes)
     if (bytes == 16) store_pieces<4>(out, seed, words);
 }
 
-// Loads likewise, four in flight a thread; adds the sum of all words to out.
-extern "C" __global__ void load_words(const u32* a, u32* out, u64 words, int bytes) {
+// Loads likewise, eight in flight a thread; adds the sum of all words to out.
+extern "C" __global__ void __launch_bounds__(1024, 1) load_words(const u32* a, u32* out, u64 words, int bytes) {
     u32 sum = bytes == 4 ? sum_pieces<1>(a, words) : bytes == 8 ? sum_pieces<2>(a, words) : sum_pieces<4>(a, words);
-    sum = __reduce_add_sync(0xffffffffu, sum);
+    asm volatile("redux.sync.add.u32 %0, %0, 0xffffffff;" : "+r"(sum));
     if ((threadIdx.x & 31) == 0) atomicAdd(out, sum);
 }
 
-// Ends of a GEMM: tiles of 128 x 256 halves in rows of `columns`, 8 warps. A warp stores (0) pieces in a row; (1) 16
-// bytes a thread in a row, half after half; (2) what the matrix units leave: 8 rows, 16 bytes of each.
+// Ends of a GEMM: tiles of 128 x 256 halves in rows of `columns`, 8 warps. (0) Neighbouring threads store neighbouring
+// pieces, a warp a row, of single halves all warps a row, as Triton does without and with a pointer that it knows
+// nothing of; (1) a warp a row, 16 bytes a thread, half after half; (2) as the matrix units leave them: a warp 8 rows,
+// 16 bytes of each (32 if a thread has 8).
 extern "C" __global__ void __launch_bounds__(256) store_tiles(
     u32* out, u32 seed, int tile_rows, int columns, int pattern, int bytes
 ) {
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, tiles_n = columns / 256;
     for (int tile = blockIdx.x; tile < tile_rows * tiles_n; tile += gridDim.x) {
         const u64 corner = (u64)(tile / tiles_n) * 128 * columns + tile % tiles_n * 256;
-        if (pattern < 2) for (int row = warp; row < 128; row += 8) {
+        if (pattern == 0 && bytes == 2)
+            for (int row = 0; row < 128; row++) put_half(out, corner + (u64)row * columns + threadIdx.x, seed);
+        else if (pattern < 2) for (int row = warp; row < 128; row += 8) {
             const u64 at = corner + (u64)row * columns;
             if (bytes == 16) put<4>(out, at / 2 + lane * 4, seed);
             #pragma unroll
             for (int i = 0; i < 4; i++) if (bytes == 4) put<1>(out, at / 2 + i * 32 + lane, seed);
             #pragma unroll
-            for (int i = 0; i < 8; i++)
-                if (bytes == 2) put_half(out, at + (pattern ? lane * 8 + i : i * 32 + lane), seed);
+            for (int i = 0; i < 8; i++) if (bytes == 2) put_half(out, at + lane * 8 + i, seed);
         }
         if (pattern == 2) for (int i = 0; i < 8; i++) {
-            const int row = (warp >> 2) * 64 + i * 8 + (lane >> 2), column = (warp & 3) * 64 + (lane & 3) * 2;
-            const u64 at = corner + (u64)row * columns + column;
+            const u64 start = corner + (u64)((warp >> 2) * 64 + i * 8 + (lane >> 2)) * columns + (warp & 3) * 64;
+            const u64 at = start + (lane & 3) * 2;
+            #pragma unroll
+            for (int j = 0; j < 4; j++) if (bytes == 8) put<2>(out, start / 2 + (j * 4 + (lane & 3)) * 2, seed);
             #pragma unroll
             for (int j = 0; j < 8; j++) {
                 if (bytes == 4) put<1>(out, (at + j * 8) / 2, seed);
@@ -202,7 +207,7 @@ extern "C" __global__ void __launch_bounds__(256) store_tiles(
     }
 }
 
-// The bulk copy engine of an SM (Hopper's TMA): all threads fill 16 KiB of shared memory, one stores it in pieces.
+// The bulk copy engine of an SM (Hopper's TMA): 1024 threads fill 16 KiB of shared memory, one stores it in pieces.
 extern "C" __global__ void store_bulk(u32* out, u32 seed, u64 words, u32 bytes) {
 #if __CUDA_ARCH__ >= 900
     __shared__ __align__(128) u32 staged[2][4096];
@@ -210,7 +215,9 @@ extern "C" __global__ void store_bulk(u32* out, u32 seed, u64 words, u32 bytes) 
     for (u64 first = (u64)blockIdx.x * 4096; first < words; first += (u64)gridDim.x * 4096, stage ^= 1) {
         if (threadIdx.x == 0) asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");
         __syncthreads();
-        for (u32 i = threadIdx.x; i < 4096; i += blockDim.x) staged[stage][i] = word_at(first + i, seed);
+        const u64 i = first + threadIdx.x * 4;
+        ((uint4*)staged[stage])[threadIdx.x] =
+            make_uint4(word_at(i, seed), word_at(i + 1, seed), word_at(i + 2, seed), word_at(i + 3, seed));
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
         __syncthreads();
         if (threadIdx.x == 0) {

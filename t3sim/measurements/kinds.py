@@ -382,9 +382,9 @@ KINDS: dict[str, Kind] = {
             (
                 *ACCESSED,
                 _text("access", "store, load, bulk_store (by the bulk copy engine of an SM)", ACCESSES),
-                _text("pattern", "contiguous, or an FP16 tile of 128 x 256 in rows of 6 KiB (tile_rows: a warp stores"
-                      " pieces in a row, tile_scattered: 16 B of a row a thread, half after half, tile_fragments: 16 B"
-                      " of 8 rows)", ACCESS_PATTERNS),
+                _text("pattern", "contiguous, or an FP16 tile of 128 x 256 in rows of 6 KiB (tile_rows: threads in"
+                      " a row store pieces in a row, tile_scattered: 16 B in a row each, half after half,"
+                      " tile_fragments: a warp 8 rows, 16 B of each, or 32)", ACCESS_PATTERNS),
                 _count("bytes", "B", "of the array"),
                 _us("time_us", "median", _access_floor),
                 PER_DIRECTION,
@@ -397,8 +397,9 @@ KINDS: dict[str, Kind] = {
             (
                 *ACCESSED,
                 _count("burst_bytes", "B", "of each workgroup"),
-                Column("issued_ns", "real", "ns", "until the last store was issued: median of the workgroups"),
-                Column("time_ns", "real", "ns", "until a fence said that all had arrived: median of the workgroups",
+                Column("issued_ns", "real", "ns", "until a workgroup had issued its last store: median"),
+                Column("all_issued_ns", "real", "ns", "until the last workgroup had"),
+                Column("time_ns", "real", "ns", "until a fence told the last workgroup that all had arrived",
                        floors=(_burst_floor,)),
                 Column("min_ns", "real", "ns", "fastest launch"),
                 Column("max_ns", "real", "ns", "slowest launch"),

@@ -107,7 +107,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     ],
     "store_bursts": [
         {"memory": "peer", "access_bytes": 16, "threads": 256, "workgroups": 132, "burst_bytes": 65536,
-         "issued_ns": 20000.0, "time_ns": 25000.0, "min_ns": 24000.0, "max_ns": 26000.0},
+         "issued_ns": 20000.0, "all_issued_ns": 21000.0, "time_ns": 25000.0, "min_ns": 24000.0, "max_ns": 26000.0},
     ],
     "peer_copy": [{"pattern": "uni", "bytes": 100000, "time_us": 10.0, "gbps_per_direction": 10.0}],
 }  # fmt: skip
