@@ -150,7 +150,10 @@ template <int W> __device__ __forceinline__ u32 sum_pieces(const u32* a, u64 wor
     for (u64 first = ((u64)blockIdx.x * blockDim.x * 8 + threadIdx.x) * W; first < words; first += turn) {
         u32 v[8][W];
         #pragma unroll
-        for (int j = 0; j < 8; j++) get<W>(v[j], a + min(first + j * blockDim.x * W, words - W));
+        for (int j = 0; j < 8; j++) {
+            const u64 i = first + j * blockDim.x * W;
+            get<W>(v[j], a + (i < words ? i : 0));
+        }
         #pragma unroll
         for (int j = 0; j < 8; j++)
             #pragma unroll
