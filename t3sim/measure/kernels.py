@@ -145,19 +145,16 @@ template <int W> __device__ __forceinline__ void store_pieces(u32* out, u32 seed
 }
 
 template <int W> __device__ __forceinline__ u32 sum_pieces(const u32* a, u64 words) {
-    const u64 turn = (u64)gridDim.x * blockDim.x * 8 * W;
     u32 sum = 0;
-    for (u64 first = ((u64)blockIdx.x * blockDim.x * 8 + threadIdx.x) * W; first < words; first += turn) {
-        u32 v[8][W];
+    EACH_UNIT(words / W) {
+        u32 v[4][W] = {};
         #pragma unroll
-        for (int j = 0; j < 8; j++) {
-            const u64 i = first + j * blockDim.x * W;
-            get<W>(v[j], a + (i < words ? i : 0));
-        }
+        for (int j = 0; j < 4; j++)
+            if (first + j * blockDim.x < words / W) get<W>(v[j], a + W * (first + j * blockDim.x));
         #pragma unroll
-        for (int j = 0; j < 8; j++)
+        for (int j = 0; j < 4; j++)
             #pragma unroll
-            for (int w = 0; w < W; w++) sum += first + j * blockDim.x * W < words ? v[j][w] : 0;
+            for (int w = 0; w < W; w++) sum += v[j][w];
     }
     return sum;
 }
@@ -169,8 +166,8 @@ extern "C" __global__ void store_words(u32* out, u32 seed, u64 words, int bytes)
     if (bytes == 16) store_pieces<4>(out, seed, words);
 }
 
-// Loads likewise, eight in flight a thread; adds the sum of all words to out.
-extern "C" __global__ void __launch_bounds__(1024, 1) load_words(const u32* a, u32* out, u64 words, int bytes) {
+// Loads likewise, four in flight a thread; adds the sum of all words to out.
+extern "C" __global__ void load_words(const u32* a, u32* out, u64 words, int bytes) {
     u32 sum = bytes == 4 ? sum_pieces<1>(a, words) : bytes == 8 ? sum_pieces<2>(a, words) : sum_pieces<4>(a, words);
     asm volatile("redux.sync.add.u32 %0, %0, 0xffffffff;" : "+r"(sum));
     if ((threadIdx.x & 31) == 0) atomicAdd(out, sum);
