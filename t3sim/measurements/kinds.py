@@ -171,18 +171,27 @@ def _memory_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
 
 
 def _access_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
-    """A peer's memory is behind the links, one's own behind the L2."""
+    """A peer's memory is behind the links; one's own, and all that an SM moves, goes through its path to the L2."""
     if row["memory"] == "peer":
         return _over_links(float(row["bytes"]), peaks)
-    least = float(row["bytes"]) / peaks.l2_gbps / 1e3
-    return least, f"at {peaks.l2_gbps:.0f} GB/s of the L2 it takes {least:.2f} us"
+    return _through_sms(float(row["bytes"]), min(float(row["workgroups"]), peaks.sms), peaks)
+
+
+def _issue_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
+    least, why = _through_sms(float(row["burst_bytes"]), 1, peaks)
+    return 1e3 * least, why
 
 
 def _burst_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
-    """All workgroups' bursts have arrived at the end."""
-    moved = float(row["burst_bytes"]) * float(row["workgroups"])
-    least, why = _access_floor({"memory": row["memory"], "bytes": moved}, peaks)
-    return 1e3 * least, why
+    """All bursts are there at the end; and a fence is not quicker than a load."""
+    least, why = _access_floor({**row, "bytes": float(row["burst_bytes"]) * float(row["workgroups"])}, peaks)
+    return max((1e3 * least, why), _load_floor(row, peaks))
+
+
+def _through_sms(n_bytes: float, sms: float, peaks: Peaks) -> tuple[float, str]:
+    """No more than a line of 128 B a cycle and SM."""
+    least = n_bytes / sms / 128 / peaks.clock_mhz
+    return least, f"at 128 B a cycle of each of {sms:.0f} SMs it takes {least:.2f} us"
 
 
 def _load_floor(_: Row, peaks: Peaks) -> tuple[float, str]:
@@ -397,8 +406,9 @@ KINDS: dict[str, Kind] = {
             (
                 *ACCESSED,
                 _count("burst_bytes", "B", "of each workgroup"),
-                Column("issued_ns", "real", "ns", "until a workgroup had issued its last store: median"),
-                Column("all_issued_ns", "real", "ns", "until the last workgroup had"),
+                Column("issued_ns", "real", "ns", "until a workgroup had issued its last store: median",
+                       floors=(_issue_floor,)),
+                Column("all_issued_ns", "real", "ns", "until the last workgroup had", floors=(_issue_floor,)),
                 Column("time_ns", "real", "ns", "until a fence told the last workgroup that all had arrived",
                        floors=(_burst_floor,)),
                 Column("min_ns", "real", "ns", "fastest launch"),

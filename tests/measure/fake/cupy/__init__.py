@@ -2,7 +2,7 @@
 
 It shows that measuring keeps its books: what is queued where, what is timed, what is written. ``FAKE_CUPY`` names
 faults: ``wrong`` (every comparison of results fails), ``no-peer``, ``no-nccl``, ``no-gpu``, ``instant`` (time hardly
-passes).
+passes), ``old`` (no bulk copies).
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Device:
         self.number = number
         self.attributes = {"MultiProcessorCount": 132, "L2CacheSize": 1 << 20}
         self.pci_bus_id = f"0000:00:0{number}.0"
-        self.compute_capability = "90"
+        self.compute_capability = "80" if "old" in FAULTS else "90"
 
     def __enter__(self) -> Self:
         _gpu.append(self.number)
