@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from t3sim.errors import EnvironmentFailure, InputDataError, UsageError
-from t3sim.measurements.kinds import H200, KINDS, Kind, impossible, kind_of_header, ring_bytes
+from t3sim.measurements.kinds import H200, KINDS, LATENCIES, Kind, impossible, kind_of_header, ring_bytes
 from t3sim.measurements.samples import Measurement, read_file, read_measurements, write_measurements
 from tests.conftest import REPOSITORY
 
@@ -192,8 +192,7 @@ def refusal(folder: Path, text: str, name: str = "x.csv", facts: dict[str, Any] 
         ),
         (
             "pattern,working_set_bytes,time_ns,min_ns,max_ns\nl3_hit,1048576,200,150,300\n",
-            "x.csv:2: pattern is 'l3_hit'; known are l2_hit, device_memory, peer_memory, peer_flag, peer_signal,"
-            " peer_barrier, peer_grid_barrier",
+            f"x.csv:2: pattern is 'l3_hit'; known are {', '.join(LATENCIES)}",
         ),
         (
             "pattern,bytes,time_us,read_plus_write_gbps\nsort,1073741824,504.06,4260.39\n",
