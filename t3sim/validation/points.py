@@ -61,6 +61,8 @@ WITHOUT_SIMULATION = {
     "latency": "no dependent loads are simulated; the machine's latencies are taken from them",
     "launch": "launches are values of the machine, not outcomes",
     "peer_copy": "no copy engines; the machine's link is taken from them",
+    "peer_access": "no kernel of loads or stores alone; what limits remote accesses is taken from them",
+    "store_bursts": "no kernel of stores alone; what limits remote stores is taken from them",
     "copy_engine_collectives": "no copy engines",
     "engine_contention": "no copy engines",
     "async_tp": "no decomposition into pieces",
