@@ -54,7 +54,9 @@ class Timeline:
         """Return what it is compared by, in us (see ``tile_figures``)."""
         start, computed, end = TIMED
         figures = scatter_figures if self.is_scatter else tile_figures
-        return figures([(int(row["sm"]), float(row[start]), float(row[computed]), float(row[end])) for row in self.rows])
+        return figures(
+            [(int(row["sm"]), float(row[start]), float(row[computed]), float(row[end])) for row in self.rows]
+        )
 
     @property
     def is_scatter(self) -> bool:
@@ -84,7 +86,9 @@ class Scatters:
         """*tiling* is that of the recorded kernels, whose workgroups take one tile each."""
         self.tiling = tiling.model_copy(update={"persistent": False})
         self._recorded = [timeline for timeline in timelines_of(measurements) if timeline.is_scatter]
-        self._gpus = {(folder_of(row), shape_of(row)): int(row["gpus"]) for row in measurements.of_kind("fused_scatter")}
+        self._gpus = {
+            (folder_of(row), shape_of(row)): int(row["gpus"]) for row in measurements.of_kind("fused_scatter")
+        }
 
     def of_row(
         self, row: Measurement, machine: MachineSpec, order: Literal["next", "naive"]
