@@ -50,6 +50,7 @@ SCATTERS = (
         "concurrent-slowdowns", "GEMM and reduce-scatter beside each other: slowdowns", "contention", "quantity",
         "gpus", unit="ratio",
     ),
+    Scatter("fused-scatter", "GEMMs that store tiles to their owners", "fused_scatter", "quantity", "model"),
     Scatter("tiles", "Tiles: what timelines are compared by", "tile_timelines", "quantity", "kernel"),
 )  # fmt: skip
 

@@ -87,6 +87,7 @@ class Lab:
         first = self.cp.cuda.Device(0)
         self.n_sms = int(first.attributes["MultiProcessorCount"])
         self.l2_bytes = int(first.attributes["L2CacheSize"])
+        self.capability = int(first.compute_capability)  # 90 for 9.0
         self.nvml = Nvml(str(first.pci_bus_id))
 
     @contextmanager

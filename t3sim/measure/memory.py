@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from t3sim.measure import peers
 from t3sim.measure.device import MIB, ROTATED_SETS, Lab, Rows
-from t3sim.measure.needs import MissingHardware
 
 STREAM_SIZES = tuple(size * MIB for size in (4, 16, 64, 256, 1024, 4096))
 QUICK_SIZES = (16 * MIB, 64 * MIB)
@@ -96,7 +96,7 @@ def latency(lab: Lab) -> Rows:
     lab.peer_access()
     for n_bytes in (4 * MIB,) if lab.effort.quick else (4 * MIB, 1024 * MIB):
         yield _chased(lab, "peer_memory", n_bytes, owner=1, warm=n_bytes < lab.l2_bytes)
-    yield _ping_pong(lab)
+    yield from peers.signals(lab)
 
 
 def _chased(lab: Lab, pattern: str, n_bytes: int, owner: int, *, warm: bool) -> dict[str, Any]:
@@ -131,26 +131,6 @@ def _chased(lab: Lab, pattern: str, n_bytes: int, owner: int, *, warm: bool) -> 
         "time_samples_ns": samples,
         "sm_mhz": median(clocks),
     }
-
-
-def _ping_pong(lab: Lab) -> dict[str, Any]:
-    """One way of a 4-byte store into a peer's memory, seen by a thread that spins on it there."""
-    turns = 200 if lab.effort.quick else 4000
-    samples = []
-    for _ in range(3 if lab.effort.quick else 9):
-        flags = lab.on_each(lambda _: lab.cp.zeros(32, dtype=np.int32))
-        outs = lab.on_each(lambda _: lab.cp.zeros(1, dtype=np.uint64))
-        for gpu in (0, 1):
-            with lab.on(gpu):
-                arguments = (flags[gpu], flags[1 - gpu], np.int32(turns), np.int32(gpu == 0), outs[gpu])
-                lab.launch("ping_pong", 1, 1, arguments)
-        lab.synchronize()
-        with lab.on(0):
-            ns = int(outs[0].get()[0])
-        if ns == 0:
-            raise MissingHardware("a flag written to the peer was never seen", "use GPUs with peer access over a link")
-        samples.append(ns / turns / 2)
-    return {"pattern": "peer_flag", "working_set_bytes": 4, "time_samples_ns": samples}
 
 
 def launches(lab: Lab) -> Rows:

@@ -20,7 +20,7 @@ from typing import Any
 
 from t3sim.errors import InputDataError, UsageError
 from t3sim.files import prepare_folder, publish
-from t3sim.measure import gemm, memory, rings
+from t3sim.measure import gemm, memory, peers, rings
 from t3sim.measure.device import FULL, QUICK, Lab, count_gpus
 from t3sim.measure.facts import provenance
 from t3sim.measure.needs import CannotMeasure, MissingHardware
@@ -40,6 +40,8 @@ ONE_GPU: Mapping[str, Callable[[Lab], Iterable[dict[str, Any]]]] = {
 }
 SEVERAL_GPUS: Mapping[str, Callable[[Lab], Iterable[dict[str, Any]]]] = {
     "peer_copy": rings.peer_copies,
+    "peer_access": peers.accesses,
+    "store_bursts": peers.bursts,
     "copy_engine_collectives": rings.engine_collectives,
     "engine_contention": rings.engine_contention,
 }

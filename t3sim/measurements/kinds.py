@@ -111,7 +111,11 @@ def samples_of(time_column: str) -> str:
 
 COLLECTIVES = ("reduce_scatter", "all_gather", "all_reduce")
 MOVED = {"read": 1, "write": 1, "copy": 2, "add": 3}  # arrays of `bytes` that a pattern reads plus writes
-LATENCIES = ("l2_hit", "device_memory", "peer_memory", "peer_flag")
+SIGNALS = ("peer_flag", "peer_signal", "peer_barrier", "peer_grid_barrier")
+LATENCIES = ("l2_hit", "device_memory", "peer_memory", *SIGNALS)
+MEMORIES = ("peer", "local")
+ACCESSES = ("store", "load", "bulk_store")
+ACCESS_PATTERNS = ("contiguous", "tile_rows", "tile_scattered", "tile_fragments")
 
 
 def gemm_flops(row: Row) -> float:
@@ -164,6 +168,30 @@ def _memory_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
     moved = _memory_bytes(row)
     least = max((moved - 2 * peaks.l2_bytes) / peaks.memory_gbps, moved / peaks.l2_gbps) / 1e3
     return least, f"with what the L2 can hold it takes {least:.2f} us"
+
+
+def _access_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
+    """A peer's memory is behind the links; one's own, and all that an SM moves, goes through its path to the L2."""
+    if row["memory"] == "peer":
+        return _over_links(float(row["bytes"]), peaks)
+    return _through_sms(float(row["bytes"]), min(float(row["workgroups"]), peaks.sms), peaks)
+
+
+def _issue_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
+    least, why = _through_sms(float(row["burst_bytes"]), 1, peaks)
+    return 1e3 * least, why
+
+
+def _burst_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
+    """All bursts are there at the end; and a fence is not quicker than a load."""
+    least, why = _access_floor({**row, "bytes": float(row["burst_bytes"]) * float(row["workgroups"])}, peaks)
+    return max((1e3 * least, why), _load_floor(row, peaks))
+
+
+def _through_sms(n_bytes: float, sms: float, peaks: Peaks) -> tuple[float, str]:
+    """No more than a line of 128 B a cycle and SM."""
+    least = n_bytes / sms / 128 / peaks.clock_mhz
+    return least, f"at 128 B a cycle of each of {sms:.0f} SMs it takes {least:.2f} us"
 
 
 def _load_floor(_: Row, peaks: Peaks) -> tuple[float, str]:
@@ -280,6 +308,12 @@ PER_DIRECTION = Column(
     "gbps_per_direction", "real", "GB/s", "bytes over time_us", amount=lambda row: float(row["bytes"]) / 1e3,
     factors="bytes",
 )  # fmt: skip
+ACCESSED = (
+    _text("memory", "peer, local", MEMORIES),
+    _count("access_bytes", "B", "of one instruction of a thread"),
+    _count("threads", "", "of a workgroup"),
+    _count("workgroups", "", "on one SM each as long as there are SMs"),
+)
 KERNEL = _text("kernel", "cublas, or tiled: the project's own kernel")
 
 # How CSV files without a ``provenance.json`` are taken to be measured: as ``validation/h200`` was, whose provenance
@@ -303,10 +337,11 @@ KINDS: dict[str, Kind] = {
         ),
         Kind(
             "latency",
-            "one dependent load at a time (l2_hit, device_memory, peer_memory), or one way of a flag to a peer",
+            "one dependent load at a time (l2_hit, device_memory, peer_memory), one way of a flag to a peer (peer_flag,"
+            " peer_signal: after data), or a barrier of two GPUs (one workgroup of each, or one on each SM)",
             (
                 _text("pattern", ", ".join(LATENCIES), LATENCIES),
-                _count("working_set_bytes", "B", "what the chain runs over"),
+                _count("working_set_bytes", "B", "what the chain runs over; data before a flag"),
                 Column("time_ns", "real", "ns", "median", floors=(_load_floor,)),
                 Column("min_ns", "real", "ns", "fastest"),
                 Column("max_ns", "real", "ns", "slowest"),
@@ -349,6 +384,36 @@ KINDS: dict[str, Kind] = {
                 PER_DIRECTION,
             ),
             EDGES,
+        ),
+        Kind(
+            "peer_access",
+            "some workgroups of one GPU store to, or load from, a peer's memory or their own GPU's",
+            (
+                *ACCESSED,
+                _text("access", "store, load, bulk_store (by the bulk copy engine of an SM)", ACCESSES),
+                _text("pattern", "contiguous, or an FP16 tile of 128 x 256 in rows of 6 KiB (tile_rows: threads in"
+                      " a row store pieces in a row, tile_scattered: 16 B in a row each, half after half,"
+                      " tile_fragments: a warp 8 rows, 16 B of each, or 32)", ACCESS_PATTERNS),
+                _count("bytes", "B", "of the array"),
+                _us("time_us", "median", _access_floor),
+                PER_DIRECTION,
+            ),
+            EDGES,
+        ),
+        Kind(
+            "store_bursts",
+            "workgroups store a few KiB each, all at the same time, and wait until they have arrived",
+            (
+                *ACCESSED,
+                _count("burst_bytes", "B", "of each workgroup"),
+                Column("issued_ns", "real", "ns", "until a workgroup had issued its last store: median",
+                       floors=(_issue_floor,)),
+                Column("all_issued_ns", "real", "ns", "until the last workgroup had", floors=(_issue_floor,)),
+                Column("time_ns", "real", "ns", "until a fence told the last workgroup that all had arrived",
+                       floors=(_burst_floor,)),
+                Column("min_ns", "real", "ns", "fastest launch"),
+                Column("max_ns", "real", "ns", "slowest launch"),
+            ),
         ),
         Kind(
             "collectives",

@@ -15,11 +15,19 @@ from t3sim.program.plan import Part, Plan, in_order
 from t3sim.registry import Parameter
 
 NEXT, NAIVE = range(2)
-PARAMETERS = {"order": Parameter("next", words={"next": NEXT, "naive": NAIVE}, has_numbers=False)}
+FULL_PACKETS = 0
+PARAMETERS = {
+    "order": Parameter("next", words={"next": NEXT, "naive": NAIVE}, has_numbers=False),
+    "store_bytes": Parameter("full_packets", words={"full_packets": FULL_PACKETS}, minimum=1),
+}
 
 
-def flux_push_program(op: Operator, rank: int) -> Program:
-    """Return one fused GEMM, a barrier, and one kernel that adds up what all ranks have stored."""
+def flux_push_program(op: Operator, rank: int, store_bytes: int | None = None) -> Program:
+    """Return one fused GEMM between two barriers, and one kernel that adds up what all ranks have stored.
+
+    The first barrier: before it others may still add up what was stored in the run before.  The GEMM stores
+    *store_bytes* at a time; None: as much as a packet holds.
+    """
     if not op.has_like_chunks():
         rows = f"{op.shape.m} rows in tiles of {op.tiles.tiling.workgroup_tile[0]}"
         raise UsageError(f"flux-push: {op.n} GPUs cannot own the same number of whole tile rows each, of {rows}")
@@ -34,16 +42,27 @@ def flux_push_program(op: Operator, rank: int) -> Program:
     stores.kind[:], stores.pitch[:] = STORE, pitch
     stores.distance[:] = (position + 1) % op.n  # the owner's, who has an array for each rank
     stores.first[:] = partials.first + (op.n - 1 - position) * n_rows * pitch + in_chunk
-    kernel = replace(kernel, stores=stores)
+    kernel = replace(kernel, stores=stores, store_bytes=store_bytes)
     own = np.flatnonzero(position == op.n - 1)
     reduced = Tiles("gemm", own, output.first + in_chunk[own], stores.pitch[own])
     add = total("sum", partials, op.n, output)
-    return program(op, rank, memory, kernel, Barrier(name="all stored"), add, outputs=(reduced,))
+    begin, end = Barrier(name="all added up"), Barrier(name="all stored")
+    return program(op, rank, memory, begin, kernel, end, add, outputs=(reduced,))
 
 
 @strategy("flux-push", parameters=PARAMETERS, arbitration="round_robin", order=8)
 def flux_push(op: Operator, params: Mapping[str, int]) -> Plan:
-    """Tile rows of the next rank first, own last (`next`), or all ranks from row 0 and so all to one (`naive`)."""
+    """Tile rows of the next rank first, own last (`next`), or all ranks from row 0 and so all to one (`naive`).
+
+    ``store_bytes``: what a warp of the GEMM stores in a row, a power of two, or ``full_packets``.
+    """
+    return Plan(in_order(flux_push_part(op, params), all_gather_part(op)), also=(gemm_part(op),))
+
+
+def flux_push_part(op: Operator, params: Mapping[str, int]) -> Part:
+    """Return the fused GEMM with its barriers and the sum."""
     ordered = op if params["order"] == NEXT else op.unstaggered()
-    fused = Part.of("fused", "fused", lambda rank: flux_push_program(ordered, rank), op.n, is_arbitrated=True)
-    return Plan(in_order(fused, all_gather_part(op)), also=(gemm_part(op),))
+    store_bytes = None if params["store_bytes"] == FULL_PACKETS else params["store_bytes"]
+    return Part.of(
+        "fused", "fused", lambda rank: flux_push_program(ordered, rank, store_bytes), op.n, is_arbitrated=True
+    )

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from t3sim.collective.choice import protocol_of
-from t3sim.config.experiment import GemmShape, TilingSpec
+from t3sim.config.experiment import TilingSpec
 from t3sim.config.presets import load_tiling
 from t3sim.errors import InputDataError
 from t3sim.files import read_limited
@@ -27,11 +27,12 @@ from t3sim.validation.simulation import (
     GemmAlone,
     Outcome,
     RecordedTiles,
+    Scatter,
     SideBySide,
     Simulation,
     with_value,
 )
-from t3sim.validation.tiles import Timeline, simulation_of, tile_rows, timelines_of
+from t3sim.validation.tiles import Scatters, Timeline, shape_of, simulation_of, tile_rows, timelines_of
 from t3sim.workload.kernel_choice import tiling_of
 
 if TYPE_CHECKING:
@@ -50,9 +51,9 @@ SIMULATED, FAILED, NOT_SIMULATED = "simulated", "failed", "not simulated"
 # Kinds of the table: how measurements of one kind are told apart that are simulated in different ways.
 COLLECTIVES, LIMITED_COLLECTIVES = "collectives", "channel_limited_collectives"
 GEMM, GEMM_GAPS, GEMM_SM_SPLIT = "gemm", "gemm_gaps", "gemm_sm_split"
-SEQUENTIAL, CONTENTION, TILES = "sequential", "contention", "tile_timelines"
+SEQUENTIAL, CONTENTION, TILES, SCATTER = "sequential", "contention", "tile_timelines", "fused_scatter"
 SIMULATED_KINDS = (
-    COLLECTIVES, LIMITED_COLLECTIVES, GEMM, GEMM_GAPS, GEMM_SM_SPLIT, SEQUENTIAL, CONTENTION, TILES,
+    COLLECTIVES, LIMITED_COLLECTIVES, GEMM, GEMM_GAPS, GEMM_SM_SPLIT, SEQUENTIAL, CONTENTION, TILES, SCATTER,
 )  # fmt: skip
 
 # Kinds that no simulation exists for, each with the reason.
@@ -61,10 +62,11 @@ WITHOUT_SIMULATION = {
     "latency": "no dependent loads are simulated; the machine's latencies are taken from them",
     "launch": "launches are values of the machine, not outcomes",
     "peer_copy": "no copy engines; the machine's link is taken from them",
+    "peer_access": "no kernel of loads or stores alone; what limits remote accesses is taken from them",
+    "store_bursts": "no kernel of stores alone; what limits remote stores is taken from them",
     "copy_engine_collectives": "no copy engines",
     "engine_contention": "no copy engines",
     "async_tp": "no decomposition into pieces",
-    "fused_scatter": "no kernel that stores to all GPUs at once",
 }
 
 
@@ -139,10 +141,13 @@ class Points:
         """Return the points of all rows, in their order; those of a timeline where it starts."""
         timelines = {timeline.rows[0].place: timeline for timeline in timelines_of(measurements)}
         points: list[Point] = []
+        scatters = Scatters(measurements, self.tiling)
         for row in measurements.rows:
             if row.kind == TILES:
                 if row.place in timelines:
-                    points += self._timeline(timelines[row.place])
+                    points += self._timeline(timelines[row.place], scatters)
+            elif row.kind == SCATTER:
+                points += self._scatter(row, scatters)
             elif row.kind == "contention":
                 points += self._contention(row, measurements.gemm_loop_share(row))
             elif row.kind in self._of_kind:
@@ -177,7 +182,7 @@ class Points:
             yield _point(row.kind, row, "time_us", Term(self._alone(machine, row, None if n == n_units else n)))
 
     def _alone(self, machine: MachineSpec, row: Measurement, n_compute_units: int | None = None) -> GemmAlone:
-        shape = _shape(row)
+        shape = shape_of(row)
         tiling = tiling_of(self.kernels, shape, machine.gpu.n_compute_units)
         return GemmAlone(machine, tiling, shape, n_compute_units)
 
@@ -203,25 +208,48 @@ class Points:
             slowdown = float(row[part]) / float(row[f"{name}_alone_us"])
             yield Point(CONTENTION, f"{name}_slowdown", RATIO, row, slowdown, (beside,), alone)
 
-    def _timeline(self, timeline: Timeline) -> Iterator[Point]:
-        simulation, remark = self._simulation_of(timeline)
+    def _scatter(self, row: Measurement, scatters: Scatters) -> Iterator[Point]:
+        """In loops, as in a row of kernels, so the GEMM runs at the clock of GEMMs without pause."""
+        gemm, ring = self._parts(row)
+        yield _point(SCATTER, row, "gemm_cublas_us", Term(gemm))
+        yield _point(SCATTER, row, "seq_us", Term(gemm), Term(ring))
+        yield _unsimulated(SCATTER, row, "gemm_triton_us", "the kernel that stores locally has another main loop")
+        loop = "; looped without a barrier, so its GPUs drift apart, but simulated once, in step"
+        simulation, remark = scatters.of_row(row, self.machine, "next")
+        naive, _ = scatters.of_row(row, self.machine, "naive")
+        for of, whole, kernel in (
+            (simulation, "flux_us", "scatter_only_us"), (naive, "flux_noswz_us", "scatter_only_noswz_us")
+        ):  # fmt: skip
+            yield Point(SCATTER, whole, US, row, float(row[whole]), _terms(of, "time"), reason=remark)
+            yield Point(SCATTER, kernel, US, row, float(row[kernel]), _terms(of, "gemm"), reason=remark + loop)
+        ratio = float(row["flux_noswz_us"]) / float(row["flux_us"])
+        below = None if simulation is None else Term(simulation)
+        yield Point(SCATTER, "naive_over_next", RATIO, row, ratio, _terms(naive, "time"), below, remark)
+        yield Point(SCATTER, "reduce_us", US, row, float(row["reduce_us"]), _terms(simulation, "sum"), reason=remark)
+
+    def _timeline(self, timeline: Timeline, scatters: Scatters) -> Iterator[Point]:
+        simulation, remark = self._simulation_of(timeline, scatters)
         n_rows = len(timeline.rows)
         for name, measured in timeline.figures().items():
-            terms = () if simulation is None else (Term(simulation, name),)
+            terms = _terms(simulation, name)
             yield Point(TILES, f"{name}_us", US, timeline.rows[0], measured, terms, reason=remark, n_rows=n_rows)
 
     def tiles(self, measurements: Measurements, outcomes: Mapping[Simulation, Outcome]) -> list[dict[str, object]]:
         """Return a row for each recorded tile, with its simulated times if there are any."""
         rows: list[dict[str, object]] = []
+        scatters = Scatters(measurements, self.tiling)
         for timeline in timelines_of(measurements):
-            simulation, _ = self._simulation_of(timeline)
+            simulation, _ = self._simulation_of(timeline, scatters)
             found = outcomes.get(simulation) if simulation is not None else None
             rows += tile_rows(timeline, found.tiles if found is not None else ())
         return rows
 
-    def _simulation_of(self, timeline: Timeline) -> tuple[RecordedTiles | None, str]:
+    def _simulation_of(self, timeline: Timeline, scatters: Scatters) -> tuple[RecordedTiles | Scatter | None, str]:
         """Run once, the recorded kernels were not slowed down by the power limit."""
-        return simulation_of(timeline, unthrottled(self.machine), self.tiling)
+        machine = unthrottled(self.machine)
+        if timeline.is_scatter:
+            return scatters.of_timeline(timeline, machine)
+        return simulation_of(timeline, machine, self.tiling)
 
     def _parts(self, row: Measurement, machine_of_gemm: MachineSpec | None = None) -> tuple[GemmAlone, CollectiveAlone]:
         channels = str(row.values.get("nccl_channels", "auto"))
@@ -261,8 +289,8 @@ def without_flags(machine: MachineSpec) -> MachineSpec:
     return with_value(machine, "gpu.collective_kernel", kernel)
 
 
-def _shape(row: Measurement) -> GemmShape:
-    return GemmShape(m=int(row["m"]), n=int(row["n"]), k=int(row["k"]))
+def _terms(simulation: Simulation | None, name: str) -> tuple[Term, ...]:
+    return () if simulation is None else (Term(simulation, name),)
 
 
 def _output_bytes(row: Measurement) -> int:

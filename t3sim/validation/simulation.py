@@ -1,4 +1,4 @@
-"""What a validation simulates: GEMMs, collectives, both beside each other, and recorded tiles; one small spec for each.
+"""What a validation simulates: GEMMs, collectives, both beside each other, recorded tiles, scattered ones; a spec each.
 
 Equal specs are one simulation, however many measurements it is compared with.  A simulation is made of phases, as a
 point of an experiment is, and the same runner plans and simulates them.  Pinned by
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -18,12 +18,14 @@ from t3sim.config.experiment import CollectiveSpec, GemmShape, RunSpec, TilingSp
 from t3sim.errors import InputDataError
 from t3sim.experiment.phase_task import MadeOfPhases
 from t3sim.gpu.ticks import TickBase
+from t3sim.overlap.flux import PARAMETERS, flux_push_part
 from t3sim.overlap.interface import Phase
 from t3sim.program.parts import collective_plan, gemm_part
 from t3sim.program.side_by_side import kernels_for, side_by_side_part, times_side_by_side
-from t3sim.system.parts import MirroredParts
-from t3sim.system.simulate import operator_of
-from t3sim.workload.tiling import WORKGROUP_DTYPE, TileTrace, make_tile_trace
+from t3sim.registry import encoded
+from t3sim.system.parts import MirroredParts, Parts
+from t3sim.system.simulate import operator_of, parts_for
+from t3sim.workload.tiling import WORKGROUP_DTYPE, TileTrace, make_tile_trace, tile_grid
 
 if TYPE_CHECKING:
     from t3sim.checks.audit import Audit
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 Tile = tuple[int, int]  # row and column of tiles
 TimedTile = tuple[int, float, float, float]  # compute unit; start, end of main loop, end in ns after the first start
+GROUP_ROWS = 8  # of tiles, in which Triton's kernel goes through its output
 DRIFT_TILE = 8  # the tile of each compute unit whose starts say how far they drift apart
 
 
@@ -42,7 +45,9 @@ class Outcome:
     """What a simulation gave: times in us by name, or why it failed.
 
     Names: ``time``; of ``SideBySide``: ``gemm`` and ``collective``, from one end to the next; of ``RecordedTiles``
-    those of ``tile_figures``, and ``tiles`` are its tiles in the order of the record.
+    those of ``tile_figures``, and ``tiles`` are its tiles in the order of the record; of ``Scatter``: ``time`` of the
+    whole, ``gemm`` and ``sum`` of its kernels with their launches, and in mirrored mode what ``RecordedTiles`` has, and
+    ``stores_of_quarter_1`` to ``4``.
     """
 
     times: Mapping[str, float] = field(default_factory=dict)
@@ -61,6 +66,12 @@ class Simulation(MadeOfPhases):
     def us(self, ticks: float) -> float:
         """Return microseconds."""
         return TickBase.of(self.run.machine).to_us(ticks)
+
+    def tiles_of(self, phase: Phase) -> tuple[TimedTile, ...]:
+        """Return the tiles that *phase* has kept."""
+        kept = phase.counters["tiles"]
+        first = min(start for _, start, _, _ in kept)
+        return tuple((unit, *(self.us(at - first) * 1e3 for at in times)) for unit, *times in kept)
 
 
 @dataclass(frozen=True)
@@ -163,10 +174,60 @@ class RecordedTiles(Simulation):
 
     def outcome(self, result: Sequence[Phase]) -> Outcome:
         """See the base class."""
-        recorded = result[0].counters["tiles"]
-        first = min(start for _, start, _, _ in recorded)
-        tiles = tuple((unit, *(self.us(at - first) * 1e3 for at in times)) for unit, *times in recorded)
+        tiles = self.tiles_of(result[0])
         return Outcome(tile_figures(tiles), tiles=tiles)
+
+
+@dataclass(frozen=True)
+class Scatter(Simulation):
+    """A GEMM that stores each tile at the GPU that owns its rows, between two barriers, and the sum of what came.
+
+    All GPUs begin with the rows of the next one (``next``), and one stands for all; or with row 0 (``naive``), and each
+    is simulated.
+    """
+
+    gemm: GemmAlone
+    gpus: int
+    order: Literal["next", "naive"]
+    store_bytes: int
+
+    @cached_property
+    def run(self) -> RunSpec:
+        """See the base class."""
+        workload = WorkloadSpec(tp=self.gpus, gemm=self.gemm.gemm, tiling=self.gemm.tiling)
+        return _run(self.gemm.machine, workload).model_copy(
+            update={"strategy": "flux-push", "mode": "mirrored" if self.order == "next" else "explicit"}
+        )
+
+    @property
+    def trace(self) -> TileTrace:
+        """The tiles in the order in which GPU 0 takes them if it begins with the rows of the next one."""
+        return grouped_trace(self.gemm.gemm, self.gemm.tiling, self.gpus)
+
+    def first_tiles(self, n: int) -> list[Tile]:
+        """Return the first *n* tiles of ``trace``."""
+        height, width = self.gemm.tiling.workgroup_tile
+        tiles = self.trace.workgroups[:n]
+        return list(zip((tiles["row"] // height).tolist(), (tiles["column"] // width).tolist(), strict=True))
+
+    def result(self, phases: PhaseSource, audit: Audit | None = None) -> list[Phase]:
+        """See the base class."""
+        op = operator_of(self.run, self.trace)
+        part = flux_push_part(op, encoded(PARAMETERS, {"order": self.order, "store_bytes": self.store_bytes}))
+        parts: Parts = parts_for(self.run, phases, audit)
+        if isinstance(parts, MirroredParts):
+            return [parts.phase(part, keeps_tiles=True)]
+        return [parts.phase(part)]
+
+    def outcome(self, result: Sequence[Phase]) -> Outcome:
+        """See the base class."""
+        [phase] = result
+        times = {"time": self.us(phase.ticks)}
+        launch = self.gemm.machine.gpu.kernel_launch * 1e-6  # picoseconds in a microsecond
+        for name in ("gemm", "sum"):
+            times[name] = launch + max(self.us(span.end - span.start) for span in phase.spans if span.name == name)
+        tiles = self.tiles_of(phase) if "tiles" in phase.counters else ()
+        return Outcome({**times, **(scatter_figures(tiles) if tiles else {})}, tiles=tiles)
 
 
 def _run(machine: MachineSpec, workload: WorkloadSpec) -> RunSpec:
@@ -219,6 +280,37 @@ def tile_figures(tiles: Sequence[TimedTile]) -> dict[str, float]:
         "drift": float(np.std(starts)),
     }
     return {name: value / 1e3 for name, value in in_ns.items()}
+
+
+def scatter_figures(tiles: Sequence[TimedTile]) -> dict[str, float]:
+    """Return what timelines of a kernel that stores to other GPUs are compared by, in us.
+
+    Those of ``tile_figures``, and ``stores_of_quarter_1`` to ``4``: means over a quarter of *tiles*, which are in the
+    order of dispatch.
+    """
+    stores = np.array([end - computed for _, _, computed, end in tiles])
+    quarters = np.array_split(stores, 4)
+    means = {f"stores_of_quarter_{number}": float(of.mean()) / 1e3 for number, of in enumerate(quarters, 1)}
+    return {**tile_figures(tiles), **means}
+
+
+def grouped_trace(gemm: GemmShape, tiling: TilingSpec, n_owners: int) -> TileTrace:
+    """Return the tiles of *gemm* as Triton orders them: by groups of rows of tiles, in each column by column.
+
+    Its chunks are the rows of the owners; raises ``InputDataError`` unless these have whole groups.
+    """
+    height, width = tiling.workgroup_tile
+    n_rows, n_columns = tile_grid(gemm, tiling)
+    if n_rows % (n_owners * GROUP_ROWS):
+        raise InputDataError(f"{n_rows} rows of tiles make no whole groups of {GROUP_ROWS} for each of {n_owners} GPUs")
+    group, inside = np.divmod(np.arange(n_rows * n_columns), GROUP_ROWS * n_columns)
+    row, column = group * GROUP_ROWS + inside % GROUP_ROWS, inside // GROUP_ROWS
+    workgroups = np.zeros(n_rows * n_columns, dtype=WORKGROUP_DTYPE)
+    workgroups["row"], workgroups["column"] = row * height, column * width
+    workgroups["n_rows"] = np.minimum(gemm.m - workgroups["row"], height)
+    workgroups["n_columns"] = np.minimum(gemm.n - workgroups["column"], width)
+    workgroups["chunk"] = row // (n_rows // n_owners)
+    return TileTrace(gemm, tiling, n_owners, workgroups)
 
 
 def recorded_trace(gemm: GemmShape, tiling: TilingSpec, tiles: tuple[Tile, ...]) -> TileTrace:

@@ -3,6 +3,9 @@
 The recorded kernels are not cuBLAS's, and how fast a kernel multiplies is a property of it: ``matrix_efficiency`` of
 such a simulation is taken from the record, so that the median main loop is as long.  What is compared is the rest: when
 tiles start, how compute units drift apart, how long stores take, when the last tile ends.
+
+A kernel that scatters its tiles to their owners is simulated on all GPUs (``Scatters``), with the main loop of its
+record; of a shape without a record, with that on the line through the recorded ones over the slices of k.
 """
 
 from __future__ import annotations
@@ -10,15 +13,31 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
 
 from t3sim.config.experiment import GemmShape
-from t3sim.validation.simulation import GemmAlone, RecordedTiles, TimedTile, tile_figures, with_value
+from t3sim.validation.simulation import (
+    GemmAlone,
+    RecordedTiles,
+    Scatter,
+    TimedTile,
+    scatter_figures,
+    tile_figures,
+    with_value,
+)
 
 if TYPE_CHECKING:
     from t3sim.config.experiment import TilingSpec
     from t3sim.config.machine import MachineSpec
     from t3sim.measurements.samples import Measurement, Measurements
+
+# Triton's epilogue with a pointer from a table, as measured (validation/h200/two-gpus-stores).
+STORE_BYTES = 64  # of a warp: 2 B a thread
+STORE_BYTES_PER_CYCLE = 15  # of one SM that stores a tile so, to its own memory or to a peer's: 30.1 GB/s at 1.98 GHz
+STORES_AHEAD = 16 << 10  # B of each SM, between it and the link
 
 TIMELINE_COLUMNS = ("model", "sublayer", "tp", "m", "n", "k", "kernel")  # with the file; workgroups are rows of it
 REMOTE_KERNELS = ("scatter",)  # these store to other GPUs
@@ -34,9 +53,98 @@ class Timeline:
     def figures(self) -> dict[str, float]:
         """Return what it is compared by, in us (see ``tile_figures``)."""
         start, computed, end = TIMED
-        return tile_figures(
+        figures = scatter_figures if self.is_scatter else tile_figures
+        return figures(
             [(int(row["sm"]), float(row[start]), float(row[computed]), float(row[end])) for row in self.rows]
         )
+
+    @property
+    def is_scatter(self) -> bool:
+        """Return whether the kernel stores to other GPUs."""
+        return self.rows[0]["kernel"] in REMOTE_KERNELS
+
+    @property
+    def shape(self) -> GemmShape:
+        """Return the shape of the GEMM."""
+        return shape_of(self.rows[0])
+
+    @property
+    def main_loop_s(self) -> float:
+        """Return the median main loop in seconds."""
+        return statistics.median(int(row["mainloop_end_ns"]) - int(row["start_ns"]) for row in self.rows) * 1e-9
+
+
+def shape_of(row: Measurement) -> GemmShape:
+    """Return the shape of the GEMM of *row*."""
+    return GemmShape(m=int(row["m"]), n=int(row["n"]), k=int(row["k"]))
+
+
+class Scatters:
+    """Simulations of kernels that store their tiles to the owners of the rows, of one folder of measurements."""
+
+    def __init__(self, measurements: Measurements, tiling: TilingSpec) -> None:
+        """*tiling* is that of the recorded kernels, whose workgroups take one tile each."""
+        self.tiling = tiling.model_copy(update={"persistent": False})
+        self._recorded = [timeline for timeline in timelines_of(measurements) if timeline.is_scatter]
+        self._gpus = {
+            (folder_of(row), shape_of(row)): int(row["gpus"]) for row in measurements.of_kind("fused_scatter")
+        }
+
+    def of_row(
+        self, row: Measurement, machine: MachineSpec, order: Literal["next", "naive"]
+    ) -> tuple[Scatter | None, str]:
+        """Return the simulation of a row that says how many GPUs there were, or None, and a remark."""
+        return self._of(row, machine, int(row["gpus"]), order)
+
+    def of_timeline(self, timeline: Timeline, machine: MachineSpec) -> tuple[Scatter | None, str]:
+        """Return the simulation of a recorded kernel, or None, and a remark."""
+        row = timeline.rows[0]
+        gpus = self._gpus.get((folder_of(row), timeline.shape))
+        if gpus is None:
+            return None, "no row of fused_scatter says how many GPUs stored to each other"
+        simulation, remark = self._of(row, machine, gpus, "next")
+        if simulation is not None and simulation.first_tiles(len(timeline.rows)) != tiles_in_order(timeline, gpus):
+            return None, "tiles in another order than the kernel that is simulated has"
+        return simulation, remark
+
+    def _of(
+        self, row: Measurement, machine: MachineSpec, gpus: int, order: Literal["next", "naive"]
+    ) -> tuple[Scatter | None, str]:
+        shape = shape_of(row)
+        recorded = [timeline for timeline in self._recorded if folder_of(timeline.rows[0]) == folder_of(row)]
+        found = self.main_loop_s(shape, recorded)
+        if found is None:
+            return None, "too few recorded tiles to tell how long its main loop is"
+        main_loop_s, source = found
+        efficiency = efficiency_of(main_loop_s, machine, self.tiling, shape)
+        own = with_value(machine, "gpu.compute_unit.matrix_efficiency", efficiency)
+        own = with_value(own, "gpu.compute_unit.l2_store_bytes_per_cycle", STORE_BYTES_PER_CYCLE)
+        own = with_value(own, "link.egress_buffer", STORES_AHEAD * machine.gpu.n_compute_units)
+        remark = f"matrix_efficiency {efficiency:.3f} of this kernel, from {source}"
+        return Scatter(GemmAlone(own, self.tiling, shape), gpus, order, STORE_BYTES), remark
+
+    def main_loop_s(self, shape: GemmShape, recorded: Sequence[Timeline]) -> tuple[float, str] | None:
+        """Return how long the main loop of a tile of *shape* takes by those *recorded*, and a word about it."""
+        for timeline in recorded:
+            if timeline.shape == shape:
+                return timeline.main_loop_s, "its median main loop"
+        slices = [-(-timeline.shape.k // self.tiling.k_slice) for timeline in recorded]
+        if len(set(slices)) < 2:
+            return None
+        line = np.polyfit(slices, [timeline.main_loop_s for timeline in recorded], 1)
+        return float(np.polyval(line, -(-shape.k // self.tiling.k_slice))), "the line through recorded main loops"
+
+
+def folder_of(row: Measurement) -> Path:
+    """Return the folder whose measurements were made on the same machine."""
+    return Path(row.file).parent
+
+
+def tiles_in_order(timeline: Timeline, gpus: int) -> list[tuple[int, int]]:
+    """Return row and column of the tiles as recorded on GPU 0, whose first are of the rows of GPU 1."""
+    n_rows = 1 + max(int(row["tile_row"]) for row in timeline.rows)
+    first = n_rows // gpus
+    return [((int(row["tile_row"]) - first) % n_rows, int(row["tile_col"])) for row in timeline.rows]
 
 
 def timelines_of(measurements: Measurements) -> list[Timeline]:
@@ -50,28 +158,25 @@ def timelines_of(measurements: Measurements) -> list[Timeline]:
 def simulation_of(timeline: Timeline, machine: MachineSpec, tiling: TilingSpec) -> tuple[RecordedTiles | None, str]:
     """Return the simulation of *timeline*, None if there is none, and a remark: how it was made, or why not."""
     first = timeline.rows[0]
-    if first["kernel"] in REMOTE_KERNELS:
-        return None, "stores to all GPUs at once; no such kernel is simulated"
     height, width = tiling.workgroup_tile
     own_height, own_width = int(first.values.get("tile_height", height)), int(first.values.get("tile_width", width))
     if (own_height, own_width) != (height, width):
         return None, f"tiles of {own_height} x {own_width}; the simulated kernel has {height} x {width}"
-    shape = GemmShape(m=int(first["m"]), n=int(first["n"]), k=int(first["k"]))
-    efficiency = kernel_efficiency(timeline, machine, tiling, shape)
+    shape = timeline.shape
+    efficiency = efficiency_of(timeline.main_loop_s, machine, tiling, shape)
     own = with_value(machine, "gpu.compute_unit.matrix_efficiency", efficiency)
     tiles = tuple((int(row["tile_row"]), int(row["tile_col"])) for row in timeline.rows)
     remark = f"matrix_efficiency {efficiency:.3f} of this kernel, from its median main loop"
     return RecordedTiles(GemmAlone(own, tiling, shape), tiles), remark
 
 
-def kernel_efficiency(timeline: Timeline, machine: MachineSpec, tiling: TilingSpec, gemm: GemmShape) -> float:
-    """Return the share of the matrix rate that the median main loop reaches after its first operands are there."""
+def efficiency_of(main_loop_s: float, machine: MachineSpec, tiling: TilingSpec, gemm: GemmShape) -> float:
+    """Return the share of the matrix rate that a main loop reaches after its first operands are there."""
     gpu = machine.gpu
-    median_s = statistics.median(int(row["mainloop_end_ns"]) - int(row["start_ns"]) for row in timeline.rows) * 1e-9
     first_operands_s = (gpu.l2.hit_latency + gpu.l2.miss_latency) / gpu.compute_clock
     height, width = tiling.workgroup_tile
     at_peak_s = 2 * height * width * gemm.k / (gpu.compute_unit.matrix_flops_per_cycle * gpu.compute_clock)
-    return min(1.0, at_peak_s / max(median_s - first_operands_s, at_peak_s))
+    return min(1.0, at_peak_s / max(main_loop_s - first_operands_s, at_peak_s))
 
 
 def tile_rows(timeline: Timeline, simulated: Sequence[TimedTile]) -> list[dict[str, object]]:

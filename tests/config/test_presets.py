@@ -100,7 +100,7 @@ def test_unknown_preset_lists_the_known_ones():
         presets.load_preset("link", "ring-15", PLACE, "machine.link")
     assert str(error.value) == (
         "test.yaml:1:1: machine.link: unknown link `ring-15`; did you mean `ring-150`? "
-        "(known: nvlink4-ring, ring-150, ring-75, ring-tiny)"
+        "(known: nvlink4-switch, ring-150, ring-75, ring-tiny)"
     )
 
 

@@ -76,7 +76,7 @@ CASES = [
         "an unknown preset of a link",
         ring("link[1]: {preset: ring-80}"),
         "e.yaml:4:21: machine.link[1]: unknown link `ring-80`; did you mean `ring-150`? "
-        "(known: nvlink4-ring, ring-150, ring-75, ring-tiny)",
+        "(known: nvlink4-switch, ring-150, ring-75, ring-tiny)",
     ),
     case(
         "a link that is down",

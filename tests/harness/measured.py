@@ -101,6 +101,14 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         {"pattern": "l2_hit", "working_set_bytes": 4096, "time_ns": 300.0, "min_ns": 290.0, "max_ns": 310.0}
     ],
     "launch": [{"pattern": "host", **spread(2.0)}],
+    "peer_access": [
+        {"memory": "peer", "access_bytes": 16, "threads": 1024, "workgroups": 1, "access": "store",
+         "pattern": "contiguous", "bytes": 100000, "time_us": 10.0, "gbps_per_direction": 10.0},
+    ],
+    "store_bursts": [
+        {"memory": "peer", "access_bytes": 16, "threads": 256, "workgroups": 132, "burst_bytes": 65536,
+         "issued_ns": 20000.0, "all_issued_ns": 21000.0, "time_ns": 25000.0, "min_ns": 24000.0, "max_ns": 26000.0},
+    ],
     "peer_copy": [{"pattern": "uni", "bytes": 100000, "time_us": 10.0, "gbps_per_direction": 10.0}],
 }  # fmt: skip
 

@@ -22,6 +22,7 @@ from t3sim.config.presets import load_model, preset_names
 from t3sim.measure import gemm as measure_gemm
 from t3sim.measure.needs import MissingHardware
 from t3sim.measure.program import CHANNELS, MEASURABLE, QUICK_CHANNELS, list_kinds
+from t3sim.measurements.kinds import ACCESS_PATTERNS, ACCESSES, MEMORIES, SIGNALS
 from t3sim.measurements.samples import read_measurements
 from t3sim.workload.sublayers import gemm_of
 from tests.conftest import REPOSITORY
@@ -82,6 +83,27 @@ def test_times_are_those_of_one_repetition(measured: Path) -> None:
     assert times == [50_000, 50_000, 100_000, 150_000]
 
 
+def test_a_peer_is_reached_in_every_way_as_the_own_memory_is(measured: Path) -> None:
+    found = read_measurements(measured)
+    ways: dict[str, list[tuple[str, ...]]] = {memory: [] for memory in MEMORIES}
+    for row in found.of_kind("peer_access"):
+        ways[str(row["memory"])].append(tuple(str(row[name]) for name in ("access", "pattern", "access_bytes")))
+    assert ways["peer"] == ways["local"]
+    assert len(set(ways["peer"])) == len(ways["peer"])
+    assert {access for access, _, _ in ways["peer"]} == set(ACCESSES)
+    assert {pattern for _, pattern, _ in ways["peer"]} == set(ACCESS_PATTERNS)
+    for row in found.of_kind("store_bursts"):  # a turn of the stand-in takes 0.1 s, half of it to issue
+        assert (row["issued_ns"], row["all_issued_ns"], row["time_ns"]) == (5e7, 5e7, 1e8)
+    one_way = {str(row["pattern"]): row["time_ns"] for row in found.of_kind("latency")}
+    assert [one_way[name] for name in SIGNALS] == [1000, 1000, 3000, 3000]
+
+
+def test_an_old_device_has_no_bulk_copies(tmp_path: Path) -> None:
+    done = run("peer_access", "--quick", "-o", "out", cwd=tmp_path, faults="old")
+    assert done.returncode == 0, done.stderr
+    assert {row["access"] for row in read_measurements(tmp_path / "out").rows} == {"store", "load"}
+
+
 def test_each_number_of_channels_is_measured_in_a_process_of_its_own(measured: Path) -> None:
     rows = read_measurements(measured).of_kind("collectives")
     channels = [str(row["nccl_channels"]) for row in rows]
@@ -110,6 +132,7 @@ NO_GPU = (
 NO_PEER = "GPU 0 has no peer access to GPU 1; take GPUs that are linked, or leave out what needs two GPUs"
 NO_NCCL = "CuPy finds no NCCL; install nvidia-nccl-cu13 or nvidia-nccl-cu12"
 TOO_FEW = "3 GPUs were asked for and 2 are there; lower --gpus"
+NO_OTHER = "one GPU has no peer; give --gpus 2 or more"
 NO_RING = "one GPU makes no ring; give --gpus 2 or more"
 OF_COLLECTIVES = " (not measured: collectives with auto channels)"
 
@@ -119,6 +142,8 @@ OF_COLLECTIVES = " (not measured: collectives with auto channels)"
     [
         ("no-gpu", ["gemm"], NO_GPU, ""),
         ("no-peer", ["peer_copy"], NO_PEER, " (not measured: peer_copy)"),
+        ("no-peer", ["peer_access"], NO_PEER, " (not measured: peer_access)"),
+        ("", ["store_bursts", "--gpus", "1"], NO_OTHER, " (not measured: store_bursts)"),
         ("no-nccl", ["collectives", "--channels", "auto"], NO_NCCL, OF_COLLECTIVES),
         ("", ["gemm", "--gpus", "3"], TOO_FEW, ""),
         ("", ["collectives", "--gpus", "1", "--channels", "auto"], NO_RING, OF_COLLECTIVES),
@@ -144,11 +169,17 @@ def test_without_cupy(module: str, tmp_path: Path) -> None:
 
 
 def test_a_wrong_result_is_not_measured(tmp_path: Path) -> None:
-    done = run("gemm", "launch", "copy_engine_collectives", "--quick", "-o", "out", cwd=tmp_path, faults="wrong")
+    kinds = ("gemm", "launch", "copy_engine_collectives", "peer_access", "store_bursts", "latency")
+    done = run(*kinds, "--quick", "-o", "out", cwd=tmp_path, faults="wrong")
     assert done.returncode == 5
     assert "relative error 1 against FP32 sums (not measured: gemm)" in done.stderr
     assert "GPU 0 has wrong values (not measured: copy_engine_collectives)" in done.stderr
-    assert set(read_measurements(tmp_path / "out").counts()) == {"launch"}
+    assert "wrong values in memory of GPU 1: store, contiguous, 4 bytes (not measured: peer_access)" in done.stderr
+    assert "bursts of 65536 bytes in memory of GPU 1 (not measured: store_bursts)" in done.stderr
+    assert "128 bytes before a flag arrived wrong at GPU 0 (not measured: latency)" in done.stderr
+    kept = read_measurements(tmp_path / "out")
+    assert set(kept.counts()) == {"launch", "latency"}
+    assert "peer_signal" not in {row["pattern"] for row in kept.of_kind("latency")}
 
 
 def test_times_that_cannot_be_are_kept_out_of_the_measurements(tmp_path: Path) -> None:

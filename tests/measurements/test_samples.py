@@ -14,11 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from t3sim.errors import EnvironmentFailure, InputDataError, UsageError
-from t3sim.measurements.kinds import H200, KINDS, Kind, impossible, kind_of_header, ring_bytes
+from t3sim.measurements.kinds import H200, KINDS, LATENCIES, Kind, impossible, kind_of_header, ring_bytes
 from t3sim.measurements.samples import Measurement, read_file, read_measurements, write_measurements
 from tests.conftest import REPOSITORY
 
 SHIPPED = REPOSITORY / "validation" / "h200"
+BY_PAIRS = ("two-gpus", "two-gpus-beside", "two-gpus-stores")
+ACCESS = "memory,access_bytes,threads,workgroups,access,pattern,bytes,time_us,gbps_per_direction\n"
+BURSTS = "memory,access_bytes,threads,workgroups,burst_bytes,issued_ns,all_issued_ns,time_ns,min_ns,max_ns\n"
 FACTS = {"device": "NVIDIA H200", "driver": "1", "cuda": "13.0", "date": "2026-11-21", "peaks": asdict(H200)}
 
 GEMM = "model,sublayer,tp,m,n,k,time_us,min_us,max_us,tflops\n"
@@ -37,13 +40,14 @@ def test_shipped_measurements_are_read() -> None:
         text = gzip.decompress(content) if path.suffix == ".gz" else content
         in_files += len(text.decode().splitlines()) - 1
     assert len(found.rows) == sum(counts.values()) == in_files
-    assert {Path(folder).name for folder in found.provenance} == {"h200", "one-gpu", "two-gpus", "two-gpus-beside"}
+    assert {Path(folder).name for folder in found.provenance} == {"h200", "one-gpu", *BY_PAIRS}
     for facts in found.provenance.values():
         assert facts["device"] == "NVIDIA H200"
 
 
-def test_what_was_measured_here_keeps_every_sample() -> None:
-    measured = [row for row in read_measurements(SHIPPED / "two-gpus").rows if row.kind != "tile_timelines"]
+@pytest.mark.parametrize("folder", BY_PAIRS)
+def test_what_was_measured_here_keeps_every_sample(folder: str) -> None:
+    measured = [row for row in read_measurements(SHIPPED / folder).rows if row.kind != "tile_timelines"]
     assert measured
     assert all(row.samples for row in measured)
 
@@ -188,7 +192,7 @@ def refusal(folder: Path, text: str, name: str = "x.csv", facts: dict[str, Any] 
         ),
         (
             "pattern,working_set_bytes,time_ns,min_ns,max_ns\nl3_hit,1048576,200,150,300\n",
-            "x.csv:2: pattern is 'l3_hit'; known are l2_hit, device_memory, peer_memory, peer_flag",
+            f"x.csv:2: pattern is 'l3_hit'; known are {', '.join(LATENCIES)}",
         ),
         (
             "pattern,bytes,time_us,read_plus_write_gbps\nsort,1073741824,504.06,4260.39\n",
@@ -197,6 +201,22 @@ def refusal(folder: Path, text: str, name: str = "x.csv", facts: dict[str, Any] 
         (
             "pattern,bytes,time_us,read_plus_write_gbps\ncopy,1073741824,504.06,4560.39\n",
             "x.csv:2: read_plus_write_gbps is 4560.39; pattern, bytes and time_us make 4260.37",
+        ),
+        (
+            ACCESS + "peer,16,1024,132,store,contiguous,66060288,130.0,508.16\n",
+            "x.csv:2: time_us is 130.0, faster than peak: at 478 GB/s it takes 138.14 us",
+        ),
+        (
+            ACCESS + "local,16,1024,1,store,contiguous,66060288,130.0,508.16\n",
+            "x.csv:2: time_us is 130.0, faster than peak: at 128 B a cycle of each of 1 SMs it takes 260.65 us",
+        ),
+        (
+            ACCESS + "local,16,1024,132,store,rows,66060288,130.0,508.16\n",
+            "x.csv:2: pattern is 'rows'; known are contiguous, tile_rows, tile_scattered, tile_fragments",
+        ),
+        (
+            BURSTS + "peer,16,256,132,65536,17000,21000,18000,17000,19000\n",
+            "x.csv:2: time_ns is 18000.0, faster than peak: at 478 GB/s it takes 18.09 us",
         ),
         (
             "pattern,bytes,time_us,gbps_per_direction\nuni,268435456,690.9,398.53\n",

@@ -25,6 +25,7 @@ from t3sim.validation.simulation import (
     GemmAlone,
     Outcome,
     RecordedTiles,
+    Scatter,
     SideBySide,
 )
 from t3sim.validation.tables import COLUMNS, tiles_csv, validation_csv
@@ -43,7 +44,8 @@ def points_of(folder: Path) -> list[Point]:
 
 def outcomes_of(points: list[Point]) -> dict[Any, Outcome]:
     """An outcome for every simulation, as if each time were 10 us."""
-    names = ("time", "gemm", "collective", "makespan", "tile", "main_loop", "stores", "drift")
+    names = ["time", "gemm", "collective", "sum", "makespan", "tile", "main_loop", "stores", "drift"]
+    names += [f"stores_of_quarter_{number}" for number in (1, 2, 3, 4)]
     return {one: Outcome(dict.fromkeys(names, 10.0)) for one in simulations_of(points)}
 
 
@@ -341,6 +343,22 @@ def test_every_recorded_tile_is_in_the_table_of_tiles(folder: Path) -> None:
     found = list(csv.DictReader(io.StringIO(gzip.decompress(tiles_csv(folder, rows)).decode())))
     assert [int(row["line"]) for row in found] == list(range(2, 10))
     assert [row["simulated_end_ns"] for row in found] == ["0.0", "3.0", "6.0", "9.0", "", "", "", ""]
+
+
+def test_scattered_tiles_are_simulated_as_they_were_recorded(repository: Path) -> None:
+    """One simulation for each record; each fused row has one for each order, at the clock of GEMMs without pause."""
+    machine = machine_of("h200", ())
+    points = Points(machine, load_tiling("gemm-128x256")).of(read_measurements(repository / "validation" / "h200"))
+    found = {kind: set[Any]() for kind in ("tile_timelines", "fused_scatter")}
+    for point in points:
+        if point.kind in found:
+            found[point.kind] |= {one for one in point.simulations if isinstance(one, Scatter)}
+    timelines, rows = found.values()
+    assert sorted((one.gemm.gemm.k, one.order) for one in timelines) == [(384, "next"), (2128, "next")]
+    orders = [(k, order) for k in (384, 528, 1536, 2128) for order in ("naive", "next")]
+    assert sorted((one.gemm.gemm.k, one.order) for one in rows) == orders
+    assert {one.gemm.machine.gpu.clock_of_matrices for one in timelines} == {machine.gpu.compute_clock}
+    assert {one.gemm.machine.gpu.clock_of_matrices for one in rows} == {machine.gpu.matrix_clock}
 
 
 def test_tiles_of_another_size_are_not_simulated(tmp_path: Path) -> None:

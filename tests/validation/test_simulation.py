@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from t3sim.config.experiment import CollectiveSpec, GemmShape, RunSpec, WorkloadSpec
 from t3sim.errors import InputDataError
 from t3sim.experiment.phase_digest import phase_digest
-from t3sim.measurements.samples import read_measurements
+from t3sim.measurements.samples import Measurement, read_measurements
 from t3sim.system.parts import PhasePlan, PhaseStore
 from t3sim.system.simulate import simulate
 from t3sim.validation.simulation import (
@@ -21,15 +22,18 @@ from t3sim.validation.simulation import (
     GemmAlone,
     Outcome,
     RecordedTiles,
+    Scatter,
     SideBySide,
     Simulation,
+    grouped_trace,
     over_whole_loop,
     recorded_trace,
+    scatter_figures,
     tile_figures,
 )
-from t3sim.validation.tiles import kernel_efficiency, simulation_of, timelines_of
+from t3sim.validation.tiles import Scatters, efficiency_of, simulation_of, timelines_of
 from t3sim.workload.tiling import make_tile_trace
-from tests.harness.measured import FOUR_TILES, SHAPE, tiling, tiny, write_folder
+from tests.harness.measured import FOUR_TILES, SHAPE, SUBLAYER, tile, tiling, tiny, write_folder
 
 GEMM = GemmShape(**SHAPE)
 ALONE = GemmAlone(tiny(), tiling(), GEMM)
@@ -144,7 +148,7 @@ def test_figures_of_tiles_by_hand() -> None:
 def test_the_rate_of_a_recorded_kernel_is_that_of_its_median_main_loop(tmp_path: Path) -> None:
     [timeline, scatter] = timelines_of(read_measurements(write_folder(tmp_path)))
     gpu = tiny().gpu
-    efficiency = kernel_efficiency(timeline, tiny(), tiling(), GEMM)
+    efficiency = efficiency_of(timeline.main_loop_s, tiny(), tiling(), GEMM)
     first_operands_s = (gpu.l2.hit_latency + gpu.l2.miss_latency) / gpu.compute_clock
     flops = gpu.compute_unit.matrix_flops_per_cycle * gpu.compute_clock * efficiency * (15e-6 - first_operands_s)
     assert flops == pytest.approx(2 * 64 * 64 * 128)
@@ -152,7 +156,71 @@ def test_the_rate_of_a_recorded_kernel_is_that_of_its_median_main_loop(tmp_path:
     assert simulation is not None
     assert simulation.gemm.machine.gpu.compute_unit.matrix_efficiency == efficiency
     assert f"{efficiency:.3f}" in remark
-    assert simulation_of(scatter, tiny(), tiling())[0] is None
+    assert scatter.is_scatter
+    assert not timeline.is_scatter
+
+
+def test_the_order_of_a_scattered_gemm_by_hand() -> None:
+    """Two groups of eight rows of tiles, three columns, two owners: rows are fastest, columns next."""
+    trace = grouped_trace(GemmShape(m=16 * 64, n=160, k=64), tiling(), 2)
+    height, width = tiling().workgroup_tile
+    rows, columns = trace.workgroups["row"] // height, trace.workgroups["column"] // width
+    expected = [(group + row, column) for group in (0, 8) for column in range(3) for row in range(8)]
+    assert list(zip(rows.tolist(), columns.tolist(), strict=True)) == expected
+    assert trace.chunk_ranges().tolist() == [[0, 24], [24, 48]]
+    assert set(trace.workgroups["n_columns"][columns == 2].tolist()) == {32}
+
+
+def test_owners_without_whole_groups_are_refused() -> None:
+    with pytest.raises(InputDataError, match="8 rows of tiles make no whole groups of 8 for each of 2 GPUs"):
+        grouped_trace(GemmShape(m=8 * 64, n=64, k=64), tiling(), 2)
+
+
+def test_stores_by_quarter_by_hand() -> None:
+    tiles = [(0, 0.0, 1000.0, 1000.0 + 100 * number) for number in range(8)]
+    found = scatter_figures(tiles)
+    assert [found[f"stores_of_quarter_{n}"] for n in (1, 2, 3, 4)] == pytest.approx([0.05, 0.25, 0.45, 0.65])
+
+
+def scattered(tmp_path: Path, *ks: int) -> Scatters:
+    """Records of a kernel that scatters, its main loop k / 64 + 1 us long, for two GPUs."""
+    rows = [
+        tile(wg, *at, kernel="scatter") | {"k": k, "mainloop_end_ns": wg + 1000 * (k // 64 + 1)}
+        for k in ks
+        for wg, at in enumerate(FOUR_TILES)
+    ]
+    return Scatters(read_measurements(write_folder(tmp_path, {"tile_timelines": rows})), tiling())
+
+
+def fused_row(tmp_path: Path, k: int) -> Measurement:
+    values = {**SUBLAYER, **SHAPE, "m": 1024, "k": k, "gpus": 2}
+    return Measurement("fused_scatter", values, str(tmp_path / "fused_scatter.csv"), 2)
+
+
+def test_a_shape_without_a_record_is_on_the_line_through_the_others(tmp_path: Path) -> None:
+    simulation, remark = scattered(tmp_path, 128, 512).of_row(fused_row(tmp_path, 256), tiny(), "next")
+    assert simulation is not None
+    shape = GemmShape(m=1024, n=128, k=256)
+    efficiency = simulation.gemm.machine.gpu.compute_unit.matrix_efficiency
+    assert efficiency == pytest.approx(efficiency_of(5e-6, tiny(), tiling(), shape))
+    assert "line through recorded main loops" in remark
+
+
+def test_one_record_makes_no_line(tmp_path: Path) -> None:
+    simulation, remark = scattered(tmp_path, 128).of_row(fused_row(tmp_path, 256), tiny(), "next")
+    assert simulation is None
+    assert remark == "too few recorded tiles to tell how long its main loop is"
+
+
+@pytest.mark.parametrize("order", ["next", "naive"])
+def test_all_to_one_takes_longer(order: Literal["next", "naive"]) -> None:
+    """Two GPUs behind a switch; the canary: with the next one's rows first both links carry at once."""
+    switch = tiny("machine.link.topology=switch", "machine.link.ingress_buffer=64 KiB")
+    shape = GemmShape(m=1024, n=128, k=64)
+    times = {
+        way: simulated(Scatter(GemmAlone(switch, tiling(), shape), 2, way, 64)).times["time"] for way in ("next", order)
+    }
+    assert (times[order] > times["next"]) == (order == "naive")
 
 
 SPECS = st.one_of(

@@ -2,7 +2,7 @@
 
 It shows that measuring keeps its books: what is queued where, what is timed, what is written. ``FAKE_CUPY`` names
 faults: ``wrong`` (every comparison of results fails), ``no-peer``, ``no-nccl``, ``no-gpu``, ``instant`` (time hardly
-passes).
+passes), ``old`` (no bulk copies).
 """
 
 from __future__ import annotations
@@ -44,6 +44,9 @@ class Array:
 
     def astype(self, dtype: Any) -> Array:
         return Array(self.shape, dtype)
+
+    def sum(self, dtype: Any) -> Array:
+        return Array(1, dtype)
 
     def reshape(self, *_: Any) -> Array:
         return Array((self.size,), self.dtype)
@@ -120,6 +123,7 @@ class Device:
         self.number = number
         self.attributes = {"MultiProcessorCount": 132, "L2CacheSize": 1 << 20}
         self.pci_bus_id = f"0000:00:0{number}.0"
+        self.compute_capability = "80" if "old" in FAULTS else "90"
 
     def __enter__(self) -> Self:
         _gpu.append(self.number)
@@ -159,8 +163,13 @@ class Kernel:
         if self.name == "chase":
             steps = int(arguments[2])
             arguments[4].values = np.array([700 * steps, 700 * steps, 0])
-        elif self.name == "ping_pong":
-            arguments[4].values = np.array([2000 * int(arguments[2])])
+        elif self.name == "signals":
+            arguments[6].values = np.array([2000 * int(arguments[4])])
+        elif self.name == "barriers":
+            arguments[4].values = np.array([3000 * int(arguments[3])])
+        elif self.name == "store_bursts":
+            ns = 0.001 if "instant" in FAULTS else 1e8  # of a turn
+            arguments[5].values = np.full(arguments[5].shape, int(arguments[3]) * ns) * (0.5, 1)
         elif self.name == "tiled_gemm" and isinstance(arguments[8], Array):
             tiles = np.arange(arguments[8].shape[0])
             arguments[8].values = np.stack([tiles % 132, tiles + 1000, tiles + 2000, tiles + 3000], axis=1)
@@ -214,6 +223,7 @@ def concatenate(arrays: list[Array]) -> Array:
 
 zeros = full
 empty_like = roll = Array.like
+arange = full
 linalg = SimpleNamespace(norm=lambda _: 1.0 if "wrong" in FAULTS else next(_norms))
 _norms = itertools.cycle((0.0, 1.0))  # of the difference, of the reference
 random = SimpleNamespace(
