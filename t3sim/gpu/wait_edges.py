@@ -131,7 +131,7 @@ def reason_of_slot(hung: HungGpu, c: int, s: int) -> int:
         return codes.WORKING
     if slot.launch_at > hung.core.now or is_issued:
         return codes.NOTHING_LEFT
-    if slot.load_slice == 0 and not may_begin(hung.tables.workgroups[slot.workgroup], hung.tables.signals):
+    if slot.load_slice == 0 and not may_begin(hung.gpu, hung.tables.workgroups[slot.workgroup]):
         return codes.FOR_DEPENDENCY
     return codes.FOR_DRAM_QUEUE if unit.is_waiting else int(slot.refused_by) or codes.NOTHING_LEFT
 
