@@ -156,7 +156,7 @@ class TestArbitration:
     @pytest.mark.parametrize(
         ("block", "expected"),
         [
-            ("{policy: mca}", "policy `mca` is used by the strategies `t3-mca`, `flux-push` only, which are not run"),
+            ("{policy: mca}", "`mca` is used by the strategies `t3-mca` and `flux-push` only, which are not run"),
             ("mcaa", "unknown arbitration policy `mcaa`; did you mean `mca`?"),
             ("{policy: mca, treshold: 5}", "unknown parameter of policy `mca` `treshold`; did you mean `threshold`?"),
             ("{policy: mca, threshold: soon}", "'soon' is not a whole number of at least 1 or auto or none"),
