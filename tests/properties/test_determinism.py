@@ -366,14 +366,14 @@ from t3sim.gpu.kernel.loop import BIN_OCCUPANCY, advance_channel, catch_up, reti
 from tests.harness.sublayers import ObservedParts, smallest_points
 
 def advance_channels(
-    gpu, workgroups, tiles, commands, dma_queue, signals, series, bin_index, command_log, pick_stream, slot_end
+    gpu, workgroups, tiles, commands, dma_queue, series, bin_index, command_log, pick_stream, slot_end
 ):
     until = (slot_end + gpu.memory_ticks - 1) // gpu.memory_ticks
     for channel_id in range(gpu.n_channels)[::int(sys.argv[1])]:
         channel = gpu.channels[channel_id]
         if channel.sleeps_until < until:
             catch_up(gpu, channel)
-            advance_channel(channel, channel_id, gpu.tracker, tiles, signals, command_log, pick_stream, until)
+            advance_channel(channel, channel_id, gpu.tracker, tiles, gpu.signals, command_log, pick_stream, until)
             series[bin_index, BIN_OCCUPANCY] += channel.occupancy_cycles - channel.noted_occupancy_cycles
             channel.noted_occupancy_cycles = channel.occupancy_cycles
             if channel.has_posted:
