@@ -373,7 +373,8 @@ class FusedBench:
 
     def send(self) -> None:
         """The link takes what it can carry in a slot."""
-        transmit(self.gpu, self.core.peers, self.core.store_queue, self.tables.dma_queue, self.core.outbox, self.now)
+        core, slot_end = self.core, self.now + int(self.gpu.slot_ticks)
+        transmit(self.gpu, core.peers, core.store_queue, self.tables.dma_queue, core.outbox, slot_end)
         sent = self.core.take_outbox()
         self.sent += zip(sent["tile"].tolist(), sent["granule"].tolist(), strict=True)
         self.tick()
@@ -445,7 +446,8 @@ class FusedBench:
         assert sorted(self.ready) == list(range(len(self.blocks)))
         moved = [(t, g) for block in self.blocks for t in sorted(block) for g in range(self.size[t])]
         assert sorted(self.reads) == sorted(moved), "a granule that was not read once"
-        assert sorted(self.sent) == sorted([*moved, *self.stored]), "a granule that was not sent once"
+        there = [(int(self.tiles[tile].to_tile), granule) for tile, granule in moved]
+        assert sorted(self.sent) == sorted([*there, *self.stored]), "a granule that was not sent once"
         assert self.gpu.dma.n_commands_done == len(self.blocks)
         assert (self.tables.commands["granules_left"] == 0).all()
 

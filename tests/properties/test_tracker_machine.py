@@ -239,11 +239,11 @@ class ExpectsOneUpdate(FusedBench):
 
 
 class OverlappingTiles(FusedBench):
-    """The second tile of the output lies where the first one does."""
+    """The last tile of the output, which stays, lies where the one before it does."""
 
     def __init__(self, case: Case, rng: Any) -> None:
         super().__init__(case, rng)
-        self.tiles["first_granule"][1] = self.tiles["first_granule"][0]
+        self.tiles["first_granule"][-1] = self.tiles["first_granule"][-2]
 
 
 class DispatchesOutOfTurn(FusedBench):
