@@ -6,8 +6,8 @@ The machines are those of ``t3sim selfcheck`` (every third is ``t3-tiny`` as it 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from tests.harness.sublayers import point
 CASES = range(sample(300, 12))
 SLACK = 0.005  # what the promise allows; the bounds need none of it
 MOST_ACROSS, MOST_TILES, MOST_K = 6, 24, 512
+MAY_REFUSE = {"flux-push"}  # chunks of unlike shapes, a ring of more than two, an order that needs every GPU
 BOUNDS = [one.name for one in in_order() if one.kind == "bound" and one in strategies()]
 
 
@@ -59,10 +60,13 @@ def points(run: RunSpec) -> Iterator[RunSpec]:
     """Yield *run* under every strategy, with some of the values of its parameters."""
     n = run.machine.gpu.n_compute_units
     for one in strategies():
-        splits = [{}] if not one.parameters else [dict.fromkeys(one.parameters, k) for k in sorted({1, n // 2, n - 1})]
-        for params in splits:
-            if all(0 < value < n for value in params.values()):
-                yield run.model_copy(update={"strategy": one.name, "strategy_params": params})
+        values = {
+            name: [*about.words] or [k for k in sorted({1, n // 2, n - 1}) if 0 < k < n]
+            for name, about in one.parameters.items()
+        }
+        for chosen in product(*values.values()):
+            params = dict(zip(values, chosen, strict=True))
+            yield run.model_copy(update={"strategy": one.name, "strategy_params": params})
 
 
 def least_of(run: RunSpec) -> LeastTimes:
@@ -89,7 +93,12 @@ def times_of(run: RunSpec) -> Times:
     store, least = PhaseStore(), least_of(run)
     bounds, designs = {}, {}
     for one in points(run):
-        result = simulate(one, store=store)
+        try:
+            result = simulate(one, store=store)
+        except UsageError:
+            if one.strategy not in MAY_REFUSE:
+                raise
+            continue
         name = f"{one.strategy} {sorted(one.strategy_params.values())}"
         if one.strategy in BOUNDS:
             bounds[one.strategy] = result.total
@@ -125,7 +134,7 @@ def test_cases_are_what_they_claim() -> None:
     assert all({"sequential []", "t3 []", "t3-mca []"} <= set(designs) for _, designs, _ in found)
     runs = [case(seed) for seed in range(100)]
     assert {run.workload.tp for run in runs} == set(range(2, 9))
-    parts = [asdict(least_of(run)) for run in runs]
+    parts = [least_of(run)._asdict() for run in runs]
     assert {max(least, key=lambda part: least[part]) for least in parts} == {"compute", "link", "memory"}
 
 
@@ -143,7 +152,7 @@ def test_canary_a_part_that_is_too_long_is_noticed(part: str, monkeypatch: pytes
 
     def wrong(*arguments: Any) -> LeastTimes:
         least = least_times(*arguments)
-        return replace(least, **{part: int(factor * getattr(least, part))})
+        return least._replace(**{part: int(factor * getattr(least, part))})
 
     monkeypatch.setattr(ideal, "least_times", wrong)
     assert breaches(times_of(run), SLACK)
