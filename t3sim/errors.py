@@ -104,7 +104,8 @@ class PluginError(T3SimError):
     exit_code = 2
 
     def __init__(self, path: str, line: int, what: str) -> None:
-        super().__init__(f"{path}:{line}: {what}")
+        """Each line of *what* is one problem."""
+        super().__init__("\n".join(f"{path}:{line}: {problem}" for problem in what.splitlines() or [""]))
 
     @classmethod
     def of(cls, error: BaseException, what: str, home: tuple[str, int]) -> PluginError:

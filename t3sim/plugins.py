@@ -9,12 +9,15 @@ from t3sim.gpu.kernel.codes import COMM, COMPUTE, NEVER, NO_STREAM, READ, WRITE
 from t3sim.gpu.kernel.memory_controller import head_is_ready
 from t3sim.overlap import strategy
 from t3sim.overlap.t3 import fused_program
-from t3sim.program.kernels import gemm, program, ring, total
+from t3sim.program.kernels import gemm, program, ring, row_granules, tile_offsets, total
 from t3sim.program.operations import (
     CACHED,
+    COPY,
+    STEP,
     STORE,
     UPDATE,
     Barrier,
+    Content,
     Copies,
     Forward,
     Gemm,
@@ -24,7 +27,9 @@ from t3sim.program.operations import (
     Program,
     Stores,
     Tiles,
+    TileWaits,
     Wait,
+    table,
 )
 from t3sim.program.operator import Operator
 from t3sim.program.parts import all_gather_part, gemm_part, reduce_scatter_part
@@ -32,8 +37,9 @@ from t3sim.program.plan import Part, Plan, in_order, longest
 from t3sim.registry import Parameter
 
 __all__ = [
-    "CACHED", "COMM", "COMPUTE", "NEVER", "NO_STREAM", "READ", "STORE", "UPDATE", "WRITE", "Barrier", "ChannelView",
-    "Copies", "Forward", "Gemm", "Memory", "Moves", "Operator", "Parameter", "Part", "Plan", "Post", "Program",
-    "Stores", "Tiles", "Wait", "all_gather_part", "fused_program", "gemm", "gemm_part", "head_is_ready", "in_order",
-    "kernel", "longest", "policy", "program", "reduce_scatter_part", "ring", "strategy", "total",
+    "CACHED", "COMM", "COMPUTE", "COPY", "NEVER", "NO_STREAM", "READ", "STEP", "STORE", "UPDATE", "WRITE", "Barrier",
+    "ChannelView", "Content", "Copies", "Forward", "Gemm", "Memory", "Moves", "Operator", "Parameter", "Part", "Plan",
+    "Post", "Program", "Stores", "TileWaits", "Tiles", "Wait", "all_gather_part", "fused_program", "gemm", "gemm_part",
+    "head_is_ready", "in_order", "kernel", "longest", "policy", "program", "reduce_scatter_part", "ring",
+    "row_granules", "strategy", "table", "tile_offsets", "total",
 ]  # fmt: skip

@@ -6,11 +6,12 @@ the run with a ``ModelError``; what it found right it counts, so that a user see
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from t3sim.checks.claims import MAX_SHOWN, Claim, channels_of, refuse
-from t3sim.checks.data import CarriedCollective, CarriedGemm, CarriedRun
+from t3sim.checks.data import CarriedProgram
 from t3sim.checks.dram.checker import DramChecker
 from t3sim.checks.dram.codes import N_COMMANDS
 from t3sim.checks.dram.rules import SORT_NAMES
@@ -37,9 +38,9 @@ class Audit:
     n_granules: int = 0
     n_values: int = 0
 
-    def follow(self, device: Device, n_devices: int, report: Report) -> FollowedRun:
-        """Follow what is loaded on *device*, one of *n_devices* identical ones; *report* is called as before."""
-        return FollowedRun(self, device, n_devices, report)
+    def follow(self, devices: Sequence[Device]) -> FollowedRun:
+        """Follow what is loaded on *devices*: those of all ranks, or one that stands for all."""
+        return FollowedRun(self, devices)
 
     def summary(self) -> list[str]:
         """Return what was looked at and found right, a line each."""
@@ -57,22 +58,42 @@ class Audit:
 
 
 class FollowedRun:
-    """One phase under audit."""
+    """One phase under audit: all its GPUs, and the values that they carry."""
 
-    def __init__(self, audit: Audit, device: Device, n_devices: int, report: Report) -> None:
+    def __init__(self, audit: Audit, devices: Sequence[Device]) -> None:
+        self.audit = audit
+        self._gpus = [FollowedGpu(audit, device) for device in devices]
+        self._values = CarriedProgram([device.core for device in devices], audit.seed) if audit.has_data else None
+        if self._values is not None:
+            self._values.follow(devices)
+
+    def reports(self, reports: Sequence[Report]) -> list[Report]:
+        """Return what passes the progress of each GPU on to *reports*, and looks at its invariants now and then."""
+        return [partial(gpu.report, report) for gpu, report in zip(self._gpus, reports, strict=True)]
+
+    def finish(self) -> None:
+        """Check what only the end can tell; raise ``ModelError`` if anything is wrong."""
+        for gpu in self._gpus:
+            gpu.finish()
+        if self._values is not None:
+            refuse_values(self._values)
+            self.audit.n_granules += self._values.n_events
+            self.audit.n_values += self._values.n_values
+
+
+class FollowedGpu:
+    """One GPU under audit."""
+
+    def __init__(self, audit: Audit, device: Device) -> None:
         self.audit, self.core, self.name = audit, device.core, device.name
-        self._report = report
         self._n_quanta = 0
         self._dram = DramChecker(self.core.machine.memory) if audit.has_checks else None
         if self._dram is not None:
             self.core.stream_commands(self._dram.take)
-        self._values = carried_run([self.core], n_devices, audit.seed) if audit.has_data else None
-        if self._values is not None:
-            self._values.follow(0, device)
 
-    def report(self, share: float) -> None:
+    def report(self, report: Report, share: float) -> None:
         """Pass on the progress of the run; look at its invariants now and then."""
-        self._report(share)
+        report(share)
         self._n_quanta += 1
         if self._dram is not None and self._n_quanta % LOOK_EVERY == 0:
             self._look()
@@ -91,19 +112,6 @@ class FollowedRun:
             self._look()
             refuse([line for claim in recomputed(self.core, self._dram) for line in claim.breaches()], self.name)
             self.audit.n_commands += self._dram.n_commands
-        if self._values is not None:
-            refuse_values(self._values, self.name)
-            self.audit.n_granules += self._values.n_events
-            self.audit.n_values += self._values.n_values
-
-
-def carried_run(cores: list[GpuCore], n_devices: int, seed: int) -> CarriedRun:
-    """Return the values of what is loaded on *cores*: all of *n_devices*, or one that stands for them."""
-    core = cores[0]
-    if core.trace is not None:
-        return CarriedGemm(core.machine, core.trace, cores, n_devices, seed)
-    assert core.schedule is not None
-    return CarriedCollective(core.machine, core.schedule, cores, n_devices, seed)
 
 
 def recomputed(core: GpuCore, dram: DramChecker) -> list[Claim]:
@@ -130,9 +138,9 @@ def refuse_violations(dram: DramChecker, name: str) -> None:
         raise ModelError("\n".join([head, *map(str, dram.violations[:MAX_SHOWN])]))
 
 
-def refuse_values(values: CarriedRun, name: str) -> None:
+def refuse_values(values: CarriedProgram) -> None:
     """Raise ``ModelError`` if a memory does not hold what NumPy computes."""
     problems = values.check()
     if problems:
-        head = f"{name}: the simulated machine computed wrong values in {len(problems)} places or more"
+        head = f"the simulated machine computed wrong values in {len(problems)} places or more"
         raise ModelError("\n".join([head, *problems[:MAX_SHOWN]]))

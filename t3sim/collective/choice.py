@@ -61,7 +61,7 @@ def ring_schedule(
     """
     spec = machine.gpu.collective_kernel
     if n_devices == 1:
-        return CollectiveSchedule((), 0, 0)
+        return CollectiveSchedule(())
     if spec.kind == "chunk":
         if op == "all-reduce":
             raise UsageError("an all-reduce of whole chunks is a reduce-scatter and an all-gather")

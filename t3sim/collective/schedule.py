@@ -18,8 +18,8 @@ from t3sim.config.machine import Protocol
 Ratio = tuple[int, int]
 NO_FLAGS: Ratio = (1, 1)
 
-# What a step does with its result; the kernel uses the same codes.
-TO_NOWHERE, TO_NEIGHBOUR, TO_NEIGHBOUR_AS_UPDATE, TO_LOCAL, TO_BOTH = range(5)
+# What a step does with its result.
+TO_NEIGHBOUR, TO_NEIGHBOUR_AS_UPDATE, TO_LOCAL, TO_BOTH = range(4)
 
 
 @dataclass(frozen=True)
@@ -32,30 +32,21 @@ class Step:
     send_to: int
     wait_received: int  # granules, flags included, of the neighbour's step of the previous position that must be here
     local_destination: int = -1  # of a result that is both sent and kept
-    distance: int = -1  # of the GPU that it is sent to
-    store_bytes: int | None = None  # of its stores, which decide how many packets they fill; None: full packets
 
 
 @dataclass(frozen=True)
 class CollectiveSchedule:
-    """The steps of one device and what it receives meanwhile.
+    """The steps of one device.
 
     With several channels, ``steps`` holds a row of *n_channels* steps for each operation.
     """
 
     steps: tuple[Step, ...]
-    expected_inbound: int  # granules, flags included
-    sent: int  # granules, flags included
     n_channels: int = 1  # 1: all compute units share each step
     n_units: int | None = None  # compute units that it is made for; None: any number
     n_slices: int = 1  # operations that each position is cut into
     protocol: Protocol = "simple"
     flags: Ratio = NO_FLAGS  # granules sent, over granules of data
-
-    @property
-    def n_operations(self) -> int:
-        """Return operations of one channel."""
-        return len(self.steps) // self.n_channels
 
 
 def ring_reduce_scatter(n_devices: int, chunk_granules: int, *, has_near_memory: bool = False) -> CollectiveSchedule:
@@ -77,14 +68,14 @@ def ring_reduce_scatter(n_devices: int, chunk_granules: int, *, has_near_memory:
     if n > 1 and not has_near_memory:
         last = n - 1
         steps.append(Step((last * c, (n + last) * c), last * c, c, TO_LOCAL, c))
-    return CollectiveSchedule(tuple(steps), (n - 1) * c, (n - 1) * c)
+    return CollectiveSchedule(tuple(steps))
 
 
 def ring_all_gather(n_devices: int, chunk_granules: int) -> CollectiveSchedule:
     """Return the ring all-gather: forward what was received, n - 1 steps."""
     c = chunk_granules
     steps = tuple(Step((p * c,), (p + 1) * c, c, TO_NEIGHBOUR, c if p > 0 else 0) for p in range(n_devices - 1))
-    return CollectiveSchedule(steps, (n_devices - 1) * c, (n_devices - 1) * c)
+    return CollectiveSchedule(steps)
 
 
 def chunk_bytes_of(size_bytes: int, n_devices: int, line_bytes: int) -> int:
@@ -159,11 +150,8 @@ def _channelled(n: int, chunk_granules: int, channels: Channels, operations: lis
                     stop = min(channel * share + loop_start + min(slice_start + slice_granules, part), c)
                     part_of_chunk = min(start, c), max(stop - start, 0)
                     steps.append(_step_of(operation, position, n, c, part_of_chunk, channels.flags))
-    sent = sum(sent_granules(step.n_granules, channels.flags) for step in steps if step.send_to != TO_LOCAL)
     return CollectiveSchedule(
         tuple(steps),
-        sent,
-        sent,
         channels.n_channels,
         n_units=channels.n_channels,
         n_slices=channels.n_slices,

@@ -18,14 +18,14 @@ from typing import Any
 
 from t3sim.errors import InputDataError
 from t3sim.files import publish, read_limited
-from t3sim.observe.timeline import Counter, Span, Timeline
+from t3sim.observe.timeline import Counter, Flow, Span, Timeline
 from t3sim.observe.waits import Wait
 from t3sim.overlap.interface import GpuPhase, Phase
 from t3sim.overlap.interface import Span as OperationSpan
 
 PHASES_NAME = "phases"  # of the folder, inside that of the results
 SUFFIX = ".phase"
-FORMAT = b"t3sim phase 4"
+FORMAT = b"t3sim phase 5"
 MAX_PHASE_BYTES = 1 << 30
 COMPRESSION = 3  # of zlib: a timeline shrinks sevenfold either way, and this is three times as fast as 6
 
@@ -60,7 +60,8 @@ def encode(stored: StoredPhase) -> bytes:
         "checks": dict(stored.checks),
     }
     spans = [[s.track, s.name, s.start_ps, s.duration_ps, dict(s.args)] for s in phase.timeline.spans]
-    lines = [head, {"spans": spans, "counters": [asdict(counter) for counter in phase.timeline.counters]}]
+    flows = [[flow.name, flow.places] for flow in phase.timeline.flows]
+    lines = [head, {"spans": spans, "counters": [asdict(one) for one in phase.timeline.counters], "flows": flows}]
     text = "\n".join(json.dumps(line, separators=(",", ":"), allow_nan=False) for line in lines)
     body = zlib.compress(text.encode(), COMPRESSION)
     return b"%s %s\n%s" % (FORMAT, sha256(body).hexdigest().encode(), body)
@@ -79,7 +80,11 @@ def decode(content: bytes, *, with_timeline: bool) -> StoredPhase:
     timeline = Timeline()
     if with_timeline:
         kept = json.loads(timeline_line)
-        timeline = Timeline([Span(*span) for span in kept["spans"]], [Counter(**c) for c in kept["counters"]])
+        timeline = Timeline(
+            [Span(*span) for span in kept["spans"]],
+            [Counter(**c) for c in kept["counters"]],
+            [Flow(name, tuple((track, what, at) for track, what, at in places)) for name, places in kept["flows"]],
+        )
     waits = tuple(Wait(*wait) for wait in head["waits"])
     gpus = tuple(GpuPhase(**gpu) for gpu in head["gpus"])
     phase = Phase(

@@ -4,8 +4,7 @@ Both ``t3sim run`` and ``t3sim validate`` and ``t3sim calibrate`` simulate with 
 at once, so whatever ends a run early, the next one goes on from there.
 
 Phases depend on each other.  A task is submitted when the phases that it starts from are finished.  A point whose
-phases are all finished is asked once more: it has its result, or it needs more phases (a strategy may decide by what
-the first ones took), which are planned then.
+phases are all finished is asked once more, for its result.
 """
 
 from __future__ import annotations

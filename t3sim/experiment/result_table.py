@@ -17,6 +17,7 @@ from t3sim.results.digest import source_digest
 from t3sim.results.gpus import GPUS_CSV, GPUS_PARQUET
 from t3sim.results.manifest import MANIFEST_NAME
 from t3sim.results.record import RunRecord
+from t3sim.results.spans import SPANS_CSV, SPANS_PARQUET
 from t3sim.results.timeseries import TIMESERIES_NAME
 from t3sim.results.waits import WAITS_CSV, WAITS_PARQUET
 from t3sim.results.writer import FAILED_NAME, write_results
@@ -25,7 +26,8 @@ TIMELINE_NAME = "trace.json.gz"
 PUBLISH_EVERY_S = 1.0
 SHARE_OF_TIME = 0.05  # that may go into writing a table of many rows again and again
 OF_A_FINISHED_RESULT = (
-    MANIFEST_NAME, TIMELINE_NAME, TIMESERIES_NAME, WAITS_CSV, WAITS_PARQUET, FAILED_NAME, GPUS_CSV, GPUS_PARQUET,
+    MANIFEST_NAME, TIMELINE_NAME, TIMESERIES_NAME, WAITS_CSV, WAITS_PARQUET, SPANS_CSV, SPANS_PARQUET, FAILED_NAME,
+    GPUS_CSV, GPUS_PARQUET,
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +31,7 @@ from t3sim.results.digest import case_digest, file_digest, run_digest
 from t3sim.results.gpus import GpuRow, write_gpus
 from t3sim.results.manifest import make_manifest, write_manifest
 from t3sim.results.record import RunRecord
+from t3sim.results.spans import SPANS_CSV, SPANS_PARQUET, PhaseSpans, spans_bytes
 from t3sim.results.timeseries import TIMESERIES_NAME, PhaseSeries, timeseries_bytes
 from t3sim.results.waits import WAITS_CSV, WAITS_PARQUET, PhaseWaits, waits_bytes
 from t3sim.results.writer import FAILED_NAME, table_bytes, write_results
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from t3sim.workload.tiling import TileTrace
 
 MOST_POINTS_WITH_TIMELINE = 10
+TABLES_OF_PHASES = WAITS_CSV, WAITS_PARQUET, SPANS_CSV, SPANS_PARQUET
+NumberedPoint = tuple[int, RunRecord, SimulationResult]  # as in the experiment, from 1
 
 
 @dataclass(frozen=True)
@@ -185,9 +188,10 @@ class Sweep(PhaseRunner):
             table.remove_finished_result()
         csv, parquet = write_results(folder, records)
         files = {"results.csv": csv, "results.parquet": parquet, **write_gpus(folder, list(gpu_rows(results)))}
-        files |= {name: folder / name for name in (WAITS_CSV, WAITS_PARQUET)}
-        waits, waits_parquet = waits_bytes(waits_of_points([i + 1 for i in done], records, results))
-        publish({files[WAITS_CSV]: waits, files[WAITS_PARQUET]: waits_parquet})
+        files |= {name: folder / name for name in TABLES_OF_PHASES}
+        points = list(zip([i + 1 for i in done], records, results, strict=True))
+        contents = (*waits_bytes(waits_of_points(points)), *spans_bytes(spans_of_points(points)))
+        publish(dict(zip((files[name] for name in TABLES_OF_PHASES), contents, strict=True)))
         if failed:
             files[FAILED_NAME] = folder / FAILED_NAME
             publish({files[FAILED_NAME]: failed_bytes(failed, [self._axis_texts[i] for i in without])})
@@ -223,20 +227,47 @@ def phases_of(results: Sequence[SimulationResult]) -> Iterator[tuple[RunSpec, Ph
     for result in results:
         for part in result.sublayers:
             for phase in part.phases:
-                if id(phase.timeline) not in seen:  # points share the timelines of the phases they share
-                    seen.add(id(phase.timeline))
+                if phase.identity not in seen:
+                    seen.add(phase.identity)
                     yield part.run, phase
 
 
 def timelines_of(results: Sequence[SimulationResult]) -> dict[str, Timeline]:
-    """Return the timeline of every phase of the points, each once, under a name that says what it was."""
+    """Return the timeline of every sublayer of the points, from its begin to its end.
+
+    Phases on the same GPU at the same time, each on a machine of its own, have timelines of their own.  So have those
+    that were simulated to be looked at, unless a sublayer shows them.
+    """
     timelines: dict[str, Timeline] = {}
-    for run, phase in phases_of(results):
-        workload = run.workload
-        what = " ".join(str(part) for part in (workload.model, workload.sublayer) if part) or "workload"
-        label = f"{run.machine.name}: {what} TP {workload.tp}: {phase.name}"
+
+    def name_of(label: str) -> str:
         same = sum(name == label or name.startswith(f"{label} (") for name in timelines)
-        timelines[f"{label} ({same + 1})" if same else label] = phase.timeline
+        return f"{label} ({same + 1})" if same else label
+
+    sublayers = [(result.ticks, part) for result in results for part in result.sublayers]
+    shown = {phase.identity for _, part in sublayers for phase in part.phases if phase.counts}
+    for ticks, part in sublayers:
+        workload, policy = part.run.workload, part.run.arbitration
+        what = " ".join(str(one) for one in (workload.model, workload.sublayer) if one) or "workload"
+        case = f"{part.run.machine.name}: {what} TP {workload.tp}"
+        strategy = part.run.strategy + (f", {policy.policy}" if policy is not None else "")
+        whole, ends = Timeline(), dict[int, int]()
+        name = name_of(f"{case}: {strategy}")
+        timelines[name] = whole
+        for phase in part.phases:
+            placed = phase.timeline.later(ticks.to_ps(phase.at))
+            gpus = [(gpu.start, gpu.end) for gpu in phase.gpus] or [(phase.at, phase.end)]
+            if not phase.counts:
+                if phase.identity not in shown:
+                    shown.add(phase.identity)
+                    timelines[name_of(f"{case}: {phase.name}")] = placed
+            elif any(start < ends.get(d, 0) for d, (start, _) in enumerate(gpus)):
+                timelines[name_of(f"{case}: {strategy}: {phase.name}")] = placed
+            else:
+                ends |= {d: end for d, (_, end) in enumerate(gpus)}
+                whole.extend(placed)
+        if not whole.spans:  # bounds of all that there is
+            del timelines[name]
     return timelines
 
 
@@ -260,16 +291,25 @@ def series_of(results: Sequence[SimulationResult]) -> Iterator[PhaseSeries]:
         )
 
 
-def waits_of_points(
-    numbers: Sequence[int], records: Sequence[RunRecord], results: Sequence[SimulationResult]
-) -> Iterator[PhaseWaits]:
-    """Yield what the units waited for in every phase of the points *numbers*, phases that points share for each."""
-    for number, record, result in zip(numbers, records, results, strict=True):
+def waits_of_points(points: Iterable[NumberedPoint]) -> Iterator[PhaseWaits]:
+    """Yield what the units waited for in every phase of *points*, phases that points share for each."""
+    for number, record, result in points:
         for part in result.sublayers:
             for phase in part.phases:
                 yield PhaseWaits(
                     number, record.model, part.run.workload.sublayer, record.tp, record.machine, record.strategy,
                     record.mode, phase.name, result.ticks.to_us(1), phase.waits,
+                )  # fmt: skip
+
+
+def spans_of_points(points: Iterable[NumberedPoint]) -> Iterator[PhaseSpans]:
+    """Yield every phase of *points*, for its operations; phases that points share for each."""
+    for number, record, result in points:
+        for part in result.sublayers:
+            for phase in part.phases:
+                yield PhaseSpans(
+                    number, record.model, part.run.workload.sublayer, record.tp, record.machine, record.strategy,
+                    record.mode, result.ticks.to_us(1), phase,
                 )  # fmt: skip
 
 

@@ -23,7 +23,6 @@ from t3sim.gpu.kernel.state import (
     COMMAND_LOG,
     DMA_TABLE,
     MESSAGE,
-    OPERATION_TABLE,
     PEER_TABLE,
     POST_TABLE,
     STEP_TABLE,
@@ -106,11 +105,10 @@ def argument_types(layout: Layout) -> tuple[Any, ...]:
         return types.Array(from_dtype(dtype), 1, "C")
 
     return (
-        array_of(gpu_dtype(layout)), array_of(OPERATION_TABLE), array_of(WAIT_TABLE), array_of(POST_TABLE), int64[::1],
-        int64[::1], array_of(WORKGROUP_TABLE), array_of(TILE_TABLE), array_of(DMA_TABLE), int64[::1],
-        array_of(MESSAGE), array_of(MESSAGE), array_of(STEP_TABLE), int64[::1], array_of(PEER_TABLE),
-        array_of(MESSAGE), array_of(MESSAGE), array_of(MESSAGE), int64[:, ::1], array_of(COMMAND_LOG),
-        policy_type(layout), int64,
+        array_of(gpu_dtype(layout)), array_of(WAIT_TABLE), array_of(POST_TABLE), array_of(WORKGROUP_TABLE),
+        array_of(TILE_TABLE), array_of(DMA_TABLE), int64[::1], array_of(MESSAGE), array_of(MESSAGE),
+        array_of(STEP_TABLE), array_of(PEER_TABLE), array_of(MESSAGE), array_of(MESSAGE), array_of(MESSAGE),
+        int64[:, ::1], array_of(COMMAND_LOG), policy_type(layout), int64,
     )  # fmt: skip
 
 

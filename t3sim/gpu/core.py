@@ -119,9 +119,8 @@ class GpuCore:
         """Return the arrays of the loop, for compiled code as plain ones: Numba takes long to type a record array."""
         t = self.tables
         records = (
-            self.state, t.operations, t.waits, t.posts, t.running, t.move_units, t.workgroups, t.tiles, t.commands,
-            t.ready_fifo, self.store_queue, t.dma_queue, t.steps, t.signals, self.peers, self.arrivals, self.inbox,
-            self.outbox, self.series, self.command_log,
+            self.state, t.waits, t.posts, t.workgroups, t.tiles, t.commands, t.ready_fifo, self.store_queue,
+            t.dma_queue, t.steps, self.peers, self.arrivals, self.inbox, self.outbox, self.series, self.command_log,
         )  # fmt: skip
         if _jit.IS_INTERPRETED:
             return records
@@ -262,7 +261,13 @@ class GpuCore:
         gpu, self.program = self.gpu, program
         gpu.inbound_class = program.inbound_class
         self.tables = tables_of(program, self.machine, self.ticks, start_at)
-        gpu.n_operations = gpu.n_pending = len(self.tables.running) if program.operations else 0
+        gpu.n_operations = gpu.n_pending = len(program.operations) and len(self.tables.operations)
+        for name in ("operations", "signals", "move_units"):  # these live in the record, where the core finds them fast
+            given, room = getattr(self.tables, name), getattr(gpu, name)
+            if len(given) > len(room):
+                raise UsageError(f"program: it has {len(given)} {name}, a GPU has room for {len(room)}")
+            room[: len(given)] = given
+            setattr(self.tables, name, room[: len(given)])
         gemms = self.gemms
         if len(gemms) and gemms["n_buffers"].max() > self.layout.n_buffers:
             depth = gemms["n_buffers"].max() - 1
@@ -311,13 +316,6 @@ class GpuCore:
     def start_at(self) -> int:
         """Return the tick at which the first operation starts."""
         return int(self.operations["start_at"].min())
-
-    @property
-    def destinations(self) -> set[int]:
-        """Return the distances of all GPUs that the program sends to."""
-        n_posts = int(self.operations["n_posts"].sum())
-        told = self.tables.posts["distance"][:n_posts]
-        return {*self.tables.sends, *told[told != 0].tolist()}
 
     @property
     def share_done(self) -> float:

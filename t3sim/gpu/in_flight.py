@@ -258,7 +258,7 @@ class HungGpu:
         steps, signals = self.tables.steps, self.tables.signals
         for row in sorted({self.step_of(c)[1] for c in self.move_units()}):
             signal = int(steps[row].wait_signal)
-            missing = int(steps[row].wait_received - signals[signal]) if signal >= 0 else 0
+            missing = int(steps[row].wait_at_least - signals[signal]) if signal >= 0 else 0
             if missing > 0:
                 yield f"collective_kernel.step[{row}]", missing, signal
 

@@ -64,7 +64,6 @@ class Tables:
     operations: NDArray[Any] = field(default_factory=lambda: records(OPERATION_TABLE, 0))
     waits: NDArray[Any] = field(default_factory=lambda: records(WAIT_TABLE, 0))
     posts: NDArray[Any] = field(default_factory=lambda: records(POST_TABLE, 0))
-    running: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
     move_units: Ints = field(default_factory=lambda: np.full(1, -1))
     workgroups: NDArray[Any] = field(default_factory=lambda: workgroup_table(0))
     tiles: NDArray[Any] = field(default_factory=lambda: records(TILE_TABLE, 0))
@@ -76,6 +75,12 @@ class Tables:
     n_commands: int = 0
     read_ahead: int = 0  # granules of the DMA engine
     sends: dict[int, int] = field(default_factory=dict)  # granules, by the distance of the GPU that they go to
+
+    @property
+    def destinations(self) -> set[int]:
+        """Return the distances of all GPUs that the program sends to or tells something."""
+        told = self.posts["distance"]
+        return {*self.sends, *told[told != 0].tolist()}
 
 
 def tables_of(program: Program, machine: MachineSpec, ticks: TickBase, start_at: int) -> Tables:
@@ -129,7 +134,6 @@ class TableBuilder:
             operations=joined(self._operations, OPERATION_TABLE),
             waits=rows(WAIT_TABLE, self._waits),
             posts=rows(POST_TABLE, posts),
-            running=np.zeros(max(len(self._operations), 1), np.int64),
             move_units=np.full(max(self._n["units"], 1), -1),
             workgroups=joined(self._workgroups, WORKGROUP_TABLE),
             tiles=joined(self._tiles, TILE_TABLE),

@@ -32,3 +32,7 @@ class TickBase:
     def to_us(self, ticks: float) -> float:
         """Return microseconds, for people and result files only."""
         return ticks * 1e6 / self.hz
+
+    def to_ps(self, ticks: int) -> int:
+        """Return whole picoseconds, for timelines only."""
+        return int(ticks) * PICOSECONDS // self.hz

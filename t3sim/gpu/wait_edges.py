@@ -131,7 +131,7 @@ def reason_of_slot(hung: HungGpu, c: int, s: int) -> int:
         return codes.WORKING
     if slot.launch_at > hung.core.now or is_issued:
         return codes.NOTHING_LEFT
-    if slot.load_slice == 0 and not may_begin(hung.tables.workgroups[slot.workgroup], hung.tables.signals):
+    if slot.load_slice == 0 and not may_begin(hung.gpu, hung.tables.workgroups[slot.workgroup]):
         return codes.FOR_DEPENDENCY
     return codes.FOR_DRAM_QUEUE if unit.is_waiting else int(slot.refused_by) or codes.NOTHING_LEFT
 
@@ -266,9 +266,11 @@ def posters(hung: HungGpu, s: int) -> Edges:
         if operation.state != codes.OVER and s in posts["signal"]:
             is_found = True
             yield f"command_processor.operation[{o}]", "posts it at its end"
-    for (w,) in places((tables.workgroups["post_signal"] == s) & (tables.workgroups["end_at"] < 0)):
+    workgroups = tables.workgroups[: int(hung.core.gemms["n_workgroups"].sum())]
+    signals = tables.tiles["signal"][workgroups["first_tile"]]
+    for (w,) in places((signals == s) & (workgroups["end_at"] < 0)):
         is_found = True
-        yield hung.place_of_workgroup(w), f"workgroup {w} posts it at its end"
+        yield hung.place_of_workgroup(w), f"workgroup {w} posts it with its stores"
     if not is_found:
         yield NOTHING, "nobody posts it any more"
 
@@ -293,7 +295,7 @@ def step_data(hung: HungGpu, c: int) -> Edges:
     """The operands of a step that the neighbour sends."""
     row, tables = hung.step_of(c)[1], hung.tables
     signal = int(tables.steps[row].wait_signal)
-    needed = f"{tables.signals[signal]} of {tables.steps[row].wait_received} granules of signal {signal} received"
+    needed = f"{tables.signals[signal]} of {tables.steps[row].wait_at_least} granules of signal {signal} received"
     yield f"collective_kernel.step[{row}]", needed
 
 

@@ -82,7 +82,8 @@ class Link:
             arriving = messages if self.transform is None else self.transform(messages)
             arriving["at"] += self.latency_ticks
             self.n_delivered += self.n_granules_of(arriving)
-            self._deliver(arriving)
+            if len(arriving):
+                self._deliver(arriving)
 
     def _check_rate(self, messages: NDArray[Any]) -> int:
         """Return how many granules are sent; raise ``ModelError`` if that is more than the rate of the wire allows."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
+
+from t3sim.errors import UsageError
 
 
 class Topology(NamedTuple):
@@ -17,3 +19,12 @@ TOPOLOGIES = {
     "ring": Topology(lambda n: (n - 1,) if n > 1 else (), has_ingress_port=False),
     "switch": Topology(lambda n: tuple(range(1, n)), has_ingress_port=True),
 }
+
+
+def check_reach(topology: str, distances: Iterable[int], n: int) -> None:
+    """Raise ``UsageError`` unless a GPU of *n* can send to all GPUs at *distances*."""
+    for distance in sorted(distances):
+        if distance % n not in TOPOLOGIES[topology].distances(n):
+            raise UsageError(
+                f"machine.link.topology: {topology} does not lead to the GPU at distance {distance} of {n}"
+            )

@@ -1,6 +1,7 @@
 """Timelines as Chrome trace-event JSON, compressed: open the file at https://ui.perfetto.dev.
 
-One process per run, or one per GPU if the timeline of a run shows several; one thread per track.
+One process per run, or one per GPU if the timeline of a run shows several; one thread per track.  Spans without a
+duration are moments; flows are arrows between spans.
 Times in the file are microseconds, as the format wants.  The same timelines give the same bytes.
 """
 
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from t3sim.files import publish
-from t3sim.observe.timeline import Span, Timeline
+from t3sim.observe.timeline import Flow, Place, Span, Timeline
 
 PS_PER_US = 1_000_000
 
@@ -36,26 +37,40 @@ def timeline_bytes(timelines: Mapping[str, Timeline]) -> bytes:
     with gzip.GzipFile(filename="", mode="wb", fileobj=buffer, compresslevel=6, mtime=0) as stream:
         stream.write(b'{"displayTimeUnit":"ns","traceEvents":[')
         separator = b"\n"
-        for process_id, (label, timeline) in enumerate(_processes(timelines), start=1):
-            for event in _events(process_id, label, timeline):
-                stream.write(separator + json.dumps(event, separators=(",", ":"), allow_nan=False).encode())
-                separator = b",\n"
+        for event in _events(timelines):
+            stream.write(separator + json.dumps(event, separators=(",", ":"), allow_nan=False).encode())
+            separator = b",\n"
         stream.write(b"\n]}\n")
     return buffer.getvalue()
 
 
-def _processes(timelines: Mapping[str, Timeline]) -> Iterator[tuple[str, Timeline]]:
-    """Yield the processes of the file: runs, and of a run with several GPUs each GPU."""
-    for label, timeline in timelines.items():
-        gpus = timeline.gpus
-        if len(gpus) < 2:
-            yield label, timeline
-            continue
-        for gpu in gpus:
-            yield f"{label}: {gpu}" if gpu else label, timeline.of_gpu(gpu)
+def _events(timelines: Mapping[str, Timeline]) -> Iterator[dict[str, Any]]:
+    """Yield all events: the processes of each run, then its flows, which may go from one of them to another."""
+    process_id = flow_id = 0
+    for run, whole in timelines.items():
+        threads: dict[Place, tuple[int, int]] = {}
+        for label, timeline in _processes(run, whole):
+            process_id += 1
+            yield from _events_of(process_id, label, timeline, threads)
+        for flow in whole.flows:
+            flow_id += 1
+            yield from _events_of_flow(flow_id, flow, threads)
 
 
-def _events(process_id: int, label: str, timeline: Timeline) -> Iterator[dict[str, Any]]:
+def _processes(label: str, timeline: Timeline) -> Iterator[tuple[str, Timeline]]:
+    """Yield the processes of a run: itself, or if it has several GPUs each of them."""
+    gpus = timeline.gpus
+    if len(gpus) < 2:
+        yield label, timeline
+        return
+    for gpu in gpus:
+        yield f"{label}: {gpu}" if gpu else label, timeline.of_gpu(gpu)
+
+
+def _events_of(
+    process_id: int, label: str, timeline: Timeline, threads: dict[Place, tuple[int, int]]
+) -> Iterator[dict[str, Any]]:
+    """Yield the events of a process, and note in *threads* where its spans are."""
     yield _metadata("process_name", process_id, 0, name=label)
     yield _metadata("process_sort_index", process_id, 0, sort_index=process_id)
     tracks: dict[str, list[Span]] = {}
@@ -66,13 +81,25 @@ def _events(process_id: int, label: str, timeline: Timeline) -> Iterator[dict[st
         yield _metadata("thread_name", process_id, thread_id, name=track if i == 1 else f"{track} ({i})")
         yield _metadata("thread_sort_index", process_id, thread_id, sort_index=thread_id)
         for span in lane:
-            what = {"ph": "X", "pid": process_id, "tid": thread_id, "name": span.name}
-            when = {"ts": span.start_ps / PS_PER_US, "dur": span.duration_ps / PS_PER_US}
-            yield {**what, **when, **({"args": dict(span.args)} if span.args else {})}
+            threads[span.place] = process_id, thread_id
+            lasts = {"dur": span.duration_ps / PS_PER_US} if span.duration_ps else {"s": "t"}
+            what = {"ph": "X" if span.duration_ps else "i", "pid": process_id, "tid": thread_id, "name": span.name}
+            args = {"args": dict(span.args)} if span.args else {}
+            yield {**what, "ts": span.start_ps / PS_PER_US, **lasts, **args}
     for counter in timeline.counters:
         what = {"ph": "C", "pid": process_id, "name": f"{counter.track} {counter.name}"}
         for time_ps, value in zip(counter.times_ps, counter.values, strict=True):
             yield {**what, "ts": time_ps / PS_PER_US, "args": {counter.name: value}}
+
+
+def _events_of_flow(flow_id: int, flow: Flow, threads: Mapping[Place, tuple[int, int]]) -> Iterator[dict[str, Any]]:
+    """Yield a start, steps and an end, each bound to the span that encloses it."""
+    last = len(flow.places) - 1
+    for i, place in enumerate(flow.places):
+        process_id, thread_id = threads[place]
+        where = {"pid": process_id, "tid": thread_id, "ts": place[2] / PS_PER_US}
+        kind: dict[str, str] = {"ph": "s"} if i == 0 else {"ph": "f" if i == last else "t", "bp": "e"}
+        yield {**kind, "id": flow_id, "cat": "flow", "name": flow.name, **where}
 
 
 def _lanes(spans: list[Span]) -> list[list[Span]]:

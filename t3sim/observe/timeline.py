@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+Place = tuple[str, str, int]  # of a span: its track, its name, when it starts
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -24,6 +26,11 @@ class Span:
     def __post_init__(self) -> None:
         if self.start_ps < 0 or self.duration_ps < 0:
             raise ValueError(f"span {self.name!r}: starts at {self.start_ps} ps, lasts {self.duration_ps} ps")
+
+    @property
+    def place(self) -> Place:
+        """Return where flows find it."""
+        return self.track, self.name, self.start_ps
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,14 @@ class Counter:
             raise ValueError(f"counter {self.name!r}: times go back")
 
 
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Data on their way: the spans that they pass through, in order."""
+
+    name: str
+    places: tuple[Place, ...]
+
+
 GPU = re.compile(r"gpu\[\d+\]")
 
 
@@ -53,10 +68,11 @@ def gpu_of(track: str) -> str:
 
 @dataclass(slots=True)
 class Timeline:
-    """Spans and counters of one run, of one GPU or several: their tracks begin with the name of the GPU."""
+    """Spans, counters and flows of one run, of one GPU or several: their tracks begin with the name of the GPU."""
 
     spans: list[Span] = field(default_factory=list)
     counters: list[Counter] = field(default_factory=list)
+    flows: list[Flow] = field(default_factory=list)
 
     def add_span(self, track: str, name: str, start_ps: int, end_ps: int, **args: float | str) -> None:
         """Record that *name* occupied *track* from *start_ps* to *end_ps*."""
@@ -70,6 +86,11 @@ class Timeline:
         """Take in what *other* recorded, of another GPU or from another time."""
         self.spans += other.spans
         self.counters += other.counters
+        self.flows += other.flows
+
+    def later(self, ps: int) -> Timeline:
+        """Return the same, so many picoseconds later."""
+        return self.as_gpu(0, 1, ps) if ps else self
 
     def as_gpu(self, d: int, n_chunks: int, later_ps: int) -> Timeline:
         """Return what ``gpu[0]`` did as what the identical ``gpu[d]`` does *later_ps* later, chunk numbers plus *d*."""
@@ -79,11 +100,15 @@ class Timeline:
 
         def args_of(span: Span) -> Mapping[str, int | float | str]:
             chunk = span.args.get("chunk")
-            return {**span.args, "chunk": (chunk + d) % n_chunks} if isinstance(chunk, int) else span.args
+            return {**span.args, "chunk": (chunk + d) % n_chunks} if d and isinstance(chunk, int) else span.args
 
         return Timeline(
             [Span(track_of(s.track), s.name, s.start_ps + later_ps, s.duration_ps, args_of(s)) for s in self.spans],
             [Counter(track_of(c.track), c.name, [at + later_ps for at in c.times_ps], c.values) for c in self.counters],
+            [
+                Flow(flow.name, tuple((track_of(track), name, at + later_ps) for track, name, at in flow.places))
+                for flow in self.flows
+            ],
         )
 
     @property
@@ -93,7 +118,7 @@ class Timeline:
         return list(dict.fromkeys(map(gpu_of, tracks)))
 
     def of_gpu(self, gpu: str) -> Timeline:
-        """Return the tracks of one GPU."""
+        """Return the tracks of one GPU, without flows."""
         return Timeline(
             [span for span in self.spans if gpu_of(span.track) == gpu],
             [counter for counter in self.counters if gpu_of(counter.track) == gpu],

@@ -7,7 +7,7 @@ strategy by its name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -21,7 +21,10 @@ from t3sim.registry import Parameter, Registry, check_declaration, encoded
 
 @dataclass(frozen=True)
 class Span:
-    """An operation on one GPU: ticks from the begin of its part, granules by what was done with them."""
+    """An operation on one GPU: ticks from the begin of its part, bytes that it moved.
+
+    What it sends is written where it arrives and counted here only; None: it cannot be told from other operations.
+    """
 
     gpu: int
     name: str
@@ -29,6 +32,10 @@ class Span:
     stream: int
     start: int
     end: int
+    traffic_class: str
+    read_bytes: int | None  # from the DRAM of the GPU
+    written_bytes: int | None  # to it
+    sent_bytes: int  # to other GPUs
 
 
 @dataclass(frozen=True)
@@ -59,9 +66,17 @@ class Phase:
     end: int = 0  # mirrored mode, as in ``GpuPhase``
     sent: int = 0  # mirrored mode, as in ``GpuPhase``
     spans: tuple[Span, ...] = ()  # of the operations of every simulated GPU
+    role: str = ""  # of the part in its plan
+    at: int = 0  # when it began on its first GPU, on the clock of the sublayer
+    counts: bool = True  # in the time of the sublayer; False: it was simulated to be looked at
     # For phases that depend on this one: keys of the simulations that it is made of; in explicit mode how it starts.
     jobs: tuple[tuple[Any, ...], ...] = field(default=(), compare=False, repr=False)
     start: Any = field(default=None, compare=False, repr=False)
+
+    @property
+    def identity(self) -> Hashable:
+        """Return what points share that share this phase: what was simulated, and how it started."""
+        return self.jobs, self.start
 
 
 After = Sequence[Phase]

@@ -18,10 +18,10 @@ from t3sim.program.operations import Operation, Program
 MEANING = ("inputs", "outputs", "a_content", "first_chunk", "first_tile")
 
 
-def digest(program: Program) -> str:
+def digest(program: Program, *, meaning: bool = False) -> str:
     """Return a name of what *program* does; programs of one digest are simulated alike."""
     found = sha256()
-    for path, value in leaves(program, ""):
+    for path, value in leaves(program, "", meaning=meaning):
         found.update(f"{path}={described(value)}\n".encode())
         if isinstance(value, np.ndarray):
             found.update(np.ascontiguousarray(value).tobytes())

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from t3sim.collective.choice import Op, ring_schedule
-from t3sim.program.kernels import operands, program, ring, ring_steps, tile_offsets
+from t3sim.program.kernels import not_waited_for, operands, program, ring, ring_steps, tile_offsets
 from t3sim.program.operations import Gemm, Moves, Operation, Program, Stores
 from t3sim.program.operator import Operator
 from t3sim.program.plan import Part
@@ -68,7 +68,8 @@ def side_by_side_part(
         for number in range(n_collectives):
             arrived = memory.signals[-1] if number == 0 else memory.signal("arrived", len(schedule.steps))
             steps = ring_steps(schedule, op.n, memory.buffers[-1], arrived)
-            operations.append(replace(kernel, stream=1, launch=None, startup=startup, steps=steps))
+            until = not_waited_for(steps, schedule.flags)
+            operations.append(replace(kernel, stream=1, launch=None, startup=startup, steps=steps, until=until))
         return program(op, rank, memory, *operations)
 
     return Part.of("side_by_side", f"{collective} beside the GEMM", program_of, op.n)

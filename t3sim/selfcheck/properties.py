@@ -83,8 +83,8 @@ def conservation(depth: Depth) -> str:
         depth.report(seed / depth.audited_runs)
         case = replace(random_case(seed), is_mirrored=True)
         machine = mirrored(case)
-        followed = audit.follow(machine.device, case.n_devices, lambda _: None)
-        machine.run(followed.report)
+        followed = audit.follow(machine.devices)
+        machine.run(*followed.reports([lambda _: None]))
         followed.finish()
         n_claims += sum(1 for _ in claims(machine.core))
     return (

@@ -27,9 +27,10 @@ from t3sim.overlap.interface import After, GpuPhase, Phase, Span
 from t3sim.program.operations import reaches_others
 from t3sim.program.plan import Part
 from t3sim.system.machine import sent_at
-from t3sim.system.measure import counters_of, spans_of, timeline_of, waits_of
-from t3sim.system.parts import Parts, PhaseJob, PhaseSource, Report, key_of, named, threshold_in_force
+from t3sim.system.measure import counters_of, timelines_of, waits_of
+from t3sim.system.parts import Parts, PhaseJob, PhaseSource, Report, key_of, named, shifted, threshold_in_force
 from t3sim.system.ring import RingMachine
+from t3sim.system.spans import spans_of
 from t3sim.system.threads import threads_for
 
 Keys = tuple[tuple[Any, ...], ...]  # of jobs
@@ -151,10 +152,10 @@ class ExplicitParts(Parts):
             phase = asked(start, offsets, tuple(job for one in before for job in one.jobs))
         if ready is None or not phase.gpus:
             return Phase(name, 1, {}, Timeline(), number=number, jobs=phase.jobs, start=start)
-        gpus = tuple(later(gpu, first) for gpu in phase.gpus)
+        gpus = tuple(shifted(gpu, first) for gpu in phase.gpus)
         earlier = max((gpu.end for one in before for gpu in one.gpus), default=0)
         ticks = max(gpu.end for gpu in gpus) - earlier
-        return replace(phase, ticks=ticks, gpus=gpus, number=number, start=start)
+        return replace(phase, ticks=ticks, at=first, gpus=gpus, number=number, start=start)
 
     def cluster(self, part: Part, spec: MachineSpec, policy: str, params: dict[str, Any]) -> RingMachine:
         """Return fresh GPUs for *part*, or one of them alone, in the time of all."""
@@ -173,35 +174,27 @@ class ExplicitParts(Parts):
             shares[d] = share
             report(sum(shares) / len(shares))
 
-        devices = enumerate(ring.devices)
-        followed = [self.audit.follow(device, part.programs[d].n, partial(note, d)) for d, device in devices]
-        ends = ring.run([one.report for one in followed])
-        for one in followed:
-            one.finish()
+        followed = self.audit.follow(ring.devices)
+        ends = ring.run(followed.reports([partial(note, d) for d in range(part.n)]))
+        followed.finish()
         gpus = []
         for core, offset, end in zip(ring.cores, offsets, ends, strict=True):
             counters = counters_of(core)
             if part.is_arbitrated:
                 counters["mca_threshold"] = threshold_in_force(arbitration_policies.get(policy), core)
             gpus.append(GpuPhase(offset, end, counters, sent_at(core)))
-        timeline, last = Timeline(), max(ends)
+        last = max(ends)
         waits: list[Wait] = []
         spans: list[Span] = []
         for d, (core, offset) in enumerate(zip(ring.cores, offsets, strict=True)):
-            timeline.extend(timeline_of(core, f"gpu[{d}]", d))
             waits += waits_of(core, last, f"gpu[{d}]", offset)
             spans += spans_of(core, d)
-        return phase_of(name, gpus, timeline, waits, spans)
+        return phase_of(name, gpus, timelines_of(ring.cores), waits, spans)
 
 
 def is_separate(part: Part) -> bool:
     """Return whether no GPU of *part* hears of another."""
     return not any(reaches_others(operation) for program in part.programs for operation in program.operations)
-
-
-def later(gpu: GpuPhase, ticks: int) -> GpuPhase:
-    """Return what a GPU did, *ticks* later on the clock."""
-    return replace(gpu, start=gpu.start + ticks, end=gpu.end + ticks, sent=gpu.sent + ticks)
 
 
 def phase_of(
@@ -222,7 +215,7 @@ def merged(name: str, offsets: Sequence[int], alone: Sequence[Phase], offsets_ps
     jobs = tuple(job for phase in alone for job in phase.jobs)
     if not all(phase.gpus for phase in alone):  # in a plan
         return Phase(name, 1, {}, Timeline(), jobs=jobs)
-    gpus = [later(gpu, offset) for offset, gpu in zip(offsets, (phase.gpus[0] for phase in alone), strict=True)]
+    gpus = [shifted(gpu, offset) for offset, gpu in zip(offsets, (phase.gpus[0] for phase in alone), strict=True)]
     last = last_of(gpus)
     waits = [
         wait

@@ -28,7 +28,7 @@ from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.traffic import TrafficClasses
 from t3sim.network.link import Link, Transform
 from t3sim.network.mirror import ChunkShift
-from t3sim.network.topology import TOPOLOGIES
+from t3sim.network.topology import TOPOLOGIES, check_reach
 from t3sim.program.operations import Gemm, Program, reaches_others
 from t3sim.system.liveness import Liveness, WatchedEnvironment, WatchedGpu, run_to_end
 from t3sim.system.user_code import watched_policy
@@ -84,17 +84,6 @@ class Machine:
         """Give messages of GPU *sender* to *receiver*."""
         self.devices[receiver].receive(messages)
 
-    def check_reach(self) -> None:
-        """Raise ``UsageError`` if a GPU is to send where no link leads."""
-        reached = set(self.topology.distances(self.n_gpus))
-        for core in self.cores if self.links else ():
-            for distance in sorted(core.destinations):
-                if distance % self.n_gpus not in reached:
-                    raise UsageError(
-                        f"machine.link.topology: {core.machine.link.topology} does not lead to the GPU at distance"
-                        f" {distance} of {self.n_gpus}"
-                    )
-
     def load_on(self, d: int, program: Program, start_at: int = 0) -> Transform | None:
         """Load *program* on GPU *d*, whose host begins at tick *start_at*.
 
@@ -124,7 +113,8 @@ class Machine:
 
         Raises ``ModelError`` when the machine hangs or ends with something left inside.
         """
-        self.check_reach()
+        for core in self.cores if self.links else ():
+            check_reach(core.machine.link.topology, core.tables.destinations, self.n_gpus)
         watched = [self._watched(d) for d in range(len(self.devices))]
         process = self.env.process(steps)
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import _jit, codes, loop
+from t3sim.gpu.tables import has_unlike_chunks
 from t3sim.gpu.time_accounts import time_accounts, units_of
-from t3sim.observe.timeline import Timeline
+from t3sim.observe.timeline import Flow, Place, Timeline
 from t3sim.observe.waits import REASONS, Wait
-from t3sim.overlap.interface import Span
-from t3sim.program.operations import Barrier, Gemm, Moves
+from t3sim.program.operations import Gemm, Moves
+from t3sim.system.spans import TO_OTHERS, spans_of
 
 SPREAD_TILE = 8  # the eighth tile of a slot, as measured on hardware
-PS_PER_S = 10**12
 CU_STATE_NAMES = (
     "multiplying",
     "waiting for the first operands",
@@ -116,63 +116,166 @@ def waits_of(core: GpuCore, end: int, name: str = "gpu[0]", start: int = 0) -> t
     )
 
 
-def spans_of(core: GpuCore, gpu: int = 0) -> Iterator[Span]:
-    """Yield the operations that number *gpu* has run, each with its ticks."""
-    assert core.program is not None
-    operations = iter(core.operations)
-    for given in core.program.operations:
-        one = next(operations)
-        end_at = next(operations).end_at if isinstance(given, Barrier) else one.end_at
-        yield Span(gpu, given.name, given.kind, given.stream, int(one.start_at), int(end_at))
+def timelines_of(cores: Sequence[GpuCore]) -> Timeline:
+    """Return what all GPUs of a part did when, with the ways of the data; one alone stands for all."""
+    timeline = Timeline()
+    for d, core in enumerate(cores):
+        timeline.extend(timeline_of(core, f"gpu[{d}]", d))
+    timeline.flows += flows_of(cores)
+    return timeline
 
 
 def timeline_of(core: GpuCore, name: str = "gpu[0]", device_id: int = 0) -> Timeline:
-    """Return what the parts of the GPU *name* did when: workgroups, DMA blocks, steps of move kernels, DRAM levels.
+    """Return what the parts of the GPU *name* did when: operations, workgroups, steps, blocks, link, DRAM levels.
 
     *device_id* is its rank: at position p it works on chunk device_id + p.
     """
-    timeline, tables, program = Timeline(), core.tables, core.program
+    timeline, program = Timeline(), core.program
     assert program is not None
-    ps = _picoseconds(core)
-    kernels = [one for one in program.operations if isinstance(one, Gemm | Moves)]
-    tables_of = [one for one in core.operations if one.kind != codes.BARRIER]
-    for given, operation in zip(kernels, tables_of, strict=True):
+    ps, slices = core.ticks.to_ps, Slices(core, name)
+    for span in spans_of(core):
+        timeline.add_span(f"{name}.stream[{span.stream}]", span.name, ps(span.start), ps(span.end))
+    for given, operation in slices.kernels:
         if isinstance(given, Gemm):
-            chunks, n_chunks = given.trace.workgroups["chunk"], given.trace.n_chunks
-            for number in range(given.trace.n_workgroups):
-                entry = tables.workgroups[int(operation.first_workgroup) + number]
-                if entry.end_at >= 0:
-                    track, what = f"{name}.compute_unit[{entry.cu}].slot[{entry.slot}]", f"workgroup {number}"
-                    chunk = (int(chunks[number]) + device_id) % n_chunks
-                    ends = ps(entry.start_at), ps(entry.main_loop_end_at), ps(entry.end_at)
-                    timeline.add_span(track, what + " main loop", ends[0], ends[1], chunk=chunk)
-                    timeline.add_span(track, what + " stores", ends[1], ends[2], chunk=chunk)
+            chunks, first = given.trace.workgroups["chunk"].tolist(), int(operation.first_workgroup)
+            for number, chunk in enumerate(chunks, start=first):
+                _, _, start_at, _, end_at = slices.workgroups[number]
+                if end_at >= 0:
+                    track, stores, stored_from = slices.stores(number)
+                    of_chunk = {"chunk": (chunk + device_id) % given.trace.n_chunks}
+                    timeline.add_span(
+                        track, stores.replace("stores", "main loop"), ps(start_at), stored_from, **of_chunk
+                    )
+                    timeline.add_span(track, stores, stored_from, ps(end_at), **of_chunk)
             continue
-        n_channels = given.steps.shape[1]
+        has_chunks = given.steps.shape[1] == 1 and bool((given.steps["send"] >= 0).any())
         for row in range(given.steps.size):
-            step = tables.steps[int(operation.first_step) + row]
-            if step.end_at >= 0:
-                number, channel = divmod(row, n_channels)
-                track = f"{name}.collective" + (f".channel[{channel}]" if n_channels > 1 else "")
-                chunk_of = {} if n_channels > 1 else {"chunk": (device_id + number) % program.n}
-                timeline.add_span(track, f"step {number}", ps(step.start_at), ps(step.end_at), **chunk_of)
-    for command in tables.commands[: int(core.gpu.dma.n_commands)]:
-        if command.end_at >= 0:
-            timeline.add_span(
-                f"{name}.dma_engine", f"block of tile {command.first_tile}", ps(command.start_at), ps(command.end_at)
-            )
+            number = int(operation.first_step) + row
+            end_at = slices.steps[number][1]
+            if end_at >= 0:
+                track, what, start = slices.step(number)
+                of_chunk = {"chunk": (device_id + row) % program.n} if has_chunks else {}
+                timeline.add_span(track, what, start, ps(end_at), **of_chunk)
+    for number, (_, n_tiles, ready_at, _, end_at) in enumerate(slices.commands[: int(core.gpu.dma.n_commands)]):
+        if end_at >= 0:
+            track, what, start = slices.block(number)
+            timeline.add_span(f"{name}.tracker", f"{what} complete", ps(ready_at), ps(ready_at))
+            timeline.add_span(track, what, start, ps(end_at), tiles=n_tiles)
     _add_levels(timeline, core, name)
     return timeline
 
 
-def _picoseconds(core: GpuCore) -> Any:
-    hz = core.ticks.hz
-    return lambda ticks: int(ticks) * PS_PER_S // hz
+def kernels_of(core: GpuCore) -> Iterator[tuple[Gemm | Moves, Any]]:
+    """Yield the kernels of the program of a GPU and, of each, the entry in its table of operations."""
+    assert core.program is not None
+    kernels = [one for one in core.program.operations if isinstance(one, Gemm | Moves)]
+    return zip(kernels, [one for one in core.operations if one.kind != codes.BARRIER], strict=True)
+
+
+class Slices:
+    """Where the timeline shows what the tables of a GPU number: names that are the same in every run."""
+
+    def __init__(self, core: GpuCore, name: str) -> None:
+        self.name, self.ps, tables = name, core.ticks.to_ps, core.tables
+        self.kernels = list(kernels_of(core))
+        self.n_steps = sum(given.steps.size for given, _ in self.kernels if isinstance(given, Moves))
+        # Lists: looking at one entry of an array of records takes microseconds.
+        self.workgroups = columns_of(tables.workgroups, "cu", "slot", "start_at", "main_loop_end_at", "end_at")
+        self.commands = columns_of(tables.commands, "first_tile", "n_tiles", "ready_at", "start_at", "end_at")
+        self.tiles = columns_of(tables.tiles, "workgroup", "distance", "to_tile", "dma_command")
+        names = "start_at", "end_at", "send", "distance", "wait_signal", "post_signal"
+        self.steps = columns_of(tables.steps, *names)
+        first_to_wait = reversed(list(enumerate(self.steps[: self.n_steps])))
+        self.waiting = {wait: row for row, (*_, wait, _) in first_to_wait if wait >= 0}  # step by signal
+        firsts = {Gemm: ("first_workgroup", "first_tile"), Moves: ("first_step",)}
+        self._firsts = {
+            name: [(int(operation[name]), given) for given, operation in self.kernels if isinstance(given, kind)]
+            for kind, names in firsts.items()
+            for name in names
+        }
+
+    def stores(self, workgroup: int) -> Place:
+        """Return where the stores of a workgroup are."""
+        cu, slot, _, stored_from, _ = self.workgroups[workgroup]
+        first, given = self._of("first_workgroup", workgroup)
+        track = f"{self.name}.compute_unit[{cu}].slot[{slot}]"
+        return track, f"{given.name} tile {workgroup - first} stores", self.ps(stored_from)
+
+    def step(self, row: int) -> Place:
+        """Return where a step of a move kernel is."""
+        first, given = self._of("first_step", row)
+        number, channel = divmod(row - first, given.steps.shape[1])
+        track = f"{self.name}.steps" + (f".channel[{channel}]" if given.steps.shape[1] > 1 else "")
+        return track, f"{given.name} step {number}", self.ps(self.steps[row][0])
+
+    def block(self, number: int) -> Place:
+        """Return where the DMA engine sends a block."""
+        first_tile, _, _, start_at, _ = self.commands[number]
+        _, given = self._of("first_tile", first_tile)
+        return f"{self.name}.dma_engine", f"{given.name} block {number}", self.ps(start_at)
+
+    def _of(self, first: str, number: int) -> tuple[int, Any]:
+        """Return the last kernel whose entries begin at *number* or before, and where they begin."""
+        return next(one for one in reversed(self._firsts[first]) if one[0] <= number)
+
+
+def columns_of(table: NDArray[Any], *names: str) -> list[tuple[int, ...]]:
+    """Return some fields of all entries of a table."""
+    return list(zip(*(table[name].tolist() for name in names), strict=True))
+
+
+def flows_of(cores: Sequence[GpuCore]) -> Iterator[Flow]:
+    """Yield the ways of data: from the stores that complete a block to the block, to where its tiles are sent on.
+
+    Stores to another GPU lead to the block there that sends their tile on; a step leads to the step there that waits
+    for what it sends.  Where chunks are unlike, a tile has no single place to go to.
+    """
+    slices = [Slices(core, f"gpu[{d}]") for d, core in enumerate(cores)]
+    for d, core in enumerate(cores):
+        yield from _flows_of_gemms(core, d, slices)
+        yield from _flows_of_steps(d, slices)
+
+
+def _flows_of_gemms(core: GpuCore, d: int, slices: Sequence[Slices]) -> Iterator[Flow]:
+    """Yield the ways of tiles from GPU *d*."""
+    here, workgroups = slices[d], core.tables.workgroups
+    is_like = not any(isinstance(given, Gemm) and has_unlike_chunks(given) for given, _ in here.kernels)
+
+    def sent_on(tile: int) -> list[Place]:
+        """Return the block that sends *tile* on where it goes to."""
+        _, distance, to_tile, _ = here.tiles[tile]
+        if not is_like or distance == 0 or to_tile < 0:
+            return []
+        there = slices[(d + distance) % len(slices)]
+        block = there.tiles[to_tile][-1]
+        return [there.block(block)] if block >= 0 else []
+
+    for number, (first, n_tiles, *_) in enumerate(here.commands[: int(core.gpu.dma.n_commands)]):
+        makers = {tile[0] for tile in here.tiles[first : first + n_tiles]}
+        maker = max(sorted(makers), key=lambda workgroup: here.workgroups[workgroup][-1])
+        block = here.block(number)
+        yield Flow(block[1], (here.stores(maker), block, *sent_on(first)))
+    leaves = np.isin(workgroups["route"], TO_OTHERS) & (workgroups["end_at"] >= 0)
+    for number, first in zip(np.flatnonzero(leaves).tolist(), workgroups["first_tile"][leaves].tolist(), strict=True):
+        arrival = sent_on(first)
+        if arrival:
+            stores = here.stores(number)
+            yield Flow(stores[1], (stores, *arrival))
+
+
+def _flows_of_steps(d: int, slices: Sequence[Slices]) -> Iterator[Flow]:
+    """Yield the ways of what the steps of GPU *d* send."""
+    here = slices[d]
+    for row, (_, _, kind, distance, _, signal) in enumerate(here.steps[: here.n_steps]):
+        there = slices[(d + distance) % len(slices)]
+        if kind >= 0 and signal in there.waiting:
+            step = here.step(row)
+            yield Flow(step[1], (step, there.step(there.waiting[signal])))
 
 
 def _add_levels(timeline: Timeline, core: GpuCore, gpu: str) -> None:
     """Add DRAM traffic by purpose and by class, link traffic, queue occupancy and busy compute units over time."""
-    ps = _picoseconds(core)
+    ps = core.ticks.to_ps
     bin_ticks = int(core.gpu.bin_ticks)
     n_bins = int(core.now // bin_ticks) + 1
     series: NDArray[np.int64] = core.series[:n_bins]
@@ -197,3 +300,18 @@ def _add_levels(timeline: Timeline, core: GpuCore, gpu: str) -> None:
     levels["DRAM queue occupancy (mean entries per channel)"] = occupancy
     for name, values in levels.items():
         timeline.add_counter(f"{gpu}.memory", name, times, [float(v) for v in values])
+    _add_link(
+        timeline,
+        f"{gpu}.link",
+        series[:, loop.BIN_SENT] * core.machine.memory.access,
+        [*times, ps(max(core.now, core.kernel_end_at))],
+    )
+
+
+def _add_link(timeline: Timeline, track: str, n_bytes: NDArray[np.int64], edges: list[int]) -> None:
+    """Add when the link was given data: from the first of bins with *n_bytes* each to the last of them in a row."""
+    is_busy = np.concatenate([[False], n_bytes > 0, [False]])
+    for first, stop in np.flatnonzero(is_busy[1:] != is_busy[:-1]).reshape(-1, 2).tolist():
+        timeline.add_span(
+            track, "sends", edges[first], min(edges[stop], edges[-1]), bytes=int(n_bytes[first:stop].sum())
+        )

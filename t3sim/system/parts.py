@@ -21,10 +21,11 @@ from t3sim.gpu.kernel.codes import NEVER
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.traffic import TrafficClasses
 from t3sim.observe.timeline import Timeline
-from t3sim.overlap.interface import After, Phase, overlap_strategies
+from t3sim.overlap.interface import After, GpuPhase, Phase, overlap_strategies
 from t3sim.program.plan import Bound, InOrder, Longest, Part, Plan, Tree
 from t3sim.system.machine import MirroredMachine, sent_at
-from t3sim.system.measure import counters_of, spans_of, timeline_of, waits_of
+from t3sim.system.measure import counters_of, timelines_of, waits_of
+from t3sim.system.spans import spans_of
 
 ISOLATED_POLICY = "round_robin"  # one stream at a time: every work-conserving policy is the same
 TILE_FIELDS = ("cu", "start_at", "main_loop_end_at", "end_at")
@@ -99,39 +100,46 @@ class Parts:
     def evaluate(self, plan: Plan) -> tuple[int, dict[str, Phase]]:
         """Return the ticks of *plan*, and its phases by role; several of one role count as one."""
         found: dict[str, Phase] = {}
-        ticks = self._evaluate(plan.tree, [], found)
+        ticks, _ = self._evaluate(plan.tree, [], found)
         for part in plan.also:
-            found.setdefault(part.role, self.phase(part))
+            found.setdefault(part.role, replace(self.phase(part), role=part.role, counts=False))
         return ticks, found
 
-    def _evaluate(self, tree: Tree, after: list[Phase], found: dict[str, Phase]) -> int:
-        """Return what *tree* adds to the time after *after*, to which its phases are added."""
+    def _evaluate(
+        self, tree: Tree, after: list[Phase], found: dict[str, Phase], later: int = 0, *, counts: bool = True
+    ) -> tuple[int, int]:
+        """Return what *tree* adds to the time after *after*, to which its phases are added: in the plan, as simulated.
+
+        In the plan it begins *later* than as simulated: bounds before it stand for what takes another time.
+        """
         if isinstance(tree, Part):
             phase = self.phase(tree, after)
             after.append(phase)
-            found[tree.role] = phase
-            return phase.ticks
+            found[tree.role] = replace(on_clock(phase, later), role=tree.role, counts=counts)
+            return phase.ticks, phase.ticks
         if isinstance(tree, Bound):
-            self._evaluate(tree.of, after, found)
-            return tree.ticks
+            return tree.ticks, self._evaluate(tree.of, after, found, later, counts=False)[1]
         if isinstance(tree, InOrder):
-            return sum(self._evaluate(one, after, found) for one in tree.of)
+            ticks = simulated = 0
+            for one in tree.of:
+                more = self._evaluate(one, after, found, later + ticks - simulated, counts=counts)
+                ticks, simulated = ticks + more[0], simulated + more[1]
+            return ticks, simulated
         assert isinstance(tree, Longest)
         ways = [[*after] for _ in tree.of]
-        ticks = [self._evaluate(one, way, found) for one, way in zip(tree.of, ways, strict=True)]
+        times = [self._evaluate(one, way, found, later, counts=counts) for one, way in zip(tree.of, ways, strict=True)]
         after += [phase for way in ways for phase in way[len(after) :]]
-        return max(ticks, default=0)
+        return max((time for time, _ in times), default=0), max((time for _, time in times), default=0)
 
     def policy_of(self, part: Part) -> tuple[str, dict[str, Any]]:
-        """Return name and parameters of the arbitration policy of *part*; ValueError if there is none."""
+        """Return name and parameters of the arbitration policy of *part*."""
         if not part.is_arbitrated:
             return ISOLATED_POLICY, {}
         given = self.run.arbitration
         if given is not None:
             return given.policy, dict(given.params)
         declared = overlap_strategies.get(self.run.strategy).arbitration
-        if declared is None:
-            raise ValueError("a strategy with an arbitrated part declares `arbitration`, a policy for it")
+        assert declared is not None  # ``user_code.problems_of_plan``
         return declared, {}
 
     def spec_of(self, part: Part, machine: MachineSpec) -> MachineSpec:
@@ -146,8 +154,12 @@ class MirroredParts(Parts):
     ``ExplicitParts.ready_at``).  A link is last where a chunk has fewer workgroups than the one that drives it.
     """
 
-    def phase(self, part: Part, after: After = (), *, keeps_tiles: bool = False) -> Phase:
-        """See the base class; *keeps_tiles*: with a counter ``tiles``, ``TILE_FIELDS`` of each tile of its GEMMs."""
+    def phase(self, part: Part, after: After = (), *, keeps_tiles: bool = False, made_from: After = ()) -> Phase:
+        """See the base class; *keeps_tiles*: with a counter ``tiles``, ``TILE_FIELDS`` of each tile of its GEMMs.
+
+        *made_from*: phases whose times, with the name of *part*, decide what it is.  In a plan, before these are
+        finished, the part has no meaning; it is told from others by what decides them.
+        """
         if part.difference is not None:
             raise UsageError(
                 f"mode: mirrored mode simulates one GPU for all, and in part `{part.name}` {part.difference}; use"
@@ -157,21 +169,26 @@ class MirroredParts(Parts):
         name = named(part, policy)
 
         def simulate(report: Report) -> Phase:
-            spec, ticks = self.run.machine, TickBase.of(self.run.machine)
-            entry = arbitration_policies.get(policy)
-            traffic = TrafficClasses(part.programs[0].classes)
-            spec = self.spec_of(part, spec)
-            machine = MirroredMachine(spec, entry, params, self.run.quantum, ticks, part.n, traffic)
+            machine = self.machine(part, policy, params)
             machine.load(part.programs[0])
-            phase = self._finished(name, machine, part.n, report)
+            phase = self._finished(name, machine, report)
             if part.is_arbitrated:
-                phase.counters["mca_threshold"] = threshold_in_force(entry, machine.core)
+                phase.counters["mca_threshold"] = threshold_in_force(arbitration_policies.get(policy), machine.core)
             if keeps_tiles:
                 phase.counters["tiles"] = machine.core.tables.workgroups[list(TILE_FIELDS)].tolist()
             return phase
 
-        key = (*key_of(part, policy, params), self.run.machine, self.run.quantum, keeps_tiles)
-        return self._placed(PhaseJob(key, name, simulate, part, self.run.machine), after)
+        needed = tuple(job for one in made_from for job in one.jobs)
+        what = (part.name, *needed) if made_from else key_of(part, policy, params)
+        key = (*what, self.run.machine, self.run.quantum, keeps_tiles)
+        return self._placed(PhaseJob(key, name, simulate, part, self.run.machine, after=needed), after)
+
+    def machine(self, part: Part, policy: str, params: dict[str, Any]) -> MirroredMachine:
+        """Return a fresh GPU for *part*."""
+        return MirroredMachine(
+            self.spec_of(part, self.run.machine), arbitration_policies.get(policy), params, self.run.quantum,
+            TickBase.of(self.run.machine), part.n, TrafficClasses(part.programs[0].classes),
+        )  # fmt: skip
 
     def _placed(self, job: PhaseJob, after: After) -> Phase:
         """Return the phase of *job* on the clock of the point."""
@@ -179,18 +196,30 @@ class MirroredParts(Parts):
         start = max((max(one.end, one.sent) for one in after), default=0)
         end = start + phase.ticks
         ticks = end - max((one.end for one in after), default=0)
-        return replace(phase, ticks=ticks, end=end, sent=start + phase.sent)
+        return replace(phase, ticks=ticks, at=start, end=end, sent=start + phase.sent)
 
-    def _finished(self, name: str, machine: MirroredMachine, n_gpus: int, report: Report) -> Phase:
+    def _finished(self, name: str, machine: MirroredMachine, report: Report) -> Phase:
         """Run what is loaded, under audit, and return the phase."""
-        followed = self.audit.follow(machine.device, n_gpus, report)
-        end_at = machine.run(followed.report)
+        followed = self.audit.follow(machine.devices)
+        end_at = machine.run(*followed.reports([report]))
         followed.finish()
         core = machine.core
         return Phase(
-            name, end_at, counters_of(core), timeline_of(core), waits=waits_of(core, end_at), sent=sent_at(core),
+            name, end_at, counters_of(core), timelines_of([core]), waits=waits_of(core, end_at), sent=sent_at(core),
             spans=tuple(spans_of(core)),
         )  # fmt: skip
+
+
+def on_clock(phase: Phase, later: int) -> Phase:
+    """Return *phase* with its times so much later."""
+    if phase.gpus:
+        return replace(phase, at=phase.at + later, gpus=tuple(shifted(gpu, later) for gpu in phase.gpus))
+    return replace(phase, at=phase.at + later, end=phase.end + later, sent=phase.sent + later)
+
+
+def shifted(gpu: GpuPhase, ticks: int) -> GpuPhase:
+    """Return what a GPU did, *ticks* later on the clock."""
+    return replace(gpu, start=gpu.start + ticks, end=gpu.end + ticks, sent=gpu.sent + ticks)
 
 
 def named(part: Part, policy: str) -> str:

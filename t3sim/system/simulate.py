@@ -19,6 +19,7 @@ from t3sim.observe.timeline import Timeline
 from t3sim.overlap import Phase, overlap_strategies
 from t3sim.program.operator import Operator
 from t3sim.program.parts import collective_plan
+from t3sim.program.plan import Plan
 from t3sim.system.explicit import ExplicitParts
 from t3sim.system.layer import other_ticks
 from t3sim.system.parts import MirroredParts, Parts, PhaseSource, PhaseStore
@@ -112,15 +113,15 @@ def check_mode(run: RunSpec) -> None:
 def _sublayer(
     run: RunSpec, trace: TileTrace | None, store: PhaseSource, audit: Audit | None, number: int
 ) -> SublayerResult:
-    parts = parts_for(run, store, audit, number)
-    strategy = overlap_strategies.get(run.strategy)
-    op = operator_of(run, trace)
-    if op.collective is not None:
-        total, by_role = parts.evaluate(collective_plan(op, has_near_memory=strategy.has_near_memory))
-        return SublayerResult(run, total, by_role)
-    with code_of_a_user(strategy.plan, f"strategy `{run.strategy}`", is_all_of_it=True):
-        plan = plan_of(strategy, op, run.strategy_params)
+    return result_of(run, operator_of(run, trace), parts_for(run, store, audit, number))
+
+
+def result_of(run: RunSpec, op: Operator, parts: Parts) -> SublayerResult:
+    """Return what *op* costs with the strategy of *run*."""
+    plan = plan_for(run, op)
     total, by_role = parts.evaluate(plan)
+    if op.collective is not None:
+        return SublayerResult(run, total, by_role)
     last = plan.all_gather_behind
     operator = total if "all_gather" not in by_role else total - by_role["all_gather"].ticks if last else None
     return SublayerResult(run, total, by_role, operator)
@@ -131,6 +132,15 @@ def parts_for(run: RunSpec, store: PhaseSource, audit: Audit | None, number: int
     if run.mode == "explicit":
         return ExplicitParts(run, store, audit, number)
     return MirroredParts(run, store, audit)
+
+
+def plan_for(run: RunSpec, op: Operator) -> Plan:
+    """Return what the strategy of *run* does with *op*."""
+    strategy = overlap_strategies.get(run.strategy)
+    if op.collective is not None:
+        return collective_plan(op, has_near_memory=strategy.has_near_memory)
+    with code_of_a_user(strategy.plan, f"strategy `{run.strategy}`", is_all_of_it=True):
+        return plan_of(strategy, op, run.strategy_params)
 
 
 def operator_of(run: RunSpec, trace: TileTrace | None = None) -> Operator:

@@ -1,7 +1,8 @@
 """What a user's strategy may return, and who is at work when a user's code does not come back.
 
-A strategy is asked twice and must give the same times.  A loop without an end cannot be told from slow code, so it is
-not ended: after a minute a warning names the file and the function, and Ctrl-C works.
+A strategy is asked twice and must give the same plan.  The programs of the plan are checked, and made into what the
+GPU runs, before any is simulated.  A loop without an end cannot be told from slow code, so it is not ended: after a
+minute a warning names the file and the function, and Ctrl-C works.
 """
 
 from __future__ import annotations
@@ -16,11 +17,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from t3sim.errors import PACKAGE, PluginError, home_of, is_of_a_user
+from t3sim.config.machine import MachineSpec
+from t3sim.errors import PACKAGE, PluginError, ProgramError, UsageError, home_of, is_of_a_user
 from t3sim.gpu.core import GpuCore, name_of
+from t3sim.gpu.tables import tables_of
+from t3sim.gpu.ticks import TickBase
+from t3sim.gpu.traffic import TrafficClasses
+from t3sim.network.topology import check_reach
 from t3sim.overlap.interface import OverlapStrategy
+from t3sim.program.checks import check_plan
+from t3sim.program.checks.shadow import MOST_RANKS
+from t3sim.program.compare import digest
+from t3sim.program.operations import Operation, Program
 from t3sim.program.operator import Operator
-from t3sim.program.plan import Bound, Part, Plan, Tree
+from t3sim.program.plan import Bound, InOrder, Longest, Part, Plan, Tree
 
 PATIENCE_S = 60.0
 LOOK_EVERY_S = 1.0
@@ -29,16 +39,89 @@ INTERRUPTED = 130
 
 
 def plan_of(strategy: OverlapStrategy, op: Operator, params: Mapping[str, Any]) -> Plan:
-    """Return the plan of *strategy*; raises ``PluginError`` if a user's says something else when it is asked again."""
+    """Return the plan of *strategy*.
+
+    Raises ``PluginError`` if that of a user cannot be run, or is another one when the strategy is asked again.
+    """
     name, home = strategy.name, home_of(strategy.plan)
     if not is_of_a_user(home[0]):
         return strategy(op, params)
     thread = threading.get_ident()
     with watched(lambda: at_work_in_strategy(name, thread)):
-        plan, again = strategy(op, params), strategy(op, params)
-    if shown(plan) != shown(again):
+        plans = strategy(op, params), strategy(op, params)
+    for plan in plans:
+        problem = next(problems_of_plan(plan, strategy, op.n), None)
+        if problem is not None:
+            raise PluginError(*home, f"strategy `{name}`: {problem}")
+    if shown(plans[0]) != shown(plans[1]):
         raise PluginError(*home, f"strategy `{name}` says something else when it is asked again")
-    return plan
+    try:
+        check_programs_of(plans[0], op.machine)
+    except (ProgramError, UsageError) as error:
+        problems = str(error).splitlines()
+        raise PluginError(*home, "\n".join(f"strategy `{name}`: {problem}" for problem in problems)) from error
+    return plans[0]
+
+
+def problems_of_plan(plan: Plan, strategy: OverlapStrategy, n: int) -> Iterator[str]:
+    """Yield what in *plan* is not what it must be, on *n* GPUs: a user may have put in anything."""
+    yield from problems_of_tree(plan.tree, strategy)
+    also: Any = plan.also
+    if not isinstance(also, tuple) or not all(isinstance(one, Part) for one in also):
+        yield "`also` of its plan is not a tuple of parts"
+    if not plan.parts():
+        yield "its plan has no part"
+    for part in plan.parts():
+        programs: tuple[Any, ...] = part.programs
+        if not all(isinstance(program, Program) for program in programs):
+            yield f"part `{part.name}` has something else than programs"
+        elif not all(isinstance(operation, Operation) for program in programs for operation in program.operations):
+            yield f"part `{part.name}` has something else than operations in its programs"
+        if part.n != n:
+            yield f"part `{part.name}` has programs of {part.n} ranks, not of {n}"
+        if part.is_arbitrated and strategy.arbitration is None:
+            yield f"part `{part.name}` is arbitrated, so the strategy declares `arbitration`, a policy for it"
+
+
+def problems_of_tree(tree: Any, strategy: OverlapStrategy) -> Iterator[str]:
+    """Yield what in *tree* is not what it must be."""
+    if isinstance(tree, InOrder | Longest):
+        for one in tree.of:
+            yield from problems_of_tree(one, strategy)
+    elif isinstance(tree, Bound):
+        if type(tree.ticks) is not int or tree.ticks < 0:
+            yield f"its plan has a bound of {tree.ticks!r}, not a whole number of ticks"
+        if strategy.kind not in ("bound", "estimate"):
+            yield "its plan has a bound, a time that is not simulated; `kind` of such a strategy is bound or estimate"
+        yield from problems_of_tree(tree.of, strategy)
+    elif not isinstance(tree, Part):
+        yield f"its plan holds {type(tree).__name__}, not a part, `in_order` or `longest` of parts"
+
+
+# Machines and programs that have been checked.
+_passed: set[tuple[MachineSpec, tuple[str, ...]]] = set()
+
+
+def check_programs_of(plan: Plan, machine: MachineSpec) -> None:
+    """Raise ``ProgramError`` or ``UsageError`` unless the programs of *plan* can run on GPUs of *machine*.
+
+    Each is checked once in a process.
+    """
+    parts = plan.parts()
+    key = machine, tuple(digest(program, meaning=True) for part in parts for program in part.programs)
+    if key in _passed:
+        return
+    if parts[0].n <= MOST_RANKS:
+        check_plan(plan)
+    else:
+        warnings.warn(f"programs of {parts[0].n} ranks are not checked, of {MOST_RANKS} at most", stacklevel=2)
+    ticks = TickBase.of(machine)
+    for part in parts:
+        spec = machine.at_matrix_clock() if part.at_matrix_clock else machine
+        for program in part.programs if part.difference else part.programs[:1]:
+            TrafficClasses(program.classes)
+            check_reach(spec.link.topology, tables_of(program, spec, ticks, 0).destinations, part.n)
+    _passed.add(key)
 
 
 def shown(plan: Plan) -> list[Any]:

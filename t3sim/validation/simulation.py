@@ -140,7 +140,8 @@ class SideBySide(Simulation):
         op = replace(operator_of(self.run), trace=make_tile_trace(self.gemm.gemm, self.gemm.tiling, 1))
         n_kernels = kernels_for(gemm.ticks, collective.ticks)
         part = side_by_side_part(op, "reduce-scatter", *n_kernels, n_compute_units=self.reduce_scatter.n_channels)
-        return [gemm, collective, MirroredParts(self.run, phases, audit).phase(part)]
+        both = MirroredParts(self.run, phases, audit).phase(part, made_from=(gemm, collective))
+        return [gemm, collective, both]
 
     def outcome(self, result: Sequence[Phase]) -> Outcome:
         """See the base class."""

@@ -13,7 +13,7 @@ from t3sim.overlap import in_order
 from tests.conftest import REPOSITORY
 
 PACKAGE = REPOSITORY / "t3sim"
-NAMES = {entry.name for entry in in_order() if not is_of_a_user(home_of(entry.times)[0])} | {
+NAMES = {entry.name for entry in in_order() if not is_of_a_user(home_of(entry.plan)[0])} | {
     name for name in arbitration_policies if not is_of_a_user(home_of(arbitration_policies.get(name).pick_stream)[0])
 }
 OWN = ("overlap", "gpu/arbitration")  # where they are defined

@@ -33,6 +33,7 @@ def execute(program: CollectiveSchedule, memories: list[Memory], seed: int) -> N
     """Run *program* on a ring of devices that each send to the one before."""
     n, rng = len(memories), random.Random(seed)
     width, back = program.n_channels, program.n_slices * program.n_channels
+    n_operations = len(program.steps) // width  # of a channel
     done = [[0] * width for _ in range(n)]  # operations of each channel
     received = [[0] * len(program.steps) for _ in range(n)]
 
@@ -40,7 +41,7 @@ def execute(program: CollectiveSchedule, memories: list[Memory], seed: int) -> N
         return done[d][channel] * width + channel
 
     def can_run(d: int, channel: int) -> bool:
-        if done[d][channel] == program.n_operations:
+        if done[d][channel] == n_operations:
             return False
         step = program.steps[row(d, channel)]
         return step.wait_received == 0 or received[d][row(d, channel) - back] >= step.wait_received
@@ -62,7 +63,7 @@ def execute(program: CollectiveSchedule, memories: list[Memory], seed: int) -> N
             memories[(d - 1) % n][step.destination + i] = total
         if step.send_to != TO_LOCAL:
             received[(d - 1) % n][number] += step.n_granules
-    assert done == [[program.n_operations] * width] * n, "a step waits for something that never comes"
+    assert done == [[n_operations] * width] * n, "a step waits for something that never comes"
 
 
 def own_array(n: int, c: int, d: int) -> Memory:
@@ -136,7 +137,7 @@ def test_traffic_is_that_of_the_operations(
     assert sum(len(s.operands) * s.n_granules for s in steps) == reads(n) * c
     assert sum(s.n_granules for s in steps if s.send_to in (TO_LOCAL, TO_BOTH)) == kept(n) * c
     sent = (n - 1) * c * (2 if kind == "all-reduce" else 1)
-    assert program.sent == program.expected_inbound == sent == sum(s.n_granules for s in steps if s.send_to != TO_LOCAL)
+    assert sent == sum(s.n_granules for s in steps if s.send_to != TO_LOCAL)
 
 
 @pytest.mark.parametrize("what", ["no wait", "lost operand", "not kept"])

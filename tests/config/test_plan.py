@@ -156,7 +156,7 @@ class TestArbitration:
     @pytest.mark.parametrize(
         ("block", "expected"),
         [
-            ("{policy: mca}", "policy `mca` is used by the strategy `t3-mca` only, which is not run"),
+            ("{policy: mca}", "`mca` is used by the strategies `t3-mca` and `flux-push` only, which are not run"),
             ("mcaa", "unknown arbitration policy `mcaa`; did you mean `mca`?"),
             ("{policy: mca, treshold: 5}", "unknown parameter of policy `mca` `treshold`; did you mean `threshold`?"),
             ("{policy: mca, threshold: soon}", "'soon' is not a whole number of at least 1 or auto or none"),
@@ -190,9 +190,9 @@ class TestArbitration:
 
 def test_a_strategy_of_the_user(plan, tmp_path):
     (tmp_path / "study.py").write_text(
-        "from t3sim.plugins import SublayerTimes, strategy\n"
+        "from t3sim.plugins import Plan, gemm_part, strategy\n"
         '@strategy("test_study", arbitration="round_robin")\n'
-        "def study(phases):\n    gemm = phases.gemm()\n    return SublayerTimes(gemm.ticks, gemm)\n"
+        "def study(op, params):\n    return Plan(gemm_part(op))\n"
     )
     run = plan(BASE + "plugins: [study.py]\narbitration: mca\n", "strategy=test_study").points[0]
     assert (run.strategy, run.arbitration.policy) == ("test_study", "mca")
@@ -244,7 +244,7 @@ BAD_VALUES = [
         (
             "strategy: unknown strategy `t3mca`; did you mean `t3-mca`? "
             "(known: sequential, cu-split, t3, t3-mca, ideal-overlap, ideal-rs-nmc, "
-            "published-overlap, published-rs-nmc)"
+            "published-overlap, published-rs-nmc, flux-push)"
         ),
     ),
     ("mode=mirored", "mode: found `mirored`; allowed: mirrored, explicit; did you mean `mirrored`?"),
@@ -398,9 +398,9 @@ class TestParametersOfAStrategy:
 
     def test_of_the_user(self, plan, tmp_path):
         (tmp_path / "chunky.py").write_text(
-            "from t3sim.plugins import Parameter, SublayerTimes, strategy\n"
+            "from t3sim.plugins import Parameter, Plan, gemm_part, strategy\n"
             '@strategy("test_chunky", parameters={"chunks": Parameter(4, words={"all": 0}, minimum=1)})\n'
-            "def chunky(phases):\n    gemm = phases.gemm()\n    return SublayerTimes(gemm.ticks, gemm)\n"
+            "def chunky(op, params):\n    return Plan(gemm_part(op))\n"
         )
         text = BASE + "plugins: [chunky.py]\nsweep: {grid: {strategy.chunks: [8, all], strategy: [t3, test_chunky]}}\n"
         experiment = plan(text)

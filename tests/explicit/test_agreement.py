@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from t3sim.config.experiment import RunSpec
+from t3sim.errors import UsageError
 from t3sim.system.ring import RingMachine
 from t3sim.system.simulate import simulate
 from tests.conftest import DEEP
@@ -14,6 +15,7 @@ from tests.harness.sublayers import collective_point
 
 RINGS = (2, 3, 4, 5, 7, 8, 16) if DEEP else (2, 3, 5)
 STRATEGIES = ("sequential", "t3", "t3-mca", "ideal-overlap", "ideal-rs-nmc", "cu-split")
+SWITCH = ("machine.link.topology=switch", "machine.link.ingress_buffer=16 KiB")
 SHAPES = {"even": (256, 256, 64), "ragged": (200, 250, 72)}
 
 
@@ -30,6 +32,33 @@ def test_a_ring_of_alike_gpus_agrees_with_the_mirrored_one(strategy: str, tp: in
     ring = explicit(run)
     assert [len(phase.gpus) for phase in ring.phases] == [tp] * len(ring.phases)
     assert differences(run, ring) == []
+
+
+@pytest.mark.parametrize("tp", RINGS)
+@pytest.mark.parametrize("columns", [128, 100])
+def test_pushing_to_every_gpu_behind_a_switch_agrees(tp: int, columns: int) -> None:
+    """A tile row for each GPU, or two; in both its stores reach all others at their distances."""
+    for rows in (1, 2):
+        run = point("flux-push", *SWITCH, shape=(64 * rows * tp, columns, 64), tp=tp)
+        ring = explicit(run)
+        assert [len(phase.gpus) for phase in ring.phases] == [tp] * len(ring.phases)
+        assert differences(run, ring) == []
+
+
+def test_one_gpu_does_not_stand_for_ranks_of_unlike_programs() -> None:
+    """All ranks push to one at a time: which one is at another distance from each."""
+
+    def naive(mode: str) -> RunSpec:
+        changes = (*SWITCH, "strategy.order=naive", f"mode={mode}")
+        return point("flux-push", *changes, shape=(512, 128, 64), tp=4)
+
+    reason = r"one GPU for all, and in part `fused` operation `gemm`, order\[0\] is 12 on rank 1 and 0 on rank 0; use"
+    with pytest.raises(UsageError, match=reason):
+        naive("mirrored")
+    run = naive("explicit")
+    assert {len(phase.gpus) for phase in explicit(run).phases} == {4}
+    with pytest.raises(UsageError, match=reason):
+        simulate(run.model_copy(update={"mode": "mirrored"}))
 
 
 @pytest.mark.parametrize("op", ["reduce-scatter", "all-gather"])
@@ -101,8 +130,8 @@ def test_canary_a_wrong_offset_is_noticed() -> None:
     run = of("sequential", 4)
 
     def change(ring: RingMachine) -> None:
-        load = ring.load_collective
-        ring.load_collective = lambda program, offsets, n: load(program, (0, 0, 1_000, 0), n)
+        load = ring.load
+        ring.load = lambda d, program, start_at: load(d, program, start_at + 1_000 * (d == 2))
 
     assert differences(run, explicit(run, change))
 

@@ -17,7 +17,7 @@ from t3sim.experiment.result_folder import owned
 from t3sim.experiment.runner import Outcome, Sweep, run
 from t3sim.experiment.workers import Workers
 from t3sim.results.gpus import GPUS_CSV, GPUS_PARQUET
-from t3sim.system.phases import PhaseJob, PhasePlan
+from t3sim.system.parts import PhaseJob, PhasePlan
 from t3sim.system.simulate import evaluate, simulate
 from tests.harness.sublayers import point
 
@@ -138,21 +138,25 @@ def planned(*overrides: str) -> list[PhaseJob]:
 
 def test_all_phases_are_planned_with_those_that_they_start_from() -> None:
     """When an all-gather starts on different GPUs is known only when the phase before it is finished."""
-    names = ["gemm", "fused, round_robin", "all-gather"]
+    names = ["fused, round_robin", "all-gather", "gemm"]
     assert [(job.name, job.after) for job in planned()] == [(name, ()) for name in names]
-    *gemms, fused, gather = planned("machine.gpu[1].compute_clock=1.26 GHz")
+    fused, gather, *gemms = planned("machine.gpu[1].compute_clock=1.26 GHz")
     assert [job.name for job in gemms] == ["gemm", "gemm"]
     assert (fused.name, fused.after) == ("fused, round_robin", ())
     assert (gather.name, gather.after) == ("all-gather", (fused.key,))
+
+
+def digest_of_the_gather(*overrides: str) -> str:
+    (gather,) = [job for job in planned(*overrides) if job.name == "all-gather"]
+    return phase_digest(gather, ())
 
 
 @pytest.mark.parametrize("override", ['machine.start_skew={"gpu[1]": 3 us}', "machine.link[2].bandwidth=5 GB/s"])
 def test_what_decides_a_phase_decides_those_after_it(override: str) -> None:
     """Also what the later phase does not use itself, such as when the phase before it started."""
     base = ("machine.gpu[3].compute_clock=1.26 GHz",)
-    one, other = (phase_digest(planned(*overrides)[-1], ()) for overrides in (base, (*base, override)))
-    assert one != other
-    assert one == phase_digest(planned(*base)[-1], ())
+    one, again, other = (digest_of_the_gather(*overrides) for overrides in (base, base, (*base, override)))
+    assert one == again != other
 
 
 @pytest.mark.parametrize("strategy", ["sequential", "t3", "ideal-overlap"])
@@ -196,7 +200,9 @@ def test_checks_follow_every_gpu(tmp_path: Path) -> None:
 @pytest.mark.parametrize("phase", ["gemm", "fused"])
 def test_each_gpu_begins_with_its_own_chunk_in_the_timeline(phase: str) -> None:
     """Do the tiles of GPU d name the chunks of the array: first chunk d, then those after it?  Alone and fused."""
-    timeline = getattr(simulate(point("t3", "mode=explicit", tp=4)), phase).timeline
+    found = simulate(point("t3", "mode=explicit", tp=4)).phase(phase)
+    assert found is not None
+    timeline = found.timeline
     assert timeline.gpus == [f"gpu[{d}]" for d in range(4)]
     for d in range(4):
         spans = [span for span in timeline.of_gpu(f"gpu[{d}]").spans if "main loop" in span.name]
@@ -207,7 +213,8 @@ def test_each_gpu_begins_with_its_own_chunk_in_the_timeline(phase: str) -> None:
 
 def test_a_late_gpu_is_late_in_the_timeline_of_the_gemms() -> None:
     """1 us of skew: gpu[1] does the same 1 us later than gpu[0], and all GPUs have tracks and levels."""
-    timeline = simulate(point("t3", "mode=explicit", "machine.start_skew.gpu[1]=1 us", tp=4)).gemm.timeline
-    first, late = (timeline.of_gpu(f"gpu[{d}]") for d in range(2))
+    gemm = simulate(point("t3", "mode=explicit", "machine.start_skew.gpu[1]=1 us", tp=4)).phase("gemm")
+    assert gemm is not None
+    first, late = (gemm.timeline.of_gpu(f"gpu[{d}]") for d in range(2))
     assert [span.start_ps for span in late.spans] == [span.start_ps + 1_000_000 for span in first.spans]
     assert [counter.name for counter in late.counters] == [counter.name for counter in first.counters] != []

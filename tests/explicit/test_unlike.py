@@ -71,7 +71,8 @@ def test_a_slow_link_carries_every_byte_of_the_sublayer_one_after_the_other(stra
 
 
 def test_a_slow_gpu_is_late_itself_and_others_wait_for_it() -> None:
-    gemm, fused, gather = explicit(of("t3", "machine.gpu[2].compute_clock=700 MHz")).phases
+    found = explicit(of("t3", "machine.gpu[2].compute_clock=700 MHz")).by_role
+    gemm, fused, gather = (found[role] for role in ("gemm", "fused", "all_gather"))
     assert [gpu.end for gpu in gemm.gpus].index(max(gpu.end for gpu in gemm.gpus)) == 2
     assert gemm.ticks == gemm.gpus[2].end
     assert [gpu.start for gpu in gather.gpus] == [max(gpu.end, gpu.sent) for gpu in fused.gpus]
@@ -81,7 +82,7 @@ def test_a_slow_gpu_is_late_itself_and_others_wait_for_it() -> None:
 @pytest.mark.parametrize("strategy", [*STRATEGIES, "published-overlap", "published-rs-nmc"])
 def test_parts_add_up_to_the_last_end(strategy: str) -> None:
     seen = explicit(of(strategy, "machine.gpu[1].compute_clock=700 MHz", skewed(3, 2)))
-    assert seen.total == max(gpu.end for gpu in seen.phases[-1].gpus)
+    assert seen.total == max(gpu.end for gpu in seen.by_role["all_gather"].gpus)
 
 
 # --- skew and jitter ---------------------------------------------------------------------------------
@@ -138,7 +139,7 @@ def test_no_skew_and_no_jitter_is_an_even_ring() -> None:
 
 def bytes_of(seen: Observed, name: str) -> list[int]:
     """Return bytes of the GPUs in the fused run."""
-    return [gpu.counters[name] for gpu in seen.phases[1].gpus]
+    return [gpu.counters[name] for gpu in seen.by_role["fused"].gpus]
 
 
 @pytest.mark.parametrize("strategy", ["t3", "t3-mca"])

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,12 @@ import pytest
 
 from t3sim.errors import PluginError
 from t3sim.experiment.policy_trial import Trial, outcome_of
-from t3sim.overlap import SublayerTimes, strategy
-from t3sim.overlap.interface import Phases
+from t3sim.overlap import strategy
+from t3sim.program.operator import Operator
+from t3sim.program.parts import all_gather_part, gemm_part
+from t3sim.program.plan import Bound, Plan, in_order, longest
 from t3sim.system import user_code
-from t3sim.system.simulate import simulate
+from t3sim.system.simulate import SimulationResult, simulate
 from tests.conftest import REPOSITORY
 from tests.harness.sublayers import SMALLEST, point
 from tests.smoke.command_line import t3sim
@@ -143,78 +145,93 @@ def test_the_command_refuses_it(tmp_path: Path) -> None:
 
 # --- strategies --------------------------------------------------------------------------------------
 
-
-def times(phases: Phases, ticks: Callable[[int], Any]) -> SublayerTimes:
-    gemm = phases.gemm()
-    return SublayerTimes(ticks(gemm.ticks), gemm)
+Params = Mapping[str, int]
 
 
-CALLS = [0]
+def simulated(name: str, shape: tuple[int, int, int] = SMALLEST) -> SimulationResult:
+    """A point of the strategy *name*, which is registered."""
+    return simulate(point("sequential", shape=shape, tp=3).model_copy(update={"strategy": name}))
 
 
-def other_each_time(ticks: int) -> int:
-    CALLS[0] += 1
-    return ticks + CALLS[0]
+def refusal_of(name: str) -> str:
+    """Why the strategy *name* is refused, after the place and its name."""
+    with pytest.raises(PluginError) as refused:
+        simulated(name)
+    assert refused.value.args[0] == __file__
+    assert refused.value.exit_code == 2
+    assert f"strategy `{name}`" in str(refused.value)
+    return str(refused.value)
 
 
-WRONG: dict[str, tuple[Callable[[int], Any], str]] = {
-    "negative": (lambda ticks: -ticks, "ticks, but its phase `gemm` alone takes"),
-    "zero": (lambda _: 0, "returned 0 ticks, but its phase `gemm` alone takes"),
-    "one too few": (lambda ticks: ticks - 1, "ticks, but its phase `gemm` alone takes"),
-    "huge": (lambda _: 1 << 70, "ticks, but its phase `gemm` alone takes"),
-    "a fraction": (lambda ticks: ticks + 0.5, ".5, not a whole number of ticks"),
-    "not a number": (lambda _: float("nan"), "returned nan, not a whole number of ticks"),
-    "a truth": (lambda _: True, "returned True, not a whole number of ticks"),
-    "nothing": (lambda _: None, "returned None, not a whole number of ticks"),
-    "other each time": (other_each_time, "says something else when it is asked again"),
-}
-
-
-def beside(phases: Phases) -> SublayerTimes:
-    """A GEMM with the all-gather beside it, which is shorter."""
-    gemm, gather = phases.gemm(), phases.all_gather()
-    return SublayerTimes(gemm.ticks, gemm, None, gather)
-
-
-def beside_and_says_so(phases: Phases) -> SublayerTimes:
-    return replace(beside(phases), gathers_last=False)
-
-
-def test_an_all_gather_beside_the_rest_has_to_be_said() -> None:
-    """Otherwise what is left of the time without it would be less than the GEMM."""
-    strategy("beside")(beside)
-    strategy("beside, and says so")(beside_and_says_so)
-    run = point("sequential", shape=(256, 256, 2048), tp=4)
-    with pytest.raises(PluginError, match=r"too few for its phase `gemm`.*`gathers_last=False`"):
-        simulate(run.model_copy(update={"strategy": "beside"}))
-    assert simulate(run.model_copy(update={"strategy": "beside, and says so"})).operator is None
+WRONG: dict[str, Any] = {"negative": -1, "a fraction": 1.5, "not a number": float("nan"), "a truth": True, "none": None}
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_time_is_refused_with_the_file_of_the_strategy(name: str) -> None:
-    ticks, what = WRONG[name]
+def test_a_bound_that_is_no_time_is_refused(name: str) -> None:
+    @strategy(f"wrong: {name}", kind="estimate")
+    def wrong(op: Operator, params: Params) -> Plan:
+        return Plan(Bound(WRONG[name], gemm_part(op)))
 
-    def wrong(phases: Phases) -> SublayerTimes:
-        return times(phases, ticks)
-
-    strategy(f"wrong: {name}")(wrong)
-    run = point("sequential", shape=SMALLEST, tp=3).model_copy(update={"strategy": f"wrong: {name}"})
-    with pytest.raises(PluginError, match=r"test_misbehaving_code\.py") as refused:
-        simulate(run)
-    assert what in str(refused.value)
-    assert refused.value.args[0] == __file__
-    assert refused.value.exit_code == 2
+    assert f"its plan has a bound of {WRONG[name]!r}, not a whole number of ticks" in refusal_of(f"wrong: {name}")
 
 
-def test_a_right_time_is_accepted() -> None:
-    def right(phases: Phases) -> SublayerTimes:
-        return times(phases, lambda ticks: ticks)
+def test_a_design_has_no_time_of_its_own() -> None:
+    def bounded(op: Operator, params: Params) -> Plan:
+        return Plan(Bound(7, gemm_part(op)))
 
-    strategy("right")(right)
-    run = point("sequential", shape=SMALLEST, tp=3).model_copy(update={"strategy": "right"})
-    result = simulate(run)
-    assert result.gemm is not None
-    assert result.total == result.gemm.ticks
+    strategy("bounded design")(bounded)
+    strategy("bounded estimate", kind="estimate")(bounded)
+    assert "a time that is not simulated; `kind` of such a strategy is" in refusal_of("bounded design")
+    assert simulated("bounded estimate").total == 7
+
+
+def test_another_plan_each_time_is_refused() -> None:
+    calls = []
+
+    @strategy("other each time")
+    def other_each_time(op: Operator, params: Params) -> Plan:
+        calls.append(op)
+        return Plan(gemm_part(op, 1 + len(calls) % 2))
+
+    assert "says something else when it is asked again" in refusal_of("other each time")
+
+
+def test_an_all_gather_beside_the_rest_is_no_part_of_the_operator() -> None:
+    def beside(op: Operator, params: Params) -> Plan:
+        return Plan(longest(gemm_part(op), all_gather_part(op)))
+
+    def behind(op: Operator, params: Params) -> Plan:
+        return Plan(in_order(gemm_part(op), all_gather_part(op)))
+
+    strategy("beside")(beside)
+    strategy("behind")(behind)
+    gemm = simulated("behind").phase("gemm")
+    assert gemm is not None
+    assert simulated("behind").operator == gemm.ticks
+    assert simulated("beside").operator is None
+
+
+def test_a_plan_takes_as_long_as_its_part() -> None:
+    @strategy("right")
+    def right(op: Operator, params: Params) -> Plan:
+        return Plan(gemm_part(op))
+
+    result = simulated("right")
+    gemm = result.phase("gemm")
+    assert gemm is not None
+    assert result.total == gemm.ticks
+
+
+def test_programs_of_many_ranks_are_run_unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    @strategy("large")
+    def large(op: Operator, params: Params) -> Plan:
+        return Plan(gemm_part(op, 3))
+
+    monkeypatch.setattr(user_code, "MOST_RANKS", 2)
+    with pytest.warns(UserWarning, match="programs of 3 ranks are not checked, of 2 at most") as warned:
+        simulated("large")
+    simulated("large")
+    assert len(warned) == 1
 
 
 # --- code that does not come back --------------------------------------------------------------------
@@ -226,14 +243,14 @@ def test_an_endless_strategy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(user_code, "LOOK_EVERY_S", 0.05)
     monkeypatch.setattr(user_code.warnings, "warn", lambda text, **_: said.append(text))
 
-    def slow(phases: Phases) -> SublayerTimes:
+    def slow(op: Operator, params: Params) -> Plan:
         until = time.monotonic() + (0 if said else 30)
         while time.monotonic() < until and not said:
             pass
-        return times(phases, lambda ticks: ticks)
+        return Plan(gemm_part(op))
 
     strategy("slow")(slow)
-    simulate(point("sequential", shape=SMALLEST, tp=3).model_copy(update={"strategy": "slow"}))
+    simulated("slow")
     assert len(said) == 1
     assert said[0].startswith(f"{__file__}:")
     assert "strategy `slow` is in `slow` and has not come back" in said[0]
@@ -245,11 +262,11 @@ def test_time_in_the_simulator_is_not_the_strategys(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(user_code, "LOOK_EVERY_S", 0.01)
     monkeypatch.setattr(user_code.warnings, "warn", lambda text, **_: said.append(text))
 
-    def quick(phases: Phases) -> SublayerTimes:
-        return times(phases, lambda ticks: ticks)
+    def quick(op: Operator, params: Params) -> Plan:
+        return Plan(gemm_part(op))
 
     strategy("quick")(quick)
-    simulate(point("sequential", shape=(512, 512, 256), tp=3).model_copy(update={"strategy": "quick"}))
+    simulated("quick", (512, 512, 256))
     assert said == []
 
 

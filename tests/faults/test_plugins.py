@@ -25,13 +25,14 @@ def pick_stream(channel, now):
     {body}
 """
 STRATEGY = """
-from t3sim.plugins import Parameter, SublayerTimes, strategy
+from dataclasses import replace; from t3sim.plugins import *
 
-def mapping(routes, trace, device_id, tiles_per_block):
-    {mapping}
+def own(op, rank):
+    memory = op.memory(); kernel = gemm(op, memory, rank)
+    {program}
 
 @strategy("{name}", arbitration="round_robin")
-def times(phases):
+def plan(op, params):
     {body}
 """
 
@@ -48,20 +49,72 @@ POLICIES = {
         "the policy returns OptionalType(int64), not COMPUTE, COMM or NO_STREAM",
     ),
 }
-# The same for strategies; line 5 is the mapping, line 9 the strategy.
-FUSED = "fused = phases.fused(mapping); return SublayerTimes(fused.ticks, phases.gemm(), fused=fused)"
+# The same for strategies; line 6 is their program, line 10 the plan.
+FUSED = 'return Plan(Part.of("fused", "fused", lambda rank: fused_program(op, rank), op.n, is_arbitrated=True))'
+OWN = 'return Plan(Part.of("gemm", "own", lambda rank: own(op, rank), op.n))'
 STRATEGIES = {
-    "divides": ("return 1 / 0", "pass", 9, "strategy `divides`: ZeroDivisionError: division by zero"),
-    "exits": ("raise SystemExit(0)", "pass", 9, "strategy `exits`: SystemExit: 0"),
-    "forgets": ("phases.gemm()", "pass", 7, "strategy `forgets` returned NoneType, not SublayerTimes"),
-    "misspells": ("phases.gem()", "pass", 9, "strategy `misspells`: AttributeError: "),
-    "asks_wrongly": ("phases.gemm(units=3)", "pass", 9, "strategy `asks_wrongly`: TypeError: "),
-    "takes_too_many": ("phases.gemm(n_compute_units=5)", "pass", 9, "n_compute_units is 5, not 1 to 4"),
-    "takes_a_text": ('phases.gemm(n_compute_units="5")', "pass", 9, "n_compute_units is '5', not 1 to 4"),
-    "maps_nothing": ("phases.fused(None)", "pass", 9, "strategy `maps_nothing`: TypeError: None is not a function"),
-    "maps_with_less": ("phases.fused(len)", "pass", 9, "`len` must take (routes, trace, device_id, tiles_per_block)"),
-    "fails_in_its_mapping": (FUSED, "trace.gone()", 5, "mapping of the output: AttributeError: "),
-    "maps_what_is_not_there": (FUSED, "routes.track(3, is_update=True, updates_per_element=1)", 5, "AttributeError: "),
+    "divides": ("return 1 / 0", "pass", 10, "strategy `divides`: ZeroDivisionError: division by zero"),
+    "exits": ("raise SystemExit(0)", "pass", 10, "strategy `exits`: SystemExit: 0"),
+    "forgets": ("gemm_part(op)", "pass", 8, "strategy `forgets` returned NoneType, not Plan"),
+    "misspells": ("return Plan(op.gem())", "pass", 10, "strategy `misspells`: AttributeError: "),
+    "asks_wrongly": ("return Plan(gemm_part(op, units=3))", "pass", 10, "strategy `asks_wrongly`: TypeError: "),
+    "plans_an_operator": ("return Plan(op)", "pass", 8, "its plan holds Operator, not a part, `in_order` or"),
+    "plans_nothing": ("return Plan(in_order())", "pass", 8, "strategy `plans_nothing`: its plan has no part"),
+    "gathers_beside": ("return Plan(gemm_part(op), also=all_gather_part(op))", "pass", 8, "`also` of its plan is"),
+    "forgets_ranks": (
+        'return Plan(Part.of("gemm", "own", lambda rank: own(op, rank), 2))',
+        "return program(op, rank, memory, kernel)",
+        8,
+        "part `own` has programs of 2 ranks, not of 4",
+    ),
+    "runs_nothing": (OWN, "return kernel", 8, "part `own` has something else than programs"),
+    "runs_a_trace": (OWN, "return program(op, rank, memory, op.tiles)", 8, "part `own` has something else than operat"),
+    "fails_in_its_program": (OWN, "kernel.gone()", 6, "strategy `fails_in_its_program`: AttributeError: "),
+    "takes_too_many": ("return Plan(gemm_part(op, 5))", "pass", 8, "operation `gemm`: there are compute units 0 to 3"),
+    "takes_a_text": ('return Plan(gemm_part(op, "5"))', "pass", 8, "strategy `takes_a_text`: TypeError: "),
+    "counts_in_halves": (
+        OWN,
+        "kernel.stores.first = kernel.stores.first + 0.5",
+        6,
+        "strategy `counts_in_halves`: FrozenInstanceError: cannot assign to field 'first'",
+    ),
+    "asks_for_more": (
+        OWN,
+        "return program(op, rank, memory, kernel, inbound_class=2)",
+        8,
+        "`inbound_class` is 2, of 2 traffic classes",
+    ),
+}
+# Programs that cannot be run, or would compute something else: what is said of them, of which operation and place.
+PROGRAMS = {
+    "loses_its_buffers": (
+        "return program(op, rank, op.memory(), kernel)",
+        "operation `gemm` of rank 0: tile 0, from granule ",
+    ),
+    "waits_for_nobody": (
+        "wait = Wait(memory.signal('done')[0], 1); return program(op, rank, memory, replace(kernel, after=(wait,)))",
+        "operation `gemm` of every rank waits until signal `done` is at least 1, but only 0 are posted",
+    ),
+    "reads_too_early": (
+        ("c = memory.buffers[-1]; add = total('sum', c, 1, memory.buffer('out', c.n_granules));"
+        " return program(op, rank, memory, kernel, replace(add, stream=1))"),
+        ("operation `sum` of the rank itself reads granule 0 of buffer `C` (tile 0 of `gemm`) of every rank, and"
+        " nothing orders it behind operation `gemm`"),
+    ),
+    "adds_up_nothing": (
+        ("made = Tiles('gemm', kernel.order, kernel.stores.first[kernel.order], kernel.stores.pitch);"
+        " return program(op, rank, memory, kernel, outputs=(made,))"),
+        "output of every rank: granule 0 of buffer `C` (tile 0 of `gemm`) lacks the contribution of the ranks at",
+    ),
+    "copies_without_an_engine": (
+        "copy = Copies(name='copy', commands=table(COPY, [])); return program(op, rank, memory, kernel, copy)",
+        "operation `copy`: this machine has no copy engine",
+    ),
+    "sends_over_no_link": (
+        ("kernel = replace(kernel, posts=(Post(memory.signal('here')[0], distance=1),));"
+        " return program(op, rank, memory, kernel)"),
+        "machine.link.topology: ring does not lead to the GPU at distance 1 of 4",
+    ),
 }
 # A whole plugin: the line that is named, what is said.
 PLUGINS = {
@@ -70,7 +123,7 @@ PLUGINS = {
     "no Python": ("a = 1\nb = = 2\n", 2, "SyntaxError: invalid syntax"),
     "an import": ("import nowhere_at_all\n", 1, "ModuleNotFoundError: No module named 'nowhere_at_all'"),
     "a name taken": (
-        'from t3sim.plugins import strategy\n\n@strategy("t3")\ndef t3(phases):\n    return None\n',
+        'from t3sim.plugins import strategy\n\n@strategy("t3")\ndef t3(op, params):\n    return None\n',
         3,
         "overlap strategy `t3` is registered twice",
     ),
@@ -82,10 +135,10 @@ PLUGINS = {
     "a strategy without arguments": (
         'from t3sim.plugins import strategy\n\n@strategy("alone")\ndef alone():\n    return None\n',
         3,
-        "TypeError: `alone` must take (phases)",
+        "TypeError: `alone` must take (op, params)",
     ),
     "a declaration that does not exist": (
-        'from t3sim.plugins import strategy\n\n@strategy("loud", volume=11)\ndef loud(phases):\n    return None\n',
+        'from t3sim.plugins import strategy\n\n@strategy("loud", volume=11)\ndef loud(op, params):\n    return None\n',
         3,
         "unexpected keyword argument 'volume'",
     ),
@@ -100,20 +153,19 @@ PLUGINS = {
         "TypeError: parameter `limit` is 3, not a Parameter",
     ),
     "an entry of an earlier version": (
-        'from t3sim.overlap import overlap_strategies as s\n\n@s.register("old")\ndef old(phases):\n    return None\n',
+        'from t3sim.overlap import overlap_strategies as s\n\n@s.register("old")\ndef old(op, p):\n    return None\n',
         3,
         "not of the class OverlapStrategy",
     ),
 }
 
 
-def check_refused(folder: Path, plugin: str, text: str, line: int, said: str) -> None:
+def check_refused(folder: Path, plugin: str, text: str, line: int, *said: str) -> None:
     (folder / "mine.py").write_text(plugin, encoding="utf-8")
     (folder / "e.yaml").write_text(HEADER + GEMM + "plugins: [mine.py]\n" + text, encoding="utf-8")
     answer = t3sim_here("run", str(folder / "e.yaml"), "-o", str(folder / "out"), "--no-figures")
-    assert len(answer.lines) == 1
-    assert answer.lines[0].startswith(f"{folder / 'mine.py'}:{line}: "), answer.lines[0]
-    assert said in answer.lines[0]
+    assert {one.startswith(f"{folder / 'mine.py'}:{line}: ") for one in answer.lines} == {True}, answer.lines
+    assert all(words in answer.lines[0] for words in said), answer.lines[0]
     assert answer.code == 2
     assert not (folder / "out" / "results.csv").exists()
 
@@ -127,9 +179,18 @@ def test_a_policy_that_fails(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_strategy_that_fails(name: str, tmp_path: Path) -> None:
-    body, mapping, line, said = STRATEGIES[name]
-    plugin = STRATEGY.format(name=name, body=body, mapping=mapping)
+    body, own, line, said = STRATEGIES[name]
+    plugin = STRATEGY.format(name=name, body=body, program=own)
     check_refused(tmp_path, plugin, f"strategy: {name}\n", line, said)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_that_cannot_be_run(name: str, tmp_path: Path) -> None:
+    """Before anything is simulated: no phase is kept."""
+    own, said = PROGRAMS[name]
+    plugin = STRATEGY.format(name=name, body=OWN, program=own)
+    check_refused(tmp_path, plugin, f"strategy: {name}\n", 8, f"strategy `{name}`: ", said)
+    assert not list((tmp_path / "out").rglob("*.phase"))
 
 
 @pytest.mark.parametrize("name", PLUGINS)
@@ -139,13 +200,13 @@ def test_a_plugin_that_cannot_be_loaded(name: str, tmp_path: Path) -> None:
 
 
 def test_a_policy_that_nobody_registered(tmp_path: Path) -> None:
-    plugin = STRATEGY.replace("round_robin", "nobody").format(name="orphan", body="return None", mapping="pass")
-    check_refused(tmp_path, plugin, "strategy: orphan\n", 7, "strategy `orphan`: unknown arbitration policy `nobody`")
+    plugin = STRATEGY.replace("round_robin", "nobody").format(name="orphan", body="return None", program="pass")
+    check_refused(tmp_path, plugin, "strategy: orphan\n", 8, "strategy `orphan`: unknown arbitration policy `nobody`")
 
 
 def test_a_strategy_that_fuses_without_a_policy(tmp_path: Path) -> None:
-    plugin = STRATEGY.replace(', arbitration="round_robin"', "").format(name="bare_one", body=FUSED, mapping="pass")
-    check_refused(tmp_path, plugin, "strategy: bare_one\n", 9, "a strategy with a fused phase declares `arbitration`")
+    plugin = STRATEGY.replace(', arbitration="round_robin"', "").format(name="bare_one", body=FUSED, program="pass")
+    check_refused(tmp_path, plugin, "strategy: bare_one\n", 8, "part `fused` is arbitrated, so the strategy declares")
 
 
 @pytest.mark.parametrize(

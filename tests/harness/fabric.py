@@ -6,47 +6,51 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from t3sim.collective.schedule import TO_LOCAL, TO_NEIGHBOUR, TO_NOWHERE, CollectiveSchedule, Step
-from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import codes
+from t3sim.program.operations import NONE, STEP, STORE, Moves, Program, Signals, Wait, table
 from t3sim.system.machine import MirroredMachine
 from t3sim.system.ring import RingMachine
 from tests.harness.rings import add_rows
-from tests.kernel.small import machine
+from tests.kernel.small import explicit, machine, mirrored
 
 BUFFER = "16 KiB"  # more than the link of t3-tiny sends in twice its latency
 SWITCH = f"link: {{topology: switch, ingress_buffer: {BUFFER}}}"
 SLOT = 1 << 14  # granules between places that different steps store to
 
 
-def sending(sends: Sequence[tuple[int, int]], n_expected: int) -> CollectiveSchedule:
-    """Return the schedule that stores to the GPU at each distance so many granules, one GPU after the other."""
-    steps = [Step((0,), (i + 1) * SLOT, n, TO_NEIGHBOUR, 0, distance=d) for i, (d, n) in enumerate(sends)]
-    sent = sum(n for _, n in sends)
-    return CollectiveSchedule(tuple(steps) or (Step((0,), 0, 0, TO_NOWHERE, 0),), n_expected, sent)
+ARRIVED = 0  # the signal of all that is stored
 
 
-def receiving(n_expected: int) -> CollectiveSchedule:
-    """Return the schedule that waits for all that is stored by the first steps of others, then copies as much."""
-    steps = Step((0,), 0, 0, TO_NOWHERE, 0), Step((SLOT,), 99 * SLOT, n_expected, TO_LOCAL, n_expected)
-    return CollectiveSchedule(steps, n_expected, 0)
+def sending(sends: Sequence[tuple[int, int]], n_expected: int) -> Moves:
+    """Return a kernel that stores to the GPU at each distance so many granules, one GPU after the other."""
+    rows = [{"distance": d, "n_granules": n, "destination": (i + 1) * SLOT} for i, (d, n) in enumerate(sends)]
+    steps = table(STEP, rows or [{"send": NONE}], n_operands=1, send=STORE, post_signal=ARRIVED)
+    until = (Wait(ARRIVED, n_expected),) if n_expected else ()
+    return Moves(name="send", steps=steps.reshape(-1, 1), until=until, launch=0)
 
 
-def cluster(schedules: Sequence[CollectiveSchedule], changes: str = SWITCH, **of_machine: Any) -> RingMachine:
-    """Return a machine with a GPU for each of *schedules*, loaded."""
-    ring = RingMachine(machine(changes), arbitration_policies.get("round_robin"), {}, len(schedules), **of_machine)
-    for core, schedule in zip(ring.cores, schedules, strict=True):
-        core.load_collective(schedule, start_at=0)
-    return ring
+def receiving(n_expected: int) -> Moves:
+    """Return a kernel that waits for all that others store, then copies as much."""
+    step = {"n_granules": n_expected, "operand": SLOT, "kept_at": 99 * SLOT, "wait_at_least": n_expected}
+    steps = table(STEP, [step], n_operands=1, wait_signal=ARRIVED)
+    return Moves(name="receive", steps=steps.reshape(1, 1), launch=0)
 
 
-def one_for_all(schedule: CollectiveSchedule, n_gpus: int, changes: str = SWITCH) -> MirroredMachine:
-    """Return one GPU that runs *schedule* and stands for *n_gpus*."""
-    wired = MirroredMachine(machine(changes), arbitration_policies.get("round_robin"), {}, n_gpus=n_gpus)
-    wired.core.load_collective(schedule, start_at=0)
-    wired.close_ring()
-    return wired
+def program_of(kernel: Moves, n: int, rank: int = 0) -> Program:
+    """Return the program of one of *n* ranks that runs *kernel* alone."""
+    return Program(rank, n, (kernel,), granule=64, line=2, signals=(Signals("arrived", ARRIVED),))
+
+
+def cluster(kernels: Sequence[Moves], changes: str = SWITCH, **of_machine: Any) -> RingMachine:
+    """Return a machine with a GPU for each of *kernels*, loaded."""
+    programs = [program_of(kernel, len(kernels), rank) for rank, kernel in enumerate(kernels)]
+    return explicit(machine(changes), *programs, **of_machine)
+
+
+def one_for_all(kernel: Moves, n_gpus: int, changes: str = SWITCH) -> MirroredMachine:
+    """Return one GPU that runs *kernel* and stands for *n_gpus*."""
+    return mirrored(machine(changes), program_of(kernel, n_gpus))
 
 
 def digest_of_commands(core: GpuCore) -> Any:

@@ -23,8 +23,7 @@ from t3sim.gpu.kernel.mailbox import granule_address, receive_messages
 from t3sim.gpu.kernel.memory_controller import admit_head, enqueue_request, has_room
 from t3sim.gpu.kernel.signals import GRANULE_BITS
 from t3sim.gpu.kernel.state import MESSAGE
-from t3sim.overlap.t3 import ring_reduce_scatter
-from tests.kernel.small import core_of, dispatch, free_slot, load_mapped, messages_of, set_residents, trace_of
+from tests.kernel.small import dispatch, free_slot, messages_of, set_residents, trace_of, with_fused, with_gemm
 
 # Tiles of a row or two, so that a wavefront tile is complete after a few granules.
 SMALL_TILING = TilingSpec(workgroup_tile=(2, 64), wavefront_tile=(1, 64), k_slice=64, prefetch_depth=1)
@@ -40,7 +39,6 @@ class Case:
     m: int
     n: int
     n_chunks: int
-    device_id: int = 0
     n_sets: int = 2
     places: int = 1  # workgroups for which a set has entries
     tiles_per_block: int = 1
@@ -62,10 +60,10 @@ class FusedBench:
     def __init__(self, case: Case, rng: Any) -> None:
         tracker = f"tracker: {{n_sets: {case.n_sets}, entries_per_set: {case.places * N_WAVEFRONTS}}}"
         self.case, self.rng = case, rng
-        self.core = core_of(f"gpu: {{n_compute_units: {case.n_compute_units}, {tracker}}}")
-        self.gpu, self.tracker = self.core.gpu, self.core.gpu.tracker
+        dma = f"dma: {{wavefront_tiles_per_block: {case.tiles_per_block}}}"
         trace = trace_of(case.m, case.n, n_chunks=case.n_chunks, tiling=SMALL_TILING)
-        load_mapped(self.core, trace, ring_reduce_scatter, case.tiles_per_block, device_id=case.device_id)
+        self.core = with_fused(trace, f"gpu: {{n_compute_units: {case.n_compute_units}, {tracker}, {dma}}}")
+        self.gpu, self.tracker = self.core.gpu, self.core.gpu.tracker
         set_residents(self.core, case.n_resident)
         self.tables = self.core.tables
         self.tiles = self.tables.tiles
@@ -74,10 +72,9 @@ class FusedBench:
         self._start_twin(trace)
 
     def _start_twin(self, trace: Any) -> None:
-        case, n = self.case, self.case.n_chunks
-        first = int(trace.chunk_ranges()[case.device_id % n, 0])  # from the chunk of the device on, wrapping
-        order = [*range(first, trace.n_workgroups), *range(first)]
-        self.position = {wg: (int(trace.workgroups["chunk"][wg]) - case.device_id) % n for wg in order}
+        case = self.case
+        order = list(range(trace.n_workgroups))
+        self.position = {wg: int(trace.workgroups["chunk"][wg]) for wg in order}
         self.size = {tile: self._granules_in(trace.workgroups[tile // N_WAVEFRONTS], tile) for tile in self._all(order)}
         self.updates = {tile: self._updates(tile // N_WAVEFRONTS) * size for tile, size in self.size.items()}
         self.expected = {tile: count for tile, count in self.updates.items() if count}
@@ -407,13 +404,20 @@ class FusedBench:
         """The tables before anything runs (T5, T6): each output access in one tile, each tile with its updates."""
         expected, n = self.updates, self.case.n_chunks
         assert {tile: int(self.tiles[tile].updates_expected) for tile in expected} == expected
-        gemm = self.tables.operations[0]
-        pitch = int(gemm.c_row_granules)
+        assert self.core.program is not None
+        (output,) = [buffer for buffer in self.core.program.buffers if buffer.name == "C"]
+        pitch = output.n_granules // self.case.m
         bitmap = np.zeros((self.case.m, pitch), np.int64)
+        alone = with_gemm(trace_of(self.case.m, self.case.n, tiling=SMALL_TILING))  # where tiles lie that do not leave
+        assert alone.program is not None
+        (there,) = [buffer for buffer in alone.program.buffers if buffer.name == "C"]
         for tile, size in self.size.items():
             assert int(self.tiles[tile].n_granules) == size
             for granule in range(size):
-                offset = self.address_of(tile, granule) - int(gemm.c_granule)
+                if self.updates[tile]:
+                    offset = self.address_of(tile, granule) - output.first
+                else:
+                    offset = int(granule_address(alone.tables.tiles, tile, granule)) - there.first
                 bitmap[offset // pitch, offset % pitch] += 1
         width = -(-self.case.n * 2 // 64)
         assert (bitmap[:, :width] == 1).all(), "output bytes in no tile, or in two"

@@ -16,12 +16,13 @@ from t3sim.config.experiment import RunSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.ticks import TickBase
-from t3sim.overlap import GpuPhase, Phase, overlap_strategies
-from t3sim.system.explicit import ExplicitPhases
-from t3sim.system.phases import PhaseStore
+from t3sim.overlap import GpuPhase, Phase
+from t3sim.program.plan import Part
+from t3sim.system.explicit import ExplicitParts
+from t3sim.system.parts import Parts, PhaseStore
 from t3sim.system.ring import RingMachine
-from t3sim.workload.tiling import make_tile_trace
-from tests.harness.sublayers import SMALLEST, ObservedPhases, point
+from t3sim.system.simulate import operator_of, plan_for
+from tests.harness.sublayers import SMALLEST, ObservedParts, point
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,13 @@ class Observed:
 
     total: int
     hz: int  # of the ticks
-    phases: list[Phase]
+    by_role: dict[str, Phase]
     digests: list[list[str]]  # of the DRAM commands: phase as simulated, GPU
+
+    @property
+    def phases(self) -> list[Phase]:
+        """The phases in the order in which they happen; those that were run for their column only come last."""
+        return list(self.by_role.values())
 
     @property
     def seconds(self) -> Fraction:
@@ -49,23 +55,22 @@ def add_rows(core: GpuCore, digest: Any) -> None:
     core.stream_commands(take)
 
 
-class ObservedRing(ExplicitPhases):
-    """Explicit phases whose rings a test may change before they are loaded."""
+class ObservedRing(ExplicitParts):
+    """Explicit parts whose rings a test may change before they are loaded."""
 
     def __init__(self, run: RunSpec, change: Callable[[RingMachine], None] = lambda ring: None, **of_ring: Any) -> None:
         """*of_ring* replaces arguments of the ring: ``n_threads``, ``order``, ``quantum_ps``."""
-        workload = run.workload
-        trace = None if workload.gemm is None else make_tile_trace(workload.gemm, workload.tiling, workload.tp)
-        super().__init__(run, trace, PhaseStore())
+        super().__init__(run, PhaseStore())
         self.digests: list[list[Any]] = []
         self.rings: list[RingMachine] = []
         self._change, self._of_ring = change, of_ring
 
-    def ring(self, spec: MachineSpec, n_devices: int, policy: str, params: dict[str, Any]) -> RingMachine:
-        ring = super().ring(spec, n_devices, policy, params)
-        if self._of_ring and n_devices > 1:
+    def cluster(self, part: Part, spec: MachineSpec, policy: str, params: dict[str, Any]) -> RingMachine:
+        ring = super().cluster(part, spec, policy, params)
+        if self._of_ring and len(part.programs) > 1:
             arguments = {"quantum_ps": self.run.quantum, "ticks": self.ticks, **self._of_ring}
-            ring = RingMachine(spec, ring.cores[0].policy, params, n_devices, **arguments)
+            spec = self.spec_of(part, spec)
+            ring = RingMachine(spec, ring.cores[0].policy, params, part.n, traffic=ring.cores[0].traffic, **arguments)
         self._change(ring)
         self.digests.append([hashlib.sha256() for _ in ring.cores])
         for core, digest in zip(ring.cores, self.digests[-1], strict=True):
@@ -74,28 +79,28 @@ class ObservedRing(ExplicitPhases):
         return ring
 
 
+def observed(parts: Parts, digests: list[list[Any]]) -> Observed:
+    """Return what the point of *parts* costs; each of its machines has put a digest into *digests*."""
+    ticks, phases = parts.evaluate(plan_for(parts.run, operator_of(parts.run)))
+    found = [[digest.hexdigest() for digest in of_phase] for of_phase in digests]
+    return Observed(ticks, TickBase.of(parts.run.machine).hz, phases, found)
+
+
 def explicit(run: RunSpec, change: Callable[[RingMachine], None] = lambda ring: None, **of_ring: Any) -> Observed:
     """Return what *run* costs with every GPU simulated, whatever its mode says."""
-    phases = ObservedRing(run.model_copy(update={"mode": "explicit"}), change, **of_ring)
-    times = overlap_strategies.get(run.strategy)(phases)
-    parts = [times.gemm, times.reduce_scatter, times.fused, times.all_gather]
-    digests = [[digest.hexdigest() for digest in of_phase] for of_phase in phases.digests]
-    return Observed(times.ticks, phases.ticks.hz, [part for part in parts if part is not None], digests)
+    parts = ObservedRing(run.model_copy(update={"mode": "explicit"}), change, **of_ring)
+    return observed(parts, parts.digests)
 
 
 def mirrored(run: RunSpec) -> Observed:
     """Return what *run* costs with one GPU simulated for all."""
-    digests = []
+    digests: list[list[Any]] = []
 
     def observe(machine: Any) -> None:
         digests.append([hashlib.sha256()])
         add_rows(machine.core, digests[-1][0])
 
-    phases = ObservedPhases(run, observe)
-    times = overlap_strategies.get(run.strategy)(phases)
-    parts = [times.gemm, times.reduce_scatter, times.fused, times.all_gather]
-    found = [[digest.hexdigest() for digest in of_phase] for of_phase in digests]
-    return Observed(times.ticks, TickBase.of(run.machine).hz, [part for part in parts if part is not None], found)
+    return observed(ObservedParts(run, observe), digests)
 
 
 def differences(run: RunSpec, ring: Observed) -> list[str]:

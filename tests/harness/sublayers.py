@@ -21,15 +21,18 @@ from numpy.typing import NDArray
 from t3sim.config.experiment import ArbitrationSpec, RunSpec
 from t3sim.experiment.plan import load_experiment
 from t3sim.gpu.core import GpuCore
-from t3sim.overlap import Phase, overlap_strategies
-from t3sim.overlap.interface import duration
+from t3sim.overlap import Phase
+from t3sim.overlap.t3 import fused
+from t3sim.program.operator import Operator
+from t3sim.program.plan import Part
 from t3sim.system.machine import MirroredMachine
-from t3sim.system.phases import MirroredPhases, PhaseStore, SublayerPhases
-from t3sim.workload.tiling import TileTrace, make_tile_trace
+from t3sim.system.parts import MirroredParts, Parts, PhaseStore
+from t3sim.system.simulate import operator_of, plan_for
+from t3sim.workload.tiling import TileTrace
 from tests.conftest import REPOSITORY
 
 EXPERIMENT = REPOSITORY / "experiments" / "t3-tnlg-fc2" / "experiment.yaml"
-P = TypeVar("P", bound=SublayerPhases)
+P = TypeVar("P", bound=Parts)
 STRATEGIES = ("sequential", "t3", "t3-mca", "ideal-overlap", "ideal-rs-nmc")
 SHAPE = (256, 256, 128)  # m, n, k: sixteen workgroups of 64 x 64
 RAGGED = (200, 150, 72)
@@ -59,8 +62,8 @@ def collective_point(op: str, size: str, gpus: int, *overrides: str, strategy: s
     return load_experiment(EXPERIMENT, (*base, *overrides)).points[0]
 
 
-class ObservedPhases(MirroredPhases):
-    """Phases whose machines a test may look at: *observe* sees each before it is loaded."""
+class ObservedParts(MirroredParts):
+    """Parts whose machines a test may look at: *observe* sees each before it is loaded."""
 
     def __init__(
         self,
@@ -69,15 +72,13 @@ class ObservedPhases(MirroredPhases):
         trace: TileTrace | None = None,
     ) -> None:
         """*trace* replaces the tiles generated from the workload."""
-        workload = run.workload
-        if trace is None and workload.gemm is not None:
-            trace = make_tile_trace(workload.gemm, workload.tiling, workload.tp)
-        super().__init__(run, trace, PhaseStore())
+        super().__init__(run, PhaseStore())
+        self.op = operator_of(run, trace)
         self.machines: list[MirroredMachine] = []
         self._observe = observe
 
-    def machine(self, policy: str, params: dict[str, Any], *, multiplies: bool = False) -> MirroredMachine:
-        machine = super().machine(policy, params, multiplies=multiplies)
+    def machine(self, part: Part, policy: str, params: dict[str, Any]) -> MirroredMachine:
+        machine = super().machine(part, policy, params)
         self.machines.append(machine)
         self._observe(machine)
         return machine
@@ -90,20 +91,29 @@ class ObservedPhases(MirroredPhases):
 
     def simulate(self) -> tuple[int, list[Phase]]:
         """Return the ticks of the point and its phases."""
-        collective = self.run.workload.collective
-        if collective is not None:
-            is_scatter = collective.op == "reduce-scatter"
-            phase = self.reduce_scatter() if is_scatter else self.all_gather()
-            return duration(phase), [phase] if phase else []
-        times = overlap_strategies.get(self.run.strategy)(self)
-        parts = (times.gemm, times.all_gather, times.reduce_scatter, times.fused)
-        return times.ticks, [phase for phase in parts if phase is not None]
+        ticks, phases = self.evaluate(plan_for(self.run, self.op))
+        return ticks, list(phases.values())
+
+    def of(self, part: Part | None) -> Phase:
+        """Return *part*, which there has to be, alone."""
+        assert part is not None
+        return self.phase(part)
+
+    def fused(self, policy: str | None = None) -> Phase:
+        """Return the fused part of T3, under *policy* (default: as the run says)."""
+        return (self if policy is None else under(self, policy)).of(fused_part(self.op))
 
 
-def under(phases: P, policy: str) -> P:
-    """Return the same phases on machines whose memory controllers arbitrate by *policy*."""
-    other = copy(phases)
-    other.run = phases.run.model_copy(update={"arbitration": ArbitrationSpec(policy=policy)})
+def fused_part(op: Operator) -> Part:
+    """Return the fused part of T3 for *op*."""
+    (part,) = [part for part in fused(op).parts() if part.role == "fused"]
+    return part
+
+
+def under(parts: P, policy: str) -> P:
+    """Return the same parts on machines whose memory controllers arbitrate by *policy*."""
+    other = copy(parts)
+    other.run = parts.run.model_copy(update={"arbitration": ArbitrationSpec(policy=policy)})
     return other
 
 
@@ -132,11 +142,11 @@ def used_parts(core: GpuCore) -> list[Any]:
 def digest_of(run: RunSpec, trace: TileTrace | None = None) -> str:
     """Return the sha256 of everything a point does and counts: all DRAM commands, records, times and counters."""
     digest = hashlib.sha256()
-    phases = ObservedPhases(run, lambda machine: add_commands(machine.core, digest), trace)
-    ticks, parts = phases.simulate()
-    for machine in phases.machines:
+    parts = ObservedParts(run, lambda machine: add_commands(machine.core, digest), trace)
+    ticks, phases = parts.simulate()
+    for machine in parts.machines:
         digest.update(repr([numbers_in(part) for part in used_parts(machine.core)]).encode())
-    counters = [(phase.name, phase.ticks, phase.counters) for phase in parts]
+    counters = [(phase.name, phase.ticks, phase.counters) for phase in phases]
     digest.update(json.dumps([ticks, counters], sort_keys=True).encode())
     return digest.hexdigest()
 

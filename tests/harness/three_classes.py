@@ -12,15 +12,14 @@ import sys
 from typing import Any
 
 from t3sim.config.experiment import GemmShape
-from t3sim.gpu.traffic import Sources, TrafficClasses
 from t3sim.system.machine import MirroredMachine
 from t3sim.system.measure import counters_of
 from tests.harness.sublayers import add_commands
-from tests.harness.tiny_runs import machine_for
+from tests.harness.tiny_runs import Classes, machine_for
 
-# Each source of communication has a class of its own, and compute units use the last one where the name says so.
-THREE = TrafficClasses(("compute", "forwarded", "arriving"), Sources(dma=1, arrivals=2))
-LAST = TrafficClasses(("arriving", "forwarded", "kernels"), Sources(gemm=2, collective=2, dma=1, arrivals=0))
+# What arrives has a class of its own, and nobody uses the second; compute units use the last one where it says so.
+THREE = Classes(("compute", "unused", "arriving"), of_kernels=0, inbound=2)
+LAST = Classes(("arriving", "unused", "kernels"), of_kernels=2, inbound=0)
 SHAPE = GemmShape(m=128, n=60, k=64)
 NARROW = ("machine.memory.stream_queue_entries=16", "machine.memory.queue.entries=4")  # compute units stand in line
 SMALL = [("fused", "mca"), ("reduce-scatter", "round_robin")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -10,13 +11,11 @@ from t3sim.collective.schedule import ring_all_gather, ring_reduce_scatter
 from t3sim.config.experiment import GemmShape, RunSpec
 from t3sim.experiment.plan import load_experiment
 from t3sim.gpu.arbitration import arbitration_policies
-from t3sim.gpu.core import T3_TRAFFIC
-from t3sim.gpu.routes import StoreRoutes
 from t3sim.gpu.traffic import TrafficClasses
-from t3sim.overlap.t3 import ring_reduce_scatter as fused_ring
+from t3sim.program.operations import Program
 from t3sim.system.machine import MirroredMachine
-from t3sim.system.phases import load_fused
 from t3sim.workload.tiling import make_tile_trace
+from tests.kernel.small import at_once, fused_of, gemm_of, ring_of
 
 EXPERIMENT = "experiments/t3-tnlg-fc2/experiment.yaml"
 EVEN = GemmShape(m=512, n=512, k=128)
@@ -24,6 +23,23 @@ RAGGED = GemmShape(m=1000, n=331, k=130)
 SHAPES = {"even": EVEN, "ragged columns": GemmShape(m=256, n=1056, k=72), "ragged rows and columns": RAGGED}
 PHASES = ("gemm", "fused", "reduce-scatter", "reduce-scatter near memory", "all-gather")
 CHUNK_GRANULES = 192
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Traffic classes, the number of the one that kernels use, and of the one of what arrives."""
+
+    names: tuple[str, ...] = ("compute", "communication")
+    of_kernels: int = 0
+    inbound: int = 1
+
+    def of(self, program: Program) -> Program:
+        """Return *program* in these classes."""
+        operations = tuple(replace(one, traffic_class=self.of_kernels) for one in program.operations)
+        return replace(program, operations=operations, classes=self.names, inbound_class=self.inbound)
+
+
+TWO = Classes()
 
 
 @cache
@@ -40,24 +56,24 @@ def machine_for(
     tp: int = 4,
     policy: str = "round_robin",
     changes: tuple[str, ...] = (),
-    traffic: TrafficClasses = T3_TRAFFIC,
+    classes: Classes = TWO,
 ) -> MirroredMachine:
     """Return a machine on which *phase* is loaded."""
     run = point(shape, tp, *changes)
-    machine = MirroredMachine(run.machine, arbitration_policies.get(policy), {}, run.quantum, traffic=traffic)
-    if phase in ("gemm", "fused"):
-        trace = make_tile_trace(shape, run.workload.tiling, tp)
-        if phase == "fused":
-            load_fused(machine, trace, fused_ring)
-        else:
-            machine.core.load_gemm(trace, StoreRoutes(trace.n_workgroups), start_at=0)
-        return machine
-    if phase == "all-gather":
-        program = ring_all_gather(tp, CHUNK_GRANULES)
+    spec, trace = run.machine, make_tile_trace(shape, run.workload.tiling, tp)
+    if phase == "gemm":
+        program = gemm_of(spec, trace)
+    elif phase == "fused":
+        program = fused_of(spec, trace)
+    elif phase == "all-gather":
+        program = ring_of(spec, tp, ring_all_gather(tp, CHUNK_GRANULES))
     else:
-        program = ring_reduce_scatter(tp, CHUNK_GRANULES, has_near_memory=phase.endswith("memory"))
-    machine.core.load_collective(program, start_at=0)
-    machine.close_ring()
+        near = phase.endswith("memory")
+        program = ring_of(spec, tp, ring_reduce_scatter(tp, CHUNK_GRANULES, has_near_memory=near))
+    machine = MirroredMachine(
+        spec, arbitration_policies.get(policy), {}, run.quantum, n_gpus=tp, traffic=TrafficClasses(classes.names)
+    )
+    machine.load(classes.of(at_once(program)))
     return machine
 
 

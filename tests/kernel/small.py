@@ -6,22 +6,31 @@ run; ``T3SIM_INTERPRETED=1`` runs the same tests on the uncompiled functions.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from t3sim.collective.schedule import CollectiveSchedule
 from t3sim.config.experiment import GemmShape, TilingSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.config.resolve import resolve_machine
 from t3sim.config.yaml_loader import load_yaml_text
-from t3sim.gpu.arbitration import arbitration_policies
+from t3sim.gpu.arbitration import ArbitrationPolicy, arbitration_policies
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel.command_processor import start_operations
 from t3sim.gpu.kernel.workgroup_dispatcher import dispatch_workgroups
-from t3sim.gpu.routes import StoreRoutes
+from t3sim.overlap.t3 import fused_program
+from t3sim.program.kernels import program, ring
+from t3sim.program.operations import Program
+from t3sim.program.operator import Operator
+from t3sim.program.parts import gemm_part
+from t3sim.system.machine import MirroredMachine
+from t3sim.system.ring import RingMachine
 from t3sim.workload.tiling import TileTrace, make_tile_trace
 
 TILING = TilingSpec(workgroup_tile=(64, 64), wavefront_tile=(32, 64), k_slice=64, prefetch_depth=1)
@@ -45,19 +54,74 @@ def trace_of(m: int, n: int, k: int = 64, *, n_chunks: int = 1, tiling: TilingSp
     return make_tile_trace(GemmShape(m=m, n=n, k=k), tiling, n_chunks)
 
 
-def load_mapped(core: GpuCore, trace: TileTrace, program: Any, *arguments: Any, device_id: int = 0) -> StoreRoutes:
-    """Load *trace* with its output mapped by *program*, as one device of a ring does; return the routes."""
-    routes = StoreRoutes(trace.n_workgroups)
-    program(routes, trace, device_id, *arguments)
-    core.load_gemm(trace, routes, start_at=0, device_id=device_id)
-    return routes
+def gemm_of(spec: MachineSpec, trace: TileTrace) -> Program:
+    """Return the program of a GEMM alone, output through the L2."""
+    return gemm_part(Operator(spec, trace.n_chunks, trace)).programs[0]
+
+
+def fused_of(spec: MachineSpec, trace: TileTrace) -> Program:
+    """Return T3's program of a GEMM whose chunks are those of *trace*."""
+    return fused_program(Operator(spec, trace.n_chunks, trace), 0)
+
+
+def ring_of(spec: MachineSpec, n: int, schedule: CollectiveSchedule) -> Program:
+    """Return the program of a ring of *n* GPUs that runs *schedule*."""
+    op = Operator(spec, n)
+    memory = op.memory()
+    return program(op, 0, memory, ring(op, memory, schedule, "ring"))
+
+
+def at_once(program: Program) -> Program:
+    """Return *program* without the time that launches take."""
+    return replace(program, operations=tuple(replace(one, launch=0) for one in program.operations))
+
+
+def mirrored(
+    spec: MachineSpec,
+    program: Program,
+    policy: str | ArbitrationPolicy = "round_robin",
+    params: Mapping[str, Any] | None = None,
+    quantum_ps: int | None = None,
+) -> MirroredMachine:
+    """Return a GPU that runs *program* and stands for all of its ranks, loaded."""
+    wired = MirroredMachine(spec, policy_of(policy), dict(params or {}), quantum_ps, n_gpus=program.n)
+    wired.load(program)
+    return wired
+
+
+def explicit(spec: MachineSpec, *programs: Program, **of_machine: Any) -> RingMachine:
+    """Return a machine with a GPU for each of *programs*, loaded."""
+    ring = RingMachine(spec, policy_of("round_robin"), {}, len(programs), **of_machine)
+    for d, one in enumerate(programs):
+        ring.load(d, one)
+    ring.note_loaded()
+    return ring
+
+
+def policy_of(policy: str | ArbitrationPolicy) -> ArbitrationPolicy:
+    """Return a policy by its name, or as it is."""
+    return arbitration_policies.get(policy) if isinstance(policy, str) else policy
+
+
+def with_gemm(trace: TileTrace, changes: str = "") -> GpuCore:
+    """Return a GPU of ``machine(changes)`` with a GEMM, output through the L2, that starts at once."""
+    core = core_of(changes)
+    core.load(at_once(gemm_of(core.machine, trace)))
+    return core
+
+
+def with_fused(trace: TileTrace, changes: str = "") -> GpuCore:
+    """Return a GPU of ``machine(changes)`` with T3's fused GEMM, that starts at once."""
+    core = core_of(changes)
+    core.load(at_once(fused_of(core.machine, trace)))
+    return core
 
 
 def dispatch(core: GpuCore, now: int = 0) -> None:
     """Start the operations whose time has come, and let the dispatcher fill free slots."""
     t = core.tables
-    start_operations(core.gpu, t.operations, t.running, now)
-    dispatch_workgroups(core.gpu, t.operations, t.running, t.workgroups, t.tiles, t.commands, now)
+    start_operations(core.gpu, now)
+    dispatch_workgroups(core.gpu, t.workgroups, t.tiles, t.commands, now)
 
 
 def set_residents(core: GpuCore, n_slots: int) -> None:

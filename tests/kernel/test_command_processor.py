@@ -6,29 +6,50 @@ All times are in ticks of 7 GHz; a slot is 40 of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pytest
 
 from t3sim.checks.invariants import broken
-from t3sim.collective.schedule import TO_LOCAL, CollectiveSchedule, Step
 from t3sim.config.experiment import TilingSpec
 from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel.collective_kernel import dispatch_moves
 from t3sim.gpu.kernel.command_processor import end_operations, note_ready, start_operations
-from t3sim.gpu.routes import StoreRoutes
-from t3sim.gpu.tables import Launch, TableBuilder
+from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.time_accounts import time_accounts, units_of
-from t3sim.overlap.t3 import ring_reduce_scatter
+from t3sim.program.operations import (
+    STEP,
+    Gemm,
+    Moves,
+    OnComputeUnits,
+    Operation,
+    Post,
+    Program,
+    Signals,
+    TileWaits,
+    Wait,
+    table,
+)
 from t3sim.system.machine import MirroredMachine
-from t3sim.system.side_by_side import stream
 from t3sim.workload.tiling import TileTrace
-from tests.checks.hang.scenario import policy_of
 from tests.harness.mutants import UNCHANGED, Mutant, run_mutants
-from tests.kernel.small import FOREVER, TILING, core_of, dispatch, free_slot, machine, trace_of
+from tests.kernel.small import (
+    FOREVER,
+    TILING,
+    core_of,
+    dispatch,
+    free_slot,
+    fused_of,
+    gemm_of,
+    machine,
+    mirrored,
+    trace_of,
+)
 
 SLOT, LAUNCH = 40, 4000
 ONE_RESIDENT = "gpu: {compute_unit: {lds: 32 KiB}}"  # one workgroup of 64 x 64 on each of four compute units
@@ -36,31 +57,77 @@ PERSISTENT = TILING.model_copy(update={"persistent": True})
 NARROW = TilingSpec(workgroup_tile=(32, 64), wavefront_tile=(32, 64), k_slice=64, prefetch_depth=1)
 
 
-class Program:
+@dataclass(frozen=True)
+class Launch:
+    """When an operation starts, what it posts at its end, and where it runs."""
+
+    ticks: int
+    waits: tuple[tuple[int, int], ...] = ()  # signal, at least
+    posts: tuple[tuple[int, int, int], ...] = ()  # distance, signal, amount
+    units: range | None = None
+    priority: int = 0
+    stream: int | None = None  # None: a stream of its own
+
+
+class Bench:
     """Operations for one GPU, and the machine that runs them."""
 
-    def __init__(self, changes: str = "") -> None:
-        self.wired = MirroredMachine(machine(changes), policy_of("round_robin"), {})
-        self.core: GpuCore = self.wired.core
-        self.builder = TableBuilder(self.core.machine)
+    def __init__(self, changes: str = "", n_signals: int = 0) -> None:
+        self.spec = machine(changes)
+        self.ticks = TickBase.of(self.spec)
+        self.n_signals = n_signals
+        self.operations: list[Operation] = []
+        self.n_granules = 0  # that GEMMs have got so far: each has its own
+
+    def signal(self) -> int:
+        """Return the number of a new signal."""
+        self.n_signals += 1
+        return self.n_signals - 1
+
+    def add(self, operation: Operation, launch: Launch) -> None:
+        """Add an operation that starts as *launch* says."""
+        said: dict[str, Any] = {
+            "stream": 1000 + len(self.operations) if launch.stream is None else launch.stream,
+            "launch": launch.ticks * 1000 // 7,
+            "after": tuple(Wait(*wait) for wait in launch.waits),
+            "posts": tuple(Post(signal, distance, amount) for distance, signal, amount in launch.posts),
+        }
+        if isinstance(operation, OnComputeUnits):
+            units = launch.units and (launch.units.start, launch.units.stop)
+            said |= {"units": units, "priority": launch.priority}
+        self.operations.append(replace(operation, **said))
 
     def gemm(self, launch: Launch, n_workgroups: int = 4, k: int = 64, tiling: TilingSpec = TILING) -> None:
         """Add a GEMM of so many tiles in a column."""
         trace: TileTrace = trace_of(tiling.workgroup_tile[0] * n_workgroups, 64, k, tiling=tiling)
-        self.builder.add_gemm(trace, StoreRoutes(trace.n_workgroups), launch)
+        program = gemm_of(self.spec, trace)
+        (gemm,) = program.operations
+        assert isinstance(gemm, Gemm)
+        first, stores = self.n_granules, gemm.stores.copy()
+        stores.first[:] += first
+        self.n_granules += program.n_granules
+        self.add(replace(gemm, a=gemm.a + first, b=gemm.b + first, stores=stores), launch)
 
-    def copy(self, launch: Launch, n_units: int, n_granules: int = 512) -> None:
+    def copy(self, launch: Launch, n_workgroups: int, n_granules: int = 512) -> None:
         """Add a move kernel that copies *n_granules*."""
-        step = Step(operands=(0,), destination=8192, n_granules=n_granules, send_to=TO_LOCAL, wait_received=0)
-        self.core.add_collective(self.builder, CollectiveSchedule((step,), 0, 0), launch, n_units)
+        step = {"n_granules": n_granules, "n_operands": 1, "kept_at": 8192}
+        steps = table(STEP, [step]).reshape(1, 1)
+        self.add(Moves(name="copy", steps=steps, n_workgroups=n_workgroups), launch)
 
-    def load(self) -> Program:
-        self.core.load(self.builder)
-        return self
+    @cached_property
+    def wired(self) -> MirroredMachine:
+        """The machine, loaded with what has been added."""
+        signals = (Signals("signals", 0, self.n_signals),)
+        return mirrored(self.spec, Program(0, 1, tuple(self.operations), granule=64, line=2, signals=signals))
+
+    @property
+    def core(self) -> GpuCore:
+        """The GPU, loaded."""
+        return self.wired.core
 
     def run(self) -> Any:
         """Run to the end, checks included; return the table of operations."""
-        self.load().wired.run()
+        self.wired.run()
         return self.core.operations
 
     def workgroups(self, operation: int) -> Any:
@@ -80,8 +147,8 @@ class Program:
 @pytest.mark.parametrize("waits_for_both", [True, False])
 def test_an_operation_starts_a_launch_after_the_last_signal_it_waits_for(waits_for_both: bool) -> None:
     """Two streams are joined; canary: without the wait for the longer one it starts before that has ended."""
-    program = Program()
-    short, long = program.builder.signal(), program.builder.signal()
+    program = Bench()
+    short, long = program.signal(), program.signal()
     program.gemm(Launch(LAUNCH, posts=((0, short, 1),)), 2)
     program.gemm(Launch(LAUNCH, posts=((0, long, 2),)), 8, k=512)
     waits = ((short, 1), (long, 2)) if waits_for_both else ((short, 1),)
@@ -97,12 +164,12 @@ def test_an_operation_starts_a_launch_after_the_last_signal_it_waits_for(waits_f
 
 
 def test_an_operation_that_the_host_issues_later_starts_later() -> None:
-    program = Program()
-    done = program.builder.signal()
+    program = Bench()
+    done = program.signal()
     program.gemm(Launch(LAUNCH, posts=((0, done, 1),)))
     program.gemm(Launch(LAUNCH, ((done, 1),)))
     issued_at = 1_000_000
-    program.load().core.tables.operations[1].issued_at = issued_at
+    program.core.tables.operations[1].issued_at = issued_at
     program.wired.run()
     first, second = program.core.operations
     assert first.end_at < issued_at
@@ -111,22 +178,22 @@ def test_an_operation_that_the_host_issues_later_starts_later() -> None:
 
 def test_operations_of_a_stream_run_in_order() -> None:
     """Each starts a launch after the end of the one before, whatever kind it is."""
-    program = Program()
-    launches = stream(program.builder, 3, LAUNCH)
-    program.gemm(next(launches))
-    program.copy(next(launches), 2)
-    program.gemm(next(launches))
+    program = Bench()
+    launch = Launch(LAUNCH, stream=0)
+    program.gemm(launch)
+    program.copy(launch, 2)
+    program.gemm(launch)
     operations = program.run()
     assert operations["start_at"].tolist() == [LAUNCH, *(operations["end_at"][:-1] + LAUNCH).tolist()]
     assert (operations["end_at"] > operations["start_at"]).all()
     assert (operations["state"] == codes.OVER).all()
-    assert program.core.tables.signals.tolist() == [1, 1, 1]
+    assert program.core.tables.signals.tolist() == [1, 1]  # each but the last one tells the next
 
 
 def test_canary_operations_of_different_streams_run_at_the_same_time() -> None:
-    program = Program()
+    program = Bench()
     for _ in range(2):
-        program.gemm(next(stream(program.builder, 1, LAUNCH)))
+        program.gemm(Launch(LAUNCH))
     first, second = program.run()
     assert first.start_at == second.start_at == LAUNCH
     assert program.workgroups(1)["start_at"].min() < first.end_at
@@ -134,7 +201,7 @@ def test_canary_operations_of_different_streams_run_at_the_same_time() -> None:
 
 def test_a_gemm_ends_when_its_dirty_lines_are_written_back() -> None:
     """What waits for it reads its output past the L2; two GEMMs that end at different times each wait for their own."""
-    program = Program("gpu: {l2: {at_kernel_end: write-back}}")
+    program = Bench("gpu: {l2: {at_kernel_end: write-back}}")
     program.gemm(Launch(0), 4, k=64)
     program.gemm(Launch(0), 8, k=256)
     operations = program.run()
@@ -147,10 +214,9 @@ def test_a_gemm_ends_when_its_dirty_lines_are_written_back() -> None:
 
 
 def started() -> str:
-    """Run barriers, which end at once, on a command processor of its own; return (operation, start) in order."""
-    core = core_of()
-    builder = TableBuilder(core.machine)
-    a, b = builder.signal(), builder.signal()
+    """Run operations that end at once on a command processor of its own; return (operation, start) in order."""
+    bench = Bench(n_signals=2)
+    a, b = range(2)
     for launch in (
         Launch(100, posts=((0, a, 1),)),
         Launch(100, posts=((0, a, 1),), priority=1),
@@ -161,15 +227,16 @@ def started() -> str:
         Launch(0, ((a, 3),)),  # never posted
         Launch(100),
     ):
-        builder._operation(codes.BARRIER, launch)
-    core.load(builder)
+        bench.copy(launch, 1)
+    core = bench.core
+    core.tables.operations["kind"], core.tables.operations["n_workgroups"] = codes.BARRIER, 0  # they end at once
     gpu, t, found = core.gpu, core.tables, []
     for now in range(0, 1000, SLOT):
-        start_operations(gpu, t.operations, t.running, now)
-        found.append(" ".join(f"{now}:{o}" for o in t.running[: int(gpu.n_running)]))
-        end_operations(gpu, t.operations, t.running, t.posts, t.signals, now)
+        start_operations(gpu, now)
+        found.append(" ".join(f"{now}:{o}" for o in gpu.running[: int(gpu.n_running)]))
+        end_operations(gpu, t.waits, t.posts, core.store_queue, now)
         if gpu.has_news:
-            note_ready(gpu, t.operations, t.waits, t.signals, now)
+            note_ready(gpu, t.waits, now)
     left = [number for number, state in enumerate(t.operations["state"]) if state == codes.PENDING]
     return f"{' '.join(filter(None, found))}, left {left}, signals {t.signals.tolist()}"
 
@@ -182,7 +249,7 @@ MUTANTS = (
     Mutant("no launch", PROCESSOR, "operation.issued_at) + operation.launch_ticks", "operation.issued_at)"),
     Mutant("no priority", PROCESSOR, "].priority < operation.priority", "].priority < 0"),
     Mutant("equals overtake", PROCESSOR, "].priority < operation.priority", "].priority <= operation.priority"),
-    Mutant("posts nothing", PROCESSOR, "+= posts[index].amount", "+= 0"),
+    Mutant("posts nothing", PROCESSOR, "entry.signal, entry.amount)\n        else", "entry.signal, 0)\n        else"),
     Mutant("late starts forgotten", PROCESSOR, "min(gpu.next_start_at, operation.start_at)\n\n\n@kernel\ndef start(",
            "gpu.next_start_at\n\n\n@kernel\ndef start("),
 )  # fmt: skip
@@ -202,7 +269,7 @@ def test_the_same_interpreted_and_each_defect_of_the_command_processor_changes_i
 # --- who gets compute units ------------------------------------------------------------------------------
 
 
-def first_on_each_unit(program: Program) -> list[int]:
+def first_on_each_unit(program: Bench) -> list[int]:
     """Return the operation that each compute unit has its first workgroup of."""
     table = program.core.tables.workgroups
     order = np.argsort(table["start_at"], kind="stable")
@@ -212,7 +279,7 @@ def first_on_each_unit(program: Program) -> list[int]:
 @pytest.mark.parametrize(("priority", "delay", "first"), [(0, 0, 0), (1, 0, 1), (0, -SLOT, 1), (-1, -SLOT, 1)])
 def test_two_gemms_share_compute_units_by_priority_and_start(priority: int, delay: int, first: int) -> None:
     """The second of two GEMMs comes first if it has a higher priority or starts earlier."""
-    program = Program(ONE_RESIDENT)
+    program = Bench(ONE_RESIDENT)
     program.gemm(Launch(LAUNCH), 8)
     program.gemm(Launch(LAUNCH + delay, priority=priority), 8)
     program.run()
@@ -223,7 +290,7 @@ def test_two_gemms_share_compute_units_by_priority_and_start(priority: int, dela
 
 def test_a_gemm_of_higher_priority_overtakes_one_that_runs() -> None:
     """Workgroups that run go on; the next free slots are its own."""
-    program = Program(ONE_RESIDENT)
+    program = Bench(ONE_RESIDENT)
     program.gemm(Launch(0), 24, k=256)
     program.gemm(Launch(LAUNCH, priority=1), 4)
     _, urgent = program.run()
@@ -235,7 +302,7 @@ def test_a_gemm_of_higher_priority_overtakes_one_that_runs() -> None:
 @pytest.mark.parametrize("is_cut", [True, False])
 def test_a_partition_keeps_operations_on_their_own_compute_units(is_cut: bool) -> None:
     """A GEMM on units 0 and 1 and a move kernel on 2 and 3; canary: without it the GEMM takes all."""
-    program = Program(ONE_RESIDENT)
+    program = Bench(ONE_RESIDENT)
     program.gemm(Launch(0, units=range(2) if is_cut else None), 12)
     program.copy(Launch(LAUNCH, units=range(2, 4) if is_cut else None), 2)
     program.run()
@@ -250,14 +317,17 @@ def test_a_partition_keeps_operations_on_their_own_compute_units(is_cut: bool) -
 
 
 def test_a_collective_takes_all_of_its_compute_units_and_never_more() -> None:
-    program = Program()
-    step = Step(operands=(0,), destination=4096, n_granules=64, send_to=TO_LOCAL, wait_received=0)
-    schedule, launch = CollectiveSchedule((step,), 0, 0), Launch(0, units=range(1, 3))
-    program.core.add_collective(program.builder, schedule, launch)
-    with pytest.raises(UsageError, match="cannot run on 3 of 2 compute units"):
-        program.core.add_collective(program.builder, schedule, launch, 3)
+    program = Bench()
+    program.copy(Launch(0, units=range(1, 3)), 2)
     (moves,) = program.run()
     assert moves.n_finished == 2
+
+
+def test_more_workgroups_than_compute_units_are_refused() -> None:
+    program = Bench()
+    program.copy(Launch(0, units=range(1, 3)), 3)
+    with pytest.raises(UsageError, match="cannot run as 3 workgroups on 2 compute units"):
+        program.run()
 
 
 def check_shares(core: GpuCore) -> int:
@@ -273,12 +343,11 @@ def check_shares(core: GpuCore) -> int:
     return most
 
 
-def two_sizes() -> Program:
+def two_sizes() -> Bench:
     """A GEMM of which three workgroups fit on a compute unit, and one of which four do."""
-    program = Program("gpu: {compute_unit: {lds: 96 KiB}}")
+    program = Bench("gpu: {compute_unit: {lds: 96 KiB}}")
     program.gemm(Launch(0), 30, k=128)
     program.gemm(Launch(LAUNCH, priority=1), 30, k=192, tiling=NARROW)
-    program.load()
     assert program.core.gemms["n_slots"].tolist() == [3, 4]
     return program
 
@@ -296,10 +365,9 @@ def test_canary_workgroups_that_take_nothing_are_noticed() -> None:
 
 def test_a_large_workgroup_takes_what_small_ones_leave() -> None:
     """Half of a compute unit is free, whatever the places that the workgroups on the other half have."""
-    program = Program("gpu: {n_compute_units: 1, compute_unit: {lds: 96 KiB}}")
+    program = Bench("gpu: {n_compute_units: 1, compute_unit: {lds: 96 KiB}}")
     program.gemm(Launch(0), 2, tiling=NARROW)  # a quarter of it each
     program.gemm(Launch(0), 1, tiling=TILING.model_copy(update={"prefetch_depth": 2}))  # half of it
-    program.load()
     assert program.core.gemms["n_slots"].tolist() == [4, 2]
     program.wired.run()
     assert len(set(program.core.tables.workgroups["start_at"].tolist())) == 1
@@ -311,10 +379,9 @@ def test_a_large_workgroup_takes_what_small_ones_leave() -> None:
 @pytest.mark.parametrize("is_persistent", [False, True])
 def test_a_move_kernel_takes_the_compute_units_that_a_gemm_gives_up(is_persistent: bool) -> None:
     """As many as it has workgroups, as they become free; canary: a persistent GEMM keeps them to its last tile."""
-    program = Program(ONE_RESIDENT)
+    program = Bench(ONE_RESIDENT)
     program.gemm(Launch(0), 41, k=256, tiling=PERSISTENT if is_persistent else TILING)
     program.copy(Launch(LAUNCH), 3)
-    program.load()
     for core in program.slots():
         gemm, moves = core.tables.operations[:2]
         if moves.n_dispatched == moves.n_workgroups:
@@ -331,17 +398,17 @@ def test_a_move_kernel_takes_the_compute_units_that_a_gemm_gives_up(is_persisten
 @pytest.mark.parametrize("units", [None, range(1, 4)])
 def test_compute_units_are_given_up_one_by_one_until_a_move_kernel_has_all(units: range | None) -> None:
     """Three of them, each when its workgroup ends, and no fourth one."""
-    program = Program(ONE_RESIDENT)
+    program = Bench(ONE_RESIDENT)
     program.gemm(Launch(0), 20)
     program.copy(Launch(SLOT, units=units), 3)
-    core = program.load().core
+    core = program.core
     dispatch(core)
     taken = []
     for unit in (2, 0, 3, 1, 2, 0):
         if core.gpu.compute_units[unit].move_operation < 0:
             free_slot(core, unit, 0)
         dispatch(core, SLOT)
-        dispatch_moves(core.gpu, core.tables.operations, core.tables.running, core.tables.move_units, SLOT)
+        dispatch_moves(core.gpu, SLOT)
         taken.append(int((core.gpu.compute_units["move_operation"] == 1).sum()))
     assert taken == ([1, 2, 3, 3, 3, 3] if units is None else [1, 1, 2, 3, 3, 3])
     assert core.tables.operations[1].n_wanted == 0
@@ -349,7 +416,7 @@ def test_compute_units_are_given_up_one_by_one_until_a_move_kernel_has_all(units
 
 def test_two_move_kernels_each_get_what_they_wait_for() -> None:
     """Two kernels with compute units of their own, of a GEMM that runs on all: does neither wait for its end?"""
-    program = Program(ONE_RESIDENT)
+    program = Bench(ONE_RESIDENT)
     program.gemm(Launch(0), 40, k=256)
     program.copy(Launch(LAUNCH, units=range(2)), 1)
     program.copy(Launch(LAUNCH, units=range(2, 4)), 1)
@@ -362,29 +429,28 @@ def test_two_move_kernels_each_get_what_they_wait_for() -> None:
 # --- signals of workgroups -------------------------------------------------------------------------------
 
 
-def waiting_workgroup() -> Program:
-    """Workgroup 3 of the second of two GEMMs waits for the last workgroup of the first one."""
-    program = Program("gpu: {compute_unit: {lds: 64 KiB}}")
-    signal = program.builder.signal()
-    program.gemm(Launch(0), 2, k=512)
+def waiting_workgroup(at_least: int = 1) -> Bench:
+    """Workgroup 3 of the second of two GEMMs waits for the end of the first one."""
+    program = Bench("gpu: {compute_unit: {lds: 64 KiB}}")
+    done = program.signal()
+    program.gemm(Launch(0, posts=((0, done, 1),)), 2, k=512)
     program.gemm(Launch(0), 4)
-    program.load()
-    table = program.core.tables.workgroups
-    table["post_signal"][:2] = signal
-    table["wait_signal"][5], table["wait_at_least"][5] = signal, 2
+    waits = TileWaits(signal=np.array([-1, -1, -1, done]), at_least=np.array([0, 0, 0, at_least]))
+    second = program.operations[1]
+    assert isinstance(second, Gemm)
+    program.operations[1] = replace(second, waits=waits)
     return program
 
 
-def loads_too_early(program: Program) -> bool:
-    """Run; return whether workgroup 5 has loaded anything before workgroups 0 and 1 have ended."""
+def loads_too_early(program: Bench) -> bool:
+    """Run; return whether workgroup 5 has loaded anything before the first GEMM has posted its end."""
     table, found = program.core.tables.workgroups, False
     for core in program.slots():
-        n_ended = int((table["end_at"][:2] >= 0).sum())
-        assert core.tables.signals[0] == n_ended
-        if table["end_at"][5] < 0 <= table["start_at"][5] and n_ended < 2:
+        has_posted = bool(core.tables.signals[0])
+        if table["end_at"][5] < 0 <= table["start_at"][5] and not has_posted:
             slot = core.gpu.compute_units[int(table["cu"][5])].slots[int(table["slot"][5])]
             found |= bool(slot.load_line > 0 or slot.load_slice > 0)
-        found |= bool(table["end_at"][5] >= 0 and n_ended < 2)
+        found |= bool(table["end_at"][5] >= 0 and not has_posted)
     return found
 
 
@@ -393,26 +459,25 @@ def test_a_workgroup_loads_nothing_before_its_signal_is_posted() -> None:
     program = waiting_workgroup()
     assert not loads_too_early(program)
     table = program.core.tables.workgroups
-    posted_at = table["end_at"][:2].max()
+    posted_at = program.core.operations[0].end_at
     assert table["start_at"][5] < posted_at <= table["multiply_at"][5]
     assert (table["end_at"][2:5] < posted_at).all()
     assert program.core.gpu.compute_units["reason_ticks"][:, codes.FOR_DEPENDENCY].sum() > 0
 
 
 def test_canary_a_workgroup_without_a_signal_loads_at_once() -> None:
-    program = waiting_workgroup()
-    program.core.tables.workgroups["wait_signal"] = -1
+    program = waiting_workgroup(at_least=0)
     assert loads_too_early(program)
 
 
 # --- time accounts (C7) ----------------------------------------------------------------------------------
 
 
-def program_with_gaps() -> Program:
+def program_with_gaps() -> Bench:
     """A GEMM, a move kernel, then two GEMMs and a move kernel at once; 4 us before each, in which nothing runs."""
-    program = Program()
-    gap = program.core.ticks.from_ps(4_000_000)
-    done, both = program.builder.signal(), program.builder.signal()
+    program = Bench()
+    gap = program.ticks.from_ps(4_000_000)
+    done, both = program.signal(), program.signal()
     program.copy(Launch(gap, posts=((0, done, 1),)), 2)
     program.gemm(Launch(gap, ((done, 1),), ((0, done, 1),)), 6)
     program.copy(Launch(gap, ((done, 2),), ((0, done, 1),)), 3)
@@ -420,10 +485,10 @@ def program_with_gaps() -> Program:
     program.gemm(Launch(gap, ((done, 3),), ((0, both, 1),)), 2, k=128)
     program.copy(Launch(gap, ((done, 3),), ((0, both, 1),)), 4)
     program.copy(Launch(gap, ((both, 3),)), 1)
-    return program.load()
+    return program
 
 
-def check_accounts(program: Program, end_at: int) -> None:
+def check_accounts(program: Bench, end_at: int) -> None:
     n_units = units_of(program.core.machine)
     for unit, rows in time_accounts(program.core, end_at).items():
         assert (rows >= 0).all(), unit
@@ -459,43 +524,44 @@ def test_canary_a_slot_that_nobody_accounts_for_is_noticed() -> None:
 
 
 def test_a_second_gemm_whose_stores_are_mapped_is_refused() -> None:
-    program = Program()
-    trace = trace_of(256, 64, n_chunks=2)
-    routes = StoreRoutes(trace.n_workgroups)
-    ring_reduce_scatter(routes, trace, 0, 1)
-    program.builder.add_gemm(trace, routes, Launch(0))
-    program.gemm(Launch(0))  # through the L2: beside it without harm
+    spec = machine()
+    fused = fused_of(spec, trace_of(256, 64, n_chunks=2))
+    beside = gemm_of(spec, trace_of(256, 64)).operations  # through the L2: without harm
+    core_of().load(replace(fused, operations=(*fused.operations, *beside)))
     with pytest.raises(UsageError, match="a GPU has one tracker"):
-        program.builder.add_gemm(trace, routes, Launch(0))
+        core_of().load(replace(fused, operations=(*fused.operations, *beside, *fused.operations)))
 
 
 # --- waits that never end ---------------------------------------------------------------------------------
 
 
-def waits_for_nobody(program: Program) -> None:
+def waits_for_nobody(program: Bench) -> None:
     program.core.tables.waits[0].at_least += 1
 
 
-def workgroup_waits_for_nobody(program: Program) -> None:
+def workgroup_waits_for_nobody(program: Bench) -> None:
     table = program.core.tables.workgroups
     table["wait_signal"][1], table["wait_at_least"][1] = 2, 3
 
 
-def wait_for_each_other(program: Program) -> None:
+def wait_for_each_other(program: Bench) -> None:
     """The first operation waits for a signal that the second one posts at its end."""
-    operations = program.core.tables.operations
+    tables = program.core.tables
+    tables.waits = np.concatenate([tables.waits, tables.waits]).view(np.recarray)
+    tables.waits[1].signal = 1
+    operations = tables.operations
     operations[0].start_at, operations[0].first_wait, operations[0].n_waits = codes.NEVER, 1, 1
     program.core.gpu.next_start_at = codes.NEVER
 
 
-def posted_by_itself(program: Program) -> None:
+def posted_by_itself(program: Bench) -> None:
     """A workgroup waits for the end of its own operation."""
     table = program.core.tables.workgroups
     table["wait_signal"][1], table["wait_at_least"][1] = 0, 1
 
 
 NOBODY = "gpu[0].signal[{}]: nobody posts it any more"
-HANGS: dict[str, tuple[Callable[[Program], None], tuple[str, ...]]] = {
+HANGS: dict[str, tuple[Callable[[Bench], None], tuple[str, ...]]] = {
     "an operation": (
         waits_for_nobody,
         (NOBODY.format(0), "gpu[0].command_processor.operation[1] waits for gpu[0].signal[0]: lacks 1 of 2"),
@@ -515,14 +581,13 @@ HANGS: dict[str, tuple[Callable[[Program], None], tuple[str, ...]]] = {
 }
 
 
-def two_in_turn() -> Program:
+def two_in_turn() -> Bench:
     """A GEMM that waits for another one; operation 1 posts signal 1, nobody signal 2."""
-    program = Program()
-    done, end, _ = (program.builder.signal() for _ in range(3))
+    program = Bench()
+    done, end, _ = (program.signal() for _ in range(3))
     program.gemm(Launch(LAUNCH, posts=((0, done, 1),)))
     program.gemm(Launch(LAUNCH, ((done, 1),), ((0, end, 1),)))
-    program.builder._waits.append((end, 1))  # of nobody, until a defect gives it to an operation
-    return program.load()
+    return program
 
 
 @pytest.mark.parametrize("name", HANGS)

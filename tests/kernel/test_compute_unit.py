@@ -6,6 +6,8 @@ there.  All times are in ticks of 7 GHz, 5 to a compute cycle; a slot is 8 cycle
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,12 +18,12 @@ from t3sim.config.experiment import TilingSpec
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel.state import WORKGROUP_TABLE
-from t3sim.gpu.routes import StoreRoutes
 from t3sim.gpu.tables import records
+from t3sim.program.operations import STORE, UPDATE, Gemm, Stores
 from t3sim.system.machine import leftovers
 from t3sim.system.measure import workgroup_spread
 from t3sim.workload.tiling import TileTrace
-from tests.kernel.small import FOREVER, TILING, core_of, trace_of
+from tests.kernel.small import FOREVER, TILING, at_once, core_of, gemm_of, trace_of
 
 LARGE_L2 = "capacity: 1 MiB, n_banks: 16, bank_queue_entries: 256"  # banks are never in the way
 CYCLE, SLOT = 5, 40
@@ -33,10 +35,12 @@ def gpu_with(unit: str = "", n_compute_units: int = 1) -> GpuCore:
     return core_of(f"gpu: {{n_compute_units: {n_compute_units}, l2: {{{LARGE_L2}}}, {compute_unit}}}")
 
 
-def run(core: GpuCore, trace: TileTrace, routes: StoreRoutes | None = None) -> int:
-    """Run a GEMM to its end; return how long it took."""
-    begin = core.now
-    core.load_gemm(trace, routes or StoreRoutes(trace.n_workgroups), start_at=begin)
+def run(core: GpuCore, trace: TileTrace, stored: Callable[[Stores], Stores] = lambda stores: stores) -> int:
+    """Run a GEMM to its end, its output as *stored* makes it; return how long it took."""
+    begin, program = core.now, at_once(gemm_of(core.machine, trace))
+    (gemm,) = program.operations
+    assert isinstance(gemm, Gemm)
+    core.load(replace(program, n=2, operations=(replace(gemm, stores=stored(gemm.stores)),)), start_at=begin)
     assert core.advance(FOREVER)
     assert leftovers(core) == {}
     return int(core.gpu.compute_done_at) - begin
@@ -145,7 +149,7 @@ def test_a_fast_matrix_pipe_waits_for_the_path_to_the_l2(bytes_per_cycle: int) -
 def cold_tile_with_eight_in_flight() -> tuple[int, int]:
     """Load one cold tile with at most 8 misses in flight; return the ticks until it is there and the peak in flight."""
     core = gpu_with("max_outstanding_lines: 8")
-    core.load_gemm(trace_of(64, 64, 64), StoreRoutes(1), start_at=0)
+    core.load(at_once(gemm_of(core.machine, trace_of(64, 64, 64))))
     peak = 0
     while not core.advance(core.now + SLOT):
         peak = max(peak, int(core.gpu.compute_units[0].outstanding_lines))
@@ -203,13 +207,18 @@ def stored(route: str, is_update: bool) -> tuple[GpuCore, np.ndarray[Any, Any]]:
     """Run a GEMM whose output takes *route*; return the core and DRAM requests by kind."""
     core = gpu_with(n_compute_units=2)
     trace = trace_of(64 + 20, 64 + 40, 64)
-    routes = StoreRoutes(trace.n_workgroups)
-    everything = range(trace.n_workgroups)
-    if route == "remote":
-        routes.remote_map(everything, is_update=is_update)
-    elif route == "local":
-        routes.track(everything, is_update=is_update, updates_per_element=1)
-    run(core, trace, routes)
+
+    def stores(given: Stores) -> Stores:
+        mapped = given.copy()
+        if route != "cached":
+            mapped.kind[:] = UPDATE if is_update else STORE
+        if route == "remote":
+            mapped.distance[:], mapped.to[:], mapped.n_to[:] = 1, np.arange(trace.n_workgroups), 1
+        elif route == "local":
+            mapped.updates[:] = 1
+        return mapped
+
+    run(core, trace, stores)
     return core, core.gpu.channels["n_requests"].sum(axis=(0, 1))
 
 

@@ -15,8 +15,8 @@ from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel.codes import COMM, COMPUTE
 from t3sim.gpu.kernel.compute_unit import return_promise, wait_for_channel, wake_waiting_cus
-from t3sim.gpu.routes import StoreRoutes
 from t3sim.workload.tiling import make_tile_trace
+from tests.kernel.small import at_once, gemm_of
 
 EXPERIMENT = "experiments/t3-tnlg-fc2/experiment.yaml"
 
@@ -29,7 +29,7 @@ def full_size_core() -> GpuCore:
 def one_stage(core: GpuCore) -> np.ndarray:
     """Run one workgroup on each compute unit; return how long each took, in ticks."""
     trace = make_tile_trace(GemmShape(m=2560, n=1024, k=256), load_tiling(), 1)
-    core.load_gemm(trace, StoreRoutes(trace.n_workgroups), start_at=0)
+    core.load(at_once(gemm_of(core.machine, trace)))
     while not core.advance(core.now + 1_000_000):
         pass
     table = core.tables.workgroups

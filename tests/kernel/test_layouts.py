@@ -18,9 +18,8 @@ from t3sim.gpu.assemble import capacities_of, is_compiled, layout_for
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import _jit
 from t3sim.gpu.kernel.state import Layout, empty_gpu
-from t3sim.gpu.routes import StoreRoutes
 from tests.conftest import REPOSITORY
-from tests.kernel.small import core_of, trace_of
+from tests.kernel.small import core_of, trace_of, with_gemm
 
 HBM3 = Layout(n_dram_banks=MOST_BANKS_OF_A_CHANNEL)
 compiled_only = pytest.mark.skipif(_jit.IS_INTERPRETED, reason="interpreted, a machine has exactly what it uses")
@@ -60,9 +59,7 @@ def test_a_machine_beyond_every_capacity_gets_a_layout_that_holds_it() -> None:
 def results_in(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[int], bytes]:
     """Return end, counters of the channels and time series of a GEMM that misses and evicts, in *layout*."""
     monkeypatch.setattr("t3sim.gpu.core.layout_for", lambda _machine: layout)
-    core: GpuCore = core_of()
-    trace = trace_of(192, 256, 200)
-    core.load_gemm(trace, StoreRoutes(trace.n_workgroups), start_at=0)
+    core: GpuCore = with_gemm(trace_of(192, 256, 200))
     assert core.advance(1 << 40)
     counters = np.asarray(core.gpu.channels["n_commands"][: core.used.n_channels]).ravel().tolist()
     return core.kernel_end_at, counters, core.series.tobytes()

@@ -5,17 +5,14 @@ from __future__ import annotations
 import pytest
 
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.routes import StoreRoutes
 from t3sim.system.machine import leftovers
 
-from .small import core_of, trace_of
+from .small import trace_of, with_gemm
 
 
 def run_in_pieces(piece_slots: int) -> GpuCore:
     """Run a GEMM that misses, evicts and fills queues, *piece_slots* slots at a time."""
-    core = core_of()
-    trace = trace_of(192, 256, 200)
-    core.load_gemm(trace, StoreRoutes(trace.n_workgroups), start_at=0)
+    core = with_gemm(trace_of(192, 256, 200))
     while not core.advance(core.now + piece_slots * core.slot_ticks):
         pass
     return core

@@ -15,17 +15,23 @@ from t3sim.gpu.kernel.codes import COMM, INCOMING_UPDATE, INCOMING_WRITE
 from t3sim.gpu.kernel.mailbox import granule_address, receive_messages
 from t3sim.gpu.kernel.signals import GRANULE_BITS
 from t3sim.gpu.kernel.state import MESSAGE
-from t3sim.overlap.t3 import ring_reduce_scatter
-from tests.kernel.small import FOREVER, core_of, load_mapped, messages_of, take_requests, trace_of
+from t3sim.program.operations import Gemm
+from tests.kernel.small import FOREVER, messages_of, take_requests, trace_of, with_gemm
 
 SLOT = 40
 
 
 def receiver() -> GpuCore:
-    """A GPU with a fused GEMM of 6 workgroups loaded: its output has addresses."""
-    core = core_of()
-    load_mapped(core, trace_of(64 * 3, 64 + 20, n_chunks=2), ring_reduce_scatter, 1)
-    return core
+    """A GPU with a GEMM of 6 workgroups loaded: its output has addresses."""
+    return with_gemm(trace_of(64 * 3, 64 + 20))
+
+
+def output_of(core: GpuCore) -> tuple[int, int]:
+    """Return the first granule of the output, and from one of its rows to the next."""
+    assert core.program is not None
+    (gemm,) = core.program.operations
+    assert isinstance(gemm, Gemm)
+    return int(gemm.stores.first.min()), int(gemm.stores.pitch[0])
 
 
 def receive(core: GpuCore, slot_end: int) -> None:
@@ -123,9 +129,8 @@ def test_tiles_cover_the_output_once() -> None:
         for tile in range(len(tiles))
         for granule in range(int(tiles[tile].n_granules))
     ]
-    gemm = core.tables.operations[0]
-    row = [int(gemm.c_row_granules) * r + c for r in range(64 * 3) for c in range(3)]  # 84 columns of FP16: 168 B
-    assert sorted(addresses) == [int(gemm.c_granule) + g for g in row]
+    first, pitch = output_of(core)
+    assert sorted(addresses) == [first + pitch * r + c for r in range(64 * 3) for c in range(3)]  # 84 columns: 168 B
 
 
 def test_a_wrong_row_length_turns_the_check_red() -> None:
@@ -142,14 +147,14 @@ def check_rows(core: GpuCore) -> None:
     for tile in range(len(tiles)):
         row = int(tiles[tile].n_granules) // 32
         begin = int(granule_address(tiles, tile, 0))
-        assert int(granule_address(tiles, tile, row)) == begin + int(gpu.c_row_granules)
+        assert int(granule_address(tiles, tile, row)) == begin + output_of(core)[1]
 
 
 def test_rows_of_a_tile_are_rows_of_the_output() -> None:
     """Does the next row of a tile lie one row of the output further, in full and in clipped tiles?"""
     core = receiver()
     check_rows(core)
-    assert core.tables.operations[0].c_row_granules == 4  # 168 B, padded to two lines
+    assert output_of(core)[1] == 4  # 168 B, padded to two lines
 
 
 def test_inbox_grows_and_keeps_its_order() -> None:

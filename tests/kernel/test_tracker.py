@@ -19,10 +19,10 @@ from t3sim.gpu.kernel.dma_engine import arm_triggered
 from t3sim.gpu.kernel.state import DMA_TABLE, TILE_TABLE
 from t3sim.gpu.kernel.tracker import count_store, find_entry, find_free_entry, has_place_for
 from t3sim.gpu.tables import records, tracker_predecessors
-from t3sim.overlap.t3 import ring_reduce_scatter
+from t3sim.program.operations import Gemm
 from tests.checks.hang import scenario
 from tests.harness.mutants import UNCHANGED, Mutant, run_mutants
-from tests.kernel.small import core_of, load_mapped, trace_of
+from tests.kernel.small import core_of, trace_of, with_fused
 
 N_WAVEFRONTS = 2
 LOCAL, INCOMING = 0, 1
@@ -235,18 +235,19 @@ def test_a_place_is_free_when_all_tiles_of_the_predecessor_have_triggered() -> N
 
 
 def fused(n_chunks: int, changes: str = "", **shape: int) -> tuple[GpuCore, NDArray[Any], Any]:
-    """Return the core, its tiles and the routes of a fused GEMM."""
-    core = core_of(changes)
-    trace = trace_of(shape.get("m", 64 * 4), shape.get("n", 64 * 3), n_chunks=n_chunks)
-    routes = load_mapped(core, trace, ring_reduce_scatter, 1)
-    return core, core.tables.tiles, (trace, routes)
+    """Return the core, its tiles, and the updates of each workgroup of a fused GEMM."""
+    core = with_fused(trace_of(shape.get("m", 64 * 4), shape.get("n", 64 * 3), n_chunks=n_chunks), changes)
+    assert core.program is not None
+    (gemm,) = core.program.operations
+    assert isinstance(gemm, Gemm)
+    return core, core.tables.tiles, gemm.stores.updates
 
 
 def test_threshold_is_two_updates_of_every_element() -> None:
     """Is the threshold wf_tile elements x 2, in granules, for all tracked tiles (T3 section 4.2.1)?"""
-    core, tiles, (_, routes) = fused(4)
+    core, tiles, updates = fused(4)
     elements_per_granule = core.machine.memory.access // 2
-    tracked = np.repeat(routes.updates > 0, 2)
+    tracked = np.repeat(updates > 0, 2)
     assert tracked.sum() == 2 * 9
     assert (tiles["updates_expected"][tracked] * elements_per_granule == 32 * 64 * 2).all()
     assert (tiles["updates_expected"][~tracked] == 0).all()
@@ -265,11 +266,11 @@ def test_ragged_tiles_expect_the_granules_they_have() -> None:
 
 def test_only_tracked_workgroups_take_places() -> None:
     """Do the workgroups of the first chunk, which are stored remotely, leave places to the others?"""
-    _, tiles, (trace, routes) = fused(4, "gpu: {tracker: {n_sets: 1, entries_per_set: 2}}")
-    tracked = [wg for wg in range(trace.n_workgroups) if routes.updates[wg]]
+    _, tiles, updates = fused(4, "gpu: {tracker: {n_sets: 1, entries_per_set: 2}}")
+    tracked = np.flatnonzero(updates).tolist()
     predecessors = tiles["predecessor"][::2]
     assert [int(predecessors[wg]) for wg in tracked] == [-1, *(2 * wg for wg in tracked[:-1])]
-    assert all(predecessors[wg] == -1 for wg in range(trace.n_workgroups) if wg not in tracked)
+    assert all(predecessors[wg] == -1 for wg in range(len(updates)) if wg not in tracked)
 
 
 def test_a_set_too_small_for_one_workgroup_is_refused() -> None:

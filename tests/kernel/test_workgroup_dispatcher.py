@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from t3sim.errors import UsageError
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import codes
-from t3sim.gpu.routes import StoreRoutes
-from t3sim.overlap.t3 import ring_reduce_scatter
-from tests.kernel.small import core_of, dispatch, free_slot, load_mapped, set_residents, trace_of
+from t3sim.program.operations import Gemm
+from t3sim.program.operator import Operator
+from t3sim.program.parts import gemm_part
+from tests.kernel.small import at_once, core_of, dispatch, free_slot, fused_of, set_residents, trace_of, with_fused
 
 TINY_LDS = "gpu: {compute_unit: {lds: 64 KiB}}"  # two workgroups of 64 x 64 on a CU
 
 
-def loaded(n_workgroups: int = 20, device_id: int = 0, n_chunks: int = 4, changes: str = TINY_LDS) -> GpuCore:
-    """A GPU of 4 CUs with a GEMM of *n_workgroups* through the L2."""
+def loaded(n_workgroups: int = 20, rank: int = 0, n_chunks: int = 4, changes: str = TINY_LDS) -> GpuCore:
+    """A GPU of 4 CUs with a GEMM of *n_workgroups* through the L2, of a ring whose ranks all begin with chunk 0."""
     core = core_of(changes)
-    trace = trace_of(64 * n_workgroups, 64, n_chunks=n_chunks)
-    core.load_gemm(trace, StoreRoutes(trace.n_workgroups), start_at=0, device_id=device_id)
+    op = Operator(core.machine, n_chunks, trace_of(64 * n_workgroups, 64, n_chunks=n_chunks)).unstaggered()
+    core.load(at_once(gemm_part(op).programs[rank]))
     return core
 
 
@@ -64,11 +68,11 @@ def test_nothing_is_dispatched_without_a_free_slot() -> None:
     assert (core.state.tobytes(), core.tables.workgroups.tobytes()) == before
 
 
-@pytest.mark.parametrize("device_id", range(5))
-def test_order_is_staggered_by_device_and_wraps(device_id: int) -> None:
-    """Does device d start with chunk d mod 4 and take every workgroup once, wrapping around the end?"""
-    core = loaded(10, device_id)  # chunks of 3, 3, 2 and 2
-    first = [0, 3, 6, 8][device_id % 4]
+@pytest.mark.parametrize("rank", range(4))
+def test_order_is_that_of_the_program_and_wraps(rank: int) -> None:
+    """Does a rank that begins inside its trace take every workgroup once, wrapping around the end?"""
+    core = loaded(10, rank)  # chunks of 3, 3, 2 and 2
+    first = [0, 8, 6, 3][rank]  # chunk 0 of the output is chunk -rank of the trace
     order = []
     for _ in range(10):
         before = n_dispatched(core)
@@ -95,8 +99,9 @@ def test_a_workgroup_starts_after_the_launch_latency() -> None:
 
 def small_tracker(places: int = 2) -> GpuCore:
     """A GPU whose tracker has one set, with 12 workgroups in 3 chunks: 4 stored remotely, 4 sent on, 4 kept."""
-    core = core_of(f"gpu: {{tracker: {{n_sets: 1, entries_per_set: {2 * places}}}}}")
-    load_mapped(core, trace_of(64 * 12, 64, n_chunks=3), ring_reduce_scatter, 1)
+    core = with_fused(
+        trace_of(64 * 12, 64, n_chunks=3), f"gpu: {{tracker: {{n_sets: 1, entries_per_set: {2 * places}}}}}"
+    )
     set_residents(core, 2)
     return core
 
@@ -171,18 +176,21 @@ def test_a_dispatcher_without_a_window_turns_the_check_red() -> None:
     assert core.gpu.tracker.dispatch_stalls == 0
 
 
-@pytest.mark.parametrize("device_id", range(3))
+@pytest.mark.parametrize("first", [0, 1, 7])
 @pytest.mark.parametrize("places", [1, 2, 3])
-def test_the_window_is_the_shortest_way_back_to_a_predecessor(places: int, device_id: int) -> None:
-    """Is it as long as the tracker has places, on every GPU of the ring alike?"""
+def test_the_window_is_the_shortest_way_back_to_a_predecessor(places: int, first: int) -> None:
+    """Is it as long as the tracker has places, whichever workgroup comes first?"""
     core = core_of(f"gpu: {{tracker: {{n_sets: 4, entries_per_set: {2 * places}}}}}")
     n = 12 * places + 2  # not a multiple of the sets: the order of workgroups wraps inside one
-    load_mapped(core, trace_of(64 * n, 64, n_chunks=3), ring_reduce_scatter, 1, device_id=device_id)
+    program = at_once(fused_of(core.machine, trace_of(64 * n, 64, n_chunks=3)))
+    (gemm,) = program.operations
+    assert isinstance(gemm, Gemm)
+    core.load(replace(program, operations=(replace(gemm, order=np.roll(np.arange(n), -first)),)))
     assert core.tables.operations[0].dispatch_window == 4 * places
 
 
 def test_a_block_of_more_workgroups_than_places_is_refused() -> None:
     """It could never be complete: its last workgroup waits for its first."""
-    core = core_of("gpu: {tracker: {n_sets: 2, entries_per_set: 2}}")
+    changes = "gpu: {tracker: {n_sets: 2, entries_per_set: 2}, dma: {wavefront_tiles_per_block: 6}}"
     with pytest.raises(UsageError, match=r"a block of 6 wavefront tiles spans 3 workgroups, but gpu\.tracker has"):
-        load_mapped(core, trace_of(64 * 12, 64, n_chunks=3), ring_reduce_scatter, 6)
+        with_fused(trace_of(64 * 12, 64, n_chunks=3), changes)

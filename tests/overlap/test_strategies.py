@@ -1,72 +1,60 @@
-"""Overlap strategies on phases of made-up lengths: what does each add up, and what does it ask for?"""
+"""Overlap strategies on parts of made-up lengths: what does each add up, and what does it ask for?"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import pytest
 
+from t3sim.config.experiment import RunSpec
 from t3sim.errors import home_of, is_of_a_user
 from t3sim.observe.timeline import Timeline
-from t3sim.overlap import Phase, baselines, overlap_strategies, t3
-from t3sim.overlap.interface import After, LeastTimes, SublayerTimes
+from t3sim.overlap import Phase, baselines, ideal, overlap_strategies
+from t3sim.overlap.interface import After
+from t3sim.overlap.least import LeastTimes
+from t3sim.program.operations import OnComputeUnits
+from t3sim.program.plan import Part
+from t3sim.system.parts import Parts, PhaseStore
+from t3sim.system.simulate import SublayerResult, plan_for, result_of
+from tests.harness.sublayers import point
+from tests.program.strategies import operator
 
 LEAST = LeastTimes(compute=900, link=190, memory=150)
+LENGTHS = {"gemm": 1000, "rs": 300, "rs-nmc": 200, "ag": 70, "fused": 1111}
+SHORT = {"reduce-scatter": "rs", "reduce-scatter, near memory": "rs-nmc", "all-gather": "ag"}
+N_UNITS = 1  # of the collective, where it has its own
 
 
-class FakePhases:
-    """Phases of given lengths that note what was asked for; a length of None is a phase that does not exist."""
+def run_of(strategy: str) -> RunSpec:
+    units = (f"strategy.collective_compute_units={N_UNITS}",) if strategy == "cu-split" else ()
+    return point(strategy, *units, tp=4)
 
-    n_compute_units = 80
 
-    def __init__(
-        self,
-        *,
-        rs: int | None = 300,
-        rs_nmc: int | None = 200,
-        ag: int | None = 70,
-        for_collective: int = 8,
-        shortest: LeastTimes = LEAST,
-    ) -> None:
-        self.lengths = {"gemm": 1000, "rs": rs, "rs-nmc": rs_nmc, "ag": ag, "fused": 1111}
-        self.params = {"collective_compute_units": for_collective}
-        self.asked: list[str] = []
+class FakeParts(Parts):
+    """Parts of given lengths that note what was asked for."""
+
+    def __init__(self, strategy: str, **lengths: int) -> None:
+        super().__init__(run_of(strategy), PhaseStore())
+        self.lengths = {**LENGTHS, **lengths}
         self.order: dict[str, list[str]] = {}  # name -> what it comes after
-        self.units: dict[str, int | None] = {}
-        self.fused_with: Callable[..., None] | None = None
-        self.shortest = shortest
+        self.units: dict[str, tuple[int, int] | None] = {}
 
-    def phase(self, name: str, after: Sequence[Phase | None]) -> Phase | None:
-        self.asked.append(name)
-        self.order[name] = [phase.name for phase in after if phase is not None]
-        ticks = self.lengths[name]
-        return None if ticks is None else Phase(name, ticks, {}, Timeline())
+    def phase(self, part: Part, after: After = ()) -> Phase:
+        name = part.name.removesuffix(" compute units").rstrip("0123456789").removesuffix(", ")
+        name = SHORT.get(name, name)
+        self.order[name] = [phase.name for phase in after]
+        kernel = part.programs[0].operations[0]
+        assert isinstance(kernel, OnComputeUnits)
+        self.units[name] = kernel.units
+        return Phase(name, self.lengths[name], {}, Timeline())
 
-    def gemm(self, *, n_compute_units: int | None = None, after: After = ()) -> Any:
-        self.units["gemm"] = n_compute_units
-        return self.phase("gemm", after)
-
-    def reduce_scatter(
-        self, *, has_near_memory: bool = False, n_compute_units: int | None = None, after: After = ()
-    ) -> Phase | None:
-        self.units["rs"] = n_compute_units
-        return self.phase("rs-nmc" if has_near_memory else "rs", after)
-
-    def all_gather(self, *, n_compute_units: int | None = None, after: After = ()) -> Phase | None:
-        self.units["ag"] = n_compute_units
-        return self.phase("ag", after)
-
-    def fused(self, program: Callable[..., None], *, after: After = ()) -> Any:
-        self.fused_with = program
-        return self.phase("fused", after)
-
-    def least(self) -> LeastTimes:
-        return self.shortest
+    def result(self, n: int = 4) -> SublayerResult:
+        """Return what the strategy comes to on *n* GPUs."""
+        return result_of(self.run, operator(n), self)
 
 
-def times_of(strategy: str, phases: FakePhases) -> SublayerTimes:
-    return overlap_strategies.get(strategy)(phases)
+@pytest.fixture(autouse=True)
+def shortest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds of made-up lengths too."""
+    monkeypatch.setattr(ideal, "least_times", lambda _machine, _trace: LEAST)
 
 
 @pytest.mark.parametrize(
@@ -83,23 +71,23 @@ def times_of(strategy: str, phases: FakePhases) -> SublayerTimes:
     ],
 )
 def test_time_is_composed_of_the_right_phases(strategy: str, ticks: int, asked: set[str]) -> None:
-    """Which phases does a strategy ask for, and how do they add up (T3 section 5.3)?"""
-    phases = FakePhases()
-    assert times_of(strategy, phases).ticks == ticks
-    assert set(phases.asked) == asked
+    """Which parts does a strategy ask for, and how do they add up (T3 section 5.3)?"""
+    parts = FakeParts(strategy)
+    assert parts.result().total == ticks
+    assert set(parts.order) == asked
 
 
 @pytest.mark.parametrize(
     ("strategy", "lengths", "ticks"),
     [
         ("published-overlap", {"rs": 2500}, 2500 + 70),
-        ("published-rs-nmc", {"rs_nmc": 1800, "rs": 2500}, 1800 + 70),
+        ("published-rs-nmc", {"rs-nmc": 1800, "rs": 2500}, 1800 + 70),
         ("cu-split", {"rs": 990}, 990 + 70),
     ],
 )
 def test_what_runs_together_ends_with_the_longer_one(strategy: str, lengths: dict[str, int], ticks: int) -> None:
     """Does the reduce-scatter decide when it is longer than the GEMM?"""
-    assert times_of(strategy, FakePhases(**lengths)).ticks == ticks
+    assert FakeParts(strategy, **lengths).result().total == ticks
 
 
 @pytest.mark.parametrize(
@@ -110,11 +98,13 @@ def test_what_runs_together_ends_with_the_longer_one(strategy: str, lengths: dic
         (LeastTimes(compute=1, link=2, memory=3), 2, 3),
     ],
 )
-def test_an_ideal_takes_what_its_longest_part_takes(least: LeastTimes, overlap: int, near_memory: int) -> None:
-    """Whatever the simulated phases take; the all-gather follows."""
-    phases = FakePhases(shortest=least)
-    assert times_of("ideal-overlap", phases).ticks == overlap + 70
-    assert times_of("ideal-rs-nmc", phases).ticks == near_memory + 70
+def test_an_ideal_takes_what_its_longest_part_takes(
+    least: LeastTimes, overlap: int, near_memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the simulated parts take; the all-gather follows."""
+    monkeypatch.setattr(ideal, "least_times", lambda _machine, _trace: least)
+    assert FakeParts("ideal-overlap").result().total == overlap + 70
+    assert FakeParts("ideal-rs-nmc").result().total == near_memory + 70
 
 
 @pytest.mark.parametrize(
@@ -122,25 +112,25 @@ def test_an_ideal_takes_what_its_longest_part_takes(least: LeastTimes, overlap: 
     [("sequential", 1300), ("t3", 1111), ("ideal-overlap", 900), ("published-overlap", 1000), ("cu-split", None)],
 )
 def test_the_operator_is_what_comes_before_the_all_gather(strategy: str, ticks: int | None) -> None:
-    assert times_of(strategy, FakePhases()).operator == ticks
+    assert FakeParts(strategy).result().operator == ticks
 
 
 @pytest.mark.parametrize("strategy", ["sequential", "published-overlap", "published-rs-nmc", "cu-split"])
 def test_one_gpu_has_no_collective(strategy: str) -> None:
     """Is the time that of the GEMM when there is no reduce-scatter and no all-gather?"""
-    times = times_of(strategy, FakePhases(rs=None, rs_nmc=None, ag=None))
-    assert (times.ticks, times.reduce_scatter, times.all_gather) == (1000, None, None)
+    result = FakeParts(strategy).result(n=1)
+    assert (result.total, set(result.by_role)) == (1000, {"gemm"})
 
 
 def test_cu_split_gives_every_compute_unit_to_one_side() -> None:
-    """Does the GEMM run on what the collective leaves, and is the collective the same in both halves?"""
-    phases = FakePhases(for_collective=16)
-    times_of("cu-split", phases)
-    assert phases.units == {"gemm": 64, "rs": 16, "ag": 16}
-    others = FakePhases()
+    """Does the GEMM run on what the collective leaves of the four, and is the collective the same in both halves?"""
+    parts = FakeParts("cu-split")
+    parts.result()
+    assert parts.units == {"gemm": (0, 3), "rs": (0, 1), "ag": (0, 1)}
     for strategy in ("sequential", "ideal-overlap", "t3"):
-        times_of(strategy, others)
-    assert others.units == {"gemm": None, "rs": None, "ag": None}
+        others = FakeParts(strategy)
+        others.result()
+        assert set(others.units.values()) == {None}
 
 
 def test_cu_split_needs_to_know_the_split() -> None:
@@ -150,14 +140,13 @@ def test_cu_split_needs_to_know_the_split() -> None:
 
 
 @pytest.mark.parametrize(("strategy", "policy"), [("t3", "round_robin"), ("t3-mca", "mca")])
-def test_t3_names_its_mapping_and_its_policy(strategy: str, policy: str) -> None:
-    """Does T3 map the output for a ring reduce-scatter, with the arbitration its name promises?"""
-    phases = FakePhases()
-    times = times_of(strategy, phases)
-    assert (phases.fused_with, overlap_strategies.get(strategy).arbitration) == (t3.ring_reduce_scatter, policy)
-    assert times.fused is not None
-    assert times.fused.name == "fused"
-    assert times.reduce_scatter is None
+def test_t3_is_arbitrated_as_its_name_promises(strategy: str, policy: str) -> None:
+    """The fused part, and no other."""
+    parts = FakeParts(strategy)
+    plan = plan_for(parts.run, operator(4))
+    assert {part.name: parts.policy_of(part)[0] for part in plan.parts()} == {
+        "fused": policy, "all-gather": "round_robin", "gemm": "round_robin"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -173,16 +162,17 @@ def test_t3_names_its_mapping_and_its_policy(strategy: str, policy: str) -> None
 )
 def test_each_phase_comes_after_what_it_needs(strategy: str, order: dict[str, list[str]]) -> None:
     """What must have ended on a GPU before the next phase starts there (explicit mode)?"""
-    phases = FakePhases()
-    times_of(strategy, phases)
-    assert phases.order == order
+    parts = FakeParts(strategy)
+    parts.result()
+    assert parts.order == order
 
 
-def test_phases_are_passed_on() -> None:
-    """Do the times carry the phases that say why?"""
-    times = times_of("sequential", FakePhases())
-    phases = (times.gemm, times.reduce_scatter, times.all_gather)
-    assert [phase.name for phase in phases if phase] == ["gemm", "rs", "ag"]
+def test_phases_are_passed_on_by_role() -> None:
+    """Does the result carry the phases that say why?"""
+    by_role = FakeParts("sequential").result().by_role
+    assert {role: phase.name for role, phase in by_role.items()} == {
+        "gemm": "gemm", "reduce_scatter": "rs", "all_gather": "ag"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -200,7 +190,7 @@ def test_a_policy_belongs_to_the_strategies_that_take_it(strategy: str, taken: s
 
 
 def test_speedups_are_over_one_of_them() -> None:
-    own = {name for name in baselines() if not is_of_a_user(home_of(overlap_strategies.get(name).times)[0])}
+    own = {name for name in baselines() if not is_of_a_user(home_of(overlap_strategies.get(name).plan)[0])}
     assert own == {"sequential"}
 
 

@@ -5,37 +5,32 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from t3sim.config.experiment import GemmShape
 from t3sim.errors import UsageError
-from t3sim.gpu.kernel import codes
-from t3sim.gpu.routes import StoreRoutes
-from t3sim.overlap.cu_split import cu_split_plan
+from t3sim.overlap import overlap_strategies
 from t3sim.overlap.flux import PARAMETERS, flux_push
-from t3sim.overlap.ideal import ideal_overlap_plan, ideal_rs_nmc_plan
-from t3sim.overlap.sequential import sequential_plan
-from t3sim.overlap.t3 import fused_program, ring_reduce_scatter, t3_plan
+from t3sim.overlap.sequential import sequential
+from t3sim.overlap.t3 import t3
 from t3sim.program.checks import check_plan
-from t3sim.program.operations import STORE, UPDATE, Gemm, Moves, paired
+from t3sim.program.operations import STORE, Gemm, Moves, paired
 from t3sim.program.operator import Operator
 from t3sim.program.parts import collective_plan, gemm_part
-from t3sim.program.plan import Part, Tree
+from t3sim.program.plan import Bound, Part, Tree
 from t3sim.registry import encoded
 from t3sim.workload.tiling import output_pitch_bytes
 from tests.harness.machines import machine
 from tests.program.strategies import operator, operator_of
 
-CU_SPLIT = {"collective_compute_units": 2}
+VARIANTS = {
+    "cu-split": {"": {"collective_compute_units": 2}},
+    "flux-push": {"": {"order": 0}, ", naive": {"order": 1}},
+}
 PLANS = {
-    "sequential": (sequential_plan, {}),
-    "ideal-overlap": (ideal_overlap_plan, {}),
-    "ideal-rs-nmc": (ideal_rs_nmc_plan, {}),
-    "t3": (t3_plan, {}),
-    "cu-split": (cu_split_plan, CU_SPLIT),
-    "flux-push": (flux_push, {"order": 0}),
-    "flux-push, naive": (flux_push, {"order": 1}),
+    name + variant: (overlap_strategies.get(name).plan, params)
+    for name in overlap_strategies
+    for variant, params in VARIANTS.get(name, {"": {}}).items()
 }
 
 
@@ -48,33 +43,46 @@ def said(tree: Tree) -> object:
     """A tree in short."""
     if isinstance(tree, Part):
         return tree.name
-    return (type(tree).__name__, *map(said, tree.of))
+    return (type(tree).__name__, *map(said, (tree.of,) if isinstance(tree, Bound) else tree.of))
 
 
 def test_what_they_plan() -> None:
     op = operator(4)
-    rest = "reduce-scatter", "all-gather"
+    rest, near_memory = ("reduce-scatter", "all-gather"), "reduce-scatter, near memory"
+    fused = ("InOrder", "fused", "all-gather")
     assert {name: said(plan(op, params).tree) for name, (plan, params) in PLANS.items()} == {
         "sequential": ("InOrder", "gemm", *rest),
-        "ideal-overlap": ("InOrder", ("Longest", "gemm", rest[0]), rest[1]),
-        "ideal-rs-nmc": ("InOrder", ("Longest", "gemm", "reduce-scatter, near memory"), rest[1]),
-        "t3": ("InOrder", "fused", "all-gather"),
+        "ideal-overlap": ("InOrder", ("Bound", ("Longest", "gemm", rest[0])), rest[1]),
+        "ideal-rs-nmc": ("InOrder", ("Bound", ("Longest", "gemm", near_memory)), rest[1]),
+        "published-overlap": ("InOrder", ("Longest", "gemm", rest[0]), rest[1]),
+        "published-rs-nmc": ("InOrder", ("Longest", "gemm", near_memory), rest[1]),
+        "t3": fused,
+        "t3-mca": fused,
         "cu-split": (
             "Longest",
             "gemm, 2 compute units",
             ("InOrder", *(f"{part}, 2 compute units" for part in rest)),
         ),
-        "flux-push": ("InOrder", "fused", "all-gather"),
-        "flux-push, naive": ("InOrder", "fused", "all-gather"),
+        "flux-push": fused,
+        "flux-push, naive": fused,
     }
-    assert said(sequential_plan(operator(1), {}).tree) == ("InOrder", "gemm")
+    assert said(sequential(operator(1), {}).tree) == ("InOrder", "gemm")
 
 
 def test_isolated_parts_are_shared() -> None:
     op = operator(4)
     keys = [part.key for plan, params in PLANS.values() for part in plan(op, params).parts()]
-    assert len(keys) == 21
+    assert len(keys) == 30, "three each"
     assert len(set(keys)) == 10, "GEMM, RS, RS near memory, AG, three of cu-split, T3, Flux in two orders"
+
+
+def test_what_runs_for_its_column_only() -> None:
+    """The GEMM alone, which the fused part is compared with."""
+    also = {name: [part.name for part in plan(operator(4), params).also] for name, (plan, params) in PLANS.items()}
+    assert {name for name, parts in also.items() if parts == ["gemm"]} == {
+        "t3", "t3-mca", "flux-push", "flux-push, naive"
+    }  # fmt: skip
+    assert all(parts in ([], ["gemm"]) for parts in also.values())
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -111,7 +119,7 @@ def test_which_parts_need_every_gpu() -> None:
 
 
 def test_which_parts_multiply_and_are_arbitrated() -> None:
-    parts = {part.name: part for part in t3_plan(operator(4), {}).parts()}
+    parts = {part.name: part for part in t3(operator(4), {}).parts()}
     assert {name: (part.at_matrix_clock, part.is_arbitrated) for name, part in parts.items()} == {
         "fused": (True, True), "all-gather": (False, False), "gemm": (True, False),
     }  # fmt: skip
@@ -145,22 +153,6 @@ def test_the_gemm_lies_where_it_always_did() -> None:
     assert (kernel.stores.first == c + tiles["row"] * pitch + tiles["column"] * 2 // op.granule).all()
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 8])
-def test_t3_says_what_its_mapping_says(n: int) -> None:
-    op = ragged(n)
-    routes = StoreRoutes(op.tiles.n_workgroups)
-    ring_reduce_scatter(routes, op.tiles, 0, op.machine.gpu.dma.wavefront_tiles_per_block)
-    for rank in range(n):
-        kernel = fused_program(op, rank).operations[0]
-        assert isinstance(kernel, Gemm)
-        is_remote = kernel.stores.distance > 0
-        assert (routes.route == np.where(is_remote, codes.ROUTE_REMOTE_UPDATE, codes.ROUTE_LOCAL_UPDATE)).all()
-        assert (kernel.stores.kind == UPDATE).all()
-        assert (kernel.stores.updates == routes.updates).all()
-        maps = [(one.workgroups.start, one.workgroups.stop, one.tiles_per_block) for one in kernel.forwards]
-        assert maps == routes.dma_maps
-
-
 def test_orders_of_flux_push() -> None:
     """Next: rows of the next rank first and own last. Naive: all begin with the rows of one rank."""
     op = operator(4)
@@ -188,4 +180,3 @@ def test_whole_sublayers_compute_what_they_have_to(name: str, preset: str) -> No
     """T-NLG FC-2 on eight GPUs."""
     plan, params = PLANS[name]
     check_plan(plan(replace(operator_of(GemmShape(m=8192, n=4256, k=2128), 8), machine=machine(preset)), params))
-

@@ -33,13 +33,12 @@ from t3sim.gpu.kernel.codes import (
 )
 from t3sim.gpu.kernel.link_port import buffer_store, dma_queued, has_buffer_room, transmit
 from t3sim.gpu.kernel.state import MESSAGE
-from t3sim.gpu.routes import StoreRoutes
 from t3sim.overlap import Phase
 from t3sim.system.machine import MirroredMachine
 from tests.conftest import DEEP
 from tests.harness.channel_bench import UNSHADOWED, ChannelBench, Setup, commands_of
-from tests.harness.sublayers import ObservedPhases, collective_point, point
-from tests.kernel.small import core_of, messages_of, trace_of
+from tests.harness.sublayers import ObservedParts, collective_point, point
+from tests.kernel.small import core_of, messages_of, trace_of, with_gemm
 
 COLUMNS = (RD, WR, UPD)
 REFRESH = "machine.memory.timing={nREFI: 900, nRFC: 120}"
@@ -87,9 +86,14 @@ def observed(name: str) -> list[tuple[Observed, Phase]]:
 
         machine.core.take_outbox = taken  # type: ignore[method-assign]
 
-    phases = ObservedPhases(RUNS[name], observe)
-    phases.simulate()
-    return [(one, phase) for one, (_, phase) in zip(machines, phases.simulated, strict=True)]
+    parts = ObservedParts(RUNS[name], observe)
+    parts.simulate()
+    return [(one, phase) for one, (_, phase) in zip(machines, parts.simulated, strict=True)]
+
+
+def gathered(name: str = "t3") -> tuple[Observed, Phase]:
+    """The all-gather of a run."""
+    return next(one for one in observed(name) if one[1].name == "all-gather")
 
 
 # --- B1: channels ----------------------------------------------------------------------------------------
@@ -130,7 +134,7 @@ def test_b1_channels_carry_no_more_than_their_peak(name: str) -> None:
 
 
 def test_b1_canary_a_burst_too_many_is_noticed() -> None:
-    one, _ = observed("t3")[-1]
+    one, _ = gathered()
     log = one.log()
     column = int(np.flatnonzero(log["command"] == RD)[10])
     doctored = np.concatenate([log, log[column : column + 1]])
@@ -166,7 +170,7 @@ def test_b2_the_link_carries_no_more_than_its_rate(name: str) -> None:
 
 
 def test_b2_canary_one_granule_early_is_noticed() -> None:
-    one, _ = observed("t3")[-1]
+    one, _ = gathered()
     port, departures = one.core.gpu.link_port, departures_of(one).copy()
     cost = int(port.granule_cost) // int(port.scale)
     busy = int(np.flatnonzero(np.diff(departures) == cost)[5])
@@ -227,7 +231,7 @@ def test_b4_no_phase_beats_a_resource(name: str) -> None:
 @pytest.mark.parametrize("name", ["t3", "all-gather"])
 def test_b4_canary_a_phase_of_half_the_time_is_noticed(name: str) -> None:
     """The bounds bite: the link is busy for more than half of these phases."""
-    one, phase = observed(name)[-1]
+    one, phase = gathered(name)
     with pytest.raises(AssertionError, match="alone"):
         check_bounds(name, one.core, phase, phase.ticks // 2)
 
@@ -281,7 +285,7 @@ def slot_by_slot(strategy: str, *overrides: str) -> dict[str, int]:
 
         machine.core.advance = checked  # type: ignore[method-assign]
 
-    ObservedPhases(point(strategy, "quantum=6 ns", *overrides, tp=4), observe).simulate()
+    ObservedParts(point(strategy, "quantum=6 ns", *overrides, tp=4), observe).simulate()
     return peaks
 
 
@@ -360,7 +364,7 @@ def test_q2_q3_flows_balance(name: str) -> None:
 )
 def test_q3_canary_a_lost_request_is_noticed(message: str, doctor: Callable[[Observed], None]) -> None:
     observed.cache_clear()
-    one, phase = observed("t3")[-1]
+    one, phase = gathered()
     check_flows(one, phase)
     doctor(one)
     with pytest.raises(AssertionError, match=message):
@@ -500,8 +504,7 @@ N_LINES = 128  # of one workgroup tile, cold
 def ticks_per_line(outstanding: int) -> tuple[float, GpuCore]:
     """Load the operands of one workgroup with at most *outstanding* lines in flight; return ticks for each."""
     unit = f"max_outstanding_lines: {outstanding}, workgroup_launch: 0 ns"
-    core = core_of(f"gpu: {{n_compute_units: 1, compute_unit: {{{unit}}}}}")
-    core.load_gemm(trace_of(64, 64, 64), StoreRoutes(1), start_at=0)
+    core = with_gemm(trace_of(64, 64, 64), f"gpu: {{n_compute_units: 1, compute_unit: {{{unit}}}}}")
     while not core.advance(core.now + 1_000_000):
         pass
     entry = core.tables.workgroups[0]

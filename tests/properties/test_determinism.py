@@ -28,11 +28,12 @@ from t3sim.config.experiment import RunSpec
 from t3sim.experiment.plan import load_experiment
 from t3sim.experiment.runner import run as run_experiment
 from t3sim.gpu.arbitration import arbitration_policies
+from t3sim.program.plan import Part
 from t3sim.results.record import VOLATILE
 from t3sim.system.machine import MirroredMachine, check_drained
 from tests.conftest import DEEP, REPOSITORY
 from tests.harness.sublayers import (
-    ObservedPhases,
+    ObservedParts,
     add_commands,
     digest_of,
     digest_of_point,
@@ -129,7 +130,7 @@ def test_canary_one_field_of_one_command_changes_the_digest() -> None:
                 tamper(content)
                 digest.update(content)
 
-        ObservedPhases(points()["fused"], lambda machine: add_commands(machine.core, Tampering())).simulate()
+        ObservedParts(points()["fused"], lambda machine: add_commands(machine.core, Tampering())).simulate()
         return digest.hexdigest()
 
     def flip_a_bit(content: bytearray) -> None:
@@ -291,7 +292,7 @@ def test_order_of_keys_does_not_matter_to_the_name_of_the_machine(tmp_path: Path
 class LinkLast(MirroredMachine):
     """A machine whose device is started before its link exists, beside processes that do nothing."""
 
-    def close_ring(self, transform: Any = None) -> None:
+    def connect(self, d: int, transform: Any = None) -> None:
         self._transform = transform
         self.device.egress = self.send
 
@@ -305,21 +306,23 @@ class LinkLast(MirroredMachine):
 
         self.env.process(idle(self.env))
         process = self.env.process(self.device.run_kernel(report))
-        self.connect(0, self.device.receive, getattr(self, "_transform", None))
-        self.device.egress = self.send
+        if self.device.egress is not None:
+            super().connect(0, self._transform)
+            self.device.egress = self.send
         self.env.process(idle(self.env))
         end_at = self.env.run(until=process)
         check_drained(self.core, self.device.name)
         return int(end_at)
 
 
-class WithMachine(ObservedPhases):
-    """Phases on machines of another kind."""
+class WithMachine(ObservedParts):
+    """Parts on machines of another kind."""
 
     kind: type[MirroredMachine] = LinkLast
 
-    def machine(self, policy: str, params: dict[str, Any], *, multiplies: bool = False) -> MirroredMachine:
-        machine = self.kind(self.run.machine, arbitration_policies.get(policy), params, self.run.quantum)
+    def machine(self, part: Part, policy: str, params: dict[str, Any]) -> MirroredMachine:
+        arbitration, spec = arbitration_policies.get(policy), self.run.machine
+        machine = self.kind(spec, arbitration, params, self.run.quantum, n_gpus=part.n)
         self.machines.append(machine)
         self._observe(machine)
         return machine
@@ -327,9 +330,9 @@ class WithMachine(ObservedPhases):
 
 def commands_and_time(run: RunSpec, kind: type[MirroredMachine]) -> tuple[int, str]:
     digest = hashlib.sha256()
-    phases = WithMachine(run, lambda machine: add_commands(machine.core, digest))
-    phases.kind = kind
-    ticks, _ = phases.simulate()
+    parts = WithMachine(run, lambda machine: add_commands(machine.core, digest))
+    parts.kind = kind
+    ticks, _ = parts.simulate()
     return ticks, digest.hexdigest()
 
 
@@ -359,9 +362,8 @@ OTHER_ORDER = """\
 import hashlib, json, sys
 import numpy as np
 from t3sim.gpu.kernel import loop
-from t3sim.gpu.kernel.loop import BIN_OCCUPANCY, advance_channel, has_work, retire_columns
-from t3sim.gpu.kernel.memory_controller import pass_time
-from tests.harness.sublayers import ObservedPhases, smallest_points
+from t3sim.gpu.kernel.loop import BIN_OCCUPANCY, advance_channel, catch_up, retire_columns
+from tests.harness.sublayers import ObservedParts, smallest_points
 
 def advance_channels(
     gpu, workgroups, tiles, commands, dma_queue, signals, series, bin_index, command_log, pick_stream, slot_end
@@ -369,21 +371,24 @@ def advance_channels(
     until = (slot_end + gpu.memory_ticks - 1) // gpu.memory_ticks
     for channel_id in range(gpu.n_channels)[::int(sys.argv[1])]:
         channel = gpu.channels[channel_id]
-        if has_work(channel) or channel.next_refresh_at < until:
-            before = channel.occupancy_cycles
+        if channel.sleeps_until < until:
+            catch_up(gpu, channel)
             advance_channel(channel, channel_id, gpu.tracker, tiles, signals, command_log, pick_stream, until)
-            series[bin_index, BIN_OCCUPANCY] += channel.occupancy_cycles - before
+            series[bin_index, BIN_OCCUPANCY] += channel.occupancy_cycles - channel.noted_occupancy_cycles
+            channel.noted_occupancy_cycles = channel.occupancy_cycles
+            if channel.has_posted:
+                channel.has_posted = 0
+                gpu.has_news = 1
             retire_columns(gpu, channel, workgroups, tiles, commands, dma_queue, series, bin_index)
-        else:
-            pass_time(channel, until, False)
+    gpu.channels_until = until
 
 loop.advance_channels = advance_channels
 result = {}
 for name in sys.argv[2:]:
     run = smallest_points()[name]
     log = []
-    phases = ObservedPhases(run, lambda machine: machine.core.stream_commands(lambda rows: log.append(rows.copy())))
-    ticks, _ = phases.simulate()
+    parts = ObservedParts(run, lambda machine: machine.core.stream_commands(lambda rows: log.append(rows.copy())))
+    ticks, _ = parts.simulate()
     rows = np.concatenate(log)
     rows = rows[np.argsort(rows["channel"], kind="stable")]
     rows["tag"] = 0
@@ -404,7 +409,7 @@ def test_order_of_channels_does_not_matter_to_a_gemm_and_a_collective() -> None:
     )
     assert forwards == backwards
     for name in names:
-        ticks, _ = ObservedPhases(points()[name]).simulate()
+        ticks, _ = ObservedParts(points()[name]).simulate()
         assert forwards[name][0] == ticks, "the loop above is not the loop of the kernel"
 
 

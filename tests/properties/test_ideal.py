@@ -16,12 +16,10 @@ import pytest
 from t3sim.config.experiment import GemmShape, RunSpec, TilingSpec, WorkloadSpec
 from t3sim.errors import UsageError
 from t3sim.gpu.ticks import TickBase
-from t3sim.overlap import in_order
-from t3sim.overlap.interface import LeastTimes
+from t3sim.overlap import ideal, in_order
+from t3sim.overlap.least import LeastTimes, least_times
 from t3sim.selfcheck.machines import TILES, machine_of, random_run, strategies
-from t3sim.system import phases
-from t3sim.system.least import least_times
-from t3sim.system.phases import PhaseStore
+from t3sim.system.parts import PhaseStore
 from t3sim.system.simulate import simulate
 from t3sim.workload.tiling import make_tile_trace
 from tests.conftest import sample
@@ -147,7 +145,7 @@ def test_canary_a_part_that_is_too_long_is_noticed(part: str, monkeypatch: pytes
         least = least_times(*arguments)
         return replace(least, **{part: int(factor * getattr(least, part))})
 
-    monkeypatch.setattr(phases, "least_times", wrong)
+    monkeypatch.setattr(ideal, "least_times", wrong)
     assert breaches(times_of(run), SLACK)
 
 

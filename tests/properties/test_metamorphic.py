@@ -28,16 +28,19 @@ from t3sim.experiment.runner import run as run_experiment
 from t3sim.gpu.kernel.address_map import channel_of, place_of
 from t3sim.gpu.kernel.codes import COMM, COMPUTE, INCOMING_UPDATE, OPERAND_READ, WRITE_BACK
 from t3sim.gpu.kernel.memory_controller import enqueue_request
-from t3sim.gpu.routes import StoreRoutes
-from t3sim.network.mirror import next_position
-from t3sim.overlap import Phase, t3
+from t3sim.overlap import Phase
+from t3sim.program.kernels import gemm, program
+from t3sim.program.operations import UPDATE
+from t3sim.program.operator import Operator
+from t3sim.program.parts import all_gather_part, gemm_part, reduce_scatter_part
+from t3sim.program.plan import Part
 from t3sim.results.record import VOLATILE
 from t3sim.system.simulate import simulate
 from t3sim.workload.tiling import expected_chunk_bytes
 from t3sim.workload.trace_file import read_trace, write_trace
 from tests.harness.channel_bench import UNSHADOWED, ChannelBench, Command, Request, Setup
-from tests.harness.sublayers import ObservedPhases, collective_point, digest_of, point, under
-from tests.kernel.small import core_of
+from tests.harness.sublayers import ObservedParts, collective_point, digest_of, fused_part, point
+from tests.kernel.small import core_of, machine, mirrored, ring_of
 
 BREACHES = Path(__file__).with_name("breaches.txt")
 CASES: dict[str, dict[str, Any]] = {
@@ -50,25 +53,25 @@ PHASES = ("GEMM", "RS", "RS near memory", "AG", "fused t3", "fused t3-mca")
 
 
 @cache
-def phases_of(case: str, *overrides: str) -> ObservedPhases:
-    return ObservedPhases(point("t3", *overrides, **CASES[case]))
+def parts_of(case: str, *overrides: str) -> ObservedParts:
+    return ObservedParts(point("t3", *overrides, **CASES[case]))
 
 
 @cache
 def phase_of(name: str, case: str, *overrides: str) -> Phase:
     """One phase of a case, simulated once."""
-    phases = phases_of(case, *overrides)
-    phase = {
-        "GEMM": phases.gemm,
-        "RS": phases.reduce_scatter,
-        "RS near memory": lambda: phases.reduce_scatter(has_near_memory=True),
-        "AG": phases.all_gather,
-        "fused t3": lambda: under(phases, "round_robin").fused(t3.ring_reduce_scatter),
-        "fused t3-mca": lambda: under(phases, "mca").fused(t3.ring_reduce_scatter),
-    }[name]()
-    assert phase is not None
-    phases.machines.clear()  # megabytes each, and hundreds of them
+    parts = parts_of(case, *overrides)
+    if name.startswith("fused "):
+        phase = parts.fused("mca" if name == "fused t3-mca" else "round_robin")
+    else:
+        part_of = {"GEMM": gemm_part, "RS": reduce_scatter_part, "RS near memory": near_memory, "AG": all_gather_part}
+        phase = parts.of(part_of[name](parts.op))
+    parts.machines.clear()  # megabytes each, and hundreds of them
     return phase
+
+
+def near_memory(op: Operator) -> Part | None:
+    return reduce_scatter_part(op, has_near_memory=True)
 
 
 def ticks(name: str, case: str, *overrides: str) -> int:
@@ -221,11 +224,11 @@ def more_work() -> list[Outcome]:
     base = "256 x 256 x 128, TP 4"
     outcomes = []
     for axis, shape in MORE_WORK.items():
-        larger = ObservedPhases(point("t3", shape=shape, tp=4))
+        larger = ObservedParts(point("t3", shape=shape, tp=4))
         times = {
-            "GEMM": larger.gemm().ticks,
-            "fused t3": under(larger, "round_robin").fused(t3.ring_reduce_scatter).ticks,
-            "fused t3-mca": under(larger, "mca").fused(t3.ring_reduce_scatter).ticks,
+            "GEMM": larger.of(gemm_part(larger.op)).ticks,
+            "fused t3": larger.fused("round_robin").ticks,
+            "fused t3-mca": larger.fused("mca").ticks,
         }
         outcomes += [
             Outcome(f"MR10 {axis} - 64", f"{phase}, {base}", time, ticks(phase, base), 0.2)
@@ -250,7 +253,7 @@ def link_without_cost() -> list[Outcome]:
     outcomes = []
     for shape in ((256, 256, 128), (256, 512, 64), (512, 128, 256)):
         alone, pair = (
-            ObservedPhases(point("t3", *NO_LINK, shape=shape, tp=tp)).fused(t3.ring_reduce_scatter)
+            ObservedParts(point("t3", *NO_LINK, shape=shape, tp=tp)).fused()
             for tp in (1, 2)
         )
         assert alone.counters["update_bytes"] == pair.counters["update_bytes"]
@@ -260,16 +263,12 @@ def link_without_cost() -> list[Outcome]:
 
 
 def rotated(device: int, shape: tuple[int, int, int], tp: int) -> int:
-    """Ticks of a fused run as GPU *device* sees it, with chunks of one shape: it starts with its own chunk."""
-    phases = ObservedPhases(point("t3", shape=shape, tp=tp))
-    machine, trace = phases.machine("round_robin", {}), phases.trace
-    assert trace is not None
-    routes = StoreRoutes(trace.n_workgroups, next_position(trace))
-    t3.ring_reduce_scatter(routes, trace, device, 1)
-    machine.core.load_gemm(trace, routes, start_at=0, device_id=device)
-    machine.expect_arrivals()
-    machine.close_ring()
-    return machine.run()
+    """Ticks of a fused run whose first chunk lies where chunk *device* of the array does, of chunks of one shape."""
+    parts = ObservedParts(point("t3", shape=shape, tp=tp))
+    trace = parts.op.tiles
+    tiles = np.roll(trace.workgroups, -device * len(parts.op.chunk(0)))
+    tiles["chunk"] = trace.workgroups["chunk"]
+    return parts.of(fused_part(replace(parts.op, trace=replace(trace, workgroups=tiles)))).ticks
 
 
 def other_gpus_of_the_ring() -> list[Outcome]:
@@ -389,7 +388,7 @@ def test_mr2_two_gpus_take_the_same_time() -> None:
 
 
 def ticks_of_mirrored(shape: tuple[int, int, int], tp: int) -> int:
-    return ObservedPhases(point("t3", shape=shape, tp=tp)).fused(t3.ring_reduce_scatter).ticks
+    return ObservedParts(point("t3", shape=shape, tp=tp)).fused().ticks
 
 
 def random_requests(n: int) -> list[Request]:
@@ -429,26 +428,25 @@ def test_mr2_canary_banks_moved_between_groups_are_noticed() -> None:
 ROW_BIT_0 = 10  # of a granule number on t3-tiny: interleave 2, channel 1, bank 4, interleaves in a row 3
 
 
-def moved(program: CollectiveSchedule, distance: int) -> CollectiveSchedule:
+def moved(schedule: CollectiveSchedule, distance: int) -> CollectiveSchedule:
     """The same collective on an array that starts *distance* granules later."""
     steps = (
         replace(s, operands=tuple(a + distance for a in s.operands), destination=s.destination + distance)
-        for s in program.steps
+        for s in schedule.steps
     )
-    return replace(program, steps=tuple(steps))
+    return replace(schedule, steps=tuple(steps))
 
 
-def collective_ticks(program: CollectiveSchedule) -> int:
-    phase = ObservedPhases(collective_point("all-gather", "12 KiB", 4)).collective("moved", program)
-    assert phase is not None
-    return phase.ticks
+def collective_ticks(schedule: CollectiveSchedule) -> int:
+    spec = machine()
+    return mirrored(spec, ring_of(spec, 4, schedule)).run()
 
 
 @pytest.mark.parametrize("bit", [1, 2, 3])
 @pytest.mark.parametrize("make", [ring_reduce_scatter, ring_all_gather])
 def test_mr2_an_array_that_starts_in_another_row_takes_the_same_time(make: Any, bit: int) -> None:
     """A higher row bit exchanges banks for all of the array; where an array starts must not matter otherwise."""
-    program = make(4, 100)
+    schedule = make(4, 100)
     array = 2 * 4 * 100
     distance = 1 << (ROW_BIT_0 + bit)
     assert array <= distance
@@ -456,7 +454,7 @@ def test_mr2_an_array_that_starts_in_another_row_takes_the_same_time(make: Any, 
     first, second = (int(place_of(core.gpu, granule, 0)) >> 8 & 255 for granule in (0, distance))
     assert first != second
     assert channel_of(core.gpu, 0) == channel_of(core.gpu, distance)
-    assert collective_ticks(moved(program, distance)) == collective_ticks(program)
+    assert collective_ticks(moved(schedule, distance)) == collective_ticks(schedule)
 
 
 # --- MR3: other words --------------------------------------------------------------------------------------
@@ -528,10 +526,8 @@ SIZE = 256 * 1024
 
 def ring_ticks(rate: int, gpus: int, latency_ns: int = 500, *, op: str = "all-gather") -> int:
     overrides = (f"machine.link.bandwidth={rate} GB/s", f"machine.link.latency={latency_ns} ns")
-    phases = ObservedPhases(collective_point(op, "256 KiB", gpus, *overrides))
-    phase = phases.all_gather() if op == "all-gather" else phases.reduce_scatter(has_near_memory=True)
-    assert phase is not None
-    return phase.ticks
+    parts = ObservedParts(collective_point(op, "256 KiB", gpus, *overrides))
+    return parts.of((all_gather_part if op == "all-gather" else near_memory)(parts.op)).ticks
 
 
 def check_serial_part(times: Mapping[int, int], gpus: int) -> None:
@@ -609,15 +605,19 @@ def test_mr9_canary_a_row_of_another_point_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("axis", "shape"), MORE_WORK.items())
 def test_mr10_bytes_grow_as_the_output_does(axis: str, shape: tuple[int, int, int]) -> None:
     """Does a tile more add exactly its own output bytes, and k none?"""
-    before, after = (ObservedPhases(point("t3", shape=s, tp=4)) for s in ((256, 256, 128), shape))
-    grown = [phases.gemm().counters["output_write_bytes"] for phases in (before, after)]
+    before, after = (
+        phase.counters
+        for parts in (ObservedParts(point("t3", shape=s, tp=4)) for s in ((256, 256, 128), shape))
+        for phase in [parts.of(gemm_part(parts.op))]
+    )
+    grown = [counters["output_write_bytes"] for counters in (before, after)]
     assert grown[1] - grown[0] == 2 * (shape[0] * shape[1] - 256 * 256) == {"m": 32768, "n": 32768, "k": 0}[axis]
-    operands = [phases.gemm().counters["operand_read_bytes"] for phases in (before, after)]
+    operands = [counters["operand_read_bytes"] for counters in (before, after)]
     assert operands[1] > operands[0]
 
 
 def ring_bytes(n: int) -> dict[str, int]:
-    fused = ObservedPhases(point("t3", shape=(512, 256, 64), tp=n)).fused(t3.ring_reduce_scatter)
+    fused = ObservedParts(point("t3", shape=(512, 256, 64), tp=n)).fused()
     return {name: int(fused.counters[name]) for name in ("link_bytes", "comm_read_bytes", "incoming_bytes")}
 
 
@@ -641,14 +641,14 @@ def test_mr11_canary_a_chunk_sent_twice_is_noticed() -> None:
 
 def test_mr12_one_gpu_is_a_gemm_of_local_updates() -> None:
     """Exact: without a neighbour, T3 is the GEMM with every store an update of its own memory."""
-    phases = ObservedPhases(point("t3", tp=1))
-    assert phases.trace is not None
-
-    def all_local(routes: StoreRoutes, trace: Any, device_id: int, tiles_per_block: int) -> None:
-        routes.track(range(trace.n_workgroups), is_update=True, updates_per_element=1)
-
-    fused = under(phases, "round_robin").fused(t3.ring_reduce_scatter)
-    plain = ObservedPhases(phases.run).fused(all_local)
+    parts = ObservedParts(point("t3", tp=1))
+    memory = parts.op.memory()
+    kernel = gemm(parts.op, memory, 0)
+    stores = kernel.stores.copy()
+    stores.kind[:], stores.updates[:] = UPDATE, 1
+    local = program(parts.op, 0, memory, replace(kernel, stores=stores))
+    fused = parts.fused()
+    plain = ObservedParts(parts.run).of(Part("fused", "fused", (local,), is_arbitrated=True))
     assert (fused.ticks, fused.counters) == (plain.ticks, plain.counters)
     assert fused.counters["link_bytes"] == fused.counters["comm_read_bytes"] == 0
 
@@ -699,18 +699,16 @@ def test_mr13_canary_streams_in_one_channel_meet() -> None:
 def test_mr14_a_trace_read_back_is_the_same_run(shape: tuple[int, int, int], tmp_path: Path) -> None:
     """Every command and counter; the smoke tests compare the files of the command line."""
     run = point("t3", shape=shape, tp=3)
-    generated = ObservedPhases(run)
-    assert generated.trace is not None
-    write_trace(tmp_path / "x.parquet", generated.trace, "test")
+    generated = ObservedParts(run).op.tiles
+    write_trace(tmp_path / "x.parquet", generated, "test")
     replayed = read_trace(tmp_path / "x.parquet")
-    assert replayed is not generated.trace
+    assert replayed is not generated
     assert digest_of(run, replayed) == digest_of(run)
 
 
 def test_mr14_canary_another_order_of_tiles_is_noticed() -> None:
     run = point("t3", shape=(200, 150, 72), tp=3)
-    trace = ObservedPhases(run).trace
-    assert trace is not None
+    trace = ObservedParts(run).op.tiles
     tiles = trace.workgroups.copy()
     for name in ("row", "column", "n_rows", "n_columns"):
         tiles[name][[0, 1]] = tiles[name][[1, 0]]

@@ -18,10 +18,9 @@ from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel.codes import DMA_READ, INCOMING_UPDATE, LOCAL_UPDATE
 from t3sim.gpu.kernel.signals import GRANULE_BITS
 from t3sim.gpu.kernel.tracker import count_store
-from t3sim.overlap.t3 import ring_reduce_scatter
 from t3sim.system.machine import MirroredMachine, leftovers
 from t3sim.workload.tiling import expected_chunk_bytes
-from tests.harness.sublayers import ObservedPhases, point
+from tests.harness.sublayers import ObservedParts, point
 
 # One workgroup at a time on one compute unit.  Between two GPUs, where no DMA read overtakes another, the neighbour's
 # stores then arrive in dispatch order, and a tracker that holds one workgroup is enough.
@@ -61,9 +60,9 @@ def fused_run(run: RunSpec, disturb: Callable[[MirroredMachine], None] = lambda 
         machine.core.stream_commands(lambda rows: log.append(rows.copy()))
         disturb(machine)
 
-    phases = ObservedPhases(run, observe)
-    phases.fused(ring_reduce_scatter)
-    return Run(phases.machines[0].core, phases.trace, np.concatenate(log))
+    parts = ObservedParts(run, observe)
+    parts.fused()
+    return Run(parts.machines[0].core, parts.op.tiles, np.concatenate(log))
 
 
 def granules_of(run: Run, kind: int) -> list[tuple[int, int]]:

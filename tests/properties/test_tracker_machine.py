@@ -44,7 +44,6 @@ def cases(draw: st.DrawFn) -> Case:
         m=rows,
         n=columns,
         n_chunks=n_chunks,
-        device_id=draw(st.integers(0, n_chunks - 1)),
         n_sets=n_sets,
         places=places,
         tiles_per_block=draw(st.integers(1, min(5, longest))),

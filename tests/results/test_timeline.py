@@ -12,15 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from t3sim.collective.schedule import ring_all_gather
-from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.observe.perfetto import timeline_bytes, write_timeline
 from t3sim.observe.timeline import Counter, Span, Timeline
-from t3sim.overlap.t3 import ring_reduce_scatter
+from t3sim.overlap.t3 import fused_program
+from t3sim.program.operator import Operator
 from t3sim.results.timeseries import PhaseSeries, timeseries_bytes
-from t3sim.system.machine import MirroredMachine
 from t3sim.system.measure import timeline_of
-from t3sim.system.ring import RingMachine
-from tests.kernel.small import machine, trace_of
+from tests.kernel.small import explicit, machine, mirrored, ring_of, trace_of
 
 
 def example() -> Timeline:
@@ -87,9 +85,8 @@ def test_a_time_series_has_the_rows_of_each_gpu() -> None:
 
 
 def test_the_timelines_of_a_ring_are_those_of_its_gpus_under_their_names() -> None:
-    trace = trace_of(192, 64, 64, n_chunks=3)
-    ring = RingMachine(machine(), arbitration_policies.get("round_robin"), {}, 3)
-    ring.load_gemm(trace, ring_reduce_scatter)
+    trace, spec = trace_of(192, 64, 64, n_chunks=3), machine()
+    ring = explicit(spec, *(fused_program(Operator(spec, 3, trace), rank) for rank in range(3)))
     ring.run()
     together = Timeline()
     for d, core in enumerate(ring.cores):
@@ -105,15 +102,17 @@ def test_the_timelines_of_a_ring_are_those_of_its_gpus_under_their_names() -> No
 
 
 def test_a_collective_says_which_chunk_a_step_works_on() -> None:
-    loaded = MirroredMachine(machine(), arbitration_policies.get("round_robin"), {})
-    loaded.core.load_collective(ring_all_gather(3, 64), start_at=0)
-    loaded.close_ring()
+    loaded = mirrored(machine(), ring_of(machine(), 3, ring_all_gather(3, 64)))
     loaded.run()
-    steps = timeline_of(loaded.core, "gpu[2]", 2).spans
-    assert [(span.track, span.name, span.args) for span in steps] == [
-        ("gpu[2].collective", "step 0", {"chunk": 2}), ("gpu[2].collective", "step 1", {"chunk": 0}),
+
+    def steps(name: str, device_id: int) -> list[tuple[str, str, object]]:
+        spans = timeline_of(loaded.core, name, device_id).spans
+        return [(span.track, span.name, span.args) for span in spans if "step" in span.name]
+
+    assert steps("gpu[2]", 2) == [
+        ("gpu[2].steps", "ring step 0", {"chunk": 2}), ("gpu[2].steps", "ring step 1", {"chunk": 0}),
     ]  # fmt: skip
-    assert [span.args["chunk"] for span in timeline_of(loaded.core).spans] == [0, 1]
+    assert [args for _, _, args in steps("gpu[0]", 0)] == [{"chunk": 0}, {"chunk": 1}]
 
 
 def test_same_timeline_same_bytes() -> None:

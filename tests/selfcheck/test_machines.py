@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from t3sim.checks.data import CarriedCollective, CarriedGemm
+from t3sim.checks.data import CarriedProgram
 from t3sim.config.experiment import RunSpec
 from t3sim.experiment.plan import load_experiment
 from t3sim.gpu.assemble import layout_for
 from t3sim.gpu.kernel.state import Layout
 from t3sim.selfcheck.machines import RINGS, VALUES, outcome_of, random_run, strategies
-from t3sim.system import phases
+from t3sim.system import parts
 
 CASES = Path(__file__).with_name("cases")
 # Explained in ADR 0022.
@@ -37,19 +37,19 @@ def test_a_case_that_showed_a_fault_shows_none(number: int) -> None:
 
 
 def test_canary_a_comparison_that_does_not_see_the_l2(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CarriedGemm, "take_dirty_lines", lambda _: None)
+    monkeypatch.setattr(CarriedProgram, "take_dirty_lines", lambda _: None)
     assert any("a wrong value" in line for line in outcome_of(case(KEPT_LINES[0])).findings)
 
 
 def test_canary_results_that_do_not_wait_for_their_operands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CarriedCollective, "delay_dependent", lambda *_: None)
+    monkeypatch.setattr(CarriedProgram, "delay_dependent", lambda *_: None)
     found = outcome_of(case(IN_CHANNELS[2])).findings
     assert any("a result without exactly its operands" in line for line in found)
 
 
 @pytest.mark.parametrize("number", LINK_LAST)
 def test_canary_a_phase_that_does_not_wait_for_the_link(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(phases, "sent_at", lambda _: 0)
+    monkeypatch.setattr(parts, "sent_at", lambda _: 0)
     assert any("all-gather" in line for line in outcome_of(case(number)).findings)
 
 

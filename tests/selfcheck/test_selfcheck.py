@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from t3sim.checks.data import CarriedRun
+from t3sim.checks.data import CarriedProgram
 from t3sim.checks.dram import checker
 from t3sim.cli import main
 from t3sim.gpu.core import GpuCore
@@ -71,8 +71,8 @@ def test_the_deep_run_is_the_documented_one() -> None:
 
 def lose_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is noted of the DRAM's commands lacks one."""
-    take = CarriedRun.take_commands
-    monkeypatch.setattr(CarriedRun, "take_commands", lambda self, n, commands: take(self, n, commands[1:]))
+    take = CarriedProgram.take_commands
+    monkeypatch.setattr(CarriedProgram, "take_commands", lambda self, n, commands: take(self, n, commands[1:]))
 
 
 def shift_a_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,9 @@ import pytest
 from t3sim.config.experiment import RunSpec, WorkloadSpec
 from t3sim.config.presets import load_model, load_tiling
 from t3sim.experiment.plan import load_experiment
-from t3sim.system.phases import MirroredPhases, PhaseStore
+from t3sim.system.parts import PhaseStore
 from t3sim.workload.sublayers import gemm_of
-from t3sim.workload.tiling import TileTrace, make_tile_trace
+from tests.harness.sublayers import ObservedParts
 
 MODELS = ("Mega-GPT-2", "T-NLG")
 # FC-1 has the shape of FC-2: both are simulated once.
@@ -26,14 +26,19 @@ def base_run(machine: str = "t3-150") -> RunSpec:
     return load_experiment("experiments/t3-tnlg-fc2/experiment.yaml", [f"machine={machine}"]).points[0]
 
 
-def phases_of(model: str, sublayer: str, tp: int, strategy: str = "sequential") -> tuple[MirroredPhases, TileTrace]:
-    """Return the phases of a sublayer on t3-150, for *strategy*, and its tiles."""
+class StoredParts(ObservedParts):
+    """Parts of which each is simulated once in a process."""
+
+    def __init__(self, run: RunSpec) -> None:
+        super().__init__(run)
+        self.store = STORE
+
+
+def parts_of(model: str, sublayer: str, tp: int, strategy: str = "sequential") -> StoredParts:
+    """Return the parts of a sublayer on t3-150, for *strategy*."""
     gemm = gemm_of(load_model(model), sublayer, tp)
-    tiling = load_tiling()
-    workload = WorkloadSpec(model=model, sublayer=sublayer, tp=tp, gemm=gemm, tiling=tiling)
-    run = base_run().model_copy(update={"workload": workload, "strategy": strategy})
-    trace = make_tile_trace(gemm, tiling, tp)
-    return MirroredPhases(run, trace, STORE), trace
+    workload = WorkloadSpec(model=model, sublayer=sublayer, tp=tp, gemm=gemm, tiling=load_tiling())
+    return StoredParts(base_run().model_copy(update={"workload": workload, "strategy": strategy}))
 
 
 @pytest.fixture(params=CASES, ids=lambda case: f"{case[0]}-{case[1]}-TP{case[2]}")

@@ -7,13 +7,15 @@ receives (N - 1) c.  Chunks that are not alike are summed one by one.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from t3sim.collective.schedule import chunk_bytes_of
 from t3sim.config.experiment import GemmShape, RunSpec
 from t3sim.experiment.plan import load_experiment
-from t3sim.system import simulate
-from t3sim.system.phases import PhaseStore
+from t3sim.system import SimulationResult, simulate
+from t3sim.system.parts import PhaseStore
 from t3sim.workload.tiling import expected_chunk_bytes, make_tile_trace
 
 EXPERIMENT = "experiments/t3-tnlg-fc2/experiment.yaml"
@@ -32,6 +34,12 @@ def point(shape: GemmShape, tp: int, strategy: str) -> RunSpec:
     return load_experiment(EXPERIMENT, overrides).points[0]
 
 
+def counters_of(result: SimulationResult, role: str) -> dict[str, Any]:
+    phase = result.phase(role)
+    assert phase is not None
+    return phase.counters
+
+
 @pytest.mark.parametrize("tp", DEGREES)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_sequential(shape, tp):
@@ -39,12 +47,12 @@ def test_sequential(shape, tp):
     result = simulate(run, None, STORE)
     dense = sum(expected_chunk_bytes(make_tile_trace(shape, run.workload.tiling, tp), run.machine.memory.access))
     chunk = chunk_bytes_of(2 * shape.m * shape.n, tp, run.machine.gpu.l2.line)
-    assert result.gemm.counters["output_write_bytes"] == dense
-    assert result.reduce_scatter.counters["comm_read_bytes"] == (2 * tp - 1) * chunk
-    assert result.reduce_scatter.counters["comm_write_bytes"] == tp * chunk
-    assert result.reduce_scatter.counters["link_bytes"] == (tp - 1) * chunk
-    assert result.all_gather.counters["comm_read_bytes"] == (tp - 1) * chunk
-    assert result.all_gather.counters["comm_write_bytes"] == (tp - 1) * chunk
+    assert counters_of(result, "gemm")["output_write_bytes"] == dense
+    assert counters_of(result, "reduce_scatter")["comm_read_bytes"] == (2 * tp - 1) * chunk
+    assert counters_of(result, "reduce_scatter")["comm_write_bytes"] == tp * chunk
+    assert counters_of(result, "reduce_scatter")["link_bytes"] == (tp - 1) * chunk
+    assert counters_of(result, "all_gather")["comm_read_bytes"] == (tp - 1) * chunk
+    assert counters_of(result, "all_gather")["comm_write_bytes"] == (tp - 1) * chunk
 
 
 @pytest.mark.parametrize("strategy", ["t3", "t3-mca"])
@@ -52,7 +60,7 @@ def test_sequential(shape, tp):
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_fused(shape, tp, strategy):
     run = point(shape, tp, strategy)
-    fused = simulate(run, None, STORE).fused.counters
+    fused = counters_of(simulate(run, None, STORE), "fused")
     chunks = expected_chunk_bytes(make_tile_trace(shape, run.workload.tiling, tp), run.machine.memory.access).tolist()
     assert fused["output_write_bytes"] == sum(chunks[1:])
     assert fused["comm_read_bytes"] == sum(chunks[1:-1])
@@ -65,7 +73,7 @@ def test_fused(shape, tp, strategy):
 def test_near_memory_reduce_scatter(shape):
     tp = 4
     run = point(shape, tp, "ideal-rs-nmc")
-    counters = simulate(run, None, STORE).reduce_scatter.counters
+    counters = counters_of(simulate(run, None, STORE), "reduce_scatter")
     chunk = chunk_bytes_of(2 * shape.m * shape.n, tp, run.machine.gpu.l2.line)
     assert counters["comm_read_bytes"] == counters["comm_write_bytes"] == (tp - 1) * chunk
 
@@ -75,8 +83,8 @@ def test_published_ratios():
     for tp, reads, writes in ((8, 15 / 6, 8 / 7), (16, 31 / 14, 16 / 15)):
         shape = SHAPES["even"]
         sequential = simulate(point(shape, tp, "sequential"), None, STORE)
-        fused = simulate(point(shape, tp, "t3"), None, STORE).fused.counters
-        scatter = sequential.reduce_scatter.counters
+        fused = counters_of(simulate(point(shape, tp, "t3"), None, STORE), "fused")
+        scatter = counters_of(sequential, "reduce_scatter")
         assert scatter["comm_read_bytes"] / fused["comm_read_bytes"] == reads
         assert scatter["comm_write_bytes"] / fused["comm_write_bytes"] == writes
 
@@ -85,9 +93,9 @@ def test_one_gpu_is_a_plain_gemm():
     """No collective, no link traffic, and T3 only stores its own output."""
     shape = SHAPES["even"]
     sequential = simulate(point(shape, 1, "sequential"))
-    fused = simulate(point(shape, 1, "t3")).fused.counters
-    assert sequential.total == sequential.gemm.ticks
-    assert sequential.reduce_scatter is sequential.all_gather is None
+    fused = counters_of(simulate(point(shape, 1, "t3")), "fused")
+    assert [phase.name for phase in sequential.phases] == ["gemm"]
+    assert sequential.total == sequential.phases[0].ticks
     assert fused["link_bytes"] == fused["comm_read_bytes"] == fused["comm_write_bytes"] == 0
     assert fused["output_write_bytes"] == 2 * shape.m * shape.n
 
@@ -96,4 +104,4 @@ def test_canary_a_lost_chunk_changes_the_counts():
     """Counting one chunk less than there is would fail the tests above."""
     run = point(SHAPES["even"], 4, "t3")
     chunks = expected_chunk_bytes(make_tile_trace(SHAPES["even"], run.workload.tiling, 4), 64).tolist()
-    assert simulate(run, None, STORE).fused.counters["output_write_bytes"] != sum(chunks[2:])
+    assert counters_of(simulate(run, None, STORE), "fused")["output_write_bytes"] != sum(chunks[2:])

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from t3sim.config.experiment import CollectiveSpec, GemmShape, WorkloadSpec
 from t3sim.config.presets import load_tiling
 from t3sim.overlap.interface import Phase
-from t3sim.system.phases import MirroredPhases, PhaseStore
-from t3sim.workload.tiling import make_tile_trace
+from t3sim.program.parts import collective_plan, gemm_part, reduce_scatter_part
+from t3sim.program.side_by_side import kernels_for, side_by_side_part, times_side_by_side
+from t3sim.system.simulate import operator_of
+from tests.harness.sublayers import ObservedParts
 
 from .conftest import base_run
 
 MIB = 1 << 20
 TILING = load_tiling("gemm-128x256")
-OPS = {"reduce-scatter": "reduce_scatter", "all-gather": "all_gather", "all-reduce": "all_reduce"}
+OPS = ("reduce-scatter", "all-gather", "all-reduce")
 SIMPLE = {"low_latency": None, "low_latency_128": None}  # held to the protocol without flags inside the data
 # Of each chunk: reads, results sent or kept (a result that is both costs twice), operations.
 WORK = {"reduce-scatter": (3, 2, 2), "all-gather": (2, 3, 2), "all-reduce": (4, 4, 3)}
@@ -36,9 +38,8 @@ def ring(op: str, size: int, gpus: int, channels: int, **kernel: Any) -> Phase:
     """A collective of *size* bytes on *channels* compute units."""
     workload = WorkloadSpec(tp=gpus, collective=CollectiveSpec(op=op, size=f"{size} B", gpus=gpus), tiling=TILING)
     run = base_run("h200").model_copy(update={"machine": machine(**kernel), "workload": workload})
-    phase = getattr(MirroredPhases(run, None, PhaseStore()), OPS[op])(n_compute_units=channels)
-    assert phase is not None
-    return phase
+    (part,) = collective_plan(operator_of(run), n_compute_units=channels).parts()
+    return ObservedParts(run).of(part)
 
 
 def us(ticks: float) -> float:
@@ -148,37 +149,45 @@ def test_slices_hide_the_way_to_the_neighbour() -> None:
     assert two.ticks < one.ticks
 
 
-@cache
-def beside(channels: int = 24) -> tuple[Phase, Phase, Phase]:
+class Beside(NamedTuple):
     """A small GEMM alone, the reduce-scatter of its output alone, and both beside each other."""
+
+    gemm: Phase
+    scatter: Phase
+    both: Phase
+    times: tuple[float, float]  # of a GEMM and of a reduce-scatter beside the other
+    n: tuple[int, int]  # how often each ran
+
+
+@cache
+def beside(channels: int = 24) -> Beside:
     shape = GemmShape(m=2048, n=2048, k=256)
     workload = WorkloadSpec(tp=2, gemm=shape, tiling=TILING)
     run = base_run("h200").model_copy(update={"machine": machine(), "workload": workload})
-    phases = MirroredPhases(run, make_tile_trace(shape, TILING, 1), PhaseStore())
-    scatter = phases.reduce_scatter(n_compute_units=channels)
-    both = phases.side_by_side("reduce-scatter", n_compute_units=channels)
-    assert scatter is not None
-    assert both is not None
-    return phases.gemm(), scatter, both
+    parts = ObservedParts(run)
+    gemm = parts.of(gemm_part(parts.op))
+    scatter = parts.of(reduce_scatter_part(parts.op, n_compute_units=channels))
+    n = kernels_for(gemm.ticks, scatter.ticks)
+    both = parts.of(side_by_side_part(parts.op, "reduce-scatter", *n, n_compute_units=channels))
+    return Beside(gemm, scatter, both, times_side_by_side(both.spans), n)
 
 
 def test_both_take_longer_beside_each_other() -> None:
     """A GEMM loses compute units, a collective waits for them; neither takes longer than both in turn."""
-    gemm, scatter, both = beside()
-    gemm_beside, scatter_beside = both.counters["gemm_beside"], both.counters["collective_beside"]
-    assert gemm.ticks < gemm_beside
-    assert scatter.ticks < scatter_beside
-    assert max(gemm_beside, scatter_beside) < gemm.ticks + scatter.ticks
+    found = beside()
+    assert found.gemm.ticks < found.times[0]
+    assert found.scatter.ticks < found.times[1]
+    assert max(found.times) < found.gemm.ticks + found.scatter.ticks
 
 
 def test_everything_is_done_beside_each_other() -> None:
     """Do all kernels of both kinds end, with the traffic of each as often as it ran?"""
-    gemm, scatter, both = beside()
-    n_collectives = both.counters["link_bytes"] // scatter.counters["link_bytes"]
-    assert both.counters["link_bytes"] == n_collectives * scatter.counters["link_bytes"]
-    assert both.counters["comm_read_bytes"] == n_collectives * scatter.counters["comm_read_bytes"]
-    n_gemms = both.counters["l2_accesses"] / gemm.counters["l2_accesses"]
-    assert n_gemms == int(n_gemms) >= 2
+    found = beside()
+    both, (n_gemms, n_collectives) = found.both.counters, found.n
+    assert n_gemms >= 2
+    assert both["l2_accesses"] == n_gemms * found.gemm.counters["l2_accesses"]
+    for name in ("link_bytes", "comm_read_bytes"):
+        assert both[name] == n_collectives * found.scatter.counters[name]
 
 
 def test_fewer_channels_leave_more_to_the_gemm() -> None:
@@ -186,15 +195,14 @@ def test_fewer_channels_leave_more_to_the_gemm() -> None:
 
     128 tiles fit the 128 others; 1 %: in a row of kernels the second operand is in the L2 from the first.
     """
-    gemm, _, many = beside()
-    _, _, few = beside(4)
-    assert 0.99 * gemm.ticks < few.counters["gemm_beside"] < many.counters["gemm_beside"]
+    many, few = beside(), beside(4)
+    assert 0.99 * many.gemm.ticks < few.times[0] < many.times[0]
 
 
 def test_one_channel_takes_one_compute_unit_from_the_gemm() -> None:
     """Does a collective of one channel leave the others to the GEMM?  It took all of them once."""
-    gemm, _, one = beside(1)
-    assert one.counters["gemm_beside"] < 1.1 * gemm.ticks
+    one = beside(1)
+    assert one.times[0] < 1.1 * one.gemm.ticks
 
 
 def test_an_all_reduce_is_one_kernel_in_channels_and_two_in_whole_chunks() -> None:
@@ -207,8 +215,9 @@ def test_an_all_reduce_is_one_kernel_in_channels_and_two_in_whole_chunks() -> No
             update={"workload": WorkloadSpec(tp=4, collective=collective, tiling=TILING), "strategy": "sequential"}
         )
         result = simulate(run)
-        sent = sum(phase.counters["link_bytes"] for phase in result.phases)
+        roles = result.sublayers[0].by_role
+        sent = sum(phase.counters["link_bytes"] for phase in roles.values())
         assert sent == 2 * 3 * MIB // 4 * (2 if name == "h200" else 1)  # as many flags as data, at this size
-        assert (result.all_reduce is not None) == (name == "h200")
-        assert (result.reduce_scatter is not None) == (name == "t3-150")
+        assert ("all_reduce" in roles) == (name == "h200")
+        assert ("reduce_scatter" in roles) == (name == "t3-150")
         assert result.total == sum(phase.ticks for phase in result.phases)

@@ -6,17 +6,15 @@ import pytest
 
 from t3sim.errors import ModelError
 from t3sim.gpu.kernel import codes
-from t3sim.overlap import overlap_strategies
-from t3sim.overlap.t3 import ring_reduce_scatter
-from t3sim.system.machine import check_drained, leftovers
-from t3sim.system.phases import load_fused
-from tests.harness.sublayers import under
+from t3sim.program.parts import gemm_part, reduce_scatter_part
+from t3sim.system.machine import MirroredMachine, check_drained, leftovers
+from tests.harness.sublayers import fused_part
 
-from .conftest import phases_of
+from .conftest import parts_of
 
 
 def ticks_of(strategy: str, model: str, sublayer: str, tp: int) -> int:
-    return overlap_strategies.get(strategy)(phases_of(model, sublayer, tp, strategy)[0]).ticks
+    return parts_of(model, sublayer, tp, strategy).simulate()[0]
 
 
 @pytest.mark.deep  # tests/docs runs the same sublayer as the demo does
@@ -30,22 +28,22 @@ def test_tnlg_fc2_tp8_is_ordered_as_published():
 
 def test_t3_spends_its_loss_on_stores_and_operands():
     """Under round robin compute units wait longer for stores and operands; MCA takes most of it back."""
-    phases, _ = phases_of("T-NLG", "FC-2", 8)
+    parts = parts_of("T-NLG", "FC-2", 8)
 
     def waiting(phase) -> int:
         states = phase.counters["cu_states"]
         return states["storing"] + states["waiting for operands"] + states["waiting for the first operands"]
 
-    alone = waiting(phases.gemm())
-    round_robin = waiting(under(phases, "round_robin").fused(ring_reduce_scatter))
-    mca = waiting(under(phases, "mca").fused(ring_reduce_scatter))
+    alone = waiting(parts.of(gemm_part(parts.op)))
+    round_robin = waiting(parts.fused("round_robin"))
+    mca = waiting(parts.fused("mca"))
     assert alone < mca < round_robin
 
 
 def test_fused_output_bypasses_the_l2_and_leaves_it_to_operands():
-    phases, _ = phases_of("T-NLG", "FC-2", 16)
-    alone = phases.gemm().counters
-    fused = under(phases, "round_robin").fused(ring_reduce_scatter).counters
+    parts = parts_of("T-NLG", "FC-2", 16)
+    alone = parts.of(gemm_part(parts.op)).counters
+    fused = parts.fused("round_robin").counters
     assert alone["l2_store_accesses"] > 0
     assert fused["l2_store_accesses"] == 0
     assert fused["operand_read_bytes"] < alone["operand_read_bytes"]
@@ -59,25 +57,32 @@ def test_why_t3_mca_beats_the_published_near_memory_overlap_on_a_short_gemm():
     memory, and the others are forwarded tile by tile.  So it reads one chunk less and hides latencies,
     but cannot beat the time of n - 1 chunks on the wire.
     """
-    phases, trace = phases_of("T-NLG", "OP", 16)
-    fused = under(phases, "mca").fused(ring_reduce_scatter)
-    alone = phases.reduce_scatter(has_near_memory=True)
-    n = trace.n_chunks
-    link = phases.run.machine.link
+    parts = parts_of("T-NLG", "OP", 16)
+    fused = parts.fused("mca")
+    alone = parts.of(reduce_scatter_part(parts.op, has_near_memory=True))
+    n = parts.op.n
+    link = parts.run.machine.link
     wire_ticks = alone.counters["link_bytes"] * 7e9 / link.bandwidth
-    assert phases.gemm().ticks < alone.ticks
+    assert parts.of(gemm_part(parts.op)).ticks < alone.ticks
     assert fused.ticks < alone.ticks
     assert fused.counters["comm_read_bytes"] * (n - 1) == alone.counters["comm_read_bytes"] * (n - 2)
     assert fused.counters["link_bytes"] == alone.counters["link_bytes"]
-    assert fused.counters["operand_read_bytes"] <= phases.gemm().counters["operand_read_bytes"]
+    assert fused.counters["operand_read_bytes"] <= parts.of(gemm_part(parts.op)).counters["operand_read_bytes"]
     assert fused.ticks >= wire_ticks
+
+
+def loaded() -> MirroredMachine:
+    """Return a machine with the fused part of a short GEMM."""
+    parts = parts_of("T-NLG", "OP", 16)
+    part = fused_part(parts.op)
+    machine = parts.machine(part, "round_robin", {})
+    machine.load(part.programs[0])
+    return machine
 
 
 def test_nothing_is_left_inside_after_a_run_and_a_canary_left_behind_is_found():
     """Every run ends with empty queues, pools and tables, or in an error."""
-    phases, trace = phases_of("T-NLG", "OP", 16)
-    machine = phases.machine("round_robin", {})
-    load_fused(machine, trace, ring_reduce_scatter)
+    machine = loaded()
     machine.run()
     assert leftovers(machine.core) == {}
     machine.core.gpu.channels[3].queue_tail[codes.COMM] += 1
@@ -87,9 +92,7 @@ def test_nothing_is_left_inside_after_a_run_and_a_canary_left_behind_is_found():
 
 def test_a_lost_message_stops_the_run_with_what_is_waited_for():
     """A granule that never arrives ends the run, and the message names the link."""
-    phases, trace = phases_of("T-NLG", "OP", 16)
-    machine = phases.machine("round_robin", {})
-    load_fused(machine, trace, ring_reduce_scatter)
+    machine = loaded()
     deliver = machine.device.receive
     machine.device.receive = lambda messages: deliver(messages[1:])
     with pytest.raises(ModelError, match="deadlock") as stall:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from .conftest import base_run, phases_of
+from t3sim.program.parts import all_gather_part, gemm_part, reduce_scatter_part
+
+from .conftest import base_run, parts_of
 
 FORMULA_EFFICIENCY = 0.84  # of the matrix rate, and
 FORMULA_K0 = 160  # elements of k that stand for the prologue and the write burst of a stage: meets T3's isolated ratios
@@ -30,43 +32,46 @@ def bounds_us(m: int, n: int, k: int, dram_bytes: int) -> float:
 
 def test_time_is_within_ten_percent_of_the_stage_formula(case):
     """10 %: the formula rounds the last stage up and charges reads by an average."""
-    phases, trace = phases_of(*case)
-    gemm = trace.gemm
-    simulated = phases.gemm().ticks / 7e3
+    parts = parts_of(*case)
+    gemm = parts.op.shape
+    simulated = parts.of(gemm_part(parts.op)).ticks / 7e3
     assert simulated == pytest.approx(stage_formula_us(gemm.m, gemm.n, gemm.k), rel=0.10)
 
 
 def test_time_never_beats_compute_or_dram(case):
-    phases, trace = phases_of(*case)
-    phase = phases.gemm()
+    parts = parts_of(*case)
+    phase = parts.of(gemm_part(parts.op))
     traffic = phase.counters["operand_read_bytes"] + phase.counters["output_write_bytes"]
-    gemm = trace.gemm
+    gemm = parts.op.shape
     assert phase.ticks / 7e3 >= bounds_us(gemm.m, gemm.n, gemm.k, traffic)
 
 
 def test_bounds_canary_half_the_time_would_beat_them():
-    phases, trace = phases_of("T-NLG", "FC-2", 8)
-    gemm = trace.gemm
-    assert phases.gemm().ticks / 7e3 / 2 < bounds_us(gemm.m, gemm.n, gemm.k, 0)
+    parts = parts_of("T-NLG", "FC-2", 8)
+    gemm = parts.op.shape
+    assert parts.of(gemm_part(parts.op)).ticks / 7e3 / 2 < bounds_us(gemm.m, gemm.n, gemm.k, 0)
 
 
 def test_workgroups_drift_no_more_than_on_hardware():
     """0.022 was recorded on an H200 at the eighth tile of T-NLG FC-2; 0.04 leaves room for its noise."""
-    spread = phases_of("T-NLG", "FC-2", 8)[0].gemm().counters["workgroup_spread"]
+    parts = parts_of("T-NLG", "FC-2", 8)
+    spread = parts.of(gemm_part(parts.op)).counters["workgroup_spread"]
     assert 0 < spread <= 0.04
 
 
 def test_every_operand_line_is_read_at_least_once():
     """Compulsory traffic: A and B in whole DRAM accesses."""
-    phases, trace = phases_of("T-NLG", "FC-2", 8)
-    gemm = trace.gemm
+    parts = parts_of("T-NLG", "FC-2", 8)
+    gemm = parts.op.shape
     row = -(-gemm.k * 2 // 64) * 64
-    assert phases.gemm().counters["operand_read_bytes"] >= (gemm.m + gemm.n) * row
+    assert parts.of(gemm_part(parts.op)).counters["operand_read_bytes"] >= (gemm.m + gemm.n) * row
 
 
 def ideal_speedup(model: str, sublayer: str, tp: int) -> float:
-    phases, _ = phases_of(model, sublayer, tp)
-    gemm, scatter, gather = phases.gemm().ticks, phases.reduce_scatter().ticks, phases.all_gather().ticks
+    parts = parts_of(model, sublayer, tp)
+    gemm, scatter, gather = (
+        parts.of(part(parts.op)).ticks for part in (gemm_part, reduce_scatter_part, all_gather_part)
+    )
     return (gemm + scatter + gather) / (max(gemm, scatter) + gather)
 
 

@@ -7,9 +7,9 @@ import pytest
 from t3sim.config.experiment import GemmShape, KernelLibrarySpec, TilingSpec, WorkloadSpec
 from t3sim.config.presets import load_kernels, load_tiling
 from t3sim.gpu.ticks import TickBase
-from t3sim.system.phases import MirroredPhases, PhaseStore
+from t3sim.program.parts import gemm_part
 from t3sim.workload.kernel_choice import tiling_of
-from t3sim.workload.tiling import make_tile_trace
+from tests.harness.sublayers import ObservedParts
 
 from .conftest import base_run
 
@@ -19,8 +19,8 @@ assert isinstance(LIBRARY, KernelLibrarySpec)
 
 def gemm_us(gemm: GemmShape, tiling: TilingSpec) -> float:
     run = base_run("h200").model_copy(update={"workload": WorkloadSpec(gemm=gemm, tiling=tiling)})
-    phases = MirroredPhases(run, make_tile_trace(gemm, tiling, 1), PhaseStore())
-    return TickBase.of(run.machine).to_us(phases.gemm().ticks)
+    parts = ObservedParts(run)
+    return TickBase.of(run.machine).to_us(parts.of(gemm_part(parts.op)).ticks)
 
 
 @pytest.mark.parametrize("name", LIBRARY.kernels)

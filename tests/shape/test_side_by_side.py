@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from t3sim.collective.choice import ring_schedule
-from t3sim.config.experiment import GemmShape, WorkloadSpec
+from t3sim.config.experiment import GemmShape
 from t3sim.config.presets import load_tiling
 from t3sim.gpu.kernel import codes
-from t3sim.system.phases import ISOLATED_POLICY, MirroredPhases, PhaseStore
-from t3sim.system.side_by_side import ROUNDS, SPARE, kernels_for, load_side_by_side
+from t3sim.gpu.tables import resident_workgroups
+from t3sim.program.operator import Operator
+from t3sim.program.side_by_side import ROUNDS, SPARE, kernels_for, side_by_side_part
 from t3sim.workload.tiling import make_tile_trace
+from tests.kernel.small import mirrored
 
 from .conftest import base_run
 
@@ -37,15 +38,12 @@ def together(*, persistent: bool, n_workgroups: int, startup_us: int = 0, n_gemm
     gpu = run.machine.gpu
     gpu = gpu.model_copy(update={"collective_kernel": gpu.collective_kernel.model_copy(update=kernel)})
     tiling = load_tiling("gemm-64x64").model_copy(update={"persistent": persistent})
-    machine_spec = run.machine.model_copy(update={"gpu": gpu})
-    workload = WorkloadSpec(tp=2, gemm=SHAPE, tiling=tiling)
-    run = run.model_copy(update={"machine": machine_spec, "workload": workload})
-    trace = make_tile_trace(SHAPE, tiling, 1)
-    phases = MirroredPhases(run, trace, PhaseStore())
-    machine = phases.machine(ISOLATED_POLICY, {}, multiplies=True)
-    program = ring_schedule(machine_spec, "reduce-scatter", 2, CHUNK)
-    load_side_by_side(machine, trace, program, n_gemms, 1)
-    phases.finished("together", machine, lambda _: None)
+    spec = run.machine.model_copy(update={"gpu": gpu})
+    op = Operator(spec, 2, make_tile_trace(SHAPE, tiling, 2))
+    # The reduce-scatter is of another array: of two chunks.
+    part = side_by_side_part(op, "reduce-scatter", n_gemms, 1)
+    machine = mirrored(spec.at_matrix_clock(), part.programs[0])
+    machine.run()
     core = machine.core
     slots = np.array(core.gpu.compute_units["state_slots"][:4, codes.COLLECTIVE_WORK])
     starts = core.tables.steps["start_at"]

@@ -30,26 +30,20 @@ from tests.sweeps.sweeping import SMALL, rows_of, running, until, workers_of
 OTHER_USER = "nobody"
 N_PORTS = 6  # the driver and two workers have two each
 
-# A strategy of a user's own whose simulation waits for a file, on a worker.
+# A strategy of a user's own that waits for a file, on a worker, where its part is about to be simulated.
 WAITING = """
 import multiprocessing
 import time
 from pathlib import Path
 
-from t3sim.overlap.t3 import ring_reduce_scatter
-from t3sim.plugins import SublayerTimes, strategy
+from t3sim.plugins import Plan, gemm_part, strategy
 
 
-def program(routes, trace, device_id, tiles_per_block):
+@strategy("waits")
+def waits(op, params):
     while multiprocessing.parent_process() is not None and not Path("go").exists():
         time.sleep(0.02)
-    ring_reduce_scatter(routes, trace, device_id, tiles_per_block)
-
-
-@strategy("waits", arbitration="round_robin")
-def waits(phases):
-    together = phases.fused(program)
-    return SublayerTimes(together.ticks, phases.gemm(), fused=together)
+    return Plan(gemm_part(op))
 """
 WITH_WAITING = "name: waiting\nplugins: [waiting.py]\n" + SMALL + "strategy: waits\n"
 

@@ -18,7 +18,10 @@ from t3sim.experiment.runner import plan_phases
 from t3sim.observe.timeline import Timeline
 from t3sim.observe.waits import Wait
 from t3sim.overlap import Phase
-from t3sim.system.phases import PhaseJob
+from t3sim.program.parts import gemm_part
+from t3sim.system.parts import PhaseJob
+from t3sim.system.simulate import operator_of
+from tests.harness.sublayers import point
 from tests.smoke.command_line import GEMM, HEADER
 from tests.sweeps.sweeping import experiment
 
@@ -120,7 +123,9 @@ def test_types_are_told_apart() -> None:
 
 
 def test_what_has_no_content_is_refused() -> None:
-    job = PhaseJob((object(),), "odd", lambda report: Phase("odd", 1, {}, Timeline()))
+    run = point("sequential")
+    part = gemm_part(operator_of(run))
+    job = PhaseJob((object(),), "odd", lambda _: Phase("odd", 1, {}, Timeline()), part, run.machine)
     with pytest.raises(UsageError, match="phase `odd` cannot be told from others: object"):
         phase_digest(job, ())
 

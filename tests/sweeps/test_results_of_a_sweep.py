@@ -29,17 +29,6 @@ TILINGS = (
     "name: tilings\nmachine: t3-tiny\nworkload: {gemm: {m: 256, n: 256, k: 128}, tp: 4}\n"
     "sweep: {grid: {tiling: [gemm-64x64, {preset: gemm-64x64, prefetch_depth: 2}], strategy: [sequential, t3]}}\n"
 )
-# A strategy that asks for its second phase only when it knows the first one.
-CURIOUS = """
-from t3sim.plugins import SublayerTimes, strategy
-
-
-@strategy("curious")
-def curious(phases):
-    gemm = phases.gemm()
-    scatter = phases.reduce_scatter() if gemm.ticks > 1 else None
-    return SublayerTimes(gemm.ticks, gemm, scatter)
-"""
 
 
 def n_rows(output: Path) -> int:
@@ -181,17 +170,6 @@ def test_phases_that_were_not_checked_do_not_count_as_checked(tmp_path: Path) ->
     run(planned, output, audit=again)  # now they are kept as checked
     assert again.summary() == audit.summary()
     assert audit.n_phases == 3
-
-
-def test_a_strategy_may_decide_by_what_its_first_phase_took(tmp_path: Path) -> None:
-    (tmp_path / "curious.py").write_text(CURIOUS, encoding="utf-8")
-    planned = experiment(tmp_path, "name: few\nplugins: [curious.py]\n" + SMALL + "strategy: curious\n")
-    sweep = Sweep(planned, tmp_path / "results")
-    assert [task.name for task in sweep.missing] == ["gemm"]  # the other one is planned when it is finished
-    records = [run(planned, tmp_path / "results").records for _ in range(2)]
-    assert records[0][0].rs_us > 0
-    assert records[0] == records[1]
-    assert len(phases_in(tmp_path / "results")) == 2
 
 
 def test_out_of_memory_fails_a_point_and_not_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,34 +23,26 @@ from tests.conftest import REPOSITORY
 from tests.smoke.command_line import result_files, rows_of
 from tests.sweeps.sweeping import RUN, SMALL, Command, experiment, finished, phases_in, running, until, workers_of
 
-# Strategies of a user's own that end the process they are simulated in, unless it is the driver.
+# Strategies of a user's own that end the process that is to simulate their parts, unless it is the driver.
 DEADLY = """
 import multiprocessing
 import os
 import signal
 
-from t3sim.plugins import SublayerTimes, ring_reduce_scatter, strategy
+from t3sim.plugins import Plan, gemm_part, strategy
 
 
-def killer(kill):
-    def program(routes, trace, device_id, tiles_per_block):
+def deadly(n_compute_units, kill):
+    def plan(op, params):
         if multiprocessing.parent_process() is not None:
             kill()
-        ring_reduce_scatter(routes, trace, device_id, tiles_per_block)
+        return Plan(gemm_part(op, n_compute_units))
 
-    return program
-
-
-def times(kill):
-    def of(phases):
-        together = phases.fused(killer(kill))
-        return SublayerTimes(together.ticks, phases.gemm(), fused=together)
-
-    return of
+    return plan
 
 
-strategy("killed", arbitration="round_robin")(times(lambda: os.kill(os.getpid(), signal.SIGKILL)))
-strategy("worker_exits", arbitration="round_robin")(times(lambda: os._exit(0)))
+strategy("killed")(deadly(3, lambda: os.kill(os.getpid(), signal.SIGKILL)))
+strategy("worker_exits")(deadly(2, lambda: os._exit(0)))
 """
 GRID = "sweep: {grid: {strategy: [sequential, killed, t3, worker_exits, t3-mca]}}\n"
 WITH_DEADLY = "name: deadly\nplugins: [deadly.py]\n" + SMALL + GRID
@@ -85,8 +77,8 @@ def test_a_phase_that_kills_its_worker_is_set_aside(tmp_path: Path) -> None:
     with (output / "failed.csv").open(encoding="utf-8", newline="") as file:
         failed = list(csv.DictReader(file))
     assert [(row["point"], row["strategy"], row["phase"]) for row in failed] == [
-        ("2", "killed", "fused, round_robin"),
-        ("4", "worker_exits", "fused, round_robin"),
+        ("2", "killed", "gemm, 3 compute units"),
+        ("4", "worker_exits", "gemm, 2 compute units"),
     ]
     assert {row["reason"] for row in failed} == {"killed its worker 3 times while it ran alone"}
     assert [row["strategy"] for row in rows_of(output)] == ["sequential", "t3", "t3-mca"]

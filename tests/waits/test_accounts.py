@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from t3sim.collective.schedule import ring_all_gather
-from t3sim.gpu.arbitration import ArbitrationPolicy, arbitration_policies
+from t3sim.gpu.arbitration import ArbitrationPolicy
 from t3sim.gpu.kernel import _jit, codes
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.codes import COMM, COMPUTE, NO_STREAM
 from t3sim.gpu.kernel.memory_controller import head_is_ready
-from t3sim.gpu.routes import StoreRoutes
 from t3sim.gpu.time_accounts import closed, time_accounts, units_of
 from t3sim.observe.waits import REASONS, UNITS, of_gpu
-from t3sim.overlap.t3 import ring_reduce_scatter
 from t3sim.system.machine import MirroredMachine
 from t3sim.system.measure import waits_of
-from t3sim.system.phases import load_fused
-from t3sim.system.ring import RingMachine
 from tests.harness.mutants import UNCHANGED, Mutant, run_mutants
 from tests.harness.tiny_runs import PHASES, SHAPES, machine_for
-from tests.kernel.small import machine, trace_of
+from tests.kernel.small import at_once, core_of, explicit, fused_of, gemm_of, machine, mirrored, ring_of, trace_of
 from tests.waits.scenario import accounted
 
 
@@ -36,30 +33,25 @@ def waits(wired: MirroredMachine) -> tuple[int, dict[str, dict[str, int]]]:
     return end_at, found
 
 
-def wired(changes: str = "", policy: str | ArbitrationPolicy = "round_robin") -> MirroredMachine:
-    chosen = arbitration_policies.get(policy) if isinstance(policy, str) else policy
-    return MirroredMachine(machine(changes), chosen, {})
-
-
 def fused(changes: str = "", policy: str | ArbitrationPolicy = "round_robin", n: int = 256) -> MirroredMachine:
     """Return a machine with a fused GEMM of n x n x 128 in tiles of 64 x 64 on four GPUs."""
-    loaded = wired(changes, policy)
-    load_fused(loaded, trace_of(n, n, 128, n_chunks=4), ring_reduce_scatter)
-    return loaded
+    spec = machine(changes)
+    return mirrored(spec, fused_of(spec, trace_of(n, n, 128, n_chunks=4)), policy)
 
 
 def gemm(changes: str, m: int, n: int, k: int) -> MirroredMachine:
-    loaded = wired(changes)
-    trace = trace_of(m, n, k)
-    loaded.core.load_gemm(trace, StoreRoutes(trace.n_workgroups), start_at=loaded.launch_ticks)
-    return loaded
+    spec = machine(changes)
+    return mirrored(spec, gemm_of(spec, trace_of(m, n, k)))
 
 
 def all_gather(changes: str, n_devices: int, chunk_granules: int) -> MirroredMachine:
-    loaded = wired(changes)
-    loaded.core.load_collective(ring_all_gather(n_devices, chunk_granules), start_at=loaded.launch_ticks)
-    loaded.close_ring()
-    return loaded
+    spec = machine(changes)
+    return mirrored(spec, ring_of(spec, n_devices, ring_all_gather(n_devices, chunk_granules)))
+
+
+def launch_of(loaded: MirroredMachine) -> int:
+    """Return the ticks up to the start of the only kernel."""
+    return int(loaded.core.operations[0].start_at)
 
 
 def test_codes_and_names_stand_in_the_same_order() -> None:
@@ -88,8 +80,7 @@ def test_the_time_of_every_single_unit_adds_up(phase: str, shape: Any, policy: s
 
 def test_every_gpu_of_a_ring_has_rows_that_add_up_to_the_same_time() -> None:
     trace = trace_of(256, 256, 128, n_chunks=3)
-    ring = RingMachine(machine(), arbitration_policies.get("round_robin"), {}, 3)
-    ring.load_gemm(trace, ring_reduce_scatter)
+    ring = explicit(machine(), *[fused_of(machine(), trace)] * 3)
     total = max(ring.run())
     for d, core in enumerate(ring.cores):
         rows = waits_of(core, total, f"gpu[{d}]")
@@ -101,9 +92,10 @@ def test_every_gpu_of_a_ring_has_rows_that_add_up_to_the_same_time() -> None:
 
 def test_a_gpu_that_goes_on_after_its_kernel_has_nothing_left_but_for_its_wire() -> None:
     """A GPU of a ring ends its all-gather while stores still wait in the buffer of a slow link; it sends them on."""
-    core = wired("link: {bandwidth: 1 GB/s, egress_buffer: 64 KiB}").core
-    core.load_collective(ring_all_gather(2, 512), start_at=0)
-    core.gpu.expected_inbound = 0  # of a neighbour that has sent all before
+    spec = machine("link: {bandwidth: 1 GB/s, egress_buffer: 64 KiB}")
+    program = at_once(ring_of(spec, 2, ring_all_gather(2, 512)))
+    core = core_of("link: {bandwidth: 1 GB/s, egress_buffer: 64 KiB}")
+    core.load(replace(program, operations=(replace(program.operations[0], until=()),)))  # the neighbour has sent all
     assert core.advance(1 << 24)
     n_ended, end_at = int(core.gpu.link_port.n_sent), core.kernel_end_at
     assert n_ended < 512
@@ -136,7 +128,7 @@ def test_waits_of_one_gpu_stand_for_another_that_is_alike() -> None:
 def test_what_lies_before_the_start_of_a_gpu_is_not_its_time() -> None:
     """A GPU of a ring that is launched 3 us after the first: its rows are of the time from then on."""
     loaded = gemm(SLOW_PIPE, 64, 64, 64)
-    end_at, launch = loaded.run(), loaded.launch_ticks
+    end_at, launch = loaded.run(), launch_of(loaded)
     whole, own = (waits_of(loaded.core, end_at, "gpu[1]", start) for start in (0, launch))
     for unit, n in units_of(loaded.core.machine).items():
         ticks = [{row.reason: row.ticks for row in rows if row.unit == unit} for rows in (whole, own)]
@@ -180,7 +172,7 @@ def test_every_unit_waits_for_the_launch_of_the_kernel() -> None:
     loaded = gemm(SLOW_PIPE, 64, 64, 64)
     _, found = waits(loaded)
     slot = int(loaded.core.gpu.slot_ticks)
-    launch = -(-loaded.launch_ticks // slot) * slot
+    launch = -(-launch_of(loaded) // slot) * slot
     cycle = int(loaded.core.gpu.memory_ticks)
     for unit, n in units_of(loaded.core.machine).items():
         expected = -(-launch // cycle) * cycle if unit == "memory channel" else launch  # channels count whole cycles

@@ -197,29 +197,29 @@ def reason_in_step(cu):
 
 
 @kernel
-def dispatch_moves(gpu, operations, running, move_units, now):
+def dispatch_moves(gpu, now):
     """Give empty compute units to the workgroups of move kernels that have none, in order of both."""
     if gpu.n_moving == 0:
         return
     for place in range(gpu.n_running):
-        moves = operations[running[place]]
+        moves = gpu.operations[gpu.running[place]]
         if moves.kind == MOVES:
             for cu_index in range(moves.first_unit, moves.end_unit):
                 if moves.n_dispatched == moves.n_workgroups:
                     break
                 cu = gpu.compute_units[cu_index]
                 if cu.move_operation < 0 and not has_workgroups(gpu, cu):
-                    begin_workgroup(gpu, operations, running[place], move_units, cu_index, now)
+                    begin_workgroup(gpu, gpu.running[place], cu_index, now)
 
 
 @kernel
-def begin_workgroup(gpu, operations, operation, move_units, cu_index, now):
+def begin_workgroup(gpu, operation, cu_index, now):
     """The next workgroup of a move kernel takes a compute unit for itself, and starts up there."""
-    moves = operations[operation]
+    moves = gpu.operations[operation]
     cu = gpu.compute_units[cu_index]
     cu.move_operation = operation
     if cu.wanted_by >= 0:
-        operations[cu.wanted_by].n_wanted -= 1
+        gpu.operations[cu.wanted_by].n_wanted -= 1
         cu.wanted_by = -1
     if gpu.runs_gemms == 0:
         note_idle_slots(gpu, cu)
@@ -227,42 +227,42 @@ def begin_workgroup(gpu, operations, operation, move_units, cu_index, now):
     part.number = moves.n_dispatched
     part.step_ready_at = now + moves.startup_ticks
     part.step = part.step_line = part.step_operand = part.step_stored = part.line_head = part.line_tail = 0
-    move_units[moves.first_workgroup + part.number] = cu_index
+    gpu.move_units[moves.first_workgroup + part.number] = cu_index
     moves.n_dispatched += 1
     gpu.n_moving -= 1
     if moves.n_dispatched == moves.n_workgroups and moves.n_wanted > 0:
-        want_no_more(gpu, operations, operation)
+        want_no_more(gpu, operation)
 
 
 @kernel
-def want_no_more(gpu, operations, operation):
+def want_no_more(gpu, operation):
     """No compute unit is kept free for a move kernel any more."""
-    operations[operation].n_wanted = 0
+    gpu.operations[operation].n_wanted = 0
     for cu_index in range(gpu.n_compute_units):
         if gpu.compute_units[cu_index].wanted_by == operation:
             gpu.compute_units[cu_index].wanted_by = -1
 
 
 @kernel
-def end_move_workgroup(gpu, moves, move_units, cu_index, now):
+def end_move_workgroup(gpu, moves, cu_index, now):
     """A workgroup of a move kernel has made its last step: its compute unit is free."""
     cu = gpu.compute_units[cu_index]
     cu.move_operation = -1
     cu.idle_from = gpu.n_active_slots
-    move_units[moves.first_workgroup + gpu.move_workgroups[cu_index].number] = -1
+    gpu.move_units[moves.first_workgroup + gpu.move_workgroups[cu_index].number] = -1
     moves.n_finished += 1
     moves.end_at = now
     gpu.compute_done_at = now
 
 
 @kernel
-def is_received(step, signals):
+def is_received(gpu, step):
     """Return whether what other GPUs send of what a step needs has been received."""
-    return step.wait_signal < 0 or signals[step.wait_signal] >= step.wait_at_least
+    return step.wait_signal < 0 or gpu.signals[step.wait_signal] >= step.wait_at_least
 
 
 @kernel
-def advance_moves(gpu, moves, cu_index, move_units, steps, signals, store_queue, now):
+def advance_moves(gpu, moves, cu_index, steps, store_queue, now):
     """One slot of the workgroup of a move kernel that has a compute unit."""
     part = gpu.move_workgroups[cu_index]
     cu = gpu.compute_units[cu_index]
@@ -277,7 +277,7 @@ def advance_moves(gpu, moves, cu_index, move_units, steps, signals, store_queue,
             state = COLLECTIVE_WORK
             waits_for = WORKING  # start, fence, flag and barrier are its own work
             break
-        if not is_received(step, signals):
+        if not is_received(gpu, step):
             waits_for = FOR_DEPENDENCY
             break
         state = COLLECTIVE_WORK
@@ -294,7 +294,7 @@ def advance_moves(gpu, moves, cu_index, move_units, steps, signals, store_queue,
         part.step_stored = 0
         part.step_ready_at = now + (moves.slice_overhead_ticks if step.n_granules > 0 else 0)
         if part.step == moves.n_steps:
-            end_move_workgroup(gpu, moves, move_units, cu_index, now)
+            end_move_workgroup(gpu, moves, cu_index, now)
             waits_for = NOTHING_LEFT
     cu.state_slots[state] += 1
     note_issue(gpu, cu, waits_for, credit)

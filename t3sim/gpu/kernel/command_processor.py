@@ -17,52 +17,52 @@ from t3sim.gpu.kernel.signals import post
 
 
 @kernel
-def are_posted(waits, signals, first, n):
+def are_posted(gpu, waits, first, n):
     """Return whether *n* waits from the *first* on hold."""
     for index in range(first, first + n):
-        if signals[waits[index].signal] < waits[index].at_least:
+        if gpu.signals[waits[index].signal] < waits[index].at_least:
             return False
     return True
 
 
 @kernel
-def note_ready(gpu, operations, waits, signals, now):
+def note_ready(gpu, waits, now):
     """Signals have been posted since somebody last looked: which operations have all that they wait for?"""
     gpu.has_news = 0
     for index in range(gpu.n_operations):
-        operation = operations[index]
+        operation = gpu.operations[index]
         if operation.state == PENDING and operation.start_at == NEVER and are_posted(
-            waits, signals, operation.first_wait, operation.n_waits
+            gpu, waits, operation.first_wait, operation.n_waits
         ):
             operation.start_at = max(now, operation.issued_at) + operation.launch_ticks
             gpu.next_start_at = min(gpu.next_start_at, operation.start_at)
 
 
 @kernel
-def start_operations(gpu, operations, running, now):
+def start_operations(gpu, now):
     """Start the operations whose launch is over."""
     if now < gpu.next_start_at:
         return
     gpu.next_start_at = NEVER
     for index in range(gpu.n_operations):
-        operation = operations[index]
+        operation = gpu.operations[index]
         if operation.state == PENDING:
             if operation.start_at <= now:
-                start(gpu, operations, running, index)
+                start(gpu, index)
             else:
                 gpu.next_start_at = min(gpu.next_start_at, operation.start_at)
 
 
 @kernel
-def start(gpu, operations, running, index):
+def start(gpu, index):
     """Put an operation among those that run: behind all of its priority or a higher one."""
-    operation = operations[index]
+    operation = gpu.operations[index]
     operation.state = RUNNING
     place = gpu.n_running
-    while place > 0 and operations[running[place - 1]].priority < operation.priority:
-        running[place] = running[place - 1]
+    while place > 0 and gpu.operations[gpu.running[place - 1]].priority < operation.priority:
+        gpu.running[place] = gpu.running[place - 1]
         place -= 1
-    running[place] = index
+    gpu.running[place] = index
     gpu.n_running += 1
     gpu.n_pending -= 1
     if operation.kind == MOVES:
@@ -75,20 +75,20 @@ def start(gpu, operations, running, index):
 
 
 @kernel
-def end_operations(gpu, operations, running, waits, posts, signals, store_queue, now):
+def end_operations(gpu, waits, posts, store_queue, now):
     """Post the signals of operations that have come to their end, and forget them."""
     n_left = 0
     for place in range(gpu.n_running):
-        operation = operations[running[place]]
+        operation = gpu.operations[gpu.running[place]]
         is_over = has_ended(gpu, operation) and are_posted(
-            waits, signals, operation.first_wait + operation.n_waits, operation.n_untils
+            gpu, waits, operation.first_wait + operation.n_waits, operation.n_untils
         )
         if is_over and has_buffer_room(gpu.link_port, n_sent(operation, posts)):
             operation.state = OVER
             operation.end_at = now
-            post_all(gpu, operation, posts, signals, store_queue, now)
+            post_all(gpu, operation, posts, store_queue, now)
         else:
-            running[n_left] = running[place]
+            gpu.running[n_left] = gpu.running[place]
             n_left += 1
     gpu.n_running = n_left
 
@@ -124,12 +124,12 @@ def has_ended(gpu, operation):
 
 
 @kernel
-def post_all(gpu, operation, posts, signals, store_queue, now):
+def post_all(gpu, operation, posts, store_queue, now):
     """Post the signals of an operation that is over; to other GPUs they go behind all that it has stored there."""
     for index in range(operation.first_post, operation.first_post + operation.n_posts):
         entry = posts[index]
         if entry.distance == 0:
-            post(gpu, signals, entry.signal, entry.amount)
+            post(gpu, gpu.signals, entry.signal, entry.amount)
         else:
             buffer_store(
                 gpu.link_port, store_queue, SIGNAL, entry.distance, -1, entry.amount, entry.signal,

@@ -250,12 +250,19 @@ def store_granules(gpu, gemm, cu_index, slot, entry, tiles, tile, store_queue, f
         if not has_room(gpu.channels[channel_id], traffic_class, n_granules + reserved):
             wait_for_channel(gpu, cu_index, channel_id, traffic_class)
             return FOR_DRAM_QUEUE
+        # A row that does not start with a line may go on in another channel.
+        last_id = channel_of(gpu, address + n_granules - 1)
+        if last_id != channel_id:
+            reserved = reserved_by_others(gpu, cu, last_id, traffic_class)
+            if not has_room(gpu.channels[last_id], traffic_class, n_granules + reserved):
+                wait_for_channel(gpu, cu_index, last_id, traffic_class)
+                return FOR_DRAM_QUEUE
         kind = LOCAL_UPDATE if route == ROUTE_LOCAL_UPDATE else LOCAL_STORE
         cycle = memory_cycle(gpu, at + gpu.l2.request_ticks)
         signal = tiles[tile].signal if tiles[tile].distance == 0 else NO_SIGNAL
         for i in range(n_granules):
-            tag = store_tag(tile, first + i, signal)
-            request(gpu, channel_id, traffic_class, place_of(gpu, address + i, kind), tag, cycle)
+            tag, place = store_tag(tile, first + i, signal), place_of(gpu, address + i, kind)
+            request(gpu, channel_of(gpu, address + i), traffic_class, place, tag, cycle)
         cu.outstanding_stores += n_granules
         slot.stores_outstanding += n_granules
         return WORKING
@@ -329,15 +336,15 @@ def reason_without_workgroup(gpu):
 
 
 @kernel
-def may_begin(entry, signals):
+def may_begin(gpu, entry):
     """Return whether a workgroup may load its first operands."""
-    return entry.wait_signal < 0 or signals[entry.wait_signal] >= entry.wait_at_least
+    return entry.wait_signal < 0 or gpu.signals[entry.wait_signal] >= entry.wait_at_least
 
 
 @kernel
-def reason_without_operands(gpu, gemm, cu, slot, entry, signals):
+def reason_without_operands(gpu, gemm, cu, slot, entry):
     """Return what a workgroup waits for that cannot multiply its next slice."""
-    if slot.load_slice == 0 and not may_begin(entry, signals):
+    if slot.load_slice == 0 and not may_begin(gpu, entry):
         return FOR_DEPENDENCY
     buffer = slot.multiply_slice % gemm.n_buffers
     if slot.is_issued[buffer]:
@@ -361,7 +368,7 @@ def reason_not_stored(cu, slot):
 
 
 @kernel
-def note_without_multiplying(gpu, operations, workgroups, signals, cu, state, credit, now):
+def note_without_multiplying(gpu, workgroups, cu, state, credit, now):
     """Account for a slot in which none of the workgroups of a compute unit multiplies: the first that waits decides."""
     if state == WAIT_LAUNCH:
         note_slot(gpu, cu, FOR_CU_SLOT)
@@ -377,9 +384,9 @@ def note_without_multiplying(gpu, operations, workgroups, signals, cu, state, cr
             note_issue(gpu, cu, reason_not_stored(cu, slot), credit)
             return
         entry = workgroups[slot.workgroup]
-        gemm = operations[entry.operation]
+        gemm = gpu.operations[entry.operation]
         if slot.multiply_slice < gemm.n_slices:
-            note_slot(gpu, cu, reason_without_operands(gpu, gemm, cu, slot, entry, signals))
+            note_slot(gpu, cu, reason_without_operands(gpu, gemm, cu, slot, entry))
             return
     # The last of them has ended in this slot; the next one comes in the following slot.
     note_issue(gpu, cu, FOR_CU_SLOT if gpu.n_undispatched > 0 else NOTHING_LEFT, credit)
@@ -398,7 +405,7 @@ def end_workgroup(gpu, gemm, cu, slot, entry, now):
 
 
 @kernel
-def advance_workgroups(gpu, operations, cu_index, workgroups, tiles, signals, store_queue, now):
+def advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, now):
     """One slot of a compute unit: progress of its workgroups, then their loads and stores; return its state."""
     cu = gpu.compute_units[cu_index]
     take_returns(gpu, cu)
@@ -418,7 +425,7 @@ def advance_workgroups(gpu, operations, cu_index, workgroups, tiles, signals, st
             state = min(state, WAIT_LAUNCH)
             continue
         entry = workgroups[slot.workgroup]
-        gemm = operations[entry.operation]
+        gemm = gpu.operations[entry.operation]
         if slot.is_multiplying:
             multiply(gpu, gemm, slot, entry, share, now)
         if slot.is_multiplying == 0 and slot.multiply_slice < gemm.n_slices:
@@ -432,7 +439,7 @@ def advance_workgroups(gpu, operations, cu_index, workgroups, tiles, signals, st
         else:
             state = min(state, WAIT_OPERANDS)
         if slot.multiply_slice < gemm.n_slices:
-            if slot.load_slice > 0 or may_begin(entry, signals):
+            if slot.load_slice > 0 or may_begin(gpu, entry):
                 credit = issue_loads(gpu, gemm, cu_index, slot_index, entry, credit, slot_end)
             continue
         credit = issue_stores(gpu, gemm, cu_index, slot_index, entry, tiles, store_queue, credit, slot_end)
@@ -442,7 +449,7 @@ def advance_workgroups(gpu, operations, cu_index, workgroups, tiles, signals, st
     if state == BUSY_MULTIPLYING:
         note_slot(gpu, cu, WORKING)
     else:
-        note_without_multiplying(gpu, operations, workgroups, signals, cu, state, credit, now)
+        note_without_multiplying(gpu, workgroups, cu, state, credit, now)
     cu.issue_debt = min(cu.issue_debt, credit)
     return_promise(gpu, cu)
     return state

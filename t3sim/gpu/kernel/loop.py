@@ -51,7 +51,7 @@ COMMANDS_PER_CYCLE = 4  # of a channel, more than one cycle can log: column, row
 
 
 @kernel
-def advance_compute_units(gpu, operations, running, move_units, workgroups, tiles, steps, signals, store_queue, now):
+def advance_compute_units(gpu, workgroups, tiles, steps, store_queue, now):
     """Let every compute unit act once, a different one first in each slot; return how many wait for operands.
 
     Those of a move kernel take turns among themselves: with the others in between, the first of them would come first
@@ -63,13 +63,13 @@ def advance_compute_units(gpu, operations, running, move_units, workgroups, tile
     gpu.n_active_slots += 1
     n_waiting = 0
     for place in range(gpu.n_running):
-        moves = operations[running[place]]
+        moves = gpu.operations[gpu.running[place]]
         if moves.kind == MOVES:
             for turn in range(moves.n_workgroups):
                 number = (gpu.slot_index + turn) % moves.n_workgroups
-                cu_index = move_units[moves.first_workgroup + number]
+                cu_index = gpu.move_units[moves.first_workgroup + number]
                 if cu_index >= 0:
-                    advance_moves(gpu, moves, cu_index, move_units, steps, signals, store_queue, now)
+                    advance_moves(gpu, moves, cu_index, steps, store_queue, now)
     if gpu.runs_gemms:
         for turn in range(gpu.n_compute_units):
             cu_index = (gpu.slot_index + turn) % gpu.n_compute_units
@@ -77,7 +77,7 @@ def advance_compute_units(gpu, operations, running, move_units, workgroups, tile
             if cu.move_operation >= 0 or cu.idle_from == gpu.n_active_slots:
                 continue  # a move kernel runs on it, or did until a moment ago
             state = advance_workgroups(
-                gpu, operations, cu_index, workgroups, tiles, signals, store_queue, now
+                gpu, cu_index, workgroups, tiles, store_queue, now
             )
             n_waiting += state == WAIT_FIRST_OPERANDS or state == WAIT_OPERANDS
     return n_waiting
@@ -112,7 +112,7 @@ def retire_columns(gpu, channel, workgroups, tiles, dma_commands, dma_queue, ser
 
 @kernel
 def advance_channels(
-    gpu, workgroups, tiles, dma_commands, dma_queue, signals, series, bin_index, command_log, pick_stream, slot_end
+    gpu, workgroups, tiles, dma_commands, dma_queue, series, bin_index, command_log, pick_stream, slot_end
 ):
     """Run every channel that has something to do to the end of the slot; retire what it finished.
 
@@ -123,7 +123,7 @@ def advance_channels(
         channel = gpu.channels[channel_id]
         if channel.sleeps_until < until:
             catch_up(gpu, channel)
-            advance_channel(channel, channel_id, gpu.tracker, tiles, signals, command_log, pick_stream, until)
+            advance_channel(channel, channel_id, gpu.tracker, tiles, gpu.signals, command_log, pick_stream, until)
             series[bin_index, BIN_OCCUPANCY] += channel.occupancy_cycles - channel.noted_occupancy_cycles
             channel.noted_occupancy_cycles = channel.occupancy_cycles
             if channel.has_posted:
@@ -209,11 +209,8 @@ def wake_all_waiting_cus(gpu):
 @kernel
 def advance(
     state,
-    operations,
     waits,
     posts,
-    running,
-    move_units,
     workgroups,
     tiles,
     dma_commands,
@@ -221,7 +218,6 @@ def advance(
     store_queue,
     dma_queue,
     steps,
-    signals,
     peers,
     arrivals,
     inbox,
@@ -254,22 +250,22 @@ def advance(
             take_credits(gpu, peers, arrivals)
             serve_arrivals(gpu, peers, arrivals, inbox, slot_end)
         first = gpu.inbox_head
-        receive_messages(gpu, inbox, tiles, signals, slot_end)
+        receive_messages(gpu, inbox, tiles, gpu.signals, slot_end)
         if gpu.ingress_port.is_there:
             return_credits(gpu, peers, inbox, first, outbox, slot_end)
         if gpu.n_waiting_cus > 0:
             wake_all_waiting_cus(gpu)
         if gpu.n_pending > 0:
-            start_operations(gpu, operations, running, now)
+            start_operations(gpu, now)
         if gpu.is_busy and (gpu.n_running > 0 or gpu.n_active_slots > 0):
             issue_reads(gpu, tiles, dma_commands, ready_fifo, dma_queue, now)
-            dispatch_workgroups(gpu, operations, running, workgroups, tiles, dma_commands, now)
-            dispatch_moves(gpu, operations, running, move_units, now)
+            dispatch_workgroups(gpu, workgroups, tiles, dma_commands, now)
+            dispatch_moves(gpu, now)
             series[bin_index, BIN_WAITING] += advance_compute_units(
-                gpu, operations, running, move_units, workgroups, tiles, steps, signals, store_queue, now
+                gpu, workgroups, tiles, steps, store_queue, now
             )
         advance_channels(
-            gpu, workgroups, tiles, dma_commands, dma_queue, signals, series, bin_index, command_log, pick_stream,
+            gpu, workgroups, tiles, dma_commands, dma_queue, series, bin_index, command_log, pick_stream,
             slot_end,
         )
         waits_for = reason_without_data(gpu, peers, store_queue, dma_queue)
@@ -280,11 +276,11 @@ def advance(
         gpu.now = slot_end
         gpu.slot_index += 1
         if gpu.stage_operation >= 0:
-            note_first_stage(gpu, operations[gpu.stage_operation])
+            note_first_stage(gpu, gpu.operations[gpu.stage_operation])
         if gpu.n_running > 0:
-            end_operations(gpu, operations, running, waits, posts, signals, store_queue, now)
+            end_operations(gpu, waits, posts, store_queue, now)
         if gpu.has_news:
-            note_ready(gpu, operations, waits, signals, now)
+            note_ready(gpu, waits, now)
         if gpu.is_busy and is_program_over(gpu):
             end_program(gpu)
             catch_up_all(gpu)

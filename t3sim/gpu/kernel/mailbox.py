@@ -25,15 +25,15 @@ def receive_messages(gpu, inbox, tiles, signals, slot_end):
             gpu.inbox_head += 1
             gpu.n_signals_received += 1
             continue
-        granule = message.granule
-        tag = store_tag(message.tile, granule, message.signal)
-        if message.tile >= 0:
-            granule = granule_address(tiles, message.tile, granule)
+        granule, tile = message.granule, int(message.tile)  # plain numbers: tags are wider than the fields
+        tag = store_tag(tile, granule, int(message.signal))
+        if tile >= 0:
+            granule = granule_address(tiles, tile, granule)
         channel_id = channel_of(gpu, granule)
         if not has_room(gpu.channels[channel_id], traffic_class, 1):
             return
         at = memory_cycle(gpu, max(message.at, gpu.now))
-        request(gpu, channel_id, traffic_class, place_of(gpu, granule, message.kind), tag, at)
+        request(gpu, channel_id, traffic_class, place_of(gpu, granule, int(message.kind)), tag, at)
         gpu.inbox_head += 1
         gpu.n_inbound += 1
 

@@ -19,15 +19,16 @@ N_POLICY_PARAMS = 8
 RETURN_RING = 128  # slots ahead in which something may come back to a CU: more than an L2 latency
 
 
+# Half a cache line: rings of messages are read and written for each granule.
 MESSAGE = np.dtype(
     [
         ("at", "i8"),  # departure when sent, arrival when received, ticks
-        ("kind", "i8"),  # of the request that it becomes, or SIGNAL
-        ("distance", "i8"),  # distance of the GPU that it goes to; when received, of the one that it comes from
-        ("tile", "i8"),  # wavefront tile there that it is stored to, or -1
         ("granule", "i8"),  # index inside the tile, or the address; of a SIGNAL, the amount
-        ("signal", "i8"),  # of the GPU that it goes to, which it posts; -1: none
-        ("packet", "i8"),  # bytes of the store that it is a part of, which decide how long it is on the wire
+        ("tile", "i4"),  # wavefront tile there that it is stored to, or -1
+        ("signal", "i4"),  # of the GPU that it goes to, which it posts; -1: none
+        ("packet", "i4"),  # bytes of the store that it is a part of, which decide how long it is on the wire
+        ("kind", "i2"),  # of the request that it becomes, or SIGNAL
+        ("distance", "i2"),  # distance of the GPU that it goes to; when received, of the one that it comes from
     ],
     align=True,
 )
@@ -55,6 +56,9 @@ class Layout(NamedTuple):
     n_classes: int = MOST_CLASSES  # of traffic, each with a stream queue in every channel
     stream_queue_entries: int = 512  # power of two
     tracker_entries: int = 8192
+    n_operations: int = 1024  # of a program
+    n_signals: int = 1 << 19
+    n_move_workgroups: int = 1 << 15  # of all move kernels of a program
     n_done: int = 128  # column commands of one channel in one slot
 
 
@@ -405,80 +409,6 @@ def ingress_port_dtype():
     )
 
 
-def gpu_dtype(layout):
-    """One GPU: clocks, the running kernel, and all units."""
-    return np.dtype(
-        [
-            ("now", "i8"),
-            ("slot_ticks", "i8"),
-            ("slot_index", "i8"),
-            ("compute_ticks", "i8"),  # period of the compute clock
-            ("memory_ticks", "i8"),  # period of the memory clock
-            ("n_compute_units", "i8"),
-            ("n_slots", "i8"),  # workgroups resident per CU, of the operation that allows most
-            ("n_channels", "i8"),
-            ("n_classes", "i8"),
-            ("inbound_class", "i8"),  # of what comes from other GPUs, and of what the DMA engine reads
-            ("line_bytes", "i8"),
-            ("granule_bytes", "i8"),
-            # address map: sizes as powers of two
-            ("interleave_bits", "i8"),
-            ("channel_bits", "i8"),
-            ("bank_bits", "i8"),
-            ("group_bits", "i8"),
-            ("row_unit_bits", "i8"),
-            ("line_issue_ticks", "i8"),  # path CU <-> L2: one line loaded
-            ("store_issue_ticks", "i8"),  # the same, stored
-            ("max_outstanding_lines", "i8"),
-            ("workgroup_launch_ticks", "i8"),
-            # operations
-            ("is_busy", "i8"),  # from the load of a program to its end
-            ("n_operations", "i8"),
-            ("n_pending", "i8"),  # not started
-            ("n_running", "i8"),  # started and not over
-            ("next_start_at", "i8"),  # of those that wait for nothing but time
-            ("has_news", "i8"),  # a signal has been posted that nobody has looked at
-            ("n_undispatched", "i8"),  # workgroups of GEMMs, started or not
-            ("n_gemms_left", "i8"),  # that have workgroups which have not ended
-            ("n_moving", "i8"),  # workgroups of move kernels that have no compute unit yet, of those that run
-            ("runs_gemms", "i8"),  # a GEMM has started: all compute units act in every slot
-            ("stage_operation", "i8"),  # whose first stage the policies are told of; -1: none
-            ("n_active_slots", "i8"),  # in which compute units acted
-            ("first_active_at", "i8"),  # tick of the first of them
-            ("compute_done_at", "i8"),  # last workgroup ended
-            ("last_done_at", "i8"),  # last column command finished
-            ("work_per_slot", "i8"),  # of a matrix pipe
-            ("n_buffers", "i8"),  # operand slices staged per workgroup, of the operation that stages most
-            ("n_slices_multiplied", "i8"),
-            ("n_tiles_open", "i8"),  # tracked wavefront tiles that have not been triggered
-            ("dispatcher_slots", "i8", (N_REASONS,)),  # of the workgroup dispatcher; see ledger.py
-            ("dispatcher_reason", "i8"),  # of the last slot
-            ("max_collective_lines", "i8"),
-            # mailbox
-            ("inbox_head", "i8"),
-            ("inbox_tail", "i8"),
-            ("n_outbox", "i8"),
-            ("peak_inbox", "i8"),
-            ("expected_inbound", "i8"),
-            ("n_inbound", "i8"),
-            ("n_signals_received", "i8"),  # messages that only posted a signal
-            # units
-            ("l2", l2_dtype(layout)),
-            ("tracker", tracker_dtype(layout)),
-            ("dma", dma_dtype()),
-            ("link_port", link_port_dtype()),
-            ("ingress_port", ingress_port_dtype()),
-            ("channels", channel_dtype(layout), (layout.n_channels,)),
-            ("channels_until", "i8"),  # memory cycle up to which those that have something to do have run
-            ("n_waiting_cus", "i8"),  # queued in front of channels that had no room
-            ("compute_units", compute_unit_dtype(layout), (layout.n_compute_units,)),
-            ("move_workgroups", move_workgroup_dtype(layout), (layout.n_compute_units,)),  # by compute unit
-            ("bin_ticks", "i8"),
-        ],
-        align=True,
-    )
-
-
 # A kernel that this GPU runs: when, on which compute units, where its work is in the other tables, how far it is.
 OPERATION_TABLE = np.dtype(
     [
@@ -536,6 +466,84 @@ OPERATION_TABLE = np.dtype(
     ],
     align=True,
 )
+
+def gpu_dtype(layout):
+    """One GPU: clocks, the running kernel, and all units."""
+    return np.dtype(
+        [
+            ("now", "i8"),
+            ("slot_ticks", "i8"),
+            ("slot_index", "i8"),
+            ("compute_ticks", "i8"),  # period of the compute clock
+            ("memory_ticks", "i8"),  # period of the memory clock
+            ("n_compute_units", "i8"),
+            ("n_slots", "i8"),  # workgroups resident per CU, of the operation that allows most
+            ("n_channels", "i8"),
+            ("n_classes", "i8"),
+            ("inbound_class", "i8"),  # of what comes from other GPUs, and of what the DMA engine reads
+            ("line_bytes", "i8"),
+            ("granule_bytes", "i8"),
+            # address map: sizes as powers of two
+            ("interleave_bits", "i8"),
+            ("channel_bits", "i8"),
+            ("bank_bits", "i8"),
+            ("group_bits", "i8"),
+            ("row_unit_bits", "i8"),
+            ("line_issue_ticks", "i8"),  # path CU <-> L2: one line loaded
+            ("store_issue_ticks", "i8"),  # the same, stored
+            ("max_outstanding_lines", "i8"),
+            ("workgroup_launch_ticks", "i8"),
+            # operations
+            ("is_busy", "i8"),  # from the load of a program to its end
+            ("operations", OPERATION_TABLE, (layout.n_operations,)),
+            ("running", "i8", (layout.n_operations,)),  # those that run, in the order in which they take their turn
+            ("move_units", "i8", (layout.n_move_workgroups,)),  # compute unit of each workgroup of a move kernel; -1
+            ("signals", "i8", (layout.n_signals,)),
+            ("n_operations", "i8"),
+            ("n_pending", "i8"),  # not started
+            ("n_running", "i8"),  # started and not over
+            ("next_start_at", "i8"),  # of those that wait for nothing but time
+            ("has_news", "i8"),  # a signal has been posted that nobody has looked at
+            ("n_undispatched", "i8"),  # workgroups of GEMMs, started or not
+            ("n_gemms_left", "i8"),  # that have workgroups which have not ended
+            ("n_moving", "i8"),  # workgroups of move kernels that have no compute unit yet, of those that run
+            ("runs_gemms", "i8"),  # a GEMM has started: all compute units act in every slot
+            ("stage_operation", "i8"),  # whose first stage the policies are told of; -1: none
+            ("n_active_slots", "i8"),  # in which compute units acted
+            ("first_active_at", "i8"),  # tick of the first of them
+            ("compute_done_at", "i8"),  # last workgroup ended
+            ("last_done_at", "i8"),  # last column command finished
+            ("work_per_slot", "i8"),  # of a matrix pipe
+            ("n_buffers", "i8"),  # operand slices staged per workgroup, of the operation that stages most
+            ("n_slices_multiplied", "i8"),
+            ("n_tiles_open", "i8"),  # tracked wavefront tiles that have not been triggered
+            ("dispatcher_slots", "i8", (N_REASONS,)),  # of the workgroup dispatcher; see ledger.py
+            ("dispatcher_reason", "i8"),  # of the last slot
+            ("max_collective_lines", "i8"),
+            # mailbox
+            ("inbox_head", "i8"),
+            ("inbox_tail", "i8"),
+            ("n_outbox", "i8"),
+            ("peak_inbox", "i8"),
+            ("expected_inbound", "i8"),
+            ("n_inbound", "i8"),
+            ("n_signals_received", "i8"),  # messages that only posted a signal
+            # units
+            ("l2", l2_dtype(layout)),
+            ("tracker", tracker_dtype(layout)),
+            ("dma", dma_dtype()),
+            ("link_port", link_port_dtype()),
+            ("ingress_port", ingress_port_dtype()),
+            ("channels", channel_dtype(layout), (layout.n_channels,)),
+            ("channels_until", "i8"),  # memory cycle up to which those that have something to do have run
+            ("n_waiting_cus", "i8"),  # queued in front of channels that had no room
+            ("compute_units", compute_unit_dtype(layout), (layout.n_compute_units,)),
+            ("move_workgroups", move_workgroup_dtype(layout), (layout.n_compute_units,)),  # by compute unit
+            ("bin_ticks", "i8"),
+        ],
+        align=True,
+    )
+
 
 # What an operation waits for, and what it posts at its end.
 WAIT_TABLE = np.dtype([("signal", "i8"), ("at_least", "i8")], align=True)

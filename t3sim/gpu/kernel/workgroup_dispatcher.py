@@ -29,19 +29,19 @@ from t3sim.gpu.kernel.ledger import note_dispatcher_slot
 
 
 @kernel
-def dispatch_workgroups(gpu, operations, running, workgroups, tiles, dma_commands, now):
+def dispatch_workgroups(gpu, workgroups, tiles, dma_commands, now):
     """Fill free slots while workgroups of the GEMMs that run are left, in the order in which these take their turn."""
     before = gpu.n_undispatched
     stopped_by = FOR_DEPENDENCY if before > 0 else NOTHING_LEFT  # what is left has not started
     for place in range(gpu.n_running):
-        gemm = operations[running[place]]
+        gemm = gpu.operations[gpu.running[place]]
         if gemm.kind == GEMM and gemm.n_dispatched < gemm.n_workgroups:
-            stopped_by = fill_free_slots(gpu, gemm, operations, running, workgroups, tiles, dma_commands, now)
+            stopped_by = fill_free_slots(gpu, gemm, workgroups, tiles, dma_commands, now)
     note_dispatcher_slot(gpu, WORKING if gpu.n_undispatched < before else stopped_by)
 
 
 @kernel
-def fill_free_slots(gpu, gemm, operations, running, workgroups, tiles, dma_commands, now):
+def fill_free_slots(gpu, gemm, workgroups, tiles, dma_commands, now):
     """Launch a workgroup of a GEMM into each free slot; return what stopped it."""
     for slot_index in range(gpu.n_slots):
         for cu_index in range(gemm.first_unit, gemm.end_unit):
@@ -56,22 +56,22 @@ def fill_free_slots(gpu, gemm, operations, running, workgroups, tiles, dma_comma
             if not may_dispatch(gpu, gemm, workgroups, tiles, dma_commands):
                 return FOR_DEPENDENCY
             if gpu.n_moving > 0 and gemm.is_persistent == 0:
-                cu.wanted_by = wanting_moves(gpu, operations, running, cu_index)
+                cu.wanted_by = wanting_moves(gpu, cu_index)
             if cu.wanted_by >= 0:
-                operations[cu.wanted_by].n_wanted += 1
+                gpu.operations[cu.wanted_by].n_wanted += 1
             else:
                 launch_workgroup(gpu, gemm, cu, workgroups, cu_index, slot_index, now)
     return FOR_CU_SLOT
 
 
 @kernel
-def wanting_moves(gpu, operations, running, cu_index):
+def wanting_moves(gpu, cu_index):
     """Return the move kernel that waits for a compute unit, may run on this one and has too few kept free; -1: none."""
     for place in range(gpu.n_running):
-        moves = operations[running[place]]
+        moves = gpu.operations[gpu.running[place]]
         if moves.kind == MOVES and moves.n_dispatched + moves.n_wanted < moves.n_workgroups:
             if moves.first_unit <= cu_index < moves.end_unit:
-                return running[place]
+                return gpu.running[place]
     return -1
 
 

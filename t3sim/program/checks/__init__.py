@@ -72,6 +72,9 @@ def check_programs(programs: Sequence[Program]) -> None:
 
 
 def check_plan(plan: Plan) -> None:
-    """Check the programs of every part."""
+    """Check the programs of every part; an error names the part."""
     for part in plan.parts():
-        check_programs(part.programs)
+        try:
+            check_programs(part.programs)
+        except ProgramError as error:
+            raise ProgramError(f"part `{part.name}`: {problem}" for problem in error.problems) from None

@@ -58,6 +58,8 @@ def barriers(program: Program) -> dict[str, int]:
 
 def of_program(program: Program) -> Iterator[str]:
     """Yield what is malformed in one program."""
+    if not 0 <= program.inbound_class < len(program.classes):
+        yield f"`inbound_class` is {program.inbound_class}, of {len(program.classes)} traffic classes"
     buffers = sorted(program.buffers, key=lambda buffer: buffer.first)
     for one, other in pairwise(buffers):
         if one.stop > other.first:

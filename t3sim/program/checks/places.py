@@ -19,6 +19,7 @@ class Map:
         is_followed = np.array([buffer.name in followed for buffer in self.buffers] or [False])
         sizes = np.array([buffer.n_granules for buffer in self.buffers] or [0], np.int64)
         starts = np.cumsum(sizes * is_followed) - sizes * is_followed
+        self.stops = self.firsts + sizes
         self.shift = starts - self.firsts
         self.is_followed = is_followed
         self.starts = starts
@@ -29,9 +30,10 @@ class Map:
         return np.searchsorted(self.firsts, granule, side="right") - 1
 
     def place(self, granule: Any) -> Any:
-        """Return where *granule* lies in a shadow; NONE if it is not followed."""
+        """Return where *granule* lies in a shadow; NONE if no buffer that is followed holds it."""
         number = self.number(granule)
-        return np.where(self.is_followed[number], granule + self.shift[number], -1)
+        is_inside = self.is_followed[number] & (granule >= self.firsts[number]) & (granule < self.stops[number])
+        return np.where(is_inside, granule + self.shift[number], -1)
 
     def places(self, granules: Ints) -> Ints:
         """Return where granules of one followed buffer lie in a shadow."""

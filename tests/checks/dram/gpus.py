@@ -1,18 +1,16 @@
-"""Whole GPUs whose DRAM commands the checker is shown: the phases of a sublayer on t3-tiny and on t3-150."""
+"""Whole GPUs whose DRAM commands the checker is shown: the parts of a sublayer on t3-tiny and on t3-150."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from t3sim.checks.dram.checker import DramChecker
 from t3sim.experiment.plan import load_experiment
-from t3sim.overlap.t3 import ring_reduce_scatter
-from t3sim.system.machine import MirroredMachine
-from t3sim.system.phases import MirroredPhases, PhaseStore
-from t3sim.workload.tiling import make_tile_trace
+from t3sim.program.operator import Operator
+from t3sim.program.parts import all_gather_part, gemm_part, reduce_scatter_part
+from t3sim.program.plan import Part
 from tests.checks.dram.traffic import compare_with_model
-from tests.harness.sublayers import under
+from tests.harness.sublayers import ObservedParts, fused_part, under
 
 EXPERIMENT = "experiments/t3-tnlg-fc2/experiment.yaml"
 RAGGED = ["machine=t3-tiny", "tiling=gemm-64x64", "workload={gemm: {m: 512, n: 331, k: 200}, tp: 3}"]
@@ -21,54 +19,35 @@ REAL = ["machine=t3-150", "tiling=gemm-128x128", "workload={gemm: {m: 2048, n: 1
 REFRESH = "machine.memory.timing.nREFI=3900"
 SPLIT = "machine.memory.queue.kind=split"
 
-Phase = Callable[[MirroredPhases], Any]
+PartOf = Callable[[Operator], Part | None]
 
 
-def fused(policy: str) -> Phase:
-    def phase(phases: MirroredPhases) -> Any:
-        phases.run = under(phases, policy).run
-        return phases.fused(ring_reduce_scatter)
-
-    return phase
+def near_memory(op: Operator) -> Part | None:
+    return reduce_scatter_part(op, has_near_memory=True)
 
 
-SUBLAYERS: dict[str, tuple[list[str], Phase]] = {
-    "ragged, fused, round robin": (RAGGED, fused("round_robin")),
-    "ragged, fused, mca, split queues": ([*RAGGED, SPLIT], fused("mca")),
-    "fused, compute first, refresh": ([*LARGER, REFRESH], fused("compute_first")),
-    "fused, mca": (LARGER, fused("mca")),
-    "gemm, refresh, split queues": ([*LARGER, REFRESH, SPLIT], MirroredPhases.gemm),
-    "reduce-scatter": (LARGER, MirroredPhases.reduce_scatter),
-    "reduce-scatter in memory, refresh": (
-        [*LARGER, REFRESH],
-        lambda phases: phases.reduce_scatter(has_near_memory=True),
-    ),
-    "all-gather": (RAGGED, MirroredPhases.all_gather),
-    "32 channels, fused, mca": (REAL, fused("mca")),
-    "32 channels, gemm, refresh": ([*REAL, REFRESH], MirroredPhases.gemm),
+# Overrides, part, and the policy of its arbiters.
+SUBLAYERS: dict[str, tuple[list[str], PartOf, str]] = {
+    "ragged, fused, round robin": (RAGGED, fused_part, "round_robin"),
+    "ragged, fused, mca, split queues": ([*RAGGED, SPLIT], fused_part, "mca"),
+    "fused, compute first, refresh": ([*LARGER, REFRESH], fused_part, "compute_first"),
+    "fused, mca": (LARGER, fused_part, "mca"),
+    "gemm, refresh, split queues": ([*LARGER, REFRESH, SPLIT], gemm_part, "round_robin"),
+    "reduce-scatter": (LARGER, reduce_scatter_part, "round_robin"),
+    "reduce-scatter in memory, refresh": ([*LARGER, REFRESH], near_memory, "round_robin"),
+    "all-gather": (RAGGED, all_gather_part, "round_robin"),
+    "32 channels, fused, mca": (REAL, fused_part, "mca"),
+    "32 channels, gemm, refresh": ([*REAL, REFRESH], gemm_part, "round_robin"),
 }
 
 
-class CheckedPhases(MirroredPhases):
-    """Phases whose machine shows its commands to a checker."""
-
-    def machine(self, policy: str, params: dict[str, Any], *, multiplies: bool = False) -> MirroredMachine:
-        machine = super().machine(policy, params, multiplies=multiplies)
-        self.core = machine.core
-        self.checker = DramChecker(self.run.machine.memory)
-        machine.core.stream_commands(self.checker.take)
-        return machine
-
-
-def run_phase(overrides: list[str], phase: Phase) -> DramChecker:
-    """Run one phase of a sublayer to its end; return the checker that has seen all of it."""
+def run_part(overrides: list[str], part_of: PartOf, policy: str) -> DramChecker:
+    """Run one part of a sublayer to its end; return the checker that has seen all of it."""
     run = load_experiment(EXPERIMENT, overrides).points[0]
-    workload = run.workload
-    assert workload.gemm is not None
-    trace = make_tile_trace(workload.gemm, workload.tiling, workload.tp)
-    phases = CheckedPhases(run, trace, PhaseStore())
-    phase(phases)
-    gpu, n_channels = phases.core.gpu, run.machine.memory.n_channels
-    phases.checker.finish(-(-int(gpu.now) // int(gpu.memory_ticks)))
-    compare_with_model(phases.checker, gpu.channels[:n_channels])
-    return phases.checker
+    checker = DramChecker(run.machine.memory)
+    parts = under(ObservedParts(run, lambda machine: machine.core.stream_commands(checker.take)), policy)
+    parts.of(part_of(parts.op))
+    gpu, n_channels = parts.machines[0].core.gpu, run.machine.memory.n_channels
+    checker.finish(-(-int(gpu.now) // int(gpu.memory_ticks)))
+    compare_with_model(checker, gpu.channels[:n_channels])
+    return checker

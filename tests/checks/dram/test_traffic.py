@@ -15,7 +15,7 @@ import pytest
 
 from t3sim.checks.dram.checker import DramChecker
 from t3sim.checks.dram.rules import GAPS
-from tests.checks.dram.gpus import SUBLAYERS, run_phase
+from tests.checks.dram.gpus import SUBLAYERS, run_part
 from tests.checks.dram.traffic import (
     CHANNELS,
     KINDS,
@@ -43,7 +43,7 @@ def channel_checkers(timings: str, policy: str, is_split: bool) -> list[DramChec
 
 @cache
 def gpu_checker(name: str) -> DramChecker:
-    return run_phase(*SUBLAYERS[name])
+    return run_part(*SUBLAYERS[name])
 
 
 @pytest.mark.parametrize(("timings", "policy", "is_split"), SETUPS)

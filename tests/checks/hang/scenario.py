@@ -7,16 +7,14 @@ from typing import Any
 
 import simpy
 
-from t3sim.collective.schedule import ring_reduce_scatter as ring_schedule
-from t3sim.gpu.arbitration import ArbitrationPolicy, arbitration_policies
+from t3sim.collective.schedule import ring_reduce_scatter
+from t3sim.gpu.arbitration import ArbitrationPolicy
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.codes import COMPUTE, NO_STREAM
 from t3sim.gpu.kernel.memory_controller import head_is_ready
-from t3sim.overlap.t3 import ring_reduce_scatter
 from t3sim.system.machine import MirroredMachine
-from t3sim.system.phases import load_fused
-from tests.kernel.small import machine, trace_of
+from tests.kernel.small import at_once, fused_of, machine, mirrored, ring_of, trace_of
 
 
 @kernel
@@ -26,10 +24,6 @@ def serve_compute_only(channel: Any, now: int) -> int:
 
 
 COMPUTE_ONLY = ArbitrationPolicy(serve_compute_only)
-
-
-def policy_of(policy: str | ArbitrationPolicy) -> ArbitrationPolicy:
-    return arbitration_policies.get(policy) if isinstance(policy, str) else policy
 
 
 def fused(
@@ -49,17 +43,13 @@ def fused(
     if tracker_sets is not None:
         tracker = spec.gpu.tracker.model_copy(update={"n_sets": tracker_sets, "entries_per_set": 2})
         spec = spec.model_copy(update={"gpu": spec.gpu.model_copy(update={"tracker": tracker})})
-    wired = MirroredMachine(spec, policy_of(policy), params, quantum_ps)
-    load_fused(wired, trace_of(*shape, n_chunks=tp), ring_reduce_scatter)
-    return wired
+    return mirrored(spec, fused_of(spec, trace_of(*shape, n_chunks=tp)), policy, params, quantum_ps)
 
 
 def collective(changes: str = "", tp: int = 4, chunk_granules: int = 64) -> MirroredMachine:
     """Return a machine loaded with a ring reduce-scatter by compute units."""
-    wired = MirroredMachine(machine(changes), policy_of("round_robin"), {})
-    wired.core.load_collective(ring_schedule(tp, chunk_granules), start_at=0)
-    wired.close_ring()
-    return wired
+    spec = machine(changes)
+    return mirrored(spec, at_once(ring_of(spec, tp, ring_reduce_scatter(tp, chunk_granules))))
 
 
 def when(wired: MirroredMachine, is_time: Callable[[GpuCore], bool], do: Callable[[GpuCore], None]) -> None:

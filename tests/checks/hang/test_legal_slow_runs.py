@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -12,14 +12,11 @@ import simpy
 from t3sim.checks.hang.progress import PATIENCE_CYCLES
 from t3sim.errors import ModelError
 from t3sim.gpu.kernel import codes
-from t3sim.gpu.routes import StoreRoutes
-from t3sim.gpu.tables import TableBuilder
 from t3sim.system import liveness
 from t3sim.system.machine import MirroredMachine, check_drained
-from t3sim.system.side_by_side import stream
-from tests.kernel.small import machine, trace_of
+from tests.kernel.small import gemm_of, machine, mirrored, trace_of
 
-from .scenario import collective, fused, policy_of
+from .scenario import collective, fused
 
 ONE_TILE_EACH = (64, 128, 64)
 
@@ -67,12 +64,9 @@ SLOW.append(Slow("starvation limit of 300,000 cycles", long_starvation, 420_000)
 
 def series_of_kernels() -> MirroredMachine:
     """Three GEMMs one after another, each of them launched 1 ms after the one before has ended."""
-    wired = MirroredMachine(machine(), policy_of("round_robin"), {})
-    trace, builder = trace_of(64, 64), TableBuilder(wired.core.machine)
-    for number, launch in enumerate(stream(builder, 3, wired.core.ticks.from_ps(1_000_000_000))):
-        builder.add_gemm(trace, StoreRoutes(trace.n_workgroups), launch, number=number, of=3)
-    wired.core.load(builder, trace=trace)
-    return wired
+    program = gemm_of(machine(), trace_of(64, 64))
+    (gemm,) = program.operations
+    return mirrored(machine(), replace(program, operations=(replace(gemm, launch=10**9),) * 3))
 
 
 SLOW.append(Slow("launches of 1 ms between kernels of a series", series_of_kernels, 0))
@@ -167,6 +161,6 @@ def test_a_gpu_that_something_else_will_wake_is_not_deadlocked() -> None:
         wired.device.receive(message)
 
     wired.env.process(late_neighbour())
-    with pytest.raises(ModelError, match="incoming granules, done against due: 193 is not 192"):
+    with pytest.raises(ModelError, match="granules delivered, against arrived: 192 is not 193"):
         wired.run()
     assert wired.core.now > 50 * wired.device.quantum_ticks

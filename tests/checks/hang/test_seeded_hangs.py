@@ -193,7 +193,7 @@ def delay_for_ever(wired: MirroredMachine) -> None:
 
 
 def wait_for_one_more(core: GpuCore) -> None:
-    core.tables.steps[-1].wait_received += 1
+    core.tables.steps[-1].wait_at_least += 1
 
 
 def allow_one_line(core: GpuCore) -> None:

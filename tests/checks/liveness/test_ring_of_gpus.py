@@ -17,7 +17,7 @@ from t3sim.gpu.device import Device
 from t3sim.network.link import Link
 from t3sim.system.liveness import Liveness, WatchedEnvironment, WatchedGpu, run_to_end
 from t3sim.system.machine import leftovers
-from tests.kernel.small import machine
+from tests.kernel.small import at_once, machine, ring_of
 
 N = 3
 
@@ -31,7 +31,8 @@ class Ring:
         self.devices = []
         for i in range(N):
             core = GpuCore(machine(), arbitration_policies.get("round_robin"), {})
-            core.load_collective(ring_reduce_scatter(N, 64), start_at=0 if i else late_ticks)
+            core.load(at_once(ring_of(machine(), N, ring_reduce_scatter(N, 64))), start_at=0 if i else late_ticks)
+            core.gpu.expected_inbound = core.tables.sends[N - 1]
             latency = core.ticks.from_ps(core.machine.link.latency)
             self.devices.append(Device(self.env, f"gpu[{i}]", core, latency))
         port = core.gpu.link_port

@@ -1,0 +1,306 @@
+"""The memories of the simulated GPUs while they run a program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from t3sim.checks.data.dataflow import FLAGS, Dataflow
+from t3sim.checks.data.elements import GIVERS, MAX_RANKS, Elements
+from t3sim.checks.data.places import NOWHERE, Ints, Wire, granule_of, occurrence
+from t3sim.errors import UsageError
+from t3sim.gpu.core import GpuCore
+from t3sim.gpu.device import Device
+from t3sim.gpu.kernel import codes, signals
+from t3sim.gpu.kernel.l2_slice import LINE_SHIFT
+from t3sim.program.checks.places import Map, followed_buffers
+from t3sim.program.operations import Content, Gemm
+from t3sim.workload.tiling import ELEMENT_BYTES
+
+UNTOUCHED = -77  # what lies where nothing has been stored
+FLAG = -55  # what a granule of flags holds
+MAX_BYTES = 1 << 31
+COLUMN_COMMANDS = (codes.RD, codes.WR, codes.UPD)
+MAX_PROBLEMS = 20
+
+
+class CarriedProgram:
+    """The memories of the simulated GPUs while they run a program: ``values`` [GPU, place, number].
+
+    Places are granules of those buffers to which something is stored; see ``elements`` for what a granule holds.
+    """
+
+    def __init__(self, cores: Sequence[GpuCore], seed: int) -> None:
+        """*cores* have their programs loaded: those of all ranks in order, or one that stands for all."""
+        programs = [core.program for core in cores if core.program is not None]
+        first = programs[0]
+        self.cores, self.n = list(cores), first.n
+        if self.n > MAX_RANKS:
+            raise UsageError(f"real values are carried for at most {MAX_RANKS} GPUs, not {self.n}")
+        self.map = Map(first.buffers, followed_buffers(programs))
+        needed = 4 * len(cores) * self.map.size * first.granule // ELEMENT_BYTES * 8
+        if needed > MAX_BYTES:
+            raise UsageError(
+                f"carrying real values needs about {needed / 2**30:.1f} GiB, at most {MAX_BYTES / 2**30:.0f} are used;"
+                " take a smaller workload"
+            )
+        self.ranks = [program.rank for program in programs]
+        self.elements = Elements(first, seed)
+        self.flows = [Dataflow(program, self.map, self.elements) for program in programs]
+        self.produced = [self.elements.produced(rank) for rank in self.ranks]
+        self.values = np.stack([self._at_the_start(m) for m in range(len(cores))])
+        self.is_stored = np.zeros(self.values.shape[:2], bool)
+        width = self.values.shape[2]
+        self.wires = [Wire(self.map.size, width) for _ in cores]
+        self.added = [np.zeros((len(flow.n_operands), width), np.int64) for flow in self.flows]
+        self.n_added = [np.zeros(len(flow.n_operands), np.int64) for flow in self.flows]
+        # Of chunks of unlike shapes: who has given to what left of a tile; which granules have arrived how often.
+        self.left = [np.zeros(flow.n_made + 1, np.int64) for flow in self.flows]
+        self.n_arrived = [np.zeros(flow.n_made + 1, np.int64) for flow in self.flows]
+        self.flag = np.array([*[FLAG] * self.elements.n_elements, 0, 0])
+        self.problems: list[str] = []
+        self.n_replayed = [0] * len(cores)  # column commands
+        self.n_values = 0  # numbers compared
+
+    @property
+    def is_mirrored(self) -> bool:
+        """Return whether one GPU stands for all."""
+        return len(self.cores) < self.n
+
+    @property
+    def n_events(self) -> int:
+        """Return how many column commands have been replayed."""
+        return sum(self.n_replayed)
+
+    def _at_the_start(self, m: int) -> Ints:
+        """Return the memory of GPU *m* before anything runs."""
+        values = np.zeros((self.map.size, self.elements.n_elements + 2), np.int64)
+        values[~self.flows[m].zeros[:-1], :GIVERS] = UNTOUCHED
+        for content in self.flows[m].program.inputs:
+            names, givers = self.elements.named(content, self.ranks[m])
+            values[self.map.span(content.first, content.n_granules)] = self.elements.sums(givers, names)
+        return values
+
+    # --- listening to the machine ----------------------------------------------------------------
+
+    def follow(self, devices: Sequence[Device]) -> None:
+        """Take the DRAM commands and the messages of *devices*, whose links are wired."""
+        for m, device in enumerate(devices):
+            self._follow(m, device)
+
+    def _follow(self, m: int, device: Device) -> None:
+        send = device.egress
+
+        def tap(messages: NDArray[Any]) -> None:
+            self.take_messages(m, messages)
+            if send is not None:
+                send(messages)
+
+        device.egress = tap
+        device.core.stream_commands(lambda commands: self.take_commands(m, commands))
+
+    def take_commands(self, m: int, commands: NDArray[Any]) -> None:
+        """Execute DRAM commands of GPU *m*, in the order of each channel; touches nothing of another GPU.
+
+        Those of one granule are executed one after another, those of different ones together.
+        """
+        commands = commands[np.isin(commands["command"], COLUMN_COMMANDS)]
+        self.n_replayed[m] += len(commands)
+        granules, kinds = granule_of(self.cores[m].machine.memory, commands), commands["kind"]
+        a = self.map.place(granules)
+        is_followed = a >= 0
+        self._note(~is_followed & (kinds != codes.OPERAND_READ), m, granules, "a command outside the buffers")
+        a, kinds, tags = a[is_followed], kinds[is_followed], commands["tag"][is_followed]
+        items = np.full(len(a), NOWHERE)
+        for kind, turns in ((codes.COLLECTIVE_READ, self.flows[m].reads), (codes.COLLECTIVE_WRITE, self.flows[m].kept)):
+            items[kinds == kind] = turns.take(a[kinds == kind])
+        rank = occurrence(a)
+        self.delay_dependent(m, rank, kinds, items)
+        for turn in range(int(rank.max(initial=-1)) + 1):
+            for kind in np.unique(kinds[rank == turn]):
+                at = (rank == turn) & (kinds == kind)
+                self._execute(m, int(kind), a[at], tags[at], items[at])
+
+    def delay_dependent(self, m: int, rank: Ints, kinds: Ints, items: Ints) -> None:
+        """Raise the *rank* of stores of sums that commands of the same batch read for."""
+        is_read, is_kept = ((kinds == kind) & (items >= 0) for kind in (codes.COLLECTIVE_READ, codes.COLLECTIVE_WRITE))
+        if is_kept.any():
+            read_at = np.zeros(self.flows[m].n_made + len(self.n_added[m]), np.int64)
+            np.maximum.at(read_at, items[is_read], rank[is_read])
+            rank[is_kept] = np.maximum(rank[is_kept], read_at[items[is_kept]])
+
+    def _note(self, wrong: NDArray[np.bool_], m: int, granules: Ints, what: str) -> None:
+        """Write down where *wrong* is true, the first few times."""
+        for i in np.flatnonzero(wrong)[: MAX_PROBLEMS - len(self.problems)]:
+            self.problems.append(f"gpu[{self.ranks[m]}]: {what} (granule {int(granules[i])})")
+
+    def _note_at(self, wrong: NDArray[np.bool_], m: int, places: Ints, what: str) -> None:
+        """Write down where *wrong* is true, the first few times, by place."""
+        places = places[wrong][:MAX_PROBLEMS]
+        granules = np.array([self.map.granule(place) if place >= 0 else place for place in places.tolist()], np.int64)
+        self._note(np.ones(len(places), bool), m, granules, what)
+
+    # --- commands --------------------------------------------------------------------------------
+
+    def _execute(self, m: int, kind: int, a: Ints, tags: Ints, items: Ints) -> None:
+        """Execute commands of one kind on different places *a*."""
+        flow = self.flows[m]
+        if kind in (codes.INCOMING_UPDATE, codes.INCOMING_WRITE):
+            self._store(m, kind, a, self._arrivals(m, a, tags))
+        elif kind in (codes.LOCAL_UPDATE, codes.LOCAL_STORE, codes.WRITE_BACK):
+            made = flow.made_at[a] if kind == codes.WRITE_BACK else self._made(m, a, tags)
+            self._note_at(made < 0, m, a, "a store at a place where no tile lies")
+            self._store(m, kind, a, self.produced[m][made])
+        elif kind == codes.DMA_READ:
+            self._add(m, a, flow.sum_of[self._made(m, a, tags)])
+        elif kind == codes.COLLECTIVE_READ:
+            self._note_at(items == NOWHERE, m, a, "a read of what no step needs")
+            is_early = (items == FLAGS) & (self.values[m, a] != self.flag).any(axis=1)
+            self._note_at(is_early, m, a, "a flag read before it was there")
+            self._add(m, a, items)
+        elif kind == codes.COLLECTIVE_WRITE:
+            self._note_at(items == NOWHERE, m, a, "a store at a place that no step keeps a result at")
+            self._store(m, kind, a, self._results(m, items, a))
+        else:
+            assert kind == codes.OPERAND_READ
+            self._check_operands(m, a)
+
+    def _made(self, m: int, a: Ints, tags: Ints) -> Ints:
+        """Return which granules that a GEMM makes *tags* are of; they must lie at places *a*."""
+        tiles = np.where(tags < 0, -1, tags >> signals.GRANULE_BITS & signals.TILE_MASK)
+        made = self.flows[m].made_by(tiles, tags & (1 << signals.GRANULE_BITS) - 1)
+        wrong = (made >= 0) & (self.flows[m].place[made] != a) | (made < 0) & (tags >= 0)
+        self._note_at(wrong, m, a, "a store at another place than its tile says")
+        return made
+
+    def _arrivals(self, m: int, a: Ints, tags: Ints) -> Ints:
+        """Return what arrives at places *a*."""
+        flow, made = self.flows[m], self._made(m, a, tags)
+        values, posted, is_there = self.wires[m].take(a)
+        driver = flow.driver[made]
+        is_driven = driver >= 0
+        self._note_at(~is_there & ~is_driven, m, a, "an arrival that nobody sent")
+        signal = np.where(tags < 0, -2 - tags, (tags >> signals.SIGNAL_SHIFT) - 1)
+        self._note_at(is_there & (signal != posted), m, a, "a store that posts another signal than its step says")
+        for distance in np.unique(flow.driver_distance[made[is_driven]]).tolist():
+            at = np.flatnonzero(is_driven)[flow.driver_distance[made[is_driven]] == distance]
+            sender = 0 if self.is_mirrored else (m - distance) % self.n
+            givers = self.left[sender][driver[at]]
+            if self.is_mirrored:
+                givers = self.elements.turned_givers(givers, -distance)
+            values[at] = self.elements.sums(givers, flow.names[made[at]])
+            np.add.at(self.n_arrived[m], made[at], 1)
+        return values
+
+    def _add(self, m: int, a: Ints, items: Ints) -> None:
+        """Add what lies at places *a* to sums."""
+        sums = items[items >= 0] - self.flows[m].n_made
+        np.add.at(self.added[m], sums, self.values[m, a[items >= 0]])
+        np.add.at(self.n_added[m], sums, 1)
+
+    def _store(self, m: int, kind: int, a: Ints, values: Ints) -> None:
+        """Write, or for updates add, *values* at places *a*."""
+        self.values[m, a] = values + (self.values[m, a] if kind & codes.UPDATE_BIT else 0)
+        self.is_stored[m, a] = True
+
+    def _check_operands(self, m: int, a: Ints) -> None:
+        """Note operands of a GEMM that another GPU or operation stores and that are not there."""
+        is_known = np.zeros(len(a), bool)
+        for gemm in self.flows[m].program.operations:
+            for content in gemm.a_content if isinstance(gemm, Gemm) else ():
+                index = a - self.map.span(content.first, content.n_granules).start
+                inside = (index >= 0) & (index < content.n_granules)
+                names, givers = (array[index[inside]] for array in self.elements.named(content, self.ranks[m]))
+                wrong = (self.values[m, a[inside]] != self.elements.sums(givers, names)).any(axis=1)
+                self._note_at(wrong, m, a[inside], "an operand read before it was there")
+                is_known |= inside
+        self._note_at(~is_known, m, a, "an operand read where no operand lies")
+
+    def take_dirty_lines(self) -> None:
+        """Store what the L2 keeps (``l2.at_kernel_end: keep``), as if it had been written back."""
+        for m, core in enumerate(self.cores):
+            l2 = core.gpu.l2
+            tags = l2.tags[l2.tags >= 0]
+            line, bit = np.nonzero(tags[:, None] >> np.arange(int(l2.granules_per_line)) & 1)
+            a = self.map.place((tags[line] >> LINE_SHIFT) * int(l2.granules_per_line) + bit)
+            self._execute(m, codes.WRITE_BACK, a, a, a)
+
+    # --- messages --------------------------------------------------------------------------------
+
+    def take_messages(self, m: int, messages: NDArray[Any]) -> None:
+        """Send granules that GPU *m* put on the wire; what it has read for them has been executed."""
+        messages = messages[messages["kind"] < codes.SIGNAL]
+        flow, distance, tile = self.flows[m], messages["distance"] % self.n, messages["tile"]
+        made = flow.made_by(tile, messages["granule"])
+        place = np.where(tile < 0, self.map.place(messages["granule"]), flow.place[made])
+        there = np.where(tile < 0, place, np.where(made < 0, -1, self.map.size + made))
+        items = flow.sent.take(flow.key(messages["signal"], distance, there))
+        is_due = items != NOWHERE
+        self._note_at(~is_due, m, place, "a store at another place than its step says")
+        items, distance, made, place = items[is_due], distance[is_due], made[is_due], place[is_due]
+        values = self._results(m, items, place)
+        _, is_right = self.elements.names_of(values)
+        is_translated = flow.is_translated[made]
+        self.left[m][flow.head[made[is_translated]]] = values[is_translated, GIVERS]
+        wrong = ~is_right & (is_translated | self.is_mirrored)
+        self._note_at(wrong, m, place, "a granule sent with the wrong value or contributors")
+        for one in np.unique(distance[~is_translated]).tolist():
+            at = (distance == one) & ~is_translated
+            receiver = 0 if self.is_mirrored else (m + one) % self.n
+            sent = self.elements.turned(values[at], -one) if self.is_mirrored else values[at]
+            to = np.where(made[at] < 0, place[at], self.flows[receiver].place[made[at]])
+            self.wires[receiver].send(to, sent, messages["signal"][is_due][at])
+
+    def _results(self, m: int, items: Ints, a: Ints) -> Ints:
+        """Return the values of *items*, of places *a*; each must have all its operands."""
+        flow = self.flows[m]
+        values = np.tile(self.flag, (len(items), 1))
+        is_made, is_sum = (items >= 0) & (items < flow.n_made), items >= flow.n_made
+        values[is_made] = self.produced[m][items[is_made]]
+        sums = items[is_sum] - flow.n_made
+        values[is_sum] = self.added[m][sums]
+        wrong = self.n_added[m][sums] != flow.n_operands[sums]
+        self._note_at(wrong, m, a[is_sum], "a result without exactly its operands")
+        return values
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def check(self) -> list[str]:
+        """Return what is wrong after the run, ``MAX_PROBLEMS`` lines at most; none if every memory is as due."""
+        self.take_dirty_lines()
+        self.n_values = 0
+        for m, flow in enumerate(self.flows):
+            due, is_due = self._at_the_start(m), ~self.is_stored[m]
+            for place, values in self._outputs(m):
+                due[place], is_due[place] = values, True
+            places = np.flatnonzero(is_due)
+            differs = self.values[m, places] != due[places]
+            wrong = differs[:, :GIVERS].any(axis=1)
+            self.n_values += wrong.size * self.elements.n_elements
+            self._note_at(wrong, m, places, "a wrong value")
+            self._note_at(~wrong & differs[:, GIVERS:].any(axis=1), m, places, "the wrong contributors")
+            self._note_all(m, self.wires[m].left(), "sent and not stored")
+            self._note_all(m, flow.place[(flow.driver >= 0) != self.n_arrived[m]], "sent and stored unequally often")
+            self._note_all(m, flow.sent.left() % (self.map.size + flow.n_made), "not sent exactly as often as due")
+        return self.problems
+
+    def _note_all(self, m: int, places: Ints, what: str) -> None:
+        """Write down *places*, the first few."""
+        self._note_at(np.ones(len(places), bool), m, places, what)
+
+    def _outputs(self, m: int) -> Any:
+        """Yield where outputs lie on GPU *m*, and what they are."""
+        program, rank = self.flows[m].program, self.ranks[m]
+        for output in program.outputs:
+            if isinstance(output, Content):
+                names, givers = self.elements.named(output, rank)
+                yield self.map.span(output.first, output.n_granules), self.elements.sums(givers, names)
+                continue
+            made = next(made for made in self.elements.made if made.gemm.name == output.gemm)
+            which, inside, granules = output.places(made.rows, made.width)
+            names = made.names(rank)[made.start[output.workgroups[which]] + inside]
+            givers = self.elements.givers(output.of, rank, len(names))
+            yield self.map.place(granules), self.elements.sums(givers, names)

@@ -1,0 +1,164 @@
+"""What granules hold: sums of the parts that ranks have of an element.
+
+An *element* is a granule of what a program is about: of a chunk that its contents name, or of a tile of a GEMM.  It has
+one name on all ranks.  Each rank has a *part* of it: random whole numbers, or what its GEMM makes there.
+
+Behind the numbers of a granule stand who contributed (four bits for each rank: how often) and the names of all that
+was added up, as a sum.  So they are stored, sent and added as the numbers are.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from t3sim.checks.data.places import Ints
+from t3sim.program.operations import Content, Gemm, Program, rectangles, tile_granules
+from t3sim.workload.tiling import ELEMENT_BYTES
+
+MAX_RANKS = 16  # contributors are kept in 64 bits
+GIVERS, NAMES = -2, -1  # behind the numbers of a granule
+BITS = 4  # of a rank, in GIVERS
+BAD = -99  # what a place that is none holds
+
+
+class Made:
+    """The granules that a GEMM makes: tile by tile in the order of the trace, each row by row.
+
+    Workgroup w of rank r stands for that workgroup of rank 0 which makes the same chunk of the output: r chunks on.
+    Where chunks have unlike shapes (decision 10) it stands for itself.
+    """
+
+    def __init__(self, gemm: Gemm, program: Program, first_name: int) -> None:
+        """The names of the elements start at *first_name*."""
+        trace, self.gemm, self.first_name = gemm.trace, gemm, first_name
+        row, column, self.width = tile_granules(trace, program.granule)
+        self.rows = np.array(trace.workgroups["n_rows"])
+        self.start = np.cumsum(self.rows * self.width) - self.rows * self.width
+        self.across = int((column + self.width).max())  # granules of a dense row
+        pitch = np.full(trace.n_workgroups, self.across)
+        self.which, self.inside, self._dense = rectangles(row * self.across + column, pitch, self.rows, self.width)
+        self.n_granules = len(self.which)
+        shapes = trace.workgroups[["n_rows", "n_columns"]]
+        each, rest = divmod(trace.n_workgroups, program.n)
+        sizes = np.diff(trace.chunk_ranges())[:, 0]
+        is_alike = not rest and bool((sizes == each).all() and (shapes == np.resize(shapes[:each], len(shapes))).all())
+        self._each = each if is_alike else 0
+
+    def names(self, rank: int) -> Ints:
+        """Return the names of what *rank* makes."""
+        workgroup = (self.which + rank * self._each) % len(self.start)
+        return np.asarray(self.first_name + self.start[workgroup] + self.inside)
+
+    def granules(self, product: NDArray[np.float64], n_elements: int) -> Ints:
+        """Return what a GEMM of rank 0 makes of *product*, granule by granule."""
+        padded = np.zeros((product.shape[0], self.across * n_elements), np.int64)
+        padded[:, : product.shape[1]] = product
+        return np.asarray(padded.reshape(-1, n_elements)[self._dense])
+
+
+class Elements:
+    """The elements of the programs of one machine, and the parts of all ranks."""
+
+    def __init__(self, program: Program, seed: int) -> None:
+        """*program* of any rank: those of the others have the same GEMMs and contents of the same sizes."""
+        self.n, self.n_elements, self._seed = program.n, program.granule // ELEMENT_BYTES, seed
+        contents = [one for one in (*program.inputs, *program.outputs) if isinstance(one, Content)]
+        contents += [one for gemm in program.operations if isinstance(gemm, Gemm) for one in gemm.a_content]
+        self.stride = max((one.offset + one.n_granules for one in contents), default=0)
+        n_names, self.made = self.n * self.stride, list[Made]()
+        for gemm in program.operations:
+            if isinstance(gemm, Gemm):
+                self.made.append(Made(gemm, program, n_names))
+                n_names += self.made[-1].n_granules
+        self.parts = np.zeros((self.n, n_names, self.n_elements), np.int64)
+        shape = (self.n, self.n * self.stride, self.n_elements)
+        self.parts[:, : shape[1]] = np.random.default_rng(seed).integers(-1000, 1000, shape)
+        for number, made in enumerate(self.made):
+            names = slice(made.first_name, made.first_name + made.n_granules)
+            for rank in range(self.n):
+                # Products of doubles are exact here: |sum| is at most 9 k, far below 2^53.
+                a, b = self._operands(number, rank)
+                self.parts[rank, names] = made.granules(a @ b, self.n_elements)
+        self.turned_names = cache(self._turned_names)
+
+    def _operands(self, number: int, rank: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the operands of a GEMM on *rank*."""
+        shape, rng = self.made[number].gemm.trace.gemm, np.random.default_rng([self._seed, number, rank])
+        return rng.integers(-3, 4, (shape.m, shape.k)) * 1.0, rng.integers(-3, 4, (shape.k, shape.n)) * 1.0
+
+    def produced(self, rank: int) -> Ints:
+        """Return what the GEMMs of *rank* make, tile by tile, in its own order, and at the end what is none."""
+        found = [np.full((1, self.n_elements + 2), BAD)]
+        for number, made in enumerate(self.made):
+            a, b = self._operands(number, rank)
+            product = np.zeros((a.shape[0], b.shape[1]))
+            for tile in made.gemm.trace.workgroups:
+                rows = slice(tile["row"], tile["row"] + tile["n_rows"])
+                columns = slice(tile["column"], tile["column"] + tile["n_columns"])
+                product[rows, columns] += a[rows] @ b[:, columns]
+            names = made.names(rank)
+            values = np.empty((len(names), self.n_elements + 2), np.int64)
+            values[:, :GIVERS] = made.granules(product, self.n_elements)[names - made.first_name]
+            values[:, GIVERS], values[:, NAMES] = one_of(rank), names
+            found.append(values)
+        return np.concatenate([*found[1:], found[0]])
+
+    def named(self, content: Content, rank: int) -> tuple[Ints, Ints]:
+        """Return the names and the givers of the granules of *content* on *rank*."""
+        offset = content.offset + np.arange(content.n_granules)
+        return (rank + content.chunk) % self.n * self.stride + offset, self.givers(content.of, rank, len(offset))
+
+    def givers(self, of: int | None, rank: int, n: int) -> Ints:
+        """Return *n* times the rank at distance *of* of *rank*; None: all ranks."""
+        every = one_of(np.arange(self.n)).sum()
+        return np.full(n, every if of is None else one_of((rank + of) % self.n))
+
+    def sums(self, givers: Ints, names: Ints) -> Ints:
+        """Return the granules that hold the parts of *givers* of the elements *names*."""
+        values = np.zeros((len(names), self.n_elements + 2), np.int64)
+        for rank, count in enumerate(self.counts(givers)):
+            if count.any():
+                values[:, :GIVERS] += count[:, None] * self.parts[rank, names]
+                values[:, NAMES] += count * names
+        values[:, GIVERS] = givers
+        return values
+
+    def counts(self, givers: Ints) -> Ints:
+        """Return how often each rank has given, [rank, granule]."""
+        return np.stack([givers >> BITS * rank & (1 << BITS) - 1 for rank in range(self.n)])
+
+    def names_of(self, values: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+        """Return which elements granules are, and whether they are right sums of these; -1: nobody has given any."""
+        n_given = self.counts(values[:, GIVERS]).sum(axis=0)
+        names = (values[:, NAMES] // n_given.clip(1)).clip(0, max(self.parts.shape[1] - 1, 0))
+        is_given = n_given > 0
+        is_right = ~is_given
+        is_right[is_given] = (self.sums(values[is_given, GIVERS], names[is_given]) == values[is_given]).all(axis=1)
+        return np.where(is_given, names, -1), is_right
+
+    def turned(self, values: Ints, distance: int) -> Ints:
+        """Return what the GPU at *distance* has where one has *values*; what nobody has given is the same there."""
+        names, _ = self.names_of(values)
+        found, is_given = values.copy(), names >= 0
+        givers = self.turned_givers(values[is_given, GIVERS], distance)
+        found[is_given] = self.sums(givers, self.turned_names(distance % self.n)[names[is_given]])
+        return found
+
+    def turned_givers(self, givers: Ints, distance: int) -> Ints:
+        """Return the ranks at *distance* of those that have given."""
+        counts = np.roll(self.counts(givers), distance, axis=0)
+        return np.asarray(sum(count << BITS * rank for rank, count in enumerate(counts)))
+
+    def _turned_names(self, distance: int) -> Ints:
+        """Return for each element the one that it is in the frame of the GPU at *distance*."""
+        chunks = np.roll(np.arange(self.n * self.stride).reshape(self.n, -1), -distance, axis=0)
+        return np.concatenate([chunks.reshape(-1), *(made.names(distance) for made in self.made)])
+
+
+def one_of(ranks: Any) -> Ints:
+    """Return one contribution of each of *ranks*: a one in its four bits."""
+    return np.int64(1) << np.asarray(BITS * ranks)

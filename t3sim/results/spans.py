@@ -1,0 +1,77 @@
+"""``spans.csv`` and ``spans.parquet``: what each operation of every simulated GPU was, when, and the bytes it moved.
+
+A row for each point, part, GPU and operation; times count from the begin of the sublayer.  What the units of a GPU
+waited for meanwhile is in ``waits.csv``, by the same point, phase and GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from t3sim.overlap.interface import Phase
+from t3sim.results.waits import SCHEMA as WAITS_SCHEMA
+from t3sim.results.writer import column_field, csv_and_parquet
+
+SPANS_CSV = "spans.csv"
+SPANS_PARQUET = "spans.parquet"
+
+_OF_THE_PHASE = ("point", "model", "sublayer", "tp", "machine", "strategy", "mode", "phase")
+SCHEMA = pa.schema(
+    [
+        *(WAITS_SCHEMA.field(name) for name in _OF_THE_PHASE),
+        *(
+            column_field(name, kind, meaning, is_required=name not in ("read_bytes", "written_bytes"))
+            for name, kind, meaning in (
+                ("role", str, "of the phase: the column of results.csv that its time goes to"),
+                ("counts", int, "1: its time is part of time_us; 0: it was simulated to be looked at"),
+                ("gpu", str, "instance name of the GPU"),
+                ("stream", int, "of the program: operations of one run one after the other"),
+                ("operation", str, "name in the program"),
+                ("kind", str, "gemm, moves, copies or barrier"),
+                ("traffic_class", str, "of its own requests to the DRAM"),
+                ("start_us", float, "when its launch was over, in microseconds since the sublayer began"),
+                ("end_us", float, "when it had ended; the last one of a GPU in a phase: when its memory had, too"),
+                ("read_bytes", int, "from the DRAM of the GPU; absent: GEMMs beside it share the L2"),
+                ("written_bytes", int, "to the DRAM of the GPU by itself; absent as read_bytes"),
+                ("sent_bytes", int, "to other GPUs, where they are written, flags included"),
+            )
+        ),
+    ]
+)
+
+
+class PhaseSpans(NamedTuple):
+    """A phase of a point: of which point and workload, and what its operations were."""
+
+    point: int
+    model: str | None
+    sublayer: str | None
+    tp: int
+    machine: str
+    strategy: str
+    mode: str
+    us_per_tick: float
+    phase: Phase
+
+
+def spans_bytes(phases: Iterable[PhaseSpans]) -> tuple[bytes, bytes]:
+    """Return the CSV and the Parquet file, with the same content."""
+    return csv_and_parquet(SCHEMA, [row for phase in phases for row in _rows(phase)])
+
+
+def _rows(one: PhaseSpans) -> Iterator[tuple[Any, ...]]:
+    phase = one.phase
+    last = {span.gpu: span for span in sorted(phase.spans, key=attrgetter("end"))}
+    for span in phase.spans:
+        start, end = phase.at + span.start, phase.at + span.end
+        if span is last[span.gpu]:
+            end = phase.gpus[span.gpu].end if phase.gpus else phase.end
+        yield (
+            *one[:-2], phase.name, phase.role, int(phase.counts), f"gpu[{span.gpu}]", span.stream, span.name,
+            span.kind, span.traffic_class, start * one.us_per_tick, end * one.us_per_tick,
+            span.read_bytes, span.written_bytes, span.sent_bytes,
+        )  # fmt: skip

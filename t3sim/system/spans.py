@@ -1,0 +1,72 @@
+"""What the operations of a program were on a GPU: when each ran, and the bytes that it moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from t3sim.gpu.core import GpuCore
+from t3sim.gpu.kernel import codes
+from t3sim.overlap.interface import Span
+from t3sim.program.operations import Barrier, Gemm, Moves, sent
+
+Granules = tuple[int | None, int | None, int]  # read from and written to own memory, sent to other GPUs
+
+TO_OTHERS = (codes.ROUTE_REMOTE_STORE, codes.ROUTE_REMOTE_UPDATE)
+PAST_L2 = (codes.ROUTE_LOCAL_STORE, codes.ROUTE_LOCAL_UPDATE)
+
+
+def spans_of(core: GpuCore, gpu: int = 0) -> Iterator[Span]:
+    """Yield the operations that number *gpu* has run, each with its ticks and bytes."""
+    assert core.program is not None
+    granule = core.machine.memory.access
+    operations = iter(core.operations)
+    for given in core.program.operations:
+        one = last = next(operations)
+        granules: Granules = (0, 0, 0)
+        if isinstance(given, Barrier):
+            last = next(operations)
+        elif isinstance(given, Gemm):
+            granules = granules_of_gemm(core, one)
+        elif isinstance(given, Moves):
+            granules = granules_of_moves(given, core.program.n)
+        read, written, leaving = granules
+        yield Span(
+            gpu, given.name, given.kind, given.stream, int(one.start_at), int(last.end_at),
+            core.traffic.names[given.traffic_class],
+            None if read is None else read * granule, None if written is None else written * granule, leaving * granule,
+        )  # fmt: skip
+
+
+def granules_of_gemm(core: GpuCore, operation: Any) -> Granules:
+    """Return what a GEMM moved: stores and blocks by its tables, what goes through the L2 by the GPU's counters.
+
+    The L2 does not know for whom it reads and writes back: of several GEMMs on one GPU that is None.
+    """
+    first, n_tiles = int(operation.first_tile), int(operation.n_workgroups * operation.n_wavefronts)
+    tiles = core.tables.tiles[first : first + n_tiles]
+    n_granules, routes = tiles["n_granules"], core.tables.workgroups["route"][tiles["workgroup"]]
+    is_cached = routes == codes.ROUTE_CACHED
+    blocks = int(n_granules[tiles["dma_command"] >= 0].sum())
+    past_l2 = int(n_granules[np.isin(routes, PAST_L2)].sum())
+    leaving = int(n_granules[np.isin(routes, TO_OTHERS)].sum()) + blocks
+    if len(core.gemms) > 1:
+        return None, None if is_cached.any() else past_l2, leaving
+    requests = core.gpu.channels["n_requests"].sum(axis=(0, 1))
+    return int(requests[codes.OPERAND_READ]) + blocks, int(requests[codes.WRITE_BACK]) + past_l2, leaving
+
+
+def granules_of_moves(given: Moves, n: int) -> Granules:
+    """Return what a move kernel moved, by its steps; what it loads from other GPUs is read there."""
+    read = written = leaving = 0
+    for step in given.steps.reshape(-1):
+        data, with_flags = int(step["n_granules"]), sent(int(step["n_granules"]), given.flags)
+        for number in range(int(step["n_operands"])):
+            is_last = number == step["n_operands"] - 1
+            if (step["source"] + number * step["source_stride"]) % n == 0:
+                read += with_flags if step["is_received"] and is_last else data
+        written += data if step["kept_at"] >= 0 else 0
+        leaving += with_flags if step["send"] >= 0 else 0
+    return read, written, leaving
