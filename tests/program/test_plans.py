@@ -23,9 +23,10 @@ from t3sim.workload.tiling import output_pitch_bytes
 from tests.harness.machines import machine
 from tests.program.strategies import operator, operator_of
 
+FLUX = encoded(PARAMETERS, {})
 VARIANTS = {
     "cu-split": {"": {"collective_compute_units": 2}},
-    "flux-push": {"": {"order": 0}, ", naive": {"order": 1}},
+    "flux-push": {"": FLUX, ", naive": FLUX | {"order": 1}},
 }
 PLANS = {
     name + variant: (overlap_strategies.get(name).plan, params)
@@ -103,7 +104,7 @@ def test_so_they_do_with_chunks_of_unlike_shapes(name: str, n: int) -> None:
 
 def test_flux_refuses_chunks_of_unlike_shapes() -> None:
     with pytest.raises(UsageError, match="flux-push: 3 GPUs cannot own the same number of whole tile rows each"):
-        flux_push(ragged(3), {"order": 0})
+        flux_push(ragged(3), FLUX)
 
 
 def test_an_order_of_flux_is_a_word() -> None:
@@ -114,8 +115,8 @@ def test_an_order_of_flux_is_a_word() -> None:
 
 def test_which_parts_need_every_gpu() -> None:
     op = operator(4)
-    assert [part.difference is None for part in flux_push(op, {"order": 0}).parts()] == [True] * 3
-    assert [part.difference is None for part in flux_push(op, {"order": 1}).parts()] == [False, True, True]
+    assert [part.difference is None for part in flux_push(op, FLUX).parts()] == [True] * 3
+    assert [part.difference is None for part in flux_push(op, FLUX | {"order": 1}).parts()] == [False, True, True]
 
 
 def test_which_parts_multiply_and_are_arbitrated() -> None:
@@ -158,8 +159,8 @@ def test_orders_of_flux_push() -> None:
     op = operator(4)
     first_owner = {}
     for word in (0, 1):
-        programs = flux_push(op, {"order": word}).parts()[0].programs
-        kernels = [program.operations[0] for program in programs]
+        programs = flux_push(op, FLUX | {"order": word}).parts()[0].programs
+        kernels = [program.operations[1] for program in programs]  # behind a barrier
         assert all(isinstance(kernel, Gemm) for kernel in kernels)
         first_owner[word] = [(r + int(k.stores.distance[k.order[0]])) % 4 for r, k in enumerate(kernels)]
         assert all((k.stores.kind == STORE).all() for k in kernels)
