@@ -346,6 +346,10 @@ def moves_claims(core: GpuCore) -> Iterator[Claim]:
         "results kept": (int(enqueued[codes.COLLECTIVE_WRITE]), int(data[steps["kept_at"] >= 0].sum())),
         "workgroups that ended": (int(core.moves["n_finished"].sum()), int(core.moves["n_workgroups"].sum())),
     })  # fmt: skip
+    if not len(core.gemms):  # nothing else posts as it arrives
+        of_steps = np.unique(steps["post_signal"][steps["post_signal"] >= 0])
+        received = int(core.tables.signals[of_steps].sum())
+        yield from equal("C3", "gpu", {"granules received by step": (received, int(core.gpu.expected_inbound))})
 
 
 def traffic_claims(core: GpuCore) -> Iterator[Claim]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from t3sim.collective.choice import ring_schedule
@@ -11,7 +13,10 @@ from t3sim.program.operations import Content, Memory, Program, Tiles
 from t3sim.program.operator import Collective, Operator
 from t3sim.program.plan import Part, Plan, in_order
 
+KEPT = 8  # parts of an operator that strategies share, so that a plan of many points makes them once
 
+
+@lru_cache(KEPT)
 def gemm_part(op: Operator, n_compute_units: int | None = None) -> Part:
     """Return the GEMM alone, output through the L2, on so many compute units (default: all)."""
 
@@ -26,6 +31,7 @@ def gemm_part(op: Operator, n_compute_units: int | None = None) -> Part:
     return Part.of("gemm", named("gemm", n_compute_units), program_of, op.n)
 
 
+@lru_cache(KEPT)
 def reduce_scatter_part(
     op: Operator, *, has_near_memory: bool = False, n_compute_units: int | None = None
 ) -> Part | None:
@@ -36,6 +42,7 @@ def reduce_scatter_part(
     return _chosen(op, "reduce-scatter", n_compute_units)
 
 
+@lru_cache(KEPT)
 def all_gather_part(op: Operator, *, n_compute_units: int | None = None) -> Part | None:
     """Return the ring all-gather of the reduced output alone, on so many compute units; None on one GPU."""
     return _chosen(op, "all-gather", n_compute_units)

@@ -20,9 +20,11 @@ from t3sim.config.machine import MachineSpec
 from t3sim.errors import ConfigError, T3SimError, UsageError, home_of, is_of_a_user
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.overlap import OverlapStrategy, in_order
+from t3sim.registry import Parameter
 from t3sim.selfcheck.data_cases import machine_from
-from t3sim.system.simulate import SimulationResult, simulate
+from t3sim.system.simulate import SimulationResult, operator_of, plan_for, simulate
 from t3sim.system.threads import at_most_threads
+from t3sim.system.user_code import check_programs_of
 
 SHARE_CHANGED = 0.25  # of the values below, on one machine
 MOST_TRIES = 200  # to draw a legal machine: about every third is one
@@ -138,7 +140,7 @@ def _drawn(rng: np.random.Generator, name: str) -> RunSpec:
     machine = machine_of(chosen)
     workload = _collective(rng, tp) if rng.random() < SHARE_OF_COLLECTIVES else _gemm(rng, tp)
     strategy = _one(rng, [one for one in strategies() if workload.collective is None or one.runs_collectives])
-    if strategy.parameters and n_units < 2:
+    if any(not one.words for one in strategy.parameters.values()) and n_units < 2:
         raise UsageError("there are too few compute units to be shared")
     quantum = machine.link.latency // int(rng.integers(1, 4)) if rng.random() < SHARE_CHANGED else None
     slot = -(-machine.gpu.issue_slot * 10**12 // min(machine.gpu.compute_clock, machine.gpu.clock_of_matrices))
@@ -147,10 +149,16 @@ def _drawn(rng: np.random.Generator, name: str) -> RunSpec:
         machine=machine,
         workload=workload,
         strategy=strategy.name,
-        strategy_params={name: int(rng.integers(1, n_units)) for name in strategy.parameters},
+        strategy_params={name: _param(rng, one, n_units) for name, one in strategy.parameters.items()},
         arbitration=_arbitration(rng, strategy, machine),
     )
+    check_programs_of(plan_for(run, operator_of(run)), machine)  # a strategy may not have a plan for this
     return run if quantum is None else run.model_copy(update={"quantum": max(quantum, slot)})
+
+
+def _param(rng: np.random.Generator, parameter: Parameter, n_units: int) -> Any:
+    """Return a value of a parameter: one of its words, or a number of compute units."""
+    return _one(rng, tuple(parameter.words)) if parameter.words else int(rng.integers(1, n_units))
 
 
 def strategies() -> list[OverlapStrategy]:

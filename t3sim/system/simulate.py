@@ -9,10 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from t3sim.checks.audit import Audit
-from t3sim.config.experiment import RunSpec
+from t3sim.config.experiment import RunSpec, WorkloadSpec
+from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError, code_of_a_user
 from t3sim.gpu.ticks import TickBase
 from t3sim.observe.timeline import Timeline
@@ -149,10 +151,17 @@ def operator_of(run: RunSpec, trace: TileTrace | None = None) -> Operator:
     if workload.collective is not None:
         collective = workload.collective
         return Operator(run.machine, collective.gpus, None, collective.op, collective.size)
-    assert workload.gemm is not None
     if trace is None:
-        trace = make_tile_trace(workload.gemm, workload.tiling, workload.tp)
+        return _operator(run.machine, workload, run.staggered)
     return Operator(run.machine, workload.tp, trace, staggered=run.staggered)
+
+
+@lru_cache(8)
+def _operator(machine: MachineSpec, workload: WorkloadSpec, staggered: bool) -> Operator:
+    """Return the operator of a GEMM: one object for all strategies, so that they share their parts."""
+    assert workload.gemm is not None
+    trace = make_tile_trace(workload.gemm, workload.tiling, workload.tp)
+    return Operator(machine, workload.tp, trace, staggered=staggered)
 
 
 PEAKS = ("tracker_peak_entries", "peak_inbox")  # counters of which a layer has the largest, not the sum

@@ -40,8 +40,8 @@ def test_every_field_of_an_operation_counts() -> None:
 def test_a_program_left_short_differs() -> None:
     good = programs("S1 Flux push", operator(N))
     short = replace(good[2], operations=good[2].operations[:-1])
-    assert difference([*good[:2], short]) == "operations is 2 on rank 2 and 3 on rank 0"
-    other_kind = replace(good[2], operations=(*good[2].operations[:-1], good[2].operations[1]))
+    assert difference([*good[:2], short]) == "operations is 3 on rank 2 and 4 on rank 0"
+    other_kind = replace(good[2], operations=(*good[2].operations[:-1], good[2].operations[2]))
     said = difference([*good[:2], other_kind])
     assert said == "operation `sum`, kind is 'Barrier' on rank 2 and 'Moves' on rank 0"
 

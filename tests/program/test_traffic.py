@@ -56,8 +56,8 @@ def test_rings_receive_what_their_schedule_says(collective: str, size: int) -> N
 
 def test_canary_a_tile_that_stays() -> None:
     good = programs("S1 Flux push", operator(N))
-    kernel = good[0].operations[0]
+    begin, kernel, *rest = good[0].operations
     stores = kernel.stores.copy()
     stores.distance[0] = 0
-    spoilt = [replace(good[0], operations=(replace(kernel, stores=stores), *good[0].operations[1:])), *good[1:]]
+    spoilt = [replace(good[0], operations=(begin, replace(kernel, stores=stores), *rest)), *good[1:]]
     assert granules_between(spoilt)[0, 1] < granules_between(good)[0, 1]

@@ -127,6 +127,7 @@ def test_bytes_are_those_of_closed_forms(outcome: Outcome) -> None:
         ("reduce_scatter", "reduce-scatter"): (7, 1, 3),
         ("all_gather", "all-gather"): (3, 0, 3),
         ("fused", "gemm"): (None, 3, 3),
+        ("fused", "all added up"): (0, 0, 0),
         ("fused", "all stored"): (0, 0, 0),
         ("fused", "sum"): (4, 1, 0),
     }
@@ -137,7 +138,7 @@ def test_bytes_are_those_of_closed_forms(outcome: Outcome) -> None:
         assert (row["written_bytes"], row["sent_bytes"]) == (written * CHUNK, sent * CHUNK)
         assert read is None or row["read_bytes"] == read * CHUNK
     stored = {row["operation"] for row in rows_in(outcome) if row["strategy"] == "flux-push" and row["role"] == "fused"}
-    assert stored == {"gemm", "all stored", "sum"}
+    assert stored == {"all added up", "gemm", "all stored", "sum"}
 
 
 def test_a_bound_has_only_what_follows_it_on_its_clock(outcome: Outcome) -> None:

@@ -103,12 +103,12 @@ def count_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def start_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """In explicit mode the kernels of one GPU are launched an issue slot early."""
-    start_at = RingMachine.start_at
+    load = RingMachine.load
 
-    def early(self: RingMachine, d: int, *more: Any) -> int:
-        return start_at(self, d, *more) - (self.cores[d].slot_ticks if d == 1 else 0)
+    def early(self: RingMachine, d: int, program: Any, start_at: int = 0) -> None:
+        load(self, d, program, start_at - (self.cores[d].slot_ticks if d == 1 else 0))
 
-    monkeypatch.setattr(RingMachine, "start_at", early)
+    monkeypatch.setattr(RingMachine, "load", early)
 
 
 def depend_on_the_order_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from t3sim.checks.data import CarriedProgram
@@ -48,15 +49,16 @@ def run_with(case: DataCase, *defects: Callable[[CarriedProgram, Machine], None]
 
 
 def on_messages(change: Callable[[Any], Any]) -> Callable[[CarriedProgram, Machine], None]:
-    """Return a defect of the first GPU's mailbox: *change* acts on its first batch."""
+    """Return a defect of the first GPU's mailbox: *change* acts on its first batch of data."""
 
     def seed(_: CarriedProgram, machine: Machine) -> None:
         core, is_first = device(machine).core, [True]
         receive = core.receive
 
         def changed(messages: Any) -> None:
-            receive(change(messages.copy()) if is_first[0] else messages)
-            is_first[0] = False
+            has_data = int((messages["kind"] < codes.SIGNAL).sum()) > 1
+            receive(change(messages.copy()) if is_first[0] and has_data else messages)
+            is_first[0] &= not has_data
 
         core.receive = changed
 
@@ -65,7 +67,8 @@ def on_messages(change: Callable[[Any], Any]) -> Callable[[CarriedProgram, Machi
 
 def other_granule(messages: Any) -> Any:
     """The first granule is stored where the second belongs, too."""
-    messages["granule"][0] = messages["granule"][1]
+    first, second = np.flatnonzero(messages["kind"] < codes.SIGNAL)[:2]
+    messages["granule"][first] = messages["granule"][second]
     return messages
 
 

@@ -303,7 +303,11 @@ FINISHED: dict[str, tuple[str, Callable[[Any], None], str]] = {
         add("channels[].n_enqueued", 1, codes.COMPUTE, codes.LOCAL_STORE),
         "C3 broken: gpu: local stores",
     ),
-    "a remote store lost": ("fused", add("link_port.store_head", -1), "C3 broken: gpu: stores for the neighbour"),
+    "a remote store lost": (
+        "fused",
+        add("link_port.store_head", -1),
+        "C3 broken: gpu: stores and signals for other GPUs",
+    ),
     "a DMA read lost": (
         "fused",
         add("channels[].n_enqueued", -1, codes.COMM, codes.DMA_READ),
@@ -316,14 +320,18 @@ FINISHED: dict[str, tuple[str, Callable[[Any], None], str]] = {
     "an operand of a collective lost": (
         "reduce-scatter",
         add("channels[].n_enqueued", -1, codes.COMPUTE, codes.COLLECTIVE_READ),
-        "C3 broken: gpu: collective reads",
+        "C3 broken: gpu: operand granules read",
     ),
     "a result of a collective lost": (
         "reduce-scatter",
         add("channels[].n_enqueued", -1, codes.COMPUTE, codes.COLLECTIVE_WRITE),
-        "C3 broken: gpu: collective stores",
+        "C3 broken: gpu: results kept",
     ),
-    "a granule of a collective not sent": ("all-gather", add("link_port.n_sent", -1), "C3 broken: gpu: granules sent"),
+    "a granule of a collective not sent": (
+        "all-gather",
+        add("link_port.n_sent", -1),
+        "C1 broken: link_port: granules sent",
+    ),
     "a granule of a collective lost": (
         "all-gather",
         add("channels[].n_enqueued", -1, codes.COMM, codes.INCOMING_WRITE),
