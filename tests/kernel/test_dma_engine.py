@@ -152,11 +152,12 @@ def test_every_granule_is_read_and_sent_once(tiles_per_block: int, m: int, n: in
 
 
 def in_order(bench: Bench) -> list[tuple[int, int]]:
-    """Return the granules of all blocks in the order in which the blocks became ready."""
+    """Return the granules of all blocks, as tiles of the receiver, in the order in which the blocks became ready."""
     tables, order = bench.tables, []
     for command in bench.tables.commands[bench.ready()]:
         for tile in range(int(command.first_tile), int(command.first_tile + command.n_tiles)):
-            order += [(tile, granule) for granule in range(int(tables.tiles[tile].n_granules))]
+            there = int(tables.tiles[tile].to_tile)
+            order += [(there, granule) for granule in range(int(tables.tiles[tile].n_granules))]
     return order
 
 
