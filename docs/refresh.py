@@ -115,11 +115,12 @@ def units_table(demo: Outcome, half: Outcome) -> str:
     rows = []
     for where, outcome in (("", demo), (", 75 GB/s", half)):
         for result in outcome.results[:3]:
-            phase = result.fused or result.gemm
+            fused = result.phase("fused")
+            phase = fused or result.phase("gemm")
             assert phase is not None
-            if result.fused is None and where:
+            if fused is None and where:
                 continue
-            name = "GEMM alone" if result.fused is None else f"`{result.run.strategy}`, fused"
+            name = "GEMM alone" if fused is None else f"`{result.run.strategy}`, fused"
             times = unit_times(phase, result.ticks.to_us(phase.ticks))
             rows.append([name + where, *times, number(phase.counters["workgroup_spread"], 3)])
     return table(header, rows)
