@@ -146,7 +146,8 @@ def test_timelines_for_few_points_or_on_demand(tmp_path: Path) -> None:
     fused = [name == "fused, round_robin" for name in phases]
     read = sum(value for value, is_fused in zip(table["compute_read_gbps"].to_pylist(), fused, strict=True) if is_fused)
     bin_us = table["time_us"][1].as_py() - table["time_us"][0].as_py()
-    assert read * bin_us * 1e3 == pytest.approx(outcome.results[0].phase("fused").counters["operand_read_bytes"], rel=1e-3)
+    counters = outcome.results[0].phase("fused").counters
+    assert read * bin_us * 1e3 == pytest.approx(counters["operand_read_bytes"], rel=1e-3)
 
 
 def test_phases_can_be_shared_by_folders(tmp_path: Path, undisturbed: Path) -> None:
