@@ -340,24 +340,21 @@ def moves_claims(core: GpuCore) -> Iterator[Claim]:
     """Finished move kernels: each operand read once, each result kept once."""
     steps, data = core.tables.steps, core.tables.steps["n_granules"]
     enqueued = channels_of(core)["n_enqueued"].sum(axis=(0, 1))
-    more = int((sent_of_steps(core) - data)[steps["is_received"] > 0].sum())
+    more = int((core.tables.n_sent - data)[steps["is_received"] > 0].sum())
     yield from equal("C3", "gpu", {
         "operand granules read": (int(enqueued[codes.COLLECTIVE_READ]), int((steps["n_operands"] * data).sum()) + more),
         "results kept": (int(enqueued[codes.COLLECTIVE_WRITE]), int(data[steps["kept_at"] >= 0].sum())),
         "workgroups that ended": (int(core.moves["n_finished"].sum()), int(core.moves["n_workgroups"].sum())),
     })  # fmt: skip
-    if not len(core.gemms):  # nothing else posts as it arrives
-        of_steps = np.unique(steps["post_signal"][steps["post_signal"] >= 0])
-        received = int(core.tables.signals[of_steps].sum())
-        yield from equal("C3", "gpu", {"granules received by step": (received, int(core.gpu.expected_inbound))})
 
 
 def traffic_claims(core: GpuCore) -> Iterator[Claim]:
     """What a finished program sent to other GPUs and got from them (C3)."""
     gpu, steps, operations = core.gpu, core.tables.steps, core.operations
+    yield Claim("C3", "signal[]", "posts, done against due", np.array(core.tables.signals), core.expected_posts)
     granules_of, enqueued = granules_by_route(core), channels_of(core)["n_enqueued"].sum(axis=(0, 1))
     remote = int(granules_of[codes.ROUTE_REMOTE_UPDATE] + granules_of[codes.ROUTE_REMOTE_STORE])
-    moved = int(sent_of_steps(core)[steps["send"] >= 0].sum())
+    moved = int(core.tables.n_sent[steps["send"] >= 0].sum())
     told = int((core.tables.posts["distance"][: int(operations["n_posts"].sum())] != 0).sum())
     incoming = int(enqueued[[codes.INCOMING_UPDATE, codes.INCOMING_WRITE]].sum())
     yield from equal("C3", "gpu", {
@@ -372,15 +369,6 @@ def granules_by_route(core: GpuCore) -> NDArray[Any]:
     granules = np.where(len(core.gemms) > 0, tiles["n_granules"], 0)
     found: NDArray[Any] = np.bincount(workgroups["route"][tiles["workgroup"]], weights=granules, minlength=5)
     return found
-
-
-def sent_of_steps(core: GpuCore) -> NDArray[np.int64]:
-    """Return the granules as which the result of each step of a move kernel is sent, flags included."""
-    data = np.array(core.tables.steps["n_granules"])
-    for moves in core.moves:
-        own = slice(int(moves.first_step), int(moves.first_step + moves.n_steps * moves.n_step_columns))
-        data[own] = -(-data[own] * moves.flags_numerator // moves.flags_denominator)
-    return data
 
 
 def roofline_claims(core: GpuCore) -> Iterator[Claim]:

@@ -12,10 +12,15 @@ inside the data (NCCL's LL and LL128) make what is sent, and what is read from a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from t3sim.config.machine import Protocol
 
 Ratio = tuple[int, int]
+N = TypeVar("N", int, NDArray[np.int64])
 NO_FLAGS: Ratio = (1, 1)
 
 # What a step does with its result.
@@ -160,8 +165,8 @@ def _channelled(n: int, chunk_granules: int, channels: Channels, operations: lis
     )
 
 
-def sent_granules(n_granules: int, flags: Ratio) -> int:
-    """Return granules that are sent for *n_granules* of data, from the start of a slice on."""
+def sent_granules(n_granules: N, flags: Ratio) -> N:
+    """Return granules that are sent for *n_granules* of data, flags included, from the start of a slice on."""
     sent, data = flags
     return -(-n_granules * sent // data)
 

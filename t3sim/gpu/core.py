@@ -284,6 +284,7 @@ class GpuCore:
         gpu.stage_operation = np.flatnonzero(self.operations["kind"] == codes.GEMM)[0] if len(gemms) else -1
         gpu.n_slots, gpu.n_buffers = gemms["n_slots"].max(initial=1), gemms["n_buffers"].max(initial=1)
         gpu.expected_inbound = gpu.n_inbound = 0
+        self.expected_posts = np.zeros(len(self.tables.signals), np.int64)
         channels = gpu.channels[: self.used.n_channels]
         channels["producer_done"] = 0
         channels["first_stage_occupancy"] = -1

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from t3sim.collective.schedule import sent_granules
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
 from t3sim.gpu.assemble import EFFICIENCY_SCALE, full_packet
@@ -82,6 +84,24 @@ class Tables:
         told = self.posts["distance"]
         return {*self.sends, *told[told != 0].tolist()}
 
+    def posted(self) -> Iterator[tuple[int, int, int]]:
+        """Yield all that the program posts: the distance of the GPU, its signal, how much."""
+        yield from self.posts[["distance", "signal", "amount"]][: int(self.operations["n_posts"].sum())].tolist()
+        tiles, steps = self.tiles, self.steps
+        yield from zip(*(tiles[name].tolist() for name in ("distance", "signal", "n_granules")), strict=True)
+        distance = np.where(steps["send"] >= 0, steps["distance"], 0)
+        amount = np.where(steps["send"] >= 0, self.n_sent, steps["n_granules"])
+        yield from zip(distance.tolist(), steps["post_signal"].tolist(), amount.tolist(), strict=True)
+
+    @property
+    def n_sent(self) -> Ints:
+        """Return the granules as which the result of each step is sent, flags included."""
+        found = np.array(self.steps["n_granules"])
+        for kernel in self.operations[self.operations["kind"] == codes.MOVES]:
+            own = slice(int(kernel.first_step), int(kernel.first_step + kernel.n_steps * kernel.n_step_columns))
+            found[own] = sent_granules(found[own], (int(kernel.flags_numerator), int(kernel.flags_denominator)))
+        return found
+
 
 def tables_of(program: Program, machine: MachineSpec, ticks: TickBase, start_at: int) -> Tables:
     """Return the tables of a GPU that runs *program*; its host begins at tick *start_at*.
@@ -99,7 +119,11 @@ class TableBuilder:
         self._host_at = start_at  # when the host of the rank has issued what has been added
         self._n_signals = program.n_signals
         self._last: dict[int, Any] = {}  # operation of each stream, and the signal of its end
-        self._barriers: dict[tuple[str, int], int] = {}  # signal of each barrier
+        self._turns: Counter[str] = Counter()  # barriers of each name that have been added
+        # Signals of barriers come first: ranks meet the same ones, but need not do the same before them.
+        met = Counter(operation.name for operation in program.operations if isinstance(operation, Barrier))
+        names = [(name, turn) for name in sorted(met) for turn in range(met[name])]
+        self._barriers = {barrier: self._signal() for barrier in names}
         self._operations: list[NDArray[Any]] = []
         self._waits: list[tuple[int, int]] = []
         self._posts: list[list[tuple[int, int, int]]] = []  # of each operation
@@ -191,8 +215,8 @@ class TableBuilder:
     def _add_barrier(self, of: Barrier) -> None:
         """Add a barrier: tell all ranks, then wait until all have told."""
         self._issue(of)
-        turn = sum(name == of.name for name, _ in self._barriers)
-        reached = self._barriers[of.name, turn] = self._signal()
+        reached = self._barriers[of.name, self._turns[of.name]]
+        self._turns[of.name] += 1
         tell = [*of.posts, *(Post(reached, distance) for distance in range(self.program.n))]
         self._operation(codes.BARRIER, of, waits=of.after, posts=tell, launch=of.launch)
         self._operation(codes.BARRIER, of, waits=[Wait(reached, self.program.n)], launch=0)
@@ -384,7 +408,7 @@ class TableBuilder:
         leaves = given[given["send"] >= 0]
         for distance in np.unique(leaves["distance"] % self.program.n).tolist():
             n_granules = leaves["n_granules"][leaves["distance"] % self.program.n == distance]
-            self._sends[distance] = self._sends.get(distance, 0) + int((-(-n_granules * sent // data)).sum())
+            self._sends[distance] = self._sends.get(distance, 0) + int(sent_granules(n_granules, of.flags).sum())
         self._steps.append(steps)
         self._n["units"] += n_workgroups
         self._n["steps"] += len(steps)

@@ -74,6 +74,11 @@ class Phase:
     start: Any = field(default=None, compare=False, repr=False)
 
     @property
+    def is_finished(self) -> bool:
+        """Return whether it has been simulated; else it is one of a plan, and its times have no meaning."""
+        return bool(self.counters)
+
+    @property
     def identity(self) -> Hashable:
         """Return what points share that share this phase: what was simulated, and how it started."""
         return self.jobs, self.start

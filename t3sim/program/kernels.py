@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t3sim.collective.schedule import TO_BOTH, TO_LOCAL, TO_NEIGHBOUR_AS_UPDATE, CollectiveSchedule
+from t3sim.collective.schedule import TO_BOTH, TO_LOCAL, TO_NEIGHBOUR_AS_UPDATE, CollectiveSchedule, sent_granules
 from t3sim.program.operations import (
     NONE,
     STEP,
@@ -23,7 +23,6 @@ from t3sim.program.operations import (
     Signals,
     Stores,
     Wait,
-    sent,
     table,
     tile_granules,
 )
@@ -115,7 +114,7 @@ def not_waited_for(steps: NDArray[Any], flags: tuple[int, int]) -> tuple[Wait, .
     flat = steps.reshape(-1)
     is_left = (flat["post_signal"] != NONE) & ~np.isin(flat["post_signal"], flat["wait_signal"])
     left = flat[is_left & (flat["n_granules"] > 0)]
-    return tuple(Wait(int(step["post_signal"]), sent(int(step["n_granules"]), flags)) for step in left)
+    return tuple(Wait(int(step["post_signal"]), sent_granules(int(step["n_granules"]), flags)) for step in left)
 
 
 def end_of(schedule: CollectiveSchedule, line: int) -> int:

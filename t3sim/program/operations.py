@@ -395,11 +395,6 @@ def paired(here: range, there: range) -> tuple[Ints, Ints]:
     return there.start + edges[:-1].clip(max=len(there) - 1), np.diff(edges)
 
 
-def sent(n_granules: int, flags: tuple[int, int]) -> int:
-    """Return granules that are sent for so many of data, flags included, from the start of a step on."""
-    return -(-n_granules * flags[0] // flags[1])
-
-
 def rectangles(first: Ints, pitch: Ints, rows: Ints, width: Ints) -> tuple[Ints, Ints, Ints]:
     """Return the granules of rectangles, row by row: which it belongs to, its number inside, and its address."""
     sizes = rows * width

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from t3sim.program.operations import NONE, Copies, Gemm, Moves, Operation, Program, sent, tile_granules
+from t3sim.collective.schedule import sent_granules
+from t3sim.program.operations import NONE, Copies, Gemm, Moves, Operation, Program, tile_granules
 
 
 def granules_between(programs: Sequence[Program]) -> np.ndarray:
@@ -37,7 +38,7 @@ def transfers(operation: Operation, program: Program) -> list[tuple[int, int, in
     for step in operation.steps.reshape(-1):
         n_granules = int(step["n_granules"])
         if step["send"] != NONE:
-            found.append((0, int(step["distance"]), sent(n_granules, operation.flags)))
+            found.append((0, int(step["distance"]), sent_granules(n_granules, operation.flags)))
         sources = (int(step["source"] + j * step["source_stride"]) for j in range(int(step["n_operands"])))
         found += [(source, 0, n_granules) for source in sources]
     return found

@@ -29,7 +29,7 @@ from t3sim.gpu.traffic import TrafficClasses
 from t3sim.network.link import Link, Transform
 from t3sim.network.mirror import ChunkShift
 from t3sim.network.topology import TOPOLOGIES, check_reach
-from t3sim.program.operations import Gemm, Program, reaches_others
+from t3sim.program.operations import NONE, Gemm, Program, reaches_others
 from t3sim.system.liveness import Liveness, WatchedEnvironment, WatchedGpu, run_to_end
 from t3sim.system.user_code import watched_policy
 from t3sim.workload.tiling import wavefront_grid
@@ -103,6 +103,9 @@ class Machine:
             core.first_start_at = first
             for distance, n_granules in core.tables.sends.items():
                 self.cores[self.receiver(d, distance)].gpu.expected_inbound += n_granules
+            for distance, signal, amount in core.tables.posted():
+                if signal != NONE:
+                    self.cores[self.receiver(d, distance)].expected_posts[signal] += amount
 
     def has_arrivals(self) -> bool:
         """Return whether something waits for a GPU that its inbox does not hold yet."""

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from t3sim.collective.schedule import sent_granules
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import codes
 from t3sim.overlap.interface import Span
-from t3sim.program.operations import Barrier, Gemm, Moves, sent
+from t3sim.program.operations import Barrier, Gemm, Moves
 
 Granules = tuple[int | None, int | None, int]  # read from and written to own memory, sent to other GPUs
 
@@ -62,7 +63,7 @@ def granules_of_moves(given: Moves, n: int) -> Granules:
     """Return what a move kernel moved, by its steps; what it loads from other GPUs is read there."""
     read = written = leaving = 0
     for step in given.steps.reshape(-1):
-        data, with_flags = int(step["n_granules"]), sent(int(step["n_granules"]), given.flags)
+        data, with_flags = int(step["n_granules"]), sent_granules(int(step["n_granules"]), given.flags)
         for number in range(int(step["n_operands"])):
             is_last = number == step["n_operands"] - 1
             if (step["source"] + number * step["source_stride"]) % n == 0:

@@ -138,7 +138,8 @@ class SideBySide(Simulation):
         """See the base class."""
         (gemm,), (collective,) = self.gemm.result(phases, audit), self.reduce_scatter.result(phases, audit)
         op = replace(operator_of(self.run), trace=make_tile_trace(self.gemm.gemm, self.gemm.tiling, 1))
-        n_kernels = kernels_for(gemm.ticks, collective.ticks)
+        is_known = gemm.is_finished and collective.is_finished
+        n_kernels = kernels_for(gemm.ticks, collective.ticks) if is_known else (1, 1)
         part = side_by_side_part(op, "reduce-scatter", *n_kernels, n_compute_units=self.reduce_scatter.n_channels)
         both = MirroredParts(self.run, phases, audit).phase(part, made_from=(gemm, collective))
         return [gemm, collective, both]

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from t3sim.collective.schedule import places_for
 from t3sim.program.checks.findings import Findings
 from t3sim.program.checks.ledger import Knowledge, Ledger, Number, sources_of, step_post, waited_at
 from t3sim.program.checks.places import Map, followed_buffers
@@ -38,7 +39,6 @@ from t3sim.program.operations import (
     Moves,
     Post,
     Program,
-    sent,
 )
 
 Steps = Generator["Blocked", None, Clock]
@@ -299,7 +299,7 @@ class Following:
 
     def _spread(self, moves: Moves, first: int, n: int, *, is_wire: bool) -> Any:
         """Return where *n* granules of data from *first* on lie; sent with flags, lines of them lie further apart."""
-        places = sent(1, moves.flags)
+        places = places_for(moves.flags)
         if not is_wire or places == 1:
             return self.map.span(first, n)
         line, offset = self.programs[0].line, np.arange(n)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from t3sim.collective.schedule import sent_granules
 from t3sim.program.checks.shadow import Clock
 from t3sim.program.checks.tiles import TileState
 from t3sim.program.operations import (
@@ -22,7 +23,6 @@ from t3sim.program.operations import (
     Operation,
     Post,
     Program,
-    sent,
 )
 
 Chain = tuple[int, Hashable]  # distance of the poster, and which of its threads
@@ -121,7 +121,7 @@ def step_post(step: np.void | dict[str, int], flags: tuple[int, int]) -> Post | 
     is_sent, n_granules = step["send"] != NONE, int(step["n_granules"])
     if step["post_signal"] == NONE or n_granules == 0:
         return None
-    amount = sent(n_granules, flags) if is_sent else n_granules
+    amount = sent_granules(n_granules, flags) if is_sent else n_granules
     return Post(int(step["post_signal"]), int(step["distance"]) if is_sent else 0, amount)
 
 

@@ -340,7 +340,7 @@ FINISHED: dict[str, tuple[str, Callable[[Any], None], str]] = {
     "a receipt for the wrong step": (
         "all-gather",
         too_few_posted,
-        "C3 broken: gpu: granules received",
+        "C3 broken: signal[0]: posts",
     ),
     "a GEMM faster than its matrix pipes": ("gemm", table("operations", "slice_work", 10**12), "B4 broken: gpu"),
     "a channel faster than its bus": ("gemm", start_late, "B4 broken: channel[0]"),
