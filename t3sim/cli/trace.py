@@ -158,7 +158,7 @@ def show(file: Path, slots: int, access: str) -> None:
         click.echo(f"  {name:<11} {text}")
     click.echo(f"\n  chunk  workgroups  stages  wavefronts     elements  stored ({access} B accesses)")
     stored = expected_chunk_bytes(tiles, int(access))
-    rows = zip(tiles.chunk_ranges(), tiles.chunk_wavefronts(), tiles.chunk_elements(), stored, strict=True)
+    rows = zip(tiles.chunk_ranges, tiles.chunk_wavefronts(), tiles.chunk_elements(), stored, strict=True)
     for chunk, ((start, stop), wavefronts, elements, chunk_bytes) in enumerate(rows):
         n = int(stop - start)
         size = _mebibytes(int(chunk_bytes))

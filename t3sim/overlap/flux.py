@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from t3sim.overlap.interface import strategy
 from t3sim.program.kernels import gemm, program, row_granules, tile_offsets, total
 from t3sim.program.operations import STORE, Barrier, Program, Tiles
 from t3sim.program.operator import Operator
-from t3sim.program.parts import all_gather_part, gemm_part
+from t3sim.program.parts import all_gather_part, gemm_part, part_of
 from t3sim.program.plan import Part, Plan, in_order
 from t3sim.registry import Parameter
 
@@ -63,6 +64,5 @@ def flux_push_part(op: Operator, params: Mapping[str, int]) -> Part:
     """Return the fused GEMM with its barriers and the sum."""
     ordered = op if params["order"] == NEXT else op.unstaggered()
     store_bytes = None if params["store_bytes"] == FULL_PACKETS else params["store_bytes"]
-    return Part.of(
-        "fused", "fused", lambda rank: flux_push_program(ordered, rank, store_bytes), op.n, is_arbitrated=True
-    )
+    program_of = partial(flux_push_program, store_bytes=store_bytes)
+    return part_of(ordered, "fused", "fused", program_of, is_arbitrated=True)

@@ -79,4 +79,4 @@ def chunk_bytes(trace: TileTrace) -> list[int]:
     """Return the bytes of each chunk of the output; a GPU may send less than the mean, if it keeps the largest."""
     tiles = trace.workgroups
     sizes = tiles["n_rows"].astype(np.int64) * tiles["n_columns"] * ELEMENT_BYTES
-    return [int(sizes[start:stop].sum()) for start, stop in trace.chunk_ranges()]
+    return [int(sizes[start:stop].sum()) for start, stop in trace.chunk_ranges]

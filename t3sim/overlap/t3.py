@@ -9,8 +9,8 @@ from t3sim.overlap.interface import strategy
 from t3sim.program.kernels import gemm, program
 from t3sim.program.operations import UPDATE, Forward, Program, Tiles, paired
 from t3sim.program.operator import Operator
-from t3sim.program.parts import all_gather_part, gemm_part
-from t3sim.program.plan import Part, Plan, in_order
+from t3sim.program.parts import all_gather_part, gemm_part, part_of
+from t3sim.program.plan import Plan, in_order
 
 UPDATES_PER_ELEMENT = 2  # one from the local GEMM, one from the neighbour (T3 section 4.2.1, ring)
 
@@ -43,7 +43,7 @@ def fused_program(op: Operator, rank: int) -> Program:
 
 def fused(op: Operator) -> Plan:
     """The fused GEMM and reduce-scatter, then the all-gather as in the baseline."""
-    overlapped = Part.of("fused", "fused", lambda rank: fused_program(op, rank), op.n, is_arbitrated=True)
+    overlapped = part_of(op, "fused", "fused", fused_program, is_arbitrated=True)
     return Plan(in_order(overlapped, all_gather_part(op)), also=(gemm_part(op),))
 
 

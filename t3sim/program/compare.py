@@ -34,15 +34,21 @@ def leaves(value: Any, path: str, *, meaning: bool = False) -> Iterator[tuple[st
         yield path, value.model_dump_json()
     elif is_dataclass(value):
         yield path, type(value).__name__
-        for one in fields(value):
-            if (one.name not in MEANING or meaning) and path + one.name != "rank":
-                yield from leaves(getattr(value, one.name), f"{path}.{one.name}" if path else one.name, meaning=meaning)
+        for name, of_part in counted_fields(value, path, meaning=meaning):
+            yield from leaves(getattr(value, name), of_part, meaning=meaning)
     elif isinstance(value, tuple | list):
         yield path, len(value)
         for number, one in enumerate(value):
             yield from leaves(one, f"{path}[{number}]", meaning=meaning)
     else:
         yield path, value
+
+
+def counted_fields(value: Any, path: str, *, meaning: bool) -> Iterator[tuple[str, str]]:
+    """Yield the names of the fields of a dataclass that count, each with the way to it."""
+    for one in fields(value):
+        if (one.name not in MEANING or meaning) and path + one.name != "rank":
+            yield one.name, f"{path}.{one.name}" if path else one.name
 
 
 def described(value: Any) -> str:
@@ -52,14 +58,29 @@ def described(value: Any) -> str:
 
 def difference(programs: Sequence[Program], *, meaning: bool = False) -> str | None:
     """Return in which operation and field the program of a rank first differs from that of rank 0, None if nowhere."""
-    first = list(leaves(programs[0], "", meaning=meaning))
     for program in programs[1:]:
-        own = leaves(program, "", meaning=meaning)
-        for (path, expected), (_path, found) in zip(first, own, strict=False):  # lengths are leaves too
-            where = differs(expected, found)
-            if where is not None:
-                return _sentence(programs[0], program, path + where, expected, found)
+        found = next(differing(programs[0], program, "", meaning=meaning), None)
+        if found is not None:
+            return _sentence(programs[0], program, *found)
     return None
+
+
+def differing(expected: Any, found: Any, path: str, *, meaning: bool) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the leaves in which two values differ: the way to each, and what it is in each of them."""
+    if expected is found:
+        return
+    if is_dataclass(expected) and type(expected) is type(found):
+        for name, of_part in counted_fields(expected, path, meaning=meaning):
+            yield from differing(getattr(expected, name), getattr(found, name), of_part, meaning=meaning)
+    elif isinstance(expected, tuple) and isinstance(found, tuple) and len(expected) == len(found):
+        for number, (one, other) in enumerate(zip(expected, found, strict=True)):
+            yield from differing(one, other, f"{path}[{number}]", meaning=meaning)
+    else:
+        pairs = zip(leaves(expected, path, meaning=meaning), leaves(found, path, meaning=meaning), strict=False)
+        for (where, one), (_, other) in pairs:  # lengths and kinds are leaves too
+            index = differs(one, other)
+            if index is not None:
+                yield where + index, one, other
 
 
 def differs(expected: Any, found: Any) -> str | None:

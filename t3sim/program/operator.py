@@ -57,7 +57,7 @@ class Operator:
 
     def chunk(self, position: int) -> range:
         """Return the workgroups of chunk *position* of the trace."""
-        start, stop = self.tiles.chunk_ranges()[position % self.n].tolist()
+        start, stop = self.tiles.chunk_ranges[position % self.n].tolist()
         return range(start, stop)
 
     def rows(self, position: int) -> range:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -13,14 +14,26 @@ from t3sim.program.operations import Content, Memory, Program, Tiles
 from t3sim.program.operator import Collective, Operator
 from t3sim.program.plan import Part, Plan, in_order
 
+ProgramOf = Callable[[Operator, int], Program]  # of a rank
+
 KEPT = 8  # parts of an operator that strategies share, so that a plan of many points makes them once
+
+
+def part_of(op: Operator, role: str, name: str, program_of: ProgramOf, *, is_arbitrated: bool = False) -> Part:
+    """Return the part that runs ``program_of(op, rank)``, which asks *op* for all that depends on the rank.
+
+    So staggered ranks all run one program.
+    """
+    if op.staggered:
+        return Part.alike(role, name, program_of(op, 0), is_arbitrated=is_arbitrated)
+    return Part.of(role, name, lambda rank: program_of(op, rank), op.n, is_arbitrated=is_arbitrated)
 
 
 @lru_cache(KEPT)
 def gemm_part(op: Operator, n_compute_units: int | None = None) -> Part:
     """Return the GEMM alone, output through the L2, on so many compute units (default: all)."""
 
-    def program_of(rank: int) -> Program:
+    def program_of(op: Operator, rank: int) -> Program:
         memory = Memory(op.memory().stripe)
         units = None if n_compute_units is None else (0, n_compute_units)
         kernel = gemm(op, memory, rank, units=units)
@@ -28,7 +41,7 @@ def gemm_part(op: Operator, n_compute_units: int | None = None) -> Part:
         made = Tiles("gemm", every, stores.first, stores.pitch, of=0)
         return program(op, rank, memory, kernel, outputs=(made,))
 
-    return Part.of("gemm", named("gemm", n_compute_units), program_of, op.n)
+    return part_of(op, "gemm", named("gemm", n_compute_units), program_of)
 
 
 @lru_cache(KEPT)
@@ -61,14 +74,14 @@ def ring_part(
     if not schedule.steps:
         return None
 
-    def program_of(rank: int) -> Program:
+    def program_of(op: Operator, rank: int) -> Program:
         memory = Memory(op.memory().stripe)
         units = None if n_compute_units is None else (0, n_compute_units)
         kernel = ring(op, memory, schedule, name, units=units)
         inputs, outputs = ring_contents(collective, op.n, op.chunk_granules, has_channels=schedule.n_units is not None)
         return program(op, rank, memory, kernel, inputs=inputs, outputs=outputs)
 
-    return Part.of(collective.replace("-", "_"), named(name, n_compute_units), program_of, op.n)
+    return part_of(op, collective.replace("-", "_"), named(name, n_compute_units), program_of)
 
 
 def ring_contents(

@@ -7,7 +7,7 @@ are simulated once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 
@@ -30,6 +30,11 @@ class Part:
     ) -> Part:
         """Return the part in which each of *n* ranks runs ``program_of(rank)``."""
         return cls(role, name, tuple(program_of(rank) for rank in range(n)), is_arbitrated)
+
+    @classmethod
+    def alike(cls, role: str, name: str, program: Program, *, is_arbitrated: bool = False) -> Part:
+        """Return the part in which all ranks run *program*; distances count from each rank on."""
+        return cls.of(role, name, lambda rank: replace(program, rank=rank), program.n, is_arbitrated=is_arbitrated)
 
     @property
     def n(self) -> int:

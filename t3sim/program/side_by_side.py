@@ -11,6 +11,7 @@ from t3sim.collective.choice import Op, ring_schedule
 from t3sim.program.kernels import not_waited_for, operands, program, ring, ring_steps, tile_offsets
 from t3sim.program.operations import Gemm, Moves, Operation, Program, Stores
 from t3sim.program.operator import Operator
+from t3sim.program.parts import part_of
 from t3sim.program.plan import Part
 from t3sim.workload.tiling import output_pitch_bytes
 
@@ -50,7 +51,7 @@ def side_by_side_part(
     """
     schedule = ring_schedule(op.machine, collective, op.n, op.chunk_granules, n_compute_units)
 
-    def program_of(rank: int) -> Program:
+    def program_of(op: Operator, rank: int) -> Program:
         memory, trace = op.memory(), op.tiles
         a, b = operands(op, memory, trace, n_gemms)
         pitch = output_pitch_bytes(trace.gemm) // op.granule
@@ -72,7 +73,7 @@ def side_by_side_part(
             operations.append(replace(kernel, stream=1, launch=None, startup=startup, steps=steps, until=until))
         return program(op, rank, memory, *operations)
 
-    return Part.of("side_by_side", f"{collective} beside the GEMM", program_of, op.n)
+    return part_of(op, "side_by_side", f"{collective} beside the GEMM", program_of)
 
 
 def times_side_by_side(spans: Iterable[Ended]) -> tuple[float, float]:

@@ -208,7 +208,7 @@ def shift_of(core: GpuCore, gemm: Gemm) -> ChunkShift | None:
     if not has_unlike_chunks(gemm):
         return None
     tiles, n_wavefronts = core.tables.tiles, math.prod(wavefront_grid(gemm.trace.tiling))
-    shift = ChunkShift(np.array(tiles["n_granules"]), gemm.trace.chunk_ranges() * n_wavefronts, n_wavefronts)
+    shift = ChunkShift(np.array(tiles["n_granules"]), gemm.trace.chunk_ranges * n_wavefronts, n_wavefronts)
     neighbour = core.program.n - 1 if core.program is not None else 0
     core.tables.sends[neighbour] = shift.n_arriving(tiles["distance"] == neighbour)
     return shift

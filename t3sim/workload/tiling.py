@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -65,10 +66,13 @@ class TileTrace:
         """Workgroups of the whole kernel."""
         return len(self.workgroups)
 
+    @cached_property
     def chunk_ranges(self) -> NDArray[np.int64]:
-        """Return (first workgroup, one past the last) of each chunk, shape [n_chunks, 2]."""
+        """First workgroup and one past the last of each chunk, shape [n_chunks, 2]."""
         edges = np.searchsorted(self.workgroups["chunk"], np.arange(self.n_chunks + 1), side="left")
-        return np.stack([edges[:-1], edges[1:]], axis=1).astype(np.int64)
+        ranges = np.stack([edges[:-1], edges[1:]], axis=1).astype(np.int64)
+        ranges.setflags(write=False)
+        return ranges
 
     def wavefront_tiles(self, workgroup_id: int | None = None) -> NDArray[Any]:
         """Return the wavefront tiles of one workgroup (or of all), as an array of WAVEFRONT_DTYPE.

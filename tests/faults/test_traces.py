@@ -628,7 +628,7 @@ def test_damage_inside_a_page_is_noticed(folder: Path) -> None:
     order = np.random.default_rng(7).permutation(22500)  # so that it does not compress to nothing
     big = make_tile_trace(GEMM.model_copy(update={"m": 128 * 300, "n": 128 * 300}), TILING, 4)
     workgroups = big.workgroups.copy()
-    for first, last in big.chunk_ranges():
+    for first, last in big.chunk_ranges:
         workgroups[first:last] = workgroups[first:last][order[: last - first].argsort()]
     write_trace(path, trace_file.TileTrace(big.gemm, big.tiling, 4, workgroups), "shuffled within chunks")
     for at in range(1000, path.stat().st_size - 1000, 20_000):

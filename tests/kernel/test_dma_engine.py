@@ -34,7 +34,7 @@ class Bench:
         self.core = with_fused(trace, f"gpu: {{dma: {{{dma}}}}}")
         self.gpu, self.dma = self.core.gpu, self.core.gpu.dma
         self.tables = self.core.tables
-        edges = trace.chunk_ranges()[1:3] * 2
+        edges = trace.chunk_ranges[1:3] * 2
         self.sent_tiles = [t for a, b in edges for t in range(a, b) if self.tables.tiles[t].n_granules]
         self.slot, self.now = int(self.gpu.slot_ticks), 0
         self.reads: list[tuple[int, int]] = []  # (tile, granule), in order of issue inside a slot and channel

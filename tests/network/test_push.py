@@ -35,7 +35,7 @@ def push(owners: Sequence[int], rank: int = 0) -> Program:
     assert isinstance(gemm, Gemm)
     stores, workgroups = gemm.stores.copy(), trace.workgroups
     stores.kind[:], stores.pitch[:] = STORE, PITCH
-    for (start, stop), distance in zip(trace.chunk_ranges(), owners, strict=True):
+    for (start, stop), distance in zip(trace.chunk_ranges, owners, strict=True):
         chosen = np.arange(start, stop)
         rows = workgroups["row"][chosen] - workgroups["row"][chosen].min()
         slot = -distance % N

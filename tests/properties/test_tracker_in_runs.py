@@ -73,7 +73,7 @@ def granules_of(run: Run, kind: int) -> list[tuple[int, int]]:
 
 def all_granules(run: Run, first: int, last: int) -> list[tuple[int, int]]:
     """Return every (tile, granule) of the chunk positions *first* to *last* (excluded)."""
-    ranges = run.trace.chunk_ranges() * int(run.core.gemms[0].n_wavefronts)
+    ranges = run.trace.chunk_ranges * int(run.core.gemms[0].n_wavefronts)
     sizes = run.core.tables.tiles["n_granules"]
     tiles = [tile for start, stop in ranges[first:last] for tile in range(start, stop)]
     return [(tile, granule) for tile in tiles for granule in range(int(sizes[tile]))]

@@ -167,7 +167,7 @@ def test_the_order_of_a_scattered_gemm_by_hand() -> None:
     rows, columns = trace.workgroups["row"] // height, trace.workgroups["column"] // width
     expected = [(group + row, column) for group in (0, 8) for column in range(3) for row in range(8)]
     assert list(zip(rows.tolist(), columns.tolist(), strict=True)) == expected
-    assert trace.chunk_ranges().tolist() == [[0, 24], [24, 48]]
+    assert trace.chunk_ranges.tolist() == [[0, 24], [24, 48]]
     assert set(trace.workgroups["n_columns"][columns == 2].tolist()) == {32}
 
 

@@ -72,7 +72,7 @@ def test_uneven_slice_names_the_numbers() -> None:
 def test_t_nlg_fc2_by_hand() -> None:
     trace = make_tile_trace(gemm_of(T_NLG, "FC-2", 8), TILING, 8)
     assert trace.n_workgroups == 64 * 34  # 8192 / 128 by ceil(4256 / 128)
-    assert trace.chunk_ranges()[:, 1].tolist() == [272 * (c + 1) for c in range(8)]
+    assert trace.chunk_ranges[:, 1].tolist() == [272 * (c + 1) for c in range(8)]
     assert trace.workgroups[33].tolist() == (0, 0, 33 * 128, 128, 32)  # a quarter-full last tile column
     last_column = trace.wavefront_tiles(33)
     assert last_column["wavefront"].tolist() == [0, 2]  # wavefronts 1 and 3 lie outside
@@ -91,7 +91,7 @@ def test_store_padding_by_hand() -> None:
 
 def test_larger_chunks_come_first() -> None:
     trace = make_tile_trace(GemmShape(m=128 * 11, n=128, k=8), TILING, 4)
-    assert np.diff(trace.chunk_ranges(), axis=1).ravel().tolist() == [3, 3, 3, 2]
+    assert np.diff(trace.chunk_ranges, axis=1).ravel().tolist() == [3, 3, 3, 2]
 
 
 def test_refusals() -> None:
@@ -130,7 +130,7 @@ def test_tiles_cover_the_output_once(trace: TileTrace) -> None:
 @settings(max_examples=60, deadline=None)
 @given(traces())
 def test_chunks_and_order(trace: TileTrace) -> None:
-    ranges = trace.chunk_ranges()
+    ranges = trace.chunk_ranges
     sizes = np.diff(ranges, axis=1).ravel()
     assert ranges[0, 0] == 0
     assert ranges[-1, 1] == trace.n_workgroups

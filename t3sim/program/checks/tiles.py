@@ -83,7 +83,7 @@ def tile_state(gemm: Gemm, program: Program, n_threads: int = 1) -> TileState:
     alike = (n_to == 1) & (rows[to] == rows) & (widths[to] == widths)
     of_trace = trace.workgroups["chunk"]
     chunk = gemm.first_chunk + of_trace
-    index = gemm.first_tile + np.arange(n) - trace.chunk_ranges()[:, 0][of_trace]
+    index = gemm.first_tile + np.arange(n) - trace.chunk_ranges[:, 0][of_trace]
     return TileState(
         gemm, rows * widths, widths, rows, chunk, index, group.reshape(-1), groups, bool(alike[stands].all()), to, n_to,
         np.zeros(n, np.int64), np.zeros(n, np.bool_), np.zeros((program.n, n_threads), np.int64),
