@@ -24,7 +24,7 @@ from t3sim.gpu.core import GpuCore
 from t3sim.gpu.in_flight import queued_requests
 from t3sim.gpu.kernel import _jit, codes, loop
 from t3sim.gpu.kernel.l2_slice import DIRTY_MASK
-from t3sim.gpu.time_accounts import idle_slots, time_accounts, units_of
+from t3sim.gpu.time_accounts import idle_slots, movers, time_accounts, units_of
 from t3sim.program.operations import Gemm
 from t3sim.workload.tiling import ELEMENT_BYTES
 
@@ -124,12 +124,11 @@ def time_claims(core: GpuCore) -> Iterator[Claim]:
     """Every cycle of a channel and of the wire, every slot of a compute unit, is accounted for once (C7)."""
     gpu, channels = core.gpu, channels_of(core)
     slots, n_active = core.slot_ticks, int(gpu.n_active_slots)
-    units = np.array(gpu.compute_units["reason_ticks"][: core.machine.gpu.n_compute_units])
-    units[:, codes.NOTHING_LEFT] += idle_slots(core) * slots
+    units = movers(core)
     port = gpu.link_port
     on_the_wire = int(port.busy_scaled) - max(int(port.free_at_scaled) - core.now * int(port.scale), 0)
     for part, meaning, reasons, time in (
-        ("compute_unit[]", "ticks of all reasons, against those of the slots that ran", units, n_active * slots),
+        ("unit[]", "ticks of all reasons, against those of the slots that ran", units, n_active * slots),
         ("channel[]", "cycles of all reasons, against cycles run", channels["reason_cycles"], channels["now"] + 1),
         ("dma_engine", "slots of all reasons, against slots that ran", gpu.dma.reason_slots, n_active),
         ("dispatcher", "slots of all reasons, against slots that ran", gpu.dispatcher_slots, n_active),
@@ -170,10 +169,10 @@ def unit_claims(core: GpuCore) -> Iterator[Claim]:
     yield Claim("C1", "dma_engine", "commands taken, at most those armed", int(dma.n_taken), int(dma.n_ready), True)
     in_line = int(channels_of(core)["n_waiting_cu"].sum())
     yield Claim("C1", "compute_units", "in line at controllers, against counted", in_line, int(gpu.n_waiting_cus))
-    units = gpu.compute_units[: core.machine.gpu.n_compute_units]
+    units = gpu.compute_units[: core.machine.gpu.n_compute_units + core.machine.gpu.n_copy_engines]
     slots = units["state_slots"].sum(axis=1)
     yield Claim(
-        "C7", "compute_unit[]", "slots in all of its states, against slots it ran",
+        "C7", "unit[]", "slots in all of its states, against slots it ran",
         slots + idle_slots(core), np.full(len(slots), int(gpu.n_active_slots)),
     )  # fmt: skip
 
@@ -246,13 +245,17 @@ def bound_claims(core: GpuCore) -> Iterator[Claim]:
     yield Claim("B7", "channel[].stream_queues", "length", lengths, spec.memory.stream_queue_entries, True)
     places = spec.gpu.tracker.n_sets * spec.gpu.tracker.entries_per_set
     yield Claim("B7", "tracker", "peak entries", int(gpu.tracker.peak_entries), places, True)
-    lines = gpu.compute_units["outstanding_lines"][: spec.gpu.n_compute_units]
+    lines, n = gpu.compute_units["outstanding_lines"], spec.gpu.n_compute_units
+    on_engines = core.moves["first_unit"] >= n
     limit = max(
-        int(gpu.max_collective_lines) + 1 if len(core.moves) else 0,
+        int(core.moves["max_lines"][~on_engines].max(initial=-1)) + 1,
         int(gpu.max_outstanding_lines) if len(core.gemms) or not len(core.moves) else 0,
     )
-    yield Claim("B7", "compute_unit[]", "loads in flight", lines, limit, True)
-    yield Claim("B7", "compute_unit[]", "loads in flight, not fewer than none", -lines, 0, True)
+    of_engines = lines[n : n + spec.gpu.n_copy_engines]
+    yield Claim("B7", "compute_unit[]", "loads in flight", lines[:n], limit, True)
+    yield Claim("B7", "compute_unit[]", "loads in flight, not fewer than none", -lines[:n], 0, True)
+    most = int(core.moves["max_lines"][on_engines].max(initial=0))
+    yield Claim("B7", "copy_engine[]", "lines read and not stored", of_engines, most, True)
     port = gpu.link_port
     buffered = int(port.store_tail - port.store_head)
     yield Claim("B7", "link_port", "stores buffered", buffered, int(port.buffer_granules), True)

@@ -87,6 +87,16 @@ class DmaSpec(Spec):
     wavefront_tiles_per_block: Count
     read_ahead: ReadAhead  # bytes read but not yet on the link, or one chunk
     bytes_per_cycle: Count  # rate at which the engine issues reads
+    command_cost: Picoseconds = 0  # from when a command is its turn to its first read
+
+
+class CopyEngineSpec(Spec):
+    """Copy engines: they read memory and store it here or at another GPU, command after command."""
+
+    number: Count
+    startup: Picoseconds  # of a command, from when it may start to its first read
+    bandwidth: BytesPerSecond  # at which an engine issues reads
+    max_outstanding_lines: Count  # lines of an engine that are read and not stored yet
 
 
 class ExpectedTimeSpec(Spec):
@@ -160,6 +170,12 @@ class GpuSpec(Spec):
     tracker: TrackerSpec
     dma: DmaSpec
     collective_kernel: CollectiveKernelSpec
+    copy_engines: CopyEngineSpec | None = None
+
+    @property
+    def n_copy_engines(self) -> int:
+        """Copy engines of the GPU."""
+        return 0 if self.copy_engines is None else self.copy_engines.number
 
     def at_matrix_clock(self) -> GpuSpec:
         """Return this GPU as it is while a GEMM runs."""

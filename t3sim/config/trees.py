@@ -190,10 +190,10 @@ def fields_at(model: type[BaseModel] | None, location: tuple[Any, ...]) -> list[
 
 
 def value_at(spec: BaseModel, path: str) -> Any:
-    """The value at a dotted path below *spec*."""
+    """The value at a dotted path below *spec*; None below a section that is not there."""
     value: Any = spec
     for step in path.split("."):
-        value = getattr(value, step)
+        value = None if value is None else getattr(value, step)
     return value
 
 

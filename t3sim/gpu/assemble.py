@@ -49,9 +49,12 @@ def capacities_of(machine: MachineSpec, n_classes: int = 2) -> Layout:
     """Return the capacities that *machine* uses with *n_classes* classes of traffic (default: T3's two)."""
     gpu, memory, l2 = machine.gpu, machine.memory, machine.gpu.l2
     return Layout(
-        n_compute_units=gpu.n_compute_units,
+        n_compute_units=gpu.n_compute_units + gpu.n_copy_engines,
         n_waiters=gpu.n_compute_units * gpu.compute_unit.max_outstanding_lines,
-        n_collective_lines=gpu.collective_kernel.max_outstanding_lines * 2,
+        n_collective_lines=max(
+            gpu.collective_kernel.max_outstanding_lines * 2,
+            0 if gpu.copy_engines is None else gpu.copy_engines.max_outstanding_lines,
+        ),
         n_l2_banks=l2.n_banks,
         n_l2_sets=l2.capacity // (l2.line * l2.associativity),
         l2_associativity=l2.associativity,
@@ -171,15 +174,14 @@ def fill_clocks(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
     gpu.slot_ticks = spec.issue_slot * gpu.compute_ticks
     gpu.bin_ticks = ticks.from_ps(1_000_000)
     gpu.n_compute_units = spec.n_compute_units
+    gpu.n_copy_engines = spec.n_copy_engines
     gpu.n_channels = memory.n_channels
     gpu.n_slots = 1
     gpu.n_buffers = 1
     gpu.line_bytes = spec.l2.line
     gpu.granule_bytes = memory.access
-    gpu.line_issue_ticks = -(-spec.l2.line * gpu.compute_ticks // spec.compute_unit.l2_bytes_per_cycle)
-    gpu.store_issue_ticks = -(-spec.l2.line * gpu.compute_ticks // spec.compute_unit.l2_store_bytes_per_cycle)
+    gpu.line_issue_ticks, gpu.store_issue_ticks = issue_ticks(machine, ticks)
     gpu.max_outstanding_lines = spec.compute_unit.max_outstanding_lines
-    gpu.max_collective_lines = spec.collective_kernel.max_outstanding_lines
     efficiency = round(spec.compute_unit.matrix_efficiency * EFFICIENCY_SCALE)
     gpu.work_per_slot = spec.compute_unit.matrix_flops_per_cycle * efficiency * spec.issue_slot
     gpu.workgroup_launch_ticks = ticks.from_ps(spec.compute_unit.workgroup_launch)
@@ -188,6 +190,13 @@ def fill_clocks(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
     gpu.group_bits = log2(memory.n_bank_groups)
     gpu.bank_bits = log2(memory.n_bank_groups * memory.banks_per_group)
     gpu.row_unit_bits = log2(memory.row // memory.channel_interleave)
+
+
+def issue_ticks(machine: MachineSpec, ticks: TickBase) -> tuple[int, int]:
+    """Return how long the path of a compute unit to the L2 takes for a line loaded, and for one stored."""
+    spec = machine.gpu
+    line = spec.l2.line * ticks.period(spec.compute_clock)
+    return -(-line // spec.compute_unit.l2_bytes_per_cycle), -(-line // spec.compute_unit.l2_store_bytes_per_cycle)
 
 
 def fill_memory(gpu: Any, machine: MachineSpec) -> None:
@@ -236,6 +245,7 @@ def fill_t3_units(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
     common = math.gcd(rate_num, rate_den)
     gpu.dma.bytes_per_tick_num = rate_num // common
     gpu.dma.bytes_per_tick_den = rate_den // common
+    gpu.dma.command_ticks = ticks.from_ps(spec.dma.command_cost)
     # Kept as a fraction of a tick, so the rate is exact.
     payload, header, scale = wire_time(machine, ticks.hz)
     for port in (gpu.link_port, gpu.ingress_port):

@@ -291,6 +291,7 @@ class GpuCore:
         gpu.n_tiles_open = int((self.tables.tiles["updates_expected"] > 0).sum())
         gpu.dma.n_commands = self.tables.n_commands
         gpu.dma.n_ready = gpu.dma.n_taken = gpu.dma.n_commands_done = 0
+        gpu.dma.turn_at = -1
         gpu.dma.read_ahead_granules = self.tables.read_ahead
         gpu.link_port.dma_head = gpu.link_port.dma_tail = 0
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel import codes, collective_kernel
+from t3sim.gpu.kernel import codes, move_kernel
 from t3sim.gpu.kernel.dram_channel import KEY_SHIFT
 from t3sim.gpu.kernel.l2_slice import MSHR_MASK, MSHR_SHIFT, OWNER_SHIFT
 from t3sim.gpu.kernel.signals import signal_of, tile_of
@@ -159,14 +159,19 @@ class HungGpu:
         return self.tables.operations[int(self.tables.workgroups[workgroup].operation)]
 
     def move_units(self) -> list[int]:
-        """Return the compute units that workgroups of move kernels have."""
-        units = self.gpu.compute_units["move_operation"][: int(self.gpu.n_compute_units)]
+        """Return the compute units and copy engines that workgroups of move kernels have."""
+        units = self.gpu.compute_units["move_operation"][: int(self.gpu.n_compute_units + self.gpu.n_copy_engines)]
         return np.flatnonzero(units >= 0).tolist()
+
+    def unit(self, c: int) -> str:
+        """Return the name of what runs workgroups of move kernels: a compute unit, or behind them a copy engine."""
+        n = int(self.gpu.n_compute_units)
+        return f"compute_unit[{c}]" if c < n else f"copy_engine[{c - n}]"
 
     def step_of(self, c: int) -> tuple[Any, int]:
         """Return the move kernel on a compute unit, and the row of its step."""
         moves = self.tables.operations[int(self.gpu.compute_units[c].move_operation)]
-        return moves, int(uncompiled(collective_kernel.row_of)(moves, self.gpu.move_workgroups[c]))
+        return moves, int(uncompiled(move_kernel.row_of)(moves, self.gpu.move_workgroups[c]))
 
     def resident_slots(self) -> list[tuple[int, int]]:
         """Return (compute unit, slot) of every workgroup of a GEMM that runs."""
@@ -239,10 +244,10 @@ class HungGpu:
             from_neighbour = own * (round(expected / own) - 1)
             for link in self.links:
                 updates[link] += max(from_neighbour - (expected - missing - own) - sum(updates.values()), 0)
-        for c, unit in enumerate(gpu.compute_units[: int(gpu.n_compute_units)]):
+        for c, unit in enumerate(gpu.compute_units[: int(gpu.n_compute_units + gpu.n_copy_engines)]):
             if unit.granted_channel >= 0:
                 queue = f"channel[{unit.granted_channel}].{self.core.traffic.queues[int(unit.granted_class)]}"
-                found[queue, "promise of room"][f"compute_unit[{c}]"] += 1
+                found[queue, "promise of room"][self.unit(c)] += 1
         for part, _, _ in self._steps_waited_for():
             for link in self.links:
                 found[part, "granule"][link] += max(int(gpu.expected_inbound - gpu.n_inbound) - len(self.inbox), 0)
@@ -260,7 +265,7 @@ class HungGpu:
             signal = int(steps[row].wait_signal)
             missing = int(steps[row].wait_at_least - signals[signal]) if signal >= 0 else 0
             if missing > 0:
-                yield f"collective_kernel.step[{row}]", missing, signal
+                yield f"move_kernel.step[{row}]", missing, signal
 
     def _owners(self, q: Queued) -> Iterator[tuple[str, str]]:
         """Yield (unit, what) of those that wait for a request."""
@@ -271,7 +276,7 @@ class HungGpu:
         elif q.kind == codes.COLLECTIVE_READ:
             c, line = divmod(q.tag, self.gpu.move_workgroups["line_index"].shape[1])
             if line == self._oldest_line(c):
-                yield f"compute_unit[{c}]", "operand granule"
+                yield self.unit(c), "operand granule"
         elif q.kind in LOCAL_STORES:
             workgroup = int(self.tables.tiles[tile_of(q.tag)].workgroup)
             yield self.place_of_workgroup(workgroup), "store acknowledgement"
@@ -284,7 +289,7 @@ class HungGpu:
         if tile >= 0:
             yield self._tracked(tile)
         for row in np.flatnonzero(self.tables.steps["wait_signal"] == signal) if signal >= 0 else ():
-            yield f"collective_kernel.step[{row}]", "granule"
+            yield f"move_kernel.step[{row}]", "granule"
 
     def _tracked(self, tile: int) -> tuple[str, str]:
         """Return who counts a store to *tile* of the output."""
@@ -327,7 +332,7 @@ class HungGpu:
             entry, workgroup, moves = self._oldest_line(c), gpu.move_workgroups[c], self.step_of(c)[0]
             n = int(workgroup.line_remaining[entry]) if entry >= 0 else 0
             of = f" of its oldest line to come, in step {workgroup.step} of {moves.n_steps}"
-            yield Account(f"compute_unit[{c}]", n, "operand granule", "no such read is queued", of)
+            yield Account(self.unit(c), n, "operand granule", "no such read is queued", of)
         for part, n, signal in self._steps_waited_for():
             yield Account(part, n, "granule", "nothing is left to be sent", f" of signal {signal} to come")
         for tile, n in self.tracked_tiles():

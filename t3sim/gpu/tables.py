@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from t3sim.collective.schedule import sent_granules
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
-from t3sim.gpu.assemble import EFFICIENCY_SCALE, full_packet
+from t3sim.gpu.assemble import EFFICIENCY_SCALE, full_packet, issue_ticks
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel.state import (
     DMA_TABLE,
@@ -31,7 +31,6 @@ from t3sim.program.operations import (
     STORE,
     UPDATE,
     Barrier,
-    Copies,
     Forward,
     Gemm,
     Moves,
@@ -40,6 +39,7 @@ from t3sim.program.operations import (
     Program,
     Wait,
 )
+from t3sim.program.traffic import has_unlike_chunks
 from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace, wavefront_grid
 
 Ints = NDArray[np.int64]
@@ -140,11 +140,9 @@ class TableBuilder:
                 self._add_gemm(operation)
             elif isinstance(operation, Moves):
                 self._add_moves(operation)
-            elif isinstance(operation, Barrier):
-                self._add_barrier(operation)
             else:
-                assert isinstance(operation, Copies)
-                raise UsageError(f"operation `{operation.name}`: this machine has no copy engine")
+                assert isinstance(operation, Barrier)
+                self._add_barrier(operation)
         posts: list[tuple[int, int, int]] = []
         for table, own in zip(self._operations, self._posts, strict=True):
             table["first_post"], table["n_posts"] = len(posts), len(own)
@@ -376,11 +374,32 @@ class TableBuilder:
 
     # --- move kernels ----------------------------------------------------------------------------
 
+    def _mover(self, of: Moves, operation: Any) -> range:
+        """Write what a move kernel runs on, and how fast, into its operation; return its units."""
+        spec = self.machine.gpu
+        if of.engine is None:
+            units = self._units(of, operation)
+            operation.startup_ticks = self.ticks.from_ps(of.startup)
+            operation.slice_overhead_ticks = self.ticks.from_ps(of.step_overhead)
+            operation.max_lines = spec.collective_kernel.max_outstanding_lines
+            operation.load_ticks, operation.store_ticks = issue_ticks(self.machine, self.ticks)
+            return units
+        engines = spec.copy_engines
+        if engines is None or of.engine >= engines.number:
+            has = "no copy engine" if engines is None else f"{engines.number} of them"
+            raise UsageError(f"operation `{of.name}`: it runs on copy engine {of.engine}, and the machine has {has}")
+        unit = spec.n_compute_units + of.engine
+        operation.first_unit, operation.end_unit, operation.priority = unit, unit + 1, of.priority
+        operation.startup_ticks = operation.slice_overhead_ticks = self.ticks.from_ps(engines.startup)
+        operation.max_lines = engines.max_outstanding_lines
+        operation.load_ticks = -(-spec.l2.line * self.ticks.hz // engines.bandwidth)
+        return range(unit, unit + 1)
+
     def _add_moves(self, of: Moves) -> None:
         """Add a move kernel."""
         self._issue(of)
         operation = self._operation(codes.MOVES, of, waits=of.after, posts=of.posts, untils=of.until, launch=of.launch)
-        units, n_columns = self._units(of, operation), of.steps.shape[1]
+        units, n_columns = self._mover(of, operation), of.steps.shape[1]
         n_workgroups = of.n_workgroups or (n_columns if n_columns > 1 else len(units))
         if n_workgroups > len(units) or n_columns not in (1, n_workgroups):
             raise UsageError(
@@ -392,8 +411,6 @@ class TableBuilder:
         operation.first_workgroup, operation.n_workgroups = self._n["units"], n_workgroups
         operation.first_step, operation.n_steps = self._n["steps"], len(of.steps)
         operation.n_step_columns = n_columns
-        operation.startup_ticks = self.ticks.from_ps(of.startup)
-        operation.slice_overhead_ticks = self.ticks.from_ps(of.step_overhead)
         sent, data = operation.flags_numerator, operation.flags_denominator = of.flags
         operation.buffer_places = -(-sent // data)  # with flags, lines of a receive buffer lie further apart
         given = of.steps.reshape(-1)
@@ -417,20 +434,6 @@ class TableBuilder:
 def rows(dtype: np.dtype[Any], values: Sequence[tuple[int, ...]]) -> NDArray[Any]:
     """Return *values* as records (at least one)."""
     return np.array(list(values) or [(0,) * len(dtype.names or ())], dtype).view(np.recarray)
-
-
-def has_unlike_chunks(gemm: Gemm) -> bool:
-    """Return whether tiles are sent to tiles of other shapes (decision 10), so that the link has to translate."""
-    shapes = gemm.trace.workgroups[["n_rows", "n_columns"]]
-    is_sent = (gemm.stores.distance != 0) & (gemm.stores.to >= 0)
-    there = gemm.stores.to[is_sent]
-    if (gemm.stores.n_to[is_sent] != 1).any() or (shapes[is_sent] != shapes[there.clip(max=len(shapes) - 1)]).any():
-        return True
-    return any(
-        len(one.workgroups) != len(one.to)
-        or (shapes[one.workgroups.start : one.workgroups.stop] != shapes[one.to.start : one.to.stop]).any()
-        for one in gemm.forwards
-    )
 
 
 def destinations(gemm: Gemm, *, is_translated: bool) -> tuple[Ints, Ints]:

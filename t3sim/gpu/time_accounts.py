@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from t3sim.config.machine import MachineSpec
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import codes
-from t3sim.observe.waits import CHANNEL, COMPUTE_UNIT, DISPATCHER, DMA_ENGINE, L2_BANK, LINK_PORT
+from t3sim.observe.waits import CHANNEL, COMPUTE_UNIT, COPY_ENGINE, DISPATCHER, DMA_ENGINE, L2_BANK, LINK_PORT
 
 Ticks = NDArray[np.int64]
 
@@ -21,6 +21,7 @@ def units_of(machine: MachineSpec) -> dict[str, int]:
     """Return how many units of each kind a GPU has."""
     return {
         COMPUTE_UNIT: machine.gpu.n_compute_units,
+        **({COPY_ENGINE: machine.gpu.n_copy_engines} if machine.gpu.n_copy_engines else {}),
         DISPATCHER: 1,
         L2_BANK: machine.gpu.l2.n_banks,
         CHANNEL: machine.memory.n_channels,
@@ -38,15 +39,15 @@ def time_accounts(core: GpuCore, total: int, start: int = 0) -> dict[str, Ticks]
     gpu = core.gpu
     slot, launch = core.slot_ticks, int(gpu.first_active_at)
     until = launch + int(gpu.n_active_slots) * slot  # a GPU of a ring may go on, to send what waits for the link
-    compute_units = np.array(gpu.compute_units["reason_ticks"][: core.machine.gpu.n_compute_units])
-    compute_units[:, codes.FOR_LAUNCH] += launch
-    compute_units[:, codes.NOTHING_LEFT] += idle_slots(core) * slot
+    units, n = movers(core), core.machine.gpu.n_compute_units
+    units[:, codes.FOR_LAUNCH] += launch
     dispatcher = np.array(gpu.dispatcher_slots)[None] * slot
     dispatcher[:, codes.FOR_LAUNCH] += launch
     dma = np.array(gpu.dma.reason_slots)[None] * slot
     dma[:, codes.FOR_LAUNCH] += launch
     accounts = {
-        COMPUTE_UNIT: closed(compute_units, until, total),
+        COMPUTE_UNIT: closed(units[:n], until, total),
+        **({COPY_ENGINE: closed(units[n:], until, total)} if len(units) > n else {}),
         DISPATCHER: closed(dispatcher, until, total),
         L2_BANK: bank_ticks(core, launch, total),
         CHANNEL: channel_ticks(core, total),
@@ -59,11 +60,27 @@ def time_accounts(core: GpuCore, total: int, start: int = 0) -> dict[str, Ticks]
     return accounts
 
 
+def movers(core: GpuCore) -> Ticks:
+    """Return for each compute unit, and behind them for each copy engine, the ticks by reason of the slots that ran.
+
+    Slots with nothing to run that the kernel has not accounted for yet are among them.
+    """
+    gpu, spec = core.gpu, core.machine.gpu
+    units = gpu.compute_units[: spec.n_compute_units + spec.n_copy_engines]
+    ticks = np.array(units["reason_ticks"])
+    ticks[:, codes.NOTHING_LEFT] += idle_slots(core) * core.slot_ticks
+    return ticks
+
+
 def idle_slots(core: GpuCore) -> Ticks:
-    """Return for each compute unit its slots with nothing to run beside a collective that are not accounted for yet."""
-    gpu = core.gpu
-    units = gpu.compute_units[: core.machine.gpu.n_compute_units]
-    is_idle = (units["move_operation"] < 0) & bool(gpu.is_busy and not gpu.runs_gemms)
+    """Return for each compute unit and copy engine its slots with nothing to run that are not accounted for yet.
+
+    A compute unit acts in every slot once a GEMM has started.
+    """
+    gpu, spec = core.gpu, core.machine.gpu
+    units = gpu.compute_units[: spec.n_compute_units + spec.n_copy_engines]
+    is_engine = np.arange(len(units)) >= spec.n_compute_units
+    is_idle = (units["move_operation"] < 0) & bool(gpu.is_busy) & (is_engine | (not gpu.runs_gemms))
     return np.where(is_idle, int(gpu.n_active_slots) - units["idle_from"], 0)
 
 

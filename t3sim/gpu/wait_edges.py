@@ -109,7 +109,7 @@ def senders(hung: HungGpu) -> Edges:
         yield "dma_engine", "DMA commands not done"
     for (w,) in places(np.isin(workgroups["route"], REMOTE) & (workgroups["end_at"] < 0)):
         yield hung.place_of_workgroup(w), f"workgroup {w} has not stored its tile"
-    yield from ((f"compute_unit[{c}]", "has steps left") for c in hung.move_units())
+    yield from ((hung.unit(c), "has steps left") for c in hung.move_units())
     for o, in unfinished(hung):
         if hung.core.operations["kind"][o] == codes.MOVES:
             yield f"command_processor.operation[{o}]", "has not ended"
@@ -228,11 +228,11 @@ def rest_of(hung: HungGpu, o: int) -> Edges:
     is_moving = operation.kind == codes.MOVES
     if is_moving and operation.n_dispatched == operation.n_workgroups:
         units = hung.gpu.compute_units["move_operation"]
-        yield from ((f"compute_unit[{c}]", "has steps left") for c in hung.move_units() if units[c] == o)
+        yield from ((hung.unit(c), "has steps left") for c in hung.move_units() if units[c] == o)
     elif is_moving:
         reason = "it takes a compute unit whose workgroups have ended"
         yield from ((f"compute_unit[{c}].slot[{s}]", reason) for c, s in hung.resident_slots())
-        yield from ((f"compute_unit[{c}]", reason) for c in hung.move_units())
+        yield from ((hung.unit(c), reason) for c in hung.move_units())
     elif operation.state == codes.ENDING:
         yield from ((f"l2_slice.bank[{b}]", "dirty lines are not written back") for b, _ in flushing_banks(hung))
     else:
@@ -283,6 +283,16 @@ def compute_units(hung: HungGpu) -> list[Index]:
     return [(c,) for c in range(int(hung.gpu.n_compute_units))]
 
 
+def copy_engines(hung: HungGpu) -> list[Index]:
+    """Return all copy engines."""
+    return [(e,) for e in range(int(hung.gpu.n_copy_engines))]
+
+
+def of_engine(found: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what tells of copy engine *e* what *found* tells of its unit, behind the compute units."""
+    return lambda hung, e: found(hung, int(hung.gpu.n_compute_units) + e)
+
+
 def reason_of_unit(hung: HungGpu, c: int) -> int:
     """Return the last reason of a collective's compute unit; of one with GEMM workgroups, whether it stands in line."""
     unit = hung.gpu.compute_units[c]
@@ -296,7 +306,7 @@ def step_data(hung: HungGpu, c: int) -> Edges:
     row, tables = hung.step_of(c)[1], hung.tables
     signal = int(tables.steps[row].wait_signal)
     needed = f"{tables.signals[signal]} of {tables.steps[row].wait_at_least} granules of signal {signal} received"
-    yield f"collective_kernel.step[{row}]", needed
+    yield f"move_kernel.step[{row}]", needed
 
 
 def lines_in_flight(hung: HungGpu, c: int) -> Edges:
@@ -304,7 +314,7 @@ def lines_in_flight(hung: HungGpu, c: int) -> Edges:
     workgroup, row = hung.gpu.move_workgroups[c], hung.step_of(c)[1]
     if workgroup.line_head == workgroup.line_tail:
         loaded = f"{workgroup.step_operand} of {hung.tables.steps[row].n_operands} operands of a line of step {row}"
-        most = counted(int(hung.gpu.max_collective_lines), "load")
+        most = counted(int(hung.step_of(c)[0].max_lines), "load")
         yield NOTHING, f"has loaded {loaded} and may load no more: {most} at a time"
 
 
@@ -486,6 +496,12 @@ UNITS = {
         codes.FOR_LINK: STORE_BUFFER_ROOM,
         codes.FOR_DEPENDENCY: step_data,
     }, reason_of_unit),
+    "copy_engine[{}]": Unit(copy_engines, {
+        codes.FOR_DRAM_QUEUE: of_engine(in_line),
+        codes.FOR_DRAM: of_engine(lines_in_flight),
+        codes.FOR_LINK: STORE_BUFFER_ROOM,
+        codes.FOR_DEPENDENCY: of_engine(step_data),
+    }, of_engine(reason_of_unit)),
     "command_processor.operation[{}]": Unit(unfinished, {ALWAYS: rest_of}),
     "signal[{}]": Unit(signals_waited_for, {ALWAYS: posters}),
     "l2_slice.bank[{}]": Unit(flushing_banks, {ALWAYS: room_for_write_back}),

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from t3sim.errors import UsageError
+from t3sim.program.operations import Gemm, Program
+from t3sim.program.traffic import has_unlike_chunks
 
 
 class Topology(NamedTuple):
@@ -19,6 +21,19 @@ TOPOLOGIES = {
     "ring": Topology(lambda n: (n - 1,) if n > 1 else (), has_ingress_port=False),
     "switch": Topology(lambda n: tuple(range(1, n)), has_ingress_port=True),
 }
+
+
+def check_arrivals(topology: str, programs: Iterable[Program]) -> None:
+    """Raise ``UsageError`` unless what arrives of *programs* is as many granules as are sent, where that is counted.
+
+    Behind a switch, each granule that is sent takes room at its receiver until it has arrived there.
+    """
+    gemms = [one for program in programs for one in program.operations if isinstance(one, Gemm)]
+    if TOPOLOGIES[topology].has_ingress_port and any(map(has_unlike_chunks, gemms)):
+        raise UsageError(
+            "machine.link.topology: behind a switch, tiles that are sent to other tiles have to be as large as those;"
+            " take a shape whose chunks have the same tiles, or `ring`"
+        )
 
 
 def check_reach(topology: str, distances: Iterable[int], n: int) -> None:

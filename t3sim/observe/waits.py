@@ -48,12 +48,13 @@ REASONS = {
 }
 
 COMPUTE_UNIT = "compute unit"
+COPY_ENGINE = "copy engine"
 DISPATCHER = "dispatcher"
 L2_BANK = "L2 bank"
 CHANNEL = "memory channel"
 DMA_ENGINE = "DMA engine"
 LINK_PORT = "link port"
-UNITS = (COMPUTE_UNIT, DISPATCHER, L2_BANK, CHANNEL, DMA_ENGINE, LINK_PORT)  # of a GPU
+UNITS = (COMPUTE_UNIT, COPY_ENGINE, DISPATCHER, L2_BANK, CHANNEL, DMA_ENGINE, LINK_PORT)  # of a GPU
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from functools import partial
 
 import numpy as np
 
-from t3sim.errors import UsageError
 from t3sim.overlap.interface import strategy
 from t3sim.program.kernels import gemm, program, row_granules, tile_offsets, total
 from t3sim.program.operations import STORE, Barrier, Program, Tiles
@@ -29,10 +28,7 @@ def flux_push_program(op: Operator, rank: int, store_bytes: int | None = None) -
     The first barrier: before it others may still add up what was stored in the run before.  The GEMM stores
     *store_bytes* at a time; None: as much as a packet holds.
     """
-    if not op.has_like_chunks():
-        rows = f"{op.shape.m} rows in tiles of {op.tiles.tiling.workgroup_tile[0]}"
-        raise UsageError(f"flux-push: {op.n} GPUs cannot own the same number of whole tile rows each, of {rows}")
-    memory, pitch, n_rows = op.memory(), row_granules(op), len(op.rows(0))
+    memory, pitch, n_rows = op.memory(), row_granules(op), op.owned_rows()
     kernel = gemm(op, memory, rank)
     partials = memory.buffer("partials", op.n * n_rows * pitch)
     output = memory.buffer("output", n_rows * pitch)

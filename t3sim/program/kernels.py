@@ -137,6 +137,15 @@ def total(
     return Moves(name=name, steps=table(STEP, [step]).reshape(1, 1), after=tuple(after), traffic_class=traffic_class)
 
 
+def copies(name: str, rows: Sequence[dict[str, int]], *, engine: int = 0, **more: Any) -> Moves:
+    """Return commands of a copy engine, one for each of *rows*, whose entries are those of ``STEP``.
+
+    Each copies ``n_granules`` from ``operand`` on: to ``destination`` of the GPU at ``distance``, or to ``kept_at``.
+    """
+    commands = [{"n_operands": 1, **({"send": STORE} if "distance" in row else {}), **row} for row in rows]
+    return Moves(name=name, steps=table(STEP, commands).reshape(-1, 1), engine=engine, **more)
+
+
 def program(op: Operator, rank: int, memory: Memory, *operations: Any, **meaning: Any) -> Program:
     """Return the program of *rank* that runs *operations*, with the places that *memory* has given out."""
     return Program(

@@ -59,20 +59,6 @@ STEP = np.dtype(
     ]
 )
 
-COPY = np.dtype(
-    [
-        ("source", "i8"),  # distance
-        ("source_granule", "i8"),
-        ("destination", "i8"),  # distance
-        ("destination_granule", "i8"),
-        ("n_granules", "i8"),
-        ("wait_signal", "i8"),  # of the own GPU
-        ("wait_at_least", "i8"),
-        ("post_signal", "i8"),  # 1 after the last granule is stored
-        ("post_distance", "i8"),  # of the GPU that is told
-    ]
-)
-
 
 @dataclass(frozen=True)
 class Buffer:
@@ -242,11 +228,12 @@ class Gemm(OnComputeUnits):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Moves(OnComputeUnits):
-    """A kernel that reads, adds, copies and sends: collectives, sums, copies by compute units.
+    """A kernel that reads, adds, copies and sends: collectives, sums, copies by compute units or by a copy engine.
 
     ``steps`` [operation, column] of ``STEP``.  With one column all workgroups share each step, its lines dealt out in
     turn; with several, each workgroup has a column of its own (channels).  A step reads its operands, adds them, and
-    stores the result, line after line.
+    stores the result, line after line.  A copy engine takes no compute units; its steps are copies, one column of
+    commands, each started up when what it waits for is there.
     """
 
     kind: ClassVar[str] = "moves"
@@ -255,15 +242,7 @@ class Moves(OnComputeUnits):
     startup: int = 0  # of a workgroup on its compute unit
     step_overhead: int = 0  # of a workgroup, from its last store of a step to the next step
     flags: tuple[int, int] = (1, 1)  # granules sent, over granules of data
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Copies(Operation):
-    """Commands of a copy engine, one after the other; its startup, rate and queue are the machine's."""
-
-    kind: ClassVar[str] = "copies"
-    commands: NDArray[Any]  # of COPY
-    engine: int = 0
+    engine: int | None = None  # copy engine that it runs on; None: on compute units
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -282,12 +261,9 @@ def reaches_others(operation: Operation) -> bool:
         return True
     if isinstance(operation, Gemm):
         return bool(operation.stores.distance.any()) or any(one.distance for one in operation.forwards)
-    if isinstance(operation, Moves):
-        steps = operation.steps
-        return bool(((steps["send"] >= 0) & (steps["distance"] != 0)).any() or steps["source"].any())
-    assert isinstance(operation, Copies)
-    commands = operation.commands
-    return any(bool(commands[name].any()) for name in ("source", "destination", "post_distance"))
+    assert isinstance(operation, Moves)
+    steps = operation.steps
+    return bool(((steps["send"] >= 0) & (steps["distance"] != 0)).any() or steps["source"].any())
 
 
 @dataclass(frozen=True, eq=False)

@@ -65,6 +65,13 @@ class Operator:
         tiles = self.tiles.workgroups[self.chunk(position).start : self.chunk(position).stop]
         return range(int(tiles["row"].min()), int((tiles["row"] + tiles["n_rows"]).max()))
 
+    def owned_rows(self) -> int:
+        """Return how many rows of the output each rank owns; ``UsageError`` unless that is whole tile rows for all."""
+        if not self.has_like_chunks():
+            rows = f"{self.shape.m} rows in tiles of {self.tiles.tiling.workgroup_tile[0]}"
+            raise UsageError(f"workload: {self.n} GPUs cannot own the same number of whole tile rows each, of {rows}")
+        return len(self.rows(0))
+
     def order(self, rank: int) -> Ints:
         """Return the order in which *rank* dispatches its workgroups: chunk by chunk, from the first or chunk 0 on."""
         first = 0 if self.staggered else self.chunk(-rank).start

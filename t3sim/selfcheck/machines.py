@@ -55,6 +55,11 @@ VALUES: Mapping[str, Sequence[Any]] = {
     "gpu.dma.wavefront_tiles_per_block": (2, 5, 8),
     "gpu.dma.read_ahead": ("128 B", "1 KiB"),
     "gpu.dma.bytes_per_cycle": (3, 16),
+    "gpu.dma.command_cost": ("10 ns", "1 us"),
+    "gpu.copy_engines": (
+        {"number": 1, "startup": "10 ns", "bandwidth": "1 GB/s", "max_outstanding_lines": 1},
+        {"number": 2, "startup": "1 us", "bandwidth": "100 GB/s", "max_outstanding_lines": 64},
+    ),
     "gpu.collective_kernel.max_outstanding_lines": (2, 3, 8),
     "gpu.collective_kernel.kind": ("channels",),
     "gpu.collective_kernel.channel_chunk": ("256 B", "1 KiB", "16 KiB"),
@@ -92,6 +97,7 @@ VALUES: Mapping[str, Sequence[Any]] = {
     "memory.timing.nRC": (60, 120),
     "link.bandwidth": ("4 GB/s", "40 GB/s", "150 GB/s"),
     "link.egress_buffer": ("128 B", "256 B", "1 KiB"),
+    "link.topology": ("switch",),
 }
 EXPECTED = {"start": "1 us", "step": "1 us", "bandwidth": "1 GB/s"}  # of a protocol: taken before the plain one
 SLOW = {"start": "1 ms", "step": "1 ms", "bandwidth": "1 GB/s"}
@@ -135,6 +141,8 @@ def _drawn(rng: np.random.Generator, name: str) -> RunSpec:
             protocol = _one(rng, PROTOCOLS)
             chosen |= {f"{kernel}.{key}": value for key, value in protocol.items()}
             chosen["memory.channel_interleave"] = "256 B"
+    if "link.topology" in chosen:
+        chosen["link.ingress_buffer"] = _one(rng, ("256 B", "2 KiB", "64 KiB"))
     if "memory.preset" in chosen:
         chosen = {"memory.n_channels": 2, "memory.stream_queue_entries": 64} | chosen
     machine = machine_of(chosen)

@@ -23,13 +23,13 @@ from t3sim.gpu.arbitration import ArbitrationPolicy
 from t3sim.gpu.core import T3_TRAFFIC, GpuCore
 from t3sim.gpu.device import Device
 from t3sim.gpu.kernel.codes import CREDIT, SIGNAL
-from t3sim.gpu.tables import has_unlike_chunks
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.traffic import TrafficClasses
 from t3sim.network.link import Link, Transform
 from t3sim.network.mirror import ChunkShift
 from t3sim.network.topology import TOPOLOGIES, check_reach
 from t3sim.program.operations import NONE, Gemm, Program, reaches_others
+from t3sim.program.traffic import has_unlike_chunks
 from t3sim.system.liveness import Liveness, WatchedEnvironment, WatchedGpu, run_to_end
 from t3sim.system.user_code import watched_policy
 from t3sim.workload.tiling import wavefront_grid

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import _jit, codes, loop
-from t3sim.gpu.tables import has_unlike_chunks
 from t3sim.gpu.time_accounts import time_accounts, units_of
 from t3sim.observe.timeline import Flow, Place, Timeline
 from t3sim.observe.waits import REASONS, Wait
 from t3sim.program.operations import Gemm, Moves
+from t3sim.program.traffic import has_unlike_chunks
 from t3sim.system.spans import TO_OTHERS, spans_of
 
 SPREAD_TILE = 8  # the eighth tile of a slot, as measured on hardware

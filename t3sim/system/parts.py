@@ -20,6 +20,7 @@ from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel.codes import NEVER
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.traffic import TrafficClasses
+from t3sim.network.topology import check_arrivals
 from t3sim.observe.timeline import Timeline
 from t3sim.overlap.interface import After, GpuPhase, Phase, overlap_strategies
 from t3sim.program.plan import Bound, InOrder, Longest, Part, Plan, Tree
@@ -113,6 +114,7 @@ class Parts:
         In the plan it begins *later* than as simulated: bounds before it stand for what takes another time.
         """
         if isinstance(tree, Part):
+            check_arrivals(self.run.machine.link.topology, tree.programs[: None if tree.difference else 1])
             phase = self.phase(tree, after)
             after.append(phase)
             found[tree.role] = replace(on_clock(phase, later), role=tree.role, counts=counts)

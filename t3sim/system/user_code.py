@@ -23,7 +23,7 @@ from t3sim.gpu.core import GpuCore, name_of
 from t3sim.gpu.tables import tables_of
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.traffic import TrafficClasses
-from t3sim.network.topology import check_reach
+from t3sim.network.topology import check_arrivals, check_reach
 from t3sim.overlap.interface import OverlapStrategy
 from t3sim.program.checks import check_plan
 from t3sim.program.checks.shadow import MOST_RANKS
@@ -118,6 +118,7 @@ def check_programs_of(plan: Plan, machine: MachineSpec) -> None:
     ticks = TickBase.of(machine)
     for part in parts:
         spec = machine.at_matrix_clock() if part.at_matrix_clock else machine
+        check_arrivals(spec.link.topology, part.programs)
         for program in part.programs if part.difference else part.programs[:1]:
             TrafficClasses(program.classes)
             check_reach(spec.link.topology, tables_of(program, spec, ticks, 0).destinations, part.n)

@@ -107,8 +107,8 @@ PROGRAMS = {
         "output of every rank: granule 0 of buffer `C` (tile 0 of `gemm`) lacks the contribution of the ranks at",
     ),
     "copies_without_an_engine": (
-        "copy = Copies(name='copy', commands=table(COPY, [])); return program(op, rank, memory, kernel, copy)",
-        "operation `copy`: this machine has no copy engine",
+        "return program(op, rank, memory, kernel, copies('copy', []))",
+        "operation `copy`: it runs on copy engine 0, and the machine has no copy engine",
     ),
     "sends_over_no_link": (
         ("kernel = replace(kernel, posts=(Post(memory.signal('here')[0], distance=1),));"

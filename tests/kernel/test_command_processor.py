@@ -18,8 +18,8 @@ from t3sim.config.experiment import TilingSpec
 from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import codes
-from t3sim.gpu.kernel.collective_kernel import dispatch_moves
 from t3sim.gpu.kernel.command_processor import end_operations, note_ready, start_operations
+from t3sim.gpu.kernel.move_kernel import dispatch_moves
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.time_accounts import time_accounts, units_of
 from t3sim.program.operations import (

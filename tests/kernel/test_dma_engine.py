@@ -242,6 +242,21 @@ def test_a_full_controller_holds_the_engine_back() -> None:
     assert min(bench.reads) == (bench.sent_tiles[0], 0)
 
 
+@pytest.mark.parametrize(("tiles_per_block", "cost_ns"), [(1, 0), (1, 100), (2, 100), (1, 700)])
+def test_each_command_costs_its_time_before_its_first_read(tiles_per_block: int, cost_ns: int) -> None:
+    """Are commands at least that far apart, however fast the engine reads, and is nothing else later?"""
+    more = f"read_ahead: 1 MiB, bytes_per_cycle: 1048576, command_cost: {cost_ns} ns"
+    bench = Bench(f"wavefront_tiles_per_block: {tiles_per_block}, {more}", m=256, n=64)
+    bench.trigger(bench.sent_tiles)
+    cost = bench.core.ticks.from_ps(cost_ns * 1000)
+    while bench.dma.n_taken < bench.dma.n_ready:
+        bench.issue()
+    starts = bench.tables.commands["start_at"][bench.ready()].tolist()
+    assert len(starts) == len(bench.sent_tiles) / tiles_per_block
+    waits = [b - a for a, b in pairwise([0, *starts])]
+    assert all(cost <= wait < cost + 2 * bench.slot for wait in waits), (cost, waits)
+
+
 def test_only_tiles_that_are_sent_arm_a_command() -> None:
     """Does a tile of the last chunk, which stays, trigger without a command, and free its workgroup's place?"""
     bench = Bench()

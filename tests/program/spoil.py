@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from t3sim.program.operations import NONE, Barrier, Copies, Gemm, Moves, Operation, Program, TileWaits
+from t3sim.program.operations import NONE, Barrier, Gemm, Moves, Operation, Program, TileWaits
 
 Change = Callable[[Operation], Operation | None]  # None: left out
 
@@ -35,11 +35,10 @@ def orderings(program: Program) -> Iterator[tuple[str, str, Change]]:
             yield f"wait {k} of `{name}`", name, lambda one, k=k: replace(one, after=one.after[:k] + one.after[k + 1 :])
         if isinstance(operation, Gemm) and operation.waits is not None:
             yield f"waits of tiles of `{name}`", name, without_tile_waits
-        for table_name in ("steps", "commands"):
-            if isinstance(operation, Moves | Copies) and hasattr(operation, table_name):
-                for k in np.flatnonzero(getattr(operation, table_name)["wait_signal"] != NONE).tolist():
-                    change = lambda one, k=k, t=table_name: with_entry(one, t, k, "wait_signal", NONE)  # noqa: E731
-                    yield f"wait of entry {k} of `{name}`", name, change
+        if isinstance(operation, Moves):
+            for k in np.flatnonzero(operation.steps["wait_signal"] != NONE).tolist():
+                change = lambda one, k=k: with_entry(one, "steps", k, "wait_signal", NONE)  # noqa: E731
+                yield f"wait of entry {k} of `{name}`", name, change
 
 
 def posts(program: Program) -> Iterator[tuple[str, str, Change]]:
@@ -50,11 +49,10 @@ def posts(program: Program) -> Iterator[tuple[str, str, Change]]:
             yield f"post of `{name}`", name, lambda one: replace(one, posts=())
         if isinstance(operation, Gemm) and (operation.stores.signal != NONE).any():
             yield f"posts of tiles of `{name}`", name, without_tile_posts
-        for table_name in ("steps", "commands"):
-            if isinstance(operation, Moves | Copies) and hasattr(operation, table_name):
-                for k in np.flatnonzero(getattr(operation, table_name)["post_signal"] != NONE).tolist():
-                    change = lambda one, k=k, t=table_name: with_entry(one, t, k, "post_signal", NONE)  # noqa: E731
-                    yield f"post of entry {k} of `{name}`", name, change
+        if isinstance(operation, Moves):
+            for k in np.flatnonzero(operation.steps["post_signal"] != NONE).tolist():
+                change = lambda one, k=k: with_entry(one, "steps", k, "post_signal", NONE)  # noqa: E731
+                yield f"post of entry {k} of `{name}`", name, change
 
 
 def with_entry(operation: Operation, table_name: str, k: int, field: str, value: int) -> Operation:

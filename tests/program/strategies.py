@@ -15,17 +15,15 @@ from t3sim.collective.schedule import ring_reduce_scatter
 from t3sim.config.experiment import GemmShape, TilingSpec
 from t3sim.overlap.flux import flux_push_program
 from t3sim.overlap.t3 import fused_program
-from t3sim.program.kernels import gemm, operands, program, ring_steps, row_granules, tile_offsets, total
+from t3sim.program.kernels import copies, gemm, operands, program, ring_steps, row_granules, tile_offsets, total
 from t3sim.program.operations import (
     AT_OPERANDS,
-    COPY,
     STEP,
     STORE,
     UPDATE,
     Barrier,
     Buffer,
     Content,
-    Copies,
     Gemm,
     Memory,
     Moves,
@@ -154,12 +152,16 @@ def flux_all_gather(op: Operator, rank: int) -> Program:
     c = memory.buffer("C", op.n * chunk_size(op))
     arrived = memory.signal("arrived", op.n)
     pulls = [
-        {"source": p, "source_granule": a.first, "destination_granule": a.first + p * size, "post_signal": arrived[p]}
+        {
+            "n_granules": size, "source": p, "operand": a.first, "kept_at": a.first + p * size,
+            "post_signal": arrived[p],
+        }
         for p in range(1, op.n)
-    ]
-    pull = Copies(name="pull", commands=table(COPY, pulls, n_granules=size), stream=1)
+    ]  # fmt: skip
+    pull = copies("pull", pulls, stream=1)
     position = op.tiles.workgroups["chunk"]
-    waits = TileWaits(signal=np.where(position > 0, arrived.first + position, -1), at_least=np.ones_like(position))
+    signal = np.where(position > 0, arrived.first + position, -1)
+    waits = TileWaits(signal=signal, at_least=np.full_like(position, size))
     kernel = Gemm(
         name="gemm", trace=op.tiles, a=a.first, b=b.first, stores=dense(op, c.first), order=op.order(rank),
         waits=waits, a_content=needed,
@@ -189,11 +191,11 @@ def async_tp(op: Operator, rank: int) -> Program:
     for step in range(1, n):
         stream = step % 2
         box, place = boxes[stream], partials.first + (n - step) * size
-        pull = {"source": (-step) % n, "source_granule": box.first, "destination_granule": place, "n_granules": size}
+        pull = {"source": (-step) % n, "operand": box.first, "kept_at": place, "n_granules": size}
         operations += [
             chunk_gemm(f"gemm {step}", step - 1, box.first, stream),
             Barrier(name=f"made {stream}", stream=stream),
-            Copies(name=f"pull {step}", stream=stream, commands=table(COPY, [pull])),
+            copies(f"pull {step}", [pull], stream=stream),
             Barrier(name=f"pulled {stream}", stream=stream, posts=(Post(joined[0]),) if stream == 1 else ()),
         ]
     last = chunk_gemm("gemm", n - 1, partials.first, 0)
@@ -210,13 +212,13 @@ def ring_exchange(op: Operator, rank: int) -> Program:
     operations: list[object] = []
     outputs = []
     for p in range(n):
-        after = (Wait(arrived[p], 1),) if p else ()
+        after = (Wait(arrived[p], size),) if p else ()
         if p < n - 1:
             push = {
-                "source_granule": a.first + p * size, "destination": n - 1, "n_granules": size,
-                "destination_granule": a.first + (p + 1) * size, "post_signal": arrived[p + 1], "post_distance": n - 1,
+                "n_granules": size, "operand": a.first + p * size, "distance": n - 1,
+                "destination": a.first + (p + 1) * size, "post_signal": arrived[p + 1],
             }  # fmt: skip
-            operations.append(Copies(name=f"push {p}", stream=3, after=after, commands=table(COPY, [push])))
+            operations.append(copies(f"push {p}", [push], stream=3, after=after))
         stores = dense(op, c.first + p * chunk_size(op), trace)
         operations.append(Gemm(
             name=f"gemm {p}", stream=p % 3, after=after, trace=trace, a=a.first + p * size, b=b.first, stores=stores,
@@ -333,6 +335,11 @@ def specialised_units(op: Operator, rank: int) -> Program:
     return program(op, rank, memory, push, kernel, inputs=held, outputs=(made,))
 
 
+def to_owner(distance: int, granule: int) -> dict[str, int]:
+    """Where a copy goes: to *granule* of another GPU, or of the GPU itself."""
+    return {"distance": distance, "destination": granule} if distance else {"kept_at": granule}
+
+
 def engine_scatter(op: Operator, rank: int) -> Program:
     """S9: one whole GEMM; when all rows of an owner are made, an engine copies them to its place there."""
     memory, n, size = op.memory(), op.n, chunk_size(op)
@@ -340,17 +347,18 @@ def engine_scatter(op: Operator, rank: int) -> Program:
     made_here, partials = memory.buffer("made here", n * size), memory.buffer("partials", n * size)
     output, made = memory.buffer("output", size), memory.signal("made", n)
     position = op.tiles.workgroups["chunk"]
-    stores = replace(dense(op, made_here.first), signal=made.first + position)
+    past_l2 = np.full_like(position, STORE)
+    stores = replace(dense(op, made_here.first), kind=past_l2, signal=made.first + position)
     kernel = Gemm(name="gemm", trace=op.tiles, a=a.first, b=b.first, stores=stores, order=op.order(rank))
-    copies = [
+    rows = [
         {
-            "source_granule": made_here.first + p * size, "destination": (p + 1) % n, "n_granules": size,
-            "destination_granule": partials.first + (n - 1 - p) * size,
+            "n_granules": size, "operand": made_here.first + p * size,
+            **to_owner((p + 1) % n, partials.first + (n - 1 - p) * size),
             "wait_signal": made[p], "wait_at_least": int(tile_sizes(op)[position == p].sum()),
         }
         for p in range(n)
     ]  # fmt: skip
-    scatter = Copies(name="scatter", stream=1, commands=table(COPY, copies))
+    scatter = copies("scatter", rows, stream=1)
     add = total("sum", partials, n, output)
     return program(
         op, rank, memory, kernel, scatter, Barrier(name="all there", stream=1), replace(add, stream=1),

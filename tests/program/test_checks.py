@@ -11,22 +11,20 @@ import pytest
 from t3sim.collective.schedule import ring_all_gather
 from t3sim.errors import ProgramError, UsageError
 from t3sim.program.checks import CHECKS, check_programs, problems_of
-from t3sim.program.kernels import program, ring
+from t3sim.program.kernels import copies, program, ring
 from t3sim.program.operations import (
-    COPY,
     NONE,
     STORE,
     Barrier,
     Buffer,
     Content,
-    Copies,
     Memory,
+    Moves,
     Operation,
     Post,
     Program,
     TileWaits,
     Wait,
-    table,
 )
 from t3sim.program.parts import ring_contents
 from tests.program.spoil import changed, with_entry, with_stores
@@ -77,13 +75,13 @@ DEFECTS: list[tuple[str, str, str, Defect, str]] = [
     ("form", "S7 FlashOverlap", "scatter 0", entry(0, "distance", 3), "step 0 sends to distance 3, of 3 ranks"),
     ("form", "S7 FlashOverlap", "scatter 0", entry(0, "post_signal", 99), "step 0 posts to signal 99, of 8"),
     ("form", "S7 FlashOverlap", "scatter 0", entry(1, "wait_signal", 99), "waits for signal 99, of 8"),
-    ("form", "S9 engine scatter", "scatter", entry(0, "source", 9, "commands"), "source of command 0 is at distance 9"),
+    ("form", "S9 engine scatter", "scatter", entry(0, "source", 9), "operand 0 of step 0 lies at distance 9"),
     ("form", "S2 Flux pull", "fetch", lambda one: replace(one, posts=(Post(0, 5),)), "posts 1 at distance 5, of 3"),
     ("waits", "T3", "gemm", stores("updates", 4, 3), "`gemm` of every rank waits for updates of its tile 4"),
     ("waits", "T3", "gemm", stores("updates", 8, 1), "tile 8 of operation `gemm` of every rank is complete after 1"),
     ("waits", "T3", "gemm", without_last_forward, "`gemm` of every rank waits for updates of its tile 8"),
-    ("waits", "S9 engine scatter", "scatter", entry(1, "wait_at_least", 513, "commands"), "but only 512 are posted"),
-    ("races", "S9 engine scatter", "scatter", entry(1, "wait_at_least", 511, "commands"),
+    ("waits", "S9 engine scatter", "scatter", entry(1, "wait_at_least", 513), "but only 512 are posted"),
+    ("races", "S9 engine scatter", "scatter", entry(1, "wait_at_least", 511),
      "`scatter` of the rank itself reads granule 512 of buffer `made here` (tile 4 of `gemm`) of every rank, and"),
     ("sums", "S1 Flux push", "gemm", stores("distance", 0, 2),
      "adds different elements, from granule 1024 of buffer `partials` (tile 0 of `gemm`)"),
@@ -91,9 +89,9 @@ DEFECTS: list[tuple[str, str, str, Defect, str]] = [
     ("sums", "S1 Flux push", "sum", entry(0, "n_operands", 2), "lacks the contribution of the rank at distance 2"),
     ("sums", "S1 Flux push", "sum", entry(0, "stride", 0), "adds the contribution of the rank at distance 0 a second"),
     ("races", "S1 Flux push, updates", "gemm", stores("kind", 5, STORE), "`output` (tile 1 of `gemm`) of every rank"),
-    ("sums", "S3 Flux all-gather", "pull", entry(0, "source", 2, "commands"), "is another element than it has to be"),
+    ("sums", "S3 Flux all-gather", "pull", entry(0, "source", 2), "is another element than it has to be"),
     ("sums", "S4 async TP", "gemm 1", lambda one: replace(one, first_chunk=2), "adds different elements"),
-    ("sums", "S9 engine scatter", "scatter", entry(0, "n_granules", 511, "commands"), "which nobody has stored"),
+    ("sums", "S9 engine scatter", "scatter", entry(0, "n_granules", 511), "which nobody has stored"),
 ]  # fmt: skip
 
 
@@ -116,9 +114,9 @@ def test_every_check_has_a_canary() -> None:
 # --- waits ------------------------------------------------------------------------------------------------
 
 
-def moving(name: str, stream: int, **more: object) -> Copies:
+def moving(name: str, stream: int, **more: object) -> Moves:
     """An operation that moves nothing but time."""
-    return Copies(name=name, stream=stream, commands=table(COPY, []), **more)
+    return copies(name, [], stream=stream, **more)
 
 
 def of_all(*operations: Operation, n: int = 2, memory: Memory | None = None) -> list[Program]:
@@ -191,7 +189,7 @@ def test_a_buffer_used_twice_too_soon_is_a_race() -> None:
         return with_stores(operation, first=operation.stores.first - by)
 
     spoilt = changed(good, "gemm 1", to_first)
-    spoilt = changed(spoilt, "pull 1", entry(0, "source_granule", first.first, "commands"))
+    spoilt = changed(spoilt, "pull 1", entry(0, "operand", first.first))
     assert problems_of(good) == []
     found = problems_of(spoilt)
     assert {problem.check for problem in found} == {"races"}
@@ -199,24 +197,24 @@ def test_a_buffer_used_twice_too_soon_is_a_race() -> None:
 
 
 def test_a_post_of_one_chain_among_two_orders_nothing() -> None:
-    """Two pulls post to one signal; a wait for one post knows neither, a wait for two knows both."""
+    """Two pulls post to one signal; a wait for as much as one posts knows neither, for as much as both knows both."""
     memory = Memory()
     have, here = memory.buffer("have", 8), memory.buffer("here", 16)
     arrived = memory.signal("arrived")
 
-    def pull(name: str, stream: int, to: int) -> Copies:
-        command = {"source": 1, "source_granule": 0, "destination_granule": here.first + to, "n_granules": 8}
-        return Copies(name=name, stream=stream, commands=table(COPY, [{**command, "post_signal": arrived[0]}]))
+    def pull(name: str, stream: int, to: int) -> Moves:
+        command = {"source": 1, "kept_at": here.first + to, "n_granules": 8, "post_signal": arrived[0]}
+        return copies(name, [command], stream=stream)
 
     def reading(at_least: int) -> list[Program]:
-        copy = {"source_granule": here.first, "destination_granule": here.first + 8, "n_granules": 8}
-        reads = Copies(name="use", stream=2, commands=table(COPY, [copy]), after=(Wait(arrived[0], at_least),))
+        copy = {"operand": here.first, "kept_at": here.first + 8, "n_granules": 8}
+        reads = copies("use", [copy], stream=2, after=(Wait(arrived[0], at_least),))
         made = of_all(pull("one", 0, 0), pull("other", 1, 8), reads, memory=memory)
         held = Content(have.first, 8, 0, of=0)
         return [replace(one, inputs=(held,)) for one in made]
 
-    assert problems_of(reading(2)) == []
-    found = problems_of(reading(1))
+    assert problems_of(reading(16)) == []
+    found = problems_of(reading(8))
     assert {problem.check for problem in found} == {"races"}
     assert "`use` of the rank itself reads granule 0 of buffer `here`" in found[0].message
 
@@ -226,14 +224,14 @@ def test_posts_of_one_chain_come_in_order() -> None:
     have, here = memory.buffer("have", 16), memory.buffer("here", 24)
     arrived = memory.signal("arrived")
     pulls = [
-        {"source": 1, "source_granule": 8 * i, "destination_granule": here.first + 8 * i, "post_signal": arrived[0]}
+        {"source": 1, "operand": 8 * i, "kept_at": here.first + 8 * i, "post_signal": arrived[0], "n_granules": 8}
         for i in range(2)
     ]
-    pull = Copies(name="pull", commands=table(COPY, pulls, n_granules=8))
+    pull = copies("pull", pulls)
 
     def use_of(half: int) -> list[Program]:
-        copy = {"source_granule": here.first + 8 * half, "destination_granule": here.first + 16, "n_granules": 8}
-        use = Copies(name="use", stream=1, commands=table(COPY, [copy]), after=(Wait(arrived[0], 1),))
+        copy = {"operand": here.first + 8 * half, "kept_at": here.first + 16, "n_granules": 8}
+        use = copies("use", [copy], stream=1, after=(Wait(arrived[0], 8),))
         held = Content(have.first, 16, 0, of=0)
         return [replace(one, inputs=(held,)) for one in of_all(pull, use, memory=memory)]
 

@@ -28,7 +28,7 @@ def test_every_field_of_an_operation_counts() -> None:
         ("gemm", lambda one: with_stores(one, pitch=one.stores.pitch + 1), "`gemm`, stores.pitch[0] is 5 on rank 2"),
         ("gemm", lambda one: replace(one, units=(0, 2)), "`gemm`, units is 2 on rank 2 and None on rank 0"),
         ("gemm", lambda one: replace(one, posts=(Post(0),)), "`gemm`, posts is 1 on rank 2 and 0 on rank 0"),
-        ("scatter", lambda one: with_entry(one, "commands", 1, "source", 2), "`scatter`, commands[1] is (2, "),
+        ("scatter", lambda one: with_entry(one, "steps", 1, "source", 2), "`scatter`, steps[1, 0] is "),
         ("sum", lambda one: replace(one, flags=(2, 1)), "`sum`, flags[0] is 2 on rank 2 and 1 on rank 0"),
         ("sum", lambda one: replace(one, name="total"), "`sum`, name is 'total' on rank 2 and 'sum' on rank 0"),
     ):

@@ -103,7 +103,7 @@ def test_so_they_do_with_chunks_of_unlike_shapes(name: str, n: int) -> None:
 
 
 def test_flux_refuses_chunks_of_unlike_shapes() -> None:
-    with pytest.raises(UsageError, match="flux-push: 3 GPUs cannot own the same number of whole tile rows each"):
+    with pytest.raises(UsageError, match="3 GPUs cannot own the same number of whole tile rows each"):
         flux_push(ragged(3), FLUX)
 
 

@@ -77,5 +77,8 @@ def test_machines_cover_what_they_claim() -> None:
     assert any(gpu.collective_kernel.low_latency for gpu in gpus)
     assert any(gpu.collective_kernel.low_latency_128 for gpu in gpus)
     assert min(run.machine.link.latency for run in runs) == 10_000
+    assert {run.machine.link.topology for run in runs} == {"ring", "switch"}
+    assert {gpu.n_copy_engines for gpu in gpus} == {0, 1, 2}
+    assert {gpu.dma.command_cost for gpu in gpus} == {0, 10_000, 1_000_000}
     assert any(run.workload.tiling.persistent for run in runs)
     assert any(run.quantum is not None for run in runs)

@@ -276,7 +276,7 @@ DEFECTS = (
     ("cycles passed over", LEDGER, "else idle_reason] += n_cycles", "else idle_reason] += 1", "channel[0]"),
     (
         "no link in a collective",
-        "t3sim.gpu.kernel.collective_kernel",
+        "t3sim.gpu.kernel.move_kernel",
         "note_refused(cu, FOR_LINK, 0)",
         "pass",
         None,

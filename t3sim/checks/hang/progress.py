@@ -109,6 +109,9 @@ def longest_wait(core: GpuCore) -> int:
     collective = machine.gpu.collective_kernel
     protocols = (collective, collective.low_latency, collective.low_latency_128)
     latencies += max(one.launch + one.slice_overhead for one in protocols if one is not None)
+    latencies += machine.gpu.dma.command_cost
+    if machine.gpu.copy_engines is not None:
+        latencies += machine.gpu.copy_engines.startup
     timings: int = sum(vars(machine.memory.timing).values()) - machine.memory.timing.nREFI
     l2 = gpu.l2
     return (
@@ -218,6 +221,8 @@ def _gemm_moments(core: GpuCore) -> Iterator[Moment]:
     dma = gpu.dma
     if dma.n_taken < dma.n_ready and dma.credit < gpu.granule_bytes * dma.bytes_per_tick_den:
         yield Moment("dma_engine", next_slot)
+    if dma.turn_at >= 0:
+        yield Moment("dma_engine", int(dma.turn_at + dma.command_ticks), "the cost of its next command")
     for c in range(int(gpu.n_compute_units)):
         unit = gpu.compute_units[c]
         if unit.returning_lines.any() or unit.returning_stores.any():
@@ -234,8 +239,9 @@ def _gemm_moments(core: GpuCore) -> Iterator[Moment]:
 def _collective_moments(core: GpuCore) -> Iterator[Moment]:
     """Overheads of a move kernel, and its operands on their way back to a compute unit."""
     gpu = core.gpu
-    for c in np.flatnonzero(gpu.compute_units["move_operation"][: int(gpu.n_compute_units)] >= 0):
-        workgroup, part = gpu.move_workgroups[c], f"compute_unit[{c}]"
+    n = int(gpu.n_compute_units)
+    for c in np.flatnonzero(gpu.compute_units["move_operation"][: n + int(gpu.n_copy_engines)] >= 0):
+        workgroup, part = gpu.move_workgroups[c], f"compute_unit[{c}]" if c < n else f"copy_engine[{c - n}]"
         yield Moment(part, int(workgroup.step_ready_at), "its start or the overhead of its last step")
         if workgroup.line_head < workgroup.line_tail:
             entry = int(workgroup.line_head) % len(workgroup.line_index)

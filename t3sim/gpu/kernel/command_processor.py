@@ -1,9 +1,11 @@
 """The command processor: starts the operations of the GPU's streams and notices their ends.
 
 Models: an operation starts ``launch_ticks`` after all signals that it waits for have been posted and the host has
-issued it; its end posts signals.  The order of a stream is such a signal from each operation to the next.
-Operations that run take their turn by priority, then in the order of their starts.  A GEMM ends when its last
-workgroup has, on GPUs that write dirty lines back at the end of a kernel when they are written back.
+issued it; its end posts signals, and may have to wait for others (``until``).  The order of a stream is such a signal
+from each operation to the next.  Operations that run take their turn by priority, then in the order of their starts.
+A GEMM ends when its last workgroup has, on GPUs that write dirty lines back at the end of a kernel when they are
+written back, and when all its tiles that the tracker counts are complete and what the DMA engine sends of them has
+left.
 Leaves out: the number of hardware queues.
 Pinned by tests/kernel/test_command_processor.py.
 """
@@ -12,7 +14,7 @@ from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.codes import ENDING, GEMM, MOVES, NEVER, OVER, PENDING, RUNNING, SIGNAL
 from t3sim.gpu.kernel.l2_slice import flush_dirty_lines
 from t3sim.gpu.kernel.ledger import note_idle_slots
-from t3sim.gpu.kernel.link_port import buffer_store, has_buffer_room
+from t3sim.gpu.kernel.link_port import buffer_store, dma_queued, has_buffer_room
 from t3sim.gpu.kernel.signals import post
 
 
@@ -104,7 +106,7 @@ def n_sent(operation, posts):
 
 @kernel
 def has_ended(gpu, operation):
-    """Return whether nothing of an operation is left: of a GEMM, after its last workgroup, no dirty line."""
+    """Return whether nothing of an operation is left: of a GEMM no dirty line, no tile to come, no block to send."""
     if operation.n_finished < operation.n_workgroups:
         return False
     if operation.kind != GEMM:
@@ -120,7 +122,10 @@ def has_ended(gpu, operation):
             return False
         for bank in range(gpu.l2.n_banks):
             gpu.l2.flush_cursor[bank] = 0  # for the GEMM that ends next
-    return True
+    if operation.is_tracked == 0:
+        return True
+    has_sent = gpu.dma.n_commands_done == gpu.dma.n_commands and dma_queued(gpu.link_port) == 0
+    return gpu.n_tiles_open == 0 and has_sent
 
 
 @kernel

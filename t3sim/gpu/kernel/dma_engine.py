@@ -5,7 +5,7 @@ tiles; a command is ready when the tracker has triggered all tiles of its block;
 are served first in, first out; reads go to the stream of their traffic class at a bounded rate, at most
 ``read_ahead`` granules ahead of the wire; the data leave in the order of the reads, whatever the
 order in which the DRAM returns them (the tracker of the neighbour relies on it).  Where the data go is data of their
-wavefront tile.  Trigger cost is zero [T3: about zero].
+wavefront tile.  A command costs ``command_ticks`` from its turn to its first read [T3: about zero].
 Pinned by tests/kernel/test_dma_engine.py.
 """
 
@@ -78,6 +78,11 @@ def issue_while_possible(gpu, tiles, dma_commands, ready_fifo, dma_queue, now):
             has_data = dma_queue[gpu.link_port.dma_head % len(dma_queue)].at < NEVER
             return FOR_LINK if has_data else FOR_DRAM
         command = dma_commands[ready_fifo[dma.n_taken]]
+        if dma.turn_at < 0:
+            dma.turn_at = now
+        if now < dma.turn_at + dma.command_ticks:
+            dma.credit = 0
+            return WORKING
         tile = command.first_tile + dma.tile_cursor
         if tiles[tile].n_granules > 0:
             granule = granule_address(tiles, tile, dma.granule_cursor)
@@ -103,6 +108,7 @@ def issue_while_possible(gpu, tiles, dma_commands, ready_fifo, dma_queue, now):
             if dma.tile_cursor == command.n_tiles:
                 dma.tile_cursor = 0
                 dma.n_taken += 1
+                dma.turn_at = -1
     return WORKING
 
 

@@ -23,7 +23,6 @@ from t3sim.gpu.kernel.codes import (
     WAIT_OPERANDS,
     WRITE_BIT,
 )
-from t3sim.gpu.kernel.collective_kernel import advance_moves, deliver_collective_read, dispatch_moves
 from t3sim.gpu.kernel.command_processor import end_operations, note_ready, start_operations
 from t3sim.gpu.kernel.compute_unit import acknowledge_store, advance_workgroups, wake_waiting_cus
 from t3sim.gpu.kernel.dma_engine import arm_triggered, forward_granule, issue_reads
@@ -33,6 +32,7 @@ from t3sim.gpu.kernel.ledger import note_idle_slots, note_launch, note_port_slot
 from t3sim.gpu.kernel.link_port import is_empty, reason_without_data, transmit
 from t3sim.gpu.kernel.mailbox import receive_messages
 from t3sim.gpu.kernel.memory_controller import advance_channel, catch_up, catch_up_all, has_work
+from t3sim.gpu.kernel.move_kernel import advance_moves, deliver_collective_read, dispatch_moves
 from t3sim.gpu.kernel.workgroup_dispatcher import dispatch_workgroups
 
 # Columns of the time series.
@@ -76,9 +76,7 @@ def advance_compute_units(gpu, workgroups, tiles, steps, store_queue, now):
             cu = gpu.compute_units[cu_index]
             if cu.move_operation >= 0 or cu.idle_from == gpu.n_active_slots:
                 continue  # a move kernel runs on it, or did until a moment ago
-            state = advance_workgroups(
-                gpu, cu_index, workgroups, tiles, store_queue, now
-            )
+            state = advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, now)
             n_waiting += state == WAIT_FIRST_OPERANDS or state == WAIT_OPERANDS
     return n_waiting
 
@@ -180,9 +178,8 @@ def end_program(gpu):
     """Note when the last column command of the program finished."""
     for channel_id in range(gpu.n_channels):
         gpu.last_done_at = max(gpu.last_done_at, gpu.channels[channel_id].last_done_at * gpu.memory_ticks)
-    if gpu.runs_gemms == 0:
-        for cu_index in range(gpu.n_compute_units):
-            note_idle_slots(gpu, gpu.compute_units[cu_index])
+    for cu_index in range(gpu.n_compute_units if gpu.runs_gemms else 0, gpu.n_compute_units + gpu.n_copy_engines):
+        note_idle_slots(gpu, gpu.compute_units[cu_index])
     gpu.is_busy = 0
 
 
@@ -261,9 +258,7 @@ def advance(
             issue_reads(gpu, tiles, dma_commands, ready_fifo, dma_queue, now)
             dispatch_workgroups(gpu, workgroups, tiles, dma_commands, now)
             dispatch_moves(gpu, now)
-            series[bin_index, BIN_WAITING] += advance_compute_units(
-                gpu, workgroups, tiles, steps, store_queue, now
-            )
+            series[bin_index, BIN_WAITING] += advance_compute_units(gpu, workgroups, tiles, steps, store_queue, now)
         advance_channels(
             gpu, workgroups, tiles, dma_commands, dma_queue, series, bin_index, command_log, pick_stream,
             slot_end,

@@ -41,11 +41,11 @@ class Layout(NamedTuple):
     ``n_dram_banks`` costs time: the controllers look at every bank of the layout.
     """
 
-    n_compute_units: int = 256
+    n_compute_units: int = 256  # copy engines among them
     n_slots: int = 4  # resident workgroups per compute unit
     n_buffers: int = 4  # operand slices staged per workgroup
     n_waiters: int = 1 << 20  # loads waiting on misses, whole GPU
-    n_collective_lines: int = 1024  # loads in flight of a collective kernel, per CU
+    n_collective_lines: int = 4096  # of a move kernel, loaded and not stored yet, per unit
     n_l2_banks: int = 128
     n_l2_sets: int = 1 << 17  # all banks together: 256 MiB of lines of 128 bytes
     l2_associativity: int = 16
@@ -349,6 +349,8 @@ def dma_dtype():
             ("bytes_per_tick_num", "i8"),  # rate at which reads are issued
             ("bytes_per_tick_den", "i8"),
             ("read_ahead_granules", "i8"),
+            ("command_ticks", "i8"),  # from when a command is its turn to its first read
+            ("turn_at", "i8"),  # of the command that is its turn
             ("reads_in_flight", "i8"),
             ("n_commands", "i8"),
             ("n_commands_done", "i8"),
@@ -451,8 +453,7 @@ OPERATION_TABLE = np.dtype(
         ("last_slice_work", "i8"),
         ("a_line", "i8"),  # first line of operand A
         ("b_line", "i8"),
-        ("c_granule", "i8"),  # first granule of the output
-        ("c_row_granules", "i8"),  # pitch of the output
+        ("is_tracked", "i8"),  # the tracker counts its tiles
         # move kernel
         ("n_wanted", "i8"),  # compute units that are kept free for it
         ("first_step", "i8"),  # of STEP_TABLE
@@ -463,9 +464,13 @@ OPERATION_TABLE = np.dtype(
         ("flags_numerator", "i8"),  # granules that are sent, over ...
         ("flags_denominator", "i8"),  # ... granules of data
         ("buffer_places", "i8"),  # of a receive buffer, for each granule of data
+        ("max_lines", "i8"),  # in flight to one workgroup
+        ("load_ticks", "i8"),  # of its path to the L2, for each line loaded
+        ("store_ticks", "i8"),  # the same, stored
     ],
     align=True,
 )
+
 
 def gpu_dtype(layout):
     """One GPU: clocks, the running kernel, and all units."""
@@ -477,6 +482,7 @@ def gpu_dtype(layout):
             ("compute_ticks", "i8"),  # period of the compute clock
             ("memory_ticks", "i8"),  # period of the memory clock
             ("n_compute_units", "i8"),
+            ("n_copy_engines", "i8"),  # units behind them
             ("n_slots", "i8"),  # workgroups resident per CU, of the operation that allows most
             ("n_channels", "i8"),
             ("n_classes", "i8"),
@@ -519,7 +525,6 @@ def gpu_dtype(layout):
             ("n_tiles_open", "i8"),  # tracked wavefront tiles that have not been triggered
             ("dispatcher_slots", "i8", (N_REASONS,)),  # of the workgroup dispatcher; see ledger.py
             ("dispatcher_reason", "i8"),  # of the last slot
-            ("max_collective_lines", "i8"),
             # mailbox
             ("inbox_head", "i8"),
             ("inbox_tail", "i8"),

@@ -32,7 +32,6 @@ from t3sim.program.operations import (
     UPDATE,
     Barrier,
     Content,
-    Copies,
     Forward,
     Gemm,
     Ints,
@@ -42,7 +41,6 @@ from t3sim.program.operations import (
 )
 
 Steps = Generator["Blocked", None, Clock]
-ENDS = ("source", "destination")  # of a copy
 
 
 class Blocked(NamedTuple):
@@ -168,8 +166,6 @@ class Following:
                 clock = yield from self._gemm((r, i), operation, clock)
             elif isinstance(operation, Moves):
                 clock = yield from self._moves((r, i), operation, clock)
-            elif isinstance(operation, Copies):
-                clock = yield from self._copies((r, i), operation, clock)
             elif isinstance(operation, Barrier):
                 clock = yield from self._barrier((r, i), operation, clock)
             for wait in operation.until:
@@ -304,24 +300,6 @@ class Following:
             return self.map.span(first, n)
         line, offset = self.programs[0].line, np.arange(n)
         return int(self.map.place(first)) + offset // line * line * places + offset % line
-
-    def _copies(self, number: Number, operation: Copies, clock: Clock) -> Steps:
-        """Run the commands of an engine in order."""
-        r, i = number
-        thread = self.first_thread[r][i]
-        names = operation.commands.dtype.names or ()
-        for k, row in enumerate(operation.commands.tolist()):
-            command = dict(zip(names, row, strict=True))
-            if command["wait_signal"] != NONE:
-                clock = yield from self._wait(number, command["wait_signal"], command["wait_at_least"], clock)
-            actor = Actor(number, thread, k + 1, having_done(clock, thread, k))
-            place, to = (self.map.span(command[f"{end}_granule"], command["n_granules"]) for end in ENDS)
-            value = self._read(actor, command["source"], place)
-            self._write(actor, command["destination"], to, value, STORE)
-            if command["post_signal"] != NONE:
-                post = Post(command["post_signal"], command["post_distance"])
-                self._post(r, (i, 0), post, 0, Knowledge(clock, thread, k + 1))
-        return having_done(clock, thread, len(operation.commands))
 
     # --- GEMMs ---------------------------------------------------------------------------------------
 
@@ -509,4 +487,4 @@ def threads_of(operation: object, program: Program) -> tuple[int, int]:
         return len(tile_state(operation, program).groups) + len(operation.forwards), 1
     if isinstance(operation, Moves):
         return operation.steps.shape[1], len(operation.steps)
-    return (1, len(operation.commands)) if isinstance(operation, Copies) else (0, 0)
+    return 0, 0

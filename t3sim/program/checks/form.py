@@ -20,7 +20,6 @@ from t3sim.program.operations import (
     UPDATE,
     Barrier,
     Content,
-    Copies,
     Gemm,
     Moves,
     OnComputeUnits,
@@ -109,7 +108,7 @@ def of_operation(operation: Operation, program: Program, places: Places) -> Iter
             yield f"posts to signal {post.signal}, of {program.n_signals}"
         if not 0 <= post.distance < program.n or post.amount < 1:
             yield f"posts {post.amount} at distance {post.distance}, of {program.n} ranks"
-    for check in (of_gemm, of_moves, of_copies):
+    for check in (of_gemm, of_moves):
         yield from check(operation, program, places)
     for signal, _at_least, _distance in waits_of(operation, program.n):
         if not 0 <= signal < program.n_signals:
@@ -186,6 +185,11 @@ def of_moves(moves: Operation, program: Program, places: Places) -> Iterator[str
         yield f"`steps` has {moves.steps.ndim} dimensions, not 2"
         return
     steps = moves.steps.reshape(-1)
+    if moves.engine is not None:
+        is_plain = moves.steps.shape[1] == 1 and moves.flags == (1, 1) and moves.n_workgroups is None
+        if moves.engine < 0 or moves.units is not None or not is_plain or (steps["n_operands"] != 1).any():
+            yield "a copy engine runs one column of steps of one operand each, without flags, units or workgroups"
+            return
     spread = -(-moves.flags[0] // moves.flags[1])
     on_wire = steps["n_granules"] if spread == 1 else -(-steps["n_granules"] // program.line) * program.line * spread
     operands = int(steps["n_operands"].max(initial=0))
@@ -203,6 +207,9 @@ def of_moves(moves: Operation, program: Program, places: Places) -> Iterator[str
         yield f"step {step_name(moves, k)} sends as {int(steps['send'][k])}, not STORE or UPDATE"
     for k in np.flatnonzero(is_sent & ((steps["distance"] < 1) | (steps["distance"] >= program.n)))[:1].tolist():
         yield f"step {step_name(moves, k)} sends to distance {int(steps['distance'][k])}, of {program.n} ranks"
+    for k in outside_of(0, steps["source"], program.n)[:1].tolist():
+        where = f"at distance {int(steps['source'][k])}, of {program.n} ranks"
+        yield f"operand 0 of step {step_name(moves, k)} lies {where}"
     for k in outside_of(NONE, steps["post_signal"], program.n_signals)[:1].tolist():
         yield f"step {step_name(moves, k)} posts to signal {int(steps['post_signal'][k])}, of {program.n_signals}"
 
@@ -211,18 +218,3 @@ def step_name(moves: Moves, k: int) -> str:
     """Return the place of a step in words."""
     row, column = divmod(k, moves.steps.shape[1])
     return f"{row}" if moves.steps.shape[1] == 1 else f"{row} of column {column}"
-
-
-def of_copies(copies: Operation, program: Program, places: Places) -> Iterator[str]:
-    """Yield what is malformed in the commands of an engine."""
-    if not isinstance(copies, Copies):
-        return
-    commands = copies.commands
-    for name in ("source", "destination"):
-        for k in places.outside(commands[f"{name}_granule"], commands["n_granules"])[:1].tolist():
-            yield f"{name} of command {k} is not inside one buffer"
-        for k in outside_of(0, commands[name], program.n)[:1].tolist():
-            yield f"{name} of command {k} is at distance {int(commands[name][k])}, of {program.n} ranks"
-    for name, limit in (("post_signal", program.n_signals), ("post_distance", program.n)):
-        for k in outside_of(NONE, commands[name], limit)[:1].tolist():
-            yield f"{name} of command {k} is {int(commands[name][k])}, of {limit}"

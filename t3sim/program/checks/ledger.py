@@ -17,7 +17,6 @@ from t3sim.program.checks.tiles import TileState
 from t3sim.program.operations import (
     AT_OPERANDS,
     NONE,
-    Copies,
     Gemm,
     Moves,
     Operation,
@@ -110,10 +109,6 @@ def posts_of(i: int, operation: Operation, state: TileState | None) -> Iterator[
                 post_of_step = step_post(step, operation.flags)
                 if post_of_step is not None:
                     yield (i, c), post_of_step
-    elif isinstance(operation, Copies):
-        for command in operation.commands:
-            if command["post_signal"] != NONE:
-                yield (i, 0), Post(int(command["post_signal"]), int(command["post_distance"]))
 
 
 def step_post(step: np.void | dict[str, int], flags: tuple[int, int]) -> Post | None:
@@ -134,9 +129,6 @@ def waits_of(operation: Operation, n: int) -> list[tuple[int, int, int]]:
     elif isinstance(operation, Moves):
         for step in operation.steps[operation.steps["wait_signal"] != NONE]:
             found += [(int(step["wait_signal"]), int(step["wait_at_least"]), d) for d in waited_at(step, n)]
-    elif isinstance(operation, Copies):
-        waiting = operation.commands[operation.commands["wait_signal"] != NONE]
-        found += [(int(one["wait_signal"]), int(one["wait_at_least"]), 0) for one in waiting]
     return found
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from t3sim.program.operations import NONE, Buffer, Copies, Gemm, Ints, Moves, Program
+from t3sim.program.operations import NONE, Buffer, Gemm, Ints, Moves, Program
 
 
 class Map:
@@ -71,8 +71,6 @@ def followed_buffers(programs: Sequence[Program]) -> set[str]:
             elif isinstance(operation, Moves):
                 places += [operation.steps["kept_at"], operation.steps["operand"][operation.steps["n_operands"] > 0]]
                 places.append(operation.steps["destination"][operation.steps["send"] != NONE])
-            elif isinstance(operation, Copies):
-                places += [operation.commands[name] for name in ("source_granule", "destination_granule")]
         for place in places:
             granules = np.asarray(place, np.int64).ravel()
             found.update((np.searchsorted(firsts, granules[granules >= 0], side="right") - 1).tolist())

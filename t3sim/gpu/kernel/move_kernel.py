@@ -1,9 +1,11 @@
-"""A kernel of compute units that moves data: loads, adds and stores, step by step, as ring collectives do.
+"""A kernel that moves data: loads, adds and stores, step by step, as ring collectives do.
 
 Models: one workgroup on a compute unit; the lines of a step are dealt to the workgroups in turn, or belong to one of
-them if each is a channel of its own; a workgroup loads its operands past the L2, at most ``max_collective_lines`` in
-flight, adds them and stores the result to the neighbour, to its own memory or to both, in order.  A step starts when
+them if each is a channel of its own; a workgroup loads its operands past the L2, at most ``max_lines`` in flight,
+adds them and stores the result to another GPU, to its own memory or to both, in order.  A step starts when
 what it needs has been received and the workgroup is over the overhead of the one before (fence, flag, barrier).
+A *copy engine* is a unit like a compute unit, behind them in the table, on which only such a kernel of one workgroup
+runs: its steps are the engine's commands, the overhead is the startup of each, the limits are the engine's.
 Rate limits are outcomes: in-flight lines over latency, path to the L2, controllers, link.  A collective on few CUs is
 slower for the first two reasons.  Beside a GEMM, each workgroup takes the first of its compute units on which no
 workgroup of a GEMM runs any more and starts up there; when it ends, GEMMs may use the unit again; see
@@ -93,7 +95,7 @@ def load_operands(gpu, moves, cu_index, step, credit, slot_end):
     while (
         credit > 0
         and part.step_line < n_lines
-        and cu.outstanding_lines < gpu.max_collective_lines
+        and cu.outstanding_lines < moves.max_lines
         and part.line_tail - part.line_head < capacity
     ):
         line = line_of(moves, part, part.step_line)
@@ -119,7 +121,7 @@ def load_operands(gpu, moves, cu_index, step, credit, slot_end):
         for i in range(n_granules):
             tag = cu_index * capacity + entry
             request(gpu, channel_id, traffic_class, place_of(gpu, address + i, COLLECTIVE_READ), tag, cycle)
-        credit -= gpu.line_issue_ticks * n_granules // n_data
+        credit -= moves.load_ticks * n_granules // n_data
         cu.outstanding_lines += 1
         part.step_operand += 1
         if part.step_operand == step.n_operands:
@@ -155,12 +157,12 @@ def store_results(gpu, moves, cu_index, step, store_queue, credit, now):
         n_granules = granules_of_line(gpu, step, part.line_index[entry])
         at = max(slot_end - credit, part.line_ready_at[entry])
         n_sent = sent_granules(gpu, moves, step, part.line_index[entry]) if is_sent else 0
-        cost = 0 if is_sent else gpu.store_issue_ticks
+        cost = 0 if is_sent else moves.store_ticks
         if is_sent and not has_buffer_room(gpu.link_port, n_sent):
             note_refused(cu, FOR_LINK, 0)  # it goes on with its loads
             return credit
         if step.kept_at >= 0:
-            cost = gpu.store_issue_ticks
+            cost = moves.store_ticks
             kept = step.kept_at + part.line_index[entry] * gpu.l2.granules_per_line
             tag = store_tag(-1, 0, -1 if is_sent else step.post_signal)
             channel_id = channel_of(gpu, kept)
@@ -180,7 +182,7 @@ def store_results(gpu, moves, cu_index, step, store_queue, credit, now):
                     gpu.link_port, store_queue, step.send, step.distance, -1, there + i, step.post_signal, step.packet,
                     at,
                 )
-            cost += gpu.store_issue_ticks * n_sent // n_granules
+            cost += moves.store_ticks * n_sent // n_granules
         credit -= cost
         part.line_head += 1
         part.step_stored += 1
@@ -221,7 +223,7 @@ def begin_workgroup(gpu, operation, cu_index, now):
     if cu.wanted_by >= 0:
         gpu.operations[cu.wanted_by].n_wanted -= 1
         cu.wanted_by = -1
-    if gpu.runs_gemms == 0:
+    if gpu.runs_gemms == 0 or cu_index >= gpu.n_compute_units:
         note_idle_slots(gpu, cu)
     part = gpu.move_workgroups[cu_index]
     part.number = moves.n_dispatched
@@ -273,6 +275,10 @@ def advance_moves(gpu, moves, cu_index, steps, store_queue, now):
     while part.step < moves.n_steps:
         row = row_of(moves, part)
         step = steps[row]
+        if cu_index >= gpu.n_compute_units and not is_received(gpu, step):
+            part.step_ready_at = now + gpu.slot_ticks + moves.slice_overhead_ticks  # an engine starts a command up then
+            waits_for = FOR_DEPENDENCY
+            break
         if part.step_ready_at > now:
             state = COLLECTIVE_WORK
             waits_for = WORKING  # start, fence, flag and barrier are its own work

@@ -1,0 +1,201 @@
+"""Copy engines: what a command takes, who waits for whom, and that nobody else pays for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from t3sim.checks.audit import Audit
+from t3sim.config.machine import MachineSpec
+from t3sim.errors import ModelError, UsageError
+from t3sim.gpu.time_accounts import time_accounts
+from t3sim.observe.waits import COPY_ENGINE
+from t3sim.program.checks import problems_of
+from t3sim.program.kernels import copies
+from t3sim.program.operations import Moves, Operation, Program, Signals, Wait
+from t3sim.program.operator import Operator
+from tests.harness.fabric import SWITCH
+from tests.kernel.small import at_once, explicit, gemm_of, machine, mirrored, trace_of
+from tests.program.strategies import engine_scatter
+
+STARTUP = 1_000_000  # ps
+RATE = 4_000_000_000  # bytes per second, of an engine
+N = 4096  # granules of 64 bytes
+LATENCY = 1_000_000  # ps; more than a granule needs from one memory to another on an idle machine
+
+
+def with_engines(number: int = 2, rate: str = "4 GB/s", lines: int = 64, more: str = "") -> MachineSpec:
+    """t3-tiny with copy engines."""
+    engines = f"{{number: {number}, startup: 1 us, bandwidth: {rate}, max_outstanding_lines: {lines}}}"
+    return machine(f"gpu: {{copy_engines: {engines}}}{more}")
+
+
+def copy(to: int = 0, **more: Any) -> Moves:
+    """A copy of *N* granules to the GPU at distance *to*, or to own memory."""
+    where = {"distance": to, "destination": 2 * N} if to else {"kept_at": 2 * N}
+    more = {"name": "copy", "launch": 0} | more
+    return copies(rows=[{"n_granules": N, "operand": 0, **where}], **more)
+
+
+def ends(spec: MachineSpec, *operations: Operation, n: int = 2, n_signals: int = 1) -> list[int]:
+    """Run *operations* on a GPU that stands for *n*; return when each ended, in picoseconds."""
+    one = Program(0, n, operations, granule=64, line=2, signals=(Signals("done", 0, n_signals),))
+    wired = mirrored(spec, one)
+    wired.run()
+    return [wired.core.ticks.to_ps(int(operation.end_at)) for operation in wired.core.operations]
+
+
+def wire(n_granules: int, rate: int) -> int:
+    """Picoseconds for so many granules at a rate."""
+    return n_granules * 64 * 10**12 // rate
+
+
+def test_a_copy_takes_its_startup_and_its_bytes_at_the_rate_of_the_engine() -> None:
+    (end,) = ends(with_engines(), copy())
+    assert 0 <= end - STARTUP - wire(N, RATE) < LATENCY
+
+
+def test_a_copy_to_another_gpu_takes_the_rate_of_the_slower_of_engine_and_link() -> None:
+    (slow_engine,) = ends(with_engines(), copy(1))
+    (slow_link,) = ends(with_engines(rate="64 GB/s"), copy(1))
+    assert 0 <= slow_engine - STARTUP - wire(N, RATE) < LATENCY
+    link = machine().link
+    buffered = wire(link.egress_buffer // 64, link.bandwidth)  # the last granules leave after the operation's end
+    assert -buffered <= slow_link - STARTUP - wire(N, link.bandwidth) < LATENCY
+    assert slow_link < slow_engine
+
+
+def test_each_command_starts_up() -> None:
+    rows = [{"n_granules": N // 8, "operand": i * N // 8, "kept_at": 2 * N + i * N // 8} for i in range(8)]
+    (end,) = ends(with_engines(), copies("copy", rows, launch=0))
+    assert 0 <= end - 8 * STARTUP - wire(N, RATE) < 8 * LATENCY
+
+
+def test_lines_in_flight_limit_the_rate() -> None:
+    """Half as many lines in flight, half the rate, once they are fewer than latency times rate."""
+    times = [ends(with_engines(rate="64 GB/s", lines=lines), copy())[0] - STARTUP for lines in (1, 2, 4)]
+    assert times[0] / times[1] == pytest.approx(2, rel=0.1)  # nearly: a round trip ends inside a slot
+    assert times[1] / times[2] == pytest.approx(2, rel=0.1)
+
+
+def test_kernels_of_one_engine_follow_each_other_and_those_of_two_do_not() -> None:
+    one = copy()
+    queued = ends(with_engines(), one, replace(one, name="next", stream=1))
+    assert 0 <= queued[1] - 2 * queued[0] < LATENCY
+    beside = ends(with_engines(), one, replace(one, name="other", stream=1, engine=1))
+    assert beside[0] == pytest.approx(queued[0], rel=0.02)
+    assert beside[1] == pytest.approx(queued[0], rel=0.02)
+
+
+def test_a_command_starts_up_when_what_it_waits_for_is_there() -> None:
+    """Not before: an engine takes a command when it may run."""
+    first = copies("first", [{"n_granules": N, "operand": 0, "kept_at": 2 * N, "post_signal": 0}], launch=0)
+    row = {"n_granules": N, "operand": 2 * N, "kept_at": 4 * N, "wait_signal": 0, "wait_at_least": N}
+    made, used = ends(with_engines(), first, copies("then", [row], launch=0, stream=1, engine=1))
+    assert 0 <= used - made - STARTUP - wire(N, RATE) < LATENCY
+
+
+def test_a_gemm_keeps_its_compute_units() -> None:
+    """A copy that starts up for longer than the GEMM runs costs it nothing."""
+    spec = with_engines()
+    alone = at_once(gemm_of(spec, trace_of(512, 256)))
+    late = spec.model_copy(
+        update={"gpu": spec.gpu.model_copy(
+            update={"copy_engines": spec.gpu.copy_engines.model_copy(update={"startup": 10**9})}
+        )}
+    )  # fmt: skip
+    times = {}
+    for beside in (False, True):
+        more = (copy(stream=1),) if beside else ()
+        both = replace(alone, operations=(*alone.operations, *more))
+        wired = mirrored(late, both)
+        wired.run()
+        times[beside] = int(wired.core.operations[0].end_at)
+    assert times[True] == times[False]
+
+
+def test_a_gemm_and_a_copy_share_the_memory() -> None:
+    """Each alone is quicker than beside the other where the memory is what both wait for."""
+    spec = with_engines(rate="64 GB/s", lines=512, more=", memory: {n_channels: 1}")
+    one = at_once(gemm_of(spec, trace_of(512, 256)))
+    big = copies("copy", [{"n_granules": 4 * N, "operand": 0, "kept_at": 8 * N}], launch=0, stream=1)
+    wired = mirrored(spec, replace(one, operations=(*one.operations, big)))
+    wired.run()
+    both = wired.core.operations["end_at"].tolist()
+    alone = []
+    for operation in (*one.operations, big):
+        wired = mirrored(spec, replace(one, operations=(operation,)))
+        wired.run()
+        alone.append(int(wired.core.operations[0].end_at))
+    assert both[0] > 1.1 * alone[0]
+    assert both[1] > 1.05 * alone[1]
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_a_scatter_by_engines_is_right_in_both_modes(n: int) -> None:
+    """Static checks, the data, all claims of a run, and mirrored == explicit command by command."""
+    spec = with_engines(more=f", {SWITCH}")
+    op = Operator(spec, n, trace_of(128 * n, 128, 128, n_chunks=n))
+    programs = [engine_scatter(op, rank) for rank in range(n)]
+    assert problems_of(programs) == []
+    one = mirrored(spec, programs[0])
+    audit = Audit(has_checks=True, has_data=True)
+    followed = audit.follow(one.devices)
+    ticks = one.run(*followed.reports([lambda _share: None]))
+    followed.finish()
+    ring = explicit(spec, *programs)
+    assert ring.run() == [ticks] * n
+    for core in ring.cores:
+        assert (core.operations["end_at"] == one.core.operations["end_at"]).all()
+        assert (core.gpu.channels["n_commands"] == one.core.gpu.channels["n_commands"]).all()
+
+
+def test_canary_a_copy_of_other_rows_is_seen_in_the_data() -> None:
+    op = Operator(with_engines(), 2, trace_of(256, 128, 128, n_chunks=2))
+    programs = [engine_scatter(op, rank) for rank in range(2)]
+
+    def spoilt(one: Program) -> Program:
+        scatter = one.operations[1]
+        assert isinstance(scatter, Moves)
+        steps = np.array(scatter.steps)
+        steps["operand"][0, 0] += 2
+        return replace(one, operations=(one.operations[0], replace(scatter, steps=steps), *one.operations[2:]))
+
+    assert problems_of([spoilt(one) for one in programs]) != []
+    one = mirrored(op.machine, spoilt(programs[0]))
+    followed = Audit(has_data=True).follow(one.devices)
+    one.run(*followed.reports([lambda _share: None]))
+    with pytest.raises(ModelError, match=r"granule|element|contribution"):
+        followed.finish()
+
+
+def test_an_engine_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UsageError, match="runs on copy engine 2, and the machine has 2 of them"):
+        ends(with_engines(), copy(engine=2))
+    with pytest.raises(UsageError, match="the machine has no copy engine"):
+        ends(machine(), copy())
+
+
+def test_waits_of_an_engine_add_up() -> None:
+    one = Program(0, 2, (copy(1),), granule=64, line=2)
+    wired = mirrored(with_engines(), one)
+    end = wired.run()
+    accounts = time_accounts(wired.core, end)[COPY_ENGINE]
+    assert accounts.sum(axis=1).tolist() == [end, end]
+    assert accounts[0, 0] > 0.9 * end  # it works
+    assert accounts[1, 0] == 0  # the other one does not
+
+
+def test_waiting_for_a_signal_that_never_comes_names_the_engine() -> None:
+    row = {"n_granules": N, "operand": 0, "kept_at": 2 * N, "wait_signal": 0, "wait_at_least": N}
+    with pytest.raises(ModelError, match=r"copy_engine\[0\]"):
+        ends(with_engines(), copies("copy", [row], launch=0))
+
+
+def test_a_wait_of_an_operation_holds_an_engine_back() -> None:
+    told = copies("first", [{"n_granules": N, "operand": 0, "kept_at": 2 * N, "post_signal": 0}], launch=0)
+    made, used = ends(with_engines(), told, copy(stream=1, name="use", after=(Wait(0, N),)))
+    assert 0 <= used - made - STARTUP - wire(N, RATE) < 2 * LATENCY
