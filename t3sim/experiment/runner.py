@@ -31,9 +31,9 @@ from t3sim.results.digest import case_digest, file_digest, run_digest
 from t3sim.results.gpus import GpuRow, write_gpus
 from t3sim.results.manifest import make_manifest, write_manifest
 from t3sim.results.record import RunRecord
-from t3sim.results.spans import SPANS_CSV, SPANS_PARQUET, PhaseSpans, spans_bytes
+from t3sim.results.spans import SPANS_CSV, SPANS_PARQUET, spans_bytes
 from t3sim.results.timeseries import TIMESERIES_NAME, PhaseSeries, timeseries_bytes
-from t3sim.results.waits import WAITS_CSV, WAITS_PARQUET, PhaseWaits, waits_bytes
+from t3sim.results.waits import WAITS_CSV, WAITS_PARQUET, PointPhase, waits_bytes
 from t3sim.results.writer import FAILED_NAME, table_bytes, write_results
 from t3sim.system.parts import PhaseJob, PhasePlan
 from t3sim.system.simulate import SimulationResult, evaluate
@@ -189,8 +189,8 @@ class Sweep(PhaseRunner):
         csv, parquet = write_results(folder, records)
         files = {"results.csv": csv, "results.parquet": parquet, **write_gpus(folder, list(gpu_rows(results)))}
         files |= {name: folder / name for name in TABLES_OF_PHASES}
-        points = list(zip([i + 1 for i in done], records, results, strict=True))
-        contents = (*waits_bytes(waits_of_points(points)), *spans_bytes(spans_of_points(points)))
+        phases = list(phases_of_points(zip([i + 1 for i in done], records, results, strict=True)))
+        contents = (*waits_bytes(phases), *spans_bytes(phases))
         publish(dict(zip((files[name] for name in TABLES_OF_PHASES), contents, strict=True)))
         if failed:
             files[FAILED_NAME] = folder / FAILED_NAME
@@ -291,23 +291,12 @@ def series_of(results: Sequence[SimulationResult]) -> Iterator[PhaseSeries]:
         )
 
 
-def waits_of_points(points: Iterable[NumberedPoint]) -> Iterator[PhaseWaits]:
-    """Yield what the units waited for in every phase of *points*, phases that points share for each."""
+def phases_of_points(points: Iterable[NumberedPoint]) -> Iterator[PointPhase]:
+    """Yield every phase of *points*, phases that points share for each."""
     for number, record, result in points:
         for part in result.sublayers:
             for phase in part.phases:
-                yield PhaseWaits(
-                    number, record.model, part.run.workload.sublayer, record.tp, record.machine, record.strategy,
-                    record.mode, phase.name, result.ticks.to_us(1), phase.waits,
-                )  # fmt: skip
-
-
-def spans_of_points(points: Iterable[NumberedPoint]) -> Iterator[PhaseSpans]:
-    """Yield every phase of *points*, for its operations; phases that points share for each."""
-    for number, record, result in points:
-        for part in result.sublayers:
-            for phase in part.phases:
-                yield PhaseSpans(
+                yield PointPhase(
                     number, record.model, part.run.workload.sublayer, record.tp, record.machine, record.strategy,
                     record.mode, result.ticks.to_us(1), phase,
                 )  # fmt: skip

@@ -129,6 +129,7 @@ class HungGpu:
         self.name, self.core, self.n_delivered, self.others = name, core, n_delivered, others
         self.links = {} if links is None else links
         self.gpu, self.tables = core.gpu, core.tables
+        self.all_gpus: Sequence[HungGpu] = [self]  # of the machine, by distance; ``graph_of`` says which these are
 
     # --- names and views ---
 

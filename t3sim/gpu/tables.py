@@ -28,6 +28,7 @@ from t3sim.gpu.kernel.state import (
 )
 from t3sim.gpu.ticks import TickBase
 from t3sim.program.operations import (
+    CACHED,
     STORE,
     UPDATE,
     Barrier,
@@ -221,6 +222,11 @@ class TableBuilder:
 
     def _units(self, of: Gemm | Moves, operation: Any) -> range:
         """Write the compute units that a kernel may use into its operation, and return them."""
+        if of.shares_units:
+            raise UsageError(
+                f"operation `{of.name}`: this machine cannot run a kernel as warps beside the workgroups of others"
+                " (`shares_units`)"
+            )
         units = range(*(of.units or (0, self.machine.gpu.n_compute_units)))
         if not 0 <= units.start < units.stop <= self.machine.gpu.n_compute_units:
             raise UsageError(
@@ -294,6 +300,10 @@ class TableBuilder:
     def _tiles_of(self, of: Gemm, operation: Any) -> NDArray[Any]:
         """Return the wavefront tiles of a GEMM, and where each of them goes."""
         trace, granule, stores = of.trace, self.program.granule, of.stores
+        if ((stores.kind == CACHED) & (stores.signal >= 0)).any():
+            raise UsageError(
+                f"operation `{of.name}`: this machine cannot post a signal for tiles stored through the L2 (CACHED)"
+            )
         n_wavefronts, first_tile = int(operation.n_wavefronts), int(operation.first_tile)
         tiles = records(TILE_TABLE, trace.n_workgroups * n_wavefronts)
         owner = np.arange(len(tiles)) // n_wavefronts

@@ -16,7 +16,7 @@ import numpy as np
 
 from t3sim.gpu.in_flight import INCOMING, HungGpu, counted, has_room_there, heads_of_port, uncompiled
 from t3sim.gpu.kernel import address_map, codes, compute_unit, l2_slice, mailbox, memory_controller
-from t3sim.gpu.kernel.signals import tile_of
+from t3sim.gpu.kernel.signals import signal_of, tile_of
 
 Edge = tuple[str, str]  # a part and why it is waited for; or NOTHING, and what is wrong with the unit that waits
 Edges = Iterator[Edge]
@@ -219,12 +219,19 @@ def unfinished(hung: HungGpu) -> list[Index]:
 
 
 def rest_of(hung: HungGpu, o: int) -> Edges:
-    """The signals before the start of an operation; then its workgroups, and compute units that others have."""
+    """The signals before the start of an operation; then its workgroups, and compute units that others have.
+
+    After its workgroups, the signals that have to hold before it has ended.
+    """
     operation, tables = hung.core.operations[o], hung.tables
+    first, behind = int(operation.first_wait), int(operation.first_wait + operation.n_waits)
     if operation.state == codes.PENDING:
-        for wait in tables.waits[int(operation.first_wait) : int(operation.first_wait + operation.n_waits)]:
+        for wait in tables.waits[first:behind]:
             yield from signal_lacking(hung, int(wait.signal), int(wait.at_least))
         return
+    if operation.n_finished == operation.n_workgroups:
+        for wait in tables.waits[behind : behind + int(operation.n_untils)]:
+            yield from signal_lacking(hung, int(wait.signal), int(wait.at_least))
     is_moving = operation.kind == codes.MOVES
     if is_moving and operation.n_dispatched == operation.n_workgroups:
         units = hung.gpu.compute_units["move_operation"]
@@ -252,27 +259,74 @@ def signal_lacking(hung: HungGpu, s: int, at_least: int) -> Edges:
 def signals_waited_for(hung: HungGpu) -> list[Index]:
     """Return the signals that an operation or a workgroup waits for."""
     tables = hung.tables
-    n = int(hung.core.operations["n_waits"].sum())
+    n = int(hung.core.operations["n_waits"].sum() + hung.core.operations["n_untils"].sum())
     waits = [*zip(tables.waits["signal"][:n].tolist(), tables.waits["at_least"][:n].tolist(), strict=True)]
     waits += zip(tables.workgroups["wait_signal"].tolist(), tables.workgroups["wait_at_least"].tolist(), strict=True)
     return [(s,) for s in dict.fromkeys(s for s, n in waits if s >= 0 and tables.signals[s] < n)]
 
 
 def posters(hung: HungGpu, s: int) -> Edges:
-    """What will still post a signal; NOTHING if that is nobody."""
-    tables, is_found = hung.tables, False
+    """What will still post a signal, on whatever GPU; NOTHING if that is nobody."""
+    n, found = len(hung.all_gpus), [*posts_arriving(hung, s)]
+    for distance, one in enumerate(hung.all_gpus):
+        place = "" if one is hung else f"{one.name}."
+        found += [(place + part, why) for part, why in posts_left(one, s, -distance % n)]
+    yield from found or [(NOTHING, f"nobody posts it any more{posts_lost(hung, s)}")]
+
+
+def posts_arriving(hung: HungGpu, s: int) -> Edges:
+    """What has come to a GPU and posts a signal when it gets on: messages, stores in front of the DRAM queues."""
+    n = int((hung.inbox["signal"] == s).sum())
+    if n:
+        yield "mailbox", f"{counted(n, 'message')} that post it"
+    for q in hung.queued:
+        if q.kind & codes.WRITE_BIT and not q.is_admitted and signal_of(q.tag) == s:
+            yield q.part, "stores that post it"
+
+
+def posts_left(hung: HungGpu, s: int, distance: int) -> Edges:
+    """What a GPU has still to do that posts a signal of the GPU at *distance*."""
+    tables, port = hung.tables, hung.gpu.link_port
+
+    def is_there(table: Any, signal: str = "signal") -> Any:
+        return (table[signal] == s) & (table["distance"] == distance)
+
     for o, operation in enumerate(hung.core.operations):
+        if operation.state == codes.OVER:
+            continue
         posts = tables.posts[int(operation.first_post) : int(operation.first_post + operation.n_posts)]
-        if operation.state != codes.OVER and s in posts["signal"]:
-            is_found = True
+        if is_there(posts).any():
             yield f"command_processor.operation[{o}]", "posts it at its end"
+        if operation.kind == codes.MOVES and operation.n_finished < operation.n_workgroups:
+            n_steps = int(operation.n_steps * operation.n_step_columns)
+            steps = tables.steps[int(operation.first_step) :][:n_steps].copy()
+            steps["distance"][steps["send"] < 0] = 0  # where its result is kept
+            if is_there(steps, "post_signal").any():
+                yield f"command_processor.operation[{o}]", "posts it with what its steps store"
     workgroups = tables.workgroups[: int(hung.core.gemms["n_workgroups"].sum())]
-    signals = tables.tiles["signal"][workgroups["first_tile"]]
-    for (w,) in places((signals == s) & (workgroups["end_at"] < 0)):
-        is_found = True
+    tiles = tables.tiles[workgroups["first_tile"]]
+    is_forwarded = tiles["dma_command"] >= 0
+    for (w,) in places(is_there(tiles) & ~is_forwarded & (workgroups["end_at"] < 0)):
         yield hung.place_of_workgroup(w), f"workgroup {w} posts it with its stores"
-    if not is_found:
-        yield NOTHING, "nobody posts it any more"
+    if hung.gpu.dma.n_commands_done < hung.gpu.dma.n_commands and (is_there(tiles) & is_forwarded).any():
+        yield "dma_engine", "posts it with what it sends"
+    for queue, head, tail in (
+        (hung.core.store_queue, port.store_head, port.store_tail), (tables.dma_queue, port.dma_head, port.dma_tail),
+    ):  # fmt: skip
+        if is_there(queue[np.arange(int(head), int(tail)) % len(queue)]).any():
+            yield "link_port", "has messages that post it"
+
+
+def posts_lost(hung: HungGpu, s: int) -> str:
+    """Say over which links posts have not come that other GPUs have made, with a colon before it."""
+    n, lost = len(hung.all_gpus), int(hung.core.expected_posts[s] - hung.tables.signals[s])
+    posting = {
+        one.name
+        for distance, one in enumerate(hung.all_gpus)
+        if distance and any((d, signal) == (-distance % n, s) for d, signal, _ in one.tables.posted())
+    }
+    links = [link for link, sender in hung.links.items() if sender in posting]
+    return f": {counted(lost, 'post')} never came over {' or '.join(links)}" if links and lost > 0 else ""
 
 
 # --- workgroups of a collective ----------------------------------------------------------------------

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
-from t3sim.overlap.interface import Phase
 from t3sim.results.waits import SCHEMA as WAITS_SCHEMA
+from t3sim.results.waits import PointPhase
 from t3sim.results.writer import column_field, csv_and_parquet
 
 SPANS_CSV = "spans.csv"
@@ -44,26 +44,12 @@ SCHEMA = pa.schema(
 )
 
 
-class PhaseSpans(NamedTuple):
-    """A phase of a point: of which point and workload, and what its operations were."""
-
-    point: int
-    model: str | None
-    sublayer: str | None
-    tp: int
-    machine: str
-    strategy: str
-    mode: str
-    us_per_tick: float
-    phase: Phase
-
-
-def spans_bytes(phases: Iterable[PhaseSpans]) -> tuple[bytes, bytes]:
+def spans_bytes(phases: Iterable[PointPhase]) -> tuple[bytes, bytes]:
     """Return the CSV and the Parquet file, with the same content."""
     return csv_and_parquet(SCHEMA, [row for phase in phases for row in _rows(phase)])
 
 
-def _rows(one: PhaseSpans) -> Iterator[tuple[Any, ...]]:
+def _rows(one: PointPhase) -> Iterator[tuple[Any, ...]]:
     phase = one.phase
     last = {span.gpu: span for span in sorted(phase.spans, key=attrgetter("end"))}
     for span in phase.spans:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from t3sim.observe.waits import REASONS, WORKING, Wait
+from t3sim.observe.waits import REASONS, WORKING
 from t3sim.results.writer import column_field, csv_and_parquet
+
+if TYPE_CHECKING:  # readers of the table need no simulator
+    from t3sim.overlap import Phase
 
 WAITS_CSV = "waits.csv"
 WAITS_PARQUET = "waits.parquet"
@@ -42,8 +45,8 @@ SCHEMA = pa.schema(
 )
 
 
-class PhaseWaits(NamedTuple):
-    """A phase of a point: of which point and workload, and what its units waited for."""
+class PointPhase(NamedTuple):
+    """A phase of a point, and of which point and workload."""
 
     point: int
     model: str | None
@@ -52,24 +55,25 @@ class PhaseWaits(NamedTuple):
     machine: str
     strategy: str
     mode: str
-    phase: str
     us_per_tick: float
-    waits: tuple[Wait, ...]
+    phase: Phase
 
 
-def waits_bytes(phases: Iterable[PhaseWaits]) -> tuple[bytes, bytes]:
+def waits_bytes(phases: Iterable[PointPhase]) -> tuple[bytes, bytes]:
     """Return the CSV and the Parquet file, with the same content."""
     return csv_and_parquet(SCHEMA, [row for phase in phases for row in _rows(phase)])
 
 
-def _rows(phase: PhaseWaits) -> Iterator[tuple[Any, ...]]:
+def _rows(one: PointPhase) -> Iterator[tuple[Any, ...]]:
     totals: Counter[tuple[str, str]] = Counter()
-    for wait in phase.waits:
+    for wait in one.phase.waits:
         totals[wait.gpu, wait.unit] += wait.ticks
-    for wait in phase.waits:
+    for wait in one.phase.waits:
         share = wait.ticks / totals[wait.gpu, wait.unit]
-        time_us = wait.ticks * phase.us_per_tick
-        yield (*phase[:-2], wait.gpu, wait.unit, wait.n_units, wait.reason, time_us, share, wait.ticks)
+        time_us = wait.ticks * one.us_per_tick
+        yield (
+            *one[:-2], one.phase.name, wait.gpu, wait.unit, wait.n_units, wait.reason, time_us, share, wait.ticks,
+        )  # fmt: skip
 
 
-__all__ = ["REASONS", "SCHEMA", "WAITS_CSV", "WAITS_PARQUET", "WORKING", "PhaseWaits", "waits_bytes"]
+__all__ = ["REASONS", "SCHEMA", "WAITS_CSV", "WAITS_PARQUET", "WORKING", "PointPhase", "waits_bytes"]

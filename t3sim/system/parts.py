@@ -99,7 +99,7 @@ class Parts:
         raise NotImplementedError
 
     def evaluate(self, plan: Plan) -> tuple[int, dict[str, Phase]]:
-        """Return the ticks of *plan*, and its phases by role; several of one role count as one."""
+        """Return the ticks of *plan*, and its phases by role; each part of it has a role of its own."""
         found: dict[str, Phase] = {}
         ticks, _ = self._evaluate(plan.tree, [], found)
         for part in plan.also:

@@ -30,7 +30,7 @@ from t3sim.program.checks.shadow import MOST_RANKS
 from t3sim.program.compare import digest
 from t3sim.program.operations import Operation, Program
 from t3sim.program.operator import Operator
-from t3sim.program.plan import Bound, InOrder, Longest, Part, Plan, Tree
+from t3sim.program.plan import Bound, InOrder, Longest, Part, Plan, Tree, parts_of
 
 PATIENCE_S = 60.0
 LOOK_EVERY_S = 1.0
@@ -81,6 +81,7 @@ def problems_of_plan(plan: Plan, strategy: OverlapStrategy, n: int) -> Iterator[
             yield f"part `{part.name}` has programs of {part.n} ranks, not of {n}"
         if part.is_arbitrated and strategy.arbitration is None:
             yield f"part `{part.name}` is arbitrated, so the strategy declares `arbitration`, a policy for it"
+    yield from problems_of_roles(plan)
 
 
 def problems_of_tree(tree: Any, strategy: OverlapStrategy) -> Iterator[str]:
@@ -96,6 +97,17 @@ def problems_of_tree(tree: Any, strategy: OverlapStrategy) -> Iterator[str]:
         yield from problems_of_tree(tree.of, strategy)
     elif not isinstance(tree, Part):
         yield f"its plan holds {type(tree).__name__}, not a part, `in_order` or `longest` of parts"
+
+
+def problems_of_roles(plan: Plan) -> Iterator[str]:
+    """Yield which part of *plan* has the role of another: a result has one phase for each role."""
+    tree, with_role = list(parts_of(plan.tree)), dict[str, Part]()
+    in_tree = {(part.role, part.key) for part in tree}
+    for part in (*tree, *(one for one in plan.also if (one.role, one.key) not in in_tree)):
+        if part.role in with_role:
+            other = with_role[part.role].name
+            yield f"part `{part.name}` has the role `{part.role}` of part `{other}`; each part needs a role of its own"
+        with_role[part.role] = part
 
 
 # Machines and programs that have been checked.

@@ -11,9 +11,12 @@ from typing import Any
 import pandas as pd
 
 from t3sim.analysis.strategies import Strategy, strategies_of
-from t3sim.overlap import baselines, in_order
+from t3sim.observe.timeline import Timeline
+from t3sim.observe.waits import Wait
+from t3sim.overlap import Phase, baselines, in_order
 from t3sim.results.derive import derive
 from t3sim.results.record import COLUMNS, RunRecord
+from t3sim.results.waits import PointPhase
 from t3sim.results.writer import write_results
 
 SEQUENTIAL = RunRecord(
@@ -53,6 +56,14 @@ def row_of(record: RunRecord) -> dict[str, Any]:
 def declared(strategy: str) -> Strategy:
     """Return the name *strategy* with what it declares."""
     return strategies_of([{"strategy": strategy}], DECLARED)[strategy]
+
+
+def phase_of_point(
+    point: int, name: str, waits: Sequence[Wait], mode: str = "mirrored", sublayer: str = "FC-2"
+) -> PointPhase:
+    """Return a phase in which units waited for *waits*, a microsecond for each tick."""
+    phase = Phase(name, 0, {}, Timeline(), waits=tuple(waits))
+    return PointPhase(point, "T-NLG", sublayer, 8, "t3-150", "t3", mode, 1.0, phase)
 
 
 def write_folder(

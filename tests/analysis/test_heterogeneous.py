@@ -19,8 +19,8 @@ from t3sim.errors import InputDataError
 from t3sim.experiment.plan import load_experiment
 from t3sim.observe.waits import Wait
 from t3sim.results.record import RunRecord
-from t3sim.results.waits import WAITS_CSV, PhaseWaits, waits_bytes
-from tests.analysis.folders import MACHINE, SEQUENTIAL, T3, point_of, write_folder
+from t3sim.results.waits import WAITS_CSV, waits_bytes
+from tests.analysis.folders import MACHINE, SEQUENTIAL, T3, phase_of_point, point_of, write_folder
 from tests.conftest import REPOSITORY
 
 CLOCK, BANDWIDTH, SKEW = "machine.gpu[3].compute_clock", "machine.link[3].bandwidth", "machine.start_skew.gpu[3]"
@@ -79,7 +79,7 @@ def staggering(folder: Path) -> Results:
     records = [dataclasses.replace(T3, mode="explicit"), dataclasses.replace(T3, mode="explicit", time_us=2000.0)]
     write_folder(folder, records, {"staggered": ["true", "false"]})
     phases = [
-        PhaseWaits(point, "T-NLG", "FC-2", 8, "t3-150", "t3", "explicit", name, 1.0, tuple(waits))
+        phase_of_point(point, name, waits, "explicit")
         for point, waits in enumerate(of_point, start=1)
         for name in ("gemm", "fused, round_robin")
     ]

@@ -16,8 +16,8 @@ from t3sim.analysis.style import WAIT_COLOURS, Drawing
 from t3sim.analysis.waits import accounts_of, ranges_of
 from t3sim.errors import InputDataError
 from t3sim.observe.waits import REASONS, Wait
-from t3sim.results.waits import WAITS_CSV, PhaseWaits, waits_bytes
-from tests.analysis.folders import SEQUENTIAL, T3, write_folder
+from t3sim.results.waits import WAITS_CSV, PointPhase, waits_bytes
+from tests.analysis.folders import SEQUENTIAL, T3, phase_of_point, write_folder
 
 GEMM = (
     Wait("gpu[0]", "compute unit", 80, "working", 80 * 700),
@@ -31,11 +31,7 @@ FUSED = (
 )
 
 
-def phase(point: int, name: str, waits: Sequence[Wait], mode: str = "mirrored", sublayer: str = "FC-2") -> PhaseWaits:
-    return PhaseWaits(point, "T-NLG", sublayer, 8, "t3-150", "t3", mode, name, 1.0, tuple(waits))
-
-
-def folder_of(folder: Path, phases: Sequence[PhaseWaits]) -> Path:
+def folder_of(folder: Path, phases: Sequence[PointPhase]) -> Path:
     """A result folder with a table of waits in which a tick is a microsecond."""
     write_folder(folder, [SEQUENTIAL, T3], figures=["waits"])
     (folder / WAITS_CSV).write_bytes(waits_bytes(phases)[0])
@@ -43,10 +39,10 @@ def folder_of(folder: Path, phases: Sequence[PhaseWaits]) -> Path:
 
 
 SHARED = [
-    phase(1, "gemm", GEMM),
-    phase(2, "gemm", GEMM),
-    phase(2, "fused, round_robin", FUSED, "explicit"),
-    phase(4, "gemm", GEMM[2:]),  # another machine of the same name: swept
+    phase_of_point(1, "gemm", GEMM),
+    phase_of_point(2, "gemm", GEMM),
+    phase_of_point(2, "fused, round_robin", FUSED, "explicit"),
+    phase_of_point(4, "gemm", GEMM[2:]),  # another machine of the same name: swept
 ]
 
 
@@ -90,7 +86,7 @@ def bars_of(drawing: Drawing, panel: int) -> list[tuple[str, float, float, str]]
 
 
 def test_the_figure_stacks_the_reasons_of_units_that_work(tmp_path: Path) -> None:
-    phases = [*SHARED[:2], phase(3, "fused, round_robin", FUSED, "explicit")]
+    phases = [*SHARED[:2], phase_of_point(3, "fused, round_robin", FUSED, "explicit")]
     mirrored, explicit = draw_figure("waits", read_folder(folder_of(tmp_path, phases)))
     assert [mirrored.suffix, explicit.suffix] == ["-T-NLG-FC-2-TP-8-t3-150", "-T-NLG-FC-2-TP-8-t3-150-explicit"]
     assert bars_of(mirrored, 0) == [("compute unit", 0, 700, "working"), ("compute unit", 700, 100, "DRAM queue")]
@@ -112,7 +108,9 @@ def test_every_reason_has_a_colour_in_the_order_of_the_stack() -> None:
 
 @pytest.mark.parametrize("columns", [1, 2])
 def test_the_figure_of_many_phases_is_drawn(tmp_path: Path, columns: int) -> None:
-    phases = [phase(point, "gemm", [Wait("gpu[0]", "compute unit", 1, "working", point)]) for point in range(1, 9)]
+    phases = [
+        phase_of_point(point, "gemm", [Wait("gpu[0]", "compute unit", 1, "working", point)]) for point in range(1, 9)
+    ]
     (drawing,) = draw_figure("waits", read_folder(folder_of(tmp_path, phases)), columns)
     assert drawing.figure.axes[7].texts[0].get_text() == "8.0"
     assert [axes.get_title(loc="left") for axes in drawing.figure.axes][:2] == [

@@ -61,6 +61,12 @@ STRATEGIES = {
     "plans_an_operator": ("return Plan(op)", "pass", 8, "its plan holds Operator, not a part, `in_order` or"),
     "plans_nothing": ("return Plan(in_order())", "pass", 8, "strategy `plans_nothing`: its plan has no part"),
     "gathers_beside": ("return Plan(gemm_part(op), also=all_gather_part(op))", "pass", 8, "`also` of its plan is"),
+    "plays_a_role_twice": (
+        "return Plan(in_order(gemm_part(op), replace(all_gather_part(op), role='gemm')))",
+        "pass",
+        8,
+        "part `all-gather` has the role `gemm` of part `gemm`; each part needs a role of its own",
+    ),
     "forgets_ranks": (
         'return Plan(Part.of("gemm", "own", lambda rank: own(op, rank), 2))',
         "return program(op, rank, memory, kernel)",

@@ -156,11 +156,16 @@ class ChannelBench:
             arrivals[i, : len(stream)] = [r.at for r in stream]
         return self.run_arrays(places, arrivals, quantum=quantum, until=until)
 
+    def feed(self, places: Any, arrivals: Any, log: Any, *, quantum: int = 16, until: int = UNLIMITED) -> int:
+        """Run requests as ``run_arrays`` does, their commands to *log*; return how many have been fed."""
+        self.reset()
+        tables = self._tiles, self._signals
+        return int(drive(self.state, *tables, log, self._pick_stream, places, arrivals, quantum, until))
+
     def run_arrays(self, places: Any, arrivals: Any, *, quantum: int = 16, until: int = UNLIMITED) -> list[Command]:
         """As ``run``, with places and arrivals as arrays [stream, index]; arrival NEVER: no request."""
-        self.reset()
         log = np.zeros(4 * places.size + 1000, COMMAND_LOG).view(np.recarray)
-        n_fed = drive(self.state, self._tiles, self._signals, log, self._pick_stream, places, arrivals, quantum, until)
+        n_fed = self.feed(places, arrivals, log, quantum=quantum, until=until)
         assert until < UNLIMITED or n_fed == (arrivals < codes.NEVER).sum()
         n = int(log["at"][0])
         assert n < len(log) - 1, "the command log is full"

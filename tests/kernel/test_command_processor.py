@@ -23,7 +23,9 @@ from t3sim.gpu.kernel.move_kernel import dispatch_moves
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.time_accounts import time_accounts, units_of
 from t3sim.program.operations import (
+    CACHED,
     STEP,
+    STORE,
     Gemm,
     Moves,
     OnComputeUnits,
@@ -530,6 +532,36 @@ def test_a_second_gemm_whose_stores_are_mapped_is_refused() -> None:
     core_of().load(replace(fused, operations=(*fused.operations, *beside)))
     with pytest.raises(UsageError, match="a GPU has one tracker"):
         core_of().load(replace(fused, operations=(*fused.operations, *beside, *fused.operations)))
+
+
+def test_a_kernel_that_shares_compute_units_is_refused() -> None:
+    """The compute units of a move kernel are its own; canary: one that says nothing of sharing is taken."""
+    program = Bench()
+    program.copy(Launch(0), 2)
+    assert len(program.core.moves) == 1
+    shared = Bench()
+    shared.operations = [replace(operation, shares_units=True) for operation in program.operations]
+    with pytest.raises(UsageError, match=r"operation `copy`: this machine cannot run a kernel as warps .*shares_units"):
+        shared.run()
+
+
+@pytest.mark.parametrize(("kind", "is_signalled"), [(CACHED, True), (CACHED, False), (STORE, True)])
+def test_a_signal_of_tiles_that_stay_in_the_l2_is_refused(kind: int, is_signalled: bool) -> None:
+    """Nothing would post it: a store posts as it enters a DRAM queue; canaries: no signal, or past the L2."""
+    program = Bench(n_signals=1)
+    program.gemm(Launch(0), 3)
+    (gemm,) = program.operations
+    assert isinstance(gemm, Gemm)
+    stores = gemm.stores.copy()
+    stores.kind[1], stores.signal[1] = kind, 0 if is_signalled else -1
+    program.operations = [replace(gemm, stores=stores)]
+    if kind == CACHED and is_signalled:
+        with pytest.raises(UsageError, match=r"operation `gemm`: this machine cannot post a signal for tiles .*CACHED"):
+            program.run()
+    else:
+        program.run()
+        n_granules = int(program.core.tables.tiles["n_granules"][2:4].sum())
+        assert program.core.tables.signals[0] == (n_granules if is_signalled else 0)
 
 
 # --- waits that never end ---------------------------------------------------------------------------------

@@ -16,9 +16,10 @@ from t3sim.overlap.t3 import t3
 from t3sim.program.checks import check_plan
 from t3sim.program.operations import STORE, Gemm, Moves, paired
 from t3sim.program.operator import Operator
-from t3sim.program.parts import collective_plan, gemm_part
-from t3sim.program.plan import Bound, Part, Tree
+from t3sim.program.parts import all_gather_part, collective_plan, gemm_part
+from t3sim.program.plan import Bound, Part, Plan, Tree, in_order, longest
 from t3sim.registry import encoded
+from t3sim.system.user_code import problems_of_roles
 from t3sim.workload.tiling import output_pitch_bytes
 from tests.harness.machines import machine
 from tests.program.strategies import operator, operator_of
@@ -84,6 +85,27 @@ def test_what_runs_for_its_column_only() -> None:
         "t3", "t3-mca", "flux-push", "flux-push, naive"
     }  # fmt: skip
     assert all(parts in ([], ["gemm"]) for parts in also.values())
+
+
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("n", [1, 4])
+def test_each_part_has_a_role_of_its_own(name: str, n: int) -> None:
+    plan, params = PLANS[name]
+    assert list(problems_of_roles(plan(operator(n), params))) == []
+
+
+def test_which_parts_may_have_one_role() -> None:
+    """One that is simulated for its column, and in the tree already; no other, be it the same or side by side."""
+    op = operator(4)
+    gemm, few = gemm_part(op), gemm_part(op, 2)
+    gather = all_gather_part(op)
+    assert list(problems_of_roles(Plan(in_order(gemm, gather), also=(gemm,)))) == []
+    assert list(problems_of_roles(Plan(longest(gemm, replace(few, role="gemm beside")), also=(gemm,)))) == []
+    said = ["part `gemm, 2 compute units` has the role `gemm` of part `gemm`; each part needs a role of its own"]
+    assert list(problems_of_roles(Plan(in_order(gemm, gather, few)))) == said
+    assert list(problems_of_roles(Plan(longest(gemm, few)))) == said
+    assert list(problems_of_roles(Plan(gemm, also=(few,)))) == said
+    assert len(list(problems_of_roles(Plan(in_order(gemm, gemm))))) == 1
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -16,7 +16,7 @@ import pytest
 
 from t3sim.experiment.plan import load_experiment
 from t3sim.experiment.result_table import OF_A_FINISHED_RESULT
-from t3sim.experiment.runner import Outcome, run, spans_of_points
+from t3sim.experiment.runner import Outcome, phases_of_points, run
 from t3sim.overlap import Phase
 from t3sim.program.side_by_side import side_by_side_part
 from t3sim.results.spans import SCHEMA, SPANS_CSV, SPANS_PARQUET, spans_bytes
@@ -181,7 +181,7 @@ def test_what_two_gemms_read_through_one_l2_is_not_told_apart() -> None:
 def test_equal_results_give_equal_bytes(outcome: Outcome) -> None:
     numbers = range(1, len(outcome.records) + 1)
     points = list(zip(numbers, outcome.records, outcome.results, strict=True))
-    assert spans_bytes(spans_of_points(points))[0] == outcome.files[SPANS_CSV].read_bytes()
+    assert spans_bytes(phases_of_points(points))[0] == outcome.files[SPANS_CSV].read_bytes()
     number, record, result = points[0]
     other = replace(result, sublayers=(replace(result.sublayers[0], by_role={}),))
-    assert spans_bytes(spans_of_points([(number, record, other)]))[0].count(b"\n") == 1
+    assert spans_bytes(phases_of_points([(number, record, other)]))[0].count(b"\n") == 1

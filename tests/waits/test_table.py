@@ -12,8 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from t3sim.experiment.runner import Outcome, run
+from t3sim.observe.timeline import Timeline
 from t3sim.observe.waits import REASONS, UNITS, Wait
-from t3sim.results.waits import SCHEMA, WAITS_CSV, WAITS_PARQUET, PhaseWaits, waits_bytes
+from t3sim.overlap import Phase
+from t3sim.results.waits import SCHEMA, WAITS_CSV, WAITS_PARQUET, PointPhase, waits_bytes
 from tests.sweeps.sweeping import SMALL, experiment, phases_in
 
 TWO = "name: two\n" + SMALL + "sweep: {grid: {strategy: [sequential, t3-mca]}}\n"
@@ -86,7 +88,8 @@ def test_an_earlier_result_leaves_no_table_behind(tmp_path: Path) -> None:
 
 
 def test_shares_are_of_the_units_of_one_gpu() -> None:
-    phase = PhaseWaits(3, None, None, 2, "t3-tiny", "t3", "explicit", "fused, mca", 0.5, WAITS)
+    simulated = Phase("fused, mca", 0, {}, Timeline(), waits=WAITS)
+    phase = PointPhase(3, None, None, 2, "t3-tiny", "t3", "explicit", 0.5, simulated)
     text, parquet = waits_bytes([phase])
     rows = list(csv.DictReader(io.StringIO(text.decode())))
     assert [(row["gpu"], row["reason"], row["time_us"], row["share"]) for row in rows] == [

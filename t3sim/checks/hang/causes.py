@@ -22,6 +22,8 @@ def graph_of(gpus: Sequence[HungGpu]) -> WaitGraph:
     graph = WaitGraph()
     by_name = {gpu.name: gpu for gpu in gpus}
     for gpu in gpus:
+        gpu.all_gpus = [by_name[name] for name in gpu.others] or [gpu]
+    for gpu in gpus:
         sources = [*all_waits(gpu), *accounts_not_settled(gpu), *moments_out_of_reach(gpu)]
         upstream = {link: by_name[name] for link, name in gpu.links.items() if name in by_name}
         sources += [*ready_heads(gpu, sources), *link_waits(gpu, upstream)]

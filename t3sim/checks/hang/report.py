@@ -163,7 +163,8 @@ def _wait_row(part: str, graph: WaitGraph) -> str:
     """What one unit waits for: its fault, and the first of its edges."""
     edges = graph.waits.get(part, [])
     texts = [graph.faults[part]] if part in graph.faults else []
-    texts += [f"waits for {edge.on.partition('.')[2] or edge.on} ({edge.reason})" for edge in edges[:WAY_LINES]]
+    own = f"{part.partition('.')[0]}."
+    texts += [f"waits for {edge.on.removeprefix(own)} ({edge.reason})" for edge in edges[:WAY_LINES]]
     more = [f"{len(edges) - WAY_LINES} more"] if len(edges) > WAY_LINES else []
     return f"{part.partition('.')[2]}: {', '.join(texts + more)}"
 

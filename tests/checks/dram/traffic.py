@@ -21,7 +21,7 @@ from t3sim.gpu.kernel.codes import (
     WRITE_BACK,
 )
 from t3sim.gpu.kernel.state import COMMAND_LOG
-from tests.harness.channel_bench import UNLIMITED, UNSHADOWED, ChannelBench, Setup, drive
+from tests.harness.channel_bench import UNLIMITED, UNSHADOWED, ChannelBench, Setup
 from tests.harness.machines import machine
 
 Log = NDArray[Any]
@@ -43,9 +43,8 @@ class TracedBench(ChannelBench):
     """A channel on the bench whose runs return the command log as the kernel wrote it."""
 
     def run_arrays(self, places: Any, arrivals: Any, *, quantum: int = 16, until: int = UNLIMITED) -> Log:
-        self.reset()
         log = np.zeros(8 * places.size + 1000, COMMAND_LOG).view(np.recarray)
-        drive(self.state, self._tiles, self._signals, log, self._pick_stream, places, arrivals, quantum, until)
+        self.feed(places, arrivals, log, quantum=quantum, until=until)
         assert log[0].tag == 0, "the command log is full"
         return log[1 : int(log[0].at) + 1]
 

@@ -156,7 +156,7 @@ def test_a_gpu_that_something_else_will_wake_is_not_deadlocked() -> None:
     def late_neighbour() -> Generator[simpy.Event, Any, None]:
         yield wired.env.timeout(100 * wired.device.quantum_ticks)
         message = wired.core.outbox[:1].copy()
-        message["at"], message["tile"], message["granule"] = wired.core.now, -1, 0
+        message["at"], message["tile"], message["granule"], message["signal"] = wired.core.now, -1, 0, -1
         message["kind"] = codes.INCOMING_WRITE
         wired.device.receive(message)
 

@@ -16,7 +16,7 @@ from t3sim.gpu.kernel.memory_controller import has_work
 from t3sim.gpu.kernel.state import COMMAND_LOG
 from t3sim.system.machine import MirroredMachine
 from tests.checks.hang.scenario import fused
-from tests.harness.channel_bench import ChannelBench, Setup, drive
+from tests.harness.channel_bench import ChannelBench, Setup
 from tests.scheduling.random_streams import Case, random_case
 
 POLICIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -46,7 +46,6 @@ class NarrowBench(ChannelBench):
 
     def left_behind(self, case: Case) -> int:
         """Run *case* for as long as it may take; return how many requests have not been served by then."""
-        self.reset()
         n = case.setup.n_classes
         requests = [[r for r in case.requests if r.stream == stream] for stream in range(n)]
         places = np.zeros((n, len(case.requests)), np.int64)
@@ -56,8 +55,7 @@ class NarrowBench(ChannelBench):
             arrivals[stream, : len(of_stream)] = [r.at for r in of_stream]
         until = case.requests[-1].at + CYCLES_PER_REQUEST * len(case.requests)
         log = np.zeros(1, COMMAND_LOG).view(np.recarray)
-        tables, quantum = (self._tiles, self._signals), case.rules.slot
-        fed = drive(self.state, *tables, log, self._pick_stream, places, arrivals, quantum, until)
+        fed = self.feed(places, arrivals, log, quantum=case.rules.slot, until=until)
         assert has_work(self.channel) == (self.channel.n_commands[2:5].sum() < fed)
         return len(case.requests) - int(self.channel.n_commands[2:5].sum())
 

@@ -1,0 +1,149 @@
+"""What the speed tests measure, each as a function that returns figures.
+
+As a program it calls one of them in a process of its own and prints the figures:
+
+    python -m tests.bench.costs FUNCTION [ARGUMENT ...]
+
+*overrides* are those of the command line, of the experiment T-NLG FC-2 at TP 8.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from t3sim.checks.audit import Audit
+from t3sim.config.experiment import RunSpec
+from t3sim.experiment.plan import load_experiment
+from t3sim.experiment.runner import plan_phases
+from t3sim.gpu.assemble import compiled_advance, layout_for
+from t3sim.gpu.kernel import codes
+from t3sim.gpu.kernel.state import COMMAND_LOG, Layout
+from t3sim.gpu.ticks import TickBase
+from t3sim.program.plan import Part
+from t3sim.system.compilation import compile_for
+from t3sim.system.explicit import ExplicitParts
+from t3sim.system.parts import MirroredParts, Parts, PhaseStore
+from t3sim.system.simulate import operator_of, plan_for
+from tests.conftest import REPOSITORY
+from tests.harness.channel_bench import ChannelBench, Setup
+
+EXPERIMENT = REPOSITORY / "experiments" / "t3-tnlg-fc2" / "experiment.yaml"
+# HBM2 timings of configs/memory/hbm2-reference.yaml: what the bandwidth tests use, refresh on.
+REFERENCE = {
+    "nBL": 2, "nCL": 14, "nCWL": 5, "nRCDRD": 14, "nRCDWR": 12, "nRP": 14, "nRAS": 34, "nRC": 48, "nRTP": 5, "nWR": 16,
+    "nCCDS": 2, "nCCDL": 4, "nCCDWS": 2, "nCCDWL": 8, "nRRDS": 4, "nRRDL": 4, "nFAW": 15, "nRTW": 13,
+    "nWTRS": 6, "nWTRL": 8, "nREFI": 3900, "nRFC": 350,
+}  # fmt: skip
+Figures = dict[str, Any]
+
+
+def point(*overrides: str) -> RunSpec:
+    """Return the first point of the experiment."""
+    return load_experiment(EXPERIMENT, overrides).points[0]
+
+
+def fused_part(run: RunSpec) -> Part:
+    """Return the fused GEMM and reduce-scatter of a point under T3."""
+    return next(part for part in plan_for(run, operator_of(run)).parts() if part.role == "fused")
+
+
+def phases(names: Sequence[str], *overrides: str) -> dict[str, Figures]:
+    """Simulate the phases of these names, each once, on a kernel that is compiled already."""
+    points = load_experiment(EXPERIMENT, overrides).points
+    machine = points[0].machine
+    compiled_advance(layout_for(machine))
+    ticks, quantum_us = TickBase.of(machine), machine.link.latency / 1e6
+    figures = {}
+    for job in plan_phases(points, {}).values():
+        if job.name not in names:
+            continue
+        started = time.perf_counter()
+        phase = job.simulate(lambda share: None)
+        wall_s, counters = time.perf_counter() - started, phase.counters
+        figures[job.name] = {
+            "wall_s": wall_s,
+            "mem_requests": counters["mem_requests"],
+            "line_accesses": counters["l2_accesses"] + counters["l2_store_accesses"],
+            "quanta": ticks.to_us(phase.ticks) / quantum_us,
+        }
+    return figures
+
+
+def read_places(pattern: str, n: int) -> Any:
+    """Return *n* reads: consecutive addresses with rotating bank groups, or a random bank and row each."""
+    if pattern == "stream":
+        i = np.arange(n)
+        row, high, bank, group, low = i >> 9, (i >> 6) & 7, (i >> 4) & 3, (i >> 2) & 3, i & 3
+        return (row << 24) | ((high * 4 + low) << 16) | (((group ^ low) * 4 + bank) << 8) | codes.OPERAND_READ
+    rng = np.random.default_rng(1)
+    row, bank, column = rng.integers(0, 1 << 14, n), rng.integers(0, 16, n), rng.integers(0, 32, n)
+    return (row << 24) | (column << 16) | (bank << 8) | codes.OPERAND_READ
+
+
+def channel(pattern: str, n: int) -> Figures:
+    """Let one channel serve *n* reads."""
+    bench = ChannelBench(Setup(timings=REFERENCE, is_split=True))
+    places, arrivals = np.zeros((2, n), np.int64), np.zeros((2, n), np.int64)
+    places[codes.COMPUTE], arrivals[codes.COMM] = read_places(pattern, n), codes.NEVER
+    log = np.zeros(1, COMMAND_LOG).view(np.recarray)
+    wall_s = 0.0
+    for _ in range(2):  # the first time compiles
+        started = time.perf_counter()
+        bench.feed(places, arrivals, log, quantum=64)
+        wall_s = time.perf_counter() - started
+    share = n * REFERENCE["nBL"] / int(bench.channel["last_done_at"])
+    return {"wall_s": wall_s, "share": share, "n_reads": int(bench.channel["n_commands"][codes.RD])}
+
+
+def compilation() -> Figures:
+    """Compile the loop of the standard layout, or take it from the cache."""
+    started = time.perf_counter()
+    compiled_advance(Layout())
+    return {"wall_s": time.perf_counter() - started}
+
+
+def peak_bytes() -> int:
+    """Return the most memory that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def fused(checks: str, *overrides: str) -> Figures:
+    """Simulate the fused sublayer, with all *checks* or with ``none``."""
+    run = point("strategy=t3-mca", *overrides)
+    part, audit = fused_part(run), Audit(has_checks=checks == "all")
+    started = time.process_time()
+    phase = MirroredParts(run, PhaseStore(), audit).phase(part)
+    cpu_s = time.process_time() - started
+    counted = {"n_requests": phase.counters["mem_requests"], "n_checked": audit.n_commands}
+    return {"cpu_s": cpu_s, "peak": peak_bytes(), **counted}
+
+
+def ring(n_gpus: str, *overrides: str) -> dict[str, Figures]:
+    """Simulate the fused sublayer of a ring mirrored and then explicit."""
+    run = point("strategy=t3", *overrides, f"workload.tp={n_gpus}")
+    compile_for([run])
+    part, kinds = fused_part(run), dict[str, type[Parts]](mirrored=MirroredParts, explicit=ExplicitParts)
+    figures = {}
+    for mode, kind in kinds.items():
+        started, cpu = time.perf_counter(), time.process_time()
+        phase = kind(run.model_copy(update={"mode": mode}), PhaseStore()).phase(part)
+        wall_s, cpu_s = time.perf_counter() - started, time.process_time() - cpu
+        figures[mode] = {"ticks": phase.ticks, "wall_s": wall_s, "cpu_s": cpu_s, "peak": peak_bytes()}
+    return figures
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print the figures of one function as JSON."""
+    name, *rest = arguments
+    print(json.dumps({"compilation": compilation, "fused": fused, "ring": ring}[name](*rest)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,55 @@
+"""Does what the speed tests measure still run?  On t3-tiny, in every suite: speed is measured once in a while only."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.bench import costs
+from tests.bench.test_bench import PHASES
+
+TINY = ("machine=t3-tiny", "tiling=gemm-64x64", "workload={gemm: {m: 256, n: 256, k: 128}, tp: 4}")
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> costs.Figures:
+    """What the program prints."""
+    costs.main(arguments)
+    figures: costs.Figures = json.loads(capsys.readouterr().out)
+    return figures
+
+
+def test_every_phase_that_is_measured_is_found() -> None:
+    figures = costs.phases(PHASES, *TINY)
+    assert list(figures) == list(PHASES)
+    assert all(one["wall_s"] > 0 and one["mem_requests"] > 0 and one["quanta"] > 0 for one in figures.values())
+
+
+@pytest.mark.parametrize("pattern", ["stream", "random"])
+def test_a_channel_serves_all_reads(pattern: str) -> None:
+    figures = costs.channel(pattern, 500)
+    assert figures["n_reads"] == 500
+    assert 0 < figures["share"] <= 1
+
+
+def test_a_fused_run_is_checked_if_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    checked, plain = (printed(capsys, "fused", checks, *TINY) for checks in ("all", "none"))
+    assert checked["n_requests"] == plain["n_requests"] > 0
+    assert checked["n_checked"] > checked["n_requests"]
+    assert plain["n_checked"] == 0
+
+
+def test_a_ring_takes_the_same_time_in_both_modes(capsys: pytest.CaptureFixture[str]) -> None:
+    figures = printed(capsys, "ring", "2", *TINY)
+    assert figures["mirrored"]["ticks"] == figures["explicit"]["ticks"] > 0
+    assert figures["explicit"]["peak"] >= figures["mirrored"]["peak"] > 0
+
+
+def test_the_loop_is_compiled(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(capsys, "compilation")["wall_s"] >= 0
+
+
+def test_canary_an_interface_that_is_gone_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(costs.MirroredParts, "phase")
+    with pytest.raises(NotImplementedError):
+        costs.fused("none", *TINY)
