@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from t3sim.experiment.runner import Outcome, run
+from t3sim.gpu.time_accounts import units_of
 from t3sim.observe.timeline import Timeline
-from t3sim.observe.waits import REASONS, UNITS, Wait
+from t3sim.observe.waits import REASONS, Wait
 from t3sim.overlap import Phase
 from t3sim.results.waits import SCHEMA, WAITS_CSV, WAITS_PARQUET, PointPhase, waits_bytes
 from tests.sweeps.sweeping import SMALL, experiment, phases_in
@@ -50,7 +51,7 @@ def test_every_phase_of_every_point_adds_up_to_its_time(simulated: tuple[Path, O
         (str(number), phase.name, "gpu[0]", unit): phase.ticks
         for number, result in enumerate(outcome.results, start=1)
         for phase in result.phases
-        for unit in UNITS
+        for unit in units_of(result.run.machine)
     }
     assert list(sums) == list(expected)
     for key, (ticks, time_us, share) in sums.items():
