@@ -28,8 +28,8 @@ PNG_DPI = 200
 VALUE_SIZE = 6.0  # points, of a value written beside its mark
 SMALL_VALUE_SIZE = 4.5
 
-STRATEGY_COLOURS = (  # by the order they declare; estimates in tints of their bounds
-    "#999999", "#009E73", "#56B4E9", "#0072B2", "#E69F00", "#D55E00", "#F3CF80", "#EAAE80",
+STRATEGY_COLOURS = (  # by the order they declare; estimates in tints of what they are of
+    "#999999", "#009E73", "#56B4E9", "#0072B2", "#E69F00", "#D55E00", "#F3CF80", "#EAAE80", "#80CFB9",
 )  # fmt: skip
 LAST = 1000  # place of what declares no order
 StrategyName = TypeVar("StrategyName", bound=str)

@@ -130,8 +130,8 @@ class Decisions:
         """Report a policy that no strategy of the experiment takes."""
         if not self._run or any(entry.takes(policy) for entry in self._run):
             return
-        users = [name for name in self._known if overlap_strategies.get(name).takes(policy)]
-        listed = " and ".join(f"`{name}`" for name in users)
+        users = [f"`{name}`" for name in self._known if overlap_strategies.get(name).takes(policy)]
+        listed = " and ".join(part for part in (", ".join(users[:-1]), *users[-1:]) if part)
         one = f"the strategy {listed} only, which is" if len(users) == 1 else f"the strategies {listed} only, which are"
         self.problems.add(node, ARBITRATION, f"policy `{policy}` is used by {one} not run")
 

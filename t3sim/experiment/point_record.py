@@ -17,12 +17,14 @@ def record_of(result: SimulationResult) -> RunRecord:
     run, us = result.run, result.ticks.to_us
     workload, gemm, layer = run.workload, run.workload.gemm, run.workload.layer
     n_collective = run.strategy_params.get("collective_compute_units")
-    gemm_phase, fused = result.phase("gemm"), result.phase("fused")
+    gemm_phase, fused, split = result.phase("gemm"), result.phase("fused"), result.phase("split")
     reduce_scatter, all_gather = result.phase("reduce_scatter"), result.phase("all_gather")
-    policy = run.arbitration.policy if run.arbitration is not None and fused is not None else None
-    producer = fused or gemm_phase
-    alone = [gemm_phase, reduce_scatter] if fused is None else [fused]
-    phases = [phase for phase in (*alone, all_gather, result.phase("all_reduce")) if phase is not None]
+    together = fused or split
+    policy = run.arbitration.policy if run.arbitration is not None and together is not None else None
+    producer = together or gemm_phase
+    alone = [gemm_phase, reduce_scatter] if together is None else [together]
+    gathers = [all_gather, result.phase("all_reduce")] if split is None else []  # else it is part of the split run
+    phases = [phase for phase in (*alone, *gathers) if phase is not None]
 
     def total(counter: str, *parts: Phase | None) -> int:
         return sum(int(part.counters[counter]) for part in parts if part is not None)
@@ -30,6 +32,7 @@ def record_of(result: SimulationResult) -> RunRecord:
     def time_of(phase: Phase | None) -> float | None:
         return None if phase is None else us(phase.ticks)
 
+    # A collective of compute units bypasses the L2: what it reads and writes alone is what it does in a split run.
     scatter = fused if fused is not None else reduce_scatter
     counters = producer.counters if producer is not None else {}
     accesses = counters.get("l2_accesses", 0)
@@ -44,7 +47,7 @@ def record_of(result: SimulationResult) -> RunRecord:
         machine=run.machine.name,
         strategy=run.strategy,
         arbitration=policy,
-        mca_threshold=_threshold_text(policy, fused),
+        mca_threshold=_threshold_text(policy, together),
         mode=run.mode,
         gemm_compute_units=run.machine.gpu.n_compute_units - n_collective if n_collective is not None else None,
         collective_compute_units=n_collective,
@@ -68,16 +71,16 @@ def record_of(result: SimulationResult) -> RunRecord:
         dma_commands=total("dma_commands", fused),
         mem_requests=total("mem_requests", *phases),
         workgroup_spread=gemm_phase.counters["workgroup_spread"] if gemm_phase else None,
-        workgroup_spread_fused=fused.counters["workgroup_spread"] if fused else None,
+        workgroup_spread_fused=together.counters["workgroup_spread"] if together else None,
         wall_s=result.wall_s,
     )
 
 
-def _threshold_text(policy: str | None, fused: Phase | None) -> str | None:
+def _threshold_text(policy: str | None, together: Phase | None) -> str | None:
     """Return the threshold in force as text: a number, or ``none`` for no limit; None if *policy* shows none."""
     if policy is None or arbitration_policies.get(policy).threshold is None:
         return None
-    if fused is None or "mca_threshold" not in fused.counters:  # sublayers of a layer that differ in it
+    if together is None or "mca_threshold" not in together.counters:  # sublayers of a layer that differ in it
         return None
-    threshold = fused.counters["mca_threshold"]
+    threshold = together.counters["mca_threshold"]
     return "none" if threshold is None else str(threshold)

@@ -1,23 +1,58 @@
-"""CU split: the GEMM on some compute units, the all-reduce on the others, at the same time (T3 figure 6)."""
+"""CU split: the GEMM on some compute units, an all-reduce of other data on the others, at the same time."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
 
 from t3sim.overlap.interface import strategy
+from t3sim.program.kernels import gemm, program
+from t3sim.program.operations import Program, Tiles
 from t3sim.program.operator import Operator
-from t3sim.program.parts import all_gather_part, gemm_part, reduce_scatter_part
-from t3sim.program.plan import Plan, in_order, longest
+from t3sim.program.parts import all_gather_part, all_reduce, gemm_part, part_of, reduce_scatter_part
+from t3sim.program.plan import Part, Plan, in_order, longest
 from t3sim.registry import Parameter
 
 PARAMETERS = {"collective_compute_units": Parameter(minimum=1, below="gpu.n_compute_units")}
 
 
-@strategy("cu-split", parameters=PARAMETERS, order=1)
-def cu_split(op: Operator, params: Mapping[str, int]) -> Plan:
-    """The longer of the two, each alone on its share of compute units with all of the memory.
+def split_program(op: Operator, rank: int, n_compute_units: int) -> Program:
+    """Return two streams that start at once: the GEMM, and the all-reduce on the last *n_compute_units*."""
+    memory, n_all = op.memory(), op.machine.gpu.n_compute_units
+    kernel = gemm(op, memory, rank, units=(0, n_all - n_compute_units))
+    made = Tiles("gemm", np.arange(op.tiles.n_workgroups), kernel.stores.first, kernel.stores.pitch, of=0)
+    collectives, given, summed = all_reduce(op, memory, (n_all - n_compute_units, n_all))
+    beside = (replace(one, stream=1, traffic_class=1) for one in collectives)
+    return program(op, rank, memory, kernel, *beside, inputs=given, outputs=(made, *summed))
 
-    The all-reduce is one of other data: it does not wait for the GEMM.  It shows what sharing compute units alone
-    costs, as that figure does; the two would also contend for the memory.
+
+def isolated_parts(op: Operator, n_compute_units: int) -> tuple[Part | None, ...]:
+    """Return GEMM, reduce-scatter and all-gather, each alone on its compute units; one GPU has the GEMM only."""
+    return (
+        gemm_part(op, op.machine.gpu.n_compute_units - n_compute_units),
+        reduce_scatter_part(op, n_compute_units=n_compute_units),
+        all_gather_part(op, n_compute_units=n_compute_units),
+    )
+
+
+@strategy("cu-split", parameters=PARAMETERS, arbitration="round_robin", order=1)
+def cu_split(op: Operator, params: Mapping[str, int]) -> Plan:
+    """Both together on one GPU, until the last one ends: they contend for the memory.
+
+    The all-reduce is one of other data, and does not wait for the GEMM; each kernel alone for its column.
     """
     n = params["collective_compute_units"]
-    collective = in_order(reduce_scatter_part(op, n_compute_units=n), all_gather_part(op, n_compute_units=n))
-    return Plan(longest(gemm_part(op, op.machine.gpu.n_compute_units - n), collective))
+    alone = isolated_parts(op, n)
+    if op.n == 1:
+        return Plan(in_order(*alone))
+    name = f"gemm beside all-reduce, {n} compute units"
+    both = part_of(op, "split", name, partial(split_program, n_compute_units=n), is_arbitrated=True)
+    return Plan(both, also=tuple(one for one in alone if one is not None))
+
+
+@strategy("isolated-cu-split", kind="estimate", parameters=PARAMETERS, order=8)
+def isolated_cu_split(op: Operator, params: Mapping[str, int]) -> Plan:
+    """The longer of GEMM and all-reduce, each alone on its compute units with all of the memory (T3 figure 6)."""
+    kernel, *collectives = isolated_parts(op, params["collective_compute_units"])
+    return Plan(longest(kernel, in_order(*collectives)))

@@ -47,7 +47,7 @@ def flux_push_program(op: Operator, rank: int, store_bytes: int | None = None) -
     return program(op, rank, memory, begin, kernel, end, add, outputs=(reduced,))
 
 
-@strategy("flux-push", parameters=PARAMETERS, arbitration="round_robin", order=8)
+@strategy("flux-push", parameters=PARAMETERS, arbitration="round_robin", order=9)
 def flux_push(op: Operator, params: Mapping[str, int]) -> Plan:
     """Tile rows of the next rank first, own last (`next`), or all ranks from row 0 and so all to one (`naive`).
 

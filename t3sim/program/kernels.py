@@ -62,12 +62,13 @@ def ring(
     name: str,
     *,
     units: Units = None,
+    array: str = "data",
 ) -> Moves:
     """Return a ring collective as a kernel: data go to the GPU before, which is told granule by granule.
 
-    The places of *schedule* are those of a new buffer.
+    The places of *schedule* are those of a new buffer, *array*.
     """
-    data = memory.buffer("data", end_of(schedule, op.line))
+    data = memory.buffer(array, end_of(schedule, op.line))
     arrived = memory.signal("arrived", len(schedule.steps))
     spec = op.machine.gpu.collective_kernel.of_protocol(schedule.protocol)
     steps = ring_steps(schedule, op.n, data, arrived)

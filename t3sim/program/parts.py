@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from t3sim.collective.choice import ring_schedule
 from t3sim.collective.schedule import CollectiveSchedule, ring_reduce_scatter
 from t3sim.program.kernels import gemm, program, ring
-from t3sim.program.operations import Content, Memory, Program, Tiles
+from t3sim.program.operations import Content, Memory, Moves, Program, Tiles
 from t3sim.program.operator import Collective, Operator
 from t3sim.program.plan import Part, Plan, in_order
 
@@ -99,6 +100,35 @@ def ring_contents(
     if collective == "reduce-scatter":
         return parts, (Content(out + (n - 1) * c, c, n - 1, of=None),)
     return parts, tuple(Content(out + p * c, c, (p - 1) % n, of=None) for p in every)
+
+
+def all_reduce(
+    op: Operator, memory: Memory, units: tuple[int, int]
+) -> tuple[tuple[Moves, Moves], tuple[Content, ...], tuple[Content, ...]]:
+    """Return two kernels of one stream, and what their data are before and behind: of an array like the output.
+
+    The all-gather sends the chunk that the reduce-scatter leaves from where that lies; what it gathers lies apart.
+    """
+    c, has_channels = op.chunk_granules, op.machine.gpu.collective_kernel.kind == "channels"
+
+    def placed(collective: Collective, array: str) -> tuple[Moves, int]:
+        schedule = ring_schedule(op.machine, collective, op.n, c, units[1] - units[0])
+        return ring(op, memory, schedule, collective, units=units, array=array), memory.buffers[-1].first
+
+    (scatter, data), (gather, there) = placed("reduce-scatter", "data"), placed("all-gather", "gathered")
+    given, (summed,) = ring_contents("reduce-scatter", op.n, c, has_channels=has_channels)
+    _, gathered = ring_contents("all-reduce", op.n, c, has_channels=has_channels)
+    given, (summed,), gathered = moved(given, data), moved((summed,), data), moved(gathered, there)
+    steps = gather.steps.copy()
+    is_own = (steps["operand"] >= there) & (steps["operand"] < there + c)
+    steps["operand"][is_own] += summed.first - there
+    outputs = gathered if has_channels else (summed, *gathered[1:])  # whole chunks: the own one stays where it is
+    return (scatter, replace(gather, steps=steps)), given, outputs
+
+
+def moved(contents: tuple[Content, ...], by: int) -> tuple[Content, ...]:
+    """Return the same contents so many granules further on."""
+    return tuple(replace(one, first=one.first + by) for one in contents)
 
 
 def collective_plan(op: Operator, *, has_near_memory: bool = False, n_compute_units: int | None = None) -> Plan:

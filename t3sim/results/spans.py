@@ -26,7 +26,7 @@ SCHEMA = pa.schema(
         *(
             column_field(name, kind, meaning, is_required=name not in ("read_bytes", "written_bytes"))
             for name, kind, meaning in (
-                ("role", str, "of the phase: the column of results.csv that its time goes to"),
+                ("role", str, "of the phase: the column of results.csv that its time goes to; of split: time_us"),
                 ("counts", int, "1: its time is part of time_us; 0: it was simulated to be looked at"),
                 ("gpu", str, "instance name of the GPU"),
                 ("stream", int, "of the program: operations of one run one after the other"),

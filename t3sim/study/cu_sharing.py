@@ -1,7 +1,8 @@
 """The figure ``cu_sharing``: what splitting the compute units between GEMM and all-reduce costs each of them.
 
 The speedup that overlap could give is (G + A on all compute units, one after
-the other) over max(G on its share, A on its share): T3 section 3.1.1.
+the other) over max(G on its share, A on its share): T3 section 3.1.1.  Where
+both were simulated at the same time, what it gives stands beside it.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.patches import Patch
 
 from t3sim.analysis.bars import write_value
 from t3sim.analysis.folder import Results
-from t3sim.analysis.strategies import is_baseline
+from t3sim.analysis.strategies import is_baseline, is_limit
 from t3sim.analysis.style import (
     PHASE_COLOURS,
     VALUE_SIZE,
@@ -22,11 +24,12 @@ from t3sim.analysis.style import (
     light_grid,
     line_of_sequential,
     new_figure,
-    strategy_colour,
 )
 from t3sim.analysis.table import Row, workload_key, workload_name
 
 _BOTH = "#E69F00"  # of the ideal: both have all compute units
+_APART, _TOGETHER = "#80CFB9", "#009E73"
+_SPEEDUPS = {_APART: "if they did not disturb each other", _TOGETHER: "at the same time"}
 _GAP = 1.0  # between workloads, in bars
 _COLOURS = {"GEMM": PHASE_COLOURS["GEMM"], "all-reduce": PHASE_COLOURS["RS"]}
 
@@ -35,7 +38,7 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     """Draw times on all and on split compute units; raises ``InputDataError`` if no point splits them."""
     nothing = "no split of the compute units, with a sequential point beside it, to draw"
     groups = results.required(groups_of(results.rows), nothing)
-    n_bars = sum(len(members) for members in groups.values())
+    n_bars = sum(len(one_of_each_split(members)) for members in groups.values())
     columns = columns or (1 if n_bars <= 8 else 2)
     figure = new_figure(columns, 4.0)
     times, speedups = figure.subplots(2, 1, height_ratios=(1.2, 1.0), sharex=True)
@@ -44,25 +47,30 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     room = 72 * (WIDTHS[columns] - 0.6) / (n_bars + _GAP * len(groups))
     for members in groups.values():
         speedups.text(
-            x + (len(members) - 1) / 2, 0.995, workload_name(members[0]).replace(", ", "\n"),
+            x + (len(one_of_each_split(members)) - 1) / 2, 0.995, workload_name(members[0]).replace(", ", "\n"),
             transform=speedups.get_xaxis_transform(), ha="center", va="top", fontsize=VALUE_SIZE,
         )  # fmt: skip
-        for row in members:
-            _draw_point(times, speedups, x, row, members[0], room)
+        for row in one_of_each_split(members):
+            together = [other for other in members if is_simulated(other) and label_of(other) == label_of(row)]
+            _draw_point(times, speedups, x, row, members[0], together, room)
             labels[x] = label_of(row)
             x += 1
         x += _GAP
     times.set_ylabel("time alone (µs)")
-    speedups.set_ylabel("potential speedup of\noverlap (×)")
+    has_simulated = any(is_simulated(row) for members in groups.values() for row in members)
+    speedups.set_ylabel("speedup of\noverlap (×)" if has_simulated else "potential speedup of\noverlap (×)")
     line_of_sequential(speedups)
     for axes in (times, speedups):
         light_grid(axes)
-        axes.set_ylim(0, axes.get_ylim()[1] * 1.25)  # the heights of values and names
+        axes.set_ylim(0, axes.get_ylim()[1] * (1.4 if axes is speedups else 1.25))  # heights of values and names
         axes.tick_params(axis="x", length=0)
     legend_above(times)
+    if has_simulated:
+        legend_above(speedups, [Patch(color=colour, label=label) for colour, label in _SPEEDUPS.items()])
     speedups.set_xticks(list(labels), list(labels.values()), rotation=90 if room < 22 else 0)
     speedups.set_xlabel("compute units of the GEMM + of the all-reduce")
-    return [Drawing(figure, "GEMM and all-reduce, each alone on its compute units, and what their overlap could give.")]
+    gives = "could give and gives" if has_simulated else "could give"
+    return [Drawing(figure, f"GEMM and all-reduce, each alone on its compute units, and what their overlap {gives}.")]
 
 
 def groups_of(rows: list[Row]) -> dict[Any, list[Row]]:
@@ -74,6 +82,19 @@ def groups_of(rows: list[Row]) -> dict[Any, list[Row]]:
         if row["gemm_compute_units"] is not None and key in sequential:
             groups.setdefault(key, [sequential[key]]).append(row)
     return groups
+
+
+def is_simulated(row: Row) -> bool:
+    """Return whether both ran at the same time, on compute units of their own."""
+    return row["gemm_compute_units"] is not None and not is_limit(row["strategy"])
+
+
+def one_of_each_split(members: list[Row]) -> list[Row]:
+    """Return the sequential point and one for each split: those of one split have the same times alone."""
+    found: dict[str, Row] = {}
+    for row in members:
+        found.setdefault(label_of(row), row)
+    return list(found.values())
 
 
 def times_of(row: Row) -> tuple[float, float]:
@@ -95,12 +116,17 @@ def label_of(row: Row) -> str:
     return f"{row['gemm_compute_units']} + {row['collective_compute_units']}"
 
 
-def _draw_point(times: Axes, speedups: Axes, x: float, row: Row, sequential: Row, room: float) -> None:
+def _draw_point(
+    times: Axes, speedups: Axes, x: float, row: Row, sequential: Row, together: list[Row], room: float
+) -> None:
     is_first = not times.containers
     for offset, (name, time) in zip((-0.22, 0.22), zip(_COLOURS, times_of(row), strict=True), strict=True):
         times.bar(x + offset, time, width=0.4, color=_COLOURS[name], label=name if is_first else None)
         write_value(times, x + offset, time, f"{time:.0f}", 0.44 * room, VALUE_SIZE)
-    speedup = potential_speedup(row, sequential)
-    colour = _BOTH if row is sequential else strategy_colour(row["strategy"], [row["strategy"]])
-    speedups.bar(x, speedup, width=0.7, color=colour)
-    write_value(speedups, x, speedup, f"{speedup:.2f}", room, VALUE_SIZE)
+    bars = [(potential_speedup(row, sequential), _BOTH if row is sequential else _APART)]
+    bars += [(sequential["time_us"] / other["time_us"], _TOGETHER) for other in together]
+    width = 0.8 / len(bars)
+    for number, (speedup, colour) in enumerate(bars):
+        place = x + (number - (len(bars) - 1) / 2) * width
+        speedups.bar(place, speedup, width=min(width, 0.7), color=colour)
+        write_value(speedups, place, speedup, f"{speedup:.2f}", room / len(bars), VALUE_SIZE)

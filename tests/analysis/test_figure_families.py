@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from matplotlib.axes import Axes
 
 from t3sim.analysis.closed_form import collectives_of, formula_us, geomean_error, memory_bandwidth
 from t3sim.analysis.dram_over_time import WAITING
 from t3sim.analysis.figures import draw_figure, figures_of
-from t3sim.analysis.folder import read_folder
+from t3sim.analysis.folder import Results, read_folder
 from t3sim.analysis.quantity import axis_values, crossing, spoken
 from t3sim.analysis.sensitivity import sensitivity_table
 from t3sim.analysis.sweep import crossovers_of, panels_of, swept_axes
 from t3sim.errors import InputDataError
-from t3sim.study.cu_sharing import groups_of, potential_speedup
+from t3sim.study.cu_sharing import groups_of, is_simulated
 from tests.analysis.folders import MACHINE, SEQUENTIAL, T3, declared, link_sweep, time_series, write_folder
 
 # axes
@@ -166,16 +167,42 @@ def test_layers_have_a_panel_for_training_and_one_for_prompts(tmp_path: Path) ->
 
 
 def test_shared_compute_units_are_compared_with_all_of_them(tmp_path: Path) -> None:
-    split = dataclasses.replace(
-        SEQUENTIAL, strategy="cu-split", gemm_us=900.0, rs_us=600.0, ag_us=500.0, time_us=1100.0,
-        gemm_compute_units=72, collective_compute_units=8,
-    )  # fmt: skip
-    results = read_folder(write_folder(tmp_path, [SEQUENTIAL, split]))
-    (members,) = groups_of(results.rows).values()
-    assert [potential_speedup(row, members[0]) for row in members] == [2.0, 1600 / 1100]
-    (drawing,) = draw_figure("cu_sharing", results)
+    (drawing,) = draw_figure("cu_sharing", split_folder(tmp_path, "isolated-cu-split"))
+    assert heights(drawing.figure.axes[1]) == [2.0, 1600 / 1100]
     labels = [label.get_text() for label in drawing.figure.axes[1].get_xticklabels()]
     assert labels == ["all + all", "72 + 8"]
+    assert drawing.figure.axes[1].get_legend() is None
+
+
+@pytest.mark.parametrize("strategies", [("isolated-cu-split", "cu-split"), ("cu-split", "isolated-cu-split")])
+def test_a_split_that_was_simulated_stands_beside_what_it_could_give(strategies: tuple[str], tmp_path: Path) -> None:
+    results = split_folder(tmp_path, *strategies)
+    (members,) = groups_of(results.rows).values()
+    assert [is_simulated(row) for row in members[1:]] == [strategy == "cu-split" for strategy in strategies]
+    (drawing,) = draw_figure("cu_sharing", results)
+    assert heights(drawing.figure.axes[1]) == [2.0, 1600 / 1100, 1600 / 1280]
+    labels = [label.get_text() for label in drawing.figure.axes[1].get_xticklabels()]
+    assert labels == ["all + all", "72 + 8"]
+    said = [text.get_text() for text in drawing.figure.axes[1].get_legend().get_texts()]
+    assert said == ["if they did not disturb each other", "at the same time"]
+
+
+def split_folder(folder: Path, *strategies: str) -> Results:
+    """Results of a GEMM and an all-reduce that have compute units of their own."""
+    times = {"isolated-cu-split": 1100.0, "cu-split": 1280.0}
+    records = [
+        dataclasses.replace(
+            SEQUENTIAL, strategy=strategy, gemm_us=900.0, rs_us=600.0, ag_us=500.0, time_us=times[strategy],
+            gemm_compute_units=72, collective_compute_units=8,
+        )
+        for strategy in strategies
+    ]  # fmt: skip
+    return read_folder(write_folder(folder, [SEQUENTIAL, *records]))
+
+
+def heights(axes: Axes) -> list[float]:
+    """Heights of the bars from left to right."""
+    return [bar.get_height() for bar in sorted(axes.patches, key=lambda bar: bar.get_x())]
 
 
 # traffic over time

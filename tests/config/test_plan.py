@@ -156,7 +156,10 @@ class TestArbitration:
     @pytest.mark.parametrize(
         ("block", "expected"),
         [
-            ("{policy: mca}", "`mca` is used by the strategies `t3-mca` and `flux-push` only, which are not run"),
+            (
+                "{policy: mca}",
+                "`mca` is used by the strategies `cu-split`, `t3-mca` and `flux-push` only, which are not run",
+            ),
             ("mcaa", "unknown arbitration policy `mcaa`; did you mean `mca`?"),
             ("{policy: mca, treshold: 5}", "unknown parameter of policy `mca` `treshold`; did you mean `threshold`?"),
             ("{policy: mca, threshold: soon}", "'soon' is not a whole number of at least 1 or auto or none"),
@@ -244,7 +247,7 @@ BAD_VALUES = [
         (
             "strategy: unknown strategy `t3mca`; did you mean `t3-mca`? "
             "(known: sequential, cu-split, t3, t3-mca, ideal-overlap, ideal-rs-nmc, "
-            "published-overlap, published-rs-nmc, flux-push)"
+            "published-overlap, published-rs-nmc, isolated-cu-split, flux-push)"
         ),
     ),
     ("mode=mirored", "mode: found `mirored`; allowed: mirrored, explicit; did you mean `mirrored`?"),

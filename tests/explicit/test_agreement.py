@@ -14,13 +14,13 @@ from tests.harness.rings import differences, explicit, point
 from tests.harness.sublayers import collective_point
 
 RINGS = (2, 3, 4, 5, 7, 8, 16) if DEEP else (2, 3, 5)
-STRATEGIES = ("sequential", "t3", "t3-mca", "ideal-overlap", "ideal-rs-nmc", "cu-split")
+STRATEGIES = ("sequential", "t3", "t3-mca", "ideal-overlap", "ideal-rs-nmc", "cu-split", "isolated-cu-split")
 SWITCH = ("machine.link.topology=switch", "machine.link.ingress_buffer=16 KiB")
 SHAPES = {"even": (256, 256, 64), "ragged": (200, 250, 72)}
 
 
 def of(strategy: str, tp: int, shape: str = "even", *overrides: str) -> RunSpec:
-    own = ("strategy.collective_compute_units=1",) if strategy == "cu-split" else ()
+    own = ("strategy.collective_compute_units=1",) if "cu-split" in strategy else ()
     return point(strategy, *own, *overrides, shape=SHAPES[shape], tp=tp)
 
 

@@ -190,7 +190,7 @@ def test_a_layer_is_estimated_as_its_sublayers(folder: Path) -> None:
 
 
 def check_split(split: SimulationResult, whole: SimulationResult) -> None:
-    """Fail unless both sides ran on their own compute units, with all of the memory, at the same time."""
+    """Fail unless each side ran alone on its own compute units, with all of the memory, from the same time on."""
     gemm, scatter, gather = (split.phase(role) for role in ("gemm", "reduce_scatter", "all_gather"))
     unsplit = whole.phase("gemm")
     assert gemm is not None
@@ -210,7 +210,7 @@ def check_split(split: SimulationResult, whole: SimulationResult) -> None:
 
 @pytest.mark.parametrize("n_units", [1, 2, 3])
 def test_split_compute_units(n_units: int) -> None:
-    split = point("cu-split", f"strategy.collective_compute_units={n_units}", tp=4)
+    split = point("isolated-cu-split", f"strategy.collective_compute_units={n_units}", tp=4)
     result = simulate(split, store=STORE)
     check_split(result, simulate(point("sequential"), store=STORE))
     record = record_of(result)
@@ -220,15 +220,16 @@ def test_split_compute_units(n_units: int) -> None:
 def test_canary_a_split_that_is_none() -> None:
     """A strategy that gives all compute units to both sides is noticed."""
     whole = simulate(point("sequential"), store=STORE)
-    fake = dataclasses.replace(whole, run=point("cu-split", "strategy.collective_compute_units=2", tp=4))
+    fake = dataclasses.replace(whole, run=point("isolated-cu-split", "strategy.collective_compute_units=2", tp=4))
     with pytest.raises(AssertionError):
         check_split(fake, whole)
 
 
-def test_a_split_is_compared_with_the_unsplit_gemm() -> None:
+@pytest.mark.parametrize("strategy", ["cu-split", "isolated-cu-split"])
+def test_a_split_is_compared_with_the_unsplit_gemm(strategy: str) -> None:
     """Exposed time needs the GEMM on all compute units, which only the sequential row has."""
     records = [
-        record_of(simulate(point("cu-split", "strategy.collective_compute_units=1"), store=STORE)),
+        record_of(simulate(point(strategy, "strategy.collective_compute_units=1"), store=STORE)),
         record_of(simulate(point("sequential"), store=STORE)),
     ]
     split, base = derive(records, baselines())
@@ -239,10 +240,12 @@ def test_a_split_is_compared_with_the_unsplit_gemm() -> None:
     assert (alone.speedup, alone.sublayer_ect_us, alone.sublayer_overlap_efficiency) == (None, None, None)
 
 
-def test_split_and_layer_pass_the_full_checks(folder: Path) -> None:
-    """DRAM commands, invariants and values of phases on some of the compute units."""
+@pytest.mark.parametrize(("strategy", "n_phases"), [("cu-split", 6), ("isolated-cu-split", 4)])
+def test_split_and_layer_pass_the_full_checks(strategy: str, n_phases: int, folder: Path) -> None:
+    """DRAM commands, invariants and values of phases on some of the compute units: of two GEMMs and one array."""
     audit = Audit(has_checks=True, has_data=True)
-    split = layer_point(folder, "strategy=cu-split", "strategy.collective_compute_units=1", "workload.layer=prompt")
-    simulate(split, audit=audit)
-    assert audit.n_phases == 4
+    split = layer_point(folder, f"strategy={strategy}", "strategy.collective_compute_units=1", "workload.layer=prompt")
+    result = simulate(split, audit=audit)
+    assert audit.n_phases == n_phases
     assert audit.n_values > 0
+    check_layer(record_of(result), [record_of(simulate(run, store=STORE)) for run in sublayer_runs(split)])

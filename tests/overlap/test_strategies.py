@@ -18,13 +18,16 @@ from tests.harness.sublayers import point
 from tests.program.strategies import operator
 
 LEAST = LeastTimes(compute=900, link=190, memory=150)
-LENGTHS = {"gemm": 1000, "rs": 300, "rs-nmc": 200, "ag": 70, "fused": 1111}
-SHORT = {"reduce-scatter": "rs", "reduce-scatter, near memory": "rs-nmc", "all-gather": "ag"}
+LENGTHS = {"gemm": 1000, "rs": 300, "rs-nmc": 200, "ag": 70, "fused": 1111, "split": 1234}
+SHORT = {
+    "reduce-scatter": "rs", "reduce-scatter, near memory": "rs-nmc", "all-gather": "ag",
+    "gemm beside all-reduce": "split",
+}  # fmt: skip
 N_UNITS = 1  # of the collective, where it has its own
 
 
 def run_of(strategy: str) -> RunSpec:
-    units = (f"strategy.collective_compute_units={N_UNITS}",) if strategy == "cu-split" else ()
+    units = (f"strategy.collective_compute_units={N_UNITS}",) if "cu-split" in strategy else ()
     return point(strategy, *units, tp=4)
 
 
@@ -65,7 +68,8 @@ def shortest(monkeypatch: pytest.MonkeyPatch) -> None:
         ("ideal-rs-nmc", 900 + 70, {"gemm", "rs-nmc", "ag"}),
         ("published-overlap", max(1000, 300) + 70, {"gemm", "rs", "ag"}),
         ("published-rs-nmc", max(1000, 200) + 70, {"gemm", "rs-nmc", "ag"}),
-        ("cu-split", max(1000, 300 + 70), {"gemm", "rs", "ag"}),
+        ("cu-split", 1234, {"split", "gemm", "rs", "ag"}),
+        ("isolated-cu-split", max(1000, 300 + 70), {"gemm", "rs", "ag"}),
         ("t3", 1111 + 70, {"gemm", "fused", "ag"}),
         ("t3-mca", 1111 + 70, {"gemm", "fused", "ag"}),
     ],
@@ -82,7 +86,7 @@ def test_time_is_composed_of_the_right_phases(strategy: str, ticks: int, asked: 
     [
         ("published-overlap", {"rs": 2500}, 2500 + 70),
         ("published-rs-nmc", {"rs-nmc": 1800, "rs": 2500}, 1800 + 70),
-        ("cu-split", {"rs": 990}, 990 + 70),
+        ("isolated-cu-split", {"rs": 990}, 990 + 70),
     ],
 )
 def test_what_runs_together_ends_with_the_longer_one(strategy: str, lengths: dict[str, int], ticks: int) -> None:
@@ -109,13 +113,18 @@ def test_an_ideal_takes_what_its_longest_part_takes(
 
 @pytest.mark.parametrize(
     ("strategy", "ticks"),
-    [("sequential", 1300), ("t3", 1111), ("ideal-overlap", 900), ("published-overlap", 1000), ("cu-split", None)],
+    [
+        ("sequential", 1300), ("t3", 1111), ("ideal-overlap", 900), ("published-overlap", 1000),
+        ("cu-split", None), ("isolated-cu-split", None),
+    ],
 )
 def test_the_operator_is_what_comes_before_the_all_gather(strategy: str, ticks: int | None) -> None:
     assert FakeParts(strategy).result().operator == ticks
 
 
-@pytest.mark.parametrize("strategy", ["sequential", "published-overlap", "published-rs-nmc", "cu-split"])
+@pytest.mark.parametrize(
+    "strategy", ["sequential", "published-overlap", "published-rs-nmc", "cu-split", "isolated-cu-split"]
+)
 def test_one_gpu_has_no_collective(strategy: str) -> None:
     """Is the time that of the GEMM when there is no reduce-scatter and no all-gather?"""
     result = FakeParts(strategy).result(n=1)
@@ -124,19 +133,22 @@ def test_one_gpu_has_no_collective(strategy: str) -> None:
 
 def test_cu_split_gives_every_compute_unit_to_one_side() -> None:
     """Does the GEMM run on what the collective leaves of the four, and is the collective the same in both halves?"""
-    parts = FakeParts("cu-split")
-    parts.result()
-    assert parts.units == {"gemm": (0, 3), "rs": (0, 1), "ag": (0, 1)}
+    together, isolated = FakeParts("cu-split"), FakeParts("isolated-cu-split")
+    together.result()
+    isolated.result()
+    assert isolated.units == {"gemm": (0, 3), "rs": (0, 1), "ag": (0, 1)}
+    assert together.units == {"split": (0, 3), **isolated.units}
     for strategy in ("sequential", "ideal-overlap", "t3"):
         others = FakeParts(strategy)
         others.result()
         assert set(others.units.values()) == {None}
 
 
-def test_cu_split_needs_to_know_the_split() -> None:
+@pytest.mark.parametrize("strategy", ["cu-split", "isolated-cu-split"])
+def test_cu_split_needs_to_know_the_split(strategy: str) -> None:
     with pytest.raises(ValueError, match="collective_compute_units: is missing"):
-        overlap_strategies.get("cu-split").encode({})
-    assert overlap_strategies.get("cu-split").encode({"collective_compute_units": 8}) == {"collective_compute_units": 8}
+        overlap_strategies.get(strategy).encode({})
+    assert overlap_strategies.get(strategy).encode({"collective_compute_units": 8}) == {"collective_compute_units": 8}
 
 
 @pytest.mark.parametrize(("strategy", "policy"), [("t3", "round_robin"), ("t3-mca", "mca")])
@@ -156,7 +168,8 @@ def test_t3_is_arbitrated_as_its_name_promises(strategy: str, policy: str) -> No
         ("ideal-overlap", {"gemm": [], "rs": [], "ag": ["gemm", "rs"]}),
         ("ideal-rs-nmc", {"gemm": [], "rs-nmc": [], "ag": ["gemm", "rs-nmc"]}),
         ("published-overlap", {"gemm": [], "rs": [], "ag": ["gemm", "rs"]}),
-        ("cu-split", {"gemm": [], "rs": [], "ag": ["rs"]}),
+        ("cu-split", {"split": [], "gemm": [], "rs": [], "ag": []}),
+        ("isolated-cu-split", {"gemm": [], "rs": [], "ag": ["rs"]}),
         ("t3", {"gemm": [], "fused": [], "ag": ["fused"]}),
     ],
 )
@@ -179,7 +192,8 @@ def test_phases_are_passed_on_by_role() -> None:
     ("strategy", "taken"),
     [
         ("sequential", set()),
-        ("cu-split", set()),
+        ("cu-split", {"round_robin", "compute_first", "mca", "somebody's"}),
+        ("isolated-cu-split", set()),
         ("t3", {"round_robin", "compute_first", "somebody's"}),
         ("t3-mca", {"mca"}),
     ],

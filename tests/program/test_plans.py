@@ -27,6 +27,7 @@ from tests.program.strategies import operator, operator_of
 FLUX = encoded(PARAMETERS, {})
 VARIANTS = {
     "cu-split": {"": {"collective_compute_units": 2}},
+    "isolated-cu-split": {"": {"collective_compute_units": 2}},
     "flux-push": {"": FLUX, ", naive": FLUX | {"order": 1}},
 }
 PLANS = {
@@ -60,7 +61,8 @@ def test_what_they_plan() -> None:
         "published-rs-nmc": ("InOrder", ("Longest", "gemm", near_memory), rest[1]),
         "t3": fused,
         "t3-mca": fused,
-        "cu-split": (
+        "cu-split": "gemm beside all-reduce, 2 compute units",
+        "isolated-cu-split": (
             "Longest",
             "gemm, 2 compute units",
             ("InOrder", *(f"{part}, 2 compute units" for part in rest)),
@@ -74,17 +76,18 @@ def test_what_they_plan() -> None:
 def test_isolated_parts_are_shared() -> None:
     op = operator(4)
     keys = [part.key for plan, params in PLANS.values() for part in plan(op, params).parts()]
-    assert len(keys) == 30, "three each"
-    assert len(set(keys)) == 10, "GEMM, RS, RS near memory, AG, three of cu-split, T3, Flux in two orders"
+    assert len(keys) == 34, "three each, four of cu-split"
+    assert len(set(keys)) == 11, "GEMM, RS, RS near memory, AG, three on some units, split, T3, Flux in two orders"
 
 
 def test_what_runs_for_its_column_only() -> None:
-    """The GEMM alone, which the fused part is compared with."""
+    """What runs together is compared with: the GEMM alone, or each kernel alone on its compute units."""
     also = {name: [part.name for part in plan(operator(4), params).also] for name, (plan, params) in PLANS.items()}
     assert {name for name, parts in also.items() if parts == ["gemm"]} == {
         "t3", "t3-mca", "flux-push", "flux-push, naive"
     }  # fmt: skip
-    assert all(parts in ([], ["gemm"]) for parts in also.values())
+    assert also["cu-split"] == [f"{part}, 2 compute units" for part in ("gemm", "reduce-scatter", "all-gather")]
+    assert all(parts in ([], ["gemm"]) for name, parts in also.items() if name != "cu-split")
 
 
 @pytest.mark.parametrize("name", PLANS)
