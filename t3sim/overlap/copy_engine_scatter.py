@@ -60,7 +60,7 @@ def scatter_program(op: Operator, rank: int, chunks: int) -> Program:
     "copy-engine-scatter",
     parameters={"chunks": Parameter(1, minimum=1)},
     arbitration="round_robin",
-    order=9,
+    order=10,
 )
 def copy_engine_scatter(op: Operator, params: Mapping[str, int]) -> Plan:
     """``chunks``: copies that the rows for each rank are cut into; each starts when its tile rows are stored."""

@@ -158,7 +158,10 @@ class TestArbitration:
         [
             (
                 "{policy: mca}",
-                "`mca` is used by the strategies `cu-split`, `t3-mca` and `flux-push` only, which are not run",
+                (
+                    "`mca` is used by the strategies `cu-split`, `t3-mca`, `flux-push` and `copy-engine-scatter` only,"
+                    " which are not run"
+                ),
             ),
             ("mcaa", "unknown arbitration policy `mcaa`; did you mean `mca`?"),
             ("{policy: mca, treshold: 5}", "unknown parameter of policy `mca` `treshold`; did you mean `threshold`?"),
@@ -247,7 +250,8 @@ BAD_VALUES = [
         (
             "strategy: unknown strategy `t3mca`; did you mean `t3-mca`? "
             "(known: sequential, cu-split, t3, t3-mca, ideal-overlap, ideal-rs-nmc, "
-            "published-overlap, published-rs-nmc, isolated-cu-split, flux-push)"
+            "published-overlap, published-rs-nmc, isolated-cu-split, flux-push, "
+            "copy-engine-scatter)"
         ),
     ),
     ("mode=mirored", "mode: found `mirored`; allowed: mirrored, explicit; did you mean `mirrored`?"),

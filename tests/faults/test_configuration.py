@@ -188,7 +188,8 @@ CASES = [
         BASE.replace("strategy: t3", "strategy: t4"),
         (
             "e.yaml:4:11: strategy: unknown strategy `t4`; did you mean `t3`? (known: sequential, cu-split, t3, "
-            "t3-mca, ideal-overlap, ideal-rs-nmc, published-overlap, published-rs-nmc, isolated-cu-split, flux-push)"
+            "t3-mca, ideal-overlap, ideal-rs-nmc, published-overlap, published-rs-nmc, isolated-cu-split, flux-push,"
+            " copy-engine-scatter)"
         ),
     ),
     case(
@@ -1256,7 +1257,8 @@ def test_all_problems_of_a_file_at_once(folder: Path) -> None:
             (
                 "e.yaml:5:11: strategy: unknown strategy `t4`; did you mean `t3`? "
                 "(known: sequential, cu-split, t3, t3-mca, ideal-overlap, ideal-rs-nmc, "
-                "published-overlap, published-rs-nmc, isolated-cu-split, flux-push)"
+                "published-overlap, published-rs-nmc, isolated-cu-split, flux-push, "
+            "copy-engine-scatter)"
             ),
             "e.yaml:6:10: quantum: 100 has no unit; did you mean `100 ns`?",
         ],

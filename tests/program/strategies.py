@@ -13,6 +13,7 @@ import numpy as np
 
 from t3sim.collective.schedule import ring_reduce_scatter
 from t3sim.config.experiment import GemmShape, TilingSpec
+from t3sim.config.machine import CopyEngineSpec, MachineSpec
 from t3sim.overlap.flux import flux_push_program
 from t3sim.overlap.t3 import fused_program
 from t3sim.program.kernels import copies, gemm, operands, program, ring_steps, row_granules, tile_offsets, total
@@ -43,13 +44,22 @@ TILING = TilingSpec(workgroup_tile=(64, 64), wavefront_tile=(32, 64), k_slice=64
 ProgramOf = Callable[[Operator, int], Program]
 
 
+def with_engines() -> MachineSpec:
+    """Return t3-tiny with a copy engine."""
+    tiny = machine("t3-tiny")
+    engines = CopyEngineSpec.model_construct(
+        number=1, startup=10**6, bandwidth=8 * 10**9, max_outstanding_lines=64
+    )
+    return tiny.model_copy(update={"gpu": tiny.gpu.model_copy(update={"copy_engines": engines})})
+
+
 def operator(n: int, *, tile_rows: int = 2, columns: int = 128, staggered: bool = True) -> Operator:
     """So many tile rows for each of *n* ranks."""
     return operator_of(GemmShape(m=64 * tile_rows * n, n=columns, k=128), n, staggered=staggered)
 
 
 def operator_of(shape: GemmShape, n: int, *, staggered: bool = True) -> Operator:
-    return Operator(machine("t3-tiny"), n, make_tile_trace(shape, TILING, n), staggered=staggered)
+    return Operator(with_engines(), n, make_tile_trace(shape, TILING, n), staggered=staggered)
 
 
 def chunk_trace(op: Operator) -> TileTrace:

@@ -10,6 +10,7 @@ import pytest
 from t3sim.config.experiment import GemmShape
 from t3sim.errors import UsageError
 from t3sim.overlap import overlap_strategies
+from t3sim.overlap.copy_engine_scatter import copy_engine_scatter
 from t3sim.overlap.flux import PARAMETERS, flux_push
 from t3sim.overlap.sequential import sequential
 from t3sim.overlap.t3 import t3
@@ -22,13 +23,14 @@ from t3sim.registry import encoded
 from t3sim.system.user_code import problems_of_roles
 from t3sim.workload.tiling import output_pitch_bytes
 from tests.harness.machines import machine
-from tests.program.strategies import operator, operator_of
+from tests.program.strategies import operator, operator_of, with_engines
 
 FLUX = encoded(PARAMETERS, {})
 VARIANTS = {
     "cu-split": {"": {"collective_compute_units": 2}},
     "isolated-cu-split": {"": {"collective_compute_units": 2}},
     "flux-push": {"": FLUX, ", naive": FLUX | {"order": 1}},
+    "copy-engine-scatter": {"": {"chunks": 1}, ", 2 chunks": {"chunks": 2}},
 }
 PLANS = {
     name + variant: (overlap_strategies.get(name).plan, params)
@@ -69,6 +71,8 @@ def test_what_they_plan() -> None:
         ),
         "flux-push": fused,
         "flux-push, naive": fused,
+        "copy-engine-scatter": fused,
+        "copy-engine-scatter, 2 chunks": fused,
     }
     assert said(sequential(operator(1), {}).tree) == ("InOrder", "gemm")
 
@@ -76,15 +80,15 @@ def test_what_they_plan() -> None:
 def test_isolated_parts_are_shared() -> None:
     op = operator(4)
     keys = [part.key for plan, params in PLANS.values() for part in plan(op, params).parts()]
-    assert len(keys) == 34, "three each, four of cu-split"
-    assert len(set(keys)) == 11, "GEMM, RS, RS near memory, AG, three on some units, split, T3, Flux in two orders"
+    assert len(keys) == 40, "three each, four of cu-split"
+    assert len(set(keys)) == 13, "GEMM, RS, RS near memory, AG, three on some units, split, T3, two of Flux and engines"
 
 
 def test_what_runs_for_its_column_only() -> None:
     """What runs together is compared with: the GEMM alone, or each kernel alone on its compute units."""
     also = {name: [part.name for part in plan(operator(4), params).also] for name, (plan, params) in PLANS.items()}
     assert {name for name, parts in also.items() if parts == ["gemm"]} == {
-        "t3", "t3-mca", "flux-push", "flux-push, naive"
+        "t3", "t3-mca", "flux-push", "flux-push, naive", "copy-engine-scatter", "copy-engine-scatter, 2 chunks"
     }  # fmt: skip
     assert also["cu-split"] == [f"{part}, 2 compute units" for part in ("gemm", "reduce-scatter", "all-gather")]
     assert all(parts in ([], ["gemm"]) for name, parts in also.items() if name != "cu-split")
@@ -116,10 +120,11 @@ def test_which_parts_may_have_one_role() -> None:
 @pytest.mark.parametrize("preset", ["t3-tiny", "h200"])
 def test_they_compute_what_they_have_to(name: str, n: int, preset: str) -> None:
     plan, params = PLANS[name]
-    check_plan(plan(replace(operator(n), machine=machine(preset)), params))
+    spec = with_engines() if preset == "t3-tiny" else machine(preset)
+    check_plan(plan(replace(operator(n), machine=spec), params))
 
 
-@pytest.mark.parametrize("name", [name for name in PLANS if "flux" not in name])
+@pytest.mark.parametrize("name", [name for name in PLANS if not name.startswith(("flux", "copy-engine"))])
 @pytest.mark.parametrize("n", [1, 3, 4, 8])
 def test_so_they_do_with_chunks_of_unlike_shapes(name: str, n: int) -> None:
     plan, params = PLANS[name]
@@ -127,9 +132,20 @@ def test_so_they_do_with_chunks_of_unlike_shapes(name: str, n: int) -> None:
         check_plan(plan(replace(ragged(n), staggered=staggered), params))
 
 
-def test_flux_refuses_chunks_of_unlike_shapes() -> None:
-    with pytest.raises(UsageError, match="3 GPUs cannot own the same number of whole tile rows each"):
-        flux_push(ragged(3), FLUX)
+def test_flux_and_engines_refuse_chunks_of_unlike_shapes() -> None:
+    for strategy, params in ((flux_push, FLUX), (copy_engine_scatter, {"chunks": 1})):
+        with pytest.raises(UsageError, match="3 GPUs cannot own the same number of whole tile rows each"):
+            strategy(ragged(3), params)
+
+
+def test_engines_copy_whole_rows_of_tiles() -> None:
+    with pytest.raises(UsageError, match=r"strategy\.chunks: is 3, but each of 4 GPUs owns 2 rows of tiles"):
+        copy_engine_scatter(operator(4), {"chunks": 3})
+
+
+def test_a_machine_without_engines_is_refused() -> None:
+    with pytest.raises(UsageError, match="this machine has no copy engines"):
+        copy_engine_scatter(replace(operator(4), machine=machine("t3-tiny")), {"chunks": 1})
 
 
 def test_an_order_of_flux_is_a_word() -> None:
