@@ -128,7 +128,7 @@ def time_claims(core: GpuCore) -> Iterator[Claim]:
     port = gpu.link_port
     on_the_wire = int(port.busy_scaled) - max(int(port.free_at_scaled) - core.now * int(port.scale), 0)
     for part, meaning, reasons, time in (
-        ("unit[]", "ticks of all reasons, against those of the slots that ran", units, n_active * slots),
+        ("compute_unit[]", "ticks of all reasons, against those of the slots that ran", units, n_active * slots),
         ("channel[]", "cycles of all reasons, against cycles run", channels["reason_cycles"], channels["now"] + 1),
         ("dma_engine", "slots of all reasons, against slots that ran", gpu.dma.reason_slots, n_active),
         ("dispatcher", "slots of all reasons, against slots that ran", gpu.dispatcher_slots, n_active),
@@ -172,7 +172,7 @@ def unit_claims(core: GpuCore) -> Iterator[Claim]:
     units = gpu.compute_units[: core.machine.gpu.n_compute_units + core.machine.gpu.n_copy_engines]
     slots = units["state_slots"].sum(axis=1)
     yield Claim(
-        "C7", "unit[]", "slots in all of its states, against slots it ran",
+        "C7", "compute_unit[]", "slots in all of its states, against slots it ran",
         slots + idle_slots(core), np.full(len(slots), int(gpu.n_active_slots)),
     )  # fmt: skip
 

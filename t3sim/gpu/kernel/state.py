@@ -41,7 +41,7 @@ class Layout(NamedTuple):
     ``n_dram_banks`` costs time: the controllers look at every bank of the layout.
     """
 
-    n_compute_units: int = 256  # copy engines among them
+    n_compute_units: int = 272  # copy engines among them
     n_slots: int = 4  # resident workgroups per compute unit
     n_buffers: int = 4  # operand slices staged per workgroup
     n_waiters: int = 1 << 20  # loads waiting on misses, whole GPU

@@ -198,7 +198,7 @@ def wait_for_one_more(core: GpuCore) -> None:
 
 def allow_one_line(core: GpuCore) -> None:
     """A step with two operands needs two lines at a time."""
-    core.gpu.max_collective_lines = 1
+    core.operations["max_lines"] = 1
 
 
 def has_lines(core: GpuCore) -> bool:
@@ -259,7 +259,7 @@ SEEDS = [
     Seed("lost update", lose_message, r"link\[0\]", "1 granule it delivered never reached the inbox"),
     Seed("one granule too many expected", before(expect_one_granule_more), r"link\[0\]", "has nothing left to send"),
     Seed("arrival that never comes", delay_for_ever, "mailbox", "waits for the arrival of its oldest granule"),
-    Seed("step waits for too much", before(wait_for_one_more), r"collective_kernel\.step\[3\]",
+    Seed("step waits for too much", before(wait_for_one_more), r"move_kernel\.step\[3\]",
          "counts 1 granule of signal 2 to come, but nothing is left", load=collective),
     Seed("lost operand", during(has_lines, lose_operand), r"compute_unit\[\d\]", "no such read is", load=collective),
     Seed("one load at a time", before(allow_one_line), r"compute_unit\[\d\]", "1 of 2 operands", load=collective),
