@@ -131,7 +131,7 @@ def before_its_arrival(ring: RingMachine) -> None:
 
 
 def in_its_steps(ring: RingMachine) -> None:
-    ring.cores[1].gpu.max_collective_lines = 0
+    ring.cores[1].operations["max_lines"] = 0
 
 
 def in_front_of_the_dram(ring: RingMachine) -> None:
