@@ -132,7 +132,7 @@ class GpuCore:
         """Return what was sent since the last call, in order of departure."""
         n = int(self._n_outbox[0])
         self._n_outbox[0] = 0
-        return self.outbox[:n].copy()
+        return self.outbox.view(np.ndarray)[:n].copy()
 
     def put_behind_switch(self, room: list[int]) -> None:
         """Give this GPU an ingress port; *room* is what the ingress buffer of the GPU at each distance holds for it."""
@@ -311,7 +311,8 @@ class GpuCore:
         return self._of_kind(codes.MOVES)
 
     def _of_kind(self, kind: int) -> NDArray[Any]:
-        found: NDArray[Any] = self.operations[self.operations["kind"] == kind]
+        operations = self.operations
+        found: NDArray[Any] = operations[operations["kind"] == kind]
         return found
 
     @property
@@ -322,9 +323,10 @@ class GpuCore:
     @property
     def share_done(self) -> float:
         """Return roughly how much of the running kernel is done, 0 to 1."""
-        if not len(self.gemms):
+        gemms = self.gemms.view(np.ndarray)
+        if not len(gemms):
             return float(self.gpu.n_inbound / max(int(self.gpu.expected_inbound), 1))
-        return float(self.gemms["n_finished"].sum() / max(int(self.gemms["n_workgroups"].sum()), 1))
+        return float(gemms["n_finished"].sum() / max(int(gemms["n_workgroups"].sum()), 1))
 
     @property
     def kernel_end_at(self) -> int:

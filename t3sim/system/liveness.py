@@ -82,14 +82,15 @@ class Liveness:
         env: simpy.Environment,
         gpus: Sequence[WatchedGpu],
         n_quanta_between: int = 1,
-        has_arrivals: Callable[[], bool] = lambda: False,
+        settle: Callable[[], bool] = lambda: False,
     ) -> None:
         """*n_quanta_between* is how many quanta at most lie between looks at two GPUs, or two at the same one.
 
-        *has_arrivals* says whether something waits for a GPU that its inbox does not hold yet.
+        *settle* waits until no GPU is being advanced; it returns whether something waits for a GPU that its inbox does
+        not hold yet.
         """
         self.env = env
-        self._has_arrivals = has_arrivals
+        self._settle = settle
         self.gpus = list(gpus)
         self._moved_at = int(env.now)
         self._quiet_since: int | None = None  # when nothing was found to come
@@ -132,12 +133,13 @@ class Liveness:
         """Return whether nothing is left that could make one of the GPUs move by itself."""
         if len(self.gpus) == 1 and self.env.peek() != simpy.core.Infinity:
             return False  # something besides the GPU itself is going to happen
-        if self._has_arrivals() or any(link.n_in_flight for g in self.gpus for link, _ in g.inbound):
+        if self._settle() or any(link.n_in_flight for g in self.gpus for link, _ in g.inbound):
             return False
         return not any(has_something_to_come(gpu.device.core) for gpu in self.gpus)
 
     def error(self, hang: Hang) -> ModelError:
         """Return the error that reports *hang*: its head as the message, all of it as the details."""
+        self._settle()
         report = describe_hang(hang, [gpu.hung() for gpu in self.gpus], self._moved_at)
         return ModelError(headline(report, MESSAGE_LINES), report)
 

@@ -73,8 +73,9 @@ class Machine:
         if not len(messages):
             return  # what has left so far of a chunk of another shape drives no arrival yet
         distances = messages["distance"] % self.n_gpus
-        for distance in [int(distances[0])] if (distances == distances[0]).all() else np.unique(distances).tolist():
-            part = messages[distances == distance]
+        is_for_one = bool((distances == distances[0]).all())
+        for distance in [int(distances[0])] if is_for_one else np.unique(distances).tolist():
+            part = messages if is_for_one else messages[distances == distance]
             part["distance"] = -distance % self.n_gpus
             receiver = self.receiver(d, distance)
             self.n_delivered[receiver] += self.links[d].n_granules_of(part)
@@ -107,8 +108,8 @@ class Machine:
                 if signal != NONE:
                     self.cores[self.receiver(d, distance)].expected_posts[signal] += amount
 
-    def has_arrivals(self) -> bool:
-        """Return whether something waits for a GPU that its inbox does not hold yet."""
+    def settle(self) -> bool:
+        """Wait until no GPU is being advanced; return whether something waits for one that its inbox does not hold."""
         return False
 
     def run_watched(self, steps: Generator[simpy.Event, Any, Any], n_quanta_between: int = 1) -> list[int]:
@@ -122,7 +123,7 @@ class Machine:
         process = self.env.process(steps)
         try:
             with watched_policy(self.cores):
-                run_to_end(self.env, process, Liveness(self.env, watched, n_quanta_between, self.has_arrivals))
+                run_to_end(self.env, process, Liveness(self.env, watched, n_quanta_between, self.settle))
         finally:
             for device in self.devices:
                 device.unwire()

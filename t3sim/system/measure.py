@@ -189,7 +189,7 @@ class Slices:
         self.waiting = {wait: row for row, (*_, wait, _) in first_to_wait if wait >= 0}  # step by signal
         firsts = {Gemm: ("first_workgroup", "first_tile"), Moves: ("first_step",)}
         self._firsts = {
-            name: [(int(operation[name]), given) for given, operation in self.kernels if isinstance(given, kind)]
+            name: [(int(operation[name]), given) for given, operation in self.kernels[::-1] if isinstance(given, kind)]
             for kind, names in firsts.items()
             for name in names
         }
@@ -216,7 +216,10 @@ class Slices:
 
     def _of(self, first: str, number: int) -> tuple[int, Any]:
         """Return the last kernel whose entries begin at *number* or before, and where they begin."""
-        return next(one for one in reversed(self._firsts[first]) if one[0] <= number)
+        for one in self._firsts[first]:
+            if one[0] <= number:
+                return one
+        raise ValueError(f"no kernel has entry {number}")
 
 
 def columns_of(table: NDArray[Any], *names: str) -> list[tuple[int, ...]]:

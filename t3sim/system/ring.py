@@ -13,10 +13,10 @@ The result depends neither on the number of threads nor on any order.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from itertools import count
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,7 @@ from t3sim.system.machine import Machine, quantum_of
 LOOK_EVERY = 8  # windows between two looks at whether a GPU moves: each costs as much as a hundredth of a window
 MOST_WINDOWS = 8  # that a GPU advances at a time: more makes nothing faster
 Report = Callable[[float], None]
-Outcome = list[tuple[int, NDArray[Any]]] | BaseException  # of a GPU: what it sent, by window, or what was raised
+Outcome = tuple[list[tuple[int, NDArray[Any]]], Exception | None]  # of a turn: what was sent, by window; what is raised
 
 
 class RingMachine(Machine):
@@ -65,6 +65,9 @@ class RingMachine(Machine):
         self.window = window_of(list(cores.values()), quantum_ps)
         super().__init__([cores[d] for d in range(n_devices)], self.window, n_devices)
         self.n_windows = [0] * n_devices  # through which each device has gone
+        self._n_taken_in = [0] * n_devices  # of these, those whose messages are with their receivers
+        self._turns: dict[int, Callable[[], Outcome]] = {}  # of the devices that are on their way, in order
+        self._failed: dict[int, Exception] = {}  # by device
         # For each device, of each: what it has sent, and by the end of which window.
         self._arrived: list[list[deque[tuple[int, NDArray[Any]]]]] = [
             [deque() for _ in range(n_devices)] for _ in range(n_devices)
@@ -90,7 +93,7 @@ class RingMachine(Machine):
     def run(self, reports: Sequence[Report] | None = None) -> list[int]:
         """Run what is loaded to its end; return the tick at which each device ended.
 
-        *reports*, one for each device, are told the share of its work that is done, after each window.  Raises
+        *reports*, one for each device, are told the share of its work that is done, after each turn.  Raises
         as ``run_watched``.
         """
         n_threads = min(self.n_threads, len(self.devices))
@@ -102,68 +105,74 @@ class RingMachine(Machine):
     ) -> Generator[simpy.Event, Any, None]:
         """Advance all devices until the kernel of each has ended and all it sent is on the wire.
 
-        In each turn as many devices advance as there are threads, evenly spaced; then it is the turn of those before
-        them, which hear of them.  So in a ring each finds its neighbour ahead and goes on for several windows at once,
-        which the caches of the host like better than going round window by window.
+        The next turn is always of the device that may go furthest. In a ring it comes to be the one behind the one
+        that went last, which finds its neighbour ahead and goes on for several windows at once: the caches of the host
+        like that better than going round window by window.
+        Two turns for each thread are under way, so a thread waits neither for the slowest one nor for the links, and
+        they are taken in in the order in which they were given out: nothing depends on which is done first.
         """
-        n = len(self.devices)
-        n_tokens = min(self.n_threads, n)
-        for turn in count():
-            if self._is_over(range(n)):
-                return
-            chosen = [(token * n // n_tokens - turn) % n for token in range(n_tokens)]
-            rooms = {d: room for d in sorted(chosen) if (room := self._room(d)) > 0}
-            outcomes = self._advance(pool, rooms)
-            for outcome in outcomes.values():
-                if isinstance(outcome, BaseException):
-                    raise outcome
-            for d, sent in outcomes.items():
-                assert not isinstance(sent, BaseException)
-                for n_windows, messages in sent:
-                    self._sent_in = n_windows
-                    self.devices[d].put_on_link(messages)
-                    while self.links[d].n_in_flight:  # until the link has handed them over
-                        yield self.env.timeout(0)
-            for d, room in rooms.items():
-                self._look_at(d, room, reports)
+        n_turns = 1 if pool is None else 2 * self.n_threads
+        while True:
+            while len(self._turns) < n_turns and (turn := self._furthest()):
+                d, room = turn
+                work = partial(self._advance_one, d, room)
+                self._turns[d] = work if pool is None else pool.submit(work).result
+            if not self._turns:
+                break
+            d = next(iter(self._turns))
+            sent, error = self._turns[d]()
+            del self._turns[d]
+            before = self._n_taken_in[d]
+            self._n_taken_in[d] = self.n_windows[d] - (error is not None)
+            if error is not None:
+                self._failed[d] = error
+            for n_windows, messages in sent:
+                self._sent_in = n_windows
+                self.devices[d].put_on_link(messages)
+                while self.links[d].n_in_flight:  # until the link has handed them over
+                    yield self.env.timeout(0)
+            self._look_at(d, before, reports)
             # Time moves in every turn: a moment of SimPy holds one turn and no more.
-            yield self.env.timeout(max(1, min(self.n_windows) * self.window - int(self.env.now)))
+            yield self.env.timeout(max(1, min(self._n_taken_in) * self.window - int(self.env.now)))
+        if self._failed:
+            raise self._failed[min(self._failed, key=lambda d: (self.n_windows[d], d))]
 
-    def has_arrivals(self) -> bool:
+    def settle(self) -> bool:
         """See the base class."""
-        return any(queue for queues in self._arrived for queue in queues)
+        outcomes = [turn() for turn in self._turns.values()]
+        return any(sent for sent, _ in outcomes) or any(queue for queues in self._arrived for queue in queues)
 
-    def _is_over(self, devices: Iterable[int]) -> bool:
-        """Return whether the kernels of *devices* have ended and all that they sent is on the wire."""
-        return all(self.cores[d].now >= self._leaving.get(d, NEVER) for d in devices)
+    def _is_over(self, d: int) -> bool:
+        """Return whether the kernel of device *d* has ended and all that it sent is on the wire."""
+        return self.cores[d].now >= self._leaving.get(d, NEVER)
+
+    def _furthest(self) -> tuple[int, int] | None:
+        """Return the device that may advance by most windows, the first of several, and by how many; None: none may."""
+        rooms = {d: self._room(d) for d in range(len(self.devices)) if d not in self._turns}
+        d = max(rooms, key=rooms.__getitem__, default=0)
+        return (d, rooms[d]) if rooms.get(d, 0) > 0 else None
 
     def _room(self, d: int) -> int:
-        """Return how many windows device *d* may advance: to the end of the first that one it hears from is in."""
-        if self._is_over([d]):
-            return 0
-        behind = [self.n_windows[s] for s in self._heard[d] if not self._is_over([s])]
-        return min([MOST_WINDOWS, *(n + 1 - self.n_windows[d] for n in behind)])
+        """Return how many windows device *d* may advance: to the end of the first that one it hears from is in.
 
-    def _look_at(self, d: int, n_windows: int, reports: Sequence[Report] | None) -> None:
-        """Look at a device that has advanced by so many windows: does it move, how far is it?"""
-        if d in self._leaving:
+        After a failure, none that begins after the end of the window of that: so the failure that is raised, the one in
+        the earliest window, is the same with any number of threads.
+        """
+        if d in self._failed or self._is_over(d):
+            return 0
+        ends = [self._n_taken_in[s] + 1 for s in self._heard[d] if s in self._turns or not self._is_over(s)]
+        ends += [self.n_windows[failed] for failed in self._failed]
+        return min([MOST_WINDOWS, *(end - self.n_windows[d] for end in ends)])
+
+    def _look_at(self, d: int, before: int, reports: Sequence[Report] | None) -> None:
+        """Look at a device that has advanced from window *before* on: does it move, how far is it?"""
+        if d in self._leaving or d in self._failed:
             return
-        watch, after = self.devices[d].watch, self.n_windows[d]
-        if watch is not None and after // LOOK_EVERY > (after - n_windows) // LOOK_EVERY:
+        watch = self.devices[d].watch
+        if watch is not None and self.n_windows[d] // LOOK_EVERY > before // LOOK_EVERY:
             watch()
         if reports is not None:
             reports[d](self.cores[d].share_done)
-
-    def _advance(self, pool: ThreadPoolExecutor | None, rooms: dict[int, int]) -> dict[int, Outcome]:
-        """Advance each device by its room, at the same time if there is a pool; return what became of each.
-
-        What one raises does not keep the others from the end of their windows: the same is raised with any number of
-        threads.
-        """
-        if pool is None:
-            return {d: self._advance_one(d, room) for d, room in rooms.items()}
-        futures = {d: pool.submit(self._advance_one, d, room) for d, room in rooms.items()}
-        return {d: future.result() for d, future in futures.items()}
 
     def _advance_one(self, d: int, n_windows: int) -> Outcome:
         """Advance device *d* by so many windows; return what it sent in each, with the number of the window."""
@@ -182,11 +191,11 @@ class RingMachine(Machine):
                 messages = core.take_outbox()
                 if len(messages):
                     sent.append((self.n_windows[d], messages))
-                if self._is_over([d]):
+                if self._is_over(d):
                     break
         except Exception as error:  # noqa: BLE001 - raised again by the driver
-            return error
-        return sent
+            return sent, error
+        return sent, None
 
 
 def all_sent_at(core: GpuCore) -> int:

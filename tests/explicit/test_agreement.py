@@ -16,6 +16,8 @@ from tests.harness.sublayers import collective_point
 RINGS = (2, 3, 4, 5, 7, 8, 16) if DEEP else (2, 3, 5)
 STRATEGIES = ("sequential", "t3", "t3-mca", "ideal-overlap", "ideal-rs-nmc", "cu-split", "isolated-cu-split")
 SWITCH = ("machine.link.topology=switch", "machine.link.ingress_buffer=16 KiB")
+ENGINE = "{number: 1, startup: 1 us, bandwidth: 50 GB/s, max_outstanding_lines: 64}"
+PUSHING = {"flux-push": (), "copy-engine-scatter": (f"machine.gpu.copy_engines={ENGINE}",)}
 SHAPES = {"even": (256, 256, 64), "ragged": (200, 250, 72)}
 
 
@@ -36,10 +38,11 @@ def test_a_ring_of_alike_gpus_agrees_with_the_mirrored_one(strategy: str, tp: in
 
 @pytest.mark.parametrize("tp", RINGS)
 @pytest.mark.parametrize("columns", [128, 100])
-def test_pushing_to_every_gpu_behind_a_switch_agrees(tp: int, columns: int) -> None:
-    """A tile row for each GPU, or two; in both its stores reach all others at their distances."""
+@pytest.mark.parametrize("strategy", PUSHING)
+def test_pushing_to_every_gpu_behind_a_switch_agrees(strategy: str, tp: int, columns: int) -> None:
+    """A tile row for each GPU, or two; in both what a GPU stores or copies reaches all others at their distances."""
     for rows in (1, 2):
-        run = point("flux-push", *SWITCH, shape=(64 * rows * tp, columns, 64), tp=tp)
+        run = point(strategy, *SWITCH, *PUSHING[strategy], shape=(64 * rows * tp, columns, 64), tp=tp)
         ring = explicit(run)
         assert [len(phase.gpus) for phase in ring.phases] == [tp] * len(ring.phases)
         assert differences(run, ring) == []
