@@ -251,7 +251,8 @@ def _mark(axes: Axes, values: AxisValues, crossovers: Sequence[Crossover]) -> No
         axes.axvline(at, color=QUIET_COLOUR, linewidth=0.7, linestyle=(0, (1, 1.5)), zorder=0)
         first, last = values.positions[0], values.positions[-1]
         is_left = at <= ((first * last) ** 0.5 if values.is_logarithmic else (first + last) / 2)
-        where = f"{at:.3g} {values.unit}".strip() if cross.at is not None else f"{cross.before} to {cross.after}"
+        place = f"{float(f'{at:.3g}'):g} {values.unit}".strip()
+        where = place if cross.at is not None else f"{cross.before} to {cross.after}"
         axes.annotate(
             f"{where}: {cross.winner}\npasses {cross.loser}", (at, 0.99 - _MARK_HEIGHT * i),
             xycoords=("data", "axes fraction"), xytext=(3 if is_left else -3, 0), textcoords="offset points",

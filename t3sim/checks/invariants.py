@@ -256,6 +256,8 @@ def bound_claims(core: GpuCore) -> Iterator[Claim]:
     yield Claim("B7", "compute_unit[]", "loads in flight, not fewer than none", -lines[:n], 0, True)
     most = int(core.moves["max_lines"][on_engines].max(initial=0))
     yield Claim("B7", "copy_engine[]", "lines read and not stored", of_engines, most, True)
+    unsent = gpu.compute_units["unsent_granules"]
+    yield Claim("B7", "compute_unit[]", "stores in the link port", unsent, gpu.compute_units["most_unsent"], True)
     port = gpu.link_port
     buffered = int(port.store_tail - port.store_head)
     yield Claim("B7", "link_port", "stores buffered", buffered, int(port.buffer_granules), True)

@@ -55,6 +55,11 @@ def unit_pairs(core: GpuCore) -> dict[str, Pairs]:
             "bytes of an access": (int(gpu.granule_bytes), access),
             "traffic classes": (int(gpu.n_classes), len(core.traffic.names)),
             "loads in flight": (int(gpu.max_outstanding_lines), spec.compute_unit.max_outstanding_lines),
+            "epilogue (cycles)": (int(gpu.epilogue_ticks), spec.compute_unit.epilogue * int(gpu.compute_ticks)),
+            "unsent stores (accesses)": (
+                int(gpu.compute_units[0].most_unsent),
+                (spec.compute_unit.max_unsent_bytes or machine.link.egress_buffer) // access,
+            ),
             "launch of a workgroup (ticks)": (
                 int(gpu.workgroup_launch_ticks),
                 -(-spec.compute_unit.workgroup_launch * hz // PS_PER_S),

@@ -55,6 +55,8 @@ class ComputeUnitSpec(Spec):
     l2_store_bytes_per_cycle: Count  # the same for stores
     max_outstanding_lines: Count  # line accesses in flight per CU (loads), and the same number of stores
     workgroup_launch: Picoseconds  # from a freed slot to the first instruction of its next workgroup
+    epilogue: Cycles = 0  # of a tile, from its last multiplication to its first store
+    max_unsent_bytes: Bytes | None = None  # of its stores to other GPUs in the egress buffer; None: what that holds
 
 
 class L2Spec(Spec):

@@ -25,9 +25,11 @@ LARGEST = {
     "gpu.issue_slot": 1 << 10,
     "gpu.kernel_launch": LONGEST_LATENCY_PS,
     "gpu.compute_unit.max_outstanding_lines": 1 << 14,
+    "gpu.compute_unit.max_unsent_bytes": 1 << 24,
     "gpu.compute_unit.matrix_flops_per_cycle": 1 << 30,
     "gpu.compute_unit.l2_bytes_per_cycle": 1 << 30,
     "gpu.compute_unit.workgroup_launch": LONGEST_LATENCY_PS,
+    "gpu.compute_unit.epilogue": 1 << 20,
     "gpu.collective_kernel.max_outstanding_lines": 1 << 14,
     "gpu.l2.n_banks": 4096,
     "gpu.l2.associativity": 1 << 10,
@@ -137,6 +139,11 @@ def _compute_units(machine: MachineSpec) -> Iterator[Finding]:
         buffer = format_bytes(machine.link.egress_buffer)
         message = f"is {buffer}, must hold at least one line (`gpu.l2.line`, {format_bytes(line)}){with_flags}"
         yield "link.egress_buffer", message
+    share = spec.compute_unit.max_unsent_bytes
+    if share is not None and share < max([line, *flagged]):
+        with_flags = f" and its flags, {format_bytes(max(flagged))}" if flagged else ""
+        least = f"one line (`gpu.l2.line`, {format_bytes(line)}){with_flags}"
+        yield "gpu.compute_unit.max_unsent_bytes", f"is {format_bytes(share)}, must be at least {least}"
     read_ahead = spec.dma.read_ahead
     if isinstance(read_ahead, int) and read_ahead < line:
         message = (

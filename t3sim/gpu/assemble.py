@@ -182,6 +182,7 @@ def fill_clocks(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
     gpu.granule_bytes = memory.access
     gpu.line_issue_ticks, gpu.store_issue_ticks = issue_ticks(machine, ticks)
     gpu.max_outstanding_lines = spec.compute_unit.max_outstanding_lines
+    gpu.epilogue_ticks = spec.compute_unit.epilogue * gpu.compute_ticks
     efficiency = round(spec.compute_unit.matrix_efficiency * EFFICIENCY_SCALE)
     gpu.work_per_slot = spec.compute_unit.matrix_flops_per_cycle * efficiency * spec.issue_slot
     gpu.workgroup_launch_ticks = ticks.from_ps(spec.compute_unit.workgroup_launch)
@@ -252,5 +253,7 @@ def fill_t3_units(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
         port.payload_cost, port.header_cost, port.scale = payload, header, scale
     gpu.link_port.full_packet = full_packet(machine)
     gpu.link_port.granule_cost = payload + header // full_packet(machine)
-    gpu.link_port.buffer_granules = machine.link.egress_buffer // granule
+    gpu.link_port.buffer_granules = gpu.compute_units["most_unsent"] = machine.link.egress_buffer // granule
+    if spec.compute_unit.max_unsent_bytes is not None:
+        gpu.compute_units["most_unsent"][: spec.n_compute_units] = spec.compute_unit.max_unsent_bytes // granule
     gpu.ingress_port.buffer_granules = (machine.link.ingress_buffer or 0) // granule

@@ -489,6 +489,18 @@ def port_data(hung: HungGpu) -> Edges:
             yield NOTHING, "waits for data of the DMA engine, but no read is in flight"
 
 
+def store_buffer_room(hung: HungGpu, unit: int, *_: int) -> Edges:
+    """Room in the store buffer of the link, or in what a unit may have of it."""
+    gpu, cu = hung.gpu, hung.gpu.compute_units[unit]
+    buffer, most = int(gpu.link_port.buffer_granules), counted(int(cu.most_unsent), "granule")
+    if cu.unsent_granules + gpu.l2.granules_per_line <= cu.most_unsent or cu.most_unsent >= buffer:
+        yield "link_port", f"its store buffer of {buffer} granules is full"
+    elif cu.unsent_granules:
+        yield "link_port", f"what one unit may have of its store buffer, {most}, is full"
+    else:
+        yield NOTHING, f"may have {most} in the store buffer of the link, which is no room for a line"
+
+
 def oldest_message(hung: HungGpu) -> Edges:
     """Room for what has arrived first; and whether all that is expected can come."""
     gpu, missing = hung.gpu, int(hung.gpu.expected_inbound - hung.gpu.n_inbound) - len(hung.inbox)
@@ -529,7 +541,6 @@ def one(_: HungGpu) -> list[Index]:
     return [()]
 
 
-STORE_BUFFER_ROOM = ("link_port", "its store buffer of {gpu.link_port.buffer_granules} granules is full")
 MOST_IN_FLIGHT = ("compute_unit[{0}]", "{gpu.max_outstanding_lines} loads, or stores of as many lines, are in flight")
 UNITS = {
     "compute_unit[{}].slot[{}]": Unit(HungGpu.resident_slots, {
@@ -537,7 +548,7 @@ UNITS = {
         codes.FOR_L2: refusing_bank,
         codes.FOR_DRAM_QUEUE: in_line,
         codes.FOR_DRAM: MOST_IN_FLIGHT,
-        codes.FOR_LINK: STORE_BUFFER_ROOM,
+        codes.FOR_LINK: store_buffer_room,
         codes.FOR_DEPENDENCY: signal_before_loads,
     }, reason_of_slot),
     "workgroup_dispatcher": Unit(one, {
@@ -547,13 +558,13 @@ UNITS = {
     "compute_unit[{}]": Unit(compute_units, {
         codes.FOR_DRAM_QUEUE: in_line,
         codes.FOR_DRAM: lines_in_flight,
-        codes.FOR_LINK: STORE_BUFFER_ROOM,
+        codes.FOR_LINK: store_buffer_room,
         codes.FOR_DEPENDENCY: step_data,
     }, reason_of_unit),
     "copy_engine[{}]": Unit(copy_engines, {
         codes.FOR_DRAM_QUEUE: of_engine(in_line),
         codes.FOR_DRAM: of_engine(lines_in_flight),
-        codes.FOR_LINK: STORE_BUFFER_ROOM,
+        codes.FOR_LINK: of_engine(store_buffer_room),
         codes.FOR_DEPENDENCY: of_engine(step_data),
     }, of_engine(reason_of_unit)),
     "command_processor.operation[{}]": Unit(unfinished, {ALWAYS: rest_of}),

@@ -92,7 +92,7 @@ class Link:
         if not len(granules):
             return 0
         departures, (payload, header, scale) = granules["at"], self.wire
-        cost = len(granules) * payload + int((header // np.maximum(granules["packet"], 1)).sum())
+        cost = len(granules) * payload + int((header // np.maximum(granules["packet"].astype(np.int64), 1)).sum())
         span = int(departures[-1]) - self._last_at
         if cost > (span + 1) * scale or (np.diff(departures) < 0).any():
             raise ModelError(f"{self.name}: {len(departures)} granules left within {span} ticks, faster than the link")

@@ -257,6 +257,7 @@ def leftovers(core: GpuCore) -> dict[str, int]:
         "messages not received": int(gpu.expected_inbound - gpu.n_inbound),
         "loads outstanding": int(units["outstanding_lines"].sum()),
         "stores outstanding": int(units["outstanding_stores"].sum()),
+        "stores in the link port": int(units["unsent_granules"].sum()),
         "compute units waiting": int(units["is_waiting"].sum()),
         "promised queue entries": int(channels["n_reserved"].sum()),
         "workgroups resident": int((units["slots"]["workgroup"] >= 0).sum()),

@@ -207,7 +207,7 @@ def all_sent_at(core: GpuCore) -> int:
     waiting = np.arange(int(port.store_head), int(port.store_tail))
     if not len(waiting):
         return 0
-    packets = stores["packet"][waiting % len(stores)]
+    packets = stores["packet"][waiting % len(stores)].astype(np.int64)
     cost = int(port.payload_cost) + int(port.header_cost) // packets
     scale, turn = int(port.scale), np.cumsum(cost) - cost
     ready = np.maximum.accumulate(stores["at"][waiting % len(stores)] * scale - turn)

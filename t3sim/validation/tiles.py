@@ -28,18 +28,23 @@ from t3sim.validation.simulation import (
     tile_figures,
     with_value,
 )
+from t3sim.workload.tiling import ELEMENT_BYTES
 
 if TYPE_CHECKING:
     from t3sim.config.experiment import TilingSpec
     from t3sim.config.machine import MachineSpec
     from t3sim.measurements.samples import Measurement, Measurements
 
-# Triton's epilogue with a pointer from a table, as measured (validation/h200/two-gpus-stores).
-STORE_BYTES = 64  # of a warp: 2 B a thread
-STORE_BYTES_PER_CYCLE = 15  # of one SM that stores a tile so, to its own memory or to a peer's: 30.1 GB/s at 1.98 GHz
+# The epilogue of Triton's kernels: a tile goes through the shared memory of its SM, written and read at its width, 32
+# banks of 4 B a cycle.  Rates of one SM are as measured at 1.98 GHz (validation/h200/two-gpus-stores).
+SHARED_BYTES_PER_CYCLE = 128
+LINE_STORE_BYTES_PER_CYCLE = 32  # 63.1 GB/s of whole lines to its own memory
+STORE_BYTES = 64  # of a warp of the kernel that scatters, with a pointer from a table: 2 B a thread
+STORE_BYTES_PER_CYCLE = 15  # of one SM that stores a tile so, to its own memory or to a peer's: 30.1 GB/s
 STORES_AHEAD = 16 << 10  # B of each SM, between it and the link
 
 TIMELINE_COLUMNS = ("model", "sublayer", "tp", "m", "n", "k", "kernel")  # with the file; workgroups are rows of it
+TRITON_KERNELS = ("gemm", "scatter")
 REMOTE_KERNELS = ("scatter",)  # these store to other GPUs
 TIMED = ("start_ns", "mainloop_end_ns", "end_ns")
 
@@ -119,6 +124,9 @@ class Scatters:
         efficiency = efficiency_of(main_loop_s, machine, self.tiling, shape)
         own = with_value(machine, "gpu.compute_unit.matrix_efficiency", efficiency)
         own = with_value(own, "gpu.compute_unit.l2_store_bytes_per_cycle", STORE_BYTES_PER_CYCLE)
+        pointer = machine.gpu.l2.hit_latency
+        own = with_value(own, "gpu.compute_unit.epilogue", exchange_cycles(self.tiling) + pointer)
+        own = with_value(own, "gpu.compute_unit.max_unsent_bytes", STORES_AHEAD)
         own = with_value(own, "link.egress_buffer", STORES_AHEAD * machine.gpu.n_compute_units)
         remark = f"matrix_efficiency {efficiency:.3f} of this kernel, from {source}"
         return Scatter(GemmAlone(own, self.tiling, shape), gpus, order, STORE_BYTES), remark
@@ -165,9 +173,18 @@ def simulation_of(timeline: Timeline, machine: MachineSpec, tiling: TilingSpec) 
     shape = timeline.shape
     efficiency = efficiency_of(timeline.main_loop_s, machine, tiling, shape)
     own = with_value(machine, "gpu.compute_unit.matrix_efficiency", efficiency)
+    if first["kernel"] in TRITON_KERNELS:
+        own = with_value(own, "gpu.compute_unit.l2_store_bytes_per_cycle", LINE_STORE_BYTES_PER_CYCLE)
+        own = with_value(own, "gpu.compute_unit.epilogue", exchange_cycles(tiling))
     tiles = tuple((int(row["tile_row"]), int(row["tile_col"])) for row in timeline.rows)
     remark = f"matrix_efficiency {efficiency:.3f} of this kernel, from its median main loop"
     return RecordedTiles(GemmAlone(own, tiling, shape), tiles), remark
+
+
+def exchange_cycles(tiling: TilingSpec) -> int:
+    """Return how long a tile takes through the shared memory, there and back."""
+    height, width = tiling.workgroup_tile
+    return -(-2 * height * width * ELEMENT_BYTES // SHARED_BYTES_PER_CYCLE)
 
 
 def efficiency_of(main_loop_s: float, machine: MachineSpec, tiling: TilingSpec, gemm: GemmShape) -> float:

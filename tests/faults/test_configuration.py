@@ -458,6 +458,12 @@ CASES = [
         "e.yaml:2:49: machine.link.egress_buffer: is 64 B, must hold at least one line (`gpu.l2.line`, 128 B)",
     ),
     case(
+        "F-A6 a compute unit whose stores to others hold no line",
+        machine("gpu: {compute_unit: {max_unsent_bytes: 64 B}}"),
+        "e.yaml:2:66: machine.gpu.compute_unit.max_unsent_bytes: is 64 B, must be at least one line"
+        " (`gpu.l2.line`, 128 B)",
+    ),
+    case(
         "F-A6 a link port that holds no line with its flags",
         machine(
             f"link: {{egress_buffer: 128 B}}, gpu: {{collective_kernel: {{expected: {EXPECTED},"

@@ -256,8 +256,7 @@ class FusedBench:
         if not self._updates(tile // N_WAVEFRONTS):
             if not has_buffer_room(self.gpu.link_port, 1):
                 return False
-            port, queue = self.gpu.link_port, self.core.store_queue
-            buffer_store(port, queue, INCOMING_UPDATE, -1, tile, granule, -1, 64, self.now)
+            buffer_store(self.core.gpu, self.core.store_queue, -1, INCOMING_UPDATE, -1, tile, granule, -1, 64, self.now)
             self.stored.append((tile, granule))
             return True
         address = self.address_of(tile, granule)

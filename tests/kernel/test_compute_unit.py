@@ -80,6 +80,16 @@ def test_workgroup_takes_its_matrix_time_and_the_stated_overheads(k: int, flops_
     assert matrix_ticks(core, k) <= entry.main_loop_end_at - entry.multiply_at <= matrix_ticks(core, k) + SLOT
 
 
+@pytest.mark.parametrize("cycles", [100, 1000])
+def test_an_epilogue_delays_the_stores_of_a_tile_by_its_cycles(cycles: int) -> None:
+    """Does a workgroup take that much longer, behind a main loop of the same length?"""
+    plain, other = gpu_with(""), gpu_with(f"epilogue: {cycles} cycles")
+    ticks = [run_warm(core, trace_of(64, 64, 128)) for core in (plain, other)]
+    assert cycles * CYCLE - SLOT <= ticks[1] - ticks[0] <= cycles * CYCLE + SLOT
+    loops = [core.tables.workgroups[0] for core in (plain, other)]
+    assert loops[0].main_loop_end_at - loops[0].multiply_at == loops[1].main_loop_end_at - loops[1].multiply_at
+
+
 def test_a_matrix_pipe_twice_as_fast_turns_the_check_red() -> None:
     """Would the bounds notice half of the matrix work?"""
     core = gpu_with("matrix_flops_per_cycle: 128")

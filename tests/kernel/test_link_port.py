@@ -18,7 +18,15 @@ from numpy.typing import NDArray
 from t3sim.errors import UsageError
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel.codes import FROM_STORES, INCOMING_UPDATE, INCOMING_WRITE
-from t3sim.gpu.kernel.link_port import buffer_store, dma_queued, has_buffer_room, is_empty, queue_dma_data, transmit
+from t3sim.gpu.kernel.link_port import (
+    buffer_store,
+    dma_queued,
+    has_buffer_room,
+    is_empty,
+    queue_dma_data,
+    takes_stores,
+    transmit,
+)
 from t3sim.gpu.kernel.state import MESSAGE
 from tests.kernel.small import FOREVER, core_of, messages_of
 
@@ -58,9 +66,9 @@ class Port:
         self.dma_queue = messages_of(MESSAGE, np.zeros(n_dma, np.int64))
         self.outbox = messages_of(MESSAGE, np.zeros(n_outbox, np.int64))
 
-    def queue_stores(self, ready: list[int], first: int = 0) -> None:
+    def queue_stores(self, ready: list[int], first: int = 0, unit: int = -1) -> None:
         for i, at in enumerate(ready, first):
-            buffer_store(self.port, self.core.store_queue, INCOMING_WRITE, -1, 10, i, -1, 64, at)
+            buffer_store(self.gpu, self.core.store_queue, unit, INCOMING_WRITE, -1, 10, i, -1, 64, at)
 
     def queue_dma(self, ready: list[int], first: int = 0) -> None:
         for i, at in enumerate(ready, first):
@@ -191,6 +199,21 @@ def test_buffer_takes_what_the_data_sheet_says() -> None:
     assert not has_buffer_room(port.port, 5)
 
 
+def test_a_unit_has_its_own_share_of_the_store_buffer() -> None:
+    """Does a unit wait for its own stores only, and does what is on the wire make room for it?"""
+    port = Port("gpu: {compute_unit: {max_unsent_bytes: 256 B}}")
+    one, other = port.gpu.compute_units[0], port.gpu.compute_units[1]
+    port.queue_stores([0] * 3, unit=0)
+    assert [takes_stores(port.port, one, n) for n in (1, 2)] == [True, False]
+    assert takes_stores(port.port, other, 4)
+    port.queue_stores([0] * 2, unit=1)
+    port.transmit(1)  # the first granule goes on the wire
+    assert (int(one.unsent_granules), int(other.unsent_granules)) == (2, 2)
+    assert takes_stores(port.port, one, 2)
+    port.transmit()
+    assert (int(one.unsent_granules), int(other.unsent_granules)) == (0, 0)
+
+
 def test_dma_data_need_no_room_in_the_store_buffer() -> None:
     """Is the store buffer empty and the DMA queue counted while only DMA data wait?"""
     port = Port()
@@ -241,7 +264,7 @@ def test_small_stores_take_the_time_of_their_headers(store_bytes: int) -> None:
     """Does a granule in packets of b bytes take (b + header) / b of its share of the raw rate, without drift?"""
     port = Port(PACKETS)
     for i in range(30):
-        buffer_store(port.port, port.core.store_queue, INCOMING_WRITE, -1, 10, i, -1, store_bytes, 0)
+        buffer_store(port.gpu, port.core.store_queue, -1, INCOMING_WRITE, -1, 10, i, -1, store_bytes, 0)
     port.transmit()
     full = granule_time(core_of())  # at `bandwidth`, the rate of data in full packets
     cost = full * Fraction(store_bytes + 16, store_bytes) / Fraction(128 + 16, 128)

@@ -443,7 +443,7 @@ def share_lost(rho: float, buffer_bytes: int, n: int) -> float:
         transmit(core.gpu, core.peers, core.store_queue, core.tables.dma_queue, core.outbox, at)
         core.gpu.n_outbox = 0
         if has_buffer_room(port, 1):
-            buffer_store(port, core.store_queue, INCOMING_WRITE, -1, 0, i, -1, 64, at)
+            buffer_store(core.gpu, core.store_queue, -1, INCOMING_WRITE, -1, 0, i, -1, 64, at)
         else:
             n_lost += 1
     return n_lost / n

@@ -116,6 +116,7 @@ def longest_wait(core: GpuCore) -> int:
     l2 = gpu.l2
     return (
         core.ticks.from_ps(latencies)
+        + int(gpu.epilogue_ticks)
         + 2 * timings * int(gpu.memory_ticks)
         + int(l2.request_ticks + l2.miss_ticks + l2.return_ticks + l2.bank_queue_ticks + l2.bank_ticks)
         + int(gpu.link_port.granule_cost // gpu.link_port.scale)

@@ -137,6 +137,6 @@ def post_all(gpu, operation, posts, store_queue, now):
             post(gpu, gpu.signals, entry.signal, entry.amount)
         else:
             buffer_store(
-                gpu.link_port, store_queue, SIGNAL, entry.distance, -1, entry.amount, entry.signal,
+                gpu, store_queue, -1, SIGNAL, entry.distance, -1, entry.amount, entry.signal,
                 gpu.link_port.full_packet, now,
             )

@@ -42,7 +42,7 @@ from t3sim.gpu.kernel.codes import (
 )
 from t3sim.gpu.kernel.l2_slice import load_line, return_slot, store_line
 from t3sim.gpu.kernel.ledger import note_issue, note_refused, note_refused_line, note_slot
-from t3sim.gpu.kernel.link_port import buffer_store, has_buffer_room
+from t3sim.gpu.kernel.link_port import buffer_store, takes_stores
 from t3sim.gpu.kernel.mailbox import granule_address, granule_there
 from t3sim.gpu.kernel.memory_controller import has_room, request
 from t3sim.gpu.kernel.signals import NO_SIGNAL, store_tag, tile_of
@@ -170,7 +170,7 @@ def multiply(gpu, gemm, slot, entry, share, now):
     gpu.n_slices_multiplied += 1
     if slot.multiply_slice == gemm.n_slices:
         entry.main_loop_end_at = now
-        slot.ready_at[0] = now
+        slot.ready_at[0] = now + gpu.epilogue_ticks
 
 
 @kernel
@@ -266,14 +266,16 @@ def store_granules(gpu, gemm, cu_index, slot, entry, tiles, tile, store_queue, f
         cu.outstanding_stores += n_granules
         slot.stores_outstanding += n_granules
         return WORKING
-    if not has_buffer_room(gpu.link_port, n_granules):
+    if not takes_stores(gpu.link_port, cu, n_granules):
         return FOR_LINK
     # The link's latency includes the way from the CU to the port.
     kind = INCOMING_UPDATE if route == ROUTE_REMOTE_UPDATE else INCOMING_WRITE
     to = tiles[tile]
     there = granule_there(tiles, tile, first)
     for i in range(n_granules):
-        buffer_store(gpu.link_port, store_queue, kind, to.distance, to.to_tile, there + i, to.signal, entry.packet, at)
+        buffer_store(
+            gpu, store_queue, cu_index, kind, to.distance, to.to_tile, there + i, to.signal, entry.packet, at
+        )
     return WORKING
 
 
@@ -358,8 +360,16 @@ def reason_without_operands(gpu, gemm, cu, slot, entry):
 
 
 @kernel
-def reason_not_stored(cu, slot):
+def is_in_epilogue(slot, now):
+    """Return whether a workgroup that has multiplied its last slice is not ready for its first store."""
+    return slot.store_line == 0 and slot.ready_at[0] > now
+
+
+@kernel
+def reason_not_stored(cu, slot, now):
     """Return what keeps a workgroup from the end of its stores."""
+    if is_in_epilogue(slot, now):
+        return WORKING
     if cu.refused_by != WORKING:
         return cu.refused_by
     if cu.is_waiting:
@@ -381,7 +391,7 @@ def note_without_multiplying(gpu, workgroups, cu, state, credit, now):
         if slot.workgroup < 0 or slot.launch_at > now:
             continue
         if state == STORING:
-            note_issue(gpu, cu, reason_not_stored(cu, slot), credit)
+            note_issue(gpu, cu, reason_not_stored(cu, slot, now), credit)
             return
         entry = workgroups[slot.workgroup]
         gemm = gpu.operations[entry.operation]
@@ -441,6 +451,8 @@ def advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, now):
         if slot.multiply_slice < gemm.n_slices:
             if slot.load_slice > 0 or may_begin(gpu, entry):
                 credit = issue_loads(gpu, gemm, cu_index, slot_index, entry, credit, slot_end)
+            continue
+        if is_in_epilogue(slot, now):
             continue
         credit = issue_stores(gpu, gemm, cu_index, slot_index, entry, tiles, store_queue, credit, slot_end)
         if has_stored_all(gpu, gemm, slot, now):

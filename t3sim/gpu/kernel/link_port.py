@@ -1,8 +1,9 @@
 """The egress port: granules for other GPUs leave one after another at the link rate.
 
 Models: serialisation (integer arithmetic in fractions of a tick, so the rate is exact); a bounded
-buffer for the stores of compute units, which pushes back on them; a queue of DMA data in the order
-in which they were asked for, bounded by the engine's read-ahead; the two take turns on the wire.
+buffer for the stores of compute units, which pushes back on them, as does what each may have of it;
+a queue of DMA data in the order in which they were asked for, bounded by the engine's read-ahead;
+the two take turns on the wire.
 Without turns a backlog of DMA data starves the stores of the first chunk, on which all later chunks
 depend.  Behind a switch, the first in line waits while the ingress buffer of the GPU that it goes to has no room for
 it, and all behind it wait, too.  Each packet carries a header, so small stores take longer for the same data.
@@ -31,6 +32,12 @@ def has_buffer_room(port, n_granules):
 
 
 @kernel
+def takes_stores(port, cu, n_granules):
+    """Return whether the store buffer takes *n_granules* more of the unit *cu*."""
+    return has_buffer_room(port, n_granules) and cu.unsent_granules + n_granules <= cu.most_unsent
+
+
+@kernel
 def write_message(message, at, kind, distance, tile, granule, signal, packet):
     """Fill in one granule on its way to the GPU at *distance*."""
     message.at = at
@@ -43,9 +50,16 @@ def write_message(message, at, kind, distance, tile, granule, signal, packet):
 
 
 @kernel
-def buffer_store(port, store_queue, kind, distance, tile, granule, signal, packet, ready_at):
-    """Put a store for another GPU into the buffer; the caller has asked ``has_buffer_room``."""
+def buffer_store(gpu, store_queue, unit, kind, distance, tile, granule, signal, packet, ready_at):
+    """Put a store of *unit* for another GPU into the buffer; the caller has asked ``takes_stores``.
+
+    What no unit stores (*unit* is -1) has asked ``has_buffer_room``.
+    """
+    port = gpu.link_port
     entry = store_queue[port.store_tail % len(store_queue)]
+    entry.unit = unit
+    if unit >= 0:
+        gpu.compute_units[unit].unsent_granules += 1
     write_message(entry, ready_at, kind, distance, tile, granule, signal, packet)
     port.store_tail += 1
 
@@ -112,6 +126,8 @@ def transmit(gpu, peers, store_queue, dma_queue, outbox, slot_end):
             entry = store_queue[port.store_head % len(store_queue)]
             port.store_head += 1
             port.last_source = FROM_STORES
+            if entry.unit >= 0:
+                gpu.compute_units[entry.unit].unsent_granules -= 1
         port.idle_scaled += start - port.free_at_scaled
         cost = wire_cost(port, entry)
         port.free_at_scaled = start + cost

@@ -42,7 +42,7 @@ from t3sim.gpu.kernel.compute_unit import (
     wait_for_channel,
 )
 from t3sim.gpu.kernel.ledger import note_idle_slots, note_issue, note_refused
-from t3sim.gpu.kernel.link_port import buffer_store, has_buffer_room
+from t3sim.gpu.kernel.link_port import buffer_store, takes_stores
 from t3sim.gpu.kernel.memory_controller import has_room, request
 from t3sim.gpu.kernel.signals import store_tag
 
@@ -158,7 +158,7 @@ def store_results(gpu, moves, cu_index, step, store_queue, credit, now):
         at = max(slot_end - credit, part.line_ready_at[entry])
         n_sent = sent_granules(gpu, moves, step, part.line_index[entry]) if is_sent else 0
         cost = 0 if is_sent else moves.store_ticks
-        if is_sent and not has_buffer_room(gpu.link_port, n_sent):
+        if is_sent and not takes_stores(gpu.link_port, cu, n_sent):
             note_refused(cu, FOR_LINK, 0)  # it goes on with its loads
             return credit
         if step.kept_at >= 0:
@@ -179,7 +179,7 @@ def store_results(gpu, moves, cu_index, step, store_queue, credit, now):
             there = step.destination + part.line_index[entry] * gpu.l2.granules_per_line * moves.buffer_places
             for i in range(n_sent):
                 buffer_store(
-                    gpu.link_port, store_queue, step.send, step.distance, -1, there + i, step.post_signal, step.packet,
+                    gpu, store_queue, cu_index, step.send, step.distance, -1, there + i, step.post_signal, step.packet,
                     at,
                 )
             cost += moves.store_ticks * n_sent // n_granules

@@ -26,7 +26,8 @@ MESSAGE = np.dtype(
         ("granule", "i8"),  # index inside the tile, or the address; of a SIGNAL, the amount
         ("tile", "i4"),  # wavefront tile there that it is stored to, or -1
         ("signal", "i4"),  # of the GPU that it goes to, which it posts; -1: none
-        ("packet", "i4"),  # bytes of the store that it is a part of, which decide how long it is on the wire
+        ("packet", "i2"),  # bytes of the store that it is a part of, which decide how long it is on the wire
+        ("unit", "i2"),  # compute unit or copy engine that stores it, until it is on the wire; -1: none
         ("kind", "i2"),  # of the request that it becomes, or SIGNAL
         ("distance", "i2"),  # distance of the GPU that it goes to; when received, of the one that it comes from
     ],
@@ -275,6 +276,8 @@ def compute_unit_dtype(layout):
             ("issue_debt", "i8"),  # of the path to the L2, at most 0: what the last access overdrew
             ("outstanding_lines", "i8"),  # loads in flight, until their data are back in the CU
             ("outstanding_stores", "i8"),  # stores in flight, until they are acknowledged
+            ("unsent_granules", "i8"),  # of its stores to other GPUs, in the store buffer of the link
+            ("most_unsent", "i8"),
             ("returning_lines", "i4", (RETURN_RING,)),  # by slot number, modulo the ring: what comes back then
             ("returning_stores", "i4", (RETURN_RING,)),
             ("wanted_by", "i8"),  # move kernel that it is kept free of GEMM workgroups for; -1: none
@@ -498,6 +501,7 @@ def gpu_dtype(layout):
             ("line_issue_ticks", "i8"),  # path CU <-> L2: one line loaded
             ("store_issue_ticks", "i8"),  # the same, stored
             ("max_outstanding_lines", "i8"),
+            ("epilogue_ticks", "i8"),  # of a tile, from its last multiplication to its first store
             ("workgroup_launch_ticks", "i8"),
             # operations
             ("is_busy", "i8"),  # from the load of a program to its end
