@@ -392,7 +392,10 @@ def roofline_claims(core: GpuCore) -> Iterator[Claim]:
     reachable = core.kernel_end_at - core.first_start_at
     yield Claim("B4", "channel[]", "time of the data transfers alone", transfers, reachable, True)
     # A GPU may end while its last granule is on the wire: its own work is over.
-    wire = max(int(port.n_sent) - 1, 0) * int(port.granule_cost) // int(port.scale)
+    engines = core.machine.gpu.copy_engines
+    largest = max(int(port.full_packet), (engines.packet_payload or 0) if engines is not None else 0)
+    least = int(port.payload_cost) + int(port.header_cost) // largest
+    wire = max(int(port.n_sent) - 1, 0) * least // int(port.scale)
     yield Claim("B4", "link_port", "time of the wire alone", wire, core.now - core.start_at, True)
 
 

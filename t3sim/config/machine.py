@@ -99,6 +99,7 @@ class CopyEngineSpec(Spec):
     startup: Picoseconds  # of a command, from when it may start to its first read
     bandwidth: BytesPerSecond  # at which an engine issues reads
     max_outstanding_lines: Count  # lines of an engine that are read and not stored yet
+    packet_payload: Bytes | None = None  # of what it stores at other GPUs; None: as of what compute units do
 
 
 class ExpectedTimeSpec(Spec):

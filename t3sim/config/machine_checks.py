@@ -200,12 +200,13 @@ def wire_time(machine: MachineSpec, ticks_hz: int) -> tuple[int, int, int]:
     First the time of its data, then its share of the header of its packet times the bytes of the packet: both are exact
     for packets of a power of two of bytes.
     """
-    link = machine.link
+    link, engines = machine.link, machine.gpu.copy_engines
     payload, header = link.packet_payload or 1, link.packet_header or 0
+    finer = max(1, (engines.packet_payload or 0) // payload if engines is not None else 0)
     data, share = machine.memory.access * ticks_hz * payload, machine.memory.access * ticks_hz * header
     scale = link.bandwidth * (payload + header)
     common = math.gcd(data, share, scale)
-    return data // common, share // common * payload, scale // common
+    return finer * (data // common), finer * (share // common) * payload, finer * (scale // common)
 
 
 def _packets(machine: MachineSpec) -> Iterator[Finding]:
@@ -215,6 +216,13 @@ def _packets(machine: MachineSpec) -> Iterator[Finding]:
     if (payload is None) != (header is None):
         given, missing = ("packet_payload", "packet_header") if header is None else ("packet_header", "packet_payload")
         yield f"link.{given}", f"needs `link.{missing}`: a packet is data and a header"
+    engines = machine.gpu.copy_engines
+    of_engines = engines.packet_payload if engines is not None else None
+    if of_engines is not None and payload is None:
+        yield "gpu.copy_engines.packet_payload", "needs `link.packet_payload`: packets are a property of the link"
+    elif of_engines is not None and (of_engines & (of_engines - 1) or of_engines > most):
+        shown = f"is {format_bytes(of_engines)}, must be a power of two, at most {format_bytes(most)}"
+        yield "gpu.copy_engines.packet_payload", shown
     if payload is not None and (payload & (payload - 1) or payload > most):
         yield "link.packet_payload", f"is {format_bytes(payload)}, must be a power of two, at most {format_bytes(most)}"
     if header is not None and header > most:

@@ -240,6 +240,8 @@ class TableBuilder:
     def _packet_of(self, of: Gemm | Moves) -> int:
         """Return the bytes of the packets in which a kernel's stores go over a link."""
         size, most = of.store_bytes, full_packet(self.machine)
+        if isinstance(of, Moves) and of.engine is not None and self.machine.gpu.copy_engines is not None:
+            most = self.machine.gpu.copy_engines.packet_payload or most
         if size is not None and (size < 1 or size & (size - 1)):
             raise UsageError(f"operation `{of.name}`: stores of {size} bytes: the size of a store is a power of two")
         return most if size is None else min(size, most)

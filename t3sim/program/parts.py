@@ -10,7 +10,7 @@ import numpy as np
 
 from t3sim.collective.choice import ring_schedule
 from t3sim.collective.schedule import CollectiveSchedule, ring_reduce_scatter
-from t3sim.program.kernels import gemm, program, ring
+from t3sim.program.kernels import copies, gemm, program, ring
 from t3sim.program.operations import Content, Memory, Moves, Program, Tiles
 from t3sim.program.operator import Collective, Operator
 from t3sim.program.plan import Part, Plan, in_order
@@ -83,6 +83,16 @@ def ring_part(
         return program(op, rank, memory, kernel, inputs=inputs, outputs=outputs)
 
     return part_of(op, collective.replace("-", "_"), named(name, n_compute_units), program_of)
+
+
+def copy_part(op: Operator) -> Part:
+    """Return a copy of a chunk to the GPU before by a copy engine."""
+    memory, n_granules = op.memory(), op.chunk_granules
+    given, there = memory.buffer("given", n_granules), memory.buffer("copied", n_granules)
+    row = {
+        "n_granules": n_granules, "operand": given.first, "distance": op.n - 1, "destination": there.first
+    }  # fmt: skip
+    return Part.alike("copy", "copy", program(op, 0, memory, copies("copy", [row])))
 
 
 def ring_contents(

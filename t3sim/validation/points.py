@@ -26,6 +26,7 @@ from t3sim.validation.simulation import (
     CollectiveAlone,
     GemmAlone,
     Outcome,
+    PeerCopy,
     RecordedTiles,
     Scatter,
     SideBySide,
@@ -52,8 +53,11 @@ SIMULATED, FAILED, NOT_SIMULATED = "simulated", "failed", "not simulated"
 COLLECTIVES, LIMITED_COLLECTIVES = "collectives", "channel_limited_collectives"
 GEMM, GEMM_GAPS, GEMM_SM_SPLIT = "gemm", "gemm_gaps", "gemm_sm_split"
 SEQUENTIAL, CONTENTION, TILES, SCATTER = "sequential", "contention", "tile_timelines", "fused_scatter"
+PEER_COPY = "peer_copy"
+BY_ENGINES = ("uni", "bidi", "ring")  # patterns of copies
 SIMULATED_KINDS = (
     COLLECTIVES, LIMITED_COLLECTIVES, GEMM, GEMM_GAPS, GEMM_SM_SPLIT, SEQUENTIAL, CONTENTION, TILES, SCATTER,
+    PEER_COPY,
 )  # fmt: skip
 
 # Kinds that no simulation exists for, each with the reason.
@@ -61,11 +65,10 @@ WITHOUT_SIMULATION = {
     "memory": "streams without a GEMM or a ring; the machine's latencies and bandwidth are taken from them",
     "latency": "no dependent loads are simulated; the machine's latencies are taken from them",
     "launch": "launches are values of the machine, not outcomes",
-    "peer_copy": "no copy engines; the machine's link is taken from them",
     "peer_access": "no kernel of loads or stores alone; what limits remote accesses is taken from them",
     "store_bursts": "no kernel of stores alone; what limits remote stores is taken from them",
-    "copy_engine_collectives": "no copy engines",
-    "engine_contention": "no copy engines",
+    "copy_engine_collectives": "no collective by copy engines",
+    "engine_contention": "no collective by copy engines",
     "async_tp": "no decomposition into pieces",
 }
 
@@ -135,6 +138,7 @@ class Points:
             "collectives": self._collective,
             **dict.fromkeys((GEMM, GEMM_GAPS, GEMM_SM_SPLIT), self._gemm),
             "sequential": self._sequential,
+            PEER_COPY: self._copy,
         }
 
     def of(self, measurements: Measurements) -> list[Point]:
@@ -185,6 +189,16 @@ class Points:
         shape = shape_of(row)
         tiling = tiling_of(self.kernels, shape, machine.gpu.n_compute_units)
         return GemmAlone(machine, tiling, shape, n_compute_units)
+
+    def _copy(self, row: Measurement) -> Iterator[Point]:
+        """Both ways at once whatever the pattern: the ways of a port do not share anything but the memory."""
+        if row["pattern"] not in BY_ENGINES:
+            yield _unsimulated(PEER_COPY, row, "time_us", "no kernel of loads or stores alone")
+        elif self.machine.gpu.copy_engines is None:
+            yield _unsimulated(PEER_COPY, row, "time_us", "the machine has no copy engines")
+        else:
+            copy = PeerCopy(unthrottled(self.machine), self.tiling, int(row["bytes"]))
+            yield _point(PEER_COPY, row, "time_us", Term(copy))
 
     def _sequential(self, row: Measurement) -> Iterator[Point]:
         gemm, scatter = self._parts(row)

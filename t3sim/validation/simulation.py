@@ -20,7 +20,7 @@ from t3sim.experiment.phase_task import MadeOfPhases
 from t3sim.gpu.ticks import TickBase
 from t3sim.overlap.flux import PARAMETERS, flux_push_part
 from t3sim.overlap.interface import Phase
-from t3sim.program.parts import collective_plan, gemm_part
+from t3sim.program.parts import collective_plan, copy_part, gemm_part
 from t3sim.program.side_by_side import kernels_for, side_by_side_part, times_side_by_side
 from t3sim.registry import encoded
 from t3sim.system.parts import MirroredParts, Parts
@@ -114,6 +114,25 @@ class CollectiveAlone(Simulation):
         """See the base class."""
         plan = collective_plan(operator_of(self.run), n_compute_units=self.n_channels)
         return list(MirroredParts(self.run, phases, audit).evaluate(plan)[1].values())
+
+
+@dataclass(frozen=True)
+class PeerCopy(Simulation):
+    """A copy of *size* bytes by a copy engine of each of two GPUs to the other one, launch included."""
+
+    machine: MachineSpec
+    tiling: TilingSpec  # of no effect: every workload has one
+    size: int
+
+    @cached_property
+    def run(self) -> RunSpec:
+        """See the base class."""
+        both = CollectiveSpec.model_construct(op="all-gather", size=2 * self.size, gpus=2)
+        return _run(self.machine, WorkloadSpec(collective=both, tiling=self.tiling))
+
+    def result(self, phases: PhaseSource, audit: Audit | None = None) -> list[Phase]:
+        """See the base class."""
+        return [MirroredParts(self.run, phases, audit).phase(copy_part(operator_of(self.run)))]
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,18 @@ def test_a_copy_to_another_gpu_takes_the_rate_of_the_slower_of_engine_and_link()
     assert slow_link < slow_engine
 
 
+def test_an_engine_fills_packets_of_its_own() -> None:
+    """With headers of 16 B, packets of 256 B carry data at 256 / 272 of the raw rate, those of 64 B at 64 / 80."""
+    link = "link: {packet_payload: 64 B, packet_header: 16 B}"
+    wide = with_engines(rate="400 GB/s", lines=4096, more=f", {link}")
+    engines = wide.gpu.copy_engines.model_copy(update={"packet_payload": 256})
+    wider = wide.model_copy(update={"gpu": wide.gpu.model_copy(update={"copy_engines": engines})})
+    times = [ends(spec, copy(1))[0] - STARTUP for spec in (wide, wider)]
+    buffered = wire(wide.link.egress_buffer // 64, wide.link.bandwidth)
+    assert times[0] / times[1] == pytest.approx((80 / 64) / (272 / 256), abs=2 * buffered / times[1])
+    assert times[0] > 1.1 * times[1]
+
+
 def test_each_command_starts_up() -> None:
     rows = [{"n_granules": N // 8, "operand": i * N // 8, "kept_at": 2 * N + i * N // 8} for i in range(8)]
     (end,) = ends(with_engines(), copies("copy", rows, launch=0))

@@ -18,6 +18,7 @@ from t3sim.config.presets import load_kernels, load_tiling
 from t3sim.errors import InputDataError, UsageError
 from t3sim.measurements.kinds import UNDESCRIBED
 from t3sim.measurements.samples import Measurement, read_measurements
+from t3sim.system.parts import PhaseStore
 from t3sim.validation import points as validate
 from t3sim.validation.points import Point, Points, Term, compared, read_calibration, simulations_of
 from t3sim.validation.simulation import (
@@ -371,6 +372,28 @@ def test_tiles_of_another_size_are_not_simulated(tmp_path: Path) -> None:
 def test_gpus_that_differ_are_refused() -> None:
     with pytest.raises(UsageError, match="not identical"):
         tiny("machine.gpu[1].compute_clock=1 GHz")
+
+
+ENGINES = "{number: 1, startup: 2 us, bandwidth: 4 GB/s, max_outstanding_lines: 64}"
+
+
+def test_copies_by_engines_are_simulated_where_there_are_engines(tmp_path: Path) -> None:
+    """Startup, launch, and bytes at the rate of the engine; stores of SMs are no copies of an engine."""
+    rows = [
+        {"pattern": pattern, "bytes": 1 << 18, "time_us": 70.0, "gbps_per_direction": 3.745}
+        for pattern in ("bidi", "store by 2 workgroups of 1024 threads")
+    ]
+    measurements = read_measurements(write_folder(tmp_path / "copies", {"peer_copy": rows}))
+    without = Points(tiny(), tiling()).of(measurements)
+    assert [point.reason for point in without] == [
+        "the machine has no copy engines", "no kernel of loads or stores alone"
+    ]  # fmt: skip
+    machine = tiny(f"machine.gpu.copy_engines={ENGINES}")
+    copy, store = Points(machine, tiling()).of(measurements)
+    assert not store.terms
+    (simulation,) = copy.simulations
+    least_us = 2 + machine.gpu.kernel_launch / 1e6 + (1 << 18) / 4e3
+    assert least_us < simulation.outcome(simulation.result(PhaseStore())).times["time"] < least_us + 5
 
 
 def test_every_kind_is_simulated_or_has_a_reason() -> None:
