@@ -84,6 +84,32 @@ def test_what_a_gpu_raises_comes_through(n_threads: int) -> None:
     assert threading.active_count() == n_before
 
 
+def failing(ring: RingMachine, d: int, window: int) -> None:
+    """Let GPU *d* fail in a window."""
+    device, advance = ring.devices[d], ring.devices[d].advance
+
+    def advance_or_fail(horizon: int) -> bool:
+        if horizon >= window * ring.window:
+            raise ModelError(f"{device.name} is broken")
+        return advance(horizon)
+
+    device.advance = advance_or_fail
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 4])
+@pytest.mark.parametrize(("earlier", "later"), [(1, 3), (3, 1), (0, 4), (4, 0)])
+def test_of_two_failures_the_one_in_the_earlier_window_is_raised(earlier: int, later: int, n_threads: int) -> None:
+    """Whichever GPU is ahead of the other, and whichever is simulated first."""
+
+    def broken(ring: RingMachine) -> None:
+        if len(ring.devices) > 1:
+            failing(ring, earlier, 4)
+            failing(ring, later, 6)
+
+    with pytest.raises(ModelError, match=rf"gpu\[{earlier}\] is broken"):
+        explicit(unlike(), broken, n_threads=n_threads)
+
+
 @pytest.fixture
 def interruptible() -> Iterator[None]:
     """Ctrl-C raises, also where the tests were started in the background, which ignores it."""

@@ -32,6 +32,9 @@ BOMB_S = 0.5  # of CPU time
 HANG_S = 5.0  # of CPU time; the largest legal file takes half a second, three without libyaml
 
 
+ENGINE = "number: 1, startup: 1 us, bandwidth: 4 GB/s, max_outstanding_lines: 64"
+
+
 def workload(text: str) -> str:
     """The base with another workload."""
     return BASE.replace("{model: T-NLG, sublayer: FC-2, tp: 8}", text)
@@ -471,6 +474,20 @@ CASES = [
         ),
         "e.yaml:2:49: machine.link.egress_buffer: is 128 B, must hold at least one line (`gpu.l2.line`, 128 B) and its"
         " flags, 256 B",
+    ),
+    case(
+        "F-A6 packets of engines on a link without packets",
+        machine("gpu: {copy_engines: {" + ENGINE + ", packet_payload: 256 B}}"),
+        "e.yaml:2:136: machine.gpu.copy_engines.packet_payload: needs `link.packet_payload`: packets are a property of"
+        " the link",
+    ),
+    case(
+        "F-A6 packets of engines that are no power of two",
+        machine(
+            "gpu: {copy_engines: {" + ENGINE + ", packet_payload: 200 B}},"
+            " link: {packet_payload: 128 B, packet_header: 16 B}"
+        ),
+        "e.yaml:2:136: machine.gpu.copy_engines.packet_payload: is 200 B, must be a power of two, at most 4 KiB",
     ),
     case(
         "F-A6 nCCDL < burst",
