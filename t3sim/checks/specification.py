@@ -34,6 +34,12 @@ def specification_claims(core: GpuCore) -> Iterator[Claim]:
         "is_split": int(memory.queue.kind == "split"), "banks_per_group": memory.banks_per_group,
         "n_classes": len(core.traffic.names),
     }  # fmt: skip
+    spec = core.machine.gpu
+    queue_of = np.full(spec.n_compute_units + spec.n_copy_engines, int(core.gpu.link_port.n_queues) - 1)
+    for number, group in enumerate(spec.groups):
+        queue_of[group] = number
+    kept_queues = core.gpu.compute_units["store_queue"][: len(queue_of)]
+    yield Claim("S1", "compute_unit[]", "store queue of its group, kept against stated", kept_queues, queue_of)
     for name, value in stated_of_channels.items():
         yield Claim("S1", "channel[]", f"{name}, kept against stated", np.asarray(channels[name]), value)
 
@@ -45,6 +51,7 @@ def unit_pairs(core: GpuCore) -> dict[str, Pairs]:
     l2, port, dma, tracker = gpu.l2, gpu.link_port, gpu.dma, gpu.tracker
     lines = int(l2.n_banks * l2.sets_per_bank * l2.associativity)
     dma_rate = spec.dma.bytes_per_cycle * clock
+    n_groups = spec.n_groups
     return {
         "gpu": {
             "compute clock (Hz)": (hz, int(gpu.compute_ticks) * clock),
@@ -58,7 +65,7 @@ def unit_pairs(core: GpuCore) -> dict[str, Pairs]:
             "epilogue (cycles)": (int(gpu.epilogue_ticks), spec.compute_unit.epilogue * int(gpu.compute_ticks)),
             "unsent stores (accesses)": (
                 int(gpu.compute_units[0].most_unsent),
-                (spec.compute_unit.max_unsent_bytes or machine.link.egress_buffer) // access,
+                (spec.compute_unit.max_unsent_bytes or machine.link.egress_buffer // n_groups) // access,
             ),
             "launch of a workgroup (ticks)": (
                 int(gpu.workgroup_launch_ticks),
@@ -80,7 +87,9 @@ def unit_pairs(core: GpuCore) -> dict[str, Pairs]:
         },
         "link_port": {
             "rate": (int(port.granule_cost) * machine.link.bandwidth, access * hz * int(port.scale)),
-            "buffer (accesses)": (int(port.buffer_granules), machine.link.egress_buffer // access),
+            "store queues": (int(port.n_queues), n_groups + (n_groups > 1)),
+            "buffer (accesses)": (int(port.buffer_granules), machine.link.egress_buffer // n_groups // access),
+            "places of a store queue": (int(port.queue_places), machine.link.egress_buffer // n_groups // access),
         },
         "dma_engine": {"rate": (int(dma.bytes_per_tick_num) * hz, dma_rate * int(dma.bytes_per_tick_den))},
         "tracker": {

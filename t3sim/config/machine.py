@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from t3sim import units
+from t3sim.config.number_lists import numbers_in, parse_number_list
 
 
 def _written(parser: Callable[[object], object]) -> BeforeValidator:
@@ -31,6 +32,7 @@ Cycles = Annotated[int, _written(units.parse_cycles), Field(ge=0)]
 CyclesAboveZero = Annotated[int, _written(units.parse_cycles), Field(gt=0)]
 ReadAhead = Annotated[int | Literal["chunk"], _written(units.parse_bytes_or_word("chunk"))]
 MatrixClock = Annotated[int | Literal["compute_clock"], _written(units.parse_frequency_or_word("compute_clock"))]
+NumberList = Annotated[str, BeforeValidator(parse_number_list, json_schema_input_type=str | int)]  # such as 0-17,44
 AccessBytes = Annotated[Literal[32, 64], _written(units.parse_bytes)]
 Count = Annotated[int, Field(gt=0, lt=units.LIMIT, strict=True)]
 Share = Annotated[float, Field(gt=0, le=1, strict=True)]
@@ -161,7 +163,12 @@ class CollectiveKernelSpec(Spec):
 
 
 class GpuSpec(Spec):
-    """One GPU without its memory."""
+    """One GPU without its memory.
+
+    ``compute_unit_groups`` lists the compute units of each group (NVIDIA's GPCs, AMD's shader engines or dies): the
+    groups have equal parts of the link and of its egress buffer when several store to other GPUs.  Empty: all
+    compute units are one group.
+    """
 
     n_compute_units: Count
     compute_clock: Hertz
@@ -174,6 +181,17 @@ class GpuSpec(Spec):
     dma: DmaSpec
     collective_kernel: CollectiveKernelSpec
     copy_engines: CopyEngineSpec | None = None
+    compute_unit_groups: tuple[NumberList, ...] = ()
+
+    @property
+    def n_groups(self) -> int:
+        """Groups of compute units."""
+        return max(len(self.compute_unit_groups), 1)
+
+    @property
+    def groups(self) -> list[list[int]]:
+        """The compute units of each group."""
+        return [numbers_in(one) for one in self.compute_unit_groups] or [list(range(self.n_compute_units))]
 
     @property
     def n_copy_engines(self) -> int:

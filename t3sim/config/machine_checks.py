@@ -6,12 +6,14 @@ A finding is a dotted path below the machine and a message; ``resolve`` places i
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import chain
 
 from t3sim.config import limits
 from t3sim.config.machine import DramTimingSpec, MachineSpec
+from t3sim.config.number_lists import LARGEST_NUMBER, format_number_list
 from t3sim.config.trees import Finding, shown_value, value_at
 from t3sim.units import format_bandwidth, format_bytes, format_frequency
 
@@ -21,7 +23,7 @@ LONGEST_LATENCY_PS = 10**12
 
 # The state of one GPU has to fit the memory of a computer, and products of these have to fit 64 bits.
 LARGEST = {
-    "gpu.n_compute_units": 4096,
+    "gpu.n_compute_units": LARGEST_NUMBER + 1,
     "gpu.issue_slot": 1 << 10,
     "gpu.kernel_launch": LONGEST_LATENCY_PS,
     "gpu.compute_unit.max_outstanding_lines": 1 << 14,
@@ -82,7 +84,8 @@ NOT_SHORTER = (
 def machine_findings(machine: MachineSpec) -> list[Finding]:
     """What is wrong with a machine although each value alone is legal."""
     checks = (
-        _sizes, _compute_units, _l2, _returns, _flags, _memory, _accesses, _timing, _data_of_dram, _packets, _switch,
+        _sizes, _groups, _compute_units, _l2, _returns, _flags, _memory, _accesses, _timing, _data_of_dram, _packets,
+        _switch,
     )  # fmt: skip
     findings = list(chain.from_iterable(check(machine) for check in checks))
     return [*findings, *(list(_clocks(machine)) or _link(machine))]
@@ -118,6 +121,31 @@ def _sizes(machine: MachineSpec) -> Iterator[Finding]:
             yield path, f"is {_shown(path, value)}, cannot be larger than `{larger}`, {_shown(larger, limit)}"
 
 
+def _groups(machine: MachineSpec) -> Iterator[Finding]:
+    """Groups of compute units of which some unit is in none or in two."""
+    path, n = "gpu.compute_unit_groups", machine.gpu.n_compute_units
+    if not machine.gpu.compute_unit_groups or n > LARGEST["gpu.n_compute_units"]:
+        return
+    groups = machine.gpu.groups
+    counts = Counter(unit for group in groups for unit in group)
+    if len(groups) > limits.MOST_COMPUTE_UNIT_GROUPS:
+        yield path, f"has {len(groups)} groups, must have at most {limits.MOST_COMPUTE_UNIT_GROUPS}"
+    for units, message in (
+        ([unit for unit in counts if unit >= n], f"beyond the {n} compute units of the GPU (`gpu.n_compute_units`)"),
+        ([unit for unit, times in counts.items() if times > 1 and unit < n], "in more than one group"),
+    ):
+        if units:
+            yield path, f"has {format_number_list(units)} {message}"
+    missing = [unit for unit in range(n) if unit not in counts]
+    if missing:
+        yield path, f"has {format_number_list(missing)} in no group; each compute unit must be in one"
+
+
+def egress_part(machine: MachineSpec) -> int:
+    """Return the bytes of the egress buffer that each group of compute units has: whole accesses."""
+    return machine.link.egress_buffer // machine.gpu.n_groups // machine.memory.access * machine.memory.access
+
+
 def _compute_units(machine: MachineSpec) -> Iterator[Finding]:
     """What is too small for a compute unit to ever do its next step."""
     spec, unit, line = machine.gpu, machine.gpu.compute_unit, machine.gpu.l2.line
@@ -134,10 +162,11 @@ def _compute_units(machine: MachineSpec) -> Iterator[Finding]:
     protocols = (spec.collective_kernel.low_latency, spec.collective_kernel.low_latency_128)
     access = machine.memory.access
     flagged = [-(-line * line // (one.data_per_line * access)) * access for one in protocols if one is not None]
-    if machine.link.egress_buffer < max([line, *flagged]):
+    if egress_part(machine) < max([line, *flagged]):
         with_flags = f" and its flags, {format_bytes(max(flagged))}" if flagged else ""
-        buffer = format_bytes(machine.link.egress_buffer)
-        message = f"is {buffer}, must hold at least one line (`gpu.l2.line`, {format_bytes(line)}){with_flags}"
+        buffer, n_groups = format_bytes(machine.link.egress_buffer), spec.n_groups
+        parts = f" for each of {n_groups} groups (`gpu.compute_unit_groups`)" if n_groups > 1 else ""
+        message = f"is {buffer}, must hold at least one line (`gpu.l2.line`, {format_bytes(line)}){with_flags}{parts}"
         yield "link.egress_buffer", message
     share = spec.compute_unit.max_unsent_bytes
     if share is not None and share < max([line, *flagged]):

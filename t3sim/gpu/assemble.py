@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from t3sim.config.machine import MachineSpec
-from t3sim.config.machine_checks import machine_findings, wire_time
+from t3sim.config.machine_checks import egress_part, machine_findings, wire_time
 from t3sim.errors import UsageError
 from t3sim.gpu.arbitration.user_code import check_return_type, compile_error, guarded, is_policy_of_a_user
 from t3sim.gpu.kernel import _jit, codes
@@ -150,6 +150,15 @@ def full_packet(machine: MachineSpec) -> int:
     return machine.link.packet_payload or machine.memory.access
 
 
+def store_queues(machine: MachineSpec) -> tuple[int, int]:
+    """Return how many store queues the link port has, and the granules that each holds.
+
+    With several groups of compute units, copy engines and the command processor have one more.
+    """
+    n_groups = machine.gpu.n_groups
+    return n_groups + (n_groups > 1), egress_part(machine) // machine.memory.access
+
+
 def fill_record(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
     """Write everything the specs say into the record of an idle GPU; raises ``UsageError`` if it has no room."""
     for path, message in machine_findings(machine):
@@ -253,7 +262,11 @@ def fill_t3_units(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
         port.payload_cost, port.header_cost, port.scale = payload, header, scale
     gpu.link_port.full_packet = full_packet(machine)
     gpu.link_port.granule_cost = payload + header // full_packet(machine)
-    gpu.link_port.buffer_granules = gpu.compute_units["most_unsent"] = machine.link.egress_buffer // granule
+    gpu.link_port.n_queues, gpu.link_port.queue_places = store_queues(machine)
+    gpu.link_port.buffer_granules = gpu.compute_units["most_unsent"] = int(gpu.link_port.queue_places)
+    for queue, units in enumerate(spec.groups):
+        gpu.compute_units["store_queue"][units] = queue
+    gpu.compute_units["store_queue"][spec.n_compute_units :] = gpu.link_port.n_queues - 1
     if spec.compute_unit.max_unsent_bytes is not None:
         gpu.compute_units["most_unsent"][: spec.n_compute_units] = spec.compute_unit.max_unsent_bytes // granule
     gpu.ingress_port.buffer_granules = (machine.link.ingress_buffer or 0) // granule

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from operator import is_
 from typing import Any
 
@@ -14,7 +15,15 @@ from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.arbitration import ArbitrationPolicy
 from t3sim.gpu.arbitration.interface import arbitration_policies
 from t3sim.gpu.arbitration.user_code import catch_errors, raise_errors
-from t3sim.gpu.assemble import capacities_of, compiled_advance, compiled_policy, fill_classes, fill_record, layout_for
+from t3sim.gpu.assemble import (
+    capacities_of,
+    compiled_advance,
+    compiled_policy,
+    fill_classes,
+    fill_record,
+    layout_for,
+    store_queues,
+)
 from t3sim.gpu.kernel import _jit, codes
 from t3sim.gpu.kernel.loop import BIN_COMPUTE_READ, N_CLASS_COLUMNS, commands_per_slot
 from t3sim.gpu.kernel.state import COMMAND_LOG, MESSAGE, PEER_TABLE, empty_gpu
@@ -57,7 +66,7 @@ class GpuCore:
         self.state = empty_gpu(self.layout, self.used)
         self.gpu = self.state[0]
         self.tables = Tables()
-        self.store_queue = records(MESSAGE, machine.link.egress_buffer // machine.memory.access)
+        self.store_queue = records(MESSAGE, prod(store_queues(machine)))
         self.inbox = records(MESSAGE, INBOX_SIZE)
         self.peers = records(PEER_TABLE, 1)
         self.arrivals = records(
@@ -133,6 +142,15 @@ class GpuCore:
         n = int(self._n_outbox[0])
         self._n_outbox[0] = 0
         return self.outbox.view(np.ndarray)[:n].copy()
+
+    def unsent_stores(self) -> list[NDArray[Any]]:
+        """Return what waits in each store queue of the link port, in order."""
+        port = self.gpu.link_port
+        places = int(port.queue_places)
+        return [
+            self.store_queue[queue * places + np.arange(int(line["head"]), int(line["tail"])) % places]
+            for queue, line in enumerate(port.queues[: int(port.n_queues)])
+        ]
 
     def put_behind_switch(self, room: list[int]) -> None:
         """Give this GPU an ingress port; *room* is what the ingress buffer of the GPU at each distance holds for it."""

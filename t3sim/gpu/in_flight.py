@@ -95,13 +95,10 @@ def queued_requests(core: GpuCore) -> list[Queued]:
 
 
 def heads_of_port(core: GpuCore) -> list[Any]:
-    """Return what is first in line at the link port: of stores, of DMA data."""
-    port = core.gpu.link_port
-    queues = (
-        (core.store_queue, port.store_head, port.store_tail),
-        (core.tables.dma_queue, port.dma_head, port.dma_tail),
-    )
-    return [queue[int(head) % len(queue)] for queue, head, tail in queues if head < tail]
+    """Return what is first in line at the link port: of the stores in each queue, of DMA data."""
+    port, queue = core.gpu.link_port, core.tables.dma_queue
+    dma_data = [queue[int(port.dma_head) % len(queue)]] if port.dma_head < port.dma_tail else []
+    return [stores[0] for stores in core.unsent_stores() if len(stores)] + dma_data
 
 
 def has_room_there(core: GpuCore, message: Any) -> bool:

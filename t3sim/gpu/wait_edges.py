@@ -92,18 +92,24 @@ def work_left(hung: HungGpu) -> dict[str, str]:
         left["command_processor.operation[]"] = f"{gpu.n_pending} of {gpu.n_operations} operations have not started"
     left["mailbox"] = f"{counted(len(hung.inbox), 'granule')} in the inbox"
     left["link[]"] = f"{gpu.n_inbound} of {gpu.expected_inbound} granules received, {hung.n_delivered} delivered"
-    if port.store_head < port.store_tail or port.dma_head < port.dma_tail:
+    n_unsent = n_unsent_stores(hung)
+    if n_unsent or port.dma_head < port.dma_tail:
         left["link_port"] = (
-            f"{port.n_sent} granules sent, {port.store_tail - port.store_head} of {port.buffer_granules} in the store"
+            f"{port.n_sent} granules sent, {n_unsent} of {port.buffer_granules * port.n_queues} in the store"
             f" buffer, {port.dma_tail - port.dma_head} of DMA data queued"
         )
     return left | {f"channel[].{part}": NOT_SERVED for part in (*hung.core.traffic.queues, "bank[]", "dram_queue")}
 
 
+def n_unsent_stores(hung: HungGpu) -> int:
+    """Return the stores that wait in the link port."""
+    return sum(len(stores) for stores in hung.core.unsent_stores())
+
+
 def senders(hung: HungGpu) -> Edges:
     """Yield everything in a GPU that will still put data on its outgoing link."""
     gpu, port, workgroups = hung.gpu, hung.gpu.link_port, hung.tables.workgroups
-    if port.store_head < port.store_tail or port.dma_head < port.dma_tail:
+    if n_unsent_stores(hung) or port.dma_head < port.dma_tail:
         yield "link_port", "granules not sent"
     if gpu.dma.n_commands_done < gpu.dma.n_commands:
         yield "dma_engine", "DMA commands not done"
@@ -232,6 +238,8 @@ def rest_of(hung: HungGpu, o: int) -> Edges:
     if operation.n_finished == operation.n_workgroups:
         for wait in tables.waits[behind : behind + int(operation.n_untils)]:
             yield from signal_lacking(hung, int(wait.signal), int(wait.at_least))
+        if hung.gpu.link_port.n_queues > 1 and n_unsent_stores(hung):
+            yield "link_port", "what it has stored is not sent"
     is_moving = operation.kind == codes.MOVES
     if is_moving and operation.n_dispatched == operation.n_workgroups:
         units = hung.gpu.compute_units["move_operation"]
@@ -310,10 +318,9 @@ def posts_left(hung: HungGpu, s: int, distance: int) -> Edges:
         yield hung.place_of_workgroup(w), f"workgroup {w} posts it with its stores"
     if hung.gpu.dma.n_commands_done < hung.gpu.dma.n_commands and (is_there(tiles) & is_forwarded).any():
         yield "dma_engine", "posts it with what it sends"
-    for queue, head, tail in (
-        (hung.core.store_queue, port.store_head, port.store_tail), (tables.dma_queue, port.dma_head, port.dma_tail),
-    ):  # fmt: skip
-        if is_there(queue[np.arange(int(head), int(tail)) % len(queue)]).any():
+    dma_data = tables.dma_queue[np.arange(int(port.dma_head), int(port.dma_tail)) % len(tables.dma_queue)]
+    for waiting in (*hung.core.unsent_stores(), dma_data):
+        if is_there(waiting).any():
             yield "link_port", "has messages that post it"
 
 
@@ -477,7 +484,7 @@ def port_data(hung: HungGpu) -> Edges:
     for moves in hung.core.moves:
         flagged = -(-int(gpu.l2.granules_per_line * moves.flags_numerator) // int(moves.flags_denominator))
         n_granules = max(n_granules, flagged)
-    if port.store_head == port.store_tail and port.buffer_granules < n_granules:
+    if not n_unsent_stores(hung) and port.buffer_granules < n_granules:
         most = counted(int(port.buffer_granules), "granule")
         yield NOTHING, f"its store buffer is empty and has no room for a line: it takes {most}"
     for message in [head for head in heads_of_port(hung.core) if not has_room_there(hung.core, head)]:
@@ -489,12 +496,24 @@ def port_data(hung: HungGpu) -> Edges:
             yield NOTHING, "waits for data of the DMA engine, but no read is in flight"
 
 
+def posts_here(hung: HungGpu, unit: int) -> bool:
+    """Return whether a unit is at a step whose result is kept, and told of, on its own GPU."""
+    if hung.gpu.compute_units[unit].move_operation < 0:
+        return False
+    step = hung.tables.steps[hung.step_of(unit)[1]]
+    return bool(step.send < 0 <= step.post_signal)
+
+
 def store_buffer_room(hung: HungGpu, unit: int, *_: int) -> Edges:
     """Room in the store buffer of the link, or in what a unit may have of it."""
     gpu, cu = hung.gpu, hung.gpu.compute_units[unit]
     buffer, most = int(gpu.link_port.buffer_granules), counted(int(cu.most_unsent), "granule")
-    if cu.unsent_granules + gpu.l2.granules_per_line <= cu.most_unsent or cu.most_unsent >= buffer:
-        yield "link_port", f"its store buffer of {buffer} granules is full"
+    is_part = gpu.link_port.n_queues > 1
+    if is_part and posts_here(hung, unit) and cu.unsent_granules:
+        yield "link_port", f"what it posts here comes behind {counted(int(cu.unsent_granules), 'store')} elsewhere"
+    elif cu.unsent_granules + gpu.l2.granules_per_line <= cu.most_unsent or cu.most_unsent >= buffer:
+        of_group = "the part of its store buffer that this group of units has, of" if is_part else "its store buffer of"
+        yield "link_port", f"{of_group} {buffer} granules{',' if is_part else ''} is full"
     elif cu.unsent_granules:
         yield "link_port", f"what one unit may have of its store buffer, {most}, is full"
     else:

@@ -35,6 +35,7 @@ VALUES: Mapping[str, Sequence[Any]] = {
     "gpu.matrix_clock": ("1 GHz", "1.2 GHz"),
     "gpu.issue_slot": ("4 cycles", "16 cycles"),
     "gpu.kernel_launch": ("100 ns", "3 us"),
+    "gpu.compute_unit_groups": (["0-1", "2-3"], ["0", "1-3"], ["3", "1", "0,2"], ["0-1", "2"], ["0,2-4", "1,5-7"]),
     "gpu.compute_unit.max_outstanding_lines": (1, 2, 16),
     "gpu.compute_unit.max_unsent_bytes": ("512 B", "4 KiB"),
     "gpu.compute_unit.matrix_efficiency": (0.2, 0.5, 1.0),

@@ -251,7 +251,7 @@ def leftovers(core: GpuCore) -> dict[str, int]:
         "tiles not triggered": int(gpu.n_tiles_open),
         "DMA commands": int(gpu.dma.n_commands - gpu.dma.n_commands_done),
         "DMA reads in flight": int(gpu.dma.reads_in_flight),
-        "granules in the link port": int(port.store_tail - port.store_head + port.dma_tail - port.dma_head),
+        "granules in the link port": sum(map(len, core.unsent_stores())) + int(port.dma_tail - port.dma_head),
         "messages in the inbox": int(gpu.inbox_tail - gpu.inbox_head),
         "messages in front of the ingress port": int((core.peers["data_tail"] - core.peers["data_head"]).sum()),
         "messages not received": int(gpu.expected_inbound - gpu.n_inbound),

@@ -203,15 +203,15 @@ def all_sent_at(core: GpuCore) -> int:
 
     All of them are in the buffer: the kernel has ended.
     """
-    port, stores = core.gpu.link_port, core.store_queue
-    waiting = np.arange(int(port.store_head), int(port.store_tail))
+    port, queues = core.gpu.link_port, core.unsent_stores()
+    waiting = np.concatenate(queues)
     if not len(waiting):
         return 0
-    packets = stores["packet"][waiting % len(stores)].astype(np.int64)
-    cost = int(port.payload_cost) + int(port.header_cost) // packets
-    scale, turn = int(port.scale), np.cumsum(cost) - cost
-    ready = np.maximum.accumulate(stores["at"][waiting % len(stores)] * scale - turn)
-    start = max(int(ready[-1]), int(port.free_at_scaled)) + int(turn[-1])
+    costs = int(port.payload_cost) + int(port.header_cost) // waiting["packet"].astype(np.int64)
+    # Whichever of the queues comes last: if packets differ, this is at most the difference too late.
+    last = int(costs[-1]) if len(queues) == 1 else int(costs.min())
+    scale = int(port.scale)
+    start = max(core.now * scale, int(port.free_at_scaled)) + int(costs.sum()) - last
     return (start // (core.slot_ticks * scale) + 1) * core.slot_ticks
 
 

@@ -467,6 +467,39 @@ CASES = [
         " (`gpu.l2.line`, 128 B)",
     ),
     case(
+        "F-A6 a compute unit in no group",
+        machine('gpu: {n_compute_units: 4, compute_unit_groups: ["0-1", "2"]}'),
+        "e.yaml:2:74: machine.gpu.compute_unit_groups: has 3 in no group; each compute unit must be in one",
+    ),
+    case(
+        "F-A6 a compute unit in two groups",
+        machine('gpu: {n_compute_units: 4, compute_unit_groups: ["0-3", "1-2"]}'),
+        "e.yaml:2:74: machine.gpu.compute_unit_groups: has 1-2 in more than one group",
+    ),
+    case(
+        "F-A6 a group of compute units that are not there",
+        machine('gpu: {n_compute_units: 4, compute_unit_groups: ["0-3", "4-9"]}'),
+        "e.yaml:2:74: machine.gpu.compute_unit_groups: has 4-9 beyond the 4 compute units of the GPU"
+        " (`gpu.n_compute_units`)",
+    ),
+    case(
+        "F-A6 a group that is no list of numbers",
+        machine('gpu: {n_compute_units: 4, compute_unit_groups: ["0-1", "2..3"]}'),
+        "e.yaml:2:82: machine.gpu.compute_unit_groups[1]: `2..3` is no number and no range;"
+        " a list of numbers is needed, like `0-17,44-47`",
+    ),
+    case(
+        "F-A6 more groups of compute units than queues",
+        machine(f"gpu: {{n_compute_units: 33, compute_unit_groups: {list(range(33))}}}"),
+        "e.yaml:2:75: machine.gpu.compute_unit_groups: has 33 groups, must have at most 32",
+    ),
+    case(
+        "F-A6 a link port whose parts hold no line",
+        machine('gpu: {n_compute_units: 4, compute_unit_groups: ["0", "1", "2", "3"]}, link: {egress_buffer: 384 B}'),
+        "e.yaml:2:119: machine.link.egress_buffer: is 384 B, must hold at least one line (`gpu.l2.line`, 128 B)"
+        " for each of 4 groups (`gpu.compute_unit_groups`)",
+    ),
+    case(
         "F-A6 a link port that holds no line with its flags",
         machine(
             f"link: {{egress_buffer: 128 B}}, gpu: {{collective_kernel: {{expected: {EXPECTED},"

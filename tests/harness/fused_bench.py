@@ -254,7 +254,7 @@ class FusedBench:
     def _take_store(self, tile: int, granule: int) -> bool:
         """Give a store to the link or to its channel; return whether there was room."""
         if not self._updates(tile // N_WAVEFRONTS):
-            if not has_buffer_room(self.gpu.link_port, 1):
+            if not has_buffer_room(self.gpu.link_port, 0, 1):
                 return False
             buffer_store(self.core.gpu, self.core.store_queue, -1, INCOMING_UPDATE, -1, tile, granule, -1, 64, self.now)
             self.stored.append((tile, granule))
@@ -274,7 +274,7 @@ class FusedBench:
             del self.resident[cu, slot]
             record = self.gpu.compute_units[cu].slots[slot]
             entry = self.tables.workgroups[int(record.workgroup)]
-            entry.end_at, entry.sent_mark = self.now, self.gpu.link_port.store_tail
+            entry.end_at, entry.sent_mark = self.now, self.gpu.link_port.queues[0].tail
             self.ended[int(record.workgroup)] = len(self.stored)
             free_slot(self.core, cu, slot)
 

@@ -8,7 +8,7 @@ from t3sim.config import limits
 from t3sim.gpu.assemble import EFFICIENCY_SCALE
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel.loop import OUTBOX_MARGIN
-from t3sim.gpu.kernel.state import RETURN_RING, Layout
+from t3sim.gpu.kernel.state import MOST_STORE_QUEUES, RETURN_RING, Layout
 
 
 def disagreements() -> dict[str, tuple[int, int]]:
@@ -20,6 +20,7 @@ def disagreements() -> dict[str, tuple[int, int]]:
         "MOST_RESIDENT_WORKGROUPS": layout.n_slots,
         "MOST_PREFETCHED_SLICES": layout.n_buffers - 1,
         "EFFICIENCY_DIGITS": EFFICIENCY_SCALE,
+        "MOST_COMPUTE_UNIT_GROUPS": MOST_STORE_QUEUES - 1,
     }
     return {name: (getattr(limits, name), found) for name, found in held.items() if getattr(limits, name) != found}
 

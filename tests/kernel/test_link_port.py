@@ -188,15 +188,15 @@ def test_nothing_leaves_before_it_is_ready() -> None:
 def test_buffer_takes_what_the_data_sheet_says() -> None:
     """Does the buffer of 2 KiB take 32 granules of 64 B, and room come back as they leave?"""
     port = Port()
-    assert has_buffer_room(port.port, 32)
-    assert not has_buffer_room(port.port, 33)
+    assert has_buffer_room(port.port, 0, 32)
+    assert not has_buffer_room(port.port, 0, 33)
     port.queue_stores([0] * 30)
-    assert has_buffer_room(port.port, 2)
-    assert not has_buffer_room(port.port, 3)
+    assert has_buffer_room(port.port, 0, 2)
+    assert not has_buffer_room(port.port, 0, 3)
     port.transmit(int(granule_time(port.core)) + 1)  # two have started
     assert port.port.n_sent == 2
-    assert has_buffer_room(port.port, 4)
-    assert not has_buffer_room(port.port, 5)
+    assert has_buffer_room(port.port, 0, 4)
+    assert not has_buffer_room(port.port, 0, 5)
 
 
 def test_a_unit_has_its_own_share_of_the_store_buffer() -> None:
@@ -218,7 +218,7 @@ def test_dma_data_need_no_room_in_the_store_buffer() -> None:
     """Is the store buffer empty and the DMA queue counted while only DMA data wait?"""
     port = Port()
     port.queue_dma([0] * 500)
-    assert has_buffer_room(port.port, 32)
+    assert has_buffer_room(port.port, 0, 32)
     assert dma_queued(port.port) == 500
     assert not is_empty(port.port)
 

@@ -260,7 +260,7 @@ def check_capacities(core: GpuCore) -> dict[str, int]:
         "stores of a CU": (units["outstanding_stores"].max(), lines * int(gpu.l2.granules_per_line)),
         "tracker": (gpu.tracker.n_entries, machine.gpu.tracker.n_sets * machine.gpu.tracker.entries_per_set),
         "buffer of the link": (
-            port.store_tail - port.store_head,
+            port.queues[0].tail - port.queues[0].head,
             machine.link.egress_buffer // machine.memory.access,
         ),
         "read-ahead": (dma_queued(port), gpu.dma.read_ahead_granules),
@@ -310,7 +310,7 @@ def test_b7_no_queue_holds_more_than_its_capacity(kind: str) -> None:
         ("DRAM queue", lambda gpu: gpu.channels[1].occupancy.__setitem__(1, 17)),
         ("loads of a CU", lambda gpu: setattr(gpu.compute_units[3], "outstanding_lines", 513)),
         ("miss registers", lambda gpu: gpu.l2.n_free_mshrs.__setitem__(2, -1)),
-        ("buffer of the link", lambda gpu: setattr(gpu.link_port, "store_tail", 33)),
+        ("buffer of the link", lambda gpu: setattr(gpu.link_port.queues[0], "tail", 33)),
         ("tracker", lambda gpu: setattr(gpu.tracker, "n_entries", 129)),
         ("read-ahead", lambda gpu: setattr(gpu.link_port, "dma_tail", gpu.dma.read_ahead_granules + 1)),
     ],
@@ -442,7 +442,7 @@ def share_lost(rho: float, buffer_bytes: int, n: int) -> float:
     for i, at in enumerate(poisson(rho, n, seed=4).tolist()):
         transmit(core.gpu, core.peers, core.store_queue, core.tables.dma_queue, core.outbox, at)
         core.gpu.n_outbox = 0
-        if has_buffer_room(port, 1):
+        if has_buffer_room(port, 0, 1):
             buffer_store(core.gpu, core.store_queue, -1, INCOMING_WRITE, -1, 0, i, -1, 64, at)
         else:
             n_lost += 1

@@ -407,7 +407,7 @@ def note_without_multiplying(gpu, workgroups, cu, state, credit, now):
 def end_workgroup(gpu, gemm, cu, slot, entry, now):
     """A workgroup of a GEMM has stored its tile: its place is free."""
     entry.end_at = now
-    entry.sent_mark = gpu.link_port.store_tail
+    entry.sent_mark = gpu.link_port.queues[cu.store_queue].tail
     slot.workgroup = -1
     cu.shares -= gemm.share
     gemm.n_finished += 1

@@ -5,8 +5,11 @@ buffer for the stores of compute units, which pushes back on them, as does what 
 a queue of DMA data in the order in which they were asked for, bounded by the engine's read-ahead;
 the two take turns on the wire.
 Without turns a backlog of DMA data starves the stores of the first chunk, on which all later chunks
-depend.  Behind a switch, the first in line waits while the ingress buffer of the GPU that it goes to has no room for
-it, and all behind it wait, too.  Each packet carries a header, so small stores take longer for the same data.
+depend.  If compute units come in groups, each group has a queue of its own in an equal part of the buffer, and one
+more takes what no compute unit stores (copy engines, signals that operations post); those that can leave take turns,
+packet by packet.  There is no order between queues; who needs one asks ``is_sent_until`` (``command_processor``).
+Behind a switch, the first in line waits while the ingress buffer of the GPU that it goes to has no room for it, and all
+behind it in its queue wait, too.  Each packet carries a header, so small stores take longer for the same data.
 The wire's latency belongs to ``network.link``.
 Pinned by tests/kernel/test_link_port.py.
 """
@@ -26,15 +29,27 @@ from t3sim.gpu.kernel.codes import (
 
 
 @kernel
-def has_buffer_room(port, n_granules):
-    """Return whether the store buffer takes *n_granules* more."""
-    return port.store_tail - port.store_head + n_granules <= port.buffer_granules
+def has_buffer_room(port, queue, n_granules):
+    """Return whether a store queue takes *n_granules* more."""
+    return port.queues[queue].tail - port.queues[queue].head + n_granules <= port.buffer_granules
 
 
 @kernel
 def takes_stores(port, cu, n_granules):
     """Return whether the store buffer takes *n_granules* more of the unit *cu*."""
-    return has_buffer_room(port, n_granules) and cu.unsent_granules + n_granules <= cu.most_unsent
+    return has_buffer_room(port, cu.store_queue, n_granules) and cu.unsent_granules + n_granules <= cu.most_unsent
+
+
+@kernel
+def takes_posts(port, n_signals):
+    """Return whether the store buffer takes *n_signals* that operations post: each has the room of a header."""
+    return has_buffer_room(port, port.n_queues - 1, n_signals)
+
+
+@kernel
+def place_in_queue(port, queue, number):
+    """Return where the *number*-th store of a queue waits."""
+    return queue * port.queue_places + number % port.queue_places
 
 
 @kernel
@@ -51,17 +66,19 @@ def write_message(message, at, kind, distance, tile, granule, signal, packet):
 
 @kernel
 def buffer_store(gpu, store_queue, unit, kind, distance, tile, granule, signal, packet, ready_at):
-    """Put a store of *unit* for another GPU into the buffer; the caller has asked ``takes_stores``.
+    """Put a store of *unit* for another GPU into its queue; the caller has asked ``takes_stores``.
 
-    What no unit stores (*unit* is -1) has asked ``has_buffer_room``.
+    What no unit stores (*unit* is -1) has asked ``takes_posts``.
     """
     port = gpu.link_port
-    entry = store_queue[port.store_tail % len(store_queue)]
-    entry.unit = unit
+    queue = port.n_queues - 1
     if unit >= 0:
+        queue = gpu.compute_units[unit].store_queue
         gpu.compute_units[unit].unsent_granules += 1
+    entry = store_queue[place_in_queue(port, queue, port.queues[queue].tail)]
+    entry.unit = unit
     write_message(entry, ready_at, kind, distance, tile, granule, signal, packet)
-    port.store_tail += 1
+    port.queues[queue].tail += 1
 
 
 @kernel
@@ -103,14 +120,64 @@ def start_of(gpu, peers, message):
 
 
 @kernel
+def is_sent_until(port, store_queue, slot_end):
+    """Return whether all that was stored in the slots up to *slot_end* is on the wire.
+
+    Inside a slot a queue is in no order of time, so this is asked about whole slots.
+    """
+    for queue in range(port.n_queues):
+        line = port.queues[queue]
+        if line.head < line.tail and store_queue[place_in_queue(port, queue, line.head)].at < slot_end:
+            return False
+    return True
+
+
+@kernel
+def start_in_queue(gpu, peers, store_queue, queue):
+    """Return when the first in line of a store queue can go on the wire, in 1/scale ticks; NEVER: there is none."""
+    port = gpu.link_port
+    line = port.queues[queue]
+    if line.head == line.tail:
+        return NEVER
+    return start_of(gpu, peers, store_queue[place_in_queue(port, queue, line.head)])
+
+
+@kernel
+def queue_in_turn(gpu, peers, store_queue):
+    """Return the one of several store queues whose first in line goes next: it can start first, in turns if many can.
+
+    A queue keeps its turn for the rest of a packet.
+    """
+    port = gpu.link_port
+    chosen = port.last_queue
+    earliest = NEVER
+    first = port.last_queue if port.packet_left > 0 else port.last_queue + 1
+    for turn in range(port.n_queues):
+        queue = (first + turn) % port.n_queues
+        start = start_in_queue(gpu, peers, store_queue, queue)
+        if start < earliest:
+            chosen, earliest = queue, start
+    return chosen
+
+
+@kernel
+def note_turn(gpu, queue, entry):
+    """A store of *queue* goes on the wire: how much of its packet is left?"""
+    port = gpu.link_port
+    if queue != port.last_queue or port.packet_left == 0:
+        port.packet_left = 1 if entry.kind == SIGNAL else max(entry.packet // gpu.granule_bytes, 1)
+    port.last_queue = queue
+    port.packet_left -= 1
+
+
+@kernel
 def transmit(gpu, peers, store_queue, dma_queue, outbox, slot_end):
     """Put on the wire what can start before *slot_end*; a message is complete at ``at``."""
     port = gpu.link_port
     until = slot_end * port.scale
     while True:
-        stores_at = NEVER
-        if port.store_head < port.store_tail:
-            stores_at = start_of(gpu, peers, store_queue[port.store_head % len(store_queue)])
+        queue = 0 if port.n_queues == 1 else queue_in_turn(gpu, peers, store_queue)
+        stores_at = start_in_queue(gpu, peers, store_queue, queue)
         dma_at = NEVER
         if port.dma_head < port.dma_tail:
             dma_at = start_of(gpu, peers, dma_queue[port.dma_head % len(dma_queue)])
@@ -123,9 +190,11 @@ def transmit(gpu, peers, store_queue, dma_queue, outbox, slot_end):
             port.dma_head += 1
             port.last_source = FROM_DMA
         else:
-            entry = store_queue[port.store_head % len(store_queue)]
-            port.store_head += 1
+            entry = store_queue[place_in_queue(port, queue, port.queues[queue].head)]
+            port.queues[queue].head += 1
             port.last_source = FROM_STORES
+            if port.n_queues > 1:
+                note_turn(gpu, queue, entry)
             if entry.unit >= 0:
                 gpu.compute_units[entry.unit].unsent_granules -= 1
         port.idle_scaled += start - port.free_at_scaled
@@ -149,7 +218,10 @@ def transmit(gpu, peers, store_queue, dma_queue, outbox, slot_end):
 @kernel
 def is_empty(port):
     """Return whether everything has been put on the wire."""
-    return port.store_head == port.store_tail and port.dma_head == port.dma_tail
+    for queue in range(port.n_queues):
+        if port.queues[queue].head < port.queues[queue].tail:
+            return False
+    return port.dma_head == port.dma_tail
 
 
 @kernel
@@ -158,8 +230,11 @@ def reason_without_data(gpu, peers, store_queue, dma_queue):
     port = gpu.link_port
     if gpu.n_active_slots == 0:
         return FOR_LAUNCH
-    if port.store_head < port.store_tail and not may_leave(gpu, peers, store_queue[port.store_head % len(store_queue)]):
-        return FOR_LINK
+    for queue in range(port.n_queues):
+        line = port.queues[queue]
+        if line.head < line.tail:
+            if not may_leave(gpu, peers, store_queue[place_in_queue(port, queue, line.head)]):
+                return FOR_LINK
     if port.dma_head < port.dma_tail:
         has_room = may_leave(gpu, peers, dma_queue[port.dma_head % len(dma_queue)])
         return FOR_DRAM if has_room else FOR_LINK

@@ -161,6 +161,9 @@ def store_results(gpu, moves, cu_index, step, store_queue, credit, now):
         if is_sent and not takes_stores(gpu.link_port, cu, n_sent):
             note_refused(cu, FOR_LINK, 0)  # it goes on with its loads
             return credit
+        if not is_sent and step.post_signal >= 0 and gpu.link_port.n_queues > 1 and cu.unsent_granules > 0:
+            note_refused(cu, FOR_LINK, 0)  # who sees this post may store elsewhere, past the queue of this unit
+            return credit
         if step.kept_at >= 0:
             cost = moves.store_ticks
             kept = step.kept_at + part.line_index[entry] * gpu.l2.granules_per_line

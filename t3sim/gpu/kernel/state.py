@@ -16,6 +16,7 @@ import numpy as np
 from t3sim.gpu.kernel.codes import FOR_REQUEST, MOST_CLASSES, N_CU_STATES, N_KINDS, N_REASONS, NEVER
 
 N_POLICY_PARAMS = 8
+MOST_STORE_QUEUES = 33  # of the link port: 32 groups of compute units, and what no compute unit stores
 RETURN_RING = 128  # slots ahead in which something may come back to a CU: more than an L2 latency
 
 
@@ -276,7 +277,8 @@ def compute_unit_dtype(layout):
             ("issue_debt", "i8"),  # of the path to the L2, at most 0: what the last access overdrew
             ("outstanding_lines", "i8"),  # loads in flight, until their data are back in the CU
             ("outstanding_stores", "i8"),  # stores in flight, until they are acknowledged
-            ("unsent_granules", "i8"),  # of its stores to other GPUs, in the store buffer of the link
+            ("store_queue", "i8"),  # of the link port, in which its stores to other GPUs wait
+            ("unsent_granules", "i8"),  # of them, in that queue
             ("most_unsent", "i8"),
             ("returning_lines", "i4", (RETURN_RING,)),  # by slot number, modulo the ring: what comes back then
             ("returning_stores", "i4", (RETURN_RING,)),
@@ -365,6 +367,10 @@ def dma_dtype():
     )
 
 
+# Stores of a group of compute units that wait for the wire: granules taken off it, and put into it.
+STORE_QUEUE = np.dtype([("head", "i8"), ("tail", "i8")], align=True)
+
+
 def link_port_dtype():
     """The egress port: serialises granules at the link rate."""
     return np.dtype(
@@ -375,10 +381,12 @@ def link_port_dtype():
             ("full_packet", "i8"),  # bytes
             ("scale", "i8"),
             ("free_at_scaled", "i8"),
-            ("buffer_granules", "i8"),
+            ("n_queues", "i8"),  # of stores: 1, or one for each group of compute units and one for what no unit stores
+            ("queue_places", "i8"),  # of each, in the array of stores that wait
+            ("buffer_granules", "i8"),  # that each has room for
             ("last_source", "i8"),
-            ("store_head", "i8"),
-            ("store_tail", "i8"),
+            ("last_queue", "i8"),  # of the store that left last
+            ("packet_left", "i8"),  # granules of its packet that come behind it
             ("dma_head", "i8"),
             ("dma_tail", "i8"),
             ("n_sent", "i8"),  # granules handed to the outbox
@@ -390,6 +398,7 @@ def link_port_dtype():
             ("noted_sent", "i8"),
             ("reason_scaled", "i8", (N_REASONS,)),  # idle before the granules that were sent, by what it waited for
             ("open_scaled", "i8", (N_REASONS,)),  # idle since then
+            ("queues", STORE_QUEUE, (MOST_STORE_QUEUES,)),
         ],
         align=True,
     )
@@ -575,7 +584,7 @@ WORKGROUP_TABLE = np.dtype(
         ("multiply_at", "i8"),
         ("main_loop_end_at", "i8"),
         ("end_at", "i8"),
-        ("sent_mark", "i8"),  # stores of the link port up to the end of this workgroup
+        ("sent_mark", "i8"),  # stores in its queue at the link port up to the end of this workgroup
         ("wait_signal", "i8"),  # before its first load; -1: none
         ("wait_at_least", "i8"),
     ],

@@ -86,7 +86,9 @@ def is_released(gpu, gemm, workgroups, tiles, dma_commands, index):
     if entry.route == ROUTE_CACHED:
         return True
     if entry.route == ROUTE_REMOTE_UPDATE or entry.route == ROUTE_REMOTE_STORE:
-        return entry.end_at >= 0 and gpu.link_port.store_head >= entry.sent_mark
+        if entry.end_at < 0:
+            return False
+        return gpu.link_port.queues[gpu.compute_units[entry.cu].store_queue].head >= entry.sent_mark
     first = entry.first_tile
     if tiles[first].n_open > 0:
         return False
