@@ -42,6 +42,18 @@ LINE_STORE_BYTES_PER_CYCLE = 32  # 63.1 GB/s of whole lines to its own memory
 STORE_BYTES = 64  # of a warp of the kernel that scatters, with a pointer from a table: 2 B a thread
 STORE_BYTES_PER_CYCLE = 15  # of one SM that stores a tile so, to its own memory or to a peer's: 30.1 GB/s
 STORES_AHEAD = 16 << 10  # B of each SM, between it and the link
+# The SMs of an H200 in groups that have equal parts of the link: three in each GPC (validation/h200-sm-groups.csv).
+SM_GROUPS = (
+    "0-1,48-49,128-129", "16-17,124-125,130-131", "32-33,126-127",
+    "2-3,50-51,92-93", "18-19,64-65,106-107", "34-35,78-79",
+    "4-5,52-53,94-95", "20-21,66-67,108-109", "36-37,80-81",
+    "6-7,54-55,96-97", "22-23,68-69,110-111", "38-39,82-83",
+    "8-9,56-57,98-99", "24-25,70-71,112-113", "40-41,84-85",
+    "10-11,58-59,100-101", "26-27,72-73,114-115", "42-43,86-87",
+    "12-13,60-61,102-103", "28-29,74-75,116-117", "44-45,88-89,120-121",
+    "14-15,62-63,104-105", "30-31,76-77,118-119", "46-47,90-91,122-123",
+)  # fmt: skip
+N_SMS = 132
 
 TIMELINE_COLUMNS = ("model", "sublayer", "tp", "m", "n", "k", "kernel")  # with the file; workgroups are rows of it
 TRITON_KERNELS = ("gemm", "scatter")
@@ -127,7 +139,10 @@ class Scatters:
         pointer = machine.gpu.l2.hit_latency
         own = with_value(own, "gpu.compute_unit.epilogue", exchange_cycles(self.tiling) + pointer)
         own = with_value(own, "gpu.compute_unit.max_unsent_bytes", STORES_AHEAD)
-        own = with_value(own, "link.egress_buffer", STORES_AHEAD * machine.gpu.n_compute_units)
+        if machine.gpu.n_compute_units == N_SMS:
+            own = with_value(own, "gpu.compute_unit_groups", SM_GROUPS)
+        largest = max(map(len, own.gpu.groups))
+        own = with_value(own, "link.egress_buffer", STORES_AHEAD * largest * own.gpu.n_groups)
         remark = f"matrix_efficiency {efficiency:.3f} of this kernel, from {source}"
         return Scatter(GemmAlone(own, self.tiling, shape), gpus, order, STORE_BYTES), remark
 
