@@ -46,6 +46,8 @@ class Peaks:
 # 64 B a cycle and SM from the L2.
 # 18 links of 26.562 GB/s (as nvidia-smi says) are 478 GB/s a direction before protocol.
 H200 = Peaks(1071.0, 4800.0, 60 * 2**20, 16800.0, 478.2, 132, 1980)
+# NVIDIA H100 SXM5 data sheet: 3.35 TB/s, the SMs and links of the H200; 50 MiB as the driver says.
+H100 = Peaks(1071.0, 3352.0, 50 * 2**20, 16800.0, 478.2, 132, 1980)
 # For files that do not say which device they are from: above every accelerator on sale.
 ANY_DEVICE = Peaks(10_000.0, 40_000.0, 1e9, 160_000.0, 4000.0, 2048, 5000)
 

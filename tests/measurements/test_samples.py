@@ -52,6 +52,15 @@ def test_what_was_measured_here_keeps_every_sample(folder: str) -> None:
     assert all(row.samples for row in measured)
 
 
+def test_an_h100_was_measured_within_its_own_peaks() -> None:
+    """One GPU, every sample kept; the peaks are those of the device, not of every accelerator on sale."""
+    found = read_measurements(SHIPPED.parent / "h100")
+    (facts,) = found.provenance.values()
+    assert (facts["device"], facts["peaks"]["memory_gbps"]) == ("NVIDIA H100 80GB HBM3", 3352.0)
+    assert len(found.rows) > 300
+    assert all(row.samples for row in found.rows)
+
+
 def test_headers_tell_the_kinds_apart() -> None:
     for kind in KINDS.values():
         assert kind_of_header(kind.names) is kind
