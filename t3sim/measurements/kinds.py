@@ -117,6 +117,8 @@ SIGNALS = ("peer_flag", "peer_signal", "peer_barrier", "peer_grid_barrier")
 LATENCIES = ("l2_hit", "device_memory", "peer_memory", *SIGNALS)
 MEMORIES = ("peer", "local")
 ACCESSES = ("store", "load", "bulk_store")
+CALLS = ("mm_rs", "ag_mm")
+OPERATIONS = ("barrier", "order", "copy", "zero", "sum", "gemm")
 ACCESS_PATTERNS = ("contiguous", "tile_rows", "tile_scattered", "tile_fragments")
 
 
@@ -459,6 +461,23 @@ KINDS: dict[str, Kind] = {
                 _us("mm_rs_us", "matmul and reduce-scatter in pieces", _gemm_floor, _output_floor),
                 _us("ag_mm_us", "all-gather and matmul in pieces", _gemm_floor),
                 _us("ag_then_mm_us", "all-gather, then matmul", _gemm_floor),
+            ),
+        ),
+        Kind(
+            "async_tp_trace",
+            "one kernel or copy of a call of PyTorch's decomposed overlap",
+            (
+                *LAYER,
+                _text("call", "mm_rs: matmul and reduce-scatter in pieces; ag_mm: all-gather and matmul", CALLS),
+                Column("gpu", "whole", "", "GPU that it ran on", key=True),
+                Column("repeat", "whole", "", "which of the calls", key=True),
+                Column("number", "whole", "", "in the order of their starts", key=True),
+                Column("operation", "text", "", "what it does; order: a wait that puts both streams in order",
+                       known=OPERATIONS),
+                Column("stream", "whole", "", "in the order in which they are seen first"),
+                Column("start_ns", "whole", "ns", "start, after the first one of the call on this GPU"),
+                Column("end_ns", "whole", "ns", "end"),
+                Column("kernel", "text", "", "name of the kernel or copy"),
             ),
         ),
         Kind(
