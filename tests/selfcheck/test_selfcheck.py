@@ -28,8 +28,8 @@ from t3sim.selfcheck.properties import (
 )
 from t3sim.system.liveness import Liveness
 from t3sim.system.ring import RingMachine
-from tests.smoke.command_line import t3sim
 from tests.conftest import cases
+from tests.smoke.command_line import t3sim
 
 SHORT = Depth(audited_runs=14, dram_commands=200_000, data_cases=14, machines=3, same_results=4)
 N_KNOWN = 14
