@@ -29,7 +29,7 @@ study: $(STAMP)
 	@tools/study $(BIN)
 
 test: $(STAMP)
-	@$(BIN)/python -m pytest -n 2 --benchmark-disable tests $(if $(NOTEBOOKS),--nbmake $(NOTEBOOKS))
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --benchmark-disable tests $(if $(NOTEBOOKS),--nbmake $(NOTEBOOKS))
 
 test-deep: $(STAMP)
 	@T3SIM_DEEP=1 $(BIN)/python -m pytest -n 2 --benchmark-disable tests

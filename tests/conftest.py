@@ -10,7 +10,9 @@ and tests marked ``deep`` run as well.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -26,6 +28,17 @@ settings.load_profile("t3sim")
 def sample(n_all: int, n_quick: int) -> int:
     """Return how many cases a campaign takes: the first *n_quick* of them, or all for ``make test-deep``."""
     return n_all if DEEP else n_quick
+
+
+def cases(values: Iterable[Any], *quick: Any, n_names: int = 1) -> list[Any]:
+    """Return parameters of a test: those of *quick* are taken in every run, the others by ``make test-deep`` only.
+
+    A value is a tuple of *n_names* if the test is parametrised over more than one.
+    """
+    every = list(values)
+    assert all(value in every for value in quick)
+    rows = [(value, value if n_names > 1 else (value,)) for value in every]
+    return [pytest.param(*row, marks=() if value in quick else pytest.mark.deep) for value, row in rows]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

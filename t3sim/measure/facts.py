@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from t3sim.measure.device import Effort, Lab
-from t3sim.measurements.kinds import ANY_DEVICE, H200, Peaks
+from t3sim.measurements.kinds import ANY_DEVICE, H100, H200, Peaks
 
 NOT_TOLD = "not told by the device"
 QUERIES = (
@@ -26,7 +26,7 @@ QUERIES = (
     "temperature.gpu",
     "persistence_mode",
 )
-KNOWN_PEAKS: Mapping[str, Peaks] = {"NVIDIA H200": H200}
+KNOWN_PEAKS: Mapping[str, Peaks] = {"NVIDIA H200": H200, "NVIDIA H100 80GB HBM3": H100}
 
 
 def provenance(lab: Lab, effort: Effort) -> dict[str, Any]:

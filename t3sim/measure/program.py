@@ -20,7 +20,7 @@ from typing import Any
 
 from t3sim.errors import InputDataError, UsageError
 from t3sim.files import prepare_folder, publish
-from t3sim.measure import gemm, memory, peers, rings
+from t3sim.measure import async_tp, gemm, memory, peers, rings
 from t3sim.measure.device import FULL, QUICK, Lab, count_gpus
 from t3sim.measure.facts import provenance
 from t3sim.measure.needs import CannotMeasure, MissingHardware
@@ -46,7 +46,8 @@ SEVERAL_GPUS: Mapping[str, Callable[[Lab], Iterable[dict[str, Any]]]] = {
     "engine_contention": rings.engine_contention,
 }
 OF_NCCL = ("collectives", "sequential", "contention")  # each number of channels needs a process of its own
-MEASURABLE = (*ONE_GPU, *SEVERAL_GPUS, *OF_NCCL)
+OF_PYTORCH = (async_tp.KIND,)  # only if it is named: most nodes have no PyTorch
+MEASURABLE = (*ONE_GPU, *SEVERAL_GPUS, *OF_NCCL, *OF_PYTORCH)
 CHANNELS = ("auto", "1", "2", "4", "8", "16", "24", "32")
 QUICK_CHANNELS = ("auto", "4")
 WORKER_SECONDS = 300
@@ -77,13 +78,15 @@ def measure(
         os.environ.setdefault(name, value)
     effort = QUICK if quick else FULL
     lab = Lab(count_gpus() if n_gpus is None else n_gpus, effort)
-    kinds = kinds or [kind for kind in MEASURABLE if kind in ONE_GPU or lab.n_gpus > 1]
+    kinds = kinds or (*ONE_GPU, *((*SEVERAL_GPUS, *OF_NCCL) if lab.n_gpus > 1 else ()))
     books = _Books(output, provenance(lab, effort), say)
     for name in kinds:
-        if name not in OF_NCCL:
+        if name in OF_PYTORCH:
+            books.collect(name, async_tp.traces(lab.n_gpus, is_quick=quick))
+        elif name not in OF_NCCL:
             program = ONE_GPU.get(name) or SEVERAL_GPUS[name]
             books.collect(name, program(lab))
-            books.finish(name)
+        books.finish(name)
     of_nccl = [name for name in OF_NCCL if name in kinds]
     for number in channels or (QUICK_CHANNELS if quick else CHANNELS):
         affected = rings.nccl_kinds(number, of_nccl)
@@ -232,6 +235,7 @@ def list_kinds() -> str:
     """Return one line for each kind that can be measured."""
     width = max(len(name) for name in MEASURABLE)
     needs = dict.fromkeys((*SEVERAL_GPUS, *OF_NCCL), " (2 GPUs or more)")
+    needs |= dict.fromkeys(OF_PYTORCH, " (2 GPUs or more, PyTorch; only if it is named)")
     return "\n".join(f"{name:<{width}}  {KINDS[name].meaning}{needs.get(name, '')}" for name in MEASURABLE)
 
 

@@ -46,6 +46,8 @@ class Peaks:
 # 64 B a cycle and SM from the L2.
 # 18 links of 26.562 GB/s (as nvidia-smi says) are 478 GB/s a direction before protocol.
 H200 = Peaks(1071.0, 4800.0, 60 * 2**20, 16800.0, 478.2, 132, 1980)
+# NVIDIA H100 SXM5 data sheet: 3.35 TB/s, the SMs and links of the H200; 50 MiB as the driver says.
+H100 = Peaks(1071.0, 3352.0, 50 * 2**20, 16800.0, 478.2, 132, 1980)
 # For files that do not say which device they are from: above every accelerator on sale.
 ANY_DEVICE = Peaks(10_000.0, 40_000.0, 1e9, 160_000.0, 4000.0, 2048, 5000)
 
@@ -115,6 +117,8 @@ SIGNALS = ("peer_flag", "peer_signal", "peer_barrier", "peer_grid_barrier")
 LATENCIES = ("l2_hit", "device_memory", "peer_memory", *SIGNALS)
 MEMORIES = ("peer", "local")
 ACCESSES = ("store", "load", "bulk_store")
+CALLS = ("mm_rs", "ag_mm")
+OPERATIONS = ("barrier", "order", "copy", "zero", "sum", "gemm")
 ACCESS_PATTERNS = ("contiguous", "tile_rows", "tile_scattered", "tile_fragments")
 
 
@@ -457,6 +461,23 @@ KINDS: dict[str, Kind] = {
                 _us("mm_rs_us", "matmul and reduce-scatter in pieces", _gemm_floor, _output_floor),
                 _us("ag_mm_us", "all-gather and matmul in pieces", _gemm_floor),
                 _us("ag_then_mm_us", "all-gather, then matmul", _gemm_floor),
+            ),
+        ),
+        Kind(
+            "async_tp_trace",
+            "one kernel or copy of a call of PyTorch's decomposed overlap",
+            (
+                *LAYER,
+                _text("call", "mm_rs: matmul and reduce-scatter in pieces; ag_mm: all-gather and matmul", CALLS),
+                Column("gpu", "whole", "", "GPU that it ran on", key=True),
+                Column("repeat", "whole", "", "which of the calls", key=True),
+                Column("number", "whole", "", "in the order of their starts", key=True),
+                Column("operation", "text", "", "what it does; order: a wait that puts both streams in order",
+                       known=OPERATIONS),
+                Column("stream", "whole", "", "in the order in which they are seen first"),
+                Column("start_ns", "whole", "ns", "start, after the first one of the call on this GPU"),
+                Column("end_ns", "whole", "ns", "end"),
+                Column("kernel", "text", "", "name of the kernel or copy"),
             ),
         ),
         Kind(

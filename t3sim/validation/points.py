@@ -70,6 +70,7 @@ WITHOUT_SIMULATION = {
     "copy_engine_collectives": "no collective by copy engines",
     "engine_contention": "no collective by copy engines",
     "async_tp": "no decomposition into pieces",
+    "async_tp_trace": "operations of a call; what they take is read off them",
 }
 
 

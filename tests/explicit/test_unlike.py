@@ -10,6 +10,7 @@ from t3sim.collective.schedule import chunk_bytes_of
 from t3sim.config.experiment import RunSpec
 from t3sim.system.simulate import simulate
 from t3sim.workload.tiling import ELEMENT_BYTES
+from tests.conftest import cases
 from tests.harness.rings import Observed, explicit, point
 from tests.harness.sublayers import collective_point
 
@@ -37,7 +38,7 @@ def chunk_seconds() -> Fraction:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("gpu", [0, 2])
+@pytest.mark.parametrize("gpu", cases([0, 2], 2))
 def test_a_slow_gpu_slows_the_ring_and_not_below_its_own_matrix_work(strategy: str, gpu: int) -> None:
     run = of(strategy, f"machine.gpu[{gpu}].compute_clock=700 MHz")
     seen, even = explicit(run), explicit(of(strategy))
@@ -89,7 +90,7 @@ def test_parts_add_up_to_the_last_end(strategy: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("microseconds", [1, 10])
+@pytest.mark.parametrize("microseconds", cases([1, 10], 10))
 def test_a_late_gpu_delays_the_end_by_little_more_than_its_skew(strategy: str, microseconds: int) -> None:
     """At most by the skew, and a chunk for each collective: a GPU that is behind sends two of its steps mixed."""
     skew = Fraction(microseconds, 10**6)
@@ -143,7 +144,7 @@ def bytes_of(seen: Observed, name: str) -> list[int]:
 
 
 @pytest.mark.parametrize("strategy", ["t3", "t3-mca"])
-@pytest.mark.parametrize("tp", [2, 4, 5])
+@pytest.mark.parametrize("tp", cases([2, 4, 5], 4))
 def test_without_staggering_the_same_bytes_take_another_time(strategy: str, tp: int) -> None:
     runs = [
         point(strategy, "mode=explicit", f"staggered={on}", shape=(320, 256, 192), tp=tp) for on in ("true", "false")

@@ -1314,7 +1314,7 @@ def test_all_problems_of_a_file_at_once(folder: Path) -> None:
                 "e.yaml:5:11: strategy: unknown strategy `t4`; did you mean `t3`? "
                 "(known: sequential, cu-split, t3, t3-mca, ideal-overlap, ideal-rs-nmc, "
                 "published-overlap, published-rs-nmc, isolated-cu-split, flux-push, "
-            "copy-engine-scatter)"
+                "copy-engine-scatter)"
             ),
             "e.yaml:6:10: quantum: 100 has no unit; did you mean `100 ns`?",
         ],
@@ -1436,6 +1436,7 @@ class TestBombs:
         assert (answer.code, len(answer.lines)) == (2, 1)
         assert answer.cpu_s < BOMB_S
 
+    @pytest.mark.deep  # it is slow: that is what it shows
     def test_canary_pyyaml_alone_takes_longer(self) -> None:
         with pytest.raises(AssertionError):
             assert cpu_seconds_of_safe_load(merges_of_merges(7)) < BOMB_S

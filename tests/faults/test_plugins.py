@@ -14,6 +14,7 @@ import pytest
 from t3sim.errors import ConfigError, PluginError, code_of_a_user
 from t3sim.gpu.kernel.codes import NEVER
 from t3sim.registry import LARGEST, Parameter, encoded
+from tests.conftest import cases
 from tests.faults.refusals import t3sim_here
 from tests.smoke.command_line import GEMM, HEADER
 
@@ -102,14 +103,20 @@ PROGRAMS = {
         "operation `gemm` of every rank waits until signal `done` is at least 1, but only 0 are posted",
     ),
     "reads_too_early": (
-        ("c = memory.buffers[-1]; add = total('sum', c, 1, memory.buffer('out', c.n_granules));"
-        " return program(op, rank, memory, kernel, replace(add, stream=1))"),
-        ("operation `sum` of the rank itself reads granule 0 of buffer `C` (tile 0 of `gemm`) of every rank, and"
-        " nothing orders it behind operation `gemm`"),
+        (
+            "c = memory.buffers[-1]; add = total('sum', c, 1, memory.buffer('out', c.n_granules));"
+            " return program(op, rank, memory, kernel, replace(add, stream=1))"
+        ),
+        (
+            "operation `sum` of the rank itself reads granule 0 of buffer `C` (tile 0 of `gemm`) of every rank, and"
+            " nothing orders it behind operation `gemm`"
+        ),
     ),
     "adds_up_nothing": (
-        ("made = Tiles('gemm', kernel.order, kernel.stores.first[kernel.order], kernel.stores.pitch);"
-        " return program(op, rank, memory, kernel, outputs=(made,))"),
+        (
+            "made = Tiles('gemm', kernel.order, kernel.stores.first[kernel.order], kernel.stores.pitch);"
+            " return program(op, rank, memory, kernel, outputs=(made,))"
+        ),
         "output of every rank: granule 0 of buffer `C` (tile 0 of `gemm`) lacks the contribution of the ranks at",
     ),
     "copies_without_an_engine": (
@@ -117,8 +124,10 @@ PROGRAMS = {
         "operation `copy`: it runs on copy engine 0, and the machine has no copy engine",
     ),
     "sends_over_no_link": (
-        ("kernel = replace(kernel, posts=(Post(memory.signal('here')[0], distance=1),));"
-        " return program(op, rank, memory, kernel)"),
+        (
+            "kernel = replace(kernel, posts=(Post(memory.signal('here')[0], distance=1),));"
+            " return program(op, rank, memory, kernel)"
+        ),
         "machine.link.topology: ring does not lead to the GPU at distance 1 of 4",
     ),
 }
@@ -176,7 +185,7 @@ def check_refused(folder: Path, plugin: str, text: str, line: int, *said: str) -
     assert not (folder / "out" / "results.csv").exists()
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", cases(POLICIES, *[name for name in POLICIES if name != "divides"]))
 def test_a_policy_that_fails(name: str, tmp_path: Path) -> None:
     body, line, said = POLICIES[name]
     plugin = POLICY.format(name=f"fault_{name}", body=body)

@@ -19,9 +19,10 @@ from pathlib import Path
 import pytest
 
 from t3sim.config.presets import load_model, preset_names
+from t3sim.measure import async_tp
 from t3sim.measure import gemm as measure_gemm
 from t3sim.measure.needs import MissingHardware
-from t3sim.measure.program import CHANNELS, MEASURABLE, QUICK_CHANNELS, list_kinds
+from t3sim.measure.program import CHANNELS, MEASURABLE, OF_PYTORCH, QUICK_CHANNELS, list_kinds
 from t3sim.measurements.kinds import ACCESS_PATTERNS, ACCESSES, MEMORIES, SIGNALS
 from t3sim.measurements.samples import read_measurements
 from t3sim.workload.sublayers import gemm_of
@@ -65,7 +66,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_all_kinds_are_measured_and_read(measured: Path) -> None:
     found = read_measurements(measured)
-    assert set(found.counts()) == set(MEASURABLE)
+    assert set(found.counts()) == set(MEASURABLE) - set(OF_PYTORCH)
     (facts,) = found.provenance.values()
     assert (facts["device"], facts["gpus"], facts["nccl"]) == ("Fake GPU", 2, "2.28.9")
     assert facts["date"].endswith("Z")
@@ -96,6 +97,38 @@ def test_a_peer_is_reached_in_every_way_as_the_own_memory_is(measured: Path) -> 
         assert (row["issued_ns"], row["all_issued_ns"], row["time_ns"]) == (5e7, 5e7, 1e8)
     one_way = {str(row["pattern"]): row["time_ns"] for row in found.of_kind("latency")}
     assert [one_way[name] for name in SIGNALS] == [1000, 1000, 3000, 3000]
+
+
+def test_operations_of_pytorch_are_read_off_its_profiler() -> None:
+    """In the order of their starts, streams in the order of their first, what the host does left out."""
+    copy = {
+        "cat": "gpu_memcpy",
+        "name": "Memcpy PtoP (Device -> Device)",
+        "ts": 30.5,
+        "dur": 2.25,
+        "args": {"stream": 21},
+    }
+    gemm = {"cat": "kernel", "name": "nvjet_sm90_hsh_256x128", "ts": 10.0, "dur": 20.0, "args": {"stream": 7}}
+    wait = {
+        "cat": "kernel",
+        "name": "c10d::barrier_kernel(int**)",
+        "ts": 9.5,
+        "dur": 3,
+        "args": {"stream": 21},
+    }
+    host = {"cat": "cpu_op", "name": "aten::mm", "ts": 1.0, "dur": 1.0, "args": {}}
+    found = [tuple(row.values()) for row in async_tp.rows_of([copy, gemm, host, wait])]
+    assert found == [
+        (0, "barrier", 0, 0, 3000, "c10d::barrier_kernel"),
+        (1, "gemm", 1, 500, 20500, "nvjet_sm90_hsh_256x128"),
+        (2, "copy", 0, 21000, 23250, "Memcpy PtoP"),
+    ]
+
+
+def test_without_pytorch_its_operations_cannot_be_measured(tmp_path: Path) -> None:
+    done = run(async_tp.KIND, "-o", "out", cwd=tmp_path)
+    assert done.returncode == 5
+    assert "async tensor parallelism needs PyTorch; install a PyTorch for the driver's CUDA" in done.stderr
 
 
 def test_an_old_device_has_no_bulk_copies(tmp_path: Path) -> None:

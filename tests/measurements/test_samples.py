@@ -19,7 +19,7 @@ from t3sim.measurements.samples import Measurement, read_file, read_measurements
 from tests.conftest import REPOSITORY
 
 SHIPPED = REPOSITORY / "validation" / "h200"
-BY_PAIRS = ("two-gpus", "two-gpus-beside", "two-gpus-stores")
+BY_PAIRS = ("two-gpus", "two-gpus-beside", "two-gpus-stores", "two-gpus-async-tp")
 ACCESS = "memory,access_bytes,threads,workgroups,access,pattern,bytes,time_us,gbps_per_direction\n"
 BURSTS = "memory,access_bytes,threads,workgroups,burst_bytes,issued_ns,all_issued_ns,time_ns,min_ns,max_ns\n"
 FACTS = {"device": "NVIDIA H200", "driver": "1", "cuda": "13.0", "date": "2026-11-21", "peaks": asdict(H200)}
@@ -47,9 +47,18 @@ def test_shipped_measurements_are_read() -> None:
 
 @pytest.mark.parametrize("folder", BY_PAIRS)
 def test_what_was_measured_here_keeps_every_sample(folder: str) -> None:
-    measured = [row for row in read_measurements(SHIPPED / folder).rows if row.kind != "tile_timelines"]
+    measured = read_measurements(SHIPPED / folder).rows
     assert measured
-    assert all(row.samples for row in measured)
+    assert all(row.samples for row in measured if row.kind not in {"tile_timelines", "async_tp_trace"})
+
+
+def test_an_h100_was_measured_within_its_own_peaks() -> None:
+    """One GPU, every sample kept; the peaks are those of the device, not of every accelerator on sale."""
+    found = read_measurements(SHIPPED.parent / "h100")
+    (facts,) = found.provenance.values()
+    assert (facts["device"], facts["peaks"]["memory_gbps"]) == ("NVIDIA H100 80GB HBM3", 3352.0)
+    assert len(found.rows) > 300
+    assert all(row.samples for row in found.rows)
 
 
 def test_headers_tell_the_kinds_apart() -> None:

@@ -22,10 +22,10 @@ from t3sim.selfcheck.machines import TILES, machine_of, random_run, strategies
 from t3sim.system.parts import PhaseStore
 from t3sim.system.simulate import simulate
 from t3sim.workload.tiling import make_tile_trace
-from tests.conftest import sample
+from tests.conftest import cases, sample
 from tests.harness.sublayers import point
 
-CASES = range(sample(300, 12))
+CASES = range(sample(300, 6))
 SLACK = 0.005  # what the promise allows; the bounds need none of it
 MOST_ACROSS, MOST_TILES, MOST_K = 6, 24, 512
 # Chunks of unlike shapes, a ring of more than two, an order that needs every GPU; no copy engine.
@@ -148,7 +148,7 @@ DECIDED_BY = {  # a point of which this part decides the bound, and how much lon
 }
 
 
-@pytest.mark.parametrize("part", DECIDED_BY)
+@pytest.mark.parametrize("part", cases(DECIDED_BY, "link"))
 def test_canary_a_part_that_is_too_long_is_noticed(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run, factor = DECIDED_BY[part]
     assert breaches(times_of(run), slack=0) == []

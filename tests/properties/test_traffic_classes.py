@@ -83,6 +83,7 @@ def test_levels_of_all_classes_add_up_to_those_by_purpose(classes: Classes) -> N
             assert level / by_purpose == pytest.approx(by_class[f"{name}_{direction}"] / total)
 
 
+@pytest.mark.deep  # tests/scheduling and test_determinism.py compare two classes
 def test_compiled_and_interpreted_runs_are_equal() -> None:
     env = {**os.environ, "T3SIM_INTERPRETED": "0" if _jit.IS_INTERPRETED else "1"}
     command = [sys.executable, "-m", "tests.harness.three_classes"]

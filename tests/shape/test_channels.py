@@ -199,6 +199,7 @@ def test_fewer_channels_leave_more_to_the_gemm() -> None:
     assert 0.99 * many.gemm.ticks < few.times[0] < many.times[0]
 
 
+@pytest.mark.deep  # 8 s; fewer and more channels are compared below
 def test_one_channel_takes_one_compute_unit_from_the_gemm() -> None:
     """Does a collective of one channel leave the others to the GEMM?  It took all of them once."""
     one = beside(1)

@@ -26,6 +26,7 @@ def test_tnlg_fc2_tp8_is_ordered_as_published():
     assert len(set(times)) == len(times)
 
 
+@pytest.mark.deep  # two long runs; the study shows the same
 def test_t3_spends_its_loss_on_stores_and_operands():
     """Under round robin compute units wait longer for stores and operands; MCA takes most of it back."""
     parts = parts_of("T-NLG", "FC-2", 8)
@@ -41,7 +42,7 @@ def test_t3_spends_its_loss_on_stores_and_operands():
 
 
 def test_fused_output_bypasses_the_l2_and_leaves_it_to_operands():
-    parts = parts_of("T-NLG", "FC-2", 16)
+    parts = parts_of("T-NLG", "OP", 16)
     alone = parts.of(gemm_part(parts.op)).counters
     fused = parts.fused("round_robin").counters
     assert alone["l2_store_accesses"] > 0

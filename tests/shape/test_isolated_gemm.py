@@ -83,6 +83,7 @@ def test_ideal_overlap_of_tnlg_fc1_tp16():
     assert 1.45 <= round(ideal_speedup("T-NLG", "FC-1", 16), 2) <= 1.50
 
 
+@pytest.mark.deep  # the study compares all sixteen
 def test_ideal_overlap_of_mega_op_tp16():
     """Published: 1.15."""
     assert 1.12 <= ideal_speedup("Mega-GPT-2", "OP", 16) <= 1.18

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from t3sim.program.parts import all_gather_part, reduce_scatter_part
+from tests.conftest import cases
 
 from .conftest import CASES, StoredParts, base_run, parts_of
 
@@ -26,7 +27,7 @@ def us(phase) -> float:
     return phase.ticks / 7e3
 
 
-@pytest.mark.parametrize(("model", "tp"), SHAPES)
+@pytest.mark.parametrize(("model", "tp"), cases(SHAPES, ("T-NLG", 16), n_names=2))
 def test_all_gather_is_within_one_percent_of_the_closed_form(model, tp):
     """1 %: each step adds the way of its first line through the memory, 0.25 us."""
     parts = parts_of(model, "OP", tp)
@@ -34,7 +35,7 @@ def test_all_gather_is_within_one_percent_of_the_closed_form(model, tp):
     assert us(parts.of(all_gather_part(parts.op))) >= link_time_us(model, tp)
 
 
-@pytest.mark.parametrize(("model", "tp"), SHAPES)
+@pytest.mark.parametrize(("model", "tp"), cases(SHAPES, ("T-NLG", 16), n_names=2))
 def test_reduce_scatter_is_the_closed_form_and_a_final_step(model, tp):
     """The final step moves 3 c through a DRAM of 1.024 TB/s at 80 to 100 % of its peak."""
     parts = parts_of(model, "OP", tp)
@@ -44,7 +45,7 @@ def test_reduce_scatter_is_the_closed_form_and_a_final_step(model, tp):
     assert peak <= final <= peak / 0.8
 
 
-@pytest.mark.parametrize(("model", "tp"), SHAPES)
+@pytest.mark.parametrize(("model", "tp"), cases(SHAPES, ("T-NLG", 16), n_names=2))
 def test_near_memory_updates_shorten_only_the_final_step(model, tp):
     """With updates on arrival, the reduce-scatter is an all-gather in time (0.5 %: an update takes longer)."""
     parts = parts_of(model, "OP", tp)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from t3sim.results.writer import CSV_NAME
+from tests.conftest import cases
 from tests.smoke.command_line import ALL_STRATEGIES, HEADER, digest_of, manifest_of, rows_of, simulated
 
 SMALLEST = (
@@ -39,7 +40,7 @@ def test_canary_digest_notices_a_changed_cell(base: Path, tmp_path: Path) -> Non
         assert (rows_of(tmp_path) != rows_of(base)) is is_noticed, column
 
 
-@pytest.mark.parametrize("seed", ["0", "1"])
+@pytest.mark.parametrize("seed", cases(["0", "1"], "1"))
 def test_surroundings_do_not_matter(base: Path, tmp_path: Path, seed: str) -> None:
     env = {"PYTHONHASHSEED": seed, "LC_ALL": "C", "TZ": "Asia/Kathmandu", "COLUMNS": "40", "NO_COLOR": "1"}
     elsewhere = tmp_path / "else where"
@@ -53,7 +54,7 @@ def test_run_over_an_earlier_result(base: Path, tmp_path: Path) -> None:
     assert_same(base, simulated(ALL_STRATEGIES, tmp_path))
 
 
-@pytest.mark.parametrize("quantum", ["100 ns", "250 ns", "77777 ps"])
+@pytest.mark.parametrize("quantum", cases(["100 ns", "250 ns", "77777 ps"], "77777 ps"))
 def test_quantum_does_not_matter(base: Path, tmp_path: Path, quantum: str) -> None:
     other = simulated(ALL_STRATEGIES, tmp_path, "-s", f"quantum={quantum}")
     assert rows_of(other) == rows_of(base)
@@ -68,6 +69,7 @@ def test_one_point_alone_is_the_same_point(base: Path, tmp_path: Path) -> None:
     assert rows_of(alone) == [expected]
 
 
+@pytest.mark.deep  # tests/properties compares them in one process
 def test_compiled_equals_interpreted(tmp_path: Path) -> None:
     compiled = simulated(SMALLEST, tmp_path / "compiled", env={"T3SIM_INTERPRETED": ""})
     unused = tmp_path / "kernel-cache"

@@ -34,6 +34,7 @@ def test_replay_equals_the_generated_gemm(base: Path, trace: Path) -> None:
     assert set(manifest_of(replayed)["inputs"]) == {"experiment.yaml", "x.parquet"}
 
 
+@pytest.mark.deep  # a long way round what tests/workload shows of traces
 def test_trace_of_a_sublayer_has_its_gemm(tmp_path: Path) -> None:
     make(tmp_path, "--model", "T-NLG", "--sublayer", "OP", "--tp", "16")
     shown = {}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import cases
 from tests.sweeps.sweeping import RUN, VALIDATE, Command, finished
 
 
@@ -28,7 +29,7 @@ def undisturbed_validation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return results_of(VALIDATE, tmp_path_factory.mktemp("undisturbed-validation"))
 
 
-@pytest.fixture(params=[RUN, VALIDATE], ids=lambda command: command.name)
+@pytest.fixture(params=cases([RUN, VALIDATE], RUN), ids=lambda command: command.name)
 def command(request: pytest.FixtureRequest) -> Command:
     """Each command that simulates phases."""
     return request.param

@@ -11,6 +11,7 @@ import pytest
 
 from t3sim.experiment.runner import run
 from t3sim.results.writer import CSV_NAME
+from tests.conftest import cases
 from tests.smoke.command_line import entries, manifest_of
 from tests.sweeps.sweeping import (
     RUN,
@@ -27,6 +28,7 @@ from tests.sweeps.sweeping import (
 
 KILLED_AFTER = (2, 8)  # phases; one after the other, in one folder
 PAGE_BYTES = 4096
+DAMAGE = {"empty": b"", "cut": b"t3sim phase 1 0\n", "one bit": None}
 
 
 def test_killed_again_and_again_and_finished(command: Command, expected: Path, tmp_path: Path) -> None:
@@ -138,10 +140,8 @@ def test_ctrl_c_ends_workers_too(command: Command, tmp_path: Path) -> None:
     assert not (output / "manifest.json").exists()
 
 
-@pytest.mark.parametrize("damage", [b"", b"t3sim phase 1 0\n", None], ids=["empty", "cut", "one bit"])
-def test_a_damaged_phase_is_simulated_again(
-    damage: bytes | None, command: Command, expected: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("damage", cases(DAMAGE, "one bit"))
+def test_a_damaged_phase_is_simulated_again(damage: str, command: Command, expected: Path, tmp_path: Path) -> None:
     output = tmp_path / "results"
     command.prepare(tmp_path)
     (output / "phases").mkdir(parents=True)
@@ -150,7 +150,7 @@ def test_a_damaged_phase_is_simulated_again(
     broken = phases_in(output)[3]
     content = bytearray(broken.read_bytes())
     content[-20] ^= 1
-    broken.write_bytes(bytes(content) if damage is None else damage)
+    broken.write_bytes(bytes(content) if DAMAGE[damage] is None else DAMAGE[damage])
     done = finished(output, command=command)
     assert done.returncode == 0, done.stderr
     n = command.n_phases
@@ -158,9 +158,7 @@ def test_a_damaged_phase_is_simulated_again(
     assert command.rows(output) == command.rows(expected)
 
 
-def test_canary_a_phase_under_the_name_of_another_is_not_used(
-    command: Command, expected: Path, tmp_path: Path
-) -> None:
+def test_canary_a_phase_under_the_name_of_another_is_not_used(command: Command, expected: Path, tmp_path: Path) -> None:
     """Were files trusted by their names, this table would be wrong."""
     output = tmp_path / "results"
     command.prepare(tmp_path)

@@ -152,6 +152,7 @@ def with_certificate(folder: Path) -> dict[str, str]:
     return dict(line.split("=", 1) for line in done.stdout.split("\0") if "DASK" in line)
 
 
+@pytest.mark.deep  # with TLS below
 def test_the_workers_of_a_scheduler(command: Command, expected: Path, tmp_path: Path) -> None:
     output = tmp_path / "results"
     command.prepare(tmp_path)

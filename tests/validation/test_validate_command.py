@@ -81,10 +81,10 @@ def test_what_is_assumed_of_files_without_a_provenance_is_said(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And nothing of the kind where a provenance says how they were measured."""
-    assert on_tiny(folder, tmp_path / "described", "--kinds", "gemm, collectives, contention") == 0
+    assert on_tiny(folder, tmp_path / "described", "--kinds", "gemm, collectives") == 0
     assert "no provenance.json" not in capsys.readouterr().out
     (folder / "provenance.json").unlink()
-    assert on_tiny(folder, tmp_path / "bare", "--kinds", "gemm, collectives, contention") == 0
+    assert on_tiny(folder, tmp_path / "bare", "--kinds", "gemm, collectives") == 0
     said = capsys.readouterr().out
     assert "collectives.csv (and 1 more) has no provenance.json beside it: 18.4 us for a launch of collectives" in said
 

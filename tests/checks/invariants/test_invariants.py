@@ -12,10 +12,11 @@ from t3sim.checks.invariants import KIND_NAMES, broken, check_invariants, claims
 from t3sim.errors import ModelError
 from t3sim.gpu.kernel import codes, loop
 from t3sim.overlap import overlap_strategies  # noqa: F401 - registers the strategies
+from tests.conftest import cases
 from tests.harness.tiny_runs import EVEN, PHASES, RAGGED, SHAPES, machine_for, quanta
 
 
-@pytest.mark.parametrize("tp", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("tp", cases([1, 2, 3, 4, 7], 1, 4))
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("phase", PHASES)
 def test_every_claim_holds_after_every_quantum(phase: str, shape: Any, tp: int) -> None:
@@ -25,7 +26,7 @@ def test_every_claim_holds_after_every_quantum(phase: str, shape: Any, tp: int) 
         assert broken(core) == []
 
 
-@pytest.mark.parametrize("policy", ["round_robin", "compute_first", "mca"])
+@pytest.mark.parametrize("policy", cases(["round_robin", "compute_first", "mca"], "mca"))
 @pytest.mark.parametrize("kind", ["unified", "split"])
 def test_every_claim_holds_under_every_policy_and_queue(policy: str, kind: str) -> None:
     changes = (f"machine.memory.queue.kind={kind}", "machine.gpu.l2.n_partitions=2")
