@@ -8,7 +8,7 @@ import numpy as np
 
 from t3sim.errors import UsageError
 from t3sim.program.kernels import copies, operands, row_granules, tile_offsets
-from t3sim.program.operations import STORE, Gemm, Memory, Moves, Stores, Tiles
+from t3sim.program.operations import NONE, STORE, Gemm, Memory, Moves, Stores, Tiles
 from t3sim.program.operator import Operator
 
 
@@ -43,12 +43,16 @@ class Chunks:
             order=np.arange(self.trace.n_workgroups), first_chunk=position, **more,
         )  # fmt: skip
 
-    def send(self, name: str, position: int, place: int, **more: Any) -> Moves:
-        """Return the copy by an engine of chunk *position*, from granule *place* on, to the rank that owns it."""
+    def send(self, name: str, position: int, place: int, signal: int = NONE, **more: Any) -> Moves:
+        """Return the copy by an engine of chunk *position*, from granule *place* on, to the rank that owns it.
+
+        Each granule posts to *signal* there.
+        """
         distance = position + 1
         row = {
             "n_granules": self.size, "operand": place, "distance": distance,
             "destination": self.partials.first + (self.op.n - distance) * self.size,
+            "post_signal": signal,
         }  # fmt: skip
         return copies(name, [row], **more)
 

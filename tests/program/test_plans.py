@@ -26,12 +26,14 @@ from tests.harness.machines import machine
 from tests.program.strategies import operator, operator_of, with_engines
 
 FLUX = encoded(PARAMETERS, {})
+PICKY = ("flux", "copy-engine", "async", "te-")  # that need equal shares
 VARIANTS = {
     "cu-split": {"": {"collective_compute_units": 2}},
     "isolated-cu-split": {"": {"collective_compute_units": 2}},
     "flux-push": {"": FLUX, ", naive": FLUX | {"order": 1}},
     "copy-engine-scatter": {"": {"chunks": 1}, ", 2 chunks": {"chunks": 2}},
     "async-tp": {"": {"host": 0}},
+    "te-p2p-rs": {"": {"streams": 3, "host": 0}},
 }
 PLANS = {
     name + variant: (overlap_strategies.get(name).plan, params)
@@ -75,6 +77,7 @@ def test_what_they_plan() -> None:
         "copy-engine-scatter": fused,
         "copy-engine-scatter, 2 chunks": fused,
         "async-tp": fused,
+        "te-p2p-rs": fused,
     }
     assert said(sequential(operator(1), {}).tree) == ("InOrder", "gemm")
 
@@ -82,8 +85,8 @@ def test_what_they_plan() -> None:
 def test_isolated_parts_are_shared() -> None:
     op = operator(4)
     keys = [part.key for plan, params in PLANS.values() for part in plan(op, params).parts()]
-    assert len(keys) == 43, "three each, four of cu-split"
-    assert len(set(keys)) == 14, "GEMM, RS, RS near memory, AG, three on some units, split, fused ones"
+    assert len(keys) == 46, "three each, four of cu-split"
+    assert len(set(keys)) == 15, "GEMM, RS, RS near memory, AG, three on some units, split, fused ones"
 
 
 def test_what_runs_for_its_column_only() -> None:
@@ -91,7 +94,7 @@ def test_what_runs_for_its_column_only() -> None:
     also = {name: [part.name for part in plan(operator(4), params).also] for name, (plan, params) in PLANS.items()}
     assert {name for name, parts in also.items() if parts == ["gemm"]} == {
         "t3", "t3-mca", "flux-push", "flux-push, naive", "copy-engine-scatter", "copy-engine-scatter, 2 chunks",
-        "async-tp",
+        "async-tp", "te-p2p-rs",
     }  # fmt: skip
     assert also["cu-split"] == [f"{part}, 2 compute units" for part in ("gemm", "reduce-scatter", "all-gather")]
     assert all(parts in ([], ["gemm"]) for name, parts in also.items() if name != "cu-split")
@@ -127,7 +130,7 @@ def test_they_compute_what_they_have_to(name: str, n: int, preset: str) -> None:
     check_plan(plan(replace(operator(n), machine=spec), params))
 
 
-@pytest.mark.parametrize("name", [name for name in PLANS if not name.startswith(("flux", "copy-engine", "async"))])
+@pytest.mark.parametrize("name", [name for name in PLANS if not name.startswith(PICKY)])
 @pytest.mark.parametrize("n", [1, 3, 4, 8])
 def test_so_they_do_with_chunks_of_unlike_shapes(name: str, n: int) -> None:
     plan, params = PLANS[name]
