@@ -37,8 +37,8 @@ def te_p2p_program(op: Operator, rank: int, streams: int, host: int) -> Program:
         if p < rest:
             ready = (Wait(done[p], 1),)
             operations.append(chunks.send(f"send {p + 1}", p, to, signal=arrived[0], stream=streams, after=ready))
-    after = [Wait(arrived[0], rest * chunks.size)] if rest else []
-    operations.append(total("sum", chunks.partials, op.n, chunks.output, after=after, stream=rest % streams))
+    there = [Wait(arrived[0], rest * chunks.size)] if rest else []
+    operations.append(total("sum", chunks.partials, op.n, chunks.output, after=there, stream=rest % streams))
     return program(op, rank, memory, *run_by(op, operations, host), outputs=(chunks.reduced("own gemm"),))
 
 
@@ -54,5 +54,11 @@ def te_p2p(op: Operator, params: Mapping[str, int]) -> Plan:
         raise UsageError("te-p2p-rs: this machine has no copy engines (`gpu.copy_engines`)")
     if params["streams"] > MOST_STREAMS:
         raise UsageError(f"strategy.streams: is {params['streams']}, TransformerEngine has at most {MOST_STREAMS}")
-    fused = part_of(op, "fused", "fused", partial(te_p2p_program, **params), is_arbitrated=True)
+    fused = part_of(
+        op,
+        "fused",
+        "fused",
+        partial(te_p2p_program, streams=params["streams"], host=params["host"]),
+        is_arbitrated=True,
+    )
     return Plan(in_order(fused, all_gather_part(op)), also=(gemm_part(op),))

@@ -26,7 +26,7 @@ from tests.harness.machines import machine
 from tests.program.strategies import operator, operator_of, with_engines
 
 FLUX = encoded(PARAMETERS, {})
-PICKY = ("flux", "copy-engine", "async", "te-")  # that need equal shares
+PICKY = ("flux", "copy-engine", "async", "te-", "wave")  # that need equal shares
 VARIANTS = {
     "cu-split": {"": {"collective_compute_units": 2}},
     "isolated-cu-split": {"": {"collective_compute_units": 2}},
@@ -34,6 +34,8 @@ VARIANTS = {
     "copy-engine-scatter": {"": {"chunks": 1}, ", 2 chunks": {"chunks": 2}},
     "async-tp": {"": {"host": 0}},
     "te-p2p-rs": {"": {"streams": 3, "host": 0}},
+    "te-pipelined-rs": {"": {"splits": 2, "communication_units": 1}},
+    "wave-groups": {"": {"waves": 1, "communication_units": 1}},
 }
 PLANS = {
     name + variant: (overlap_strategies.get(name).plan, params)
@@ -78,6 +80,8 @@ def test_what_they_plan() -> None:
         "copy-engine-scatter, 2 chunks": fused,
         "async-tp": fused,
         "te-p2p-rs": fused,
+        "te-pipelined-rs": fused,
+        "wave-groups": fused,
     }
     assert said(sequential(operator(1), {}).tree) == ("InOrder", "gemm")
 
@@ -85,8 +89,8 @@ def test_what_they_plan() -> None:
 def test_isolated_parts_are_shared() -> None:
     op = operator(4)
     keys = [part.key for plan, params in PLANS.values() for part in plan(op, params).parts()]
-    assert len(keys) == 46, "three each, four of cu-split"
-    assert len(set(keys)) == 15, "GEMM, RS, RS near memory, AG, three on some units, split, fused ones"
+    assert len(keys) == 52, "three each, four of cu-split"
+    assert len(set(keys)) == 17, "GEMM, RS, RS near memory, AG, three on some units, split, fused ones"
 
 
 def test_what_runs_for_its_column_only() -> None:
@@ -94,7 +98,7 @@ def test_what_runs_for_its_column_only() -> None:
     also = {name: [part.name for part in plan(operator(4), params).also] for name, (plan, params) in PLANS.items()}
     assert {name for name, parts in also.items() if parts == ["gemm"]} == {
         "t3", "t3-mca", "flux-push", "flux-push, naive", "copy-engine-scatter", "copy-engine-scatter, 2 chunks",
-        "async-tp", "te-p2p-rs",
+        "async-tp", "te-p2p-rs", "te-pipelined-rs", "wave-groups",
     }  # fmt: skip
     assert also["cu-split"] == [f"{part}, 2 compute units" for part in ("gemm", "reduce-scatter", "all-gather")]
     assert all(parts in ([], ["gemm"]) for name, parts in also.items() if name != "cu-split")
