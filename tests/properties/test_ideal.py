@@ -102,7 +102,7 @@ def times_of(run: RunSpec) -> Times:
             if one.strategy not in MAY_REFUSE:
                 raise
             continue
-        name = f"{one.strategy} {sorted(one.strategy_params.values())}"
+        name = f"{one.strategy} {sorted(map(str, one.strategy_params.values()))}"
         if one.strategy in BOUNDS:
             bounds[one.strategy] = result.total
         elif result.operator is not None:
