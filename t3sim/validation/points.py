@@ -24,6 +24,7 @@ from t3sim.files import read_limited
 from t3sim.measurements.kinds import KINDS, Kind, Value
 from t3sim.validation.simulation import (
     CollectiveAlone,
+    Decomposed,
     GemmAlone,
     Outcome,
     PeerCopy,
@@ -53,11 +54,11 @@ SIMULATED, FAILED, NOT_SIMULATED = "simulated", "failed", "not simulated"
 COLLECTIVES, LIMITED_COLLECTIVES = "collectives", "channel_limited_collectives"
 GEMM, GEMM_GAPS, GEMM_SM_SPLIT = "gemm", "gemm_gaps", "gemm_sm_split"
 SEQUENTIAL, CONTENTION, TILES, SCATTER = "sequential", "contention", "tile_timelines", "fused_scatter"
-PEER_COPY = "peer_copy"
+PEER_COPY, ASYNC_TP = "peer_copy", "async_tp"
 BY_ENGINES = ("uni", "bidi", "ring")  # patterns of copies
 SIMULATED_KINDS = (
     COLLECTIVES, LIMITED_COLLECTIVES, GEMM, GEMM_GAPS, GEMM_SM_SPLIT, SEQUENTIAL, CONTENTION, TILES, SCATTER,
-    PEER_COPY,
+    PEER_COPY, ASYNC_TP,
 )  # fmt: skip
 
 # Kinds that no simulation exists for, each with the reason.
@@ -69,7 +70,6 @@ WITHOUT_SIMULATION = {
     "store_bursts": "no kernel of stores alone; what limits remote stores is taken from them",
     "copy_engine_collectives": "no collective by copy engines",
     "engine_contention": "no collective by copy engines",
-    "async_tp": "no decomposition into pieces",
     "async_tp_trace": "operations of a call; what they take is read off them",
 }
 
@@ -140,6 +140,7 @@ class Points:
             **dict.fromkeys((GEMM, GEMM_GAPS, GEMM_SM_SPLIT), self._gemm),
             "sequential": self._sequential,
             PEER_COPY: self._copy,
+            ASYNC_TP: self._decomposed,
         }
 
     def of(self, measurements: Measurements) -> list[Point]:
@@ -200,6 +201,16 @@ class Points:
         else:
             copy = PeerCopy(unthrottled(self.machine), self.tiling, int(row["bytes"]))
             yield _point(PEER_COPY, row, "time_us", Term(copy))
+
+    def _decomposed(self, row: Measurement) -> Iterator[Point]:
+        """Called again and again, the host issues an operator while the GPUs run the one before."""
+        if self.machine.gpu.copy_engines is None:
+            yield _unsimulated(ASYNC_TP, row, "mm_rs_us", "the machine has no copy engines")
+        else:
+            pieces = Decomposed(self.machine, self.kernels, shape_of(row), int(row["gpus"]))
+            yield _point(ASYNC_TP, row, "mm_rs_us", Term(pieces))
+        for column in ("ag_mm_us", "ag_then_mm_us"):
+            yield _unsimulated(ASYNC_TP, row, column, "no all-gather in front of a GEMM")
 
     def _sequential(self, row: Measurement) -> Iterator[Point]:
         gemm, scatter = self._parts(row)

@@ -29,7 +29,7 @@ CASES = range(sample(300, 6))
 SLACK = 0.005  # what the promise allows; the bounds need none of it
 MOST_ACROSS, MOST_TILES, MOST_K = 6, 24, 512
 # Chunks of unlike shapes, a ring of more than two, an order that needs every GPU; no copy engine.
-MAY_REFUSE = {"flux-push", "copy-engine-scatter"}
+MAY_REFUSE = {"flux-push", "copy-engine-scatter", "async-tp", "te-p2p-rs", "te-pipelined-rs", "wave-groups"}
 BOUNDS = [one.name for one in in_order() if one.kind == "bound" and one in strategies()]
 
 
@@ -102,7 +102,7 @@ def times_of(run: RunSpec) -> Times:
             if one.strategy not in MAY_REFUSE:
                 raise
             continue
-        name = f"{one.strategy} {sorted(one.strategy_params.values())}"
+        name = f"{one.strategy} {sorted(map(str, one.strategy_params.values()))}"
         if one.strategy in BOUNDS:
             bounds[one.strategy] = result.total
         elif result.operator is not None:

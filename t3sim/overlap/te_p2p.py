@@ -1,0 +1,64 @@
+"""TransformerEngine's reduce-scatter by point-to-point copies: a GEMM for each owner, sent there when it is made."""
+
+from collections.abc import Mapping
+from functools import partial
+
+from t3sim.errors import UsageError
+from t3sim.overlap.interface import strategy
+from t3sim.program.chunks import Chunks
+from t3sim.program.host import HOST, run_by
+from t3sim.program.kernels import program, total
+from t3sim.program.operations import Operation, Post, Program, Wait
+from t3sim.program.operator import Operator
+from t3sim.program.parts import all_gather_part, gemm_part, part_of
+from t3sim.program.plan import Plan, in_order
+from t3sim.registry import Parameter
+
+MOST_STREAMS = 3  # of TransformerEngine
+
+
+def te_p2p_program(op: Operator, rank: int, streams: int, host: int) -> Program:
+    """Return the operations of `split_overlap_rs`: the rows of the next rank first, the own ones last.
+
+    GEMMs take turns on *streams*, and each waits for the one two before it, so two run at a time.  The sum begins when
+    all others have arrived; there is no barrier.
+    """
+    memory = op.memory()
+    chunks, rest = Chunks(op, memory, "te-p2p-rs"), op.n - 1
+    made = memory.buffer("made", rest * chunks.size)
+    done, arrived = memory.signal("done", rest), memory.signal("arrived")
+    operations: list[Operation] = []
+    for p in range(op.n):
+        to = chunks.partials.first if p == rest else made.first + p * chunks.size
+        after = (Wait(done[p - 2], 1),) if p > 1 else ()
+        name = "own gemm" if p == rest else f"gemm {p + 1}"
+        posts = (Post(done[p]),) if p < rest else ()
+        operations.append(chunks.gemm(name, p, to, stream=p % streams, after=after, posts=posts))
+        if p < rest:
+            ready = (Wait(done[p], 1),)
+            operations.append(chunks.send(f"send {p + 1}", p, to, signal=arrived[0], stream=streams, after=ready))
+    there = [Wait(arrived[0], rest * chunks.size)] if rest else []
+    operations.append(total("sum", chunks.partials, op.n, chunks.output, after=there, stream=rest % streams))
+    return program(op, rank, memory, *run_by(op, operations, host), outputs=(chunks.reduced("own gemm"),))
+
+
+@strategy(
+    "te-p2p-rs",
+    parameters={"streams": Parameter(3, minimum=1), "host": HOST},
+    arbitration="round_robin",
+    order=12,
+)
+def te_p2p(op: Operator, params: Mapping[str, int]) -> Plan:
+    """``streams``: on which GEMMs take turns, one to three; ``host`` as of `async-tp`."""
+    if op.machine.gpu.copy_engines is None:
+        raise UsageError("te-p2p-rs: this machine has no copy engines (`gpu.copy_engines`)")
+    if params["streams"] > MOST_STREAMS:
+        raise UsageError(f"strategy.streams: is {params['streams']}, TransformerEngine has at most {MOST_STREAMS}")
+    fused = part_of(
+        op,
+        "fused",
+        "fused",
+        partial(te_p2p_program, streams=params["streams"], host=params["host"]),
+        is_arbitrated=True,
+    )
+    return Plan(in_order(fused, all_gather_part(op)), also=(gemm_part(op),))

@@ -1,0 +1,60 @@
+"""TransformerEngine's pipelined reduce-scatter: splits of the output's columns, each reduced while the next is made."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from t3sim.errors import UsageError
+from t3sim.overlap.interface import strategy
+from t3sim.program.kernels import operands, program
+from t3sim.program.operations import STORE, Gemm, Operation, Post, Program, Stores, Wait
+from t3sim.program.operator import Operator
+from t3sim.program.parts import all_gather_part, gemm_part, part_of
+from t3sim.program.plan import Plan, in_order
+from t3sim.program.tile_ring import tile_ring
+from t3sim.registry import Parameter
+
+
+def te_pipelined_program(op: Operator, rank: int, splits: int, units: int) -> Program:
+    """Return a GEMM for each split and a ring on the last *units*; that of the last split has twice as many."""
+    memory, n_all = op.memory(), op.machine.gpu.n_compute_units
+    trace = op.tiles_of(columns=op.shape.n // splits, n_chunks=op.n, n_compute_units=n_all - units)
+    part = replace(op, trace=trace)
+    part.owned_rows()
+    made, every = memory.signal("made", splits), np.arange(trace.n_workgroups)
+    a, b = operands(part, memory, trace)
+    columns = [b, *(memory.buffer(f"B {s}", b.n_granules) for s in range(1, splits))]
+    gemms: list[Operation] = []
+    rings: list[Operation] = []
+    outputs = []
+    for s in range(splits):
+        first = n_all - (units if s < splits - 1 else min(2 * units, n_all))
+        ring = tile_ring(part, memory, f"reduce-scatter {s}", f"gemm {s}", trace, every, (first, n_all))
+        stores = replace(Stores.local(ring.first, 1), pitch=ring.pitch, kind=np.full(len(every), STORE))
+        gemms.append(Gemm(
+            name=f"gemm {s}", trace=trace, a=a.first, b=columns[s].first, stores=stores, order=part.order(rank),
+            units=(0, n_all - units), posts=(Post(made[s]),), first_tile=s * len(part.chunk(0)),
+        ))  # fmt: skip
+        rings.append(replace(ring.kernel, stream=1, after=(Wait(made[s], 1),), traffic_class=1))
+        outputs.append(ring.reduced)
+    return program(op, rank, memory, *gemms, *rings, outputs=tuple(outputs))
+
+
+PARAMETERS = {
+    "splits": Parameter(4, minimum=1),
+    "communication_units": Parameter(16, minimum=1, below="gpu.n_compute_units"),
+}
+
+
+@strategy("te-pipelined-rs", parameters=PARAMETERS, arbitration="round_robin", order=13)
+def te_pipelined(op: Operator, params: Mapping[str, int]) -> Plan:
+    """``splits`` of the columns; ``communication_units`` run the reduce-scatters, the others the GEMMs."""
+    if op.n == 1:
+        return Plan(in_order(gemm_part(op)))
+    splits, units, n = params["splits"], params["communication_units"], op.shape.n
+    if n % splits:
+        nearest = next(m for d in range(n) for m in (splits - d, splits + d) if m > 0 and n % m == 0)
+        raise UsageError(f"strategy.splits: is {splits}, which does not divide the {n} columns; {nearest} does")
+    fused = part_of(op, "fused", "fused", lambda op, r: te_pipelined_program(op, r, splits, units), is_arbitrated=True)
+    return Plan(in_order(fused, all_gather_part(op)), also=(gemm_part(op),))

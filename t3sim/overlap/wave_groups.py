@@ -1,0 +1,58 @@
+"""FlashOverlap: one GEMM counts its tiles by groups of waves, and a reduce-scatter of each follows when it is full."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from t3sim.overlap.interface import strategy
+from t3sim.program.kernels import gemm, program
+from t3sim.program.operations import STORE, Program, Wait
+from t3sim.program.operator import Operator
+from t3sim.program.parts import all_gather_part, gemm_part, part_of
+from t3sim.program.plan import Plan, in_order
+from t3sim.program.tile_ring import tile_ring
+from t3sim.registry import Parameter
+
+
+def wave_groups_program(op: Operator, rank: int, waves: int, units: int) -> Program:
+    """Return a GEMM and a ring for each group of its tiles, on the last *units*.
+
+    All ranks have to make a group at the same time, so each has as many tiles of the rows of every rank: *waves* of the
+    GEMM's compute units together.
+    """
+    op.owned_rows()
+    memory, n_units = op.memory(), op.machine.gpu.n_compute_units - units
+    kernel = gemm(op, memory, rank, units=(0, n_units))
+    stores, each = kernel.stores.copy(), op.tiles.n_workgroups // op.n
+    of_a_rank = -(-waves * n_units // op.n)
+    edges = [*range(0, each, of_a_rank), each]
+    made, rings, outputs, order = memory.signal("made", len(edges) - 1), [], [], []
+    for g, (low, high) in enumerate(pairwise(edges)):
+        tiles = (np.arange(op.n)[:, None] * each + np.arange(low, high)).ravel()
+        of_group = tile_ring(op, memory, f"reduce-scatter {g}", "gemm", op.tiles, tiles, (n_units, n_units + units))
+        stores.kind[tiles], stores.signal[tiles] = STORE, made[g]
+        stores.first[tiles], stores.pitch[tiles] = of_group.first, of_group.pitch
+        full = (Wait(made[g], of_group.n_granules),)
+        rings.append(replace(of_group.kernel, stream=1, after=full, traffic_class=1))
+        outputs.append(of_group.reduced)
+        order.append(tiles)
+    kernel = replace(kernel, stores=stores, order=np.concatenate(order))
+    return program(op, rank, memory, kernel, *rings, outputs=tuple(outputs))
+
+
+PARAMETERS = {
+    "waves": Parameter(1, minimum=1),
+    "communication_units": Parameter(16, minimum=1, below="gpu.n_compute_units"),
+}
+
+
+@strategy("wave-groups", parameters=PARAMETERS, arbitration="round_robin", order=14)
+def wave_groups(op: Operator, params: Mapping[str, int]) -> Plan:
+    """``waves`` of tiles in a group; ``communication_units`` run the reduce-scatters, the others the GEMM."""
+    if op.n == 1:
+        return Plan(in_order(gemm_part(op)))
+    waves, units = params["waves"], params["communication_units"]
+    fused = part_of(op, "fused", "fused", lambda op, r: wave_groups_program(op, r, waves, units), is_arbitrated=True)
+    return Plan(in_order(fused, all_gather_part(op)), also=(gemm_part(op),))
