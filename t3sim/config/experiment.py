@@ -98,6 +98,9 @@ class KernelLibrarySpec(Spec):
     operand_cost: Count  # of an operand element that a tile loads, in multiply-adds of a compute unit
     kernels: Annotated[dict[str, TilingSpec], Field(min_length=1)]
 
+    def __hash__(self) -> int:
+        return hash((self.operand_cost, tuple(self.kernels.items())))
+
 
 Kernels = TilingSpec | KernelLibrarySpec  # what `tiling:` names: one kernel for every GEMM, or a choice for each
 
@@ -133,6 +136,7 @@ class WorkloadSpec(Spec):
     collective: CollectiveSpec | None = None
     trace: str | None = None
     tiling: TilingSpec
+    kernels: KernelLibrarySpec | None = None  # from which parts of the GEMM get kernels of their own; None: of *tiling*
 
 
 class ArbitrationSpec(Spec):

@@ -7,7 +7,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-from t3sim.config.experiment import GemmShape, Kernels, LayerSpec, ModelSpec, TilingSpec, WorkloadSpec
+from t3sim.config.experiment import (
+    GemmShape,
+    KernelLibrarySpec,
+    Kernels,
+    LayerSpec,
+    ModelSpec,
+    TilingSpec,
+    WorkloadSpec,
+)
 from t3sim.config.presets import configs_root
 from t3sim.config.trees import node_at
 from t3sim.config.yaml_loader import Node, Position
@@ -53,7 +61,8 @@ class WorkloadReader:
             return None
         if kernels is None or n_units is None:
             return None
-        return WorkloadSpec(**parts, tiling=tiling_of(kernels, gemm, n_units))
+        library = kernels if isinstance(kernels, KernelLibrarySpec) and "collective" not in parts else None
+        return WorkloadSpec(**parts, tiling=tiling_of(kernels, gemm, n_units), kernels=library)
 
     def _source(self, tree: Node, given: WorkloadFile) -> str:
         """The key that says what is simulated, if every key has the one it needs beside it: none is ignored."""

@@ -8,11 +8,12 @@ from typing import Literal
 import numpy as np
 
 from t3sim.collective.schedule import chunk_bytes_of
-from t3sim.config.experiment import GemmShape
+from t3sim.config.experiment import GemmShape, Kernels
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
 from t3sim.program.operations import Ints, Memory
-from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace
+from t3sim.workload.kernel_choice import tiling_of
+from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace, make_tile_trace
 
 Collective = Literal["reduce-scatter", "all-gather", "all-reduce"]
 
@@ -31,6 +32,7 @@ class Operator:
     collective: Collective | None = None  # of an operator that is one collective
     size: int = 0  # bytes of the array of that collective, all chunks
     staggered: bool = True  # False: all ranks begin with chunk 0
+    kernels: Kernels | None = None  # what GEMMs of other shapes are run with; None: with the tiling of *trace*
 
     @property
     def granule(self) -> int:
@@ -76,6 +78,28 @@ class Operator:
         """Return the order in which *rank* dispatches its workgroups: chunk by chunk, from the first or chunk 0 on."""
         first = 0 if self.staggered else self.chunk(-rank).start
         return np.roll(np.arange(self.tiles.n_workgroups), -first)
+
+    def tiles_of(
+        self,
+        *,
+        rows: int | None = None,
+        columns: int | None = None,
+        n_chunks: int = 1,
+        n_compute_units: int | None = None,
+    ) -> TileTrace:
+        """Return the tiles of a GEMM of so many rows and columns of the output (None: all), in *n_chunks* chunks.
+
+        Its kernel is chosen for its own shape, as that of a whole GEMM is, and for so many compute units (None: all).
+        Raises ``UsageError`` if it cannot be cut so.
+        """
+        given = {"m": rows, "n": columns}
+        shape = self.shape.model_copy(update={name: value for name, value in given.items() if value is not None})
+        kernels = self.tiles.tiling if self.kernels is None else self.kernels
+        tiling = tiling_of(kernels, shape, n_compute_units or self.machine.gpu.n_compute_units)
+        try:
+            return make_tile_trace(shape, tiling, n_chunks)
+        except ValueError as error:
+            raise UsageError(f"workload: a GEMM of m {shape.m}, n {shape.n}, k {shape.k}: {error}") from None
 
     def unstaggered(self) -> Operator:
         """Return the same operator of ranks that all begin with chunk 0."""

@@ -161,7 +161,7 @@ def _operator(machine: MachineSpec, workload: WorkloadSpec, staggered: bool) -> 
     """Return the operator of a GEMM: one object for all strategies, so that they share their parts."""
     assert workload.gemm is not None
     trace = make_tile_trace(workload.gemm, workload.tiling, workload.tp)
-    return Operator(machine, workload.tp, trace, staggered=staggered)
+    return Operator(machine, workload.tp, trace, staggered=staggered, kernels=workload.kernels)
 
 
 PEAKS = ("tracker_peak_entries", "peak_inbox")  # counters of which a layer has the largest, not the sum

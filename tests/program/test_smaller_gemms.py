@@ -1,0 +1,64 @@
+"""A GEMM of a part of the output has the kernel that the library chooses for its own shape."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from t3sim import load_experiment
+from t3sim.config.experiment import GemmShape
+from t3sim.config.presets import load_kernels
+from t3sim.errors import UsageError
+from t3sim.program.operator import Operator
+from t3sim.system.simulate import operator_of
+from t3sim.workload.kernel_choice import tiling_of
+from t3sim.workload.tiling import TileTrace, make_tile_trace
+from tests.harness.machines import machine
+
+LIBRARY = load_kernels("cublas-hopper")
+SHAPE = GemmShape(m=8192, n=4256, k=528)
+
+
+def operator(kernels: object = LIBRARY) -> Operator:
+    h200 = machine("h200")
+    trace = make_tile_trace(SHAPE, tiling_of(LIBRARY, SHAPE, h200.gpu.n_compute_units), 4)
+    return Operator(h200, 4, trace, kernels=kernels)
+
+
+def parts(op: Operator) -> list[TileTrace]:
+    """Of a quarter of the rows, of a quarter of the columns, of all on 16 compute units."""
+    return [op.tiles_of(rows=2048), op.tiles_of(columns=1064, n_chunks=4), op.tiles_of(n_compute_units=16)]
+
+
+def test_each_has_the_kernel_of_its_own_shape() -> None:
+    op = operator()
+    assert [part.gemm for part in parts(op)] == [
+        SHAPE.model_copy(update=other) for other in ({"m": 2048}, {"n": 1064}, {})
+    ]
+    for part, n_units in zip(parts(op), (132, 132, 16), strict=True):
+        assert part.tiling == tiling_of(LIBRARY, part.gemm, n_units)
+    assert len({part.tiling.workgroup_tile for part in (op.tiles, *parts(op))}) > 1
+    assert [part.n_chunks for part in parts(op)] == [1, 4, 1]
+
+
+def test_canary_without_a_library_all_have_the_kernel_of_the_whole() -> None:
+    op = operator(None)
+    assert {part.tiling.workgroup_tile for part in (op.tiles, *parts(op))} == {op.tiles.tiling.workgroup_tile}
+
+
+def test_what_cannot_be_cut_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"m 16, n 16, k 528: tp is 4, but the output has 1 workgroup tiles"):
+        operator().tiles_of(rows=16, columns=16, n_chunks=4)
+
+
+def test_an_experiment_that_names_a_library_has_it_at_hand(tmp_path: Path) -> None:
+    file = tmp_path / "experiment.yaml"
+    file.write_text(
+        "name: x\nmachine: h200\ntiling: cublas-hopper\nstrategy: sequential\n"
+        "workload: {gemm: {m: 8192, n: 4256, k: 528}, tp: 4}\n"
+    )
+    [run] = load_experiment(file).points
+    assert parts(operator_of(run))[0].tiling == parts(operator())[0].tiling
+    [run] = load_experiment(file, ["tiling=gemm-128x256"]).points
+    assert operator_of(run).kernels is None
