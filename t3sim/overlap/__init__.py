@@ -1,6 +1,6 @@
 """Ways to overlap a GEMM with its collective: one file per strategy."""
 
-from t3sim.overlap import copy_engine_scatter, cu_split, flux, ideal, sequential, t3
+from t3sim.overlap import copy_engine_scatter, cu_split, flux, flux_ag, ideal, sequential, t3
 from t3sim.overlap.interface import (
     GpuPhase,
     OverlapStrategy,
@@ -8,11 +8,12 @@ from t3sim.overlap.interface import (
     Span,
     baselines,
     in_order,
+    not_an_operator_of,
     overlap_strategies,
     strategy,
 )
 
 __all__ = [
-    "GpuPhase", "OverlapStrategy", "Phase", "Span", "baselines", "copy_engine_scatter", "cu_split", "flux", "ideal",
-    "in_order", "overlap_strategies", "sequential", "strategy", "t3",
+    "GpuPhase", "OverlapStrategy", "Phase", "Span", "baselines", "copy_engine_scatter", "cu_split", "flux", "flux_ag",
+    "ideal", "in_order", "not_an_operator_of", "overlap_strategies", "sequential", "strategy", "t3",
 ]  # fmt: skip

@@ -15,6 +15,7 @@ from t3sim.program.operations import (
     STORE,
     UPDATE,
     Buffer,
+    Content,
     Gemm,
     Ints,
     Memory,
@@ -47,6 +48,12 @@ def operands(op: Operator, memory: Memory, trace: TileTrace, n_kernels: int = 1)
     slices = -(-trace.gemm.k // trace.tiling.k_slice)
     a = memory.buffer("A", n_kernels * trace.gemm.m * slices * op.line)
     return a, memory.buffer("B", trace.gemm.n * slices * op.line, is_on_stripe=False)
+
+
+def shards(op: Operator, a: int) -> tuple[Content, ...]:
+    """Return what A, from granule *a* on, holds when it is gathered: the rows of every rank, its own first."""
+    size = op.owned_rows() * -(-op.shape.k // op.tiles.tiling.k_slice) * op.line
+    return tuple(Content(a + p * size, size, p, of=p) for p in range(op.n))
 
 
 def tile_offsets(trace: TileTrace, granule: int, pitch: int) -> Ints:

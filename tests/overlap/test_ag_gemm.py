@@ -1,0 +1,305 @@
+"""An all-gather of A and the GEMM behind it: what strategies run, move and gather, and how their times add up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from t3sim.checks.audit import Audit
+from t3sim.checks.data import CarriedProgram
+from t3sim.config.experiment import GemmShape, RunSpec
+from t3sim.config.presets import load_kernels
+from t3sim.errors import ConfigError, UsageError
+from t3sim.experiment.point_record import record_of
+from t3sim.gpu.arbitration import arbitration_policies
+from t3sim.overlap import in_order, overlap_strategies
+from t3sim.overlap.least import least_times
+from t3sim.program.checks import problems_of
+from t3sim.program.operations import Gemm, Moves, Program
+from t3sim.program.operator import Operator
+from t3sim.program.plan import Bound, Part, Plan
+from t3sim.program.traffic import granules_between
+from t3sim.registry import encoded
+from t3sim.system.ring import RingMachine
+from t3sim.system.simulate import simulate
+from t3sim.workload.tiling import make_tile_trace
+from tests.harness.machines import machine
+from tests.harness.rings import differences, explicit
+from tests.harness.sublayers import point
+from tests.program.spoil import changed, orderings, posts
+from tests.program.strategies import operator, with_engines
+
+SWITCH = ("machine.link.topology=switch", "machine.link.ingress_buffer=16 KiB")
+ENGINE = "machine.gpu.copy_engines={number: 1, startup: 1 us, bandwidth: 50 GB/s, max_outstanding_lines: 64}"
+FUSED = {
+    "flux-ag": {},
+    "flux-ag, 2 chunks": {"chunks": 2},
+    "flux-ag, naive": {"order": "naive"},
+}
+NEXT = [name for name in FUSED if "naive" not in name]
+
+
+def gathering(n: int, **more: object) -> Operator:
+    """Two tile rows of A on each of *n* ranks."""
+    return replace(operator(n, **more), kind="ag-gemm")
+
+
+def plan_of(name: str, op: Operator, **given: object) -> Plan:
+    strategy = overlap_strategies.get(name.partition(",")[0])
+    return strategy.plan(op, encoded(strategy.parameters, {**FUSED.get(name, {}), **given}))
+
+
+def fused_of(name: str, op: Operator) -> Part:
+    return next(part for part in plan_of(name, op).parts() if part.role == "fused")
+
+
+@cache
+def run_of(name: str, tp: int, columns: int = 128, k: int = 64) -> RunSpec:
+    """Two tile rows of A on each GPU."""
+    given = tuple(f"strategy.{key}={value}" for key, value in FUSED.get(name, {}).items())
+    strategy = name.partition(",")[0]
+    changes = (*SWITCH, ENGINE, "workload.operator=ag-gemm", *given)
+    if "naive" in name:
+        changes = (*changes, "mode=explicit")
+    return point(strategy, *changes, shape=(128 * tp, columns, k), tp=tp)
+
+
+# --- what is run -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_programs_gather_all_rows_and_multiply_them(name: str, n: int) -> None:
+    part = fused_of(name, gathering(n))
+    assert problems_of(part.programs) == []
+    assert (part.difference is None) == ("naive" not in name)
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_each_ordering_left_out_is_a_race_and_each_post_a_wait_without_end(name: str) -> None:
+    """Canaries: without the waits of tiles, the GEMM reads rows that have not come."""
+    good = list(fused_of(name, gathering(3)).programs)
+    checks = {}
+    for what, of_operation, change in [*orderings(good[0]), *posts(good[0])]:
+        found = {problem.check for problem in problems_of(changed(good, of_operation, change))}
+        checks[what.partition(" of entry")[0]] = found
+    assert checks["waits of tiles of `gemm`"] == {"races"}
+    assert checks["post"] == {"waits"}
+    assert all(found for what, found in checks.items() if "all read" not in what and "wait 0 of `push`" not in what)
+
+
+def test_a_race_is_told_with_buffer_and_operations() -> None:
+    good = list(fused_of("flux-ag", gathering(3)).programs)
+    change = next(change for what, _of, change in orderings(good[0]) if "tiles" in what)
+    message = problems_of(changed(good, "gemm", change))[0].message
+    assert "buffer `A`" in message
+    assert "`push`" in message
+    assert "`gemm`" in message
+
+
+def commands_of(program: Program) -> Moves:
+    return next(one for one in program.operations if isinstance(one, Moves))
+
+
+def gemm_of(program: Program) -> Gemm:
+    return next(one for one in program.operations if isinstance(one, Gemm))
+
+
+def test_the_next_rank_is_sent_to_first_and_rows_are_multiplied_as_they_come() -> None:
+    """The rank before this one sends first to this one: its rows come right behind the own ones."""
+    program = fused_of("flux-ag", gathering(4)).programs[0]
+    assert commands_of(program).steps["distance"].reshape(-1).tolist() == [1, 2, 3]
+    kernel = gemm_of(program)
+    chunks = kernel.trace.workgroups["chunk"][kernel.order]
+    assert list(dict.fromkeys(chunks.tolist())) == [0, 3, 2, 1]
+    assert kernel.waits is not None
+    assert (kernel.waits.signal[kernel.trace.workgroups["chunk"] == 0] == -1).all()
+
+
+def test_naive_order_begins_with_row_0_on_every_rank() -> None:
+    for rank, program in enumerate(fused_of("flux-ag, naive", gathering(4)).programs):
+        kernel = gemm_of(program)
+        chunks = (kernel.trace.workgroups["chunk"][kernel.order] + rank) % 4
+        assert list(dict.fromkeys(chunks.tolist())) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("chunks", "sizes"), [(1, [1.0]), (2, [0.5, 0.5])])
+def test_a_shard_is_cut_at_rows_of_tiles(chunks: int, sizes: list[float]) -> None:
+    op = gathering(3)
+    steps = commands_of(plan_of("flux-ag", op, chunks=chunks).parts()[0].programs[0]).steps.reshape(-1)
+    shard = len(op.rows(0)) * op.shape.k * 2 // op.granule
+    assert (steps["n_granules"][:chunks] / shard).tolist() == sizes
+    assert len(np.unique(steps["post_signal"])) == 2 * chunks
+
+
+# --- what is simulated -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tp", [2, 3, 5])
+@pytest.mark.parametrize("columns", [128, 100])
+@pytest.mark.parametrize("name", ["sequential", "ideal-overlap", *NEXT])
+def test_one_gpu_stands_for_all(name: str, tp: int, columns: int) -> None:
+    run = run_of(name, tp, columns)
+    ring = explicit(run)
+    assert [len(phase.gpus) for phase in ring.phases] == [tp] * len(ring.phases)
+    assert differences(run, ring) == []
+
+
+@pytest.mark.parametrize("k", [64, 200])
+@pytest.mark.parametrize("name", FUSED)
+def test_a_gpu_sends_and_gets_the_shards_of_the_others(name: str, k: int) -> None:
+    tp, rows = 4, 128
+    shard = rows * -(-k // 64) * 128  # rows of A begin with a line
+    part = fused_of(name, replace(gathering(tp), trace=make_tile_trace(
+        GemmShape(m=rows * tp, n=128, k=k), operator(tp).tiles.tiling, tp
+    )))  # fmt: skip
+    between = granules_between(part.programs) * part.programs[0].granule
+    assert (between == shard * (1 - np.eye(tp))).all()
+    record = record_of(simulate(run_of(name, tp, k=k)))
+    assert record.link_bytes == (tp - 1) * shard
+    assert (record.dram_ag_read_bytes, record.dram_ag_write_bytes) == ((tp - 1) * shard, (tp - 1) * shard)
+    assert (record.dram_rs_read_bytes, record.dram_rs_write_bytes) == (0, 0)
+
+
+def carried(name: str, defect: object = None) -> list[str]:
+    """Run the fused part of three ranks with real values; return what is wrong with them."""
+    op = gathering(3)
+    spec = op.machine.model_copy(
+        update={"link": op.machine.link.model_copy(update={"topology": "switch", "ingress_buffer": 1 << 12})}
+    )
+    programs = list(fused_of(name, replace(op, machine=spec)).programs)
+    if defect is not None:
+        programs = changed(programs, "gemm", defect)
+    ring = RingMachine(spec, arbitration_policies.get("round_robin"), {}, 3)
+    for rank, program in enumerate(programs):
+        ring.load(rank, program)
+    ring.note_loaded()
+    values = CarriedProgram(ring.cores, seed=1)
+    values.follow(ring.devices)
+    ring.run()
+    values.check()
+    return values.problems
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_real_values_are_gathered_and_multiplied(name: str) -> None:
+    assert carried(name) == []
+
+
+def test_canary_real_values_show_rows_that_are_read_too_early() -> None:
+    def without_waits(operation: Gemm) -> Gemm:
+        return replace(operation, waits=None)
+
+    assert any("an operand read before it was there" in problem for problem in carried("flux-ag", without_waits))
+
+
+@pytest.mark.parametrize("name", ["sequential", "ideal-overlap", *FUSED])
+def test_full_checks_find_nothing(name: str) -> None:
+    audit = Audit(has_checks=True, has_data=True)
+    simulate(run_of(name, 4), audit=audit)
+    assert audit.n_values > 0
+
+
+# --- how times add up --------------------------------------------------------------------------------
+
+
+def test_the_operator_is_all_of_it() -> None:
+    records = {name: record_of(simulate(run_of(name, 4))) for name in ("sequential", "ideal-overlap", "flux-ag")}
+    for record in records.values():
+        assert record.operator_us == record.time_us
+        assert (record.sublayer, record.rs_us) == ("AG", None)
+    sequential = records["sequential"]
+    assert sequential.time_us == pytest.approx(sequential.ag_us + sequential.gemm_us)
+    assert records["flux-ag"].time_us == records["flux-ag"].fused_us
+    assert records["ideal-overlap"].time_us <= records["flux-ag"].time_us < sequential.time_us
+
+
+def test_the_bound_is_the_longer_of_gemm_and_all_gather_from_the_specification() -> None:
+    op = gathering(4)
+    tree = plan_of("ideal-overlap", op).tree
+    least = least_times(op.machine, op.tiles, "ag-gemm")
+    assert isinstance(tree, Bound)
+    assert tree.ticks == max(least.compute, least.link)
+    assert {part.role for part in plan_of("ideal-overlap", op).parts()} == {"gemm", "all_gather"}
+    wide = least_times(op.machine, make_tile_trace(GemmShape(m=512, n=512, k=64), op.tiles.tiling, 4), "ag-gemm")
+    deep = least_times(op.machine, make_tile_trace(GemmShape(m=512, n=64, k=512), op.tiles.tiling, 4), "ag-gemm")
+    assert deep.link > 4 * wide.link, "rows of A are gathered, not columns of the output"
+
+
+def test_larger_packets_of_copy_engines_make_the_bound_of_the_link_shorter() -> None:
+    h200 = machine("h200")
+    trace = make_tile_trace(GemmShape(m=2048, n=1280, k=8192), load_kernels("gemm-128x128"), 8)
+    without = h200.model_copy(update={"gpu": h200.gpu.model_copy(update={"copy_engines": None})})
+    least, other = (least_times(one, trace, "ag-gemm").link for one in (h200, without))
+    assert 0.94 < least / other < 0.99
+
+
+def test_one_gpu_has_nothing_to_gather() -> None:
+    for name in ("sequential", "flux-ag"):
+        assert [part.name for part in plan_of(name, gathering(1)).parts()] == ["gemm"]
+
+
+def test_rows_that_come_in_more_pieces_are_waited_for_less() -> None:
+    """The first tiles of a shard need not wait for the last ones."""
+
+    def ticks(chunks: int) -> int:
+        changes = (*SWITCH, ENGINE, "workload.operator=ag-gemm", f"strategy.chunks={chunks}")
+        return simulate(point("flux-ag", *changes, shape=(512, 256, 512), tp=2)).total
+
+    assert ticks(4) < 0.95 * ticks(1)
+
+
+# --- what is refused ---------------------------------------------------------------------------------
+
+
+def test_a_strategy_of_another_operator_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(ConfigError, match=r"`t3` is of gemm-rs .*; ag-gemm .* takes sequential, ideal-overlap, flux"):
+        point("t3", "workload.operator=ag-gemm")
+    with pytest.raises(ConfigError, match=r"`flux-ag` is of ag-gemm .*; gemm-rs .* takes sequential, cu-split, t3, "):
+        point("flux-ag", *SWITCH, ENGINE)
+    run = point("sequential", "workload.operator=ag-gemm").model_copy(update={"strategy": "t3"})
+    with pytest.raises(UsageError, match="`t3` is of gemm-rs"):
+        simulate(run)
+
+
+def test_every_strategy_declares_what_it_overlaps() -> None:
+    """And those of t3sim plan it: an operator of each kind that they declare."""
+    required: Mapping[str, object] = {"collective_compute_units": 2}
+    for strategy in in_order():
+        given = {name: value for name, value in required.items() if name in strategy.parameters}
+        for kind in strategy.operators:
+            assert strategy(replace(operator(4), kind=kind), given).parts()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("strategy.chunks=3",), r"is 3, but each of 4 GPUs has 2 rows of tiles, .*; the nearest that works is 2"),
+        (("workload.gemm.m=520",), "GPUs cannot own the same number of whole tile rows each, of 520 rows in"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(overrides: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        point("flux-ag", *SWITCH, ENGINE, "workload.operator=ag-gemm", *overrides, shape=(512, 128, 64))
+
+
+def test_a_machine_without_copy_engines_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"flux-ag: this machine has no copy engines"):
+        point("flux-ag", *SWITCH, "workload.operator=ag-gemm", shape=(512, 128, 64))
+
+
+def test_a_library_gives_a_kernel_whose_tiles_end_with_the_rows_of_a_rank() -> None:
+    """cuBLAS would take one that does not: the one of the isolated GEMM."""
+    library, shape = load_kernels("cublas-hopper"), GemmShape(m=2048, n=1280, k=8192)
+    trace = make_tile_trace(shape, library.kernels["160x128"], 8)
+    op = Operator(machine("h200"), 8, trace, kernels=library, kind="ag-gemm")
+    fused, alone = plan_of("flux-ag", op).parts()
+    assert gemm_of(alone.programs[0]).trace.tiling.workgroup_tile[0] == 160
+    assert 256 % gemm_of(fused.programs[0]).trace.tiling.workgroup_tile[0] == 0
+    with pytest.raises(UsageError, match="of 160; take a `tiling` with rows of `workgroup_tile` that divide 256"):
+        plan_of("flux-ag", replace(op, kernels=None))
+    assert with_engines().gpu.copy_engines is not None
