@@ -1,6 +1,16 @@
 """Ways to overlap a GEMM with its collective: one file per strategy."""
 
-from t3sim.overlap import copy_engine_scatter, cu_split, flux, flux_ag, ideal, sequential, t3
+from t3sim.overlap import (
+    async_tp_ag,
+    copy_engine_scatter,
+    cu_split,
+    flux,
+    flux_ag,
+    ideal,
+    sequential,
+    t3,
+    te_ring_ag,
+)
 from t3sim.overlap.interface import (
     GpuPhase,
     OverlapStrategy,
@@ -14,6 +24,7 @@ from t3sim.overlap.interface import (
 )
 
 __all__ = [
-    "GpuPhase", "OverlapStrategy", "Phase", "Span", "baselines", "copy_engine_scatter", "cu_split", "flux", "flux_ag",
-    "ideal", "in_order", "not_an_operator_of", "overlap_strategies", "sequential", "strategy", "t3",
+    "GpuPhase", "OverlapStrategy", "Phase", "Span", "async_tp_ag", "baselines", "copy_engine_scatter", "cu_split",
+    "flux", "flux_ag", "ideal", "in_order", "not_an_operator_of", "overlap_strategies", "sequential", "strategy", "t3",
+    "te_ring_ag",
 ]  # fmt: skip

@@ -30,7 +30,7 @@ from t3sim.workload.tiling import make_tile_trace
 from tests.harness.machines import machine
 from tests.harness.rings import differences, explicit
 from tests.harness.sublayers import point
-from tests.program.spoil import changed, orderings, posts
+from tests.program.spoil import Change, changed, orderings, posts
 from tests.program.strategies import operator, with_engines
 
 SWITCH = ("machine.link.topology=switch", "machine.link.ingress_buffer=16 KiB")
@@ -39,6 +39,9 @@ FUSED = {
     "flux-ag": {},
     "flux-ag, 2 chunks": {"chunks": 2},
     "flux-ag, naive": {"order": "naive"},
+    "async-tp-ag": {},
+    "te-ring-ag": {},
+    "te-ring-ag, 2 streams": {"streams": 2},
 }
 NEXT = [name for name in FUSED if "naive" not in name]
 
@@ -79,17 +82,26 @@ def test_programs_gather_all_rows_and_multiply_them(name: str, n: int) -> None:
     assert (part.difference is None) == ("naive" not in name)
 
 
+# Orderings that only matter from the next run on: others still read, or what is gathered is read behind it.
+BETWEEN_RUNS = {"wait 0 of `push`", "barrier `all read`", "barrier `all gathered`", "wait 0 of `all gathered`"}
+ITS_POSTS_TOO = {"flux-ag": {"barrier `all read`"}, "async-tp-ag": {"barrier `all filled`"}, "te-ring-ag": set()}
+
+
 @pytest.mark.parametrize("name", FUSED)
 def test_each_ordering_left_out_is_a_race_and_each_post_a_wait_without_end(name: str) -> None:
-    """Canaries: without the waits of tiles, the GEMM reads rows that have not come."""
-    good = list(fused_of(name, gathering(3)).programs)
-    checks = {}
-    for what, of_operation, change in [*orderings(good[0]), *posts(good[0])]:
-        found = {problem.check for problem in problems_of(changed(good, of_operation, change))}
-        checks[what.partition(" of entry")[0]] = found
-    assert checks["waits of tiles of `gemm`"] == {"races"}
-    assert checks["post"] == {"waits"}
-    assert all(found for what, found in checks.items() if "all read" not in what and "wait 0 of `push`" not in what)
+    """Canaries: without the waits of tiles or kernels, a GEMM reads rows that have not come."""
+    good = list(fused_of(name, gathering(4)).programs)
+
+    def found(of_operation: str, change: Change) -> set[str]:
+        return {problem.check for problem in problems_of(changed(good, of_operation, change))}
+
+    by_check: dict[str, set[str]] = {"races": set(), "waits": set(), "": set()}
+    for what, of_operation, change in orderings(good[0]):
+        by_check[next(iter(found(of_operation, change)), "")].add(what)
+    assert by_check["waits"] == ITS_POSTS_TOO[name.partition(",")[0]]
+    assert by_check[""] <= BETWEEN_RUNS
+    assert any("`gemm" in what for what in by_check["races"])
+    assert all(found(of_operation, change) == {"waits"} for _what, of_operation, change in posts(good[0]))
 
 
 def test_a_race_is_told_with_buffer_and_operations() -> None:
@@ -118,6 +130,34 @@ def test_the_next_rank_is_sent_to_first_and_rows_are_multiplied_as_they_come() -
     assert list(dict.fromkeys(chunks.tolist())) == [0, 3, 2, 1]
     assert kernel.waits is not None
     assert (kernel.waits.signal[kernel.trace.workgroups["chunk"] == 0] == -1).all()
+
+
+def test_steps_of_async_tp_take_turns_on_two_streams() -> None:
+    program = fused_of("async-tp-ag", gathering(4)).programs[0]
+    names = [[program.operations[i].name for i in numbers] for _, numbers in sorted(program.streams().items())]
+    assert names == [
+        ["all read", "fill", "all filled", "gemm 0", "send 2", "gemm 2", "keep", "all gathered"],
+        ["send 1", "gemm 1", "send 3", "gemm 3"],
+    ]
+
+
+@pytest.mark.parametrize("streams", [1, 2, 3])
+def test_gemms_of_a_ring_exchange_take_turns(streams: int) -> None:
+    program = plan_of("te-ring-ag", gathering(4), streams=streams).parts()[0].programs[0]
+    names = [[program.operations[i].name for i in numbers] for _, numbers in sorted(program.streams().items())]
+    assert names[-1] == ["send 0", "send 1", "send 2"]
+    assert names[:-1] == [[f"gemm {step}" for step in range(4)][first::streams] for first in range(streams)]
+    chunks = [one.first_chunk for one in program.operations if isinstance(one, Gemm)]
+    assert chunks == [0, 3, 2, 1], "own rows, then those of the rank before, which come first"
+
+
+def test_a_gemm_of_the_rows_of_one_rank_has_a_kernel_of_its_own() -> None:
+    library, shape = load_kernels("cublas-hopper"), GemmShape(m=2048, n=1280, k=8192)
+    op = Operator(machine("h200"), 8, make_tile_trace(shape, library.kernels["160x128"], 8), kernels=library)
+    for name in ("async-tp-ag", "te-ring-ag"):
+        for one in fused_of(name, replace(op, kind="ag-gemm")).programs[0].operations:
+            if isinstance(one, Gemm):
+                assert (one.trace.gemm.m, one.trace.tiling.workgroup_tile) == (256, (64, 64))
 
 
 def test_naive_order_begins_with_row_0_on_every_rank() -> None:
@@ -152,16 +192,20 @@ def test_one_gpu_stands_for_all(name: str, tp: int, columns: int) -> None:
 @pytest.mark.parametrize("k", [64, 200])
 @pytest.mark.parametrize("name", FUSED)
 def test_a_gpu_sends_and_gets_the_shards_of_the_others(name: str, k: int) -> None:
+    """PyTorch's copies its own shard to where others read it, and to its place in A."""
     tp, rows = 4, 128
     shard = rows * -(-k // 64) * 128  # rows of A begin with a line
-    part = fused_of(name, replace(gathering(tp), trace=make_tile_trace(
-        GemmShape(m=rows * tp, n=128, k=k), operator(tp).tiles.tiling, tp
-    )))  # fmt: skip
+    trace = make_tile_trace(GemmShape(m=rows * tp, n=128, k=k), operator(tp).tiles.tiling, tp)
+    part = fused_of(name, replace(gathering(tp), trace=trace))
     between = granules_between(part.programs) * part.programs[0].granule
-    assert (between == shard * (1 - np.eye(tp))).all()
-    record = record_of(simulate(run_of(name, tp, k=k)))
+    assert (between.sum(axis=0) == (tp - 1) * shard).all()
+    assert (between.sum(axis=1) == (tp - 1) * shard).all()
+    to_each = np.roll(np.eye(tp), 1, axis=1) * (tp - 1) if name.startswith("te-ring") else 1 - np.eye(tp)
+    assert (between == shard * to_each).all()
+    record, own = record_of(simulate(run_of(name, tp, k=k))), 2 if name == "async-tp-ag" else 0
     assert record.link_bytes == (tp - 1) * shard
-    assert (record.dram_ag_read_bytes, record.dram_ag_write_bytes) == ((tp - 1) * shard, (tp - 1) * shard)
+    moved = (tp - 1 + own) * shard
+    assert (record.dram_ag_read_bytes, record.dram_ag_write_bytes) == (moved, moved)
     assert (record.dram_rs_read_bytes, record.dram_rs_write_bytes) == (0, 0)
 
 
@@ -239,7 +283,7 @@ def test_larger_packets_of_copy_engines_make_the_bound_of_the_link_shorter() -> 
 
 
 def test_one_gpu_has_nothing_to_gather() -> None:
-    for name in ("sequential", "flux-ag"):
+    for name in ("sequential", "flux-ag", "async-tp-ag", "te-ring-ag"):
         assert [part.name for part in plan_of(name, gathering(1)).parts()] == ["gemm"]
 
 
@@ -287,9 +331,16 @@ def test_rows_that_do_not_fit_are_refused(overrides: tuple[str, ...], message: s
         point("flux-ag", *SWITCH, ENGINE, "workload.operator=ag-gemm", *overrides, shape=(512, 128, 64))
 
 
-def test_a_machine_without_copy_engines_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"flux-ag: this machine has no copy engines"):
-        point("flux-ag", *SWITCH, "workload.operator=ag-gemm", shape=(512, 128, 64))
+@pytest.mark.parametrize("strategy", ["async-tp-ag", "te-ring-ag"])
+def test_rows_that_cannot_be_shared_are_refused(strategy: str) -> None:
+    with pytest.raises(UsageError, match="4 GPUs cannot have as many of 513 rows each; 512 can be shared"):
+        point(strategy, *SWITCH, ENGINE, "workload.operator=ag-gemm", shape=(513, 128, 64))
+
+
+@pytest.mark.parametrize("strategy", ["flux-ag", "async-tp-ag", "te-ring-ag"])
+def test_a_machine_without_copy_engines_is_refused(strategy: str) -> None:
+    with pytest.raises(UsageError, match=f"{strategy}: this machine has no copy engines"):
+        point(strategy, *SWITCH, "workload.operator=ag-gemm", shape=(512, 128, 64))
 
 
 def test_a_library_gives_a_kernel_whose_tiles_end_with_the_rows_of_a_rank() -> None:
