@@ -100,6 +100,7 @@ class CopyEngineSpec(Spec):
     bandwidth: BytesPerSecond  # at which an engine issues reads
     max_outstanding_lines: Count  # lines of an engine that are read and not stored yet
     packet_payload: Bytes | None = None  # of what it stores at other GPUs; None: as of what compute units do
+    handover: Picoseconds = 0  # of a stream from a kernel to a command, or back, besides the launch
 
 
 class ExpectedTimeSpec(Spec):
@@ -160,6 +161,18 @@ class CollectiveKernelSpec(Spec):
         return found
 
 
+class HostSpec(Spec):
+    """The software that drives a GPU: what it costs to issue operations, and kernels of its own."""
+
+    eager_call: Picoseconds  # from the call of an operator to its first operation, unless all are a captured graph
+    eager_issue: Picoseconds  # of each operation
+    launch: Picoseconds | None = None  # from an operation to the next one of its stream; None: `kernel_launch`
+    gemm_setup: Picoseconds = 0  # in front of a GEMM of its library
+    barrier: Picoseconds = 0  # of its barrier over the GPUs, besides a launch and the link's latency
+    copy_bandwidth: BytesPerSecond | None = None  # of an engine between its buffers; None: of the engine
+    sum_bandwidth: BytesPerSecond | None = None  # sums that its kernel makes; None: what units and memory let through
+
+
 class GpuSpec(Spec):
     """One GPU without its memory."""
 
@@ -174,6 +187,7 @@ class GpuSpec(Spec):
     dma: DmaSpec
     collective_kernel: CollectiveKernelSpec
     copy_engines: CopyEngineSpec | None = None
+    host: HostSpec | None = None
 
     @property
     def n_copy_engines(self) -> int:

@@ -16,6 +16,7 @@ from t3sim.config.trees import Finding, shown_value, value_at
 from t3sim.units import format_bandwidth, format_bytes, format_frequency
 
 OPERANDS_OF_A_REDUCTION = 2
+LONGEST_LINE_S = Fraction(1, 10**7)  # of the sums of a compute unit, of a copy; else all seems to stand still
 MOST_LOADS_IN_FLIGHT = 1 << 20
 LONGEST_LATENCY_PS = 10**12
 
@@ -45,6 +46,14 @@ LARGEST = {
     "gpu.copy_engines.startup": LONGEST_LATENCY_PS,
     "gpu.copy_engines.bandwidth": 1 << 50,
     "gpu.copy_engines.max_outstanding_lines": 1 << 14,
+    "gpu.copy_engines.handover": LONGEST_LATENCY_PS,
+    "gpu.host.eager_call": LONGEST_LATENCY_PS,
+    "gpu.host.eager_issue": LONGEST_LATENCY_PS,
+    "gpu.host.launch": LONGEST_LATENCY_PS,
+    "gpu.host.gemm_setup": LONGEST_LATENCY_PS,
+    "gpu.host.barrier": LONGEST_LATENCY_PS,
+    "gpu.host.copy_bandwidth": 1 << 50,
+    "gpu.host.sum_bandwidth": 1 << 50,
     "gpu.dma.wavefront_tiles_per_block": 1 << 20,
     "memory.n_channels": 1 << 10,
     "memory.n_bank_groups": 1 << 6,
@@ -83,6 +92,7 @@ def machine_findings(machine: MachineSpec) -> list[Finding]:
     """What is wrong with a machine although each value alone is legal."""
     checks = (
         _sizes, _compute_units, _l2, _returns, _flags, _memory, _accesses, _timing, _data_of_dram, _packets, _switch,
+        _sums,
     )  # fmt: skip
     findings = list(chain.from_iterable(check(machine) for check in checks))
     return [*findings, *(list(_clocks(machine)) or _link(machine))]
@@ -227,6 +237,18 @@ def _packets(machine: MachineSpec) -> Iterator[Finding]:
         yield "link.packet_payload", f"is {format_bytes(payload)}, must be a power of two, at most {format_bytes(most)}"
     if header is not None and header > most:
         yield "link.packet_header", f"is {format_bytes(header)}, must be at most {format_bytes(most)}"
+
+
+def _sums(machine: MachineSpec) -> Iterator[Finding]:
+    """Sums and copies of the host's software that are so slow that the machine would seem to hang."""
+    host, line = machine.gpu.host, machine.gpu.l2.line
+    for name, n_units, what in (
+        ("sum_bandwidth", machine.gpu.n_compute_units, "of each compute unit"), ("copy_bandwidth", 1, "of an engine")
+    ):  # fmt: skip
+        rate, least = getattr(host, name, None), math.ceil(line * n_units / LONGEST_LINE_S)
+        if rate is not None and rate < least:
+            shown = f"is {format_bandwidth(rate)}, must be at least {format_bandwidth(least)}"
+            yield f"gpu.host.{name}", f"{shown}: a line {what} in 100 ns"
 
 
 def _switch(machine: MachineSpec) -> Iterator[Finding]:

@@ -119,7 +119,8 @@ class TableBuilder:
         self.program, self.machine, self.ticks = program, machine, ticks
         self._host_at = start_at  # when the host of the rank has issued what has been added
         self._n_signals = program.n_signals
-        self._last: dict[int, Any] = {}  # operation of each stream, and the signal of its end
+        self._last: dict[int, int] = {}  # operation of each stream
+        self._is_on_engine: dict[int, bool] = {}  # by stream: its last operation
         self._turns: Counter[str] = Counter()  # barriers of each name that have been added
         # Signals of barriers come first: ranks meet the same ones, but need not do the same before them.
         met = Counter(operation.name for operation in program.operations if isinstance(operation, Barrier))
@@ -198,14 +199,22 @@ class TableBuilder:
             self._posts[self._last[of.stream]].append((0, done, 1))
             needed.append((done, 1))
         self._last[of.stream] = number
+        launch = self.machine.gpu.kernel_launch if launch is None else launch
         operation.kind, operation.traffic_class = kind, of.traffic_class
         operation.issued_at = self._host_at
-        operation.launch_ticks = self.ticks.from_ps(self.machine.gpu.kernel_launch if launch is None else launch)
+        operation.launch_ticks = self.ticks.from_ps(launch + self._handover(of))
         operation.start_at = codes.NEVER if needed else self._host_at + operation.launch_ticks
         operation.end_at = -1
         operation.first_wait, operation.n_waits, operation.n_untils = len(self._waits), len(needed), len(untils)
         self._waits += [*needed, *((wait.signal, wait.at_least) for wait in untils)]
         return operation
+
+    def _handover(self, of: Operation) -> int:
+        """Return what it takes the stream of *of* to come to it, if it goes from a kernel to an engine or back (ps)."""
+        engines, is_on_engine = self.machine.gpu.copy_engines, isinstance(of, Moves) and of.engine is not None
+        is_other = self._is_on_engine.get(of.stream, is_on_engine) != is_on_engine
+        self._is_on_engine[of.stream] = is_on_engine
+        return engines.handover if is_other and engines is not None else 0
 
     def _issue(self, of: Operation) -> None:
         """Let the time pass in which the host issues an operation."""
@@ -216,9 +225,10 @@ class TableBuilder:
         self._issue(of)
         reached = self._barriers[of.name, self._turns[of.name]]
         self._turns[of.name] += 1
-        tell = [*of.posts, *(Post(reached, distance) for distance in range(self.program.n))]
+        tell = [Post(reached, distance) for distance in range(self.program.n)]
         self._operation(codes.BARRIER, of, waits=of.after, posts=tell, launch=of.launch)
-        self._operation(codes.BARRIER, of, waits=[Wait(reached, self.program.n)], launch=0)
+        waits, untils = [Wait(reached, self.program.n)], of.until
+        self._operation(codes.BARRIER, of, waits=waits, posts=of.posts, untils=untils, launch=0)
 
     def _units(self, of: Gemm | Moves, operation: Any) -> range:
         """Write the compute units that a kernel may use into its operation, and return them."""
@@ -395,6 +405,9 @@ class TableBuilder:
             operation.slice_overhead_ticks = self.ticks.from_ps(of.step_overhead)
             operation.max_lines = spec.collective_kernel.max_outstanding_lines
             operation.load_ticks, operation.store_ticks = issue_ticks(self.machine, self.ticks)
+            if of.bandwidth is not None:
+                of_all = -(-spec.l2.line * len(units) * self.ticks.hz // of.bandwidth)
+                operation.store_ticks = max(operation.store_ticks, of_all)
             return units
         engines = spec.copy_engines
         if engines is None or of.engine >= engines.number:
@@ -404,7 +417,8 @@ class TableBuilder:
         operation.first_unit, operation.end_unit, operation.priority = unit, unit + 1, of.priority
         operation.startup_ticks = operation.slice_overhead_ticks = self.ticks.from_ps(engines.startup)
         operation.max_lines = engines.max_outstanding_lines
-        operation.load_ticks = -(-spec.l2.line * self.ticks.hz // engines.bandwidth)
+        bandwidth = min(engines.bandwidth, of.bandwidth or engines.bandwidth)
+        operation.load_ticks = -(-spec.l2.line * self.ticks.hz // bandwidth)
         return range(unit, unit + 1)
 
     def _add_moves(self, of: Moves) -> None:

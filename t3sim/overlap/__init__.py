@@ -1,6 +1,7 @@
 """Ways to overlap a GEMM with its collective: one file per strategy."""
 
 from t3sim.overlap import (
+    async_tp,
     async_tp_ag,
     copy_engine_scatter,
     cu_split,
@@ -24,7 +25,7 @@ from t3sim.overlap.interface import (
 )
 
 __all__ = [
-    "GpuPhase", "OverlapStrategy", "Phase", "Span", "async_tp_ag", "baselines", "copy_engine_scatter", "cu_split",
-    "flux", "flux_ag", "ideal", "in_order", "not_an_operator_of", "overlap_strategies", "sequential", "strategy", "t3",
-    "te_ring_ag",
+    "GpuPhase", "OverlapStrategy", "Phase", "Span", "async_tp", "async_tp_ag", "baselines", "copy_engine_scatter",
+    "cu_split", "flux", "flux_ag", "ideal", "in_order", "not_an_operator_of", "overlap_strategies", "sequential",
+    "strategy", "t3", "te_ring_ag",
 ]  # fmt: skip

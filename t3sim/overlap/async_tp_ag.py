@@ -7,6 +7,7 @@ from functools import partial
 from t3sim.errors import UsageError
 from t3sim.overlap.interface import strategy
 from t3sim.program.gathering import Gathering
+from t3sim.program.host import HOST, run_by
 from t3sim.program.kernels import program, total
 from t3sim.program.operations import Barrier, Buffer, Content, Operation, Post, Program, Wait
 from t3sim.program.operator import Operator
@@ -14,7 +15,7 @@ from t3sim.program.parts import gemm_part, part_of
 from t3sim.program.plan import Part, Plan, in_order
 
 
-def async_tp_ag_program(op: Operator, rank: int) -> Program:
+def async_tp_ag_program(op: Operator, rank: int, host: int) -> Program:
     """Return the operations of `_pipelined_multi_all_gather_and_consume`, whose steps take turns on two streams.
 
     The own rows go to a box that peers read, and last of all to their place in A.  Each rank sends where PyTorch's
@@ -43,19 +44,21 @@ def async_tp_ag_program(op: Operator, rank: int) -> Program:
     operations[last] = replace(operations[last], posts=(*operations[last].posts, Post(joined[0])))
     operations.append(Barrier(name="all gathered", after=(Wait(joined[0], 1),)))
     made = (gathering.made(f"gemm {step}", step) for step in range(n))
-    return program(op, rank, memory, *operations, inputs=(rows,), outputs=(*gathering.shards, *made))
+    outputs = (*gathering.shards, *made)
+    return program(op, rank, memory, *run_by(op, operations, host), inputs=(rows,), outputs=outputs)
 
 
-@strategy("async-tp-ag", arbitration="round_robin", operators=("ag-gemm",), order=21)
+@strategy("async-tp-ag", parameters={"host": HOST}, arbitration="round_robin", operators=("ag-gemm",), order=21)
 def async_tp_ag(op: Operator, params: Mapping[str, int]) -> Plan:
-    """Between copies and GEMMs of its steps there is no barrier."""
+    """``host``: operations come as those of a captured graph (``graph``), or one by one (``eager``)."""
     if op.n == 1:
         return Plan(in_order(gemm_part(op)))
     return Plan(in_order(async_tp_ag_part(op, params)), also=(gemm_part(op),))
 
 
-def async_tp_ag_part(op: Operator, _params: Mapping[str, int]) -> Part:
+def async_tp_ag_part(op: Operator, params: Mapping[str, int]) -> Part:
     """Return the copies, GEMMs and barriers."""
     if op.machine.gpu.copy_engines is None:
         raise UsageError("async-tp-ag: this machine has no copy engines (`gpu.copy_engines`)")
-    return part_of(op, "fused", "fused", partial(async_tp_ag_program), is_arbitrated=True)
+    program_of = partial(async_tp_ag_program, host=params["host"])
+    return part_of(op, "fused", "fused", program_of, is_arbitrated=True)

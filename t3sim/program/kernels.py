@@ -142,13 +142,11 @@ def end_of(schedule: CollectiveSchedule, line: int) -> int:
     return max(ends)
 
 
-def total(
-    name: str, partials: Buffer, n: int, to: Buffer, *, after: Sequence[Wait] = (), traffic_class: int = 0
-) -> Moves:
+def total(name: str, partials: Buffer, n: int, to: Buffer, *, after: Sequence[Wait] = (), **more: Any) -> Moves:
     """Return a kernel that adds up *n* arrays, one behind the other, and stores the sum."""
     each = partials.n_granules // n
     step = {"n_granules": each, "n_operands": n, "operand": partials.first, "stride": each, "kept_at": to.first}
-    return Moves(name=name, steps=table(STEP, [step]).reshape(1, 1), after=tuple(after), traffic_class=traffic_class)
+    return Moves(name=name, steps=table(STEP, [step]).reshape(1, 1), after=tuple(after), **more)
 
 
 def copies(name: str, rows: Sequence[dict[str, int]], *, engine: int = 0, **more: Any) -> Moves:
@@ -162,9 +160,7 @@ def copies(name: str, rows: Sequence[dict[str, int]], *, engine: int = 0, **more
 
 def program(op: Operator, rank: int, memory: Memory, *operations: Any, **meaning: Any) -> Program:
     """Return the program of *rank* that runs *operations*, with the places that *memory* has given out."""
-    return Program(
-        rank, op.n, operations, op.granule, op.line, tuple(memory.buffers), tuple(memory.signals), **meaning
-    )
+    return Program(rank, op.n, operations, op.granule, op.line, tuple(memory.buffers), tuple(memory.signals), **meaning)
 
 
 def row_granules(op: Operator) -> int:

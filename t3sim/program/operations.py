@@ -243,6 +243,7 @@ class Moves(OnComputeUnits):
     step_overhead: int = 0  # of a workgroup, from its last store of a step to the next step
     flags: tuple[int, int] = (1, 1)  # granules sent, over granules of data
     engine: int | None = None  # copy engine that it runs on; None: on compute units
+    bandwidth: int | None = None  # bytes of results a second that its code makes; None: as its units, or engine, can
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -24,6 +24,7 @@ from t3sim.files import read_limited
 from t3sim.measurements.kinds import KINDS, Kind, Value
 from t3sim.validation.simulation import (
     CollectiveAlone,
+    Decomposed,
     GemmAlone,
     Outcome,
     PeerCopy,
@@ -38,7 +39,7 @@ from t3sim.workload.kernel_choice import tiling_of
 
 if TYPE_CHECKING:
     from t3sim.collective.choice import Op
-    from t3sim.config.experiment import Kernels
+    from t3sim.config.experiment import Kernels, OperatorKind
     from t3sim.config.machine import MachineSpec
     from t3sim.measurements.samples import Measurement, Measurements
 
@@ -53,11 +54,11 @@ SIMULATED, FAILED, NOT_SIMULATED = "simulated", "failed", "not simulated"
 COLLECTIVES, LIMITED_COLLECTIVES = "collectives", "channel_limited_collectives"
 GEMM, GEMM_GAPS, GEMM_SM_SPLIT = "gemm", "gemm_gaps", "gemm_sm_split"
 SEQUENTIAL, CONTENTION, TILES, SCATTER = "sequential", "contention", "tile_timelines", "fused_scatter"
-PEER_COPY = "peer_copy"
+PEER_COPY, ASYNC_TP = "peer_copy", "async_tp"
 BY_ENGINES = ("uni", "bidi", "ring")  # patterns of copies
 SIMULATED_KINDS = (
     COLLECTIVES, LIMITED_COLLECTIVES, GEMM, GEMM_GAPS, GEMM_SM_SPLIT, SEQUENTIAL, CONTENTION, TILES, SCATTER,
-    PEER_COPY,
+    PEER_COPY, ASYNC_TP,
 )  # fmt: skip
 
 # Kinds that no simulation exists for, each with the reason.
@@ -69,7 +70,6 @@ WITHOUT_SIMULATION = {
     "store_bursts": "no kernel of stores alone; what limits remote stores is taken from them",
     "copy_engine_collectives": "no collective by copy engines",
     "engine_contention": "no collective by copy engines",
-    "async_tp": "no decomposition into pieces",
 }
 
 
@@ -154,6 +154,8 @@ class Points:
                 points += self._scatter(row, scatters)
             elif row.kind == "contention":
                 points += self._contention(row, measurements.gemm_loop_share(row))
+            elif row.kind == ASYNC_TP:
+                points += self._async_tp(row, measurements.host_us(row))
             elif row.kind in self._of_kind:
                 host_us = measurements.host_us(row)
                 points += [replace(point, host_us=host_us) for point in self._of_kind[row.kind](row)]
@@ -199,6 +201,19 @@ class Points:
         else:
             copy = PeerCopy(unthrottled(self.machine), self.tiling, int(row["bytes"]))
             yield _point(PEER_COPY, row, "time_us", Term(copy))
+
+    def _async_tp(self, row: Measurement, host_us: float) -> Iterator[Point]:
+        """Called again and again, the host issues an operator while the GPUs run the one before."""
+        columns: dict[OperatorKind, str] = {"gemm-rs": "mm_rs_us", "ag-gemm": "ag_mm_us"}
+        for operator, column in columns.items():
+            if self.machine.gpu.copy_engines is None:
+                yield _unsimulated(ASYNC_TP, row, column, "the machine has no copy engines")
+            else:
+                pieces = Decomposed(self.machine, self.kernels, shape_of(row), int(row["gpus"]), operator)
+                yield replace(_point(ASYNC_TP, row, column, Term(pieces)), host_us=host_us)
+        gather = self.ring("all-gather", 2 * int(row["m"]) * int(row["k"]), int(row["gpus"]))
+        yield _point(ASYNC_TP, row, "ag_then_mm_us", Term(gather), Term(self._alone(self.machine, row)))
+
 
     def _sequential(self, row: Measurement) -> Iterator[Point]:
         gemm, scatter = self._parts(row)

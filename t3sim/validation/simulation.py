@@ -14,17 +14,30 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from t3sim.config.experiment import CollectiveSpec, GemmShape, RunSpec, TilingSpec, WorkloadSpec
+from t3sim.config.experiment import (
+    CollectiveSpec,
+    GemmShape,
+    KernelLibrarySpec,
+    Kernels,
+    OperatorKind,
+    RunSpec,
+    TilingSpec,
+    WorkloadSpec,
+)
 from t3sim.errors import InputDataError
 from t3sim.experiment.phase_task import MadeOfPhases
 from t3sim.gpu.ticks import TickBase
+from t3sim.overlap.async_tp import async_tp_part
+from t3sim.overlap.async_tp_ag import async_tp_ag_part
 from t3sim.overlap.flux import PARAMETERS, flux_push_part
 from t3sim.overlap.interface import Phase
+from t3sim.program.host import HOST
 from t3sim.program.parts import collective_plan, copy_part, gemm_part
 from t3sim.program.side_by_side import kernels_for, side_by_side_part, times_side_by_side
 from t3sim.registry import encoded
 from t3sim.system.parts import MirroredParts, Parts
 from t3sim.system.simulate import operator_of, parts_for
+from t3sim.workload.kernel_choice import tiling_of
 from t3sim.workload.tiling import WORKGROUP_DTYPE, TileTrace, make_tile_trace, tile_grid
 
 if TYPE_CHECKING:
@@ -248,6 +261,35 @@ class Scatter(Simulation):
             times[name] = launch + max(self.us(span.end - span.start) for span in phase.spans if span.name == name)
         tiles = self.tiles_of(phase) if "tiles" in phase.counters else ()
         return Outcome({**times, **(scatter_figures(tiles) if tiles else {})}, tiles=tiles)
+
+
+@dataclass(frozen=True)
+class Decomposed(Simulation):
+    """A GEMM and its collective in pieces, as PyTorch's fused operators run them, the host far ahead.
+
+    The kernel of a piece is that which *kernels* have for it.
+    """
+
+    machine: MachineSpec
+    kernels: Kernels
+    gemm: GemmShape
+    gpus: int
+    operator: OperatorKind
+
+    @cached_property
+    def run(self) -> RunSpec:
+        """See the base class."""
+        tiling = tiling_of(self.kernels, self.gemm, self.machine.gpu.n_compute_units)
+        library = self.kernels if isinstance(self.kernels, KernelLibrarySpec) else None
+        workload = WorkloadSpec(tp=self.gpus, gemm=self.gemm, operator=self.operator, tiling=tiling, kernels=library)
+        strategy = "async-tp" if self.operator == "gemm-rs" else "async-tp-ag"
+        return _run(self.machine, workload).model_copy(update={"strategy": strategy})
+
+    def result(self, phases: PhaseSource, audit: Audit | None = None) -> list[Phase]:
+        """See the base class."""
+        part_of = async_tp_part if self.operator == "gemm-rs" else async_tp_ag_part
+        part = part_of(operator_of(self.run), encoded({"host": HOST}, {}))
+        return [parts_for(self.run, phases, audit).phase(part)]
 
 
 def _run(machine: MachineSpec, workload: WorkloadSpec) -> RunSpec:

@@ -17,7 +17,8 @@ RINGS = (2, 3, 4, 5, 7, 8, 16) if DEEP else (2, 3, 5)
 STRATEGIES = ("sequential", "t3", "t3-mca", "ideal-overlap", "ideal-rs-nmc", "cu-split", "isolated-cu-split")
 SWITCH = ("machine.link.topology=switch", "machine.link.ingress_buffer=16 KiB")
 ENGINE = "{number: 1, startup: 1 us, bandwidth: 50 GB/s, max_outstanding_lines: 64}"
-PUSHING = {"flux-push": (), "copy-engine-scatter": (f"machine.gpu.copy_engines={ENGINE}",)}
+ENGINES = (f"machine.gpu.copy_engines={ENGINE}",)
+PUSHING = {"flux-push": (), "copy-engine-scatter": ENGINES, "async-tp": ENGINES}
 SHAPES = {"even": (256, 256, 64), "ragged": (200, 250, 72)}
 
 

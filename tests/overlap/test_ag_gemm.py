@@ -16,7 +16,7 @@ from t3sim.config.presets import load_kernels
 from t3sim.errors import ConfigError, UsageError
 from t3sim.experiment.point_record import record_of
 from t3sim.gpu.arbitration import arbitration_policies
-from t3sim.overlap import in_order, overlap_strategies
+from t3sim.overlap import ideal, in_order, overlap_strategies
 from t3sim.overlap.least import least_times
 from t3sim.program.checks import problems_of
 from t3sim.program.operations import Gemm, Moves, Program
@@ -27,6 +27,7 @@ from t3sim.registry import encoded
 from t3sim.system.ring import RingMachine
 from t3sim.system.simulate import simulate
 from t3sim.workload.tiling import make_tile_trace
+from tests.conftest import sample
 from tests.harness.machines import machine
 from tests.harness.rings import differences, explicit
 from tests.harness.sublayers import point
@@ -288,10 +289,11 @@ def test_one_gpu_has_nothing_to_gather() -> None:
 
 
 def test_rows_that_come_in_more_pieces_are_waited_for_less() -> None:
-    """The first tiles of a shard need not wait for the last ones."""
+    """Where the link is slow: the first tiles of a shard need not wait for the last ones."""
 
     def ticks(chunks: int) -> int:
         changes = (*SWITCH, ENGINE, "workload.operator=ag-gemm", f"strategy.chunks={chunks}")
+        changes = (*changes, "machine.link.bandwidth=2 GB/s")
         return simulate(point("flux-ag", *changes, shape=(512, 256, 512), tp=2)).total
 
     assert ticks(4) < 0.95 * ticks(1)
@@ -354,3 +356,44 @@ def test_a_library_gives_a_kernel_whose_tiles_end_with_the_rows_of_a_rank() -> N
     with pytest.raises(UsageError, match="of 160; take a `tiling` with rows of `workgroup_tile` that divide 256"):
         plan_of("flux-ag", replace(op, kernels=None))
     assert with_engines().gpu.copy_engines is not None
+
+
+# --- the bound ---------------------------------------------------------------------------------------
+
+DESIGNS = ("sequential", "flux-ag", "async-tp-ag", "te-ring-ag")
+
+
+def random_point(seed: int) -> tuple[tuple[str, ...], tuple[int, int, int], int]:
+    """Overrides, shape and GPUs: links and compute units of very unlike speeds, engines that fill larger packets."""
+    rng = np.random.default_rng(seed)
+    packets = {"packet_payload": "64 B", "packet_header": "16 B"}
+    link = {"bandwidth": f"{rng.choice([1, 8, 40])} GB/s", **(packets if rng.random() < 0.7 else {})}
+    payload = ", packet_payload: 128 B" if len(link) > 1 else ""
+    changes = [f"machine.link.{key}={value}" for key, value in link.items()]
+    changes.append(f"machine.gpu.compute_unit.matrix_efficiency={rng.choice([0.05, 0.5, 1.0])}")
+    changes.append(ENGINE.replace("64}", f"64{payload}}}"))
+    tp, rows = int(rng.integers(2, 5)), 64 * int(rng.integers(1, 3))
+    shape = (tp * rows, 64 * int(rng.integers(1, 5)), 64 * int(rng.integers(1, 7)))
+    return (*SWITCH, "workload.operator=ag-gemm", *changes), shape, tp
+
+
+def times_of(seed: int) -> dict[str, int]:
+    changes, shape, tp = random_point(seed)
+    names = ("ideal-overlap", *DESIGNS)
+    return {name: simulate(point(name, *changes, shape=shape, tp=tp)).total for name in names}
+
+
+@pytest.mark.parametrize("seed", range(sample(100, 8)))
+def test_no_design_is_faster_than_the_bound(seed: int) -> None:
+    times = times_of(seed)
+    assert times["ideal-overlap"] <= min(times[name] for name in DESIGNS), random_point(seed)
+
+
+def test_canary_a_bound_of_the_output_would_be_beaten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The link carries rows of A: with few of them and a wide output, the bound of a reduce-scatter is too long."""
+    shape = (512, 512, 64)
+    changes = (*SWITCH, ENGINE, "workload.operator=ag-gemm", "machine.link.bandwidth=2 GB/s")
+    design = simulate(point("flux-ag", *changes, shape=shape, tp=4)).total
+    assert simulate(point("ideal-overlap", *changes, shape=shape, tp=4)).total <= design
+    monkeypatch.setattr(ideal, "least_times", lambda machine, trace, _kind: least_times(machine, trace, "gemm-rs"))
+    assert simulate(point("ideal-overlap", *changes, shape=shape, tp=4)).total > design

@@ -31,6 +31,7 @@ VARIANTS = {
     "isolated-cu-split": {"": {"collective_compute_units": 2}},
     "flux-push": {"": FLUX, ", naive": FLUX | {"order": 1}},
     "copy-engine-scatter": {"": {"chunks": 1}, ", 2 chunks": {"chunks": 2}},
+    "async-tp": {"": {"host": 0}},
 }
 PLANS = {
     name + variant: (overlap_strategies.get(name).plan, params)
@@ -74,6 +75,7 @@ def test_what_they_plan() -> None:
         "flux-push, naive": fused,
         "copy-engine-scatter": fused,
         "copy-engine-scatter, 2 chunks": fused,
+        "async-tp": fused,
     }
     assert said(sequential(operator(1), {}).tree) == ("InOrder", "gemm")
 
@@ -81,15 +83,16 @@ def test_what_they_plan() -> None:
 def test_isolated_parts_are_shared() -> None:
     op = operator(4)
     keys = [part.key for plan, params in PLANS.values() for part in plan(op, params).parts()]
-    assert len(keys) == 40, "three each, four of cu-split"
-    assert len(set(keys)) == 13, "GEMM, RS, RS near memory, AG, three on some units, split, T3, two of Flux and engines"
+    assert len(keys) == 43, "three each, four of cu-split"
+    assert len(set(keys)) == 14, "GEMM, RS, RS near memory, AG, three on some units, split, fused ones"
 
 
 def test_what_runs_for_its_column_only() -> None:
     """What runs together is compared with: the GEMM alone, or each kernel alone on its compute units."""
     also = {name: [part.name for part in plan(operator(4), params).also] for name, (plan, params) in PLANS.items()}
     assert {name for name, parts in also.items() if parts == ["gemm"]} == {
-        "t3", "t3-mca", "flux-push", "flux-push, naive", "copy-engine-scatter", "copy-engine-scatter, 2 chunks"
+        "t3", "t3-mca", "flux-push", "flux-push, naive", "copy-engine-scatter", "copy-engine-scatter, 2 chunks",
+        "async-tp",
     }  # fmt: skip
     assert also["cu-split"] == [f"{part}, 2 compute units" for part in ("gemm", "reduce-scatter", "all-gather")]
     assert all(parts in ([], ["gemm"]) for name, parts in also.items() if name != "cu-split")
@@ -125,7 +128,7 @@ def test_they_compute_what_they_have_to(name: str, n: int, preset: str) -> None:
     check_plan(plan(replace(operator(n), machine=spec), params))
 
 
-@pytest.mark.parametrize("name", [name for name in PLANS if not name.startswith(("flux", "copy-engine"))])
+@pytest.mark.parametrize("name", [name for name in PLANS if not name.startswith(("flux", "copy-engine", "async"))])
 @pytest.mark.parametrize("n", [1, 3, 4, 8])
 def test_so_they_do_with_chunks_of_unlike_shapes(name: str, n: int) -> None:
     plan, params = PLANS[name]

@@ -63,8 +63,8 @@ def test_machines_cover_what_they_claim() -> None:
     assert {layout_for(run.machine) for run in runs} == {Layout()}
     works = [run.workload for run in runs]
     assert {work.tp if work.collective is None else work.collective.gpus for work in works} == set(RINGS)
-    # Few machines have engines, equal chunks and rows enough for `copy-engine-scatter`.
-    rare = {"copy-engine-scatter"}
+    # Few machines have engines, equal chunks and rows enough for these.
+    rare = {"copy-engine-scatter", "async-tp"}
     assert {run.strategy for run in runs} | rare == {strategy.name for strategy in strategies()}
     operations = {work.collective.op for work in works if work.collective is not None}
     assert operations == {"reduce-scatter", "all-gather", "all-reduce"}

@@ -9,6 +9,7 @@ was added up, as a sum.  So they are stored, sent and added as the numbers are.
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cache
 from typing import Any
 
@@ -29,7 +30,8 @@ class Made:
     """The granules that a GEMM makes: tile by tile in the order of the trace, each row by row.
 
     Workgroup w of rank r stands for that workgroup of rank 0 which makes the same chunk of the output: r chunks on.
-    Where chunks have unlike shapes (decision 10) it stands for itself.
+    Where chunks have unlike shapes (decision 10) it stands for itself.  A GEMM of a single chunk makes one of n such
+    chunks: on rank r number r + ``first_chunk``.
     """
 
     def __init__(self, gemm: Gemm, program: Program, first_name: int) -> None:
@@ -42,6 +44,8 @@ class Made:
         pitch = np.full(trace.n_workgroups, self.across)
         self.which, self.inside, self._dense = rectangles(row * self.across + column, pitch, self.rows, self.width)
         self.n_granules = len(self.which)
+        self.n_copies = program.n if trace.n_chunks == 1 else 1
+        self.n_names = self.n_copies * self.n_granules
         shapes = trace.workgroups[["n_rows", "n_columns"]]
         each, rest = divmod(trace.n_workgroups, program.n)
         sizes = np.diff(trace.chunk_ranges)[:, 0]
@@ -50,8 +54,21 @@ class Made:
 
     def names(self, rank: int) -> Ints:
         """Return the names of what *rank* makes."""
+        if self.n_copies > 1:
+            return self.first_of(rank) + np.arange(self.n_granules)
         workgroup = (self.which + rank * self._each) % len(self.start)
         return np.asarray(self.first_name + self.start[workgroup] + self.inside)
+
+    def first_of(self, rank: int) -> int:
+        """Return the name of what a GEMM of the trace of *rank* makes first."""
+        return self.first_name + (rank + self.gemm.first_chunk) % self.n_copies * self.n_granules
+
+    def turned(self, distance: int) -> Ints:
+        """Return for all names the ones that they are in the frame of the GPU at *distance*."""
+        if self.n_copies == 1:
+            return self.names(distance)
+        chunks = self.first_name + np.arange(self.n_names).reshape(self.n_copies, -1)
+        return np.asarray(np.roll(chunks, -distance, axis=0).reshape(-1))
 
     def granules(self, product: NDArray[np.float64], n_elements: int) -> Ints:
         """Return what a GEMM of rank 0 makes of *product*, granule by granule."""
@@ -70,16 +87,23 @@ class Elements:
         contents += [one for gemm in program.operations if isinstance(gemm, Gemm) for one in gemm.a_content]
         self.stride = max((one.offset + one.n_granules for one in contents), default=0)
         n_names, self.made = self.n * self.stride, list[Made]()
-        for gemm in program.operations:
-            if isinstance(gemm, Gemm):
-                self.made.append(Made(gemm, program, n_names))
-                n_names += self.made[-1].n_granules
+        self._arrays: dict[tuple[bytes, int, int], Made] = {}  # the first GEMM of each array that GEMMs make chunks of
+        made_before: Counter[tuple[bytes, int, int]] = Counter()
+        for number, gemm in enumerate(one for one in program.operations if isinstance(one, Gemm)):
+            what = gemm.trace.workgroups.tobytes(), gemm.first_tile
+            made_before[*what, gemm.first_chunk] += 1
+            array = *what, made_before[*what, gemm.first_chunk] if gemm.trace.n_chunks == 1 else -number
+            first = self._arrays.get(array)
+            self.made.append(Made(gemm, program, n_names if first is None else first.first_name))
+            if first is None:
+                self._arrays[array] = self.made[-1]
+                n_names += self.made[-1].n_names
         self.parts = np.zeros((self.n, n_names, self.n_elements), np.int64)
         shape = (self.n, self.n * self.stride, self.n_elements)
         self.parts[:, : shape[1]] = np.random.default_rng(seed).integers(-1000, 1000, shape)
         for number, made in enumerate(self.made):
-            names = slice(made.first_name, made.first_name + made.n_granules)
             for rank in range(self.n):
+                names = slice(made.first_of(rank), made.first_of(rank) + made.n_granules)
                 # Products of doubles are exact here: |sum| is at most 9 k, far below 2^53.
                 a, b = self._operands(number, rank)
                 self.parts[rank, names] = made.granules(a @ b, self.n_elements)
@@ -102,7 +126,7 @@ class Elements:
                 product[rows, columns] += a[rows] @ b[:, columns]
             names = made.names(rank)
             values = np.empty((len(names), self.n_elements + 2), np.int64)
-            values[:, :GIVERS] = made.granules(product, self.n_elements)[names - made.first_name]
+            values[:, :GIVERS] = made.granules(product, self.n_elements)[names - made.first_of(rank)]
             values[:, GIVERS], values[:, NAMES] = one_of(rank), names
             found.append(values)
         return np.concatenate([*found[1:], found[0]])
@@ -156,7 +180,7 @@ class Elements:
     def _turned_names(self, distance: int) -> Ints:
         """Return for each element the one that it is in the frame of the GPU at *distance*."""
         chunks = np.roll(np.arange(self.n * self.stride).reshape(self.n, -1), -distance, axis=0)
-        return np.concatenate([chunks.reshape(-1), *(made.names(distance) for made in self.made)])
+        return np.concatenate([chunks.reshape(-1), *(made.turned(distance) for made in self._arrays.values())])
 
 
 def one_of(ranks: Any) -> Ints:

@@ -1,0 +1,78 @@
+"""A GEMM cut into one for the rows of each rank: their operands, where they store, and the partial sums."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from t3sim.errors import UsageError
+from t3sim.program.kernels import copies, operands, row_granules, tile_offsets
+from t3sim.program.operations import STORE, Gemm, Memory, Moves, Stores, Tiles
+from t3sim.program.operator import Operator
+
+
+class Chunks:
+    """The rows of the output that each rank owns, in equal shares: chunk p belongs to rank + p + 1, the last one here.
+
+    ``partials`` has a place for what each rank makes of the own rows, by its distance; raises ``UsageError`` if *op*
+    cannot be cut so, naming *strategy*.
+    """
+
+    def __init__(self, op: Operator, memory: Memory, strategy: str) -> None:
+        self.op, self.trace = op, op.tiles_of(rows=rows_of_a_rank(op, strategy))
+        height, rows = self.trace.tiling.workgroup_tile[0], self.trace.gemm.m
+        if rows < height:
+            raise UsageError(
+                f"workload: {strategy} gives each of {op.n} GPUs {rows} rows, less than a tile of its kernel,"
+                f" {height}; from m {height * op.n} on they have one"
+            )
+        self.pitch, self._memory = row_granules(op), memory
+        self.size = rows * self.pitch
+        a, b = operands(op, memory, self.trace, op.n)
+        self._a, self._b, self._a_size = a.first, b.first, a.n_granules // op.n
+        self.partials = memory.buffer("partials", op.n * self.size)
+        self.output = memory.buffer("output", self.size)
+
+    def gemm(self, name: str, position: int, to: int, **more: Any) -> Gemm:
+        """Return the GEMM of chunk *position*, dense from granule *to* on, past the L2: copies read the memory."""
+        stores = self._stores(to)
+        stores.kind[:] = STORE
+        return Gemm(
+            name=name, trace=self.trace, a=self._a + position * self._a_size, b=self._b, stores=stores,
+            order=np.arange(self.trace.n_workgroups), first_chunk=position, **more,
+        )  # fmt: skip
+
+    def send(self, name: str, position: int, place: int, **more: Any) -> Moves:
+        """Return the copy by an engine of chunk *position*, from granule *place* on, to the rank that owns it."""
+        distance = position + 1
+        row = {
+            "n_granules": self.size, "operand": place, "distance": distance,
+            "destination": self.partials.first + (self.op.n - distance) * self.size,
+        }  # fmt: skip
+        return copies(name, [row], **more)
+
+    def reduced(self, gemm: str) -> Tiles:
+        """Return the own rows, summed, in ``output``; *gemm* makes them."""
+        stores = self._stores(self.output.first)
+        return Tiles(gemm, np.arange(self.trace.n_workgroups), stores.first, stores.pitch)
+
+    def _stores(self, to: int) -> Stores:
+        return Stores.local(to + tile_offsets(self.trace, self.op.granule, self.pitch), self.pitch)
+
+
+def rows_of_a_rank(op: Operator, strategy: str) -> int:
+    """Return how many rows each rank owns; ``UsageError`` unless that is the same for all, in an order of their own."""
+    rows, rest = divmod(op.shape.m, op.n)
+    if rest:
+        lower, upper = rows * op.n, (rows + 1) * op.n
+        nearest = lower if rest <= op.n // 2 and lower else upper
+        raise UsageError(
+            f"workload: {strategy} cuts the rows into equal shares, and m is {op.shape.m} on {op.n} GPUs; the nearest"
+            f" that can be cut is {nearest}"
+        )
+    if not op.staggered:
+        raise UsageError(
+            f"staggered: {strategy} has an order of its own, in which each GPU begins with another's rows; leave it out"
+        )
+    return rows

@@ -1,0 +1,41 @@
+"""The software of a rank: when it has issued what, and what its own kernels cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from t3sim.errors import UsageError
+from t3sim.program.operations import Barrier, Gemm, Moves, Operation
+from t3sim.program.operator import Operator
+from t3sim.registry import Parameter
+
+GRAPH, EAGER = range(2)
+HOST = Parameter("graph", words={"graph": GRAPH, "eager": EAGER}, has_numbers=False)
+
+
+def run_by(op: Operator, operations: Sequence[Operation], host: int) -> list[Operation]:
+    """Return *operations* as the software of the host runs them: how each is launched, and how fast its code is.
+
+    ``GRAPH``: all are issued when the GPUs begin, as of a captured graph, or by a host that is far ahead.  ``EAGER``:
+    the host is called when the GPUs begin, and issues one after the other.
+    """
+    spec = op.machine.gpu.host
+    if spec is None:
+        if host == EAGER:
+            raise UsageError(
+                "strategy.host: is eager, and this machine does not say what that takes (`gpu.host`); graph takes"
+                " nothing"
+            )
+        return list(operations)
+    found = []
+    for number, one in enumerate(operations):
+        launch = op.machine.gpu.kernel_launch if spec.launch is None else spec.launch
+        launch += spec.gemm_setup * isinstance(one, Gemm) + spec.barrier * isinstance(one, Barrier)
+        issue = one.issue + (spec.eager_issue + spec.eager_call * (number == 0)) * (host == EAGER)
+        run = replace(one, launch=launch, issue=issue)
+        if isinstance(run, Moves):
+            of_units = spec.sum_bandwidth if (run.steps["n_operands"] > 1).any() else None
+            run = replace(run, bandwidth=of_units if run.engine is None else spec.copy_bandwidth)
+        found.append(run)
+    return found
