@@ -85,10 +85,13 @@ def case_of(row: Row, shown: Sequence[str] = ()) -> Case:
     heading = [row["model"]] if row["model"] else []
     heading.append(f"TP {row['tp']}")
     heading += [f"{spoken(name)} {row[name]}" if "." in name else str(row[name]) for name in shown]
-    if row["sublayer"] or row["layer"]:
+    shape = None if row["m"] is None else f"{row['m']}×{row['n']}×{row['k']}"
+    if row["sublayer"] and not row["model"]:
+        label = f"{row['sublayer']} {shape}"
+    elif row["sublayer"] or row["layer"]:
         label = row["sublayer"] or row["layer"]
-    elif row["m"] is not None:
-        label = f"{row['m']}×{row['n']}×{row['k']}"
+    elif shape is not None:
+        label = shape
     else:
         label = "collective"
     return Case(", ".join(heading), label)

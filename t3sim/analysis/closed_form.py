@@ -122,7 +122,8 @@ def size_of(point: Mapping[str, Any]) -> int | None:
     collective, gemm = point["workload"].get("collective"), point["workload"].get("gemm")
     if collective:
         return int(collective["size"])
-    return int(gemm["m"]) * int(gemm["n"]) * BYTES_PER_ELEMENT if gemm else None
+    columns = "k" if point["workload"].get("operator") == "ag-gemm" else "n"
+    return int(gemm["m"]) * int(gemm[columns]) * BYTES_PER_ELEMENT if gemm else None
 
 
 def formula_us(op: str, size_bytes: int, n_gpus: int, machine: Mapping[str, Any]) -> float:

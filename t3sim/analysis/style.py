@@ -38,6 +38,7 @@ PHASE_COLOURS = {
     "GEMM": "#0072B2",
     "RS": "#E69F00",
     "GEMM and RS overlapped": "#56B4E9",
+    "AG and GEMM overlapped": "#56B4E9",
     "GEMM and all-reduce overlapped": "#CC79A7",
     "AG": "#009E73",
     "other operators": "#DDDDDD",

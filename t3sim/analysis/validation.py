@@ -83,6 +83,8 @@ GROUPS = (
     Group("fused GEMM and scatter, sum", "fused_scatter", "quantity == 'flux_us'", Aim(mape=0.08)),
     Group("the same, all GPUs from row 0", "fused_scatter", "quantity == 'flux_noswz_us'", Aim(mape=0.08)),
     Group("all from row 0 over next first", "fused_scatter", "quantity == 'naive_over_next'", Aim(largest=0.15)),
+    Group("all-gather and GEMM in pieces", "async_tp", "quantity == 'ag_mm_us'", Aim(mape=0.05)),
+    Group("all-gather, then GEMM", "async_tp", "quantity == 'ag_then_mm_us'"),
     Group("tile timeline, first start to last end", "tile_timelines", "quantity == 'makespan_us'"),
     Group("mean time of a tile", "tile_timelines", "quantity == 'tile_us'"),
     Group("mean main loop of a tile (fitted)", "tile_timelines", "quantity == 'main_loop_us'"),

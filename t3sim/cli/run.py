@@ -246,7 +246,7 @@ def table_of(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]],
 def results_table(records: list[RunRecord]) -> Table:
     """Return times and speedups, one row per point."""
     headings = (
-        "workload", "strategy", "GEMM alone", "RS alone", "fused", "AG", "total", "speedup", "efficiency (GEMM, RS)",
+        "workload", "strategy", "GEMM alone", "RS alone", "fused", "AG", "total", "speedup", "efficiency (operator)",
     )  # fmt: skip
     rows = []
     for r in records:
@@ -279,7 +279,8 @@ def workload_name(record: RunRecord) -> str:
         part = record.sublayer if record.layer is None else f"layer, {record.layer},"
         return f"{record.model} {part} TP {record.tp}"
     if record.m is not None:
-        return f"GEMM {record.m} x {record.n} x {record.k} TP {record.tp}"
+        kind = "GEMM" if record.sublayer is None else f"{record.sublayer} GEMM"
+        return f"{kind} {record.m} x {record.n} x {record.k} TP {record.tp}"
     return f"collective on {record.tp} GPUs"
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from t3sim.config.experiment import ModelSpec, RunSpec, WorkloadSpec
 
 GEMM_HEADINGS = ("GEMM", "phase", "M", "N", "local K", "GFLOP", "output MB", "FLOP/byte", "all-reduce MB")
+GATHERING_HEADINGS = ("GEMM", "phase", "M", "local N", "K", "GFLOP", "output MB", "FLOP/byte", "all-gather MB")
 OPERATOR_HEADINGS = ("operator", "phase", "GFLOP", "MB", "us", "bound by")
 N_NAMES = 2  # columns of words at the left of a table; numbers are set flush right
 
@@ -28,10 +29,10 @@ def workload() -> None:
 @click.option("--tp", type=click.IntRange(1), metavar="N", help="GPUs in the ring [default: those it names].")
 @click.option("--tokens", type=click.IntRange(1), metavar="N", help="Rows of every GEMM [default: those it names].")
 def show(what: str, tp: int | None, tokens: int | None) -> None:
-    """Print the GEMMs of one GPU before their all-reduce, and the other operators of a layer.
+    """Print the GEMMs of one GPU before their all-reduce or behind an all-gather, and the other operators of a layer.
 
     WHAT is an experiment file, the config.json of a Hugging Face model, a model file (.yaml) or a model of
-    configs/model, such as T-NLG.  MB are 10^6 bytes; all-reduce counts what one GPU sends.
+    configs/model, such as T-NLG.  MB are 10^6 bytes; all-reduce and all-gather count what one GPU sends.
     """
     tables = _of_experiment(what, tp, tokens) if _is_experiment(what) else _of_model(what, tp, tokens)
     for i, lines in enumerate(tables):
@@ -66,7 +67,10 @@ def _of_experiment(path: str, tp: int | None, tokens: int | None) -> Iterator[li
         if not found:
             yield [f"a collective on {n_gpus} GPUs: no GEMM"]
             continue
-        yield [f"{title} on {n_gpus} GPUs", *_table(GEMM_HEADINGS, [_gemm_row(part) for part in found])]
+        for operator, headings in (("gemm-rs", GEMM_HEADINGS), ("ag-gemm", GATHERING_HEADINGS)):
+            rows = [_gemm_row(part) for part in found if part.operator == operator]
+            if rows:
+                yield [f"{title} on {n_gpus} GPUs", *_table(headings, rows)]
     layers = {(run.workload.layer, run.workload.tp, run.machine): run for run in points if run.workload.layer}
     for run in layers.values():
         yield _operators(run)
@@ -117,7 +121,7 @@ def _sizes(model: ModelSpec) -> str:
 
 
 def _gemm_row(part: WorkloadSpec) -> list[str]:
-    from t3sim.workload.sublayers import SUBLAYER_PHASES
+    from t3sim.workload.sublayers import PHASES_OF
     from t3sim.workload.tiling import ELEMENT_BYTES
 
     gemm = part.gemm
@@ -126,8 +130,9 @@ def _gemm_row(part: WorkloadSpec) -> list[str]:
     output = m * n * ELEMENT_BYTES
     flops = 2 * m * n * k
     moved = output + (m + n) * k * ELEMENT_BYTES
-    sent = 2 * (part.tp - 1) * output / part.tp
-    phase = SUBLAYER_PHASES.get(part.sublayer or "", "-")
+    collective = m * k * ELEMENT_BYTES if part.operator == "ag-gemm" else 2 * output
+    sent = (part.tp - 1) * collective / part.tp
+    phase = PHASES_OF[part.operator].get(part.sublayer or "", "-")
     numbers = [f"{flops / 1e9:.1f}", f"{output / 1e6:.1f}", f"{flops / moved:.0f}", f"{sent / 1e6:.1f}"]
     return [part.sublayer or "-", phase, str(m), str(n), str(k), *numbers]
 

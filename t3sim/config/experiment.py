@@ -14,6 +14,8 @@ from t3sim.config.machine import Bytes, Count, MachineSpec, Picoseconds, Spec
 
 LayerKind = Literal["training", "prompt"]
 AttentionKind = Literal["unfused", "fused"]
+# A GEMM and the collective on its output; an all-gather of the rows of A and the GEMM.
+OperatorKind = Literal["gemm-rs", "ag-gemm"]
 FEED_FORWARD_FACTOR = 4  # intermediate / hidden of a model that states no other (T3 section 2.3)
 
 
@@ -75,7 +77,7 @@ class ModelSpec(Spec):
 
 
 class GemmShape(Spec):
-    """C[m, n] = A[m, k] x B[k, n] in FP16 on one GPU; k is local to the GPU."""
+    """C[m, n] = A[m, k] x B[k, n] in FP16 on one GPU; k is local to the GPU, n if the rows of A are gathered."""
 
     m: Count
     n: Count
@@ -125,7 +127,8 @@ class WorkloadSpec(Spec):
     """Resolved workload of one point: exactly one of ``gemm``, ``collective`` or ``layer``.
 
     ``model``/``sublayer`` name where the shape came from, ``trace`` the file
-    it is replayed from; both are None for a bare GEMM.
+    it is replayed from; both are None for a bare GEMM.  ``operator`` says what
+    is done with a GEMM.
     """
 
     model: str | None = None
@@ -133,6 +136,7 @@ class WorkloadSpec(Spec):
     layer: LayerSpec | None = None
     tp: Annotated[int, Field(ge=1, strict=True)] = 1
     gemm: GemmShape | None = None
+    operator: OperatorKind = "gemm-rs"
     collective: CollectiveSpec | None = None
     trace: str | None = None
     tiling: TilingSpec

@@ -13,7 +13,7 @@ from t3sim.experiment.decisions import STRATEGY, Choice
 from t3sim.experiment.problems import Problems
 from t3sim.experiment.ring_checks import longest_slot
 from t3sim.experiment.schema import MAX_TP, PointFile
-from t3sim.overlap import OverlapStrategy, in_order, overlap_strategies
+from t3sim.overlap import OverlapStrategy, in_order, not_an_operator_of, overlap_strategies
 from t3sim.units import format_bytes, format_time
 from t3sim.workload.layer import sublayer_workloads
 from t3sim.workload.tiling import ELEMENT_BYTES, MAX_MATRIX_BYTES, shape_findings, tiling_findings
@@ -46,6 +46,8 @@ def check_point(
             _check_bounds(problems, tree, gpu, where, choice)
     if workload.collective is not None:
         _check_collective(problems, tree, workload.collective, strategy)
+    elif strategy is not None and workload.operator not in strategy.operators:
+        problems.report(tree, STRATEGY, not_an_operator_of(strategy, workload.operator))
     gemms = [part.gemm for part in sublayer_workloads(workload) if part.gemm is not None]
     if gemms:
         for where, gpu in gpus_of(machine):

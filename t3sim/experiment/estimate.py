@@ -83,7 +83,8 @@ def least_seconds(run: RunSpec) -> float:
             size, n = workload.collective.size, workload.collective.gpus
         else:
             assert workload.gemm is not None
-            size, n = workload.gemm.m * workload.gemm.n * ELEMENT_BYTES, workload.tp
+            columns = workload.gemm.k if workload.operator == "ag-gemm" else workload.gemm.n
+            size, n = workload.gemm.m * columns * ELEMENT_BYTES, workload.tp
         sizes.append(size * (n - 1) / n)
     return max(sizes) / run.machine.memory.access * (2 * SECONDS_PER_REQUEST + SECONDS_PER_GRANULE)
 

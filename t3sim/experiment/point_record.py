@@ -8,6 +8,7 @@ from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.results.record import RunRecord
 
 if TYPE_CHECKING:
+    from t3sim.config.experiment import WorkloadSpec
     from t3sim.overlap import Phase
     from t3sim.system.simulate import SimulationResult
 
@@ -33,12 +34,15 @@ def record_of(result: SimulationResult) -> RunRecord:
         return None if phase is None else us(phase.ticks)
 
     # A collective of compute units bypasses the L2: what it reads and writes alone is what it does in a split run.
-    scatter = fused if fused is not None else reduce_scatter
+    # The one in a fused run is the reduce-scatter of the output, or the all-gather of A.
+    is_gathered = workload.operator == "ag-gemm"
+    scatter = fused if fused is not None and not is_gathered else reduce_scatter
+    gather = fused if fused is not None and is_gathered else all_gather
     counters = producer.counters if producer is not None else {}
     accesses = counters.get("l2_accesses", 0)
     return RunRecord(
         model=workload.model,
-        sublayer=workload.sublayer,
+        sublayer=sublayer_name(workload),
         layer=layer.kind if layer else None,
         tp=workload.collective.gpus if workload.collective is not None else workload.tp,
         m=gemm.m if gemm else layer.model.tokens if layer else None,
@@ -62,8 +66,8 @@ def record_of(result: SimulationResult) -> RunRecord:
         dram_gemm_write_bytes=total("output_write_bytes", producer) if producer else None,
         dram_rs_read_bytes=total("comm_read_bytes", scatter),
         dram_rs_write_bytes=total("comm_write_bytes", scatter),
-        dram_ag_read_bytes=total("comm_read_bytes", all_gather),
-        dram_ag_write_bytes=total("comm_write_bytes", all_gather),
+        dram_ag_read_bytes=total("comm_read_bytes", gather),
+        dram_ag_write_bytes=total("comm_write_bytes", gather),
         link_bytes=total("link_bytes", *phases),
         l2_hit_rate=counters["l2_hits"] / accesses if accesses else None,
         tracker_peak_entries=total("tracker_peak_entries", fused),
@@ -74,6 +78,13 @@ def record_of(result: SimulationResult) -> RunRecord:
         workgroup_spread_fused=together.counters["workgroup_spread"] if together else None,
         wall_s=result.wall_s,
     )
+
+
+def sublayer_name(workload: WorkloadSpec) -> str | None:
+    """Return how results call a sublayer: those that gather their A have AG in front, and no model's is just that."""
+    if workload.operator == "gemm-rs":
+        return workload.sublayer
+    return "AG" if workload.sublayer is None else f"AG {workload.sublayer}"
 
 
 def _threshold_text(policy: str | None, together: Phase | None) -> str | None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from t3sim.config.experiment import AttentionKind, CollectiveSpec, GemmShape, LayerKind
+from t3sim.config.experiment import AttentionKind, CollectiveSpec, GemmShape, LayerKind, OperatorKind
 from t3sim.config.gpu_overrides import JITTER, MODELS, SKEW
 from t3sim.config.machine import Count, PicosecondsAboveZero, Spec, StartJitterSpec, UniformMachineSpec
 
@@ -29,6 +29,7 @@ class WorkloadFile(Spec):
     sequence: Count | None = None
     tp: Annotated[int, Field(ge=1, le=MAX_TP, strict=True)] | None = None
     gemm: GemmShape | None = None
+    operator: OperatorKind | None = None  # what is done with a GEMM; None: gemm-rs
     trace: str | None = None
     collective: CollectiveSpec | None = None
 

@@ -13,6 +13,7 @@ from t3sim.config.experiment import (
     Kernels,
     LayerSpec,
     ModelSpec,
+    OperatorKind,
     TilingSpec,
     WorkloadSpec,
 )
@@ -26,7 +27,7 @@ from t3sim.registry import unknown_name
 from t3sim.workload.kernel_choice import tiling_of
 from t3sim.workload.layer import other_operators, sublayers_of
 from t3sim.workload.models import NamedModel, named_model
-from t3sim.workload.sublayers import SUBLAYERS, gemm_of
+from t3sim.workload.sublayers import PHASES_OF, SUBLAYERS, gemm_of
 
 OF_A_MODEL = ("sublayer", "layer", "tokens")  # keys that say what of a model, and of what size
 OF_A_LAYER = ("attention", "sequence")  # keys on which only a whole layer depends
@@ -80,6 +81,10 @@ class WorkloadReader:
         if given.sublayer is not None and given.layer is not None:
             message = "is all sublayers of a layer; remove `workload.sublayer`"
             problems.append(problem_at(tree, "workload.layer", message))
+        for name in ("collective", "layer"):
+            if given.operator is not None and getattr(given, name) is not None:
+                message = f"is of a GEMM, and `workload.{name}` says itself what is done; remove one of them"
+                problems.append(problem_at(tree, "workload.operator", message))
         if problems:
             raise ConfigError(problems)
         return sources[0]
@@ -97,30 +102,36 @@ class WorkloadReader:
             message = "`workload.tp` is missing: the number of GPUs"
             raise ConfigError(problem_at(tree, "workload", message, at_key=True))
         if given.gemm is not None:
-            return {"tp": given.tp, "gemm": given.gemm}, given.gemm
+            return {"tp": given.tp, "gemm": given.gemm, "operator": operator_of(given)}, given.gemm
         return self._of_model(tree, given, given.tp)
 
     def _of_model(self, tree: Node, given: WorkloadFile, tp: int) -> tuple[dict[str, Any], GemmShape]:
         """A sublayer or a layer of a model; the sublayers of a layer have outputs of one size, so one kernel."""
         problems: list[Problem] = []
+        operator = operator_of(given)
+        known = list(PHASES_OF[operator])
         try:
             model = self._model(tree, given)
         except ConfigError as error:
             problems += error.problems
         if given.sublayer is None and given.layer is None:
-            message = f"`workload.sublayer` is missing: one of {', '.join(SUBLAYERS)}, or `layer` instead"
+            instead = ", or `layer` instead" if operator == "gemm-rs" else ""
+            message = f"`workload.sublayer` is missing: one of {', '.join(known)}{instead}"
             problems.append(problem_at(tree, "workload", message, at_key=True))
-        if given.sublayer is not None and given.sublayer not in SUBLAYERS:
-            message = unknown_name("sublayer", given.sublayer, SUBLAYERS)
+        if given.sublayer is not None and given.sublayer not in known:
+            of = [kind for kind, phases in PHASES_OF.items() if given.sublayer in phases]
+            message = unknown_name("sublayer", given.sublayer, known)
+            if of:
+                message = f"`{given.sublayer}` is of `operator: {of[0]}`; those of {operator} are {', '.join(known)}"
             problems.append(problem_at(tree, "workload.sublayer", message))
         if problems:
             raise ConfigError(problems)
         try:
             layer = None if given.layer is None else self._layer(tree, given, model, tp)
-            gemm = gemm_of(model, given.sublayer or SUBLAYERS[0], tp)
+            gemm = gemm_of(model, given.sublayer or SUBLAYERS[0], tp, operator)
         except ValueError as error:
             raise ConfigError(problem_at(tree, "workload.tp", str(error))) from None
-        parts = {"model": model.name, "sublayer": given.sublayer, "layer": layer, "tp": tp}
+        parts = {"model": model.name, "sublayer": given.sublayer, "layer": layer, "tp": tp, "operator": operator}
         return {**parts, "gemm": gemm if layer is None else None}, gemm
 
     def _model(self, tree: Node, given: WorkloadFile) -> ModelSpec:
@@ -186,7 +197,7 @@ class WorkloadReader:
         if given.tp is not None and given.tp != n_chunks:
             message = f"is {given.tp}, but the trace has {n_chunks} chunks"
             raise ConfigError(problem_at(tree, "workload.tp", message))
-        return WorkloadSpec(tp=n_chunks, gemm=gemm, trace=str(path), tiling=tiling)
+        return WorkloadSpec(tp=n_chunks, gemm=gemm, operator=operator_of(given), trace=str(path), tiling=tiling)
 
     def _read_trace(self, written: str, at: Position) -> tuple[Path, GemmShape, TilingSpec, int] | None:
         """Where a trace is and what it holds, if all of it is as it should be; its tiles are read again to be run."""
@@ -226,3 +237,8 @@ class WorkloadReader:
                 return real
         looked = " and at ".join(dict.fromkeys(str(real) for real in inside))
         raise InputDataError(f"no such file, looked for at {looked}")
+
+
+def operator_of(given: WorkloadFile) -> OperatorKind:
+    """What is done with the GEMM of a workload, or with those of its layer."""
+    return given.operator or "gemm-rs"

@@ -2,14 +2,17 @@
 
 from t3sim.overlap import (
     async_tp,
+    async_tp_ag,
     copy_engine_scatter,
     cu_split,
     flux,
+    flux_ag,
     ideal,
     sequential,
     t3,
     te_p2p,
     te_pipelined,
+    te_ring_ag,
     wave_groups,
 )
 from t3sim.overlap.interface import (
@@ -19,12 +22,13 @@ from t3sim.overlap.interface import (
     Span,
     baselines,
     in_order,
+    not_an_operator_of,
     overlap_strategies,
     strategy,
 )
 
 __all__ = [
-    "GpuPhase", "OverlapStrategy", "Phase", "Span", "async_tp", "baselines", "copy_engine_scatter", "cu_split", "flux",
-    "ideal", "in_order", "overlap_strategies", "sequential", "strategy", "t3", "te_p2p",
-    "te_pipelined", "wave_groups",
+    "GpuPhase", "OverlapStrategy", "Phase", "Span", "async_tp", "async_tp_ag", "baselines", "copy_engine_scatter",
+    "cu_split", "flux", "flux_ag", "ideal", "in_order", "not_an_operator_of", "overlap_strategies", "sequential",
+    "strategy", "t3", "te_p2p", "te_pipelined", "te_ring_ag", "wave_groups",
 ]  # fmt: skip

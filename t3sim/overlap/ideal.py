@@ -1,7 +1,7 @@
-"""Ideal overlap of GEMM and reduce-scatter: bounds that no design beats, and the estimates published with T3.
+"""Ideal overlap of a GEMM and its collective: bounds that no design beats, and the estimates published with T3.
 
-The all-gather follows, as in every design whose times are compared with these.  The isolated GEMM and reduce-scatter
-are simulated to be looked at; they decide the estimates only.
+Behind a reduce-scatter the all-gather follows, as in every design whose times are compared with these.  The isolated
+GEMM and collective are simulated to be looked at; they decide the estimates only.
 """
 
 from collections.abc import Mapping
@@ -19,10 +19,12 @@ def then_gathered(op: Operator, ticks: int | None = None, *, has_near_memory: bo
     return Plan(in_order(together if ticks is None else Bound(ticks, together), all_gather_part(op)))
 
 
-@strategy("ideal-overlap", kind="bound", order=4)
+@strategy("ideal-overlap", kind="bound", order=4, operators=("gemm-rs", "ag-gemm"))
 def ideal_overlap(op: Operator, _params: Mapping[str, int]) -> Plan:
     """Compute units and link never wait."""
-    least = least_times(op.machine, op.tiles)
+    least = least_times(op.machine, op.tiles, op.kind)
+    if op.kind == "ag-gemm":
+        return Plan(Bound(max(least.compute, least.link), longest(gemm_part(op), all_gather_part(op))))
     return then_gathered(op, max(least.compute, least.link))
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
+from t3sim.config.experiment import OperatorKind
 from t3sim.errors import PluginError, home_of
 from t3sim.observe.timeline import Timeline
 from t3sim.observe.waits import Wait
@@ -104,6 +105,7 @@ class OverlapStrategy:
     refused_policies: tuple[str, ...] = ()  # that an experiment cannot put in place of `arbitration`
     has_near_memory: bool = False  # whether its reduce-scatter adds incoming data near the memory
     runs_collectives: bool = False  # whether a workload that is one collective may name it
+    operators: tuple[OperatorKind, ...] = ("gemm-rs",)  # that a workload with a GEMM may ask of it
     refines: str | None = None  # the strategy that this one improves: a report says what it gains
     order: int | None = None  # of its bars, and which colour; None: after those that have a number
 
@@ -156,3 +158,16 @@ def in_order() -> list[OverlapStrategy]:
 def baselines() -> set[str]:
     """Return the names of the strategies that speedups are over."""
     return {entry.name for entry in in_order() if entry.kind == "baseline"}
+
+
+MEANINGS: dict[OperatorKind, str] = {
+    "gemm-rs": "a GEMM, then the collective on its output",
+    "ag-gemm": "an all-gather of the rows of A, then the GEMM",
+}
+
+
+def not_an_operator_of(strategy: OverlapStrategy, operator: OperatorKind) -> str:
+    """Say that *strategy* does not overlap *operator*, and which ones of t3sim do."""
+    own = " and ".join(f"{kind} ({MEANINGS[kind]})" for kind in strategy.operators)
+    names = [entry.name for entry in in_order() if operator in entry.operators]
+    return f"`{strategy.name}` is of {own}; {operator} ({MEANINGS[operator]}) takes {', '.join(names)}"

@@ -6,10 +6,13 @@ find its operands in it because its workgroups are out of step (decision 23).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
+from t3sim.config.experiment import OperatorKind
 from t3sim.config.machine import MachineSpec
 from t3sim.gpu.assemble import EFFICIENCY_SCALE
 from t3sim.gpu.tables import resident_workgroups
@@ -18,18 +21,19 @@ from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace
 
 
 class LeastTimes(NamedTuple):
-    """What no design of a GEMM and its ring reduce-scatter is faster than, in ticks from the start of the sublayer."""
+    """What no design of a GEMM and its collective is faster than, in ticks from the start of the sublayer."""
 
     compute: int  # compute units launch, multiply and store without a pause
-    link: int  # the chunks that leave a GPU, and the latency of the last byte
+    link: int  # the chunks that leave a GPU, or reach it to be multiplied, and the latency of the last byte
     memory: int  # operands once, and the traffic of a reduce-scatter near the memory
 
 
-def least_times(machine: MachineSpec, trace: TileTrace) -> LeastTimes:
-    """Return what GEMM and ring reduce-scatter of *trace* take at least: on the GPU of the ring that takes longest."""
+def least_times(machine: MachineSpec, trace: TileTrace, kind: OperatorKind = "gemm-rs") -> LeastTimes:
+    """Return what GEMM and collective of *trace* take at least: on the GPU of the ring that takes longest."""
     ticks = TickBase.of(machine)
     gpus = [machine] if machine.is_uniform else [machine.of_gpu(d) for d in range(trace.n_chunks)]
-    parts = [(compute_ticks(gpu, trace, ticks), link_ticks(gpu, trace, ticks), memory_ticks(gpu, trace, ticks))
+    chunks = shard_bytes(trace) if kind == "ag-gemm" else chunk_bytes(trace)
+    parts = [(compute_ticks(gpu, trace, ticks), link_ticks(gpu, chunks, ticks), memory_ticks(gpu, trace, ticks))
              for gpu in gpus]  # fmt: skip
     return LeastTimes(*(max(times) for times in zip(*parts, strict=True)))
 
@@ -53,13 +57,22 @@ def compute_ticks(machine: MachineSpec, trace: TileTrace, ticks: TickBase) -> in
     return ticks.from_ps(gpu.kernel_launch) + max(of_unit, of_slot)
 
 
-def link_ticks(machine: MachineSpec, trace: TileTrace, ticks: TickBase) -> int:
-    """Return the ticks in which a GPU's link can carry all chunks but one, and the last byte of them arrives."""
-    if trace.n_chunks == 1:
+def link_ticks(machine: MachineSpec, chunks: Sequence[int], ticks: TickBase) -> int:
+    """Return the ticks in which a GPU's link can carry all *chunks* but one, and the last byte of them arrives."""
+    if len(chunks) == 1:
         return 0
-    chunks, start = chunk_bytes(trace), ticks.from_ps(machine.gpu.kernel_launch)
-    leaving = sum(chunks) - max(chunks)
-    return start + leaving * ticks.hz // machine.link.bandwidth + ticks.from_ps(machine.link.latency)
+    start = ticks.from_ps(machine.gpu.kernel_launch)
+    return start + (sum(chunks) - max(chunks)) * ticks.hz // data_rate(machine) + ticks.from_ps(machine.link.latency)
+
+
+def data_rate(machine: MachineSpec) -> int:
+    """Return the bytes a second of the largest packets that any unit fills: those of a copy engine may be larger."""
+    link, engines = machine.link, machine.gpu.copy_engines
+    payload, header = link.packet_payload, link.packet_header or 0
+    larger = None if engines is None else engines.packet_payload
+    if payload is None or larger is None or larger <= payload:
+        return link.bandwidth
+    return -(-link.bandwidth * (payload + header) * larger // (payload * (larger + header)))
 
 
 def memory_ticks(machine: MachineSpec, trace: TileTrace, ticks: TickBase) -> int:
@@ -80,3 +93,9 @@ def chunk_bytes(trace: TileTrace) -> list[int]:
     tiles = trace.workgroups
     sizes = tiles["n_rows"].astype(np.int64) * tiles["n_columns"] * ELEMENT_BYTES
     return [int(sizes[start:stop].sum()) for start, stop in trace.chunk_ranges]
+
+
+def shard_bytes(trace: TileTrace) -> list[int]:
+    """Return the bytes of A that each rank has: rows in equal shares."""
+    edges = [trace.gemm.m * rank // trace.n_chunks for rank in range(trace.n_chunks + 1)]
+    return [(stop - start) * trace.gemm.k * ELEMENT_BYTES for start, stop in pairwise(edges)]

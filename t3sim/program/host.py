@@ -35,6 +35,7 @@ def run_by(op: Operator, operations: Sequence[Operation], host: int) -> list[Ope
         issue = one.issue + (spec.eager_issue + spec.eager_call * (number == 0)) * (host == EAGER)
         run = replace(one, launch=launch, issue=issue)
         if isinstance(run, Moves):
-            run = replace(run, bandwidth=spec.sum_bandwidth if run.engine is None else spec.copy_bandwidth)
+            of_units = spec.sum_bandwidth if (run.steps["n_operands"] > 1).any() else None
+            run = replace(run, bandwidth=of_units if run.engine is None else spec.copy_bandwidth)
         found.append(run)
     return found

@@ -9,12 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.collective.schedule import TO_BOTH, TO_LOCAL, TO_NEIGHBOUR_AS_UPDATE, CollectiveSchedule, sent_granules
+from t3sim.errors import UsageError
 from t3sim.program.operations import (
     NONE,
     STEP,
     STORE,
     UPDATE,
     Buffer,
+    Content,
     Gemm,
     Ints,
     Memory,
@@ -47,6 +49,17 @@ def operands(op: Operator, memory: Memory, trace: TileTrace, n_kernels: int = 1)
     slices = -(-trace.gemm.k // trace.tiling.k_slice)
     a = memory.buffer("A", n_kernels * trace.gemm.m * slices * op.line)
     return a, memory.buffer("B", trace.gemm.n * slices * op.line, is_on_stripe=False)
+
+
+def shards(op: Operator, a: int) -> tuple[Content, ...]:
+    """Return what A, from granule *a* on, holds when it is gathered: the rows of every rank, its own first."""
+    rows, rest = divmod(op.shape.m, op.n)
+    if rest:
+        nearest = max(rows, 1) * op.n if 2 * rest <= op.n or not rows else (rows + 1) * op.n
+        message = f"{op.n} GPUs cannot have as many of {op.shape.m} rows each; {nearest} can be shared"
+        raise UsageError(f"workload: {message}")
+    size = rows * -(-op.shape.k // op.tiles.tiling.k_slice) * op.line
+    return tuple(Content(a + p * size, size, p, of=p) for p in range(op.n))
 
 
 def tile_offsets(trace: TileTrace, granule: int, pitch: int) -> Ints:

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from t3sim.collective.schedule import chunk_bytes_of
-from t3sim.config.experiment import GemmShape, Kernels
+from t3sim.config.experiment import GemmShape, KernelLibrarySpec, Kernels, OperatorKind
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
 from t3sim.program.operations import Ints, Memory
@@ -24,6 +24,9 @@ class Operator:
 
     In the frame of a rank: chunk p of ``trace`` is chunk (rank + p) mod n of the output, and belongs to rank
     (rank + p + 1) mod n.  So a rank makes the rows of the next one first and its own last (T3 section 4.4).
+
+    Of kind ``ag-gemm``: a GEMM whose A is gathered.  Rank r has chunk r of the rows of A, its *shard*, and makes all
+    rows of its columns of the output; so chunk p of ``trace`` multiplies the rows of rank (rank + p) mod n.
     """
 
     machine: MachineSpec
@@ -33,6 +36,7 @@ class Operator:
     size: int = 0  # bytes of the array of that collective, all chunks
     staggered: bool = True  # False: all ranks begin with chunk 0
     kernels: Kernels | None = None  # what GEMMs of other shapes are run with; None: with the tiling of *trace*
+    kind: OperatorKind = "gemm-rs"  # of an operator with a GEMM
 
     @property
     def granule(self) -> int:
@@ -53,9 +57,17 @@ class Operator:
 
     @property
     def chunk_granules(self) -> int:
-        """Return granules of a chunk of the collectives: the dense array in equal shares of whole lines."""
-        size = self.size if self.trace is None else self.trace.gemm.m * self.trace.gemm.n * ELEMENT_BYTES
+        """Return granules of a chunk of the collectives: the dense array in equal shares of whole lines.
+
+        The array is the output of the GEMM, or the A that is gathered.
+        """
+        size = self.size if self.trace is None else self.shape.m * self.collective_columns * ELEMENT_BYTES
         return chunk_bytes_of(size, self.n, self.machine.gpu.l2.line) // self.granule
+
+    @property
+    def collective_columns(self) -> int:
+        """Return the columns of the matrix whose rows the collectives of a GEMM move."""
+        return self.shape.k if self.kind == "ag-gemm" else self.shape.n
 
     def chunk(self, position: int) -> range:
         """Return the workgroups of chunk *position* of the trace."""
@@ -70,8 +82,10 @@ class Operator:
     def owned_rows(self) -> int:
         """Return how many rows of the output each rank owns; ``UsageError`` unless that is whole tile rows for all."""
         if not self.has_like_chunks():
-            rows = f"{self.shape.m} rows in tiles of {self.tiles.tiling.workgroup_tile[0]}"
-            raise UsageError(f"workload: {self.n} GPUs cannot own the same number of whole tile rows each, of {rows}")
+            m, tile_rows = self.shape.m, self.tiles.tiling.workgroup_tile[0]
+            message = f"{self.n} GPUs cannot own the same number of whole tile rows each, of {m} rows in tiles of"
+            advice = "" if m % self.n else f"; take a `tiling` with rows of `workgroup_tile` that divide {m // self.n}"
+            raise UsageError(f"workload: {message} {tile_rows}{advice}")
         return len(self.rows(0))
 
     def order(self, rank: int) -> Ints:
@@ -100,6 +114,20 @@ class Operator:
             return make_tile_trace(shape, tiling, n_chunks)
         except ValueError as error:
             raise UsageError(f"workload: a GEMM of m {shape.m}, n {shape.n}, k {shape.k}: {error}") from None
+
+    def in_whole_rows(self) -> Operator:
+        """Return the same operator with a kernel of its library whose tiles end where the rows of each rank do.
+
+        Itself, if its own kernel is such a one, if it has no library, or if that has no such kernel.
+        """
+        rows, rest = divmod(self.shape.m, self.n)
+        if self.has_like_chunks() or rest or not isinstance(self.kernels, KernelLibrarySpec):
+            return self
+        kernels = {name: one for name, one in self.kernels.kernels.items() if rows % one.workgroup_tile[0] == 0}
+        if not kernels:
+            return self
+        fitting = replace(self, kernels=self.kernels.model_copy(update={"kernels": kernels}))
+        return replace(self, trace=fitting.tiles_of(n_chunks=self.n))
 
     def unstaggered(self) -> Operator:
         """Return the same operator of ranks that all begin with chunk 0."""

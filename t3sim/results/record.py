@@ -29,7 +29,7 @@ class RunRecord:
     """
 
     model: str | None = _column("transformer model the shape comes from; absent for a bare GEMM or collective")
-    sublayer: str | None = _column("OP, FC-2, FC-1 or IP; absent for a bare GEMM or collective")
+    sublayer: str | None = _column("OP, FC-2, FC-1 or IP, with AG in front if A is gathered; absent for others")
     layer: str | None = _column("training or prompt: a whole transformer layer; absent for one sublayer")
     tp: int = _required("GPUs in the ring: the tensor-parallel degree")
     m: int | None = _column("output rows of the GEMM, in elements")
@@ -43,11 +43,13 @@ class RunRecord:
     gemm_compute_units: int | None = _column("compute units that the GEMM has to itself; absent: all of them")
     collective_compute_units: int | None = _column("compute units that the collective has; absent: all of them")
     time_us: float | None = _column("simulated time of the whole point, in microseconds")
-    operator_us: float | None = _column("GEMM and reduce-scatter, no all-gather; absent if that runs beside them")
+    operator_us: float | None = _column(
+        "GEMM and reduce-scatter, no all-gather (absent if that runs beside them); of ag-gemm: all-gather and GEMM"
+    )
     gemm_us: float | None = _column("isolated GEMM on the compute units that it has, in microseconds")
     rs_us: float | None = _column("isolated reduce-scatter, in microseconds")
     ag_us: float | None = _column("all-gather, in microseconds")
-    fused_us: float | None = _column("fused GEMM and reduce-scatter, in microseconds")
+    fused_us: float | None = _column("fused GEMM and reduce-scatter, or all-gather and GEMM, in microseconds")
     others_us: float | None = _column("operators of a layer besides its sublayers, by roofline, in microseconds")
     speedup: float | None = _column("time of sequential over this time, same workload and machine")
     ect_us: float | None = _column("exposed communication of the operator: operator_us minus unsplit GEMM")

@@ -15,7 +15,15 @@ from typing import Any
 import numpy as np
 
 from t3sim.checks.audit import Audit
-from t3sim.config.experiment import ArbitrationSpec, CollectiveSpec, GemmShape, RunSpec, TilingSpec, WorkloadSpec
+from t3sim.config.experiment import (
+    ArbitrationSpec,
+    CollectiveSpec,
+    GemmShape,
+    OperatorKind,
+    RunSpec,
+    TilingSpec,
+    WorkloadSpec,
+)
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import ConfigError, T3SimError, UsageError, home_of, is_of_a_user
 from t3sim.gpu.arbitration import arbitration_policies
@@ -172,9 +180,10 @@ def _param(rng: np.random.Generator, parameter: Parameter, n_units: int) -> Any:
     return _one(rng, tuple(parameter.words)) if parameter.words else int(rng.integers(1, n_units))
 
 
-def strategies() -> list[OverlapStrategy]:
-    """Return the strategies of t3sim, without those that plugins have registered and estimates from the same phases."""
-    return [one for one in in_order() if one.kind != "estimate" and not is_of_a_user(home_of(one.plan)[0])]
+def strategies(operator: OperatorKind = "gemm-rs") -> list[OverlapStrategy]:
+    """Return the strategies of t3sim for *operator*, without those of plugins and estimates from the same phases."""
+    own = [one for one in in_order() if one.kind != "estimate" and not is_of_a_user(home_of(one.plan)[0])]
+    return [one for one in own if operator in one.operators]
 
 
 def machine_of(values: Mapping[str, Any]) -> MachineSpec:

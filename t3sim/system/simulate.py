@@ -18,7 +18,7 @@ from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError, code_of_a_user
 from t3sim.gpu.ticks import TickBase
 from t3sim.observe.timeline import Timeline
-from t3sim.overlap import Phase, overlap_strategies
+from t3sim.overlap import Phase, not_an_operator_of, overlap_strategies
 from t3sim.program.operator import Operator
 from t3sim.program.parts import collective_plan
 from t3sim.program.plan import Plan
@@ -37,7 +37,8 @@ class SublayerResult:
     run: RunSpec  # of this sublayer alone
     total: int
     by_role: Mapping[str, Phase]
-    operator: int | None = None  # GEMM and reduce-scatter; None if the all-gather runs beside them, or there is no GEMM
+    # GEMM and reduce-scatter, or all-gather and GEMM; None if another all-gather runs beside, or there is no GEMM.
+    operator: int | None = None
 
     @property
     def phases(self) -> list[Phase]:
@@ -62,7 +63,10 @@ class SimulationResult:
 
     @property
     def operator(self) -> int | None:
-        """Return the ticks of GEMMs and reduce-scatters, None if the all-gather of one runs beside them."""
+        """Return the ticks of the operators: GEMMs and their collectives, without an all-gather of outputs.
+
+        None if the all-gather of one runs beside it.
+        """
         operators = [part.operator for part in self.sublayers if part.operator is not None]
         return sum(operators) if len(operators) == len(self.sublayers) else None
 
@@ -124,6 +128,8 @@ def result_of(run: RunSpec, op: Operator, parts: Parts) -> SublayerResult:
     total, by_role = parts.evaluate(plan)
     if op.collective is not None:
         return SublayerResult(run, total, by_role)
+    if op.kind == "ag-gemm":
+        return SublayerResult(run, total, by_role, total)
     last = plan.all_gather_behind
     operator = total if "all_gather" not in by_role else total - by_role["all_gather"].ticks if last else None
     return SublayerResult(run, total, by_role, operator)
@@ -141,6 +147,8 @@ def plan_for(run: RunSpec, op: Operator) -> Plan:
     strategy = overlap_strategies.get(run.strategy)
     if op.collective is not None:
         return collective_plan(op, has_near_memory=strategy.has_near_memory)
+    if op.kind not in strategy.operators:
+        raise UsageError(f"strategy: {not_an_operator_of(strategy, op.kind)}")
     with code_of_a_user(strategy.plan, f"strategy `{run.strategy}`", is_all_of_it=True):
         return plan_of(strategy, op, run.strategy_params)
 
@@ -153,7 +161,7 @@ def operator_of(run: RunSpec, trace: TileTrace | None = None) -> Operator:
         return Operator(run.machine, collective.gpus, None, collective.op, collective.size)
     if trace is None:
         return _operator(run.machine, workload, run.staggered)
-    return Operator(run.machine, workload.tp, trace, staggered=run.staggered)
+    return Operator(run.machine, workload.tp, trace, staggered=run.staggered, kind=workload.operator)
 
 
 @lru_cache(8)
@@ -161,7 +169,9 @@ def _operator(machine: MachineSpec, workload: WorkloadSpec, staggered: bool) -> 
     """Return the operator of a GEMM: one object for all strategies, so that they share their parts."""
     assert workload.gemm is not None
     trace = make_tile_trace(workload.gemm, workload.tiling, workload.tp)
-    return Operator(machine, workload.tp, trace, staggered=staggered, kernels=workload.kernels)
+    return Operator(
+        machine, workload.tp, trace, staggered=staggered, kernels=workload.kernels, kind=workload.operator
+    )
 
 
 PEAKS = ("tracker_peak_entries", "peak_inbox")  # counters of which a layer has the largest, not the sum

@@ -39,7 +39,7 @@ from t3sim.workload.kernel_choice import tiling_of
 
 if TYPE_CHECKING:
     from t3sim.collective.choice import Op
-    from t3sim.config.experiment import Kernels
+    from t3sim.config.experiment import Kernels, OperatorKind
     from t3sim.config.machine import MachineSpec
     from t3sim.measurements.samples import Measurement, Measurements
 
@@ -140,7 +140,6 @@ class Points:
             **dict.fromkeys((GEMM, GEMM_GAPS, GEMM_SM_SPLIT), self._gemm),
             "sequential": self._sequential,
             PEER_COPY: self._copy,
-            ASYNC_TP: self._decomposed,
         }
 
     def of(self, measurements: Measurements) -> list[Point]:
@@ -156,6 +155,8 @@ class Points:
                 points += self._scatter(row, scatters)
             elif row.kind == "contention":
                 points += self._contention(row, measurements.gemm_loop_share(row))
+            elif row.kind == ASYNC_TP:
+                points += self._async_tp(row, measurements.host_us(row))
             elif row.kind in self._of_kind:
                 host_us = measurements.host_us(row)
                 points += [replace(point, host_us=host_us) for point in self._of_kind[row.kind](row)]
@@ -202,15 +203,18 @@ class Points:
             copy = PeerCopy(unthrottled(self.machine), self.tiling, int(row["bytes"]))
             yield _point(PEER_COPY, row, "time_us", Term(copy))
 
-    def _decomposed(self, row: Measurement) -> Iterator[Point]:
+    def _async_tp(self, row: Measurement, host_us: float) -> Iterator[Point]:
         """Called again and again, the host issues an operator while the GPUs run the one before."""
-        if self.machine.gpu.copy_engines is None:
-            yield _unsimulated(ASYNC_TP, row, "mm_rs_us", "the machine has no copy engines")
-        else:
-            pieces = Decomposed(self.machine, self.kernels, shape_of(row), int(row["gpus"]))
-            yield _point(ASYNC_TP, row, "mm_rs_us", Term(pieces))
-        for column in ("ag_mm_us", "ag_then_mm_us"):
-            yield _unsimulated(ASYNC_TP, row, column, "no all-gather in front of a GEMM")
+        columns: dict[OperatorKind, str] = {"gemm-rs": "mm_rs_us", "ag-gemm": "ag_mm_us"}
+        for operator, column in columns.items():
+            if self.machine.gpu.copy_engines is None:
+                yield _unsimulated(ASYNC_TP, row, column, "the machine has no copy engines")
+            else:
+                pieces = Decomposed(self.machine, self.kernels, shape_of(row), int(row["gpus"]), operator)
+                yield replace(_point(ASYNC_TP, row, column, Term(pieces)), host_us=host_us)
+        gather = self.ring("all-gather", 2 * int(row["m"]) * int(row["k"]), int(row["gpus"]))
+        yield _point(ASYNC_TP, row, "ag_then_mm_us", Term(gather), Term(self._alone(self.machine, row)))
+
 
     def _sequential(self, row: Measurement) -> Iterator[Point]:
         gemm, scatter = self._parts(row)

@@ -19,6 +19,7 @@ from t3sim.config.experiment import (
     GemmShape,
     KernelLibrarySpec,
     Kernels,
+    OperatorKind,
     RunSpec,
     TilingSpec,
     WorkloadSpec,
@@ -27,6 +28,7 @@ from t3sim.errors import InputDataError
 from t3sim.experiment.phase_task import MadeOfPhases
 from t3sim.gpu.ticks import TickBase
 from t3sim.overlap.async_tp import async_tp_part
+from t3sim.overlap.async_tp_ag import async_tp_ag_part
 from t3sim.overlap.flux import PARAMETERS, flux_push_part
 from t3sim.overlap.interface import Phase
 from t3sim.program.host import HOST
@@ -263,7 +265,7 @@ class Scatter(Simulation):
 
 @dataclass(frozen=True)
 class Decomposed(Simulation):
-    """A GEMM and the reduce-scatter of its output in pieces, as PyTorch's fused operator runs them, the host far ahead.
+    """A GEMM and its collective in pieces, as PyTorch's fused operators run them, the host far ahead.
 
     The kernel of a piece is that which *kernels* have for it.
     """
@@ -272,18 +274,21 @@ class Decomposed(Simulation):
     kernels: Kernels
     gemm: GemmShape
     gpus: int
+    operator: OperatorKind
 
     @cached_property
     def run(self) -> RunSpec:
         """See the base class."""
         tiling = tiling_of(self.kernels, self.gemm, self.machine.gpu.n_compute_units)
         library = self.kernels if isinstance(self.kernels, KernelLibrarySpec) else None
-        workload = WorkloadSpec(tp=self.gpus, gemm=self.gemm, tiling=tiling, kernels=library)
-        return _run(self.machine, workload).model_copy(update={"strategy": "async-tp"})
+        workload = WorkloadSpec(tp=self.gpus, gemm=self.gemm, operator=self.operator, tiling=tiling, kernels=library)
+        strategy = "async-tp" if self.operator == "gemm-rs" else "async-tp-ag"
+        return _run(self.machine, workload).model_copy(update={"strategy": strategy})
 
     def result(self, phases: PhaseSource, audit: Audit | None = None) -> list[Phase]:
         """See the base class."""
-        part = async_tp_part(operator_of(self.run), encoded({"host": HOST}, {}))
+        part_of = async_tp_part if self.operator == "gemm-rs" else async_tp_ag_part
+        part = part_of(operator_of(self.run), encoded({"host": HOST}, {}))
         return [parts_for(self.run, phases, audit).phase(part)]
 
 

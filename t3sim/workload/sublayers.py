@@ -10,21 +10,31 @@ left to each GPU:
 - IP, input gradient of the QKV projection (backward): its query, key and value
   heads.
 
-Transposed operands of the forward sublayers are not modelled: they would only
-change kernel efficiency.
+With sequence parallelism, what these reduce is scattered by rows, and the other GEMMs of a layer gather the rows first
+(operator ``ag-gemm``): QKV and FC-1 (forward, projections to the heads and to the feed-forward width), FC-2 and OP
+(backward, gradients of their inputs).  Each of these is one of the four above the other way round: the hidden size is
+its dot product, and what is left to a GPU are columns of its output.
+
+Transposed operands are not modelled: they would only change kernel efficiency.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from t3sim.config.experiment import GemmShape, ModelSpec
+from t3sim.config.experiment import GemmShape, ModelSpec, OperatorKind
 from t3sim.units import LIMIT
 
 # Sublayer -> phase of training in which it happens; in the order of a layer's forward and backward pass.
 SUBLAYER_PHASES: dict[str, str] = {"OP": "forward", "FC-2": "forward", "FC-1": "backward", "IP": "backward"}
 
 SUBLAYERS: tuple[str, ...] = tuple(SUBLAYER_PHASES)
+
+# The same of sublayers "all-gather, then GEMM"; and the sublayer that each of them is the other way round.
+GATHERING_PHASES: dict[str, str] = {"QKV": "forward", "FC-1": "forward", "FC-2": "backward", "OP": "backward"}
+TURNED_AROUND: dict[str, str] = {"QKV": "IP", "FC-1": "FC-1", "FC-2": "FC-2", "OP": "OP"}
+
+PHASES_OF: dict[OperatorKind, dict[str, str]] = {"gemm-rs": SUBLAYER_PHASES, "ag-gemm": GATHERING_PHASES}
 
 
 @dataclass(frozen=True)
@@ -36,18 +46,21 @@ class Slice:
     feed_forward: int  # between the feed-forward GEMMs; of each up projection
 
 
-def gemm_of(model: ModelSpec, sublayer: str, tp: int) -> GemmShape:
-    """Return the GEMM that one of *tp* GPUs computes for *sublayer*.
+def gemm_of(model: ModelSpec, sublayer: str, tp: int, operator: OperatorKind = "gemm-rs") -> GemmShape:
+    """Return the GEMM that one of *tp* GPUs computes for *sublayer* of an *operator*.
 
     Raises ``ValueError`` if the dot product cannot be sliced evenly: T3
     slices in K exactly, and so do we.  A model with ``whole_heads`` is sliced
     by heads; its key and value heads are replicated where there are fewer of
     them than GPUs.
     """
-    if sublayer not in SUBLAYERS:
-        raise ValueError(f"unknown sublayer {sublayer!r}; known: {', '.join(SUBLAYERS)}")
+    if sublayer not in PHASES_OF[operator]:
+        raise ValueError(f"unknown sublayer {sublayer!r}; known: {', '.join(PHASES_OF[operator])}")
     if tp < 1:
         raise ValueError(f"tp is {tp}; at least 1 GPU is needed")
+    if operator == "ag-gemm":
+        turned = gemm_of(model, TURNED_AROUND[sublayer], tp)
+        return GemmShape(m=turned.m, n=turned.k, k=turned.n)
     k = _local_k(model, sublayer, tp)
     if k >= LIMIT:
         raise ValueError(f"{model.name} {sublayer}: a dot product of {k} elements, must be below 2^62")

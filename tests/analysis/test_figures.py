@@ -28,6 +28,8 @@ def test_phases_add_up_to_the_time() -> None:
     ideal = dataclasses.replace(SEQUENTIAL, strategy="ideal-overlap", time_us=1180.0)
     launched = dataclasses.replace(SEQUENTIAL, time_us=1610.0)
     layer = dataclasses.replace(SEQUENTIAL, layer="training", time_us=2000.0, others_us=400.0)
+    gathering = dataclasses.replace(SEQUENTIAL, sublayer="AG FC-1", rs_us=None, time_us=1180.0, operator_us=1180.0)
+    overlapped = dataclasses.replace(gathering, strategy="flux-ag", ag_us=None, fused_us=850.0, time_us=850.0)
     split = dataclasses.replace(SEQUENTIAL, time_us=1000.0, gemm_compute_units=72, collective_compute_units=8)
     expected = {
         SEQUENTIAL: {"GEMM": 800.0, "RS": 420.0, "AG": 380.0},
@@ -35,6 +37,9 @@ def test_phases_add_up_to_the_time() -> None:
         ideal: {"GEMM and RS overlapped": 800.0, "AG": 380.0},
         launched: {"GEMM": 800.0, "RS": 420.0, "AG": 380.0, "other": 10.0},
         layer: {"GEMM": 800.0, "RS": 420.0, "AG": 380.0, "other operators": 400.0},
+        gathering: {"AG": 380.0, "GEMM": 800.0},
+        overlapped: {"AG and GEMM overlapped": 850.0},
+        dataclasses.replace(gathering, strategy="ideal-overlap", time_us=820.0): {"AG and GEMM overlapped": 820.0},
         split: {"GEMM and all-reduce overlapped": 1000.0},
     }
     for record, phases in expected.items():

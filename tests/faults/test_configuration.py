@@ -192,7 +192,7 @@ CASES = [
         (
             "e.yaml:4:11: strategy: unknown strategy `t4`; did you mean `t3`? (known: sequential, cu-split, t3, "
             "t3-mca, ideal-overlap, ideal-rs-nmc, published-overlap, published-rs-nmc, isolated-cu-split, flux-push,"
-            " copy-engine-scatter, async-tp, te-p2p-rs, te-pipelined-rs, wave-groups)"
+            " copy-engine-scatter, async-tp, te-p2p-rs, te-pipelined-rs, wave-groups, flux-ag, async-tp-ag, te-ring-ag)"
         ),
     ),
     case(
@@ -228,7 +228,7 @@ CASES = [
         workload("[1]"),
         (
             "e.yaml:3:11: workload: found a list, a mapping is needed with the keys model, sublayer, layer, "
-            "attention, tokens, sequence, tp, gemm, trace, collective"
+            "attention, tokens, sequence, tp, gemm, operator, trace, collective"
         ),
     ),
     case(
@@ -1314,7 +1314,8 @@ def test_all_problems_of_a_file_at_once(folder: Path) -> None:
                 "e.yaml:5:11: strategy: unknown strategy `t4`; did you mean `t3`? "
                 "(known: sequential, cu-split, t3, t3-mca, ideal-overlap, ideal-rs-nmc, "
                 "published-overlap, published-rs-nmc, isolated-cu-split, flux-push, "
-                "copy-engine-scatter, async-tp, te-p2p-rs, te-pipelined-rs, wave-groups)"
+                "copy-engine-scatter, async-tp, te-p2p-rs, te-pipelined-rs, wave-groups, "
+                "flux-ag, async-tp-ag, te-ring-ag)"
             ),
             "e.yaml:6:10: quantum: 100 has no unit; did you mean `100 ns`?",
         ],

@@ -40,6 +40,7 @@ VARIANTS = {
 PLANS = {
     name + variant: (overlap_strategies.get(name).plan, params)
     for name in overlap_strategies
+    if "gemm-rs" in overlap_strategies.get(name).operators
     for variant, params in VARIANTS.get(name, {"": {}}).items()
 }
 

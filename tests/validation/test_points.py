@@ -402,3 +402,45 @@ def test_every_kind_is_simulated_or_has_a_reason() -> None:
     assert set(KINDS) - set(validate.WITHOUT_SIMULATION) == set(validate.SIMULATED_KINDS) - {
         "channel_limited_collectives"
     }
+
+
+# --- an all-gather and its GEMM in pieces -------------------------------------------------------------
+
+ENGINE = "machine.gpu.copy_engines={number: 1, startup: 1 us, bandwidth: 4 GB/s, max_outstanding_lines: 64}"
+
+
+def async_tp_points(tmp_path: Path, *overrides: str, host_us: float | None = None) -> dict[str, Point]:
+    row = {"model": "-", "sublayer": "-", "tp": 2, "gpus": 2, "m": 128, "n": 128, "k": 128}
+    times = {"mm_rs_us": 300.0, "ag_mm_us": 200.0, "ag_then_mm_us": 250.0}
+    folder = write_folder(tmp_path / "measured", {"async_tp": [{**row, **times}]})
+    if host_us is not None:
+        path = folder / "provenance.json"
+        content = json.loads(path.read_text())
+        path.write_text(json.dumps({**content, "host_us": {"async_tp": host_us}}))
+    found = Points(tiny(*overrides), tiling()).of(read_measurements(folder))
+    return {point.quantity: point for point in found}
+
+
+def test_async_tp_is_simulated_in_pieces_and_one_after_the_other(tmp_path: Path) -> None:
+    points = async_tp_points(tmp_path, ENGINE)
+    pieces = points["ag_mm_us"].terms[0].simulation
+    assert (pieces.run.strategy, pieces.run.workload.operator) == ("async-tp-ag", "ag-gemm")
+    assert [part.role for part in pieces.result(PhaseStore())] == [""]
+    assert 0 < pieces.outcome(pieces.result(PhaseStore())).times["time"] < 200
+    gather, gemm = (term.simulation for term in points["ag_then_mm_us"].terms)
+    assert (gather.op, gather.size) == ("all-gather", 2 * 128 * 128)
+    assert isinstance(gemm, GemmAlone)
+    assert points["mm_rs_us"].terms[0].simulation.run.strategy == "async-tp"
+
+
+def test_a_machine_without_copy_engines_simulates_no_pieces(tmp_path: Path) -> None:
+    point = async_tp_points(tmp_path)["ag_mm_us"]
+    assert (point.terms, point.reason) == ((), "the machine has no copy engines")
+
+
+def test_the_host_decides_where_the_gpus_have_less_to_do(tmp_path: Path) -> None:
+    """Of the fused operators only."""
+    points = async_tp_points(tmp_path, ENGINE, host_us=180.0)
+    assert (points["ag_mm_us"].host_us, points["ag_then_mm_us"].host_us) == (180.0, 0.0)
+    [found] = compared([points["ag_mm_us"]], outcomes_of([points["ag_mm_us"]]))
+    assert (found.simulated, found.error) == (180.0, pytest.approx(-0.1))

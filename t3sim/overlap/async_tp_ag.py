@@ -1,0 +1,64 @@
+"""PyTorch's async tensor parallelism, all-gather: the shards of the others come one by one, each has a GEMM."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+from t3sim.errors import UsageError
+from t3sim.overlap.interface import strategy
+from t3sim.program.gathering import Gathering
+from t3sim.program.host import HOST, run_by
+from t3sim.program.kernels import program, total
+from t3sim.program.operations import Barrier, Buffer, Content, Operation, Post, Program, Wait
+from t3sim.program.operator import Operator
+from t3sim.program.parts import gemm_part, part_of
+from t3sim.program.plan import Part, Plan, in_order
+
+
+def async_tp_ag_program(op: Operator, rank: int, host: int) -> Program:
+    """Return the operations of `_pipelined_multi_all_gather_and_consume`, whose steps take turns on two streams.
+
+    The own rows go to a box that peers read, and last of all to their place in A.  Each rank sends where PyTorch's
+    fetch: the same copies at the same places of the streams.
+    """
+    memory, n = op.memory(), op.n
+    gathering = Gathering(op, memory)
+    given, box = memory.buffer("given", gathering.size), memory.buffer("box", gathering.size)
+    place = Buffer("A", gathering.shards[0].first, gathering.size)
+    filled, come, joined = memory.signal("filled"), memory.signal("come", n), memory.signal("joined")
+    rows = Content(given.first, gathering.size, 0, of=0)
+    operations: list[Operation] = [
+        Barrier(name="all read"),
+        total("fill", given, 1, box),
+        Barrier(name="all filled", posts=(Post(filled[0]),)),
+        gathering.gemm("gemm 0", 0, rows),
+    ]
+    for step in range(1, n):
+        after, told = (Wait(filled[0], 1),) if step == 1 else (), Post(come[step], n - step)
+        operations += [
+            gathering.push("send", step, box.first, step, n - step, stream=step % 2, after=after, posts=(told,)),
+            gathering.gemm(f"gemm {step}", step, stream=step % 2, after=(Wait(come[step], 1),)),
+        ]
+    operations.append(replace(total("keep", given, 1, place), stream=n % 2))
+    last = max(number for number, one in enumerate(operations) if one.stream == 1)
+    operations[last] = replace(operations[last], posts=(*operations[last].posts, Post(joined[0])))
+    operations.append(Barrier(name="all gathered", after=(Wait(joined[0], 1),)))
+    made = (gathering.made(f"gemm {step}", step) for step in range(n))
+    outputs = (*gathering.shards, *made)
+    return program(op, rank, memory, *run_by(op, operations, host), inputs=(rows,), outputs=outputs)
+
+
+@strategy("async-tp-ag", parameters={"host": HOST}, arbitration="round_robin", operators=("ag-gemm",), order=21)
+def async_tp_ag(op: Operator, params: Mapping[str, int]) -> Plan:
+    """``host``: operations come as those of a captured graph (``graph``), or one by one (``eager``)."""
+    if op.n == 1:
+        return Plan(in_order(gemm_part(op)))
+    return Plan(in_order(async_tp_ag_part(op, params)), also=(gemm_part(op),))
+
+
+def async_tp_ag_part(op: Operator, params: Mapping[str, int]) -> Part:
+    """Return the copies, GEMMs and barriers."""
+    if op.machine.gpu.copy_engines is None:
+        raise UsageError("async-tp-ag: this machine has no copy engines (`gpu.copy_engines`)")
+    program_of = partial(async_tp_ag_program, host=params["host"])
+    return part_of(op, "fused", "fused", program_of, is_arbitrated=True)

@@ -1,0 +1,53 @@
+"""TransformerEngine's ring exchange: a GEMM for the rows of each rank, which go on to the next rank meanwhile."""
+
+from collections.abc import Mapping
+from functools import partial
+
+from t3sim.errors import UsageError
+from t3sim.overlap.interface import strategy
+from t3sim.program.gathering import Gathering
+from t3sim.program.host import HOST, run_by
+from t3sim.program.kernels import program
+from t3sim.program.operations import Operation, Post, Program, Wait
+from t3sim.program.operator import Operator
+from t3sim.program.parts import gemm_part, part_of
+from t3sim.program.plan import Plan, in_order
+from t3sim.registry import Parameter
+
+
+def te_ring_ag_program(op: Operator, rank: int, streams: int, host: int) -> Program:
+    """Return the operations of `CommOverlapP2PBase::split_overlap_ag`: GEMMs in turns on *streams*, copies on one more.
+
+    A shard is sent on when it has come; a flag behind it tells the next rank, whose GEMM and next copy wait for that.
+    """
+    memory, n = op.memory(), op.n
+    gathering, come = Gathering(op, memory), memory.signal("come", n)
+    operations: list[Operation] = []
+    for step in range(n):
+        position = -step % n  # the rows of rank - step
+        after = (Wait(come[step], 1),) if step else ()
+        operations.append(gathering.gemm(f"gemm {step}", position, stream=step % streams, after=after))
+        if step < n - 1:
+            place, told = gathering.shards[position].first, Post(come[step + 1], 1)
+            operations.append(
+                gathering.push("send", step, place, -step - 1, 1, stream=streams, after=after, posts=(told,))
+            )
+    outputs = tuple(gathering.made(f"gemm {step}", -step % n) for step in range(n))
+    return program(op, rank, memory, *run_by(op, operations, host), inputs=gathering.shards[:1], outputs=outputs)
+
+
+@strategy(
+    "te-ring-ag",
+    parameters={"streams": Parameter(3, minimum=1), "host": HOST},
+    arbitration="round_robin",
+    operators=("ag-gemm",),
+    order=22,
+)
+def te_ring_ag(op: Operator, params: Mapping[str, int]) -> Plan:
+    """``streams``: on which GEMMs take turns, so that as many may run at once; ``host`` as of ``async-tp-ag``."""
+    if op.n == 1:
+        return Plan(in_order(gemm_part(op)))
+    if op.machine.gpu.copy_engines is None:
+        raise UsageError("te-ring-ag: this machine has no copy engines (`gpu.copy_engines`)")
+    program_of = partial(te_ring_ag_program, streams=min(params["streams"], op.n), host=params["host"])
+    return Plan(in_order(part_of(op, "fused", "fused", program_of, is_arbitrated=True)), also=(gemm_part(op),))

@@ -1,0 +1,399 @@
+"""An all-gather of A and the GEMM behind it: what strategies run, move and gather, and how their times add up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from t3sim.checks.audit import Audit
+from t3sim.checks.data import CarriedProgram
+from t3sim.config.experiment import GemmShape, RunSpec
+from t3sim.config.presets import load_kernels
+from t3sim.errors import ConfigError, UsageError
+from t3sim.experiment.point_record import record_of
+from t3sim.gpu.arbitration import arbitration_policies
+from t3sim.overlap import ideal, in_order, overlap_strategies
+from t3sim.overlap.least import least_times
+from t3sim.program.checks import problems_of
+from t3sim.program.operations import Gemm, Moves, Program
+from t3sim.program.operator import Operator
+from t3sim.program.plan import Bound, Part, Plan
+from t3sim.program.traffic import granules_between
+from t3sim.registry import encoded
+from t3sim.system.ring import RingMachine
+from t3sim.system.simulate import simulate
+from t3sim.workload.tiling import make_tile_trace
+from tests.conftest import sample
+from tests.harness.machines import machine
+from tests.harness.rings import differences, explicit
+from tests.harness.sublayers import point
+from tests.program.spoil import Change, changed, orderings, posts
+from tests.program.strategies import operator, with_engines
+
+SWITCH = ("machine.link.topology=switch", "machine.link.ingress_buffer=16 KiB")
+ENGINE = "machine.gpu.copy_engines={number: 1, startup: 1 us, bandwidth: 50 GB/s, max_outstanding_lines: 64}"
+FUSED = {
+    "flux-ag": {},
+    "flux-ag, 2 chunks": {"chunks": 2},
+    "flux-ag, naive": {"order": "naive"},
+    "async-tp-ag": {},
+    "te-ring-ag": {},
+    "te-ring-ag, 2 streams": {"streams": 2},
+}
+NEXT = [name for name in FUSED if "naive" not in name]
+
+
+def gathering(n: int, **more: object) -> Operator:
+    """Two tile rows of A on each of *n* ranks."""
+    return replace(operator(n, **more), kind="ag-gemm")
+
+
+def plan_of(name: str, op: Operator, **given: object) -> Plan:
+    strategy = overlap_strategies.get(name.partition(",")[0])
+    return strategy.plan(op, encoded(strategy.parameters, {**FUSED.get(name, {}), **given}))
+
+
+def fused_of(name: str, op: Operator) -> Part:
+    return next(part for part in plan_of(name, op).parts() if part.role == "fused")
+
+
+@cache
+def run_of(name: str, tp: int, columns: int = 128, k: int = 64) -> RunSpec:
+    """Two tile rows of A on each GPU."""
+    given = tuple(f"strategy.{key}={value}" for key, value in FUSED.get(name, {}).items())
+    strategy = name.partition(",")[0]
+    changes = (*SWITCH, ENGINE, "workload.operator=ag-gemm", *given)
+    if "naive" in name:
+        changes = (*changes, "mode=explicit")
+    return point(strategy, *changes, shape=(128 * tp, columns, k), tp=tp)
+
+
+# --- what is run -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_programs_gather_all_rows_and_multiply_them(name: str, n: int) -> None:
+    part = fused_of(name, gathering(n))
+    assert problems_of(part.programs) == []
+    assert (part.difference is None) == ("naive" not in name)
+
+
+# Orderings that only matter from the next run on: others still read, or what is gathered is read behind it.
+BETWEEN_RUNS = {"wait 0 of `push`", "barrier `all read`", "barrier `all gathered`", "wait 0 of `all gathered`"}
+ITS_POSTS_TOO = {"flux-ag": {"barrier `all read`"}, "async-tp-ag": {"barrier `all filled`"}, "te-ring-ag": set()}
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_each_ordering_left_out_is_a_race_and_each_post_a_wait_without_end(name: str) -> None:
+    """Canaries: without the waits of tiles or kernels, a GEMM reads rows that have not come."""
+    good = list(fused_of(name, gathering(4)).programs)
+
+    def found(of_operation: str, change: Change) -> set[str]:
+        return {problem.check for problem in problems_of(changed(good, of_operation, change))}
+
+    by_check: dict[str, set[str]] = {"races": set(), "waits": set(), "": set()}
+    for what, of_operation, change in orderings(good[0]):
+        by_check[next(iter(found(of_operation, change)), "")].add(what)
+    assert by_check["waits"] == ITS_POSTS_TOO[name.partition(",")[0]]
+    assert by_check[""] <= BETWEEN_RUNS
+    assert any("`gemm" in what for what in by_check["races"])
+    assert all(found(of_operation, change) == {"waits"} for _what, of_operation, change in posts(good[0]))
+
+
+def test_a_race_is_told_with_buffer_and_operations() -> None:
+    good = list(fused_of("flux-ag", gathering(3)).programs)
+    change = next(change for what, _of, change in orderings(good[0]) if "tiles" in what)
+    message = problems_of(changed(good, "gemm", change))[0].message
+    assert "buffer `A`" in message
+    assert "`push`" in message
+    assert "`gemm`" in message
+
+
+def commands_of(program: Program) -> Moves:
+    return next(one for one in program.operations if isinstance(one, Moves))
+
+
+def gemm_of(program: Program) -> Gemm:
+    return next(one for one in program.operations if isinstance(one, Gemm))
+
+
+def test_the_next_rank_is_sent_to_first_and_rows_are_multiplied_as_they_come() -> None:
+    """The rank before this one sends first to this one: its rows come right behind the own ones."""
+    program = fused_of("flux-ag", gathering(4)).programs[0]
+    assert commands_of(program).steps["distance"].reshape(-1).tolist() == [1, 2, 3]
+    kernel = gemm_of(program)
+    chunks = kernel.trace.workgroups["chunk"][kernel.order]
+    assert list(dict.fromkeys(chunks.tolist())) == [0, 3, 2, 1]
+    assert kernel.waits is not None
+    assert (kernel.waits.signal[kernel.trace.workgroups["chunk"] == 0] == -1).all()
+
+
+def test_steps_of_async_tp_take_turns_on_two_streams() -> None:
+    program = fused_of("async-tp-ag", gathering(4)).programs[0]
+    names = [[program.operations[i].name for i in numbers] for _, numbers in sorted(program.streams().items())]
+    assert names == [
+        ["all read", "fill", "all filled", "gemm 0", "send 2", "gemm 2", "keep", "all gathered"],
+        ["send 1", "gemm 1", "send 3", "gemm 3"],
+    ]
+
+
+@pytest.mark.parametrize("streams", [1, 2, 3])
+def test_gemms_of_a_ring_exchange_take_turns(streams: int) -> None:
+    program = plan_of("te-ring-ag", gathering(4), streams=streams).parts()[0].programs[0]
+    names = [[program.operations[i].name for i in numbers] for _, numbers in sorted(program.streams().items())]
+    assert names[-1] == ["send 0", "send 1", "send 2"]
+    assert names[:-1] == [[f"gemm {step}" for step in range(4)][first::streams] for first in range(streams)]
+    chunks = [one.first_chunk for one in program.operations if isinstance(one, Gemm)]
+    assert chunks == [0, 3, 2, 1], "own rows, then those of the rank before, which come first"
+
+
+def test_a_gemm_of_the_rows_of_one_rank_has_a_kernel_of_its_own() -> None:
+    library, shape = load_kernels("cublas-hopper"), GemmShape(m=2048, n=1280, k=8192)
+    op = Operator(machine("h200"), 8, make_tile_trace(shape, library.kernels["160x128"], 8), kernels=library)
+    for name in ("async-tp-ag", "te-ring-ag"):
+        for one in fused_of(name, replace(op, kind="ag-gemm")).programs[0].operations:
+            if isinstance(one, Gemm):
+                assert (one.trace.gemm.m, one.trace.tiling.workgroup_tile) == (256, (64, 64))
+
+
+def test_naive_order_begins_with_row_0_on_every_rank() -> None:
+    for rank, program in enumerate(fused_of("flux-ag, naive", gathering(4)).programs):
+        kernel = gemm_of(program)
+        chunks = (kernel.trace.workgroups["chunk"][kernel.order] + rank) % 4
+        assert list(dict.fromkeys(chunks.tolist())) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("chunks", "sizes"), [(1, [1.0]), (2, [0.5, 0.5])])
+def test_a_shard_is_cut_at_rows_of_tiles(chunks: int, sizes: list[float]) -> None:
+    op = gathering(3)
+    steps = commands_of(plan_of("flux-ag", op, chunks=chunks).parts()[0].programs[0]).steps.reshape(-1)
+    shard = len(op.rows(0)) * op.shape.k * 2 // op.granule
+    assert (steps["n_granules"][:chunks] / shard).tolist() == sizes
+    assert len(np.unique(steps["post_signal"])) == 2 * chunks
+
+
+# --- what is simulated -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tp", [2, 3, 5])
+@pytest.mark.parametrize("columns", [128, 100])
+@pytest.mark.parametrize("name", ["sequential", "ideal-overlap", *NEXT])
+def test_one_gpu_stands_for_all(name: str, tp: int, columns: int) -> None:
+    run = run_of(name, tp, columns)
+    ring = explicit(run)
+    assert [len(phase.gpus) for phase in ring.phases] == [tp] * len(ring.phases)
+    assert differences(run, ring) == []
+
+
+@pytest.mark.parametrize("k", [64, 200])
+@pytest.mark.parametrize("name", FUSED)
+def test_a_gpu_sends_and_gets_the_shards_of_the_others(name: str, k: int) -> None:
+    """PyTorch's copies its own shard to where others read it, and to its place in A."""
+    tp, rows = 4, 128
+    shard = rows * -(-k // 64) * 128  # rows of A begin with a line
+    trace = make_tile_trace(GemmShape(m=rows * tp, n=128, k=k), operator(tp).tiles.tiling, tp)
+    part = fused_of(name, replace(gathering(tp), trace=trace))
+    between = granules_between(part.programs) * part.programs[0].granule
+    assert (between.sum(axis=0) == (tp - 1) * shard).all()
+    assert (between.sum(axis=1) == (tp - 1) * shard).all()
+    to_each = np.roll(np.eye(tp), 1, axis=1) * (tp - 1) if name.startswith("te-ring") else 1 - np.eye(tp)
+    assert (between == shard * to_each).all()
+    record, own = record_of(simulate(run_of(name, tp, k=k))), 2 if name == "async-tp-ag" else 0
+    assert record.link_bytes == (tp - 1) * shard
+    moved = (tp - 1 + own) * shard
+    assert (record.dram_ag_read_bytes, record.dram_ag_write_bytes) == (moved, moved)
+    assert (record.dram_rs_read_bytes, record.dram_rs_write_bytes) == (0, 0)
+
+
+def carried(name: str, defect: object = None) -> list[str]:
+    """Run the fused part of three ranks with real values; return what is wrong with them."""
+    op = gathering(3)
+    spec = op.machine.model_copy(
+        update={"link": op.machine.link.model_copy(update={"topology": "switch", "ingress_buffer": 1 << 12})}
+    )
+    programs = list(fused_of(name, replace(op, machine=spec)).programs)
+    if defect is not None:
+        programs = changed(programs, "gemm", defect)
+    ring = RingMachine(spec, arbitration_policies.get("round_robin"), {}, 3)
+    for rank, program in enumerate(programs):
+        ring.load(rank, program)
+    ring.note_loaded()
+    values = CarriedProgram(ring.cores, seed=1)
+    values.follow(ring.devices)
+    ring.run()
+    values.check()
+    return values.problems
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_real_values_are_gathered_and_multiplied(name: str) -> None:
+    assert carried(name) == []
+
+
+def test_canary_real_values_show_rows_that_are_read_too_early() -> None:
+    def without_waits(operation: Gemm) -> Gemm:
+        return replace(operation, waits=None)
+
+    assert any("an operand read before it was there" in problem for problem in carried("flux-ag", without_waits))
+
+
+@pytest.mark.parametrize("name", ["sequential", "ideal-overlap", *FUSED])
+def test_full_checks_find_nothing(name: str) -> None:
+    audit = Audit(has_checks=True, has_data=True)
+    simulate(run_of(name, 4), audit=audit)
+    assert audit.n_values > 0
+
+
+# --- how times add up --------------------------------------------------------------------------------
+
+
+def test_the_operator_is_all_of_it() -> None:
+    records = {name: record_of(simulate(run_of(name, 4))) for name in ("sequential", "ideal-overlap", "flux-ag")}
+    for record in records.values():
+        assert record.operator_us == record.time_us
+        assert (record.sublayer, record.rs_us) == ("AG", None)
+    sequential = records["sequential"]
+    assert sequential.time_us == pytest.approx(sequential.ag_us + sequential.gemm_us)
+    assert records["flux-ag"].time_us == records["flux-ag"].fused_us
+    assert records["ideal-overlap"].time_us <= records["flux-ag"].time_us < sequential.time_us
+
+
+def test_the_bound_is_the_longer_of_gemm_and_all_gather_from_the_specification() -> None:
+    op = gathering(4)
+    tree = plan_of("ideal-overlap", op).tree
+    least = least_times(op.machine, op.tiles, "ag-gemm")
+    assert isinstance(tree, Bound)
+    assert tree.ticks == max(least.compute, least.link)
+    assert {part.role for part in plan_of("ideal-overlap", op).parts()} == {"gemm", "all_gather"}
+    wide = least_times(op.machine, make_tile_trace(GemmShape(m=512, n=512, k=64), op.tiles.tiling, 4), "ag-gemm")
+    deep = least_times(op.machine, make_tile_trace(GemmShape(m=512, n=64, k=512), op.tiles.tiling, 4), "ag-gemm")
+    assert deep.link > 4 * wide.link, "rows of A are gathered, not columns of the output"
+
+
+def test_larger_packets_of_copy_engines_make_the_bound_of_the_link_shorter() -> None:
+    h200 = machine("h200")
+    trace = make_tile_trace(GemmShape(m=2048, n=1280, k=8192), load_kernels("gemm-128x128"), 8)
+    without = h200.model_copy(update={"gpu": h200.gpu.model_copy(update={"copy_engines": None})})
+    least, other = (least_times(one, trace, "ag-gemm").link for one in (h200, without))
+    assert 0.94 < least / other < 0.99
+
+
+def test_one_gpu_has_nothing_to_gather() -> None:
+    for name in ("sequential", "flux-ag", "async-tp-ag", "te-ring-ag"):
+        assert [part.name for part in plan_of(name, gathering(1)).parts()] == ["gemm"]
+
+
+def test_rows_that_come_in_more_pieces_are_waited_for_less() -> None:
+    """Where the link is slow: the first tiles of a shard need not wait for the last ones."""
+
+    def ticks(chunks: int) -> int:
+        changes = (*SWITCH, ENGINE, "workload.operator=ag-gemm", f"strategy.chunks={chunks}")
+        changes = (*changes, "machine.link.bandwidth=2 GB/s")
+        return simulate(point("flux-ag", *changes, shape=(512, 256, 512), tp=2)).total
+
+    assert ticks(4) < 0.95 * ticks(1)
+
+
+# --- what is refused ---------------------------------------------------------------------------------
+
+
+def test_a_strategy_of_another_operator_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(ConfigError, match=r"`t3` is of gemm-rs .*; ag-gemm .* takes sequential, ideal-overlap, flux"):
+        point("t3", "workload.operator=ag-gemm")
+    with pytest.raises(ConfigError, match=r"`flux-ag` is of ag-gemm .*; gemm-rs .* takes sequential, cu-split, t3, "):
+        point("flux-ag", *SWITCH, ENGINE)
+    run = point("sequential", "workload.operator=ag-gemm").model_copy(update={"strategy": "t3"})
+    with pytest.raises(UsageError, match="`t3` is of gemm-rs"):
+        simulate(run)
+
+
+def test_every_strategy_declares_what_it_overlaps() -> None:
+    """And those of t3sim plan it: an operator of each kind that they declare."""
+    required: Mapping[str, object] = {"collective_compute_units": 2}
+    for strategy in in_order():
+        given = {name: value for name, value in required.items() if name in strategy.parameters}
+        for kind in strategy.operators:
+            assert strategy(replace(operator(4), kind=kind), given).parts()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("strategy.chunks=3",), r"is 3, but each of 4 GPUs has 2 rows of tiles, .*; the nearest that works is 2"),
+        (("workload.gemm.m=520",), "GPUs cannot own the same number of whole tile rows each, of 520 rows in"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(overrides: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        point("flux-ag", *SWITCH, ENGINE, "workload.operator=ag-gemm", *overrides, shape=(512, 128, 64))
+
+
+@pytest.mark.parametrize("strategy", ["async-tp-ag", "te-ring-ag"])
+def test_rows_that_cannot_be_shared_are_refused(strategy: str) -> None:
+    with pytest.raises(UsageError, match="4 GPUs cannot have as many of 513 rows each; 512 can be shared"):
+        point(strategy, *SWITCH, ENGINE, "workload.operator=ag-gemm", shape=(513, 128, 64))
+
+
+@pytest.mark.parametrize("strategy", ["flux-ag", "async-tp-ag", "te-ring-ag"])
+def test_a_machine_without_copy_engines_is_refused(strategy: str) -> None:
+    with pytest.raises(UsageError, match=f"{strategy}: this machine has no copy engines"):
+        point(strategy, *SWITCH, "workload.operator=ag-gemm", shape=(512, 128, 64))
+
+
+def test_a_library_gives_a_kernel_whose_tiles_end_with_the_rows_of_a_rank() -> None:
+    """cuBLAS would take one that does not: the one of the isolated GEMM."""
+    library, shape = load_kernels("cublas-hopper"), GemmShape(m=2048, n=1280, k=8192)
+    trace = make_tile_trace(shape, library.kernels["160x128"], 8)
+    op = Operator(machine("h200"), 8, trace, kernels=library, kind="ag-gemm")
+    fused, alone = plan_of("flux-ag", op).parts()
+    assert gemm_of(alone.programs[0]).trace.tiling.workgroup_tile[0] == 160
+    assert 256 % gemm_of(fused.programs[0]).trace.tiling.workgroup_tile[0] == 0
+    with pytest.raises(UsageError, match="of 160; take a `tiling` with rows of `workgroup_tile` that divide 256"):
+        plan_of("flux-ag", replace(op, kernels=None))
+    assert with_engines().gpu.copy_engines is not None
+
+
+# --- the bound ---------------------------------------------------------------------------------------
+
+DESIGNS = ("sequential", "flux-ag", "async-tp-ag", "te-ring-ag")
+
+
+def random_point(seed: int) -> tuple[tuple[str, ...], tuple[int, int, int], int]:
+    """Overrides, shape and GPUs: links and compute units of very unlike speeds, engines that fill larger packets."""
+    rng = np.random.default_rng(seed)
+    packets = {"packet_payload": "64 B", "packet_header": "16 B"}
+    link = {"bandwidth": f"{rng.choice([1, 8, 40])} GB/s", **(packets if rng.random() < 0.7 else {})}
+    payload = ", packet_payload: 128 B" if len(link) > 1 else ""
+    changes = [f"machine.link.{key}={value}" for key, value in link.items()]
+    changes.append(f"machine.gpu.compute_unit.matrix_efficiency={rng.choice([0.05, 0.5, 1.0])}")
+    changes.append(ENGINE.replace("64}", f"64{payload}}}"))
+    tp, rows = int(rng.integers(2, 5)), 64 * int(rng.integers(1, 3))
+    shape = (tp * rows, 64 * int(rng.integers(1, 5)), 64 * int(rng.integers(1, 7)))
+    return (*SWITCH, "workload.operator=ag-gemm", *changes), shape, tp
+
+
+def times_of(seed: int) -> dict[str, int]:
+    changes, shape, tp = random_point(seed)
+    names = ("ideal-overlap", *DESIGNS)
+    return {name: simulate(point(name, *changes, shape=shape, tp=tp)).total for name in names}
+
+
+@pytest.mark.parametrize("seed", range(sample(100, 8)))
+def test_no_design_is_faster_than_the_bound(seed: int) -> None:
+    times = times_of(seed)
+    assert times["ideal-overlap"] <= min(times[name] for name in DESIGNS), random_point(seed)
+
+
+def test_canary_a_bound_of_the_output_would_be_beaten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The link carries rows of A: with few of them and a wide output, the bound of a reduce-scatter is too long."""
+    shape = (512, 512, 64)
+    changes = (*SWITCH, ENGINE, "workload.operator=ag-gemm", "machine.link.bandwidth=2 GB/s")
+    design = simulate(point("flux-ag", *changes, shape=shape, tp=4)).total
+    assert simulate(point("ideal-overlap", *changes, shape=shape, tp=4)).total <= design
+    monkeypatch.setattr(ideal, "least_times", lambda machine, trace, _kind: least_times(machine, trace, "gemm-rs"))
+    assert simulate(point("ideal-overlap", *changes, shape=shape, tp=4)).total > design
