@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from t3sim.analysis.quantity import spoken
-from t3sim.analysis.strategies import is_baseline
+from t3sim.analysis.strategies import EXISTS_TODAY, NEEDS_HARDWARE, availability, is_baseline
 from t3sim.analysis.style import (
     QUIET_COLOUR,
     SMALL_VALUE_SIZE,
@@ -209,9 +209,17 @@ class BarPage:
     def _label(self, name: str) -> str:
         """The name of a series, with its geomean if it has a bar in each of at least four cases."""
         speedups = [bar["speedup"] for (_, series), bar in self.bars.items() if series == name and bar["speedup"]]
-        if is_baseline(name) or len(self.cases) < 4 or len(speedups) != len(self.cases):
-            return name
-        return f"{name} (geomean {geometric_mean(speedups):.2f})"
+        has_geomean = not is_baseline(name) and len(self.cases) >= 4 and len(speedups) == len(self.cases)
+        notes = [f"geomean {geometric_mean(speedups):.2f}"] if has_geomean else []
+        if self._is_mixed and availability(name) not in ("", EXISTS_TODAY):
+            notes.insert(0, availability(name))
+        return f"{name} ({', '.join(notes)})" if notes else name
+
+    @property
+    def _is_mixed(self) -> bool:
+        """Whether designs that can be run today stand beside others: then the legend says which is which."""
+        designs = {availability(name) for name in self.series if not is_baseline(name)}
+        return {EXISTS_TODAY, NEEDS_HARDWARE} <= designs
 
     def draw_stacks(
         self,

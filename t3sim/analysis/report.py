@@ -21,6 +21,7 @@ from t3sim.analysis.page import (
     number_text,
     rendered,
 )
+from t3sim.analysis.strategies import availability
 from t3sim.analysis.style import save, strategy_colour
 from t3sim.analysis.table import machine_base, workload_name
 from t3sim.analysis.waits import PhaseAccounts, accounts_of
@@ -119,14 +120,14 @@ def section_of(results: Results, number: int) -> dict[str, Any]:
 def _card(summary: StrategySummary, results: Results) -> dict[str, str]:
     """A strategy in one glance."""
     names = list(dict.fromkeys(row["strategy"] for row in results.rows))
-    below = ["a limit, not a design"] if summary.is_limit else []
+    below = ["a limit, not a design"] if summary.is_limit else [availability(summary.strategy)]
     if summary.n > 1:
         below = [f"{summary.lowest:.2f} to {summary.highest:.2f} ({summary.highest_in})", *below]
         below += [] if summary.is_limit else [f"alone the fastest in {summary.n_best}"]
     return {
         "title": f"{summary.strategy}, {f'geomean of {summary.n}' if summary.n > 1 else 'speedup'}",
         "value": f"{summary.geomean:.3f}×",
-        "below": "\n".join(below),
+        "below": "\n".join(filter(None, below)),
         "colour": strategy_colour(summary.strategy, names),
     }
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from t3sim.analysis.table import Row
 
+AVAILABILITIES = EXISTS_TODAY, NEEDS_HARDWARE, BOUND = ("exists today", "needs hardware", "bound")
+
 
 class Strategy(str):  # noqa: SLOT000 - it has attributes beside the name
     """The name of a strategy, with what it declares about itself (``overlap.interface.OverlapStrategy``)."""
@@ -15,6 +17,7 @@ class Strategy(str):  # noqa: SLOT000 - it has attributes beside the name
     order: int | None = None
     has_near_memory: bool = False
     refines: str | None = None
+    availability: str = ""  # empty: the file does not say
 
 
 def is_baseline(name: str) -> bool:
@@ -25,6 +28,11 @@ def is_baseline(name: str) -> bool:
 def is_limit(name: str) -> bool:
     """Whether this strategy cannot be built: a bound, or an estimate from parts alone."""
     return isinstance(name, Strategy) and name.kind in ("bound", "estimate")
+
+
+def availability(name: str) -> str:
+    """Whether somebody can run this strategy: one of ``AVAILABILITIES``, empty if nobody said."""
+    return name.availability if isinstance(name, Strategy) else ""
 
 
 def has_near_memory(name: str) -> bool:
@@ -59,4 +67,6 @@ def _declared(name: str, about: Any) -> Strategy:
     if isinstance(about.get("refines"), str):
         strategy.refines = about["refines"]
     strategy.has_near_memory = about.get("has_near_memory") is True
+    if about.get("availability") in AVAILABILITIES:
+        strategy.availability = str(about["availability"])
     return strategy

@@ -248,11 +248,16 @@ def results_table(records: list[RunRecord]) -> Table:
     headings = (
         "workload", "strategy", "GEMM alone", "RS alone", "fused", "AG", "total", "speedup", "efficiency (operator)",
     )  # fmt: skip
+    from t3sim.overlap import availability_of
+
     rows = []
     for r in records:
         times = [_number(value, 1) for value in (r.gemm_us, r.rs_us, r.fused_us, r.ag_us, r.time_us)]
         rows.append([workload_name(r), r.strategy, *times, _number(r.speedup, 3), _number(r.overlap_efficiency, 2)])
-    return table_of("Times (us) and speedup over sequential", headings, rows)
+    table = table_of("Times (us) and speedup over sequential", headings, rows)
+    table.caption = availability_of(r.strategy for r in records)
+    table.caption_justify = "left"
+    return table
 
 
 def traffic_table(records: list[RunRecord]) -> Table:

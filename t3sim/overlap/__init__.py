@@ -20,6 +20,7 @@ from t3sim.overlap.interface import (
     OverlapStrategy,
     Phase,
     Span,
+    availability_of,
     baselines,
     in_order,
     not_an_operator_of,
@@ -28,7 +29,7 @@ from t3sim.overlap.interface import (
 )
 
 __all__ = [
-    "GpuPhase", "OverlapStrategy", "Phase", "Span", "async_tp", "async_tp_ag", "baselines", "copy_engine_scatter",
-    "cu_split", "flux", "flux_ag", "ideal", "in_order", "not_an_operator_of", "overlap_strategies", "sequential",
-    "strategy", "t3", "te_p2p", "te_pipelined", "te_ring_ag", "wave_groups",
+    "GpuPhase", "OverlapStrategy", "Phase", "Span", "async_tp", "async_tp_ag", "availability_of", "baselines",
+    "copy_engine_scatter", "cu_split", "flux", "flux_ag", "ideal", "in_order", "not_an_operator_of",
+    "overlap_strategies", "sequential", "strategy", "t3", "te_p2p", "te_pipelined", "te_ring_ag", "wave_groups",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ strategy by its name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
@@ -89,6 +89,7 @@ After = Sequence[Phase]
 Function = Callable[[Operator, Mapping[str, int]], Plan]
 F = TypeVar("F", bound=Function)
 Kind = Literal["baseline", "design", "bound", "estimate"]
+Availability = Literal["exists today", "needs hardware", "bound"]
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ class OverlapStrategy:
     has_fixed_policy: bool = False  # an experiment may set the parameters of the policy, not replace it
     refused_policies: tuple[str, ...] = ()  # that an experiment cannot put in place of `arbitration`
     has_near_memory: bool = False  # whether its reduce-scatter adds incoming data near the memory
+    needs: str = ""  # hardware that no GPU on sale has; none: it can be run today
     runs_collectives: bool = False  # whether a workload that is one collective may name it
     operators: tuple[OperatorKind, ...] = ("gemm-rs",)  # that a workload with a GEMM may ask of it
     refines: str | None = None  # the strategy that this one improves: a report says what it gains
@@ -132,8 +134,15 @@ class OverlapStrategy:
     @property
     def label(self) -> dict[str, Any]:
         """What readers of results need to know of it, for a file."""
-        names = ("kind", "order", "has_near_memory", "refines")
+        names = ("kind", "order", "has_near_memory", "refines", "availability")
         return {name: getattr(self, name) for name in names}
+
+    @property
+    def availability(self) -> Availability:
+        """Whether somebody can run it: on GPUs of today, with other hardware, or nowhere."""
+        if self.kind in ("bound", "estimate"):
+            return "bound"
+        return "needs hardware" if self.needs else "exists today"
 
 
 overlap_strategies: Registry[OverlapStrategy] = Registry("overlap strategy", OverlapStrategy)
@@ -153,6 +162,15 @@ def in_order() -> list[OverlapStrategy]:
     """Return all strategies in the order that they declare."""
     entries = [overlap_strategies.get(name) for name in overlap_strategies]
     return sorted(entries, key=lambda entry: (entry.order is None, entry.order))
+
+
+def availability_of(names: Iterable[str]) -> str:
+    """Say which of the strategies *names* nobody can run today, and why: one line, empty if all can be."""
+    entries = [overlap_strategies.get(name) for name in dict.fromkeys(names)]
+    needing = [f"{entry.name} ({entry.needs})" for entry in entries if entry.availability == "needs hardware"]
+    bounds = [entry.name for entry in entries if entry.availability == "bound"]
+    parts = [f"needs hardware: {', '.join(needing)}"] if needing else []
+    return "; ".join([*parts, *([f"bounds, not designs: {', '.join(bounds)}"] if bounds else [])])
 
 
 def baselines() -> set[str]:

@@ -47,13 +47,16 @@ def fused(op: Operator) -> Plan:
     return Plan(in_order(overlapped, all_gather_part(op)), also=(gemm_part(op),))
 
 
-@strategy("t3", arbitration="round_robin", refused_policies=("mca",), order=2)
+NEEDS = "T3's tracker and DMA engine, addition near the memory"
+
+
+@strategy("t3", arbitration="round_robin", refused_policies=("mca",), needs=NEEDS, order=2)
 def t3(op: Operator, _params: Mapping[str, int]) -> Plan:
     """T3 with round robin in the memory controllers, or another policy that the experiment names; MCA is ``t3-mca``."""
     return fused(op)
 
 
-@strategy("t3-mca", arbitration="mca", has_fixed_policy=True, refines="t3", order=3)
+@strategy("t3-mca", arbitration="mca", has_fixed_policy=True, needs=f"{NEEDS}, MCA", refines="t3", order=3)
 def t3_mca(op: Operator, _params: Mapping[str, int]) -> Plan:
     """T3 with MCA in the memory controllers."""
     return fused(op)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from matplotlib.figure import Figure
 
 from t3sim.analysis.bars import BarPage, group_bars
 from t3sim.analysis.dram_traffic import traffic_of
@@ -59,6 +60,27 @@ def test_variants_of_a_strategy_get_bars_of_their_own() -> None:
     assert [(case.heading, case.label) for case in cases] == [("T-NLG, TP 8", "FC-2")]
     assert series == ["sequential", "t3", "t3 (2)", "t3-mca, threshold 5", "t3-mca, threshold 30"]
     assert len(bars) == 5
+
+
+def legend_of(*strategies: str) -> list[str]:
+    """The legend of the speedups of *strategies* on two sublayers."""
+    rows = [
+        row_of(dataclasses.replace(SEQUENTIAL, sublayer=name, strategy=strategy, speedup=1.5))
+        for name in ("FC-2", "OP") for strategy in strategies
+    ]  # fmt: skip
+    page = BarPage(rows, [], None, (1.0,), 2.0)
+    figure = Figure()
+    page.draw_speedups(figure.subplots(), page.cases)
+    legend = figure.axes[0].get_legend()
+    return [] if legend is None else [text.get_text() for text in legend.get_texts()]
+
+
+def test_the_legend_says_what_cannot_be_run_today() -> None:
+    """Where designs that can be run stand beside others; the T3 study has none of the former."""
+    mixed = ["sequential", "t3 (needs hardware)", "ideal-overlap (bound)", "flux-push"]
+    assert legend_of("sequential", "t3", "ideal-overlap", "flux-push") == mixed
+    assert legend_of("sequential", "t3", "ideal-overlap") == ["sequential", "t3", "ideal-overlap"]
+    assert legend_of("sequential", "flux-push") == ["sequential", "flux-push"]
 
 
 def test_values_of_an_axis_name_the_bars() -> None:

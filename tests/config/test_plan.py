@@ -105,7 +105,7 @@ class TestOverrides:
                 "machine=t3-15",
                 (
                     "-s machine=t3-15: machine: unknown machine `t3-15`; did you mean `t3-150`? "
-                    "(known: h200, t3-150, t3-150-2x, t3-75, t3-tiny)"
+                    "(known: a100, h100, h200, t3-150, t3-150-2x, t3-75, t3-tiny)"
                 ),
             ),
             (
@@ -160,8 +160,8 @@ class TestArbitration:
                 "{policy: mca}",
                 (
                     "`mca` is used by the strategies `cu-split`, `t3-mca`, `flux-push`, `copy-engine-scatter`,"
-                    " `async-tp`, `te-p2p-rs`, `te-pipelined-rs`, `wave-groups`, `flux-ag`, `async-tp-ag` and `te-ring-ag`"
-                    " only, which are not run"
+                    " `async-tp`, `te-p2p-rs`, `te-pipelined-rs`, `wave-groups`, `flux-ag`, `async-tp-ag` and"
+                    " `te-ring-ag` only, which are not run"
                 ),
             ),
             ("mcaa", "unknown arbitration policy `mcaa`; did you mean `mca`?"),

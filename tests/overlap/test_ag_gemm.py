@@ -314,7 +314,7 @@ def test_a_strategy_of_another_operator_is_refused_with_those_that_there_are() -
 
 def test_every_strategy_declares_what_it_overlaps() -> None:
     """And those of t3sim plan it: an operator of each kind that they declare."""
-    required: Mapping[str, object] = {"collective_compute_units": 2}
+    required: Mapping[str, object] = {"collective_compute_units": 2, "communication_units": 2}
     for strategy in in_order():
         given = {name: value for name, value in required.items() if name in strategy.parameters}
         for kind in strategy.operators:

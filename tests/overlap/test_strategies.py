@@ -7,7 +7,7 @@ import pytest
 from t3sim.config.experiment import RunSpec
 from t3sim.errors import home_of, is_of_a_user
 from t3sim.observe.timeline import Timeline
-from t3sim.overlap import Phase, baselines, ideal, overlap_strategies
+from t3sim.overlap import Phase, availability_of, baselines, ideal, overlap_strategies
 from t3sim.overlap.interface import After
 from t3sim.overlap.least import LeastTimes
 from t3sim.program.operations import OnComputeUnits
@@ -213,3 +213,14 @@ def test_no_two_strategies_have_one_place() -> None:
     orders = [overlap_strategies.get(name).order for name in overlap_strategies]
     given = [order for order in orders if order is not None]
     assert len(set(given)) == len(given) >= 6
+
+
+def test_every_strategy_says_whether_it_can_be_run_today() -> None:
+    found = {name: overlap_strategies.get(name).availability for name in overlap_strategies}
+    assert {name for name, said in found.items() if said == "needs hardware"} == {"t3", "t3-mca"}
+    bounds = {"ideal-overlap", "ideal-rs-nmc", "published-overlap", "published-rs-nmc", "isolated-cu-split"}
+    assert {name for name, said in found.items() if said == "bound"} == bounds
+    assert availability_of(["sequential", "flux-push"]) == ""
+    assert availability_of(["sequential", "t3", "t3", "ideal-overlap"]) == (
+        "needs hardware: t3 (T3's tracker and DMA engine, addition near the memory); bounds, not designs: ideal-overlap"
+    )

@@ -75,7 +75,7 @@ def test_machines_cover_what_they_claim() -> None:
     works = [run.workload for run in runs]
     assert {work.tp if work.collective is None else work.collective.gpus for work in works} == set(RINGS)
     # Few machines have engines, equal chunks and rows enough for these.
-    rare = {"copy-engine-scatter", "async-tp", "te-p2p-rs", "te-pipelined-rs", "wave-groups"}
+    rare = {"flux-push", "copy-engine-scatter", "async-tp", "te-p2p-rs", "te-pipelined-rs", "wave-groups"}
     assert {run.strategy for run in runs} | rare == {strategy.name for strategy in strategies()}
     operations = {work.collective.op for work in works if work.collective is not None}
     assert operations == {"reduce-scatter", "all-gather", "all-reduce"}
