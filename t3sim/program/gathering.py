@@ -22,7 +22,8 @@ class Gathering:
         self.op, self.shards = op, shards(op, a.first)
         self.size, rows = self.shards[0].n_granules, op.shape.m // op.n
         self.trace = op.tiles_of(rows=rows)
-        self._b, self._pitch = b.first, row_granules(op)
+        # The output goes through the L2, line by line, so each row of it begins with one.
+        self._b, self._pitch = b.first, -(-row_granules(op) // op.line) * op.line
         self._rows = rows * self._pitch
         self._c = memory.buffer("C", op.n * self._rows).first
 

@@ -37,6 +37,7 @@ from t3sim.system.user_code import check_programs_of
 SHARE_CHANGED = 0.25  # of the values below, on one machine
 MOST_TRIES = 200  # to draw a legal machine: about every third is one
 SHARE_OF_COLLECTIVES = 0.25  # on their own
+SHARE_OF_HOSTS = 0.4  # with a switch, copy engines and whole tile rows for each GPU: else many strategies have no plan
 VALUES: Mapping[str, Sequence[Any]] = {
     "gpu.n_compute_units": (1, 2, 3, 5, 8),
     "gpu.compute_clock": ("1 GHz", "1.26 GHz", "2 GHz"),
@@ -67,10 +68,6 @@ VALUES: Mapping[str, Sequence[Any]] = {
     "gpu.dma.read_ahead": ("128 B", "1 KiB"),
     "gpu.dma.bytes_per_cycle": (3, 16),
     "gpu.dma.command_cost": ("10 ns", "1 us"),
-    "gpu.copy_engines": (
-        {"number": 1, "startup": "10 ns", "bandwidth": "1 GB/s", "max_outstanding_lines": 1},
-        {"number": 2, "startup": "1 us", "bandwidth": "100 GB/s", "max_outstanding_lines": 64},
-    ),
     "gpu.collective_kernel.max_outstanding_lines": (2, 3, 8),
     "gpu.collective_kernel.kind": ("channels",),
     "gpu.collective_kernel.channel_chunk": ("256 B", "1 KiB", "16 KiB"),
@@ -113,6 +110,11 @@ VALUES: Mapping[str, Sequence[Any]] = {
 EXPECTED = {"start": "1 us", "step": "1 us", "bandwidth": "1 GB/s"}  # of a protocol: taken before the plain one
 SLOW = {"start": "1 ms", "step": "1 ms", "bandwidth": "1 GB/s"}
 FLAGGED = {"launch": "0 ns", "slice_overhead": "20 ns", "chunk": "4 KiB", "slices": 3, "least_slice": "256 B"}
+COPY_ENGINES = (
+    {"number": 1, "startup": "10 ns", "bandwidth": "1 GB/s", "max_outstanding_lines": 1},
+    {"number": 2, "startup": "1 us", "bandwidth": "100 GB/s", "max_outstanding_lines": 64},
+    {"number": 1, "startup": "0 ns", "bandwidth": "30 GB/s", "max_outstanding_lines": 8, "handover": "300 ns"},
+)
 PROTOCOLS = (
     {"expected": SLOW, "low_latency": {**FLAGGED, "data_per_line": "64 B", "expected": EXPECTED}},
     {"expected": SLOW, "low_latency_128": {**FLAGGED, "data_per_line": "120 B", "expected": EXPECTED}},
@@ -142,6 +144,9 @@ def _drawn(rng: np.random.Generator, name: str) -> RunSpec:
     """Return one draw; raises ``ConfigError`` if its machine is not legal."""
     tp = int(rng.choice(RINGS))
     chosen = {path: _one(rng, choices) for path, choices in VALUES.items() if rng.random() < SHARE_CHANGED}
+    is_host = rng.random() < SHARE_OF_HOSTS
+    if is_host:
+        chosen |= {"gpu.copy_engines": _one(rng, COPY_ENGINES), "link.topology": "switch"}
     if rng.random() < SHARE_CHANGED:
         chosen["link.latency"] = _one(rng, LATENCIES.get(tp, OTHER_LATENCIES))
     n_units = chosen.get("gpu.n_compute_units", 4)
@@ -157,22 +162,33 @@ def _drawn(rng: np.random.Generator, name: str) -> RunSpec:
     if "memory.preset" in chosen:
         chosen = {"memory.n_channels": 2, "memory.stream_queue_entries": 64} | chosen
     machine = machine_of(chosen)
-    workload = _collective(rng, tp) if rng.random() < SHARE_OF_COLLECTIVES else _gemm(rng, tp)
-    strategy = _one(rng, [one for one in strategies() if workload.collective is None or one.runs_collectives])
-    if any(not one.words for one in strategy.parameters.values()) and n_units < 2:
-        raise UsageError("there are too few compute units to be shared")
+    workload = _collective(rng, tp) if rng.random() < SHARE_OF_COLLECTIVES else _gemm(rng, tp, is_even=is_host)
     quantum = machine.link.latency // int(rng.integers(1, 4)) if rng.random() < SHARE_CHANGED else None
     slot = -(-machine.gpu.issue_slot * 10**12 // min(machine.gpu.compute_clock, machine.gpu.clock_of_matrices))
-    run = RunSpec(
-        experiment=name,
-        machine=machine,
-        workload=workload,
-        strategy=strategy.name,
-        strategy_params={name: _param(rng, one, n_units) for name, one in strategy.parameters.items()},
-        arbitration=_arbitration(rng, strategy, machine),
-    )
-    check_programs_of(plan_for(run, operator_of(run)), machine)  # a strategy may not have a plan for this
+    run = _with_strategy(rng, RunSpec(experiment=name, machine=machine, workload=workload, strategy="sequential"))
     return run if quantum is None else run.model_copy(update={"quantum": max(quantum, slot)})
+
+
+def _with_strategy(rng: np.random.Generator, run: RunSpec) -> RunSpec:
+    """Return *run* with the first strategy that has a plan for it, in a random order; ``UsageError`` if none has."""
+    n_units = run.machine.gpu.n_compute_units
+    possible = [one for one in strategies(run.workload.operator)
+                if run.workload.collective is None or one.runs_collectives]  # fmt: skip
+    for number in rng.permutation(len(possible)):
+        strategy = possible[number]
+        if any(not one.words for one in strategy.parameters.values()) and n_units < 2:
+            continue  # there are too few compute units to be shared
+        params = {name: _param(rng, one, n_units) for name, one in strategy.parameters.items()}
+        arbitration = _arbitration(rng, strategy, run.machine)
+        chosen = run.model_copy(
+            update={"strategy": strategy.name, "strategy_params": params, "arbitration": arbitration}
+        )
+        try:
+            check_programs_of(plan_for(chosen, operator_of(chosen)), run.machine)
+        except UsageError:
+            continue
+        return chosen
+    raise UsageError("no strategy has a plan for this")
 
 
 def _param(rng: np.random.Generator, parameter: Parameter, n_units: int) -> Any:
@@ -202,8 +218,8 @@ def _one(rng: np.random.Generator, choices: Sequence[Any]) -> Any:
     return choices[int(rng.integers(len(choices)))]
 
 
-def _gemm(rng: np.random.Generator, tp: int) -> WorkloadSpec:
-    """Return a GEMM of few workgroups, at least one for each of *tp* GPUs, ragged most of the time."""
+def _gemm(rng: np.random.Generator, tp: int, *, is_even: bool) -> WorkloadSpec:
+    """Return a GEMM of few workgroups, at least one for each of *tp* GPUs; ragged most of the time if not *is_even*."""
     rows, columns = _one(rng, TILES)
     wavefront_rows = 16 if rows == 16 or (rows == 128 and columns == 64 and rng.random() < 0.5) else 32
     tiling = TilingSpec(
@@ -216,8 +232,12 @@ def _gemm(rng: np.random.Generator, tp: int) -> WorkloadSpec:
     n_across = int(rng.integers(1, 4))
     n_down = int(rng.integers(-(-tp // n_across), max(MOST_WORKGROUPS // n_across, -(-tp // n_across)) + 1))
     m = n_down * rows - int(rng.integers(0, rows)) * int(rng.random() < 0.7)
+    if is_even:
+        m, n = tp * rows, n_across * columns
     n = n_across * columns - int(rng.integers(0, columns)) * int(rng.random() < 0.7)
-    return WorkloadSpec(gemm=GemmShape(m=max(m, tp), n=n, k=int(rng.integers(1, MOST_K))), tp=tp, tiling=tiling)
+    operator = "ag-gemm" if rng.random() < SHARE_CHANGED else "gemm-rs"
+    shape = GemmShape(m=max(m, tp), n=n, k=int(rng.integers(1, MOST_K)))
+    return WorkloadSpec(gemm=shape, tp=tp, operator=operator, tiling=tiling)
 
 
 def _collective(rng: np.random.Generator, gpus: int) -> WorkloadSpec:
@@ -254,11 +274,12 @@ class Outcome:
 
 
 def outcome_of(run: RunSpec) -> Outcome:
-    """Run *run* in both modes with every check and with real values; say what is wrong and where the modes differ."""
+    """Run *run* in its modes with every check and with real values; say what is wrong and where the modes differ."""
     audit = Audit(has_checks=True, has_data=True)
     outcome = Outcome()
     results: list[SimulationResult] = []
-    for mode in ("mirrored", "explicit"):
+    modes = modes_of(run)
+    for mode in modes:
         try:
             with at_most_threads(1):  # these rings are too small to gain by more
                 results.append(simulate(run.model_copy(update={"mode": mode}), audit=audit))
@@ -268,12 +289,22 @@ def outcome_of(run: RunSpec) -> Outcome:
             outcome.findings.append(f"{run.experiment}, {mode}: {error}")
         except Exception as error:  # noqa: BLE001 - whatever else comes out is the finding
             outcome.findings.append(f"{run.experiment}, {mode}: {type(error).__name__}: {error}")
-    if len(results) == 1 and not outcome.findings:
+    if 0 < len(results) < len(modes) and not outcome.findings:
         outcome.findings.append(f"{run.experiment}: refused in one mode only")
     if len(results) == 2:
         outcome.findings += [f"{run.experiment}: {what}" for what in differences(*results)]
     outcome.n_commands, outcome.n_values = audit.n_commands, audit.n_values
     return outcome
+
+
+def modes_of(run: RunSpec) -> tuple[str, ...]:
+    """Return the modes that a run may have: one GPU stands for all only where their programs are the same."""
+    try:
+        plan = plan_for(run, operator_of(run))
+    except UsageError:
+        return ("mirrored", "explicit")  # both have to refuse it
+    is_alike = all(part.difference is None for part in plan.parts())
+    return ("mirrored", "explicit") if is_alike else ("explicit",)
 
 
 def differences(one: SimulationResult, ring: SimulationResult) -> list[str]:

@@ -11,7 +11,7 @@ from t3sim.config.experiment import RunSpec
 from t3sim.experiment.plan import load_experiment
 from t3sim.gpu.assemble import layout_for
 from t3sim.gpu.kernel.state import Layout
-from t3sim.selfcheck.machines import RINGS, VALUES, outcome_of, random_run, strategies
+from t3sim.selfcheck.machines import RINGS, VALUES, modes_of, outcome_of, random_run, strategies
 from t3sim.system import parts
 from tests.conftest import cases, sample
 
@@ -64,6 +64,15 @@ def test_canary_a_phase_that_does_not_wait_for_the_link(number: int, monkeypatch
     assert any("all-gather" in line for line in outcome_of(case(number)).findings)
 
 
+def test_ranks_of_other_programs_are_run_apart_only() -> None:
+    """Each GPU begins with row 0, so none stands for the others; not a refusal in one of two modes."""
+    run = next(run for run in map(random_run, range(N_DRAWN)) if run.strategy_params.get("order") == "naive")
+    assert modes_of(run) == ("explicit",)
+    assert outcome_of(run).findings == []
+    sequential = run.model_copy(update={"strategy": "sequential", "strategy_params": {}})
+    assert modes_of(sequential) == ("mirrored", "explicit")
+
+
 def test_equal_seeds_are_equal_machines() -> None:
     assert random_run(5) == random_run(5) != random_run(6)
 
@@ -74,9 +83,8 @@ def test_machines_cover_what_they_claim() -> None:
     assert {layout_for(run.machine) for run in runs} == {Layout()}
     works = [run.workload for run in runs]
     assert {work.tp if work.collective is None else work.collective.gpus for work in works} == set(RINGS)
-    # Few machines have engines, equal chunks and rows enough for these.
-    rare = {"flux-push", "copy-engine-scatter", "async-tp", "te-p2p-rs", "te-pipelined-rs", "wave-groups"}
-    assert {run.strategy for run in runs} | rare == {strategy.name for strategy in strategies()}
+    every = [*strategies(), *strategies("ag-gemm")]
+    assert {run.strategy for run in runs} == {strategy.name for strategy in every}
     operations = {work.collective.op for work in works if work.collective is not None}
     assert operations == {"reduce-scatter", "all-gather", "all-reduce"}
     gpus, memories = [run.machine.gpu for run in runs], [run.machine.memory for run in runs]

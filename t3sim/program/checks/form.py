@@ -146,6 +146,9 @@ def of_gemm(gemm: Operation, program: Program, places: Places) -> Iterator[str]:
         yield f"tile {w} goes through the L2 to another GPU"
     for w in np.flatnonzero(is_away & (stores.updates > 0))[:1].tolist():
         yield f"tile {w} is counted here, but stored on another GPU"
+    in_lines = (stores.first % program.line == 0) & (stores.pitch % program.line == 0)
+    for w in np.flatnonzero((stores.kind == CACHED) & ~in_lines)[:1].tolist():
+        yield f"tile {w} goes through the L2, but its rows do not begin with cache lines, of {program.line} granules"
     state = tile_state(gemm, program)
     lengths = (state.rows - 1) * stores.pitch + state.widths
     if not state.is_exact:  # tiles that stand for others lie where those do
