@@ -63,7 +63,7 @@ def two_tiles_at_one_place(operation: Operation) -> Operation:
 DEFECTS: list[tuple[str, str, str, Defect, str]] = [
     ("form", "T3", "gemm", stores("first", 4, 1 << 40), "tile 4, from granule 1099511627776 on, is not inside"),
     ("form", "T3", "gemm", stores("kind", 0, 0), "tile 0 goes through the L2 to another GPU"),
-    ("form", "S2 Flux pull", "gemm", stores("first", 1, 2177), "tile 1 goes through the L2, but its rows do not begin with"),
+    ("form", "S2 Flux pull", "gemm", stores("first", 1, 2177), "tile 1 goes through the L2, but its rows do not begin"),
     ("form", "T3", "gemm", stores("updates", 0, 2), "tile 0 is counted here, but stored on another GPU"),
     ("form", "T3", "gemm", stores("to", 0, 5), "tile 0 goes to tile 5, but not to the place of that tile"),
     ("form", "T3", "gemm", stores("distance", 3, 7), "`distance` of tile 3 is 7, not 0 to 2"),
