@@ -17,6 +17,7 @@ from t3sim import __version__
 COMMANDS: dict[str, tuple[str, str]] = {
     # name -> (module:attribute, one-line help)
     "run": ("t3sim.cli.run:run", "Simulate an experiment and write its results."),
+    "advise": ("t3sim.cli.advise:advise", "Say which way of overlapping wins for a model, and why."),
     "plot": ("t3sim.cli.plot:plot", "Draw the figures of a results folder."),
     "report": ("t3sim.cli.report:report", "Write one HTML page about results folders."),
     "config": ("t3sim.cli.config:config", "Check or show what an experiment resolves to."),

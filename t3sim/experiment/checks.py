@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from operator import attrgetter
 
 from t3sim.config.experiment import CollectiveSpec, WorkloadSpec
 from t3sim.config.machine import MachineSpec
@@ -66,12 +65,9 @@ def gpus_of(machine: MachineSpec) -> list[tuple[str, MachineSpec]]:
 def _check_bounds(problems: Problems, tree: Node, machine: MachineSpec, where: str, choice: Choice) -> None:
     """Report parameters beyond the value of the machine that bounds them."""
     for name, value in choice.params.items():
-        parameter = choice.parameters[name]
-        for bound, words, is_allowed in ((parameter.at_most, "at most", 1), (parameter.below, "below", 0)):
-            if bound and isinstance(value, int) and value >= attrgetter(bound)(machine) + is_allowed:
-                message = f"{where}is {value}, must be {words} `machine.{bound}`, {attrgetter(bound)(machine)}"
-                words_too = f" (or {' or '.join(parameter.words)})" if parameter.words else ""
-                problems.report(tree, f"{choice.key}.{name}", message + words_too)
+        excess = choice.parameters[name].excess(value, machine)
+        if excess is not None:
+            problems.report(tree, f"{choice.key}.{name}", f"{where}is {value}, {excess}")
 
 
 def _check_tiling(
