@@ -64,8 +64,9 @@ def publish(contents: Mapping[Path, bytes]) -> None:
             written.unlink(missing_ok=True)
 
 
-def prepare_folder(folder: Path) -> None:
-    """Create *folder* and prove that files can be written and renamed in it; raises ``EnvironmentFailure``."""
+def prepare_folder(directory: str | Path) -> Path:
+    """Create *directory* and prove that files can be written and renamed in it; raises ``EnvironmentFailure``."""
+    folder = Path(directory)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".probe.{os.getpid()}.tmp"
@@ -77,6 +78,7 @@ def prepare_folder(folder: Path) -> None:
         if isinstance(error, FileExistsError):
             error = NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         raise EnvironmentFailure(f"{folder}: cannot write here: {cause_in_words(error)}") from error
+    return folder
 
 
 def read_limited(path: Path, limit_bytes: int, *, shown_as: str) -> bytes:

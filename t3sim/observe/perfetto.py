@@ -11,27 +11,15 @@ import gzip
 import json
 from collections.abc import Iterator, Mapping
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
-from t3sim.files import publish
 from t3sim.observe.timeline import Flow, Place, Span, Timeline
 
 PS_PER_US = 1_000_000
 
 
-def write_timeline(path: str | Path, timelines: Mapping[str, Timeline]) -> Path:
-    """Publish *timelines*, by the label of their run, as *path* (``*.json.gz``).
-
-    Raises ``EnvironmentFailure`` if the file cannot be written.
-    """
-    path = Path(path)
-    publish({path: timeline_bytes(timelines)})
-    return path
-
-
 def timeline_bytes(timelines: Mapping[str, Timeline]) -> bytes:
-    """Return the compressed trace-event file."""
+    """Return the compressed trace-event file of *timelines*, by the label of their run."""
     buffer = BytesIO()
     # Neither time nor file name in the header: equal timelines give equal bytes.
     with gzip.GzipFile(filename="", mode="wb", fileobj=buffer, compresslevel=6, mtime=0) as stream:
