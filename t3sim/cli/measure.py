@@ -6,6 +6,10 @@ from pathlib import Path
 
 import click
 
+from t3sim.cli import PATH
+from t3sim.errors import UsageError
+from t3sim.registry import unknown_name
+
 
 @click.command()
 @click.argument("kinds", nargs=-1, metavar="[KIND]...")
@@ -13,7 +17,7 @@ import click
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=PATH,
     default=Path("measurements"),
     show_default=True,
     help="Folder for one CSV file for each kind, and the provenance.",
@@ -29,9 +33,7 @@ def measure(
     Needs CuPy (t3sim[cuda13] or t3sim[cuda12]) and, for collectives, NCCL. Nothing is set on the devices. On a node
     without t3sim's other libraries, `python -m t3sim.measure` does the same.
     """
-    from t3sim.errors import UsageError
     from t3sim.measure import program as measuring
-    from t3sim.registry import unknown_name
 
     if show_list:
         click.echo(measuring.list_kinds())

@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from t3sim.cli import PATH
 from t3sim.cli._errors import INTERRUPTED
 from t3sim.cli.config import override_option, summary, trace_root_option
+from t3sim.errors import InputDataError, ModelError, PointsFailed
+from t3sim.files import publish
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -38,34 +41,24 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 def worker_options(command: F) -> F:
     """Add the options of every command that simulates phases: by which workers, and where finished ones are kept."""
-    options = (
-        click.option(
-            "-j", "--jobs", type=click.IntRange(1), help="Worker processes [default: one for each core, if it pays]."
-        ),
-        click.option(
-            "--scheduler", metavar="ADDRESS", help="Use the workers of this dask scheduler, like tcp://host:8786."
-        ),
-        click.option(
-            "--phases",
-            type=click.Path(path_type=Path, file_okay=False),
-            help="Folder of finished phases, which several runs can share [default: OUTPUT/phases].",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+    jobs = "Worker processes [default: one for each core, if it pays]."
+    scheduler = "Use the workers of this dask scheduler, like tcp://host:8786."
+    phases = "Folder of finished phases, which several runs can share [default: OUTPUT/phases]."
+    folder = click.Path(path_type=Path, file_okay=False)
+    command = click.option("--phases", type=folder, help=phases)(command)
+    command = click.option("--scheduler", metavar="ADDRESS", help=scheduler)(command)
+    return click.option("-j", "--jobs", type=click.IntRange(1), help=jobs)(command)
 
 
 @click.command()
 @click.argument("file", type=click.Path())
 @override_option
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for the results [default: results/NAME].")
+@click.option("-o", "--output", type=PATH, help="Folder for the results [default: results/NAME].")
 @worker_options
 @click.option(
-    "--timeline/--no-timeline",
-    default=None,
+    "--timeline/--no-timeline", default=None,
     help="Write timelines: trace.json.gz and timeseries.parquet [default: for at most 10 points].",
-)
+)  # fmt: skip
 @trace_root_option
 @click.option("--no-figures", is_flag=True, help="Do not draw figures.")
 @click.option("--check", is_flag=True, help="Check every DRAM command and every invariant on the way.")
@@ -88,7 +81,6 @@ def run(
     The same command goes on where an earlier one ended, however it ended.
     """
     from t3sim.analysis.figures import check_figure_names
-    from t3sim.errors import PointsFailed
     from t3sim.experiment.plan import load_experiment
     from t3sim.experiment.result_folder import owned
 
@@ -171,9 +163,6 @@ def interrupt_at_once() -> Iterator[None]:
 @contextmanager
 def hang_report_in(directory: Path) -> Iterator[None]:
     """Write the state of a machine that hangs into *directory* and say so; remove the one of an earlier run."""
-    from t3sim.errors import ModelError
-    from t3sim.files import publish
-
     path = directory / HANG_NAME
     path.unlink(missing_ok=True)
     try:
@@ -190,20 +179,13 @@ class progress_bar:  # noqa: N801 - used like a function
 
     def __enter__(self) -> Callable[[str, float], None]:
         """Start the bar and return what to call with the current work and the share of all that is done."""
+        from rich import progress as of
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            Progress,
-            TaskProgressColumn,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
 
         console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("{task.description:28}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(),
-            TextColumn("left"), TimeRemainingColumn(elapsed_when_finished=False), console=console, transient=True,
+        self._bar = of.Progress(
+            of.TextColumn("{task.description:28}"), of.BarColumn(), of.TaskProgressColumn(), of.TimeElapsedColumn(),
+            of.TextColumn("left"), of.TimeRemainingColumn(elapsed_when_finished=False), console=console, transient=True,
             speed_estimate_period=SPEED_OVER_S, disable=not console.is_terminal,
         )  # fmt: skip
         task = self._bar.add_task("starting", total=STEPS)
@@ -245,11 +227,11 @@ def table_of(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]],
 
 def results_table(records: list[RunRecord]) -> Table:
     """Return times and speedups, one row per point."""
+    from t3sim.overlap import availability_of
+
     headings = (
         "workload", "strategy", "GEMM alone", "RS alone", "fused", "AG", "total", "speedup", "efficiency (operator)",
     )  # fmt: skip
-    from t3sim.overlap import availability_of
-
     rows = []
     for r in records:
         times = [_number(value, 1) for value in (r.gemm_us, r.rs_us, r.fused_us, r.ag_us, r.time_us)]
@@ -296,7 +278,6 @@ def _number(value: float | None, digits: int) -> str:
 def draw_figures(directory: Path) -> dict[str, Path]:
     """Draw the figures of a result folder; return the files by name."""
     from t3sim.analysis.figures import figures_of
-    from t3sim.errors import InputDataError
 
     try:
         files = figures_of(directory, on_missing=note)

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from t3sim.cli import PATH
 from t3sim.cli._errors import printable
+from t3sim.errors import UsageError
 
 if TYPE_CHECKING:
     from t3sim.workload.tiling import TileTrace
 
 output_option = click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True, help="File to write; its name ends in .parquet."
+    "-o", "--output", type=PATH, required=True, help="File to write; its name ends in .parquet."
 )
 
 
@@ -46,7 +48,6 @@ def make(
     """Write the trace of a GEMM: OUTPUT and its manifest beside it."""
     from t3sim.config.experiment import GemmShape
     from t3sim.config.presets import DEFAULT_TILING, load_tiling
-    from t3sim.errors import UsageError
     from t3sim.workload.models import named_model
     from t3sim.workload.sublayers import gemm_of
     from t3sim.workload.tiling import make_tile_trace
@@ -79,7 +80,7 @@ def make(
 
 
 @trace.command("import")
-@click.argument("timelines", type=click.Path(path_type=Path))
+@click.argument("timelines", type=PATH)
 @click.option("--model", metavar="NAME", help="Which timeline, if the file has several: its model,")
 @click.option("--sublayer", metavar="NAME", help="its sublayer,")
 @click.option("--kernel", metavar="NAME", help="its kernel.")
@@ -102,7 +103,6 @@ def import_(
     The tiles are in the order in which they started.
     """
     from t3sim.config.presets import DEFAULT_TILING, load_tiling
-    from t3sim.errors import UsageError
     from t3sim.measurements.timeline import read_timelines, select, shown, tile_trace
 
     _check_name(output)
@@ -120,7 +120,7 @@ def import_(
 
 
 @trace.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 @click.option(
     "--slots", type=click.IntRange(min=1), default=80, show_default=True, help="Workgroups resident at a time."
 )
@@ -166,7 +166,7 @@ def show(file: Path, slots: int, access: str) -> None:
 
 
 @trace.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 @click.pass_context
 def check(context: click.Context, file: Path) -> None:
     """Check every rule of a trace.
@@ -186,8 +186,6 @@ def check(context: click.Context, file: Path) -> None:
 
 
 def _check_name(output: Path) -> None:
-    from t3sim.errors import UsageError
-
     if output.suffix != ".parquet":
         raise UsageError(f"--output {output}: a trace file name ends in .parquet")
 
@@ -205,8 +203,6 @@ def _write(output: Path, made: TileTrace, origin: str, what: str = "") -> None:
 
 def _whole_numbers(option: str, text: str, count: str, names: str, example: str) -> list[int]:
     """Return the numbers of an option such as ``M,N,K``."""
-    from t3sim.errors import UsageError
-
     parts = text.split(",")
     is_whole = all(re.fullmatch(" *[1-9][0-9]{0,17} *", part) for part in parts)
     if not is_whole or len(parts) != len(names.split(",")):

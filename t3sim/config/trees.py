@@ -206,6 +206,9 @@ def shown_value(model: type[BaseModel], location: KeyPath, value: Any) -> str:
         for extra in (*field.metadata, *nested):
             if isinstance(extra, BeforeValidator):
                 return units.format_parsed(extra.func, value)
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(str, value)) + "]"
-    return str(value)
+    return shown_text(value)
+
+
+def shown_text(value: Any) -> str:
+    """A value that has no unit, lists in brackets."""
+    return f"[{', '.join(map(str, value))}]" if isinstance(value, (list, tuple)) else str(value)
