@@ -12,6 +12,7 @@ from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ValidationError
+from pydantic.fields import FieldInfo
 
 from t3sim import units
 from t3sim.config.yaml_loader import Node, type_name
@@ -197,13 +198,17 @@ def value_at(spec: BaseModel, path: str) -> Any:
     return value
 
 
+def annotations_of(field: FieldInfo) -> tuple[Any, ...]:
+    """What the type of a field is annotated with, the same of a type that may be None."""
+    return (*field.metadata, *(x for part in get_args(field.annotation) for x in getattr(part, "__metadata__", ())))
+
+
 def shown_value(model: type[BaseModel], location: KeyPath, value: Any) -> str:
     """A resolved value with its unit, in the shortest spelling that reads back as the same."""
     holder = _model_at(model, location[:-1])
     field = holder.model_fields.get(location[-1]) if holder is not None else None
     if isinstance(value, int) and not isinstance(value, bool) and field is not None:
-        nested = [extra for part in get_args(field.annotation) for extra in getattr(part, "__metadata__", ())]
-        for extra in (*field.metadata, *nested):
+        for extra in annotations_of(field):
             if isinstance(extra, BeforeValidator):
                 return units.format_parsed(extra.func, value)
     return shown_text(value)
