@@ -174,11 +174,16 @@ class CollectiveKernelSpec(Spec):
     low_latency: FlaggedProtocolSpec | None = None
     low_latency_128: FlaggedProtocolSpec | None = None
 
+    @property
+    def flagged(self) -> dict[Protocol, FlaggedProtocolSpec]:
+        """The protocols that send flags inside the data."""
+        both: dict[Protocol, FlaggedProtocolSpec | None]
+        both = {"low_latency": self.low_latency, "low_latency_128": self.low_latency_128}
+        return {name: one for name, one in both.items() if one is not None}
+
     def of_protocol(self, protocol: Protocol) -> CollectiveKernelSpec | FlaggedProtocolSpec:
         """Return what states ``launch``, ``slice_overhead`` and the slices of *protocol*, one that there is."""
-        found = {"simple": self, "low_latency": self.low_latency, "low_latency_128": self.low_latency_128}[protocol]
-        assert found is not None
-        return found
+        return self if protocol == "simple" else self.flagged[protocol]
 
 
 class HostSpec(Spec):

@@ -14,7 +14,7 @@ from itertools import chain
 from pydantic import BaseModel
 
 from t3sim.config import limits
-from t3sim.config.machine import AtMost, FlaggedProtocolSpec, MachineSpec
+from t3sim.config.machine import AtMost, MachineSpec
 from t3sim.config.number_lists import LARGEST_NUMBER, format_number_list
 from t3sim.config.trees import Finding, annotations_of, shown_value, value_at
 from t3sim.units import format_bandwidth, format_bytes, format_frequency
@@ -132,7 +132,9 @@ def _compute_units(machine: MachineSpec) -> Iterator[Finding]:
         message = f"is {lines}, must be at least {OPERANDS_OF_A_REDUCTION}: a reduction adds two lines"
         yield "gpu.collective_kernel.max_outstanding_lines", message
     access, one_line = machine.memory.access, _one_line(machine)
-    flagged = [-(-line * line // (one.data_per_line * access)) * access for one in _flagged(machine).values()]
+    flagged = [
+        -(-line * line // (one.data_per_line * access)) * access for one in spec.collective_kernel.flagged.values()
+    ]
     with_flags = f"{one_line} and its flags, {format_bytes(max(flagged))}" if flagged else one_line
     if egress_part(machine) < max([line, *flagged]):
         parts = f" for each of {spec.n_groups} groups (`gpu.compute_unit_groups`)" if spec.n_groups > 1 else ""
@@ -149,17 +151,10 @@ def _one_line(machine: MachineSpec) -> str:
     return f"one line (`gpu.l2.line`, {format_bytes(machine.gpu.l2.line)})"
 
 
-def _flagged(machine: MachineSpec) -> dict[str, FlaggedProtocolSpec]:
-    """The protocols of the machine that send flags inside the data, by name."""
-    kernel = machine.gpu.collective_kernel
-    both = {"low_latency": kernel.low_latency, "low_latency_128": kernel.low_latency_128}
-    return {name: one for name, one in both.items() if one is not None}
-
-
 def _flags(machine: MachineSpec) -> Iterator[Finding]:
     """Flags inside the data that do not fit a line, or a table of expected times that is missing."""
-    section, line = "gpu.collective_kernel", machine.gpu.l2.line
-    for name, flagged in _flagged(machine).items():
+    section, kernel, line = "gpu.collective_kernel", machine.gpu.collective_kernel, machine.gpu.l2.line
+    for name, flagged in kernel.flagged.items():
         if not line <= 2 * flagged.data_per_line <= 2 * line:
             data, whole = format_bytes(flagged.data_per_line), format_bytes(line)
             message = f"is {data}, must be half a line (`gpu.l2.line`, {whole}) to a line"
@@ -167,7 +162,7 @@ def _flags(machine: MachineSpec) -> Iterator[Finding]:
         if machine.memory.channel_interleave < 2 * line:
             needed = f"needs `memory.channel_interleave` of two lines, {format_bytes(2 * line)}"
             yield f"{section}.{name}", f"{needed}: a line and its flags lie on one channel"
-        if machine.gpu.collective_kernel.expected is None:
+        if kernel.expected is None:
             yield f"{section}.{name}", f"is never taken: `{section}.expected` is not given"
 
 
