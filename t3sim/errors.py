@@ -1,7 +1,6 @@
 """The errors a user can meet, each with the exit code of the command line.
 
-A message says what was found, where, and what is allowed; it never needs a
-traceback to be understood.
+A message says what was found, where, and what is allowed; it never needs a traceback to be understood.
 """
 
 from __future__ import annotations
@@ -38,8 +37,7 @@ class T3SimError(Exception):
 class Problem:
     """One mistake in a configuration: where it is, which key it is about, what is wrong.
 
-    ``line`` and ``column`` count from 1; 0 means that the place has no lines
-    (a ``-s`` override, a whole file).
+    ``line`` and ``column`` count from 1; 0 means that the place has no lines (a ``-s`` override, a whole file).
     """
 
     file: str

@@ -1,8 +1,7 @@
 """Reading and publishing files so that a fault never leaves a half-written or half-read one, and strict JSON.
 
-Every file t3sim leaves behind goes through ``publish``: written beside its
-destination, flushed to disk, then renamed over it.  A full disk or a killed
-process leaves the old files as they were.
+Every file t3sim leaves behind goes through ``publish``: written beside its destination, flushed to disk, then renamed
+over it.  A full disk or a killed process leaves the old files as they were.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Quantities as a user writes them (``16 MiB``) and as the simulator holds them (integers).
 
-Every parser returns an integer in base units: bytes, bytes per second,
-picoseconds, hertz, cycles.  The arithmetic is exact; a text that is not a
-whole number of base units is refused, never rounded.  A parser raises
-ValueError with a message that proposes a right spelling.
+Every parser returns an integer in base units: bytes, bytes per second, picoseconds, hertz, cycles.  The arithmetic is
+exact; a text that is not a whole number of base units is refused, never rounded.  A parser raises ValueError with a
+message that proposes a right spelling.
 
 Capacities take binary prefixes only (KiB = 1024 B).  Bandwidths take decimal
 prefixes (GB/s = 10^9 B/s); GiB/s is accepted and means 2^30 B/s.

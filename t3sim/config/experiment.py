@@ -1,7 +1,6 @@
 """What one point of an experiment asks for: frozen specs of the workload side.
 
-``RunSpec`` is the whole input of one simulation: two equal ``RunSpec`` give
-bit-equal results.
+``RunSpec`` is the whole input of one simulation: two equal ``RunSpec`` give bit-equal results.
 """
 
 from __future__ import annotations
@@ -22,9 +21,8 @@ FEED_FORWARD_FACTOR = 4  # intermediate / hidden of a model that states no other
 class ModelSpec(Spec):
     """Hyperparameters of one layer of a transformer, and the tokens it works on (T3 table 2).
 
-    A model that states only its hidden size has the shapes of the T3 study:
-    attention as wide as ``hidden``, a feed-forward part of 4 x ``hidden``.
-    Raises ``ValueError`` if the heads do not make up a width.
+    A model that states only its hidden size has the shapes of the T3 study: attention as wide as ``hidden``, a
+    feed-forward part of 4 x ``hidden``. Raises ``ValueError`` if the heads do not make up a width.
     """
 
     name: str
@@ -126,9 +124,8 @@ class LayerSpec(Spec):
 class WorkloadSpec(Spec):
     """Resolved workload of one point: exactly one of ``gemm``, ``collective`` or ``layer``.
 
-    ``model``/``sublayer`` name where the shape came from, ``trace`` the file
-    it is replayed from; both are None for a bare GEMM.  ``operator`` says what
-    is done with a GEMM.
+    ``model``/``sublayer`` name where the shape came from, ``trace`` the file it is replayed from; both are None for a
+    bare GEMM.  ``operator`` says what is done with a GEMM.
     """
 
     model: str | None = None

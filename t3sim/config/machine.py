@@ -1,10 +1,8 @@
 """What a machine is made of: frozen specs of every part, in SI base units.
 
-A spec holds what a data sheet would state and nothing else: no state, no
-derived numbers, no defaults for hardware values (those live in ``configs/``,
-each with its source).  Quantities are written with units in YAML and are
-integers here: bytes, bytes per second, hertz, picoseconds, or cycles of the
-clock that the docstring names.
+A spec holds what a data sheet would state and nothing else: no state, no derived numbers, no defaults for hardware
+values (those live in ``configs/``, each with its source).  Quantities are written with units in YAML and are integers
+here: bytes, bytes per second, hertz, picoseconds, or cycles of the clock that the docstring names.
 """
 
 from __future__ import annotations
@@ -248,9 +246,8 @@ class GpuSpec(Spec):
 class DramTimingSpec(Spec):
     """Command timing in cycles of the memory clock, JEDEC names.
 
-    ``nCCDWS`` / ``nCCDWL``: column delay after a near-memory update to other
-    bank groups / within its bank group (T3 section 5.1.1: twice ``nCCDL``).
-    ``nRTW`` is RD to WR on the same channel.  Refresh is off if ``nREFI`` is 0.
+    ``nCCDWS`` / ``nCCDWL``: column delay after a near-memory update to other bank groups / within its bank group (T3
+    section 5.1.1: twice ``nCCDL``). ``nRTW`` is RD to WR on the same channel.  Refresh is off if ``nREFI`` is 0.
     """
 
     nBL: CommandCycles
@@ -280,9 +277,8 @@ class DramTimingSpec(Spec):
 class DramQueueSpec(Spec):
     """The FR-FCFS queue of one channel.
 
-    ``unified``: one queue of ``entries`` for reads and writes, served oldest
-    row hit first.  ``split``: ``entries`` for each direction, writes drained
-    between the watermarks.
+    ``unified``: one queue of ``entries`` for reads and writes, served oldest row hit first.  ``split``: ``entries`` for
+    each direction, writes drained between the watermarks.
     """
 
     kind: Literal["unified", "split"]

@@ -1,8 +1,7 @@
 """The shipped presets: one folder per kind, one file per preset, each number with its origin and source.
 
-A file is found by the name of its stem (``cu80``).  Where a configuration
-names a preset it may also name a file of its own, by a path that ends in
-``.yaml``, relative to the file that names it.
+A file is found by the name of its stem (``cu80``).  Where a configuration names a preset it may also name a file of its
+own, by a path that ends in ``.yaml``, relative to the file that names it.
 """
 
 from __future__ import annotations

@@ -40,10 +40,9 @@ class ResolvedMachine:
 def resolve_machine(node: Node, folder: Path | None = None, key: str = "machine") -> ResolvedMachine:
     """The machine that an experiment's ``machine:`` describes; all problems at once as a ConfigError.
 
-    *node* is the name of a preset, or a mapping with ``preset:`` and values
-    that replace the preset's, or a whole machine.  A changed preset carries
-    the changes in its name, so that results of different machines differ in
-    their ``machine`` column.
+    *node* is the name of a preset, or a mapping with ``preset:`` and values that replace the preset's, or a whole
+    machine.  A changed preset carries the changes in its name, so that results of different machines differ in their
+    ``machine`` column.
     """
     node = annotated(as_mapping(node), (key,))
     if not node.is_mapping:

@@ -1,11 +1,9 @@
 """Read YAML strictly, and remember where every key and value stands.
 
-PyYAML reads YAML 1.1 and lets surprises through: ``no`` becomes false, ``017``
-becomes 15, ``1e9`` stays a string, the last of two equal keys wins, a short
-file of aliases expands without bound.  This loader works on PyYAML's events
-and reads the core schema of YAML 1.2 with decimal numbers only.  Whatever
-YAML 1.1 would have read differently, and a person might mean differently, is
-refused with both readings.
+PyYAML reads YAML 1.1 and lets surprises through: ``no`` becomes false, ``017`` becomes 15, ``1e9`` stays a string, the
+last of two equal keys wins, a short file of aliases expands without bound.  This loader works on PyYAML's events and
+reads the core schema of YAML 1.2 with decimal numbers only.  Whatever YAML 1.1 would have read differently, and a
+person might mean differently, is refused with both readings.
 """
 
 from __future__ import annotations
@@ -54,10 +52,8 @@ class Position:
 class Node:
     """A value of a configuration, where it stands, and where it came from.
 
-    ``value`` is a scalar, a list of nodes or a dict from key to node.  A node
-    is never changed; ``with_value`` of ``trees`` makes a new tree.
-    ``origin`` is the kind of source (paper, measured, ..., user) and
-    ``source`` says which.
+    ``value`` is a scalar, a list of nodes or a dict from key to node.  A node is never changed; ``with_value`` of
+    ``trees`` makes a new tree. ``origin`` is the kind of source (paper, measured, ..., user) and ``source`` says which.
     """
 
     value: Any

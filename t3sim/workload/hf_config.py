@@ -1,10 +1,8 @@
 """The hyperparameters of a model from the ``config.json`` that Hugging Face checkpoints carry.
 
-Families: ``llama``, ``mistral``, ``qwen2`` (grouped-query attention, gated
-feed-forward part) and ``gpt2``.  Only a dense layer is modelled: a file that
-speaks of experts or of latent attention is refused, and so is another family,
-rather than read as something that it is not.  Keys that do not change the
-shape of a layer are not looked at.
+Families: ``llama``, ``mistral``, ``qwen2`` (grouped-query attention, gated feed-forward part) and ``gpt2``.  Only a
+dense layer is modelled: a file that speaks of experts or of latent attention is refused, and so is another family,
+rather than read as something that it is not.  Keys that do not change the shape of a layer are not looked at.
 """
 
 from __future__ import annotations
@@ -63,8 +61,7 @@ NOT_MODELLED = {
 def read_hf_config(path: Path, shown: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the hyperparameters in *path* as fields of ``ModelSpec``, and the key of the file that says each.
 
-    *shown* stands for the file in messages.  Raises ``ConfigError`` with every
-    problem of the file, each with its key.
+    *shown* stands for the file in messages.  Raises ``ConfigError`` with every problem of the file, each with its key.
     """
     at = Position(shown)
     try:

@@ -1,23 +1,18 @@
 """The operators of a transformer layer on one GPU, besides its four sublayers: what each computes and moves.
 
-A layer sliced over TP GPUs as in Megatron-LM (without sequence parallelism):
-QKV and up projection by columns, output and down projection by rows, attention
-by heads; layer norms, residuals and dropout of the outputs are done by every
-GPU on all tokens.  Each operator is one kernel that reads its inputs from DRAM
-once and writes its outputs once.
+A layer sliced over TP GPUs as in Megatron-LM (without sequence parallelism): QKV and up projection by columns, output
+and down projection by rows, attention by heads; layer norms, residuals and dropout of the outputs are done by every GPU
+on all tokens.  Each operator is one kernel that reads its inputs from DRAM once and writes its outputs once.
 
-FLOPs are those of matrix units: 2 M N K for a GEMM, nothing for elementwise
-operators, which DRAM bandwidth bounds.  Masks save nothing: neither a causal nor
-a window mask lets a kernel skip scores.  Elements: activations, weights and
-gradients FP16 (2 bytes), dropout masks 1 byte, master weights and both moments
-of Adam FP32 (4 bytes).  Left out, as small: biases, statistics and weights of
-layer norms, rotary embeddings (taken as part of the QKV kernel).
+FLOPs are those of matrix units: 2 M N K for a GEMM, nothing for elementwise operators, which DRAM bandwidth bounds.
+Masks save nothing: neither a causal nor a window mask lets a kernel skip scores.  Elements: activations, weights and
+gradients FP16 (2 bytes), dropout masks 1 byte, master weights and both moments of Adam FP32 (4 bytes).  Left out, as
+small: biases, statistics and weights of layer norms, rotary embeddings (taken as part of the QKV kernel).
 
-Unfused attention writes matrices of batch x heads x sequence x sequence to DRAM:
-forward the scores, the probabilities and, if training has dropout, the dropped
-probabilities and their mask; backward the gradient of each of the three.  Fused
-attention writes none of them and computes the scores once more in the backward
-pass.  Pinned by ``tests/workload/test_layer.py``.
+Unfused attention writes matrices of batch x heads x sequence x sequence to DRAM: forward the scores, the probabilities
+and, if training has dropout, the dropped probabilities and their mask; backward the gradient of each of the three.
+Fused attention writes none of them and computes the scores once more in the backward pass.  Pinned by
+``tests/workload/test_layer.py``.
 """
 
 from __future__ import annotations

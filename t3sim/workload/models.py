@@ -1,8 +1,7 @@
 """The transformers that a workload can name, as GEMM shapes.
 
-Those of the T3 study (T3 table 2) live in ``configs/model``, one file each with
-sources; others come from a file of the user, in the same form (``.yaml``) or as
-the ``config.json`` of a Hugging Face checkpoint.
+Those of the T3 study (T3 table 2) live in ``configs/model``, one file each with sources; others come from a file of the
+user, in the same form (``.yaml``) or as the ``config.json`` of a Hugging Face checkpoint.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """The tiles of a GEMM kernel, in dispatch order, and the chunks a collective moves.
 
-Models one kernel of T3 section 2.5: the output is cut into workgroup tiles,
-one workgroup each; a workgroup's wavefronts each produce one wavefront tile.
-Workgroups are dispatched in row-major tile order (columns fastest), and the
-sequence is cut into as many consecutive chunks as there are GPUs (T3 section
-4.4, staggered chunk order).
+Models one kernel of T3 section 2.5: the output is cut into workgroup tiles, one workgroup each; a workgroup's
+wavefronts each produce one wavefront tile. Workgroups are dispatched in row-major tile order (columns fastest), and the
+sequence is cut into as many consecutive chunks as there are GPUs (T3 section 4.4, staggered chunk order).
 
 The rules of a tiling (what a compute unit must hold, and what the tracker can tell apart) are here too.  Leaves out
 split-K: every output element belongs to exactly one workgroup and
@@ -45,10 +43,9 @@ WAVEFRONT_DTYPE = np.dtype(
 class TileTrace:
     """The workgroups of one GEMM kernel in dispatch order, with the chunk of each.
 
-    ``workgroups[i]`` is workgroup ``i``: its chunk and its rectangle of the
-    output in elements, clipped at the edges of the output.  This is the order
-    of device 0; device ``d`` starts at chunk ``d`` (T3 section 4.4).
-    What a trace means, for comparing two, is ``content_digest`` of ``trace_file``.
+    ``workgroups[i]`` is workgroup ``i``: its chunk and its rectangle of the output in elements, clipped at the edges of
+    the output.  This is the order of device 0; device ``d`` starts at chunk ``d`` (T3 section 4.4). What a trace means,
+    for comparing two, is ``content_digest`` of ``trace_file``.
     """
 
     gemm: GemmShape
@@ -77,9 +74,8 @@ class TileTrace:
     def wavefront_tiles(self, workgroup_id: int | None = None) -> NDArray[Any]:
         """Return the wavefront tiles of one workgroup (or of all), as an array of WAVEFRONT_DTYPE.
 
-        Wavefronts are numbered row-major in the full workgroup tile; those
-        that fall outside a clipped workgroup tile do not exist and are left
-        out, so numbers may have gaps.
+        Wavefronts are numbered row-major in the full workgroup tile; those that fall outside a clipped workgroup tile
+        do not exist and are left out, so numbers may have gaps.
         """
         ids = np.arange(self.n_workgroups) if workgroup_id is None else np.array([workgroup_id])
         tiles = self.workgroups[ids]
@@ -252,9 +248,8 @@ def output_pitch_bytes(gemm: GemmShape) -> int:
 def expected_chunk_bytes(trace: TileTrace, access_bytes: int) -> NDArray[np.int64]:
     """Return, for each chunk, the bytes that its output stores move: closed form for tests and checks.
 
-    A wavefront stores its tile row by row; a row's segment is padded to whole
-    accesses of *access_bytes*.  Output rows start on a cache line, so 64 FP16
-    columns are 128 bytes, and 33 columns are 128 with 64-byte accesses.
+    A wavefront stores its tile row by row; a row's segment is padded to whole accesses of *access_bytes*.  Output rows
+    start on a cache line, so 64 FP16 columns are 128 bytes, and 33 columns are 128 with 64-byte accesses.
     """
     wavefronts = trace.wavefront_tiles()
     first = wavefronts["column"] * ELEMENT_BYTES // access_bytes

@@ -1,15 +1,12 @@
 """Tile traces on disk: a Parquet file of workgroups and a JSON manifest beside it.
 
-``x.parquet`` holds one row per workgroup in dispatch order; ``x.manifest.json``
-says which GEMM they tile, where they came from, and the digest of what they mean.
-Replaying a trace gives the run that generating the same tiles gives; a trace
-may also hold another order of the same tiles (column-major, or one recorded on
-a real GPU).
+``x.parquet`` holds one row per workgroup in dispatch order; ``x.manifest.json`` says which GEMM they tile, where they
+came from, and the digest of what they mean. Replaying a trace gives the run that generating the same tiles gives; a
+trace may also hold another order of the same tiles (column-major, or one recorded on a real GPU).
 
-Rules of a valid trace, all checked before anything is simulated: every tile of
-the GEMM's tile grid exactly once, clipped at the edges; chunks consecutive,
-from 0, none empty; checksums of the Parquet pages and digest as written.  Pinned
-by ``tests/workload/test_trace_file.py``.
+Rules of a valid trace, all checked before anything is simulated: every tile of the GEMM's tile grid exactly once,
+clipped at the edges; chunks consecutive, from 0, none empty; checksums of the Parquet pages and digest as written.
+Pinned by ``tests/workload/test_trace_file.py``.
 """
 
 from __future__ import annotations
@@ -65,8 +62,7 @@ def manifest_path(path: Path) -> Path:
 def write_trace(path: str | Path, trace: TileTrace, origin: str) -> None:
     """Publish *trace* as *path* (``*.parquet``) and its manifest, both or neither.
 
-    *origin* says in one line where the tiles come from.  The same trace gives
-    the same bytes.
+    *origin* says in one line where the tiles come from.  The same trace gives the same bytes.
     """
     path = _parquet_path(path)
     problems = tile_problems(trace.gemm, trace.tiling, trace.n_chunks, trace.workgroups)
