@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from t3sim.config.experiment import Kernels
 from t3sim.config.gpu_overrides import OVERRIDE_NAMES, GpuOverrides, is_override
@@ -17,7 +18,7 @@ from t3sim.config.presets import (
     expand_part,
     kernels_of,
     preset_and_changes,
-    without_description,
+    without,
 )
 from t3sim.config.trees import found_words, overlay, placed, validated, with_value
 from t3sim.config.yaml_loader import Node, Position
@@ -51,10 +52,10 @@ def resolve_machine(node: Node, folder: Path | None = None, key: str = "machine"
     if named is not None:
         tree = _changed(*named, tree, node.value["preset"].position)
     described = tree.get("description")
-    tree = without_description(tree)
+    values = without(tree, "description").value
     problems: list[Problem] = []
-    overrides = {name: child for name, child in tree.value.items() if is_override(name)}
-    parts = {name: child for name, child in tree.value.items() if name not in overrides}
+    overrides = {name: child for name, child in values.items() if is_override(name)}
+    parts = {name: child for name, child in values.items() if name not in overrides}
     for name in (name for name in PARTS if name in parts):
         try:
             parts[name] = expand_part(name, parts[name], f"{key}.{name}", folder)
@@ -63,8 +64,7 @@ def resolve_machine(node: Node, folder: Path | None = None, key: str = "machine"
     if problems:
         raise ConfigError(problems)
     tree = replace(tree, value=parts)
-    common = validated(UniformMachineSpec, tree, key)
-    spec = MachineSpec(name=common.name, gpu=common.gpu, memory=common.memory, link=common.link)
+    spec = MachineSpec(**dict(validated(UniformMachineSpec, tree, key)))
     problems = placed(machine_findings(spec), tree, key)
     if problems:
         raise ConfigError(problems)
@@ -88,7 +88,7 @@ def _changed(preset: str, base: Node, changes: Node, named_at: Position) -> Node
         own = base.get("name")  # of a file of the user; shipped presets are called as their files are
         called = own.value if own is not None and isinstance(own.value, str) else stem
         words = "".join(
-            f"+{'.'.join(path)}={_plain_text(leaf).replace(' ', '')}"
+            f"+{'.'.join(path)}={_one_text(leaf.plain()).replace(' ', '')}"
             for path, leaf in sorted(changes.leaves(), key=lambda entry: entry[0])  # in whatever order they are written
             if path
         )
@@ -96,8 +96,7 @@ def _changed(preset: str, base: Node, changes: Node, named_at: Position) -> Node
     return replace(base, value=merged)
 
 
-def _plain_text(leaf: Node) -> str:
-    value = leaf.plain()
+def _one_text(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 

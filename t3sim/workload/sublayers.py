@@ -91,7 +91,7 @@ def _local_k(model: ModelSpec, sublayer: str, tp: int) -> int:
 
 
 def _kv_heads_of_a_gpu(model: ModelSpec, sublayer: str, tp: int) -> int:
-    kv_heads = _stated(model.heads) if model.kv_heads is None else model.kv_heads
+    kv_heads = model.kv_heads or _stated(model.heads)
     if tp <= kv_heads:
         return _share(model, sublayer, "kv_heads", kv_heads, tp)
     if tp % kv_heads:
