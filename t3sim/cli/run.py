@@ -174,36 +174,32 @@ def hang_report_in(directory: Path) -> Iterator[None]:
         raise ModelError(f"{error.message}\nthe state of the machine is in {path}", error.details) from error
 
 
-class progress_bar:  # noqa: N801 - used like a function
-    """A progress bar with ETA on stderr; a line a minute when stderr is not a terminal."""
+@contextmanager
+def progress_bar() -> Iterator[Callable[[str, float], None]]:
+    """Show progress with ETA on stderr, a line a minute when it is no terminal.
 
-    def __enter__(self) -> Callable[[str, float], None]:
-        """Start the bar and return what to call with the current work and the share of all that is done."""
-        from rich import progress as of
-        from rich.console import Console
+    Yields what to call with the current work and the share of all that is done.
+    """
+    from rich import progress as of
+    from rich.console import Console
 
-        console = Console(stderr=True)
-        self._bar = of.Progress(
-            of.TextColumn("{task.description:28}"), of.BarColumn(), of.TaskProgressColumn(), of.TimeElapsedColumn(),
-            of.TextColumn("left"), of.TimeRemainingColumn(elapsed_when_finished=False), console=console, transient=True,
-            speed_estimate_period=SPEED_OVER_S, disable=not console.is_terminal,
-        )  # fmt: skip
-        task = self._bar.add_task("starting", total=STEPS)
-        self._bar.start()
-        said_at = time.monotonic()
+    console = Console(stderr=True)
+    bar = of.Progress(
+        of.TextColumn("{task.description:28}"), of.BarColumn(), of.TaskProgressColumn(), of.TimeElapsedColumn(),
+        of.TextColumn("left"), of.TimeRemainingColumn(elapsed_when_finished=False), console=console, transient=True,
+        speed_estimate_period=SPEED_OVER_S, disable=not console.is_terminal,
+    )  # fmt: skip
+    task, said_at = bar.add_task("starting", total=STEPS), time.monotonic()
 
-        def show(what: str, share: float) -> None:
-            nonlocal said_at
-            self._bar.update(task, description=what, completed=share * STEPS)
-            if not console.is_terminal and time.monotonic() - said_at >= SAY_EVERY_S:
-                said_at = time.monotonic()
-                click.echo(f"{what}, {share:.0%} of the work", err=True)
+    def show(what: str, share: float) -> None:
+        nonlocal said_at
+        bar.update(task, description=what, completed=share * STEPS)
+        if not console.is_terminal and time.monotonic() - said_at >= SAY_EVERY_S:
+            said_at = time.monotonic()
+            click.echo(f"{what}, {share:.0%} of the work", err=True)
 
-        return show
-
-    def __exit__(self, *exc_info: object) -> None:
-        """Remove the bar."""
-        self._bar.stop()
+    with bar:
+        yield show
 
 
 def terminal() -> Console:
@@ -229,14 +225,15 @@ def results_table(records: list[RunRecord]) -> Table:
     """Return times and speedups, one row per point."""
     from t3sim.overlap import availability_of
 
-    headings = (
-        "workload", "strategy", "GEMM alone", "RS alone", "fused", "AG", "total", "speedup", "efficiency (operator)",
-    )  # fmt: skip
-    rows = []
-    for r in records:
-        times = [_number(value, 1) for value in (r.gemm_us, r.rs_us, r.fused_us, r.ag_us, r.time_us)]
-        rows.append([workload_name(r), r.strategy, *times, _number(r.speedup, 3), _number(r.overlap_efficiency, 2)])
-    table = table_of("Times (us) and speedup over sequential", headings, rows)
+    columns = {
+        "GEMM alone": ("gemm_us", 1), "RS alone": ("rs_us", 1), "fused": ("fused_us", 1), "AG": ("ag_us", 1),
+        "total": ("time_us", 1), "speedup": ("speedup", 3), "efficiency (operator)": ("overlap_efficiency", 2),
+    }  # fmt: skip
+    rows = [
+        [workload_name(r), r.strategy, *(_number(getattr(r, name), digits) for name, digits in columns.values())]
+        for r in records
+    ]
+    table = table_of("Times (us) and speedup over sequential", ("workload", "strategy", *columns), rows)
     table.caption = availability_of(r.strategy for r in records)
     table.caption_justify = "left"
     return table
@@ -244,19 +241,17 @@ def results_table(records: list[RunRecord]) -> Table:
 
 def traffic_table(records: list[RunRecord]) -> Table:
     """Return DRAM traffic of one GPU by category, one row per point."""
-    headings = (
-        "workload", "strategy", "GEMM read", "GEMM write", "RS read", "RS write", "AG read", "AG write", "link",
-        "L2 hits", "MCA limit",
-    )  # fmt: skip
+    columns = {
+        f"{of} {way}": f"dram_{of.lower()}_{way}_bytes" for of in ("GEMM", "RS", "AG") for way in ("read", "write")
+    }
+    columns["link"] = "link_bytes"
     rows = []
     for r in records:
-        traffic = [
-            r.dram_gemm_read_bytes, r.dram_gemm_write_bytes, r.dram_rs_read_bytes, r.dram_rs_write_bytes,
-            r.dram_ag_read_bytes, r.dram_ag_write_bytes, r.link_bytes,
-        ]  # fmt: skip
+        traffic = [getattr(r, name) for name in columns.values()]
         hits = "-" if r.l2_hit_rate is None else f"{100 * r.l2_hit_rate:.1f} %"
         cells = ["-" if value is None else f"{value / 1e6:.1f}" for value in traffic]
         rows.append([workload_name(r), r.strategy, *cells, hits, r.mca_threshold or "-"])
+    headings = ("workload", "strategy", *columns, "L2 hits", "MCA limit")
     return table_of("DRAM traffic of one GPU (MB = 10^6 bytes)", headings, rows)
 
 
