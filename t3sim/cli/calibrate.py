@@ -16,7 +16,6 @@ from t3sim.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from t3sim.measurements.samples import Measurements
     from t3sim.validation.simulation import Outcome, Simulation
 
 TABLE_NAME = "calibration.csv"
@@ -70,10 +69,8 @@ def calibrate(
     measurements = read_measurements(folder)
     listed = calibration_of(folder, points)
     if listed is None:
-        raise UsageError(
-            f"{folder}: no list of the rows to fit to; give --points FILE, a CSV of file,line (the others stay unused"
-            " and can judge the fit)"
-        )
+        advice = "give --points FILE, a CSV of file,line (the others stay unused and can judge the fit)"
+        raise UsageError(f"{folder}: no list of the rows to fit to; {advice}")
     keys = read_calibration(listed, measurements)
     chosen = replace(measurements, rows=tuple(row for row in measurements.rows if (row.file, row.line) in keys))
     machine = machine_of(start, ())
@@ -98,7 +95,9 @@ def calibrate(
                 return outcomes_of(runner)
 
             _, fitted = fitted_to(machine, chosen, kernels, simulate, click.echo)
-        device, n = device_of(measurements), len(chosen.rows)
+        names = {str(one.get("device", "")) for one in measurements.provenance.values()} - {""}
+        device = " and ".join(sorted(name.removeprefix("NVIDIA ") for name in names)) or "a device not named"
+        n = len(chosen.rows)
         description = f"It represents the measured {device}: {start} with numbers fitted to {n} rows of {folder}."
         contents = {
             directory / f"{name}.yaml": machine_file(description, machine_parts(start), fitted, device),
@@ -107,9 +106,3 @@ def calibrate(
         publish(contents)
     for path in contents:
         click.echo(str(path))
-
-
-def device_of(measurements: Measurements) -> str:
-    """Return the name of the device that was measured, without its maker."""
-    names = {str(one.get("device", "")) for one in measurements.provenance.values()} - {""}
-    return " and ".join(sorted(name.removeprefix("NVIDIA ") for name in names)) or "a device not named"

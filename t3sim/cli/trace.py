@@ -62,7 +62,7 @@ def make(
         if gemm is not None:
             m, n, k = _whole_numbers("--gemm", gemm, "three", "M,N,K", "8192,4256,2128")
             shape = GemmShape(m=m, n=n, k=k)
-            words += ["--gemm", f"{shape.m},{shape.n},{shape.k}"]
+            words += ["--gemm", f"{m},{n},{k}"]
         elif model is None or sublayer is None:
             raise UsageError("give --model with --sublayer, or --gemm M,N,K")
         else:
@@ -71,8 +71,8 @@ def make(
                 raise UsageError(f"--model {model}: does not say how many tokens there are; give --tokens")
             spoken = known.spec if tokens is None else known.spec.model_copy(update={"tokens": tokens})
             shape = gemm_of(spoken, sublayer, tp)
-            words += ["--model", known.spec.name, "--sublayer", sublayer]
-            words += ["--tokens", str(tokens)] if tokens is not None else []
+            of_tokens = ["--tokens", str(tokens)] if tokens is not None else []
+            words += ["--model", known.spec.name, "--sublayer", sublayer, *of_tokens]
         made = make_tile_trace(shape, spec, tp)
     except ValueError as error:
         raise UsageError(str(error)) from None
@@ -106,10 +106,8 @@ def import_(
     from t3sim.measurements.timeline import read_timelines, select, shown, tile_trace
 
     _check_name(output)
-    size = None
-    if tile is not None:
-        rows, columns = _whole_numbers("--tile", tile, "two", "ROWS,COLUMNS", "128,256")
-        size = rows, columns
+    numbers = [] if tile is None else _whole_numbers("--tile", tile, "two", "ROWS,COLUMNS", "128,256")
+    size = None if tile is None else (numbers[0], numbers[1])
     found = read_timelines(timelines)
     chosen = select(found, model, sublayer, kernel)
     n_chunks = tp or chosen[2]
@@ -132,11 +130,9 @@ def show(file: Path, slots: int, access: str) -> None:
     from t3sim.workload.tiling import ELEMENT_BYTES, expected_chunk_bytes, wavefront_grid
     from t3sim.workload.trace_file import content_digest, read_manifest, read_trace
 
-    tiles = read_trace(file)
-    origin = read_manifest(file).origin
+    tiles, origin = read_trace(file), read_manifest(file).origin
     gemm, tiling = tiles.gemm, tiles.tiling
-    height, width = tiling.workgroup_tile
-    down, across = wavefront_grid(tiling)
+    (height, width), (down, across) = tiling.workgroup_tile, wavefront_grid(tiling)
     clipped = (tiles.workgroups["n_rows"] < height) | (tiles.workgroups["n_columns"] < width)
     n_wavefronts = int(tiles.chunk_wavefronts().sum())
     output_bytes = gemm.m * gemm.n * ELEMENT_BYTES
@@ -159,9 +155,8 @@ def show(file: Path, slots: int, access: str) -> None:
     click.echo(f"\n  chunk  workgroups  stages  wavefronts     elements  stored ({access} B accesses)")
     stored = expected_chunk_bytes(tiles, int(access))
     rows = zip(tiles.chunk_ranges, tiles.chunk_wavefronts(), tiles.chunk_elements(), stored, strict=True)
-    for chunk, ((start, stop), wavefronts, elements, chunk_bytes) in enumerate(rows):
-        n = int(stop - start)
-        size = _mebibytes(int(chunk_bytes))
+    for chunk, ((start, stop), wavefronts, elements, n_bytes) in enumerate(rows):
+        n, size = int(stop - start), _mebibytes(int(n_bytes))
         click.echo(f"  {chunk:>5}  {n:>10}  {n / slots:>6.2f}  {wavefronts:>10}  {elements:>11}  {size}")
 
 

@@ -102,14 +102,16 @@ def validate(
                 runner.simulate(workforce, progress, longest_first=True)
         outcomes = outcomes_of(runner)
         found = compared(points, outcomes, is_used)
-        contents = {directory / VALIDATION_NAME: validation_csv(folder, found)}
         tiles = maker.tiles(measurements, outcomes) if any(p.kind == "tile_timelines" for p in points) else []
-        contents[directory / TILES_NAME] = tiles_csv(folder, tiles)
         asked = {
             "tiling": tiling, "overrides": list(overrides), "kinds": kinds, "measurements": str(folder),
             "calibration": None if used is None else str(used),
         }  # fmt: skip
-        contents[directory / MANIFEST_NAME] = manifest(spec, asked, time.monotonic() - started)
+        contents = {
+            directory / VALIDATION_NAME: validation_csv(folder, found),
+            directory / TILES_NAME: tiles_csv(folder, tiles),
+            directory / MANIFEST_NAME: manifest(spec, asked, time.monotonic() - started),
+        }
         publish(contents)
         validation = read_validation(directory)
         written = write_report(directory, validation)
@@ -133,9 +135,9 @@ def say_what_is_assumed(measurements: Measurements) -> None:
     if files:
         host = ", ".join(f"{us:g} us for a launch of {kind} by the host" for kind, us in UNDESCRIBED["host_us"].items())
         more = f" (and {len(files) - 1} more)" if len(files) > 1 else ""
+        loops = f"GEMM loops of contention rows {UNDESCRIBED['gemm_loop_share']:g} times as long as the others"
         click.echo(
-            f"assumed       {files[0]}{more} has no provenance.json beside it: {host}; GEMM loops of contention"
-            f" rows {UNDESCRIBED['gemm_loop_share']:g} times as long as the others (docs/hardware.md)"
+            f"assumed       {files[0]}{more} has no provenance.json beside it: {host}; {loops} (docs/hardware.md)"
         )
 
 
@@ -160,10 +162,8 @@ def machine_of(name: str, overrides: Sequence[str]) -> MachineSpec:
     from t3sim.experiment.problems import Problems
     from t3sim.experiment.sweep import overridden
 
-    problems = Problems("--machine")
-    at = Position("--machine")
-    root = Node({"machine": Node(name, at)}, at)
-    root, _, _ = overridden(root, [], overrides, problems)
+    problems, at = Problems("--machine"), Position("--machine")
+    root, _, _ = overridden(Node({"machine": Node(name, at)}, at), [], overrides, problems)
     for key, node in root.value.items():
         if key != "machine":
             problems.add(node.position, key, "only values of the machine can be replaced, like machine.link.bandwidth")
