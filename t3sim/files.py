@@ -66,9 +66,9 @@ def publish(contents: Mapping[Path, bytes]) -> None:
 def prepare_folder(directory: str | Path) -> Path:
     """Create *directory* and prove that files can be written and renamed in it; raises ``EnvironmentFailure``."""
     folder = Path(directory)
+    probe = folder / f".probe.{os.getpid()}.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".probe.{os.getpid()}.tmp"
         try:
             _write_through(probe, b"t3sim\n")
         finally:

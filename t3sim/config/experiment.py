@@ -42,11 +42,9 @@ class ModelSpec(Spec):
     @model_validator(mode="after")
     def _heads_make_up_a_width(self) -> ModelSpec:
         if self.heads is None:
-            for name in ("kv_heads", "head_dim"):
-                if getattr(self, name) is not None:
+            for name in ("kv_heads", "head_dim", "whole_heads"):
+                if getattr(self, name):
                     raise ValueError(f"`{name}` needs `heads`")
-            if self.whole_heads:
-                raise ValueError("`whole_heads` needs `heads`")
             return self
         if self.head_dim is None and self.hidden % self.heads:
             raise ValueError(f"hidden ({self.hidden}) is not a multiple of heads ({self.heads}); give `head_dim`")

@@ -296,12 +296,9 @@ def _returns(machine: MachineSpec) -> Iterator[Finding]:
         (latency, Fraction(l2.hit_latency), limits.LONGEST_TRIP_SLOTS),
     ):
         if trip + crossing + queue > longest * slot:
-            message = (
-                f"is {l2.bank_queue_entries}, so a line may wait {math.ceil(queue)} cycles (`line`, "
-                f"{format_bytes(l2.line)}, at `bank_bytes_per_cycle`, {l2.bank_bytes_per_cycle}); with {what}, that "
-                f"must be at most {longest} {slots}"
-            )
-            yield "gpu.l2.bank_queue_entries", message
+            rate = f"`line`, {format_bytes(l2.line)}, at `bank_bytes_per_cycle`, {l2.bank_bytes_per_cycle}"
+            waits = f"is {l2.bank_queue_entries}, so a line may wait {math.ceil(queue)} cycles ({rate})"
+            yield "gpu.l2.bank_queue_entries", f"{waits}; with {what}, that must be at most {longest} {slots}"
             return
 
 
@@ -314,10 +311,9 @@ def _data_of_dram(machine: MachineSpec) -> Iterator[Finding]:
     crossing, words = _crossing(machine)
     if Fraction(l2.hit_latency, 2) + crossing + data > limits.LONGEST_TRIP_SLOTS * slot:
         crossed = f"{words % 'gpu.l2.'}, " if words else ""
-        message = (
-            f"is {latency}, with `nBL`, {timing.nBL}, {crossed}and half of `gpu.l2.hit_latency`, {l2.hit_latency} "
-            f"cycles, that must be at most {limits.LONGEST_TRIP_SLOTS} issue slots (`gpu.issue_slot`, {slot} cycles)"
-        )
+        hit = f"half of `gpu.l2.hit_latency`, {l2.hit_latency} cycles"
+        most = f"{limits.LONGEST_TRIP_SLOTS} issue slots (`gpu.issue_slot`, {slot} cycles)"
+        message = f"is {latency}, with `nBL`, {timing.nBL}, {crossed}and {hit}, that must be at most {most}"
         yield f"memory.timing.{name}", message
 
 
@@ -333,11 +329,9 @@ def _accesses(machine: MachineSpec) -> Iterator[Finding]:
             yield path, f"is {format_bytes(size)}, must be at most {most} accesses of `memory.access`, {access}"
     n_banks = memory.n_bank_groups * memory.banks_per_group
     if n_banks > limits.MOST_BANKS_OF_A_CHANNEL:
-        message = (
-            f"is {memory.banks_per_group}, in `memory.n_bank_groups`, {memory.n_bank_groups}, that makes {n_banks} "
-            f"banks of a channel, must be at most {limits.MOST_BANKS_OF_A_CHANNEL}"
-        )
-        yield "memory.banks_per_group", message
+        banks = f"is {memory.banks_per_group}, in `memory.n_bank_groups`, {memory.n_bank_groups}, that makes {n_banks}"
+        most = limits.MOST_BANKS_OF_A_CHANNEL
+        yield "memory.banks_per_group", f"{banks} banks of a channel, must be at most {most}"
 
 
 def _memory(machine: MachineSpec) -> Iterator[Finding]:
@@ -366,18 +360,14 @@ def _timing(machine: MachineSpec) -> Iterator[Finding]:
     if timing.nRC < timing.nRAS + timing.nRP:
         yield "memory.timing.nRC", f"is {timing.nRC}, cannot be below `nRAS` + `nRP`, {timing.nRAS} + {timing.nRP}"
     if timing.nRTW < timing.nCL + timing.nBL - timing.nCWL:
-        message = (
-            f"is {timing.nRTW}, cannot be below `nCL` + `nBL` - `nCWL`, {timing.nCL} + {timing.nBL} - {timing.nCWL}: "
-            "a read and the write behind it would overlap on the data bus"
-        )
-        yield "memory.timing.nRTW", message
+        least = f"`nCL` + `nBL` - `nCWL`, {timing.nCL} + {timing.nBL} - {timing.nCWL}"
+        reason = "a read and the write behind it would overlap on the data bus"
+        yield "memory.timing.nRTW", f"is {timing.nRTW}, cannot be below {least}: {reason}"
     # A refresh that is due waits for open rows to close; what is left until the next has to do for one access.
     if 0 < timing.nREFI <= timing.nRFC + timing.nRC + reach:
-        message = (
-            f"is {timing.nREFI}, must be above `nRFC` + `nRC` + `nRCD`, {timing.nRFC} + {timing.nRC} + {reach}: between"
-            " two refreshes a row has to be opened, used and closed (0 turns refresh off)"
-        )
-        yield "memory.timing.nREFI", message
+        least = f"`nRFC` + `nRC` + `nRCD`, {timing.nRFC} + {timing.nRC} + {reach}"
+        reason = "between two refreshes a row has to be opened, used and closed (0 turns refresh off)"
+        yield "memory.timing.nREFI", f"is {timing.nREFI}, must be above {least}: {reason}"
 
 
 def _clocks(machine: MachineSpec) -> Iterator[Finding]:

@@ -37,22 +37,14 @@ def _events(timelines: Mapping[str, Timeline]) -> Iterator[dict[str, Any]]:
     process_id = flow_id = 0
     for run, whole in timelines.items():
         threads: dict[Place, tuple[int, int]] = {}
-        for label, timeline in _processes(run, whole):
+        gpus = whole.gpus
+        for gpu in gpus if len(gpus) > 1 else [""]:
             process_id += 1
+            label, timeline = f"{run}: {gpu}" if gpu else run, whole.of_gpu(gpu) if len(gpus) > 1 else whole
             yield from _events_of(process_id, label, timeline, threads)
         for flow in whole.flows:
             flow_id += 1
             yield from _events_of_flow(flow_id, flow, threads)
-
-
-def _processes(label: str, timeline: Timeline) -> Iterator[tuple[str, Timeline]]:
-    """Yield the processes of a run: itself, or if it has several GPUs each of them."""
-    gpus = timeline.gpus
-    if len(gpus) < 2:
-        yield label, timeline
-        return
-    for gpu in gpus:
-        yield f"{label}: {gpu}" if gpu else label, timeline.of_gpu(gpu)
 
 
 def _events_of(

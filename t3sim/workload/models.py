@@ -55,9 +55,7 @@ def _from_hf_config(name: str, named_at: Position | None, key: str, folder: Path
     called = "".join(c if c.isprintable() else "_" for c in called) or "config"
     spec = ModelSpec(name=called, tokens=1, tensor_parallel=(), **fields)
     place = Position(str(path))
-    leaves = {field: Node(fields[field], place, None, "user", f"`{source}`") for field, source in sources.items()}
-    leaves |= {
-        field: Node(fields[field], place, None, "derived", "its model_type")
-        for field in ("gated", "dropout", "whole_heads")
-    }
+    origins = {field: ("user", f"`{source}`") for field, source in sources.items()}
+    origins |= dict.fromkeys(("gated", "dropout", "whole_heads"), ("derived", "its model_type"))
+    leaves = {field: Node(fields[field], place, None, *origin) for field, origin in origins.items()}
     return NamedModel(spec, leaves, states_tokens=False)
