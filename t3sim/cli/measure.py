@@ -15,13 +15,9 @@ from t3sim.registry import unknown_name
 @click.argument("kinds", nargs=-1, metavar="[KIND]...")
 @click.option("--gpus", type=click.IntRange(1), metavar="N", help="GPUs 0 to N - 1 [default: all].")
 @click.option(
-    "-o",
-    "--output",
-    type=PATH,
-    default=Path("measurements"),
-    show_default=True,
+    "-o", "--output", type=PATH, default=Path("measurements"), show_default=True,
     help="Folder for one CSV file for each kind, and the provenance.",
-)
+)  # fmt: skip
 @click.option("--quick", is_flag=True, help="Few small points, to see whether everything works.")
 @click.option("--channels", default="", metavar="C,C", help="Channels to hold NCCL to, `auto` for its own choice.")
 @click.option("--list", "show_list", is_flag=True, help="Say what can be measured.")
@@ -42,6 +38,5 @@ def measure(
         if kind not in measuring.MEASURABLE:
             raise UsageError(unknown_name("kind of measurement", kind, measuring.MEASURABLE))
     numbers = measuring.split_channels(channels)
-    written = measuring.measure(kinds, output, n_gpus=gpus, quick=quick, channels=numbers, say=click.echo)
-    for path in written:
+    for path in measuring.measure(kinds, output, n_gpus=gpus, quick=quick, channels=numbers, say=click.echo):
         click.echo(str(path))

@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -80,7 +80,7 @@ def run(
 
     The same command goes on where an earlier one ended, however it ended.
     """
-    from t3sim.analysis.figures import check_figure_names
+    from t3sim.analysis.figures import check_figure_names, figures_of
     from t3sim.experiment.plan import load_experiment
     from t3sim.experiment.result_folder import owned
 
@@ -105,8 +105,9 @@ def run(
         for line in audit.summary():
             say(line)
         files = dict(outcome.files)
-        if not no_figures:
-            files.update(draw_figures(directory))
+        with suppress(InputDataError):  # told already: nothing at all could be drawn
+            drawn = {} if no_figures else figures_of(directory, on_missing=note)
+            files.update({path.name: path for paths in drawn.values() for path in paths})
     for name, path in files.items():
         say(f"{name:16} {path}")
     if "timeline" in files:
@@ -268,14 +269,3 @@ def workload_name(record: RunRecord) -> str:
 
 def _number(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
-
-
-def draw_figures(directory: Path) -> dict[str, Path]:
-    """Draw the figures of a result folder; return the files by name."""
-    from t3sim.analysis.figures import figures_of
-
-    try:
-        files = figures_of(directory, on_missing=note)
-    except InputDataError:  # told already: nothing at all could be drawn
-        return {}
-    return {path.name: path for paths in files.values() for path in paths}
