@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from t3sim.config.experiment import KernelLibrarySpec, Kernels, ModelSpec, TilingSpec
+from t3sim.config.experiment import KernelLibrarySpec, Kernels, TilingSpec
 from t3sim.config.trees import found_words, overlay, validated
 from t3sim.config.yaml_loader import Node, Position, load_yaml, type_name
 from t3sim.errors import ConfigError, Problem, UsageError
@@ -150,22 +150,6 @@ def machine_parts(name: str) -> dict[str, str]:
     """Return the presets that the machine *name*, a preset or a file, is made of: ``gpu``, ``memory``, ``link``."""
     sections = load_preset("machine", name).value
     return {key: str(as_mapping(node).value["preset"].value) for key, node in sections.items() if key in PARTS}
-
-
-def model_node(
-    name: str, named_at: Position | None = None, key: str = "workload.model", folder: Path | None = None
-) -> Node:
-    """The annotated tree of a transformer of ``configs/model``, by its name in any case, or of a file of the user."""
-    node = without(load_preset("model", name, named_at, key, folder), "description")
-    if node.is_mapping and "name" not in node.value:
-        called = Path(name).stem if _is_path(name) else _stem("model", name, named_at, key)
-        node = replace(node, value={"name": Node(called, node.position), **node.value})
-    return node
-
-
-def load_model(name: str) -> ModelSpec:
-    """The transformer that ``model_node`` describes."""
-    return validated(ModelSpec, model_node(name), "model")
 
 
 def load_kernels(name: str) -> Kernels:

@@ -7,11 +7,11 @@ user, in the same form (``.yaml``) or as the ``config.json`` of a Hugging Face c
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from t3sim.config.experiment import ModelSpec
-from t3sim.config.presets import folder_of, model_node
+from t3sim.config.presets import folder_of, load_preset, without
 from t3sim.config.trees import validated
 from t3sim.config.yaml_loader import Node, Position
 from t3sim.errors import ConfigError
@@ -32,13 +32,15 @@ class NamedModel:
 def named_model(
     name: str, named_at: Position | None = None, key: str = "workload.model", folder: Path | None = None
 ) -> NamedModel:
-    """Return the model called *name*: a preset, or a file relative to the one that names it (else to *folder*).
+    """Return the model called *name*: a preset, in any case, or a file relative to the one that names it (or *folder*).
 
     Raises ``ConfigError`` at the place that names it, or at the place in its file that is wrong.
     """
     if name.endswith(HF_SUFFIX):
         return _from_hf_config(name, named_at, key, folder)
-    node = model_node(name, named_at, key, folder)
+    node = without(load_preset("model", name, named_at, key, folder), "description")
+    if node.is_mapping and "name" not in node.value:
+        node = replace(node, value={"name": Node(Path(node.position.file).stem, node.position), **node.value})
     leaves = {".".join(path): leaf for path, leaf in node.leaves()}
     return NamedModel(validated(ModelSpec, node, "model"), leaves)
 
