@@ -50,8 +50,12 @@ def load_preset(
 
     A file is relative to the file that names it, or to *folder* if that is no file (an override of the command line).
     """
-    if not _is_path(name):
-        return _load_shipped(configs_root(), kind, _stem(kind, name, named_at, key))
+    if not name.endswith((".yaml", ".yml")) and "/" not in name:
+        names = preset_names(kind)
+        spelled = next((known for known in names if known.lower() == name.lower()), None)  # case does not matter
+        if spelled is None:
+            raise _problem(named_at, key, unknown_name(kind, name, names))
+        return _load_shipped(configs_root(), kind, spelled)
     path = folder_of(named_at, folder) / name
     if not os.path.exists(path):  # noqa: PTH110 - Path.exists raises for a name that is too long
         raise _problem(named_at, key, f"no such file `{name}`, looked for at {path}")
@@ -68,19 +72,6 @@ def folder_of(named_at: Position | None, folder: Path | None = None) -> Path:
     if named_at is None:
         return Path()
     return folder if folder is not None and not named_at.line else Path(named_at.file).parent
-
-
-def _stem(kind: str, name: str, named_at: Position | None, key: str) -> str:
-    """The preset's name as its file spells it; upper and lower case do not matter."""
-    names = preset_names(kind)
-    for known in names:
-        if known.lower() == name.lower():
-            return known
-    raise _problem(named_at, key, unknown_name(kind, name, names))
-
-
-def _is_path(name: str) -> bool:
-    return name.endswith((".yaml", ".yml")) or "/" in name
 
 
 @lru_cache(maxsize=256)

@@ -106,9 +106,8 @@ def read_results(path: str | Path) -> list[RunRecord]:
         rows = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True))
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputDataError(f"{path}: not a readable CSV file: {error}") from error
-    names = rows[0] if rows else []
+    names, records = rows[0] if rows else [], []
     axes = _checked_header(path, names)
-    records = []
     for line, cells in enumerate(rows[1:], start=2):
         if len(cells) != len(names):
             raise InputDataError(f"{path}:{line}: {len(cells)} values, expected {len(names)}: was the file cut short?")
