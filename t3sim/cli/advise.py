@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from t3sim.cli import PATH
 from t3sim.cli.config import override_option
 from t3sim.cli.run import note, progress_bar, worker_options, workers_with_cost
 
@@ -31,7 +32,7 @@ INDENT = "  "
 @click.option("--host", help="How operations are issued, for strategies that ask: graph or eager [default: graph].")
 @click.option("--only-today", is_flag=True, help="Do not simulate what other hardware would add.")
 @override_option
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Output folder [default: results/advice].")
+@click.option("-o", "--output", type=PATH, help="Output folder [default: results/advice].")
 @worker_options
 @click.option("--no-figures", is_flag=True, help="Do not draw figures.")
 def advise(

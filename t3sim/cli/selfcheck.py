@@ -8,6 +8,11 @@ from functools import partial
 
 import click
 
+from t3sim.cli._errors import message_lines
+from t3sim.cli.run import interrupt_at_once, progress_bar
+from t3sim.errors import ModelError, T3SimError, UsageError
+from t3sim.registry import unknown_name
+
 
 @click.command()
 @click.option("--deep", is_flag=True, help="Look at much more: about an hour.")
@@ -18,13 +23,9 @@ def selfcheck(deep: bool, only: tuple[str, ...], jobs: int) -> None:
 
     Ends with exit code 4 if a property does not hold; t3sim's results are not to be trusted then.
     """
-    from t3sim.cli._errors import message_lines
-    from t3sim.cli.run import interrupt_at_once, progress_bar
-    from t3sim.errors import ModelError, T3SimError, UsageError
     from t3sim.experiment.cost import prepare_kernel
     from t3sim.gpu.assemble import compiled_advance
     from t3sim.gpu.kernel.state import Layout
-    from t3sim.registry import unknown_name
     from t3sim.selfcheck.properties import DEEP, PROPERTIES, Depth
 
     names = [entry.name for entry in PROPERTIES]

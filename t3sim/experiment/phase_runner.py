@@ -22,8 +22,8 @@ from t3sim.experiment.phase_digest import phase_digest, program_digest
 from t3sim.experiment.phase_files import PhaseFolder, StoredPhase, decode
 from t3sim.experiment.phase_task import PhaseTask
 from t3sim.experiment.workers import Finished
+from t3sim.files import prepare_folder
 from t3sim.observe.timeline import Timeline
-from t3sim.results.writer import prepare_output
 from t3sim.system.parts import PhasePlan
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class PhaseRunner:
         self.noun = noun
         self.results: dict[int, PointResult] = {}
         self._is_lenient = is_lenient
-        self._store = PhaseFolder(prepare_output(folder))
+        self._store = PhaseFolder(prepare_folder(folder))
         self._tasks: dict[str, PhaseTask] = {}  # by digest, in the order of the points
         self._known: dict[str, StoredPhase] = {}
         self._failed: dict[str, str] = {}  # reasons by digest

@@ -15,8 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from t3sim.errors import EnvironmentFailure
-from t3sim.files import cause_in_words
-from t3sim.results.writer import prepare_output
+from t3sim.files import cause_in_words, prepare_folder
 
 LOCK_NAME = ".lock"
 
@@ -28,7 +27,7 @@ def owned(directory: str | Path) -> Iterator[Path]:
     Raises ``EnvironmentFailure`` at once if it cannot be written, or if another run owns it: then with process and host
     of the owner.
     """
-    folder = prepare_output(directory)
+    folder = prepare_folder(directory)
     path = folder / LOCK_NAME
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)

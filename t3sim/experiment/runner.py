@@ -24,12 +24,12 @@ from t3sim.experiment.result_table import TIMELINE_NAME, ResultTable
 from t3sim.experiment.workers import THIS_PROCESS, Workers
 from t3sim.experiment.workforce import Say
 from t3sim.files import publish
-from t3sim.observe.perfetto import write_timeline
+from t3sim.observe.perfetto import timeline_bytes
 from t3sim.observe.timeline import Timeline
 from t3sim.overlap import overlap_strategies
 from t3sim.results.digest import case_digest, file_digest, run_digest
 from t3sim.results.gpus import GpuRow, write_gpus
-from t3sim.results.manifest import make_manifest, write_manifest
+from t3sim.results.manifest import write_manifest
 from t3sim.results.record import RunRecord
 from t3sim.results.spans import SPANS_CSV, SPANS_PARQUET, spans_bytes
 from t3sim.results.timeseries import TIMESERIES_NAME, PhaseSeries, timeseries_bytes
@@ -174,16 +174,6 @@ class Sweep(PhaseRunner):
         results = [self._result(i) for i in done]
         idle = idle_axes(self.experiment, table.records)
         without = [point.number - 1 for point in failed]
-        manifest = make_manifest(
-            experiment=self.experiment.name,
-            command=command,
-            point_digests=[self._point_digests[i] for i in done],
-            records=records,
-            inputs=self._inputs,
-            failed=[self._point_digests[i] for i in without],
-            idle_axes=idle,
-            wall_s=round(time.perf_counter() - self._started, 3),
-        )
         if not table.is_of_same:
             table.remove_finished_result()
         csv, parquet = write_results(folder, records)
@@ -196,11 +186,22 @@ class Sweep(PhaseRunner):
             files[FAILED_NAME] = folder / FAILED_NAME
             publish({files[FAILED_NAME]: failed_bytes(failed, [self._axis_texts[i] for i in without])})
         if self.has_timeline:
-            files["timeline"] = write_timeline(folder / TIMELINE_NAME, timelines_of(results))
-            files["timeseries"] = folder / TIMESERIES_NAME
+            files |= {"timeline": folder / TIMELINE_NAME, "timeseries": folder / TIMESERIES_NAME}
+            publish({files["timeline"]: timeline_bytes(timelines_of(results))})
             publish({files["timeseries"]: timeseries_bytes(series_of(results))})
         files.update(self._write_inputs())
-        return Outcome(records, results, {**files, "manifest": write_manifest(folder, manifest)}, failed, idle)
+        files["manifest"] = write_manifest(
+            folder,
+            experiment=self.experiment.name,
+            command=command,
+            points=[self._point_digests[i] for i in done],
+            records=records,
+            inputs=self._inputs,
+            failed=[self._point_digests[i] for i in without],
+            idle_axes=idle,
+            wall_s=round(time.perf_counter() - self._started, 3),
+        )
+        return Outcome(records, results, files, failed, idle)
 
 
 def plan_phases(points: Sequence[RunSpec], traces: Mapping[str, TileTrace]) -> dict[tuple[object, ...], PhaseJob]:

@@ -38,7 +38,7 @@ from t3sim.validation.tiles import Scatters, Timeline, shape_of, simulation_of, 
 from t3sim.workload.kernel_choice import tiling_of
 
 if TYPE_CHECKING:
-    from t3sim.collective.choice import Op
+    from t3sim.collective.schedule import Op
     from t3sim.config.experiment import Kernels, OperatorKind
     from t3sim.config.machine import MachineSpec
     from t3sim.measurements.samples import Measurement, Measurements

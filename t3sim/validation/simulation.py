@@ -42,7 +42,7 @@ from t3sim.workload.tiling import WORKGROUP_DTYPE, TileTrace, make_tile_trace, t
 
 if TYPE_CHECKING:
     from t3sim.checks.audit import Audit
-    from t3sim.collective.choice import Op
+    from t3sim.collective.schedule import Op
     from t3sim.config.machine import MachineSpec
     from t3sim.experiment.phase_runner import PhaseRunner
     from t3sim.system.parts import PhaseSource

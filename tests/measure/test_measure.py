@@ -18,13 +18,14 @@ from pathlib import Path
 
 import pytest
 
-from t3sim.config.presets import load_model, preset_names
+from t3sim.config.presets import preset_names
 from t3sim.measure import async_tp
 from t3sim.measure import gemm as measure_gemm
 from t3sim.measure.needs import MissingHardware
 from t3sim.measure.program import CHANNELS, MEASURABLE, OF_PYTORCH, QUICK_CHANNELS, list_kinds
 from t3sim.measurements.kinds import ACCESS_PATTERNS, ACCESSES, MEMORIES, SIGNALS
 from t3sim.measurements.samples import read_measurements
+from t3sim.workload.models import named_model
 from t3sim.workload.sublayers import gemm_of
 from tests.conftest import REPOSITORY
 
@@ -291,7 +292,7 @@ def test_measuring_loads_no_library_but_numpy(tmp_path: Path) -> None:
 def test_shapes_are_those_of_the_models() -> None:
     assert set(measure_gemm.MODELS) == set(preset_names("model"))
     for name, (hidden, tokens) in measure_gemm.MODELS.items():
-        model = load_model(name)
+        model = named_model(name).spec
         assert (model.hidden, model.tokens) == (hidden, tokens)
         for sublayer in ("OP", "FC-2"):
             exact = gemm_of(model, sublayer, 8)
