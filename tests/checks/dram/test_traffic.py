@@ -28,9 +28,10 @@ from tests.checks.dram.traffic import (
     requests,
     run_and_check,
 )
+from tests.conftest import sample
 from tests.harness.channel_bench import Setup
 
-ENOUGH_COMMANDS = 5_000_000
+ENOUGH_COMMANDS = sample(5_000_000, 1_000_000)
 SETUPS = list(product(TIMINGS, POLICIES, (False, True)))
 
 
