@@ -72,7 +72,8 @@ def drawn() -> tuple[RunSpec, ...]:
 
 def test_ranks_of_other_programs_are_run_apart_only() -> None:
     """Each GPU begins with row 0, so none stands for the others; not a refusal in one of two modes."""
-    run = next(run for run in drawn() if run.strategy_params.get("order") == "naive")
+    naive = [run for run in drawn() if run.strategy_params.get("order") == "naive"]
+    run = min(naive, key=lambda run: run.workload.gemm.m * run.workload.gemm.n * run.workload.tp)
     assert modes_of(run) == ("explicit",)
     assert outcome_of(run).findings == []
     sequential = run.model_copy(update={"strategy": "sequential", "strategy_params": {}})
