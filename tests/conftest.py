@@ -20,6 +20,9 @@ from hypothesis import settings
 REPOSITORY = Path(__file__).resolve().parent.parent
 DEEP = os.environ.get("T3SIM_DEEP") == "1"
 
+# Processes that tests start use each other's byte code, also where the environment says not to write it.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # The same examples in every run: a failure is seen again by whoever looks for it.
 settings.register_profile("t3sim", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("t3sim")

@@ -93,6 +93,8 @@ class DaskWorkers:
 
     def __enter__(self) -> Self:
         """Start workers, or connect to those of the scheduler; raises ``EnvironmentFailure``."""
+        if self._scheduler is None:
+            start_forking()  # it loads the kernel while this process loads dask
         self._settings = private_settings()
         try:
             client = self._client = self._of_own() if self._scheduler is None else self._connected(self._scheduler)
@@ -211,7 +213,6 @@ class DaskWorkers:
 
     def _of_own(self) -> Client:
         """Return the client of a new scheduler in this process."""
-        start_forking()  # it loads the kernel while this process loads dask
         from distributed import Client, LocalCluster, Security
 
         security = Security.temporary()  # a certificate for this run, which both ends of a connection must show
