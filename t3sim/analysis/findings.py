@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from statistics import geometric_mean
 from typing import Any, NamedTuple
 
 from t3sim.analysis.folder import Results
-from t3sim.analysis.strategies import is_baseline, is_limit
+from t3sim.analysis.speedup import gathers_first
+from t3sim.analysis.strategies import NEEDS_HARDWARE, availability, is_baseline, is_limit
 from t3sim.analysis.style import strategy_order
 from t3sim.analysis.sweep import TIE, crossovers_of, panels_of, swept_axes
-from t3sim.analysis.table import Row, varying, workload_key, workload_name
+from t3sim.analysis.table import Row, machine_base, varying, workload_key, workload_name
+from t3sim.observe.waits import COMPUTE_UNIT, NOTHING_LEFT, WORKING
 
 MAX_LISTED = 6  # crossovers, workloads: more are counted
 _SETTINGS = ("machine", "mode")
@@ -28,7 +30,7 @@ class StrategySummary(NamedTuple):
     lowest: float
     highest: float
     highest_in: str
-    n_best: int  # cases in which it alone is the fastest of those that could be built
+    n_best: int  # cases in which it alone is the fastest design
     is_limit: bool
 
 
@@ -46,11 +48,15 @@ def strategy_summaries(results: Results) -> list[StrategySummary]:
     return found
 
 
-def leaders_of(results: Results) -> dict[Any, list[str]]:
-    """Return by case the strategies that are fastest, limits left out; several if they are within a tie."""
+def leaders_of(results: Results, *, of_today: bool = False) -> dict[Any, list[str]]:
+    """Return by case the strategies that are fastest, limits left out; several if they are within a tie.
+
+    *of_today* leaves out those that need hardware which no GPU has, too.
+    """
     fastest: dict[Any, dict[str, float]] = {}
     for row in results.rows:
-        if row["speedup"] and not is_limit(row["strategy"]):
+        is_out = is_limit(row["strategy"]) or (of_today and availability(row["strategy"]) == NEEDS_HARDWARE)
+        if row["speedup"] and not is_out:
             case = fastest.setdefault(_setting(row, results), {})
             case[row["strategy"]] = max(row["speedup"], case.get(row["strategy"], 0.0))
     return {
@@ -71,11 +77,115 @@ def sentences(results: Results) -> list[str]:
         found += _gain(results, name.refines, name) if name.refines in strategies else []
     leaders = leaders_of(results)
     if len(leaders) > 1:
-        shares = Counter(names[0] for names in leaders.values() if len(names) == 1).most_common()
-        n_tied = sum(len(names) > 1 for names in leaders.values())
-        listed = [f"{name} in {n}" for name, n in shares] + ([f"several within 0.1 % in {n_tied}"] if n_tied else [])
-        found.append(f"Fastest of what could be built, in {len(leaders)} cases: {', '.join(listed)}.")
+        found.append(f"Fastest design, in {len(leaders)} cases: {_shares(leaders)}.{_not_on_sale(leaders, results)}")
     return found + crossover_sentences(results)
+
+
+def takeaway(results: Results) -> list[str]:
+    """Return in two or three sentences which design is fastest, what it hides, and what keeps it from hiding more."""
+    leaders = leaders_of(results)
+    if not leaders:
+        return _nothing_overlapped(results.rows)
+    n_led = Counter(name for names in leaders.values() for name in names)
+    fastest = max(n_led, key=lambda name: (n_led[name], not is_baseline(name)))
+    if is_baseline(fastest):
+        return [f"No design gains on {fastest}{_in_cases(n_led[fastest], len(leaders))}."]
+    rows = list(_best_rows(results, fastest, leaders).values())
+    speedups = sorted(row["speedup"] for row in rows)
+    gain = " to ".join(dict.fromkeys(f"{speedup:.3f}×" for speedup in (speedups[0], speedups[-1])))
+    found = [
+        f"{fastest} is the fastest design{_in_cases(n_led[fastest], len(leaders))}: {gain}."
+        + _not_on_sale(leaders, results)
+    ]
+    measured = [row for row in rows if row["overlap_efficiency"] is not None]
+    if measured:
+        worst, *_, best = sorted(measured, key=itemgetter("overlap_efficiency")) * 2
+        what = "all-gather" if gathers_first(worst) else "reduce-scatter"
+        hidden = _range(row["overlap_efficiency"] for row in (worst, best))
+        where = f"In {point_name(worst, results)}, where it hides least, the" if len(measured) > 1 else "The"
+        found += [f"It hides {hidden} of the {what}.", *_what_limits(results, worst, where)]
+    return found
+
+
+def _nothing_overlapped(rows: Sequence[Row]) -> list[str]:
+    """How much there is to hide, if nothing was compared."""
+    whole = [row for row in rows if is_baseline(row["strategy"]) and row["gemm_us"] and row["time_us"]]
+    shares = sorted((row["time_us"] - row["gemm_us"] - (row["others_us"] or 0.0)) / row["time_us"] for row in whole)
+    if not shares:
+        return []
+    return [f"Communication that nothing hides is {_range((shares[0], shares[-1]))} of the time."]
+
+
+def _range(shares: Iterable[float]) -> str:
+    """Return the least and the greatest of some shares in per cent, once if they are equal."""
+    return " to ".join(dict.fromkeys(f"{100 * share:.0f} %" for share in shares))
+
+
+def _what_limits(results: Results, row: Row, where: str) -> list[str]:
+    """Why the fused run of a point takes longer than its GEMM alone: what compute units wait longer for."""
+    if row["fused_us"] is None or row["gemm_us"] is None or row["layer"] is not None:
+        return []
+    longer = row["fused_us"] - row["gemm_us"]
+    if longer <= 0.01 * row["gemm_us"]:
+        return [f"{where} fused run takes no longer than the GEMM alone."]
+    waits = _compute_unit_waits(results, row)
+    most = max(waits, key=lambda reason: waits[reason], default="")
+    why = f" compute units wait {waits[most]:.1f} us more for `{most}` (waits.csv)." if waits.get(most, 0.0) > 0 else ""
+    return [f"{where} fused run takes {longer:.1f} us longer than the GEMM alone{':' if why else '.'}{why}"]
+
+
+def _compute_unit_waits(results: Results, row: Row) -> dict[str, float]:
+    """Return by reason how much longer the average compute unit waits fused than in the GEMM alone; may be empty."""
+    frame = results.waits()
+    if frame is None:
+        return {}
+    number = results.numbers[results.rows.index(row)]
+    of_point = frame[(frame["point"] == number) & (frame["unit"] == COMPUTE_UNIT)]
+    of_point = of_point[~of_point["reason"].isin((WORKING, NOTHING_LEFT))]
+    times: dict[str, float] = {}
+    for is_fused, sign in ((True, 1), (False, -1)):
+        phase = of_point["phase"].str.startswith("fused") if is_fused else of_point["phase"] == "gemm"
+        part = of_point[phase]
+        n_gpus = part["gpu"].nunique()
+        for reason, time, n_units in part[["reason", "time_us", "n_units"]].itertuples(index=False, name=None):
+            times[reason] = times.get(reason, 0.0) + sign * time / n_units / n_gpus
+    return times
+
+
+def _best_rows(results: Results, name: str, leaders: Mapping[Any, Sequence[str]]) -> dict[Any, Row]:
+    """Return by case the fastest row of a strategy, of the cases that it leads."""
+    best: dict[Any, Row] = {}
+    for row in results.rows:
+        case = _setting(row, results)
+        if row["strategy"] == name and row["speedup"] and name in leaders.get(case, ()):
+            best[case] = max(best.get(case, row), row, key=itemgetter("speedup"))
+    return best
+
+
+def _in_cases(n: int, n_all: int) -> str:
+    return "" if n_all == 1 else f" in {n} of {n_all} cases"
+
+
+def _shares(leaders: Mapping[Any, Sequence[str]]) -> str:
+    """How many cases each strategy leads alone, and in how many several are equal."""
+    shares = Counter(names[0] for names in leaders.values() if len(names) == 1).most_common()
+    n_tied = sum(len(names) > 1 for names in leaders.values())
+    return ", ".join([f"{name} in {n}" for name, n in shares] + ([f"several within 0.1 % in {n_tied}"] * bool(n_tied)))
+
+
+def _not_on_sale(leaders: Mapping[Any, Sequence[str]], results: Results) -> str:
+    """That a leader needs hardware which no GPU has, and what is fastest without; empty if none does."""
+    needing = dict.fromkeys(n for names in leaders.values() for n in names if availability(n) == NEEDS_HARDWARE)
+    if not needing:
+        return ""
+    machines = dict.fromkeys(machine_base(row["machine"]) for row in results.rows)
+    text = f" {' and '.join(needing)} need{'s' * (len(needing) == 1)} hardware that no GPU on sale has"
+    text += f" (simulated as part of {', '.join(machines)})."
+    today = leaders_of(results, of_today=True)
+    if len(today) == len(leaders) == 1:
+        (names,) = today.values()
+        return f"{text} Of what runs today: {' or '.join(names)}."
+    return f"{text} Of what runs today, in {count(len(today), 'case')}: {_shares(today)}." if today else text
 
 
 def crossover_sentences(results: Results) -> list[str]:

@@ -87,6 +87,14 @@ class Results:
         return [{**row, "strategy": strategies[row["strategy"]]} for row in rows]
 
     @cached_property
+    def numbers(self) -> list[int]:
+        """The number of the point of each row, from 1; points that failed have numbers and no row."""
+        failed = self.failed()
+        without = set() if failed is None or "point" not in failed else set(failed["point"])
+        n_points = len(self.rows) + len(without)
+        return [number for number in range(1, n_points + 1) if str(number) not in without]
+
+    @cached_property
     def points(self) -> list[dict[str, Any] | None]:
         """The resolved point of each row, in base units; None where ``resolved.json`` has none that fits.
 

@@ -122,7 +122,7 @@ def _title(row: Row, key: str) -> str:
 
 
 def crossovers_of(values: AxisValues, lines: dict[str, dict[str, float]]) -> list[Crossover]:
-    """Return where the best strategy that could be built changes.
+    """Return where the best design changes; bounds are left out.
 
     A strategy keeps the lead until another is better by more than ``TIE``.  One that was run at a single value of
     the axis does not depend on it: equal points are run once.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from t3sim.cli import PATH
-from t3sim.cli.run import terminal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 REPORT_NAME = "report.html"
 TARGETS_NAME = "targets.csv"
 FIGURES_NAME = "figures"
+WIDTH = 150  # of a table that does not go to a terminal
 _COLOURS = {"met": "green", "missed": "red", "not run": "yellow"}
 
 
@@ -57,6 +58,7 @@ def report(folders: tuple[Path, ...], output: Path | None, targets_file: str | N
 
 def print_targets(comparisons: Sequence[Comparison]) -> None:
     """Show published results beside ours on the terminal, one row per target."""
+    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -68,6 +70,6 @@ def print_targets(comparisons: Sequence[Comparison]) -> None:
     for row in comparisons:
         cells = [Text(text) for text in (row.id, row.statement, row.published, row.ours, row.band)]
         table.add_row(*cells, Text(row.verdict, style=_COLOURS[row.verdict]))
-    console = terminal()
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
     console.print(table)
     console.print(", ".join(f"{n} {verdict}" for verdict, n in counts_of(comparisons).items()), highlight=False)

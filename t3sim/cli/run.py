@@ -8,29 +8,26 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from t3sim.cli import PATH
 from t3sim.cli._errors import INTERRUPTED
+from t3sim.cli._results import results_lines, traffic_lines
+from t3sim.cli._tables import WIDTH
 from t3sim.cli.config import override_option, summary, trace_root_option
 from t3sim.errors import InputDataError, ModelError, PointsFailed
 from t3sim.files import publish
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from rich.console import Console
-    from rich.table import Table
+    from collections.abc import Callable
 
     from t3sim.experiment.phase_runner import PhaseRunner
     from t3sim.experiment.workers import Workers
-    from t3sim.results.record import RunRecord
 
-TABLE_WIDTH = 150  # of a table that does not go to a terminal
 STEPS = 1000
 SPEED_OVER_S = 300.0  # of the last minutes: phases come in lumps
 SAY_EVERY_S = 60.0
@@ -81,17 +78,17 @@ def run(
     The same command goes on where an earlier one ended, however it ended.
     """
     from t3sim.analysis.figures import check_figure_names, figures_of
+    from t3sim.analysis.findings import takeaway
+    from t3sim.analysis.folder import read_folder
     from t3sim.experiment.plan import load_experiment
     from t3sim.experiment.result_folder import owned
 
     experiment = load_experiment(file, overrides, trace_root)
     check_figure_names(experiment.figures)
     directory = output or Path("results") / experiment.name
-    console = terminal()
-    say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
     with owned(directory):
         for line in summary(experiment):
-            say(line)
+            click.echo(line)
         from t3sim.checks.audit import Audit
         from t3sim.experiment.runner import Sweep
 
@@ -100,18 +97,19 @@ def run(
         workers = workers_with_cost(sweep, jobs, scheduler)
         with hang_report_in(directory), progress_bar() as progress:
             outcome = sweep.run(workers, sys.argv, progress, note)
-        console.print(results_table(outcome.records))
-        console.print(traffic_table(outcome.records))
-        for line in audit.summary():
-            say(line)
         files = dict(outcome.files)
         with suppress(InputDataError):  # told already: nothing at all could be drawn
             drawn = {} if no_figures else figures_of(directory, on_missing=note)
             files.update({path.name: path for paths in drawn.values() for path in paths})
+        found = takeaway(read_folder(directory))
+    for line in (*results_lines(outcome.records), "", *traffic_lines(outcome.records), *audit.summary()):
+        click.echo(line)
     for name, path in files.items():
-        say(f"{name:16} {path}")
+        click.echo(f"{name:16} {path}")
     if "timeline" in files:
-        say("open the timeline at https://ui.perfetto.dev; it stays on your machine")
+        click.echo("open the timeline at https://ui.perfetto.dev; it stays on your machine")
+    for line in wrap(" ".join(found), WIDTH):
+        click.echo(line)
     for key in outcome.idle_axes:
         note(f"sweep axis {key} changed nothing: points that differ only in it have the same results")
     if outcome.failed:
@@ -201,71 +199,3 @@ def progress_bar() -> Iterator[Callable[[str, float], None]]:
 
     with bar:
         yield show
-
-
-def terminal() -> Console:
-    """Return what tables are printed to: stdout, with room for them if it is not a terminal."""
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else TABLE_WIDTH)
-
-
-def table_of(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]], *, no_wrap: bool = False) -> Table:
-    """Return a table with two columns of words and then numbers."""
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
-    for i, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if i < 2 else "right", no_wrap=no_wrap)
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def results_table(records: list[RunRecord]) -> Table:
-    """Return times and speedups, one row per point."""
-    from t3sim.overlap import availability_of
-
-    columns = {
-        "GEMM alone": ("gemm_us", 1), "RS alone": ("rs_us", 1), "fused": ("fused_us", 1), "AG": ("ag_us", 1),
-        "total": ("time_us", 1), "speedup": ("speedup", 3), "efficiency (operator)": ("overlap_efficiency", 2),
-    }  # fmt: skip
-    rows = [
-        [workload_name(r), r.strategy, *(_number(getattr(r, name), digits) for name, digits in columns.values())]
-        for r in records
-    ]
-    table = table_of("Times (us) and speedup over sequential", ("workload", "strategy", *columns), rows)
-    table.caption = availability_of(r.strategy for r in records)
-    table.caption_justify = "left"
-    return table
-
-
-def traffic_table(records: list[RunRecord]) -> Table:
-    """Return DRAM traffic of one GPU by category, one row per point."""
-    columns = {
-        f"{of} {way}": f"dram_{of.lower()}_{way}_bytes" for of in ("GEMM", "RS", "AG") for way in ("read", "write")
-    }
-    columns["link"] = "link_bytes"
-    rows = []
-    for r in records:
-        traffic = [getattr(r, name) for name in columns.values()]
-        hits = "-" if r.l2_hit_rate is None else f"{100 * r.l2_hit_rate:.1f} %"
-        cells = ["-" if value is None else f"{value / 1e6:.1f}" for value in traffic]
-        rows.append([workload_name(r), r.strategy, *cells, hits, r.mca_threshold or "-"])
-    headings = ("workload", "strategy", *columns, "L2 hits", "MCA limit")
-    return table_of("DRAM traffic of one GPU (MB = 10^6 bytes)", headings, rows)
-
-
-def workload_name(record: RunRecord) -> str:
-    """Return how a table names the workload of a point."""
-    if record.model is not None:
-        part = record.sublayer if record.layer is None else f"layer, {record.layer},"
-        return f"{record.model} {part} TP {record.tp}"
-    if record.m is not None:
-        kind = "GEMM" if record.sublayer is None else f"{record.sublayer} GEMM"
-        return f"{kind} {record.m} x {record.n} x {record.k} TP {record.tp}"
-    return f"collective on {record.tp} GPUs"
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import click
 
 from t3sim.cli import PATH
-from t3sim.cli.run import note, progress_bar, table_of, terminal, worker_options, workers_with_cost
+from t3sim.cli._tables import table_lines
+from t3sim.cli.run import note, progress_bar, worker_options, workers_with_cost
 from t3sim.errors import PointsFailed, UsageError
 from t3sim.registry import unknown_name
 
@@ -116,7 +117,11 @@ def validate(
         validation = read_validation(directory)
         written = write_report(directory, validation)
     title = "Simulated against measured, points that the machine was not fitted to"
-    terminal().print(table_of(title, SUMMARY_TITLES, summary_texts(validation), no_wrap=True))
+    columns = list(zip(*summary_texts(validation), strict=True)) or [()] * len(SUMMARY_TITLES)
+    cells = dict(zip(SUMMARY_TITLES, columns, strict=True))
+    words = {name: cells.pop(name) for name in ("kind", "aim")}
+    for line in table_lines(title, words, cells):
+        click.echo(line)
     for path in [*contents, *written]:
         click.echo(str(path))
     failed = [one for one in found if one.status == FAILED]

@@ -169,7 +169,7 @@ def availability_of(names: Iterable[str]) -> str:
     entries = [overlap_strategies.get(name) for name in dict.fromkeys(names)]
     needing = [f"{entry.name} ({entry.needs})" for entry in entries if entry.availability == "needs hardware"]
     bounds = [entry.name for entry in entries if entry.availability == "bound"]
-    parts = [f"needs hardware: {', '.join(needing)}"] if needing else []
+    parts = [f"needs hardware that no GPU on sale has: {', '.join(needing)}"] if needing else []
     return "; ".join([*parts, *([f"bounds, not designs: {', '.join(bounds)}"] if bounds else [])])
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from t3sim.analysis.findings import leaders_of, sentences, strategy_summaries
+from t3sim.analysis.findings import leaders_of, sentences, strategy_summaries, takeaway
 from t3sim.analysis.folder import Results, read_folder
 from t3sim.analysis.report import report_html, results_table
 from t3sim.cli.report import report
@@ -97,9 +97,37 @@ def test_the_page_says_what_was_asked_and_found(html: str) -> None:
     text = Page(html).text
     assert "Where does the link stop mattering?" in text
     assert "t3-mca passes t3 at 83.3 GB/s, between 50 GB/s and 100 GB/s of machine.link.bandwidth." in text
-    assert "Fastest of what could be built, in 3 cases: t3-mca in 2, t3 in 1." in text
+    assert "Fastest design, in 3 cases: t3-mca in 2, t3 in 1." in text
+    assert "t3 and t3-mca need hardware that no GPU on sale has (simulated as part of t3-150)." in text
     assert "No figure layer:" in text
     assert "nothing is known about how these results were made" in text
+
+
+def test_a_takeaway_names_what_cannot_be_bought_and_what_can(tmp_path: Path) -> None:
+    push = dataclasses.replace(T3, strategy="flux-push", time_us=1400.0, fused_us=1020.0)
+    fast = dataclasses.replace(T3, operator_us=920.0)
+    whole = dataclasses.replace(SEQUENTIAL, operator_us=1220.0)
+    found = takeaway(read_folder(write_folder(tmp_path / "both", [whole, fast, push])))
+    as_if = "t3 needs hardware that no GPU on sale has (simulated as part of t3-150)."
+    assert found == [
+        f"t3 is the fastest design: 1.231×. {as_if} Of what runs today: flux-push.",
+        "It hides 71 % of the reduce-scatter.",
+        "The fused run takes 120.0 us longer than the GEMM alone.",
+    ]
+    on_sale = takeaway(read_folder(write_folder(tmp_path / "today", [SEQUENTIAL, push])))
+    assert on_sale == ["flux-push is the fastest design: 1.143×."]
+    slow = dataclasses.replace(push, time_us=1700.0)
+    assert takeaway(read_folder(write_folder(tmp_path / "slow", [SEQUENTIAL, slow]))) == [
+        "No design gains on sequential."
+    ]
+    alone = takeaway(read_folder(write_folder(tmp_path / "alone", [SEQUENTIAL])))
+    assert alone == ["Communication that nothing hides is 50 % of the time."]
+    assert takeaway(read_folder(write_folder(tmp_path / "none", [T3]))) == []
+
+
+def test_a_takeaway_of_several_cases_explains_the_worst(tmp_path: Path) -> None:
+    found = takeaway(read_folder(link_sweep(tmp_path)))
+    assert found[0].startswith("t3-mca is the fastest design in 2 of 3 cases: 1.300×.")
 
 
 def test_figures_are_embedded_with_their_size(html: str) -> None:

@@ -1,0 +1,102 @@
+"""Results as tables for the terminal: a row for each point, a column for all that tells the points apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+from t3sim.cli._tables import WIDTH, table_lines
+
+if TYPE_CHECKING:
+    from t3sim.results.record import RunRecord
+
+MAX_AXIS_COLUMNS = 3  # of more, all values of a point stand in one column
+NOTHING = "-"
+
+
+def results_lines(records: Sequence[RunRecord]) -> Iterator[str]:
+    """Yield a table of times and speedups, then which of the strategies nobody can run today."""
+    from t3sim.overlap import availability_of
+
+    columns = {
+        "total": ("time_us", 1), "speedup": ("speedup", 3), "hidden": ("overlap_efficiency", 2),
+        "GEMM alone": ("gemm_us", 1), "RS alone": ("rs_us", 1), "fused": ("fused_us", 1), "AG": ("ag_us", 1),
+        "others": ("others_us", 1),
+    }  # fmt: skip
+    shared, words = points_in_words(records)
+    numbers = {
+        heading: [number(getattr(r, name), digits) for r in records] for heading, (name, digits) in columns.items()
+    }
+    yield from table_lines(f"Times (us) and speedup over sequential{shared}", words, _with_values(numbers))
+    yield from wrap(availability_of(r.strategy for r in records), WIDTH)
+
+
+def traffic_lines(records: Sequence[RunRecord]) -> Iterator[str]:
+    """Yield a table of the DRAM traffic of one GPU by category."""
+    columns = {
+        f"{of} {way}": f"dram_{of.lower()}_{way}_bytes" for of in ("GEMM", "RS", "AG") for way in ("read", "write")
+    }
+    columns["link"] = "link_bytes"
+    shared, words = points_in_words(records)
+    numbers = {heading: [number(getattr(r, name), 1, 1e6) for r in records] for heading, name in columns.items()}
+    numbers["L2 hits (%)"] = [number(r.l2_hit_rate, 1, 0.01) for r in records]
+    numbers["MCA limit"] = [r.mca_threshold or NOTHING for r in records]
+    yield from table_lines(f"DRAM traffic of one GPU (MB = 10^6 bytes){shared}", words, _with_values(numbers))
+
+
+def points_in_words(records: Sequence[RunRecord]) -> tuple[str, dict[str, list[str]]]:
+    """Return what all points share, behind a colon, and columns of what tells them apart: every swept axis."""
+    told = {
+        "workload": [workload_name(r) for r in records],
+        "machine": [r.machine for r in records],
+        "mode": [r.mode for r in records],
+        "strategy": [r.strategy for r in records],
+        "arbitration": [r.arbitration or NOTHING for r in records],
+        "CUs of the collective": [number(r.collective_compute_units, 0) for r in records],
+    }
+    axes = {key: [r.axes[key] or NOTHING for r in records] for key in (records[0].axes if records else ())}
+    axes = {_short(key, axes): cells for key, cells in axes.items() if len(set(cells)) > 1}
+    if len(axes) > MAX_AXIS_COLUMNS:
+        rows = zip(*axes.values(), strict=True)
+        axes = {"swept": [", ".join(f"{key} {text}" for key, text in zip(axes, row, strict=True)) for row in rows]}
+    shown = {"strategy", *(name for name, cells in told.items() if _varies(cells, told["strategy"]))} - {"machine"}
+    without = [cells for name, cells in {**told, **axes}.items() if name in shown or name in axes]
+    if len(set(zip(*without, strict=True))) < len(set(zip(*without, told["machine"], strict=True))):
+        shown.add("machine")
+    same = [told[name][0] for name in ("workload", "machine") if len(set(told[name])) == 1]
+    columns = {name: cells for name, cells in told.items() if name in shown}
+    return ": ".join(["", " on ".join(same)]) if same else "", {**columns, **axes}
+
+
+def workload_name(record: RunRecord) -> str:
+    """Return how a table names the workload of a point."""
+    if record.model is not None:
+        part = record.sublayer if record.layer is None else f"layer, {record.layer},"
+        return f"{record.model} {part} TP {record.tp}"
+    if record.m is not None:
+        kind = "GEMM" if record.sublayer is None else f"{record.sublayer} GEMM"
+        return f"{kind} {record.m} x {record.n} x {record.k} TP {record.tp}"
+    return f"collective on {record.tp} GPUs"
+
+
+def number(value: float | None, digits: int, unit: float = 1) -> str:
+    """Return *value* over *unit* as a cell."""
+    return NOTHING if value is None else f"{value / unit:.{digits}f}"
+
+
+def _varies(cells: Sequence[str], strategies: Sequence[str]) -> bool:
+    """Return whether points of one strategy differ in *cells*."""
+    return len(set(zip(strategies, cells, strict=True))) > len(set(strategies))
+
+
+def _short(key: str, keys: Iterable[str]) -> str:
+    """Return the end of a dotted key, as much of it as no other one of *keys* has."""
+    parts = key.split(".")
+    ends = [".".join(parts[i:]) for i in range(len(parts) - 1, -1, -1)]
+    return next((end for end in ends if sum(f".{other}".endswith(f".{end}") for other in keys) == 1), key)
+
+
+def _with_values(columns: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
+    """Return the columns in which some point has a value."""
+    return {heading: cells for heading, cells in columns.items() if set(cells) != {NOTHING}}

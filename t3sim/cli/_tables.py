@@ -1,0 +1,79 @@
+"""Tables of plain text that fit 80 columns wherever they go: words are folded, numbers that have no room go below."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
+from textwrap import wrap
+
+WIDTH = 80
+GAP = "  "
+FOLDED = 14  # words of more characters may be broken
+NARROWEST = 4
+
+Columns = Mapping[str, Sequence[str]]  # heading -> a cell for each row
+
+
+def table_lines(title: str, words: Columns, numbers: Columns, width: int = WIDTH) -> Iterator[str]:
+    """Yield the lines of a table: columns of words flush left, then numbers flush right.
+
+    No text is cut.  Numbers that have no room beside the words stand in further tables, each with the words again.
+    """
+    yield from wrap(title, width)
+    number_widths = {heading: _width(heading, cells) for heading, cells in numbers.items()}
+    of_words = [_width(heading, cells) for heading, cells in words.items()]
+    room = width - sum(len(GAP) + one for one in number_widths.values())
+    unbroken = [min(FOLDED, max(map(_longest_word, [heading, *cells]))) for heading, cells in words.items()]
+    if _total(unbroken) > room:
+        room = width // 2
+    _fold(of_words, unbroken, room)
+    _fold(of_words, [NARROWEST] * len(of_words), width - len(GAP) - max(number_widths.values(), default=0))
+    left = width - _total(of_words)
+    rest = list(numbers)
+    while rest:
+        shown = [rest.pop(0)]
+        used = len(GAP) + number_widths[shown[0]]
+        while rest and used + len(GAP) + number_widths[rest[0]] <= left:
+            used += len(GAP) + number_widths[rest[0]]
+            shown.append(rest.pop(0))
+        widths = [*of_words, *(number_widths[heading] for heading in shown)]
+        columns = {**words, **{heading: numbers[heading] for heading in shown}}
+        yield from _row(list(columns), widths, len(words), is_heading=True)
+        yield "-" * _total(widths)
+        for cells in zip(*columns.values(), strict=True):
+            yield from _row(cells, widths, len(words))
+        if rest:
+            yield ""
+
+
+def _width(heading: str, cells: Sequence[str]) -> int:
+    """Return the width of a column: that of its cells; a heading may stand on several lines."""
+    return max(map(len, [*heading.split(), *cells]))
+
+
+def _longest_word(text: str) -> int:
+    return max(map(len, wrap(text, 1, break_long_words=False)), default=0)
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + len(GAP) * (len(widths) - 1)
+
+
+def _fold(widths: list[int], least: Sequence[int], room: int) -> None:
+    """Make the widest columns narrower until all have *room*, or all are as narrow as they may be."""
+    while _total(widths) > room:
+        foldable = [i for i, width in enumerate(widths) if width > least[i]]
+        if not foldable:
+            return
+        widths[max(foldable, key=lambda i: widths[i])] -= 1
+
+
+def _row(cells: Sequence[str], widths: Sequence[int], n_words: int, *, is_heading: bool = False) -> Iterator[str]:
+    """Yield the lines of one row; a heading of fewer lines stands at the bottom."""
+    folded = [wrap(cell, width) or [""] for cell, width in zip(cells, widths, strict=True)]
+    if is_heading:
+        height = max(map(len, folded))
+        folded = [[""] * (height - len(lines)) + lines for lines in folded]
+    for line in zip_longest(*folded, fillvalue=""):
+        cells = zip(line, widths, strict=True)
+        yield GAP.join(f"{text:{'<>'[i >= n_words]}{width}}" for i, (text, width) in enumerate(cells)).rstrip()

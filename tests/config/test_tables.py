@@ -1,0 +1,61 @@
+"""Tables on the terminal: 80 columns, no name cut, no two points that look alike."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from t3sim.cli._results import points_in_words, results_lines, traffic_lines
+from t3sim.cli._tables import WIDTH, table_lines
+from tests.analysis.folders import SEQUENTIAL, T3, study
+
+CELLS = st.text("abcdefgh -.,", min_size=1, max_size=60)
+NUMBERS = st.floats(0, 1e7).map("{:.1f}".format)
+AXES = {
+    "machine.link.bandwidth": ["75 GB/s", "150 GB/s"], "machine.memory.bandwidth": ["0.5 TB/s", "1 TB/s"],
+    "arbitration.threshold": ["5", "none"], "machine.tracker.sets": ["16", "256"],
+}  # fmt: skip
+
+
+@given(st.data(), st.integers(1, 3), st.integers(1, 12), st.integers(1, 4))
+def test_any_table_fits_and_has_every_character(data: st.DataObject, n_words: int, n_numbers: int, n: int) -> None:
+    words = {f"word {i}": data.draw(st.lists(CELLS, min_size=n, max_size=n)) for i in range(n_words)}
+    numbers = {f"number of {i}": data.draw(st.lists(NUMBERS, min_size=n, max_size=n)) for i in range(n_numbers)}
+    lines = list(table_lines("A title", words, numbers))
+    assert max(map(len, lines)) <= WIDTH
+    shown = sorted("".join("".join(lines).split()))
+    for cells in numbers.values():
+        assert all(cell in " ".join(lines) for cell in cells)
+    for cells in words.values():
+        assert all(shown.count(c) >= "".join(cells).count(c) for c in "abcdefgh.,")
+
+
+@pytest.mark.parametrize("n_axes", [1, 3, 4])
+def test_points_that_differ_in_a_swept_value_only_are_told_apart(n_axes: int) -> None:
+    axes = dict(list(AXES.items())[:n_axes])
+    rows = zip(*axes.values(), strict=True)
+    records = [dataclasses.replace(T3, axes=dict(zip(axes, values, strict=True))) for values in rows]
+    _, words = points_in_words(records)
+    assert len(set(zip(*words.values(), strict=True))) == len(records)
+    text = "\n".join((*results_lines(records), *traffic_lines(records)))
+    assert all(value in text for value in ("75", "150"))
+    assert max(map(len, text.splitlines())) <= WIDTH
+    same = [dataclasses.replace(one, axes={}) for one in records]  # canary: without the column they look alike
+    assert len(set(zip(*points_in_words(same)[1].values(), strict=True))) == 1
+
+
+def test_what_all_points_share_is_said_once() -> None:
+    title, *lines = results_lines([SEQUENTIAL, T3])
+    assert title == "Times (us) and speedup over sequential: T-NLG FC-2 TP 8 on t3-150"
+    assert not any("T-NLG" in line for line in lines)
+    assert any("Mega-GPT-2 FC-2 TP 16" in line for line in traffic_lines(study(8)))
+    other = dataclasses.replace(T3, machine="t3-150+link.bandwidth=75GB/s")
+    assert any("75GB/s" in line for line in results_lines([SEQUENTIAL, T3, other]))
+
+
+def test_headings_are_as_short_as_they_can_be_told_apart() -> None:
+    records = [dataclasses.replace(T3, axes={"a.b.size": i, "a.c.size": i, "a.b.kind": i}) for i in "12"]
+    assert list(points_in_words(records)[1]) == ["strategy", "b.size", "c.size", "kind"]
