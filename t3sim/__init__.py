@@ -12,17 +12,18 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from t3sim.experiment.plan import Experiment, load_experiment
-    from t3sim.experiment.runner import run
+    from t3sim.experiment.runner import Outcome, run
     from t3sim.results.record import RunRecord
 
 _EXPORTS = {
     "Experiment": "t3sim.experiment.plan",
     "load_experiment": "t3sim.experiment.plan",
+    "Outcome": "t3sim.experiment.runner",
     "run": "t3sim.experiment.runner",
     "RunRecord": "t3sim.results.record",
 }
 
-__all__ = ["Experiment", "RunRecord", "__version__", "load_experiment", "run"]
+__all__ = ["Experiment", "Outcome", "RunRecord", "__version__", "load_experiment", "run"]
 
 
 def __getattr__(name: str) -> Any:

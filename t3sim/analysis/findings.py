@@ -14,7 +14,7 @@ from t3sim.analysis.strategies import NEEDS_HARDWARE, availability, is_baseline,
 from t3sim.analysis.style import strategy_order
 from t3sim.analysis.sweep import TIE, crossovers_of, panels_of, swept_axes
 from t3sim.analysis.table import Row, machine_base, varying, workload_key, workload_name
-from t3sim.observe.waits import COMPUTE_UNIT, NOTHING_LEFT, WORKING
+from t3sim.results.waits import COMPUTE_UNIT, NOTHING_LEFT, WORKING
 
 MAX_LISTED = 6  # crossovers, workloads: more are counted
 _SETTINGS = ("machine", "mode")

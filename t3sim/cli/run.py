@@ -81,11 +81,11 @@ def run(
     from t3sim.analysis.findings import takeaway
     from t3sim.analysis.folder import read_folder
     from t3sim.experiment.plan import load_experiment
-    from t3sim.experiment.result_folder import owned
+    from t3sim.experiment.result_folder import default_folder, owned
 
     experiment = load_experiment(file, overrides, trace_root)
     check_figure_names(experiment.figures)
-    directory = output or Path("results") / experiment.name
+    directory = output or default_folder(experiment.name)
     with owned(directory):
         for line in summary(experiment):
             click.echo(line)

@@ -13,6 +13,7 @@ are kept once.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -29,8 +30,8 @@ from t3sim.config.experiment import ArbitrationSpec, KernelLibrarySpec, Kernels,
 from t3sim.config.presets import annotated
 from t3sim.config.resolve import ResolvedMachine, resolve_machine, resolve_tiling
 from t3sim.config.trees import MAX_GUESSES, spec_problems, unknown_key
-from t3sim.config.yaml_loader import Node, load_yaml, type_name
-from t3sim.errors import ConfigError
+from t3sim.config.yaml_loader import Node, Position, load_yaml, load_yaml_text, type_name
+from t3sim.errors import ConfigError, UsageError
 from t3sim.experiment.checks import check_point
 from t3sim.experiment.decisions import DEFAULT, Decisions
 from t3sim.experiment.estimate import planned_hours
@@ -38,10 +39,11 @@ from t3sim.experiment.plugins import load_plugins
 from t3sim.experiment.problems import Problems
 from t3sim.experiment.ring_checks import check_ring, shortest_latency
 from t3sim.experiment.schema import DEFAULT_MAX_HOURS, OF_A_POINT, SCHEMA_VERSION, ExperimentFile, PointFile
-from t3sim.experiment.sweep import Axis, axes_of, overridden, with_set
+from t3sim.experiment.sweep import Axis, axes_of, moved_to, overridden, with_set
 from t3sim.experiment.workload import WorkloadReader
 from t3sim.units import base_units, format_time
 
+MAPPING = "experiment"  # how messages name one that is no file
 MAX_POINTS = 100_000
 MAX_POINTS_WITH_PROBLEMS = 1000  # after so many points, what is wrong with them is said without looking at the others
 BYTES_PER_POINT = 24_000  # of memory, measured: the spec of a point and where each of its values came from
@@ -65,19 +67,48 @@ class Experiment:
     n_duplicates: int = 0  # combinations left out because they equal an earlier point
     combinations: list[list[tuple[int, ...]]] = field(default_factory=list, repr=False)  # see _Planner.plan
     machine_descriptions: dict[str, str] = field(default_factory=dict, repr=False)
+    mapping: bytes | None = field(default=None, repr=False)  # as JSON, of an experiment that is no file
+
+    def content(self) -> bytes:
+        """Return the experiment as it was given."""
+        return self.path.read_bytes() if self.mapping is None else self.mapping
+
+
+Source = str | os.PathLike[str] | Mapping[str, Any]  # of an experiment
+Overrides = Sequence[str] | Mapping[str, Any]
 
 
 def load_experiment(
-    path: str | os.PathLike[str],
-    overrides: Sequence[str] = (),
-    trace_root: str | os.PathLike[str] | None = None,
+    source: Source, overrides: Overrides = (), trace_root: str | os.PathLike[str] | None = None
 ) -> Experiment:
     """Read, check and resolve an experiment; nothing is simulated or written.
+
+    *source* is a file, or a mapping with what would stand in one; its paths are relative to the current folder.
+    *overrides* are texts ``key=value`` as behind ``-s``, or a mapping: ``{"workload.tp": 16}``.
 
     Raises ConfigError with all problems at once, or InputDataError if the
     only problems are with a tile trace.
     """
-    return _Planner(Path(path), tuple(overrides), Path(trace_root) if trace_root else None).plan()
+    if isinstance(overrides, str):
+        raise UsageError(f"overrides are a list or a mapping, not one text: [{overrides!r}]")
+    if isinstance(overrides, Mapping):
+        overrides = [f"{key}={_json(value, key)}" for key, value in overrides.items()]
+    mapping = _json(source, MAPPING, indent=1).encode() if isinstance(source, Mapping) else None
+    path = Path(MAPPING) if isinstance(source, Mapping) else Path(source)
+    return _Planner(path, tuple(overrides), Path(trace_root) if trace_root else None, mapping).plan()
+
+
+def _json(value: Any, name: str, indent: int | None = None) -> str:
+    """Return *value*, called *name*, as JSON, which is YAML as well."""
+    try:
+        return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False, default=_plain)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{name}: cannot be written down: {error}") from None
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of NumPy as Python's, and a path as text."""
+    return value.item() if hasattr(value, "item") else os.fspath(value)
 
 
 def too_many_points(n_points: int) -> str:
@@ -95,8 +126,11 @@ def too_many_points(n_points: int) -> str:
 class _Planner:
     """Makes the points of one experiment, and collects its problems on the way."""
 
-    def __init__(self, path: Path, overrides: tuple[str, ...], trace_root: Path | None) -> None:
+    def __init__(
+        self, path: Path, overrides: tuple[str, ...], trace_root: Path | None, mapping: bytes | None = None
+    ) -> None:
         self.path = path
+        self.mapping = mapping
         self.folder = Path(os.path.realpath(path.parent))
         self.overrides = overrides
         self.problems = Problems(str(path))
@@ -107,7 +141,7 @@ class _Planner:
 
     def plan(self) -> Experiment:
         """Make all points; the combinations of one are its places on the axes, several if duplicates were left out."""
-        root = load_yaml(self.path)
+        root = self._read()
         if not root.is_mapping:
             raise ConfigError(root.problem("", f"found {type_name(root.value)}, an experiment is a mapping"))
         self._check_version(root)
@@ -150,6 +184,7 @@ class _Planner:
             description=str(root.value["description"].value) if "description" in root.value else "",
             figures=tuple(root.value["figures"].plain()) if "figures" in root.value else (),
             path=self.path,
+            mapping=self.mapping,
             points=points,
             provenance=[nodes for _, nodes, _ in made.values()],
             axes={axis.key: [value.plain() for value in axis.values] for axis in axes},
@@ -158,6 +193,12 @@ class _Planner:
             combinations=[places for _, _, places in made.values()],
             machine_descriptions={m.spec.name: m.description for m in self.machines.values() if m is not None},
         )
+
+    def _read(self) -> Node:
+        """The file, or the mapping, which has no lines."""
+        if self.mapping is None:
+            return load_yaml(self.path)
+        return moved_to(load_yaml_text(self.mapping, MAPPING), Position(MAPPING))
 
     # what all points share
 

@@ -20,6 +20,11 @@ from t3sim.files import cause_in_words, prepare_folder
 LOCK_NAME = ".lock"
 
 
+def default_folder(experiment: str) -> Path:
+    """Return where the results of an experiment go unless the user says it."""
+    return Path("results") / experiment
+
+
 @contextmanager
 def owned(directory: str | Path) -> Iterator[Path]:
     """Create *directory*, be its only writer for as long as the context lasts, and yield it.

@@ -6,20 +6,25 @@ results grows while points finish; a manifest beside it says that it is whole.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from t3sim.errors import UsageError
 from t3sim.experiment.axes import axis_texts, idle_axes
 from t3sim.experiment.phase_files import PHASES_NAME
 from t3sim.experiment.phase_runner import PhaseRunner, Progress
 from t3sim.experiment.phase_task import ExperimentPoint
+from t3sim.experiment.plan import Experiment, Overrides, Source, load_experiment
 from t3sim.experiment.point_record import record_of
 from t3sim.experiment.policy_trial import try_policies
-from t3sim.experiment.result_folder import owned
+from t3sim.experiment.result_folder import default_folder, owned
 from t3sim.experiment.result_table import TIMELINE_NAME, ResultTable
 from t3sim.experiment.workers import THIS_PROCESS, Workers
 from t3sim.experiment.workforce import Say
@@ -34,14 +39,13 @@ from t3sim.results.record import RunRecord
 from t3sim.results.spans import SPANS_CSV, SPANS_PARQUET, spans_bytes
 from t3sim.results.timeseries import TIMESERIES_NAME, PhaseSeries, timeseries_bytes
 from t3sim.results.waits import WAITS_CSV, WAITS_PARQUET, PointPhase, waits_bytes
-from t3sim.results.writer import FAILED_NAME, table_bytes, write_results
+from t3sim.results.writer import FAILED_NAME, frame_of, results_bytes, table_bytes, write_results
 from t3sim.system.parts import PhaseJob, PhasePlan
 from t3sim.system.simulate import SimulationResult, evaluate
 
 if TYPE_CHECKING:
     from t3sim.checks.audit import Audit
     from t3sim.config.experiment import RunSpec
-    from t3sim.experiment.plan import Experiment
     from t3sim.overlap import Phase
     from t3sim.workload.tiling import TileTrace
 
@@ -70,20 +74,43 @@ class Outcome:
     failed: list[FailedPoint] = field(default_factory=list)
     idle_axes: list[str] = field(default_factory=list)  # swept keys that changed nothing
 
+    @cached_property
+    def table(self) -> Any:
+        """A DataFrame of what ``results.parquet`` holds: a row for each point, README says what the columns mean."""
+        return frame_of(results_bytes(self.records))
+
+    @cached_property
+    def waits(self) -> Any:
+        """A DataFrame of what ``waits.parquet`` holds: what the units of each GPU waited for, phase by phase."""
+        return frame_of(waits_bytes(self.phases()))
+
+    @cached_property
+    def spans(self) -> Any:
+        """A DataFrame of what ``spans.parquet`` holds: when each operation ran, and the bytes that it moved."""
+        return frame_of(spans_bytes(self.phases()))
+
+    def phases(self) -> list[PointPhase]:
+        """Return every phase of the points, those that points share for each."""
+        failed = {point.number for point in self.failed}
+        numbers = (number for number in count(1) if number not in failed)
+        return list(phases_of_points(zip(numbers, self.records, self.results)))  # noqa: B905 - without end
+
 
 def run(
-    experiment: Experiment,
-    directory: str | Path,
+    experiment: Experiment | Source,
+    directory: str | Path | None = None,
     command: Sequence[str] = (),
     progress: Progress | None = None,
     audit: Audit | None = None,
     *,
+    overrides: Overrides = (),
     workers: Workers = THIS_PROCESS,
     phases: str | Path | None = None,
     timeline: bool | None = None,
 ) -> Outcome:
-    """Simulate every point and write results and manifest into *directory*.
+    """Simulate every point and write results and manifest into *directory*, by default ``results/NAME``.
 
+    *experiment* and *overrides* are what ``load_experiment`` takes, or an experiment that it returned.
     Phases that are finished already are not simulated again; they are kept in the folder *phases*, by default
     ``directory/phases``.  *progress* is told how far the points are and the share of the work that is done, 0 to 1;
     *audit* says which of the full checks are made; *timeline* whether to write timelines, by default if points are few.
@@ -91,7 +118,11 @@ def run(
     ``ModelError`` if a check fails, and ``EnvironmentFailure`` before anything is simulated if *directory* cannot be
     written or another run writes there.
     """
-    with owned(directory) as folder:
+    if not isinstance(experiment, Experiment):
+        experiment = load_experiment(experiment, overrides)
+    elif overrides:
+        raise UsageError("this experiment is planned already: give its overrides to load_experiment, or a path to run")
+    with owned(directory or default_folder(experiment.name)) as folder:
         return Sweep(experiment, folder, audit, phases, timeline).run(workers, command, progress)
 
 
@@ -160,7 +191,7 @@ class Sweep(PhaseRunner):
         strategies = {run.strategy: overlap_strategies.get(run.strategy).label for run in experiment.points}
         content = {**about, "overrides": list(experiment.overrides), "strategies": strategies, "points": points}
         text = json.dumps(content, indent=1, allow_nan=False) + "\n"
-        publish({given: experiment.path.read_bytes(), resolved: text.encode()})
+        publish({given: experiment.content(), resolved: text.encode()})
         return {"experiment": given, "resolved": resolved}
 
     def _write(self, table: ResultTable, command: Sequence[str]) -> Outcome:
@@ -179,7 +210,7 @@ class Sweep(PhaseRunner):
         csv, parquet = write_results(folder, records)
         files = {"results.csv": csv, "results.parquet": parquet, **write_gpus(folder, list(gpu_rows(results)))}
         files |= {name: folder / name for name in TABLES_OF_PHASES}
-        phases = list(phases_of_points(zip([i + 1 for i in done], records, results, strict=True)))
+        phases = Outcome(records, results, files, failed).phases()
         contents = (*waits_bytes(phases), *spans_bytes(phases))
         publish(dict(zip((files[name] for name in TABLES_OF_PHASES), contents, strict=True)))
         if failed:
@@ -214,12 +245,13 @@ def plan_phases(points: Sequence[RunSpec], traces: Mapping[str, TileTrace]) -> d
 
 def _digests_of_inputs(experiment: Experiment) -> dict[str, str]:
     """Return the digest of every file the experiment read besides its presets."""
-    names = {str(experiment.path)}
+    names: set[str] = set()
     for run in experiment.points:
         names.update(run.plugins)
         if run.workload.trace is not None:
             names.add(run.workload.trace)
-    return {Path(name).name: file_digest(name) for name in sorted(names)}
+    own = {experiment.path.name: hashlib.sha256(experiment.content()).hexdigest()}
+    return own | {Path(name).name: file_digest(name) for name in sorted(names)}
 
 
 def phases_of(results: Sequence[SimulationResult]) -> Iterator[tuple[RunSpec, Phase]]:

@@ -129,7 +129,7 @@ def _parsed_override(text: str, problems: Problems) -> tuple[str | None, Node | 
     if value is None or len(node.value) != 1:
         problems.add(at, key, "has more than one value")
         return None, None
-    return key, replace(_moved_to(value, at), key_position=at)
+    return key, replace(moved_to(value, at), key_position=at)
 
 
 def with_set(root: Node, path: tuple[str, ...], value: Node, problems: Problems) -> Node:
@@ -153,11 +153,11 @@ def _takes_preset(path: tuple[str, ...]) -> bool:
     return ".".join(path) in HAVE_PRESETS
 
 
-def _moved_to(node: Node, at: Position) -> Node:
+def moved_to(node: Node, at: Position) -> Node:
     """The same tree, all of it written at *at*."""
     value = node.value
     if isinstance(value, dict):
-        value = {key: _moved_to(child, at) for key, child in value.items()}
+        value = {key: moved_to(child, at) for key, child in value.items()}
     elif isinstance(value, list):
-        value = [_moved_to(child, at) for child in value]
+        value = [moved_to(child, at) for child in value]
     return replace(node, value=value, position=at, key_position=at if node.key_position else None)

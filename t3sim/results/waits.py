@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from t3sim.observe.waits import REASONS, WORKING
+from t3sim.observe.waits import COMPUTE_UNIT, NOTHING_LEFT, REASONS, WORKING
 from t3sim.results.writer import columns_of, csv_and_parquet
 
 if TYPE_CHECKING:  # readers of the table need no simulator
@@ -76,4 +76,7 @@ def _rows(one: PointPhase) -> Iterator[tuple[Any, ...]]:
         )  # fmt: skip
 
 
-__all__ = ["REASONS", "SCHEMA", "WAITS_CSV", "WAITS_PARQUET", "WORKING", "PointPhase", "waits_bytes"]
+__all__ = [
+    "COMPUTE_UNIT", "NOTHING_LEFT", "REASONS", "SCHEMA", "WAITS_CSV", "WAITS_PARQUET", "WORKING", "PointPhase",
+    "waits_bytes",
+]  # fmt: skip

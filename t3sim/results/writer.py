@@ -91,6 +91,11 @@ def parquet_bytes(table: Any) -> bytes:
     return buffer.getvalue()
 
 
+def frame_of(csv_and_parquet: tuple[bytes, bytes]) -> Any:
+    """Return the DataFrame of a table; only who asks for one needs pandas."""
+    return pq.read_table(io.BytesIO(csv_and_parquet[1])).to_pandas()
+
+
 def read_results(path: str | Path) -> list[RunRecord]:
     """Return the records of a ``results.csv`` or ``.parquet``; raises ``InputDataError`` naming line and column."""
     path = Path(path)

@@ -6,10 +6,14 @@ import csv
 import json
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+import t3sim
 from t3sim.checks.audit import Audit
+from t3sim.errors import ConfigError, UsageError
 from t3sim.experiment import result_table
 from t3sim.experiment.axes import axis_texts, idle_axes
 from t3sim.experiment.runner import Sweep, run
@@ -190,3 +194,43 @@ def test_out_of_memory_fails_a_point_and_not_the_others(tmp_path: Path, monkeypa
     assert [record.strategy for record in outcome.records] == ["sequential", "t3"] * 3
     with (tmp_path / "results" / "failed.csv").open(encoding="utf-8", newline="") as file:
         assert [row["machine.link.bandwidth"] for row in csv.DictReader(file)] == ["4 GB/s", "8 GB/s", "16 GB/s"]
+
+
+AS_MAPPING = {
+    "name": "mapping", "machine": "t3-tiny", "tiling": "gemm-64x64",
+    "workload": {"gemm": {"m": 256, "n": np.int64(256), "k": 128}, "tp": 4},
+    "sweep": {"grid": {"strategy": ["sequential", "t3"]}},
+}  # fmt: skip
+
+
+def test_a_path_a_mapping_and_an_experiment_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    link = {"machine.link.bandwidth": "4 GB/s"}
+    outcome = t3sim.run(AS_MAPPING, overrides=link)
+    folder = tmp_path / "results" / "mapping"
+    assert outcome.files["results.csv"].resolve() == folder / "results.csv"
+    pd.testing.assert_frame_equal(outcome.table, pd.read_parquet(folder / "results.parquet"))
+    pd.testing.assert_frame_equal(outcome.waits, pd.read_parquet(folder / "waits.parquet"))
+    pd.testing.assert_frame_equal(outcome.spans, pd.read_parquet(folder / "spans.parquet"))
+    assert list(outcome.table["strategy"]) == ["sequential", "t3"]
+    assert set(outcome.waits["point"]) == {1, 2}
+    as_file = t3sim.run(folder / "experiment.yaml", "file", overrides=["machine.link.bandwidth=4 GB/s"])
+    planned = t3sim.run(t3sim.load_experiment(AS_MAPPING, link), "planned")
+    other = t3sim.run(AS_MAPPING, "other")
+    times = [list(one.table["time_us"]) for one in (outcome, as_file, planned, other)]
+    assert times[0] == times[1] == times[2] != times[3]
+
+
+def test_a_mapping_is_checked_as_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    wrong = {**AS_MAPPING, "machine": "t3-tyni", "quantum": 500, "plugins": [tmp_path / "none.py"]}
+    with pytest.raises(ConfigError) as found:
+        t3sim.run(wrong)
+    assert [str(problem).partition(": ")[0] for problem in found.value.problems] == ["experiment"] * 3
+    with pytest.raises(UsageError, match="cannot be written down"):
+        t3sim.run({**AS_MAPPING, "quantum": {1, 2}})
+    with pytest.raises(UsageError, match="planned already"):
+        t3sim.run(t3sim.load_experiment(AS_MAPPING), overrides={"workload.tp": 2})
+    with pytest.raises(UsageError, match="not one text"):
+        t3sim.run(AS_MAPPING, overrides="workload.tp=2")
+    assert list(tmp_path.iterdir()) == []
