@@ -27,7 +27,7 @@ from t3sim.gpu.kernel.codes import (
     WRITE_BACK,
 )
 from t3sim.gpu.kernel.memory_controller import enqueue_request, head_is_ready, is_any_head_ready
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, cases
 from tests.harness.channel_bench import ChannelBench, Request, Setup
 
 NOW = 5000
@@ -117,7 +117,7 @@ def breaches(pick_stream: Any, policy: str, n_classes: int = 2) -> list[str]:
 
 
 class TestContract:
-    @pytest.mark.parametrize("n_classes", [1, 2, 3])
+    @pytest.mark.parametrize("n_classes", cases([1, 2, 3], 3))
     @pytest.mark.parametrize("policy", arbitration_policies.names())
     def test_picks_what_is_ready_and_writes_only_its_scratch(self, policy: str, n_classes: int) -> None:
         """In 800 states and more, is the answer a ready stream or none, and the record otherwise as it was?"""
@@ -134,7 +134,7 @@ class TestContract:
         counted = bench.channel["n_requests"][:n_classes][:, kinds]
         assert counted.tolist() == (50 * np.eye(n_classes, dtype=int)).tolist()
 
-    @pytest.mark.parametrize("n_classes", [2, 3])
+    @pytest.mark.parametrize("n_classes", cases([2, 3], 3))
     @pytest.mark.parametrize("policy", [name for name in arbitration_policies.names() if name != "mca"])
     def test_policies_without_a_threshold_never_hold_a_ready_stream_back(self, policy: str, n_classes: int) -> None:
         """Are round robin and compute first work-conserving?"""
@@ -153,6 +153,7 @@ class TestContract:
         assert breaches(two_streams, "round_robin", 2) == []
         assert breaches(two_streams, "round_robin", 3) == ["picks a stream that is not ready"]
 
+    @pytest.mark.deep
     def test_the_contract_holds_interpreted(self) -> None:
         """The same checks on the uncompiled functions, in a process of their own."""
         names = ("test_picks_what_is_ready_and_writes_only_its_scratch", "TestMca")
