@@ -226,4 +226,3 @@ def _lanes(axes: Axes, tiles: pd.DataFrame, prefix: str) -> None:
         lines = LineCollection(list(segments), colors=colour, linewidths=0.75, capstyle="butt", rasterized=True)
         axes.add_collection(lines)
     axes.set_ylim(len(lane_of), -1)
-
