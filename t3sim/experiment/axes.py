@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from t3sim.experiment.plan import Experiment
 from t3sim.results.record import SIMULATED, RunRecord
-
-if TYPE_CHECKING:
-    from t3sim.experiment.plan import Experiment
 
 # Keys that a fixed column of the results tells.
 HAVE_COLUMNS = frozenset(

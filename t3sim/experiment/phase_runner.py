@@ -13,26 +13,20 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from t3sim.checks.audit import Audit
 from t3sim.errors import EnvironmentFailure, T3SimError
 from t3sim.experiment.estimate import phase_seconds
 from t3sim.experiment.phase_digest import phase_digest, program_digest
 from t3sim.experiment.phase_files import PhaseFolder, StoredPhase, decode
-from t3sim.experiment.phase_task import PhaseTask
-from t3sim.experiment.workers import Finished
+from t3sim.experiment.phase_task import Finished, MadeOfPhases, PhaseTask, Workforce
 from t3sim.observe.timeline import Timeline
+from t3sim.overlap import Phase
 from t3sim.results.writer import prepare_output
-from t3sim.system.parts import PhasePlan
+from t3sim.system.parts import PhaseJob, PhasePlan
 
-if TYPE_CHECKING:
-    from t3sim.experiment.phase_task import MadeOfPhases
-    from t3sim.experiment.workers import Workforce
-    from t3sim.overlap import Phase
-    from t3sim.system.parts import PhaseJob
-
-COUNTED_BY_AUDIT = ("n_phases", "n_commands", "n_looks", "n_granules", "n_values")
+COUNTED_BY_AUDIT = {"has_checks": ("n_phases", "n_commands", "n_looks"), "has_data": ("n_granules", "n_values")}
 Progress = Callable[[str, float], None]
 
 
@@ -59,15 +53,9 @@ class PhaseRunner:
     """
 
     def __init__(
-        self,
-        points: Sequence[MadeOfPhases],
-        folder: str | Path,
-        audit: Audit | None = None,
-        *,
-        has_timeline: bool = False,
-        is_lenient: bool = False,
-        noun: str = "points",
-    ) -> None:
+        self, points: Sequence[MadeOfPhases], folder: str | Path, audit: Audit | None = None, *,
+        has_timeline: bool = False, is_lenient: bool = False, noun: str = "points",
+    ) -> None:  # fmt: skip
         """Plan the phases; *audit* follows them and counts what it looks at.
 
         *is_lenient*: an error of the simulator fails the points concerned instead of ending the run.  *noun* is what
@@ -112,19 +100,14 @@ class PhaseRunner:
         """The points that have no result because a phase of theirs could not be simulated."""
         found = {i: FailedPhase("", reason) for i, reason in self._refused.items()}
         for i, needed in enumerate(self._of_point):
-            digest = next((digest for digest in needed if digest in self._failed), None)
-            if digest is not None:
+            for digest in [digest for digest in needed if digest in self._failed][:1]:
                 found[i] = FailedPhase(self._tasks[digest].name, self._failed[digest])
         return found
 
     def simulate(
-        self,
-        workforce: Workforce,
-        progress: Progress | None = None,
-        done: Callable[[int], None] = lambda _i: None,
-        *,
-        longest_first: bool = False,
-    ) -> None:
+        self, workforce: Workforce, progress: Progress | None = None, done: Callable[[int], None] = lambda _i: None,
+        *, longest_first: bool = False,
+    ) -> None:  # fmt: skip
         """Simulate what is missing; *done* is told the index of each point that gets its result meanwhile.
 
         *longest_first*: not in the order of the points, so that workers end together.
@@ -191,16 +174,15 @@ class PhaseRunner:
 
     def _stored(self, job: PhaseJob, point: MadeOfPhases) -> StoredPhase | None:
         """Return the finished phase of *job*; what is asked for the first time becomes a task, or is in the folder."""
-        plugins, audit = point.run.plugins, self.audit
+        audit = self.audit
         if job.key not in self._digest_of:
-            self._digest_of[job.key] = phase_digest(job, plugins)
+            self._digest_of[job.key] = phase_digest(job, point.run.plugins)
         digest = self._digest_of[job.key]
         if digest not in self._tasks:
             after = tuple(self._digest_of[key] for key in job.after)
-            self._tasks[digest] = PhaseTask(
-                point, digest, job.name, phase_seconds(job), program_digest(),
-                audit.has_checks, audit.has_data, audit.seed, after,
-            )  # fmt: skip
+            checks = (audit.has_checks, audit.has_data, audit.seed)
+            task = PhaseTask(point, digest, job.name, phase_seconds(job), program_digest(), *checks, after)
+            self._tasks[digest] = task
             stored = self._store.load(digest, with_timeline=self.has_timeline)
             if stored is not None and stored.was_checked(checks=audit.has_checks, data=audit.has_data):
                 self._take(stored)
@@ -209,8 +191,8 @@ class PhaseRunner:
     def _take(self, stored: StoredPhase) -> None:
         """Note a finished phase and what checks looked at in it."""
         self._known[stored.digest] = stored
-        for name in COUNTED_BY_AUDIT:
-            if getattr(self.audit, f"has_{'data' if name in ('n_granules', 'n_values') else 'checks'}"):
+        for kind, names in COUNTED_BY_AUDIT.items():
+            for name in names if getattr(self.audit, kind) else ():
                 setattr(self.audit, name, getattr(self.audit, name) + int(stored.checks.get(name, 0)))
 
     def _is_forgiven(self, error: Exception) -> bool:

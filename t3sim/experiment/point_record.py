@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from t3sim.config.experiment import WorkloadSpec
 from t3sim.gpu.arbitration import arbitration_policies
+from t3sim.overlap import Phase
 from t3sim.results.record import RunRecord
-
-if TYPE_CHECKING:
-    from t3sim.config.experiment import WorkloadSpec
-    from t3sim.overlap import Phase
-    from t3sim.system.simulate import SimulationResult
+from t3sim.system.simulate import SimulationResult
 
 
 def record_of(result: SimulationResult) -> RunRecord:

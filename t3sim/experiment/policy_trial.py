@@ -17,10 +17,11 @@ import sys
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from t3sim.config.experiment import RunSpec
 from t3sim.errors import PluginError, frames_of, home_of, is_of_a_user
 from t3sim.experiment.plugins import load_plugins
 from t3sim.gpu.arbitration import arbitration_policies
@@ -30,9 +31,6 @@ from t3sim.gpu.kernel.memory_controller import head_is_ready
 from t3sim.gpu.kernel.state import Layout, empty_gpu
 from t3sim.gpu.traffic import classes_in_words
 from t3sim.system.user_code import PATIENCE_S
-
-if TYPE_CHECKING:
-    from t3sim.config.experiment import RunSpec
 
 N_SEQUENCES, CALLS_PER_SEQUENCE = 100, 20  # of states that follow one another, as the policy's scratch does
 MORE_WITH_CHECKS = 10

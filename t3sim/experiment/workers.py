@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from t3sim.errors import T3SimError, UsageError
-from t3sim.experiment.phase_task import PhaseTask, perform
-from t3sim.experiment.workforce import Finished, Say, SetAside, TaskReport, Workforce
+from t3sim.experiment.phase_task import Finished, PhaseTask, Say, SetAside, TaskReport, Workforce, perform
 from t3sim.system.threads import n_cores
 
 SECONDS_WORTH_WORKERS = 20.0  # of one core: starting workers takes two or three
@@ -74,6 +73,3 @@ def workers_for(seconds: Sequence[float], jobs: int | None = None, scheduler: st
         return Workers(jobs)
     n = min(n_cores(), len(seconds))
     return Workers(n) if n > 1 and sum(seconds) > SECONDS_WORTH_WORKERS else THIS_PROCESS
-
-
-__all__ = ["THIS_PROCESS", "Finished", "SetAside", "ThisProcess", "Workers", "Workforce", "workers_for"]
