@@ -22,7 +22,7 @@ FIGURES: dict[str, str] = {
     # name -> "module", or "module:function", of a function draw(results, columns)
     "speedup": "t3sim.analysis.speedup",
     "dram_traffic": "t3sim.analysis.dram_traffic",
-    "runtime_split": "t3sim.analysis.runtime_split",
+    "runtime_split": "t3sim.analysis.speedup:draw_runtime_split",
     "dram_over_time": "t3sim.analysis.dram_over_time",
     "waits": "t3sim.analysis.waits",
     "cu_sharing": "t3sim.study.cu_sharing",

@@ -156,7 +156,7 @@ def read_validation(folder: str | Path) -> Validation:
 
 def _read_csv(path: Path, columns: Sequence[str] = ()) -> pd.DataFrame:
     return read_table(
-        path, "CSV", columns, "the table of a validation", keep_default_na=False, na_values=[""], low_memory=False,
+        path, columns, "the table of a validation", keep_default_na=False, na_values=[""], low_memory=False,
         compression="gzip" if path.suffix == ".gz" else None,
         dtype={"nccl_channels": "string", "nccl_proto": "string", "reason": "string", "model": "string"},
     )  # fmt: skip

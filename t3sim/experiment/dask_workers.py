@@ -86,7 +86,7 @@ class DaskWorkers:
         self._settings = dask_settings.private_settings()
         try:
             client = self._client = self._of_own() if self._scheduler is None else self._connected(self._scheduler)
-            client.subscribe_topic(self._topic, self._note_share)
+            client.subscribe_topic(self._topic, lambda event: self._shares.update([event[1]]))  # digest, share
             client.subscribe_topic("all", self._note_death)
             if self._cluster is not None:
                 self._processes = WorkerProcesses(self._cluster.scheduler_address, client.security, self._n)
@@ -234,10 +234,6 @@ class DaskWorkers:
         return max(1, self._n_threads)
 
     # called by dask in another thread, with what the scheduler reports
-
-    def _note_share(self, event: tuple[float, Any]) -> None:
-        digest, share = event[1]
-        self._shares[digest] = share
 
     def _note_death(self, event: tuple[float, Any]) -> None:
         what = event[1]

@@ -49,10 +49,7 @@ def program_digest() -> str:
     return sha256_of([t3sim.__version__, source_digest()])
 
 
-@cache
-def plugin_digest(path: str) -> str:
-    """Return the digest of a plugin file as it was when this process first asked."""
-    return file_digest(path)
+plugin_digest = cache(file_digest)  # of a plugin file as it was when this process first asked
 
 
 def content_of(value: Any) -> Any:

@@ -114,10 +114,21 @@ class PhaseRunner:
         """
         if longest_first:
             self._ready = deque(sorted(self._ready, key=lambda task: -task.seconds))
-        meter = _Meter(self, progress)
-        for outcome in workforce.simulate(self._ready, meter.report):
+        total = sum(task.seconds for task in self.missing) or 1.0  # by estimated time
+        shares: dict[str, float] = {}  # that are done, by digest
+        done_s, n_failed = 0.0, 0
+
+        def report(task: PhaseTask, share: float) -> None:
+            nonlocal done_s
+            done_s += (share - shares.get(task.digest, 0.0)) * task.seconds
+            shares[task.digest] = share
+            if progress is not None:
+                failed = f", {n_failed} failed" if n_failed else ""
+                progress(f"{len(self.results)}/{len(self.points)} {self.noun}{failed}", min(1.0, done_s / total))
+
+        for outcome in workforce.simulate(self._ready, report):
             digest = outcome.task.digest
-            meter.report(outcome.task, 1.0)
+            report(outcome.task, 1.0)
             if isinstance(outcome, Finished):
                 self._store.put(digest, outcome.content)
                 self._take(decode(outcome.content, with_timeline=self.has_timeline))
@@ -128,7 +139,7 @@ class PhaseRunner:
                 raise outcome.error
             else:
                 self._failed[digest] = outcome.reason
-                meter.n_failed = len(self.failed)
+                n_failed = len(self.failed)
 
     def _ask(self, i: int) -> bool:
         """Ask point *i* for its phases, and hand on those that can be simulated now; return whether it is finished."""
@@ -148,7 +159,7 @@ class PhaseRunner:
         except (T3SimError, ValueError) as error:
             if not self._is_forgiven(error):
                 raise
-            self._refused[i] = first_line(error)
+            self._refused[i] = next(iter(str(error).splitlines()), type(error).__name__)
             return False
         needed = self._of_point[i] = tuple(dict.fromkeys(self._digest_of[key] for key in plan.jobs))
         for digest in needed:
@@ -198,30 +209,3 @@ class PhaseRunner:
     def _is_forgiven(self, error: Exception) -> bool:
         """Return whether *error* fails the points concerned only."""
         return self._is_lenient and not isinstance(error, EnvironmentFailure)
-
-
-class _Meter:
-    """How far the points are: their number, and the share of the work that is done by estimated time."""
-
-    def __init__(self, runner: PhaseRunner, progress: Progress | None) -> None:
-        self.n_failed = 0
-        self._runner = runner
-        self._progress = progress
-        self._total = sum(task.seconds for task in runner.missing) or 1.0
-        self._shares: dict[str, float] = {}  # that are done, by digest
-        self._done = 0.0
-
-    def report(self, task: PhaseTask, share: float) -> None:
-        """Note that *share* of *task* is done, and pass on the share of all."""
-        if self._progress is None:
-            return
-        self._done += (share - self._shares.get(task.digest, 0.0)) * task.seconds
-        self._shares[task.digest] = share
-        n, n_all = len(self._runner.results), len(self._runner.points)
-        failed = f", {self.n_failed} failed" if self.n_failed else ""
-        self._progress(f"{n}/{n_all} {self._runner.noun}{failed}", min(1.0, self._done / self._total))
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of a message, or the kind of an error that has none."""
-    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -143,11 +143,9 @@ def perform(task: PhaseTask, report: Report, n_threads: int | None = 1) -> bytes
         return encode(StoredPhase(task.digest, phase, time.perf_counter() - started, asdict(audit)))
 
 
+_verified_trace = lru_cache(maxsize=8)(read_trace)
+
+
 def trace_of(run: RunSpec) -> TileTrace | None:
     """Return the tile trace that a point replays, None if it makes its tiles from the shape."""
     return None if run.workload.trace is None else _verified_trace(run.workload.trace)
-
-
-@lru_cache(maxsize=8)
-def _verified_trace(path: str) -> TileTrace:
-    return read_trace(path)

@@ -36,9 +36,7 @@ from t3sim.results.spans import SPANS_CSV, SPANS_PARQUET, spans_bytes
 from t3sim.results.timeseries import TIMESERIES_NAME, PhaseSeries, timeseries_bytes
 from t3sim.results.waits import WAITS_CSV, WAITS_PARQUET, PointPhase, waits_bytes
 from t3sim.results.writer import FAILED_NAME, table_bytes, write_results
-from t3sim.system.parts import PhaseJob, PhasePlan
-from t3sim.system.simulate import SimulationResult, evaluate
-from t3sim.workload.tiling import TileTrace
+from t3sim.system.simulate import SimulationResult
 
 MOST_POINTS_WITH_TIMELINE = 10
 TABLES_OF_PHASES = WAITS_CSV, WAITS_PARQUET, SPANS_CSV, SPANS_PARQUET
@@ -95,7 +93,9 @@ class Sweep(PhaseRunner):
         self.experiment = experiment
         self.folder = folder
         self._started = time.perf_counter()
-        self._inputs = _digests_of_inputs(experiment)
+        names = {str(experiment.path), *(name for run in experiment.points for name in run.plugins)}
+        names |= {run.workload.trace for run in experiment.points if run.workload.trace is not None}
+        self._inputs = {Path(name).name: file_digest(name) for name in sorted(names)}
         self._point_digests = [run_digest(run, inputs=self._inputs) for run in experiment.points]
         self._axis_texts = axis_texts(experiment)
         super().__init__(
@@ -180,21 +180,6 @@ class Sweep(PhaseRunner):
             publish({files["timeseries"]: timeseries_bytes(series_of(results))})
         files.update(self._write_inputs())
         return Outcome(records, results, {**files, "manifest": write_manifest(folder, manifest)}, failed, idle)
-
-
-def plan_phases(points: Sequence[RunSpec], traces: Mapping[str, TileTrace]) -> dict[tuple[object, ...], PhaseJob]:
-    """Return the distinct phases the points need, without simulating any."""
-    plan = PhasePlan()
-    for run in points:
-        evaluate(run, traces.get(run.workload.trace or ""), plan)
-    return plan.jobs
-
-
-def _digests_of_inputs(experiment: Experiment) -> dict[str, str]:
-    """Return the digest of every file the experiment read besides its presets."""
-    names = {str(experiment.path), *(name for run in experiment.points for name in run.plugins)}
-    names |= {run.workload.trace for run in experiment.points if run.workload.trace is not None}
-    return {Path(name).name: file_digest(name) for name in sorted(names)}
 
 
 def timelines_of(results: Sequence[SimulationResult]) -> dict[str, Timeline]:

@@ -67,9 +67,7 @@ def workers_for(seconds: Sequence[float], jobs: int | None = None, scheduler: st
     """Return the workers for phases of so many estimated *seconds*, as the user wishes or as is sensible."""
     if jobs is not None and scheduler is not None:
         raise UsageError("--jobs starts workers and --scheduler uses those of a scheduler; give one of them")
-    if scheduler is not None:
-        return Workers(scheduler=scheduler)
-    if jobs is not None:
-        return Workers(jobs)
+    if jobs is not None or scheduler is not None:
+        return Workers(jobs or 0, scheduler)
     n = min(n_cores(), len(seconds))
     return Workers(n) if n > 1 and sum(seconds) > SECONDS_WORTH_WORKERS else THIS_PROCESS
