@@ -69,4 +69,3 @@ def phases_of(row: Row) -> dict[str, float]:
     phases["other operators"] = others
     phases["other"] = time - sum(phases.values())
     return {name: duration for name, duration in phases.items() if duration > time * 1e-6}
-
