@@ -14,7 +14,6 @@ from t3sim.config.experiment import RunSpec
 from t3sim.experiment.estimate import planned_hours
 from t3sim.experiment.plan import load_experiment
 from t3sim.experiment.point_record import record_of
-from t3sim.experiment.runner import plan_phases
 from t3sim.overlap import baselines
 from t3sim.results.derive import derive
 from t3sim.results.record import RunRecord
@@ -23,6 +22,7 @@ from t3sim.system.parts import PhaseStore
 from t3sim.system.simulate import SimulationResult, simulate
 from t3sim.workload.layer import sublayer_runs, sublayers_of
 from tests.conftest import cases
+from tests.harness.planned import plan_phases
 from tests.harness.sublayers import point
 
 MODEL = "hidden: 256\nlayers: 2\ntokens: 256\nsequence: 128\nheads: 4\ntensor_parallel: [4]\n"
