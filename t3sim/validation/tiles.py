@@ -14,11 +14,13 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
-from t3sim.config.experiment import GemmShape
+from t3sim.config.experiment import GemmShape, TilingSpec
+from t3sim.config.machine import MachineSpec
+from t3sim.measurements.samples import Measurement, Measurements
 from t3sim.validation.simulation import (
     GemmAlone,
     RecordedTiles,
@@ -29,11 +31,6 @@ from t3sim.validation.simulation import (
     with_value,
 )
 from t3sim.workload.tiling import ELEMENT_BYTES
-
-if TYPE_CHECKING:
-    from t3sim.config.experiment import TilingSpec
-    from t3sim.config.machine import MachineSpec
-    from t3sim.measurements.samples import Measurement, Measurements
 
 # The epilogue of Triton's kernels: a tile goes through the shared memory of its SM, written and read at its width, 32
 # banks of 4 B a cycle.  Rates of one SM are as measured at 1.98 GHz (validation/h200/two-gpus-stores).
