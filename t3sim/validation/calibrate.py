@@ -12,31 +12,18 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from t3sim.collective.choice import protocol_of
 from t3sim.config import trees
+from t3sim.config.experiment import Kernels
+from t3sim.config.machine import MachineSpec, Protocol
 from t3sim.config.machine_checks import machine_findings
 from t3sim.errors import UsageError
-from t3sim.validation.points import (
-    COLLECTIVES,
-    GEMM,
-    GEMM_GAPS,
-    LIMITED_COLLECTIVES,
-    SIMULATED,
-    Points,
-    compared,
-    simulations_of,
-)
-from t3sim.validation.simulation import CollectiveAlone, with_value
-
-if TYPE_CHECKING:
-    from t3sim.config.experiment import Kernels
-    from t3sim.config.machine import MachineSpec, Protocol
-    from t3sim.measurements.samples import Measurement, Measurements
-    from t3sim.validation.points import Point
-    from t3sim.validation.simulation import Outcome, Simulation
+from t3sim.measurements.samples import Measurement, Measurements
+from t3sim.validation import points as kinds
+from t3sim.validation.points import SIMULATED, Point, Points, compared, simulations_of
+from t3sim.validation.simulation import CollectiveAlone, Outcome, Simulation, with_value
 
 NS, US = 10**3, 10**6  # in picoseconds
 MHZ, GBPS = 10**6, 10**9
@@ -46,7 +33,7 @@ LARGE_STORE_GROUPS = 32  # workgroups that saturate the links, of a measurement 
 NEAR_L2_BYTES = 24 << 20  # a working set that fits the near half of the L2
 MEMORY_BYTES = 256 << 20  # one that misses the L2
 
-Simulate = Callable[[Sequence["Simulation"]], Mapping["Simulation", "Outcome"]]
+Simulate = Callable[[Sequence[Simulation]], Mapping[Simulation, Outcome]]
 Say = Callable[[str], None]
 
 
@@ -87,14 +74,14 @@ GROUPS: dict[str, Callable[[Point], bool]] = {  # of points that are simulated
     "rings": lambda point: _protocol(point) == "simple",
     "small rings": lambda point: _protocol(point) == "low_latency",
     "middle rings": lambda point: _protocol(point) == "low_latency_128",
-    "GEMMs at full clock": lambda point: point.kind == GEMM_GAPS,
-    "GEMMs without pause": lambda point: point.kind == GEMM,
+    "GEMMs at full clock": lambda point: point.kind == kinds.GEMM_GAPS,
+    "GEMMs without pause": lambda point: point.kind == kinds.GEMM,
 }
 
 
 def _protocol(point: Point) -> Protocol | None:
     """Return the protocol that a ring takes; None for what is not a ring on its own."""
-    if point.kind not in {COLLECTIVES, LIMITED_COLLECTIVES}:
+    if point.kind not in {kinds.COLLECTIVES, kinds.LIMITED_COLLECTIVES}:
         return None
     ring = point.terms[0].simulation
     assert isinstance(ring, CollectiveAlone)
@@ -117,7 +104,7 @@ class Fitted:
     error_before: float | None
     error: float | None
     source: str
-    points: tuple[str, ...] = field(default=())  # file:line
+    points: tuple[str, ...] = ()  # file:line
 
 
 def value_at(machine: MachineSpec, path: str) -> int | float:
@@ -165,8 +152,7 @@ def readings(machine: MachineSpec, chosen: Sequence[Measurement]) -> Iterator[Fi
 
 
 def _read(machine: MachineSpec, path: str, value: int, rows: Sequence[Measurement], what: str) -> Fitted:
-    places = tuple(row.place for row in rows)
-    return Fitted(path, value_at(machine, path), value, None, None, None, None, what, places)
+    return Fitted(path, value_at(machine, path), value, None, None, None, None, what, tuple(row.place for row in rows))
 
 
 def _median(rows: Sequence[Measurement], column: str) -> float:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from t3sim.config.machine import MachineSpec
 from t3sim.config.trees import shown_value
-
-if TYPE_CHECKING:
-    from t3sim.validation.calibrate import Fitted
+from t3sim.measurements.samples import csv_text
+from t3sim.validation.calibrate import Fitted
 
 TABLE_COLUMNS = (
     "parameter", "start", "value", "low", "high", "error_before", "error", "source", "n_points", "points",
@@ -64,12 +60,10 @@ def source_of(one: Fitted) -> str:
 
 def calibration_table(fitted: Sequence[Fitted]) -> bytes:
     """Return a CSV table of *fitted*; errors are relative, points are file:line joined by ``;``."""
-    buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(TABLE_COLUMNS)
+    rows = []
     for one in fitted:
-        ends = ["" if end is None else text_of(one.path, end) for end in (one.low, one.high)]
+        values = (one.start, one.value, one.low, one.high)
+        numbers = ["" if value is None else text_of(one.path, value) for value in values]
         errors = ["" if error is None else f"{error:.4f}" for error in (one.error_before, one.error)]
-        start, value = text_of(one.path, one.start), text_of(one.path, one.value)
-        writer.writerow([one.path, start, value, *ends, *errors, one.source, len(one.points), ";".join(one.points)])
-    return buffer.getvalue().encode()
+        rows.append([one.path, *numbers, *errors, one.source, len(one.points), ";".join(one.points)])
+    return csv_text(TABLE_COLUMNS, rows).encode()
