@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import permutations
 from typing import Any, TypeVar
 
 import numpy as np
@@ -98,11 +99,7 @@ class Lab:
 
     def new_streams(self) -> list[Any]:
         """One more stream on each GPU."""
-        streams = []
-        for gpu in range(self.n_gpus):
-            with self.cp.cuda.Device(gpu):
-                streams.append(self.cp.cuda.Stream(non_blocking=True))
-        return streams
+        return [self.cp.cuda.Stream(non_blocking=True) for _ in self._each_current()]
 
     def on_each(self, make: Callable[[int], Any], streams: Sequence[Any] = ()) -> list[Any]:
         """Return what *make* makes on each GPU, on one of *streams* each (the lab's own if none are given)."""
@@ -130,9 +127,8 @@ class Lab:
 
     def free_memory(self) -> None:
         """Give what CuPy's pools hold back to the devices."""
-        for gpu in range(self.n_gpus):
-            with self.cp.cuda.Device(gpu):
-                self.cp.get_default_memory_pool().free_all_blocks()
+        for _ in self._each_current():
+            self.cp.get_default_memory_pool().free_all_blocks()
 
     def copy(self, source: Any, owner: int, target: Any, to: int) -> None:
         """Queue a transfer of an array of GPU *owner* to one of the same size on GPU *to* on the current stream."""
@@ -149,9 +145,13 @@ class Lab:
 
     def synchronize(self) -> None:
         """Wait until every GPU has nothing left to do."""
+        for _ in self._each_current():
+            self.cp.cuda.runtime.deviceSynchronize()
+
+    def _each_current(self) -> Iterator[int]:
         for gpu in range(self.n_gpus):
             with self.cp.cuda.Device(gpu):
-                self.cp.cuda.runtime.deviceSynchronize()
+                yield gpu
 
     def random_halves(self, shape: tuple[int, ...], seed: int) -> Any:
         """Random FP16 between -1 and 1 on the current GPU."""
@@ -161,22 +161,25 @@ class Lab:
         values -= 1
         return values.astype(np.float16)
 
+    def need_two(self) -> None:
+        """Raise ``MissingHardware`` if there is one GPU only."""
+        if self.n_gpus < 2:
+            raise MissingHardware("one GPU has no peer", "give --gpus 2 or more")
+
     def peer_access(self) -> None:
-        """Let every GPU use every other's memory; raises ``MissingHardware`` where one cannot."""
+        """Let every GPU use every other's memory; raises ``MissingHardware`` where one cannot, or there is no other."""
+        self.need_two()
         runtime = self.cp.cuda.runtime
-        for gpu in range(self.n_gpus):
-            for other in range(self.n_gpus):
-                if gpu == other:
-                    continue
-                if not runtime.deviceCanAccessPeer(gpu, other):
-                    missing = f"GPU {gpu} has no peer access to GPU {other}"
-                    raise MissingHardware(missing, "take GPUs that are linked, or leave out what needs two GPUs")
-                with self.cp.cuda.Device(gpu):
-                    try:
-                        runtime.deviceEnablePeerAccess(other)
-                    except runtime.CUDARuntimeError as error:
-                        if "AlreadyEnabled" not in str(error) and "already enabled" not in str(error):
-                            raise
+        for gpu, other in permutations(range(self.n_gpus), 2):
+            if not runtime.deviceCanAccessPeer(gpu, other):
+                missing = f"GPU {gpu} has no peer access to GPU {other}"
+                raise MissingHardware(missing, "take GPUs that are linked, or leave out what needs two GPUs")
+            with self.cp.cuda.Device(gpu):
+                try:
+                    runtime.deviceEnablePeerAccess(other)
+                except runtime.CUDARuntimeError as error:
+                    if "AlreadyEnabled" not in str(error) and "already enabled" not in str(error):
+                        raise
 
     def queued(self, streams: Sequence[tuple[int, Any]], queue: Callable[[], None]) -> list[tuple[Any, Any]]:
         """Queue work behind gates on *streams* (GPU, stream), let it go at once, return (start, end) events of each."""

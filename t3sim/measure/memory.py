@@ -125,12 +125,8 @@ def _chased(lab: Lab, pattern: str, n_bytes: int, owner: int, *, warm: bool) -> 
             clocks.append(1000.0 * cycles / ns)
     del chain, order
     lab.free_memory()
-    return {
-        "pattern": pattern,
-        "working_set_bytes": n_bytes,
-        "time_samples_ns": samples,
-        "sm_mhz": median(clocks),
-    }
+    found = {"time_samples_ns": samples, "sm_mhz": median(clocks)}
+    return {"pattern": pattern, "working_set_bytes": n_bytes, **found}
 
 
 def launches(lab: Lab) -> Rows:
