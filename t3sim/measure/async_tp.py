@@ -36,11 +36,6 @@ OPERATIONS = (
 )
 
 
-def operation_of(name: str) -> str:
-    """Return what a kernel or copy of that name does."""
-    return next(operation for operation, word in OPERATIONS if word in name)
-
-
 def rows_of(events: Sequence[Mapping[str, Any]]) -> Rows:
     """Yield the operations of one call, in the order of their starts, from the profiler's *events* of one GPU.
 
@@ -52,8 +47,9 @@ def rows_of(events: Sequence[Mapping[str, Any]]) -> Rows:
     for number, event in enumerate(on_gpu):
         start = event["ts"] - on_gpu[0]["ts"]
         stream = streams.setdefault(event["args"]["stream"], len(streams))
+        operation = next(operation for operation, word in OPERATIONS if word in event["name"])
         yield {
-            "number": number, "operation": operation_of(event["name"]), "stream": stream,
+            "number": number, "operation": operation, "stream": stream,
             "start_ns": round(1e3 * start), "end_ns": round(1e3 * (start + event["dur"])),
             "kernel": event["name"].split("(")[0].strip()[:60],
         }  # fmt: skip

@@ -33,6 +33,7 @@ MIB = 1 << 20
 T = TypeVar("T")
 Rows = Iterator[dict[str, Any]]
 Work = Callable[[int], None]  # queues repetition i on the streams of the lab
+Readings = list[dict[str, float]]  # clock and power of GPU 0 while work runs
 
 
 @dataclass(frozen=True)
@@ -208,9 +209,9 @@ class Lab:
         return [(gpu, self.streams[gpu]) for gpu in (range(self.n_gpus) if gpus is None else gpus)]
 
     def group(
-        self, streams: Sequence[tuple[int, Any]], work: Work, repetitions: int, watch: Watch | None = None
+        self, streams: Sequence[tuple[int, Any]], work: Work, repetitions: int, readings: Readings | None = None
     ) -> float:
-        """Time one group: microseconds a repetition, the maximum over the streams."""
+        """Time one group: microseconds a repetition, the maximum over the streams; *readings* gets one more."""
 
         def queue() -> None:
             for i in range(repetitions):
@@ -219,8 +220,8 @@ class Lab:
                 work(i)
 
         events = self.queued(streams, queue)
-        if watch is not None:
-            watch.look()
+        if readings is not None:
+            readings.append(self.nvml.look())
         self.synchronize()
         return max(self.elapsed_us(start, end) for start, end in events) / repetitions
 
@@ -230,11 +231,11 @@ class Lab:
         streams: Sequence[tuple[int, Any]] | None = None,
         *,
         longer: float = 1.0,
-        watch: Watch | None = None,
+        readings: Readings | None = None,
     ) -> list[float]:
         """Return the time of a repetition of *work* in each of the effort's groups, in microseconds.
 
-        *longer* stretches groups and warm-up; *watch* takes a reading in each group.
+        *longer* stretches groups and warm-up; *readings* gets one of each group.
         """
         streams = self.own_streams([0]) if streams is None else streams
         for i in range(ROTATED_SETS):
@@ -248,7 +249,7 @@ class Lab:
 
         self.group(streams, work, repetitions(self.effort.warmup_us))
         n = repetitions(self.effort.group_us)
-        return [self.group(streams, work, n, watch) for _ in range(self.effort.groups)]
+        return [self.group(streams, work, n, readings) for _ in range(self.effort.groups)]
 
 
 class Nvml:
@@ -277,18 +278,7 @@ class Nvml:
         return found
 
 
-class Watch:
-    """Clock and power of GPU 0 while work runs: call ``look`` between queueing and waiting."""
-
-    def __init__(self, nvml: Nvml) -> None:
-        self._nvml = nvml
-        self._readings: list[dict[str, float]] = []
-
-    def look(self) -> None:
-        """Take one reading."""
-        self._readings.append(self._nvml.look())
-
-    def columns(self) -> dict[str, float]:
-        """The medians as columns of a row; none if there are no readings."""
-        names = dict.fromkeys(name for reading in self._readings for name in reading)
-        return {name: statistics.median(one[name] for one in self._readings if name in one) for name in names}
+def medians(readings: Readings) -> dict[str, float]:
+    """Return the medians of clock and power as columns of a row; none if there are no readings."""
+    names = dict.fromkeys(name for reading in readings for name in reading)
+    return {name: statistics.median(one[name] for one in readings if name in one) for name in names}

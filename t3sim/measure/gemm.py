@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from t3sim.measure.device import ROTATED_SETS, Lab, Rows, Watch, Work
+from t3sim.measure.device import ROTATED_SETS, Lab, Readings, Rows, Work, medians
 from t3sim.measure.kernels import TILE, TILED_SHARED_BYTES, TILED_THREADS
 
 MAX_RELATIVE_ERROR = 1e-3  # FP32 sums rounded to FP16 once lie near 3e-4; a wrong index lies near 1
@@ -163,9 +163,9 @@ def sustained(lab: Lab) -> Rows:
         for kernel, work in _works(lab, operands).items():
             if kernel == "tiled" and not (lab.effort.quick or shape in FEW or shape.model == "-"):
                 continue
-            watch = Watch(lab.nvml)
-            samples = lab.samples(checked(lab, operands, work), longer=SUSTAINED, watch=watch)
-            yield {**shape._asdict(), "time_samples_us": samples, "kernel": kernel, **watch.columns()}
+            readings: Readings = []
+            samples = lab.samples(checked(lab, operands, work), longer=SUSTAINED, readings=readings)
+            yield {**shape._asdict(), "time_samples_us": samples, "kernel": kernel, **medians(readings)}
 
     yield from lab.each(SHAPES, QUICK_SHAPES, of_shape)
 
@@ -177,16 +177,16 @@ def with_gaps(lab: Lab) -> Rows:
         operands = Operands(lab, shape)
         work = checked(lab, operands, _works(lab, operands)["cublas"])
 
-        def timed(i: int, gap_us: int, watch: Watch) -> float:
+        def timed(i: int, gap_us: int, readings: Readings) -> float:
             work(i)
             lab.synchronize()
             time.sleep(gap_us / 1e6)
-            return lab.group(lab.own_streams([0]), lambda _: work(i + 1), 1, watch)
+            return lab.group(lab.own_streams([0]), lambda _: work(i + 1), 1, readings)
 
         for gap_us in GAPS_US:
-            watch = Watch(lab.nvml)
-            samples = [timed(i, gap_us, watch) for i in range(3 if lab.effort.quick else 15)]
-            found = {"gap_us": gap_us, "time_samples_us": samples, "kernel": "cublas", **watch.columns()}
+            readings: Readings = []
+            samples = [timed(i, gap_us, readings) for i in range(3 if lab.effort.quick else 15)]
+            found = {"gap_us": gap_us, "time_samples_us": samples, "kernel": "cublas", **medians(readings)}
             yield {**shape._asdict(), **found}
 
     yield from lab.each(SHAPES, QUICK_SHAPES, of_shape)

@@ -53,16 +53,14 @@ def accesses(lab: Lab) -> Rows:
     lab.peer_access()
     rows = QUICK_TILE_ROWS if lab.effort.quick else TILE_ROWS
     for memory, owner in MEMORIES.items():
-        yield from _accesses_of(lab, memory, _Arrays(lab, owner, rows))
+        arrays = _Arrays(lab, owner, rows)
+        for access, groups in _planned(lab):
+            arrays.check(access)
+            for n in (lab.n_sms,) if lab.effort.quick else groups:
+                where = {"memory": memory, **asdict(access), "workgroups": n, "bytes": arrays.n_bytes}
+                yield {**where, "time_samples_us": lab.samples(lab.queueing(partial(arrays.launch, access, n)))}
+        del arrays
         lab.free_memory()
-
-
-def _accesses_of(lab: Lab, memory: str, arrays: _Arrays) -> Rows:
-    for access, groups in _planned(lab):
-        arrays.check(access)
-        for n in (lab.n_sms,) if lab.effort.quick else groups:
-            where = {"memory": memory, **asdict(access), "workgroups": n, "bytes": arrays.n_bytes}
-            yield {**where, "time_samples_us": lab.samples(lab.queueing(partial(arrays.launch, access, n)))}
 
 
 def _planned(lab: Lab) -> Iterator[tuple[Access, tuple[int, ...]]]:
@@ -193,22 +191,17 @@ def _exchanged(lab: Lab, pattern: str, n_bytes: int, *, groups: int = 0) -> dict
                 else:
                     arguments = (data[1 - gpu], np.uint32(words), *ends, np.int32(gpu == 0), outs[gpu])
                     lab.launch("signals", 1, min(THREADS, max(1, words)), arguments)
-        samples.append(_nanoseconds(lab, outs) / turns / (1 if groups else 2))
+        lab.synchronize()
+        with lab.on(0):
+            ns = int(outs[0].get()[0])
+        if ns == 0:
+            raise MissingHardware("a flag written to the peer was never seen", "use GPUs with peer access over a link")
+        samples.append(ns / turns / (1 if groups else 2))
         for gpu in (0, 1) if words else ():
             with lab.on(gpu):
                 if not bool((data[gpu] == _expected(lab, words, seed=turns)).all()):
                     raise ArithmeticError(f"{n_bytes} bytes before a flag arrived wrong at GPU {gpu}")
     return {"pattern": pattern, "working_set_bytes": n_bytes or 4, "time_samples_ns": samples}
-
-
-def _nanoseconds(lab: Lab, outs: list[Any]) -> int:
-    """Return what GPU 0 took, after all work is done; raises ``MissingHardware`` if the GPUs did not see each other."""
-    lab.synchronize()
-    with lab.on(0):
-        ns = int(outs[0].get()[0])
-    if ns == 0:
-        raise MissingHardware("a flag written to the peer was never seen", "use GPUs with peer access over a link")
-    return ns
 
 
 def _expected(lab: Lab, words: int, seed: int) -> Any:

@@ -98,15 +98,10 @@ class Kind:
         return {column.name: column for column in (*self.columns, *self.optional)}
 
     def sample_columns(self) -> dict[str, str]:
-        """Return the names that columns of samples may have, each with the time column they belong to."""
+        """Return names of columns of samples, each with its time column: ``time_samples_us`` of ``time_us``."""
         times = [column.name for column in self.columns if column.content == "real" and column.unit in {"us", "ns"}]
-        return {samples_of(name): name for name in times if name not in {"min_us", "max_us", "min_ns", "max_ns"}}
-
-
-def samples_of(time_column: str) -> str:
-    """Return the name of the column with all samples of a time column: ``time_us`` -> ``time_samples_us``."""
-    stem, _, unit = time_column.rpartition("_")
-    return f"{stem}_samples_{unit}"
+        sampled = [name for name in times if name not in {"min_us", "max_us", "min_ns", "max_ns"}]
+        return {f"{name[:-3]}_samples{name[-3:]}": name for name in sampled}
 
 
 # --- what rows move and compute, and the least time that takes -----------------------------------

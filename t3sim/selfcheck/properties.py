@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 
 from t3sim.checks.audit import Audit
+from t3sim.checks.dram.rules import RULES
 from t3sim.checks.invariants import broken, claims
 from t3sim.errors import ModelError, T3SimError
 from t3sim.gpu.kernel import _jit, codes
@@ -96,7 +97,8 @@ def conservation(depth: Depth) -> str:
 def dram_rules(depth: Depth) -> str:
     """GEMMs while stores and updates of a neighbour go anywhere: all policies and queue kinds, several memories."""
     n_commands, tight = traffic.checked_commands(depth.dram_commands, depth.report)
-    return f"{n_commands:,} commands of random traffic keep {traffic.n_rules()} rules, {len(tight)} met to the cycle"
+    n_rules = sum(not rule.absent for rule in RULES)  # of memories that can be configured
+    return f"{n_commands:,} commands of random traffic keep {n_rules} rules, {len(tight)} met to the cycle"
 
 
 def data(depth: Depth) -> str:
@@ -162,16 +164,11 @@ def _keep(trace: bytearray, commands: NDArray[Any]) -> None:
     trace.extend(commands.tobytes())
 
 
-def digests_of(cases: Iterable[DataCase]) -> list[str]:
-    """Return the digests of *cases*, in order."""
-    return [trace_of_commands(case) for case in cases]
-
-
 def determinism(depth: Depth) -> str:
     """The same DRAM commands at the same cycles again, in threads, and in the interpreter."""
     cases = [random_case(seed) for seed in range(depth.same_results)]
-    first = digests_of(cases)
-    if digests_of(reversed(cases)) != first[::-1]:
+    first = list(map(trace_of_commands, cases))
+    if list(map(trace_of_commands, reversed(cases))) != first[::-1]:
         raise CheckFailed("a second run in another order issued other DRAM commands")
     for n_workers in WORKERS:
         with ThreadPoolExecutor(n_workers) as pool:
@@ -187,15 +184,14 @@ def determinism(depth: Depth) -> str:
 def interpreted_digests(seeds: list[int]) -> list[str]:
     """Return the digests of the cases of *seeds* as plain Python computes them, in another process."""
     program = (
-        "import json\nfrom t3sim.selfcheck.properties import digests_of, random_case\n"
-        f"print(json.dumps(digests_of(random_case(seed) for seed in {seeds})))"
+        "import json\nfrom t3sim.selfcheck.properties import random_case, trace_of_commands\n"
+        f"print(json.dumps([trace_of_commands(random_case(seed)) for seed in {seeds}]))"
     )
     environment = {**os.environ, "T3SIM_INTERPRETED": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise CheckFailed(f"the interpreted kernel failed: {done.stderr.strip().splitlines()[-1]}")
-    digests: list[str] = json.loads(done.stdout)
-    return digests
+    return list(json.loads(done.stdout))
 
 
 def known_results(depth: Depth) -> str:  # noqa: ARG001 - the list is what it is

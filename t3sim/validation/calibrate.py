@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from t3sim.collective.choice import protocol_of
 from t3sim.config import trees
 from t3sim.config.experiment import Kernels
-from t3sim.config.machine import MachineSpec, Protocol
+from t3sim.config.machine import MachineSpec
 from t3sim.config.machine_checks import machine_findings
 from t3sim.errors import UsageError
 from t3sim.measurements.samples import Measurement, Measurements
-from t3sim.validation import points as kinds
-from t3sim.validation.points import SIMULATED, Point, Points, compared, simulations_of
+from t3sim.validation.points import LIMITED_COLLECTIVES, SIMULATED, Point, Points, compared, simulations_of
 from t3sim.validation.simulation import CollectiveAlone, Outcome, Simulation, with_value
 
 NS, US = 10**3, 10**6  # in picoseconds
@@ -49,12 +48,8 @@ class Parameter:
 def _parameters(machine: MachineSpec) -> list[Parameter]:
     """Return what is searched for, in the order of the groups."""
     unit, kernel = "gpu.compute_unit", "gpu.collective_kernel"
-    highest = machine.gpu.compute_clock
-
-    def can_run_at(clock: int) -> bool:
-        return not machine_findings(with_value(machine, "gpu.matrix_clock", clock))
-
-    clocks = tuple(clock for clock in range(1200 * MHZ, highest + 1, 10 * MHZ) if can_run_at(clock))
+    steps = range(1200 * MHZ, machine.gpu.compute_clock + 1, 10 * MHZ)
+    clocks = tuple(clock for clock in steps if not machine_findings(with_value(machine, "gpu.matrix_clock", clock)))
     return [
         Parameter(f"{unit}.l2_bytes_per_cycle", tuple(range(48, 129, 4)), "rings"),
         Parameter(f"{unit}.l2_store_bytes_per_cycle", tuple(range(16, 65)), "rings"),
@@ -70,19 +65,16 @@ def _parameters(machine: MachineSpec) -> list[Parameter]:
     ]
 
 
-GROUPS: dict[str, Callable[[Point], bool]] = {  # of points that are simulated
-    "rings": lambda point: _protocol(point) == "simple",
-    "small rings": lambda point: _protocol(point) == "low_latency",
-    "middle rings": lambda point: _protocol(point) == "low_latency_128",
-    "GEMMs at full clock": lambda point: point.kind == kinds.GEMM_GAPS,
-    "GEMMs without pause": lambda point: point.kind == kinds.GEMM,
-}
+GROUPS = {  # of points that are simulated: the protocol of rings, or the kind
+    "rings": "simple", "small rings": "low_latency", "middle rings": "low_latency_128",
+    "GEMMs at full clock": "gemm_gaps", "GEMMs without pause": "gemm",
+}  # fmt: skip
 
 
-def _protocol(point: Point) -> Protocol | None:
-    """Return the protocol that a ring takes; None for what is not a ring on its own."""
-    if point.kind not in {kinds.COLLECTIVES, kinds.LIMITED_COLLECTIVES}:
-        return None
+def _what(point: Point) -> str:
+    """Return the protocol that a ring on its own takes, or the kind of another point."""
+    if point.kind not in {"collectives", LIMITED_COLLECTIVES}:
+        return point.kind
     ring = point.terms[0].simulation
     assert isinstance(ring, CollectiveAlone)
     kernel = ring.machine.gpu.collective_kernel
@@ -118,9 +110,8 @@ def points_of_fit(
     machine: MachineSpec, kernels: Kernels, rows: Measurements, groups: Iterable[str] = tuple(GROUPS)
 ) -> list[Point]:
     """Return the points of *rows* that are simulated to fit *machine* in *groups*."""
-    chosen = [GROUPS[group] for group in groups]
-    points = Points(machine, kernels).of(rows)
-    return [point for point in points if point.terms and any(is_chosen(point) for is_chosen in chosen)]
+    chosen = {GROUPS[group] for group in groups}
+    return [point for point in Points(machine, kernels).of(rows) if point.terms and _what(point) in chosen]
 
 
 # --- numbers that are measured as such ---------------------------------------------------------------------------

@@ -45,17 +45,14 @@ CALIBRATION_COLUMNS = ("file", "line")
 RATIO, US = "ratio", "us"
 SIMULATED, FAILED, NOT_SIMULATED = "simulated", "failed", "not simulated"
 
-# Kinds of the table: how measurements of one kind are told apart that are simulated in different ways.
-COLLECTIVES, LIMITED_COLLECTIVES = "collectives", "channel_limited_collectives"
-GEMM, GEMM_GAPS, GEMM_SM_SPLIT = "gemm", "gemm_gaps", "gemm_sm_split"
-SEQUENTIAL, CONTENTION, TILES, SCATTER = "sequential", "contention", "tile_timelines", "fused_scatter"
-PEER_COPY, ASYNC_TP = "peer_copy", "async_tp"
+GEMMS = ("gemm", "gemm_gaps", "gemm_sm_split")
+LIMITED_COLLECTIVES = "channel_limited_collectives"  # told apart in the table: simulated in another way
 BY_ENGINES = ("uni", "bidi", "ring")  # patterns of copies
 NO_COPY_ENGINES = "the machine has no copy engines"
 OPS: dict[str, Op] = {"reduce_scatter": "reduce-scatter", "all_gather": "all-gather", "all_reduce": "all-reduce"}
 SIMULATED_KINDS = (
-    COLLECTIVES, LIMITED_COLLECTIVES, GEMM, GEMM_GAPS, GEMM_SM_SPLIT, SEQUENTIAL, CONTENTION, TILES, SCATTER,
-    PEER_COPY, ASYNC_TP,
+    "collectives", LIMITED_COLLECTIVES, *GEMMS, "sequential", "contention", "tile_timelines", "fused_scatter",
+    "peer_copy", "async_tp",
 )  # fmt: skip
 
 # Kinds that no simulation exists for, each with the reason.
@@ -138,14 +135,14 @@ class Points:
         timelines = {timeline.rows[0].place: timeline for timeline in timelines_of(measurements)}
         scatters, host_us = Scatters(measurements, self.tiling), measurements.host_us
         makers: dict[str, Callable[[Measurement], Iterable[Point]]] = {
-            COLLECTIVES: lambda row: _launched(self._collective(row), host_us(row)),
-            **dict.fromkeys((GEMM, GEMM_GAPS, GEMM_SM_SPLIT), lambda row: _launched(self._gemm(row), host_us(row))),
-            SEQUENTIAL: lambda row: _launched(self._sequential(row), host_us(row)),
-            PEER_COPY: lambda row: _launched(self._copy(row), host_us(row)),
-            ASYNC_TP: lambda row: self._async_tp(row, host_us(row)),
-            CONTENTION: lambda row: self._contention(row, measurements.gemm_loop_share(row)),
-            SCATTER: lambda row: self._scatter(row, scatters),
-            TILES: lambda row: self._timeline(timelines[row.place], scatters) if row.place in timelines else (),
+            "collectives": lambda row: _launched(self._collective(row), host_us(row)),
+            **dict.fromkeys(GEMMS, lambda row: _launched(self._gemm(row), host_us(row))),
+            "sequential": lambda row: _launched(self._sequential(row), host_us(row)),
+            "peer_copy": lambda row: _launched(self._copy(row), host_us(row)),
+            "async_tp": lambda row: self._async_tp(row, host_us(row)),
+            "contention": lambda row: self._contention(row, measurements.gemm_loop_share(row)),
+            "fused_scatter": lambda row: self._scatter(row, scatters),
+            "tile_timelines": lambda row: self._timeline(timelines.get(row.place), scatters),
         }
         return [point for row in measurements.rows for point in makers.get(row.kind, without_simulation)(row)]
 
@@ -161,9 +158,9 @@ class Points:
 
     def _gemm(self, row: Measurement) -> Iterator[Point]:
         """On its own; only back to back, without a pause, the power limit slows it down."""
-        machine = self.machine if row.kind == GEMM else unthrottled(self.machine)
+        machine = self.machine if row.kind == "gemm" else unthrottled(self.machine)
         n_units, kernel = machine.gpu.n_compute_units, str(row.values.get("kernel", "cublas"))
-        n = int(row["sms"]) if row.kind == GEMM_SM_SPLIT else n_units
+        n = int(row["sms"]) if row.kind == "gemm_sm_split" else n_units
         if n > n_units:
             yield _point(row, "time_us", reason=f"the machine has {n_units} compute units")
         elif kernel != "cublas":
@@ -217,7 +214,7 @@ class Points:
         ):
             yield _point(row, part, beside)
             slowdown = float(row[part]) / float(row[f"{name}_alone_us"])
-            yield Point(CONTENTION, f"{name}_slowdown", RATIO, row, slowdown, (beside,), alone)
+            yield Point(row.kind, f"{name}_slowdown", RATIO, row, slowdown, (beside,), alone)
 
     def _scatter(self, row: Measurement, scatters: Scatters) -> Iterator[Point]:
         """In loops, as in a row of kernels, so the GEMM runs at the clock of GEMMs without pause."""
@@ -235,15 +232,17 @@ class Points:
             yield _point(row, kernel, *_terms(of, "gemm"), reason=remark + loop)
         ratio = float(row["flux_noswz_us"]) / float(row["flux_us"])
         below = None if simulation is None else Term(simulation)
-        yield Point(SCATTER, "naive_over_next", RATIO, row, ratio, _terms(naive, "time"), below, remark)
+        yield Point(row.kind, "naive_over_next", RATIO, row, ratio, _terms(naive, "time"), below, remark)
         yield _point(row, "reduce_us", *_terms(simulation, "sum"), reason=remark)
 
-    def _timeline(self, timeline: Timeline, scatters: Scatters) -> Iterator[Point]:
+    def _timeline(self, timeline: Timeline | None, scatters: Scatters) -> Iterator[Point]:
+        if timeline is None:  # of a row that does not start one
+            return
         simulation, remark = self._simulation_of(timeline, scatters)
-        n_rows = len(timeline.rows)
+        first, n_rows = timeline.rows[0], len(timeline.rows)
         for name, measured in timeline.figures().items():
             terms = _terms(simulation, name)
-            yield Point(TILES, f"{name}_us", US, timeline.rows[0], measured, terms, reason=remark, n_rows=n_rows)
+            yield Point(first.kind, f"{name}_us", US, first, measured, terms, reason=remark, n_rows=n_rows)
 
     def tiles(self, measurements: Measurements, outcomes: Mapping[Simulation, Outcome]) -> list[dict[str, object]]:
         """Return a row for each recorded tile, with its simulated times if there are any."""
@@ -272,7 +271,8 @@ class Points:
         machine, kernel = unthrottled(self.machine), self.machine.gpu.collective_kernel
         is_held = protocol == "Simple" and kernel.kind == "channels"
         if is_held and protocol_of(kernel, op, gpus, size) != "simple":
-            machine = without_flags(machine)
+            plain = kernel.model_copy(update={"low_latency": None, "low_latency_128": None})
+            machine = with_value(machine, "gpu.collective_kernel", plain)
         n = None if channels == "auto" or int(channels) == kernel.channels else int(channels)
         return CollectiveAlone(machine, self.tiling, op, size, gpus, n)
 
@@ -290,12 +290,6 @@ def unthrottled(machine: MachineSpec) -> MachineSpec:
     So after a pause, in loops of a few milliseconds (it takes longer to act), and on some of the compute units.
     """
     return with_value(machine, "gpu.matrix_clock", "compute_clock")
-
-
-def without_flags(machine: MachineSpec) -> MachineSpec:
-    """Return *machine* with collectives held to the protocol without flags inside the data."""
-    kernel = machine.gpu.collective_kernel.model_copy(update={"low_latency": None, "low_latency_128": None})
-    return with_value(machine, "gpu.collective_kernel", kernel)
 
 
 def _terms(simulation: Simulation | None, name: str) -> tuple[Term, ...]:
