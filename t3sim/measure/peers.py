@@ -96,11 +96,12 @@ class _Arrays:
         """Queue one access to set *i*; a store leaves what belongs there."""
         seed = i % ROTATED_SETS
         array, words, width = self._sets[seed], np.uint64(self._words), np.int32(access.access_bytes)
-        kernel, arguments = {
+        kernels: dict[str, tuple[str, tuple[Any, ...]]] = {
             "store": ("store_words", (array, np.uint32(seed), words, width)),
             "load": ("load_words", (array, self._sum, words, width)),
             "bulk_store": ("store_bulk", (array, np.uint32(seed), words, np.uint32(width))),
-        }[access.access]
+        }
+        kernel, arguments = kernels[access.access]
         if access.pattern in TILES:
             tile = (np.int32(self._tile_rows), np.int32(COLUMNS), np.int32(list(TILES).index(access.pattern)))
             kernel, arguments = "store_tiles", (array, np.uint32(seed), *tile, width)
