@@ -14,12 +14,6 @@ __device__ __forceinline__ u64 nanoseconds() {
     return t;
 }
 
-__device__ __forceinline__ u32 multiprocessor() {
-    u32 id;
-    asm volatile("mov.u32 %0, %smid;" : "=r"(id));
-    return id;
-}
-
 __device__ __forceinline__ u32 shared_address(const void* pointer) {
     u32 at;
     asm("{ .reg .u64 address; cvta.to.shared.u64 address, %1; cvt.u32.u64 %0, address; }" : "=r"(at) : "l"(pointer));
@@ -290,13 +284,8 @@ extern "C" __global__ void barriers(int* counter, volatile int* mine, volatile i
 // 128 x 256 tiles, K in slices of 32, four slices in shared memory, 8 warps of 64 x 64; one workgroup fits an SM.
 // Grid of as many workgroups as tiles: the hardware dispatches them. Smaller grid: workgroup b does b, b + grid, ...
 
-#define TILE_M 128
-#define TILE_N 256
-#define SLICE 32
-#define STAGES 4
-#define PITCH_A 40
-#define PITCH_B 264
-#define STAGE_HALVES (TILE_M * PITCH_A + SLICE * PITCH_B)
+enum { TILE_M = 128, TILE_N = 256, SLICE = 32, STAGES = 4, PITCH_A = 40, PITCH_B = 264 };
+enum { STAGE_HALVES = TILE_M * PITCH_A + SLICE * PITCH_B };
 
 __device__ __forceinline__ void copy_16(u32 to, const u16* from, bool inside) {
     const int n = inside ? 16 : 0;
@@ -384,7 +373,9 @@ extern "C" __global__ void __launch_bounds__(256, 1) tiled_gemm(
             }
         __syncthreads();
         if (threadIdx.x == 0 && record) {
-            record[tile * 4] = multiprocessor();
+            u32 multiprocessor;
+            asm volatile("mov.u32 %0, %smid;" : "=r"(multiprocessor));
+            record[tile * 4] = multiprocessor;
             record[tile * 4 + 1] = started;
             record[tile * 4 + 2] = computed;
             record[tile * 4 + 3] = nanoseconds();

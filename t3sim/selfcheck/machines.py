@@ -258,7 +258,6 @@ def _arbitration(
 class Outcome:
     """What one machine showed: findings, and how much was looked at."""
 
-    n_refused: int = 0  # in both modes: the work does not fit the machine
     n_commands: int = 0
     n_values: int = 0
     findings: list[str] = field(default_factory=list)
@@ -275,7 +274,7 @@ def outcome_of(run: RunSpec) -> Outcome:
             with at_most_threads(1):  # these rings are too small to gain by more
                 results.append(simulate(run.model_copy(update={"mode": mode}), audit=audit))
         except UsageError:
-            outcome.n_refused = 1
+            continue  # in both modes: the work does not fit the machine
         except T3SimError as error:
             outcome.findings.append(f"{run.experiment}, {mode}: {error}")
         except Exception as error:  # noqa: BLE001 - whatever else comes out is the finding

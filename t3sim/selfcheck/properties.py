@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -60,15 +60,6 @@ class Depth:
 DEEP = Depth(audited_runs=2_000, dram_commands=200_000_000, data_cases=50_000, machines=5_000, same_results=100)
 
 
-@dataclass(frozen=True)
-class Property:
-    """What is shown, in a word and as a question, and how."""
-
-    name: str
-    question: str
-    show: Callable[[Depth], str]
-
-
 def mirrored(case: DataCase) -> MirroredMachine:
     """Return a mirrored machine with *case* loaded."""
     machine = loaded(case)
@@ -77,7 +68,7 @@ def mirrored(case: DataCase) -> MirroredMachine:
 
 
 def conservation(depth: Depth) -> str:
-    """Every claim about every unit, again and again while random runs go on, and every DRAM command of them."""
+    """Is nothing lost, made twice or counted wrongly?  Every claim and DRAM command, while random runs go on."""
     audit = Audit(has_checks=True)
     n_claims = 0
     for seed in range(depth.audited_runs):
@@ -95,14 +86,14 @@ def conservation(depth: Depth) -> str:
 
 
 def dram_rules(depth: Depth) -> str:
-    """GEMMs while stores and updates of a neighbour go anywhere: all policies and queue kinds, several memories."""
+    """Does every DRAM command keep the timings?  Random traffic, all policies and queue kinds, several memories."""
     n_commands, tight = traffic.checked_commands(depth.dram_commands, depth.report)
     n_rules = sum(not rule.absent for rule in RULES)  # of memories that can be configured
     return f"{n_commands:,} commands of random traffic keep {n_rules} rules, {len(tight)} met to the cycle"
 
 
 def data(depth: Depth) -> str:
-    """Random GEMMs, fused and plain, and collectives carry whole numbers; NumPy says what has to come out."""
+    """Does the machine compute what NumPy computes?  Random GEMMs, fused and plain, and collectives carry numbers."""
     n_values, n_accesses = map(sum, zip(*for_each_seed(depth, values_of, depth.data_cases), strict=True))
     return f"{n_values:,} values of {depth.data_cases:,} random runs equal NumPy's ({n_accesses:,} accesses)"
 
@@ -131,7 +122,7 @@ def values_of(seed: int) -> tuple[int, int]:
 
 
 def machines(depth: Depth) -> str:
-    """Random legal machines and workloads with every check and real values, in mirrored and in explicit mode."""
+    """Do random machines keep every rule, with real values, and do mirrored and explicit mode agree?"""
     seen = list(for_each_seed(depth, machine_outcome, depth.machines))
     findings = [line for one in seen for line in one.findings]
     if findings:
@@ -165,7 +156,7 @@ def _keep(trace: bytearray, commands: NDArray[Any]) -> None:
 
 
 def determinism(depth: Depth) -> str:
-    """The same DRAM commands at the same cycles again, in threads, and in the interpreter."""
+    """Do equal runs issue the same DRAM commands at the same cycles: again, in threads, in the interpreter?"""
     cases = [random_case(seed) for seed in range(depth.same_results)]
     first = list(map(trace_of_commands, cases))
     if list(map(trace_of_commands, reversed(cases))) != first[::-1]:
@@ -195,7 +186,7 @@ def interpreted_digests(seeds: list[int]) -> list[str]:
 
 
 def known_results(depth: Depth) -> str:  # noqa: ARG001 - the list is what it is
-    """The results that every machine has to have, from the file that is shipped."""
+    """Does this machine get the results that every machine gets, those of the file that is shipped?"""
     known = json.loads(KNOWN_RESULTS.read_text())
     for seed, digest in known.items():
         if trace_of_commands(random_case(int(seed))) != digest:
@@ -237,13 +228,13 @@ def canary(depth: Depth) -> str:  # noqa: ARG001 - one defect
 
 SMALL_FUSED = (random_case(1).shape, random_case(1).tiling)
 
-PROPERTIES = (
-    Property("conservation", "Is nothing lost, made twice or counted wrongly?", conservation),
-    Property("dram", "Does every DRAM command keep the timings of the memory?", dram_rules),
-    Property("data", "Does the machine compute what NumPy computes?", data),
-    Property("machines", "Do random machines keep every rule, and do both modes agree?", machines),
-    Property("determinism", "Do equal runs give equal results, however they are run?", determinism),
-    Property("known results", "Does this machine get the results that every machine gets?", known_results),
-    Property("hangs", "Is a machine that stops found and explained?", hangs),
-    Property("canary", "Would the checks notice a defect?", canary),
-)
+PROPERTIES: Mapping[str, Callable[[Depth], str]] = {
+    "conservation": conservation,
+    "dram": dram_rules,
+    "data": data,
+    "machines": machines,
+    "determinism": determinism,
+    "known results": known_results,
+    "hangs": hangs,
+    "canary": canary,
+}

@@ -33,13 +33,12 @@ from tests.smoke.command_line import t3sim
 
 SHORT = Depth(audited_runs=14, dram_commands=200_000, data_cases=14, machines=3, same_results=4)
 N_KNOWN = 14
-BY_NAME = {entry.name: entry for entry in PROPERTIES}
 
 
 # tests/properties/test_determinism.py asks what `determinism` does.
-@pytest.mark.parametrize("name", cases(BY_NAME, *[name for name in BY_NAME if name != "determinism"]))
+@pytest.mark.parametrize("name", cases(PROPERTIES, *[name for name in PROPERTIES if name != "determinism"]))
 def test_a_property_holds_and_says_what_it_looked_at(name: str) -> None:
-    evidence = BY_NAME[name].show(SHORT)
+    evidence = PROPERTIES[name](SHORT)
     assert len(evidence.splitlines()) == 1
     assert len(evidence) < 130
 
@@ -161,7 +160,7 @@ def test_a_defect_turns_the_line_red(name: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_every_property_has_a_defect_that_turns_it_red() -> None:
-    assert set(DEFECTS) == set(BY_NAME)
+    assert set(DEFECTS) == set(PROPERTIES)
 
 
 def test_an_interpreter_that_fails_is_a_broken_property() -> None:
