@@ -443,7 +443,5 @@ def nccl_rows(lab: Lab, channels: str, kinds: Sequence[str]) -> Iterator[tuple[s
         "sequential": partial(sequential, lab),
         "contention": partial(contention, lab, channels, BESIDE if channels == "auto" else FEW_BESIDE),
     }
-    measured = nccl_kinds(channels, kinds)
-    for kind, program in programs.items():
-        if kind in measured:
-            yield from ((kind, row) for row in program())
+    for kind in nccl_kinds(channels, kinds):
+        yield from ((kind, row) for row in programs[kind]())

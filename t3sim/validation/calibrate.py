@@ -191,11 +191,10 @@ class Fit:
         start, before = machine, self.error(machine)
         step = FIRST_STEP
         while step and before > 0:
-            moved = False
+            before_round = machine
             for parameter in parameters:
-                better = self._moved(machine, parameter, step)
-                moved, machine = moved or better is not machine, better
-            step = step if moved else step // 2
+                machine = self._moved(machine, parameter, step)
+            step = step // 2 if machine is before_round else step
         return machine, [self._fitted(start, machine, parameter, before) for parameter in parameters]
 
     def _moved(self, machine: MachineSpec, parameter: Parameter, step: int) -> MachineSpec:
