@@ -85,6 +85,9 @@ def _check_tiling(
     """Report what keeps the workgroups of a workload from running on a GPU like *machine*."""
     tiling_key = "tiling" if workload.trace is None else "workload.trace"
     findings = tiling_findings(workload.tiling, machine)
+    if workload.tiling.column_major and workload.operator == "ag-gemm":
+        message = "is for a GEMM whose output is reduced; rows of A are gathered from arrays that are stored by rows"
+        findings.append(("column_major", message))
     for path, message in findings:
         problems.report(tree, f"{tiling_key}.{path}", where + message)
     n_wavefronts = math.prod(workload.tiling.workgroup_tile) // math.prod(workload.tiling.wavefront_tile)
