@@ -304,6 +304,16 @@ class TestMca:
         state = {"compute_at": 10, "comm_at": NOW, "last_stream": COMPUTE, "params": params}
         assert mca(first_stage_occupancy=percent * CAPACITY, **state) == expected
 
+    @pytest.mark.parametrize(("turns_within", "expected"), [(401, COMM), (400, COMPUTE), (0, COMPUTE)])
+    def test_streams_take_turns_beside_a_gemm_of_short_stages(self, turns_within: int, expected: int) -> None:
+        """A first stage of 400 cycles from the first look on; compute first until it is over?"""
+        params = {"threshold": "none", "turns_within": turns_within}
+        state: dict[str, Any] = {"compute_at": 10, "comm_at": NOW, "last_stream": COMPUTE, "params": params}
+        channel = channel_with(first_stage_occupancy=-1, **state)
+        assert [picks("mca", channel, now) for now in (NOW, NOW + 399)] == [COMPUTE, COMPUTE]
+        channel["first_stage_occupancy"] = 0
+        assert [picks("mca", channel, now) for now in (NOW + 400, NOW + 500)] == [expected, expected]
+
     @pytest.mark.parametrize(("threshold", "limit"), [("5", 5), ("10", 10), ("30", 30), ("none", CAPACITY)])
     def test_each_threshold_of_the_paper(self, threshold: str, limit: int) -> None:
         """5, 10, 30 and none: at which occupancy does communication stop?"""
@@ -395,4 +405,4 @@ class TestHoldingBack:
         entry = arbitration_policies.get("mca")
         assert isinstance(entry, ArbitrationPolicy)
         assert entry.pick_stream is mca_pick_stream
-        assert entry.encode({"threshold": "none"}) == [NEVER, 1000, NEVER]
+        assert entry.encode({"threshold": "none"}) == [NEVER, 1000, NEVER, 0]
