@@ -86,6 +86,9 @@ def _of_shape(
     tiling, tiling_key = workload.tiling, "tiling" if workload.trace is None else "workload.trace"
     for where, gpu in gpus if gemms else ():
         findings = tiling_findings(tiling, gpu)
+        if tiling.column_major and workload.operator == "ag-gemm":
+            message = "is for a GEMM whose output is reduced; rows of A are gathered from arrays stored by rows"
+            findings.append(("column_major", message))
         for path, message in findings:
             yield f"{tiling_key}.{path}", where + message
         n_wavefronts = math.prod(tiling.workgroup_tile) // math.prod(tiling.wavefront_tile)

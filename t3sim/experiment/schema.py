@@ -42,6 +42,7 @@ class KernelFile(Spec):
     k_slice: Count | None = None
     prefetch_depth: Count | None = None
     persistent: bool | None = None
+    column_major: bool | None = None
 
 
 class TilingFile(KernelFile):

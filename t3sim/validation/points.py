@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from t3sim.collective.choice import Op, protocol_of
+from t3sim.collective.choice import protocol_of
+from t3sim.collective.schedule import Op
 from t3sim.config.experiment import Kernels, OperatorKind, TilingSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.config.presets import load_tiling

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from t3sim.checks.audit import Audit
-from t3sim.collective.choice import Op
+from t3sim.collective.schedule import Op
 from t3sim.config.experiment import (
     CollectiveSpec,
     GemmShape,

@@ -183,7 +183,7 @@ CASES = [
         BASE.replace("t3-150", "t3-15O"),
         (
             "e.yaml:2:10: machine: unknown machine `t3-15O`; did you mean `t3-150`? (known: a100, h100, h200, "
-            "t3-150, t3-150-2x, t3-75, t3-tiny)"
+            "t3-150, t3-150-2x, t3-75, t3-accel-sim, t3-accel-sim-2x, t3-tiny)"
         ),
     ),
     case(
@@ -213,7 +213,7 @@ CASES = [
         BASE.replace("t3\n", "t3-mca\n") + "arbitration: {policy: mca, treshold: 5}\n",
         (
             "e.yaml:5:28: arbitration.treshold: unknown parameter of policy `mca` `treshold`; did you mean "
-            "`threshold`? (known: threshold, starvation_limit)"
+            "`threshold`? (known: threshold, starvation_limit, turns_above, turns_within)"
         ),
     ),
     case(

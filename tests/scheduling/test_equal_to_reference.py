@@ -109,6 +109,7 @@ OTHER_RULES: list[dict[str, Any]] = [
     {"policy": "round_robin"},
     {"policy": "compute_first"},
     {"policy": "mca"},
+    {"policy": "patient"},
     {"threshold": 4},
     {"starvation_limit": 19},
     {"producer_done": True},
