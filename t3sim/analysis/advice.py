@@ -39,13 +39,16 @@ PART_COLOURS = {
     "launches": "#888888",
 }
 KEYS = ["model", "gemm", "operator", "machine", "tp", "m", "n", "k"]
+TEXTS = ("model", "gemm", "parameters", "runner_up", "runner_up_parameters", "with_hardware", "refused")
 MOST_BARS = 40
 MOST_CURVES = 8
 
 
 def draw_advice(folder: Path) -> list[Path]:
     """Draw the figures of the advice in *folder*; return the files."""
-    advice, candidates, exposed = (pd.read_csv(folder / f"{name}.csv") for name in ("advice", "candidates", "exposed"))
+    texts = dict.fromkeys(TEXTS, str)
+    tables = (pd.read_csv(folder / f"{name}.csv", dtype=texts) for name in ("advice", "candidates", "exposed"))
+    advice, candidates, exposed = tables
     with journal_style():
         drawings = {"map": map_of(advice), "exposed": exposed_time(advice, exposed), "parameters": curves(candidates)}
     return [path for name, one in drawings.items() if one is not None for path in save([one], folder / name)]
