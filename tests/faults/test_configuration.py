@@ -19,6 +19,7 @@ import yaml
 from t3sim.config import yaml_loader
 from t3sim.config.yaml_loader import load_yaml_text
 from t3sim.experiment.plan import load_experiment
+from tests.conftest import cases
 from tests.faults.refusals import Case, case, check_refused, t3sim_here
 from tests.smoke.command_line import entries
 
@@ -1264,7 +1265,7 @@ SAMPLE = (
 )
 
 
-@pytest.mark.parametrize("fault", [c for c in CASES if c.id in SAMPLE], ids=SAMPLE)
+@pytest.mark.parametrize("fault", cases([c for c in CASES if c.id in SAMPLE], *[c for c in CASES if c.id == SAMPLE[0]]))
 def test_the_same_from_a_process_of_its_own(fault: Case, folder: Path) -> None:
     fault.write(folder / "e.yaml")
     before = entries(folder)
