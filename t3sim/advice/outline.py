@@ -129,6 +129,10 @@ class _Outline:
     def run(self) -> int:
         """Return when the last operation has ended."""
         operations = self.program.operations
+        for one in operations:
+            if isinstance(one, Gemm) and (units := self._units_of(one)) not in self.units:
+                n_slots = (units[1] - units[0]) * self._resident(one)
+                self.units[units] = _Units(self.env, n_slots)
         issued = np.cumsum([one.issue for one in operations]).tolist()
         ends = [
             self.env.process(self._stream([(operations[i], issued[i]) for i in numbers]))
@@ -154,13 +158,13 @@ class _Outline:
             for wait in one.until:
                 yield self._reached(wait.signal, wait.at_least)
             for post in one.posts:
-                self._post(post.signal, post.amount, self.latency if post.distance else 0)
+                self._post(post.signal, post.amount, self._until_sent() + self.latency if post.distance else 0)
 
     def _operation(self, one: Operation) -> Process:
         if isinstance(one, Gemm):
             yield from self._gemm(one)
         elif isinstance(one, Barrier):
-            yield self.env.timeout(self.latency)
+            yield self.env.timeout(self._until_sent() + self.latency)
         else:
             assert isinstance(one, Moves)
             if one.engine is not None:
@@ -200,15 +204,21 @@ class _Outline:
         self.link_free_at = max(self.link_free_at, self._now) + n_bytes * SECOND // min(rate, self.rate)
         return self.link_free_at
 
+    def _until_sent(self) -> int:
+        """Return how long it takes until all that is on the link has left: what follows comes behind it."""
+        return max(self.link_free_at - self._now, 0)
+
+    def _has_room_at(self) -> int:
+        """Return when the buffer of the link has taken all that was sent."""
+        return self.link_free_at - self.machine.link.egress_buffer * SECOND // self.rate
+
     # what operations do
 
     def _gemm(self, one: Gemm) -> Process:
         gpu, trace = self.machine.gpu, one.trace
         unit = gpu.compute_unit
         rows, columns = trace.tiling.workgroup_tile
-        units = one.units or (0, gpu.n_compute_units)
-        n_units = units[1] - units[0]
-        resident = min(resident_workgroups(self.machine, trace), -(-trace.n_workgroups // n_units))
+        resident = self._resident(one)
         flops = 2 * rows * columns * trace.gemm.k
         rate = unit.matrix_flops_per_cycle * unit.matrix_efficiency * gpu.compute_clock / resident
         multiply = round(flops / rate * SECOND * self.stretch.get(trace.tiling, 1.0)) + unit.workgroup_launch
@@ -218,7 +228,6 @@ class _Outline:
         sizes = (trace.workgroups["n_rows"] * width).tolist()  # granules
         stores, waits = one.stores, one.waits
         signal, distance = stores.signal.tolist(), stores.distance.tolist()
-        buffer = self.machine.link.egress_buffer
         env = self.env
 
         operand_bytes = self._operand_bytes(one) // trace.n_workgroups
@@ -232,17 +241,20 @@ class _Outline:
             yield env.timeout(max(multiply, loaded) + epilogue + n_bytes * SECOND // store_rate)
             if distance[i]:
                 self._send(n_bytes, self.rate)
-                room_at = self.link_free_at - buffer * SECOND // self.rate
-                if room_at > env.now:
+                if (room_at := self._has_room_at()) > self._now:
                     yield env.timeout(room_at - env.now)
             if signal[i] != NONE:
-                self._post(signal[i], sizes[i], self.latency if distance[i] else 0)
+                self._post(signal[i], sizes[i], self._until_sent() + self.latency if distance[i] else 0)
 
-        if units not in self.units:
-            self.units[units] = _Units(env, n_units * resident)
-        yield self.units[units].launch((-one.priority, self.turn[one.name]), one.order.tolist(), tile)
-        if stores.distance.any() and self.link_free_at > env.now:
-            yield env.timeout(self.link_free_at - env.now)
+        yield self.units[self._units_of(one)].launch((-one.priority, self.turn[one.name]), one.order.tolist(), tile)
+
+    def _units_of(self, one: Gemm) -> tuple[int, int]:
+        return one.units or (0, self.machine.gpu.n_compute_units)
+
+    def _resident(self, one: Gemm) -> int:
+        """Return how many workgroups share a compute unit: no more than there are tiles for it."""
+        first, stop = self._units_of(one)
+        return min(resident_workgroups(self.machine, one.trace), -(-one.trace.n_workgroups // (stop - first)))
 
     def _operand_bytes(self, one: Gemm) -> int:
         """Return what a GEMM reads of the memory: each operand once, unless it is in the L2 already."""
@@ -272,11 +284,14 @@ class _Outline:
                 yield self.env.timeout(engines.startup)
                 granules = int(step["n_granules"])
                 is_sent = step["send"] != NONE and step["distance"]
-                left = self._send(granules * self.granule, rate) if is_sent else 0
-                at_rate = self.env.now + granules * self.granule * SECOND // rate
-                yield self.env.timeout(max(left, at_rate) - self.env.now)
+                end = self._now + granules * self.granule * SECOND // rate
+                if is_sent:
+                    self._send(granules * self.granule, rate)
+                    end = max(end, self._has_room_at())
+                yield self.env.timeout(end - self._now)
                 if step["post_signal"] != NONE:
-                    self._post(int(step["post_signal"]), granules, self.latency if is_sent else 0)
+                    delay = self._until_sent() + self.latency if is_sent else 0
+                    self._post(int(step["post_signal"]), granules, delay)
 
     def _ring(self, one: Moves) -> Process:
         """Take the steps of each channel in turn: a part of the link's rate each, and the overhead of each step."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,12 +14,12 @@ from t3sim.analysis.style import (
     QUIET_COLOUR,
     VALUE_SIZE,
     Drawing,
+    journal_style,
     legend_outside,
     light_grid,
     mark,
     new_figure,
     save,
-    style,
     write_inside,
 )
 
@@ -38,14 +39,17 @@ PART_COLOURS = {
     "launches": "#888888",
 }
 KEYS = ["model", "gemm", "operator", "machine", "tp", "m", "n", "k"]
+TEXTS = ("model", "gemm", "parameters", "runner_up", "runner_up_parameters", "with_hardware", "refused")
 MOST_BARS = 40
 MOST_CURVES = 8
 
 
 def draw_advice(folder: Path) -> list[Path]:
     """Draw the figures of the advice in *folder*; return the files."""
-    advice, candidates, exposed = (pd.read_csv(folder / f"{name}.csv") for name in ("advice", "candidates", "exposed"))
-    with style():
+    texts = dict.fromkeys(TEXTS, str)
+    tables = (pd.read_csv(folder / f"{name}.csv", dtype=texts) for name in ("advice", "candidates", "exposed"))
+    advice, candidates, exposed = tables
+    with journal_style():
         drawings = {"map": map_of(advice), "exposed": exposed_time(advice, exposed), "parameters": curves(candidates)}
     return [path for name, one in drawings.items() if one is not None for path in save([one], folder / name)]
 
@@ -135,7 +139,7 @@ def exposed_time(advice: pd.DataFrame, exposed: pd.DataFrame) -> Drawing:
     return Drawing(figure, f"Where the time of each strategy goes, {what} on {advice['machine'].iloc[0]}.")
 
 
-def _equal(column: pd.Series[str], value: str) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _equal(column: pd.Series[str], value: Any) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     return np.asarray(column.isna() if pd.isna(value) else column.eq(value))
 
 

@@ -113,14 +113,14 @@ def advise(
 
 def table(answers: Sequence[Answer]) -> list[str]:
     """Return a table of the winners, at most ``WIDTH`` wide."""
-    lines = [f"{'GEMM':10}{'TP':>3}{'tokens':>8}  {'winner':22}{'us':>8}{'speedup':>8}  {'next':14}{'margin':>5}"]
+    lines = [f"{'GEMM':8}{'TP':>3}{'tokens':>7}  {'winner':20}{'us':>6}{'speedup':>8}  {'next':18}{'margin':>6}"]
     lines.append("-" * WIDTH)
     for answer in answers:
         row = answer.row()
         margin = "" if answer.margin is None else "tie" if answer.is_tie else f"{answer.margin:.0%}"
         lines.append(
-            f"{name_of(row):10.10}{row['tp']:>3}{row['m']:>8}  {row['winner']:22.22}{row['time_us']:>8.0f}"
-            f"{row['speedup']:>8.2f}  {row['runner_up'] or '-':14.14}{margin:>5}"
+            f"{name_of(row):8.8}{row['tp']:>3}{row['m']:>7}  {row['winner']:20.20}{row['time_us']:>6.0f}"
+            f"{row['speedup']:>8.2f}  {row['runner_up'] or '-':19.19}{margin:>5}"
         )
     return lines
 

@@ -61,9 +61,9 @@ def calibrate(
     from t3sim.system.threads import n_cores
     from t3sim.validation.calibrate import calibrate as fitted_to
     from t3sim.validation.calibrate import points_of_fit
-    from t3sim.validation.calibration_tables import calibration_table, machine_file
     from t3sim.validation.points import read_calibration, simulations_of
     from t3sim.validation.simulation import outcomes_of
+    from t3sim.validation.tables import calibration_table, machine_file
 
     folder = folder or shipped_measurements()
     measurements = read_measurements(folder)

@@ -69,7 +69,7 @@ def validate(
     line a point), tiles.csv.gz and a report.  The same command goes on where an earlier one ended.  Exit code 6:
     finished, but some points could not be simulated.
     """
-    from t3sim.analysis.validation import SUMMARY_TITLES, read_validation, summary_texts
+    from t3sim.analysis.validation import SUMMARY_TITLES, TILES_NAME, VALIDATION_NAME, read_validation, summary_texts
     from t3sim.analysis.validation_report import write_report
     from t3sim.config.presets import load_kernels
     from t3sim.experiment.phase_files import PHASES_NAME
@@ -79,7 +79,7 @@ def validate(
     from t3sim.measurements.samples import read_measurements
     from t3sim.validation.points import FAILED, Points, compared, read_calibration, simulations_of
     from t3sim.validation.simulation import outcomes_of
-    from t3sim.validation.tables import TILES_NAME, VALIDATION_NAME, tiles_csv, validation_csv
+    from t3sim.validation.tables import tiles_csv, validation_csv
 
     started = time.monotonic()
     folder = folder or shipped_measurements()

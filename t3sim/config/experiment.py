@@ -88,6 +88,7 @@ class TilingSpec(Spec):
     k_slice: Count  # elements of k staged at a time
     prefetch_depth: Count  # slices loaded ahead of the one being multiplied
     persistent: bool = False  # workgroups take tile after tile, and keep their compute units until none is left
+    column_major: bool = False  # arrays are stored by columns, as in BLAS; tiles are numbered along rows all the same
 
 
 class KernelLibrarySpec(Spec):

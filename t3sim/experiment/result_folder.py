@@ -50,13 +50,8 @@ def owned(directory: str | Path) -> Iterator[Path]:
             ) from None
         os.ftruncate(handle, 0)
         os.write(handle, f"process {os.getpid()} on {platform.node()}\n".encode())
-        remove_unfinished(folder)
+        for unfinished in folder.glob(".*.tmp"):  # of `t3sim.files` in a killed run: none is in use, we have the lock
+            unfinished.unlink(missing_ok=True)
         yield folder
     finally:
         os.close(handle)
-
-
-def remove_unfinished(folder: Path) -> None:
-    """Remove temporary files of ``t3sim.files`` that a killed run left; the caller has the lock, so none is in use."""
-    for path in folder.glob(".*.tmp"):
-        path.unlink(missing_ok=True)

@@ -4,6 +4,10 @@ Models one kernel of T3 section 2.5: the output is cut into workgroup tiles, one
 wavefronts each produce one wavefront tile. Workgroups are dispatched in row-major tile order (columns fastest), and the
 sequence is cut into as many consecutive chunks as there are GPUs (T3 section 4.4, staggered chunk order).
 
+All arrays here are stored by rows.  A GEMM whose arrays are stored by columns is the transposed GEMM, B^T A^T = C^T,
+with arrays stored by rows and tiles that are numbered down the columns: what a stage makes is then in pieces as wide as
+a tile all over the output, and not whole rows of it.
+
 The rules of a tiling (what a compute unit must hold, and what the tracker can tell apart) are here too.  Leaves out
 split-K: every output element belongs to exactly one workgroup and
 to exactly one wavefront of it.  Pinned by ``tests/workload/test_tiling.py``.
@@ -51,6 +55,7 @@ class TileTrace:
     tiling: TilingSpec
     n_chunks: int
     workgroups: NDArray[Any]  # of WORKGROUP_DTYPE, read-only
+    is_transposed: bool = False  # its rows are the columns of the GEMM that was asked for
 
     def __post_init__(self) -> None:
         if self.workgroups.dtype != WORKGROUP_DTYPE or self.workgroups.ndim != 1:
@@ -111,8 +116,8 @@ class TileTrace:
 def make_tile_trace(gemm: GemmShape, tiling: TilingSpec, n_chunks: int) -> TileTrace:
     """Cut *gemm* into workgroup tiles, row-major, and the sequence into *n_chunks* near-equal parts.
 
-    Parts differ by at most one workgroup, larger parts first.  Raises
-    ``ValueError`` with the rule broken if the shape cannot be cut so.
+    Parts differ by at most one workgroup, larger parts first.  With arrays stored by columns the trace is of the
+    transposed GEMM.  Raises ``ValueError`` with the rule broken if the shape cannot be cut so.
     """
     check_tiling(tiling)
     if n_chunks < 1:
@@ -120,9 +125,26 @@ def make_tile_trace(gemm: GemmShape, tiling: TilingSpec, n_chunks: int) -> TileT
     refuse(chunk_findings(gemm, tiling, n_chunks))
     height, width = tiling.workgroup_tile
     n_rows, n_columns = tile_grid(gemm, tiling)
-    ids = np.arange(n_rows * n_columns, dtype=np.int64)
-    workgroups = workgroup_tiles(gemm, tiling, ids // n_columns * height, ids % n_columns * width, n_chunks)
-    return TileTrace(gemm, tiling, n_chunks, workgroups)
+    row, column = np.divmod(np.arange(n_rows * n_columns, dtype=np.int64), n_columns)
+    is_transposed = tiling.column_major
+    if is_transposed:
+        gemm, tiling, row, column = transposed(gemm), stored_by_rows(tiling), column, row
+        height, width = width, height
+    workgroups = workgroup_tiles(gemm, tiling, row * height, column * width, n_chunks)
+    return TileTrace(gemm, tiling, n_chunks, workgroups, is_transposed=is_transposed)
+
+
+def transposed(gemm: GemmShape) -> GemmShape:
+    """Return the GEMM of the transposed operands, the other way round."""
+    return GemmShape(m=gemm.n, n=gemm.m, k=gemm.k)
+
+
+def stored_by_rows(tiling: TilingSpec) -> TilingSpec:
+    """Return how the transposed GEMM is cut, if *tiling* has arrays stored by columns; else *tiling*."""
+    if not tiling.column_major:
+        return tiling
+    tiles = {name: getattr(tiling, name)[::-1] for name in ("workgroup_tile", "wavefront_tile")}
+    return tiling.model_copy(update={**tiles, "column_major": False})
 
 
 def tile_findings(tiling: TilingSpec) -> list[Finding]:
@@ -158,8 +180,9 @@ def tiling_findings(tiling: TilingSpec, machine: MachineSpec) -> list[Finding]:
     whole_lines = f"of {line} B, {line // ELEMENT_BYTES} FP16 elements"
     if tiling.k_slice * ELEMENT_BYTES != line:
         findings.append(("k_slice", f"is {tiling.k_slice}, must fill one L2 line {whole_lines}"))
-    if wide * ELEMENT_BYTES % line:
-        findings.append(("wavefront_tile", f"is [{high}, {wide}], its columns must fill L2 lines {whole_lines}"))
+    stored, name = (high, "rows") if tiling.column_major else (wide, "columns")
+    if stored * ELEMENT_BYTES % line:
+        findings.append(("wavefront_tile", f"is [{high}, {wide}], its {name} must fill L2 lines {whole_lines}"))
     if tiling.prefetch_depth > MOST_PREFETCHED_SLICES:
         findings.append(("prefetch_depth", f"is {tiling.prefetch_depth}, must be at most {MOST_PREFETCHED_SLICES}"))
     n_threads = math.prod(wavefront_grid(tiling)) * LANES_PER_WAVEFRONT

@@ -70,11 +70,11 @@ def test_a_row_for_each_gemm_and_what_was_simulated_is_consistent(answer: tuple[
 
 def test_what_is_printed_fits_a_terminal_and_says_why(answer: tuple[Path, str]) -> None:
     folder, text = answer
-    lines = text[text.index("GEMM      ") :].splitlines()
+    lines = text[text.index("GEMM     TP") :].splitlines()
     assert max(len(line) for line in lines if str(folder) not in line) <= 80
     assert "x sequential" in text
     assert "No design" in text or "no design" in text
-    assert "Not validated: 512 rows" in text
+    assert "Not validated: values of the machine were changed, 512 rows (measured: 8192" in text
 
 
 def test_figures_are_drawn(answer: tuple[Path, str]) -> None:
@@ -120,7 +120,8 @@ def test_the_same_again_simulates_nothing(answer: tuple[Path, str]) -> None:
         (("T-NLG", "--tp", "3"), "is not divisible by tp (3)"),
         (("T-NLGG",), "unknown model `T-NLGG`"),
         (("T-NLG", "--tp", "1"), "has no GEMM on more than one GPU"),
-        (("T-NLG", "-s", "machine.gpus.0.start_skew=1 us"), "mirrored mode"),
+        (("T-NLG", "-s", "staggered=false"), "use `mode: explicit`"),
+        (("T-NLG", "-s", "mode=explicit"), "advice is on rings of identical GPUs in mirrored mode"),
     ],
 )
 def test_what_cannot_be_answered_is_refused(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:

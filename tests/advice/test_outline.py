@@ -23,14 +23,20 @@ def tile_ps(k: int) -> float:
     return float(multiply + unit.workgroup_launch + store)
 
 
-@pytest.mark.parametrize(("rows", "waves"), [(2, 0.5), (4, 1), (5, 2), (8, 2)])
-def test_a_gemm_takes_its_waves(rows: int, waves: float) -> None:
-    run = run_of("sequential", "machine.gpu.compute_unit.lds=128 KiB", shape=(128 * rows, 512, 4096), tp=1)
-    op = operator_of(run)
-    outline = part_outline(gemm_part(op), run.machine)
-    n_waves = -(-op.tiles.n_workgroups // 16)
-    assert n_waves == max(1, waves)
-    assert outline == pytest.approx(run.machine.gpu.kernel_launch + n_waves * tile_ps(4096), rel=0.01)
+@pytest.mark.parametrize(("rows", "waves"), [(2, 1), (4, 1), (5, 2), (8, 2), (9, 3)])
+def test_a_gemm_takes_its_waves(rows: int, waves: int) -> None:
+    """Sixteen units with room for one workgroup each; the last wave takes as long as a full one."""
+    run = run_of("sequential", "machine.gpu.compute_unit.lds=96 KiB", shape=(128 * rows, 512, 4096), tp=1)
+    outline = part_outline(gemm_part(operator_of(run)), run.machine)
+    assert outline == pytest.approx(run.machine.gpu.kernel_launch + waves * tile_ps(4096), rel=1e-4)
+
+
+def test_workgroups_that_share_a_unit_share_its_rate() -> None:
+    """Two at a time multiply half as fast each, and are launched and stored only once for both."""
+    run = run_of("sequential", shape=(1024, 512, 4096), tp=1)
+    outline = part_outline(gemm_part(operator_of(run)), run.machine)
+    others = tile_ps(0)
+    assert outline == pytest.approx(run.machine.gpu.kernel_launch + 2 * (tile_ps(4096) - others) + others, rel=1e-4)
 
 
 def test_a_link_that_takes_longer_decides() -> None:

@@ -167,7 +167,6 @@ NO_PEER = "GPU 0 has no peer access to GPU 1; take GPUs that are linked, or leav
 NO_NCCL = "CuPy finds no NCCL; install nvidia-nccl-cu13 or nvidia-nccl-cu12"
 TOO_FEW = "3 GPUs were asked for and 2 are there; lower --gpus"
 NO_OTHER = "one GPU has no peer; give --gpus 2 or more"
-NO_RING = "one GPU makes no ring; give --gpus 2 or more"
 OF_COLLECTIVES = " (not measured: collectives with auto channels)"
 
 
@@ -180,7 +179,7 @@ OF_COLLECTIVES = " (not measured: collectives with auto channels)"
         ("", ["store_bursts", "--gpus", "1"], NO_OTHER, " (not measured: store_bursts)"),
         ("no-nccl", ["collectives", "--channels", "auto"], NO_NCCL, OF_COLLECTIVES),
         ("", ["gemm", "--gpus", "3"], TOO_FEW, ""),
-        ("", ["collectives", "--gpus", "1", "--channels", "auto"], NO_RING, OF_COLLECTIVES),
+        ("", ["collectives", "--gpus", "1", "--channels", "auto"], NO_OTHER, OF_COLLECTIVES),
     ],
 )
 def test_what_is_missing_is_one_line(

@@ -35,7 +35,6 @@ from tests.harness.here import t3sim_here
 SHORT = Depth(audited_runs=7, dram_commands=100_000, data_cases=7, machines=2, same_results=2)
 SMALL_MACHINES = (49, 17)  # seeds: stores that go to a neighbour, in T3 and in Flux
 N_KNOWN = 14
-BY_NAME = {entry.name: entry for entry in PROPERTIES}
 
 
 @pytest.fixture(autouse=True)
@@ -45,9 +44,9 @@ def small_machines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # tests/properties/test_determinism.py asks what `determinism` does.
-@pytest.mark.parametrize("name", cases(BY_NAME, *[name for name in BY_NAME if name != "determinism"]))
+@pytest.mark.parametrize("name", cases(PROPERTIES, *[name for name in PROPERTIES if name != "determinism"]))
 def test_a_property_holds_and_says_what_it_looked_at(name: str) -> None:
-    evidence = BY_NAME[name].show(SHORT)
+    evidence = PROPERTIES[name](SHORT)
     assert len(evidence.splitlines()) == 1
     assert len(evidence) < 130
 
@@ -168,7 +167,7 @@ def test_a_defect_turns_the_line_red(name: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_every_property_has_a_defect_that_turns_it_red() -> None:
-    assert set(DEFECTS) == set(BY_NAME)
+    assert set(DEFECTS) == set(PROPERTIES)
 
 
 def test_an_interpreter_that_fails_is_a_broken_property() -> None:
