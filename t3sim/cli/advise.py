@@ -25,20 +25,20 @@ INDENT = "  "
 @click.command()
 @click.argument("target")
 @click.option("--machine", default="h200", show_default=True, help="A preset or the file of a machine.")
-@click.option("--tiling", default="cublas-hopper", show_default=True, help="The GEMM kernels: a preset or a file.")
+@click.option("--tiling", help="The GEMM kernels: a preset or a file [default: cublas-hopper where it fits].")
 @click.option("--tp", default="8", show_default=True, help="Tensor-parallel degrees, like 8 or 2,4,8.")
 @click.option("--tokens", default="512..16384", show_default=True, help="Rows of the GEMMs, like 8192 or 512..4096.")
 @click.option("--backward", is_flag=True, help="The GEMMs of the backward pass instead of the forward pass.")
 @click.option("--host", help="How operations are issued, for strategies that ask: graph or eager [default: graph].")
 @click.option("--only-today", is_flag=True, help="Do not simulate what other hardware would add.")
 @override_option
-@click.option("-o", "--output", type=PATH, help="Output folder [default: results/advice].")
+@click.option("-o", "--output", type=PATH, help="Output folder [default: results/advice-NAME].")
 @worker_options
 @click.option("--no-figures", is_flag=True, help="Do not draw figures.")
 def advise(
     target: str,
     machine: str,
-    tiling: str,
+    tiling: str | None,
     tp: str,
     tokens: str,
     backward: bool,
@@ -66,16 +66,18 @@ def advise(
     from t3sim.experiment.phase_files import PHASES_NAME
     from t3sim.experiment.phase_runner import PhaseRunner
     from t3sim.experiment.phase_task import ExperimentPoint
-    from t3sim.experiment.result_folder import owned
+    from t3sim.experiment.result_folder import default_folder, owned
 
-    directory = output or Path("results") / "advice"
+    if is_experiment(Path(target)):
+        runs = cases_of_experiment(Path(target), overrides)
+        name = runs[0].experiment
+    else:
+        sizes = numbers(tp, "--tp"), numbers(tokens, "--tokens")
+        phase = "backward" if backward else "forward"
+        runs = cases_of_model(target, machine, tiling, *sizes, phase, overrides)
+        name = f"{runs[0].workload.model}-{runs[0].machine.name.partition('+')[0]}"
+    directory = output or default_folder(f"advice-{name}")
     with owned(directory):
-        if is_experiment(Path(target)):
-            runs = cases_of_experiment(Path(target), overrides)
-        else:
-            sizes = numbers(tp, "--tp"), numbers(tokens, "--tokens")
-            phase = "backward" if backward else "forward"
-            runs = cases_of_model(target, machine, tiling, *sizes, phase, directory, overrides)
         cases = [case_of(run, {} if host is None else {"host": host}) for run in runs]
         n = sum(len(case.choices) for case in cases)
         click.echo(f"search      {len(cases)} GEMMs on {runs[0].machine.name}, {n} candidates")
