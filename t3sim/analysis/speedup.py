@@ -54,7 +54,7 @@ def phases_of(row: Row) -> dict[str, float]:
     time, all_gather = row["time_us"] or 0.0, row["ag_us"] or 0.0
     gemm, reduce_scatter, others = row["gemm_us"] or 0.0, row["rs_us"] or 0.0, row["others_us"] or 0.0
     of_sublayers = time - others
-    if (row["sublayer"] or "").split(" ")[0] == "AG":  # it gathers its A and then multiplies (`ag-gemm`)
+    if gathers_first(row):
         is_in_order = row["fused_us"] is None and gemm + all_gather <= time * (1 + 1e-9)
         phases = {"AG": all_gather, "GEMM": gemm} if is_in_order else {"AG and GEMM overlapped": time}
     elif row["gemm_compute_units"] is not None:
@@ -69,3 +69,8 @@ def phases_of(row: Row) -> dict[str, float]:
     phases["other operators"] = others
     phases["other"] = time - sum(phases.values())
     return {name: duration for name, duration in phases.items() if duration > time * 1e-6}
+
+
+def gathers_first(row: Row) -> bool:
+    """Return whether a point gathers its A and then multiplies (`ag-gemm`)."""
+    return (row["sublayer"] or "").split(" ")[0] == "AG"

@@ -19,6 +19,8 @@ from t3sim.registry import unknown_name
 COMMANDS = {  # each a function in the module of its name
     "run": "Simulate an experiment and write its results.",
     "advise": "Say which way of overlapping wins for a model, and why.",
+    "list": "Show what has a name: experiments, machines, strategies.",
+    "compare": "Show what differs between two results folders.",
     "plot": "Draw the figures of a results folder.",
     "report": "Write one HTML page about results folders.",
     "config": "Check or show what an experiment resolves to.",

@@ -38,6 +38,7 @@ from t3sim.experiment.estimate import planned_hours
 from t3sim.experiment.plugins import load_plugins
 from t3sim.experiment.problems import Problems
 from t3sim.experiment.schema import DEFAULT_MAX_HOURS, OF_A_POINT, SCHEMA_VERSION, ExperimentFile, PointFile
+from t3sim.experiment.shipped import experiment_file
 from t3sim.experiment.sweep import Axis, axes_of, moved_to, overridden, with_set
 from t3sim.experiment.workload import WorkloadReader
 from t3sim.units import base_units, format_time
@@ -83,7 +84,8 @@ def load_experiment(
 ) -> Experiment:
     """Read, check and resolve an experiment; nothing is simulated or written.
 
-    *source* is a file, or a mapping with what would stand in one; its paths are relative to the current folder.
+    *source* is a file, the name of a shipped experiment, or a mapping with what would stand in a file; paths in a
+    mapping are relative to the current folder.
     *overrides* are texts ``key=value`` as behind ``-s``, or a mapping: ``{"workload.tp": 16}``.
 
     Raises ConfigError with all problems at once, or InputDataError if the only problems are with a tile trace.
@@ -93,7 +95,7 @@ def load_experiment(
     if isinstance(overrides, Mapping):
         overrides = [f"{key}={_json(value, key)}" for key, value in overrides.items()]
     mapping = _json(source, MAPPING, indent=1).encode() if isinstance(source, Mapping) else None
-    path = Path(MAPPING) if isinstance(source, Mapping) else Path(source)
+    path = Path(MAPPING) if isinstance(source, Mapping) else experiment_file(source)
     return _Planner(path, tuple(overrides), Path(trace_root) if trace_root else None, mapping).plan()
 
 

@@ -1,0 +1,34 @@
+"""The experiments that come with t3sim, which have names: the folders of ``experiments/``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from t3sim.config.presets import configs_root
+from t3sim.errors import ConfigError, Problem
+from t3sim.registry import unknown_name
+
+FILE_NAME = "experiment.yaml"
+
+
+def shipped_experiments() -> dict[str, Path]:
+    """Return the experiments that lie beside the presets (in the package, ``_experiments`` beside ``_configs``)."""
+    configs = configs_root()
+    folder = configs.with_name(configs.name.replace("configs", "experiments"))
+    return {path.parent.name: path for path in sorted(folder.glob(f"*/{FILE_NAME}"))}
+
+
+def experiment_file(name: str | os.PathLike[str]) -> Path:
+    """Return the file called *name*: a path, or one of the shipped experiments unless there is such a file.
+
+    Raises ``ConfigError`` for what is neither and looks like a name.
+    """
+    path = Path(name)
+    if path.suffix or path.name != os.fspath(name) or os.path.isfile(path):  # noqa: PTH113 - never raises
+        return path
+    shipped = shipped_experiments()
+    if path.name not in shipped:
+        message = f"no such file, and {unknown_name('experiment', path.name, list(shipped))}"
+        raise ConfigError(Problem(path.name, 0, 0, "", message))
+    return shipped[path.name]
