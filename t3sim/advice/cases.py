@@ -10,6 +10,7 @@ from t3sim.config.experiment import RunSpec
 from t3sim.config.yaml_loader import load_yaml
 from t3sim.errors import ConfigError, Problem, UsageError
 from t3sim.experiment.plan import MAPPING, Experiment, load_experiment
+from t3sim.experiment.shipped import shipped_experiments
 from t3sim.workload.sublayers import PHASES_OF
 
 MOST_CASES = 200
@@ -41,17 +42,20 @@ def numbers(text: str, option: str) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-def is_experiment(path: Path) -> bool:
-    """Return whether *path* is an experiment file, and not a model."""
-    if path.suffix not in (".yaml", ".yml") or not path.is_file():
+def is_experiment(target: str) -> bool:
+    """Return whether *target* is an experiment, a file or a shipped one by its name, and not a model."""
+    path = Path(target)
+    if not path.is_file():
+        return target in shipped_experiments()
+    if path.suffix not in (".yaml", ".yml"):
         return False
     root = load_yaml(path)
     return root.is_mapping and "workload" in root.value
 
 
-def cases_of_experiment(path: Path, overrides: Sequence[str]) -> list[RunSpec]:
+def cases_of_experiment(target: str, overrides: Sequence[str]) -> list[RunSpec]:
     """Return each GEMM of the experiment once, whatever strategies it names."""
-    return _checked(_gemms(str(path), load_experiment(path, overrides)))
+    return _checked(_gemms(target, load_experiment(target, overrides)))
 
 
 def cases_of_model(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from t3sim.cli import PATH
 from t3sim.cli.config import override_option
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
     from t3sim.system.simulate import SimulationResult
 
 WIDTH = 80
+OF_A_MODEL = {
+    "machine": "-s machine=NAME takes another", "tiling": "-s tiling=NAME takes others",
+    "tp": "-s workload.tp=8 takes another", "tokens": "-s workload.tokens=1024 takes others",
+    "backward": "-s workload.sublayer=IP takes another GEMM",
+}  # fmt: skip
 INDENT = "  "
 
 
@@ -53,8 +59,8 @@ def advise(
 ) -> None:
     """Say which way of overlapping wins for each GEMM of TARGET, and why.
 
-    TARGET is a model, as a preset (T-NLG), a YAML file or the config.json of a checkpoint, or an experiment file, whose
-    GEMMs are taken, and its machine.  Few of the candidates are simulated: docs/guide.md says how they are chosen.
+    TARGET is a model, as a preset (T-NLG), a YAML file or the config.json of a checkpoint; or an experiment, whose
+    GEMMs and machine are taken.  Few of the candidates are simulated: docs/guide.md says how they are chosen.
 
     Writes advice.csv (a row for each GEMM), candidates.csv, exposed.csv (where the time goes) and figures.
     """
@@ -68,8 +74,9 @@ def advise(
     from t3sim.experiment.phase_task import ExperimentPoint
     from t3sim.experiment.result_folder import default_folder, owned
 
-    if is_experiment(Path(target)):
-        runs = cases_of_experiment(Path(target), overrides)
+    if is_experiment(target):
+        _refuse_options_of_a_model()
+        runs = cases_of_experiment(target, overrides)
         name = runs[0].experiment
     else:
         sizes = numbers(tp, "--tp"), numbers(tokens, "--tokens")
@@ -111,6 +118,16 @@ def advise(
     click.echo()
     for path in files:
         click.echo(str(path))
+
+
+def _refuse_options_of_a_model() -> None:
+    """Raise ``UsageError`` for an option that an experiment file decides."""
+    from t3sim.errors import UsageError
+
+    context = click.get_current_context()
+    for name, instead in OF_A_MODEL.items():
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise UsageError(f"--{name}: TARGET is an experiment, which says so itself; {instead}")
 
 
 def table(answers: Sequence[Answer]) -> list[str]:

@@ -124,6 +124,8 @@ def test_the_same_again_simulates_nothing(answer: tuple[Path, str]) -> None:
         (("T-NLG", "--machine", "h20"), "t3sim: --machine: unknown machine `h20`; did you mean `h200`?"),
         (("T-NLG", "--tiling", "x"), "t3sim: --tiling: unknown kernel `x`"),
         (("T-NLG", "--machine", "t3-150", "--tiling", "cublas-hopper"), "t3sim: --tiling: [128, 256] needs 192 KiB"),
+        (("software-overlap-h200", "--tp", "8"), "t3sim: --tp: TARGET is an experiment, which says so itself; -s work"),
+        (("t3-tnlg-fc3",), "t3sim: TARGET: unknown model"),
         (("T-NLG", "--tp", "1"), "has no GEMM on more than one GPU"),
         (("T-NLG", "-s", "staggered=false"), "use `mode: explicit`"),
         (("T-NLG", "-s", "mode=explicit"), "advice is on rings of identical GPUs in mirrored mode"),
