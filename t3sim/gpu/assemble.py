@@ -17,22 +17,9 @@ from t3sim.config.machine import MachineSpec
 from t3sim.config.machine_checks import egress_part, machine_findings, wire_time
 from t3sim.errors import UsageError
 from t3sim.gpu.arbitration.user_code import check_return_type, compile_error, guarded, is_policy_of_a_user
-from t3sim.gpu.kernel import _jit, codes
+from t3sim.gpu.kernel import _jit, codes, state
 from t3sim.gpu.kernel.loop import advance
-from t3sim.gpu.kernel.state import (
-    COMMAND_LOG,
-    DMA_TABLE,
-    MESSAGE,
-    PEER_TABLE,
-    POST_TABLE,
-    STEP_TABLE,
-    TILE_TABLE,
-    WAIT_TABLE,
-    WORKGROUP_TABLE,
-    Layout,
-    channel_dtype,
-    gpu_dtype,
-)
+from t3sim.gpu.kernel.state import Layout, channel_dtype, gpu_dtype
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.traffic import TrafficClasses
 
@@ -104,14 +91,14 @@ def argument_types(layout: Layout) -> tuple[Any, ...]:
     """Return the Numba types of the arguments of the loop for *layout*."""
     from numba import from_dtype, int64, types
 
-    def array_of(dtype: np.dtype[Any]) -> Any:
-        return types.Array(from_dtype(dtype), 1, "C")
+    def arrays_of(*dtypes: np.dtype[Any]) -> list[Any]:
+        return [types.Array(from_dtype(dtype), 1, "C") for dtype in dtypes]
 
+    message = state.MESSAGE
     return (
-        array_of(gpu_dtype(layout)), array_of(WAIT_TABLE), array_of(POST_TABLE), array_of(WORKGROUP_TABLE),
-        array_of(TILE_TABLE), array_of(DMA_TABLE), int64[::1], array_of(MESSAGE), array_of(MESSAGE),
-        array_of(STEP_TABLE), array_of(PEER_TABLE), array_of(MESSAGE), array_of(MESSAGE), array_of(MESSAGE),
-        int64[:, ::1], array_of(COMMAND_LOG), policy_type(layout), int64,
+        *arrays_of(gpu_dtype(layout), state.WAIT_TABLE, state.POST_TABLE, state.WORKGROUP_TABLE, state.TILE_TABLE),
+        *arrays_of(state.DMA_TABLE), int64[::1], *arrays_of(message, message, state.STEP_TABLE, state.PEER_TABLE),
+        *arrays_of(message, message, message), int64[:, ::1], *arrays_of(state.COMMAND_LOG), policy_type(layout), int64,
     )  # fmt: skip
 
 

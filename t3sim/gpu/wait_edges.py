@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from t3sim.gpu.in_flight import INCOMING, HungGpu, counted, has_room_there, heads_of_port, uncompiled
-from t3sim.gpu.kernel import address_map, codes, compute_unit, l2_slice, mailbox, memory_controller
+from t3sim.gpu.kernel import address_map, codes, l2_slice, mailbox, memory_controller, signals
 from t3sim.gpu.kernel.signals import signal_of, tile_of
 
 Edge = tuple[str, str]  # a part and why it is waited for; or NOTHING, and what is wrong with the unit that waits
@@ -54,7 +54,7 @@ def all_waits(hung: HungGpu) -> Iterator[tuple[str, str, str]]:
 channel_of = uncompiled(address_map.channel_of)
 granule_address = uncompiled(mailbox.granule_address)
 has_queue_room = uncompiled(memory_controller.has_queue_room)
-may_begin = uncompiled(compute_unit.may_begin)
+is_posted = uncompiled(signals.is_posted)
 
 
 def places(condition: Any) -> list[Index]:
@@ -137,7 +137,7 @@ def reason_of_slot(hung: HungGpu, c: int, s: int) -> int:
         return codes.WORKING
     if slot.launch_at > hung.core.now or is_issued:
         return codes.NOTHING_LEFT
-    if slot.load_slice == 0 and not may_begin(hung.gpu, hung.tables.workgroups[slot.workgroup]):
+    if slot.load_slice == 0 and not is_posted(hung.gpu, hung.tables.workgroups[slot.workgroup]):
         return codes.FOR_DEPENDENCY
     return codes.FOR_DRAM_QUEUE if unit.is_waiting else int(slot.refused_by) or codes.NOTHING_LEFT
 

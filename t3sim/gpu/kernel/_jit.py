@@ -108,7 +108,7 @@ if IS_INTERPRETED:
 
 else:
     import numba
-    from numba.core.caching import _Cache
+    from numba.core.caching import NullCache
     from numba.core.compiler import CompileResult
     from numba.core.serialize import dumps
 
@@ -120,10 +120,12 @@ else:
 
     CACHE_DIRECTORY = cache_directory()
 
-    class KernelCache(_Cache):
+    class KernelCache(NullCache):
         """The compiled forms of one function, as Numba asks for them: one sealed file for each signature.
 
-        There is no index, so two processes that write at once leave one whole file, whichever comes last.
+        There is no index, so two processes that write at once leave one whole file, whichever comes last.  Of a cache
+        that does nothing it keeps what there is nothing to do for: a function has this cache or none, and the folder
+        changes with the sources.
         """
 
         has_warned = False  # once for all functions of a process
@@ -190,15 +192,6 @@ else:
             if not cls.has_warned:
                 cls.has_warned = True
                 warnings.warn(message, stacklevel=2)
-
-        def enable(self):
-            """Nothing to do: a function has this cache or none."""
-
-        def disable(self):
-            """Nothing to do: a function has this cache or none."""
-
-        def flush(self):
-            """Nothing to do: the folder changes with the sources."""
 
     def kernel(function: F) -> F:
         """Compile *function* lazily: integers only, no fast-math, releases the GIL, kept under the source digest.
