@@ -69,9 +69,7 @@ class GpuCore:
         self.store_queue = records(MESSAGE, prod(store_queues(machine)))
         self.inbox = records(MESSAGE, INBOX_SIZE)
         self.peers = records(PEER_TABLE, 1)
-        self.arrivals = records(
-            MESSAGE, 1
-        )  # behind a switch, of each GPU: what the ingress port has not served, credits
+        self.arrivals = records(MESSAGE, 1)  # behind a switch, of each GPU: what the port has not served, credits
         self.outbox = records(MESSAGE, OUTBOX_SIZE)
         n_columns = BIN_COMPUTE_READ + N_CLASS_COLUMNS * len(traffic.names)
         self.series = np.zeros((SERIES_BINS, n_columns), np.int64)

@@ -27,8 +27,8 @@ from t3sim.overlap.interface import After, GpuPhase, Phase, Span
 from t3sim.program.operations import reaches_others
 from t3sim.program.plan import Part
 from t3sim.system.machine import sent_at
-from t3sim.system.measure import counters_of, timelines_of, waits_of
-from t3sim.system.parts import Parts, PhaseJob, PhaseSource, Report, key_of, named, shifted, threshold_in_force
+from t3sim.system.measure import timelines_of, waits_of
+from t3sim.system.parts import Parts, PhaseJob, PhaseSource, Report, counters_in, key_of, named, shifted
 from t3sim.system.ring import RingMachine
 from t3sim.system.spans import spans_of
 from t3sim.system.threads import threads_for
@@ -177,17 +177,12 @@ class ExplicitParts(Parts):
         followed = self.audit.follow(ring.devices)
         ends = ring.run(followed.reports([partial(note, d) for d in range(part.n)]))
         followed.finish()
-        gpus = []
-        for core, offset, end in zip(ring.cores, offsets, ends, strict=True):
-            counters = counters_of(core)
-            if part.is_arbitrated:
-                counters["mca_threshold"] = threshold_in_force(arbitration_policies.get(policy), core)
-            gpus.append(GpuPhase(offset, end, counters, sent_at(core)))
-        last = max(ends)
+        gpus: list[GpuPhase] = []
         waits: list[Wait] = []
         spans: list[Span] = []
-        for d, (core, offset) in enumerate(zip(ring.cores, offsets, strict=True)):
-            waits += waits_of(core, last, f"gpu[{d}]", offset)
+        for d, (core, offset, end) in enumerate(zip(ring.cores, offsets, ends, strict=True)):
+            gpus.append(GpuPhase(offset, end, counters_in(part, policy, core), sent_at(core)))
+            waits += waits_of(core, max(ends), f"gpu[{d}]", offset)
             spans += spans_of(core, d)
         return phase_of(name, gpus, timelines_of(ring.cores), waits, spans)
 
