@@ -196,13 +196,8 @@ def phase_of(
     name: str, gpus: Sequence[GpuPhase], timeline: Timeline, waits: Sequence[Wait], spans: Sequence[Span]
 ) -> Phase:
     """Return the phase of *gpus*: it ends when the last of them does, and has the counters of that one."""
-    last = last_of(gpus)
+    last = max(gpus, key=lambda gpu: gpu.end)
     return Phase(name, last.end, last.counters, timeline, tuple(gpus), waits=tuple(waits), spans=tuple(spans))
-
-
-def last_of(gpus: Sequence[GpuPhase]) -> GpuPhase:
-    """Return the GPU that ends last, the first of several."""
-    return max(gpus, key=lambda gpu: gpu.end)
 
 
 def merged(name: str, offsets: Sequence[int], alone: Sequence[Phase], offsets_ps: Sequence[int]) -> Phase:
@@ -211,11 +206,11 @@ def merged(name: str, offsets: Sequence[int], alone: Sequence[Phase], offsets_ps
     if not all(phase.gpus for phase in alone):  # in a plan
         return Phase(name, 1, {}, Timeline(), jobs=jobs)
     gpus = [shifted(gpu, offset) for offset, gpu in zip(offsets, (phase.gpus[0] for phase in alone), strict=True)]
-    last = last_of(gpus)
+    end = max(gpu.end for gpu in gpus)
     waits = [
         wait
         for d, (gpu, phase) in enumerate(zip(gpus, alone, strict=True))
-        for wait in of_gpu(phase.waits, f"gpu[{d}]", last.end - gpu.end)
+        for wait in of_gpu(phase.waits, f"gpu[{d}]", end - gpu.end)
     ]
     timeline = Timeline()
     for d, (phase, later_ps) in enumerate(zip(alone, offsets_ps, strict=True)):

@@ -1,7 +1,6 @@
 """GPUs, what connects them, and mirrored mode: one GPU that receives what it sends, whatever the distance.
 
-``quantum`` never changes a result; it is at most the link latency, the time in which no other GPU
-can be heard.
+``quantum`` never changes a result; it is at most the link latency, the time in which no other GPU can be heard.
 """
 
 from __future__ import annotations

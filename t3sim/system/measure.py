@@ -19,7 +19,8 @@ from t3sim.system.spans import TO_OTHERS, spans_of
 
 SPREAD_TILE = 8  # the eighth tile of a slot, as measured on hardware
 CU_STATE_NAMES = (
-    "multiplying", "waiting for the first operands", "waiting for operands", "storing", "launching", "collective", "idle",
+    "multiplying", "waiting for the first operands", "waiting for operands", "storing", "launching", "collective",
+    "idle",
 )  # fmt: skip
 
 
@@ -291,8 +292,8 @@ def _add_levels(timeline: Timeline, core: GpuCore, gpu: str) -> None:
     levels["DRAM queue occupancy (mean entries per channel)"] = occupancy
     for name, values in levels.items():
         timeline.add_counter(f"{gpu}.memory", name, times, [float(v) for v in values])
-    edges, n_bytes = [*times, ps(max(core.now, core.kernel_end_at))], series[:, loop.BIN_SENT] * core.machine.memory.access
-    _add_link(timeline, f"{gpu}.link", n_bytes, edges)
+    n_bytes = series[:, loop.BIN_SENT] * core.machine.memory.access
+    _add_link(timeline, f"{gpu}.link", n_bytes, [*times, ps(max(core.now, core.kernel_end_at))])
 
 
 def _add_link(timeline: Timeline, track: str, n_bytes: NDArray[np.int64], edges: list[int]) -> None:

@@ -186,7 +186,11 @@ class MirroredParts(Parts):
         needed = tuple(job for one in made_from for job in one.jobs)
         what = (part.name, *needed) if made_from else key_of(part, policy, params)
         key = (*what, self.run.machine, self.run.quantum, keeps_tiles)
-        return self._placed(PhaseJob(key, name, simulate, part, self.run.machine, after=needed), after)
+        phase = self.store.get(PhaseJob(key, name, simulate, part, self.run.machine, after=needed))
+        start = max((max(one.end, one.sent) for one in after), default=0)
+        end = start + phase.ticks
+        ticks = end - max((one.end for one in after), default=0)
+        return replace(phase, ticks=ticks, at=start, end=end, sent=start + phase.sent)
 
     def machine(self, part: Part, policy: str, params: dict[str, Any]) -> MirroredMachine:
         """Return a fresh GPU for *part*."""
@@ -194,14 +198,6 @@ class MirroredParts(Parts):
             self.spec_of(part, self.run.machine), arbitration_policies.get(policy), params, self.run.quantum,
             TickBase.of(self.run.machine), part.n, TrafficClasses(part.programs[0].classes),
         )  # fmt: skip
-
-    def _placed(self, job: PhaseJob, after: After) -> Phase:
-        """Return the phase of *job* on the clock of the point."""
-        phase = self.store.get(job)
-        start = max((max(one.end, one.sent) for one in after), default=0)
-        end = start + phase.ticks
-        ticks = end - max((one.end for one in after), default=0)
-        return replace(phase, ticks=ticks, at=start, end=end, sent=start + phase.sent)
 
 
 def on_clock(phase: Phase, later: int) -> Phase:

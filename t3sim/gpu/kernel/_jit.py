@@ -69,7 +69,7 @@ def cache_directory():
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(f"{folder} cannot be written")
     except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
-        warn_without_cache(error)
+        warnings.warn(f"no kernel cache ({error}); the kernel is compiled anew in each process", stacklevel=2)
         return None
     return folder
 
@@ -86,11 +86,6 @@ def refuse_what_others_can_write(folder):
         is_writable = status.st_mode & WRITABLE_BY_OTHERS and not status.st_mode & exception
         if is_writable or status.st_uid not in owners:
             raise PermissionError(f"{place} can be written by others")
-
-
-def warn_without_cache(error):
-    """Say why compiled code is not kept."""
-    warnings.warn(f"no kernel cache ({error}); the kernel is compiled anew in each process", stacklevel=2)
 
 
 def is_cached(function):
@@ -134,11 +129,6 @@ else:
             """Name the files after the place of *function* in the package."""
             path = Path(function.__code__.co_filename).resolve().relative_to(PACKAGE).with_suffix("")
             self._name = ".".join((*path.parts, f"{function.__qualname__}-{function.__code__.co_firstlineno}"))
-
-        @property
-        def cache_path(self):
-            """The folder of the files."""
-            return str(CACHE_DIRECTORY)
 
         def load_overload(self, sig, target_context):
             """Return the compiled form for a signature, or None if it is not kept or damaged."""

@@ -1,12 +1,10 @@
 """One HBM channel: bank state, command timing, first-ready first-come-first-served.
 
-Models: one column and one row command bus, banks in bank groups, row state,
-tRCD/tRP/tRAS/tRC/tRTP/tWR, CCD short and long, RRD short and long, tFAW, read and
-write turn-around, all-bank refresh, near-memory updates.  The oldest row hit that
-may issue goes first; a row is closed only when no queued request hits it.  Requests
-wait in one list per bank and direction; the oldest hit and the head of each list
-are kept as packed keys (order of arrival, bank), so a choice is a minimum over the
-banks and time jumps to the next moment at which a choice can change.
+Models: one column and one row command bus, banks in bank groups, row state, tRCD/tRP/tRAS/tRC/tRTP/tWR, CCD short and
+long, RRD short and long, tFAW, read and write turn-around, all-bank refresh, near-memory updates.  The oldest row hit
+that may issue goes first; a row is closed only when no queued request hits it.  Requests wait in one list per bank and
+direction; the oldest hit and the head of each list are kept as packed keys (order of arrival, bank), so a choice is a
+minimum over the banks and time jumps to the next moment at which a choice can change.
 Leaves out: command/address bus encoding, per-bank refresh, power-down.
 Pinned by tests/timing (gates, bandwidths) and tests/scheduling (equal to a ticking scan).
 """

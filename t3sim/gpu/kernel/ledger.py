@@ -1,9 +1,8 @@
 """What goes in and what comes out of every queue, counted so that a run can prove it lost nothing.
 
-Counts entries, admissions and departures for each kind of request, and the waiting that goes with
-them twice: request by request and cycle by cycle.  Both must agree (Little's law as an identity).
-Nothing here decides anything.  ``T3SIM_LEDGER=0`` compiles the kernel without it; only the bench
-suite does so, to measure what it costs.
+Counts entries, admissions and departures for each kind of request, and the waiting that goes with them twice: request
+by request and cycle by cycle.  Both must agree (Little's law as an identity). Nothing here decides anything.
+``T3SIM_LEDGER=0`` compiles the kernel without it; only the bench suite does so, to measure what it costs.
 Read by ``t3sim.checks.invariants``; the last reason of each unit, and what a workgroup was refused, by
 ``t3sim.checks.hang``.
 """

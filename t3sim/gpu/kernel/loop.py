@@ -1,9 +1,8 @@
 """The order in which the units of one GPU act, slot by slot.
 
-A slot is ``issue_slot`` cycles of the compute clock.  Inside it compute units and L2 act on the
-state at its start, then every channel runs cycle by cycle to its end; what the DRAM returns takes
-at least half an L2 latency, longer than a slot, so nothing is seen too early.  Nothing depends on
-how many slots one call of ``advance`` covers.
+A slot is ``issue_slot`` cycles of the compute clock.  Inside it compute units and L2 act on the state at its start,
+then every channel runs cycle by cycle to its end; what the DRAM returns takes at least half an L2 latency, longer than
+a slot, so nothing is seen too early.  Nothing depends on how many slots one call of ``advance`` covers.
 Pinned by tests/kernel/test_loop.py (any horizon gives the same bits).
 """
 

@@ -1,10 +1,9 @@
 """The memory controller of one channel: a queue for each stream, the arbiter, the bounded DRAM queue.
 
-Models: requests of each traffic class (T3: compute and communication) are a stream and wait
-in a bounded queue; an exchangeable policy picks the stream whose head enters the DRAM queue
-when there is room (T3 section 4.5).  A store to tracked output is counted by the tracker at
-that moment (T3 section 4.2.1) and waits in its stream while the tracker's set is full; it posts its signal then.
-A read does not enter while an older store to the same address is queued.
+Models: requests of each traffic class (T3: compute and communication) are a stream and wait in a bounded queue; an
+exchangeable policy picks the stream whose head enters the DRAM queue when there is room (T3 section 4.5).  A store to
+tracked output is counted by the tracker at that moment (T3 section 4.2.1) and waits in its stream while the tracker's
+set is full; it posts its signal then. A read does not enter while an older store to the same address is queued.
 Leaves out: the wires between L2 slice and controller (a constant latency).
 Pinned by tests/scheduling and tests/kernel/test_memory_controller.py.
 """
@@ -206,9 +205,8 @@ def arbitrate(channel, tracker, tiles, signals, pick_stream):
 def advance_channel(channel, channel_id, tracker, tiles, signals, command_log, pick_stream, until):
     """Run one channel up to (not including) cycle *until*.
 
-    In a cycle: 1. refresh if due, 2. arbitrate and admit, 3. choose the direction (split
-    queues), 4. one column command, 5. one row command; then jump to the next moment at
-    which any of these can do something.
+    In a cycle: 1. refresh if due, 2. arbitrate and admit, 3. choose the direction (split queues), 4. one column
+    command, 5. one row command; then jump to the next moment at which any of these can do something.
     """
     is_held_back = False
     idle_reason = channel.idle_reason

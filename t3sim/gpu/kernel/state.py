@@ -1,11 +1,9 @@
 """What every unit of a GPU remembers: nested NumPy dtypes, one record per GPU.
 
-Sizes here are capacities and part of the compiled type; the numbers a machine
-really has (``n_...`` fields) are values, so machines that fit one ``Layout``
-share one compilation (``assemble.layout_for``).  Tables whose length depends on the workload (workgroups,
-wavefront tiles, DMA commands, collective steps, messages) are arrays beside the
-record.  Times are ticks unless the name says cycles; a channel counts cycles of
-the memory clock.
+Sizes here are capacities and part of the compiled type; the numbers a machine really has (``n_...`` fields) are values,
+so machines that fit one ``Layout`` share one compilation (``assemble.layout_for``).  Tables whose length depends on the
+workload (workgroups, wavefront tiles, DMA commands, collective steps, messages) are arrays beside the record.  Times
+are ticks unless the name says cycles; a channel counts cycles of the memory clock.
 """
 
 from mmap import mmap
@@ -140,8 +138,7 @@ def l2_dtype(layout):
         "n_banks", "banks_per_channel", "sets_per_bank", "associativity", "n_mshrs", "granules_per_line",
         "bank_ticks",  # one line access occupies a bank this long
         "bank_queue_ticks",  # how far a bank may be booked ahead
-        "request_ticks",  # CU to bank: half of the hit latency
-        "return_ticks",  # bank to CU: the other half
+        "request_ticks", "return_ticks",  # CU to bank and back: half of the hit latency each
         "miss_ticks",  # bank to memory controller, on a miss
         "keeps_dirty_lines",  # at the end of a kernel
         "n_partitions",
@@ -182,22 +179,18 @@ def compute_unit_dtype(layout):
     return record_dtype(
         ("slots", workgroup_slot_dtype(layout), (layout.n_slots,)),
         "is_waiting",  # queued in front of a channel that had no room
-        "granted_channel",  # room promised there; -1 otherwise
-        "granted_class",  # in the queue of this traffic class
+        "granted_channel", "granted_class",  # room promised there, in the queue of this traffic class; -1 otherwise
         "issue_debt",  # of the path to the L2, at most 0: what the last access overdrew
-        "outstanding_lines",  # loads in flight, until their data are back in the CU
-        "outstanding_stores",  # stores in flight, until they are acknowledged
+        "outstanding_lines", "outstanding_stores",  # in flight: until the data are back in the CU, until acknowledged
         "store_queue",  # of the link port, in which its stores to other GPUs wait
-        "unsent_granules",  # of them, in that queue
-        "most_unsent",
-        ("returning_lines", "i4", (RETURN_RING,)),  # by slot number, modulo the ring: what comes back then
-        ("returning_stores", "i4", (RETURN_RING,)),
+        "unsent_granules", "most_unsent",  # in that queue
+        # by slot number, modulo the ring: what comes back then
+        ("returning_lines", "i4", (RETURN_RING,)), ("returning_stores", "i4", (RETURN_RING,)),
         "wanted_by",  # move kernel that it is kept free of GEMM workgroups for; -1: none
         "shares",  # of it that resident workgroups take, of ALL_SHARES
         "move_operation",  # whose workgroup has it for itself; -1: none
         "idle_from",  # first active slot in which nothing ran on it, as long as no GEMM does
-        # slots spent in each state
-        ("state_slots", (N_CU_STATES,)),
+        ("state_slots", (N_CU_STATES,)),  # spent in each state
         # the ledger: see ledger.py
         "refused_by",  # what had no room for a line in this slot; WORKING: nothing was refused
         "refused_ticks",  # of the slot, which could not be used for that
@@ -234,8 +227,8 @@ def dma_dtype():
     """T3's DMA engine: cursor through the ready commands and read-ahead accounting."""
     return record_dtype(
         "n_ready", "n_taken", "tile_cursor", "granule_cursor", "credit",
-        "bytes_per_tick_num",  # rate at which reads are issued
-        "bytes_per_tick_den", "read_ahead_granules",
+        "bytes_per_tick_num", "bytes_per_tick_den",  # rate at which reads are issued
+        "read_ahead_granules",
         "command_ticks",  # from when a command is its turn to its first read
         "turn_at",  # of the command that is its turn
         "reads_in_flight", "n_commands", "n_commands_done",
@@ -264,8 +257,7 @@ def link_port_dtype():
         "last_queue",  # of the store that left last
         "packet_left",  # granules of its packet that come behind it
         "dma_head", "dma_tail",
-        "n_sent",  # granules handed to the outbox
-        "n_signals",  # signals handed to the outbox
+        "n_sent", "n_signals",  # granules and signals handed to the outbox
         "busy_scaled", "idle_scaled",
         # the ledger: see ledger.py
         "noted_idle_scaled",  # idle up to the end of the last slot
@@ -294,15 +286,11 @@ OPERATION_TABLE = record_dtype(
     "kind", "state", "priority", "traffic_class",
     "issued_at",  # by the host
     "launch_ticks",  # from then, or from what it waits for, to its start
-    "first_wait",  # of WAIT_TABLE
-    "n_waits",
+    "first_wait", "n_waits",  # of WAIT_TABLE
     "n_untils",  # behind these in WAIT_TABLE: what has to hold before it has ended
-    "first_post",  # of POST_TABLE: what it posts at its end
-    "n_posts",
-    "start_at",  # NEVER: not known yet
-    "end_at",
-    "first_unit",  # compute units that it may run on
-    "end_unit",
+    "first_post", "n_posts",  # of POST_TABLE: what it posts at its end
+    "start_at", "end_at",  # the start is NEVER while it is not known
+    "first_unit", "end_unit",  # compute units that it may run on
     "first_workgroup",  # of WORKGROUP_TABLE; of a move kernel: of the compute units of its workgroups
     "n_workgroups", "n_dispatched", "n_finished",
     # GEMM
@@ -318,8 +306,7 @@ OPERATION_TABLE = record_dtype(
     "n_slices",
     "n_buffers",  # operand slices staged per workgroup
     "last_slice_granules", "slice_work", "last_slice_work",
-    "a_line",  # first line of operand A
-    "b_line",
+    "a_line", "b_line",  # first lines of the operands
     "is_tracked",  # the tracker counts its tiles
     # move kernel
     "n_wanted",  # compute units that are kept free for it
@@ -328,12 +315,10 @@ OPERATION_TABLE = record_dtype(
     "n_step_columns",  # channels, each a workgroup; 1: all workgroups share each step
     "slice_overhead_ticks",  # from the last store of a step to the next one
     "startup_ticks",  # of a workgroup, on its compute unit
-    "flags_numerator",  # granules that are sent, over ...
-    "flags_denominator",  # ... granules of data
+    "flags_numerator", "flags_denominator",  # granules that are sent, over granules of data
     "buffer_places",  # of a receive buffer, for each granule of data
     "max_lines",  # in flight to one workgroup
-    "load_ticks",  # of its path to the L2, for each line loaded
-    "store_ticks",  # the same, stored
+    "load_ticks", "store_ticks",  # of its path to the L2, for each line loaded, and stored
 )  # fmt: skip
 
 
@@ -341,18 +326,15 @@ def gpu_dtype(layout):
     """One GPU: clocks, the running kernel, and all units."""
     return record_dtype(
         "now", "slot_ticks", "slot_index",
-        "compute_ticks",  # period of the compute clock
-        "memory_ticks",  # period of the memory clock
-        "n_compute_units",
-        "n_copy_engines",  # units behind them
+        "compute_ticks", "memory_ticks",  # periods of the clocks
+        "n_compute_units", "n_copy_engines",  # units, and those behind them
         "n_slots",  # workgroups resident per CU, of the operation that allows most
         "n_channels", "n_classes",
         "inbound_class",  # of what comes from other GPUs, and of what the DMA engine reads
         "line_bytes", "granule_bytes",
         # address map: sizes as powers of two
         "interleave_bits", "channel_bits", "bank_bits", "group_bits", "row_unit_bits",
-        "line_issue_ticks",  # path CU <-> L2: one line loaded
-        "store_issue_ticks",  # the same, stored
+        "line_issue_ticks", "store_issue_ticks",  # path CU <-> L2: one line loaded, and stored
         "max_outstanding_lines",
         "epilogue_ticks",  # of a tile, from its last multiplication to its first store
         "workgroup_launch_ticks",
@@ -362,8 +344,7 @@ def gpu_dtype(layout):
         ("running", (layout.n_operations,)),  # those that run, in the order in which they take their turn
         ("move_units", (layout.n_move_workgroups,)),  # compute unit of each workgroup of a move kernel; -1
         ("signals", (layout.n_signals,)), "n_operations",
-        "n_pending",  # not started
-        "n_running",  # started and not over
+        "n_pending", "n_running",  # not started; started and not over
         "next_start_at",  # of those that wait for nothing but time
         "has_news",  # a signal has been posted that nobody has looked at
         "n_undispatched",  # workgroups of GEMMs, started or not
@@ -371,16 +352,13 @@ def gpu_dtype(layout):
         "n_moving",  # workgroups of move kernels that have no compute unit yet, of those that run
         "runs_gemms",  # a GEMM has started: all compute units act in every slot
         "stage_operation",  # whose first stage the policies are told of; -1: none
-        "n_active_slots",  # in which compute units acted
-        "first_active_at",  # tick of the first of them
-        "compute_done_at",  # last workgroup ended
-        "last_done_at",  # last column command finished
+        "n_active_slots", "first_active_at",  # slots in which compute units acted, tick of the first of them
+        "compute_done_at", "last_done_at",  # last workgroup ended; last column command finished
         "work_per_slot",  # of a matrix pipe
         "n_buffers",  # operand slices staged per workgroup, of the operation that stages most
         "n_slices_multiplied",
         "n_tiles_open",  # tracked wavefront tiles that have not been triggered
-        ("dispatcher_slots", (N_REASONS,)),  # of the workgroup dispatcher; see ledger.py
-        "dispatcher_reason",  # of the last slot
+        ("dispatcher_slots", (N_REASONS,)), "dispatcher_reason",  # of the last slot; see ledger.py
         # mailbox
         "inbox_head", "inbox_tail", "n_outbox", "peak_inbox", "expected_inbound", "n_inbound",
         "n_signals_received",  # messages that only posted a signal
@@ -407,25 +385,20 @@ WORKGROUP_TABLE = record_dtype(
     "packet",  # bytes of its stores to other GPUs
     "cu", "slot", "start_at", "multiply_at", "main_loop_end_at", "end_at",
     "sent_mark",  # stores in its queue at the link port up to the end of this workgroup
-    "wait_signal",  # before its first load; -1: none
-    "wait_at_least",
+    "wait_signal", "wait_at_least",  # before its first load; -1: none
 )  # fmt: skip
 
 TILE_TABLE = record_dtype(
     "n_granules",  # 0: this wavefront has nothing to do (ragged edge)
-    "workgroup",
-    "first_tile",  # of its workgroup
+    "workgroup", "first_tile",  # of that workgroup
     "row_granules",  # granules in one row of the tile
-    "first_granule",  # address
-    "pitch",  # granules from one row to the next
+    "first_granule", "pitch",  # address; granules from one row to the next
     # where its stores go, if they leave the GPU, or what the DMA engine sends of it
     "distance",  # distance of the GPU; 0: they stay
     "to_tile",  # wavefront tile there, of the same shape; -1: a plain address
-    "to_granule",  # that address
-    "to_pitch",
+    "to_granule", "to_pitch",  # that address
     "signal",  # that each of its granules posts where it is stored in the end; -1: none
-    "updates_expected",  # granule updates until trigger; 0: not tracked here
-    "updates_seen",
+    "updates_expected", "updates_seen",  # granule updates until trigger; 0: not tracked here
     "dma_command",  # -1: none
     "block_offset",  # granules of the same DMA block before this tile
     "tracker_set",
@@ -442,15 +415,12 @@ DMA_TABLE = record_dtype(
 
 STEP_TABLE = record_dtype(
     "n_lines", "n_granules", "n_operands",
-    "operand",  # first granule of the first operand
-    "stride",  # from one operand to the next
+    "operand", "stride",  # first granule of the first operand; from one operand to the next
     "is_received",  # the last operand lies as a step sent it, flags between the data
     "send",  # kind of the message; -1: the result is not sent
-    "distance",  # of the GPU that it is sent to
-    "destination",  # first granule there
+    "distance", "destination",  # of the GPU that it is sent to; first granule there
     "kept_at",  # first granule of what is stored in own memory; -1: nothing
-    "wait_signal",  # before the step starts; -1: none
-    "wait_at_least",
+    "wait_signal", "wait_at_least",  # before the step starts; -1: none
     "post_signal",  # that each granule posts where it is sent, else where it is kept; -1: none
     "packet",  # bytes of its stores to other GPUs
     "start_at", "end_at",
@@ -458,10 +428,8 @@ STEP_TABLE = record_dtype(
 
 # What a GPU knows of each GPU behind the same switch, by its distance; unused in a ring.
 PEER_TABLE = record_dtype(
-    "data_head",  # of what it has sent and the ingress port has not served
-    "data_tail",
-    "credit_head",  # of the credits that it has given back and that have not been taken
-    "credit_tail",
+    "data_head", "data_tail",  # of what it has sent and the ingress port has not served
+    "credit_head", "credit_tail",  # of the credits that it has given back and that have not been taken
     "credits",  # granules that may still be sent to it
     "n_freed",  # granules of it that have left the ingress buffer since it was last given credits
 )  # fmt: skip
