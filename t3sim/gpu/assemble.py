@@ -21,7 +21,6 @@ from t3sim.gpu.kernel import _jit, codes, state
 from t3sim.gpu.kernel.loop import advance
 from t3sim.gpu.kernel.state import Layout, channel_dtype, gpu_dtype
 from t3sim.gpu.ticks import TickBase
-from t3sim.gpu.traffic import TrafficClasses
 
 EFFICIENCY_SCALE = 10_000  # matrix_efficiency is kept to four digits
 GROWTH = 4  # banks of a channel: 16, or the 64 that are the most
@@ -95,18 +94,13 @@ def argument_types(layout: Layout) -> tuple[Any, ...]:
         return [types.Array(from_dtype(dtype), 1, "C") for dtype in dtypes]
 
     message = state.MESSAGE
+    # One type for all policies: a new one reuses the compiled loop.
+    policy = types.FunctionType(types.int64(from_dtype(channel_dtype(layout)), types.int64))
     return (
         *arrays_of(gpu_dtype(layout), state.WAIT_TABLE, state.POST_TABLE, state.WORKGROUP_TABLE, state.TILE_TABLE),
         *arrays_of(state.DMA_TABLE), int64[::1], *arrays_of(message, message, state.STEP_TABLE, state.PEER_TABLE),
-        *arrays_of(message, message, message), int64[:, ::1], *arrays_of(state.COMMAND_LOG), policy_type(layout), int64,
+        *arrays_of(message, message, message), int64[:, ::1], *arrays_of(state.COMMAND_LOG), policy, int64,
     )  # fmt: skip
-
-
-def policy_type(layout: Layout) -> Any:
-    """Return the Numba type of a policy: one for all policies, so a new one reuses the compiled loop."""
-    from numba import from_dtype, types
-
-    return types.FunctionType(types.int64(from_dtype(channel_dtype(layout)), types.int64))
 
 
 @cache
@@ -154,12 +148,6 @@ def fill_record(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
     fill_memory(gpu, machine)
     fill_l2(gpu, machine)
     fill_t3_units(gpu, machine, ticks)
-
-
-def fill_classes(gpu: Any, traffic: TrafficClasses) -> None:
-    """How many stream queues the channels have, and whose requests go to which."""
-    gpu.n_classes = gpu.channels["n_classes"][: int(gpu.n_channels)] = len(traffic.names)
-    gpu.inbound_class = len(traffic.names) - 1  # until a program says otherwise
 
 
 def fill_clocks(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:

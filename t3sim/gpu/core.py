@@ -15,15 +15,7 @@ from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.arbitration import ArbitrationPolicy
 from t3sim.gpu.arbitration.interface import arbitration_policies
 from t3sim.gpu.arbitration.user_code import catch_errors, raise_errors
-from t3sim.gpu.assemble import (
-    capacities_of,
-    compiled_advance,
-    compiled_policy,
-    fill_classes,
-    fill_record,
-    layout_for,
-    store_queues,
-)
+from t3sim.gpu.assemble import capacities_of, compiled_advance, compiled_policy, fill_record, layout_for, store_queues
 from t3sim.gpu.kernel import _jit, codes
 from t3sim.gpu.kernel.loop import BIN_COMPUTE_READ, N_CLASS_COLUMNS, commands_per_slot
 from t3sim.gpu.kernel.state import COMMAND_LOG, MESSAGE, PEER_TABLE, empty_gpu
@@ -91,9 +83,10 @@ class GpuCore:
         self._pick_stream = compiled_policy(policy.pick_stream, self.layout)
         catch_errors()
         fill_record(self.gpu, machine, self.ticks)
-        fill_classes(self.gpu, traffic)
-        values = policy.encode(params)
-        self.gpu.channels["policy_params"][: self.used.n_channels, : len(values)] = values
+        channels, values = self.gpu.channels[: self.used.n_channels], policy.encode(params)
+        channels["policy_params"][:, : len(values)] = values
+        channels["n_classes"] = self.gpu.n_classes = len(traffic.names)
+        self.gpu.inbound_class = len(traffic.names) - 1  # until a program says otherwise
 
     # --- running ---------------------------------------------------------------------------------
 
