@@ -1,7 +1,6 @@
 """t3sim: simulate how a GPU overlaps a GEMM with the collective on its output.
 
-Importing this package costs nothing; the names below load what they need when
-they are first used.
+Importing this package costs nothing; the names below load what they need when they are first used.
 """
 
 from __future__ import annotations

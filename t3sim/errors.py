@@ -1,7 +1,6 @@
 """The errors a user can meet, each with the exit code of the command line.
 
-A message says what was found, where, and what is allowed; it never needs a
-traceback to be understood.
+A message says what was found, where, and what is allowed; it never needs a traceback to be understood.
 """
 
 from __future__ import annotations
@@ -27,6 +26,9 @@ class T3SimError(Exception):
 
     exit_code: ClassVar[int] = 1
 
+    def __init_subclass__(cls, *, exit_code: int | None = None) -> None:
+        cls.exit_code = cls.exit_code if exit_code is None else exit_code
+
     def __init__(self, message: str) -> None:
         self.message = message
 
@@ -38,8 +40,7 @@ class T3SimError(Exception):
 class Problem:
     """One mistake in a configuration: where it is, which key it is about, what is wrong.
 
-    ``line`` and ``column`` count from 1; 0 means that the place has no lines
-    (a ``-s`` override, a whole file).
+    ``line`` and ``column`` count from 1; 0 means that the place has no lines (a ``-s`` override, a whole file).
     """
 
     file: str
@@ -53,55 +54,43 @@ class Problem:
         return ": ".join(part for part in (place, self.key, self.message) if part)
 
 
-class ConfigError(T3SimError):
+class ConfigError(T3SimError, exit_code=2):
     """A configuration cannot be used; holds every problem found in it."""
-
-    exit_code = 2
 
     def __init__(self, problems: Iterable[Problem] | Problem) -> None:
         self.problems: list[Problem] = [problems] if isinstance(problems, Problem) else list(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
-class UsageError(T3SimError):
+class UsageError(T3SimError, exit_code=2):
     """A command or function was asked for something that it does not offer."""
 
-    exit_code = 2
 
-
-class ProgramError(T3SimError):
+class ProgramError(T3SimError, exit_code=2):
     """The programs of a strategy cannot run, or would not compute what they say; holds what is wrong, line by line."""
-
-    exit_code = 2
 
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = list(problems)
         super().__init__("\n".join(self.problems))
 
 
-class InputDataError(T3SimError):
+class InputDataError(T3SimError, exit_code=3):
     """A trace or a measurement is missing, damaged or not what it claims to be."""
 
-    exit_code = 3
 
-
-class ModelError(T3SimError):
+class ModelError(T3SimError, exit_code=4):
     """The simulated machine broke one of its own rules, or nothing in it can move any more.
 
     ``details`` is for a file: the state of the machine, longer than a message; empty if there is none.
     """
-
-    exit_code = 4
 
     def __init__(self, message: str, details: str = "") -> None:
         super().__init__(message)
         self.details = details
 
 
-class PluginError(T3SimError):
+class PluginError(T3SimError, exit_code=2):
     """Code of a user (a plugin, or what it registered) failed, or gave something else than it must; says where."""
-
-    exit_code = 2
 
     def __init__(self, path: str, line: int, what: str) -> None:
         """Each line of *what* is one problem."""
@@ -163,13 +152,9 @@ def code_of_a_user(function: Any, what: str, *, is_all_of_it: bool) -> Iterator[
         raise PluginError.of(error, what, home) from error
 
 
-class PointsFailed(T3SimError):
+class PointsFailed(T3SimError, exit_code=6):
     """The experiment is finished, but some of its points have no result."""
 
-    exit_code = 6
 
-
-class EnvironmentFailure(T3SimError):
+class EnvironmentFailure(T3SimError, exit_code=5):
     """The host failed: disk, rights, lock, cluster."""
-
-    exit_code = 5

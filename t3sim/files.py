@@ -1,8 +1,7 @@
 """Reading and publishing files so that a fault never leaves a half-written or half-read one, and strict JSON.
 
-Every file t3sim leaves behind goes through ``publish``: written beside its
-destination, flushed to disk, then renamed over it.  A full disk or a killed
-process leaves the old files as they were.
+Every file t3sim leaves behind goes through ``publish``: written beside its destination, flushed to disk, then renamed
+over it.  A full disk or a killed process leaves the old files as they were.
 """
 
 from __future__ import annotations
@@ -64,11 +63,12 @@ def publish(contents: Mapping[Path, bytes]) -> None:
             written.unlink(missing_ok=True)
 
 
-def prepare_folder(folder: Path) -> None:
-    """Create *folder* and prove that files can be written and renamed in it; raises ``EnvironmentFailure``."""
+def prepare_folder(directory: str | Path) -> Path:
+    """Create *directory* and prove that files can be written and renamed in it; raises ``EnvironmentFailure``."""
+    folder = Path(directory)
+    probe = folder / f".probe.{os.getpid()}.tmp"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".probe.{os.getpid()}.tmp"
         try:
             _write_through(probe, b"t3sim\n")
         finally:
@@ -77,6 +77,7 @@ def prepare_folder(folder: Path) -> None:
         if isinstance(error, FileExistsError):
             error = NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
         raise EnvironmentFailure(f"{folder}: cannot write here: {cause_in_words(error)}") from error
+    return folder
 
 
 def read_limited(path: Path, limit_bytes: int, *, shown_as: str) -> bytes:

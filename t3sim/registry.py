@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from operator import attrgetter
 from typing import Any, Generic, Literal, TypeVar
 
 from t3sim.errors import UsageError
@@ -28,10 +29,11 @@ class Parameter:
     unit: Literal["", "cycles"] = ""  # that may stand behind the number
     at_most: str = ""  # the machine's value that bounds it, like `memory.queue.entries`
     below: str = ""  # the same for a value that is not allowed itself
+    tried: tuple[int | str, ...] = ()  # that a search for the best value looks at; none: the default alone
 
     def __post_init__(self) -> None:
-        if self.default is not None:
-            self.encode(self.default)
+        for value in (*self.tried, *(() if self.default is None else (self.default,))):
+            self.encode(value)
 
     def encode(self, value: Any) -> int:
         """Return the integer that stands for *value*; ValueError says what is allowed."""
@@ -43,6 +45,14 @@ class Parameter:
             words = "".join(f" or {word}" for word in self.words)
             raise ValueError(f"{value!r} is not a whole number of at least {self.minimum}{words}")
         return value
+
+    def excess(self, value: Any, machine: Any) -> str | None:
+        """Say what a *value* must be that is beyond the one of *machine* that bounds it; None: it is not."""
+        for bound, words, is_allowed in ((self.at_most, "at most", 1), (self.below, "below", 0)):
+            if bound and isinstance(value, int) and value >= (most := attrgetter(bound)(machine)) + is_allowed:
+                words_too = f" (or {' or '.join(self.words)})" if self.words else ""
+                return f"must be {words} `machine.{bound}`, {most}{words_too}"
+        return None
 
 
 def encoded(parameters: Mapping[str, Parameter], given: Mapping[str, Any]) -> dict[str, int]:
@@ -136,5 +146,3 @@ class Registry(Generic[T]):
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
 
-    def __len__(self) -> int:
-        return len(self._entries)

@@ -1,9 +1,8 @@
 """Quantities as a user writes them (``16 MiB``) and as the simulator holds them (integers).
 
-Every parser returns an integer in base units: bytes, bytes per second,
-picoseconds, hertz, cycles.  The arithmetic is exact; a text that is not a
-whole number of base units is refused, never rounded.  A parser raises
-ValueError with a message that proposes a right spelling.
+Every parser returns an integer in base units: bytes, bytes per second, picoseconds, hertz, cycles.  The arithmetic is
+exact; a text that is not a whole number of base units is refused, never rounded.  A parser raises ValueError with a
+message that proposes a right spelling.
 
 Capacities take binary prefixes only (KiB = 1024 B).  Bandwidths take decimal
 prefixes (GB/s = 10^9 B/s); GiB/s is accepted and means 2^30 B/s.
@@ -38,7 +37,47 @@ class _Kind:
 
     def parse(self, value: object) -> int:
         """Return a text such as ``16 MiB`` in base units; raises ``ValueError``."""
-        return _parse(value, self)
+        usage = f"{self.name} is written like `{self.example}`"
+        if isinstance(value, bool) or value is None or not isinstance(value, (str, int, float)):
+            what = (
+                "nothing" if value is None else str(value).lower() if isinstance(value, bool) else "a list or mapping"
+            )
+            raise ValueError(f"found {what} where {self.name} is needed, like `{self.example}`")
+        if isinstance(value, int):
+            if _base_units_accepted.get():
+                if not 0 <= value < LIMIT:
+                    raise ValueError(f"{value} {self.base} is outside 0 .. 2^62 - 1")
+                return value
+            if abs(value) >= LIMIT:
+                raise ValueError(f"the number has no unit and is too large; {usage}")
+            if value < 0:
+                raise ValueError(f"{value} is negative; {usage}")
+            raise ValueError(f"{value} has no unit; did you mean {_proposal(Fraction(value), str(value), self)}?")
+        text = repr(value) if isinstance(value, float) else value
+        shown = _shown(text.strip())
+        if len(text) > _LONGEST_TEXT:
+            raise ValueError(f"`{shown}` is too long; {usage}")
+        match = _QUANTITY.fullmatch(text)
+        if match is None:
+            if re.match(r"\s*[+-]?\.?(nan|inf)", text, re.IGNORECASE):
+                raise ValueError(f"`{shown}` is not a finite number; {usage}")
+            raise ValueError(f"`{shown}` is not {self.name}; write a number and a unit, like `{self.example}`")
+        number_text, exponent, unit = match.groups()
+        if exponent is not None and abs(int(exponent)) > _LARGEST_EXPONENT:
+            raise ValueError(f"`{shown}` is out of range: the exponent is beyond {_LARGEST_EXPONENT}")
+        number = Fraction(number_text)
+        if number < 0:
+            raise ValueError(f"`{shown}` is negative; {usage}")
+        if not unit:
+            raise ValueError(f"{shown} has no unit; did you mean {_proposal(number, number_text, self)}?")
+        if unit not in self.units:
+            raise ValueError(_unit_message(shown, number_text, unit, self))
+        exact = number * self.units[unit]
+        if exact >= LIMIT:
+            raise ValueError(f"`{shown}` is too large: at most 2^62 - 1 {self.base} can be counted")
+        if exact.denominator != 1:
+            raise ValueError(f"`{shown}` is not a whole number of {self.base}")
+        return int(exact)
 
     def parse_or(self, word: str) -> Callable[[object], int | str]:
         """Return a parser that also accepts *word*."""
@@ -136,47 +175,6 @@ def _unit_message(text: str, number_text: str, unit: str, kind: _Kind) -> str:
         return f"`{text}`: unknown unit `{unit}`; did you mean `{number_text} {folded[unit.lower()]}`?"
     known = ", ".join(u for u in kind.units if u.isascii())
     return f"`{text}`: unknown unit `{_shown(unit)}`; {kind.name} takes {known}, like `{kind.example}`"
-
-
-def _parse(value: object, kind: _Kind) -> int:
-    if isinstance(value, bool) or value is None or not isinstance(value, (str, int, float)):
-        what = "nothing" if value is None else str(value).lower() if isinstance(value, bool) else "a list or mapping"
-        raise ValueError(f"found {what} where {kind.name} is needed, like `{kind.example}`")
-    if isinstance(value, int):
-        if _base_units_accepted.get():
-            if not 0 <= value < LIMIT:
-                raise ValueError(f"{value} {kind.base} is outside 0 .. 2^62 - 1")
-            return value
-        if abs(value) >= LIMIT:
-            raise ValueError(f"the number has no unit and is too large; {kind.name} is written like `{kind.example}`")
-        if value < 0:
-            raise ValueError(f"{value} is negative; {kind.name} is written like `{kind.example}`")
-        raise ValueError(f"{value} has no unit; did you mean {_proposal(Fraction(value), str(value), kind)}?")
-    text = repr(value) if isinstance(value, float) else value
-    shown = _shown(text.strip())
-    if len(text) > _LONGEST_TEXT:
-        raise ValueError(f"`{shown}` is too long; {kind.name} is written like `{kind.example}`")
-    match = _QUANTITY.fullmatch(text)
-    if match is None:
-        if re.match(r"\s*[+-]?\.?(nan|inf)", text, re.IGNORECASE):
-            raise ValueError(f"`{shown}` is not a finite number; {kind.name} is written like `{kind.example}`")
-        raise ValueError(f"`{shown}` is not {kind.name}; write a number and a unit, like `{kind.example}`")
-    number_text, exponent, unit = match.groups()
-    if exponent is not None and abs(int(exponent)) > _LARGEST_EXPONENT:
-        raise ValueError(f"`{shown}` is out of range: the exponent is beyond {_LARGEST_EXPONENT}")
-    number = Fraction(number_text)
-    if number < 0:
-        raise ValueError(f"`{shown}` is negative; {kind.name} is written like `{kind.example}`")
-    if not unit:
-        raise ValueError(f"{shown} has no unit; did you mean {_proposal(number, number_text, kind)}?")
-    if unit not in kind.units:
-        raise ValueError(_unit_message(shown, number_text, unit, kind))
-    exact = number * kind.units[unit]
-    if exact >= LIMIT:
-        raise ValueError(f"`{shown}` is too large: at most 2^62 - 1 {kind.base} can be counted")
-    if exact.denominator != 1:
-        raise ValueError(f"`{shown}` is not a whole number of {kind.base}")
-    return int(exact)
 
 
 def _exact_decimal(value: int, factor: int) -> str | None:

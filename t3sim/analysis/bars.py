@@ -5,29 +5,18 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count
+from operator import itemgetter
 from statistics import geometric_mean
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
+from t3sim.analysis import style
 from t3sim.analysis.quantity import spoken
 from t3sim.analysis.strategies import EXISTS_TODAY, NEEDS_HARDWARE, availability, is_baseline
-from t3sim.analysis.style import (
-    QUIET_COLOUR,
-    SMALL_VALUE_SIZE,
-    VALUE_SIZE,
-    WIDTHS,
-    Drawing,
-    legend_above,
-    light_grid,
-    line_of_sequential,
-    new_figure,
-    strategy_colour,
-    strategy_order,
-    write_inside,
-)
-from t3sim.analysis.table import Row, machine_base, varying
+from t3sim.analysis.style import SMALL_VALUE_SIZE, VALUE_SIZE, WIDTHS, Drawing, strategy_order
+from t3sim.analysis.table import Row, grouped, machine_base, varying
 from t3sim.errors import InputDataError
 
 MAX_BARS_PER_ROW = {1: 48, 2: 96}  # by columns: 16 cases of 5 strategies over two; more cases go to further rows
@@ -55,12 +44,10 @@ def group_bars(rows: Iterable[Row], axes: Sequence[str] = ()) -> tuple[list[Case
     """
     rows = list(rows)
     shown = _headings(rows, axes)
-    grouped: dict[Case, dict[str, list[Row]]] = {}
-    for row in rows:
-        grouped.setdefault(case_of(row, shown), {}).setdefault(row["strategy"], []).append(row)
     bars: dict[tuple[Case, str], Row] = {}
-    for case, strategies in grouped.items():
-        for variants in strategies.values():
+    cases = grouped(rows, lambda row: case_of(row, shown))
+    for case, members in cases.items():
+        for variants in grouped(members, itemgetter("strategy")).values():
             told_by = varying(variants, [*axes, "arbitration", "mca_threshold", "gemm_compute_units"])
             for row in variants:
                 stem = _series_name(row, told_by)
@@ -69,7 +56,7 @@ def group_bars(rows: Iterable[Row], axes: Sequence[str] = ()) -> tuple[list[Case
     strategies_of = {name: row["strategy"] for (_, name), row in bars.items()}
     order = strategy_order(strategies_of.values())
     series = sorted(strategies_of, key=lambda name: order.index(strategies_of[name]))
-    return list(grouped), series, bars
+    return list(cases), series, bars
 
 
 def _headings(rows: Sequence[Row], axes: Sequence[str]) -> list[str]:
@@ -86,14 +73,9 @@ def case_of(row: Row, shown: Sequence[str] = ()) -> Case:
     heading.append(f"TP {row['tp']}")
     heading += [f"{spoken(name)} {row[name]}" if "." in name else str(row[name]) for name in shown]
     shape = None if row["m"] is None else f"{row['m']}×{row['n']}×{row['k']}"
+    label = row["sublayer"] or row["layer"] or shape or "collective"
     if row["sublayer"] and not row["model"]:
         label = f"{row['sublayer']} {shape}"
-    elif row["sublayer"] or row["layer"]:
-        label = row["sublayer"] or row["layer"]
-    elif shape is not None:
-        label = shape
-    else:
-        label = "collective"
     return Case(", ".join(heading), label)
 
 
@@ -125,12 +107,7 @@ def write_value(axes: Axes, x: float, y: float, text: str, room: float, bar_poin
 
 
 def draw_speedup_bars(
-    axes: Axes,
-    points: Sequence[tuple[float, float]],
-    colour: str,
-    label: str,
-    room: float,
-    bar_points: float,
+    axes: Axes, points: Sequence[tuple[float, float]], colour: str, label: str, room: float, bar_points: float
 ) -> None:
     """Bars of one strategy at *points* (place, speedup), with their values."""
     axes.bar([x for x, _ in points], [y for _, y in points], width=0.92, color=colour, label=label, linewidth=0)
@@ -142,13 +119,9 @@ class BarPage:
     """A figure of rows of cases; every row has the same panels."""
 
     def __init__(
-        self,
-        rows: Sequence[Row],
-        axes: Sequence[str],
-        columns: int | None,
-        height_ratios: tuple[float, ...],
+        self, rows: Sequence[Row], axes: Sequence[str], columns: int | None, height_ratios: tuple[float, ...],
         inches_per_row: float,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.cases, self.series, self.bars = group_bars(rows, axes)
         self.n_panels = len(height_ratios)
         by_bars = MAX_BARS_PER_ROW[columns or 2] // (len(self.series) + 1)
@@ -167,7 +140,7 @@ class BarPage:
         self.points_per_bar = 72 * (self.width - _INCHES_BESIDE) / (self.cases_per_row * (len(self.series) + _GAP))
         self._room = self.points_per_bar * (1 + _GAP if len(self.series) == 1 else 1)  # above a bar
         self.names_bars = len(self.cases) == 1 and self.points_per_bar >= 20
-        self.figure = new_figure(columns, inches_per_row * n_rows)
+        self.figure = style.new_figure(columns, inches_per_row * n_rows)
         self.axes = self.figure.subplots(
             n_rows * self.n_panels, 1, squeeze=False, height_ratios=list(height_ratios) * n_rows
         )[:, 0]
@@ -198,40 +171,27 @@ class BarPage:
         top = max(1.0, *(row["speedup"] or 0.0 for row in self.bars.values()))
         for name in self.series:
             points = [(x, row["speedup"]) for of, x, row in self._places(cases) if of == name and row["speedup"]]
-            draw_speedup_bars(
-                axes, points, strategy_colour(name, self.series), self._label(name), self._room, self.points_per_bar
-            )
-        line_of_sequential(axes)
+            colour = style.strategy_colour(name, self.series)
+            draw_speedup_bars(axes, points, colour, self._label(name), self._room, self.points_per_bar)
+        style.line_of_sequential(axes)
         self._finish(axes, len(cases), top)
         if not self.names_bars and cases[0] == self.cases[0]:
-            legend_above(axes)
+            style.legend_above(axes)
 
     def _label(self, name: str) -> str:
         """The name of a series, with its geomean if it has a bar in each of at least four cases."""
         speedups = [bar["speedup"] for (_, series), bar in self.bars.items() if series == name and bar["speedup"]]
         has_geomean = not is_baseline(name) and len(self.cases) >= 4 and len(speedups) == len(self.cases)
-        notes = [f"geomean {geometric_mean(speedups):.2f}"] if has_geomean else []
-        if self._is_mixed and availability(name) not in ("", EXISTS_TODAY):
-            notes.insert(0, availability(name))
+        designs = {availability(series) for series in self.series if not is_baseline(series)}
+        is_mixed = {EXISTS_TODAY, NEEDS_HARDWARE} <= designs  # then the legend says which is which
+        notes = [availability(name)] if is_mixed and availability(name) not in ("", EXISTS_TODAY) else []
+        notes += [f"geomean {geometric_mean(speedups):.2f}"] if has_geomean else []
         return f"{name} ({', '.join(notes)})" if notes else name
 
-    @property
-    def _is_mixed(self) -> bool:
-        """Whether designs that can be run today stand beside others: then the legend says which is which."""
-        designs = {availability(name) for name in self.series if not is_baseline(name)}
-        return {EXISTS_TODAY, NEEDS_HARDWARE} <= designs
-
     def draw_stacks(
-        self,
-        axes: Axes,
-        cases: list[Case],
-        parts_of: Callable[[Row], dict[str, float]],
-        colours: Mapping[str, str],
-        value_format: str = "{:.0f}",
-        *,
-        has_total: bool = True,
-        has_legend: bool = True,
-    ) -> None:
+        self, axes: Axes, cases: list[Case], parts_of: Callable[[Row], dict[str, float]], colours: Mapping[str, str],
+        value_format: str = "{:.0f}", *, has_total: bool = True, has_legend: bool = True,
+    ) -> None:  # fmt: skip
         """Each bar's parts on top of each other, with the total and, where there is room, the parts' values."""
         top = max(sum(parts_of(row).values()) for row in self.bars.values())
         for _, x, row in self._places(cases):
@@ -241,7 +201,7 @@ class BarPage:
                 text = value_format.format(value)
                 has_room = value > 0.08 * top and not (has_total and len(parts) == 1)
                 if has_room and self.points_per_bar >= 0.68 * VALUE_SIZE * len(text):
-                    write_inside(axes, x, bottom + value / 2, text, colours[part])
+                    style.write_inside(axes, x, bottom + value / 2, text, colours[part])
                 bottom += value
             if bottom and has_total:
                 write_value(axes, x, bottom, value_format.format(bottom), self._room, self.points_per_bar)
@@ -249,7 +209,7 @@ class BarPage:
         if has_legend and cases[0] == self.cases[0]:  # in the first row, of what any row shows
             present = {part for row in self.bars.values() for part in parts_of(row)}
             patches = [Patch(color=colour, label=part) for part, colour in colours.items() if part in present]
-            legend_above(axes, patches)
+            style.legend_above(axes, patches)
 
     def draw_dots(self, axes: Axes, cases: list[Case], values_of: Callable[[Row], Mapping[str, float]]) -> None:
         """The values of each point above each other as dots, the largest with the name of the first that has it."""
@@ -265,10 +225,9 @@ class BarPage:
         """Same limits for all panels of a kind, with room for the values."""
         is_upright = self._room < 0.68 * VALUE_SIZE * 4
         axes.set_ylim(0, top * ((1.24 if is_upright else 1.1) if has_values else 1.0))
-        axes.set_xlim(
-            -0.5 - _GAP / 2, self._position(max(n_cases, self.cases_per_row) - 1, len(self.series) - 1) + 0.5 + _GAP / 2
-        )
-        light_grid(axes)
+        last = self._position(max(n_cases, self.cases_per_row) - 1, len(self.series) - 1)
+        axes.set_xlim(-0.5 - _GAP / 2, last + 0.5 + _GAP / 2)
+        style.light_grid(axes)
 
     def _name_cases(self, axes: Axes, cases: list[Case], *, with_text: bool) -> None:
         """Name the bars of a single case, else the cases; headings span the cases that share them."""
@@ -282,7 +241,8 @@ class BarPage:
             axes.set_xlabel(f"{cases[0].heading.replace(', ', f' {cases[0].label}, ', 1)}")
             axes.tick_params(axis="x", length=0)
             return
-        axes.set_xticks([self._position(i, 0) + middle for i in range(len(cases))], [case.label for case in cases])
+        places = [self._position(i, 0) for i in range(len(cases))]
+        axes.set_xticks([place + middle for place in places], [case.label for case in cases])
         axes.tick_params(axis="x", length=0)
         starts = [i for i, case in enumerate(cases) if i == 0 or case.heading != cases[i - 1].heading]
         spans = list(zip(starts, [*starts[1:], len(cases)], strict=True))
@@ -291,20 +251,19 @@ class BarPage:
             textwrap.fill(cases[first].heading, max(6, int(room_of_case * (stop - first))), break_long_words=False)
             for first, stop in spans
         ]
-        headings = axes.secondary_xaxis(location=0)
-        headings.set_xticks(
-            [(self._position(first, 0) + self._position(stop - 1, 0)) / 2 + middle for first, stop in spans],
-            [f"\n{text}" for text in texts],
-        )
-        headings.tick_params(axis="x", length=0)
-        headings.spines["bottom"].set_linewidth(0)
+        middles = [(places[first] + places[stop - 1]) / 2 + middle for first, stop in spans]
+        _second_ticks(axes, middles, [f"\n{text}" for text in texts], length=0)
         lines = max(text.count("\n") + 1 for text in texts)
-        borders = axes.secondary_xaxis(location=0)
-        borders.set_xticks(
-            [self._position(first, 0) - 0.5 - _GAP / 2 for first in starts[1:]], [""] * (len(starts) - 1)
-        )
-        borders.tick_params(axis="x", length=11 + 9 * lines, width=0.6)
-        borders.spines["bottom"].set_linewidth(0)
+        borders = [places[first] - 0.5 - _GAP / 2 for first in starts[1:]]
+        _second_ticks(axes, borders, [""] * len(borders), length=11 + 9 * lines, width=0.6)
         if len(self.series) > 1 and cases[-1] == self.cases[-1]:
             note = textwrap.fill(f"bars of a group: {'; '.join(self.series)}", int(72 * self.width / 4.2))
-            axes.set_xlabel(note, color=QUIET_COLOUR, labelpad=5 + 9 * lines)
+            axes.set_xlabel(note, color=style.QUIET_COLOUR, labelpad=5 + 9 * lines)
+
+
+def _second_ticks(axes: Axes, places: Sequence[float], texts: Sequence[str], **look: float) -> None:
+    """Ticks below those of the axis, without a line of their own."""
+    below = axes.secondary_xaxis(location=0)
+    below.set_xticks(places, texts)
+    below.tick_params(axis="x", **look)
+    below.spines["bottom"].set_linewidth(0)

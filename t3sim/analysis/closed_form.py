@@ -9,6 +9,7 @@ chunk at the memory's bandwidth.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from statistics import geometric_mean
 from typing import Any, NamedTuple
 
@@ -57,12 +58,12 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     times, errors = figure.subplots(2, 1, height_ratios=(1.5, 1.0), sharex=True)
     is_by_size = len({c.machine for c in collectives}) == 1 and len({c.size_bytes for c in collectives}) > 1
     rings = sorted({c.n_gpus for c in collectives})
-    for op, (colour, size) in _LOOKS.items():
-        for n_gpus in rings:
+    looks = {op: look for op, look in _LOOKS.items() if any(c.op == op for c in collectives)}
+    for op, (colour, size) in looks.items():
+        for n_gpus, marker in zip(rings, cycle(MARKERS), strict=False):
             members = [c for c in collectives if c.op == op and c.n_gpus == n_gpus]
             members.sort(key=lambda c: (c.size_bytes, c.formula_us))
             x = [c.size_bytes / 2**20 if is_by_size else c.formula_us for c in members]
-            marker = MARKERS[rings.index(n_gpus) % len(MARKERS)]
             look: dict[str, Any] = {"color": colour, "marker": marker, "markersize": size, **_HOLLOW}
             times.plot(x, [c.simulated_us for c in members], linestyle="none", **look)
             times.plot(x, [c.formula_us for c in members], color=colour, linewidth=0.7, zorder=0)
@@ -83,19 +84,16 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     largest = max(abs(100 * c.error) for c in collectives)
     low = min(100 * c.error for c in collectives)
     errors.set_ylim(min(0.0, 1.3 * low) - 0.1 * max(largest, 0.1), 1.2 * max(largest, 0.1))
-    looks = {op: look for op, look in _LOOKS.items() if any(c.op == op for c in collectives)}
     operations = [mark(op, colour, markersize=size, **_HOLLOW) for op, (colour, size) in looks.items()]
-    sizes = [mark(f"{n} GPUs", marker=MARKERS[i % len(MARKERS)], **_HOLLOW) for i, n in enumerate(rings)]
+    sizes = [mark(f"{n} GPUs", marker=marker, **_HOLLOW) for n, marker in zip(rings, cycle(MARKERS), strict=False)]
     formula = Line2D([], [], color=QUIET_COLOUR, linewidth=0.7, label="formula")
     legend_outside(figure, [*operations, *sizes, formula], n_columns=3)
-    return [
-        Drawing(
-            figure,
-            "Isolated ring collectives against (N−1)(chunk/bandwidth + latency), and for a reduce-scatter without "
-            f"near-memory compute its last reduction: geometric mean of the error "
-            f"{100 * geomean_error(collectives):.1f} %, largest {largest:.1f} %.",
-        )
-    ]
+    caption = (
+        "Isolated ring collectives against (N−1)(chunk/bandwidth + latency), and for a reduce-scatter without "
+        f"near-memory compute its last reduction: geometric mean of the error "
+        f"{100 * geomean_error(collectives):.1f} %, largest {largest:.1f} %."
+    )
+    return [Drawing(figure, caption)]
 
 
 def collectives_of(results: Results) -> list[Collective]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -37,13 +39,13 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     groups = list(series.groupby(names, sort=False, dropna=False)) if names else [((), series)]
     drawings = []
     for key, group in groups:
-        phases = [phase for phase in map(str, group["phase"].unique()) if phase == "gemm" or phase.startswith("fused")]
-        if not phases:
+        phases = {str(phase): frame for phase, frame in group.groupby("phase", sort=False)}
+        shown = {phase: frame for phase, frame in phases.items() if phase == "gemm" or phase.startswith("fused")}
+        if not shown:
             continue
-        values = dict(zip(names, key, strict=True))
-        title = phase_workload(values, explicit="gpu[0] of the ring")
-        figure = new_figure(columns or 2, 0.6 + 1.6 * len(phases))
-        _draw_phases(figure, {phase: group[group["phase"] == phase] for phase in phases}, title)
+        title = phase_workload(dict(zip(names, key, strict=True)), explicit="gpu[0] of the ring")
+        figure = new_figure(columns or 2, 0.6 + 1.6 * len(shown))
+        _draw_phases(figure, shown, title)
         caption = f"DRAM traffic over time, {title}: each phase alone, from its start."
         drawings.append(Drawing(figure, caption, file_suffix(title, len(groups))))
     if not drawings:
@@ -64,9 +66,8 @@ def _draw_phases(figure: Figure, phases: dict[str, pd.DataFrame], title: str) ->
         tops = frame[list(STREAMS)].cumsum(axis=1)
         bottoms = tops.shift(axis=1, fill_value=0.0)
         for column, (name, colour) in STREAMS.items():
-            axes.fill_between(
-                frame["time_us"], bottoms[column], tops[column], step="post", color=colour, linewidth=0, label=name
-            )
+            look: dict[str, Any] = {"step": "post", "color": colour, "linewidth": 0, "label": name}
+            axes.fill_between(frame["time_us"], bottoms[column], tops[column], **look)
         light_grid(axes)
         axes.set_ylim(0, most * 1.05)
         axes.set_ylabel("DRAM (GB/s)")

@@ -22,7 +22,7 @@ FIGURES: dict[str, str] = {
     # name -> "module", or "module:function", of a function draw(results, columns)
     "speedup": "t3sim.analysis.speedup",
     "dram_traffic": "t3sim.analysis.dram_traffic",
-    "runtime_split": "t3sim.analysis.runtime_split",
+    "runtime_split": "t3sim.analysis.speedup:draw_runtime_split",
     "dram_over_time": "t3sim.analysis.dram_over_time",
     "waits": "t3sim.analysis.waits",
     "cu_sharing": "t3sim.study.cu_sharing",
@@ -49,21 +49,19 @@ def draw_figure(name: str, results: Results, columns: int | None = None) -> list
 
     Raises ``UsageError`` for an unknown name, ``InputDataError`` if the results do not have what it shows.
     """
-    from t3sim.analysis.style import style
+    from t3sim.analysis.style import journal_style
 
     check_figure_names([name])
     module, _, function = FIGURES[name].partition(":")
     draw: Callable[[Results, int | None], list[Drawing]] = getattr(import_module(module), function or "draw")
-    with style():
+    with journal_style():
         return draw(results, columns)
 
 
 def draw_figures(
-    results: Results,
-    names: Sequence[str],
-    columns: int | None = None,
+    results: Results, names: Sequence[str], columns: int | None = None,
     on_missing: Callable[[str, InputDataError], None] = lambda *_: None,
-) -> Iterator[tuple[str, list[Drawing]]]:
+) -> Iterator[tuple[str, list[Drawing]]]:  # fmt: skip
     """Yield each of the figures *names* that can be drawn; *on_missing* is called for those without data."""
     check_figure_names(names)
     for name in names:
@@ -71,17 +69,14 @@ def draw_figures(
             drawings = draw_figure(name, results, columns)
         except InputDataError as error:
             on_missing(name, error)
-            continue
-        yield name, drawings
+        else:
+            yield name, drawings
 
 
 def figures_of(
-    folder: str | Path,
-    names: Sequence[str] | None = None,
-    output: str | Path | None = None,
-    columns: int | None = None,
-    on_missing: Callable[[str], None] | None = None,
-) -> dict[str, list[Path]]:
+    folder: str | Path, names: Sequence[str] | None = None, output: str | Path | None = None,
+    columns: int | None = None, on_missing: Callable[[str], None] | None = None,
+) -> dict[str, list[Path]]:  # fmt: skip
     """Draw figures of a result folder as PDF and PNG and return the files of each by its name.
 
     *names* left out: those that the experiment lists, or the usual ones.  They go into *output*, by default the

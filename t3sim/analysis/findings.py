@@ -12,7 +12,7 @@ from t3sim.analysis.folder import Results
 from t3sim.analysis.strategies import is_baseline, is_limit
 from t3sim.analysis.style import strategy_order
 from t3sim.analysis.sweep import TIE, crossovers_of, panels_of, swept_axes
-from t3sim.analysis.table import Row, varying, workload_key, workload_name
+from t3sim.analysis.table import Row, grouped, varying, workload_key, workload_name
 
 MAX_LISTED = 6  # crossovers, workloads: more are counted
 _SETTINGS = ("machine", "mode")
@@ -37,8 +37,9 @@ def strategy_summaries(results: Results) -> list[StrategySummary]:
     rows = [row for row in results.rows if row["speedup"]]
     best = Counter(names[0] for names in leaders_of(results).values() if len(names) == 1)
     found = []
-    for name in strategy_order(row["strategy"] for row in rows if not is_baseline(row["strategy"])):
-        members = [row for row in rows if row["strategy"] == name]
+    by_strategy = grouped((row for row in rows if not is_baseline(row["strategy"])), itemgetter("strategy"))
+    for name in strategy_order(by_strategy):
+        members = by_strategy[name]
         speedups = [row["speedup"] for row in members]
         where = point_name(max(members, key=itemgetter("speedup")), results)
         spread = (geometric_mean(speedups), min(speedups), max(speedups))
@@ -83,44 +84,36 @@ def crossover_sentences(results: Results) -> list[str]:
     listed: list[str] = []
     for key in swept_axes(results):
         values, panels = panels_of(results, key)
-        for title, cross in ((panel.title, cross) for panel in panels for cross in crossovers_of(values, panel.lines)):
-            where = f"at {cross.at:.3g} {values.unit}".rstrip() + ", " if cross.at is not None else ""
-            between = f"between {cross.before} and {cross.after} of {key}"
-            listed.append(f"{title}: {cross.winner} passes {cross.loser} {where}{between}.")
+        for panel in panels:
+            for cross in crossovers_of(values, panel.lines):
+                where = f"at {cross.at:.3g} {values.unit}".rstrip() + ", " if cross.at is not None else ""
+                between = f"between {cross.before} and {cross.after} of {key}"
+                listed.append(f"{panel.title}: {cross.winner} passes {cross.loser} {where}{between}.")
     if len(listed) > MAX_LISTED:
-        n_more = len(listed) - MAX_LISTED
-        all_of_them = f"{count(n_more, 'more crossover')}: the file crossovers.csv of the figure sweep has all."
-        listed = [*listed[:MAX_LISTED], all_of_them]
+        n_more = count(len(listed) - MAX_LISTED, "more crossover")
+        listed[MAX_LISTED:] = [f"{n_more}: the file crossovers.csv of the figure sweep has all."]
     return listed
 
 
 def point_name(row: Row, results: Results) -> str:
     """How a sentence names a point: workload, and what was swept."""
     alike = [other for other in results.rows if other["strategy"] == row["strategy"]]
-    swept = [name for name in varying(alike, results.axes) if row[name] is not None]
-    parts = [workload_name(row)]
-    if swept:
-        parts += [f"{name} {row[name]}" for name in swept]
-    elif varying(results.rows, ["machine"]):
-        parts.append(row["machine"])
-    return ", ".join(parts)
+    swept = [f"{name} {row[name]}" for name in varying(alike, results.axes) if row[name] is not None]
+    machine = [row["machine"]] if varying(results.rows, ["machine"]) else []
+    return ", ".join([workload_name(row), *(swept or machine)])
 
 
 def _gain(results: Results, slower: str, faster: str) -> list[str]:
     """How much one strategy gains over another where both were run once."""
-    groups: dict[Any, dict[str, list[Row]]] = {}
-    for row in results.rows:
-        if row["speedup"]:
-            groups.setdefault(_setting(row, results), {}).setdefault(row["strategy"], []).append(row)
-    pairs = [
-        (rows[slower][0], rows[faster][0])
-        for rows in groups.values()
-        if len(rows.get(slower, [])) == len(rows.get(faster, [])) == 1
-    ]
-    if not pairs:
+    gains: list[tuple[float, Row]] = []
+    for rows in grouped((row for row in results.rows if row["speedup"]), lambda row: _setting(row, results)).values():
+        by_strategy = grouped(rows, itemgetter("strategy"))
+        before, after = by_strategy.get(slower, []), by_strategy.get(faster, [])
+        if len(before) == len(after) == 1:
+            gains.append((after[0]["speedup"] / before[0]["speedup"], after[0]))
+    if not gains:
         return []
-    gains = [(after["speedup"] / before["speedup"], after) for before, after in pairs]
-    top, row = max(gains, key=lambda gain: gain[0])
+    top, row = max(gains, key=itemgetter(0))
     if len(gains) == 1:
         return [f"{faster} over {slower}: {top:.3f}×."]
     mean, where = geometric_mean(gain for gain, _ in gains), point_name(row, results)

@@ -62,14 +62,12 @@ class Results:
     @property
     def figures(self) -> tuple[str, ...]:
         """Names of the figures that the experiment wants drawn."""
-        listed = self.resolved.get("figures")
-        return tuple(map(str, listed)) if isinstance(listed, list) and listed else DEFAULT_FIGURES
+        return tuple(map(str, _list(self.resolved.get("figures")))) or DEFAULT_FIGURES
 
     @property
     def axes_without_effect(self) -> tuple[str, ...]:
         """The swept keys that changed nothing, as the run found."""
-        listed = self.manifest.get("axes_without_effect")
-        return tuple(map(str, listed)) if isinstance(listed, list) else ()
+        return tuple(map(str, _list(self.manifest.get("axes_without_effect"))))
 
     @cached_property
     def axes(self) -> list[str]:
@@ -92,8 +90,7 @@ class Results:
 
         Points stand in the order of the rows, but a point that failed has no row.
         """
-        listed = self.resolved.get("points")
-        points: list[Any] = listed if isinstance(listed, list) else []
+        points = _list(self.resolved.get("points"))
         identities = [_identity_of(point) for point in points]
         found: list[dict[str, Any] | None] = []
         start = 0
@@ -119,35 +116,36 @@ class Results:
 
     def failed(self) -> pd.DataFrame | None:
         """The points that failed, or None."""
-        return self._table(FAILED_NAME, "CSV", (), "a table of failures", dtype=str, keep_default_na=False)
+        return self._table(FAILED_NAME, (), "a table of failures", dtype=str, keep_default_na=False)
 
     def timeseries(self) -> pd.DataFrame | None:
         """Levels over time of each simulated phase, or None if the run kept none."""
-        return self._table(TIMESERIES_NAME, "Parquet", ("phase", "time_us"), "a t3sim time series")
+        return self._table(TIMESERIES_NAME, ("phase", "time_us"), "a t3sim time series")
 
     def waits(self) -> pd.DataFrame | None:
         """What the units waited for in each phase of each point, or None if the run is of a version without it."""
-        return self._table(WAITS_CSV, "CSV", _WAITS, "a table of waits")
+        return self._table(WAITS_CSV, _WAITS, "a table of waits")
 
     def gpus(self) -> pd.DataFrame | None:
         """What each GPU of explicit points did in each phase, or None if there is no explicit point."""
-        return self._table(GPUS_CSV, "CSV", _GPUS, "a table of GPUs")
+        return self._table(GPUS_CSV, _GPUS, "a table of GPUs")
 
-    def _table(self, name: str, form: str, columns: Sequence[str], what: str, **options: Any) -> pd.DataFrame | None:
+    def _table(self, name: str, columns: Sequence[str], what: str, **options: Any) -> pd.DataFrame | None:
         """A file of the folder that must have *columns*; None if there is none."""
         path = self.path / name
-        return read_table(path, form, columns, what, **options) if path.is_file() else None
+        return read_table(path, columns, what, **options) if path.is_file() else None
 
 
-def read_table(path: Path, form: str, columns: Sequence[str], what: str, **options: Any) -> pd.DataFrame:
+def read_table(path: Path, columns: Sequence[str], what: str, **options: Any) -> pd.DataFrame:
     """Read a CSV or Parquet file that must have *columns*; raises ``InputDataError`` that it is not *what*."""
     content = io.BytesIO(read_limited(path, MAX_JSON_BYTES, shown_as=str(path)))
+    is_parquet = path.suffix == ".parquet"
     try:
-        frame = pd.read_csv(content, **options) if form == "CSV" else pd.read_parquet(content, **options)
+        frame = pd.read_parquet(content, **options) if is_parquet else pd.read_csv(content, **options)
     except pd.errors.EmptyDataError:  # not even a header
         frame = pd.DataFrame()
     except (OSError, ValueError, EOFError, zlib.error) as error:  # pandas' and Arrow's errors are ValueErrors
-        cause = " ".join(str(error).split())[:200]
+        form, cause = "Parquet" if is_parquet else "CSV", " ".join(str(error).split())[:200]
         raise InputDataError(f"{path}: not a readable {form} file: {cause}") from error
     missing = [column for column in columns if column not in frame.columns]
     if missing:
@@ -198,16 +196,18 @@ def read_mapping(path: Path) -> dict[str, Any]:
     return content
 
 
+def _list(value: Any) -> list[Any]:
+    """A list of a file that somebody may have edited; empty if it is none."""
+    return value if isinstance(value, list) else []
+
+
 def _identity_of(point: Any) -> tuple[Any, ...]:
     """What a resolved point has in common with its row."""
     try:
         workload = point["workload"]
         gemm, collective = workload.get("gemm") or {}, workload.get("collective")
         tp = collective["gpus"] if collective else workload["tp"]
-        shape = tuple(gemm.get(name) for name in "mnk")
-        return (
-            workload.get("model"), workload.get("sublayer"), tp, *shape, point["machine"]["name"], point["strategy"],
-            point["mode"],
-        )  # fmt: skip
+        what = (workload.get("model"), workload.get("sublayer"), tp, *map(gemm.get, "mnk"))
+        return (*what, point["machine"]["name"], point["strategy"], point["mode"])
     except (AttributeError, KeyError, TypeError):
         return ()

@@ -8,24 +8,16 @@ the cause, below it absorbs it. Right: the time added to the sublayer over what 
 from __future__ import annotations
 
 import re
+from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 
+from t3sim.analysis import style
 from t3sim.analysis.folder import Results
-from t3sim.analysis.style import (
-    MARKERS,
-    QUIET_COLOUR,
-    VALUE_SIZE,
-    Drawing,
-    legend_outside,
-    light_grid,
-    new_figure,
-    strategy_colour,
-    strategy_order,
-)
+from t3sim.analysis.style import QUIET_COLOUR, VALUE_SIZE, Drawing
 from t3sim.analysis.table import Row, varying, workload_key, workload_name
 from t3sim.errors import InputDataError
 from t3sim.units import parse_bandwidth, parse_frequency, parse_time
@@ -167,10 +159,8 @@ def effects_of(results: Results, sweep: Sweep) -> Effects:
             raise InputDataError(f"{results.path}: no {row['strategy']} on the ring of identical GPUs to compare with")
         title = ", ".join([workload_name(row), *(f"{name} {row[name]}" for name in others)])
         effect = Effect(row[key], *sweep.cause_of(row, base, row[key], machine), row["time_us"], base["time_us"])
-        found.setdefault(title, {}).setdefault(row["strategy"], []).append(effect)
-    for lines in found.values():
-        for line in lines.values():
-            line.sort(key=lambda effect: effect.cause)
+        line = found.setdefault(title, {}).setdefault(row["strategy"], [])
+        insort(line, effect, key=lambda effect: effect.cause)
     return found
 
 
@@ -185,34 +175,27 @@ def draw(sweep: Sweep, results: Results, columns: int | None = None) -> list[Dra
     (part,) = re.findall(r"\w+\[\d+\]", sweep.key_in(results))
     columns = columns or 2
     shape = (len(effects), 2) if columns == 2 else (2 * len(effects), 1)
-    figure = new_figure(columns, 0.4 + 2.3 * shape[0])
+    figure = style.new_figure(columns, 0.4 + 2.3 * shape[0])
     grid = figure.subplots(*shape, squeeze=False).reshape(len(effects), 2)
-    names = strategy_order(name for lines in effects.values() for name in lines)
+    names = style.strategy_order(name for lines in effects.values() for name in lines)
     for (left, right), (title, lines) in zip(grid, effects.items(), strict=True):
-        looks = {
-            name: {"color": strategy_colour(name, names), "marker": MARKERS[names.index(name) % len(MARKERS)]}
-            for name in lines
-        }
+        looks = {name: style.strategy_look(name, names) for name in lines}
         left.set_title(title, loc="left")
-        _draw_responses(left, lines, looks, sweep.response_of)
+        for name, line in lines.items():
+            x, y = [effect.cause for effect in line], list(map(sweep.response_of, line))
+            left.plot(x, y, label=name, **looks[name])
+        _draw_equality(left, max(effect.cause for line in lines.values() for effect in line))
         left.set(xlabel=sweep.cause.format(part=part), ylabel=sweep.response)
         _draw_shares(right, lines, looks)
         right.set(xlabel=sweep.value.format(part=part), ylabel=sweep.share)
         for axes in (left, right):
-            light_grid(axes)
-    legend_outside(figure, grid[0, 0].get_legend_handles_labels()[0])
+            style.light_grid(axes)
+    style.legend_outside(figure, grid[0, 0].get_legend_handles_labels()[0])
     return [Drawing(figure, sweep.caption)]
 
 
-def _draw_responses(
-    axes: Axes,
-    lines: Mapping[str, Sequence[Effect]],
-    looks: Mapping[str, Mapping[str, Any]],
-    response_of: Callable[[Effect], float],
-) -> None:
-    for name, line in lines.items():
-        axes.plot([effect.cause for effect in line], list(map(response_of, line)), label=name, **looks[name])
-    largest = max(effect.cause for line in lines.values() for effect in line)
+def _draw_equality(axes: Axes, largest: float) -> None:
+    """The line above which a cause is amplified."""
     axes.plot([0, largest], [0, largest], color=QUIET_COLOUR, linewidth=0.8, linestyle=(0, (4, 2)), label="y = x")
     for x, y, text, side in ((0.02, 0.97, "amplified", "left"), (0.98, 0.04, "absorbed", "right")):
         axes.text(
@@ -221,9 +204,7 @@ def _draw_responses(
         )  # fmt: skip
 
 
-def _draw_shares(
-    axes: Axes, lines: Mapping[str, Sequence[Effect]], looks: Mapping[str, Mapping[str, Any]]
-) -> None:
+def _draw_shares(axes: Axes, lines: Mapping[str, Sequence[Effect]], looks: Mapping[str, dict[str, Any]]) -> None:
     """Values of the axis side by side, whatever lies between them: small causes are seen as well as large ones."""
     caused = [effect for line in lines.values() for effect in line if effect.share is not None]
     texts = [effect.text for effect in sorted(caused, key=lambda effect: effect.cause)]

@@ -7,20 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from t3sim import __version__
+from t3sim.analysis import page
 from t3sim.analysis.figures import check_figure_names, draw_figures
 from t3sim.analysis.findings import StrategySummary, count, sentences, strategy_summaries
 from t3sim.analysis.folder import EXPERIMENT_NAME, Results
-from t3sim.analysis.page import (
-    Cell,
-    Column,
-    ExtraTable,
-    Table,
-    embedded,
-    flat_manifest,
-    manifest_text,
-    number_text,
-    rendered,
-)
+from t3sim.analysis.page import Cell, Column, ExtraTable, Table, number_text
 from t3sim.analysis.strategies import availability
 from t3sim.analysis.style import save, strategy_colour
 from t3sim.analysis.table import machine_base, workload_name
@@ -33,18 +24,12 @@ MAX_ROWS = 2000  # of a table in the page; results.csv has all
 
 # What the short table shows after workload and axes: column -> title, decimals, factor.
 _BRIEF: dict[str, tuple[str, int, float]] = {
-    "time_us": ("time (µs)", 1, 1.0),
-    "speedup": ("speedup (×)", 3, 1.0),
-    "gemm_us": ("GEMM alone (µs)", 1, 1.0),
-    "rs_us": ("RS alone (µs)", 1, 1.0),
-    "fused_us": ("fused (µs)", 1, 1.0),
-    "ag_us": ("AG (µs)", 1, 1.0),
-    "others_us": ("other operators (µs)", 1, 1.0),
-    "overlap_efficiency": ("overlap efficiency of GEMM and RS", 2, 1.0),
-    "l2_hit_rate": ("L2 hits (%)", 1, 100.0),
-    "dram_total": ("DRAM traffic (MB)", 1, 1e-6),
+    "time_us": ("time (µs)", 1, 1.0), "speedup": ("speedup (×)", 3, 1.0), "gemm_us": ("GEMM alone (µs)", 1, 1.0),
+    "rs_us": ("RS alone (µs)", 1, 1.0), "fused_us": ("fused (µs)", 1, 1.0), "ag_us": ("AG (µs)", 1, 1.0),
+    "others_us": ("other operators (µs)", 1, 1.0), "overlap_efficiency": ("overlap efficiency of GEMM and RS", 2, 1.0),
+    "l2_hit_rate": ("L2 hits (%)", 1, 100.0), "dram_total": ("DRAM traffic (MB)", 1, 1e-6),
     "link_bytes": ("sent (MB)", 1, 1e-6),
-}
+}  # fmt: skip
 _OWN_MEANINGS = {
     "workload": "what was computed",
     "dram_total": "DRAM bytes read and written by GEMM, reduce-scatter and all-gather of one GPU, in 10^6 bytes",
@@ -66,7 +51,7 @@ def report_html(folders: Sequence[Results], extra: ExtraTable | None = None, tit
         check_figure_names(results.figures)
     sections = [section_of(results, number) for number, results in enumerate(folders, start=1)]
     n = len(sections)
-    return rendered(
+    return page.rendered(
         "report.html",
         title=title or (folders[0].name if n == 1 else f"{n} experiments"),
         subtitle=f"t3sim {__version__}, report on {count(n, 'result folder')}",
@@ -77,26 +62,23 @@ def report_html(folders: Sequence[Results], extra: ExtraTable | None = None, tit
 
 def section_of(results: Results, number: int) -> dict[str, Any]:
     """Return what the page says about *results*, the *number*-th of its folders."""
-    notes: list[str] = []
+    failed = results.failed()
+    n_failed = 0 if failed is None else len(failed)
+    are = "is" if n_failed == 1 else "are"
+    notes = [f"{count(n_failed, 'point')} failed and {are} in no table or figure."] if n_failed else []
     drawn = draw_figures(
         results, results.figures, on_missing=lambda name, error: notes.append(f"No figure {name}: {error}")
     )
-    figures = [
-        embedded(drawing, f"figure-{number}-{name}{drawing.suffix}") for name, drawings in drawn for drawing in drawings
-    ]
+    prefix = f"figure-{number}-"
+    figures = [page.embedded(one, f"{prefix}{name}{one.suffix}") for name, drawings in drawn for one in drawings]
     accounts: list[PhaseAccounts] = []
     try:
         accounts = accounts_of(results)
     except InputDataError as error:
         notes.append(f"No table of waits: {error}")
-    failed = results.failed()
-    if failed is not None and len(failed):
-        are = "is" if len(failed) == 1 else "are"
-        notes.insert(0, f"{count(len(failed), 'point')} failed and {are} in no table or figure.")
     notes += [f"{key} was swept but changed nothing." for key in results.axes_without_effect]
     n_unfinished = sum(row["time_us"] is None for row in results.rows)
-    if n_unfinished:
-        notes.append(f"{count(n_unfinished, 'point')} without a time.")
+    notes += [f"{count(n_unfinished, 'point')} without a time."] if n_unfinished else []
     overrides = results.resolved.get("overrides")
     return {
         "id": f"section-{number}",
@@ -110,7 +92,7 @@ def section_of(results: Results, number: int) -> dict[str, Any]:
         "figures": figures,
         "notes": notes,
         "waits": waits_table(accounts, f"waits-{number}") if accounts else None,
-        "failed": "" if failed is None or failed.empty else failed.head(MAX_ROWS).to_csv(index=False),
+        "failed": failed.head(MAX_ROWS).to_csv(index=False) if failed is not None and n_failed else "",
         "experiment": results.text_of(EXPERIMENT_NAME) or "",
         "overrides": "\n".join(map(str, overrides)) if isinstance(overrides, list) else "",
         "provenance": provenance_of(results),
@@ -158,15 +140,14 @@ def waits_table(accounts: Sequence[PhaseAccounts], table_id: str) -> Table:
     reasons = [reason for reason in REASONS if reason in present]
     n_workloads = len({phase.workload for phase in accounts})
     n_gpus = len({unit.gpu for phase in accounts for unit in phase.units})
-    leading = {
-        "workload": ("what was computed", n_workloads > 1),
-        "points": ("numbers of the points that have this phase", False),
-        "phase": ("the simulated phase", True),
-        "gpu": ("the GPU; mirrored: one stands for all", n_gpus > 1),
-        "unit": ("kind of unit, and how many there are", True),
-    }
-    styles = ["short" if is_shown else "more short" for _, is_shown in leading.values()]
-    columns = [Column(name, name, leading[name][0], css) for name, css in zip(leading, styles, strict=True)]
+    leading = (
+        ("workload", "what was computed", n_workloads > 1),
+        ("points", "numbers of the points that have this phase", False),
+        ("phase", "the simulated phase", True),
+        ("gpu", "the GPU; mirrored: one stands for all", n_gpus > 1),
+        ("unit", "kind of unit, and how many there are", True),
+    )
+    columns = [Column(name, name, what, "short" if is_shown else "more short") for name, what, is_shown in leading]
     columns += [Column("time", "time (µs)", "of the phase, from the launch on this GPU to its end", "number")]
     columns += [Column(reason, reason, REASONS[reason], "number") for reason in reasons]
     rows = []
@@ -174,7 +155,7 @@ def waits_table(accounts: Sequence[PhaseAccounts], table_id: str) -> Table:
         for unit in phase.units:
             name = unit.name if unit.n_units == 1 else f"{unit.name} (× {unit.n_units})"
             texts = [phase.workload, phase.points, phase.phase, unit.gpu, name]
-            cells = [Cell(text, css) for text, css in zip(texts, styles, strict=True)]
+            cells = [Cell(text, column.css) for text, column in zip(texts, columns, strict=False)]
             cells.append(Cell(number_text(unit.total_us), "number", repr(unit.total_us)))
             cells += [_time_cell(unit.time_us.get(reason), unit.total_us) for reason in reasons]
             rows.append(cells)
@@ -218,10 +199,10 @@ def provenance_of(results: Results) -> list[tuple[str, str]]:
     manifest = results.manifest
     if not manifest:
         return [("manifest.json", "is missing: nothing is known about how these results were made")]
-    flat = flat_manifest(manifest)
+    flat = page.flat_manifest(manifest)
     if isinstance(manifest.get("points"), list):
         flat["points"] = len(manifest["points"])
-    return [(title, manifest_text(flat[key])) for title, key in _PROVENANCE.items() if flat.get(key) is not None]
+    return [(title, page.manifest_text(flat[key])) for title, key in _PROVENANCE.items() if flat.get(key) is not None]
 
 
 def figure_files(folders: Sequence[Results], output: Path) -> list[Path]:

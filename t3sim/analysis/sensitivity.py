@@ -11,18 +11,10 @@ from typing import Any
 
 import pandas as pd
 
+from t3sim.analysis import style
 from t3sim.analysis.folder import Results
 from t3sim.analysis.strategies import is_baseline
-from t3sim.analysis.style import (
-    MARKERS,
-    QUIET_COLOUR,
-    Drawing,
-    legend_above,
-    light_grid,
-    new_figure,
-    strategy_colour,
-    strategy_order,
-)
+from t3sim.analysis.style import MARKERS, QUIET_COLOUR, Drawing
 from t3sim.analysis.table import machine_base, workload_key, workload_name
 from t3sim.errors import InputDataError
 
@@ -32,20 +24,20 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     table = sensitivity_table(results)
     names = {row["strategy"]: row["strategy"] for row in results.rows}
     strategies = [names[column] for column in table.columns if column != "change"]
-    figure = new_figure(columns or 2, 0.9 + 0.17 * len(table))
+    figure = style.new_figure(columns or 2, 0.9 + 0.17 * len(table))
     axes = figure.subplots()
     places = range(len(table))
     for i, name in enumerate(strategies):
-        colour = strategy_colour(name, strategies)
+        colour = style.strategy_colour(name, strategies)
         axes.plot(table[name], places, MARKERS[i], color=colour, label=name, markersize=4)
         axes.axvline(float(table[name].iloc[0]), color=colour, linewidth=0.5, zorder=0)
     axes.set_yticks(list(places), [str(change) for change in table["change"]])
     axes.invert_yaxis()
     axes.set_xlabel("geometric mean of the speedup over sequential (×)")
-    light_grid(axes, "both")
+    style.light_grid(axes, "both")
     axes.tick_params(axis="y", length=0)
     axes.get_yticklabels()[0].set_color(QUIET_COLOUR)
-    legend_above(axes)
+    style.legend_above(axes)
     workloads = ", ".join(dict.fromkeys(workload_name(row) for row in results.rows))
     caption = f"Geometric mean of the speedup over {workloads}; the lines are those of the machine as it is."
     return [Drawing(figure, caption, tables={"sensitivity": table})]
@@ -62,7 +54,7 @@ def sensitivity_table(results: Results) -> pd.DataFrame:
         raise InputDataError(f"{results.path}: needs one machine as it is and others that change something in it")
     shared = set.intersection(*map(set, speedups.values()))
     results.required(shared, "there is no workload that all of its machines have run")
-    strategies = strategy_order(key[0] for key in shared)
+    strategies = style.strategy_order(key[0] for key in shared)
     table = []
     for machine in [bases[0], *(name for name in speedups if name != bases[0])]:
         found = speedups[machine]

@@ -38,9 +38,7 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
         "link ports while\noverlapped (%)": partial(
             page.draw_stacks, parts_of=lambda row: row[_RUN].port_percent, colours=WAIT_COLOURS, has_total=False
         ),
-        "a GPU done after\nthe first one (µs)": partial(
-            page.draw_dots, values_of=lambda row: row[_RUN].after_first_us
-        ),
+        "a GPU done after\nthe first one (µs)": partial(page.draw_dots, values_of=lambda row: row[_RUN].after_first_us),
     }
     return page.drawn(
         panels,
@@ -69,4 +67,3 @@ def fused_runs(results: Results) -> dict[int, FusedRun]:
             {str(gpu): float(end - ends.min()) for gpu, end in ends.items()},
         )
     return results.required(runs, "no point with an overlapped phase to draw")
-

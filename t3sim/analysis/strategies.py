@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from t3sim.analysis.table import Row
+from t3sim.analysis.table import Row, grouped
 
 AVAILABILITIES = EXISTS_TODAY, NEEDS_HARDWARE, BOUND = ("exists today", "needs hardware", "bound")
 
@@ -45,16 +45,11 @@ def strategies_of(rows: Sequence[Row], declared: object) -> dict[str, Strategy]:
 
     Folders of earlier versions say nothing: then the baseline is the strategy whose speedup is 1 wherever it has one.
     """
-    names = dict.fromkeys(str(row["strategy"]) for row in rows)
+    by_name = grouped(rows, lambda row: str(row["strategy"]))
     if isinstance(declared, Mapping):
-        return {name: _declared(name, declared.get(name)) for name in names}
-    speedups: dict[str, set[float]] = {name: set() for name in names}
-    for row in rows:
-        if row["speedup"] is not None:
-            speedups[row["strategy"]].add(row["speedup"])
-    return {
-        name: _declared(name, {"kind": "baseline"} if found == {1.0} else {}) for name, found in speedups.items()
-    }  # fmt: skip
+        return {name: _declared(name, declared.get(name)) for name in by_name}
+    speedups = {name: {row["speedup"] for row in members} - {None} for name, members in by_name.items()}
+    return {name: _declared(name, {"kind": "baseline"} if found == {1.0} else {}) for name, found in speedups.items()}
 
 
 def _declared(name: str, about: Any) -> Strategy:

@@ -7,8 +7,8 @@ meaning, order, markers or line styles carry it too.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,38 +35,19 @@ LAST = 1000  # place of what declares no order
 StrategyName = TypeVar("StrategyName", bound=str)
 SPARE_COLOURS = ("#CC79A7", "#F0E442", "#444444")
 PHASE_COLOURS = {
-    "GEMM": "#0072B2",
-    "RS": "#E69F00",
-    "GEMM and RS overlapped": "#56B4E9",
-    "AG and GEMM overlapped": "#56B4E9",
-    "GEMM and all-reduce overlapped": "#CC79A7",
-    "AG": "#009E73",
-    "other operators": "#DDDDDD",
-    "other": "#BBBBBB",
-}
+    "GEMM": "#0072B2", "RS": "#E69F00", "GEMM and RS overlapped": "#56B4E9", "AG and GEMM overlapped": "#56B4E9",
+    "GEMM and all-reduce overlapped": "#CC79A7", "AG": "#009E73", "other operators": "#DDDDDD", "other": "#BBBBBB",
+}  # fmt: skip
 DRAM_COLOURS = {
-    "GEMM reads": "#0072B2",
-    "GEMM writes": "#56B4E9",
-    "RS reads": "#D55E00",
-    "RS writes": "#E69F00",
-    "AG reads": "#009E73",
-    "AG writes": "#CC79A7",
-}
+    "GEMM reads": "#0072B2", "GEMM writes": "#56B4E9", "RS reads": "#D55E00", "RS writes": "#E69F00",
+    "AG reads": "#009E73", "AG writes": "#CC79A7",
+}  # fmt: skip
 # What the units did or waited for, in the order of the stack.
 WAIT_COLOURS = {
-    "working": "#0072B2",
-    "launch": "#888888",
-    "CU slot": "#F0E442",
-    "L2": "#56B4E9",
-    "DRAM queue": "#D55E00",
-    "DRAM": "#E69F00",
-    "link": "#CC79A7",
-    "DMA": "#7B3F98",
-    "dependency": "#009E73",
-    "arbitration": "#444444",
-    "no request": "#CCCCCC",
-    "nothing left": "#F2F2F2",
-}
+    "working": "#0072B2", "launch": "#888888", "CU slot": "#F0E442", "L2": "#56B4E9", "DRAM queue": "#D55E00",
+    "DRAM": "#E69F00", "link": "#CC79A7", "DMA": "#7B3F98", "dependency": "#009E73", "arbitration": "#444444",
+    "no request": "#CCCCCC", "nothing left": "#F2F2F2",
+}  # fmt: skip
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DARK_COLOURS = frozenset({"#0072B2", "#D55E00", "#009E73", "#444444", "#7B3F98"})  # these carry white text
 GRID_COLOUR = "#DDDDDD"
@@ -74,30 +55,15 @@ QUIET_COLOUR = "#666666"
 
 _STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same figure on every machine
-    "font.size": 7,
-    "axes.titlesize": 7,
-    "axes.labelsize": 7,
-    "xtick.labelsize": 6.5,
-    "ytick.labelsize": 6.5,
-    "legend.fontsize": 6.5,
-    "legend.frameon": False,
-    "legend.borderpad": 0.2,
-    "legend.handlelength": 1.4,
-    "legend.handleheight": 0.8,
-    "legend.handletextpad": 0.4,
-    "legend.columnspacing": 1.0,
-    "axes.linewidth": 0.6,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.minor.width": 0.4,
-    "ytick.minor.width": 0.4,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "lines.linewidth": 1.2,
-    "lines.markersize": 3.5,
-    "pdf.fonttype": 42,
-    "svg.hashsalt": "t3sim",
-}
+    "font.size": 7, "axes.titlesize": 7, "axes.labelsize": 7,
+    "xtick.labelsize": 6.5, "ytick.labelsize": 6.5, "legend.fontsize": 6.5,
+    "legend.frameon": False, "legend.borderpad": 0.2, "legend.handlelength": 1.4, "legend.handleheight": 0.8,
+    "legend.handletextpad": 0.4, "legend.columnspacing": 1.0,
+    "axes.linewidth": 0.6, "axes.spines.top": False, "axes.spines.right": False,
+    "xtick.major.width": 0.6, "ytick.major.width": 0.6, "xtick.minor.width": 0.4, "ytick.minor.width": 0.4,
+    "lines.linewidth": 1.2, "lines.markersize": 3.5,
+    "pdf.fonttype": 42, "svg.hashsalt": "t3sim",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -110,11 +76,9 @@ class Drawing:
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)  # file name without .csv -> table
 
 
-@contextmanager
-def style() -> Iterator[None]:
-    """Inside this block figures are made and written in the common style."""
-    with mpl.rc_context(_STYLE):
-        yield
+def journal_style() -> AbstractContextManager[None]:
+    """Inside this context figures are made and written in the common style."""
+    return mpl.rc_context(_STYLE)
 
 
 def new_figure(columns: int, height_inches: float) -> Figure:
@@ -131,6 +95,11 @@ def strategy_colour(name: str, names: Sequence[str]) -> str:
     free = (*SPARE_COLOURS, *(colour for i, colour in enumerate(STRATEGY_COLOURS) if i not in places))
     others = [other for other in names if _place(other) >= len(STRATEGY_COLOURS)]
     return free[others.index(name) % len(free)]
+
+
+def strategy_look(name: str, names: Sequence[str]) -> dict[str, Any]:
+    """Colour and marker of the line of strategy *name* among *names*."""
+    return {"color": strategy_colour(name, names), "marker": MARKERS[names.index(name) % len(MARKERS)]}
 
 
 def strategy_order(names: Iterable[StrategyName]) -> list[StrategyName]:
@@ -189,7 +158,7 @@ def figure_bytes(figure: Figure, kind: str) -> bytes:
     """The figure as ``pdf``, ``png`` or ``svg``: the same results give the same bytes."""
     changing: dict[str, Any] = {"pdf": ["CreationDate"], "png": ["Software"], "svg": ["Date", "Creator"]}
     buffer = io.BytesIO()
-    with style():
+    with journal_style():
         figure.savefig(buffer, format=kind, dpi=PNG_DPI, metadata=dict.fromkeys(changing[kind]))
     return buffer.getvalue()
 

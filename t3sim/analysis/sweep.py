@@ -13,21 +13,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 
+from t3sim.analysis import style
 from t3sim.analysis.folder import Results
 from t3sim.analysis.quantity import AxisValues, axis_values, crossing
 from t3sim.analysis.strategies import is_limit
-from t3sim.analysis.style import (
-    MARKERS,
-    QUIET_COLOUR,
-    VALUE_SIZE,
-    Drawing,
-    legend_outside,
-    light_grid,
-    new_figure,
-    strategy_colour,
-    strategy_order,
-)
-from t3sim.analysis.table import Row, machine_base, varying, workload_key, workload_name
+from t3sim.analysis.style import QUIET_COLOUR, VALUE_SIZE, Drawing, strategy_order
+from t3sim.analysis.table import Row, grouped, machine_base, varying, workload_key, workload_name
 from t3sim.errors import InputDataError
 
 MAX_PANELS = 20
@@ -61,17 +52,18 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     """
     nothing = "no sweep over an axis of the machine or of the workload's size to draw"
     axes = results.required(swept_axes(results), nothing)
-    drawings, tables = [], []
+    drawings, rows = [], []
     for key in axes:
         values, panels = panels_of(results, key)
         if len(panels) > MAX_PANELS:
             raise InputDataError(f"{results.path}: {len(panels)} panels are more than a figure can show")
-        tables.append(crossover_table(key, values, panels))
-        suffix = "" if len(axes) == 1 else f"-{key}"
-        drawings.append(_drawing(values, panels, columns, suffix))
-    first = drawings[0]
-    table = pd.concat(tables, ignore_index=True)
-    return [Drawing(first.figure, first.caption, first.suffix, {"crossovers": table}), *drawings[1:]]
+        for panel in panels:
+            for cross in crossovers_of(values, panel.lines):
+                between = (cross.before, cross.after, cross.at, values.unit)
+                rows.append((key, panel.title, *between, cross.loser, cross.winner))
+        drawings.append(_drawing(values, panels, columns, "" if len(axes) == 1 else f"-{key}"))
+    drawings[0].tables["crossovers"] = pd.DataFrame(rows, columns=list(_CROSSOVER_COLUMNS))
+    return drawings
 
 
 def swept_axes(results: Results) -> list[str]:
@@ -87,12 +79,12 @@ def panels_of(results: Results, key: str) -> tuple[AxisValues, list[Panel]]:
     values = axis_values(key, [str(row[key]) for row in rows])
     others = [name for name in varying(rows, results.axes) if name != key]
     base_names = {machine_base(row["machine"]) for row in rows}
-    grouped: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        case = (_workload_without(row, key), machine_base(row["machine"]), *(row[name] for name in others))
-        grouped.setdefault(case, []).append(row)
+
+    def case_of(row: Row) -> tuple[Any, ...]:
+        return (_workload_without(row, key), machine_base(row["machine"]), *(row[name] for name in others))
+
     panels = []
-    for (_, machine, *_), members in grouped.items():
+    for (_, machine, *_), members in grouped(rows, case_of).items():
         title = [_title(members[0], key), *([machine] if len(base_names) > 1 else [])]
         title += [f"{name.rsplit('.', maxsplit=1)[-1].replace('_', ' ')} {members[0][name]}" for name in others]
         lines = {
@@ -143,9 +135,8 @@ def crossovers_of(values: AxisValues, lines: dict[str, dict[str, float]]) -> lis
         if best is None or best not in here:
             best = leader
         elif here[leader] > here[best] * (1 + TIE):
-            found.append(
-                Crossover(before, text, _meeting(values, before, text, built[best], built[leader]), best, leader)
-            )
+            at = _meeting(values, before, text, built[best], built[leader])
+            found.append(Crossover(before, text, at, best, leader))
             best = leader
         before = text
     return found
@@ -163,16 +154,6 @@ def _meeting(values: AxisValues, before: str, after: str, old: dict[str, float],
     )
 
 
-def crossover_table(key: str, values: AxisValues, panels: Sequence[Panel]) -> pd.DataFrame:
-    """Return the crossovers of all panels, one row each."""
-    rows = [
-        (key, panel.title, cross.before, cross.after, cross.at, values.unit, cross.loser, cross.winner)
-        for panel in panels
-        for cross in crossovers_of(values, panel.lines)
-    ]
-    return pd.DataFrame(rows, columns=list(_CROSSOVER_COLUMNS))
-
-
 def _compared(results: Results) -> list[Row]:
     return [row for row in results.rows if row["speedup"] is not None]
 
@@ -181,7 +162,7 @@ def _drawing(values: AxisValues, panels: Sequence[Panel], columns: int | None, s
     columns = columns or (1 if len(panels) == 1 else 2)
     across = min(len(panels), 1 if columns == 1 else 4 if len(panels) > 6 else 3)
     down = -(-len(panels) // across)
-    figure = new_figure(columns, 0.5 + 2.1 * down if across > 1 else 0.5 + 2.3 * down)
+    figure = style.new_figure(columns, 0.5 + 2.1 * down if across > 1 else 0.5 + 2.3 * down)
     grid = figure.subplots(down, across, squeeze=False, sharey=True)
     names = strategy_order(name for panel in panels for name in panel.lines)
     crossovers = [crossovers_of(values, panel.lines) for panel in panels]
@@ -202,7 +183,7 @@ def _drawing(values: AxisValues, panels: Sequence[Panel], columns: int | None, s
     handles = {
         label: handle for axes in grid.flat for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    legend_outside(figure, [handles[name] for name in names if name in handles])
+    style.legend_outside(figure, [handles[name] for name in names if name in handles])
     n = sum(map(len, crossovers))
     what = "no crossover" if n == 0 else f"{n} crossover{'s' if n > 1 else ''}, marked by a vertical line"
     return Drawing(figure, f"Speedup over sequential execution against {values.key}: {what}.", suffix)
@@ -211,21 +192,14 @@ def _drawing(values: AxisValues, panels: Sequence[Panel], columns: int | None, s
 def _draw_panel(axes: Axes, values: AxisValues, panel: Panel, names: Sequence[str]) -> None:
     for name, line in panel.lines.items():
         texts = [text for text in values.texts if text in line]
-        look: dict[str, Any] = {
-            "color": strategy_colour(name, names),
-            "label": name,
-            "linestyle": (0, (4, 2)) if is_limit(name) else "-",
-            "linewidth": 0.9 if is_limit(name) else 1.3,
-        }
+        dashes, width = ((0, (4, 2)), 0.9) if is_limit(name) else ("-", 1.3)
+        look = style.strategy_look(name, names) | {"label": name, "linestyle": dashes, "linewidth": width}
         if len(texts) == 1 and len(values.texts) > 1:  # the axis is not one of this strategy: run once
-            axes.axhline(line[texts[0]], **look)
-            continue
-        axes.plot(
-            [values.position(text) for text in texts], [line[text] for text in texts],
-            marker=MARKERS[names.index(name) % len(MARKERS)], **look,
-        )  # fmt: skip
+            axes.axhline(line[texts[0]], **look | {"marker": None})
+        else:
+            axes.plot([values.position(text) for text in texts], [line[text] for text in texts], **look)
     axes.set_title(panel.title, loc="left")
-    light_grid(axes)
+    style.light_grid(axes)
     _scale(axes, values)
 
 

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import pandas as pd
 
 Row = Mapping[str, Any]  # one point: column -> value, None where the point has no such quantity
 
+Member = TypeVar("Member")
+Key = TypeVar("Key", bound=Hashable)
+
 _WORKLOAD = ("model", "sublayer", "layer", "tp", "m", "n", "k")
+
+
+def grouped(members: Iterable[Member], key: Callable[[Member], Key]) -> dict[Key, list[Member]]:
+    """Return *members* by what *key* says of them, both in the order in which they come."""
+    groups: dict[Key, list[Member]] = {}
+    for member in members:
+        groups.setdefault(key(member), []).append(member)
+    return groups
 
 
 def workload_name(row: Row) -> str:

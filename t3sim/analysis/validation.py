@@ -109,9 +109,9 @@ class Summary(NamedTuple):
 
 
 class Coverage(NamedTuple):
-    """Points of a group: *tried* were to be simulated."""
+    """Points of a group: *rows* are lines of files, *tried* were to be simulated."""
 
-    rows: int  # lines of files
+    rows: int
     points: int
     tried: int
     simulated: int
@@ -123,7 +123,6 @@ class Coverage(NamedTuple):
 class Validation:
     """The files of a validation."""
 
-    folder: Path
     points: pd.DataFrame
     tiles: pd.DataFrame
     manifest: dict[str, Any] = field(default_factory=dict)
@@ -131,28 +130,19 @@ class Validation:
     @cached_property
     def groups(self) -> list[tuple[Group, pd.DataFrame]]:
         """The groups that have points, with them."""
-        found = []
-        for group in GROUPS:
-            of_kind = self.points[self.points["kind"] == group.kind]
-            if len(of_kind) and len(members := of_kind.query(group.part)):
-                found.append((group, members))
-        return found
-
-    @property
-    def has_used(self) -> bool:
-        """Whether the machine was fitted to any of the points."""
-        return bool(self.points["used_for_calibration"].any())
+        by_kind = dict(iter(self.points.groupby("kind")))
+        found = [(group, by_kind[group.kind].query(group.part)) for group in GROUPS if group.kind in by_kind]
+        return [(group, members) for group, members in found if len(members)]
 
     def worst(self, n: int) -> pd.DataFrame:
         """Return the *n* points with the largest errors of times, worst first."""
         times = self.points[(self.points["unit"] != "ratio") & self.points["error"].notna()]
-        return times.reindex(times["error"].abs().sort_values(ascending=False, kind="stable").index).head(n)
+        return times.sort_values("error", key=abs, ascending=False, kind="stable").head(n)
 
 
 def read_validation(folder: str | Path) -> Validation:
     """Return the validation in *folder*; raises ``InputDataError`` naming the file and what is wrong with it."""
-    folder = Path(folder)
-    path = folder / VALIDATION_NAME
+    path, tiles_path = Path(folder) / VALIDATION_NAME, Path(folder) / TILES_NAME
     points = _read_csv(path, NEEDED)
     for name in ("measured", "simulated", "error", "rows"):
         points[name] = pd.to_numeric(points[name], errors="coerce")
@@ -160,14 +150,13 @@ def read_validation(folder: str | Path) -> Validation:
     unknown = set(points["status"]) - {SIMULATED, FAILED, NOT_SIMULATED}
     if unknown:
         raise InputDataError(f"{path}: unknown status {', '.join(sorted(map(repr, unknown)))}")
-    tiles_path = folder / TILES_NAME
     tiles = _read_csv(tiles_path) if tiles_path.exists() else pd.DataFrame()
-    return Validation(folder, points, tiles, read_mapping(folder / MANIFEST_NAME))
+    return Validation(points, tiles, read_mapping(path.with_name(MANIFEST_NAME)))
 
 
 def _read_csv(path: Path, columns: Sequence[str] = ()) -> pd.DataFrame:
     return read_table(
-        path, "CSV", columns, "the table of a validation", keep_default_na=False, na_values=[""], low_memory=False,
+        path, columns, "the table of a validation", keep_default_na=False, na_values=[""], low_memory=False,
         compression="gzip" if path.suffix == ".gz" else None,
         dtype={"nccl_channels": "string", "nccl_proto": "string", "reason": "string", "model": "string"},
     )  # fmt: skip
@@ -240,10 +229,10 @@ def summary_texts(validation: Validation, *, with_used: bool = False) -> list[tu
             continue
         summary, coverage = summary_of(points), coverage_of(points)
         is_ratio = bool((points["unit"] == "ratio").all())
-        counts = [str(n) for n in (coverage.points, coverage.tried, coverage.failed)]
-        shown = [error_text(v, is_ratio) for v in (summary.geomean, summary.mape, summary.largest)]
+        counts = map(str, (coverage.points, coverage.tried, coverage.failed))
+        shown = [error_text(getattr(summary, name), is_ratio) for name in ERROR_NAMES]
         rank = "" if summary.rank_correlation is None else f"{summary.rank_correlation:.3f}"
-        errors = [*shown, error_text(summary.bias, is_ratio, sign="+"), rank]
+        errors = (*shown, error_text(summary.bias, is_ratio, sign="+"), rank)
         rows.append((group.title, str(group.aim or ""), *counts, *errors, verdict_of(summary, group.aim)))
     return rows
 
@@ -270,4 +259,3 @@ def key_text(point: Any, columns: Sequence[str]) -> str:
 def plain(value: Any) -> str:
     """Return a value of a table as text, whole numbers as such."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-

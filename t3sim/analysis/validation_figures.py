@@ -57,26 +57,23 @@ SCATTERS = (
 
 def scatter_drawings(validation: Validation) -> Iterator[tuple[str, Drawing]]:
     """Yield name and drawing of each scatter plot that has points."""
+    simulated = validation.points[validation.points["status"] == SIMULATED]
     for scatter in SCATTERS:
-        points = validation.points
-        members = points[
-            (points["kind"] == scatter.kind) & (points["unit"] == scatter.unit) & (points["status"] == SIMULATED)
-        ]
+        members = simulated[(simulated["kind"] == scatter.kind) & (simulated["unit"] == scatter.unit)]
         if ((members["measured"] > 0) & (members["simulated"] > 0)).any():
             yield scatter.name, drawn(scatter, members)
 
 
 def drawn(scatter: Scatter, points: pd.DataFrame) -> Drawing:
     """Return simulated over measured, and the errors beside it; what is zero has no place on a logarithmic scale."""
-    n_all = len(points)
-    if scatter.unit != "ratio":
+    n_all, is_ratio = len(points), scatter.unit == "ratio"
+    if not is_ratio:
         points = points[(points["measured"] > 0) & (points["simulated"] > 0)]
     figure = new_figure(2, 3.1)
     equal, errors = figure.subplots(1, 2, width_ratios=(1.0, 1.25))
     colours, markers = _labels(points, scatter.colour), _labels(points, scatter.marker)
     colour_of = dict(zip(_in_order(colours), cycle(COLOURS), strict=False))
     marker_of = dict(zip(_in_order(markers), cycle(MARKERS), strict=False))
-    is_ratio = scatter.unit == "ratio"
     x = points["bytes"].astype(float) / 1e6 if scatter.by_bytes else points["measured"]
     for (name, colour), (marker_name, marker), is_used in product(colour_of.items(), marker_of.items(), (False, True)):
         of = (colours == name) & (markers == marker_name) & (points["used_for_calibration"] == is_used)
@@ -140,13 +137,10 @@ def _equality(axes: Axes, points: pd.DataFrame, is_ratio: bool) -> None:
     if not is_ratio:
         _logarithmic(axes, low, high, "xy")
     else:
-        axes.axhline(1.0, color=QUIET_COLOUR, linewidth=0.4, linestyle=":")
-        axes.axvline(1.0, color=QUIET_COLOUR, linewidth=0.4, linestyle=":")
-    axes.set_xlim(low, high)
-    axes.set_ylim(low, high)
-    axes.set_aspect("equal")
-    axes.set_xlabel(_measured_label(is_ratio))
-    axes.set_ylabel("simulated slowdown (×)" if is_ratio else "simulated (µs)")
+        for draw_line in (axes.axhline, axes.axvline):
+            draw_line(1.0, color=QUIET_COLOUR, linewidth=0.4, linestyle=":")
+    simulated = "simulated slowdown (×)" if is_ratio else "simulated (µs)"
+    axes.set(xlim=(low, high), ylim=(low, high), aspect="equal", xlabel=_measured_label(is_ratio), ylabel=simulated)
     light_grid(axes, "both")
 
 
@@ -155,8 +149,7 @@ def _error_axes(axes: Axes, x: pd.Series, label: str, is_ratio: bool) -> None:
     axes.axhline(0, color=QUIET_COLOUR, linewidth=0.6, zorder=1)
     if not is_ratio:
         _logarithmic(axes, float(x.min()) / 1.2, float(x.max()) * 1.2, "x")
-    axes.set_xlabel(label)
-    axes.set_ylabel("error (points)" if is_ratio else "error (%)")
+    axes.set(xlabel=label, ylabel="error (points)" if is_ratio else "error (%)")
     light_grid(axes, "both")
 
 
@@ -195,14 +188,11 @@ def tiles_drawn(key: dict[str, Any], tiles: pd.DataFrame) -> Drawing:
         axes.set_xlim(first, 1.01 * last)
         end = tiles[f"{prefix}end_ns"].max() / 1e3
         axes.axvline(end, color="black", linewidth=0.6)
-        axes.annotate(
-            f"{end:.1f} µs", (end, 1.0), xycoords=("data", "axes fraction"), ha="right", va="bottom", fontsize=6.5
-        )
+        place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "ha": "right", "va": "bottom"}
+        axes.annotate(f"{end:.1f} µs", (end, 1.0), fontsize=6.5, **place)
     simulated.set_xlabel("time since the first tile started (µs)")
-    handles = [
-        Line2D([], [], color=colour, linewidth=3, label=label)
-        for colour, label in ((MAIN_LOOP_COLOUR, "main loop"), (STORE_COLOUR, "stores"))
-    ]
+    names = {"main loop": MAIN_LOOP_COLOUR, "stores": STORE_COLOUR}
+    handles = [Line2D([], [], color=colour, linewidth=3, label=name) for name, colour in names.items()]
     legend_outside(figure, handles)
     where = PurePosixPath(key["file"]).parent.as_posix()
     caption = (
@@ -215,15 +205,11 @@ def tiles_drawn(key: dict[str, Any], tiles: pd.DataFrame) -> Drawing:
 
 def _lanes(axes: Axes, tiles: pd.DataFrame, prefix: str) -> None:
     """Draw a line for each compute unit, ordered by its first tile."""
-    units = tiles[f"{prefix}sm"].to_numpy()
-    start, computed, end = (
-        tiles[f"{prefix}{name}"].to_numpy(dtype=float) / 1e3 for name in ("start_ns", "mainloop_end_ns", "end_ns")
-    )
-    lane_of = {unit: lane for lane, unit in enumerate(dict.fromkeys(units))}
-    lanes = np.array([lane_of[unit] for unit in units], dtype=float)
+    lanes, units = pd.factorize(tiles[f"{prefix}sm"])
+    columns = [f"{prefix}{name}" for name in ("start_ns", "mainloop_end_ns", "end_ns")]
+    start, computed, end = tiles[columns].to_numpy(dtype=float).T / 1e3
     for begin, stop, colour in ((start, computed, MAIN_LOOP_COLOUR), (computed, end, STORE_COLOUR)):
         segments = np.stack([np.stack([begin, lanes], axis=1), np.stack([stop, lanes], axis=1)], axis=1)
         lines = LineCollection(list(segments), colors=colour, linewidths=0.75, capstyle="butt", rasterized=True)
         axes.add_collection(lines)
-    axes.set_ylim(len(lane_of), -1)
-
+    axes.set_ylim(len(units), -1)

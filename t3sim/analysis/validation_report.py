@@ -10,7 +10,7 @@ import pandas as pd
 
 from t3sim import __version__
 from t3sim.analysis.page import Cell, Column, Table, embedded, flat_manifest, manifest_text, rendered
-from t3sim.analysis.style import Drawing, save, style
+from t3sim.analysis.style import Drawing, journal_style, save
 from t3sim.analysis.validation import (
     SIMULATED,
     SUMMARY_TITLES,
@@ -51,17 +51,12 @@ _LEFT_OUT_IF_EMPTY = ("errors-all", "reasons")
 
 def write_report(folder: Path, validation: Validation) -> list[Path]:
     """Write page, Markdown and figures into *folder*; return the files."""
-    with style():
+    with journal_style():
         drawings = [*scatter_drawings(validation), *tile_drawings(validation)]
-    contents = {
-        folder / REPORT_NAME: report_html(validation, drawings).encode(),
-        folder / MARKDOWN_NAME: report_markdown(validation).encode(),
-    }
-    publish(contents)
-    written = list(contents)
-    for name, drawing in drawings:
-        written += save([drawing], folder / FIGURES_NAME / name)
-    return written
+    texts = {REPORT_NAME: report_html(validation, drawings), MARKDOWN_NAME: report_markdown(validation)}
+    publish({folder / name: text.encode() for name, text in texts.items()})
+    figures = [path for name, drawing in drawings for path in save([drawing], folder / FIGURES_NAME / name)]
+    return [*(folder / name for name in texts), *figures]
 
 
 def sentences(validation: Validation) -> list[str]:
@@ -73,10 +68,8 @@ def sentences(validation: Validation) -> list[str]:
     if validation.manifest.get("kinds"):
         found.append(f"Only these kinds of measurement were compared: {validation.manifest['kinds']}.")
     n_used = int(points["used_for_calibration"].sum())
-    if n_used:
-        found.append(f"The machine was fitted to {n_used} of these points ({n_used / len(points):.0%}).")
-    else:
-        found.append("No list of points says that the machine was fitted to any of them.")
+    fitted = f"The machine was fitted to {n_used} of these points ({n_used / len(points):.0%})." if n_used else ""
+    found.append(fitted or "No list of points says that the machine was fitted to any of them.")
     verdicts = [(group, verdict_of(summary_of(unused(members)), group.aim)) for group, members in validation.groups]
     judged = [(group, verdict) for group, verdict in verdicts if verdict]
     n_met = sum(verdict == "met" for _, verdict in judged)
@@ -96,7 +89,8 @@ class Part(NamedTuple):
 
 def parts_of(validation: Validation) -> dict[str, Part]:
     """Return the tables of page and Markdown, by their names in the page."""
-    everything = summary_texts(validation, with_used=True) if validation.has_used else []
+    has_used = validation.points["used_for_calibration"].any()
+    everything = summary_texts(validation, with_used=True) if has_used else []
     left = validation.points[validation.points["status"] != SIMULATED]
     counts = left.groupby(["kind", "status", "reason"], sort=False).size().reset_index()
     reasons = [tuple(map(str, row)) for row in counts.itertuples(index=False)]
@@ -140,15 +134,11 @@ def report_markdown(validation: Validation) -> str:
 
 
 def _table(name: str, part: Part) -> Table:
-    cells = [
-        [
-            Cell(text, _css(title, text), text.partition(" ")[0] if title in _NUMBERS else None)
-            for title, text in zip(part.titles, row, strict=True)
-        ]
-        for row in part.rows
-    ]
+    def cell(title: str, text: str) -> Cell:
+        return Cell(text, _css(title, text), text.partition(" ")[0] if title in _NUMBERS else None)
+
     columns = [Column(title, title, "", _css(title)) for title in part.titles]
-    return Table(name, columns, cells, is_whole=name != "all-points")
+    return Table(name, columns, [list(map(cell, part.titles, row)) for row in part.rows], name != "all-points")
 
 
 def markdown_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -163,11 +153,11 @@ def markdown_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list
 def coverage_texts(validation: Validation) -> list[tuple[str, ...]]:
     """Return rows and points of each kind, and in all."""
     points = validation.points
-    parts = [(str(kind), members) for kind, members in points.groupby("kind", sort=False)]
-    rows = []
-    for name, members in [*parts, ("all", points)]:
-        rows.append((name, *map(str, coverage_of(members)), str(int(members["used_for_calibration"].sum()))))
-    return rows
+    parts = [*points.groupby("kind", sort=False), ("all", points)]
+    return [
+        (str(name), *map(str, coverage_of(members)), str(int(members["used_for_calibration"].sum())))
+        for name, members in parts
+    ]
 
 
 def provenance(validation: Validation) -> list[tuple[str, str]]:

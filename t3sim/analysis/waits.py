@@ -10,19 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from t3sim.analysis import style
 from t3sim.analysis.folder import Results
-from t3sim.analysis.style import (
-    QUIET_COLOUR,
-    VALUE_SIZE,
-    WAIT_COLOURS,
-    WIDTHS,
-    Drawing,
-    legend_outside,
-    light_grid,
-    new_figure,
-    write_inside,
-)
-from t3sim.analysis.table import file_suffix, phase_name, phase_workload
+from t3sim.analysis.style import QUIET_COLOUR, VALUE_SIZE, WAIT_COLOURS, WIDTHS, Drawing
+from t3sim.analysis.table import file_suffix, grouped, phase_name, phase_workload
 from t3sim.results.waits import REASONS, WORKING
 
 _PHASE = ["point", "model", "sublayer", "tp", "machine", "mode", "phase"]
@@ -54,19 +45,17 @@ class PhaseAccounts(NamedTuple):
     points: str  # their numbers
     units: tuple[UnitAccount, ...]
 
-    def of_average_gpu(self) -> tuple[UnitAccount, ...]:
+    def of_average_gpu(self) -> list[UnitAccount]:
         """Return an account for each kind of unit that did anything: the mean over the GPUs."""
-        gpus = list(dict.fromkeys(unit.gpu for unit in self.units))
-        if len(gpus) < 2:
-            return tuple(unit for unit in self.units if WORKING in unit.time_us)
-        found = []
-        for name in dict.fromkeys(unit.name for unit in self.units):
-            same = [unit for unit in self.units if unit.name == name]
-            times = {reason: sum(unit.time_us.get(reason, 0.0) for unit in same) / len(same) for reason in REASONS}
-            present = {reason: time for reason, time in times.items() if time}
-            if WORKING in present:
-                found.append(UnitAccount(f"mean of {len(gpus)} GPUs", name, same[0].n_units, present))
-        return tuple(found)
+        n_gpus = len({unit.gpu for unit in self.units})
+        found = list(self.units)
+        if n_gpus > 1:
+            found = []
+            for name, same in grouped(self.units, lambda unit: unit.name).items():
+                times = {reason: sum(unit.time_us.get(reason, 0.0) for unit in same) / len(same) for reason in REASONS}
+                present = {reason: time for reason, time in times.items() if time}
+                found.append(UnitAccount(f"mean of {n_gpus} GPUs", name, same[0].n_units, present))
+        return [unit for unit in found if WORKING in unit.time_us]
 
 
 def accounts_of(results: Results) -> list[PhaseAccounts]:
@@ -104,21 +93,17 @@ def ranges_of(numbers: Sequence[int]) -> str:
 
 
 def draw(results: Results, columns: int | None = None) -> list[Drawing]:
-    """Draw a figure for each workload, a panel for each of its phases with the units that work in it.
-
-    Of several GPUs the mean is shown.
+    """Draw a figure for each workload, a panel for each of its phases with the units that work; of GPUs the mean.
 
     Raises ``InputDataError`` if the run kept no ``waits.csv`` or nothing is in it.
     """
     accounts = [phase for phase in accounts_of(results) if phase.of_average_gpu()]
     results.required(accounts, "no waits.csv with anything to draw")
     drawings = []
-    by_workload: dict[str, list[PhaseAccounts]] = {}
-    for phase in accounts:
-        by_workload.setdefault(phase.workload, []).append(phase)
+    by_workload = grouped(accounts, lambda phase: phase.workload)
     for workload, phases in by_workload.items():
         n_bars = sum(len(phase.of_average_gpu()) for phase in phases)
-        figure = new_figure(columns or 2, 0.9 + 0.35 * len(phases) + _INCHES_PER_BAR * n_bars)
+        figure = style.new_figure(columns or 2, 0.9 + 0.35 * len(phases) + _INCHES_PER_BAR * n_bars)
         _draw_phases(figure, phases, columns or 2, workload)
         caption = f"What the units waited for, {workload}: time of the average unit of each kind, by reason."
         drawings.append(Drawing(figure, caption, file_suffix(workload, len(by_workload))))
@@ -145,7 +130,7 @@ def _draw_phases(figure: Figure, phases: Sequence[PhaseAccounts], columns: int, 
         for reason, colour in WAIT_COLOURS.items()
         if reason in present
     ]
-    legend_outside(figure, handles)
+    style.legend_outside(figure, handles)
 
 
 def _draw_units(axes: Axes, units: Sequence[UnitAccount], longest: float, columns: int) -> None:
@@ -159,9 +144,9 @@ def _draw_units(axes: Axes, units: Sequence[UnitAccount], longest: float, column
             axes.barh(y, time, left=left, height=0.8, color=colour, edgecolor="white", linewidth=0.3)
             text = value_format.format(time)
             if time * points_per_us >= 0.75 * VALUE_SIZE * len(text):
-                write_inside(axes, left + time / 2, y, text, colour)
+                style.write_inside(axes, left + time / 2, y, text, colour)
             left += time
     axes.set_yticks(range(len(units)), [unit.name for unit in units])
     axes.invert_yaxis()
     axes.tick_params(axis="y", length=0)
-    light_grid(axes, "x")
+    style.light_grid(axes, "x")

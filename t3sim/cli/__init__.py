@@ -1,32 +1,35 @@
 """The command line.  Nothing heavy is imported here: ``t3sim --help`` answers at once.
 
-Each command lives in a module of its own, which is imported when the command
-is used; its one-line help is kept in the table below.
+Each command lives in a module of its own, which is imported when the command is used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import click
 
 from t3sim import __version__
+from t3sim.cli._errors import ReaderGoneError, run_reporting_errors
+from t3sim.registry import unknown_name
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    # name -> (module:attribute, one-line help)
-    "run": ("t3sim.cli.run:run", "Simulate an experiment and write its results."),
-    "plot": ("t3sim.cli.plot:plot", "Draw the figures of a results folder."),
-    "report": ("t3sim.cli.report:report", "Write one HTML page about results folders."),
-    "config": ("t3sim.cli.config:config", "Check or show what an experiment resolves to."),
-    "validate": ("t3sim.cli.validate:validate", "Compare measurements of GPUs with simulations."),
-    "selfcheck": ("t3sim.cli.selfcheck:selfcheck", "Check the simulator on this machine."),
-    "workload": ("t3sim.cli.workload:workload", "Show the GEMMs of a model or an experiment."),
-    "trace": ("t3sim.cli.trace:trace", "Make, import, show or check a tile trace."),
-    "calibrate": ("t3sim.cli.calibrate:calibrate", "Fit a machine to measurements of GPUs."),
-    "measure": ("t3sim.cli.measure:measure", "Measure the GPUs of this machine."),
+COMMANDS = {  # each a function in the module of its name
+    "run": "Simulate an experiment and write its results.",
+    "advise": "Say which way of overlapping wins for a model, and why.",
+    "plot": "Draw the figures of a results folder.",
+    "report": "Write one HTML page about results folders.",
+    "config": "Check or show what an experiment resolves to.",
+    "validate": "Compare measurements of GPUs with simulations.",
+    "selfcheck": "Check the simulator on this machine.",
+    "workload": "Show the GEMMs of a model or an experiment.",
+    "trace": "Make, import, show or check a tile trace.",
+    "calibrate": "Fit a machine to measurements of GPUs.",
+    "measure": "Measure the GPUs of this machine.",
 }
+PATH = click.Path(path_type=Path)  # of an option or an argument
 
 
 class LazyGroup(click.Group):
@@ -40,8 +43,7 @@ class LazyGroup(click.Group):
         """Import one command."""
         if cmd_name not in COMMANDS:
             return None
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(import_module(module), attribute)
+        command: click.Command = getattr(import_module(f"t3sim.cli.{cmd_name}"), cmd_name)
         return command
 
     def resolve_command(
@@ -49,23 +51,19 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Name the nearest command if there is no such command."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            from t3sim.registry import unknown_name
-
             raise click.UsageError(unknown_name("command", args[0], list(COMMANDS)), ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the help of the commands from the table, without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+            formatter.write_dl(list(COMMANDS.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; name a closed pipe before click turns it into a plain exit code."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:
-            from t3sim.cli._errors import ReaderGoneError
-
             raise ReaderGoneError from error
 
     def main(  # type: ignore[override]
@@ -79,7 +77,6 @@ class LazyGroup(click.Group):
         """Run and exit with the code of what happened."""
         if not standalone_mode:
             return super().main(args, prog_name, standalone_mode=False, **extra)
-        from t3sim.cli._errors import run_reporting_errors
 
         def call(arguments: list[str]) -> Any:
             return super(LazyGroup, self).main(arguments, prog_name or "t3sim", standalone_mode=False, **extra)
@@ -96,6 +93,3 @@ def main(debug: bool) -> None:
     Exit codes: 0 done, 2 bad configuration or usage, 3 bad input data, 4 broken model invariant or
     deadlock, 5 environment, 6 finished with failed points, 130 interrupted.
     """
-
-
-__all__ = ["COMMANDS", "LazyGroup", "main"]

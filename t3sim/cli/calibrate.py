@@ -8,22 +8,23 @@ from typing import TYPE_CHECKING
 
 import click
 
+from t3sim.cli import PATH
 from t3sim.cli.run import note, progress_bar, worker_options, workers_with_cost
 from t3sim.cli.validate import calibration_of, machine_of, say_what_is_assumed, shipped_measurements, tiling_option
+from t3sim.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from t3sim.measurements.samples import Measurements
     from t3sim.validation.simulation import Outcome, Simulation
 
 TABLE_NAME = "calibration.csv"
 
 
 @click.command()
-@click.argument("folder", required=False, type=click.Path(path_type=Path))
+@click.argument("folder", required=False, type=PATH)
 @click.option(
-    "--points", type=click.Path(path_type=Path), metavar="FILE",
+    "--points", type=PATH, metavar="FILE",
     help="CSV of file,line: the rows that may be used [default: FOLDER-calibration.csv beside FOLDER].",
 )  # fmt: skip
 @click.option(
@@ -31,9 +32,7 @@ TABLE_NAME = "calibration.csv"
 )
 @tiling_option
 @click.option("--name", default="calibrated", show_default=True, help="Name of the new machine.")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Folder for the results [default: results/calibration]."
-)
+@click.option("-o", "--output", type=PATH, help="Folder for the results [default: results/calibration].")
 @worker_options
 def calibrate(
     folder: Path | None,
@@ -54,7 +53,6 @@ def calibrate(
     --machine path/NAME.yaml --calibration FILE`.
     """
     from t3sim.config.presets import load_kernels, machine_parts
-    from t3sim.errors import UsageError
     from t3sim.experiment.phase_files import PHASES_NAME
     from t3sim.experiment.phase_runner import PhaseRunner
     from t3sim.experiment.result_folder import owned
@@ -63,18 +61,16 @@ def calibrate(
     from t3sim.system.threads import n_cores
     from t3sim.validation.calibrate import calibrate as fitted_to
     from t3sim.validation.calibrate import points_of_fit
-    from t3sim.validation.calibration_tables import calibration_table, machine_file
     from t3sim.validation.points import read_calibration, simulations_of
     from t3sim.validation.simulation import outcomes_of
+    from t3sim.validation.tables import calibration_table, machine_file
 
-    folder = shipped_measurements() if folder is None else folder
+    folder = folder or shipped_measurements()
     measurements = read_measurements(folder)
     listed = calibration_of(folder, points)
     if listed is None:
-        raise UsageError(
-            f"{folder}: no list of the rows to fit to; give --points FILE, a CSV of file,line (the others stay unused"
-            " and can judge the fit)"
-        )
+        advice = "give --points FILE, a CSV of file,line (the others stay unused and can judge the fit)"
+        raise UsageError(f"{folder}: no list of the rows to fit to; {advice}")
     keys = read_calibration(listed, measurements)
     chosen = replace(measurements, rows=tuple(row for row in measurements.rows if (row.file, row.line) in keys))
     machine = machine_of(start, ())
@@ -99,7 +95,9 @@ def calibrate(
                 return outcomes_of(runner)
 
             _, fitted = fitted_to(machine, chosen, kernels, simulate, click.echo)
-        device, n = device_of(measurements), len(chosen.rows)
+        names = {str(one.get("device", "")) for one in measurements.provenance.values()} - {""}
+        device = " and ".join(sorted(name.removeprefix("NVIDIA ") for name in names)) or "a device not named"
+        n = len(chosen.rows)
         description = f"It represents the measured {device}: {start} with numbers fitted to {n} rows of {folder}."
         contents = {
             directory / f"{name}.yaml": machine_file(description, machine_parts(start), fitted, device),
@@ -108,9 +106,3 @@ def calibrate(
         publish(contents)
     for path in contents:
         click.echo(str(path))
-
-
-def device_of(measurements: Measurements) -> str:
-    """Return the name of the device that was measured, without its maker."""
-    names = {str(one.get("device", "")) for one in measurements.provenance.values()} - {""}
-    return " and ".join(sorted(name.removeprefix("NVIDIA ") for name in names)) or "a device not named"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -14,19 +14,14 @@ if TYPE_CHECKING:
     from t3sim.experiment.plan import Experiment
 
 override_option = click.option(
-    "-s",
-    "overrides",
-    metavar="KEY=VALUE",
-    multiple=True,
+    "-s", "overrides", metavar="KEY=VALUE", multiple=True,
     help="Replace a value, like -s machine.link.bandwidth='100 GB/s'; may be repeated, the last one wins. "
     "Of a swept key it pins the axis.",
-)
+)  # fmt: skip
 trace_root_option = click.option(
-    "--trace-root",
-    type=click.Path(file_okay=False),
-    default=None,
+    "--trace-root", type=click.Path(file_okay=False),
     help="Folder that tile traces may come from [default: the experiment's folder and the shipped traces].",
-)
+)  # fmt: skip
 
 
 @click.group()
@@ -69,13 +64,9 @@ def summary(experiment: Experiment) -> Iterator[str]:
 @override_option
 @trace_root_option
 @click.option(
-    "--point",
-    "point_number",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
+    "--point", "point_number", type=click.IntRange(1), default=1, show_default=True,
     help="Which point of a sweep, counted from 1.",
-)
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the resolved point as JSON in base units.")
 def show(file: str, overrides: tuple[str, ...], trace_root: str | None, point_number: int, as_json: bool) -> None:
     """Print every resolved value of a point of FILE with its unit, origin and source."""
@@ -91,16 +82,23 @@ def show(file: str, overrides: tuple[str, ...], trace_root: str | None, point_nu
         return
     if n > 1:
         click.echo(f"# point {point_number} of {n}; --point shows another; swept: {', '.join(experiment.axes)}")
-    rows = list(value_rows(run, provenance))
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    for key, value, origin, source in rows:
-        click.echo(f"{key:{widths[0]}}  {value:{widths[1]}}  {origin:{widths[2]}}  {source}".rstrip())
+    for line in aligned(list(value_rows(run, provenance))):
+        click.echo(line)
+
+
+def aligned(rows: Sequence[Sequence[str]], n_words: int | None = None) -> Iterator[str]:
+    """Yield the lines of a table: *n_words* columns (all, if None) flush left, numbers behind them flush right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    n_left = len(widths) if n_words is None else n_words
+    for row in rows:
+        cells = zip(row, widths, strict=True)
+        yield "  ".join(f"{cell:{'<>'[i >= n_left]}{width}}" for i, (cell, width) in enumerate(cells)).rstrip()
 
 
 def value_rows(run: RunSpec, provenance: Mapping[str, Node]) -> Iterator[tuple[str, str, str, str]]:
     """(key, value with unit, origin, source and place) of every value, sections in the order of the file format."""
     from t3sim.config.gpu_overrides import located
-    from t3sim.config.trees import shown_value
+    from t3sim.config.trees import shown_text, shown_value
 
     order = (
         "name", "machine", "workload", "tiling", "strategy", "arbitration", "mode",
@@ -108,16 +106,10 @@ def value_rows(run: RunSpec, provenance: Mapping[str, Node]) -> Iterator[tuple[s
     )  # fmt: skip
     for key, node in sorted(provenance.items(), key=lambda item: order.index(item[0].split(".")[0])):
         section, *rest = key.split(".")
-        if section == "machine":
-            found = located(run.machine, rest)
-            text = str(node.plain()) if found is None else shown_value(*found)
-        else:
-            plain = node.plain()
-            text = "[" + ", ".join(map(str, plain)) + "]" if isinstance(plain, (list, tuple)) else str(plain)
-        where = str(node.position)
-        source = where if not node.source else node.source if where == "default" else f"{node.source} ({where})"
-        if source == "default":
-            source = ""
+        found = located(run.machine, rest) if section == "machine" else None
+        text = shown_text(node.plain()) if found is None else shown_value(*found)
+        where = "" if str(node.position) == "default" else str(node.position)
+        source = f"{node.source} ({where})" if node.source and where else node.source or where
         yield key, text, node.origin or "user", source
 
 

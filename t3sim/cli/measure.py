@@ -6,18 +6,18 @@ from pathlib import Path
 
 import click
 
+from t3sim.cli import PATH
+from t3sim.errors import UsageError
+from t3sim.registry import unknown_name
+
 
 @click.command()
 @click.argument("kinds", nargs=-1, metavar="[KIND]...")
 @click.option("--gpus", type=click.IntRange(1), metavar="N", help="GPUs 0 to N - 1 [default: all].")
 @click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    default=Path("measurements"),
-    show_default=True,
+    "-o", "--output", type=PATH, default=Path("measurements"), show_default=True,
     help="Folder for one CSV file for each kind, and the provenance.",
-)
+)  # fmt: skip
 @click.option("--quick", is_flag=True, help="Few small points, to see whether everything works.")
 @click.option("--channels", default="", metavar="C,C", help="Channels to hold NCCL to, `auto` for its own choice.")
 @click.option("--list", "show_list", is_flag=True, help="Say what can be measured.")
@@ -29,9 +29,7 @@ def measure(
     Needs CuPy (t3sim[cuda13] or t3sim[cuda12]) and, for collectives, NCCL. Nothing is set on the devices. On a node
     without t3sim's other libraries, `python -m t3sim.measure` does the same.
     """
-    from t3sim.errors import UsageError
     from t3sim.measure import program as measuring
-    from t3sim.registry import unknown_name
 
     if show_list:
         click.echo(measuring.list_kinds())
@@ -40,6 +38,5 @@ def measure(
         if kind not in measuring.MEASURABLE:
             raise UsageError(unknown_name("kind of measurement", kind, measuring.MEASURABLE))
     numbers = measuring.split_channels(channels)
-    written = measuring.measure(kinds, output, n_gpus=gpus, quick=quick, channels=numbers, say=click.echo)
-    for path in written:
+    for path in measuring.measure(kinds, output, n_gpus=gpus, quick=quick, channels=numbers, say=click.echo):
         click.echo(str(path))

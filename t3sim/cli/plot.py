@@ -7,16 +7,15 @@ from pathlib import Path
 import click
 
 from t3sim.analysis.figures import FIGURES, figures_of
+from t3sim.cli import PATH
 from t3sim.cli.run import note
 
 
 @click.command(epilog=f"Figures: {', '.join(FIGURES)}.")
-@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("directory", type=PATH)
 @click.argument("names", metavar="[FIGURE]...", nargs=-1)
 @click.option("--columns", type=click.Choice(["1", "2"]), help="Journal columns; default: by what the figure shows.")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Folder for the figures; default: DIRECTORY itself."
-)
+@click.option("-o", "--output", type=PATH, help="Folder for the figures; default: DIRECTORY itself.")
 def plot(directory: Path, names: tuple[str, ...], columns: str | None, output: Path | None) -> None:
     """Draw figures of the results in DIRECTORY as PDF and PNG.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from t3sim.cli import PATH
 from t3sim.cli.run import terminal
 
 if TYPE_CHECKING:
@@ -21,11 +22,8 @@ _COLOURS = {"met": "green", "missed": "red", "not run": "yellow"}
 
 
 @click.command()
-@click.argument("folders", metavar="FOLDER...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path),
-    help="The page [default: report.html in FOLDER if there is one, else here].",
-)  # fmt: skip
+@click.argument("folders", metavar="FOLDER...", nargs=-1, required=True, type=PATH)
+@click.option("-o", "--output", type=PATH, help="The page [default: report.html in FOLDER if there is one, else here].")
 @click.option(
     "--targets", "targets_file", type=click.Path(),
     help="Compare with published results, like validation/targets.yaml; also writes targets.csv beside the page.",

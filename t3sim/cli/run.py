@@ -7,15 +7,18 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from t3sim.cli import PATH
 from t3sim.cli._errors import INTERRUPTED
 from t3sim.cli.config import override_option, summary, trace_root_option
+from t3sim.errors import InputDataError, ModelError, PointsFailed
+from t3sim.files import publish
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -38,34 +41,24 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 def worker_options(command: F) -> F:
     """Add the options of every command that simulates phases: by which workers, and where finished ones are kept."""
-    options = (
-        click.option(
-            "-j", "--jobs", type=click.IntRange(1), help="Worker processes [default: one for each core, if it pays]."
-        ),
-        click.option(
-            "--scheduler", metavar="ADDRESS", help="Use the workers of this dask scheduler, like tcp://host:8786."
-        ),
-        click.option(
-            "--phases",
-            type=click.Path(path_type=Path, file_okay=False),
-            help="Folder of finished phases, which several runs can share [default: OUTPUT/phases].",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+    jobs = "Worker processes [default: one for each core, if it pays]."
+    scheduler = "Use the workers of this dask scheduler, like tcp://host:8786."
+    phases = "Folder of finished phases, which several runs can share [default: OUTPUT/phases]."
+    folder = click.Path(path_type=Path, file_okay=False)
+    command = click.option("--phases", type=folder, help=phases)(command)
+    command = click.option("--scheduler", metavar="ADDRESS", help=scheduler)(command)
+    return click.option("-j", "--jobs", type=click.IntRange(1), help=jobs)(command)
 
 
 @click.command()
 @click.argument("file", type=click.Path())
 @override_option
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for the results [default: results/NAME].")
+@click.option("-o", "--output", type=PATH, help="Folder for the results [default: results/NAME].")
 @worker_options
 @click.option(
-    "--timeline/--no-timeline",
-    default=None,
+    "--timeline/--no-timeline", default=None,
     help="Write timelines: trace.json.gz and timeseries.parquet [default: for at most 10 points].",
-)
+)  # fmt: skip
 @trace_root_option
 @click.option("--no-figures", is_flag=True, help="Do not draw figures.")
 @click.option("--check", is_flag=True, help="Check every DRAM command and every invariant on the way.")
@@ -87,8 +80,7 @@ def run(
 
     The same command goes on where an earlier one ended, however it ended.
     """
-    from t3sim.analysis.figures import check_figure_names
-    from t3sim.errors import PointsFailed
+    from t3sim.analysis.figures import check_figure_names, figures_of
     from t3sim.experiment.plan import load_experiment
     from t3sim.experiment.result_folder import owned
 
@@ -113,8 +105,9 @@ def run(
         for line in audit.summary():
             say(line)
         files = dict(outcome.files)
-        if not no_figures:
-            files.update(draw_figures(directory))
+        with suppress(InputDataError):  # told already: nothing at all could be drawn
+            drawn = {} if no_figures else figures_of(directory, on_missing=note)
+            files.update({path.name: path for paths in drawn.values() for path in paths})
     for name, path in files.items():
         say(f"{name:16} {path}")
     if "timeline" in files:
@@ -171,9 +164,6 @@ def interrupt_at_once() -> Iterator[None]:
 @contextmanager
 def hang_report_in(directory: Path) -> Iterator[None]:
     """Write the state of a machine that hangs into *directory* and say so; remove the one of an earlier run."""
-    from t3sim.errors import ModelError
-    from t3sim.files import publish
-
     path = directory / HANG_NAME
     path.unlink(missing_ok=True)
     try:
@@ -185,43 +175,32 @@ def hang_report_in(directory: Path) -> Iterator[None]:
         raise ModelError(f"{error.message}\nthe state of the machine is in {path}", error.details) from error
 
 
-class progress_bar:  # noqa: N801 - used like a function
-    """A progress bar with ETA on stderr; a line a minute when stderr is not a terminal."""
+@contextmanager
+def progress_bar() -> Iterator[Callable[[str, float], None]]:
+    """Show progress with ETA on stderr, a line a minute when it is no terminal.
 
-    def __enter__(self) -> Callable[[str, float], None]:
-        """Start the bar and return what to call with the current work and the share of all that is done."""
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            Progress,
-            TaskProgressColumn,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
+    Yields what to call with the current work and the share of all that is done.
+    """
+    from rich import progress as of
+    from rich.console import Console
 
-        console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("{task.description:28}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(),
-            TextColumn("left"), TimeRemainingColumn(elapsed_when_finished=False), console=console, transient=True,
-            speed_estimate_period=SPEED_OVER_S, disable=not console.is_terminal,
-        )  # fmt: skip
-        task = self._bar.add_task("starting", total=STEPS)
-        self._bar.start()
-        said_at = time.monotonic()
+    console = Console(stderr=True)
+    bar = of.Progress(
+        of.TextColumn("{task.description:28}"), of.BarColumn(), of.TaskProgressColumn(), of.TimeElapsedColumn(),
+        of.TextColumn("left"), of.TimeRemainingColumn(elapsed_when_finished=False), console=console, transient=True,
+        speed_estimate_period=SPEED_OVER_S, disable=not console.is_terminal,
+    )  # fmt: skip
+    task, said_at = bar.add_task("starting", total=STEPS), time.monotonic()
 
-        def show(what: str, share: float) -> None:
-            nonlocal said_at
-            self._bar.update(task, description=what, completed=share * STEPS)
-            if not console.is_terminal and time.monotonic() - said_at >= SAY_EVERY_S:
-                said_at = time.monotonic()
-                click.echo(f"{what}, {share:.0%} of the work", err=True)
+    def show(what: str, share: float) -> None:
+        nonlocal said_at
+        bar.update(task, description=what, completed=share * STEPS)
+        if not console.is_terminal and time.monotonic() - said_at >= SAY_EVERY_S:
+            said_at = time.monotonic()
+            click.echo(f"{what}, {share:.0%} of the work", err=True)
 
-        return show
-
-    def __exit__(self, *exc_info: object) -> None:
-        """Remove the bar."""
-        self._bar.stop()
+    with bar:
+        yield show
 
 
 def terminal() -> Console:
@@ -245,16 +224,17 @@ def table_of(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]],
 
 def results_table(records: list[RunRecord]) -> Table:
     """Return times and speedups, one row per point."""
-    headings = (
-        "workload", "strategy", "GEMM alone", "RS alone", "fused", "AG", "total", "speedup", "efficiency (operator)",
-    )  # fmt: skip
     from t3sim.overlap import availability_of
 
-    rows = []
-    for r in records:
-        times = [_number(value, 1) for value in (r.gemm_us, r.rs_us, r.fused_us, r.ag_us, r.time_us)]
-        rows.append([workload_name(r), r.strategy, *times, _number(r.speedup, 3), _number(r.overlap_efficiency, 2)])
-    table = table_of("Times (us) and speedup over sequential", headings, rows)
+    columns = {
+        "GEMM alone": ("gemm_us", 1), "RS alone": ("rs_us", 1), "fused": ("fused_us", 1), "AG": ("ag_us", 1),
+        "total": ("time_us", 1), "speedup": ("speedup", 3), "efficiency (operator)": ("overlap_efficiency", 2),
+    }  # fmt: skip
+    rows = [
+        [workload_name(r), r.strategy, *(_number(getattr(r, name), digits) for name, digits in columns.values())]
+        for r in records
+    ]
+    table = table_of("Times (us) and speedup over sequential", ("workload", "strategy", *columns), rows)
     table.caption = availability_of(r.strategy for r in records)
     table.caption_justify = "left"
     return table
@@ -262,19 +242,17 @@ def results_table(records: list[RunRecord]) -> Table:
 
 def traffic_table(records: list[RunRecord]) -> Table:
     """Return DRAM traffic of one GPU by category, one row per point."""
-    headings = (
-        "workload", "strategy", "GEMM read", "GEMM write", "RS read", "RS write", "AG read", "AG write", "link",
-        "L2 hits", "MCA limit",
-    )  # fmt: skip
+    columns = {
+        f"{of} {way}": f"dram_{of.lower()}_{way}_bytes" for of in ("GEMM", "RS", "AG") for way in ("read", "write")
+    }
+    columns["link"] = "link_bytes"
     rows = []
     for r in records:
-        traffic = [
-            r.dram_gemm_read_bytes, r.dram_gemm_write_bytes, r.dram_rs_read_bytes, r.dram_rs_write_bytes,
-            r.dram_ag_read_bytes, r.dram_ag_write_bytes, r.link_bytes,
-        ]  # fmt: skip
+        traffic = [getattr(r, name) for name in columns.values()]
         hits = "-" if r.l2_hit_rate is None else f"{100 * r.l2_hit_rate:.1f} %"
         cells = ["-" if value is None else f"{value / 1e6:.1f}" for value in traffic]
         rows.append([workload_name(r), r.strategy, *cells, hits, r.mca_threshold or "-"])
+    headings = ("workload", "strategy", *columns, "L2 hits", "MCA limit")
     return table_of("DRAM traffic of one GPU (MB = 10^6 bytes)", headings, rows)
 
 
@@ -291,15 +269,3 @@ def workload_name(record: RunRecord) -> str:
 
 def _number(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
-
-
-def draw_figures(directory: Path) -> dict[str, Path]:
-    """Draw the figures of a result folder; return the files by name."""
-    from t3sim.analysis.figures import figures_of
-    from t3sim.errors import InputDataError
-
-    try:
-        files = figures_of(directory, on_missing=note)
-    except InputDataError:  # told already: nothing at all could be drawn
-        return {}
-    return {path.name: path for paths in files.values() for path in paths}

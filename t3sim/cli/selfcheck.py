@@ -8,6 +8,11 @@ from functools import partial
 
 import click
 
+from t3sim.cli._errors import message_lines
+from t3sim.cli.run import interrupt_at_once, progress_bar
+from t3sim.errors import ModelError, T3SimError, UsageError
+from t3sim.registry import unknown_name
+
 
 @click.command()
 @click.option("--deep", is_flag=True, help="Look at much more: about an hour.")
@@ -18,35 +23,30 @@ def selfcheck(deep: bool, only: tuple[str, ...], jobs: int) -> None:
 
     Ends with exit code 4 if a property does not hold; t3sim's results are not to be trusted then.
     """
-    from t3sim.cli._errors import message_lines
-    from t3sim.cli.run import interrupt_at_once, progress_bar
-    from t3sim.errors import ModelError, T3SimError, UsageError
     from t3sim.experiment.cost import prepare_kernel
     from t3sim.gpu.assemble import compiled_advance
     from t3sim.gpu.kernel.state import Layout
-    from t3sim.registry import unknown_name
     from t3sim.selfcheck.properties import DEEP, PROPERTIES, Depth
 
-    names = [entry.name for entry in PROPERTIES]
     for name in only:
-        if name not in names:
-            raise UsageError(unknown_name("property", name, names))
+        if name not in PROPERTIES:
+            raise UsageError(unknown_name("property", name, tuple(PROPERTIES)))
     with interrupt_at_once():  # before anything is timed
         prepare_kernel([Layout()], click.echo)
         compiled_advance(Layout())
     n_failed = 0
-    for entry in PROPERTIES:
-        if only and entry.name not in only:
+    for name, evidence_of in PROPERTIES.items():
+        if only and name not in only:
             continue
         started = time.perf_counter()
         try:
             with progress_bar() as show:
-                depth = replace(DEEP if deep else Depth(), report=partial(show, entry.name), n_processes=jobs)
-                evidence, is_kept = entry.show(depth), True
+                depth = replace(DEEP if deep else Depth(), report=partial(show, name), n_processes=jobs)
+                evidence, is_kept = evidence_of(depth), True
         except T3SimError as error:
             evidence, is_kept = "\n".join(message_lines(error)), False
         n_failed += not is_kept
         took = time.perf_counter() - started
-        click.echo(f"{'ok' if is_kept else 'BROKEN':8}{entry.name:16}{evidence}  ({took:.1f} s)")
+        click.echo(f"{'ok' if is_kept else 'BROKEN':8}{name:16}{evidence}  ({took:.1f} s)")
     if n_failed:
         raise ModelError(f"{n_failed} of the properties do not hold on this machine; do not trust its results")

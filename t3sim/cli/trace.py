@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from t3sim.cli import PATH
 from t3sim.cli._errors import printable
+from t3sim.errors import UsageError
 
 if TYPE_CHECKING:
     from t3sim.workload.tiling import TileTrace
 
 output_option = click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True, help="File to write; its name ends in .parquet."
+    "-o", "--output", type=PATH, required=True, help="File to write; its name ends in .parquet."
 )
 
 
@@ -46,7 +48,6 @@ def make(
     """Write the trace of a GEMM: OUTPUT and its manifest beside it."""
     from t3sim.config.experiment import GemmShape
     from t3sim.config.presets import DEFAULT_TILING, load_tiling
-    from t3sim.errors import UsageError
     from t3sim.workload.models import named_model
     from t3sim.workload.sublayers import gemm_of
     from t3sim.workload.tiling import make_tile_trace
@@ -61,7 +62,7 @@ def make(
         if gemm is not None:
             m, n, k = _whole_numbers("--gemm", gemm, "three", "M,N,K", "8192,4256,2128")
             shape = GemmShape(m=m, n=n, k=k)
-            words += ["--gemm", f"{shape.m},{shape.n},{shape.k}"]
+            words += ["--gemm", f"{m},{n},{k}"]
         elif model is None or sublayer is None:
             raise UsageError("give --model with --sublayer, or --gemm M,N,K")
         else:
@@ -70,8 +71,8 @@ def make(
                 raise UsageError(f"--model {model}: does not say how many tokens there are; give --tokens")
             spoken = known.spec if tokens is None else known.spec.model_copy(update={"tokens": tokens})
             shape = gemm_of(spoken, sublayer, tp)
-            words += ["--model", known.spec.name, "--sublayer", sublayer]
-            words += ["--tokens", str(tokens)] if tokens is not None else []
+            of_tokens = ["--tokens", str(tokens)] if tokens is not None else []
+            words += ["--model", known.spec.name, "--sublayer", sublayer, *of_tokens]
         made = make_tile_trace(shape, spec, tp)
     except ValueError as error:
         raise UsageError(str(error)) from None
@@ -79,7 +80,7 @@ def make(
 
 
 @trace.command("import")
-@click.argument("timelines", type=click.Path(path_type=Path))
+@click.argument("timelines", type=PATH)
 @click.option("--model", metavar="NAME", help="Which timeline, if the file has several: its model,")
 @click.option("--sublayer", metavar="NAME", help="its sublayer,")
 @click.option("--kernel", metavar="NAME", help="its kernel.")
@@ -102,14 +103,11 @@ def import_(
     The tiles are in the order in which they started.
     """
     from t3sim.config.presets import DEFAULT_TILING, load_tiling
-    from t3sim.errors import UsageError
     from t3sim.measurements.timeline import read_timelines, select, shown, tile_trace
 
     _check_name(output)
-    size = None
-    if tile is not None:
-        rows, columns = _whole_numbers("--tile", tile, "two", "ROWS,COLUMNS", "128,256")
-        size = rows, columns
+    numbers = [] if tile is None else _whole_numbers("--tile", tile, "two", "ROWS,COLUMNS", "128,256")
+    size = None if tile is None else (numbers[0], numbers[1])
     found = read_timelines(timelines)
     chosen = select(found, model, sublayer, kernel)
     n_chunks = tp or chosen[2]
@@ -120,7 +118,7 @@ def import_(
 
 
 @trace.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 @click.option(
     "--slots", type=click.IntRange(min=1), default=80, show_default=True, help="Workgroups resident at a time."
 )
@@ -132,11 +130,9 @@ def show(file: Path, slots: int, access: str) -> None:
     from t3sim.workload.tiling import ELEMENT_BYTES, expected_chunk_bytes, wavefront_grid
     from t3sim.workload.trace_file import content_digest, read_manifest, read_trace
 
-    tiles = read_trace(file)
-    origin = read_manifest(file).origin
+    tiles, origin = read_trace(file), read_manifest(file).origin
     gemm, tiling = tiles.gemm, tiles.tiling
-    height, width = tiling.workgroup_tile
-    down, across = wavefront_grid(tiling)
+    (height, width), (down, across) = tiling.workgroup_tile, wavefront_grid(tiling)
     clipped = (tiles.workgroups["n_rows"] < height) | (tiles.workgroups["n_columns"] < width)
     n_wavefronts = int(tiles.chunk_wavefronts().sum())
     output_bytes = gemm.m * gemm.n * ELEMENT_BYTES
@@ -159,14 +155,13 @@ def show(file: Path, slots: int, access: str) -> None:
     click.echo(f"\n  chunk  workgroups  stages  wavefronts     elements  stored ({access} B accesses)")
     stored = expected_chunk_bytes(tiles, int(access))
     rows = zip(tiles.chunk_ranges, tiles.chunk_wavefronts(), tiles.chunk_elements(), stored, strict=True)
-    for chunk, ((start, stop), wavefronts, elements, chunk_bytes) in enumerate(rows):
-        n = int(stop - start)
-        size = _mebibytes(int(chunk_bytes))
+    for chunk, ((start, stop), wavefronts, elements, n_bytes) in enumerate(rows):
+        n, size = int(stop - start), _mebibytes(int(n_bytes))
         click.echo(f"  {chunk:>5}  {n:>10}  {n / slots:>6.2f}  {wavefronts:>10}  {elements:>11}  {size}")
 
 
 @trace.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 @click.pass_context
 def check(context: click.Context, file: Path) -> None:
     """Check every rule of a trace.
@@ -186,8 +181,6 @@ def check(context: click.Context, file: Path) -> None:
 
 
 def _check_name(output: Path) -> None:
-    from t3sim.errors import UsageError
-
     if output.suffix != ".parquet":
         raise UsageError(f"--output {output}: a trace file name ends in .parquet")
 
@@ -205,8 +198,6 @@ def _write(output: Path, made: TileTrace, origin: str, what: str = "") -> None:
 
 def _whole_numbers(option: str, text: str, count: str, names: str, example: str) -> list[int]:
     """Return the numbers of an option such as ``M,N,K``."""
-    from t3sim.errors import UsageError
-
     parts = text.split(",")
     is_whole = all(re.fullmatch(" *[1-9][0-9]{0,17} *", part) for part in parts)
     if not is_whole or len(parts) != len(names.split(",")):

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from t3sim.cli import PATH
 from t3sim.cli.run import note, progress_bar, table_of, terminal, worker_options, workers_with_cost
+from t3sim.errors import PointsFailed, UsageError
+from t3sim.registry import unknown_name
 
 if TYPE_CHECKING:
     from t3sim.config.machine import MachineSpec
@@ -31,7 +34,7 @@ tiling_option = click.option(
 
 
 @click.command()
-@click.argument("folder", required=False, type=click.Path(path_type=Path))
+@click.argument("folder", required=False, type=PATH)
 @click.option(
     "--machine", default="h200", show_default=True, metavar="NAME", help="Machine to simulate: a preset, or a file."
 )
@@ -42,12 +45,10 @@ tiling_option = click.option(
 @tiling_option
 @click.option("--kinds", metavar="KIND,...", help="Only these kinds, like collectives,gemm [default: all].")
 @click.option(
-    "--calibration", type=click.Path(path_type=Path), metavar="FILE",
+    "--calibration", type=PATH, metavar="FILE",
     help="CSV of file,line: the rows that the machine was fitted to [default: FOLDER-calibration.csv beside FOLDER].",
 )  # fmt: skip
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Folder for the results [default: results/validation]."
-)
+@click.option("-o", "--output", type=PATH, help="Folder for the results [default: results/validation].")
 @worker_options
 def validate(
     folder: Path | None,
@@ -67,10 +68,9 @@ def validate(
     line a point), tiles.csv.gz and a report.  The same command goes on where an earlier one ended.  Exit code 6:
     finished, but some points could not be simulated.
     """
-    from t3sim.analysis.validation import SUMMARY_TITLES, read_validation, summary_texts
+    from t3sim.analysis.validation import SUMMARY_TITLES, TILES_NAME, VALIDATION_NAME, read_validation, summary_texts
     from t3sim.analysis.validation_report import write_report
     from t3sim.config.presets import load_kernels
-    from t3sim.errors import PointsFailed
     from t3sim.experiment.phase_files import PHASES_NAME
     from t3sim.experiment.phase_runner import PhaseRunner
     from t3sim.experiment.result_folder import owned
@@ -78,10 +78,10 @@ def validate(
     from t3sim.measurements.samples import read_measurements
     from t3sim.validation.points import FAILED, Points, compared, read_calibration, simulations_of
     from t3sim.validation.simulation import outcomes_of
-    from t3sim.validation.tables import TILES_NAME, VALIDATION_NAME, tiles_csv, validation_csv
+    from t3sim.validation.tables import tiles_csv, validation_csv
 
     started = time.monotonic()
-    folder = shipped_measurements() if folder is None else folder
+    folder = folder or shipped_measurements()
     measurements = read_measurements(folder)
     used = calibration_of(folder, calibration)
     is_used = read_calibration(used, measurements) if used is not None else frozenset()
@@ -102,14 +102,16 @@ def validate(
                 runner.simulate(workforce, progress, longest_first=True)
         outcomes = outcomes_of(runner)
         found = compared(points, outcomes, is_used)
-        contents = {directory / VALIDATION_NAME: validation_csv(folder, found)}
         tiles = maker.tiles(measurements, outcomes) if any(p.kind == "tile_timelines" for p in points) else []
-        contents[directory / TILES_NAME] = tiles_csv(folder, tiles)
         asked = {
             "tiling": tiling, "overrides": list(overrides), "kinds": kinds, "measurements": str(folder),
             "calibration": None if used is None else str(used),
         }  # fmt: skip
-        contents[directory / MANIFEST_NAME] = manifest(spec, asked, time.monotonic() - started)
+        contents = {
+            directory / VALIDATION_NAME: validation_csv(folder, found),
+            directory / TILES_NAME: tiles_csv(folder, tiles),
+            directory / MANIFEST_NAME: manifest(spec, asked, time.monotonic() - started),
+        }
         publish(contents)
         validation = read_validation(directory)
         written = write_report(directory, validation)
@@ -133,9 +135,9 @@ def say_what_is_assumed(measurements: Measurements) -> None:
     if files:
         host = ", ".join(f"{us:g} us for a launch of {kind} by the host" for kind, us in UNDESCRIBED["host_us"].items())
         more = f" (and {len(files) - 1} more)" if len(files) > 1 else ""
+        loops = f"GEMM loops of contention rows {UNDESCRIBED['gemm_loop_share']:g} times as long as the others"
         click.echo(
-            f"assumed       {files[0]}{more} has no provenance.json beside it: {host}; GEMM loops of contention"
-            f" rows {UNDESCRIBED['gemm_loop_share']:g} times as long as the others (docs/hardware.md)"
+            f"assumed       {files[0]}{more} has no provenance.json beside it: {host}; {loops} (docs/hardware.md)"
         )
 
 
@@ -149,24 +151,19 @@ def shipped_measurements() -> Path:
 
 def calibration_of(folder: Path, given: Path | None) -> Path | None:
     """Return the list of rows that the machine was fitted to, None if there is none beside *folder*."""
-    if given is not None:
-        return given
     beside = folder.resolve().with_name(f"{folder.resolve().name}-calibration.csv")
-    return beside if beside.is_file() else None
+    return given or (beside if beside.is_file() else None)
 
 
 def machine_of(name: str, overrides: Sequence[str]) -> MachineSpec:
     """Return the machine called *name*, or in that file, with *overrides*; GPUs that differ are refused."""
     from t3sim.config.resolve import resolve_machine
     from t3sim.config.yaml_loader import Node, Position
-    from t3sim.errors import UsageError
     from t3sim.experiment.problems import Problems
     from t3sim.experiment.sweep import overridden
 
-    problems = Problems("--machine")
-    at = Position("--machine")
-    root = Node({"machine": Node(name, at)}, at)
-    root, _, _ = overridden(root, [], overrides, problems)
+    problems, at = Problems("--machine"), Position("--machine")
+    root, _, _ = overridden(Node({"machine": Node(name, at)}, at), [], overrides, problems)
     for key, node in root.value.items():
         if key != "machine":
             problems.add(node.position, key, "only values of the machine can be replaced, like machine.link.bandwidth")
@@ -180,8 +177,6 @@ def machine_of(name: str, overrides: Sequence[str]) -> MachineSpec:
 
 def of_kinds(points: Sequence[Point], kinds: str | None) -> list[Point]:
     """Return the points of the *kinds* named, with commas between them; all of them if None."""
-    from t3sim.errors import UsageError
-    from t3sim.registry import unknown_name
     from t3sim.validation.points import SIMULATED_KINDS, WITHOUT_SIMULATION
 
     if kinds is None:

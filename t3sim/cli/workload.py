@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from t3sim.cli._errors import printable
+from t3sim.cli.config import aligned
+from t3sim.errors import UsageError
 
 if TYPE_CHECKING:
     from t3sim.config.experiment import ModelSpec, RunSpec, WorkloadSpec
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
 GEMM_HEADINGS = ("GEMM", "phase", "M", "N", "local K", "GFLOP", "output MB", "FLOP/byte", "all-reduce MB")
 GATHERING_HEADINGS = ("GEMM", "phase", "M", "local N", "K", "GFLOP", "output MB", "FLOP/byte", "all-gather MB")
 OPERATOR_HEADINGS = ("operator", "phase", "GFLOP", "MB", "us", "bound by")
-N_NAMES = 2  # columns of words at the left of a table; numbers are set flush right
 
 
 @click.group()
@@ -34,7 +35,11 @@ def show(what: str, tp: int | None, tokens: int | None) -> None:
     WHAT is an experiment file, the config.json of a Hugging Face model, a model file (.yaml) or a model of
     configs/model, such as T-NLG.  MB are 10^6 bytes; all-reduce and all-gather count what one GPU sends.
     """
-    tables = _of_experiment(what, tp, tokens) if _is_experiment(what) else _of_model(what, tp, tokens)
+    from t3sim.config.yaml_loader import load_yaml
+
+    root = load_yaml(what) if what.endswith((".yaml", ".yml")) else None
+    says_what_to_simulate = root is not None and (root.get("workload") or root.get("machine")) is not None
+    tables = _of_experiment(what, tp, tokens) if says_what_to_simulate else _of_model(what, tp, tokens)
     for i, lines in enumerate(tables):
         if i:
             click.echo()
@@ -42,23 +47,12 @@ def show(what: str, tp: int | None, tokens: int | None) -> None:
             click.echo(printable(line))
 
 
-def _is_experiment(what: str) -> bool:
-    """Whether *what* is a YAML file that says what to simulate, not only the sizes of a model."""
-    from t3sim.config.yaml_loader import load_yaml
-
-    if not what.endswith((".yaml", ".yml")):
-        return False
-    root = load_yaml(what)
-    return root.get("workload") is not None or root.get("machine") is not None
-
-
 def _of_experiment(path: str, tp: int | None, tokens: int | None) -> Iterator[list[str]]:
     from t3sim.experiment.plan import load_experiment
     from t3sim.workload.layer import sublayer_workloads
 
     given = {"workload.tp": tp, "workload.tokens": tokens}
-    overrides = [f"{key}={value}" for key, value in given.items() if value is not None]
-    points = load_experiment(path, overrides).points
+    points = load_experiment(path, [f"{key}={value}" for key, value in given.items() if value is not None]).points
     groups: dict[tuple[str, int], dict[WorkloadSpec, None]] = {}
     for run in points:
         parts = [part for part in sublayer_workloads(run.workload) if part.gemm is not None]
@@ -79,7 +73,6 @@ def _of_experiment(path: str, tp: int | None, tokens: int | None) -> Iterator[li
 def _of_model(name: str, tp: int | None, tokens: int | None) -> Iterator[list[str]]:
     from t3sim.config.experiment import WorkloadSpec
     from t3sim.config.presets import load_tiling
-    from t3sim.errors import UsageError
     from t3sim.workload.models import named_model
     from t3sim.workload.sublayers import SUBLAYERS, gemm_of
 
@@ -104,11 +97,8 @@ def _of_model(name: str, tp: int | None, tokens: int | None) -> Iterator[list[st
 
 
 def _title(workload: WorkloadSpec) -> str:
-    if workload.model is not None:
-        return workload.model
-    if workload.trace is not None:
-        return Path(workload.trace).name
-    return "GEMM" if workload.collective is None else workload.collective.op
+    trace = Path(workload.trace).name if workload.trace is not None else None
+    return workload.model or trace or ("GEMM" if workload.collective is None else workload.collective.op)
 
 
 def _sizes(model: ModelSpec) -> str:
@@ -127,8 +117,7 @@ def _gemm_row(part: WorkloadSpec) -> list[str]:
     gemm = part.gemm
     assert gemm is not None
     m, n, k = gemm.m, gemm.n, gemm.k
-    output = m * n * ELEMENT_BYTES
-    flops = 2 * m * n * k
+    output, flops = m * n * ELEMENT_BYTES, 2 * m * n * k
     moved = output + (m + n) * k * ELEMENT_BYTES
     collective = m * k * ELEMENT_BYTES if part.operator == "ag-gemm" else 2 * output
     sent = (part.tp - 1) * collective / part.tp
@@ -145,16 +134,12 @@ def _operators(run: RunSpec) -> list[str]:
     layer = run.workload.layer
     assert layer is not None
     rows, total = [], 0.0
-    for operator in other_operators(layer, run.workload.tp):
-        computing, moving = roofline_seconds(operator, run.machine)
+    for one in other_operators(layer, run.workload.tp):
+        computing, moving = roofline_seconds(one, run.machine)
         took = max(computing, moving)
         total += took
-        rows.append(
-            [
-                operator.name, operator.phase, f"{operator.flops / 1e9:.1f}", f"{operator.n_bytes / 1e6:.1f}",
-                f"{took * 1e6:.1f}", "compute" if computing > moving else "DRAM",
-            ]
-        )  # fmt: skip
+        numbers = [f"{number:.1f}" for number in (one.flops / 1e9, one.n_bytes / 1e6, took * 1e6)]
+        rows.append([one.name, one.phase, *numbers, "compute" if computing > moving else "DRAM"])
     head = (
         f"everything else in a layer of {run.workload.model}, {layer.kind}, {layer.attention} attention,"
         f" on {run.workload.tp} GPUs {run.machine.name}: {total * 1e6:.1f} us by roofline"
@@ -162,12 +147,5 @@ def _operators(run: RunSpec) -> list[str]:
     return [head, *_table(OPERATOR_HEADINGS, rows)]
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Lines of a table, words flush left and numbers flush right."""
-    widths = [max(len(row[i]) for row in [headings, *rows]) for i in range(len(headings))]
-    for row in [headings, *rows]:
-        cells = [
-            cell.ljust(width) if i < N_NAMES else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield "  " + "  ".join(cells).rstrip()
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"  {line}" for line in aligned([headings, *rows], n_words=2)]

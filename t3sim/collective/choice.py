@@ -7,49 +7,32 @@ the machine has, the one with the least expected time.  Pinned by ``tests/collec
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Literal
 
 from t3sim.collective.schedule import (
     Channels,
     CollectiveSchedule,
-    channelled_all_gather,
-    channelled_all_reduce,
-    channelled_reduce_scatter,
+    Op,
+    channelled,
     ring_all_gather,
     ring_reduce_scatter,
-)
-from t3sim.config.machine import CollectiveKernelSpec, ExpectedTimeSpec, MachineSpec, Protocol
+)  # fmt: skip
+from t3sim.config.machine import CollectiveKernelSpec, MachineSpec, Protocol
 from t3sim.errors import UsageError
-
-Op = Literal["reduce-scatter", "all-gather", "all-reduce"]
-CHANNELLED = {
-    "reduce-scatter": channelled_reduce_scatter,
-    "all-gather": channelled_all_gather,
-    "all-reduce": channelled_all_reduce,
-}
-
-
-def ring_steps(op: Op, n_devices: int) -> int:
-    """Return how often a chunk goes from one device to the next."""
-    return (n_devices - 1) * (2 if op == "all-reduce" else 1)
 
 
 def protocol_of(spec: CollectiveKernelSpec, op: Op, n_devices: int, size: int) -> Protocol:
     """Return the protocol that channels use for an array of *size* bytes; number of channels does not matter."""
     if spec.expected is None:
         return "simple"
-    n_steps = ring_steps(op, n_devices)
+    n_steps = (n_devices - 1) * (2 if op == "all-reduce" else 1)  # of a chunk from one device to the next
+    tables = {"simple": spec.expected, **{name: one.expected for name, one in spec.flagged.items()}}
 
-    def expected_ps(expected: ExpectedTimeSpec) -> Fraction:
+    def expected_ps(protocol: Protocol) -> Fraction:
+        expected = tables[protocol]
         transfer = Fraction(size * 10**12, n_devices * expected.bandwidth)
         return expected.start + n_steps * (expected.step + transfer)
 
-    times: dict[Protocol, Fraction] = {"simple": expected_ps(spec.expected)}
-    if spec.low_latency is not None:
-        times["low_latency"] = expected_ps(spec.low_latency.expected)
-    if spec.low_latency_128 is not None:
-        times["low_latency_128"] = expected_ps(spec.low_latency_128.expected)
-    return min(times, key=lambda protocol: times[protocol])
+    return min(tables, key=expected_ps)
 
 
 def ring_schedule(
@@ -69,15 +52,14 @@ def ring_schedule(
         return ring(n_devices, chunk_granules)
     n_channels = spec.channels if n_compute_units is None else n_compute_units
     protocol = protocol_of(spec, op, n_devices, chunk_granules * n_devices * machine.memory.access)
-    return CHANNELLED[op](n_devices, chunk_granules, channels_of(machine, protocol, n_channels))
+    return channelled(op, n_devices, chunk_granules, channels_of(machine, protocol, n_channels))
 
 
 def channels_of(machine: MachineSpec, protocol: Protocol, n_channels: int) -> Channels:
     """Return how *protocol* cuts a ring into *n_channels*; lengths are rounded to lines."""
     granule, line = machine.memory.access, machine.gpu.l2.line
     kernel = machine.gpu.collective_kernel
-    flagged = {"simple": None, "low_latency": kernel.low_latency, "low_latency_128": kernel.low_latency_128}[protocol]
-    spec = kernel if flagged is None else flagged
+    spec, flagged = kernel.of_protocol(protocol), kernel.flagged.get(protocol)
     chunk = kernel.channel_chunk if flagged is None else flagged.chunk
 
     def in_lines(n_bytes: int) -> int:

@@ -12,13 +12,14 @@ inside the data (NCCL's LL and LL128) make what is sent, and what is read from a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.config.machine import Protocol
 
+Op = Literal["reduce-scatter", "all-gather", "all-reduce"]
 Ratio = tuple[int, int]
 N = TypeVar("N", int, NDArray[np.int64])
 NO_FLAGS: Ratio = (1, 1)
@@ -41,10 +42,7 @@ class Step:
 
 @dataclass(frozen=True)
 class CollectiveSchedule:
-    """The steps of one device.
-
-    With several channels, ``steps`` holds a row of *n_channels* steps for each operation.
-    """
+    """The steps of one device; with several channels, a row of *n_channels* steps for each operation."""
 
     steps: tuple[Step, ...]
     n_channels: int = 1  # 1: all compute units share each step
@@ -111,38 +109,23 @@ class _Operation:
     kept: int = -1  # chunk of the output that the result is, if it is kept
 
 
-def channelled_reduce_scatter(n_devices: int, chunk_granules: int, channels: Channels) -> CollectiveSchedule:
-    """Return a ring reduce-scatter in *channels*: send, receive-reduce-send (n - 2 times), receive-reduce-copy."""
-    n = n_devices
-    operations = [_Operation((p,) if p == 0 else (p, -1), TO_NEIGHBOUR) for p in range(n - 1)]
-    operations.append(_Operation((n - 1, -1), TO_LOCAL, n - 1))
-    return _channelled(n, chunk_granules, channels, operations)
+def channelled(op: Op, n_devices: int, chunk_granules: int, channels: Channels) -> CollectiveSchedule:
+    """Return a ring in *channels*: each operation of the ring cut into loops, slices and channels.
 
-
-def channelled_all_gather(n_devices: int, chunk_granules: int, channels: Channels) -> CollectiveSchedule:
-    """Return a ring all-gather in *channels*: copy-send, receive-copy-send (n - 2 times), receive."""
-    return _channelled(n_devices, chunk_granules, channels, _gathering(n_devices, (0,)))
-
-
-def channelled_all_reduce(n_devices: int, chunk_granules: int, channels: Channels) -> CollectiveSchedule:
-    """Return a ring all-reduce in *channels*: a reduce-scatter whose last result is gathered at once."""
-    n = n_devices
-    operations = [_Operation((p,) if p == 0 else (p, -1), TO_NEIGHBOUR) for p in range(n - 1)]
-    return _channelled(n, chunk_granules, channels, [*operations, *_gathering(n, (n - 1, -1))])
-
-
-def _gathering(n: int, first_operands: tuple[int, ...]) -> list[_Operation]:
-    """Return the operations of an all-gather that starts with what *first_operands* add up to."""
-    forwarding = [_Operation((-1,), TO_BOTH, p) for p in range(1, n - 1)]
-    return [_Operation(first_operands, TO_BOTH, 0), *forwarding, _Operation((-1,), TO_LOCAL, n - 1)]
-
-
-def _channelled(n: int, chunk_granules: int, channels: Channels, operations: list[_Operation]) -> CollectiveSchedule:
-    """Cut each of *operations* into loops, slices and channels.
-
+    Reduce-scatter: send, receive-reduce-send (n - 2 times), receive-reduce-copy.  All-gather: copy-send,
+    receive-copy-send (n - 2 times), receive.  All-reduce: a reduce-scatter whose last result is gathered at once.
     The input lies at granule 0, the output behind it, and behind that a receive buffer for each position.
     """
-    c, line = chunk_granules, channels.line_granules
+    n, c, line = n_devices, chunk_granules, channels.line_granules
+    operations = []
+    if op != "all-gather":
+        operations += [_Operation((p,) if p == 0 else (p, -1), TO_NEIGHBOUR) for p in range(n - 1)]
+    if op == "reduce-scatter":
+        operations.append(_Operation((n - 1, -1), TO_LOCAL, n - 1))
+    else:
+        operations.append(_Operation((0,) if op == "all-gather" else (n - 1, -1), TO_BOTH, 0))
+        operations += [_Operation((-1,), TO_BOTH, p) for p in range(1, n - 1)]
+        operations.append(_Operation((-1,), TO_LOCAL, n - 1))
     share = -(-c // (channels.n_channels * line)) * line
     steps: list[Step] = []
     for loop_start in range(0, share, channels.loop_granules):
@@ -155,14 +138,8 @@ def _channelled(n: int, chunk_granules: int, channels: Channels, operations: lis
                     stop = min(channel * share + loop_start + min(slice_start + slice_granules, part), c)
                     part_of_chunk = min(start, c), max(stop - start, 0)
                     steps.append(_step_of(operation, position, n, c, part_of_chunk, channels.flags))
-    return CollectiveSchedule(
-        tuple(steps),
-        channels.n_channels,
-        n_units=channels.n_channels,
-        n_slices=channels.n_slices,
-        protocol=channels.protocol,
-        flags=channels.flags,
-    )
+    n_channels, n_slices = channels.n_channels, channels.n_slices
+    return CollectiveSchedule(tuple(steps), n_channels, n_channels, n_slices, channels.protocol, channels.flags)
 
 
 def sent_granules(n_granules: N, flags: Ratio) -> N:
@@ -185,11 +162,6 @@ def _step_of(operation: _Operation, position: int, n: int, c: int, part: tuple[i
     operands = tuple(received if chunk < 0 else chunk * c + start for chunk in operation.operands)
     kept = n * c + operation.kept * c + start
     is_sent = operation.send_to != TO_LOCAL
-    return Step(
-        operands,
-        passed_on if is_sent else kept,
-        length,
-        operation.send_to,
-        sent_granules(length, flags) if -1 in operation.operands else 0,
-        kept if operation.send_to == TO_BOTH else -1,
-    )
+    waited_for = sent_granules(length, flags) if -1 in operation.operands else 0
+    also_kept = kept if operation.send_to == TO_BOTH else -1
+    return Step(operands, passed_on if is_sent else kept, length, operation.send_to, waited_for, also_kept)

@@ -1,7 +1,6 @@
 """What one point of an experiment asks for: frozen specs of the workload side.
 
-``RunSpec`` is the whole input of one simulation: two equal ``RunSpec`` give
-bit-equal results.
+``RunSpec`` is the whole input of one simulation: two equal ``RunSpec`` give bit-equal results.
 """
 
 from __future__ import annotations
@@ -22,9 +21,8 @@ FEED_FORWARD_FACTOR = 4  # intermediate / hidden of a model that states no other
 class ModelSpec(Spec):
     """Hyperparameters of one layer of a transformer, and the tokens it works on (T3 table 2).
 
-    A model that states only its hidden size has the shapes of the T3 study:
-    attention as wide as ``hidden``, a feed-forward part of 4 x ``hidden``.
-    Raises ``ValueError`` if the heads do not make up a width.
+    A model that states only its hidden size has the shapes of the T3 study: attention as wide as ``hidden``, a
+    feed-forward part of 4 x ``hidden``. Raises ``ValueError`` if the heads do not make up a width.
     """
 
     name: str
@@ -44,11 +42,9 @@ class ModelSpec(Spec):
     @model_validator(mode="after")
     def _heads_make_up_a_width(self) -> ModelSpec:
         if self.heads is None:
-            for name in ("kv_heads", "head_dim"):
-                if getattr(self, name) is not None:
+            for name in ("kv_heads", "head_dim", "whole_heads"):
+                if getattr(self, name):
                     raise ValueError(f"`{name}` needs `heads`")
-            if self.whole_heads:
-                raise ValueError("`whole_heads` needs `heads`")
             return self
         if self.head_dim is None and self.hidden % self.heads:
             raise ValueError(f"hidden ({self.hidden}) is not a multiple of heads ({self.heads}); give `head_dim`")
@@ -92,6 +88,7 @@ class TilingSpec(Spec):
     k_slice: Count  # elements of k staged at a time
     prefetch_depth: Count  # slices loaded ahead of the one being multiplied
     persistent: bool = False  # workgroups take tile after tile, and keep their compute units until none is left
+    column_major: bool = False  # arrays are stored by columns, as in BLAS; tiles are numbered along rows all the same
 
 
 class KernelLibrarySpec(Spec):
@@ -126,9 +123,8 @@ class LayerSpec(Spec):
 class WorkloadSpec(Spec):
     """Resolved workload of one point: exactly one of ``gemm``, ``collective`` or ``layer``.
 
-    ``model``/``sublayer`` name where the shape came from, ``trace`` the file
-    it is replayed from; both are None for a bare GEMM.  ``operator`` says what
-    is done with a GEMM.
+    ``model``/``sublayer`` name where the shape came from, ``trace`` the file it is replayed from; both are None for a
+    bare GEMM.  ``operator`` says what is done with a GEMM.
     """
 
     model: str | None = None

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
@@ -26,7 +26,7 @@ from t3sim.config.machine import (
     MemorySpec,
     StartJitterSpec,
     StartSkew,
-)
+)  # fmt: skip
 from t3sim.config.machine_checks import machine_findings
 from t3sim.config.presets import expand_part
 from t3sim.config.trees import node_at, overlay, validated, value_at
@@ -34,6 +34,7 @@ from t3sim.config.yaml_loader import Node, type_name
 from t3sim.errors import ConfigError, Problem
 from t3sim.units import format_frequency
 
+R = TypeVar("R")
 OVERRIDE_KEY = re.compile(r"(gpu|memory|link)\[(0|[1-9][0-9]{0,5})\]")
 OVERRIDE_NAMES = SKEW, JITTER = "start_skew", "start_jitter"
 MODELS: dict[str, type[GpuSpec | MemorySpec | LinkSpec]] = {"gpu": GpuSpec, "memory": MemorySpec, "link": LinkSpec}
@@ -70,9 +71,12 @@ class GpuOverrides:
 
     def applied_to(self, machine: MachineSpec) -> tuple[MachineSpec, Node]:
         """Return *machine* with its overrides, and the tree with them; all problems at once as a ConfigError."""
+        tried = self._tried
         keys = [(name, match) for name in self._overrides if (match := OVERRIDE_KEY.fullmatch(name)) is not None]
-        parts = [part for name, match in keys if (part := self._part(name, match[1], int(match[2]))) is not None]
-        skews, jitter = tuple(self._skews()), self._jitter()
+        parts = [part for name, match in keys if (part := tried(self._part, name, match[1], int(match[2]))) is not None]
+        late = (tried(self._skew, *one) for one in (tried(self._late_gpus) or {}).items())
+        skews = tuple(skew for skew in late if skew is not None and skew.delay)
+        jitter = tried(self._jitter)
         self._raise_problems()
         gpus, links = applied(machine, parts)
         spec = machine.model_copy(
@@ -87,60 +91,54 @@ class GpuOverrides:
         if self._problems:
             raise ConfigError(self._problems)
 
-    def _problem(self, node: Node, name: str, message: str, at_key: bool = False) -> None:
-        self._problems.append(node.problem(f"{self._key}.{name}", message, at_key))
+    def _wrong(self, node: Node, name: str, message: str, at_key: bool = False) -> ConfigError:
+        return ConfigError(node.problem(f"{self._key}.{name}", message, at_key))
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def _part(self, name: str, kind: str, number: int) -> Override | None:
-        node, shown = self._overrides[name], f"{self._key}.{name}"
-        if kind == "link" and self._is_cut(name, number, node):
-            return None
+    def _tried(self, read: Callable[..., R], *what: Any) -> R | None:
+        """What *read* returns, None if something is wrong with it: that is noted."""
         try:
-            written = expand_part(kind, node, shown, self._folder)
-            if not written.is_mapping:
-                self._problem(node, name, f"found {type_name(node.value)}, a mapping of values is needed")
-                return None
-            is_whole = isinstance(node.value, str) or node.get("preset") is not None
-            whole = written if is_whole else overlay(self._tree.value[kind], written)
-            return Override(name, kind, number, written, validated(MODELS[kind], whole, shown))
+            return read(*what)
         except ConfigError as error:
             self._problems += error.problems
             return None
 
-    def _is_cut(self, name: str, number: int, node: Node) -> bool:
-        """Return whether a link carries nothing, and note that: then nothing gets round the ring."""
-        bandwidth = node.get("bandwidth")
-        message = f"the ring has no way round: the link by which gpu[{number}] sends"
-        if node.value == "down":
-            self._problem(node, name, f"{message} is down")
-        elif bandwidth is not None and re.fullmatch(r"0+(\.0*)? *[A-Za-z/]*", str(bandwidth.value)):
-            self._problem(bandwidth, f"{name}.bandwidth", f"{message} has no bandwidth")
-        else:
-            return False
-        return True
+    def _part(self, name: str, kind: str, number: int) -> Override:
+        node, shown = self._overrides[name], f"{self._key}.{name}"
+        if kind == "link":  # one that carries nothing lets nothing get round the ring
+            bandwidth, no_way = (
+                node.get("bandwidth"),
+                f"the ring has no way round: the link by which gpu[{number}] sends",
+            )
+            if node.value == "down":
+                raise self._wrong(node, name, f"{no_way} is down")
+            if bandwidth is not None and re.fullmatch(r"0+(\.0*)? *[A-Za-z/]*", str(bandwidth.value)):
+                raise self._wrong(bandwidth, f"{name}.bandwidth", f"{no_way} has no bandwidth")
+        written = expand_part(kind, node, shown, self._folder)
+        if not written.is_mapping:
+            raise self._wrong(node, name, f"found {type_name(node.value)}, a mapping of values is needed")
+        is_whole = isinstance(node.value, str) or node.get("preset") is not None
+        whole = written if is_whole else overlay(self._tree.value[kind], written)
+        return Override(name, kind, number, written, validated(MODELS[kind], whole, shown))
 
-    def _skews(self) -> Iterator[StartSkew]:
+    def _late_gpus(self) -> dict[str, Node]:
         node = self._overrides.get(SKEW)
-        if node is None:
-            return
-        if not node.is_mapping:
-            self._problem(node, SKEW, f'found {type_name(node.value)}, a mapping is needed, like {{"gpu[3]": 5 us}}')
-            return
-        for name, child in node.value.items():
-            match = OVERRIDE_KEY.fullmatch(name)
-            if match is None or match[1] != "gpu":
-                message = f"unknown GPU `{name}`; a GPU is called like `gpu[3]`"
-                self._problem(child, f"{SKEW}.{name}", message, at_key=True)
-                continue
-            whole = Node({"number": Node(int(match[2]), child.position), "delay": child}, child.position)
-            try:
-                skew = validated(StartSkew, whole, f"{self._key}.{SKEW}.{name}")
-            except ConfigError as error:
-                self._problems += [replace(p, key=p.key.removesuffix(".delay")) for p in error.problems]
-                continue
-            if skew.delay:
-                yield skew
+        if node is not None and not node.is_mapping:
+            message = f'found {type_name(node.value)}, a mapping is needed, like {{"gpu[3]": 5 us}}'
+            raise self._wrong(node, SKEW, message)
+        return {} if node is None else node.value
+
+    def _skew(self, name: str, delay: Node) -> StartSkew:
+        match = OVERRIDE_KEY.fullmatch(name)
+        if match is None or match[1] != "gpu":
+            message = f"unknown GPU `{name}`; a GPU is called like `gpu[3]`"
+            raise self._wrong(delay, f"{SKEW}.{name}", message, at_key=True)
+        whole = Node({"number": Node(int(match[2]), delay.position), "delay": delay}, delay.position)
+        try:
+            return validated(StartSkew, whole, f"{self._key}.{SKEW}.{name}")
+        except ConfigError as error:
+            raise ConfigError(replace(p, key=p.key.removesuffix(".delay")) for p in error.problems) from None
 
     def _jitter(self) -> StartJitterSpec | None:
         node = self._overrides.get(JITTER)
@@ -148,13 +146,8 @@ class GpuOverrides:
             return None
         if node.is_mapping and node.get("seed") is None:
             message = "is missing; jitter without a seed could not be repeated"
-            self._problem(node, f"{JITTER}.seed", message, at_key=True)
-            return None
-        try:
-            jitter = validated(StartJitterSpec, node, f"{self._key}.{JITTER}")
-        except ConfigError as error:
-            self._problems += error.problems
-            return None
+            raise self._wrong(node, f"{JITTER}.seed", message, at_key=True)
+        jitter = validated(StartJitterSpec, node, f"{self._key}.{JITTER}")
         return jitter if jitter.limit else None
 
     # --- checking --------------------------------------------------------------------------------
@@ -175,12 +168,9 @@ class GpuOverrides:
         if has_fine_ticks(spec) and with_clock and not self._problems:
             clocks = ", ".join(format_frequency(clock) for clock in sorted(spec.clocks()))
             path = "gpu.compute_clock" if with_clock[0].kind == "gpu" else "memory.clock"
-            message = (
-                f"the clocks of the ring ({clocks}) meet only in ticks of"
-                f" {format_frequency(math.lcm(*spec.clocks()))}; at most 1 THz: choose clocks with a larger common"
-                " divisor"
-            )
-            self._place(with_clock, path, message)
+            ticks = format_frequency(math.lcm(*spec.clocks()))
+            advice = "at most 1 THz: choose clocks with a larger common divisor"
+            self._place(with_clock, path, f"the clocks of the ring ({clocks}) meet only in ticks of {ticks}; {advice}")
 
     def _place(self, parts: list[Override], path: str, message: str) -> None:
         """Note a finding at the value of *parts* that it is about, or else at the first of them."""
@@ -188,9 +178,10 @@ class GpuOverrides:
         for part in parts:
             node, is_whole = node_at(part.node, tuple(rest))
             if part.kind == kind and is_whole:
-                self._problem(node, f"{part.name}.{'.'.join(rest)}", message)
+                self._problems += self._wrong(node, f"{part.name}.{'.'.join(rest)}", message).problems
                 return
-        self._problem(parts[0].node, parts[0].name, f"on gpu[{parts[0].number}], `{path}` {message}")
+        message = f"on gpu[{parts[0].number}], `{path}` {message}"
+        self._problems += self._wrong(parts[0].node, parts[0].name, message).problems
 
 
 def has_fine_ticks(machine: MachineSpec) -> bool:

@@ -1,21 +1,20 @@
 """What a machine is made of: frozen specs of every part, in SI base units.
 
-A spec holds what a data sheet would state and nothing else: no state, no
-derived numbers, no defaults for hardware values (those live in ``configs/``,
-each with its source).  Quantities are written with units in YAML and are
-integers here: bytes, bytes per second, hertz, picoseconds, or cycles of the
-clock that the docstring names.
+A spec holds what a data sheet would state and nothing else: no state, no derived numbers, no defaults for hardware
+values (those live in ``configs/``, each with its source).  Quantities are written with units in YAML and are integers
+here: bytes, bytes per second, hertz, picoseconds, or cycles of the clock that the docstring names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from t3sim import units
-from t3sim.config.number_lists import numbers_in, parse_number_list
+from t3sim.config.number_lists import LARGEST_NUMBER, numbers_in, parse_number_list
 
 
 def _written(parser: Callable[[object], object]) -> BeforeValidator:
@@ -39,6 +38,21 @@ Share = Annotated[float, Field(gt=0, le=1, strict=True)]
 CountOrZero = Annotated[int, Field(ge=0, lt=units.LIMIT, strict=True)]
 
 
+@dataclass(frozen=True)
+class AtMost:
+    """The largest value of a field: the state of a GPU has to fit a computer's memory, products of values 64 bits."""
+
+    limit: int
+
+
+Latency = Annotated[Picoseconds, AtMost(10**12)]
+CommandCycles = Annotated[Count, AtMost(1 << 20)]
+CommandCyclesOrZero = Annotated[CountOrZero, AtMost(1 << 20)]
+LinesInFlight = Annotated[Count, AtMost(1 << 14)]
+BytesPerCycle = Annotated[Count, AtMost(1 << 30)]
+EngineRate = Annotated[BytesPerSecond, AtMost(1 << 50)]
+
+
 class Spec(BaseModel):
     """Base of all specs: immutable, unknown keys refused."""
 
@@ -51,27 +65,29 @@ class ComputeUnitSpec(Spec):
     max_threads: Count
     lds: Bytes  # local data share plus L1, what operand slices are staged in
     registers: Bytes  # vector register file, holds the accumulators
-    matrix_flops_per_cycle: Count
+    matrix_flops_per_cycle: Annotated[Count, AtMost(1 << 30)]
     matrix_efficiency: Share  # of the matrix rate that a GEMM main loop reaches
-    l2_bytes_per_cycle: Count  # width of the path between the CU and the L2, for loads
+    l2_bytes_per_cycle: BytesPerCycle  # width of the path between the CU and the L2, for loads
     l2_store_bytes_per_cycle: Count  # the same for stores
-    max_outstanding_lines: Count  # line accesses in flight per CU (loads), and the same number of stores
-    workgroup_launch: Picoseconds  # from a freed slot to the first instruction of its next workgroup
-    epilogue: Cycles = 0  # of a tile, from its last multiplication to its first store
-    max_unsent_bytes: Bytes | None = None  # of its stores to other GPUs in the egress buffer; None: what that holds
+    max_outstanding_lines: LinesInFlight  # line accesses in flight per CU (loads), and the same number of stores
+    workgroup_launch: Latency  # from a freed slot to the first instruction of its next workgroup
+    epilogue: Annotated[Cycles, AtMost(1 << 20)] = 0  # of a tile, from its last multiplication to its first store
+    max_unsent_bytes: Annotated[Bytes, AtMost(1 << 24)] | None = (
+        None  # of its stores to other GPUs in the egress buffer; None: what that holds
+    )
 
 
 class L2Spec(Spec):
     """The L2 cache; cycles are of the GPU's compute clock."""
 
-    capacity: Bytes
-    n_banks: Count
-    associativity: Count
+    capacity: Annotated[Bytes, AtMost(1 << 31)]
+    n_banks: Annotated[Count, AtMost(4096)]
+    associativity: Annotated[Count, AtMost(1 << 10)]
     line: Bytes
-    bank_bytes_per_cycle: Count
+    bank_bytes_per_cycle: BytesPerCycle
     hit_latency: Cycles  # CU to data back in the CU, unloaded
-    miss_latency: Cycles  # added on a miss, besides the DRAM itself
-    mshrs_per_bank: Count
+    miss_latency: Annotated[Cycles, AtMost(1 << 20)]  # added on a miss, besides the DRAM itself
+    mshrs_per_bank: Annotated[Count, AtMost(1 << 14)]
     bank_queue_entries: Count  # line accesses that may wait in front of a bank
     at_kernel_end: Literal["write-back", "keep"]  # what becomes of dirty lines
     n_partitions: Count  # each keeps copies of the lines of the others that its compute units load
@@ -81,28 +97,28 @@ class L2Spec(Spec):
 class TrackerSpec(Spec):
     """T3's tracker (T3 section 4.2.1)."""
 
-    n_sets: Count  # indexed by the low bits of the workgroup id: a power of two
-    entries_per_set: Count  # wavefront-tile entries
+    n_sets: Annotated[Count, AtMost(1 << 16)]  # indexed by the low bits of the workgroup id: a power of two
+    entries_per_set: Annotated[Count, AtMost(1 << 10)]  # wavefront-tile entries
 
 
 class DmaSpec(Spec):
     """T3's DMA engine (T3 section 4.2.2); cycles of the compute clock."""
 
-    wavefront_tiles_per_block: Count
+    wavefront_tiles_per_block: Annotated[Count, AtMost(1 << 20)]
     read_ahead: ReadAhead  # bytes read but not yet on the link, or one chunk
-    bytes_per_cycle: Count  # rate at which the engine issues reads
-    command_cost: Picoseconds = 0  # from when a command is its turn to its first read
+    bytes_per_cycle: BytesPerCycle  # rate at which the engine issues reads
+    command_cost: Latency = 0  # from when a command is its turn to its first read
 
 
 class CopyEngineSpec(Spec):
     """Copy engines: they read memory and store it here or at another GPU, command after command."""
 
-    number: Count
-    startup: Picoseconds  # of a command, from when it may start to its first read
-    bandwidth: BytesPerSecond  # at which an engine issues reads
-    max_outstanding_lines: Count  # lines of an engine that are read and not stored yet
+    number: Annotated[Count, AtMost(64)]
+    startup: Latency  # of a command, from when it may start to its first read
+    bandwidth: EngineRate  # at which an engine issues reads
+    max_outstanding_lines: LinesInFlight  # lines of an engine that are read and not stored yet
     packet_payload: Bytes | None = None  # of what it stores at other GPUs; None: as of what compute units do
-    handover: Picoseconds = 0  # of a stream from a kernel to a command, or back, besides the launch
+    handover: Latency = 0  # of a stream from a kernel to a command, or back, besides the launch
 
 
 class ExpectedTimeSpec(Spec):
@@ -144,7 +160,7 @@ class CollectiveKernelSpec(Spec):
     ``low_latency`` and ``low_latency_128`` (NCCL's LL and LL128) are protocols that small arrays may take instead.
     """
 
-    max_outstanding_lines: Count  # loads in flight per CU: registers and unrolling of the copy loop
+    max_outstanding_lines: LinesInFlight  # loads in flight per CU: registers and unrolling of the copy loop
     kind: Literal["chunk", "channels"]
     launch: Picoseconds  # besides the launch of any kernel: until the kernels of all GPUs run
     slice_overhead: Picoseconds  # of a compute unit, from its last store of a step to the next step
@@ -156,23 +172,28 @@ class CollectiveKernelSpec(Spec):
     low_latency: FlaggedProtocolSpec | None = None
     low_latency_128: FlaggedProtocolSpec | None = None
 
+    @property
+    def flagged(self) -> dict[Protocol, FlaggedProtocolSpec]:
+        """The protocols that send flags inside the data."""
+        both: dict[Protocol, FlaggedProtocolSpec | None]
+        both = {"low_latency": self.low_latency, "low_latency_128": self.low_latency_128}
+        return {name: one for name, one in both.items() if one is not None}
+
     def of_protocol(self, protocol: Protocol) -> CollectiveKernelSpec | FlaggedProtocolSpec:
         """Return what states ``launch``, ``slice_overhead`` and the slices of *protocol*, one that there is."""
-        found = {"simple": self, "low_latency": self.low_latency, "low_latency_128": self.low_latency_128}[protocol]
-        assert found is not None
-        return found
+        return self if protocol == "simple" else self.flagged[protocol]
 
 
 class HostSpec(Spec):
     """The software that drives a GPU: what it costs to issue operations, and kernels of its own."""
 
-    eager_call: Picoseconds  # from the call of an operator to its first operation, unless all are a captured graph
-    eager_issue: Picoseconds  # of each operation
-    launch: Picoseconds | None = None  # from an operation to the next one of its stream; None: `kernel_launch`
-    gemm_setup: Picoseconds = 0  # in front of a GEMM of its library
-    barrier: Picoseconds = 0  # of its barrier over the GPUs, besides a launch and the link's latency
-    copy_bandwidth: BytesPerSecond | None = None  # of an engine between its buffers; None: of the engine
-    sum_bandwidth: BytesPerSecond | None = None  # sums that its kernel makes; None: what units and memory let through
+    eager_call: Latency  # from the call of an operator to its first operation, unless all are a captured graph
+    eager_issue: Latency  # of each operation
+    launch: Latency | None = None  # from an operation to the next one of its stream; None: `kernel_launch`
+    gemm_setup: Latency = 0  # in front of a GEMM of its library
+    barrier: Latency = 0  # of its barrier over the GPUs, besides a launch and the link's latency
+    copy_bandwidth: EngineRate | None = None  # of an engine between its buffers; None: of the engine
+    sum_bandwidth: EngineRate | None = None  # sums that its kernel makes; None: what units and memory let through
 
 
 class GpuSpec(Spec):
@@ -183,11 +204,11 @@ class GpuSpec(Spec):
     compute units are one group.
     """
 
-    n_compute_units: Count
+    n_compute_units: Annotated[Count, AtMost(LARGEST_NUMBER + 1)]
     compute_clock: Hertz
     matrix_clock: MatrixClock  # the same while a GEMM runs: what the power limit leaves
-    issue_slot: CyclesAboveZero  # granularity of CU and L2 events
-    kernel_launch: Picoseconds
+    issue_slot: Annotated[CyclesAboveZero, AtMost(1 << 10)]  # granularity of CU and L2 events
+    kernel_launch: Latency
     compute_unit: ComputeUnitSpec
     l2: L2Spec
     tracker: TrackerSpec
@@ -225,41 +246,39 @@ class GpuSpec(Spec):
 class DramTimingSpec(Spec):
     """Command timing in cycles of the memory clock, JEDEC names.
 
-    ``nCCDWS`` / ``nCCDWL``: column delay after a near-memory update to other
-    bank groups / within its bank group (T3 section 5.1.1: twice ``nCCDL``).
-    ``nRTW`` is RD to WR on the same channel.  Refresh is off if ``nREFI`` is 0.
+    ``nCCDWS`` / ``nCCDWL``: column delay after a near-memory update to other bank groups / within its bank group (T3
+    section 5.1.1: twice ``nCCDL``). ``nRTW`` is RD to WR on the same channel.  Refresh is off if ``nREFI`` is 0.
     """
 
-    nBL: Count
-    nCL: Count
-    nCWL: Count
-    nRCDRD: Count
-    nRCDWR: Count
-    nRP: Count
-    nRAS: Count
-    nRC: Count
-    nRTP: Count
-    nWR: Count
-    nCCDS: Count
-    nCCDL: Count
-    nCCDWS: Count
-    nCCDWL: Count
-    nRRDS: Count
-    nRRDL: Count
-    nFAW: Count
-    nRTW: Count
-    nWTRS: Count
-    nWTRL: Count
-    nREFI: CountOrZero
-    nRFC: CountOrZero
+    nBL: CommandCycles
+    nCL: CommandCycles
+    nCWL: CommandCycles
+    nRCDRD: CommandCycles
+    nRCDWR: CommandCycles
+    nRP: CommandCycles
+    nRAS: CommandCycles
+    nRC: CommandCycles
+    nRTP: CommandCycles
+    nWR: CommandCycles
+    nCCDS: CommandCycles
+    nCCDL: CommandCycles
+    nCCDWS: CommandCycles
+    nCCDWL: CommandCycles
+    nRRDS: CommandCycles
+    nRRDL: CommandCycles
+    nFAW: CommandCycles
+    nRTW: CommandCycles
+    nWTRS: CommandCycles
+    nWTRL: CommandCycles
+    nREFI: CommandCyclesOrZero
+    nRFC: CommandCyclesOrZero
 
 
 class DramQueueSpec(Spec):
     """The FR-FCFS queue of one channel.
 
-    ``unified``: one queue of ``entries`` for reads and writes, served oldest
-    row hit first.  ``split``: ``entries`` for each direction, writes drained
-    between the watermarks.
+    ``unified``: one queue of ``entries`` for reads and writes, served oldest row hit first.  ``split``: ``entries`` for
+    each direction, writes drained between the watermarks.
     """
 
     kind: Literal["unified", "split"]
@@ -271,16 +290,16 @@ class DramQueueSpec(Spec):
 class MemorySpec(Spec):
     """HBM of one GPU with its memory controllers."""
 
-    n_channels: Count
+    n_channels: Annotated[Count, AtMost(1 << 10)]
     clock: Hertz
     access: AccessBytes  # bytes of one column command
-    n_bank_groups: Count
-    banks_per_group: Count
+    n_bank_groups: Annotated[Count, AtMost(1 << 6)]
+    banks_per_group: Annotated[Count, AtMost(1 << 6)]
     row: Bytes
     channel_interleave: Bytes  # consecutive bytes on one channel
     timing: DramTimingSpec
     queue: DramQueueSpec
-    stream_queue_entries: Count  # requests per stream in front of the arbiter
+    stream_queue_entries: Annotated[Count, AtMost(1 << 16)]  # requests per stream in front of the arbiter
 
 
 class LinkSpec(Spec):
@@ -292,10 +311,12 @@ class LinkSpec(Spec):
     """
 
     bandwidth: BytesPerSecond
-    latency: PicosecondsAboveZero
-    egress_buffer: Bytes  # stores held at the sender before it pushes back
+    latency: Annotated[PicosecondsAboveZero, AtMost(10**12)]
+    egress_buffer: Annotated[Bytes, AtMost(1 << 24)]  # stores held at the sender before it pushes back
     topology: Literal["ring", "switch"] = "ring"
-    ingress_buffer: Bytes | None = None  # of a switch: that one GPU may have on the way to another
+    ingress_buffer: Annotated[Bytes, AtMost(1 << 26)] | None = (
+        None  # of a switch: that one GPU may have on the way to another
+    )
     packet_payload: Bytes | None = None
     packet_header: Bytes | None = None
 

@@ -11,61 +11,17 @@ from collections.abc import Iterator
 from fractions import Fraction
 from itertools import chain
 
+from pydantic import BaseModel
+
 from t3sim.config import limits
-from t3sim.config.machine import DramTimingSpec, MachineSpec
+from t3sim.config.machine import AtMost, MachineSpec
 from t3sim.config.number_lists import LARGEST_NUMBER, format_number_list
-from t3sim.config.trees import Finding, shown_value, value_at
+from t3sim.config.trees import Finding, annotations_of, shown_value, value_at
 from t3sim.units import format_bandwidth, format_bytes, format_frequency
 
 OPERANDS_OF_A_REDUCTION = 2
 LONGEST_LINE_S = Fraction(1, 10**7)  # of the sums of a compute unit, of a copy; else all seems to stand still
 MOST_LOADS_IN_FLIGHT = 1 << 20
-LONGEST_LATENCY_PS = 10**12
-
-# The state of one GPU has to fit the memory of a computer, and products of these have to fit 64 bits.
-LARGEST = {
-    "gpu.n_compute_units": LARGEST_NUMBER + 1,
-    "gpu.issue_slot": 1 << 10,
-    "gpu.kernel_launch": LONGEST_LATENCY_PS,
-    "gpu.compute_unit.max_outstanding_lines": 1 << 14,
-    "gpu.compute_unit.max_unsent_bytes": 1 << 24,
-    "gpu.compute_unit.matrix_flops_per_cycle": 1 << 30,
-    "gpu.compute_unit.l2_bytes_per_cycle": 1 << 30,
-    "gpu.compute_unit.workgroup_launch": LONGEST_LATENCY_PS,
-    "gpu.compute_unit.epilogue": 1 << 20,
-    "gpu.collective_kernel.max_outstanding_lines": 1 << 14,
-    "gpu.l2.n_banks": 4096,
-    "gpu.l2.associativity": 1 << 10,
-    "gpu.l2.capacity": 1 << 31,
-    "gpu.l2.mshrs_per_bank": 1 << 14,
-    "gpu.l2.bank_bytes_per_cycle": 1 << 30,
-    "gpu.l2.miss_latency": 1 << 20,
-    "gpu.tracker.n_sets": 1 << 16,
-    "gpu.tracker.entries_per_set": 1 << 10,
-    "gpu.dma.bytes_per_cycle": 1 << 30,
-    "gpu.dma.command_cost": LONGEST_LATENCY_PS,
-    "gpu.copy_engines.number": 64,
-    "gpu.copy_engines.startup": LONGEST_LATENCY_PS,
-    "gpu.copy_engines.bandwidth": 1 << 50,
-    "gpu.copy_engines.max_outstanding_lines": 1 << 14,
-    "gpu.copy_engines.handover": LONGEST_LATENCY_PS,
-    "gpu.host.eager_call": LONGEST_LATENCY_PS,
-    "gpu.host.eager_issue": LONGEST_LATENCY_PS,
-    "gpu.host.launch": LONGEST_LATENCY_PS,
-    "gpu.host.gemm_setup": LONGEST_LATENCY_PS,
-    "gpu.host.barrier": LONGEST_LATENCY_PS,
-    "gpu.host.copy_bandwidth": 1 << 50,
-    "gpu.host.sum_bandwidth": 1 << 50,
-    "gpu.dma.wavefront_tiles_per_block": 1 << 20,
-    "memory.n_channels": 1 << 10,
-    "memory.n_bank_groups": 1 << 6,
-    "memory.banks_per_group": 1 << 6,
-    "memory.stream_queue_entries": 1 << 16,
-    "link.latency": LONGEST_LATENCY_PS,
-    "link.egress_buffer": 1 << 24,
-    "link.ingress_buffer": 1 << 26,
-    **{f"memory.timing.{name}": 1 << 20 for name in DramTimingSpec.model_fields},
-}
 POWERS_OF_TWO = (
     "gpu.l2.n_banks", "gpu.l2.line", "gpu.tracker.n_sets", "memory.n_channels", "memory.n_bank_groups",
     "memory.banks_per_group", "memory.row", "memory.channel_interleave",
@@ -105,20 +61,29 @@ def _shown(path: str, value: int) -> str:
     return shown_value(MachineSpec, tuple(path.split(".")), value)
 
 
+def _above_limits(spec: BaseModel, section: str) -> Iterator[Finding]:
+    """Values above the limit that their field states."""
+    for name, field in type(spec).model_fields.items():
+        value = getattr(spec, name)
+        if isinstance(value, BaseModel):
+            yield from _above_limits(value, f"{section}{name}.")
+        for extra in annotations_of(field):
+            if isinstance(extra, AtMost) and isinstance(value, int) and value > extra.limit:
+                most = shown_value(type(spec), (name,), extra.limit)
+                yield section + name, f"is {shown_value(type(spec), (name,), value)}, must be at most {most}"
+
+
 def _sizes(machine: MachineSpec) -> Iterator[Finding]:
     """Values that are too large, no powers of two, or in the wrong order."""
-    is_too_large = False
-    for path, limit in {**LARGEST, "gpu.l2.n_partitions": machine.memory.n_channels}.items():
-        value = value_at(machine, path)
-        if value is not None and value > limit:
-            is_too_large = True
-            yield path, f"is {_shown(path, value)}, must be at most {_shown(path, limit)}"
+    too_large = [*_above_limits(machine, "")]
+    partitions, channels = machine.gpu.l2.n_partitions, machine.memory.n_channels
+    if partitions > channels:
+        too_large.append(("gpu.l2.n_partitions", f"is {partitions}, must be at most {channels}"))
+    yield from too_large
     units, lines = machine.gpu.n_compute_units, machine.gpu.compute_unit.max_outstanding_lines
-    if units * lines > MOST_LOADS_IN_FLIGHT and not is_too_large:
-        message = (
-            f"is {lines}, in {units} compute units (`gpu.n_compute_units`) that makes {units * lines} loads in flight, "
-            f"must be at most {MOST_LOADS_IN_FLIGHT}"
-        )
+    if units * lines > MOST_LOADS_IN_FLIGHT and not too_large:
+        loads = f"in {units} compute units (`gpu.n_compute_units`) that makes {units * lines} loads in flight"
+        message = f"is {lines}, {loads}, must be at most {MOST_LOADS_IN_FLIGHT}"
         yield "gpu.compute_unit.max_outstanding_lines", message
     for path in POWERS_OF_TWO:
         value = value_at(machine, path)
@@ -133,7 +98,7 @@ def _sizes(machine: MachineSpec) -> Iterator[Finding]:
 def _groups(machine: MachineSpec) -> Iterator[Finding]:
     """Groups of compute units of which some unit is in none or in two."""
     path, n = "gpu.compute_unit_groups", machine.gpu.n_compute_units
-    if not machine.gpu.compute_unit_groups or n > LARGEST["gpu.n_compute_units"]:
+    if not machine.gpu.compute_unit_groups or n > LARGEST_NUMBER + 1:
         return
     groups = machine.gpu.groups
     counts = Counter(unit for group in groups for unit in group)
@@ -160,54 +125,43 @@ def _compute_units(machine: MachineSpec) -> Iterator[Finding]:
     spec, unit, line = machine.gpu, machine.gpu.compute_unit, machine.gpu.l2.line
     work = unit.matrix_flops_per_cycle * round(unit.matrix_efficiency * limits.EFFICIENCY_DIGITS) * spec.issue_slot
     if work < limits.MOST_RESIDENT_WORKGROUPS:
-        yield (
-            "gpu.compute_unit.matrix_efficiency",
-            f"is {unit.matrix_efficiency}: kept to four digits, the matrix rate of a workgroup would be 0",
-        )
+        message = f"is {unit.matrix_efficiency}: kept to four digits, the matrix rate of a workgroup would be 0"
+        yield "gpu.compute_unit.matrix_efficiency", message
     lines = spec.collective_kernel.max_outstanding_lines
     if lines < OPERANDS_OF_A_REDUCTION:
         message = f"is {lines}, must be at least {OPERANDS_OF_A_REDUCTION}: a reduction adds two lines"
         yield "gpu.collective_kernel.max_outstanding_lines", message
-    protocols = (spec.collective_kernel.low_latency, spec.collective_kernel.low_latency_128)
-    access = machine.memory.access
-    flagged = [-(-line * line // (one.data_per_line * access)) * access for one in protocols if one is not None]
+    access, one_line = machine.memory.access, _one_line(machine)
+    flagged = [
+        -(-line * line // (one.data_per_line * access)) * access for one in spec.collective_kernel.flagged.values()
+    ]
+    with_flags = f"{one_line} and its flags, {format_bytes(max(flagged))}" if flagged else one_line
     if egress_part(machine) < max([line, *flagged]):
-        with_flags = f" and its flags, {format_bytes(max(flagged))}" if flagged else ""
-        buffer, n_groups = format_bytes(machine.link.egress_buffer), spec.n_groups
-        parts = f" for each of {n_groups} groups (`gpu.compute_unit_groups`)" if n_groups > 1 else ""
-        message = f"is {buffer}, must hold at least one line (`gpu.l2.line`, {format_bytes(line)}){with_flags}{parts}"
-        yield "link.egress_buffer", message
-    share = spec.compute_unit.max_unsent_bytes
+        parts = f" for each of {spec.n_groups} groups (`gpu.compute_unit_groups`)" if spec.n_groups > 1 else ""
+        buffer = format_bytes(machine.link.egress_buffer)
+        yield "link.egress_buffer", f"is {buffer}, must hold at least {with_flags}{parts}"
+    share, read_ahead = unit.max_unsent_bytes, spec.dma.read_ahead
     if share is not None and share < max([line, *flagged]):
-        with_flags = f" and its flags, {format_bytes(max(flagged))}" if flagged else ""
-        least = f"one line (`gpu.l2.line`, {format_bytes(line)}){with_flags}"
-        yield "gpu.compute_unit.max_unsent_bytes", f"is {format_bytes(share)}, must be at least {least}"
-    read_ahead = spec.dma.read_ahead
+        yield "gpu.compute_unit.max_unsent_bytes", f"is {format_bytes(share)}, must be at least {with_flags}"
     if isinstance(read_ahead, int) and read_ahead < line:
-        message = (
-            f"is {format_bytes(read_ahead)}, must be at least one line (`gpu.l2.line`, {format_bytes(line)}), or"
-            " `chunk`"
-        )
-        yield "gpu.dma.read_ahead", message
+        yield "gpu.dma.read_ahead", f"is {format_bytes(read_ahead)}, must be at least {one_line}, or `chunk`"
+
+
+def _one_line(machine: MachineSpec) -> str:
+    return f"one line (`gpu.l2.line`, {format_bytes(machine.gpu.l2.line)})"
 
 
 def _flags(machine: MachineSpec) -> Iterator[Finding]:
     """Flags inside the data that do not fit a line, or a table of expected times that is missing."""
-    kernel, line = machine.gpu.collective_kernel, machine.gpu.l2.line
-    section = "gpu.collective_kernel"
-    for name, flagged in (("low_latency", kernel.low_latency), ("low_latency_128", kernel.low_latency_128)):
-        if flagged is None:
-            continue
+    section, kernel, line = "gpu.collective_kernel", machine.gpu.collective_kernel, machine.gpu.l2.line
+    for name, flagged in kernel.flagged.items():
         if not line <= 2 * flagged.data_per_line <= 2 * line:
             data, whole = format_bytes(flagged.data_per_line), format_bytes(line)
             message = f"is {data}, must be half a line (`gpu.l2.line`, {whole}) to a line"
             yield f"{section}.{name}.data_per_line", message
         if machine.memory.channel_interleave < 2 * line:
-            message = (
-                f"needs `memory.channel_interleave` of two lines, {format_bytes(2 * line)}: a line and its flags lie on"
-                " one channel"
-            )
-            yield f"{section}.{name}", message
+            needed = f"needs `memory.channel_interleave` of two lines, {format_bytes(2 * line)}"
+            yield f"{section}.{name}", f"{needed}: a line and its flags lie on one channel"
         if kernel.expected is None:
             yield f"{section}.{name}", f"is never taken: `{section}.expected` is not given"
 
@@ -223,13 +177,14 @@ def _link(machine: MachineSpec) -> Iterator[Finding]:
         yield "link.packet_header", f"makes the time of an access on a link of {shown} a fraction too fine; round both"
         return
     slot, access = machine.gpu.issue_slot, machine.memory.access
-    per_slot = bandwidth * slot // (min(_compute_clocks(machine)) * access) + 1
+    per_slot = bandwidth * slot // (min(machine.gpu.compute_clock, machine.gpu.clock_of_matrices) * access) + 1
     if per_slot > limits.MOST_ACCESSES_IN_A_SLOT:
-        message = (
-            f"is {shown}, {per_slot} accesses (`memory.access`, {format_bytes(access)}) in one issue slot "
-            f"(`gpu.issue_slot`, {slot} cycles), must be at most {limits.MOST_ACCESSES_IN_A_SLOT}"
+        accesses = f"{per_slot} accesses (`memory.access`, {format_bytes(access)})"
+        one_slot = f"one issue slot (`gpu.issue_slot`, {slot} cycles)"
+        yield (
+            "link.bandwidth",
+            f"is {shown}, {accesses} in {one_slot}, must be at most {limits.MOST_ACCESSES_IN_A_SLOT}",
         )
-        yield "link.bandwidth", message
 
 
 def wire_time(machine: MachineSpec, ticks_hz: int) -> tuple[int, int, int]:
@@ -249,20 +204,19 @@ def wire_time(machine: MachineSpec, ticks_hz: int) -> tuple[int, int, int]:
 
 def _packets(machine: MachineSpec) -> Iterator[Finding]:
     """Packets of which only a part is described, or that no store fills."""
-    link = machine.link
-    payload, header, most = link.packet_payload, link.packet_header, limits.MOST_BYTES_IN_A_PACKET
+    payload, header, most = machine.link.packet_payload, machine.link.packet_header, limits.MOST_BYTES_IN_A_PACKET
     if (payload is None) != (header is None):
         given, missing = ("packet_payload", "packet_header") if header is None else ("packet_header", "packet_payload")
         yield f"link.{given}", f"needs `link.{missing}`: a packet is data and a header"
-    engines = machine.gpu.copy_engines
-    of_engines = engines.packet_payload if engines is not None else None
+    of_engines = value_at(machine, "gpu.copy_engines.packet_payload")
     if of_engines is not None and payload is None:
         yield "gpu.copy_engines.packet_payload", "needs `link.packet_payload`: packets are a property of the link"
-    elif of_engines is not None and (of_engines & (of_engines - 1) or of_engines > most):
-        shown = f"is {format_bytes(of_engines)}, must be a power of two, at most {format_bytes(most)}"
-        yield "gpu.copy_engines.packet_payload", shown
-    if payload is not None and (payload & (payload - 1) or payload > most):
-        yield "link.packet_payload", f"is {format_bytes(payload)}, must be a power of two, at most {format_bytes(most)}"
+    for path, size in (
+        ("gpu.copy_engines.packet_payload", of_engines if payload else None),
+        ("link.packet_payload", payload),
+    ):
+        if size is not None and (size & (size - 1) or size > most):
+            yield path, f"is {format_bytes(size)}, must be a power of two, at most {format_bytes(most)}"
     if header is not None and header > most:
         yield "link.packet_header", f"is {format_bytes(header)}, must be at most {format_bytes(most)}"
 
@@ -286,8 +240,8 @@ def _switch(machine: MachineSpec) -> Iterator[Finding]:
         message = "is switch, which needs `link.ingress_buffer`: what one GPU may have on the way to another"
         yield "link.topology", message
     if link.ingress_buffer is not None and link.ingress_buffer < line:
-        buffer, least = format_bytes(link.ingress_buffer), format_bytes(line)
-        yield "link.ingress_buffer", f"is {buffer}, must hold at least one line (`gpu.l2.line`, {least})"
+        buffer = format_bytes(link.ingress_buffer)
+        yield "link.ingress_buffer", f"is {buffer}, must hold at least {_one_line(machine)}"
     for own in machine.own_links:
         if own.link.topology != link.topology:
             what = f"link[{own.number}] has {own.link.topology}"
@@ -298,15 +252,12 @@ def _l2(machine: MachineSpec) -> Iterator[Finding]:
     """Sets, banks, partitions and latency of the L2."""
     l2, n_channels, slot = machine.gpu.l2, machine.memory.n_channels, machine.gpu.issue_slot
     sets, rest = divmod(l2.capacity, l2.n_banks * l2.associativity * l2.line)
-    what = (
-        f"{format_bytes(l2.capacity)} in {l2.n_banks} banks (`n_banks`) of {l2.associativity} ways "
-        f"(`associativity`) of {format_bytes(l2.line)} (`line`)"
-    )
+    banks = f"{l2.n_banks} banks (`n_banks`) of {l2.associativity} ways (`associativity`)"
+    what = f"{format_bytes(l2.capacity)} in {banks} of {format_bytes(l2.line)} (`line`)"
     if rest or not sets:
         yield "gpu.l2.capacity", f"{what} is not a whole number of sets"
     elif sets & (sets - 1):
-        message = f"{what} makes {sets} sets per bank, must be a power of two; change `associativity`"
-        yield "gpu.l2.capacity", message
+        yield "gpu.l2.capacity", f"{what} makes {sets} sets per bank, must be a power of two; change `associativity`"
     if l2.n_banks % n_channels:
         yield "gpu.l2.n_banks", f"is {l2.n_banks}, must be a multiple of `memory.n_channels`, {n_channels}"
     if n_channels % l2.n_partitions:
@@ -314,11 +265,6 @@ def _l2(machine: MachineSpec) -> Iterator[Finding]:
     if l2.hit_latency < 2 * slot:
         message = f"is {l2.hit_latency} cycles, must be at least twice `gpu.issue_slot`, {slot} cycles"
         yield "gpu.l2.hit_latency", message
-
-
-def _compute_clocks(machine: MachineSpec) -> tuple[int, int]:
-    """The compute clock, and the same while a GEMM runs: a machine runs at both."""
-    return machine.gpu.compute_clock, machine.gpu.clock_of_matrices
 
 
 def _crossing(machine: MachineSpec) -> tuple[int, str]:
@@ -350,12 +296,9 @@ def _returns(machine: MachineSpec) -> Iterator[Finding]:
         (latency, Fraction(l2.hit_latency), limits.LONGEST_TRIP_SLOTS),
     ):
         if trip + crossing + queue > longest * slot:
-            message = (
-                f"is {l2.bank_queue_entries}, so a line may wait {math.ceil(queue)} cycles (`line`, "
-                f"{format_bytes(l2.line)}, at `bank_bytes_per_cycle`, {l2.bank_bytes_per_cycle}); with {what}, that "
-                f"must be at most {longest} {slots}"
-            )
-            yield "gpu.l2.bank_queue_entries", message
+            rate = f"`line`, {format_bytes(l2.line)}, at `bank_bytes_per_cycle`, {l2.bank_bytes_per_cycle}"
+            waits = f"is {l2.bank_queue_entries}, so a line may wait {math.ceil(queue)} cycles ({rate})"
+            yield "gpu.l2.bank_queue_entries", f"{waits}; with {what}, that must be at most {longest} {slots}"
             return
 
 
@@ -363,35 +306,32 @@ def _data_of_dram(machine: MachineSpec) -> Iterator[Finding]:
     """DRAM data that would come back to a compute unit further ahead than the kernel can note."""
     timing, l2, slot = machine.memory.timing, machine.gpu.l2, machine.gpu.issue_slot
     name, latency = ("nCL", timing.nCL) if timing.nCL >= timing.nCWL else ("nCWL", timing.nCWL)
-    data = Fraction((latency + timing.nBL) * max(_compute_clocks(machine)), machine.memory.clock)
+    clock = max(machine.gpu.compute_clock, machine.gpu.clock_of_matrices)
+    data = Fraction((latency + timing.nBL) * clock, machine.memory.clock)
     crossing, words = _crossing(machine)
     if Fraction(l2.hit_latency, 2) + crossing + data > limits.LONGEST_TRIP_SLOTS * slot:
         crossed = f"{words % 'gpu.l2.'}, " if words else ""
-        message = (
-            f"is {latency}, with `nBL`, {timing.nBL}, {crossed}and half of `gpu.l2.hit_latency`, {l2.hit_latency} "
-            f"cycles, that must be at most {limits.LONGEST_TRIP_SLOTS} issue slots (`gpu.issue_slot`, {slot} cycles)"
-        )
+        hit = f"half of `gpu.l2.hit_latency`, {l2.hit_latency} cycles"
+        most = f"{limits.LONGEST_TRIP_SLOTS} issue slots (`gpu.issue_slot`, {slot} cycles)"
+        message = f"is {latency}, with `nBL`, {timing.nBL}, {crossed}and {hit}, that must be at most {most}"
         yield f"memory.timing.{name}", message
 
 
 def _accesses(machine: MachineSpec) -> Iterator[Finding]:
     """Counts of one thing inside another that the kernel has no room for."""
     memory = machine.memory
-    for path, most in (
-        ("memory.row", limits.MOST_ACCESSES_IN_A_ROW),
-        ("gpu.l2.line", limits.MOST_ACCESSES_IN_A_LINE),
+    for path, size, most in (
+        ("memory.row", memory.row, limits.MOST_ACCESSES_IN_A_ROW),
+        ("gpu.l2.line", machine.gpu.l2.line, limits.MOST_ACCESSES_IN_A_LINE),
     ):
-        size = value_at(machine, path)
         if size > most * memory.access:
             access = format_bytes(memory.access)
             yield path, f"is {format_bytes(size)}, must be at most {most} accesses of `memory.access`, {access}"
     n_banks = memory.n_bank_groups * memory.banks_per_group
     if n_banks > limits.MOST_BANKS_OF_A_CHANNEL:
-        message = (
-            f"is {memory.banks_per_group}, in `memory.n_bank_groups`, {memory.n_bank_groups}, that makes {n_banks} "
-            f"banks of a channel, must be at most {limits.MOST_BANKS_OF_A_CHANNEL}"
-        )
-        yield "memory.banks_per_group", message
+        banks = f"is {memory.banks_per_group}, in `memory.n_bank_groups`, {memory.n_bank_groups}, that makes {n_banks}"
+        most = limits.MOST_BANKS_OF_A_CHANNEL
+        yield "memory.banks_per_group", f"{banks} banks of a channel, must be at most {most}"
 
 
 def _memory(machine: MachineSpec) -> Iterator[Finding]:
@@ -418,21 +358,16 @@ def _timing(machine: MachineSpec) -> Iterator[Finding]:
         if value < least:
             yield f"memory.timing.{longer}", f"is {value}, cannot be below `{shorter}`, {least}"
     if timing.nRC < timing.nRAS + timing.nRP:
-        message = f"is {timing.nRC}, cannot be below `nRAS` + `nRP`, {timing.nRAS} + {timing.nRP}"
-        yield "memory.timing.nRC", message
+        yield "memory.timing.nRC", f"is {timing.nRC}, cannot be below `nRAS` + `nRP`, {timing.nRAS} + {timing.nRP}"
     if timing.nRTW < timing.nCL + timing.nBL - timing.nCWL:
-        message = (
-            f"is {timing.nRTW}, cannot be below `nCL` + `nBL` - `nCWL`, {timing.nCL} + {timing.nBL} - {timing.nCWL}: "
-            "a read and the write behind it would overlap on the data bus"
-        )
-        yield "memory.timing.nRTW", message
+        least = f"`nCL` + `nBL` - `nCWL`, {timing.nCL} + {timing.nBL} - {timing.nCWL}"
+        reason = "a read and the write behind it would overlap on the data bus"
+        yield "memory.timing.nRTW", f"is {timing.nRTW}, cannot be below {least}: {reason}"
     # A refresh that is due waits for open rows to close; what is left until the next has to do for one access.
     if 0 < timing.nREFI <= timing.nRFC + timing.nRC + reach:
-        message = (
-            f"is {timing.nREFI}, must be above `nRFC` + `nRC` + `nRCD`, {timing.nRFC} + {timing.nRC} + {reach}: between"
-            " two refreshes a row has to be opened, used and closed (0 turns refresh off)"
-        )
-        yield "memory.timing.nREFI", message
+        least = f"`nRFC` + `nRC` + `nRCD`, {timing.nRFC} + {timing.nRC} + {reach}"
+        reason = "between two refreshes a row has to be opened, used and closed (0 turns refresh off)"
+        yield "memory.timing.nREFI", f"is {timing.nREFI}, must be above {least}: {reason}"
 
 
 def _clocks(machine: MachineSpec) -> Iterator[Finding]:

@@ -1,8 +1,7 @@
 """The shipped presets: one folder per kind, one file per preset, each number with its origin and source.
 
-A file is found by the name of its stem (``cu80``).  Where a configuration
-names a preset it may also name a file of its own, by a path that ends in
-``.yaml``, relative to the file that names it.
+A file is found by the name of its stem (``cu80``).  Where a configuration names a preset it may also name a file of its
+own, by a path that ends in ``.yaml``, relative to the file that names it.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from t3sim.config.experiment import KernelLibrarySpec, Kernels, ModelSpec, TilingSpec
+from t3sim.config.experiment import KernelLibrarySpec, Kernels, TilingSpec
 from t3sim.config.trees import found_words, overlay, validated
 from t3sim.config.yaml_loader import Node, Position, load_yaml, type_name
 from t3sim.errors import ConfigError, Problem, UsageError
@@ -51,8 +50,12 @@ def load_preset(
 
     A file is relative to the file that names it, or to *folder* if that is no file (an override of the command line).
     """
-    if not _is_path(name):
-        return _load_shipped(configs_root(), kind, _stem(kind, name, named_at, key))
+    if not name.endswith((".yaml", ".yml")) and "/" not in name:
+        names = preset_names(kind)
+        spelled = next((known for known in names if known.lower() == name.lower()), None)  # case does not matter
+        if spelled is None:
+            raise _problem(named_at, key, unknown_name(kind, name, names))
+        return _load_shipped(configs_root(), kind, spelled)
     path = folder_of(named_at, folder) / name
     if not os.path.exists(path):  # noqa: PTH110 - Path.exists raises for a name that is too long
         raise _problem(named_at, key, f"no such file `{name}`, looked for at {path}")
@@ -69,19 +72,6 @@ def folder_of(named_at: Position | None, folder: Path | None = None) -> Path:
     if named_at is None:
         return Path()
     return folder if folder is not None and not named_at.line else Path(named_at.file).parent
-
-
-def _stem(kind: str, name: str, named_at: Position | None, key: str) -> str:
-    """The preset's name as its file spells it; upper and lower case do not matter."""
-    names = preset_names(kind)
-    for known in names:
-        if known.lower() == name.lower():
-            return known
-    raise _problem(named_at, key, unknown_name(kind, name, names))
-
-
-def _is_path(name: str) -> bool:
-    return name.endswith((".yaml", ".yml")) or "/" in name
 
 
 @lru_cache(maxsize=256)
@@ -104,12 +94,8 @@ def annotated(node: Node, path: tuple[str, ...] = ()) -> Node:
         raise ConfigError(problems)
     origin, source = node.get("origin"), node.get("source")
     value: Node = node.value["value"]
-    return replace(
-        value,
-        key_position=node.key_position,
-        origin="user" if origin is None else origin.value,
-        source="" if source is None else source.value,
-    )
+    says, where = "user" if origin is None else origin.value, "" if source is None else source.value
+    return replace(value, key_position=node.key_position, origin=says, source=where)
 
 
 def _wrong_annotations(node: Node, path: tuple[str, ...]) -> Iterator[Problem]:
@@ -134,8 +120,7 @@ def preset_and_changes(
     kind: str, node: Node, key: str, folder: Path | None = None
 ) -> tuple[tuple[str, Node] | None, Node]:
     """The preset that the mapping *node* names and its tree, None if it names none, and the values given beside it."""
-    changes = replace(node, value={name: child for name, child in node.value.items() if name != "preset"})
-    preset = node.get("preset")
+    preset, changes = node.get("preset"), without(node, "preset")
     if preset is None:
         return None, changes
     if not isinstance(preset.value, str):
@@ -146,46 +131,27 @@ def preset_and_changes(
 def expand_part(kind: str, node: Node, key: str, folder: Path | None = None) -> Node:
     """The full tree of one part: its preset, with the values given beside ``preset:`` on top."""
     node = as_mapping(node)
-    if not node.is_mapping:
-        return node
-    named, changes = preset_and_changes(kind, node, key, folder)
+    named, changes = preset_and_changes(kind, node, key, folder) if node.is_mapping else (None, node)
     if named is None:
         return changes
-    return overlay(replace(without_description(named[1]), key_position=node.key_position), changes)
+    return overlay(replace(without(named[1], "description"), key_position=node.key_position), changes)
 
 
 def machine_parts(name: str) -> dict[str, str]:
     """Return the presets that the machine *name*, a preset or a file, is made of: ``gpu``, ``memory``, ``link``."""
-    sections = without_description(load_preset("machine", name)).value
+    sections = load_preset("machine", name).value
     return {key: str(as_mapping(node).value["preset"].value) for key, node in sections.items() if key in PARTS}
-
-
-def model_node(
-    name: str, named_at: Position | None = None, key: str = "workload.model", folder: Path | None = None
-) -> Node:
-    """The annotated tree of a transformer of ``configs/model``, by its name in any case, or of a file of the user."""
-    node = without_description(load_preset("model", name, named_at, key, folder))
-    if node.is_mapping and "name" not in node.value:
-        called = Path(name).stem if _is_path(name) else _stem("model", name, named_at, key)
-        node = replace(node, value={"name": Node(called, node.position), **node.value})
-    return node
-
-
-def load_model(name: str) -> ModelSpec:
-    """The transformer that ``model_node`` describes."""
-    return validated(ModelSpec, model_node(name), "model")
 
 
 def load_kernels(name: str) -> Kernels:
     """One kernel of ``configs/kernel``, or a library of them."""
-    return kernels_of(without_description(load_preset("kernel", name, None, "tiling")), "tiling")
+    return kernels_of(without(load_preset("kernel", name, None, "tiling"), "description"), "tiling")
 
 
 def kernels_of(tree: Node, key: str) -> Kernels:
     """The kernel that *tree* describes, or the library if it has ``kernels``."""
-    if tree.get("kernels") is not None:
-        return validated(KernelLibrarySpec, tree, key)
-    return validated(TilingSpec, tree, key)
+    is_library = tree.get("kernels") is not None
+    return validated(KernelLibrarySpec, tree, key) if is_library else validated(TilingSpec, tree, key)
 
 
 def load_tiling(name: str = DEFAULT_TILING) -> TilingSpec:
@@ -196,8 +162,8 @@ def load_tiling(name: str = DEFAULT_TILING) -> TilingSpec:
     return found
 
 
-def without_description(node: Node) -> Node:
-    """The mapping without its ``description:``, which is for readers only."""
+def without(node: Node, key: str) -> Node:
+    """The node without *key*, if it is a mapping."""
     if not node.is_mapping:
         return node
-    return replace(node, value={key: child for key, child in node.value.items() if key != "description"})
+    return replace(node, value={name: child for name, child in node.value.items() if name != key})

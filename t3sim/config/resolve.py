@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from t3sim.config import presets
 from t3sim.config.experiment import Kernels
 from t3sim.config.gpu_overrides import OVERRIDE_NAMES, GpuOverrides, is_override
 from t3sim.config.machine import MachineSpec, UniformMachineSpec
 from t3sim.config.machine_checks import machine_findings
-from t3sim.config.presets import (
-    DEFAULT_TILING,
-    PARTS,
-    annotated,
-    as_mapping,
-    expand_part,
-    kernels_of,
-    preset_and_changes,
-    without_description,
-)
 from t3sim.config.trees import found_words, overlay, placed, validated, with_value
 from t3sim.config.yaml_loader import Node, Position
 from t3sim.errors import ConfigError, Problem
@@ -40,32 +32,30 @@ class ResolvedMachine:
 def resolve_machine(node: Node, folder: Path | None = None, key: str = "machine") -> ResolvedMachine:
     """The machine that an experiment's ``machine:`` describes; all problems at once as a ConfigError.
 
-    *node* is the name of a preset, or a mapping with ``preset:`` and values
-    that replace the preset's, or a whole machine.  A changed preset carries
-    the changes in its name, so that results of different machines differ in
-    their ``machine`` column.
+    *node* is the name of a preset, or a mapping with ``preset:`` and values that replace the preset's, or a whole
+    machine.  A changed preset carries the changes in its name, so that results of different machines differ in their
+    ``machine`` column.
     """
-    node = annotated(as_mapping(node), (key,))
+    node = presets.annotated(presets.as_mapping(node), (key,))
     if not node.is_mapping:
         raise ConfigError(node.problem(key, f"found {found_words(node.plain())}, the name of a machine is needed"))
-    named, tree = preset_and_changes("machine", node, key, folder)
+    named, tree = presets.preset_and_changes("machine", node, key, folder)
     if named is not None:
         tree = _changed(*named, tree, node.value["preset"].position)
     described = tree.get("description")
-    tree = without_description(tree)
+    values = presets.without(tree, "description").value
     problems: list[Problem] = []
-    overrides = {name: child for name, child in tree.value.items() if is_override(name)}
-    parts = {name: child for name, child in tree.value.items() if name not in overrides}
-    for name in (name for name in PARTS if name in parts):
+    overrides = {name: child for name, child in values.items() if is_override(name)}
+    parts = {name: child for name, child in values.items() if name not in overrides}
+    for name in (name for name in presets.PARTS if name in parts):
         try:
-            parts[name] = expand_part(name, parts[name], f"{key}.{name}", folder)
+            parts[name] = presets.expand_part(name, parts[name], f"{key}.{name}", folder)
         except ConfigError as error:
             problems += error.problems
     if problems:
         raise ConfigError(problems)
     tree = replace(tree, value=parts)
-    common = validated(UniformMachineSpec, tree, key)
-    spec = MachineSpec(name=common.name, gpu=common.gpu, memory=common.memory, link=common.link)
+    spec = MachineSpec(**dict(validated(UniformMachineSpec, tree, key)))
     problems = placed(machine_findings(spec), tree, key)
     if problems:
         raise ConfigError(problems)
@@ -80,16 +70,16 @@ def _changed(preset: str, base: Node, changes: Node, named_at: Position) -> Node
         raise ConfigError(Problem(base.position.file, 1, 1, "", "a machine is a mapping of gpu, memory and link"))
     merged = dict(base.value)
     for name, child in changes.value.items():
-        if name in merged and name.partition("[")[0] in (*PARTS, *OVERRIDE_NAMES):
-            child = as_mapping(child)  # naming another preset of a part replaces the part
-            child = child if child.get("preset") is not None else overlay(as_mapping(merged[name]), child)
+        if name in merged and name.partition("[")[0] in (*presets.PARTS, *OVERRIDE_NAMES):
+            child = presets.as_mapping(child)  # naming another preset of a part replaces the part
+            child = child if child.get("preset") is not None else overlay(presets.as_mapping(merged[name]), child)
         merged[name] = child
     if "name" not in changes.value:
         stem = Path(preset).stem if preset.endswith((".yaml", ".yml")) else Path(base.position.file).stem
         own = base.get("name")  # of a file of the user; shipped presets are called as their files are
         called = own.value if own is not None and isinstance(own.value, str) else stem
         words = "".join(
-            f"+{'.'.join(path)}={_plain_text(leaf).replace(' ', '')}"
+            f"+{'.'.join(path)}={_one_text(leaf.plain()).replace(' ', '')}"
             for path, leaf in sorted(changes.leaves(), key=lambda entry: entry[0])  # in whatever order they are written
             if path
         )
@@ -97,17 +87,16 @@ def _changed(preset: str, base: Node, changes: Node, named_at: Position) -> Node
     return replace(base, value=merged)
 
 
-def _plain_text(leaf: Node) -> str:
-    value = leaf.plain()
+def _one_text(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def resolve_tiling(node: Node | None, folder: Path | None = None, key: str = "tiling") -> tuple[Kernels, Node]:
     """The kernel or library that an experiment asks for: a preset's name, values on top of a preset, or the default."""
     if node is None:
-        node = Node(DEFAULT_TILING, Position("default"))
-    node = annotated(as_mapping(node), (key,))
+        node = Node(presets.DEFAULT_TILING, Position("default"))
+    node = presets.annotated(presets.as_mapping(node), (key,))
     if node.is_mapping and node.get("preset") is None and node.get("kernels") is None:
-        node = with_value(node, ("preset",), Node(DEFAULT_TILING, node.position))
-    tree = expand_part("kernel", node, key, folder)
-    return kernels_of(tree, key), tree
+        node = with_value(node, ("preset",), Node(presets.DEFAULT_TILING, node.position))
+    tree = presets.expand_part("kernel", node, key, folder)
+    return presets.kernels_of(tree, key), tree

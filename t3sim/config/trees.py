@@ -12,6 +12,7 @@ from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ValidationError
+from pydantic.fields import FieldInfo
 
 from t3sim import units
 from t3sim.config.yaml_loader import Node, type_name
@@ -82,23 +83,16 @@ def spec_problems(error: ValidationError, model: type[BaseModel], root: Node, pr
     """Findings of pydantic as problems with their place in the file."""
     problems: dict[tuple[str, str], Problem] = {}
     for item in error.errors(include_url=False):
-        location = item["loc"]
-        node, is_whole = node_at(root, location)
+        location, key = item["loc"], prefix
+        node = node_at(root, location)[0]
         is_about_key = item["type"] in ("missing", "extra_forbidden")
-        if not is_about_key and not is_whole:  # a branch of a union: report the value itself
-            while location and not node_at(root, location)[1]:
-                location = location[:-1]
-        key = _joined(prefix, location)
+        while not is_about_key and not node_at(root, location)[1]:  # a branch of a union: report the value itself
+            location = location[:-1]
+        for step in location:
+            key += f"[{step}]" if isinstance(step, int) else f".{step}" if key else str(step)
         message = _message(dict(item), model, location, can_guess=len(problems) < MAX_GUESSES)
         problems.setdefault((key, message), node.problem(key, message, at_key=is_about_key))
     return list(problems.values())
-
-
-def _joined(prefix: str, location: tuple[Any, ...]) -> str:
-    text = prefix
-    for step in location:
-        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else str(step)
-    return text
 
 
 def found_words(value: Any) -> str:
@@ -134,14 +128,14 @@ def _message(item: dict[str, Any], model: type[BaseModel], location: tuple[Any, 
     if kind == "missing":
         return "is missing"
     if kind == "extra_forbidden":
-        known = fields_at(model, location[:-1])
+        known = list(fields_at(model, location[:-1]))
         return unknown_key(str(location[-1]), ".".join(map(str, location[:-1])), known, can_guess)
     if kind == "value_error":
         return str(context["error"])
     if kind in _NEEDED:
         needed = _NEEDED[kind]
         is_text = needed.endswith("number") and isinstance(item.get("input"), str)
-        known = fields_at(model, location) if needed == "a mapping" else []
+        known = list(fields_at(model, location)) if needed == "a mapping" else []
         keys = f" with the keys {', '.join(known)}" if known else ""
         return f"found {'the text ' if is_text else ''}{found}, {needed} is needed{keys}"
     if kind in _BOUNDS:
@@ -175,18 +169,12 @@ def _model_of(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
-def _model_at(model: type[BaseModel] | None, location: tuple[Any, ...]) -> type[BaseModel] | None:
-    """The spec at *location* below *model*, None if there is none."""
+def fields_at(model: type[BaseModel] | None, location: tuple[Any, ...]) -> dict[str, FieldInfo]:
+    """The fields of the spec at *location* below *model*, by name; none where there is no spec."""
     for step in location:
         field = model.model_fields.get(step) if model is not None else None
         model = None if field is None else _model_of(field.annotation)
-    return model
-
-
-def fields_at(model: type[BaseModel] | None, location: tuple[Any, ...]) -> list[str]:
-    """The keys that the spec at *location* below *model* knows."""
-    found = _model_at(model, location)
-    return list(found.model_fields) if found else []
+    return {} if model is None else model.model_fields
 
 
 def value_at(spec: BaseModel, path: str) -> Any:
@@ -197,15 +185,21 @@ def value_at(spec: BaseModel, path: str) -> Any:
     return value
 
 
+def annotations_of(field: FieldInfo) -> tuple[Any, ...]:
+    """What the type of a field is annotated with, the same of a type that may be None."""
+    return (*field.metadata, *(x for part in get_args(field.annotation) for x in getattr(part, "__metadata__", ())))
+
+
 def shown_value(model: type[BaseModel], location: KeyPath, value: Any) -> str:
     """A resolved value with its unit, in the shortest spelling that reads back as the same."""
-    holder = _model_at(model, location[:-1])
-    field = holder.model_fields.get(location[-1]) if holder is not None else None
+    field = fields_at(model, location[:-1]).get(location[-1])
     if isinstance(value, int) and not isinstance(value, bool) and field is not None:
-        nested = [extra for part in get_args(field.annotation) for extra in getattr(part, "__metadata__", ())]
-        for extra in (*field.metadata, *nested):
+        for extra in annotations_of(field):
             if isinstance(extra, BeforeValidator):
                 return units.format_parsed(extra.func, value)
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(str, value)) + "]"
-    return str(value)
+    return shown_text(value)
+
+
+def shown_text(value: Any) -> str:
+    """A value that has no unit, lists in brackets."""
+    return f"[{', '.join(map(str, value))}]" if isinstance(value, (list, tuple)) else str(value)

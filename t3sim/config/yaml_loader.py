@@ -1,11 +1,9 @@
 """Read YAML strictly, and remember where every key and value stands.
 
-PyYAML reads YAML 1.1 and lets surprises through: ``no`` becomes false, ``017``
-becomes 15, ``1e9`` stays a string, the last of two equal keys wins, a short
-file of aliases expands without bound.  This loader works on PyYAML's events
-and reads the core schema of YAML 1.2 with decimal numbers only.  Whatever
-YAML 1.1 would have read differently, and a person might mean differently, is
-refused with both readings.
+PyYAML reads YAML 1.1 and lets surprises through: ``no`` becomes false, ``017`` becomes 15, ``1e9`` stays a string, the
+last of two equal keys wins, a short file of aliases expands without bound.  This loader works on PyYAML's events and
+reads the core schema of YAML 1.2 with decimal numbers only.  Whatever YAML 1.1 would have read differently, and a
+person might mean differently, is refused with both readings.
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +53,8 @@ class Position:
 class Node:
     """A value of a configuration, where it stands, and where it came from.
 
-    ``value`` is a scalar, a list of nodes or a dict from key to node.  A node
-    is never changed; ``with_value`` of ``trees`` makes a new tree.
-    ``origin`` is the kind of source (paper, measured, ..., user) and
-    ``source`` says which.
+    ``value`` is a scalar, a list of nodes or a dict from key to node.  A node is never changed; ``with_value`` of
+    ``trees`` makes a new tree. ``origin`` is the kind of source (paper, measured, ..., user) and ``source`` says which.
     """
 
     value: Any
@@ -174,40 +171,37 @@ _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 
 
-def _in_base(base: int, word: str) -> Callable[[str], str]:
-    return lambda text: f" is {word} ({int(text.replace('_', ''), base)}); write it in decimal, or in quotes"
+def _in_base(base: int) -> Callable[[str], int]:
+    return lambda text: int(text.replace("_", ""), base)
 
 
-def _in_base_60(text: str) -> str:
-    total = 0.0
-    for part in text.replace("_", "").lstrip("+-").split(":"):
-        total = total * 60 + float(part)
-    return f": YAML 1.1 would read it in base 60, as {total:g}; write it in decimal, or in quotes"
+def _in_base_60(text: str) -> float:
+    return reduce(lambda total, part: total * 60 + float(part), text.replace("_", "").lstrip("+-").split(":"), 0.0)
 
 
-# Numbers in other notations than the two above, in the order in which they are tried: what is wrong with them.
-_REFUSED: tuple[tuple[re.Pattern[str], Callable[[str], str]], ...] = (
-    (re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"), lambda _: " is not a finite number"),
+# Numbers in other notations than the two above, in the order in which they are tried: how they read, what is wrong.
+_REFUSED: tuple[tuple[str, Callable[[str], object], str], ...] = (
+    (r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", str, " is not a finite number"),
     (
-        re.compile(r"[-+]?0[0-7_]+"),
-        lambda text: (
-            " has a leading zero: YAML 1.1 would read it as octal, "
-            f"{int(text.replace('_', ''), 8)}; write it in decimal or in quotes"
-        ),
+        r"[-+]?0[0-7_]+",
+        _in_base(8),
+        " has a leading zero: YAML 1.1 would read it as octal, {}; write it in decimal or in quotes",
     ),
-    (re.compile(r"[-+]?0[0-9]+"), lambda _: " has a leading zero; write the number without it, or in quotes"),
-    (re.compile(r"0o[0-7]+"), _in_base(8, "octal")),
-    (re.compile(r"[-+]?0x[0-9a-fA-F_]+"), _in_base(16, "hexadecimal")),
-    (re.compile(r"[-+]?0b[01_]+"), _in_base(2, "binary")),
-    (re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?"), _in_base_60),
+    (r"[-+]?0[0-9]+", str, " has a leading zero; write the number without it, or in quotes"),
+    (r"0o[0-7]+", _in_base(8), " is octal ({}); write it in decimal, or in quotes"),
+    (r"[-+]?0x[0-9a-fA-F_]+", _in_base(16), " is hexadecimal ({}); write it in decimal, or in quotes"),
+    (r"[-+]?0b[01_]+", _in_base(2), " is binary ({}); write it in decimal, or in quotes"),
     (
-        re.compile(r"[-+]?[0-9][0-9_]*_[0-9_]*(\.[0-9_]*)?"),
-        lambda text: f": YAML 1.1 would read it as {text.replace('_', '')}; write it without underscores",
+        r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?",
+        _in_base_60,
+        ": YAML 1.1 would read it in base 60, as {:g}; write it in decimal, or in quotes",
     ),
     (
-        re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt ].*)?"),
-        lambda _: ": YAML 1.1 would read it as a date; write it in quotes",
+        r"[-+]?[0-9][0-9_]*_[0-9_]*(\.[0-9_]*)?",
+        lambda text: text.replace("_", ""),
+        ": YAML 1.1 would read it as {}; write it without underscores",
     ),
+    (r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}([Tt ].*)?", str, ": YAML 1.1 would read it as a date; write it in quotes"),
 )
 
 
@@ -223,9 +217,9 @@ def _plain_scalar(text: str) -> Any:
         return text
     if _INTEGER.fullmatch(text):
         return int(text)
-    for pattern, complaint in _REFUSED:
-        if pattern.fullmatch(text):
-            raise ValueError(f"`{text}`{complaint(text)}")
+    for pattern, read, complaint in _REFUSED:
+        if re.fullmatch(pattern, text):
+            raise ValueError(f"`{text}`{complaint.format(read(text))}")
     if _FLOAT.fullmatch(text):
         if math.isinf(number := float(text)):
             raise ValueError(f"`{text}` is too large")
@@ -253,9 +247,9 @@ class _Reader:
             yield from yaml.parse(text, Loader=loader)
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
-            cause = " ".join(part for part in (error.context, error.problem) if part)
-            line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
-            raise _fail(self.name, f"not valid YAML: {cause}", line, column) from None
+            cause = " ".join(filter(None, (error.context, error.problem)))
+            place = (mark.line + 1, mark.column + 1) if mark else ()
+            raise _fail(self.name, f"not valid YAML: {cause}", *place) from None
         except (yaml.YAMLError, RecursionError, ValueError) as error:
             raise _fail(self.name, f"not valid YAML: {str(error).splitlines()[0]}") from None
 
@@ -326,9 +320,8 @@ class _Reader:
         target = self.anchors[event.anchor]
         if target is None:
             raise self._refuse(event, f"`*{event.anchor}` contains itself", key)
-        node, size = target
-        self._count(event, size)
-        return node, size
+        self._count(event, target[1])
+        return target
 
     def _scalar(self, event: Any, key: str) -> Any:
         if event.style:  # quoted or block text
@@ -344,8 +337,7 @@ class _Reader:
         bad = _FORBIDDEN.search(event.value)
         if bad:
             raise self._refuse(event, f"{_in_words(bad.group())} is not allowed", key)
-        text: str = event.value
-        return text
+        return str(event.value)
 
     def _mapping(self, path: tuple[str, ...], depth: int) -> tuple[dict[str, Node], int]:
         value: dict[str, Node] = {}

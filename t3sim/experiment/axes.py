@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from t3sim.experiment.plan import Experiment
 from t3sim.results.record import SIMULATED, RunRecord
-
-if TYPE_CHECKING:
-    from t3sim.experiment.plan import Experiment
 
 # Keys that a fixed column of the results tells.
 HAVE_COLUMNS = frozenset(
@@ -55,16 +53,11 @@ def idle_axes(experiment: Experiment, records: Sequence[RunRecord | None]) -> li
 
 def _is_idle(axis: int, result_of: dict[tuple[int, ...], Hashable]) -> bool:
     """Return whether no result depends on the place on *axis*; False if no two points differ only there."""
-    first: dict[tuple[int, ...], Hashable] = {}
-    n_compared = 0
+    by_others: dict[tuple[int, ...], list[Hashable]] = {}
     for places, result in result_of.items():
-        others = places[:axis] + places[axis + 1 :]
-        if others in first:
-            n_compared += 1
-            if first[others] != result:
-                return False
-        first[others] = result
-    return n_compared > 0
+        by_others.setdefault(places[:axis] + places[axis + 1 :], []).append(result)
+    compared = [results for results in by_others.values() if len(results) > 1]
+    return len(compared) > 0 and all(len(set(results)) == 1 for results in compared)
 
 
 def _leaves(key: str, value: Any) -> Iterator[tuple[str, str]]:

@@ -11,19 +11,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from statistics import median
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from t3sim.config.experiment import RunSpec
+from t3sim.experiment.phase_task import PhaseTask
+from t3sim.experiment.workers import Workers
 from t3sim.gpu.assemble import compiled_advance, is_compiled
 from t3sim.gpu.kernel import _jit
 from t3sim.gpu.kernel.state import Layout
 from t3sim.system.compilation import layouts_of
-
-if TYPE_CHECKING:
-    from t3sim.config.experiment import RunSpec
-    from t3sim.experiment.phase_task import PhaseTask
-    from t3sim.experiment.workers import Workers
 
 COMPILE_SECONDS = 30.0  # of a layout, on the core of ``estimate``
 TEXT = bytes((i * i * 7 + i // 3) % 251 for i in range(50_000))
@@ -95,9 +92,6 @@ def prepare_kernel(layouts: Iterable[Layout], say: Callable[[str], None]) -> Non
 
 def described(layout: Layout) -> str:
     """Return what tells *layout* from the others: its capacities that are larger than those of the standard one."""
-    larger = [
-        f"{name} {capacity}"
-        for (name, capacity), standard in zip(layout._asdict().items(), Layout(), strict=True)
-        if capacity != standard
-    ]
+    pairs = zip(layout._asdict().items(), Layout(), strict=True)
+    larger = [f"{name} {capacity}" for (name, capacity), standard in pairs if capacity != standard]
     return f"the layout {', '.join(larger)}" if larger else "the standard layout"

@@ -48,6 +48,8 @@ def private_settings() -> dask.config.set:
 
     Dask imports modules from that folder, and by default shares ``/tmp/dask-scratch-space`` with whoever made it.
     """
+    import distributed  # noqa: F401 - its defaults come first: they would end with the context, and no second run start
+
     return dask.config.set({**DASK_SETTINGS, "temporary-directory": get_temp_dir()})
 
 

@@ -25,22 +25,12 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Self
 
 from t3sim.errors import EnvironmentFailure, T3SimError
-from t3sim.experiment.dask_settings import (
-    CONNECT_S,
-    ENCRYPTED,
-    LOOPBACK,
-    SILENT,
-    WEB_ADDRESS,
-    credentials_for,
-    private_settings,
-)
-from t3sim.experiment.phase_task import PhaseTask, perform
+from t3sim.experiment import dask_settings
+from t3sim.experiment.dask_settings import CONNECT_S, LOOPBACK, SILENT, WEB_ADDRESS
+from t3sim.experiment.phase_task import Finished, PhaseTask, Say, SetAside, TaskReport, perform
 from t3sim.experiment.worker_processes import WorkerProcesses, start_forking
-from t3sim.experiment.workforce import Finished, Say, SetAside, TaskReport
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from distributed import Client, Future, LocalCluster
 
 START_S = 120  # until the first local worker is there
@@ -93,40 +83,38 @@ class DaskWorkers:
 
     def __enter__(self) -> Self:
         """Start workers, or connect to those of the scheduler; raises ``EnvironmentFailure``."""
-        self._settings = private_settings()
+        if self._scheduler is None:
+            start_forking()  # it loads the kernel while this process loads dask
+        self._settings = dask_settings.private_settings()
         try:
             client = self._client = self._of_own() if self._scheduler is None else self._connected(self._scheduler)
-            client.subscribe_topic(self._topic, self._note_share)
+            client.subscribe_topic(self._topic, lambda event: self._shares.update([event[1]]))  # digest, share
             client.subscribe_topic("all", self._note_death)
             if self._cluster is not None:
                 self._processes = WorkerProcesses(self._cluster.scheduler_address, client.security, self._n)
                 client.wait_for_workers(1, timeout=START_S)
-        except (OSError, ValueError, TimeoutError) as error:
-            self.__exit__(type(error), error, None)
-            raise EnvironmentFailure(f"the workers cannot be reached: {error}") from error
         except BaseException as error:
-            self.__exit__(type(error), error, None)
+            self.__exit__()
+            if isinstance(error, (OSError, ValueError)):
+                raise EnvironmentFailure(f"the workers cannot be reached: {error}") from error
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """End local workers at once, whatever they are doing; those of a scheduler drop the phases of this run."""
-        client, cluster = self._client, self._cluster
         if self._processes is not None:
             self._processes.stop()
-        elif client is not None:
+        elif self._client is not None:
             with suppress(Exception):  # the connection may be what went wrong
-                client.cancel(list(self._flying))
+                self._client.cancel(list(self._flying))
         with suppress(Exception):
-            if client is not None:
-                client.unsubscribe_topic("all")
-                client.unsubscribe_topic(self._topic)
-                client.close()
-        if cluster is not None:
-            with suppress(Exception):
-                cluster.close()
+            if self._client is not None:
+                self._client.unsubscribe_topic("all")
+                self._client.unsubscribe_topic(self._topic)
+                self._client.close()
+        with suppress(Exception):
+            if self._cluster is not None:
+                self._cluster.close()
         self._settings.__exit__(None, None, None)
 
     def simulate(self, tasks: deque[PhaseTask], report: TaskReport) -> Iterator[Finished | SetAside]:
@@ -211,7 +199,6 @@ class DaskWorkers:
 
     def _of_own(self) -> Client:
         """Return the client of a new scheduler in this process."""
-        start_forking()  # it loads the kernel while this process loads dask
         from distributed import Client, LocalCluster, Security
 
         security = Security.temporary()  # a certificate for this run, which both ends of a connection must show
@@ -224,8 +211,8 @@ class DaskWorkers:
     def _connected(self, scheduler: str) -> Client:
         from distributed import Client
 
-        security = credentials_for(scheduler)
-        if not scheduler.startswith(ENCRYPTED):
+        security = dask_settings.credentials_for(scheduler)
+        if not scheduler.startswith(dask_settings.ENCRYPTED):
             self._say(f"{scheduler} is not encrypted: whoever can connect to it can run code on its workers; use tls://")
         return Client(scheduler, security=security, timeout=CONNECT_S, set_as_default=False)
 
@@ -248,10 +235,6 @@ class DaskWorkers:
         return max(1, self._n_threads)
 
     # called by dask in another thread, with what the scheduler reports
-
-    def _note_share(self, event: tuple[float, Any]) -> None:
-        digest, share = event[1]
-        self._shares[digest] = share
 
     def _note_death(self, event: tuple[float, Any]) -> None:
         what = event[1]

@@ -14,20 +14,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from t3sim.config.yaml_loader import Node, Position, type_name
 from t3sim.errors import PluginError, home_of, is_of_a_user
 from t3sim.experiment.problems import Problems
+from t3sim.experiment.sweep import Axis
+from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.overlap import OverlapStrategy, in_order, overlap_strategies
 from t3sim.registry import Parameter, unknown_name
 from t3sim.units import parse_cycles
 
-if TYPE_CHECKING:
-    from t3sim.experiment.sweep import Axis
-
 STRATEGY, ARBITRATION = "strategy", "arbitration"
 NAME_KEYS = {STRATEGY: "name", ARBITRATION: "policy"}
+SHOWN_AS = {STRATEGY: STRATEGY, ARBITRATION: "arbitration.policy"}
 KINDS = {STRATEGY: "strategy", ARBITRATION: "arbitration policy"}
 PRESET = "preset"  # a plain name becomes `{preset: name}` where an override or an axis adds a parameter to it
 DEFAULT = Position("default")
@@ -46,12 +46,11 @@ class Choice:
 
     def leaves(self) -> dict[str, Node]:
         """Return dotted key -> node of the name and of every parameter."""
-        name_key = self.key if self.key == STRATEGY else f"{self.key}.{NAME_KEYS[self.key]}"
         of_params = {
             f"{self.key}.{name}": self.nodes.get(name) or Node(parameter.default, DEFAULT, None, "default")
             for name, parameter in self.parameters.items()
         }
-        return {name_key: self.name_node, **of_params}
+        return {SHOWN_AS[self.key]: self.name_node, **of_params}
 
 
 class Decisions:
@@ -65,10 +64,8 @@ class Decisions:
     def note_experiment(self, root: Node, axes: Iterable[Axis], *, has_plugins: bool) -> None:
         """Note which strategies there are, and which of them the experiment runs."""
         self._known = [entry.name for entry in in_order() if has_plugins or not is_of_a_user(home_of(entry.plan)[0])]
-        named = [_parts(node, STRATEGY)[0] for axis in axes if axis.key == STRATEGY for node in axis.values]
-        named += [node for axis in axes if axis.key == f"{STRATEGY}.{NAME_KEYS[STRATEGY]}" for node in axis.values]
-        node = root.get(STRATEGY)
-        named += [] if node is None else [_parts(node, STRATEGY)[0]]
+        written = [node for axis in axes if axis.key in (STRATEGY, f"{STRATEGY}.name") for node in axis.values]
+        named = [_parts(node, STRATEGY)[0] for node in filter(None, (*written, root.get(STRATEGY)))]
         names = dict.fromkeys(str(node.value) for node in named if node is not None)
         self._run = [overlap_strategies.get(name) for name in names if name in self._known]
 
@@ -92,8 +89,6 @@ class Decisions:
 
     def arbitration(self, tree: Node, strategy: str | None) -> Choice | None:
         """Return the policy of a point's *strategy*, None if it has none; what is given is checked in any case."""
-        from t3sim.gpu.arbitration import arbitration_policies
-
         chosen = None if strategy is None else overlap_strategies.get(strategy)
         node = tree.get(ARBITRATION)
         named, params = (None, {}) if node is None or node.value is None else self._read(node, ARBITRATION)
@@ -143,11 +138,10 @@ class Decisions:
 
     def _name(self, node: Node, key: str, known: list[str]) -> str | None:
         """The name that *node* gives, if it is one of *known*."""
-        name_key = key if key == STRATEGY else f"{key}.{NAME_KEYS[key]}"
         if not isinstance(node.value, str):
-            self.problems.add(node, name_key, f"found {type_name(node.value)}, a name is needed")
+            self.problems.add(node, SHOWN_AS[key], f"found {type_name(node.value)}, a name is needed")
         elif node.value not in known:
-            self.problems.add(node, name_key, unknown_name(KINDS[key], node.value, known))
+            self.problems.add(node, SHOWN_AS[key], unknown_name(KINDS[key], node.value, known))
         else:
             return node.value
         return None

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -22,13 +21,10 @@ from t3sim.config.experiment import GemmShape, RunSpec, TilingSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.experiment.phase_task import trace_of
 from t3sim.program.operations import CACHED, Gemm, Moves, Program
-from t3sim.system.parts import PhasePlan
+from t3sim.system.parts import PhaseJob, PhasePlan
 from t3sim.system.simulate import evaluate
 from t3sim.workload.layer import sublayer_runs
 from t3sim.workload.tiling import ELEMENT_BYTES
-
-if TYPE_CHECKING:
-    from t3sim.system.parts import PhaseJob
 
 SECONDS_PER_SLOT = 5.0e-6  # of simulated time, the channels included
 SECONDS_PER_UNIT_SLOT = 1.7e-8  # a compute unit in it
@@ -39,8 +35,6 @@ SECONDS_PER_BANK_OF_REPEATED_READ = 1.3e-8  # the DRAM's queues are full then, a
 SECONDS_PER_GRANULE = 3.7e-7  # sent over the link
 DRAM_EFFICIENCY = 0.6  # of the data bus under a GEMM: its reads and writes take turns
 SURELY_PLANNED = 1000  # points
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -99,8 +93,7 @@ def work_of(program: Program, machine: MachineSpec) -> list[Work]:
     works = []
     for operation in program.operations:
         if isinstance(operation, Gemm):
-            is_fused = bool((operation.stores.kind != CACHED).any())
-            trace = operation.trace
+            trace, is_fused = operation.trace, bool((operation.stores.kind != CACHED).any())
             works.append(gemm_work(machine, trace.gemm, trace.tiling, trace.n_chunks if is_fused else None))
         elif isinstance(operation, Moves):
             works.append(moves_work(machine, operation))
@@ -149,8 +142,7 @@ def gemm_work(machine: MachineSpec, gemm: GemmShape, tiling: TilingSpec, n_devic
 
 
 def _dram_s(machine: MachineSpec, n_requests: float) -> float:
-    memory = machine.memory
-    return n_requests * memory.timing.nCCDS / (memory.clock * memory.n_channels)
+    return n_requests * machine.memory.timing.nCCDS / (machine.memory.clock * machine.memory.n_channels)
 
 
 def _link_s(machine: MachineSpec, n_granules: float) -> float:

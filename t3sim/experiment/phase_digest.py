@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache, lru_cache, partial
 from types import BuiltinFunctionType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -19,13 +19,12 @@ import t3sim
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
 from t3sim.results.digest import file_digest, machine_digest, sha256_of, source_digest
-
-if TYPE_CHECKING:
-    from t3sim.system.parts import PhaseJob
-
+from t3sim.system.parts import PhaseJob
 
 # The layers above `system`, which it does not import (see the contracts in pyproject.toml).
-ABOVE_SYSTEM = ("__main__.py", "cli", "validation", "experiment", "study", "analysis", "measure", "selfcheck")
+ABOVE_SYSTEM = (
+    "__main__.py", "cli", "validation", "experiment", "study", "advice", "analysis", "measure", "selfcheck",
+)  # fmt: skip
 
 
 def phase_digest(job: PhaseJob, plugins: tuple[str, ...]) -> str:
@@ -52,10 +51,7 @@ def program_digest() -> str:
     return sha256_of([t3sim.__version__, source_digest()])
 
 
-@cache
-def plugin_digest(path: str) -> str:
-    """Return the digest of a plugin file as it was when this process first asked."""
-    return file_digest(path)
+plugin_digest = cache(file_digest)  # of a plugin file as it was when this process first asked
 
 
 def content_of(value: Any) -> Any:

@@ -13,26 +13,20 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from t3sim.checks.audit import Audit
 from t3sim.errors import EnvironmentFailure, T3SimError
 from t3sim.experiment.estimate import phase_seconds
 from t3sim.experiment.phase_digest import phase_digest, program_digest
 from t3sim.experiment.phase_files import PhaseFolder, StoredPhase, decode
-from t3sim.experiment.phase_task import PhaseTask
-from t3sim.experiment.workers import Finished
+from t3sim.experiment.phase_task import Finished, MadeOfPhases, PhaseTask, Workforce
+from t3sim.files import prepare_folder
 from t3sim.observe.timeline import Timeline
-from t3sim.results.writer import prepare_output
-from t3sim.system.parts import PhasePlan
+from t3sim.overlap import Phase
+from t3sim.system.parts import PhaseJob, PhasePlan
 
-if TYPE_CHECKING:
-    from t3sim.experiment.phase_task import MadeOfPhases
-    from t3sim.experiment.workers import Workforce
-    from t3sim.overlap import Phase
-    from t3sim.system.parts import PhaseJob
-
-COUNTED_BY_AUDIT = ("n_phases", "n_commands", "n_looks", "n_granules", "n_values")
+COUNTED_BY_AUDIT = {"has_checks": ("n_phases", "n_commands", "n_looks"), "has_data": ("n_granules", "n_values")}
 Progress = Callable[[str, float], None]
 
 
@@ -59,15 +53,9 @@ class PhaseRunner:
     """
 
     def __init__(
-        self,
-        points: Sequence[MadeOfPhases],
-        folder: str | Path,
-        audit: Audit | None = None,
-        *,
-        has_timeline: bool = False,
-        is_lenient: bool = False,
-        noun: str = "points",
-    ) -> None:
+        self, points: Sequence[MadeOfPhases], folder: str | Path, audit: Audit | None = None, *,
+        has_timeline: bool = False, is_lenient: bool = False, noun: str = "points",
+    ) -> None:  # fmt: skip
         """Plan the phases; *audit* follows them and counts what it looks at.
 
         *is_lenient*: an error of the simulator fails the points concerned instead of ending the run.  *noun* is what
@@ -79,7 +67,7 @@ class PhaseRunner:
         self.noun = noun
         self.results: dict[int, PointResult] = {}
         self._is_lenient = is_lenient
-        self._store = PhaseFolder(prepare_output(folder))
+        self._store = PhaseFolder(prepare_folder(folder))
         self._tasks: dict[str, PhaseTask] = {}  # by digest, in the order of the points
         self._known: dict[str, StoredPhase] = {}
         self._failed: dict[str, str] = {}  # reasons by digest
@@ -112,29 +100,35 @@ class PhaseRunner:
         """The points that have no result because a phase of theirs could not be simulated."""
         found = {i: FailedPhase("", reason) for i, reason in self._refused.items()}
         for i, needed in enumerate(self._of_point):
-            digest = next((digest for digest in needed if digest in self._failed), None)
-            if digest is not None:
+            for digest in [digest for digest in needed if digest in self._failed][:1]:
                 found[i] = FailedPhase(self._tasks[digest].name, self._failed[digest])
         return found
 
     def simulate(
-        self,
-        workforce: Workforce,
-        progress: Progress | None = None,
-        done: Callable[[int], None] = lambda _i: None,
-        *,
-        longest_first: bool = False,
-    ) -> None:
+        self, workforce: Workforce, progress: Progress | None = None, done: Callable[[int], None] = lambda _i: None,
+        *, longest_first: bool = False,
+    ) -> None:  # fmt: skip
         """Simulate what is missing; *done* is told the index of each point that gets its result meanwhile.
 
         *longest_first*: not in the order of the points, so that workers end together.
         """
         if longest_first:
             self._ready = deque(sorted(self._ready, key=lambda task: -task.seconds))
-        meter = _Meter(self, progress)
-        for outcome in workforce.simulate(self._ready, meter.report):
+        total = sum(task.seconds for task in self.missing) or 1.0  # by estimated time
+        shares: dict[str, float] = {}  # that are done, by digest
+        done_s, n_failed = 0.0, 0
+
+        def report(task: PhaseTask, share: float) -> None:
+            nonlocal done_s
+            done_s += (share - shares.get(task.digest, 0.0)) * task.seconds
+            shares[task.digest] = share
+            if progress is not None:
+                failed = f", {n_failed} failed" if n_failed else ""
+                progress(f"{len(self.results)}/{len(self.points)} {self.noun}{failed}", min(1.0, done_s / total))
+
+        for outcome in workforce.simulate(self._ready, report):
             digest = outcome.task.digest
-            meter.report(outcome.task, 1.0)
+            report(outcome.task, 1.0)
             if isinstance(outcome, Finished):
                 self._store.put(digest, outcome.content)
                 self._take(decode(outcome.content, with_timeline=self.has_timeline))
@@ -145,7 +139,7 @@ class PhaseRunner:
                 raise outcome.error
             else:
                 self._failed[digest] = outcome.reason
-                meter.n_failed = len(self.failed)
+                n_failed = len(self.failed)
 
     def _ask(self, i: int) -> bool:
         """Ask point *i* for its phases, and hand on those that can be simulated now; return whether it is finished."""
@@ -165,7 +159,7 @@ class PhaseRunner:
         except (T3SimError, ValueError) as error:
             if not self._is_forgiven(error):
                 raise
-            self._refused[i] = first_line(error)
+            self._refused[i] = next(iter(str(error).splitlines()), type(error).__name__)
             return False
         needed = self._of_point[i] = tuple(dict.fromkeys(self._digest_of[key] for key in plan.jobs))
         for digest in needed:
@@ -191,16 +185,15 @@ class PhaseRunner:
 
     def _stored(self, job: PhaseJob, point: MadeOfPhases) -> StoredPhase | None:
         """Return the finished phase of *job*; what is asked for the first time becomes a task, or is in the folder."""
-        plugins, audit = point.run.plugins, self.audit
+        audit = self.audit
         if job.key not in self._digest_of:
-            self._digest_of[job.key] = phase_digest(job, plugins)
+            self._digest_of[job.key] = phase_digest(job, point.run.plugins)
         digest = self._digest_of[job.key]
         if digest not in self._tasks:
             after = tuple(self._digest_of[key] for key in job.after)
-            self._tasks[digest] = PhaseTask(
-                point, digest, job.name, phase_seconds(job), program_digest(),
-                audit.has_checks, audit.has_data, audit.seed, after,
-            )  # fmt: skip
+            checks = (audit.has_checks, audit.has_data, audit.seed)
+            task = PhaseTask(point, digest, job.name, phase_seconds(job), program_digest(), *checks, after)
+            self._tasks[digest] = task
             stored = self._store.load(digest, with_timeline=self.has_timeline)
             if stored is not None and stored.was_checked(checks=audit.has_checks, data=audit.has_data):
                 self._take(stored)
@@ -209,37 +202,10 @@ class PhaseRunner:
     def _take(self, stored: StoredPhase) -> None:
         """Note a finished phase and what checks looked at in it."""
         self._known[stored.digest] = stored
-        for name in COUNTED_BY_AUDIT:
-            if getattr(self.audit, f"has_{'data' if name in ('n_granules', 'n_values') else 'checks'}"):
+        for kind, names in COUNTED_BY_AUDIT.items():
+            for name in names if getattr(self.audit, kind) else ():
                 setattr(self.audit, name, getattr(self.audit, name) + int(stored.checks.get(name, 0)))
 
     def _is_forgiven(self, error: Exception) -> bool:
         """Return whether *error* fails the points concerned only."""
         return self._is_lenient and not isinstance(error, EnvironmentFailure)
-
-
-class _Meter:
-    """How far the points are: their number, and the share of the work that is done by estimated time."""
-
-    def __init__(self, runner: PhaseRunner, progress: Progress | None) -> None:
-        self.n_failed = 0
-        self._runner = runner
-        self._progress = progress
-        self._total = sum(task.seconds for task in runner.missing) or 1.0
-        self._shares: dict[str, float] = {}  # that are done, by digest
-        self._done = 0.0
-
-    def report(self, task: PhaseTask, share: float) -> None:
-        """Note that *share* of *task* is done, and pass on the share of all."""
-        if self._progress is None:
-            return
-        self._done += (share - self._shares.get(task.digest, 0.0)) * task.seconds
-        self._shares[task.digest] = share
-        n, n_all = len(self._runner.results), len(self._runner.points)
-        failed = f", {self.n_failed} failed" if self.n_failed else ""
-        self._progress(f"{n}/{n_all} {self._runner.noun}{failed}", min(1.0, self._done / self._total))
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of a message, or the kind of an error that has none."""
-    return next(iter(str(error).splitlines()), type(error).__name__)

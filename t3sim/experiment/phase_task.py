@@ -1,4 +1,4 @@
-"""One phase as a unit of work: how a worker is told of it, and what the worker does.
+"""One phase as a unit of work: how a worker is told of it, what the worker does, and what every kind of workers does.
 
 A task names something that is made of phases (a point of an experiment) and the digest of one of these phases.  The
 worker plans the point again and takes the phase of that digest: only specs travel, and the results of phases that the
@@ -8,29 +8,28 @@ point knew when it asked for this one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from t3sim.checks.audit import Audit
-from t3sim.errors import EnvironmentFailure
+from t3sim.config.experiment import RunSpec
+from t3sim.errors import EnvironmentFailure, T3SimError
 from t3sim.experiment.phase_digest import phase_digest, program_digest
 from t3sim.experiment.phase_files import StoredPhase, encode
 from t3sim.experiment.plugins import load_plugins
+from t3sim.overlap import Phase
 from t3sim.system.compilation import compile_for
-from t3sim.system.parts import PhasePlan
+from t3sim.system.parts import PhaseJob, PhasePlan, PhaseSource
 from t3sim.system.simulate import SimulationResult, simulate
 from t3sim.system.threads import at_most_threads
+from t3sim.workload.tiling import TileTrace
 from t3sim.workload.trace_file import read_trace
 
-if TYPE_CHECKING:
-    from t3sim.config.experiment import RunSpec
-    from t3sim.overlap import Phase
-    from t3sim.system.parts import PhaseJob, PhaseSource
-    from t3sim.workload.tiling import TileTrace
-
 Report = Callable[[float], None]
+Say = Callable[[str], None]
 
 
 class MadeOfPhases(Protocol):
@@ -76,6 +75,43 @@ class PhaseTask:
         return self.asked_by.run
 
 
+TaskReport = Callable[[PhaseTask, float], None]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A phase that was simulated: the content of its file."""
+
+    task: PhaseTask
+    content: bytes
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """A phase that could not be simulated, and why; if it raised an error, that is there too."""
+
+    task: PhaseTask
+    reason: str
+    error: T3SimError | None = None
+
+    @classmethod
+    def because_of(cls, task: PhaseTask, error: T3SimError | MemoryError) -> SetAside:
+        """Return *task* as one that raised *error*."""
+        if isinstance(error, MemoryError):
+            return cls(task, "out of memory")
+        return cls(task, error.message.partition("\n")[0], error)
+
+
+class Workforce(Protocol):
+    """Something that simulates phases."""
+
+    def simulate(self, tasks: deque[PhaseTask], report: TaskReport) -> Iterator[Finished | SetAside]:
+        """Take *tasks* from the left and yield each as it ends, in any order; *report* is told shares that are done.
+
+        The caller may append more tasks while it iterates.  The iterator ends when there is none left.
+        """
+
+
 def perform(task: PhaseTask, report: Report, n_threads: int | None = 1) -> bytes:
     """Simulate the phase of *task* and return the content of its file; *report* is told the share that is done.
 
@@ -107,11 +143,9 @@ def perform(task: PhaseTask, report: Report, n_threads: int | None = 1) -> bytes
         return encode(StoredPhase(task.digest, phase, time.perf_counter() - started, asdict(audit)))
 
 
+_verified_trace = lru_cache(maxsize=8)(read_trace)
+
+
 def trace_of(run: RunSpec) -> TileTrace | None:
     """Return the tile trace that a point replays, None if it makes its tiles from the shape."""
     return None if run.workload.trace is None else _verified_trace(run.workload.trace)
-
-
-@lru_cache(maxsize=8)
-def _verified_trace(path: str) -> TileTrace:
-    return read_trace(path)

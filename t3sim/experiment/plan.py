@@ -25,18 +25,17 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from t3sim.config.experiment import ArbitrationSpec, KernelLibrarySpec, Kernels, RunSpec, WorkloadSpec
+from t3sim.config.experiment import ArbitrationSpec, KernelLibrarySpec, Kernels, RunSpec
 from t3sim.config.presets import annotated
 from t3sim.config.resolve import ResolvedMachine, resolve_machine, resolve_tiling
 from t3sim.config.trees import MAX_GUESSES, spec_problems, unknown_key
 from t3sim.config.yaml_loader import Node, load_yaml, type_name
 from t3sim.errors import ConfigError
-from t3sim.experiment.checks import check_point
+from t3sim.experiment.checks import check_point, shortest_latency
 from t3sim.experiment.decisions import DEFAULT, Decisions
 from t3sim.experiment.estimate import planned_hours
 from t3sim.experiment.plugins import load_plugins
 from t3sim.experiment.problems import Problems
-from t3sim.experiment.ring_checks import check_ring, shortest_latency
 from t3sim.experiment.schema import DEFAULT_MAX_HOURS, OF_A_POINT, SCHEMA_VERSION, ExperimentFile, PointFile
 from t3sim.experiment.sweep import Axis, axes_of, overridden, with_set
 from t3sim.experiment.workload import WorkloadReader
@@ -47,6 +46,7 @@ MAX_POINTS_WITH_PROBLEMS = 1000  # after so many points, what is wrong with them
 BYTES_PER_POINT = 24_000  # of memory, measured: the spec of a point and where each of its values came from
 NOT_OF_A_RUN = ("description", "figures", "max_hours")
 MOVED = {"collective_compute_units": "strategy.collective_compute_units"}  # keys of earlier versions
+TRACED = "the trace's manifest"  # where values come from
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -68,14 +68,11 @@ class Experiment:
 
 
 def load_experiment(
-    path: str | os.PathLike[str],
-    overrides: Sequence[str] = (),
-    trace_root: str | os.PathLike[str] | None = None,
+    path: str | os.PathLike[str], overrides: Sequence[str] = (), trace_root: str | os.PathLike[str] | None = None
 ) -> Experiment:
     """Read, check and resolve an experiment; nothing is simulated or written.
 
-    Raises ConfigError with all problems at once, or InputDataError if the
-    only problems are with a tile trace.
+    Raises ConfigError with all problems at once, or InputDataError if the only problems are with a tile trace.
     """
     return _Planner(Path(path), tuple(overrides), Path(trace_root) if trace_root else None).plan()
 
@@ -101,7 +98,7 @@ class _Planner:
         self.overrides = overrides
         self.problems = Problems(str(path))
         self.decisions = Decisions(self.problems)
-        self.workloads = WorkloadReader(self.problems, self.folder, trace_root)
+        self.workloads = WorkloadReader(self.folder, trace_root)
         self.machines: dict[str, ResolvedMachine | None] = {}
         self.plugins: tuple[str, ...] = ()
 
@@ -111,11 +108,9 @@ class _Planner:
         if not root.is_mapping:
             raise ConfigError(root.problem("", f"found {type_name(root.value)}, an experiment is a mapping"))
         self._check_version(root)
-        try:
-            root = annotated(root)
-        except ConfigError as error:
-            self.problems.take(error.problems)
-            raise self.problems.in_reading_order() from None
+        root = self.problems.caught(annotated, root) or root
+        if self.problems:
+            raise self.problems.in_reading_order()
         original_axes = axes_of(root, self.problems)
         root, axes, pending = overridden(root, original_axes, self.overrides, self.problems)
         self._check_version(root)
@@ -132,10 +127,8 @@ class _Planner:
             if self.problems and i_point >= MAX_POINTS_WITH_PROBLEMS:
                 break
             tree = root
-            for i in by_prefix:
-                tree = with_set(tree, axes[i].path, axes[i].values[places[i]], self.problems)
-            for key_path, value in pending:
-                tree = with_set(tree, key_path, value, self.problems)
+            for path, value in (*((axes[i].path, axes[i].values[places[i]]) for i in by_prefix), *pending):
+                tree = with_set(tree, path, value, self.problems)
             point = self._point(tree)
             if point is not None:
                 made.setdefault(point[0].model_dump_json(), (*point, []))[2].append(places)
@@ -143,7 +136,7 @@ class _Planner:
             raise self.problems.in_reading_order()
         if self.workloads.input_error is not None:
             raise self.workloads.input_error
-        points = [run for run, _, _ in made.values()]
+        points, provenance, combinations = map(list, zip(*made.values(), strict=True))
         self._check_hours(root, points)
         return Experiment(
             name=points[0].experiment,
@@ -151,11 +144,11 @@ class _Planner:
             figures=tuple(root.value["figures"].plain()) if "figures" in root.value else (),
             path=self.path,
             points=points,
-            provenance=[nodes for _, nodes, _ in made.values()],
+            provenance=provenance,
             axes={axis.key: [value.plain() for value in axis.values] for axis in axes},
             overrides=self.overrides,
             n_duplicates=n_points - len(points),
-            combinations=[places for _, _, places in made.values()],
+            combinations=combinations,
             machine_descriptions={m.spec.name: m.description for m in self.machines.values() if m is not None},
         )
 
@@ -166,9 +159,8 @@ class _Planner:
         unknown = [(key, key, node) for key, node in root.value.items() if key not in known]
         unknown += [(f"sweep.grid.{a.key}", a.path[0], a.values[0]) for a in axes if a.path[0] not in known]
         for i, (shown, key, node) in enumerate(unknown):
-            message = unknown_key(key, "", known, can_guess=i < MAX_GUESSES)
-            if key in MOVED:
-                message = f"is called `{MOVED[key]}` now"
+            moved = f"is called `{MOVED[key]}` now" if key in MOVED else ""
+            message = moved or unknown_key(key, "", known, can_guess=i < MAX_GUESSES)
             self.problems.add(node, shown, message, at_key=True)
 
     def _check_version(self, root: Node) -> None:
@@ -193,29 +185,23 @@ class _Planner:
         hours = math.ceil(planned_hours(points, limit))
         if hours <= limit:
             return
-        n = len(points)
-        message = (
-            f"is {limit}, but the {f'{n} points' if n > 1 else 'point'} would simulate for about {hours} hours on "
-            f"one core; -s max_hours={hours} goes on"
-        )
-        self.problems.report(root, "max_hours", message)
+        what = f"{len(points)} points" if len(points) > 1 else "point"
+        message = f"the {what} would simulate for about {hours} hours on one core; -s max_hours={hours} goes on"
+        self.problems.report(root, "max_hours", f"is {limit}, but {message}")
         raise self.problems.in_reading_order()
 
     def _load_plugins(self, root: Node) -> None:
         node = root.get("plugins")
-        if node is None or not isinstance(node.value, list):
-            return
-        found = []
-        for item in node.value:
+        listed = node.value if node is not None and isinstance(node.value, list) else []
+        for item in listed:
             if not isinstance(item.value, str):
                 continue
-            path = Path(os.path.realpath(self.folder / item.value))
-            if not os.path.isfile(path) or path.suffix != ".py":  # noqa: PTH113 - never raises
+            path = os.path.realpath(self.folder / item.value)
+            if not os.path.isfile(path) or Path(path).suffix != ".py":  # noqa: PTH113 - never raises
                 self.problems.add(item, "plugins", f"no Python file `{item.value}`, looked for at {path}")
                 continue
-            load_plugins([str(path)])
-            found.append(str(path))
-        self.plugins = tuple(found)
+            load_plugins([path])
+            self.plugins += (path,)
 
     # one point
 
@@ -225,7 +211,8 @@ class _Planner:
         kept = replace(tree, value=content)
         point, bad_keys = self._read_point(kept)
         machine = self._machine(tree)
-        kernels, kernels_tree = self._kernels(tree)
+        tiling = self.problems.caught(resolve_tiling, tree.get("tiling"), self.folder)
+        kernels, kernels_tree = tiling or (None, None)
         if "name" not in bad_keys and not _NAME.fullmatch(point.name):
             self.problems.report(tree, "name", "a name has letters, digits, `.`, `_` and `-` only, at most 100")
         strategy = self.decisions.strategy(tree)
@@ -234,33 +221,25 @@ class _Planner:
         workload = None
         if "workload" not in bad_keys:
             n_units = machine.spec.gpu.n_compute_units if machine else None
-            workload = self.workloads.read(tree, point.workload, kernels, n_units)
+            workload = self.problems.caught(self.workloads.read, tree, point.workload, kernels, n_units)
         if machine is not None and workload is not None:
-            check_point(self.problems, tree, machine.spec, workload, point, choices)
-            check_ring(self.problems, tree, machine, workload, point)
+            check_point(self.problems, tree, machine, workload, point, choices)
         if len(self.problems) > before or machine is None or workload is None or strategy is None:
             return None
         with base_units():
             policy = arbitration and ArbitrationSpec(policy=arbitration.name, params=arbitration.params)
             run = RunSpec(
-                experiment=point.name,
-                machine=machine.spec,
-                workload=workload,
-                strategy=strategy.name,
-                strategy_params=strategy.params,
-                arbitration=policy,
-                mode=point.mode,
-                staggered=point.staggered,
-                quantum=point.quantum,
-                plugins=self.plugins,
-            )
-        tiling_leaves = (
-            traced_tiling(tree, workload)
-            if kernels is None or kernels_tree is None or workload.trace is not None
-            else tiling_leaves_of(kernels, kernels_tree, run)
-        )
-        of_choices = {key: node for choice in choices for key, node in choice.leaves().items()}
-        return run, self._provenance(tree, kept, run, machine, {**tiling_leaves, **of_choices})
+                experiment=point.name, machine=machine.spec, workload=workload, strategy=strategy.name,
+                strategy_params=strategy.params, arbitration=policy, mode=point.mode, staggered=point.staggered,
+                quantum=point.quantum, plugins=self.plugins,
+            )  # fmt: skip
+        if kernels is None or kernels_tree is None or workload.trace is not None:
+            at = tree.value["workload"].position
+            leaves = {f"tiling.{name}": Node(value, at, None, "derived", TRACED) for name, value in workload.tiling}
+        else:
+            leaves = tiling_leaves_of(kernels, kernels_tree, run)
+        leaves |= {key: node for choice in choices for key, node in choice.leaves().items()}
+        return run, self._provenance(tree, kept, run, machine, leaves)
 
     def _provenance(
         self, tree: Node, kept: Node, run: RunSpec, machine: ResolvedMachine, resolved: Mapping[str, Node]
@@ -272,20 +251,15 @@ class _Planner:
             if f"workload.{name}" not in own:  # tokens and sequence of the workload replace the model's
                 own[f"workload.model.{name}"] = node
         if gemm is not None and "workload.gemm.m" not in own:
-            origin = f"{workload.model} {workload.sublayer} on {workload.tp} GPUs"
-            source = origin if workload.trace is None else "the trace's manifest"
+            source = TRACED if workload.trace else f"{workload.model} {workload.sublayer} on {workload.tp} GPUs"
             at = tree.value["workload"].position
-            for name, value in gemm:
-                own[f"workload.gemm.{name}"] = Node(value, at, None, "derived", source)
+            own |= {f"workload.gemm.{name}": Node(value, at, None, "derived", source) for name, value in gemm}
         own |= resolved
-        defaults: list[tuple[str, Any, str]] = [
-            ("mode", run.mode, ""),
-            ("staggered", run.staggered, ""),
-            ("quantum", format_time(shortest_latency(run.machine)), "link latency"),
-        ]
+        latency = format_time(shortest_latency(run.machine))
+        defaults = {"mode": (run.mode, ""), "staggered": (run.staggered, ""), "quantum": (latency, "link latency")}
         if workload.layer is not None:
-            defaults.append(("workload.attention", workload.layer.attention, ""))
-        for key, value, source in defaults:
+            defaults["workload.attention"] = (workload.layer.attention, "")
+        for key, (value, source) in defaults.items():
             own.setdefault(key, Node(value, DEFAULT, None, "default", source))
         return ChainMap(own, {f"machine.{key}": node for key, node in machine.leaves().items()})
 
@@ -308,19 +282,8 @@ class _Planner:
             return None
         cache_key = repr(node.plain())
         if cache_key not in self.machines:
-            try:
-                self.machines[cache_key] = resolve_machine(node, self.folder)
-            except ConfigError as error:
-                self.machines[cache_key] = None
-                self.problems.take(error.problems)
+            self.machines[cache_key] = self.problems.caught(resolve_machine, node, self.folder)
         return self.machines[cache_key]
-
-    def _kernels(self, tree: Node) -> tuple[Kernels | None, Node | None]:
-        try:
-            return resolve_tiling(tree.get("tiling"), self.folder)
-        except ConfigError as error:
-            self.problems.take(error.problems)
-            return None, None
 
 
 def tiling_leaves_of(kernels: Kernels, tree: Node, run: RunSpec) -> dict[str, Node]:
@@ -332,11 +295,3 @@ def tiling_leaves_of(kernels: Kernels, tree: Node, run: RunSpec) -> dict[str, No
         source = f"the shortest schedule on {run.machine.gpu.n_compute_units} compute units"
         found["tiling.kernel"] = Node(name, tree.position, None, "derived", source)
     return found | {f"tiling.{'.'.join(path)}": node for path, node in tree.leaves() if path != ("preset",)}
-
-
-def traced_tiling(tree: Node, workload: WorkloadSpec) -> dict[str, Node]:
-    """Where the values of a point's tiling came from that replays a trace."""
-    at = tree.value["workload"].position
-    return {
-        f"tiling.{name}": Node(value, at, None, "derived", "the trace's manifest") for name, value in workload.tiling
-    }

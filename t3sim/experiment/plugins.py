@@ -32,6 +32,3 @@ def load_plugins(plugins: Iterable[str]) -> None:
             raise PluginError.of(error, "the plugin cannot be loaded", (plugin, 1)) from error
         finally:
             sys.dont_write_bytecode = before
-
-
-__all__ = ["load_plugins"]

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from t3sim.config.experiment import WorkloadSpec
 from t3sim.gpu.arbitration import arbitration_policies
+from t3sim.overlap import Phase
 from t3sim.results.record import RunRecord
-
-if TYPE_CHECKING:
-    from t3sim.config.experiment import WorkloadSpec
-    from t3sim.overlap import Phase
-    from t3sim.system.simulate import SimulationResult
+from t3sim.system.simulate import SimulationResult
 
 
 def record_of(result: SimulationResult) -> RunRecord:
@@ -41,43 +37,31 @@ def record_of(result: SimulationResult) -> RunRecord:
     counters = producer.counters if producer is not None else {}
     accesses = counters.get("l2_accesses", 0)
     return RunRecord(
-        model=workload.model,
-        sublayer=sublayer_name(workload),
-        layer=layer.kind if layer else None,
+        model=workload.model, sublayer=sublayer_name(workload), layer=layer.kind if layer else None,
         tp=workload.collective.gpus if workload.collective is not None else workload.tp,
         m=gemm.m if gemm else layer.model.tokens if layer else None,
         n=gemm.n if gemm else layer.model.hidden if layer else None,
         k=gemm.k if gemm else None,
-        machine=run.machine.name,
-        strategy=run.strategy,
-        arbitration=policy,
-        mca_threshold=_threshold_text(policy, together),
-        mode=run.mode,
+        machine=run.machine.name, strategy=run.strategy, arbitration=policy,
+        mca_threshold=_threshold_text(policy, together), mode=run.mode,
         gemm_compute_units=run.machine.gpu.n_compute_units - n_collective if n_collective is not None else None,
         collective_compute_units=n_collective,
         time_us=us(result.total),
         operator_us=us(result.operator) if result.operator is not None else None,
-        gemm_us=time_of(gemm_phase),
-        rs_us=time_of(reduce_scatter),
-        ag_us=time_of(all_gather),
-        fused_us=time_of(fused),
+        gemm_us=time_of(gemm_phase), rs_us=time_of(reduce_scatter), ag_us=time_of(all_gather), fused_us=time_of(fused),
         others_us=us(result.others) if result.others is not None else None,
         dram_gemm_read_bytes=total("operand_read_bytes", producer) if producer else None,
         dram_gemm_write_bytes=total("output_write_bytes", producer) if producer else None,
-        dram_rs_read_bytes=total("comm_read_bytes", scatter),
-        dram_rs_write_bytes=total("comm_write_bytes", scatter),
-        dram_ag_read_bytes=total("comm_read_bytes", gather),
-        dram_ag_write_bytes=total("comm_write_bytes", gather),
+        dram_rs_read_bytes=total("comm_read_bytes", scatter), dram_rs_write_bytes=total("comm_write_bytes", scatter),
+        dram_ag_read_bytes=total("comm_read_bytes", gather), dram_ag_write_bytes=total("comm_write_bytes", gather),
         link_bytes=total("link_bytes", *phases),
         l2_hit_rate=counters["l2_hits"] / accesses if accesses else None,
-        tracker_peak_entries=total("tracker_peak_entries", fused),
-        tracker_stalls=total("tracker_stalls", fused),
-        dma_commands=total("dma_commands", fused),
-        mem_requests=total("mem_requests", *phases),
+        tracker_peak_entries=total("tracker_peak_entries", fused), tracker_stalls=total("tracker_stalls", fused),
+        dma_commands=total("dma_commands", fused), mem_requests=total("mem_requests", *phases),
         workgroup_spread=gemm_phase.counters["workgroup_spread"] if gemm_phase else None,
         workgroup_spread_fused=together.counters["workgroup_spread"] if together else None,
         wall_s=result.wall_s,
-    )
+    )  # fmt: skip
 
 
 def sublayer_name(workload: WorkloadSpec) -> str | None:

@@ -17,10 +17,11 @@ import sys
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from t3sim.config.experiment import RunSpec
 from t3sim.errors import PluginError, frames_of, home_of, is_of_a_user
 from t3sim.experiment.plugins import load_plugins
 from t3sim.gpu.arbitration import arbitration_policies
@@ -30,9 +31,6 @@ from t3sim.gpu.kernel.memory_controller import head_is_ready
 from t3sim.gpu.kernel.state import Layout, empty_gpu
 from t3sim.gpu.traffic import classes_in_words
 from t3sim.system.user_code import PATIENCE_S
-
-if TYPE_CHECKING:
-    from t3sim.config.experiment import RunSpec
 
 N_SEQUENCES, CALLS_PER_SEQUENCE = 100, 20  # of states that follow one another, as the policy's scratch does
 MORE_WITH_CHECKS = 10
@@ -66,34 +64,21 @@ def trials_of(run: RunSpec, *, has_checks: bool) -> Iterable[Trial]:
     """Yield the trials of a point, which has loaded its plugins: it may run any policy that they register."""
     memory = run.machine.memory
     for name in arbitration_policies if run.plugins else ():
-        policy = arbitration_policies.get(name)
-        if not is_policy_of_a_user(policy.pick_stream):
-            continue
-        is_named = run.arbitration is not None and run.arbitration.policy == name
-        values = policy.encode(run.arbitration.params if is_named and run.arbitration is not None else {})
-        yield Trial(
-            run.plugins,
-            name,
-            tuple(values),
-            memory.queue.entries,
-            memory.queue.kind == "split",
-            memory.stream_queue_entries,
-            N_SEQUENCES * (MORE_WITH_CHECKS if has_checks else 1),
-            PATIENCE_S,
-        )
+        policy, given = arbitration_policies.get(name), run.arbitration
+        if is_policy_of_a_user(policy.pick_stream):
+            values = policy.encode(given.params if given is not None and given.policy == name else {})
+            queue = (memory.queue.entries, memory.queue.kind == "split", memory.stream_queue_entries)
+            n_sequences = N_SEQUENCES * (MORE_WITH_CHECKS if has_checks else 1)
+            yield Trial(run.plugins, name, tuple(values), *queue, n_sequences, PATIENCE_S)
 
 
 @cache
 def outcome_of(trial: Trial) -> tuple[str, int, str] | None:
     """Return where a policy misbehaved and how; None if it did not.  Runs the trial in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-m", "t3sim.experiment.policy_trial"],
-        input=json.dumps(astuple(trial), allow_nan=False),
-        env={**os.environ, "T3SIM_INTERPRETED": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        [sys.executable, "-m", "t3sim.experiment.policy_trial"], input=json.dumps(astuple(trial), allow_nan=False),
+        env={**os.environ, "T3SIM_INTERPRETED": "1"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     if done.returncode == 0:
         found = json.loads(done.stdout.splitlines()[-1])
         return None if found is None else (str(found[0]), int(found[1]), str(found[2]))
@@ -107,11 +92,8 @@ class Channel:
 
     def __init__(self, trial: Trial, rng: np.random.Generator) -> None:
         ring = 1 << (trial.stream_entries - 1).bit_length()
-        smallest = Layout(*(1 for _ in Layout._fields))
-        layout = smallest._replace(
-            queue_entries=trial.queue_entries, stream_queue_entries=ring, n_classes=trial.n_classes
-        )
-        self.state = empty_gpu(layout)
+        sizes = {"queue_entries": trial.queue_entries, "stream_queue_entries": ring, "n_classes": trial.n_classes}
+        self.state = empty_gpu(Layout(*(1 for _ in Layout._fields))._replace(**sizes))
         self.record = self.state[0].channels[0]
         self.trial, self.rng, self.now = trial, rng, 0
         self.record.queue_capacity, self.record.is_split = trial.queue_entries, trial.is_split
@@ -157,9 +139,7 @@ def found_in(trial: Trial) -> tuple[str, int, str] | None:
             for _ in range(trial.n_sequences):
                 channel = Channel(trial, rng)
                 for _ in range(CALLS_PER_SEQUENCE):
-                    if not channel.move_on():
-                        continue
-                    problem = problem_of_call(pick_stream, channel)
+                    problem = problem_of_call(pick_stream, channel) if channel.move_on() else None
                     if problem is not None:
                         return (*home, f"{name} {problem}")
     except Exception as error:  # noqa: BLE001 - whatever a user's code raises is the finding
@@ -173,11 +153,8 @@ def problem_of_call(pick_stream: Any, channel: Channel) -> str | None:
     """Ask the policy once; return what is wrong with what it did or said."""
     before = channel.record.copy()
     picked = pick_stream(channel.record, channel.now)
-    changed = [
-        field
-        for field in before.dtype.names
-        if field != "policy_scratch" and not np.array_equal(before[field], channel.record[field])
-    ]
+    fields = [name for name in before.dtype.names if name != "policy_scratch"]
+    changed = [name for name in fields if not np.array_equal(before[name], channel.record[name])]
     if changed:
         return f"writes `{'`, `'.join(changed)}` of its channel; it may write only `policy_scratch`"
     if isinstance(picked, bool) or not isinstance(picked, (int, np.integer)):

@@ -15,8 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from t3sim.errors import EnvironmentFailure
-from t3sim.files import cause_in_words
-from t3sim.results.writer import prepare_output
+from t3sim.files import cause_in_words, prepare_folder
 
 LOCK_NAME = ".lock"
 
@@ -28,7 +27,7 @@ def owned(directory: str | Path) -> Iterator[Path]:
     Raises ``EnvironmentFailure`` at once if it cannot be written, or if another run owns it: then with process and host
     of the owner.
     """
-    folder = prepare_output(directory)
+    folder = prepare_folder(directory)
     path = folder / LOCK_NAME
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -46,13 +45,8 @@ def owned(directory: str | Path) -> Iterator[Path]:
             ) from None
         os.ftruncate(handle, 0)
         os.write(handle, f"process {os.getpid()} on {platform.node()}\n".encode())
-        remove_unfinished(folder)
+        for unfinished in folder.glob(".*.tmp"):  # of `t3sim.files` in a killed run: none is in use, we have the lock
+            unfinished.unlink(missing_ok=True)
         yield folder
     finally:
         os.close(handle)
-
-
-def remove_unfinished(folder: Path) -> None:
-    """Remove temporary files of ``t3sim.files`` that a killed run left; the caller has the lock, so none is in use."""
-    for path in folder.glob(".*.tmp"):
-        path.unlink(missing_ok=True)

@@ -11,39 +11,32 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from t3sim.checks.audit import Audit
+from t3sim.config.experiment import RunSpec
 from t3sim.experiment.axes import axis_texts, idle_axes
 from t3sim.experiment.phase_files import PHASES_NAME
 from t3sim.experiment.phase_runner import PhaseRunner, Progress
-from t3sim.experiment.phase_task import ExperimentPoint
+from t3sim.experiment.phase_task import ExperimentPoint, Say
+from t3sim.experiment.plan import Experiment
 from t3sim.experiment.point_record import record_of
 from t3sim.experiment.policy_trial import try_policies
 from t3sim.experiment.result_folder import owned
 from t3sim.experiment.result_table import TIMELINE_NAME, ResultTable
 from t3sim.experiment.workers import THIS_PROCESS, Workers
-from t3sim.experiment.workforce import Say
 from t3sim.files import publish
-from t3sim.observe.perfetto import write_timeline
+from t3sim.observe.perfetto import timeline_bytes
 from t3sim.observe.timeline import Timeline
-from t3sim.overlap import overlap_strategies
+from t3sim.overlap import Phase, overlap_strategies
 from t3sim.results.digest import case_digest, file_digest, run_digest
 from t3sim.results.gpus import GpuRow, write_gpus
-from t3sim.results.manifest import make_manifest, write_manifest
+from t3sim.results.manifest import write_manifest
 from t3sim.results.record import RunRecord
 from t3sim.results.spans import SPANS_CSV, SPANS_PARQUET, spans_bytes
 from t3sim.results.timeseries import TIMESERIES_NAME, PhaseSeries, timeseries_bytes
 from t3sim.results.waits import WAITS_CSV, WAITS_PARQUET, PointPhase, waits_bytes
 from t3sim.results.writer import FAILED_NAME, table_bytes, write_results
-from t3sim.system.parts import PhaseJob, PhasePlan
-from t3sim.system.simulate import SimulationResult, evaluate
-
-if TYPE_CHECKING:
-    from t3sim.checks.audit import Audit
-    from t3sim.config.experiment import RunSpec
-    from t3sim.experiment.plan import Experiment
-    from t3sim.overlap import Phase
-    from t3sim.workload.tiling import TileTrace
+from t3sim.system.simulate import SimulationResult
 
 MOST_POINTS_WITH_TIMELINE = 10
 TABLES_OF_PHASES = WAITS_CSV, WAITS_PARQUET, SPANS_CSV, SPANS_PARQUET
@@ -72,16 +65,10 @@ class Outcome:
 
 
 def run(
-    experiment: Experiment,
-    directory: str | Path,
-    command: Sequence[str] = (),
-    progress: Progress | None = None,
-    audit: Audit | None = None,
-    *,
-    workers: Workers = THIS_PROCESS,
-    phases: str | Path | None = None,
+    experiment: Experiment, directory: str | Path, command: Sequence[str] = (), progress: Progress | None = None,
+    audit: Audit | None = None, *, workers: Workers = THIS_PROCESS, phases: str | Path | None = None,
     timeline: bool | None = None,
-) -> Outcome:
+) -> Outcome:  # fmt: skip
     """Simulate every point and write results and manifest into *directory*.
 
     Phases that are finished already are not simulated again; they are kept in the folder *phases*, by default
@@ -99,18 +86,16 @@ class Sweep(PhaseRunner):
     """An experiment under way in a folder that this process owns."""
 
     def __init__(
-        self,
-        experiment: Experiment,
-        folder: Path,
-        audit: Audit | None = None,
-        phases: str | Path | None = None,
+        self, experiment: Experiment, folder: Path, audit: Audit | None = None, phases: str | Path | None = None,
         timeline: bool | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Plan the phases and take those that are finished; the arguments are those of ``run``."""
         self.experiment = experiment
         self.folder = folder
         self._started = time.perf_counter()
-        self._inputs = _digests_of_inputs(experiment)
+        names = {str(experiment.path), *(name for run in experiment.points for name in run.plugins)}
+        names |= {run.workload.trace for run in experiment.points if run.workload.trace is not None}
+        self._inputs = {Path(name).name: file_digest(name) for name in sorted(names)}
         self._point_digests = [run_digest(run, inputs=self._inputs) for run in experiment.points]
         self._axis_texts = axis_texts(experiment)
         super().__init__(
@@ -121,12 +106,9 @@ class Sweep(PhaseRunner):
         )
 
     def run(
-        self,
-        workers: Workers = THIS_PROCESS,
-        command: Sequence[str] = (),
-        progress: Progress | None = None,
+        self, workers: Workers = THIS_PROCESS, command: Sequence[str] = (), progress: Progress | None = None,
         say: Say | None = None,
-    ) -> Outcome:
+    ) -> Outcome:  # fmt: skip
         """Simulate what is missing, let the table grow meanwhile, and write what a finished run leaves behind."""
         table = ResultTable(self.folder, [case_digest(run) for run in self.experiment.points], self._point_digests)
 
@@ -155,10 +137,14 @@ class Sweep(PhaseRunner):
         """Write the experiment as given and as resolved (base units) beside its results."""
         experiment = self.experiment
         given, resolved = self.folder / "experiment.yaml", self.folder / "resolved.json"
-        points = [run.model_dump(mode="json") for run in experiment.points]
-        about = {"name": experiment.name, "description": experiment.description, "figures": list(experiment.figures)}
-        strategies = {run.strategy: overlap_strategies.get(run.strategy).label for run in experiment.points}
-        content = {**about, "overrides": list(experiment.overrides), "strategies": strategies, "points": points}
+        content = {
+            "name": experiment.name,
+            "description": experiment.description,
+            "figures": experiment.figures,
+            "overrides": experiment.overrides,
+            "strategies": {run.strategy: overlap_strategies.get(run.strategy).label for run in experiment.points},
+            "points": [run.model_dump(mode="json") for run in experiment.points],
+        }
         text = json.dumps(content, indent=1, allow_nan=False) + "\n"
         publish({given: experiment.path.read_bytes(), resolved: text.encode()})
         return {"experiment": given, "resolved": resolved}
@@ -166,24 +152,12 @@ class Sweep(PhaseRunner):
     def _write(self, table: ResultTable, command: Sequence[str]) -> Outcome:
         """Write what a finished run leaves behind, the manifest last."""
         folder = self.folder
-        failed = [
-            FailedPoint(i + 1, self.experiment.points[i], one.phase, one.reason) for i, one in self.failed.items()
-        ]
+        points = self.experiment.points
+        failed = [FailedPoint(i + 1, points[i], one.phase, one.reason) for i, one in self.failed.items()]
         records = table.compared()
         done = sorted(self.results)
         results = [self._result(i) for i in done]
         idle = idle_axes(self.experiment, table.records)
-        without = [point.number - 1 for point in failed]
-        manifest = make_manifest(
-            experiment=self.experiment.name,
-            command=command,
-            point_digests=[self._point_digests[i] for i in done],
-            records=records,
-            inputs=self._inputs,
-            failed=[self._point_digests[i] for i in without],
-            idle_axes=idle,
-            wall_s=round(time.perf_counter() - self._started, 3),
-        )
         if not table.is_of_same:
             table.remove_finished_result()
         csv, parquet = write_results(folder, records)
@@ -194,42 +168,24 @@ class Sweep(PhaseRunner):
         publish(dict(zip((files[name] for name in TABLES_OF_PHASES), contents, strict=True)))
         if failed:
             files[FAILED_NAME] = folder / FAILED_NAME
-            publish({files[FAILED_NAME]: failed_bytes(failed, [self._axis_texts[i] for i in without])})
+            publish({files[FAILED_NAME]: failed_bytes(failed, [self._axis_texts[i] for i in self.failed])})
         if self.has_timeline:
-            files["timeline"] = write_timeline(folder / TIMELINE_NAME, timelines_of(results))
-            files["timeseries"] = folder / TIMESERIES_NAME
+            files |= {"timeline": folder / TIMELINE_NAME, "timeseries": folder / TIMESERIES_NAME}
+            publish({files["timeline"]: timeline_bytes(timelines_of(results))})
             publish({files["timeseries"]: timeseries_bytes(series_of(results))})
         files.update(self._write_inputs())
-        return Outcome(records, results, {**files, "manifest": write_manifest(folder, manifest)}, failed, idle)
-
-
-def plan_phases(points: Sequence[RunSpec], traces: Mapping[str, TileTrace]) -> dict[tuple[object, ...], PhaseJob]:
-    """Return the distinct phases the points need, without simulating any."""
-    plan = PhasePlan()
-    for run in points:
-        evaluate(run, traces.get(run.workload.trace or ""), plan)
-    return plan.jobs
-
-
-def _digests_of_inputs(experiment: Experiment) -> dict[str, str]:
-    """Return the digest of every file the experiment read besides its presets."""
-    names = {str(experiment.path)}
-    for run in experiment.points:
-        names.update(run.plugins)
-        if run.workload.trace is not None:
-            names.add(run.workload.trace)
-    return {Path(name).name: file_digest(name) for name in sorted(names)}
-
-
-def phases_of(results: Sequence[SimulationResult]) -> Iterator[tuple[RunSpec, Phase]]:
-    """Yield every phase that the points are made of, each once, with the first point that has it."""
-    seen = set()
-    for result in results:
-        for part in result.sublayers:
-            for phase in part.phases:
-                if phase.identity not in seen:
-                    seen.add(phase.identity)
-                    yield part.run, phase
+        files["manifest"] = write_manifest(
+            folder,
+            experiment=self.experiment.name,
+            command=command,
+            points=[self._point_digests[i] for i in done],
+            records=records,
+            inputs=self._inputs,
+            failed=[self._point_digests[i] for i in self.failed],
+            idle_axes=idle,
+            wall_s=round(time.perf_counter() - self._started, 3),
+        )
+        return Outcome(records, results, files, failed, idle)
 
 
 def timelines_of(results: Sequence[SimulationResult]) -> dict[str, Timeline]:
@@ -248,7 +204,7 @@ def timelines_of(results: Sequence[SimulationResult]) -> dict[str, Timeline]:
     shown = {phase.identity for _, part in sublayers for phase in part.phases if phase.counts}
     for ticks, part in sublayers:
         workload, policy = part.run.workload, part.run.arbitration
-        what = " ".join(str(one) for one in (workload.model, workload.sublayer) if one) or "workload"
+        what = " ".join(filter(None, (workload.model, workload.sublayer))) or "workload"
         case = f"{part.run.machine.name}: {what} TP {workload.tp}"
         strategy = part.run.strategy + (f", {policy.policy}" if policy is not None else "")
         whole, ends = Timeline(), dict[int, int]()
@@ -275,31 +231,35 @@ def gpu_rows(results: Sequence[SimulationResult]) -> Iterator[GpuRow]:
     """Yield what each GPU of the explicit points did; *results* are those of the rows of the table."""
     for row, result in enumerate(results, start=1):
         us = result.ticks.to_us
-        for part in result.sublayers:
-            for phase in part.phases:
-                for number, gpu in enumerate(phase.gpus):
-                    what = (row, part.run.workload.sublayer, phase.name, number)
-                    yield GpuRow(*what, us(gpu.start), us(gpu.end), gpu.counters)
+        for run, phase in _phases_of(result):
+            for number, gpu in enumerate(phase.gpus):
+                what = (row, run.workload.sublayer, phase.name, number)
+                yield GpuRow(*what, us(gpu.start), us(gpu.end), gpu.counters)
 
 
 def series_of(results: Sequence[SimulationResult]) -> Iterator[PhaseSeries]:
-    """Yield the levels over time of every phase of the points."""
-    for run, phase in phases_of(results):
-        workload = run.workload
-        yield PhaseSeries(
-            workload.model, workload.sublayer, workload.tp, run.machine.name, run.mode, phase.name, phase.timeline
-        )
+    """Yield the levels over time of every phase of the points, each once, as one of the first point that has it."""
+    distinct: dict[object, tuple[RunSpec, Phase]] = {}
+    for run, phase in (both for result in results for both in _phases_of(result)):
+        distinct.setdefault(phase.identity, (run, phase))
+    for run, phase in distinct.values():
+        what = (run.workload.model, run.workload.sublayer, run.workload.tp, run.machine.name, run.mode, phase.name)
+        yield PhaseSeries(*what, phase.timeline)
 
 
 def phases_of_points(points: Iterable[NumberedPoint]) -> Iterator[PointPhase]:
     """Yield every phase of *points*, phases that points share for each."""
     for number, record, result in points:
-        for part in result.sublayers:
-            for phase in part.phases:
-                yield PointPhase(
-                    number, record.model, part.run.workload.sublayer, record.tp, record.machine, record.strategy,
-                    record.mode, result.ticks.to_us(1), phase,
-                )  # fmt: skip
+        for run, phase in _phases_of(result):
+            yield PointPhase(
+                number, record.model, run.workload.sublayer, record.tp, record.machine, record.strategy, record.mode,
+                result.ticks.to_us(1), phase,
+            )  # fmt: skip
+
+
+def _phases_of(result: SimulationResult) -> list[tuple[RunSpec, Phase]]:
+    """Return the phases of a point, each with the sublayer that it belongs to."""
+    return [(part.run, phase) for part in result.sublayers for phase in part.phases]
 
 
 def failed_bytes(failed: Sequence[FailedPoint], axes: Sequence[Mapping[str, str]]) -> bytes:

@@ -42,6 +42,7 @@ class KernelFile(Spec):
     k_slice: Count | None = None
     prefetch_depth: Count | None = None
     persistent: bool | None = None
+    column_major: bool | None = None
 
 
 class TilingFile(KernelFile):
@@ -88,12 +89,11 @@ class PointFile(ExperimentFile):
 def experiment_schema() -> dict[str, Any]:
     """The JSON schema of an experiment file."""
     schema = ExperimentFile.model_json_schema()
-    schema.setdefault("$defs", {})
+    defined = schema.setdefault("$defs", {})
     for model in (UniformMachineSpec, StartJitterSpec):
         described = model.model_json_schema()
-        schema["$defs"].update(described.pop("$defs", {}))
-        schema["$defs"][model.__name__] = described
-    machine = schema["$defs"]["MachineSpec"] = schema["$defs"].pop(UniformMachineSpec.__name__)
+        defined |= {**described.pop("$defs", {}), model.__name__: described}
+    machine = defined["MachineSpec"] = defined.pop(UniformMachineSpec.__name__)
     machine["patternProperties"] = {
         rf"^{kind}\[[0-9]+\]$": {"$ref": f"#/$defs/{model.__name__}"} for kind, model in MODELS.items()
     }

@@ -46,12 +46,10 @@ def axes_of(root: Node, problems: Problems) -> list[Axis]:
         if key != "grid":
             problems.add(node, f"sweep.{key}", unknown_key(key, "sweep", ["grid"]), at_key=True)
     grid = sweep.get("grid")
-    if grid is None:
-        return []
-    if not grid.is_mapping:
+    if grid is not None and not grid.is_mapping:
         problems.report(root, "sweep.grid", f"found {type_name(grid.value)}, a mapping is needed")
-        return []
-    return [axis for key, node in grid.value.items() if (axis := _axis(key, node, problems)) is not None]
+    axes = grid.value.items() if grid is not None and grid.is_mapping else ()
+    return [axis for key, node in axes if (axis := _axis(key, node, problems)) is not None]
 
 
 def _axis(key: str, node: Node, problems: Problems) -> Axis | None:
@@ -59,21 +57,19 @@ def _axis(key: str, node: Node, problems: Problems) -> Axis | None:
     if not isinstance(node.value, list) or not node.value:
         found = "an empty list" if node.value == [] else type_name(node.value)
         problems.add(node, shown, f"found {found}, a list of values is needed")
-        return None
-    if key.count(".") >= MAX_DEPTH:
+    elif key.count(".") >= MAX_DEPTH:
         problems.add(node, "sweep.grid", f"a key of more than {MAX_DEPTH} steps", at_key=True)
-        return None
-    if key.split(".", maxsplit=1)[0] in NOT_SWEPT:
+    elif key.split(".", maxsplit=1)[0] in NOT_SWEPT:
         problems.add(node, shown, f"`{key}` cannot be swept", at_key=True)
-        return None
-    seen: set[str] = set()
-    for value in node.value:
-        text = repr(value.plain())
-        if text in seen:
-            problems.add(value, shown, f"`{value.plain()}` is listed twice")
-        seen.add(text)
-    at = node.key_position
-    return Axis(key, [replace(value, key_position=at) for value in node.value])
+    else:
+        seen: set[str] = set()
+        for value in node.value:
+            text = repr(value.plain())
+            if text in seen:
+                problems.add(value, shown, f"`{value.plain()}` is listed twice")
+            seen.add(text)
+        return Axis(key, [replace(value, key_position=node.key_position) for value in node.value])
+    return None
 
 
 def overridden(
@@ -84,64 +80,54 @@ def overridden(
     The last of the three is what has to be set again in every point, after the axes.
     """
     pending: list[Pending] = []
-    for text in overrides:
-        key, value = _parsed_override(text, problems)
-        if key is None or value is None:
-            continue
-        path = tuple(key.split("."))
+    for path, value in filter(None, (_parsed_override(text, problems) for text in overrides)):
         if path[:2] == ("sweep", "grid") and len(path) > 2:
-            axis_key = ".".join(path[2:])
-            axis = _axis(axis_key, value, problems)
+            axis = _axis(".".join(path[2:]), value, problems)
             if axis is not None:
-                names = [a.key for a in axes]
-                axes = [axis if a.key == axis_key else a for a in axes] + ([] if axis_key in names else [axis])
-            continue
-        if path[0] == "sweep":
+                axes = list(({a.key: a for a in axes} | {axis.key: axis}).values())
+        elif path[0] == "sweep":
             root = with_set(root, path, value, problems)
             axes = axes_of(root, problems)
-            continue
-        axes = [a for a in axes if a.path[: len(path)] != path]
-        pending.append((path, value))
+        else:
+            axes = [a for a in axes if a.path[: len(path)] != path]
+            pending.append((path, value))
     for path, value in pending:  # so that what is checked once for all points sees them too
         root = with_set(root, path, value, problems)
     return root, axes, pending
 
 
-def _parsed_override(text: str, problems: Problems) -> tuple[str | None, Node | None]:
+def _parsed_override(text: str, problems: Problems) -> Pending | None:
     key, equals, value_text = text.partition("=")
     key = key.strip()
     at = Position(f"-s {text if len(text) <= 60 else text[:57] + '...'}")
     if not equals or not re.fullmatch(r"[^.\s]+(\.[^.\s]+)*", key):
         problems.add(at, "", "an override is written key=value, like `-s workload.tp=8`")
-        return None, None
-    if key.count(".") >= MAX_DEPTH:
+    elif key.count(".") >= MAX_DEPTH:
         problems.add(at, "", f"a key of more than {MAX_DEPTH} steps")
-        return None, None
-    if "\n" in value_text or not value_text.strip():
+    elif "\n" in value_text or not value_text.strip():
         problems.add(at, key, "has no value")
-        return None, None
-    try:
-        node = load_yaml_text(f"v: {value_text}", at.file)
-    except ConfigError as error:
-        problems.take(replace(problem, line=0, column=0, key=key) for problem in error.problems)
-        return None, None
-    value = node.get("v")
-    if value is None or len(node.value) != 1:
+    else:
+        try:
+            node = load_yaml_text(f"v: {value_text}", at.file)
+        except ConfigError as error:
+            problems.take(replace(problem, line=0, column=0, key=key) for problem in error.problems)
+            return None
+        value = node.get("v")
+        if value is not None and len(node.value) == 1:
+            return tuple(key.split(".")), replace(_moved_to(value, at), key_position=at)
         problems.add(at, key, "has more than one value")
-        return None, None
-    return key, replace(_moved_to(value, at), key_position=at)
+    return None
 
 
 def with_set(root: Node, path: tuple[str, ...], value: Node, problems: Problems) -> Node:
     """A copy of the tree with *value* at *path*, or the tree itself if a list or a plain value is in the way."""
     for n in range(1, len(path)):
         node, is_whole = node_at(root, path[:n])
-        if is_whole and isinstance(node.value, list):
-            problems.add(value, ".".join(path), f"`{'.'.join(path[:n])}` is a list, it has no keys")
-            return root
-        if is_whole and not node.is_mapping and node.value is not None and not _takes_preset(path[:n]):
-            shown = ".".join(path[:n])
-            problems.add(value, ".".join(path), f"`{shown}` is {type_name(node.value)}, it has no keys", at_key=True)
+        is_list, shown = isinstance(node.value, list), ".".join(path[:n])
+        is_plain = not node.is_mapping and node.value is not None and not _takes_preset(path[:n])
+        if is_whole and (is_list or is_plain):
+            found = "a list" if is_list else type_name(node.value)
+            problems.add(value, ".".join(path), f"`{shown}` is {found}, it has no keys", at_key=not is_list)
             return root
     return with_value(root, path, value)
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from t3sim.errors import T3SimError, UsageError
-from t3sim.experiment.phase_task import PhaseTask, perform
-from t3sim.experiment.workforce import Finished, Say, SetAside, TaskReport, Workforce
+from t3sim.experiment.phase_task import Finished, PhaseTask, Say, SetAside, TaskReport, Workforce, perform
 from t3sim.system.threads import n_cores
 
 SECONDS_WORTH_WORKERS = 20.0  # of one core: starting workers takes two or three
@@ -68,12 +67,7 @@ def workers_for(seconds: Sequence[float], jobs: int | None = None, scheduler: st
     """Return the workers for phases of so many estimated *seconds*, as the user wishes or as is sensible."""
     if jobs is not None and scheduler is not None:
         raise UsageError("--jobs starts workers and --scheduler uses those of a scheduler; give one of them")
-    if scheduler is not None:
-        return Workers(scheduler=scheduler)
-    if jobs is not None:
-        return Workers(jobs)
+    if jobs is not None or scheduler is not None:
+        return Workers(jobs or 0, scheduler)
     n = min(n_cores(), len(seconds))
     return Workers(n) if n > 1 and sum(seconds) > SECONDS_WORTH_WORKERS else THIS_PROCESS
-
-
-__all__ = ["THIS_PROCESS", "Finished", "SetAside", "ThisProcess", "Workers", "Workforce", "workers_for"]

@@ -21,7 +21,7 @@ from t3sim.config.presets import configs_root
 from t3sim.config.trees import node_at
 from t3sim.config.yaml_loader import Node, Position
 from t3sim.errors import ConfigError, InputDataError, Problem
-from t3sim.experiment.problems import Problems, problem_at
+from t3sim.experiment.problems import problem_at, refusal
 from t3sim.experiment.schema import MAX_TP, WorkloadFile
 from t3sim.registry import unknown_name
 from t3sim.workload.kernel_choice import tiling_of
@@ -29,6 +29,7 @@ from t3sim.workload.layer import other_operators, sublayers_of
 from t3sim.workload.models import NamedModel, named_model
 from t3sim.workload.sublayers import PHASES_OF, SUBLAYERS, gemm_of
 
+ReadTrace = tuple[Path, GemmShape, TilingSpec, int]  # where it is, and what it holds but for the tiles
 OF_A_MODEL = ("sublayer", "layer", "tokens")  # keys that say what of a model, and of what size
 OF_A_LAYER = ("attention", "sequence")  # keys on which only a whole layer depends
 
@@ -36,30 +37,23 @@ OF_A_LAYER = ("attention", "sequence")  # keys on which only a whole layer depen
 class WorkloadReader:
     """Reads the workloads of one experiment; the first unreadable trace is kept as ``input_error``."""
 
-    def __init__(self, problems: Problems, folder: Path, trace_root: Path | None) -> None:
-        self.problems = problems
+    def __init__(self, folder: Path, trace_root: Path | None) -> None:
         self.input_error: InputDataError | None = None
-        self._models: dict[
-            tuple[str, str], NamedModel | ConfigError
-        ] = {}  # by the name as written and the file that names it
-        self._traces: dict[str, tuple[Path, GemmShape, TilingSpec, int] | None] = {}  # by the name as written
+        self._models: dict[tuple[str, str], NamedModel | ConfigError] = {}  # by name and the file that names it
+        self._traces: dict[str, ReadTrace | None] = {}  # by the name as written
         self._folder = folder
         self._trace_root = trace_root
 
     def read(
         self, tree: Node, given: WorkloadFile, kernels: Kernels | None, n_units: int | None
     ) -> WorkloadSpec | None:
-        """The workload of a point, or None if it, its kernels or its machine have problems.
+        """The workload of a point, or None if its kernels or its machine have problems, or its trace.
 
-        *n_units*: compute units of the machine that the kernels run on.
+        *n_units*: compute units of the machine that the kernels run on.  Raises ``ConfigError`` with its own problems.
         """
-        try:
-            if self._source(tree, given) == "trace":
-                return self._trace(tree, given)
-            parts, gemm = self._computed(tree, given)
-        except ConfigError as error:
-            self.problems.take(error.problems)
-            return None
+        if self._source(tree, given) == "trace":
+            return self._trace(tree, given)
+        parts, gemm = self._computed(tree, given)
         if kernels is None or n_units is None:
             return None
         library = kernels if isinstance(kernels, KernelLibrarySpec) and "collective" not in parts else None
@@ -71,7 +65,7 @@ class WorkloadReader:
         if len(sources) != 1:
             found = " and ".join(f"`{name}`" for name in sources) or "none"
             message = f"needs exactly one of model, gemm, trace, collective; found {found}"
-            raise ConfigError(problem_at(tree, "workload", message, at_key=True))
+            raise refusal(tree, "workload", message, at_key=True)
         problems = [
             problem_at(tree, f"workload.{name}", f"needs `workload.{needed}`")
             for needed, names in (("model", OF_A_MODEL), ("layer", OF_A_LAYER))
@@ -94,13 +88,11 @@ class WorkloadReader:
         if given.collective is not None:
             gpus = given.collective.gpus
             if given.tp not in (None, gpus):
-                message = f"is {given.tp}, but `workload.collective.gpus` is {gpus}"
-                raise ConfigError(problem_at(tree, "workload.tp", message))
+                raise refusal(tree, "workload.tp", f"is {given.tp}, but `workload.collective.gpus` is {gpus}")
             any_shape = GemmShape(m=1, n=1, k=1)  # every workload has a tiling; here it is of no effect
             return {"tp": gpus, "collective": given.collective}, any_shape
         if given.tp is None:
-            message = "`workload.tp` is missing: the number of GPUs"
-            raise ConfigError(problem_at(tree, "workload", message, at_key=True))
+            raise refusal(tree, "workload", "`workload.tp` is missing: the number of GPUs", at_key=True)
         if given.gemm is not None:
             return {"tp": given.tp, "gemm": given.gemm, "operator": operator_of(given)}, given.gemm
         return self._of_model(tree, given, given.tp)
@@ -130,7 +122,7 @@ class WorkloadReader:
             layer = None if given.layer is None else self._layer(tree, given, model, tp)
             gemm = gemm_of(model, given.sublayer or SUBLAYERS[0], tp, operator)
         except ValueError as error:
-            raise ConfigError(problem_at(tree, "workload.tp", str(error))) from None
+            raise refusal(tree, "workload.tp", str(error)) from None
         parts = {"model": model.name, "sublayer": given.sublayer, "layer": layer, "tp": tp, "operator": operator}
         return {**parts, "gemm": gemm if layer is None else None}, gemm
 
@@ -139,7 +131,7 @@ class WorkloadReader:
         named = self._named(node_at(tree, ("workload", "model"))[0])
         if given.tokens is None and not named.states_tokens:
             message = f"`workload.tokens` is missing: `{given.model}` does not say how many there are"
-            raise ConfigError(problem_at(tree, "workload", message, at_key=True))
+            raise refusal(tree, "workload", message, at_key=True)
         stated = {name: value for name in ("tokens", "sequence") if (value := getattr(given, name)) is not None}
         return named.spec.model_copy(update=stated)
 
@@ -165,15 +157,14 @@ class WorkloadReader:
         """A whole layer; ValueError if it cannot be sliced."""
         assert given.layer is not None
         if model.heads is None:
-            message = f"`{model.name}` has no `heads`, which a layer needs"
-            raise ConfigError(problem_at(tree, "workload.model", message))
+            raise refusal(tree, "workload.model", f"`{model.name}` has no `heads`, which a layer needs")
         if model.sequence is None:
             message = f"`workload.sequence` is missing: `{model.name}` does not say how long a sequence is"
-            raise ConfigError(problem_at(tree, "workload", message, at_key=True))
+            raise refusal(tree, "workload", message, at_key=True)
         if model.tokens % model.sequence:
             name = "tokens" if given.tokens is not None else "sequence"
             message = f"{model.tokens} tokens are not a whole number of sequences of {model.sequence}"
-            raise ConfigError(problem_at(tree, f"workload.{name}", message))
+            raise refusal(tree, f"workload.{name}", message)
         layer = LayerSpec(kind=given.layer, attention=given.attention or "unfused", model=model)
         for sublayer in sublayers_of(layer.kind):
             gemm_of(model, sublayer, tp)
@@ -182,8 +173,7 @@ class WorkloadReader:
 
     def _trace(self, tree: Node, given: WorkloadFile) -> WorkloadSpec | None:
         if tree.get("tiling") is not None:
-            message = "a trace brings its own tiling; remove `tiling`"
-            raise ConfigError(problem_at(tree, "tiling", message, at_key=True))
+            raise refusal(tree, "tiling", "a trace brings its own tiling; remove `tiling`", at_key=True)
         written = str(given.trace)
         if written not in self._traces:
             self._traces[written] = self._read_trace(written, node_at(tree, ("workload", "trace"))[0].position)
@@ -193,13 +183,12 @@ class WorkloadReader:
         path, gemm, tiling, n_chunks = trace
         if n_chunks > MAX_TP:
             message = f"the trace has {n_chunks} chunks, one for each GPU; at most {MAX_TP} GPUs"
-            raise ConfigError(problem_at(tree, "workload.trace", message))
+            raise refusal(tree, "workload.trace", message)
         if given.tp is not None and given.tp != n_chunks:
-            message = f"is {given.tp}, but the trace has {n_chunks} chunks"
-            raise ConfigError(problem_at(tree, "workload.tp", message))
+            raise refusal(tree, "workload.tp", f"is {given.tp}, but the trace has {n_chunks} chunks")
         return WorkloadSpec(tp=n_chunks, gemm=gemm, operator=operator_of(given), trace=str(path), tiling=tiling)
 
-    def _read_trace(self, written: str, at: Position) -> tuple[Path, GemmShape, TilingSpec, int] | None:
+    def _read_trace(self, written: str, at: Position) -> ReadTrace | None:
         """Where a trace is and what it holds, if all of it is as it should be; its tiles are read again to be run."""
         from t3sim.workload.trace_file import read_trace
 
@@ -222,14 +211,14 @@ class WorkloadReader:
             candidates.append(shipped.parent / written)
         real_roots = [Path(os.path.realpath(root)) for root in roots]
         inside = []
-        has_escaped = False
         for candidate in candidates:
             real = Path(os.path.realpath(candidate))
             if any(real.is_relative_to(root) for root in real_roots):
                 inside.append(real)
-            else:
-                has_escaped |= os.path.lexists(candidate) or os.path.exists(candidate.parent)  # noqa: PTH110
-        if has_escaped or not inside:
+            elif os.path.lexists(candidate) or os.path.exists(candidate.parent):  # noqa: PTH110
+                inside.clear()
+                break
+        if not inside:
             shown = " and ".join(str(root) for root in real_roots)
             raise InputDataError(f"is outside the trace root ({shown}); --trace-root names another")
         for real in inside:

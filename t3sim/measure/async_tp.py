@@ -16,10 +16,9 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
+from t3sim.measure.device import Lab, Rows
 from t3sim.measure.gemm import FEW, QUICK_SHAPES, Shape, sublayer
 from t3sim.measure.needs import MissingHardware
-
-Rows = Iterator[dict[str, Any]]
 
 KIND = "async_tp_trace"
 SHAPES = (*FEW, sublayer("Mega-GPT-2", "OP", 4), sublayer("Mega-GPT-2", "FC-2", 4))
@@ -36,11 +35,6 @@ OPERATIONS = (
 )
 
 
-def operation_of(name: str) -> str:
-    """Return what a kernel or copy of that name does."""
-    return next(operation for operation, word in OPERATIONS if word in name)
-
-
 def rows_of(events: Sequence[Mapping[str, Any]]) -> Rows:
     """Yield the operations of one call, in the order of their starts, from the profiler's *events* of one GPU.
 
@@ -52,16 +46,17 @@ def rows_of(events: Sequence[Mapping[str, Any]]) -> Rows:
     for number, event in enumerate(on_gpu):
         start = event["ts"] - on_gpu[0]["ts"]
         stream = streams.setdefault(event["args"]["stream"], len(streams))
+        operation = next(operation for operation, word in OPERATIONS if word in event["name"])
         yield {
-            "number": number, "operation": operation_of(event["name"]), "stream": stream,
+            "number": number, "operation": operation, "stream": stream,
             "start_ns": round(1e3 * start), "end_ns": round(1e3 * (start + event["dur"])),
             "kernel": event["name"].split("(")[0].strip()[:60],
         }  # fmt: skip
 
 
-def traces(n_gpus: int, *, is_quick: bool) -> Rows:
-    """Yield every operation of a few calls of each shape on *n_gpus*; raises ``MissingHardware`` without PyTorch."""
-    if n_gpus < 2:
+def traces(lab: Lab) -> Rows:
+    """Yield every operation of a few calls of each shape; raises ``MissingHardware`` without PyTorch."""
+    if lab.n_gpus < 2:
         raise MissingHardware("1 GPU", "async tensor parallelism needs two")
     try:
         processes = importlib.import_module("torch.multiprocessing").get_context("spawn")
@@ -72,7 +67,7 @@ def traces(n_gpus: int, *, is_quick: bool) -> Rows:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     queue = processes.Queue()
-    arguments = [(rank, n_gpus, port, is_quick, queue) for rank in range(n_gpus)]
+    arguments = [(rank, lab.n_gpus, port, lab.effort.quick, queue) for rank in range(lab.n_gpus)]
     started = [processes.Process(target=_rank, args=one, daemon=True) for one in arguments]
     for process in started:
         process.start()

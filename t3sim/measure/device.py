@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import permutations
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,6 +33,7 @@ MIB = 1 << 20
 T = TypeVar("T")
 Rows = Iterator[dict[str, Any]]
 Work = Callable[[int], None]  # queues repetition i on the streams of the lab
+Readings = list[dict[str, float]]  # clock and power of GPU 0 while work runs
 
 
 @dataclass(frozen=True)
@@ -98,11 +100,7 @@ class Lab:
 
     def new_streams(self) -> list[Any]:
         """One more stream on each GPU."""
-        streams = []
-        for gpu in range(self.n_gpus):
-            with self.cp.cuda.Device(gpu):
-                streams.append(self.cp.cuda.Stream(non_blocking=True))
-        return streams
+        return [self.cp.cuda.Stream(non_blocking=True) for _ in self._each_current()]
 
     def on_each(self, make: Callable[[int], Any], streams: Sequence[Any] = ()) -> list[Any]:
         """Return what *make* makes on each GPU, on one of *streams* each (the lab's own if none are given)."""
@@ -130,9 +128,8 @@ class Lab:
 
     def free_memory(self) -> None:
         """Give what CuPy's pools hold back to the devices."""
-        for gpu in range(self.n_gpus):
-            with self.cp.cuda.Device(gpu):
-                self.cp.get_default_memory_pool().free_all_blocks()
+        for _ in self._each_current():
+            self.cp.get_default_memory_pool().free_all_blocks()
 
     def copy(self, source: Any, owner: int, target: Any, to: int) -> None:
         """Queue a transfer of an array of GPU *owner* to one of the same size on GPU *to* on the current stream."""
@@ -149,9 +146,13 @@ class Lab:
 
     def synchronize(self) -> None:
         """Wait until every GPU has nothing left to do."""
+        for _ in self._each_current():
+            self.cp.cuda.runtime.deviceSynchronize()
+
+    def _each_current(self) -> Iterator[int]:
         for gpu in range(self.n_gpus):
             with self.cp.cuda.Device(gpu):
-                self.cp.cuda.runtime.deviceSynchronize()
+                yield gpu
 
     def random_halves(self, shape: tuple[int, ...], seed: int) -> Any:
         """Random FP16 between -1 and 1 on the current GPU."""
@@ -161,22 +162,25 @@ class Lab:
         values -= 1
         return values.astype(np.float16)
 
+    def need_two(self) -> None:
+        """Raise ``MissingHardware`` if there is one GPU only."""
+        if self.n_gpus < 2:
+            raise MissingHardware("one GPU has no peer", "give --gpus 2 or more")
+
     def peer_access(self) -> None:
-        """Let every GPU use every other's memory; raises ``MissingHardware`` where one cannot."""
+        """Let every GPU use every other's memory; raises ``MissingHardware`` where one cannot, or there is no other."""
+        self.need_two()
         runtime = self.cp.cuda.runtime
-        for gpu in range(self.n_gpus):
-            for other in range(self.n_gpus):
-                if gpu == other:
-                    continue
-                if not runtime.deviceCanAccessPeer(gpu, other):
-                    missing = f"GPU {gpu} has no peer access to GPU {other}"
-                    raise MissingHardware(missing, "take GPUs that are linked, or leave out what needs two GPUs")
-                with self.cp.cuda.Device(gpu):
-                    try:
-                        runtime.deviceEnablePeerAccess(other)
-                    except runtime.CUDARuntimeError as error:
-                        if "AlreadyEnabled" not in str(error) and "already enabled" not in str(error):
-                            raise
+        for gpu, other in permutations(range(self.n_gpus), 2):
+            if not runtime.deviceCanAccessPeer(gpu, other):
+                missing = f"GPU {gpu} has no peer access to GPU {other}"
+                raise MissingHardware(missing, "take GPUs that are linked, or leave out what needs two GPUs")
+            with self.cp.cuda.Device(gpu):
+                try:
+                    runtime.deviceEnablePeerAccess(other)
+                except runtime.CUDARuntimeError as error:
+                    if "AlreadyEnabled" not in str(error) and "already enabled" not in str(error):
+                        raise
 
     def queued(self, streams: Sequence[tuple[int, Any]], queue: Callable[[], None]) -> list[tuple[Any, Any]]:
         """Queue work behind gates on *streams* (GPU, stream), let it go at once, return (start, end) events of each."""
@@ -205,9 +209,9 @@ class Lab:
         return [(gpu, self.streams[gpu]) for gpu in (range(self.n_gpus) if gpus is None else gpus)]
 
     def group(
-        self, streams: Sequence[tuple[int, Any]], work: Work, repetitions: int, watch: Watch | None = None
+        self, streams: Sequence[tuple[int, Any]], work: Work, repetitions: int, readings: Readings | None = None
     ) -> float:
-        """Time one group: microseconds a repetition, the maximum over the streams."""
+        """Time one group: microseconds a repetition, the maximum over the streams; *readings* gets one more."""
 
         def queue() -> None:
             for i in range(repetitions):
@@ -216,8 +220,8 @@ class Lab:
                 work(i)
 
         events = self.queued(streams, queue)
-        if watch is not None:
-            watch.look()
+        if readings is not None:
+            readings.append(self.nvml.look())
         self.synchronize()
         return max(self.elapsed_us(start, end) for start, end in events) / repetitions
 
@@ -227,11 +231,11 @@ class Lab:
         streams: Sequence[tuple[int, Any]] | None = None,
         *,
         longer: float = 1.0,
-        watch: Watch | None = None,
+        readings: Readings | None = None,
     ) -> list[float]:
         """Return the time of a repetition of *work* in each of the effort's groups, in microseconds.
 
-        *longer* stretches groups and warm-up; *watch* takes a reading in each group.
+        *longer* stretches groups and warm-up; *readings* gets one of each group.
         """
         streams = self.own_streams([0]) if streams is None else streams
         for i in range(ROTATED_SETS):
@@ -245,7 +249,7 @@ class Lab:
 
         self.group(streams, work, repetitions(self.effort.warmup_us))
         n = repetitions(self.effort.group_us)
-        return [self.group(streams, work, n, watch) for _ in range(self.effort.groups)]
+        return [self.group(streams, work, n, readings) for _ in range(self.effort.groups)]
 
 
 class Nvml:
@@ -274,18 +278,7 @@ class Nvml:
         return found
 
 
-class Watch:
-    """Clock and power of GPU 0 while work runs: call ``look`` between queueing and waiting."""
-
-    def __init__(self, nvml: Nvml) -> None:
-        self._nvml = nvml
-        self._readings: list[dict[str, float]] = []
-
-    def look(self) -> None:
-        """Take one reading."""
-        self._readings.append(self._nvml.look())
-
-    def columns(self) -> dict[str, float]:
-        """The medians as columns of a row; none if there are no readings."""
-        names = dict.fromkeys(name for reading in self._readings for name in reading)
-        return {name: statistics.median(one[name] for one in self._readings if name in one) for name in names}
+def medians(readings: Readings) -> dict[str, float]:
+    """Return the medians of clock and power as columns of a row; none if there are no readings."""
+    names = dict.fromkeys(name for reading in readings for name in reading)
+    return {name: statistics.median(one[name] for one in readings if name in one) for name in names}

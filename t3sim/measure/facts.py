@@ -17,15 +17,9 @@ from t3sim.measurements.kinds import ANY_DEVICE, H100, H200, Peaks
 
 NOT_TOLD = "not told by the device"
 QUERIES = (
-    "clocks.max.sm",
-    "clocks.max.memory",
-    "clocks.sm",
-    "clocks.memory",
-    "power.limit",
-    "power.draw",
-    "temperature.gpu",
-    "persistence_mode",
-)
+    "clocks.max.sm", "clocks.max.memory", "clocks.sm", "clocks.memory", "power.limit", "power.draw",
+    "temperature.gpu", "persistence_mode",
+)  # fmt: skip
 KNOWN_PEAKS: Mapping[str, Peaks] = {"NVIDIA H200": H200, "NVIDIA H100 80GB HBM3": H100}
 
 

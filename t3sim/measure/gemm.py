@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import product, starmap
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from t3sim.measure.device import ROTATED_SETS, Lab, Rows, Watch, Work
+from t3sim.measure.device import ROTATED_SETS, Lab, Readings, Rows, Work, medians
 from t3sim.measure.kernels import TILE, TILED_SHARED_BYTES, TILED_THREADS
 
 MAX_RELATIVE_ERROR = 1e-3  # FP32 sums rounded to FP16 once lie near 3e-4; a wrong index lies near 1
@@ -50,33 +51,20 @@ def sublayer(model: str, name: str, tp: int) -> Shape:
     return Shape(model, name, tp, tokens, hidden, K_FACTORS[name] * hidden // tp // 8 * 8)
 
 
+def sublayers(models: Sequence[str], names: Sequence[str], degrees: Sequence[int]) -> tuple[Shape, ...]:
+    """Return the GEMMs of all of these, the degrees of one sublayer after each other."""
+    return tuple(starmap(sublayer, product(models, names, degrees)))
+
+
 BARE = tuple(
     Shape("-", "-", 1, m, n, k)
     for m, n, k in (
-        (512, 512, 4096),
-        (1024, 1024, 1024),
-        (2048, 2048, 2048),
-        (4096, 4096, 4096),
-        (8192, 8192, 8192),
-        (1024, 8192, 8192),
-        (8192, 1024, 8192),
-        (16384, 4096, 512),
-        (4224, 2048, 4096),
-        (33792, 256, 4096),
+        (512, 512, 4096), (1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192),
+        (1024, 8192, 8192), (8192, 1024, 8192), (16384, 4096, 512), (4224, 2048, 4096), (33792, 256, 4096),
     )
-)
-TRAINING = tuple(
-    sublayer(model, name, tp)
-    for model, degrees in (("Mega-GPT-2", (4, 8, 16, 32)), ("T-NLG", (4, 8, 16, 32)))
-    for name in ("OP", "FC-2", "IP")
-    for tp in degrees
-)
-LARGE = tuple(
-    sublayer(model, name, tp)
-    for model in ("GPT-3", "PALM", "MT-NLG")
-    for name in ("OP", "FC-2", "IP")
-    for tp in (8, 32)
-)
+)  # fmt: skip
+TRAINING = sublayers(("Mega-GPT-2", "T-NLG"), ("OP", "FC-2", "IP"), (4, 8, 16, 32))
+LARGE = sublayers(("GPT-3", "PALM", "MT-NLG"), ("OP", "FC-2", "IP"), (8, 32))
 SHAPES = (*TRAINING, *LARGE, *BARE)
 FEW = (sublayer("T-NLG", "OP", 8), sublayer("T-NLG", "FC-2", 8), sublayer("Mega-GPT-2", "FC-2", 8))
 QUICK_SHAPES = (sublayer("T-NLG", "OP", 16), BARE[1])
@@ -175,9 +163,9 @@ def sustained(lab: Lab) -> Rows:
         for kernel, work in _works(lab, operands).items():
             if kernel == "tiled" and not (lab.effort.quick or shape in FEW or shape.model == "-"):
                 continue
-            watch = Watch(lab.nvml)
-            samples = lab.samples(checked(lab, operands, work), longer=SUSTAINED, watch=watch)
-            yield {**shape._asdict(), "time_samples_us": samples, "kernel": kernel, **watch.columns()}
+            readings: Readings = []
+            samples = lab.samples(checked(lab, operands, work), longer=SUSTAINED, readings=readings)
+            yield {**shape._asdict(), "time_samples_us": samples, "kernel": kernel, **medians(readings)}
 
     yield from lab.each(SHAPES, QUICK_SHAPES, of_shape)
 
@@ -189,16 +177,16 @@ def with_gaps(lab: Lab) -> Rows:
         operands = Operands(lab, shape)
         work = checked(lab, operands, _works(lab, operands)["cublas"])
 
-        def timed(i: int, gap_us: int, watch: Watch) -> float:
+        def timed(i: int, gap_us: int, readings: Readings) -> float:
             work(i)
             lab.synchronize()
             time.sleep(gap_us / 1e6)
-            return lab.group(lab.own_streams([0]), lambda _: work(i + 1), 1, watch)
+            return lab.group(lab.own_streams([0]), lambda _: work(i + 1), 1, readings)
 
         for gap_us in GAPS_US:
-            watch = Watch(lab.nvml)
-            samples = [timed(i, gap_us, watch) for i in range(3 if lab.effort.quick else 15)]
-            found = {"gap_us": gap_us, "time_samples_us": samples, "kernel": "cublas", **watch.columns()}
+            readings: Readings = []
+            samples = [timed(i, gap_us, readings) for i in range(3 if lab.effort.quick else 15)]
+            found = {"gap_us": gap_us, "time_samples_us": samples, "kernel": "cublas", **medians(readings)}
             yield {**shape._asdict(), **found}
 
     yield from lab.each(SHAPES, QUICK_SHAPES, of_shape)
@@ -285,17 +273,9 @@ def timelines(lab: Lab) -> Rows:
         first = int(found[:, 1].min())
         for tile, (sm, start, computed, end) in enumerate(found.tolist()):
             yield {
-                **shape._asdict(),
-                "kernel": "tiled",
-                "wg": tile,
-                "tile_row": tile // across,
-                "tile_col": tile % across,
-                "sm": sm,
-                "start_ns": start - first,
-                "mainloop_end_ns": computed - first,
-                "end_ns": end - first,
-                "tile_height": TILE[0],
-                "tile_width": TILE[1],
-            }
+                **shape._asdict(), "kernel": "tiled", "tile_height": TILE[0], "tile_width": TILE[1],
+                "wg": tile, "tile_row": tile // across, "tile_col": tile % across, "sm": sm,
+                "start_ns": start - first, "mainloop_end_ns": computed - first, "end_ns": end - first,
+            }  # fmt: skip
 
     yield from lab.each((*FEW, sublayer("GPT-3", "FC-2", 32)), QUICK_SHAPES[:1], of_shape)

@@ -6,6 +6,7 @@ SOURCE = r"""
 typedef unsigned int u32;
 typedef unsigned short u16;
 typedef unsigned long long u64;
+#define UNROLL _Pragma("unroll")
 
 __device__ __forceinline__ u64 nanoseconds() {
     u64 t;
@@ -13,10 +14,10 @@ __device__ __forceinline__ u64 nanoseconds() {
     return t;
 }
 
-__device__ __forceinline__ u32 multiprocessor() {
-    u32 id;
-    asm volatile("mov.u32 %0, %smid;" : "=r"(id));
-    return id;
+__device__ __forceinline__ u32 shared_address(const void* pointer) {
+    u32 at;
+    asm("{ .reg .u64 address; cvta.to.shared.u64 address, %1; cvt.u32.u64 %0, address; }" : "=r"(at) : "l"(pointer));
+    return at;
 }
 
 extern "C" __global__ void empty() {}
@@ -33,36 +34,28 @@ extern "C" __global__ void gate(volatile int* flag, u64 patience_ns) {
 #define EACH_UNIT(words) \
     for (u64 first = (u64)blockIdx.x * blockDim.x * 4 + threadIdx.x; first < (words); \
          first += (u64)gridDim.x * blockDim.x * 4)
+#define EACH_OF_4(words) \
+    UNROLL for (int j = 0; j < 4; j++) if (const u64 i = first + j * blockDim.x; i < (words))
 
 extern "C" __global__ void stream_read(const uint4* a, uint4* out, u64 words) {
     u32 sum = 0;
     EACH_UNIT(words) {
         uint4 v[4];
-        #pragma unroll
-        for (int j = 0; j < 4; j++) if (first + j * blockDim.x < words) v[j] = a[first + j * blockDim.x];
-        #pragma unroll
-        for (int j = 0; j < 4; j++) if (first + j * blockDim.x < words) sum ^= v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
+        EACH_OF_4(words) v[j] = a[i];
+        EACH_OF_4(words) sum ^= v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
     }
     if (sum == 0x9e3779b9u) out[0].x = sum;
 }
 
 extern "C" __global__ void stream_write(uint4* out, u32 value, u64 words) {
-    EACH_UNIT(words) {
-        #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            const u64 i = first + j * blockDim.x;
-            if (i < words) out[i] = make_uint4(value, (u32)i, value ^ (u32)i, ~value);
-        }
-    }
+    EACH_UNIT(words) EACH_OF_4(words) out[i] = make_uint4(value, (u32)i, value ^ (u32)i, ~value);
 }
 
 extern "C" __global__ void stream_copy(const uint4* a, uint4* out, u64 words) {
     EACH_UNIT(words) {
         uint4 v[4];
-        #pragma unroll
-        for (int j = 0; j < 4; j++) if (first + j * blockDim.x < words) v[j] = a[first + j * blockDim.x];
-        #pragma unroll
-        for (int j = 0; j < 4; j++) if (first + j * blockDim.x < words) out[first + j * blockDim.x] = v[j];
+        EACH_OF_4(words) v[j] = a[i];
+        EACH_OF_4(words) out[i] = v[j];
     }
 }
 
@@ -75,15 +68,10 @@ __device__ __forceinline__ u32 add_halves(u32 a, u32 b) {
 extern "C" __global__ void stream_add(const uint4* a, const uint4* b, uint4* out, u64 words) {
     EACH_UNIT(words) {
         uint4 x[4], y[4];
-        #pragma unroll
-        for (int j = 0; j < 4; j++)
-            if (first + j * blockDim.x < words) { x[j] = a[first + j * blockDim.x]; y[j] = b[first + j * blockDim.x]; }
-        #pragma unroll
-        for (int j = 0; j < 4; j++)
-            if (first + j * blockDim.x < words)
-                out[first + j * blockDim.x] = make_uint4(
-                    add_halves(x[j].x, y[j].x), add_halves(x[j].y, y[j].y),
-                    add_halves(x[j].z, y[j].z), add_halves(x[j].w, y[j].w));
+        EACH_OF_4(words) { x[j] = a[i]; y[j] = b[i]; }
+        EACH_OF_4(words) out[i] = make_uint4(
+            add_halves(x[j].x, y[j].x), add_halves(x[j].y, y[j].y),
+            add_halves(x[j].z, y[j].z), add_halves(x[j].w, y[j].w));
     }
 }
 
@@ -137,24 +125,15 @@ template <int W> __device__ __forceinline__ void get(u32* v, const u32* a) {
 }
 
 template <int W> __device__ __forceinline__ void store_pieces(u32* out, u32 seed, u64 words) {
-    EACH_UNIT(words / W) {
-        #pragma unroll
-        for (int j = 0; j < 4; j++)
-            if (first + j * blockDim.x < words / W) put<W>(out, W * (first + j * blockDim.x), seed);
-    }
+    EACH_UNIT(words / W) EACH_OF_4(words / W) put<W>(out, W * i, seed);
 }
 
 template <int W> __device__ __forceinline__ u32 sum_pieces(const u32* a, u64 words) {
     u32 sum = 0;
     EACH_UNIT(words / W) {
         u32 v[4][W] = {};
-        #pragma unroll
-        for (int j = 0; j < 4; j++)
-            if (first + j * blockDim.x < words / W) get<W>(v[j], a + W * (first + j * blockDim.x));
-        #pragma unroll
-        for (int j = 0; j < 4; j++)
-            #pragma unroll
-            for (int w = 0; w < W; w++) sum += v[j][w];
+        EACH_OF_4(words / W) get<W>(v[j], a + W * i);
+        UNROLL for (int j = 0; j < 4; j++) UNROLL for (int w = 0; w < W; w++) sum += v[j][w];
     }
     return sum;
 }
@@ -188,18 +167,14 @@ extern "C" __global__ void __launch_bounds__(256) store_tiles(
         else if (pattern < 2) for (int row = warp; row < 128; row += 8) {
             const u64 at = corner + (u64)row * columns;
             if (bytes == 16) put<4>(out, at / 2 + lane * 4, seed);
-            #pragma unroll
-            for (int i = 0; i < 4; i++) if (bytes == 4) put<1>(out, at / 2 + i * 32 + lane, seed);
-            #pragma unroll
-            for (int i = 0; i < 8; i++) if (bytes == 2) put_half(out, at + lane * 8 + i, seed);
+            UNROLL for (int i = 0; i < 4; i++) if (bytes == 4) put<1>(out, at / 2 + i * 32 + lane, seed);
+            UNROLL for (int i = 0; i < 8; i++) if (bytes == 2) put_half(out, at + lane * 8 + i, seed);
         }
         if (pattern == 2) for (int i = 0; i < 8; i++) {
             const u64 start = corner + (u64)((warp >> 2) * 64 + i * 8 + (lane >> 2)) * columns + (warp & 3) * 64;
             const u64 at = start + (lane & 3) * 2;
-            #pragma unroll
-            for (int j = 0; j < 4; j++) if (bytes == 8) put<2>(out, start / 2 + (j * 4 + (lane & 3)) * 2, seed);
-            #pragma unroll
-            for (int j = 0; j < 8; j++) {
+            UNROLL for (int j = 0; j < 4; j++) if (bytes == 8) put<2>(out, start / 2 + (j * 4 + (lane & 3)) * 2, seed);
+            UNROLL for (int j = 0; j < 8; j++) {
                 if (bytes == 4) put<1>(out, (at + j * 8) / 2, seed);
                 if (bytes == 2) { put_half(out, at + j * 8, seed); put_half(out, at + j * 8 + 1, seed); }
             }
@@ -221,9 +196,7 @@ extern "C" __global__ void store_bulk(u32* out, u32 seed, u64 words, u32 bytes) 
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
         __syncthreads();
         if (threadIdx.x == 0) {
-            u32 from;
-            asm("{ .reg .u64 address; cvta.to.shared.u64 address, %1; cvt.u32.u64 %0, address; }"
-                : "=r"(from) : "l"(staged[stage]));
+            const u32 from = shared_address(staged[stage]);
             for (u32 at = 0; at < 16384; at += bytes)
                 asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
                     :: "l"((char*)(out + first) + at), "r"(from + at), "r"(bytes) : "memory");
@@ -311,13 +284,8 @@ extern "C" __global__ void barriers(int* counter, volatile int* mine, volatile i
 // 128 x 256 tiles, K in slices of 32, four slices in shared memory, 8 warps of 64 x 64; one workgroup fits an SM.
 // Grid of as many workgroups as tiles: the hardware dispatches them. Smaller grid: workgroup b does b, b + grid, ...
 
-#define TILE_M 128
-#define TILE_N 256
-#define SLICE 32
-#define STAGES 4
-#define PITCH_A 40
-#define PITCH_B 264
-#define STAGE_HALVES (TILE_M * PITCH_A + SLICE * PITCH_B)
+enum { TILE_M = 128, TILE_N = 256, SLICE = 32, STAGES = 4, PITCH_A = 40, PITCH_B = 264 };
+enum { STAGE_HALVES = TILE_M * PITCH_A + SLICE * PITCH_B };
 
 __device__ __forceinline__ void copy_16(u32 to, const u16* from, bool inside) {
     const int n = inside ? 16 : 0;
@@ -329,15 +297,13 @@ __device__ __forceinline__ void load_slice(
 ) {
     const u32 a = shared + stage * STAGE_HALVES * 2;
     const u32 b = a + TILE_M * PITCH_A * 2;
-    #pragma unroll
-    for (int i = 0; i < 2; i++) {
+    UNROLL for (int i = 0; i < 2; i++) {
         const int chunk = threadIdx.x + i * 256;
         const int r = chunk >> 2, c = (chunk & 3) * 8;
         const bool inside = row0 + r < M && k0 + c < K;
         copy_16(a + (r * PITCH_A + c) * 2, inside ? A + (u64)(row0 + r) * K + k0 + c : A, inside);
     }
-    #pragma unroll
-    for (int i = 0; i < 4; i++) {
+    UNROLL for (int i = 0; i < 4; i++) {
         const int chunk = threadIdx.x + i * 256;
         const int r = chunk >> 5, c = (chunk & 31) * 8;
         const bool inside = k0 + r < K && col0 + c < N;
@@ -349,8 +315,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) tiled_gemm(
     const u16* A, const u16* B, u16* C, int M, int N, int K, int tiles_n, int n_tiles, u64* record
 ) {
     extern __shared__ __align__(128) u16 memory[];
-    u32 shared;
-    asm("{ .reg .u64 address; cvta.to.shared.u64 address, %1; cvt.u32.u64 %0, address; }" : "=r"(shared) : "l"(memory));
+    const u32 shared = shared_address(memory);
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int warp_m = (warp >> 2) * 64, warp_n = (warp & 3) * 64;
     const int slices = (K + SLICE - 1) / SLICE;
@@ -358,15 +323,8 @@ extern "C" __global__ void __launch_bounds__(256, 1) tiled_gemm(
         u64 started = 0, computed = 0;
         if (threadIdx.x == 0) started = nanoseconds();
         const int row0 = tile / tiles_n * TILE_M, col0 = tile % tiles_n * TILE_N;
-        float acc[4][8][4];
-        #pragma unroll
-        for (int i = 0; i < 4; i++)
-            #pragma unroll
-            for (int j = 0; j < 8; j++)
-                #pragma unroll
-                for (int e = 0; e < 4; e++) acc[i][j][e] = 0.0f;
-        #pragma unroll
-        for (int s = 0; s < STAGES - 1; s++) {
+        float acc[4][8][4] = {};
+        UNROLL for (int s = 0; s < STAGES - 1; s++) {
             if (s < slices) load_slice(shared, s, A, B, M, N, K, row0, col0, s * SLICE);
             asm volatile("cp.async.commit_group;");
         }
@@ -378,25 +336,20 @@ extern "C" __global__ void __launch_bounds__(256, 1) tiled_gemm(
             asm volatile("cp.async.commit_group;");
             const u32 a_base = shared + (s % STAGES) * STAGE_HALVES * 2;
             const u32 b_base = a_base + TILE_M * PITCH_A * 2;
-            #pragma unroll
-            for (int k = 0; k < SLICE; k += 16) {
+            UNROLL for (int k = 0; k < SLICE; k += 16) {
                 u32 a[4][4], b[4][4];
-                #pragma unroll
-                for (int i = 0; i < 4; i++) {
+                UNROLL for (int i = 0; i < 4; i++) {
                     const u32 at = a_base + ((warp_m + i * 16 + (lane & 15)) * PITCH_A + k + (lane >> 4) * 8) * 2;
                     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                         : "=r"(a[i][0]), "=r"(a[i][1]), "=r"(a[i][2]), "=r"(a[i][3]) : "r"(at));
                 }
-                #pragma unroll
-                for (int j = 0; j < 4; j++) {
+                UNROLL for (int j = 0; j < 4; j++) {
                     const u32 at = b_base + ((k + (lane & 15)) * PITCH_B + warp_n + j * 16 + (lane >> 4) * 8) * 2;
                     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                         : "=r"(b[j][0]), "=r"(b[j][1]), "=r"(b[j][2]), "=r"(b[j][3]) : "r"(at));
                 }
-                #pragma unroll
-                for (int i = 0; i < 4; i++)
-                    #pragma unroll
-                    for (int j = 0; j < 8; j++)
+                UNROLL for (int i = 0; i < 4; i++)
+                    UNROLL for (int j = 0; j < 8; j++)
                         asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
                             "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                             : "+f"(acc[i][j][0]), "+f"(acc[i][j][1]), "+f"(acc[i][j][2]), "+f"(acc[i][j][3])
@@ -407,13 +360,10 @@ extern "C" __global__ void __launch_bounds__(256, 1) tiled_gemm(
         asm volatile("cp.async.wait_group 0;");
         __syncthreads();
         if (threadIdx.x == 0) computed = nanoseconds();
-        #pragma unroll
-        for (int i = 0; i < 4; i++)
-            #pragma unroll
-            for (int j = 0; j < 8; j++) {
+        UNROLL for (int i = 0; i < 4; i++)
+            UNROLL for (int j = 0; j < 8; j++) {
                 const int col = col0 + warp_n + j * 8 + (lane & 3) * 2;
-                #pragma unroll
-                for (int half = 0; half < 2; half++) {
+                UNROLL for (int half = 0; half < 2; half++) {
                     const int row = row0 + warp_m + i * 16 + (lane >> 2) + half * 8;
                     u32 pair;
                     asm("cvt.rn.f16x2.f32 %0, %1, %2;"
@@ -423,7 +373,9 @@ extern "C" __global__ void __launch_bounds__(256, 1) tiled_gemm(
             }
         __syncthreads();
         if (threadIdx.x == 0 && record) {
-            record[tile * 4] = multiprocessor();
+            u32 multiprocessor;
+            asm volatile("mov.u32 %0, %smid;" : "=r"(multiprocessor));
+            record[tile * 4] = multiprocessor;
             record[tile * 4 + 1] = started;
             record[tile * 4 + 2] = computed;
             record[tile * 4 + 3] = nanoseconds();

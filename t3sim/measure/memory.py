@@ -50,8 +50,13 @@ def _streams_of(lab: Lab, n_bytes: int) -> Rows:
 
     for pattern in ("read", "write", "copy", ADD):
         work = lab.queueing(partial(launch, pattern))
-        if pattern in {"copy", ADD}:
-            _check_stream(lab, pattern, arrays[0], work)
+        if pattern in {"copy", ADD}:  # it must compute what its name says on fresh random data
+            a, b, out = (array.view(np.float16) for array in arrays[0])
+            out.fill(np.nan)
+            work(0)
+            lab.synchronize()
+            if not bool((out == (a if pattern == "copy" else a + b)).all()):
+                raise ArithmeticError(f"the {pattern} kernel left wrong values")
         yield {"pattern": pattern, "bytes": n_bytes, "time_samples_us": lab.samples(work)}
     if n_bytes >= 64 * MIB:
         work = lab.queueing(lambda i: lab.copy(arrays[i % n_sets][0], 0, arrays[i % n_sets][2], 0))
@@ -72,17 +77,6 @@ def _reads_by_few(lab: Lab) -> Rows:
             work = lab.queueing(partial(launch, blocks, (array, out, np.uint64(n_bytes // 16))))
             pattern = f"read {place}by {blocks} workgroups of 1024 threads"
             yield {"pattern": pattern, "bytes": n_bytes, "time_samples_us": lab.samples(work)}
-
-
-def _check_stream(lab: Lab, pattern: str, arrays: list[Any], work: Any) -> None:
-    """The kernel must compute what its name says on fresh random data."""
-    a, b, out = (array.view(np.float16) for array in arrays)
-    out.fill(np.nan)
-    work(0)
-    lab.synchronize()
-    expected = a if pattern == "copy" else a + b
-    if not bool((out == expected).all()):
-        raise ArithmeticError(f"the {pattern} kernel left wrong values")
 
 
 def latency(lab: Lab) -> Rows:
@@ -125,12 +119,8 @@ def _chased(lab: Lab, pattern: str, n_bytes: int, owner: int, *, warm: bool) -> 
             clocks.append(1000.0 * cycles / ns)
     del chain, order
     lab.free_memory()
-    return {
-        "pattern": pattern,
-        "working_set_bytes": n_bytes,
-        "time_samples_ns": samples,
-        "sm_mhz": median(clocks),
-    }
+    found = {"time_samples_ns": samples, "sm_mhz": median(clocks)}
+    return {"pattern": pattern, "working_set_bytes": n_bytes, **found}
 
 
 def launches(lab: Lab) -> Rows:

@@ -7,7 +7,7 @@ its time counts. The same is done to the GPU's own memory, for reference.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from statistics import median
 from typing import Any
@@ -27,11 +27,8 @@ GROUPS = (1, 2, 4, 8, 16, 32, 64)  # workgroups, which take an SM each as long a
 FEW_GROUPS = (1, 8, 32)
 WIDTHS = (4, 8, 16)
 FEWER_THREADS = (32, 64, 128, 256, 512)
-# How a workgroup of 256 threads stores a tile: pattern, its number in the kernel, bytes a thread stores at once.
-TILES = (
-    ("tile_rows", 0, 16), ("tile_rows", 0, 4), ("tile_rows", 0, 2), ("tile_scattered", 1, 2),
-    ("tile_fragments", 2, 8), ("tile_fragments", 2, 4), ("tile_fragments", 2, 2),
-)  # fmt: skip
+# How a workgroup of 256 threads stores a tile, by number in the kernel; bytes that a thread stores at once.
+TILES = {"tile_rows": (16, 4, 2), "tile_scattered": (2,), "tile_fragments": (8, 4, 2)}
 BULK_PIECES = (128, 512, 2048, 16384)
 BULK_ARCHITECTURE = 90  # compute capability that has bulk copies
 BURST_BYTES = (16, 512, 4096, 16384, 65536, 262144)
@@ -49,32 +46,21 @@ class Access:
     pattern: str
     access_bytes: int
     threads: int
-    number: int = 0  # of a tile's pattern
 
 
 def accesses(lab: Lab) -> Rows:
     """Stores and loads of an array in a peer's memory and in the GPU's own, by some workgroups of GPU 0."""
-    _need_peer(lab)
+    lab.peer_access()
     rows = QUICK_TILE_ROWS if lab.effort.quick else TILE_ROWS
     for memory, owner in MEMORIES.items():
-        yield from _accesses_of(lab, memory, _Arrays(lab, owner, rows))
+        arrays = _Arrays(lab, owner, rows)
+        for access, groups in _planned(lab):
+            arrays.check(access)
+            for n in (lab.n_sms,) if lab.effort.quick else groups:
+                where = {"memory": memory, **asdict(access), "workgroups": n, "bytes": arrays.n_bytes}
+                yield {**where, "time_samples_us": lab.samples(lab.queueing(partial(arrays.launch, access, n)))}
+        del arrays
         lab.free_memory()
-
-
-def _accesses_of(lab: Lab, memory: str, arrays: _Arrays) -> Rows:
-    for access, groups in _planned(lab):
-        arrays.check(access)
-        for n in (lab.n_sms,) if lab.effort.quick else groups:
-            yield {
-                "memory": memory,
-                "access": access.access,
-                "pattern": access.pattern,
-                "access_bytes": access.access_bytes,
-                "threads": access.threads,
-                "workgroups": n,
-                "bytes": arrays.n_bytes,
-                "time_samples_us": lab.samples(lab.queueing(partial(arrays.launch, access, n))),
-            }
 
 
 def _planned(lab: Lab) -> Iterator[tuple[Access, tuple[int, ...]]]:
@@ -84,8 +70,9 @@ def _planned(lab: Lab) -> Iterator[tuple[Access, tuple[int, ...]]]:
             yield Access(access, "contiguous", width, THREADS), (*GROUPS, lab.n_sms)
         for threads in () if lab.effort.quick else FEWER_THREADS:
             yield Access(access, "contiguous", WIDTHS[-1], threads), (1,)
-    for pattern, number, width in TILES:
-        yield Access("store", pattern, width, TILE_THREADS, number), (*FEW_GROUPS, lab.n_sms)
+    for pattern, widths in TILES.items():
+        for width in widths:
+            yield Access("store", pattern, width, TILE_THREADS), (*FEW_GROUPS, lab.n_sms)
     for piece in BULK_PIECES if lab.capability >= BULK_ARCHITECTURE else ():
         yield Access("bulk_store", "contiguous", piece, THREADS), (*GROUPS, lab.n_sms)
 
@@ -109,14 +96,15 @@ class _Arrays:
         """Queue one access to set *i*; a store leaves what belongs there."""
         seed = i % ROTATED_SETS
         array, words, width = self._sets[seed], np.uint64(self._words), np.int32(access.access_bytes)
-        kernel, arguments = {
-            ("store", "contiguous"): ("store_words", (array, np.uint32(seed), words, width)),
-            ("load", "contiguous"): ("load_words", (array, self._sum, words, width)),
-            ("bulk_store", "contiguous"): ("store_bulk", (array, np.uint32(seed), words, np.uint32(width))),
-        }.get((access.access, access.pattern)) or (
-            "store_tiles",
-            (array, np.uint32(seed), np.int32(self._tile_rows), np.int32(COLUMNS), np.int32(access.number), width),
-        )
+        kernels: dict[str, tuple[str, tuple[Any, ...]]] = {
+            "store": ("store_words", (array, np.uint32(seed), words, width)),
+            "load": ("load_words", (array, self._sum, words, width)),
+            "bulk_store": ("store_bulk", (array, np.uint32(seed), words, np.uint32(width))),
+        }
+        kernel, arguments = kernels[access.access]
+        if access.pattern in TILES:
+            tile = (np.int32(self._tile_rows), np.int32(COLUMNS), np.int32(list(TILES).index(access.pattern)))
+            kernel, arguments = "store_tiles", (array, np.uint32(seed), *tile, width)
         self._lab.launch(kernel, groups, access.threads, arguments)
 
     def check(self, access: Access) -> None:
@@ -141,7 +129,7 @@ class _Arrays:
 
 def bursts(lab: Lab) -> Rows:
     """Stores of a few KiB from an SM, or from many at once: when the last one was issued, and when all had arrived."""
-    _need_peer(lab)
+    lab.peer_access()
     quick = lab.effort.quick
     for memory, owner in MEMORIES.items():
         for n_bytes in QUICK_BURSTS if quick else BURST_BYTES:
@@ -169,41 +157,47 @@ def _burst(lab: Lab, memory: str, owner: int, n_bytes: int, groups: int) -> dict
         if not bool((target == _expected(lab, groups * words, seed)).all()):
             raise ArithmeticError(f"wrong values after bursts of {n_bytes} bytes in memory of GPU {owner}")
     return {
-        "memory": memory,
-        "access_bytes": 16,
-        "threads": TILE_THREADS,
-        "workgroups": groups,
-        "burst_bytes": n_bytes,
+        "memory": memory, "access_bytes": 16, "threads": TILE_THREADS, "workgroups": groups, "burst_bytes": n_bytes,
         "issued_ns": median(float(np.median(one[:, 0])) for one in found[1:]),
         "all_issued_ns": median(float(one[:, 0].max()) for one in found[1:]),
         "time_samples_ns": [float(one[:, 1].max()) for one in found[1:]],
-    }
+    }  # fmt: skip
 
 
 def signals(lab: Lab) -> Rows:
     """One way of a flag, of data with a flag after them, and barriers of one or of all workgroups of two GPUs."""
-    _need_peer(lab)
-    yield _signal(lab, "peer_flag", 0)
+    yield _exchanged(lab, "peer_flag", 0)
     for n_bytes in SIGNAL_BYTES[:1] if lab.effort.quick else SIGNAL_BYTES:
-        yield _signal(lab, "peer_signal", n_bytes)
-    yield _barrier(lab, "peer_barrier", 1)
-    yield _barrier(lab, "peer_grid_barrier", lab.n_sms)
+        yield _exchanged(lab, "peer_signal", n_bytes)
+    yield _exchanged(lab, "peer_barrier", 0, groups=1)
+    yield _exchanged(lab, "peer_grid_barrier", 0, groups=lab.n_sms)
 
 
-def _signal(lab: Lab, pattern: str, n_bytes: int) -> dict[str, Any]:
-    """Data and a flag go to a peer, where a thread spins on the flag, and back; a sample is half of that time."""
-    words, turns = n_bytes // 4, _turns(lab)
+def _exchanged(lab: Lab, pattern: str, n_bytes: int, *, groups: int = 0) -> dict[str, Any]:
+    """Data and a flag go to a peer, where a thread spins on the flag, and back; a sample is half of that time.
+
+    With *groups*: barriers in a row of as many workgroups of each of two GPUs; a sample is the time of one.
+    """
+    words, turns = n_bytes // 4, 200 if lab.effort.quick else 4000
     samples = []
-    for _ in range(_n_samples(lab)):
+    for _ in range(3 if lab.effort.quick else 9):
         flags = lab.on_each(lambda _: lab.cp.zeros(32, dtype=np.int32))
-        data = lab.on_each(lambda _: lab.cp.zeros(max(1, words), dtype=np.uint32))
+        data = lab.on_each(lambda _: lab.cp.zeros(max(1, words), dtype=np.uint32))  # of a barrier: its counter
         outs = lab.on_each(lambda _: lab.cp.zeros(1, dtype=np.uint64))
         for gpu in (0, 1):
             with lab.on(gpu):
-                ends = (flags[gpu], flags[1 - gpu], np.int32(turns), np.int32(gpu == 0), outs[gpu])
-                threads = min(THREADS, max(1, words))
-                lab.launch("signals", 1, threads, (data[1 - gpu], np.uint32(words), *ends))
-        samples.append(_nanoseconds(lab, outs) / turns / 2)
+                ends = (flags[gpu], flags[1 - gpu], np.int32(turns))
+                if groups:
+                    lab.launch("barriers", groups, TILE_THREADS, (data[gpu], *ends, outs[gpu]))
+                else:
+                    arguments = (data[1 - gpu], np.uint32(words), *ends, np.int32(gpu == 0), outs[gpu])
+                    lab.launch("signals", 1, min(THREADS, max(1, words)), arguments)
+        lab.synchronize()
+        with lab.on(0):
+            ns = int(outs[0].get()[0])
+        if ns == 0:
+            raise MissingHardware("a flag written to the peer was never seen", "use GPUs with peer access over a link")
+        samples.append(ns / turns / (1 if groups else 2))
         for gpu in (0, 1) if words else ():
             with lab.on(gpu):
                 if not bool((data[gpu] == _expected(lab, words, seed=turns)).all()):
@@ -211,46 +205,6 @@ def _signal(lab: Lab, pattern: str, n_bytes: int) -> dict[str, Any]:
     return {"pattern": pattern, "working_set_bytes": n_bytes or 4, "time_samples_ns": samples}
 
 
-def _barrier(lab: Lab, pattern: str, groups: int) -> dict[str, Any]:
-    """Barriers in a row of *groups* workgroups of each of two GPUs; a sample is the time of one."""
-    turns = _turns(lab)
-    samples = []
-    for _ in range(_n_samples(lab)):
-        flags = lab.on_each(lambda _: lab.cp.zeros(32, dtype=np.int32))
-        counters = lab.on_each(lambda _: lab.cp.zeros(32, dtype=np.int32))
-        outs = lab.on_each(lambda _: lab.cp.zeros(1, dtype=np.uint64))
-        for gpu in (0, 1):
-            with lab.on(gpu):
-                arguments = (counters[gpu], flags[gpu], flags[1 - gpu], np.int32(turns), outs[gpu])
-                lab.launch("barriers", groups, TILE_THREADS, arguments)
-        samples.append(_nanoseconds(lab, outs) / turns)
-    return {"pattern": pattern, "working_set_bytes": 4, "time_samples_ns": samples}
-
-
-def _turns(lab: Lab) -> int:
-    return 200 if lab.effort.quick else 4000
-
-
-def _n_samples(lab: Lab) -> int:
-    return 3 if lab.effort.quick else 9
-
-
-def _nanoseconds(lab: Lab, outs: list[Any]) -> int:
-    """Return what GPU 0 took, after all work is done; raises ``MissingHardware`` if the GPUs did not see each other."""
-    lab.synchronize()
-    with lab.on(0):
-        ns = int(outs[0].get()[0])
-    if ns == 0:
-        raise MissingHardware("a flag written to the peer was never seen", "use GPUs with peer access over a link")
-    return ns
-
-
 def _expected(lab: Lab, words: int, seed: int) -> Any:
     """What the kernels leave in an array of the current GPU."""
     return lab.cp.arange(words, dtype=np.uint32) * np.uint32(FACTOR) + np.uint32(seed)
-
-
-def _need_peer(lab: Lab) -> None:
-    if lab.n_gpus < 2:
-        raise MissingHardware("one GPU has no peer", "give --gpus 2 or more")
-    lab.peer_access()

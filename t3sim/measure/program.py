@@ -21,7 +21,7 @@ from typing import Any
 from t3sim.errors import InputDataError, UsageError
 from t3sim.files import prepare_folder, publish
 from t3sim.measure import async_tp, gemm, memory, peers, rings
-from t3sim.measure.device import FULL, QUICK, Lab, count_gpus
+from t3sim.measure.device import FULL, QUICK, Lab, Rows, count_gpus
 from t3sim.measure.facts import provenance
 from t3sim.measure.needs import CannotMeasure, MissingHardware
 from t3sim.measurements.kinds import KINDS
@@ -29,7 +29,9 @@ from t3sim.measurements.samples import write_measurements
 
 Say = Callable[[str], None]
 
-ONE_GPU: Mapping[str, Callable[[Lab], Iterable[dict[str, Any]]]] = {
+Programs = Mapping[str, Callable[[Lab], Rows]]
+
+ONE_GPU: Programs = {
     "memory": memory.streaming,
     "latency": memory.latency,
     "launch": memory.launches,
@@ -38,7 +40,7 @@ ONE_GPU: Mapping[str, Callable[[Lab], Iterable[dict[str, Any]]]] = {
     "gemm_sm_split": gemm.fewer_sms,
     "tile_timelines": gemm.timelines,
 }
-SEVERAL_GPUS: Mapping[str, Callable[[Lab], Iterable[dict[str, Any]]]] = {
+SEVERAL_GPUS: Programs = {
     "peer_copy": rings.peer_copies,
     "peer_access": peers.accesses,
     "store_bursts": peers.bursts,
@@ -46,7 +48,7 @@ SEVERAL_GPUS: Mapping[str, Callable[[Lab], Iterable[dict[str, Any]]]] = {
     "engine_contention": rings.engine_contention,
 }
 OF_NCCL = ("collectives", "sequential", "contention")  # each number of channels needs a process of its own
-OF_PYTORCH = (async_tp.KIND,)  # only if it is named: most nodes have no PyTorch
+OF_PYTORCH: Programs = {async_tp.KIND: async_tp.traces}  # only if it is named: most nodes have no PyTorch
 MEASURABLE = (*ONE_GPU, *SEVERAL_GPUS, *OF_NCCL, *OF_PYTORCH)
 CHANNELS = ("auto", "1", "2", "4", "8", "16", "24", "32")
 QUICK_CHANNELS = ("auto", "4")
@@ -81,11 +83,8 @@ def measure(
     kinds = kinds or (*ONE_GPU, *((*SEVERAL_GPUS, *OF_NCCL) if lab.n_gpus > 1 else ()))
     books = _Books(output, provenance(lab, effort), say)
     for name in kinds:
-        if name in OF_PYTORCH:
-            books.collect(name, async_tp.traces(lab.n_gpus, is_quick=quick))
-        elif name not in OF_NCCL:
-            program = ONE_GPU.get(name) or SEVERAL_GPUS[name]
-            books.collect(name, program(lab))
+        if name not in OF_NCCL:
+            books.collect(name, {**ONE_GPU, **SEVERAL_GPUS, **OF_PYTORCH}[name](lab))
         books.finish(name)
     of_nccl = [name for name in OF_NCCL if name in kinds]
     for number in channels or (QUICK_CHANNELS if quick else CHANNELS):

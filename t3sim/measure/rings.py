@@ -9,13 +9,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import product
 from statistics import median
 from typing import Any
 
 import numpy as np
 
 from t3sim.measure.device import MAX_HELD, MIB, ROTATED_SETS, Lab, Rows, Work
-from t3sim.measure.gemm import MODELS, Cublas, Operands, Shape, sublayer
+from t3sim.measure.gemm import MODELS, Cublas, Operands, Shape, sublayer, sublayers
 from t3sim.measure.needs import MissingHardware
 from t3sim.measurements.kinds import COLLECTIVES
 
@@ -27,24 +28,16 @@ QUICK_ARRAYS = (1 * MIB, 32 * MIB)
 ENGINE_SIZES = tuple(sorted({*(size * MIB for size in (1, 4, 16, 64, 256)), *OUTPUTS}))
 STORE_BLOCKS = (1, 2, 4, 8, 16, 32, 64, 132)
 STORED_BYTES = 64 * MIB
-BESIDE = tuple(
-    sublayer(model, name, tp) for model in ("Mega-GPT-2", "T-NLG") for name in ("OP", "FC-2", "IP") for tp in (4, 8, 16)
-)
-FEW_BESIDE = tuple(sublayer(model, name, 8) for model in ("Mega-GPT-2", "T-NLG") for name in ("OP", "FC-2"))
+BESIDE = sublayers(("Mega-GPT-2", "T-NLG"), ("OP", "FC-2", "IP"), (4, 8, 16))
+FEW_BESIDE = sublayers(("Mega-GPT-2", "T-NLG"), ("OP", "FC-2"), (8,))
 QUICK_BESIDE = (sublayer("T-NLG", "OP", 16),)
 BY_ENGINES = ("reduce_scatter", "all_gather")
 OUTLAST = 2.5  # how much longer the other loop is than the one that is timed, by their times alone
 MAX_OUTLAST = 40.0
 
 
-def _need_two(lab: Lab) -> None:
-    if lab.n_gpus < 2:
-        raise MissingHardware("one GPU makes no ring", "give --gpus 2 or more")
-
-
 def peer_copies(lab: Lab) -> Rows:
     """Copy-engine transfers between GPUs, and stores and loads of a peer's memory by some SMs."""
-    _need_two(lab)
     lab.peer_access()
     yield from lab.each(COPY_SIZES, (65536, 16 * MIB), partial(_engine_copies, lab))
     yield from _copies_by_sms(lab)
@@ -67,17 +60,13 @@ def _engine_copies(lab: Lab, n_bytes: int) -> Rows:
 
     for pattern, hops in patterns.items():
         samples = lab.samples(partial(work, hops), lab.own_streams([source for source, _ in hops]))
-        _check_copy(lab, sources[0][0], targets[1][0], f"{pattern} copy of {n_bytes} bytes")
+        with lab.on(0):
+            sent = sources[0][0].get()
+        with lab.on(1):
+            arrived = targets[1][0].get()
+        if not np.array_equal(sent, arrived):
+            raise ArithmeticError(f"a {pattern} copy of {n_bytes} bytes arrived wrong")
         yield {"pattern": pattern, "bytes": n_bytes, "time_samples_us": samples}
-
-
-def _check_copy(lab: Lab, source: Any, target: Any, what: str) -> None:
-    with lab.on(0):
-        sent = source.get()
-    with lab.on(1):
-        arrived = target.get()
-    if not np.array_equal(sent, arrived):
-        raise ArithmeticError(f"a {what} arrived wrong")
 
 
 def _copies_by_sms(lab: Lab) -> Rows:
@@ -116,7 +105,7 @@ class Nccl:
 
     def __init__(self, lab: Lab, streams: Sequence[Any] = ()) -> None:
         """*streams*: one of each GPU; the lab's own if none are given."""
-        _need_two(lab)
+        lab.need_two()
         self._lab = lab
         self._streams = streams or lab.streams
         try:
@@ -147,21 +136,19 @@ class Nccl:
 def nccl_collectives(lab: Lab, channels: str) -> Rows:
     """Reduce-scatter, all-gather and all-reduce by NCCL over sizes, in this process's number of channels."""
     lab.peer_access()
-    for row in _over_sizes(lab, ARRAY_SIZES, COLLECTIVES, Nccl(lab)):
-        yield row | {"nccl_channels": channels, "nccl_proto": "auto"}
+    yield from _over_sizes(lab, ARRAY_SIZES, COLLECTIVES, Nccl(lab), nccl_channels=channels, nccl_proto="auto")
 
 
 def engine_collectives(lab: Lab) -> Rows:
     """Ring reduce-scatter and all-gather by copy engines; sums by a kernel on the SMs of the GPU that receives."""
-    _need_two(lab)
     lab.peer_access()
-    for row in _over_sizes(lab, ENGINE_SIZES, BY_ENGINES, EngineRing(lab, lab.streams)):
-        yield row | {"mechanism": "copy-engine"}
+    yield from _over_sizes(lab, ENGINE_SIZES, BY_ENGINES, EngineRing(lab, lab.streams), mechanism="copy-engine")
 
 
-def _over_sizes(lab: Lab, sizes: Sequence[int], collectives: Sequence[str], ring: Ring) -> Rows:
-    def of_collective(collective: str, length: int) -> dict[str, Any]:
-        """In a function of its own, so that its arrays are free before the next ones are made."""
+def _over_sizes(lab: Lab, sizes: Sequence[int], collectives: Sequence[str], ring: Ring, **columns: str) -> Rows:
+    def measured(point: tuple[int, str]) -> Rows:
+        n_bytes, collective = point
+        length = _length(lab, n_bytes)
         sets = CollectiveArrays(lab, collective, length)
 
         def work(i: int) -> None:
@@ -170,14 +157,10 @@ def _over_sizes(lab: Lab, sizes: Sequence[int], collectives: Sequence[str], ring
         work(0)
         lab.synchronize()
         sets.check()
-        samples = lab.samples(work, lab.own_streams())
-        return {"collective": collective, "gpus": lab.n_gpus, "bytes": 2 * length, "time_samples_us": samples}
+        row = {"collective": collective, "gpus": lab.n_gpus, "bytes": 2 * length, **columns}
+        yield {**row, "time_samples_us": lab.samples(work, lab.own_streams())}
 
-    def of_size(n_bytes: int) -> Rows:
-        for collective in collectives:
-            yield of_collective(collective, _length(lab, n_bytes))
-
-    yield from lab.each(sizes, QUICK_ARRAYS, of_size)
+    yield from lab.each(list(product(sizes, collectives)), list(product(QUICK_ARRAYS, collectives)), measured)
 
 
 def _length(lab: Lab, n_bytes: int) -> int:
@@ -371,7 +354,6 @@ def contention(lab: Lab, channels: str, shapes: Sequence[Shape]) -> Rows:
 
 def engine_contention(lab: Lab) -> Rows:
     """GEMM and copy-engine collectives, in the same way: what is shared is the memory, and few SMs or none."""
-    _need_two(lab)
     lab.peer_access()
     others = lab.new_streams()
     ring = EngineRing(lab, others)
@@ -461,7 +443,5 @@ def nccl_rows(lab: Lab, channels: str, kinds: Sequence[str]) -> Iterator[tuple[s
         "sequential": partial(sequential, lab),
         "contention": partial(contention, lab, channels, BESIDE if channels == "auto" else FEW_BESIDE),
     }
-    measured = nccl_kinds(channels, kinds)
-    for kind, program in programs.items():
-        if kind in measured:
-            yield from ((kind, row) for row in program())
+    for kind in nccl_kinds(channels, kinds):
+        yield from ((kind, row) for row in programs[kind]())

@@ -98,15 +98,10 @@ class Kind:
         return {column.name: column for column in (*self.columns, *self.optional)}
 
     def sample_columns(self) -> dict[str, str]:
-        """Return the names that columns of samples may have, each with the time column they belong to."""
+        """Return names of columns of samples, each with its time column: ``time_samples_us`` of ``time_us``."""
         times = [column.name for column in self.columns if column.content == "real" and column.unit in {"us", "ns"}]
-        return {samples_of(name): name for name in times if name not in {"min_us", "max_us", "min_ns", "max_ns"}}
-
-
-def samples_of(time_column: str) -> str:
-    """Return the name of the column with all samples of a time column: ``time_us`` -> ``time_samples_us``."""
-    stem, _, unit = time_column.rpartition("_")
-    return f"{stem}_samples_{unit}"
+        sampled = [name for name in times if name not in {"min_us", "max_us", "min_ns", "max_ns"}]
+        return {f"{name[:-3]}_samples{name[-3:]}": name for name in sampled}
 
 
 # --- what rows move and compute, and the least time that takes -----------------------------------
@@ -270,17 +265,24 @@ def _count(name: str, unit: str, meaning: str) -> Column:
     return Column(name, "count", unit, meaning, key=True)
 
 
-def _us(name: str, meaning: str, *floors: Floor) -> Column:
-    return Column(name, "real", "us", meaning, floors=floors)
+def _whole(name: str, meaning: str, *, key: bool = False) -> Column:
+    return Column(name, "whole", "ns" if name.endswith("_ns") else "", meaning, key)
+
+
+def _time(name: str, meaning: str, *floors: Floor) -> Column:
+    return Column(name, "real", name.rpartition("_")[2], meaning, floors=floors)
+
+
+def _rate(name: str, unit: str, meaning: str, amount: Callable[[Row], float], factors: str) -> Column:
+    return Column(name, "real", unit, f"{meaning} over time_us", amount=amount, factors=factors)
 
 
 def _spread(*floors: Floor) -> tuple[Column, ...]:
     """The median with its edges; *floors* are of the fastest."""
-    return _us("time_us", "median"), _us("min_us", "fastest group", *floors), SLOWEST
+    return _time("time_us", "median"), _time("min_us", "fastest group", *floors), EDGES[1]
 
 
-SLOWEST = _us("max_us", "slowest group")
-EDGES = _us("min_us", "fastest group"), SLOWEST
+EDGES = _time("min_us", "fastest group"), _time("max_us", "slowest group")
 SUBLAYER = (
     _text("model", "model, - for a bare GEMM"),
     _text("sublayer", "OP, FC-2, FC-1, IP, - for a bare GEMM"),
@@ -297,21 +299,16 @@ CHANNELS = Column("nccl_channels", "channels", "", "thread blocks NCCL was held 
 COLLECTIVE = (_text("collective", ", ".join(COLLECTIVES), COLLECTIVES), GPUS, _count("bytes", "B", "full array"))
 SM_CLOCK = Column("sm_mhz", "real", "MHz", "SM clock the driver reported under this load")
 POWER = Column("power_w", "real", "W", "power the driver reported under this load")
-TFLOPS = Column(
-    "tflops", "real", "TFLOP/s", "2 m n k over time_us", amount=lambda row: gemm_flops(row) / 1e6, factors="m, n, k"
-)
-BUSBW = Column(
-    "busbw_gbps", "real", "GB/s", "bytes that a GPU sends in a ring, over time_us",
-    amount=lambda row: _collective_bytes(row) / 1e3, factors="collective, gpus, bytes",
+TFLOPS = _rate("tflops", "TFLOP/s", "2 m n k", lambda row: gemm_flops(row) / 1e6, "m, n, k")
+BUSBW = _rate(
+    "busbw_gbps", "GB/s", "bytes that a GPU sends in a ring,", lambda row: _collective_bytes(row) / 1e3,
+    "collective, gpus, bytes",
 )  # fmt: skip
-READ_PLUS_WRITE = Column(
-    "read_plus_write_gbps", "real", "GB/s", "bytes read plus bytes written, over time_us",
-    amount=lambda row: _memory_bytes(row) / 1e3, factors="pattern, bytes",
+READ_PLUS_WRITE = _rate(
+    "read_plus_write_gbps", "GB/s", "bytes read plus bytes written,", lambda row: _memory_bytes(row) / 1e3,
+    "pattern, bytes",
 )  # fmt: skip
-PER_DIRECTION = Column(
-    "gbps_per_direction", "real", "GB/s", "bytes over time_us", amount=lambda row: float(row["bytes"]) / 1e3,
-    factors="bytes",
-)  # fmt: skip
+PER_DIRECTION = _rate("gbps_per_direction", "GB/s", "bytes", lambda row: float(row["bytes"]) / 1e3, "bytes")
 ACCESSED = (
     _text("memory", "peer, local", MEMORIES),
     _count("access_bytes", "B", "of one instruction of a thread"),
@@ -324,223 +321,175 @@ KERNEL = _text("kernel", "cublas, or tiled: the project's own kernel")
 # gives both numbers and says what they are.
 UNDESCRIBED: dict[str, Any] = {"host_us": {"collectives": 18.4, "async_tp": 224.0}, "gemm_loop_share": 0.63}
 
-KINDS: dict[str, Kind] = {
-    kind.name: kind
-    for kind in (
-        Kind(
-            "memory",
-            "streaming kernels on one GPU; bytes of one array",
-            (
-                _text("pattern", "read, write, copy, add (2 reads, 1 write); what else was done", MOVED,
-                      is_detailed=True),
-                _count("bytes", "B", "one array"),
-                _us("time_us", "median", _memory_floor),
-                READ_PLUS_WRITE,
-            ),
-            (*EDGES, SM_CLOCK),
-        ),
-        Kind(
-            "latency",
-            "one dependent load at a time (l2_hit, device_memory, peer_memory), one way of a flag to a peer (peer_flag,"
-            " peer_signal: after data), or a barrier of two GPUs (one workgroup of each, or one on each SM)",
-            (
-                _text("pattern", ", ".join(LATENCIES), LATENCIES),
-                _count("working_set_bytes", "B", "what the chain runs over; data before a flag"),
-                Column("time_ns", "real", "ns", "median", floors=(_load_floor,)),
-                Column("min_ns", "real", "ns", "fastest"),
-                Column("max_ns", "real", "ns", "slowest"),
-            ),
-            (SM_CLOCK,),
-        ),
-        Kind(
-            "launch",
-            "kernels that do nothing",
-            (
-                _text("pattern", "back_to_back: device time of each in a row; graph; host: host time of a launch"),
-                *_spread(),
-            ),
-        ),
-        Kind(
-            "gemm",
-            "one FP16 GEMM on one GPU, repeated without pause",
-            (*SUBLAYER, *GEMM, *_spread(_gemm_floor), TFLOPS),
-            (KERNEL, SM_CLOCK, POWER),
-        ),
-        Kind(
-            "gemm_gaps",
-            "one FP16 GEMM at a time, the GPU idle for gap_us before each",
-            (*SUBLAYER, *GEMM, _count("gap_us", "us", "pause before each"), *_spread(_gemm_floor), TFLOPS),
-            (KERNEL, SM_CLOCK, POWER),
-        ),
-        Kind(
-            "gemm_sm_split",
-            "the same GEMM on fewer SMs",
-            (*SUBLAYER, *GEMM, _count("sms", "", "SMs that it had"), _us("time_us", "median", _gemm_floor)),
-            (KERNEL, *EDGES),
-        ),
-        Kind(
-            "peer_copy",
-            "copy engine between GPUs: uni, bidi (both ways), ring (each to its neighbour)",
-            (
-                _text("pattern", "uni, bidi, ring"),
-                _count("bytes", "B", "of each transfer"),
-                _us("time_us", "median", _peer_floor),
-                PER_DIRECTION,
-            ),
-            EDGES,
-        ),
-        Kind(
-            "peer_access",
-            "some workgroups of one GPU store to, or load from, a peer's memory or their own GPU's",
-            (
-                *ACCESSED,
-                _text("access", "store, load, bulk_store (by the bulk copy engine of an SM)", ACCESSES),
-                _text("pattern", "contiguous, or an FP16 tile of 128 x 256 in rows of 6 KiB (tile_rows: threads in"
-                      " a row store pieces in a row, tile_scattered: 16 B in a row each, half after half,"
-                      " tile_fragments: a warp 8 rows, 16 B of each, or 32)", ACCESS_PATTERNS),
-                _count("bytes", "B", "of the array"),
-                _us("time_us", "median", _access_floor),
-                PER_DIRECTION,
-            ),
-            EDGES,
-        ),
-        Kind(
-            "store_bursts",
-            "workgroups store a few KiB each, all at the same time, and wait until they have arrived",
-            (
-                *ACCESSED,
-                _count("burst_bytes", "B", "of each workgroup"),
-                Column("issued_ns", "real", "ns", "until a workgroup had issued its last store: median",
-                       floors=(_issue_floor,)),
-                Column("all_issued_ns", "real", "ns", "until the last workgroup had", floors=(_issue_floor,)),
-                Column("time_ns", "real", "ns", "until a fence told the last workgroup that all had arrived",
-                       floors=(_burst_floor,)),
-                Column("min_ns", "real", "ns", "fastest launch"),
-                Column("max_ns", "real", "ns", "slowest launch"),
-            ),
-        ),
-        Kind(
-            "collectives",
-            "an NCCL collective on all GPUs; bytes of the full array (reduce-scatter input, all-gather output)",
-            (
-                *COLLECTIVE,
-                CHANNELS,
-                _text("nccl_proto", "protocol NCCL was held to, auto: its own choice"),
-                _us("time_us", "median", _collective_floor),
-                *EDGES,
-                BUSBW,
-            ),
-        ),
-        Kind(
-            "copy_engine_collectives",
-            "a ring collective of copy-engine transfers and addition kernels",
-            (
-                *COLLECTIVE,
-                _us("time_us", "median", _collective_floor),
-                *EDGES,
-                BUSBW,
-                _text("mechanism", "copy-engine"),
-            ),
-        ),
-        Kind(
-            "sequential",
-            "GEMM, then reduce-scatter, then all-gather of its output",
-            (
-                *LAYER,
-                _us("gemm_us", "GEMM alone", _gemm_floor),
-                _us("rs_us", "reduce-scatter alone", _output_floor),
-                _us("gemm_rs_us", "one after the other", _gemm_floor, _output_floor),
-                _us("gemm_rs_ag_us", "all three", _gemm_floor),
-            ),
-        ),
-        Kind(
-            "async_tp",
-            "PyTorch's decomposed overlap: fused matmul + reduce-scatter, all-gather + matmul, the same unfused",
-            (
-                *LAYER,
-                _us("mm_rs_us", "matmul and reduce-scatter in pieces", _gemm_floor, _output_floor),
-                _us("ag_mm_us", "all-gather and matmul in pieces", _gemm_floor),
-                _us("ag_then_mm_us", "all-gather, then matmul", _gemm_floor),
-            ),
-        ),
-        Kind(
-            "async_tp_trace",
-            "one kernel or copy of a call of PyTorch's decomposed overlap",
-            (
-                *LAYER,
-                _text("call", "mm_rs: matmul and reduce-scatter in pieces; ag_mm: all-gather and matmul", CALLS),
-                Column("gpu", "whole", "", "GPU that it ran on", key=True),
-                Column("repeat", "whole", "", "which of the calls", key=True),
-                Column("number", "whole", "", "in the order of their starts", key=True),
-                Column("operation", "text", "", "what it does; order: a wait that puts both streams in order",
-                       known=OPERATIONS),
-                Column("stream", "whole", "", "in the order in which they are seen first"),
-                Column("start_ns", "whole", "ns", "start, after the first one of the call on this GPU"),
-                Column("end_ns", "whole", "ns", "end"),
-                Column("kernel", "text", "", "name of the kernel or copy"),
-            ),
-        ),
-        Kind(
-            "contention",
-            "GEMM and NCCL reduce-scatter of its output looped on two streams: each alone, and both together",
-            (
-                *LAYER,
-                CHANNELS,
-                _us("gemm_alone_us", "GEMM alone", _gemm_floor),
-                _us("rs_alone_us", "reduce-scatter alone", _output_floor),
-                _us("gemm_with_rs_us", "GEMM while the other runs", _gemm_floor),
-                _us("rs_with_gemm_us", "reduce-scatter while the other runs", _output_floor),
-            ),
-        ),
-        Kind(
-            "engine_contention",
-            "GEMM and a copy-engine ring collective of its output looped on two streams: alone, and both together",
-            (
-                *LAYER,
-                _text("collective", "reduce_scatter, with additions on the SMs, or all_gather, without", COLLECTIVES),
-                _us("gemm_alone_us", "GEMM alone", _gemm_floor),
-                _us("collective_alone_us", "collective alone", _output_floor),
-                _us("gemm_with_collective_us", "GEMM while the other runs", _gemm_floor),
-                _us("collective_with_gemm_us", "collective while the other runs", _output_floor),
-            ),
-        ),
-        Kind(
-            "fused_scatter",
-            "one kernel that stores each tile to the GPU that owns its rows, then a local sum",
-            (
-                *LAYER,
-                _us("gemm_cublas_us", "the GEMM by cuBLAS", _gemm_floor),
-                _us("gemm_triton_us", "the same kernel storing locally", _gemm_floor),
-                _us("seq_us", "cuBLAS, then NCCL", _gemm_floor, _output_floor),
-                _us("flux_us", "fused, each GPU starting at its neighbour's rows", _gemm_floor, _output_floor),
-                _us("flux_noswz_us", "fused, all GPUs starting at row 0", _gemm_floor, _output_floor),
-                _us("scatter_only_us", "flux without the sum", _output_floor),
-                _us("scatter_only_noswz_us", "flux_noswz without the sum", _output_floor),
-                _us("reduce_us", "the sum"),
-            ),
-        ),
-        Kind(
-            "tile_timelines",
-            "one output tile of one GEMM kernel: where and when it was computed",
-            (
-                *SUBLAYER,
-                *GEMM,
-                _text("kernel", "gemm stores locally, scatter to the owners of the rows"),
-                Column("wg", "whole", "", "workgroup in dispatch order", key=True),
-                Column("tile_row", "whole", "", "row of tiles"),
-                Column("tile_col", "whole", "", "column of tiles"),
-                Column("sm", "whole", "", "streaming multiprocessor"),
-                Column("start_ns", "whole", "ns", "start, after the first tile of the kernel"),
-                Column("mainloop_end_ns", "whole", "ns", "end of the K loop"),
-                Column("end_ns", "whole", "ns", "end of the stores"),
-            ),
-            (
-                _count("tile_height", "elements", "rows of a tile"),
-                _count("tile_width", "elements", "columns of a tile"),
-            ),
-        ),
-    )
-}
+
+def _kind(name: str, meaning: str, *columns: Column, optional: tuple[Column, ...] = ()) -> Kind:
+    return Kind(name, meaning, columns, optional)
+
+
+_ALL = (
+    _kind(
+        "memory", "streaming kernels on one GPU; bytes of one array",
+        _text("pattern", "read, write, copy, add (2 reads, 1 write); what else was done", MOVED, is_detailed=True),
+        _count("bytes", "B", "one array"),
+        _time("time_us", "median", _memory_floor),
+        READ_PLUS_WRITE,
+        optional=(*EDGES, SM_CLOCK),
+    ),
+    _kind(
+        "latency",
+        "one dependent load at a time (l2_hit, device_memory, peer_memory), one way of a flag to a peer (peer_flag,"
+        " peer_signal: after data), or a barrier of two GPUs (one workgroup of each, or one on each SM)",
+        _text("pattern", ", ".join(LATENCIES), LATENCIES),
+        _count("working_set_bytes", "B", "what the chain runs over; data before a flag"),
+        _time("time_ns", "median", _load_floor),
+        _time("min_ns", "fastest"),
+        _time("max_ns", "slowest"),
+        optional=(SM_CLOCK,),
+    ),
+    _kind(
+        "launch", "kernels that do nothing",
+        _text("pattern", "back_to_back: device time of each in a row; graph; host: host time of a launch"),
+        *_spread(),
+    ),
+    _kind(
+        "gemm", "one FP16 GEMM on one GPU, repeated without pause",
+        *SUBLAYER, *GEMM, *_spread(_gemm_floor), TFLOPS,
+        optional=(KERNEL, SM_CLOCK, POWER),
+    ),
+    _kind(
+        "gemm_gaps", "one FP16 GEMM at a time, the GPU idle for gap_us before each",
+        *SUBLAYER, *GEMM, _count("gap_us", "us", "pause before each"), *_spread(_gemm_floor), TFLOPS,
+        optional=(KERNEL, SM_CLOCK, POWER),
+    ),
+    _kind(
+        "gemm_sm_split", "the same GEMM on fewer SMs",
+        *SUBLAYER, *GEMM, _count("sms", "", "SMs that it had"), _time("time_us", "median", _gemm_floor),
+        optional=(KERNEL, *EDGES),
+    ),
+    _kind(
+        "peer_copy", "copy engine between GPUs: uni, bidi (both ways), ring (each to its neighbour)",
+        _text("pattern", "uni, bidi, ring"),
+        _count("bytes", "B", "of each transfer"),
+        _time("time_us", "median", _peer_floor),
+        PER_DIRECTION,
+        optional=EDGES,
+    ),
+    _kind(
+        "peer_access", "some workgroups of one GPU store to, or load from, a peer's memory or their own GPU's",
+        *ACCESSED,
+        _text("access", "store, load, bulk_store (by the bulk copy engine of an SM)", ACCESSES),
+        _text("pattern", "contiguous, or an FP16 tile of 128 x 256 in rows of 6 KiB (tile_rows: threads in a row store"
+              " pieces in a row, tile_scattered: 16 B in a row each, half after half, tile_fragments: a warp 8 rows,"
+              " 16 B of each, or 32)", ACCESS_PATTERNS),
+        _count("bytes", "B", "of the array"),
+        _time("time_us", "median", _access_floor),
+        PER_DIRECTION,
+        optional=EDGES,
+    ),
+    _kind(
+        "store_bursts", "workgroups store a few KiB each, all at the same time, and wait until they have arrived",
+        *ACCESSED,
+        _count("burst_bytes", "B", "of each workgroup"),
+        _time("issued_ns", "until a workgroup had issued its last store: median", _issue_floor),
+        _time("all_issued_ns", "until the last workgroup had", _issue_floor),
+        _time("time_ns", "until a fence told the last workgroup that all had arrived", _burst_floor),
+        _time("min_ns", "fastest launch"),
+        _time("max_ns", "slowest launch"),
+    ),
+    _kind(
+        "collectives",
+        "an NCCL collective on all GPUs; bytes of the full array (reduce-scatter input, all-gather output)",
+        *COLLECTIVE,
+        CHANNELS,
+        _text("nccl_proto", "protocol NCCL was held to, auto: its own choice"),
+        _time("time_us", "median", _collective_floor), *EDGES,
+        BUSBW,
+    ),
+    _kind(
+        "copy_engine_collectives", "a ring collective of copy-engine transfers and addition kernels",
+        *COLLECTIVE,
+        _time("time_us", "median", _collective_floor), *EDGES,
+        BUSBW,
+        _text("mechanism", "copy-engine"),
+    ),
+    _kind(
+        "sequential", "GEMM, then reduce-scatter, then all-gather of its output",
+        *LAYER,
+        _time("gemm_us", "GEMM alone", _gemm_floor),
+        _time("rs_us", "reduce-scatter alone", _output_floor),
+        _time("gemm_rs_us", "one after the other", _gemm_floor, _output_floor),
+        _time("gemm_rs_ag_us", "all three", _gemm_floor),
+    ),
+    _kind(
+        "async_tp",
+        "PyTorch's decomposed overlap: fused matmul + reduce-scatter, all-gather + matmul, the same unfused",
+        *LAYER,
+        _time("mm_rs_us", "matmul and reduce-scatter in pieces", _gemm_floor, _output_floor),
+        _time("ag_mm_us", "all-gather and matmul in pieces", _gemm_floor),
+        _time("ag_then_mm_us", "all-gather, then matmul", _gemm_floor),
+    ),
+    _kind(
+        "async_tp_trace", "one kernel or copy of a call of PyTorch's decomposed overlap",
+        *LAYER,
+        _text("call", "mm_rs: matmul and reduce-scatter in pieces; ag_mm: all-gather and matmul", CALLS),
+        _whole("gpu", "GPU that it ran on", key=True),
+        _whole("repeat", "which of the calls", key=True),
+        _whole("number", "in the order of their starts", key=True),
+        Column("operation", "text", "", "what it does; order: a wait that puts both streams in order",
+               known=OPERATIONS),
+        _whole("stream", "in the order in which they are seen first"),
+        _whole("start_ns", "start, after the first one of the call on this GPU"),
+        _whole("end_ns", "end"),
+        Column("kernel", "text", "", "name of the kernel or copy"),
+    ),
+    _kind(
+        "contention",
+        "GEMM and NCCL reduce-scatter of its output looped on two streams: each alone, and both together",
+        *LAYER,
+        CHANNELS,
+        _time("gemm_alone_us", "GEMM alone", _gemm_floor),
+        _time("rs_alone_us", "reduce-scatter alone", _output_floor),
+        _time("gemm_with_rs_us", "GEMM while the other runs", _gemm_floor),
+        _time("rs_with_gemm_us", "reduce-scatter while the other runs", _output_floor),
+    ),
+    _kind(
+        "engine_contention",
+        "GEMM and a copy-engine ring collective of its output looped on two streams: alone, and both together",
+        *LAYER,
+        _text("collective", "reduce_scatter, with additions on the SMs, or all_gather, without", COLLECTIVES),
+        _time("gemm_alone_us", "GEMM alone", _gemm_floor),
+        _time("collective_alone_us", "collective alone", _output_floor),
+        _time("gemm_with_collective_us", "GEMM while the other runs", _gemm_floor),
+        _time("collective_with_gemm_us", "collective while the other runs", _output_floor),
+    ),
+    _kind(
+        "fused_scatter", "one kernel that stores each tile to the GPU that owns its rows, then a local sum",
+        *LAYER,
+        _time("gemm_cublas_us", "the GEMM by cuBLAS", _gemm_floor),
+        _time("gemm_triton_us", "the same kernel storing locally", _gemm_floor),
+        _time("seq_us", "cuBLAS, then NCCL", _gemm_floor, _output_floor),
+        _time("flux_us", "fused, each GPU starting at its neighbour's rows", _gemm_floor, _output_floor),
+        _time("flux_noswz_us", "fused, all GPUs starting at row 0", _gemm_floor, _output_floor),
+        _time("scatter_only_us", "flux without the sum", _output_floor),
+        _time("scatter_only_noswz_us", "flux_noswz without the sum", _output_floor),
+        _time("reduce_us", "the sum"),
+    ),
+    _kind(
+        "tile_timelines", "one output tile of one GEMM kernel: where and when it was computed",
+        *SUBLAYER, *GEMM,
+        _text("kernel", "gemm stores locally, scatter to the owners of the rows"),
+        _whole("wg", "workgroup in dispatch order", key=True),
+        _whole("tile_row", "row of tiles"),
+        _whole("tile_col", "column of tiles"),
+        _whole("sm", "streaming multiprocessor"),
+        _whole("start_ns", "start, after the first tile of the kernel"),
+        _whole("mainloop_end_ns", "end of the K loop"),
+        _whole("end_ns", "end of the stores"),
+        optional=(_count("tile_height", "elements", "rows of a tile"),
+                  _count("tile_width", "elements", "columns of a tile")),
+    ),
+)  # fmt: skip
+KINDS: dict[str, Kind] = {kind.name: kind for kind in _ALL}
 
 
 def kind_of_header(header: tuple[str, ...]) -> Kind | str:

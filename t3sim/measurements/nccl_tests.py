@@ -35,7 +35,10 @@ def collectives(content: bytes) -> Iterator[tuple[int, dict[str, Value]]]:
     if found.get("errors"):
         raise ValueError(f"the run had errors: {found['errors']}")
     collective = _collective(found)
-    environment = _environment(found)
+    entries = found.get("env", [])
+    if not isinstance(entries, list):
+        raise ValueError("`env` must be a list")
+    environment = dict(str(entry).split("=", 1) for entry in entries if "=" in str(entry))
     lowest, highest = environment.get("NCCL_MIN_NCHANNELS"), environment.get("NCCL_MAX_NCHANNELS")
     settings: dict[str, Value] = {
         "nccl_channels": lowest if lowest is not None and lowest == highest else "auto",
@@ -61,19 +64,11 @@ def collectives(content: bytes) -> Iterator[tuple[int, dict[str, Value]]]:
             raise ValueError(f"result {number} has {body['nwrong']} wrong elements")
         times = _times(result, side, body, number)
         time_us = statistics.median(times)
-        yield (
-            number,
-            {
-                "collective": collective,
-                "gpus": gpus,
-                "bytes": int(n_bytes),
-                **settings,
-                "time_us": time_us,
-                "min_us": min(times),
-                "max_us": max(times),
-                "busbw_gbps": ring_bytes(collective, gpus, n_bytes) / time_us / 1e3,
-            },
-        )
+        yield number, {
+            "collective": collective, "gpus": gpus, "bytes": int(n_bytes), **settings,
+            "time_us": time_us, "min_us": min(times), "max_us": max(times),
+            "busbw_gbps": ring_bytes(collective, gpus, n_bytes) / time_us / 1e3,
+        }  # fmt: skip
 
 
 def _collective(found: Mapping[str, Any]) -> str:
@@ -84,13 +79,6 @@ def _collective(found: Mapping[str, Any]) -> str:
     if name not in COLLECTIVES:
         raise ValueError(f"ran {program[:60]!r}; known are {', '.join(f'{known}_perf' for known in COLLECTIVES)}")
     return name
-
-
-def _environment(found: Mapping[str, Any]) -> dict[str, str]:
-    entries = found.get("env", [])
-    if not isinstance(entries, list):
-        raise ValueError("`env` must be a list")
-    return dict(str(entry).split("=", 1) for entry in entries if "=" in str(entry))
 
 
 def _gpus(config: Any, results: list[Any], collective: str) -> int:

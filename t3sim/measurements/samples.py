@@ -132,9 +132,7 @@ def read_measurements(folder: str | Path, peaks: Peaks | None = None) -> Measure
     for path in files:
         if path.name == PROVENANCE:
             continue
-        found = provenance.get(str(path.parent), {})
-        limits = peaks_from(found["peaks"]) if "peaks" in found else peaks or ANY_DEVICE
-        read, wrong = read_file(path, limits)
+        read, wrong = read_file(path, _peaks_of(provenance.get(str(path.parent), {}), peaks or ANY_DEVICE))
         rows += read
         problems += wrong
         if len(problems) >= MAX_PROBLEMS:
@@ -144,6 +142,16 @@ def read_measurements(folder: str | Path, peaks: Peaks | None = None) -> Measure
     if not rows:
         raise InputDataError(f"{folder}: holds no measurements (.csv, .csv.gz, or the .json of nccl-tests)")
     return Measurements(folder, tuple(rows), provenance)
+
+
+def peaks_beside(path: Path) -> Peaks:
+    """Return the peaks that the provenance beside *path* gives; if it gives none, limits above every device."""
+    beside = path.with_name(PROVENANCE)
+    return _peaks_of(read_provenance(beside) if beside.exists() else {}, ANY_DEVICE)
+
+
+def _peaks_of(provenance: Mapping[str, Any], otherwise: Peaks) -> Peaks:
+    return peaks_from(provenance["peaks"]) if "peaks" in provenance else otherwise
 
 
 def read_file(path: Path, peaks: Peaks) -> tuple[list[Measurement], list[str]]:
@@ -172,23 +180,19 @@ def read_provenance(path: Path) -> dict[str, Any]:
                 raise ValueError(f"{name} must be text")
         if "peaks" in found:
             peaks_from(found["peaks"] if isinstance(found["peaks"], dict) else {})
-        _check_host_us(found.get(HOST_US, {}))
+        host_us = found.get(HOST_US, {})
+        if not isinstance(host_us, dict):
+            raise ValueError(f"{HOST_US} must be an object: a kind, and microseconds")
+        for kind, us in host_us.items():
+            if kind not in KINDS:
+                raise ValueError(f"{HOST_US}: no kind {kind}")
+            if not is_above_zero(us):
+                raise ValueError(f"{HOST_US}: {kind} must be microseconds above 0")
         if not is_above_zero(found.get(GEMM_LOOP_SHARE, 1)):
             raise ValueError(f"{GEMM_LOOP_SHARE} must be a number above 0")
     except ValueError as error:
         raise InputDataError(f"{path}: {one_line(error)}") from None
     return found
-
-
-def _check_host_us(found: object) -> None:
-    """Raise ``ValueError`` unless *found* gives a number of microseconds above zero for kinds that there are."""
-    if not isinstance(found, dict):
-        raise ValueError(f"{HOST_US} must be an object: a kind, and microseconds")
-    for kind, us in found.items():
-        if kind not in KINDS:
-            raise ValueError(f"{HOST_US}: no kind {kind}")
-        if not is_above_zero(us):
-            raise ValueError(f"{HOST_US}: {kind} must be microseconds above 0")
 
 
 def write_measurements(
@@ -241,11 +245,13 @@ def _as_csv(kind: Kind, rows: Sequence[Mapping[str, Any]]) -> str:
     unknown = used - set(header)
     if unknown:
         raise UsageError(f"{kind.name}: no column {', '.join(sorted(unknown))}")
+    return csv_text(header, ([_cell(row.get(name, "")) for name in header] for row in rows))
+
+
+def csv_text(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table as CSV."""
     stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(header)
-    for row in rows:
-        writer.writerow([_cell(row.get(name, "")) for name in header])
+    csv.writer(stream, lineterminator="\n").writerows([header, *rows])
     return stream.getvalue()
 
 
@@ -273,9 +279,8 @@ def _checked(lines: Iterator[_Line], peaks: Peaks) -> tuple[list[Measurement], l
         if row is None or wrong:
             continue
         kind = KINDS[row.kind]
-        wrong = [
-            f"{row.place}: {sentence}" for sentence in (*impossible(kind, row.values, peaks), *_wrong_samples(row))
-        ]
+        sentences = (*impossible(kind, row.values, peaks), *_wrong_samples(row))
+        wrong = [f"{row.place}: {sentence}" for sentence in sentences]
         key = tuple(row[name] for name, column in kind.by_name.items() if column.key and name in row.values)
         if key in seen:
             wrong.append(f"{row.place}: measures the same as {seen[key]}; a file holds each point once")
@@ -380,7 +385,5 @@ def _unpacked(path: Path, content: bytes) -> bytes:
 def _message(folder: Path, problems: Sequence[str], limit: int = 8) -> str:
     if len(problems) == 1:
         return problems[0]
-    lines = [f"  {problem}" for problem in problems[:limit]]
-    if len(problems) > limit:
-        lines.append(f"  ... and {len(problems) - limit} more")
-    return "\n".join([f"{folder}: measurements that cannot be used:", *lines])
+    more = [f"... and {len(problems) - limit} more"] if len(problems) > limit else []
+    return "\n  ".join([f"{folder}: measurements that cannot be used:", *problems[:limit], *more])

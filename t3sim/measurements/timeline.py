@@ -15,8 +15,7 @@ import numpy as np
 
 from t3sim.config.experiment import GemmShape, TilingSpec
 from t3sim.errors import InputDataError, UsageError
-from t3sim.measurements.kinds import ANY_DEVICE, Peaks, peaks_from
-from t3sim.measurements.samples import PROVENANCE, Measurement, read_file, read_provenance
+from t3sim.measurements.samples import Measurement, peaks_beside, read_file
 from t3sim.workload.tiling import TileTrace, check_tiling, workgroup_tiles
 
 
@@ -34,7 +33,7 @@ class Kernel(NamedTuple):
 
 def read_timelines(path: Path) -> dict[Kernel, list[Measurement]]:
     """Return the tiles of each kernel in a file of timelines; raises ``InputDataError``."""
-    rows, problems = read_file(path, _peaks_beside(path))
+    rows, problems = read_file(path, peaks_beside(path))
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise InputDataError(problems[0] + more)
@@ -107,9 +106,3 @@ def _only_power_of_two(tile: Measurement, name: str, elements: int, n_tiles: int
             f"{tile.file}: {name} is {elements} in {n_tiles} tiles, of no one power of two; say --tile ROWS,COLUMNS"
         )
     return fitting[0]
-
-
-def _peaks_beside(path: Path) -> Peaks:
-    beside = path.with_name(PROVENANCE)
-    found = read_provenance(beside) if beside.exists() else {}
-    return peaks_from(found["peaks"]) if "peaks" in found else ANY_DEVICE

@@ -1,9 +1,8 @@
 """What one GPU sends: it reaches other GPUs, through a switch if there is one, a latency later.
 
-Bandwidth is enforced where it is felt, at the sender's port (``gpu.kernel.link_port``), because a
-full port holds back stores; the wire adds latency, checks that the sender kept to the rate, and
-counts.  Messages travel in batches, one per quantum, each message with its own time.  Credits and signals take no time
-on the wire.
+Bandwidth is enforced where it is felt, at the sender's port (``gpu.kernel.link_port``), because a full port holds back
+stores; the wire adds latency, checks that the sender kept to the rate, and counts.  Messages travel in batches, one per
+quantum, each message with its own time.  Credits and signals take no time on the wire.
 """
 
 from __future__ import annotations

@@ -11,27 +11,15 @@ import gzip
 import json
 from collections.abc import Iterator, Mapping
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
-from t3sim.files import publish
 from t3sim.observe.timeline import Flow, Place, Span, Timeline
 
 PS_PER_US = 1_000_000
 
 
-def write_timeline(path: str | Path, timelines: Mapping[str, Timeline]) -> Path:
-    """Publish *timelines*, by the label of their run, as *path* (``*.json.gz``).
-
-    Raises ``EnvironmentFailure`` if the file cannot be written.
-    """
-    path = Path(path)
-    publish({path: timeline_bytes(timelines)})
-    return path
-
-
 def timeline_bytes(timelines: Mapping[str, Timeline]) -> bytes:
-    """Return the compressed trace-event file."""
+    """Return the compressed trace-event file of *timelines*, by the label of their run."""
     buffer = BytesIO()
     # Neither time nor file name in the header: equal timelines give equal bytes.
     with gzip.GzipFile(filename="", mode="wb", fileobj=buffer, compresslevel=6, mtime=0) as stream:
@@ -49,22 +37,14 @@ def _events(timelines: Mapping[str, Timeline]) -> Iterator[dict[str, Any]]:
     process_id = flow_id = 0
     for run, whole in timelines.items():
         threads: dict[Place, tuple[int, int]] = {}
-        for label, timeline in _processes(run, whole):
+        gpus = whole.gpus
+        for gpu in gpus if len(gpus) > 1 else [""]:
             process_id += 1
+            label, timeline = f"{run}: {gpu}" if gpu else run, whole.of_gpu(gpu) if len(gpus) > 1 else whole
             yield from _events_of(process_id, label, timeline, threads)
         for flow in whole.flows:
             flow_id += 1
             yield from _events_of_flow(flow_id, flow, threads)
-
-
-def _processes(label: str, timeline: Timeline) -> Iterator[tuple[str, Timeline]]:
-    """Yield the processes of a run: itself, or if it has several GPUs each of them."""
-    gpus = timeline.gpus
-    if len(gpus) < 2:
-        yield label, timeline
-        return
-    for gpu in gpus:
-        yield f"{label}: {gpu}" if gpu else label, timeline.of_gpu(gpu)
 
 
 def _events_of(

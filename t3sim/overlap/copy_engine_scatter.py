@@ -58,7 +58,7 @@ def scatter_program(op: Operator, rank: int, chunks: int) -> Program:
 
 @strategy(
     "copy-engine-scatter",
-    parameters={"chunks": Parameter(1, minimum=1)},
+    parameters={"chunks": Parameter(1, minimum=1, tried=(1, 2, 4, 8, 16))},
     arbitration="round_robin",
     order=10,
 )

@@ -17,7 +17,7 @@ from t3sim.registry import Parameter
 
 ARRIVAL, NAIVE = range(2)
 PARAMETERS = {
-    "chunks": Parameter(1, minimum=1),
+    "chunks": Parameter(1, minimum=1, tried=(1, 2, 4, 8, 16)),
     "order": Parameter("arrival", words={"arrival": ARRIVAL, "naive": NAIVE}, has_numbers=False),
 }
 

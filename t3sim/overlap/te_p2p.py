@@ -44,7 +44,7 @@ def te_p2p_program(op: Operator, rank: int, streams: int, host: int) -> Program:
 
 @strategy(
     "te-p2p-rs",
-    parameters={"streams": Parameter(3, minimum=1), "host": HOST},
+    parameters={"streams": Parameter(3, minimum=1, tried=(1, 2, 3)), "host": HOST},
     arbitration="round_robin",
     order=12,
 )

@@ -42,8 +42,8 @@ def te_pipelined_program(op: Operator, rank: int, splits: int, units: int) -> Pr
 
 
 PARAMETERS = {
-    "splits": Parameter(4, minimum=1),
-    "communication_units": Parameter(16, minimum=1, below="gpu.n_compute_units"),
+    "splits": Parameter(4, minimum=1, tried=(2, 4, 8)),
+    "communication_units": Parameter(16, minimum=1, below="gpu.n_compute_units", tried=(2, 4, 8, 16, 24, 32)),
 }
 
 

@@ -38,7 +38,7 @@ def te_ring_ag_program(op: Operator, rank: int, streams: int, host: int) -> Prog
 
 @strategy(
     "te-ring-ag",
-    parameters={"streams": Parameter(3, minimum=1), "host": HOST},
+    parameters={"streams": Parameter(3, minimum=1, tried=(1, 2, 3)), "host": HOST},
     arbitration="round_robin",
     operators=("ag-gemm",),
     order=22,

@@ -43,8 +43,8 @@ def wave_groups_program(op: Operator, rank: int, waves: int, units: int) -> Prog
 
 
 PARAMETERS = {
-    "waves": Parameter(1, minimum=1),
-    "communication_units": Parameter(16, minimum=1, below="gpu.n_compute_units"),
+    "waves": Parameter(1, minimum=1, tried=(1, 2, 4, 8, 16)),
+    "communication_units": Parameter(16, minimum=1, below="gpu.n_compute_units", tried=(2, 4, 8, 16, 24, 32)),
 }
 
 

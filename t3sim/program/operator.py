@@ -81,12 +81,19 @@ class Operator:
 
     def owned_rows(self) -> int:
         """Return how many rows of the output each rank owns; ``UsageError`` unless that is whole tile rows for all."""
+        self._refuse_transposed()
         if not self.has_like_chunks():
             m, tile_rows = self.shape.m, self.tiles.tiling.workgroup_tile[0]
             message = f"{self.n} GPUs cannot own the same number of whole tile rows each, of {m} rows in tiles of"
             advice = "" if m % self.n else f"; take a `tiling` with rows of `workgroup_tile` that divide {m // self.n}"
             raise UsageError(f"workload: {message} {tile_rows}{advice}")
         return len(self.rows(0))
+
+    def _refuse_transposed(self) -> None:
+        """Raise ``UsageError`` if rows of the output are not rows of its array: nobody could own some of them."""
+        if self.tiles.is_transposed:
+            message = "here GPUs own rows of the output, which are not together in arrays stored by columns"
+            raise UsageError(f"tiling.column_major: {message}; take a kernel without it, like `gemm-256x128`")
 
     def order(self, rank: int) -> Ints:
         """Return the order in which *rank* dispatches its workgroups: chunk by chunk, from the first or chunk 0 on."""
@@ -106,6 +113,8 @@ class Operator:
         Its kernel is chosen for its own shape, as that of a whole GEMM is, and for so many compute units (None: all).
         Raises ``UsageError`` if it cannot be cut so.
         """
+        if rows is not None or columns is not None:
+            self._refuse_transposed()
         given = {"m": rows, "n": columns}
         shape = self.shape.model_copy(update={name: value for name, value in given.items() if value is not None})
         kernels = self.tiles.tiling if self.kernels is None else self.kernels

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
 
-from t3sim.collective.choice import Op, ring_schedule
+from t3sim.collective.choice import ring_schedule
+from t3sim.collective.schedule import Op
 from t3sim.program.kernels import not_waited_for, operands, program, ring, ring_steps, tile_offsets
 from t3sim.program.operations import Gemm, Moves, Operation, Program, Stores
 from t3sim.program.operator import Operator

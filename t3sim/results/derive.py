@@ -19,27 +19,20 @@ def derive(
     """Return *records* with speedup, exposed communication and overlap efficiency filled in.
 
     Exposed communication is the time minus that of the GEMM alone (ECT in Flux), of the operator (GEMM and
-    reduce-scatter) and of the sublayer (with the all-gather).
-    Each is compared with the record of the same case whose strategy is one of
-    *baselines*: same workload and machine, of the same mode where there is one.  *case_keys*, one per
-    record, tell apart cases of which the columns say the same (a sweep over
-    a machine value or a tiling; see ``digest.case_digest``).  What only
-    overlapping depends on, such as an arbitration policy, is not part of a
-    case.  Without a baseline, or with several that disagree, the comparison is
-    left absent.
+    reduce-scatter) and of the sublayer (with the all-gather). Each is compared with the record of the same case whose
+    strategy is one of *baselines*: same workload and machine, of the same mode where there is one.  *case_keys*, one
+    per record, tell apart cases of which the columns say the same (a sweep over a machine value or a tiling; see
+    ``digest.case_digest``).  What only overlapping depends on, such as an arbitration policy, is not part of a case.
+    Without a baseline, or with several that disagree, the comparison is left absent.
     """
-    if case_keys is None:
-        case_keys = [None] * len(records)
     workload_of = attrgetter("model", "sublayer", "layer", "tp", "m", "n", "k", "machine")
-    workloads = [(workload_of(record), key) for record, key in zip(records, case_keys, strict=True)]
+    keys = [None] * len(records) if case_keys is None else case_keys
+    cases = [(record, (workload_of(record), key)) for record, key in zip(records, keys, strict=True)]
     candidates: dict[Hashable, list[RunRecord]] = defaultdict(list)
-    for record, workload in zip(records, workloads, strict=True):
+    for record, case in cases:
         if record.strategy in baselines and record.time_us is not None:
-            candidates[workload].append(record)
-    return [
-        _compare(record, _baseline_for(record, candidates[workload], baselines))
-        for record, workload in zip(records, workloads, strict=True)
-    ]
+            candidates[case].append(record)
+    return [_compare(record, _baseline_for(record, candidates[case], baselines)) for record, case in cases]
 
 
 def _baseline_for(record: RunRecord, candidates: list[RunRecord], baselines: Container[str]) -> RunRecord | None:
@@ -52,7 +45,8 @@ def _baseline_for(record: RunRecord, candidates: list[RunRecord], baselines: Con
 
 
 def _compare(record: RunRecord, baseline: RunRecord | None) -> RunRecord:
-    gemm = _unsplit_gemm(baseline or record)
+    whole = baseline or record
+    gemm = whole.gemm_us if whole.gemm_compute_units is None else None  # isolated, on all compute units
     operator = _exposed(record.operator_us, gemm)
     sublayer = _exposed(_of_sublayers(record), gemm)
     speedup = efficiency = sublayer_efficiency = None
@@ -82,8 +76,3 @@ def _efficiency(exposed_us: float | None, without_overlap_us: float | None) -> f
     if exposed_us is None or without_overlap_us is None or without_overlap_us <= 0:
         return None
     return 1.0 - exposed_us / without_overlap_us
-
-
-def _unsplit_gemm(record: RunRecord) -> float | None:
-    """Return the time of the isolated GEMM on all compute units."""
-    return record.gemm_us if record.gemm_compute_units is None else None

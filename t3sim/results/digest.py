@@ -50,12 +50,8 @@ def file_digest(path: str | Path) -> str:
 
 
 def source_digest(without: Collection[str] = ()) -> str:
-    """Return the digest of the t3sim sources in use: names and contents of its Python files.
-
-    Packages *without* are left out.
-    """
-    root = Path(t3sim.__file__).parent
-    digest = hashlib.sha256()
+    """Return the digest of names and contents of the Python files of t3sim, but for the packages *without*."""
+    root, digest = Path(t3sim.__file__).parent, hashlib.sha256()
     for name, path in sorted((path.relative_to(root).as_posix(), path) for path in root.rglob("*.py")):
         if name.partition("/")[0] not in without:
             content = path.read_bytes()
@@ -66,8 +62,5 @@ def source_digest(without: Collection[str] = ()) -> str:
 
 def records_digest(records: Iterable[RunRecord]) -> str:
     """Return the digest of simulated results: all columns but those that depend on the host."""
-    rows = [
-        {name: getattr(record, name) for name in COLUMNS if name not in VOLATILE} | dict(record.axes)
-        for record in records
-    ]
-    return sha256_of(rows)
+    names = [name for name in COLUMNS if name not in VOLATILE]
+    return sha256_of([{name: getattr(record, name) for name in names} | dict(record.axes) for record in records])

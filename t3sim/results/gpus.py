@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from t3sim.files import publish
-from t3sim.results.writer import column_field, csv_and_parquet
+from t3sim.results.writer import columns_of, csv_and_parquet
 
 GPUS_CSV = "gpus.csv"
 GPUS_PARQUET = "gpus.parquet"
@@ -55,12 +55,11 @@ def write_gpus(folder: Path, rows: Sequence[GpuRow]) -> dict[str, Path]:
             path.unlink(missing_ok=True)
         return {}
     values = [dict(zip(_FIELDS, row, strict=False)) | dict(_flat(row.counters)) for row in rows]
-    names = list(dict.fromkeys(name for one in values for name in one))
     fields = dict(_FIELDS)
-    for name in names[len(fields) :]:
+    for name in dict.fromkeys(name for one in values for name in one):
         kind = float if any(isinstance(one.get(name), float) for one in values) else int
-        fields[name] = (kind, f"counter `{name}` of the GPU in the phase")
-    schema = pa.schema([column_field(name, *about) for name, about in fields.items()])
-    files = csv_and_parquet(schema, [[one.get(name) for name in names] for one in values])
+        fields.setdefault(name, (kind, f"counter `{name}` of the GPU in the phase"))
+    schema = pa.schema(columns_of(((name, *about) for name, about in fields.items()), fields))
+    files = csv_and_parquet(schema, [[one.get(name) for name in fields] for one in values])
     publish(dict(zip(paths.values(), files, strict=True)))
     return paths

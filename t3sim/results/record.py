@@ -22,10 +22,9 @@ def _required(meaning: str) -> Any:
 class RunRecord:
     """What one point was and what it cost; the column order is the field order.
 
-    Bytes and counts are of one GPU. Times are simulated, but for ``wall_s``,
-    which alone may differ between two runs of the same point.  Raises
-    ``TypeError`` or ``ValueError`` for a value that could not be written and
-    read back as itself: another type, NaN, infinity, empty text.
+    Bytes and counts are of one GPU. Times are simulated, but for ``wall_s``, which alone may differ between two runs of
+    the same point.  Raises ``TypeError`` or ``ValueError`` for a value that could not be written and read back as
+    itself: another type, NaN, infinity, empty text.
     """
 
     model: str | None = _column("transformer model the shape comes from; absent for a bare GEMM or collective")

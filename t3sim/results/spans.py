@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from t3sim.results.waits import SCHEMA as WAITS_SCHEMA
 from t3sim.results.waits import PointPhase
-from t3sim.results.writer import column_field, csv_and_parquet
+from t3sim.results.writer import columns_of, csv_and_parquet
 
 SPANS_CSV = "spans.csv"
 SPANS_PARQUET = "spans.parquet"
@@ -23,9 +23,8 @@ _OF_THE_PHASE = ("point", "model", "sublayer", "tp", "machine", "strategy", "mod
 SCHEMA = pa.schema(
     [
         *(WAITS_SCHEMA.field(name) for name in _OF_THE_PHASE),
-        *(
-            column_field(name, kind, meaning, is_required=name not in ("read_bytes", "written_bytes"))
-            for name, kind, meaning in (
+        *columns_of(
+            (
                 ("role", str, "of the phase: the column of results.csv that its time goes to; of split: time_us"),
                 ("counts", int, "1: its time is part of time_us; 0: it was simulated to be looked at"),
                 ("gpu", str, "instance name of the GPU"),
@@ -38,7 +37,8 @@ SCHEMA = pa.schema(
                 ("read_bytes", int, "from the DRAM of the GPU; absent: GEMMs beside it share the L2"),
                 ("written_bytes", int, "to the DRAM of the GPU by itself; absent as read_bytes"),
                 ("sent_bytes", int, "to other GPUs, where they are written, flags included"),
-            )
+            ),
+            optional=("read_bytes", "written_bytes"),
         ),
     ]
 )

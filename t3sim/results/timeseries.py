@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from t3sim.observe.timeline import Timeline
 from t3sim.results.waits import SCHEMA
-from t3sim.results.writer import column_field, parquet_bytes
+from t3sim.results.writer import columns_of, parquet_bytes
 
 TIMESERIES_NAME = "timeseries.parquet"
 PS_PER_US = 1e6
@@ -27,7 +27,7 @@ LEVEL_COLUMNS = {
 }
 _WHAT = [  # the same columns as in waits.csv, then the time
     *(SCHEMA.field(name) for name in ("model", "sublayer", "tp", "machine", "mode", "phase", "gpu")),
-    column_field("time_us", float, "start of the bin", is_required=True),
+    *columns_of([("time_us", float, "start of the bin")]),
 ]
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from t3sim.observe.waits import REASONS, WORKING
-from t3sim.results.writer import column_field, csv_and_parquet
+from t3sim.results.writer import columns_of, csv_and_parquet
 
 if TYPE_CHECKING:  # readers of the table need no simulator
     from t3sim.overlap import Phase
@@ -22,9 +22,8 @@ WAITS_CSV = "waits.csv"
 WAITS_PARQUET = "waits.parquet"
 
 SCHEMA = pa.schema(
-    [
-        column_field(name, kind, meaning, is_required=name not in ("model", "sublayer"))
-        for name, kind, meaning in (
+    columns_of(
+        (
             ("point", int, "number of the point, from 1, in the order of the experiment and of results.csv"),
             ("model", str, "as in results.csv"),
             ("sublayer", str, "of a layer: the one that the phase belongs to"),
@@ -40,8 +39,9 @@ SCHEMA = pa.schema(
             ("time_us", float, "for how long, in microseconds, summed over the units"),
             ("share", float, "of the time of all of them in the phase, 0 to 1"),
             ("ticks", int, "time_us in ticks of the simulation: integers that add up without rounding"),
-        )
-    ]
+        ),
+        optional=("model", "sublayer"),
+    )
 )
 
 

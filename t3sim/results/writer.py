@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from t3sim.errors import InputDataError
-from t3sim.files import prepare_folder, publish, read_limited
+from t3sim.files import one_line, publish, read_limited
 from t3sim.results.record import AXIS_KEY, COLUMN_TYPES, COLUMNS, MEANINGS, REQUIRED, RunRecord
 
 CSV_NAME = "results.csv"
@@ -27,31 +27,24 @@ MAX_RESULT_BYTES = 1 << 30
 _ARROW_TYPES = {str: pa.string(), int: pa.int64(), float: pa.float64()}
 
 
-def column_field(name: str, kind: type, meaning: str, *, is_required: bool = False) -> Any:
-    """Return the description of a column of Python's *kind* (text, integer, float)."""
-    return pa.field(name, _ARROW_TYPES[kind], nullable=not is_required, metadata={"meaning": meaning})
+def columns_of(columns: Iterable[tuple[str, type, str]], optional: Container[str] = ()) -> list[Any]:
+    """Return the descriptions of columns: name, Python's kind (text, integer, float), meaning.
 
-
-_FIELDS = [
-    column_field(name, COLUMN_TYPES[name], MEANINGS[name], is_required=name in REQUIRED) for name in COLUMNS
-]
-
-
-def prepare_output(directory: str | Path) -> Path:
-    """Create *directory* and prove that results can be written there, before anything is simulated.
-
-    Raises ``EnvironmentFailure`` with the system's reason in words.
+    All but the *optional* ones always have a value.
     """
-    folder = Path(directory)
-    prepare_folder(folder)
-    return folder
+    return [
+        pa.field(name, _ARROW_TYPES[kind], nullable=name in optional, metadata={"meaning": meaning})
+        for name, kind, meaning in columns
+    ]
+
+
+_FIELDS = columns_of(((name, COLUMN_TYPES[name], MEANINGS[name]) for name in COLUMNS), set(COLUMNS) - REQUIRED)
 
 
 def write_results(directory: str | Path, records: Sequence[RunRecord]) -> tuple[Path, Path]:
-    """Publish *records* as CSV and Parquet in *directory* and return the two paths.
+    """Publish *records* as CSV and Parquet in *directory*, both or neither, and return the two paths.
 
-    Both files are on disk before either replaces an older one; after a fault
-    the older ones are intact.  Raises ``EnvironmentFailure``.
+    Raises ``EnvironmentFailure``.
     """
     csv_path, parquet_path = Path(directory) / CSV_NAME, Path(directory) / PARQUET_NAME
     publish(dict(zip((csv_path, parquet_path), results_bytes(records), strict=True)))
@@ -66,7 +59,7 @@ def results_bytes(records: Sequence[RunRecord]) -> tuple[bytes, bytes]:
     axes = tuple(records[0].axes) if records else ()
     if any(tuple(record.axes) != axes for record in records):
         raise ValueError("records of one table must have the same swept keys, in the same order")
-    swept = [column_field(key, str, f"`{key}` of this point, as the sweep says it") for key in axes]
+    swept = columns_of(((key, str, f"`{key}` of this point, as the sweep says it") for key in axes), axes)
     rows = [
         [*(getattr(record, name) for name in COLUMNS), *(record.axes[key] or None for key in axes)]
         for record in records
@@ -99,28 +92,22 @@ def parquet_bytes(table: Any) -> bytes:
 
 
 def read_results(path: str | Path) -> list[RunRecord]:
-    """Return the records of a ``results.csv`` or ``results.parquet``.
-
-    Raises ``InputDataError`` naming line and column.
-    """
+    """Return the records of a ``results.csv`` or ``.parquet``; raises ``InputDataError`` naming line and column."""
     path = Path(path)
     content = read_limited(path, MAX_RESULT_BYTES, shown_as=str(path))
     if path.suffix == ".parquet":
         try:
             table = pq.read_table(io.BytesIO(content))
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise InputDataError(
-                f"{path}: not a readable Parquet file: {' '.join(str(error).split())[:200]}"
-            ) from error
+            raise InputDataError(f"{path}: not a readable Parquet file: {one_line(error)}") from error
         axes = _checked_header(path, table.column_names)
         return [_record(path, i, row, axes) for i, row in enumerate(table.to_pylist(), start=1)]
     try:
         rows = list(csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True))
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputDataError(f"{path}: not a readable CSV file: {error}") from error
-    names = rows[0] if rows else []
+    names, records = rows[0] if rows else [], []
     axes = _checked_header(path, names)
-    records = []
     for line, cells in enumerate(rows[1:], start=2):
         if len(cells) != len(names):
             raise InputDataError(f"{path}:{line}: {len(cells)} values, expected {len(names)}: was the file cut short?")
@@ -134,9 +121,9 @@ def _checked_header(path: Path, names: Sequence[str]) -> tuple[str, ...]:
     axes = tuple(names[len(COLUMNS) :])
     if tuple(names[: len(COLUMNS)]) == COLUMNS and len(set(axes)) == len(axes) and all(map(AXIS_KEY.fullmatch, axes)):
         return axes
-    missing = [name for name in COLUMNS if name not in names]
-    unknown = [name for name in names if name not in COLUMNS]
-    parts = [f"missing column {name!r}" for name in missing[:3]] + [f"unknown column {name!r}" for name in unknown[:3]]
+    missing = [f"missing column {name!r}" for name in COLUMNS if name not in names]
+    unknown = [f"unknown column {name!r}" for name in names if name not in COLUMNS]
+    parts = missing[:3] + unknown[:3]
     raise InputDataError(f"{path}: not a t3sim result file: {'; '.join(parts) or 'columns in another order'}")
 
 
@@ -154,6 +141,5 @@ def _parse_cell(path: Path, line: int, name: str, cell: str) -> Any:
     try:
         return COLUMN_TYPES.get(name, str)(cell)
     except ValueError:
-        raise InputDataError(
-            f"{path}:{line}: {name} must be {COLUMN_TYPES[name].__name__}, found {cell[:40]!r}"
-        ) from None
+        found = f"{name} must be {COLUMN_TYPES[name].__name__}, found {cell[:40]!r}"
+        raise InputDataError(f"{path}:{line}: {found}") from None

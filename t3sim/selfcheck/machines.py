@@ -15,21 +15,13 @@ from typing import Any
 import numpy as np
 
 from t3sim.checks.audit import Audit
-from t3sim.config.experiment import (
-    ArbitrationSpec,
-    CollectiveSpec,
-    GemmShape,
-    OperatorKind,
-    RunSpec,
-    TilingSpec,
-    WorkloadSpec,
-)
+from t3sim.config import experiment as specs
+from t3sim.config.experiment import GemmShape, RunSpec, TilingSpec, WorkloadSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import ConfigError, T3SimError, UsageError, home_of, is_of_a_user
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.overlap import OverlapStrategy, in_order
-from t3sim.registry import Parameter
-from t3sim.selfcheck.data_cases import machine_from
+from t3sim.selfcheck.data_cases import TILINGS, machine_from
 from t3sim.system.simulate import SimulationResult, operator_of, plan_for, simulate
 from t3sim.system.threads import at_most_threads
 from t3sim.system.user_code import check_programs_of
@@ -120,7 +112,13 @@ PROTOCOLS = (
     {"expected": SLOW, "low_latency_128": {**FLAGGED, "data_per_line": "120 B", "expected": EXPECTED}},
 )
 TILES = ((64, 64), (32, 64), (64, 128), (128, 64), (16, 64), (128, 128))
-PARAMETERS: Mapping[str, Sequence[Any]] = {"threshold": ("auto", "none", 1, 5), "starvation_limit": (1, 50, 1000)}
+PARAMETERS: Mapping[str, Sequence[Any]] = {
+    "threshold": ("auto", "none", 1, 5),
+    "starvation_limit": (1, 50, 1000),
+    "turns_above": ("none", 1, 5),
+    "turns_within": (0, 100, 5000),
+    "patience": (0, 100, 5000),
+}
 RINGS = (2, 2, 2, 3, 3, 3, 4, 4, 5, 6, 7, 8)
 # The shortest is one issue slot.  Every GPU takes a turn in each window of that length: short ones on small rings only.
 LATENCIES = {2: ("10 ns", "50 ns", "1 us"), 3: ("50 ns", "100 ns"), 4: ("100 ns", "1 us")}
@@ -178,7 +176,10 @@ def _with_strategy(rng: np.random.Generator, run: RunSpec) -> RunSpec:
         strategy = possible[number]
         if any(not one.words for one in strategy.parameters.values()) and n_units < 2:
             continue  # there are too few compute units to be shared
-        params = {name: _param(rng, one, n_units) for name, one in strategy.parameters.items()}
+        params = {
+            name: _one(rng, tuple(one.words)) if one.words else int(rng.integers(1, n_units))  # of compute units
+            for name, one in strategy.parameters.items()
+        }
         arbitration = _arbitration(rng, strategy, run.machine)
         chosen = run.model_copy(
             update={"strategy": strategy.name, "strategy_params": params, "arbitration": arbitration}
@@ -191,12 +192,7 @@ def _with_strategy(rng: np.random.Generator, run: RunSpec) -> RunSpec:
     raise UsageError("no strategy has a plan for this")
 
 
-def _param(rng: np.random.Generator, parameter: Parameter, n_units: int) -> Any:
-    """Return a value of a parameter: one of its words, or a number of compute units."""
-    return _one(rng, tuple(parameter.words)) if parameter.words else int(rng.integers(1, n_units))
-
-
-def strategies(operator: OperatorKind = "gemm-rs") -> list[OverlapStrategy]:
+def strategies(operator: specs.OperatorKind = "gemm-rs") -> list[OverlapStrategy]:
     """Return the strategies of t3sim for *operator*, without those of plugins and estimates from the same phases."""
     own = [one for one in in_order() if one.kind != "estimate" and not is_of_a_user(home_of(one.plan)[0])]
     return [one for one in own if operator in one.operators]
@@ -244,12 +240,13 @@ def _collective(rng: np.random.Generator, gpus: int) -> WorkloadSpec:
     """Return a collective on its own, of a few bytes to 32 KiB."""
     op = _one(rng, ("reduce-scatter", "all-gather", "all-reduce"))
     size = int(rng.integers(gpus, 1 << int(rng.integers(6, 15)))) * 2
-    tiling = TilingSpec(workgroup_tile=(64, 64), wavefront_tile=(32, 64), k_slice=64, prefetch_depth=1)
-    collective = CollectiveSpec.model_validate({"op": op, "size": f"{size} B", "gpus": gpus})
-    return WorkloadSpec(collective=collective, tiling=tiling)
+    collective = specs.CollectiveSpec.model_validate({"op": op, "size": f"{size} B", "gpus": gpus})
+    return WorkloadSpec(collective=collective, tiling=TILINGS[0])
 
 
-def _arbitration(rng: np.random.Generator, strategy: OverlapStrategy, machine: MachineSpec) -> ArbitrationSpec | None:
+def _arbitration(
+    rng: np.random.Generator, strategy: OverlapStrategy, machine: MachineSpec
+) -> specs.ArbitrationSpec | None:
     policies = [
         name for name in arbitration_policies
         if strategy.takes(name) and not is_of_a_user(home_of(arbitration_policies.get(name).pick_stream)[0])
@@ -260,14 +257,13 @@ def _arbitration(rng: np.random.Generator, strategy: OverlapStrategy, machine: M
     params = {name: _one(rng, PARAMETERS[name]) for name in arbitration_policies.get(policy).parameters}
     if params.get("threshold") == 5:
         params["threshold"] = min(5, machine.memory.queue.entries)
-    return ArbitrationSpec(policy=policy, params=params)
+    return specs.ArbitrationSpec(policy=policy, params=params)
 
 
 @dataclass
 class Outcome:
     """What one machine showed: findings, and how much was looked at."""
 
-    n_refused: int = 0  # in both modes: the work does not fit the machine
     n_commands: int = 0
     n_values: int = 0
     findings: list[str] = field(default_factory=list)
@@ -284,7 +280,7 @@ def outcome_of(run: RunSpec) -> Outcome:
             with at_most_threads(1):  # these rings are too small to gain by more
                 results.append(simulate(run.model_copy(update={"mode": mode}), audit=audit))
         except UsageError:
-            outcome.n_refused = 1
+            continue  # in both modes: the work does not fit the machine
         except T3SimError as error:
             outcome.findings.append(f"{run.experiment}, {mode}: {error}")
         except Exception as error:  # noqa: BLE001 - whatever else comes out is the finding

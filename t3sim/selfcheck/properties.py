@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 from numpy.typing import NDArray
 
 from t3sim.checks.audit import Audit
+from t3sim.checks.dram.rules import RULES
 from t3sim.checks.invariants import broken, claims
 from t3sim.errors import ModelError, T3SimError
 from t3sim.gpu.kernel import _jit, codes
@@ -59,15 +60,6 @@ class Depth:
 DEEP = Depth(audited_runs=2_000, dram_commands=200_000_000, data_cases=50_000, machines=5_000, same_results=100)
 
 
-@dataclass(frozen=True)
-class Property:
-    """What is shown, in a word and as a question, and how."""
-
-    name: str
-    question: str
-    show: Callable[[Depth], str]
-
-
 def mirrored(case: DataCase) -> MirroredMachine:
     """Return a mirrored machine with *case* loaded."""
     machine = loaded(case)
@@ -76,7 +68,7 @@ def mirrored(case: DataCase) -> MirroredMachine:
 
 
 def conservation(depth: Depth) -> str:
-    """Every claim about every unit, again and again while random runs go on, and every DRAM command of them."""
+    """Is nothing lost, made twice or counted wrongly?  Every claim and DRAM command, while random runs go on."""
     audit = Audit(has_checks=True)
     n_claims = 0
     for seed in range(depth.audited_runs):
@@ -94,13 +86,14 @@ def conservation(depth: Depth) -> str:
 
 
 def dram_rules(depth: Depth) -> str:
-    """GEMMs while stores and updates of a neighbour go anywhere: all policies and queue kinds, several memories."""
+    """Does every DRAM command keep the timings?  Random traffic, all policies and queue kinds, several memories."""
     n_commands, tight = traffic.checked_commands(depth.dram_commands, depth.report)
-    return f"{n_commands:,} commands of random traffic keep {traffic.n_rules()} rules, {len(tight)} met to the cycle"
+    n_rules = sum(not rule.absent for rule in RULES)  # of memories that can be configured
+    return f"{n_commands:,} commands of random traffic keep {n_rules} rules, {len(tight)} met to the cycle"
 
 
 def data(depth: Depth) -> str:
-    """Random GEMMs, fused and plain, and collectives carry whole numbers; NumPy says what has to come out."""
+    """Does the machine compute what NumPy computes?  Random GEMMs, fused and plain, and collectives carry numbers."""
     n_values, n_accesses = map(sum, zip(*for_each_seed(depth, values_of, depth.data_cases), strict=True))
     return f"{n_values:,} values of {depth.data_cases:,} random runs equal NumPy's ({n_accesses:,} accesses)"
 
@@ -129,7 +122,7 @@ def values_of(seed: int) -> tuple[int, int]:
 
 
 def machines(depth: Depth) -> str:
-    """Random legal machines and workloads with every check and real values, in mirrored and in explicit mode."""
+    """Do random machines keep every rule, with real values, and do mirrored and explicit mode agree?"""
     seen = list(for_each_seed(depth, machine_outcome, depth.machines))
     findings = [line for one in seen for line in one.findings]
     if findings:
@@ -162,16 +155,11 @@ def _keep(trace: bytearray, commands: NDArray[Any]) -> None:
     trace.extend(commands.tobytes())
 
 
-def digests_of(cases: Iterable[DataCase]) -> list[str]:
-    """Return the digests of *cases*, in order."""
-    return [trace_of_commands(case) for case in cases]
-
-
 def determinism(depth: Depth) -> str:
-    """The same DRAM commands at the same cycles again, in threads, and in the interpreter."""
+    """Do equal runs issue the same DRAM commands at the same cycles: again, in threads, in the interpreter?"""
     cases = [random_case(seed) for seed in range(depth.same_results)]
-    first = digests_of(cases)
-    if digests_of(reversed(cases)) != first[::-1]:
+    first = list(map(trace_of_commands, cases))
+    if list(map(trace_of_commands, reversed(cases))) != first[::-1]:
         raise CheckFailed("a second run in another order issued other DRAM commands")
     for n_workers in WORKERS:
         with ThreadPoolExecutor(n_workers) as pool:
@@ -187,19 +175,18 @@ def determinism(depth: Depth) -> str:
 def interpreted_digests(seeds: list[int]) -> list[str]:
     """Return the digests of the cases of *seeds* as plain Python computes them, in another process."""
     program = (
-        "import json\nfrom t3sim.selfcheck.properties import digests_of, random_case\n"
-        f"print(json.dumps(digests_of(random_case(seed) for seed in {seeds})))"
+        "import json\nfrom t3sim.selfcheck.properties import random_case, trace_of_commands\n"
+        f"print(json.dumps([trace_of_commands(random_case(seed)) for seed in {seeds}]))"
     )
     environment = {**os.environ, "T3SIM_INTERPRETED": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise CheckFailed(f"the interpreted kernel failed: {done.stderr.strip().splitlines()[-1]}")
-    digests: list[str] = json.loads(done.stdout)
-    return digests
+    return list(json.loads(done.stdout))
 
 
 def known_results(depth: Depth) -> str:  # noqa: ARG001 - the list is what it is
-    """The results that every machine has to have, from the file that is shipped."""
+    """Does this machine get the results that every machine gets, those of the file that is shipped?"""
     known = json.loads(KNOWN_RESULTS.read_text())
     for seed, digest in known.items():
         if trace_of_commands(random_case(int(seed))) != digest:
@@ -241,13 +228,13 @@ def canary(depth: Depth) -> str:  # noqa: ARG001 - one defect
 
 SMALL_FUSED = (random_case(1).shape, random_case(1).tiling)
 
-PROPERTIES = (
-    Property("conservation", "Is nothing lost, made twice or counted wrongly?", conservation),
-    Property("dram", "Does every DRAM command keep the timings of the memory?", dram_rules),
-    Property("data", "Does the machine compute what NumPy computes?", data),
-    Property("machines", "Do random machines keep every rule, and do both modes agree?", machines),
-    Property("determinism", "Do equal runs give equal results, however they are run?", determinism),
-    Property("known results", "Does this machine get the results that every machine gets?", known_results),
-    Property("hangs", "Is a machine that stops found and explained?", hangs),
-    Property("canary", "Would the checks notice a defect?", canary),
-)
+PROPERTIES: Mapping[str, Callable[[Depth], str]] = {
+    "conservation": conservation,
+    "dram": dram_rules,
+    "data": data,
+    "machines": machines,
+    "determinism": determinism,
+    "known results": known_results,
+    "hangs": hangs,
+    "canary": canary,
+}

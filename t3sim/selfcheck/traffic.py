@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 
 from t3sim.checks.dram.checker import DramChecker
-from t3sim.checks.dram.rules import RULES
 from t3sim.config.experiment import GemmShape
 from t3sim.config.presets import load_tiling
 from t3sim.errors import ModelError
@@ -73,8 +72,3 @@ def checked_commands(n_commands: int, report: Callable[[float], None]) -> tuple[
         tight |= set(checker.tight)
         seed += 1
     return n_seen, tight
-
-
-def n_rules() -> int:
-    """Return how many rules apply to the memories that can be configured."""
-    return sum(1 for rule in RULES if not rule.absent)

@@ -12,31 +12,17 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from t3sim.collective.choice import protocol_of
 from t3sim.config import trees
+from t3sim.config.experiment import Kernels
+from t3sim.config.machine import MachineSpec
 from t3sim.config.machine_checks import machine_findings
 from t3sim.errors import UsageError
-from t3sim.validation.points import (
-    COLLECTIVES,
-    GEMM,
-    GEMM_GAPS,
-    LIMITED_COLLECTIVES,
-    SIMULATED,
-    Points,
-    compared,
-    simulations_of,
-)
-from t3sim.validation.simulation import CollectiveAlone, with_value
-
-if TYPE_CHECKING:
-    from t3sim.config.experiment import Kernels
-    from t3sim.config.machine import MachineSpec, Protocol
-    from t3sim.measurements.samples import Measurement, Measurements
-    from t3sim.validation.points import Point
-    from t3sim.validation.simulation import Outcome, Simulation
+from t3sim.measurements.samples import Measurement, Measurements
+from t3sim.validation.points import LIMITED_COLLECTIVES, SIMULATED, Point, Points, compared, simulations_of
+from t3sim.validation.simulation import CollectiveAlone, Outcome, Simulation, with_value
 
 NS, US = 10**3, 10**6  # in picoseconds
 MHZ, GBPS = 10**6, 10**9
@@ -46,7 +32,7 @@ LARGE_STORE_GROUPS = 32  # workgroups that saturate the links, of a measurement 
 NEAR_L2_BYTES = 24 << 20  # a working set that fits the near half of the L2
 MEMORY_BYTES = 256 << 20  # one that misses the L2
 
-Simulate = Callable[[Sequence["Simulation"]], Mapping["Simulation", "Outcome"]]
+Simulate = Callable[[Sequence[Simulation]], Mapping[Simulation, Outcome]]
 Say = Callable[[str], None]
 
 
@@ -62,12 +48,8 @@ class Parameter:
 def _parameters(machine: MachineSpec) -> list[Parameter]:
     """Return what is searched for, in the order of the groups."""
     unit, kernel = "gpu.compute_unit", "gpu.collective_kernel"
-    highest = machine.gpu.compute_clock
-
-    def can_run_at(clock: int) -> bool:
-        return not machine_findings(with_value(machine, "gpu.matrix_clock", clock))
-
-    clocks = tuple(clock for clock in range(1200 * MHZ, highest + 1, 10 * MHZ) if can_run_at(clock))
+    steps = range(1200 * MHZ, machine.gpu.compute_clock + 1, 10 * MHZ)
+    clocks = tuple(clock for clock in steps if not machine_findings(with_value(machine, "gpu.matrix_clock", clock)))
     return [
         Parameter(f"{unit}.l2_bytes_per_cycle", tuple(range(48, 129, 4)), "rings"),
         Parameter(f"{unit}.l2_store_bytes_per_cycle", tuple(range(16, 65)), "rings"),
@@ -83,19 +65,16 @@ def _parameters(machine: MachineSpec) -> list[Parameter]:
     ]
 
 
-GROUPS: dict[str, Callable[[Point], bool]] = {  # of points that are simulated
-    "rings": lambda point: _protocol(point) == "simple",
-    "small rings": lambda point: _protocol(point) == "low_latency",
-    "middle rings": lambda point: _protocol(point) == "low_latency_128",
-    "GEMMs at full clock": lambda point: point.kind == GEMM_GAPS,
-    "GEMMs without pause": lambda point: point.kind == GEMM,
-}
+GROUPS = {  # of points that are simulated: the protocol of rings, or the kind
+    "rings": "simple", "small rings": "low_latency", "middle rings": "low_latency_128",
+    "GEMMs at full clock": "gemm_gaps", "GEMMs without pause": "gemm",
+}  # fmt: skip
 
 
-def _protocol(point: Point) -> Protocol | None:
-    """Return the protocol that a ring takes; None for what is not a ring on its own."""
-    if point.kind not in {COLLECTIVES, LIMITED_COLLECTIVES}:
-        return None
+def _what(point: Point) -> str:
+    """Return the protocol that a ring on its own takes, or the kind of another point."""
+    if point.kind not in {"collectives", LIMITED_COLLECTIVES}:
+        return point.kind
     ring = point.terms[0].simulation
     assert isinstance(ring, CollectiveAlone)
     kernel = ring.machine.gpu.collective_kernel
@@ -117,7 +96,7 @@ class Fitted:
     error_before: float | None
     error: float | None
     source: str
-    points: tuple[str, ...] = field(default=())  # file:line
+    points: tuple[str, ...] = ()  # file:line
 
 
 def value_at(machine: MachineSpec, path: str) -> int | float:
@@ -131,9 +110,8 @@ def points_of_fit(
     machine: MachineSpec, kernels: Kernels, rows: Measurements, groups: Iterable[str] = tuple(GROUPS)
 ) -> list[Point]:
     """Return the points of *rows* that are simulated to fit *machine* in *groups*."""
-    chosen = [GROUPS[group] for group in groups]
-    points = Points(machine, kernels).of(rows)
-    return [point for point in points if point.terms and any(is_chosen(point) for is_chosen in chosen)]
+    chosen = {GROUPS[group] for group in groups}
+    return [point for point in Points(machine, kernels).of(rows) if point.terms and _what(point) in chosen]
 
 
 # --- numbers that are measured as such ---------------------------------------------------------------------------
@@ -165,8 +143,7 @@ def readings(machine: MachineSpec, chosen: Sequence[Measurement]) -> Iterator[Fi
 
 
 def _read(machine: MachineSpec, path: str, value: int, rows: Sequence[Measurement], what: str) -> Fitted:
-    places = tuple(row.place for row in rows)
-    return Fitted(path, value_at(machine, path), value, None, None, None, None, what, places)
+    return Fitted(path, value_at(machine, path), value, None, None, None, None, what, tuple(row.place for row in rows))
 
 
 def _median(rows: Sequence[Measurement], column: str) -> float:
@@ -214,11 +191,10 @@ class Fit:
         start, before = machine, self.error(machine)
         step = FIRST_STEP
         while step and before > 0:
-            moved = False
+            before_round = machine
             for parameter in parameters:
-                better = self._moved(machine, parameter, step)
-                moved, machine = moved or better is not machine, better
-            step = step if moved else step // 2
+                machine = self._moved(machine, parameter, step)
+            step = step // 2 if machine is before_round else step
         return machine, [self._fitted(start, machine, parameter, before) for parameter in parameters]
 
     def _moved(self, machine: MachineSpec, parameter: Parameter, step: int) -> MachineSpec:

@@ -14,14 +14,16 @@ import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from t3sim.collective.choice import protocol_of
-from t3sim.config.experiment import TilingSpec
+from t3sim.collective.schedule import Op
+from t3sim.config.experiment import Kernels, OperatorKind, TilingSpec
+from t3sim.config.machine import MachineSpec
 from t3sim.config.presets import load_tiling
 from t3sim.errors import InputDataError
 from t3sim.files import read_limited
 from t3sim.measurements.kinds import KINDS, Kind, Value
+from t3sim.measurements.samples import Measurement, Measurements
 from t3sim.validation.simulation import (
     CollectiveAlone,
     Decomposed,
@@ -37,12 +39,6 @@ from t3sim.validation.simulation import (
 from t3sim.validation.tiles import Scatters, Timeline, shape_of, simulation_of, tile_rows, timelines_of
 from t3sim.workload.kernel_choice import tiling_of
 
-if TYPE_CHECKING:
-    from t3sim.collective.choice import Op
-    from t3sim.config.experiment import Kernels, OperatorKind
-    from t3sim.config.machine import MachineSpec
-    from t3sim.measurements.samples import Measurement, Measurements
-
 RECORDED_TILING = "gemm-128x256"  # of the kernels whose tiles are recorded, whatever a library would choose
 MAX_CALIBRATION_BYTES = 1 << 20
 CALIBRATION_COLUMNS = ("file", "line")
@@ -50,15 +46,14 @@ CALIBRATION_COLUMNS = ("file", "line")
 RATIO, US = "ratio", "us"
 SIMULATED, FAILED, NOT_SIMULATED = "simulated", "failed", "not simulated"
 
-# Kinds of the table: how measurements of one kind are told apart that are simulated in different ways.
-COLLECTIVES, LIMITED_COLLECTIVES = "collectives", "channel_limited_collectives"
-GEMM, GEMM_GAPS, GEMM_SM_SPLIT = "gemm", "gemm_gaps", "gemm_sm_split"
-SEQUENTIAL, CONTENTION, TILES, SCATTER = "sequential", "contention", "tile_timelines", "fused_scatter"
-PEER_COPY, ASYNC_TP = "peer_copy", "async_tp"
+GEMMS = ("gemm", "gemm_gaps", "gemm_sm_split")
+LIMITED_COLLECTIVES = "channel_limited_collectives"  # told apart in the table: simulated in another way
 BY_ENGINES = ("uni", "bidi", "ring")  # patterns of copies
+NO_COPY_ENGINES = "the machine has no copy engines"
+OPS: dict[str, Op] = {"reduce_scatter": "reduce-scatter", "all_gather": "all-gather", "all_reduce": "all-reduce"}
 SIMULATED_KINDS = (
-    COLLECTIVES, LIMITED_COLLECTIVES, GEMM, GEMM_GAPS, GEMM_SM_SPLIT, SEQUENTIAL, CONTENTION, TILES, SCATTER,
-    PEER_COPY, ASYNC_TP,
+    "collectives", LIMITED_COLLECTIVES, *GEMMS, "sequential", "contention", "tile_timelines", "fused_scatter",
+    "peer_copy", "async_tp",
 )  # fmt: skip
 
 # Kinds that no simulation exists for, each with the reason.
@@ -135,58 +130,44 @@ class Points:
         self.machine = machine
         self.kernels = kernels
         self.tiling = kernels if isinstance(kernels, TilingSpec) else load_tiling(RECORDED_TILING)
-        self._of_kind: dict[str, Callable[[Measurement], Iterator[Point]]] = {
-            "collectives": self._collective,
-            **dict.fromkeys((GEMM, GEMM_GAPS, GEMM_SM_SPLIT), self._gemm),
-            "sequential": self._sequential,
-            PEER_COPY: self._copy,
-        }
 
     def of(self, measurements: Measurements) -> list[Point]:
         """Return the points of all rows, in their order; those of a timeline where it starts."""
         timelines = {timeline.rows[0].place: timeline for timeline in timelines_of(measurements)}
-        points: list[Point] = []
-        scatters = Scatters(measurements, self.tiling)
-        for row in measurements.rows:
-            if row.kind == TILES:
-                if row.place in timelines:
-                    points += self._timeline(timelines[row.place], scatters)
-            elif row.kind == SCATTER:
-                points += self._scatter(row, scatters)
-            elif row.kind == "contention":
-                points += self._contention(row, measurements.gemm_loop_share(row))
-            elif row.kind == ASYNC_TP:
-                points += self._async_tp(row, measurements.host_us(row))
-            elif row.kind in self._of_kind:
-                host_us = measurements.host_us(row)
-                points += [replace(point, host_us=host_us) for point in self._of_kind[row.kind](row)]
-            else:
-                points += without_simulation(row)
-        return points
+        scatters, host_us = Scatters(measurements, self.tiling), measurements.host_us
+        makers: dict[str, Callable[[Measurement], Iterable[Point]]] = {
+            "collectives": lambda row: _launched(self._collective(row), host_us(row)),
+            **dict.fromkeys(GEMMS, lambda row: _launched(self._gemm(row), host_us(row))),
+            "sequential": lambda row: _launched(self._sequential(row), host_us(row)),
+            "peer_copy": lambda row: _launched(self._copy(row), host_us(row)),
+            "async_tp": lambda row: self._async_tp(row, host_us(row)),
+            "contention": lambda row: self._contention(row, measurements.gemm_loop_share(row)),
+            "fused_scatter": lambda row: self._scatter(row, scatters),
+            "tile_timelines": lambda row: self._timeline(timelines.get(row.place), scatters),
+        }
+        return [point for row in measurements.rows for point in makers.get(row.kind, without_simulation)(row)]
 
     def _collective(self, row: Measurement) -> Iterator[Point]:
         channels, protocol = str(row["nccl_channels"]), str(row["nccl_proto"])
-        kind = COLLECTIVES if channels == "auto" else LIMITED_COLLECTIVES
-        if protocol not in {"auto", "Simple"}:
-            yield _unsimulated(kind, row, "time_us", f"the machine is not held to the protocol {protocol}")
-            return
-        op: dict[str, Op] = {
-            "reduce_scatter": "reduce-scatter", "all_gather": "all-gather", "all_reduce": "all-reduce"
-        }  # fmt: skip
-        ring = self.ring(op[str(row["collective"])], int(row["bytes"]), int(row["gpus"]), channels, protocol)
-        yield _point(kind, row, "time_us", Term(ring))
+        if protocol in {"auto", "Simple"}:
+            op = OPS[str(row["collective"])]
+            ring = self.ring(op, int(row["bytes"]), int(row["gpus"]), channels, protocol)
+            point = _point(row, "time_us", Term(ring))
+        else:
+            point = _point(row, "time_us", reason=f"the machine is not held to the protocol {protocol}")
+        yield point if channels == "auto" else replace(point, kind=LIMITED_COLLECTIVES)
 
     def _gemm(self, row: Measurement) -> Iterator[Point]:
         """On its own; only back to back, without a pause, the power limit slows it down."""
-        machine = self.machine if row.kind == GEMM else unthrottled(self.machine)
+        machine = self.machine if row.kind == "gemm" else unthrottled(self.machine)
         n_units, kernel = machine.gpu.n_compute_units, str(row.values.get("kernel", "cublas"))
-        n = int(row["sms"]) if row.kind == GEMM_SM_SPLIT else n_units
+        n = int(row["sms"]) if row.kind == "gemm_sm_split" else n_units
         if n > n_units:
-            yield _unsimulated(row.kind, row, "time_us", f"the machine has {n_units} compute units")
+            yield _point(row, "time_us", reason=f"the machine has {n_units} compute units")
         elif kernel != "cublas":
-            yield _unsimulated(row.kind, row, "time_us", f"kernel {kernel}: the machine multiplies as cuBLAS does")
+            yield _point(row, "time_us", reason=f"kernel {kernel}: the machine multiplies as cuBLAS does")
         else:
-            yield _point(row.kind, row, "time_us", Term(self._alone(machine, row, None if n == n_units else n)))
+            yield _point(row, "time_us", Term(self._alone(machine, row, None if n == n_units else n)))
 
     def _alone(self, machine: MachineSpec, row: Measurement, n_compute_units: int | None = None) -> GemmAlone:
         shape = shape_of(row)
@@ -196,25 +177,23 @@ class Points:
     def _copy(self, row: Measurement) -> Iterator[Point]:
         """Both ways at once whatever the pattern: the ways of a port do not share anything but the memory."""
         if row["pattern"] not in BY_ENGINES:
-            yield _unsimulated(PEER_COPY, row, "time_us", "no kernel of loads or stores alone")
+            yield _point(row, "time_us", reason="no kernel of loads or stores alone")
         elif self.machine.gpu.copy_engines is None:
-            yield _unsimulated(PEER_COPY, row, "time_us", "the machine has no copy engines")
+            yield _point(row, "time_us", reason=NO_COPY_ENGINES)
         else:
-            copy = PeerCopy(unthrottled(self.machine), self.tiling, int(row["bytes"]))
-            yield _point(PEER_COPY, row, "time_us", Term(copy))
+            yield _point(row, "time_us", Term(PeerCopy(unthrottled(self.machine), self.tiling, int(row["bytes"]))))
 
     def _async_tp(self, row: Measurement, host_us: float) -> Iterator[Point]:
         """Called again and again, the host issues an operator while the GPUs run the one before."""
         columns: dict[OperatorKind, str] = {"gemm-rs": "mm_rs_us", "ag-gemm": "ag_mm_us"}
         for operator, column in columns.items():
             if self.machine.gpu.copy_engines is None:
-                yield _unsimulated(ASYNC_TP, row, column, "the machine has no copy engines")
+                yield _point(row, column, reason=NO_COPY_ENGINES)
             else:
                 pieces = Decomposed(self.machine, self.kernels, shape_of(row), int(row["gpus"]), operator)
-                yield replace(_point(ASYNC_TP, row, column, Term(pieces)), host_us=host_us)
+                yield replace(_point(row, column, Term(pieces)), host_us=host_us)
         gather = self.ring("all-gather", 2 * int(row["m"]) * int(row["k"]), int(row["gpus"]))
-        yield _point(ASYNC_TP, row, "ag_then_mm_us", Term(gather), Term(self._alone(self.machine, row)))
-
+        yield _point(row, "ag_then_mm_us", Term(gather), Term(self._alone(self.machine, row)))
 
     def _sequential(self, row: Measurement) -> Iterator[Point]:
         gemm, scatter = self._parts(row)
@@ -223,46 +202,48 @@ class Points:
         for column, terms in (
             ("gemm_us", whole[:1]), ("rs_us", whole[1:2]), ("gemm_rs_us", whole[:2]), ("gemm_rs_ag_us", whole)
         ):  # fmt: skip
-            yield _point(SEQUENTIAL, row, column, *terms)
+            yield _point(row, column, *terms)
 
     def _contention(self, row: Measurement, gemm_share: float | None) -> Iterator[Point]:
         gemm, scatter = self._parts(row, unthrottled(self.machine))
         both = SideBySide(gemm, scatter, gemm_share)
-        yield _point(CONTENTION, row, "gemm_alone_us", Term(gemm))
-        yield _point(CONTENTION, row, "rs_alone_us", Term(scatter))
+        yield _point(row, "gemm_alone_us", Term(gemm))
+        yield _point(row, "rs_alone_us", Term(scatter))
         for name, alone, beside, part in (
             ("gemm", Term(gemm), Term(both, "gemm"), "gemm_with_rs_us"),
             ("rs", Term(scatter), Term(both, "collective"), "rs_with_gemm_us"),
         ):
-            yield _point(CONTENTION, row, part, beside)
+            yield _point(row, part, beside)
             slowdown = float(row[part]) / float(row[f"{name}_alone_us"])
-            yield Point(CONTENTION, f"{name}_slowdown", RATIO, row, slowdown, (beside,), alone)
+            yield Point(row.kind, f"{name}_slowdown", RATIO, row, slowdown, (beside,), alone)
 
     def _scatter(self, row: Measurement, scatters: Scatters) -> Iterator[Point]:
         """In loops, as in a row of kernels, so the GEMM runs at the clock of GEMMs without pause."""
         gemm, ring = self._parts(row)
-        yield _point(SCATTER, row, "gemm_cublas_us", Term(gemm))
-        yield _point(SCATTER, row, "seq_us", Term(gemm), Term(ring))
-        yield _unsimulated(SCATTER, row, "gemm_triton_us", "the kernel that stores locally has another main loop")
+        yield _point(row, "gemm_cublas_us", Term(gemm))
+        yield _point(row, "seq_us", Term(gemm), Term(ring))
+        yield _point(row, "gemm_triton_us", reason="the kernel that stores locally has another main loop")
         loop = "; looped without a barrier, so its GPUs drift apart, but simulated once, in step"
         simulation, remark = scatters.of_row(row, self.machine, "next")
         naive, _ = scatters.of_row(row, self.machine, "naive")
         for of, whole, kernel in (
             (simulation, "flux_us", "scatter_only_us"), (naive, "flux_noswz_us", "scatter_only_noswz_us")
         ):  # fmt: skip
-            yield Point(SCATTER, whole, US, row, float(row[whole]), _terms(of, "time"), reason=remark)
-            yield Point(SCATTER, kernel, US, row, float(row[kernel]), _terms(of, "gemm"), reason=remark + loop)
+            yield _point(row, whole, *_terms(of, "time"), reason=remark)
+            yield _point(row, kernel, *_terms(of, "gemm"), reason=remark + loop)
         ratio = float(row["flux_noswz_us"]) / float(row["flux_us"])
         below = None if simulation is None else Term(simulation)
-        yield Point(SCATTER, "naive_over_next", RATIO, row, ratio, _terms(naive, "time"), below, remark)
-        yield Point(SCATTER, "reduce_us", US, row, float(row["reduce_us"]), _terms(simulation, "sum"), reason=remark)
+        yield Point(row.kind, "naive_over_next", RATIO, row, ratio, _terms(naive, "time"), below, remark)
+        yield _point(row, "reduce_us", *_terms(simulation, "sum"), reason=remark)
 
-    def _timeline(self, timeline: Timeline, scatters: Scatters) -> Iterator[Point]:
+    def _timeline(self, timeline: Timeline | None, scatters: Scatters) -> Iterator[Point]:
+        if timeline is None:  # of a row that does not start one
+            return
         simulation, remark = self._simulation_of(timeline, scatters)
-        n_rows = len(timeline.rows)
+        first, n_rows = timeline.rows[0], len(timeline.rows)
         for name, measured in timeline.figures().items():
             terms = _terms(simulation, name)
-            yield Point(TILES, f"{name}_us", US, timeline.rows[0], measured, terms, reason=remark, n_rows=n_rows)
+            yield Point(first.kind, f"{name}_us", US, first, measured, terms, reason=remark, n_rows=n_rows)
 
     def tiles(self, measurements: Measurements, outcomes: Mapping[Simulation, Outcome]) -> list[dict[str, object]]:
         """Return a row for each recorded tile, with its simulated times if there are any."""
@@ -291,7 +272,8 @@ class Points:
         machine, kernel = unthrottled(self.machine), self.machine.gpu.collective_kernel
         is_held = protocol == "Simple" and kernel.kind == "channels"
         if is_held and protocol_of(kernel, op, gpus, size) != "simple":
-            machine = without_flags(machine)
+            plain = kernel.model_copy(update={"low_latency": None, "low_latency_128": None})
+            machine = with_value(machine, "gpu.collective_kernel", plain)
         n = None if channels == "auto" or int(channels) == kernel.channels else int(channels)
         return CollectiveAlone(machine, self.tiling, op, size, gpus, n)
 
@@ -300,9 +282,7 @@ def without_simulation(row: Measurement) -> Iterator[Point]:
     """Yield a point for each time of a row that nothing simulates."""
     for column in KINDS[row.kind].columns:
         if column.unit in {"us", "ns"} and not column.name.startswith(("min_", "max_")):
-            yield Point(
-                row.kind, column.name, column.unit, row, float(row[column.name]), reason=WITHOUT_SIMULATION[row.kind]
-            )
+            yield replace(_point(row, column.name, reason=WITHOUT_SIMULATION[row.kind]), unit=column.unit)
 
 
 def unthrottled(machine: MachineSpec) -> MachineSpec:
@@ -313,12 +293,6 @@ def unthrottled(machine: MachineSpec) -> MachineSpec:
     return with_value(machine, "gpu.matrix_clock", "compute_clock")
 
 
-def without_flags(machine: MachineSpec) -> MachineSpec:
-    """Return *machine* with collectives held to the protocol without flags inside the data."""
-    kernel = machine.gpu.collective_kernel.model_copy(update={"low_latency": None, "low_latency_128": None})
-    return with_value(machine, "gpu.collective_kernel", kernel)
-
-
 def _terms(simulation: Simulation | None, name: str) -> tuple[Term, ...]:
     return () if simulation is None else (Term(simulation, name),)
 
@@ -327,12 +301,12 @@ def _output_bytes(row: Measurement) -> int:
     return 2 * int(row["m"]) * int(row["n"])
 
 
-def _point(kind: str, row: Measurement, column: str, *terms: Term) -> Point:
-    return Point(kind, column, US, row, float(row[column]), terms)
+def _point(row: Measurement, column: str, *terms: Term, reason: str = "") -> Point:
+    return Point(row.kind, column, US, row, float(row[column]), terms, reason=reason)
 
 
-def _unsimulated(kind: str, row: Measurement, column: str, reason: str) -> Point:
-    return Point(kind, column, US, row, float(row[column]), reason=reason)
+def _launched(points: Iterable[Point], host_us: float) -> Iterator[Point]:
+    return (replace(point, host_us=host_us) for point in points)
 
 
 def simulations_of(points: Iterable[Point]) -> list[Simulation]:

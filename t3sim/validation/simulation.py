@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from t3sim.checks.audit import Audit
+from t3sim.collective.schedule import Op
 from t3sim.config.experiment import (
     CollectiveSpec,
     GemmShape,
@@ -24,7 +26,9 @@ from t3sim.config.experiment import (
     TilingSpec,
     WorkloadSpec,
 )
+from t3sim.config.machine import MachineSpec
 from t3sim.errors import InputDataError
+from t3sim.experiment.phase_runner import PhaseRunner
 from t3sim.experiment.phase_task import MadeOfPhases
 from t3sim.gpu.ticks import TickBase
 from t3sim.overlap.async_tp import async_tp_part
@@ -33,19 +37,13 @@ from t3sim.overlap.flux import PARAMETERS, flux_push_part
 from t3sim.overlap.interface import Phase
 from t3sim.program.host import HOST
 from t3sim.program.parts import collective_plan, copy_part, gemm_part
+from t3sim.program.plan import Part
 from t3sim.program.side_by_side import kernels_for, side_by_side_part, times_side_by_side
 from t3sim.registry import encoded
-from t3sim.system.parts import MirroredParts, Parts
+from t3sim.system.parts import MirroredParts, PhaseSource
 from t3sim.system.simulate import operator_of, parts_for
 from t3sim.workload.kernel_choice import tiling_of
-from t3sim.workload.tiling import WORKGROUP_DTYPE, TileTrace, make_tile_trace, tile_grid
-
-if TYPE_CHECKING:
-    from t3sim.checks.audit import Audit
-    from t3sim.collective.choice import Op
-    from t3sim.config.machine import MachineSpec
-    from t3sim.experiment.phase_runner import PhaseRunner
-    from t3sim.system.parts import PhaseSource
+from t3sim.workload.tiling import TileTrace, make_tile_trace, tile_grid, workgroup_tiles
 
 Tile = tuple[int, int]  # row and column of tiles
 TimedTile = tuple[int, float, float, float]  # compute unit; start, end of main loop, end in ns after the first start
@@ -70,7 +68,27 @@ class Outcome:
 
 
 class Simulation(MadeOfPhases):
-    """What simulations have in common; the result of each is the phases that its times are taken from."""
+    """What simulations have in common: each is one part, unless it says otherwise in ``result``."""
+
+    keeps_tiles = False  # if one GPU stands for all
+
+    @cached_property
+    def run(self) -> RunSpec:
+        """The machine and the workload."""
+        return self._run()
+
+    def _run(self) -> RunSpec:
+        raise NotImplementedError
+
+    def _part(self) -> Part:
+        raise NotImplementedError
+
+    def result(self, phases: PhaseSource, audit: Audit | None = None) -> list[Phase]:
+        """Return the phases that the times are taken from."""
+        parts = parts_for(self.run, phases, audit)
+        if self.keeps_tiles and isinstance(parts, MirroredParts):
+            return [parts.phase(self._part(), keeps_tiles=True)]
+        return [parts.phase(self._part())]
 
     def outcome(self, result: Sequence[Phase]) -> Outcome:
         """Return the times of finished phases."""
@@ -96,14 +114,11 @@ class GemmAlone(Simulation):
     gemm: GemmShape
     n_compute_units: int | None = None
 
-    @cached_property
-    def run(self) -> RunSpec:
-        """See the base class."""
-        return _run(self.machine, WorkloadSpec(gemm=self.gemm, tiling=self.tiling))
+    def _run(self) -> RunSpec:
+        return _run_of(self.machine, WorkloadSpec(gemm=self.gemm, tiling=self.tiling))
 
-    def result(self, phases: PhaseSource, audit: Audit | None = None) -> list[Phase]:
-        """See the base class."""
-        return [MirroredParts(self.run, phases, audit).phase(gemm_part(operator_of(self.run), self.n_compute_units))]
+    def _part(self) -> Part:
+        return gemm_part(operator_of(self.run), self.n_compute_units)
 
 
 @dataclass(frozen=True)
@@ -117,11 +132,9 @@ class CollectiveAlone(Simulation):
     gpus: int
     n_channels: int | None = None
 
-    @cached_property
-    def run(self) -> RunSpec:
-        """See the base class."""
+    def _run(self) -> RunSpec:
         collective = CollectiveSpec.model_construct(op=self.op, size=self.size, gpus=self.gpus)
-        return _run(self.machine, WorkloadSpec(collective=collective, tiling=self.tiling))
+        return _run_of(self.machine, WorkloadSpec(collective=collective, tiling=self.tiling))
 
     def result(self, phases: PhaseSource, audit: Audit | None = None) -> list[Phase]:
         """See the base class."""
@@ -137,15 +150,12 @@ class PeerCopy(Simulation):
     tiling: TilingSpec  # of no effect: every workload has one
     size: int
 
-    @cached_property
-    def run(self) -> RunSpec:
-        """See the base class."""
+    def _run(self) -> RunSpec:
         both = CollectiveSpec.model_construct(op="all-gather", size=2 * self.size, gpus=2)
-        return _run(self.machine, WorkloadSpec(collective=both, tiling=self.tiling))
+        return _run_of(self.machine, WorkloadSpec(collective=both, tiling=self.tiling))
 
-    def result(self, phases: PhaseSource, audit: Audit | None = None) -> list[Phase]:
-        """See the base class."""
-        return [MirroredParts(self.run, phases, audit).phase(copy_part(operator_of(self.run)))]
+    def _part(self) -> Part:
+        return copy_part(operator_of(self.run))
 
 
 @dataclass(frozen=True)
@@ -160,11 +170,9 @@ class SideBySide(Simulation):
     reduce_scatter: CollectiveAlone
     gemm_share: float | None = None
 
-    @cached_property
-    def run(self) -> RunSpec:
-        """See the base class."""
+    def _run(self) -> RunSpec:
         workload = WorkloadSpec(tp=self.reduce_scatter.gpus, gemm=self.gemm.gemm, tiling=self.gemm.tiling)
-        return _run(self.gemm.machine, workload)
+        return _run_of(self.gemm.machine, workload)
 
     def result(self, phases: PhaseSource, audit: Audit | None = None) -> list[Phase]:
         """See the base class."""
@@ -193,17 +201,13 @@ class RecordedTiles(Simulation):
 
     gemm: GemmAlone
     tiles: tuple[Tile, ...]
+    keeps_tiles = True
 
-    @property
-    def run(self) -> RunSpec:
-        """See the base class."""
+    def _run(self) -> RunSpec:
         return self.gemm.run
 
-    def result(self, phases: PhaseSource, audit: Audit | None = None) -> list[Phase]:
-        """See the base class."""
-        trace = recorded_trace(self.gemm.gemm, self.gemm.tiling, self.tiles)
-        part = gemm_part(operator_of(self.run, trace))
-        return [MirroredParts(self.run, phases, audit).phase(part, keeps_tiles=True)]
+    def _part(self) -> Part:
+        return gemm_part(operator_of(self.run, recorded_trace(self.gemm.gemm, self.gemm.tiling, self.tiles)))
 
     def outcome(self, result: Sequence[Phase]) -> Outcome:
         """See the base class."""
@@ -223,14 +227,12 @@ class Scatter(Simulation):
     gpus: int
     order: Literal["next", "naive"]
     store_bytes: int
+    keeps_tiles = True
 
-    @cached_property
-    def run(self) -> RunSpec:
-        """See the base class."""
+    def _run(self) -> RunSpec:
         workload = WorkloadSpec(tp=self.gpus, gemm=self.gemm.gemm, tiling=self.gemm.tiling)
-        return _run(self.gemm.machine, workload).model_copy(
-            update={"strategy": "flux-push", "mode": "mirrored" if self.order == "next" else "explicit"}
-        )
+        mode = "mirrored" if self.order == "next" else "explicit"
+        return _run_of(self.gemm.machine, workload, "flux-push", mode=mode)
 
     @property
     def trace(self) -> TileTrace:
@@ -243,14 +245,9 @@ class Scatter(Simulation):
         tiles = self.trace.workgroups[:n]
         return list(zip((tiles["row"] // height).tolist(), (tiles["column"] // width).tolist(), strict=True))
 
-    def result(self, phases: PhaseSource, audit: Audit | None = None) -> list[Phase]:
-        """See the base class."""
-        op = operator_of(self.run, self.trace)
-        part = flux_push_part(op, encoded(PARAMETERS, {"order": self.order, "store_bytes": self.store_bytes}))
-        parts: Parts = parts_for(self.run, phases, audit)
-        if isinstance(parts, MirroredParts):
-            return [parts.phase(part, keeps_tiles=True)]
-        return [parts.phase(part)]
+    def _part(self) -> Part:
+        params = encoded(PARAMETERS, {"order": self.order, "store_bytes": self.store_bytes})
+        return flux_push_part(operator_of(self.run, self.trace), params)
 
     def outcome(self, result: Sequence[Phase]) -> Outcome:
         """See the base class."""
@@ -276,24 +273,19 @@ class Decomposed(Simulation):
     gpus: int
     operator: OperatorKind
 
-    @cached_property
-    def run(self) -> RunSpec:
-        """See the base class."""
+    def _run(self) -> RunSpec:
         tiling = tiling_of(self.kernels, self.gemm, self.machine.gpu.n_compute_units)
         library = self.kernels if isinstance(self.kernels, KernelLibrarySpec) else None
         workload = WorkloadSpec(tp=self.gpus, gemm=self.gemm, operator=self.operator, tiling=tiling, kernels=library)
-        strategy = "async-tp" if self.operator == "gemm-rs" else "async-tp-ag"
-        return _run(self.machine, workload).model_copy(update={"strategy": strategy})
+        return _run_of(self.machine, workload, "async-tp" if self.operator == "gemm-rs" else "async-tp-ag")
 
-    def result(self, phases: PhaseSource, audit: Audit | None = None) -> list[Phase]:
-        """See the base class."""
+    def _part(self) -> Part:
         part_of = async_tp_part if self.operator == "gemm-rs" else async_tp_ag_part
-        part = part_of(operator_of(self.run), encoded({"host": HOST}, {}))
-        return [parts_for(self.run, phases, audit).phase(part)]
+        return part_of(operator_of(self.run), encoded({"host": HOST}, {}))
 
 
-def _run(machine: MachineSpec, workload: WorkloadSpec) -> RunSpec:
-    return RunSpec(experiment="validation", machine=machine, workload=workload, strategy="sequential")
+def _run_of(machine: MachineSpec, workload: WorkloadSpec, strategy: str = "sequential", **changes: Any) -> RunSpec:
+    return RunSpec(experiment="validation", machine=machine, workload=workload, strategy=strategy, **changes)
 
 
 def with_value(machine: MachineSpec, path: str, value: object) -> MachineSpec:
@@ -367,26 +359,17 @@ def grouped_trace(gemm: GemmShape, tiling: TilingSpec, n_owners: int) -> TileTra
         raise InputDataError(f"{n_rows} rows of tiles make no whole groups of {GROUP_ROWS} for each of {n_owners} GPUs")
     group, inside = np.divmod(np.arange(n_rows * n_columns), GROUP_ROWS * n_columns)
     row, column = group * GROUP_ROWS + inside % GROUP_ROWS, inside // GROUP_ROWS
-    workgroups = np.zeros(n_rows * n_columns, dtype=WORKGROUP_DTYPE)
-    workgroups["row"], workgroups["column"] = row * height, column * width
-    workgroups["n_rows"] = np.minimum(gemm.m - workgroups["row"], height)
-    workgroups["n_columns"] = np.minimum(gemm.n - workgroups["column"], width)
-    workgroups["chunk"] = row // (n_rows // n_owners)
-    return TileTrace(gemm, tiling, n_owners, workgroups)
+    return TileTrace(gemm, tiling, n_owners, workgroup_tiles(gemm, tiling, row * height, column * width, n_owners))
 
 
 def recorded_trace(gemm: GemmShape, tiling: TilingSpec, tiles: tuple[Tile, ...]) -> TileTrace:
     """Return *tiles* in their order as one chunk; raises ``InputDataError`` unless they are the tiles of *gemm*."""
     height, width = tiling.workgroup_tile
-    expected = {(row, column) for row in range(-(-gemm.m // height)) for column in range(-(-gemm.n // width))}
+    expected = set(np.ndindex(tile_grid(gemm, tiling)))
     if len(tiles) != len(expected) or set(tiles) != expected:
         raise InputDataError(
             f"{len(set(tiles))} tiles are recorded;"
             f" {gemm.m} x {gemm.n} in tiles of {height} x {width} has {len(expected)}"
         )
-    workgroups = np.zeros(len(tiles), dtype=WORKGROUP_DTYPE)
     rows, columns = np.array(tiles).T
-    workgroups["row"], workgroups["column"] = rows * height, columns * width
-    workgroups["n_rows"] = np.minimum(gemm.m - workgroups["row"], height)
-    workgroups["n_columns"] = np.minimum(gemm.n - workgroups["column"], width)
-    return TileTrace(gemm, tiling, 1, workgroups)
+    return TileTrace(gemm, tiling, 1, workgroup_tiles(gemm, tiling, rows * height, columns * width, 1))

@@ -14,11 +14,14 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
-from t3sim.config.experiment import GemmShape
+from t3sim.config.experiment import GemmShape, TilingSpec
+from t3sim.config.machine import MachineSpec
+from t3sim.measurements.samples import Measurement, Measurements
+from t3sim.measurements.timeline import Kernel
 from t3sim.validation.simulation import (
     GemmAlone,
     RecordedTiles,
@@ -29,11 +32,6 @@ from t3sim.validation.simulation import (
     with_value,
 )
 from t3sim.workload.tiling import ELEMENT_BYTES
-
-if TYPE_CHECKING:
-    from t3sim.config.experiment import TilingSpec
-    from t3sim.config.machine import MachineSpec
-    from t3sim.measurements.samples import Measurement, Measurements
 
 # The epilogue of Triton's kernels: a tile goes through the shared memory of its SM, written and read at its width, 32
 # banks of 4 B a cycle.  Rates of one SM are as measured at 1.98 GHz (validation/h200/two-gpus-stores).
@@ -55,9 +53,9 @@ SM_GROUPS = (
 )  # fmt: skip
 N_SMS = 132
 
-TIMELINE_COLUMNS = ("model", "sublayer", "tp", "m", "n", "k", "kernel")  # with the file; workgroups are rows of it
-TRITON_KERNELS = ("gemm", "scatter")
-REMOTE_KERNELS = ("scatter",)  # these store to other GPUs
+TIMELINE_COLUMNS = Kernel._fields  # with the file; workgroups are rows of it
+REMOTE_KERNEL = "scatter"  # stores to other GPUs
+TRITON_KERNELS = ("gemm", REMOTE_KERNEL)
 TIMED = ("start_ns", "mainloop_end_ns", "end_ns")
 
 
@@ -69,16 +67,14 @@ class Timeline:
 
     def figures(self) -> dict[str, float]:
         """Return what it is compared by, in us (see ``tile_figures``)."""
-        start, computed, end = TIMED
         figures = scatter_figures if self.is_scatter else tile_figures
-        return figures(
-            [(int(row["sm"]), float(row[start]), float(row[computed]), float(row[end])) for row in self.rows]
-        )
+        start, computed, end = TIMED
+        return figures([(int(r["sm"]), float(r[start]), float(r[computed]), float(r[end])) for r in self.rows])
 
     @property
     def is_scatter(self) -> bool:
         """Return whether the kernel stores to other GPUs."""
-        return self.rows[0]["kernel"] in REMOTE_KERNELS
+        return self.rows[0]["kernel"] == REMOTE_KERNEL
 
     @property
     def shape(self) -> GemmShape:
@@ -107,26 +103,21 @@ class Scatters:
             (folder_of(row), shape_of(row)): int(row["gpus"]) for row in measurements.of_kind("fused_scatter")
         }
 
-    def of_row(
-        self, row: Measurement, machine: MachineSpec, order: Literal["next", "naive"]
-    ) -> tuple[Scatter | None, str]:
-        """Return the simulation of a row that says how many GPUs there were, or None, and a remark."""
-        return self._of(row, machine, int(row["gpus"]), order)
-
     def of_timeline(self, timeline: Timeline, machine: MachineSpec) -> tuple[Scatter | None, str]:
         """Return the simulation of a recorded kernel, or None, and a remark."""
         row = timeline.rows[0]
         gpus = self._gpus.get((folder_of(row), timeline.shape))
         if gpus is None:
             return None, "no row of fused_scatter says how many GPUs stored to each other"
-        simulation, remark = self._of(row, machine, gpus, "next")
+        simulation, remark = self.of_row(row, machine, "next", gpus)
         if simulation is not None and simulation.first_tiles(len(timeline.rows)) != tiles_in_order(timeline, gpus):
             return None, "tiles in another order than the kernel that is simulated has"
         return simulation, remark
 
-    def _of(
-        self, row: Measurement, machine: MachineSpec, gpus: int, order: Literal["next", "naive"]
+    def of_row(
+        self, row: Measurement, machine: MachineSpec, order: Literal["next", "naive"], gpus: int | None = None
     ) -> tuple[Scatter | None, str]:
+        """Return the simulation of a row, on as many GPUs as it says if *gpus* does not, or None, and a remark."""
         shape = shape_of(row)
         recorded = [timeline for timeline in self._recorded if folder_of(timeline.rows[0]) == folder_of(row)]
         found = self.main_loop_s(shape, recorded)
@@ -134,17 +125,17 @@ class Scatters:
             return None, "too few recorded tiles to tell how long its main loop is"
         main_loop_s, source = found
         efficiency = efficiency_of(main_loop_s, machine, self.tiling, shape)
-        own = with_value(machine, "gpu.compute_unit.matrix_efficiency", efficiency)
-        own = with_value(own, "gpu.compute_unit.l2_store_bytes_per_cycle", STORE_BYTES_PER_CYCLE)
         pointer = machine.gpu.l2.hit_latency
-        own = with_value(own, "gpu.compute_unit.epilogue", exchange_cycles(self.tiling) + pointer)
-        own = with_value(own, "gpu.compute_unit.max_unsent_bytes", STORES_AHEAD)
+        own = with_unit(
+            machine, matrix_efficiency=efficiency, l2_store_bytes_per_cycle=STORE_BYTES_PER_CYCLE,
+            epilogue=exchange_cycles(self.tiling) + pointer, max_unsent_bytes=STORES_AHEAD,
+        )  # fmt: skip
         if machine.gpu.n_compute_units == N_SMS:
             own = with_value(own, "gpu.compute_unit_groups", SM_GROUPS)
         largest = max(map(len, own.gpu.groups))
         own = with_value(own, "link.egress_buffer", STORES_AHEAD * largest * own.gpu.n_groups)
         remark = f"matrix_efficiency {efficiency:.3f} of this kernel, from {source}"
-        return Scatter(GemmAlone(own, self.tiling, shape), gpus, order, STORE_BYTES), remark
+        return Scatter(GemmAlone(own, self.tiling, shape), gpus or int(row["gpus"]), order, STORE_BYTES), remark
 
     def main_loop_s(self, shape: GemmShape, recorded: Sequence[Timeline]) -> tuple[float, str] | None:
         """Return how long the main loop of a tile of *shape* takes by those *recorded*, and a word about it."""
@@ -187,13 +178,17 @@ def simulation_of(timeline: Timeline, machine: MachineSpec, tiling: TilingSpec) 
         return None, f"tiles of {own_height} x {own_width}; the simulated kernel has {height} x {width}"
     shape = timeline.shape
     efficiency = efficiency_of(timeline.main_loop_s, machine, tiling, shape)
-    own = with_value(machine, "gpu.compute_unit.matrix_efficiency", efficiency)
+    own = with_unit(machine, matrix_efficiency=efficiency)
     if first["kernel"] in TRITON_KERNELS:
-        own = with_value(own, "gpu.compute_unit.l2_store_bytes_per_cycle", LINE_STORE_BYTES_PER_CYCLE)
-        own = with_value(own, "gpu.compute_unit.epilogue", exchange_cycles(tiling))
+        own = with_unit(own, l2_store_bytes_per_cycle=LINE_STORE_BYTES_PER_CYCLE, epilogue=exchange_cycles(tiling))
     tiles = tuple((int(row["tile_row"]), int(row["tile_col"])) for row in timeline.rows)
     remark = f"matrix_efficiency {efficiency:.3f} of this kernel, from its median main loop"
     return RecordedTiles(GemmAlone(own, tiling, shape), tiles), remark
+
+
+def with_unit(machine: MachineSpec, **values: float) -> MachineSpec:
+    """Return *machine* with other values of its compute units."""
+    return with_value(machine, "gpu.compute_unit", machine.gpu.compute_unit.model_copy(update=values))
 
 
 def exchange_cycles(tiling: TilingSpec) -> int:

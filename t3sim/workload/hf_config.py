@@ -1,10 +1,8 @@
 """The hyperparameters of a model from the ``config.json`` that Hugging Face checkpoints carry.
 
-Families: ``llama``, ``mistral``, ``qwen2`` (grouped-query attention, gated
-feed-forward part) and ``gpt2``.  Only a dense layer is modelled: a file that
-speaks of experts or of latent attention is refused, and so is another family,
-rather than read as something that it is not.  Keys that do not change the
-shape of a layer are not looked at.
+Families: ``llama``, ``mistral``, ``qwen2`` (grouped-query attention, gated feed-forward part) and ``gpt2``.  Only a
+dense layer is modelled: a file that speaks of experts or of latent attention is refused, and so is another family,
+rather than read as something that it is not.  Keys that do not change the shape of a layer are not looked at.
 """
 
 from __future__ import annotations
@@ -22,11 +20,13 @@ from t3sim.errors import ConfigError, InputDataError
 from t3sim.files import parse_json, read_limited
 
 
-class _Llama(Spec):
-    """What a file of these families says of a layer; what may be null or absent follows from the others."""
+class _File(Spec):
+    """What a file of a family says of a layer; what may be null or absent follows from the others."""
 
     model_config = ConfigDict(extra="ignore")
 
+
+class _Llama(_File):
     hidden: Count = Field(alias="hidden_size")
     layers: Count = Field(alias="num_hidden_layers")
     heads: Count = Field(alias="num_attention_heads")
@@ -35,18 +35,14 @@ class _Llama(Spec):
     intermediate: Count = Field(alias="intermediate_size")
 
 
-class _Gpt2(Spec):
-    """The same of GPT-2."""
-
-    model_config = ConfigDict(extra="ignore")
-
+class _Gpt2(_File):
     hidden: Count = Field(alias="n_embd")
     layers: Count = Field(alias="n_layer")
     heads: Count = Field(alias="n_head")
     intermediate: Count | None = Field(None, alias="n_inner")
 
 
-FAMILIES: dict[str, type[Spec]] = {"llama": _Llama, "gpt2": _Gpt2, "mistral": _Llama, "qwen2": _Llama}
+FAMILIES: dict[str, type[_File]] = {"llama": _Llama, "gpt2": _Gpt2, "mistral": _Llama, "qwen2": _Llama}
 
 # Keys of a layer that is not modelled; null means that the model has no such thing.
 NOT_MODELLED = {
@@ -54,17 +50,14 @@ NOT_MODELLED = {
         "num_local_experts", "num_experts", "n_routed_experts", "n_shared_experts", "num_experts_per_tok",
         "moe_intermediate_size", "moe_num_experts", "moe_layer_freq",
     ),
-    "latent attention (MLA)": (
-        "kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim",
-    ),
+    "latent attention (MLA)": ("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"),
 }  # fmt: skip
 
 
 def read_hf_config(path: Path, shown: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the hyperparameters in *path* as fields of ``ModelSpec``, and the key of the file that says each.
 
-    *shown* stands for the file in messages.  Raises ``ConfigError`` with every
-    problem of the file, each with its key.
+    *shown* stands for the file in messages.  Raises ``ConfigError`` with every problem of the file, each with its key.
     """
     at = Position(shown)
     try:

@@ -1,23 +1,18 @@
 """The operators of a transformer layer on one GPU, besides its four sublayers: what each computes and moves.
 
-A layer sliced over TP GPUs as in Megatron-LM (without sequence parallelism):
-QKV and up projection by columns, output and down projection by rows, attention
-by heads; layer norms, residuals and dropout of the outputs are done by every
-GPU on all tokens.  Each operator is one kernel that reads its inputs from DRAM
-once and writes its outputs once.
+A layer sliced over TP GPUs as in Megatron-LM (without sequence parallelism): QKV and up projection by columns, output
+and down projection by rows, attention by heads; layer norms, residuals and dropout of the outputs are done by every GPU
+on all tokens.  Each operator is one kernel that reads its inputs from DRAM once and writes its outputs once.
 
-FLOPs are those of matrix units: 2 M N K for a GEMM, nothing for elementwise
-operators, which DRAM bandwidth bounds.  Masks save nothing: neither a causal nor
-a window mask lets a kernel skip scores.  Elements: activations, weights and
-gradients FP16 (2 bytes), dropout masks 1 byte, master weights and both moments
-of Adam FP32 (4 bytes).  Left out, as small: biases, statistics and weights of
-layer norms, rotary embeddings (taken as part of the QKV kernel).
+FLOPs are those of matrix units: 2 M N K for a GEMM, nothing for elementwise operators, which DRAM bandwidth bounds.
+Masks save nothing: neither a causal nor a window mask lets a kernel skip scores.  Elements: activations, weights and
+gradients FP16 (2 bytes), dropout masks 1 byte, master weights and both moments of Adam FP32 (4 bytes).  Left out, as
+small: biases, statistics and weights of layer norms, rotary embeddings (taken as part of the QKV kernel).
 
-Unfused attention writes matrices of batch x heads x sequence x sequence to DRAM:
-forward the scores, the probabilities and, if training has dropout, the dropped
-probabilities and their mask; backward the gradient of each of the three.  Fused
-attention writes none of them and computes the scores once more in the backward
-pass.  Pinned by ``tests/workload/test_layer.py``.
+Unfused attention writes matrices of batch x heads x sequence x sequence to DRAM: forward the scores, the probabilities
+and, if training has dropout, the dropped probabilities and their mask; backward the gradient of each of the three.
+Fused attention writes none of them and computes the scores once more in the backward pass.  Pinned by
+``tests/workload/test_layer.py``.
 """
 
 from __future__ import annotations
@@ -93,7 +88,7 @@ class _Operators:
         local = slice_of(model, tp)
         self.is_fused = attention == "fused"
         self.has_dropout = is_training and model.dropout
-        self.tokens, self.hidden = model.tokens, model.hidden
+        self.tokens, self.hidden, self.output = model.tokens, model.hidden, model.tokens * model.hidden
         self.query, self.key_value, self.feed_forward = local.query, local.key_value, local.feed_forward
         self.qkv = local.query + 2 * local.key_value
         self.up = local.feed_forward * (2 if model.gated else 1)
@@ -102,32 +97,33 @@ class _Operators:
         self.product_flops = 2.0 * model.tokens * model.sequence * local.query  # one product of all heads
 
     def forward(self) -> Iterator[Operator]:
-        yield self._norm("layer norm 1")
+        yield self._elementwise("layer norm 1", "forward", self.output, 2)  # input read, result written
         yield self._gemm("QKV", "forward", self.tokens, self.qkv, self.hidden)
         yield from self._attention()
-        yield self._residual("bias, dropout, residual 1")
-        yield self._norm("layer norm 2")
+        # Reduced output and residual read; their sum written, and the mask if there is dropout.
+        yield self._elementwise("bias, dropout, residual 1", "forward", self.output, 3, has_mask=self.has_dropout)
+        yield self._elementwise("layer norm 2", "forward", self.output, 2)
         yield self._gemm("FC-1", "forward", self.tokens, self.up, self.hidden)
-        n_activations = self.tokens * (self.up + self.feed_forward)
-        yield Operator("activation", "forward", 0.0, ELEMENT_BYTES * n_activations)
-        yield self._residual("bias, dropout, residual 2")
+        yield self._elementwise("activation", "forward", self.tokens * (self.up + self.feed_forward), 1)
+        yield self._elementwise("bias, dropout, residual 2", "forward", self.output, 3, has_mask=self.has_dropout)
 
     def backward(self) -> Iterator[Operator]:
         if self.has_dropout:
-            yield self._dropout_gradient("dropout 2")
+            yield self._elementwise("dropout 2", "backward", self.output, 2, has_mask=True)
         yield self._gemm("FC-2 input gradient", "backward", self.tokens, self.feed_forward, self.hidden)
         yield self._gemm("FC-2 weight gradient", "backward", self.feed_forward, self.hidden, self.tokens)
         n_activations = self.tokens * (self.feed_forward + 2 * self.up)  # gradient and inputs read, gradients written
-        yield Operator("activation", "backward", 0.0, ELEMENT_BYTES * n_activations)
+        yield self._elementwise("activation", "backward", n_activations, 1)
         yield self._gemm("FC-1 weight gradient", "backward", self.hidden, self.up, self.tokens)
-        yield self._norm_gradient("layer norm 2")
+        # Gradient, input and gradient of the residual path read; their gradient written.
+        yield self._elementwise("layer norm 2", "backward", self.output, 4)
         if self.has_dropout:
-            yield self._dropout_gradient("dropout 1")
+            yield self._elementwise("dropout 1", "backward", self.output, 2, has_mask=True)
         yield self._gemm("OP input gradient", "backward", self.tokens, self.query, self.hidden)
         yield self._gemm("OP weight gradient", "backward", self.query, self.hidden, self.tokens)
         yield from self._attention_gradient()
         yield self._gemm("QKV weight gradient", "backward", self.hidden, self.qkv, self.tokens)
-        yield self._norm_gradient("layer norm 1")
+        yield self._elementwise("layer norm 1", "backward", self.output, 4)
 
     def update(self) -> Operator:
         n_parameters = self.hidden * (self.qkv + self.query + self.up + self.feed_forward)
@@ -136,21 +132,11 @@ class _Operators:
     def _gemm(self, name: str, phase: str, m: int, n: int, k: int) -> Operator:
         return Operator(name, phase, 2.0 * m * n * k, ELEMENT_BYTES * (m * k + k * n + m * n))
 
-    def _norm(self, name: str) -> Operator:
-        """Read the input, write the result."""
-        return Operator(name, "forward", 0.0, 2 * ELEMENT_BYTES * self.tokens * self.hidden)
-
-    def _norm_gradient(self, name: str) -> Operator:
-        """Read the gradient, the input and the gradient of the residual path; write their gradient."""
-        return Operator(name, "backward", 0.0, 4 * ELEMENT_BYTES * self.tokens * self.hidden)
-
-    def _residual(self, name: str) -> Operator:
-        """Read the reduced output and the residual; write their sum, and the mask if there is dropout."""
-        mask = MASK_BYTES if self.has_dropout else 0
-        return Operator(name, "forward", 0.0, (3 * ELEMENT_BYTES + mask) * self.tokens * self.hidden)
-
-    def _dropout_gradient(self, name: str) -> Operator:
-        return Operator(name, "backward", 0.0, (2 * ELEMENT_BYTES + MASK_BYTES) * self.tokens * self.hidden)
+    def _elementwise(
+        self, name: str, phase: str, n_elements: float, n_arrays: int, *, has_mask: bool = False
+    ) -> Operator:
+        """A kernel over arrays of *n_elements*, read and written, and perhaps over a dropout mask."""
+        return Operator(name, phase, 0.0, (n_arrays * ELEMENT_BYTES + MASK_BYTES * has_mask) * n_elements)
 
     def _attention(self) -> Iterator[Operator]:
         queries, keys = self.tokens * self.query, self.tokens * self.key_value  # values are as many as keys
@@ -159,9 +145,9 @@ class _Operators:
             yield Operator("fused attention", "forward", 2 * self.product_flops, ELEMENT_BYTES * n_elements)
             return
         yield self._product("scores", "forward", queries + keys + self.scores)
-        yield self._on_scores("scale, mask, softmax", "forward", 2)
+        yield self._elementwise("scale, mask, softmax", "forward", self.scores, 2)
         if self.has_dropout:
-            yield self._on_scores("attention dropout", "forward", 2, has_mask=True)
+            yield self._elementwise("attention dropout", "forward", self.scores, 2, has_mask=True)
         yield self._product("context", "forward", self.scores + keys + queries)
 
     def _attention_gradient(self) -> Iterator[Operator]:
@@ -173,16 +159,11 @@ class _Operators:
         yield self._product("value gradient", "backward", self.scores + queries + keys)
         yield self._product("probability gradient", "backward", queries + keys + self.scores)
         if self.has_dropout:
-            yield self._on_scores("attention dropout", "backward", 2, has_mask=True)
-        yield self._on_scores("scale, mask, softmax", "backward", 3)  # two gradients and the probabilities
+            yield self._elementwise("attention dropout", "backward", self.scores, 2, has_mask=True)
+        yield self._elementwise("scale, mask, softmax", "backward", self.scores, 3)  # 2 gradients, probabilities
         yield self._product("query gradient", "backward", self.scores + keys + queries)
         yield self._product("key gradient", "backward", self.scores + queries + keys)
 
     def _product(self, name: str, phase: str, n_elements: float) -> Operator:
         """A batched GEMM with one matrix of scores for each sequence and head."""
         return Operator(name, phase, self.product_flops, ELEMENT_BYTES * n_elements)
-
-    def _on_scores(self, name: str, phase: str, n_passes: int, *, has_mask: bool = False) -> Operator:
-        """An elementwise kernel over all scores."""
-        n_bytes = (n_passes * ELEMENT_BYTES + (MASK_BYTES if has_mask else 0)) * self.scores
-        return Operator(name, phase, 0.0, n_bytes)

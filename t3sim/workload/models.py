@@ -1,18 +1,17 @@
 """The transformers that a workload can name, as GEMM shapes.
 
-Those of the T3 study (T3 table 2) live in ``configs/model``, one file each with
-sources; others come from a file of the user, in the same form (``.yaml``) or as
-the ``config.json`` of a Hugging Face checkpoint.
+Those of the T3 study (T3 table 2) live in ``configs/model``, one file each with sources; others come from a file of the
+user, in the same form (``.yaml``) or as the ``config.json`` of a Hugging Face checkpoint.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from t3sim.config.experiment import ModelSpec
-from t3sim.config.presets import folder_of, model_node
+from t3sim.config.presets import folder_of, load_preset, without
 from t3sim.config.trees import validated
 from t3sim.config.yaml_loader import Node, Position
 from t3sim.errors import ConfigError
@@ -33,13 +32,15 @@ class NamedModel:
 def named_model(
     name: str, named_at: Position | None = None, key: str = "workload.model", folder: Path | None = None
 ) -> NamedModel:
-    """Return the model called *name*: a preset, or a file relative to the one that names it (else to *folder*).
+    """Return the model called *name*: a preset, in any case, or a file relative to the one that names it (or *folder*).
 
     Raises ``ConfigError`` at the place that names it, or at the place in its file that is wrong.
     """
     if name.endswith(HF_SUFFIX):
         return _from_hf_config(name, named_at, key, folder)
-    node = model_node(name, named_at, key, folder)
+    node = without(load_preset("model", name, named_at, key, folder), "description")
+    if node.is_mapping and "name" not in node.value:
+        node = replace(node, value={"name": Node(Path(node.position.file).stem, node.position), **node.value})
     leaves = {".".join(path): leaf for path, leaf in node.leaves()}
     return NamedModel(validated(ModelSpec, node, "model"), leaves)
 
@@ -56,9 +57,7 @@ def _from_hf_config(name: str, named_at: Position | None, key: str, folder: Path
     called = "".join(c if c.isprintable() else "_" for c in called) or "config"
     spec = ModelSpec(name=called, tokens=1, tensor_parallel=(), **fields)
     place = Position(str(path))
-    leaves = {field: Node(fields[field], place, None, "user", f"`{source}`") for field, source in sources.items()}
-    leaves |= {
-        field: Node(fields[field], place, None, "derived", "its model_type")
-        for field in ("gated", "dropout", "whole_heads")
-    }
+    origins = {field: ("user", f"`{source}`") for field, source in sources.items()}
+    origins |= dict.fromkeys(("gated", "dropout", "whole_heads"), ("derived", "its model_type"))
+    leaves = {field: Node(fields[field], place, None, *origin) for field, origin in origins.items()}
     return NamedModel(spec, leaves, states_tokens=False)

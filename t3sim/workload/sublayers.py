@@ -1,14 +1,12 @@
 """The four sublayers "GEMM, then all-reduce" of a tensor-parallel transformer layer (T3 sections 2.3 and 5.2).
 
-All four produce tokens x hidden; they differ in the length of the dot product
-left to each GPU:
+All four produce tokens x hidden; they differ in the length of the dot product left to each GPU:
 
 - OP, output projection (forward): the query heads of the GPU;
 - FC-2, down projection (forward): its share of the feed-forward width;
 - FC-1, input gradient of the up projection (backward): the same, twice if the
   feed-forward part is gated (gate and up projection);
-- IP, input gradient of the QKV projection (backward): its query, key and value
-  heads.
+- IP, input gradient of the QKV projection (backward): its query, key and value heads.
 
 With sequence parallelism, what these reduce is scattered by rows, and the other GEMMs of a layer gather the rows first
 (operator ``ag-gemm``): QKV and FC-1 (forward, projections to the heads and to the feed-forward width), FC-2 and OP
@@ -49,10 +47,9 @@ class Slice:
 def gemm_of(model: ModelSpec, sublayer: str, tp: int, operator: OperatorKind = "gemm-rs") -> GemmShape:
     """Return the GEMM that one of *tp* GPUs computes for *sublayer* of an *operator*.
 
-    Raises ``ValueError`` if the dot product cannot be sliced evenly: T3
-    slices in K exactly, and so do we.  A model with ``whole_heads`` is sliced
-    by heads; its key and value heads are replicated where there are fewer of
-    them than GPUs.
+    Raises ``ValueError`` if the dot product cannot be sliced evenly: T3 slices in K exactly, and so do we.  A model
+    with ``whole_heads`` is sliced by heads; its key and value heads are replicated where there are fewer of them than
+    GPUs.
     """
     if sublayer not in PHASES_OF[operator]:
         raise ValueError(f"unknown sublayer {sublayer!r}; known: {', '.join(PHASES_OF[operator])}")
@@ -94,7 +91,7 @@ def _local_k(model: ModelSpec, sublayer: str, tp: int) -> int:
 
 
 def _kv_heads_of_a_gpu(model: ModelSpec, sublayer: str, tp: int) -> int:
-    kv_heads = _stated(model.heads) if model.kv_heads is None else model.kv_heads
+    kv_heads = model.kv_heads or _stated(model.heads)
     if tp <= kv_heads:
         return _share(model, sublayer, "kv_heads", kv_heads, tp)
     if tp % kv_heads:

@@ -1,10 +1,12 @@
 """The tiles of a GEMM kernel, in dispatch order, and the chunks a collective moves.
 
-Models one kernel of T3 section 2.5: the output is cut into workgroup tiles,
-one workgroup each; a workgroup's wavefronts each produce one wavefront tile.
-Workgroups are dispatched in row-major tile order (columns fastest), and the
-sequence is cut into as many consecutive chunks as there are GPUs (T3 section
-4.4, staggered chunk order).
+Models one kernel of T3 section 2.5: the output is cut into workgroup tiles, one workgroup each; a workgroup's
+wavefronts each produce one wavefront tile. Workgroups are dispatched in row-major tile order (columns fastest), and the
+sequence is cut into as many consecutive chunks as there are GPUs (T3 section 4.4, staggered chunk order).
+
+All arrays here are stored by rows.  A GEMM whose arrays are stored by columns is the transposed GEMM, B^T A^T = C^T,
+with arrays stored by rows and tiles that are numbered down the columns: what a stage makes is then in pieces as wide as
+a tile all over the output, and not whole rows of it.
 
 The rules of a tiling (what a compute unit must hold, and what the tracker can tell apart) are here too.  Leaves out
 split-K: every output element belongs to exactly one workgroup and
@@ -35,26 +37,25 @@ OUTPUT_PITCH_ALIGNMENT = 128  # bytes; each output row starts on a cache line
 MAX_WAVEFRONTS_PER_WORKGROUP = 8  # T3 section 4.2.1: 3-bit wavefront id
 MAX_WORKGROUPS = 1 << 20  # an FP16 output of 32 GiB in tiles of 128 x 128; larger is a mistake in the shape
 
-WORKGROUP_DTYPE = np.dtype([("chunk", "i8"), ("row", "i8"), ("column", "i8"), ("n_rows", "i8"), ("n_columns", "i8")])
-WAVEFRONT_DTYPE = np.dtype(
-    [("workgroup", "i8"), ("wavefront", "i8"), ("row", "i8"), ("column", "i8"), ("n_rows", "i8"), ("n_columns", "i8")]
-)
+_RECTANGLE = ("row", "column", "n_rows", "n_columns")
+WORKGROUP_DTYPE = np.dtype([(name, "i8") for name in ("chunk", *_RECTANGLE)])
+WAVEFRONT_DTYPE = np.dtype([(name, "i8") for name in ("workgroup", "wavefront", *_RECTANGLE)])
 
 
 @dataclass(frozen=True, eq=False)
 class TileTrace:
     """The workgroups of one GEMM kernel in dispatch order, with the chunk of each.
 
-    ``workgroups[i]`` is workgroup ``i``: its chunk and its rectangle of the
-    output in elements, clipped at the edges of the output.  This is the order
-    of device 0; device ``d`` starts at chunk ``d`` (T3 section 4.4).
-    What a trace means, for comparing two, is ``content_digest`` of ``trace_file``.
+    ``workgroups[i]`` is workgroup ``i``: its chunk and its rectangle of the output in elements, clipped at the edges of
+    the output.  This is the order of device 0; device ``d`` starts at chunk ``d`` (T3 section 4.4). What a trace means,
+    for comparing two, is ``content_digest`` of ``trace_file``.
     """
 
     gemm: GemmShape
     tiling: TilingSpec
     n_chunks: int
     workgroups: NDArray[Any]  # of WORKGROUP_DTYPE, read-only
+    is_transposed: bool = False  # its rows are the columns of the GEMM that was asked for
 
     def __post_init__(self) -> None:
         if self.workgroups.dtype != WORKGROUP_DTYPE or self.workgroups.ndim != 1:
@@ -77,19 +78,16 @@ class TileTrace:
     def wavefront_tiles(self, workgroup_id: int | None = None) -> NDArray[Any]:
         """Return the wavefront tiles of one workgroup (or of all), as an array of WAVEFRONT_DTYPE.
 
-        Wavefronts are numbered row-major in the full workgroup tile; those
-        that fall outside a clipped workgroup tile do not exist and are left
-        out, so numbers may have gaps.
+        Wavefronts are numbered row-major in the full workgroup tile; those that fall outside a clipped workgroup tile
+        do not exist and are left out, so numbers may have gaps.
         """
         ids = np.arange(self.n_workgroups) if workgroup_id is None else np.array([workgroup_id])
         tiles = self.workgroups[ids]
         down, across = wavefront_grid(self.tiling)
         height, width = self.tiling.wavefront_tile
-        n_per_workgroup = down * across
-        wavefronts = np.empty((len(ids), n_per_workgroup), dtype=WAVEFRONT_DTYPE)
-        index = np.arange(n_per_workgroup)
-        row_offset = (index // across) * height
-        column_offset = (index % across) * width
+        wavefronts = np.empty((len(ids), down * across), dtype=WAVEFRONT_DTYPE)
+        index = np.arange(down * across)
+        row_offset, column_offset = (index // across) * height, (index % across) * width
         wavefronts["workgroup"] = ids[:, None]
         wavefronts["wavefront"] = index
         wavefronts["row"] = tiles["row"][:, None] + row_offset
@@ -118,8 +116,8 @@ class TileTrace:
 def make_tile_trace(gemm: GemmShape, tiling: TilingSpec, n_chunks: int) -> TileTrace:
     """Cut *gemm* into workgroup tiles, row-major, and the sequence into *n_chunks* near-equal parts.
 
-    Parts differ by at most one workgroup, larger parts first.  Raises
-    ``ValueError`` with the rule broken if the shape cannot be cut so.
+    Parts differ by at most one workgroup, larger parts first.  With arrays stored by columns the trace is of the
+    transposed GEMM.  Raises ``ValueError`` with the rule broken if the shape cannot be cut so.
     """
     check_tiling(tiling)
     if n_chunks < 1:
@@ -127,9 +125,26 @@ def make_tile_trace(gemm: GemmShape, tiling: TilingSpec, n_chunks: int) -> TileT
     refuse(chunk_findings(gemm, tiling, n_chunks))
     height, width = tiling.workgroup_tile
     n_rows, n_columns = tile_grid(gemm, tiling)
-    ids = np.arange(n_rows * n_columns, dtype=np.int64)
-    workgroups = workgroup_tiles(gemm, tiling, ids // n_columns * height, ids % n_columns * width, n_chunks)
-    return TileTrace(gemm, tiling, n_chunks, workgroups)
+    row, column = np.divmod(np.arange(n_rows * n_columns, dtype=np.int64), n_columns)
+    is_transposed = tiling.column_major
+    if is_transposed:
+        gemm, tiling, row, column = transposed(gemm), stored_by_rows(tiling), column, row
+        height, width = width, height
+    workgroups = workgroup_tiles(gemm, tiling, row * height, column * width, n_chunks)
+    return TileTrace(gemm, tiling, n_chunks, workgroups, is_transposed=is_transposed)
+
+
+def transposed(gemm: GemmShape) -> GemmShape:
+    """Return the GEMM of the transposed operands, the other way round."""
+    return GemmShape(m=gemm.n, n=gemm.m, k=gemm.k)
+
+
+def stored_by_rows(tiling: TilingSpec) -> TilingSpec:
+    """Return how the transposed GEMM is cut, if *tiling* has arrays stored by columns; else *tiling*."""
+    if not tiling.column_major:
+        return tiling
+    tiles = {name: getattr(tiling, name)[::-1] for name in ("workgroup_tile", "wavefront_tile")}
+    return tiling.model_copy(update={**tiles, "column_major": False})
 
 
 def tile_findings(tiling: TilingSpec) -> list[Finding]:
@@ -140,11 +155,9 @@ def tile_findings(tiling: TilingSpec) -> list[Finding]:
         return [("wavefront_tile", message)]
     n_wavefronts = math.prod(wavefront_grid(tiling))
     if n_wavefronts > MAX_WAVEFRONTS_PER_WORKGROUP:
-        message = (
-            f"[{rows}, {columns}] of [{high}, {wide}] wavefront tiles makes {n_wavefronts} wavefronts; T3's tracker"
-            f" tells apart at most {MAX_WAVEFRONTS_PER_WORKGROUP} in a workgroup"
-        )
-        return [("workgroup_tile", message)]
+        made = f"[{rows}, {columns}] of [{high}, {wide}] wavefront tiles makes {n_wavefronts} wavefronts"
+        most = f"T3's tracker tells apart at most {MAX_WAVEFRONTS_PER_WORKGROUP} in a workgroup"
+        return [("workgroup_tile", f"{made}; {most}")]
     return []
 
 
@@ -162,16 +175,14 @@ def tiling_findings(tiling: TilingSpec, machine: MachineSpec) -> list[Finding]:
         (accumulators, "registers", "accumulators, rows x columns x 4 B"),
     ):
         if needed > getattr(unit, holder):
-            message = (
-                f"{tile} needs {format_bytes(needed)} for {what}; `machine.gpu.compute_unit.{holder}` is"
-                f" {format_bytes(getattr(unit, holder))}"
-            )
-            findings.append(("workgroup_tile", message))
+            has = f"`machine.gpu.compute_unit.{holder}` is {format_bytes(getattr(unit, holder))}"
+            findings.append(("workgroup_tile", f"{tile} needs {format_bytes(needed)} for {what}; {has}"))
     whole_lines = f"of {line} B, {line // ELEMENT_BYTES} FP16 elements"
     if tiling.k_slice * ELEMENT_BYTES != line:
         findings.append(("k_slice", f"is {tiling.k_slice}, must fill one L2 line {whole_lines}"))
-    if wide * ELEMENT_BYTES % line:
-        findings.append(("wavefront_tile", f"is [{high}, {wide}], its columns must fill L2 lines {whole_lines}"))
+    stored, name = (high, "rows") if tiling.column_major else (wide, "columns")
+    if stored * ELEMENT_BYTES % line:
+        findings.append(("wavefront_tile", f"is [{high}, {wide}], its {name} must fill L2 lines {whole_lines}"))
     if tiling.prefetch_depth > MOST_PREFETCHED_SLICES:
         findings.append(("prefetch_depth", f"is {tiling.prefetch_depth}, must be at most {MOST_PREFETCHED_SLICES}"))
     n_threads = math.prod(wavefront_grid(tiling)) * LANES_PER_WAVEFRONT
@@ -198,8 +209,7 @@ def shape_findings(gemm: GemmShape, tiling: TilingSpec, tp: int) -> list[Finding
     m, n, k = gemm.m, gemm.n, gemm.k
     for name, elements in (("output (m x n)", m * n), ("first operand (m x k)", m * k), ("second (k x n)", k * n)):
         if elements * ELEMENT_BYTES > MAX_MATRIX_BYTES:
-            most = format_bytes(MAX_MATRIX_BYTES)
-            return [("gemm", f"m {m}, n {n}, k {k}: the {name} has more than {most}")]
+            return [("gemm", f"m {m}, n {n}, k {k}: the {name} has more than {format_bytes(MAX_MATRIX_BYTES)}")]
     findings = chunk_findings(gemm, tiling, tp)
     if tp > m and not (findings and findings[0][0] == "gemm"):
         return [("tp", f"is {tp}, more than the {m} rows of the output")]
@@ -238,10 +248,8 @@ def workgroup_tiles(gemm: GemmShape, tiling: TilingSpec, row: Any, column: Any, 
 
 def wavefront_grid(tiling: TilingSpec) -> tuple[int, int]:
     """Return wavefront tiles per full workgroup tile, (down, across)."""
-    return (
-        tiling.workgroup_tile[0] // tiling.wavefront_tile[0],
-        tiling.workgroup_tile[1] // tiling.wavefront_tile[1],
-    )
+    (rows, columns), (high, wide) = tiling.workgroup_tile, tiling.wavefront_tile
+    return rows // high, columns // wide
 
 
 def output_pitch_bytes(gemm: GemmShape) -> int:
@@ -252,9 +260,8 @@ def output_pitch_bytes(gemm: GemmShape) -> int:
 def expected_chunk_bytes(trace: TileTrace, access_bytes: int) -> NDArray[np.int64]:
     """Return, for each chunk, the bytes that its output stores move: closed form for tests and checks.
 
-    A wavefront stores its tile row by row; a row's segment is padded to whole
-    accesses of *access_bytes*.  Output rows start on a cache line, so 64 FP16
-    columns are 128 bytes, and 33 columns are 128 with 64-byte accesses.
+    A wavefront stores its tile row by row; a row's segment is padded to whole accesses of *access_bytes*.  Output rows
+    start on a cache line, so 64 FP16 columns are 128 bytes, and 33 columns are 128 with 64-byte accesses.
     """
     wavefronts = trace.wavefront_tiles()
     first = wavefronts["column"] * ELEMENT_BYTES // access_bytes

@@ -1,15 +1,12 @@
 """Tile traces on disk: a Parquet file of workgroups and a JSON manifest beside it.
 
-``x.parquet`` holds one row per workgroup in dispatch order; ``x.manifest.json``
-says which GEMM they tile, where they came from, and the digest of what they mean.
-Replaying a trace gives the run that generating the same tiles gives; a trace
-may also hold another order of the same tiles (column-major, or one recorded on
-a real GPU).
+``x.parquet`` holds one row per workgroup in dispatch order; ``x.manifest.json`` says which GEMM they tile, where they
+came from, and the digest of what they mean. Replaying a trace gives the run that generating the same tiles gives; a
+trace may also hold another order of the same tiles (column-major, or one recorded on a real GPU).
 
-Rules of a valid trace, all checked before anything is simulated: every tile of
-the GEMM's tile grid exactly once, clipped at the edges; chunks consecutive,
-from 0, none empty; checksums of the Parquet pages and digest as written.  Pinned
-by ``tests/workload/test_trace_file.py``.
+Rules of a valid trace, all checked before anything is simulated: every tile of the GEMM's tile grid exactly once,
+clipped at the edges; chunks consecutive, from 0, none empty; checksums of the Parquet pages and digest as written.
+Pinned by ``tests/workload/test_trace_file.py``.
 """
 
 from __future__ import annotations
@@ -65,8 +62,7 @@ def manifest_path(path: Path) -> Path:
 def write_trace(path: str | Path, trace: TileTrace, origin: str) -> None:
     """Publish *trace* as *path* (``*.parquet``) and its manifest, both or neither.
 
-    *origin* says in one line where the tiles come from.  The same trace gives
-    the same bytes.
+    *origin* says in one line where the tiles come from.  The same trace gives the same bytes.
     """
     path = _parquet_path(path)
     problems = tile_problems(trace.gemm, trace.tiling, trace.n_chunks, trace.workgroups)
@@ -75,9 +71,8 @@ def write_trace(path: str | Path, trace: TileTrace, origin: str) -> None:
     buffer = BytesIO()
     table = pa.table({name: np.ascontiguousarray(trace.workgroups[name]) for name in _COLUMNS})
     pq.write_table(table, buffer, compression="zstd", store_schema=False, write_page_checksum=True)
-    manifest = {
-        "schema_version": SCHEMA_VERSION, **_header(trace), "origin": origin, "content_sha256": content_digest(trace),
-    }  # fmt: skip
+    manifest = {"schema_version": SCHEMA_VERSION, **_header(trace), "origin": origin}
+    manifest["content_sha256"] = content_digest(trace)
     text = json.dumps(manifest, indent=2, allow_nan=False) + "\n"
     publish({path: buffer.getvalue(), manifest_path(path): text.encode()})
 
@@ -133,36 +128,33 @@ def tile_problems(gemm: GemmShape, tiling: TilingSpec, n_chunks: int, workgroups
         begins: NDArray[np.bool_] = inside & (first % tile == 0)
         due = np.minimum(tile, whole - np.where(begins, first, 0))
         report(~inside, lambda i: f"{axis} {first[i]} is outside the output (0 to {whole - 1})")
-        report(
-            inside & ~begins, lambda i: f"{axis} {first[i]} is not a multiple of the workgroup tile's {tile} {axis}s"
-        )
+        odd = f"is not a multiple of the workgroup tile's {tile} {axis}s"
+        report(inside & ~begins, lambda i: f"{axis} {first[i]} {odd}")
         report(begins & (n != due), lambda i: f"n_{axis}s is {n[i]}; the tile at {axis} {first[i]} has {due[i]}")
         return begins
 
     on_grid = np.flatnonzero(aligned("row", height, gemm.m) & aligned("column", width, gemm.n))
     report((chunk < 0) | (chunk >= n_chunks), lambda i: f"chunk {chunk[i]} is outside 0 to {n_chunks - 1}")
-    goes_back = np.zeros(len(chunk), dtype=bool)
-    goes_back[1:] = chunk[1:] < chunk[:-1]
-    report(goes_back, lambda i: f"chunk {chunk[i]} comes after chunk {chunk[i - 1]}; chunks must be consecutive")
+    report(
+        np.r_[False, chunk[1:] < chunk[:-1]],
+        lambda i: f"chunk {chunk[i]} comes after chunk {chunk[i - 1]}; chunks must be consecutive",
+    )
 
     tile_rows, tile_columns = tile_grid(gemm, tiling)
     n_tiles = tile_rows * tile_columns
     tile = row[on_grid] // height * tile_columns + column[on_grid] // width
     covered, first = np.unique(tile, return_index=True)
-    repeated = np.setdiff1d(np.arange(len(tile)), first)[:MAX_PROBLEMS]
-    for k in repeated:
+    for k in np.setdiff1d(np.arange(len(tile)), first)[:MAX_PROBLEMS]:
         i, earlier = int(on_grid[k]), int(on_grid[first[np.searchsorted(covered, tile[k])]])
-        problems.append(
-            (i, f"covers the tile at row {row[i]}, column {column[i]} again; record {earlier} has it already")
-        )
+        again = f"covers the tile at row {row[i]}, column {column[i]} again"
+        problems.append((i, f"{again}; record {earlier} has it already"))
 
     found = [f"record {i}: {rule}" for i, rule in sorted(problems)]
     if len(covered) < n_tiles:
         missing = int(np.setdiff1d(np.arange(n_tiles), covered)[0])
-        found.append(
-            f"{n_tiles - len(covered)} of the {n_tiles} tiles of the output are in no record; the first is at"
-            f" row {missing // tile_columns * height}, column {missing % tile_columns * width}"
-        )
+        at = f"row {missing // tile_columns * height}, column {missing % tile_columns * width}"
+        n_missing = n_tiles - len(covered)
+        found.append(f"{n_missing} of the {n_tiles} tiles of the output are in no record; the first is at {at}")
     empty = np.setdiff1d(np.arange(n_chunks), chunk)
     if len(empty):
         found.append(f"{len(empty)} of the {n_chunks} chunks have no record; the first is chunk {empty[0]}")
@@ -191,17 +183,14 @@ def _read_workgroups(parquet: bytes, n_workgroups: int, shown: str) -> NDArray[A
         if tuple(schema.names) != _COLUMNS or any(field.type != pa.int64() for field in schema):
             found = ", ".join(f"{field.name} {field.type}" for field in schema)
             raise InputDataError(f"{shown}: columns must be {', '.join(_COLUMNS)} (all int64); found {found[:200]}")
-        if file.metadata.num_rows != n_workgroups:
-            raise InputDataError(
-                f"{shown}: the file holds {file.metadata.num_rows} records, the manifest says {n_workgroups}"
-            )
+        n = file.metadata.num_rows
+        if n != n_workgroups:
+            raise InputDataError(f"{shown}: the file holds {n} records, the manifest says {n_workgroups}")
         # Not from the columns' metadata: pyarrow ends the process if they are hostile.
         expanded = sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups))
-        if expanded > 2 * n_workgroups * WORKGROUP_DTYPE.itemsize + EXPANSION_SLACK_BYTES:
-            raise InputDataError(
-                f"{shown}: would expand to {expanded} bytes; {n_workgroups} records are"
-                f" {n_workgroups * WORKGROUP_DTYPE.itemsize}"
-            )
+        size = n_workgroups * WORKGROUP_DTYPE.itemsize
+        if expanded > 2 * size + EXPANSION_SLACK_BYTES:
+            raise InputDataError(f"{shown}: would expand to {expanded} bytes; {n_workgroups} records are {size}")
         table = file.read()
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InputDataError(f"{shown}: not a readable Parquet file: {one_line(error)}") from error
@@ -223,10 +212,8 @@ def read_manifest(path: str | Path) -> TraceManifest:
         found = parse_json(read_limited(manifest_path(path), MAX_MANIFEST_BYTES, shown_as=shown))
         version = found.get("schema_version")
         if version != SCHEMA_VERSION:
-            raise ValueError(
-                f"schema_version is {version!r}, this t3sim reads {SCHEMA_VERSION};"
-                " write the trace again with `t3sim trace make`"
-            )
+            advice = "write the trace again with `t3sim trace make`"
+            raise ValueError(f"schema_version is {version!r}, this t3sim reads {SCHEMA_VERSION}; {advice}")
         manifest = validated(TraceManifest, tree_of(found, Position("")), "")
         gemm, tiling = manifest.gemm, manifest.tiling
         check_tiling(tiling)

@@ -23,6 +23,7 @@ from t3sim.errors import InputDataError, UsageError
 from t3sim.results.record import RunRecord
 from t3sim.results.writer import write_results
 from tests.analysis.folders import SEQUENTIAL, T3, point_of, row_of, study, write_folder
+from tests.conftest import cases
 
 
 def test_phases_add_up_to_the_time() -> None:
@@ -102,7 +103,7 @@ def test_machines_are_told_apart_by_name_or_by_what_was_swept() -> None:
     assert headings == ["T-NLG, TP 8, link bandwidth 50 GB/s", "T-NLG, TP 8, link bandwidth 75 GB/s"]
 
 
-@pytest.mark.parametrize("n_cases", [1, 16])
+@pytest.mark.parametrize("n_cases", cases([1, 4, 16], 1, 4))
 def test_files_are_of_journal_size_and_the_same_again(n_cases: int, tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "results", study(n_cases))
     pdf, png = figures_of(folder, ["speedup"], tmp_path / "figures")["speedup"]

@@ -21,7 +21,6 @@ import numpy as np
 from t3sim.checks.audit import Audit
 from t3sim.config.experiment import RunSpec
 from t3sim.experiment.plan import load_experiment
-from t3sim.experiment.runner import plan_phases
 from t3sim.gpu.assemble import compiled_advance, layout_for
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel.state import COMMAND_LOG, Layout
@@ -33,6 +32,7 @@ from t3sim.system.parts import MirroredParts, Parts, PhaseStore
 from t3sim.system.simulate import operator_of, plan_for
 from tests.conftest import REPOSITORY
 from tests.harness.channel_bench import ChannelBench, Setup
+from tests.harness.planned import plan_phases
 
 EXPERIMENT = REPOSITORY / "experiments" / "t3-tnlg-fc2" / "experiment.yaml"
 # HBM2 timings of configs/memory/hbm2-reference.yaml: what the bandwidth tests use, refresh on.

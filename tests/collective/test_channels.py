@@ -18,9 +18,8 @@ from t3sim.collective.schedule import (
     TO_LOCAL,
     Channels,
     CollectiveSchedule,
-    channelled_all_gather,
-    channelled_all_reduce,
-    channelled_reduce_scatter,
+    Op,
+    channelled,
 )
 
 LINE = 2
@@ -100,23 +99,22 @@ def check_all_reduce(n: int, c: int, program: CollectiveSchedule) -> None:
             assert all(memories[d][(n + q) * c + i] == whole(n, (d + n - 1 + q) % n, i) for i in range(c))
 
 
-KINDS: dict[str, tuple[Callable[..., CollectiveSchedule], Callable[..., None]]] = {
-    "reduce-scatter": (channelled_reduce_scatter, check_reduce_scatter),
-    "all-gather": (channelled_all_gather, check_all_gather),
-    "all-reduce": (channelled_all_reduce, check_all_reduce),
+KINDS: dict[Op, Callable[..., None]] = {
+    "reduce-scatter": check_reduce_scatter,
+    "all-gather": check_all_gather,
+    "all-reduce": check_all_reduce,
 }
 
 
-def check_program(kind: str, n: int, c: int, cut: Channels) -> None:
-    make, check = KINDS[kind]
-    check(n, c, make(n, c, cut))
+def check_program(kind: Op, n: int, c: int, cut: Channels) -> None:
+    KINDS[kind](n, c, channelled(kind, n, c, cut))
 
 
 @pytest.mark.parametrize("cut", CUTS, ids=lambda cut: f"{cut.n_channels}x{cut.n_slices}")
 @pytest.mark.parametrize("c", CHUNKS)
 @pytest.mark.parametrize("n", [2, 3, 4, 7])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_contribution_arrives_once(kind: str, n: int, c: int, cut: Channels) -> None:
+def test_every_contribution_arrives_once(kind: Op, n: int, c: int, cut: Channels) -> None:
     """Does each device end with what the collective promises, however the array is cut and whoever runs first?"""
     check_program(kind, n, c, cut)
 
@@ -128,11 +126,11 @@ def test_every_contribution_arrives_once(kind: str, n: int, c: int, cut: Channel
      ("all-reduce", lambda n: 3 * n - 2, lambda n: n)],
 )  # fmt: skip
 def test_traffic_is_that_of_the_operations(
-    kind: str, reads: Callable[[int], int], kept: Callable[[int], int], n: int
+    kind: Op, reads: Callable[[int], int], kept: Callable[[int], int], n: int
 ) -> None:
     """Chunks read, kept and sent: of a ring with receive buffers (send, receive-reduce-send, receive-copy, ...)."""
     c = 24
-    program = KINDS[kind][0](n, c, CUTS[2])
+    program = channelled(kind, n, c, CUTS[2])
     steps = program.steps
     assert sum(len(s.operands) * s.n_granules for s in steps) == reads(n) * c
     assert sum(s.n_granules for s in steps if s.send_to in (TO_LOCAL, TO_BOTH)) == kept(n) * c
@@ -144,7 +142,7 @@ def test_traffic_is_that_of_the_operations(
 def test_a_wrong_program_turns_the_check_red(what: str) -> None:
     """Does the check notice a step that does not wait, forgets an operand, or forgets to keep its result?"""
     n, c = 4, 24
-    program = channelled_all_reduce(n, c, CUTS[2])
+    program = channelled("all-reduce", n, c, CUTS[2])
     number = next(i for i, s in enumerate(program.steps) if s.send_to == TO_BOTH and s.n_granules and s.wait_received)
     step = program.steps[number]
     wrong = {

@@ -27,7 +27,7 @@ def test_help_lists_the_commands_without_importing_them():
     )
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert output.endswith("[]\n")
-    for name, (_, text) in COMMANDS.items():
+    for name, text in COMMANDS.items():
         assert name in output
         assert text in output
 

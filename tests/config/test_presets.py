@@ -7,6 +7,7 @@ from t3sim.config.experiment import ModelSpec
 from t3sim.config.resolve import resolve_machine, resolve_tiling
 from t3sim.config.yaml_loader import Node, Position, load_yaml
 from t3sim.errors import ConfigError
+from t3sim.workload.models import named_model
 
 FILES = sorted(presets.configs_root().rglob("*.yaml"))
 PLACE = Position("test.yaml", 1, 1)
@@ -80,12 +81,12 @@ def test_the_two_access_sizes_have_the_same_bandwidth():
 
 
 def test_models_of_the_study():
-    sizes = {name: presets.load_model(name) for name in presets.preset_names("model")}
+    sizes = {name: named_model(name).spec for name in presets.preset_names("model")}
     assert set(sizes) == {"Mega-GPT-2", "T-NLG", "GPT-3", "PALM", "MT-NLG"}
     expected = ModelSpec(
         name="T-NLG", hidden=4256, layers=78, tokens=8192, tensor_parallel=(8, 16), sequence=1024, heads=28
     )
-    assert sizes["T-NLG"] == expected == presets.load_model("t-nlg")
+    assert sizes["T-NLG"] == expected == named_model("t-nlg").spec
 
 
 @pytest.mark.parametrize("name", presets.preset_names("kernel"))

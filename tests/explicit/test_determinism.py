@@ -17,7 +17,7 @@ from t3sim.config.experiment import RunSpec
 from t3sim.errors import ModelError
 from t3sim.system.ring import RingMachine
 from t3sim.system.threads import at_most_threads, n_cores, threads_for
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, cases
 from tests.harness.rings import Observed, explicit, point, small_points, summary
 
 UNLIKE = ("mode=explicit", "machine.gpu[2].compute_clock=1386 MHz", "machine.link[1].bandwidth=6 GB/s")
@@ -33,7 +33,7 @@ def content(seen: Observed) -> Any:
     return seen.total, gpus, seen.digests
 
 
-@pytest.mark.parametrize("strategy", ["sequential", "t3-mca"])
+@pytest.mark.parametrize("strategy", cases(["sequential", "t3-mca"], "t3-mca"))
 def test_threads_do_not_matter(strategy: str) -> None:
     one, two, four = (explicit(unlike(strategy), n_threads=n) for n in (1, 2, 4))
     assert one == two == four

@@ -89,7 +89,7 @@ def test_parts_add_up_to_the_last_end(strategy: str) -> None:
 # --- skew and jitter ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", cases(STRATEGIES, "t3-mca"))
 @pytest.mark.parametrize("microseconds", cases([1, 10], 10))
 def test_a_late_gpu_delays_the_end_by_little_more_than_its_skew(strategy: str, microseconds: int) -> None:
     """At most by the skew, and a chunk for each collective: a GPU that is behind sends two of its steps mixed."""

@@ -19,6 +19,7 @@ import yaml
 from t3sim.config import yaml_loader
 from t3sim.config.yaml_loader import load_yaml_text
 from t3sim.experiment.plan import load_experiment
+from tests.conftest import cases
 from tests.faults.refusals import Case, case, check_refused, t3sim_here
 from tests.smoke.command_line import entries
 
@@ -183,7 +184,7 @@ CASES = [
         BASE.replace("t3-150", "t3-15O"),
         (
             "e.yaml:2:10: machine: unknown machine `t3-15O`; did you mean `t3-150`? (known: a100, h100, h200, "
-            "t3-150, t3-150-2x, t3-75, t3-tiny)"
+            "t3-150, t3-150-2x, t3-75, t3-accel-sim, t3-accel-sim-2x, t3-tiny)"
         ),
     ),
     case(
@@ -213,7 +214,7 @@ CASES = [
         BASE.replace("t3\n", "t3-mca\n") + "arbitration: {policy: mca, treshold: 5}\n",
         (
             "e.yaml:5:28: arbitration.treshold: unknown parameter of policy `mca` `treshold`; did you mean "
-            "`threshold`? (known: threshold, starvation_limit)"
+            "`threshold`? (known: threshold, starvation_limit, turns_above, turns_within)"
         ),
     ),
     case(
@@ -1264,7 +1265,7 @@ SAMPLE = (
 )
 
 
-@pytest.mark.parametrize("fault", [c for c in CASES if c.id in SAMPLE], ids=SAMPLE)
+@pytest.mark.parametrize("fault", cases([c for c in CASES if c.id in SAMPLE], *[c for c in CASES if c.id == SAMPLE[0]]))
 def test_the_same_from_a_process_of_its_own(fault: Case, folder: Path) -> None:
     fault.write(folder / "e.yaml")
     before = entries(folder)

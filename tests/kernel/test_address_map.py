@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from t3sim.config.presets import load_model, preset_names
+from t3sim.config.presets import preset_names
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel.codes import ACT, NEVER
+from t3sim.workload.models import named_model
 from t3sim.workload.sublayers import SUBLAYERS, gemm_of
 from tests.harness.channel_bench import ChannelBench, Setup, commands_of
 from tests.harness.machines import machine
@@ -154,7 +155,7 @@ class TestSpread:
         Measured: 1.0 for powers of two up to 1.62 for pitches of three times a power of two; a random
         map of 2048 lines has 1.26.  The bound is the measured worst with 5 % of slack.
         """
-        model = load_model(name)
+        model = named_model(name).spec
         for tp in model.tensor_parallel:
             for sublayer in SUBLAYERS:
                 pitch = -(-gemm_of(model, sublayer, tp).k // K_SLICE_LINES)

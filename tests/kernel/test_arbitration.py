@@ -27,12 +27,13 @@ from t3sim.gpu.kernel.codes import (
     WRITE_BACK,
 )
 from t3sim.gpu.kernel.memory_controller import enqueue_request, head_is_ready, is_any_head_ready
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, cases
 from tests.harness.channel_bench import ChannelBench, Request, Setup
 
 NOW = 5000
 CAPACITY = 64
 LIMIT = 1000
+PATIENCE = 300
 THIRD = 2  # a class beside T3's two
 HEADS = ("compute_at", "comm_at", "third_at")  # by class
 THRESHOLDS = {"5": 5, "10": 10, "30": 30, "none": "none", "auto": "auto"}
@@ -117,7 +118,7 @@ def breaches(pick_stream: Any, policy: str, n_classes: int = 2) -> list[str]:
 
 
 class TestContract:
-    @pytest.mark.parametrize("n_classes", [1, 2, 3])
+    @pytest.mark.parametrize("n_classes", cases([1, 2, 3], 3))
     @pytest.mark.parametrize("policy", arbitration_policies.names())
     def test_picks_what_is_ready_and_writes_only_its_scratch(self, policy: str, n_classes: int) -> None:
         """In 800 states and more, is the answer a ready stream or none, and the record otherwise as it was?"""
@@ -134,7 +135,7 @@ class TestContract:
         counted = bench.channel["n_requests"][:n_classes][:, kinds]
         assert counted.tolist() == (50 * np.eye(n_classes, dtype=int)).tolist()
 
-    @pytest.mark.parametrize("n_classes", [2, 3])
+    @pytest.mark.parametrize("n_classes", cases([2, 3], 3))
     @pytest.mark.parametrize("policy", [name for name in arbitration_policies.names() if name != "mca"])
     def test_policies_without_a_threshold_never_hold_a_ready_stream_back(self, policy: str, n_classes: int) -> None:
         """Are round robin and compute first work-conserving?"""
@@ -153,6 +154,7 @@ class TestContract:
         assert breaches(two_streams, "round_robin", 2) == []
         assert breaches(two_streams, "round_robin", 3) == ["picks a stream that is not ready"]
 
+    @pytest.mark.deep
     def test_the_contract_holds_interpreted(self) -> None:
         """The same checks on the uncompiled functions, in a process of their own."""
         names = ("test_picks_what_is_ready_and_writes_only_its_scratch", "TestMca")
@@ -234,6 +236,50 @@ class TestComputeFirst:
         assert picks("compute_first", channel_with(comm_at=NOW + 1, **state)) == THIRD
 
 
+class TestPatient:
+    """Compute first, and communication after a store burst at the latest."""
+
+    @pytest.mark.parametrize(("waited", "expected"), [(PATIENCE, COMPUTE), (PATIENCE + 1, COMM)])
+    def test_communication_waits_for_a_store_burst_and_no_longer(self, waited: int, expected: int) -> None:
+        """Exactly after its patience, from its arrival on and not from the last request served (canary: MCA)?"""
+        state = {"compute_at": NOW, "comm_at": NOW - waited, "last_served": (NOW - 1, NOW - 1)}
+        assert picks("patient", channel_with(policy="patient", params={"patience": PATIENCE}, **state)) == expected
+        assert mca(params={"threshold": 10, "starvation_limit": PATIENCE}, **state) == COMPUTE
+
+    def test_goes_whenever_compute_has_nothing(self) -> None:
+        """However full the DRAM queue is (canary: below MCA's threshold only)?"""
+        state: dict[str, Any] = {"compute_at": NOW + 1, "comm_at": NOW, "occupancy": (40, 20)}
+        assert picks("patient", channel_with(policy="patient", **state)) == COMM
+        assert mca(**state) == NO_STREAM
+
+    @pytest.mark.parametrize(("comm_at", "third_at", "expected"), [(NOW, 0, THIRD), (0, 0, COMM), (NOW, NOW, COMPUTE)])
+    def test_each_class_has_a_patience_of_its_own(self, comm_at: int, third_at: int, expected: int) -> None:
+        """Does one that is out of patience overtake, the lower class first?"""
+        state = {"compute_at": NOW, "comm_at": comm_at, "third_at": third_at, "n_classes": 3}
+        assert picks("patient", channel_with(policy="patient", params={"patience": PATIENCE}, **state)) == expected
+
+    @pytest.mark.parametrize(
+        ("served_at", "compute_at", "expected"),
+        [
+            (NOW - 7 * PATIENCE, NOW - 6 * PATIENCE, COMPUTE),  # it was idle, and has been busy for six bursts
+            (NOW - 7 * PATIENCE, NOW - 6 * PATIENCE - 1, COMM),  # for longer
+            (NOW - 1, NOW - 2, COMM),  # the head has waited behind another: busy since the beginning
+            (NOW - 2, NOW - 1, COMPUTE),  # idle just now
+        ],
+    )
+    def test_streams_take_turns_once_compute_has_long_not_been_idle(
+        self, served_at: int, compute_at: int, expected: int
+    ) -> None:
+        state = {"compute_at": compute_at, "comm_at": NOW, "last_served": (served_at, 0), "last_stream": COMPUTE}
+        channel = channel_with(policy="patient", params={"patience": PATIENCE}, **state)
+        assert picks("patient", channel) == expected
+
+    def test_the_default_is_a_store_burst_of_the_study(self) -> None:
+        """Is it what 80 tiles of 64 KiB take at 32 channels of 32 B a cycle, to the next 1000 cycles?"""
+        default = arbitration_policies.get("patient").parameters["patience"].default
+        assert default == round(80 * 65536 / (32 * 32), -3)
+
+
 class TestMca:
     """T3 section 4.5."""
 
@@ -247,6 +293,27 @@ class TestMca:
     def test_communication_below_the_threshold(self, reads: int, writes: int, expected: int) -> None:
         """Does the queue have to be shorter than the threshold, reads and writes together?"""
         assert mca(comm_at=NOW, occupancy=(reads, writes)) == expected
+
+    @pytest.mark.parametrize(
+        ("percent", "turns_above", "expected"), [(50, 50, COMPUTE), (51, 50, COMM), (99, None, COMPUTE)]
+    )
+    def test_streams_take_turns_beside_a_gemm_that_fills_the_queue(
+        self, percent: int, turns_above: int | None, expected: int
+    ) -> None:
+        """Above the share of the queue that the parameter says, and never without it?"""
+        params = {"threshold": "none", **({} if turns_above is None else {"turns_above": turns_above})}
+        state = {"compute_at": 10, "comm_at": NOW, "last_stream": COMPUTE, "params": params}
+        assert mca(first_stage_occupancy=percent * CAPACITY, **state) == expected
+
+    @pytest.mark.parametrize(("turns_within", "expected"), [(401, COMM), (400, COMPUTE), (0, COMPUTE)])
+    def test_streams_take_turns_beside_a_gemm_of_short_stages(self, turns_within: int, expected: int) -> None:
+        """A first stage of 400 cycles from the first look on; compute first until it is over?"""
+        params = {"threshold": "none", "turns_within": turns_within}
+        state: dict[str, Any] = {"compute_at": 10, "comm_at": NOW, "last_stream": COMPUTE, "params": params}
+        channel = channel_with(first_stage_occupancy=-1, **state)
+        assert [picks("mca", channel, now) for now in (NOW, NOW + 399)] == [COMPUTE, COMPUTE]
+        channel["first_stage_occupancy"] = 0
+        assert [picks("mca", channel, now) for now in (NOW + 400, NOW + 500)] == [expected, expected]
 
     @pytest.mark.parametrize(("threshold", "limit"), [("5", 5), ("10", 10), ("30", 30), ("none", CAPACITY)])
     def test_each_threshold_of_the_paper(self, threshold: str, limit: int) -> None:
@@ -339,4 +406,4 @@ class TestHoldingBack:
         entry = arbitration_policies.get("mca")
         assert isinstance(entry, ArbitrationPolicy)
         assert entry.pick_stream is mca_pick_stream
-        assert entry.encode({"threshold": "none"}) == [NEVER, 1000]
+        assert entry.encode({"threshold": "none"}) == [NEVER, 1000, NEVER, 0]

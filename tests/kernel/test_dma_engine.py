@@ -22,6 +22,7 @@ from t3sim.gpu.kernel.mailbox import granule_address
 from t3sim.gpu.kernel.signals import GRANULE_BITS
 from t3sim.gpu.tables import dma_blocks
 from t3sim.program.operations import Forward
+from tests.conftest import cases
 from tests.kernel.small import take_requests, trace_of, with_fused
 
 
@@ -129,8 +130,8 @@ def test_commands_are_served_in_the_order_in_which_they_became_ready() -> None:
         assert first[earlier] < first[later]
 
 
-@pytest.mark.parametrize("tiles_per_block", [1, 2, 5])
-@pytest.mark.parametrize(("m", "n"), [(256, 192), (64 * 3 + 20, 64 * 2 + 33)])
+@pytest.mark.parametrize("tiles_per_block", cases([1, 2, 5], 5))
+@pytest.mark.parametrize(("m", "n"), cases([(256, 192), (212, 161)], (212, 161), n_names=2))
 def test_every_granule_is_read_and_sent_once(tiles_per_block: int, m: int, n: int) -> None:
     """Is each granule of the mapped chunks, ragged tiles too, read once and sent once as an update?"""
     bench = Bench(f"wavefront_tiles_per_block: {tiles_per_block}", m=m, n=n)
@@ -177,7 +178,7 @@ def test_a_lost_granule_turns_the_check_red() -> None:
     assert bench.dma.n_commands_done < bench.dma.n_commands
 
 
-@pytest.mark.parametrize("read_ahead", ["128 B", "1 KiB", "2 KiB"])
+@pytest.mark.parametrize("read_ahead", cases(["128 B", "1 KiB", "2 KiB"], "1 KiB"))
 def test_read_ahead_is_never_exceeded(read_ahead: str) -> None:
     """Are reads in flight and data waiting for the link together at most the read-ahead, and reach it?"""
     bench = Bench(f"read_ahead: {read_ahead}, bytes_per_cycle: 512")
@@ -198,7 +199,7 @@ def test_read_ahead_of_a_chunk_is_one_chunk() -> None:
     assert bench.dma.read_ahead_granules == 256 * 192 * 2 // 64 // 4
 
 
-@pytest.mark.parametrize("bytes_per_cycle", [3, 5, 8, 12, 20, 64, 100])
+@pytest.mark.parametrize("bytes_per_cycle", cases([3, 5, 8, 12, 20, 64, 100], 5, 100))
 def test_reads_are_issued_at_the_stated_rate(bytes_per_cycle: int) -> None:
     """Does the engine read bytes_per_cycle on average when nothing else holds it, and no more in any slot?"""
     bench = Bench(f"bytes_per_cycle: {bytes_per_cycle}")

@@ -25,6 +25,7 @@ from t3sim.gpu.kernel.codes import (
     OPERAND_READ,
     WRITE_BACK,
 )
+from tests.conftest import cases
 from tests.kernel.small import core_of, take_requests
 
 # 32 lines in 4 banks of two sets of four ways, and few miss-status registers: everything runs full.
@@ -359,7 +360,7 @@ class Bench:
 
 
 @pytest.mark.parametrize("changes", [SMALL, PARTITIONED])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", cases(range(4), 0))
 def test_random_streams_behave_like_the_twin(seed: int, changes: str) -> None:
     """Does every access end as in the twin, with the same requests to DRAM at the same time?"""
     bench = Bench(changes=changes)

@@ -14,6 +14,7 @@ from t3sim.gpu.kernel.link_port import buffer_store, is_empty, takes_posts, take
 from t3sim.program.operations import NONE, STEP, STORE, Moves, Post, Program, Signals, Wait, table
 from t3sim.system import simulate
 from t3sim.system.machine import MirroredMachine
+from tests.conftest import cases
 from tests.harness.fabric import BUFFER, digest_of_commands, served
 from tests.harness.mutants import UNCHANGED, Mutant, run_mutants
 from tests.harness.sublayers import point
@@ -146,7 +147,7 @@ def test_canary_two_groups_change_a_run() -> None:
     assert ends[0] != ends[1]
 
 
-@pytest.mark.parametrize("strategy", ["t3", "t3-mca", "sequential", "flux-push"])
+@pytest.mark.parametrize("strategy", cases(["t3", "t3-mca", "sequential", "flux-push"], "flux-push"))
 def test_one_gpu_stands_for_all_with_groups(strategy: str) -> None:
     """Does mirrored mode equal explicit mode if compute units come in groups?"""
     switch = ("machine.link.topology=switch", f"machine.link.ingress_buffer={BUFFER}")
@@ -241,6 +242,7 @@ def all_of_it() -> str:
     return f"{turns()}, {order()}"
 
 
+@pytest.mark.deep
 def test_each_defect_of_the_queues_changes_what_leaves_when() -> None:
     """Do turns, packets, queues and both orders each turn the checks above red?"""
     outcomes = run_mutants(MUTANTS, "tests.kernel.test_store_queues:all_of_it", seconds_each=30)

@@ -21,6 +21,7 @@ from t3sim.gpu.kernel.tracker import count_store, find_entry, find_free_entry, h
 from t3sim.gpu.tables import records, tracker_predecessors
 from t3sim.program.operations import Gemm
 from tests.checks.hang import scenario
+from tests.conftest import sample
 from tests.harness.mutants import UNCHANGED, Mutant, run_mutants
 from tests.kernel.small import core_of, trace_of, with_fused
 
@@ -141,7 +142,7 @@ def benches(draw: st.DrawFn) -> Bench:
 
 
 @given(benches(), st.integers(1, 8), st.randoms(use_true_random=False))
-@settings(max_examples=60)
+@settings(max_examples=sample(60, 15))
 def test_random_interleavings_trigger_each_tile_once(bench: Bench, n_resident: int, rng: Any) -> None:
     """Does each tile trigger once, at its last update, with the set never full and nothing deadlocked?"""
     run_respecting_places(bench, rng, n_resident=n_resident)

@@ -18,13 +18,14 @@ from pathlib import Path
 
 import pytest
 
-from t3sim.config.presets import load_model, preset_names
+from t3sim.config.presets import preset_names
 from t3sim.measure import async_tp
 from t3sim.measure import gemm as measure_gemm
 from t3sim.measure.needs import MissingHardware
 from t3sim.measure.program import CHANNELS, MEASURABLE, OF_PYTORCH, QUICK_CHANNELS, list_kinds
 from t3sim.measurements.kinds import ACCESS_PATTERNS, ACCESSES, MEMORIES, SIGNALS
 from t3sim.measurements.samples import read_measurements
+from t3sim.workload.models import named_model
 from t3sim.workload.sublayers import gemm_of
 from tests.conftest import REPOSITORY
 
@@ -166,7 +167,6 @@ NO_PEER = "GPU 0 has no peer access to GPU 1; take GPUs that are linked, or leav
 NO_NCCL = "CuPy finds no NCCL; install nvidia-nccl-cu13 or nvidia-nccl-cu12"
 TOO_FEW = "3 GPUs were asked for and 2 are there; lower --gpus"
 NO_OTHER = "one GPU has no peer; give --gpus 2 or more"
-NO_RING = "one GPU makes no ring; give --gpus 2 or more"
 OF_COLLECTIVES = " (not measured: collectives with auto channels)"
 
 
@@ -179,7 +179,7 @@ OF_COLLECTIVES = " (not measured: collectives with auto channels)"
         ("", ["store_bursts", "--gpus", "1"], NO_OTHER, " (not measured: store_bursts)"),
         ("no-nccl", ["collectives", "--channels", "auto"], NO_NCCL, OF_COLLECTIVES),
         ("", ["gemm", "--gpus", "3"], TOO_FEW, ""),
-        ("", ["collectives", "--gpus", "1", "--channels", "auto"], NO_RING, OF_COLLECTIVES),
+        ("", ["collectives", "--gpus", "1", "--channels", "auto"], NO_OTHER, OF_COLLECTIVES),
     ],
 )
 def test_what_is_missing_is_one_line(
@@ -291,7 +291,7 @@ def test_measuring_loads_no_library_but_numpy(tmp_path: Path) -> None:
 def test_shapes_are_those_of_the_models() -> None:
     assert set(measure_gemm.MODELS) == set(preset_names("model"))
     for name, (hidden, tokens) in measure_gemm.MODELS.items():
-        model = load_model(name)
+        model = named_model(name).spec
         assert (model.hidden, model.tokens) == (hidden, tokens)
         for sublayer in ("OP", "FC-2"):
             exact = gemm_of(model, sublayer, 8)

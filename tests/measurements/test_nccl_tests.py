@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from t3sim.errors import InputDataError
 from t3sim.measurements.nccl_tests import collectives
 from t3sim.measurements.samples import read_measurements
+from tests.conftest import sample
 
 FIXTURE = Path(__file__).with_name("data") / "all_reduce_perf.json"
 
@@ -109,7 +110,7 @@ ODD = st.one_of(
 )
 
 
-@settings(max_examples=200, derandomize=True, deadline=None)
+@settings(max_examples=sample(200, 40))
 @given(st.sampled_from(LEAVES), ODD)
 def test_any_other_value_is_read_or_refused(place: tuple[Any, ...], value: Any) -> None:
     found = json.loads(FIXTURE.read_text(encoding="utf-8"))

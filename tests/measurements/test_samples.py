@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from t3sim.errors import EnvironmentFailure, InputDataError, UsageError
 from t3sim.measurements.kinds import H200, KINDS, LATENCIES, Kind, impossible, kind_of_header, ring_bytes
 from t3sim.measurements.samples import Measurement, read_file, read_measurements, write_measurements
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, sample
 
 SHIPPED = REPOSITORY / "validation" / "h200"
 BY_PAIRS = ("two-gpus", "two-gpus-beside", "two-gpus-stores", "two-gpus-async-tp")
@@ -353,7 +353,7 @@ def test_long_tables_are_compressed_the_same_each_time(tmp_path: Path) -> None:
     assert len(read_measurements(tmp_path / "a").of_kind("tile_timelines")) == 1200
 
 
-@settings(max_examples=150, derandomize=True, deadline=None)
+@settings(max_examples=sample(150, 30))
 @given(st.integers(0, len(COLLECTIVES) + 60), st.integers(0, 12), st.text(max_size=8))
 def test_any_edit_is_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, start: int, length: int, text: str

@@ -14,7 +14,8 @@ from t3sim.cli.trace import trace
 from t3sim.errors import InputDataError, T3SimError, UsageError
 from t3sim.workload.trace_file import check_trace, content_digest, read_manifest, read_trace
 from tests.conftest import REPOSITORY
-from tests.smoke.command_line import GEMM, ONE_POINT, rows_of, simulated
+from tests.harness.here import t3sim_here
+from tests.smoke.command_line import GEMM, ONE_POINT, rows_of
 
 RECORDED = REPOSITORY / "validation" / "h200" / "tile_timelines.csv.gz"
 MEASURED = REPOSITORY / "validation" / "h200" / "two-gpus" / "tile_timelines.csv.gz"
@@ -49,9 +50,12 @@ def test_a_run_replays_it(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert check_trace(tmp_path / "x.parquet") == []
     # Tiles that started in row-major order are the tiles that the same GEMM generates.
-    replayed = simulated(ONE_POINT.replace(GEMM, "workload: {trace: x.parquet}\n"), tmp_path)
-    generated = simulated(ONE_POINT, tmp_path / "generated")
-    assert rows_of(replayed) == rows_of(generated)
+    (tmp_path / "generated.yaml").write_text(ONE_POINT, encoding="utf-8")
+    (tmp_path / "replayed.yaml").write_text(ONE_POINT.replace(GEMM, "workload: {trace: x.parquet}\n"), encoding="utf-8")
+    for name in ("generated", "replayed"):
+        run = t3sim_here("run", f"{name}.yaml", "-o", name, "--no-figures", cwd=tmp_path)
+        assert run.returncode == 0, run.stderr
+    assert rows_of(tmp_path / "replayed") == rows_of(tmp_path / "generated")
 
 
 def test_tiles_are_in_the_order_of_their_starts(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from t3sim.registry import encoded
 from t3sim.system.ring import RingMachine
 from t3sim.system.simulate import simulate
 from t3sim.workload.tiling import make_tile_trace
-from tests.conftest import sample
+from tests.conftest import cases, sample
 from tests.harness.machines import machine
 from tests.harness.rings import differences, explicit
 from tests.harness.sublayers import point
@@ -180,8 +180,8 @@ def test_a_shard_is_cut_at_rows_of_tiles(chunks: int, sizes: list[float]) -> Non
 # --- what is simulated -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tp", [2, 3, 5])
-@pytest.mark.parametrize("columns", [128, 100])
+@pytest.mark.parametrize("tp", cases([2, 3, 5], 3))
+@pytest.mark.parametrize("columns", cases([128, 100], 100))
 @pytest.mark.parametrize("name", ["sequential", "ideal-overlap", *NEXT])
 def test_one_gpu_stands_for_all(name: str, tp: int, columns: int) -> None:
     run = run_of(name, tp, columns)
@@ -190,7 +190,7 @@ def test_one_gpu_stands_for_all(name: str, tp: int, columns: int) -> None:
     assert differences(run, ring) == []
 
 
-@pytest.mark.parametrize("k", [64, 200])
+@pytest.mark.parametrize("k", cases([64, 200], 200))
 @pytest.mark.parametrize("name", FUSED)
 def test_a_gpu_sends_and_gets_the_shards_of_the_others(name: str, k: int) -> None:
     """PyTorch's copies its own shard to where others read it, and to its place in A."""
@@ -230,7 +230,7 @@ def carried(name: str, defect: object = None) -> list[str]:
     return values.problems
 
 
-@pytest.mark.parametrize("name", FUSED)
+@pytest.mark.parametrize("name", cases(FUSED, "flux-ag, 2 chunks", "async-tp-ag", "te-ring-ag"))
 def test_real_values_are_gathered_and_multiplied(name: str) -> None:
     assert carried(name) == []
 
@@ -242,7 +242,10 @@ def test_canary_real_values_show_rows_that_are_read_too_early() -> None:
     assert any("an operand read before it was there" in problem for problem in carried("flux-ag", without_waits))
 
 
-@pytest.mark.parametrize("name", ["sequential", "ideal-overlap", *FUSED])
+EVERY = ["sequential", "ideal-overlap", *FUSED]
+
+
+@pytest.mark.parametrize("name", cases(EVERY, "flux-ag, naive", "te-ring-ag, 2 streams"))
 def test_full_checks_find_nothing(name: str) -> None:
     audit = Audit(has_checks=True, has_data=True)
     simulate(run_of(name, 4), audit=audit)
@@ -383,7 +386,7 @@ def times_of(seed: int) -> dict[str, int]:
     return {name: simulate(point(name, *changes, shape=shape, tp=tp)).total for name in names}
 
 
-@pytest.mark.parametrize("seed", range(sample(100, 8)))
+@pytest.mark.parametrize("seed", range(sample(100, 3)))
 def test_no_design_is_faster_than_the_bound(seed: int) -> None:
     times = times_of(seed)
     assert times["ideal-overlap"] <= min(times[name] for name in DESIGNS), random_point(seed)

@@ -16,6 +16,7 @@ from t3sim.program.operations import Gemm, Moves, Operation, Program
 from t3sim.program.plan import Part
 from t3sim.system.parts import MirroredParts, PhaseStore
 from t3sim.system.simulate import SimulationResult, operator_of, plan_for, simulate
+from tests.conftest import cases
 from tests.harness.sublayers import point
 from tests.program.spoil import changed
 from tests.program.strategies import operator
@@ -67,7 +68,7 @@ def test_one_stream_alone_takes_what_its_isolated_part_takes(shape: tuple[int, i
     assert stream_alone(run, 1) == pytest.approx(collective, rel=NOISE)
 
 
-@pytest.mark.parametrize("n_units", [1, 2, 3])
+@pytest.mark.parametrize("n_units", cases([1, 2, 3], 2))
 @pytest.mark.parametrize(("shape", "changes"), CASES)
 def test_it_is_not_faster_than_each_alone(shape: tuple[int, int, int], changes: tuple[str], n_units: int) -> None:
     together, alone = together_and_alone(shape, *changes, n_units=n_units)

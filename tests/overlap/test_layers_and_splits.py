@@ -14,7 +14,6 @@ from t3sim.config.experiment import RunSpec
 from t3sim.experiment.estimate import planned_hours
 from t3sim.experiment.plan import load_experiment
 from t3sim.experiment.point_record import record_of
-from t3sim.experiment.runner import plan_phases
 from t3sim.overlap import baselines
 from t3sim.results.derive import derive
 from t3sim.results.record import RunRecord
@@ -22,6 +21,8 @@ from t3sim.system.layer import dram_bytes_per_second, matrix_flops_per_second, o
 from t3sim.system.parts import PhaseStore
 from t3sim.system.simulate import SimulationResult, simulate
 from t3sim.workload.layer import sublayer_runs, sublayers_of
+from tests.conftest import cases
+from tests.harness.planned import plan_phases
 from tests.harness.sublayers import point
 
 MODEL = "hidden: 256\nlayers: 2\ntokens: 256\nsequence: 128\nheads: 4\ntensor_parallel: [4]\n"
@@ -240,7 +241,10 @@ def test_a_split_is_compared_with_the_unsplit_gemm(strategy: str) -> None:
     assert (alone.speedup, alone.sublayer_ect_us, alone.sublayer_overlap_efficiency) == (None, None, None)
 
 
-@pytest.mark.parametrize(("strategy", "n_phases"), [("cu-split", 6), ("isolated-cu-split", 4)])
+SPLITS = [("cu-split", 6), ("isolated-cu-split", 4)]
+
+
+@pytest.mark.parametrize(("strategy", "n_phases"), cases(SPLITS, SPLITS[0], n_names=2))
 def test_split_and_layer_pass_the_full_checks(strategy: str, n_phases: int, folder: Path) -> None:
     """DRAM commands, invariants and values of phases on some of the compute units: of two GEMMs and one array."""
     audit = Audit(has_checks=True, has_data=True)

@@ -303,6 +303,7 @@ HEADER = """\
 """
 
 
+@pytest.mark.deep
 def test_breaches_are_those_listed(update_golden: bool) -> None:
     """Is every relation within its slack, but for the breaches that are known?"""
     now = breaches_of(outcome for relation in RELATIONS for outcome in relation())

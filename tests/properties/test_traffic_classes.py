@@ -18,7 +18,7 @@ from t3sim.gpu.traffic import TrafficClasses
 from t3sim.results.timeseries import column_of
 from t3sim.system.machine import leftovers
 from t3sim.system.measure import counters_of, timeline_of
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, cases
 from tests.harness.three_classes import LAST, NARROW, THREE, outcome, small_outcomes
 from tests.harness.tiny_runs import TWO, Classes, machine_for, quanta
 
@@ -27,7 +27,7 @@ RAGGED = GemmShape(m=300, n=130, k=72)
 
 
 @pytest.mark.parametrize("classes", [THREE, LAST], ids=["of arrivals", "of compute units"])
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", cases(POLICIES, "mca"))
 @pytest.mark.parametrize("phase", ["gemm", "fused", "reduce-scatter", "all-gather"])
 def test_every_claim_holds_after_every_quantum(phase: str, policy: str, classes: Classes) -> None:
     lines = 0

@@ -20,9 +20,9 @@ from t3sim import files
 from t3sim.errors import EnvironmentFailure, InputDataError
 from t3sim.results.derive import derive
 from t3sim.results.digest import records_digest, sha256_of, source_digest
-from t3sim.results.manifest import make_manifest, write_manifest
+from t3sim.results.manifest import write_manifest
 from t3sim.results.record import COLUMN_TYPES, COLUMNS, MEANINGS, REQUIRED, RunRecord
-from t3sim.results.writer import prepare_output, read_results, results_bytes, write_results
+from t3sim.results.writer import read_results, results_bytes, write_results
 
 BASE = RunRecord(tp=8, machine="t3-150", strategy="sequential", mode="mirrored", time_us=1500.5, gemm_us=800.0)
 
@@ -79,8 +79,8 @@ def test_round_trip_through_files(tmp_path: Path) -> None:
 
 
 def test_same_records_same_bytes(tmp_path: Path) -> None:
-    first = [path.read_bytes() for path in write_results(prepare_output(tmp_path / "a"), [BASE])]
-    second = [path.read_bytes() for path in write_results(prepare_output(tmp_path / "b"), [BASE])]
+    first = [path.read_bytes() for path in write_results(files.prepare_folder(tmp_path / "a"), [BASE])]
+    second = [path.read_bytes() for path in write_results(files.prepare_folder(tmp_path / "b"), [BASE])]
     assert first == second
     assert not list((tmp_path / "a").glob(".*"))
 
@@ -131,14 +131,14 @@ def test_unwritable_output_is_found_up_front(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(EnvironmentFailure, match=r"a part of the path is a file, not a folder \(ENOTDIR\)"):
-            prepare_output(folder)
+            files.prepare_folder(folder)
 
     def refuse(*_: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(files, "_write_through", refuse)
     with pytest.raises(EnvironmentFailure, match=r"cannot write here: no right to write there \(EACCES\)"):
-        prepare_output(tmp_path / "new")
+        files.prepare_folder(tmp_path / "new")
 
 
 @pytest.mark.parametrize(
@@ -227,14 +227,15 @@ def test_digests() -> None:
 
 def test_manifest_keeps_volatile_facts_apart(tmp_path: Path) -> None:
     write_results(tmp_path, [BASE])
-    made = [
-        make_manifest(
-            experiment="x", command=["t3sim", "run", "x.yaml"], point_digests=["ab"], records=[BASE], wall_s=w
-        )
-        for w in (1.0, 2.0)
-    ]
-    path = write_manifest(tmp_path, made[0])
-    manifest = json.loads(path.read_text())
+    made = []
+    for wall_s in (1.0, 2.0):
+        path = write_manifest(
+            tmp_path, experiment="x", command=["t3sim", "run", "x.yaml"], points=["ab"], records=[BASE], inputs={},
+            failed=(), idle_axes=(), wall_s=wall_s,
+        )  # fmt: skip
+        made.append(json.loads(path.read_text()))
+    assert made[0]["volatile"]["wall_s"] != made[1]["volatile"]["wall_s"]
+    manifest = made[0]
     assert set(manifest["volatile"]["files_sha256"]) == {"results.csv", "results.parquet"}
     for one in made:
         one.pop("volatile")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import gzip
 import io
 import json
-from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
 from t3sim.collective.schedule import ring_all_gather
-from t3sim.observe.perfetto import timeline_bytes, write_timeline
+from t3sim.observe.perfetto import timeline_bytes
 from t3sim.observe.timeline import Counter, Span, Timeline
 from t3sim.overlap.t3 import fused_program
 from t3sim.program.operator import Operator
@@ -35,9 +34,8 @@ def events_in(content: bytes) -> list[dict[str, Any]]:
     return list(document["traceEvents"])
 
 
-def test_events(tmp_path: Path) -> None:
-    path = write_timeline(tmp_path / "trace.json.gz", {"t3": example(), "t3-mca": Timeline()})
-    events = events_in(path.read_bytes())
+def test_events() -> None:
+    events = events_in(timeline_bytes({"t3": example(), "t3-mca": Timeline()}))
     assert [event["args"]["name"] for event in events if event["name"] == "process_name"] == ["t3", "t3-mca"]
     assert [event["args"]["name"] for event in events if event["name"] == "thread_name"] == [
         "gpu[0] compute units",

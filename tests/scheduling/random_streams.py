@@ -17,7 +17,7 @@ from tests.harness.channel_bench import UNSHADOWED, ChannelBench, Command, Reque
 from tests.scheduling.reference_channel import AUTO, Rules
 
 COMMAND_NAMES = ("ACT", "PRE", "RD", "WR", "UPD", "REF")
-POLICIES = ("round_robin", "compute_first", "mca")
+POLICIES = ("round_robin", "compute_first", "mca", "patient")
 CAPACITIES = (1, 2, 4, 16, 64)
 KINDS = (
     (OPERAND_READ,),
@@ -78,6 +78,8 @@ def random_case(seed: int, *, has_checked_reads: bool = False) -> Case:
     params: dict[str, Any] = {}
     if policy == "mca":
         params = {"threshold": "auto" if threshold == AUTO else threshold, "starvation_limit": limit}
+    if policy == "patient":
+        params = {"patience": limit}
     setup = Setup(timings, policy, params, is_split, capacity, high, low, int(producer_done), observed)
     rules = Rules(
         timings,

@@ -104,6 +104,7 @@ class ReferenceChannel:
         self.is_draining = False
         self.last_stream = COMPUTE
         self.last_at = [0] * self.rules.n_classes
+        self.busy_since = 0
         self.refresh_at = self.rules.t["nREFI"]
 
     # --- what may be issued ----------------------------------------------------------------------
@@ -158,6 +159,14 @@ class ReferenceChannel:
             return min(ready, key=lambda stream: (stream - self.last_stream - 1) % self.rules.n_classes)
         if self.rules.policy == "compute_first":
             return ready[0]
+        if self.rules.policy == "patient":
+            waited = {stream: self.now - self.streams[stream][0].at for stream in ready if stream != COMPUTE}
+            overdue = (stream for stream, cycles in waited.items() if cycles > self.rules.starvation_limit)
+            if ready[0] == COMPUTE and self.streams[COMPUTE][0].at > self.last_at[COMPUTE]:
+                self.busy_since = self.streams[COMPUTE][0].at
+            is_saturated = ready[0] == COMPUTE and self.now - self.busy_since > 6 * self.rules.starvation_limit
+            turn = min(ready, key=lambda stream: (stream - self.last_stream - 1) % self.rules.n_classes)
+            return next(overdue, turn if is_saturated else ready[0])
         for stream in ready:
             waited = self.now - max(self.last_at[stream], self.streams[stream][0].at)
             if stream != COMPUTE and waited > self.rules.starvation_limit:

@@ -17,6 +17,7 @@ from t3sim.experiment.plan import load_experiment
 from t3sim.system import SimulationResult, simulate
 from t3sim.system.parts import PhaseStore
 from t3sim.workload.tiling import expected_chunk_bytes, make_tile_trace
+from tests.conftest import cases
 
 EXPERIMENT = "experiments/t3-tnlg-fc2/experiment.yaml"
 STORE = PhaseStore()
@@ -40,7 +41,7 @@ def counters_of(result: SimulationResult, role: str) -> dict[str, Any]:
     return phase.counters
 
 
-@pytest.mark.parametrize("tp", DEGREES)
+@pytest.mark.parametrize("tp", cases(DEGREES, DEGREES[1]))
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_sequential(shape, tp):
     run = point(shape, tp, "sequential")
@@ -56,7 +57,7 @@ def test_sequential(shape, tp):
 
 
 @pytest.mark.parametrize("strategy", ["t3", "t3-mca"])
-@pytest.mark.parametrize("tp", DEGREES)
+@pytest.mark.parametrize("tp", cases(DEGREES, DEGREES[1]))
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_fused(shape, tp, strategy):
     run = point(shape, tp, strategy)

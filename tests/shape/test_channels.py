@@ -172,6 +172,7 @@ def beside(channels: int = 24) -> Beside:
     return Beside(gemm, scatter, both, times_side_by_side(both.spans), n)
 
 
+@pytest.mark.deep
 def test_both_take_longer_beside_each_other() -> None:
     """A GEMM loses compute units, a collective waits for them; neither takes longer than both in turn."""
     found = beside()

@@ -41,6 +41,7 @@ def test_t3_spends_its_loss_on_stores_and_operands():
     assert alone < mca < round_robin
 
 
+@pytest.mark.deep
 def test_fused_output_bypasses_the_l2_and_leaves_it_to_operands():
     parts = parts_of("T-NLG", "OP", 16)
     alone = parts.of(gemm_part(parts.op)).counters
@@ -50,6 +51,7 @@ def test_fused_output_bypasses_the_l2_and_leaves_it_to_operands():
     assert fused["operand_read_bytes"] < alone["operand_read_bytes"]
 
 
+@pytest.mark.deep
 def test_why_t3_mca_beats_the_published_near_memory_overlap_on_a_short_gemm():
     """T-NLG OP at TP 16: the counters say how, the wire says how much.
 

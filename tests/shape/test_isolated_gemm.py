@@ -75,6 +75,7 @@ def ideal_speedup(model: str, sublayer: str, tp: int) -> float:
     return (gemm + scatter + gather) / (max(gemm, scatter) + gather)
 
 
+@pytest.mark.deep
 def test_ideal_overlap_of_tnlg_fc1_tp16():
     """Published: 1.50, to two digits; 1.45 to 1.50 asked for.
 

@@ -9,6 +9,7 @@ from t3sim.config.presets import load_kernels, load_tiling
 from t3sim.gpu.ticks import TickBase
 from t3sim.program.parts import gemm_part
 from t3sim.workload.kernel_choice import tiling_of
+from tests.conftest import cases
 from tests.harness.sublayers import ObservedParts
 
 from .conftest import base_run
@@ -23,7 +24,7 @@ def gemm_us(gemm: GemmShape, tiling: TilingSpec) -> float:
     return TickBase.of(run.machine).to_us(parts.of(gemm_part(parts.op)).ticks)
 
 
-@pytest.mark.parametrize("name", LIBRARY.kernels)
+@pytest.mark.parametrize("name", cases(LIBRARY.kernels, "64x64", "80x128", "128x256", "160x256"))
 def test_the_main_loop_of_one_tile_takes_the_longer_of_multiplying_and_loading(name: str) -> None:
     """Twice the k takes longer by the slices that it has more; 1 %: launch and last stores start in other issue slots.
 
@@ -41,7 +42,8 @@ def test_the_main_loop_of_one_tile_takes_the_longer_of_multiplying_and_loading(n
 
 
 @pytest.mark.parametrize(
-    ("shape", "faster"), [((512, 512, 4096), 3), ((1024, 1024, 1024), 1.8), ((1024, 512, 4096), 3)]
+    ("shape", "faster"),
+    cases([((512, 512, 4096), 3), ((1024, 1024, 1024), 1.8), ((1024, 512, 4096), 3)], ((512, 512, 4096), 3), n_names=2),
 )
 def test_a_small_gemm_is_faster_with_the_kernel_that_is_chosen(shape: tuple[int, int, int], faster: float) -> None:
     """One tile of 128 x 256 takes as long on one compute unit as on all; smaller tiles share the work out.

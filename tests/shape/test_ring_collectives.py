@@ -54,6 +54,7 @@ def test_near_memory_updates_shorten_only_the_final_step(model, tp):
     assert near_memory < us(parts.of(reduce_scatter_part(parts.op)))
 
 
+@pytest.mark.deep
 def test_few_compute_units_are_slower_because_of_loads_in_flight():
     """On 8 CUs the rate is loads in flight over latency; twice the loads in flight help, on 80 CUs they do not."""
     parts = parts_of("T-NLG", "OP", 16)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import cases
 from tests.smoke.command_line import INTERRUPTIBLE, ONE_POINT, entries, result_files, simulated
 
 LONG = "name: long\nmachine: t3-150\nworkload: {model: T-NLG, sublayer: FC-2, tp: 8}\nstrategy: t3\n"
@@ -39,7 +40,7 @@ def simulating(folder: Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-@pytest.mark.parametrize("seconds", [0.5, 1.5])
+@pytest.mark.parametrize("seconds", cases([0.5, 1.5], 1.5))
 def test_interrupted_run_leaves_no_result(seconds: float, tmp_path: Path) -> None:
     with simulating(tmp_path) as process:
         time.sleep(seconds)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.here import t3sim_here
 from tests.smoke.command_line import ALL_STRATEGIES, GEMM, manifest_of, rows_of, simulated, t3sim
 
 REPLAY = ALL_STRATEGIES.replace(GEMM, "workload: {trace: x.parquet}\n")
@@ -16,7 +17,7 @@ MODEL = "workload: {model: T-NLG, sublayer: OP, tp: 16}\n"
 
 def make(folder: Path, *options: str) -> Path:
     """Write ``x.parquet`` into *folder*."""
-    done = t3sim("trace", "make", *options, "-o", folder / "x.parquet", cwd=folder)
+    done = t3sim_here("trace", "make", *options, "-o", folder / "x.parquet", cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder / "x.parquet"
 
@@ -83,7 +84,7 @@ def edit_manifest(path: Path) -> None:
 def test_damaged_trace_is_refused(trace: Path, damage: Callable[[Path], None], words: tuple[str, ...]) -> None:
     damage(trace)
     (trace.parent / "e.yaml").write_text(REPLAY, encoding="utf-8")
-    done = t3sim("run", "e.yaml", "-o", "out", cwd=trace.parent)
+    done = t3sim_here("run", "e.yaml", "-o", "out", cwd=trace.parent)
     assert done.returncode == 3
     for word in words:
         assert word in done.stderr

@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 
 from t3sim.analysis.folder import Results, read_folder
-from t3sim.config.presets import load_model
 from t3sim.config.yaml_loader import load_yaml
 from t3sim.errors import InputDataError
 from t3sim.results.record import RunRecord
 from t3sim.study.checks import CHECKS
 from t3sim.study.targets import MET, MISSED, NOT_RUN, Comparison, compare, read_targets
+from t3sim.workload.models import named_model
 from tests.analysis.folders import MACHINE, point_of, time_series, write_folder
 from tests.conftest import REPOSITORY
 from tests.harness.machines import machine as shipped
@@ -143,7 +143,7 @@ def test_speedups_are_ratios_of_the_times(tmp_path: Path) -> None:
 def test_the_shipped_machine_and_models_are_those_of_the_tables(tmp_path: Path) -> None:
     records = study_records({"sequential": 100.0})
     for name in ("GPT-3", "PALM", "MT-NLG"):
-        model = load_model(name)
+        model = named_model(name).spec
         shape = {"m": model.tokens, "n": model.hidden}
         records.append(record_of(name, model.tensor_parallel[0], "OP", "sequential", 100.0, **shape))
     rows = rows_by_id(write_study(tmp_path, records))

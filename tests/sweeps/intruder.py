@@ -20,7 +20,7 @@ from distributed import Client, Security
 from distributed.core import rpc
 from distributed.protocol.pickle import dumps
 
-PATIENCE_S = 5
+PATIENCE_S = 3
 SAME_USER = "-"
 
 
@@ -42,9 +42,9 @@ async def attempt(way: Coroutine[None, None, None]) -> None:
 
 
 async def intrude(folder: Path, ports: list[int]) -> None:
-    ways = []
+    ways, own_certificate = [], Security.temporary()
     for port in ports:
-        for scheme, security in (("tcp", Security()), ("tls", Security.temporary())):
+        for scheme, security in (("tcp", Security()), ("tls", own_certificate)):
             address, mark = f"{scheme}://127.0.0.1:{port}", folder / f"{port}-{scheme}"
             ways += [
                 as_client(address, security, mark),

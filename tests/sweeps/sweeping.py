@@ -14,16 +14,17 @@ from typing import Any
 import psutil
 
 from t3sim.experiment.plan import Experiment, load_experiment
+from tests.harness.here import t3sim_here
 from tests.harness.measured import CHANNELS, ROWS, SUBLAYER, collective, spread, write_folder
 from tests.smoke.command_line import HANG_S, INTERRUPTIBLE, rows_of, t3sim
 
 MACHINE = "machine: t3-tiny\ntiling: gemm-64x64\n"
 SMALL = MACHINE + "workload: {gemm: {m: 256, n: 256, k: 128}, tp: 4}\n"
-# 9 points; their phases take about a tenth of a second each.
+# 9 points; their phases take about a thirtieth of a second each.
 SWEEP = (
     "name: sweep\n"
     + MACHINE
-    + "workload: {gemm: {m: 512, n: 512, k: 256}, tp: 4}\n"
+    + "workload: {gemm: {m: 256, n: 256, k: 128}, tp: 4}\n"
     + "sweep: {grid: {machine.link.bandwidth: [4 GB/s, 8 GB/s, 16 GB/s], strategy: [sequential, t3, t3-mca]}}\n"
 )
 POLL_S = 0.005
@@ -113,10 +114,15 @@ def running(output: Path, *options: str, command: Command = RUN, prelude: str = 
         process.communicate()
 
 
-def finished(
+def finished(output: Path, *options: str, command: Command = RUN) -> subprocess.CompletedProcess[str]:
+    """Run what lies beside *output* to its end, in this process."""
+    return t3sim_here(command.name, *command.arguments, "-o", output.name, *options, cwd=output.parent)
+
+
+def finished_apart(
     output: Path, *options: str, command: Command = RUN, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run what lies beside *output* to its end."""
+    """Run what lies beside *output* to its end, in a process of its own: it may fork, or load plugins."""
     return t3sim(command.name, *command.arguments, "-o", output.name, *options, cwd=output.parent, env=env)
 
 
@@ -142,6 +148,7 @@ __all__ = [
     "Command",
     "experiment",
     "finished",
+    "finished_apart",
     "gone",
     "phases_in",
     "rows_of",

@@ -11,10 +11,11 @@ from t3sim.experiment import cost, estimate
 from t3sim.experiment.cost import cost_lines, described, host_factor, in_words, layouts_to_compile, prepare_kernel
 from t3sim.experiment.estimate import least_seconds, phase_seconds, planned_hours
 from t3sim.experiment.plan import load_experiment
-from t3sim.experiment.runner import Sweep, plan_phases, run
+from t3sim.experiment.runner import Sweep, run
 from t3sim.experiment.workers import THIS_PROCESS, Workers
 from t3sim.gpu.kernel.state import Layout
 from tests.conftest import REPOSITORY
+from tests.harness.planned import plan_phases
 from tests.sweeps.sweeping import SWEEP, experiment, phases_in
 
 STUDY = REPOSITORY / "experiments/t3-tnlg-fc2/experiment.yaml"

@@ -16,7 +16,8 @@ import pytest
 from t3sim.experiment.phase_files import FORMAT
 from t3sim.experiment.runner import run
 from tests.conftest import cases
-from tests.smoke.command_line import rows_of, t3sim
+from tests.harness.here import t3sim_here
+from tests.smoke.command_line import rows_of
 from tests.sweeps.sweeping import RUN, SWEEP, experiment
 
 
@@ -50,7 +51,7 @@ def test_pickles_in_a_folder_are_never_opened(
         path.write_bytes(disguise(trap))
     if disguise is bytes:
         for command in ("plot", "report"):
-            assert "internal error" not in t3sim(command, folder, cwd=tmp_path).stderr
+            assert "internal error" not in t3sim_here(command, folder, cwd=tmp_path).stderr
     outcome = run(experiment(tmp_path, SWEEP), folder)
     assert (len(outcome.records), len(list((folder / "phases").glob("*.phase")))) == (9, RUN.n_phases)
     assert rows_of(folder) == rows_of(undisturbed)

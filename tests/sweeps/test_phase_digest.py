@@ -14,13 +14,13 @@ from t3sim.experiment import phase_digest as module
 from t3sim.experiment.phase_digest import content_of, phase_digest
 from t3sim.experiment.phase_files import StoredPhase, decode, encode
 from t3sim.experiment.plan import load_experiment
-from t3sim.experiment.runner import plan_phases
 from t3sim.observe.timeline import Timeline
 from t3sim.observe.waits import Wait
 from t3sim.overlap import Phase
 from t3sim.program.parts import gemm_part
 from t3sim.system.parts import PhaseJob
 from t3sim.system.simulate import operator_of
+from tests.harness.planned import plan_phases
 from tests.harness.sublayers import point
 from tests.smoke.command_line import GEMM, HEADER
 from tests.sweeps.sweeping import experiment

@@ -15,13 +15,14 @@ from t3sim.experiment.axes import axis_texts, idle_axes
 from t3sim.experiment.runner import Sweep, run
 from t3sim.results.record import COLUMNS
 from t3sim.results.writer import read_results
-from tests.smoke.command_line import rows_of, t3sim
+from tests.harness.here import t3sim_here
+from tests.smoke.command_line import rows_of
 from tests.sweeps.sweeping import MACHINE, SMALL, SWEEP, experiment, phases_in
 
 POLICIES = (
     "name: policies\n"
     + MACHINE
-    + "workload: {gemm: {m: 512, n: 512, k: 256}, tp: 4}\n"
+    + "workload: {gemm: {m: 256, n: 512, k: 128}, tp: 4}\n"
     + "strategy: t3-mca\narbitration: {policy: mca, threshold: 5}\n"
     + "sweep: {grid: {strategy: [sequential, t3-mca], arbitration.threshold: [1, none], quantum: [100 ns, 250 ns]}}\n"
 )
@@ -111,7 +112,7 @@ def test_the_baseline_does_not_depend_on_the_policy_but_on_the_tiling(tmp_path: 
 
 def test_an_axis_that_changes_nothing_is_said(tmp_path: Path) -> None:
     (tmp_path / "e.yaml").write_text(POLICIES, encoding="utf-8")
-    done = t3sim("run", "e.yaml", "-o", "out", "--no-figures", cwd=tmp_path)
+    done = t3sim_here("run", "e.yaml", "-o", "out", "--no-figures", cwd=tmp_path)
     assert done.returncode == 0
     assert done.stderr == (
         "note: sweep axis quantum changed nothing: points that differ only in it have the same results\n"

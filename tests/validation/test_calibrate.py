@@ -24,8 +24,8 @@ from t3sim.config.yaml_loader import Node, Position
 from t3sim.errors import UsageError
 from t3sim.measurements.samples import Measurement, Measurements
 from t3sim.validation.calibrate import Fitted, calibrate, readings, value_at, with_value
-from t3sim.validation.calibration_tables import calibration_table, machine_file
 from t3sim.validation.simulation import CollectiveAlone, GemmAlone, Outcome, Simulation
+from t3sim.validation.tables import calibration_table, machine_file
 
 TILING = load_tiling("gemm-128x256")
 MIB = 1 << 20

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from t3sim.analysis import validation_report
 from t3sim.cli import main
 from tests.harness.measured import CHANNELS, ROWS, SUBLAYER, collective, write_folder
 
@@ -19,9 +21,29 @@ def run(*arguments: str | Path) -> int:
     return int(stop.value.code or 0)
 
 
-def on_tiny(folder: Path, output: Path, *more: str) -> int:
-    overrides = [part for change in CHANNELS for part in ("-s", change)]
-    return run(folder, "--machine", "t3-tiny", "--tiling", "gemm-64x64", "-o", output, *overrides, *more)
+@pytest.fixture(scope="module")
+def phases(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the phases of all tests are kept, so that each is simulated once."""
+    return tmp_path_factory.mktemp("phases")
+
+
+@pytest.fixture
+def on_tiny(phases: Path) -> Callable[..., int]:
+    """Call the command for a machine of tests with these phases; return its exit code."""
+
+    def call(folder: Path, output: Path, *more: str) -> int:
+        overrides = [part for change in CHANNELS for part in ("-s", change)]
+        fixed = ("--machine", "t3-tiny", "--tiling", "gemm-64x64", "--phases", phases)
+        return run(folder, *fixed, "-o", output, *overrides, *more)
+
+    return call
+
+
+@pytest.fixture
+def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report without its drawings, which take most of its time."""
+    monkeypatch.setattr(validation_report, "scatter_drawings", lambda _: ())
+    monkeypatch.setattr(validation_report, "tile_drawings", lambda _: ())
 
 
 def table(output: Path) -> list[dict[str, str]]:
@@ -35,8 +57,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_folder_becomes_a_table_and_a_report(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    on_tiny: Callable[..., int],
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(validation_report, "save", lambda *_: [])  # the page has the figures, too
     output = tmp_path / "out"
     assert on_tiny(folder, output) == 0
     rows = table(output)
@@ -51,13 +78,20 @@ def test_a_folder_becomes_a_table_and_a_report(
     assert {path.name for path in output.glob("*.*")} >= {"validation.csv", "tiles.csv.gz", "report.html", "report.md"}
     assert json.loads((output / "manifest.json").read_text())["machine"].startswith("t3-tiny+")
     assert "GEMM on fewer SMs" in capsys.readouterr().out
-    before = [{**row, "wall_s": ""} for row in rows]
-    assert on_tiny(folder, output) == 0
-    assert [{**row, "wall_s": ""} for row in table(output)] == before
 
 
+@pytest.mark.usefixtures("without_figures")
+def test_a_table_of_finished_phases_is_the_same(on_tiny: Callable[..., int], folder: Path, tmp_path: Path) -> None:
+    tables = []
+    for name in ("first", "again"):
+        assert on_tiny(folder, tmp_path / name) == 0
+        tables.append([{**row, "wall_s": ""} for row in table(tmp_path / name)])
+    assert tables[0] == tables[1]
+
+
+@pytest.mark.usefixtures("without_figures")
 def test_failed_points_end_with_exit_code_6_and_stay_in_the_table(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    on_tiny: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A GEMM of a tile that fits no compute unit is refused by the simulator; the ring beside it is not."""
     shape = {"m": 10**6, "n": 10**6, "k": 8}
@@ -77,8 +111,9 @@ def test_failed_points_end_with_exit_code_6_and_stay_in_the_table(
     assert "the ring" not in message
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_what_is_assumed_of_files_without_a_provenance_is_said(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    on_tiny: Callable[..., int], folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And nothing of the kind where a provenance says how they were measured."""
     assert on_tiny(folder, tmp_path / "described", "--kinds", "gemm, collectives") == 0
@@ -89,14 +124,16 @@ def test_what_is_assumed_of_files_without_a_provenance_is_said(
     assert "collectives.csv (and 1 more) has no provenance.json beside it: 18.4 us for a launch of collectives" in said
 
 
-def test_only_some_kinds(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("without_figures")
+def test_only_some_kinds(on_tiny: Callable[..., int], folder: Path, tmp_path: Path) -> None:
     assert on_tiny(folder, tmp_path / "out", "--kinds", "gemm, collectives") == 0
     assert {row["kind"] for row in table(tmp_path / "out")} == {"gemm", "collectives"}
     text = (tmp_path / "out/report.md").read_text()
     assert "Only these kinds of measurement were compared: gemm, collectives" in text
 
 
-def test_rows_used_for_calibration(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("without_figures")
+def test_rows_used_for_calibration(on_tiny: Callable[..., int], folder: Path, tmp_path: Path) -> None:
     (tmp_path / "measured-calibration.csv").write_text("file,line\ncollectives.csv,2\n")
     assert on_tiny(folder, tmp_path / "out", "--kinds", "collectives") == 0
     assert [row["line"] for row in table(tmp_path / "out") if row["used_for_calibration"] == "true"] == ["2"]

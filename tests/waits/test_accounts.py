@@ -18,6 +18,7 @@ from t3sim.gpu.time_accounts import closed, time_accounts, units_of
 from t3sim.observe.waits import REASONS, UNITS, of_gpu
 from t3sim.system.machine import MirroredMachine
 from t3sim.system.measure import waits_of
+from tests.conftest import cases
 from tests.harness.mutants import UNCHANGED, Mutant, run_mutants
 from tests.harness.tiny_runs import PHASES, SHAPES, machine_for
 from tests.kernel.small import at_once, core_of, explicit, fused_of, gemm_of, machine, mirrored, ring_of, trace_of
@@ -63,7 +64,7 @@ def test_codes_and_names_stand_in_the_same_order() -> None:
     assert [by_code[code] for code in range(codes.N_REASONS)] == [name.lower().removeprefix("no ") for name in REASONS]
 
 
-@pytest.mark.parametrize("policy", ["round_robin", "mca"])
+@pytest.mark.parametrize("policy", cases(["round_robin", "mca"], "mca"))
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("phase", PHASES)
 def test_the_time_of_every_single_unit_adds_up(phase: str, shape: Any, policy: str) -> None:

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from t3sim.config.experiment import AttentionKind, LayerKind, LayerSpec, ModelSpec
-from t3sim.config.presets import load_model, preset_names
+from t3sim.config.presets import preset_names
 from t3sim.workload import layer as layer_module
 from t3sim.workload.layer import Operator, other_operators, sublayers_of
+from t3sim.workload.models import named_model
 from t3sim.workload.sublayers import gemm_of, slice_of
 
 BATCH, SEQUENCE, HIDDEN, HEADS = 4, 256, 1024, 16
@@ -60,7 +61,7 @@ def test_flops_are_those_of_the_closed_form(tp: int) -> None:
 
 @pytest.mark.parametrize("name", preset_names("model"))
 def test_flops_of_the_studied_models(name: str) -> None:
-    spec = load_model(name)
+    spec = named_model(name).spec
     assert spec.sequence is not None
     closed = 24 * spec.tokens * spec.hidden**2 + 4 * spec.tokens * spec.sequence * spec.hidden
     for tp in spec.tensor_parallel:
@@ -168,7 +169,7 @@ def test_a_layer_that_cannot_be_counted(changes: dict[str, Any], message: str) -
 
 
 def test_slice_is_what_the_gemms_multiply() -> None:
-    for spec, tp in ((load_model("T-NLG"), 16), (LLAMA, 2), (LLAMA, 8)):
+    for spec, tp in ((named_model("T-NLG").spec, 16), (LLAMA, 2), (LLAMA, 8)):
         local = slice_of(spec, tp)
         assert local.query == gemm_of(spec, "OP", tp).k
         assert local.query + 2 * local.key_value == gemm_of(spec, "IP", tp).k

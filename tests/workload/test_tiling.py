@@ -15,8 +15,10 @@ from t3sim.workload.tiling import (
     expected_chunk_bytes,
     make_tile_trace,
     output_pitch_bytes,
+    tiling_findings,
 )
 from t3sim.workload.trace_file import content_digest
+from tests.harness.machines import machine
 
 TILING = TilingSpec(workgroup_tile=(128, 128), wavefront_tile=(64, 64), k_slice=32, prefetch_depth=1)
 T_NLG = ModelSpec(name="T-NLG", hidden=4256, layers=78, tokens=8192, tensor_parallel=(8, 16))
@@ -67,6 +69,52 @@ def test_uneven_slice_names_the_numbers() -> None:
     with pytest.raises(ValueError, match="tp is 0"):
         gemm_of(T_NLG, "OP", 0)
     assert SUBLAYERS == ("OP", "FC-2", "FC-1", "IP")
+
+
+def by_columns(tiling: TilingSpec) -> TilingSpec:
+    return tiling.model_copy(update={"column_major": True})
+
+
+class TestColumnMajor:
+    """Arrays stored by columns: the transposed GEMM, its tiles numbered down the columns."""
+
+    def test_by_hand(self) -> None:
+        """Tiles of 128 x 256 along the rows of a 300 x 600 output, as rows and columns of its transpose."""
+        tiling = TilingSpec(workgroup_tile=(128, 256), wavefront_tile=(64, 64), k_slice=64, prefetch_depth=1)
+        trace = make_tile_trace(GemmShape(m=300, n=600, k=8), by_columns(tiling), 2)
+        assert (trace.gemm, trace.tiling.workgroup_tile) == (GemmShape(m=600, n=300, k=8), (256, 128))
+        assert trace.is_transposed
+        assert trace.workgroups[["row", "column"]].tolist() == [
+            (0, 0), (256, 0), (512, 0), (0, 128), (256, 128), (512, 128), (0, 256), (256, 256), (512, 256)
+        ]  # fmt: skip
+        assert trace.workgroups[["n_rows", "n_columns"]][[2, 8]].tolist() == [(88, 128), (88, 44)]
+        assert trace.workgroups["chunk"].tolist() == [0] * 5 + [1] * 4
+
+    @given(traces())
+    @settings(max_examples=50, deadline=None)
+    def test_the_same_tiles_in_the_same_order(self, trace: TileTrace) -> None:
+        """Are the rectangles those of the GEMM by rows, mirrored, and in the order and the chunks of those?"""
+        other = make_tile_trace(trace.gemm, by_columns(trace.tiling), trace.n_chunks)
+        mirrored = ["chunk", "column", "row", "n_columns", "n_rows"]
+        names = ["chunk", "row", "column", "n_rows", "n_columns"]
+        assert other.workgroups[mirrored].tolist() == trace.workgroups[names].tolist()
+        assert sorted(other.wavefront_tiles()[["column", "row"]].tolist()) == sorted(
+            trace.wavefront_tiles()[["row", "column"]].tolist()
+        )
+
+    def test_canary_by_rows_is_not_mirrored(self) -> None:
+        trace = make_tile_trace(GemmShape(m=300, n=600, k=8), TILING, 2)
+        assert not trace.is_transposed
+        assert trace.gemm.m == 300
+
+    def test_the_stored_side_of_a_wavefront_tile_must_fill_lines(self) -> None:
+        """Rows of the tile if arrays are stored by columns, its columns else?"""
+        narrow = TilingSpec(workgroup_tile=(64, 64), wavefront_tile=(32, 64), k_slice=64, prefetch_depth=1)
+        machine_of_lines = machine("t3-150")
+        assert tiling_findings(narrow, machine_of_lines) == []
+        assert tiling_findings(by_columns(narrow), machine_of_lines) == [
+            ("wavefront_tile", "is [32, 64], its rows must fill L2 lines of 128 B, 64 FP16 elements")
+        ]
 
 
 def test_t_nlg_fc2_by_hand() -> None:

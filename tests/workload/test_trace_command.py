@@ -9,8 +9,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from t3sim.cli.trace import trace
-from t3sim.config.presets import load_model, load_tiling, preset_names
+from t3sim.config.presets import load_tiling, preset_names
 from t3sim.errors import InputDataError, T3SimError, UsageError
+from t3sim.workload.models import named_model
 from t3sim.workload.sublayers import SUBLAYERS, gemm_of
 from t3sim.workload.tiling import make_tile_trace
 from t3sim.workload.trace_file import content_digest, read_manifest, read_trace
@@ -24,7 +25,7 @@ def test_made_trace_equals_generated_tiles(tmp_path: Path) -> None:
     path = tmp_path / "new" / "x.parquet"
     result = invoke("make", "--model", "T-NLG", "--sublayer", "FC-2", "--tp", "8", "-o", path)
     assert result.exit_code == 0, result.output
-    made = make_tile_trace(gemm_of(load_model("T-NLG"), "FC-2", 8), load_tiling(), 8)
+    made = make_tile_trace(gemm_of(named_model("T-NLG").spec, "FC-2", 8), load_tiling(), 8)
     assert content_digest(read_trace(path)) == content_digest(made)
     assert read_manifest(path).origin.startswith("t3sim trace make --model T-NLG --sublayer FC-2 --tp 8 --tiling ")
 
@@ -86,7 +87,7 @@ def test_output_must_be_parquet(tmp_path: Path) -> None:
 
 def test_every_studied_shape_can_be_cut() -> None:
     """The models' sublayers at the degrees studied: slices are whole and the chunks near-equal."""
-    for model in map(load_model, preset_names("model")):
+    for model in (named_model(name).spec for name in preset_names("model")):
         for tp, sublayer in product(model.tensor_parallel, SUBLAYERS):
             made = make_tile_trace(gemm_of(model, sublayer, tp), load_tiling(), tp)
             assert made.chunk_elements().sum() == model.tokens * model.hidden, (model.name, tp, sublayer)

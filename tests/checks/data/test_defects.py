@@ -17,6 +17,7 @@ from t3sim.gpu.kernel import codes
 from t3sim.selfcheck.data_cases import TILINGS, DataCase, carried, random_case
 from t3sim.system.machine import MirroredMachine
 from t3sim.system.ring import RingMachine
+from tests.conftest import cases
 
 SHAPE = GemmShape(m=256, n=100, k=70)
 FUSED = DataCase("fused round_robin", 4, SHAPE, TILINGS[0], machine=0, is_mirrored=False, seed=3)
@@ -144,20 +145,20 @@ DEFECTS: dict[str, tuple[DataCase, Callable[[CarriedProgram, Machine], None], st
 }
 
 
-@pytest.mark.parametrize("is_mirrored", [False, True], ids=["explicit", "mirrored"])
+@pytest.mark.parametrize("mode", cases(["explicit", "mirrored"], "mirrored"))
 @pytest.mark.parametrize("name", DEFECTS)
-def test_a_defect_shows_in_the_values(name: str, is_mirrored: bool) -> None:
+def test_a_defect_shows_in_the_values(name: str, mode: str) -> None:
     case, defect, expected = DEFECTS[name]
-    said = run_with(replace(case, is_mirrored=is_mirrored), defect)
+    said = run_with(replace(case, is_mirrored=mode == "mirrored"), defect)
     assert any(expected in line or line.startswith("gpu[0]: a granule sent with the wrong") for line in said), said
 
 
-@pytest.mark.parametrize("is_mirrored", [False, True], ids=["explicit", "mirrored"])
+@pytest.mark.parametrize("mode", cases(["explicit", "mirrored"], "mirrored"))
 @pytest.mark.parametrize(
     "case", [FUSED, SCATTER, NEAR_MEMORY, GATHER, PUSH, CHANNELS, FLAGS], ids=lambda case: case.kind
 )
-def test_nothing_is_said_without_a_defect(case: DataCase, is_mirrored: bool) -> None:
-    assert run_with(replace(case, is_mirrored=is_mirrored)) == []
+def test_nothing_is_said_without_a_defect(case: DataCase, mode: str) -> None:
+    assert run_with(replace(case, is_mirrored=mode == "mirrored")) == []
 
 
 def test_programs_that_differ_from_rank_to_rank_carry_values_too() -> None:

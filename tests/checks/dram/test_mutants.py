@@ -226,7 +226,7 @@ LOG = [
     channel("D12 D30", "stores are sent as updates", "codes.UPD if kind & codes.UPDATE_BIT else codes.WR", "codes.UPD"),
 ]
 DEFECTS = [*ACTIVATES, *COLUMNS, *PRECHARGES, *REFRESHES, *STATE_AND_BUSES, *LOG]
-TRIED = DEFECTS if DEEP else DEFECTS[::7]
+TRIED = DEFECTS if DEEP else DEFECTS[::20]
 
 
 @cache

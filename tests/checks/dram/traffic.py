@@ -21,6 +21,7 @@ from t3sim.gpu.kernel.codes import (
     WRITE_BACK,
 )
 from t3sim.gpu.kernel.state import COMMAND_LOG
+from tests.conftest import sample
 from tests.harness.channel_bench import UNLIMITED, UNSHADOWED, ChannelBench, Setup
 from tests.harness.machines import machine
 
@@ -152,14 +153,15 @@ TIMINGS: dict[str, dict[str, int]] = {
     **{name: machine("t3-150", memory=name).memory.timing.model_dump() for name in PRESETS},
 }
 POLICIES = ("round_robin", "compute_first", "mca")
-REQUESTS = {"always refreshing": 200, "one bank": 1000}  # few: these are slow
+MOST_REQUESTS = sample(3000, 600)
+REQUESTS = {"always refreshing": sample(200, 100), "one bank": sample(1000, 200)}  # few: these are slow
 
 
 def channels() -> Iterator[Channel]:
     """Every policy with both queues under every timing, each with all patterns and kinds."""
     cases = product(TIMINGS, POLICIES, (False, True), PATTERNS, KINDS)
     for seed, (timings, policy, is_split, pattern, kinds) in enumerate(cases):
-        n = min(REQUESTS.get(timings, 3000), REQUESTS.get(pattern, 3000))
+        n = min(REQUESTS.get(timings, MOST_REQUESTS), REQUESTS.get(pattern, MOST_REQUESTS))
         yield Channel(timings, policy, is_split, pattern, kinds, n, seed)
 
 

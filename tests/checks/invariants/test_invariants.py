@@ -16,18 +16,18 @@ from tests.conftest import cases
 from tests.harness.tiny_runs import EVEN, PHASES, RAGGED, SHAPES, machine_for, quanta
 
 
-@pytest.mark.parametrize("tp", cases([1, 2, 3, 4, 7], 1, 4))
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("tp", cases([1, 2, 3, 4, 7], 4))
+@pytest.mark.parametrize("shape", cases(SHAPES, "ragged columns"))
 @pytest.mark.parametrize("phase", PHASES)
-def test_every_claim_holds_after_every_quantum(phase: str, shape: Any, tp: int) -> None:
+def test_every_claim_holds_after_every_quantum(phase: str, shape: str, tp: int) -> None:
     if tp == 1 and phase not in ("gemm", "fused"):
         return  # no collective on one GPU
-    for core in quanta(machine_for(phase, shape, tp)):
+    for core in quanta(machine_for(phase, SHAPES[shape], tp)):
         assert broken(core) == []
 
 
 @pytest.mark.parametrize("policy", cases(["round_robin", "compute_first", "mca"], "mca"))
-@pytest.mark.parametrize("kind", ["unified", "split"])
+@pytest.mark.parametrize("kind", cases(["unified", "split"], "split"))
 def test_every_claim_holds_under_every_policy_and_queue(policy: str, kind: str) -> None:
     changes = (f"machine.memory.queue.kind={kind}", "machine.gpu.l2.n_partitions=2")
     for core in quanta(machine_for("fused", RAGGED, 3, policy, changes)):

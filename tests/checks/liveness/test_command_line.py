@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from tests.smoke.command_line import HEADER, ONE_POINT, result_files, simulated, t3sim
+from tests.harness.here import t3sim_here
+from tests.smoke.command_line import ONE_POINT, result_files, t3sim
 
 STINGY = '''
 from t3sim.plugins import COMPUTE, NO_STREAM, head_is_ready, policy
@@ -20,34 +19,23 @@ def pick_stream(channel, now):
 HANGS = ONE_POINT + "plugins: [stingy.py]\narbitration: stingy\n"
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def test_a_policy_that_starves_communication_ends_in_code_4_and_a_file(tmp_path: Path) -> None:
+    """A later run removes the report.  Canary: without the plugin the same experiment ends."""
     (tmp_path / "stingy.py").write_text(STINGY, encoding="utf-8")
-    return tmp_path
-
-
-def test_a_policy_that_starves_communication_ends_in_code_4_and_a_file(folder: Path) -> None:
-    (folder / "e.yaml").write_text(HANGS, encoding="utf-8")
-    done = t3sim("run", "e.yaml", "-o", "out", cwd=folder)
+    (tmp_path / "e.yaml").write_text(HANGS, encoding="utf-8")
+    done = t3sim("run", "e.yaml", "-o", "out", cwd=tmp_path)
     lines = done.stderr.splitlines()
     assert done.returncode == 4, done.stderr
     assert len(lines) <= 10
     assert lines[0].startswith("t3sim: no progress: ")
     assert "gpu[0].channel[0].arbiter: the policy has not served a ready communication request" in lines[1]
     assert lines[-1] == f"the state of the machine is in {Path('out') / 'hang.txt'}"
-    assert result_files(folder / "out") == ["hang.txt"]
-    report = (folder / "out" / "hang.txt").read_text(encoding="utf-8")
+    assert result_files(tmp_path / "out") == ["hang.txt"]
+    report = (tmp_path / "out" / "hang.txt").read_text(encoding="utf-8")
     assert "state of gpu[0]" in report
-
-
-def test_a_later_run_removes_the_report(folder: Path) -> None:
-    output = folder / "results"
-    output.mkdir()
-    (output / "hang.txt").write_text("an old report\n", encoding="utf-8")
-    assert simulated(ONE_POINT, folder) == output
-    assert not (output / "hang.txt").exists()
-
-
-def test_canary_without_the_plugin_the_same_experiment_ends(folder: Path) -> None:
-    assert HANGS.startswith(HEADER)
-    assert (simulated(ONE_POINT, folder) / "results.csv").exists()
+    (tmp_path / "e.yaml").write_text(ONE_POINT, encoding="utf-8")
+    assert HANGS.startswith(ONE_POINT)
+    done = t3sim_here("run", "e.yaml", "-o", "out", "--no-figures", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "results.csv" in result_files(tmp_path / "out")
+    assert not (tmp_path / "out" / "hang.txt").exists()

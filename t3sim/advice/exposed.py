@@ -1,0 +1,162 @@
+"""Where the time of an operator goes that is not multiplication at full rate: parts that add up to it exactly.
+
+Of the operations of one GPU, as they were simulated:
+
+- while a GEMM runs: what all compute units would take if they multiplied without a pause (``multiplying``); what they
+  take longer because only some of them have the GEMM (``lost units``), or because its tiles do not fill the last wave
+  (``lost waves``); what they waited for peers (``waits for peers``) or for room in the link's buffer (``held back by
+  the link``); and the rest, operands, stores and starts of workgroups (``memory``);
+- while none runs: kernels that add up (``sum``), barriers (``barriers``), copies and rings before the first GEMM
+  (``head``), between GEMMs (``between``) and behind the last one (``tail``); and nothing but launches (``launches``).
+
+Of several at a time the first in this order counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from t3sim.config.machine import MachineSpec
+from t3sim.gpu.tables import resident_workgroups
+from t3sim.observe.waits import COMPUTE_UNIT
+from t3sim.overlap import Phase
+from t3sim.program.operations import Gemm, Moves, Operation, Program
+from t3sim.program.operator import Operator
+from t3sim.program.plan import Plan, parts_of
+from t3sim.system.simulate import SimulationResult
+
+PARTS = (
+    "multiplying", "lost units", "lost waves", "waits for peers", "held back by the link", "memory",
+    "sum", "barriers", "head", "between", "tail", "launches",
+)  # fmt: skip
+COMMUNICATION = ("head", "between", "tail")
+
+
+@dataclass(frozen=True)
+class _Run:
+    """An operation as it ran, from when to when, in ticks of the operator."""
+
+    operation: Operation
+    start: int
+    end: int
+
+
+def exposed_us(result: SimulationResult, op: Operator, plan: Plan) -> dict[str, float]:
+    """Return the microseconds of each of ``PARTS``; their sum is the time of the operator."""
+    sublayer = result.sublayers[0]
+    assert sublayer.operator is not None
+    runs, phases = _runs(plan, sublayer.by_role, sublayer.operator)
+    found = dict.fromkeys(PARTS, 0.0)
+    gemms = [one for one in runs if isinstance(one.operation, Gemm)]
+    busy = _length(gemms)
+    per_second = result.ticks.hz
+    machine = op.machine.at_matrix_clock()
+    found["multiplying"] = sum(_multiplying(one.operation, machine, all_units=True) for one in gemms) * per_second
+    on_own = sum(_multiplying(one.operation, machine, all_units=False) for one in gemms) * per_second
+    found["lost units"] = on_own - found["multiplying"]
+    left = busy - on_own
+    lost = sum(_lost_waves(group, machine) for group in _groups(gemms)) * per_second
+    found["lost waves"] = min(lost, left)
+    left -= found["lost waves"]
+    for name, reason in (("waits for peers", "dependency"), ("held back by the link", "link")):
+        found[name] = min(_waited(phases, reason), max(left, 0.0))
+        left -= found[name]
+    found["memory"] = left
+    first = min((one.start for one in gemms), default=0)
+    last = max((one.end for one in gemms), default=0)
+    for start, end, running in _pieces(runs, sublayer.operator):
+        if any(isinstance(one, Gemm) for one in running):
+            continue
+        found[_label(running, start, end, first, last)] += end - start
+    return {name: result.ticks.to_us(1) * ticks for name, ticks in found.items()}
+
+
+def _runs(plan: Plan, by_role: object, until: int) -> tuple[list[_Run], list[Phase]]:
+    """Return the operations of the parts that make up the operator, in order, and the phases of these parts."""
+    assert isinstance(by_role, dict)
+    runs: list[_Run] = []
+    phases = []
+    at = 0
+    for part in parts_of(plan.tree):
+        if at >= until:
+            break
+        phase: Phase = by_role[part.role]
+        phases.append(phase)
+        runs += [_Run(one, at + span[0], at + span[1]) for one, span in _spans(part.programs[0], phase)]
+        at += phase.ticks
+    return runs, phases
+
+
+def _spans(program: Program, phase: Phase) -> list[tuple[Operation, tuple[int, int]]]:
+    own = [span for span in phase.spans if span.gpu == 0]
+    return [
+        (one, (span.start, min(span.end, phase.ticks))) for one, span in zip(program.operations, own, strict=True)
+    ]
+
+
+def _multiplying(operation: Operation, machine: MachineSpec, *, all_units: bool) -> float:
+    """Return the seconds in which the units of a GEMM, or all units, multiply its tiles, if none ever waits."""
+    assert isinstance(operation, Gemm)
+    gpu, trace = machine.gpu, operation.trace
+    rows, columns = trace.tiling.workgroup_tile
+    unit = gpu.compute_unit
+    rate = unit.matrix_flops_per_cycle * unit.matrix_efficiency * gpu.compute_clock
+    n_units = gpu.n_compute_units if all_units else _n_units(operation, machine)
+    return float(2 * rows * columns * trace.gemm.k * trace.n_workgroups / rate / n_units)
+
+
+def _n_units(operation: Gemm, machine: MachineSpec) -> int:
+    first, stop = operation.units or (0, machine.gpu.n_compute_units)
+    return stop - first
+
+
+def _lost_waves(group: Sequence[_Run], machine: MachineSpec) -> float:
+    """Return the seconds that GEMMs which overlap each other lose because their last wave is not full."""
+    gemms = [one.operation for one in group if isinstance(one.operation, Gemm)]
+    slots = max(_n_units(one, machine) * resident_workgroups(machine, one.trace) for one in gemms)
+    tiles = sum(one.trace.n_workgroups for one in gemms)
+    perfect = sum(_multiplying(one, machine, all_units=False) for one in gemms)
+    return perfect * (-(-tiles // slots) * slots / tiles - 1)
+
+
+def _groups(runs: Sequence[_Run]) -> list[list[_Run]]:
+    """Return *runs* in groups that overlap in time."""
+    groups: list[list[_Run]] = []
+    end = -1
+    for one in sorted(runs, key=lambda one: one.start):
+        if one.start >= end:
+            groups.append([])
+        groups[-1].append(one)
+        end = max(end, one.end)
+    return groups
+
+
+def _length(runs: Sequence[_Run]) -> float:
+    return float(sum(max(one.end for one in group) - group[0].start for group in _groups(runs)))
+
+
+def _waited(phases: Sequence[Phase], reason: str) -> float:
+    """Return the ticks that the mean compute unit waited for *reason*."""
+    waits = [one for phase in phases for one in phase.waits if one.unit == COMPUTE_UNIT and one.reason == reason]
+    return sum(one.ticks / one.n_units for one in waits)
+
+
+def _pieces(runs: Sequence[_Run], until: int) -> list[tuple[int, int, list[Operation]]]:
+    """Return the operator's time cut where an operation starts or ends, and what runs in each piece."""
+    edges = sorted({0, until, *(edge for one in runs for edge in (one.start, one.end) if edge < until)})
+    return [
+        (start, end, [one.operation for one in runs if one.start <= start and end <= one.end])
+        for start, end in pairwise(edges)
+    ]
+
+
+def _label(running: Sequence[Operation], start: int, end: int, first: int, last: int) -> str:
+    """Return which of ``PARTS`` a piece without a GEMM belongs to; *first*, *last*: when GEMMs begin and end."""
+    moves = [one for one in running if isinstance(one, Moves)]
+    if any(one.engine is None and (one.steps["send"] < 0).all() for one in moves):
+        return "sum"
+    if moves:
+        return "head" if end <= first else "tail" if start >= last else "between"
+    return "barriers" if running else "launches"

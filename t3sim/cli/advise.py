@@ -1,0 +1,140 @@
+"""``t3sim advise``: which way of overlapping wins for the GEMMs of a layer, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from t3sim.cli import PATH
+from t3sim.cli.config import override_option
+from t3sim.cli.run import note, progress_bar, worker_options, workers_with_cost
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from t3sim.advice.answer import Answer
+    from t3sim.config.experiment import RunSpec
+    from t3sim.system.simulate import SimulationResult
+
+WIDTH = 80
+INDENT = "  "
+
+
+@click.command()
+@click.argument("target")
+@click.option("--machine", default="h200", show_default=True, help="A preset or the file of a machine.")
+@click.option("--tiling", default="cublas-hopper", show_default=True, help="The GEMM kernels: a preset or a file.")
+@click.option("--tp", default="8", show_default=True, help="Tensor-parallel degrees, like 8 or 2,4,8.")
+@click.option("--tokens", default="512..16384", show_default=True, help="Rows of the GEMMs, like 8192 or 512..4096.")
+@click.option("--backward", is_flag=True, help="The GEMMs of the backward pass instead of the forward pass.")
+@click.option("--host", help="How operations are issued, for strategies that ask: graph or eager [default: graph].")
+@click.option("--only-today", is_flag=True, help="Do not simulate what other hardware would add.")
+@override_option
+@click.option("-o", "--output", type=PATH, help="Output folder [default: results/advice].")
+@worker_options
+@click.option("--no-figures", is_flag=True, help="Do not draw figures.")
+def advise(
+    target: str,
+    machine: str,
+    tiling: str,
+    tp: str,
+    tokens: str,
+    backward: bool,
+    host: str | None,
+    only_today: bool,
+    overrides: tuple[str, ...],
+    output: Path | None,
+    jobs: int | None,
+    scheduler: str | None,
+    phases: Path | None,
+    no_figures: bool,
+) -> None:
+    """Say which way of overlapping wins for each GEMM of TARGET, and why.
+
+    TARGET is a model, as a preset (T-NLG), a YAML file or the config.json of a checkpoint, or an experiment file, whose
+    GEMMs are taken, and its machine.  Few of the candidates are simulated: docs/guide.md says how they are chosen.
+
+    Writes advice.csv (a row for each GEMM), candidates.csv, exposed.csv (where the time goes) and figures.
+    """
+    from t3sim.advice.answer import answer_of, hardware_candidate
+    from t3sim.advice.cases import cases_of_experiment, cases_of_model, is_experiment, numbers
+    from t3sim.advice.files import write_answers
+    from t3sim.advice.search import case_of, settle
+    from t3sim.advice.validated import Validated
+    from t3sim.experiment.phase_files import PHASES_NAME
+    from t3sim.experiment.phase_runner import PhaseRunner
+    from t3sim.experiment.phase_task import ExperimentPoint
+    from t3sim.experiment.result_folder import owned
+
+    directory = output or Path("results") / "advice"
+    with owned(directory):
+        if is_experiment(Path(target)):
+            runs = cases_of_experiment(Path(target), overrides)
+        else:
+            sizes = numbers(tp, "--tp"), numbers(tokens, "--tokens")
+            phase = "backward" if backward else "forward"
+            runs = cases_of_model(target, machine, tiling, *sizes, phase, directory, overrides)
+        cases = [case_of(run, {} if host is None else {"host": host}) for run in runs]
+        n = sum(len(case.choices) for case in cases)
+        click.echo(f"search      {len(cases)} GEMMs on {runs[0].machine.name}, {n} candidates")
+
+        def simulate(wanted: Sequence[RunSpec]) -> list[SimulationResult]:
+            runner = PhaseRunner([ExperimentPoint(run) for run in wanted], phases or directory / PHASES_NAME)
+            if runner.missing:
+                workers = workers_with_cost(runner, jobs, scheduler)
+                with progress_bar() as progress, workers.hired(note) as workforce:
+                    runner.simulate(workforce, progress, longest_first=True)
+            return [runner.results[i].result for i in range(len(wanted))]
+
+        settle(cases, simulate, lambda text: click.echo(f"search      {text}"))
+        hardware = {} if only_today else {i: one for i, run in enumerate(runs) if (one := hardware_candidate(run))}
+        results = simulate([one.run(runs[i]) for i, one in hardware.items()])
+        designs = {i: (one, result) for (i, one), result in zip(hardware.items(), results, strict=True)}
+        validated = Validated.of(runs[0].machine.name)
+        answers = [answer_of(case, validated, designs.get(i)) for i, case in enumerate(cases)]
+        files = write_answers(directory, answers)
+        if not no_figures:
+            from t3sim.analysis.advice import draw_advice
+
+            files += draw_advice(directory)
+    click.echo()
+    for line in table(answers):
+        click.echo(line)
+    for answer in answers:
+        click.echo()
+        for line in paragraph(answer):
+            click.echo(line)
+    click.echo()
+    for path in files:
+        click.echo(str(path))
+
+
+def table(answers: Sequence[Answer]) -> list[str]:
+    """Return a table of the winners, at most ``WIDTH`` wide."""
+    lines = [f"{'GEMM':8}{'TP':>3}{'tokens':>7}  {'winner':20}{'us':>6}{'speedup':>8}  {'next':18}{'margin':>6}"]
+    lines.append("-" * WIDTH)
+    for answer in answers:
+        row = answer.row()
+        margin = "" if answer.margin is None else "tie" if answer.is_tie else f"{answer.margin:.0%}"
+        lines.append(
+            f"{name_of(row):8.8}{row['tp']:>3}{row['m']:>7}  {row['winner']:20.20}{row['time_us']:>6.0f}"
+            f"{row['speedup']:>8.2f}  {row['runner_up'] or '-':19.19}{margin:>5}"
+        )
+    return lines
+
+
+def name_of(row: dict[str, object]) -> str:
+    """Return what a GEMM is called: its sublayer with its operator, or its shape."""
+    where = "AG+" if row["operator"] == "ag-gemm" else ""
+    return f"{where}{row['gemm'] or 'GEMM'}"
+
+
+def paragraph(answer: Answer) -> list[str]:
+    """Return what is said about one GEMM, in lines of at most ``WIDTH`` characters."""
+    from textwrap import wrap
+
+    row = answer.row()
+    head = f"{name_of(row)}, {row['m']} x {row['n']} x {row['k']}, TP {row['tp']}"
+    return [head, *(INDENT + line for text in answer.sentences() for line in wrap(text, WIDTH - len(INDENT)))]

@@ -1,0 +1,141 @@
+"""``t3sim advise`` as a user runs it."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from t3sim.cli import main
+from tests.conftest import REPOSITORY
+
+SMALL = (
+    "machine.gpu.n_compute_units=16", "machine.memory.n_channels=8", "machine.gpu.l2.n_banks=16",
+    "machine.gpu.l2.capacity=7.5 MiB", "machine.gpu.collective_kernel.channels=3",
+)  # fmt: skip
+EXPERIMENT = """
+name: small
+machine: h200
+tiling: gemm-128x128
+workload: {gemm: {m: 1024, n: 512, k: 256}, tp: 4}
+strategy: t3
+sweep: {grid: {workload.gemm.m: [512, 1024]}}
+"""
+
+
+def advised(*arguments: str) -> Result:
+    """Run the command in this process."""
+    return CliRunner().invoke(main, ["advise", *arguments], catch_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def answer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The answer for two small GEMMs of an experiment: its folder, and what was printed."""
+    folder = tmp_path_factory.mktemp("advice")
+    file = folder / "small.yaml"
+    file.write_text(EXPERIMENT)
+    overrides = [part for value in SMALL for part in ("-s", value)]
+    result = advised(str(file), *overrides, "-o", str(folder / "out"))
+    assert result.exit_code == 0, result.output
+    return folder / "out", result.output
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV file."""
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_row_for_each_gemm_and_what_was_simulated_is_consistent(answer: tuple[Path, str]) -> None:
+    folder, _ = answer
+    advice, candidates, exposed = (rows(folder / f"{name}.csv") for name in ("advice", "candidates", "exposed"))
+    assert [row["m"] for row in advice] == ["512", "1024"]
+    for row in advice:
+        own = [one for one in candidates if one["m"] == row["m"]]
+        times = {(one["strategy"], one["parameters"]): float(one["time_us"]) for one in own if one["time_us"]}
+        best = min(times, key=lambda key: times[key])
+        assert best == (row["winner"], row["parameters"])
+        reference = times["sequential", ""]
+        assert float(row["speedup"]) == pytest.approx(reference / times[best])
+        parts = [float(one["us"]) for one in exposed
+                 if one["m"] == row["m"] and (one["strategy"], one["parameters"]) == best]  # fmt: skip
+        assert sum(parts) == pytest.approx(times[best])
+        assert int(row["n_simulated"]) == len(times)
+        assert float(row["bound_us"]) <= times[best]
+        assert row["with_hardware"] == "t3-mca"
+
+
+def test_what_is_printed_fits_a_terminal_and_says_why(answer: tuple[Path, str]) -> None:
+    folder, text = answer
+    lines = text[text.index("GEMM     TP") :].splitlines()
+    assert max(len(line) for line in lines if str(folder) not in line) <= 80
+    assert "x sequential" in text
+    assert "No design" in text or "no design" in text
+    assert "Not validated: values of the machine were changed, 512 rows (measured: 8192" in text
+
+
+def test_figures_are_drawn(answer: tuple[Path, str]) -> None:
+    folder, _ = answer
+    for name in ("map", "exposed", "parameters"):
+        assert (folder / f"{name}.png").stat().st_size > 5000
+
+
+def test_the_profile_has_what_pytorch_reads(answer: tuple[Path, str]) -> None:
+    folder, _ = answer
+    profile = json.loads((folder / "profile.json").read_text())
+    assert profile["distributedInfo"]["pg_config"] == [{"pg_name": "tp4", "ranks": [0, 1, 2, 3]}]
+    events = profile["traceEvents"]
+    kernels = {one["args"]["External id"]: one["dur"] for one in events if one["cat"] == "kernel"}
+    hosts = [one for one in events if one["cat"] == "cpu_op"]
+    assert {one["name"] for one in hosts} == {"aten::mm"}
+    assert {tuple(map(tuple, one["args"]["Input Dims"])) for one in hosts} == {
+        ((512, 256), (256, 512)), ((1024, 256), (256, 512)),
+    }  # fmt: skip
+    assert all(kernels[one["args"]["External id"]] > 0 for one in hosts)
+    collectives = [one["args"] for one in events if "Collective name" in one["args"]]
+    assert {(one["Collective name"], one["In msg nelems"], one["Out msg nelems"]) for one in collectives} == {
+        ("_reduce_scatter_base", 512 * 512, 512 * 128), ("_reduce_scatter_base", 1024 * 512, 1024 * 128),
+        ("_allgather_base", 512 * 128, 512 * 512), ("_allgather_base", 1024 * 128, 1024 * 512),
+    }  # fmt: skip
+
+
+def test_the_same_again_simulates_nothing(answer: tuple[Path, str]) -> None:
+    folder, _ = answer
+    before = (folder / "advice.csv").read_bytes()
+    overrides = [part for value in SMALL for part in ("-s", value)]
+    result = advised(str(folder.parent / "small.yaml"), *overrides, "-o", str(folder), "--no-figures")
+    assert result.exit_code == 0
+    assert "cost" not in result.output
+    assert (folder / "advice.csv").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("T-NLG", "--tokens", "1..x"), "--tokens 1..x: needs numbers like 8, 4,8 or 512..4096"),
+        (("T-NLG", "--tp", "0"), "--tp 0: needs numbers"),
+        (("T-NLG", "--tp", "3"), "is not divisible by tp (3)"),
+        (("T-NLGG",), "unknown model `T-NLGG`"),
+        (("T-NLG", "--tp", "1"), "has no GEMM on more than one GPU"),
+        (("T-NLG", "-s", "staggered=false"), "use `mode: explicit`"),
+        (("T-NLG", "-s", "mode=explicit"), "advice is on rings of identical GPUs in mirrored mode"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    result = advised(*arguments, "-o", str(tmp_path / "out"))
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_a_model_gives_the_gemms_of_a_pass(tmp_path: Path) -> None:
+    from t3sim.advice.cases import cases_of_model
+
+    model = str(REPOSITORY / "experiments" / "ag-gemm-h200" / "llama-3-70b.yaml")
+    for phase, expected in (("forward", ["OP", "FC-2", "QKV", "FC-1"]), ("backward", ["FC-1", "IP", "FC-2", "OP"])):
+        runs = cases_of_model(model, "h200", "cublas-hopper", [4, 8], [1024], phase, tmp_path, ())
+        assert [run.workload.sublayer for run in runs if run.workload.tp == 8] == expected
+        assert len(runs) == 8
+        assert (tmp_path / "gemm-rs.yaml").is_file()

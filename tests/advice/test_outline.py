@@ -1,0 +1,68 @@
+"""Outlines against closed forms, and against simulations of GEMMs large enough for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from t3sim.advice.outline import SECOND, part_outline
+from t3sim.advice.search import operator_plan
+from t3sim.program.parts import gemm_part
+from t3sim.program.plan import parts_of
+from t3sim.system.simulate import operator_of, plan_for, simulate
+from tests.advice.small import run_of
+
+OPTIMISTIC, LATE = 0.80, 1.10  # outline over simulation
+
+
+def tile_ps(k: int) -> float:
+    """Return how long a tile of 128 x 128 x *k* of `run_of` takes: launched, multiplied, stored."""
+    gpu = operator_of(run_of()).machine.gpu.at_matrix_clock()
+    unit = gpu.compute_unit
+    multiply = 2 * 128 * 128 * k / (unit.matrix_flops_per_cycle * unit.matrix_efficiency * gpu.compute_clock) * SECOND
+    store = 128 * 128 * 2 * SECOND / (unit.l2_store_bytes_per_cycle * gpu.compute_clock)
+    return float(multiply + unit.workgroup_launch + store)
+
+
+@pytest.mark.parametrize(("rows", "waves"), [(2, 1), (4, 1), (5, 2), (8, 2), (9, 3)])
+def test_a_gemm_takes_its_waves(rows: int, waves: int) -> None:
+    """Sixteen units with room for one workgroup each; the last wave takes as long as a full one."""
+    run = run_of("sequential", "machine.gpu.compute_unit.lds=96 KiB", shape=(128 * rows, 512, 4096), tp=1)
+    outline = part_outline(gemm_part(operator_of(run)), run.machine)
+    assert outline == pytest.approx(run.machine.gpu.kernel_launch + waves * tile_ps(4096), rel=1e-4)
+
+
+def test_workgroups_that_share_a_unit_share_its_rate() -> None:
+    """Two at a time multiply half as fast each, and are launched and stored only once for both."""
+    run = run_of("sequential", shape=(1024, 512, 4096), tp=1)
+    outline = part_outline(gemm_part(operator_of(run)), run.machine)
+    others = tile_ps(0)
+    assert outline == pytest.approx(run.machine.gpu.kernel_launch + 2 * (tile_ps(4096) - others) + others, rel=1e-4)
+
+
+def test_a_link_that_takes_longer_decides() -> None:
+    slow = run_of("flux-push", "machine.link.bandwidth=1 GB/s")
+    part = next(part for part in plan_for(slow, operator_of(slow)).parts() if part.role == "fused")
+    sent = 1024 * 512 * 2 * 3 // 4
+    assert part_outline(part, slow.machine) == pytest.approx(sent * SECOND / 1e9, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "operator"),
+    [("copy-engine-scatter", "gemm-rs"), ("async-tp", "gemm-rs"), ("te-p2p-rs", "gemm-rs"), ("te-ring-ag", "ag-gemm")],
+)
+def test_it_is_near_the_simulation_and_rather_below(strategy: str, operator: str) -> None:
+    run = run_of(strategy, f"workload.operator={operator}", shape=(2048, 1024, 1024))
+    op = operator_of(run)
+    result = simulate(run)
+    gemm = result.sublayers[0].by_role["gemm"]
+    stretch = {op.tiles.tiling: result.ticks.to_ps(gemm.ticks) / part_outline(gemm_part(op), run.machine)}
+    outline = sum(part_outline(one, run.machine, stretch) for one in parts_of(operator_plan(plan_for(run, op)).tree))
+    assert result.operator is not None
+    assert OPTIMISTIC < outline / result.ticks.to_ps(result.operator) < LATE
+
+
+def test_canary_without_the_link_it_is_far_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("t3sim.advice.outline.data_rate", lambda machine: 10**15)
+    run = run_of("flux-push", "machine.link.bandwidth=1 GB/s")
+    part = next(part for part in plan_for(run, operator_of(run)).parts() if part.role == "fused")
+    assert part_outline(part, run.machine) < 1024 * 512 * SECOND / 1e9 / 2

@@ -1,0 +1,103 @@
+"""The search against all candidates simulated: does it find the best one, and at what cost?"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from t3sim.advice.search import Case, Choice, case_of, seconds, settle
+from t3sim.config.experiment import RunSpec
+from tests.advice.small import Simulator, run_of
+from tests.conftest import DEEP, sample
+
+ENOUGH = 0.95  # of the answers
+MOST_COST = 0.10  # of simulating all candidates
+SAME = 1.001  # times as long: candidates that differ by less than this are one
+
+
+@dataclass(frozen=True)
+class Found:
+    """A case that was searched, and all of whose candidates were simulated."""
+
+    seed: int
+    case: Case
+    best_us: float
+    cost: float
+    cost_of_all: float
+
+    @property
+    def is_right(self) -> bool:
+        """Return whether no candidate is faster than the answer."""
+        us = self.case.winner.us
+        return us is not None and us <= self.best_us * SAME
+
+
+def random_case(seed: int) -> RunSpec:
+    """Return a small GEMM with its collective: shape, link and operator at random."""
+    draw = random.Random(seed)
+    tp, operator = draw.choice((2, 4, 8)), draw.choice(("gemm-rs", "gemm-rs", "gemm-rs", "ag-gemm"))
+    shape = 128 * tp * draw.randint(1, 8 // tp), 256 * draw.randint(2, 6), 128 * draw.randint(2, 8)
+    link = f"machine.link.bandwidth={draw.choice((20, 45, 90))} GB/s"
+    return run_of("sequential", link, f"workload.operator={operator}", shape=shape, tp=tp)
+
+
+def searched(seed: int) -> Found:
+    """Search the case of *seed*, and simulate all of it."""
+    simulated = Simulator()
+    case = case_of(random_case(seed), {})
+    settle([case], simulated)
+    cost = sum(seconds(one.run) for one in case.simulated)
+    runs = [one.run for one in case.possible]
+    times = [result.ticks.to_us(result.operator) for result in simulated(runs) if result.operator is not None]
+    return Found(seed, case, min(times), cost, sum(map(seconds, runs)))
+
+
+def test_it_finds_the_best_of_all_at_a_part_of_the_cost() -> None:
+    found = [searched(seed) for seed in range(sample(200, 2))]
+    wrong = [one.seed for one in found if not one.is_right]
+    assert len(wrong) <= (1 - ENOUGH) * len(found), wrong
+    if DEEP:
+        assert sum(one.cost for one in found) <= MOST_COST * sum(one.cost_of_all for one in found)
+
+
+def test_canary_a_search_by_wrong_outlines_is_noticed() -> None:
+    case = case_of(random_case(1), {})
+    settle([case], Simulator())
+    best = case.winner
+    others = [one for one in case.choices if one is not best]
+    case.choices = [case.reference, *(one for one in others if one is not case.reference)]
+    assert not Found(1, case, best.us or 0.0, 1.0, 1.0).is_right
+
+
+def choice(case: Case, strategy: str) -> Choice:
+    """Return the first candidate of *strategy*."""
+    return next(one for one in case.choices if one.candidate.strategy == strategy)
+
+
+def test_values_of_parameters_keep_to_the_machine_and_what_is_given() -> None:
+    case = case_of(run_of(), {"host": "eager", "chunks": 2})
+    names = [str(one.candidate) for one in case.choices]
+    assert names[0] == "sequential"
+    assert "async-tp (host eager)" in names
+    assert [name for name in names if name.startswith("copy-engine")] == ["copy-engine-scatter (chunks 2)"]
+    assert all(one.run.strategy_params.get("communication_units", 0) < 16 for one in case.choices)
+    assert not any(name.startswith(("cu-split", "t3", "ideal")) for name in names)
+
+
+def test_what_cannot_be_planned_has_its_reason_and_is_not_simulated() -> None:
+    case = case_of(run_of(shape=(512, 512, 256)), {})
+    asked: list[Sequence[RunSpec]] = []
+    simulator = Simulator()
+
+    def noted(runs: Sequence[RunSpec]) -> object:
+        asked.append(runs)
+        return simulator(runs)
+
+    settle([case], noted)  # type: ignore[arg-type]
+    refused = [one for one in case.choices if one.refused]
+    assert any("owns 1 rows of tiles" in one.refused for one in refused)
+    assert not {one.run.model_dump_json() for one in refused} & {r.model_dump_json() for runs in asked for r in runs}
+    assert case.runner_up is not None
+    assert case.runner_up.us is not None
+    assert case.runner_up.candidate.strategy != case.winner.candidate.strategy
