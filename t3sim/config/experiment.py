@@ -157,5 +157,5 @@ class RunSpec(Spec):
     arbitration: ArbitrationSpec | None = None  # None: as the strategy declares
     mode: Literal["mirrored", "explicit"] = "mirrored"
     staggered: bool = True  # each GPU begins with its own chunk; False (explicit only): all begin with chunk 0
-    quantum: Annotated[Picoseconds | None, Field(default=None)] = None  # None: the link latency
+    quantum: Annotated[Picoseconds | None, Field(default=None)] = None  # None: the link latency, at most 5 us
     plugins: tuple[str, ...] = ()
