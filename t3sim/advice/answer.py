@@ -112,16 +112,13 @@ class Answer:
         if second is not None and self.margin is not None:
             how = "a tie" if self.is_tie else f"{self.margin:.0%} longer"
             found.append(f"{second.candidate} is {how}{self._why(winner, second)}.")
-        gains = []
         if self.with_hardware is not None:
             candidate, us = self.with_hardware
             gain = winner.us / us - 1 if winner.us else 0.0
             what = f"{gain:.0%} faster" if gain > 0 else f"{-gain:.0%} slower"
-            gains.append(f"{candidate.strategy} would take {us:.0f} us ({what})")
+            found.append(f"With hardware that does not exist, {candidate.strategy} would take {us:.0f} us ({what}).")
         if self.bound_us is not None:
-            gains.append(f"no design takes less than {self.bound_us:.0f} us")
-        if gains:
-            found.append(_capital("; ".join(gains)) + ".")
+            found.append(f"No design takes less than {self.bound_us:.0f} us.")
         if self.changes:
             changes = ", ".join(f"{circumstance}: {name}" for circumstance, name in self.changes.items())
             found.append(f"Another would win (outlines only) with {changes}.")
@@ -234,6 +231,3 @@ def _largest(parts: dict[str, float], n: int) -> str:
     largest = sorted((item for item in parts.items() if item[1] >= LEAST_SAID_US), key=lambda item: -item[1])[:n]
     return ", ".join(f"{name} {us:.0f} us" for name, us in largest)
 
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
