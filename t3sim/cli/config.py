@@ -119,3 +119,11 @@ def schema() -> None:
     from t3sim.experiment.schema import experiment_schema
 
     click.echo(json.dumps(experiment_schema(), indent=2, allow_nan=False))
+
+
+@config.command()
+def reference() -> None:
+    """Print a page about every key: meaning, unit and allowed values, default, an example and its source."""
+    from t3sim.experiment.reference import reference as page
+
+    click.echo(page(), nl=False)
