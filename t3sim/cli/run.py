@@ -17,7 +17,7 @@ import click
 from t3sim.cli import PATH
 from t3sim.cli._errors import INTERRUPTED
 from t3sim.cli.config import override_option, summary, trace_root_option
-from t3sim.errors import InputDataError, ModelError, PointsFailed
+from t3sim.errors import InputDataError, ModelError, PointsFailed, lacking
 from t3sim.files import publish
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ def run(
     from t3sim.experiment.result_folder import owned
 
     experiment = load_experiment(file, overrides, trace_root)
+    without_figures = None if no_figures else lacking("figures")
     check_figure_names(experiment.figures)
     directory = output or Path("results") / experiment.name
     console = terminal()
@@ -106,12 +107,14 @@ def run(
             say(line)
         files = dict(outcome.files)
         with suppress(InputDataError):  # told already: nothing at all could be drawn
-            drawn = {} if no_figures else figures_of(directory, on_missing=note)
+            drawn = {} if no_figures or without_figures else figures_of(directory, on_missing=note)
             files.update({path.name: path for paths in drawn.values() for path in paths})
     for name, path in files.items():
         say(f"{name:16} {path}")
     if "timeline" in files:
         say("open the timeline at https://ui.perfetto.dev; it stays on your machine")
+    if without_figures:
+        note(without_figures)
     for key in outcome.idle_axes:
         note(f"sweep axis {key} changed nothing: points that differ only in it have the same results")
     if outcome.failed:
