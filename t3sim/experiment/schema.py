@@ -26,7 +26,7 @@ class WorkloadFile(Spec):
     sublayer: str | None = Field(None, description="of the model: `OP`, `FC-2`, `FC-1`, `IP`; of `ag-gemm` also `QKV`")
     layer: LayerKind | None = Field(None, description="a whole layer of the model instead of a sublayer")
     attention: AttentionKind | None = Field(
-        None, description="of a layer: whether it writes the scores to DRAM; none: `unfused`"
+        None, description="of a layer: `unfused` writes scores to DRAM; none: `fused` for a `config.json`, else that"
     )
     tokens: Annotated[Count, Unit("tokens")] | None = Field(None, description="instead of those of the model")
     sequence: Annotated[Count, Unit("tokens")] | None = Field(

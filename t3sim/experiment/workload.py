@@ -165,7 +165,8 @@ class WorkloadReader:
             name = "tokens" if given.tokens is not None else "sequence"
             message = f"{model.tokens} tokens are not a whole number of sequences of {model.sequence}"
             raise refusal(tree, f"workload.{name}", message)
-        layer = LayerSpec(kind=given.layer, attention=given.attention or "unfused", model=model)
+        usual = self._named(node_at(tree, ("workload", "model"))[0]).attention
+        layer = LayerSpec(kind=given.layer, attention=given.attention or usual, model=model)
         for sublayer in sublayers_of(layer.kind):
             gemm_of(model, sublayer, tp)
         other_operators(layer, tp)
