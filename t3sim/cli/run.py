@@ -80,6 +80,7 @@ def run(
 
     The same command goes on where an earlier one ended, however it ended.
     """
+    from t3sim.advice.validated import extrapolations
     from t3sim.analysis.figures import check_figure_names, figures_of
     from t3sim.experiment.plan import load_experiment
     from t3sim.experiment.result_folder import owned
@@ -115,6 +116,8 @@ def run(
         say("open the timeline at https://ui.perfetto.dev; it stays on your machine")
     if without_figures:
         note(without_figures)
+    for text in extrapolations(experiment.points):
+        note(text)
     for key in outcome.idle_axes:
         note(f"sweep axis {key} changed nothing: points that differ only in it have the same results")
     if outcome.failed:

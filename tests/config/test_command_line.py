@@ -139,3 +139,14 @@ def test_operators_of_a_layer_are_shown_with_the_time_that_results_have(t3sim, l
     output = t3sim("workload", "show", "layer.yaml").stdout
     launches = "" if launch == "0 ns" else ", with 3.6 us to launch each"
     assert f"on 8 GPUs {run.machine.name}: {us} us by roofline{launches}\n" in output
+
+
+def test_the_local_size_of_a_swept_gemm_is_mentioned(t3sim):
+    swept = ["-s", "sweep.grid.workload.tp=[4, 8]"]
+    bare = ["-s", "workload={gemm: {m: 8192, n: 4096, k: 2048}, tp: 8}"]
+    said = "note        {} of a bare GEMM is what one GPU has: it stays while workload.tp is swept"
+    assert said.format("k") in t3sim("config", "check", "good.yaml", *bare, *swept).stdout
+    assert said.format("n") in t3sim("config", "check", "good.yaml", *bare, *swept, "-s", "workload.operator=ag-gemm",
+                                     "-s", "strategy=sequential").stdout  # fmt: skip
+    for arguments in (swept, bare, [*bare, *swept, "-s", "sweep.grid.workload.gemm.k=[2048, 1024]"]):
+        assert "bare GEMM" not in t3sim("config", "check", "good.yaml", *arguments).stdout
