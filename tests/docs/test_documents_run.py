@@ -189,6 +189,7 @@ def test_readme_reduce_scatter_of_the_demo() -> None:
 
 
 @pytest.mark.deep
+@pytest.mark.timeout(3600)
 def test_tables_of_the_readme() -> None:
     """Every cell of every table."""
     done = subprocess.run(
