@@ -10,7 +10,8 @@ and tests marked ``deep`` run as well.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,3 +81,19 @@ def own_cache_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "kernel-cache"
     monkeypatch.setenv("T3SIM_CACHE_DIR", str(folder))
     return folder
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_plugins_stay() -> Iterator[None]:
+    """What a file's plugins register is gone after it: the next file sees the shipped strategies and policies."""
+    from t3sim.gpu.arbitration import arbitration_policies
+    from t3sim.overlap import overlap_strategies
+
+    registries = (overlap_strategies, arbitration_policies)
+    shipped = [dict(registry._entries) for registry in registries]
+    yield
+    for registry, entries in zip(registries, shipped, strict=True):
+        registry._entries.clear()
+        registry._entries.update(entries)
+    for name in [name for name in sys.modules if name.startswith("t3sim_plugin_")]:
+        del sys.modules[name]

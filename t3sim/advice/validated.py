@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
 from t3sim.config.experiment import RunSpec
 from t3sim.config.machine import Count, Spec
-from t3sim.config.presets import configs_root
 from t3sim.config.trees import validated
 from t3sim.config.yaml_loader import load_yaml
 
-FOLDER = "validated"
+FOLDER = Path(__file__).parent / "validated_errors"
 WITHOUT = 0.10  # error of a machine that was compared with no measurement
 
 Error = Annotated[float, Field(gt=0, lt=1)]
@@ -44,7 +44,7 @@ class Validated:
     def of(cls, machine: str) -> Validated:
         """Return what the file of *machine* says, if there is one; a name may end in ``+changes``."""
         name, _, changes = machine.partition("+")
-        path = configs_root() / FOLDER / f"{name}.yaml"
+        path = FOLDER / f"{name}.yaml"
         return cls(name, changes, validated(ValidatedFile, load_yaml(path), "") if path.is_file() else None)
 
     def error(self, strategy: str) -> float:

@@ -112,7 +112,13 @@ PROTOCOLS = (
     {"expected": SLOW, "low_latency_128": {**FLAGGED, "data_per_line": "120 B", "expected": EXPECTED}},
 )
 TILES = ((64, 64), (32, 64), (64, 128), (128, 64), (16, 64), (128, 128))
-PARAMETERS: Mapping[str, Sequence[Any]] = {"threshold": ("auto", "none", 1, 5), "starvation_limit": (1, 50, 1000)}
+PARAMETERS: Mapping[str, Sequence[Any]] = {
+    "threshold": ("auto", "none", 1, 5),
+    "starvation_limit": (1, 50, 1000),
+    "turns_above": ("none", 1, 5),
+    "turns_within": (0, 100, 5000),
+    "patience": (0, 100, 5000),
+}
 RINGS = (2, 2, 2, 3, 3, 3, 4, 4, 5, 6, 7, 8)
 # The shortest is one issue slot.  Every GPU takes a turn in each window of that length: short ones on small rings only.
 LATENCIES = {2: ("10 ns", "50 ns", "1 us"), 3: ("50 ns", "100 ns"), 4: ("100 ns", "1 us")}

@@ -32,7 +32,7 @@ DEMO = REPOSITORY / "experiments" / "t3-tnlg-fc2" / "experiment.yaml"
 EXAMPLES = sorted((REPOSITORY / "docs" / "examples").glob("*/experiment.yaml"))
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[\w-]+)?\)")
-LONG_COMMANDS = ("calibrate", "validate")  # minutes: of these only the options are checked
+LONG_COMMANDS = ("advise", "calibrate", "validate")  # minutes: of these only the options are checked
 REFRESH = "the model has changed: run docs/refresh.py and read the prose around the tables again"
 
 

@@ -16,7 +16,8 @@ from tests.conftest import REPOSITORY
 TRAVELLING = (
     "configs/**/*.yaml", "experiments/*/*.yaml", "traces/*",
     "validation/*.csv", "validation/*.yaml", "validation/h[12]00/**/*.*",
-    "t3sim/**/*.py", "t3sim/analysis/templates/*", "t3sim/selfcheck/*.json", "t3sim/py.typed",
+    "t3sim/**/*.py", "t3sim/advice/validated_errors/*",
+    "t3sim/analysis/templates/*", "t3sim/selfcheck/*.json", "t3sim/py.typed",
 )  # fmt: skip
 # What an installed t3sim finds of what it needs; run with a path to the package, in a folder of no meaning.
 QUESTIONS = """
