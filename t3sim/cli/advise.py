@@ -11,6 +11,7 @@ from click.core import ParameterSource
 from t3sim.cli import PATH
 from t3sim.cli.config import override_option
 from t3sim.cli.run import note, progress_bar, worker_options, workers_with_cost
+from t3sim.errors import lacking
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,7 +105,10 @@ def advise(
         validated = Validated.of(runs[0].machine.name)
         answers = [answer_of(case, validated, designs.get(i)) for i, case in enumerate(cases)]
         files = write_answers(directory, answers)
-        if not no_figures:
+        without_figures = None if no_figures else lacking("figures")
+        if without_figures:
+            note(without_figures)
+        elif not no_figures:
             from t3sim.analysis.advice import draw_advice
 
             files += draw_advice(directory)
