@@ -47,10 +47,10 @@ def calibrate(
 ) -> None:
     """Fit a machine to some of the measurements in FOLDER [default: the shipped H200 measurements].
 
-    FOLDER holds CSV files as in validation/h200, or JSON files of nccl-tests.  Writes NAME.yaml, a machine file in
-    which each fitted number says what it was fitted to and how far it can be moved, and calibration.csv with all of its
-    points.  Use it with `machine: path/NAME.yaml`, and see how well it does on all other points with `t3sim validate
-    --machine path/NAME.yaml --calibration FILE`.
+    FOLDER holds measurements as `t3sim validate` reads them.  Writes NAME.yaml, a machine file in which each fitted
+    number says what it was fitted to and how far it can be moved, and calibration.csv with all of its points.  Use it
+    with `machine: path/NAME.yaml`, and see how well it does on all other points with `t3sim validate --machine
+    path/NAME.yaml --calibration FILE`.
     """
     from t3sim.config.presets import load_kernels, machine_parts
     from t3sim.experiment.phase_files import PHASES_NAME
