@@ -27,10 +27,15 @@ _ANNOTATION_KEYS = {"value", "origin", "source"}
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
+def shipped(name: str) -> Path:
+    """A folder that comes with t3sim, like ``traces``: inside the package when installed, beside it in a clone."""
+    installed = _PACKAGE / f"_{name}"
+    return installed if installed.is_dir() else _PACKAGE.parent / name
+
+
 def configs_root() -> Path:
-    """The folder of presets: inside the package when installed, beside it in a clone."""
-    installed = _PACKAGE / "_configs"
-    return installed if installed.is_dir() else _PACKAGE.parent / "configs"
+    """The folder of presets."""
+    return shipped("configs")
 
 
 def preset_names(kind: str) -> list[str]:

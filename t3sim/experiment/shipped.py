@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from t3sim.config.presets import configs_root
+from t3sim.config.presets import shipped
 from t3sim.errors import ConfigError, Problem
 from t3sim.registry import unknown_name
 
@@ -13,10 +13,8 @@ FILE_NAME = "experiment.yaml"
 
 
 def shipped_experiments() -> dict[str, Path]:
-    """Return the experiments that lie beside the presets (in the package, ``_experiments`` beside ``_configs``)."""
-    configs = configs_root()
-    folder = configs.with_name(configs.name.replace("configs", "experiments"))
-    return {path.parent.name: path for path in sorted(folder.glob(f"*/{FILE_NAME}"))}
+    """Return the experiments that have names, with their files."""
+    return {path.parent.name: path for path in sorted(shipped("experiments").glob(f"*/{FILE_NAME}"))}
 
 
 def experiment_file(name: str | os.PathLike[str]) -> Path:
@@ -27,8 +25,8 @@ def experiment_file(name: str | os.PathLike[str]) -> Path:
     path = Path(name)
     if path.suffix or path.name != os.fspath(name) or os.path.isfile(path):  # noqa: PTH113 - never raises
         return path
-    shipped = shipped_experiments()
-    if path.name not in shipped:
-        message = f"no such file, and {unknown_name('experiment', path.name, list(shipped))}"
+    known = shipped_experiments()
+    if path.name not in known:
+        message = f"no such file, and {unknown_name('experiment', path.name, list(known))}"
         raise ConfigError(Problem(path.name, 0, 0, "", message))
-    return shipped[path.name]
+    return known[path.name]
