@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from t3sim.cli import PATH
+from t3sim.cli._errors import echo
 from t3sim.cli._tables import WIDTH, table_lines
 from t3sim.cli.run import note, progress_bar, worker_options, workers_with_cost
 from t3sim.errors import PointsFailed, UsageError
@@ -96,10 +97,10 @@ def validate(
     simulations = simulations_of(points)
     directory = output or Path("results") / "validation"
     with owned(directory):
-        click.echo(f"measurements  {source}: {len(found.rows)} rows, {len(points)} points")
+        echo(f"measurements  {source}: {len(found.rows)} rows, {len(points)} points")
         say_what_is_assumed(found)
-        click.echo(f"machine       {spec.name}")
-        click.echo(f"simulations   {len(simulations)} distinct ones")
+        echo(f"machine       {spec.name}")
+        echo(f"simulations   {len(simulations)} distinct ones")
         runner = PhaseRunner(simulations, phases or directory / PHASES_NAME, is_lenient=True, noun="simulations")
         workers = workers_with_cost(runner, jobs, scheduler)
         if runner.missing:
@@ -126,12 +127,12 @@ def validate(
     cells = dict(zip(SUMMARY_TITLES, columns, strict=True))
     words = {name: cells.pop(name) for name in ("kind", "aim")}
     for line in table_lines(title, words, cells):
-        click.echo(line)
+        echo(line)
     for path in [*contents, *written]:
-        click.echo(str(path))
+        echo(str(path))
     failed = [one for one in pairs if one.status == FAILED]
     for one in failed[:MAX_FAILURES_SHOWN]:
-        click.echo(f"failed: {one.point.row.place}: {one.point.quantity}: {one.reason}", err=True)
+        echo(f"failed: {one.point.row.place}: {one.point.quantity}: {one.reason}", err=True)
     where = directory / VALIDATION_NAME
     if failed:
         raise PointsFailed(f"{len(failed)} of {len(points)} points failed: {where} says why and has the others")
@@ -146,7 +147,7 @@ def say_what_is_assumed(found: Measurements) -> None:
         shown = [*sentences[:MAX_FAILURES_SHOWN], *([f"... and {n_more} more"] if n_more > 0 else [])]
         for sentence in shown:
             lines = wrap(sentence, WIDTH, initial_indent=f"{title:14}", subsequent_indent=" " * 14)
-            click.echo("\n".join(lines), err=is_error)
+            echo("\n".join(lines), err=is_error)
 
 
 def shipped_measurements() -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from t3sim.cli._errors import GOES_ON
 from tests.conftest import cases
 from tests.smoke.command_line import INTERRUPTIBLE, ONE_POINT, entries, result_files, simulated
 
@@ -46,7 +48,7 @@ def test_interrupted_run_leaves_no_result(seconds: float, tmp_path: Path) -> Non
         time.sleep(seconds)
         process.send_signal(signal.SIGINT)
         printed, errors = process.communicate(timeout=SHORT_S)
-    assert (process.returncode, errors.strip()) == (130, "t3sim: interrupted")
+    assert (process.returncode, errors.strip()) == (130, f"t3sim: {GOES_ON}")
     assert "Times (us)" not in printed
     assert entries(tmp_path)[:2] == ["long.yaml", "results"]
     assert result_files(tmp_path / "results") == []
@@ -63,3 +65,12 @@ def test_interrupted_run_keeps_an_earlier_result(tmp_path: Path) -> None:
         process.communicate(timeout=SHORT_S)
     assert process.returncode == 130
     assert {name: (output / name).read_bytes() for name in result_files(output)} == before
+
+
+def test_a_run_goes_on_when_nobody_reads_what_it_prints(tmp_path: Path) -> None:
+    (tmp_path / "one.yaml").write_text(ONE_POINT, encoding="utf-8")
+    run = f"{sys.executable} -c 'from t3sim.cli import main; main()' run one.yaml -o results --no-figures"
+    command = f"({run}; echo $? >code) | true"
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.stderr, (tmp_path / "code").read_text().strip()) == ("", "0")
+    assert {"results.csv", "manifest.json"} <= set(result_files(tmp_path / "results"))
