@@ -40,8 +40,8 @@ READING = (
     "signs, positive if the simulation is slower; rank corr.: Spearman's. Tried: points that were to be simulated."
 )
 _KEYS = (
-    "collective", "gpus", "bytes", "nccl_channels", "nccl_proto", "model", "sublayer", "tp", "m", "n", "k", "kernel",
-    "gap_us", "sms", "pattern", "working_set_bytes", "mechanism",
+    "op", "collective", "gpus", "bytes", "nccl_channels", "nccl_proto", "model", "sublayer", "tp", "m", "n", "k",
+    "kernel", "gap_us", "sms", "pattern", "working_set_bytes", "mechanism",
 )  # fmt: skip
 _COVERAGE_TITLES = ("kind", "rows", "points", "tried", "simulated", "failed", "not simulated", "fitted to")
 _POINT_TITLES = ("kind", "quantity", "point", "measured", "simulated", "error", "file and line", "status")
@@ -60,7 +60,7 @@ def write_report(folder: Path, validation: Validation) -> list[Path]:
 
 
 def sentences(validation: Validation) -> list[str]:
-    """Return what a reader should know first: how much was compared, how many aims are met."""
+    """Return what a reader should know first: how much was compared, how many aims are met, what was assumed."""
     points = validation.points
     coverage = coverage_of(points)
     counts = f"{coverage.simulated} simulated, {coverage.failed} failed, {coverage.not_simulated} without a simulation"
@@ -76,6 +76,8 @@ def sentences(validation: Validation) -> list[str]:
     if judged:
         found.append(f"{n_met} of {len(judged)} aims are met on points that it was not fitted to.")
     found += [f"{group.title}: {verdict}." for group, verdict in judged if verdict != "met"]
+    for title in ("assumed", "refused"):
+        found += [f"{title.capitalize()}: {sentence}." for sentence in validation.manifest.get(title, ())]
     return found
 
 
@@ -163,7 +165,8 @@ def coverage_texts(validation: Validation) -> list[tuple[str, ...]]:
 def provenance(validation: Validation) -> list[tuple[str, str]]:
     """Return what the manifest says, as names and texts."""
     flat = flat_manifest(validation.manifest)
-    return [(name, manifest_text(value)) for name, value in flat.items() if value not in (None, [])]
+    own = {name: value for name, value in flat.items() if name not in ("assumed", "refused")}
+    return [(name, manifest_text(value)) for name, value in own.items() if value not in (None, [])]
 
 
 def point_texts(points: pd.DataFrame) -> Iterator[tuple[str, ...]]:

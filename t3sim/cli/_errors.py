@@ -21,6 +21,10 @@ INTERRUPTED = 130
 CLOSED_PIPE = 141  # what a shell reports for a program whose reader went away
 
 
+RESUMED = frozenset({"run", "advise", "validate", "calibrate"})  # commands that keep what is finished
+GOES_ON = "interrupted; the same command goes on where this one ended"
+
+
 class ReaderGoneError(Exception):
     """Whoever read our output has stopped; no fault of anybody."""
 
@@ -42,7 +46,7 @@ def run_reporting_errors(call: Callable[[list[str]], Any], args: Sequence[str] |
     except BaseException as error:  # noqa: BLE001 - the last place that can turn it into a message
         if is_debug:
             traceback.print_exc()
-        return report(error)
+        return report(error, is_resumed=arguments[:1] != [] and arguments[0] in RESUMED)
     return result if isinstance(result, int) and not isinstance(result, bool) else 0
 
 
@@ -63,14 +67,14 @@ def warnings_in_one_line() -> Iterator[None]:
         warnings.formatwarning = before
 
 
-def report(error: BaseException) -> int:
+def report(error: BaseException, *, is_resumed: bool = False) -> int:
     """Tell the user about *error*; return the exit code."""
     if isinstance(error, (BrokenPipeError, ReaderGoneError)):
         with suppress(OSError, ValueError, AttributeError):  # the interpreter would fail once more when it flushes
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED_PIPE
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
-        _say("t3sim: interrupted")
+        _say(f"t3sim: {GOES_ON if is_resumed else 'interrupted'}")
         return INTERRUPTED
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
@@ -114,6 +118,15 @@ def message_lines(error: T3SimError) -> list[str]:
 def printable(text: str) -> str:
     """The text with control characters spelled out, so that a file cannot steer the terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Print a line of a command that has files to write: it goes on when nobody reads any longer (``| head``)."""
+    try:
+        click.echo(text, err=err)
+    except BrokenPipeError:
+        stream = sys.stderr if err else sys.stdout
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _say(text: str) -> None:

@@ -9,6 +9,7 @@ import click
 from click.core import ParameterSource
 
 from t3sim.cli import PATH
+from t3sim.cli._errors import echo
 from t3sim.cli.config import override_option
 from t3sim.cli.run import note, progress_bar, worker_options, workers_with_cost
 from t3sim.errors import lacking
@@ -88,7 +89,7 @@ def advise(
     with owned(directory):
         cases = [case_of(run, {} if host is None else {"host": host}) for run in runs]
         n = sum(len(case.choices) for case in cases)
-        click.echo(f"search      {len(cases)} GEMMs on {runs[0].machine.name}, {n} candidates")
+        echo(f"search      {len(cases)} GEMMs on {runs[0].machine.name}, {n} candidates")
 
         def simulate(wanted: Sequence[RunSpec]) -> list[SimulationResult]:
             runner = PhaseRunner([ExperimentPoint(run) for run in wanted], phases or directory / PHASES_NAME)
@@ -98,7 +99,7 @@ def advise(
                     runner.simulate(workforce, progress, longest_first=True)
             return [runner.results[i].result for i in range(len(wanted))]
 
-        settle(cases, simulate, lambda text: click.echo(f"search      {text}"))
+        settle(cases, simulate, lambda text: echo(f"search      {text}"))
         hardware = {} if only_today else {i: one for i, run in enumerate(runs) if (one := hardware_candidate(run))}
         results = simulate([one.run(runs[i]) for i, one in hardware.items()])
         designs = {i: (one, result) for (i, one), result in zip(hardware.items(), results, strict=True)}
@@ -112,16 +113,16 @@ def advise(
             from t3sim.analysis.advice import draw_advice
 
             files += draw_advice(directory)
-    click.echo()
+    echo("")
     for line in table(answers):
-        click.echo(line)
+        echo(line)
     for answer in answers:
-        click.echo()
+        echo("")
         for line in paragraph(answer):
-            click.echo(line)
-    click.echo()
+            echo(line)
+    echo("")
     for path in files:
-        click.echo(str(path))
+        echo(str(path))
 
 
 def _refuse_options_of_a_model() -> None:

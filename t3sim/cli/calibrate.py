@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from t3sim.cli import PATH
+from t3sim.cli._errors import echo
 from t3sim.cli.run import note, progress_bar, worker_options, workers_with_cost
 from t3sim.cli.validate import calibration_of, machine_of, say_what_is_assumed, shipped_measurements, tiling_option
 from t3sim.errors import UsageError
@@ -47,10 +48,10 @@ def calibrate(
 ) -> None:
     """Fit a machine to some of the measurements in FOLDER [default: the shipped H200 measurements].
 
-    FOLDER holds CSV files as in validation/h200, or JSON files of nccl-tests.  Writes NAME.yaml, a machine file in
-    which each fitted number says what it was fitted to and how far it can be moved, and calibration.csv with all of its
-    points.  Use it with `machine: path/NAME.yaml`, and see how well it does on all other points with `t3sim validate
-    --machine path/NAME.yaml --calibration FILE`.
+    FOLDER holds measurements as `t3sim validate` reads them.  Writes NAME.yaml, a machine file in which each fitted
+    number says what it was fitted to and how far it can be moved, and calibration.csv with all of its points.  Use it
+    with `machine: path/NAME.yaml`, and see how well it does on all other points with `t3sim validate --machine
+    path/NAME.yaml --calibration FILE`.
     """
     from t3sim.config.presets import load_kernels, machine_parts
     from t3sim.experiment.phase_files import PHASES_NAME
@@ -82,9 +83,9 @@ def calibrate(
         def planned(simulations: Sequence[Simulation]) -> PhaseRunner:
             return PhaseRunner(simulations, kept, is_lenient=True, noun="simulations")
 
-        click.echo(f"measurements  {folder}: {len(chosen.rows)} of {len(measurements.rows)} rows may be used")
+        echo(f"measurements  {folder}: {len(chosen.rows)} of {len(measurements.rows)} rows may be used")
         say_what_is_assumed(chosen)
-        click.echo("for each machine that is tried (of a group of points only its own are simulated):")
+        echo("for each machine that is tried (of a group of points only its own are simulated):")
         one_machine = planned(simulations_of(points_of_fit(machine, kernels, chosen)))
         workers = workers_with_cost(one_machine, jobs or (None if scheduler else n_cores()), scheduler)
         with progress_bar() as progress, workers.hired(note) as workforce:
@@ -94,7 +95,7 @@ def calibrate(
                 runner.simulate(workforce, progress, longest_first=True)
                 return outcomes_of(runner)
 
-            _, fitted = fitted_to(machine, chosen, kernels, simulate, click.echo)
+            _, fitted = fitted_to(machine, chosen, kernels, simulate, echo)
         names = {str(one.get("device", "")) for one in measurements.provenance.values()} - {""}
         device = " and ".join(sorted(name.removeprefix("NVIDIA ") for name in names)) or "a device not named"
         n = len(chosen.rows)
@@ -105,4 +106,4 @@ def calibrate(
         }
         publish(contents)
     for path in contents:
-        click.echo(str(path))
+        echo(str(path))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from t3sim.cli._tables import WIDTH
 
 if TYPE_CHECKING:
     from t3sim.config.experiment import RunSpec
@@ -47,12 +50,17 @@ def check(file: str, overrides: tuple[str, ...], trace_root: str | None) -> None
 
 def summary(experiment: Experiment) -> Iterator[str]:
     """What the experiment would run, in a few lines."""
+    for line in _summary(experiment):
+        yield from wrap(line, WIDTH, subsequent_indent=" " * 12)
+
+
+def _summary(experiment: Experiment) -> Iterator[str]:
     n = len(experiment.points)
     yield f"experiment  {experiment.name}: {n} point{'' if n == 1 else 's'}"
     if experiment.n_duplicates:
         yield f"            {experiment.n_duplicates} more combinations equal one of these and are left out"
     for key, values in experiment.axes.items():
-        yield f"axis        {key}: {', '.join(map(str, values))}"
+        yield f"axis        {key}: {', '.join(map(_as_written, values))}"
     for name, description in experiment.machine_descriptions.items():
         yield f"machine     {name}: {description.split('. ')[0].rstrip('.').strip()}"
     if any(point.workload.tp == 1 for point in experiment.points):
@@ -61,6 +69,15 @@ def summary(experiment: Experiment) -> Iterator[str]:
     for operator, local in (("gemm-rs", "k"), ("ag-gemm", "n")):
         if operator in bare and "workload.tp" in experiment.axes and f"workload.gemm.{local}" not in experiment.axes:
             yield f"note        {local} of a bare GEMM is what one GPU has: it stays while workload.tp is swept"
+
+
+def _as_written(value: Any) -> str:
+    """Return a value of an axis as YAML has it in one line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_as_written(part)}" for key, part in value.items()) + "}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_as_written, value))}]"
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 @config.command()

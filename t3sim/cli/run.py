@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from t3sim.cli import PATH
-from t3sim.cli._errors import INTERRUPTED
+from t3sim.cli._errors import GOES_ON, INTERRUPTED, echo
 from t3sim.cli._results import results_lines, traffic_lines
 from t3sim.cli._tables import WIDTH
 from t3sim.cli.config import override_option, summary, trace_root_option
@@ -88,7 +88,7 @@ def run(
     directory = output or default_folder(experiment.name)
     with owned(directory):
         for line in summary(experiment):
-            click.echo(line)
+            echo(line)
         from t3sim.checks.audit import Audit
         from t3sim.experiment.runner import Sweep
 
@@ -103,13 +103,13 @@ def run(
             files.update({path.name: path for paths in drawn.values() for path in paths})
         found = [] if absent else findings_of(directory)
     for line in (*results_lines(outcome.records), "", *traffic_lines(outcome.records), *audit.summary()):
-        click.echo(line)
+        echo(line)
     for name, path in files.items():
-        click.echo(f"{name:16} {path}")
+        echo(f"{name:16} {path}")
     if "timeline" in files:
-        click.echo("open the timeline at https://ui.perfetto.dev; it stays on your machine")
+        echo("open the timeline at https://ui.perfetto.dev; it stays on your machine")
     for line in wrap(" ".join(found), WIDTH):
-        click.echo(line)
+        echo(line)
     if absent:
         note(absent)
     for text in extrapolations(experiment.points):
@@ -138,10 +138,10 @@ def workers_with_cost(phases: PhaseRunner, jobs: int | None, scheduler: str | No
     missing = phases.missing
     workers = workers_for([task.seconds for task in missing], jobs, scheduler)
     for line in cost_lines(phases.n_phases, phases.n_damaged, missing, workers):
-        click.echo(line)
+        echo(line)
     if missing and scheduler is None:
         with interrupt_at_once():
-            prepare_kernel(layouts_to_compile(task.run for task in missing), click.echo)
+            prepare_kernel(layouts_to_compile(task.run for task in missing), echo)
             if not workers.n:
                 compile_for(task.run for task in missing)
     return workers
@@ -149,7 +149,7 @@ def workers_with_cost(phases: PhaseRunner, jobs: int | None, scheduler: str | No
 
 def note(text: str) -> None:
     """Tell the user something besides the results."""
-    click.echo(f"note: {text}", err=True)
+    echo(f"note: {text}", err=True)
 
 
 @contextmanager
@@ -161,7 +161,7 @@ def interrupt_at_once() -> Iterator[None]:
     """
 
     def leave(_signal: int, _frame: object) -> None:
-        os.write(2, b"t3sim: interrupted\n")
+        os.write(2, f"t3sim: {GOES_ON}\n".encode())
         os._exit(INTERRUPTED)
 
     previous = signal.signal(signal.SIGINT, leave)
@@ -207,7 +207,7 @@ def progress_bar() -> Iterator[Callable[[str, float], None]]:
         bar.update(task, description=what, completed=share * STEPS)
         if not console.is_terminal and time.monotonic() - said_at >= SAY_EVERY_S:
             said_at = time.monotonic()
-            click.echo(f"{what}, {share:.0%} of the work", err=True)
+            echo(f"{what}, {share:.0%} of the work", err=True)
 
     with bar:
         yield show

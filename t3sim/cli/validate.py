@@ -8,12 +8,14 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 import click
 
 from t3sim.cli import PATH
-from t3sim.cli._tables import table_lines
+from t3sim.cli._errors import echo
+from t3sim.cli._tables import WIDTH, table_lines
 from t3sim.cli.run import note, progress_bar, worker_options, workers_with_cost
 from t3sim.errors import PointsFailed, UsageError
 from t3sim.registry import unknown_name
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 DEFAULT_FOLDER = "h200"
 MANIFEST_NAME = "manifest.json"
 MAX_FAILURES_SHOWN = 5
+MAX_REFUSED_KEPT = 100
 
 
 tiling_option = click.option(
@@ -35,7 +38,7 @@ tiling_option = click.option(
 
 
 @click.command()
-@click.argument("folder", required=False, type=PATH)
+@click.argument("measurements", required=False, type=PATH)
 @click.option(
     "--machine", default="h200", show_default=True, metavar="NAME", help="Machine to simulate: a preset, or a file."
 )
@@ -52,7 +55,7 @@ tiling_option = click.option(
 @click.option("-o", "--output", type=PATH, help="Folder for the results [default: results/validation].")
 @worker_options
 def validate(
-    folder: Path | None,
+    measurements: Path | None,
     machine: str,
     overrides: tuple[str, ...],
     tiling: str,
@@ -63,11 +66,13 @@ def validate(
     scheduler: str | None,
     phases: Path | None,
 ) -> None:
-    """Compare the measurements in FOLDER with simulations of a machine [default: the shipped H200 measurements].
+    """Compare MEASUREMENTS with simulations of a machine [default: the shipped ones of H200s].
 
-    FOLDER holds CSV files as in validation/h200, each of one kind, known by its columns.  Writes validation.csv (one
-    line a point), tiles.csv.gz and a report.  The same command goes on where an earlier one ended.  Exit code 6:
-    finished, but some points could not be simulated.
+    MEASUREMENTS is a file or a folder of them: CSV as in validation/h200, or with few columns (collective,gpus,bytes,
+    time_us or op,m,n,k,tp,time_us); what nccl-tests prints, or writes with -J; traces of PyTorch's profiler.  Writes
+    validation.csv (one line a point), tiles.csv.gz and a report, which also says what was assumed of the files.  The
+    same command goes on where an earlier one ended.  Exit code 6: finished, but some rows were refused or some points
+    could not be simulated.
     """
     from t3sim.analysis.validation import SUMMARY_TITLES, TILES_NAME, VALIDATION_NAME, read_validation, summary_texts
     from t3sim.analysis.validation_report import write_report
@@ -82,35 +87,36 @@ def validate(
     from t3sim.validation.tables import tiles_csv, validation_csv
 
     started = time.monotonic()
-    folder = folder or shipped_measurements()
-    measurements = read_measurements(folder)
-    used = calibration_of(folder, calibration)
-    is_used = read_calibration(used, measurements) if used is not None else frozenset()
+    source = measurements or shipped_measurements()
+    found = read_measurements(source)
+    used = calibration_of(found.folder, calibration)
+    is_used = read_calibration(used, found) if used is not None else frozenset()
     spec = machine_of(machine, overrides)
     maker = Points(spec, load_kernels(tiling))
-    points = of_kinds(maker.of(measurements), kinds)
+    points = of_kinds(maker.of(found), kinds)
     simulations = simulations_of(points)
     directory = output or Path("results") / "validation"
     with owned(directory):
-        click.echo(f"measurements  {folder}: {len(measurements.rows)} rows, {len(points)} points")
-        say_what_is_assumed(measurements)
-        click.echo(f"machine       {spec.name}")
-        click.echo(f"simulations   {len(simulations)} distinct ones")
+        echo(f"measurements  {source}: {len(found.rows)} rows, {len(points)} points")
+        say_what_is_assumed(found)
+        echo(f"machine       {spec.name}")
+        echo(f"simulations   {len(simulations)} distinct ones")
         runner = PhaseRunner(simulations, phases or directory / PHASES_NAME, is_lenient=True, noun="simulations")
         workers = workers_with_cost(runner, jobs, scheduler)
         if runner.missing:
             with progress_bar() as progress, workers.hired(note) as workforce:
                 runner.simulate(workforce, progress, longest_first=True)
         outcomes = outcomes_of(runner)
-        found = compared(points, outcomes, is_used)
-        tiles = maker.tiles(measurements, outcomes) if any(p.kind == "tile_timelines" for p in points) else []
+        pairs = compared(points, outcomes, is_used)
+        tiles = maker.tiles(found, outcomes) if any(p.kind == "tile_timelines" for p in points) else []
         asked = {
-            "tiling": tiling, "overrides": list(overrides), "kinds": kinds, "measurements": str(folder),
-            "calibration": None if used is None else str(used),
+            "tiling": tiling, "overrides": list(overrides), "kinds": kinds, "measurements": str(source),
+            "calibration": None if used is None else str(used), "assumed": found.assumed,
+            "refused": found.refused[:MAX_REFUSED_KEPT],
         }  # fmt: skip
         contents = {
-            directory / VALIDATION_NAME: validation_csv(folder, found),
-            directory / TILES_NAME: tiles_csv(folder, tiles),
+            directory / VALIDATION_NAME: validation_csv(found.folder, pairs),
+            directory / TILES_NAME: tiles_csv(found.folder, tiles),
             directory / MANIFEST_NAME: manifest(spec, asked, time.monotonic() - started),
         }
         publish(contents)
@@ -121,29 +127,27 @@ def validate(
     cells = dict(zip(SUMMARY_TITLES, columns, strict=True))
     words = {name: cells.pop(name) for name in ("kind", "aim")}
     for line in table_lines(title, words, cells):
-        click.echo(line)
+        echo(line)
     for path in [*contents, *written]:
-        click.echo(str(path))
-    failed = [one for one in found if one.status == FAILED]
+        echo(str(path))
+    failed = [one for one in pairs if one.status == FAILED]
     for one in failed[:MAX_FAILURES_SHOWN]:
-        click.echo(f"failed: {one.point.row.place}: {one.point.quantity}: {one.reason}", err=True)
+        echo(f"failed: {one.point.row.place}: {one.point.quantity}: {one.reason}", err=True)
+    where = directory / VALIDATION_NAME
     if failed:
-        where = directory / VALIDATION_NAME
         raise PointsFailed(f"{len(failed)} of {len(points)} points failed: {where} says why and has the others")
+    if found.refused:
+        raise PointsFailed(f"{len(found.refused)} rows or files were refused, see above; {where} has the others")
 
 
-def say_what_is_assumed(measurements: Measurements) -> None:
-    """Tell the user how files without a provenance are taken to be measured, if there are any."""
-    from t3sim.measurements.kinds import UNDESCRIBED
-
-    files = measurements.undescribed
-    if files:
-        host = ", ".join(f"{us:g} us for a launch of {kind} by the host" for kind, us in UNDESCRIBED["host_us"].items())
-        more = f" (and {len(files) - 1} more)" if len(files) > 1 else ""
-        loops = f"GEMM loops of contention rows {UNDESCRIBED['gemm_loop_share']:g} times as long as the others"
-        click.echo(
-            f"assumed       {files[0]}{more} has no provenance.json beside it: {host}; {loops} (docs/hardware.md)"
-        )
+def say_what_is_assumed(found: Measurements) -> None:
+    """Tell the user what the files do not say, each with what it is taken for, and what was refused in them."""
+    for title, sentences, is_error in (("assumed", found.assumed, False), ("refused", found.refused, True)):
+        n_more = len(sentences) - MAX_FAILURES_SHOWN
+        shown = [*sentences[:MAX_FAILURES_SHOWN], *([f"... and {n_more} more"] if n_more > 0 else [])]
+        for sentence in shown:
+            lines = wrap(sentence, WIDTH, initial_indent=f"{title:14}", subsequent_indent=" " * 14)
+            echo("\n".join(lines), err=is_error)
 
 
 def shipped_measurements() -> Path:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from t3sim.errors import InputDataError
+from t3sim.files import parse_json, read_limited
 from t3sim.overlap import baselines
 from t3sim.results.derive import derive
 from t3sim.results.digest import source_digest
@@ -22,7 +25,9 @@ from t3sim.results.timeseries import TIMESERIES_NAME
 from t3sim.results.waits import WAITS_CSV, WAITS_PARQUET
 from t3sim.results.writer import FAILED_NAME, write_results
 
+RESOLVED_NAME = "resolved.json"
 TIMELINE_NAME = "trace.json.gz"
+MAX_RESOLVED_BYTES = 64 << 20
 PUBLISH_EVERY_S = 1.0
 SHARE_OF_TIME = 0.05  # that may go into writing a table of many rows again and again
 OF_A_FINISHED_RESULT = (
@@ -65,6 +70,21 @@ class ResultTable:
         """Return the finished rows in the order of the points, compared with those baselines that are there."""
         pairs = [(r, key) for r, key in zip(self.records, self._case_keys, strict=True) if r is not None]
         return derive([record for record, _ in pairs], baselines(), [key for _, key in pairs])
+
+
+def replaced_results(folder: Path, points: Iterable[Mapping[str, Any]]) -> str:
+    """Return what a run of *points* replaces in *folder*: resolved points that it does not have; "" if nothing."""
+    try:
+        before = parse_json(read_limited(folder / RESOLVED_NAME, MAX_RESOLVED_BYTES, shown_as=str(folder)))
+        own = {json.dumps(point, sort_keys=True) for point in points}
+        lost = [point for point in before["points"] if json.dumps(point, sort_keys=True) not in own]
+        name, overrides = str(before["name"]), "".join(f" -s {override}" for override in before["overrides"])
+    except (InputDataError, ValueError, LookupError, TypeError):  # nothing, or nothing of ours
+        return ""
+    if not lost:
+        return ""
+    what = f"{len(lost)} points of {name}{overrides}, which this run does not have and replaces"
+    return f"{folder} holds {what}; their finished phases are kept (-o names another folder)"
 
 
 def is_result_of(folder: Path, point_digests: Sequence[str]) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -27,7 +28,7 @@ from t3sim.experiment.plan import Experiment, Overrides, Source, load_experiment
 from t3sim.experiment.point_record import record_of
 from t3sim.experiment.policy_trial import try_policies
 from t3sim.experiment.result_folder import default_folder, owned
-from t3sim.experiment.result_table import TIMELINE_NAME, ResultTable
+from t3sim.experiment.result_table import RESOLVED_NAME, TIMELINE_NAME, ResultTable, replaced_results
 from t3sim.experiment.workers import THIS_PROCESS, Workers
 from t3sim.files import publish
 from t3sim.observe.perfetto import timeline_bytes
@@ -148,6 +149,9 @@ class Sweep(PhaseRunner):
             table.records[i] = self._record(i)
             table.publish_if_due(self._write_inputs)
 
+        replaced = "" if table.is_of_same else replaced_results(self.folder, self._resolved_points())
+        if replaced:
+            warnings.warn(replaced, stacklevel=2)
         for i in self.results:
             table.records[i] = self._record(i)
         if self.missing:
@@ -165,17 +169,20 @@ class Sweep(PhaseRunner):
     def _record(self, i: int) -> RunRecord:
         return replace(record_of(self._result(i)), axes=self._axis_texts[i])
 
+    def _resolved_points(self) -> list[dict[str, Any]]:
+        return [run.model_dump(mode="json") for run in self.experiment.points]
+
     def _write_inputs(self) -> dict[str, Path]:
         """Write the experiment as given and as resolved (base units) beside its results."""
         experiment = self.experiment
-        given, resolved = self.folder / "experiment.yaml", self.folder / "resolved.json"
+        given, resolved = self.folder / "experiment.yaml", self.folder / RESOLVED_NAME
         content = {
             "name": experiment.name,
             "description": experiment.description,
             "figures": experiment.figures,
             "overrides": experiment.overrides,
             "strategies": {run.strategy: overlap_strategies.get(run.strategy).label for run in experiment.points},
-            "points": [run.model_dump(mode="json") for run in experiment.points],
+            "points": self._resolved_points(),
         }
         text = json.dumps(content, indent=1, allow_nan=False) + "\n"
         publish({given: experiment.content(), resolved: text.encode()})

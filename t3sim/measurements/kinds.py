@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -63,7 +63,7 @@ class Column:
     ``real`` is a finite number above 0. ``key``: with the other keys it names the measurement, once in a file.
     ``known``: the texts that there are; with ``is_detailed`` more words may follow. ``floors``: of a time.
     ``amount``: of a rate, what is moved or computed in ``time_us``, in units of the rate times a microsecond; it
-    follows from the columns ``factors``.
+    follows from the columns ``factors``. ``default``: what it is where a file does not have the column.
     """
 
     name: str
@@ -76,6 +76,12 @@ class Column:
     floors: tuple[Floor, ...] = ()
     amount: Callable[[Row], float] | None = None
     factors: str = ""
+    default: Value | None = None
+
+    @property
+    def may_lack(self) -> bool:
+        """Whether a file can do without it: what it is then is known, or follows from the others."""
+        return self.default is not None or self.amount is not None or self.name in {"min_us", "max_us"}
 
 
 @dataclass(frozen=True)
@@ -92,6 +98,22 @@ class Kind:
         """Names of the columns that every file of this kind has, in order."""
         return tuple(column.name for column in self.columns)
 
+    def lacking(self, names: Collection[str]) -> list[Column]:
+        """Return the columns that are not among *names*."""
+        return [column for column in self.columns if column.name not in names]
+
+    def rates(self, row: Row) -> dict[str, Value]:
+        """Return what the other columns make of the rates."""
+        amounts = {column.name: column.amount for column in self.columns if column.amount is not None}
+        return {name: amount(row) / float(row["time_us"]) for name, amount in amounts.items()}
+
+    def completed(self, row: Row) -> dict[str, Value]:
+        """Return *row* with what it may lack: edges are the one time that there is, rates follow."""
+        given = {column.name: column.default for column in self.lacking(row) if column.default is not None}
+        if "time_us" in row:
+            given |= {edge: row["time_us"] for edge in ("min_us", "max_us") if edge in self.names} | self.rates(row)
+        return {**given, **row}
+
     @cached_property
     def by_name(self) -> dict[str, Column]:
         """All columns that a file may have besides those of samples."""
@@ -107,6 +129,7 @@ class Kind:
 # --- what rows move and compute, and the least time that takes -----------------------------------
 
 COLLECTIVES = ("reduce_scatter", "all_gather", "all_reduce")
+OPERATORS = ("gemm", "gemm-rs", "gemm-ar", "ag-gemm", *COLLECTIVES)
 MOVED = {"read": 1, "write": 1, "copy": 2, "add": 3}  # arrays of `bytes` that a pattern reads plus writes
 SIGNALS = ("peer_flag", "peer_signal", "peer_barrier", "peer_grid_barrier")
 LATENCIES = ("l2_hit", "device_memory", "peer_memory", *SIGNALS)
@@ -133,12 +156,13 @@ def _collective_bytes(row: Row) -> float:
 
 
 def _memory_bytes(row: Row) -> float:
-    return MOVED[str(row["pattern"]).split()[0]] * float(row["bytes"])
+    return MOVED.get(str(row["pattern"]).split()[0], 0) * float(row["bytes"])
 
 
 def _gemm_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
     """A GEMM is not faster than its operations at the peak rate (of the SMs that it had)."""
-    rate = peaks.matrix_tflops * min(1.0, float(row.get("sms", peaks.sms)) / peaks.sms)
+    is_known = peaks is not ANY_DEVICE  # else the most SMs are of one device, the highest rate of another
+    rate = peaks.matrix_tflops * (min(1.0, float(row.get("sms", peaks.sms)) / peaks.sms) if is_known else 1.0)
     least = gemm_flops(row) / rate / 1e6
     return least, f"at {rate:.0f} TFLOP/s the GEMM takes {least:.2f} us"
 
@@ -156,6 +180,18 @@ def _output_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
 def _collective_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
     """A GPU sends at least its part once; an all-reduce in the switch sends the array once instead of twice a ring."""
     return _over_links(min(_collective_bytes(row), float(row["bytes"])), peaks)
+
+
+def _operator_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
+    """What is overlapped takes no less than the longer of both; the all-gather is of A, which may be small."""
+    if row["op"] in COLLECTIVES:
+        return _collective_floor(collective_of(row), peaks)
+    return _gemm_floor(row, peaks)
+
+
+def collective_of(row: Row) -> dict[str, Value]:
+    """Return the collective, its GPUs and bytes, of a row of the kind ``operators`` that has nothing else."""
+    return {"collective": row["op"], "gpus": row["tp"], "bytes": 2 * int(row["m"]) * int(row["n"])}
 
 
 def _peer_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
@@ -242,6 +278,10 @@ def _contradictions(row: Row) -> Iterator[str]:
             yield f"start_ns {start}, mainloop_end_ns {computed} and end_ns {end} are not in this order"
     if "collective" in row and int(row["gpus"]) < 2:
         yield f"gpus is {row['gpus']}; a collective has at least 2"
+    if "op" in row and row["op"] != "gemm" and int(row["tp"]) < 2:
+        yield f"tp is {row['tp']}; {row['op']} has at least 2"
+    if "op" in row and row["op"] not in COLLECTIVES and not int(row["k"]):
+        yield f"k is 0; {row['op']} has at least 1"
 
 
 def _beyond_device(row: Row, peaks: Peaks) -> Iterator[str]:
@@ -257,8 +297,10 @@ def _beyond_device(row: Row, peaks: Peaks) -> Iterator[str]:
 # --- the columns of each kind --------------------------------------------------------------------
 
 
-def _text(name: str, meaning: str, known: Collection[str] = (), *, is_detailed: bool = False) -> Column:
-    return Column(name, "text", "", meaning, True, known, is_detailed)
+def _text(
+    name: str, meaning: str, known: Collection[str] = (), *, is_detailed: bool = False, default: str | None = None
+) -> Column:  # fmt: skip
+    return Column(name, "text", "", meaning, True, known, is_detailed, default=default)
 
 
 def _count(name: str, unit: str, meaning: str) -> Column:
@@ -284,9 +326,9 @@ def _spread(*floors: Floor) -> tuple[Column, ...]:
 
 EDGES = _time("min_us", "fastest group"), _time("max_us", "slowest group")
 SUBLAYER = (
-    _text("model", "model, - for a bare GEMM"),
-    _text("sublayer", "OP, FC-2, FC-1, IP, - for a bare GEMM"),
-    _count("tp", "", "tensor-parallel degree that K was cut by; the ring may have fewer GPUs"),
+    _text("model", "model, - for a bare GEMM", default="-"),
+    _text("sublayer", "OP, FC-2, FC-1, IP, - for a bare GEMM", default="-"),
+    replace(_count("tp", "", "tensor-parallel degree that K was cut by; the ring may have fewer GPUs"), default=1),
 )
 GEMM = (
     _count("m", "elements", "rows of the output: tokens"),
@@ -295,7 +337,8 @@ GEMM = (
 )
 GPUS = _count("gpus", "", "GPUs of the ring")
 LAYER = (*SUBLAYER, GPUS, *GEMM)
-CHANNELS = Column("nccl_channels", "channels", "", "thread blocks NCCL was held to, auto: its own choice", key=True)
+CHANNELS = Column("nccl_channels", "channels", "", "thread blocks NCCL was held to, auto: its own choice", key=True,
+                  default="auto")  # fmt: skip
 COLLECTIVE = (_text("collective", ", ".join(COLLECTIVES), COLLECTIVES), GPUS, _count("bytes", "B", "full array"))
 SM_CLOCK = Column("sm_mhz", "real", "MHz", "SM clock the driver reported under this load")
 POWER = Column("power_w", "real", "W", "power the driver reported under this load")
@@ -316,11 +359,6 @@ ACCESSED = (
     _count("workgroups", "", "on one SM each as long as there are SMs"),
 )
 KERNEL = _text("kernel", "cublas, or tiled: the project's own kernel")
-
-# How CSV files without a ``provenance.json`` are taken to be measured: as ``validation/h200`` was, whose provenance
-# gives both numbers and says what they are.
-UNDESCRIBED: dict[str, Any] = {"host_us": {"collectives": 18.4, "async_tp": 224.0}, "gemm_loop_share": 0.63}
-
 
 def _kind(name: str, meaning: str, *columns: Column, optional: tuple[Column, ...] = ()) -> Kind:
     return Kind(name, meaning, columns, optional)
@@ -401,7 +439,7 @@ _ALL = (
         "an NCCL collective on all GPUs; bytes of the full array (reduce-scatter input, all-gather output)",
         *COLLECTIVE,
         CHANNELS,
-        _text("nccl_proto", "protocol NCCL was held to, auto: its own choice"),
+        _text("nccl_proto", "protocol NCCL was held to, auto: its own choice", default="auto"),
         _time("time_us", "median", _collective_floor), *EDGES,
         BUSBW,
     ),
@@ -419,6 +457,14 @@ _ALL = (
         _time("rs_us", "reduce-scatter alone", _output_floor),
         _time("gemm_rs_us", "one after the other", _gemm_floor, _output_floor),
         _time("gemm_rs_ag_us", "all three", _gemm_floor),
+    ),
+    _kind(
+        "operators", "one operator of a layer; read, GEMMs and collectives alone become rows of their own kinds",
+        _text("op", f"{', '.join(OPERATORS)} (of an FP16 array of m x n)", OPERATORS),
+        *GEMM[:2],
+        _whole("k", "inner dimension on one GPU; 0 for a collective alone", key=True),
+        _count("tp", "", "GPUs of the collective"),
+        *_spread(_operator_floor),
     ),
     _kind(
         "async_tp",
@@ -498,12 +544,18 @@ def kind_of_header(header: tuple[str, ...]) -> Kind | str:
     if len(names) != len(header):
         twice = next(name for name in header if header.count(name) > 1)
         return f"column {twice!r} appears twice"
-    for kind in KINDS.values():
-        if set(kind.names) <= names <= {*kind.by_name, *kind.sample_columns()}:
-            return kind
-    nearest = max(KINDS.values(), key=lambda kind: len(names & set(kind.names)) - len(set(kind.names) - names))
-    missing = [name for name in nearest.names if name not in names]
-    unknown = [name for name in header if name not in {*nearest.by_name, *nearest.sample_columns()}]
+    needed = {kind.name: [column.name for column in kind.lacking(names) if not column.may_lack] for kind in _ALL}
+    known = {kind.name: {*kind.by_name, *kind.sample_columns()} for kind in _ALL}
+    fitting = [kind for kind in _ALL if not needed[kind.name] and names <= known[kind.name]]
+    fitting.sort(key=lambda kind: len(kind.lacking(names)))
+    if len(fitting) > 1 and len(fitting[0].lacking(names)) == len(fitting[1].lacking(names)):
+        told_by = (f"{kind.name} has {', '.join(one.name for one in kind.lacking(names))}" for kind in fitting)
+        return f"more than one kind of measurement has these columns: {'; '.join(told_by)}"
+    if fitting:
+        return fitting[0]
+    nearest = max(_ALL, key=lambda kind: len(names & set(kind.names)) - len(needed[kind.name]))
+    missing = needed[nearest.name]
+    unknown = [name for name in header if name not in known[nearest.name]]
     parts = [f"missing {', '.join(missing)}"] if missing else []
     parts += [f"unknown {', '.join(unknown)[:120]}"] if unknown else []
     return f"no kind of measurement has these columns; the nearest is {nearest.name}: {'; '.join(parts)}"

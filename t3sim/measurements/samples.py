@@ -1,11 +1,13 @@
 """Folders of measurements: reading them with every row checked, and writing them whole or not at all.
 
-A folder holds CSV files (``.csv``, ``.csv.gz``), each of one kind of ``kinds.KINDS``, known by its header; JSON files
-that nccl-tests wrote; and, if the measurements were made here, ``provenance.json``: device, driver, versions, clocks,
-date and the device's peaks. Folders inside are read too, each with its own provenance.
+A folder holds CSV files (``.csv``, ``.csv.gz``), each of one kind of ``kinds.KINDS``, known by its header; what
+nccl-tests wrote, as JSON or as text (``.txt``, ``.log``, ``.out``); traces of PyTorch's profiler (``.json``,
+``.json.gz``); and, if the measurements were made here, ``provenance.json``: device, driver, versions, clocks, date and
+the device's peaks. Folders inside are read too, each with its own provenance.
 
 A value that is not a number, is zero, contradicts the other columns of its row or is faster than the device's peak is
-an error with its file and line; nothing is skipped. Pinned by ``tests/measurements/test_samples.py``.
+refused with its file and line; the other rows are read. Nothing is skipped in silence. Pinned by
+``tests/measurements/test_samples.py``.
 """
 
 from __future__ import annotations
@@ -18,21 +20,23 @@ import math
 import statistics
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from t3sim.errors import InputDataError, UsageError
 from t3sim.files import one_line, parse_json, prepare_folder, publish, read_limited
-from t3sim.measurements import nccl_tests
+from t3sim.measurements import kineto, nccl_tests
+from t3sim.measurements.foreign import Found
 from t3sim.measurements.kinds import (
     ANY_DEVICE,
+    COLLECTIVES,
     KINDS,
-    UNDESCRIBED,
     Column,
     Kind,
     Peaks,
     Value,
+    collective_of,
     impossible,
     is_above_zero,
     kind_of_header,
@@ -44,7 +48,9 @@ PROVENANCE_TEXTS = ("device", "driver", "cuda", "date")  # what every provenance
 GEMM_LOOP_SHARE = "gemm_loop_share"  # of a provenance: see ``Measurements.gemm_loop_share``
 HOST_US = "host_us"  # of a provenance: kinds whose times hold launches of the host, each with the time of one
 MAX_FILE_BYTES = 64 << 20
-MAX_PROBLEMS = 20
+MAX_JSON_BYTES = 256 << 20  # of a trace
+TABLES, JSONS, TEXTS = (".csv", ".csv.gz"), (".json", ".json.gz"), (".txt", ".log", ".out")
+REFUSED_BY_US = ".refused.txt"  # what ``measure`` noted but did not believe
 MAX_PLAIN_ROWS = 1000  # longer tables are written compressed
 
 
@@ -69,14 +75,19 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Measurements:
-    """All measurements of a folder, in the order of file names and lines.
+    """All measurements of a folder or a file, in the order of file names and lines.
 
-    ``provenance``: what each subfolder's ``provenance.json`` says, by the folder's path as given.
+    ``folder``: that of the file, if it is one. ``provenance``: what each subfolder's ``provenance.json`` says, by the
+    folder's path as given. ``refused``: what could not be used, with file and line. ``assumed``: what the files do not
+    say, each with what it is taken for, and what was left out of them because it is no measurement.
     """
 
     folder: Path
     rows: tuple[Measurement, ...]
     provenance: Mapping[str, Mapping[str, Any]]
+    refused: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
+    is_file: bool = False
 
     def host_us(self, row: Measurement) -> float:
         """Return the time from one launch of the host to the next in the time of *row*; 0 if they are not in it."""
@@ -90,20 +101,7 @@ class Measurements:
         share = self._method_of(row).get(GEMM_LOOP_SHARE)
         return None if share is None else float(share)
 
-    @property
-    def undescribed(self) -> tuple[str, ...]:
-        """CSV files that ``UNDESCRIBED`` is assumed of: of its kinds, in folders without a provenance."""
-        kinds = {*UNDESCRIBED[HOST_US], "contention"}
-        files = dict.fromkeys(row.file for row in self.rows if row.kind in kinds)
-        return tuple(file for file in files if self._is_undescribed(Path(file)))
-
-    def _is_undescribed(self, file: Path) -> bool:
-        return str(file.parent) not in self.provenance and file.suffix != ".json"
-
     def _method_of(self, row: Measurement) -> Mapping[str, Any]:
-        """Return what the provenance of *row* says; of CSV files without one, how such are taken to be measured."""
-        if self._is_undescribed(Path(row.file)):
-            return UNDESCRIBED
         return self.provenance.get(str(Path(row.file).parent), {})
 
     def of_kind(self, kind: str) -> tuple[Measurement, ...]:
@@ -116,32 +114,49 @@ class Measurements:
         return {name: count for name, count in found.items() if count}
 
 
-def read_measurements(folder: str | Path, peaks: Peaks | None = None) -> Measurements:
-    """Return all measurements below *folder*.
+def read_measurements(path: str | Path, peaks: Peaks | None = None) -> Measurements:
+    """Return all measurements in the file *path* or below the folder *path*.
 
     *peaks* stands for folders whose provenance gives none; without it they are only held against limits above every
-    device. Raises ``InputDataError`` with the first problems, each with file and line.
+    device. Raises ``InputDataError`` if no row can be used, with the first reasons, each with file and line.
     """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise InputDataError(f"{folder}: no such folder of measurements")
-    files = sorted(path for path in folder.rglob("*") if path.name.endswith((".csv", ".csv.gz", ".json")))
-    provenance = {str(path.parent): read_provenance(path) for path in files if path.name == PROVENANCE}
+    path = Path(path)
+    if not path.exists():
+        raise InputDataError(f"{path}: no such file or folder of measurements")
+    is_file = path.is_file()
+    folder = path.parent if is_file else path
+    files = [path] if is_file else sorted(one for one in path.rglob("*") if _may_hold_measurements(one))
+    described = sorted({one.with_name(PROVENANCE) for one in files})
+    provenance = {str(one.parent): read_provenance(one) for one in described if one.is_file()}
     rows: list[Measurement] = []
-    problems: list[str] = []
-    for path in files:
-        if path.name == PROVENANCE:
-            continue
-        read, wrong = read_file(path, _peaks_of(provenance.get(str(path.parent), {}), peaks or ANY_DEVICE))
-        rows += read
-        problems += wrong
-        if len(problems) >= MAX_PROBLEMS:
-            break
-    if problems:
-        raise InputDataError(_message(folder, problems))
+    refused: list[str] = []
+    assumed: list[str] = []
+    for one in files:
+        if one.name != PROVENANCE:
+            read = read_file(one, _peaks_of(provenance.get(str(one.parent), {}), peaks or ANY_DEVICE))
+            rows += read.rows
+            refused += read.problems
+            assumed += (f"{one}: {sentence}" for sentence in read.assumed)
+    if not rows and refused:
+        raise InputDataError(refused_text(path, refused))
     if not rows:
-        raise InputDataError(f"{folder}: holds no measurements (.csv, .csv.gz, or the .json of nccl-tests)")
-    return Measurements(folder, tuple(rows), provenance)
+        known = f"{', '.join(TABLES)}, what nccl-tests prints or writes with -J, traces of PyTorch's profiler"
+        raise InputDataError(f"{path}: holds no measurements ({known})")
+    bare = [file for file in dict.fromkeys(row.file for row in rows) if str(Path(file).parent) not in provenance]
+    if bare:
+        more = f" and {len(bare) - 1} more" if len(bare) > 1 else ""
+        limits = "" if peaks else ", and refused only if no device could have them"
+        assumed.append(f"{bare[0]}{more}: without {PROVENANCE}: times are compared as they are{limits}")
+    return Measurements(folder, tuple(rows), provenance, tuple(refused), tuple(assumed), is_file)
+
+
+def _may_hold_measurements(path: Path) -> bool:
+    """Whether a file of a folder is read; text only if it has a table of nccl-tests."""
+    if path.name.endswith((*TABLES, *JSONS)):
+        return True
+    if not path.name.endswith(TEXTS) or path.name.endswith(REFUSED_BY_US):
+        return False
+    return b"busbw" in read_limited(path, MAX_FILE_BYTES, shown_as=str(path))
 
 
 def peaks_beside(path: Path) -> Peaks:
@@ -154,20 +169,31 @@ def _peaks_of(provenance: Mapping[str, Any], otherwise: Peaks) -> Peaks:
     return peaks_from(provenance["peaks"]) if "peaks" in provenance else otherwise
 
 
-def read_file(path: Path, peaks: Peaks) -> tuple[list[Measurement], list[str]]:
-    """Return the measurements of one file that can be used, and what is wrong with the others."""
+class Contents(NamedTuple):
+    """The measurements of a file that can be used, what is wrong with the others, and what the file does not say."""
+
+    rows: list[Measurement]
+    problems: list[str]
+    assumed: list[str]
+
+
+def read_file(path: Path, peaks: Peaks) -> Contents:
+    """Return what a file holds, held against *peaks*; no other exception than that of a file that cannot be read."""
     try:
-        content = read_limited(path, MAX_FILE_BYTES, shown_as=str(path))
-        if path.name.endswith(".json"):
-            return _checked(_of_nccl_tests(path, content), peaks)
+        limit = MAX_JSON_BYTES if path.name.endswith(JSONS) else MAX_FILE_BYTES
+        content = read_limited(path, limit, shown_as=str(path))
         if path.name.endswith(".gz"):
-            content = _unpacked(path, content)
-        text = content.decode("utf-8-sig")
+            content = _unpacked(path, content, limit)
+        if path.name.endswith(TABLES):
+            return _checked(_of_csv(path, content.decode("utf-8-sig")), peaks)
+        found = _of_json(content) if path.name.endswith(JSONS) else _of_text(path, content)
+        return _checked(_of_program(path, found), peaks, found.assumed)
     except InputDataError as error:
-        return [], [str(error)]
+        return Contents([], [str(error)], [])
     except UnicodeDecodeError:
-        return [], [f"{path}: not UTF-8 text"]
-    return _checked(_of_csv(path, text), peaks)
+        return Contents([], [f"{path}: not UTF-8 text"], [])
+    except ValueError as error:
+        return Contents([], [f"{path}: {one_line(error)}"], [])
 
 
 def read_provenance(path: Path) -> dict[str, Any]:
@@ -210,9 +236,9 @@ def write_measurements(
         path = folder / (f"{name}.csv.gz" if len(rows) > MAX_PLAIN_ROWS else f"{name}.csv")
         text = _as_csv(KINDS[name], [_with_medians(KINDS[name], row) for row in rows])
         contents[path] = gzip.compress(text.encode(), mtime=0) if path.suffix == ".gz" else text.encode()
-        problems += _checked(_of_csv(path, text), peaks_from(provenance["peaks"]))[1]
+        problems += _checked(_of_csv(path, text), peaks_from(provenance["peaks"])).problems
     if problems:
-        raise InputDataError(_message(folder, problems))
+        raise InputDataError(refused_text(folder, problems))
     contents[folder / PROVENANCE] = (json.dumps(dict(provenance), indent=2, allow_nan=False) + "\n").encode()
     prepare_folder(folder)
     publish(contents)
@@ -233,8 +259,7 @@ def _with_medians(kind: Kind, row: Mapping[str, Any]) -> dict[str, Any]:
             unit = time.removeprefix("time_")
             full |= {f"{edge}_{unit}": pick(samples) for edge, pick in (("min", min), ("max", max))
                      if f"{edge}_{unit}" in kind.by_name}  # fmt: skip
-    rates = {name: column.amount for name, column in kind.by_name.items() if column.amount is not None}
-    return {name: amount(full) / full["time_us"] for name, amount in rates.items() if full.get("time_us")} | full
+    return (kind.rates(full) if full.get("time_us") else {}) | full
 
 
 def _as_csv(kind: Kind, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -265,17 +290,20 @@ def _cell(value: Any) -> str:
     return str(int(value)) if float(value).is_integer() else str(value)
 
 
-# One line of a file: its kind, its values, its samples, and what is wrong with it.
-_Line = tuple[Measurement | None, list[str]]
+# One line of a file: its kind, its values, its samples, and what is wrong with it; or what it is taken for.
+_Line = tuple[Measurement | None, list[str]] | str
 
 
-def _checked(lines: Iterator[_Line], peaks: Peaks) -> tuple[list[Measurement], list[str]]:
+def _checked(lines: Iterable[_Line], peaks: Peaks, assumed: Iterable[str] = ()) -> Contents:
     """Return the measurements that can be used, and the problems of the others: of form, repetition and physics."""
-    rows: list[Measurement] = []
-    problems: list[str] = []
+    found = Contents([], [], list(assumed))
     seen: dict[tuple[Value, ...], str] = {}
-    for row, wrong in lines:
-        problems += wrong
+    for line in lines:
+        if isinstance(line, str):
+            found.assumed.append(line)
+            continue
+        row, wrong = line
+        found.problems.extend(wrong)
         if row is None or wrong:
             continue
         kind = KINDS[row.kind]
@@ -285,10 +313,20 @@ def _checked(lines: Iterator[_Line], peaks: Peaks) -> tuple[list[Measurement], l
         if key in seen:
             wrong.append(f"{row.place}: measures the same as {seen[key]}; a file holds each point once")
         seen.setdefault(key, row.place)
-        problems += wrong
+        found.problems.extend(wrong)
         if not wrong:
-            rows.append(row)
-    return rows, problems
+            found.rows.append(_alone(row))
+    return found
+
+
+def _alone(row: Measurement) -> Measurement:
+    """Return a row of ``operators`` with nothing but a GEMM or a collective as one of the kind of these."""
+    if row.kind != "operators" or row["op"] not in ("gemm", *COLLECTIVES):
+        return row
+    kind = KINDS["gemm" if row["op"] == "gemm" else "collectives"]
+    given = row.values if row["op"] == "gemm" else collective_of(row.values) | row.values
+    values = kind.completed({name: value for name, value in given.items() if name in kind.by_name})
+    return replace(row, kind=kind.name, values=values)
 
 
 def _wrong_samples(row: Measurement) -> Iterator[str]:
@@ -310,6 +348,12 @@ def _of_csv(path: Path, text: str) -> Iterator[_Line]:
         if isinstance(kind, str):
             yield None, [f"{path}:1: {kind}"]
             return
+        lacking = [column for column in kind.lacking(header) if column.amount is None]
+        if lacking:
+            taken = (f"{one.name} {'time_us' if one.default is None else one.default}" for one in lacking)
+            yield f"columns that it does not have are taken as {', '.join(taken)}"
+        if kind.name == "operators":
+            yield "m, n, k are what one GPU multiplies; an operator runs its parts one after the other, rings as NCCL's"
         for cells in reader:
             yield _parsed(kind, header, cells, str(path), reader.line_num)
     except csv.Error as error:
@@ -333,7 +377,7 @@ def _parsed(kind: Kind, header: tuple[str, ...], cells: list[str], file: str, li
                 samples[sampled[name]] = tuple(_real(part) for part in cell.split(";"))
         except ValueError as error:
             problems.append(f"{file}:{line}: {name} must be {error}, found {cell[:40]!r}")
-    return Measurement(kind.name, values, file, line, samples), problems
+    return Measurement(kind.name, values if problems else kind.completed(values), file, line, samples), problems
 
 
 def _value(column: Column, cell: str) -> Value:
@@ -363,27 +407,39 @@ def _real(cell: str) -> float:
     return value
 
 
-def _of_nccl_tests(path: Path, content: bytes) -> Iterator[_Line]:
-    try:
-        for line, values in nccl_tests.collectives(content):
-            yield Measurement("collectives", values, str(path), line), []
-    except ValueError as error:
-        yield None, [f"{path}: {one_line(error)}"]
+def _of_json(content: bytes) -> Found:
+    """Return what a program wrote as JSON; raises ``ValueError``."""
+    found = parse_json(content)
+    if "traceEvents" in found:
+        return kineto.of_trace(found)
+    return nccl_tests.of_json(found)
 
 
-def _unpacked(path: Path, content: bytes) -> bytes:
+def _of_text(path: Path, content: bytes) -> Found:
+    return nccl_tests.of_text(content.decode("utf-8-sig", errors="replace"), path.name)
+
+
+def _of_program(path: Path, found: Found) -> Iterator[_Line]:
+    for line, kind, values in found.rows:
+        yield Measurement(kind, KINDS[kind].completed(values), str(path), line), []
+    for problem in found.problems:
+        yield None, [f"{path}: {problem}"]
+
+
+def _unpacked(path: Path, content: bytes, limit: int) -> bytes:
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(content)) as stream:
-            unpacked = stream.read(MAX_FILE_BYTES + 1)
+            unpacked = stream.read(limit + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise InputDataError(f"{path}: not a readable gzip file: {error}") from None
-    if len(unpacked) > MAX_FILE_BYTES:
-        raise InputDataError(f"{path}: unpacks to more than {MAX_FILE_BYTES} bytes")
+    if len(unpacked) > limit:
+        raise InputDataError(f"{path}: unpacks to more than {limit} bytes")
     return unpacked
 
 
-def _message(folder: Path, problems: Sequence[str], limit: int = 8) -> str:
+def refused_text(path: Path, problems: Sequence[str], limit: int = 8) -> str:
+    """Return why measurements of *path* cannot be used: the first reasons, and how many more there are."""
     if len(problems) == 1:
         return problems[0]
     more = [f"... and {len(problems) - limit} more"] if len(problems) > limit else []
-    return "\n  ".join([f"{folder}: measurements that cannot be used:", *problems[:limit], *more])
+    return "\n  ".join([f"{path}: measurements that cannot be used:", *problems[:limit], *more])

@@ -52,8 +52,8 @@ BY_ENGINES = ("uni", "bidi", "ring")  # patterns of copies
 NO_COPY_ENGINES = "the machine has no copy engines"
 OPS: dict[str, Op] = {"reduce_scatter": "reduce-scatter", "all_gather": "all-gather", "all_reduce": "all-reduce"}
 SIMULATED_KINDS = (
-    "collectives", LIMITED_COLLECTIVES, *GEMMS, "sequential", "contention", "tile_timelines", "fused_scatter",
-    "peer_copy", "async_tp",
+    "collectives", LIMITED_COLLECTIVES, *GEMMS, "sequential", "operators", "contention", "tile_timelines",
+    "fused_scatter", "peer_copy", "async_tp",
 )  # fmt: skip
 
 # Kinds that no simulation exists for, each with the reason.
@@ -139,6 +139,7 @@ class Points:
             "collectives": lambda row: _launched(self._collective(row), host_us(row)),
             **dict.fromkeys(GEMMS, lambda row: _launched(self._gemm(row), host_us(row))),
             "sequential": lambda row: _launched(self._sequential(row), host_us(row)),
+            "operators": lambda row: _launched(self._operator(row), host_us(row)),
             "peer_copy": lambda row: _launched(self._copy(row), host_us(row)),
             "async_tp": lambda row: self._async_tp(row, host_us(row)),
             "contention": lambda row: self._contention(row, measurements.gemm_loop_share(row)),
@@ -203,6 +204,14 @@ class Points:
             ("gemm_us", whole[:1]), ("rs_us", whole[1:2]), ("gemm_rs_us", whole[:2]), ("gemm_rs_ag_us", whole)
         ):  # fmt: skip
             yield _point(row, column, *terms)
+
+    def _operator(self, row: Measurement) -> Iterator[Point]:
+        """A GEMM, and the collective of its output behind it or the all-gather of its A in front."""
+        is_gather = row["op"] == "ag-gemm"
+        op: Op = "all-gather" if is_gather else "reduce-scatter" if row["op"] == "gemm-rs" else "all-reduce"
+        size = 2 * int(row["m"]) * int(row["k"]) if is_gather else _output_bytes(row)
+        terms = Term(self._alone(self.machine, row)), Term(self.ring(op, size, int(row["tp"])))
+        yield _point(row, "time_us", *(reversed(terms) if is_gather else terms), reason="its parts in a row")
 
     def _contention(self, row: Measurement, gemm_share: float | None) -> Iterator[Point]:
         gemm, scatter = self._parts(row, unthrottled(self.machine))
@@ -344,7 +353,8 @@ def _compared(point: Point, outcomes: Mapping[Simulation, Outcome], is_used: boo
 def read_calibration(path: Path, measurements: Measurements) -> frozenset[tuple[str, int]]:
     """Return (file, line) of the rows that *path* lists: CSV of ``file`` (relative to the folder) and ``line``.
 
-    Raises ``InputDataError`` for a row that the folder does not have: a list for other measurements.
+    Of a file alone, its own lines of the list count. Raises ``InputDataError`` for a row that is not there: a list for
+    other measurements.
     """
     text = read_limited(path, MAX_CALIBRATION_BYTES, shown_as=str(path)).decode("utf-8-sig", errors="replace")
     reader = csv.DictReader(io.StringIO(text, newline=""))
@@ -355,6 +365,8 @@ def read_calibration(path: Path, measurements: Measurements) -> frozenset[tuple[
     for cells in reader:
         file, line = str(measurements.folder / (cells["file"] or "")), cells["line"] or ""
         key = file, int(line) if line.isascii() and line.isdigit() and len(line) < 10 else 0
+        if measurements.is_file and file != measurements.rows[0].file:
+            continue
         if key not in known:
             raise InputDataError(f"{path}:{reader.line_num}: no measurement at {file}:{line}")
         found.add(key)

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from t3sim.cli import COMMANDS, main
-from t3sim.cli._errors import message_lines, report
+from t3sim.cli._errors import message_lines, report, run_reporting_errors
 from t3sim.errors import ConfigError, EnvironmentFailure, InputDataError, ModelError, Problem, UsageError
 from t3sim.experiment.plan import load_experiment
 from t3sim.gpu.ticks import TickBase
@@ -116,6 +116,26 @@ def test_debug_shows_the_traceback_anywhere(t3sim):
 def test_exit_codes(capsys, error, code, first_line):
     assert report(error) == code
     assert capsys.readouterr().err.splitlines()[0] == first_line
+
+
+def test_an_interrupted_run_says_that_it_goes_on(capsys):
+    """Canary: a command that keeps nothing does not."""
+
+    def interrupted(_arguments):
+        raise KeyboardInterrupt
+
+    for command, message in (("run", "interrupted; the same command goes on"), ("plot", "interrupted\n")):
+        assert run_reporting_errors(interrupted, [command]) == 130
+        assert capsys.readouterr().err.startswith(f"t3sim: {message}")
+
+
+def test_an_axis_is_shown_as_it_is_written(t3sim, tmp_path):
+    axis = "strategy: [t3, {name: cu-split, collective_compute_units: [1, 2]}]"
+    text = "name: x\nmachine: t3-tiny\ntiling: gemm-64x64\nworkload: {gemm: {m: 256, n: 256, k: 256}, tp: 4}\n"
+    (tmp_path / "x.yaml").write_text(f"{text}sweep: {{grid: {{{axis.replace('[1, 2]', '1')}}}}}\n")
+    shown = t3sim("config", "check", str(tmp_path / "x.yaml")).output
+    assert "axis        strategy: t3, {name: cu-split, collective_compute_units: 1}" in shown
+    assert max(map(len, shown.splitlines()[1:])) <= 80
 
 
 def test_a_message_cannot_steer_the_terminal():

@@ -56,6 +56,18 @@ def test_the_table_grows_while_points_finish(tmp_path: Path, monkeypatch: pytest
     assert n_rows(output) == 9
 
 
+def test_other_results_are_not_replaced_in_silence(tmp_path: Path) -> None:
+    """The same points, and more of them, replace nothing; others do, and come back without simulating."""
+    path, output = experiment(tmp_path, POLICIES).path, tmp_path / "out"
+    run(path, output, overrides={"sweep.grid": {"strategy": ["sequential"]}})
+    run(path, output, overrides={"sweep.grid": {"strategy": ["sequential", "t3"]}})
+    n_phases = len(phases_in(output))
+    other = r"holds 2 points of policies -s sweep.grid=.*, which this run does not have and replaces"
+    with pytest.warns(UserWarning, match=other):
+        run(path, output, overrides={"sweep.grid": {"strategy": ["sequential"]}, "workload.gemm.k": 64})
+    assert len(phases_in(output)) > n_phases
+
+
 def test_rows_that_are_there_early_are_the_final_ones(tmp_path: Path, undisturbed: Path) -> None:
     partial: list[list[dict[str, str]]] = []
     output = tmp_path / "results"
@@ -67,6 +79,7 @@ def test_rows_that_are_there_early_are_the_final_ones(tmp_path: Path, undisturbe
         assert all(row in final for row in rows)
 
 
+@pytest.mark.filterwarnings("ignore:.*holds .* points of")
 def test_an_earlier_result_stays_until_there_is_something_new(tmp_path: Path) -> None:
     output = tmp_path / "results"
     run(experiment(tmp_path, "name: old\n" + SMALL + "strategy: sequential\n"), output)
@@ -105,6 +118,7 @@ def test_a_value_that_a_point_does_not_depend_on_is_left_empty(tmp_path: Path) -
     ]  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:.*holds .* points of")
 def test_the_baseline_does_not_depend_on_the_policy_but_on_the_tiling(tmp_path: Path) -> None:
     for text in (POLICIES, TILINGS):
         records = run(experiment(tmp_path, text), tmp_path / "results").records

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from t3sim.cli._errors import GOES_ON
 from t3sim.experiment.runner import run
 from t3sim.results.writer import CSV_NAME
 from tests.conftest import cases, sample
@@ -135,7 +136,7 @@ def test_ctrl_c_ends_workers_too(command: Command, tmp_path: Path) -> None:
         workers = workers_of(process.pid)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=30)  # a guard; it takes half a second
-        assert (process.returncode, errors.strip()) == (130, "t3sim: interrupted")
+        assert (process.returncode, errors.strip()) == (130, f"t3sim: {GOES_ON}")
         until(lambda: gone(workers))
     assert not (output / "manifest.json").exists()
 

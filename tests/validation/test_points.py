@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from t3sim.cli.validate import machine_of
 from t3sim.config.presets import load_kernels, load_tiling
 from t3sim.errors import InputDataError, UsageError
-from t3sim.measurements.kinds import UNDESCRIBED
 from t3sim.measurements.samples import Measurement, read_measurements
 from t3sim.system.parts import PhaseStore
 from t3sim.validation import points as validate
@@ -147,26 +146,39 @@ def test_launches_of_the_host_are_in_the_times_of_a_folder_that_says_so(tmp_path
     }
 
 
-def test_files_that_nobody_describes_are_taken_to_be_measured_as_the_given_ones(tmp_path: Path) -> None:
-    """Without any provenance: the host's launches of collectives, and loops that overlap in part."""
+def test_nothing_is_assumed_of_files_that_nobody_describes(tmp_path: Path) -> None:
+    """Canary: where a provenance says that launches are in the times, they are."""
     rows = {"collectives": [collective("all_gather", 16384, 20.0)], "contention": [ROWS["contention"][0]]}
     folder = write_folder(tmp_path / "x", rows)
-    described = read_measurements(folder)
+    facts = json.loads((folder / "provenance.json").read_text())
+    described = facts | {"host_us": {"collectives": 18.4}, "gemm_loop_share": 0.63}
+    (folder / "provenance.json").write_text(json.dumps(described))
+    with_method = read_measurements(folder)
     (folder / "provenance.json").unlink()
-    undescribed = read_measurements(folder)
-    for found, host_us, share in ((described, 0.0, None), (undescribed, 18.4, 0.63)):
+    bare = read_measurements(folder)
+    for found, host_us, share in ((with_method, 18.4, 0.63), (bare, 0.0, None)):
         [ring] = found.of_kind("collectives")
         [beside] = found.of_kind("contention")
         assert (found.host_us(ring), found.host_us(beside), found.gemm_loop_share(beside)) == (host_us, 0.0, share)
+    assert with_method.assumed == ()
+    [sentence] = bare.assumed
+    assert "without provenance.json: times are compared as they are" in sentence
 
 
-def test_the_given_files_say_what_files_without_a_word_are_taken_for(repository: Path) -> None:
-    [facts] = [
-        facts
-        for folder, facts in read_measurements(repository / "validation" / "h200").provenance.items()
-        if Path(folder).name == "h200"
-    ]
-    assert {name: facts[name] for name in UNDESCRIBED} == UNDESCRIBED
+def test_an_operator_is_its_parts_in_a_row(tmp_path: Path) -> None:
+    lines = ["op,m,n,k,tp,time_us", "gemm-rs,128,256,64,2,9", "ag-gemm,128,256,64,2,9", "gemm-ar,128,256,64,2,9",
+             "gemm,128,256,64,2,5", "all_reduce,128,256,0,2,5"]  # fmt: skip
+    (tmp_path / "mine.csv").write_text("\n".join(lines) + "\n")
+    points = Points(tiny(), tiling()).of(read_measurements(tmp_path / "mine.csv"))
+    assert [point.kind for point in points] == ["operators"] * 3 + ["gemm", "collectives"]
+    parts = [[term.simulation for term in point.terms] for point in points]
+    gemm, a, c = parts[0][0], 2 * 128 * 64, 2 * 128 * 256
+    assert parts[3] == [gemm]
+    rings = [(0, "reduce-scatter", c), (1, "all-gather", a), (2, "all-reduce", c), (4, "all-reduce", c)]
+    for i, op, size in rings:
+        [ring] = [one for one in parts[i] if isinstance(one, CollectiveAlone)]
+        assert (ring.op, ring.size, ring.gpus) == (op, size, 2)
+    assert [parts[0][0], parts[1][1], parts[2][0]] == [gemm] * 3
 
 
 def test_canary_a_host_that_is_quick_changes_nothing(tmp_path: Path) -> None:

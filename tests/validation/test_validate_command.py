@@ -116,12 +116,33 @@ def test_what_is_assumed_of_files_without_a_provenance_is_said(
     on_tiny: Callable[..., int], folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And nothing of the kind where a provenance says how they were measured."""
-    assert on_tiny(folder, tmp_path / "described", "--kinds", "gemm, collectives") == 0
-    assert "no provenance.json" not in capsys.readouterr().out
-    (folder / "provenance.json").unlink()
-    assert on_tiny(folder, tmp_path / "bare", "--kinds", "gemm, collectives") == 0
-    said = capsys.readouterr().out
-    assert "collectives.csv (and 1 more) has no provenance.json beside it: 18.4 us for a launch of collectives" in said
+    said, report = {}, {}
+    for name in ("described", "bare"):
+        assert on_tiny(folder, tmp_path / name, "--kinds", "gemm, collectives") == 0
+        said[name] = " ".join(capsys.readouterr().out.split())
+        report[name] = (tmp_path / name / "report.md").read_text()
+        (folder / "provenance.json").unlink(missing_ok=True)
+    sentence = "without provenance.json: times are compared as they are"
+    assert [sentence in said[name] for name in said] == [False, True]
+    assert [sentence in report[name] for name in report] == [False, True]
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_a_refused_row_takes_no_other_with_it(
+    on_tiny: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file alone is read, with few columns; what is refused is said at the terminal and in the report."""
+    path = tmp_path / "mine.csv"
+    path.write_text("collective,gpus,bytes,time_us\nall_gather,2,8192,5\nall_gather,2,16384,fast\n")
+    (tmp_path / "other.csv").write_text("no measurement\n")
+    assert on_tiny(path, tmp_path / "out") == 6
+    assert [row["line"] for row in table(tmp_path / "out")] == ["2"]
+    text = "mine.csv:3: time_us must be a number above 0, found 'fast'"
+    assert text in " ".join(capsys.readouterr().err.split())
+    report = (tmp_path / "out/report.md").read_text()
+    assert text in report
+    assert "nccl_channels auto, nccl_proto auto" in report
+    assert "other.csv" not in report
 
 
 @pytest.mark.usefixtures("without_figures")
@@ -159,17 +180,22 @@ def test_refusals(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_columns_that_no_kind_has_are_refused_where_they_stand(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    on_tiny: Callable[..., int], folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """And a folder that has no other file is refused as a whole."""
     path = folder / "launch.csv"
     path.write_text(path.read_text().replace("time_us", "time_fortnights", 1))
-    assert run(folder, "-o", tmp_path / "out") == 3
-    message = capsys.readouterr().err
-    assert "launch.csv:1: no kind of measurement has these columns" in message
-    assert "time_fortnights" in message
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone" / "launch.csv").write_text(path.read_text())
+    assert on_tiny(folder, tmp_path / "out", "--kinds", "collectives") == 6
+    assert on_tiny(tmp_path / "alone", tmp_path / "out") == 3
+    message = " ".join(capsys.readouterr().err.split())
+    assert message.count("launch.csv:1: no kind of measurement has these columns") == 2
+    assert message.count("unknown time_fortnights") == 2
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path / "nothing") == 3
-    assert "no such folder of measurements" in capsys.readouterr().err
+    assert "no such file or folder of measurements" in capsys.readouterr().err
