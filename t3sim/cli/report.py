@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from t3sim.cli import PATH
+from t3sim.cli.run import note
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +43,7 @@ def report(folders: tuple[Path, ...], output: Path | None, targets_file: str | N
     from t3sim.study.targets import compare, read_targets, report_table, targets_csv
 
     targets = read_targets(load_yaml(targets_file).plain(), targets_file) if targets_file else []
-    found = [read_folder(folder) for folder in result_folders(folders)]
+    found = [read_folder(folder) for folder in result_folders(folders, note)]
     page = output or (folders[0] / REPORT_NAME if len(folders) == 1 else Path(REPORT_NAME))
     prepare_folder(page.parent)
     comparisons = compare(found, targets)
