@@ -1,6 +1,7 @@
 """Regenerate the numbers of README.md and validation/DEVIATIONS.md, and the figure, from the simulator.
 
-    .venv/bin/python docs/refresh.py                     # README.md and the figure: about two minutes
+    .venv/bin/python docs/refresh.py                     # README.md and the figure: about five minutes
+    .venv/bin/python docs/refresh.py --check             # the same, but write nothing: name the tables that differ
     .venv/bin/python docs/refresh.py --study results     # DEVIATIONS.md and experiments/*, from what `make study` left
 
 A generated part stands between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``.  The prose around it
@@ -44,17 +45,26 @@ def number(value: float | None, digits: int = 1, scale: float = 1) -> str:
     return "" if value is None else f"{value / scale:.{digits}f}"
 
 
-def insert(path: str, blocks: dict[str, str]) -> None:
-    """Replace the generated parts of a document."""
-    file = ROOT / path
-    text = file.read_text(encoding="utf-8")
+def inserted(text: str, blocks: dict[str, str], path: str) -> str:
+    """Return the *text* of a document with its generated parts replaced."""
     for name, block in blocks.items():
         begin, end = f"<!-- begin {name} -->\n", f"\n<!-- end {name} -->"
         pattern = re.escape(begin) + ".*?" + re.escape(end)
         text, n = re.subn(pattern, lambda _, new=begin + block + end: new, text, flags=re.DOTALL)
         if n != 1:
             raise SystemExit(f"{path}: {n} places for {name}")
-    file.write_text(text, encoding="utf-8")
+    return text
+
+
+def insert(path: str, blocks: dict[str, str]) -> None:
+    """Replace the generated parts of a document."""
+    file = ROOT / path
+    file.write_text(inserted(file.read_text(encoding="utf-8"), blocks, path), encoding="utf-8")
+
+
+def outdated(text: str, blocks: dict[str, str], path: str) -> list[str]:
+    """Return the names of the generated parts of *text* that are not as in *blocks*, to the last digit."""
+    return [name for name, block in blocks.items() if inserted(text, {name: block}, path) != text]
 
 
 def outcome_of(path: str, folder: Path, *overrides: str) -> Outcome:
@@ -241,11 +251,9 @@ def mean_and_max(values: Sequence[float]) -> list[str]:
     return [number(geometric_mean(values), 3), number(max(values), 3)]
 
 
-def refresh_readme(folder: Path) -> None:
-    """Write the tables of README.md and its figure."""
+def readme_tables(folder: Path) -> dict[str, str]:
+    """Return the tables of README.md; the results of the demo are left in ``demo`` of *folder*."""
     demo = outcome_of(DEMO, folder / "demo")
-    figure = figures_of(folder / "demo", ["speedup"])["speedup"]
-    shutil.copyfile(next(path for path in figure if path.suffix == ".png"), ROOT / "docs/images/speedup.png")
     half = outcome_of(DEMO, folder / "half", "machine.link.bandwidth=75 GB/s")
     changed = {
         "`t3-150` as it is": demo,
@@ -253,23 +261,37 @@ def refresh_readme(folder: Path) -> None:
         "`-s machine.memory.queue.kind=split`": outcome_of(DEMO, folder / "split", "machine.memory.queue.kind=split"),
         "`-s tiling=gemm-128x128`": outcome_of(DEMO, folder / "tiling", "tiling=gemm-128x128"),
     }
-    blocks = {
+    return {
         "demo": demo_table(demo), "units": units_table(demo, half), "link": link_table(demo, half),
         "lines": lines_table(changed), "policy": policy_table(folder / "policy"),
     }  # fmt: skip
-    insert("README.md", blocks)
+
+
+def refresh_readme(folder: Path) -> None:
+    """Write the tables of README.md and its figure."""
+    insert("README.md", readme_tables(folder))
+    figure = figures_of(folder / "demo", ["speedup"])["speedup"]
+    shutil.copyfile(next(path for path in figure if path.suffix == ".png"), ROOT / "docs/images/speedup.png")
+
+
+def check_readme(folder: Path) -> None:
+    """Raise ``SystemExit`` that names the tables of README.md which are not what the simulator says."""
+    names = outdated((ROOT / "README.md").read_text(encoding="utf-8"), readme_tables(folder), "README.md")
+    if names:
+        raise SystemExit(f"README.md: not what the simulator says: {', '.join(names)}")
 
 
 def main() -> None:
     """Run what the documents describe and write its numbers into them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--study", type=Path, metavar="RESULTS", help="what `make study` left; writes its numbers")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a table of README.md differs")
     arguments = parser.parse_args()
     if arguments.study is not None:
         refresh_study(arguments.study)
         return
     with tempfile.TemporaryDirectory() as temporary:
-        refresh_readme(Path(temporary))
+        (check_readme if arguments.check else refresh_readme)(Path(temporary))
 
 
 if __name__ == "__main__":

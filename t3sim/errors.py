@@ -10,10 +10,13 @@ import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from types import FunctionType
 from typing import Any, ClassVar
 
+# What `t3sim[study]` adds: worker processes, figures, reports, comparisons with measurements.
+STUDY = ("pandas", "matplotlib", "jinja2", "dask", "distributed", "cryptography", "psutil")
 PACKAGE = str(Path(__file__).parent)
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
@@ -110,6 +113,12 @@ class PluginError(T3SimError, exit_code=2):
         cause = self.__cause__
         notes = [] if cause is None else ["".join(traceback.format_exception(cause))]
         return (type(self), self.args, {"__notes__": notes})
+
+
+def lacking(what: str) -> str | None:
+    """Say that *what*, a plural, cannot be had in a light installation; None where it can."""
+    absent = next((name for name in STUDY if find_spec(name) is None), None)
+    return None if absent is None else f"{what} need {absent}, which comes with: pip install 't3sim[study]'"
 
 
 def is_of_a_user(path: str) -> bool:

@@ -26,10 +26,11 @@ class Parameter:
     words: Mapping[str, int] = field(default_factory=dict)
     minimum: int = 0
     has_numbers: bool = True  # False: only its words are allowed
-    unit: Literal["", "cycles"] = ""  # that may stand behind the number
+    unit: Literal["", "cycles", "B", "%"] = ""  # of the number; `cycles` may stand behind it
     at_most: str = ""  # the machine's value that bounds it, like `memory.queue.entries`
     below: str = ""  # the same for a value that is not allowed itself
     tried: tuple[int | str, ...] = ()  # that a search for the best value looks at; none: the default alone
+    meaning: str = ""
 
     def __post_init__(self) -> None:
         for value in (*self.tried, *(() if self.default is None else (self.default,))):
@@ -39,12 +40,17 @@ class Parameter:
         """Return the integer that stands for *value*; ValueError says what is allowed."""
         if isinstance(value, str) and value in self.words:
             return self.words[value]
-        if not self.has_numbers:
-            raise ValueError(f"{value!r} is not {' or '.join(self.words)}")
-        if isinstance(value, bool) or not isinstance(value, int) or not self.minimum <= value <= LARGEST:
-            words = "".join(f" or {word}" for word in self.words)
-            raise ValueError(f"{value!r} is not a whole number of at least {self.minimum}{words}")
+        is_number = self.has_numbers and isinstance(value, int) and not isinstance(value, bool)
+        if not is_number or not self.minimum <= value <= LARGEST:
+            raise ValueError(f"{value!r} is not {self.allowed}")
+        assert isinstance(value, int)
         return value
+
+    @property
+    def allowed(self) -> str:
+        """What a value may be, in words."""
+        number = [f"a whole number of at least {self.minimum}"] if self.has_numbers else []
+        return " or ".join([*number, *self.words])
 
     def excess(self, value: Any, machine: Any) -> str | None:
         """Say what a *value* must be that is beyond the one of *machine* that bounds it; None: it is not."""
@@ -145,4 +151,3 @@ class Registry(Generic[T]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
-

@@ -90,7 +90,7 @@ class _Kind:
             except ValueError as error:
                 raise ValueError(f"{error} (the word `{word}` is allowed too)") from None
 
-        _FORMATS[parse] = self.format
+        _PARSERS[parse] = self, word
         return parse
 
     def format(self, value: int) -> str:
@@ -125,6 +125,7 @@ _TIME = _Kind(
 _FREQUENCY = _Kind("a frequency", "hertz", {f"{p}Hz": f for p, f in _DECIMAL.items()}, "1.4 GHz", "GHz")
 _CYCLES = _Kind("a number of cycles", "cycles", {"cycles": 1, "cycle": 1}, "1000 cycles", "cycles")
 _KINDS = (_BYTES, _BANDWIDTH, _TIME, _FREQUENCY, _CYCLES)
+_PARSERS: dict[Callable[[object], int | str], tuple[_Kind, str]] = {kind.parse: (kind, "") for kind in _KINDS}
 
 _QUANTITY = re.compile(r"\s*([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE]([+-]?[0-9]+))?)\s*(.*?)\s*", re.DOTALL)
 _LONGEST_TEXT = 80
@@ -196,9 +197,13 @@ parse_frequency, format_frequency = _FREQUENCY.parse, _FREQUENCY.format
 parse_cycles, format_cycles = _CYCLES.parse, _CYCLES.format  # which clock is meant is fixed by the key
 parse_bytes_or_word, parse_frequency_or_word = _BYTES.parse_or, _FREQUENCY.parse_or
 
-_FORMATS: dict[Callable[[object], int | str], Callable[[int], str]] = {kind.parse: kind.format for kind in _KINDS}
+
+def usage_of(parser: Callable[..., Any]) -> str:
+    """What *parser*, one of this module, reads, with an example."""
+    kind, word = _PARSERS[parser]
+    return f"{kind.name}, like `{kind.example}`" + (f", or `{word}`" if word else "")
 
 
 def format_parsed(parser: Callable[..., Any], value: int) -> str:
     """Text of a value that *parser*, one of this module, has read."""
-    return _FORMATS[parser](value)
+    return _PARSERS[parser][0].format(value)

@@ -13,6 +13,7 @@ from t3sim.config.experiment import RunSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
 from t3sim.overlap.interface import in_order
+from t3sim.program.host import HOST
 from t3sim.program.plan import Bound, InOrder
 from t3sim.system.simulate import SimulationResult, operator_of, plan_for
 from t3sim.workload.kernel_choice import tiling_of
@@ -111,16 +112,13 @@ class Answer:
         if second is not None and self.margin is not None:
             how = "a tie" if self.is_tie else f"{self.margin:.0%} longer"
             found.append(f"{second.candidate} is {how}{self._why(winner, second)}.")
-        gains = []
         if self.with_hardware is not None:
             candidate, us = self.with_hardware
             gain = winner.us / us - 1 if winner.us else 0.0
             what = f"{gain:.0%} faster" if gain > 0 else f"{-gain:.0%} slower"
-            gains.append(f"{candidate.strategy} would take {us:.0f} us ({what})")
+            found.append(f"With hardware that does not exist, {candidate.strategy} would take {us:.0f} us ({what}).")
         if self.bound_us is not None:
-            gains.append(f"no design takes less than {self.bound_us:.0f} us")
-        if gains:
-            found.append(_capital("; ".join(gains)) + ".")
+            found.append(f"No design takes less than {self.bound_us:.0f} us.")
         if self.changes:
             changes = ", ".join(f"{circumstance}: {name}" for circumstance, name in self.changes.items())
             found.append(f"Another would win (outlines only) with {changes}.")
@@ -181,13 +179,13 @@ def changes_of(case: Case) -> dict[str, str]:
     for one in case.possible:
         best.setdefault(one.candidate.strategy, one)
     found = {}
-    for circumstance, changed in circumstances(case.run).items():
+    for circumstance, (changed, params) in circumstances(case).items():
         times = {}
         other = Case(changed, [], dict(case.stretch))
         other.choices = [case.reference]  # for its ticks
         for name, one in best.items():
             try:
-                us = outline_us(one.candidate.run(changed), other)
+                us = outline_us(one.candidate.given(params).run(changed), other)
             except UsageError:
                 continue
             times[name] = us * (case.ratio(name) or 1.0)
@@ -197,12 +195,16 @@ def changes_of(case: Case) -> dict[str, str]:
     return found
 
 
-def circumstances(run: RunSpec) -> dict[str, RunSpec]:
-    """Return *run* with half and twice the link, and half and twice the tokens."""
-    found = {}
+def circumstances(case: Case) -> dict[str, tuple[RunSpec, dict[str, Any]]]:
+    """Return the run of *case* with half and twice the link, half and twice the tokens, and the other kinds of host."""
+    run, found = case.run, dict[str, tuple[RunSpec, dict[str, Any]]]()
+    given = {dict(one.candidate.params).get("host") for one in case.choices} - {None} or {HOST.default}
+    if run.machine.gpu.host is not None:
+        others = (word for word in HOST.words if word not in given)
+        found |= {f"host {word}": (run, {"host": word}) for word in others}
     for factor, word in ((0.5, "half"), (2, "twice")):
         link = run.machine.link.model_copy(update={"bandwidth": int(run.machine.link.bandwidth * factor)})
-        found[f"{word} the link"] = run.model_copy(update={"machine": with_link(run.machine, link)})
+        found[f"{word} the link"] = run.model_copy(update={"machine": with_link(run.machine, link)}), {}
         workload = run.workload
         assert workload.gemm is not None
         m = int(workload.gemm.m * factor)
@@ -211,9 +213,8 @@ def circumstances(run: RunSpec) -> dict[str, RunSpec]:
         gemm = workload.gemm.model_copy(update={"m": m})
         kernels = workload.tiling if workload.kernels is None else workload.kernels
         tiling = tiling_of(kernels, gemm, run.machine.gpu.n_compute_units)
-        found[f"{word} the tokens"] = run.model_copy(
-            update={"workload": workload.model_copy(update={"gemm": gemm, "tiling": tiling})}
-        )
+        workload = workload.model_copy(update={"gemm": gemm, "tiling": tiling})
+        found[f"{word} the tokens"] = run.model_copy(update={"workload": workload}), {}
     return found
 
 
@@ -230,6 +231,3 @@ def _largest(parts: dict[str, float], n: int) -> str:
     largest = sorted((item for item in parts.items() if item[1] >= LEAST_SAID_US), key=lambda item: -item[1])[:n]
     return ", ".join(f"{name} {us:.0f} us" for name, us in largest)
 
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

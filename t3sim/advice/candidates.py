@@ -9,7 +9,7 @@ from typing import Any
 
 from t3sim.config.experiment import RunSpec
 from t3sim.config.machine import MachineSpec
-from t3sim.overlap import OverlapStrategy
+from t3sim.overlap import OverlapStrategy, overlap_strategies
 from t3sim.overlap.interface import in_order
 
 
@@ -25,6 +25,12 @@ class Candidate:
         return case.model_copy(
             update={"strategy": self.strategy, "strategy_params": dict(self.params), "arbitration": None}
         )
+
+    def given(self, params: dict[str, Any]) -> Candidate:
+        """Return this candidate with other values of those *params* that its strategy declares."""
+        declared = overlap_strategies.get(self.strategy).parameters
+        of_it = {name: value for name, value in params.items() if name in declared}
+        return Candidate(self.strategy, tuple((dict(self.params) | of_it).items()))
 
     def __str__(self) -> str:
         values = ", ".join(f"{name} {value}" for name, value in self.params)

@@ -6,14 +6,19 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from t3sim.config.experiment import OperatorKind, RunSpec
+from t3sim.config.experiment import RunSpec
 from t3sim.config.yaml_loader import load_yaml
-from t3sim.errors import UsageError
-from t3sim.experiment.plan import load_experiment
-from t3sim.files import publish
+from t3sim.errors import ConfigError, Problem, UsageError
+from t3sim.experiment.plan import MAPPING, Experiment, load_experiment
+from t3sim.experiment.shipped import shipped_experiments
 from t3sim.workload.sublayers import PHASES_OF
 
 MOST_CASES = 200
+TILINGS = ("cublas-hopper", "gemm-256x128", "gemm-128x128")
+OPTIONS = {
+    "workload.model": "TARGET", "workload.tp": "--tp", "workload.tokens": "--tokens", "machine": "--machine",
+    "tiling": "--tiling", "sweep.grid.workload.tp": "--tp", "sweep.grid.workload.tokens": "--tokens",
+}  # fmt: skip
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
@@ -37,54 +42,79 @@ def numbers(text: str, option: str) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-def is_experiment(path: Path) -> bool:
-    """Return whether *path* is an experiment file, and not a model."""
-    if path.suffix not in (".yaml", ".yml") or not path.is_file():
+def is_experiment(target: str) -> bool:
+    """Return whether *target* is an experiment, a file or a shipped one by its name, and not a model."""
+    path = Path(target)
+    if not path.is_file():
+        return target in shipped_experiments()
+    if path.suffix not in (".yaml", ".yml"):
         return False
     root = load_yaml(path)
     return root.is_mapping and "workload" in root.value
 
 
-def cases_of_experiment(path: Path, overrides: Sequence[str]) -> list[RunSpec]:
+def cases_of_experiment(target: str, overrides: Sequence[str]) -> list[RunSpec]:
     """Return each GEMM of the experiment once, whatever strategies it names."""
-    runs = {
-        (one.machine, one.workload): one
-        for one in load_experiment(path, overrides).points
-        if one.workload.gemm is not None and one.workload.tp > 1
-    }
-    if not runs:
-        raise UsageError(f"{path}: has no GEMM on more than one GPU to advise on")
-    return _checked(list(runs.values()))
+    return _checked(_gemms(target, load_experiment(target, overrides)))
 
 
 def cases_of_model(
-    model: str, machine: str, tiling: str, tps: Sequence[int], tokens: Sequence[int], phase: str, folder: Path,
+    model: str, machine: str, tiling: str | None, tps: Sequence[int], tokens: Sequence[int], phase: str,
     overrides: Sequence[str],
 ) -> list[RunSpec]:
     """Return the GEMMs of a layer of *model* in one *phase* (forward, backward) at each degree and number of tokens.
 
-    They are those of two experiments, one for each operator, which are written into *folder*.
+    Without a *tiling* it is the first of ``TILINGS`` that fits the machine.
+    Raises ``UsageError`` that names the option of each problem.
     """  # fmt: skip
-    named = str(Path(model).resolve()) if Path(model).is_file() else model
-    found = []
+    for name in TILINGS[:-1] if tiling is None else ():
+        try:
+            return _of_tiling(model, machine, name, tps, tokens, phase, overrides)
+        except ConfigError as error:
+            if not all(problem.key.startswith("tiling") for problem in error.problems):
+                break
+    try:
+        return _of_tiling(model, machine, tiling or TILINGS[-1], tps, tokens, phase, overrides)
+    except ConfigError as error:
+        raise UsageError("\n".join(dict.fromkeys(map(_said_of_an_option, error.problems)))) from None
+
+
+def _of_tiling(
+    model: str, machine: str, tiling: str, tps: Sequence[int], tokens: Sequence[int], phase: str,
+    overrides: Sequence[str],
+) -> list[RunSpec]:  # fmt: skip
+    found: list[RunSpec] = []
     for operator, phases in PHASES_OF.items():
-        path = folder / f"{operator}.yaml"
         sublayers = [name for name, when in phases.items() if when == phase]
-        publish({path: _experiment(named, machine, tiling, operator, sublayers, tps, tokens).encode()})
-        found += cases_of_experiment(path, overrides)
+        experiment = {
+            "name": operator, "machine": machine, "tiling": tiling, "strategy": "sequential",
+            "workload": {"model": model, "operator": operator},
+            "sweep": {
+                "grid": {"workload.tp": tps, "workload.tokens": tokens, "workload.sublayer": sublayers},
+            },
+        }  # fmt: skip
+        found += _gemms(model, load_experiment(experiment, overrides))
     return _checked(found)
 
 
-def _experiment(
-    model: str, machine: str, tiling: str, operator: OperatorKind, sublayers: Sequence[str], tps: Sequence[int],
-    tokens: Sequence[int],
-) -> str:  # fmt: skip
-    return (
-        f"description: Written by `t3sim advise`.\nname: {operator}\nmachine: {machine}\ntiling: {tiling}\n"
-        f"workload: {{model: '{model}', operator: {operator}}}\nstrategy: sequential\nsweep:\n  grid:\n"
-        f"    workload.tp: {list(tps)}\n    workload.tokens: {list(tokens)}\n"
-        f"    workload.sublayer: [{', '.join(sublayers)}]\n"
-    )
+def _said_of_an_option(problem: Problem) -> str:
+    """Return the message of a problem in what options gave; of a file of theirs, with its place."""
+    if problem.file != MAPPING:
+        return str(problem)
+    option = next((name for key, name in OPTIONS.items() if problem.key.startswith(key)), problem.key)
+    return f"{option}: {problem.message}"
+
+
+def _gemms(name: str, experiment: Experiment) -> list[RunSpec]:
+    """Return each GEMM of *experiment* once, whatever strategies it names."""
+    found = {
+        (one.machine, one.workload): one
+        for one in experiment.points
+        if one.workload.gemm is not None and one.workload.tp > 1
+    }
+    if not found:
+        raise UsageError(f"{name}: has no GEMM on more than one GPU to advise on")
+    return list(found.values())
 
 
 def _checked(runs: list[RunSpec]) -> list[RunSpec]:

@@ -28,7 +28,7 @@ from t3sim.program.plan import Plan, parts_of
 from t3sim.system.simulate import SimulationResult
 
 PARTS = (
-    "multiplying", "lost units", "lost waves", "waits for peers", "held back by the link", "memory",
+    "multiplying", "lost units", "lost waves", "waits for peers", "link stalls", "memory",
     "sum", "barriers", "head", "between", "tail", "launches",
 )  # fmt: skip
 COMMUNICATION = ("head", "between", "tail")
@@ -60,7 +60,7 @@ def exposed_us(result: SimulationResult, op: Operator, plan: Plan) -> dict[str, 
     lost = sum(_lost_waves(group, machine) for group in _groups(gemms)) * per_second
     found["lost waves"] = min(lost, left)
     left -= found["lost waves"]
-    for name, reason in (("waits for peers", "dependency"), ("held back by the link", "link")):
+    for name, reason in (("waits for peers", "dependency"), ("link stalls", "link")):
         found[name] = min(_waited(phases, reason), max(left, 0.0))
         left -= found[name]
     found["memory"] = left

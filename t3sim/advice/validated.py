@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -55,6 +57,12 @@ class Validated:
         """Say what of *run* lies outside of what was measured; empty: nothing."""
         if self.content is None:
             return f"{self.machine} was compared with no measurement; {WITHOUT:.0%} is assumed"
+        return ", ".join(self.reasons(run))
+
+    def reasons(self, run: RunSpec) -> list[str]:
+        """Return what of *run* lies outside of what was measured; nothing for a machine that was not measured."""
+        if self.content is None:
+            return []
         found, gemm = ["values of the machine were changed"] if self.changes else [], run.workload.gemm
         if run.workload.tp not in self.content.tp:
             measured = " and ".join(map(str, self.content.tp))
@@ -62,4 +70,14 @@ class Validated:
         low, high = self.content.m
         if gemm is not None and not low <= gemm.m <= high:
             found.append(f"{gemm.m} rows (measured: {low} to {high})")
-        return ", ".join(found)
+        return found
+
+
+def extrapolations(runs: Sequence[RunSpec]) -> Iterator[str]:
+    """Say for each machine that was compared with measurements which of *runs* lie outside of what was measured."""
+    for name in dict.fromkeys(run.machine.name for run in runs):
+        of_machine, machine = [run for run in runs if run.machine.name == name], Validated.of(name)
+        reasons = [machine.reasons(run) for run in of_machine]
+        if n := sum(map(bool, reasons)):
+            listed = ", ".join(dict.fromkeys(chain.from_iterable(reasons)))
+            yield f"{name}: {n} of {len(of_machine)} points lie outside of what it was compared with: {listed}"

@@ -23,13 +23,13 @@ from t3sim.analysis.style import (
     write_inside,
 )
 
-COLOURS = ("#999999", "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#444444")
+COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#999999", "#444444")
 PART_COLOURS = {
     "multiplying": "#DDDDDD",
     "lost units": "#F0E442",
     "lost waves": "#E69F00",
     "waits for peers": "#7B3F98",
-    "held back by the link": "#CC79A7",
+    "link stalls": "#CC79A7",
     "memory": "#D55E00",
     "sum": "#009E73",
     "barriers": "#80CFB9",
@@ -161,8 +161,8 @@ def curves(candidates: pd.DataFrame) -> Drawing | None:
     n_columns = min(4, len(parameters))
     n_rows = -(-len(parameters) // n_columns)
     cases = list(dict.fromkeys(table["case"]))[: len(MARKERS)]
-    colours = {case: COLOURS[(i + 6) % len(COLOURS)] for i, case in enumerate(cases)}
-    figure = new_figure(2, 0.5 + 1.4 * n_rows)
+    colours = {case: COLOURS[(i + 5) % len(COLOURS)] for i, case in enumerate(cases)}
+    figure = new_figure(2, 0.5 + 1.55 * n_rows)
     grid = figure.subplots(n_rows, n_columns, squeeze=False)
     for axes, parameter in zip(grid.flat, parameters, strict=False):
         for case, marker in zip(cases, MARKERS, strict=False):
@@ -171,7 +171,9 @@ def curves(candidates: pd.DataFrame) -> Drawing | None:
             simulated = of_case.groupby("value")["time_us"].min().dropna()
             axes.plot(outline.index, outline.to_numpy(), color=colours[case], linewidth=0.8)
             axes.plot(simulated.index, simulated.to_numpy(), marker, color=colours[case], markersize=4)
-        axes.set_title(parameter)
+        strategy, name = parameter.split(": ")
+        axes.set_title(strategy)
+        axes.set_xlabel(name.replace("_", " "))
         axes.set_xscale("log", base=2)
         values = sorted(table.loc[table["parameter"].eq(parameter), "value"].unique())
         axes.set_xticks(values, [str(value) for value in values])

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from t3sim.errors import ConfigError, EnvironmentFailure, PluginError, T3SimError
+from t3sim.errors import STUDY, ConfigError, EnvironmentFailure, PluginError, T3SimError, UsageError
 
 MAX_LINES = 10
 MAX_CHARACTERS = 1000  # of a line
@@ -31,6 +31,9 @@ class ReaderGoneError(Exception):
 
 def run_reporting_errors(call: Callable[[list[str]], Any], args: Sequence[str] | None = None) -> int:
     """Run *call* with the arguments; report what it raises; return the exit code."""
+    if sys.platform == "win32":
+        _say("t3sim: runs on Linux and macOS; on Windows, install it in the Windows Subsystem for Linux (WSL)")
+        return UsageError.exit_code
     arguments = list(sys.argv[1:] if args is None else args)
     is_debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
@@ -87,6 +90,10 @@ def report(error: BaseException, *, is_resumed: bool = False) -> int:
     if isinstance(error, OSError):
         cause = os.strerror(error.errno) if error.errno else str(error)
         _say(f"t3sim: {error.filename}: {cause}" if error.filename else f"t3sim: {cause}")
+        return EnvironmentFailure.exit_code
+    missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if missing in STUDY:
+        _say(f"t3sim: this command needs {missing}, which comes with: pip install 't3sim[study]'")
         return EnvironmentFailure.exit_code
     text = str(error).splitlines()
     _say(f"t3sim: internal error: {type(error).__name__}{': ' + text[0] if text else ''}")

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from t3sim.cli import PATH
 from t3sim.cli._errors import echo
 from t3sim.cli.config import override_option
 from t3sim.cli.run import note, progress_bar, worker_options, workers_with_cost
+from t3sim.errors import lacking
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,26 +22,31 @@ if TYPE_CHECKING:
     from t3sim.system.simulate import SimulationResult
 
 WIDTH = 80
+OF_A_MODEL = {
+    "machine": "-s machine=NAME takes another", "tiling": "-s tiling=NAME takes others",
+    "tp": "-s workload.tp=8 takes another", "tokens": "-s workload.tokens=1024 takes others",
+    "backward": "-s workload.sublayer=IP takes another GEMM",
+}  # fmt: skip
 INDENT = "  "
 
 
 @click.command()
 @click.argument("target")
 @click.option("--machine", default="h200", show_default=True, help="A preset or the file of a machine.")
-@click.option("--tiling", default="cublas-hopper", show_default=True, help="The GEMM kernels: a preset or a file.")
+@click.option("--tiling", help="The GEMM kernels: a preset or a file [default: cublas-hopper where it fits].")
 @click.option("--tp", default="8", show_default=True, help="Tensor-parallel degrees, like 8 or 2,4,8.")
 @click.option("--tokens", default="512..16384", show_default=True, help="Rows of the GEMMs, like 8192 or 512..4096.")
 @click.option("--backward", is_flag=True, help="The GEMMs of the backward pass instead of the forward pass.")
 @click.option("--host", help="How operations are issued, for strategies that ask: graph or eager [default: graph].")
 @click.option("--only-today", is_flag=True, help="Do not simulate what other hardware would add.")
 @override_option
-@click.option("-o", "--output", type=PATH, help="Output folder [default: results/advice].")
+@click.option("-o", "--output", type=PATH, help="Output folder [default: results/advice-NAME].")
 @worker_options
 @click.option("--no-figures", is_flag=True, help="Do not draw figures.")
 def advise(
     target: str,
     machine: str,
-    tiling: str,
+    tiling: str | None,
     tp: str,
     tokens: str,
     backward: bool,
@@ -54,8 +61,8 @@ def advise(
 ) -> None:
     """Say which way of overlapping wins for each GEMM of TARGET, and why.
 
-    TARGET is a model, as a preset (T-NLG), a YAML file or the config.json of a checkpoint, or an experiment file, whose
-    GEMMs are taken, and its machine.  Few of the candidates are simulated: docs/guide.md says how they are chosen.
+    TARGET is a model, as a preset (T-NLG), a YAML file or the config.json of a checkpoint; or an experiment, whose
+    GEMMs and machine are taken.  Few of the candidates are simulated: docs/guide.md says how they are chosen.
 
     Writes advice.csv (a row for each GEMM), candidates.csv, exposed.csv (where the time goes) and figures.
     """
@@ -67,16 +74,19 @@ def advise(
     from t3sim.experiment.phase_files import PHASES_NAME
     from t3sim.experiment.phase_runner import PhaseRunner
     from t3sim.experiment.phase_task import ExperimentPoint
-    from t3sim.experiment.result_folder import owned
+    from t3sim.experiment.result_folder import default_folder, owned
 
-    directory = output or Path("results") / "advice"
+    if is_experiment(target):
+        _refuse_options_of_a_model()
+        runs = cases_of_experiment(target, overrides)
+        name = runs[0].experiment
+    else:
+        sizes = numbers(tp, "--tp"), numbers(tokens, "--tokens")
+        phase = "backward" if backward else "forward"
+        runs = cases_of_model(target, machine, tiling, *sizes, phase, overrides)
+        name = f"{runs[0].workload.model}-{runs[0].machine.name.partition('+')[0]}"
+    directory = output or default_folder(f"advice-{name}")
     with owned(directory):
-        if is_experiment(Path(target)):
-            runs = cases_of_experiment(Path(target), overrides)
-        else:
-            sizes = numbers(tp, "--tp"), numbers(tokens, "--tokens")
-            phase = "backward" if backward else "forward"
-            runs = cases_of_model(target, machine, tiling, *sizes, phase, directory, overrides)
         cases = [case_of(run, {} if host is None else {"host": host}) for run in runs]
         n = sum(len(case.choices) for case in cases)
         echo(f"search      {len(cases)} GEMMs on {runs[0].machine.name}, {n} candidates")
@@ -96,7 +106,10 @@ def advise(
         validated = Validated.of(runs[0].machine.name)
         answers = [answer_of(case, validated, designs.get(i)) for i, case in enumerate(cases)]
         files = write_answers(directory, answers)
-        if not no_figures:
+        without_figures = None if no_figures else lacking("figures")
+        if without_figures:
+            note(without_figures)
+        elif not no_figures:
             from t3sim.analysis.advice import draw_advice
 
             files += draw_advice(directory)
@@ -110,6 +123,16 @@ def advise(
     echo("")
     for path in files:
         echo(str(path))
+
+
+def _refuse_options_of_a_model() -> None:
+    """Raise ``UsageError`` for an option that an experiment file decides."""
+    from t3sim.errors import UsageError
+
+    context = click.get_current_context()
+    for name, instead in OF_A_MODEL.items():
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise UsageError(f"--{name}: TARGET is an experiment, which says so itself; {instead}")
 
 
 def table(answers: Sequence[Answer]) -> list[str]:

@@ -65,6 +65,10 @@ def _summary(experiment: Experiment) -> Iterator[str]:
         yield f"machine     {name}: {description.split('. ')[0].rstrip('.').strip()}"
     if any(point.workload.tp == 1 for point in experiment.points):
         yield "note        tp 1 is a plain GEMM: there is no collective and no link traffic"
+    bare = {point.workload.operator for point in experiment.points if point.workload.gemm and not point.workload.model}
+    for operator, local in (("gemm-rs", "k"), ("ag-gemm", "n")):
+        if operator in bare and "workload.tp" in experiment.axes and f"workload.gemm.{local}" not in experiment.axes:
+            yield f"note        {local} of a bare GEMM is what one GPU has: it stays while workload.tp is swept"
 
 
 def _as_written(value: Any) -> str:
@@ -136,3 +140,11 @@ def schema() -> None:
     from t3sim.experiment.schema import experiment_schema
 
     click.echo(json.dumps(experiment_schema(), indent=2, allow_nan=False))
+
+
+@config.command()
+def reference() -> None:
+    """Print a page about every key: meaning, unit and allowed values, default, an example and its source."""
+    from t3sim.experiment.reference import reference as page
+
+    click.echo(page(), nl=False)

@@ -20,6 +20,7 @@ REPORT_NAME = "report.html"
 TARGETS_NAME = "targets.csv"
 FIGURES_NAME = "figures"
 WIDTH = 150  # of a table that does not go to a terminal
+PUBLISHED = "published"
 _COLOURS = {"met": "green", "missed": "red", "not run": "yellow"}
 
 
@@ -27,8 +28,9 @@ _COLOURS = {"met": "green", "missed": "red", "not run": "yellow"}
 @click.argument("folders", metavar="FOLDER...", nargs=-1, required=True, type=PATH)
 @click.option("-o", "--output", type=PATH, help="The page [default: report.html in FOLDER if there is one, else here].")
 @click.option(
-    "--targets", "targets_file", type=click.Path(),
-    help="Compare with published results, like validation/targets.yaml; also writes targets.csv beside the page.",
+    "--targets", "targets_file", type=click.Path(), metavar=f"FILE|{PUBLISHED}",
+    help=f"Compare with the results in FILE, or with those that the T3 study published (`{PUBLISHED}`); also writes "
+    "targets.csv beside the page.",
 )  # fmt: skip
 @click.option("--figures", "has_figures", is_flag=True, help="Also write each figure as PDF and PNG for a journal.")
 def report(folders: tuple[Path, ...], output: Path | None, targets_file: str | None, has_figures: bool) -> None:
@@ -38,10 +40,13 @@ def report(folders: tuple[Path, ...], output: Path | None, targets_file: str | N
     """
     from t3sim.analysis.folder import read_folder, result_folders
     from t3sim.analysis.report import figure_files, report_html
+    from t3sim.config.presets import shipped
     from t3sim.config.yaml_loader import load_yaml
     from t3sim.files import prepare_folder, publish
     from t3sim.study.targets import compare, read_targets, report_table, targets_csv
 
+    if targets_file == PUBLISHED:
+        targets_file = str(shipped("validation") / "targets.yaml")
     targets = read_targets(load_yaml(targets_file).plain(), targets_file) if targets_file else []
     found = [read_folder(folder) for folder in result_folders(folders, note)]
     page = output or (folders[0] / REPORT_NAME if len(folders) == 1 else Path(REPORT_NAME))

@@ -19,7 +19,7 @@ from t3sim.cli._errors import GOES_ON, INTERRUPTED, echo
 from t3sim.cli._results import results_lines, traffic_lines
 from t3sim.cli._tables import WIDTH
 from t3sim.cli.config import override_option, summary, trace_root_option
-from t3sim.errors import InputDataError, ModelError, PointsFailed
+from t3sim.errors import InputDataError, ModelError, PointsFailed, lacking
 from t3sim.files import publish
 
 if TYPE_CHECKING:
@@ -77,13 +77,13 @@ def run(
 
     The same command goes on where an earlier one ended, however it ended.
     """
+    from t3sim.advice.validated import extrapolations
     from t3sim.analysis.figures import check_figure_names, figures_of
-    from t3sim.analysis.findings import takeaway
-    from t3sim.analysis.folder import read_folder
     from t3sim.experiment.plan import load_experiment
     from t3sim.experiment.result_folder import default_folder, owned
 
     experiment = load_experiment(file, overrides, trace_root)
+    absent = lacking("figures and a summary")
     check_figure_names(experiment.figures)
     directory = output or default_folder(experiment.name)
     with owned(directory):
@@ -99,9 +99,9 @@ def run(
             outcome = sweep.run(workers, sys.argv, progress, note)
         files = dict(outcome.files)
         with suppress(InputDataError):  # told already: nothing at all could be drawn
-            drawn = {} if no_figures else figures_of(directory, on_missing=note)
+            drawn = {} if no_figures or absent else figures_of(directory, on_missing=note)
             files.update({path.name: path for paths in drawn.values() for path in paths})
-        found = takeaway(read_folder(directory))
+        found = [] if absent else findings_of(directory)
     for line in (*results_lines(outcome.records), "", *traffic_lines(outcome.records), *audit.summary()):
         echo(line)
     for name, path in files.items():
@@ -110,11 +110,23 @@ def run(
         echo("open the timeline at https://ui.perfetto.dev; it stays on your machine")
     for line in wrap(" ".join(found), WIDTH):
         echo(line)
+    if absent:
+        note(absent)
+    for text in extrapolations(experiment.points):
+        note(text)
     for key in outcome.idle_axes:
         note(f"sweep axis {key} changed nothing: points that differ only in it have the same results")
     if outcome.failed:
         n, n_all = len(outcome.failed), len(experiment.points)
         raise PointsFailed(f"{n} of {n_all} points failed: {files['failed.csv']} says why; the others are in the table")
+
+
+def findings_of(directory: Path) -> list[str]:
+    """Return what the results in *directory* say, in sentences."""
+    from t3sim.analysis.findings import takeaway
+    from t3sim.analysis.folder import read_folder
+
+    return takeaway(read_folder(directory))
 
 
 def workers_with_cost(phases: PhaseRunner, jobs: int | None, scheduler: str | None) -> Workers:

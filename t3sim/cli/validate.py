@@ -153,9 +153,9 @@ def say_what_is_assumed(found: Measurements) -> None:
 
 def shipped_measurements() -> Path:
     """Return the folder of measurements that comes with t3sim, as short as it can be written from here."""
-    from t3sim.config.presets import configs_root
+    from t3sim.config.presets import shipped
 
-    folder = configs_root().parent / "validation" / DEFAULT_FOLDER
+    folder = shipped("validation") / DEFAULT_FOLDER
     return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
 
 

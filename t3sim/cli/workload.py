@@ -128,7 +128,8 @@ def _gemm_row(part: WorkloadSpec) -> list[str]:
 
 def _operators(run: RunSpec) -> list[str]:
     """The operators of a layer that are not simulated, with their time by roofline."""
-    from t3sim.system.layer import roofline_seconds
+    from t3sim.system.layer import operator_seconds, roofline_seconds
+    from t3sim.units import format_time
     from t3sim.workload.layer import other_operators
 
     layer = run.workload.layer
@@ -136,13 +137,15 @@ def _operators(run: RunSpec) -> list[str]:
     rows, total = [], 0.0
     for one in other_operators(layer, run.workload.tp):
         computing, moving = roofline_seconds(one, run.machine)
-        took = max(computing, moving)
+        took = operator_seconds(one, run.machine)
         total += took
         numbers = [f"{number:.1f}" for number in (one.flops / 1e9, one.n_bytes / 1e6, took * 1e6)]
         rows.append([one.name, one.phase, *numbers, "compute" if computing > moving else "DRAM"])
+    launch = run.machine.gpu.kernel_launch
+    launches = f", with {format_time(launch)} to launch each" if launch else ""
     head = (
         f"everything else in a layer of {run.workload.model}, {layer.kind}, {layer.attention} attention,"
-        f" on {run.workload.tp} GPUs {run.machine.name}: {total * 1e6:.1f} us by roofline"
+        f" on {run.workload.tp} GPUs {run.machine.name}: {total * 1e6:.1f} us by roofline{launches}"
     )
     return [head, *_table(OPERATOR_HEADINGS, rows)]
 

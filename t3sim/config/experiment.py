@@ -9,13 +9,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from t3sim.config.machine import Bytes, Count, MachineSpec, Picoseconds, Spec
+from t3sim.config.machine import Bytes, Count, MachineSpec, Picoseconds, Spec, Unit
 
 LayerKind = Literal["training", "prompt"]
 AttentionKind = Literal["unfused", "fused"]
 # A GEMM and the collective on its output; an all-gather of the rows of A and the GEMM.
 OperatorKind = Literal["gemm-rs", "ag-gemm"]
 FEED_FORWARD_FACTOR = 4  # intermediate / hidden of a model that states no other (T3 section 2.3)
+Elements = Annotated[Count, Unit("elements")]
 
 
 class ModelSpec(Spec):
@@ -25,19 +26,25 @@ class ModelSpec(Spec):
     feed-forward part of 4 x ``hidden``. Raises ``ValueError`` if the heads do not make up a width.
     """
 
-    name: str
-    hidden: Count
-    layers: Count
-    tokens: Count  # of all sequences together: rows of every GEMM
-    tensor_parallel: tuple[Count, ...]  # the degrees studied
-    sequence: Count | None = None  # tokens of one sequence; only attention depends on it
-    heads: Count | None = None  # query heads
-    kv_heads: Count | None = None  # None: as many as query heads
-    head_dim: Count | None = None  # None: hidden / heads
-    intermediate: Count | None = None  # width of the feed-forward part; None: 4 x hidden
-    gated: bool = False  # two up projections, gate and up, instead of one
-    whole_heads: bool = False  # whether a GPU must hold whole heads; the T3 study slices hidden wherever it falls
-    dropout: bool = True  # whether training drops attention probabilities and the outputs of both halves
+    name: str = Field(description="of the model in the results; of a preset, its file")
+    hidden: Elements = Field(description="of a token between the sublayers")
+    layers: Count = Field(description="layers, all alike")
+    tokens: Annotated[Count, Unit("tokens")] = Field(description="of all sequences together: rows of every GEMM")
+    tensor_parallel: tuple[Count, ...] = Field(description="the degrees studied")
+    sequence: Annotated[Count, Unit("tokens")] | None = Field(
+        None, description="of one sequence; only attention depends on it"
+    )
+    heads: Count | None = Field(None, description="query heads; none: attention is as wide as `hidden`")
+    kv_heads: Count | None = Field(None, description="key heads, and as many value heads; none: as many as query heads")
+    head_dim: Elements | None = Field(None, description="of a head; none: `hidden` / `heads`")
+    intermediate: Elements | None = Field(None, description="width of the feed-forward part; none: 4 x `hidden`")
+    gated: bool = Field(False, description="two up projections, gate and up, instead of one")
+    whole_heads: bool = Field(
+        False, description="whether a GPU must hold whole heads; the T3 study slices `hidden` wherever it falls"
+    )
+    dropout: bool = Field(
+        True, description="whether training drops attention probabilities and the outputs of both halves"
+    )
 
     @model_validator(mode="after")
     def _heads_make_up_a_width(self) -> ModelSpec:
@@ -75,27 +82,35 @@ class ModelSpec(Spec):
 class GemmShape(Spec):
     """C[m, n] = A[m, k] x B[k, n] in FP16 on one GPU; k is local to the GPU, n if the rows of A are gathered."""
 
-    m: Count
-    n: Count
-    k: Count
+    m: Elements = Field(description="rows of the output")
+    n: Elements = Field(description="columns of the output; of `ag-gemm` those of one GPU")
+    k: Elements = Field(description="what is summed over, on one GPU")
 
 
 class TilingSpec(Spec):
     """How a GEMM kernel cuts its work; sizes in elements."""
 
-    workgroup_tile: tuple[Count, Count]  # rows, columns
-    wavefront_tile: tuple[Count, Count]
-    k_slice: Count  # elements of k staged at a time
-    prefetch_depth: Count  # slices loaded ahead of the one being multiplied
-    persistent: bool = False  # workgroups take tile after tile, and keep their compute units until none is left
-    column_major: bool = False  # arrays are stored by columns, as in BLAS; tiles are numbered along rows all the same
+    workgroup_tile: tuple[Elements, Elements] = Field(description="rows and columns of the output that a workgroup has")
+    wavefront_tile: tuple[Elements, Elements] = Field(description="rows and columns of it that a wavefront has")
+    k_slice: Elements = Field(description="of k, staged at a time")
+    prefetch_depth: Count = Field(description="slices loaded ahead of the one being multiplied")
+    persistent: bool = Field(
+        False, description="workgroups take tile after tile, and keep their compute units until none is left"
+    )
+    column_major: bool = Field(
+        False, description="arrays are stored by columns, as in BLAS; tiles are numbered along rows all the same"
+    )
 
 
 class KernelLibrarySpec(Spec):
     """The GEMM kernels of a library, by name, and by what it chooses among them for a shape."""
 
-    operand_cost: Count  # of an operand element that a tile loads, in multiply-adds of a compute unit
-    kernels: Annotated[dict[str, TilingSpec], Field(min_length=1)]
+    operand_cost: Annotated[Count, Unit("multiply-adds")] = Field(
+        description="of a compute unit, as long as it takes to load an operand element"
+    )
+    kernels: Annotated[dict[str, TilingSpec], Field(min_length=1)] = Field(
+        description="each kernel by its name, with the keys of one kernel"
+    )
 
     def __hash__(self) -> int:
         return hash((self.operand_cost, tuple(self.kernels.items())))
@@ -107,9 +122,9 @@ Kernels = TilingSpec | KernelLibrarySpec  # what `tiling:` names: one kernel for
 class CollectiveSpec(Spec):
     """A collective on its own: full array size over all chunks, number of GPUs."""
 
-    op: Literal["reduce-scatter", "all-gather", "all-reduce"]
-    size: Bytes
-    gpus: Annotated[int, Field(ge=2, strict=True)]
+    op: Literal["reduce-scatter", "all-gather", "all-reduce"] = Field(description="which collective")
+    size: Bytes = Field(description="of the whole array, all chunks")
+    gpus: Annotated[int, Field(ge=2, strict=True)] = Field(description="GPUs of the ring")
 
 
 class LayerSpec(Spec):
@@ -157,5 +172,5 @@ class RunSpec(Spec):
     arbitration: ArbitrationSpec | None = None  # None: as the strategy declares
     mode: Literal["mirrored", "explicit"] = "mirrored"
     staggered: bool = True  # each GPU begins with its own chunk; False (explicit only): all begin with chunk 0
-    quantum: Annotated[Picoseconds | None, Field(default=None)] = None  # None: the link latency
+    quantum: Annotated[Picoseconds | None, Field(default=None)] = None  # None: the link latency, at most 5 us
     plugins: tuple[str, ...] = ()

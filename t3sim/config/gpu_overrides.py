@@ -28,7 +28,7 @@ from t3sim.config.machine import (
     StartSkew,
 )  # fmt: skip
 from t3sim.config.machine_checks import machine_findings
-from t3sim.config.presets import expand_part
+from t3sim.config.presets import JITTER, SKEW, STARTS, expand_part
 from t3sim.config.trees import node_at, overlay, validated, value_at
 from t3sim.config.yaml_loader import Node, type_name
 from t3sim.errors import ConfigError, Problem
@@ -36,7 +36,6 @@ from t3sim.units import format_frequency
 
 R = TypeVar("R")
 OVERRIDE_KEY = re.compile(r"(gpu|memory|link)\[(0|[1-9][0-9]{0,5})\]")
-OVERRIDE_NAMES = SKEW, JITTER = "start_skew", "start_jitter"
 MODELS: dict[str, type[GpuSpec | MemorySpec | LinkSpec]] = {"gpu": GpuSpec, "memory": MemorySpec, "link": LinkSpec}
 MOST_NAMES = 3  # of values, in a message
 MHZ = 10**6
@@ -47,7 +46,7 @@ SHARED = ("memory.access", "gpu.l2.line", "gpu.tracker.n_sets", "gpu.tracker.ent
 
 def is_override(name: str) -> bool:
     """Return whether a key of a machine says something about single GPUs, links or starts."""
-    return name in OVERRIDE_NAMES or OVERRIDE_KEY.fullmatch(name) is not None
+    return name in STARTS or OVERRIDE_KEY.fullmatch(name) is not None
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,6 @@ Cycles = Annotated[int, _written(units.parse_cycles), Field(ge=0)]
 CyclesAboveZero = Annotated[int, _written(units.parse_cycles), Field(gt=0)]
 ReadAhead = Annotated[int | Literal["chunk"], _written(units.parse_bytes_or_word("chunk"))]
 MatrixClock = Annotated[int | Literal["compute_clock"], _written(units.parse_frequency_or_word("compute_clock"))]
-NumberList = Annotated[str, BeforeValidator(parse_number_list, json_schema_input_type=str | int)]  # such as 0-17,44
 AccessBytes = Annotated[Literal[32, 64], _written(units.parse_bytes)]
 Count = Annotated[int, Field(gt=0, lt=units.LIMIT, strict=True)]
 Share = Annotated[float, Field(gt=0, le=1, strict=True)]
@@ -45,11 +44,21 @@ class AtMost:
     limit: int
 
 
+@dataclass(frozen=True)
+class Unit:
+    """What a number stands for that files give without a unit; without this it counts what its key names."""
+
+    name: str
+
+
+NumberList = Annotated[
+    str, BeforeValidator(parse_number_list, json_schema_input_type=str | int), Unit("numbers and ranges like `0-17,44`")
+]
 Latency = Annotated[Picoseconds, AtMost(10**12)]
-CommandCycles = Annotated[Count, AtMost(1 << 20)]
-CommandCyclesOrZero = Annotated[CountOrZero, AtMost(1 << 20)]
-LinesInFlight = Annotated[Count, AtMost(1 << 14)]
-BytesPerCycle = Annotated[Count, AtMost(1 << 30)]
+CommandCycles = Annotated[Count, AtMost(1 << 20), Unit("cycles")]
+CommandCyclesOrZero = Annotated[CountOrZero, AtMost(1 << 20), Unit("cycles")]
+LinesInFlight = Annotated[Count, AtMost(1 << 14), Unit("lines")]
+BytesPerCycle = Annotated[Count, AtMost(1 << 30), Unit("B/cycle")]
 EngineRate = Annotated[BytesPerSecond, AtMost(1 << 50)]
 
 
@@ -62,63 +71,75 @@ class Spec(BaseModel):
 class ComputeUnitSpec(Spec):
     """One compute unit; cycles are of the GPU's compute clock."""
 
-    max_threads: Count
-    lds: Bytes  # local data share plus L1, what operand slices are staged in
-    registers: Bytes  # vector register file, holds the accumulators
-    matrix_flops_per_cycle: Annotated[Count, AtMost(1 << 30)]
-    matrix_efficiency: Share  # of the matrix rate that a GEMM main loop reaches
-    l2_bytes_per_cycle: BytesPerCycle  # width of the path between the CU and the L2, for loads
-    l2_store_bytes_per_cycle: Count  # the same for stores
-    max_outstanding_lines: LinesInFlight  # line accesses in flight per CU (loads), and the same number of stores
-    workgroup_launch: Latency  # from a freed slot to the first instruction of its next workgroup
-    epilogue: Annotated[Cycles, AtMost(1 << 20)] = 0  # of a tile, from its last multiplication to its first store
-    max_unsent_bytes: Annotated[Bytes, AtMost(1 << 24)] | None = (
-        None  # of its stores to other GPUs in the egress buffer; None: what that holds
+    max_threads: Count = Field(description="threads of all its workgroups together")
+    lds: Bytes = Field(description="local data share and L1 together: what slices of operands are staged in")
+    registers: Bytes = Field(description="vector register file, which holds the accumulators")
+    matrix_flops_per_cycle: Annotated[Count, AtMost(1 << 30), Unit("FLOP/cycle")] = Field(
+        description="peak of its matrix units"
+    )
+    matrix_efficiency: Share = Field(description="of the matrix rate, what the main loop of a GEMM reaches")
+    l2_bytes_per_cycle: BytesPerCycle = Field(description="width of the path from the L2, for loads")
+    l2_store_bytes_per_cycle: Annotated[Count, Unit("B/cycle")] = Field(
+        description="width of the path to the L2, for stores"
+    )
+    max_outstanding_lines: LinesInFlight = Field(description="loads of lines in flight, and as many stores")
+    workgroup_launch: Latency = Field(description="from a freed slot to the first instruction of its next workgroup")
+    epilogue: Annotated[Cycles, AtMost(1 << 20)] = Field(
+        0, description="of a tile, from its last multiplication to its first store"
+    )
+    max_unsent_bytes: Annotated[Bytes, AtMost(1 << 24)] | None = Field(
+        None, description="of its stores to other GPUs in the egress buffer; none: what that holds"
     )
 
 
 class L2Spec(Spec):
     """The L2 cache; cycles are of the GPU's compute clock."""
 
-    capacity: Annotated[Bytes, AtMost(1 << 31)]
-    n_banks: Annotated[Count, AtMost(4096)]
-    associativity: Annotated[Count, AtMost(1 << 10)]
-    line: Bytes
-    bank_bytes_per_cycle: BytesPerCycle
-    hit_latency: Cycles  # CU to data back in the CU, unloaded
-    miss_latency: Annotated[Cycles, AtMost(1 << 20)]  # added on a miss, besides the DRAM itself
-    mshrs_per_bank: Annotated[Count, AtMost(1 << 14)]
-    bank_queue_entries: Count  # line accesses that may wait in front of a bank
-    at_kernel_end: Literal["write-back", "keep"]  # what becomes of dirty lines
-    n_partitions: Count  # each keeps copies of the lines of the others that its compute units load
-    crossing_latency: Cycles  # from one partition to another, each way
+    capacity: Annotated[Bytes, AtMost(1 << 31)] = Field(description="of all banks together")
+    n_banks: Annotated[Count, AtMost(4096)] = Field(description="banks, each with a queue of its own")
+    associativity: Annotated[Count, AtMost(1 << 10)] = Field(description="ways of a set")
+    line: Bytes = Field(description="a cache line")
+    bank_bytes_per_cycle: BytesPerCycle = Field(description="what one bank reads or writes")
+    hit_latency: Cycles = Field(description="from the compute unit and back, unloaded")
+    miss_latency: Annotated[Cycles, AtMost(1 << 20)] = Field(description="added on a miss, besides the DRAM itself")
+    mshrs_per_bank: Annotated[Count, AtMost(1 << 14)] = Field(description="misses in flight from one bank")
+    bank_queue_entries: Count = Field(description="accesses to lines that may wait in front of a bank")
+    at_kernel_end: Literal["write-back", "keep"] = Field(description="what becomes of dirty lines when a kernel ends")
+    n_partitions: Count = Field(description="each keeps copies of the lines of the others that its compute units load")
+    crossing_latency: Cycles = Field(description="from one partition to another, each way")
 
 
 class TrackerSpec(Spec):
     """T3's tracker (T3 section 4.2.1)."""
 
-    n_sets: Annotated[Count, AtMost(1 << 16)]  # indexed by the low bits of the workgroup id: a power of two
-    entries_per_set: Annotated[Count, AtMost(1 << 10)]  # wavefront-tile entries
+    n_sets: Annotated[Count, AtMost(1 << 16)] = Field(
+        description="indexed by the low bits of the number of the workgroup"
+    )
+    entries_per_set: Annotated[Count, AtMost(1 << 10)] = Field(
+        description="wavefront tiles that a set tracks at a time"
+    )
 
 
 class DmaSpec(Spec):
     """T3's DMA engine (T3 section 4.2.2); cycles of the compute clock."""
 
-    wavefront_tiles_per_block: Annotated[Count, AtMost(1 << 20)]
-    read_ahead: ReadAhead  # bytes read but not yet on the link, or one chunk
-    bytes_per_cycle: BytesPerCycle  # rate at which the engine issues reads
-    command_cost: Latency = 0  # from when a command is its turn to its first read
+    wavefront_tiles_per_block: Annotated[Count, AtMost(1 << 20)] = Field(description="that one DMA command moves")
+    read_ahead: ReadAhead = Field(description="what is read and not yet on the link, at most")
+    bytes_per_cycle: BytesPerCycle = Field(description="rate at which the engine issues reads")
+    command_cost: Latency = Field(0, description="from when it is the turn of a command to its first read")
 
 
 class CopyEngineSpec(Spec):
     """Copy engines: they read memory and store it here or at another GPU, command after command."""
 
-    number: Annotated[Count, AtMost(64)]
-    startup: Latency  # of a command, from when it may start to its first read
-    bandwidth: EngineRate  # at which an engine issues reads
-    max_outstanding_lines: LinesInFlight  # lines of an engine that are read and not stored yet
-    packet_payload: Bytes | None = None  # of what it stores at other GPUs; None: as of what compute units do
-    handover: Latency = 0  # of a stream from a kernel to a command, or back, besides the launch
+    number: Annotated[Count, AtMost(64)] = Field(description="engines of a GPU")
+    startup: Latency = Field(description="of a command, from when it may start to its first read")
+    bandwidth: EngineRate = Field(description="at which an engine issues reads")
+    max_outstanding_lines: LinesInFlight = Field(description="lines of an engine that are read and not stored yet")
+    packet_payload: Bytes | None = Field(
+        None, description="of what it stores at other GPUs; none: as of what compute units store"
+    )
+    handover: Latency = Field(0, description="of a stream from a kernel to a command, or back, besides the launch")
 
 
 class ExpectedTimeSpec(Spec):
@@ -127,9 +148,9 @@ class ExpectedTimeSpec(Spec):
     ``start`` + steps of the ring x (``step`` + chunk / ``bandwidth``).
     """
 
-    start: Picoseconds
-    step: Picoseconds
-    bandwidth: BytesPerSecond
+    start: Picoseconds = Field(description="of the collective, once")
+    step: Picoseconds = Field(description="of each step of the ring")
+    bandwidth: BytesPerSecond = Field(description="of each step, besides")
 
 
 class FlaggedProtocolSpec(Spec):
@@ -138,13 +159,13 @@ class FlaggedProtocolSpec(Spec):
     Flags go over the link and into the receive buffers, not into operands and results.
     """
 
-    launch: Picoseconds  # besides the launch of any kernel
-    slice_overhead: Picoseconds
-    chunk: Bytes  # as ``channel_chunk``: of data
-    slices: Count
-    least_slice: Bytes
-    data_per_line: Bytes  # of a line in a receive buffer; the rest are flags
-    expected: ExpectedTimeSpec
+    launch: Picoseconds = Field(description="besides the launch of any kernel")
+    slice_overhead: Picoseconds = Field(description="as `slice_overhead` of the plain protocol")
+    chunk: Bytes = Field(description="as `channel_chunk`, of data")
+    slices: Count = Field(description="as `slices` of the plain protocol")
+    least_slice: Bytes = Field(description="as `least_slice` of the plain protocol")
+    data_per_line: Bytes = Field(description="of a line in a receive buffer; the rest are flags")
+    expected: ExpectedTimeSpec = Field(description="what the library expects of this protocol")
 
 
 Protocol = Literal["simple", "low_latency", "low_latency_128"]
@@ -160,17 +181,23 @@ class CollectiveKernelSpec(Spec):
     ``low_latency`` and ``low_latency_128`` (NCCL's LL and LL128) are protocols that small arrays may take instead.
     """
 
-    max_outstanding_lines: LinesInFlight  # loads in flight per CU: registers and unrolling of the copy loop
-    kind: Literal["chunk", "channels"]
-    launch: Picoseconds  # besides the launch of any kernel: until the kernels of all GPUs run
-    slice_overhead: Picoseconds  # of a compute unit, from its last store of a step to the next step
-    channels: Count
-    channel_chunk: Bytes  # of a channel's part of a chunk: taken through all steps before the next
-    slices: Count  # of such a part, each passed on as soon as it is complete
-    least_slice: Bytes  # a shorter part of a chunk is not cut any further
-    expected: ExpectedTimeSpec | None = None  # needed to choose among protocols
-    low_latency: FlaggedProtocolSpec | None = None
-    low_latency_128: FlaggedProtocolSpec | None = None
+    max_outstanding_lines: LinesInFlight = Field(
+        description="loads in flight of a compute unit: registers and unrolling of the copy loop"
+    )
+    kind: Literal["chunk", "channels"] = Field(
+        description="whether all compute units share each step of the ring, or channels have rings of their own"
+    )
+    launch: Picoseconds = Field(description="besides the launch of any kernel: until the kernels of all GPUs run")
+    slice_overhead: Picoseconds = Field(description="of a compute unit, from its last store of a step to the next step")
+    channels: Count = Field(description="compute units that each run a ring")
+    channel_chunk: Bytes = Field(
+        description="of the part of a chunk that a channel has: taken through all steps before the next"
+    )
+    slices: Count = Field(description="of such a part, each passed on as soon as it is complete")
+    least_slice: Bytes = Field(description="a shorter part of a chunk is not cut any further")
+    expected: ExpectedTimeSpec | None = Field(None, description="needed to choose among protocols")
+    low_latency: FlaggedProtocolSpec | None = Field(None, description="a protocol with flags in the data: LL of NCCL")
+    low_latency_128: FlaggedProtocolSpec | None = Field(None, description="another one: LL128 of NCCL")
 
     @property
     def flagged(self) -> dict[Protocol, FlaggedProtocolSpec]:
@@ -187,13 +214,21 @@ class CollectiveKernelSpec(Spec):
 class HostSpec(Spec):
     """The software that drives a GPU: what it costs to issue operations, and kernels of its own."""
 
-    eager_call: Latency  # from the call of an operator to its first operation, unless all are a captured graph
-    eager_issue: Latency  # of each operation
-    launch: Latency | None = None  # from an operation to the next one of its stream; None: `kernel_launch`
-    gemm_setup: Latency = 0  # in front of a GEMM of its library
-    barrier: Latency = 0  # of its barrier over the GPUs, besides a launch and the link's latency
-    copy_bandwidth: EngineRate | None = None  # of an engine between its buffers; None: of the engine
-    sum_bandwidth: EngineRate | None = None  # sums that its kernel makes; None: what units and memory let through
+    eager_call: Latency = Field(
+        description="from the call of an operator to its first operation, unless all are a captured graph"
+    )
+    eager_issue: Latency = Field(description="of each operation")
+    launch: Latency | None = Field(
+        None, description="from an operation to the next one of its stream; none: `kernel_launch`"
+    )
+    gemm_setup: Latency = Field(0, description="in front of a GEMM of its library")
+    barrier: Latency = Field(
+        0, description="of its barrier over the GPUs, besides a launch and the latency of the link"
+    )
+    copy_bandwidth: EngineRate | None = Field(None, description="of an engine between its buffers; none: of the engine")
+    sum_bandwidth: EngineRate | None = Field(
+        None, description="of sums that its kernel makes; none: what units and memory let through"
+    )
 
 
 class GpuSpec(Spec):
@@ -204,19 +239,25 @@ class GpuSpec(Spec):
     compute units are one group.
     """
 
-    n_compute_units: Annotated[Count, AtMost(LARGEST_NUMBER + 1)]
-    compute_clock: Hertz
-    matrix_clock: MatrixClock  # the same while a GEMM runs: what the power limit leaves
-    issue_slot: Annotated[CyclesAboveZero, AtMost(1 << 10)]  # granularity of CU and L2 events
-    kernel_launch: Latency
-    compute_unit: ComputeUnitSpec
-    l2: L2Spec
-    tracker: TrackerSpec
-    dma: DmaSpec
-    collective_kernel: CollectiveKernelSpec
-    copy_engines: CopyEngineSpec | None = None
-    host: HostSpec | None = None
-    compute_unit_groups: tuple[NumberList, ...] = ()
+    n_compute_units: Annotated[Count, AtMost(LARGEST_NUMBER + 1)] = Field(description="compute units of a GPU")
+    compute_clock: Hertz = Field(description="of compute units and L2")
+    matrix_clock: MatrixClock = Field(description="the same while a GEMM runs: what the power limit leaves")
+    issue_slot: Annotated[CyclesAboveZero, AtMost(1 << 10)] = Field(
+        description="granularity of the events of compute units and L2"
+    )
+    kernel_launch: Latency = Field(description="of a kernel, from when it may start to its start")
+    compute_unit: ComputeUnitSpec = Field(description="each of the compute units")
+    l2: L2Spec = Field(description="the L2 cache")
+    tracker: TrackerSpec = Field(description="the tracker of T3")
+    dma: DmaSpec = Field(description="the DMA engine of T3")
+    collective_kernel: CollectiveKernelSpec = Field(description="the kernel of collectives that compute units run")
+    copy_engines: CopyEngineSpec | None = Field(None, description="copy engines; none: there are none")
+    host: HostSpec | None = Field(
+        None, description="the software that drives the GPU; none: it costs nothing but `kernel_launch`"
+    )
+    compute_unit_groups: tuple[NumberList, ...] = Field(
+        (), description="the compute units of each group; none: all are one group"
+    )
 
     @property
     def n_groups(self) -> int:
@@ -250,28 +291,28 @@ class DramTimingSpec(Spec):
     section 5.1.1: twice ``nCCDL``). ``nRTW`` is RD to WR on the same channel.  Refresh is off if ``nREFI`` is 0.
     """
 
-    nBL: CommandCycles
-    nCL: CommandCycles
-    nCWL: CommandCycles
-    nRCDRD: CommandCycles
-    nRCDWR: CommandCycles
-    nRP: CommandCycles
-    nRAS: CommandCycles
-    nRC: CommandCycles
-    nRTP: CommandCycles
-    nWR: CommandCycles
-    nCCDS: CommandCycles
-    nCCDL: CommandCycles
-    nCCDWS: CommandCycles
-    nCCDWL: CommandCycles
-    nRRDS: CommandCycles
-    nRRDL: CommandCycles
-    nFAW: CommandCycles
-    nRTW: CommandCycles
-    nWTRS: CommandCycles
-    nWTRL: CommandCycles
-    nREFI: CommandCyclesOrZero
-    nRFC: CommandCyclesOrZero
+    nBL: CommandCycles = Field(description="data of a column command on the bus")
+    nCL: CommandCycles = Field(description="RD to its first data")
+    nCWL: CommandCycles = Field(description="WR to its first data")
+    nRCDRD: CommandCycles = Field(description="ACT to RD in its bank")
+    nRCDWR: CommandCycles = Field(description="ACT to WR in its bank")
+    nRP: CommandCycles = Field(description="PRE to ACT in its bank")
+    nRAS: CommandCycles = Field(description="ACT to PRE in its bank")
+    nRC: CommandCycles = Field(description="ACT to ACT in its bank")
+    nRTP: CommandCycles = Field(description="RD to PRE in its bank")
+    nWR: CommandCycles = Field(description="last data of a WR to PRE in its bank")
+    nCCDS: CommandCycles = Field(description="column command to column command of another bank group")
+    nCCDL: CommandCycles = Field(description="column command to column command of its bank group")
+    nCCDWS: CommandCycles = Field(description="near-memory update to column command of another bank group")
+    nCCDWL: CommandCycles = Field(description="near-memory update to column command of its bank group")
+    nRRDS: CommandCycles = Field(description="ACT to ACT of another bank group")
+    nRRDL: CommandCycles = Field(description="ACT to ACT of its bank group")
+    nFAW: CommandCycles = Field(description="window in which a channel has four ACT at most")
+    nRTW: CommandCycles = Field(description="RD to WR on its channel")
+    nWTRS: CommandCycles = Field(description="last data of a WR to RD of another bank group")
+    nWTRL: CommandCycles = Field(description="last data of a WR to RD of its bank group")
+    nREFI: CommandCyclesOrZero = Field(description="between two REF of a channel; 0: no refresh")
+    nRFC: CommandCyclesOrZero = Field(description="REF to the next command of its channel")
 
 
 class DramQueueSpec(Spec):
@@ -281,25 +322,29 @@ class DramQueueSpec(Spec):
     each direction, writes drained between the watermarks.
     """
 
-    kind: Literal["unified", "split"]
-    entries: Annotated[int, Field(gt=0, le=256, strict=True)]
-    write_high_watermark: CountOrZero
-    write_low_watermark: CountOrZero
+    kind: Literal["unified", "split"] = Field(description="one queue for reads and writes, or one for each")
+    entries: Annotated[int, Field(gt=0, le=256, strict=True)] = Field(description="of the queue, or of each of the two")
+    write_high_watermark: CountOrZero = Field(
+        description="of a split queue: they are drained when more writes than this wait"
+    )
+    write_low_watermark: CountOrZero = Field(description="of a split queue: until fewer than this are left")
 
 
 class MemorySpec(Spec):
     """HBM of one GPU with its memory controllers."""
 
-    n_channels: Annotated[Count, AtMost(1 << 10)]
-    clock: Hertz
-    access: AccessBytes  # bytes of one column command
-    n_bank_groups: Annotated[Count, AtMost(1 << 6)]
-    banks_per_group: Annotated[Count, AtMost(1 << 6)]
-    row: Bytes
-    channel_interleave: Bytes  # consecutive bytes on one channel
-    timing: DramTimingSpec
-    queue: DramQueueSpec
-    stream_queue_entries: Annotated[Count, AtMost(1 << 16)]  # requests per stream in front of the arbiter
+    n_channels: Annotated[Count, AtMost(1 << 10)] = Field(description="channels, each with a controller")
+    clock: Hertz = Field(description="of the DRAM commands")
+    access: AccessBytes = Field(description="what one column command moves")
+    n_bank_groups: Annotated[Count, AtMost(1 << 6)] = Field(description="of a channel")
+    banks_per_group: Annotated[Count, AtMost(1 << 6)] = Field(description="banks of a bank group")
+    row: Bytes = Field(description="of one bank")
+    channel_interleave: Bytes = Field(description="consecutive bytes on one channel")
+    timing: DramTimingSpec = Field(description="timings of the DRAM commands")
+    queue: DramQueueSpec = Field(description="the queue of a channel")
+    stream_queue_entries: Annotated[Count, AtMost(1 << 16)] = Field(
+        description="requests of each stream that wait in front of the arbiter"
+    )
 
 
 class LinkSpec(Spec):
@@ -310,15 +355,21 @@ class LinkSpec(Spec):
     each with a header; ``bandwidth`` is the rate of data in full packets (without headers, in any).
     """
 
-    bandwidth: BytesPerSecond
-    latency: Annotated[PicosecondsAboveZero, AtMost(10**12)]
-    egress_buffer: Annotated[Bytes, AtMost(1 << 24)]  # stores held at the sender before it pushes back
-    topology: Literal["ring", "switch"] = "ring"
-    ingress_buffer: Annotated[Bytes, AtMost(1 << 26)] | None = (
-        None  # of a switch: that one GPU may have on the way to another
+    bandwidth: BytesPerSecond = Field(description="of data, in each direction")
+    latency: Annotated[PicosecondsAboveZero, AtMost(10**12)] = Field(
+        description="from the store or DMA read to the memory controller there"
     )
-    packet_payload: Bytes | None = None
-    packet_header: Bytes | None = None
+    egress_buffer: Annotated[Bytes, AtMost(1 << 24)] = Field(
+        description="stores that the sender holds before it pushes back"
+    )
+    topology: Literal["ring", "switch"] = Field(
+        "ring", description="a link to one neighbour, or a port to a switch that leads to every GPU"
+    )
+    ingress_buffer: Annotated[Bytes, AtMost(1 << 26)] | None = Field(
+        None, description="of a switch: what one GPU may have on the way to another"
+    )
+    packet_payload: Bytes | None = Field(None, description="data of a packet, at most; none: no packets")
+    packet_header: Bytes | None = Field(None, description="of each packet, besides its data")
 
 
 class GpuOverride(Spec):
@@ -346,17 +397,17 @@ class StartSkew(Spec):
 class StartJitterSpec(Spec):
     """What is added to the start of each kernel on each GPU: uniform in 0 to ``limit``, the same for the same seed."""
 
-    limit: Picoseconds
-    seed: CountOrZero
+    limit: Picoseconds = Field(description="largest delay of the start of a kernel")
+    seed: CountOrZero = Field(description="of the random delays; the same seed gives the same ones")
 
 
 class UniformMachineSpec(Spec):
     """A ring of identical GPUs."""
 
-    name: str
-    gpu: GpuSpec
-    memory: MemorySpec
-    link: LinkSpec
+    name: str = Field(description="of the machine in the results; of a preset, its own name")
+    gpu: GpuSpec = Field(description="the GPU: a preset or its values")
+    memory: MemorySpec = Field(description="the memory: a preset or its values")
+    link: LinkSpec = Field(description="the link: a preset or its values")
 
 
 class MachineSpec(UniformMachineSpec):

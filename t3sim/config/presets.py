@@ -22,6 +22,8 @@ KINDS = ("gpu", "memory", "link", "machine", "model", "kernel")
 ORIGINS = ("datasheet", "paper", "derived", "measured", "fitted", "assumed", "user")
 DEFAULT_TILING = "gemm-256x128"
 PARTS = ("gpu", "memory", "link")  # of a machine, each a preset of its own
+STARTS = SKEW, JITTER = "start_skew", "start_jitter"  # of its GPUs
+MOST_PRESETS = 20  # machine files that name one another
 
 _ANNOTATION_KEYS = {"value", "origin", "source"}
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -142,9 +144,33 @@ def expand_part(kind: str, node: Node, key: str, folder: Path | None = None) -> 
     return overlay(replace(without(named[1], "description"), key_position=node.key_position), changes)
 
 
+def expand_machine(tree: Node, key: str = "machine", depth: int = 0) -> Node:
+    """The tree of a machine file, its values on top of the machine that it names under ``preset:``, if it names one."""
+    if not tree.is_mapping:
+        raise ConfigError(Problem(tree.position.file, 1, 1, "", "a machine is a mapping of gpu, memory and link"))
+    named, changes = preset_and_changes("machine", tree, key)
+    if named is None:
+        return tree
+    if depth == MOST_PRESETS:
+        raise ConfigError(tree.value["preset"].problem(f"{key}.preset", "these files name each other in a circle"))
+    base = without(without(expand_machine(named[1], key, depth + 1), "name"), "description")
+    return replace(tree, value=changed_machine(base, changes))
+
+
+def changed_machine(base: Node, changes: Node) -> dict[str, Node]:
+    """The sections of a machine with *changes* on top; another preset of a part replaces the part."""
+    merged = dict(base.value)
+    for name, child in changes.value.items():
+        if name in merged and name.partition("[")[0] in (*PARTS, *STARTS):
+            child = as_mapping(child)
+            child = child if child.get("preset") is not None else overlay(as_mapping(merged[name]), child)
+        merged[name] = child
+    return merged
+
+
 def machine_parts(name: str) -> dict[str, str]:
     """Return the presets that the machine *name*, a preset or a file, is made of: ``gpu``, ``memory``, ``link``."""
-    sections = load_preset("machine", name).value
+    sections = expand_machine(load_preset("machine", name)).value
     return {key: str(as_mapping(node).value["preset"].value) for key, node in sections.items() if key in PARTS}
 
 

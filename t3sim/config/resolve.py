@@ -8,10 +8,10 @@ from typing import Any
 
 from t3sim.config import presets
 from t3sim.config.experiment import Kernels
-from t3sim.config.gpu_overrides import OVERRIDE_NAMES, GpuOverrides, is_override
+from t3sim.config.gpu_overrides import GpuOverrides, is_override
 from t3sim.config.machine import MachineSpec, UniformMachineSpec
 from t3sim.config.machine_checks import machine_findings
-from t3sim.config.trees import found_words, overlay, placed, validated, with_value
+from t3sim.config.trees import found_words, placed, validated, with_value
 from t3sim.config.yaml_loader import Node, Position
 from t3sim.errors import ConfigError, Problem
 
@@ -66,14 +66,8 @@ def resolve_machine(node: Node, folder: Path | None = None, key: str = "machine"
 
 def _changed(preset: str, base: Node, changes: Node, named_at: Position) -> Node:
     """The tree of a machine preset with *changes* of the user on top, and in its name."""
-    if not base.is_mapping:
-        raise ConfigError(Problem(base.position.file, 1, 1, "", "a machine is a mapping of gpu, memory and link"))
-    merged = dict(base.value)
-    for name, child in changes.value.items():
-        if name in merged and name.partition("[")[0] in (*presets.PARTS, *OVERRIDE_NAMES):
-            child = presets.as_mapping(child)  # naming another preset of a part replaces the part
-            child = child if child.get("preset") is not None else overlay(presets.as_mapping(merged[name]), child)
-        merged[name] = child
+    base = presets.expand_machine(base)
+    merged = presets.changed_machine(base, changes)
     if "name" not in changes.value:
         stem = Path(preset).stem if preset.endswith((".yaml", ".yml")) else Path(base.position.file).stem
         own = base.get("name")  # of a file of the user; shipped presets are called as their files are

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from t3sim.config.experiment import CollectiveSpec, WorkloadSpec
-from t3sim.config.gpu_overrides import OVERRIDE_KEY, SKEW, differences
+from t3sim.config.gpu_overrides import OVERRIDE_KEY, differences
 from t3sim.config.machine import MachineSpec
+from t3sim.config.presets import SKEW
 from t3sim.config.resolve import ResolvedMachine
 from t3sim.config.trees import node_at
 from t3sim.config.yaml_loader import Node

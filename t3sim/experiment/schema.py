@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from t3sim.config.experiment import AttentionKind, CollectiveSpec, GemmShape, LayerKind, OperatorKind
-from t3sim.config.gpu_overrides import JITTER, MODELS, SKEW
-from t3sim.config.machine import Count, PicosecondsAboveZero, Spec, StartJitterSpec, UniformMachineSpec
+from t3sim.config.gpu_overrides import MODELS
+from t3sim.config.machine import Count, PicosecondsAboveZero, Spec, StartJitterSpec, UniformMachineSpec, Unit
+from t3sim.config.presets import JITTER, SKEW
 
 SCHEMA_VERSION = 1
 MAX_TP = 1024
@@ -21,17 +22,25 @@ OF_A_POINT = (
 class WorkloadFile(Spec):
     """``workload:`` exactly one of a model's sublayer or layer, a GEMM, a tile trace or a collective."""
 
-    model: str | None = None
-    sublayer: str | None = None
-    layer: LayerKind | None = None
-    attention: AttentionKind | None = None
-    tokens: Count | None = None
-    sequence: Count | None = None
-    tp: Annotated[int, Field(ge=1, le=MAX_TP, strict=True)] | None = None
-    gemm: GemmShape | None = None
-    operator: OperatorKind | None = None  # what is done with a GEMM; None: gemm-rs
-    trace: str | None = None
-    collective: CollectiveSpec | None = None
+    model: str | None = Field(None, description="a preset, a file of yours, or the `config.json` of a checkpoint")
+    sublayer: str | None = Field(None, description="of the model: `OP`, `FC-2`, `FC-1`, `IP`; of `ag-gemm` also `QKV`")
+    layer: LayerKind | None = Field(None, description="a whole layer of the model instead of a sublayer")
+    attention: AttentionKind | None = Field(
+        None, description="of a layer: `unfused` writes scores to DRAM; none: `fused` for a `config.json`, else that"
+    )
+    tokens: Annotated[Count, Unit("tokens")] | None = Field(None, description="instead of those of the model")
+    sequence: Annotated[Count, Unit("tokens")] | None = Field(
+        None, description="of one sequence, instead of that of the model"
+    )
+    tp: Annotated[int, Field(ge=1, le=MAX_TP, strict=True), Unit("GPUs")] | None = Field(
+        None, description="tensor parallelism: GPUs that share the GEMM"
+    )
+    gemm: GemmShape | None = Field(None, description="a bare GEMM instead of a model")
+    operator: OperatorKind | None = Field(
+        None, description="the collective of a GEMM: reduce-scatter behind it, or all-gather in front; none: `gemm-rs`"
+    )
+    trace: str | None = Field(None, description="a tile trace instead of a model: the path of its Parquet file")
+    collective: CollectiveSpec | None = Field(None, description="a collective alone instead of a model")
 
 
 class KernelFile(Spec):
@@ -48,35 +57,58 @@ class KernelFile(Spec):
 class TilingFile(KernelFile):
     """``tiling:`` a preset of ``configs/kernel`` and values that replace the preset's; or a library of kernels."""
 
-    preset: str | None = None
-    operand_cost: Count | None = None  # of a library
-    kernels: dict[str, KernelFile] | None = None  # of a library
+    preset: str | None = Field(None, description="of `configs/kernel`, or a file of yours")
+    operand_cost: Count | None = Field(None, description="of a library")
+    kernels: dict[str, KernelFile] | None = Field(None, description="of a library")
 
 
 class SweepFile(Spec):
     """``sweep:`` dotted key -> values; the points are all combinations."""
 
-    grid: dict[str, list[Any]]
+    grid: dict[str, list[Any]] = Field(
+        description="dotted key -> values; the points are all combinations, the last key fastest"
+    )
 
 
 class ExperimentFile(Spec):
     """An experiment file."""
 
-    schema_version: Literal[1] = 1
-    name: str
-    description: str = ""
-    machine: str | dict[str, Any]
-    workload: WorkloadFile
-    tiling: str | TilingFile | None = None
-    strategy: str | dict[str, Any]
-    arbitration: str | dict[str, Any] | None = None
-    mode: Literal["mirrored", "explicit"] = "mirrored"
-    staggered: Annotated[bool, Field(strict=True)] = True  # false (explicit only): all GPUs begin with chunk 0
-    quantum: PicosecondsAboveZero | None = None
-    plugins: list[str] = Field(default_factory=list)
-    sweep: SweepFile | None = None
-    figures: list[str] = Field(default_factory=list)  # what `plot` and `report` draw of the results
-    max_hours: Count = DEFAULT_MAX_HOURS  # an experiment estimated to take longer is refused
+    schema_version: Literal[1] = Field(1, description="of the file format")
+    name: str = Field(description="of the experiment, and of its folder of results: letters, digits, `.`, `_`, `-`")
+    description: str = Field("", description="free text")
+    machine: str | dict[str, Any] = Field(
+        description="a preset, a file of yours, or `preset:` and values that replace its own: see Machine"
+    )
+    workload: WorkloadFile = Field(
+        description="what is simulated: exactly one of `model`, `gemm`, `trace`, `collective`"
+    )
+    tiling: str | TilingFile | None = Field(
+        None, description="the kernel of the GEMM, or a library of kernels; none: `gemm-256x128`"
+    )
+    strategy: str | dict[str, Any] = Field(
+        description="how GEMM and collective overlap: a name, or `name:` and its parameters"
+    )
+    arbitration: str | dict[str, Any] | None = Field(
+        None,
+        description="policy of the memory controllers: a name, or `policy:` and parameters; none: the strategy says",
+    )
+    mode: Literal["mirrored", "explicit"] = Field(
+        "mirrored", description="one GPU that stands for all, or every GPU of the ring"
+    )
+    staggered: Annotated[bool, Field(strict=True)] = Field(
+        True, description="each GPU begins with its own chunk; false (explicit only): all begin with chunk 0"
+    )
+    quantum: PicosecondsAboveZero | None = Field(
+        None, description="between two looks at the link; changes speed, never results; none: its latency"
+    )
+    plugins: list[str] = Field(
+        default_factory=list, description="Python files with policies and strategies of yours, relative to this file"
+    )
+    sweep: SweepFile | None = Field(None, description="values to combine")
+    figures: list[str] = Field(default_factory=list, description="what `plot` and `report` draw of the results")
+    max_hours: Annotated[Count, Unit("hours")] = Field(
+        DEFAULT_MAX_HOURS, description="of one core: an experiment estimated to take longer is refused"
+    )
 
 
 class PointFile(ExperimentFile):

@@ -13,7 +13,7 @@ FILE_NAME = "experiment.yaml"
 
 
 def shipped_experiments() -> dict[str, Path]:
-    """Return the experiments that have names, with their files."""
+    """Return the files of the experiments by their names."""
     return {path.parent.name: path for path in sorted(shipped("experiments").glob(f"*/{FILE_NAME}"))}
 
 

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
-from t3sim.errors import T3SimError, UsageError
+from t3sim.errors import EnvironmentFailure, T3SimError, UsageError, lacking
 from t3sim.experiment.phase_task import Finished, PhaseTask, Say, SetAside, TaskReport, Workforce, perform
 from t3sim.system.threads import n_cores
 
@@ -64,10 +64,16 @@ THIS_PROCESS = Workers()
 
 
 def workers_for(seconds: Sequence[float], jobs: int | None = None, scheduler: str | None = None) -> Workers:
-    """Return the workers for phases of so many estimated *seconds*, as the user wishes or as is sensible."""
+    """Return the workers for phases of so many estimated *seconds*, as the user wishes or as is sensible.
+
+    Raises ``EnvironmentFailure`` if worker processes are asked for and dask is not installed.
+    """
     if jobs is not None and scheduler is not None:
         raise UsageError("--jobs starts workers and --scheduler uses those of a scheduler; give one of them")
+    without_dask = lacking("worker processes")
     if jobs is not None or scheduler is not None:
+        if without_dask is not None:
+            raise EnvironmentFailure(without_dask)
         return Workers(jobs or 0, scheduler)
-    n = min(n_cores(), len(seconds))
+    n = min(n_cores(), len(seconds)) if without_dask is None else 1
     return Workers(n) if n > 1 and sum(seconds) > SECONDS_WORTH_WORKERS else THIS_PROCESS

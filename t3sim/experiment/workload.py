@@ -17,7 +17,7 @@ from t3sim.config.experiment import (
     TilingSpec,
     WorkloadSpec,
 )
-from t3sim.config.presets import configs_root
+from t3sim.config.presets import shipped
 from t3sim.config.trees import node_at
 from t3sim.config.yaml_loader import Node, Position
 from t3sim.errors import ConfigError, InputDataError, Problem
@@ -165,7 +165,8 @@ class WorkloadReader:
             name = "tokens" if given.tokens is not None else "sequence"
             message = f"{model.tokens} tokens are not a whole number of sequences of {model.sequence}"
             raise refusal(tree, f"workload.{name}", message)
-        layer = LayerSpec(kind=given.layer, attention=given.attention or "unfused", model=model)
+        usual = self._named(node_at(tree, ("workload", "model"))[0]).attention
+        layer = LayerSpec(kind=given.layer, attention=given.attention or usual, model=model)
         for sublayer in sublayers_of(layer.kind):
             gemm_of(model, sublayer, tp)
         other_operators(layer, tp)
@@ -204,11 +205,11 @@ class WorkloadReader:
         """Where the trace is: beside the experiment or among the shipped traces, never elsewhere."""
         if not written or "\\" in written or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", written):
             raise InputDataError("is not a relative path, like `traces/x.parquet`")
-        shipped = configs_root().parent / "traces"
-        roots = [self._trace_root] if self._trace_root else [self._folder, shipped]
+        traces = shipped("traces")
+        roots = [self._trace_root] if self._trace_root else [self._folder, traces]
         candidates = [root / written for root in roots]
         if not self._trace_root and written.startswith("traces/"):
-            candidates.append(shipped.parent / written)
+            candidates.append(traces / written.removeprefix("traces/"))
         real_roots = [Path(os.path.realpath(root)) for root in roots]
         inside = []
         for candidate in candidates:

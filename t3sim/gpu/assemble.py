@@ -17,24 +17,10 @@ from t3sim.config.machine import MachineSpec
 from t3sim.config.machine_checks import egress_part, machine_findings, wire_time
 from t3sim.errors import UsageError
 from t3sim.gpu.arbitration.user_code import check_return_type, compile_error, guarded, is_policy_of_a_user
-from t3sim.gpu.kernel import _jit, codes
+from t3sim.gpu.kernel import _jit, codes, state
 from t3sim.gpu.kernel.loop import advance
-from t3sim.gpu.kernel.state import (
-    COMMAND_LOG,
-    DMA_TABLE,
-    MESSAGE,
-    PEER_TABLE,
-    POST_TABLE,
-    STEP_TABLE,
-    TILE_TABLE,
-    WAIT_TABLE,
-    WORKGROUP_TABLE,
-    Layout,
-    channel_dtype,
-    gpu_dtype,
-)
+from t3sim.gpu.kernel.state import Layout, channel_dtype, gpu_dtype
 from t3sim.gpu.ticks import TickBase
-from t3sim.gpu.traffic import TrafficClasses
 
 EFFICIENCY_SCALE = 10_000  # matrix_efficiency is kept to four digits
 GROWTH = 4  # banks of a channel: 16, or the 64 that are the most
@@ -104,22 +90,17 @@ def argument_types(layout: Layout) -> tuple[Any, ...]:
     """Return the Numba types of the arguments of the loop for *layout*."""
     from numba import from_dtype, int64, types
 
-    def array_of(dtype: np.dtype[Any]) -> Any:
-        return types.Array(from_dtype(dtype), 1, "C")
+    def arrays_of(*dtypes: np.dtype[Any]) -> list[Any]:
+        return [types.Array(from_dtype(dtype), 1, "C") for dtype in dtypes]
 
+    message = state.MESSAGE
+    # One type for all policies: a new one reuses the compiled loop.
+    policy = types.FunctionType(types.int64(from_dtype(channel_dtype(layout)), types.int64))
     return (
-        array_of(gpu_dtype(layout)), array_of(WAIT_TABLE), array_of(POST_TABLE), array_of(WORKGROUP_TABLE),
-        array_of(TILE_TABLE), array_of(DMA_TABLE), int64[::1], array_of(MESSAGE), array_of(MESSAGE),
-        array_of(STEP_TABLE), array_of(PEER_TABLE), array_of(MESSAGE), array_of(MESSAGE), array_of(MESSAGE),
-        int64[:, ::1], array_of(COMMAND_LOG), policy_type(layout), int64,
+        *arrays_of(gpu_dtype(layout), state.WAIT_TABLE, state.POST_TABLE, state.WORKGROUP_TABLE, state.TILE_TABLE),
+        *arrays_of(state.DMA_TABLE), int64[::1], *arrays_of(message, message, state.STEP_TABLE, state.PEER_TABLE),
+        *arrays_of(message, message, message), int64[:, ::1], *arrays_of(state.COMMAND_LOG), policy, int64,
     )  # fmt: skip
-
-
-def policy_type(layout: Layout) -> Any:
-    """Return the Numba type of a policy: one for all policies, so a new one reuses the compiled loop."""
-    from numba import from_dtype, types
-
-    return types.FunctionType(types.int64(from_dtype(channel_dtype(layout)), types.int64))
 
 
 @cache
@@ -167,12 +148,6 @@ def fill_record(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
     fill_memory(gpu, machine)
     fill_l2(gpu, machine)
     fill_t3_units(gpu, machine, ticks)
-
-
-def fill_classes(gpu: Any, traffic: TrafficClasses) -> None:
-    """How many stream queues the channels have, and whose requests go to which."""
-    gpu.n_classes = gpu.channels["n_classes"][: int(gpu.n_channels)] = len(traffic.names)
-    gpu.inbound_class = len(traffic.names) - 1  # until a program says otherwise
 
 
 def fill_clocks(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from operator import is_
 from typing import Any
@@ -15,15 +15,7 @@ from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.arbitration import ArbitrationPolicy
 from t3sim.gpu.arbitration.interface import arbitration_policies
 from t3sim.gpu.arbitration.user_code import catch_errors, raise_errors
-from t3sim.gpu.assemble import (
-    capacities_of,
-    compiled_advance,
-    compiled_policy,
-    fill_classes,
-    fill_record,
-    layout_for,
-    store_queues,
-)
+from t3sim.gpu.assemble import capacities_of, compiled_advance, compiled_policy, fill_record, layout_for, store_queues
 from t3sim.gpu.kernel import _jit, codes
 from t3sim.gpu.kernel.loop import BIN_COMPUTE_READ, N_CLASS_COLUMNS, commands_per_slot
 from t3sim.gpu.kernel.state import COMMAND_LOG, MESSAGE, PEER_TABLE, empty_gpu
@@ -69,9 +61,7 @@ class GpuCore:
         self.store_queue = records(MESSAGE, prod(store_queues(machine)))
         self.inbox = records(MESSAGE, INBOX_SIZE)
         self.peers = records(PEER_TABLE, 1)
-        self.arrivals = records(
-            MESSAGE, 1
-        )  # behind a switch, of each GPU: what the ingress port has not served, credits
+        self.arrivals = records(MESSAGE, 1)  # behind a switch, of each GPU: what the port has not served, credits
         self.outbox = records(MESSAGE, OUTBOX_SIZE)
         n_columns = BIN_COMPUTE_READ + N_CLASS_COLUMNS * len(traffic.names)
         self.series = np.zeros((SERIES_BINS, n_columns), np.int64)
@@ -93,9 +83,10 @@ class GpuCore:
         self._pick_stream = compiled_policy(policy.pick_stream, self.layout)
         catch_errors()
         fill_record(self.gpu, machine, self.ticks)
-        fill_classes(self.gpu, traffic)
-        values = policy.encode(params)
-        self.gpu.channels["policy_params"][: self.used.n_channels, : len(values)] = values
+        channels, values = self.gpu.channels[: self.used.n_channels], policy.encode(params)
+        channels["policy_params"][:, : len(values)] = values
+        channels["n_classes"] = self.gpu.n_classes = len(traffic.names)
+        self.gpu.inbound_class = len(traffic.names) - 1  # until a program says otherwise
 
     # --- running ---------------------------------------------------------------------------------
 
@@ -181,31 +172,19 @@ class GpuCore:
         port, peer = self.gpu.ingress_port, self.peers[distance]
         n_waiting = int(peer[f"{kind}_tail"] - peer[f"{kind}_head"])
         while n_waiting + len(messages) > port.ring_size:
-            self._widen_arrivals()
+            spans = [(row[f"{one}_head"], row[f"{one}_tail"]) for one in ("data", "credit") for row in self.peers]
+            self.arrivals = widened(self.arrivals, spans)
+            port.ring_size *= 2
         size, tail = int(port.ring_size), int(peer[f"{kind}_tail"])
         first = (distance + (len(self.peers) if kind == "credit" else 0)) * size
         self.arrivals[first + np.arange(tail, tail + len(messages)) % size] = messages
         peer[f"{kind}_tail"] = tail + len(messages)
 
-    def _widen_arrivals(self) -> None:
-        """Let twice as many messages of each GPU wait."""
-        size = int(self.gpu.ingress_port.ring_size)
-        grown = records(MESSAGE, 2 * len(self.arrivals))
-        for ring in range(2 * len(self.peers)):
-            kind, peer = ("data", "credit")[ring // len(self.peers)], self.peers[ring % len(self.peers)]
-            index = np.arange(int(peer[f"{kind}_head"]), int(peer[f"{kind}_tail"]))
-            grown[ring * 2 * size + index % (2 * size)] = self.arrivals[ring * size + index % size]
-        self.arrivals = grown
-        self.gpu.ingress_port.ring_size = 2 * size
-
     def _append_to_inbox(self, messages: NDArray[Any]) -> None:
         """Put messages behind those in the inbox."""
         head, tail = int(self.gpu.inbox_head), int(self.gpu.inbox_tail)
         while tail - head + len(messages) > len(self.inbox):
-            grown = records(MESSAGE, 2 * len(self.inbox))
-            index = np.arange(head, tail)
-            grown[index % len(grown)] = self.inbox[index % len(self.inbox)]
-            self.inbox = grown
+            self.inbox = widened(self.inbox, [(head, tail)])
         index = np.arange(tail, tail + len(messages))
         self.inbox[index % len(self.inbox)] = messages
         self.gpu.inbox_tail = tail + len(messages)
@@ -237,18 +216,17 @@ class GpuCore:
                 f" {classes_in_words(len(self.traffic.names))} with a ready head, or NO_STREAM"
             )
         tile = int(channel.fault_tile)
-        workgroup = int(self.tables.tiles[tile].workgroup)
-        wavefront = tile - int(self.tables.tiles[tile].first_tile)
+        entry = self.tables.tiles[tile]
         place = f"in channel[{faulty[0]}] before memory cycle {cycle}: wavefront tile {tile}"
-        place += f" (workgroup {workgroup}, wavefront {wavefront})"
+        place += f" (workgroup {entry.workgroup}, wavefront {tile - entry.first_tile})"
         if channel.fault == codes.NO_TRACKER_ENTRY:
             raise ModelError(
                 f"tracker: no free entry, {place} has its first update, but its set is full: updates have come in"
                 " another order than the dispatch order"
             )
-        expected = int(self.tables.tiles[tile].updates_expected)
         raise ModelError(
-            f"tracker: one update too many, {place} expects {expected} granule updates and has seen them all"
+            f"tracker: one update too many, {place} expects {entry.updates_expected} granule updates and has seen them"
+            " all"
         )
 
     def _empty_log(self) -> None:
@@ -353,6 +331,15 @@ class GpuCore:
         The collective reads the output past the L2, so a GEMM ends with the write-back of dirty lines.
         """
         return max(int(self.gpu.compute_done_at), int(self.gpu.last_done_at))
+
+
+def widened(rings: NDArray[Any], spans: Sequence[tuple[int, int]]) -> NDArray[Any]:
+    """Return rings of messages of twice the length; *spans* are the numbers of what each holds."""
+    size, grown = len(rings) // len(spans), records(MESSAGE, 2 * len(rings))
+    for ring, span in enumerate(spans):
+        index = np.arange(*map(int, span))
+        grown[2 * ring * size + index % (2 * size)] = rings[ring * size + index % size]
+    return grown
 
 
 def name_of(policy: ArbitrationPolicy) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -108,24 +109,18 @@ def has_room_there(core: GpuCore, message: Any) -> bool:
     return bool(core.peers[int(message["distance"])].credits > 0)
 
 
+@dataclass(eq=False)
 class HungGpu:
-    """One GPU of a machine that hangs, and everything inside it; parts have their names inside the GPU.
+    """One GPU of a machine that hangs, and everything inside it; parts have their names inside the GPU."""
 
-    *links* bring data, each from the GPU that it names (itself, in mirrored mode); *n_delivered* granules have come so
-    far.  *others* are the names of all GPUs by distance.
-    """
+    name: str
+    core: GpuCore
+    links: Mapping[str, str] = field(default_factory=dict)  # that bring data, each from the GPU named (or from itself)
+    n_delivered: int = 0  # granules that have come so far
+    others: Sequence[str] = ()  # names of all GPUs by distance
 
-    def __init__(
-        self,
-        name: str,
-        core: GpuCore,
-        links: Mapping[str, str] | None = None,
-        n_delivered: int = 0,
-        others: Sequence[str] = (),
-    ) -> None:
-        self.name, self.core, self.n_delivered, self.others = name, core, n_delivered, others
-        self.links = {} if links is None else links
-        self.gpu, self.tables = core.gpu, core.tables
+    def __post_init__(self) -> None:
+        self.gpu, self.tables = self.core.gpu, self.core.tables
         self.all_gpus: Sequence[HungGpu] = [self]  # of the machine, by distance; ``graph_of`` says which these are
 
     # --- names and views ---
@@ -147,6 +142,10 @@ class HungGpu:
         """Return whether *workgroup* is tracked here and has not stored its tile."""
         is_open = self.tables.tiles[self.first_tile(workgroup)].n_open > 0
         return bool(is_open and self.tables.workgroups[workgroup].end_at < 0)
+
+    def unstored_workgroups(self) -> list[tuple[int, int]]:
+        """Return (set of the tracker, workgroup) of those that have a place there and have not stored their tile."""
+        return [(self.set_of(w), w) for w in range(len(self.tables.workgroups)) if self.is_unstored(w)]
 
     def first_tile(self, workgroup: int) -> int:
         """Return the first wavefront tile of *workgroup*."""

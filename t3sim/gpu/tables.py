@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,36 +15,15 @@ from t3sim.collective.schedule import sent_granules
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
 from t3sim.gpu.assemble import EFFICIENCY_SCALE, full_packet, issue_ticks
-from t3sim.gpu.kernel import codes
-from t3sim.gpu.kernel.state import (
-    DMA_TABLE,
-    MESSAGE,
-    OPERATION_TABLE,
-    POST_TABLE,
-    STEP_TABLE,
-    TILE_TABLE,
-    WAIT_TABLE,
-    WORKGROUP_TABLE,
-)
+from t3sim.gpu.kernel import codes, state
 from t3sim.gpu.ticks import TickBase
-from t3sim.program.operations import (
-    CACHED,
-    STORE,
-    UPDATE,
-    Barrier,
-    Forward,
-    Gemm,
-    Moves,
-    Operation,
-    Post,
-    Program,
-    Wait,
-)
+from t3sim.program import operations
+from t3sim.program.operations import Barrier, Forward, Gemm, Moves, Operation, Post, Program, Wait
 from t3sim.program.traffic import has_unlike_chunks
 from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace, wavefront_grid
 
 Ints = NDArray[np.int64]
-KINDS = {STORE: codes.INCOMING_WRITE, UPDATE: codes.INCOMING_UPDATE, -1: -1}  # of messages
+KINDS = {operations.STORE: codes.INCOMING_WRITE, operations.UPDATE: codes.INCOMING_UPDATE, -1: -1}  # of messages
 
 
 def records(dtype: np.dtype[Any], n: int) -> NDArray[Any]:
@@ -54,7 +33,7 @@ def records(dtype: np.dtype[Any], n: int) -> NDArray[Any]:
 
 def workgroup_table(n: int) -> NDArray[Any]:
     """Return *n* workgroups that have not run."""
-    table = records(WORKGROUP_TABLE, n)
+    table = records(state.WORKGROUP_TABLE, n)
     for name in ("start_at", "multiply_at", "main_loop_end_at", "end_at", "wait_signal"):
         table[name] = -1
     return table
@@ -64,16 +43,16 @@ def workgroup_table(n: int) -> NDArray[Any]:
 class Tables:
     """Arrays beside the record, their length set by the workload; operations name ranges of the others."""
 
-    operations: NDArray[Any] = field(default_factory=lambda: records(OPERATION_TABLE, 0))
-    waits: NDArray[Any] = field(default_factory=lambda: records(WAIT_TABLE, 0))
-    posts: NDArray[Any] = field(default_factory=lambda: records(POST_TABLE, 0))
+    operations: NDArray[Any] = field(default_factory=lambda: records(state.OPERATION_TABLE, 0))
+    waits: NDArray[Any] = field(default_factory=lambda: records(state.WAIT_TABLE, 0))
+    posts: NDArray[Any] = field(default_factory=lambda: records(state.POST_TABLE, 0))
     move_units: Ints = field(default_factory=lambda: np.full(1, -1))
     workgroups: NDArray[Any] = field(default_factory=lambda: workgroup_table(0))
-    tiles: NDArray[Any] = field(default_factory=lambda: records(TILE_TABLE, 0))
-    commands: NDArray[Any] = field(default_factory=lambda: records(DMA_TABLE, 0))
+    tiles: NDArray[Any] = field(default_factory=lambda: records(state.TILE_TABLE, 0))
+    commands: NDArray[Any] = field(default_factory=lambda: records(state.DMA_TABLE, 0))
     ready_fifo: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
-    dma_queue: NDArray[Any] = field(default_factory=lambda: records(MESSAGE, 0))
-    steps: NDArray[Any] = field(default_factory=lambda: records(STEP_TABLE, 0))
+    dma_queue: NDArray[Any] = field(default_factory=lambda: records(state.MESSAGE, 0))
+    steps: NDArray[Any] = field(default_factory=lambda: records(state.STEP_TABLE, 0))
     signals: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
     n_commands: int = 0
     read_ahead: int = 0  # granules of the DMA engine
@@ -155,16 +134,16 @@ class TableBuilder:
 
         n_commands = self._n["commands"]
         return Tables(
-            operations=joined(self._operations, OPERATION_TABLE),
-            waits=rows(WAIT_TABLE, self._waits),
-            posts=rows(POST_TABLE, posts),
+            operations=joined(self._operations, state.OPERATION_TABLE),
+            waits=rows(state.WAIT_TABLE, self._waits),
+            posts=rows(state.POST_TABLE, posts),
             move_units=np.full(max(self._n["units"], 1), -1),
-            workgroups=joined(self._workgroups, WORKGROUP_TABLE),
-            tiles=joined(self._tiles, TILE_TABLE),
-            commands=joined(self._commands, DMA_TABLE),
+            workgroups=joined(self._workgroups, state.WORKGROUP_TABLE),
+            tiles=joined(self._tiles, state.TILE_TABLE),
+            commands=joined(self._commands, state.DMA_TABLE),
             ready_fifo=np.zeros(max(n_commands, 1), np.int64),
-            dma_queue=records(MESSAGE, self._read_ahead),
-            steps=joined(self._steps, STEP_TABLE),
+            dma_queue=records(state.MESSAGE, self._read_ahead),
+            steps=joined(self._steps, state.STEP_TABLE),
             signals=np.zeros(max(self._n_signals, 1), np.int64),
             n_commands=n_commands,
             read_ahead=self._read_ahead,
@@ -178,35 +157,27 @@ class TableBuilder:
         self._n_signals += 1
         return self._n_signals - 1
 
-    def _operation(
-        self,
-        kind: int,
-        of: Operation,
-        *,
-        waits: Sequence[Wait] = (),
-        posts: Sequence[Post] = (),
-        untils: Sequence[Wait] = (),
-        launch: int | None,
-    ) -> Any:
-        """Return a new operation of the stream of *of*, its launch (ps) written into it."""
-        number, table = len(self._operations), records(OPERATION_TABLE, 1)
+    def _operation(self, kind: int, of: Operation) -> Any:
+        """Return a new operation of the stream of *of*, when it starts and what it posts written into it."""
+        self._host_at += self.ticks.from_ps(of.issue)
+        number, table = len(self._operations), records(state.OPERATION_TABLE, 1)
         self._operations.append(table)
-        self._posts.append([(post.distance % self.program.n, post.signal, post.amount) for post in posts])
+        self._posts.append([(post.distance % self.program.n, post.signal, post.amount) for post in of.posts])
         operation = table[0]
-        needed = [(wait.signal, wait.at_least) for wait in waits]
+        needed = [(wait.signal, wait.at_least) for wait in of.after]
         if of.stream in self._last:
             done = self._signal()
             self._posts[self._last[of.stream]].append((0, done, 1))
             needed.append((done, 1))
         self._last[of.stream] = number
-        launch = self.machine.gpu.kernel_launch if launch is None else launch
+        launch = self.machine.gpu.kernel_launch if of.launch is None else of.launch
         operation.kind, operation.traffic_class = kind, of.traffic_class
         operation.issued_at = self._host_at
         operation.launch_ticks = self.ticks.from_ps(launch + self._handover(of))
         operation.start_at = codes.NEVER if needed else self._host_at + operation.launch_ticks
         operation.end_at = -1
-        operation.first_wait, operation.n_waits, operation.n_untils = len(self._waits), len(needed), len(untils)
-        self._waits += [*needed, *((wait.signal, wait.at_least) for wait in untils)]
+        operation.first_wait, operation.n_waits, operation.n_untils = len(self._waits), len(needed), len(of.until)
+        self._waits += [*needed, *((wait.signal, wait.at_least) for wait in of.until)]
         return operation
 
     def _handover(self, of: Operation) -> int:
@@ -216,19 +187,13 @@ class TableBuilder:
         self._is_on_engine[of.stream] = is_on_engine
         return engines.handover if is_other and engines is not None else 0
 
-    def _issue(self, of: Operation) -> None:
-        """Let the time pass in which the host issues an operation."""
-        self._host_at += self.ticks.from_ps(of.issue)
-
     def _add_barrier(self, of: Barrier) -> None:
         """Add a barrier: tell all ranks, then wait until all have told."""
-        self._issue(of)
         reached = self._barriers[of.name, self._turns[of.name]]
         self._turns[of.name] += 1
-        tell = [Post(reached, distance) for distance in range(self.program.n)]
-        self._operation(codes.BARRIER, of, waits=of.after, posts=tell, launch=of.launch)
-        waits, untils = [Wait(reached, self.program.n)], of.until
-        self._operation(codes.BARRIER, of, waits=waits, posts=of.posts, untils=untils, launch=0)
+        tell = tuple(Post(reached, distance) for distance in range(self.program.n))
+        self._operation(codes.BARRIER, replace(of, posts=tell, until=()))
+        self._operation(codes.BARRIER, replace(of, after=(Wait(reached, self.program.n),), launch=0, issue=0))
 
     def _units(self, of: Gemm | Moves, operation: Any) -> range:
         """Write the compute units that a kernel may use into its operation, and return them."""
@@ -256,18 +221,22 @@ class TableBuilder:
             raise UsageError(f"operation `{of.name}`: stores of {size} bytes: the size of a store is a power of two")
         return most if size is None else min(size, most)
 
+    def _count_sends(self, distances: Ints, n_granules: Ints) -> None:
+        """Add the granules that go to the GPU at each of *distances*."""
+        for distance in np.unique(distances).tolist():
+            self._sends[distance] = self._sends.get(distance, 0) + int(n_granules[distances == distance].sum())
+
     # --- GEMMs -----------------------------------------------------------------------------------
 
     def _add_gemm(self, of: Gemm) -> None:
         """Add a GEMM: its operation, its workgroups, their wavefront tiles, DMA commands."""
-        self._issue(of)
         machine, trace = self.machine, of.trace
         check_tiling(machine, trace)
         tiling, gemm = trace.tiling, trace.gemm
         tile_rows, tile_columns = tiling.workgroup_tile
         last_k = gemm.k - (gemm.k - 1) // tiling.k_slice * tiling.k_slice
         flops = 2 * tile_rows * tile_columns * EFFICIENCY_SCALE
-        operation = self._operation(codes.GEMM, of, waits=of.after, posts=of.posts, untils=of.until, launch=of.launch)
+        operation = self._operation(codes.GEMM, of)
         units = self._units(of, operation)
         operation.first_workgroup, operation.n_workgroups = self._n["workgroups"], trace.n_workgroups
         operation.is_persistent = tiling.persistent
@@ -288,9 +257,7 @@ class TableBuilder:
             getattr(self, f"_{name}").append(table)
             self._n[name] += len(table)
         leaves = (tiles["distance"] != 0) & (tiles["n_granules"] > 0)
-        for distance in np.unique(tiles["distance"][leaves]).tolist():
-            n_granules = int(tiles["n_granules"][leaves & (tiles["distance"] == distance)].sum())
-            self._sends[distance] = self._sends.get(distance, 0) + n_granules
+        self._count_sends(tiles["distance"][leaves], tiles["n_granules"][leaves])
 
     def _workgroups_of(self, of: Gemm, operation: Any) -> NDArray[Any]:
         """Return the workgroups of a GEMM."""
@@ -312,12 +279,12 @@ class TableBuilder:
     def _tiles_of(self, of: Gemm, operation: Any) -> NDArray[Any]:
         """Return the wavefront tiles of a GEMM, and where each of them goes."""
         trace, granule, stores = of.trace, self.program.granule, of.stores
-        if ((stores.kind == CACHED) & (stores.signal >= 0)).any():
+        if ((stores.kind == operations.CACHED) & (stores.signal >= 0)).any():
             raise UsageError(
                 f"operation `{of.name}`: this machine cannot post a signal for tiles stored through the L2 (CACHED)"
             )
         n_wavefronts, first_tile = int(operation.n_wavefronts), int(operation.first_tile)
-        tiles = records(TILE_TABLE, trace.n_workgroups * n_wavefronts)
+        tiles = records(state.TILE_TABLE, trace.n_workgroups * n_wavefronts)
         owner = np.arange(len(tiles)) // n_wavefronts
         wavefronts = trace.wavefront_tiles()
         workgroup = wavefronts["workgroup"]
@@ -377,7 +344,7 @@ class TableBuilder:
         """Return the DMA commands of a GEMM, and write into its tiles which command sends them."""
         n_wavefronts = int(operation.n_wavefronts)
         first_tiles, n_tiles, is_update = dma_blocks(tiles["n_granules"], n_wavefronts, of.forwards)
-        commands = np.zeros(len(first_tiles), DMA_TABLE)
+        commands = np.zeros(len(first_tiles), state.DMA_TABLE)
         if not len(commands):
             return commands
         check_block_spans(first_tiles, n_tiles, n_wavefronts, int(operation.dispatch_window))
@@ -423,8 +390,7 @@ class TableBuilder:
 
     def _add_moves(self, of: Moves) -> None:
         """Add a move kernel."""
-        self._issue(of)
-        operation = self._operation(codes.MOVES, of, waits=of.after, posts=of.posts, untils=of.until, launch=of.launch)
+        operation = self._operation(codes.MOVES, of)
         units, n_columns = self._mover(of, operation), of.steps.shape[1]
         n_workgroups = of.n_workgroups or (n_columns if n_columns > 1 else len(units))
         if n_workgroups > len(units) or n_columns not in (1, n_workgroups):
@@ -440,7 +406,7 @@ class TableBuilder:
         sent, data = operation.flags_numerator, operation.flags_denominator = of.flags
         operation.buffer_places = -(-sent // data)  # with flags, lines of a receive buffer lie further apart
         given = of.steps.reshape(-1)
-        steps = records(STEP_TABLE, len(given))
+        steps = records(state.STEP_TABLE, len(given))
         for name in set(given.dtype.names or ()) & set(steps.dtype.names or ()):
             steps[name] = given[name]
         steps["send"] = [KINDS[int(kind)] for kind in given["send"]]
@@ -449,9 +415,7 @@ class TableBuilder:
         steps["packet"] = self._packet_of(of)
         steps["start_at"] = steps["end_at"] = -1
         leaves = given[given["send"] >= 0]
-        for distance in np.unique(leaves["distance"] % self.program.n).tolist():
-            n_granules = leaves["n_granules"][leaves["distance"] % self.program.n == distance]
-            self._sends[distance] = self._sends.get(distance, 0) + int(sent_granules(n_granules, of.flags).sum())
+        self._count_sends(leaves["distance"] % self.program.n, sent_granules(leaves["n_granules"], of.flags))
         self._steps.append(steps)
         self._n["units"] += n_workgroups
         self._n["steps"] += len(steps)

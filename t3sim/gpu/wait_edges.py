@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from t3sim.gpu.in_flight import INCOMING, HungGpu, counted, has_room_there, heads_of_port, uncompiled
-from t3sim.gpu.kernel import address_map, codes, compute_unit, l2_slice, mailbox, memory_controller
+from t3sim.gpu.kernel import address_map, codes, l2_slice, mailbox, memory_controller, signals
 from t3sim.gpu.kernel.signals import signal_of, tile_of
 
 Edge = tuple[str, str]  # a part and why it is waited for; or NOTHING, and what is wrong with the unit that waits
@@ -54,7 +54,7 @@ def all_waits(hung: HungGpu) -> Iterator[tuple[str, str, str]]:
 channel_of = uncompiled(address_map.channel_of)
 granule_address = uncompiled(mailbox.granule_address)
 has_queue_room = uncompiled(memory_controller.has_queue_room)
-may_begin = uncompiled(compute_unit.may_begin)
+is_posted = uncompiled(signals.is_posted)
 
 
 def places(condition: Any) -> list[Index]:
@@ -137,7 +137,7 @@ def reason_of_slot(hung: HungGpu, c: int, s: int) -> int:
         return codes.WORKING
     if slot.launch_at > hung.core.now or is_issued:
         return codes.NOTHING_LEFT
-    if slot.load_slice == 0 and not may_begin(hung.gpu, hung.tables.workgroups[slot.workgroup]):
+    if slot.load_slice == 0 and not is_posted(hung.gpu, hung.tables.workgroups[slot.workgroup]):
         return codes.FOR_DEPENDENCY
     return codes.FOR_DRAM_QUEUE if unit.is_waiting else int(slot.refused_by) or codes.NOTHING_LEFT
 
@@ -152,7 +152,7 @@ def matrix_pipe(hung: HungGpu, c: int, _: int) -> Edges:
 def signal_before_loads(hung: HungGpu, c: int, s: int) -> Edges:
     """The signal before the first load of a workgroup."""
     entry = hung.tables.workgroups[int(hung.gpu.compute_units[c].slots[s].workgroup)]
-    yield from signal_lacking(hung, int(entry.wait_signal), int(entry.wait_at_least))
+    return signals_lacking(hung, [(int(entry.wait_signal), int(entry.wait_at_least))])
 
 
 def refusing_bank(hung: HungGpu, c: int, s: int) -> Edges:
@@ -186,10 +186,10 @@ def in_line(hung: HungGpu, c: int, s: int = -1) -> Edges:
 # --- dispatcher --------------------------------------------------------------------------------------
 
 
-def occupied_slots(hung: HungGpu) -> Edges:
-    """Every slot is taken."""
-    yield from ((f"compute_unit[{c}].slot[{s}]", "every slot is taken") for c, s in hung.resident_slots())
-    yield from ((f"compute_unit[{c}]", "a collective runs on it") for c in hung.move_units())
+def occupied(hung: HungGpu, of_slots: str, of_units: str) -> Edges:
+    """Where workgroups of GEMMs and of collectives are, and why each is waited for."""
+    yield from ((f"compute_unit[{c}].slot[{s}]", of_slots) for c, s in hung.resident_slots())
+    yield from ((hung.unit(c), of_units) for c in hung.move_units())
 
 
 def oldest_workgroup(hung: HungGpu) -> Edges:
@@ -232,12 +232,10 @@ def rest_of(hung: HungGpu, o: int) -> Edges:
     operation, tables = hung.core.operations[o], hung.tables
     first, behind = int(operation.first_wait), int(operation.first_wait + operation.n_waits)
     if operation.state == codes.PENDING:
-        for wait in tables.waits[first:behind]:
-            yield from signal_lacking(hung, int(wait.signal), int(wait.at_least))
+        yield from signals_lacking(hung, tables.waits[first:behind].tolist())
         return
     if operation.n_finished == operation.n_workgroups:
-        for wait in tables.waits[behind : behind + int(operation.n_untils)]:
-            yield from signal_lacking(hung, int(wait.signal), int(wait.at_least))
+        yield from signals_lacking(hung, tables.waits[behind : behind + int(operation.n_untils)].tolist())
         if hung.gpu.link_port.n_queues > 1 and n_unsent_stores(hung):
             yield "link_port", "what it has stored is not sent"
     is_moving = operation.kind == codes.MOVES
@@ -245,9 +243,7 @@ def rest_of(hung: HungGpu, o: int) -> Edges:
         units = hung.gpu.compute_units["move_operation"]
         yield from ((hung.unit(c), "has steps left") for c in hung.move_units() if units[c] == o)
     elif is_moving:
-        reason = "it takes a compute unit whose workgroups have ended"
-        yield from ((f"compute_unit[{c}].slot[{s}]", reason) for c, s in hung.resident_slots())
-        yield from ((hung.unit(c), reason) for c in hung.move_units())
+        yield from occupied(hung, *2 * ["it takes a compute unit whose workgroups have ended"])
     elif operation.state == codes.ENDING:
         yield from ((f"l2_slice.bank[{b}]", "dirty lines are not written back") for b, _ in flushing_banks(hung))
     else:
@@ -257,19 +253,19 @@ def rest_of(hung: HungGpu, o: int) -> Edges:
             yield hung.place_of_workgroup(first + w), f"workgroup {first + w} has not ended"
 
 
-def signal_lacking(hung: HungGpu, s: int, at_least: int) -> Edges:
-    """A signal that has not been posted often enough."""
-    lacks = at_least - int(hung.tables.signals[s])
-    if lacks > 0:
-        yield f"signal[{s}]", f"lacks {lacks} of {at_least}"
+def signals_lacking(hung: HungGpu, waits: Iterable[tuple[int, int]]) -> Edges:
+    """The signals of *waits* that have not been posted as often as these say."""
+    for s, at_least in waits:
+        lacks = at_least - int(hung.tables.signals[s])
+        if lacks > 0:
+            yield f"signal[{s}]", f"lacks {lacks} of {at_least}"
 
 
 def signals_waited_for(hung: HungGpu) -> list[Index]:
     """Return the signals that an operation or a workgroup waits for."""
     tables = hung.tables
     n = int(hung.core.operations["n_waits"].sum() + hung.core.operations["n_untils"].sum())
-    waits = [*zip(tables.waits["signal"][:n].tolist(), tables.waits["at_least"][:n].tolist(), strict=True)]
-    waits += zip(tables.workgroups["wait_signal"].tolist(), tables.workgroups["wait_at_least"].tolist(), strict=True)
+    waits = tables.waits[:n].tolist() + tables.workgroups[["wait_signal", "wait_at_least"]].tolist()
     return [(s,) for s in dict.fromkeys(s for s, n in waits if s >= 0 and tables.signals[s] < n)]
 
 
@@ -339,16 +335,6 @@ def posts_lost(hung: HungGpu, s: int) -> str:
 # --- workgroups of a collective ----------------------------------------------------------------------
 
 
-def compute_units(hung: HungGpu) -> list[Index]:
-    """Return all compute units."""
-    return [(c,) for c in range(int(hung.gpu.n_compute_units))]
-
-
-def copy_engines(hung: HungGpu) -> list[Index]:
-    """Return all copy engines."""
-    return [(e,) for e in range(int(hung.gpu.n_copy_engines))]
-
-
 def of_engine(found: Callable[..., Any]) -> Callable[..., Any]:
     """Return what tells of copy engine *e* what *found* tells of its unit, behind the compute units."""
     return lambda hung, e: found(hung, int(hung.gpu.n_compute_units) + e)
@@ -414,11 +400,6 @@ def reason_of_stream(hung: HungGpu, c: int, queue: str) -> int:
     return codes.FOR_DEPENDENCY if channel.is_stalled[hung.core.traffic.queues.index(queue)] else codes.FOR_ARBITRATION
 
 
-def full_queue(hung: HungGpu, c: int, _: str) -> Edges:
-    """The banks whose requests fill the DRAM queue."""
-    yield from ((q.part, "the DRAM queue is full") for q in hung.queued if q.channel == c and q.is_admitted)
-
-
 def place_or_older_store(hung: HungGpu, c: int, queue: str) -> Edges:
     """A place in the tracker that another workgroup holds, or an older store to the same address."""
     head = hung.head(c, queue)
@@ -458,16 +439,6 @@ def unarmed_blocks(hung: HungGpu) -> Edges:
         yield NOTHING, f"{counted(n_lost, 'complete block')} never entered its queue"
 
 
-def unstored_workgroups(hung: HungGpu) -> list[Index]:
-    """Return (set of the tracker, workgroup) of those that have a place there and have not stored their tile."""
-    return [(hung.set_of(w), w) for w in range(len(hung.tables.workgroups)) if hung.is_unstored(w)]
-
-
-def own_workgroup(hung: HungGpu, _: int, workgroup: int) -> Edges:
-    """A place in the tracker is held until its workgroup has stored its tile, and so until it is dispatched."""
-    yield hung.place_of_workgroup(workgroup), f"workgroup {workgroup} has not stored its tile"
-
-
 def tiles_not_begun(hung: HungGpu) -> Edges:
     """After the last workgroup and the last update, every tile that has not triggered is in the tracker."""
     gpu = hung.gpu
@@ -496,20 +467,13 @@ def port_data(hung: HungGpu) -> Edges:
             yield NOTHING, "waits for data of the DMA engine, but no read is in flight"
 
 
-def posts_here(hung: HungGpu, unit: int) -> bool:
-    """Return whether a unit is at a step whose result is kept, and told of, on its own GPU."""
-    if hung.gpu.compute_units[unit].move_operation < 0:
-        return False
-    step = hung.tables.steps[hung.step_of(unit)[1]]
-    return bool(step.send < 0 <= step.post_signal)
-
-
 def store_buffer_room(hung: HungGpu, unit: int, *_: int) -> Edges:
     """Room in the store buffer of the link, or in what a unit may have of it."""
     gpu, cu = hung.gpu, hung.gpu.compute_units[unit]
     buffer, most = int(gpu.link_port.buffer_granules), counted(int(cu.most_unsent), "granule")
     is_part = gpu.link_port.n_queues > 1
-    if is_part and posts_here(hung, unit) and cu.unsent_granules:
+    step = hung.tables.steps[hung.step_of(unit)[1]] if cu.move_operation >= 0 else None
+    if is_part and step is not None and step.send < 0 <= step.post_signal and cu.unsent_granules:
         yield "link_port", f"what it posts here comes behind {counted(int(cu.unsent_granules), 'store')} elsewhere"
     elif cu.unsent_granules + gpu.l2.granules_per_line <= cu.most_unsent or cu.most_unsent >= buffer:
         of_group = "the part of its store buffer that this group of units has, of" if is_part else "its store buffer of"
@@ -549,18 +513,18 @@ def room_for_write_back(hung: HungGpu, _: int, channel: int) -> Edges:
         yield f"channel[{channel}].{hung.core.traffic.queues[traffic_class]}", "room for a write-back"
 
 
-def busy_banks(hung: HungGpu) -> list[Index]:
-    """Return channel and DRAM bank of those that have requests."""
-    lists = hung.gpu.channels["list_head"][: int(hung.gpu.n_channels)]
-    return places((lists >= 0).any(axis=1))
-
-
 def one(_: HungGpu) -> list[Index]:
     """Return the index of a unit of which a GPU has one."""
     return [()]
 
 
 MOST_IN_FLIGHT = ("compute_unit[{0}]", "{gpu.max_outstanding_lines} loads, or stores of as many lines, are in flight")
+WAITS_OF_UNIT: dict[int, Callable[..., Edges]] = {  # while a workgroup of a collective has it
+    codes.FOR_DRAM_QUEUE: in_line,
+    codes.FOR_DRAM: lines_in_flight,
+    codes.FOR_LINK: store_buffer_room,
+    codes.FOR_DEPENDENCY: step_data,
+}
 UNITS = {
     "compute_unit[{}].slot[{}]": Unit(HungGpu.resident_slots, {
         codes.WORKING: matrix_pipe,
@@ -571,26 +535,23 @@ UNITS = {
         codes.FOR_DEPENDENCY: signal_before_loads,
     }, reason_of_slot),
     "workgroup_dispatcher": Unit(one, {
-        codes.FOR_CU_SLOT: occupied_slots,
+        codes.FOR_CU_SLOT: lambda hung: occupied(hung, "every slot is taken", "a collective runs on it"),
         codes.FOR_DEPENDENCY: oldest_workgroup,
     }, lambda hung: hung.gpu.dispatcher_reason),
-    "compute_unit[{}]": Unit(compute_units, {
-        codes.FOR_DRAM_QUEUE: in_line,
-        codes.FOR_DRAM: lines_in_flight,
-        codes.FOR_LINK: store_buffer_room,
-        codes.FOR_DEPENDENCY: step_data,
-    }, reason_of_unit),
-    "copy_engine[{}]": Unit(copy_engines, {
-        codes.FOR_DRAM_QUEUE: of_engine(in_line),
-        codes.FOR_DRAM: of_engine(lines_in_flight),
-        codes.FOR_LINK: of_engine(store_buffer_room),
-        codes.FOR_DEPENDENCY: of_engine(step_data),
-    }, of_engine(reason_of_unit)),
+    "compute_unit[{}]": Unit(
+        lambda hung: [(c,) for c in range(int(hung.gpu.n_compute_units))], {**WAITS_OF_UNIT}, reason_of_unit
+    ),
+    "copy_engine[{}]": Unit(
+        lambda hung: [(e,) for e in range(int(hung.gpu.n_copy_engines))],
+        {reason: of_engine(waits) for reason, waits in WAITS_OF_UNIT.items()}, of_engine(reason_of_unit),
+    ),
     "command_processor.operation[{}]": Unit(unfinished, {ALWAYS: rest_of}),
     "signal[{}]": Unit(signals_waited_for, {ALWAYS: posters}),
     "l2_slice.bank[{}]": Unit(flushing_banks, {ALWAYS: room_for_write_back}),
     "tracker": Unit(one, {ALWAYS: tiles_not_begun}),
-    "tracker.set[{}].workgroup[{}]": Unit(unstored_workgroups, {ALWAYS: own_workgroup}),
+    "tracker.set[{}].workgroup[{}]": Unit(HungGpu.unstored_workgroups, {
+        ALWAYS: lambda hung, _, w: iter([(hung.place_of_workgroup(w), f"workgroup {w} has not stored its tile")]),
+    }),
     "dma_engine": Unit(one, {
         ALWAYS: unarmed_blocks,
         codes.FOR_DRAM_QUEUE: next_read,
@@ -599,9 +560,14 @@ UNITS = {
     "mailbox": Unit(one, {ALWAYS: oldest_message}),
     "link_port": Unit(one, {ALWAYS: port_data}),
     "channel[{}].{}": Unit(streams, {
-        codes.FOR_DRAM: full_queue,
+        codes.FOR_DRAM: lambda hung, c, _: (
+            (q.part, "the DRAM queue is full") for q in hung.queued if q.channel == c and q.is_admitted
+        ),
         codes.FOR_DEPENDENCY: place_or_older_store,
         codes.FOR_ARBITRATION: ("channel[{0}].arbiter", "its head could enter the DRAM queue"),
     }, reason_of_stream),
-    "channel[{}].bank[{}]": Unit(busy_banks, {ALWAYS: ("channel[{0}]", "its requests wait for a command")}),
+    "channel[{}].bank[{}]": Unit(
+        lambda hung: places((hung.gpu.channels["list_head"][: int(hung.gpu.n_channels)] >= 0).any(axis=1)),
+        {ALWAYS: ("channel[{0}]", "its requests wait for a command")},
+    ),
 }  # fmt: skip

@@ -232,8 +232,8 @@ class _Table:
         if len(fitting) != 1:
             ranks = self.ranks or "an unknown number of"
             raise ValueError(
-                f"what ran on {ranks} GPUs does not follow from the bandwidths of the table below: keep all lines above "
-                "it, and name the file after the program, like all_gather_perf.txt"
+                f"what ran on {ranks} GPUs does not follow from the bandwidths of the table: keep all lines above it, "
+                "and name the file after the program, like all_gather_perf.txt"
             )
         [(collective, gpus)] = fitting
         if not program:

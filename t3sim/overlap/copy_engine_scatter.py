@@ -58,7 +58,10 @@ def scatter_program(op: Operator, rank: int, chunks: int) -> Program:
 
 @strategy(
     "copy-engine-scatter",
-    parameters={"chunks": Parameter(1, minimum=1, tried=(1, 2, 4, 8, 16))},
+    parameters={"chunks": Parameter(
+        1, minimum=1, tried=(1, 2, 4, 8, 16),
+        meaning="copies of the rows of a rank, each sent when its tiles are stored",
+    )},
     arbitration="round_robin",
     order=10,
 )

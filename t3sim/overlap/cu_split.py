@@ -14,7 +14,10 @@ from t3sim.program.parts import all_gather_part, all_reduce, gemm_part, part_of,
 from t3sim.program.plan import Part, Plan, in_order, longest
 from t3sim.registry import Parameter
 
-PARAMETERS = {"collective_compute_units": Parameter(minimum=1, below="gpu.n_compute_units")}
+PARAMETERS = {"collective_compute_units": Parameter(
+    minimum=1, below="gpu.n_compute_units",
+    meaning="the last of each GPU, which run the collective; the others run the GEMM",
+)}  # fmt: skip
 
 
 def split_program(op: Operator, rank: int, n_compute_units: int) -> Program:

@@ -17,9 +17,15 @@ from t3sim.registry import Parameter
 NEXT, NAIVE = range(2)
 FULL_PACKETS = 0
 PARAMETERS = {
-    "order": Parameter("next", words={"next": NEXT, "naive": NAIVE}, has_numbers=False),
-    "store_bytes": Parameter("full_packets", words={"full_packets": FULL_PACKETS}, minimum=1),
-}
+    "order": Parameter(
+        "next", words={"next": NEXT, "naive": NAIVE}, has_numbers=False,
+        meaning="rows it begins with: of the next rank, or row 0 on all",
+    ),
+    "store_bytes": Parameter(
+        "full_packets", words={"full_packets": FULL_PACKETS}, minimum=1, unit="B",
+        meaning="what a warp of the GEMM stores in a row, a power of two",
+    ),
+}  # fmt: skip
 
 
 def flux_push_program(op: Operator, rank: int, store_bytes: int | None = None) -> Program:

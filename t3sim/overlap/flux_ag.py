@@ -17,9 +17,12 @@ from t3sim.registry import Parameter
 
 ARRIVAL, NAIVE = range(2)
 PARAMETERS = {
-    "chunks": Parameter(1, minimum=1, tried=(1, 2, 4, 8, 16)),
-    "order": Parameter("arrival", words={"arrival": ARRIVAL, "naive": NAIVE}, has_numbers=False),
-}
+    "chunks": Parameter(1, minimum=1, tried=(1, 2, 4, 8, 16), meaning="copies of a shard, each followed by a signal"),
+    "order": Parameter(
+        "arrival", words={"arrival": ARRIVAL, "naive": NAIVE}, has_numbers=False,
+        meaning="of the tiles: own rows first, then as they come, or from row 0 on all",
+    ),
+}  # fmt: skip
 
 
 def flux_ag_program(op: Operator, rank: int, chunks: int) -> Program:

@@ -12,7 +12,7 @@ from t3sim.program.operations import STORE, Gemm, Operation, Post, Program, Stor
 from t3sim.program.operator import Operator
 from t3sim.program.parts import all_gather_part, gemm_part, part_of
 from t3sim.program.plan import Plan, in_order
-from t3sim.program.tile_ring import tile_ring
+from t3sim.program.tile_ring import COMMUNICATION_UNITS, tile_ring
 from t3sim.registry import Parameter
 
 
@@ -42,9 +42,12 @@ def te_pipelined_program(op: Operator, rank: int, splits: int, units: int) -> Pr
 
 
 PARAMETERS = {
-    "splits": Parameter(4, minimum=1, tried=(2, 4, 8)),
-    "communication_units": Parameter(16, minimum=1, below="gpu.n_compute_units", tried=(2, 4, 8, 16, 24, 32)),
-}
+    "splits": Parameter(
+        4, minimum=1, tried=(2, 4, 8),
+        meaning="groups of columns, each with a GEMM and a reduce-scatter",
+    ),
+    "communication_units": COMMUNICATION_UNITS,
+}  # fmt: skip
 
 
 @strategy("te-pipelined-rs", parameters=PARAMETERS, arbitration="round_robin", order=13)

@@ -6,13 +6,12 @@ from functools import partial
 from t3sim.errors import UsageError
 from t3sim.overlap.interface import strategy
 from t3sim.program.gathering import Gathering
-from t3sim.program.host import HOST, run_by
+from t3sim.program.host import HOST, STREAMS, run_by
 from t3sim.program.kernels import program
 from t3sim.program.operations import Operation, Post, Program, Wait
 from t3sim.program.operator import Operator
 from t3sim.program.parts import gemm_part, part_of
 from t3sim.program.plan import Plan, in_order
-from t3sim.registry import Parameter
 
 
 def te_ring_ag_program(op: Operator, rank: int, streams: int, host: int) -> Program:
@@ -38,7 +37,7 @@ def te_ring_ag_program(op: Operator, rank: int, streams: int, host: int) -> Prog
 
 @strategy(
     "te-ring-ag",
-    parameters={"streams": Parameter(3, minimum=1, tried=(1, 2, 3)), "host": HOST},
+    parameters={"streams": STREAMS, "host": HOST},
     arbitration="round_robin",
     operators=("ag-gemm",),
     order=22,

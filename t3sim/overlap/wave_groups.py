@@ -12,7 +12,7 @@ from t3sim.program.operations import STORE, Program, Wait
 from t3sim.program.operator import Operator
 from t3sim.program.parts import all_gather_part, gemm_part, part_of
 from t3sim.program.plan import Plan, in_order
-from t3sim.program.tile_ring import tile_ring
+from t3sim.program.tile_ring import COMMUNICATION_UNITS, tile_ring
 from t3sim.registry import Parameter
 
 
@@ -43,8 +43,8 @@ def wave_groups_program(op: Operator, rank: int, waves: int, units: int) -> Prog
 
 
 PARAMETERS = {
-    "waves": Parameter(1, minimum=1, tried=(1, 2, 4, 8, 16)),
-    "communication_units": Parameter(16, minimum=1, below="gpu.n_compute_units", tried=(2, 4, 8, 16, 24, 32)),
+    "waves": Parameter(1, minimum=1, tried=(1, 2, 4, 8, 16), meaning="waves of tiles that a reduce-scatter waits for"),
+    "communication_units": COMMUNICATION_UNITS,
 }
 
 

@@ -11,7 +11,11 @@ from t3sim.program.operator import Operator
 from t3sim.registry import Parameter
 
 GRAPH, EAGER = range(2)
-HOST = Parameter("graph", words={"graph": GRAPH, "eager": EAGER}, has_numbers=False)
+HOST = Parameter(
+    "graph", words={"graph": GRAPH, "eager": EAGER}, has_numbers=False,
+    meaning="whether all is a captured graph (or the host far ahead), or one call from Python on idle GPUs",
+)  # fmt: skip
+STREAMS = Parameter(3, minimum=1, tried=(1, 2, 3), meaning="on which GEMMs take turns, so that as many may run at once")
 
 
 def run_by(op: Operator, operations: Sequence[Operation], host: int) -> list[Operation]:

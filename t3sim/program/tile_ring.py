@@ -13,7 +13,13 @@ from t3sim.program.kernels import ring
 from t3sim.program.operations import Ints, Memory, Moves, Tiles, tile_granules
 from t3sim.program.operator import Operator
 from t3sim.program.parts import ring_contents
+from t3sim.registry import Parameter
 from t3sim.workload.tiling import TileTrace
+
+COMMUNICATION_UNITS = Parameter(
+    16, minimum=1, below="gpu.n_compute_units", tried=(2, 4, 8, 16, 24, 32),
+    meaning="that run the reduce-scatters; the others run the GEMMs",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

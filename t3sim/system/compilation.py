@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from t3sim.config.experiment import RunSpec
-from t3sim.config.machine import MachineSpec
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.assemble import compiled_advance, compiled_policy, layout_for
 from t3sim.gpu.kernel.state import Layout
@@ -15,12 +14,8 @@ from t3sim.system.parts import ISOLATED_POLICY
 def layouts_of(points: Iterable[RunSpec]) -> set[Layout]:
     """Return the record layouts that *points* need."""
     machines = {id(run.machine): run.machine for run in points}.values()  # points of a sweep share them
-    return {layout_for(one) for machine in machines for one in (machine, *different_gpus(machine))}
-
-
-def different_gpus(machine: MachineSpec) -> list[MachineSpec]:
-    """Return a uniform machine for each GPU that differs from the others."""
-    return [machine.of_gpu(own.number) for own in machine.own_gpus]
+    different = (machine.of_gpu(own.number) for machine in machines for own in machine.own_gpus)
+    return {layout_for(machine) for machine in (*machines, *different)}
 
 
 def compile_for(points: Iterable[RunSpec]) -> None:

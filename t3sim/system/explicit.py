@@ -27,13 +27,11 @@ from t3sim.overlap.interface import After, GpuPhase, Phase, Span
 from t3sim.program.operations import reaches_others
 from t3sim.program.plan import Part
 from t3sim.system.machine import sent_at
-from t3sim.system.measure import counters_of, timelines_of, waits_of
-from t3sim.system.parts import Parts, PhaseJob, PhaseSource, Report, key_of, named, shifted, threshold_in_force
+from t3sim.system.measure import timelines_of, waits_of
+from t3sim.system.parts import Parts, PhaseJob, PhaseSource, Report, counters_in, key_of, named, shifted
 from t3sim.system.ring import RingMachine
 from t3sim.system.spans import spans_of
 from t3sim.system.threads import threads_for
-
-Keys = tuple[tuple[Any, ...], ...]  # of jobs
 
 
 @dataclass(frozen=True)
@@ -90,72 +88,39 @@ class ExplicitParts(Parts):
         A part in which no GPU hears of another is simulated GPU by GPU, identical ones once.
         """
         policy, params = self.policy_of(part)
-        name = named(part, policy)
-        if is_separate(part):
-
-            def asked(start: RingStart, offsets: Sequence[int], needed: Keys) -> Phase:  # noqa: ARG001
-                alone = [self._alone(part, name, policy, params, d) for d in range(part.n)]
-                return merged(name, offsets, alone, [round(self.ticks.to_us(offset) * 1e6) for offset in offsets])
-
-        else:
-
-            def asked(start: RingStart, offsets: Sequence[int], needed: Keys) -> Phase:
-                def simulate(report: Report) -> Phase:
-                    cluster = self.cluster(part, self.machine_spec, policy, params)
-                    for d, (program, offset) in enumerate(zip(part.programs, offsets, strict=True)):
-                        cluster.load(d, program, offset)
-                    cluster.note_loaded()
-                    return self._finished(part, name, cluster, offsets, report, policy)
-
-                key = (*key_of(part, policy, params), self.machine_spec, self.run.quantum, start)
-                job = PhaseJob(("explicit", *key), name, simulate, part, self.machine_spec, part.n, needed)
-                return self.store.get(job)
-
-        return self.placed(part, name, after, asked)
-
-    def _alone(self, part: Part, name: str, policy: str, params: dict[str, Any], d: int) -> Phase:
-        """Return what GPU *d* does in *part*, alone."""
-        spec = self.machine_spec.of_gpu(d).model_copy(update={"link": self.machine_spec.link})  # which it does not use
-        own = replace(part, programs=(part.programs[d],))
-
-        def simulate(report: Report) -> Phase:
-            cluster = self.cluster(own, spec, policy, params)
-            cluster.load(0, own.programs[0], 0)
-            cluster.note_loaded()
-            return self._finished(own, name, cluster, (0,), report, policy)
-
-        key = ("alone", *key_of(own, policy, params), spec, self.run.quantum, self.ticks.hz)
-        return self.store.get(PhaseJob(key, name, simulate, own, spec))
-
-    def placed(
-        self, part: Part, name: str, after: After, asked: Callable[[RingStart, Sequence[int], Keys], Phase]
-    ) -> Phase:
-        """Return the phase *name* that *asked* gets from the store, on the clock of the point.
-
-        *asked* is given how the phase starts, by how many ticks each GPU is later than the first, and the keys of the
-        jobs that these depend on.  In a plan, the offsets of a phase with such jobs have no meaning before they are
-        finished, and neither has the phase that is returned.
-        """
-        before, n = list(after), part.n
+        name, before, n = named(part, policy), list(after), part.n
         number = max((phase.number + 1 for phase in before), default=0)
         jitter, ready = self.jitter(number, n), self.ready_at(before, n)
         starts = [at + more for at, more in zip(ready or [0] * n, jitter, strict=True)]
         first = min(starts)
         offsets = tuple(start - first for start in starts)
         # Identical GPUs that start together end together, so a uniform ring is in step all the time.
-        is_known = not before or (self.run.machine.is_uniform and part.difference is None)
-        if is_known:
-            start = RingStart(offsets)
-            phase = asked(start, offsets, ())
-        else:
+        if not before or (self.run.machine.is_uniform and part.difference is None):
+            start, needed = RingStart(offsets), []
+        else:  # in a plan, the offsets have no meaning before those needed are finished, and neither has the phase
             start = RingStart(tuple(jitter), tuple((one.start, one.jobs) for one in before))
-            phase = asked(start, offsets, tuple(job for one in before for job in one.jobs))
+            needed = [job for one in before for job in one.jobs]
+        if is_separate(part):
+            alone = [self._alone(part, name, policy, params, d) for d in range(n)]
+            phase = merged(name, offsets, alone, [round(self.ticks.to_us(offset) * 1e6) for offset in offsets])
+        else:
+            key = ("explicit", *key_of(part, policy, params), self.machine_spec, self.run.quantum, start)
+            simulate = self._simulation(part, self.machine_spec, name, policy, params, offsets)
+            phase = self.store.get(PhaseJob(key, name, simulate, part, self.machine_spec, n, tuple(needed)))
         if ready is None or not phase.gpus:
             return Phase(name, 1, {}, Timeline(), number=number, jobs=phase.jobs, start=start)
         gpus = tuple(shifted(gpu, first) for gpu in phase.gpus)
         earlier = max((gpu.end for one in before for gpu in one.gpus), default=0)
         ticks = max(gpu.end for gpu in gpus) - earlier
         return replace(phase, ticks=ticks, at=first, gpus=gpus, number=number, start=start)
+
+    def _alone(self, part: Part, name: str, policy: str, params: dict[str, Any], d: int) -> Phase:
+        """Return what GPU *d* does in *part*, alone."""
+        spec = self.machine_spec.of_gpu(d).model_copy(update={"link": self.machine_spec.link})  # which it does not use
+        own = replace(part, programs=(part.programs[d],))
+        key = ("alone", *key_of(own, policy, params), spec, self.run.quantum, self.ticks.hz)
+        simulate = self._simulation(own, spec, name, policy, params, (0,))
+        return self.store.get(PhaseJob(key, name, simulate, own, spec))
 
     def cluster(self, part: Part, spec: MachineSpec, policy: str, params: dict[str, Any]) -> RingMachine:
         """Return fresh GPUs for *part*, or one of them alone, in the time of all."""
@@ -164,32 +129,35 @@ class ExplicitParts(Parts):
             n_threads=threads_for(part.n), ticks=self.ticks, traffic=TrafficClasses(part.programs[0].classes),
         )  # fmt: skip
 
-    def _finished(
-        self, part: Part, name: str, ring: RingMachine, offsets: Sequence[int], report: Report, policy: str
-    ) -> Phase:
-        """Run what is loaded, every GPU under audit, and return the phase."""
-        shares = [0.0] * len(ring.devices)
+    def _simulation(
+        self, part: Part, spec: MachineSpec, name: str, policy: str, params: dict[str, Any], offsets: Sequence[int]
+    ) -> Callable[[Report], Phase]:
+        """Return what runs *part* on GPUs that start by *offsets*, every one under audit, and returns the phase."""
 
-        def note(d: int, share: float) -> None:
-            shares[d] = share
-            report(sum(shares) / len(shares))
+        def simulate(report: Report) -> Phase:
+            ring = self.cluster(part, spec, policy, params)
+            for d, (program, offset) in enumerate(zip(part.programs, offsets, strict=True)):
+                ring.load(d, program, offset)
+            ring.note_loaded()
+            shares = [0.0] * len(ring.devices)
 
-        followed = self.audit.follow(ring.devices)
-        ends = ring.run(followed.reports([partial(note, d) for d in range(part.n)]))
-        followed.finish()
-        gpus = []
-        for core, offset, end in zip(ring.cores, offsets, ends, strict=True):
-            counters = counters_of(core)
-            if part.is_arbitrated:
-                counters["mca_threshold"] = threshold_in_force(arbitration_policies.get(policy), core)
-            gpus.append(GpuPhase(offset, end, counters, sent_at(core)))
-        last = max(ends)
-        waits: list[Wait] = []
-        spans: list[Span] = []
-        for d, (core, offset) in enumerate(zip(ring.cores, offsets, strict=True)):
-            waits += waits_of(core, last, f"gpu[{d}]", offset)
-            spans += spans_of(core, d)
-        return phase_of(name, gpus, timelines_of(ring.cores), waits, spans)
+            def note(d: int, share: float) -> None:
+                shares[d] = share
+                report(sum(shares) / len(shares))
+
+            followed = self.audit.follow(ring.devices)
+            ends = ring.run(followed.reports([partial(note, d) for d in range(part.n)]))
+            followed.finish()
+            gpus: list[GpuPhase] = []
+            waits: list[Wait] = []
+            spans: list[Span] = []
+            for d, (core, offset, end) in enumerate(zip(ring.cores, offsets, ends, strict=True)):
+                gpus.append(GpuPhase(offset, end, counters_in(part, policy, core), sent_at(core)))
+                waits += waits_of(core, max(ends), f"gpu[{d}]", offset)
+                spans += spans_of(core, d)
+            return phase_of(name, gpus, timelines_of(ring.cores), waits, spans)
+
+        return simulate
 
 
 def is_separate(part: Part) -> bool:
@@ -201,13 +169,8 @@ def phase_of(
     name: str, gpus: Sequence[GpuPhase], timeline: Timeline, waits: Sequence[Wait], spans: Sequence[Span]
 ) -> Phase:
     """Return the phase of *gpus*: it ends when the last of them does, and has the counters of that one."""
-    last = last_of(gpus)
+    last = max(gpus, key=lambda gpu: gpu.end)
     return Phase(name, last.end, last.counters, timeline, tuple(gpus), waits=tuple(waits), spans=tuple(spans))
-
-
-def last_of(gpus: Sequence[GpuPhase]) -> GpuPhase:
-    """Return the GPU that ends last, the first of several."""
-    return max(gpus, key=lambda gpu: gpu.end)
 
 
 def merged(name: str, offsets: Sequence[int], alone: Sequence[Phase], offsets_ps: Sequence[int]) -> Phase:
@@ -216,11 +179,11 @@ def merged(name: str, offsets: Sequence[int], alone: Sequence[Phase], offsets_ps
     if not all(phase.gpus for phase in alone):  # in a plan
         return Phase(name, 1, {}, Timeline(), jobs=jobs)
     gpus = [shifted(gpu, offset) for offset, gpu in zip(offsets, (phase.gpus[0] for phase in alone), strict=True)]
-    last = last_of(gpus)
+    end = max(gpu.end for gpu in gpus)
     waits = [
         wait
         for d, (gpu, phase) in enumerate(zip(gpus, alone, strict=True))
-        for wait in of_gpu(phase.waits, f"gpu[{d}]", last.end - gpu.end)
+        for wait in of_gpu(phase.waits, f"gpu[{d}]", end - gpu.end)
     ]
     timeline = Timeline()
     for d, (phase, later_ps) in enumerate(zip(alone, offsets_ps, strict=True)):

@@ -25,6 +25,11 @@ def roofline_seconds(operator: Operator, machine: MachineSpec) -> tuple[float, f
     return operator.flops / matrix_flops_per_second(machine), operator.n_bytes / dram_bytes_per_second(machine)
 
 
+def operator_seconds(operator: Operator, machine: MachineSpec) -> float:
+    """Return the time of an operator: by roofline, behind the launch of a kernel."""
+    return max(roofline_seconds(operator, machine)) + machine.gpu.kernel_launch * 1e-12
+
+
 def other_ticks(layer: LayerSpec, tp: int, machine: MachineSpec, ticks: TickBase) -> int:
     """Return the ticks of all operators of *layer* that are not part of a sublayer, one after the other."""
     return sum(

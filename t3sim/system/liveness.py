@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -100,16 +101,12 @@ class Liveness:
         self._rotation = max(rotation_ticks(gpu.device.core) + n_quanta * gpu.device.quantum_ticks for gpu in self.gpus)
         for gpu in self.gpus:
             gpu.progress = progress_of(gpu.device.core)
-            gpu.device.watch = self._watcher_of(gpu)
-
-    def _watcher_of(self, gpu: WatchedGpu) -> Callable[[], None]:
-        return lambda: self.after_quantum(gpu)
+            gpu.device.watch = partial(self.after_quantum, gpu)
 
     def after_quantum(self, gpu: WatchedGpu) -> None:
         """Look at *gpu*, which has just run for a quantum; raise ``ModelError`` if the machine hangs."""
         core = gpu.device.core
-        unscheduled = unscheduled_channels(core)
-        if unscheduled:
+        if unscheduled_channels(core):
             raise self.error(Hang.LOST_WAKE_UP)
         progress = progress_of(core)
         if progress != gpu.progress:

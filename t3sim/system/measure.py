@@ -19,14 +19,9 @@ from t3sim.system.spans import TO_OTHERS, spans_of
 
 SPREAD_TILE = 8  # the eighth tile of a slot, as measured on hardware
 CU_STATE_NAMES = (
-    "multiplying",
-    "waiting for the first operands",
-    "waiting for operands",
-    "storing",
-    "launching",
-    "collective",
+    "multiplying", "waiting for the first operands", "waiting for operands", "storing", "launching", "collective",
     "idle",
-)
+)  # fmt: skip
 
 
 def counters_of(core: GpuCore) -> dict[str, Any]:
@@ -143,9 +138,8 @@ def timeline_of(core: GpuCore, name: str = "gpu[0]", device_id: int = 0) -> Time
                 if end_at >= 0:
                     track, stores, stored_from = slices.stores(number)
                     of_chunk = {"chunk": (chunk + device_id) % given.trace.n_chunks}
-                    timeline.add_span(
-                        track, stores.replace("stores", "main loop"), ps(start_at), stored_from, **of_chunk
-                    )
+                    main_loop = stores.replace("stores", "main loop")
+                    timeline.add_span(track, main_loop, ps(start_at), stored_from, **of_chunk)
                     timeline.add_span(track, stores, stored_from, ps(end_at), **of_chunk)
             continue
         has_chunks = given.steps.shape[1] == 1 and bool((given.steps["send"] >= 0).any())
@@ -187,11 +181,9 @@ class Slices:
         self.steps = columns_of(tables.steps, *names)
         first_to_wait = reversed(list(enumerate(self.steps[: self.n_steps])))
         self.waiting = {wait: row for row, (*_, wait, _) in first_to_wait if wait >= 0}  # step by signal
-        firsts = {Gemm: ("first_workgroup", "first_tile"), Moves: ("first_step",)}
         self._firsts = {
             name: [(int(operation[name]), given) for given, operation in self.kernels[::-1] if isinstance(given, kind)]
-            for kind, names in firsts.items()
-            for name in names
+            for name, kind in (("first_workgroup", Gemm), ("first_tile", Gemm), ("first_step", Moves))
         }
 
     def stores(self, workgroup: int) -> Place:
@@ -216,10 +208,7 @@ class Slices:
 
     def _of(self, first: str, number: int) -> tuple[int, Any]:
         """Return the last kernel whose entries begin at *number* or before, and where they begin."""
-        for one in self._firsts[first]:
-            if one[0] <= number:
-                return one
-        raise ValueError(f"no kernel has entry {number}")
+        return next(one for one in self._firsts[first] if one[0] <= number)
 
 
 def columns_of(table: NDArray[Any], *names: str) -> list[tuple[int, ...]]:
@@ -303,18 +292,13 @@ def _add_levels(timeline: Timeline, core: GpuCore, gpu: str) -> None:
     levels["DRAM queue occupancy (mean entries per channel)"] = occupancy
     for name, values in levels.items():
         timeline.add_counter(f"{gpu}.memory", name, times, [float(v) for v in values])
-    _add_link(
-        timeline,
-        f"{gpu}.link",
-        series[:, loop.BIN_SENT] * core.machine.memory.access,
-        [*times, ps(max(core.now, core.kernel_end_at))],
-    )
+    n_bytes = series[:, loop.BIN_SENT] * core.machine.memory.access
+    _add_link(timeline, f"{gpu}.link", n_bytes, [*times, ps(max(core.now, core.kernel_end_at))])
 
 
 def _add_link(timeline: Timeline, track: str, n_bytes: NDArray[np.int64], edges: list[int]) -> None:
     """Add when the link was given data: from the first of bins with *n_bytes* each to the last of them in a row."""
     is_busy = np.concatenate([[False], n_bytes > 0, [False]])
     for first, stop in np.flatnonzero(is_busy[1:] != is_busy[:-1]).reshape(-1, 2).tolist():
-        timeline.add_span(
-            track, "sends", edges[first], min(edges[stop], edges[-1]), bytes=int(n_bytes[first:stop].sum())
-        )
+        sent = int(n_bytes[first:stop].sum())
+        timeline.add_span(track, "sends", edges[first], min(edges[stop], edges[-1]), bytes=sent)

@@ -173,42 +173,30 @@ class MirroredParts(Parts):
         def simulate(report: Report) -> Phase:
             machine = self.machine(part, policy, params)
             machine.load(part.programs[0])
-            phase = self._finished(name, machine, report)
-            if part.is_arbitrated:
-                phase.counters["mca_threshold"] = threshold_in_force(arbitration_policies.get(policy), machine.core)
+            followed = self.audit.follow(machine.devices)
+            end_at = machine.run(*followed.reports([report]))
+            followed.finish()
+            core = machine.core
+            counters = counters_in(part, policy, core)
             if keeps_tiles:
-                phase.counters["tiles"] = machine.core.tables.workgroups[list(TILE_FIELDS)].tolist()
-            return phase
+                counters["tiles"] = core.tables.workgroups[list(TILE_FIELDS)].tolist()
+            waits, spans = waits_of(core, end_at), tuple(spans_of(core))
+            return Phase(name, end_at, counters, timelines_of([core]), waits=waits, sent=sent_at(core), spans=spans)
 
         needed = tuple(job for one in made_from for job in one.jobs)
         what = (part.name, *needed) if made_from else key_of(part, policy, params)
         key = (*what, self.run.machine, self.run.quantum, keeps_tiles)
-        return self._placed(PhaseJob(key, name, simulate, part, self.run.machine, after=needed), after)
+        phase = self.store.get(PhaseJob(key, name, simulate, part, self.run.machine, after=needed))
+        start = max((max(one.end, one.sent) for one in after), default=0)
+        end = start + phase.ticks
+        ticks = end - max((one.end for one in after), default=0)
+        return replace(phase, ticks=ticks, at=start, end=end, sent=start + phase.sent)
 
     def machine(self, part: Part, policy: str, params: dict[str, Any]) -> MirroredMachine:
         """Return a fresh GPU for *part*."""
         return MirroredMachine(
             self.spec_of(part, self.run.machine), arbitration_policies.get(policy), params, self.run.quantum,
             TickBase.of(self.run.machine), part.n, TrafficClasses(part.programs[0].classes),
-        )  # fmt: skip
-
-    def _placed(self, job: PhaseJob, after: After) -> Phase:
-        """Return the phase of *job* on the clock of the point."""
-        phase = self.store.get(job)
-        start = max((max(one.end, one.sent) for one in after), default=0)
-        end = start + phase.ticks
-        ticks = end - max((one.end for one in after), default=0)
-        return replace(phase, ticks=ticks, at=start, end=end, sent=start + phase.sent)
-
-    def _finished(self, name: str, machine: MirroredMachine, report: Report) -> Phase:
-        """Run what is loaded, under audit, and return the phase."""
-        followed = self.audit.follow(machine.devices)
-        end_at = machine.run(*followed.reports([report]))
-        followed.finish()
-        core = machine.core
-        return Phase(
-            name, end_at, counters_of(core), timelines_of([core]), waits=waits_of(core, end_at), sent=sent_at(core),
-            spans=tuple(spans_of(core)),
         )  # fmt: skip
 
 
@@ -232,6 +220,14 @@ def named(part: Part, policy: str) -> str:
 def key_of(part: Part, policy: str, params: dict[str, Any]) -> tuple[Any, ...]:
     """Return what decides a part, but for the machine."""
     return part.key, policy, tuple(sorted(params.items()))
+
+
+def counters_in(part: Part, policy: str, core: GpuCore) -> dict[str, Any]:
+    """Return the counters of a GPU that has run *part*, the threshold of *policy* among them if it arbitrated."""
+    counters = counters_of(core)
+    if part.is_arbitrated:
+        counters["mca_threshold"] = threshold_in_force(arbitration_policies.get(policy), core)
+    return counters
 
 
 def threshold_in_force(policy: ArbitrationPolicy, core: GpuCore) -> int | None:

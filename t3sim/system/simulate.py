@@ -103,7 +103,10 @@ def evaluate(
 ) -> tuple[SublayerResult, ...]:
     """Return the times and phases of each sublayer of a point."""
     check_mode(run)
-    return tuple(_sublayer(one, trace, store, audit, number) for number, one in enumerate(sublayer_runs(run)))
+    return tuple(
+        result_of(one, operator_of(one, trace), parts_for(one, store, audit, number))
+        for number, one in enumerate(sublayer_runs(run))
+    )
 
 
 def check_mode(run: RunSpec) -> None:
@@ -114,12 +117,6 @@ def check_mode(run: RunSpec) -> None:
         raise UsageError("mode: one GPU is no ring but a plain GEMM; use `mirrored`")
     if run.mode == "mirrored" and not run.machine.is_uniform:
         raise UsageError("mode: mirrored mode simulates one GPU for all, and these differ; use `explicit`")
-
-
-def _sublayer(
-    run: RunSpec, trace: TileTrace | None, store: PhaseSource, audit: Audit | None, number: int
-) -> SublayerResult:
-    return result_of(run, operator_of(run, trace), parts_for(run, store, audit, number))
 
 
 def result_of(run: RunSpec, op: Operator, parts: Parts) -> SublayerResult:
@@ -169,9 +166,7 @@ def _operator(machine: MachineSpec, workload: WorkloadSpec, staggered: bool) -> 
     """Return the operator of a GEMM: one object for all strategies, so that they share their parts."""
     assert workload.gemm is not None
     trace = make_tile_trace(workload.gemm, workload.tiling, workload.tp)
-    return Operator(
-        machine, workload.tp, trace, staggered=staggered, kernels=workload.kernels, kind=workload.operator
-    )
+    return Operator(machine, workload.tp, trace, staggered=staggered, kernels=workload.kernels, kind=workload.operator)
 
 
 PEAKS = ("tracker_peak_entries", "peak_inbox")  # counters of which a layer has the largest, not the sum

@@ -14,7 +14,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from t3sim.config.machine import MachineSpec
@@ -191,9 +191,9 @@ def watched(look: Callable[[], str | None], *, is_compiled: bool = False) -> Ite
 
     *is_compiled*: while it says something, Ctrl-C ends the process, since no handler runs before compiled code returns.
     """
-    is_over, interrupts = threading.Event(), threading.Event()
+    is_over = threading.Event()
 
-    def watch() -> None:
+    def watch(is_interrupted: Callable[[], bool]) -> None:
         said, since, n_after = None, time.monotonic(), 0
         has_warned = False
         while not is_over.wait(LOOK_EVERY_S):
@@ -201,7 +201,7 @@ def watched(look: Callable[[], str | None], *, is_compiled: bool = False) -> Ite
             if found is None or found != said:
                 said, since, n_after = found, time.monotonic(), 0
                 continue
-            n_after += interrupts.is_set()
+            n_after += is_interrupted()
             if n_after >= LOOKS_BEFORE_LEAVING:
                 os.write(2, f"t3sim: interrupted; {found}\n".encode())
                 os._exit(INTERRUPTED)
@@ -209,8 +209,8 @@ def watched(look: Callable[[], str | None], *, is_compiled: bool = False) -> Ite
                 has_warned = True
                 warnings.warn(f"{found} and has not come back for {PATIENCE_S:.0f} s; Ctrl-C ends it", stacklevel=2)
 
-    watcher = threading.Thread(target=watch, name="t3sim watch", daemon=True)
-    with noticed_interrupts(interrupts) if is_compiled else nullcontext():
+    with noticed_interrupts() if is_compiled else nullcontext(lambda: False) as is_interrupted:
+        watcher = threading.Thread(target=watch, args=(is_interrupted,), name="t3sim watch", daemon=True)
         watcher.start()
         try:
             yield
@@ -220,26 +220,25 @@ def watched(look: Callable[[], str | None], *, is_compiled: bool = False) -> Ite
 
 
 @contextmanager
-def noticed_interrupts(interrupts: threading.Event) -> Iterator[None]:
-    """Set *interrupts* at a Ctrl-C, although the main thread runs compiled code; elsewhere than there do nothing."""
+def noticed_interrupts() -> Iterator[Callable[[], bool]]:
+    """Yield what says whether a Ctrl-C has come, although the main thread runs compiled code; elsewhere none comes."""
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield lambda: False
         return
     reader, writer = os.pipe()
+    os.set_blocking(reader, False)
     os.set_blocking(writer, False)
+    numbers: set[int] = set()
 
-    def listen() -> None:
-        while number := os.read(reader, 1):
-            if number[0] == signal.SIGINT:
-                interrupts.set()
+    def has_come() -> bool:
+        with suppress(BlockingIOError):
+            numbers.update(os.read(reader, 64))
+        return signal.SIGINT in numbers
 
-    listener = threading.Thread(target=listen, name="t3sim interrupts", daemon=True)
     before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    listener.start()
     try:
-        yield
+        yield has_come
     finally:
         signal.set_wakeup_fd(before)
         os.close(writer)
-        listener.join()
         os.close(reader)

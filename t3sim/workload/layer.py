@@ -6,8 +6,9 @@ on all tokens.  Each operator is one kernel that reads its inputs from DRAM once
 
 FLOPs are those of matrix units: 2 M N K for a GEMM, nothing for elementwise operators, which DRAM bandwidth bounds.
 Masks save nothing: neither a causal nor a window mask lets a kernel skip scores.  Elements: activations, weights and
-gradients FP16 (2 bytes), dropout masks 1 byte, master weights and both moments of Adam FP32 (4 bytes).  Left out, as
-small: biases, statistics and weights of layer norms, rotary embeddings (taken as part of the QKV kernel).
+gradients FP16 (2 bytes), dropout masks 1 byte, master weights and both moments of Adam FP32 (4 bytes).  A norm (layer
+or RMS) reads and writes the tokens once.  Left out, as small: biases, statistics and weights of norms, rotary
+embeddings (taken as part of the QKV kernel).
 
 Unfused attention writes matrices of batch x heads x sequence x sequence to DRAM: forward the scores, the probabilities
 and, if training has dropout, the dropped probabilities and their mask; backward the gradient of each of the three.
@@ -88,6 +89,7 @@ class _Operators:
         local = slice_of(model, tp)
         self.is_fused = attention == "fused"
         self.has_dropout = is_training and model.dropout
+        self.added = "dropout, residual" if self.has_dropout else "residual"
         self.tokens, self.hidden, self.output = model.tokens, model.hidden, model.tokens * model.hidden
         self.query, self.key_value, self.feed_forward = local.query, local.key_value, local.feed_forward
         self.qkv = local.query + 2 * local.key_value
@@ -97,15 +99,15 @@ class _Operators:
         self.product_flops = 2.0 * model.tokens * model.sequence * local.query  # one product of all heads
 
     def forward(self) -> Iterator[Operator]:
-        yield self._elementwise("layer norm 1", "forward", self.output, 2)  # input read, result written
+        yield self._elementwise("norm 1", "forward", self.output, 2)  # input read, result written
         yield self._gemm("QKV", "forward", self.tokens, self.qkv, self.hidden)
         yield from self._attention()
         # Reduced output and residual read; their sum written, and the mask if there is dropout.
-        yield self._elementwise("bias, dropout, residual 1", "forward", self.output, 3, has_mask=self.has_dropout)
-        yield self._elementwise("layer norm 2", "forward", self.output, 2)
+        yield self._elementwise(f"{self.added} 1", "forward", self.output, 3, has_mask=self.has_dropout)
+        yield self._elementwise("norm 2", "forward", self.output, 2)
         yield self._gemm("FC-1", "forward", self.tokens, self.up, self.hidden)
         yield self._elementwise("activation", "forward", self.tokens * (self.up + self.feed_forward), 1)
-        yield self._elementwise("bias, dropout, residual 2", "forward", self.output, 3, has_mask=self.has_dropout)
+        yield self._elementwise(f"{self.added} 2", "forward", self.output, 3, has_mask=self.has_dropout)
 
     def backward(self) -> Iterator[Operator]:
         if self.has_dropout:
@@ -116,14 +118,14 @@ class _Operators:
         yield self._elementwise("activation", "backward", n_activations, 1)
         yield self._gemm("FC-1 weight gradient", "backward", self.hidden, self.up, self.tokens)
         # Gradient, input and gradient of the residual path read; their gradient written.
-        yield self._elementwise("layer norm 2", "backward", self.output, 4)
+        yield self._elementwise("norm 2", "backward", self.output, 4)
         if self.has_dropout:
             yield self._elementwise("dropout 1", "backward", self.output, 2, has_mask=True)
         yield self._gemm("OP input gradient", "backward", self.tokens, self.query, self.hidden)
         yield self._gemm("OP weight gradient", "backward", self.query, self.hidden, self.tokens)
         yield from self._attention_gradient()
         yield self._gemm("QKV weight gradient", "backward", self.hidden, self.qkv, self.tokens)
-        yield self._elementwise("layer norm 1", "backward", self.output, 4)
+        yield self._elementwise("norm 1", "backward", self.output, 4)
 
     def update(self) -> Operator:
         n_parameters = self.hidden * (self.qkv + self.query + self.up + self.feed_forward)

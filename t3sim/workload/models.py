@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from t3sim.config.experiment import ModelSpec
+from t3sim.config.experiment import AttentionKind, ModelSpec
 from t3sim.config.presets import folder_of, load_preset, without
 from t3sim.config.trees import validated
 from t3sim.config.yaml_loader import Node, Position
@@ -27,6 +27,7 @@ class NamedModel:
     spec: ModelSpec
     leaves: dict[str, Node]
     states_tokens: bool = True  # if not, ``spec.tokens`` is 1 until the workload says how many there are
+    attention: AttentionKind = "unfused"  # of a layer whose workload does not say; checkpoints run fused today
 
 
 def named_model(
@@ -60,4 +61,4 @@ def _from_hf_config(name: str, named_at: Position | None, key: str, folder: Path
     origins = {field: ("user", f"`{source}`") for field, source in sources.items()}
     origins |= dict.fromkeys(("gated", "dropout", "whole_heads"), ("derived", "its model_type"))
     leaves = {field: Node(fields[field], place, None, *origin) for field, origin in origins.items()}
-    return NamedModel(spec, leaves, states_tokens=False)
+    return NamedModel(spec, leaves, states_tokens=False, attention="fused")

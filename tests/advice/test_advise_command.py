@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from t3sim.advice.cases import cases_of_model
 from t3sim.cli import main
+from t3sim.config.presets import preset_names
 from tests.conftest import REPOSITORY
 
 SMALL = (
@@ -118,7 +120,12 @@ def test_the_same_again_simulates_nothing(answer: tuple[Path, str]) -> None:
         (("T-NLG", "--tokens", "1..x"), "--tokens 1..x: needs numbers like 8, 4,8 or 512..4096"),
         (("T-NLG", "--tp", "0"), "--tp 0: needs numbers"),
         (("T-NLG", "--tp", "3"), "is not divisible by tp (3)"),
-        (("T-NLGG",), "unknown model `T-NLGG`"),
+        (("T-NLGG",), "t3sim: TARGET: unknown model `T-NLGG`"),
+        (("T-NLG", "--machine", "h20"), "t3sim: --machine: unknown machine `h20`; did you mean `h200`?"),
+        (("T-NLG", "--tiling", "x"), "t3sim: --tiling: unknown kernel `x`"),
+        (("T-NLG", "--machine", "t3-150", "--tiling", "cublas-hopper"), "t3sim: --tiling: [128, 256] needs 192 KiB"),
+        (("software-overlap-h200", "--tp", "8"), "t3sim: --tp: TARGET is an experiment, which says so itself; -s work"),
+        (("t3-tnlg-fc3",), "t3sim: TARGET: unknown model"),
         (("T-NLG", "--tp", "1"), "has no GEMM on more than one GPU"),
         (("T-NLG", "-s", "staggered=false"), "use `mode: explicit`"),
         (("T-NLG", "-s", "mode=explicit"), "advice is on rings of identical GPUs in mirrored mode"),
@@ -130,12 +137,15 @@ def test_what_cannot_be_answered_is_refused(arguments: tuple[str, ...], message:
     assert message in result.output
 
 
-def test_a_model_gives_the_gemms_of_a_pass(tmp_path: Path) -> None:
-    from t3sim.advice.cases import cases_of_model
-
+def test_a_model_gives_the_gemms_of_a_pass() -> None:
     model = str(REPOSITORY / "experiments" / "ag-gemm-h200" / "llama-3-70b.yaml")
     for phase, expected in (("forward", ["OP", "FC-2", "QKV", "FC-1"]), ("backward", ["FC-1", "IP", "FC-2", "OP"])):
-        runs = cases_of_model(model, "h200", "cublas-hopper", [4, 8], [1024], phase, tmp_path, ())
+        runs = cases_of_model(model, "h200", "cublas-hopper", [4, 8], [1024], phase, ())
         assert [run.workload.sublayer for run in runs if run.workload.tp == 8] == expected
         assert len(runs) == 8
-        assert (tmp_path / "gemm-rs.yaml").is_file()
+
+
+@pytest.mark.parametrize("machine", preset_names("machine"))
+def test_kernels_that_fit_are_chosen_for_every_machine(machine: str) -> None:
+    runs = cases_of_model("T-NLG", machine, None, [4], [1024], "forward", ())
+    assert {run.workload.kernels is not None for run in runs} == {machine in ("h100", "h200")}

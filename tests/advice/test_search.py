@@ -6,7 +6,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from t3sim.advice.search import Case, Choice, case_of, seconds, settle
+from t3sim.advice.answer import circumstances
+from t3sim.advice.candidates import Candidate
+from t3sim.advice.search import Case, Choice, case_of, outline_us, seconds, settle
 from t3sim.config.experiment import RunSpec
 from tests.advice.small import Simulator, run_of
 from tests.conftest import DEEP, sample
@@ -101,3 +103,18 @@ def test_what_cannot_be_planned_has_its_reason_and_is_not_simulated() -> None:
     assert case.runner_up is not None
     assert case.runner_up.us is not None
     assert case.runner_up.candidate.strategy != case.winner.candidate.strategy
+
+
+def test_other_circumstances_are_half_and_twice_and_the_other_host() -> None:
+    eager = "host eager"
+    found = circumstances(case_of(run_of(), {}))
+    assert list(found) == [eager, "half the link", "half the tokens", "twice the link", "twice the tokens"]
+    assert "host graph" in circumstances(case_of(run_of(), {"host": "eager"}))
+    run, params = found[eager]
+    assert str(Candidate("async-tp").given(params)) == "async-tp (host eager)"
+    assert str(Candidate("sequential").given(params)) == "sequential"
+    graph, by_eager = (outline_us(Candidate("async-tp").given(one).run(run), case_of(run, {})) for one in ({}, params))
+    assert by_eager > graph
+    unknown = run.model_copy(update={"machine": run.machine.model_copy(
+        update={"gpu": run.machine.gpu.model_copy(update={"host": None})})})  # fmt: skip
+    assert eager not in circumstances(case_of(unknown, {}))

@@ -250,6 +250,14 @@ def test_report_command_writes_page_targets_and_figures(tmp_path: Path) -> None:
     assert widths == [700, 1440]
 
 
+def test_published_targets_come_with_t3sim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_folder(tmp_path / "a", [SEQUENTIAL, T3])
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(report, ["a", "--targets", "published"], catch_exceptions=False).exit_code == 0
+    rows = (tmp_path / "a" / "targets.csv").read_text(encoding="utf-8").splitlines()[1:]
+    assert len(rows) == (REPOSITORY / "validation" / "targets.yaml").read_text(encoding="utf-8").count("- id: ")
+
+
 def test_report_goes_where_it_is_told_and_names_the_file(tmp_path: Path) -> None:
     write_folder(tmp_path / "a", [SEQUENTIAL], figures=["layer"])
     output = tmp_path / "new" / "page.html"

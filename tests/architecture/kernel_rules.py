@@ -93,7 +93,7 @@ def _is_mutable(value: ast.expr) -> bool:
     if isinstance(value, ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp):
         return True
     if isinstance(value, ast.Call):
-        return not ast.unparse(value.func).endswith(("dtype", "int64", "int32", "len", "max", "min", "sum"))
+        return not ast.unparse(value.func).endswith(("dtype", "int64", "int32", "len", "max", "min", "sum", "range"))
     return False
 
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -9,6 +10,9 @@ from click.testing import CliRunner
 from t3sim.cli import COMMANDS, main
 from t3sim.cli._errors import message_lines, report, run_reporting_errors
 from t3sim.errors import ConfigError, EnvironmentFailure, InputDataError, ModelError, Problem, UsageError
+from t3sim.experiment.plan import load_experiment
+from t3sim.gpu.ticks import TickBase
+from t3sim.system.layer import other_ticks
 
 GOOD = "name: e\nmachine: t3-150\nworkload: {model: T-NLG, sublayer: FC-2, tp: 8}\nstrategy: t3\n"
 
@@ -142,3 +146,27 @@ def test_a_closed_pipe_is_quiet():
     command = f"{sys.executable} -c 'from t3sim.cli import main; main()' config schema | head -c 1"
     result = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     assert (result.stdout, result.stderr) == ("{", "")
+
+
+@pytest.mark.parametrize("launch", ["0 ns", "3600 ns"])
+def test_operators_of_a_layer_are_shown_with_the_time_that_results_have(t3sim, launch):
+    given = "machine: {preset: t3-150, gpu: {kernel_launch: " + launch + "}}"
+    text = GOOD.replace("machine: t3-150", given).replace("sublayer: FC-2", "layer: prompt")
+    Path("layer.yaml").write_text(text)
+    [run] = load_experiment("layer.yaml", []).points
+    ticks = TickBase.of(run.machine)
+    us = f"{ticks.to_us(other_ticks(run.workload.layer, 8, run.machine, ticks)):.1f}"
+    output = t3sim("workload", "show", "layer.yaml").stdout
+    launches = "" if launch == "0 ns" else ", with 3.6 us to launch each"
+    assert f"on 8 GPUs {run.machine.name}: {us} us by roofline{launches}\n" in output
+
+
+def test_the_local_size_of_a_swept_gemm_is_mentioned(t3sim):
+    swept = ["-s", "sweep.grid.workload.tp=[4, 8]"]
+    bare = ["-s", "workload={gemm: {m: 8192, n: 4096, k: 2048}, tp: 8}"]
+    said = "note        {} of a bare GEMM is what one GPU has: it stays while workload.tp is swept"
+    assert said.format("k") in t3sim("config", "check", "good.yaml", *bare, *swept).stdout
+    assert said.format("n") in t3sim("config", "check", "good.yaml", *bare, *swept, "-s", "workload.operator=ag-gemm",
+                                     "-s", "strategy=sequential").stdout  # fmt: skip
+    for arguments in (swept, bare, [*bare, *swept, "-s", "sweep.grid.workload.gemm.k=[2048, 1024]"]):
+        assert "bare GEMM" not in t3sim("config", "check", "good.yaml", *arguments).stdout

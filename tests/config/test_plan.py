@@ -329,6 +329,9 @@ class TestTraces:
         ]
 
 
+UNFUSED = "workload.attention=unfused"
+
+
 class TestLayers:
     LAYER = BASE.replace("sublayer: FC-2", "layer: training")
 
@@ -364,6 +367,9 @@ class TestLayers:
         assert (experiment.points[0].workload.model, shape.m, shape.n, shape.k) == ("llama", 1024, 512, 4 * 64)
         leaf = experiment.provenance[0]["workload.model.kv_heads"]
         assert (leaf.value, leaf.source, leaf.position.file) == (4, "`num_key_value_heads`", str(config))
+        layer = workload.replace("sublayer: IP", "layer: prompt, sequence: 512")
+        kinds = [plan(BASE, layer, *more).points[0].workload.layer.attention for more in ((), [UNFUSED])]
+        assert kinds == ["fused", "unfused"]  # as checkpoints run today, unless the experiment says otherwise
 
     def test_models_and_layers_are_swept(self, plan):
         experiment = plan(

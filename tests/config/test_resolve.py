@@ -259,3 +259,28 @@ LEGAL_EDGES = [
 def test_values_at_the_edge_are_legal(text, expected):
     spec = machine(f"{{preset: t3-150, {text}}}").spec
     assert {path: attrgetter(path)(spec) for path in expected} == expected
+
+
+def machine_of_files(tmp_path, **texts):
+    """Return the machine of the first of *texts*, machine files in one folder."""
+    for name, text in texts.items():
+        (tmp_path / f"{name}.yaml").write_text(text, encoding="utf-8")
+    return resolve_machine(load_yaml_text(f"{tmp_path}/{next(iter(texts))}.yaml", "e.yaml"))
+
+
+def test_a_machine_file_changes_a_preset_or_another_file(tmp_path):
+    resolved = machine_of_files(
+        tmp_path,
+        mine="preset: other.yaml\nlink: {latency: 1 us}\ngpu: {l2: {capacity: 8 MiB}}\n",
+        other="preset: t3-150\nname: other\nlink: {preset: ring-75}\ngpu: {l2: {n_banks: 32}}\n",
+    )
+    assert (resolved.spec.name, resolved.description) == ("mine", "")
+    assert (resolved.spec.link.bandwidth, resolved.spec.link.latency) == (75 * 10**9, 10**6)
+    assert (resolved.spec.gpu.l2.capacity, resolved.spec.gpu.l2.n_banks) == (8 * 2**20, 32)
+    assert resolved.spec.memory == machine("t3-150").spec.memory
+    assert str(resolved.leaves()["gpu.l2.n_banks"].position).endswith("other.yaml:4:21")
+
+
+def test_machine_files_that_name_each_other_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"machine\.preset: these files name each other in a circle"):
+        machine_of_files(tmp_path, one="preset: other.yaml\n", other="preset: one.yaml\n")

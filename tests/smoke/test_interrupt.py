@@ -7,13 +7,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from t3sim.cli._errors import GOES_ON
-from tests.conftest import cases
+from t3sim.experiment.plan import load_experiment
+from t3sim.gpu.core import GpuCore
+from t3sim.system import machine, simulate
+from t3sim.system.compilation import compile_for
+from tests.conftest import REPOSITORY, cases
 from tests.smoke.command_line import INTERRUPTIBLE, ONE_POINT, entries, result_files, simulated
 
 LONG = "name: long\nmachine: t3-150\nworkload: {model: T-NLG, sublayer: FC-2, tp: 8}\nstrategy: t3\n"
@@ -74,3 +79,41 @@ def test_a_run_goes_on_when_nobody_reads_what_it_prints(tmp_path: Path) -> None:
     done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.stderr, (tmp_path / "code").read_text().strip()) == ("", "0")
     assert {"results.csv", "manifest.json"} <= set(result_files(tmp_path / "results"))
+
+
+class SeenEnoughError(Exception):
+    """Ends a simulation whose first calls of the kernel have been seen."""
+
+
+def longest_call_s(monkeypatch: pytest.MonkeyPatch, *overrides: str) -> float:
+    """Return the CPU time of the longest of the first calls of the kernel, inside which no Ctrl-C is heard."""
+    (run,) = load_experiment(REPOSITORY / "experiments/t3-tnlg-fc2/experiment.yaml", ["strategy=t3", *overrides]).points
+    compile_for([run])
+    advance, numbers, calls = GpuCore.advance, count(), []
+
+    def timed(core: GpuCore, until: int) -> bool:
+        if next(numbers) == N_CALLS:
+            raise SeenEnoughError
+        started = time.thread_time()
+        is_over = advance(core, until)
+        calls.append(time.thread_time() - started)
+        return is_over
+
+    monkeypatch.setattr(GpuCore, "advance", timed)
+    with suppress(SeenEnoughError):
+        simulate(run)
+    return max(calls)
+
+
+N_CALLS = 30
+LONG_LATENCY = "machine.link.latency=1 ms"
+
+
+@pytest.mark.parametrize("overrides", [(), (LONG_LATENCY,), (LONG_LATENCY, "quantum=1 ms"), ("mode=explicit",)])
+def test_the_kernel_comes_back_within_100_ms(overrides: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert longest_call_s(monkeypatch, *overrides) < 0.1
+
+
+def test_canary_a_call_of_a_millisecond_takes_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "LONGEST_QUANTUM_PS", 10**9)
+    assert longest_call_s(monkeypatch, LONG_LATENCY) > 0.1

@@ -263,14 +263,14 @@ LEDGER = "t3sim.gpu.kernel.ledger"
 UNIT = "t3sim.gpu.kernel.compute_unit"
 # name, module, text, what becomes of it, the claim that must report it; none: the rows differ, which no claim can know
 DEFECTS = (
-    ("a launch that nobody waits for", UNIT, "        note_slot(gpu, cu, FOR_CU_SLOT)\n", "", "compute_unit[0]"),
+    ("a launch that nobody waits for", UNIT, "        note_slot(gpu, cu, codes.FOR_CU_SLOT)\n", "", "compute_unit[0]"),
     ("a slot longer than it is", LEDGER, "+= gpu.slot_ticks - unused", "+= gpu.slot_ticks", "compute_unit[0]"),
     ("an idle wire forgotten", LEDGER, "port.open_scaled[i] = 0", "port.open_scaled[i] = 1", "link_port"),
     ("an engine counted once", LEDGER, "dma.reason_slots[reason] += 1", "dma.reason_slots[reason] = 1", "dma_engine"),
     (
         "an unused dispatcher forgotten",
-        "t3sim.gpu.kernel.loop",
-        "note_dispatcher_slot(gpu, NOTHING_LEFT)",
+        "t3sim.gpu.kernel.workgroup_dispatcher",
+        "note_dispatcher_slot(gpu, codes.WORKING if gpu.n_undispatched < before else stopped_by)",
         "pass",
         "dispatcher",
     ),
@@ -278,11 +278,17 @@ DEFECTS = (
     (
         "no link in a collective",
         "t3sim.gpu.kernel.move_kernel",
-        "note_refused(cu, FOR_LINK, 0)",
+        "note_refused(cu, codes.FOR_LINK, 0)  # it goes on with its loads",
         "pass",
         None,
     ),
-    ("no difference between L2 and DRAM", UNIT, "FOR_DRAM if slot.outstanding[buffer] > 0 else FOR_L2", "FOR_L2", None),
+    (
+        "no difference between L2 and DRAM",
+        UNIT,
+        "codes.FOR_DRAM if slot.outstanding[buffer] > 0 else codes.FOR_L2",
+        "codes.FOR_L2",
+        None,
+    ),
 )
 
 

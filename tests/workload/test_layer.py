@@ -103,9 +103,9 @@ def test_only_unfused_attention_moves_scores(tp: int) -> None:
 def test_bytes_of_the_operators_that_are_easy_to_count() -> None:
     t, h = TOKENS, HIDDEN
     found = {(o.name, o.phase): o for o in operators(model(), 8)}
-    assert found["layer norm 1", "forward"].n_bytes == 2 * (2 * t * h)
-    assert found["bias, dropout, residual 2", "forward"].n_bytes == 2 * (3 * t * h) + t * h
-    assert found["layer norm 2", "backward"].n_bytes == 2 * (4 * t * h)
+    assert found["norm 1", "forward"].n_bytes == 2 * (2 * t * h)
+    assert found["dropout, residual 2", "forward"].n_bytes == 2 * (3 * t * h) + t * h
+    assert found["norm 2", "backward"].n_bytes == 2 * (4 * t * h)
     assert found["activation", "forward"].n_bytes == 2 * (2 * t * 4 * h // 8)
     assert found["FC-1", "forward"].n_bytes == 2 * (t * h + h * 4 * h // 8 + t * 4 * h // 8)
     assert found["optimizer", "update"].n_bytes == 28 * 12 * h * h // 8
@@ -196,7 +196,7 @@ class TestCanaries:
             check_flops(4)
 
     def test_a_layer_norm_on_matrix_units(self, seed: Callable[..., None]) -> None:
-        seed(lambda o: dataclasses.replace(o, flops=1.0) if o.name == "layer norm 1" else o)
+        seed(lambda o: dataclasses.replace(o, flops=1.0) if o.name == "norm 1" else o)
         with pytest.raises(AssertionError):
             check_flops(4)
 

@@ -68,7 +68,7 @@ def test_an_experiment_with_a_layer(tmp_path: Path) -> None:
     # 2 x 8192 x 4256 x 1596 FLOP at 0.84 x 229.376 TFLOP/s
     assert ["QKV", "forward", "111.3", "109.5", "577.6", "compute"] in rows(result.output)
     # reads and writes 8192 x 4256 FP16 elements at 1.024 TB/s
-    assert ["layer", "norm", "1", "forward", "0.0", "139.5", "136.2", "DRAM"] in rows(result.output)
+    assert ["norm", "1", "forward", "0.0", "139.5", "136.2", "DRAM"] in rows(result.output)
     other = show(path, "--tp", "16")
     assert "T-NLG on 16 GPUs" in other.output
 

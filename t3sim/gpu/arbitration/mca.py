@@ -37,11 +37,23 @@ CUTS = (15, 14, 12)  # sixteenths of the queue, above which the thresholds below
 AUTO_THRESHOLDS = (5, 10, 30)
 
 PARAMETERS = {
-    "threshold": Parameter("auto", words={"auto": AUTO, "none": NEVER}, minimum=1, at_most="memory.queue.entries"),
-    "starvation_limit": Parameter(1000, words={"none": NEVER}, unit="cycles"),
-    "turns_above": Parameter("none", words={"none": NEVER}),
-    "turns_within": Parameter(0, unit="cycles"),
-}
+    "threshold": Parameter(
+        "auto", words={"auto": AUTO, "none": NEVER}, minimum=1, at_most="memory.queue.entries",
+        meaning="entries of the DRAM queue below which communication is let in",
+    ),
+    "starvation_limit": Parameter(
+        1000, words={"none": NEVER}, unit="cycles",
+        meaning="of the memory clock: communication that waited longer goes first",
+    ),
+    "turns_above": Parameter(
+        "none", words={"none": NEVER}, unit="%",
+        meaning="streams take turns if the GEMM alone kept more of the DRAM queue full",
+    ),
+    "turns_within": Parameter(
+        0, unit="cycles",
+        meaning="of the memory clock: streams take turns if the first stage was over within them",
+    ),
+}  # fmt: skip
 
 
 @kernel

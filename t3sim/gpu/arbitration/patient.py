@@ -23,7 +23,10 @@ PATIENCE = 0  # of the parameters
 BUSY_SINCE = 0  # of the scratch: cycle since when compute has always had a request
 MOST_BURSTS = 6  # without a pause; assumed: together 30 us, as long as a stage of the shorter GEMMs of the T3 study
 
-PARAMETERS = {"patience": Parameter(5000, unit="cycles")}
+PARAMETERS = {"patience": Parameter(
+    5000, unit="cycles",
+    meaning="of the memory clock: how long a request of communication stands back",
+)}  # fmt: skip
 
 
 @kernel

@@ -69,7 +69,7 @@ def cache_directory():
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(f"{folder} cannot be written")
     except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
-        warn_without_cache(error)
+        warnings.warn(f"no kernel cache ({error}); the kernel is compiled anew in each process", stacklevel=2)
         return None
     return folder
 
@@ -88,11 +88,6 @@ def refuse_what_others_can_write(folder):
             raise PermissionError(f"{place} can be written by others")
 
 
-def warn_without_cache(error):
-    """Say why compiled code is not kept."""
-    warnings.warn(f"no kernel cache ({error}); the kernel is compiled anew in each process", stacklevel=2)
-
-
 def is_cached(function):
     """Return whether the digest covers all of *function*, so that its compiled form may be kept."""
     folder = Path(function.__code__.co_filename).resolve().parent
@@ -108,7 +103,7 @@ if IS_INTERPRETED:
 
 else:
     import numba
-    from numba.core.caching import _Cache
+    from numba.core.caching import NullCache
     from numba.core.compiler import CompileResult
     from numba.core.serialize import dumps
 
@@ -120,10 +115,12 @@ else:
 
     CACHE_DIRECTORY = cache_directory()
 
-    class KernelCache(_Cache):
+    class KernelCache(NullCache):
         """The compiled forms of one function, as Numba asks for them: one sealed file for each signature.
 
-        There is no index, so two processes that write at once leave one whole file, whichever comes last.
+        There is no index, so two processes that write at once leave one whole file, whichever comes last.  Of a cache
+        that does nothing it keeps what there is nothing to do for: a function has this cache or none, and the folder
+        changes with the sources.
         """
 
         has_warned = False  # once for all functions of a process
@@ -132,11 +129,6 @@ else:
             """Name the files after the place of *function* in the package."""
             path = Path(function.__code__.co_filename).resolve().relative_to(PACKAGE).with_suffix("")
             self._name = ".".join((*path.parts, f"{function.__qualname__}-{function.__code__.co_firstlineno}"))
-
-        @property
-        def cache_path(self):
-            """The folder of the files."""
-            return str(CACHE_DIRECTORY)
 
         def load_overload(self, sig, target_context):
             """Return the compiled form for a signature, or None if it is not kept or damaged."""
@@ -190,15 +182,6 @@ else:
             if not cls.has_warned:
                 cls.has_warned = True
                 warnings.warn(message, stacklevel=2)
-
-        def enable(self):
-            """Nothing to do: a function has this cache or none."""
-
-        def disable(self):
-            """Nothing to do: a function has this cache or none."""
-
-        def flush(self):
-            """Nothing to do: the folder changes with the sources."""
 
     def kernel(function: F) -> F:
         """Compile *function* lazily: integers only, no fast-math, releases the GIL, kept under the source digest.

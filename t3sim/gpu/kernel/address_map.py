@@ -1,9 +1,8 @@
 """Where a byte lives: channel, bank group, bank, row and column of a granule.
 
-A *granule* is one DRAM access (32 or 64 bytes).  Consecutive ``interleave`` bytes stay in
-one bank of one channel, so an L2 line opens one row; the next ones go to another channel
-(a hash of the address) and, inside a channel, to another bank group first.  The bank
-is XORed with the row so that power-of-two strides spread.  A bijection.
+A *granule* is one DRAM access (32 or 64 bytes).  Consecutive ``interleave`` bytes stay in one bank of one channel, so
+an L2 line opens one row; the next ones go to another channel (a hash of the address) and, inside a channel, to another
+bank group first.  The bank is XORed with the row so that power-of-two strides spread.  A bijection.
 Pinned by tests/kernel/test_address_map.py.
 """
 

@@ -46,13 +46,8 @@ COLUMN_SHIFT = 16
 ROW_SHIFT = 24
 BELOW_ROW_MASK = 0xFFFFFF
 
-# DRAM commands, as logged.
-ACT = 0
-PRE = 1
-RD = 2
-WR = 3
-UPD = 4  # op-and-store: a WR that adds to the stored value
-REF = 5
+# DRAM commands, as logged; UPD is an op-and-store: a WR that adds to the stored value.
+ACT, PRE, RD, WR, UPD, REF = range(6)
 
 # Where the stores of a workgroup go (address-space mapping, T3 section 4.4).
 ROUTE_CACHED = 0  # through the L2, write-back: the baseline
@@ -70,19 +65,13 @@ GEMM = 0
 MOVES = 1  # a kernel that loads, adds and stores: collectives, sums, copies by compute units
 BARRIER = 2  # posts and waits, and runs nothing
 
-# States of an operation.
-PENDING = 0
-RUNNING = 1
-ENDING = 2  # a GEMM whose dirty lines are written back
-OVER = 3
+# States of an operation; one that is ENDING is a GEMM whose dirty lines are written back.
+PENDING, RUNNING, ENDING, OVER = range(4)
 
 ALL_SHARES = 12  # of a compute unit: one to four workgroups take all of it
 
 # Why advance() came back.
-AT_HORIZON = 0
-KERNEL_DONE = 1
-OUTBOX_FULL = 2
-LOG_FULL = 3
+AT_HORIZON, KERNEL_DONE, OUTBOX_FULL, LOG_FULL = range(4)
 
 # What ends a run at once.
 NO_FAULT = 0
@@ -91,32 +80,15 @@ ONE_UPDATE_TOO_MANY = 2  # of a tile that has all it expects
 NO_TRACKER_ENTRY = 3  # free in the set of a tile that has a place there
 
 # What a compute unit did in a slot (time accounting, adds up to the total).
-BUSY_MULTIPLYING = 0
-WAIT_FIRST_OPERANDS = 1
-WAIT_OPERANDS = 2
-STORING = 3
-WAIT_LAUNCH = 4
-COLLECTIVE_WORK = 5
-IDLE = 6
 N_CU_STATES = 7
+BUSY_MULTIPLYING, WAIT_FIRST_OPERANDS, WAIT_OPERANDS, STORING, WAIT_LAUNCH, COLLECTIVE_WORK, IDLE = range(N_CU_STATES)
 
 # What a unit did with its time, or waited for; names and definitions are in ``t3sim.observe.waits``.
-WORKING = 0
-FOR_LAUNCH = 1
-FOR_CU_SLOT = 2
-FOR_L2 = 3
-FOR_DRAM_QUEUE = 4
-FOR_DRAM = 5
-FOR_LINK = 6
-FOR_DMA = 7
-FOR_DEPENDENCY = 8
-FOR_ARBITRATION = 9
-FOR_REQUEST = 10
-NOTHING_LEFT = 11
 N_REASONS = 12
+(
+    WORKING, FOR_LAUNCH, FOR_CU_SLOT, FOR_L2, FOR_DRAM_QUEUE, FOR_DRAM, FOR_LINK, FOR_DMA, FOR_DEPENDENCY,
+    FOR_ARBITRATION, FOR_REQUEST, NOTHING_LEFT,
+) = range(N_REASONS)  # fmt: skip
 
 # How an L2 access ended, if not with the time of a hit.
-L2_MERGED = -1
-L2_MISS = -2
-L2_BUSY = -3
-L2_NO_ROOM = -4
+L2_MERGED, L2_MISS, L2_BUSY, L2_NO_ROOM = range(-1, -5, -1)

@@ -1,11 +1,10 @@
 """A compute unit running GEMM workgroups: operand slices, matrix pipe, epilogue stores.
 
-Models: resident workgroups share the matrix rate equally; operands are staged in slices of k
-with a prefetch depth; loads and stores share a path to the L2, of a bounded width for each, and are issued
-in order; a bounded number of loads and of stores may be in flight until they are back, and a bounded
-number of stores to other GPUs may wait for the link; the epilogue takes a fixed time, then stores the
-finished tile in one burst; a workgroup ends when its stores are acknowledged.  A CU
-that meets a full controller queues for it, first come first served, and issues nothing else.
+Models: resident workgroups share the matrix rate equally; operands are staged in slices of k with a prefetch depth;
+loads and stores share a path to the L2, of a bounded width for each, and are issued in order; a bounded number of loads
+and of stores may be in flight until they are back, and a bounded number of stores to other GPUs may wait for the link;
+the epilogue takes a fixed time, then stores the finished tile in one burst; a workgroup ends when its stores are
+acknowledged.  A CU that meets a full controller queues for it, first come first served, and issues nothing else.
 A ragged tile takes the matrix time of a full one: kernels mask, and skipping the wavefronts outside
 the output made slots drift ten times as far apart as on hardware (0.21 against 0.02).
 Events have the granularity of an issue slot; work and credit carry over exactly.
@@ -13,40 +12,15 @@ Leaves out: instructions, register and LDS bank conflicts (their cost is ``matri
 Pinned by tests/shape and tests/kernel/test_compute_unit.py.
 """
 
+from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.address_map import channel_of, memory_cycle, place_of
-from t3sim.gpu.kernel.codes import (
-    BUSY_MULTIPLYING,
-    FOR_CU_SLOT,
-    FOR_DEPENDENCY,
-    FOR_DRAM,
-    FOR_DRAM_QUEUE,
-    FOR_L2,
-    FOR_LINK,
-    IDLE,
-    INCOMING_UPDATE,
-    INCOMING_WRITE,
-    L2_BUSY,
-    L2_NO_ROOM,
-    LOCAL_STORE,
-    LOCAL_UPDATE,
-    NOTHING_LEFT,
-    ROUTE_CACHED,
-    ROUTE_LOCAL_STORE,
-    ROUTE_LOCAL_UPDATE,
-    ROUTE_REMOTE_UPDATE,
-    STORING,
-    WAIT_FIRST_OPERANDS,
-    WAIT_LAUNCH,
-    WAIT_OPERANDS,
-    WORKING,
-)
 from t3sim.gpu.kernel.l2_slice import load_line, return_slot, store_line
 from t3sim.gpu.kernel.ledger import note_issue, note_refused, note_refused_line, note_slot
 from t3sim.gpu.kernel.link_port import buffer_store, takes_stores
 from t3sim.gpu.kernel.mailbox import granule_address, granule_there
 from t3sim.gpu.kernel.memory_controller import has_room, request
-from t3sim.gpu.kernel.signals import NO_SIGNAL, store_tag, tile_of
+from t3sim.gpu.kernel.signals import NO_SIGNAL, is_posted, store_tag, tile_of
 from t3sim.gpu.kernel.state import RETURN_RING
 
 
@@ -99,6 +73,16 @@ def reserved_by_others(gpu, cu, channel_id, traffic_class):
 
 
 @kernel
+def finds_room(gpu, cu_index, channel_id, traffic_class, n_granules):
+    """Return whether a controller takes *n_granules* of a compute unit now; if not, the unit queues for it."""
+    cu, channel = gpu.compute_units[cu_index], gpu.channels[channel_id]
+    if has_room(channel, traffic_class, n_granules + reserved_by_others(gpu, cu, channel_id, traffic_class)):
+        return True
+    wait_for_channel(gpu, cu_index, channel_id, traffic_class)
+    return False
+
+
+@kernel
 def operand_line(gemm, entry, load_line_index, slice_index):
     """Return the line that holds row *load_line_index* of A, or of B behind it; -1 outside the ragged tile."""
     if load_line_index < gemm.tile_rows:
@@ -123,7 +107,7 @@ def issue_loads(gpu, gemm, cu_index, slot_index, entry, credit, slot_end):
         and slot.load_slice < slot.multiply_slice + gemm.n_buffers
     ):
         if cu.outstanding_lines >= gpu.max_outstanding_lines:
-            note_refused_line(slot, FOR_DRAM, slot.refused_line)
+            note_refused_line(slot, codes.FOR_DRAM, slot.refused_line)
             return credit
         line = operand_line(gemm, entry, slot.load_line, slot.load_slice)
         buffer = slot.load_slice % gemm.n_buffers
@@ -135,10 +119,10 @@ def issue_loads(gpu, gemm, cu_index, slot_index, entry, credit, slot_end):
             channel_id = channel_of(gpu, line * gpu.l2.granules_per_line)
             reserved = reserved_by_others(gpu, cu, channel_id, traffic_class)
             outcome = load_line(gpu, line, n_granules, owner, slot_end - credit, reserved, traffic_class)
-            if outcome == L2_BUSY:
-                note_refused_line(slot, FOR_L2, line)
+            if outcome == codes.L2_BUSY:
+                note_refused_line(slot, codes.FOR_L2, line)
                 return 0
-            if outcome == L2_NO_ROOM:
+            if outcome == codes.L2_NO_ROOM:
                 wait_for_channel(gpu, cu_index, channel_id, traffic_class)
                 return 0
             credit -= gpu.line_issue_ticks
@@ -163,10 +147,7 @@ def multiply(gpu, gemm, slot, entry, share, now):
     if slot.work_left > 0:
         return
     buffer = slot.multiply_slice % gemm.n_buffers
-    slot.is_multiplying = 0
-    slot.outstanding[buffer] = 0
-    slot.ready_at[buffer] = 0
-    slot.is_issued[buffer] = 0
+    slot.is_multiplying = slot.outstanding[buffer] = slot.ready_at[buffer] = slot.is_issued[buffer] = 0
     slot.multiply_slice += 1
     gpu.n_slices_multiplied += 1
     if slot.multiply_slice == gemm.n_slices:
@@ -217,7 +198,7 @@ def issue_stores(gpu, gemm, cu_index, slot_index, entry, tiles, store_queue, cre
             refused_by = store_granules(
                 gpu, gemm, cu_index, slot, entry, tiles, tile, store_queue, first, n_granules, address, at
             )
-            if refused_by != WORKING:
+            if refused_by != codes.WORKING:
                 note_refused(cu, refused_by, credit)
                 note_refused_line(slot, refused_by, address // granules_per_line)
                 return 0
@@ -232,33 +213,28 @@ def store_granules(gpu, gemm, cu_index, slot, entry, tiles, tile, store_queue, f
     route, traffic_class = entry.route, gemm.traffic_class
     cu = gpu.compute_units[cu_index]
     channel_id = channel_of(gpu, address)
-    if route == ROUTE_CACHED:
+    if route == codes.ROUTE_CACHED:
         line = address // gpu.l2.granules_per_line
         mask = ((1 << n_granules) - 1) << (address % gpu.l2.granules_per_line)
         reserved = reserved_by_others(gpu, cu, channel_id, traffic_class)
         outcome = store_line(gpu, line, mask, at, reserved, traffic_class)
-        if outcome == L2_NO_ROOM:
+        if outcome == codes.L2_NO_ROOM:
             wait_for_channel(gpu, cu_index, channel_id, traffic_class)
-            return FOR_DRAM_QUEUE
+            return codes.FOR_DRAM_QUEUE
         if outcome < 0:
-            return FOR_L2
+            return codes.FOR_L2
         slot.ready_at[0] = max(slot.ready_at[0], outcome)
-        return WORKING
-    if route == ROUTE_LOCAL_UPDATE or route == ROUTE_LOCAL_STORE:
+        return codes.WORKING
+    if route == codes.ROUTE_LOCAL_UPDATE or route == codes.ROUTE_LOCAL_STORE:
         if cu.outstanding_stores + n_granules > gpu.max_outstanding_lines * gpu.l2.granules_per_line:
-            return FOR_DRAM
-        reserved = reserved_by_others(gpu, cu, channel_id, traffic_class)
-        if not has_room(gpu.channels[channel_id], traffic_class, n_granules + reserved):
-            wait_for_channel(gpu, cu_index, channel_id, traffic_class)
-            return FOR_DRAM_QUEUE
+            return codes.FOR_DRAM
+        if not finds_room(gpu, cu_index, channel_id, traffic_class, n_granules):
+            return codes.FOR_DRAM_QUEUE
         # A row that does not start with a line may go on in another channel.
         last_id = channel_of(gpu, address + n_granules - 1)
-        if last_id != channel_id:
-            reserved = reserved_by_others(gpu, cu, last_id, traffic_class)
-            if not has_room(gpu.channels[last_id], traffic_class, n_granules + reserved):
-                wait_for_channel(gpu, cu_index, last_id, traffic_class)
-                return FOR_DRAM_QUEUE
-        kind = LOCAL_UPDATE if route == ROUTE_LOCAL_UPDATE else LOCAL_STORE
+        if last_id != channel_id and not finds_room(gpu, cu_index, last_id, traffic_class, n_granules):
+            return codes.FOR_DRAM_QUEUE
+        kind = codes.LOCAL_UPDATE if route == codes.ROUTE_LOCAL_UPDATE else codes.LOCAL_STORE
         cycle = memory_cycle(gpu, at + gpu.l2.request_ticks)
         signal = tiles[tile].signal if tiles[tile].distance == 0 else NO_SIGNAL
         for i in range(n_granules):
@@ -266,18 +242,18 @@ def store_granules(gpu, gemm, cu_index, slot, entry, tiles, tile, store_queue, f
             request(gpu, channel_of(gpu, address + i), traffic_class, place, tag, cycle)
         cu.outstanding_stores += n_granules
         slot.stores_outstanding += n_granules
-        return WORKING
+        return codes.WORKING
     if not takes_stores(gpu.link_port, cu, n_granules):
-        return FOR_LINK
+        return codes.FOR_LINK
     # The link's latency includes the way from the CU to the port.
-    kind = INCOMING_UPDATE if route == ROUTE_REMOTE_UPDATE else INCOMING_WRITE
+    kind = codes.INCOMING_UPDATE if route == codes.ROUTE_REMOTE_UPDATE else codes.INCOMING_WRITE
     to = tiles[tile]
     there = granule_there(tiles, tile, first)
     for i in range(n_granules):
         buffer_store(
             gpu, store_queue, cu_index, kind, to.distance, to.to_tile, there + i, to.signal, entry.packet, at
         )
-    return WORKING
+    return codes.WORKING
 
 
 @kernel
@@ -333,31 +309,19 @@ def take_returns(gpu, cu):
 
 
 @kernel
-def reason_without_workgroup(gpu):
-    """Return why a compute unit has no workgroup: the dispatcher holds the next one back, or there is none."""
-    return FOR_DEPENDENCY if gpu.n_undispatched > 0 else NOTHING_LEFT
-
-
-@kernel
-def may_begin(gpu, entry):
-    """Return whether a workgroup may load its first operands."""
-    return entry.wait_signal < 0 or gpu.signals[entry.wait_signal] >= entry.wait_at_least
-
-
-@kernel
 def reason_without_operands(gpu, gemm, cu, slot, entry):
     """Return what a workgroup waits for that cannot multiply its next slice."""
-    if slot.load_slice == 0 and not may_begin(gpu, entry):
-        return FOR_DEPENDENCY
+    if slot.load_slice == 0 and not is_posted(gpu, entry):
+        return codes.FOR_DEPENDENCY
     buffer = slot.multiply_slice % gemm.n_buffers
     if slot.is_issued[buffer]:
-        return FOR_DRAM if slot.outstanding[buffer] > 0 else FOR_L2
+        return codes.FOR_DRAM if slot.outstanding[buffer] > 0 else codes.FOR_L2
     if cu.is_waiting:
-        return FOR_DRAM_QUEUE
+        return codes.FOR_DRAM_QUEUE
     for other in range(gemm.n_buffers):
         if slot.outstanding[other] > 0:
-            return FOR_DRAM
-    return FOR_L2
+            return codes.FOR_DRAM
+    return codes.FOR_L2
 
 
 @kernel
@@ -370,28 +334,28 @@ def is_in_epilogue(slot, now):
 def reason_not_stored(cu, slot, now):
     """Return what keeps a workgroup from the end of its stores."""
     if is_in_epilogue(slot, now):
-        return WORKING
-    if cu.refused_by != WORKING:
+        return codes.WORKING
+    if cu.refused_by != codes.WORKING:
         return cu.refused_by
     if cu.is_waiting:
-        return FOR_DRAM_QUEUE
-    return FOR_DRAM if slot.stores_outstanding > 0 else FOR_L2
+        return codes.FOR_DRAM_QUEUE
+    return codes.FOR_DRAM if slot.stores_outstanding > 0 else codes.FOR_L2
 
 
 @kernel
 def note_without_multiplying(gpu, workgroups, cu, state, credit, now):
     """Account for a slot in which none of the workgroups of a compute unit multiplies: the first that waits decides."""
-    if state == WAIT_LAUNCH:
-        note_slot(gpu, cu, FOR_CU_SLOT)
+    if state == codes.WAIT_LAUNCH:
+        note_slot(gpu, cu, codes.FOR_CU_SLOT)
         return
-    if state == IDLE:
-        note_slot(gpu, cu, reason_without_workgroup(gpu))
+    if state == codes.IDLE:
+        note_slot(gpu, cu, codes.FOR_DEPENDENCY if gpu.n_undispatched > 0 else codes.NOTHING_LEFT)
         return
     for slot_index in range(gpu.n_slots):
         slot = cu.slots[slot_index]
         if slot.workgroup < 0 or slot.launch_at > now:
             continue
-        if state == STORING:
+        if state == codes.STORING:
             note_issue(gpu, cu, reason_not_stored(cu, slot, now), credit)
             return
         entry = workgroups[slot.workgroup]
@@ -400,7 +364,7 @@ def note_without_multiplying(gpu, workgroups, cu, state, credit, now):
             note_slot(gpu, cu, reason_without_operands(gpu, gemm, cu, slot, entry))
             return
     # The last of them has ended in this slot; the next one comes in the following slot.
-    note_issue(gpu, cu, FOR_CU_SLOT if gpu.n_undispatched > 0 else NOTHING_LEFT, credit)
+    note_issue(gpu, cu, codes.FOR_CU_SLOT if gpu.n_undispatched > 0 else codes.NOTHING_LEFT, credit)
 
 
 @kernel
@@ -426,14 +390,14 @@ def advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, now):
     share = gpu.work_per_slot // max(n_multiplying, 1)
     credit = issue_credit(gpu, cu)
     slot_end = now + gpu.slot_ticks
-    state = IDLE
+    state = codes.IDLE
     for turn in range(gpu.n_slots):
         slot_index = (turn + gpu.slot_index) % gpu.n_slots
         slot = cu.slots[slot_index]
         if slot.workgroup < 0:
             continue
         if slot.launch_at > now:
-            state = min(state, WAIT_LAUNCH)
+            state = min(state, codes.WAIT_LAUNCH)
             continue
         entry = workgroups[slot.workgroup]
         gemm = gpu.operations[entry.operation]
@@ -442,15 +406,15 @@ def advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, now):
         if slot.is_multiplying == 0 and slot.multiply_slice < gemm.n_slices:
             start_slice(gemm, slot, entry, now)
         if slot.is_multiplying:
-            state = min(state, BUSY_MULTIPLYING)
+            state = min(state, codes.BUSY_MULTIPLYING)
         elif slot.multiply_slice == gemm.n_slices:
-            state = min(state, STORING)
+            state = min(state, codes.STORING)
         elif slot.multiply_slice == 0:
-            state = min(state, WAIT_FIRST_OPERANDS)
+            state = min(state, codes.WAIT_FIRST_OPERANDS)
         else:
-            state = min(state, WAIT_OPERANDS)
+            state = min(state, codes.WAIT_OPERANDS)
         if slot.multiply_slice < gemm.n_slices:
-            if slot.load_slice > 0 or may_begin(gpu, entry):
+            if slot.load_slice > 0 or is_posted(gpu, entry):
                 credit = issue_loads(gpu, gemm, cu_index, slot_index, entry, credit, slot_end)
             continue
         if is_in_epilogue(slot, now):
@@ -459,8 +423,8 @@ def advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, now):
         if has_stored_all(gpu, gemm, slot, now):
             end_workgroup(gpu, gemm, cu, slot, entry, now)
     cu.state_slots[state] += 1
-    if state == BUSY_MULTIPLYING:
-        note_slot(gpu, cu, WORKING)
+    if state == codes.BUSY_MULTIPLYING:
+        note_slot(gpu, cu, codes.WORKING)
     else:
         note_without_multiplying(gpu, workgroups, cu, state, credit, now)
     cu.issue_debt = min(cu.issue_debt, credit)

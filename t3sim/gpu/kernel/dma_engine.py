@@ -9,18 +9,9 @@ wavefront tile.  A command costs ``command_ticks`` from its turn to its first re
 Pinned by tests/kernel/test_dma_engine.py.
 """
 
+from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.address_map import channel_of, memory_cycle, place_of
-from t3sim.gpu.kernel.codes import (
-    DMA_READ,
-    FOR_DEPENDENCY,
-    FOR_DRAM,
-    FOR_DRAM_QUEUE,
-    FOR_LINK,
-    NEVER,
-    NOTHING_LEFT,
-    WORKING,
-)
 from t3sim.gpu.kernel.ledger import note_dma_slot
 from t3sim.gpu.kernel.link_port import dma_queued, queue_dma_data
 from t3sim.gpu.kernel.mailbox import granule_address, granule_there
@@ -52,15 +43,15 @@ def issue_reads(gpu, tiles, dma_commands, ready_fifo, dma_queue, now):
     """Read granules of ready blocks until the rate, the read-ahead or a full queue stops it."""
     before = gpu.link_port.dma_tail
     stopped_by = issue_while_possible(gpu, tiles, dma_commands, ready_fifo, dma_queue, now)
-    note_dma_slot(gpu.dma, WORKING if gpu.link_port.dma_tail > before else stopped_by)
+    note_dma_slot(gpu.dma, codes.WORKING if gpu.link_port.dma_tail > before else stopped_by)
 
 
 @kernel
 def reason_without_block(dma):
     """Return what the engine waits for when it has taken all ready blocks."""
     if dma.n_taken < dma.n_commands:
-        return FOR_DEPENDENCY
-    return FOR_DRAM if dma.n_commands_done < dma.n_commands else NOTHING_LEFT
+        return codes.FOR_DEPENDENCY
+    return codes.FOR_DRAM if dma.n_commands_done < dma.n_commands else codes.NOTHING_LEFT
 
 
 @kernel
@@ -75,21 +66,21 @@ def issue_while_possible(gpu, tiles, dma_commands, ready_fifo, dma_queue, now):
     dma.credit = min(dma.credit + per_slot, per_slot + max(per_slot, cost))
     while dma.n_taken < dma.n_ready and dma.credit >= cost:
         if dma_queued(gpu.link_port) >= dma.read_ahead_granules:
-            has_data = dma_queue[gpu.link_port.dma_head % len(dma_queue)].at < NEVER
-            return FOR_LINK if has_data else FOR_DRAM
+            has_data = dma_queue[gpu.link_port.dma_head % len(dma_queue)].at < codes.NEVER
+            return codes.FOR_LINK if has_data else codes.FOR_DRAM
         command = dma_commands[ready_fifo[dma.n_taken]]
         if dma.turn_at < 0:
             dma.turn_at = now
         if now < dma.turn_at + dma.command_ticks:
             dma.credit = 0
-            return WORKING
+            return codes.WORKING
         tile = command.first_tile + dma.tile_cursor
         if tiles[tile].n_granules > 0:
             granule = granule_address(tiles, tile, dma.granule_cursor)
             channel_id = channel_of(gpu, granule)
             if not has_room(gpu.channels[channel_id], gpu.inbound_class, 1):
-                return FOR_DRAM_QUEUE
-            tag, place = store_tag(tile, dma.granule_cursor, NO_SIGNAL), place_of(gpu, granule, DMA_READ)
+                return codes.FOR_DRAM_QUEUE
+            tag, place = store_tag(tile, dma.granule_cursor, NO_SIGNAL), place_of(gpu, granule, codes.DMA_READ)
             request(gpu, channel_id, gpu.inbound_class, place, tag, memory_cycle(gpu, now))
             if command.start_at < 0:
                 command.start_at = now
@@ -97,7 +88,7 @@ def issue_while_possible(gpu, tiles, dma_commands, ready_fifo, dma_queue, now):
             there = granule_there(tiles, tile, dma.granule_cursor)
             queue_dma_data(
                 gpu.link_port, dma_queue, command.kind, tiles[tile].distance, tiles[tile].to_tile, there,
-                tiles[tile].signal, NEVER,
+                tiles[tile].signal, codes.NEVER,
             )  # fmt: skip
             dma.credit -= cost
             dma.reads_in_flight += 1
@@ -109,7 +100,7 @@ def issue_while_possible(gpu, tiles, dma_commands, ready_fifo, dma_queue, now):
                 dma.tile_cursor = 0
                 dma.n_taken += 1
                 dma.turn_at = -1
-    return WORKING
+    return codes.WORKING
 
 
 @kernel

@@ -1,38 +1,16 @@
 """One HBM channel: bank state, command timing, first-ready first-come-first-served.
 
-Models: one column and one row command bus, banks in bank groups, row state,
-tRCD/tRP/tRAS/tRC/tRTP/tWR, CCD short and long, RRD short and long, tFAW, read and
-write turn-around, all-bank refresh, near-memory updates.  The oldest row hit that
-may issue goes first; a row is closed only when no queued request hits it.  Requests
-wait in one list per bank and direction; the oldest hit and the head of each list
-are kept as packed keys (order of arrival, bank), so a choice is a minimum over the
-banks and time jumps to the next moment at which a choice can change.
+Models: one column and one row command bus, banks in bank groups, row state, tRCD/tRP/tRAS/tRC/tRTP/tWR, CCD short and
+long, RRD short and long, tFAW, read and write turn-around, all-bank refresh, near-memory updates.  The oldest row hit
+that may issue goes first; a row is closed only when no queued request hits it.  Requests wait in one list per bank and
+direction; the oldest hit and the head of each list are kept as packed keys (order of arrival, bank), so a choice is a
+minimum over the banks and time jumps to the next moment at which a choice can change.
 Leaves out: command/address bus encoding, per-bank refresh, power-down.
 Pinned by tests/timing (gates, bandwidths) and tests/scheduling (equal to a ticking scan).
 """
 
+from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel._jit import kernel
-from t3sim.gpu.kernel.codes import (
-    ACT,
-    BANK_SHIFT,
-    BELOW_ROW_MASK,
-    CLASS_MASK,
-    CLASS_SHIFT,
-    COLUMN_SHIFT,
-    FIELD_MASK,
-    KIND_MASK,
-    NEVER,
-    PRE,
-    RD,
-    READ,
-    REF,
-    ROW_SHIFT,
-    UPD,
-    UPDATE_BIT,
-    WR,
-    WRITE,
-    WRITE_BIT,
-)
 from t3sim.gpu.kernel.ledger import note_served
 from t3sim.gpu.kernel.near_memory import store_gap_other_group, store_gap_same_group
 
@@ -56,8 +34,8 @@ def log_command(command_log, channel, channel_id, command, bank, row, place, tag
     entry.command = command
     entry.bank = bank
     entry.row = row
-    entry.column = (place >> COLUMN_SHIFT) & FIELD_MASK
-    entry.kind = place & KIND_MASK
+    entry.column = (place >> codes.COLUMN_SHIFT) & codes.FIELD_MASK
+    entry.kind = place & codes.KIND_MASK
     entry.tag = tag
     command_log[0].at = n + 1
 
@@ -65,10 +43,10 @@ def log_command(command_log, channel, channel_id, command, bank, row, place, tag
 @kernel
 def place_in_bank_list(channel, place, tag):
     """Append a request to the list of its bank and direction; wake the bus that can serve it."""
-    kind = place & KIND_MASK
-    bank = (place >> BANK_SHIFT) & FIELD_MASK
-    row = place >> ROW_SHIFT
-    direction = WRITE if kind & WRITE_BIT else READ
+    kind = place & codes.KIND_MASK
+    bank = (place >> codes.BANK_SHIFT) & codes.FIELD_MASK
+    row = place >> codes.ROW_SHIFT
+    direction = codes.WRITE if kind & codes.WRITE_BIT else codes.READ
     n_used = channel.occupancy[direction]
     entry = channel.free_entry[direction, n_used]
     channel.occupancy[direction] = n_used + 1
@@ -76,7 +54,7 @@ def place_in_bank_list(channel, place, tag):
     key = (channel.n_admitted << KEY_SHIFT) | bank
     channel.entry_row[entry] = row
     channel.entry_key[entry] = key
-    channel.entry_place[entry] = place & BELOW_ROW_MASK
+    channel.entry_place[entry] = place & codes.BELOW_ROW_MASK
     channel.entry_tag[entry] = tag
     channel.next_entry[entry] = -1
     tail = channel.list_tail[direction, bank]
@@ -90,7 +68,7 @@ def place_in_bank_list(channel, place, tag):
         if channel.oldest_hit[direction, bank] < 0:
             channel.oldest_hit[direction, bank] = entry
             channel.hit_key[direction, bank] = key
-            channel.closed_key[direction, bank] = NEVER
+            channel.closed_key[direction, bank] = codes.NEVER
             channel.column_wake_at = min(channel.column_wake_at, channel.now)
     elif tail < 0:
         channel.closed_key[direction, bank] = key
@@ -130,8 +108,8 @@ def forget_hits(channel, bank):
     for direction in range(2):
         head = channel.list_head[direction, bank]
         channel.oldest_hit[direction, bank] = -1
-        channel.hit_key[direction, bank] = NEVER
-        channel.closed_key[direction, bank] = channel.entry_key[head] if head >= 0 else NEVER
+        channel.hit_key[direction, bank] = codes.NEVER
+        channel.closed_key[direction, bank] = channel.entry_key[head] if head >= 0 else codes.NEVER
 
 
 @kernel
@@ -146,7 +124,7 @@ def refresh_all_banks(channel, channel_id, command_log):
             precharge_at = max(precharge_at, channel.precharge_at[bank])
     refresh_at = now
     if has_open_row:
-        log_command(command_log, channel, channel_id, PRE, -1, -1, 0, -1, precharge_at)
+        log_command(command_log, channel, channel_id, codes.PRE, -1, -1, 0, -1, precharge_at)
         refresh_at = precharge_at + channel.nRP
     for bank in range(len(channel.open_row)):
         refresh_at = max(refresh_at, channel.activate_at[bank])
@@ -154,22 +132,22 @@ def refresh_all_banks(channel, channel_id, command_log):
         forget_hits(channel, bank)
     for bank in range(len(channel.open_row)):
         channel.activate_at[bank] = refresh_at + max(channel.nRFC, 1)  # one row command a cycle
-    log_command(command_log, channel, channel_id, REF, -1, -1, 0, -1, refresh_at)
+    log_command(command_log, channel, channel_id, codes.REF, -1, -1, 0, -1, refresh_at)
     channel.next_refresh_at += channel.nREFI
-    channel.column_wake_at = NEVER
+    channel.column_wake_at = codes.NEVER
     channel.row_wake_at = now
 
 
 @kernel
 def direction_to_serve(channel):
     """Split queues only: WRITE while writes are drained between the watermarks, READ otherwise."""
-    reads = channel.occupancy[READ]
-    writes = channel.occupancy[WRITE]
+    reads = channel.occupancy[codes.READ]
+    writes = channel.occupancy[codes.WRITE]
     if channel.is_draining:
         is_done = writes == 0 or (writes < channel.write_low_watermark and reads > 0)
-        return READ if is_done else WRITE
+        return codes.READ if is_done else codes.WRITE
     must_drain = writes > channel.write_high_watermark or (reads == 0 and writes > 0)
-    return WRITE if must_drain else READ
+    return codes.WRITE if must_drain else codes.READ
 
 
 @kernel
@@ -192,24 +170,24 @@ def is_served_now(channel, direction):
 def serve_column_bus(channel, channel_id, command_log):
     """Issue the oldest row hit that is ready, or set when the next one will be."""
     now = channel.now
-    best_key = NEVER
-    wake_at = NEVER
-    best_direction = READ
+    best_key = codes.NEVER
+    wake_at = codes.NEVER
+    best_direction = codes.READ
     for direction in range(2):
         if not is_served_now(channel, direction):
             continue
         channel_at = channel.channel_column_at[direction]
-        key_here = NEVER
+        key_here = codes.NEVER
         for bank in range(len(channel.open_row)):
             key = channel.hit_key[direction, bank]
             ready_at = max(channel.column_at[direction, bank], channel_at)
             is_ready = ready_at <= now
-            key_here = min(key_here, key if is_ready else NEVER)
-            wake_at = min(wake_at, NEVER if (is_ready or key == NEVER) else ready_at)
+            key_here = min(key_here, key if is_ready else codes.NEVER)
+            wake_at = min(wake_at, codes.NEVER if (is_ready or key == codes.NEVER) else ready_at)
         if key_here < best_key:
             best_key = key_here
             best_direction = direction
-    if best_key == NEVER:
+    if best_key == codes.NEVER:
         channel.column_wake_at = wake_at
         return
     bank = best_key & BANK_MASK
@@ -223,33 +201,33 @@ def issue_column_command(channel, channel_id, command_log, direction, bank):
     now = channel.now
     entry = channel.oldest_hit[direction, bank]
     place = channel.entry_place[entry]
-    kind = place & KIND_MASK
-    traffic_class = (place >> CLASS_SHIFT) & CLASS_MASK
+    kind = place & codes.KIND_MASK
+    traffic_class = (place >> codes.CLASS_SHIFT) & codes.CLASS_MASK
     first = bank - bank % channel.banks_per_group
     last = first + channel.banks_per_group
     if direction != channel.last_direction:
         channel.n_turnarounds += 1
         channel.last_direction = direction
-    if direction == READ:
-        command = RD
-        channel.channel_column_at[READ] = now + channel.nCCDS
-        channel.channel_column_at[WRITE] = max(channel.channel_column_at[WRITE], now + channel.nRTW)
+    if direction == codes.READ:
+        command = codes.RD
+        channel.channel_column_at[codes.READ] = now + channel.nCCDS
+        channel.channel_column_at[codes.WRITE] = max(channel.channel_column_at[codes.WRITE], now + channel.nRTW)
         for other in range(first, last):
-            channel.column_at[READ, other] = max(channel.column_at[READ, other], now + channel.nCCDL)
+            channel.column_at[codes.READ, other] = max(channel.column_at[codes.READ, other], now + channel.nCCDL)
         channel.precharge_at[bank] = max(channel.precharge_at[bank], now + channel.nRTP)
         finish = now + channel.nCL + channel.nBL
     else:
-        command = UPD if kind & UPDATE_BIT else WR
+        command = codes.UPD if kind & codes.UPDATE_BIT else codes.WR
         finish = now + channel.nCWL + channel.nBL
         gap_same = store_gap_same_group(channel, kind)
         gap_other = store_gap_other_group(channel, kind)
-        channel.channel_column_at[WRITE] = now + gap_other
+        channel.channel_column_at[codes.WRITE] = now + gap_other
         read_at = max(finish + channel.nWTRS, now + gap_other)
-        channel.channel_column_at[READ] = max(channel.channel_column_at[READ], read_at)
+        channel.channel_column_at[codes.READ] = max(channel.channel_column_at[codes.READ], read_at)
         read_at = max(finish + channel.nWTRL, now + gap_same)
         for other in range(first, last):
-            channel.column_at[WRITE, other] = max(channel.column_at[WRITE, other], now + gap_same)
-            channel.column_at[READ, other] = max(channel.column_at[READ, other], read_at)
+            channel.column_at[codes.WRITE, other] = max(channel.column_at[codes.WRITE, other], now + gap_same)
+            channel.column_at[codes.READ, other] = max(channel.column_at[codes.READ, other], read_at)
         channel.precharge_at[bank] = max(channel.precharge_at[bank], finish + channel.nWR)
     log_command(
         command_log, channel, channel_id, command, bank, channel.entry_row[entry], place, channel.entry_tag[entry], now
@@ -268,7 +246,7 @@ def issue_column_command(channel, channel_id, command_log, direction, bank):
     if hit >= 0:
         channel.hit_key[direction, bank] = channel.entry_key[hit]
         return
-    channel.hit_key[direction, bank] = NEVER
+    channel.hit_key[direction, bank] = codes.NEVER
     head = channel.list_head[direction, bank]
     if head >= 0:
         channel.closed_key[direction, bank] = channel.entry_key[head]
@@ -280,17 +258,17 @@ def row_request_key(channel, bank):
     """Return the key of the oldest request of *bank* that needs another row, NEVER if none may claim it."""
     if channel.is_split:
         return channel.closed_key[channel.is_draining, bank]
-    if channel.hit_key[READ, bank] != NEVER or channel.hit_key[WRITE, bank] != NEVER:
-        return NEVER
-    return min(channel.closed_key[READ, bank], channel.closed_key[WRITE, bank])
+    if channel.hit_key[codes.READ, bank] != codes.NEVER or channel.hit_key[codes.WRITE, bank] != codes.NEVER:
+        return codes.NEVER
+    return min(channel.closed_key[codes.READ, bank], channel.closed_key[codes.WRITE, bank])
 
 
 @kernel
 def serve_row_bus(channel, channel_id, command_log):
     """Activate or precharge for the oldest request that needs it, or set when one will be possible."""
     now = channel.now
-    best_key = NEVER
-    wake_at = NEVER
+    best_key = codes.NEVER
+    wake_at = codes.NEVER
     activate_at = max(channel.channel_activate_at, channel.activate_window[channel.activate_pointer])
     for bank in range(len(channel.open_row)):
         key = row_request_key(channel, bank)
@@ -299,9 +277,9 @@ def serve_row_bus(channel, channel_id, command_log):
         else:
             ready_at = max(activate_at, channel.activate_at[bank])
         is_ready = ready_at <= now
-        best_key = min(best_key, key if is_ready else NEVER)
-        wake_at = min(wake_at, NEVER if (is_ready or key == NEVER) else ready_at)
-    if best_key == NEVER:
+        best_key = min(best_key, key if is_ready else codes.NEVER)
+        wake_at = min(wake_at, codes.NEVER if (is_ready or key == codes.NEVER) else ready_at)
+    if best_key == codes.NEVER:
         channel.row_wake_at = wake_at
         return
     bank = best_key & BANK_MASK
@@ -316,7 +294,7 @@ def serve_row_bus(channel, channel_id, command_log):
 def precharge_bank(channel, channel_id, command_log, bank):
     """Close the row of *bank*."""
     now = channel.now
-    log_command(command_log, channel, channel_id, PRE, bank, channel.open_row[bank], 0, -1, now)
+    log_command(command_log, channel, channel_id, codes.PRE, bank, channel.open_row[bank], 0, -1, now)
     channel.open_row[bank] = -1
     channel.activate_at[bank] = max(channel.activate_at[bank], now + channel.nRP)
     forget_hits(channel, bank)
@@ -326,14 +304,14 @@ def precharge_bank(channel, channel_id, command_log, bank):
 def activate_bank(channel, channel_id, command_log, bank, key):
     """Open the row that the request with *key* wants and find which queued requests now hit."""
     now = channel.now
-    head = channel.list_head[READ, bank]
+    head = channel.list_head[codes.READ, bank]
     if head < 0 or channel.entry_key[head] != key:
-        head = channel.list_head[WRITE, bank]
+        head = channel.list_head[codes.WRITE, bank]
     row = channel.entry_row[head]
-    log_command(command_log, channel, channel_id, ACT, bank, row, 0, -1, now)
+    log_command(command_log, channel, channel_id, codes.ACT, bank, row, 0, -1, now)
     channel.open_row[bank] = row
-    channel.column_at[READ, bank] = max(channel.column_at[READ, bank], now + channel.nRCDRD)
-    channel.column_at[WRITE, bank] = max(channel.column_at[WRITE, bank], now + channel.nRCDWR)
+    channel.column_at[codes.READ, bank] = max(channel.column_at[codes.READ, bank], now + channel.nRCDRD)
+    channel.column_at[codes.WRITE, bank] = max(channel.column_at[codes.WRITE, bank], now + channel.nRCDWR)
     channel.precharge_at[bank] = now + channel.nRAS
     first = bank - bank % channel.banks_per_group
     for other in range(first, first + channel.banks_per_group):
@@ -347,5 +325,5 @@ def activate_bank(channel, channel_id, command_log, bank, key):
         channel.oldest_hit[direction, bank] = hit
         if hit >= 0:
             channel.hit_key[direction, bank] = channel.entry_key[hit]
-            channel.closed_key[direction, bank] = NEVER
+            channel.closed_key[direction, bank] = codes.NEVER
     channel.column_wake_at = min(channel.column_wake_at, now + min(channel.nRCDRD, channel.nRCDWR))

@@ -25,6 +25,7 @@ from t3sim.gpu.kernel.state import RETURN_RING
 LINE_SHIFT = 20
 MSHR_SHIFT = 4
 MSHR_MASK = 0xFFFF
+IS_FILLED = MSHR_MASK << MSHR_SHIFT
 DIRTY_MASK = 15
 # How far address bits are folded down into bank and set (assumed; not as in ``address_map``, see ``set_of``).
 BANK_FOLD = 7
@@ -91,19 +92,10 @@ def find_way(l2, set_index, line):
 
 
 @kernel
-def find_victim(l2, set_index):
-    """Return the least recently used way that is not being filled, or -1."""
+def find_victim(l2, set_index, spared):
+    """Return the least recently used way whose tag has none of the bits *spared*, or -1."""
     way = l2.associativity - 1
-    while way >= 0 and l2.tags[set_index, way] >= 0 and (l2.tags[set_index, way] >> MSHR_SHIFT) & MSHR_MASK:
-        way -= 1
-    return way
-
-
-@kernel
-def find_clean_victim(l2, set_index):
-    """Return the least recently used way that is neither being filled nor dirty, or -1."""
-    way = l2.associativity - 1
-    while way >= 0 and l2.tags[set_index, way] >= 0 and l2.tags[set_index, way] & ((1 << LINE_SHIFT) - 1):
+    while way >= 0 and l2.tags[set_index, way] >= 0 and l2.tags[set_index, way] & spared:
         way -= 1
     return way
 
@@ -115,7 +107,7 @@ def keep_copy(gpu, line, bank):
     set_index = set_of(l2, line, bank, gpu.channel_bits)
     if find_way(l2, set_index, line) >= 0:
         return
-    way = find_clean_victim(l2, set_index)
+    way = find_victim(l2, set_index, IS_FILLED | DIRTY_MASK)
     if way >= 0:
         if l2.tags[set_index, way] >= 0:
             l2.n_evictions += 1
@@ -244,7 +236,7 @@ def load_line(gpu, line, n_granules, owner, at, n_reserved, traffic_class):
             keep_copy(gpu, line, copy_bank)
             return max(start, copy_start) + l2.return_ticks + l2.crossing_ticks
         return start + l2.return_ticks
-    way = find_victim(l2, set_index)
+    way = find_victim(l2, set_index, IS_FILLED)
     if way < 0 or l2.n_free_mshrs[bank] == 0:
         return L2_BUSY
     channel = gpu.channels[channel_id]
@@ -284,7 +276,7 @@ def store_line(gpu, line, dirty_mask, at, n_reserved, traffic_class):
         l2.n_granules_dirtied += count_dirty(dirty_mask & ~l2.tags[set_index, way])
         move_to_front(l2, set_index, way, l2.tags[set_index, way] | dirty_mask)
     else:
-        way = find_victim(l2, set_index)
+        way = find_victim(l2, set_index, IS_FILLED)
         if way < 0:
             return L2_BUSY
         n_dirty = count_dirty(l2.tags[set_index, way])
@@ -310,7 +302,7 @@ def fill_granule(gpu, tag, done_at):
     line = l2.mshr_line[bank, mshr]
     set_index = set_of(l2, line, bank, gpu.channel_bits)
     way = find_way(l2, set_index, line)
-    l2.tags[set_index, way] &= ~(MSHR_MASK << MSHR_SHIFT)
+    l2.tags[set_index, way] &= ~IS_FILLED
     waiter = l2.mshr_waiter[bank, mshr]
     filled_at = l2.mshr_fill_at[bank, mshr] + l2.return_ticks
     while waiter >= 0:

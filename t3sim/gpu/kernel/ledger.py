@@ -1,25 +1,14 @@
 """What goes in and what comes out of every queue, counted so that a run can prove it lost nothing.
 
-Counts entries, admissions and departures for each kind of request, and the waiting that goes with
-them twice: request by request and cycle by cycle.  Both must agree (Little's law as an identity).
-Nothing here decides anything.  ``T3SIM_LEDGER=0`` compiles the kernel without it; only the bench
-suite does so, to measure what it costs.
+Counts entries, admissions and departures for each kind of request, and the waiting that goes with them twice: request
+by request and cycle by cycle.  Both must agree (Little's law as an identity). Nothing here decides anything.
+``T3SIM_LEDGER=0`` compiles the kernel without it; only the bench suite does so, to measure what it costs.
 Read by ``t3sim.checks.invariants``; the last reason of each unit, and what a workgroup was refused, by
 ``t3sim.checks.hang``.
 """
 
+from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel._jit import IS_COUNTING, kernel
-from t3sim.gpu.kernel.codes import (
-    FOR_ARBITRATION,
-    FOR_DEPENDENCY,
-    FOR_LAUNCH,
-    FOR_REQUEST,
-    IDLE,
-    KIND_MASK,
-    N_REASONS,
-    NOTHING_LEFT,
-    WORKING,
-)
 
 
 @kernel
@@ -34,7 +23,7 @@ def queue_length_since(channel, stream):
 def note_enqueued(channel, stream, place):
     """A request is about to enter the queue of *stream*."""
     if IS_COUNTING:
-        channel.n_enqueued[stream, place & KIND_MASK] += 1
+        channel.n_enqueued[stream, place & codes.KIND_MASK] += 1
         queue_length_since(channel, stream)
         channel.stream_wait_cycles[stream] -= channel.now
 
@@ -69,17 +58,17 @@ def has_stalled_head(channel):
 def reason_of_idleness(channel, is_held_back):
     """Return why the DRAM queue is empty, if it is."""
     if is_held_back:
-        return FOR_ARBITRATION
+        return codes.FOR_ARBITRATION
     if has_stalled_head(channel):
-        return FOR_DEPENDENCY
-    return FOR_REQUEST
+        return codes.FOR_DEPENDENCY
+    return codes.FOR_REQUEST
 
 
 @kernel
 def note_cycles(channel, n_cycles, occupancy, idle_reason):
     """*n_cycles* have passed with the DRAM queue as it is: what the channel did in them."""
     if IS_COUNTING:
-        channel.reason_cycles[WORKING if occupancy > 0 else idle_reason] += n_cycles
+        channel.reason_cycles[codes.WORKING if occupancy > 0 else idle_reason] += n_cycles
 
 
 @kernel
@@ -105,15 +94,15 @@ def note_issue(gpu, cu, reason, credit):
     *credit* ticks of the slot are left, in which *reason* kept it from issuing more; below 0, the path was the limit.
     """
     if IS_COUNTING:
-        if cu.refused_by != WORKING:
+        if cu.refused_by != codes.WORKING:
             unused = max(credit + cu.refused_ticks, 0)  # what a collective loads meanwhile may overdraw the slot
         elif cu.is_waiting:
             unused = gpu.slot_ticks  # it stands in front of a controller since an earlier slot
         else:
             unused = max(credit, 0)
-        cu.reason_ticks[WORKING] += gpu.slot_ticks - unused
+        cu.reason_ticks[codes.WORKING] += gpu.slot_ticks - unused
         cu.reason_ticks[reason] += unused
-        cu.refused_by = WORKING
+        cu.refused_by = codes.WORKING
         cu.last_reason = reason
 
 
@@ -122,7 +111,7 @@ def note_slot(gpu, cu, reason):
     """A compute unit did one thing, or waited for one, during a whole slot."""
     if IS_COUNTING:
         cu.reason_ticks[reason] += gpu.slot_ticks
-        cu.refused_by = WORKING
+        cu.refused_by = codes.WORKING
 
 
 @kernel
@@ -130,9 +119,9 @@ def note_idle_slots(gpu, cu):
     """Nothing has run on a compute unit since slot ``idle_from``, and something begins, or the kernel has ended."""
     n_slots = gpu.n_active_slots - cu.idle_from
     cu.idle_from = gpu.n_active_slots
-    cu.state_slots[IDLE] += n_slots
+    cu.state_slots[codes.IDLE] += n_slots
     if IS_COUNTING:
-        cu.reason_ticks[NOTHING_LEFT] += n_slots * gpu.slot_ticks
+        cu.reason_ticks[codes.NOTHING_LEFT] += n_slots * gpu.slot_ticks
 
 
 @kernel
@@ -140,7 +129,7 @@ def note_dma_slot(dma, reason):
     """What the DMA engine did in a slot."""
     if IS_COUNTING:
         dma.reason_slots[reason] += 1
-        if reason != NOTHING_LEFT:
+        if reason != codes.NOTHING_LEFT:
             dma.last_reason = reason
 
 
@@ -166,7 +155,7 @@ def note_port_slot(gpu, reason, slot_end):
         port.noted_idle_scaled = idle
         if port.n_sent > port.noted_sent:
             port.noted_sent = port.n_sent
-            for i in range(N_REASONS):
+            for i in range(codes.N_REASONS):
                 port.reason_scaled[i] += port.open_scaled[i]
                 port.open_scaled[i] = 0
 
@@ -178,7 +167,7 @@ def note_launch(gpu):
         gpu.first_active_at = gpu.now
         for channel_id in range(gpu.n_channels):
             cycles = gpu.channels[channel_id].reason_cycles
-            for reason in range(N_REASONS):
-                if reason != FOR_LAUNCH:
-                    cycles[FOR_LAUNCH] += cycles[reason]
+            for reason in range(codes.N_REASONS):
+                if reason != codes.FOR_LAUNCH:
+                    cycles[codes.FOR_LAUNCH] += cycles[reason]
                     cycles[reason] = 0

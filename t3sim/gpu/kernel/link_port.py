@@ -14,18 +14,8 @@ The wire's latency belongs to ``network.link``.
 Pinned by tests/kernel/test_link_port.py.
 """
 
+from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel._jit import kernel
-from t3sim.gpu.kernel.codes import (
-    FOR_DEPENDENCY,
-    FOR_DMA,
-    FOR_DRAM,
-    FOR_LAUNCH,
-    FOR_LINK,
-    FROM_DMA,
-    FROM_STORES,
-    NEVER,
-    SIGNAL,
-)
 
 
 @kernel
@@ -98,7 +88,7 @@ def dma_queued(port):
 @kernel
 def wire_cost(port, message):
     """Return how long a message is on the wire, in 1/scale ticks; a signal takes the room of a header, and no time."""
-    if message.kind == SIGNAL:
+    if message.kind == codes.SIGNAL:
         return 0
     return port.payload_cost + port.header_cost // message.packet
 
@@ -106,15 +96,15 @@ def wire_cost(port, message):
 @kernel
 def may_leave(gpu, peers, message):
     """Return whether there is room for a message where it goes."""
-    return gpu.ingress_port.is_there == 0 or message.kind == SIGNAL or peers[message.distance].credits > 0
+    return gpu.ingress_port.is_there == 0 or message.kind == codes.SIGNAL or peers[message.distance].credits > 0
 
 
 @kernel
 def start_of(gpu, peers, message):
     """Return when the first in line can go on the wire, in 1/scale ticks; NEVER if that is not known yet."""
     port = gpu.link_port
-    if message.at >= NEVER or not may_leave(gpu, peers, message):
-        return NEVER
+    if message.at >= codes.NEVER or not may_leave(gpu, peers, message):
+        return codes.NEVER
     # What waited for room goes on in this slot.
     return max(max(message.at, gpu.now) * port.scale, port.free_at_scaled)
 
@@ -138,7 +128,7 @@ def start_in_queue(gpu, peers, store_queue, queue):
     port = gpu.link_port
     line = port.queues[queue]
     if line.head == line.tail:
-        return NEVER
+        return codes.NEVER
     return start_of(gpu, peers, store_queue[place_in_queue(port, queue, line.head)])
 
 
@@ -150,7 +140,7 @@ def queue_in_turn(gpu, peers, store_queue):
     """
     port = gpu.link_port
     chosen = port.last_queue
-    earliest = NEVER
+    earliest = codes.NEVER
     first = port.last_queue if port.packet_left > 0 else port.last_queue + 1
     for turn in range(port.n_queues):
         queue = (first + turn) % port.n_queues
@@ -165,7 +155,7 @@ def note_turn(gpu, queue, entry):
     """A store of *queue* goes on the wire: how much of its packet is left?"""
     port = gpu.link_port
     if queue != port.last_queue or port.packet_left == 0:
-        port.packet_left = 1 if entry.kind == SIGNAL else max(entry.packet // gpu.granule_bytes, 1)
+        port.packet_left = 1 if entry.kind == codes.SIGNAL else max(entry.packet // gpu.granule_bytes, 1)
     port.last_queue = queue
     port.packet_left -= 1
 
@@ -178,21 +168,21 @@ def transmit(gpu, peers, store_queue, dma_queue, outbox, slot_end):
     while True:
         queue = 0 if port.n_queues == 1 else queue_in_turn(gpu, peers, store_queue)
         stores_at = start_in_queue(gpu, peers, store_queue, queue)
-        dma_at = NEVER
+        dma_at = codes.NEVER
         if port.dma_head < port.dma_tail:
             dma_at = start_of(gpu, peers, dma_queue[port.dma_head % len(dma_queue)])
         start = min(stores_at, dma_at)
-        if start >= until or start == NEVER:
+        if start >= until or start == codes.NEVER:
             return
-        takes_dma = dma_at < stores_at or (dma_at == stores_at and port.last_source == FROM_STORES)
+        takes_dma = dma_at < stores_at or (dma_at == stores_at and port.last_source == codes.FROM_STORES)
         if takes_dma:
             entry = dma_queue[port.dma_head % len(dma_queue)]
             port.dma_head += 1
-            port.last_source = FROM_DMA
+            port.last_source = codes.FROM_DMA
         else:
             entry = store_queue[place_in_queue(port, queue, port.queues[queue].head)]
             port.queues[queue].head += 1
-            port.last_source = FROM_STORES
+            port.last_source = codes.FROM_STORES
             if port.n_queues > 1:
                 note_turn(gpu, queue, entry)
             if entry.unit >= 0:
@@ -201,7 +191,7 @@ def transmit(gpu, peers, store_queue, dma_queue, outbox, slot_end):
         cost = wire_cost(port, entry)
         port.free_at_scaled = start + cost
         port.busy_scaled += cost
-        if entry.kind == SIGNAL:
+        if entry.kind == codes.SIGNAL:
             port.n_signals += 1
         else:
             port.n_sent += 1
@@ -229,13 +219,13 @@ def reason_without_data(gpu, peers, store_queue, dma_queue):
     """Return what the port waits for while nothing is on the wire, as things are before it transmits."""
     port = gpu.link_port
     if gpu.n_active_slots == 0:
-        return FOR_LAUNCH
+        return codes.FOR_LAUNCH
     for queue in range(port.n_queues):
         line = port.queues[queue]
         if line.head < line.tail:
             if not may_leave(gpu, peers, store_queue[place_in_queue(port, queue, line.head)]):
-                return FOR_LINK
+                return codes.FOR_LINK
     if port.dma_head < port.dma_tail:
         has_room = may_leave(gpu, peers, dma_queue[port.dma_head % len(dma_queue)])
-        return FOR_DRAM if has_room else FOR_LINK
-    return FOR_DMA if gpu.dma.n_taken < gpu.dma.n_ready else FOR_DEPENDENCY
+        return codes.FOR_DRAM if has_room else codes.FOR_LINK
+    return codes.FOR_DMA if gpu.dma.n_taken < gpu.dma.n_ready else codes.FOR_DEPENDENCY

@@ -1,28 +1,13 @@
 """The order in which the units of one GPU act, slot by slot.
 
-A slot is ``issue_slot`` cycles of the compute clock.  Inside it compute units and L2 act on the
-state at its start, then every channel runs cycle by cycle to its end; what the DRAM returns takes
-at least half an L2 latency, longer than a slot, so nothing is seen too early.  Nothing depends on
-how many slots one call of ``advance`` covers.
+A slot is ``issue_slot`` cycles of the compute clock.  Inside it compute units and L2 act on the state at its start,
+then every channel runs cycle by cycle to its end; what the DRAM returns takes at least half an L2 latency, longer than
+a slot, so nothing is seen too early.  Nothing depends on how many slots one call of ``advance`` covers.
 Pinned by tests/kernel/test_loop.py (any horizon gives the same bits).
 """
 
+from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel._jit import kernel
-from t3sim.gpu.kernel.codes import (
-    AT_HORIZON,
-    COLLECTIVE_READ,
-    DMA_READ,
-    KERNEL_DONE,
-    LOCAL_STORE,
-    LOCAL_UPDATE,
-    LOG_FULL,
-    MOVES,
-    OPERAND_READ,
-    OUTBOX_FULL,
-    WAIT_FIRST_OPERANDS,
-    WAIT_OPERANDS,
-    WRITE_BIT,
-)
 from t3sim.gpu.kernel.command_processor import end_operations, note_ready, start_operations
 from t3sim.gpu.kernel.compute_unit import acknowledge_store, advance_workgroups, wake_waiting_cus
 from t3sim.gpu.kernel.dma_engine import arm_triggered, forward_granule, issue_reads
@@ -64,7 +49,7 @@ def advance_compute_units(gpu, workgroups, tiles, steps, store_queue, now):
     n_waiting = 0
     for place in range(gpu.n_running):
         moves = gpu.operations[gpu.running[place]]
-        if moves.kind == MOVES:
+        if moves.kind == codes.MOVES:
             for turn in range(moves.n_workgroups):
                 number = (gpu.slot_index + turn) % moves.n_workgroups
                 cu_index = gpu.move_units[moves.first_workgroup + number]
@@ -77,7 +62,7 @@ def advance_compute_units(gpu, workgroups, tiles, steps, store_queue, now):
             if cu.move_operation >= 0 or cu.idle_from == gpu.n_active_slots:
                 continue  # a move kernel runs on it, or did until a moment ago
             state = advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, now)
-            n_waiting += state == WAIT_FIRST_OPERANDS or state == WAIT_OPERANDS
+            n_waiting += state == codes.WAIT_FIRST_OPERANDS or state == codes.WAIT_OPERANDS
     return n_waiting
 
 
@@ -89,19 +74,19 @@ def retire_columns(gpu, channel, workgroups, tiles, dma_commands, dma_queue, ser
         tag = channel.done_tag[i]
         done_at = channel.done_at[i] * gpu.memory_ticks
         of_class = channel.done_class[i] * N_CLASS_COLUMNS
-        if kind == OPERAND_READ:
+        if kind == codes.OPERAND_READ:
             fill_granule(gpu, tag, done_at)
             series[bin_index, of_class + BIN_COMPUTE_READ] += 1
-        elif kind == DMA_READ:
+        elif kind == codes.DMA_READ:
             forward_granule(gpu, dma_queue, tiles, dma_commands, tag, done_at)
             series[bin_index, of_class + BIN_COMM_READ] += 1
-        elif kind == COLLECTIVE_READ:
+        elif kind == codes.COLLECTIVE_READ:
             deliver_collective_read(gpu, tag, done_at)
             series[bin_index, of_class + BIN_COMM_READ] += 1
-        elif kind == LOCAL_UPDATE or kind == LOCAL_STORE:
+        elif kind == codes.LOCAL_UPDATE or kind == codes.LOCAL_STORE:
             acknowledge_store(gpu, workgroups, tiles, tag, done_at)
             series[bin_index, of_class + BIN_COMPUTE_WRITE] += 1
-        elif kind == WRITE_BIT:
+        elif kind == codes.WRITE_BIT:
             series[bin_index, of_class + BIN_COMPUTE_WRITE] += 1
         else:
             series[bin_index, of_class + BIN_COMM_WRITE] += 1
@@ -147,15 +132,6 @@ def note_first_stage(gpu, gemm):
 
 
 @kernel
-def has_memory_work(gpu):
-    """Return whether any channel still holds a request."""
-    for channel_id in range(gpu.n_channels):
-        if has_work(gpu.channels[channel_id]):
-            return True
-    return False
-
-
-@kernel
 def is_program_over(gpu):
     """Return whether all operations have ended and everything that they caused has been done.
 
@@ -170,7 +146,10 @@ def is_program_over(gpu):
         is_forwarded = gpu.dma.n_commands_done == gpu.dma.n_commands and gpu.n_tiles_open == 0
         if not is_forwarded or not is_empty(gpu.link_port):
             return False
-    return not has_memory_work(gpu)
+    for channel_id in range(gpu.n_channels):
+        if has_work(gpu.channels[channel_id]):
+            return False
+    return True
 
 
 @kernel
@@ -205,25 +184,9 @@ def wake_all_waiting_cus(gpu):
 
 @kernel
 def advance(
-    state,
-    waits,
-    posts,
-    workgroups,
-    tiles,
-    dma_commands,
-    ready_fifo,
-    store_queue,
-    dma_queue,
-    steps,
-    peers,
-    arrivals,
-    inbox,
-    outbox,
-    series,
-    command_log,
-    pick_stream,
-    until,
-):
+    state, waits, posts, workgroups, tiles, dma_commands, ready_fifo, store_queue, dma_queue, steps, peers, arrivals,
+    inbox, outbox, series, command_log, pick_stream, until,
+):  # fmt: skip
     """Run the GPU in whole slots up to tick *until*; return why it came back.
 
     In a slot: 1. messages from other GPUs become requests, 2. compute units that wait for a controller are promised
@@ -237,10 +200,10 @@ def advance(
         slot_end = now + gpu.slot_ticks
         if gpu.n_outbox + OUTBOX_MARGIN + len(peers) > len(outbox):
             catch_up_all(gpu)
-            return OUTBOX_FULL
+            return codes.OUTBOX_FULL
         if is_log_nearly_full(gpu, command_log):
             catch_up_all(gpu)
-            return LOG_FULL
+            return codes.LOG_FULL
         bin_index = min(now // gpu.bin_ticks, len(series) - 1)
         sent_before = gpu.link_port.n_sent
         if gpu.ingress_port.is_there:
@@ -260,8 +223,7 @@ def advance(
             dispatch_moves(gpu, now)
             series[bin_index, BIN_WAITING] += advance_compute_units(gpu, workgroups, tiles, steps, store_queue, now)
         advance_channels(
-            gpu, workgroups, tiles, dma_commands, dma_queue, series, bin_index, command_log, pick_stream,
-            slot_end,
+            gpu, workgroups, tiles, dma_commands, dma_queue, series, bin_index, command_log, pick_stream, slot_end
         )
         waits_for = reason_without_data(gpu, peers, store_queue, dma_queue)
         transmit(gpu, peers, store_queue, dma_queue, outbox, slot_end)
@@ -279,6 +241,6 @@ def advance(
         if gpu.is_busy and is_program_over(gpu):
             end_program(gpu)
             catch_up_all(gpu)
-            return KERNEL_DONE
+            return codes.KERNEL_DONE
     catch_up_all(gpu)
-    return AT_HORIZON
+    return codes.AT_HORIZON

@@ -1,34 +1,15 @@
 """The memory controller of one channel: a queue for each stream, the arbiter, the bounded DRAM queue.
 
-Models: requests of each traffic class (T3: compute and communication) are a stream and wait
-in a bounded queue; an exchangeable policy picks the stream whose head enters the DRAM queue
-when there is room (T3 section 4.5).  A store to tracked output is counted by the tracker at
-that moment (T3 section 4.2.1) and waits in its stream while the tracker's set is full; it posts its signal then.
-A read does not enter while an older store to the same address is queued.
+Models: requests of each traffic class (T3: compute and communication) are a stream and wait in a bounded queue; an
+exchangeable policy picks the stream whose head enters the DRAM queue when there is room (T3 section 4.5).  A store to
+tracked output is counted by the tracker at that moment (T3 section 4.2.1) and waits in its stream while the tracker's
+set is full; it posts its signal then. A read does not enter while an older store to the same address is queued.
 Leaves out: the wires between L2 slice and controller (a constant latency).
 Pinned by tests/scheduling and tests/kernel/test_memory_controller.py.
 """
 
+from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel._jit import kernel
-from t3sim.gpu.kernel.codes import (
-    BANK_SHIFT,
-    BELOW_ROW_MASK,
-    CLASS_SHIFT,
-    COLLECTIVE_READ,
-    COMPUTE,
-    DMA_READ,
-    FIELD_MASK,
-    KIND_MASK,
-    NEVER,
-    NO_STREAM,
-    NO_TRACKER_ENTRY,
-    ONE_UPDATE_TOO_MANY,
-    PICKED_NOTHING,
-    READ,
-    ROW_SHIFT,
-    WRITE,
-    WRITE_BIT,
-)
 from t3sim.gpu.kernel.dram_channel import (
     choose_direction_to_drain,
     direction_to_serve,
@@ -37,13 +18,7 @@ from t3sim.gpu.kernel.dram_channel import (
     serve_column_bus,
     serve_row_bus,
 )
-from t3sim.gpu.kernel.ledger import (
-    has_stalled_head,
-    note_admitted,
-    note_cycles,
-    note_enqueued,
-    reason_of_idleness,
-)
+from t3sim.gpu.kernel.ledger import has_stalled_head, note_admitted, note_cycles, note_enqueued, reason_of_idleness
 from t3sim.gpu.kernel.signals import signal_of, tile_of
 from t3sim.gpu.kernel.tracker import count_store, has_place_for
 
@@ -94,14 +69,14 @@ def catch_up_all(gpu):
 @kernel
 def queue_occupancy(channel):
     """Return the number of requests in the DRAM queue."""
-    return channel.occupancy[READ] + channel.occupancy[WRITE]
+    return channel.occupancy[codes.READ] + channel.occupancy[codes.WRITE]
 
 
 @kernel
 def has_queue_room(channel, place):
     """Return whether the DRAM queue can take the request (per direction with split queues)."""
     if channel.is_split:
-        direction = WRITE if place & WRITE_BIT else READ
+        direction = codes.WRITE if place & codes.WRITE_BIT else codes.READ
         return channel.occupancy[direction] < channel.queue_capacity
     return queue_occupancy(channel) < channel.queue_capacity
 
@@ -128,7 +103,7 @@ def is_any_head_ready(channel, now):
 @kernel
 def next_admission_at(channel):
     """Return the earliest cycle at which a head could enter the DRAM queue; NEVER if none can."""
-    wake_at = NEVER
+    wake_at = codes.NEVER
     for stream in range(channel.n_classes):
         head = channel.queue_head[stream]
         if head != channel.queue_tail[stream] and channel.is_stalled[stream] == 0:
@@ -141,12 +116,12 @@ def next_admission_at(channel):
 @kernel
 def has_older_store(channel, place):
     """Return whether a store to the same address as the read *place* waits in the DRAM queue."""
-    bank = (place >> BANK_SHIFT) & FIELD_MASK
-    row = place >> ROW_SHIFT
-    column_and_bank = (place & BELOW_ROW_MASK) >> BANK_SHIFT
-    entry = channel.list_head[WRITE, bank]
+    bank = (place >> codes.BANK_SHIFT) & codes.FIELD_MASK
+    row = place >> codes.ROW_SHIFT
+    column_and_bank = (place & codes.BELOW_ROW_MASK) >> codes.BANK_SHIFT
+    entry = channel.list_head[codes.WRITE, bank]
     while entry >= 0:
-        if channel.entry_row[entry] == row and channel.entry_place[entry] >> BANK_SHIFT == column_and_bank:
+        if channel.entry_row[entry] == row and channel.entry_place[entry] >> codes.BANK_SHIFT == column_and_bank:
             return True
         entry = channel.next_entry[entry]
     return False
@@ -177,8 +152,8 @@ def admit_head(channel, tracker, tiles, signals, stream):
     index = channel.queue_head[stream] & (channel.request_at.shape[1] - 1)
     place = channel.request_place[stream, index]
     tag = channel.request_tag[stream, index]
-    kind = place & KIND_MASK
-    if kind & WRITE_BIT:
+    kind = place & codes.KIND_MASK
+    if kind & codes.WRITE_BIT:
         if tag >= 0:
             tile = tile_of(tag)
             if tiles[tile].updates_expected > 0:
@@ -186,21 +161,21 @@ def admit_head(channel, tracker, tiles, signals, stream):
                     channel.tracker_stalls += stall_head(channel, stream)
                     return False
                 if tiles[tile].updates_seen == tiles[tile].updates_expected:
-                    return stop_at_tile(channel, stream, tile, ONE_UPDATE_TOO_MANY)
+                    return stop_at_tile(channel, stream, tile, codes.ONE_UPDATE_TOO_MANY)
                 if not count_store(tracker, tiles, tile, channel.now):
-                    return stop_at_tile(channel, stream, tile, NO_TRACKER_ENTRY)
+                    return stop_at_tile(channel, stream, tile, codes.NO_TRACKER_ENTRY)
                 tiles[tile].updates_seen += 1
         signal = signal_of(tag)
         if signal >= 0:
             signals[signal] += 1
             channel.has_posted = 1
-    elif (kind == DMA_READ or kind == COLLECTIVE_READ) and has_older_store(channel, place):
+    elif (kind == codes.DMA_READ or kind == codes.COLLECTIVE_READ) and has_older_store(channel, place):
         channel.hazard_stalls += stall_head(channel, stream)
         return False
     note_admitted(channel, stream)
     channel.queue_head[stream] += 1
     channel.n_requests[stream, kind] += 1
-    place_in_bank_list(channel, place | (stream << CLASS_SHIFT), tag)
+    place_in_bank_list(channel, place | (stream << codes.CLASS_SHIFT), tag)
     return True
 
 
@@ -213,15 +188,15 @@ def arbitrate(channel, tracker, tiles, signals, pick_stream):
     now = channel.now
     while is_any_head_ready(channel, now):
         stream = pick_stream(channel, now)
-        if stream == NO_STREAM:
+        if stream == codes.NO_STREAM:
             return True
         if stream < 0 or stream >= channel.n_classes or not head_is_ready(channel, stream, now):
-            channel.fault = PICKED_NOTHING
+            channel.fault = codes.PICKED_NOTHING
             return True
         if admit_head(channel, tracker, tiles, signals, stream):
             channel.last_stream = stream
             channel.last_served_at[stream] = now
-            if stream != COMPUTE:
+            if stream != codes.COMPUTE:
                 channel.last_comm_at = now
     return False
 
@@ -230,9 +205,8 @@ def arbitrate(channel, tracker, tiles, signals, pick_stream):
 def advance_channel(channel, channel_id, tracker, tiles, signals, command_log, pick_stream, until):
     """Run one channel up to (not including) cycle *until*.
 
-    In a cycle: 1. refresh if due, 2. arbitrate and admit, 3. choose the direction (split
-    queues), 4. one column command, 5. one row command; then jump to the next moment at
-    which any of these can do something.
+    In a cycle: 1. refresh if due, 2. arbitrate and admit, 3. choose the direction (split queues), 4. one column
+    command, 5. one row command; then jump to the next moment at which any of these can do something.
     """
     is_held_back = False
     idle_reason = channel.idle_reason

@@ -18,33 +18,14 @@ GPUs never get so far ahead of each other).
 Pinned by tests/shape/test_ring_collectives.py and tests/shape/test_channels.py.
 """
 
+from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.address_map import channel_of, memory_cycle, place_of
-from t3sim.gpu.kernel.codes import (
-    COLLECTIVE_READ,
-    COLLECTIVE_WORK,
-    COLLECTIVE_WRITE,
-    FOR_DEPENDENCY,
-    FOR_DRAM,
-    FOR_DRAM_QUEUE,
-    FOR_LINK,
-    IDLE,
-    MOVES,
-    NOTHING_LEFT,
-    WORKING,
-)
-from t3sim.gpu.kernel.compute_unit import (
-    has_workgroups,
-    issue_credit,
-    reserved_by_others,
-    return_promise,
-    take_returns,
-    wait_for_channel,
-)
+from t3sim.gpu.kernel.compute_unit import finds_room, has_workgroups, issue_credit, return_promise, take_returns
 from t3sim.gpu.kernel.ledger import note_idle_slots, note_issue, note_refused
 from t3sim.gpu.kernel.link_port import buffer_store, takes_stores
-from t3sim.gpu.kernel.memory_controller import has_room, request
-from t3sim.gpu.kernel.signals import store_tag
+from t3sim.gpu.kernel.memory_controller import request
+from t3sim.gpu.kernel.signals import is_posted, store_tag
 
 
 @kernel
@@ -107,10 +88,8 @@ def load_operands(gpu, moves, cu_index, step, credit, slot_end):
             n_granules = n_received
             address = base + line * gpu.l2.granules_per_line * moves.buffer_places
         channel_id = channel_of(gpu, address)
-        reserved = reserved_by_others(gpu, cu, channel_id, traffic_class)
-        if not has_room(gpu.channels[channel_id], traffic_class, n_granules + reserved):
-            wait_for_channel(gpu, cu_index, channel_id, traffic_class)
-            note_refused(cu, FOR_DRAM_QUEUE, credit)
+        if not finds_room(gpu, cu_index, channel_id, traffic_class, n_granules):
+            note_refused(cu, codes.FOR_DRAM_QUEUE, credit)
             return 0
         entry = part.line_tail % capacity
         if part.step_operand == 0:
@@ -120,7 +99,7 @@ def load_operands(gpu, moves, cu_index, step, credit, slot_end):
         cycle = memory_cycle(gpu, slot_end - credit + gpu.l2.request_ticks + gpu.l2.miss_ticks)
         for i in range(n_granules):
             tag = cu_index * capacity + entry
-            request(gpu, channel_id, traffic_class, place_of(gpu, address + i, COLLECTIVE_READ), tag, cycle)
+            request(gpu, channel_id, traffic_class, place_of(gpu, address + i, codes.COLLECTIVE_READ), tag, cycle)
         credit -= moves.load_ticks * n_granules // n_data
         cu.outstanding_lines += 1
         part.step_operand += 1
@@ -159,23 +138,21 @@ def store_results(gpu, moves, cu_index, step, store_queue, credit, now):
         n_sent = sent_granules(gpu, moves, step, part.line_index[entry]) if is_sent else 0
         cost = 0 if is_sent else moves.store_ticks
         if is_sent and not takes_stores(gpu.link_port, cu, n_sent):
-            note_refused(cu, FOR_LINK, 0)  # it goes on with its loads
+            note_refused(cu, codes.FOR_LINK, 0)  # it goes on with its loads
             return credit
         if not is_sent and step.post_signal >= 0 and gpu.link_port.n_queues > 1 and cu.unsent_granules > 0:
-            note_refused(cu, FOR_LINK, 0)  # who sees this post may store elsewhere, past the queue of this unit
+            note_refused(cu, codes.FOR_LINK, 0)  # who sees this post may store elsewhere, past the queue of this unit
             return credit
         if step.kept_at >= 0:
             cost = moves.store_ticks
             kept = step.kept_at + part.line_index[entry] * gpu.l2.granules_per_line
             tag = store_tag(-1, 0, -1 if is_sent else step.post_signal)
             channel_id = channel_of(gpu, kept)
-            reserved = reserved_by_others(gpu, cu, channel_id, traffic_class)
-            if not has_room(gpu.channels[channel_id], traffic_class, n_granules + reserved):
-                wait_for_channel(gpu, cu_index, channel_id, traffic_class)
-                note_refused(cu, FOR_DRAM_QUEUE, credit)
+            if not finds_room(gpu, cu_index, channel_id, traffic_class, n_granules):
+                note_refused(cu, codes.FOR_DRAM_QUEUE, credit)
                 return 0
             for i in range(n_granules):
-                place = place_of(gpu, kept + i, COLLECTIVE_WRITE)
+                place = place_of(gpu, kept + i, codes.COLLECTIVE_WRITE)
                 cycle = memory_cycle(gpu, at + gpu.l2.request_ticks)
                 request(gpu, channel_id, traffic_class, place, tag, cycle)
         if is_sent:
@@ -196,9 +173,9 @@ def store_results(gpu, moves, cu_index, step, store_queue, credit, now):
 @kernel
 def reason_in_step(cu):
     """Return what keeps a compute unit from the end of its step: no room, or operands that are under way."""
-    if cu.refused_by != WORKING:
+    if cu.refused_by != codes.WORKING:
         return cu.refused_by
-    return FOR_DRAM_QUEUE if cu.is_waiting else FOR_DRAM
+    return codes.FOR_DRAM_QUEUE if cu.is_waiting else codes.FOR_DRAM
 
 
 @kernel
@@ -208,7 +185,7 @@ def dispatch_moves(gpu, now):
         return
     for place in range(gpu.n_running):
         moves = gpu.operations[gpu.running[place]]
-        if moves.kind == MOVES:
+        if moves.kind == codes.MOVES:
             for cu_index in range(moves.first_unit, moves.end_unit):
                 if moves.n_dispatched == moves.n_workgroups:
                     break
@@ -261,35 +238,29 @@ def end_move_workgroup(gpu, moves, cu_index, now):
 
 
 @kernel
-def is_received(gpu, step):
-    """Return whether what other GPUs send of what a step needs has been received."""
-    return step.wait_signal < 0 or gpu.signals[step.wait_signal] >= step.wait_at_least
-
-
-@kernel
 def advance_moves(gpu, moves, cu_index, steps, store_queue, now):
     """One slot of the workgroup of a move kernel that has a compute unit."""
     part = gpu.move_workgroups[cu_index]
     cu = gpu.compute_units[cu_index]
     take_returns(gpu, cu)
     credit = issue_credit(gpu, cu)
-    state = IDLE
-    waits_for = NOTHING_LEFT
+    state = codes.IDLE
+    waits_for = codes.NOTHING_LEFT
     while part.step < moves.n_steps:
         row = row_of(moves, part)
         step = steps[row]
-        if cu_index >= gpu.n_compute_units and not is_received(gpu, step):
+        if cu_index >= gpu.n_compute_units and not is_posted(gpu, step):
             part.step_ready_at = now + gpu.slot_ticks + moves.slice_overhead_ticks  # an engine starts a command up then
-            waits_for = FOR_DEPENDENCY
+            waits_for = codes.FOR_DEPENDENCY
             break
         if part.step_ready_at > now:
-            state = COLLECTIVE_WORK
-            waits_for = WORKING  # start, fence, flag and barrier are its own work
+            state = codes.COLLECTIVE_WORK
+            waits_for = codes.WORKING  # start, fence, flag and barrier are its own work
             break
-        if not is_received(gpu, step):
-            waits_for = FOR_DEPENDENCY
+        if not is_posted(gpu, step):
+            waits_for = codes.FOR_DEPENDENCY
             break
-        state = COLLECTIVE_WORK
+        state = codes.COLLECTIVE_WORK
         if step.start_at < 0:
             step.start_at = now
         credit = store_results(gpu, moves, cu_index, step, store_queue, credit, now)
@@ -304,7 +275,7 @@ def advance_moves(gpu, moves, cu_index, steps, store_queue, now):
         part.step_ready_at = now + (moves.slice_overhead_ticks if step.n_granules > 0 else 0)
         if part.step == moves.n_steps:
             end_move_workgroup(gpu, moves, cu_index, now)
-            waits_for = NOTHING_LEFT
+            waits_for = codes.NOTHING_LEFT
     cu.state_slots[state] += 1
     note_issue(gpu, cu, waits_for, credit)
     cu.issue_debt = min(cu.issue_debt, credit)

@@ -1,8 +1,7 @@
 """Near-memory op-and-store: what it costs a channel.
 
-Models: an update (``UPD``) is a write command whose bank-side ALU reads, adds
-and stores, so the bank group is held for ``nCCDWL`` instead of ``nCCDL``
-(T3 section 5.1.1) and other bank groups for ``nCCDWS``.  Atomic, because a bank
+Models: an update (``UPD``) is a write command whose bank-side ALU reads, adds and stores, so the bank group is held for
+``nCCDWL`` instead of ``nCCDL`` (T3 section 5.1.1) and other bank groups for ``nCCDWS``.  Atomic, because a bank
 executes one command at a time.  Leaves out: ALU width and data types.
 Pinned by tests/timing/test_near_memory.py.
 """

@@ -42,6 +42,12 @@ def signal_of(tag):
 
 
 @kernel
+def is_posted(gpu, entry):
+    """Return whether the signal that a workgroup or a step waits for, if any, has been posted often enough."""
+    return entry.wait_signal < 0 or gpu.signals[entry.wait_signal] >= entry.wait_at_least
+
+
+@kernel
 def post(gpu, signals, signal, amount):
     """Add *amount* to a signal of this GPU."""
     signals[signal] += amount

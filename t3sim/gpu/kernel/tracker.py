@@ -1,12 +1,10 @@
 """T3's tracker: counts the updates of each wavefront tile and triggers its DMA (T3 section 4.2.1).
 
-Models: ``n_sets`` sets indexed by the low bits of the workgroup's number in the dispatch order (the
-hardware numbers workgroups as it launches them), set associative, one entry per wavefront tile (tag:
-high bits of that number and the wavefront).  A store is
-counted when it enters the DRAM queue.  The store that completes the expected updates frees
-the entry and triggers.  A set has room for ``entries_per_set / n_wavefronts`` workgroups and
-takes them in dispatch order: a store waits until the *predecessor* whose place it takes has
-triggered.
+Models: ``n_sets`` sets indexed by the low bits of the workgroup's number in the dispatch order (the hardware numbers
+workgroups as it launches them), set associative, one entry per wavefront tile (tag: high bits of that number and the
+wavefront).  A store is counted when it enters the DRAM queue.  The store that completes the expected updates frees the
+entry and triggers.  A set has room for ``entries_per_set / n_wavefronts`` workgroups and takes them in dispatch order:
+a store waits until the *predecessor* whose place it takes has triggered.
 
 Never a deadlock, however small the tracker: a workgroup is dispatched only when all that come
 ``dispatch_window`` or more before it have been sent on (``workgroup_dispatcher``), DMA data leave in

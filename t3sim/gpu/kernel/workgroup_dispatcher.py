@@ -12,19 +12,8 @@ Staggering is the start of the order (T3 section 4.4).
 Pinned by tests/kernel/test_workgroup_dispatcher.py.
 """
 
+from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel._jit import kernel
-from t3sim.gpu.kernel.codes import (
-    ALL_SHARES,
-    FOR_CU_SLOT,
-    FOR_DEPENDENCY,
-    GEMM,
-    MOVES,
-    NOTHING_LEFT,
-    ROUTE_CACHED,
-    ROUTE_REMOTE_STORE,
-    ROUTE_REMOTE_UPDATE,
-    WORKING,
-)
 from t3sim.gpu.kernel.ledger import note_dispatcher_slot
 
 
@@ -32,12 +21,12 @@ from t3sim.gpu.kernel.ledger import note_dispatcher_slot
 def dispatch_workgroups(gpu, workgroups, tiles, dma_commands, now):
     """Fill free slots while workgroups of the GEMMs that run are left, in the order in which these take their turn."""
     before = gpu.n_undispatched
-    stopped_by = FOR_DEPENDENCY if before > 0 else NOTHING_LEFT  # what is left has not started
+    stopped_by = codes.FOR_DEPENDENCY if before > 0 else codes.NOTHING_LEFT  # what is left has not started
     for place in range(gpu.n_running):
         gemm = gpu.operations[gpu.running[place]]
-        if gemm.kind == GEMM and gemm.n_dispatched < gemm.n_workgroups:
+        if gemm.kind == codes.GEMM and gemm.n_dispatched < gemm.n_workgroups:
             stopped_by = fill_free_slots(gpu, gemm, workgroups, tiles, dma_commands, now)
-    note_dispatcher_slot(gpu, WORKING if gpu.n_undispatched < before else stopped_by)
+    note_dispatcher_slot(gpu, codes.WORKING if gpu.n_undispatched < before else stopped_by)
 
 
 @kernel
@@ -46,22 +35,22 @@ def fill_free_slots(gpu, gemm, workgroups, tiles, dma_commands, now):
     for slot_index in range(gpu.n_slots):
         for cu_index in range(gemm.first_unit, gemm.end_unit):
             if gemm.n_dispatched == gemm.n_workgroups:
-                return FOR_DEPENDENCY if gpu.n_undispatched > 0 else NOTHING_LEFT
+                return codes.FOR_DEPENDENCY if gpu.n_undispatched > 0 else codes.NOTHING_LEFT
             cu = gpu.compute_units[cu_index]
             slot = cu.slots[slot_index]
-            if slot.workgroup >= 0 or cu.shares + gemm.share > ALL_SHARES:
+            if slot.workgroup >= 0 or cu.shares + gemm.share > codes.ALL_SHARES:
                 continue
             if cu.move_operation >= 0 or cu.wanted_by >= 0:
                 continue
             if not may_dispatch(gpu, gemm, workgroups, tiles, dma_commands):
-                return FOR_DEPENDENCY
+                return codes.FOR_DEPENDENCY
             if gpu.n_moving > 0 and gemm.is_persistent == 0:
                 cu.wanted_by = wanting_moves(gpu, cu_index)
             if cu.wanted_by >= 0:
                 gpu.operations[cu.wanted_by].n_wanted += 1
             else:
                 launch_workgroup(gpu, gemm, cu, workgroups, cu_index, slot_index, now)
-    return FOR_CU_SLOT
+    return codes.FOR_CU_SLOT
 
 
 @kernel
@@ -69,7 +58,7 @@ def wanting_moves(gpu, cu_index):
     """Return the move kernel that waits for a compute unit, may run on this one and has too few kept free; -1: none."""
     for place in range(gpu.n_running):
         moves = gpu.operations[gpu.running[place]]
-        if moves.kind == MOVES and moves.n_dispatched + moves.n_wanted < moves.n_workgroups:
+        if moves.kind == codes.MOVES and moves.n_dispatched + moves.n_wanted < moves.n_workgroups:
             if moves.first_unit <= cu_index < moves.end_unit:
                 return gpu.running[place]
     return -1
@@ -83,9 +72,9 @@ def is_released(gpu, gemm, workgroups, tiles, dma_commands, index):
     the DMA engine.  So all it sends goes before anything a workgroup sends that is dispatched from now on.
     """
     entry = workgroups[index]
-    if entry.route == ROUTE_CACHED:
+    if entry.route == codes.ROUTE_CACHED:
         return True
-    if entry.route == ROUTE_REMOTE_UPDATE or entry.route == ROUTE_REMOTE_STORE:
+    if entry.route == codes.ROUTE_REMOTE_UPDATE or entry.route == codes.ROUTE_REMOTE_STORE:
         if entry.end_at < 0:
             return False
         return gpu.link_port.queues[gpu.compute_units[entry.cu].store_queue].head >= entry.sent_mark
@@ -128,18 +117,11 @@ def launch_workgroup(gpu, gemm, cu, workgroups, cu_index, slot_index, now):
     slot = cu.slots[slot_index]
     slot.workgroup = index
     slot.launch_at = now + gpu.workgroup_launch_ticks
-    slot.load_slice = 0
-    slot.load_line = 0
-    slot.multiply_slice = 0
-    slot.is_multiplying = 0
-    slot.work_left = 0
-    slot.store_line = 0
-    slot.stores_outstanding = 0
-    slot.refused_by = WORKING
+    slot.load_slice = slot.load_line = slot.multiply_slice = slot.is_multiplying = slot.work_left = 0
+    slot.store_line = slot.stores_outstanding = 0
+    slot.refused_by = codes.WORKING
     for buffer in range(gemm.n_buffers):
-        slot.outstanding[buffer] = 0
-        slot.ready_at[buffer] = 0
-        slot.is_issued[buffer] = 0
+        slot.outstanding[buffer] = slot.ready_at[buffer] = slot.is_issued[buffer] = 0
     entry = workgroups[index]
     entry.cu = cu_index
     entry.slot = slot_index

@@ -72,25 +72,25 @@ ACTIVATES = [
     channel("D8", "tFAW counts from another activate", "now + channel.nFAW", "now + channel.nFAW - channel.nRRDS"),
 ]
 COLUMNS = [
-    channel("D9", "no tCCD between reads", "column_at[READ] = now + channel.nCCDS", "column_at[READ] = now"),
+    channel("D9", "no tCCD between reads", "[codes.READ] = now + channel.nCCDS", "[codes.READ] = now"),
     channel(
         "D9 D13 D14",
         "banks are read on their own",
         "max(channel.column_at[direction, bank], channel_at)",
         "channel.column_at[direction, bank]",
     ),
-    channel("D12", "no tCCD between updates", "column_at[WRITE] = now + gap_other", "column_at[WRITE] = now"),
+    channel("D12", "no tCCD between updates", "[codes.WRITE] = now + gap_other", "[codes.WRITE] = now"),
     channel(
         "D9 D27",
         "all ready reads at once",
         "    channel.column_wake_at = now + channel.nCCDS",
-        "    channel.column_wake_at = now + channel.nCCDS" + at_once("READ"),
+        "    channel.column_wake_at = now + channel.nCCDS" + at_once("codes.READ"),
     ),
     channel(
         "D9 D12 D27",
         "all ready stores at once",
         "    channel.column_wake_at = now + channel.nCCDS",
-        "    channel.column_wake_at = now + channel.nCCDS" + at_once("WRITE"),
+        "    channel.column_wake_at = now + channel.nCCDS" + at_once("codes.WRITE"),
     ),
     channel("D10", "reads of a group as of others", "now + channel.nCCDL", "now + channel.nCCDS"),
     channel("D10 D12 D14", "groups of one bank", "last = first + channel.banks_per_group", "last = first + 1"),
@@ -100,8 +100,8 @@ COLUMNS = [
     channel(
         "D12",
         "an update does not hold back stores",
-        "channel.column_at[WRITE, other], now + gap_same",
-        "channel.column_at[WRITE, other], now + channel.nCCDL",
+        "channel.column_at[codes.WRITE, other], now + gap_same",
+        "channel.column_at[codes.WRITE, other], now + channel.nCCDL",
     ),
     channel(
         "D12",
@@ -121,7 +121,7 @@ COLUMNS = [
         "D14",
         "no turn-round after updates",
         "max(finish + channel.nWTRS, now + gap_other)",
-        "now + gap_other if kind & UPDATE_BIT else finish + channel.nWTRS",
+        "now + gap_other if kind & codes.UPDATE_BIT else finish + channel.nWTRS",
     ),
     channel("D14", "turn-round of the group as of others", "finish + channel.nWTRL", "finish + channel.nWTRS"),
     channel("D14", "turn-round counts from the store", "max(finish + channel.nWTRS,", "max(now + channel.nWTRS,"),
@@ -161,7 +161,7 @@ REFRESHES = [
     channel(
         "D26",
         "refresh without precharge",
-        "        log_command(command_log, channel, channel_id, PRE, -1, -1, 0, -1, precharge_at)\n",
+        "        log_command(command_log, channel, channel_id, codes.PRE, -1, -1, 0, -1, precharge_at)\n",
         "",
     ),
     channel("D28", "every second refresh", "+= channel.nREFI", "+= 2 * channel.nREFI"),
@@ -188,7 +188,7 @@ REFRESHES = [
     channel(
         "D28",
         "refreshes are not sent",
-        "    log_command(command_log, channel, channel_id, REF, -1, -1, 0, -1, refresh_at)\n",
+        "    log_command(command_log, channel, channel_id, codes.REF, -1, -1, 0, -1, refresh_at)\n",
         "",
     ),
 ]
@@ -203,7 +203,7 @@ STATE_AND_BUSES = [
         "D26",
         "precharges twice",
         "    channel.open_row[bank] = -1\n    channel.activate_at[bank] = max",
-        "    log_command(command_log, channel, channel_id, PRE, bank, 0, 0, -1, now + 1)\n"
+        "    log_command(command_log, channel, channel_id, codes.PRE, bank, 0, 0, -1, now + 1)\n"
         "    channel.open_row[bank] = -1\n    channel.activate_at[bank] = max",
     ),
     channel("D26", "any row counts as a hit", "channel.entry_row[entry] != row:", "channel.entry_row[entry] == -1:"),
@@ -218,12 +218,12 @@ STATE_AND_BUSES = [
     ),
 ]
 LOG = [
-    channel("D30", "time runs back", "REF, -1, -1, 0, -1, refresh_at)", "REF, -1, -1, 0, -1, now - 1)"),
+    channel("D30", "time runs back", "codes.REF, -1, -1, 0, -1, refresh_at)", "codes.REF, -1, -1, 0, -1, now - 1)"),
     channel("D26 D30", "the log names the next bank", "entry.bank = bank", "entry.bank = bank + 1"),
     channel("D30", "the log names the next channel", "entry.channel = channel_id", "entry.channel = channel_id + 1"),
-    channel("D30", "the log shifts columns too little", "place >> COLUMN_SHIFT", "place >> COLUMN_SHIFT - 2"),
-    channel("D30", "updates are sent as stores", "UPD if kind & UPDATE_BIT else WR", "WR"),
-    channel("D12 D30", "stores are sent as updates", "UPD if kind & UPDATE_BIT else WR", "UPD"),
+    channel("D30", "the log shifts columns too little", ">> codes.COLUMN_SHIFT", ">> codes.COLUMN_SHIFT - 2"),
+    channel("D30", "updates are sent as stores", "codes.UPD if kind & codes.UPDATE_BIT else codes.WR", "codes.WR"),
+    channel("D12 D30", "stores are sent as updates", "codes.UPD if kind & codes.UPDATE_BIT else codes.WR", "codes.UPD"),
 ]
 DEFECTS = [*ACTIVATES, *COLUMNS, *PRECHARGES, *REFRESHES, *STATE_AND_BUSES, *LOG]
 TRIED = DEFECTS if DEEP else DEFECTS[::20]

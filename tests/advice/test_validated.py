@@ -1,0 +1,35 @@
+"""What is said of points for which a machine was not compared with measurements."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from t3sim.advice.validated import extrapolations
+from t3sim.experiment.plan import load_experiment
+
+TEXT = "name: e\nmachine: h200\nworkload: {gemm: {m: 8192, n: 1024, k: 512}, tp: 4}\nstrategy: sequential\n"
+OUTSIDE = "points lie outside of what it was compared with"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ([], []),
+        (["machine=t3-150", "workload.tp=8"], []),  # stands for no product: there is nothing to compare it with
+        (
+            ["sweep.grid.workload.tp=[4, 8, 16]"],
+            [f"h200: 2 of 3 {OUTSIDE}: TP 8 (measured: 2 and 4), TP 16 (measured: 2 and 4)"],
+        ),
+        (["workload.gemm.m=512"], [f"h200: 1 of 1 {OUTSIDE}: 512 rows (measured: 8192 to 16384)"]),
+        (
+            ["machine.link.bandwidth=300 GB/s"],
+            [f"h200+link.bandwidth=300GB/s: 1 of 1 {OUTSIDE}: values of the machine were changed"],
+        ),
+    ],
+)
+def test_points_outside_of_what_was_measured(tmp_path: Path, overrides: list[str], said: list[str]) -> None:
+    path = tmp_path / "e.yaml"
+    path.write_text(TEXT, encoding="utf-8")
+    assert list(extrapolations(load_experiment(path, overrides).points)) == said
