@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count
@@ -236,9 +237,10 @@ class BarPage:
             axes.set_xticks([])
             return
         if self.names_bars:
-            names = [name.replace(", ", ",\n").replace("-", "-\n", 1 if len(name) > 8 else 0) for name in self.series]
+            names = [_folded(name, int(self.points_per_bar / _POINTS_PER_LETTER)) for name in self.series]
             axes.set_xticks([self._position(0, s) for s in range(len(self.series))], names)
-            axes.set_xlabel(f"{cases[0].heading.replace(', ', f' {cases[0].label}, ', 1)}")
+            model, comma, rest = cases[0].heading.partition(", ")
+            axes.set_xlabel(f"{model} {cases[0].label}, {rest}" if comma else f"{cases[0].label}, {model}")
             axes.tick_params(axis="x", length=0)
             return
         places = [self._position(i, 0) for i in range(len(cases))]
@@ -259,6 +261,16 @@ class BarPage:
         if len(self.series) > 1 and cases[-1] == self.cases[-1]:
             note = textwrap.fill(f"bars of a group: {'; '.join(self.series)}", int(72 * self.width / 4.2))
             axes.set_xlabel(note, color=style.QUIET_COLOUR, labelpad=5 + 9 * lines)
+
+
+def _folded(name: str, letters: int) -> str:
+    """Return the name of a series in lines: one for each of its parts, and where these are too long, more."""
+    lines = [""]
+    for part in re.findall(r"[^\s_-]+(?:,?\s+|[_-]*)", name):
+        if lines[-1].endswith(", ") or (lines[-1] and len(lines[-1] + part.rstrip()) > letters):
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _second_ticks(axes: Axes, places: Sequence[float], texts: Sequence[str], **look: float) -> None:

@@ -72,7 +72,7 @@ def _columns_of(row: Row, axes: Sequence[str]) -> Hashable:
 
 def _inputs(results: Results) -> list[Inputs]:
     """Return the resolved values of each row."""
-    found = []
+    found: list[Inputs] = []
     for point in results.points:
         if point is None:
             raise InputDataError(f"{results.path}: resolved.json does not have the inputs of every row of results.csv")

@@ -9,7 +9,7 @@ from t3sim.analysis.folder import Results
 from t3sim.analysis.style import DRAM_COLOURS, Drawing
 from t3sim.analysis.table import Row
 
-SMALLEST_GB = 0.1  # below, megabytes are shown
+SMALLEST_GB = 10.0  # below, megabytes are shown: parts are a hundredth of the whole
 # category -> column; they are named alike: "GEMM reads" are the column dram_gemm_read_bytes
 _COLUMNS = {name: f"dram_{name.lower().replace(' ', '_').removesuffix('s')}_bytes" for name in DRAM_COLOURS}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +25,7 @@ from t3sim.results.waits import WAITS_CSV
 from t3sim.results.writer import CSV_NAME, FAILED_NAME, read_results
 
 RESOLVED_NAME = "resolved.json"
+VALIDATION_NAME = "validation.csv"
 EXPERIMENT_NAME = "experiment.yaml"
 DEFAULT_FIGURES = ("speedup", "dram_traffic")
 MAX_JSON_BYTES = 1 << 30
@@ -175,19 +176,28 @@ def read_folder(path: str | Path) -> Results:
     return Results(path, records, read_mapping(path / RESOLVED_NAME), read_mapping(path / MANIFEST_NAME))
 
 
-def result_folders(paths: Sequence[str | Path]) -> list[Path]:
+def result_folders(
+    paths: Sequence[str | Path], on_missing: Callable[[str], object] = lambda _text: None
+) -> list[Path]:  # fmt: skip
     """Return the result folders that *paths* are or, sorted, those below them; each once.
 
-    Raises ``InputDataError`` for a path without results.
+    *on_missing* is told of paths without results; raises ``InputDataError`` if no path has any, or for a file.
     """
     found: list[Path] = []
+    missing: list[str] = []
     for given in map(Path, paths):
         if given.exists() and not given.is_dir():
             raise InputDataError(f"{given}: not a folder; give a folder that holds {CSV_NAME}, or one above it")
         below = [given] if (given / CSV_NAME).is_file() else sorted(file.parent for file in given.rglob(CSV_NAME))
         if not below:
-            raise InputDataError(f"{given}: no results: no {CSV_NAME} there or below")
+            is_validation = (given / VALIDATION_NAME).is_file()
+            advice = "; t3sim validate wrote a report of its own there" if is_validation else ""
+            missing.append(f"{given}: no results: no {CSV_NAME} there or below{advice}")
         found += below
+    if not found:
+        raise InputDataError("\n".join(missing))
+    for text in missing:
+        on_missing(text)
     return list({folder.resolve(): folder for folder in found}.values())
 
 

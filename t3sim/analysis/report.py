@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from t3sim.analysis.folder import EXPERIMENT_NAME, Results
 from t3sim.analysis.page import Cell, Column, ExtraTable, Table, number_text
 from t3sim.analysis.strategies import availability
 from t3sim.analysis.style import save, strategy_colour
-from t3sim.analysis.table import machine_base, workload_name
+from t3sim.analysis.table import grouped, machine_base, workload_name
 from t3sim.analysis.waits import PhaseAccounts, accounts_of
 from t3sim.errors import InputDataError
 from t3sim.results.record import COLUMNS, MEANINGS
@@ -51,6 +52,10 @@ def report_html(folders: Sequence[Results], extra: ExtraTable | None = None, tit
         check_figure_names(results.figures)
     sections = [section_of(results, number) for number, results in enumerate(folders, start=1)]
     n = len(sections)
+    for same in grouped(sections, itemgetter("name")).values():  # what the index tells them apart by
+        is_told = len({section["overrides"] for section in same}) == len(same) > 1
+        for section in same:
+            section["told_by"] = section["overrides" if is_told else "folder"] if len(same) > 1 else ""
     return page.rendered(
         "report.html",
         title=title or (folders[0].name if n == 1 else f"{n} experiments"),
@@ -94,7 +99,7 @@ def section_of(results: Results, number: int) -> dict[str, Any]:
         "waits": waits_table(accounts, f"waits-{number}") if accounts else None,
         "failed": failed.head(MAX_ROWS).to_csv(index=False) if failed is not None and n_failed else "",
         "experiment": results.text_of(EXPERIMENT_NAME) or "",
-        "overrides": "\n".join(map(str, overrides)) if isinstance(overrides, list) else "",
+        "overrides": " ".join(f"-s {one}" for one in overrides) if isinstance(overrides, list) else "",
         "provenance": provenance_of(results),
     }
 
@@ -105,7 +110,7 @@ def _card(summary: StrategySummary, results: Results) -> dict[str, str]:
     below = ["a limit, not a design"] if summary.is_limit else [availability(summary.strategy)]
     if summary.n > 1:
         below = [f"{summary.lowest:.2f} to {summary.highest:.2f} ({summary.highest_in})", *below]
-        below += [] if summary.is_limit else [f"alone the fastest in {summary.n_best}"]
+        below += [] if summary.is_limit or not summary.n_best else [f"alone the fastest in {summary.n_best}"]
     return {
         "title": f"{summary.strategy}, {f'geomean of {summary.n}' if summary.n > 1 else 'speedup'}",
         "value": f"{summary.geomean:.3f}×",

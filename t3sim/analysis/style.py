@@ -34,9 +34,9 @@ STRATEGY_COLOURS = (  # by the order they declare; estimates in tints of what th
 LAST = 1000  # place of what declares no order
 StrategyName = TypeVar("StrategyName", bound=str)
 SPARE_COLOURS = ("#CC79A7", "#F0E442", "#444444")
-PHASE_COLOURS = {
-    "GEMM": "#0072B2", "RS": "#E69F00", "GEMM and RS overlapped": "#56B4E9", "AG and GEMM overlapped": "#56B4E9",
-    "GEMM and all-reduce overlapped": "#CC79A7", "AG": "#009E73", "other operators": "#DDDDDD", "other": "#BBBBBB",
+PHASE_COLOURS = {  # none is the colour of a strategy: both are in one figure
+    "GEMM": "#762A83", "RS": "#E7D4E8", "GEMM and RS overlapped": "#AF8DC3", "AG and GEMM overlapped": "#AF8DC3",
+    "GEMM and all-reduce overlapped": "#C2A5CF", "AG": "#7FBF7B", "other operators": "#DDDDDD", "other": "#BBBBBB",
 }  # fmt: skip
 DRAM_COLOURS = {
     "GEMM reads": "#0072B2", "GEMM writes": "#56B4E9", "RS reads": "#D55E00", "RS writes": "#E69F00",
@@ -49,7 +49,7 @@ WAIT_COLOURS = {
     "no request": "#CCCCCC", "nothing left": "#F2F2F2",
 }  # fmt: skip
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-DARK_COLOURS = frozenset({"#0072B2", "#D55E00", "#009E73", "#444444", "#7B3F98"})  # these carry white text
+DARK_COLOURS = frozenset({"#762A83", "#0072B2", "#D55E00", "#009E73", "#444444", "#7B3F98"})  # these carry white text
 GRID_COLOUR = "#DDDDDD"
 QUIET_COLOUR = "#666666"
 

@@ -74,8 +74,12 @@ def swept_axes(results: Results) -> list[str]:
 
 
 def panels_of(results: Results, key: str) -> tuple[AxisValues, list[Panel]]:
-    """Return the values of axis *key* and the lines over them, one panel for each workload and other axes."""
-    rows = [row for row in _compared(results) if row[key] is not None]
+    """Return the values of axis *key* and the lines over them, one panel for each workload and other axes.
+
+    A strategy that the axis does not reach was run once: its line has one value, and is in every panel of its workload.
+    """
+    every = _compared(results)
+    rows = [row for row in every if row[key] is not None]
     values = axis_values(key, [str(row[key]) for row in rows])
     others = [name for name in varying(rows, results.axes) if name != key]
     base_names = {machine_base(row["machine"]) for row in rows}
@@ -83,14 +87,20 @@ def panels_of(results: Results, key: str) -> tuple[AxisValues, list[Panel]]:
     def case_of(row: Row) -> tuple[Any, ...]:
         return (_workload_without(row, key), machine_base(row["machine"]), *(row[name] for name in others))
 
+    level = grouped((row for row in every if row[key] is None), lambda row: case_of(row)[:2])
     panels = []
-    for (_, machine, *_), members in grouped(rows, case_of).items():
+    for case, members in grouped(rows, case_of).items():
+        _, machine, *fixed = case
         title = [_title(members[0], key), *([machine] if len(base_names) > 1 else [])]
         title += [f"{name.rsplit('.', maxsplit=1)[-1].replace('_', ' ')} {members[0][name]}" for name in others]
         lines = {
             name: {str(row[key]): row["speedup"] for row in members if row["strategy"] == name}
             for name in strategy_order(row["strategy"] for row in members)
         }
+        for row in level.get(case[:2], []):
+            if all(row[name] in (None, value) for name, value in zip(others, fixed, strict=True)):
+                lines.setdefault(row["strategy"], {values.texts[0]: row["speedup"]})
+        lines = {name: lines[name] for name in strategy_order(lines)}
         panels.append(Panel(", ".join(title), lines))
     return values, panels
 

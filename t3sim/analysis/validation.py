@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from t3sim.analysis.folder import read_mapping, read_table
+from t3sim.analysis.folder import VALIDATION_NAME, read_mapping, read_table
 from t3sim.errors import InputDataError
 from t3sim.results.manifest import MANIFEST_NAME
 
-VALIDATION_NAME = "validation.csv"
 TILES_NAME = "tiles.csv.gz"
 
 SIMULATED, FAILED, NOT_SIMULATED = "simulated", "failed", "not simulated"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from t3sim.cli import PATH
+from t3sim.cli.run import note
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +48,7 @@ def report(folders: tuple[Path, ...], output: Path | None, targets_file: str | N
     if targets_file == PUBLISHED:
         targets_file = str(shipped("validation") / "targets.yaml")
     targets = read_targets(load_yaml(targets_file).plain(), targets_file) if targets_file else []
-    found = [read_folder(folder) for folder in result_folders(folders)]
+    found = [read_folder(folder) for folder in result_folders(folders, note)]
     page = output or (folders[0] / REPORT_NAME if len(folders) == 1 else Path(REPORT_NAME))
     prepare_folder(page.parent)
     comparisons = compare(found, targets)

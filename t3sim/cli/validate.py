@@ -74,7 +74,8 @@ def validate(
     same command goes on where an earlier one ended.  Exit code 6: finished, but some rows were refused or some points
     could not be simulated.
     """
-    from t3sim.analysis.validation import SUMMARY_TITLES, TILES_NAME, VALIDATION_NAME, read_validation, summary_texts
+    from t3sim.analysis.folder import VALIDATION_NAME
+    from t3sim.analysis.validation import SUMMARY_TITLES, TILES_NAME, read_validation, summary_texts
     from t3sim.analysis.validation_report import write_report
     from t3sim.config.presets import load_kernels
     from t3sim.experiment.phase_files import PHASES_NAME

@@ -66,7 +66,8 @@ def of_trace(trace: Mapping[str, Any]) -> Found:
         if category == "cpu_op":
             operators[_external_id(args)].append(event)
         elif category in ON_DEVICE:
-            start, us = event.get("ts"), event.get("dur")
+            start: Any = event.get("ts")
+            us: Any = event.get("dur")
             if not all(isinstance(value, int | float) and 0 <= value < LARGEST for value in (start, us)):
                 read.problems.append(f"event {place}: `ts` and `dur` must be microseconds, found {start!r} and {us!r}")
                 continue

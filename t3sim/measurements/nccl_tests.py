@@ -230,10 +230,10 @@ class _Table:
         counts = [self.ranks] if self.ranks > 1 else range(2, MOST_GPUS)
         fitting = [(name, n) for name in names for n in counts if _fits(name, n, bandwidths, PRINTED_ERROR)]
         if len(fitting) != 1:
-            gpus = str(self.ranks or "an unknown number of")
+            ranks = self.ranks or "an unknown number of"
             raise ValueError(
-                f"what ran on {gpus} GPUs does not follow from the bandwidths of the table below: keep all lines above "
-                "it, and name the file after the program, like all_gather_perf.txt"
+                f"what ran on {ranks} GPUs does not follow from the bandwidths of the table: keep all lines above it, "
+                "and name the file after the program, like all_gather_perf.txt"
             )
         [(collective, gpus)] = fitting
         if not program:

@@ -324,7 +324,7 @@ def _alone(row: Measurement) -> Measurement:
     if row.kind != "operators" or row["op"] not in ("gemm", *COLLECTIVES):
         return row
     kind = KINDS["gemm" if row["op"] == "gemm" else "collectives"]
-    given = row.values if row["op"] == "gemm" else collective_of(row.values) | row.values
+    given = {**({} if row["op"] == "gemm" else collective_of(row.values)), **row.values}
     values = kind.completed({name: value for name, value in given.items() if name in kind.by_name})
     return replace(row, kind=kind.name, values=values)
 

@@ -113,6 +113,22 @@ def test_other_axes_make_panels_and_files(tmp_path: Path) -> None:
     assert [drawing.suffix for drawing in draw_figure("sweep", results)] == [f"-{key}" for key in axes]
 
 
+def test_a_strategy_that_the_axis_does_not_reach_is_in_every_panel_of_its_workload(tmp_path: Path) -> None:
+    """Its cell of the axis is empty.  Canary: at another degree it is not."""
+    mca = dataclasses.replace(T3, strategy="t3-mca", time_us=1200.0)
+    records = [dataclasses.replace(one, tp=tp) for tp in (8, 16) for one in (SEQUENTIAL, T3, mca, mca)]
+    records = [one for one in records if (one.strategy, one.tp) != ("t3", 16)]
+    axis = ["" if one.strategy != "t3-mca" else "5" for one in records]
+    axis[-1] = axis[records.index(mca) + 1] = "10"
+    csv = write_folder(tmp_path, records) / "results.csv"  # the policy tells no cases apart
+    frame = pd.read_csv(csv, dtype=str, keep_default_na=False)
+    frame.assign(**{"arbitration.threshold": axis}).to_csv(csv, index=False, lineterminator="\n")
+    results = read_folder(tmp_path)
+    _, panels = panels_of(results, "arbitration.threshold")
+    assert [list(panel.lines) for panel in panels] == [["sequential", "t3", "t3-mca"], ["sequential", "t3-mca"]]
+    assert [len(line) for line in panels[0].lines.values()] == [1, 1, 2]
+
+
 def test_without_swept_keys_the_number_of_gpus_is_the_axis(tmp_path: Path) -> None:
     records = [dataclasses.replace(r, tp=tp, k=17024 // tp) for tp in (4, 8, 16) for r in (SEQUENTIAL, T3)]
     results = read_folder(write_folder(tmp_path, records))

@@ -10,14 +10,21 @@ import pytest
 from click.testing import CliRunner
 from matplotlib.figure import Figure
 
-from t3sim.analysis.bars import BarPage, group_bars
+from t3sim.analysis.bars import BarPage, _folded, group_bars
 from t3sim.analysis.dram_traffic import traffic_of
 from t3sim.analysis.figures import FIGURES, draw_figure, figures_of
 from t3sim.analysis.findings import strategy_summaries
 from t3sim.analysis.folder import read_folder, result_folders
 from t3sim.analysis.speedup import phases_of
 from t3sim.analysis.strategies import is_baseline, is_limit
-from t3sim.analysis.style import PHASE_COLOURS, Drawing, strategy_colour, strategy_order
+from t3sim.analysis.style import (
+    PHASE_COLOURS,
+    SPARE_COLOURS,
+    STRATEGY_COLOURS,
+    Drawing,
+    strategy_colour,
+    strategy_order,
+)
 from t3sim.cli.plot import plot
 from t3sim.errors import InputDataError, UsageError
 from t3sim.results.record import RunRecord
@@ -127,7 +134,25 @@ def test_bars_carry_their_values(tmp_path: Path) -> None:
     (speedup,) = draw_figure("speedup", results)
     assert {"1.00", "1.23", "1600", "1300"} <= set(texts_of(speedup))
     (traffic,) = draw_figure("dram_traffic", results)
-    assert {"0.70", "0.62"} <= set(texts_of(traffic))
+    assert {"700", "620"} <= set(texts_of(traffic))  # MB: of a few hundred, parts in GB would all be 0.06
+
+
+def test_no_phase_has_the_colour_of_a_strategy() -> None:
+    assert not {*PHASE_COLOURS.values()} & {*STRATEGY_COLOURS, *SPARE_COLOURS}
+
+
+@pytest.mark.parametrize(
+    ("name", "letters", "lines"),
+    [
+        ("t3-mca", 7, ["t3-mca"]),
+        ("ideal-rs-nmc", 7, ["ideal-", "rs-nmc"]),
+        ("t3, round_robin", 10, ["t3,", "round_", "robin"]),
+        ("t3, limit 200 cycles, age_limit", 10, ["t3,", "limit 200", "cycles,", "age_limit"]),
+        ("t3, limit 200 cycles, age_limit", 99, ["t3,", "limit 200 cycles,", "age_limit"]),
+    ],
+)
+def test_names_of_bars_are_folded_to_their_room(name: str, letters: int, lines: list[str]) -> None:
+    assert _folded(name, letters).split("\n") == lines
 
 
 def test_runtime_split_shows_sequential_points_in_time_and_in_shares(tmp_path: Path) -> None:
@@ -155,7 +180,7 @@ def test_every_axis_of_every_bar_figure_is_labelled_with_its_unit(tmp_path: Path
         if axes.patches
     ]
     assert len(labels) == 5
-    assert all(label.endswith(("(×)", "(µs)", "(GB)", "(%)")) for label in labels)
+    assert all(label.endswith(("(×)", "(µs)", "(MB)", "(%)")) for label in labels)
 
 
 def test_more_bars_than_a_page_holds_are_refused() -> None:

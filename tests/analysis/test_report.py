@@ -274,6 +274,21 @@ def test_report_without_results_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_index_tells_experiments_of_one_name_apart(tmp_path: Path) -> None:
+    """By their overrides, else by their folders; one without results among them is left out with a note."""
+    for folder, overrides in (("a", []), ("b", ["tiling=gemm-64x64"]), ("c", [])):
+        write_folder(tmp_path / folder / "same", [SEQUENTIAL], figures=[], overrides=overrides)
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "validation.csv").write_text("")
+    for chosen, told_by in (("ab", ["", "-s tiling=gemm-64x64"]), ("ac", ["a/same", "c/same"])):
+        folders = [str(tmp_path / name) for name in (*chosen, "none")]
+        result = CliRunner().invoke(report, [*folders, "-o", str(tmp_path / "page.html")], catch_exceptions=False)
+        assert "none: no results" in result.stderr
+        page = (tmp_path / "page.html").read_text(encoding="utf-8").partition("</nav>")[0]
+        found = re.findall(r">same</a>(?: <span class=\"quiet\">(.*)</span>)?</li>", page)
+        assert [text.removeprefix(f"{tmp_path}/") for text in found] == told_by
+
+
 def test_templates_are_part_of_the_package() -> None:
     shipped = {path.name for path in (REPOSITORY / "t3sim" / "analysis" / "templates").iterdir()}
     assert shipped == {"page.html", "page.css", "page.js", "parts.html", "report.html", "validation.html"}

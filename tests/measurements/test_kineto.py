@@ -18,8 +18,8 @@ from t3sim.measurements.samples import read_measurements
 from tests.conftest import sample
 
 HALF = ["c10::BFloat16", "c10::BFloat16"]
-GATHER = {"Collective name": "_allgather_base", "Group size": 4, "dtype": "BFloat16",
-          "In msg nelems": 1 << 18, "Out msg nelems": 1 << 20}  # fmt: skip
+GATHER: dict[str, Any] = {"Collective name": "_allgather_base", "Group size": 4, "dtype": "BFloat16",
+                          "In msg nelems": 1 << 18, "Out msg nelems": 1 << 20}  # fmt: skip
 
 
 def operator(number: int, name: str, shapes: list[Any], types: list[str], **args: Any) -> dict[str, Any]:

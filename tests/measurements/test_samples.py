@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from t3sim.errors import EnvironmentFailure, InputDataError, UsageError
-from t3sim.measurements.kinds import H200, KINDS, LATENCIES, Kind, impossible, kind_of_header, ring_bytes
+from t3sim.measurements.kinds import H200, KINDS, LATENCIES, Kind, Value, impossible, kind_of_header, ring_bytes
 from t3sim.measurements.samples import Measurement, read_file, read_measurements, refused_text, write_measurements
 from tests.conftest import REPOSITORY, sample
 
@@ -151,7 +151,7 @@ def shipped() -> dict[str, list[Measurement]]:
     """The shipped measurements by kind, at most 50 of each, spread over all."""
     found = read_measurements(SHIPPED)
     rows = {name: list(found.of_kind(name))[:: max(1, len(found.of_kind(name)) // 50)] for name in KINDS}
-    operator = {"op": "gemm-rs", "m": 8192, "n": 4256, "k": 528, "tp": 8, "time_us": 300.0}
+    operator: dict[str, Value] = {"op": "gemm-rs", "m": 8192, "n": 4256, "k": 528, "tp": 8, "time_us": 300.0}
     return rows | {"operators": [Measurement("operators", KINDS["operators"].completed(operator), "x.csv", 2)]}
 
 
