@@ -20,7 +20,7 @@ from t3sim.registry import unknown_name
 if TYPE_CHECKING:
     from t3sim.config.machine import MachineSpec
     from t3sim.measurements.samples import Measurements
-    from t3sim.validation.points import Point
+    from t3sim.validation.points import Compared, Point
 
 DEFAULT_FOLDER = "h200"
 MANIFEST_NAME = "manifest.json"
@@ -49,6 +49,14 @@ tiling_option = click.option(
     help="CSV of file,line: the rows that the machine was fitted to [default: FOLDER-calibration.csv beside FOLDER].",
 )  # fmt: skip
 @click.option("-o", "--output", type=PATH, help="Folder for the results [default: results/validation].")
+@click.option(
+    "--predict", type=PATH, metavar="FILE",
+    help="FOLDER lists points to be measured, times empty or left out: freeze what is simulated of them in FILE.",
+)  # fmt: skip
+@click.option(
+    "--predictions", type=PATH, metavar="FILE",
+    help="Frozen predictions, whose errors come first [default: FOLDER-predictions.json beside FOLDER].",
+)  # fmt: skip
 @worker_options
 def validate(
     folder: Path | None,
@@ -58,6 +66,8 @@ def validate(
     kinds: str | None,
     calibration: Path | None,
     output: Path | None,
+    predict: Path | None,
+    predictions: Path | None,
     jobs: int | None,
     scheduler: str | None,
     phases: Path | None,
@@ -65,8 +75,8 @@ def validate(
     """Compare the measurements in FOLDER with simulations of a machine [default: the shipped H200 measurements].
 
     FOLDER holds CSV files as in validation/h200, each of one kind, known by its columns.  Writes validation.csv (one
-    line a point), tiles.csv.gz and a report.  The same command goes on where an earlier one ended.  Exit code 6:
-    finished, but some points could not be simulated.
+    line a point), tiles.csv.gz and a report, which begins with what was frozen before (--predictions).  The same
+    command goes on where an earlier one ended.  Exit code 6: finished, but some points could not be simulated.
     """
     from t3sim.analysis.validation import SUMMARY_TITLES, TILES_NAME, VALIDATION_NAME, read_validation, summary_texts
     from t3sim.analysis.validation_report import write_report
@@ -76,14 +86,19 @@ def validate(
     from t3sim.experiment.result_folder import owned
     from t3sim.files import publish
     from t3sim.measurements.samples import read_measurements
-    from t3sim.validation.points import FAILED, Points, compared, read_calibration, simulations_of
+    from t3sim.validation import predictions as freezing
+    from t3sim.validation.points import Points, compared, read_calibration, simulations_of
     from t3sim.validation.simulation import outcomes_of
     from t3sim.validation.tables import tiles_csv, validation_csv
 
     started = time.monotonic()
     folder = folder or shipped_measurements()
-    measurements = read_measurements(folder)
-    used = calibration_of(folder, calibration)
+    if predict is not None and predict.exists():
+        raise UsageError(f"--predict {predict}: is frozen; give a new file")
+    measurements = read_measurements(folder, are_points=predict is not None)
+    used = beside(folder, "calibration.csv", calibration) if predict is None else None
+    frozen = beside(folder, "predictions.json", predictions) if predict is None else None
+    frozen_ones = None if frozen is None else freezing.read_predictions(frozen)
     is_used = read_calibration(used, measurements) if used is not None else frozenset()
     spec = machine_of(machine, overrides)
     maker = Points(spec, load_kernels(tiling))
@@ -92,7 +107,8 @@ def validate(
     directory = output or Path("results") / "validation"
     with owned(directory):
         click.echo(f"measurements  {folder}: {len(measurements.rows)} rows, {len(points)} points")
-        say_what_is_assumed(measurements)
+        if predict is None:
+            say_what_is_assumed(measurements)
         click.echo(f"machine       {spec.name}")
         click.echo(f"simulations   {len(simulations)} distinct ones")
         runner = PhaseRunner(simulations, phases or directory / PHASES_NAME, is_lenient=True, noun="simulations")
@@ -102,29 +118,49 @@ def validate(
                 runner.simulate(workforce, progress, longest_first=True)
         outcomes = outcomes_of(runner)
         found = compared(points, outcomes, is_used)
+        if predict is not None:
+            publish({predict: freezing.predictions_json(measurements, found, spec, tiling)})
+            click.echo(str(predict))
+            raise_if_failed(found, predict)
+            return
+        before = [] if frozen_ones is None else freezing.met(frozen_ones, points)
         tiles = maker.tiles(measurements, outcomes) if any(p.kind == "tile_timelines" for p in points) else []
         asked = {
             "tiling": tiling, "overrides": list(overrides), "kinds": kinds, "measurements": str(folder),
             "calibration": None if used is None else str(used),
         }  # fmt: skip
+        if frozen_ones is not None:
+            errors = list(freezing.error_rows(before))
+            asked["frozen"] = {"title": freezing.title_of(frozen_ones, before, spec), "errors": errors}
         contents = {
             directory / VALIDATION_NAME: validation_csv(folder, found),
             directory / TILES_NAME: tiles_csv(folder, tiles),
             directory / MANIFEST_NAME: manifest(spec, asked, time.monotonic() - started),
         }
+        if before:
+            contents[directory / freezing.CSV_NAME] = freezing.predictions_csv(folder, before)
         publish(contents)
         validation = read_validation(directory)
         written = write_report(directory, validation)
+    if frozen_ones is not None:
+        title = freezing.title_of(frozen_ones, before, spec)
+        terminal().print(table_of(title, freezing.TITLES, freezing.error_rows(before), no_wrap=True))
     title = "Simulated against measured, points that the machine was not fitted to"
     terminal().print(table_of(title, SUMMARY_TITLES, summary_texts(validation), no_wrap=True))
     for path in [*contents, *written]:
         click.echo(str(path))
+    raise_if_failed(found, directory / VALIDATION_NAME)
+
+
+def raise_if_failed(found: Sequence[Compared], table: Path) -> None:
+    """Name the first points that could not be simulated and raise ``PointsFailed``, if there are any."""
+    from t3sim.validation.points import FAILED
+
     failed = [one for one in found if one.status == FAILED]
     for one in failed[:MAX_FAILURES_SHOWN]:
         click.echo(f"failed: {one.point.row.place}: {one.point.quantity}: {one.reason}", err=True)
     if failed:
-        where = directory / VALIDATION_NAME
-        raise PointsFailed(f"{len(failed)} of {len(points)} points failed: {where} says why and has the others")
+        raise PointsFailed(f"{len(failed)} of {len(found)} points failed: {table} says why and has the others")
 
 
 def say_what_is_assumed(measurements: Measurements) -> None:
@@ -149,10 +185,10 @@ def shipped_measurements() -> Path:
     return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
 
 
-def calibration_of(folder: Path, given: Path | None) -> Path | None:
-    """Return the list of rows that the machine was fitted to, None if there is none beside *folder*."""
-    beside = folder.resolve().with_name(f"{folder.resolve().name}-calibration.csv")
-    return given or (beside if beside.is_file() else None)
+def beside(folder: Path, name: str, given: Path | None) -> Path | None:
+    """Return *given*, or FOLDER-*name* beside *folder*; None if there is neither."""
+    found = folder.resolve().with_name(f"{folder.resolve().name}-{name}")
+    return given or (found if found.is_file() else None)
 
 
 def machine_of(name: str, overrides: Sequence[str]) -> MachineSpec:

@@ -6,57 +6,19 @@ lane's time says what it gets of a port that it shares. What a transfer brings i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from t3sim.measure.device import MIB, ROTATED_SETS, Lab, Rows
 from t3sim.measure.peers import BULK_ARCHITECTURE, THREADS, expected
 from t3sim.measurements.kinds import ALL_LANES
+from t3sim.measurements.meshes import Mesh, meshes
 
 SIZES = (64 << 10, 256 << 10, 1 * MIB, 4 * MIB, 16 * MIB, 64 * MIB)
 QUICK_SIZES = (1 * MIB,)
 BULK_PIECE = 16384
-
-
-class Lane(NamedTuple):
-    """What one stream of *gpu* does, in order: transfers from one GPU to another, one of them itself."""
-
-    gpu: int
-    transfers: tuple[tuple[int, int], ...]
-
-
-class Mesh(NamedTuple):
-    """Lanes that run at the same time, on *gpus* GPUs."""
-
-    pattern: str
-    gpus: int
-    ways: str
-    lanes: tuple[Lane, ...]
-
-
-def meshes(n: int) -> Iterator[Mesh]:
-    """Yield what *n* GPUs allow; XOR order needs a power of two."""
-
-    def both_ways(pattern: str, gpus: int, *lanes: Lane) -> Iterator[Mesh]:
-        back = (Lane(sum(hop) - lane.gpu, (hop[::-1],)) for lane in lanes for hop in lane.transfers)  # by the other GPU
-        yield Mesh(pattern, gpus, "one", lanes)
-        yield Mesh(pattern, gpus, "both", (*lanes, *back))
-
-    for senders in range(1, n):
-        yield from both_ways("incast", senders + 1, *(Lane(gpu, ((gpu, 0),)) for gpu in range(1, senders + 1)))
-    yield from both_ways("pull", 2, Lane(0, ((1, 0),)))
-    yield from both_ways("pulls_one_peer", 2, *2 * (Lane(0, ((1, 0),)),))
-    if n > 2:
-        yield from both_ways("pulls_two_peers", 3, Lane(0, ((1, 0),)), Lane(0, ((2, 0),)))
-    for order in ("ring", "xor") if n & (n - 1) == 0 else ("ring",):
-        lanes = (
-            Lane(gpu, tuple((gpu, (gpu + step) % n if order == "ring" else gpu ^ step) for step in range(1, n)))
-            for gpu in range(n)
-        )
-        yield Mesh(f"all_to_all_{order}", n, "both", tuple(lanes))
 
 
 def transfers(lab: Lab) -> Rows:

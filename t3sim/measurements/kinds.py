@@ -234,7 +234,7 @@ def impossible(kind: Kind, row: Row, peaks: Peaks) -> Iterator[str]:
             least, why = floor(row, peaks)
             if float(value) < least:
                 yield f"{column.name} is {value}, faster than peak: {why}"
-        if column.amount is not None:
+        if column.amount is not None and not math.isnan(float(value)):  # NaN: not measured yet
             expected = column.amount(row) / float(row["time_us"])
             if not math.isclose(float(value), expected, rel_tol=ROUNDING, abs_tol=ROUNDING_ABSOLUTE):
                 yield f"{column.name} is {value}; {column.factors} and time_us make {expected:.2f}"
@@ -254,7 +254,7 @@ def _contradictions(row: Row) -> Iterator[str]:
     for unit in ("us", "ns"):
         if f"min_{unit}" in row:
             low, middle, high = (float(row[f"{name}_{unit}"]) for name in ("min", "time", "max"))
-            if not low <= middle <= high:
+            if middle < low or high < middle:
                 yield f"time_{unit} {middle} is not between min_{unit} {low} and max_{unit} {high}"
     if "mainloop_end_ns" in row:
         start, computed, end = (int(row[name]) for name in ("start_ns", "mainloop_end_ns", "end_ns"))

@@ -116,8 +116,12 @@ class Measurements:
         return {name: count for name, count in found.items() if count}
 
 
-def read_measurements(folder: str | Path, peaks: Peaks | None = None) -> Measurements:
+def read_measurements(folder: str | Path, peaks: Peaks | None = None, *, are_points: bool = False) -> Measurements:
     """Return all measurements below *folder*.
+
+    *are_points*: what to measure, not what was.  Times may be empty or left out, and are NaN whatever the file says; a
+    file with no columns of times is of the kind that it is named after; without a provenance, rows are taken to be
+    measured as ``measure`` does.
 
     *peaks* stands for folders whose provenance gives none; without it they are only held against limits above every
     device. Raises ``InputDataError`` with the first problems, each with file and line.
@@ -132,7 +136,8 @@ def read_measurements(folder: str | Path, peaks: Peaks | None = None) -> Measure
     for path in files:
         if path.name == PROVENANCE:
             continue
-        read, wrong = read_file(path, _peaks_of(provenance.get(str(path.parent), {}), peaks or ANY_DEVICE))
+        facts = provenance.setdefault(str(path.parent), {}) if are_points else provenance.get(str(path.parent), {})
+        read, wrong = read_file(path, _peaks_of(facts, peaks or ANY_DEVICE), are_points=are_points)
         rows += read
         problems += wrong
         if len(problems) >= MAX_PROBLEMS:
@@ -154,7 +159,7 @@ def _peaks_of(provenance: Mapping[str, Any], otherwise: Peaks) -> Peaks:
     return peaks_from(provenance["peaks"]) if "peaks" in provenance else otherwise
 
 
-def read_file(path: Path, peaks: Peaks) -> tuple[list[Measurement], list[str]]:
+def read_file(path: Path, peaks: Peaks, *, are_points: bool = False) -> tuple[list[Measurement], list[str]]:
     """Return the measurements of one file that can be used, and what is wrong with the others."""
     try:
         content = read_limited(path, MAX_FILE_BYTES, shown_as=str(path))
@@ -167,7 +172,7 @@ def read_file(path: Path, peaks: Peaks) -> tuple[list[Measurement], list[str]]:
         return [], [str(error)]
     except UnicodeDecodeError:
         return [], [f"{path}: not UTF-8 text"]
-    return _checked(_of_csv(path, text), peaks)
+    return _checked(_of_csv(path, text, are_points=are_points), peaks)
 
 
 def read_provenance(path: Path) -> dict[str, Any]:
@@ -299,31 +304,40 @@ def _wrong_samples(row: Measurement) -> Iterator[str]:
             yield f"{name} is {row.values[name]}; the median of its samples is {statistics.median(samples):.4g}"
 
 
-def _of_csv(path: Path, text: str) -> Iterator[_Line]:
+def _of_csv(path: Path, text: str, *, are_points: bool = False) -> Iterator[_Line]:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         header = tuple(next(reader, ()))
         if not header:
             yield None, [f"{path}: is empty; its first line must name columns"]
             return
-        kind = kind_of_header(header)
+        named = KINDS.get(path.name.partition(".")[0]) if are_points else None
+        kind = named if named is not None and set(header) <= set(named.by_name) else kind_of_header(header)
         if isinstance(kind, str):
             yield None, [f"{path}:1: {kind}"]
             return
         for cells in reader:
-            yield _parsed(kind, header, cells, str(path), reader.line_num)
+            yield _parsed(kind, header, cells, str(path), reader.line_num, are_points=are_points)
     except csv.Error as error:
         yield None, [f"{path}:{reader.line_num}: not CSV: {error}"]
 
 
-def _parsed(kind: Kind, header: tuple[str, ...], cells: list[str], file: str, line: int) -> _Line:
+def _parsed(
+    kind: Kind, header: tuple[str, ...], cells: list[str], file: str, line: int, *, are_points: bool = False
+) -> _Line:
     if len(cells) != len(header):
         return None, [f"{file}:{line}: {len(cells)} values in a file of {len(header)} columns"]
     values: dict[str, Value] = {}
     samples: dict[str, tuple[float, ...]] = {}
     problems: list[str] = []
     sampled = kind.sample_columns()
+    measured = {column.name: math.nan for column in kind.columns if are_points and not column.key}
+    values |= measured
+    problems += [f"{file}:{line}: {name} is not there" for name in kind.names if are_points and name not in
+                 {*header, *measured}]  # fmt: skip
     for name, cell in zip(header, cells, strict=True):
+        if name in measured:
+            continue
         try:
             column = kind.by_name.get(name)
             if column is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from dataclasses import asdict
 from itertools import combinations
 from pathlib import Path
@@ -19,7 +20,9 @@ from t3sim.measurements.samples import Measurement, read_file, read_measurements
 from tests.conftest import REPOSITORY, sample
 
 SHIPPED = REPOSITORY / "validation" / "h200"
-BY_PAIRS = ("two-gpus", "two-gpus-beside", "two-gpus-stores", "two-gpus-async-tp")
+OF_TWO = ("beside", "stores", "async-tp", "launches", "transfers", "scatter")
+BY_PAIRS = ("two-gpus", *(f"two-gpus-{name}" for name in OF_TWO))
+RECORDS = {"tile_timelines", "scatter_timelines", "async_tp_trace"}  # of single runs
 ACCESS = "memory,access_bytes,threads,workgroups,access,pattern,bytes,time_us,gbps_per_direction\n"
 BURSTS = "memory,access_bytes,threads,workgroups,burst_bytes,issued_ns,all_issued_ns,time_ns,min_ns,max_ns\n"
 FACTS = {"device": "NVIDIA H200", "driver": "1", "cuda": "13.0", "date": "2026-11-21", "peaks": asdict(H200)}
@@ -49,7 +52,24 @@ def test_shipped_measurements_are_read() -> None:
 def test_what_was_measured_here_keeps_every_sample(folder: str) -> None:
     measured = read_measurements(SHIPPED / folder).rows
     assert measured
-    assert all(row.samples for row in measured if row.kind not in {"tile_timelines", "async_tp_trace"})
+    assert all(row.samples for row in measured if row.kind not in RECORDS)
+
+
+def test_points_to_be_measured_are_read_without_times(tmp_path: Path) -> None:
+    """By the name of the file, or by columns of times that are empty; what is not said is refused with its place."""
+    (tmp_path / "transfers.csv").write_text("pattern,means,ways,gpus,lane,bytes\nincast,copy,one,4,all,65536\n")
+    (tmp_path / "mine.csv").write_text(GEMM + "T-NLG,OP,8,8192,4256,528,,,,\n")
+    gemm, transfer = read_measurements(tmp_path, are_points=True).rows
+    assert (gemm.kind, gemm["k"], transfer.kind, transfer["bytes"]) == ("gemm", 528, "transfers", 65536)
+    assert all(math.isnan(float(row["time_us"])) for row in (gemm, transfer))
+    with pytest.raises(InputDataError, match=r"mine.csv:2: time_us must be a number above 0, found ''"):
+        read_measurements(tmp_path)
+    (tmp_path / "transfers.csv").write_text("pattern,means,ways,gpus,bytes\nincast,copy,one,1,65536\n")
+    with pytest.raises(InputDataError, match=r"transfers.csv:2: lane is not there"):
+        read_measurements(tmp_path, are_points=True)
+    (tmp_path / "transfers.csv").write_text("pattern,means,ways,gpus,lane,bytes\nincast,copy,one,1,all,65536\n")
+    with pytest.raises(InputDataError, match=r"gpus is 1; a transfer has at least 2"):
+        read_measurements(tmp_path, are_points=True)
 
 
 def test_an_h100_was_measured_within_its_own_peaks() -> None:
