@@ -85,4 +85,4 @@ def _leaves(key: str, value: Any) -> Iterator[tuple[str, str]]:
         for name, child in value.items():
             yield from _leaves(f"{key}.{name}".lstrip("."), child)
     else:
-        yield key, json.dumps(value)
+        yield key, json.dumps(value, allow_nan=False)

@@ -81,6 +81,8 @@ GROUPS = (
     Group("RS beside a GEMM", "contention", "quantity == 'rs_with_gemm_us'"),
     Group("that GEMM alone", "contention", "quantity == 'gemm_alone_us'"),
     Group("that RS alone", "contention", "quantity == 'rs_alone_us'"),
+    Group("GEMM in a green context", "contention_sm_split", "quantity == 'gemm_alone_us'"),
+    Group("copies of several GPUs at once", "transfers"),
     Group("GEMM and RS in pieces", "async_tp", aim=Aim(mape=0.05)),
     Group("fused GEMM and scatter, sum", "fused_scatter", "quantity == 'flux_us'", Aim(mape=0.08)),
     Group("the same, all GPUs from row 0", "fused_scatter", "quantity == 'flux_noswz_us'", Aim(mape=0.08)),

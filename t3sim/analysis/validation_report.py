@@ -67,6 +67,12 @@ def sentences(validation: Validation) -> list[str]:
     found = [f"{coverage.rows} measured rows make {coverage.points} points: {counts} (below, with the reasons)."]
     if validation.manifest.get("kinds"):
         found.append(f"Only these kinds of measurement were compared: {validation.manifest['kinds']}.")
+    frozen = validation.manifest.get("frozen")
+    if frozen:
+        errors = [
+            f"{kind} {name}: MAPE {mape}, largest {high} ({n})" for kind, name, n, mape, _, high in frozen["errors"]
+        ]
+        found.insert(0, f"{frozen['title']}{': ' if errors else ''}{'; '.join(errors)}.")
     n_used = int(points["used_for_calibration"].sum())
     fitted = f"The machine was fitted to {n_used} of these points ({n_used / len(points):.0%})." if n_used else ""
     found.append(fitted or "No list of points says that the machine was fitted to any of them.")

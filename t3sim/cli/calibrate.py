@@ -11,7 +11,7 @@ import click
 from t3sim.cli import PATH
 from t3sim.cli._errors import echo
 from t3sim.cli.run import note, progress_bar, worker_options, workers_with_cost
-from t3sim.cli.validate import calibration_of, machine_of, say_what_is_assumed, shipped_measurements, tiling_option
+from t3sim.cli.validate import beside, machine_of, say_what_is_assumed, shipped_measurements, tiling_option
 from t3sim.errors import UsageError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def calibrate(
 
     folder = folder or shipped_measurements()
     measurements = read_measurements(folder)
-    listed = calibration_of(folder, points)
+    listed = beside(folder, "calibration.csv", points)
     if listed is None:
         advice = "give --points FILE, a CSV of file,line (the others stay unused and can judge the fit)"
         raise UsageError(f"{folder}: no list of the rows to fit to; {advice}")

@@ -77,7 +77,7 @@ def _as_written(value: Any) -> str:
         return "{" + ", ".join(f"{key}: {_as_written(part)}" for key, part in value.items()) + "}"
     if isinstance(value, list):
         return f"[{', '.join(map(_as_written, value))}]"
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) else json.dumps(value, allow_nan=False)
 
 
 @config.command()

@@ -6,7 +6,7 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING
@@ -23,7 +23,7 @@ from t3sim.registry import unknown_name
 if TYPE_CHECKING:
     from t3sim.config.machine import MachineSpec
     from t3sim.measurements.samples import Measurements
-    from t3sim.validation.points import Point
+    from t3sim.validation.points import Compared, Point
 
 DEFAULT_FOLDER = "h200"
 MANIFEST_NAME = "manifest.json"
@@ -53,6 +53,14 @@ tiling_option = click.option(
     help="CSV of file,line: the rows that the machine was fitted to [default: FOLDER-calibration.csv beside FOLDER].",
 )  # fmt: skip
 @click.option("-o", "--output", type=PATH, help="Folder for the results [default: results/validation].")
+@click.option(
+    "--predict", type=PATH, metavar="FILE",
+    help="FOLDER lists points to be measured, times empty or left out: freeze what is simulated of them in FILE.",
+)  # fmt: skip
+@click.option(
+    "--predictions", type=PATH, metavar="FILE",
+    help="Frozen predictions, whose errors come first [default: FOLDER-predictions.json beside FOLDER].",
+)  # fmt: skip
 @worker_options
 def validate(
     measurements: Path | None,
@@ -62,6 +70,8 @@ def validate(
     kinds: str | None,
     calibration: Path | None,
     output: Path | None,
+    predict: Path | None,
+    predictions: Path | None,
     jobs: int | None,
     scheduler: str | None,
     phases: Path | None,
@@ -70,9 +80,9 @@ def validate(
 
     MEASUREMENTS is a file or a folder of them: CSV as in validation/h200, or with few columns (collective,gpus,bytes,
     time_us or op,m,n,k,tp,time_us); what nccl-tests prints, or writes with -J; traces of PyTorch's profiler.  Writes
-    validation.csv (one line a point), tiles.csv.gz and a report, which also says what was assumed of the files.  The
-    same command goes on where an earlier one ended.  Exit code 6: finished, but some rows were refused or some points
-    could not be simulated.
+    validation.csv (one line a point), tiles.csv.gz and a report, which begins with what was frozen before
+    (--predictions) and says what was assumed of the files.  The same command goes on where an earlier one ended.
+    Exit code 6: finished, but some rows were refused or some points could not be simulated.
     """
     from t3sim.analysis.folder import VALIDATION_NAME
     from t3sim.analysis.validation import SUMMARY_TITLES, TILES_NAME, read_validation, summary_texts
@@ -83,14 +93,19 @@ def validate(
     from t3sim.experiment.result_folder import owned
     from t3sim.files import publish
     from t3sim.measurements.samples import read_measurements
-    from t3sim.validation.points import FAILED, Points, compared, read_calibration, simulations_of
+    from t3sim.validation import predictions as freezing
+    from t3sim.validation.points import Points, compared, read_calibration, simulations_of
     from t3sim.validation.simulation import outcomes_of
     from t3sim.validation.tables import tiles_csv, validation_csv
 
     started = time.monotonic()
     source = measurements or shipped_measurements()
-    found = read_measurements(source)
-    used = calibration_of(found.folder, calibration)
+    if predict is not None and predict.exists():
+        raise UsageError(f"--predict {predict}: is frozen; give a new file")
+    found = read_measurements(source, are_points=predict is not None)
+    used = beside(found.folder, "calibration.csv", calibration) if predict is None else None
+    frozen = beside(found.folder, "predictions.json", predictions) if predict is None else None
+    frozen_ones = None if frozen is None else freezing.read_predictions(frozen)
     is_used = read_calibration(used, found) if used is not None else frozenset()
     spec = machine_of(machine, overrides)
     maker = Points(spec, load_kernels(tiling))
@@ -99,7 +114,8 @@ def validate(
     directory = output or Path("results") / "validation"
     with owned(directory):
         echo(f"measurements  {source}: {len(found.rows)} rows, {len(points)} points")
-        say_what_is_assumed(found)
+        if predict is None:
+            say_what_is_assumed(found)
         echo(f"machine       {spec.name}")
         echo(f"simulations   {len(simulations)} distinct ones")
         runner = PhaseRunner(simulations, phases or directory / PHASES_NAME, is_lenient=True, noun="simulations")
@@ -109,36 +125,61 @@ def validate(
                 runner.simulate(workforce, progress, longest_first=True)
         outcomes = outcomes_of(runner)
         pairs = compared(points, outcomes, is_used)
+        if predict is not None:
+            publish({predict: freezing.predictions_json(found, pairs, spec, tiling)})
+            echo(str(predict))
+            raise_if_failed(pairs, predict)
+            return
+        before = [] if frozen_ones is None else freezing.met(frozen_ones, points)
         tiles = maker.tiles(found, outcomes) if any(p.kind == "tile_timelines" for p in points) else []
         asked = {
             "tiling": tiling, "overrides": list(overrides), "kinds": kinds, "measurements": str(source),
             "calibration": None if used is None else str(used), "assumed": found.assumed,
             "refused": found.refused[:MAX_REFUSED_KEPT],
         }  # fmt: skip
+        if frozen_ones is not None:
+            errors = list(freezing.error_rows(before))
+            asked["frozen"] = {"title": freezing.title_of(frozen_ones, before, spec), "errors": errors}
         contents = {
             directory / VALIDATION_NAME: validation_csv(found.folder, pairs),
             directory / TILES_NAME: tiles_csv(found.folder, tiles),
             directory / MANIFEST_NAME: manifest(spec, asked, time.monotonic() - started),
         }
+        if before:
+            contents[directory / freezing.CSV_NAME] = freezing.predictions_csv(found.folder, before)
         publish(contents)
         validation = read_validation(directory)
         written = write_report(directory, validation)
+    if frozen_ones is not None:
+        show_errors(freezing.title_of(frozen_ones, before, spec), freezing.TITLES, freezing.error_rows(before))
     title = "Simulated against measured, points that the machine was not fitted to"
-    columns = list(zip(*summary_texts(validation), strict=True)) or [()] * len(SUMMARY_TITLES)
-    cells = dict(zip(SUMMARY_TITLES, columns, strict=True))
-    words = {name: cells.pop(name) for name in ("kind", "aim")}
-    for line in table_lines(title, words, cells):
-        echo(line)
+    show_errors(title, SUMMARY_TITLES, summary_texts(validation))
     for path in [*contents, *written]:
         echo(str(path))
+    raise_if_failed(pairs, directory / VALIDATION_NAME)
+    if found.refused:
+        where = directory / VALIDATION_NAME
+        raise PointsFailed(f"refused, see above: {len(found.refused)} of the rows and files; {where} has the others")
+
+
+def show_errors(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table of errors, whose first two columns are words."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(headings)
+    cells = dict(zip(headings, columns, strict=True))
+    words = {name: cells.pop(name) for name in headings[:2]}
+    for line in table_lines(title, words, cells):
+        echo(line)
+
+
+def raise_if_failed(pairs: Sequence[Compared], table: Path) -> None:
+    """Name the first points that could not be simulated and raise ``PointsFailed``, if there are any."""
+    from t3sim.validation.points import FAILED
+
     failed = [one for one in pairs if one.status == FAILED]
     for one in failed[:MAX_FAILURES_SHOWN]:
         echo(f"failed: {one.point.row.place}: {one.point.quantity}: {one.reason}", err=True)
-    where = directory / VALIDATION_NAME
     if failed:
-        raise PointsFailed(f"{len(failed)} of {len(points)} points failed: {where} says why and has the others")
-    if found.refused:
-        raise PointsFailed(f"{len(found.refused)} rows or files were refused, see above; {where} has the others")
+        raise PointsFailed(f"{len(failed)} of {len(pairs)} points failed: {table} says why and has the others")
 
 
 def say_what_is_assumed(found: Measurements) -> None:
@@ -159,10 +200,10 @@ def shipped_measurements() -> Path:
     return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
 
 
-def calibration_of(folder: Path, given: Path | None) -> Path | None:
-    """Return the list of rows that the machine was fitted to, None if there is none beside *folder*."""
-    beside = folder.resolve().with_name(f"{folder.resolve().name}-calibration.csv")
-    return given or (beside if beside.is_file() else None)
+def beside(folder: Path, name: str, given: Path | None) -> Path | None:
+    """Return *given*, or FOLDER-*name* beside *folder*; None if there is neither."""
+    found = folder.resolve().with_name(f"{folder.resolve().name}-{name}")
+    return given or (found if found.is_file() else None)
 
 
 def machine_of(name: str, overrides: Sequence[str]) -> MachineSpec:

@@ -76,8 +76,8 @@ def replaced_results(folder: Path, points: Iterable[Mapping[str, Any]]) -> str:
     """Return what a run of *points* replaces in *folder*: resolved points that it does not have; "" if nothing."""
     try:
         before = parse_json(read_limited(folder / RESOLVED_NAME, MAX_RESOLVED_BYTES, shown_as=str(folder)))
-        own = {json.dumps(point, sort_keys=True) for point in points}
-        lost = [point for point in before["points"] if json.dumps(point, sort_keys=True) not in own]
+        own = {json.dumps(point, sort_keys=True, allow_nan=False) for point in points}
+        lost = [point for point in before["points"] if json.dumps(point, sort_keys=True, allow_nan=False) not in own]
         name, overrides = str(before["name"]), "".join(f" -s {override}" for override in before["overrides"])
     except (InputDataError, ValueError, LookupError, TypeError):  # nothing, or nothing of ours
         return ""

@@ -17,13 +17,15 @@ from queue import Empty
 from typing import Any
 
 from t3sim.measure.device import Lab, Rows
-from t3sim.measure.gemm import FEW, QUICK_SHAPES, Shape, sublayer
+from t3sim.measure.gemm import FEW, QUICK_SHAPES, Shape, sublayer, sublayers
 from t3sim.measure.needs import MissingHardware
 
 KIND = "async_tp_trace"
-SHAPES = (*FEW, sublayer("Mega-GPT-2", "OP", 4), sublayer("Mega-GPT-2", "FC-2", 4))
+SHAPES = (*FEW, *sublayers(("Mega-GPT-2",), ("OP", "FC-2"), (4,)), sublayer("T-NLG", "OP", 4))
 N_WARM, N_CALLS = 5, 4
 PATIENCE_S = 240.0
+ON_GPU, BY_HOST = ("kernel", "gpu_memcpy", "gpu_memset"), ("cuda_runtime", "cuda_driver")
+LAUNCHES = ("cudaLaunch", "cuLaunch", "cudaMemcpy", "cudaMemset", "cuMemcpy", "cuMemset")  # first words of such calls
 # The first whose word is in the name of a kernel or copy says what it is.
 OPERATIONS = (
     ("barrier", "barrier_kernel"),
@@ -38,15 +40,21 @@ OPERATIONS = (
 def rows_of(events: Sequence[Mapping[str, Any]]) -> Rows:
     """Yield the operations of one call, in the order of their starts, from the profiler's *events* of one GPU.
 
-    Times count from the first start, in ns; streams are numbered in the order in which they are first seen.
+    Times count from the first start, in ns; streams, and threads of the host that launch, are numbered in the order in
+    which they are first seen.
     """
-    on_gpu = [event for event in events if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
-    on_gpu.sort(key=lambda event: event["ts"])
-    streams: dict[int, int] = {}
-    for number, event in enumerate(on_gpu):
-        start = event["ts"] - on_gpu[0]["ts"]
-        stream = streams.setdefault(event["args"]["stream"], len(streams))
+
+    def is_launch(event: Mapping[str, Any]) -> bool:
+        return event.get("cat") in BY_HOST and event["name"].startswith(LAUNCHES)
+
+    found = [event for event in events if event.get("cat") in ON_GPU or is_launch(event)]
+    found.sort(key=lambda event: event["ts"])
+    streams: dict[tuple[bool, int], int] = {}
+    for number, event in enumerate(found):
+        start, by_host = event["ts"] - found[0]["ts"], is_launch(event)
+        stream = streams.setdefault((by_host, event["tid"] if by_host else event["args"]["stream"]), len(streams))
         operation = next(operation for operation, word in OPERATIONS if word in event["name"])
+        operation = "launch" if by_host else operation
         yield {
             "number": number, "operation": operation, "stream": stream,
             "start_ns": round(1e3 * start), "end_ns": round(1e3 * (start + event["dur"])),

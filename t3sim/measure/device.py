@@ -81,7 +81,9 @@ class Lab:
             raise MissingHardware(f"{n_gpus} GPUs were asked for and {found} are there", "lower --gpus")
         self.module = self.cp.RawModule(code=kernels.SOURCE, options=("--std=c++17",))
         self.kernels = {name: self.module.get_function(name) for name in kernels.NAMES}
-        self.kernels["tiled_gemm"].max_dynamic_shared_size_bytes = kernels.TILED_SHARED_BYTES
+        for _ in self._each_current():  # a property of the kernel on one GPU
+            for name in ("tiled_gemm", "scatter_gemm"):
+                self.kernels[name].max_dynamic_shared_size_bytes = kernels.TILED_SHARED_BYTES
         # One int32 in page-locked host memory, which every GPU sees at the same address.
         self._flag = np.frombuffer(self.cp.cuda.alloc_pinned_memory(64), dtype=np.int32, count=1)
         self._flag_address = np.uintp(self._flag.ctypes.data)
@@ -209,9 +211,17 @@ class Lab:
         return [(gpu, self.streams[gpu]) for gpu in (range(self.n_gpus) if gpus is None else gpus)]
 
     def group(
-        self, streams: Sequence[tuple[int, Any]], work: Work, repetitions: int, readings: Readings | None = None
+        self,
+        streams: Sequence[tuple[int, Any]],
+        work: Work,
+        repetitions: int,
+        readings: Readings | None = None,
+        of_streams: Sequence[list[float]] = (),
     ) -> float:
-        """Time one group: microseconds a repetition, the maximum over the streams; *readings* gets one more."""
+        """Time one group: microseconds a repetition, the maximum over the streams.
+
+        *readings* gets one more, and so does what is kept of each stream.
+        """
 
         def queue() -> None:
             for i in range(repetitions):
@@ -223,7 +233,10 @@ class Lab:
         if readings is not None:
             readings.append(self.nvml.look())
         self.synchronize()
-        return max(self.elapsed_us(start, end) for start, end in events) / repetitions
+        found = [self.elapsed_us(start, end) / repetitions for start, end in events]
+        for kept, us in zip(of_streams, found, strict=False):
+            kept.append(us)
+        return max(found)
 
     def samples(
         self,
@@ -232,10 +245,11 @@ class Lab:
         *,
         longer: float = 1.0,
         readings: Readings | None = None,
+        of_streams: Sequence[list[float]] = (),
     ) -> list[float]:
         """Return the time of a repetition of *work* in each of the effort's groups, in microseconds.
 
-        *longer* stretches groups and warm-up; *readings* gets one of each group.
+        *longer* stretches groups and warm-up; *readings* gets one of each group, *of_streams* each stream's times.
         """
         streams = self.own_streams([0]) if streams is None else streams
         for i in range(ROTATED_SETS):
@@ -249,7 +263,7 @@ class Lab:
 
         self.group(streams, work, repetitions(self.effort.warmup_us))
         n = repetitions(self.effort.group_us)
-        return [self.group(streams, work, n, readings) for _ in range(self.effort.groups)]
+        return [self.group(streams, work, n, readings, of_streams) for _ in range(self.effort.groups)]
 
 
 class Nvml:

@@ -215,18 +215,18 @@ def fewer_sms(lab: Lab) -> Rows:
 
 
 @contextmanager
-def green_stream(lab: Lab, sms: int) -> Iterator[Any]:
-    """A stream that has *sms* SMs of GPU 0, by a green context; None if cuda-bindings or the driver has none.
+def green_stream(lab: Lab, sms: int, gpu: int = 0) -> Iterator[Any]:
+    """A stream that has *sms* SMs of a GPU, by a green context; None if cuda-bindings or the driver has none.
 
     With all SMs it is the lab's own stream.
     """
-    stream = lab.streams[0] if sms == lab.n_sms else None
+    stream = lab.streams[gpu] if sms == lab.n_sms else None
     driver: Any = None
     context = None
     if stream is None:
         try:
             driver = importlib.import_module("cuda.bindings.driver")
-            context = _green_context(driver, sms)
+            context = _green_context(driver, sms, gpu)
             non_blocking = driver.CUstream_flags.CU_STREAM_NON_BLOCKING
             stream = lab.cp.cuda.ExternalStream(int(_done(driver.cuGreenCtxStreamCreate(context, non_blocking, 0))))
         except (ImportError, RuntimeError, AttributeError):
@@ -239,9 +239,9 @@ def green_stream(lab: Lab, sms: int) -> Iterator[Any]:
             driver.cuGreenCtxDestroy(context)
 
 
-def _green_context(driver: Any, sms: int) -> Any:
-    """A green context of exactly *sms* SMs of GPU 0; raises ``RuntimeError``."""
-    device = _done(driver.cuDeviceGet(0))
+def _green_context(driver: Any, sms: int, gpu: int) -> Any:
+    """A green context of exactly *sms* SMs of a GPU; raises ``RuntimeError``."""
+    device = _done(driver.cuDeviceGet(gpu))
     whole = _done(driver.cuDeviceGetDevResource(device, driver.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM))
     groups, found, _ = _done(driver.cuDevSmResourceSplitByCount(1, whole, 0, sms))
     if found != 1 or groups[0].sm.smCount != sms:

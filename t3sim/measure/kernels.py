@@ -311,17 +311,40 @@ __device__ __forceinline__ void load_slice(
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256, 1) tiled_gemm(
-    const u16* A, const u16* B, u16* C, int M, int N, int K, int tiles_n, int n_tiles, u64* record
+// Whose rows a GPU computes, in which order, and where they go.
+struct Scatter {
+    u16* const* owners;  // an array on each GPU, with a place for what each GPU sends
+    int rank, n_owners, order, epilogue;
+};
+enum { NEXT, OWN_FIRST, XOR, NAIVE };
+enum { FRAGMENTS, ROWS, BULK };  // a tile is stored as the matrix units leave it, or in rows of 16 bytes a thread
+
+// The index-th tile of this GPU, and in `out` where row 0 would be: the owner's rows in groups of 8 tiles, column by
+// column.
+__device__ __forceinline__ int scattered(
+    const Scatter& to, int index, int M, int N, int tiles_n, int n_tiles, u16*& out
+) {
+    const int of_owner = n_tiles / to.n_owners, step = index / of_owner, n = to.n_owners;
+    const int owner = to.order == NEXT ? (to.rank + 1 + step) % n : to.order == OWN_FIRST ? (to.rank + step) % n
+        : to.order == XOR ? to.rank ^ ((step + 1) % n) : step;
+    out = to.owners[owner] + (long long)(to.rank - owner) * (M / n) * N;
+    const int down = of_owner / tiles_n, high = down % 8 ? down : 8;
+    const int group = index % of_owner / (high * tiles_n), inside = index % of_owner % (high * tiles_n);
+    return (owner * down + group * high + inside % high) * tiles_n + inside / high;
+}
+
+template <bool SCATTERS> __device__ __forceinline__ void compute_tiles(
+    const u16* A, const u16* B, u16* C, int M, int N, int K, int tiles_n, int n_tiles, u64* record, Scatter to
 ) {
     extern __shared__ __align__(128) u16 memory[];
     const u32 shared = shared_address(memory);
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const int warp_m = (warp >> 2) * 64, warp_n = (warp & 3) * 64;
     const int slices = (K + SLICE - 1) / SLICE;
-    for (int tile = blockIdx.x; tile < n_tiles; tile += gridDim.x) {
+    for (int index = blockIdx.x; index < n_tiles; index += gridDim.x) {
         u64 started = 0, computed = 0;
         if (threadIdx.x == 0) started = nanoseconds();
+        const int tile = SCATTERS ? scattered(to, index, M, N, tiles_n, n_tiles, C) : index;
         const int row0 = tile / tiles_n * TILE_M, col0 = tile % tiles_n * TILE_N;
         float acc[4][8][4] = {};
         UNROLL for (int s = 0; s < STAGES - 1; s++) {
@@ -368,19 +391,53 @@ extern "C" __global__ void __launch_bounds__(256, 1) tiled_gemm(
                     u32 pair;
                     asm("cvt.rn.f16x2.f32 %0, %1, %2;"
                         : "=r"(pair) : "f"(acc[i][j][half * 2 + 1]), "f"(acc[i][j][half * 2]));
-                    if (row < M && col < N) *(u32*)(C + (u64)row * N + col) = pair;
+                    if (SCATTERS && to.epilogue != FRAGMENTS)
+                        *(u32*)(memory + (row - row0) * PITCH_B + col - col0) = pair;
+                    else if (row < M && col < N) *(u32*)(C + (u64)row * N + col) = pair;
                 }
             }
+        if (SCATTERS && to.epilogue != FRAGMENTS) {
+#if __CUDA_ARCH__ >= 900
+            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+            __syncthreads();
+            if (to.epilogue == ROWS) for (int row = warp; row < TILE_M; row += 8)
+                if (row0 + row < M && col0 + lane * 8 < N) *(uint4*)(C + (u64)(row0 + row) * N + col0 + lane * 8) =
+                    *(const uint4*)(memory + row * PITCH_B + lane * 8);
+#if __CUDA_ARCH__ >= 900
+            const int r = threadIdx.x;
+            if (to.epilogue == BULK && r < TILE_M && row0 + r < M) {
+                const u32 bytes = 2 * (N - col0 < TILE_N ? N - col0 : TILE_N);
+                asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
+                    :: "l"(C + (u64)(row0 + r) * N + col0), "r"(shared + r * PITCH_B * 2), "r"(bytes) : "memory");
+                asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+                asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+            }
+#endif
+        }
         __syncthreads();
         if (threadIdx.x == 0 && record) {
             u32 multiprocessor;
             asm volatile("mov.u32 %0, %smid;" : "=r"(multiprocessor));
-            record[tile * 4] = multiprocessor;
-            record[tile * 4 + 1] = started;
-            record[tile * 4 + 2] = computed;
-            record[tile * 4 + 3] = nanoseconds();
+            record[index * 4] = multiprocessor;
+            record[index * 4 + 1] = started;
+            record[index * 4 + 2] = computed;
+            record[index * 4 + 3] = nanoseconds();
         }
     }
+}
+
+extern "C" __global__ void __launch_bounds__(256, 1) tiled_gemm(
+    const u16* A, const u16* B, u16* C, int M, int N, int K, int tiles_n, int n_tiles, u64* record
+) {
+    compute_tiles<false>(A, B, C, M, N, K, tiles_n, n_tiles, record, Scatter());
+}
+
+extern "C" __global__ void __launch_bounds__(256, 1) scatter_gemm(
+    const u16* A, const u16* B, int M, int N, int K, int tiles_n, int n_tiles, u64* record,
+    u16* const* owners, int rank, int n_owners, int order, int epilogue
+) {
+    compute_tiles<true>(A, B, 0, M, N, K, tiles_n, n_tiles, record, Scatter{owners, rank, n_owners, order, epilogue});
 }
 """
 

@@ -87,7 +87,7 @@ class _Arrays:
         self._words = tile_rows * 128 * COLUMNS // 2
         self.n_bytes = 4 * self._words
         with lab.on(owner):
-            self._sets = [_expected(lab, self._words, seed) for seed in range(ROTATED_SETS)]
+            self._sets = [expected(lab, self._words, seed) for seed in range(ROTATED_SETS)]
         with lab.on(0):
             self._sum = lab.cp.zeros(1, dtype=np.uint32)
         lab.synchronize()
@@ -111,7 +111,7 @@ class _Arrays:
         """What is stored must arrive in its place, and what is loaded must add up."""
         lab, is_load = self._lab, access.access == "load"
         with lab.on(self._owner):
-            expected = _expected(lab, self._words, seed=0)
+            right = expected(lab, self._words, seed=0)
             if not is_load:
                 self._sets[0].fill(0xFFFFFFFF)
         with lab.on(0):
@@ -121,7 +121,7 @@ class _Arrays:
             self.launch(access, lab.n_sms, 0)
         lab.synchronize()
         with lab.on(0 if is_load else self._owner):
-            is_right = self._sum == expected.sum(dtype=np.uint32) if is_load else self._sets[0] == expected
+            is_right = self._sum == right.sum(dtype=np.uint32) if is_load else self._sets[0] == right
             if not bool(is_right.all()):
                 what = f"{access.access}, {access.pattern}, {access.access_bytes} bytes"
                 raise ArithmeticError(f"wrong values in memory of GPU {self._owner}: {what}")
@@ -154,7 +154,7 @@ def _burst(lab: Lab, memory: str, owner: int, n_bytes: int, groups: int) -> dict
             lab.launch("store_bursts", groups, TILE_THREADS, arguments)
             found.append(record.get() / turns)
     with lab.on(owner):
-        if not bool((target == _expected(lab, groups * words, seed)).all()):
+        if not bool((target == expected(lab, groups * words, seed)).all()):
             raise ArithmeticError(f"wrong values after bursts of {n_bytes} bytes in memory of GPU {owner}")
     return {
         "memory": memory, "access_bytes": 16, "threads": TILE_THREADS, "workgroups": groups, "burst_bytes": n_bytes,
@@ -200,11 +200,11 @@ def _exchanged(lab: Lab, pattern: str, n_bytes: int, *, groups: int = 0) -> dict
         samples.append(ns / turns / (1 if groups else 2))
         for gpu in (0, 1) if words else ():
             with lab.on(gpu):
-                if not bool((data[gpu] == _expected(lab, words, seed=turns)).all()):
+                if not bool((data[gpu] == expected(lab, words, seed=turns)).all()):
                     raise ArithmeticError(f"{n_bytes} bytes before a flag arrived wrong at GPU {gpu}")
     return {"pattern": pattern, "working_set_bytes": n_bytes or 4, "time_samples_ns": samples}
 
 
-def _expected(lab: Lab, words: int, seed: int) -> Any:
+def expected(lab: Lab, words: int, seed: int) -> Any:
     """What the kernels leave in an array of the current GPU."""
     return lab.cp.arange(words, dtype=np.uint32) * np.uint32(FACTOR) + np.uint32(seed)

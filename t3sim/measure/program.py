@@ -20,7 +20,7 @@ from typing import Any
 
 from t3sim.errors import InputDataError, UsageError
 from t3sim.files import prepare_folder, publish
-from t3sim.measure import async_tp, gemm, memory, peers, rings
+from t3sim.measure import async_tp, gemm, memory, meshes, peers, rings, scatters
 from t3sim.measure.device import FULL, QUICK, Lab, Rows, count_gpus
 from t3sim.measure.facts import provenance
 from t3sim.measure.needs import CannotMeasure, MissingHardware
@@ -46,8 +46,16 @@ SEVERAL_GPUS: Programs = {
     "store_bursts": peers.bursts,
     "copy_engine_collectives": rings.engine_collectives,
     "engine_contention": rings.engine_contention,
+    "transfers": meshes.transfers,
+    "scatter_orders": scatters.orders,
+    "scatter_timelines": scatters.timelines,
 }
-OF_NCCL = ("collectives", "sequential", "contention")  # each number of channels needs a process of its own
+OF_NCCL = (
+    "collectives",
+    "sequential",
+    "contention",
+    "contention_sm_split",
+)  # each number of channels needs a process of its own
 OF_PYTORCH: Programs = {async_tp.KIND: async_tp.traces}  # only if it is named: most nodes have no PyTorch
 MEASURABLE = (*ONE_GPU, *SEVERAL_GPUS, *OF_NCCL, *OF_PYTORCH)
 CHANNELS = ("auto", "1", "2", "4", "8", "16", "24", "32")

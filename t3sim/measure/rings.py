@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from itertools import product
 from statistics import median
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from t3sim.measure.device import MAX_HELD, MIB, ROTATED_SETS, Lab, Rows, Work
-from t3sim.measure.gemm import MODELS, Cublas, Operands, Shape, sublayer, sublayers
+from t3sim.measure.gemm import MODELS, Cublas, Operands, Shape, green_stream, sublayer, sublayers
 from t3sim.measure.needs import MissingHardware
 from t3sim.measurements.kinds import COLLECTIVES
 
@@ -30,6 +31,7 @@ STORE_BLOCKS = (1, 2, 4, 8, 16, 32, 64, 132)
 STORED_BYTES = 64 * MIB
 BESIDE = sublayers(("Mega-GPT-2", "T-NLG"), ("OP", "FC-2", "IP"), (4, 8, 16))
 FEW_BESIDE = sublayers(("Mega-GPT-2", "T-NLG"), ("OP", "FC-2"), (8,))
+SPLITS = (132, 128, 120, 112, 96)  # SMs
 QUICK_BESIDE = (sublayer("T-NLG", "OP", 16),)
 BY_ENGINES = ("reduce_scatter", "all_gather")
 OUTLAST = 2.5  # how much longer the other loop is than the one that is timed, by their times alone
@@ -294,8 +296,10 @@ class EngineRing:
 class Sublayer:
     """A GEMM on every GPU and the collectives of its output on a ring, in rotated sets."""
 
-    def __init__(self, lab: Lab, ring: Ring, shape: Shape) -> None:
+    def __init__(self, lab: Lab, ring: Ring, shape: Shape, streams: Sequence[Any] = ()) -> None:
+        """*streams*: of the GEMMs, one of each GPU; the lab's own if none are given."""
         self._lab, self._ring, self._cublas = lab, ring, Cublas(lab)
+        self.streams = list(enumerate(streams)) or lab.own_streams()
         self._operands = [Operands(lab, shape, gpu) for gpu in range(lab.n_gpus)]
         size = shape.m * shape.n
         zeros = partial(lab.cp.zeros, size // lab.n_gpus, dtype=np.float16)
@@ -303,9 +307,9 @@ class Sublayer:
         self._outputs = lab.on_each(lambda gpu: [lab.random_halves((size,), seed=gpu) for _ in range(ROTATED_SETS)])
 
     def gemm(self, i: int) -> None:
-        """Queue the GEMM on the lab's stream of each GPU."""
-        for gpu in range(self._lab.n_gpus):
-            with self._lab.on(gpu):
+        """Queue the GEMM on each GPU."""
+        for gpu, stream in self.streams:
+            with self._lab.on(gpu, stream):
                 self._cublas(*self._operands[gpu][i])
 
     def collective(self, name: str, i: int, *, of_gemm: bool = False) -> None:
@@ -352,6 +356,25 @@ def contention(lab: Lab, channels: str, shapes: Sequence[Shape]) -> Rows:
     yield from lab.each(shapes, QUICK_BESIDE, of_shape)
 
 
+def contention_sm_split(lab: Lab, channels: str) -> Rows:
+    """The same with each GEMM in a green context of some SMs of its GPU; counts that the driver has none for are left
+    out.
+    """
+    others = lab.new_streams()
+    ring = Nccl(lab, others)
+    counts = [n for n in SPLITS if n <= lab.n_sms]
+
+    def of_shape(shape: Shape) -> Rows:
+        for sms in counts[:2] if lab.effort.quick else counts:
+            with ExitStack() as stack:
+                streams = [stack.enter_context(green_stream(lab, sms, gpu)) for gpu in range(lab.n_gpus)]
+                if None not in streams:
+                    row = _beside(lab, Sublayer(lab, ring, shape, streams), others, "reduce_scatter", "rs")
+                    yield {**shape._asdict(), "gpus": lab.n_gpus, "nccl_channels": channels, "sms": sms, **row}
+
+    yield from lab.each(FEW_BESIDE, QUICK_BESIDE, of_shape)
+
+
 def engine_contention(lab: Lab) -> Rows:
     """GEMM and copy-engine collectives, in the same way: what is shared is the memory, and few SMs or none."""
     lab.peer_access()
@@ -374,7 +397,7 @@ def _beside(lab: Lab, layer: Sublayer, others: Sequence[Any], collective: str, n
         samples = lab.samples(work, streams, longer=2)
         return (streams, work, median(samples)), samples
 
-    of_gemm, gemm_samples = alone(lab.own_streams(), layer.gemm)
+    of_gemm, gemm_samples = alone(layer.streams, layer.gemm)
     of_collective, collective_samples = alone(list(enumerate(others)), partial(layer.collective, collective))
     return {
         "gemm_alone_samples_us": gemm_samples,
@@ -442,6 +465,7 @@ def nccl_rows(lab: Lab, channels: str, kinds: Sequence[str]) -> Iterator[tuple[s
         "collectives": partial(nccl_collectives, lab, channels),
         "sequential": partial(sequential, lab),
         "contention": partial(contention, lab, channels, BESIDE if channels == "auto" else FEW_BESIDE),
+        "contention_sm_split": partial(contention_sm_split, lab, channels),
     }
     for kind in nccl_kinds(channels, kinds):
         yield from ((kind, row) for row in programs[kind]())

@@ -136,13 +136,19 @@ LATENCIES = ("l2_hit", "device_memory", "peer_memory", *SIGNALS)
 MEMORIES = ("peer", "local")
 ACCESSES = ("store", "load", "bulk_store")
 CALLS = ("mm_rs", "ag_mm")
-OPERATIONS = ("barrier", "order", "copy", "zero", "sum", "gemm")
+OPERATIONS = ("launch", "barrier", "order", "copy", "zero", "sum", "gemm")
+MESHES = ("incast", "pull", "pulls_one_peer", "pulls_two_peers", "all_to_all_ring", "all_to_all_xor")
+MEANS = ("copy", "load", "store", "bulk_store")
+ALL_LANES = "all"
+ORDERS = ("next", "own_first", "xor", "naive")  # of owners, by number in the kernel
+LOCAL = "local"
+EPILOGUES = ("fragments", "rows", "bulk")  # by number in the kernel
 ACCESS_PATTERNS = ("contiguous", "tile_rows", "tile_scattered", "tile_fragments")
 
 
 def gemm_flops(row: Row) -> float:
     """Return floating-point operations of the row's GEMM."""
-    return 2.0 * float(row["m"]) * float(row["n"]) * float(row["k"])
+    return 2.0 * float(row["m"]) * float(row["n"]) * float(row.get("k", 0))  # of an operator, k may be missing
 
 
 def ring_bytes(collective: str, gpus: int, n_bytes: float) -> float:
@@ -177,6 +183,10 @@ def _output_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
     return _over_links(ring_bytes("reduce_scatter", int(row["gpus"]), 2.0 * float(row["m"]) * float(row["n"])), peaks)
 
 
+def _scattered_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
+    return (0.0, "") if row["order"] == LOCAL else _output_floor(row, peaks)
+
+
 def _collective_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
     """A GPU sends at least its part once; an all-reduce in the switch sends the array once instead of twice a ring."""
     return _over_links(min(_collective_bytes(row), float(row["bytes"])), peaks)
@@ -196,6 +206,16 @@ def collective_of(row: Row) -> dict[str, Value]:
 
 def _peer_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
     return _over_links(float(row["bytes"]), peaks)
+
+
+def _lanes_bytes(row: Row) -> float:
+    return float(row["transfers"]) * float(row["bytes"])
+
+
+def _lanes_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
+    """What goes through one port one way: all of it, half if half goes the other way, or what each GPU sends."""
+    ports = 1 if row["lane"] != ALL_LANES else int(row["gpus"]) if "all_to_all" in str(row["pattern"]) else 0
+    return _over_links(_lanes_bytes(row) / (ports or (2 if row["ways"] == "both" else 1)), peaks)
 
 
 def _memory_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
@@ -250,7 +270,7 @@ def impossible(kind: Kind, row: Row, peaks: Peaks) -> Iterator[str]:
             least, why = floor(row, peaks)
             if float(value) < least:
                 yield f"{column.name} is {value}, faster than peak: {why}"
-        if column.amount is not None:
+        if column.amount is not None and not math.isnan(float(value)):  # NaN: not measured yet
             expected = column.amount(row) / float(row["time_us"])
             if not math.isclose(float(value), expected, rel_tol=ROUNDING, abs_tol=ROUNDING_ABSOLUTE):
                 yield f"{column.name} is {value}; {column.factors} and time_us make {expected:.2f}"
@@ -270,18 +290,18 @@ def _contradictions(row: Row) -> Iterator[str]:
     for unit in ("us", "ns"):
         if f"min_{unit}" in row:
             low, middle, high = (float(row[f"{name}_{unit}"]) for name in ("min", "time", "max"))
-            if not low <= middle <= high:
+            if middle < low or high < middle:
                 yield f"time_{unit} {middle} is not between min_{unit} {low} and max_{unit} {high}"
     if "mainloop_end_ns" in row:
         start, computed, end = (int(row[name]) for name in ("start_ns", "mainloop_end_ns", "end_ns"))
         if not start < computed <= end:
             yield f"start_ns {start}, mainloop_end_ns {computed} and end_ns {end} are not in this order"
-    if "collective" in row and int(row["gpus"]) < 2:
-        yield f"gpus is {row['gpus']}; a collective has at least 2"
+    if "gpus" in row and ("collective" in row or "transfers" in row) and int(row["gpus"]) < 2:
+        yield f"gpus is {row['gpus']}; a {'transfer' if 'transfers' in row else 'collective'} has at least 2"
     if "op" in row and row["op"] != "gemm" and int(row["tp"]) < 2:
         yield f"tp is {row['tp']}; {row['op']} has at least 2"
-    if "op" in row and row["op"] not in COLLECTIVES and not int(row["k"]):
-        yield f"k is 0; {row['op']} has at least 1"
+    if "op" in row and row["op"] not in COLLECTIVES and not int(row.get("k", 0)):
+        yield f"k is missing or 0; {row['op']} has at least 1"
 
 
 def _beyond_device(row: Row, peaks: Peaks) -> Iterator[str]:
@@ -340,6 +360,20 @@ LAYER = (*SUBLAYER, GPUS, *GEMM)
 CHANNELS = Column("nccl_channels", "channels", "", "thread blocks NCCL was held to, auto: its own choice", key=True,
                   default="auto")  # fmt: skip
 COLLECTIVE = (_text("collective", ", ".join(COLLECTIVES), COLLECTIVES), GPUS, _count("bytes", "B", "full array"))
+SCATTERED = (
+    _text("order", "whose rows come first: next (own last), own_first, xor (own last), naive (row 0), or local: no"
+          " stores to others", (*ORDERS, LOCAL)),
+    _text("epilogue", "fragments (4 B a thread, as computed), rows (16 B a thread), bulk (512 B a row)", EPILOGUES),
+)  # fmt: skip
+TILE_COLUMNS = (
+    _whole("wg", "workgroup in dispatch order", key=True),
+    _whole("tile_row", "row of tiles"),
+    _whole("tile_col", "column of tiles"),
+    _whole("sm", "streaming multiprocessor"),
+    _whole("start_ns", "start, after the first tile of the kernel"),
+    _whole("mainloop_end_ns", "end of the K loop"),
+    _whole("end_ns", "end of the stores"),
+)
 SM_CLOCK = Column("sm_mhz", "real", "MHz", "SM clock the driver reported under this load")
 POWER = Column("power_w", "real", "W", "power the driver reported under this load")
 TFLOPS = _rate("tflops", "TFLOP/s", "2 m n k", lambda row: gemm_flops(row) / 1e6, "m, n, k")
@@ -462,9 +496,9 @@ _ALL = (
         "operators", "one operator of a layer; read, GEMMs and collectives alone become rows of their own kinds",
         _text("op", f"{', '.join(OPERATORS)} (of an FP16 array of m x n)", OPERATORS),
         *GEMM[:2],
-        _whole("k", "inner dimension on one GPU; 0 for a collective alone", key=True),
         _count("tp", "", "GPUs of the collective"),
         *_spread(_operator_floor),
+        optional=(_whole("k", "inner dimension on one GPU; empty or 0 for a collective alone", key=True),),
     ),
     _kind(
         "async_tp",
@@ -475,15 +509,16 @@ _ALL = (
         _time("ag_then_mm_us", "all-gather, then matmul", _gemm_floor),
     ),
     _kind(
-        "async_tp_trace", "one kernel or copy of a call of PyTorch's decomposed overlap",
+        "async_tp_trace", "one kernel, copy or launch of a call of PyTorch's decomposed overlap",
         *LAYER,
         _text("call", "mm_rs: matmul and reduce-scatter in pieces; ag_mm: all-gather and matmul", CALLS),
         _whole("gpu", "GPU that it ran on", key=True),
         _whole("repeat", "which of the calls", key=True),
         _whole("number", "in the order of their starts", key=True),
-        Column("operation", "text", "", "what it does; order: a wait that puts both streams in order",
+        Column("operation", "text", "", "what it does; order: a wait that puts both streams in order; launch: the"
+               " host's call",
                known=OPERATIONS),
-        _whole("stream", "in the order in which they are seen first"),
+        _whole("stream", "or thread of the host, in the order in which they are seen first"),
         _whole("start_ns", "start, after the first one of the call on this GPU"),
         _whole("end_ns", "end"),
         Column("kernel", "text", "", "name of the kernel or copy"),
@@ -497,6 +532,44 @@ _ALL = (
         _time("rs_alone_us", "reduce-scatter alone", _output_floor),
         _time("gemm_with_rs_us", "GEMM while the other runs", _gemm_floor),
         _time("rs_with_gemm_us", "reduce-scatter while the other runs", _output_floor),
+    ),
+    _kind(
+        "contention_sm_split", "the same, the GEMM in a green context of fewer SMs, NCCL on any",
+        *LAYER,
+        CHANNELS,
+        _count("sms", "", "SMs that the GEMM had"),
+        _time("gemm_alone_us", "GEMM alone", _gemm_floor),
+        _time("rs_alone_us", "reduce-scatter alone", _output_floor),
+        _time("gemm_with_rs_us", "GEMM while the other runs", _gemm_floor),
+        _time("rs_with_gemm_us", "reduce-scatter while the other runs", _output_floor),
+    ),
+    _kind(
+        "transfers",
+        "several lanes of transfers at once: incast to GPU 0, pulls by it, exchanges of all with all",
+        _text("pattern", ", ".join(MESHES), MESHES),
+        _text("means", "copy by engines; by SMs: load, store (16 B a thread), bulk_store (16 KiB a time)", MEANS),
+        _text("ways", "one, or both: the same in the other direction too", ("one", "both")),
+        _count("gpus", "", "GPUs that take part"),
+        _text("lane", "all together, or the number of one; those of the other direction come last"),
+        _count("bytes", "B", "of each transfer"),
+        Column("transfers", "count", "", "of the lane, or of all, in a repetition"),
+        _time("time_us", "median", _lanes_floor),
+        _rate("gbps", "GB/s", "bytes of all its transfers", lambda row: _lanes_bytes(row) / 1e3,
+              "bytes, transfers"),
+        optional=EDGES,
+    ),
+    _kind(
+        "scatter_orders", "one kernel that stores each tile to the GPU that owns its rows, all GPUs starting together",
+        *LAYER,
+        *SCATTERED,
+        *_spread(_gemm_floor, _scattered_floor),
+    ),
+    _kind(
+        "scatter_timelines", "one tile of such a kernel: where and when it was computed",
+        *LAYER,
+        *SCATTERED,
+        _whole("gpu", "GPU that computed it", key=True),
+        *TILE_COLUMNS,
     ),
     _kind(
         "engine_contention",
@@ -524,13 +597,7 @@ _ALL = (
         "tile_timelines", "one output tile of one GEMM kernel: where and when it was computed",
         *SUBLAYER, *GEMM,
         _text("kernel", "gemm stores locally, scatter to the owners of the rows"),
-        _whole("wg", "workgroup in dispatch order", key=True),
-        _whole("tile_row", "row of tiles"),
-        _whole("tile_col", "column of tiles"),
-        _whole("sm", "streaming multiprocessor"),
-        _whole("start_ns", "start, after the first tile of the kernel"),
-        _whole("mainloop_end_ns", "end of the K loop"),
-        _whole("end_ns", "end of the stores"),
+        *TILE_COLUMNS,
         optional=(_count("tile_height", "elements", "rows of a tile"),
                   _count("tile_width", "elements", "columns of a tile")),
     ),

@@ -114,8 +114,12 @@ class Measurements:
         return {name: count for name, count in found.items() if count}
 
 
-def read_measurements(path: str | Path, peaks: Peaks | None = None) -> Measurements:
+def read_measurements(path: str | Path, peaks: Peaks | None = None, *, are_points: bool = False) -> Measurements:
     """Return all measurements in the file *path* or below the folder *path*.
+
+    *are_points*: what to measure, not what was.  Times may be empty or left out, and are NaN whatever the file says; a
+    file with no columns of times is of the kind that it is named after; without a provenance, rows are taken to be
+    measured as ``measure`` does.
 
     *peaks* stands for folders whose provenance gives none; without it they are only held against limits above every
     device. Raises ``InputDataError`` if no row can be used, with the first reasons, each with file and line.
@@ -129,15 +133,17 @@ def read_measurements(path: str | Path, peaks: Peaks | None = None) -> Measureme
     described = sorted({one.with_name(PROVENANCE) for one in files})
     provenance = {str(one.parent): read_provenance(one) for one in described if one.is_file()}
     rows: list[Measurement] = []
+    rows: list[Measurement] = []
     refused: list[str] = []
     assumed: list[str] = []
     for one in files:
         if one.name != PROVENANCE:
-            read = read_file(one, _peaks_of(provenance.get(str(one.parent), {}), peaks or ANY_DEVICE))
+            facts = provenance.setdefault(str(one.parent), {}) if are_points else provenance.get(str(one.parent), {})
+            read = read_file(one, _peaks_of(facts, peaks or ANY_DEVICE), are_points=are_points)
             rows += read.rows
             refused += read.problems
             assumed += (f"{one}: {sentence}" for sentence in read.assumed)
-    if not rows and refused:
+    if refused and (are_points or not rows):
         raise InputDataError(refused_text(path, refused))
     if not rows:
         known = f"{', '.join(TABLES)}, what nccl-tests prints or writes with -J, traces of PyTorch's profiler"
@@ -177,7 +183,7 @@ class Contents(NamedTuple):
     assumed: list[str]
 
 
-def read_file(path: Path, peaks: Peaks) -> Contents:
+def read_file(path: Path, peaks: Peaks, *, are_points: bool = False) -> Contents:
     """Return what a file holds, held against *peaks*; no other exception than that of a file that cannot be read."""
     try:
         limit = MAX_JSON_BYTES if path.name.endswith(JSONS) else MAX_FILE_BYTES
@@ -185,7 +191,7 @@ def read_file(path: Path, peaks: Peaks) -> Contents:
         if path.name.endswith(".gz"):
             content = _unpacked(path, content, limit)
         if path.name.endswith(TABLES):
-            return _checked(_of_csv(path, content.decode("utf-8-sig")), peaks)
+            return _checked(_of_csv(path, content.decode("utf-8-sig"), are_points=are_points), peaks)
         found = _of_json(content) if path.name.endswith(JSONS) else _of_text(path, content)
         return _checked(_of_program(path, found), peaks, found.assumed)
     except InputDataError as error:
@@ -337,14 +343,15 @@ def _wrong_samples(row: Measurement) -> Iterator[str]:
             yield f"{name} is {row.values[name]}; the median of its samples is {statistics.median(samples):.4g}"
 
 
-def _of_csv(path: Path, text: str) -> Iterator[_Line]:
+def _of_csv(path: Path, text: str, *, are_points: bool = False) -> Iterator[_Line]:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         header = tuple(next(reader, ()))
         if not header:
             yield None, [f"{path}: is empty; its first line must name columns"]
             return
-        kind = kind_of_header(header)
+        named = KINDS.get(path.name.partition(".")[0]) if are_points else None
+        kind = named if named is not None and set(header) <= set(named.by_name) else kind_of_header(header)
         if isinstance(kind, str):
             yield None, [f"{path}:1: {kind}"]
             return
@@ -355,19 +362,27 @@ def _of_csv(path: Path, text: str) -> Iterator[_Line]:
         if kind.name == "operators":
             yield "m, n, k are what one GPU multiplies; an operator runs its parts one after the other, rings as NCCL's"
         for cells in reader:
-            yield _parsed(kind, header, cells, str(path), reader.line_num)
+            yield _parsed(kind, header, cells, str(path), reader.line_num, are_points=are_points)
     except csv.Error as error:
         yield None, [f"{path}:{reader.line_num}: not CSV: {error}"]
 
 
-def _parsed(kind: Kind, header: tuple[str, ...], cells: list[str], file: str, line: int) -> _Line:
+def _parsed(
+    kind: Kind, header: tuple[str, ...], cells: list[str], file: str, line: int, *, are_points: bool = False
+) -> _Line:
     if len(cells) != len(header):
         return None, [f"{file}:{line}: {len(cells)} values in a file of {len(header)} columns"]
     values: dict[str, Value] = {}
     samples: dict[str, tuple[float, ...]] = {}
     problems: list[str] = []
     sampled = kind.sample_columns()
+    measured = {column.name: math.nan for column in kind.columns if are_points and not column.key}
+    values |= measured
+    problems += [f"{file}:{line}: {name} is not there" for name in kind.names if are_points and name not in
+                 {*header, *measured}]  # fmt: skip
     for name, cell in zip(header, cells, strict=True):
+        if name in measured:
+            continue
         try:
             column = kind.by_name.get(name)
             if column is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +23,8 @@ from t3sim.config.machine import MachineSpec
 from t3sim.config.presets import load_tiling
 from t3sim.errors import InputDataError
 from t3sim.files import read_limited
-from t3sim.measurements.kinds import KINDS, Kind, Value
+from t3sim.measurements.kinds import ALL_LANES, KINDS, Kind, Value
+from t3sim.measurements.meshes import meshes
 from t3sim.measurements.samples import Measurement, Measurements
 from t3sim.validation.simulation import (
     CollectiveAlone,
@@ -34,6 +36,7 @@ from t3sim.validation.simulation import (
     Scatter,
     SideBySide,
     Simulation,
+    Transfers,
     with_value,
 )
 from t3sim.validation.tiles import Scatters, Timeline, shape_of, simulation_of, tile_rows, timelines_of
@@ -53,7 +56,7 @@ NO_COPY_ENGINES = "the machine has no copy engines"
 OPS: dict[str, Op] = {"reduce_scatter": "reduce-scatter", "all_gather": "all-gather", "all_reduce": "all-reduce"}
 SIMULATED_KINDS = (
     "collectives", LIMITED_COLLECTIVES, *GEMMS, "sequential", "operators", "contention", "tile_timelines",
-    "fused_scatter", "peer_copy", "async_tp",
+    "fused_scatter", "peer_copy", "async_tp", "contention_sm_split", "transfers",
 )  # fmt: skip
 
 # Kinds that no simulation exists for, each with the reason.
@@ -66,6 +69,8 @@ WITHOUT_SIMULATION = {
     "copy_engine_collectives": "no collective by copy engines",
     "engine_contention": "no collective by copy engines",
     "async_tp_trace": "operations of a call; what they take is read off them",
+    "scatter_orders": "its kernel's main loop is not that of a library, and nothing says how long it is",
+    "scatter_timelines": "its kernel's main loop is not that of a library, and nothing says how long it is",
 }
 
 
@@ -135,6 +140,7 @@ class Points:
         """Return the points of all rows, in their order; those of a timeline where it starts."""
         timelines = {timeline.rows[0].place: timeline for timeline in timelines_of(measurements)}
         scatters, host_us = Scatters(measurements, self.tiling), measurements.host_us
+        n_tiles = Counter(_kernel_of(row) for row in measurements.of_kind("scatter_timelines"))
         makers: dict[str, Callable[[Measurement], Iterable[Point]]] = {
             "collectives": lambda row: _launched(self._collective(row), host_us(row)),
             **dict.fromkeys(GEMMS, lambda row: _launched(self._gemm(row), host_us(row))),
@@ -143,6 +149,9 @@ class Points:
             "peer_copy": lambda row: _launched(self._copy(row), host_us(row)),
             "async_tp": lambda row: self._async_tp(row, host_us(row)),
             "contention": lambda row: self._contention(row, measurements.gemm_loop_share(row)),
+            "contention_sm_split": self._split,
+            "transfers": self._transfers,
+            "scatter_timelines": lambda row: _of_kernel(row, n_tiles),
             "fused_scatter": lambda row: self._scatter(row, scatters),
             "tile_timelines": lambda row: self._timeline(timelines.get(row.place), scatters),
         }
@@ -158,17 +167,17 @@ class Points:
             point = _point(row, "time_us", reason=f"the machine is not held to the protocol {protocol}")
         yield point if channels == "auto" else replace(point, kind=LIMITED_COLLECTIVES)
 
-    def _gemm(self, row: Measurement) -> Iterator[Point]:
+    def _gemm(self, row: Measurement, column: str = "time_us") -> Iterator[Point]:
         """On its own; only back to back, without a pause, the power limit slows it down."""
         machine = self.machine if row.kind == "gemm" else unthrottled(self.machine)
         n_units, kernel = machine.gpu.n_compute_units, str(row.values.get("kernel", "cublas"))
-        n = int(row["sms"]) if row.kind == "gemm_sm_split" else n_units
+        n = int(row.values.get("sms", n_units))
         if n > n_units:
-            yield _point(row, "time_us", reason=f"the machine has {n_units} compute units")
+            yield _point(row, column, reason=f"the machine has {n_units} compute units")
         elif kernel != "cublas":
-            yield _point(row, "time_us", reason=f"kernel {kernel}: the machine multiplies as cuBLAS does")
+            yield _point(row, column, reason=f"kernel {kernel}: the machine multiplies as cuBLAS does")
         else:
-            yield _point(row, "time_us", Term(self._alone(machine, row, None if n == n_units else n)))
+            yield _point(row, column, Term(self._alone(machine, row, None if n == n_units else n)))
 
     def _alone(self, machine: MachineSpec, row: Measurement, n_compute_units: int | None = None) -> GemmAlone:
         shape = shape_of(row)
@@ -183,6 +192,34 @@ class Points:
             yield _point(row, "time_us", reason=NO_COPY_ENGINES)
         else:
             yield _point(row, "time_us", Term(PeerCopy(unthrottled(self.machine), self.tiling, int(row["bytes"]))))
+
+    def _transfers(self, row: Measurement) -> Iterator[Point]:
+        mesh = next(
+            (one for one in meshes(int(row["gpus"])) if (one.pattern, one.gpus, one.ways) == mesh_of(row)), None
+        )
+        lane, n_engines = str(row["lane"]), self.machine.gpu.n_copy_engines
+        if mesh is None or lane not in (ALL_LANES, *map(str, range(len(mesh.lanes)))):
+            yield _point(row, "time_us", reason="no such lane of a pattern of so many GPUs")
+        elif row["means"] != "copy" or str(row["pattern"]).startswith("pull"):
+            yield _point(row, "time_us", reason="no kernel of loads or stores alone, and engines push only")
+        elif not n_engines:
+            yield _point(row, "time_us", reason=NO_COPY_ENGINES)
+        elif (n := max(Counter(lane.gpu for lane in mesh.lanes).values())) > n_engines:
+            yield _point(row, "time_us", reason=f"{n} lanes of one GPU; the machine has {n_engines} copy engines")
+        else:
+            copies = Transfers(unthrottled(self.machine), self.tiling, mesh, int(row["bytes"]))
+            yield _point(row, "time_us", Term(copies, "time" if lane == ALL_LANES else lane))
+
+    def _split(self, row: Measurement) -> Iterator[Point]:
+        """The GEMM on some of the compute units: alone; beside a collective it has all of them or is not simulated."""
+        [gemm] = self._gemm(row, "gemm_alone_us")
+        if int(row["sms"]) == self.machine.gpu.n_compute_units:
+            yield from self._contention(row, None)
+        else:
+            _, scatter = self._parts(row)
+            reason = "a GEMM beside a collective has all compute units"
+            yield from (gemm, _point(row, "rs_alone_us", Term(scatter)))
+            yield from (_point(row, column, reason=reason) for column in ("gemm_with_rs_us", "rs_with_gemm_us"))
 
     def _async_tp(self, row: Measurement, host_us: float) -> Iterator[Point]:
         """Called again and again, the host issues an operator while the GPUs run the one before."""
@@ -294,12 +331,28 @@ def without_simulation(row: Measurement) -> Iterator[Point]:
             yield replace(_point(row, column.name, reason=WITHOUT_SIMULATION[row.kind]), unit=column.unit)
 
 
+def _kernel_of(row: Measurement) -> tuple[object, ...]:
+    return row.file, *key_of(row).values()
+
+
+def _of_kernel(row: Measurement, n_tiles: Mapping[tuple[object, ...], int]) -> Iterator[Point]:
+    """Yield one point for all tiles of a kernel that is not simulated: when the first one ends."""
+    if row["wg"] == 0:
+        reason = WITHOUT_SIMULATION[row.kind]
+        yield Point(row.kind, "end_ns", "ns", row, float(row["end_ns"]), reason=reason, n_rows=n_tiles[_kernel_of(row)])
+
+
 def unthrottled(machine: MachineSpec) -> MachineSpec:
     """Return *machine* as it is when the power limit does not slow its GEMMs down.
 
     So after a pause, in loops of a few milliseconds (it takes longer to act), and on some of the compute units.
     """
     return with_value(machine, "gpu.matrix_clock", "compute_clock")
+
+
+def mesh_of(row: Measurement) -> tuple[str, int, str]:
+    """Return what names the lanes of a row of ``transfers``."""
+    return str(row["pattern"]), int(row["gpus"]), str(row["ways"])
 
 
 def _terms(simulation: Simulation | None, name: str) -> tuple[Term, ...]:

@@ -31,11 +31,14 @@ from t3sim.errors import InputDataError
 from t3sim.experiment.phase_runner import PhaseRunner
 from t3sim.experiment.phase_task import MadeOfPhases
 from t3sim.gpu.ticks import TickBase
+from t3sim.measurements.meshes import Mesh
 from t3sim.overlap.async_tp import async_tp_part
 from t3sim.overlap.async_tp_ag import async_tp_ag_part
 from t3sim.overlap.flux import PARAMETERS, flux_push_part
 from t3sim.overlap.interface import Phase
 from t3sim.program.host import HOST
+from t3sim.program.kernels import copies, program
+from t3sim.program.operations import Program
 from t3sim.program.parts import collective_plan, copy_part, gemm_part
 from t3sim.program.plan import Part
 from t3sim.program.side_by_side import kernels_for, side_by_side_part, times_side_by_side
@@ -55,10 +58,10 @@ DRIFT_TILE = 8  # the tile of each compute unit whose starts say how far they dr
 class Outcome:
     """What a simulation gave: times in us by name, or why it failed.
 
-    Names: ``time``; of ``SideBySide``: ``gemm`` and ``collective``, from one end to the next; of ``RecordedTiles``
-    those of ``tile_figures``, and ``tiles`` are its tiles in the order of the record; of ``Scatter``: ``time`` of the
-    whole, ``gemm`` and ``sum`` of its kernels with their launches, and in mirrored mode what ``RecordedTiles`` has, and
-    ``stores_of_quarter_1`` to ``4``.
+    Names: ``time``; of ``Transfers`` also the numbers of its lanes; of ``SideBySide``: ``gemm`` and ``collective``,
+    from one end to the next; of ``RecordedTiles`` those of ``tile_figures``, and ``tiles`` are its tiles in the order
+    of the record; of ``Scatter``: ``time`` of the whole, ``gemm`` and ``sum`` of its kernels with their launches, and
+    in mirrored mode what ``RecordedTiles`` has, and ``stores_of_quarter_1`` to ``4``.
     """
 
     times: Mapping[str, float] = field(default_factory=dict)
@@ -156,6 +159,50 @@ class PeerCopy(Simulation):
 
     def _part(self) -> Part:
         return copy_part(operator_of(self.run))
+
+
+@dataclass(frozen=True)
+class Transfers(Simulation):
+    """Lanes of copies to other GPUs, all at once, each lane by a copy engine of its own; *size* bytes a copy."""
+
+    machine: MachineSpec
+    tiling: TilingSpec  # of no effect: every workload has one
+    mesh: Mesh
+    size: int
+
+    def _run(self) -> RunSpec:
+        n = self.mesh.gpus
+        every = CollectiveSpec.model_construct(op="all-gather", size=n * self.size, gpus=n)
+        return _run_of(self.machine, WorkloadSpec(collective=every, tiling=self.tiling), mode="explicit")
+
+    def _part(self) -> Part:
+        op, n = operator_of(self.run), self.mesh.gpus
+        size = op.chunk_granules
+
+        def program_of(rank: int) -> Program:
+            memory = op.memory()
+            given, came = memory.buffer("given", size), memory.buffer("came", n * size)
+            lanes = [(str(number), lane) for number, lane in enumerate(self.mesh.lanes) if lane.gpu == rank]
+            moves = []
+            for engine, (name, lane) in enumerate(lanes):
+                rows = [
+                    {"n_granules": size, "operand": given.first, "distance": (target - rank) % n,
+                     "destination": came.first + rank * size} for _, target in lane.transfers
+                ]  # fmt: skip
+                moves.append(copies(name, rows, engine=engine, stream=engine))
+            if not moves:  # a GPU that only receives: every program does something
+                idle = {"n_granules": 1, "operand": given.first, "kept_at": came.first + rank * size}
+                moves = [copies("idle", [idle], engine=0)]
+            return program(op, rank, memory, *moves)
+
+        return Part.of("copy", "copies", program_of, n)
+
+    def outcome(self, result: Sequence[Phase]) -> Outcome:
+        """See the base class; each lane has a time too, by its number."""
+        [phase] = result
+        rest = phase.ticks - max(span.end for span in phase.spans)
+        lanes = {span.name: self.us(span.end + rest) for span in phase.spans}
+        return Outcome({"time": self.us(phase.ticks), **lanes})
 
 
 @dataclass(frozen=True)

@@ -1325,7 +1325,7 @@ FILES = {
     "folder.yaml": ["folder.yaml: is a folder"],
     "fifo.yaml": ["fifo.yaml: is not a regular file"],
     "zero.yaml": ["zero.yaml: is not a regular file"],
-    "e" * 300: [f"{'e' * 300}: cannot read: the name is too long (ENAMETOOLONG)"],
+    f"{'e' * 300}.yaml": [f"{'e' * 300}.yaml: cannot read: the name is too long (ENAMETOOLONG)"],
 }
 
 

@@ -66,6 +66,13 @@ def tile(wg: int, row: int, column: int, kernel: str = "tiled") -> dict[str, Any
             "tile_height": 64, "tile_width": 64}  # fmt: skip
 
 
+def transfer(pattern: str, us: float, means: str = "copy", lane: str = "all", gpus: int = 3) -> dict[str, Any]:
+    """A row of transfers.csv: one way, a transfer for each GPU but one, 64 KiB each."""
+    n = gpus - 1 if lane == "all" else 1
+    return {"pattern": pattern, "means": means, "ways": "one", "gpus": gpus, "lane": lane, "bytes": 1 << 16,
+            "transfers": n, "time_us": us, "gbps": n * (1 << 16) / us / 1e3}  # fmt: skip
+
+
 FOUR_TILES = ((0, 0), (0, 1), (1, 0), (1, 1))
 
 ROWS: dict[str, list[dict[str, Any]]] = {
@@ -108,6 +115,25 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     "store_bursts": [
         {"memory": "peer", "access_bytes": 16, "threads": 256, "workgroups": 132, "burst_bytes": 65536,
          "issued_ns": 20000.0, "all_issued_ns": 21000.0, "time_ns": 25000.0, "min_ns": 24000.0, "max_ns": 26000.0},
+    ],
+    "transfers": [
+        transfer("incast", 40.0),
+        transfer("incast", 40.0, lane="1"),
+        transfer("incast", 30.0, means="store"),
+        transfer("incast", 30.0, lane="7"),
+        transfer("pulls_two_peers", 50.0),
+    ],
+    "contention_sm_split": [
+        {**SUBLAYER, "gpus": 2, **SHAPE, "nccl_channels": "auto", "sms": sms, "gemm_alone_us": 40.0, "rs_alone_us": 8.0,
+         "gemm_with_rs_us": 43.0, "rs_with_gemm_us": 10.0} for sms in (2, 4)
+    ],
+    "scatter_orders": [
+        {**SUBLAYER, "gpus": 2, **SHAPE, "order": "next", "epilogue": "rows", **spread(90.0)},
+    ],
+    "scatter_timelines": [
+        {**SUBLAYER, "gpus": 2, **SHAPE, "order": "next", "epilogue": "rows", "gpu": gpu, "wg": wg, "tile_row": row,
+         "tile_col": column, "sm": wg, "start_ns": 0, "mainloop_end_ns": 15000, "end_ns": 20000 + wg}
+        for gpu in (0, 1) for wg, (row, column) in enumerate(FOUR_TILES)
     ],
     "peer_copy": [{"pattern": "uni", "bytes": 100000, "time_us": 10.0, "gbps_per_direction": 10.0}],
 }  # fmt: skip

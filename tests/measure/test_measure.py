@@ -19,11 +19,12 @@ from pathlib import Path
 import pytest
 
 from t3sim.config.presets import preset_names
-from t3sim.measure import async_tp
+from t3sim.measure import async_tp, scatters
 from t3sim.measure import gemm as measure_gemm
 from t3sim.measure.needs import MissingHardware
 from t3sim.measure.program import CHANNELS, MEASURABLE, OF_PYTORCH, QUICK_CHANNELS, list_kinds
 from t3sim.measurements.kinds import ACCESS_PATTERNS, ACCESSES, MEMORIES, SIGNALS
+from t3sim.measurements.meshes import Lane, meshes
 from t3sim.measurements.samples import read_measurements
 from t3sim.workload.models import named_model
 from t3sim.workload.sublayers import gemm_of
@@ -100,8 +101,45 @@ def test_a_peer_is_reached_in_every_way_as_the_own_memory_is(measured: Path) -> 
     assert [one_way[name] for name in SIGNALS] == [1000, 1000, 3000, 3000]
 
 
+def test_each_lane_of_transfers_has_a_time_and_all_have_that_of_the_slowest(measured: Path) -> None:
+    """A transfer takes 50 ms on the stand-in: of two GPUs, each to the other, at the same time."""
+    rows = [row for row in read_measurements(measured).of_kind("transfers") if row["means"] == "copy"]
+    two_ways = [(row["lane"], row["transfers"], row["time_us"]) for row in rows if row["pattern"] == "all_to_all_ring"]
+    assert two_ways == [("all", 2, 50_000), ("0", 1, 50_000), ("1", 1, 50_000)]
+    assert {row["lane"] for row in rows if row["pattern"] == "incast" and row["ways"] == "one"} == {"all"}
+
+
+def test_patterns_of_transfers() -> None:
+    """As many as the GPUs allow; in each step of an exchange every GPU gets one transfer, and in XOR order gives it back."""
+    assert [mesh.pattern for mesh in meshes(2)].count("incast") == 2
+    assert "pulls_two_peers" not in {mesh.pattern for mesh in meshes(2)}
+    assert "all_to_all_xor" not in {mesh.pattern for mesh in meshes(3)}
+    of_four = {(mesh.pattern, mesh.gpus, mesh.ways): mesh.lanes for mesh in meshes(4)}
+    assert [lane.transfers for lane in of_four["incast", 4, "one"]] == [((1, 0),), ((2, 0),), ((3, 0),)]
+    assert of_four["incast", 3, "both"][2:] == (Lane(0, ((0, 1),)), Lane(0, ((0, 2),)))
+    assert of_four["pulls_two_peers", 3, "both"][2:] == (Lane(1, ((0, 1),)), Lane(2, ((0, 2),)))
+    for pattern in ("all_to_all_ring", "all_to_all_xor"):
+        steps = list(zip(*(lane.transfers for lane in of_four[pattern, 4, "both"]), strict=True))
+        assert [sorted(target for _, target in step) for step in steps] == 3 * [[0, 1, 2, 3]]
+        assert all(((b, a) in step) == (pattern == "all_to_all_xor") for step in steps[:1] for a, b in step)
+
+
+@pytest.mark.parametrize(
+    ("order", "first", "last"), [("next", 2, 1), ("own_first", 1, 0), ("xor", 0, 1), ("naive", 0, 3)]
+)
+def test_a_scatter_computes_each_tile_once(order: str, first: int, last: int) -> None:
+    """GPU 1 of 4, whose rows of tiles are 16 for each owner."""
+    shape = measure_gemm.sublayer("T-NLG", "OP", 8)
+    places = scatters.places_of(shape, 4, 1, order)
+    assert sorted(places) == [(row, column) for row in range(64) for column in range(17)]
+    owners = [row // 16 for row, _ in places]
+    assert (owners[0], owners[-1]) == (first, last)
+    assert all(owners[i] == owners[i - i % 272] for i in range(len(owners)))
+    assert places[:9] == [*((16 * first + row, 0) for row in range(8)), (16 * first, 1)]
+
+
 def test_operations_of_pytorch_are_read_off_its_profiler() -> None:
-    """In the order of their starts, streams in the order of their first, what the host does left out."""
+    """In the order of their starts, streams in the order of their first; of what the host does, launches only."""
     copy = {
         "cat": "gpu_memcpy",
         "name": "Memcpy PtoP (Device -> Device)",
@@ -118,11 +156,14 @@ def test_operations_of_pytorch_are_read_off_its_profiler() -> None:
         "args": {"stream": 21},
     }
     host = {"cat": "cpu_op", "name": "aten::mm", "ts": 1.0, "dur": 1.0, "args": {}}
-    found = [tuple(row.values()) for row in async_tp.rows_of([copy, gemm, host, wait])]
+    launch = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 4.5, "dur": 6.0, "tid": 21, "args": {}}
+    event = {**launch, "name": "cudaEventRecord"}
+    found = [tuple(row.values()) for row in async_tp.rows_of([copy, gemm, host, wait, launch, event])]
     assert found == [
-        (0, "barrier", 0, 0, 3000, "c10d::barrier_kernel"),
-        (1, "gemm", 1, 500, 20500, "nvjet_sm90_hsh_256x128"),
-        (2, "copy", 0, 21000, 23250, "Memcpy PtoP"),
+        (0, "launch", 0, 0, 6000, "cudaLaunchKernel"),
+        (1, "barrier", 1, 5000, 8000, "c10d::barrier_kernel"),
+        (2, "gemm", 2, 5500, 25500, "nvjet_sm90_hsh_256x128"),
+        (3, "copy", 1, 26000, 28250, "Memcpy PtoP"),
     ]
 
 
@@ -177,6 +218,8 @@ OF_COLLECTIVES = " (not measured: collectives with auto channels)"
         ("no-peer", ["peer_copy"], NO_PEER, " (not measured: peer_copy)"),
         ("no-peer", ["peer_access"], NO_PEER, " (not measured: peer_access)"),
         ("", ["store_bursts", "--gpus", "1"], NO_OTHER, " (not measured: store_bursts)"),
+        ("", ["transfers", "--gpus", "1"], NO_OTHER, " (not measured: transfers)"),
+        ("", ["scatter_orders", "--gpus", "1"], NO_OTHER, " (not measured: scatter_orders)"),
         ("no-nccl", ["collectives", "--channels", "auto"], NO_NCCL, OF_COLLECTIVES),
         ("", ["gemm", "--gpus", "3"], TOO_FEW, ""),
         ("", ["collectives", "--gpus", "1", "--channels", "auto"], NO_OTHER, OF_COLLECTIVES),
@@ -202,13 +245,14 @@ def test_without_cupy(module: str, tmp_path: Path) -> None:
 
 
 def test_a_wrong_result_is_not_measured(tmp_path: Path) -> None:
-    kinds = ("gemm", "launch", "copy_engine_collectives", "peer_access", "store_bursts", "latency")
+    kinds = ("gemm", "launch", "copy_engine_collectives", "peer_access", "store_bursts", "latency", "transfers")
     done = run(*kinds, "--quick", "-o", "out", cwd=tmp_path, faults="wrong")
     assert done.returncode == 5
     assert "relative error 1 against FP32 sums (not measured: gemm)" in done.stderr
     assert "GPU 0 has wrong values (not measured: copy_engine_collectives)" in done.stderr
     assert "wrong values in memory of GPU 1: store, contiguous, 4 bytes (not measured: peer_access)" in done.stderr
     assert "bursts of 65536 bytes in memory of GPU 1 (not measured: store_bursts)" in done.stderr
+    assert "wrong values at GPU 0: incast by copy of 1048576 bytes (not measured: transfers)" in done.stderr
     assert "128 bytes before a flag arrived wrong at GPU 0 (not measured: latency)" in done.stderr
     kept = read_measurements(tmp_path / "out")
     assert set(kept.counts()) == {"launch", "latency"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from dataclasses import asdict
 from itertools import combinations
 from pathlib import Path
@@ -19,7 +20,9 @@ from t3sim.measurements.samples import Measurement, read_file, read_measurements
 from tests.conftest import REPOSITORY, sample
 
 SHIPPED = REPOSITORY / "validation" / "h200"
-BY_PAIRS = ("two-gpus", "two-gpus-beside", "two-gpus-stores", "two-gpus-async-tp")
+OF_TWO = ("beside", "stores", "async-tp", "launches", "transfers", "scatter")
+BY_PAIRS = ("two-gpus", *(f"two-gpus-{name}" for name in OF_TWO))
+RECORDS = {"tile_timelines", "scatter_timelines", "async_tp_trace"}  # of single runs
 ACCESS = "memory,access_bytes,threads,workgroups,access,pattern,bytes,time_us,gbps_per_direction\n"
 BURSTS = "memory,access_bytes,threads,workgroups,burst_bytes,issued_ns,all_issued_ns,time_ns,min_ns,max_ns\n"
 FACTS = {"device": "NVIDIA H200", "driver": "1", "cuda": "13.0", "date": "2026-11-21", "peaks": asdict(H200)}
@@ -52,7 +55,24 @@ def test_shipped_measurements_are_read() -> None:
 def test_what_was_measured_here_keeps_every_sample(folder: str) -> None:
     measured = read_measurements(SHIPPED / folder).rows
     assert measured
-    assert all(row.samples for row in measured if row.kind not in {"tile_timelines", "async_tp_trace"})
+    assert all(row.samples for row in measured if row.kind not in RECORDS)
+
+
+def test_points_to_be_measured_are_read_without_times(tmp_path: Path) -> None:
+    """By the name of the file, or by columns of times that are empty; what is not said is refused with its place."""
+    (tmp_path / "transfers.csv").write_text("pattern,means,ways,gpus,lane,bytes\nincast,copy,one,4,all,65536\n")
+    (tmp_path / "mine.csv").write_text(GEMM + "T-NLG,OP,8,8192,4256,528,,,,\n")
+    gemm, transfer = read_measurements(tmp_path, are_points=True).rows
+    assert (gemm.kind, gemm["k"], transfer.kind, transfer["bytes"]) == ("gemm", 528, "transfers", 65536)
+    assert all(math.isnan(float(row["time_us"])) for row in (gemm, transfer))
+    with pytest.raises(InputDataError, match=r"mine.csv:2: time_us must be a number above 0, found ''"):
+        read_measurements(tmp_path)
+    (tmp_path / "transfers.csv").write_text("pattern,means,ways,gpus,bytes\nincast,copy,one,1,65536\n")
+    with pytest.raises(InputDataError, match=r"transfers.csv:2: lane is not there"):
+        read_measurements(tmp_path, are_points=True)
+    (tmp_path / "transfers.csv").write_text("pattern,means,ways,gpus,lane,bytes\nincast,copy,one,1,all,65536\n")
+    with pytest.raises(InputDataError, match=r"gpus is 1; a transfer has at least 2"):
+        read_measurements(tmp_path, are_points=True)
 
 
 def test_an_h100_was_measured_within_its_own_peaks() -> None:
@@ -103,10 +123,11 @@ def test_what_a_file_does_not_say_is_completed_and_said(tmp_path: Path) -> None:
 
 
 def test_operators_alone_become_rows_of_their_kinds(tmp_path: Path) -> None:
-    lines = ["op,m,n,k,tp,time_us", "gemm,512,256,128,8,20", "all_reduce,512,256,0,8,30", "gemm-rs,512,256,128,8,40"]
+    lines = ["op,m,n,k,tp,time_us", "gemm,512,256,128,8,20", "all_reduce,512,256,,8,30", "gemm-rs,512,256,128,8,40"]
     refused = {
         "gemm-rs,512,256,128,1,20": "tp is 1; gemm-rs has at least 2",
-        "ag-gemm,512,256,0,8,20": "k is 0; ag-gemm has at least 1",
+        "ag-gemm,512,256,0,8,20": "k is missing or 0; ag-gemm has at least 1",
+        "gemm,512,256,,8,20": "k is missing or 0; gemm has at least 1",
         "gather,1,1,1,8,1": "op is 'gather'; known are gemm, gemm-rs, gemm-ar, ag-gemm, reduce_scatter, all_gather, "
         "all_reduce",
         "gemm,16384,16384,16384,8,20": "min_us is 20.0, faster than peak: at 10000 TFLOP/s the GEMM takes 879.61 us",

@@ -54,17 +54,22 @@ def table(folder: Path, points: list[Point], outcomes: dict[Any, Outcome]) -> li
     return list(csv.DictReader(io.StringIO(text)))
 
 
+TIMELINES = ("tile_timelines", "scatter_timelines")  # one line of the table for all tiles of a kernel
+
+
 def rows_missing_in(folder: Path, found: list[dict[str, str]]) -> list[str]:
     """Rows of *folder* that no line of a table stands for."""
     named = {(row["file"], int(row["line"])) for row in found}
     missing = []
     for row in read_measurements(folder).rows:
         file = Path(row.file).relative_to(folder).as_posix()
-        if row.kind != "tile_timelines" and (file, row.line) not in named:
+        if row.kind not in TIMELINES and (file, row.line) not in named:
             missing.append(f"{file}:{row.line}")
-    n_tiles = len(read_measurements(folder).of_kind("tile_timelines"))
-    n_stood_for = {(row["file"], row["line"]): int(row["rows"]) for row in found if row["kind"] == "tile_timelines"}
-    return missing + (["tiles"] if sum(n_stood_for.values()) != n_tiles else [])
+    for kind in TIMELINES:
+        n_tiles = len(read_measurements(folder).of_kind(kind))
+        n_stood_for = {(row["file"], row["line"]): int(row["rows"]) for row in found if row["kind"] == kind}
+        missing += ["tiles"] if sum(n_stood_for.values()) != n_tiles else []
+    return missing
 
 
 def test_every_row_is_in_the_table(folder: Path) -> None:
@@ -74,7 +79,7 @@ def test_every_row_is_in_the_table(folder: Path) -> None:
     assert {row["kind"] for row in found} >= set(ROWS)
 
 
-@pytest.mark.parametrize("kind", ["collectives", "memory", "tile_timelines"])
+@pytest.mark.parametrize("kind", ["collectives", "memory", *TIMELINES])
 def test_canary_a_row_left_out_is_noticed(folder: Path, kind: str) -> None:
     points = points_of(folder)
     dropped = next(point for point in points if point.kind == kind)
@@ -414,6 +419,46 @@ def test_every_kind_is_simulated_or_has_a_reason() -> None:
     assert set(KINDS) - set(validate.WITHOUT_SIMULATION) == set(validate.SIMULATED_KINDS) - {
         "channel_limited_collectives"
     }
+
+
+# --- transfers of several GPUs, GEMMs in green contexts ------------------------------------------------
+
+
+def test_two_senders_share_the_port_of_one_receiver(folder: Path) -> None:
+    """Both lanes take as long as both copies through one link, and a lane that a pattern has not is said."""
+    machine = tiny(
+        "machine.gpu.copy_engines={number: 2, startup: 1 us, bandwidth: 100 GB/s, max_outstanding_lines: 999}",
+        "machine.link.topology=switch",
+        "machine.link.ingress_buffer=64 KiB",
+    )
+    points = [point for point in Points(machine, tiling()).of(read_measurements(folder)) if point.kind == "transfers"]
+    both, lane, *rest = points
+    assert [point.reason for point in rest] == [
+        "no kernel of loads or stores alone, and engines push only", "no such lane of a pattern of so many GPUs",
+        "no kernel of loads or stores alone, and engines push only",
+    ]  # fmt: skip
+    assert both.simulations == lane.simulations
+    [simulation] = both.simulations
+    times = simulation.outcome(simulation.result(PhaseStore())).times
+    through_link_us = 2 * (1 << 16) / machine.link.bandwidth * 1e6
+    assert through_link_us < times[both.terms[0].name] < through_link_us + 10
+    assert 0.5 * times["time"] < times["0"] <= times["1"] == pytest.approx(times["time"], rel=0.2)
+    few = tiny("machine.gpu.copy_engines={number: 1, startup: 1 us, bandwidth: 4 GB/s, max_outstanding_lines: 64}")
+    ways = write_folder(folder / "both", {"transfers": [{**ROWS["transfers"][0], "ways": "both", "transfers": 4,
+                                                         "gbps": 4 * (1 << 16) / 40e3}]})  # fmt: skip
+    [point] = Points(few, tiling()).of(read_measurements(ways))
+    assert point.reason == "2 lanes of one GPU; the machine has 1 copy engines"
+
+
+def test_a_gemm_in_a_green_context_is_simulated_alone(folder: Path) -> None:
+    found = [point for point in points_of(folder) if point.kind == "contention_sm_split"]
+    fewer, whole = ([point for point in found if point.row["sms"] == sms] for sms in (2, 4))
+    assert [bool(point.terms) for point in fewer] == [True, True, False, False]
+    assert fewer[0].simulations[0].n_compute_units == 2  # type: ignore[union-attr]
+    assert [point.quantity for point in whole] == [
+        "gemm_alone_us", "rs_alone_us", "gemm_with_rs_us", "gemm_slowdown", "rs_with_gemm_us", "rs_slowdown"
+    ]  # fmt: skip
+    assert all(point.terms for point in whole)
 
 
 # --- an all-gather and its GEMM in pieces -------------------------------------------------------------
