@@ -75,5 +75,5 @@ def _row(cells: Sequence[str], widths: Sequence[int], n_words: int, *, is_headin
         height = max(map(len, folded))
         folded = [[""] * (height - len(lines)) + lines for lines in folded]
     for line in zip_longest(*folded, fillvalue=""):
-        cells = zip(line, widths, strict=True)
-        yield GAP.join(f"{text:{'<>'[i >= n_words]}{width}}" for i, (text, width) in enumerate(cells)).rstrip()
+        padded = (f"{text:{'<>'[i >= n_words]}{widths[i]}}" for i, text in enumerate(line))
+        yield GAP.join(padded).rstrip()

@@ -132,7 +132,7 @@ def validate(
             return
         before = [] if frozen_ones is None else freezing.met(frozen_ones, points)
         tiles = maker.tiles(found, outcomes) if any(p.kind == "tile_timelines" for p in points) else []
-        asked = {
+        asked: dict[str, object] = {
             "tiling": tiling, "overrides": list(overrides), "kinds": kinds, "measurements": str(source),
             "calibration": None if used is None else str(used), "assumed": found.assumed,
             "refused": found.refused[:MAX_REFUSED_KEPT],

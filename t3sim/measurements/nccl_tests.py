@@ -93,7 +93,7 @@ def _gpus_of_json(config: Any, results: Iterable[Any], collective: str) -> int:
     of_process = int(number_in(config, "nthreads")) * int(number_in(config, "ngpus"))
     devices = config.get("devices")
     n_devices = len(devices) if isinstance(devices, list) else 1
-    bodies = [(one.get("size"), one.get(_side(one))) for one in results if isinstance(one, dict)]
+    bodies: list[tuple[Any, Any]] = [(one.get("size"), one.get(_side(one))) for one in results if isinstance(one, dict)]
     usable = [
         (float(size), float(body["alg_bw"]), float(body["bus_bw"])) for size, body in bodies
         if isinstance(body, dict) and all(map(is_above_zero, (size, body.get("alg_bw"), body.get("bus_bw"))))
@@ -210,7 +210,7 @@ class _Table:
                 read.problems.append(f"line {number}: {why}")
                 continue
             row = _row(collective, gpus, int(cells["size"]), [float(cells["time"])])
-            read.rows.append((number, "collectives", row | settings))
+            read.rows.append((number, "collectives", {**row, **settings}))
 
     def _collective(
         self, lines: Sequence[tuple[int, Mapping[str, str]]], file_name: str, read: Found

@@ -133,7 +133,6 @@ def read_measurements(path: str | Path, peaks: Peaks | None = None, *, are_point
     described = sorted({one.with_name(PROVENANCE) for one in files})
     provenance = {str(one.parent): read_provenance(one) for one in described if one.is_file()}
     rows: list[Measurement] = []
-    rows: list[Measurement] = []
     refused: list[str] = []
     assumed: list[str] = []
     for one in files:

@@ -23,7 +23,7 @@ TRAVELLING = (
 QUESTIONS = """
 from pathlib import Path
 import t3sim
-from t3sim.cli.validate import calibration_of, machine_of, shipped_measurements
+from t3sim.cli.validate import beside, machine_of, shipped_measurements
 from t3sim.config.presets import shipped
 from t3sim.config.yaml_loader import load_yaml
 from t3sim.experiment.plan import load_experiment
@@ -40,7 +40,7 @@ Path("e.yaml").write_text(
 )
 experiments = sorted(shipped("experiments").glob("*/experiment.yaml"))
 with_a_model = shipped("experiments") / "ag-gemm-h200" / "experiment.yaml"
-print(len(measurements.rows), len(read_calibration(calibration_of(folder, None), measurements)))
+print(len(measurements.rows), len(read_calibration(beside(folder, "calibration.csv", None), measurements)))
 print(machine_of("h200", ()).name, len(read_targets(load_yaml(targets).plain(), "targets")))
 print(len(experiments), [len(load_experiment(path).points) for path in (with_a_model, "e.yaml")])
 """

@@ -110,7 +110,7 @@ def test_each_lane_of_transfers_has_a_time_and_all_have_that_of_the_slowest(meas
 
 
 def test_patterns_of_transfers() -> None:
-    """As many as the GPUs allow; in each step of an exchange every GPU gets one transfer, and in XOR order gives it back."""
+    """In a step of an exchange every GPU gets one transfer; in XOR order it gives it back."""
     assert [mesh.pattern for mesh in meshes(2)].count("incast") == 2
     assert "pulls_two_peers" not in {mesh.pattern for mesh in meshes(2)}
     assert "all_to_all_xor" not in {mesh.pattern for mesh in meshes(3)}
