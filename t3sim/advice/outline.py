@@ -28,6 +28,7 @@ from t3sim.program.plan import Bound, InOrder, Longest, Part, Plan, Tree
 from t3sim.workload.tiling import ELEMENT_BYTES
 
 SECOND = 10**12  # picoseconds
+TURNS = 8  # in which a tile multiplies that shares its compute unit with others
 
 Process = Generator[simpy.Event, Any, None]
 
@@ -65,14 +66,18 @@ class _Signal:
 
 
 class _Units:
-    """The slots of a range of compute units: each takes the next tile of the kernels that were launched on them."""
+    """The slots of a range of compute units: each takes the next tile of the kernels that were launched on them.
 
-    def __init__(self, env: simpy.Environment, n_slots: int) -> None:
+    Slots of a compute unit take turns at multiplying: who waits for a signal leaves it to the others.
+    """
+
+    def __init__(self, env: simpy.Environment, n_units: int, n_slots: int) -> None:
         self._env = env
         self._kernels: list[tuple[int, int, deque[int], Any, simpy.Event]] = []  # by turn: priority, then operation
         self._idle: deque[simpy.Event] = deque()
-        for _ in range(n_slots):
-            env.process(self._slot())
+        multipliers = [simpy.Resource(env, 1) for _ in range(n_units)]
+        for multiplier in n_slots * multipliers:
+            env.process(self._slot(multiplier))
 
     def launch(self, turn: tuple[int, int], tiles: list[int], tile: Any) -> simpy.Event:
         """Let ``tile(i)`` run for each of *tiles* when it is their *turn*; the event comes when all have ended."""
@@ -80,8 +85,8 @@ class _Units:
         left = deque(tiles)
         counter = [len(tiles)]
 
-        def one(i: int) -> Process:
-            yield from tile(i)
+        def one(i: int, multiplier: simpy.Resource) -> Process:
+            yield from tile(i, multiplier)
             counter[0] -= 1
             if not counter[0]:
                 done.succeed()
@@ -91,7 +96,7 @@ class _Units:
             self._idle.popleft().succeed()
         return done
 
-    def _slot(self) -> Process:
+    def _slot(self, multiplier: simpy.Resource) -> Process:
         while True:
             while self._kernels and not self._kernels[0][2]:
                 heappop(self._kernels)
@@ -101,7 +106,7 @@ class _Units:
                 yield event
                 continue
             _, _, left, one, _ = self._kernels[0]
-            yield from one(left.popleft())
+            yield from one(left.popleft(), multiplier)
 
 
 class _Outline:
@@ -131,8 +136,7 @@ class _Outline:
         operations = self.program.operations
         for one in operations:
             if isinstance(one, Gemm) and (units := self._units_of(one)) not in self.units:
-                n_slots = (units[1] - units[0]) * self._resident(one)
-                self.units[units] = _Units(self.env, n_slots)
+                self.units[units] = _Units(self.env, units[1] - units[0], self._resident(one))
         issued = np.cumsum([one.issue for one in operations]).tolist()
         ends = [
             self.env.process(self._stream([(operations[i], issued[i]) for i in numbers]))
@@ -218,10 +222,10 @@ class _Outline:
         gpu, trace = self.machine.gpu, one.trace
         unit = gpu.compute_unit
         rows, columns = trace.tiling.workgroup_tile
-        resident = self._resident(one)
+        n_turns = TURNS if self._resident(one) > 1 else 1
         flops = 2 * rows * columns * trace.gemm.k
-        rate = unit.matrix_flops_per_cycle * unit.matrix_efficiency * gpu.compute_clock / resident
-        multiply = round(flops / rate * SECOND * self.stretch.get(trace.tiling, 1.0)) + unit.workgroup_launch
+        rate = unit.matrix_flops_per_cycle * unit.matrix_efficiency * gpu.compute_clock
+        multiply = round(flops / rate * SECOND * self.stretch.get(trace.tiling, 1.0) / n_turns)
         epilogue = unit.epilogue * SECOND // gpu.compute_clock
         store_rate = unit.l2_store_bytes_per_cycle * gpu.compute_clock
         _, _, width = tile_granules(trace, self.granule)
@@ -232,13 +236,18 @@ class _Outline:
 
         operand_bytes = self._operand_bytes(one) // trace.n_workgroups
 
-        def tile(i: int) -> Iterator[simpy.Event]:
+        def tile(i: int, multiplier: simpy.Resource) -> Iterator[simpy.Event]:
             if waits is not None and waits.signal[i] != NONE:
                 yield self._reached(int(waits.signal[i]), int(waits.at_least[i]))
             n_bytes = sizes[i] * self.granule
             self.memory_free_at = max(self.memory_free_at, self._now) + operand_bytes * SECOND // self.memory_rate
-            loaded = self.memory_free_at - env.now
-            yield env.timeout(max(multiply, loaded) + epilogue + n_bytes * SECOND // store_rate)
+            loaded_at = self.memory_free_at
+            yield env.timeout(unit.workgroup_launch)
+            for _ in range(n_turns):
+                with multiplier.request() as turn:
+                    yield turn
+                    yield env.timeout(multiply)
+            yield env.timeout(max(loaded_at - env.now, 0) + epilogue + n_bytes * SECOND // store_rate)
             if distance[i]:
                 self._send(n_bytes, self.rate)
                 if (room_at := self._has_room_at()) > self._now:

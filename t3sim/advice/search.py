@@ -4,9 +4,9 @@
    how long its parts take, which other candidates share.
 2. Every candidate gets an outline (``outline``), which leaves out the memory only.
 3. The candidate of the shortest expected time is simulated, again and again, until none that is left is expected to be
-   shorter than the shortest that was simulated.  What is expected of a candidate is its outline, times what the
+   as short as the shortest that was simulated.  What is expected of a candidate is its outline, times what the
    simulations of the same strategy took over theirs; of a strategy that was not simulated yet, its outline.
-4. So is the runner-up: the best candidate of another strategy.
+4. So is the runner-up, the best candidate of another strategy, unless it is expected to be far behind.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from t3sim.system.simulate import SimulationResult, evaluate, operator_of, plan_
 
 Simulate = Callable[[Sequence[RunSpec]], Sequence[SimulationResult]]
 MOST_SIMULATED = 6  # of a case, besides the reference
+TIE = 1.001  # times as long: expected times that differ by less do not tell who is faster
+NEAR = 1.25  # times as long: a runner-up that takes longer is far behind
 
 
 @dataclass
@@ -97,15 +99,23 @@ class Case:
         of_others = (one for one in self.possible if one.candidate.strategy != self.winner.candidate.strategy)
         return next(of_others, None)
 
+    @property
+    def winner_us(self) -> float:
+        """Return the shortest time simulated."""
+        return self.expected(self.winner)
+
     def next(self) -> Choice | None:
         """Return what is to be simulated next: what could win, then the runner-up; None: all is known."""
         if len(self.simulated) > MOST_SIMULATED:
             return None
-        first = self.possible[0]
-        if first.us is None:
-            return first
+        for one in self.possible:
+            if self.expected(one) > self.winner_us * TIE:
+                break
+            if one.us is None:
+                return one
         second = self.runner_up
-        return second if second is not None and second.us is None else None
+        is_wanted = second is not None and second.us is None and self.expected(second) < self.winner_us * NEAR
+        return second if is_wanted else None
 
 
 def case_of(run: RunSpec, given: dict[str, Any]) -> Case:
