@@ -4,10 +4,10 @@ Of the operations of one GPU, as they were simulated:
 
 - while a GEMM runs: what all compute units would take if they multiplied without a pause (``multiplying``); what they
   take longer because only some of them have the GEMM (``lost units``), or because its tiles do not fill the last wave
-  (``lost waves``); what they waited for peers (``waits for peers``) or for room in the link's buffer (``held back by
-  the link``); and the rest, operands, stores and starts of workgroups (``memory``);
+  (``lost waves``); what they waited for peers (``waits for peers``) or for room in the link's buffer (``link
+  stalls``); and the rest, operands, stores and starts of workgroups (``memory``);
 - while none runs: kernels that add up (``sum``), barriers (``barriers``), copies and rings before the first GEMM
-  (``head``), between GEMMs (``between``) and behind the last one (``tail``); and nothing but launches (``launches``).
+  (``head``), ``between GEMMs`` and behind the last one (``tail``); and nothing but launches (``launches``).
 
 Of several at a time the first in this order counts.
 """
@@ -29,9 +29,9 @@ from t3sim.system.simulate import SimulationResult
 
 PARTS = (
     "multiplying", "lost units", "lost waves", "waits for peers", "link stalls", "memory",
-    "sum", "barriers", "head", "between", "tail", "launches",
+    "sum", "barriers", "head", "between GEMMs", "tail", "launches",
 )  # fmt: skip
-COMMUNICATION = ("head", "between", "tail")
+COMMUNICATION = ("head", "between GEMMs", "tail")
 
 
 @dataclass(frozen=True)
@@ -158,5 +158,5 @@ def _label(running: Sequence[Operation], start: int, end: int, first: int, last:
     if any(one.engine is None and (one.steps["send"] < 0).all() for one in moves):
         return "sum"
     if moves:
-        return "head" if end <= first else "tail" if start >= last else "between"
+        return "head" if end <= first else "tail" if start >= last else "between GEMMs"
     return "barriers" if running else "launches"

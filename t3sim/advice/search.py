@@ -133,7 +133,7 @@ def settle(cases: Sequence[Case], simulate: Simulate, say: Callable[[str], None]
         case.reference.result = result
         outline_all(case)
     while wanted := [(case, one) for case in cases if (one := case.next()) is not None]:
-        say(f"{len(wanted)} candidates are simulated")
+        say(f"candidates to simulate now: {len(wanted)}")
         for (_, one), result in zip(wanted, simulate([one.run for _, one in wanted]), strict=True):
             one.result = result
 

@@ -34,7 +34,7 @@ PART_COLOURS = {
     "sum": "#009E73",
     "barriers": "#80CFB9",
     "head": "#0072B2",
-    "between": "#56B4E9",
+    "between GEMMs": "#56B4E9",
     "tail": "#003F5C",
     "launches": "#888888",
 }
@@ -178,7 +178,7 @@ def curves(candidates: pd.DataFrame) -> Drawing | None:
         values = sorted(table.loc[table["parameter"].eq(parameter), "value"].unique())
         axes.set_xticks(values, [str(value) for value in values])
         axes.minorticks_off()
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.06 * axes.get_ylim()[1])
         light_grid(axes)
     for axes in grid[:, 0]:
         axes.set_ylabel("operator (us)")

@@ -12,7 +12,9 @@ import pytest
 from t3sim.analysis import validation_report
 from t3sim.cli import main
 from t3sim.errors import InputDataError
+from t3sim.results.digest import file_digest
 from t3sim.validation.predictions import read_predictions
+from tests.conftest import REPOSITORY
 from tests.harness.measured import CHANNELS, collective, write_folder
 
 POINTS = (
@@ -99,3 +101,11 @@ def test_frozen_is_frozen(validate: Validate, frozen: Path, tmp_path: Path, caps
     frozen.write_text("[]")
     with pytest.raises(InputDataError, match="not a file of predictions"):
         read_predictions(frozen)
+
+
+def test_shipped_predictions_are_those_of_the_shipped_points() -> None:
+    """As they were frozen, of lists that are what they were."""
+    folder = REPOSITORY / "validation/h200-four-gpus"
+    shipped = read_predictions(folder.with_name("h200-four-gpus-predictions.json"))
+    assert shipped.facts["points_sha256"] == {path.name: file_digest(path) for path in sorted(folder.glob("*.csv"))}
+    assert any(row["simulated"] for row in shipped.rows)
