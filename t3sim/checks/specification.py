@@ -32,6 +32,7 @@ def specification_claims(core: GpuCore) -> Iterator[Claim]:
     stated_of_channels = memory.timing.model_dump() | {
         "queue_capacity": memory.queue.entries, "stream_capacity": memory.stream_queue_entries,
         "is_split": int(memory.queue.kind == "split"), "banks_per_group": memory.banks_per_group,
+        "n_banks": memory.n_bank_groups * memory.banks_per_group,
         "n_classes": len(core.traffic.names),
     }  # fmt: skip
     spec = core.machine.gpu
@@ -76,6 +77,7 @@ def unit_pairs(core: GpuCore) -> dict[str, Pairs]:
             "capacity (bytes)": (lines * int(l2.granules_per_line) * access, spec.l2.capacity),
             "banks": (int(l2.n_banks), spec.l2.n_banks),
             "partitions": (int(l2.n_partitions), spec.l2.n_partitions),
+            "channels of a partition": (1 << int(l2.partition_bits), machine.memory.n_channels // spec.l2.n_partitions),
             "hit latency": (int(l2.request_ticks + l2.return_ticks) * clock, spec.l2.hit_latency * hz),
             "miss latency": (int(l2.miss_ticks) * clock, spec.l2.miss_latency * hz),
             "crossing and back": (int(l2.crossing_ticks) * clock, 2 * spec.l2.crossing_latency * hz),

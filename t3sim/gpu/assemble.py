@@ -190,6 +190,7 @@ def fill_memory(gpu: Any, machine: MachineSpec) -> None:
     channels = gpu.channels[: memory.n_channels]
     for name, value in memory.timing.model_dump().items():
         channels[name] = value
+    channels["n_banks"] = memory.n_bank_groups * memory.banks_per_group
     channels["banks_per_group"] = memory.banks_per_group
     channels["queue_capacity"] = memory.queue.entries
     channels["is_split"] = memory.queue.kind == "split"
@@ -218,6 +219,7 @@ def fill_l2(gpu: Any, machine: MachineSpec) -> None:
     l2.miss_ticks = spec.miss_latency * compute_ticks
     l2.keeps_dirty_lines = spec.at_kernel_end == "keep"
     l2.n_partitions = spec.n_partitions
+    l2.partition_bits = log2(machine.memory.n_channels // spec.n_partitions)
     l2.crossing_ticks = 2 * spec.crossing_latency * compute_ticks
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.kernel import codes, move_kernel
+from t3sim.gpu.kernel import codes, l2_slice, move_kernel
 from t3sim.gpu.kernel.dram_channel import KEY_SHIFT
 from t3sim.gpu.kernel.l2_slice import MSHR_MASK, MSHR_SHIFT, OWNER_SHIFT
 from t3sim.gpu.kernel.signals import signal_of, tile_of
@@ -86,11 +86,12 @@ def queued_requests(core: GpuCore) -> list[Queued]:
                 kind = place & codes.KIND_MASK
                 found.append(Queued(f"channel[{c}].{queue}", c, stream, False, kind, tag, place, at))
         for direction, bank in np.argwhere(channel.list_head >= 0):
-            for slot in chain(int(channel.list_head[direction, bank]), channel.next_entry):
-                place = int(channel.entry_row[slot]) << codes.ROW_SHIFT | int(channel.entry_place[slot])
-                tag, kind = int(channel.entry_tag[slot]), place & codes.KIND_MASK
+            for slot in chain(int(channel.list_head[direction, bank]), channel.entries["next"]):
+                entry = channel.entries[slot]
+                place = int(entry.row) << codes.ROW_SHIFT | int(entry.place)
+                tag, kind = int(entry.tag), place & codes.KIND_MASK
                 traffic_class = (place >> codes.CLASS_SHIFT) & codes.CLASS_MASK
-                order = int(channel.entry_key[slot]) >> KEY_SHIFT
+                order = int(entry.key) >> KEY_SHIFT
                 found.append(Queued(f"channel[{c}].bank[{bank}]", c, traffic_class, True, kind, tag, place, order))
     return found
 
@@ -226,8 +227,9 @@ class HungGpu:
         for b, m in self.misses:
             mshr = f"l2_slice.bank[{b}].mshr[{m}]"
             found[f"l2_slice.bank[{b}]", f"MSHR of {l2.n_mshrs}"][mshr] += 1
-            for waiter in chain(int(l2.mshr_waiter[b, m]), l2.next_waiter):
-                c, s = divmod(int(l2.waiter_owner[waiter]) // int(gpu.n_buffers), int(gpu.n_slots))
+            for waiter in chain(int(l2.mshrs[b, m].waiter), l2.waiters["next"]):
+                owner = int(l2.waiters[waiter].owner)
+                c, s = owner >> l2_slice.UNIT_SHIFT, (owner >> l2_slice.SLOT_SHIFT) & l2_slice.SLOT_MASK
                 found[f"compute_unit[{c}].slot[{s}]", "operand line"][mshr] += 1
                 found[f"compute_unit[{c}]", "load"][mshr] += 1
         for tile, missing in self.tracked_tiles():
@@ -296,8 +298,8 @@ class HungGpu:
         """Yield what the units themselves count to come."""
         gpu, l2 = self.gpu, self.gpu.l2
         for b, m in self.misses:
-            part, line = f"l2_slice.bank[{b}].mshr[{m}]", f" of line {l2.mshr_line[b, m]} to come"
-            yield Account(part, int(l2.mshr_remaining[b, m]), "granule", "no read of it is in any queue", line)
+            part, line = f"l2_slice.bank[{b}].mshr[{m}]", f" of line {l2.mshrs[b, m].line} to come"
+            yield Account(part, int(l2.mshrs[b, m].remaining), "granule", "no read of it is in any queue", line)
         for b in range(int(l2.n_banks)):
             n = int(l2.n_mshrs - l2.n_free_mshrs[b])
             yield Account(f"l2_slice.bank[{b}]", n, f"MSHR of {l2.n_mshrs}", "they fill no line", " in use")

@@ -132,7 +132,7 @@ class ChannelBench:
         channel, setup = self.channel, self.setup
         for name, value in self.timings.items():
             channel[name] = value
-        channel["banks_per_group"] = 4
+        channel["n_banks"], channel["banks_per_group"] = 16, 4
         channel["queue_capacity"] = setup.capacity
         channel["is_split"] = setup.is_split
         channel["write_high_watermark"] = setup.high_watermark

@@ -252,7 +252,10 @@ class Bench:
 
     def load(self, line: int, owner: int, at: int, n_reserved: int = 0) -> int:
         n_granules = self.twin.granules_per_line
-        outcome = int(l2_slice.load_line(self.gpu, line, n_granules, owner, at, n_reserved, COMPUTE))
+        unit, rest = divmod(owner, N_SLOTS * N_BUFFERS)
+        slot, buffer = divmod(rest, N_BUFFERS)
+        packed = (unit << l2_slice.UNIT_SHIFT) | (slot << l2_slice.SLOT_SHIFT) | buffer
+        outcome = int(l2_slice.load_line(self.gpu, line, n_granules, packed, at, n_reserved, COMPUTE))
         if outcome in (L2_MISS, L2_MERGED):  # what the compute unit notes
             slot_index, buffer = divmod(owner, N_BUFFERS)
             unit = self.gpu.compute_units[slot_index // N_SLOTS]

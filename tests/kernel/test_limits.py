@@ -6,7 +6,7 @@ import pytest
 
 from t3sim.config import limits
 from t3sim.gpu.assemble import EFFICIENCY_SCALE
-from t3sim.gpu.kernel import codes
+from t3sim.gpu.kernel import codes, l2_slice
 from t3sim.gpu.kernel.loop import OUTBOX_MARGIN
 from t3sim.gpu.kernel.state import MOST_STORE_QUEUES, RETURN_RING, Layout
 
@@ -30,6 +30,7 @@ def test_limits_are_those_of_the_kernel() -> None:
     assert codes.N_KINDS == 1 << codes.CLASS_SHIFT
     assert codes.MOST_CLASSES << codes.CLASS_SHIFT == codes.FIELD_MASK + 1
     assert Layout().n_classes == codes.MOST_CLASSES
+    assert (Layout().n_slots, Layout().n_buffers) == (l2_slice.SLOT_MASK + 1, l2_slice.BUFFER_MASK + 1)
     assert limits.MOST_BANKS_OF_A_CHANNEL <= codes.FIELD_MASK + 1
     # What comes back after the longest trip is noted ahead of the slot that is being counted.
     longest = (limits.LONGEST_RETURN_SLOTS, limits.LONGEST_QUEUED_RETURN_SLOTS, limits.LONGEST_TRIP_SLOTS)

@@ -9,7 +9,7 @@ from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.address_map import channel_of
 from t3sim.gpu.kernel.codes import COMPUTE, INCOMING_UPDATE, WRITE_BACK
-from t3sim.gpu.kernel.l2_slice import load_line
+from t3sim.gpu.kernel.l2_slice import UNIT_SHIFT, load_line
 from tests.harness.channel_bench import UNSHADOWED, ChannelBench, Request, Setup
 from tests.harness.machines import machine
 from tests.harness.places import place_of_granule
@@ -72,7 +72,7 @@ class TestGpu:
         at = core.now
         slot = core.gpu.compute_units[cu].slots[0]
         slot.ready_at[0] = 0
-        owner = cu * int(core.gpu.n_slots * core.gpu.n_buffers)
+        owner = cu << UNIT_SHIFT
         hit_at = int(load_one(core.state, line, n_granules, owner, at))
         if hit_at >= 0:
             return hit_at - at

@@ -15,7 +15,7 @@ Pinned by tests/shape and tests/kernel/test_compute_unit.py.
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.address_map import channel_of, memory_cycle, place_of
-from t3sim.gpu.kernel.l2_slice import load_line, return_slot, store_line
+from t3sim.gpu.kernel.l2_slice import SLOT_SHIFT, UNIT_SHIFT, load_line, return_slot, store_line
 from t3sim.gpu.kernel.ledger import note_issue, note_refused, note_refused_line, note_slot
 from t3sim.gpu.kernel.link_port import buffer_store, takes_stores
 from t3sim.gpu.kernel.mailbox import granule_address, granule_there
@@ -115,7 +115,7 @@ def issue_loads(gpu, gemm, cu_index, slot_index, entry, credit, slot_end):
             n_granules = gpu.l2.granules_per_line
             if slot.load_slice == gemm.n_slices - 1:
                 n_granules = gemm.last_slice_granules
-            owner = (cu_index * gpu.n_slots + slot_index) * gpu.n_buffers + buffer
+            owner = (cu_index << UNIT_SHIFT) | (slot_index << SLOT_SHIFT) | buffer
             channel_id = channel_of(gpu, line * gpu.l2.granules_per_line)
             reserved = reserved_by_others(gpu, cu, channel_id, traffic_class)
             outcome = load_line(gpu, line, n_granules, owner, slot_end - credit, reserved, traffic_class)
@@ -387,7 +387,7 @@ def advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, now):
     n_multiplying = 0
     for slot_index in range(gpu.n_slots):
         n_multiplying += cu.slots[slot_index].is_multiplying
-    share = gpu.work_per_slot // max(n_multiplying, 1)
+    share = gpu.work_per_slot if n_multiplying < 2 else gpu.work_per_slot // n_multiplying
     credit = issue_credit(gpu, cu)
     slot_end = now + gpu.slot_ticks
     state = codes.IDLE

@@ -52,15 +52,16 @@ def place_in_bank_list(channel, place, tag):
     channel.occupancy[direction] = n_used + 1
     channel.n_admitted += 1
     key = (channel.n_admitted << KEY_SHIFT) | bank
-    channel.entry_row[entry] = row
-    channel.entry_key[entry] = key
-    channel.entry_place[entry] = place & codes.BELOW_ROW_MASK
-    channel.entry_tag[entry] = tag
-    channel.next_entry[entry] = -1
     tail = channel.list_tail[direction, bank]
-    channel.previous_entry[entry] = tail
+    queued = channel.entries[entry]
+    queued.row = row
+    queued.key = key
+    queued.place = place & codes.BELOW_ROW_MASK
+    queued.tag = tag
+    queued.next = -1
+    queued.previous = tail
     if tail >= 0:
-        channel.next_entry[tail] = entry
+        channel.entries[tail].next = entry
     else:
         channel.list_head[direction, bank] = entry
     channel.list_tail[direction, bank] = entry
@@ -78,14 +79,14 @@ def place_in_bank_list(channel, place, tag):
 @kernel
 def remove_from_bank_list(channel, direction, bank, entry):
     """Take a served request out of its list and give its entry back."""
-    following = channel.next_entry[entry]
-    previous = channel.previous_entry[entry]
+    following = channel.entries[entry].next
+    previous = channel.entries[entry].previous
     if previous >= 0:
-        channel.next_entry[previous] = following
+        channel.entries[previous].next = following
     else:
         channel.list_head[direction, bank] = following
     if following >= 0:
-        channel.previous_entry[following] = previous
+        channel.entries[following].previous = previous
     else:
         channel.list_tail[direction, bank] = previous
     n_used = channel.occupancy[direction] - 1
@@ -97,8 +98,8 @@ def remove_from_bank_list(channel, direction, bank, entry):
 @kernel
 def find_hit_from(channel, entry, row):
     """Return the first request from *entry* on that wants *row*, or -1."""
-    while entry >= 0 and channel.entry_row[entry] != row:
-        entry = channel.next_entry[entry]
+    while entry >= 0 and channel.entries[entry].row != row:
+        entry = channel.entries[entry].next
     return entry
 
 
@@ -109,7 +110,7 @@ def forget_hits(channel, bank):
         head = channel.list_head[direction, bank]
         channel.oldest_hit[direction, bank] = -1
         channel.hit_key[direction, bank] = codes.NEVER
-        channel.closed_key[direction, bank] = channel.entry_key[head] if head >= 0 else codes.NEVER
+        channel.closed_key[direction, bank] = channel.entries[head].key if head >= 0 else codes.NEVER
 
 
 @kernel
@@ -174,11 +175,11 @@ def serve_column_bus(channel, channel_id, command_log):
     wake_at = codes.NEVER
     best_direction = codes.READ
     for direction in range(2):
-        if not is_served_now(channel, direction):
+        if not is_served_now(channel, direction) or channel.occupancy[direction] == 0:
             continue
         channel_at = channel.channel_column_at[direction]
         key_here = codes.NEVER
-        for bank in range(len(channel.open_row)):
+        for bank in range(channel.n_banks):  # of a length that is not compiled in: it is vectorised, not unrolled
             key = channel.hit_key[direction, bank]
             ready_at = max(channel.column_at[direction, bank], channel_at)
             is_ready = ready_at <= now
@@ -200,10 +201,11 @@ def issue_column_command(channel, channel_id, command_log, direction, bank):
     """Issue RD, WR or UPD for the oldest hit of *bank* and book what it keeps others from doing."""
     now = channel.now
     entry = channel.oldest_hit[direction, bank]
-    place = channel.entry_place[entry]
+    served = channel.entries[entry]
+    place = served.place
     kind = place & codes.KIND_MASK
     traffic_class = (place >> codes.CLASS_SHIFT) & codes.CLASS_MASK
-    first = bank - bank % channel.banks_per_group
+    first = bank & -channel.banks_per_group
     last = first + channel.banks_per_group
     if direction != channel.last_direction:
         channel.n_turnarounds += 1
@@ -229,14 +231,12 @@ def issue_column_command(channel, channel_id, command_log, direction, bank):
             channel.column_at[codes.WRITE, other] = max(channel.column_at[codes.WRITE, other], now + gap_same)
             channel.column_at[codes.READ, other] = max(channel.column_at[codes.READ, other], read_at)
         channel.precharge_at[bank] = max(channel.precharge_at[bank], finish + channel.nWR)
-    log_command(
-        command_log, channel, channel_id, command, bank, channel.entry_row[entry], place, channel.entry_tag[entry], now
-    )
+    log_command(command_log, channel, channel_id, command, bank, served.row, place, served.tag, now)
     note_served(channel, traffic_class, kind)
     n = channel.n_done
     channel.done_kind[n] = kind
     channel.done_class[n] = traffic_class
-    channel.done_tag[n] = channel.entry_tag[entry]
+    channel.done_tag[n] = served.tag
     channel.done_at[n] = finish
     channel.n_done = n + 1
     channel.last_done_at = max(channel.last_done_at, finish)
@@ -244,12 +244,12 @@ def issue_column_command(channel, channel_id, command_log, direction, bank):
     hit = find_hit_from(channel, following, channel.open_row[bank])
     channel.oldest_hit[direction, bank] = hit
     if hit >= 0:
-        channel.hit_key[direction, bank] = channel.entry_key[hit]
+        channel.hit_key[direction, bank] = channel.entries[hit].key
         return
     channel.hit_key[direction, bank] = codes.NEVER
     head = channel.list_head[direction, bank]
     if head >= 0:
-        channel.closed_key[direction, bank] = channel.entry_key[head]
+        channel.closed_key[direction, bank] = channel.entries[head].key
     channel.row_wake_at = min(channel.row_wake_at, max(now, channel.precharge_at[bank]))
 
 
@@ -258,25 +258,26 @@ def row_request_key(channel, bank):
     """Return the key of the oldest request of *bank* that needs another row, NEVER if none may claim it."""
     if channel.is_split:
         return channel.closed_key[channel.is_draining, bank]
-    if channel.hit_key[codes.READ, bank] != codes.NEVER or channel.hit_key[codes.WRITE, bank] != codes.NEVER:
-        return codes.NEVER
-    return min(channel.closed_key[codes.READ, bank], channel.closed_key[codes.WRITE, bank])
+    hit_key = min(channel.hit_key[codes.READ, bank], channel.hit_key[codes.WRITE, bank])
+    closed_key = min(channel.closed_key[codes.READ, bank], channel.closed_key[codes.WRITE, bank])
+    return closed_key if hit_key == codes.NEVER else codes.NEVER
 
 
 @kernel
 def serve_row_bus(channel, channel_id, command_log):
-    """Activate or precharge for the oldest request that needs it, or set when one will be possible."""
+    """Activate or precharge for the oldest request that needs it, or set when one may be possible."""
     now = channel.now
     best_key = codes.NEVER
     wake_at = codes.NEVER
+    n_ready = 0
     activate_at = max(channel.channel_activate_at, channel.activate_window[channel.activate_pointer])
-    for bank in range(len(channel.open_row)):
+    for bank in range(channel.n_banks):
         key = row_request_key(channel, bank)
-        if channel.open_row[bank] >= 0:
-            ready_at = channel.precharge_at[bank]
-        else:
-            ready_at = max(activate_at, channel.activate_at[bank])
+        close_at = channel.precharge_at[bank]
+        open_at = max(activate_at, channel.activate_at[bank])
+        ready_at = close_at if channel.open_row[bank] >= 0 else open_at
         is_ready = ready_at <= now
+        n_ready += is_ready and key != codes.NEVER
         best_key = min(best_key, key if is_ready else codes.NEVER)
         wake_at = min(wake_at, codes.NEVER if (is_ready or key == codes.NEVER) else ready_at)
     if best_key == codes.NEVER:
@@ -285,9 +286,11 @@ def serve_row_bus(channel, channel_id, command_log):
     bank = best_key & BANK_MASK
     if channel.open_row[bank] >= 0:
         precharge_bank(channel, channel_id, command_log, bank)
+        wake_at = min(wake_at, channel.activate_at[bank])
     else:
         activate_bank(channel, channel_id, command_log, bank, best_key)
-    channel.row_wake_at = now + 1
+    # Only what was ready beside it can be next in the following cycle; all else waits at least as long as it did.
+    channel.row_wake_at = wake_at if n_ready == 1 else now + 1
 
 
 @kernel
@@ -305,15 +308,15 @@ def activate_bank(channel, channel_id, command_log, bank, key):
     """Open the row that the request with *key* wants and find which queued requests now hit."""
     now = channel.now
     head = channel.list_head[codes.READ, bank]
-    if head < 0 or channel.entry_key[head] != key:
+    if head < 0 or channel.entries[head].key != key:
         head = channel.list_head[codes.WRITE, bank]
-    row = channel.entry_row[head]
+    row = channel.entries[head].row
     log_command(command_log, channel, channel_id, codes.ACT, bank, row, 0, -1, now)
     channel.open_row[bank] = row
     channel.column_at[codes.READ, bank] = max(channel.column_at[codes.READ, bank], now + channel.nRCDRD)
     channel.column_at[codes.WRITE, bank] = max(channel.column_at[codes.WRITE, bank], now + channel.nRCDWR)
     channel.precharge_at[bank] = now + channel.nRAS
-    first = bank - bank % channel.banks_per_group
+    first = bank & -channel.banks_per_group
     for other in range(first, first + channel.banks_per_group):
         channel.activate_at[other] = max(channel.activate_at[other], now + channel.nRRDL)
     channel.activate_at[bank] = max(channel.activate_at[bank], now + channel.nRC)
@@ -324,6 +327,6 @@ def activate_bank(channel, channel_id, command_log, bank, key):
         hit = find_hit_from(channel, channel.list_head[direction, bank], row)
         channel.oldest_hit[direction, bank] = hit
         if hit >= 0:
-            channel.hit_key[direction, bank] = channel.entry_key[hit]
+            channel.hit_key[direction, bank] = channel.entries[hit].key
             channel.closed_key[direction, bank] = codes.NEVER
     channel.column_wake_at = min(channel.column_wake_at, now + min(channel.nRCDRD, channel.nRCDWR))

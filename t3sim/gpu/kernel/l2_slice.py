@@ -32,13 +32,17 @@ BANK_FOLD = 7
 SET_FOLD_LOW = 10
 SET_FOLD_HIGH = 15
 OWNER_SHIFT = 16  # of a request tag: bank << 16 | mshr
+# Who waits for a line, packed: compute unit, workgroup slot, operand buffer.
+UNIT_SHIFT = 4
+SLOT_SHIFT = 2
+SLOT_MASK = BUFFER_MASK = 3
 
 
 @kernel
 def bank_of(gpu, line, channel_id):
     """Return the L2 bank of *line*: one of those in front of its channel."""
     l2 = gpu.l2
-    return channel_id * l2.banks_per_channel + (line ^ (line >> BANK_FOLD)) % l2.banks_per_channel
+    return channel_id * l2.banks_per_channel + ((line ^ (line >> BANK_FOLD)) & (l2.banks_per_channel - 1))
 
 
 @kernel
@@ -48,16 +52,16 @@ def partition_of(gpu, owner):
     Assumed: workgroups go to compute units in turn, so consecutive ones run in different partitions, as dispatchers
     of GPUs spread them.
     """
-    return owner // (gpu.n_buffers * gpu.n_slots) % gpu.l2.n_partitions
+    return (owner >> UNIT_SHIFT) & (gpu.l2.n_partitions - 1)
 
 
 @kernel
 def copy_bank_of(gpu, line, channel_id, partition):
     """Return the bank that may hold the copy of *line* in *partition*; -1 if its home is there."""
-    n_channels = gpu.n_channels // gpu.l2.n_partitions
-    if channel_id // n_channels == partition:
+    bits = gpu.l2.partition_bits
+    if channel_id >> bits == partition:
         return -1
-    return bank_of(gpu, line, partition * n_channels + channel_id % n_channels)
+    return bank_of(gpu, line, (partition << bits) | (channel_id & ((1 << bits) - 1)))
 
 
 @kernel
@@ -85,10 +89,11 @@ def book_bank(l2, bank, at):
 @kernel
 def find_way(l2, set_index, line):
     """Return the way that holds *line*, or -1."""
-    for way in range(l2.associativity):
+    found = -1
+    for way in range(l2.associativity):  # without a way out, so that all are compared at once
         if l2.tags[set_index, way] >> LINE_SHIFT == line:
-            return way
-    return -1
+            found = way
+    return found
 
 
 @kernel
@@ -172,9 +177,9 @@ def add_waiter(l2, bank, mshr, owner):
     """Let *owner* wait for the fill of *mshr*."""
     l2.n_free_waiters -= 1
     waiter = l2.free_waiter[l2.n_free_waiters]
-    l2.waiter_owner[waiter] = owner
-    l2.next_waiter[waiter] = l2.mshr_waiter[bank, mshr]
-    l2.mshr_waiter[bank, mshr] = waiter
+    l2.waiters[waiter].owner = owner
+    l2.waiters[waiter].next = l2.mshrs[bank, mshr].waiter
+    l2.mshrs[bank, mshr].waiter = waiter
 
 
 @kernel
@@ -249,10 +254,11 @@ def load_line(gpu, line, n_granules, owner, at, n_reserved, traffic_class):
     tag = (line << LINE_SHIFT) | ((mshr + 1) << MSHR_SHIFT)
     replace_victim(gpu, set_index, way, tag, channel_id, start, traffic_class)
     l2.n_granules_requested += n_granules
-    l2.mshr_line[bank, mshr] = line
-    l2.mshr_remaining[bank, mshr] = n_granules
-    l2.mshr_fill_at[bank, mshr] = 0
-    l2.mshr_waiter[bank, mshr] = -1
+    miss = l2.mshrs[bank, mshr]
+    miss.line = line
+    miss.remaining = n_granules
+    miss.fill_at = 0
+    miss.waiter = -1
     add_waiter(l2, bank, mshr, owner)
     cycle = memory_cycle(gpu, start + l2.miss_ticks)
     for granule in range(n_granules):
@@ -295,18 +301,19 @@ def fill_granule(gpu, tag, done_at):
     l2 = gpu.l2
     bank = tag >> OWNER_SHIFT
     mshr = tag & MSHR_MASK
-    l2.mshr_remaining[bank, mshr] -= 1
-    l2.mshr_fill_at[bank, mshr] = max(l2.mshr_fill_at[bank, mshr], done_at)
-    if l2.mshr_remaining[bank, mshr] > 0:
+    miss = l2.mshrs[bank, mshr]
+    miss.remaining -= 1
+    miss.fill_at = max(miss.fill_at, done_at)
+    if miss.remaining > 0:
         return
-    line = l2.mshr_line[bank, mshr]
+    line = miss.line
     set_index = set_of(l2, line, bank, gpu.channel_bits)
     way = find_way(l2, set_index, line)
     l2.tags[set_index, way] &= ~IS_FILLED
-    waiter = l2.mshr_waiter[bank, mshr]
-    filled_at = l2.mshr_fill_at[bank, mshr] + l2.return_ticks
+    waiter = miss.waiter
+    filled_at = miss.fill_at + l2.return_ticks
     while waiter >= 0:
-        owner = l2.waiter_owner[waiter]
+        owner = l2.waiters[waiter].owner
         ready_at = filled_at
         if l2.n_partitions > 1:
             copy_bank = copy_bank_of(gpu, line, bank // l2.banks_per_channel, partition_of(gpu, owner))
@@ -317,7 +324,7 @@ def fill_granule(gpu, tag, done_at):
         l2.n_delivered += 1
         l2.free_waiter[l2.n_free_waiters] = waiter
         l2.n_free_waiters += 1
-        waiter = l2.next_waiter[waiter]
+        waiter = l2.waiters[waiter].next
     l2.free_mshr[bank, l2.n_free_mshrs[bank]] = mshr
     l2.n_free_mshrs[bank] += 1
     l2.n_fills += 1
@@ -332,10 +339,9 @@ def return_slot(gpu, at):
 @kernel
 def deliver_operand(gpu, owner, ready_at):
     """A line that *owner* (CU, workgroup slot, operand buffer) waits for will be in the CU at *ready_at*."""
-    buffer = owner % gpu.n_buffers
-    slot_index = owner // gpu.n_buffers
-    cu = gpu.compute_units[slot_index // gpu.n_slots]
-    slot = cu.slots[slot_index % gpu.n_slots]
+    cu = gpu.compute_units[owner >> UNIT_SHIFT]
+    slot = cu.slots[(owner >> SLOT_SHIFT) & SLOT_MASK]
+    buffer = owner & BUFFER_MASK
     slot.outstanding[buffer] -= 1
     slot.ready_at[buffer] = max(slot.ready_at[buffer], ready_at)
     cu.returning_lines[return_slot(gpu, ready_at)] += 1

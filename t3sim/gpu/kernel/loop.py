@@ -56,8 +56,9 @@ def advance_compute_units(gpu, workgroups, tiles, steps, store_queue, now):
                 if cu_index >= 0:
                     advance_moves(gpu, moves, cu_index, steps, store_queue, now)
     if gpu.runs_gemms:
-        for turn in range(gpu.n_compute_units):
-            cu_index = (gpu.slot_index + turn) % gpu.n_compute_units
+        first = gpu.slot_index % gpu.n_compute_units
+        for turn in range(first, first + gpu.n_compute_units):
+            cu_index = turn if turn < gpu.n_compute_units else turn - gpu.n_compute_units
             cu = gpu.compute_units[cu_index]
             if cu.move_operation >= 0 or cu.idle_from == gpu.n_active_slots:
                 continue  # a move kernel runs on it, or did until a moment ago

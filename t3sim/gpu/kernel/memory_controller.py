@@ -121,9 +121,9 @@ def has_older_store(channel, place):
     column_and_bank = (place & codes.BELOW_ROW_MASK) >> codes.BANK_SHIFT
     entry = channel.list_head[codes.WRITE, bank]
     while entry >= 0:
-        if channel.entry_row[entry] == row and channel.entry_place[entry] >> codes.BANK_SHIFT == column_and_bank:
+        if channel.entries[entry].row == row and channel.entries[entry].place >> codes.BANK_SHIFT == column_and_bank:
             return True
-        entry = channel.next_entry[entry]
+        entry = channel.entries[entry].next
     return False
 
 
@@ -225,8 +225,7 @@ def advance_channel(channel, channel_id, tracker, tiles, signals, command_log, p
         channel.now = wake_at
         if wake_at >= channel.next_refresh_at:
             refresh_all_banks(channel, channel_id, command_log)
-        is_held_back = arbitrate(channel, tracker, tiles, signals, pick_stream)
-        idle_reason = reason_of_idleness(channel, is_held_back)
+        is_held_back = admission_at <= wake_at and arbitrate(channel, tracker, tiles, signals, pick_stream)
         if channel.is_split:
             choose_direction_to_drain(channel)
         if channel.column_wake_at <= wake_at:
@@ -237,6 +236,8 @@ def advance_channel(channel, channel_id, tracker, tiles, signals, command_log, p
             channel.column_wake_at = wake_at + 1
         if channel.row_wake_at <= wake_at or (channel.is_split and direction_to_serve(channel) != channel.is_draining):
             channel.row_wake_at = wake_at + 1
+        if queue_occupancy(channel) == 0:
+            idle_reason = reason_of_idleness(channel, is_held_back)
     # What was held back or stalled is tried again in the next slot; all else happens at ``wake_at``, or is woken up.
     is_restless = is_held_back or has_stalled_head(channel)
     channel.sleeps_until = 0 if is_restless else wake_at

@@ -72,6 +72,20 @@ class Layout(NamedTuple):
     n_done: int = 128  # column commands of one channel in one slot
 
 
+# What belongs to one request, or to one miss, lies side by side: cache misses are most of what the loop waits for.
+QUEUE_ENTRY = record_dtype(
+    ("next", "i4"), ("previous", "i4"),  # in the list of its bank and direction; -1: none
+    "row", "key",
+    "place",  # column, bank, class and kind, packed as in codes
+    "tag",
+)  # fmt: skip
+MSHR = record_dtype("line", "remaining", "fill_at", "waiter")
+WAITER = record_dtype(
+    ("next", "i4"),
+    ("owner", "i4"),  # packed: see l2_slice
+)
+
+
 def channel_dtype(layout):
     """One HBM channel: its FR-FCFS queue, bank state, stream queues and counters."""
     banks = layout.n_dram_banks
@@ -86,13 +100,11 @@ def channel_dtype(layout):
         "nBL", "nCL", "nCWL", "nRCDRD", "nRCDWR", "nRP", "nRAS", "nRC", "nRTP", "nWR", "nCCDS", "nCCDL", "nCCDWS",
         "nCCDWL", "nRRDS", "nRRDL", "nFAW", "nRTW", "nWTRS", "nWTRL", "nREFI", "nRFC",
         # queue parameters
-        "banks_per_group", "queue_capacity", "is_split", "write_high_watermark", "write_low_watermark",
+        "n_banks", "banks_per_group", "queue_capacity", "is_split", "write_high_watermark", "write_low_watermark",
         # DRAM queue: per direction a pool of entries, per bank a list in order of arrival
         ("occupancy", (2,)), "is_draining", "n_admitted", ("free_entry", (2, layout.queue_entries)),
-        ("next_entry", "i4", (pool,)), ("previous_entry", "i4", (pool,)), ("entry_row", (pool,)),
-        ("entry_key", (pool,)),
-        ("entry_place", (pool,)),  # column, bank, class and kind, packed as in codes
-        ("entry_tag", (pool,)), ("list_head", (2, banks)), ("list_tail", (2, banks)), ("oldest_hit", (2, banks)),
+        ("entries", QUEUE_ENTRY, (pool,)),
+        ("list_head", (2, banks)), ("list_tail", (2, banks)), ("oldest_hit", (2, banks)),
         ("hit_key", (2, banks)), ("closed_key", (2, banks)),
         # bank state
         ("open_row", (banks,)), ("activate_at", (banks,)), ("precharge_at", (banks,)), ("column_at", (2, banks)),
@@ -142,13 +154,12 @@ def l2_dtype(layout):
         "miss_ticks",  # bank to memory controller, on a miss
         "keeps_dirty_lines",  # at the end of a kernel
         "n_partitions",
+        "partition_bits",  # channels of a partition, as a power of two
         "crossing_ticks",  # from one partition to another and back
         ("tags", (layout.n_l2_sets, layout.l2_associativity)),  # see l2_slice
         ("bank_free_at", (banks,)), ("n_free_mshrs", (banks,)), ("free_mshr", "i4", (banks, layout.n_mshrs)),
-        ("mshr_line", (banks, layout.n_mshrs)), ("mshr_remaining", (banks, layout.n_mshrs)),
-        ("mshr_fill_at", (banks, layout.n_mshrs)), ("mshr_waiter", "i4", (banks, layout.n_mshrs)), "n_waiters",
-        "n_free_waiters", ("free_waiter", "i4", (layout.n_waiters,)), ("next_waiter", "i4", (layout.n_waiters,)),
-        ("waiter_owner", "i4", (layout.n_waiters,)),  # ((cu * slots) + slot) * buffers + buffer
+        ("mshrs", MSHR, (banks, layout.n_mshrs)), "n_waiters", "n_free_waiters",
+        ("free_waiter", "i4", (layout.n_waiters,)), ("waiters", WAITER, (layout.n_waiters,)),
         ("flush_cursor", (banks,)),  # next set of each bank
         "n_accesses", "n_hits", "n_merged", "n_misses",
         "n_copy_hits",  # of the hits: in the copy of another partition's line

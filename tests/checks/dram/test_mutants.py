@@ -130,7 +130,7 @@ PRECHARGES = [
     channel("D15", "no tRTP", "now + channel.nRTP", "now"),
     channel("D15", "no write recovery", "finish + channel.nWR)", "finish)"),
     channel("D15", "write recovery counts from the store", "finish + channel.nWR)", "now + channel.nWR)"),
-    channel("D3 D15", "precharges wait for nothing", "ready_at = channel.precharge_at[bank]", "ready_at = now"),
+    channel("D3 D15", "precharges wait for nothing", "close_at = channel.precharge_at[bank]", "close_at = now"),
 ]
 REFRESHES = [
     channel(
@@ -206,7 +206,7 @@ STATE_AND_BUSES = [
         "    log_command(command_log, channel, channel_id, codes.PRE, bank, 0, 0, -1, now + 1)\n"
         "    channel.open_row[bank] = -1\n    channel.activate_at[bank] = max",
     ),
-    channel("D26", "any row counts as a hit", "channel.entry_row[entry] != row:", "channel.entry_row[entry] == -1:"),
+    channel("D26", "any row counts as a hit", "entries[entry].row != row:", "entries[entry].row == -1:"),
     channel(
         "D26", "a new request hits any open row", "if channel.open_row[bank] == row:", "if channel.open_row[bank] >= 0:"
     ),

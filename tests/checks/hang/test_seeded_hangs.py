@@ -94,7 +94,7 @@ def is_filling(core: GpuCore) -> bool:
 def lose_fill(core: GpuCore) -> None:
     l2 = core.gpu.l2
     bank = int(np.flatnonzero(l2.n_free_mshrs[: int(l2.n_banks)] < l2.n_mshrs)[0])
-    l2.mshr_remaining[bank, l2.free_mshr[bank, l2.n_free_mshrs[bank]]] += 1
+    l2.mshrs[bank, l2.free_mshr[bank, l2.n_free_mshrs[bank]]].remaining += 1
 
 
 def leak_mshrs(core: GpuCore) -> None:

@@ -70,7 +70,7 @@ def change_kind(core: Any) -> None:
 
 def change_class(core: Any) -> None:
     """Turn the class of every queued request into the other one."""
-    core.gpu.channels["entry_place"][:] ^= 1 << codes.CLASS_SHIFT
+    core.gpu.channels["entries"]["place"][:] ^= 1 << codes.CLASS_SHIFT
 
 
 def lose_queued_request(core: Any) -> None:

@@ -25,6 +25,7 @@ FIELDS = {
     "l2.associativity": "capacity",
     "l2.sets_per_bank": "capacity",
     "l2.n_partitions": "partitions",
+    "l2.partition_bits": "channels of a partition",
     "l2.request_ticks": "hit latency",
     "l2.return_ticks": "hit latency",
     "l2.miss_ticks": "miss latency",
