@@ -56,6 +56,18 @@ def test_fused_over_isolated(measured: dict[str, costs.Figures]) -> None:
     assert measured["fused, mca"]["line_accesses"] > 10_000_000
 
 
+def test_where_the_time_goes() -> None:
+    """The units of the loop by their share of its time, in a build that counts: what the counting costs is in it."""
+    figures = json.loads(timed([sys.executable, "-m", "tests.bench.units"])[1])
+    rows = sorted(figures["functions"].items(), key=lambda row: -row[1]["cycles"])
+    total = sum(row["cycles"] for _, row in rows)
+    for name, row in rows:
+        visits, cycles = row["visits"], row["cycles"]
+        each = f"{visits:11,} visits, {cycles / max(visits, 1):9,.0f} cycles each, {100 * cycles / total:5.1f} %"
+        say(f"{row['unit']} ({name})", each)
+    assert figures["functions"]["serve_column_bus"]["visits"] >= figures["n_requests"] > 1_000_000
+
+
 @pytest.mark.parametrize("pattern", ["stream", "random"])
 def test_channel(pattern: str) -> None:
     n = 200_000

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import json
 
 import pytest
+from numba import njit
 
-from tests.bench import costs
+from tests.bench import costs, units
 from tests.bench.test_bench import PHASES
+from tests.conftest import REPOSITORY
 
 TINY = ("machine=t3-tiny", "tiling=gemm-64x64", "workload={gemm: {m: 256, n: 256, k: 128}, tp: 4}")
 
@@ -47,6 +50,43 @@ def test_a_ring_takes_the_same_time_in_both_modes(capsys: pytest.CaptureFixture[
 
 def test_the_loop_is_compiled(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys, "compilation")["wall_s"] >= 0
+
+
+def test_units_are_functions_of_the_kernel() -> None:
+    folder = REPOSITORY / "t3sim" / "gpu" / "kernel"
+    parsed = (ast.parse(path.read_text(encoding="utf-8")) for path in folder.glob("*.py"))
+    names = [node.name for module in parsed for node in module.body if isinstance(node, ast.FunctionDef)]
+    assert [names.count(name) for name in units.UNITS] == [1] * len(units.UNITS)
+
+
+def test_cycles_of_a_unit_are_without_those_of_the_unit_that_it_calls() -> None:
+    decorate = units.counting(njit)
+
+    def load_line(n: int) -> int:
+        x = n
+        for _ in range(n):
+            x = (x * 69069 + 1) % 1000003  # cannot be known before
+        return x
+
+    inner = decorate(load_line)
+
+    def advance_workgroups(n: int) -> int:
+        return inner(n) + inner(n)  # type: ignore[no-any-return]
+
+    outer = decorate(advance_workgroups)
+    outer(1)  # compiles
+    units.COUNTS[:] = 0
+    outer(100_000)
+    (calls, own), (inner_calls, inner_cycles) = (
+        units.COUNTS[list(units.UNITS).index(name)] for name in ("advance_workgroups", "load_line")
+    )
+    assert (calls, inner_calls) == (1, 2)
+    assert 0 < own < inner_cycles / 10
+
+
+def test_canary_a_kernel_that_does_not_count_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="imported already"):
+        units.counts(*TINY)
 
 
 def test_canary_an_interface_that_is_gone_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
