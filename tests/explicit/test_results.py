@@ -102,7 +102,8 @@ def test_finished_phases_are_not_simulated_again(tmp_path: Path) -> None:
 
 def test_a_mirrored_result_has_no_table_of_gpus(tmp_path: Path) -> None:
     assert GPUS_CSV in ran(tmp_path).files
-    outcome = ran(tmp_path, "mode=mirrored", "machine=t3-tiny", "strategy=t3")
+    with pytest.warns(UserWarning, match="replaces"):
+        outcome = ran(tmp_path, "mode=mirrored", "machine=t3-tiny", "strategy=t3")
     assert GPUS_CSV not in outcome.files
     assert not (tmp_path / "results" / GPUS_CSV).exists()
 
