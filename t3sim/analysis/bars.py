@@ -8,10 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count
 from operator import itemgetter
 from statistics import geometric_mean
-from typing import NamedTuple
-
-from matplotlib.axes import Axes
-from matplotlib.patches import Patch
+from typing import TYPE_CHECKING, NamedTuple
 
 from t3sim.analysis import style
 from t3sim.analysis.quantity import spoken
@@ -19,6 +16,9 @@ from t3sim.analysis.strategies import EXISTS_TODAY, NEEDS_HARDWARE, availability
 from t3sim.analysis.style import SMALL_VALUE_SIZE, VALUE_SIZE, WIDTHS, Drawing, strategy_order
 from t3sim.analysis.table import Row, grouped, machine_base, varying
 from t3sim.errors import InputDataError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MAX_BARS_PER_ROW = {1: 48, 2: 96}  # by columns: 16 cases of 5 strategies over two; more cases go to further rows
 MAX_ROWS = 4  # what a page holds
@@ -209,6 +209,8 @@ class BarPage:
         self._finish(axes, len(cases), top, has_values=has_total)
         if has_legend and cases[0] == self.cases[0]:  # in the first row, of what any row shows
             present = {part for row in self.bars.values() for part in parts_of(row)}
+            from matplotlib.patches import Patch
+
             patches = [Patch(color=colour, label=part) for part, colour in colours.items() if part in present]
             style.legend_above(axes, patches)
 

@@ -11,17 +11,18 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import matplotlib as mpl
 import pandas as pd
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from t3sim.analysis.strategies import Strategy
 from t3sim.files import prepare_folder, publish
+
+if TYPE_CHECKING:  # a second of imports, which only what draws needs
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 WIDTHS = {1: 3.5, 2: 7.2}  # inches of one and of two columns of a journal
 PNG_DPI = 200
@@ -78,11 +79,15 @@ class Drawing:
 
 def journal_style() -> AbstractContextManager[None]:
     """Inside this context figures are made and written in the common style."""
+    import matplotlib as mpl
+
     return mpl.rc_context(_STYLE)
 
 
 def new_figure(columns: int, height_inches: float) -> Figure:
     """An empty figure as wide as *columns* (1 or 2) of a journal."""
+    from matplotlib.figure import Figure
+
     return Figure(figsize=(WIDTHS[columns], height_inches), layout="constrained")
 
 
@@ -139,6 +144,8 @@ def legend_above(axes: Axes, handles: Sequence[Artist] | None = None) -> None:
 
 def mark(label: str, colour: str = QUIET_COLOUR, marker: str = "o", **look: Any) -> Line2D:
     """An entry of a legend: a mark without a line."""
+    from matplotlib.lines import Line2D
+
     return Line2D([], [], color=colour, marker=marker, linestyle="none", label=label, **look)
 
 

@@ -7,11 +7,9 @@ built: bounds and estimates are limits and are drawn thin.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.ticker import NullLocator
 
 from t3sim.analysis import style
 from t3sim.analysis.folder import Results
@@ -20,6 +18,9 @@ from t3sim.analysis.strategies import is_limit
 from t3sim.analysis.style import QUIET_COLOUR, VALUE_SIZE, Drawing, strategy_order
 from t3sim.analysis.table import Row, grouped, machine_base, varying, workload_key, workload_name
 from t3sim.errors import InputDataError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MAX_PANELS = 20
 TIE = 0.001  # speedups closer than this, relative, are equal: a lead is no finding
@@ -216,7 +217,7 @@ def _draw_panel(axes: Axes, values: AxisValues, panel: Panel, names: Sequence[st
 def _scale(axes: Axes, values: AxisValues) -> None:
     if values.is_logarithmic:
         axes.set_xscale("log")
-        axes.xaxis.set_minor_locator(NullLocator())
+        axes.minorticks_off()
     # The axis names the unit of a quantity.
     texts = [text.split(maxsplit=1)[0] for text in values.texts] if values.is_numeric else list(values.texts)
     step = -(-len(texts) // 8)

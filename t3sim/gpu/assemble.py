@@ -111,7 +111,7 @@ def compiled_policy(pick_stream: Callable[..., int], layout: Layout) -> Any:
     """
     if _jit.IS_INTERPRETED:
         return guarded(pick_stream) if is_policy_of_a_user(pick_stream) else pick_stream
-    from numba import cfunc, from_dtype, njit, types
+    from numba import from_dtype, njit, types
 
     arguments = (from_dtype(channel_dtype(layout)), types.int64)
     function = getattr(pick_stream, "py_func", pick_stream)
@@ -123,7 +123,7 @@ def compiled_policy(pick_stream: Callable[..., int], layout: Layout) -> Any:
             raise compile_error(error, function) from error
         for signature in inferred.nopython_signatures:
             check_return_type(signature.return_type, types.Integer, function)
-    return cfunc(types.int64(*arguments))(function)
+    return _jit.callback(function, (arguments, types.int64))
 
 
 def full_packet(machine: MachineSpec) -> int:

@@ -38,6 +38,7 @@ from t3sim.results.record import VOLATILE
 from t3sim.system.simulate import simulate
 from t3sim.workload.tiling import expected_chunk_bytes
 from t3sim.workload.trace_file import read_trace, write_trace
+from tests.conftest import DEEP, sample
 from tests.harness.channel_bench import UNSHADOWED, ChannelBench, Command, Request, Setup
 from tests.harness.sublayers import ObservedParts, collective_point, digest_of, fused_part, point
 from tests.kernel.small import core_of, machine, mirrored, ring_of
@@ -141,7 +142,7 @@ FASTER = {
 def faster_hardware() -> list[Outcome]:
     """MR5: more or faster hardware is not slower: 0.5 %, and not on average."""
     outcomes = []
-    for change, override in FASTER.items():
+    for change, override in list(FASTER.items())[: sample(len(FASTER), 3)]:
         name = f"MR5 {change}"
         grid = [
             Outcome(name, f"{phase}, {case}", ticks(phase, case), ticks(phase, case, override), 0.5)
@@ -164,10 +165,10 @@ TIMING_CASES = tuple(CASES)[:3]
 def slower_timings() -> list[Outcome]:
     """MR6: a timing of one cycle more is not faster: 0.2 %, and not on average (no value hides another)."""
     outcomes = []
-    for name, value in UNSHADOWED.items():
-        if name not in ("nREFI", "nRFC"):
-            changed, slow = timing(), timing(**{name: value + 1})
-            outcomes += compared(f"MR6 {name} - 1", slow, changed)
+    names = [name for name in UNSHADOWED if name not in ("nREFI", "nRFC")]
+    for name in names[: sample(len(names), 2)]:
+        changed, slow = timing(), timing(**{name: UNSHADOWED[name] + 1})
+        outcomes += compared(f"MR6 {name} - 1", slow, changed)
     refresh = {"off": 0, "4000": 4000, "1000": 1000}
     for (few, few_at), (many, many_at) in pairwise(refresh.items()):
         slow, fast = timing(nREFI=many_at), timing(nREFI=few_at)
@@ -299,19 +300,23 @@ RELATIONS: tuple[Callable[[], list[Outcome]], ...] = (
 )
 HEADER = """\
 # Breaches of the metamorphic relations that have a slack (test_metamorphic.py), on t3-tiny: how much slower the side is
-# that should not be.  Written by `pytest tests/properties/test_metamorphic.py --update-golden`; say why it changed.
+# that should not be.  Written by `T3SIM_DEEP=1 pytest tests/properties/test_metamorphic.py --update-golden`; say why.
 """
 
 
-@pytest.mark.deep
 def test_breaches_are_those_listed(update_golden: bool) -> None:
-    """Is every relation within its slack, but for the breaches that are known?"""
-    now = breaches_of(outcome for relation in RELATIONS for outcome in relation())
+    """Is every relation within its slack, but for the breaches that are known?  A sample of the faster parts."""
+    outcomes = [outcome for relation in RELATIONS for outcome in relation()]
+    now = breaches_of(outcomes)
     if update_golden:
+        assert DEEP, "T3SIM_DEEP=1 looks at all of them"
         BREACHES.write_text(HEADER + "".join(f"{line}\n" for line in now), encoding="utf-8")
-    assert changes_of_list(listed_breaches(BREACHES.read_text(encoding="utf-8")), now) == []
+    looked_at = {outcome.relation for outcome in outcomes}
+    listed = listed_breaches(BREACHES.read_text(encoding="utf-8"))
+    assert changes_of_list([line for line in listed if line.split(":")[0] in looked_at], now) == []
 
 
+@pytest.mark.deep  # the sample is too small to count
 def test_most_outcomes_are_within_their_slack() -> None:
     """Do the relations hold in six of seven cases?  Otherwise the list would hide that they are none.
 

@@ -1,4 +1,4 @@
-"""Runs of the real command line, each in a process of its own, and what is read off their results."""
+"""Runs of the real command line, and what is read off their results."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 
 from t3sim.results.digest import records_digest
 from t3sim.results.writer import read_results
+from tests.harness.here import t3sim_here
 
 STRATEGIES = ("sequential", "t3", "t3-mca", "ideal-overlap", "ideal-rs-nmc")
 HEADER = "name: tiny\nmachine: t3-tiny\n"
@@ -32,7 +33,7 @@ INTERRUPTIBLE = [
 
 
 def t3sim(*arguments: str | Path, cwd: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run ``t3sim`` in folder *cwd*."""
+    """Run ``t3sim`` in folder *cwd*, in a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "t3sim", *map(str, arguments)],
         cwd=cwd,
@@ -49,11 +50,16 @@ def t3sim(*arguments: str | Path, cwd: Path, env: Mapping[str, str] | None = Non
 def simulated(
     text: str, folder: Path, *options: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> Path:
-    """Write the experiment *text* into *folder*, simulate it without figures and return its results folder."""
+    """Write the experiment *text* into *folder*, simulate it without figures and return its results folder.
+
+    With surroundings of its own, *cwd* or *env*, the command runs in a process of its own.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     experiment, output = folder / "experiment.yaml", folder / "results"
     experiment.write_text(text, encoding="utf-8")
-    done = t3sim("run", experiment, "-o", output, "--no-figures", *options, cwd=cwd or folder, env=env)
+    arguments = ("run", experiment, "-o", output, "--no-figures", *options)
+    is_here = cwd is None and env is None
+    done = t3sim_here(*arguments, cwd=folder) if is_here else t3sim(*arguments, cwd=cwd or folder, env=env)
     assert done.returncode == 0, done.stderr
     return output
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import cases
+from tests.harness.here import t3sim_here
 from tests.smoke.command_line import ALL_STRATEGIES, ONE_POINT, digest_of, entries, simulated, t3sim
 
 # A policy that after a while names a stream without asking whether it has anything: the trial before the run is over.
@@ -31,7 +32,7 @@ def test_checks_change_no_result(tmp_path: Path, base: Path, options: str) -> No
 
 def test_the_run_says_what_was_checked(tmp_path: Path) -> None:
     (tmp_path / "e.yaml").write_text(ONE_POINT, encoding="utf-8")
-    done = t3sim("run", "e.yaml", "--check", "--data", "--no-figures", cwd=tmp_path)
+    done = t3sim_here("run", "e.yaml", "--check", "--data", "--no-figures", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     [checked] = [line for line in done.stdout.splitlines() if line.startswith("checked")]
     [data] = [line for line in done.stdout.splitlines() if line.startswith("data")]
@@ -55,6 +56,6 @@ def test_a_machine_that_breaks_a_rule_ends_with_code_4_and_no_results(tmp_path: 
 def test_values_that_do_not_fit_into_memory_are_refused(tmp_path: Path) -> None:
     text = ONE_POINT.replace("{m: 512, n: 512, k: 256}", "{m: 65536, n: 16384, k: 64}") + "max_hours: 1000\n"
     (tmp_path / "e.yaml").write_text(text, encoding="utf-8")
-    done = t3sim("run", "e.yaml", "--data", cwd=tmp_path)
+    done = t3sim_here("run", "e.yaml", "--data", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("t3sim: carrying real values needs about ")

@@ -32,7 +32,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 IS_INTERPRETED = os.environ.get("T3SIM_INTERPRETED", "") == "1"
 PACKAGE = Path(__file__).resolve().parents[2]
-COMPILED_FOLDERS = ("gpu/kernel", "checks/dram")  # of the package: what the decorator is used in and cached for
+COMPILED_FOLDERS = ("gpu/kernel", "gpu/arbitration", "checks/dram")  # of the package: where compiled code is kept of
 IS_COUNTING = os.environ.get("T3SIM_LEDGER", "") != "0"  # see ledger.py
 HAS_BOUNDSCHECK = os.environ.get("T3SIM_BOUNDSCHECK", "") == "1"
 WRITABLE_BY_OTHERS = 0o022  # mode bits
@@ -104,6 +104,7 @@ if IS_INTERPRETED:
 else:
     import numba
     from numba.core.caching import NullCache
+    from numba.core.ccallback import CFunc
     from numba.core.compiler import CompileResult
     from numba.core.serialize import dumps
 
@@ -193,6 +194,14 @@ else:
         compiled = numba.njit(nogil=True, _nrt=not is_own, boundscheck=HAS_BOUNDSCHECK)(function)
         if CACHE_DIRECTORY is not None and is_own:
             compiled._cache = KernelCache(function)  # noqa: SLF001
+        return compiled
+
+    def callback(function, signature):
+        """Compile *function* as a function value that a kernel can call, or read it from the cache."""
+        compiled = CFunc(function, signature, locals={}, options={})
+        if CACHE_DIRECTORY is not None and is_cached(function):
+            compiled._cache = KernelCache(function)  # noqa: SLF001
+        compiled.compile()
         return compiled
 
     def is_kept(function, argument_types):
