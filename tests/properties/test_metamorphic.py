@@ -253,10 +253,7 @@ def link_without_cost() -> list[Outcome]:
     """
     outcomes = []
     for shape in ((256, 256, 128), (256, 512, 64), (512, 128, 256)):
-        alone, pair = (
-            ObservedParts(point("t3", *NO_LINK, shape=shape, tp=tp)).fused()
-            for tp in (1, 2)
-        )
+        alone, pair = (ObservedParts(point("t3", *NO_LINK, shape=shape, tp=tp)).fused() for tp in (1, 2))
         assert alone.counters["update_bytes"] == pair.counters["update_bytes"]
         name = "MR12 infinite link before local updates"
         outcomes.append(Outcome(name, " x ".join(map(str, shape)), alone.ticks, pair.ticks, 0.5))
