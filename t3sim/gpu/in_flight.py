@@ -228,8 +228,8 @@ class HungGpu:
             mshr = f"l2_slice.bank[{b}].mshr[{m}]"
             found[f"l2_slice.bank[{b}]", f"MSHR of {l2.n_mshrs}"][mshr] += 1
             for waiter in chain(int(l2.mshrs[b, m].waiter), l2.waiters["next"]):
-                owner = int(l2.waiters[waiter].owner)
-                c, s = owner >> l2_slice.UNIT_SHIFT, (owner >> l2_slice.SLOT_SHIFT) & l2_slice.SLOT_MASK
+                packed = int(l2.waiters[waiter].owner)
+                c, s = packed >> l2_slice.UNIT_SHIFT, (packed >> l2_slice.SLOT_SHIFT) & l2_slice.SLOT_MASK
                 found[f"compute_unit[{c}].slot[{s}]", "operand line"][mshr] += 1
                 found[f"compute_unit[{c}]", "load"][mshr] += 1
         for tile, missing in self.tracked_tiles():
