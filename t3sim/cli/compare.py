@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from textwrap import wrap
@@ -43,12 +44,24 @@ def _heads(one: Results, other: Results, found: Compared) -> Iterator[str]:
         given = results.resolved.get("overrides") or []
         text = f"{results.path}: {results.name}{''.join(f', -s {override}' for override in given)}"
         yield from wrap(text, WIDTH, initial_indent=f"{name}   ", subsequent_indent=INDENT)
-    yield "inputs that differ, A and B in base units:" if found.differing else "all inputs are the same"
-    for key, (before, after) in list(found.differing.items())[:MOST_INPUTS]:
+    yield "inputs that differ, A and B:" if found.differing else "all inputs are the same"
+    for key, values in list(found.differing.items())[:MOST_INPUTS]:
+        before, after = (_with_unit(key, value) for value in values)
         yield from wrap(f"{key}: {before} and {after}", WIDTH, initial_indent=INDENT, subsequent_indent=INDENT * 2)
     n_more = len(found.differing) - MOST_INPUTS
     if n_more > 0:
         yield f"{INDENT}and {n_more} more"
+
+
+def _with_unit(key: str, value: str) -> str:
+    """Return a resolved value, JSON or that it is absent, as an experiment may say it."""
+    from t3sim.config.experiment import RunSpec
+    from t3sim.config.trees import shown_value
+
+    try:
+        return shown_value(RunSpec, tuple(key.split(".")), json.loads(value))
+    except ValueError:
+        return value
 
 
 def _table(one: Results, other: Results, found: Compared) -> Iterator[str]:
