@@ -35,7 +35,7 @@ def test_points_are_matched_by_their_inputs_wherever_they_stand(tmp_path: Path) 
     assert found.only == ([1], [])
     assert found.differing == {"machine.link.bandwidth": ("150000000000", "75000000000")}
     printed = t3sim_here("compare", "a", "b", cwd=tmp_path).stdout
-    assert "machine.link.bandwidth: 150000000000 and 75000000000" in printed
+    assert "machine.link.bandwidth: 150 GB/s and 75 GB/s" in printed
     assert printed.count("+100.0") == 3
     assert "Only in A: 1 of 4 points: t3" in printed
     assert max(map(len, printed.splitlines())) <= 80
