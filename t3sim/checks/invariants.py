@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from t3sim.checks.claims import Claim, channels_of, refuse
 from t3sim.checks.specification import end_claims, specification_claims
 from t3sim.gpu.core import GpuCore
-from t3sim.gpu.in_flight import queued_requests
+from t3sim.gpu.in_flight import arrived_messages, queued_requests
 from t3sim.gpu.kernel import _jit, codes, loop
 from t3sim.gpu.kernel.l2_slice import DIRTY_MASK
 from t3sim.gpu.time_accounts import idle_slots, movers, time_accounts, units_of
@@ -32,6 +32,7 @@ KIND_NAMES = {
     codes.OPERAND_READ: "operand reads",
     codes.DMA_READ: "DMA reads",
     codes.COLLECTIVE_READ: "collective reads",
+    codes.REMOTE_READ: "reads for other GPUs",
     codes.WRITE_BACK: "write-backs",
     codes.LOCAL_STORE: "local stores",
     codes.INCOMING_WRITE: "incoming stores",
@@ -228,7 +229,8 @@ def sum_claims(core: GpuCore) -> Iterator[Claim]:
         for column, name, kinds in (
             (loop.BIN_COMPUTE_READ, "compute reads", (codes.OPERAND_READ,)),
             (loop.BIN_COMPUTE_WRITE, "compute writes", (codes.WRITE_BACK, codes.LOCAL_STORE, codes.LOCAL_UPDATE)),
-            (loop.BIN_COMM_READ, "communication reads", (codes.DMA_READ, codes.COLLECTIVE_READ)),
+            (loop.BIN_COMM_READ, "communication reads",
+             (codes.DMA_READ, codes.COLLECTIVE_READ, codes.REMOTE_READ)),
             (loop.BIN_COMM_WRITE, "communication writes",
              (codes.INCOMING_WRITE, codes.INCOMING_UPDATE, codes.COLLECTIVE_WRITE)),
         ):  # fmt: skip
@@ -282,10 +284,10 @@ def bound_claims(core: GpuCore) -> Iterator[Claim]:
 
 def ingress_claims(core: GpuCore) -> Iterator[Claim]:
     """The ingress buffer and the wire in front of it (B1, B7)."""
-    gpu, peers, port = core.gpu, core.peers, core.gpu.ingress_port
-    in_inbox = core.inbox["distance"][np.arange(int(gpu.inbox_head), int(gpu.inbox_tail)) % len(core.inbox)]
-    waiting = peers["data_tail"] - peers["data_head"] + np.bincount(in_inbox, minlength=len(peers))
-    yield Claim("B7", "ingress_port", "messages of one GPU that wait", waiting, int(port.buffer_granules), True)
+    peers, port = core.peers, core.gpu.ingress_port
+    waiting = arrived_messages(core)
+    of_each = np.bincount(waiting["distance"][waiting["kind"] < codes.SIGNAL], minlength=len(peers))
+    yield Claim("B7", "ingress_port", "granules of one GPU that wait", of_each, int(port.buffer_granules), True)
     yield Claim("B7", "link_port", "credits, not fewer than none", -peers["credits"], 0, True)
     time = core.now * int(port.scale)
     yield Claim("B1", "ingress_port", "time of the wire in use", int(port.busy_scaled), time, True)
@@ -350,7 +352,7 @@ def gemm_claims(core: GpuCore) -> Iterator[Claim]:
         "local updates": (int(enqueued[codes.LOCAL_UPDATE]), int(granules_of[codes.ROUTE_LOCAL_UPDATE])),
         "local stores": (int(enqueued[codes.LOCAL_STORE]), int(granules_of[codes.ROUTE_LOCAL_STORE])),
         "DMA reads": (int(enqueued[codes.DMA_READ]), to_send),
-        "DMA granules sent": (int(gpu.link_port.dma_head), to_send),
+        "DMA granules sent": (int(gpu.link_port.dma_head - gpu.n_loads), to_send),
         "stores counted by the tracker": (int(gpu.tracker.n_counted), int(tiles["updates_expected"].sum())),
         "tiles triggered": (int(gpu.tracker.n_triggered), int((tiles["updates_expected"] > 0).sum())),
     })  # fmt: skip
@@ -360,7 +362,7 @@ def moves_claims(core: GpuCore) -> Iterator[Claim]:
     """Finished move kernels: each operand read once, each result kept once."""
     steps, data = core.tables.steps, core.tables.steps["n_granules"]
     enqueued = channels_of(core)["n_enqueued"].sum(axis=(0, 1))
-    more = int((core.tables.n_sent - data)[steps["is_received"] > 0].sum())
+    more = int((core.tables.n_sent - data)[steps["is_received"] > 0].sum()) - sum(core.tables.loads.values())
     yield from equal("C3", "gpu", {
         "operand granules read": (int(enqueued[codes.COLLECTIVE_READ]), int((steps["n_operands"] * data).sum()) + more),
         "results kept": (int(enqueued[codes.COLLECTIVE_WRITE]), int(data[steps["kept_at"] >= 0].sum())),
@@ -379,8 +381,10 @@ def traffic_claims(core: GpuCore) -> Iterator[Claim]:
     told = int((core.tables.posts["distance"][: int(operations["n_posts"].sum())] != 0).sum())
     incoming = int(enqueued[[codes.INCOMING_UPDATE, codes.INCOMING_WRITE]].sum())
     yield from equal("C3", "gpu", {
-        "stores and signals for other GPUs": (left, remote + moved + told),
-        "incoming granules": (incoming, int(gpu.expected_inbound)),
+        "stores and signals for other GPUs": (left - int(gpu.n_asked), remote + moved + told),
+        "incoming granules": (incoming + int(gpu.n_fetched), int(gpu.expected_inbound)),
+        "granules fetched": (int(gpu.n_fetched), sum(core.tables.loads.values())),
+        "granules read for other GPUs": (int(enqueued[codes.REMOTE_READ]), int(gpu.expected_loads)),
     })  # fmt: skip
 
 
@@ -423,7 +427,7 @@ def equal(rule: str, part: str, pairs: dict[str, tuple[int, int]]) -> Iterator[C
 
 def classes_of_kind(core: GpuCore, kind: int) -> list[int]:
     """Return the traffic classes of the requests of a *kind*: those of who asks for them."""
-    if kind in (codes.INCOMING_WRITE, codes.INCOMING_UPDATE, codes.DMA_READ):
+    if kind in (codes.INCOMING_WRITE, codes.INCOMING_UPDATE, codes.DMA_READ, codes.REMOTE_READ):
         return [int(core.gpu.inbound_class)]
     own = core.moves if kind in (codes.COLLECTIVE_READ, codes.COLLECTIVE_WRITE) else core.gemms
     classes: list[int] = np.unique(own["traffic_class"]).tolist()

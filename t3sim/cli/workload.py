@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import click
 
@@ -48,6 +48,7 @@ def show(what: str, tp: int | None, tokens: int | None) -> None:
 
 
 def _of_experiment(path: str, tp: int | None, tokens: int | None) -> Iterator[list[str]]:
+    from t3sim.config.experiment import OperatorKind
     from t3sim.experiment.plan import load_experiment
     from t3sim.workload.layer import sublayer_workloads
 
@@ -61,7 +62,8 @@ def _of_experiment(path: str, tp: int | None, tokens: int | None) -> Iterator[li
         if not found:
             yield [f"a collective on {n_gpus} GPUs: no GEMM"]
             continue
-        for operator, headings in (("gemm-rs", GEMM_HEADINGS), ("ag-gemm", GATHERING_HEADINGS)):
+        for operator in get_args(OperatorKind):
+            headings = GATHERING_HEADINGS if operator == "ag-gemm" else GEMM_HEADINGS
             rows = [_gemm_row(part) for part in found if part.operator == operator]
             if rows:
                 yield [f"{title} on {n_gpus} GPUs", *_table(headings, rows)]

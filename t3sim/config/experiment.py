@@ -14,7 +14,7 @@ from t3sim.config.machine import Bytes, Count, MachineSpec, Picoseconds, Spec, U
 LayerKind = Literal["training", "prompt"]
 AttentionKind = Literal["unfused", "fused"]
 # A GEMM and the collective on its output; an all-gather of the rows of A and the GEMM.
-OperatorKind = Literal["gemm-rs", "ag-gemm"]
+OperatorKind = Literal["gemm-rs", "gemm-ar", "ag-gemm"]
 FEED_FORWARD_FACTOR = 4  # intermediate / hidden of a model that states no other (T3 section 2.3)
 Elements = Annotated[Count, Unit("elements")]
 

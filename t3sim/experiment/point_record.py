@@ -65,10 +65,11 @@ def record_of(result: SimulationResult) -> RunRecord:
 
 
 def sublayer_name(workload: WorkloadSpec) -> str | None:
-    """Return how results call a sublayer: those that gather their A have AG in front, and no model's is just that."""
+    """Return how results call a sublayer: AG in front if its A is gathered, AR if its output is reduced at all GPUs."""
     if workload.operator == "gemm-rs":
         return workload.sublayer
-    return "AG" if workload.sublayer is None else f"AG {workload.sublayer}"
+    operator = "AG" if workload.operator == "ag-gemm" else "AR"
+    return operator if workload.sublayer is None else f"{operator} {workload.sublayer}"
 
 
 def _threshold_text(policy: str | None, together: Phase | None) -> str | None:

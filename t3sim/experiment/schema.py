@@ -37,7 +37,8 @@ class WorkloadFile(Spec):
     )
     gemm: GemmShape | None = Field(None, description="a bare GEMM instead of a model")
     operator: OperatorKind | None = Field(
-        None, description="the collective of a GEMM: reduce-scatter behind it, or all-gather in front; none: `gemm-rs`"
+        None,
+        description="the collective of a GEMM, behind it (`gemm-rs`, `gemm-ar`) or in front of it; none: `gemm-rs`",
     )
     trace: str | None = Field(None, description="a tile trace instead of a model: the path of its Parquet file")
     collective: CollectiveSpec | None = Field(None, description="a collective alone instead of a model")

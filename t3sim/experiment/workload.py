@@ -107,7 +107,7 @@ class WorkloadReader:
         except ConfigError as error:
             problems += error.problems
         if given.sublayer is None and given.layer is None:
-            instead = ", or `layer` instead" if operator == "gemm-rs" else ""
+            instead = ", or `layer` instead" if given.operator is None else ""
             message = f"`workload.sublayer` is missing: one of {', '.join(known)}{instead}"
             problems.append(problem_at(tree, "workload", message, at_key=True))
         if given.sublayer is not None and given.sublayer not in known:

@@ -73,6 +73,7 @@ class GpuCore:
         self._faults: NDArray[np.int64] = fields["channels"][0, : self.used.n_channels]["fault"]
         self._records: tuple[Any, ...] = ()  # the loop's arrays, as they were last passed to it
         self._passed: tuple[Any, ...] = ()  # the same as plain arrays
+        self._n_asked_for = 0  # granules, by other GPUs, of the program that runs
         self._logged: NDArray[np.int64] = self.command_log.view(np.ndarray)["at"]
         self.program: Program | None = None  # that runs, or ran last
         self.n_programs = 0  # loaded so far
@@ -155,6 +156,7 @@ class GpuCore:
         """Take in messages of one GPU (``at``: arrival) in order of arrival; without a switch, of any."""
         if not len(messages):
             return
+        self._make_room_for_loads(messages)
         if self.gpu.ingress_port.is_there:
             is_credit = messages["kind"] == codes.CREDIT
             distance = int(messages[0]["distance"])
@@ -166,6 +168,16 @@ class GpuCore:
             n_waiting = 0
         n_waiting += int(self.gpu.inbox_tail - self.gpu.inbox_head)
         self.gpu.peak_inbox = max(int(self.gpu.peak_inbox), n_waiting)
+
+    def _make_room_for_loads(self, messages: NDArray[Any]) -> None:
+        """Let the queue in front of the link hold all that others have asked for and that has not been sent."""
+        loads = messages["kind"] == codes.LOAD
+        if loads.any():
+            self._n_asked_for += int(messages["signal"][loads].sum())
+            port = self.gpu.link_port
+            while self._n_asked_for - int(port.dma_head) > len(self.tables.dma_queue):
+                span = (int(port.dma_head), int(port.dma_tail))
+                self.tables.dma_queue = widened(self.tables.dma_queue, [span])
 
     def _append_arrivals(self, distance: int, kind: str, messages: NDArray[Any]) -> None:
         """Put messages of the GPU at *distance* behind those that wait; *kind* is data or credit."""
@@ -279,7 +291,8 @@ class GpuCore:
         gpu.n_undispatched = gemms["n_workgroups"].sum()
         gpu.stage_operation = np.flatnonzero(self.operations["kind"] == codes.GEMM)[0] if len(gemms) else -1
         gpu.n_slots, gpu.n_buffers = gemms["n_slots"].max(initial=1), gemms["n_buffers"].max(initial=1)
-        gpu.expected_inbound = gpu.n_inbound = 0
+        gpu.expected_inbound = gpu.n_inbound = gpu.expected_loads = gpu.n_loads = gpu.n_fetched = gpu.n_asked = 0
+        self._n_asked_for = 0
         self.expected_posts = np.zeros(len(self.tables.signals), np.int64)
         channels = gpu.channels[: self.used.n_channels]
         channels["producer_done"] = 0

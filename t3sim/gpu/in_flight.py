@@ -25,6 +25,7 @@ from t3sim.gpu.kernel.signals import signal_of, tile_of
 
 LOCAL_STORES = (codes.LOCAL_UPDATE, codes.LOCAL_STORE)
 INCOMING = (codes.INCOMING_UPDATE, codes.INCOMING_WRITE)
+FETCHING = (codes.LOAD, codes.POLL, codes.POLLED, codes.REMOTE_READ)  # messages that store and post nothing
 
 
 @cache
@@ -96,16 +97,35 @@ def queued_requests(core: GpuCore) -> list[Queued]:
     return found
 
 
+def arrived_messages(core: GpuCore) -> NDArray[Any]:
+    """Return the messages in the inbox, and behind them those in front of the ingress port."""
+    gpu, size = core.gpu, int(core.gpu.ingress_port.ring_size)
+    parts = [core.inbox[np.arange(int(gpu.inbox_head), int(gpu.inbox_tail)) % len(core.inbox)]]
+    for distance, peer in enumerate(core.peers if size else ()):
+        places = np.arange(int(peer.data_head), int(peer.data_tail)) % size
+        parts.append(core.arrivals[distance * size + places])
+    return np.concatenate(parts)
+
+
 def heads_of_port(core: GpuCore) -> list[Any]:
     """Return what is first in line at the link port: of the stores in each queue, of DMA data."""
+    return [waiting[0] for waiting in (*core.unsent_stores(), dma_data_of(core)) if len(waiting)]
+
+
+def dma_data_of(core: GpuCore) -> NDArray[Any]:
+    """Return the DMA data at the link port, in order: of the DMA engine, or what other GPUs load."""
     port, queue = core.gpu.link_port, core.tables.dma_queue
-    dma_data = [queue[int(port.dma_head) % len(queue)]] if port.dma_head < port.dma_tail else []
-    return [stores[0] for stores in core.unsent_stores() if len(stores)] + dma_data
+    return queue[np.arange(int(port.dma_head), int(port.dma_tail)) % len(queue)]
+
+
+def posting(messages: NDArray[Any]) -> NDArray[Any]:
+    """Return those of *messages* that store something or post a signal."""
+    return messages[~np.isin(messages["kind"], FETCHING)]
 
 
 def has_room_there(core: GpuCore, message: Any) -> bool:
     """Return whether the GPU that a message goes to has room for it in its ingress buffer."""
-    if not core.gpu.ingress_port.is_there or message["kind"] == codes.SIGNAL:
+    if not core.gpu.ingress_port.is_there or message["kind"] >= codes.SIGNAL:
         return True
     return bool(core.peers[int(message["distance"])].credits > 0)
 
@@ -185,12 +205,7 @@ class HungGpu:
     @cached_property
     def inbox(self) -> NDArray[Any]:
         """The messages in the inbox, and behind them those in front of the ingress port."""
-        core, size = self.core, int(self.gpu.ingress_port.ring_size)
-        parts = [core.inbox[np.arange(int(self.gpu.inbox_head), int(self.gpu.inbox_tail)) % len(core.inbox)]]
-        for distance, peer in enumerate(core.peers if size else ()):
-            places = np.arange(int(peer.data_head), int(peer.data_tail)) % size
-            parts.append(core.arrivals[distance * size + places])
-        return np.concatenate(parts)
+        return arrived_messages(self.core)
 
     @cached_property
     def queued(self) -> list[Queued]:
@@ -221,7 +236,8 @@ class HungGpu:
                 found[f"channel[{q.channel}].dram_queue", "request"][q.part] += 1
             for owner in self._owners(q):
                 found[owner][q.part] += 1
-        for tile, signal in zip(self.inbox["tile"].tolist(), self.inbox["signal"].tolist(), strict=True):
+        arrived = posting(self.inbox)
+        for tile, signal in zip(arrived["tile"].tolist(), arrived["signal"].tolist(), strict=True):
             for owner in self._counted_by(tile, signal):
                 found[owner]["mailbox"] += 1
         for b, m in self.misses:
@@ -247,6 +263,8 @@ class HungGpu:
             if unit.granted_channel >= 0:
                 queue = f"channel[{unit.granted_channel}].{self.core.traffic.queues[int(unit.granted_class)]}"
                 found[queue, "promise of room"][self.unit(c)] += 1
+        for c in self.move_units():
+            found[self.unit(c), "operand granule"].update(self._fetched_by(c))
         for part, _, _ in self._steps_waited_for():
             for link in self.links:
                 found[part, "granule"][link] += max(int(gpu.expected_inbound - gpu.n_inbound) - len(self.inbox), 0)
@@ -257,11 +275,35 @@ class HungGpu:
         workgroup = self.gpu.move_workgroups[c]
         return int(workgroup.line_head) % len(workgroup.line_index) if workgroup.line_head < workgroup.line_tail else -1
 
+    @property
+    def n_unfetched(self) -> int:
+        """The granules that this GPU still has to get by its own loads."""
+        return sum(self.tables.loads.values()) - int(self.gpu.n_fetched)
+
+    def _fetched_by(self, c: int) -> Counter[str]:
+        """Return where the granules are that a move kernel has asked other GPUs for, of its oldest line on a unit."""
+        found: Counter[str] = Counter()
+        tag = c * len(self.gpu.move_workgroups[c].line_index) + self._oldest_line(c)
+
+        def note(part: str, messages: NDArray[Any], kind: int, distance: int) -> None:
+            own = (messages["kind"] == kind) & (messages["tile"] == tag) & (messages["distance"] == distance)
+            found[part] += int((messages["signal"] if kind == codes.LOAD else np.ones(len(messages), int))[own].sum())
+
+        n = len(self.all_gpus)
+        for distance, one in enumerate(self.all_gpus):
+            place, back = "" if one is self else f"{one.name}.", -distance % n
+            for stores in self.core.unsent_stores():
+                note("link_port", stores, codes.LOAD, distance)
+            note(f"{place}mailbox", one.inbox, codes.LOAD, back)
+            note(f"{place}link_port", dma_data_of(one.core), codes.REMOTE_READ, back)
+            note("mailbox", self.inbox, codes.REMOTE_READ, distance)
+        return +found
+
     def _steps_waited_for(self) -> Iterator[tuple[str, int, int]]:
         """Yield (part, granules missing, signal that they post) of each step whose operands have not arrived."""
         steps, signals = self.tables.steps, self.tables.signals
         for row in sorted({self.step_of(c)[1] for c in self.move_units()}):
-            signal = int(steps[row].wait_signal)
+            signal = int(steps[row].wait_signal) if steps[row].wait_where == 0 else -1
             missing = int(steps[row].wait_at_least - signals[signal]) if signal >= 0 else 0
             if missing > 0:
                 yield f"move_kernel.step[{row}]", missing, signal

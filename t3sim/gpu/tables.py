@@ -57,12 +57,13 @@ class Tables:
     n_commands: int = 0
     read_ahead: int = 0  # granules of the DMA engine
     sends: dict[int, int] = field(default_factory=dict)  # granules, by the distance of the GPU that they go to
+    loads: dict[int, int] = field(default_factory=dict)  # granules, by the distance of the GPU that they lie on
 
-    @property
-    def destinations(self) -> set[int]:
-        """Return the distances of all GPUs that the program sends to or tells something."""
+    def reached(self, n_gpus: int) -> set[int]:
+        """Return the distances, of *n_gpus*, of all GPUs that the program sends to, tells or asks, and that answer."""
         told = self.posts["distance"]
-        return {*self.sends, *told[told != 0].tolist()}
+        answers = {n_gpus - distance for distance in self.loads}
+        return {*self.sends, *told[told != 0].tolist(), *self.loads, *answers}
 
     def posted(self) -> Iterator[tuple[int, int, int]]:
         """Yield all that the program posts: the distance of the GPU, its signal, how much."""
@@ -111,6 +112,7 @@ class TableBuilder:
         self._workgroups, self._tiles, self._commands, self._steps = (list[NDArray[Any]]() for _ in range(4))
         self._n = dict.fromkeys(("workgroups", "tiles", "commands", "steps", "units"), 0)
         self._sends: dict[int, int] = {}
+        self._loads: dict[int, int] = {}
         self._read_ahead = 0
         self._has_tracked = False
 
@@ -124,6 +126,8 @@ class TableBuilder:
             else:
                 assert isinstance(operation, Barrier)
                 self._add_barrier(operation)
+        if self._loads and self._n["commands"]:
+            raise UsageError("program: what a DMA engine sends and what others load cannot leave one GPU together")
         posts: list[tuple[int, int, int]] = []
         for table, own in zip(self._operations, self._posts, strict=True):
             table["first_post"], table["n_posts"] = len(posts), len(own)
@@ -148,6 +152,7 @@ class TableBuilder:
             n_commands=n_commands,
             read_ahead=self._read_ahead,
             sends=self._sends,
+            loads=self._loads,
         )
 
     # --- when ------------------------------------------------------------------------------------
@@ -223,8 +228,7 @@ class TableBuilder:
 
     def _count_sends(self, distances: Ints, n_granules: Ints) -> None:
         """Add the granules that go to the GPU at each of *distances*."""
-        for distance in np.unique(distances).tolist():
-            self._sends[distance] = self._sends.get(distance, 0) + int(n_granules[distances == distance].sum())
+        count(self._sends, distances, n_granules)
 
     # --- GEMMs -----------------------------------------------------------------------------------
 
@@ -398,11 +402,11 @@ class TableBuilder:
                 f"operation `{of.name}`: {n_columns} columns of steps cannot run as {n_workgroups} workgroups on"
                 f" {len(units)} compute units"
             )
-        if (of.steps["n_operands"] < 1).any() or of.steps["source"].any() or of.steps["wait_where"].any():
-            raise UsageError(f"operation `{of.name}`: compute units cannot load from the memory of another GPU yet")
+        if (of.steps["n_operands"] < 1).any():
+            raise UsageError(f"operation `{of.name}`: a step without an operand cannot be run")
         operation.first_workgroup, operation.n_workgroups = self._n["units"], n_workgroups
         operation.first_step, operation.n_steps = self._n["steps"], len(of.steps)
-        operation.n_step_columns = n_columns
+        operation.n_step_columns, operation.n_ranks = n_columns, self.program.n
         sent, data = operation.flags_numerator, operation.flags_denominator = of.flags
         operation.buffer_places = -(-sent // data)  # with flags, lines of a receive buffer lie further apart
         given = of.steps.reshape(-1)
@@ -416,9 +420,27 @@ class TableBuilder:
         steps["start_at"] = steps["end_at"] = -1
         leaves = given[given["send"] >= 0]
         self._count_sends(leaves["distance"] % self.program.n, sent_granules(leaves["n_granules"], of.flags))
+        self._count_loads(of, given)
+        steps["source"] %= self.program.n
+        steps["is_remote"] = (steps["source"] != 0) | (steps["source_stride"] % self.program.n != 0)
         self._steps.append(steps)
         self._n["units"] += n_workgroups
         self._n["steps"] += len(steps)
+
+    def _count_loads(self, of: Moves, given: NDArray[Any]) -> None:
+        """Add the granules of the operands of steps that lie on other GPUs."""
+        for j in range(int(given["n_operands"].max(initial=0))):
+            distance = np.where(given["n_operands"] > j, given["source"] + j * given["source_stride"], 0)
+            is_there = distance % self.program.n != 0
+            count(self._loads, (distance % self.program.n)[is_there], given["n_granules"][is_there])
+            if (is_there & (given["is_received"] > 0) & (given["n_operands"] == j + 1)).any():
+                raise UsageError(f"operation `{of.name}`: data with flags between them lie on the GPU that reads them")
+
+
+def count(found: dict[int, int], distances: Ints, n_granules: Ints) -> None:
+    """Add *n_granules* to *found*, each at its one of *distances*."""
+    for distance in np.unique(distances).tolist():
+        found[distance] = found.get(distance, 0) + int(n_granules[distances == distance].sum())
 
 
 def rows(dtype: np.dtype[Any], values: Sequence[tuple[int, ...]]) -> NDArray[Any]:

@@ -14,8 +14,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from t3sim.gpu.in_flight import INCOMING, HungGpu, counted, has_room_there, heads_of_port, uncompiled
-from t3sim.gpu.kernel import address_map, codes, l2_slice, mailbox, memory_controller, signals
+from t3sim.gpu.in_flight import (
+    INCOMING,
+    HungGpu,
+    counted,
+    dma_data_of,
+    has_room_there,
+    heads_of_port,
+    posting,
+    uncompiled,
+)
+from t3sim.gpu.kernel import address_map, codes, l2_slice, memory_controller, signals
 from t3sim.gpu.kernel.signals import signal_of, tile_of
 
 Edge = tuple[str, str]  # a part and why it is waited for; or NOTHING, and what is wrong with the unit that waits
@@ -52,7 +61,7 @@ def all_waits(hung: HungGpu) -> Iterator[tuple[str, str, str]]:
 
 
 channel_of = uncompiled(address_map.channel_of)
-granule_address = uncompiled(mailbox.granule_address)
+granule_address = uncompiled(address_map.granule_address)
 has_queue_room = uncompiled(memory_controller.has_queue_room)
 is_posted = uncompiled(signals.is_posted)
 
@@ -261,11 +270,23 @@ def signals_lacking(hung: HungGpu, waits: Iterable[tuple[int, int]]) -> Edges:
             yield f"signal[{s}]", f"lacks {lacks} of {at_least}"
 
 
+def polled_by(hung: HungGpu, c: int) -> HungGpu | None:
+    """Return the GPU whose signal the step on a compute unit asks for; None: it waits for none of another."""
+    moves, row = hung.step_of(c)
+    step, operand = hung.tables.steps[row], int(hung.gpu.move_workgroups[c].n_seen)
+    if not step.wait_where or step.wait_signal < 0 or operand >= step.n_operands:
+        return None
+    return hung.all_gpus[int(step.source + operand * step.source_stride) % int(moves.n_ranks)]
+
+
 def signals_waited_for(hung: HungGpu) -> list[Index]:
-    """Return the signals that an operation or a workgroup waits for."""
+    """Return the signals that an operation or a workgroup waits for, or a move kernel on any GPU asks for."""
     tables = hung.tables
     n = int(hung.core.operations["n_waits"].sum() + hung.core.operations["n_untils"].sum())
     waits = tables.waits[:n].tolist() + tables.workgroups[["wait_signal", "wait_at_least"]].tolist()
+    for one in dict.fromkeys(hung.all_gpus):
+        asked = [one.tables.steps[one.step_of(c)[1]] for c in one.move_units() if polled_by(one, c) is hung]
+        waits += [(int(step.wait_signal), int(step.wait_at_least)) for step in asked]
     return [(s,) for s in dict.fromkeys(s for s, n in waits if s >= 0 and tables.signals[s] < n)]
 
 
@@ -280,7 +301,7 @@ def posters(hung: HungGpu, s: int) -> Edges:
 
 def posts_arriving(hung: HungGpu, s: int) -> Edges:
     """What has come to a GPU and posts a signal when it gets on: messages, stores in front of the DRAM queues."""
-    n = int((hung.inbox["signal"] == s).sum())
+    n = int((posting(hung.inbox)["signal"] == s).sum())
     if n:
         yield "mailbox", f"{counted(n, 'message')} that post it"
     for q in hung.queued:
@@ -290,7 +311,7 @@ def posts_arriving(hung: HungGpu, s: int) -> Edges:
 
 def posts_left(hung: HungGpu, s: int, distance: int) -> Edges:
     """What a GPU has still to do that posts a signal of the GPU at *distance*."""
-    tables, port = hung.tables, hung.gpu.link_port
+    tables = hung.tables
 
     def is_there(table: Any, signal: str = "signal") -> Any:
         return (table[signal] == s) & (table["distance"] == distance)
@@ -314,9 +335,8 @@ def posts_left(hung: HungGpu, s: int, distance: int) -> Edges:
         yield hung.place_of_workgroup(w), f"workgroup {w} posts it with its stores"
     if hung.gpu.dma.n_commands_done < hung.gpu.dma.n_commands and (is_there(tiles) & is_forwarded).any():
         yield "dma_engine", "posts it with what it sends"
-    dma_data = tables.dma_queue[np.arange(int(port.dma_head), int(port.dma_tail)) % len(tables.dma_queue)]
-    for waiting in (*hung.core.unsent_stores(), dma_data):
-        if is_there(waiting).any():
+    for waiting in (*hung.core.unsent_stores(), dma_data_of(hung.core)):
+        if is_there(posting(waiting)).any():
             yield "link_port", "has messages that post it"
 
 
@@ -352,6 +372,9 @@ def step_data(hung: HungGpu, c: int) -> Edges:
     """The operands of a step that the neighbour sends."""
     row, tables = hung.step_of(c)[1], hung.tables
     signal = int(tables.steps[row].wait_signal)
+    if (polled := polled_by(hung, c)) is not None:
+        yield f"{polled.name}.signal[{signal}]", f"has asked for it, needs {tables.steps[row].wait_at_least}"
+        return
     needed = f"{tables.signals[signal]} of {tables.steps[row].wait_at_least} granules of signal {signal} received"
     yield f"move_kernel.step[{row}]", needed
 
@@ -450,7 +473,7 @@ def tiles_not_begun(hung: HungGpu) -> Edges:
 
 def port_data(hung: HungGpu) -> Edges:
     """Data of the DMA engine that have not been read; a store buffer that takes no line; room at another GPU."""
-    gpu, port, queue = hung.gpu, hung.gpu.link_port, hung.tables.dma_queue
+    gpu, port = hung.gpu, hung.gpu.link_port
     n_granules = int(gpu.l2.granules_per_line)
     for moves in hung.core.moves:
         flagged = -(-int(gpu.l2.granules_per_line * moves.flags_numerator) // int(moves.flags_denominator))
@@ -461,7 +484,13 @@ def port_data(hung: HungGpu) -> Edges:
     for message in [head for head in heads_of_port(hung.core) if not has_room_there(hung.core, head)]:
         reason = f"no room is left in its ingress buffer of {gpu.ingress_port.buffer_granules} granules for each GPU"
         yield f"{hung.others[int(message['distance'])]}.mailbox", reason
-    if port.dma_head < port.dma_tail and queue[int(port.dma_head) % len(queue)].at >= codes.NEVER:
+    for head in dma_data_of(hung.core)[:1]:
+        if head["at"] < codes.NEVER:
+            break
+        if head["kind"] == codes.REMOTE_READ:
+            reads = [q.part for q in hung.queued if (q.kind, q.tag) == (codes.REMOTE_READ, int(port.dma_head))]
+            yield from ((part, "what another GPU loads has not been read") for part in reads or [NOTHING])
+            break
         yield "dma_engine", "its oldest granule has not been read"
         if gpu.dma.reads_in_flight == 0:
             yield NOTHING, "waits for data of the DMA engine, but no read is in flight"
@@ -493,6 +522,7 @@ def oldest_message(hung: HungGpu) -> Edges:
         yield NOTHING, f"expects {counted(missing, 'granule')}, but no link leads here"
     if len(hung.inbox) and hung.inbox[0]["at"] <= hung.core.now:
         tile, granule = int(hung.inbox[0]["tile"]), int(hung.inbox[0]["granule"])
+        tile = -1 if hung.inbox[0]["kind"] == codes.LOAD else tile  # that is who asks
         address = granule if tile < 0 else granule_address(hung.tables.tiles, tile, granule)
         yield f"channel[{channel_of(gpu, address)}].{inbound_queue(hung)}", "room for the oldest granule"
 

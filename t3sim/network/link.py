@@ -2,7 +2,8 @@
 
 Bandwidth is enforced where it is felt, at the sender's port (``gpu.kernel.link_port``), because a full port holds back
 stores; the wire adds latency, checks that the sender kept to the rate, and counts.  Messages travel in batches, one per
-quantum, each message with its own time.  Credits and signals take no time on the wire.
+quantum, each message with its own time.  Credits, signals and what is asked about them take no time on the wire; what
+asks for data takes that of a header.
 """
 
 from __future__ import annotations
@@ -38,17 +39,18 @@ class Link:
         deliver: Deliver,
         transform: Transform | None = None,
         timeless: tuple[int, ...] = (),
+        headers: tuple[int, ...] = (),
     ) -> None:
         """*wire* is the time of a granule (``machine_checks.wire_time``): of its data, of headers, the denominator.
 
         *transform* maps what was sent to what the receiver sees (``mirror.ChunkShift``).  *timeless* are the kinds of
-        messages that take no time on the wire.
+        messages that take no time on the wire, *headers* of those that take that of a header.
         """
         self.env = env
         self.name = name
         self.latency_ticks = latency_ticks
         self.wire = wire
-        self._timeless = timeless
+        self._timeless, self._headers = timeless, headers
         self.n_granules = 0  # taken off the wire
         self.n_delivered = 0  # handed to receivers, after *transform*
         self._deliver = deliver
@@ -87,25 +89,25 @@ class Link:
 
     def _check_rate(self, messages: NDArray[Any]) -> int:
         """Return how many granules are sent; raise ``ModelError`` if that is more than the rate of the wire allows."""
-        granules = messages[self._is_granule(messages)]
-        if not len(granules):
+        timed = messages[self._is_none_of(self._timeless, messages)]
+        if not len(timed):
             return 0
-        departures, (payload, header, scale) = granules["at"], self.wire
-        cost = len(granules) * payload + int((header // np.maximum(granules["packet"].astype(np.int64), 1)).sum())
+        departures, (payload, header, scale) = timed["at"], self.wire
+        n_granules = self.n_granules_of(timed)
+        cost = n_granules * payload + int((header // np.maximum(timed["packet"].astype(np.int64), 1)).sum())
         span = int(departures[-1]) - self._last_at
         if cost > (span + 1) * scale or (np.diff(departures) < 0).any():
             raise ModelError(f"{self.name}: {len(departures)} granules left within {span} ticks, faster than the link")
         self._last_at = int(departures[-1])
-        return len(granules)
+        return n_granules
 
     def n_granules_of(self, messages: NDArray[Any]) -> int:
         """Return how many of *messages* are granules."""
-        return int(np.count_nonzero(self._is_granule(messages)))
+        return int(np.count_nonzero(self._is_none_of((*self._timeless, *self._headers), messages)))
 
-    def _is_granule(self, messages: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return which of *messages* take time on the wire."""
-        kinds = messages["kind"]
-        found = np.ones(len(kinds), bool)
-        for kind in self._timeless:
-            found &= kinds != kind
+    def _is_none_of(self, kinds: tuple[int, ...], messages: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return which of *messages* are of none of *kinds*."""
+        found = np.ones(len(messages), bool)
+        for kind in kinds:
+            found &= messages["kind"] != kind
         return found

@@ -5,8 +5,10 @@ from t3sim.overlap import (
     async_tp_ag,
     copy_engine_scatter,
     cu_split,
+    distfuse,
     flux,
     flux_ag,
+    flux_pull,
     ideal,
     sequential,
     t3,
@@ -30,6 +32,7 @@ from t3sim.overlap.interface import (
 
 __all__ = [
     "GpuPhase", "OverlapStrategy", "Phase", "Span", "async_tp", "async_tp_ag", "availability_of", "baselines",
-    "copy_engine_scatter", "cu_split", "flux", "flux_ag", "ideal", "in_order", "not_an_operator_of",
-    "overlap_strategies", "sequential", "strategy", "t3", "te_p2p", "te_pipelined", "te_ring_ag", "wave_groups",
+    "copy_engine_scatter", "cu_split", "distfuse", "flux", "flux_ag", "flux_pull", "ideal", "in_order",
+    "not_an_operator_of", "overlap_strategies", "sequential", "strategy", "t3", "te_p2p", "te_pipelined",
+    "te_ring_ag", "wave_groups",
 ]  # fmt: skip

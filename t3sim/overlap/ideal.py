@@ -19,7 +19,7 @@ def then_gathered(op: Operator, ticks: int | None = None, *, has_near_memory: bo
     return Plan(in_order(together if ticks is None else Bound(ticks, together), all_gather_part(op)))
 
 
-@strategy("ideal-overlap", kind="bound", order=4, operators=("gemm-rs", "ag-gemm"))
+@strategy("ideal-overlap", kind="bound", order=4, operators=("gemm-rs", "gemm-ar", "ag-gemm"))
 def ideal_overlap(op: Operator, _params: Mapping[str, int]) -> Plan:
     """Compute units and link never wait."""
     least = least_times(op.machine, op.tiles, op.kind)

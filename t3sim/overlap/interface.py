@@ -24,7 +24,8 @@ from t3sim.registry import Parameter, Registry, check_declaration, encoded
 class Span:
     """An operation on one GPU: ticks from the begin of its part, bytes that it moved.
 
-    What it sends is written where it arrives and counted here only; None: it cannot be told from other operations.
+    What it sends is written where it arrives and counted here only, what it loads from others is read there and not
+    counted; None: it cannot be told from other operations.
     """
 
     gpu: int
@@ -107,7 +108,7 @@ class OverlapStrategy:
     has_near_memory: bool = False  # whether its reduce-scatter adds incoming data near the memory
     needs: str = ""  # hardware that no GPU on sale has; none: it can be run today
     runs_collectives: bool = False  # whether a workload that is one collective may name it
-    operators: tuple[OperatorKind, ...] = ("gemm-rs",)  # that a workload with a GEMM may ask of it
+    operators: tuple[OperatorKind, ...] = ("gemm-rs", "gemm-ar")  # that a workload with a GEMM may ask of it
     refines: str | None = None  # the strategy that this one improves: a report says what it gains
     order: int | None = None  # of its bars, and which colour; None: after those that have a number
 
@@ -179,13 +180,14 @@ def baselines() -> set[str]:
 
 
 MEANINGS: dict[OperatorKind, str] = {
-    "gemm-rs": "a GEMM, then the collective on its output",
+    "gemm-rs": "a GEMM, then the reduce-scatter of its output",
+    "gemm-ar": "a GEMM, then the all-reduce of its output",
     "ag-gemm": "an all-gather of the rows of A, then the GEMM",
 }
 
 
 def not_an_operator_of(strategy: OverlapStrategy, operator: OperatorKind) -> str:
     """Say that *strategy* does not overlap *operator*, and which ones of t3sim do."""
-    own = " and ".join(f"{kind} ({MEANINGS[kind]})" for kind in strategy.operators)
+    own = ", ".join(f"{kind} ({MEANINGS[kind]})" for kind in strategy.operators)
     names = [entry.name for entry in in_order() if operator in entry.operators]
     return f"`{strategy.name}` is of {own}; {operator} ({MEANINGS[operator]}) takes {', '.join(names)}"

@@ -8,7 +8,7 @@ from t3sim.program.parts import all_gather_part, gemm_part, reduce_scatter_part
 from t3sim.program.plan import Plan, in_order
 
 
-@strategy("sequential", kind="baseline", order=0, runs_collectives=True, operators=("gemm-rs", "ag-gemm"))
+@strategy("sequential", kind="baseline", order=0, runs_collectives=True, operators=("gemm-rs", "gemm-ar", "ag-gemm"))
 def sequential(op: Operator, _params: Mapping[str, int]) -> Plan:
     """One part after the other (T3 section 5.3)."""
     if op.kind == "ag-gemm":

@@ -43,7 +43,7 @@ class RunRecord:
     collective_compute_units: int | None = _column("compute units that the collective has; absent: all of them")
     time_us: float | None = _column("simulated time of the whole point, in microseconds")
     operator_us: float | None = _column(
-        "GEMM and reduce-scatter, no all-gather (absent if that runs beside them); of ag-gemm: all-gather and GEMM"
+        "GEMM and reduce-scatter, no all-gather (absent if that runs beside them); of other operators all of them"
     )
     gemm_us: float | None = _column("isolated GEMM on the compute units that it has, in microseconds")
     rs_us: float | None = _column("isolated reduce-scatter, in microseconds")

@@ -22,7 +22,7 @@ from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.arbitration import ArbitrationPolicy
 from t3sim.gpu.core import T3_TRAFFIC, GpuCore
 from t3sim.gpu.device import Device
-from t3sim.gpu.kernel.codes import CREDIT, SIGNAL
+from t3sim.gpu.kernel.codes import CREDIT, LOAD, POLL, POLLED, SIGNAL
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.traffic import TrafficClasses
 from t3sim.network.link import Link, Transform
@@ -34,7 +34,7 @@ from t3sim.system.liveness import Liveness, WatchedEnvironment, WatchedGpu, run_
 from t3sim.system.user_code import watched_policy
 from t3sim.workload.tiling import wavefront_grid
 
-TIMELESS = (CREDIT, SIGNAL)  # messages that take no time on a wire
+TIMELESS = (CREDIT, SIGNAL, POLL, POLLED)  # messages that take no time on a wire
 LONGEST_QUANTUM_PS = 5_000_000
 
 
@@ -59,7 +59,8 @@ class Machine:
         core = self.cores[d]
         latency, port = core.ticks.from_ps(core.machine.link.latency), core.gpu.link_port
         wire = (int(port.payload_cost), int(port.header_cost), int(port.scale))
-        self.links[d] = Link(self.env, f"link[{d}]", latency, wire, partial(self._distribute, d), transform, TIMELESS)
+        deliver = partial(self._distribute, d)
+        self.links[d] = Link(self.env, f"link[{d}]", latency, wire, deliver, transform, TIMELESS, (LOAD,))
         self.devices[d].egress = self.links[d].send
         if self.topology.has_ingress_port and not core.gpu.ingress_port.is_there:
             others = [self.cores[self.receiver(d, distance)] for distance in range(self.n_gpus)]
@@ -105,6 +106,9 @@ class Machine:
             core.first_start_at = first
             for distance, n_granules in core.tables.sends.items():
                 self.cores[self.receiver(d, distance)].gpu.expected_inbound += n_granules
+            for distance, n_granules in core.tables.loads.items():
+                self.cores[self.receiver(d, distance)].gpu.expected_loads += n_granules
+                core.gpu.expected_inbound += n_granules
             for distance, signal, amount in core.tables.posted():
                 if signal != NONE:
                     self.cores[self.receiver(d, distance)].expected_posts[signal] += amount
@@ -119,7 +123,7 @@ class Machine:
         Raises ``ModelError`` when the machine hangs or ends with something left inside.
         """
         for core in self.cores if self.links else ():
-            check_reach(core.machine.link.topology, core.tables.destinations, self.n_gpus)
+            check_reach(core.machine.link.topology, core.tables.reached(self.n_gpus), self.n_gpus)
         watched = [self._watched(d) for d in range(len(self.devices))]
         process = self.env.process(steps)
         try:
@@ -257,6 +261,7 @@ def leftovers(core: GpuCore) -> dict[str, int]:
         "messages in the inbox": int(gpu.inbox_tail - gpu.inbox_head),
         "messages in front of the ingress port": int((core.peers["data_tail"] - core.peers["data_head"]).sum()),
         "messages not received": int(gpu.expected_inbound - gpu.n_inbound),
+        "granules not loaded by other GPUs": int(gpu.expected_loads - gpu.n_loads),
         "loads outstanding": int(units["outstanding_lines"].sum()),
         "stores outstanding": int(units["outstanding_stores"].sum()),
         "stores in the link port": int(units["unsent_granules"].sum()),

@@ -43,7 +43,7 @@ def counters_of(core: GpuCore) -> dict[str, Any]:
     return {
         "operand_read_bytes": bytes_of(codes.OPERAND_READ),
         "output_write_bytes": bytes_of(codes.WRITE_BACK, codes.LOCAL_UPDATE, codes.LOCAL_STORE),
-        "comm_read_bytes": bytes_of(codes.DMA_READ, codes.COLLECTIVE_READ),
+        "comm_read_bytes": bytes_of(codes.DMA_READ, codes.COLLECTIVE_READ, codes.REMOTE_READ),
         "comm_write_bytes": bytes_of(codes.INCOMING_WRITE, codes.INCOMING_UPDATE, codes.COLLECTIVE_WRITE),
         "incoming_bytes": bytes_of(codes.INCOMING_WRITE, codes.INCOMING_UPDATE),
         "update_bytes": bytes_of(codes.LOCAL_UPDATE, codes.INCOMING_UPDATE),

@@ -125,7 +125,7 @@ def result_of(run: RunSpec, op: Operator, parts: Parts) -> SublayerResult:
     total, by_role = parts.evaluate(plan)
     if op.collective is not None:
         return SublayerResult(run, total, by_role)
-    if op.kind == "ag-gemm":
+    if op.kind != "gemm-rs":
         return SublayerResult(run, total, by_role, total)
     last = plan.all_gather_behind
     operator = total if "all_gather" not in by_role else total - by_role["all_gather"].ticks if last else None

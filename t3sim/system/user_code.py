@@ -133,7 +133,7 @@ def check_programs_of(plan: Plan, machine: MachineSpec) -> None:
         check_arrivals(spec.link.topology, part.programs)
         for program in part.programs if part.difference else part.programs[:1]:
             TrafficClasses(program.classes)
-            check_reach(spec.link.topology, tables_of(program, spec, ticks, 0).destinations, part.n)
+            check_reach(spec.link.topology, tables_of(program, spec, ticks, 0).reached(part.n), part.n)
     _passed.add(key)
 
 

@@ -32,7 +32,9 @@ SUBLAYERS: tuple[str, ...] = tuple(SUBLAYER_PHASES)
 GATHERING_PHASES: dict[str, str] = {"QKV": "forward", "FC-1": "forward", "FC-2": "backward", "OP": "backward"}
 TURNED_AROUND: dict[str, str] = {"QKV": "IP", "FC-1": "FC-1", "FC-2": "FC-2", "OP": "OP"}
 
-PHASES_OF: dict[OperatorKind, dict[str, str]] = {"gemm-rs": SUBLAYER_PHASES, "ag-gemm": GATHERING_PHASES}
+PHASES_OF: dict[OperatorKind, dict[str, str]] = {
+    "gemm-rs": SUBLAYER_PHASES, "gemm-ar": SUBLAYER_PHASES, "ag-gemm": GATHERING_PHASES,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -15,15 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from t3sim.config.experiment import TilingSpec
-from t3sim.gpu.kernel.address_map import channel_of, place_of
+from t3sim.gpu.kernel.address_map import channel_of, granule_address, place_of
 from t3sim.gpu.kernel.codes import COMM, COMPUTE, DMA_READ, INCOMING_UPDATE, KIND_MASK, LOCAL_UPDATE, NEVER
 from t3sim.gpu.kernel.dma_engine import arm_triggered, forward_granule, issue_reads
 from t3sim.gpu.kernel.link_port import buffer_store, has_buffer_room, transmit
-from t3sim.gpu.kernel.mailbox import granule_address, receive_messages
 from t3sim.gpu.kernel.memory_controller import admit_head, enqueue_request, has_room
 from t3sim.gpu.kernel.signals import GRANULE_BITS
 from t3sim.gpu.kernel.state import MESSAGE
-from tests.kernel.small import dispatch, free_slot, messages_of, set_residents, trace_of, with_fused, with_gemm
+from tests.kernel.small import dispatch, free_slot, messages_of, set_residents, take_in, trace_of, with_fused, with_gemm
 
 # Tiles of a row or two, so that a wavefront tile is complete after a few granules.
 SMALL_TILING = TilingSpec(workgroup_tile=(2, 64), wavefront_tile=(1, 64), k_slice=64, prefetch_depth=1)
@@ -287,7 +286,7 @@ class FusedBench:
             self.core.receive(messages_of(MESSAGE, times, kind=INCOMING_UPDATE, tile=tiles, granule=granules))
         self.inbox.extend(arriving)
         slot_end = self.now + int(self.gpu.slot_ticks)
-        receive_messages(self.gpu, self.core.inbox, self.tiles, self.tables.signals, slot_end)
+        take_in(self.core, slot_end)
         while self.inbox:
             tile, granule = self.inbox[0]
             queue = self.queues[int(channel_of(self.gpu, self.address_of(tile, granule))), COMM]

@@ -23,6 +23,7 @@ from t3sim.gpu.arbitration import ArbitrationPolicy, arbitration_policies
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel.command_processor import start_operations
+from t3sim.gpu.kernel.mailbox import receive_messages
 from t3sim.gpu.kernel.workgroup_dispatcher import dispatch_workgroups
 from t3sim.overlap.t3 import fused_program
 from t3sim.program.kernels import program, ring
@@ -150,6 +151,15 @@ def take_requests(core: GpuCore, stream: int) -> list[tuple[int, int, int, int]]
             taken.append((channel_id, int(request[0]), int(request[1]), int(channel.request_at[stream, index])))
         channel.queue_head[stream] = tail
     return taken
+
+
+def take_in(core: GpuCore, slot_end: int, signals: Any = None) -> None:
+    """Let the mailbox take in what arrives before *slot_end*; *signals* are in place of those of the program."""
+    tables = core.tables
+    signals = tables.signals if signals is None else signals
+    receive_messages(
+        core.gpu, core.inbox, tables.tiles, tables.steps, signals, tables.dma_queue, core.outbox, slot_end
+    )
 
 
 def messages_of(dtype: np.dtype[Any], at: Any, **columns: Any) -> NDArray[Any]:

@@ -14,11 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t3sim.gpu.kernel.address_map import channel_of, place_of
+from t3sim.gpu.kernel.address_map import channel_of, granule_address, place_of
 from t3sim.gpu.kernel.codes import COMM, DMA_READ, INCOMING_UPDATE
 from t3sim.gpu.kernel.dma_engine import arm_triggered, forward_granule, issue_reads
 from t3sim.gpu.kernel.link_port import dma_queued, transmit
-from t3sim.gpu.kernel.mailbox import granule_address
 from t3sim.gpu.kernel.signals import GRANULE_BITS
 from t3sim.gpu.tables import dma_blocks
 from t3sim.program.operations import Forward

@@ -10,13 +10,12 @@ import pytest
 from numpy.typing import NDArray
 
 from t3sim.gpu.core import INBOX_SIZE, GpuCore
-from t3sim.gpu.kernel.address_map import channel_of, place_of
+from t3sim.gpu.kernel.address_map import channel_of, granule_address, place_of
 from t3sim.gpu.kernel.codes import COMM, INCOMING_UPDATE, INCOMING_WRITE
-from t3sim.gpu.kernel.mailbox import granule_address, receive_messages
 from t3sim.gpu.kernel.signals import GRANULE_BITS
 from t3sim.gpu.kernel.state import MESSAGE
 from t3sim.program.operations import Gemm
-from tests.kernel.small import FOREVER, messages_of, take_requests, trace_of, with_gemm
+from tests.kernel.small import FOREVER, messages_of, take_in, take_requests, trace_of, with_gemm
 
 SLOT = 40
 
@@ -35,7 +34,7 @@ def output_of(core: GpuCore) -> tuple[int, int]:
 
 
 def receive(core: GpuCore, slot_end: int) -> None:
-    receive_messages(core.gpu, core.inbox, core.tables.tiles, core.tables.signals, slot_end)
+    take_in(core, slot_end)
 
 
 def plain(at: Any, granules: Any) -> NDArray[Any]:

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from t3sim.gpu.kernel.codes import COMM, INCOMING_WRITE, SIGNAL
-from t3sim.gpu.kernel.mailbox import receive_messages
 from t3sim.gpu.kernel.memory_controller import admit_head
 from t3sim.gpu.kernel.signals import granule_of, signal_of, store_tag, tile_of
 from t3sim.gpu.kernel.state import MESSAGE
-from tests.kernel.small import FOREVER, core_of, messages_of
+from tests.kernel.small import FOREVER, core_of, messages_of, take_in
 
 LARGEST = (1 << 32) - 1, (1 << 12) - 1, (1 << 18) - 1  # tile, granule, signal
 
@@ -38,7 +37,7 @@ def test_a_store_posts_when_it_enters_the_dram_queue() -> None:
     core = core_of()
     gpu, signals = core.gpu, np.zeros(3, np.int64)
     core.receive(messages_of(MESSAGE, [0, 0], kind=INCOMING_WRITE, tile=-1, granule=[0, 1], signal=[2, -1]))
-    receive_messages(gpu, core.inbox, core.tables.tiles, signals, FOREVER)
+    take_in(core, FOREVER, signals)
     assert signals.tolist() == [0, 0, 0]
     channel = gpu.channels[0]
     for _ in range(2):
@@ -54,9 +53,9 @@ def test_a_signal_message_posts_its_amount_behind_what_was_sent_before_it() -> N
     core.receive(messages_of(MESSAGE, [10, 20], kind=[INCOMING_WRITE, SIGNAL], tile=-1, granule=[0, 7], signal=[-1, 0]))
     full = int(gpu.channels[0].stream_capacity)
     gpu.channels[0].queue_tail[COMM] = full
-    receive_messages(gpu, core.inbox, core.tables.tiles, signals, FOREVER)
+    take_in(core, FOREVER, signals)
     assert signals.tolist() == [0]
     gpu.channels[0].queue_head[COMM] = 1
-    receive_messages(gpu, core.inbox, core.tables.tiles, signals, FOREVER)
+    take_in(core, FOREVER, signals)
     assert signals.tolist() == [7]
     assert (gpu.n_inbound, gpu.n_signals_received, gpu.has_news) == (1, 1, 1)

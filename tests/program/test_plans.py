@@ -26,7 +26,7 @@ from tests.harness.machines import machine
 from tests.program.strategies import operator, operator_of, with_engines
 
 FLUX = encoded(PARAMETERS, {})
-PICKY = ("flux", "copy-engine", "async", "te-", "wave")  # that need equal shares
+PICKY = ("flux", "copy-engine", "async", "te-", "wave", "distfuse")  # that need equal shares
 VARIANTS = {
     "cu-split": {"": {"collective_compute_units": 2}},
     "isolated-cu-split": {"": {"collective_compute_units": 2}},
@@ -36,11 +36,13 @@ VARIANTS = {
     "te-p2p-rs": {"": {"streams": 3, "host": 0}},
     "te-pipelined-rs": {"": {"splits": 2, "communication_units": 1}},
     "wave-groups": {"": {"waves": 1, "communication_units": 1}},
+    "flux-pull": {"": {"communication_units": 1}},
+    "distfuse": {f", {n} shots": {"shots": n, "communication_units": 1} for n in (1, 2)},
 }
 PLANS = {
     name + variant: (overlap_strategies.get(name).plan, params)
     for name in overlap_strategies
-    if "gemm-rs" in overlap_strategies.get(name).operators
+    if overlap_strategies.get(name).operators != ("ag-gemm",)
     for variant, params in VARIANTS.get(name, {"": {}}).items()
 }
 
@@ -83,6 +85,9 @@ def test_what_they_plan() -> None:
         "te-p2p-rs": fused,
         "te-pipelined-rs": fused,
         "wave-groups": fused,
+        "flux-pull": fused,
+        "distfuse, 1 shots": ("InOrder", "fused"),
+        "distfuse, 2 shots": ("InOrder", "fused"),
     }
     assert said(sequential(operator(1), {}).tree) == ("InOrder", "gemm")
 
@@ -90,8 +95,8 @@ def test_what_they_plan() -> None:
 def test_isolated_parts_are_shared() -> None:
     op = operator(4)
     keys = [part.key for plan, params in PLANS.values() for part in plan(op, params).parts()]
-    assert len(keys) == 52, "three each, four of cu-split"
-    assert len(set(keys)) == 17, "GEMM, RS, RS near memory, AG, three on some units, split, fused ones"
+    assert len(keys) == 59, "three each, four of cu-split, two of distfuse"
+    assert len(set(keys)) == 20, "GEMM, RS, RS near memory, AG, three on some units, split, fused ones"
 
 
 def test_what_runs_for_its_column_only() -> None:
@@ -99,7 +104,8 @@ def test_what_runs_for_its_column_only() -> None:
     also = {name: [part.name for part in plan(operator(4), params).also] for name, (plan, params) in PLANS.items()}
     assert {name for name, parts in also.items() if parts == ["gemm"]} == {
         "t3", "t3-mca", "flux-push", "flux-push, naive", "copy-engine-scatter", "copy-engine-scatter, 2 chunks",
-        "async-tp", "te-p2p-rs", "te-pipelined-rs", "wave-groups",
+        "async-tp", "te-p2p-rs", "te-pipelined-rs", "wave-groups", "flux-pull",
+        "distfuse, 1 shots", "distfuse, 2 shots",
     }  # fmt: skip
     assert also["cu-split"] == [f"{part}, 2 compute units" for part in ("gemm", "reduce-scatter", "all-gather")]
     assert all(parts in ([], ["gemm"]) for name, parts in also.items() if name != "cu-split")

@@ -60,6 +60,8 @@ class CarriedProgram:
         # Of chunks of unlike shapes: who has given to what left of a tile; which granules have arrived how often.
         self.left = [np.zeros(flow.n_made + 1, np.int64) for flow in self.flows]
         self.n_arrived = [np.zeros(flow.n_made + 1, np.int64) for flow in self.flows]
+        self._read_for_others: list[dict[int, Ints]] = [{} for _ in cores]  # values, by their number in what leaves
+        self._n_left = [0] * len(cores)  # of those
         self.flag = np.array([*[FLAG] * self.elements.n_elements, 0, 0])
         self.problems: list[str] = []
         self.n_replayed = [0] * len(cores)  # column commands
@@ -156,6 +158,8 @@ class CarriedProgram:
             self._store(m, kind, a, self.produced[m][made])
         elif kind == codes.DMA_READ:
             self._add(m, a, flow.sum_of[self._made(m, a, tags)])
+        elif kind == codes.REMOTE_READ:
+            self._read_for_others[m].update(zip(tags.tolist(), self.values[m, a], strict=True))
         elif kind == codes.COLLECTIVE_READ:
             self._note_at(items == NOWHERE, m, a, "a read of what no step needs")
             is_early = (items == FLAGS) & (self.values[m, a] != self.flag).any(axis=1)
@@ -233,6 +237,9 @@ class CarriedProgram:
     def take_messages(self, m: int, messages: NDArray[Any]) -> None:
         """Send granules that GPU *m* put on the wire; what it has read for them has been executed."""
         messages = messages[messages["kind"] < codes.SIGNAL]
+        is_fetched = messages["kind"] == codes.REMOTE_READ
+        self._take_fetched(m, messages[is_fetched])
+        messages = messages[~is_fetched]
         flow, distance, tile = self.flows[m], messages["distance"] % self.n, messages["tile"]
         made = flow.made_by(tile, messages["granule"])
         place = np.where(tile < 0, self.map.place(messages["granule"]), flow.place[made])
@@ -253,6 +260,22 @@ class CarriedProgram:
             sent = self.elements.turned(values[at], -one) if self.is_mirrored else values[at]
             to = np.where(made[at] < 0, place[at], self.flows[receiver].place[made[at]])
             self.wires[receiver].send(to, sent, messages["signal"][is_due][at])
+
+    def _take_fetched(self, m: int, messages: NDArray[Any]) -> None:
+        """Add what GPU *m* has read for others to their sums, as it leaves."""
+        for distance in np.unique(messages["distance"] % self.n).tolist():
+            at = np.flatnonzero(messages["distance"] % self.n == distance)
+            numbers = (self._n_left[m] + at).tolist()
+            receiver = 0 if self.is_mirrored else (m + distance) % self.n
+            values = np.stack([self._read_for_others[m].pop(number) for number in numbers])
+            values = self.elements.turned(values, -distance) if self.is_mirrored else values
+            flow, place = self.flows[receiver], self.map.place(messages["granule"][at])
+            items = flow.fetched.take(flow.key(-1, -distance, place))
+            self._note_at(items == NOWHERE, receiver, place, "a load of what no step needs")
+            sums = items[items >= 0] - flow.n_made
+            np.add.at(self.added[receiver], sums, values[items >= 0])
+            np.add.at(self.n_added[receiver], sums, 1)
+        self._n_left[m] += len(messages)
 
     def _results(self, m: int, items: Ints, a: Ints) -> Ints:
         """Return the values of *items*, of places *a*; each must have all its operands."""

@@ -15,7 +15,7 @@ from t3sim.checks.data.elements import Elements, Made
 from t3sim.checks.data.places import Ints, Turns
 from t3sim.gpu.tables import destinations
 from t3sim.program.checks.places import Map
-from t3sim.program.operations import UPDATE, Gemm, Moves, Program, paired, rectangles
+from t3sim.program.operations import NONE, UPDATE, Gemm, Moves, Program, paired, rectangles
 from t3sim.program.traffic import has_unlike_chunks
 from t3sim.workload.tiling import ELEMENT_BYTES, wavefront_grid
 
@@ -44,7 +44,7 @@ class Dataflow:
         self._tile_start, self._tile_size, self._in_tile = (list[Ints]() for _ in range(3))
         self._n_operands: list[Ints] = []
         self._n_items = self.n_made
-        self._reads, self._kept, self._sent = (list[tuple[Ints, Ints]]() for _ in range(3))
+        self._reads, self._kept, self._sent, self._fetched = (list[tuple[Ints, Ints]]() for _ in range(4))
         self.zeros = np.zeros(places.size + 1, bool)  # places that are added to, and the end of all
         first, in_order = 0, iter(elements.made)
         for operation in program.operations:
@@ -56,7 +56,9 @@ class Dataflow:
             elif isinstance(operation, Moves):
                 for step in operation.steps.reshape(-1):
                     self._add_step(step, operation.flags)
-        self.reads, self.kept, self.sent = map(Turns, (self._reads, self._kept, self._sent))
+        self.reads, self.kept, self.sent, self.fetched = map(
+            Turns, (self._reads, self._kept, self._sent, self._fetched)
+        )
         self.n_operands = np.concatenate([np.zeros(0, np.int64), *self._n_operands])
         self.made_at = np.full(places.size, -1)  # granule that a GEMM keeps at a place
         here = np.flatnonzero(self.is_here)
@@ -148,7 +150,11 @@ class Dataflow:
             first = int(step["operand"]) + operand * int(step["stride"])
             is_received = step["is_received"] and operand == n_operands - 1
             read = (wire, sent) if is_received else (offsets, items)
-            self._reads.append((self._map.place(first + read[0]), read[1]))
+            place, distance = self._map.place(first + read[0]), int(step["source"] + operand * step["source_stride"])
+            if distance % self.program.n:
+                self._fetched.append((self.key(NONE, distance, place), read[1]))
+            else:
+                self._reads.append((place, read[1]))
         if step["kept_at"] >= 0:
             self._kept.append((self._map.place(step["kept_at"] + offsets), items))
         if step["send"] >= 0:

@@ -72,7 +72,7 @@ def ready_heads(gpu: HungGpu, waits: Sequence[tuple[str, str, str]]) -> Waits:
 
 def link_waits(gpu: HungGpu, upstream: Mapping[str, HungGpu]) -> Waits:
     """The wires that lead to *gpu*: have they lost something, or have the senders something left?"""
-    missing = int(gpu.gpu.expected_inbound - gpu.gpu.n_inbound)
+    missing = int(gpu.gpu.expected_inbound - gpu.gpu.n_inbound) - gpu.n_unfetched
     lost = gpu.n_delivered - int(gpu.gpu.n_inbound) - len(gpu.inbox)
     for link in gpu.links if lost > 0 else ():
         yield link, NOTHING, f"{counted(lost, 'granule')} it delivered never reached the inbox of {gpu.name}"

@@ -33,14 +33,14 @@ _WATCHED = (
     "channels.queue_head", "channels.queue_tail",
     "l2.n_accesses", "l2.n_store_accesses", "l2.n_flushed", "l2.flush_cursor",
     "n_pending", "n_running", "n_undispatched", "n_moving", "n_tiles_open", "has_news",
-    "inbox_head", "inbox_tail", "compute_units.move_operation", "compute_units.slots.workgroup",
+    "n_taken_in", "compute_units.move_operation", "compute_units.slots.workgroup",
     "compute_units.outstanding_lines", "compute_units.outstanding_stores",
     "compute_units.slots.load_slice", "compute_units.slots.load_line", "compute_units.slots.multiply_slice",
     "compute_units.slots.work_left", "compute_units.slots.store_line", "compute_units.slots.stores_outstanding",
     "move_workgroups.step", "move_workgroups.step_line", "move_workgroups.step_operand",
     "move_workgroups.step_stored", "move_workgroups.line_head", "move_workgroups.line_tail",
     "tracker.n_triggered", "dma.n_ready", "dma.n_taken", "dma.tile_cursor", "dma.granule_cursor", "dma.n_commands_done",
-    "link_port.queues.tail", "link_port.dma_tail", "link_port.n_sent", "ingress_port.n_served",
+    "link_port.queues.tail", "link_port.dma_tail", "link_port.n_sent", "ingress_port.busy_scaled",
 )  # fmt: skip
 
 
@@ -55,8 +55,8 @@ class Moment(NamedTuple):
 def progress_of(core: GpuCore) -> bytes:
     """Return the part of a GPU's state that changes whenever work moves, and never otherwise.
 
-    Work is requests, data and instructions.  A refresh is none, nor are the commands around it: a channel
-    that opens and closes rows and never reads or writes stands still.
+    Work is requests, data and instructions.  A question about a signal of another GPU is none, nor is a refresh, nor
+    are the commands around it: a channel that opens and closes rows and never reads or writes stands still.
     """
     words: NDArray[np.int64] = core.state.view(np.ndarray).view(np.int64)
     return words[_watched_words(core.layout, core.used)].tobytes()

@@ -36,3 +36,19 @@ def place_of(gpu, granule, kind):
 def memory_cycle(gpu, at):
     """Return the first memory cycle that begins at or after tick *at*."""
     return (at + gpu.memory_ticks - 1) // gpu.memory_ticks
+
+
+@kernel
+def granule_address(tiles, tile, granule):
+    """Return the address of the *granule*-th granule of a wavefront tile of the output."""
+    row_granules = tiles[tile].row_granules
+    return tiles[tile].first_granule + (granule // row_granules) * tiles[tile].pitch + granule % row_granules
+
+
+@kernel
+def granule_there(tiles, tile, granule):
+    """Return where the *granule*-th granule of a wavefront tile goes that is sent: index in a tile, or address."""
+    if tiles[tile].to_tile >= 0:
+        return granule
+    row_granules = tiles[tile].row_granules
+    return tiles[tile].to_granule + (granule // row_granules) * tiles[tile].to_pitch + granule % row_granules

@@ -24,6 +24,7 @@ UPDATE_BIT = 16
 OPERAND_READ = 0
 DMA_READ = 1
 COLLECTIVE_READ = 2
+REMOTE_READ = 3  # for another GPU; the message that brings it what was read has this kind too
 WRITE_BACK = WRITE_BIT
 LOCAL_STORE = WRITE_BIT + 1
 INCOMING_WRITE = WRITE_BIT + 2
@@ -32,9 +33,12 @@ LOCAL_UPDATE = WRITE_BIT + UPDATE_BIT
 INCOMING_UPDATE = WRITE_BIT + UPDATE_BIT + 1
 N_KINDS = 32
 
-# Kinds of messages that become no request.
+# Kinds of messages that bring no granule, from SIGNAL on.
 SIGNAL = 32  # posts a signal when all that was sent before it has been taken in
 CREDIT = 33  # gives back room in the ingress buffer of the GPU that it comes from
+LOAD = 34  # asks for granules of a line
+POLL = 35  # asks for the value of a signal
+POLLED = 36  # answers that
 
 # A place inside a channel, packed with the kind of the request: row, column, bank, class (in the DRAM queue), kind.
 KIND_MASK = N_KINDS - 1

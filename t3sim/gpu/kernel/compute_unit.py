@@ -14,11 +14,10 @@ Pinned by tests/shape and tests/kernel/test_compute_unit.py.
 
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel._jit import kernel
-from t3sim.gpu.kernel.address_map import channel_of, memory_cycle, place_of
+from t3sim.gpu.kernel.address_map import channel_of, granule_address, granule_there, memory_cycle, place_of
 from t3sim.gpu.kernel.l2_slice import SLOT_SHIFT, UNIT_SHIFT, load_line, return_slot, store_line
 from t3sim.gpu.kernel.ledger import note_issue, note_refused, note_refused_line, note_slot
 from t3sim.gpu.kernel.link_port import buffer_store, takes_stores
-from t3sim.gpu.kernel.mailbox import granule_address, granule_there
 from t3sim.gpu.kernel.memory_controller import has_room, request
 from t3sim.gpu.kernel.signals import NO_SIGNAL, is_posted, store_tag, tile_of
 from t3sim.gpu.kernel.state import RETURN_RING

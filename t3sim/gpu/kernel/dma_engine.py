@@ -11,10 +11,9 @@ Pinned by tests/kernel/test_dma_engine.py.
 
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel._jit import kernel
-from t3sim.gpu.kernel.address_map import channel_of, memory_cycle, place_of
+from t3sim.gpu.kernel.address_map import channel_of, granule_address, granule_there, memory_cycle, place_of
 from t3sim.gpu.kernel.ledger import note_dma_slot
 from t3sim.gpu.kernel.link_port import dma_queued, queue_dma_data
-from t3sim.gpu.kernel.mailbox import granule_address, granule_there
 from t3sim.gpu.kernel.memory_controller import has_room, request
 from t3sim.gpu.kernel.signals import NO_SIGNAL, granule_of, store_tag, tile_of
 

@@ -78,7 +78,7 @@ def return_credits(gpu, peers, inbox, first, outbox, slot_end):
     """Give back the room of what has left the inbox since its head was *first*."""
     for place in range(first, gpu.inbox_head):
         message = inbox[place & (len(inbox) - 1)]
-        if message.kind != SIGNAL:
+        if message.kind < SIGNAL:
             peers[message.distance].n_freed += 1
     for distance in range(len(peers)):
         if peers[distance].n_freed > 0:

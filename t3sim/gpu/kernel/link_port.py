@@ -87,16 +87,16 @@ def dma_queued(port):
 
 @kernel
 def wire_cost(port, message):
-    """Return how long a message is on the wire, in 1/scale ticks; a signal takes the room of a header, and no time."""
-    if message.kind == codes.SIGNAL:
-        return 0
+    """Return how long a message is on the wire, in 1/scale ticks; without data a load is a header, all else nothing."""
+    if message.kind >= codes.SIGNAL:
+        return port.header_cost // message.packet if message.kind == codes.LOAD else 0
     return port.payload_cost + port.header_cost // message.packet
 
 
 @kernel
 def may_leave(gpu, peers, message):
     """Return whether there is room for a message where it goes."""
-    return gpu.ingress_port.is_there == 0 or message.kind == codes.SIGNAL or peers[message.distance].credits > 0
+    return gpu.ingress_port.is_there == 0 or message.kind >= codes.SIGNAL or peers[message.distance].credits > 0
 
 
 @kernel
@@ -155,7 +155,7 @@ def note_turn(gpu, queue, entry):
     """A store of *queue* goes on the wire: how much of its packet is left?"""
     port = gpu.link_port
     if queue != port.last_queue or port.packet_left == 0:
-        port.packet_left = 1 if entry.kind == codes.SIGNAL else max(entry.packet // gpu.granule_bytes, 1)
+        port.packet_left = 1 if entry.kind >= codes.SIGNAL else max(entry.packet // gpu.granule_bytes, 1)
     port.last_queue = queue
     port.packet_left -= 1
 
@@ -191,7 +191,7 @@ def transmit(gpu, peers, store_queue, dma_queue, outbox, slot_end):
         cost = wire_cost(port, entry)
         port.free_at_scaled = start + cost
         port.busy_scaled += cost
-        if entry.kind == codes.SIGNAL:
+        if entry.kind >= codes.SIGNAL:
             port.n_signals += 1
         else:
             port.n_sent += 1

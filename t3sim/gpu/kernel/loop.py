@@ -36,7 +36,7 @@ COMMANDS_PER_CYCLE = 4  # of a channel, more than one cycle can log: column, row
 
 
 @kernel
-def advance_compute_units(gpu, workgroups, tiles, steps, store_queue, now):
+def advance_compute_units(gpu, workgroups, tiles, steps, store_queue, outbox, now):
     """Let every compute unit act once, a different one first in each slot; return how many wait for operands.
 
     Those of a move kernel take turns among themselves: with the others in between, the first of them would come first
@@ -54,7 +54,7 @@ def advance_compute_units(gpu, workgroups, tiles, steps, store_queue, now):
                 number = (gpu.slot_index + turn) % moves.n_workgroups
                 cu_index = gpu.move_units[moves.first_workgroup + number]
                 if cu_index >= 0:
-                    advance_moves(gpu, moves, cu_index, steps, store_queue, now)
+                    advance_moves(gpu, moves, cu_index, steps, store_queue, outbox, now)
     if gpu.runs_gemms:
         first = gpu.slot_index % gpu.n_compute_units
         for turn in range(first, first + gpu.n_compute_units):
@@ -83,6 +83,9 @@ def retire_columns(gpu, channel, workgroups, tiles, dma_commands, dma_queue, ser
             series[bin_index, of_class + BIN_COMM_READ] += 1
         elif kind == codes.COLLECTIVE_READ:
             deliver_collective_read(gpu, tag, done_at)
+            series[bin_index, of_class + BIN_COMM_READ] += 1
+        elif kind == codes.REMOTE_READ:
+            dma_queue[tag % len(dma_queue)].at = done_at
             series[bin_index, of_class + BIN_COMM_READ] += 1
         elif kind == codes.LOCAL_UPDATE or kind == codes.LOCAL_STORE:
             acknowledge_store(gpu, workgroups, tiles, tag, done_at)
@@ -140,6 +143,8 @@ def is_program_over(gpu):
     must have left: without room at the other end nobody could say when they will.
     """
     if gpu.n_pending + gpu.n_running > 0 or gpu.n_inbound != gpu.expected_inbound:
+        return False
+    if gpu.n_loads != gpu.expected_loads or (gpu.n_loads > 0 and gpu.link_port.dma_head < gpu.link_port.dma_tail):
         return False
     if gpu.ingress_port.is_there and not is_empty(gpu.link_port):
         return False
@@ -211,7 +216,7 @@ def advance(
             take_credits(gpu, peers, arrivals)
             serve_arrivals(gpu, peers, arrivals, inbox, slot_end)
         first = gpu.inbox_head
-        receive_messages(gpu, inbox, tiles, gpu.signals, slot_end)
+        receive_messages(gpu, inbox, tiles, steps, gpu.signals, dma_queue, outbox, slot_end)
         if gpu.ingress_port.is_there:
             return_credits(gpu, peers, inbox, first, outbox, slot_end)
         if gpu.n_waiting_cus > 0:
@@ -222,7 +227,8 @@ def advance(
             issue_reads(gpu, tiles, dma_commands, ready_fifo, dma_queue, now)
             dispatch_workgroups(gpu, workgroups, tiles, dma_commands, now)
             dispatch_moves(gpu, now)
-            series[bin_index, BIN_WAITING] += advance_compute_units(gpu, workgroups, tiles, steps, store_queue, now)
+            n_waiting = advance_compute_units(gpu, workgroups, tiles, steps, store_queue, outbox, now)
+            series[bin_index, BIN_WAITING] += n_waiting
         advance_channels(
             gpu, workgroups, tiles, dma_commands, dma_queue, series, bin_index, command_log, pick_stream, slot_end
         )

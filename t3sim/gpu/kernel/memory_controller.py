@@ -169,7 +169,7 @@ def admit_head(channel, tracker, tiles, signals, stream):
         if signal >= 0:
             signals[signal] += 1
             channel.has_posted = 1
-    elif (kind == codes.DMA_READ or kind == codes.COLLECTIVE_READ) and has_older_store(channel, place):
+    elif kind != codes.OPERAND_READ and has_older_store(channel, place):
         channel.hazard_stalls += stall_head(channel, stream)
         return False
     note_admitted(channel, stream)

@@ -10,6 +10,9 @@ Rate limits are outcomes: in-flight lines over latency, path to the L2, controll
 slower for the first two reasons.  Beside a GEMM, each workgroup takes the first of its compute units on which no
 workgroup of a GEMM runs any more and starts up there; when it ends, GEMMs may use the unit again; see
 ``workgroup_dispatcher``.
+An operand on another GPU is asked for line by line, one message each, which waits in the port like a store; what has
+been read there comes back over the link (``mailbox``).  A step that waits for a signal of the GPUs of its operands asks
+one after the other for its value, and again when the answer is too small.
 Flags inside the data make what goes over the link and what is read from a receive buffer longer; they take their
 share of the path to the L2.
 Leaves out: instructions; the time of flags of their own (receipt is known when a store enters the DRAM queue);
@@ -23,7 +26,7 @@ from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.address_map import channel_of, memory_cycle, place_of
 from t3sim.gpu.kernel.compute_unit import finds_room, has_workgroups, issue_credit, return_promise, take_returns
 from t3sim.gpu.kernel.ledger import note_idle_slots, note_issue, note_refused
-from t3sim.gpu.kernel.link_port import buffer_store, takes_stores
+from t3sim.gpu.kernel.link_port import buffer_store, takes_stores, write_message
 from t3sim.gpu.kernel.memory_controller import request
 from t3sim.gpu.kernel.signals import is_posted, store_tag
 
@@ -66,7 +69,46 @@ def sent_granules(gpu, moves, step, line):
 
 
 @kernel
-def load_operands(gpu, moves, cu_index, step, credit, slot_end):
+def source_of(moves, step, operand):
+    """Return the distance of the GPU that an operand of a step lies on."""
+    return (step.source + operand * step.source_stride) % moves.n_ranks
+
+
+@kernel
+def may_start(gpu, moves, cu_index, step, outbox, now):
+    """Return whether what a step waits for has been posted, on this GPU or on those of its operands.
+
+    Of another GPU it has to be asked: the next question follows an answer, so there is one under way at a time.
+    """
+    if step.wait_where == 0 or step.wait_signal < 0:
+        return is_posted(gpu, step)
+    part = gpu.move_workgroups[cu_index]
+    while part.n_seen < step.n_operands:
+        distance = source_of(moves, step, part.n_seen)
+        if distance > 0:
+            if part.is_polling == 0:
+                message = outbox[gpu.n_outbox]
+                write_message(message, now + gpu.slot_ticks, codes.POLL, distance, cu_index, 0, step.wait_signal, 1)
+                gpu.n_outbox += 1
+                part.is_polling = 1
+            return False
+        if gpu.signals[step.wait_signal] < step.wait_at_least:
+            return False
+        part.n_seen += 1
+    return True
+
+
+@kernel
+def note_polled(gpu, steps, cu_index, value):
+    """A GPU has answered what the value of a signal is that the step on a compute unit waits for."""
+    part = gpu.move_workgroups[cu_index]
+    moves = gpu.operations[gpu.compute_units[cu_index].move_operation]
+    part.is_polling = 0
+    part.n_seen += value >= steps[row_of(moves, part)].wait_at_least
+
+
+@kernel
+def load_operands(gpu, moves, cu_index, step, store_queue, credit, slot_end):
     """Load operand lines of this step while the issue path and the limit in flight allow."""
     traffic_class = moves.traffic_class
     part = gpu.move_workgroups[cu_index]
@@ -87,8 +129,13 @@ def load_operands(gpu, moves, cu_index, step, credit, slot_end):
         if step.is_received and part.step_operand == step.n_operands - 1:
             n_granules = n_received
             address = base + line * gpu.l2.granules_per_line * moves.buffer_places
+        distance = source_of(moves, step, part.step_operand) if step.is_remote else 0
         channel_id = channel_of(gpu, address)
-        if not finds_room(gpu, cu_index, channel_id, traffic_class, n_granules):
+        if distance > 0:
+            if not takes_stores(gpu.link_port, cu, 1):
+                note_refused(cu, codes.FOR_LINK, 0)  # it goes on with its stores
+                return credit
+        elif not finds_room(gpu, cu_index, channel_id, traffic_class, n_granules):
             note_refused(cu, codes.FOR_DRAM_QUEUE, credit)
             return 0
         entry = part.line_tail % capacity
@@ -96,10 +143,16 @@ def load_operands(gpu, moves, cu_index, step, credit, slot_end):
             part.line_remaining[entry] = (step.n_operands - 1) * n_data + n_received
             part.line_ready_at[entry] = 0
             part.line_index[entry] = line
-        cycle = memory_cycle(gpu, slot_end - credit + gpu.l2.request_ticks + gpu.l2.miss_ticks)
-        for i in range(n_granules):
-            tag = cu_index * capacity + entry
-            request(gpu, channel_id, traffic_class, place_of(gpu, address + i, codes.COLLECTIVE_READ), tag, cycle)
+        tag, at = cu_index * capacity + entry, slot_end - credit
+        if distance > 0:
+            buffer_store(
+                gpu, store_queue, cu_index, codes.LOAD, distance, tag, address, n_granules, gpu.granule_bytes, at
+            )
+            gpu.n_asked += 1
+        else:
+            cycle = memory_cycle(gpu, at + gpu.l2.request_ticks + gpu.l2.miss_ticks)
+            for i in range(n_granules):
+                request(gpu, channel_id, traffic_class, place_of(gpu, address + i, codes.COLLECTIVE_READ), tag, cycle)
         credit -= moves.load_ticks * n_granules // n_data
         cu.outstanding_lines += 1
         part.step_operand += 1
@@ -209,6 +262,7 @@ def begin_workgroup(gpu, operation, cu_index, now):
     part.number = moves.n_dispatched
     part.step_ready_at = now + moves.startup_ticks
     part.step = part.step_line = part.step_operand = part.step_stored = part.line_head = part.line_tail = 0
+    part.n_seen = 0
     gpu.move_units[moves.first_workgroup + part.number] = cu_index
     moves.n_dispatched += 1
     gpu.n_moving -= 1
@@ -238,7 +292,7 @@ def end_move_workgroup(gpu, moves, cu_index, now):
 
 
 @kernel
-def advance_moves(gpu, moves, cu_index, steps, store_queue, now):
+def advance_moves(gpu, moves, cu_index, steps, store_queue, outbox, now):
     """One slot of the workgroup of a move kernel that has a compute unit."""
     part = gpu.move_workgroups[cu_index]
     cu = gpu.compute_units[cu_index]
@@ -249,7 +303,8 @@ def advance_moves(gpu, moves, cu_index, steps, store_queue, now):
     while part.step < moves.n_steps:
         row = row_of(moves, part)
         step = steps[row]
-        if cu_index >= gpu.n_compute_units and not is_posted(gpu, step):
+        is_ready = may_start(gpu, moves, cu_index, step, outbox, now)
+        if cu_index >= gpu.n_compute_units and not is_ready:
             part.step_ready_at = now + gpu.slot_ticks + moves.slice_overhead_ticks  # an engine starts a command up then
             waits_for = codes.FOR_DEPENDENCY
             break
@@ -257,21 +312,20 @@ def advance_moves(gpu, moves, cu_index, steps, store_queue, now):
             state = codes.COLLECTIVE_WORK
             waits_for = codes.WORKING  # start, fence, flag and barrier are its own work
             break
-        if not is_posted(gpu, step):
+        if not is_ready:
             waits_for = codes.FOR_DEPENDENCY
             break
         state = codes.COLLECTIVE_WORK
         if step.start_at < 0:
             step.start_at = now
         credit = store_results(gpu, moves, cu_index, step, store_queue, credit, now)
-        credit = load_operands(gpu, moves, cu_index, step, credit, now + gpu.slot_ticks)
+        credit = load_operands(gpu, moves, cu_index, step, store_queue, credit, now + gpu.slot_ticks)
         if part.step_stored < lines_of(moves, part, step.n_lines):
             waits_for = reason_in_step(cu)
             break
         step.end_at = max(step.end_at, now)
         part.step += 1
-        part.step_line = 0
-        part.step_stored = 0
+        part.step_line = part.step_stored = part.n_seen = 0
         part.step_ready_at = now + (moves.slice_overhead_ticks if step.n_granules > 0 else 0)
         if part.step == moves.n_steps:
             end_move_workgroup(gpu, moves, cu_index, now)

@@ -34,12 +34,12 @@ def record_dtype(*fields):
 # Half a cache line: rings of messages are read and written for each granule.
 MESSAGE = record_dtype(
     "at",  # departure when sent, arrival when received, ticks
-    "granule",  # index inside the tile, or the address; of a SIGNAL, the amount
-    ("tile", "i4"),  # wavefront tile there that it is stored to, or -1
-    ("signal", "i4"),  # of the GPU that it goes to, which it posts; -1: none
+    "granule",  # index inside the tile, or the address; of a SIGNAL, the amount; of POLLED, the value
+    ("tile", "i4"),  # wavefront tile there that it is stored to, or -1; of loads and polls, who asks
+    ("signal", "i4"),  # of the GPU that it goes to, which it posts; -1: none; of a LOAD, how many granules
     ("packet", "i2"),  # bytes of the store that it is a part of, which decide how long it is on the wire
     ("unit", "i2"),  # compute unit or copy engine that stores it, until it is on the wire; -1: none
-    ("kind", "i2"),  # of the request that it becomes, or SIGNAL
+    ("kind", "i2"),  # of the request that it becomes, or SIGNAL and what follows it
     ("distance", "i2"),  # distance of the GPU that it goes to; when received, of the one that it comes from
 )  # fmt: skip
 
@@ -216,6 +216,7 @@ def move_workgroup_dtype(layout):
         "number",  # in its kernel
         "step_ready_at", "step",
         "step_line",  # lines of this step issued so far
+        "n_seen", "is_polling",  # operands whose GPUs have posted what the step waits for; asked for the next one
         "step_operand", "step_stored", "line_head", "line_tail", ("line_remaining", "i4", (layout.n_collective_lines,)),
         ("line_ready_at", (layout.n_collective_lines,)), ("line_index", (layout.n_collective_lines,)),
     )  # fmt: skip
@@ -320,6 +321,7 @@ OPERATION_TABLE = record_dtype(
     "a_line", "b_line",  # first lines of the operands
     "is_tracked",  # the tracker counts its tiles
     # move kernel
+    "n_ranks",
     "n_wanted",  # compute units that are kept free for it
     "first_step",  # of STEP_TABLE
     "n_steps",  # of each workgroup
@@ -372,7 +374,10 @@ def gpu_dtype(layout):
         ("dispatcher_slots", (N_REASONS,)), "dispatcher_reason",  # of the last slot; see ledger.py
         # mailbox
         "inbox_head", "inbox_tail", "n_outbox", "peak_inbox", "expected_inbound", "n_inbound",
-        "n_signals_received",  # messages that only posted a signal
+        "n_signals_received",  # messages that brought no granule
+        "n_taken_in",  # messages, without questions about signals and their answers
+        "expected_loads", "n_loads",  # granules that other GPUs ask for
+        "n_fetched", "n_asked",  # granules that this GPU got so; messages by which it asked
         # units
         ("l2", l2_dtype(layout)), ("tracker", tracker_dtype(layout)), ("dma", dma_dtype()),
         ("link_port", link_port_dtype()), ("ingress_port", ingress_port_dtype()),
@@ -427,11 +432,13 @@ DMA_TABLE = record_dtype(
 STEP_TABLE = record_dtype(
     "n_lines", "n_granules", "n_operands",
     "operand", "stride",  # first granule of the first operand; from one operand to the next
+    "is_remote", "source", "source_stride",  # whether any lies on another GPU; distances of their GPUs, likewise
     "is_received",  # the last operand lies as a step sent it, flags between the data
     "send",  # kind of the message; -1: the result is not sent
     "distance", "destination",  # of the GPU that it is sent to; first granule there
     "kept_at",  # first granule of what is stored in own memory; -1: nothing
     "wait_signal", "wait_at_least",  # before the step starts; -1: none
+    "wait_where",  # 1: on the GPUs of the operands
     "post_signal",  # that each granule posts where it is sent, else where it is kept; -1: none
     "packet",  # bytes of its stores to other GPUs
     "start_at", "end_at",

@@ -69,8 +69,9 @@ def followed_buffers(programs: Sequence[Program]) -> set[str]:
             if isinstance(operation, Gemm):
                 places.append(operation.stores.first)
             elif isinstance(operation, Moves):
-                places += [operation.steps["kept_at"], operation.steps["operand"][operation.steps["n_operands"] > 0]]
-                places.append(operation.steps["destination"][operation.steps["send"] != NONE])
+                steps = operation.steps[operation.steps["n_granules"] > 0]
+                places += [steps["kept_at"], steps["operand"][steps["n_operands"] > 0]]
+                places.append(steps["destination"][steps["send"] != NONE])
         for place in places:
             granules = np.asarray(place, np.int64).ravel()
             found.update((np.searchsorted(firsts, granules[granules >= 0], side="right") - 1).tolist())

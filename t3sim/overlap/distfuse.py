@@ -1,0 +1,61 @@
+"""DistFuse: an all-reduce kernel waits tile by tile for a GEMM and loads each tile from all GPUs that have made it."""
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+
+from t3sim.overlap.interface import strategy
+from t3sim.program.kernels import gemm, program
+from t3sim.program.operations import AT_OPERANDS, STORE, Barrier, Program, Tiles, Wait
+from t3sim.program.operator import Operator
+from t3sim.program.parts import gemm_part, part_of
+from t3sim.program.plan import Plan, in_order
+from t3sim.program.tile_ring import COMMUNICATION_UNITS, PackedTiles, beside
+from t3sim.registry import Parameter
+
+ONE, TWO = 1, 2
+SHOTS = Parameter(TWO, tried=(ONE, TWO), minimum=ONE, meaning="1: each GPU adds up all tiles; 2: their owners, for all")
+
+
+def distfuse_program(op: Operator, rank: int, units: int, shots: int) -> Program:
+    """Return a GEMM that stores tile by tile, and an all-reduce of its tiles on the last *units*.
+
+    With one shot tiles lie in the order of their rows, the same on all GPUs; with two as the rank makes them, own last.
+    """
+    op.owned_rows()
+    memory, tiles, n = op.memory(), PackedTiles(op), op.n
+    kernel = gemm(op, memory, rank, units=(0, op.machine.gpu.n_compute_units - units))
+    made, output = memory.buffer("made", n * tiles.each), memory.buffer("output", n * tiles.each)
+    stored, gathered = memory.signal("stored", n * tiles.n), memory.signal("gathered")
+    chunk = (tiles.position + rank) % n if shots == ONE else tiles.position
+    first, signal = chunk * tiles.each + tiles.inside, stored.first + chunk * tiles.n + tiles.number
+    steps, others = [], range(1, n) if shots == TWO else ()
+    for w in kernel.order if shots == ONE else np.flatnonzero(tiles.position == n - 1):
+        size, kept = int(tiles.size[w]), output.first + int(first[w])
+        add = {"n_granules": size, "n_operands": n, "operand": made.first + int(first[w]), "source_stride": 1}
+        add |= {"stride": 0 if shots == ONE else -tiles.each, "kept_at": kept}
+        # Of two shots, the tile has another place and another signal on each GPU.
+        ask = {"n_operands": 1, "wait_where": AT_OPERANDS, "wait_at_least": size}
+        there = [int(signal[w]) - (d * tiles.n if shots == TWO else 0) for d in range(n)]
+        asks = [{**ask, "source": d, "wait_signal": there[d]} for d in range(n)]
+        give = {"n_granules": size, "n_operands": 1, "operand": kept, "send": STORE, "post_signal": gathered[0]}
+        steps.append([*asks, add, *({**give, "distance": d, "destination": kept - d * tiles.each} for d in others)])
+    until = (Wait(gathered[0], (n - 1) * tiles.each),) if shots == TWO else ()
+    reduce = beside(op, units, "all-reduce", steps, until=until)
+    kernel = tiles.stored(kernel, made.first + first, signal)
+    everything = Tiles("gemm", np.arange(len(first)), output.first + first, tiles.width)
+    return program(op, rank, memory, Barrier(name="all added up"), reduce, kernel, outputs=(everything,))
+
+
+PARAMETERS = {"shots": SHOTS, "communication_units": COMMUNICATION_UNITS}
+
+
+@strategy("distfuse", parameters=PARAMETERS, arbitration="round_robin", operators=("gemm-ar",), order=25)
+def distfuse(op: Operator, params: Mapping[str, int]) -> Plan:
+    """``communication_units`` run the all-reduce of one or two ``shots``; behind it every GPU has the whole output."""
+    if op.n == 1:
+        return Plan(in_order(gemm_part(op)))
+    program_of = partial(distfuse_program, units=params["communication_units"], shots=params["shots"])
+    ordered = op.unstaggered() if params["shots"] == ONE else op
+    return Plan(in_order(part_of(ordered, "fused", "fused", program_of, is_arbitrated=True)), also=(gemm_part(op),))

@@ -1,0 +1,56 @@
+"""Flux, pull form: tiles stay where they are made; their owners fetch each one as soon as it is there, and add up."""
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+
+from t3sim.overlap.interface import strategy
+from t3sim.program.kernels import gemm, program, total
+from t3sim.program.operations import AT_OPERANDS, NONE, Barrier, Post, Program, Tiles, Wait
+from t3sim.program.operator import Operator
+from t3sim.program.parts import all_gather_part, gemm_part, part_of
+from t3sim.program.plan import Plan, in_order
+from t3sim.program.tile_ring import COMMUNICATION_UNITS, PackedTiles, beside
+
+
+def flux_pull_program(op: Operator, rank: int, units: int) -> Program:
+    """Return a GEMM that stores tile by tile, and a kernel on the last *units* that fetches the own ones of all others.
+
+    A block fetches a tile when the other rank says that it is stored.  Each rank makes the rows of the next one first,
+    so all fetch from the one before at first; Flux's own pairs (rank XOR step) are not one program for all ranks.
+    """
+    op.owned_rows()
+    memory, tiles, rest = op.memory(), PackedTiles(op), op.n - 1
+    kernel = gemm(op, memory, rank, units=(0, op.machine.gpu.n_compute_units - units))
+    made, slots = memory.buffer("made", rest * tiles.each), memory.buffer("slots", op.n * tiles.each)
+    output = memory.buffer("output", tiles.each)
+    stored, fetched = memory.signal("stored", rest * tiles.n), memory.signal("fetched")
+    is_own = tiles.position == rest
+    first = np.where(is_own, slots.first, made.first + tiles.position * tiles.each) + tiles.inside
+    signal = np.where(is_own, NONE, stored.first + tiles.position * tiles.n + tiles.number)
+    own = np.flatnonzero(is_own)
+    steps = [
+        [{
+            "n_granules": int(tiles.size[w]), "n_operands": 1, "source": d, "wait_where": AT_OPERANDS,
+            "operand": made.first + (rest - d) * tiles.each + int(tiles.inside[w]),
+            "kept_at": slots.first + d * tiles.each + int(tiles.inside[w]),
+            "wait_signal": stored[(rest - d) * tiles.n + t], "wait_at_least": int(tiles.size[w]),
+        }]
+        for d in range(rest, 0, -1) for t, w in enumerate(own)
+    ]  # fmt: skip
+    fetch = beside(op, units, "fetch", steps, posts=(Post(fetched[0]),))
+    reduced = Tiles("gemm", own, output.first + tiles.inside[own], tiles.width[own])
+    begin, end = Barrier(name="all added up"), Barrier(name="all fetched", after=(Wait(fetched[0], 1),))
+    kernel, add = tiles.stored(kernel, first, signal), total("sum", slots, op.n, output)
+    return program(op, rank, memory, begin, fetch, kernel, end, add, outputs=(reduced,))
+
+
+@strategy("flux-pull", parameters={"communication_units": COMMUNICATION_UNITS}, arbitration="round_robin", order=24)
+def flux_pull(op: Operator, params: Mapping[str, int]) -> Plan:
+    """``communication_units`` fetch; Flux's fetching warps share the units of the GEMM, here they have their own."""
+    if op.n == 1:
+        return Plan(in_order(gemm_part(op)))
+    program_of = partial(flux_pull_program, units=params["communication_units"])
+    fused = part_of(op, "fused", "fused", program_of, is_arbitrated=True)
+    return Plan(in_order(fused, all_gather_part(op)), also=(gemm_part(op),))
