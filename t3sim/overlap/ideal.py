@@ -1,6 +1,7 @@
 """Ideal overlap of a GEMM and its collective: bounds that no design beats, and the estimates published with T3.
 
-Behind a reduce-scatter the all-gather follows, as in every design whose times are compared with these.  The isolated
+Behind a reduce-scatter the all-gather follows, as in every design whose times are compared with these; where the whole
+all-reduce is asked for, its all-gather overlaps, too.  The isolated
 GEMM and collective are simulated to be looked at; they decide the estimates only.
 """
 
@@ -23,12 +24,15 @@ def then_gathered(op: Operator, ticks: int | None = None, *, has_near_memory: bo
 def ideal_overlap(op: Operator, _params: Mapping[str, int]) -> Plan:
     """Compute units and link never wait."""
     least = least_times(op.machine, op.tiles, op.kind)
-    if op.kind == "ag-gemm":
-        return Plan(Bound(max(least.compute, least.link), longest(gemm_part(op), all_gather_part(op))))
-    return then_gathered(op, max(least.compute, least.link))
+    if op.kind == "gemm-rs":
+        return then_gathered(op, max(least.compute, least.link))
+    scatter = reduce_scatter_part(op) if op.kind == "gemm-ar" else None
+    return Plan(Bound(max(least.compute, least.link), longest(gemm_part(op), scatter, all_gather_part(op))))
 
 
-@strategy("ideal-rs-nmc", kind="bound", order=5, has_near_memory=True, runs_collectives=True)
+@strategy(
+    "ideal-rs-nmc", kind="bound", order=5, has_near_memory=True, runs_collectives=True, operators=("gemm-rs",),
+)  # fmt: skip
 def ideal_rs_nmc(op: Operator, _params: Mapping[str, int]) -> Plan:
     """Compute units, link and memory never wait; incoming data are added near the memory, which is least traffic."""
     least = least_times(op.machine, op.tiles)

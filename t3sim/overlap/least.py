@@ -24,7 +24,7 @@ class LeastTimes(NamedTuple):
     """What no design of a GEMM and its collective is faster than, in ticks from the start of the sublayer."""
 
     compute: int  # compute units launch, multiply and store without a pause
-    link: int  # the chunks that leave a GPU, or reach it to be multiplied, and the latency of the last byte
+    link: int  # the chunks that leave a GPU, reduced and gathered or to be multiplied; the latency of the last byte
     memory: int  # operands once, and the traffic of a reduce-scatter near the memory
 
 
@@ -33,8 +33,11 @@ def least_times(machine: MachineSpec, trace: TileTrace, kind: OperatorKind = "ge
     ticks = TickBase.of(machine)
     gpus = [machine] if machine.is_uniform else [machine.of_gpu(d) for d in range(trace.n_chunks)]
     chunks = shard_bytes(trace) if kind == "ag-gemm" else chunk_bytes(trace)
-    parts = [(compute_ticks(gpu, trace, ticks), link_ticks(gpu, chunks, ticks), memory_ticks(gpu, trace, ticks))
-             for gpu in gpus]  # fmt: skip
+    rounds = 2 if kind == "gemm-ar" else 1
+    parts = [
+        (compute_ticks(gpu, trace, ticks), link_ticks(gpu, chunks, ticks, rounds), memory_ticks(gpu, trace, ticks))
+        for gpu in gpus
+    ]
     return LeastTimes(*(max(times) for times in zip(*parts, strict=True)))
 
 
@@ -57,12 +60,19 @@ def compute_ticks(machine: MachineSpec, trace: TileTrace, ticks: TickBase) -> in
     return ticks.from_ps(gpu.kernel_launch) + max(of_unit, of_slot)
 
 
-def link_ticks(machine: MachineSpec, chunks: Sequence[int], ticks: TickBase) -> int:
-    """Return the ticks in which a GPU's link can carry all *chunks* but one, and the last byte of them arrives."""
+def link_ticks(machine: MachineSpec, chunks: Sequence[int], ticks: TickBase, rounds: int = 1) -> int:
+    """Return the ticks in which a GPU's link can carry all *chunks* but one, and the last byte of them arrives.
+
+    An all-reduce carries them in two *rounds*, of parts and of sums.
+    """
     if len(chunks) == 1:
         return 0
     start = ticks.from_ps(machine.gpu.kernel_launch)
-    return start + (sum(chunks) - max(chunks)) * ticks.hz // data_rate(machine) + ticks.from_ps(machine.link.latency)
+    return (
+        start
+        + rounds * (sum(chunks) - max(chunks)) * ticks.hz // data_rate(machine)
+        + ticks.from_ps(machine.link.latency)
+    )
 
 
 def data_rate(machine: MachineSpec) -> int:
