@@ -9,6 +9,7 @@ from t3sim.overlap import (
     flux_ag,
     ideal,
     sequential,
+    sm_specialised,
     t3,
     te_p2p,
     te_pipelined,
@@ -31,5 +32,6 @@ from t3sim.overlap.interface import (
 __all__ = [
     "GpuPhase", "OverlapStrategy", "Phase", "Span", "async_tp", "async_tp_ag", "availability_of", "baselines",
     "copy_engine_scatter", "cu_split", "flux", "flux_ag", "ideal", "in_order", "not_an_operator_of",
-    "overlap_strategies", "sequential", "strategy", "t3", "te_p2p", "te_pipelined", "te_ring_ag", "wave_groups",
+    "overlap_strategies", "sequential", "sm_specialised", "strategy", "t3", "te_p2p", "te_pipelined", "te_ring_ag",
+    "wave_groups",
 ]  # fmt: skip
