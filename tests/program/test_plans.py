@@ -26,7 +26,7 @@ from tests.harness.machines import machine
 from tests.program.strategies import operator, operator_of, with_engines
 
 FLUX = encoded(PARAMETERS, {})
-PICKY = ("flux", "copy-engine", "async", "te-", "wave")  # that need equal shares
+PICKY = ("flux", "copy-engine", "async", "te-", "wave", "sm-")  # that need equal shares
 VARIANTS = {
     "cu-split": {"": {"collective_compute_units": 2}},
     "isolated-cu-split": {"": {"collective_compute_units": 2}},
@@ -36,6 +36,7 @@ VARIANTS = {
     "te-p2p-rs": {"": {"streams": 3, "host": 0}},
     "te-pipelined-rs": {"": {"splits": 2, "communication_units": 1}},
     "wave-groups": {"": {"waves": 1, "communication_units": 1}},
+    "sm-specialised": {"": {"chunks": 0, "communication_units": 1}},
 }
 PLANS = {
     name + variant: (overlap_strategies.get(name).plan, params)
@@ -83,6 +84,7 @@ def test_what_they_plan() -> None:
         "te-p2p-rs": fused,
         "te-pipelined-rs": fused,
         "wave-groups": fused,
+        "sm-specialised": fused,
     }
     assert said(sequential(operator(1), {}).tree) == ("InOrder", "gemm")
 
@@ -90,8 +92,8 @@ def test_what_they_plan() -> None:
 def test_isolated_parts_are_shared() -> None:
     op = operator(4)
     keys = [part.key for plan, params in PLANS.values() for part in plan(op, params).parts()]
-    assert len(keys) == 52, "three each, four of cu-split"
-    assert len(set(keys)) == 17, "GEMM, RS, RS near memory, AG, three on some units, split, fused ones"
+    assert len(keys) == 55, "three each, four of cu-split"
+    assert len(set(keys)) == 18, "GEMM, RS, RS near memory, AG, three on some units, split, fused ones"
 
 
 def test_what_runs_for_its_column_only() -> None:
@@ -99,7 +101,7 @@ def test_what_runs_for_its_column_only() -> None:
     also = {name: [part.name for part in plan(operator(4), params).also] for name, (plan, params) in PLANS.items()}
     assert {name for name, parts in also.items() if parts == ["gemm"]} == {
         "t3", "t3-mca", "flux-push", "flux-push, naive", "copy-engine-scatter", "copy-engine-scatter, 2 chunks",
-        "async-tp", "te-p2p-rs", "te-pipelined-rs", "wave-groups",
+        "async-tp", "te-p2p-rs", "te-pipelined-rs", "wave-groups", "sm-specialised",
     }  # fmt: skip
     assert also["cu-split"] == [f"{part}, 2 compute units" for part in ("gemm", "reduce-scatter", "all-gather")]
     assert all(parts in ([], ["gemm"]) for name, parts in also.items() if name != "cu-split")
@@ -150,7 +152,7 @@ def test_flux_and_engines_refuse_chunks_of_unlike_shapes() -> None:
 
 
 def test_engines_copy_whole_rows_of_tiles() -> None:
-    with pytest.raises(UsageError, match=r"strategy\.chunks: is 3, but each of 4 GPUs has 2 rows .*; the nearest that works is 2"):
+    with pytest.raises(UsageError, match=r"strategy\.chunks: is 3, but each of 4 GPUs has 2 rows .* works is 2"):
         copy_engine_scatter(operator(4), {"chunks": 3})
 
 
