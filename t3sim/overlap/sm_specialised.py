@@ -23,7 +23,7 @@ PARAMETERS = {
     ),
     "chunks": Parameter(
         "tile_rows", words={"tile_rows": 0}, minimum=1, tried=(1, 2, 4, "tile_rows"),
-        meaning="of the rows of a rank, each with a signal; or one for each row of tiles",
+        meaning="parts of the rows of a rank, each with a signal; or one for each row of tiles",
     ),
 }  # fmt: skip
 
