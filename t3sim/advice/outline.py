@@ -19,11 +19,22 @@ from typing import Any
 import numpy as np
 import simpy
 
+from t3sim.collective.schedule import sent_granules
 from t3sim.config.experiment import TilingSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.gpu.tables import resident_workgroups
 from t3sim.overlap.least import data_rate
-from t3sim.program.operations import NONE, Barrier, Gemm, Moves, Operation, Program, tile_granules
+from t3sim.program.operations import (
+    AT_OPERANDS,
+    NONE,
+    Barrier,
+    Gemm,
+    Moves,
+    Operation,
+    Program,
+    reaches_others,
+    tile_granules,
+)
 from t3sim.program.plan import Bound, InOrder, Longest, Part, Plan, Tree
 from t3sim.workload.tiling import ELEMENT_BYTES
 
@@ -173,7 +184,7 @@ class _Outline:
             assert isinstance(one, Moves)
             if one.engine is not None:
                 yield from self._copies(one)
-            elif (one.steps["send"] != NONE).any():
+            elif reaches_others(one):
                 yield from self._ring(one)
             else:
                 yield self.env.timeout(self._local_time(one))
@@ -303,31 +314,38 @@ class _Outline:
                     self._post(int(step["post_signal"]), granules, delay)
 
     def _ring(self, one: Moves) -> Process:
-        """Take the steps of each channel in turn: a part of the link's rate each, and the overhead of each step."""
-        gpu = self.machine.gpu
-        steps = one.steps
-        n_columns = steps.shape[1]
-        units = one.units or (0, gpu.n_compute_units)
-        n_units = min(units[1] - units[0], one.n_workgroups or n_columns) if n_columns > 1 else units[1] - units[0]
-        sent, data = one.flags
-        of_unit = gpu.compute_unit.l2_store_bytes_per_cycle * gpu.compute_clock * n_units // 2  # to memory and link
-        rate = min(self.rate, of_unit) // n_columns
-        start = self.env.now
-        ends = []
-        for channel in range(n_columns):
-            now, arrived = start + one.startup, dict[int, int]()
-            for step in steps[:, channel]:
-                if not step["n_granules"]:
-                    continue
-                now = max(now, arrived.get(int(step["wait_signal"]), 0))
-                if step["send"] != NONE:
-                    now += int(step["n_granules"]) * self.granule * sent * SECOND // (data * rate)
-                    arrived[int(step["post_signal"])] = now + self.latency
-                else:
-                    now += int(step["n_granules"]) * self.granule * n_columns * SECOND // of_unit
-                now += one.step_overhead
-            ends.append(max([now, *arrived.values()]))
-        yield self.env.timeout(max(ends) - start)
+        """Run the channels of a kernel side by side: each has a part of the link's rate, and of the compute units."""
+        n_columns = one.steps.shape[1]
+        first, stop = one.units or (0, self.machine.gpu.n_compute_units)
+        n_units = min(stop - first, one.n_workgroups or n_columns) if n_columns > 1 else stop - first
+        channels = (self._channel(one, one.steps[:, c], n_units / n_columns) for c in range(n_columns))
+        yield simpy.AllOf(self.env, [self.env.process(channel) for channel in channels])
+
+    def _channel(self, one: Moves, steps: Any, n_units: float) -> Process:
+        """Take the steps of a channel in turn, each with what it waits for and its overhead."""
+        unit, n_columns = self.machine.gpu.compute_unit, one.steps.shape[1]
+        yield self.env.timeout(one.startup)
+        for step in steps:
+            if step["wait_signal"] != NONE:
+                yield self._reached(int(step["wait_signal"]), int(step["wait_at_least"]))
+                yield self.env.timeout(2 * self.latency if step["wait_where"] == AT_OPERANDS else 0)
+            if not step["n_granules"]:
+                continue
+            is_sent, n_data = step["send"] != NONE, int(step["n_granules"])
+            n_sent = sent_granules(n_data, one.flags) if is_sent else 0
+            n_stored = n_sent + (n_data if step["kept_at"] != NONE else 0)
+            loaded = n_data * int(step["n_operands"]) / unit.l2_bytes_per_cycle
+            cycles = (loaded + n_stored / unit.l2_store_bytes_per_cycle) * self.granule / n_units
+            sources = (step["source"] + np.arange(step["n_operands"]) * step["source_stride"]) % self.program.n
+            n_fetched = n_data * int(np.count_nonzero(sources))
+            on_link = (n_sent + n_fetched) * self.granule * n_columns * SECOND // self.rate
+            in_flight = self.machine.gpu.collective_kernel.max_outstanding_lines * self.program.line
+            n_rounds = -(-n_fetched // round(in_flight * n_units)) if n_fetched else 0
+            taken = max(round(cycles * SECOND / self.machine.gpu.compute_clock), on_link, n_rounds * 2 * self.latency)
+            yield self.env.timeout(taken)
+            if step["post_signal"] != NONE:
+                self._post(int(step["post_signal"]), n_sent or n_data, self.latency if is_sent else 0)
+            yield self.env.timeout(one.step_overhead)
 
     def _local_time(self, one: Moves) -> int:
         steps = one.steps

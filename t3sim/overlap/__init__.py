@@ -11,6 +11,7 @@ from t3sim.overlap import (
     flux_pull,
     ideal,
     sequential,
+    sm_specialised,
     t3,
     te_p2p,
     te_pipelined,
@@ -33,6 +34,6 @@ from t3sim.overlap.interface import (
 __all__ = [
     "GpuPhase", "OverlapStrategy", "Phase", "Span", "async_tp", "async_tp_ag", "availability_of", "baselines",
     "copy_engine_scatter", "cu_split", "distfuse", "flux", "flux_ag", "flux_pull", "ideal", "in_order",
-    "not_an_operator_of", "overlap_strategies", "sequential", "strategy", "t3", "te_p2p", "te_pipelined",
-    "te_ring_ag", "wave_groups",
+    "not_an_operator_of", "overlap_strategies", "sequential", "sm_specialised", "strategy", "t3", "te_p2p",
+    "te_pipelined", "te_ring_ag", "wave_groups",
 ]  # fmt: skip

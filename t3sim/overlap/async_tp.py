@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from functools import partial
 
-from t3sim.errors import UsageError
 from t3sim.overlap.interface import strategy
 from t3sim.program.chunks import Chunks
 from t3sim.program.host import HOST, run_by
-from t3sim.program.kernels import program, total
+from t3sim.program.kernels import program, refuse_without_engines, total
 from t3sim.program.operations import Barrier, Operation, Post, Program, Wait
 from t3sim.program.operator import Operator
 from t3sim.program.parts import all_gather_part, gemm_part, part_of
@@ -52,6 +51,5 @@ def async_tp(op: Operator, params: Mapping[str, int]) -> Plan:
 
 def async_tp_part(op: Operator, params: Mapping[str, int]) -> Part:
     """Return the GEMMs, copies and barriers, and the sum."""
-    if op.machine.gpu.copy_engines is None:
-        raise UsageError("async-tp: this machine has no copy engines (`gpu.copy_engines`)")
+    refuse_without_engines(op, "async-tp")
     return part_of(op, "fused", "fused", partial(async_tp_program, host=params["host"]), is_arbitrated=True)

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from t3sim.errors import UsageError
 from t3sim.overlap.interface import strategy
 from t3sim.program.gathering import Gathering
 from t3sim.program.host import HOST, run_by
-from t3sim.program.kernels import program, total
+from t3sim.program.kernels import program, refuse_without_engines, total
 from t3sim.program.operations import Barrier, Buffer, Content, Operation, Post, Program, Wait
 from t3sim.program.operator import Operator
 from t3sim.program.parts import gemm_part, part_of
@@ -58,7 +57,6 @@ def async_tp_ag(op: Operator, params: Mapping[str, int]) -> Plan:
 
 def async_tp_ag_part(op: Operator, params: Mapping[str, int]) -> Part:
     """Return the copies, GEMMs and barriers."""
-    if op.machine.gpu.copy_engines is None:
-        raise UsageError("async-tp-ag: this machine has no copy engines (`gpu.copy_engines`)")
+    refuse_without_engines(op, "async-tp-ag")
     program_of = partial(async_tp_ag_program, host=params["host"])
     return part_of(op, "fused", "fused", program_of, is_arbitrated=True)

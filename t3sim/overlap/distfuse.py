@@ -51,7 +51,7 @@ def distfuse_program(op: Operator, rank: int, units: int, shots: int) -> Program
 PARAMETERS = {"shots": SHOTS, "communication_units": COMMUNICATION_UNITS}
 
 
-@strategy("distfuse", parameters=PARAMETERS, arbitration="round_robin", operators=("gemm-ar",), order=25)
+@strategy("distfuse", parameters=PARAMETERS, arbitration="round_robin", operators=("gemm-ar",), order=17)
 def distfuse(op: Operator, params: Mapping[str, int]) -> Plan:
     """``communication_units`` run the all-reduce of one or two ``shots``; behind it every GPU has the whole output."""
     if op.n == 1:

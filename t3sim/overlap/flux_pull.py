@@ -46,7 +46,7 @@ def flux_pull_program(op: Operator, rank: int, units: int) -> Program:
     return program(op, rank, memory, begin, fetch, kernel, end, add, outputs=(reduced,))
 
 
-@strategy("flux-pull", parameters={"communication_units": COMMUNICATION_UNITS}, arbitration="round_robin", order=24)
+@strategy("flux-pull", parameters={"communication_units": COMMUNICATION_UNITS}, arbitration="round_robin", order=16)
 def flux_pull(op: Operator, params: Mapping[str, int]) -> Plan:
     """``communication_units`` fetch; Flux's fetching warps share the units of the GEMM, here they have their own."""
     if op.n == 1:

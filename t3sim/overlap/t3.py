@@ -9,8 +9,8 @@ from t3sim.overlap.interface import strategy
 from t3sim.program.kernels import gemm, program
 from t3sim.program.operations import UPDATE, Forward, Program, Tiles, paired
 from t3sim.program.operator import Operator
-from t3sim.program.parts import all_gather_part, gemm_part, part_of
-from t3sim.program.plan import Plan, in_order
+from t3sim.program.parts import fused_plan
+from t3sim.program.plan import Plan
 
 UPDATES_PER_ELEMENT = 2  # one from the local GEMM, one from the neighbour (T3 section 4.2.1, ring)
 
@@ -43,8 +43,7 @@ def fused_program(op: Operator, rank: int) -> Program:
 
 def fused(op: Operator) -> Plan:
     """The fused GEMM and reduce-scatter, then the all-gather as in the baseline."""
-    overlapped = part_of(op, "fused", "fused", fused_program, is_arbitrated=True)
-    return Plan(in_order(overlapped, all_gather_part(op)), also=(gemm_part(op),))
+    return fused_plan(op, fused_program)
 
 
 NEEDS = "T3's tracker and DMA engine, addition near the memory"

@@ -7,11 +7,11 @@ from t3sim.errors import UsageError
 from t3sim.overlap.interface import strategy
 from t3sim.program.chunks import Chunks
 from t3sim.program.host import HOST, STREAMS, run_by
-from t3sim.program.kernels import program, total
+from t3sim.program.kernels import program, refuse_without_engines, total
 from t3sim.program.operations import Operation, Post, Program, Wait
 from t3sim.program.operator import Operator
-from t3sim.program.parts import all_gather_part, gemm_part, part_of
-from t3sim.program.plan import Plan, in_order
+from t3sim.program.parts import fused_plan
+from t3sim.program.plan import Plan
 
 MOST_STREAMS = 3  # of TransformerEngine
 
@@ -49,15 +49,7 @@ def te_p2p_program(op: Operator, rank: int, streams: int, host: int) -> Program:
 )
 def te_p2p(op: Operator, params: Mapping[str, int]) -> Plan:
     """``streams``: on which GEMMs take turns, one to three; ``host`` as of `async-tp`."""
-    if op.machine.gpu.copy_engines is None:
-        raise UsageError("te-p2p-rs: this machine has no copy engines (`gpu.copy_engines`)")
+    refuse_without_engines(op, "te-p2p-rs")
     if params["streams"] > MOST_STREAMS:
         raise UsageError(f"strategy.streams: is {params['streams']}, TransformerEngine has at most {MOST_STREAMS}")
-    fused = part_of(
-        op,
-        "fused",
-        "fused",
-        partial(te_p2p_program, streams=params["streams"], host=params["host"]),
-        is_arbitrated=True,
-    )
-    return Plan(in_order(fused, all_gather_part(op)), also=(gemm_part(op),))
+    return fused_plan(op, partial(te_p2p_program, streams=params["streams"], host=params["host"]))

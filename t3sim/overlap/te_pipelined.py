@@ -10,7 +10,7 @@ from t3sim.overlap.interface import strategy
 from t3sim.program.kernels import operands, program
 from t3sim.program.operations import STORE, Gemm, Operation, Post, Program, Stores, Wait
 from t3sim.program.operator import Operator
-from t3sim.program.parts import all_gather_part, gemm_part, part_of
+from t3sim.program.parts import fused_plan, gemm_part
 from t3sim.program.plan import Plan, in_order
 from t3sim.program.tile_ring import COMMUNICATION_UNITS, tile_ring
 from t3sim.registry import Parameter
@@ -59,5 +59,4 @@ def te_pipelined(op: Operator, params: Mapping[str, int]) -> Plan:
     if n % splits:
         nearest = next(m for d in range(n) for m in (splits - d, splits + d) if m > 0 and n % m == 0)
         raise UsageError(f"strategy.splits: is {splits}, which does not divide the {n} columns; {nearest} does")
-    fused = part_of(op, "fused", "fused", lambda op, r: te_pipelined_program(op, r, splits, units), is_arbitrated=True)
-    return Plan(in_order(fused, all_gather_part(op)), also=(gemm_part(op),))
+    return fused_plan(op, lambda op, r: te_pipelined_program(op, r, splits, units))

@@ -3,14 +3,13 @@
 from collections.abc import Mapping
 from functools import partial
 
-from t3sim.errors import UsageError
 from t3sim.overlap.interface import strategy
 from t3sim.program.gathering import Gathering
 from t3sim.program.host import HOST, STREAMS, run_by
-from t3sim.program.kernels import program
+from t3sim.program.kernels import program, refuse_without_engines
 from t3sim.program.operations import Operation, Post, Program, Wait
 from t3sim.program.operator import Operator
-from t3sim.program.parts import gemm_part, part_of
+from t3sim.program.parts import fused_plan, gemm_part
 from t3sim.program.plan import Plan, in_order
 
 
@@ -46,7 +45,6 @@ def te_ring_ag(op: Operator, params: Mapping[str, int]) -> Plan:
     """``streams``: on which GEMMs take turns, so that as many may run at once; ``host`` as of ``async-tp-ag``."""
     if op.n == 1:
         return Plan(in_order(gemm_part(op)))
-    if op.machine.gpu.copy_engines is None:
-        raise UsageError("te-ring-ag: this machine has no copy engines (`gpu.copy_engines`)")
+    refuse_without_engines(op, "te-ring-ag")
     program_of = partial(te_ring_ag_program, streams=min(params["streams"], op.n), host=params["host"])
-    return Plan(in_order(part_of(op, "fused", "fused", program_of, is_arbitrated=True)), also=(gemm_part(op),))
+    return fused_plan(op, program_of)

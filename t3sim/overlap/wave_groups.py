@@ -10,7 +10,7 @@ from t3sim.overlap.interface import strategy
 from t3sim.program.kernels import gemm, program
 from t3sim.program.operations import STORE, Program, Wait
 from t3sim.program.operator import Operator
-from t3sim.program.parts import all_gather_part, gemm_part, part_of
+from t3sim.program.parts import fused_plan, gemm_part
 from t3sim.program.plan import Plan, in_order
 from t3sim.program.tile_ring import COMMUNICATION_UNITS, tile_ring
 from t3sim.registry import Parameter
@@ -54,5 +54,4 @@ def wave_groups(op: Operator, params: Mapping[str, int]) -> Plan:
     if op.n == 1:
         return Plan(in_order(gemm_part(op)))
     waves, units = params["waves"], params["communication_units"]
-    fused = part_of(op, "fused", "fused", lambda op, r: wave_groups_program(op, r, waves, units), is_arbitrated=True)
-    return Plan(in_order(fused, all_gather_part(op)), also=(gemm_part(op),))
+    return fused_plan(op, lambda op, r: wave_groups_program(op, r, waves, units))

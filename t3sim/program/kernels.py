@@ -158,6 +158,12 @@ def copies(name: str, rows: Sequence[dict[str, int]], *, engine: int = 0, **more
     return Moves(name=name, steps=table(STEP, commands).reshape(-1, 1), engine=engine, **more)
 
 
+def refuse_without_engines(op: Operator, strategy: str) -> None:
+    """Raise ``UsageError``, naming *strategy*, unless the machine has copy engines."""
+    if op.machine.gpu.copy_engines is None:
+        raise UsageError(f"{strategy}: this machine has no copy engines (`gpu.copy_engines`)")
+
+
 def program(op: Operator, rank: int, memory: Memory, *operations: Any, **meaning: Any) -> Program:
     """Return the program of *rank* that runs *operations*, with the places that *memory* has given out."""
     return Program(rank, op.n, operations, op.granule, op.line, tuple(memory.buffers), tuple(memory.signals), **meaning)

@@ -124,19 +124,21 @@ class Operator:
         except ValueError as error:
             raise UsageError(f"workload: a GEMM of m {shape.m}, n {shape.n}, k {shape.k}: {error}") from None
 
-    def in_whole_rows(self) -> Operator:
+    def in_whole_rows(self, n_compute_units: int | None = None) -> Operator:
         """Return the same operator with a kernel of its library whose tiles end where the rows of each rank do.
 
-        Itself, if its own kernel is such a one, if it has no library, or if that has no such kernel.
+        It is chosen for so many compute units; None: for all, and the own kernel is kept if it is such a one.  Itself,
+        if it has no library, or if that has no such kernel.
         """
         rows, rest = divmod(self.shape.m, self.n)
-        if self.has_like_chunks() or rest or not isinstance(self.kernels, KernelLibrarySpec):
+        is_one = n_compute_units is None and self.has_like_chunks()
+        if is_one or rest or not isinstance(self.kernels, KernelLibrarySpec):
             return self
         kernels = {name: one for name, one in self.kernels.kernels.items() if rows % one.workgroup_tile[0] == 0}
         if not kernels:
             return self
         fitting = replace(self, kernels=self.kernels.model_copy(update={"kernels": kernels}))
-        return replace(self, trace=fitting.tiles_of(n_chunks=self.n))
+        return replace(self, trace=fitting.tiles_of(n_chunks=self.n, n_compute_units=n_compute_units))
 
     def unstaggered(self) -> Operator:
         """Return the same operator of ranks that all begin with chunk 0."""

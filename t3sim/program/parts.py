@@ -30,6 +30,15 @@ def part_of(op: Operator, role: str, name: str, program_of: ProgramOf, *, is_arb
     return Part.of(role, name, lambda rank: program_of(op, rank), op.n, is_arbitrated=is_arbitrated)
 
 
+def fused_plan(op: Operator, program_of: ProgramOf, *, ordered: Operator | None = None) -> Plan:
+    """Return the plan of one part, `fused`, that a policy arbitrates, and the all-gather behind a reduce-scatter.
+
+    *ordered*: what programs are made of, where it is not *op* itself.
+    """
+    fused = part_of(ordered or op, "fused", "fused", program_of, is_arbitrated=True)
+    return Plan(in_order(fused, all_gather_part(op) if op.kind == "gemm-rs" else None), also=(gemm_part(op),))
+
+
 @lru_cache(KEPT)
 def gemm_part(op: Operator, n_compute_units: int | None = None) -> Part:
     """Return the GEMM alone, output through the L2, on so many compute units (default: all)."""

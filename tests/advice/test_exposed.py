@@ -23,11 +23,11 @@ def exposed(strategy: str, *overrides: str) -> tuple[dict[str, float], float]:
     ("strategy", "operator"),
     [
         ("sequential", "gemm-rs"), ("async-tp", "gemm-rs"), ("flux-push", "gemm-rs"), ("wave-groups", "gemm-rs"),
-        ("flux-ag", "ag-gemm"), ("te-ring-ag", "ag-gemm"),
+        ("sm-specialised", "gemm-rs"), ("flux-ag", "ag-gemm"), ("te-ring-ag", "ag-gemm"), ("sm-specialised", "ag-gemm"),
     ],
 )  # fmt: skip
 def test_parts_add_up_to_the_time_of_the_operator(strategy: str, operator: str) -> None:
-    units = ("strategy.communication_units=4",) if strategy == "wave-groups" else ()
+    units = ("strategy.communication_units=4",) if strategy in ("wave-groups", "sm-specialised") else ()
     parts, us = exposed(strategy, f"workload.operator={operator}", *units)
     assert list(parts) == list(PARTS)
     assert sum(parts.values()) == pytest.approx(us, rel=1e-9)

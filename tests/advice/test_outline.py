@@ -47,11 +47,17 @@ def test_a_link_that_takes_longer_decides() -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "operator"),
-    [("copy-engine-scatter", "gemm-rs"), ("async-tp", "gemm-rs"), ("te-p2p-rs", "gemm-rs"), ("te-ring-ag", "ag-gemm")],
-)
-def test_it_is_near_the_simulation_and_rather_below(strategy: str, operator: str) -> None:
-    run = run_of(strategy, f"workload.operator={operator}", shape=(2048, 1024, 1024))
+    ("strategy", "operator", "units"),
+    [
+        ("copy-engine-scatter", "gemm-rs", 0), ("async-tp", "gemm-rs", 0), ("te-p2p-rs", "gemm-rs", 0),
+        ("te-ring-ag", "ag-gemm", 0), ("wave-groups", "gemm-rs", 2), ("te-pipelined-rs", "gemm-rs", 2),
+        ("sm-specialised", "gemm-rs", 2), ("sm-specialised", "gemm-rs", 4), ("sm-specialised", "ag-gemm", 2),
+    ],
+)  # fmt: skip
+def test_it_is_near_the_simulation_and_rather_below(strategy: str, operator: str, units: int) -> None:
+    """However few compute units communicate, and whatever they wait for."""
+    given = (f"strategy.communication_units={units}",) if units else ()
+    run = run_of(strategy, f"workload.operator={operator}", *given, shape=(2048, 1024, 1024))
     op = operator_of(run)
     result = simulate(run)
     gemm = result.sublayers[0].by_role["gemm"]

@@ -98,7 +98,7 @@ def test_what_cannot_be_planned_has_its_reason_and_is_not_simulated() -> None:
 
     settle([case], noted)  # type: ignore[arg-type]
     refused = [one for one in case.choices if one.refused]
-    assert any("owns 1 rows of tiles" in one.refused for one in refused)
+    assert any("has 1 rows of tiles" in one.refused for one in refused)
     assert not {one.run.model_dump_json() for one in refused} & {r.model_dump_json() for runs in asked for r in runs}
     assert case.runner_up is not None
     assert case.runner_up.us is not None

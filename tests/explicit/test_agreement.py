@@ -18,7 +18,10 @@ STRATEGIES = ("sequential", "t3", "t3-mca", "ideal-overlap", "ideal-rs-nmc", "cu
 SWITCH = ("machine.link.topology=switch", "machine.link.ingress_buffer=16 KiB")
 ENGINE = "{number: 1, startup: 1 us, bandwidth: 50 GB/s, max_outstanding_lines: 64}"
 ENGINES = (f"machine.gpu.copy_engines={ENGINE}",)
-PUSHING = {"flux-push": (), "copy-engine-scatter": ENGINES, "async-tp": ENGINES, "te-p2p-rs": ENGINES}
+PUSHING = {
+    "flux-push": (), "copy-engine-scatter": ENGINES, "async-tp": ENGINES, "te-p2p-rs": ENGINES,
+    "sm-specialised": ("strategy.communication_units=1",),
+}  # fmt: skip
 SHAPES = {"even": (256, 256, 64), "ragged": (200, 250, 72)}
 
 

@@ -43,6 +43,8 @@ FUSED = {
     "async-tp-ag": {},
     "te-ring-ag": {},
     "te-ring-ag, 2 streams": {"streams": 2},
+    "sm-specialised": {"communication_units": 1},
+    "sm-specialised, 1 chunk": {"communication_units": 1, "chunks": 1},
 }
 NEXT = [name for name in FUSED if "naive" not in name]
 
@@ -85,7 +87,10 @@ def test_programs_gather_all_rows_and_multiply_them(name: str, n: int) -> None:
 
 # Orderings that only matter from the next run on: others still read, or what is gathered is read behind it.
 BETWEEN_RUNS = {"wait 0 of `push`", "barrier `all read`", "barrier `all gathered`", "wait 0 of `all gathered`"}
-ITS_POSTS_TOO = {"flux-ag": {"barrier `all read`"}, "async-tp-ag": {"barrier `all filled`"}, "te-ring-ag": set()}
+ITS_POSTS_TOO = {
+    "flux-ag": {"barrier `all read`"}, "async-tp-ag": {"barrier `all filled`"}, "te-ring-ag": set(),
+    "sm-specialised": {"barrier `all read`"},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FUSED)
@@ -287,7 +292,7 @@ def test_larger_packets_of_copy_engines_make_the_bound_of_the_link_shorter() -> 
 
 
 def test_one_gpu_has_nothing_to_gather() -> None:
-    for name in ("sequential", "flux-ag", "async-tp-ag", "te-ring-ag"):
+    for name in ("sequential", "flux-ag", "async-tp-ag", "te-ring-ag", "sm-specialised"):
         assert [part.name for part in plan_of(name, gathering(1)).parts()] == ["gemm"]
 
 
@@ -306,7 +311,7 @@ def test_rows_that_come_in_more_pieces_are_waited_for_less() -> None:
 
 
 def test_a_strategy_of_another_operator_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"`t3` is of gemm-rs .*; ag-gemm .* takes sequential, ideal-overlap, flux"):
+    with pytest.raises(ConfigError, match=r"`t3` is of gemm-rs .*; ag-gemm .* takes sequential, ideal-overlap, sm-"):
         point("t3", "workload.operator=ag-gemm")
     with pytest.raises(ConfigError, match=r"`flux-ag` is of ag-gemm .*; gemm-rs .* takes sequential, cu-split, t3, "):
         point("flux-ag", *SWITCH, ENGINE)

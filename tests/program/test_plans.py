@@ -26,7 +26,7 @@ from tests.harness.machines import machine
 from tests.program.strategies import operator, operator_of, with_engines
 
 FLUX = encoded(PARAMETERS, {})
-PICKY = ("flux", "copy-engine", "async", "te-", "wave", "distfuse")  # that need equal shares
+PICKY = ("flux", "copy-engine", "async", "te-", "wave", "distfuse", "sm-")  # that need equal shares
 VARIANTS = {
     "cu-split": {"": {"collective_compute_units": 2}},
     "isolated-cu-split": {"": {"collective_compute_units": 2}},
@@ -38,6 +38,7 @@ VARIANTS = {
     "wave-groups": {"": {"waves": 1, "communication_units": 1}},
     "flux-pull": {"": {"communication_units": 1}},
     "distfuse": {f", {n} shots": {"shots": n, "communication_units": 1} for n in (1, 2)},
+    "sm-specialised": {"": {"chunks": 0, "communication_units": 1}},
 }
 PLANS = {
     name + variant: (overlap_strategies.get(name).plan, params)
@@ -88,6 +89,7 @@ def test_what_they_plan() -> None:
         "flux-pull": fused,
         "distfuse, 1 shots": ("InOrder", "fused"),
         "distfuse, 2 shots": ("InOrder", "fused"),
+        "sm-specialised": fused,
     }
     assert said(sequential(operator(1), {}).tree) == ("InOrder", "gemm")
 
@@ -95,8 +97,8 @@ def test_what_they_plan() -> None:
 def test_isolated_parts_are_shared() -> None:
     op = operator(4)
     keys = [part.key for plan, params in PLANS.values() for part in plan(op, params).parts()]
-    assert len(keys) == 59, "three each, four of cu-split, two of distfuse"
-    assert len(set(keys)) == 20, "GEMM, RS, RS near memory, AG, three on some units, split, fused ones"
+    assert len(keys) == 62, "three each, four of cu-split, two of distfuse"
+    assert len(set(keys)) == 21, "GEMM, RS, RS near memory, AG, three on some units, split, fused ones"
 
 
 def test_what_runs_for_its_column_only() -> None:
@@ -105,7 +107,7 @@ def test_what_runs_for_its_column_only() -> None:
     assert {name for name, parts in also.items() if parts == ["gemm"]} == {
         "t3", "t3-mca", "flux-push", "flux-push, naive", "copy-engine-scatter", "copy-engine-scatter, 2 chunks",
         "async-tp", "te-p2p-rs", "te-pipelined-rs", "wave-groups", "flux-pull",
-        "distfuse, 1 shots", "distfuse, 2 shots",
+        "distfuse, 1 shots", "distfuse, 2 shots", "sm-specialised",
     }  # fmt: skip
     assert also["cu-split"] == [f"{part}, 2 compute units" for part in ("gemm", "reduce-scatter", "all-gather")]
     assert all(parts in ([], ["gemm"]) for name, parts in also.items() if name != "cu-split")
@@ -156,7 +158,7 @@ def test_flux_and_engines_refuse_chunks_of_unlike_shapes() -> None:
 
 
 def test_engines_copy_whole_rows_of_tiles() -> None:
-    with pytest.raises(UsageError, match=r"strategy\.chunks: is 3, but each of 4 GPUs owns 2 rows of tiles"):
+    with pytest.raises(UsageError, match=r"strategy\.chunks: is 3, but each of 4 GPUs has 2 rows .* works is 2"):
         copy_engine_scatter(operator(4), {"chunks": 3})
 
 

@@ -1,0 +1,61 @@
+"""Communication blocks in the grid of a GEMM (ThunderKittens, Comet): some compute units send, the others multiply."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from t3sim.overlap.copy_engine_scatter import scatter_program
+from t3sim.overlap.flux_ag import flux_ag_program
+from t3sim.overlap.interface import strategy
+from t3sim.program.operations import Gemm, Moves, Operation, Program
+from t3sim.program.operator import Operator
+from t3sim.program.parts import fused_plan, gemm_part
+from t3sim.program.plan import Plan, in_order
+from t3sim.program.row_chunks import RowChunks
+from t3sim.registry import Parameter
+
+PARAMETERS = {
+    "communication_units": Parameter(
+        16, minimum=1, below="gpu.n_compute_units", tried=(4, 8, 16, 24),
+        meaning="that send rows to other ranks; the others run the GEMM",
+    ),
+    "chunks": Parameter(
+        "tile_rows", words={"tile_rows": 0}, minimum=1, tried=(1, 2, 4, "tile_rows"),
+        meaning="parts of the rows of a rank, each with a signal; or one for each row of tiles",
+    ),
+}  # fmt: skip
+
+
+def sm_specialised_program(op: Operator, rank: int, chunks: int, units: int) -> Program:
+    """Return a GEMM, and on the last *units*, from its launch on, what copy engines would send.
+
+    Rows that are gathered go to all ranks chunk by chunk, and are multiplied so: own rows, then those of all in turn.
+    """
+    is_gathered, cut, n = op.kind == "ag-gemm", RowChunks(op, chunks), op.machine.gpu.n_compute_units
+    by_engine = flux_ag_program(op, rank, chunks) if is_gathered else scatter_program(op, rank, chunks)
+    of_rank = np.arange(len(cut.chunk)) % (len(cut.chunk) // op.n)
+    in_turn = np.lexsort((-cut.position % op.n, of_rank, np.where(cut.position, cut.chunk, -1)))
+    operations: list[Operation] = []
+    for one in by_engine.operations:
+        if isinstance(one, Gemm):
+            one = replace(one, units=(0, n - units), order=in_turn if is_gathered and op.staggered else one.order)
+        elif isinstance(one, Moves) and one.engine is not None:
+            turn = np.argsort(np.arange(len(one.steps)) % cut.n, kind="stable") if is_gathered else slice(None)
+            one = replace(one, engine=None, launch=None, units=(n - units, n), steps=one.steps[turn])
+        operations.append(one)
+    return replace(by_engine, operations=tuple(operations))
+
+
+@strategy(
+    "sm-specialised", parameters=PARAMETERS, arbitration="round_robin", operators=("gemm-rs", "gemm-ar", "ag-gemm"),
+    order=15,
+)
+def sm_specialised(op: Operator, params: Mapping[str, int]) -> Plan:
+    """``communication_units`` send, the others run the GEMM; ``chunks`` of the rows of a rank, or ``tile_rows``."""
+    if op.n == 1:
+        return Plan(in_order(gemm_part(op)))
+    chunks, units = params["chunks"], params["communication_units"]
+    fitting = op.in_whole_rows(op.machine.gpu.n_compute_units - units)
+    return fused_plan(op, partial(sm_specialised_program, chunks=chunks, units=units), ordered=fitting)

@@ -1,0 +1,46 @@
+"""The rows of each rank in chunks of whole rows of tiles, which are sent one by one beside a GEMM of all rows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from t3sim.errors import UsageError
+from t3sim.program.operator import Operator
+
+
+class RowChunks:
+    """The rows of each rank in *n* chunks; 0: one for each row of tiles.
+
+    Arrays have an entry for each workgroup: its ``position``, whose rows of the ranks it makes, in the frame of the
+    rank; its first ``row`` among these; its ``chunk`` of these; and the number of this among those of all ranks.
+    Raises ``UsageError`` if there are fewer rows of tiles than chunks.
+    """
+
+    def __init__(self, op: Operator, n: int) -> None:
+        tiles, height = op.tiles.workgroups, op.tiles.tiling.workgroup_tile[0]
+        self.n_ranks, self.n_rows = op.n, op.owned_rows()
+        n_tile_rows = -(-self.n_rows // height)
+        if n > n_tile_rows:
+            has = f"each of {op.n} GPUs has {n_tile_rows} rows of tiles, of {height} rows each"
+            raise UsageError(f"strategy.chunks: is {n}, but {has}; the nearest that works is {n_tile_rows}")
+        self.n = n or n_tile_rows
+        self._edges = (-(-np.arange(self.n + 1) * n_tile_rows // self.n) * height).clip(max=self.n_rows)
+        self.position = tiles["chunk"]
+        self.row = tiles["row"] - np.array([op.rows(p).start for p in range(op.n)])[self.position]
+        self.chunk = self.row // height * self.n // n_tile_rows
+        self.number = self.position * self.n + self.chunk
+
+    def sends(self, size: int, source: int, stride: int, to: int) -> list[dict[str, int]]:
+        """Return steps that send each chunk to each other rank, all to the next one first.
+
+        The rows of a rank are *size* granules.  Those for the rank at distance d lie ``source + (d - 1) * stride`` on,
+        and go to the place of this rank there, ``to + (n - d) * size`` on.
+        """
+        edges = (self._edges * size // self.n_rows).tolist()
+        return [
+            {
+                "n_granules": edges[k + 1] - edges[k], "operand": source + (d - 1) * stride + edges[k],
+                "distance": d, "destination": to + (self.n_ranks - d) * size + edges[k],
+            }
+            for d in range(1, self.n_ranks) for k in range(self.n)
+        ]  # fmt: skip
