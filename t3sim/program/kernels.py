@@ -149,8 +149,8 @@ def total(name: str, partials: Buffer, n: int, to: Buffer, *, after: Sequence[Wa
     return Moves(name=name, steps=table(STEP, [step]).reshape(1, 1), after=tuple(after), **more)
 
 
-def copies(name: str, rows: Sequence[dict[str, int]], *, engine: int = 0, **more: Any) -> Moves:
-    """Return commands of a copy engine, one for each of *rows*, whose entries are those of ``STEP``.
+def copies(name: str, rows: Sequence[dict[str, int]], *, engine: int | None = 0, **more: Any) -> Moves:
+    """Return commands of a copy engine (None: steps of compute units), one for each of *rows*: entries of ``STEP``.
 
     Each copies ``n_granules`` from ``operand`` on: to ``destination`` of the GPU at ``distance``, or to ``kept_at``.
     """

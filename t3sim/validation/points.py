@@ -200,15 +200,15 @@ class Points:
         lane, n_engines = str(row["lane"]), self.machine.gpu.n_copy_engines
         if mesh is None or lane not in (ALL_LANES, *map(str, range(len(mesh.lanes)))):
             yield _point(row, "time_us", reason="no such lane of a pattern of so many GPUs")
-        elif row["means"] != "copy" or str(row["pattern"]).startswith("pull"):
-            yield _point(row, "time_us", reason="no kernel of loads or stores alone, and engines push only")
-        elif not n_engines:
+        elif row["means"] == "bulk_store" or (row["means"] == "copy" and str(row["pattern"]).startswith("pull")):
+            yield _point(row, "time_us", reason="no bulk stores alone, and engines push only")
+        elif row["means"] == "copy" and not n_engines:
             yield _point(row, "time_us", reason=NO_COPY_ENGINES)
-        elif (n := max(Counter(lane.gpu for lane in mesh.lanes).values())) > n_engines:
+        elif row["means"] == "copy" and (n := max(Counter(one.gpu for one in mesh.lanes).values())) > n_engines:
             yield _point(row, "time_us", reason=f"{n} lanes of one GPU; the machine has {n_engines} copy engines")
         else:
-            copies = Transfers(unthrottled(self.machine), self.tiling, mesh, int(row["bytes"]))
-            yield _point(row, "time_us", Term(copies, "time" if lane == ALL_LANES else lane))
+            found = Transfers(unthrottled(self.machine), self.tiling, mesh, int(row["bytes"]), str(row["means"]))
+            yield _point(row, "time_us", Term(found, "time" if lane == ALL_LANES else lane))
 
     def _split(self, row: Measurement) -> Iterator[Point]:
         """The GEMM on some of the compute units: alone; beside a collective it has all of them or is not simulated."""

@@ -38,7 +38,7 @@ from t3sim.overlap.flux import PARAMETERS, flux_push_part
 from t3sim.overlap.interface import Phase
 from t3sim.program.host import HOST
 from t3sim.program.kernels import copies, program
-from t3sim.program.operations import Program
+from t3sim.program.operations import Moves, Program
 from t3sim.program.parts import collective_plan, copy_part, gemm_part
 from t3sim.program.plan import Part
 from t3sim.program.side_by_side import kernels_for, side_by_side_part, times_side_by_side
@@ -163,12 +163,17 @@ class PeerCopy(Simulation):
 
 @dataclass(frozen=True)
 class Transfers(Simulation):
-    """Lanes of copies to other GPUs, all at once, each lane by a copy engine of its own; *size* bytes a copy."""
+    """Lanes of transfers between GPUs, all at once; *size* bytes each.
+
+    *means*: each lane has a copy engine of its own, or its part of the compute units of its GPU, which ``load`` from
+    other GPUs or ``store`` at them, a kernel for each transfer.  What is stored is read first: nothing waits for that.
+    """
 
     machine: MachineSpec
     tiling: TilingSpec  # of no effect: every workload has one
     mesh: Mesh
     size: int
+    means: str = "copy"
 
     def _run(self) -> RunSpec:
         n = self.mesh.gpus
@@ -181,18 +186,29 @@ class Transfers(Simulation):
 
         def program_of(rank: int) -> Program:
             memory = op.memory()
-            given, came = memory.buffer("given", size), memory.buffer("came", n * size)
-            lanes = [(str(number), lane) for number, lane in enumerate(self.mesh.lanes) if lane.gpu == rank]
-            moves = []
-            for engine, (name, lane) in enumerate(lanes):
+            given, came = memory.buffer("given", size), memory.buffer("came", max(n, len(self.mesh.lanes)) * size)
+            lanes = [(number, lane) for number, lane in enumerate(self.mesh.lanes) if lane.gpu == rank]
+            n_units = op.machine.gpu.n_compute_units // max(len(lanes), 1)
+            moves: list[Moves] = []
+            for stream, (number, lane) in enumerate(lanes):
                 rows = [
-                    {"n_granules": size, "operand": given.first, "distance": (target - rank) % n,
-                     "destination": came.first + rank * size} for _, target in lane.transfers
+                    {"n_granules": size, "operand": given.first} | (
+                        {"source": (source - rank) % n, "kept_at": came.first + number * size} if self.means == "load"
+                        else {"distance": (target - rank) % n, "destination": came.first + rank * size}
+                    )
+                    for source, target in lane.transfers
                 ]  # fmt: skip
-                moves.append(copies(name, rows, engine=engine, stream=engine))
+                if self.means == "copy":
+                    moves.append(copies(f"{number}", rows, engine=stream, stream=stream))
+                    continue
+                units = (stream * n_units, (stream + 1) * n_units)
+                moves += [
+                    copies(f"{number} {i}", [row], engine=None, units=units, stream=stream)
+                    for i, row in enumerate(rows)
+                ]
             if not moves:  # a GPU that only receives: every program does something
                 idle = {"n_granules": 1, "operand": given.first, "kept_at": came.first + rank * size}
-                moves = [copies("idle", [idle], engine=0)]
+                moves = [copies("idle", [idle], engine=0 if self.means == "copy" else None)]
             return program(op, rank, memory, *moves)
 
         return Part.of("copy", "copies", program_of, n)
@@ -201,7 +217,7 @@ class Transfers(Simulation):
         """See the base class; each lane has a time too, by its number."""
         [phase] = result
         rest = phase.ticks - max(span.end for span in phase.spans)
-        lanes = {span.name: self.us(span.end + rest) for span in phase.spans}
+        lanes = {span.name.split()[0]: self.us(span.end + rest) for span in phase.spans}
         return Outcome({"time": self.us(phase.ticks), **lanes})
 
 
