@@ -127,4 +127,6 @@ def end_claims(core: GpuCore) -> Iterator[Claim]:
         ends.append(int(core.tables.workgroups["end_at"].max()))
     if len(core.moves):
         ends.append(int(core.tables.steps["end_at"].max()))
+    if core.gpu.n_loads:  # what others load of it leaves behind its own work
+        ends.append(-(-int(core.gpu.link_port.free_at_scaled) // int(core.gpu.link_port.scale)))
     yield Claim("S2", "gpu", "end of the kernel, against the last thing in it", core.kernel_end_at, max(ends))

@@ -341,9 +341,12 @@ class GpuCore:
     def kernel_end_at(self) -> int:
         """Return the tick at which the last kernel was over: its last workgroup and its last DRAM command.
 
-        The collective reads the output past the L2, so a GEMM ends with the write-back of dirty lines.
+        The collective reads the output past the L2, so a GEMM ends with the write-back of dirty lines.  A GPU from
+        which others load ends when the last of that is on the wire.
         """
-        return max(int(self.gpu.compute_done_at), int(self.gpu.last_done_at))
+        port = self.gpu.link_port
+        served_at = -(-int(port.free_at_scaled) // int(port.scale)) if self.gpu.n_loads else 0
+        return max(int(self.gpu.compute_done_at), int(self.gpu.last_done_at), served_at)
 
 
 def widened(rings: NDArray[Any], spans: Sequence[tuple[int, int]]) -> NDArray[Any]:

@@ -26,6 +26,7 @@ from t3sim.files import read_limited
 from t3sim.measurements.kinds import ALL_LANES, KINDS, Kind, Value
 from t3sim.measurements.meshes import meshes
 from t3sim.measurements.samples import Measurement, Measurements
+from t3sim.network.topology import TOPOLOGIES
 from t3sim.validation.simulation import (
     CollectiveAlone,
     Decomposed,
@@ -202,6 +203,8 @@ class Points:
             yield _point(row, "time_us", reason="no such lane of a pattern of so many GPUs")
         elif row["means"] == "bulk_store" or (row["means"] == "copy" and str(row["pattern"]).startswith("pull")):
             yield _point(row, "time_us", reason="no bulk stores alone, and engines push only")
+        elif not set(range(1, mesh.gpus)) <= set(TOPOLOGIES[self.machine.link.topology].distances(mesh.gpus)):
+            yield _point(row, "time_us", reason="its links do not lead from every GPU to every other one")
         elif row["means"] == "copy" and not n_engines:
             yield _point(row, "time_us", reason=NO_COPY_ENGINES)
         elif row["means"] == "copy" and (n := max(Counter(one.gpu for one in mesh.lanes).values())) > n_engines:
