@@ -168,12 +168,17 @@ def _drawn(rng: np.random.Generator, name: str) -> RunSpec:
 
 
 def _with_strategy(rng: np.random.Generator, run: RunSpec) -> RunSpec:
-    """Return *run* with the first strategy that has a plan for it, in a random order; ``UsageError`` if none has."""
+    """Return *run* with the first strategy that has a plan for it, in a random order; ``UsageError`` if none has.
+
+    On machines with copy engines designs of today come first: most have a plan for no other, all else has one for all.
+    """
     n_units = run.machine.gpu.n_compute_units
     possible = [one for one in strategies(run.workload.operator)
                 if run.workload.collective is None or one.runs_collectives]  # fmt: skip
-    for number in rng.permutation(len(possible)):
-        strategy = possible[number]
+    order = [possible[number] for number in rng.permutation(len(possible))]
+    if run.machine.gpu.copy_engines is not None:
+        order.sort(key=lambda one: bool(one.needs) or one.kind != "design")
+    for strategy in order:
         if any(not one.words for one in strategy.parameters.values()) and n_units < 2:
             continue  # there are too few compute units to be shared
         params = {

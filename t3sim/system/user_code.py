@@ -28,7 +28,7 @@ from t3sim.overlap.interface import OverlapStrategy
 from t3sim.program.checks import check_plan
 from t3sim.program.checks.shadow import MOST_RANKS
 from t3sim.program.compare import digest
-from t3sim.program.operations import Operation, Program
+from t3sim.program.operations import Moves, Operation, Program
 from t3sim.program.operator import Operator
 from t3sim.program.plan import Bound, InOrder, Longest, Part, Plan, Tree, parts_of
 
@@ -45,7 +45,9 @@ def plan_of(strategy: OverlapStrategy, op: Operator, params: Mapping[str, Any]) 
     """
     name, home = strategy.name, home_of(strategy.plan)
     if not is_of_a_user(home[0]):
-        return strategy(op, params)
+        plan = strategy(op, params)
+        check_loads(plan, op.machine)
+        return plan
     thread = threading.get_ident()
     with watched(lambda: at_work_in_strategy(name, thread)):
         plans = strategy(op, params), strategy(op, params)
@@ -127,6 +129,7 @@ def check_programs_of(plan: Plan, machine: MachineSpec) -> None:
         check_plan(plan)
     else:
         warnings.warn(f"programs of {parts[0].n} ranks are not checked, of {MOST_RANKS} at most", stacklevel=2)
+    check_loads(plan, machine)
     ticks = TickBase.of(machine)
     for part in parts:
         spec = machine.at_matrix_clock() if part.at_matrix_clock else machine
@@ -135,6 +138,15 @@ def check_programs_of(plan: Plan, machine: MachineSpec) -> None:
             TrafficClasses(program.classes)
             check_reach(spec.link.topology, tables_of(program, spec, ticks, 0).reached(part.n), part.n)
     _passed.add(key)
+
+
+def check_loads(plan: Plan, machine: MachineSpec) -> None:
+    """Raise ``UsageError`` unless a unit may have a line of each array in flight that a kernel adds up."""
+    lines = machine.gpu.collective_kernel.max_outstanding_lines
+    for one in (one for part in parts_of(plan.tree) for one in part.programs[0].operations):
+        if isinstance(one, Moves) and (most := int(one.steps["n_operands"].max(initial=0))) > lines:
+            key = "machine.gpu.collective_kernel.max_outstanding_lines"
+            raise UsageError(f"{key}: is {lines}, must be at least {most}: `{one.name}` adds up so many arrays")
 
 
 def shown(plan: Plan) -> list[Any]:

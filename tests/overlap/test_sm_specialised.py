@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from t3sim.checks.audit import Audit
-from t3sim.config.experiment import GemmShape, OperatorKind, RunSpec
+from t3sim.config.experiment import GemmShape, KernelLibrarySpec, OperatorKind, RunSpec
 from t3sim.config.presets import load_kernels
 from t3sim.errors import ConfigError, UsageError
 from t3sim.overlap.copy_engine_scatter import scatter_program
@@ -111,6 +111,7 @@ def test_each_ordering_is_needed(kind: OperatorKind, n: int) -> None:
 def test_the_kernel_is_chosen_for_the_units_that_are_left() -> None:
     """Of those of a library whose tiles end with the rows of a rank."""
     library, shape = load_kernels("cublas-hopper"), GemmShape(m=4096, n=1280, k=1024)
+    assert isinstance(library, KernelLibrarySpec)
     op = Operator(machine("h200"), 8, make_tile_trace(shape, library.kernels["160x128"], 8), kernels=library)
     for kind in KINDS:
         found = {}
@@ -162,9 +163,10 @@ def test_small_chunks_cost_blocks_nothing_and_copy_engines_their_startup(kind: O
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_long_gemm_takes_longer_by_the_units_that_it_lost(kind: OperatorKind) -> None:
     def ticks(units: int) -> int:
-        changes = (*SWITCH, f"workload.operator={kind}", f"strategy.communication_units={units}")
-        changes = (*changes, "machine.gpu.compute_unit.matrix_efficiency=0.1")
+        given = (f"workload.operator={kind}", f"strategy.communication_units={units}")
+        changes = (*SWITCH, *given, "machine.gpu.compute_unit.matrix_efficiency=0.1")
         fused = simulate(point("sm-specialised", *changes, shape=(1536, 128, 512), tp=2)).phase("fused")
+        assert fused is not None
         [gemm] = [span for span in fused.spans if span.kind == "gemm"]
         return gemm.end - gemm.start
 

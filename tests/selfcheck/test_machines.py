@@ -23,7 +23,7 @@ IN_CHANNELS = (27, 35, 39)
 LINK_LAST = (22, 1140, 1164, 1320)
 FULL_LINK = (1329, 1362)
 SHORT_LINK = (1335, 1462)
-N_DRAWN = sample(400, 150)
+N_DRAWN = sample(400, 200)
 
 
 def case(number: int) -> RunSpec:
