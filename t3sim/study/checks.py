@@ -339,7 +339,7 @@ def _slower_gemm(row: Row, whole: Row) -> float:
 
 def _potential(row: Row, whole: Row) -> float:
     """The speedup if GEMM and all-reduce ran at the same time as fast as in *row*."""
-    return (whole["gemm_us"] + _all_reduce(whole)) / max(row["gemm_us"], _all_reduce(row))
+    return float((whole["gemm_us"] + _all_reduce(whole)) / max(row["gemm_us"], _all_reduce(row)))
 
 
 def _largest_layer(values: Mapping[Layer, float]) -> Ours:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,7 @@ LAYER_SPEEDUPS = {"training": {"t3": 1.07, "t3-mca": 1.1}, "prompt": {"t3": 1.09
 LARGE = {"GPT-3", "PALM", "MT-NLG"}
 
 
-def layer_records(kind: str, models: dict[str, tuple[int, ...]]) -> list[RunRecord]:
+def layer_records(kind: str, models: Mapping[str, tuple[int, ...]]) -> list[RunRecord]:
     """Whole layers of 100 us, 34 (43) of them in all-reduces, with the geometric means that the study prints."""
     ring = {"rs_us": {"training": 19.0, "prompt": 25.0}[kind], "ag_us": {"training": 15.0, "prompt": 18.0}[kind]}
     return [
