@@ -158,7 +158,8 @@ class WorkloadReader:
     def operators(self, tree: Node) -> tuple[OperatorsSpec, Node]:
         """How fast the other kernels of a layer are, and where each share came from."""
         node, is_whole = node_at(tree, ("workload", "operators"))
-        return resolve_operators(node if is_whole else None, self._folder, "workload.operators")
+        given = node if is_whole and node.value is not None else None
+        return resolve_operators(given, self._folder, "workload.operators")
 
     def _layer(self, tree: Node, given: WorkloadFile, model: ModelSpec, tp: int) -> LayerSpec:
         """A whole layer; ValueError if it cannot be sliced."""

@@ -362,6 +362,7 @@ class TestLayers:
         assert provenance["workload.operators.softmax"].origin == "derived"
         names = ("elementwise", "norm", "softmax", "fused_attention")
         (tmp_path / "mine.yaml").write_text("".join(f"{name}: 0.25\n" for name in names))
+        assert plan(self.LAYER, "workload.operators=null").points == plan(self.LAYER).points
         for given, expected in (("roofline", 1.0), ("mine.yaml", 0.25)):
             layer = plan(self.LAYER, f"workload.operators={given}").points[0].workload.layer
             assert layer.operators.model_dump() == dict.fromkeys(names, expected)
