@@ -52,6 +52,7 @@ PRESET_USES = {
     "link": "machine: {preset: t3-150, link: mine.yaml}",
     "model": "machine: t3-150\nworkload: {model: mine.yaml, sublayer: FC-2, tp: 8}",
     "kernel": "machine: t3-150\ntiling: mine.yaml",
+    "operators": "machine: t3-150\nworkload: {model: T-NLG, layer: prompt, tp: 8, operators: mine.yaml}",
 }
 EVERYTHING = """\
 schema_version: 1
