@@ -79,7 +79,8 @@ sweep:
 LAYER = """\
 name: layer
 machine: {preset: t3-tiny, gpu: {n_compute_units: 8}}
-workload: {model: T-NLG, layer: training, attention: unfused, tokens: 2048, sequence: 1024, tp: 4}
+workload:
+  {model: T-NLG, layer: training, attention: unfused, tokens: 2048, sequence: 1024, tp: 4, operators: {norm: 0.5}}
 tiling: gemm-64x64
 strategy: {name: cu-split, collective_compute_units: 2}
 sweep:
