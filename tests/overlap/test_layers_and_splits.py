@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -256,6 +258,25 @@ def check_simulated_gemms(repository: Path, run: RunSpec) -> None:
 
 def test_gemms_are_computed_as_they_are_simulated(repository: Path) -> None:
     check_simulated_gemms(repository, study_layer(repository))
+
+
+def error_of_measured_gemms(repository: Path, run: RunSpec) -> float:
+    """Mean distance of what is computed for the GEMMs of the four H200s from what cuBLAS took."""
+    with (repository / "validation/h200/gemm.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 27
+    computed = [
+        gemm_seconds(GemmShape(m=int(row["m"]), n=int(row["n"]), k=int(row["k"])), 1, run.workload, run.machine)
+        for row in rows
+    ]
+    return fmean(abs(1e6 * s / float(row["time_us"]) - 1) for s, row in zip(computed, rows, strict=True))
+
+
+def test_gemms_are_computed_about_as_they_are_measured(repository: Path) -> None:
+    h200 = ("machine=h200", "tiling=cublas-hopper", "strategy=sequential")
+    assert error_of_measured_gemms(repository, study_layer(repository, *h200)) < 0.12
+    too_fast = (*h200, "machine.gpu.compute_unit.matrix_efficiency=1.0")
+    assert error_of_measured_gemms(repository, study_layer(repository, *too_fast)) > 0.2
 
 
 def test_canary_kernels_that_are_too_fast(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
