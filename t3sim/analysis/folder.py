@@ -224,6 +224,9 @@ def _identity_of(point: Any) -> tuple[Any, ...]:
     try:
         workload = point["workload"]
         gemm, collective = workload.get("gemm") or {}, workload.get("collective")
+        if workload.get("layer"):
+            model = workload["layer"]["model"]
+            gemm = {"m": model["tokens"], "n": model["hidden"]}
         tp = collective["gpus"] if collective else workload["tp"]
         what = (workload.get("model"), workload.get("sublayer"), tp, *map(gemm.get, "mnk"))
         return (*what, point["machine"]["name"], point["strategy"], point["mode"])

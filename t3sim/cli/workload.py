@@ -129,8 +129,8 @@ def _gemm_row(part: WorkloadSpec) -> list[str]:
 
 
 def _operators(run: RunSpec) -> list[str]:
-    """The operators of a layer that are not simulated, with their time by roofline."""
-    from t3sim.system.layer import operator_seconds, roofline_seconds
+    """The operators of a layer that are not simulated, with their time."""
+    from t3sim.system.layer import operator_parts, operator_seconds
     from t3sim.units import format_time
     from t3sim.workload.layer import other_operators
 
@@ -138,8 +138,8 @@ def _operators(run: RunSpec) -> list[str]:
     assert layer is not None
     rows, total = [], 0.0
     for one in other_operators(layer, run.workload.tp):
-        computing, moving = roofline_seconds(one, run.machine)
-        took = operator_seconds(one, run.machine)
+        computing, moving = operator_parts(one, run.workload, run.machine)
+        took = operator_seconds(one, run.workload, run.machine)
         total += took
         numbers = [f"{number:.1f}" for number in (one.flops / 1e9, one.n_bytes / 1e6, took * 1e6)]
         rows.append([one.name, one.phase, *numbers, "compute" if computing > moving else "DRAM"])
@@ -147,7 +147,7 @@ def _operators(run: RunSpec) -> list[str]:
     launches = f", with {format_time(launch)} to launch each" if launch else ""
     head = (
         f"everything else in a layer of {run.workload.model}, {layer.kind}, {layer.attention} attention,"
-        f" on {run.workload.tp} GPUs {run.machine.name}: {total * 1e6:.1f} us by roofline{launches}"
+        f" on {run.workload.tp} GPUs {run.machine.name}: {total * 1e6:.1f} us{launches}"
     )
     return [head, *_table(OPERATOR_HEADINGS, rows)]
 

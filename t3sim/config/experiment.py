@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from t3sim.config.machine import Bytes, Count, MachineSpec, Picoseconds, Spec, Unit
+from t3sim.config.machine import Bytes, Count, MachineSpec, Picoseconds, Share, Spec, Unit
 
 LayerKind = Literal["training", "prompt"]
 AttentionKind = Literal["unfused", "fused"]
@@ -127,11 +127,21 @@ class CollectiveSpec(Spec):
     gpus: Annotated[int, Field(ge=2, strict=True)] = Field(description="GPUs of the ring")
 
 
+class OperatorsSpec(Spec):
+    """How fast kernels other than GEMMs are, as shares of a peak of the machine."""
+
+    elementwise: Share = Field(description="of the DRAM bandwidth: activation, dropout, residual, optimizer")
+    norm: Share = Field(description="of the DRAM bandwidth: layer norm, both passes")
+    softmax: Share = Field(description="of the DRAM bandwidth: scale, mask and softmax of scores, both passes")
+    fused_attention: Share = Field(description="of the matrix rate: attention that writes no scores, both passes")
+
+
 class LayerSpec(Spec):
     """A whole layer of *model*: its sublayers and all its other operators."""
 
     kind: LayerKind  # training: forward, backward, update; prompt: forward only
     attention: AttentionKind
+    operators: OperatorsSpec
     model: ModelSpec  # its tokens and sequence are those of this workload
 
 

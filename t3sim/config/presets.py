@@ -18,9 +18,10 @@ from t3sim.config.yaml_loader import Node, Position, load_yaml, type_name
 from t3sim.errors import ConfigError, Problem, UsageError
 from t3sim.registry import unknown_name
 
-KINDS = ("gpu", "memory", "link", "machine", "model", "kernel")
+KINDS = ("gpu", "memory", "link", "machine", "model", "kernel", "operators")
 ORIGINS = ("datasheet", "paper", "derived", "measured", "fitted", "assumed", "user")
 DEFAULT_TILING = "gemm-256x128"
+DEFAULT_OPERATORS = "bert-v100"
 PARTS = ("gpu", "memory", "link")  # of a machine, each a preset of its own
 STARTS = SKEW, JITTER = "start_skew", "start_jitter"  # of its GPUs
 MOST_PRESETS = 20  # machine files that name one another

@@ -1,4 +1,4 @@
-"""From what an experiment names to frozen specs: a machine with its presets and changes, a kernel."""
+"""From what an experiment names to frozen specs: a machine with its presets and changes, kernels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from t3sim.config import presets
-from t3sim.config.experiment import Kernels
+from t3sim.config.experiment import Kernels, OperatorsSpec
 from t3sim.config.gpu_overrides import GpuOverrides, is_override
 from t3sim.config.machine import MachineSpec, UniformMachineSpec
 from t3sim.config.machine_checks import machine_findings
@@ -87,10 +87,20 @@ def _one_text(value: Any) -> str:
 
 def resolve_tiling(node: Node | None, folder: Path | None = None, key: str = "tiling") -> tuple[Kernels, Node]:
     """The kernel or library that an experiment asks for: a preset's name, values on top of a preset, or the default."""
-    if node is None:
-        node = Node(presets.DEFAULT_TILING, Position("default"))
-    node = presets.annotated(presets.as_mapping(node), (key,))
-    if node.is_mapping and node.get("preset") is None and node.get("kernels") is None:
-        node = with_value(node, ("preset",), Node(presets.DEFAULT_TILING, node.position))
-    tree = presets.expand_part("kernel", node, key, folder)
+    is_library = node is not None and node.is_mapping and node.get("kernels") is not None
+    tree = _expanded("kernel", None if is_library else presets.DEFAULT_TILING, node, folder, key)
     return presets.kernels_of(tree, key), tree
+
+
+def resolve_operators(node: Node | None, folder: Path | None, key: str) -> tuple[OperatorsSpec, Node]:
+    """How fast the other kernels of a layer are: a preset's name, values on top of a preset, or the default."""
+    tree = _expanded("operators", presets.DEFAULT_OPERATORS, node, folder, key)
+    return validated(OperatorsSpec, tree, key), tree
+
+
+def _expanded(kind: str, default: str | None, node: Node | None, folder: Path | None, key: str) -> Node:
+    """The full tree of *node*, on top of the preset *default* unless it names another."""
+    node = Node({}, Position("default")) if node is None else presets.annotated(presets.as_mapping(node), (key,))
+    if default is not None and node.is_mapping and node.get("preset") is None:
+        node = with_value(node, ("preset",), Node(default, node.position))
+    return presets.expand_part(kind, node, key, folder)

@@ -304,6 +304,8 @@ class _Planner:
         defaults = {"mode": (run.mode, ""), "staggered": (run.staggered, ""), "quantum": (latency, "link latency")}
         if workload.layer is not None:
             defaults["workload.attention"] = (workload.layer.attention, "")
+            shares = self.workloads.operators(tree)[1].leaves()
+            own |= {f"workload.operators.{path[0]}": node for path, node in shares}
         for key, (value, source) in defaults.items():
             own.setdefault(key, Node(value, DEFAULT, None, "default", source))
         return ChainMap(own, {f"machine.{key}": node for key, node in machine.leaves().items()})

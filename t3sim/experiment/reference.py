@@ -1,4 +1,4 @@
-"""The reference of all keys of experiments, machines, kernels and models, from the models that read them."""
+"""The reference of all keys of experiments, machines, kernels, operators and models, from the models that read them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 
 from t3sim import units
-from t3sim.config.experiment import KernelLibrarySpec, ModelSpec, TilingSpec
+from t3sim.config.experiment import KernelLibrarySpec, ModelSpec, OperatorsSpec, TilingSpec
 from t3sim.config.machine import AtMost, StartJitterSpec, UniformMachineSpec, Unit
 from t3sim.config.machine_checks import POWERS_OF_TWO
 from t3sim.config.number_lists import parse_number_list
-from t3sim.config.presets import DEFAULT_TILING, JITTER, SKEW, load_preset
+from t3sim.config.presets import DEFAULT_OPERATORS, DEFAULT_TILING, JITTER, SKEW, load_preset
 from t3sim.config.resolve import resolve_machine
 from t3sim.config.trees import annotations_of, shown_text, shown_value
 from t3sim.config.yaml_loader import Node, Position
@@ -27,10 +27,10 @@ from t3sim.registry import Parameter
 PAGE = """\
 # All keys
 
-Every key of experiments, machines, kernels and models; `t3sim config reference` prints this page. What they are for is
-in the [guide](guide.md). Keys with dots are spelled as `-s` and `sweep:` take them. A key without a default has to be
-given, by the file or by a preset that it names, unless its meaning says what `none` is. A whole number without a unit
-counts what its key names.
+Every key of experiments, machines, kernels, operators and models; `t3sim config reference` prints this page. What they
+are for is in the [guide](guide.md). Keys with dots are spelled as `-s` and `sweep:` take them. A key without a default
+has to be given, by the file or by a preset that it names, unless its meaning says what `none` is. A whole number
+without a unit counts what its key names.
 
 ## Experiment
 
@@ -61,6 +61,12 @@ One kernel, or a library with `operand_cost` and `kernels`; files of `configs/ke
 
 {kernel}
 
+## Operators
+
+Files of `configs/operators` have these keys without `workload.operators.`.
+
+{operators}
+
 ## Model
 
 Files of `configs/model`.
@@ -86,6 +92,7 @@ def reference() -> str:
     """Return the page; ``docs/reference.md`` is a copy of it."""
     machines = {name: resolve_machine(Node(name, Position(""))).tree for name in MACHINES}
     kernels = {name: load_preset("kernel", name) for name in KERNELS}
+    operators = {DEFAULT_OPERATORS: load_preset("operators", DEFAULT_OPERATORS)}
     models = {name: load_preset("model", name) for name in MODELS}
     strategies = [(name, overlap_strategies.get(name).parameters) for name in overlap_strategies]
     policies = [(name, arbitration_policies.get(name).parameters) for name in arbitration_policies]
@@ -98,6 +105,7 @@ def reference() -> str:
         policies=table(parameter_keys("arbitration", policies)),
         machine=table([*keys_of(UniformMachineSpec, "machine."), delay, *jitter], machines, "machine."),
         kernel=table([*keys_of(TilingSpec, "tiling."), *keys_of(KernelLibrarySpec, "tiling.")], kernels, "tiling."),
+        operators=table(keys_of(OperatorsSpec, "workload.operators."), operators, "workload.operators."),
         model=table(keys_of(ModelSpec), models),
     )
 

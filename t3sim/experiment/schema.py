@@ -28,6 +28,9 @@ class WorkloadFile(Spec):
     attention: AttentionKind | None = Field(
         None, description="of a layer: `unfused` writes scores to DRAM; none: `fused` for a `config.json`, else that"
     )
+    operators: str | dict[str, Any] | None = Field(
+        None, description="of a layer, how fast its other kernels are: a preset, or values on top; none: `bert-v100`"
+    )
     tokens: Annotated[Count, Unit("tokens")] | None = Field(None, description="instead of those of the model")
     sequence: Annotated[Count, Unit("tokens")] | None = Field(
         None, description="of one sequence, instead of that of the model"

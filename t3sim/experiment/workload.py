@@ -14,10 +14,12 @@ from t3sim.config.experiment import (
     LayerSpec,
     ModelSpec,
     OperatorKind,
+    OperatorsSpec,
     TilingSpec,
     WorkloadSpec,
 )
 from t3sim.config.presets import shipped
+from t3sim.config.resolve import resolve_operators
 from t3sim.config.trees import node_at
 from t3sim.config.yaml_loader import Node, Position
 from t3sim.errors import ConfigError, InputDataError, Problem
@@ -31,7 +33,7 @@ from t3sim.workload.sublayers import PHASES_OF, SUBLAYERS, gemm_of
 
 ReadTrace = tuple[Path, GemmShape, TilingSpec, int]  # where it is, and what it holds but for the tiles
 OF_A_MODEL = ("sublayer", "layer", "tokens")  # keys that say what of a model, and of what size
-OF_A_LAYER = ("attention", "sequence")  # keys on which only a whole layer depends
+OF_A_LAYER = ("attention", "sequence", "operators")  # keys on which only a whole layer depends
 
 
 class WorkloadReader:
@@ -153,6 +155,12 @@ class WorkloadReader:
         node, is_whole = node_at(tree, ("workload", "model"))
         return self._named(node).leaves if is_whole and node.value is not None else {}
 
+    def operators(self, tree: Node) -> tuple[OperatorsSpec, Node]:
+        """How fast the other kernels of a layer are, and where each share came from."""
+        node, is_whole = node_at(tree, ("workload", "operators"))
+        given = node if is_whole and node.value is not None else None
+        return resolve_operators(given, self._folder, "workload.operators")
+
     def _layer(self, tree: Node, given: WorkloadFile, model: ModelSpec, tp: int) -> LayerSpec:
         """A whole layer; ValueError if it cannot be sliced."""
         assert given.layer is not None
@@ -166,7 +174,8 @@ class WorkloadReader:
             message = f"{model.tokens} tokens are not a whole number of sequences of {model.sequence}"
             raise refusal(tree, f"workload.{name}", message)
         usual = self._named(node_at(tree, ("workload", "model"))[0]).attention
-        layer = LayerSpec(kind=given.layer, attention=given.attention or usual, model=model)
+        operators, _ = self.operators(tree)
+        layer = LayerSpec(kind=given.layer, attention=given.attention or usual, operators=operators, model=model)
         for sublayer in sublayers_of(layer.kind):
             gemm_of(model, sublayer, tp)
         other_operators(layer, tp)

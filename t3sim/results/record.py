@@ -49,7 +49,7 @@ class RunRecord:
     rs_us: float | None = _column("isolated reduce-scatter, in microseconds")
     ag_us: float | None = _column("all-gather, in microseconds")
     fused_us: float | None = _column("fused GEMM and reduce-scatter, or all-gather and GEMM, in microseconds")
-    others_us: float | None = _column("operators of a layer besides its sublayers, by roofline, in microseconds")
+    others_us: float | None = _column("operators of a layer besides its sublayers, not simulated, in microseconds")
     speedup: float | None = _column("time of sequential over this time, same workload and machine")
     ect_us: float | None = _column("exposed communication of the operator: operator_us minus unsplit GEMM")
     overlap_efficiency: float | None = _column("1 - ect_us / that of sequential; 1 is perfect, below 0 worse than none")

@@ -12,7 +12,21 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from t3sim.analysis.closed_form import collectives_of, formula_us, geomean_error, memory_bandwidth
-from t3sim.study.sublayers import CASES, DEGREES, MACHINE, MODELS, Case, NotRunError, Study, chunk_bytes, with_degree
+from t3sim.analysis.table import Row
+from t3sim.study.sublayers import (
+    CASES,
+    DEGREES,
+    LARGE_LAYERS,
+    LAYERS,
+    MACHINE,
+    MODELS,
+    Case,
+    Layer,
+    NotRunError,
+    Study,
+    chunk_bytes,
+    with_degree,
+)
 from t3sim.units import format_bandwidth, format_bytes, format_frequency, format_time
 
 EQUAL_SPEEDUPS = 0.005  # half of the last digit that the study prints
@@ -80,6 +94,35 @@ def largest(values: Ratios) -> Check:
         return Ours((value,), shown=f"{value:.4g} ({_named(case, ', ')})")
 
     return check
+
+
+def layers(strategy: str, kind: str, wanted: Sequence[Layer] = LAYERS, *, of_all: bool = True) -> Check:
+    """Speedups of whole layers over sequential: the geometric mean of all, or the largest, shown with its layer."""
+
+    def check(study: Study) -> Ours:
+        found = {}
+        for layer, rows in study.layers(kind, wanted).items():
+            if strategy not in rows:
+                raise NotRunError(f"no {strategy} of {' TP '.join(map(str, layer))}")
+            found[layer] = rows["sequential"]["time_us"] / rows[strategy]["time_us"]
+        return Ours((geometric_mean(found.values()),)) if of_all else _largest_layer(found)
+
+    return check
+
+
+def communication(kind: str) -> Check:
+    """The largest share of a sequential layer in which reduce-scatters and all-gathers run, shown with its layer."""
+
+    def check(study: Study) -> Ours:
+        rows = {layer: strategies["sequential"] for layer, strategies in study.layers(kind, LAYERS).items()}
+        return _largest_layer({layer: _all_reduce(row) / row["time_us"] for layer, row in rows.items()})
+
+    return check
+
+
+def split(n_units: int, ratio: Callable[[Row, Row], float]) -> Check:
+    """The geometric mean of what *ratio* makes of the row with the all-reduce on *n_units*, and the sequential row."""
+    return lambda study: Ours((geometric_mean(ratio(*rows) for rows in study.splits(n_units).values()),))
 
 
 def values_of(part: str, **forms: Callable[[Any], str]) -> Check:
@@ -282,6 +325,28 @@ def _gpus(study: Study) -> Ours:
     return Ours(texts=tuple(map(str, sorted({tp for _, tp, _ in study.cases}))))
 
 
+def _all_reduce(row: Row) -> float:
+    return float(row["rs_us"] + row["ag_us"])
+
+
+def _slower_all_reduce(row: Row, whole: Row) -> float:
+    return _all_reduce(row) / _all_reduce(whole)
+
+
+def _slower_gemm(row: Row, whole: Row) -> float:
+    return float(row["gemm_us"] / whole["gemm_us"])
+
+
+def _potential(row: Row, whole: Row) -> float:
+    """The speedup if GEMM and all-reduce ran at the same time as fast as in *row*."""
+    return float((whole["gemm_us"] + _all_reduce(whole)) / max(row["gemm_us"], _all_reduce(row)))
+
+
+def _largest_layer(values: Mapping[Layer, float]) -> Ours:
+    (model, tp), value = max(values.items(), key=lambda item: item[1])
+    return Ours((value,), shown=f"{value:.4g} ({model}, TP {tp})")
+
+
 def _same_text(values: Sequence[float]) -> str:
     """Two digits of values that should be one; all of them if they are not."""
     return " and ".join(dict.fromkeys(f"{value:.2f}" for value in values))
@@ -339,6 +404,26 @@ CHECKS: Mapping[str, Check] = {
     "t3.fused.dma_steps": chunks("t3", "dram_rs_read_bytes", 1),
     "t3.track.threshold": _tracker_threshold,
     "t3.fig14.error": _ring_error,
+    # compute units of its own for the all-reduce
+    "t3.cu.ideal": split(8, lambda _row, whole: _potential(whole, whole)),
+    "t3.cu.all_reduce_8": split(8, _slower_all_reduce),
+    "t3.cu.potential_8": split(8, _potential),
+    "t3.cu.all_reduce_16": split(16, _slower_all_reduce),
+    "t3.cu.gemm_64": split(16, _slower_gemm),
+    "t3.cu.potential_16": split(16, _potential),
+    # whole layers
+    "t3.layer.communication_training": communication("training"),
+    "t3.layer.communication_prompt": communication("prompt"),
+    "t3.layer.t3_training": layers("t3", "training"),
+    "t3.layer.t3_training_max": layers("t3", "training", of_all=False),
+    "t3.layer.t3_prompt": layers("t3", "prompt"),
+    "t3.layer.t3_prompt_max": layers("t3", "prompt", of_all=False),
+    "t3.layer.mca_training": layers("t3-mca", "training"),
+    "t3.layer.mca_training_max": layers("t3-mca", "training", of_all=False),
+    "t3.layer.mca_prompt": layers("t3-mca", "prompt"),
+    "t3.layer.mca_prompt_max": layers("t3-mca", "prompt", of_all=False),
+    "t3.layer.mca_training_large": layers("t3-mca", "training", LARGE_LAYERS, of_all=False),
+    "t3.layer.mca_prompt_large": layers("t3-mca", "prompt", LARGE_LAYERS, of_all=False),
     # configuration
     "t3.track.entries": values_of("machine.gpu.tracker", n_sets=str),
     "t3.track.size": _tracker_size,

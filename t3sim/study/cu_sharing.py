@@ -1,7 +1,7 @@
 """The figure ``cu_sharing``: what splitting the compute units between GEMM and all-reduce costs each of them.
 
 The speedup that overlap could give is (G + A on all compute units, one after
-the other) over max(G on its share, A on its share): T3 section 3.1.1.  Where
+the other) over max(G on its share, A on its share): T3 section 3.2.  Where
 both were simulated at the same time, what it gives stands beside it.
 """
 

@@ -1,4 +1,4 @@
-"""The 16 sublayers of the T3 study, found in result folders, and ratios between their configurations."""
+"""The 16 sublayers of the T3 study, and its layers and splits, found in result folders; ratios between their rows."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ MODELS = ("Mega-GPT-2", "T-NLG")
 DEGREES = (8, 16)
 SUBLAYERS = ("OP", "FC-2", "FC-1", "IP")
 CASES = tuple((model, tp, sublayer) for model in MODELS for tp in DEGREES for sublayer in SUBLAYERS)
+LAYERS = tuple((model, tp) for model in MODELS for tp in DEGREES)
+LARGE_LAYERS = tuple((model, 32) for model in ("GPT-3", "PALM", "MT-NLG"))
 
 Case = tuple[str, int, str]
+Layer = tuple[str, int]  # a model and its tensor-parallel degree
 
 
 class NotRunError(Exception):
@@ -78,6 +81,43 @@ class Study:
                     return point
         raise NotRunError(f"no resolved point of the study on {MACHINE}")
 
+    def layers(self, kind: str, wanted: Sequence[Layer]) -> dict[Layer, dict[str, Row]]:
+        """Return the rows of whole layers with unfused attention, by strategy, from the first folder with all *wanted*.
+
+        A folder with two such rows is a sweep over something else.  Raises ``NotRunError`` if no folder has them.
+        """
+        for results in self.folders:
+            found: dict[Layer, dict[str, Row]] = {}
+            is_sweep = False
+            for row, point in zip(results.rows, results.points, strict=True):
+                layer = (point or {}).get("workload", {}).get("layer")
+                if not layer or (layer["kind"], layer["attention"]) != (kind, "unfused") or row["machine"] != MACHINE:
+                    continue
+                strategies = found.setdefault((row["model"], row["tp"]), {})
+                is_sweep = is_sweep or row["strategy"] in strategies
+                strategies[row["strategy"]] = row
+            if not is_sweep and all(layer in found and "sequential" in found[layer] for layer in wanted):
+                return {layer: found[layer] for layer in wanted}
+        raise NotRunError(f"no folder with all of {', '.join(f'{model} TP {tp}' for model, tp in wanted)}, {kind}")
+
+    def splits(self, n_units: int) -> dict[Case, tuple[Row, Row]]:
+        """Return the rows of GEMM and all-reduce, each alone, with *n_units* for the latter, beside sequential ones.
+
+        From the first folder that has any, on the study's machine; raises ``NotRunError`` if none has.
+        """
+        for results in self.folders:
+            rows = [row for row in results.rows if row["machine"] == MACHINE and row["sublayer"] in SUBLAYERS]
+            whole = {_case_of(row): row for row in rows if row["strategy"] == "sequential"}
+            found = {
+                _case_of(row): (row, whole[_case_of(row)])
+                for row in rows
+                if (row["strategy"], row["collective_compute_units"]) == ("isolated-cu-split", n_units)
+                and _case_of(row) in whole
+            }
+            if found:
+                return found
+        raise NotRunError(f"no sublayers with all-reduce on {n_units} compute units")
+
     def of_model(self, model: str) -> list[Row]:
         """Return the points of *model* on the study's machine: the study's, or else the first folder's that has any."""
         mine = [row for (name, _, _), rows in self.cases.items() if name == model for row in rows.values()]
@@ -109,10 +149,14 @@ def chunk_bytes(row: Row) -> float:
     return float(row["m"] * row["n"] * BYTES_PER_ELEMENT / row["tp"])
 
 
+def _case_of(row: Row) -> Case:
+    return row["model"], row["tp"], row["sublayer"]
+
+
 def _cases_in(results: Results) -> dict[Case, dict[str, Row]]:
     cases: dict[Case, dict[str, Row]] = {}
     for row in results.rows:
-        case = (row["model"], row["tp"], row["sublayer"])
+        case = _case_of(row)
         if case not in CASES or row["machine"] != MACHINE or row["time_us"] is None:
             continue
         strategies = cases.setdefault(case, {})

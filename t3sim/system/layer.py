@@ -1,17 +1,33 @@
-"""How long the operators of a layer take that are not simulated: a roofline of the machine that is (ADR 0016)."""
+"""How long the operators of a layer take that are not simulated, on the machine that is (ADR 0016).
+
+A GEMM runs as its tiles do in the simulator if nothing ever waits for operands: compute units multiply one wave of
+tiles after the other, each as long as a full one, and store the output at the bandwidth of the DRAM, which the write
+bursts at the ends of stages come to; or it takes as long as its operands and its output, if that is longer.  Its
+kernel is that of the sublayers.  Other kernels reach shares of a peak (``OperatorsSpec``).  Leaves out split-K, and
+operands that are read more than once.  Pinned by ``tests/overlap/test_layers_and_splits.py``.
+"""
 
 from __future__ import annotations
 
-from t3sim.config.experiment import LayerSpec
+import math
+
+from t3sim.config.experiment import GemmShape, WorkloadSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.gpu.ticks import TickBase
+from t3sim.workload.kernel_choice import tiling_of
 from t3sim.workload.layer import Operator, other_operators
+from t3sim.workload.tiling import ELEMENT_BYTES, tile_grid
 
 
 def matrix_flops_per_second(machine: MachineSpec) -> float:
     """Return the rate of a GEMM's main loop on all compute units: the matrix rate times ``matrix_efficiency``."""
-    gpu, unit = machine.gpu, machine.gpu.compute_unit
-    return gpu.n_compute_units * unit.matrix_flops_per_cycle * gpu.clock_of_matrices * unit.matrix_efficiency
+    return peak_flops_per_second(machine) * machine.gpu.compute_unit.matrix_efficiency
+
+
+def peak_flops_per_second(machine: MachineSpec) -> float:
+    """Return the matrix rate of all compute units."""
+    gpu = machine.gpu
+    return float(gpu.n_compute_units * gpu.compute_unit.matrix_flops_per_cycle * gpu.clock_of_matrices)
 
 
 def dram_bytes_per_second(machine: MachineSpec) -> float:
@@ -20,19 +36,36 @@ def dram_bytes_per_second(machine: MachineSpec) -> float:
     return memory.n_channels * memory.access * memory.clock / memory.timing.nCCDS
 
 
-def roofline_seconds(operator: Operator, machine: MachineSpec) -> tuple[float, float]:
-    """Return the time that computing takes and the time that moving data takes; the operator takes the longer one."""
-    return operator.flops / matrix_flops_per_second(machine), operator.n_bytes / dram_bytes_per_second(machine)
+def operator_parts(operator: Operator, workload: WorkloadSpec, machine: MachineSpec) -> tuple[float, float]:
+    """Return the seconds that computing takes and that moving data takes; the operator takes the longer ones."""
+    assert workload.layer is not None
+    moving = operator.n_bytes / dram_bytes_per_second(machine)
+    if isinstance(operator.kernel, GemmShape):
+        return gemm_seconds(operator.kernel, operator.n_gemms, workload, machine), moving
+    share = getattr(workload.layer.operators, operator.kernel)
+    if operator.kernel == "fused_attention":
+        return operator.flops / (share * peak_flops_per_second(machine)), moving
+    return 0.0, moving / share
 
 
-def operator_seconds(operator: Operator, machine: MachineSpec) -> float:
-    """Return the time of an operator: by roofline, behind the launch of a kernel."""
-    return max(roofline_seconds(operator, machine)) + machine.gpu.kernel_launch * 1e-12
+def gemm_seconds(gemm: GemmShape, n_gemms: float, workload: WorkloadSpec, machine: MachineSpec) -> float:
+    """Return the seconds in which compute units multiply and store *n_gemms* GEMMs of one kernel."""
+    n_units = machine.gpu.n_compute_units
+    tiling = tiling_of(workload.kernels or workload.tiling, gemm, n_units)
+    n_waves = math.ceil(n_gemms * math.prod(tile_grid(gemm, tiling)) / n_units)
+    multiply = n_waves * n_units * 2 * math.prod(tiling.workgroup_tile) * gemm.k / matrix_flops_per_second(machine)
+    return multiply + n_gemms * ELEMENT_BYTES * gemm.m * gemm.n / dram_bytes_per_second(machine)
 
 
-def other_ticks(layer: LayerSpec, tp: int, machine: MachineSpec, ticks: TickBase) -> int:
-    """Return the ticks of all operators of *layer* that are not part of a sublayer, one after the other."""
+def operator_seconds(operator: Operator, workload: WorkloadSpec, machine: MachineSpec) -> float:
+    """Return the time of an operator, behind the launch of its kernel."""
+    return max(operator_parts(operator, workload, machine)) + machine.gpu.kernel_launch * 1e-12
+
+
+def other_ticks(workload: WorkloadSpec, machine: MachineSpec, ticks: TickBase) -> int:
+    """Return the ticks of all operators of a layer that are not part of a sublayer, one after the other."""
+    assert workload.layer is not None
     return sum(
-        round(max(roofline_seconds(operator, machine)) * ticks.hz) + ticks.from_ps(machine.gpu.kernel_launch)
-        for operator in other_operators(layer, tp)
+        round(max(operator_parts(operator, workload, machine)) * ticks.hz) + ticks.from_ps(machine.gpu.kernel_launch)
+        for operator in other_operators(workload.layer, workload.tp)
     )

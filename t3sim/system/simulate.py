@@ -1,7 +1,7 @@
 """One point of an experiment: from its specification to the numbers of its result row.
 
 A point is one sublayer, or one collective, or a whole layer: the sum of its
-sublayers, each simulated, and of its other operators, by roofline.
+sublayers, each simulated, and of its other operators, computed.
 """
 
 from __future__ import annotations
@@ -93,8 +93,7 @@ def simulate(
     started = time.perf_counter()
     ticks = TickBase.of(run.machine)
     sublayers = evaluate(run, trace, PhaseStore() if store is None else store, audit)
-    layer = run.workload.layer
-    others = None if layer is None else other_ticks(layer, run.workload.tp, run.machine, ticks)
+    others = None if run.workload.layer is None else other_ticks(run.workload, run.machine, ticks)
     return SimulationResult(run, ticks, sublayers, others, wall_s=time.perf_counter() - started)
 
 

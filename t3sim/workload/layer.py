@@ -4,7 +4,8 @@ A layer sliced over TP GPUs as in Megatron-LM (without sequence parallelism): QK
 and down projection by rows, attention by heads; layer norms, residuals and dropout of the outputs are done by every GPU
 on all tokens.  Each operator is one kernel that reads its inputs from DRAM once and writes its outputs once.
 
-FLOPs are those of matrix units: 2 M N K for a GEMM, nothing for elementwise operators, which DRAM bandwidth bounds.
+What each costs is in ``t3sim/system/layer.py``.  FLOPs are those of matrix units: 2 M N K for a GEMM, nothing for
+elementwise operators, norms and softmax, which DRAM bandwidth bounds.
 Masks save nothing: neither a causal nor a window mask lets a kernel skip scores.  Elements: activations, weights and
 gradients FP16 (2 bytes), dropout masks 1 byte, master weights and both moments of Adam FP32 (4 bytes).  A norm (layer
 or RMS) reads and writes the tokens once.  Left out, as small: biases, statistics and weights of norms, rotary
@@ -20,8 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
-from t3sim.config.experiment import AttentionKind, LayerKind, LayerSpec, ModelSpec, RunSpec, WorkloadSpec
+from t3sim.config.experiment import AttentionKind, GemmShape, LayerKind, LayerSpec, ModelSpec, RunSpec, WorkloadSpec
 from t3sim.workload.sublayers import SUBLAYER_PHASES, gemm_of, slice_of
 from t3sim.workload.tiling import ELEMENT_BYTES
 
@@ -31,14 +33,22 @@ UPDATE_BYTES = 2 + 3 * (4 + 4) + 2
 FUSED_BACKWARD_PRODUCTS = 5  # scores once more, then the gradients of values, probabilities, queries and keys
 
 
+KernelKind = Literal["elementwise", "norm", "softmax", "fused_attention"]  # a field of ``OperatorsSpec`` each
+
+
 @dataclass(frozen=True)
 class Operator:
-    """One kernel on one GPU; ``n_bytes`` are read from DRAM and written to it."""
+    """One kernel on one GPU; ``n_bytes`` are read from DRAM and written to it.
+
+    ``kernel`` is a GEMM of that shape, ``n_gemms`` of them in a batched one, or another kind of kernel.
+    """
 
     name: str
     phase: str  # forward, backward or update
     flops: float  # on matrix units
     n_bytes: float
+    kernel: GemmShape | KernelKind
+    n_gemms: float = 1.0
 
 
 def sublayers_of(kind: LayerKind) -> tuple[str, ...]:
@@ -97,14 +107,15 @@ class _Operators:
         # The T3 study slices hidden wherever it falls: a GPU may hold a part of a head, and that part of its scores.
         self.scores = model.tokens * model.sequence * model.heads / tp
         self.product_flops = 2.0 * model.tokens * model.sequence * local.query  # one product of all heads
+        self.sequence, self.head = model.sequence, model.attention_width // model.heads
 
     def forward(self) -> Iterator[Operator]:
-        yield self._elementwise("norm 1", "forward", self.output, 2)  # input read, result written
+        yield self._moved("norm 1", "forward", self.output, 2, "norm")  # input read, result written
         yield self._gemm("QKV", "forward", self.tokens, self.qkv, self.hidden)
         yield from self._attention()
         # Reduced output and residual read; their sum written, and the mask if there is dropout.
         yield self._elementwise(f"{self.added} 1", "forward", self.output, 3, has_mask=self.has_dropout)
-        yield self._elementwise("norm 2", "forward", self.output, 2)
+        yield self._moved("norm 2", "forward", self.output, 2, "norm")
         yield self._gemm("FC-1", "forward", self.tokens, self.up, self.hidden)
         yield self._elementwise("activation", "forward", self.tokens * (self.up + self.feed_forward), 1)
         yield self._elementwise(f"{self.added} 2", "forward", self.output, 3, has_mask=self.has_dropout)
@@ -118,36 +129,42 @@ class _Operators:
         yield self._elementwise("activation", "backward", n_activations, 1)
         yield self._gemm("FC-1 weight gradient", "backward", self.hidden, self.up, self.tokens)
         # Gradient, input and gradient of the residual path read; their gradient written.
-        yield self._elementwise("norm 2", "backward", self.output, 4)
+        yield self._moved("norm 2", "backward", self.output, 4, "norm")
         if self.has_dropout:
             yield self._elementwise("dropout 1", "backward", self.output, 2, has_mask=True)
         yield self._gemm("OP input gradient", "backward", self.tokens, self.query, self.hidden)
         yield self._gemm("OP weight gradient", "backward", self.query, self.hidden, self.tokens)
         yield from self._attention_gradient()
         yield self._gemm("QKV weight gradient", "backward", self.hidden, self.qkv, self.tokens)
-        yield self._elementwise("norm 1", "backward", self.output, 4)
+        yield self._moved("norm 1", "backward", self.output, 4, "norm")
 
     def update(self) -> Operator:
         n_parameters = self.hidden * (self.qkv + self.query + self.up + self.feed_forward)
-        return Operator("optimizer", "update", 0.0, UPDATE_BYTES * n_parameters)
+        return Operator("optimizer", "update", 0.0, UPDATE_BYTES * n_parameters, "elementwise")
 
     def _gemm(self, name: str, phase: str, m: int, n: int, k: int) -> Operator:
-        return Operator(name, phase, 2.0 * m * n * k, ELEMENT_BYTES * (m * k + k * n + m * n))
+        n_bytes = ELEMENT_BYTES * (m * k + k * n + m * n)
+        return Operator(name, phase, 2.0 * m * n * k, n_bytes, GemmShape(m=m, n=n, k=k))
+
+    def _moved(self, name: str, phase: str, n_elements: float, n_arrays: int, kernel: KernelKind) -> Operator:
+        """A kernel over arrays of *n_elements*, read and written."""
+        return Operator(name, phase, 0.0, n_arrays * ELEMENT_BYTES * n_elements, kernel)
 
     def _elementwise(
         self, name: str, phase: str, n_elements: float, n_arrays: int, *, has_mask: bool = False
     ) -> Operator:
-        """A kernel over arrays of *n_elements*, read and written, and perhaps over a dropout mask."""
-        return Operator(name, phase, 0.0, (n_arrays * ELEMENT_BYTES + MASK_BYTES * has_mask) * n_elements)
+        """The same elementwise, and perhaps over a dropout mask."""
+        n_bytes = (n_arrays * ELEMENT_BYTES + MASK_BYTES * has_mask) * n_elements
+        return Operator(name, phase, 0.0, n_bytes, "elementwise")
 
     def _attention(self) -> Iterator[Operator]:
         queries, keys = self.tokens * self.query, self.tokens * self.key_value  # values are as many as keys
         if self.is_fused:
-            n_elements = 2 * queries + 2 * keys  # and the context, as large as the queries
-            yield Operator("fused attention", "forward", 2 * self.product_flops, ELEMENT_BYTES * n_elements)
+            n_bytes = ELEMENT_BYTES * (2 * queries + 2 * keys)  # and the context, as large as the queries
+            yield Operator("fused attention", "forward", 2 * self.product_flops, n_bytes, "fused_attention")
             return
-        yield self._product("scores", "forward", queries + keys + self.scores)
-        yield self._elementwise("scale, mask, softmax", "forward", self.scores, 2)
+        yield self._product("scores", "forward", queries + keys + self.scores, makes_scores=True)
+        yield self._moved("scale, mask, softmax", "forward", self.scores, 2, "softmax")
         if self.has_dropout:
             yield self._elementwise("attention dropout", "forward", self.scores, 2, has_mask=True)
         yield self._product("context", "forward", self.scores + keys + queries)
@@ -156,16 +173,20 @@ class _Operators:
         queries, keys = self.tokens * self.query, self.tokens * self.key_value
         if self.is_fused:  # reads queries, keys, values, context and its gradient; writes three gradients
             flops = FUSED_BACKWARD_PRODUCTS * self.product_flops
-            yield Operator("fused attention", "backward", flops, ELEMENT_BYTES * (4 * queries + 4 * keys))
+            n_bytes = ELEMENT_BYTES * (4 * queries + 4 * keys)
+            yield Operator("fused attention", "backward", flops, n_bytes, "fused_attention")
             return
         yield self._product("value gradient", "backward", self.scores + queries + keys)
-        yield self._product("probability gradient", "backward", queries + keys + self.scores)
+        yield self._product("probability gradient", "backward", queries + keys + self.scores, makes_scores=True)
         if self.has_dropout:
             yield self._elementwise("attention dropout", "backward", self.scores, 2, has_mask=True)
-        yield self._elementwise("scale, mask, softmax", "backward", self.scores, 3)  # 2 gradients, probabilities
+        # Two gradients and the probabilities.
+        yield self._moved("scale, mask, softmax", "backward", self.scores, 3, "softmax")
         yield self._product("query gradient", "backward", self.scores + keys + queries)
         yield self._product("key gradient", "backward", self.scores + queries + keys)
 
-    def _product(self, name: str, phase: str, n_elements: float) -> Operator:
-        """A batched GEMM with one matrix of scores for each sequence and head."""
-        return Operator(name, phase, self.product_flops, ELEMENT_BYTES * n_elements)
+    def _product(self, name: str, phase: str, n_elements: float, *, makes_scores: bool = False) -> Operator:
+        """A batched GEMM with one matrix of scores for each sequence and head, made or multiplied."""
+        s, head = self.sequence, self.head
+        gemm = GemmShape(m=s, n=s, k=head) if makes_scores else GemmShape(m=s, n=head, k=s)
+        return Operator(name, phase, self.product_flops, ELEMENT_BYTES * n_elements, gemm, self.scores / s**2)

@@ -1,6 +1,7 @@
 """Experiment files: points, overrides, and the messages for bad ones."""
 
 import pickle
+import re
 
 import pytest
 
@@ -348,11 +349,39 @@ class TestLayers:
     def test_provenance_of_a_model(self, plan):
         provenance = plan(self.LAYER, "workload.tokens=4096").provenance[0]
         assert provenance["workload.model.heads"].value == 28
-        assert provenance["workload.model.heads"].origin == "assumed"
+        assert provenance["workload.model.heads"].origin == "paper"
         assert provenance["workload.model.sequence"].origin == "assumed"
         assert provenance["workload.attention"].origin == "default"
         assert str(provenance["workload.tokens"].position) == "-s workload.tokens=4096"
         assert "workload.model.tokens" not in provenance
+
+    def test_shares_of_other_kernels(self, plan, tmp_path):
+        provenance = plan(self.LAYER, "workload.operators.norm=0.8").provenance[0]
+        norm = provenance["workload.operators.norm"]
+        assert (norm.value, str(norm.position)) == (0.8, "-s workload.operators.norm=0.8")
+        assert provenance["workload.operators.softmax"].origin == "derived"
+        names = ("elementwise", "norm", "softmax", "fused_attention")
+        (tmp_path / "mine.yaml").write_text("".join(f"{name}: 0.25\n" for name in names))
+        assert plan(self.LAYER, "workload.operators=null").points == plan(self.LAYER).points
+        for given, expected in (("roofline", 1.0), ("mine.yaml", 0.25)):
+            layer = plan(self.LAYER, f"workload.operators={given}").points[0].workload.layer
+            assert layer.operators.model_dump() == dict.fromkeys(names, expected)
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ("workload.operators=rooflin", "unknown operators `rooflin`; did you mean `roofline`"),
+            ("workload.operators.norm=1.5", "workload.operators.norm: found `1.5`, must be at most 1.0"),
+            ("workload.operators.nrm=0.5", "unknown key `nrm`"),
+        ],
+    )
+    def test_shares_that_are_refused(self, plan, given, message):
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            plan(self.LAYER, given)
+
+    def test_shares_are_of_a_layer(self, plan):
+        with pytest.raises(ConfigError, match=r"workload.operators: needs `workload.layer`"):
+            plan(BASE, "workload.operators=roofline")
 
     def test_a_hugging_face_config(self, plan, tmp_path):
         (tmp_path / "llama").mkdir()

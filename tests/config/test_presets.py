@@ -4,7 +4,7 @@ import pytest
 
 from t3sim.config import presets
 from t3sim.config.experiment import ModelSpec
-from t3sim.config.resolve import resolve_machine, resolve_tiling
+from t3sim.config.resolve import resolve_machine, resolve_operators, resolve_tiling
 from t3sim.config.yaml_loader import Node, Position, load_yaml
 from t3sim.errors import ConfigError
 from t3sim.workload.models import named_model
@@ -94,6 +94,16 @@ def test_tilings(name):
     tiling, tree = resolve_tiling(Node(name, PLACE))
     assert tiling == presets.load_kernels(name)
     assert all(leaf.source for path, leaf in tree.leaves())
+
+
+def test_operators():
+    shares, tree = resolve_operators(None, None, "workload.operators")
+    bound, _ = resolve_operators(Node("roofline", PLACE), None, "workload.operators")
+    assert set(bound.model_dump().values()) == {1.0}
+    assert max(shares.model_dump().values()) < 1.0
+    assert all(leaf.source for path, leaf in tree.leaves())
+    changed, _ = resolve_operators(Node({"norm": Node(0.8, PLACE)}, PLACE), None, "workload.operators")
+    assert changed == shares.model_copy(update={"norm": 0.8})
 
 
 def test_unknown_preset_lists_the_known_ones():

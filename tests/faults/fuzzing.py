@@ -52,6 +52,7 @@ PRESET_USES = {
     "link": "machine: {preset: t3-150, link: mine.yaml}",
     "model": "machine: t3-150\nworkload: {model: mine.yaml, sublayer: FC-2, tp: 8}",
     "kernel": "machine: t3-150\ntiling: mine.yaml",
+    "operators": "machine: t3-150\nworkload: {model: T-NLG, layer: prompt, tp: 8, operators: mine.yaml}",
 }
 EVERYTHING = """\
 schema_version: 1
@@ -78,7 +79,8 @@ sweep:
 LAYER = """\
 name: layer
 machine: {preset: t3-tiny, gpu: {n_compute_units: 8}}
-workload: {model: T-NLG, layer: training, attention: unfused, tokens: 2048, sequence: 1024, tp: 4}
+workload:
+  {model: T-NLG, layer: training, attention: unfused, tokens: 2048, sequence: 1024, tp: 4, operators: {norm: 0.5}}
 tiling: gemm-64x64
 strategy: {name: cu-split, collective_compute_units: 2}
 sweep:

@@ -230,7 +230,7 @@ CASES = [
         workload("[1]"),
         (
             "e.yaml:3:11: workload: found a list, a mapping is needed with the keys model, sublayer, layer, "
-            "attention, tokens, sequence, tp, gemm, operator, trace, collective"
+            "attention, operators, tokens, sequence, tp, gemm, operator, trace, collective"
         ),
     ),
     case(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,99 @@ def test_the_shipped_machine_and_models_are_those_of_the_tables(tmp_path: Path) 
     configuration.append("t3.nmc.ccdwl")
     assert len(configuration) == 15
     assert {name: rows[name].verdict for name in configuration} == dict.fromkeys(configuration, MET)
+
+
+LAYER_SPEEDUPS = {"training": {"t3": 1.07, "t3-mca": 1.1}, "prompt": {"t3": 1.09, "t3-mca": 1.12}}
+LARGE = {"GPT-3", "PALM", "MT-NLG"}
+
+
+def layer_records(kind: str, models: Mapping[str, tuple[int, ...]]) -> list[RunRecord]:
+    """Whole layers of 100 us, 34 (43) of them in all-reduces, with the geometric means that the study prints."""
+    ring = {"rs_us": {"training": 19.0, "prompt": 25.0}[kind], "ag_us": {"training": 15.0, "prompt": 18.0}[kind]}
+    return [
+        dataclasses.replace(
+            record_of(model, tp, "OP", strategy, 100 / speedup, **ring), sublayer=None, k=None, layer=kind
+        )
+        for model, degrees in models.items()
+        for tp in degrees
+        for strategy, speedup in {"sequential": 1.0, **LAYER_SPEEDUPS[kind]}.items()
+    ]
+
+
+def write_layers(folder: Path, records: list[RunRecord], attention: str = "unfused") -> Results:
+    points = [point_of(record, shipped("t3-150").model_dump(mode="json")) for record in records]
+    for record, point in zip(records, points, strict=True):
+        model = {"tokens": record.m, "hidden": record.n}
+        point["workload"] |= {"gemm": None, "layer": {"kind": record.layer, "attention": attention, "model": model}}
+    return read_folder(write_folder(folder, records, points=points))
+
+
+SMALLER = {"Mega-GPT-2": (8, 16), "T-NLG": (8, 16)}
+
+
+def all_layers() -> list[RunRecord]:
+    return [record for kind in LAYER_SPEEDUPS for record in layer_records(kind, SMALLER)]
+
+
+def layer_rows(results: Results) -> dict[str, Comparison]:
+    return {name: row for name, row in rows_by_id(results).items() if name.startswith("t3.layer.")}
+
+
+def test_layers_are_compared_with_the_iterations_of_the_study(tmp_path: Path) -> None:
+    rows = layer_rows(write_layers(tmp_path / "study", all_layers()))
+    met = [f"t3.layer.{name}" for name in ("t3_training", "t3_prompt", "mca_training", "mca_prompt")]
+    met += ["t3.layer.communication_training", "t3.layer.communication_prompt"]
+    assert {name: rows[name].verdict for name in met} == dict.fromkeys(met, MET)
+    largest = rows["t3.layer.mca_training_max"]
+    assert (largest.verdict, largest.ours) == (MISSED, "1.1 (Mega-GPT-2, TP 8)")
+    large = layer_records("training", dict.fromkeys(("GPT-3", "PALM", "MT-NLG"), (32,)))
+    large[5] = dataclasses.replace(large[5], time_us=100 / 1.12)
+    rows = layer_rows(write_layers(tmp_path / "large", large))
+    assert rows["t3.layer.mca_training_large"].ours == "1.12 (PALM, TP 32)"
+    assert rows["t3.layer.mca_training_large"].verdict == MET
+    assert rows["t3.layer.mca_prompt_large"].verdict == NOT_RUN
+
+
+@pytest.mark.parametrize(
+    "defect",
+    [
+        lambda records: [*records[:2], *records[3:]],
+        lambda records: [*records, records[0]],
+        lambda records: [dataclasses.replace(record, machine="t3-75") for record in records],
+    ],
+    ids=["one is missing", "one is there twice", "of another machine"],
+)
+def test_layers_of_something_else_are_not_the_study(defect: Any, tmp_path: Path) -> None:
+    rows = layer_rows(write_layers(tmp_path / "defect", defect(all_layers())))
+    assert rows["t3.layer.mca_training"].verdict == NOT_RUN
+    assert {row.verdict for row in layer_rows(write_layers(tmp_path / "fused", all_layers(), "fused")).values()} == {
+        NOT_RUN
+    }
+
+
+def split_records(factor: float = 1.0) -> list[RunRecord]:
+    """OP of both models: a GEMM of 100 us and an all-reduce of 149.25, which split units slow down as published."""
+    records = []
+    for model in SMALLER:
+        whole = {"gemm_us": 100.0, "rs_us": 80.0, "ag_us": 149.25 * factor - 80.0}
+        records.append(record_of(model, 8, "OP", "sequential", 200.0, **whole))
+        for n_units, gemm, ring in ((8, 1.1, 1.41), (16, 1.21, 1.07)):
+            slower = {"gemm_us": 100 * gemm, "rs_us": 80 * ring, "ag_us": (149.25 * factor - 80) * ring}
+            record = record_of(model, 8, "OP", "isolated-cu-split", 200.0, **slower)
+            records.append(dataclasses.replace(record, collective_compute_units=n_units))
+    return records
+
+
+def test_split_compute_units_are_compared_with_figure_6(tmp_path: Path) -> None:
+    rows = rows_by_id(write_study(tmp_path / "study", split_records()))
+    ours = {name.removeprefix("t3.cu."): row for name, row in rows.items() if name.startswith("t3.cu.")}
+    met = ["ideal", "all_reduce_8", "potential_8", "all_reduce_16", "gemm_64"]
+    assert {name: ours[name].verdict for name in met} == dict.fromkeys(met, MET)
+    assert float(ours["potential_16"].ours) == pytest.approx(249.25 / (149.25 * 1.07), rel=1e-3)
+    rows = rows_by_id(write_study(tmp_path / "longer", split_records(1.1)))
+    assert rows["t3.cu.ideal"].verdict == rows["t3.cu.potential_8"].verdict == MISSED
+    whole_units = [record for record in split_records() if record.collective_compute_units != 8]
+    assert rows_by_id(write_study(tmp_path / "none", whole_units))["t3.cu.all_reduce_8"].verdict == NOT_RUN
 
 
 # Canaries: a defect in the results turns its target red.

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t3sim.config.experiment import AttentionKind, LayerKind, LayerSpec, ModelSpec
+from t3sim.config.experiment import AttentionKind, GemmShape, LayerKind, LayerSpec, ModelSpec, OperatorsSpec
 from t3sim.config.presets import preset_names
 from t3sim.workload import layer as layer_module
 from t3sim.workload.layer import Operator, other_operators, sublayers_of
@@ -35,7 +35,8 @@ LLAMA = model(kv_heads=4, intermediate=3584, gated=True, whole_heads=True, dropo
 def operators(
     spec: ModelSpec, tp: int, kind: LayerKind = "training", attention: AttentionKind = "unfused"
 ) -> list[Operator]:
-    return other_operators(LayerSpec(kind=kind, attention=attention, model=spec), tp)
+    shares = OperatorsSpec(elementwise=1.0, norm=1.0, softmax=1.0, fused_attention=1.0)
+    return other_operators(LayerSpec(kind=kind, attention=attention, operators=shares, model=spec), tp)
 
 
 def flops(spec: ModelSpec, tp: int, kind: LayerKind, attention: AttentionKind = "unfused") -> float:
@@ -110,6 +111,23 @@ def test_bytes_of_the_operators_that_are_easy_to_count() -> None:
     assert found["FC-1", "forward"].n_bytes == 2 * (t * h + h * 4 * h // 8 + t * 4 * h // 8)
     assert found["optimizer", "update"].n_bytes == 28 * 12 * h * h // 8
     assert found["optimizer", "update"].flops == 0
+
+
+def check_kernels(found: list[Operator]) -> None:
+    """Fail unless the GEMMs of an operator compute its FLOPs, and what has none is of a kind that only moves."""
+    for one in found:
+        if isinstance(one.kernel, GemmShape):
+            gemm = one.kernel
+            assert 2 * gemm.m * gemm.n * gemm.k * one.n_gemms == pytest.approx(one.flops), one.name
+        else:
+            assert (one.kernel == "fused_attention") == (one.flops > 0), one.name
+            assert ("norm" in one.name, "softmax" in one.name) == (one.kernel == "norm", one.kernel == "softmax")
+
+
+@pytest.mark.parametrize("attention", ["unfused", "fused"])
+@pytest.mark.parametrize(("spec", "tp"), [(model(), 1), (LLAMA, 4), (named_model("T-NLG").spec, 16)])
+def test_every_operator_is_a_kernel(spec: ModelSpec, tp: int, attention: AttentionKind) -> None:
+    check_kernels(operators(spec, tp, attention=attention))
 
 
 def test_a_prompt_has_neither_dropout_nor_gradients() -> None:
@@ -205,6 +223,15 @@ class TestCanaries:
         seed(lambda o: dataclasses.replace(o, n_bytes=2 * o.n_bytes) if o.name == name else o)
         with pytest.raises(AssertionError):
             check_score_traffic(1)
+
+    @pytest.mark.parametrize(
+        ("name", "changes"),
+        [("scores", {"n_gemms": 1.0}), ("norm 2", {"kernel": "elementwise"}), ("context", {"kernel": "softmax"})],
+    )
+    def test_a_kernel_that_does_something_else(self, name: str, changes: dict[str, Any]) -> None:
+        wrong = [dataclasses.replace(o, **changes) if o.name == name else o for o in operators(model(), 2)]
+        with pytest.raises(AssertionError):
+            check_kernels(wrong)
 
     def test_a_layer_that_shrinks(self) -> None:
         found = operators(model(), 1)

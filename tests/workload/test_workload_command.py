@@ -65,10 +65,10 @@ def test_an_experiment_with_a_layer(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert [row[0] for row in rows(result.output)[2:6]] == ["OP", "FC-2", "FC-1", "IP"]
     assert result.output.count("everything else in a layer of T-NLG, training, unfused attention") == 1
-    # 2 x 8192 x 4256 x 1596 FLOP at 0.84 x 229.376 TFLOP/s
-    assert ["QKV", "forward", "111.3", "109.5", "577.6", "compute"] in rows(result.output)
-    # reads and writes 8192 x 4256 FP16 elements at 1.024 TB/s
-    assert ["norm", "1", "forward", "0.0", "139.5", "136.2", "DRAM"] in rows(result.output)
+    # 32 x 13 tiles, 6 waves of 80: 2 x 480 x 256 x 128 x 4256 FLOP at 0.84 x 229.376 TFLOP/s, 26.1 MB at 1.024 TB/s
+    assert ["QKV", "forward", "111.3", "109.5", "720.4", "compute"] in rows(result.output)
+    # reads and writes 8192 x 4256 FP16 elements at 0.54 x 1.024 TB/s
+    assert ["norm", "1", "forward", "0.0", "139.5", "252.2", "DRAM"] in rows(result.output)
     other = show(path, "--tp", "16")
     assert "T-NLG on 16 GPUs" in other.output
 
