@@ -203,12 +203,12 @@ class Points:
             yield _point(row, "time_us", reason="no such lane of a pattern of so many GPUs")
         elif row["means"] == "bulk_store" or (row["means"] == "copy" and str(row["pattern"]).startswith("pull")):
             yield _point(row, "time_us", reason="no bulk stores alone, and engines push only")
-        elif not set(range(1, mesh.gpus)) <= set(TOPOLOGIES[self.machine.link.topology].distances(mesh.gpus)):
-            yield _point(row, "time_us", reason="its links do not lead from every GPU to every other one")
         elif row["means"] == "copy" and not n_engines:
             yield _point(row, "time_us", reason=NO_COPY_ENGINES)
         elif row["means"] == "copy" and (n := max(Counter(one.gpu for one in mesh.lanes).values())) > n_engines:
             yield _point(row, "time_us", reason=f"{n} lanes of one GPU; the machine has {n_engines} copy engines")
+        elif not set(range(1, mesh.gpus)) <= set(TOPOLOGIES[self.machine.link.topology].distances(mesh.gpus)):
+            yield _point(row, "time_us", reason="its links do not lead from every GPU to every other one")
         else:
             found = Transfers(unthrottled(self.machine), self.tiling, mesh, int(row["bytes"]), str(row["means"]))
             yield _point(row, "time_us", Term(found, "time" if lane == ALL_LANES else lane))
