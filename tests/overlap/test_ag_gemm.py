@@ -368,7 +368,7 @@ def test_a_library_gives_a_kernel_whose_tiles_end_with_the_rows_of_a_rank() -> N
 
 # --- the bound ---------------------------------------------------------------------------------------
 
-DESIGNS = ("sequential", "flux-ag", "async-tp-ag", "te-ring-ag")
+DESIGNS = ("sequential", "flux-ag", "async-tp-ag", "te-ring-ag", "sm-specialised")
 
 
 def random_point(seed: int) -> tuple[tuple[str, ...], tuple[int, int, int], int]:
@@ -388,7 +388,8 @@ def random_point(seed: int) -> tuple[tuple[str, ...], tuple[int, int, int], int]
 def times_of(seed: int) -> dict[str, int]:
     changes, shape, tp = random_point(seed)
     names = ("ideal-overlap", *DESIGNS)
-    return {name: simulate(point(name, *changes, shape=shape, tp=tp)).total for name in names}
+    given = {"sm-specialised": ("strategy.communication_units=1",)}
+    return {name: simulate(point(name, *changes, *given.get(name, ()), shape=shape, tp=tp)).total for name in names}
 
 
 @pytest.mark.parametrize("seed", range(sample(100, 3)))
