@@ -123,10 +123,11 @@ def matrix_pairs(core: GpuCore) -> Pairs:
 def end_claims(core: GpuCore) -> Iterator[Claim]:
     """Yield that a finished kernel ended with the last of its workgroups, steps and DRAM transfers (S2)."""
     ends = [int(channels_of(core)["last_done_at"].max()) * int(core.gpu.memory_ticks), core.start_at]
+    scale = int(core.gpu.link_port.scale)
     if len(core.gemms):
         ends.append(int(core.tables.workgroups["end_at"].max()))
     if len(core.moves):
         ends.append(int(core.tables.steps["end_at"].max()))
     if core.gpu.n_loads:  # what others load of it leaves behind its own work
-        ends.append(-(-int(core.gpu.link_port.free_at_scaled) // int(core.gpu.link_port.scale)))
+        ends.append(-(-int(core.gpu.link_port.free_at_scaled) // (scale * core.slot_ticks)) * core.slot_ticks)
     yield Claim("S2", "gpu", "end of the kernel, against the last thing in it", core.kernel_end_at, max(ends))

@@ -342,10 +342,11 @@ class GpuCore:
         """Return the tick at which the last kernel was over: its last workgroup and its last DRAM command.
 
         The collective reads the output past the L2, so a GEMM ends with the write-back of dirty lines.  A GPU from
-        which others load ends when the last of that is on the wire.
+        which others load ends with the slot at whose end the last of that is on the wire.
         """
         port = self.gpu.link_port
-        served_at = -(-int(port.free_at_scaled) // int(port.scale)) if self.gpu.n_loads else 0
+        slots = -(-int(port.free_at_scaled) // (int(port.scale) * self.slot_ticks))
+        served_at = slots * self.slot_ticks if self.gpu.n_loads else 0
         return max(int(self.gpu.compute_done_at), int(self.gpu.last_done_at), served_at)
 
 
