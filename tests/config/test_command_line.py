@@ -74,7 +74,7 @@ def test_problems_go_to_stderr_with_code_2(t3sim):
         "-s strategy=t4: strategy: unknown strategy `t4`; did you mean `t3`? "
         "(known: sequential, cu-split, t3, t3-mca, ideal-overlap, ideal-rs-nmc, published-overlap, published-rs-nmc,"
         " isolated-cu-split, flux-push, copy-engine-scatter, async-tp, te-p2p-rs, te-pipelined-rs, wave-groups,"
-        " sm-specialised, flux-ag, async-tp-ag, te-ring-ag)\n"
+        " sm-specialised, flux-pull, distfuse, flux-ag, async-tp-ag, te-ring-ag)\n"
     )
 
 

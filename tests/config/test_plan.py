@@ -161,7 +161,8 @@ class TestArbitration:
                 "{policy: mca}",
                 (
                     "`mca` is used by the strategies `cu-split`, `t3-mca`, `flux-push`, `copy-engine-scatter`,"
-                    " `async-tp`, `te-p2p-rs`, `te-pipelined-rs`, `wave-groups`, `sm-specialised`, `flux-ag`,"
+                    " `async-tp`, `te-p2p-rs`, `te-pipelined-rs`, `wave-groups`, `sm-specialised`, `flux-pull`,"
+                    " `distfuse`, `flux-ag`,"
                     " `async-tp-ag` and `te-ring-ag` only, which are not run"
                 ),
             ),
@@ -254,7 +255,7 @@ BAD_VALUES = [
             "(known: sequential, cu-split, t3, t3-mca, ideal-overlap, ideal-rs-nmc, "
             "published-overlap, published-rs-nmc, isolated-cu-split, flux-push, "
             "copy-engine-scatter, async-tp, te-p2p-rs, te-pipelined-rs, wave-groups, "
-            "sm-specialised, flux-ag, async-tp-ag, te-ring-ag)"
+            "sm-specialised, flux-pull, distfuse, flux-ag, async-tp-ag, te-ring-ag)"
         ),
     ),
     ("mode=mirored", "mode: found `mirored`; allowed: mirrored, explicit; did you mean `mirrored`?"),

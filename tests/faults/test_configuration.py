@@ -193,8 +193,8 @@ CASES = [
         (
             "e.yaml:4:11: strategy: unknown strategy `t4`; did you mean `t3`? (known: sequential, cu-split, t3, "
             "t3-mca, ideal-overlap, ideal-rs-nmc, published-overlap, published-rs-nmc, isolated-cu-split, flux-push,"
-            " copy-engine-scatter, async-tp, te-p2p-rs, te-pipelined-rs, wave-groups, sm-specialised, flux-ag,"
-            " async-tp-ag, te-ring-ag)"
+            " copy-engine-scatter, async-tp, te-p2p-rs, te-pipelined-rs, wave-groups, sm-specialised,"
+            " flux-pull, distfuse, flux-ag, async-tp-ag, te-ring-ag)"
         ),
     ),
     case(
@@ -1314,7 +1314,7 @@ def test_all_problems_of_a_file_at_once(folder: Path) -> None:
                 "(known: sequential, cu-split, t3, t3-mca, ideal-overlap, ideal-rs-nmc, "
                 "published-overlap, published-rs-nmc, isolated-cu-split, flux-push, "
                 "copy-engine-scatter, async-tp, te-p2p-rs, te-pipelined-rs, wave-groups, "
-                "sm-specialised, flux-ag, async-tp-ag, te-ring-ag)"
+                "sm-specialised, flux-pull, distfuse, flux-ag, async-tp-ag, te-ring-ag)"
             ),
             "e.yaml:6:10: quantum: 100 has no unit; did you mean `100 ns`?",
         ],

@@ -91,6 +91,24 @@ def test_tiles_are_fetched_while_others_are_made() -> None:
     assert fetch.end > gemm.end
 
 
+@pytest.mark.parametrize(("m", "columns", "k"), [(128, 128, 72), (256, 256, 8), (64, 512, 512)])
+def test_no_design_of_an_all_reduce_beats_its_bound(m: int, columns: int, k: int) -> None:
+    """Is no strategy quicker than the bound that overlaps both halves of the all-reduce?"""
+    at = {"shape": (m * 3, columns, k), "tp": 3}
+    reduced = ("workload.operator=gemm-ar", *SWITCH)
+    times = {
+        name: simulate(point(name, *given, *reduced, **at)).total
+        for name, given in {
+            "ideal-overlap": [], "sequential": [], "flux-push": [],
+            **{
+                NAMES[one]: [f"strategy.{key}={n}" for key, n in PARAMS[one].items()]
+                for one in ("flux-pull", TWO_SHOTS)
+            },
+        }.items()
+    }  # fmt: skip
+    assert min(times.values()) == times["ideal-overlap"]
+
+
 def test_each_tile_is_asked_for_where_it_is_made() -> None:
     """Does every step that loads from another rank wait there?"""
     (fused, *_) = overlap_strategies.get("flux-pull")(operator(3), PARAMS["flux-pull"]).parts()

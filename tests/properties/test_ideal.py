@@ -31,6 +31,7 @@ MOST_ACROSS, MOST_TILES, MOST_K = 6, 24, 512
 # Chunks of unlike shapes, a ring of more than two, an order that needs every GPU; no copy engine.
 MAY_REFUSE = {
     "flux-push", "copy-engine-scatter", "async-tp", "te-p2p-rs", "te-pipelined-rs", "wave-groups", "sm-specialised",
+    "flux-pull",
 }  # fmt: skip
 BOUNDS = [one.name for one in in_order() if one.kind == "bound" and one in strategies()]
 
