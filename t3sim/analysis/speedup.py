@@ -60,9 +60,12 @@ def phases_of(row: Row) -> dict[str, float]:
     elif row["gemm_compute_units"] is not None:
         phases = {"GEMM and all-reduce overlapped": of_sublayers}
     elif row["fused_us"] is not None:
-        phases = {"GEMM and RS overlapped": row["fused_us"], "AG": all_gather}
+        collective = "all-reduce" if _reduces_at_all(row) and not all_gather else "RS"
+        phases = {f"GEMM and {collective} overlapped": row["fused_us"], "AG": all_gather}
     elif gemm + reduce_scatter + all_gather <= of_sublayers * (1 + 1e-9):
         phases = {"GEMM": gemm, "RS": reduce_scatter, "AG": all_gather}
+    elif _reduces_at_all(row):
+        phases = {"GEMM and all-reduce overlapped": of_sublayers}
     else:  # isolated times longer than the whole: they ran at the same time
         together = max(of_sublayers - all_gather, 0.0)
         phases = {"GEMM and RS overlapped": together, "AG": min(all_gather, of_sublayers)}
@@ -73,4 +76,14 @@ def phases_of(row: Row) -> dict[str, float]:
 
 def gathers_first(row: Row) -> bool:
     """Return whether a point gathers its A and then multiplies (`ag-gemm`)."""
-    return (row["sublayer"] or "").split(" ")[0] == "AG"
+    return _operator(row) == "AG"
+
+
+def _reduces_at_all(row: Row) -> bool:
+    """Return whether a point is a GEMM and the all-reduce of its output, as one operator (`gemm-ar`)."""
+    return _operator(row) == "AR"
+
+
+def _operator(row: Row) -> str:
+    """Return what stands in front of the name of a sublayer; empty for a GEMM and its reduce-scatter."""
+    return (row["sublayer"] or "").split(" ")[0]

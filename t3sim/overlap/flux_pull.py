@@ -9,7 +9,7 @@ from t3sim.overlap.interface import strategy
 from t3sim.program.kernels import gemm, program, total
 from t3sim.program.operations import AT_OPERANDS, NONE, Barrier, Post, Program, Tiles, Wait
 from t3sim.program.operator import Operator
-from t3sim.program.parts import all_gather_part, gemm_part, part_of
+from t3sim.program.parts import fused_plan, gemm_part
 from t3sim.program.plan import Plan, in_order
 from t3sim.program.tile_ring import COMMUNICATION_UNITS, PackedTiles, beside
 
@@ -52,5 +52,4 @@ def flux_pull(op: Operator, params: Mapping[str, int]) -> Plan:
     if op.n == 1:
         return Plan(in_order(gemm_part(op)))
     program_of = partial(flux_pull_program, units=params["communication_units"])
-    fused = part_of(op, "fused", "fused", program_of, is_arbitrated=True)
-    return Plan(in_order(fused, all_gather_part(op)), also=(gemm_part(op),))
+    return fused_plan(op, program_of)

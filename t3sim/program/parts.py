@@ -31,12 +31,12 @@ def part_of(op: Operator, role: str, name: str, program_of: ProgramOf, *, is_arb
 
 
 def fused_plan(op: Operator, program_of: ProgramOf, *, ordered: Operator | None = None) -> Plan:
-    """Return the plan of one part, `fused`, that a policy arbitrates, and the all-gather behind a reduce-scatter.
+    """Return the plan of one part, `fused`, that a policy arbitrates, and the all-gather of its output behind it.
 
     *ordered*: what programs are made of, where it is not *op* itself.
     """
     fused = part_of(ordered or op, "fused", "fused", program_of, is_arbitrated=True)
-    return Plan(in_order(fused, all_gather_part(op) if op.kind == "gemm-rs" else None), also=(gemm_part(op),))
+    return Plan(in_order(fused, None if op.kind == "ag-gemm" else all_gather_part(op)), also=(gemm_part(op),))
 
 
 @lru_cache(KEPT)

@@ -15,7 +15,7 @@ from t3sim.overlap.flux import PARAMETERS, flux_push
 from t3sim.overlap.sequential import sequential
 from t3sim.overlap.t3 import t3
 from t3sim.program.checks import check_plan
-from t3sim.program.operations import STORE, Gemm, Moves, paired
+from t3sim.program.operations import STORE, Gemm, Moves, Tiles, paired
 from t3sim.program.operator import Operator
 from t3sim.program.parts import all_gather_part, collective_plan, gemm_part
 from t3sim.program.plan import Bound, Part, Plan, Tree, in_order, longest
@@ -111,6 +111,20 @@ def test_what_runs_for_its_column_only() -> None:
     }  # fmt: skip
     assert also["cu-split"] == [f"{part}, 2 compute units" for part in ("gemm", "reduce-scatter", "all-gather")]
     assert all(parts in ([], ["gemm"]) for name, parts in also.items() if name != "cu-split")
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_an_all_reduce_leaves_all_of_the_output_at_every_gpu(name: str) -> None:
+    """Does an all-gather follow, or does what runs before it leave every tile, and not the own ones only?"""
+    plan, params = PLANS[name]
+    parts = plan(replace(operator(4), kind="gemm-ar"), params).parts()
+    made = sum(len(one.workgroups) for one in parts[0].programs[0].outputs if isinstance(one, Tiles))
+    is_whole = made == operator(4).tiles.n_workgroups
+    if name.startswith("cu-split"):
+        assert parts[0].role == "split", "of other data"
+    else:
+        assert is_whole == (name.startswith("distfuse") or parts[0].role == "gemm")
+        assert ("all_gather" in {part.role for part in parts}) == (not name.startswith("distfuse"))
 
 
 @pytest.mark.parametrize("name", PLANS)
