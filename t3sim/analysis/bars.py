@@ -244,7 +244,7 @@ class BarPage:
             longest = max(len(line) for name in names for line in name.split("\n"))
             axes.set_xticks([self._position(0, s) for s in range(len(self.series))], names)
             for text in axes.get_xticklabels():  # a word that is longer than its bar is wide
-                text.set_fontsize(text.get_fontsize() * min(1.0, max(0.8, letters / longest)))
+                text.set_fontsize(float(text.get_fontsize()) * min(1.0, max(0.8, letters / longest)))
             model, comma, rest = cases[0].heading.partition(", ")
             axes.set_xlabel(f"{model} {cases[0].label}, {rest}" if comma else f"{cases[0].label}, {model}")
             axes.tick_params(axis="x", length=0)
