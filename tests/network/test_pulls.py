@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,7 @@ from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.kernel import codes
 from t3sim.program.operations import AT_OPERANDS, NONE, STEP, Moves, Post, Program, Signals, table
 from t3sim.system.ring import RingMachine
+from tests.conftest import REPOSITORY
 from tests.harness.fabric import SLOT, SWITCH, cluster, granule_ticks, link_waits, one_for_all, sending
 from tests.kernel.small import explicit, machine
 
@@ -129,6 +133,30 @@ def test_loads_that_never_come_are_a_breach() -> None:
     ring.cores[0].gpu.expected_inbound += 1
     with pytest.raises(ModelError):
         ring.run()
+
+
+FEW = """\
+from tests.conftest import REPOSITORY
+from tests.harness.fabric import digest_of_commands, one_for_all
+from tests.network.test_pulls import AT_OPERANDS, pulling
+
+machine = one_for_all(pulling([1, 2], 16, wait_signal=0, wait_at_least=0, wait_where=AT_OPERANDS), 3)
+digest = digest_of_commands(machine.core)
+print(machine.run(), digest.hexdigest())
+"""
+
+
+def test_plain_python_does_the_same() -> None:
+    """Does the interpreted kernel ask, load and answer at the same ticks as the compiled one?"""
+    found = {
+        mode: subprocess.run(
+            [sys.executable, "-c", FEW], env=os.environ | {"T3SIM_INTERPRETED": mode}, cwd=REPOSITORY, check=True,
+            capture_output=True, text=True,
+        ).stdout
+        for mode in ("0", "1")
+    }  # fmt: skip
+    assert found["0"] == found["1"]
+    assert len(found["0"].split()) == 2
 
 
 def refused(kernel: Moves, n: int, changes: str) -> str:
