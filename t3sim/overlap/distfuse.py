@@ -9,13 +9,16 @@ from t3sim.overlap.interface import strategy
 from t3sim.program.kernels import gemm, program
 from t3sim.program.operations import AT_OPERANDS, STORE, Barrier, Program, Tiles, Wait
 from t3sim.program.operator import Operator
+from t3sim.program.packed_tiles import PackedTiles, beside
 from t3sim.program.parts import gemm_part, part_of
 from t3sim.program.plan import Plan, in_order
-from t3sim.program.tile_ring import COMMUNICATION_UNITS, PackedTiles, beside
+from t3sim.program.tile_ring import COMMUNICATION_UNITS
 from t3sim.registry import Parameter
 
 ONE, TWO = 1, 2
-SHOTS = Parameter(TWO, tried=(ONE, TWO), minimum=ONE, meaning="1: each GPU adds up all tiles; 2: their owners, for all")
+SHOTS = Parameter(
+    TWO, tried=(ONE, TWO), minimum=ONE, meaning="1: every GPU adds up all tiles; 2: their owners do, for all others",
+)  # fmt: skip
 
 
 def distfuse_program(op: Operator, rank: int, units: int, shots: int) -> Program:

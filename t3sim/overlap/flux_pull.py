@@ -9,9 +9,10 @@ from t3sim.overlap.interface import strategy
 from t3sim.program.kernels import gemm, program, total
 from t3sim.program.operations import AT_OPERANDS, NONE, Barrier, Post, Program, Tiles, Wait
 from t3sim.program.operator import Operator
+from t3sim.program.packed_tiles import PackedTiles, beside
 from t3sim.program.parts import fused_plan, gemm_part
 from t3sim.program.plan import Plan, in_order
-from t3sim.program.tile_ring import COMMUNICATION_UNITS, PackedTiles, beside
+from t3sim.program.tile_ring import COMMUNICATION_UNITS
 
 
 def flux_pull_program(op: Operator, rank: int, units: int) -> Program:

@@ -1,10 +1,8 @@
-"""Tiles of a GEMM that lie one behind the other: of a whole one, or of some with the ring that reduces them."""
+"""The ring reduce-scatter of some tiles of a GEMM, which stores them where the ring takes them from."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import zip_longest
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +10,7 @@ import numpy as np
 from t3sim.collective.choice import ring_schedule
 from t3sim.errors import UsageError
 from t3sim.program.kernels import ring
-from t3sim.program.operations import STEP, STORE, Gemm, Ints, Memory, Moves, Tiles, table, tile_granules
+from t3sim.program.operations import Ints, Memory, Moves, Tiles, tile_granules
 from t3sim.program.operator import Operator
 from t3sim.program.parts import ring_contents
 from t3sim.registry import Parameter
@@ -20,40 +18,8 @@ from t3sim.workload.tiling import TileTrace
 
 COMMUNICATION_UNITS = Parameter(
     16, minimum=1, below="gpu.n_compute_units", tried=(2, 4, 8, 16, 24, 32),
-    meaning="that run the reduce-scatters; the others run the GEMMs",
+    meaning="that only communicate; the others run the GEMMs",
 )  # fmt: skip
-
-
-class PackedTiles:
-    """The tiles of a GEMM, chunk by chunk, each in one piece: of every chunk as many, in the same order."""
-
-    def __init__(self, op: Operator) -> None:
-        """All are arrays with an entry for each workgroup, in the order of the trace."""
-        workgroups = op.tiles.workgroups
-        self.width = tile_granules(op.tiles, op.granule)[2]
-        self.size: Ints = workgroups["n_rows"] * self.width  # granules
-        self.position: Ints = workgroups["chunk"]
-        self.n = len(op.chunk(0))  # of a chunk
-        self.each = int(self.size[: self.n].sum())  # granules of a chunk
-        self.number = np.arange(op.tiles.n_workgroups) % self.n  # inside its chunk
-        self.inside = (np.cumsum(self.size) - self.size) % self.each  # granule inside its chunk
-
-    def stored(self, kernel: Gemm, first: Ints, signal: Ints) -> Gemm:
-        """Return *kernel* with its tiles stored in one piece each, at *first*, each posting its *signal* or none."""
-        stores = kernel.stores.copy()
-        stores.kind[:], stores.first[:], stores.pitch[:], stores.signal[:] = STORE, first, self.width, signal
-        return replace(kernel, stores=stores)
-
-
-def beside(op: Operator, n_units: int, name: str, steps: Sequence[Sequence[dict[str, int]]], **more: Any) -> Moves:
-    """Return a kernel on the last *n_units*, from the begin on: each takes the steps of the next tile in turn."""
-    columns: list[list[dict[str, int]]] = [[] for _ in range(n_units)]
-    for i, of_tile in enumerate(steps):
-        columns[i % n_units] += of_tile
-    nothing, every = {"n_operands": 1}, op.machine.gpu.n_compute_units
-    rows = [row for group in zip_longest(*columns, fillvalue=nothing) for row in group]
-    dealt = table(STEP, rows).reshape(-1, n_units)
-    return Moves(name=name, steps=dealt, units=(every - n_units, every), stream=1, launch=0, traffic_class=1, **more)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,8 @@ from t3sim.gpu.kernel import codes
 from t3sim.program.operations import AT_OPERANDS, NONE, STEP, Moves, Post, Program, Signals, table
 from t3sim.system.ring import RingMachine
 from tests.conftest import REPOSITORY
-from tests.harness.fabric import SLOT, SWITCH, cluster, granule_ticks, link_waits, one_for_all, sending
-from tests.kernel.small import explicit, machine
+from tests.harness.fabric import BUFFER, SLOT, SWITCH, cluster, granule_ticks, link_waits, one_for_all, sending
+from tests.kernel.small import explicit, fused_of, machine, trace_of
 
 EACH = 768  # granules
 
@@ -84,16 +85,16 @@ def test_one_gpu_stands_for_all_that_pull() -> None:
 
 def test_requests_take_room_on_the_wire() -> None:
     """Is a sender slower that also asks for data, by a header for each line?"""
-    alone = finished(sending([(1, 4 * EACH)], 0), pulling([]))
-    both = finished(
-        Moves(name="both", launch=0, steps=np.concatenate([pulling([1]).steps, sending([(1, 4 * EACH)], 0).steps])),
-        pulling([]),
-    )
-    asked = int(both.cores[0].gpu.n_asked)
-    port = both.cores[0].gpu.link_port
-    header = int(port.header_cost) // both.cores[0].machine.memory.access
-    busy = int(port.busy_scaled) - int(alone.cores[0].gpu.link_port.busy_scaled)
-    assert (asked, busy) == (EACH // 2, EACH // 2 * header)
+    headers = f"link: {{topology: switch, ingress_buffer: {BUFFER}, packet_payload: 128 B, packet_header: 16 B}}"
+    send = sending([(1, 4 * EACH)], 0)
+    both = Moves(name="both", launch=0, steps=np.concatenate([pulling([1]).steps, send.steps]))
+    alone, asking = cluster([send, pulling([])], headers), cluster([both, pulling([])], headers)
+    alone.run()
+    asking.run()
+    port = asking.cores[0].gpu.link_port
+    more = int(port.busy_scaled) - int(alone.cores[0].gpu.link_port.busy_scaled)
+    assert int(asking.cores[0].gpu.n_asked) == EACH // 2
+    assert more * 64 == EACH // 2 * 16 * int(port.payload_cost)  # 16 B take a quarter of what a granule of 64 B does
 
 
 def posting(at_least: int, *, posts: bool) -> RingMachine:
@@ -163,6 +164,21 @@ def refused(kernel: Moves, n: int, changes: str) -> str:
     with pytest.raises(UsageError) as caught:
         one_for_all(kernel, n, changes).run()
     return str(caught.value)
+
+
+def test_data_with_flags_on_another_gpu_are_refused() -> None:
+    """A step finds flags between its data only where they were received."""
+    message = refused(pulling([1], is_received=1), 2, SWITCH)
+    assert "data with flags between them lie on the GPU that reads them" in message
+
+
+def test_a_dma_engine_beside_loads_is_refused() -> None:
+    """What a tracker triggers and what others load would leave by one queue: are both in one program refused?"""
+    spec = machine(SWITCH)
+    fused = fused_of(spec, trace_of(192, 128, n_chunks=3))
+    both = replace(fused, operations=(*fused.operations, pulling([1])))
+    with pytest.raises(UsageError, match="what a DMA engine sends and what others load"):
+        explicit(spec, both, both, both)
 
 
 def test_what_no_link_brings_back_is_refused() -> None:

@@ -2,14 +2,15 @@
 
 Models: serialisation (integer arithmetic in fractions of a tick, so the rate is exact); a bounded
 buffer for the stores of compute units, which pushes back on them, as does what each may have of it;
-a queue of DMA data in the order in which they were asked for, bounded by the engine's read-ahead;
-the two take turns on the wire.
+a queue of DMA data in the order in which they were asked for, bounded by the engine's read-ahead, or of what other GPUs
+load, bounded by what these may have in flight; the two take turns on the wire.
 Without turns a backlog of DMA data starves the stores of the first chunk, on which all later chunks
 depend.  If compute units come in groups, each group has a queue of its own in an equal part of the buffer, and one
 more takes what no compute unit stores (copy engines, signals that operations post); those that can leave take turns,
 packet by packet.  There is no order between queues; who needs one asks ``is_sent_until`` (``command_processor``).
 Behind a switch, the first in line waits while the ingress buffer of the GPU that it goes to has no room for it, and all
-behind it in its queue wait, too.  Each packet carries a header, so small stores take longer for the same data.
+behind it in its queue wait, too.  Each packet carries a header, so small stores take longer for the same data; a
+load is a header alone.
 The wire's latency belongs to ``network.link``.
 Pinned by tests/kernel/test_link_port.py.
 """

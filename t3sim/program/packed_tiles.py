@@ -1,0 +1,45 @@
+"""Tiles of a GEMM that lie in one piece each, and the kernel beside it that takes them one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+
+from t3sim.program.operations import STEP, STORE, Gemm, Ints, Moves, table, tile_granules
+from t3sim.program.operator import Operator
+
+
+class PackedTiles:
+    """The tiles of a GEMM, chunk by chunk, each in one piece: of every chunk as many, in the same order."""
+
+    def __init__(self, op: Operator) -> None:
+        """All are arrays with an entry for each workgroup, in the order of the trace."""
+        workgroups = op.tiles.workgroups
+        self.width = tile_granules(op.tiles, op.granule)[2]
+        self.size: Ints = workgroups["n_rows"] * self.width  # granules
+        self.position: Ints = workgroups["chunk"]
+        self.n = len(op.chunk(0))  # of a chunk
+        self.each = int(self.size[: self.n].sum())  # granules of a chunk
+        self.number = np.arange(op.tiles.n_workgroups) % self.n  # inside its chunk
+        self.inside = (np.cumsum(self.size) - self.size) % self.each  # granule inside its chunk
+
+    def stored(self, kernel: Gemm, first: Ints, signal: Ints) -> Gemm:
+        """Return *kernel* with its tiles stored in one piece each, at *first*, each posting its *signal* or none."""
+        stores = kernel.stores.copy()
+        stores.kind[:], stores.first[:], stores.pitch[:], stores.signal[:] = STORE, first, self.width, signal
+        return replace(kernel, stores=stores)
+
+
+def beside(op: Operator, n_units: int, name: str, steps: Sequence[Sequence[dict[str, int]]], **more: Any) -> Moves:
+    """Return a kernel on the last *n_units*, from the begin on: each takes the steps of the next tile in turn."""
+    columns: list[list[dict[str, int]]] = [[] for _ in range(n_units)]
+    for i, of_tile in enumerate(steps):
+        columns[i % n_units] += of_tile
+    nothing, every = {"n_operands": 1}, op.machine.gpu.n_compute_units
+    rows = [row for group in zip_longest(*columns, fillvalue=nothing) for row in group]
+    dealt = table(STEP, rows).reshape(-1, n_units)
+    return Moves(name=name, steps=dealt, units=(every - n_units, every), stream=1, launch=0, traffic_class=1, **more)
