@@ -189,7 +189,7 @@ class GpuCore:
             port.ring_size *= 2
         size, tail = int(port.ring_size), int(peer[f"{kind}_tail"])
         first = (distance + (len(self.peers) if kind == "credit" else 0)) * size
-        self.arrivals[first + np.arange(tail, tail + len(messages)) % size] = messages
+        put(self.arrivals.view(np.ndarray)[first : first + size], tail, messages)
         peer[f"{kind}_tail"] = tail + len(messages)
 
     def _append_to_inbox(self, messages: NDArray[Any]) -> None:
@@ -197,8 +197,7 @@ class GpuCore:
         head, tail = int(self.gpu.inbox_head), int(self.gpu.inbox_tail)
         while tail - head + len(messages) > len(self.inbox):
             self.inbox = widened(self.inbox, [(head, tail)])
-        index = np.arange(tail, tail + len(messages))
-        self.inbox[index % len(self.inbox)] = messages
+        put(self.inbox.view(np.ndarray), tail, messages)
         self.gpu.inbox_tail = tail + len(messages)
 
     def stream_commands(self, sink: Callable[[NDArray[Any]], None]) -> None:
@@ -348,6 +347,14 @@ class GpuCore:
         slots = -(-int(port.free_at_scaled) // (int(port.scale) * self.slot_ticks))
         served_at = slots * self.slot_ticks if self.gpu.n_loads else 0
         return max(int(self.gpu.compute_done_at), int(self.gpu.last_done_at), served_at)
+
+
+def put(ring: NDArray[Any], tail: int, messages: NDArray[Any]) -> None:
+    """Write *messages*, no more than *ring* holds, into it from number *tail* on."""
+    first = tail % len(ring)
+    n_before_end = min(len(messages), len(ring) - first)
+    ring[first : first + n_before_end] = messages[:n_before_end]
+    ring[: len(messages) - n_before_end] = messages[n_before_end:]
 
 
 def widened(rings: NDArray[Any], spans: Sequence[tuple[int, int]]) -> NDArray[Any]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from t3sim.errors import ModelError
 
+N_KINDS = 64  # of messages, at most
 Deliver = Callable[[NDArray[Any]], None]
 
 
@@ -50,7 +51,8 @@ class Link:
         self.name = name
         self.latency_ticks = latency_ticks
         self.wire = wire
-        self._timeless, self._headers = timeless, headers
+        self._is_granule = ~np.isin(np.arange(N_KINDS), timeless + headers)  # by kind
+        self._is_timed = ~np.isin(np.arange(N_KINDS), timeless)
         self.n_granules = 0  # taken off the wire
         self.n_delivered = 0  # handed to receivers, after *transform*
         self._deliver = deliver
@@ -89,25 +91,21 @@ class Link:
 
     def _check_rate(self, messages: NDArray[Any]) -> int:
         """Return how many granules are sent; raise ``ModelError`` if that is more than the rate of the wire allows."""
-        timed = messages[self._is_none_of(self._timeless, messages)]
+        is_timed = self._is_timed[messages["kind"]]
+        timed = messages if is_timed.all() else messages[is_timed]
         if not len(timed):
             return 0
         departures, (payload, header, scale) = timed["at"], self.wire
         n_granules = self.n_granules_of(timed)
-        cost = n_granules * payload + int((header // np.maximum(timed["packet"].astype(np.int64), 1)).sum())
+        cost = n_granules * payload
+        if header:
+            cost += int((header // np.maximum(timed["packet"].astype(np.int64), 1)).sum())
         span = int(departures[-1]) - self._last_at
-        if cost > (span + 1) * scale or (np.diff(departures) < 0).any():
+        if cost > (span + 1) * scale or (departures[1:] < departures[:-1]).any():
             raise ModelError(f"{self.name}: {len(departures)} granules left within {span} ticks, faster than the link")
         self._last_at = int(departures[-1])
         return n_granules
 
     def n_granules_of(self, messages: NDArray[Any]) -> int:
         """Return how many of *messages* are granules."""
-        return int(np.count_nonzero(self._is_none_of((*self._timeless, *self._headers), messages)))
-
-    def _is_none_of(self, kinds: tuple[int, ...], messages: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return which of *messages* are of none of *kinds*."""
-        found = np.ones(len(messages), bool)
-        for kind in kinds:
-            found &= messages["kind"] != kind
-        return found
+        return int(np.count_nonzero(self._is_granule[messages["kind"]]))

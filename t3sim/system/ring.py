@@ -65,7 +65,9 @@ class RingMachine(Machine):
         self.window = window_of(list(cores.values()), quantum_ps)
         super().__init__([cores[d] for d in range(n_devices)], self.window, n_devices)
         self.n_windows = [0] * n_devices  # through which each device has gone
-        self._n_taken_in = [0] * n_devices  # of these, those whose messages are with their receivers
+        self._n_taken_in = np.zeros(n_devices, np.int64)  # of these, those whose messages are with their receivers
+        self._is_over = np.zeros(n_devices, bool)  # its kernel has ended, and all that it sent is on the wire
+        self._may_go = np.ones(n_devices, bool)  # neither on its way nor over nor failed
         self._turns: dict[int, Callable[[], Outcome]] = {}  # of the devices that are on their way, in order
         self._failed: dict[int, Exception] = {}  # by device
         # For each device, of each: what it has sent, and by the end of which window.
@@ -76,7 +78,7 @@ class RingMachine(Machine):
         self._leaving: dict[int, int] = {}  # of kernels that have ended: when the last of what they sent is on the wire
         for d in self.order if n_devices > 1 else ():
             self.connect(d)
-        self._heard = [self.senders_to(d) for d in range(n_devices)]
+        self._heard = np.array([self.senders_to(d) for d in range(n_devices)], np.int64)
 
     def hand_over(self, sender: int, receiver: int, messages: NDArray[Any]) -> None:
         """Keep *messages* until *receiver* comes to the window that begins when they had been sent."""
@@ -93,7 +95,7 @@ class RingMachine(Machine):
     def run(self, reports: Sequence[Report] | None = None) -> list[int]:
         """Run what is loaded to its end; return the tick at which each device ended.
 
-        *reports*, one for each device, are told the share of its work that is done, after each turn.  Raises
+        *reports*, one for each device, are told the share of its work that is done, now and then.  Raises
         as ``run_watched``.
         """
         n_threads = min(self.n_threads, len(self.devices))
@@ -117,13 +119,16 @@ class RingMachine(Machine):
                 d, room = turn
                 work = partial(self._advance_one, d, room)
                 self._turns[d] = work if pool is None else pool.submit(work).result
+                self._may_go[d] = False
             if not self._turns:
                 break
             d = next(iter(self._turns))
             sent, error = self._turns[d]()
             del self._turns[d]
-            before = self._n_taken_in[d]
+            before = int(self._n_taken_in[d])
             self._n_taken_in[d] = self.n_windows[d] - (error is not None)
+            self._is_over[d] = self._has_ended(d)
+            self._may_go[d] = error is None and not self._is_over[d]
             if error is not None:
                 self._failed[d] = error
             for n_windows, messages in sent:
@@ -133,7 +138,7 @@ class RingMachine(Machine):
                     yield self.env.timeout(0)
             self._look_at(d, before, reports)
             # Time moves in every turn: a moment of SimPy holds one turn and no more.
-            yield self.env.timeout(max(1, min(self._n_taken_in) * self.window - int(self.env.now)))
+            yield self.env.timeout(max(1, int(self._n_taken_in.min()) * self.window - int(self.env.now)))
         if self._failed:
             raise self._failed[min(self._failed, key=lambda d: (self.n_windows[d], d))]
 
@@ -142,34 +147,32 @@ class RingMachine(Machine):
         outcomes = [turn() for turn in self._turns.values()]
         return any(sent for sent, _ in outcomes) or any(queue for queues in self._arrived for queue in queues)
 
-    def _is_over(self, d: int) -> bool:
+    def _has_ended(self, d: int) -> bool:
         """Return whether the kernel of device *d* has ended and all that it sent is on the wire."""
         return self.cores[d].now >= self._leaving.get(d, NEVER)
 
     def _furthest(self) -> tuple[int, int] | None:
-        """Return the device that may advance by most windows, the first of several, and by how many; None: none may."""
-        rooms = {d: self._room(d) for d in range(len(self.devices)) if d not in self._turns}
-        d = max(rooms, key=rooms.__getitem__, default=0)
-        return (d, rooms[d]) if rooms.get(d, 0) > 0 else None
+        """Return the device that may advance by most windows, the first of several, and by how many; None: none may.
 
-    def _room(self, d: int) -> int:
-        """Return how many windows device *d* may advance: to the end of the first that one it hears from is in.
-
-        After a failure, none that begins after the end of the window of that: so the failure that is raised, the one in
-        the earliest window, is the same with any number of threads.
+        A device may go to the end of the first window that one it hears from is in.  After a failure, into none that
+        begins after the end of the window of that: so the failure that is raised, the one in the earliest window, is
+        the same with any number of threads.
         """
-        if d in self._failed or self._is_over(d):
-            return 0
-        ends = [self._n_taken_in[s] + 1 for s in self._heard[d] if s in self._turns or not self._is_over(s)]
-        ends += [self.n_windows[failed] for failed in self._failed]
-        return min([MOST_WINDOWS, *(end - self.n_windows[d] for end in ends)])
+        ends = np.where(self._is_over, NEVER, self._n_taken_in + 1)
+        last = min((self.n_windows[failed] for failed in self._failed), default=NEVER)
+        rooms = np.minimum(ends[self._heard].min(axis=1, initial=last) - self._n_taken_in, MOST_WINDOWS)
+        rooms[~self._may_go] = 0
+        d = int(rooms.argmax())
+        return (d, int(rooms[d])) if rooms[d] > 0 else None
 
     def _look_at(self, d: int, before: int, reports: Sequence[Report] | None) -> None:
         """Look at a device that has advanced from window *before* on: does it move, how far is it?"""
         if d in self._leaving or d in self._failed:
             return
+        if self.n_windows[d] // LOOK_EVERY == before // LOOK_EVERY:
+            return
         watch = self.devices[d].watch
-        if watch is not None and self.n_windows[d] // LOOK_EVERY > before // LOOK_EVERY:
+        if watch is not None:
             watch()
         if reports is not None:
             reports[d](self.cores[d].share_done)
@@ -191,7 +194,7 @@ class RingMachine(Machine):
                 messages = core.take_outbox()
                 if len(messages):
                     sent.append((self.n_windows[d], messages))
-                if self._is_over(d):
+                if self._has_ended(d):
                     break
         except Exception as error:  # noqa: BLE001 - raised again by the driver
             return sent, error
