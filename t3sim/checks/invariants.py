@@ -260,17 +260,14 @@ def bound_claims(core: GpuCore) -> Iterator[Claim]:
     yield Claim("B7", "channel[].stream_queues", "length", lengths, spec.memory.stream_queue_entries, True)
     places = spec.gpu.tracker.n_sets * spec.gpu.tracker.entries_per_set
     yield Claim("B7", "tracker", "peak entries", int(gpu.tracker.peak_entries), places, True)
-    lines, n = gpu.compute_units["outstanding_lines"], spec.gpu.n_compute_units
-    on_engines = core.moves["first_unit"] >= n
-    limit = max(
-        int(core.moves["max_lines"][~on_engines].max(initial=-1)) + 1,
-        int(gpu.max_outstanding_lines) if len(core.gemms) or not len(core.moves) else 0,
-    )
-    of_engines = lines[n : n + spec.gpu.n_copy_engines]
-    yield Claim("B7", "compute_unit[]", "loads in flight", lines[:n], limit, True)
-    yield Claim("B7", "compute_unit[]", "loads in flight, not fewer than none", -lines[:n], 0, True)
-    most = int(core.moves["max_lines"][on_engines].max(initial=0))
-    yield Claim("B7", "copy_engine[]", "lines read and not stored", of_engines, most, True)
+    n = spec.gpu.n_compute_units
+    lines, limit = gpu.compute_units["outstanding_lines"][:n], int(gpu.max_outstanding_lines)
+    yield Claim("B7", "compute_unit[]", "loads in flight", lines, limit, True)
+    yield Claim("B7", "compute_unit[]", "loads in flight, not fewer than none", -lines, 0, True)
+    moved = gpu.move_workgroups["outstanding_lines"][: n + spec.gpu.n_copy_engines]
+    on_engines, limits = core.moves["first_unit"] >= n, core.moves["max_lines"]
+    for part, some, those in (("compute_unit[]", moved[:n], ~on_engines), ("copy_engine[]", moved[n:], on_engines)):
+        yield Claim("B7", part, "lines read and not stored", some, int(limits[those].max(initial=0)), True)
     unsent = gpu.compute_units["unsent_granules"]
     yield Claim("B7", "compute_unit[]", "stores in the link port", unsent, gpu.compute_units["most_unsent"], True)
     port = gpu.link_port

@@ -202,11 +202,6 @@ class TableBuilder:
 
     def _units(self, of: Gemm | Moves, operation: Any) -> range:
         """Write the compute units that a kernel may use into its operation, and return them."""
-        if of.shares_units:
-            raise UsageError(
-                f"operation `{of.name}`: this machine cannot run a kernel as warps beside the workgroups of others"
-                " (`shares_units`)"
-            )
         units = range(*(of.units or (0, self.machine.gpu.n_compute_units)))
         if not 0 <= units.start < units.stop <= self.machine.gpu.n_compute_units:
             raise UsageError(
@@ -406,7 +401,7 @@ class TableBuilder:
             raise UsageError(f"operation `{of.name}`: a step without an operand cannot be run")
         operation.first_workgroup, operation.n_workgroups = self._n["units"], n_workgroups
         operation.first_step, operation.n_steps = self._n["steps"], len(of.steps)
-        operation.n_step_columns, operation.n_ranks = n_columns, self.program.n
+        operation.n_step_columns, operation.n_ranks, operation.shares_units = n_columns, self.program.n, of.shares_units
         sent, data = operation.flags_numerator, operation.flags_denominator = of.flags
         operation.buffer_places = -(-sent // data)  # with flags, lines of a receive buffer lie further apart
         given = of.steps.reshape(-1)

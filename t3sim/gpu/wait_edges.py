@@ -364,7 +364,7 @@ def reason_of_unit(hung: HungGpu, c: int) -> int:
     """Return the last reason of a collective's compute unit; of one with GEMM workgroups, whether it stands in line."""
     unit = hung.gpu.compute_units[c]
     if unit.move_operation >= 0:
-        return int(unit.last_reason)
+        return int(hung.gpu.move_workgroups[c].last_reason)
     return codes.FOR_DRAM_QUEUE if unit.is_waiting else codes.NOTHING_LEFT
 
 

@@ -12,11 +12,16 @@ from t3sim.program.operator import Operator
 from t3sim.program.packed_tiles import PackedTiles, beside
 from t3sim.program.parts import fused_plan, gemm_part
 from t3sim.program.plan import Plan, in_order
-from t3sim.program.tile_ring import COMMUNICATION_UNITS
+from t3sim.registry import Parameter
+
+FETCHING_UNITS = Parameter(
+    0, minimum=0, below="gpu.n_compute_units", tried=(0, 8, 16, 32),
+    meaning="that only fetch; 0: all do, beside the workgroups of the GEMM",
+)  # fmt: skip
 
 
 def flux_pull_program(op: Operator, rank: int, units: int) -> Program:
-    """Return a GEMM that stores tile by tile, and a kernel on the last *units* that fetches the own ones of all others.
+    """Return a GEMM that stores tile by tile, and a kernel that fetches the own tiles from all others.
 
     A block fetches a tile when the other rank says that it is stored.  Each rank makes the rows of the next one first,
     so all fetch from the one before at first; Flux's own pairs (rank XOR step) are not one program for all ranks.
@@ -47,10 +52,10 @@ def flux_pull_program(op: Operator, rank: int, units: int) -> Program:
     return program(op, rank, memory, begin, fetch, kernel, end, add, outputs=(reduced,))
 
 
-@strategy("flux-pull", parameters={"communication_units": COMMUNICATION_UNITS}, arbitration="round_robin", order=16)
+@strategy("flux-pull", parameters={"fetching_units": FETCHING_UNITS}, arbitration="round_robin", order=16)
 def flux_pull(op: Operator, params: Mapping[str, int]) -> Plan:
-    """``communication_units`` fetch; Flux's fetching warps share the units of the GEMM, here they have their own."""
+    """Warps on the compute units of the GEMM fetch, as Flux's do, or ``fetching_units`` do nothing else."""
     if op.n == 1:
         return Plan(in_order(gemm_part(op)))
-    program_of = partial(flux_pull_program, units=params["communication_units"])
+    program_of = partial(flux_pull_program, units=params["fetching_units"])
     return fused_plan(op, program_of)

@@ -140,7 +140,6 @@ class OnComputeUnits(Operation):
 
     units: tuple[int, int] | None = None  # first compute unit that it may use, one past the last; None: all
     priority: int = 0  # larger goes first
-    shares_units: bool = False  # it runs as warps beside the workgroups of others; else it takes whole compute units
     store_bytes: int | None = None  # in which it stores to other GPUs, a power of two; None: as much as a packet holds
 
 
@@ -243,6 +242,7 @@ class Moves(OnComputeUnits):
     step_overhead: int = 0  # of a workgroup, from its last store of a step to the next step
     flags: tuple[int, int] = (1, 1)  # granules sent, over granules of data
     engine: int | None = None  # copy engine that it runs on; None: on compute units
+    shares_units: bool = False  # its workgroups run as warps beside those of GEMMs; else each has a unit for itself
     bandwidth: int | None = None  # bytes of results a second that its code makes; None: as its units, or engine, can
 
 

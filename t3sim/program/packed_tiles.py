@@ -35,11 +35,16 @@ class PackedTiles:
 
 
 def beside(op: Operator, n_units: int, name: str, steps: Sequence[Sequence[dict[str, int]]], **more: Any) -> Moves:
-    """Return a kernel on the last *n_units*, from the begin on: each takes the steps of the next tile in turn."""
-    columns: list[list[dict[str, int]]] = [[] for _ in range(n_units)]
-    for i, of_tile in enumerate(steps):
-        columns[i % n_units] += of_tile
+    """Return a kernel on the last *n_units*, from the begin on: each takes the steps of the next tile in turn.
+
+    With 0 units it runs on all, as warps beside those of the GEMM.
+    """
     nothing, every = {"n_operands": 1}, op.machine.gpu.n_compute_units
+    n = n_units or every
+    columns: list[list[dict[str, int]]] = [[] for _ in range(n)]
+    for i, of_tile in enumerate(steps):
+        columns[i % n] += of_tile
     rows = [row for group in zip_longest(*columns, fillvalue=nothing) for row in group]
-    dealt = table(STEP, rows).reshape(-1, n_units)
-    return Moves(name=name, steps=dealt, units=(every - n_units, every), stream=1, launch=0, traffic_class=1, **more)
+    dealt, units = table(STEP, rows).reshape(-1, n), (every - n, every)
+    runs: dict[str, Any] = {"stream": 1, "launch": 0, "traffic_class": 1, "shares_units": n_units == 0, **more}
+    return Moves(name=name, steps=dealt, units=units, **runs)

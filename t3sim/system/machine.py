@@ -247,7 +247,7 @@ def leftovers(core: GpuCore) -> dict[str, int]:
     channels = gpu.channels
     l2, port = gpu.l2, gpu.link_port
     n_banks = int(l2.n_banks)
-    units = gpu.compute_units
+    units, moved = gpu.compute_units, gpu.move_workgroups[: core.used.n_compute_units]
     inside = {
         "requests in stream queues": int((channels["queue_tail"] - channels["queue_head"]).sum()),
         "requests in DRAM queues": int(channels["occupancy"].sum()),
@@ -262,7 +262,7 @@ def leftovers(core: GpuCore) -> dict[str, int]:
         "messages in front of the ingress port": int((core.peers["data_tail"] - core.peers["data_head"]).sum()),
         "messages not received": int(gpu.expected_inbound - gpu.n_inbound),
         "granules not loaded by other GPUs": int(gpu.expected_loads - gpu.n_loads),
-        "loads outstanding": int(units["outstanding_lines"].sum()),
+        "loads outstanding": int(units["outstanding_lines"].sum() + moved["outstanding_lines"].sum()),
         "stores outstanding": int(units["outstanding_stores"].sum()),
         "stores in the link port": int(units["unsent_granules"].sum()),
         "compute units waiting": int(units["is_waiting"].sum()),

@@ -534,17 +534,6 @@ def test_a_second_gemm_whose_stores_are_mapped_is_refused() -> None:
         core_of().load(replace(fused, operations=(*fused.operations, *beside, *fused.operations)))
 
 
-def test_a_kernel_that_shares_compute_units_is_refused() -> None:
-    """The compute units of a move kernel are its own; canary: one that says nothing of sharing is taken."""
-    program = Bench()
-    program.copy(Launch(0), 2)
-    assert len(program.core.moves) == 1
-    shared = Bench()
-    shared.operations = [replace(operation, shares_units=True) for operation in program.operations]
-    with pytest.raises(UsageError, match=r"operation `copy`: this machine cannot run a kernel as warps .*shares_units"):
-        shared.run()
-
-
 @pytest.mark.parametrize(("kind", "is_signalled"), [(CACHED, True), (CACHED, False), (STORE, True)])
 def test_a_signal_of_tiles_that_stay_in_the_l2_is_refused(kind: int, is_signalled: bool) -> None:
     """Nothing would post it: a store posts as it enters a DRAM queue; canaries: no signal, or past the L2."""

@@ -19,9 +19,11 @@ from tests.program.strategies import operator
 
 ONE_SHOT, TWO_SHOTS = "distfuse, one shot", "distfuse, two shots"
 SWITCH = ("machine.link.topology=switch", "machine.link.ingress_buffer=16 KiB")
-NAMES = {ONE_SHOT: "distfuse", TWO_SHOTS: "distfuse", "flux-pull": "flux-pull"}
+APART = "flux-pull, units of its own"
+NAMES = {ONE_SHOT: "distfuse", TWO_SHOTS: "distfuse", "flux-pull": "flux-pull", APART: "flux-pull"}
 PARAMS = {
-    "flux-pull": {"communication_units": 1},
+    "flux-pull": {"fetching_units": 0},
+    APART: {"fetching_units": 1},
     ONE_SHOT: {"shots": 1, "communication_units": 1},
     TWO_SHOTS: {"shots": 2, "communication_units": 1},
 }
@@ -57,7 +59,7 @@ def test_they_compute_the_reduced_tiles(name: str, tp: int) -> None:
     assert audit.n_values > 0
 
 
-@pytest.mark.parametrize("name", ["flux-pull", TWO_SHOTS])
+@pytest.mark.parametrize("name", ["flux-pull", APART, TWO_SHOTS])
 @pytest.mark.parametrize("tp", cases([2, 3, 4], 3))
 def test_explicit_mode_agrees(name: str, tp: int) -> None:
     run = of(name, tp=tp)
@@ -78,7 +80,7 @@ def test_what_goes_over_the_link() -> None:
         for name in PARAMS
     }
     own = output // tp
-    assert sent == {"flux-pull": 2 * own, TWO_SHOTS: 4 * own, ONE_SHOT: 6 * own}
+    assert sent == {"flux-pull": 2 * own, APART: 2 * own, TWO_SHOTS: 4 * own, ONE_SHOT: 6 * own}
 
 
 def test_tiles_are_fetched_while_others_are_made() -> None:
@@ -124,5 +126,5 @@ def test_what_they_cannot_run_is_refused() -> None:
         simulate(of("flux-pull", "machine.link.topology=ring"))
     with pytest.raises(ConfigError, match=r"`distfuse` is of gemm-ar \(a GEMM, then the all-reduce of its output\)"):
         simulate(of(TWO_SHOTS, "workload.operator=gemm-rs"))
-    with pytest.raises(ConfigError, match=r"communication_units: is 4, must be below"):
-        of("flux-pull", "strategy.communication_units=4")
+    with pytest.raises(ConfigError, match=r"fetching_units: is 4, must be below"):
+        of("flux-pull", "strategy.fetching_units=4")

@@ -36,7 +36,7 @@ VARIANTS = {
     "te-p2p-rs": {"": {"streams": 3, "host": 0}},
     "te-pipelined-rs": {"": {"splits": 2, "communication_units": 1}},
     "wave-groups": {"": {"waves": 1, "communication_units": 1}},
-    "flux-pull": {"": {"communication_units": 1}},
+    "flux-pull": {"": {"fetching_units": 0}},
     "distfuse": {f", {n} shots": {"shots": n, "communication_units": 1} for n in (1, 2)},
     "sm-specialised": {"": {"chunks": 0, "communication_units": 1}},
 }

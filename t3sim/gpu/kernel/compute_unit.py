@@ -289,6 +289,12 @@ def issue_credit(gpu, cu):
 
 
 @kernel
+def hand_path_on(gpu, cu, credit):
+    """Leave *credit*, what is left of a slot of the path to the L2, to what acts next on the compute unit."""
+    cu.issue_debt += credit - gpu.slot_ticks
+
+
+@kernel
 def has_workgroups(gpu, cu):
     """Return whether any workgroup is resident on a compute unit."""
     for slot_index in range(gpu.n_slots):
@@ -379,8 +385,11 @@ def end_workgroup(gpu, gemm, cu, slot, entry, now):
 
 
 @kernel
-def advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, now):
-    """One slot of a compute unit: progress of its workgroups, then their loads and stores; return its state."""
+def advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, hands_on, now):
+    """One slot of a compute unit: progress of its workgroups, then their loads and stores; return its state.
+
+    *hands_on*: a move kernel beside them acts next, and has what is left of the path to the L2.
+    """
     cu = gpu.compute_units[cu_index]
     take_returns(gpu, cu)
     n_multiplying = 0
@@ -426,6 +435,9 @@ def advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, now):
         note_slot(gpu, cu, codes.WORKING)
     else:
         note_without_multiplying(gpu, workgroups, cu, state, credit, now)
+    if hands_on:
+        hand_path_on(gpu, cu, credit)
+        return state
     cu.issue_debt = min(cu.issue_debt, credit)
     return_promise(gpu, cu)
     return state

@@ -103,7 +103,6 @@ def note_issue(gpu, cu, reason, credit):
         cu.reason_ticks[codes.WORKING] += gpu.slot_ticks - unused
         cu.reason_ticks[reason] += unused
         cu.refused_by = codes.WORKING
-        cu.last_reason = reason
 
 
 @kernel

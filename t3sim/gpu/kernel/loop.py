@@ -17,7 +17,7 @@ from t3sim.gpu.kernel.ledger import note_idle_slots, note_launch, note_port_slot
 from t3sim.gpu.kernel.link_port import is_empty, reason_without_data, transmit
 from t3sim.gpu.kernel.mailbox import receive_messages
 from t3sim.gpu.kernel.memory_controller import advance_channel, catch_up, catch_up_all, has_work
-from t3sim.gpu.kernel.move_kernel import advance_moves, deliver_collective_read, dispatch_moves
+from t3sim.gpu.kernel.move_kernel import advance_moves, deliver_collective_read, dispatch_moves, is_second
 from t3sim.gpu.kernel.workgroup_dispatcher import dispatch_workgroups
 
 # Columns of the time series.
@@ -53,16 +53,20 @@ def advance_compute_units(gpu, workgroups, tiles, steps, store_queue, outbox, no
             for turn in range(moves.n_workgroups):
                 number = (gpu.slot_index + turn) % moves.n_workgroups
                 cu_index = gpu.move_units[moves.first_workgroup + number]
-                if cu_index >= 0:
-                    advance_moves(gpu, moves, cu_index, steps, store_queue, outbox, now)
+                if cu_index >= 0 and not is_second(gpu, gpu.compute_units[cu_index]):
+                    advance_moves(gpu, moves, cu_index, steps, store_queue, outbox, False, now)
     if gpu.runs_gemms:
         first = gpu.slot_index % gpu.n_compute_units
         for turn in range(first, first + gpu.n_compute_units):
             cu_index = turn if turn < gpu.n_compute_units else turn - gpu.n_compute_units
             cu = gpu.compute_units[cu_index]
-            if cu.move_operation >= 0 or cu.idle_from == gpu.n_active_slots:
-                continue  # a move kernel runs on it, or did until a moment ago
-            state = advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, now)
+            if cu.is_taken or cu.idle_from == gpu.n_active_slots:
+                continue  # a move kernel has had it for itself in this slot
+            comes_second = is_second(gpu, cu)
+            state = advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, comes_second, now)
+            if comes_second:
+                moves = gpu.operations[cu.move_operation]
+                advance_moves(gpu, moves, cu_index, steps, store_queue, outbox, True, now)
             n_waiting += state == codes.WAIT_FIRST_OPERANDS or state == codes.WAIT_OPERANDS
     return n_waiting
 

@@ -13,6 +13,10 @@ workgroup of a GEMM runs any more and starts up there; when it ends, GEMMs may u
 An operand on another GPU is asked for line by line, one message each, which waits in the port like a store; what has
 been read there comes back over the link (``mailbox``).  A step that waits for a signal of the GPUs of its operands asks
 one after the other for its value, and again when the answer is too small.
+A kernel that *shares units* runs beside the workgroups of GEMMs, as warps of theirs do: its workgroups take any compute
+unit that no other move kernel is on, and take turns with those of the GEMM in being the first in a slot, which leaves
+the others what is left of the path to the L2.  Lines in flight have a limit for each: each has registers and shared
+memory of its own to hold them.
 Flags inside the data make what goes over the link and what is read from a receive buffer longer; they take their
 share of the path to the L2.
 Leaves out: instructions; the time of flags of their own (receipt is known when a store enters the DRAM queue);
@@ -24,7 +28,14 @@ Pinned by tests/shape/test_ring_collectives.py and tests/shape/test_channels.py.
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.address_map import channel_of, memory_cycle, place_of
-from t3sim.gpu.kernel.compute_unit import finds_room, has_workgroups, issue_credit, return_promise, take_returns
+from t3sim.gpu.kernel.compute_unit import (
+    finds_room,
+    hand_path_on,
+    has_workgroups,
+    issue_credit,
+    return_promise,
+    take_returns,
+)
 from t3sim.gpu.kernel.ledger import note_idle_slots, note_issue, note_refused
 from t3sim.gpu.kernel.link_port import buffer_store, takes_stores, write_message
 from t3sim.gpu.kernel.memory_controller import request
@@ -118,7 +129,7 @@ def load_operands(gpu, moves, cu_index, step, store_queue, credit, slot_end):
     while (
         credit > 0
         and part.step_line < n_lines
-        and cu.outstanding_lines < moves.max_lines
+        and part.outstanding_lines < moves.max_lines
         and part.line_tail - part.line_head < capacity
     ):
         line = line_of(moves, part, part.step_line)
@@ -154,7 +165,7 @@ def load_operands(gpu, moves, cu_index, step, store_queue, credit, slot_end):
             for i in range(n_granules):
                 request(gpu, channel_id, traffic_class, place_of(gpu, address + i, codes.COLLECTIVE_READ), tag, cycle)
         credit -= moves.load_ticks * n_granules // n_data
-        cu.outstanding_lines += 1
+        part.outstanding_lines += 1
         part.step_operand += 1
         if part.step_operand == step.n_operands:
             part.step_operand = 0
@@ -219,7 +230,7 @@ def store_results(gpu, moves, cu_index, step, store_queue, credit, now):
         credit -= cost
         part.line_head += 1
         part.step_stored += 1
-        cu.outstanding_lines -= step.n_operands
+        part.outstanding_lines -= step.n_operands
     return credit
 
 
@@ -243,17 +254,18 @@ def dispatch_moves(gpu, now):
                 if moves.n_dispatched == moves.n_workgroups:
                     break
                 cu = gpu.compute_units[cu_index]
-                if cu.move_operation < 0 and not has_workgroups(gpu, cu):
+                if cu.move_operation < 0 and (moves.shares_units or not has_workgroups(gpu, cu)):
                     begin_workgroup(gpu, gpu.running[place], cu_index, now)
 
 
 @kernel
 def begin_workgroup(gpu, operation, cu_index, now):
-    """The next workgroup of a move kernel takes a compute unit for itself, and starts up there."""
+    """The next workgroup of a move kernel takes a compute unit, and starts up there."""
     moves = gpu.operations[operation]
     cu = gpu.compute_units[cu_index]
     cu.move_operation = operation
-    if cu.wanted_by >= 0:
+    cu.is_taken = 1 - moves.shares_units
+    if cu.is_taken and cu.wanted_by >= 0:
         gpu.operations[cu.wanted_by].n_wanted -= 1
         cu.wanted_by = -1
     if gpu.runs_gemms == 0 or cu_index >= gpu.n_compute_units:
@@ -284,7 +296,9 @@ def end_move_workgroup(gpu, moves, cu_index, now):
     """A workgroup of a move kernel has made its last step: its compute unit is free."""
     cu = gpu.compute_units[cu_index]
     cu.move_operation = -1
-    cu.idle_from = gpu.n_active_slots
+    cu.is_taken = 0
+    if not has_workgroups(gpu, cu):
+        cu.idle_from = gpu.n_active_slots
     gpu.move_units[moves.first_workgroup + gpu.move_workgroups[cu_index].number] = -1
     moves.n_finished += 1
     moves.end_at = now
@@ -292,8 +306,14 @@ def end_move_workgroup(gpu, moves, cu_index, now):
 
 
 @kernel
-def advance_moves(gpu, moves, cu_index, steps, store_queue, outbox, now):
-    """One slot of the workgroup of a move kernel that has a compute unit."""
+def is_second(gpu, cu):
+    """Return whether a move kernel on *cu* acts after the workgroups of GEMMs there: every other slot, they first."""
+    return cu.move_operation >= 0 and not cu.is_taken and gpu.slot_index & 1 and has_workgroups(gpu, cu)
+
+
+@kernel
+def advance_moves(gpu, moves, cu_index, steps, store_queue, outbox, comes_second, now):
+    """One slot of the workgroup of a move kernel on a compute unit; *comes_second*: others have acted there before."""
     part = gpu.move_workgroups[cu_index]
     cu = gpu.compute_units[cu_index]
     take_returns(gpu, cu)
@@ -330,7 +350,17 @@ def advance_moves(gpu, moves, cu_index, steps, store_queue, outbox, now):
         if part.step == moves.n_steps:
             end_move_workgroup(gpu, moves, cu_index, now)
             waits_for = codes.NOTHING_LEFT
-    cu.state_slots[state] += 1
-    note_issue(gpu, cu, waits_for, credit)
+    part.last_reason = waits_for
+    comes_first = moves.shares_units and not comes_second and has_workgroups(gpu, cu)
+    if comes_first or comes_second:  # those others account for the slot
+        cu.refused_by = codes.WORKING
+    else:
+        cu.state_slots[state] += 1
+        note_issue(gpu, cu, waits_for, credit)
+        if moves.shares_units:
+            cu.idle_from = gpu.n_active_slots
+    if comes_first:
+        hand_path_on(gpu, cu, credit)
+        return
     cu.issue_debt = min(cu.issue_debt, credit)
     return_promise(gpu, cu)

@@ -199,14 +199,14 @@ def compute_unit_dtype(layout):
         ("returning_lines", "i4", (RETURN_RING,)), ("returning_stores", "i4", (RETURN_RING,)),
         "wanted_by",  # move kernel that it is kept free of GEMM workgroups for; -1: none
         "shares",  # of it that resident workgroups take, of ALL_SHARES
-        "move_operation",  # whose workgroup has it for itself; -1: none
-        "idle_from",  # first active slot in which nothing ran on it, as long as no GEMM does
+        "move_operation",  # that a workgroup runs of on it; -1: none
+        "is_taken",  # by that workgroup, for itself
+        "idle_from",  # first active slot that is not accounted for, unless GEMMs or a move kernel run on it
         ("state_slots", (N_CU_STATES,)),  # spent in each state
         # the ledger: see ledger.py
         "refused_by",  # what had no room for a line in this slot; WORKING: nothing was refused
         "refused_ticks",  # of the slot, which could not be used for that
         ("reason_ticks", (N_REASONS,)),
-        "last_reason",  # of the last slot in which it issued
     )  # fmt: skip
 
 
@@ -219,6 +219,8 @@ def move_workgroup_dtype(layout):
         "n_seen", "is_polling",  # operands whose GPUs have posted what the step waits for; asked for the next one
         "step_operand", "step_stored", "line_head", "line_tail", ("line_remaining", "i4", (layout.n_collective_lines,)),
         ("line_ready_at", (layout.n_collective_lines,)), ("line_index", (layout.n_collective_lines,)),
+        "outstanding_lines",  # loaded for it and not stored
+        "last_reason",  # why it did not go on in the last slot
     )  # fmt: skip
 
 
@@ -322,6 +324,7 @@ OPERATION_TABLE = record_dtype(
     "is_tracked",  # the tracker counts its tiles
     # move kernel
     "n_ranks",
+    "shares_units",  # its workgroups run beside those of GEMMs
     "n_wanted",  # compute units that are kept free for it
     "first_step",  # of STEP_TABLE
     "n_steps",  # of each workgroup

@@ -2,7 +2,7 @@
 
 Models: dynamic dispatch in the kernel's order, first to empty compute units (one slot index
 after the other), with a launch latency; a GEMM stage is therefore a statistical notion.
-A compute unit that a move kernel runs on takes none.  While workgroups of that wait, as many compute units take
+A compute unit that a move kernel has for itself takes none.  While workgroups of that wait, as many compute units take
 no other GEMM workgroup when one of theirs ends.  The workgroups of a persistent kernel take tile after tile instead,
 and give up their compute units when it has none left.  Workgroups of several GEMMs share a compute unit as far as what
 they take of it allows.
@@ -40,7 +40,7 @@ def fill_free_slots(gpu, gemm, workgroups, tiles, dma_commands, now):
             slot = cu.slots[slot_index]
             if slot.workgroup >= 0 or cu.shares + gemm.share > codes.ALL_SHARES:
                 continue
-            if cu.move_operation >= 0 or cu.wanted_by >= 0:
+            if cu.is_taken or cu.wanted_by >= 0:
                 continue
             if not may_dispatch(gpu, gemm, workgroups, tiles, dma_commands):
                 return codes.FOR_DEPENDENCY
@@ -58,7 +58,9 @@ def wanting_moves(gpu, cu_index):
     """Return the move kernel that waits for a compute unit, may run on this one and has too few kept free; -1: none."""
     for place in range(gpu.n_running):
         moves = gpu.operations[gpu.running[place]]
-        if moves.kind == codes.MOVES and moves.n_dispatched + moves.n_wanted < moves.n_workgroups:
+        if moves.kind != codes.MOVES or moves.shares_units:
+            continue
+        if moves.n_dispatched + moves.n_wanted < moves.n_workgroups:
             if moves.first_unit <= cu_index < moves.end_unit:
                 return gpu.running[place]
     return -1

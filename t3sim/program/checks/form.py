@@ -190,7 +190,8 @@ def of_moves(moves: Operation, program: Program, places: Places) -> Iterator[str
     steps = moves.steps.reshape(-1)
     if moves.engine is not None:
         is_plain = moves.steps.shape[1] == 1 and moves.flags == (1, 1) and moves.n_workgroups is None
-        if moves.engine < 0 or moves.units is not None or not is_plain or (steps["n_operands"] != 1).any():
+        is_elsewhere = moves.units is not None or moves.shares_units
+        if moves.engine < 0 or is_elsewhere or not is_plain or (steps["n_operands"] != 1).any():
             yield "a copy engine runs one column of steps of one operand each, without flags, units or workgroups"
             return
     spread = -(-moves.flags[0] // moves.flags[1])
