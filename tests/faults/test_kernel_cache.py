@@ -68,9 +68,6 @@ class Workshop:
     def __init__(self, folder: Path) -> None:
         self.package = folder / "package"
         self.cache = folder / "cache"
-        shutil.copytree(REPOSITORY / "t3sim", self.package / "t3sim", ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copytree(REPOSITORY / "configs", self.package / "configs")
-        (self.package / "t3sim/gpu/kernel/probe.py").write_text(PROBE_SOURCE, encoding="utf-8")
 
     def environment(self, **extra: str) -> dict[str, str]:
         return {**os.environ, "PYTHONPATH": str(self.package), "T3SIM_CACHE_DIR": str(self.cache), **extra}
@@ -107,14 +104,35 @@ def finished(process: subprocess.Popen[str]) -> Probed:
     return Probed(*json.loads(printed))
 
 
+@pytest.fixture(scope="module")
+def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a workshop in which one process has compiled the probe, to copy from."""
+    folder = tmp_path_factory.mktemp("used")
+    workshop = Workshop(folder)
+    for name in ("t3sim", "configs"):
+        shutil.copytree(REPOSITORY / name, workshop.package / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (workshop.package / "t3sim/gpu/kernel/probe.py").write_text(PROBE_SOURCE, encoding="utf-8")
+    assert workshop.probe() == (OLD, 0, [])
+    assert len(workshop.files()) == 2  # of the function and of its callee
+    return folder
+
+
 @pytest.fixture
-def workshop(tmp_path: Path) -> Workshop:
+def workshop(used: Path, tmp_path: Path) -> Workshop:
+    """A workshop with a filled cache."""
+    shutil.copytree(used, tmp_path, dirs_exist_ok=True)
     return Workshop(tmp_path)
+
+
+@pytest.fixture
+def fresh(workshop: Workshop) -> Workshop:
+    """A workshop without a cache."""
+    shutil.rmtree(workshop.cache)
+    return workshop
 
 
 class TestEdits:
     def test_edited_callee_in_another_file_gives_the_new_answer(self, workshop: Workshop) -> None:
-        assert workshop.probe() == (OLD, 0, [])
         assert workshop.probe() == (OLD, 1, [])
         workshop.replace(CALLEE, *EDIT)
         assert workshop.probe() == (NEW, 0, [])
@@ -123,9 +141,10 @@ class TestEdits:
 
     def test_copies_of_the_package_do_not_disturb_each_other(self, workshop: Workshop, tmp_path: Path) -> None:
         other = Workshop(tmp_path / "other")
+        shutil.copytree(workshop.package, other.package)
         other.cache = workshop.cache
         other.replace(CALLEE, *EDIT)
-        assert [workshop.probe().answer, other.probe().answer] == [OLD, NEW]
+        assert [workshop.probe(), other.probe()] == [(OLD, 1, []), (NEW, 0, [])]
         assert [workshop.probe(), other.probe()] == [(OLD, 1, []), (NEW, 1, [])]
 
     def test_canary_without_the_digest_the_old_answer_comes_back(self, workshop: Workshop) -> None:
@@ -146,9 +165,8 @@ class TestEdits:
         assert len(seen) > 15
 
     @pytest.mark.deep  # compiles the kernel twice
-    def test_edited_kernel_simulates_something_else(self, tmp_path: Path) -> None:
+    def test_edited_kernel_simulates_something_else(self, workshop: Workshop, tmp_path: Path) -> None:
         """The whole loop: an update that holds its bank group for longer makes a fused run longer."""
-        workshop = Workshop(tmp_path)
         (workshop.package / "t3sim/gpu/kernel/probe.py").unlink()
         warm = _jit.CACHE_DIRECTORY
         if warm is not None:
@@ -202,8 +220,6 @@ class TestDamage:
     @pytest.mark.parametrize("name", DAMAGE if DEEP else ["one bit flipped", "a folder"])
     def test_damaged_files_are_compiled_anew_with_one_warning(self, name: str, workshop: Workshop) -> None:
         damage = DAMAGE[name]
-        assert workshop.probe() == (OLD, 0, [])
-        assert len(workshop.files()) == 2  # of the function and of its callee
         for path in workshop.files():
             damage(path)
         answer, n_hits, warnings = workshop.probe()
@@ -214,14 +230,12 @@ class TestDamage:
             assert workshop.probe() == (OLD, 1, [])
 
     def test_only_what_is_damaged_is_compiled_anew(self, workshop: Workshop) -> None:
-        workshop.probe()
         callee = next(path for path in workshop.files() if "near_memory" in path.name)
         callee.write_bytes(b"")
         assert workshop.probe() == (OLD, 1, []), "the caller holds all it needs"
 
     def test_a_pickle_that_t3sim_did_not_write_is_never_opened(self, workshop: Workshop, tmp_path: Path) -> None:
         """Neither without a seal nor under a seal that does not match."""
-        workshop.probe()
         tripwire = tmp_path / "tripwire"
 
         class Trap:
@@ -240,7 +254,6 @@ class TestDamage:
 
     def test_exchanged_files_are_not_confused(self, workshop: Workshop) -> None:
         """Whole files under each other's names: same signature, another function."""
-        workshop.probe()
         first, second = workshop.files()
         content = first.read_bytes()
         first.write_bytes(second.read_bytes())
@@ -249,7 +262,6 @@ class TestDamage:
         assert workshop.probe() == (OLD, 1, [])
 
     def test_two_processes_find_the_damage_at_once(self, workshop: Workshop) -> None:
-        workshop.probe()
         for path in workshop.files():
             flip_a_bit(path)
         both = [finished(process) for process in [workshop.start(), workshop.start()]]
@@ -275,24 +287,23 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
 
 
 class TestPlaces:
-    def test_a_file_is_in_the_way_of_the_folder(self, workshop: Workshop) -> None:
-        workshop.cache.write_text("a file", encoding="utf-8")
-        answer, n_hits, warnings = workshop.probe()
+    def test_a_file_is_in_the_way_of_the_folder(self, fresh: Workshop) -> None:
+        fresh.cache.write_text("a file", encoding="utf-8")
+        answer, n_hits, warnings = fresh.probe()
         assert (answer, n_hits, len(warnings)) == (OLD, 0, 1)
         assert warnings[0].startswith("no kernel cache (")
         assert warnings[0].endswith("; the kernel is compiled anew in each process")
-        assert workshop.cache.read_text(encoding="utf-8") == "a file"
+        assert fresh.cache.read_text(encoding="utf-8") == "a file"
 
-    def test_the_disk_is_full(self, workshop: Workshop) -> None:
-        answer, n_hits, warnings = workshop.probe(FULL_DISK, PYTHONDONTWRITEBYTECODE="1")
+    def test_the_disk_is_full(self, fresh: Workshop) -> None:
+        answer, n_hits, warnings = fresh.probe(FULL_DISK, PYTHONDONTWRITEBYTECODE="1")
         assert (answer, n_hits, len(warnings)) == (OLD, 0, 1)
         assert "cannot be written to the kernel cache" in warnings[0]
-        assert workshop.probe() == (OLD, 0, [])
-        assert [path.name for path in workshop.cache.rglob("*.tmp")] == []
+        assert fresh.probe() == (OLD, 0, [])
+        assert [path.name for path in fresh.cache.rglob("*.tmp")] == []
 
     @pytest.mark.parametrize("mode", cases([0o777, 0o770, 0o720], 0o720))
     def test_a_folder_that_others_can_write_is_not_used(self, workshop: Workshop, mode: int) -> None:
-        workshop.probe()
         (folder,) = workshop.cache.iterdir()
         assert folder.stat().st_mode & 0o777 == 0o700
         folder.chmod(mode)
@@ -344,19 +355,19 @@ class TestPlaces:
             assert _jit.cache_directory() is None
         assert len(caught) == 1
 
-    def test_interpreted_mode_touches_nothing(self, workshop: Workshop) -> None:
-        assert workshop.probe(T3SIM_INTERPRETED="1") == (OLD, 0, [])
-        assert not workshop.cache.exists()
-        workshop.replace(CALLEE, *EDIT)
-        assert workshop.probe(T3SIM_INTERPRETED="1") == (NEW, 0, [])
+    def test_interpreted_mode_touches_nothing(self, fresh: Workshop) -> None:
+        assert fresh.probe(T3SIM_INTERPRETED="1") == (OLD, 0, [])
+        assert not fresh.cache.exists()
+        fresh.replace(CALLEE, *EDIT)
+        assert fresh.probe(T3SIM_INTERPRETED="1") == (NEW, 0, [])
 
-    def test_the_command_line_says_it_in_one_line(self, workshop: Workshop) -> None:
-        workshop.cache.write_text("a file", encoding="utf-8")
-        (workshop.package / "e.yaml").write_text(ONE_POINT + "arbitration: round_robin\n", encoding="utf-8")
+    def test_the_command_line_says_it_in_one_line(self, fresh: Workshop) -> None:
+        fresh.cache.write_text("a file", encoding="utf-8")
+        (fresh.package / "e.yaml").write_text(ONE_POINT + "arbitration: round_robin\n", encoding="utf-8")
         done = subprocess.run(
             [sys.executable, "-m", "t3sim", "config", "check", "e.yaml"],
-            env=workshop.environment(),
-            cwd=workshop.package,
+            env=fresh.environment(),
+            cwd=fresh.package,
             capture_output=True,
             text=True,
             check=False,
