@@ -1,7 +1,8 @@
 """The cache of compiled code: an edit is always seen, damage is mended with one warning, never a wrong answer (N1).
 
 The kernel function of these tests is a small one, added to a copy of the package: ``gap`` calls
-``store_gap_same_group`` of another file.  Each probe is a process of its own.
+``store_gap_same_group`` of another file.  Each probe is a process of its own, forked from one that has loaded Numba
+and nothing of t3sim.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,6 +54,42 @@ n_hits = sum(gap.stats.cache_hits.values()) if hasattr(gap, "stats") else 0
 print(json.dumps([answer, n_hits, [str(w.message) for w in caught]]))
 """
 
+# Reads lists of probes, one a line; starts all of a list at once; answers with how each ended and what it printed.
+NURSERY = """
+import json, os, sys, traceback
+import numba
+numba.njit(lambda number: number)(1)  # loads what compiles
+
+def be_probe(code, environment, folder, pipe):
+    status = 1
+    try:
+        os.dup2(pipe, 1)
+        os.dup2(pipe, 2)
+        os.environ.clear()
+        os.environ.update(environment)
+        os.chdir(folder)
+        exec(code, {"__name__": "__main__"})
+        sys.stdout.flush()
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+def start(code, environment, folder):
+    end, pipe = os.pipe()
+    process = os.fork()
+    if process == 0:
+        be_probe(code, environment, folder, pipe)
+    os.close(pipe)
+    return process, open(end)
+
+for line in sys.stdin:
+    started = [start(*probe) for probe in json.loads(line)]
+    printed = [output.read() for _, output in started]
+    print(json.dumps([[os.waitpid(process, 0)[1], text] for (process, _), text in zip(started, printed)]), flush=True)
+"""
+
 
 class Probed(NamedTuple):
     """What one process found."""
@@ -65,25 +102,29 @@ class Probed(NamedTuple):
 class Workshop:
     """A copy of the package with the probe in it, and a cache of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, nursery: subprocess.Popen[str]) -> None:
         self.package = folder / "package"
         self.cache = folder / "cache"
+        self.nursery = nursery
 
     def environment(self, **extra: str) -> dict[str, str]:
         return {**os.environ, "PYTHONPATH": str(self.package), "T3SIM_CACHE_DIR": str(self.cache), **extra}
 
-    def start(self, prelude: str = "", **extra: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-c", prelude + PROBE],
-            env=self.environment(**extra),
-            cwd=self.package,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def probes(self, n: int, prelude: str = "", **extra: str) -> list[Probed]:
+        """Start *n* probes at once."""
+        probe = (prelude + PROBE, self.environment(**extra), str(self.package))
+        assert self.nursery.stdin is not None
+        assert self.nursery.stdout is not None
+        self.nursery.stdin.write(json.dumps([probe] * n) + "\n")
+        self.nursery.stdin.flush()
+        found = []
+        for status, printed in json.loads(self.nursery.stdout.readline()):
+            assert status == 0, printed
+            found.append(Probed(*json.loads(printed)))
+        return found
 
     def probe(self, prelude: str = "", **extra: str) -> Probed:
-        return finished(self.start(prelude, **extra))
+        return self.probes(1, prelude, **extra)[0]
 
     def replace(self, name: str, old: str, new: str) -> None:
         """Edit a file of the package, and leave its times as they were: a tool may do that."""
@@ -98,17 +139,20 @@ class Workshop:
         return sorted(self.cache.rglob("*.nbc"))
 
 
-def finished(process: subprocess.Popen[str]) -> Probed:
-    printed, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
-    return Probed(*json.loads(printed))
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[subprocess.Popen[str]]:
+    """The process that probes are forked from."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", NURSERY], stdin=pipe, stdout=pipe, text=True) as process:
+        yield process
+        process.kill()
 
 
 @pytest.fixture(scope="module")
-def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def used(nursery: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a workshop in which one process has compiled the probe, to copy from."""
     folder = tmp_path_factory.mktemp("used")
-    workshop = Workshop(folder)
+    workshop = Workshop(folder, nursery)
     for name in ("t3sim", "configs"):
         shutil.copytree(REPOSITORY / name, workshop.package / name, ignore=shutil.ignore_patterns("__pycache__"))
     (workshop.package / "t3sim/gpu/kernel/probe.py").write_text(PROBE_SOURCE, encoding="utf-8")
@@ -118,10 +162,10 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def workshop(used: Path, tmp_path: Path) -> Workshop:
+def workshop(used: Path, nursery: subprocess.Popen[str], tmp_path: Path) -> Workshop:
     """A workshop with a filled cache."""
     shutil.copytree(used, tmp_path, dirs_exist_ok=True)
-    return Workshop(tmp_path)
+    return Workshop(tmp_path, nursery)
 
 
 @pytest.fixture
@@ -140,7 +184,7 @@ class TestEdits:
         assert workshop.probe() == (OLD, 1, []), "the old one is still there, under its own digest"
 
     def test_copies_of_the_package_do_not_disturb_each_other(self, workshop: Workshop, tmp_path: Path) -> None:
-        other = Workshop(tmp_path / "other")
+        other = Workshop(tmp_path / "other", workshop.nursery)
         shutil.copytree(workshop.package, other.package)
         other.cache = workshop.cache
         other.replace(CALLEE, *EDIT)
@@ -264,7 +308,7 @@ class TestDamage:
     def test_two_processes_find_the_damage_at_once(self, workshop: Workshop) -> None:
         for path in workshop.files():
             flip_a_bit(path)
-        both = [finished(process) for process in [workshop.start(), workshop.start()]]
+        both = workshop.probes(2)
         assert [probed.answer for probed in both] == [OLD, OLD]
         assert max(len(probed.warnings) for probed in both) == 1
         assert workshop.probe() == (OLD, 1, [])
@@ -296,7 +340,7 @@ class TestPlaces:
         assert fresh.cache.read_text(encoding="utf-8") == "a file"
 
     def test_the_disk_is_full(self, fresh: Workshop) -> None:
-        answer, n_hits, warnings = fresh.probe(FULL_DISK, PYTHONDONTWRITEBYTECODE="1")
+        answer, n_hits, warnings = fresh.probe(FULL_DISK)
         assert (answer, n_hits, len(warnings)) == (OLD, 0, 1)
         assert "cannot be written to the kernel cache" in warnings[0]
         assert fresh.probe() == (OLD, 0, [])
