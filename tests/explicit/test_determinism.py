@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
@@ -108,14 +107,6 @@ def test_of_two_failures_the_one_in_the_earlier_window_is_raised(earlier: int, l
 
     with pytest.raises(ModelError, match=rf"gpu\[{earlier}\] is broken"):
         explicit(unlike(), broken, n_threads=n_threads)
-
-
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Ctrl-C raises, also where the tests were started in the background, which ignores it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("n_threads", [1, 2])

@@ -285,7 +285,7 @@ simulate(run.model_copy(update={"arbitration": run.arbitration.model_copy(update
 """
 
 
-def test_an_endless_compiled_policy_is_named_and_can_be_interrupted(tmp_path: Path) -> None:
+def test_an_endless_compiled_policy_is_named_and_can_be_interrupted(interruptible: None, tmp_path: Path) -> None:
     path = policy_file(tmp_path, "while now >= 0: now = now | 1")
     process = subprocess.Popen(
         [sys.executable, "-W", "always", "-c", ENDLESS, str(path), tmp_path.name],
