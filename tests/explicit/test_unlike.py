@@ -11,7 +11,7 @@ from t3sim.config.experiment import RunSpec
 from t3sim.system.simulate import simulate
 from t3sim.workload.tiling import ELEMENT_BYTES
 from tests.conftest import cases
-from tests.harness.rings import Observed, explicit, point
+from tests.harness.rings import Observed, explicit, point, reference
 from tests.harness.sublayers import collective_point
 
 SHAPE = (256, 256, 64)
@@ -41,7 +41,7 @@ def chunk_seconds() -> Fraction:
 @pytest.mark.parametrize("gpu", cases([0, 2], 2))
 def test_a_slow_gpu_slows_the_ring_and_not_below_its_own_matrix_work(strategy: str, gpu: int) -> None:
     run = of(strategy, f"machine.gpu[{gpu}].compute_clock=700 MHz")
-    seen, even = explicit(run), explicit(of(strategy))
+    seen, even = explicit(run), reference(of(strategy))
     assert seen.seconds > even.seconds
     m, n, k = SHAPE
     spec = run.machine.of_gpu(gpu).gpu
@@ -96,14 +96,15 @@ def test_a_late_gpu_delays_the_end_by_little_more_than_its_skew(strategy: str, m
     skew = Fraction(microseconds, 10**6)
     delays = {explicit(of(strategy, skewed(gpu, microseconds))).seconds for gpu in range(TP)}
     assert len(delays) == 1  # it does not matter which of alike GPUs is late
-    delay = delays.pop() - explicit(of(strategy)).seconds
+    delay = delays.pop() - reference(of(strategy)).seconds
     n_collectives = 2
     assert 0 < delay <= skew + n_collectives * chunk_seconds()
 
 
 def test_a_gpu_that_is_very_late_makes_all_wait() -> None:
-    late = explicit(of("sequential", skewed(1, 1000)))
-    assert late.seconds >= Fraction(1, 1000) + explicit(of("sequential")).seconds
+    late, even = explicit(of("sequential", skewed(1, 200))), reference(of("sequential"))
+    assert even.seconds < Fraction(100, 10**6)  # so it is later than all others need
+    assert late.seconds >= Fraction(200, 10**6) + even.seconds
 
 
 def test_jitter_is_the_same_for_the_same_seed_only() -> None:
@@ -158,7 +159,7 @@ def test_without_staggering_the_same_bytes_take_another_time(strategy: str, tp: 
 
 def test_without_staggering_gpu_0_still_begins_with_its_own_chunk() -> None:
     run = of("sequential", "staggered=false")
-    staggered = explicit(of("sequential"))
+    staggered = reference(of("sequential"))
     seen = explicit(run)
     assert seen.phases[0].gpus[0] == staggered.phases[0].gpus[0]
     assert seen.digests[0] == staggered.digests[0]

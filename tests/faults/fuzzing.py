@@ -112,7 +112,7 @@ class HangError(BaseException):
 
 
 @contextmanager
-def limits_of_time(blocked_limit_s: float) -> Iterator[None]:
+def limits_of_time(cpu_limit_s: float, blocked_limit_s: float) -> Iterator[None]:
     """Raise HangError from whatever runs longer than allowed."""
 
     def stop(number: int, _frame: FrameType | None) -> None:
@@ -120,7 +120,7 @@ def limits_of_time(blocked_limit_s: float) -> Iterator[None]:
 
     signal.signal(signal.SIGPROF, stop)
     signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_PROF, CPU_LIMIT_S)
+    signal.setitimer(signal.ITIMER_PROF, cpu_limit_s)
     signal.setitimer(signal.ITIMER_REAL, blocked_limit_s)
     try:
         yield
@@ -143,13 +143,18 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # macOS: in bytes
 
 
-def verdict(load: Callable[[], object], codes: tuple[int, ...], blocked_limit_s: float = BLOCKED_LIMIT_S) -> str:
+def verdict(
+    load: Callable[[], object],
+    codes: tuple[int, ...],
+    cpu_limit_s: float = CPU_LIMIT_S,
+    blocked_limit_s: float = BLOCKED_LIMIT_S,
+) -> str:
     """Return what is wrong with how *load* ended, or nothing: it returns, or raises an error of t3sim that is short."""
     from t3sim.cli._errors import message_lines
     from t3sim.errors import T3SimError
 
     try:
-        with limits_of_time(blocked_limit_s):
+        with limits_of_time(cpu_limit_s, blocked_limit_s):
             load()
     except T3SimError as error:
         lines = message_lines(error)
@@ -161,7 +166,7 @@ def verdict(load: Callable[[], object], codes: tuple[int, ...], blocked_limit_s:
             return "a message that can steer the terminal"
         "\n".join(lines).encode("utf-8")
     except HangError as error:
-        return f"{error} for more than {CPU_LIMIT_S if str(error) == 'computes' else blocked_limit_s} s"
+        return f"{error} for more than {cpu_limit_s if str(error) == 'computes' else blocked_limit_s} s"
     except MemoryError:
         return f"more than {ADDRESS_SPACE_BYTES >> 20} MiB asked for: {traceback.format_exc(limit=-3)}"
     except BaseException:  # noqa: BLE001 - whatever else comes out is the finding
@@ -328,6 +333,7 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="folder for the files of failed cases, if not FOLDER")
     parser.add_argument("--plant", default="")
+    parser.add_argument("--cpu-limit", type=float, default=CPU_LIMIT_S)
     parser.add_argument("--blocked-limit", type=float, default=BLOCKED_LIMIT_S)
     arguments = parser.parse_args()
     folder: Path = arguments.folder
@@ -350,7 +356,7 @@ def main() -> int:
                 lambda i=i: fuzzer.load(random.Random(f"{arguments.seed} {i}"))
             )  # fmt: skip
             for _ in range(TRIES):
-                problem = verdict(load, fuzzer.codes, arguments.blocked_limit)
+                problem = verdict(load, fuzzer.codes, arguments.cpu_limit, arguments.blocked_limit)
                 if not problem.startswith("computes"):
                     break
             if peak_bytes() - base > MEMORY_LIMIT_BYTES:

@@ -1,7 +1,8 @@
 """The cache of compiled code: an edit is always seen, damage is mended with one warning, never a wrong answer (N1).
 
 The kernel function of these tests is a small one, added to a copy of the package: ``gap`` calls
-``store_gap_same_group`` of another file.  Each probe is a process of its own.
+``store_gap_same_group`` of another file.  Each probe is a process of its own, forked from one that has loaded Numba
+and nothing of t3sim.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,6 +54,42 @@ n_hits = sum(gap.stats.cache_hits.values()) if hasattr(gap, "stats") else 0
 print(json.dumps([answer, n_hits, [str(w.message) for w in caught]]))
 """
 
+# Reads lists of probes, one a line; starts all of a list at once; answers with how each ended and what it printed.
+NURSERY = """
+import json, os, sys, traceback
+import numba
+numba.njit(lambda number: number)(1)  # loads what compiles
+
+def be_probe(code, environment, folder, pipe):
+    status = 1
+    try:
+        os.dup2(pipe, 1)
+        os.dup2(pipe, 2)
+        os.environ.clear()
+        os.environ.update(environment)
+        os.chdir(folder)
+        exec(code, {"__name__": "__main__"})
+        sys.stdout.flush()
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+def start(code, environment, folder):
+    end, pipe = os.pipe()
+    process = os.fork()
+    if process == 0:
+        be_probe(code, environment, folder, pipe)
+    os.close(pipe)
+    return process, open(end)
+
+for line in sys.stdin:
+    started = [start(*probe) for probe in json.loads(line)]
+    printed = [output.read() for _, output in started]
+    print(json.dumps([[os.waitpid(process, 0)[1], text] for (process, _), text in zip(started, printed)]), flush=True)
+"""
+
 
 class Probed(NamedTuple):
     """What one process found."""
@@ -65,28 +102,29 @@ class Probed(NamedTuple):
 class Workshop:
     """A copy of the package with the probe in it, and a cache of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, nursery: subprocess.Popen[str]) -> None:
         self.package = folder / "package"
         self.cache = folder / "cache"
-        shutil.copytree(REPOSITORY / "t3sim", self.package / "t3sim", ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copytree(REPOSITORY / "configs", self.package / "configs")
-        (self.package / "t3sim/gpu/kernel/probe.py").write_text(PROBE_SOURCE, encoding="utf-8")
+        self.nursery = nursery
 
     def environment(self, **extra: str) -> dict[str, str]:
         return {**os.environ, "PYTHONPATH": str(self.package), "T3SIM_CACHE_DIR": str(self.cache), **extra}
 
-    def start(self, prelude: str = "", **extra: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-c", prelude + PROBE],
-            env=self.environment(**extra),
-            cwd=self.package,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def probes(self, n: int, prelude: str = "", **extra: str) -> list[Probed]:
+        """Start *n* probes at once."""
+        probe = (prelude + PROBE, self.environment(**extra), str(self.package))
+        assert self.nursery.stdin is not None
+        assert self.nursery.stdout is not None
+        self.nursery.stdin.write(json.dumps([probe] * n) + "\n")
+        self.nursery.stdin.flush()
+        found = []
+        for status, printed in json.loads(self.nursery.stdout.readline()):
+            assert status == 0, printed
+            found.append(Probed(*json.loads(printed)))
+        return found
 
     def probe(self, prelude: str = "", **extra: str) -> Probed:
-        return finished(self.start(prelude, **extra))
+        return self.probes(1, prelude, **extra)[0]
 
     def replace(self, name: str, old: str, new: str) -> None:
         """Edit a file of the package, and leave its times as they were: a tool may do that."""
@@ -101,20 +139,44 @@ class Workshop:
         return sorted(self.cache.rglob("*.nbc"))
 
 
-def finished(process: subprocess.Popen[str]) -> Probed:
-    printed, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
-    return Probed(*json.loads(printed))
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[subprocess.Popen[str]]:
+    """The process that probes are forked from."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", NURSERY], stdin=pipe, stdout=pipe, text=True) as process:
+        yield process
+        process.kill()
+
+
+@pytest.fixture(scope="module")
+def used(nursery: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a workshop in which one process has compiled the probe, to copy from."""
+    folder = tmp_path_factory.mktemp("used")
+    workshop = Workshop(folder, nursery)
+    for name in ("t3sim", "configs"):
+        shutil.copytree(REPOSITORY / name, workshop.package / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (workshop.package / "t3sim/gpu/kernel/probe.py").write_text(PROBE_SOURCE, encoding="utf-8")
+    assert workshop.probe() == (OLD, 0, [])
+    assert len(workshop.files()) == 2  # of the function and of its callee
+    return folder
 
 
 @pytest.fixture
-def workshop(tmp_path: Path) -> Workshop:
-    return Workshop(tmp_path)
+def workshop(used: Path, nursery: subprocess.Popen[str], tmp_path: Path) -> Workshop:
+    """A workshop with a filled cache."""
+    shutil.copytree(used, tmp_path, dirs_exist_ok=True)
+    return Workshop(tmp_path, nursery)
+
+
+@pytest.fixture
+def fresh(workshop: Workshop) -> Workshop:
+    """A workshop without a cache."""
+    shutil.rmtree(workshop.cache)
+    return workshop
 
 
 class TestEdits:
     def test_edited_callee_in_another_file_gives_the_new_answer(self, workshop: Workshop) -> None:
-        assert workshop.probe() == (OLD, 0, [])
         assert workshop.probe() == (OLD, 1, [])
         workshop.replace(CALLEE, *EDIT)
         assert workshop.probe() == (NEW, 0, [])
@@ -122,10 +184,11 @@ class TestEdits:
         assert workshop.probe() == (OLD, 1, []), "the old one is still there, under its own digest"
 
     def test_copies_of_the_package_do_not_disturb_each_other(self, workshop: Workshop, tmp_path: Path) -> None:
-        other = Workshop(tmp_path / "other")
+        other = Workshop(tmp_path / "other", workshop.nursery)
+        shutil.copytree(workshop.package, other.package)
         other.cache = workshop.cache
         other.replace(CALLEE, *EDIT)
-        assert [workshop.probe().answer, other.probe().answer] == [OLD, NEW]
+        assert [workshop.probe(), other.probe()] == [(OLD, 1, []), (NEW, 0, [])]
         assert [workshop.probe(), other.probe()] == [(OLD, 1, []), (NEW, 1, [])]
 
     def test_canary_without_the_digest_the_old_answer_comes_back(self, workshop: Workshop) -> None:
@@ -146,9 +209,8 @@ class TestEdits:
         assert len(seen) > 15
 
     @pytest.mark.deep  # compiles the kernel twice
-    def test_edited_kernel_simulates_something_else(self, tmp_path: Path) -> None:
+    def test_edited_kernel_simulates_something_else(self, workshop: Workshop, tmp_path: Path) -> None:
         """The whole loop: an update that holds its bank group for longer makes a fused run longer."""
-        workshop = Workshop(tmp_path)
         (workshop.package / "t3sim/gpu/kernel/probe.py").unlink()
         warm = _jit.CACHE_DIRECTORY
         if warm is not None:
@@ -202,8 +264,6 @@ class TestDamage:
     @pytest.mark.parametrize("name", DAMAGE if DEEP else ["one bit flipped", "a folder"])
     def test_damaged_files_are_compiled_anew_with_one_warning(self, name: str, workshop: Workshop) -> None:
         damage = DAMAGE[name]
-        assert workshop.probe() == (OLD, 0, [])
-        assert len(workshop.files()) == 2  # of the function and of its callee
         for path in workshop.files():
             damage(path)
         answer, n_hits, warnings = workshop.probe()
@@ -214,14 +274,12 @@ class TestDamage:
             assert workshop.probe() == (OLD, 1, [])
 
     def test_only_what_is_damaged_is_compiled_anew(self, workshop: Workshop) -> None:
-        workshop.probe()
         callee = next(path for path in workshop.files() if "near_memory" in path.name)
         callee.write_bytes(b"")
         assert workshop.probe() == (OLD, 1, []), "the caller holds all it needs"
 
     def test_a_pickle_that_t3sim_did_not_write_is_never_opened(self, workshop: Workshop, tmp_path: Path) -> None:
         """Neither without a seal nor under a seal that does not match."""
-        workshop.probe()
         tripwire = tmp_path / "tripwire"
 
         class Trap:
@@ -240,7 +298,6 @@ class TestDamage:
 
     def test_exchanged_files_are_not_confused(self, workshop: Workshop) -> None:
         """Whole files under each other's names: same signature, another function."""
-        workshop.probe()
         first, second = workshop.files()
         content = first.read_bytes()
         first.write_bytes(second.read_bytes())
@@ -249,10 +306,9 @@ class TestDamage:
         assert workshop.probe() == (OLD, 1, [])
 
     def test_two_processes_find_the_damage_at_once(self, workshop: Workshop) -> None:
-        workshop.probe()
         for path in workshop.files():
             flip_a_bit(path)
-        both = [finished(process) for process in [workshop.start(), workshop.start()]]
+        both = workshop.probes(2)
         assert [probed.answer for probed in both] == [OLD, OLD]
         assert max(len(probed.warnings) for probed in both) == 1
         assert workshop.probe() == (OLD, 1, [])
@@ -275,24 +331,23 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
 
 
 class TestPlaces:
-    def test_a_file_is_in_the_way_of_the_folder(self, workshop: Workshop) -> None:
-        workshop.cache.write_text("a file", encoding="utf-8")
-        answer, n_hits, warnings = workshop.probe()
+    def test_a_file_is_in_the_way_of_the_folder(self, fresh: Workshop) -> None:
+        fresh.cache.write_text("a file", encoding="utf-8")
+        answer, n_hits, warnings = fresh.probe()
         assert (answer, n_hits, len(warnings)) == (OLD, 0, 1)
         assert warnings[0].startswith("no kernel cache (")
         assert warnings[0].endswith("; the kernel is compiled anew in each process")
-        assert workshop.cache.read_text(encoding="utf-8") == "a file"
+        assert fresh.cache.read_text(encoding="utf-8") == "a file"
 
-    def test_the_disk_is_full(self, workshop: Workshop) -> None:
-        answer, n_hits, warnings = workshop.probe(FULL_DISK, PYTHONDONTWRITEBYTECODE="1")
+    def test_the_disk_is_full(self, fresh: Workshop) -> None:
+        answer, n_hits, warnings = fresh.probe(FULL_DISK)
         assert (answer, n_hits, len(warnings)) == (OLD, 0, 1)
         assert "cannot be written to the kernel cache" in warnings[0]
-        assert workshop.probe() == (OLD, 0, [])
-        assert [path.name for path in workshop.cache.rglob("*.tmp")] == []
+        assert fresh.probe() == (OLD, 0, [])
+        assert [path.name for path in fresh.cache.rglob("*.tmp")] == []
 
     @pytest.mark.parametrize("mode", cases([0o777, 0o770, 0o720], 0o720))
     def test_a_folder_that_others_can_write_is_not_used(self, workshop: Workshop, mode: int) -> None:
-        workshop.probe()
         (folder,) = workshop.cache.iterdir()
         assert folder.stat().st_mode & 0o777 == 0o700
         folder.chmod(mode)
@@ -344,19 +399,19 @@ class TestPlaces:
             assert _jit.cache_directory() is None
         assert len(caught) == 1
 
-    def test_interpreted_mode_touches_nothing(self, workshop: Workshop) -> None:
-        assert workshop.probe(T3SIM_INTERPRETED="1") == (OLD, 0, [])
-        assert not workshop.cache.exists()
-        workshop.replace(CALLEE, *EDIT)
-        assert workshop.probe(T3SIM_INTERPRETED="1") == (NEW, 0, [])
+    def test_interpreted_mode_touches_nothing(self, fresh: Workshop) -> None:
+        assert fresh.probe(T3SIM_INTERPRETED="1") == (OLD, 0, [])
+        assert not fresh.cache.exists()
+        fresh.replace(CALLEE, *EDIT)
+        assert fresh.probe(T3SIM_INTERPRETED="1") == (NEW, 0, [])
 
-    def test_the_command_line_says_it_in_one_line(self, workshop: Workshop) -> None:
-        workshop.cache.write_text("a file", encoding="utf-8")
-        (workshop.package / "e.yaml").write_text(ONE_POINT + "arbitration: round_robin\n", encoding="utf-8")
+    def test_the_command_line_says_it_in_one_line(self, fresh: Workshop) -> None:
+        fresh.cache.write_text("a file", encoding="utf-8")
+        (fresh.package / "e.yaml").write_text(ONE_POINT + "arbitration: round_robin\n", encoding="utf-8")
         done = subprocess.run(
             [sys.executable, "-m", "t3sim", "config", "check", "e.yaml"],
-            env=workshop.environment(),
-            cwd=workshop.package,
+            env=fresh.environment(),
+            cwd=fresh.package,
             capture_output=True,
             text=True,
             check=False,

@@ -14,6 +14,8 @@ from t3sim.config.experiment import TilingSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.config.presets import load_tiling
 from t3sim.measurements.kinds import KINDS, ring_bytes
+from t3sim.measurements.samples import Measurements, read_measurements
+from tests.conftest import REPOSITORY
 
 SUBLAYER = {"model": "-", "sublayer": "-", "tp": 1}
 SHAPE = {"m": 128, "n": 128, "k": 128}
@@ -30,6 +32,12 @@ CHANNELS = (
     f"machine.gpu.collective_kernel.expected={EXPECTED}",
     f"machine.gpu.collective_kernel.low_latency={LOW_LATENCY}",
 )
+
+
+@cache
+def of_h200s() -> Measurements:
+    """The shipped measurements of H200s, read once in a process; not to be changed."""
+    return read_measurements(REPOSITORY / "validation" / "h200")
 
 
 @cache

@@ -37,7 +37,7 @@ def test_mutants_reach_importers_constants_and_registered_functions() -> None:
         Mutant("hangs", NEAR_MEMORY, "return channel.nCCDWL", "while True:\n            pass"),
         Mutant("nothing", NEAR_MEMORY, "return channel.nCCDWL", "return  channel.nCCDWL"),
     ]
-    outcomes = run_mutants(mutants, HERE, seconds_each=2)
+    outcomes = run_mutants(mutants, HERE, seconds_each=1)
     assert outcomes == {
         UNCHANGED: "13 16 -1",
         "function": "6 16 -1",

@@ -18,6 +18,7 @@ from t3sim.errors import EnvironmentFailure, InputDataError, UsageError
 from t3sim.measurements.kinds import H200, KINDS, LATENCIES, Kind, Value, impossible, kind_of_header, ring_bytes
 from t3sim.measurements.samples import Measurement, read_file, read_measurements, refused_text, write_measurements
 from tests.conftest import REPOSITORY, sample
+from tests.harness.measured import of_h200s
 
 SHIPPED = REPOSITORY / "validation" / "h200"
 OF_TWO = ("beside", "stores", "async-tp", "launches", "transfers", "scatter")
@@ -37,7 +38,7 @@ FOREIGN = {"operators"}  # kinds of others' files only
 
 
 def test_shipped_measurements_are_read() -> None:
-    found = read_measurements(SHIPPED)
+    found = of_h200s()
     counts = found.counts()
     assert set(counts) == set(KINDS) - FOREIGN, "a kind without data, or data without a kind"
     in_files = 0
@@ -170,7 +171,7 @@ def times_of(kind: Kind) -> list[str]:
 @pytest.fixture(scope="module")
 def shipped() -> dict[str, list[Measurement]]:
     """The shipped measurements by kind, at most 50 of each, spread over all."""
-    found = read_measurements(SHIPPED)
+    found = of_h200s()
     rows = {name: list(found.of_kind(name))[:: max(1, len(found.of_kind(name)) // 50)] for name in KINDS}
     operator: dict[str, Value] = {"op": "gemm-rs", "m": 8192, "n": 4256, "k": 528, "tp": 8, "time_us": 300.0}
     return rows | {"operators": [Measurement("operators", KINDS["operators"].completed(operator), "x.csv", 2)]}

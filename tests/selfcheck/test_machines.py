@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,8 @@ IN_CHANNELS = (27, 35, 39)
 LINK_LAST = (22, 1140, 1164, 1320)
 FULL_LINK = (1329, 1362)
 SHORT_LINK = (1335, 1462)
-N_DRAWN = sample(400, 200)
+N_DRAWN = sample(400, 120)
+NAIVE = 187  # a small machine with the tiles in the naive order
 
 
 def case(number: int) -> RunSpec:
@@ -63,16 +63,10 @@ def test_canary_a_phase_that_does_not_wait_for_the_link(number: int, monkeypatch
     assert any("all-gather" in line for line in outcome_of(case(number)).findings)
 
 
-@cache
-def drawn() -> tuple[RunSpec, ...]:
-    """The machines of the first seeds."""
-    return tuple(map(random_run, range(N_DRAWN)))
-
-
 def test_ranks_of_other_programs_are_run_apart_only() -> None:
     """Each GPU begins with row 0, so none stands for the others; not a refusal in one of two modes."""
-    naive = [run for run in drawn() if run.strategy_params.get("order") == "naive"]
-    run = min(naive, key=lambda run: run.workload.gemm.m * run.workload.gemm.n * run.workload.tp)
+    run = random_run(NAIVE)
+    assert run.strategy_params["order"] == "naive"
     assert modes_of(run) == ("explicit",)
     assert outcome_of(run).findings == []
     sequential = run.model_copy(update={"strategy": "sequential", "strategy_params": {}})
@@ -85,7 +79,7 @@ def test_equal_seeds_are_equal_machines() -> None:
 
 def test_machines_cover_what_they_claim() -> None:
     """Does every value, ring size, strategy and collective come up, and do all machines share one compilation?"""
-    runs = drawn()
+    runs = list(map(random_run, range(N_DRAWN)))
     assert {layout_for(run.machine) for run in runs} == {Layout()}
     works = [run.workload for run in runs]
     assert {work.tp if work.collective is None else work.collective.gpus for work in works} == set(RINGS)

@@ -32,7 +32,7 @@ from t3sim.system.ring import RingMachine
 from tests.conftest import cases
 from tests.harness.here import t3sim_here
 
-SHORT = Depth(audited_runs=7, dram_commands=100_000, data_cases=7, machines=2, same_results=2)
+SHORT = Depth(audited_runs=4, dram_commands=100_000, data_cases=4, machines=2, same_results=2)
 SMALL_MACHINES = (49, 17)  # seeds: stores that go to a neighbour, in T3 and in Flux
 N_KNOWN = 14
 
@@ -159,7 +159,7 @@ DEFECTS = {
 def test_a_defect_turns_the_line_red(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 4, the word BROKEN, and what is wrong."""
     DEFECTS[name](monkeypatch)
-    monkeypatch.setattr(properties, "Depth", lambda: SHORT)
+    monkeypatch.setattr(properties, "Depth", lambda: replace(SHORT, machines=1))
     result = CliRunner().invoke(main, ["selfcheck", "--only", name])
     assert result.exit_code == 4
     assert any(line.startswith(f"BROKEN  {name}") for line in result.stdout.splitlines())

@@ -1,4 +1,4 @@
-"""Missing and unwritable files, in a process of their own; every other bad input: tests/faults."""
+"""Missing and unwritable files, one in a process of its own; every other bad input: tests/faults."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.here import t3sim_here
 from tests.smoke.command_line import ONE_POINT, entries, t3sim
 
 
@@ -21,7 +22,7 @@ def test_missing_experiment(tmp_path: Path) -> None:
 def test_unwritable_output_folder_is_found_before_simulating(output: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept", encoding="utf-8")
     (tmp_path / "e.yaml").write_text(ONE_POINT, encoding="utf-8")
-    done = t3sim("run", "e.yaml", "-o", output, cwd=tmp_path)
+    done = t3sim_here("run", "e.yaml", "-o", output, cwd=tmp_path)
     assert done.returncode == 5
     assert done.stderr == f"t3sim: {output}: cannot write here: a part of the path is a file, not a folder (ENOTDIR)\n"
     assert "Times (us)" not in done.stdout

@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import cases
 from tests.harness.here import t3sim_here
-from tests.smoke.command_line import ALL_STRATEGIES, ONE_POINT, digest_of, entries, simulated, t3sim
+from tests.smoke.command_line import ALL_STRATEGIES, ONE_POINT, digest_of, entries
 
 # A policy that after a while names a stream without asking whether it has anything: the trial before the run is over.
 BLIND_POLICY = '''"""At last always communication, ready or not."""
@@ -26,18 +26,15 @@ def pick_stream(channel, now):
 
 
 @pytest.mark.parametrize("options", cases(["--check", "--data", "--check --data"], "--check --data"))
-def test_checks_change_no_result(tmp_path: Path, base: Path, options: str) -> None:
-    assert digest_of(simulated(ALL_STRATEGIES, tmp_path, *options.split())) == digest_of(base)
-
-
-def test_the_run_says_what_was_checked(tmp_path: Path) -> None:
-    (tmp_path / "e.yaml").write_text(ONE_POINT, encoding="utf-8")
-    done = t3sim_here("run", "e.yaml", "--check", "--data", "--no-figures", cwd=tmp_path)
+def test_checks_change_no_result_and_the_run_says_what_was_checked(tmp_path: Path, base: Path, options: str) -> None:
+    (tmp_path / "e.yaml").write_text(ALL_STRATEGIES, encoding="utf-8")
+    done = t3sim_here("run", "e.yaml", *options.split(), "--no-figures", "-o", "results", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    [checked] = [line for line in done.stdout.splitlines() if line.startswith("checked")]
-    [data] = [line for line in done.stdout.splitlines() if line.startswith("data")]
-    assert checked.endswith("phases: nothing broken")
-    assert data.endswith("results equal NumPy's")
+    said = [line for line in done.stdout.splitlines() if line.startswith(("checked", "data"))]
+    due = {"--check": "phases: nothing broken", "--data": "results equal NumPy's"}
+    for line, option in zip(said, options.split(), strict=True):
+        assert line.endswith(due[option])
+    assert digest_of(tmp_path / "results") == digest_of(base)
 
 
 def test_a_machine_that_breaks_a_rule_ends_with_code_4_and_no_results(tmp_path: Path) -> None:
@@ -45,7 +42,7 @@ def test_a_machine_that_breaks_a_rule_ends_with_code_4_and_no_results(tmp_path: 
     (tmp_path / "blind.py").write_text(BLIND_POLICY, encoding="utf-8")
     text = ONE_POINT + "plugins: [blind.py]\narbitration: {policy: blind}\n"
     (tmp_path / "e.yaml").write_text(text, encoding="utf-8")
-    done = t3sim("run", "e.yaml", "--no-figures", cwd=tmp_path)
+    done = t3sim_here("run", "e.yaml", "--no-figures", cwd=tmp_path)
     assert done.returncode == 4
     [line] = done.stderr.splitlines()
     assert line.startswith("t3sim: arbitration policy `blind` picked a stream with nothing ready in channel[")

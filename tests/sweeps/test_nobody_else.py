@@ -140,9 +140,9 @@ def told_by(processes: list[psutil.Process], question: Callable[[psutil.Process]
 
 
 def listening(processes: list[psutil.Process]) -> list[tuple[str, int]]:
-    """Return the addresses at which *processes* can be connected to."""
+    """Return the addresses at which *processes* can be connected to; one that was just forked shares its parent's."""
     connections = told_by(processes, lambda process: process.net_connections("inet"))
-    return [(c.laddr.ip, c.laddr.port) for c in connections if c.status == psutil.CONN_LISTEN]
+    return sorted({(c.laddr.ip, c.laddr.port) for c in connections if c.status == psutil.CONN_LISTEN})
 
 
 def socket_folders(processes: list[psutil.Process]) -> set[Path]:

@@ -30,7 +30,7 @@ from t3sim.validation.simulation import (
 )
 from t3sim.validation.tables import COLUMNS, tiles_csv, validation_csv
 from t3sim.workload.kernel_choice import tiling_of
-from tests.harness.measured import FOUR_TILES, ROWS, collective, tile, tiling, tiny, write_folder
+from tests.harness.measured import FOUR_TILES, ROWS, collective, of_h200s, tile, tiling, tiny, write_folder
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_canary_a_row_left_out_is_noticed(folder: Path, kind: str) -> None:
 
 def test_the_shipped_measurements_are_all_compared_or_accounted_for(repository: Path) -> None:
     shipped = repository / "validation" / "h200"
-    points = Points(tiny(), tiling()).of(read_measurements(shipped))
+    points = Points(tiny(), tiling()).of(of_h200s())
     assert rows_missing_in(shipped, table(shipped, points, outcomes_of(points))) == []
 
 
@@ -208,10 +208,15 @@ def test_kernels_beside_each_other_start_from_simulations_that_are_points_too(fo
 
 
 @pytest.fixture(scope="module")
-def points(repository: Path) -> list[Point]:
+def points() -> list[Point]:
     """The points of the shipped measurements with a library of kernels."""
-    machine = machine_of("h200", ())
-    return Points(machine, load_kernels("cublas-hopper")).of(read_measurements(repository / "validation" / "h200"))
+    return Points(machine_of("h200", ()), load_kernels("cublas-hopper")).of(of_h200s())
+
+
+@pytest.fixture(scope="module")
+def points_of_one_kernel() -> list[Point]:
+    """The same with one kernel for all GEMMs."""
+    return Points(machine_of("h200", ()), load_tiling("gemm-128x256")).of(of_h200s())
 
 
 def test_loops_whose_samples_are_not_kept_overlap_in_part(points: list[Point]) -> None:
@@ -265,15 +270,15 @@ class TestKernelsOfALibrary:
         tiles = {one.gemm.tiling.workgroup_tile for one in recorded if isinstance(one, RecordedTiles)}
         assert tiles == {(128, 256)}
 
-    def test_rings_do_not_depend_on_the_kernels(self, points: list[Point], repository: Path) -> None:
+    def test_rings_do_not_depend_on_the_kernels(
+        self, points: list[Point], points_of_one_kernel: list[Point]
+    ) -> None:
         """Else the same ring would be simulated again for each library."""
-        one_kernel = Points(machine_of("h200", ()), load_tiling("gemm-128x256"))
-        others = one_kernel.of(read_measurements(repository / "validation" / "h200"))
 
         def rings(of: list[Point]) -> set[object]:
             return {one for point in of for one in point.simulations if isinstance(one, CollectiveAlone)}
 
-        assert rings(points) == rings(others)
+        assert rings(points) == rings(points_of_one_kernel)
 
 
 class TestErrors:
@@ -363,20 +368,19 @@ def test_every_recorded_tile_is_in_the_table_of_tiles(folder: Path) -> None:
     assert [row["simulated_end_ns"] for row in found] == ["0.0", "3.0", "6.0", "9.0", "", "", "", ""]
 
 
-def test_scattered_tiles_are_simulated_as_they_were_recorded(repository: Path) -> None:
+def test_scattered_tiles_are_simulated_as_they_were_recorded(points_of_one_kernel: list[Point]) -> None:
     """One simulation for each record; each fused row has one for each order, at the clock of GEMMs without pause."""
-    machine = machine_of("h200", ())
-    points = Points(machine, load_tiling("gemm-128x256")).of(read_measurements(repository / "validation" / "h200"))
+    gpu = machine_of("h200", ()).gpu
     found = {kind: set[Any]() for kind in ("tile_timelines", "fused_scatter")}
-    for point in points:
+    for point in points_of_one_kernel:
         if point.kind in found:
             found[point.kind] |= {one for one in point.simulations if isinstance(one, Scatter)}
     timelines, rows = found.values()
     assert sorted((one.gemm.gemm.k, one.order) for one in timelines) == [(384, "next"), (2128, "next")]
     orders = [(k, order) for k in (384, 528, 1536, 2128) for order in ("naive", "next")]
     assert sorted((one.gemm.gemm.k, one.order) for one in rows) == orders
-    assert {one.gemm.machine.gpu.clock_of_matrices for one in timelines} == {machine.gpu.compute_clock}
-    assert {one.gemm.machine.gpu.clock_of_matrices for one in rows} == {machine.gpu.matrix_clock}
+    assert {one.gemm.machine.gpu.clock_of_matrices for one in timelines} == {gpu.compute_clock}
+    assert {one.gemm.machine.gpu.clock_of_matrices for one in rows} == {gpu.matrix_clock}
 
 
 def test_tiles_of_another_size_are_not_simulated(tmp_path: Path) -> None:

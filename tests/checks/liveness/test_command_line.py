@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.harness.here import t3sim_here
-from tests.smoke.command_line import ONE_POINT, result_files, t3sim
+from tests.smoke.command_line import ONE_POINT, result_files
 
 STINGY = '''
 from t3sim.plugins import COMPUTE, NO_STREAM, head_is_ready, policy
@@ -23,7 +23,7 @@ def test_a_policy_that_starves_communication_ends_in_code_4_and_a_file(tmp_path:
     """A later run removes the report.  Canary: without the plugin the same experiment ends."""
     (tmp_path / "stingy.py").write_text(STINGY, encoding="utf-8")
     (tmp_path / "e.yaml").write_text(HANGS, encoding="utf-8")
-    done = t3sim("run", "e.yaml", "-o", "out", cwd=tmp_path)
+    done = t3sim_here("run", "e.yaml", "-o", "out", cwd=tmp_path)
     lines = done.stderr.splitlines()
     assert done.returncode == 4, done.stderr
     assert len(lines) <= 10

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import suppress
 from typing import Any
 
@@ -161,14 +161,7 @@ def swallower(env: simpy.Environment) -> Steps:
     return "not interrupted"
 
 
-@pytest.fixture
-def python_handles_sigint() -> Iterator[None]:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("python_handles_sigint")
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_that_was_swallowed_still_ends_the_run() -> None:
     env = WatchedEnvironment()
     with pytest.raises(KeyboardInterrupt):
@@ -176,7 +169,7 @@ def test_an_interrupt_that_was_swallowed_still_ends_the_run() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-@pytest.mark.usefixtures("python_handles_sigint")
+@pytest.mark.usefixtures("interruptible")
 def test_canary_simpy_alone_goes_on_after_it() -> None:
     env = simpy.Environment()
     assert env.run(env.process(swallower(env))) == "not interrupted"
