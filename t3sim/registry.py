@@ -25,6 +25,7 @@ class Parameter:
     default: int | str | None = None  # None: an experiment that uses the entry has to give it
     words: Mapping[str, int] = field(default_factory=dict)
     minimum: int = 0
+    maximum: int = LARGEST
     has_numbers: bool = True  # False: only its words are allowed
     unit: Literal["", "cycles", "B", "%"] = ""  # of the number; `cycles` may stand behind it
     at_most: str = ""  # the machine's value that bounds it, like `memory.queue.entries`
@@ -41,7 +42,7 @@ class Parameter:
         if isinstance(value, str) and value in self.words:
             return self.words[value]
         is_number = self.has_numbers and isinstance(value, int) and not isinstance(value, bool)
-        if not is_number or not self.minimum <= value <= LARGEST:
+        if not is_number or not self.minimum <= value <= self.maximum:
             raise ValueError(f"{value!r} is not {self.allowed}")
         assert isinstance(value, int)
         return value
@@ -49,7 +50,9 @@ class Parameter:
     @property
     def allowed(self) -> str:
         """What a value may be, in words."""
-        number = [f"a whole number of at least {self.minimum}"] if self.has_numbers else []
+        is_bounded = self.maximum < LARGEST
+        range_of_it = f"from {self.minimum} to {self.maximum}" if is_bounded else f"of at least {self.minimum}"
+        number = [f"a whole number {range_of_it}"] if self.has_numbers else []
         return " or ".join([*number, *self.words])
 
     def excess(self, value: Any, machine: Any) -> str | None:

@@ -17,7 +17,8 @@ from t3sim.registry import Parameter
 
 ONE, TWO = 1, 2
 SHOTS = Parameter(
-    TWO, tried=(ONE, TWO), minimum=ONE, meaning="1: every GPU adds up all tiles; 2: their owners do, for all others",
+    TWO, tried=(ONE, TWO), minimum=ONE, maximum=TWO,
+    meaning="1: every GPU adds up all tiles; 2: their owners do, for all others",
 )  # fmt: skip
 
 

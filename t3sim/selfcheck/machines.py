@@ -29,6 +29,7 @@ from t3sim.system.user_code import check_programs_of
 SHARE_CHANGED = 0.25  # of the values below, on one machine
 MOST_TRIES = 200  # to draw a legal machine: about every third is one
 SHARE_OF_COLLECTIVES = 0.25  # on their own
+SHARE_OF_ALL_REDUCES = 0.1  # behind GEMMs
 SHARE_OF_HOSTS = 0.4  # with a switch, copy engines and whole tile rows for each GPU: else many strategies have no plan
 VALUES: Mapping[str, Sequence[Any]] = {
     "gpu.n_compute_units": (1, 2, 3, 5, 8),
@@ -176,13 +177,14 @@ def _with_strategy(rng: np.random.Generator, run: RunSpec) -> RunSpec:
     possible = [one for one in strategies(run.workload.operator)
                 if run.workload.collective is None or one.runs_collectives]  # fmt: skip
     order = [possible[number] for number in rng.permutation(len(possible))]
+    order.sort(key=lambda one: one.operators != ("gemm-ar",))  # it is the only one of its kind
     if run.machine.gpu.copy_engines is not None:
         order.sort(key=lambda one: bool(one.needs) or one.kind != "design")
     for strategy in order:
         if any(not one.words for one in strategy.parameters.values()) and n_units < 2:
             continue  # there are too few compute units to be shared
         params = {
-            name: _one(rng, tuple(one.words)) if one.words else int(rng.integers(1, n_units))  # of compute units
+            name: _one(rng, tuple(one.words) or range(one.minimum, min(n_units, one.maximum + 1)))
             for name, one in strategy.parameters.items()
         }
         arbitration = _arbitration(rng, strategy, run.machine)
@@ -229,6 +231,7 @@ def _gemm(rng: np.random.Generator, tp: int, *, is_even: bool) -> WorkloadSpec:
         k_slice=64,
         prefetch_depth=int(rng.integers(1, 4)),
         persistent=bool(rng.random() < SHARE_CHANGED),
+        group_rows=int(rng.spawn(1)[0].integers(1, 4)),
     )
     n_across = int(rng.integers(1, 4))
     n_down = int(rng.integers(-(-tp // n_across), max(MOST_WORKGROUPS // n_across, -(-tp // n_across)) + 1))
@@ -236,7 +239,10 @@ def _gemm(rng: np.random.Generator, tp: int, *, is_even: bool) -> WorkloadSpec:
     if is_even:
         m, n = tp * rows, n_across * columns
     n = n_across * columns - int(rng.integers(0, columns)) * int(rng.random() < 0.7)
-    operator = "ag-gemm" if rng.random() < SHARE_CHANGED else "gemm-rs"
+    drawn = rng.random()
+    operator = "ag-gemm" if drawn < SHARE_CHANGED else "gemm-rs" if drawn < 1 - SHARE_OF_ALL_REDUCES else "gemm-ar"
+    if operator == "gemm-ar":
+        m = tp * rows  # whole tile rows for each GPU: else `distfuse` has no plan
     shape = GemmShape(m=max(m, tp), n=n, k=int(rng.integers(1, MOST_K)))
     return WorkloadSpec(gemm=shape, tp=tp, operator=operator, tiling=tiling)
 

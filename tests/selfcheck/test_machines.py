@@ -22,6 +22,7 @@ IN_CHANNELS = (27, 35, 39)
 LINK_LAST = (22, 1140, 1164, 1320)
 FULL_LINK = (1329, 1362)
 SHORT_LINK = (1335, 1462)
+MANY_POSTS = (1500,)  # more signals at the end of a barrier than the store buffer takes
 N_DRAWN = sample(400, 120)
 NAIVE = 187  # a small machine with the tiles in the naive order
 
@@ -33,11 +34,12 @@ def case(number: int) -> RunSpec:
 @pytest.mark.parametrize(
     "number",
     cases(
-        sorted(KEPT_LINES + IN_CHANNELS + LINK_LAST + FULL_LINK + SHORT_LINK),
+        sorted(KEPT_LINES + IN_CHANNELS + LINK_LAST + FULL_LINK + SHORT_LINK + MANY_POSTS),
         KEPT_LINES[0],
         IN_CHANNELS[2],
         LINK_LAST[0],
         FULL_LINK[1],
+        MANY_POSTS[0],
     ),
 )
 def test_a_case_that_showed_a_fault_shows_none(number: int) -> None:
@@ -83,7 +85,7 @@ def test_machines_cover_what_they_claim() -> None:
     assert {layout_for(run.machine) for run in runs} == {Layout()}
     works = [run.workload for run in runs]
     assert {work.tp if work.collective is None else work.collective.gpus for work in works} == set(RINGS)
-    every = [*strategies(), *strategies("ag-gemm")]
+    every = [*strategies(), *strategies("ag-gemm"), *strategies("gemm-ar")]
     assert {run.strategy for run in runs} == {strategy.name for strategy in every}
     operations = {work.collective.op for work in works if work.collective is not None}
     assert operations == {"reduce-scatter", "all-gather", "all-reduce"}
@@ -102,4 +104,5 @@ def test_machines_cover_what_they_claim() -> None:
     assert {gpu.n_copy_engines for gpu in gpus} == {0, 1, 2}
     assert {gpu.dma.command_cost for gpu in gpus} == {0, 10_000, 1_000_000}
     assert any(run.workload.tiling.persistent for run in runs)
+    assert {run.workload.tiling.group_rows for run in runs if run.workload.gemm is not None} == {1, 2, 3}
     assert any(run.quantum is not None for run in runs)

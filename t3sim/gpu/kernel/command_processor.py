@@ -16,7 +16,7 @@ from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.codes import ENDING, GEMM, MOVES, NEVER, OVER, PENDING, RUNNING, SIGNAL
 from t3sim.gpu.kernel.l2_slice import flush_dirty_lines
 from t3sim.gpu.kernel.ledger import note_idle_slots
-from t3sim.gpu.kernel.link_port import buffer_store, dma_queued, is_sent_until, takes_posts
+from t3sim.gpu.kernel.link_port import buffer_store, dma_queued, is_sent_until, takes_post
 from t3sim.gpu.kernel.signals import post
 
 
@@ -87,10 +87,9 @@ def end_operations(gpu, waits, posts, store_queue, now):
         is_over = has_ended(gpu, operation) and are_posted(
             gpu, waits, operation.first_wait + operation.n_waits, operation.n_untils
         )
-        if is_over and has_left(gpu, operation, store_queue) and takes_posts(gpu.link_port, n_sent(operation, posts)):
+        if is_over and has_left(gpu, operation, store_queue) and post_all(gpu, operation, posts, store_queue, now):
             operation.state = OVER
             operation.end_at = now
-            post_all(gpu, operation, posts, store_queue, now)
         else:
             gpu.running[n_left] = gpu.running[place]
             n_left += 1
@@ -102,15 +101,6 @@ def has_left(gpu, operation, store_queue):
     """Return whether what is stored from now on comes behind the stores of an operation: one queue keeps an order."""
     port = gpu.link_port
     return port.n_queues == 1 or is_sent_until(port, store_queue, operation.end_at + gpu.slot_ticks)
-
-
-@kernel
-def n_sent(operation, posts):
-    """Return how many signals of other GPUs an operation posts at its end."""
-    n = 0
-    for index in range(operation.first_post, operation.first_post + operation.n_posts):
-        n += posts[index].distance != 0
-    return n
 
 
 @kernel
@@ -139,13 +129,20 @@ def has_ended(gpu, operation):
 
 @kernel
 def post_all(gpu, operation, posts, store_queue, now):
-    """Post the signals of an operation that is over; to other GPUs they go behind all that it has stored there."""
-    for index in range(operation.first_post, operation.first_post + operation.n_posts):
-        entry = posts[index]
+    """Post the signals of an operation that is over, as the link port takes them; return whether all are posted.
+
+    To other GPUs they go behind all that it has stored there.
+    """
+    while operation.n_posted < operation.n_posts:
+        entry = posts[operation.first_post + operation.n_posted]
         if entry.distance == 0:
             post(gpu, gpu.signals, entry.signal, entry.amount)
+        elif not takes_post(gpu.link_port):
+            return False
         else:
             buffer_store(
                 gpu, store_queue, -1, SIGNAL, entry.distance, -1, entry.amount, entry.signal,
                 gpu.link_port.full_packet, now,
             )
+        operation.n_posted += 1
+    return True

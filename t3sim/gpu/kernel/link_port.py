@@ -32,9 +32,9 @@ def takes_stores(port, cu, n_granules):
 
 
 @kernel
-def takes_posts(port, n_signals):
-    """Return whether the store buffer takes *n_signals* that operations post: each has the room of a header."""
-    return has_buffer_room(port, port.n_queues - 1, n_signals)
+def takes_post(port):
+    """Return whether the store buffer takes a signal that an operation posts, which has the room of a header."""
+    return has_buffer_room(port, port.n_queues - 1, 1)
 
 
 @kernel
@@ -59,7 +59,7 @@ def write_message(message, at, kind, distance, tile, granule, signal, packet):
 def buffer_store(gpu, store_queue, unit, kind, distance, tile, granule, signal, packet, ready_at):
     """Put a store of *unit* for another GPU into its queue; the caller has asked ``takes_stores``.
 
-    What no unit stores (*unit* is -1) has asked ``takes_posts``.
+    What no unit stores (*unit* is -1) has asked ``takes_post``.
     """
     port = gpu.link_port
     queue = port.n_queues - 1

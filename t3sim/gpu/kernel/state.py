@@ -302,7 +302,7 @@ OPERATION_TABLE = record_dtype(
     "launch_ticks",  # from then, or from what it waits for, to its start
     "first_wait", "n_waits",  # of WAIT_TABLE
     "n_untils",  # behind these in WAIT_TABLE: what has to hold before it has ended
-    "first_post", "n_posts",  # of POST_TABLE: what it posts at its end
+    "first_post", "n_posts", "n_posted",  # of POST_TABLE: what it posts at its end
     "start_at", "end_at",  # the start is NEVER while it is not known
     "first_unit", "end_unit",  # compute units that it may run on
     "first_workgroup",  # of WORKGROUP_TABLE; of a move kernel: of the compute units of its workgroups
