@@ -14,7 +14,7 @@ from t3sim.experiment.shipped import shipped_experiments
 from t3sim.workload.sublayers import PHASES_OF
 
 MOST_CASES = 200
-TILINGS = ("cublas-hopper", "gemm-256x128", "gemm-128x128")
+DEFAULT_TILING = "cublas-hopper"
 OPTIONS = {
     "workload.model": "TARGET", "workload.tp": "--tp", "workload.tokens": "--tokens", "machine": "--machine",
     "tiling": "--tiling", "sweep.grid.workload.tp": "--tp", "sweep.grid.workload.tokens": "--tokens",
@@ -64,17 +64,10 @@ def cases_of_model(
 ) -> list[RunSpec]:
     """Return the GEMMs of a layer of *model* in one *phase* (forward, backward) at each degree and number of tokens.
 
-    Without a *tiling* it is the first of ``TILINGS`` that fits the machine.
     Raises ``UsageError`` that names the option of each problem.
     """  # fmt: skip
-    for name in TILINGS[:-1] if tiling is None else ():
-        try:
-            return _of_tiling(model, machine, name, tps, tokens, phase, overrides)
-        except ConfigError as error:
-            if not all(problem.key.startswith("tiling") for problem in error.problems):
-                break
     try:
-        return _of_tiling(model, machine, tiling or TILINGS[-1], tps, tokens, phase, overrides)
+        return _of_tiling(model, machine, tiling or DEFAULT_TILING, tps, tokens, phase, overrides)
     except ConfigError as error:
         raise UsageError("\n".join(dict.fromkeys(map(_said_of_an_option, error.problems)))) from None
 

@@ -25,6 +25,7 @@ from t3sim.program.parts import gemm_part
 from t3sim.program.plan import InOrder, Part, Plan
 from t3sim.system.parts import PhasePlan
 from t3sim.system.simulate import SimulationResult, evaluate, operator_of, plan_for
+from t3sim.system.user_code import check_programs_of
 
 Simulate = Callable[[Sequence[RunSpec]], Sequence[SimulationResult]]
 MOST_SIMULATED = 6  # of a case, besides the reference
@@ -132,10 +133,22 @@ def settle(cases: Sequence[Case], simulate: Simulate, say: Callable[[str], None]
     for case, result in zip(cases, simulate([case.reference.run for case in cases]), strict=True):
         case.reference.result = result
         outline_all(case)
-    while wanted := [(case, one) for case in cases if (one := case.next()) is not None]:
+    while wanted := [(case, one) for case in cases if (one := next_that_runs(case)) is not None]:
         say(f"candidates to simulate now: {len(wanted)}")
         for (_, one), result in zip(wanted, simulate([one.run for _, one in wanted]), strict=True):
             one.result = result
+
+
+def next_that_runs(case: Case) -> Choice | None:
+    """Return what is to be simulated next; what the links or the units cannot do is refused on the way."""
+    while (one := case.next()) is not None:
+        try:
+            check_programs_of(plan_for(one.run, operator_of(one.run)), one.run.machine)
+        except UsageError as error:
+            one.refused = error.message
+        else:
+            return one
+    return None
 
 
 def outline_all(case: Case) -> None:

@@ -105,6 +105,18 @@ def test_what_cannot_be_planned_has_its_reason_and_is_not_simulated() -> None:
     assert case.runner_up.candidate.strategy != case.winner.candidate.strategy
 
 
+def test_what_the_links_do_not_lead_to_is_refused_when_its_turn_comes() -> None:
+    """In a ring of four nothing leads past the neighbour.  Canary: behind a switch the same candidate is simulated."""
+    taken = []
+    for topology in ("ring", "switch"):
+        case = case_of(run_of("sequential", f"machine.link.topology={topology}", shape=(1024, 512, 256)), {})
+        [push] = [one for one in case.choices if one.candidate.strategy == "flux-push"]
+        case.choices = [case.reference, push]
+        settle([case], Simulator())
+        taken.append((push.us is None, "ring does not lead to the GPU at distance" in push.refused))
+    assert taken == [(True, True), (False, False)]
+
+
 def test_other_circumstances_are_half_and_twice_and_the_other_host() -> None:
     eager = "host eager"
     found = circumstances(case_of(run_of(), {}))
