@@ -152,7 +152,8 @@ def _link_s(machine: MachineSpec, n_granules: float) -> float:
 def _operand_bytes(machine: MachineSpec, gemm: GemmShape, tiling: TilingSpec) -> float:
     """Return the operand bytes that a GEMM reads from DRAM: each once if B fits into the L2, else once for each wave.
 
-    A wave is a workgroup on each compute unit, in row-major order; its workgroups share the rows and columns they read.
+    A wave is a workgroup on each compute unit, in the order of dispatch; its workgroups share the rows and columns they
+    read.
     """
     gpu = machine.gpu
     operands = (gemm.m + gemm.n) * gemm.k * ELEMENT_BYTES
@@ -161,7 +162,9 @@ def _operand_bytes(machine: MachineSpec, gemm: GemmShape, tiling: TilingSpec) ->
     rows, columns = tiling.workgroup_tile
     n_rows, n_columns = -(-gemm.m // rows), -(-gemm.n // columns)
     wave = min(gpu.n_compute_units, n_rows * n_columns)
-    elements = min(wave, n_columns) * columns + -(-wave // n_columns) * rows
+    high = min(tiling.group_rows, n_rows)  # of a group of rows; a wave has some columns of it, or whole groups
+    across = -(-min(wave, n_columns * high) // high)
+    elements = across * columns + -(-wave // (n_columns * high)) * high * rows
     return max(operands, n_rows * n_columns / wave * elements * gemm.k * ELEMENT_BYTES)
 
 

@@ -265,8 +265,8 @@ class _Planner:
         choices = [choice for choice in (strategy, arbitration) if choice is not None]
         workload = None
         if "workload" not in bad_keys:
-            n_units = machine.spec.gpu.n_compute_units if machine else None
-            workload = self.problems.caught(self.workloads.read, tree, point.workload, kernels, n_units)
+            spec = machine.spec if machine else None
+            workload = self.problems.caught(self.workloads.read, tree, point.workload, kernels, spec)
         if machine is not None and workload is not None:
             check_point(self.problems, tree, machine, workload, point, choices)
         if len(self.problems) > before or machine is None or workload is None or strategy is None:

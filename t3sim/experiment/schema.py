@@ -56,6 +56,7 @@ class KernelFile(Spec):
     prefetch_depth: Count | None = None
     persistent: bool | None = None
     column_major: bool | None = None
+    group_rows: Count | None = None
 
 
 class TilingFile(KernelFile):

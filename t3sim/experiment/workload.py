@@ -18,6 +18,7 @@ from t3sim.config.experiment import (
     TilingSpec,
     WorkloadSpec,
 )
+from t3sim.config.machine import MachineSpec
 from t3sim.config.presets import shipped
 from t3sim.config.resolve import resolve_operators
 from t3sim.config.trees import node_at
@@ -26,7 +27,7 @@ from t3sim.errors import ConfigError, InputDataError, Problem
 from t3sim.experiment.problems import problem_at, refusal
 from t3sim.experiment.schema import MAX_TP, WorkloadFile
 from t3sim.registry import unknown_name
-from t3sim.workload.kernel_choice import tiling_of
+from t3sim.workload.kernel_choice import fitting_kernels, tiling_of
 from t3sim.workload.layer import other_operators, sublayers_of
 from t3sim.workload.models import NamedModel, named_model
 from t3sim.workload.sublayers import PHASES_OF, SUBLAYERS, gemm_of
@@ -47,19 +48,21 @@ class WorkloadReader:
         self._trace_root = trace_root
 
     def read(
-        self, tree: Node, given: WorkloadFile, kernels: Kernels | None, n_units: int | None
+        self, tree: Node, given: WorkloadFile, kernels: Kernels | None, machine: MachineSpec | None
     ) -> WorkloadSpec | None:
         """The workload of a point, or None if its kernels or its machine have problems, or its trace.
 
-        *n_units*: compute units of the machine that the kernels run on.  Raises ``ConfigError`` with its own problems.
+        *machine*: what the kernels run on; of a library, those that it can hold.  Raises ``ConfigError`` with its own
+        problems.
         """
         if self._source(tree, given) == "trace":
             return self._trace(tree, given)
         parts, gemm = self._computed(tree, given)
-        if kernels is None or n_units is None:
+        if kernels is None or machine is None:
             return None
+        kernels = fitting_kernels(kernels, machine)
         library = kernels if isinstance(kernels, KernelLibrarySpec) and "collective" not in parts else None
-        return WorkloadSpec(**parts, tiling=tiling_of(kernels, gemm, n_units), kernels=library)
+        return WorkloadSpec(**parts, tiling=tiling_of(kernels, gemm, machine.gpu.n_compute_units), kernels=library)
 
     def _source(self, tree: Node, given: WorkloadFile) -> str:
         """The key that says what is simulated, if every key has the one it needs beside it: none is ignored."""

@@ -32,11 +32,8 @@ from t3sim.experiment.phase_runner import PhaseRunner
 from t3sim.experiment.phase_task import MadeOfPhases
 from t3sim.gpu.ticks import TickBase
 from t3sim.measurements.meshes import Mesh
-from t3sim.overlap.async_tp import async_tp_part
-from t3sim.overlap.async_tp_ag import async_tp_ag_part
 from t3sim.overlap.flux import PARAMETERS, flux_push_part
 from t3sim.overlap.interface import Phase
-from t3sim.program.host import HOST
 from t3sim.program.kernels import copies, program
 from t3sim.program.operations import Moves, Program
 from t3sim.program.parts import collective_plan, copy_part, gemm_part
@@ -44,7 +41,7 @@ from t3sim.program.plan import Part
 from t3sim.program.side_by_side import kernels_for, side_by_side_part, times_side_by_side
 from t3sim.registry import encoded
 from t3sim.system.parts import MirroredParts, PhaseSource
-from t3sim.system.simulate import operator_of, parts_for
+from t3sim.system.simulate import operator_of, parts_for, plan_for
 from t3sim.workload.kernel_choice import tiling_of
 from t3sim.workload.tiling import TileTrace, make_tile_trace, tile_grid, workgroup_tiles
 
@@ -300,7 +297,12 @@ class Scatter(Simulation):
     @property
     def trace(self) -> TileTrace:
         """The tiles in the order in which GPU 0 takes them if it begins with the rows of the next one."""
-        return grouped_trace(self.gemm.gemm, self.gemm.tiling, self.gpus)
+        gemm, tiling = self.gemm.gemm, self.gemm.tiling
+        n_rows, _ = tile_grid(gemm, tiling)
+        if n_rows % (self.gpus * GROUP_ROWS):
+            made = f"{n_rows} rows of tiles make no whole groups of {GROUP_ROWS}"
+            raise InputDataError(f"{made} for each of {self.gpus} GPUs")
+        return make_tile_trace(gemm, tiling.model_copy(update={"group_rows": GROUP_ROWS}), self.gpus)
 
     def first_tiles(self, n: int) -> list[Tile]:
         """Return the first *n* tiles of ``trace``."""
@@ -324,10 +326,11 @@ class Scatter(Simulation):
 
 
 @dataclass(frozen=True)
-class Decomposed(Simulation):
-    """A GEMM and its collective in pieces, as PyTorch's fused operators run them, the host far ahead.
+class Overlapped(Simulation):
+    """A GEMM and its collective as *strategy* overlaps them, without an all-gather of the output behind them.
 
-    The kernel of a piece is that which *kernels* have for it.
+    *params*: those of its parameters that are given.  The kernels of the GEMM, and of its pieces, are those that
+    *kernels* have for them.
     """
 
     machine: MachineSpec
@@ -335,16 +338,19 @@ class Decomposed(Simulation):
     gemm: GemmShape
     gpus: int
     operator: OperatorKind
+    strategy: str
+    params: tuple[tuple[str, int | str], ...] = ()
 
     def _run(self) -> RunSpec:
         tiling = tiling_of(self.kernels, self.gemm, self.machine.gpu.n_compute_units)
         library = self.kernels if isinstance(self.kernels, KernelLibrarySpec) else None
         workload = WorkloadSpec(tp=self.gpus, gemm=self.gemm, operator=self.operator, tiling=tiling, kernels=library)
-        return _run_of(self.machine, workload, "async-tp" if self.operator == "gemm-rs" else "async-tp-ag")
+        return _run_of(self.machine, workload, self.strategy, strategy_params=dict(self.params))
 
-    def _part(self) -> Part:
-        part_of = async_tp_part if self.operator == "gemm-rs" else async_tp_ag_part
-        return part_of(operator_of(self.run), encoded({"host": HOST}, {}))
+    def result(self, phases: PhaseSource, audit: Audit | None = None) -> list[Phase]:
+        """See the base class."""
+        plan = plan_for(self.run, operator_of(self.run)).counted(with_gather=self.operator != "gemm-rs")
+        return list(parts_for(self.run, phases, audit).evaluate(plan)[1].values())
 
 
 def _run_of(machine: MachineSpec, workload: WorkloadSpec, strategy: str = "sequential", **changes: Any) -> RunSpec:
@@ -409,20 +415,6 @@ def scatter_figures(tiles: Sequence[TimedTile]) -> dict[str, float]:
     quarters = np.array_split(stores, 4)
     means = {f"stores_of_quarter_{number}": float(of.mean()) / 1e3 for number, of in enumerate(quarters, 1)}
     return {**tile_figures(tiles), **means}
-
-
-def grouped_trace(gemm: GemmShape, tiling: TilingSpec, n_owners: int) -> TileTrace:
-    """Return the tiles of *gemm* as Triton orders them: by groups of rows of tiles, in each column by column.
-
-    Its chunks are the rows of the owners; raises ``InputDataError`` unless these have whole groups.
-    """
-    height, width = tiling.workgroup_tile
-    n_rows, n_columns = tile_grid(gemm, tiling)
-    if n_rows % (n_owners * GROUP_ROWS):
-        raise InputDataError(f"{n_rows} rows of tiles make no whole groups of {GROUP_ROWS} for each of {n_owners} GPUs")
-    group, inside = np.divmod(np.arange(n_rows * n_columns), GROUP_ROWS * n_columns)
-    row, column = group * GROUP_ROWS + inside % GROUP_ROWS, inside // GROUP_ROWS
-    return TileTrace(gemm, tiling, n_owners, workgroup_tiles(gemm, tiling, row * height, column * width, n_owners))
 
 
 def recorded_trace(gemm: GemmShape, tiling: TilingSpec, tiles: tuple[Tile, ...]) -> TileTrace:

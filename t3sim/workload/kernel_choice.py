@@ -14,7 +14,8 @@ from __future__ import annotations
 import math
 
 from t3sim.config.experiment import GemmShape, KernelLibrarySpec, Kernels, TilingSpec
-from t3sim.workload.tiling import tile_grid
+from t3sim.config.machine import MachineSpec
+from t3sim.workload.tiling import tile_grid, tiling_findings
 
 
 def chosen_kernel(library: KernelLibrarySpec, gemm: GemmShape, n_compute_units: int) -> str:
@@ -37,6 +38,14 @@ def schedule_length(tiling: TilingSpec, operand_cost: int, gemm: GemmShape, n_co
     rows, columns = tiling.workgroup_tile
     n_waves = -(-math.prod(tile_grid(gemm, tiling)) // n_compute_units)
     return n_waves * (rows * columns + operand_cost * (rows + columns))
+
+
+def fitting_kernels(kernels: Kernels, machine: MachineSpec) -> Kernels:
+    """Return a library without the kernels that a compute unit of *machine* cannot hold; as it is, if that is none."""
+    if isinstance(kernels, TilingSpec):
+        return kernels
+    fitting = {name: one for name, one in kernels.kernels.items() if not tiling_findings(one, machine)}
+    return kernels.model_copy(update={"kernels": fitting}) if fitting else kernels
 
 
 def tiling_of(kernels: Kernels, gemm: GemmShape, n_compute_units: int) -> TilingSpec:

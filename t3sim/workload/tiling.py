@@ -2,15 +2,17 @@
 
 Models one kernel of T3 section 2.5: the output is cut into workgroup tiles, one workgroup each; a workgroup's
 wavefronts each produce one wavefront tile. Workgroups are dispatched in row-major tile order (columns fastest), and the
-sequence is cut into as many consecutive chunks as there are GPUs (T3 section 4.4, staggered chunk order).
+sequence is cut into as many consecutive chunks as there are GPUs (T3 section 4.4, staggered chunk order).  A kernel may
+take several rows of tiles together, column by column, so that workgroups that run at the same time share more of their
+operands (Triton's GROUP_SIZE_M, the swizzle of CUTLASS).
 
 All arrays here are stored by rows.  A GEMM whose arrays are stored by columns is the transposed GEMM, B^T A^T = C^T,
 with arrays stored by rows and tiles that are numbered down the columns: what a stage makes is then in pieces as wide as
 a tile all over the output, and not whole rows of it.
 
 The rules of a tiling (what a compute unit must hold, and what the tracker can tell apart) are here too.  Leaves out
-split-K: every output element belongs to exactly one workgroup and
-to exactly one wavefront of it.  Pinned by ``tests/workload/test_tiling.py``.
+split-K: every output element belongs to exactly one workgroup and to exactly one wavefront of it.
+Pinned by ``tests/workload/test_tiling.py``.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ MAX_WAVEFRONTS_PER_WORKGROUP = 8  # T3 section 4.2.1: 3-bit wavefront id
 MAX_WORKGROUPS = 1 << 20  # an FP16 output of 32 GiB in tiles of 128 x 128; larger is a mistake in the shape
 
 _RECTANGLE = ("row", "column", "n_rows", "n_columns")
+Ints = NDArray[np.int64]
 WORKGROUP_DTYPE = np.dtype([(name, "i8") for name in ("chunk", *_RECTANGLE)])
 WAVEFRONT_DTYPE = np.dtype([(name, "i8") for name in ("workgroup", "wavefront", *_RECTANGLE)])
 
@@ -116,8 +119,9 @@ class TileTrace:
 def make_tile_trace(gemm: GemmShape, tiling: TilingSpec, n_chunks: int) -> TileTrace:
     """Cut *gemm* into workgroup tiles, row-major, and the sequence into *n_chunks* near-equal parts.
 
-    Parts differ by at most one workgroup, larger parts first.  With arrays stored by columns the trace is of the
-    transposed GEMM.  Raises ``ValueError`` with the rule broken if the shape cannot be cut so.
+    Parts differ by at most one workgroup, larger parts first; groups of rows begin anew in each part if all parts have
+    as many rows of tiles.  With arrays stored by columns the trace is of the transposed GEMM.  Raises
+    ``ValueError`` with the rule broken if the shape cannot be cut so.
     """
     check_tiling(tiling)
     if n_chunks < 1:
@@ -125,13 +129,22 @@ def make_tile_trace(gemm: GemmShape, tiling: TilingSpec, n_chunks: int) -> TileT
     refuse(chunk_findings(gemm, tiling, n_chunks))
     height, width = tiling.workgroup_tile
     n_rows, n_columns = tile_grid(gemm, tiling)
-    row, column = np.divmod(np.arange(n_rows * n_columns, dtype=np.int64), n_columns)
+    row, column = tile_order(n_rows, n_columns, tiling.group_rows, 1 if n_rows % n_chunks else n_chunks)
     is_transposed = tiling.column_major
     if is_transposed:
         gemm, tiling, row, column = transposed(gemm), stored_by_rows(tiling), column, row
         height, width = width, height
     workgroups = workgroup_tiles(gemm, tiling, row * height, column * width, n_chunks)
     return TileTrace(gemm, tiling, n_chunks, workgroups, is_transposed=is_transposed)
+
+
+def tile_order(n_rows: int, n_columns: int, group_rows: int, n_parts: int) -> tuple[Ints, Ints]:
+    """Return row and column of each tile, in groups of *group_rows* of the rows of each of *n_parts* equal parts."""
+    of_part = n_rows // n_parts
+    row, column = np.divmod(np.arange(n_rows * n_columns, dtype=np.int64), n_columns)
+    group = row // of_part * of_part + row % of_part // group_rows  # a number that grows from group to group
+    order = np.lexsort((row, column, group))
+    return row[order], column[order]
 
 
 def transposed(gemm: GemmShape) -> GemmShape:

@@ -62,6 +62,13 @@ def test_the_machine_decides_too(file: Path) -> None:
     assert tiles(load_experiment(file, sixteen)) != tiles(load_experiment(file, (SMALL,)))
 
 
+def test_kernels_that_a_compute_unit_cannot_hold_are_not_chosen(file: Path) -> None:
+    """160 x 256 in four stages needs 208 KiB; an A100 has 164.  Canary: named, that kernel is refused."""
+    assert tiles(load_experiment(file, ("machine=a100",))) == [(192, 128)]
+    with pytest.raises(ConfigError, match=r"\[128, 256\] needs 192 KiB for operand slices"):
+        load_experiment(file, ("machine=a100", "tiling=gemm-128x256"))
+
+
 def test_a_sweep_chooses_for_each_point(file: Path) -> None:
     experiment = load_experiment(file, ("sweep.grid.workload.tokens=[256, 8192]",))
     assert tiles(experiment) == [(96, 128), (160, 256)]
@@ -128,7 +135,7 @@ def test_a_collective_alone_takes_any(file: Path) -> None:
         ("tiling.operand_cost=0", "found `0`, must be above 0"),
         ("tiling.kernels.160x256.k_slice=0", "tiling.kernels.160x256.k_slice: found `0`, must be above 0"),
         ("tiling.kernels.new={k_slice: 64}", "tiling.kernels.new.workgroup_tile: is missing"),
-        ("machine=t3-150", "`machine.gpu.compute_unit.lds` is 128 KiB"),
+        ("machine.gpu.compute_unit.lds=32 KiB", "`machine.gpu.compute_unit.lds` is 32 KiB"),
     ],
 )
 def test_what_is_refused(file: Path, override: str, message: str) -> None:

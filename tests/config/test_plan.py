@@ -106,7 +106,8 @@ class TestOverrides:
                 "machine=t3-15",
                 (
                     "-s machine=t3-15: machine: unknown machine `t3-15`; did you mean `t3-150`? "
-                    "(known: a100, h100, h200, t3-150, t3-150-2x, t3-75, t3-accel-sim, t3-accel-sim-2x, t3-tiny)"
+                    "(known: a100, a100-40g, h100, h200, mi355x, t3-150, t3-150-2x, t3-75, t3-accel-sim,"
+                    " t3-accel-sim-2x, t3-tiny)"
                 ),
             ),
             (

@@ -57,15 +57,20 @@ def test_machines_resolve_and_keep_the_source_of_every_value(name):
     assert n_leaves > 60
 
 
+MADE_FOR = {"hbm3e-h200": "h200", "hbm3e-mi355x": "mi355x"}
+
+
 def presets_memory(name):
     """A memory preset beside parts that it was made for."""
-    machine = "h200" if name == "hbm3e-h200" else "t3-150"
+    machine = MADE_FOR.get(name, "t3-150")
     return resolve_machine(Node({"preset": Node(machine, PLACE), "memory": Node(name, PLACE)}, PLACE)).spec.memory
 
 
 @pytest.mark.parametrize("name", presets.preset_names("memory"))
 def test_memories_are_legal_beside_the_other_parts_of_t3_150(name):
     over = {"preset": Node("t3-150", PLACE), "memory": Node(name, PLACE)}
+    if name == "hbm3e-mi355x":
+        over["gpu"] = Node({"l2": Node({"n_banks": Node(128, PLACE)}, PLACE)}, PLACE)  # 128 channels
     machine = resolve_machine(Node(over, PLACE)).spec
     assert machine.memory == presets_memory(name)
 

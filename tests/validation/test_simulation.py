@@ -25,7 +25,6 @@ from t3sim.validation.simulation import (
     Scatter,
     SideBySide,
     Simulation,
-    grouped_trace,
     over_whole_loop,
     recorded_trace,
     scatter_figures,
@@ -162,7 +161,7 @@ def test_the_rate_of_a_recorded_kernel_is_that_of_its_median_main_loop(tmp_path:
 
 def test_the_order_of_a_scattered_gemm_by_hand() -> None:
     """Two groups of eight rows of tiles, three columns, two owners: rows are fastest, columns next."""
-    trace = grouped_trace(GemmShape(m=16 * 64, n=160, k=64), tiling(), 2)
+    trace = Scatter(replace(ALONE, gemm=GemmShape(m=16 * 64, n=160, k=64)), 2, "next", 64).trace
     height, width = tiling().workgroup_tile
     rows, columns = trace.workgroups["row"] // height, trace.workgroups["column"] // width
     expected = [(group + row, column) for group in (0, 8) for column in range(3) for row in range(8)]
@@ -173,7 +172,7 @@ def test_the_order_of_a_scattered_gemm_by_hand() -> None:
 
 def test_owners_without_whole_groups_are_refused() -> None:
     with pytest.raises(InputDataError, match="8 rows of tiles make no whole groups of 8 for each of 2 GPUs"):
-        grouped_trace(GemmShape(m=8 * 64, n=64, k=64), tiling(), 2)
+        _ = Scatter(replace(ALONE, gemm=GemmShape(m=8 * 64, n=64, k=64)), 2, "next", 64).trace
 
 
 def test_stores_by_quarter_by_hand() -> None:

@@ -75,6 +75,44 @@ def by_columns(tiling: TilingSpec) -> TilingSpec:
     return tiling.model_copy(update={"column_major": True})
 
 
+class TestGroupsOfRows:
+    """Tiles of several rows are taken together, column by column."""
+
+    def test_by_hand(self) -> None:
+        """Five rows of two columns in groups of two; canary: without groups, row by row."""
+        shape, tiling = GemmShape(m=5 * 128, n=2 * 128, k=8), TILING.model_copy(update={"group_rows": 2})
+        first_pair = [(0, 0), (1, 0), (0, 1), (1, 1)]
+        expected = [*first_pair, *((row + 2, column) for row, column in first_pair), (4, 0), (4, 1)]
+        assert places(make_tile_trace(shape, tiling, 1)) == expected
+        assert places(make_tile_trace(shape, TILING, 1)) == sorted(expected)
+
+    def test_groups_begin_anew_with_the_rows_of_each_gpu(self) -> None:
+        """Six rows of two GPUs, in groups of two: 0 1, 2, 3 4, 5; chunks of unlike rows only cut the sequence."""
+        shape, tiling = GemmShape(m=6 * 128, n=128, k=8), TILING.model_copy(update={"group_rows": 2})
+        trace = make_tile_trace(GemmShape(m=6 * 128, n=2 * 128, k=8), tiling, 2)
+        pair, single = [(0, 0), (1, 0), (0, 1), (1, 1)], [(2, 0), (2, 1)]
+        of_first = [*pair, *single]
+        assert places(trace) == [*of_first, *((row + 3, column) for row, column in of_first)]
+        assert trace.chunk_ranges.tolist() == [[0, 6], [6, 12]]
+        assert places(make_tile_trace(shape, tiling, 4)) == [(row, 0) for row in range(6)]
+
+    @given(traces(), st.integers(1, 6))
+    @settings(max_examples=50, deadline=None)
+    def test_each_tile_once_and_rows_of_a_chunk_are_the_same(self, trace: TileTrace, group_rows: int) -> None:
+        tiling = trace.tiling.model_copy(update={"group_rows": group_rows})
+        grouped = make_tile_trace(trace.gemm, tiling, trace.n_chunks)
+        assert sorted(places(grouped)) == sorted(places(trace))
+        if (n_rows := len(set(trace.workgroups["row"].tolist()))) % trace.n_chunks == 0:
+            for start, stop in grouped.chunk_ranges.tolist():
+                assert sorted(places(grouped)[start:stop]) == places(trace)[start:stop], n_rows
+
+
+def places(trace: TileTrace) -> list[tuple[int, int]]:
+    """Return row and column of each tile, in tiles."""
+    height, width = trace.tiling.workgroup_tile
+    return [(row // height, column // width) for row, column in trace.workgroups[["row", "column"]].tolist()]
+
+
 class TestColumnMajor:
     """Arrays stored by columns: the transposed GEMM, its tiles numbered down the columns."""
 
