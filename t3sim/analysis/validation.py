@@ -25,7 +25,8 @@ NEEDED = (
     "kind", "quantity", "unit", "file", "line", "rows", "measured", "simulated", "error", "used_for_calibration",
     "status", "reason",
 )  # fmt: skip
-ERROR_NAMES = {"geomean": "geomean", "mape": "MAPE", "largest": "max"}
+TEXTS_OF_OPERATORS = ("source", "strategy", "parameters", "tiling")  # columns that a table may do without
+ERROR_NAMES = {"geomean": "geomean", "mape": "MAPE", "wmape": "wMAPE", "largest": "max"}
 SMALLEST_ERROR = 1e-4  # in a geometric mean: times are rounded to about that, and one exact hit must not make it zero
 
 
@@ -41,7 +42,7 @@ class Aim:
     @property
     def limits(self) -> dict[str, float]:
         """What is asked of each of the errors of a summary, by its name there."""
-        return {name: limit for name in ERROR_NAMES if (limit := getattr(self, name)) is not None}
+        return {name: limit for name in ERROR_NAMES if (limit := getattr(self, name, None)) is not None}
 
     def __str__(self) -> str:
         if self.has_direction:
@@ -59,6 +60,7 @@ class Group(NamedTuple):
 
 
 _LARGE, _SMALL = "bytes >= 16e6", "bytes < 16e6"  # the aims of large collectives begin at 16 MB
+_OWN = "source.isnull()"  # operators of a source are a table of their own
 OVERLAP = Aim(largest=0.10, has_direction=True)
 GROUPS = (
     Group("collectives from 16 MB", "collectives", _LARGE, Aim(geomean=0.05, largest=0.15)),
@@ -72,9 +74,9 @@ GROUPS = (
     Group("the same without the AG", "sequential", "quantity == 'gemm_rs_us'", Aim(mape=0.08)),
     Group("the GEMM of these alone", "sequential", "quantity == 'gemm_us'"),
     Group("the RS of these alone", "sequential", "quantity == 'rs_us'"),
-    Group("GEMM and RS, one operator", "operators", "op == 'gemm-rs'"),
-    Group("GEMM and AR, one operator", "operators", "op == 'gemm-ar'"),
-    Group("AG and GEMM, one operator", "operators", "op == 'ag-gemm'"),
+    Group("GEMM and RS, one operator", "operators", f"op == 'gemm-rs' and {_OWN}"),
+    Group("GEMM and AR, one operator", "operators", f"op == 'gemm-ar' and {_OWN}"),
+    Group("AG and GEMM, one operator", "operators", f"op == 'ag-gemm' and {_OWN}"),
     Group("slowdown of a GEMM by an RS", "contention", "quantity == 'gemm_slowdown'", OVERLAP),
     Group("slowdown of an RS by a GEMM", "contention", "quantity == 'rs_slowdown'", OVERLAP),
     Group("GEMM beside an RS", "contention", "quantity == 'gemm_with_rs_us'"),
@@ -102,12 +104,14 @@ GROUPS = (
 class Summary(NamedTuple):
     """How far simulation and measurement are apart over some points; None where there are too few.
 
-    Shares, signed in ``bias`` only; of ratios differences.  ``rank_correlation`` is Spearman's.
+    Shares, signed in ``bias`` only; of ratios differences.  ``wmape``: the sum of all differences over that of all
+    measurements, so long times weigh more.  ``rank_correlation`` is Spearman's.
     """
 
     n: int
     geomean: float | None = None
     mape: float | None = None
+    wmape: float | None = None
     largest: float | None = None
     bias: float | None = None
     rank_correlation: float | None = None
@@ -138,7 +142,16 @@ class Validation:
         """The groups that have points, with them."""
         by_kind = dict(iter(self.points.groupby("kind")))
         found = [(group, by_kind[group.kind].query(group.part)) for group in GROUPS if group.kind in by_kind]
-        return [(group, members) for group, members in found if len(members)]
+        return [*((group, members) for group, members in found if len(members)), *self._tables]
+
+    @cached_property
+    def _tables(self) -> list[tuple[Group, pd.DataFrame]]:
+        """Operators by who measured them, what was measured and how they overlap."""
+        named = self.points[(self.points["kind"] == "operators") & self.points["source"].notna()]
+        if named.empty:  # nor has its table a column of operators
+            return []
+        by = named.groupby([named["source"], named["op"], named["strategy"].fillna("")], sort=False)
+        return [(Group(f"{source}: {op} {way}".strip(), "operators"), members) for (source, op, way), members in by]
 
     def worst(self, n: int) -> pd.DataFrame:
         """Return the *n* points with the largest errors of times, worst first."""
@@ -152,6 +165,8 @@ def read_validation(folder: str | Path) -> Validation:
     points = _read_csv(path, NEEDED)
     for name in ("measured", "simulated", "error", "rows"):
         points[name] = pd.to_numeric(points[name], errors="coerce")
+    for name in TEXTS_OF_OPERATORS:
+        points[name] = points.get(name, pd.NA)
     points["used_for_calibration"] = points["used_for_calibration"].astype(str).str.lower() == "true"
     unknown = set(points["status"]) - {SIMULATED, FAILED, NOT_SIMULATED}
     if unknown:
@@ -164,7 +179,8 @@ def _read_csv(path: Path, columns: Sequence[str] = ()) -> pd.DataFrame:
     return read_table(
         path, columns, "the table of a validation", keep_default_na=False, na_values=[""], low_memory=False,
         compression="gzip" if path.suffix == ".gz" else None,
-        dtype={"nccl_channels": "string", "nccl_proto": "string", "reason": "string", "model": "string"},
+        dtype={"nccl_channels": "string", "nccl_proto": "string", "reason": "string", "model": "string",
+               **dict.fromkeys(TEXTS_OF_OPERATORS, "string")},
     )  # fmt: skip
 
 
@@ -189,11 +205,19 @@ def summary_of(points: pd.DataFrame) -> Summary:
         n=len(found),
         geomean=float(np.exp(np.mean(np.log(np.maximum(sizes, SMALLEST_ERROR))))),
         mape=float(sizes.mean()),
+        wmape=_weighted(found),
         largest=float(sizes.max()),
         bias=float(errors.mean()),
         rank_correlation=_rank_correlation(found["measured"], found["simulated"]),
         n_wrong_direction=int(wrong.sum()),
     )
+
+
+def _weighted(points: pd.DataFrame) -> float | None:
+    """Return the sum of the errors of *points* over the sum of what was measured, None for ratios."""
+    if (points["unit"] == "ratio").any():
+        return None
+    return float((points["simulated"] - points["measured"]).abs().sum() / points["measured"].sum())
 
 
 def _rank_correlation(first: pd.Series, second: pd.Series) -> float | None:
@@ -217,7 +241,8 @@ def misses(summary: Summary, aim: Aim) -> list[str]:
 
 
 SUMMARY_TITLES = (
-    "kind", "aim", "points", "tried", "failed", "geomean", "MAPE", "max", "bias", "rank corr.", "verdict",
+    "kind", "aim", "points", "tried", "failed", "geomean", "MAPE", "wMAPE", "max", "bias", "rank corr.",
+    "verdict",
 )  # fmt: skip
 
 

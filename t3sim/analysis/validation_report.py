@@ -24,6 +24,7 @@ from t3sim.analysis.validation import (
     verdict_of,
 )
 from t3sim.analysis.validation_figures import scatter_drawings, tile_drawings
+from t3sim.analysis.winners import COLUMNS, WINNERS_NAME, cases_of, winner_sentences, winner_texts, winners_csv
 from t3sim.files import publish
 
 REPORT_NAME, MARKDOWN_NAME, FIGURES_NAME = "report.html", "report.md", "figures"
@@ -36,27 +37,31 @@ PUBLISHED = (
 )
 READING = (
     "Errors are (simulated - measured) / measured; of a slowdown, simulated - measured in points (0.10 is 10 points). "
-    "geomean: geometric mean of their sizes, none counted below 0.01 %; MAPE: mean of their sizes; bias: mean with "
-    "signs, positive if the simulation is slower; rank corr.: Spearman's. Tried: points that were to be simulated."
+    "geomean: geometric mean of their sizes, none counted below 0.01 %; MAPE: mean of their sizes; wMAPE: sum of the "
+    "differences over sum of the measurements; bias: mean with signs, positive if the simulation is slower; rank "
+    "corr.: Spearman's. Tried: points that were to be simulated."
 )
 _KEYS = (
-    "op", "collective", "gpus", "bytes", "nccl_channels", "nccl_proto", "model", "sublayer", "tp", "m", "n", "k",
-    "kernel", "gap_us", "sms", "pattern", "working_set_bytes", "mechanism",
+    "op", "strategy", "parameters", "tiling", "source", "collective", "gpus", "bytes", "nccl_channels", "nccl_proto",
+    "model", "sublayer", "tp", "m", "n", "k", "kernel", "gap_us", "sms", "pattern", "working_set_bytes", "mechanism",
 )  # fmt: skip
 _COVERAGE_TITLES = ("kind", "rows", "points", "tried", "simulated", "failed", "not simulated", "fitted to")
 _POINT_TITLES = ("kind", "quantity", "point", "measured", "simulated", "error", "file and line", "status")
-_NUMBERS = frozenset({*SUMMARY_TITLES[2:10], *_COVERAGE_TITLES[1:], "measured", "simulated", "error"})
-_LEFT_OUT_IF_EMPTY = ("errors-all", "reasons")
+_NUMBERS = frozenset({*SUMMARY_TITLES[2:11], *_COVERAGE_TITLES[1:], "measured", "simulated", "error"})
+_LEFT_OUT_IF_EMPTY = ("errors-all", "winners", "reasons")
 
 
 def write_report(folder: Path, validation: Validation) -> list[Path]:
-    """Write page, Markdown and figures into *folder*; return the files."""
+    """Write page, Markdown, ``winners.csv`` if there are any, and figures into *folder*; return the files."""
     with journal_style():
         drawings = [*scatter_drawings(validation), *tile_drawings(validation)]
     texts = {REPORT_NAME: report_html(validation, drawings), MARKDOWN_NAME: report_markdown(validation)}
-    publish({folder / name: text.encode() for name, text in texts.items()})
+    contents = {name: text.encode() for name, text in texts.items()}
+    cases = cases_of(validation)
+    contents |= {WINNERS_NAME: winners_csv(cases)} if cases else {}
+    publish({folder / name: content for name, content in contents.items()})
     figures = [path for name, drawing in drawings for path in save([drawing], folder / FIGURES_NAME / name)]
-    return [*(folder / name for name in texts), *figures]
+    return [*(folder / name for name in contents), *figures]
 
 
 def sentences(validation: Validation) -> list[str]:
@@ -84,7 +89,7 @@ def sentences(validation: Validation) -> list[str]:
     found += [f"{group.title}: {verdict}." for group, verdict in judged if verdict != "met"]
     for title in ("assumed", "refused"):
         found += [f"{title.capitalize()}: {sentence}." for sentence in validation.manifest.get(title, ())]
-    return found
+    return [*found, *winner_sentences(cases_of(validation))]
 
 
 class Part(NamedTuple):
@@ -106,6 +111,7 @@ def parts_of(validation: Validation) -> dict[str, Part]:
     return {
         "errors-unused": Part("Points that the machine was not fitted to", SUMMARY_TITLES, summary_texts(validation)),
         "errors-all": Part("All points", SUMMARY_TITLES, everything),
+        "winners": Part("The fastest of several ways", COLUMNS, list(map(winner_texts, cases_of(validation)))),
         "coverage-table": Part("Coverage", _COVERAGE_TITLES, coverage_texts(validation)),
         "reasons": Part("Not simulated, and why", ("kind", "status", "reason", "points"), reasons),
         "worst": Part("The largest errors", _POINT_TITLES, worst),

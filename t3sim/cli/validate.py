@@ -79,14 +79,16 @@ def validate(
     """Compare MEASUREMENTS with simulations of a machine [default: the shipped ones of H200s].
 
     MEASUREMENTS is a file or a folder of them: CSV as in validation/h200, or with few columns (collective,gpus,bytes,
-    time_us or op,m,n,k,tp,time_us); what nccl-tests prints, or writes with -J; traces of PyTorch's profiler.  Writes
-    validation.csv (one line a point), tiles.csv.gz and a report, which begins with what was frozen before
+    time_us or op,m,n,k,tp,time_us, with a strategy if you like); what nccl-tests prints, or writes with -J; traces of
+    PyTorch's profiler.  Writes validation.csv (one line a point), tiles.csv.gz, winners.csv (of operators measured in
+    several ways, whether the simulation names the fastest) and a report, which begins with what was frozen before
     (--predictions) and says what was assumed of the files.  The same command goes on where an earlier one ended.
     Exit code 6: finished, but some rows were refused or some points could not be simulated.
     """
     from t3sim.analysis.folder import VALIDATION_NAME
     from t3sim.analysis.validation import SUMMARY_TITLES, TILES_NAME, read_validation, summary_texts
     from t3sim.analysis.validation_report import write_report
+    from t3sim.analysis.winners import cases_of, winner_sentences
     from t3sim.config.presets import load_kernels
     from t3sim.experiment.phase_files import PHASES_NAME
     from t3sim.experiment.phase_runner import PhaseRunner
@@ -154,6 +156,8 @@ def validate(
         show_errors(freezing.title_of(frozen_ones, before, spec), freezing.TITLES, freezing.error_rows(before))
     title = "Simulated against measured, points that the machine was not fitted to"
     show_errors(title, SUMMARY_TITLES, summary_texts(validation))
+    for sentence in winner_sentences(cases_of(validation)):
+        echo("\n".join(wrap(sentence, WIDTH)))
     for path in [*contents, *written]:
         echo(str(path))
     raise_if_failed(pairs, directory / VALIDATION_NAME)

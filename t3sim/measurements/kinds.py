@@ -498,7 +498,13 @@ _ALL = (
         *GEMM[:2],
         _count("tp", "", "GPUs of the collective"),
         *_spread(_operator_floor),
-        optional=(_whole("k", "inner dimension on one GPU; empty or 0 for a collective alone", key=True),),
+        optional=(
+            _whole("k", "inner dimension on one GPU; empty or 0 for a collective alone", key=True),
+            _text("strategy", "how its GEMM and collective overlap, if they do: a strategy of t3sim"),
+            _text("parameters", "of the strategy, like chunks=8;host=eager"),
+            _text("tiling", "the kernel of its GEMM, if that is no library's: one of t3sim's"),
+            _text("source", "who measured it: rows of one source are a table"),
+        ),
     ),
     _kind(
         "async_tp",

@@ -359,7 +359,10 @@ def _of_csv(path: Path, text: str, *, are_points: bool = False) -> Iterator[_Lin
             taken = (f"{one.name} {'time_us' if one.default is None else one.default}" for one in lacking)
             yield f"columns that it does not have are taken as {', '.join(taken)}"
         if kind.name == "operators":
-            yield "m, n, k are what one GPU multiplies; an operator runs its parts one after the other, rings as NCCL's"
+            yield (
+                "m, n, k are what one GPU multiplies; an operator runs its parts one after the other, rings as NCCL's,"
+                " unless it names a strategy"
+            )
         for cells in reader:
             yield _parsed(kind, header, cells, str(path), reader.line_num, are_points=are_points)
     except csv.Error as error:

@@ -97,6 +97,12 @@ class Plan:
         last = self.tree.of[-1] if isinstance(self.tree, InOrder) and self.tree.of else self.tree
         return isinstance(last, Part) and last.role == "all_gather"
 
+    def counted(self, *, with_gather: bool) -> Plan:
+        """Return what its time is: nothing for a column only, and *with_gather* an all-gather behind all else."""
+        if with_gather or not self.all_gather_behind or not isinstance(self.tree, InOrder):
+            return Plan(self.tree)
+        return Plan(InOrder(self.tree.of[:-1]))
+
     def parts(self) -> list[Part]:
         """Return all parts, each key once, in the order in which they are named."""
         return list({part.key: part for part in (*parts_of(self.tree), *self.also)}.values())

@@ -15,23 +15,25 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_args
 
 from t3sim.collective.choice import protocol_of
 from t3sim.collective.schedule import Op
 from t3sim.config.experiment import Kernels, OperatorKind, TilingSpec
 from t3sim.config.machine import MachineSpec
-from t3sim.config.presets import load_tiling
-from t3sim.errors import InputDataError
+from t3sim.config.presets import load_kernels, load_tiling
+from t3sim.errors import InputDataError, UsageError
 from t3sim.files import read_limited
 from t3sim.measurements.kinds import ALL_LANES, KINDS, Kind, Value
 from t3sim.measurements.meshes import meshes
 from t3sim.measurements.samples import Measurement, Measurements
 from t3sim.network.topology import TOPOLOGIES
+from t3sim.overlap import not_an_operator_of, overlap_strategies
 from t3sim.validation.simulation import (
     CollectiveAlone,
-    Decomposed,
     GemmAlone,
     Outcome,
+    Overlapped,
     PeerCopy,
     RecordedTiles,
     Scatter,
@@ -41,7 +43,7 @@ from t3sim.validation.simulation import (
     with_value,
 )
 from t3sim.validation.tiles import Scatters, Timeline, shape_of, simulation_of, tile_rows, timelines_of
-from t3sim.workload.kernel_choice import tiling_of
+from t3sim.workload.kernel_choice import fitting_kernels, tiling_of
 
 RECORDED_TILING = "gemm-128x256"  # of the kernels whose tiles are recorded, whatever a library would choose
 MAX_CALIBRATION_BYTES = 1 << 20
@@ -52,6 +54,7 @@ SIMULATED, FAILED, NOT_SIMULATED = "simulated", "failed", "not simulated"
 
 GEMMS = ("gemm", "gemm_gaps", "gemm_sm_split")
 LIMITED_COLLECTIVES = "channel_limited_collectives"  # told apart in the table: simulated in another way
+IN_PIECES: dict[OperatorKind, str] = {"gemm-rs": "async-tp", "ag-gemm": "async-tp-ag"}  # PyTorch's fused operators
 BY_ENGINES = ("uni", "bidi", "ring")  # patterns of copies
 NO_COPY_ENGINES = "the machine has no copy engines"
 OPS: dict[str, Op] = {"reduce_scatter": "reduce-scatter", "all_gather": "all-gather", "all_reduce": "all-reduce"}
@@ -134,7 +137,7 @@ class Points:
 
     def __init__(self, machine: MachineSpec, kernels: Kernels) -> None:
         self.machine = machine
-        self.kernels = kernels
+        self.kernels = fitting_kernels(kernels, machine)
         self.tiling = kernels if isinstance(kernels, TilingSpec) else load_tiling(RECORDED_TILING)
 
     def of(self, measurements: Measurements) -> list[Point]:
@@ -231,7 +234,9 @@ class Points:
             if self.machine.gpu.copy_engines is None:
                 yield _point(row, column, reason=NO_COPY_ENGINES)
             else:
-                pieces = Decomposed(self.machine, self.kernels, shape_of(row), int(row["gpus"]), operator)
+                pieces = Overlapped(
+                    self.machine, self.kernels, shape_of(row), int(row["gpus"]), operator, IN_PIECES[operator]
+                )
                 yield replace(_point(row, column, Term(pieces)), host_us=host_us)
         gather = self.ring("all-gather", 2 * int(row["m"]) * int(row["k"]), int(row["gpus"]))
         yield _point(row, "ag_then_mm_us", Term(gather), Term(self._alone(self.machine, row)))
@@ -246,12 +251,31 @@ class Points:
             yield _point(row, column, *terms)
 
     def _operator(self, row: Measurement) -> Iterator[Point]:
-        """A GEMM, and the collective of its output behind it or the all-gather of its A in front."""
+        """A GEMM, and the collective of its output behind it or the all-gather of its A in front; or a strategy."""
+        name = str(row.values.get("strategy", ""))
+        if name and (name not in overlap_strategies or overlap_strategies.get(name).kind != "baseline"):
+            yield self._overlapped(row, name)
+            return
         is_gather = row["op"] == "ag-gemm"
         op: Op = "all-gather" if is_gather else "reduce-scatter" if row["op"] == "gemm-rs" else "all-reduce"
         size = 2 * int(row["m"]) * int(row["k"]) if is_gather else _output_bytes(row)
         terms = Term(self._alone(self.machine, row)), Term(self.ring(op, size, int(row["tp"])))
         yield _point(row, "time_us", *(reversed(terms) if is_gather else terms), reason="its parts in a row")
+
+    def _overlapped(self, row: Measurement, name: str) -> Point:
+        """The operator as the strategy *name* runs it; what t3sim cannot simulate so has the reason."""
+        params = given_parameters(str(row.values.get("parameters", "")))
+        shape, operator = shape_of(row), operator_kind(str(row["op"]))
+        try:
+            strategy, tiling = overlap_strategies.get(name), row.values.get("tiling")
+            strategy.encode(dict(params))
+            kernels = self.kernels if tiling is None else fitting_kernels(load_kernels(str(tiling)), self.machine)
+        except (UsageError, ValueError) as error:
+            return _point(row, "time_us", reason=str(error))
+        if operator not in strategy.operators:
+            return _point(row, "time_us", reason=not_an_operator_of(strategy, operator))
+        one = Overlapped(self.machine, kernels, shape, int(row["tp"]), operator, name, params)
+        return _point(row, "time_us", Term(one))
 
     def _contention(self, row: Measurement, gemm_share: float | None) -> Iterator[Point]:
         gemm, scatter = self._parts(row, unthrottled(self.machine))
@@ -351,6 +375,17 @@ def unthrottled(machine: MachineSpec) -> MachineSpec:
     So after a pause, in loops of a few milliseconds (it takes longer to act), and on some of the compute units.
     """
     return with_value(machine, "gpu.matrix_clock", "compute_clock")
+
+
+def given_parameters(text: str) -> tuple[tuple[str, int | str], ...]:
+    """Return the parameters of a strategy that a row states, like ``chunks=8;host=eager``."""
+    pairs = [one.partition("=") for one in text.split(";") if one]
+    return tuple((name.strip(), int(value) if value.strip().isdecimal() else value.strip()) for name, _, value in pairs)
+
+
+def operator_kind(op: str) -> OperatorKind:
+    """Return the operator of a row of ``operators`` that has a GEMM and a collective."""
+    return next(kind for kind in get_args(OperatorKind) if kind == op)
 
 
 def mesh_of(row: Measurement) -> tuple[str, int, str]:

@@ -73,7 +73,8 @@ POINTS = [
 def write_tables(folder: Path, points: list[dict[str, Any]] = POINTS) -> Path:
     folder.mkdir(exist_ok=True)
     with (folder / "validation.csv").open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, COLUMNS, restval="", lineterminator="\n")
+        columns = dict.fromkeys([*COLUMNS, *(name for one in points for name in one)])
+        writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(points)
     names = ("file", "line", "model", "sublayer", "tp", "m", "n", "k", "kernel", "wg", "tile_row", "tile_col", "sm",
@@ -100,6 +101,7 @@ class TestSummary:
         assert found.n == 3
         assert found.geomean == pytest.approx((0.04 * 0.05 * 0.05) ** (1 / 3))
         assert found.mape == pytest.approx((0.04 + 0.05 + 0.05) / 3)
+        assert found.wmape == pytest.approx((4 + 10 + 20) / (100 + 200 + 400))
         assert found.largest == pytest.approx(0.05)
         assert found.bias == pytest.approx((0.04 - 0.05 + 0.05) / 3)
         assert found.rank_correlation == pytest.approx(1.0)
@@ -120,6 +122,21 @@ class TestSummary:
         of = {name: summary_of(points[points["quantity"] == name]) for name in ("gemm_slowdown", "rs_slowdown")}
         assert (of["gemm_slowdown"].n_wrong_direction, of["rs_slowdown"].n_wrong_direction) == (0, 1)
         assert of["gemm_slowdown"].largest == pytest.approx(0.15)
+
+    def test_operators_of_a_source_are_tables_of_their_own(self, tmp_path: Path) -> None:
+        named = {"op": "gemm-rs", "source": "a paper"}
+        points = [
+            point("operators", 2, 10.0, 11.0, op="gemm-rs"),
+            point("operators", 3, 10.0, 12.0, strategy="flux-push", **named),
+            point("operators", 4, 30.0, 31.0, strategy="flux-push", **named),
+            point("operators", 5, 10.0, 10.0, strategy="sequential", **named),
+        ]
+        found = read_validation(write_tables(tmp_path, points)).groups
+        assert {group.title: len(members) for group, members in found} == {
+            "GEMM and RS, one operator": 1, "a paper: gemm-rs flux-push": 2, "a paper: gemm-rs sequential": 1
+        }  # fmt: skip
+        [pushed] = [summary_of(members) for group, members in found if group.title.endswith("push")]
+        assert (pushed.mape, pushed.wmape) == (pytest.approx((0.2 + 1 / 30) / 2), pytest.approx(3 / 40))
 
     def test_nothing_simulated_has_no_errors(self, folder: Path) -> None:
         points = read_validation(folder).points
@@ -220,8 +237,10 @@ def numbers_wrong_in(text: str, folder: Path) -> list[str]:
         line = next(line for line in section.splitlines() if line.startswith(f"| {title} |"))
         errors = [float(row["simulated"]) / float(row["measured"]) - 1 for row in members]
         sizes = np.abs(errors)
-        expected = [np.exp(np.log(sizes).mean()), sizes.mean(), sizes.max()]
-        shown = [cell.strip() for cell in line.split("|")][6:9]
+        apart = sum(abs(float(row["simulated"]) - float(row["measured"])) for row in members)
+        weighted = apart / sum(float(row["measured"]) for row in members)
+        expected = [np.exp(np.log(sizes).mean()), sizes.mean(), weighted, sizes.max()]
+        shown = [cell.strip() for cell in line.split("|")][6:10]
         wrong += [cell for cell, value in zip(shown, expected, strict=True) if cell != f"{100 * value:.1f} %"]
     return wrong
 

@@ -26,9 +26,10 @@ compiled_only = pytest.mark.skipif(_jit.IS_INTERPRETED, reason="interpreted, a m
 
 
 @compiled_only
-def test_all_shipped_machines_share_two_layouts() -> None:
-    found = {name: layout_for(machine_of(name, ())) for name in preset_names("machine")}
-    assert {name for name, layout in found.items() if layout == HBM3} == {"a100", "h100", "h200"}
+def test_all_shipped_machines_but_one_share_two_layouts() -> None:
+    """The one has 128 channels, each of two of the hardware."""
+    found = {name: layout_for(machine_of(name, ())) for name in preset_names("machine") if name != "mi355x"}
+    assert {name for name, layout in found.items() if layout == HBM3} == {"a100", "a100-40g", "h100", "h200"}
     assert set(found.values()) == {Layout(), HBM3}
 
 

@@ -26,12 +26,15 @@ from tests.harness.machines import machine
 from tests.program.strategies import operator, operator_of, with_engines
 
 FLUX = encoded(PARAMETERS, {})
+SCATTER = {"chunks": 1, "order": 0, "engines": 1}
 PICKY = ("flux", "copy-engine", "async", "te-", "wave", "distfuse", "sm-")  # that need equal shares
 VARIANTS = {
     "cu-split": {"": {"collective_compute_units": 2}},
     "isolated-cu-split": {"": {"collective_compute_units": 2}},
     "flux-push": {"": FLUX, ", naive": FLUX | {"order": 1}},
-    "copy-engine-scatter": {"": {"chunks": 1}, ", 2 chunks": {"chunks": 2}},
+    "copy-engine-scatter": {
+        "": SCATTER, ", 2 chunks": SCATTER | {"chunks": 2}, ", 2 engines": {"chunks": 2, "order": 1, "engines": 2}
+    },
     "async-tp": {"": {"host": 0}},
     "te-p2p-rs": {"": {"streams": 3, "host": 0}},
     "te-pipelined-rs": {"": {"splits": 2, "communication_units": 1}},
@@ -82,6 +85,7 @@ def test_what_they_plan() -> None:
         "flux-push, naive": fused,
         "copy-engine-scatter": fused,
         "copy-engine-scatter, 2 chunks": fused,
+        "copy-engine-scatter, 2 engines": fused,
         "async-tp": fused,
         "te-p2p-rs": fused,
         "te-pipelined-rs": fused,
@@ -97,8 +101,8 @@ def test_what_they_plan() -> None:
 def test_isolated_parts_are_shared() -> None:
     op = operator(4)
     keys = [part.key for plan, params in PLANS.values() for part in plan(op, params).parts()]
-    assert len(keys) == 62, "three each, four of cu-split, two of distfuse"
-    assert len(set(keys)) == 21, "GEMM, RS, RS near memory, AG, three on some units, split, fused ones"
+    assert len(keys) == 65, "three each, four of cu-split, two of distfuse"
+    assert len(set(keys)) == 22, "GEMM, RS, RS near memory, AG, three on some units, split, fused ones"
 
 
 def test_what_runs_for_its_column_only() -> None:
@@ -106,6 +110,7 @@ def test_what_runs_for_its_column_only() -> None:
     also = {name: [part.name for part in plan(operator(4), params).also] for name, (plan, params) in PLANS.items()}
     assert {name for name, parts in also.items() if parts == ["gemm"]} == {
         "t3", "t3-mca", "flux-push", "flux-push, naive", "copy-engine-scatter", "copy-engine-scatter, 2 chunks",
+        "copy-engine-scatter, 2 engines",
         "async-tp", "te-p2p-rs", "te-pipelined-rs", "wave-groups", "flux-pull",
         "distfuse, 1 shots", "distfuse, 2 shots", "sm-specialised",
     }  # fmt: skip
@@ -166,19 +171,19 @@ def test_so_they_do_with_chunks_of_unlike_shapes(name: str, n: int) -> None:
 
 
 def test_flux_and_engines_refuse_chunks_of_unlike_shapes() -> None:
-    for strategy, params in ((flux_push, FLUX), (copy_engine_scatter, {"chunks": 1})):
+    for strategy, params in ((flux_push, FLUX), (copy_engine_scatter, SCATTER)):
         with pytest.raises(UsageError, match="3 GPUs cannot own the same number of whole tile rows each"):
             strategy(ragged(3), params)
 
 
 def test_engines_copy_whole_rows_of_tiles() -> None:
     with pytest.raises(UsageError, match=r"strategy\.chunks: is 3, but each of 4 GPUs has 2 rows .* works is 2"):
-        copy_engine_scatter(operator(4), {"chunks": 3})
+        copy_engine_scatter(operator(4), SCATTER | {"chunks": 3})
 
 
 def test_a_machine_without_engines_is_refused() -> None:
     with pytest.raises(UsageError, match="this machine has no copy engines"):
-        copy_engine_scatter(replace(operator(4), machine=machine("t3-tiny")), {"chunks": 1})
+        copy_engine_scatter(replace(operator(4), machine=machine("t3-tiny")), SCATTER)
 
 
 def test_an_order_of_flux_is_a_word() -> None:

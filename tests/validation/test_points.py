@@ -186,6 +186,45 @@ def test_an_operator_is_its_parts_in_a_row(tmp_path: Path) -> None:
     assert [parts[0][0], parts[1][1], parts[2][0]] == [gemm] * 3
 
 
+def strategy_points(tmp_path: Path, *lines: str) -> list[Point]:
+    header = "op,m,n,k,tp,strategy,parameters,source,time_us"
+    (tmp_path / "mine.csv").write_text("\n".join([header, *lines]) + "\n")
+    return Points(tiny(), tiling()).of(read_measurements(tmp_path / "mine.csv"))
+
+
+def test_an_operator_of_a_strategy_is_that_strategy(tmp_path: Path) -> None:
+    shape = "128,256,64,2"
+    naive, alone, again = strategy_points(
+        tmp_path, f"gemm-rs,{shape},flux-push,store_bytes=64,a,9", f"gemm-rs,{shape},sequential,,a,9",
+        f"gemm-rs,{shape},,,b,9",
+    )  # fmt: skip
+    [one] = naive.simulations
+    assert (one.run.strategy, one.run.strategy_params) == ("flux-push", {"store_bytes": 64})
+    assert [phase.role for phase in one.result(PhaseStore())] == ["fused"]  # and no all-gather of the output
+    assert alone.terms == again.terms
+    assert len(alone.terms) == 2
+
+
+def test_an_all_reduce_has_both_halves(tmp_path: Path) -> None:
+    [point] = strategy_points(tmp_path, "gemm-ar,128,256,64,2,flux-push,,a,9")
+    assert [phase.role for phase in point.simulations[0].result(PhaseStore())] == ["fused", "all_gather"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ("gemm-rs,128,256,64,2,multicast,,a,9", "unknown overlap strategy `multicast`"),
+        ("ag-gemm,128,256,64,2,flux-push,,a,9", "`flux-push` is of gemm-rs"),
+        ("gemm-rs,128,256,64,2,flux-push,store_bytes=no,a,9", "store_bytes: 'no' is not"),
+        ("gemm-rs,128,256,64,2,flux-push,speed=2,a,9", "unknown parameter 'speed'"),
+    ],
+)
+def test_a_strategy_that_is_not_simulated_has_a_reason(tmp_path: Path, cells: str, reason: str) -> None:
+    [point] = strategy_points(tmp_path, cells)
+    assert point.terms == ()
+    assert reason in point.reason
+
+
 def test_canary_a_host_that_is_quick_changes_nothing(tmp_path: Path) -> None:
     found = ring_times(tmp_path, {"collectives": 9.5})
     assert {simulated for simulated, _ in found.values()} == {10.0}
@@ -487,7 +526,7 @@ def test_async_tp_is_simulated_in_pieces_and_one_after_the_other(tmp_path: Path)
     points = async_tp_points(tmp_path, ENGINE)
     pieces = points["ag_mm_us"].terms[0].simulation
     assert (pieces.run.strategy, pieces.run.workload.operator) == ("async-tp-ag", "ag-gemm")
-    assert [part.role for part in pieces.result(PhaseStore())] == [""]
+    assert [part.role for part in pieces.result(PhaseStore())] == ["fused"]
     assert 0 < pieces.outcome(pieces.result(PhaseStore())).times["time"] < 200
     gather, gemm = (term.simulation for term in points["ag_then_mm_us"].terms)
     assert (gather.op, gather.size) == ("all-gather", 2 * 128 * 128)
