@@ -87,14 +87,15 @@ def idle_slots(core: GpuCore) -> Ticks:
 def closed(accounts: Ticks, until: int, total: int, last: int = codes.WORKING) -> Ticks:
     """Return *accounts* up to *until* as accounts up to *total*.
 
-    What is missing is time with nothing left.  What is too much is taken from that; if there was less of it, the slot
-    in which the phase ended began with *last*.
+    What is missing is time with nothing left.  What is too much is taken from that; if there was less of it, from
+    *last*, what the slot in which the phase ended began with; and from what there is most of.
     """
     accounts[:, codes.NOTHING_LEFT] += max(total - until, 0)
-    excess = max(until - total, 0)
-    idle = np.minimum(accounts[:, codes.NOTHING_LEFT], excess)
-    accounts[:, codes.NOTHING_LEFT] -= idle
-    accounts[:, last] -= excess - idle
+    excess = np.full(len(accounts), max(until - total, 0))
+    for reason in (codes.NOTHING_LEFT, last, *np.argsort(-accounts.sum(axis=0))):
+        taken = np.minimum(accounts[:, reason], excess)
+        accounts[:, reason] -= taken
+        excess -= taken
     return accounts
 
 
@@ -131,7 +132,8 @@ def leave(accounts: Ticks, ticks: Ticks | np.int64) -> None:
 def port_ticks(core: GpuCore, total: int) -> Ticks:
     """Return the account of the link port, its fractions of ticks rounded so that the sum stays what it is.
 
-    After its last granule it has nothing left to do.
+    After its last granule it has nothing left to do.  If others keep it from sending to the end of the program and
+    beyond, that is what it did last.
     """
     port = core.gpu.link_port
     scale = int(port.scale)
@@ -142,6 +144,7 @@ def port_ticks(core: GpuCore, total: int) -> Ticks:
     free_at = int(port.free_at_scaled)  # behind the last slot if a granule is still on the wire
     covered = max(until, min(free_at, total * scale))
     scaled[:, codes.WORKING] = int(port.busy_scaled) - max(free_at - covered, 0)
-    scaled = closed(scaled, covered, total * scale)
+    is_beyond = covered - total * scale > core.slot_ticks * scale
+    scaled = closed(scaled, covered, total * scale, int(scaled[0].argmax()) if is_beyond else codes.WORKING)
     edges = np.cumsum(scaled, axis=1) // scale
     return np.diff(edges, prepend=0, axis=1)

@@ -23,6 +23,7 @@ LINK_LAST = (22, 1140, 1164, 1320)
 FULL_LINK = (1329, 1362)
 SHORT_LINK = (1335, 1462)
 MANY_POSTS = (1500,)  # more signals at the end of a barrier than the store buffer takes
+SENT_LATE = (1501,)  # stores that a full receiver keeps in the link port beyond the end of the program
 N_DRAWN = sample(400, 120)
 NAIVE = 187  # a small machine with the tiles in the naive order
 
@@ -34,12 +35,13 @@ def case(number: int) -> RunSpec:
 @pytest.mark.parametrize(
     "number",
     cases(
-        sorted(KEPT_LINES + IN_CHANNELS + LINK_LAST + FULL_LINK + SHORT_LINK + MANY_POSTS),
+        sorted(KEPT_LINES + IN_CHANNELS + LINK_LAST + FULL_LINK + SHORT_LINK + MANY_POSTS + SENT_LATE),
         KEPT_LINES[0],
         IN_CHANNELS[2],
         LINK_LAST[0],
         FULL_LINK[1],
         MANY_POSTS[0],
+        SENT_LATE[0],
     ),
 )
 def test_a_case_that_showed_a_fault_shows_none(number: int) -> None:
