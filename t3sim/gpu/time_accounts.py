@@ -93,7 +93,7 @@ def closed(accounts: Ticks, until: int, total: int, last: int = codes.WORKING) -
     accounts[:, codes.NOTHING_LEFT] += max(total - until, 0)
     excess = np.full(len(accounts), max(until - total, 0))
     for reason in (codes.NOTHING_LEFT, last, *np.argsort(-accounts.sum(axis=0))):
-        taken = np.minimum(accounts[:, reason], excess)
+        taken = np.clip(accounts[:, reason], 0, excess)
         accounts[:, reason] -= taken
         excess -= taken
     return accounts
