@@ -3,6 +3,7 @@
     .venv/bin/python docs/refresh.py                     # README.md and the figure: about five minutes
     .venv/bin/python docs/refresh.py --check             # the same, but write nothing: name the tables that differ
     .venv/bin/python docs/refresh.py --study results     # DEVIATIONS.md and experiments/*, from what `make study` left
+    .venv/bin/python docs/refresh.py --strategies        # docs/strategies.md and its timelines: about five minutes
 
 A generated part stands between ``<!-- begin NAME -->`` and ``<!-- end NAME -->``.  The prose around it
 is written by hand: read it again when a number has moved.
@@ -20,9 +21,12 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
+from PIL import Image
+
 from t3sim.analysis.figures import figures_of
 from t3sim.experiment.plan import load_experiment
 from t3sim.experiment.runner import Outcome, run
+from t3sim.overlap import OverlapStrategy, in_order
 from t3sim.results.record import RunRecord
 from t3sim.results.writer import read_results
 
@@ -31,6 +35,13 @@ DEMO = "experiments/t3-tnlg-fc2/experiment.yaml"
 AGE_LIMIT = "docs/examples/age_limit/experiment.yaml"
 REAL = ("machine=t3-150", "tiling=gemm-256x128", "workload={model: T-NLG, sublayer: FC-2, tp: 8}")
 FUSED = ("sequential", "t3", "t3-mca")
+STRATEGIES_PAGE = "docs/strategies.md"
+# What docs/strategies.md shows every strategy on, and what some of them need besides.
+SHOWN: dict[str, Any] = {
+    "name": "timelines", "machine": "h200", "tiling": "gemm-128x256",
+    "workload": {"gemm": {"m": 8192, "n": 8192, "k": 3584}, "tp": 4},
+}  # fmt: skip
+SHOWN_PARAMETERS = {"cu-split": {"collective_compute_units": 24}, "isolated-cu-split": {"collective_compute_units": 24}}
 STRATEGIES = (*FUSED, "ideal-overlap", "ideal-rs-nmc")
 
 
@@ -246,6 +257,57 @@ def study_tables(study: Sequence[RunRecord]) -> dict[str, str]:
     }  # fmt: skip
 
 
+def parameters_table(strategy: OverlapStrategy) -> str:
+    """Return the parameters that a strategy declares, or nothing."""
+    rows = [
+        [f"`{name}`", f"`{one.default}`" if one.default is not None else "needed", one.allowed, one.meaning]
+        for name, one in strategy.parameters.items()
+    ]
+    return "\n".join(["| parameter | default | allowed | meaning |", "| --- | --- | --- | --- |"]
+                     + ["| " + " | ".join(row) + " |" for row in rows]) if rows else ""  # fmt: skip
+
+
+def strategy_block(strategy: OverlapStrategy, record: RunRecord, reference: RunRecord, has_picture: bool) -> str:
+    """Return what is generated of the section of a strategy: its label, time, parameters and timeline."""
+    label = {"bound": "bound", "estimate": "bound"}.get(strategy.kind)
+    label = label or (f"needs {strategy.needs}" if strategy.needs else "exists today")
+    time = f"{record.time_us:.0f} us, {reference.time_us / record.time_us:.2f} x `{reference.strategy}`"
+    lines = [f"*{', '.join(strategy.operators)}; {label}.* Here {time}.", parameters_table(strategy)]
+    if has_picture:
+        lines.append(f"![Operations of {strategy.name} over time](images/timeline-{strategy.name}.png)")
+    return "\n\n".join(filter(None, lines))
+
+
+def shown(name: str, operator: str, folder: Path) -> RunRecord:
+    """Run a strategy on what its page shows, into ``OPERATOR-NAME`` of *folder*; parts are simulated once."""
+    experiment = load_experiment({
+        **SHOWN, "workload": {**SHOWN["workload"], "operator": operator},
+        "strategy": {"name": name, **SHOWN_PARAMETERS.get(name, {})},
+    })  # fmt: skip
+    [record] = run(experiment, folder / f"{operator}-{name}", phases=folder / "phases").records
+    return record
+
+
+def refresh_strategies(folder: Path) -> None:
+    """Run every strategy on one GEMM, and write the tables and the pictures of its page."""
+    gemm = SHOWN["workload"]["gemm"]
+    blocks = {
+        "case": f"Times are of a GEMM of {gemm['m']} x {gemm['n']} x {gemm['k']} on each of four GPUs of the machine"
+        f" `h200`, kernel `{SHOWN['tiling']}`, and of its collectives: before it, or behind it with an all-gather.",
+    }
+    for strategy in in_order():
+        operator = strategy.operators[0]
+        record, reference = shown(strategy.name, operator, folder), shown("sequential", operator, folder)
+        has_picture = strategy.kind in ("design", "baseline")
+        blocks[strategy.name] = strategy_block(strategy, record, reference, has_picture)
+        if has_picture:
+            drawn = figures_of(folder / f"{operator}-{strategy.name}", ["timeline"])["timeline"]
+            picture = Image.open(next(path for path in drawn if path.suffix == ".png"))
+            small = picture.convert("RGB").quantize(32)
+            small.save(ROOT / f"docs/images/timeline-{strategy.name}.png", optimize=True)
+    insert(STRATEGIES_PAGE, blocks)
+
+
 def mean_and_max(values: Sequence[float]) -> list[str]:
     """Return geometric mean and maximum."""
     return [number(geometric_mean(values), 3), number(max(values), 3)]
@@ -285,13 +347,15 @@ def main() -> None:
     """Run what the documents describe and write its numbers into them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--study", type=Path, metavar="RESULTS", help="what `make study` left; writes its numbers")
+    parser.add_argument("--strategies", action="store_true", help="write docs/strategies.md and its pictures")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if a table of README.md differs")
     arguments = parser.parse_args()
     if arguments.study is not None:
         refresh_study(arguments.study)
         return
     with tempfile.TemporaryDirectory() as temporary:
-        (check_readme if arguments.check else refresh_readme)(Path(temporary))
+        refresh = refresh_strategies if arguments.strategies else check_readme if arguments.check else refresh_readme
+        refresh(Path(temporary))
 
 
 if __name__ == "__main__":

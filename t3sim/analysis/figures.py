@@ -25,6 +25,7 @@ FIGURES: dict[str, str] = {
     "runtime_split": "t3sim.analysis.speedup:draw_runtime_split",
     "dram_over_time": "t3sim.analysis.dram_over_time",
     "waits": "t3sim.analysis.waits",
+    "timeline": "t3sim.analysis.timeline",
     "cu_sharing": "t3sim.study.cu_sharing",
     "sweep": "t3sim.analysis.sweep",
     "layer": "t3sim.analysis.layer",

@@ -20,6 +20,7 @@ from t3sim.files import read_limited
 from t3sim.results.gpus import GPUS_CSV
 from t3sim.results.manifest import MANIFEST_NAME
 from t3sim.results.record import COLUMNS, RunRecord
+from t3sim.results.spans import SPANS_CSV
 from t3sim.results.timeseries import TIMESERIES_NAME
 from t3sim.results.waits import WAITS_CSV
 from t3sim.results.writer import CSV_NAME, FAILED_NAME, read_results
@@ -37,6 +38,10 @@ _GPUS = ("row", "phase", "gpu", "end_us")
 _WAITS = (
     "point", "model", "sublayer", "tp", "machine", "mode", "phase", "gpu", "unit", "n_units", "reason", "time_us",
     "share",
+)  # fmt: skip
+_SPANS = (
+    "point", "model", "sublayer", "tp", "machine", "strategy", "mode", "counts", "gpu", "stream", "operation", "kind",
+    "traffic_class", "start_us", "end_us", "sent_bytes",
 )  # fmt: skip
 _IDENTITY = ("model", "sublayer", "tp", "m", "n", "k", "machine", "strategy", "mode")
 
@@ -134,6 +139,10 @@ class Results:
     def waits(self) -> pd.DataFrame | None:
         """What the units waited for in each phase of each point, or None if the run is of a version without it."""
         return self._table(WAITS_CSV, _WAITS, "a table of waits")
+
+    def spans(self) -> pd.DataFrame | None:
+        """When each operation of each point ran, or None if the run is of a version without it."""
+        return self._table(SPANS_CSV, _SPANS, "a table of operations")
 
     def gpus(self) -> pd.DataFrame | None:
         """What each GPU of explicit points did in each phase, or None if there is no explicit point."""

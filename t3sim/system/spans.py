@@ -27,15 +27,17 @@ def spans_of(core: GpuCore, gpu: int = 0) -> Iterator[Span]:
     for given in core.program.operations:
         one = last = next(operations)
         granules: Granules = (0, 0, 0)
+        kind = given.kind
         if isinstance(given, Barrier):
             last = next(operations)
         elif isinstance(given, Gemm):
             granules = granules_of_gemm(core, one)
         elif isinstance(given, Moves):
             granules = granules_of_moves(given, core.program.n)
+            kind = kind if given.engine is None else "copies"
         read, written, leaving = granules
         yield Span(
-            gpu, given.name, given.kind, given.stream, int(one.start_at), int(last.end_at),
+            gpu, given.name, kind, given.stream, int(one.start_at), int(last.end_at),
             core.traffic.names[given.traffic_class],
             None if read is None else read * granule, None if written is None else written * granule, leaving * granule,
         )  # fmt: skip

@@ -16,8 +16,10 @@ from click.testing import CliRunner
 
 from t3sim.checks.dram.rules import RULES
 from t3sim.cli import main
+from t3sim.errors import home_of, is_of_a_user
 from t3sim.experiment.plan import load_experiment
 from t3sim.observe.waits import REASONS
+from t3sim.overlap import in_order
 from t3sim.program.parts import reduce_scatter_part
 from tests.analysis.folders import SEQUENTIAL, T3, write_folder
 from tests.conftest import REPOSITORY
@@ -216,3 +218,28 @@ def test_trust_lists_the_rules_of_the_dram_checker() -> None:
     text = (REPOSITORY / "validation" / "TRUST.md").read_text(encoding="utf-8")
     body = text.split("<!-- begin rules -->\n")[1].split("\n<!-- end rules -->")[0]
     assert body.splitlines() == [f"| {rule.id} | {rule.meaning} | {rule.absent or 'checked'} |" for rule in RULES]
+
+
+class TestStrategies:
+    """Each strategy has a section with its declared parameters, and a picture if it is no bound."""
+
+    PAGE = REPOSITORY / "docs" / "strategies.md"
+
+    def missing(self, text: str) -> list[str]:
+        """Return the strategies whose section lacks something."""
+        tables = runpy.run_path(str(REPOSITORY / "docs" / "refresh.py"))["parameters_table"]
+        sections = dict(re.findall(r"^### (\S+)\n(.*?)(?=^##|\Z)", text, re.DOTALL | re.MULTILINE))
+        found = []
+        for one in (one for one in in_order() if not is_of_a_user(home_of(one.plan)[0])):
+            has_picture = f"images/timeline-{one.name}.png" in sections.get(one.name, "")
+            is_complete = one.name in sections and tables(one) in sections[one.name]
+            if not is_complete or has_picture != (one.kind in ("design", "baseline")):
+                found.append(one.name)
+        return found
+
+    def test_none_is_missing(self) -> None:
+        assert self.missing(self.PAGE.read_text(encoding="utf-8")) == [], REFRESH
+
+    def test_canary_a_parameter_with_another_default_is_noticed(self) -> None:
+        changed = self.PAGE.read_text(encoding="utf-8").replace("| `splits` | `4` |", "| `splits` | `3` |")
+        assert self.missing(changed) == ["te-pipelined-rs"]
