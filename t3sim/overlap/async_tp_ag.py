@@ -10,8 +10,8 @@ from t3sim.program.host import HOST, run_by
 from t3sim.program.kernels import program, refuse_without_engines, total
 from t3sim.program.operations import Barrier, Buffer, Content, Operation, Post, Program, Wait
 from t3sim.program.operator import Operator
-from t3sim.program.parts import gemm_part, part_of
-from t3sim.program.plan import Part, Plan, in_order
+from t3sim.program.parts import fused_plan
+from t3sim.program.plan import Plan
 
 
 def async_tp_ag_program(op: Operator, rank: int, host: int) -> Program:
@@ -50,13 +50,6 @@ def async_tp_ag_program(op: Operator, rank: int, host: int) -> Program:
 @strategy("async-tp-ag", parameters={"host": HOST}, arbitration="round_robin", operators=("ag-gemm",), order=21)
 def async_tp_ag(op: Operator, params: Mapping[str, int]) -> Plan:
     """``host``: operations come as those of a captured graph (``graph``), or one by one (``eager``)."""
-    if op.n == 1:
-        return Plan(in_order(gemm_part(op)))
-    return Plan(in_order(async_tp_ag_part(op, params)), also=(gemm_part(op),))
-
-
-def async_tp_ag_part(op: Operator, params: Mapping[str, int]) -> Part:
-    """Return the copies, GEMMs and barriers."""
-    refuse_without_engines(op, "async-tp-ag")
-    program_of = partial(async_tp_ag_program, host=params["host"])
-    return part_of(op, "fused", "fused", program_of, is_arbitrated=True)
+    if op.n > 1:
+        refuse_without_engines(op, "async-tp-ag")
+    return fused_plan(op, partial(async_tp_ag_program, host=params["host"]))

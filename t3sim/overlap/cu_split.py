@@ -46,11 +46,10 @@ def cu_split(op: Operator, params: Mapping[str, int]) -> Plan:
     The all-reduce is one of other data, and does not wait for the GEMM; each kernel alone for its column.
     """
     n = params["collective_compute_units"]
-    alone = isolated_parts(op, n)
-    if op.n == 1:
+    if None in (alone := isolated_parts(op, n)):
         return Plan(in_order(*alone))
-    name = f"gemm beside all-reduce, {n} compute units"
-    both = part_of(op, "split", name, partial(split_program, n_compute_units=n), is_arbitrated=True)
+    program_of, name = partial(split_program, n_compute_units=n), f"gemm beside all-reduce, {n} compute units"
+    both = part_of(op, "split", name, program_of, is_arbitrated=True)
     return Plan(both, also=tuple(one for one in alone if one is not None))
 
 

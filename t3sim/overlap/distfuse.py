@@ -16,22 +16,21 @@ from t3sim.program.tile_ring import COMMUNICATION_UNITS
 from t3sim.registry import Parameter
 
 ONE, TWO = 1, 2
-SHOTS = Parameter(
-    TWO, tried=(ONE, TWO), minimum=ONE, maximum=TWO,
-    meaning="1: every GPU adds up all tiles; 2: their owners do, for all others",
-)  # fmt: skip
+PARAMETERS = {
+    "shots": Parameter(TWO, tried=(ONE, TWO), minimum=ONE, maximum=TWO,
+                       meaning="1: every GPU adds up all tiles; 2: their owners do, for all others"),
+    "communication_units": COMMUNICATION_UNITS,
+}  # fmt: skip
 
 
 def distfuse_program(op: Operator, rank: int, units: int, shots: int) -> Program:
-    """Return a GEMM that stores tile by tile, and an all-reduce of its tiles on the last *units*.
-
-    With one shot tiles lie in the order of their rows, the same on all GPUs; with two as the rank makes them, own last.
-    """
+    """Return a GEMM that stores tile by tile, and an all-reduce of its tiles on the last *units*."""
     op.owned_rows()
     memory, tiles, n = op.memory(), PackedTiles(op), op.n
     kernel = gemm(op, memory, rank, units=(0, op.machine.gpu.n_compute_units - units))
     made, output = memory.buffer("made", n * tiles.each), memory.buffer("output", n * tiles.each)
     stored, gathered = memory.signal("stored", n * tiles.n), memory.signal("gathered")
+    # Tiles of one shot lie in the order of their rows, the same on all GPUs; of two, as the rank makes them, own last.
     chunk = (tiles.position + rank) % n if shots == ONE else tiles.position
     first, signal = chunk * tiles.each + tiles.inside, stored.first + chunk * tiles.n + tiles.number
     steps, others = [], range(1, n) if shots == TWO else ()
@@ -39,20 +38,16 @@ def distfuse_program(op: Operator, rank: int, units: int, shots: int) -> Program
         size, kept = int(tiles.size[w]), output.first + int(first[w])
         add = {"n_granules": size, "n_operands": n, "operand": made.first + int(first[w]), "source_stride": 1}
         add |= {"stride": 0 if shots == ONE else -tiles.each, "kept_at": kept}
-        # Of two shots, the tile has another place and another signal on each GPU.
         ask = {"n_operands": 1, "wait_where": AT_OPERANDS, "wait_at_least": size}
-        there = [int(signal[w]) - (d * tiles.n if shots == TWO else 0) for d in range(n)]
-        asks = [{**ask, "source": d, "wait_signal": there[d]} for d in range(n)]
+        apart = tiles.n if shots == TWO else 0  # of two shots, a tile has another place and signal on each GPU
+        asks = [{**ask, "source": d, "wait_signal": int(signal[w]) - d * apart} for d in range(n)]
         give = {"n_granules": size, "n_operands": 1, "operand": kept, "send": STORE, "post_signal": gathered[0]}
         steps.append([*asks, add, *({**give, "distance": d, "destination": kept - d * tiles.each} for d in others)])
-    until = (Wait(gathered[0], (n - 1) * tiles.each),) if shots == TWO else ()
+    until = (Wait(gathered[0], (n - 1) * tiles.each),) if others else ()
     reduce = beside(op, units, "all-reduce", steps, until=until)
     kernel = tiles.stored(kernel, made.first + first, signal)
     everything = Tiles("gemm", np.arange(len(first)), output.first + first, tiles.width)
     return program(op, rank, memory, Barrier(name="all added up"), reduce, kernel, outputs=(everything,))
-
-
-PARAMETERS = {"shots": SHOTS, "communication_units": COMMUNICATION_UNITS}
 
 
 @strategy("distfuse", parameters=PARAMETERS, arbitration="round_robin", operators=("gemm-ar",), order=17)

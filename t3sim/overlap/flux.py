@@ -15,16 +15,11 @@ from t3sim.program.plan import Part, Plan, in_order
 from t3sim.registry import Parameter
 
 NEXT, NAIVE = range(2)
-FULL_PACKETS = 0
 PARAMETERS = {
-    "order": Parameter(
-        "next", words={"next": NEXT, "naive": NAIVE}, has_numbers=False,
-        meaning="rows it begins with: of the next rank, or row 0 on all",
-    ),
-    "store_bytes": Parameter(
-        "full_packets", words={"full_packets": FULL_PACKETS}, minimum=1, unit="B",
-        meaning="what a warp of the GEMM stores in a row, a power of two",
-    ),
+    "order": Parameter("next", words={"next": NEXT, "naive": NAIVE}, has_numbers=False,
+                       meaning="rows it begins with: of the next rank, or row 0 on all"),
+    "store_bytes": Parameter("full_packets", words={"full_packets": 0}, minimum=1, unit="B",
+                             meaning="what a warp of the GEMM stores in a row, a power of two"),
 }  # fmt: skip
 
 
@@ -36,8 +31,7 @@ def flux_push_program(op: Operator, rank: int, store_bytes: int | None = None) -
     """
     memory, pitch, n_rows = op.memory(), row_granules(op), op.owned_rows()
     kernel = gemm(op, memory, rank)
-    partials = memory.buffer("partials", op.n * n_rows * pitch)
-    output = memory.buffer("output", n_rows * pitch)
+    partials, output = memory.buffer("partials", op.n * n_rows * pitch), memory.buffer("output", n_rows * pitch)
     trace, stores = op.tiles, kernel.stores.copy()
     position = trace.workgroups["chunk"]
     first_rows = np.array([op.rows(p).start for p in range(op.n)])
@@ -48,23 +42,18 @@ def flux_push_program(op: Operator, rank: int, store_bytes: int | None = None) -
     kernel = replace(kernel, stores=stores, store_bytes=store_bytes)
     own = np.flatnonzero(position == op.n - 1)
     reduced = Tiles("gemm", own, output.first + in_chunk[own], stores.pitch[own])
-    add = total("sum", partials, op.n, output)
     begin, end = Barrier(name="all added up"), Barrier(name="all stored")
-    return program(op, rank, memory, begin, kernel, end, add, outputs=(reduced,))
+    return program(op, rank, memory, begin, kernel, end, total("sum", partials, op.n, output), outputs=(reduced,))
 
 
 @strategy("flux-push", parameters=PARAMETERS, arbitration="round_robin", order=9)
 def flux_push(op: Operator, params: Mapping[str, int]) -> Plan:
-    """Tile rows of the next rank first, own last (`next`), or all ranks from row 0 and so all to one (`naive`).
-
-    ``store_bytes``: what a warp of the GEMM stores in a row, a power of two, or ``full_packets``.
-    """
+    """Tile rows of the next rank first, own last (`next`), or all ranks from row 0 and so all to one (`naive`)."""
     return Plan(in_order(flux_push_part(op, params), all_gather_part(op)), also=(gemm_part(op),))
 
 
 def flux_push_part(op: Operator, params: Mapping[str, int]) -> Part:
     """Return the fused GEMM with its barriers and the sum."""
     ordered = op if params["order"] == NEXT else op.unstaggered()
-    store_bytes = None if params["store_bytes"] == FULL_PACKETS else params["store_bytes"]
-    program_of = partial(flux_push_program, store_bytes=store_bytes)
+    program_of = partial(flux_push_program, store_bytes=params["store_bytes"] or None)
     return part_of(ordered, "fused", "fused", program_of, is_arbitrated=True)

@@ -10,8 +10,8 @@ from t3sim.overlap.interface import strategy
 from t3sim.program.kernels import copies, gemm, program, refuse_without_engines, shards
 from t3sim.program.operations import NONE, Barrier, Post, Program, Tiles, TileWaits, Wait
 from t3sim.program.operator import Operator
-from t3sim.program.parts import fused_plan, gemm_part
-from t3sim.program.plan import Plan, in_order
+from t3sim.program.parts import fused_plan
+from t3sim.program.plan import Plan
 from t3sim.program.row_chunks import RowChunks
 from t3sim.registry import Parameter
 
@@ -52,9 +52,8 @@ def flux_ag_program(op: Operator, rank: int, chunks: int) -> Program:
 @strategy("flux-ag", parameters=PARAMETERS, arbitration="round_robin", operators=("ag-gemm",), order=20)
 def flux_ag(op: Operator, params: Mapping[str, int]) -> Plan:
     """``chunks``: copies of a shard.  Tiles of own rows first, then by ``arrival``; or all from row 0 (``naive``)."""
-    if op.n == 1:
-        return Plan(in_order(gemm_part(op)))
-    refuse_without_engines(op, "flux-ag")
+    if op.n > 1:
+        refuse_without_engines(op, "flux-ag")
     fitting = op.in_whole_rows()
     ordered = fitting if params["order"] == ARRIVAL else fitting.unstaggered()
     return fused_plan(op, partial(flux_ag_program, chunks=params["chunks"]), ordered=ordered)

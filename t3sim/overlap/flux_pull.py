@@ -10,8 +10,8 @@ from t3sim.program.kernels import gemm, program, total
 from t3sim.program.operations import AT_OPERANDS, NONE, Barrier, Post, Program, Tiles, Wait
 from t3sim.program.operator import Operator
 from t3sim.program.packed_tiles import PackedTiles, beside
-from t3sim.program.parts import fused_plan, gemm_part
-from t3sim.program.plan import Plan, in_order
+from t3sim.program.parts import fused_plan
+from t3sim.program.plan import Plan
 from t3sim.registry import Parameter
 
 FETCHING_UNITS = Parameter(
@@ -55,7 +55,4 @@ def flux_pull_program(op: Operator, rank: int, units: int) -> Program:
 @strategy("flux-pull", parameters={"fetching_units": FETCHING_UNITS}, arbitration="round_robin", order=16)
 def flux_pull(op: Operator, params: Mapping[str, int]) -> Plan:
     """Warps on the compute units of the GEMM fetch, as Flux's do, or ``fetching_units`` do nothing else."""
-    if op.n == 1:
-        return Plan(in_order(gemm_part(op)))
-    program_of = partial(flux_pull_program, units=params["fetching_units"])
-    return fused_plan(op, program_of)
+    return fused_plan(op, partial(flux_pull_program, units=params["fetching_units"]))

@@ -11,8 +11,8 @@ from t3sim.overlap.flux_ag import flux_ag_program
 from t3sim.overlap.interface import strategy
 from t3sim.program.operations import Gemm, Moves, Operation, Program
 from t3sim.program.operator import Operator
-from t3sim.program.parts import fused_plan, gemm_part
-from t3sim.program.plan import Plan, in_order
+from t3sim.program.parts import fused_plan
+from t3sim.program.plan import Plan
 from t3sim.program.row_chunks import RowChunks
 from t3sim.registry import Parameter
 
@@ -54,8 +54,6 @@ def sm_specialised_program(op: Operator, rank: int, chunks: int, units: int) -> 
 )
 def sm_specialised(op: Operator, params: Mapping[str, int]) -> Plan:
     """``communication_units`` send, the others run the GEMM; ``chunks`` of the rows of a rank, or ``tile_rows``."""
-    if op.n == 1:
-        return Plan(in_order(gemm_part(op)))
     chunks, units = params["chunks"], params["communication_units"]
     fitting = op.in_whole_rows(op.machine.gpu.n_compute_units - units)
     return fused_plan(op, partial(sm_specialised_program, chunks=chunks, units=units), ordered=fitting)

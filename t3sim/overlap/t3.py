@@ -41,21 +41,16 @@ def fused_program(op: Operator, rank: int) -> Program:
     return program(op, rank, memory, kernel, outputs=(reduced,))
 
 
-def fused(op: Operator) -> Plan:
-    """The fused GEMM and reduce-scatter, then the all-gather as in the baseline."""
-    return fused_plan(op, fused_program)
-
-
 NEEDS = "T3's tracker and DMA engine, addition near the memory"
 
 
 @strategy("t3", arbitration="round_robin", refused_policies=("mca",), needs=NEEDS, order=2)
 def t3(op: Operator, _params: Mapping[str, int]) -> Plan:
     """T3 with round robin in the memory controllers, or another policy that the experiment names; MCA is ``t3-mca``."""
-    return fused(op)
+    return fused_plan(op, fused_program, runs_on_one=True)
 
 
 @strategy("t3-mca", arbitration="mca", has_fixed_policy=True, needs=f"{NEEDS}, MCA", refines="t3", order=3)
 def t3_mca(op: Operator, _params: Mapping[str, int]) -> Plan:
     """T3 with MCA in the memory controllers."""
-    return fused(op)
+    return fused_plan(op, fused_program, runs_on_one=True)

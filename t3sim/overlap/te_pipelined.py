@@ -10,8 +10,8 @@ from t3sim.overlap.interface import strategy
 from t3sim.program.kernels import operands, program
 from t3sim.program.operations import STORE, Gemm, Operation, Post, Program, Stores, Wait
 from t3sim.program.operator import Operator
-from t3sim.program.parts import fused_plan, gemm_part
-from t3sim.program.plan import Plan, in_order
+from t3sim.program.parts import fused_plan
+from t3sim.program.plan import Plan
 from t3sim.program.tile_ring import COMMUNICATION_UNITS, tile_ring
 from t3sim.registry import Parameter
 
@@ -53,8 +53,6 @@ PARAMETERS = {
 @strategy("te-pipelined-rs", parameters=PARAMETERS, arbitration="round_robin", order=13)
 def te_pipelined(op: Operator, params: Mapping[str, int]) -> Plan:
     """``splits`` of the columns; ``communication_units`` run the reduce-scatters, the others the GEMMs."""
-    if op.n == 1:
-        return Plan(in_order(gemm_part(op)))
     splits, units, n = params["splits"], params["communication_units"], op.shape.n
     if n % splits:
         nearest = next(m for d in range(n) for m in (splits - d, splits + d) if m > 0 and n % m == 0)

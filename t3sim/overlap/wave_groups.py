@@ -10,8 +10,8 @@ from t3sim.overlap.interface import strategy
 from t3sim.program.kernels import gemm, program
 from t3sim.program.operations import STORE, Program, Wait
 from t3sim.program.operator import Operator
-from t3sim.program.parts import fused_plan, gemm_part
-from t3sim.program.plan import Plan, in_order
+from t3sim.program.parts import fused_plan
+from t3sim.program.plan import Plan
 from t3sim.program.tile_ring import COMMUNICATION_UNITS, tile_ring
 from t3sim.registry import Parameter
 
@@ -51,7 +51,5 @@ PARAMETERS = {
 @strategy("wave-groups", parameters=PARAMETERS, arbitration="round_robin", order=14)
 def wave_groups(op: Operator, params: Mapping[str, int]) -> Plan:
     """``waves`` of tiles in a group; ``communication_units`` run the reduce-scatters, the others the GEMM."""
-    if op.n == 1:
-        return Plan(in_order(gemm_part(op)))
     waves, units = params["waves"], params["communication_units"]
     return fused_plan(op, lambda op, r: wave_groups_program(op, r, waves, units))

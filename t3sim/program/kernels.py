@@ -21,6 +21,7 @@ from t3sim.program.operations import (
     Ints,
     Memory,
     Moves,
+    Post,
     Program,
     Signals,
     Stores,
@@ -156,6 +157,24 @@ def copies(name: str, rows: Sequence[dict[str, int]], *, engine: int | None = 0,
     """
     commands = [{"n_operands": 1, **({"send": STORE} if "distance" in row else {}), **row} for row in rows]
     return Moves(name=name, steps=table(STEP, commands).reshape(-1, 1), engine=engine, **more)
+
+
+def copies_of_ranks(
+    name: str, rows: Sequence[dict[str, int]], n_engines: int, memory: Memory, stream: int, **more: Any
+) -> tuple[list[Moves], tuple[Wait, ...]]:
+    """Return the copies of *rows* by *n_engines*, from *stream* on, and what holds for that one when all have ended.
+
+    Ranks are shared out among the engines by their distance; one engine is in the stream that waits.
+    """
+    if n_engines == 1:
+        return [copies(name, rows, stream=stream, **more)], ()
+    ended = memory.signal("sent")[0]
+    of_engines = [[row for row in rows if (row["distance"] - 1) % n_engines == engine] for engine in range(n_engines)]
+    moves = [
+        copies(f"{name} {engine}", own, engine=engine, stream=stream + engine, posts=(Post(ended),), **more)
+        for engine, own in enumerate(of_engines)
+    ]
+    return moves, (Wait(ended, n_engines),)
 
 
 def refuse_without_engines(op: Operator, strategy: str) -> None:

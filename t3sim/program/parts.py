@@ -30,11 +30,16 @@ def part_of(op: Operator, role: str, name: str, program_of: ProgramOf, *, is_arb
     return Part.of(role, name, lambda rank: program_of(op, rank), op.n, is_arbitrated=is_arbitrated)
 
 
-def fused_plan(op: Operator, program_of: ProgramOf, *, ordered: Operator | None = None) -> Plan:
+def fused_plan(
+    op: Operator, program_of: ProgramOf, *, ordered: Operator | None = None, runs_on_one: bool = False
+) -> Plan:
     """Return the plan of one part, `fused`, that a policy arbitrates, and the all-gather of its output behind it.
 
-    *ordered*: what programs are made of, where it is not *op* itself.
+    *ordered*: what programs are made of, where it is not *op* itself.  One GPU has the GEMM only, unless the programs
+    *runs_on_one* as well.
     """
+    if op.n == 1 and not runs_on_one:
+        return Plan(in_order(gemm_part(op)))
     fused = part_of(ordered or op, "fused", "fused", program_of, is_arbitrated=True)
     return Plan(in_order(fused, None if op.kind == "ag-gemm" else all_gather_part(op)), also=(gemm_part(op),))
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from t3sim.errors import UsageError
+from t3sim.program.kernels import row_granules, tile_offsets
+from t3sim.program.operations import STORE, Gemm, Ints, Signals, tile_granules
 from t3sim.program.operator import Operator
 
 
@@ -29,6 +33,19 @@ class RowChunks:
         self.row = tiles["row"] - np.array([op.rows(p).start for p in range(op.n)])[self.position]
         self.chunk = self.row // height * self.n // n_tile_rows
         self.number = self.position * self.n + self.chunk
+
+    def stored(self, op: Operator, kernel: Gemm, own: int, others: int, signals: Signals) -> tuple[Gemm, Ints]:
+        """Return *kernel* with tiles that are stored past the L2 and counted, and the count of each chunk.
+
+        The own rows lie from granule *own* on, those of the others from *others* on.
+        """
+        tiles, pitch, stores = op.tiles.workgroups, row_granules(op), kernel.stores.copy()
+        inside = tile_offsets(op.tiles, op.granule, pitch) - (tiles["row"] - self.row) * pitch
+        stores.kind[:], stores.pitch[:], stores.signal[:] = STORE, pitch, signals.first + self.number
+        of_others = others + self.position * self.n_rows * pitch
+        stores.first[:] = np.where(self.position == op.n - 1, own, of_others) + inside
+        counts = np.bincount(self.number, tiles["n_rows"] * tile_granules(op.tiles, op.granule)[2]).astype(int)
+        return replace(kernel, stores=stores), counts
 
     def sends(self, size: int, source: int, stride: int, to: int) -> list[dict[str, int]]:
         """Return steps that send each chunk to each other rank, all to the next one first.

@@ -22,8 +22,9 @@ from t3sim.config.experiment import ArbitrationSpec, RunSpec
 from t3sim.experiment.plan import load_experiment
 from t3sim.gpu.core import GpuCore
 from t3sim.overlap import Phase
-from t3sim.overlap.t3 import fused
+from t3sim.overlap.t3 import fused_program
 from t3sim.program.operator import Operator
+from t3sim.program.parts import fused_plan
 from t3sim.program.plan import Part
 from t3sim.system.machine import MirroredMachine
 from t3sim.system.parts import MirroredParts, Parts, PhaseStore
@@ -106,7 +107,7 @@ class ObservedParts(MirroredParts):
 
 def fused_part(op: Operator) -> Part:
     """Return the fused part of T3 for *op*."""
-    (part,) = [part for part in fused(op).parts() if part.role == "fused"]
+    (part,) = [part for part in fused_plan(op, fused_program, runs_on_one=True).parts() if part.role == "fused"]
     return part
 
 
