@@ -137,9 +137,7 @@ class Answer:
         return f", {more:.0f} us more of {name}" if more >= LEAST_SAID_US else ""
 
 
-def answer_of(
-    case: Case, validated: Validated, hardware: tuple[Candidate, SimulationResult] | None
-) -> Answer:
+def answer_of(case: Case, validated: Validated, hardware: tuple[Candidate, SimulationResult] | None) -> Answer:
     """Return the answer of a settled *case*; *hardware*: what was simulated of a design that needs other hardware."""
     exposed = {}
     for one in case.simulated:
@@ -230,4 +228,3 @@ def _values(candidate: Candidate) -> str | None:
 def _largest(parts: dict[str, float], n: int) -> str:
     largest = sorted((item for item in parts.items() if item[1] >= LEAST_SAID_US), key=lambda item: -item[1])[:n]
     return ", ".join(f"{name} {us:.0f} us" for name, us in largest)
-

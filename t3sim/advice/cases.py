@@ -59,7 +59,12 @@ def cases_of_experiment(target: str, overrides: Sequence[str]) -> list[RunSpec]:
 
 
 def cases_of_model(
-    model: str, machine: str, tiling: str | None, tps: Sequence[int], tokens: Sequence[int], phase: str,
+    model: str,
+    machine: str,
+    tiling: str | None,
+    tps: Sequence[int],
+    tokens: Sequence[int],
+    phase: str,
     overrides: Sequence[str],
 ) -> list[RunSpec]:
     """Return the GEMMs of a layer of *model* in one *phase* (forward, backward) at each degree and number of tokens.

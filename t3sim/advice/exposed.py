@@ -91,9 +91,7 @@ def _runs(plan: Plan, by_role: object, until: int) -> tuple[list[_Run], list[Pha
 
 def _spans(program: Program, phase: Phase) -> list[tuple[Operation, tuple[int, int]]]:
     own = [span for span in phase.spans if span.gpu == 0]
-    return [
-        (one, (span.start, min(span.end, phase.ticks))) for one, span in zip(program.operations, own, strict=True)
-    ]
+    return [(one, (span.start, min(span.end, phase.ticks))) for one, span in zip(program.operations, own, strict=True)]
 
 
 def _multiplying(operation: Operation, machine: MachineSpec, *, all_units: bool) -> float:

@@ -115,9 +115,7 @@ def exposed_time(advice: pd.DataFrame, exposed: pd.DataFrame) -> Drawing:
         axes.text(0, at, group, fontsize=VALUE_SIZE + 1, va="center", fontweight="bold")
         at += 1
         for _, bar in of_group.sort_values("us").iterrows():
-            same = np.logical_and.reduce(
-                [_equal(exposed[key], bar[key]) for key in [*KEYS, "strategy", "parameters"]]
-            )
+            same = np.logical_and.reduce([_equal(exposed[key], bar[key]) for key in [*KEYS, "strategy", "parameters"]])
             left = 0.0
             for part, us in exposed.loc[same, ["part", "us"]].itertuples(index=False):
                 axes.barh(at, us, left=left, color=PART_COLOURS[part], height=0.8)

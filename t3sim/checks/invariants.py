@@ -163,9 +163,7 @@ def unit_claims(core: GpuCore) -> Iterator[Claim]:
     yield Claim("C1", "tracker", "entries allocated, against triggered and in use", int(tracker.n_allocated), expected)
     in_use = int((tracker.entry_tile[: int(tracker.n_sets * tracker.entries_per_set)] >= 0).sum())
     yield Claim("C1", "tracker", "entries in use, against entries that hold a tile", int(tracker.n_entries), in_use)
-    yield Claim(
-        "C1", "link_port", "granules sent", int(port.n_sent + port.n_signals), int(heads.sum() + port.dma_head)
-    )
+    yield Claim("C1", "link_port", "granules sent", int(port.n_sent + port.n_signals), int(heads.sum() + port.dma_head))
     yield Claim("C1", "compute_unit[]", "stores in the queue of its group, against counted", in_queues(core),
                 gpu.compute_units["unsent_granules"])  # fmt: skip
     taken = int(gpu.n_inbound + gpu.n_signals_received)

@@ -125,7 +125,7 @@ def senders(hung: HungGpu) -> Edges:
     for (w,) in places(np.isin(workgroups["route"], REMOTE) & (workgroups["end_at"] < 0)):
         yield hung.place_of_workgroup(w), f"workgroup {w} has not stored its tile"
     yield from ((hung.unit(c), "has steps left") for c in hung.move_units())
-    for o, in unfinished(hung):
+    for (o,) in unfinished(hung):
         if hung.core.operations["kind"][o] == codes.MOVES:
             yield f"command_processor.operation[{o}]", "has not ended"
 

@@ -394,6 +394,7 @@ ACCESSED = (
 )
 KERNEL = _text("kernel", "cublas, or tiled: the project's own kernel")
 
+
 def _kind(name: str, meaning: str, *columns: Column, optional: tuple[Column, ...] = ()) -> Kind:
     return Kind(name, meaning, columns, optional)
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from t3sim.program.plan import Plan
 from t3sim.program.row_chunks import RowChunks
 from t3sim.registry import Parameter
 
+OF: Final = ("gemm-rs", "gemm-ar", "ag-gemm")
 PARAMETERS = {
     "communication_units": Parameter(
         16, minimum=1, below="gpu.n_compute_units", tried=(4, 8, 16, 24),
@@ -48,10 +50,7 @@ def sm_specialised_program(op: Operator, rank: int, chunks: int, units: int) -> 
     return replace(by_engine, operations=tuple(operations))
 
 
-@strategy(
-    "sm-specialised", parameters=PARAMETERS, arbitration="round_robin", operators=("gemm-rs", "gemm-ar", "ag-gemm"),
-    order=15,
-)
+@strategy("sm-specialised", parameters=PARAMETERS, arbitration="round_robin", operators=OF, order=15)
 def sm_specialised(op: Operator, params: Mapping[str, int]) -> Plan:
     """``communication_units`` send, the others run the GEMM; ``chunks`` of the rows of a rank, or ``tile_rows``."""
     chunks, units = params["chunks"], params["communication_units"]

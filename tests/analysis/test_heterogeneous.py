@@ -96,8 +96,7 @@ RINGS = {"straggler": straggler, "slow_link": slow_link, "start_skew": skew, "st
 
 def numbers_of(effects: Effects, strategy: str) -> list[tuple[Any, ...]]:
     return [
-        (effect.text, effect.cause, effect.slowdown_percent, effect.share)
-        for effect in effects[WORKLOAD][strategy]
+        (effect.text, effect.cause, effect.slowdown_percent, effect.share) for effect in effects[WORKLOAD][strategy]
     ]
 
 

@@ -157,9 +157,7 @@ def take_in(core: GpuCore, slot_end: int, signals: Any = None) -> None:
     """Let the mailbox take in what arrives before *slot_end*; *signals* are in place of those of the program."""
     tables = core.tables
     signals = tables.signals if signals is None else signals
-    receive_messages(
-        core.gpu, core.inbox, tables.tiles, tables.steps, signals, tables.dma_queue, core.outbox, slot_end
-    )
+    receive_messages(core.gpu, core.inbox, tables.tiles, tables.steps, signals, tables.dma_queue, core.outbox, slot_end)
 
 
 def messages_of(dtype: np.dtype[Any], at: Any, **columns: Any) -> NDArray[Any]:

@@ -114,8 +114,12 @@ def test_an_ideal_takes_what_its_longest_part_takes(
 @pytest.mark.parametrize(
     ("strategy", "ticks"),
     [
-        ("sequential", 1300), ("t3", 1111), ("ideal-overlap", 900), ("published-overlap", 1000),
-        ("cu-split", None), ("isolated-cu-split", None),
+        ("sequential", 1300),
+        ("t3", 1111),
+        ("ideal-overlap", 900),
+        ("published-overlap", 1000),
+        ("cu-split", None),
+        ("isolated-cu-split", None),
     ],
 )
 def test_the_operator_is_what_comes_before_the_all_gather(strategy: str, ticks: int | None) -> None:

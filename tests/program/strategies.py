@@ -47,9 +47,7 @@ ProgramOf = Callable[[Operator, int], Program]
 def with_engines() -> MachineSpec:
     """Return t3-tiny with a copy engine."""
     tiny = machine("t3-tiny")
-    engines = CopyEngineSpec.model_construct(
-        number=1, startup=10**6, bandwidth=8 * 10**9, max_outstanding_lines=64
-    )
+    engines = CopyEngineSpec.model_construct(number=1, startup=10**6, bandwidth=8 * 10**9, max_outstanding_lines=64)
     return tiny.model_copy(update={"gpu": tiny.gpu.model_copy(update={"copy_engines": engines})})
 
 

@@ -33,7 +33,9 @@ VARIANTS = {
     "isolated-cu-split": {"": {"collective_compute_units": 2}},
     "flux-push": {"": FLUX, ", naive": FLUX | {"order": 1}},
     "copy-engine-scatter": {
-        "": SCATTER, ", 2 chunks": SCATTER | {"chunks": 2}, ", 2 engines": {"chunks": 2, "order": 1, "engines": 2}
+        "": SCATTER,
+        ", 2 chunks": SCATTER | {"chunks": 2},
+        ", 2 engines": {"chunks": 2, "order": 1, "engines": 2},
     },
     "async-tp": {"": {"host": 0}},
     "te-p2p-rs": {"": {"streams": 3, "host": 0}},

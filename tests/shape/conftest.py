@@ -44,9 +44,7 @@ def parts_of(model: str, sublayer: str, tp: int, strategy: str = "sequential") -
 
 
 # T-NLG FC-2 at TP 8 is simulated by other tests of this folder; OP is the shortest.
-@pytest.fixture(
-    params=cases(CASES, ("T-NLG", "OP", 16)), ids=lambda case: f"{case[0]}-{case[1]}-TP{case[2]}"
-)
+@pytest.fixture(params=cases(CASES, ("T-NLG", "OP", 16)), ids=lambda case: f"{case[0]}-{case[1]}-TP{case[2]}")
 def case(request: pytest.FixtureRequest) -> tuple[str, str, int]:
     """One of the 16 sublayers of the T3 study."""
     return request.param

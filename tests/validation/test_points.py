@@ -309,9 +309,7 @@ class TestKernelsOfALibrary:
         tiles = {one.gemm.tiling.workgroup_tile for one in recorded if isinstance(one, RecordedTiles)}
         assert tiles == {(128, 256)}
 
-    def test_rings_do_not_depend_on_the_kernels(
-        self, points: list[Point], points_of_one_kernel: list[Point]
-    ) -> None:
+    def test_rings_do_not_depend_on_the_kernels(self, points: list[Point], points_of_one_kernel: list[Point]) -> None:
         """Else the same ring would be simulated again for each library."""
 
         def rings(of: list[Point]) -> set[object]:

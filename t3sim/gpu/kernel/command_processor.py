@@ -35,8 +35,10 @@ def note_ready(gpu, waits, now):
     gpu.has_news = 0
     for index in range(gpu.n_operations):
         operation = gpu.operations[index]
-        if operation.state == PENDING and operation.start_at == NEVER and are_posted(
-            gpu, waits, operation.first_wait, operation.n_waits
+        if (
+            operation.state == PENDING
+            and operation.start_at == NEVER
+            and are_posted(gpu, waits, operation.first_wait, operation.n_waits)
         ):
             operation.start_at = max(now, operation.issued_at) + operation.launch_ticks
             gpu.next_start_at = min(gpu.next_start_at, operation.start_at)
@@ -141,8 +143,16 @@ def post_all(gpu, operation, posts, store_queue, now):
             return False
         else:
             buffer_store(
-                gpu, store_queue, -1, SIGNAL, entry.distance, -1, entry.amount, entry.signal,
-                gpu.link_port.full_packet, now,
+                gpu,
+                store_queue,
+                -1,
+                SIGNAL,
+                entry.distance,
+                -1,
+                entry.amount,
+                entry.signal,
+                gpu.link_port.full_packet,
+                now,
             )
         operation.n_posted += 1
     return True

@@ -100,11 +100,7 @@ def issue_loads(gpu, gemm, cu_index, slot_index, entry, credit, slot_end):
     traffic_class = gemm.traffic_class
     cu = gpu.compute_units[cu_index]
     slot = cu.slots[slot_index]
-    while (
-        credit > 0
-        and slot.load_slice < gemm.n_slices
-        and slot.load_slice < slot.multiply_slice + gemm.n_buffers
-    ):
+    while credit > 0 and slot.load_slice < gemm.n_slices and slot.load_slice < slot.multiply_slice + gemm.n_buffers:
         if cu.outstanding_lines >= gpu.max_outstanding_lines:
             note_refused_line(slot, codes.FOR_DRAM, slot.refused_line)
             return credit
@@ -249,9 +245,7 @@ def store_granules(gpu, gemm, cu_index, slot, entry, tiles, tile, store_queue, f
     to = tiles[tile]
     there = granule_there(tiles, tile, first)
     for i in range(n_granules):
-        buffer_store(
-            gpu, store_queue, cu_index, kind, to.distance, to.to_tile, there + i, to.signal, entry.packet, at
-        )
+        buffer_store(gpu, store_queue, cu_index, kind, to.distance, to.to_tile, there + i, to.signal, entry.packet, at)
     return codes.WORKING
 
 

@@ -223,7 +223,15 @@ def store_results(gpu, moves, cu_index, step, store_queue, credit, now):
             there = step.destination + part.line_index[entry] * gpu.l2.granules_per_line * moves.buffer_places
             for i in range(n_sent):
                 buffer_store(
-                    gpu, store_queue, cu_index, step.send, step.distance, -1, there + i, step.post_signal, step.packet,
+                    gpu,
+                    store_queue,
+                    cu_index,
+                    step.send,
+                    step.distance,
+                    -1,
+                    there + i,
+                    step.post_signal,
+                    step.packet,
                     at,
                 )
             cost += moves.store_ticks * n_sent // n_granules

@@ -79,8 +79,7 @@ class Following:
         self.findings = Findings()
         self._number_threads()
         self.tiles = [
-            {i: tile_state(op, program, self.n_threads) for i, op in gemms_of(program)}
-            for program in self.programs
+            {i: tile_state(op, program, self.n_threads) for i, op in gemms_of(program)} for program in self.programs
         ]
         self._fill_memories()
         self.ledger = Ledger(self.programs, self.n, self.tiles)
