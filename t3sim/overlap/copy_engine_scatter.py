@@ -25,14 +25,14 @@ def scatter_program(op: Operator, rank: int, chunks: int, order: int = BY_RANK, 
     """
     memory, cut, rest = op.memory(), RowChunks(op, chunks), op.n - 1
     kernel, size = gemm(op, memory, rank), cut.n_rows * row_granules(op)
-    made = memory.buffer("made", rest * size)
+    made, stored = memory.buffer("made", rest * size), memory.signal("stored", op.n * cut.n)
     partials, output = memory.buffer("partials", op.n * size), memory.buffer("output", size)
-    stored = memory.signal("stored", op.n * cut.n)
     kernel, due = cut.stored(op, kernel, partials.first, made.first, stored)
     sends = cut.sends(size, made.first, size, partials.first)
     commands = [{**one, "wait_signal": stored[i], "wait_at_least": int(due[i])} for i, one in enumerate(sends)]
     if order == BY_CHUNK:
-        kernel = replace(kernel, order=kernel.order[np.argsort(cut.chunk[kernel.order], kind="stable")])
+        columns = op.tiles.workgroups["column"]
+        kernel = replace(kernel, order=kernel.order[np.lexsort((columns[kernel.order], cut.chunk[kernel.order]))])
         commands = [one for k in range(cut.n) for one in commands[k :: cut.n]]
     scatter, sent = copies_of_ranks("scatter", commands, min(engines, rest), memory, stream=1, launch=0)
     own_are_stored = [Wait(stored[i], int(due[i])) for i in range(rest * cut.n, op.n * cut.n)]
@@ -47,7 +47,7 @@ PARAMETERS = {
     "chunks": Parameter(1, minimum=1, tried=(1, 2, 4, 8, 16),
                         meaning="copies of the rows of a rank, each sent when its tiles are stored"),
     "order": Parameter("by_rank", words={"by_rank": BY_RANK, "by_chunk": BY_CHUNK}, has_numbers=False,
-                       meaning="of the tiles: all rows of the next rank first, or the first chunk of every rank"),
+                       meaning="of the tiles: rows of the next rank first, or chunk by chunk, in columns"),
     "engines": Parameter(1, minimum=1, meaning="copy engines, among which the other ranks are shared out"),
 }  # fmt: skip
 

@@ -183,8 +183,8 @@ CASES = [
         "F-A2 unknown preset",
         BASE.replace("t3-150", "t3-15O"),
         (
-            "e.yaml:2:10: machine: unknown machine `t3-15O`; did you mean `t3-150`? (known: a100, h100, h200, "
-            "t3-150, t3-150-2x, t3-75, t3-accel-sim, t3-accel-sim-2x, t3-tiny)"
+            "e.yaml:2:10: machine: unknown machine `t3-15O`; did you mean `t3-150`? (known: a100, a100-40g, h100, "
+            "h200, mi355x, t3-150, t3-150-2x, t3-75, t3-accel-sim, t3-accel-sim-2x, t3-tiny)"
         ),
     ),
     case(
