@@ -245,10 +245,12 @@ def rest_of(hung: HungGpu, o: int) -> Edges:
         return
     if operation.n_finished == operation.n_workgroups:
         yield from signals_lacking(hung, tables.waits[behind : behind + int(operation.n_untils)].tolist())
-        if hung.gpu.link_port.n_queues > 1 and n_unsent_stores(hung):
+        port = hung.gpu.link_port
+        if port.n_queues > 1 and n_unsent_stores(hung):
             yield "link_port", "what it has stored is not sent"
-        if operation.n_posted and hung.core.operations["state"][o] != codes.OVER:
-            yield "link_port", f"{operation.n_posts - operation.n_posted} signals that it posts do not fit"
+        last = port.queues[port.n_queues - 1]
+        if operation.n_posted < operation.n_posts and last.tail - last.head >= port.buffer_granules:
+            yield "link_port", "it has no room for the signals that are posted at the end"
     is_moving = operation.kind == codes.MOVES
     if is_moving and operation.n_dispatched == operation.n_workgroups:
         units = hung.gpu.compute_units["move_operation"]

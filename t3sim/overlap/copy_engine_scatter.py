@@ -29,13 +29,13 @@ def scatter_program(op: Operator, rank: int, chunks: int, order: int = BY_RANK, 
     partials, output = memory.buffer("partials", op.n * size), memory.buffer("output", size)
     kernel, due = cut.stored(op, kernel, partials.first, made.first, stored)
     sends = cut.sends(size, made.first, size, partials.first)
-    commands = [{**one, "wait_signal": stored[i], "wait_at_least": int(due[i])} for i, one in enumerate(sends)]
+    commands = [{**one, "wait_signal": stored[i], "wait_at_least": due[i]} for i, one in enumerate(sends)]
     if order == BY_CHUNK:
         columns = op.tiles.workgroups["column"]
         kernel = replace(kernel, order=kernel.order[np.lexsort((columns[kernel.order], cut.chunk[kernel.order]))])
         commands = [one for k in range(cut.n) for one in commands[k :: cut.n]]
     scatter, sent = copies_of_ranks("scatter", commands, min(engines, rest), memory, stream=1, launch=0)
-    own_are_stored = [Wait(stored[i], int(due[i])) for i in range(rest * cut.n, op.n * cut.n)]
+    own_are_stored = [Wait(stored[i], due[i]) for i in range(rest * cut.n, op.n * cut.n)]
     add = replace(total("sum", partials, op.n, output, after=own_are_stored), stream=1)
     own = np.flatnonzero(cut.position == rest)
     first, pitch = kernel.stores.first[own] - partials.first + output.first, kernel.stores.pitch[own]

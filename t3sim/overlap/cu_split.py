@@ -45,8 +45,8 @@ def cu_split(op: Operator, params: Mapping[str, int]) -> Plan:
 
     The all-reduce is one of other data, and does not wait for the GEMM; each kernel alone for its column.
     """
-    n = params["collective_compute_units"]
-    if None in (alone := isolated_parts(op, n)):
+    alone = isolated_parts(op, n := params["collective_compute_units"])
+    if op.n == 1:
         return Plan(in_order(*alone))
     program_of, name = partial(split_program, n_compute_units=n), f"gemm beside all-reduce, {n} compute units"
     both = part_of(op, "split", name, program_of, is_arbitrated=True)

@@ -8,7 +8,7 @@ import numpy as np
 
 from t3sim.errors import UsageError
 from t3sim.program.kernels import row_granules, tile_offsets
-from t3sim.program.operations import STORE, Gemm, Ints, Signals, tile_granules
+from t3sim.program.operations import STORE, Gemm, Signals, tile_granules
 from t3sim.program.operator import Operator
 
 
@@ -34,7 +34,7 @@ class RowChunks:
         self.chunk = self.row // height * self.n // n_tile_rows
         self.number = self.position * self.n + self.chunk
 
-    def stored(self, op: Operator, kernel: Gemm, own: int, others: int, signals: Signals) -> tuple[Gemm, Ints]:
+    def stored(self, op: Operator, kernel: Gemm, own: int, others: int, signals: Signals) -> tuple[Gemm, list[int]]:
         """Return *kernel* with tiles that are stored past the L2 and counted, and the count of each chunk.
 
         The own rows lie from granule *own* on, those of the others from *others* on.
@@ -45,7 +45,7 @@ class RowChunks:
         of_others = others + self.position * self.n_rows * pitch
         stores.first[:] = np.where(self.position == op.n - 1, own, of_others) + inside
         counts = np.bincount(self.number, tiles["n_rows"] * tile_granules(op.tiles, op.granule)[2]).astype(int)
-        return replace(kernel, stores=stores), counts
+        return replace(kernel, stores=stores), counts.tolist()
 
     def sends(self, size: int, source: int, stride: int, to: int) -> list[dict[str, int]]:
         """Return steps that send each chunk to each other rank, all to the next one first.

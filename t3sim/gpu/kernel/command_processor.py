@@ -143,16 +143,8 @@ def post_all(gpu, operation, posts, store_queue, now):
             return False
         else:
             buffer_store(
-                gpu,
-                store_queue,
-                -1,
-                SIGNAL,
-                entry.distance,
-                -1,
-                entry.amount,
-                entry.signal,
-                gpu.link_port.full_packet,
-                now,
-            )
+                gpu, store_queue, -1, SIGNAL, entry.distance, -1, entry.amount, entry.signal,
+                gpu.link_port.full_packet, now,
+            )  # fmt: skip
         operation.n_posted += 1
     return True

@@ -179,3 +179,12 @@ def test_tiles_post_at_the_gpu_that_they_go_to(position: int, place: str | None)
     parts = [{part for part, _ in posters(gpu, 0)} for gpu in gpus]
     away, home = (f"gpu[1].{place}", NOTHING) if place else (NOTHING, "workgroup_dispatcher")
     assert parts == [{away}, {home}, {NOTHING}]
+
+
+def test_signals_that_find_no_room_are_named() -> None:
+    """Canary: with the room that the machine says both GPUs go on."""
+    full = met()
+    for device in full.devices:
+        device.core.gpu.link_port.buffer_granules = 0
+    assert "waits for link_port (it has no room for the signals that are posted" in details_of(full)
+    met().run()
