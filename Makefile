@@ -32,7 +32,7 @@ test: $(STAMP)
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --benchmark-disable tests $(if $(NOTEBOOKS),--nbmake $(NOTEBOOKS))
 
 test-deep: $(STAMP)
-	@T3SIM_DEEP=1 $(BIN)/python -m pytest -n 2 --benchmark-disable tests
+	@T3SIM_DEEP=1 $(BIN)/python -m pytest -n 2 --benchmark-disable --timeout 7200 tests
 	@$(BIN)/t3sim selfcheck --deep
 
 check: $(STAMP)

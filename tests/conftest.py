@@ -12,15 +12,18 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 DEEP = os.environ.get("T3SIM_DEEP") == "1"
+T = TypeVar("T")
 
 # Processes that tests start use each other's byte code, also where the environment says not to write it.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -33,6 +36,14 @@ settings.load_profile("t3sim")
 def sample(n_all: int, n_quick: int) -> int:
     """Return how many cases a campaign takes: the first *n_quick* of them, or all for ``make test-deep``."""
     return n_all if DEEP else n_quick
+
+
+def of_each(function: Callable[[int], T], seeds: Iterable[int]) -> list[T]:
+    """Return *function* of each seed, by a process for each core if this is ``make test-deep``."""
+    if not DEEP:
+        return list(map(function, seeds))
+    with ProcessPoolExecutor(mp_context=get_context("forkserver")) as pool:
+        return list(pool.map(function, seeds))
 
 
 def cases(values: Iterable[Any], *quick: Any, n_names: int = 1) -> list[Any]:

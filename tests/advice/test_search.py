@@ -11,7 +11,7 @@ from t3sim.advice.candidates import Candidate
 from t3sim.advice.search import Case, Choice, case_of, outline_us, seconds, settle
 from t3sim.config.experiment import RunSpec
 from tests.advice.small import Simulator, run_of
-from tests.conftest import DEEP, sample
+from tests.conftest import DEEP, of_each, sample
 
 ENOUGH = 0.95  # of the answers
 MOST_COST = 0.10  # of simulating all candidates
@@ -56,7 +56,7 @@ def searched(seed: int) -> Found:
 
 
 def test_it_finds_the_best_of_all_at_a_part_of_the_cost() -> None:
-    found = [searched(seed) for seed in range(sample(200, 2))]
+    found = of_each(searched, range(sample(200, 2)))
     wrong = [one.seed for one in found if not one.is_right]
     assert len(wrong) <= (1 - ENOUGH) * len(found), wrong
     if DEEP:

@@ -22,7 +22,7 @@ from t3sim.selfcheck.machines import TILES, machine_of, random_run, strategies
 from t3sim.system.parts import PhaseStore
 from t3sim.system.simulate import simulate
 from t3sim.workload.tiling import make_tile_trace
-from tests.conftest import cases, sample
+from tests.conftest import cases, of_each, sample
 from tests.harness.sublayers import point
 
 CASES = range(sample(300, 6))
@@ -134,7 +134,7 @@ def test_no_design_is_faster_than_an_ideal(seed: int) -> None:
 
 def test_cases_are_what_they_claim() -> None:
     """Are nearly all run, under every strategy; do all ring sizes come up, and does each part decide some bounds?"""
-    found = [times for seed in CASES if (times := times_of_case(seed)) is not None]
+    found = [times for times in of_each(times_of_case, CASES) if times is not None]
     assert len(found) >= 0.9 * len(CASES)
     assert all(set(bounds) == set(BOUNDS) for bounds, *_ in found)
     assert all({"sequential []", "t3 []", "t3-mca []"} <= set(designs) for _, designs, _ in found)
