@@ -23,6 +23,7 @@ from t3sim.program.operations import STORE, UPDATE, Gemm, Stores
 from t3sim.system.machine import leftovers
 from t3sim.system.measure import workgroup_spread
 from t3sim.workload.tiling import TileTrace
+from tests.harness.mutants import UNCHANGED, Mutant, run_mutants
 from tests.kernel.small import FOREVER, TILING, at_once, core_of, gemm_of, trace_of
 
 LARGE_L2 = "capacity: 1 MiB, n_banks: 16, bank_queue_entries: 256"  # banks are never in the way
@@ -211,6 +212,28 @@ def test_loads_are_the_operand_lines_of_every_tile() -> None:
     assert core.gpu.l2.n_accesses == slices * (rows * 2 + columns * 3)
     assert core.gpu.l2.n_misses == slices * (rows + columns), "everything fits: each line comes from DRAM once"
     assert core.gpu.l2.n_store_accesses == rows * 2
+
+
+def how_it_ends() -> str:
+    """Run a GEMM whose pairs of workgroups want two channels, each with room for one promise; say how it ends."""
+    memory = "preset: hbm2-1tb-32b, n_channels: 2, stream_queue_entries: 8, row: 1 KiB"
+    unit = "compute_unit: {workgroup_launch: 0 ns, l2_store_bytes_per_cycle: 128}"
+    core = core_of(f"gpu: {{{unit}, l2: {{bank_queue_entries: 2, n_banks: 8}}}}, memory: {{{memory}}}")
+    wide = TILING.model_copy(update={"workgroup_tile": (64, 128)})
+    core.load(at_once(gemm_of(core.machine, trace_of(569, 128, 70, tiling=wide))), start_at=0)
+    return "ends" if core.advance(1_000_000) else "stands still"
+
+
+def test_room_is_promised_to_the_workgroup_that_asked() -> None:
+    """Else the other of the unit may ask first, for the other channel, and so on in turns, for ever."""
+    assert how_it_ends() == "ends"
+
+
+@pytest.mark.deep
+def test_canary_promises_that_the_next_in_turn_may_lose() -> None:
+    mutant = Mutant("in turn", "t3sim.gpu.kernel.compute_unit", "cu.asking_slot\n    for", "gpu.slot_index\n    for")
+    outcomes = run_mutants([mutant], "tests.kernel.test_compute_unit:how_it_ends", seconds_each=100)
+    assert outcomes == {UNCHANGED: "ends", "in turn": "stands still"}
 
 
 def stored(route: str, is_update: bool) -> tuple[GpuCore, np.ndarray[Any, Any]]:

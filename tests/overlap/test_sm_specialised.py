@@ -164,7 +164,7 @@ def test_small_chunks_cost_blocks_nothing_and_copy_engines_their_startup(kind: O
 def test_a_long_gemm_takes_longer_by_the_units_that_it_lost(kind: OperatorKind) -> None:
     def ticks(units: int) -> int:
         given = (f"workload.operator={kind}", f"strategy.communication_units={units}")
-        changes = (*SWITCH, *given, "machine.gpu.compute_unit.matrix_efficiency=0.1")
+        changes = (*SWITCH, *given, "machine.gpu.compute_unit.matrix_efficiency=0.05")
         fused = simulate(point("sm-specialised", *changes, shape=(1536, 128, 512), tp=2)).phase("fused")
         assert fused is not None
         [gemm] = [span for span in fused.spans if span.kind == "gemm"]

@@ -95,12 +95,12 @@ def operand_line(gemm, entry, load_line_index, slice_index):
 
 
 @kernel
-def issue_loads(gpu, gemm, cu_index, slot_index, entry, credit, slot_end):
-    """Load operand lines ahead of the matrix pipe; return the issue credit that is left."""
+def issue_loads(gpu, gemm, cu_index, slot_index, entry, credit, kept, slot_end):
+    """Load operand lines ahead of the matrix pipe, until *kept* of the credit is left; return what is."""
     traffic_class = gemm.traffic_class
     cu = gpu.compute_units[cu_index]
     slot = cu.slots[slot_index]
-    while credit > 0 and slot.load_slice < gemm.n_slices and slot.load_slice < slot.multiply_slice + gemm.n_buffers:
+    while credit > kept and slot.load_slice < gemm.n_slices and slot.load_slice < slot.multiply_slice + gemm.n_buffers:
         if cu.outstanding_lines >= gpu.max_outstanding_lines:
             note_refused_line(slot, codes.FOR_DRAM, slot.refused_line)
             return credit
@@ -165,8 +165,8 @@ def start_slice(gemm, slot, entry, now):
 
 
 @kernel
-def issue_stores(gpu, gemm, cu_index, slot_index, entry, tiles, store_queue, credit, slot_end):
-    """Store the finished tile line by line along its route; return the issue credit that is left."""
+def issue_stores(gpu, gemm, cu_index, slot_index, entry, tiles, store_queue, credit, kept, slot_end):
+    """Store the finished tile line by line along its route, until *kept* of the credit is left; return what is."""
     cu = gpu.compute_units[cu_index]
     slot = cu.slots[slot_index]
     granules_per_line = gpu.l2.granules_per_line
@@ -175,7 +175,7 @@ def issue_stores(gpu, gemm, cu_index, slot_index, entry, tiles, store_queue, cre
     columns_per_granule = gpu.granule_bytes // 2
     lines_per_wavefront_row = gemm.wavefront_columns // columns_per_line
     wavefronts_across = gemm.tile_columns // gemm.wavefront_columns
-    while credit > 0 and slot.store_line < gemm.tile_rows * lines_per_row:
+    while credit > kept and slot.store_line < gemm.tile_rows * lines_per_row:
         row = slot.store_line // lines_per_row
         column = (slot.store_line % lines_per_row) * columns_per_line
         if row >= entry.n_rows:
@@ -379,6 +379,16 @@ def end_workgroup(gpu, gemm, cu, slot, entry, now):
 
 
 @kernel
+def state_of(gemm, slot):
+    """Return what a launched workgroup does in a slot."""
+    if slot.is_multiplying:
+        return codes.BUSY_MULTIPLYING
+    if slot.multiply_slice == gemm.n_slices:
+        return codes.STORING
+    return codes.WAIT_FIRST_OPERANDS if slot.multiply_slice == 0 else codes.WAIT_OPERANDS
+
+
+@kernel
 def advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, hands_on, now):
     """One slot of a compute unit: progress of its workgroups, then their loads and stores; return its state.
 
@@ -393,8 +403,13 @@ def advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, hands_on, 
     credit = issue_credit(gpu, cu)
     slot_end = now + gpu.slot_ticks
     state = codes.IDLE
-    for turn in range(gpu.n_slots):
-        slot_index = (turn + gpu.slot_index) % gpu.n_slots
+    first_turn, n_turns, kept = gpu.slot_index, gpu.n_slots, 0
+    if cu.granted_channel >= 0:
+        # The access that was refused comes first and alone, its workgroup goes on behind the others: one of these may
+        # want another channel and lose the promise there, and they may load the same lines.
+        first_turn, n_turns, kept = cu.asking_slot, gpu.n_slots + 1, max(credit - 1, 0)
+    for turn in range(n_turns):
+        slot_index = (turn + first_turn) % gpu.n_slots
         slot = cu.slots[slot_index]
         if slot.workgroup < 0:
             continue
@@ -403,25 +418,24 @@ def advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, hands_on, 
             continue
         entry = workgroups[slot.workgroup]
         gemm = gpu.operations[entry.operation]
-        if slot.is_multiplying:
-            multiply(gpu, gemm, slot, entry, share, now)
-        if slot.is_multiplying == 0 and slot.multiply_slice < gemm.n_slices:
-            start_slice(gemm, slot, entry, now)
-        if slot.is_multiplying:
-            state = min(state, codes.BUSY_MULTIPLYING)
-        elif slot.multiply_slice == gemm.n_slices:
-            state = min(state, codes.STORING)
-        elif slot.multiply_slice == 0:
-            state = min(state, codes.WAIT_FIRST_OPERANDS)
-        else:
-            state = min(state, codes.WAIT_OPERANDS)
+        if turn < gpu.n_slots:
+            if slot.is_multiplying:
+                multiply(gpu, gemm, slot, entry, share, now)
+            if slot.is_multiplying == 0 and slot.multiply_slice < gemm.n_slices:
+                start_slice(gemm, slot, entry, now)
+            state = min(state, state_of(gemm, slot))
         if slot.multiply_slice < gemm.n_slices:
-            if slot.load_slice > 0 or is_posted(gpu, entry):
-                credit = issue_loads(gpu, gemm, cu_index, slot_index, entry, credit, slot_end)
+            if slot.load_slice == 0 and not is_posted(gpu, entry):
+                continue
+        elif is_in_epilogue(slot, now):
             continue
-        if is_in_epilogue(slot, now):
+        if credit > 0:
+            cu.asking_slot = slot_index
+        stop_at, kept = kept, 0
+        if slot.multiply_slice < gemm.n_slices:
+            credit = issue_loads(gpu, gemm, cu_index, slot_index, entry, credit, stop_at, slot_end)
             continue
-        credit = issue_stores(gpu, gemm, cu_index, slot_index, entry, tiles, store_queue, credit, slot_end)
+        credit = issue_stores(gpu, gemm, cu_index, slot_index, entry, tiles, store_queue, credit, stop_at, slot_end)
         if has_stored_all(gpu, gemm, slot, now):
             end_workgroup(gpu, gemm, cu, slot, entry, now)
     cu.state_slots[state] += 1

@@ -191,6 +191,7 @@ def compute_unit_dtype(layout):
         ("slots", workgroup_slot_dtype(layout), (layout.n_slots,)),
         "is_waiting",  # queued in front of a channel that had no room
         "granted_channel", "granted_class",  # room promised there, in the queue of this traffic class; -1 otherwise
+        "asking_slot",  # whose workgroup issued last: it stands in line while the unit waits, and uses the promise
         "issue_debt",  # of the path to the L2, at most 0: what the last access overdrew
         "outstanding_lines", "outstanding_stores",  # in flight: until the data are back in the CU, until acknowledged
         "store_queue",  # of the link port, in which its stores to other GPUs wait
