@@ -55,6 +55,6 @@ def te_pipelined(op: Operator, params: Mapping[str, int]) -> Plan:
     """``splits`` of the columns; ``communication_units`` run the reduce-scatters, the others the GEMMs."""
     splits, units, n = params["splits"], params["communication_units"], op.shape.n
     if n % splits:
-        nearest = next(m for d in range(n) for m in (splits - d, splits + d) if m > 0 and n % m == 0)
+        nearest = next(m for d in range(splits) for m in (splits - d, splits + d) if n % m == 0)
         raise UsageError(f"strategy.splits: is {splits}, which does not divide the {n} columns; {nearest} does")
     return fused_plan(op, lambda op, r: te_pipelined_program(op, r, splits, units))

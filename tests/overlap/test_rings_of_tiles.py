@@ -140,6 +140,8 @@ def test_the_last_reduce_scatter_has_twice_the_units() -> None:
 def test_refusals() -> None:
     with pytest.raises(UsageError, match=r"strategy\.splits: is 3, which does not divide the 128 columns; 2 does"):
         te_pipelined.te_pipelined(operator(4), {"splits": 3, "communication_units": 1})
+    with pytest.raises(UsageError, match="is 4, which does not divide the 1 columns; 1 does"):
+        te_pipelined.te_pipelined(operator(4, columns=1), {"splits": 4, "communication_units": 1})
     for name in PARAMS:
         with pytest.raises(ConfigError, match=r"communication_units: is 4, must be below `machine\.gpu\.n_compute_u"):
             of(name, "strategy.communication_units=4")
