@@ -20,6 +20,7 @@ import numpy as np
 from t3sim.config.experiment import GemmShape, RunSpec, TilingSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.experiment.phase_task import trace_of
+from t3sim.overlap import overlap_strategies
 from t3sim.program.operations import CACHED, Gemm, Moves, Program
 from t3sim.system.parts import PhaseJob, PhasePlan
 from t3sim.system.simulate import evaluate
@@ -35,6 +36,7 @@ SECONDS_PER_BANK_OF_REPEATED_READ = 1.3e-8  # the DRAM's queues are full then, a
 SECONDS_PER_GRANULE = 3.7e-7  # sent over the link
 DRAM_EFFICIENCY = 0.6  # of the data bus under a GEMM: its reads and writes take turns
 SURELY_PLANNED = 1000  # points
+POINTS_OF_A_PHASE = 2  # of designs, at most, for what is refused without a plan
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,6 @@ def planned_hours(points: Sequence[RunSpec], limit: float) -> float:
     """
     seconds: dict[tuple[object, ...], float] = {}
     for n, run in enumerate(points, start=1):
-        least = least_seconds(run)
-        if least > limit * 3600:  # its plan alone might not fit into memory
-            return least / 3600
         plan = PhasePlan()
         evaluate(run, trace_of(run), plan)
         seconds.update({key: phase_seconds(job) for key, job in plan.jobs.items() if key not in seconds})
@@ -68,9 +67,19 @@ def planned_hours(points: Sequence[RunSpec], limit: float) -> float:
     return sum(seconds.values()) / 3600
 
 
+def least_hours(points: Sequence[RunSpec]) -> float:
+    """Return how many hours *points* take at least; it needs no plan, which might not fit into memory.
+
+    Each design has a phase of its own, but for parameters that come to the same; all others may share theirs.
+    """
+    seconds = [(least_seconds(run), overlap_strategies.get(run.strategy).kind == "design") for run in points]
+    of_designs = sum(least for least, is_own in seconds if is_own) / POINTS_OF_A_PHASE
+    return max([of_designs, *(least for least, _ in seconds)]) / 3600
+
+
 def least_seconds(run: RunSpec) -> float:
-    """Return what the longest collective of a point takes at least, by the size of its array; it needs no plan."""
-    sizes = [0.0]
+    """Return what a point takes at least: the longest GEMM or collective, on each GPU that its mode simulates."""
+    machine, sizes, gemms = run.machine, [0.0], [0.0]
     for part in sublayer_runs(run):
         workload = part.workload
         if workload.collective is not None:
@@ -79,8 +88,11 @@ def least_seconds(run: RunSpec) -> float:
             assert workload.gemm is not None
             columns = workload.gemm.k if workload.operator == "ag-gemm" else workload.gemm.n
             size, n = workload.gemm.m * columns * ELEMENT_BYTES, workload.tp
+            if workload.tiling is not None:
+                of_one = seconds_of(machine, gemm_work(machine, workload.gemm, workload.tiling, None))
+                gemms.append(of_one * (n if run.mode == "explicit" else 1))
         sizes.append(size * (n - 1) / n)
-    return max(sizes) / run.machine.memory.access * (2 * SECONDS_PER_REQUEST + SECONDS_PER_GRANULE)
+    return max(*gemms, max(sizes) / machine.memory.access * (2 * SECONDS_PER_REQUEST + SECONDS_PER_GRANULE))
 
 
 def phase_seconds(job: PhaseJob) -> float:

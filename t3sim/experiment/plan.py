@@ -34,7 +34,7 @@ from t3sim.config.yaml_loader import Node, Position, load_yaml, load_yaml_text, 
 from t3sim.errors import ConfigError, UsageError
 from t3sim.experiment.checks import check_point, shortest_latency
 from t3sim.experiment.decisions import DEFAULT, Decisions
-from t3sim.experiment.estimate import planned_hours
+from t3sim.experiment.estimate import least_hours, planned_hours
 from t3sim.experiment.plugins import load_plugins
 from t3sim.experiment.problems import Problems
 from t3sim.experiment.schema import DEFAULT_MAX_HOURS, OF_A_POINT, SCHEMA_VERSION, ExperimentFile, PointFile
@@ -227,12 +227,16 @@ class _Planner:
         """Refuse what would simulate for days, unless the file or ``-s`` says that it is meant."""
         node = root.get("max_hours")
         limit = DEFAULT_MAX_HOURS if node is None else node.value
-        hours = math.ceil(planned_hours(points, limit))
-        if hours <= limit:
-            return
-        what = f"{len(points)} points" if len(points) > 1 else "point"
-        message = f"the {what} would simulate for about {hours} hours on one core; -s max_hours={hours} goes on"
-        self.problems.report(root, "max_hours", f"is {limit}, but {message}")
+        what = f"is {limit}, but the {len(points)} points" if len(points) > 1 else f"is {limit}, but the point"
+        least = math.ceil(least_hours(points))
+        if least > limit:
+            message = f"{what} would simulate for {least} hours on one core at least; a larger `max_hours` goes on"
+        else:
+            hours = math.ceil(planned_hours(points, limit))
+            if hours <= limit:
+                return
+            message = f"{what} would simulate for about {hours} hours on one core; -s max_hours={hours} goes on"
+        self.problems.report(root, "max_hours", message)
         raise self.problems.in_reading_order()
 
     def _load_plugins(self, root: Node) -> None:

@@ -58,18 +58,23 @@ def capacities_of(machine: MachineSpec, n_classes: int = 2) -> Layout:
 def layout_for(machine: MachineSpec, n_classes: int = 2) -> Layout:
     """Return the layout of *machine*: the standard one with every capacity that is not enough times four, or more.
 
-    So there are few layouts, and a sweep compiles once.  Interpreted: exactly what the machine uses, so that an index
-    beyond it fails.
+    So there are few layouts, and a sweep compiles once.  More ways of the L2 go with fewer sets.  Interpreted: exactly
+    what the machine uses, so that an index beyond it fails.
     """
     used = capacities_of(machine, n_classes)
     if _jit.IS_INTERPRETED:
         return used
-    grown = []
-    for capacity, needed in zip(Layout(), used, strict=True):
-        while capacity < needed:
-            capacity *= GROWTH
-        grown.append(capacity)
-    return Layout(*grown)
+    standard = Layout()
+    ways = _grown(standard.l2_associativity, used.l2_associativity)
+    standard = standard._replace(n_l2_sets=standard.n_l2_sets * standard.l2_associativity // ways)
+    return Layout(*map(_grown, standard, used))
+
+
+def _grown(capacity: int, needed: int) -> int:
+    """Return *capacity* times four, as often as it takes."""
+    while capacity < needed:
+        capacity *= GROWTH
+    return capacity
 
 
 def is_compiled(layout: Layout) -> bool:

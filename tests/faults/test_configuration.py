@@ -710,8 +710,8 @@ CASES = [
         "F-A9 days of simulation",
         workload("{gemm: {m: 131072, n: 131072, k: 65536}, tp: 8}"),
         (
-            "e.yaml:1:1: max_hours: is 24, but the point would simulate for about 90 hours on one core; -s "
-            "max_hours=90 goes on"
+            "e.yaml:1:1: max_hours: is 24, but the point would simulate for 45 hours on one core at least; a larger "
+            "`max_hours` goes on"
         ),
     ),
     case(
@@ -1382,6 +1382,8 @@ class TestAccepted:
         (long,) = (c for c in CASES if c.id == "F-A9 days of simulation")
         long.write(folder / "e.yaml")
         assert t3sim_here("config", "check", "e.yaml").code == 2
+        refused = t3sim_here("config", "check", "e.yaml", "-s", "max_hours=50")
+        assert "is 50, but the point would simulate for about 90 hours on one core; -s max_hours=90" in refused.errors
         assert t3sim_here("config", "check", "e.yaml", "-s", "max_hours=90").code == 0
 
     def test_one_gpu_is_a_plain_gemm(self, folder: Path) -> None:

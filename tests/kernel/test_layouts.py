@@ -55,11 +55,13 @@ def test_a_machine_beyond_every_capacity_gets_a_layout_that_holds_it() -> None:
     assert larger == Layout(n_compute_units=1088)
     assert layout_for(machine_of("t3-150", ["machine.gpu.l2.capacity=512 MiB"])).n_l2_sets >= (512 << 20) // 128 // 16
     assert all(c >= used for c, used in zip(larger, capacities_of(machine_of("t3-150", ())), strict=True))
+    ways = layout_for(machine_of("t3-150", ["machine.gpu.l2.associativity=1024"]))
+    assert ways.n_l2_sets * ways.l2_associativity == Layout().n_l2_sets * Layout().l2_associativity
 
 
 def results_in(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[int], bytes]:
     """Return end, counters of the channels and time series of a GEMM that misses and evicts, in *layout*."""
-    monkeypatch.setattr("t3sim.gpu.core.layout_for", lambda _machine: layout)
+    monkeypatch.setattr("t3sim.gpu.core.layout_for", lambda *_: layout)
     core: GpuCore = with_gemm(trace_of(192, 256, 200))
     assert core.advance(1 << 40)
     counters = np.asarray(core.gpu.channels["n_commands"][: core.used.n_channels]).ravel().tolist()

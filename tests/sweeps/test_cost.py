@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from t3sim.errors import ConfigError
 from t3sim.experiment import cost, estimate
 from t3sim.experiment.cost import cost_lines, described, host_factor, in_words, layouts_to_compile, prepare_kernel
-from t3sim.experiment.estimate import least_seconds, phase_seconds, planned_hours
+from t3sim.experiment.estimate import least_hours, phase_seconds, planned_hours
 from t3sim.experiment.plan import load_experiment
 from t3sim.experiment.runner import Sweep, run
 from t3sim.experiment.workers import THIS_PROCESS, Workers
@@ -95,7 +96,7 @@ def test_one_estimate_for_the_limit_and_for_the_phases() -> None:
         by_phases = sum(phase_seconds(job) for job in plan_phases(points, {}).values())
         assert planned_hours(points, 24) * 3600 == pytest.approx(by_phases, rel=1e-9)
         assert planned_hours(points * 2, 24) * 3600 == pytest.approx(by_phases, rel=1e-9)
-        assert max(map(least_seconds, points)) < by_phases
+        assert 0 < least_hours(points) * 3600 < by_phases
 
 
 def n_planned(points: list[Any], limit: float, monkeypatch: pytest.MonkeyPatch) -> tuple[int, float]:
@@ -125,12 +126,22 @@ def test_a_huge_sweep_is_refused_without_planning_all_of_it(monkeypatch: pytest.
     assert about == pytest.approx(hours, rel=0.1)
 
 
-def test_a_collective_too_large_to_plan_is_refused_by_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    workload = "workload={collective: {op: all-gather, size: 1 TiB, gpus: 8}}"
-    points = load_experiment(STUDY, [workload, "strategy=sequential"]).points
-    n, hours = n_planned(points, 1, monkeypatch)
-    assert n == 0
-    assert hours > 1
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["workload={collective: {op: all-gather, size: 1 TiB, gpus: 8}}", "strategy=sequential"],
+        ["workload={gemm: {m: 4096017, n: 4256, k: 2128}, tp: 8}", "mode=explicit", "strategy=t3-mca"],
+    ],
+    ids=["collective", "GEMMs"],
+)
+def test_what_is_too_large_to_plan_is_refused_by_its_size(
+    overrides: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(estimate, "evaluate")
+    with pytest.raises(
+        ConfigError, match=r"max_hours: is 2, but the .*point.* would simulate for \d+ hours on one core"
+    ):
+        load_experiment(STUDY, ["max_hours=2", *overrides])
 
 
 @pytest.mark.parametrize(
