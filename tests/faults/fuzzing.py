@@ -18,6 +18,7 @@ import signal
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -345,6 +346,7 @@ def main() -> int:
     for i in range(20):  # imports and caches
         verdict(lambda i=i: fuzzer.load(random.Random(f"warm {i}")), fuzzer.codes)  # type: ignore[misc]
     limit_memory()
+    warnings.filterwarnings("ignore", "programs of .* ranks are not checked")  # of a plugin's strategy
     n_failures, base = 0, peak_bytes()
     with (folder / "case").open("w", encoding="ascii") as progress:
         for i in range(arguments.first, arguments.first + arguments.cases):

@@ -21,7 +21,7 @@ from tests.conftest import REPOSITORY, cases, sample
 SEED = int(os.environ.get("T3SIM_FUZZ_SEED", "0"))
 CONFIGURATIONS, TRACES = sample(20_000, 200), sample(10_000, 200)
 BATCH = 5000  # cases of one test, at most
-GIVE_UP_S = 280  # for a loop that no signal ends: below the limit of a test, so that the case is named
+GIVE_UP_S = sample(7000, 280)  # for a loop that no signal ends: below the limit of a test, so that the case is named
 
 
 @pytest.fixture

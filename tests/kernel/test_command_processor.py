@@ -251,7 +251,7 @@ MUTANTS = (
     Mutant("no launch", PROCESSOR, "operation.issued_at) + operation.launch_ticks", "operation.issued_at)"),
     Mutant("no priority", PROCESSOR, "].priority < operation.priority", "].priority < 0"),
     Mutant("equals overtake", PROCESSOR, "].priority < operation.priority", "].priority <= operation.priority"),
-    Mutant("posts nothing", PROCESSOR, "entry.signal, entry.amount)\n        else", "entry.signal, 0)\n        else"),
+    Mutant("posts nothing", PROCESSOR, "gpu.signals, entry.signal, entry.amount)", "gpu.signals, entry.signal, 0)"),
     Mutant("late starts forgotten", PROCESSOR, "min(gpu.next_start_at, operation.start_at)\n\n\n@kernel\ndef start(",
            "gpu.next_start_at\n\n\n@kernel\ndef start("),
 )  # fmt: skip

@@ -44,11 +44,13 @@ TILING = TilingSpec(workgroup_tile=(64, 64), wavefront_tile=(32, 64), k_slice=64
 ProgramOf = Callable[[Operator, int], Program]
 
 
-def with_engines() -> MachineSpec:
-    """Return t3-tiny with a copy engine."""
-    tiny = machine("t3-tiny")
+def with_engines(preset: str = "t3-tiny") -> MachineSpec:
+    """Return a preset, with a copy engine if it has none."""
+    spec = machine(preset)
+    if spec.gpu.copy_engines is not None:
+        return spec
     engines = CopyEngineSpec.model_construct(number=1, startup=10**6, bandwidth=8 * 10**9, max_outstanding_lines=64)
-    return tiny.model_copy(update={"gpu": tiny.gpu.model_copy(update={"copy_engines": engines})})
+    return spec.model_copy(update={"gpu": spec.gpu.model_copy(update={"copy_engines": engines})})
 
 
 def operator(n: int, *, tile_rows: int = 2, columns: int = 128, staggered: bool = True) -> Operator:

@@ -261,4 +261,4 @@ def test_workgroups_of_unlike_chunks_are_paired_in_order() -> None:
 def test_whole_sublayers_compute_what_they_have_to(name: str, preset: str) -> None:
     """T-NLG FC-2 on eight GPUs."""
     plan, params = PLANS[name]
-    check_plan(plan(replace(operator_of(GemmShape(m=8192, n=4256, k=2128), 8), machine=machine(preset)), params))
+    check_plan(plan(replace(operator_of(GemmShape(m=8192, n=4256, k=2128), 8), machine=with_engines(preset)), params))
