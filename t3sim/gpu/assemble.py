@@ -88,7 +88,7 @@ def compiled_advance(layout: Layout) -> Callable[..., int]:
     if _jit.IS_INTERPRETED:
         return cast("Callable[..., int]", advance)
     # The compiled function itself: the dispatcher would find out the types of all arguments anew in each call.
-    return cast("Callable[..., int]", cast("Any", advance).compile(argument_types(layout)))
+    return cast("Callable[..., int]", cast("Any", advance).entry.compile(argument_types(layout)))
 
 
 def argument_types(layout: Layout) -> tuple[Any, ...]:

@@ -1,6 +1,6 @@
 """The rules of t3sim/gpu/kernel that no linter knows, as functions from source text to complaints.
 
-Each rule takes a parsed module and whether it is ``_jit.py``, the one file that may
+Each rule takes a parsed module and whether it is ``_jit.py`` or ``_inner.py``, the two files that may
 talk to the compiler, and yields ``(line, complaint)``.
 """
 
@@ -15,7 +15,8 @@ Rule = Callable[[ast.Module, bool], Iterator[Complaint]]
 
 DECORATOR = "kernel"
 DECORATOR_MODULE = "t3sim.gpu.kernel._jit"
-ALLOWED_PACKAGES = ("numpy", "numba", "t3sim.gpu.kernel")
+COMPILER_PACKAGES = ("numba", "llvmlite")
+ALLOWED_PACKAGES = ("numpy", "t3sim.gpu.kernel", *COMPILER_PACKAGES)
 COMPILER_NAMES = {"jit", "njit", "generated_jit", "vectorize", "guvectorize", "cfunc", "jitclass", "stencil"}
 FORBIDDEN_OPTIONS = {"fastmath", "parallel", "error_model"}
 
@@ -74,7 +75,7 @@ def no_module_state(module: ast.Module, is_jit: bool) -> Iterator[Complaint]:
             if node.value is not None and not is_jit and _is_mutable(node.value):
                 yield node.lineno, f"{ast.unparse(targets[0])} is a mutable module global"
         elif isinstance(node, ast.ClassDef):
-            if [ast.unparse(base) for base in node.bases] != ["NamedTuple"]:
+            if not is_jit and [ast.unparse(base) for base in node.bases] != ["NamedTuple"]:
                 yield node.lineno, f"class {node.name}: the kernel has records, and NamedTuples for their sizes"
         elif not (is_jit or isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef) or _is_docstring(node)):
             yield node.lineno, f"a statement at module level: {ast.unparse(node).splitlines()[0]}"
@@ -109,7 +110,7 @@ def integers_only(module: ast.Module, is_jit: bool) -> Iterator[Complaint]:
 
 
 def imports_numpy_numba_and_itself(module: ast.Module, is_jit: bool) -> Iterator[Complaint]:
-    """The kernel imports NumPy, Numba, itself and the standard library; Numba only in ``_jit.py``."""
+    """The kernel imports NumPy, Numba, itself and the standard library, and compilers only where they are meant to be."""
     for node in ast.walk(module):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -127,7 +128,7 @@ def imports_numpy_numba_and_itself(module: ast.Module, is_jit: bool) -> Iterator
                 continue
             if not any(name == allowed or name.startswith(f"{allowed}.") for allowed in ALLOWED_PACKAGES):
                 yield node.lineno, f"the import of {name}"
-            elif name.split(".")[0] == "numba" and not is_jit:
+            elif name.split(".")[0] in COMPILER_PACKAGES and not is_jit:
                 yield node.lineno, f"the import of {name} outside _jit.py"
 
 

@@ -50,7 +50,7 @@ with warnings.catch_warnings(record=True) as caught:
     channel = np.zeros(1, [("nCCDL", "i8"), ("nCCDWL", "i8")]).view(np.recarray)[0]
     channel.nCCDL, channel.nCCDWL = 6, 13
     answer = int(gap(channel, UPDATE_BIT))
-n_hits = sum(gap.stats.cache_hits.values()) if hasattr(gap, "stats") else 0
+n_hits = sum(gap.entry.stats.cache_hits.values()) if hasattr(gap, "entry") else 0
 print(json.dumps([answer, n_hits, [str(w.message) for w in caught]]))
 """
 
@@ -328,6 +328,49 @@ FULL_DISK = """
 import resource
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
 """
+
+
+DIAMOND = '''"""A caller whose two callees end at the same function, of which one never calls it."""
+
+from t3sim.gpu.kernel._jit import kernel
+
+
+@kernel
+def low(channel, kind):
+    """Return what both could."""
+    return channel.nCCDWL * 1000 + kind * 0
+
+
+@kernel
+def middle(channel, kind, is_asked):
+    """Return what the lowest says, if it is asked."""
+    return low(channel, kind) + channel.nCCDWL if is_asked else channel.nCCDL - 6
+
+
+@kernel
+def gap(channel, kind):
+    """Return a number in which all have a part."""
+    return middle(channel, kind, False) + middle(channel, kind, True)
+'''
+
+
+class TestCallees:
+    def test_a_callee_comes_from_the_cache_into_another_entry(self, workshop: Workshop) -> None:
+        """Is the form for callers, which has no machine code, taken from the cache and linked?"""
+        entry, callee = sorted(workshop.files(), key=lambda path: "near_memory" in path.name)
+        assert "-inner-" in callee.name
+        written = callee.stat().st_mtime_ns
+        entry.unlink()
+        assert workshop.probe() == (OLD, 0, [])
+        assert callee.stat().st_mtime_ns == written
+        assert workshop.probe() == (OLD, 1, [])
+
+    def test_what_a_callee_needs_is_there_if_another_does_without(self, fresh: Workshop) -> None:
+        """Are functions linked behind all that call them, compiled now and read from the cache?"""
+        (fresh.package / "t3sim/gpu/kernel/probe.py").write_text(DIAMOND, encoding="utf-8")
+        assert fresh.probe() == (13_013, 0, [])
+        next(path for path in fresh.files() if "-inner-" not in path.name).unlink()
+        assert fresh.probe() == (13_013, 0, [])
 
 
 class TestPlaces:

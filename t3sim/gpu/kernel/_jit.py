@@ -25,6 +25,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -105,8 +106,11 @@ else:
     import numba
     from numba.core.caching import NullCache
     from numba.core.ccallback import CFunc
-    from numba.core.compiler import CompileResult
+    from numba.core.compiler import CompileResult, compile_result
+    from numba.core.registry import CPUDispatcher
     from numba.core.serialize import dumps
+
+    from t3sim.gpu.kernel._inner import INNER, InnerCompiler, InnerLibrary
 
     def mangled(record):
         """Return the name of a record type and what tells it from others, for symbols."""
@@ -125,11 +129,13 @@ else:
         """
 
         has_warned = False  # once for all functions of a process
+        libraries: dict[str, Any] = {}  # noqa: RUF012 - of this process: what inner functions were kept as, by file
 
-        def __init__(self, function):
-            """Name the files after the place of *function* in the package."""
+        def __init__(self, function, *, is_entry):
+            """Name the files after the place of *function* in the package, and after its form."""
             path = Path(function.__code__.co_filename).resolve().relative_to(PACKAGE).with_suffix("")
-            self._name = ".".join((*path.parts, f"{function.__qualname__}-{function.__code__.co_firstlineno}"))
+            name = f"{function.__qualname__}-{function.__code__.co_firstlineno}{'' if is_entry else f'-{INNER}'}"
+            self._name = ".".join((*path.parts, name))
 
         def load_overload(self, sig, target_context):
             """Return the compiled form for a signature, or None if it is not kept or damaged."""
@@ -137,17 +143,50 @@ else:
             key = self._key(sig, target_context.codegen())
             path = self._path(key)
             try:
-                sealed = path.read_bytes()
-                seal, content = sealed[: hashlib.sha256().digest_size], sealed[hashlib.sha256().digest_size :]
-                if hashlib.sha256(content).digest() != seal:
-                    raise OSError("it is not what was written")
+                kept_key, parts = self._content(path)
+                if kept_key != key:
+                    return None
+                if parts[0][1] == INNER:
+                    return self._inner(path.name, parts, target_context)
             except FileNotFoundError:
                 return None
             except OSError as error:
                 self._warn(f"{path} in the kernel cache cannot be read ({error}); what is damaged is compiled anew")
                 return None
-            kept_key, parts = pickle.loads(content)
-            return CompileResult._rebuild(target_context, *parts) if kept_key == key else None  # noqa: SLF001
+            return CompileResult._rebuild(target_context, *parts)  # noqa: SLF001
+
+        @staticmethod
+        def _content(path):
+            """Return what a file holds; OSError: it is not what was written."""
+            sealed = path.read_bytes()
+            seal, content = sealed[: hashlib.sha256().digest_size], sealed[hashlib.sha256().digest_size :]
+            if hashlib.sha256(content).digest() != seal:
+                raise OSError("it is not what was written")
+            return pickle.loads(content)
+
+        @classmethod
+        def _inner(cls, name, parts, target_context):
+            """Return the compiled form of an inner function from what its file *name* holds."""
+            _, fndesc, environment, signature, objectmode, lifted, annotation, reload_init, _ = parts
+            library = cls._library_at(name, target_context, parts[0])
+            return compile_result(
+                target_context=target_context, typing_context=target_context.typing_context, library=library,
+                environment=environment, entry_point=target_context.get_executable(library, fndesc, environment),
+                fndesc=fndesc, type_annotation=annotation, signature=signature, objectmode=objectmode, lifted=lifted,
+                reload_init=reload_init, referenced_envs=(),
+            )  # fmt: skip
+
+        @classmethod
+        def _library_at(cls, name, target_context, kept=None):
+            """Return the code that the file *name* holds (*kept*, if that has been read), and all that it reaches."""
+            if name not in cls.libraries:
+                kept = cls._content(CACHE_DIRECTORY / name)[1][0] if kept is None else kept
+                library = InnerLibrary.rebuilt(
+                    target_context.codegen(), kept, lambda callee: cls._library_at(callee, target_context)
+                )
+                library.kept_at = name
+                cls.libraries[name] = library
+            return cls.libraries[name]
 
         def save_overload(self, sig, data):
             """Keep a compiled form: written beside its place and renamed, so that it is there whole or not at all."""
@@ -155,6 +194,11 @@ else:
                 return
             key = self._key(sig, data.codegen)
             path = self._path(key)
+            if isinstance(data.library, InnerLibrary):
+                if None in [callee.kept_at for callee in data.library.callees()]:
+                    return
+                data.library.kept_at = path.name
+                self.libraries[path.name] = data.library
             content = dumps((key, data._reduce()))  # noqa: SLF001
             temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
             try:
@@ -184,28 +228,54 @@ else:
                 cls.has_warned = True
                 warnings.warn(message, stacklevel=2)
 
-    def kernel(function: F) -> F:
-        """Compile *function* lazily: integers only, no fast-math, releases the GIL, kept under the source digest.
+    class KernelFunction(CPUDispatcher):
+        """A function of the kernel: compiled functions that call it take it in; Python calls an entry made of it."""
+
+        def __init__(self, function):
+            """*function* is one that the digest covers."""
+            super().__init__(function, {}, {**options(function), **WITHOUT_WRAPPERS}, pipeline_class=InnerCompiler)
+            keep(self, function, is_entry=False)
+
+        @cached_property
+        def entry(self):
+            """The same function with its wrappers and machine code, compiled with all that it calls."""
+            return keep(CPUDispatcher(self.py_func, {}, options(self.py_func)), self.py_func, is_entry=True)
+
+        def __call__(self, *arguments):
+            """Call the entry."""
+            return self.entry(*arguments)
+
+    WITHOUT_WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+    def options(function):
+        """Return Numba's options: integers only, no fast-math, releases the GIL.
 
         The kernel's own functions allocate nothing and count no references: what they are given outlives the call, and
         the counting, one atomic operation for each array handed on, was a fifth of the time.
         """
-        is_own = is_cached(function)
-        compiled = numba.njit(nogil=True, _nrt=not is_own, boundscheck=HAS_BOUNDSCHECK)(function)
-        if CACHE_DIRECTORY is not None and is_own:
-            compiled._cache = KernelCache(function)  # noqa: SLF001
+        return {"nopython": True, "nogil": True, "_nrt": not is_cached(function), "boundscheck": HAS_BOUNDSCHECK}
+
+    def keep(compiled, function, *, is_entry):
+        """Keep compiled forms of *function* under the source digest, if that covers it; return *compiled*."""
+        if CACHE_DIRECTORY is not None and is_cached(function):
+            compiled._cache = KernelCache(function, is_entry=is_entry)  # noqa: SLF001
         return compiled
+
+    def kernel(function: F) -> F:
+        """Compile *function* lazily, as ``options`` says."""
+        if is_cached(function):
+            return KernelFunction(function)
+        return CPUDispatcher(function, {}, options(function))
 
     def callback(function, signature):
         """Compile *function* as a function value that a kernel can call, or read it from the cache."""
-        compiled = CFunc(function, signature, locals={}, options={})
-        if CACHE_DIRECTORY is not None and is_cached(function):
-            compiled._cache = KernelCache(function)  # noqa: SLF001
+        compiled = keep(CFunc(function, signature, locals={}, options={}), function, is_entry=True)
         compiled.compile()
         return compiled
 
     def is_kept(function, argument_types):
-        """Return whether the form of *function*, a kernel, for *argument_types* need not be compiled any more."""
-        if argument_types in function.overloads:
+        """Return whether the entry of *function* for *argument_types* need not be compiled any more."""
+        entry = function.entry
+        if argument_types in entry.overloads:
             return True
-        return CACHE_DIRECTORY is not None and function._cache.is_kept(argument_types, function.targetctx)  # noqa: SLF001
+        return CACHE_DIRECTORY is not None and entry._cache.is_kept(argument_types, entry.targetctx)  # noqa: SLF001
