@@ -19,12 +19,10 @@ from t3sim.advice.candidates import Candidate, candidates
 from t3sim.advice.outline import part_outline, plan_outline
 from t3sim.config.experiment import RunSpec, TilingSpec
 from t3sim.errors import UsageError
-from t3sim.experiment.estimate import phase_seconds
 from t3sim.overlap.interface import baselines
 from t3sim.program.parts import gemm_part
-from t3sim.program.plan import InOrder, Part, Plan
-from t3sim.system.parts import PhasePlan
-from t3sim.system.simulate import SimulationResult, evaluate, operator_of, plan_for
+from t3sim.program.plan import InOrder, Plan
+from t3sim.system.simulate import SimulationResult, operator_of, plan_for
 from t3sim.system.user_code import check_programs_of
 
 Simulate = Callable[[Sequence[RunSpec]], Sequence[SimulationResult]]
@@ -59,7 +57,6 @@ class Case:
     choices: list[Choice]
     stretch: dict[TilingSpec, float] = field(default_factory=dict)  # of the kernel of the whole GEMM
     known: dict[str, int] = field(default_factory=dict)  # picoseconds of simulated parts
-    is_settled: bool = False
 
     @property
     def reference(self) -> Choice:
@@ -100,22 +97,18 @@ class Case:
         of_others = (one for one in self.possible if one.candidate.strategy != self.winner.candidate.strategy)
         return next(of_others, None)
 
-    @property
-    def winner_us(self) -> float:
-        """Return the shortest time simulated."""
-        return self.expected(self.winner)
-
     def next(self) -> Choice | None:
         """Return what is to be simulated next: what could win, then the runner-up; None: all is known."""
         if len(self.simulated) > MOST_SIMULATED:
             return None
+        winner_us = self.expected(self.winner)
         for one in self.possible:
-            if self.expected(one) > self.winner_us * TIE:
+            if self.expected(one) > winner_us * TIE:
                 break
             if one.us is None:
                 return one
         second = self.runner_up
-        is_wanted = second is not None and second.us is None and self.expected(second) < self.winner_us * NEAR
+        is_wanted = second is not None and second.us is None and self.expected(second) < winner_us * NEAR
         return second if is_wanted else None
 
 
@@ -185,13 +178,3 @@ def operator_plan(plan: Plan) -> Plan:
             raise UsageError("its collective is one of other data")
         return plan
     return replace(plan, tree=InOrder(plan.tree.of[:-1]))
-
-
-def seconds(run: RunSpec) -> float:
-    """Return about how long the simulation of *run* takes."""
-    plan = PhasePlan()
-    evaluate(run, None, plan)
-    return sum(phase_seconds(job) for job in plan.jobs.values())
-
-
-__all__ = ["Case", "Choice", "Part", "case_of", "outline_us", "seconds", "settle"]

@@ -66,9 +66,8 @@ def advise(
 
     Writes advice.csv (a row for each GEMM), candidates.csv, exposed.csv (where the time goes) and figures.
     """
-    from t3sim.advice.answer import answer_of, hardware_candidate
+    from t3sim.advice.answer import answer_of, hardware_candidate, write_answers
     from t3sim.advice.cases import cases_of_experiment, cases_of_model, is_experiment, numbers
-    from t3sim.advice.files import write_answers
     from t3sim.advice.search import case_of, settle
     from t3sim.advice.validated import Validated
     from t3sim.experiment.phase_files import PHASES_NAME
