@@ -191,7 +191,11 @@ def read_file(path: Path, peaks: Peaks, *, are_points: bool = False) -> Contents
             content = _unpacked(path, content, limit)
         if path.name.endswith(TABLES):
             return _checked(_of_csv(path, content.decode("utf-8-sig"), are_points=are_points), peaks)
-        found = _of_json(content) if path.name.endswith(JSONS) else _of_text(path, content)
+        if not path.name.endswith(JSONS):
+            found = nccl_tests.of_text(content.decode("utf-8-sig", errors="replace"), path.name)
+        else:
+            written = parse_json(content)
+            found = kineto.of_trace(written) if "traceEvents" in written else nccl_tests.of_json(written)
         return _checked(_of_program(path, found), peaks, found.assumed)
     except InputDataError as error:
         return Contents([], [str(error)], [])
@@ -422,18 +426,6 @@ def _real(cell: str) -> float:
     if not (math.isfinite(value) and value > 0):
         raise ValueError("a number above 0")
     return value
-
-
-def _of_json(content: bytes) -> Found:
-    """Return what a program wrote as JSON; raises ``ValueError``."""
-    found = parse_json(content)
-    if "traceEvents" in found:
-        return kineto.of_trace(found)
-    return nccl_tests.of_json(found)
-
-
-def _of_text(path: Path, content: bytes) -> Found:
-    return nccl_tests.of_text(content.decode("utf-8-sig", errors="replace"), path.name)
 
 
 def _of_program(path: Path, found: Found) -> Iterator[_Line]:
