@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -11,7 +11,16 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from t3sim.analysis.folder import Results, of_one_gpu
-from t3sim.analysis.style import DARK_COLOURS, QUIET_COLOUR, VALUE_SIZE, WIDTHS, Drawing, legend_outside, new_figure
+from t3sim.analysis.style import (
+    DARK_COLOURS,
+    QUIET_COLOUR,
+    VALUE_SIZE,
+    WIDTHS,
+    Drawing,
+    legend_outside,
+    new_figure,
+    stacked,
+)
 from t3sim.analysis.table import file_suffix, grouped, machine_base, workload_name
 
 GEMM, SENDS, COPIES, KERNEL, BARRIER = "GEMM", "kernel that communicates", "copy engine", "other kernel", "barrier"
@@ -50,11 +59,6 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     return drawings
 
 
-def operations(rows: pd.DataFrame) -> Iterator[Any]:
-    """Yield the rows with their columns as attributes."""
-    yield from rows.itertuples()
-
-
 def kind_of(span: Any) -> str:
     """Return what a span is drawn as: by the kind of the operation, and whether it is there to communicate."""
     if span.kind == "moves":
@@ -64,21 +68,22 @@ def kind_of(span: Any) -> str:
 
 def _draw_points(figure: Figure, points: Sequence[tuple[str, pd.DataFrame]], inches: float, title: str) -> None:
     heights = [rows["stream"].nunique() + 0.6 for _, rows in points]
-    panels = figure.subplots(len(points), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    panels = stacked(figure, heights, sharex=True)
     longest = max(float(rows["end_us"].max()) for _, rows in points)
     for axes, (strategy, rows) in zip(panels, points, strict=True):
         _draw_streams(axes, rows, longest / inches)
         axes.set_title(f"{strategy}, {rows['end_us'].max():.0f} us", loc="left", pad=2)
     panels[0].set_xlim(0, longest * 1.01)
     panels[-1].set_xlabel(f"time since the sublayer began (us); {title}")
-    present = {kind_of(span) for _, rows in points for span in operations(rows)}
+    present = {kind_of(span) for _, rows in points for span in rows.itertuples()}
     shown = [Patch(color=colour, label=kind) for kind, colour in COLOURS.items() if kind in present]
     legend_outside(figure, shown)
 
 
 def _draw_streams(axes: Axes, rows: pd.DataFrame, us_per_inch: float) -> None:
     streams = sorted(rows["stream"].unique())
-    for span in operations(rows):
+    span: Any
+    for span in rows.itertuples():
         lane, colour = streams.index(span.stream), COLOURS[kind_of(span)]
         length = span.end_us - span.start_us
         edge = colour if span.kind == "barrier" else "white"  # a barrier is short: its edge is what one sees

@@ -112,9 +112,7 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
 
 def _draw_phases(figure: Figure, phases: Sequence[PhaseAccounts], columns: int, workload: str) -> None:
     shown = [phase.of_average_gpu() for phase in phases]
-    panels = figure.subplots(
-        len(phases), 1, sharex=True, squeeze=False, height_ratios=[len(units) + 1 for units in shown]
-    )[:, 0]
+    panels = style.stacked(figure, [len(units) + 1 for units in shown], sharex=True)
     longest = max(unit.total_us for units in shown for unit in units)
     names = [phase.phase for phase in phases]
     for axes, phase, units in zip(panels, phases, shown, strict=True):
