@@ -21,7 +21,7 @@ import pytest
 from t3sim.config.presets import preset_names
 from t3sim.measure import async_tp, scatters
 from t3sim.measure import gemm as measure_gemm
-from t3sim.measure.needs import MissingHardware
+from t3sim.measure.device import MissingHardware
 from t3sim.measure.program import CHANNELS, MEASURABLE, OF_PYTORCH, QUICK_CHANNELS, list_kinds
 from t3sim.measurements.kinds import ACCESS_PATTERNS, ACCESSES, MEMORIES, SIGNALS
 from t3sim.measurements.meshes import Lane, meshes
