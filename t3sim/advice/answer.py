@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from t3sim.advice.candidates import Candidate
 from t3sim.advice.exposed import PARTS, exposed_us
 from t3sim.advice.profile import profile_bytes
-from t3sim.advice.search import Case, Choice, operator_plan, outline_us
+from t3sim.advice.search import Candidate, Case, Choice, operator_plan, outline_us
 from t3sim.advice.validated import Validated
 from t3sim.config.experiment import RunSpec
 from t3sim.errors import UsageError

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from t3sim.advice.answer import circumstances
-from t3sim.advice.candidates import Candidate
-from t3sim.advice.search import Case, Choice, case_of, outline_us, settle
+from t3sim.advice.search import Candidate, Case, Choice, case_of, outline_us, settle
 from t3sim.config.experiment import RunSpec
 from t3sim.experiment.estimate import phase_seconds
 from t3sim.system.parts import PhasePlan
