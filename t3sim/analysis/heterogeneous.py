@@ -34,7 +34,7 @@ class Effect(NamedTuple):
     cause: float  # how much longer that part takes, or how much later it is; 0 in the ring of identical GPUs
     added_us: float  # by how much the sublayer takes longer
     slowdown_percent: float  # the same, relative to the ring of identical GPUs
-    share: float | None  # the same over what the cause costs that part by itself; None without a cause
+    share: float | None  # time added over what the cause costs that part by itself; None without a cause
 
 
 Effects = dict[str, dict[str, list[Effect]]]  # workload -> strategy -> effects, from the smallest cause

@@ -342,7 +342,7 @@ def sequential(lab: Lab) -> Rows:
     yield from lab.each(BESIDE, QUICK_BESIDE, of_shape)
 
 
-def contention(lab: Lab, channels: str, shapes: Sequence[Shape], sms: Sequence[int] = ()) -> Rows:
+def contention(lab: Lab, channels: str, shapes: Sequence[Shape], sms: Sequence[int] | None = None) -> Rows:
     """GEMM and reduce-scatter looped on two streams of each GPU: each alone, and each while the other one runs.
 
     *sms*: each GEMM in a green context of so many SMs of its GPU; counts that the driver has none for are left out.
@@ -351,13 +351,13 @@ def contention(lab: Lab, channels: str, shapes: Sequence[Shape], sms: Sequence[i
     ring = Nccl(lab, others)
 
     def of_shape(shape: Shape) -> Rows:
-        for n in sms or (lab.n_sms,):
+        for n in (lab.n_sms,) if sms is None else sms:
             with ExitStack() as stack:
                 streams = [stack.enter_context(green_stream(lab, n, gpu)) for gpu in range(lab.n_gpus)]
                 if None not in streams:
                     row = _beside(lab, Sublayer(lab, ring, shape, streams), others, "reduce_scatter", "rs")
                     row |= {**shape._asdict(), "gpus": lab.n_gpus, "nccl_channels": channels}
-                    yield {**row, "sms": n} if sms else row
+                    yield row if sms is None else {**row, "sms": n}
 
     yield from lab.each(shapes, QUICK_BESIDE, of_shape)
 
