@@ -1,20 +1,23 @@
-"""What a search found, as rows for files and as sentences for people."""
+"""What a search found, as rows of files and as sentences for people."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from t3sim.advice.candidates import Candidate
 from t3sim.advice.exposed import PARTS, exposed_us
-from t3sim.advice.search import Case, Choice, operator_plan, outline_us
+from t3sim.advice.profile import profile_bytes
+from t3sim.advice.search import Candidate, Case, Choice, operator_plan, outline_us
 from t3sim.advice.validated import Validated
 from t3sim.config.experiment import RunSpec
-from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
+from t3sim.files import publish
 from t3sim.overlap.interface import in_order
 from t3sim.program.host import HOST
 from t3sim.program.plan import Bound, InOrder
+from t3sim.results.writer import table_bytes
 from t3sim.system.simulate import SimulationResult, operator_of, plan_for
 from t3sim.workload.kernel_choice import tiling_of
 
@@ -202,7 +205,8 @@ def circumstances(case: Case) -> dict[str, tuple[RunSpec, dict[str, Any]]]:
         found |= {f"host {word}": (run, {"host": word}) for word in others}
     for factor, word in ((0.5, "half"), (2, "twice")):
         link = run.machine.link.model_copy(update={"bandwidth": int(run.machine.link.bandwidth * factor)})
-        found[f"{word} the link"] = run.model_copy(update={"machine": with_link(run.machine, link)}), {}
+        machine = run.machine.model_copy(update={"link": link})
+        found[f"{word} the link"] = run.model_copy(update={"machine": machine}), {}
         workload = run.workload
         assert workload.gemm is not None
         m = int(workload.gemm.m * factor)
@@ -216,11 +220,6 @@ def circumstances(case: Case) -> dict[str, tuple[RunSpec, dict[str, Any]]]:
     return found
 
 
-def with_link(machine: MachineSpec, link: Any) -> MachineSpec:
-    """Return *machine* with another link."""
-    return machine.model_copy(update={"link": link})
-
-
 def _values(candidate: Candidate) -> str | None:
     return "; ".join(f"{name}={value}" for name, value in candidate.params) or None
 
@@ -228,3 +227,19 @@ def _values(candidate: Candidate) -> str | None:
 def _largest(parts: dict[str, float], n: int) -> str:
     largest = sorted((item for item in parts.items() if item[1] >= LEAST_SAID_US), key=lambda item: -item[1])[:n]
     return ", ".join(f"{name} {us:.0f} us" for name, us in largest)
+
+
+def write_answers(folder: Path, answers: Sequence[Answer]) -> list[Path]:
+    """Write a row for each GEMM, candidate and part of what was simulated, and a profile for ``torch.compile``."""
+    tables = {
+        "advice": [answer.row() for answer in answers],
+        "candidates": [row for answer in answers for row in answer.choices()],
+        "exposed": [row for answer in answers for row in answer.parts()],
+    }
+    contents = {
+        folder / f"{name}.csv": table_bytes(list(rows[0]), [list(row.values()) for row in rows])
+        for name, rows in tables.items()
+    }
+    contents[folder / "profile.json"] = profile_bytes([answer.case for answer in answers])
+    publish(contents)
+    return list(contents)

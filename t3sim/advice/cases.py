@@ -59,39 +59,25 @@ def cases_of_experiment(target: str, overrides: Sequence[str]) -> list[RunSpec]:
 
 
 def cases_of_model(
-    model: str,
-    machine: str,
-    tiling: str | None,
-    tps: Sequence[int],
-    tokens: Sequence[int],
-    phase: str,
+    model: str, machine: str, tiling: str | None, tps: Sequence[int], tokens: Sequence[int], phase: str,
     overrides: Sequence[str],
-) -> list[RunSpec]:
+) -> list[RunSpec]:  # fmt: skip
     """Return the GEMMs of a layer of *model* in one *phase* (forward, backward) at each degree and number of tokens.
 
     Raises ``UsageError`` that names the option of each problem.
-    """  # fmt: skip
-    try:
-        return _of_tiling(model, machine, tiling or DEFAULT_TILING, tps, tokens, phase, overrides)
-    except ConfigError as error:
-        raise UsageError("\n".join(dict.fromkeys(map(_said_of_an_option, error.problems)))) from None
-
-
-def _of_tiling(
-    model: str, machine: str, tiling: str, tps: Sequence[int], tokens: Sequence[int], phase: str,
-    overrides: Sequence[str],
-) -> list[RunSpec]:  # fmt: skip
+    """
     found: list[RunSpec] = []
     for operator in ("gemm-rs", "ag-gemm"):  # of a layer with sequence parallelism
         sublayers = [name for name, when in PHASES_OF[operator].items() if when == phase]
         experiment = {
-            "name": operator, "machine": machine, "tiling": tiling, "strategy": "sequential",
+            "name": operator, "machine": machine, "tiling": tiling or DEFAULT_TILING, "strategy": "sequential",
             "workload": {"model": model, "operator": operator},
-            "sweep": {
-                "grid": {"workload.tp": tps, "workload.tokens": tokens, "workload.sublayer": sublayers},
-            },
+            "sweep": {"grid": {"workload.tp": tps, "workload.tokens": tokens, "workload.sublayer": sublayers}},
         }  # fmt: skip
-        found += _gemms(model, load_experiment(experiment, overrides))
+        try:
+            found += _gemms(model, load_experiment(experiment, overrides))
+        except ConfigError as error:
+            raise UsageError("\n".join(dict.fromkeys(map(_said_of_an_option, error.problems)))) from None
     return _checked(found)
 
 

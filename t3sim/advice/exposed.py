@@ -22,7 +22,7 @@ from t3sim.config.machine import MachineSpec
 from t3sim.gpu.tables import resident_workgroups
 from t3sim.observe.waits import COMPUTE_UNIT
 from t3sim.overlap import Phase
-from t3sim.program.operations import Gemm, Moves, Operation, Program
+from t3sim.program.operations import Gemm, Moves, Operation
 from t3sim.program.operator import Operator
 from t3sim.program.plan import Plan, parts_of
 from t3sim.system.simulate import SimulationResult
@@ -31,7 +31,6 @@ PARTS = (
     "multiplying", "lost units", "lost waves", "waits for peers", "link stalls", "memory",
     "sum", "barriers", "head", "between GEMMs", "tail", "launches",
 )  # fmt: skip
-COMMUNICATION = ("head", "between GEMMs", "tail")
 
 
 @dataclass(frozen=True)
@@ -50,14 +49,15 @@ def exposed_us(result: SimulationResult, op: Operator, plan: Plan) -> dict[str, 
     runs, phases = _runs(plan, sublayer.by_role, sublayer.operator)
     found = dict.fromkeys(PARTS, 0.0)
     gemms = [one for one in runs if isinstance(one.operation, Gemm)]
-    busy = _length(gemms)
+    groups = _groups(gemms)
+    busy = sum(max(one.end for one in group) - group[0].start for group in groups)
     per_second = result.ticks.hz
     machine = op.machine.at_matrix_clock()
     found["multiplying"] = sum(_multiplying(one.operation, machine, all_units=True) for one in gemms) * per_second
     on_own = sum(_multiplying(one.operation, machine, all_units=False) for one in gemms) * per_second
     found["lost units"] = on_own - found["multiplying"]
     left = busy - on_own
-    lost = sum(_lost_waves(group, machine) for group in _groups(gemms)) * per_second
+    lost = sum(_lost_waves(group, machine) for group in groups) * per_second
     found["lost waves"] = min(lost, left)
     left -= found["lost waves"]
     for name, reason in (("waits for peers", "dependency"), ("link stalls", "link")):
@@ -67,9 +67,8 @@ def exposed_us(result: SimulationResult, op: Operator, plan: Plan) -> dict[str, 
     first = min((one.start for one in gemms), default=0)
     last = max((one.end for one in gemms), default=0)
     for start, end, running in _pieces(runs, sublayer.operator):
-        if any(isinstance(one, Gemm) for one in running):
-            continue
-        found[_label(running, start, end, first, last)] += end - start
+        if not any(isinstance(one, Gemm) for one in running):
+            found[_label(running, start, end, first, last)] += end - start
     return {name: result.ticks.to_us(1) * ticks for name, ticks in found.items()}
 
 
@@ -84,14 +83,11 @@ def _runs(plan: Plan, by_role: object, until: int) -> tuple[list[_Run], list[Pha
             break
         phase: Phase = by_role[part.role]
         phases.append(phase)
-        runs += [_Run(one, at + span[0], at + span[1]) for one, span in _spans(part.programs[0], phase)]
+        spans = [span for span in phase.spans if span.gpu == 0]
+        for operation, span in zip(part.programs[0].operations, spans, strict=True):
+            runs.append(_Run(operation, at + span.start, at + min(span.end, phase.ticks)))
         at += phase.ticks
     return runs, phases
-
-
-def _spans(program: Program, phase: Phase) -> list[tuple[Operation, tuple[int, int]]]:
-    own = [span for span in phase.spans if span.gpu == 0]
-    return [(one, (span.start, min(span.end, phase.ticks))) for one, span in zip(program.operations, own, strict=True)]
 
 
 def _multiplying(operation: Operation, machine: MachineSpec, *, all_units: bool) -> float:
@@ -129,10 +125,6 @@ def _groups(runs: Sequence[_Run]) -> list[list[_Run]]:
         groups[-1].append(one)
         end = max(end, one.end)
     return groups
-
-
-def _length(runs: Sequence[_Run]) -> float:
-    return float(sum(max(one.end for one in group) - group[0].start for group in _groups(runs)))
 
 
 def _waited(phases: Sequence[Phase], reason: str) -> float:

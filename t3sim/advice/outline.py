@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
 
@@ -43,7 +43,6 @@ TURNS = 8  # in which a tile multiplies that shares its compute unit with others
 
 Process = Generator[simpy.Event, Any, None]
 
-
 Stretch = Mapping[TilingSpec, float]  # how much longer the tiles of a kernel take than they multiply, where known
 
 
@@ -73,7 +72,7 @@ class _Signal:
     """A counter, and who waits for it: at least so much, who came first, and the event."""
 
     value: int = 0
-    waiting: list[tuple[int, int, simpy.Event]] | None = None
+    waiting: list[tuple[int, int, simpy.Event]] = field(default_factory=list)
 
 
 class _Units:
@@ -195,8 +194,6 @@ class _Outline:
         entry = self.signals[signal]
         if entry.value >= at_least:
             return event.succeed()
-        if entry.waiting is None:
-            entry.waiting = []
         self.n_waits += 1
         heappush(entry.waiting, (at_least, self.n_waits, event))
         return event
@@ -244,7 +241,6 @@ class _Outline:
         stores, waits = one.stores, one.waits
         signal, distance = stores.signal.tolist(), stores.distance.tolist()
         env = self.env
-
         operand_bytes = self._operand_bytes(one) // trace.n_workgroups
 
         def tile(i: int, multiplier: simpy.Resource) -> Iterator[simpy.Event]:

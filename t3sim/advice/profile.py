@@ -29,9 +29,10 @@ def profile_bytes(cases: Sequence[Case]) -> bytes:
         name = f"{GROUP}{tp}"
         groups[name] = list(range(tp))
         for key, one in _events(case, name, tp):
-            if key not in seen:
+            if key not in seen:  # at a time of its own, tied by an external id
                 seen.add(key)
-                events += _numbered(one, len(seen))
+                place = {"pid": 0, "tid": 0, "ts": float(len(seen))}
+                events += [{**event, **place, "args": {**event["args"], "External id": len(seen)}} for event in one]
     configuration = [{"pg_name": name, "ranks": ranks} for name, ranks in groups.items()]
     content = {
         "schemaVersion": 1,
@@ -66,9 +67,3 @@ def _events(case: Case, group: str, tp: int) -> Iterator[tuple[Any, list[dict[st
         }  # fmt: skip
         us = result.ticks.to_us(phases[role].ticks)
         yield (role, tp, whole), [{"ph": "X", "cat": "kernel", "name": f"nccl {role}", "dur": us, "args": args}]
-
-
-def _numbered(events: Sequence[dict[str, Any]], number: int) -> list[dict[str, Any]]:
-    """Return *events* as one operation: at a time of their own, tied by an external id."""
-    place = {"pid": 0, "tid": 0, "ts": float(number)}
-    return [{**one, **place, "args": {**one["args"], "External id": number}} for one in events]

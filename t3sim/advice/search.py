@@ -11,26 +11,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
-from t3sim.advice.candidates import Candidate, candidates
 from t3sim.advice.outline import part_outline, plan_outline
 from t3sim.config.experiment import RunSpec, TilingSpec
+from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
-from t3sim.experiment.estimate import phase_seconds
-from t3sim.overlap.interface import baselines
+from t3sim.overlap import OverlapStrategy, overlap_strategies
+from t3sim.overlap.interface import baselines, in_order
 from t3sim.program.parts import gemm_part
-from t3sim.program.plan import InOrder, Part, Plan
-from t3sim.system.parts import PhasePlan
-from t3sim.system.simulate import SimulationResult, evaluate, operator_of, plan_for
+from t3sim.program.plan import InOrder, Plan
+from t3sim.system.simulate import SimulationResult, operator_of, plan_for
 from t3sim.system.user_code import check_programs_of
 
 Simulate = Callable[[Sequence[RunSpec]], Sequence[SimulationResult]]
 MOST_SIMULATED = 6  # of a case, besides the reference
 TIE = 1.001  # times as long: expected times that differ by less do not tell who is faster
 NEAR = 1.25  # times as long: a runner-up that takes longer is far behind
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A strategy with values of the parameters that were chosen for it."""
+
+    strategy: str
+    params: tuple[tuple[str, Any], ...] = ()
+
+    def run(self, case: RunSpec) -> RunSpec:
+        """Return *case* with this strategy, its own policy, and only the parameters that it declares."""
+        return case.model_copy(
+            update={"strategy": self.strategy, "strategy_params": dict(self.params), "arbitration": None}
+        )
+
+    def given(self, params: dict[str, Any]) -> Candidate:
+        """Return this candidate with other values of those *params* that its strategy declares."""
+        declared = overlap_strategies.get(self.strategy).parameters
+        of_it = {name: value for name, value in params.items() if name in declared}
+        return Candidate(self.strategy, tuple((dict(self.params) | of_it).items()))
+
+    def __str__(self) -> str:
+        values = ", ".join(f"{name} {value}" for name, value in self.params)
+        return f"{self.strategy} ({values})" if values else self.strategy
+
+
+def candidates(run: RunSpec, given: dict[str, Any]) -> list[Candidate]:
+    """Return the candidates for the GEMM of *run* that somebody can run today; *given* values are not searched over.
+
+    Strategies with a parameter that an experiment has to give are left out, unless it is given.
+    """
+    operator = run.workload.operator
+    entries = [one for one in in_order() if one.availability == "exists today" and operator in one.operators]
+    return [candidate for entry in entries for candidate in of_strategy(entry, run.machine, given)]
+
+
+def of_strategy(entry: OverlapStrategy, machine: MachineSpec, given: dict[str, Any]) -> Iterator[Candidate]:
+    """Yield *entry* with each combination of the values tried; parameters without any keep their default."""
+    tried: dict[str, tuple[Any, ...]] = {}
+    for name, parameter in entry.parameters.items():
+        if name in given:
+            tried[name] = (given[name],)
+        elif parameter.tried:
+            tried[name] = tuple(value for value in parameter.tried if parameter.excess(value, machine) is None)
+        elif parameter.default is None:
+            return
+    for values in product(*tried.values()):
+        yield Candidate(entry.name, tuple(zip(tried, values, strict=True)))
 
 
 @dataclass
@@ -59,7 +107,6 @@ class Case:
     choices: list[Choice]
     stretch: dict[TilingSpec, float] = field(default_factory=dict)  # of the kernel of the whole GEMM
     known: dict[str, int] = field(default_factory=dict)  # picoseconds of simulated parts
-    is_settled: bool = False
 
     @property
     def reference(self) -> Choice:
@@ -100,22 +147,18 @@ class Case:
         of_others = (one for one in self.possible if one.candidate.strategy != self.winner.candidate.strategy)
         return next(of_others, None)
 
-    @property
-    def winner_us(self) -> float:
-        """Return the shortest time simulated."""
-        return self.expected(self.winner)
-
     def next(self) -> Choice | None:
         """Return what is to be simulated next: what could win, then the runner-up; None: all is known."""
         if len(self.simulated) > MOST_SIMULATED:
             return None
+        winner_us = self.expected(self.winner)
         for one in self.possible:
-            if self.expected(one) > self.winner_us * TIE:
+            if self.expected(one) > winner_us * TIE:
                 break
             if one.us is None:
                 return one
         second = self.runner_up
-        is_wanted = second is not None and second.us is None and self.expected(second) < self.winner_us * NEAR
+        is_wanted = second is not None and second.us is None and self.expected(second) < winner_us * NEAR
         return second if is_wanted else None
 
 
@@ -185,13 +228,3 @@ def operator_plan(plan: Plan) -> Plan:
             raise UsageError("its collective is one of other data")
         return plan
     return replace(plan, tree=InOrder(plan.tree.of[:-1]))
-
-
-def seconds(run: RunSpec) -> float:
-    """Return about how long the simulation of *run* takes."""
-    plan = PhasePlan()
-    evaluate(run, None, plan)
-    return sum(phase_seconds(job) for job in plan.jobs.values())
-
-
-__all__ = ["Case", "Choice", "Part", "case_of", "outline_us", "seconds", "settle"]

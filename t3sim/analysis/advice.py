@@ -9,19 +9,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.patches import Patch, Rectangle
 
-from t3sim.analysis.style import (
-    MARKERS,
-    QUIET_COLOUR,
-    VALUE_SIZE,
-    Drawing,
-    journal_style,
-    legend_outside,
-    light_grid,
-    mark,
-    new_figure,
-    save,
-    write_inside,
-)
+from t3sim.analysis import style
+from t3sim.analysis.style import MARKERS, QUIET_COLOUR, VALUE_SIZE, Drawing
 
 COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#999999", "#444444")
 PART_COLOURS = {
@@ -49,9 +38,9 @@ def draw_advice(folder: Path) -> list[Path]:
     texts = dict.fromkeys(TEXTS, str)
     tables = (pd.read_csv(folder / f"{name}.csv", dtype=texts) for name in ("advice", "candidates", "exposed"))
     advice, candidates, exposed = tables
-    with journal_style():
+    with style.journal_style():
         drawings = {"map": map_of(advice), "exposed": exposed_time(advice, exposed), "parameters": curves(candidates)}
-    return [path for name, one in drawings.items() if one is not None for path in save([one], folder / name)]
+    return [path for name, one in drawings.items() if one is not None for path in style.save([one], folder / name)]
 
 
 def names_of(table: pd.DataFrame) -> pd.Series[str]:
@@ -70,7 +59,7 @@ def map_of(advice: pd.DataFrame) -> Drawing:
     """Draw GEMMs over rows: the winner as colour, its speedup as number, ties hatched, extrapolations in italics."""
     rows, columns = list(dict.fromkeys(names_of(advice))), sorted(advice["m"].unique())
     colours = colours_of(pd.concat([advice["winner"], advice["runner_up"]]))
-    figure = new_figure(2 if len(columns) > 4 else 1, 0.7 + 0.28 * len(rows) + 0.12 * len(colours))
+    figure = style.new_figure(2 if len(columns) > 4 else 1, 0.7 + 0.28 * len(rows) + 0.12 * len(colours))
     axes = figure.subplots()
     for name, (_, one) in zip(names_of(advice), advice.iterrows(), strict=True):
         x, y = columns.index(one["m"]), rows.index(name)
@@ -81,17 +70,14 @@ def map_of(advice: pd.DataFrame) -> Drawing:
             stripes.set_edgecolor(colours.get(one["runner_up"], QUIET_COLOUR))
             axes.add_patch(stripes)
         margin = "" if pd.isna(one["margin"]) else f"\n+{one['margin']:.0%}"
-        write_inside(axes, x, y, f"{one['speedup']:.2f}{margin}", colour)
-    axes.set(
-        xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5), xticks=range(len(columns)),
-        yticks=range(len(rows)), xlabel="rows of the GEMM (tokens)",
-    )  # fmt: skip
-    axes.set_xticklabels([str(m) for m in columns])
-    axes.set_yticklabels(rows)
+        style.write_inside(axes, x, y, f"{one['speedup']:.2f}{margin}", colour)
+    axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5), xlabel="rows of the GEMM (tokens)")
+    axes.set_xticks(range(len(columns)), [str(m) for m in columns])
+    axes.set_yticks(range(len(rows)), rows)
     shown = set(advice["winner"]) | set(advice.loc[advice["is_tie"], "runner_up"].dropna())
     handles = [Patch(facecolor=colour, label=name) for name, colour in colours.items() if name in shown]
     handles.append(Patch(facecolor="white", edgecolor=QUIET_COLOUR, hatch="////", label="a tie with this one"))
-    legend_outside(figure, handles)
+    style.legend_outside(figure, handles)
     caption = (
         "Winner of each GEMM, its speedup over sequential, and how much longer the next strategy takes; striped in the"
         " colour of the next where the difference is below the error of the machine."
@@ -105,11 +91,11 @@ def exposed_time(advice: pd.DataFrame, exposed: pd.DataFrame) -> Drawing:
     best = totals.loc[totals.groupby([*KEYS, "strategy"], dropna=False, sort=False)["us"].idxmin()]
     largest = best.loc[best["m"].eq(best.groupby(["gemm", "operator", "tp"], dropna=False)["m"].transform("max"))]
     bars = largest.iloc[:MOST_BARS]
-    labels, groups = [], list(dict.fromkeys(names_of(bars) + ", " + bars["m"].astype(str) + " rows"))
-    figure = new_figure(2, 0.9 + 0.17 * (len(bars) + len(groups)))
+    groups = list(dict.fromkeys(names_of(bars) + ", " + bars["m"].astype(str) + " rows"))
+    figure = style.new_figure(2, 0.9 + 0.17 * (len(bars) + len(groups)))
     axes = figure.subplots()
+    labels: dict[float, str] = {}
     at = 0.0
-    ticks = []
     for group in groups:
         of_group = bars.loc[(names_of(bars) + ", " + bars["m"].astype(str) + " rows").eq(group)]
         axes.text(0, at, group, fontsize=VALUE_SIZE + 1, va="center", fontweight="bold")
@@ -121,17 +107,16 @@ def exposed_time(advice: pd.DataFrame, exposed: pd.DataFrame) -> Drawing:
                 axes.barh(at, us, left=left, color=PART_COLOURS[part], height=0.8)
                 left += us
             axes.text(left, at, f" {left:.0f}", fontsize=VALUE_SIZE, va="center")
-            ticks.append(at)
-            labels.append(str(bar["strategy"]))
+            labels[at] = str(bar["strategy"])
             at += 1
         at += 0.4
-    axes.set(ylim=(at - 0.4, -0.8), yticks=ticks, xlabel="time of the operator (us)")
-    axes.set_yticklabels(labels)
+    axes.set(ylim=(at - 0.4, -0.8), xlabel="time of the operator (us)")
+    axes.set_yticks(list(labels), list(labels.values()))
     axes.margins(x=0.08)
-    light_grid(axes, "x")
+    style.light_grid(axes, "x")
     used = exposed.loc[exposed["us"] > 0, "part"].unique()
     handles = [Patch(facecolor=colour, label=part) for part, colour in PART_COLOURS.items() if part in used]
-    legend_outside(figure, handles)
+    style.legend_outside(figure, handles)
     model = advice["model"].iloc[0]
     what = "the GEMMs" if pd.isna(model) else str(model)
     return Drawing(figure, f"Where the time of each strategy goes, {what} on {advice['machine'].iloc[0]}.")
@@ -160,7 +145,7 @@ def curves(candidates: pd.DataFrame) -> Drawing | None:
     n_rows = -(-len(parameters) // n_columns)
     cases = list(dict.fromkeys(table["case"]))[: len(MARKERS)]
     colours = {case: COLOURS[(i + 5) % len(COLOURS)] for i, case in enumerate(cases)}
-    figure = new_figure(2, 0.5 + 1.55 * n_rows)
+    figure = style.new_figure(2, 0.5 + 1.55 * n_rows)
     grid = figure.subplots(n_rows, n_columns, squeeze=False)
     for axes, parameter in zip(grid.flat, parameters, strict=False):
         for case, marker in zip(cases, MARKERS, strict=False):
@@ -177,12 +162,12 @@ def curves(candidates: pd.DataFrame) -> Drawing | None:
         axes.set_xticks(values, [str(value) for value in values])
         axes.minorticks_off()
         axes.set_ylim(0, 1.06 * axes.get_ylim()[1])
-        light_grid(axes)
+        style.light_grid(axes)
     for axes in grid[:, 0]:
         axes.set_ylabel("operator (us)")
     for axes in grid.flat[len(parameters) :]:
         axes.set_visible(False)
-    handles = [mark(case, colours[case], marker) for case, marker in zip(cases, MARKERS, strict=False)]
-    legend_outside(figure, handles)
+    handles = [style.mark(case, colours[case], marker) for case, marker in zip(cases, MARKERS, strict=False)]
+    style.legend_outside(figure, handles)
     caption = "Time over each parameter, the others at their best: lines are outlines, marks were simulated."
     return Drawing(figure, caption)

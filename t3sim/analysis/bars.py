@@ -142,9 +142,7 @@ class BarPage:
         self._room = self.points_per_bar * (1 + _GAP if len(self.series) == 1 else 1)  # above a bar
         self.names_bars = len(self.cases) == 1 and self.points_per_bar >= 20
         self.figure = style.new_figure(columns, inches_per_row * n_rows)
-        self.axes = self.figure.subplots(
-            n_rows * self.n_panels, 1, squeeze=False, height_ratios=list(height_ratios) * n_rows
-        )[:, 0]
+        self.axes = style.stacked(self.figure, height_ratios * n_rows)
 
     def drawn(self, panels: Mapping[str, Callable[[Axes, list[Case]], None]], caption: str) -> list[Drawing]:
         """Return the finished page: *panels* draw the cases of a row, by their label; the last one names the cases."""

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from t3sim.analysis.folder import Results
-from t3sim.analysis.table import Row
 from t3sim.errors import InputDataError
 
 NO_INPUT = ("experiment", "machine.name")  # names say nothing that the values do not
@@ -41,7 +40,7 @@ def compared(one: Results, other: Results) -> Compared:
     axes = [key for key in one.axes if key in other.axes]
     taken = pairs.keys(), set(pairs.values())
     by_columns = [
-        [None if i in used else _columns_of(row, axes) for i, row in enumerate(results.rows)]
+        [None if i in used else tuple(map(row.get, (*_COLUMNS, *axes))) for i, row in enumerate(results.rows)]
         for results, used in zip((one, other), taken, strict=True)
     ]
     pairs |= dict(_unique_pairs(*by_columns))
@@ -64,10 +63,6 @@ def _unique_pairs(one: Sequence[Hashable], other: Sequence[Hashable]) -> Iterato
     for i, key in enumerate(one):
         if key is not None and n_one[key] == n_other[key] == 1:
             yield i, places[key]
-
-
-def _columns_of(row: Row, axes: Sequence[str]) -> Hashable:
-    return tuple(row[name] for name in (*_COLUMNS, *axes))
 
 
 def _inputs(results: Results) -> list[Inputs]:

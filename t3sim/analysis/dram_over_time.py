@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from t3sim.analysis.folder import Results, of_one_gpu
-from t3sim.analysis.style import QUIET_COLOUR, Drawing, legend_outside, light_grid, new_figure
+from t3sim.analysis.style import QUIET_COLOUR, Drawing, legend_outside, light_grid, new_figure, stacked
 from t3sim.analysis.table import file_suffix, phase_name, phase_workload
 from t3sim.errors import InputDataError
 
@@ -56,9 +56,7 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
 def _draw_phases(figure: Figure, phases: dict[str, pd.DataFrame], title: str) -> None:
     has_waiting = any(WAITING in frame and frame[WAITING].notna().any() for frame in phases.values())
     ratios = [3.0, 0.8] if has_waiting else [1.0]
-    panels = figure.subplots(
-        len(phases) * len(ratios), 1, sharex=True, squeeze=False, height_ratios=ratios * len(phases)
-    )[:, 0]
+    panels = stacked(figure, ratios * len(phases), sharex=True)
     most = max(float(frame[list(STREAMS)].sum(axis=1).max()) for frame in phases.values())
     waiting = max((float(frame[WAITING].max()) for frame in phases.values() if has_waiting), default=0.0)
     for i, (phase, frame) in enumerate(phases.items()):

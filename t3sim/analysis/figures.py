@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 FIGURES: dict[str, str] = {
     # name -> "module", or "module:function", of a function draw(results, columns)
-    "speedup": "t3sim.analysis.speedup",
-    "dram_traffic": "t3sim.analysis.dram_traffic",
-    "runtime_split": "t3sim.analysis.speedup:draw_runtime_split",
+    "speedup": "t3sim.analysis.bar_figures:draw_speedup",
+    "dram_traffic": "t3sim.analysis.bar_figures:draw_dram_traffic",
+    "runtime_split": "t3sim.analysis.bar_figures:draw_runtime_split",
     "dram_over_time": "t3sim.analysis.dram_over_time",
     "waits": "t3sim.analysis.waits",
     "timeline": "t3sim.analysis.timeline",
@@ -34,7 +34,7 @@ FIGURES: dict[str, str] = {
     "straggler": "t3sim.analysis.heterogeneous:draw_straggler",
     "slow_link": "t3sim.analysis.heterogeneous:draw_slow_link",
     "start_skew": "t3sim.analysis.heterogeneous:draw_start_skew",
-    "staggering": "t3sim.analysis.staggering",
+    "staggering": "t3sim.analysis.bar_figures:draw_staggering",
 }
 
 

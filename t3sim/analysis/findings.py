@@ -8,8 +8,8 @@ from operator import itemgetter
 from statistics import geometric_mean
 from typing import Any, NamedTuple
 
+from t3sim.analysis.bar_figures import gathers_first
 from t3sim.analysis.folder import Results
-from t3sim.analysis.speedup import gathers_first
 from t3sim.analysis.strategies import NEEDS_HARDWARE, availability, is_baseline, is_limit
 from t3sim.analysis.style import strategy_order
 from t3sim.analysis.sweep import TIE, crossovers_of, panels_of, swept_axes

@@ -32,24 +32,9 @@ class Effect(NamedTuple):
 
     text: str  # the swept value, as written
     cause: float  # how much longer that part takes, or how much later it is; 0 in the ring of identical GPUs
-    own_us: float  # what the cause costs that part alone
-    time_us: float
-    identical_us: float  # on the ring of identical GPUs
-
-    @property
-    def added_us(self) -> float:
-        """By how much the sublayer takes longer."""
-        return self.time_us - self.identical_us
-
-    @property
-    def slowdown_percent(self) -> float:
-        """The same, relative to the ring of identical GPUs."""
-        return 100 * self.added_us / self.identical_us
-
-    @property
-    def share(self) -> float | None:
-        """Time added to the sublayer over what the cause costs by itself; None without a cause."""
-        return self.added_us / self.own_us if self.own_us else None
+    added_us: float  # by how much the sublayer takes longer
+    slowdown_percent: float  # the same, relative to the ring of identical GPUs
+    share: float | None  # time added over what the cause costs that part by itself; None without a cause
 
 
 Effects = dict[str, dict[str, list[Effect]]]  # workload -> strategy -> effects, from the smallest cause
@@ -158,7 +143,10 @@ def effects_of(results: Results, sweep: Sweep) -> Effects:
         if base is None:
             raise InputDataError(f"{results.path}: no {row['strategy']} on the ring of identical GPUs to compare with")
         title = ", ".join([workload_name(row), *(f"{name} {row[name]}" for name in others)])
-        effect = Effect(row[key], *sweep.cause_of(row, base, row[key], machine), row["time_us"], base["time_us"])
+        added_us = row["time_us"] - base["time_us"]
+        cause, own_us = sweep.cause_of(row, base, row[key], machine)
+        share = added_us / own_us if own_us else None
+        effect = Effect(row[key], cause, added_us, 100 * added_us / base["time_us"], share)
         line = found.setdefault(title, {}).setdefault(row["strategy"], [])
         insort(line, effect, key=lambda effect: effect.cause)
     return found

@@ -25,7 +25,7 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     names = style.strategy_order(row["strategy"] for row in rows)
     columns = columns or 2
     figure = style.new_figure(columns, 0.6 + 1.7 * len(kinds))
-    panels = figure.subplots(len(kinds), 1, squeeze=False, sharey=True)[:, 0]
+    panels = style.stacked(figure, [1.0] * len(kinds), sharey=True)
     for axes, (kind, members) in zip(panels, kinds.items(), strict=True):
         _draw_panel(axes, members, names, results.axes, columns)
         axes.set_title(kind, loc="left")

@@ -162,16 +162,12 @@ def waits_table(accounts: Sequence[PhaseAccounts], table_id: str) -> Table:
             texts = [phase.workload, phase.points, phase.phase, unit.gpu, name]
             cells = [Cell(text, column.css) for text, column in zip(texts, columns, strict=False)]
             cells.append(Cell(number_text(unit.total_us), "number", repr(unit.total_us)))
-            cells += [_time_cell(unit.time_us.get(reason), unit.total_us) for reason in reasons]
+            for reason in reasons:
+                us = unit.time_us.get(reason)
+                text = "" if us is None else f"{number_text(us)} ({100 * us / unit.total_us:.1f})"
+                cells.append(Cell(text, "number", "" if us is None else repr(us)))
             rows.append(cells)
     return Table(table_id, columns, rows[:MAX_ROWS])
-
-
-def _time_cell(time_us: float | None, total_us: float) -> Cell:
-    """A time with its share."""
-    if time_us is None:
-        return Cell("", "number", "")
-    return Cell(f"{number_text(time_us)} ({100 * time_us / total_us:.1f})", "number", repr(time_us))
 
 
 def _told_by(results: Results) -> list[str]:

@@ -91,6 +91,11 @@ def new_figure(columns: int, height_inches: float) -> Figure:
     return Figure(figsize=(WIDTHS[columns], height_inches), layout="constrained")
 
 
+def stacked(figure: Figure, heights: Sequence[float], **shared: Any) -> list[Axes]:
+    """Panels below each other of these relative heights; *shared*: ``sharex``, ``sharey``."""
+    return list(figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights, **shared)[:, 0])
+
+
 def strategy_colour(name: str, names: Sequence[str]) -> str:
     """The colour of strategy or series *name*; those that declare no order take free ones in the order of *names*."""
     place = _place(name)

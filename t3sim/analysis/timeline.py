@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -10,8 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from t3sim.analysis import style
 from t3sim.analysis.folder import Results, of_one_gpu
-from t3sim.analysis.style import DARK_COLOURS, QUIET_COLOUR, VALUE_SIZE, WIDTHS, Drawing, legend_outside, new_figure
+from t3sim.analysis.style import DARK_COLOURS, QUIET_COLOUR, VALUE_SIZE, WIDTHS, Drawing
 from t3sim.analysis.table import file_suffix, grouped, machine_base, workload_name
 
 GEMM, SENDS, COPIES, KERNEL, BARRIER = "GEMM", "kernel that communicates", "copy engine", "other kernel", "barrier"
@@ -43,16 +44,11 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     for title, group in groups.items():
         points = [(str(rows["strategy"].iloc[0]), rows) for _, rows in group]
         n_streams = sum(rows["stream"].nunique() for _, rows in points)
-        figure = new_figure(columns or 2, 0.7 + 0.32 * len(points) + _INCHES_PER_STREAM * n_streams)
+        figure = style.new_figure(columns or 2, 0.7 + 0.32 * len(points) + _INCHES_PER_STREAM * n_streams)
         _draw_points(figure, points, WIDTHS[columns or 2], title)
         caption = f"Operations of one GPU over time, {title}: a row for each stream of the host."
         drawings.append(Drawing(figure, caption, file_suffix(title, len(groups))))
     return drawings
-
-
-def operations(rows: pd.DataFrame) -> Iterator[Any]:
-    """Yield the rows with their columns as attributes."""
-    yield from rows.itertuples()
 
 
 def kind_of(span: Any) -> str:
@@ -64,21 +60,22 @@ def kind_of(span: Any) -> str:
 
 def _draw_points(figure: Figure, points: Sequence[tuple[str, pd.DataFrame]], inches: float, title: str) -> None:
     heights = [rows["stream"].nunique() + 0.6 for _, rows in points]
-    panels = figure.subplots(len(points), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    panels = style.stacked(figure, heights, sharex=True)
     longest = max(float(rows["end_us"].max()) for _, rows in points)
     for axes, (strategy, rows) in zip(panels, points, strict=True):
         _draw_streams(axes, rows, longest / inches)
         axes.set_title(f"{strategy}, {rows['end_us'].max():.0f} us", loc="left", pad=2)
     panels[0].set_xlim(0, longest * 1.01)
     panels[-1].set_xlabel(f"time since the sublayer began (us); {title}")
-    present = {kind_of(span) for _, rows in points for span in operations(rows)}
+    present = {kind_of(span) for _, rows in points for span in rows.itertuples()}
     shown = [Patch(color=colour, label=kind) for kind, colour in COLOURS.items() if kind in present]
-    legend_outside(figure, shown)
+    style.legend_outside(figure, shown)
 
 
 def _draw_streams(axes: Axes, rows: pd.DataFrame, us_per_inch: float) -> None:
     streams = sorted(rows["stream"].unique())
-    for span in operations(rows):
+    span: Any
+    for span in rows.itertuples():
         lane, colour = streams.index(span.stream), COLOURS[kind_of(span)]
         length = span.end_us - span.start_us
         edge = colour if span.kind == "barrier" else "white"  # a barrier is short: its edge is what one sees

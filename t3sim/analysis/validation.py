@@ -200,24 +200,18 @@ def summary_of(points: pd.DataFrame) -> Summary:
     errors = found["error"].to_numpy(dtype=float)
     sizes = np.abs(errors)
     ratios = found[found["unit"] == "ratio"]
+    differences = (found["simulated"] - found["measured"]).abs()
     wrong = (ratios["measured"] - 1) * (ratios["simulated"] - 1) < 0
     return Summary(
         n=len(found),
         geomean=float(np.exp(np.mean(np.log(np.maximum(sizes, SMALLEST_ERROR))))),
         mape=float(sizes.mean()),
-        wmape=_weighted(found),
+        wmape=None if len(ratios) else float(differences.sum() / found["measured"].sum()),
         largest=float(sizes.max()),
         bias=float(errors.mean()),
         rank_correlation=_rank_correlation(found["measured"], found["simulated"]),
         n_wrong_direction=int(wrong.sum()),
     )
-
-
-def _weighted(points: pd.DataFrame) -> float | None:
-    """Return the sum of the errors of *points* over the sum of what was measured, None for ratios."""
-    if (points["unit"] == "ratio").any():
-        return None
-    return float((points["simulated"] - points["measured"]).abs().sum() / points["measured"].sum())
 
 
 def _rank_correlation(first: pd.Series, second: pd.Series) -> float | None:

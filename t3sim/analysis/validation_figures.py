@@ -84,8 +84,10 @@ def drawn(scatter: Scatter, points: pd.DataFrame) -> Drawing:
         found = points[of]
         equal.plot(found["measured"], found["simulated"], **look)
         errors.plot(x[of], 100 * found["error"], **look)
+    what = "slowdown (×)" if is_ratio else "(µs)"
+    equal.set(xlabel=f"measured {what}", ylabel=f"simulated {what}")
     _equality(equal, points, is_ratio)
-    _error_axes(errors, x, "array (MB)" if scatter.by_bytes else _measured_label(is_ratio), is_ratio)
+    _error_axes(errors, x, "array (MB)" if scatter.by_bytes else f"measured {what}", is_ratio)
     has_used = bool(points["used_for_calibration"].any())
     handles = [mark(name, colour, markersize=4) for name, colour in colour_of.items()]
     if len(marker_of) > 1:
@@ -96,10 +98,6 @@ def drawn(scatter: Scatter, points: pd.DataFrame) -> Drawing:
     caption += " Hollow: the machine was fitted to them." if has_used else ""
     caption += f" {n_all - len(points)} more are zero and not shown." if len(points) < n_all else ""
     return Drawing(figure, caption)
-
-
-def _measured_label(is_ratio: bool) -> str:
-    return "measured slowdown (×)" if is_ratio else "measured (µs)"
 
 
 def _labels(points: pd.DataFrame, column: str) -> pd.Series:
@@ -139,8 +137,7 @@ def _equality(axes: Axes, points: pd.DataFrame, is_ratio: bool) -> None:
     else:
         for draw_line in (axes.axhline, axes.axvline):
             draw_line(1.0, color=QUIET_COLOUR, linewidth=0.4, linestyle=":")
-    simulated = "simulated slowdown (×)" if is_ratio else "simulated (µs)"
-    axes.set(xlim=(low, high), ylim=(low, high), aspect="equal", xlabel=_measured_label(is_ratio), ylabel=simulated)
+    axes.set(xlim=(low, high), ylim=(low, high), aspect="equal")
     light_grid(axes, "both")
 
 
@@ -179,10 +176,10 @@ def tile_drawings(validation: Validation) -> Iterator[tuple[str, Drawing]]:
 def tiles_drawn(key: dict[str, Any], tiles: pd.DataFrame) -> Drawing:
     """Return recorded tiles above simulated ones, a line for each SM, on one scale of time."""
     figure = new_figure(2, 4.6)
-    recorded, simulated = figure.subplots(2, 1, sharex=True)
+    panels = figure.subplots(2, 1, sharex=True)
     last = max(tiles["end_ns"].max(), tiles["simulated_end_ns"].max()) / 1e3
     first = min(tiles["start_ns"].min(), 0.0) / 1e3
-    for axes, prefix, name in ((recorded, "", "recorded"), (simulated, "simulated_", "simulated")):
+    for axes, prefix, name in zip(panels, ("", "simulated_"), ("recorded", "simulated"), strict=True):
         _lanes(axes, tiles, prefix)
         axes.set_ylabel(f"{name}: SMs,\nby first tile")
         axes.set_xlim(first, 1.01 * last)
@@ -190,7 +187,7 @@ def tiles_drawn(key: dict[str, Any], tiles: pd.DataFrame) -> Drawing:
         axes.axvline(end, color="black", linewidth=0.6)
         place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "ha": "right", "va": "bottom"}
         axes.annotate(f"{end:.1f} µs", (end, 1.0), fontsize=6.5, **place)
-    simulated.set_xlabel("time since the first tile started (µs)")
+    panels[1].set_xlabel("time since the first tile started (µs)")
     names = {"main loop": MAIN_LOOP_COLOUR, "stores": STORE_COLOUR}
     handles = [Line2D([], [], color=colour, linewidth=3, label=name) for name, colour in names.items()]
     legend_outside(figure, handles)

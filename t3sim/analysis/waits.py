@@ -48,14 +48,12 @@ class PhaseAccounts(NamedTuple):
     def of_average_gpu(self) -> list[UnitAccount]:
         """Return an account for each kind of unit that did anything: the mean over the GPUs."""
         n_gpus = len({unit.gpu for unit in self.units})
-        found = list(self.units)
-        if n_gpus > 1:
-            found = []
-            for name, same in grouped(self.units, lambda unit: unit.name).items():
-                times = {reason: sum(unit.time_us.get(reason, 0.0) for unit in same) / len(same) for reason in REASONS}
-                present = {reason: time for reason, time in times.items() if time}
-                found.append(UnitAccount(f"mean of {n_gpus} GPUs", name, same[0].n_units, present))
-        return [unit for unit in found if WORKING in unit.time_us]
+        means = []
+        for name, same in grouped(self.units, lambda unit: unit.name).items():
+            times = {reason: sum(unit.time_us.get(reason, 0.0) for unit in same) / len(same) for reason in REASONS}
+            present = {reason: time for reason, time in times.items() if time}
+            means.append(UnitAccount(f"mean of {n_gpus} GPUs", name, same[0].n_units, present))
+        return [unit for unit in (means if n_gpus > 1 else self.units) if WORKING in unit.time_us]
 
 
 def accounts_of(results: Results) -> list[PhaseAccounts]:
@@ -112,9 +110,7 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
 
 def _draw_phases(figure: Figure, phases: Sequence[PhaseAccounts], columns: int, workload: str) -> None:
     shown = [phase.of_average_gpu() for phase in phases]
-    panels = figure.subplots(
-        len(phases), 1, sharex=True, squeeze=False, height_ratios=[len(units) + 1 for units in shown]
-    )[:, 0]
+    panels = style.stacked(figure, [len(units) + 1 for units in shown], sharex=True)
     longest = max(unit.total_us for units in shown for unit in units)
     names = [phase.phase for phase in phases]
     for axes, phase, units in zip(panels, phases, shown, strict=True):

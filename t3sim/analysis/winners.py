@@ -34,6 +34,7 @@ COLUMNS = (
     "op", "gpus", "m", "n", "k", "source", "ways", "measured_us", "simulated_us", "fastest", "named", "gap", "loss",
     "verdict",
 )  # fmt: skip
+_Key = tuple[str, int, int, int, int, str]  # of a case: operator, GPUs, shape, source
 
 
 class Case(NamedTuple):
@@ -47,39 +48,16 @@ class Case(NamedTuple):
     source: str  # empty: not said
     measured: Mapping[str, float]
     simulated: Mapping[str, float]
-
-    @property
-    def fastest(self) -> str:
-        """The way with the shortest measured time."""
-        return min(self.measured, key=self.measured.__getitem__)
-
-    @property
-    def named(self) -> str:
-        """The way with the shortest simulated time."""
-        return min(self.simulated, key=self.simulated.__getitem__)
-
-    @property
-    def gap(self) -> float:
-        """What the second fastest way takes longer, as measured."""
-        first, second = sorted(self.measured.values())[:2]
-        return second / first - 1
-
-    @property
-    def loss(self) -> float:
-        """What the way that the simulation names takes longer than the fastest one, as measured."""
-        return self.measured[self.named] / self.measured[self.fastest] - 1
-
-    @property
-    def verdict(self) -> str:
-        """Whether the simulation names the fastest way; a tie if another one is as good, for all that is measured."""
-        if self.gap <= TIE:
-            return TIED
-        return RIGHT if self.named == self.fastest else WRONG
+    fastest: str  # the way with the shortest measured time
+    named: str  # the way with the shortest simulated time
+    gap: float  # what the second fastest way takes longer, as measured
+    loss: float  # what the way that the simulation names takes longer than the fastest one, as measured
+    verdict: str  # whether that is the fastest one; a tie if another one is as good, for all that is measured
 
 
 def cases_of(validation: Validation) -> list[Case]:
     """Return what was measured, and simulated, in two ways or more."""
-    found: dict[tuple[str, int, int, int, int, str], dict[str, list[tuple[float, float]]]] = {}
+    found: dict[_Key, dict[str, list[tuple[float, float]]]] = {}
     for point in validation.points[validation.points["status"] == SIMULATED].to_dict("records"):
         named = _way_of(point)
         if named is not None:
@@ -88,14 +66,19 @@ def cases_of(validation: Validation) -> list[Case]:
             key = op, gpus, m, n, k, _text(point, "source")
             times = float(point["measured"]), float(point["simulated"])
             found.setdefault(key, {}).setdefault(way, []).append(times)
-    means = {
-        key: {way: [sum(column) / len(column) for column in zip(*times, strict=True)] for way, times in ways.items()}
-        for key, ways in found.items()
-    }
-    return [
-        Case(*key, *({way: times[i] for way, times in ways.items()} for i in (0, 1)))
-        for key, ways in means.items() if len(ways) > 1
-    ]  # fmt: skip
+    return [_judged(key, ways) for key, ways in found.items() if len(ways) > 1]
+
+
+def _judged(key: _Key, ways: Mapping[str, Sequence[tuple[float, float]]]) -> Case:
+    """Return the case of *key*, of which each way has measured and simulated times: their means count."""
+    measured, simulated = (
+        {way: sum(pair[i] for pair in times) / len(times) for way, times in ways.items()} for i in (0, 1)
+    )
+    fastest, named = (min(times, key=times.__getitem__) for times in (measured, simulated))
+    first, second = sorted(measured.values())[:2]
+    gap, loss = second / first - 1, measured[named] / measured[fastest] - 1
+    verdict = TIED if gap <= TIE else RIGHT if named == fastest else WRONG
+    return Case(*key, measured, simulated, fastest, named, gap, loss, verdict)
 
 
 def _way_of(point: Mapping[object, object]) -> tuple[str, str, int] | None:

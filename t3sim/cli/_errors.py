@@ -120,13 +120,14 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def echo(text: str, *, err: bool = False) -> None:
-    """Print a line of a command that has files to write: it goes on when nobody reads any longer (``| head``)."""
-    try:
-        click.echo(text, err=err)
-    except BrokenPipeError:
-        stream = sys.stderr if err else sys.stdout
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+def echo(*lines: str, err: bool = False) -> None:
+    """Print lines of a command that has files to write: it goes on when nobody reads any longer (``| head``)."""
+    for line in lines:
+        try:
+            click.echo(line, err=err)
+        except BrokenPipeError:
+            stream = sys.stderr if err else sys.stdout
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _say(text: str) -> None:

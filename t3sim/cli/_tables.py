@@ -14,21 +14,21 @@ NARROWEST = 4
 Columns = Mapping[str, Sequence[str]]  # heading -> a cell for each row
 
 
-def table_lines(title: str, words: Columns, numbers: Columns, width: int = WIDTH) -> Iterator[str]:
+def table_lines(title: str, words: Columns, numbers: Columns) -> Iterator[str]:
     """Yield the lines of a table: columns of words flush left, then numbers flush right.
 
     No text is cut.  Numbers that have no room beside the words stand in further tables, each with the words again.
     """
-    yield from wrap(title, width)
+    yield from wrap(title, WIDTH)
     number_widths = {heading: _width(heading, cells) for heading, cells in numbers.items()}
     of_words = [_width(heading, cells) for heading, cells in words.items()]
-    room = width - sum(len(GAP) + one for one in number_widths.values())
+    room = WIDTH - sum(len(GAP) + one for one in number_widths.values())
     unbroken = [min(FOLDED, max(map(_longest_word, [heading, *cells]))) for heading, cells in words.items()]
     if _total(unbroken) > room:
-        room = width // 2
+        room = WIDTH // 2
     _fold(of_words, unbroken, room)
-    _fold(of_words, [NARROWEST] * len(of_words), width - len(GAP) - max(number_widths.values(), default=0))
-    left = width - _total(of_words)
+    _fold(of_words, [NARROWEST] * len(of_words), WIDTH - len(GAP) - max(number_widths.values(), default=0))
+    left = WIDTH - _total(of_words)
     rest = list(numbers)
     while rest:
         shown = [rest.pop(0)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 import click
@@ -12,7 +13,7 @@ from t3sim.cli import PATH
 from t3sim.cli._errors import echo
 from t3sim.cli.config import override_option
 from t3sim.cli.run import note, progress_bar, worker_options, workers_with_cost
-from t3sim.errors import lacking
+from t3sim.errors import UsageError, lacking
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,9 +67,8 @@ def advise(
 
     Writes advice.csv (a row for each GEMM), candidates.csv, exposed.csv (where the time goes) and figures.
     """
-    from t3sim.advice.answer import answer_of, hardware_candidate
+    from t3sim.advice.answer import answer_of, hardware_candidate, write_answers
     from t3sim.advice.cases import cases_of_experiment, cases_of_model, is_experiment, numbers
-    from t3sim.advice.files import write_answers
     from t3sim.advice.search import case_of, settle
     from t3sim.advice.validated import Validated
     from t3sim.experiment.phase_files import PHASES_NAME
@@ -113,22 +113,14 @@ def advise(
             from t3sim.analysis.advice import draw_advice
 
             files += draw_advice(directory)
-    echo("")
-    for line in table(answers):
-        echo(line)
+    echo("", *table(answers))
     for answer in answers:
-        echo("")
-        for line in paragraph(answer):
-            echo(line)
-    echo("")
-    for path in files:
-        echo(str(path))
+        echo("", *paragraph(answer))
+    echo("", *map(str, files))
 
 
 def _refuse_options_of_a_model() -> None:
     """Raise ``UsageError`` for an option that an experiment file decides."""
-    from t3sim.errors import UsageError
-
     context = click.get_current_context()
     for name, instead in OF_A_MODEL.items():
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
@@ -157,8 +149,6 @@ def name_of(row: dict[str, object]) -> str:
 
 def paragraph(answer: Answer) -> list[str]:
     """Return what is said about one GEMM, in lines of at most ``WIDTH`` characters."""
-    from textwrap import wrap
-
     row = answer.row()
     head = f"{name_of(row)}, {row['m']} x {row['n']} x {row['k']}, TP {row['tp']}"
     return [head, *(INDENT + line for text in answer.sentences() for line in wrap(text, WIDTH - len(INDENT)))]

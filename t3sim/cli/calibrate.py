@@ -105,5 +105,4 @@ def calibrate(
             directory / TABLE_NAME: calibration_table(fitted),
         }
         publish(contents)
-    for path in contents:
-        echo(str(path))
+    echo(*map(str, contents))

@@ -21,7 +21,5 @@ def plot(directory: Path, names: tuple[str, ...], columns: str | None, output: P
 
     Without a FIGURE those that the experiment lists under `figures:`, or speedup and dram_traffic.
     """
-    files = figures_of(directory, names, output, int(columns) if columns else None, note)
-    for paths in files.values():
-        for path in paths:
-            click.echo(str(path))
+    for paths in figures_of(directory, names, output, int(columns) if columns else None, note).values():
+        click.echo("\n".join(map(str, paths)))

@@ -87,8 +87,7 @@ def run(
     check_figure_names(experiment.figures)
     directory = output or default_folder(experiment.name)
     with owned(directory):
-        for line in summary(experiment):
-            echo(line)
+        echo(*summary(experiment))
         from t3sim.checks.audit import Audit
         from t3sim.experiment.runner import Sweep
 
@@ -102,14 +101,11 @@ def run(
             drawn = {} if no_figures or absent else figures_of(directory, on_missing=note)
             files.update({path.name: path for paths in drawn.values() for path in paths})
         found = [] if absent else findings_of(directory)
-    for line in (*results_lines(outcome.records), "", *traffic_lines(outcome.records), *audit.summary()):
-        echo(line)
-    for name, path in files.items():
-        echo(f"{name:16} {path}")
+    echo(*results_lines(outcome.records), "", *traffic_lines(outcome.records), *audit.summary())
+    echo(*(f"{name:16} {path}" for name, path in files.items()))
     if "timeline" in files:
         echo("open the timeline at https://ui.perfetto.dev; it stays on your machine")
-    for line in wrap(" ".join(found), WIDTH):
-        echo(line)
+    echo(*wrap(" ".join(found), WIDTH))
     if absent:
         note(absent)
     for text in extrapolations(experiment.points):
@@ -137,8 +133,7 @@ def workers_with_cost(phases: PhaseRunner, jobs: int | None, scheduler: str | No
 
     missing = phases.missing
     workers = workers_for([task.seconds for task in missing], jobs, scheduler)
-    for line in cost_lines(phases.n_phases, phases.n_damaged, missing, workers):
-        echo(line)
+    echo(*cost_lines(phases.n_phases, phases.n_damaged, missing, workers))
     if missing and scheduler is None:
         with interrupt_at_once():
             prepare_kernel(layouts_to_compile(task.run for task in missing), echo)

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from t3sim.validation.points import Compared, Point
 
 DEFAULT_FOLDER = "h200"
-MANIFEST_NAME = "manifest.json"
 MAX_FAILURES_SHOWN = 5
 MAX_REFUSED_KEPT = 100
 
@@ -95,6 +94,7 @@ def validate(
     from t3sim.experiment.result_folder import owned
     from t3sim.files import publish
     from t3sim.measurements.samples import read_measurements
+    from t3sim.results.manifest import MANIFEST_NAME
     from t3sim.validation import predictions as freezing
     from t3sim.validation.points import Points, compared, read_calibration, simulations_of
     from t3sim.validation.simulation import outcomes_of
@@ -157,9 +157,8 @@ def validate(
     title = "Simulated against measured, points that the machine was not fitted to"
     show_errors(title, SUMMARY_TITLES, summary_texts(validation))
     for sentence in winner_sentences(cases_of(validation)):
-        echo("\n".join(wrap(sentence, WIDTH)))
-    for path in [*contents, *written]:
-        echo(str(path))
+        echo(*wrap(sentence, WIDTH))
+    echo(*map(str, [*contents, *written]))
     raise_if_failed(pairs, directory / VALIDATION_NAME)
     if found.refused:
         where = directory / VALIDATION_NAME
@@ -171,8 +170,7 @@ def show_errors(title: str, headings: Sequence[str], rows: Iterable[Sequence[str
     columns = list(zip(*rows, strict=True)) or [()] * len(headings)
     cells = dict(zip(headings, columns, strict=True))
     words = {name: cells.pop(name) for name in headings[:2]}
-    for line in table_lines(title, words, cells):
-        echo(line)
+    echo(*table_lines(title, words, cells))
 
 
 def raise_if_failed(pairs: Sequence[Compared], table: Path) -> None:
@@ -180,8 +178,8 @@ def raise_if_failed(pairs: Sequence[Compared], table: Path) -> None:
     from t3sim.validation.points import FAILED
 
     failed = [one for one in pairs if one.status == FAILED]
-    for one in failed[:MAX_FAILURES_SHOWN]:
-        echo(f"failed: {one.point.row.place}: {one.point.quantity}: {one.reason}", err=True)
+    shown = failed[:MAX_FAILURES_SHOWN]
+    echo(*(f"failed: {one.point.row.place}: {one.point.quantity}: {one.reason}" for one in shown), err=True)
     if failed:
         raise PointsFailed(f"{len(failed)} of {len(pairs)} points failed: {table} says why and has the others")
 
@@ -192,8 +190,7 @@ def say_what_is_assumed(found: Measurements) -> None:
         n_more = len(sentences) - MAX_FAILURES_SHOWN
         shown = [*sentences[:MAX_FAILURES_SHOWN], *([f"... and {n_more} more"] if n_more > 0 else [])]
         for sentence in shown:
-            lines = wrap(sentence, WIDTH, initial_indent=f"{title:14}", subsequent_indent=" " * 14)
-            echo("\n".join(lines), err=is_error)
+            echo(*wrap(sentence, WIDTH, initial_indent=f"{title:14}", subsequent_indent=" " * 14), err=is_error)
 
 
 def shipped_measurements() -> Path:

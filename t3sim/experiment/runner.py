@@ -39,7 +39,7 @@ from t3sim.results.gpus import GpuRow, write_gpus
 from t3sim.results.manifest import write_manifest
 from t3sim.results.record import RunRecord
 from t3sim.results.spans import SPANS_CSV, SPANS_PARQUET, spans_bytes
-from t3sim.results.timeseries import TIMESERIES_NAME, PhaseSeries, timeseries_bytes
+from t3sim.results.timeseries import TIMESERIES_NAME, timeseries_bytes
 from t3sim.results.waits import WAITS_CSV, WAITS_PARQUET, PointPhase, waits_bytes
 from t3sim.results.writer import FAILED_NAME, frame_of, results_bytes, table_bytes, write_results
 from t3sim.system.simulate import SimulationResult
@@ -211,7 +211,7 @@ class Sweep(PhaseRunner):
         if self.has_timeline:
             files |= {"timeline": folder / TIMELINE_NAME, "timeseries": folder / TIMESERIES_NAME}
             publish({files["timeline"]: timeline_bytes(timelines_of(results))})
-            publish({files["timeseries"]: timeseries_bytes(series_of(results))})
+            publish({files["timeseries"]: timeseries_bytes(phases)})
         files.update(self._write_inputs())
         files["manifest"] = write_manifest(
             folder,
@@ -274,16 +274,6 @@ def gpu_rows(results: Sequence[SimulationResult]) -> Iterator[GpuRow]:
             for number, gpu in enumerate(phase.gpus):
                 what = (row, run.workload.sublayer, phase.name, number)
                 yield GpuRow(*what, us(gpu.start), us(gpu.end), gpu.counters)
-
-
-def series_of(results: Sequence[SimulationResult]) -> Iterator[PhaseSeries]:
-    """Yield the levels over time of every phase of the points, each once, as one of the first point that has it."""
-    distinct: dict[object, tuple[RunSpec, Phase]] = {}
-    for run, phase in (both for result in results for both in _phases_of(result)):
-        distinct.setdefault(phase.identity, (run, phase))
-    for run, phase in distinct.values():
-        what = (run.workload.model, run.workload.sublayer, run.workload.tp, run.machine.name, run.mode, phase.name)
-        yield PhaseSeries(*what, phase.timeline)
 
 
 def phases_of_points(points: Iterable[NumberedPoint]) -> Iterator[PointPhase]:

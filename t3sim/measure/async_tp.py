@@ -16,9 +16,8 @@ from pathlib import Path
 from queue import Empty
 from typing import Any
 
-from t3sim.measure.device import Lab, Rows
+from t3sim.measure.device import Lab, MissingHardware, Rows
 from t3sim.measure.gemm import FEW, QUICK_SHAPES, Shape, sublayer, sublayers
-from t3sim.measure.needs import MissingHardware
 
 KIND = "async_tp_trace"
 SHAPES = (*FEW, *sublayers(("Mega-GPT-2",), ("OP", "FC-2"), (4,)), sublayer("T-NLG", "OP", 4))

@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from t3sim.errors import EnvironmentFailure
 from t3sim.measure import kernels
-from t3sim.measure.needs import MissingHardware
 
 PATIENCE_NS = 5_000_000_000  # a gate opens by itself then: a host that died must not leave a GPU waiting
 MAX_HELD = 128  # repetitions queued behind a gate: a stream holds up the host at about 1024 entries, several for each
@@ -30,10 +30,27 @@ ROTATED_SETS = 3
 
 MIB = 1 << 20
 
+ELSE = "everything else in t3sim works without it"
+
 T = TypeVar("T")
 Rows = Iterator[dict[str, Any]]
 Work = Callable[[int], None]  # queues repetition i on the streams of the lab
 Readings = list[dict[str, float]]  # clock and power of GPU 0 while work runs
+
+
+class CannotMeasure(EnvironmentFailure):
+    """A measurement could not be made; exit code 5."""
+
+
+class MissingHardware(CannotMeasure):
+    """A library, a device or an ability that only measuring needs is missing."""
+
+    def __init__(self, missing: str, remedy: str) -> None:
+        super().__init__(f"cannot measure: {missing}; {remedy}; {ELSE}")
+        self.args = (missing, remedy)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), self.args)
 
 
 @dataclass(frozen=True)
@@ -100,9 +117,19 @@ class Lab:
         with self.cp.cuda.Device(gpu), stream if stream is not None else self.streams[gpu]:
             yield
 
+    def expect(self, found: Any, right: Any, what: str) -> None:
+        """Raise ``ArithmeticError`` that says *what* unless two arrays, which the current GPU reaches, are the same."""
+        if not bool((found == right).all()):
+            raise ArithmeticError(what)
+
+    def new_stream(self, gpu: int) -> Any:
+        """One more stream on a GPU."""
+        with self.cp.cuda.Device(gpu):
+            return self.cp.cuda.Stream(non_blocking=True)
+
     def new_streams(self) -> list[Any]:
         """One more stream on each GPU."""
-        return [self.cp.cuda.Stream(non_blocking=True) for _ in self._each_current()]
+        return [self.new_stream(gpu) for gpu in range(self.n_gpus)]
 
     def on_each(self, make: Callable[[int], Any], streams: Sequence[Any] = ()) -> list[Any]:
         """Return what *make* makes on each GPU, on one of *streams* each (the lab's own if none are given)."""

@@ -257,6 +257,15 @@ def _done(result: tuple[Any, ...]) -> Any:
     return result[1] if len(result) == 2 else result[1:]
 
 
+def tile_rows(record: Any, places: Sequence[tuple[int, ...]]) -> list[dict[str, int]]:
+    """Return what the kernel recorded of each tile: its workgroup and place, SM, and times after the first start."""
+    found = record.get().astype(np.int64)
+    found[:, 1:] -= found[:, 1].min()
+    names = ("wg", "tile_row", "tile_col", "sm", "start_ns", "mainloop_end_ns", "end_ns")
+    rows = enumerate(zip(places, found.tolist(), strict=True))
+    return [dict(zip(names, (wg, *place, *times), strict=True)) for wg, (place, times) in rows]
+
+
 def timelines(lab: Lab) -> Rows:
     """Each tile of one run of the tiled kernel: its SM, start, end of the K loop and end."""
 
@@ -269,13 +278,8 @@ def timelines(lab: Lab) -> Rows:
             lab.synchronize()
             tiled(lab, operands, 1, record=record)
             lab.synchronize()
-            found = record.get().astype(np.int64)
-        first = int(found[:, 1].min())
-        for tile, (sm, start, computed, end) in enumerate(found.tolist()):
-            yield {
-                **shape._asdict(), "kernel": "tiled", "tile_height": TILE[0], "tile_width": TILE[1],
-                "wg": tile, "tile_row": tile // across, "tile_col": tile % across, "sm": sm,
-                "start_ns": start - first, "mainloop_end_ns": computed - first, "end_ns": end - first,
-            }  # fmt: skip
+            tiles = tile_rows(record, list(np.ndindex(down, across)))
+        where = {**shape._asdict(), "kernel": "tiled", "tile_height": TILE[0], "tile_width": TILE[1]}
+        yield from (where | tile for tile in tiles)
 
     yield from lab.each((*FEW, sublayer("GPT-3", "FC-2", 32)), QUICK_SHAPES[:1], of_shape)

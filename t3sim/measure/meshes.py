@@ -46,8 +46,8 @@ class _Transfers:
         self._lab, self._mesh, self._means, self._words = lab, mesh, means, n_bytes // 4
         self._sent = lab.on_each(lambda gpu: [self._content(gpu, i) for i in range(ROTATED_SETS)])
         self._received = [[self._empty(target) for _, target in lane.transfers] for lane in mesh.lanes]
-        self._streams = [(lane.gpu, self._new_stream(lane.gpu)) for lane in mesh.lanes]
         of_gpu = [lane.gpu for lane in mesh.lanes]
+        self._streams = [(gpu, lab.new_stream(gpu)) for gpu in of_gpu]
         self._workgroups = lab.n_sms // max(map(of_gpu.count, of_gpu))
         lab.synchronize()
 
@@ -57,10 +57,6 @@ class _Transfers:
     def _empty(self, gpu: int) -> list[Any]:
         with self._lab.on(gpu):
             return [self._lab.cp.zeros(self._words, dtype=np.uint32) for _ in range(ROTATED_SETS)]
-
-    def _new_stream(self, gpu: int) -> Any:
-        with self._lab.cp.cuda.Device(gpu):
-            return self._lab.cp.cuda.Stream(non_blocking=True)
 
     def _work(self, i: int) -> None:
         number = i % ROTATED_SETS
@@ -88,9 +84,8 @@ class _Transfers:
         for lane, received in zip(self._mesh.lanes, self._received, strict=True):
             for (source, target), arrays in zip(lane.transfers, received, strict=True):
                 with self._lab.on(target):
-                    if not bool((arrays[0] == self._content(source, 0)).all()):
-                        what = f"{self._mesh.pattern} by {self._means} of {4 * self._words} bytes"
-                        raise ArithmeticError(f"wrong values at GPU {target}: {what}")
+                    what = f"{self._mesh.pattern} by {self._means} of {4 * self._words} bytes"
+                    self._lab.expect(arrays[0], self._content(source, 0), f"wrong values at GPU {target}: {what}")
 
     def rows(self) -> Rows:
         """One row for all lanes, and one for each if there are several."""

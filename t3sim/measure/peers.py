@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from t3sim.measure.device import ROTATED_SETS, Lab, Rows
-from t3sim.measure.needs import MissingHardware
+from t3sim.measure.device import ROTATED_SETS, Lab, MissingHardware, Rows
 
 # Output of a GEMM in FP16: tiles of 128 x 256, in rows of 6 KiB (Mega-GPT-2's hidden size).
 COLUMNS = 3072
@@ -121,10 +120,9 @@ class _Arrays:
             self.launch(access, lab.n_sms, 0)
         lab.synchronize()
         with lab.on(0 if is_load else self._owner):
-            is_right = self._sum == right.sum(dtype=np.uint32) if is_load else self._sets[0] == right
-            if not bool(is_right.all()):
-                what = f"{access.access}, {access.pattern}, {access.access_bytes} bytes"
-                raise ArithmeticError(f"wrong values in memory of GPU {self._owner}: {what}")
+            what = f"{access.access}, {access.pattern}, {access.access_bytes} bytes"
+            pair = (self._sum, right.sum(dtype=np.uint32)) if is_load else (self._sets[0], right)
+            lab.expect(*pair, f"wrong values in memory of GPU {self._owner}: {what}")
 
 
 def bursts(lab: Lab) -> Rows:
@@ -154,8 +152,8 @@ def _burst(lab: Lab, memory: str, owner: int, n_bytes: int, groups: int) -> dict
             lab.launch("store_bursts", groups, TILE_THREADS, arguments)
             found.append(record.get() / turns)
     with lab.on(owner):
-        if not bool((target == expected(lab, groups * words, seed)).all()):
-            raise ArithmeticError(f"wrong values after bursts of {n_bytes} bytes in memory of GPU {owner}")
+        what = f"wrong values after bursts of {n_bytes} bytes in memory of GPU {owner}"
+        lab.expect(target, expected(lab, groups * words, seed), what)
     return {
         "memory": memory, "access_bytes": 16, "threads": TILE_THREADS, "workgroups": groups, "burst_bytes": n_bytes,
         "issued_ns": median(float(np.median(one[:, 0])) for one in found[1:]),
@@ -200,8 +198,8 @@ def _exchanged(lab: Lab, pattern: str, n_bytes: int, *, groups: int = 0) -> dict
         samples.append(ns / turns / (1 if groups else 2))
         for gpu in (0, 1) if words else ():
             with lab.on(gpu):
-                if not bool((data[gpu] == expected(lab, words, seed=turns)).all()):
-                    raise ArithmeticError(f"{n_bytes} bytes before a flag arrived wrong at GPU {gpu}")
+                what = f"{n_bytes} bytes before a flag arrived wrong at GPU {gpu}"
+                lab.expect(data[gpu], expected(lab, words, seed=turns), what)
     return {"pattern": pattern, "working_set_bytes": n_bytes or 4, "time_samples_ns": samples}
 
 

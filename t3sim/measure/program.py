@@ -21,9 +21,8 @@ from typing import Any
 from t3sim.errors import InputDataError, UsageError
 from t3sim.files import prepare_folder, publish
 from t3sim.measure import async_tp, gemm, memory, meshes, peers, rings, scatters
-from t3sim.measure.device import FULL, QUICK, Lab, Rows, count_gpus
+from t3sim.measure.device import FULL, QUICK, CannotMeasure, Lab, MissingHardware, Rows, count_gpus
 from t3sim.measure.facts import provenance
-from t3sim.measure.needs import CannotMeasure, MissingHardware
 from t3sim.measurements.kinds import KINDS
 from t3sim.measurements.samples import write_measurements
 

@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from t3sim.measure.device import MAX_HELD, MIB, ROTATED_SETS, Lab, Rows, Work
+from t3sim.measure.device import MAX_HELD, MIB, ROTATED_SETS, Lab, MissingHardware, Rows, Work
 from t3sim.measure.gemm import MODELS, Cublas, Operands, Shape, green_stream, sublayer, sublayers
-from t3sim.measure.needs import MissingHardware
 from t3sim.measurements.kinds import COLLECTIVES
 
 COPY_SIZES = (4096, 65536, 262144, *(size * MIB for size in (1, 4, 16, 64, 256)))
@@ -205,9 +204,8 @@ class CollectiveArrays:
                     expected = sum(inputs[1:], start=inputs[0])
                 if self._collective == "reduce_scatter":
                     expected = expected[gpu * self.n_received : (gpu + 1) * self.n_received]
-                right = bool((array == expected).all())
-            if not right:
-                raise ArithmeticError(f"{self._collective} of {self.n_sent} elements: GPU {gpu} has wrong values")
+                what = f"{self._collective} of {self.n_sent} elements: GPU {gpu} has wrong values"
+                self._lab.expect(array, expected, what)
 
 
 class EngineRing:
@@ -344,35 +342,24 @@ def sequential(lab: Lab) -> Rows:
     yield from lab.each(BESIDE, QUICK_BESIDE, of_shape)
 
 
-def contention(lab: Lab, channels: str, shapes: Sequence[Shape]) -> Rows:
-    """GEMM and reduce-scatter looped on two streams of each GPU: each alone, and each while the other one runs."""
-    others = lab.new_streams()
-    ring = Nccl(lab, others)
+def contention(lab: Lab, channels: str, shapes: Sequence[Shape], sms: Sequence[int] | None = None) -> Rows:
+    """GEMM and reduce-scatter looped on two streams of each GPU: each alone, and each while the other one runs.
 
-    def of_shape(shape: Shape) -> Rows:
-        row = _beside(lab, Sublayer(lab, ring, shape), others, "reduce_scatter", "rs")
-        yield {**shape._asdict(), "gpus": lab.n_gpus, "nccl_channels": channels, **row}
-
-    yield from lab.each(shapes, QUICK_BESIDE, of_shape)
-
-
-def contention_sm_split(lab: Lab, channels: str) -> Rows:
-    """The same with each GEMM in a green context of some SMs of its GPU; counts that the driver has none for are left
-    out.
+    *sms*: each GEMM in a green context of so many SMs of its GPU; counts that the driver has none for are left out.
     """
     others = lab.new_streams()
     ring = Nccl(lab, others)
-    counts = [n for n in SPLITS if n <= lab.n_sms]
 
     def of_shape(shape: Shape) -> Rows:
-        for sms in counts[:2] if lab.effort.quick else counts:
+        for n in (lab.n_sms,) if sms is None else sms:
             with ExitStack() as stack:
-                streams = [stack.enter_context(green_stream(lab, sms, gpu)) for gpu in range(lab.n_gpus)]
+                streams = [stack.enter_context(green_stream(lab, n, gpu)) for gpu in range(lab.n_gpus)]
                 if None not in streams:
                     row = _beside(lab, Sublayer(lab, ring, shape, streams), others, "reduce_scatter", "rs")
-                    yield {**shape._asdict(), "gpus": lab.n_gpus, "nccl_channels": channels, "sms": sms, **row}
+                    row |= {**shape._asdict(), "gpus": lab.n_gpus, "nccl_channels": channels}
+                    yield row if sms is None else {**row, "sms": n}
 
-    yield from lab.each(FEW_BESIDE, QUICK_BESIDE, of_shape)
+    yield from lab.each(shapes, QUICK_BESIDE, of_shape)
 
 
 def engine_contention(lab: Lab) -> Rows:
@@ -390,7 +377,7 @@ def engine_contention(lab: Lab) -> Rows:
     yield from lab.each(BESIDE, QUICK_BESIDE, of_shape)
 
 
-def _beside(lab: Lab, layer: Sublayer, others: Sequence[Any], collective: str, name: str) -> dict[str, list[float]]:
+def _beside(lab: Lab, layer: Sublayer, others: Sequence[Any], collective: str, name: str) -> dict[str, Any]:
     """The samples of a layer's GEMM and of a collective on other streams, each alone and each beside the other."""
 
     def alone(streams: list[tuple[int, Any]], work: Work) -> tuple[_Loop, list[float]]:
@@ -461,11 +448,12 @@ def nccl_kinds(channels: str, kinds: Sequence[str]) -> list[str]:
 
 def nccl_rows(lab: Lab, channels: str, kinds: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """What depends on NCCL's number of channels: (kind, row) for the kinds asked for."""
+    counts = [n for n in SPLITS if n <= lab.n_sms][: 2 if lab.effort.quick else None]
     programs = {
         "collectives": partial(nccl_collectives, lab, channels),
         "sequential": partial(sequential, lab),
         "contention": partial(contention, lab, channels, BESIDE if channels == "auto" else FEW_BESIDE),
-        "contention_sm_split": partial(contention_sm_split, lab, channels),
+        "contention_sm_split": partial(contention, lab, channels, FEW_BESIDE, counts),
     }
     for kind in nccl_kinds(channels, kinds):
         yield from ((kind, row) for row in programs[kind]())

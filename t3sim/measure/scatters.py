@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from t3sim.measure.device import ROTATED_SETS, Lab, Rows
-from t3sim.measure.gemm import FEW, QUICK_SHAPES, Operands, Shape, sublayer, tiled
+from t3sim.measure.gemm import FEW, QUICK_SHAPES, Operands, Shape, sublayer, tile_rows, tiled
 from t3sim.measure.kernels import TILE, TILED_SHARED_BYTES, TILED_THREADS
 from t3sim.measure.peers import BULK_ARCHITECTURE
 from t3sim.measurements.kinds import EPILOGUES, LOCAL, ORDERS
@@ -50,15 +50,10 @@ def timelines(lab: Lab) -> Rows:
             records = lab.on_each(lambda _: lab.cp.zeros((n_tiles, 4), dtype=np.uint64))
             lab.group(lab.own_streams(), partial(fused.launch, order, epilogue, records=records), 1)
             for gpu, record in enumerate(records):
-                with lab.on(gpu):
-                    found = record.get().astype(np.int64)
                 where = {**shape._asdict(), "gpus": lab.n_gpus, "order": order, "epilogue": epilogue, "gpu": gpu}
-                places = places_of(shape, lab.n_gpus, gpu, order)
-                first = int(found[:, 1].min())
-                for wg, ((row, column), (sm, *times)) in enumerate(zip(places, found.tolist(), strict=True)):
-                    start, computed, end = (at - first for at in times)
-                    yield {**where, "wg": wg, "tile_row": row, "tile_col": column, "sm": sm,
-                           "start_ns": start, "mainloop_end_ns": computed, "end_ns": end}  # fmt: skip
+                with lab.on(gpu):
+                    tiles = tile_rows(record, places_of(shape, lab.n_gpus, gpu, order))
+                yield from (where | tile for tile in tiles)
 
     lab.peer_access()
     yield from lab.each([one for one in FEW[:1] if _divides(lab, one)], QUICK_SHAPES[:1], of_shape)
@@ -148,6 +143,5 @@ class _Fused:
                 stored = self._received[at][0][place * part : (place + 1) * part]
                 brought = lab.cp.empty_like(stored)
                 lab.copy(stored, at, brought, rank)
-                is_right = bool((brought == whole[owner * part : (owner + 1) * part]).all())
-            if not is_right:
-                raise ArithmeticError(f"{order}, {epilogue}: GPU {owner} has wrong values of GPU {rank}")
+                what = f"{order}, {epilogue}: GPU {owner} has wrong values of GPU {rank}"
+                lab.expect(brought, whole[owner * part : (owner + 1) * part], what)

@@ -204,10 +204,6 @@ def collective_of(row: Row) -> dict[str, Value]:
     return {"collective": row["op"], "gpus": row["tp"], "bytes": 2 * int(row["m"]) * int(row["n"])}
 
 
-def _peer_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
-    return _over_links(float(row["bytes"]), peaks)
-
-
 def _lanes_bytes(row: Row) -> float:
     return float(row["transfers"]) * float(row["bytes"])
 
@@ -377,9 +373,10 @@ TILE_COLUMNS = (
 SM_CLOCK = Column("sm_mhz", "real", "MHz", "SM clock the driver reported under this load")
 POWER = Column("power_w", "real", "W", "power the driver reported under this load")
 TFLOPS = _rate("tflops", "TFLOP/s", "2 m n k", lambda row: gemm_flops(row) / 1e6, "m, n, k")
-BUSBW = _rate(
-    "busbw_gbps", "GB/s", "bytes that a GPU sends in a ring,", lambda row: _collective_bytes(row) / 1e3,
-    "collective, gpus, bytes",
+RING_TIMES = (
+    _time("time_us", "median", _collective_floor), *EDGES,
+    _rate("busbw_gbps", "GB/s", "bytes that a GPU sends in a ring,", lambda row: _collective_bytes(row) / 1e3,
+          "collective, gpus, bytes"),
 )  # fmt: skip
 READ_PLUS_WRITE = _rate(
     "read_plus_write_gbps", "GB/s", "bytes read plus bytes written,", lambda row: _memory_bytes(row) / 1e3,
@@ -393,6 +390,16 @@ ACCESSED = (
     _count("workgroups", "", "on one SM each as long as there are SMs"),
 )
 KERNEL = _text("kernel", "cublas, or tiled: the project's own kernel")
+
+
+def _beside(other: str, meaning: str) -> tuple[Column, ...]:
+    """A GEMM and a collective of its output: each alone, and each while the other one runs."""
+    return (
+        _time("gemm_alone_us", "GEMM alone", _gemm_floor),
+        _time(f"{other}_alone_us", f"{meaning} alone", _output_floor),
+        _time(f"gemm_with_{other}_us", "GEMM while the other runs", _gemm_floor),
+        _time(f"{other}_with_gemm_us", f"{meaning} while the other runs", _output_floor),
+    )
 
 
 def _kind(name: str, meaning: str, *columns: Column, optional: tuple[Column, ...] = ()) -> Kind:
@@ -443,7 +450,7 @@ _ALL = (
         "peer_copy", "copy engine between GPUs: uni, bidi (both ways), ring (each to its neighbour)",
         _text("pattern", "uni, bidi, ring"),
         _count("bytes", "B", "of each transfer"),
-        _time("time_us", "median", _peer_floor),
+        _time("time_us", "median", lambda row, peaks: _over_links(float(row["bytes"]), peaks)),
         PER_DIRECTION,
         optional=EDGES,
     ),
@@ -475,14 +482,12 @@ _ALL = (
         *COLLECTIVE,
         CHANNELS,
         _text("nccl_proto", "protocol NCCL was held to, auto: its own choice", default="auto"),
-        _time("time_us", "median", _collective_floor), *EDGES,
-        BUSBW,
+        *RING_TIMES,
     ),
     _kind(
         "copy_engine_collectives", "a ring collective of copy-engine transfers and addition kernels",
         *COLLECTIVE,
-        _time("time_us", "median", _collective_floor), *EDGES,
-        BUSBW,
+        *RING_TIMES,
         _text("mechanism", "copy-engine"),
     ),
     _kind(
@@ -533,22 +538,11 @@ _ALL = (
     _kind(
         "contention",
         "GEMM and NCCL reduce-scatter of its output looped on two streams: each alone, and both together",
-        *LAYER,
-        CHANNELS,
-        _time("gemm_alone_us", "GEMM alone", _gemm_floor),
-        _time("rs_alone_us", "reduce-scatter alone", _output_floor),
-        _time("gemm_with_rs_us", "GEMM while the other runs", _gemm_floor),
-        _time("rs_with_gemm_us", "reduce-scatter while the other runs", _output_floor),
+        *LAYER, CHANNELS, *_beside("rs", "reduce-scatter"),
     ),
     _kind(
         "contention_sm_split", "the same, the GEMM in a green context of fewer SMs, NCCL on any",
-        *LAYER,
-        CHANNELS,
-        _count("sms", "", "SMs that the GEMM had"),
-        _time("gemm_alone_us", "GEMM alone", _gemm_floor),
-        _time("rs_alone_us", "reduce-scatter alone", _output_floor),
-        _time("gemm_with_rs_us", "GEMM while the other runs", _gemm_floor),
-        _time("rs_with_gemm_us", "reduce-scatter while the other runs", _output_floor),
+        *LAYER, CHANNELS, _count("sms", "", "SMs that the GEMM had"), *_beside("rs", "reduce-scatter"),
     ),
     _kind(
         "transfers",
@@ -583,10 +577,7 @@ _ALL = (
         "GEMM and a copy-engine ring collective of its output looped on two streams: alone, and both together",
         *LAYER,
         _text("collective", "reduce_scatter, with additions on the SMs, or all_gather, without", COLLECTIVES),
-        _time("gemm_alone_us", "GEMM alone", _gemm_floor),
-        _time("collective_alone_us", "collective alone", _output_floor),
-        _time("gemm_with_collective_us", "GEMM while the other runs", _gemm_floor),
-        _time("collective_with_gemm_us", "collective while the other runs", _output_floor),
+        *_beside("collective", "collective"),
     ),
     _kind(
         "fused_scatter", "one kernel that stores each tile to the GPU that owns its rows, then a local sum",

@@ -51,6 +51,7 @@ MAX_FILE_BYTES = 64 << 20
 MAX_JSON_BYTES = 256 << 20  # of a trace
 TABLES, JSONS, TEXTS = (".csv", ".csv.gz"), (".json", ".json.gz"), (".txt", ".log", ".out")
 REFUSED_BY_US = ".refused.txt"  # what ``measure`` noted but did not believe
+MOST_REASONS = 8  # of a refusal
 MAX_PLAIN_ROWS = 1000  # longer tables are written compressed
 
 
@@ -108,21 +109,16 @@ class Measurements:
         """Return the measurements of one kind; ``KeyError`` if there is no such kind."""
         return tuple(row for row in self.rows if row.kind == KINDS[kind].name)
 
-    def counts(self) -> dict[str, int]:
-        """Return how many measurements of each kind there are, kinds without any left out."""
-        found = {name: len(self.of_kind(name)) for name in KINDS}
-        return {name: count for name, count in found.items() if count}
 
-
-def read_measurements(path: str | Path, peaks: Peaks | None = None, *, are_points: bool = False) -> Measurements:
+def read_measurements(path: str | Path, *, are_points: bool = False) -> Measurements:
     """Return all measurements in the file *path* or below the folder *path*.
 
     *are_points*: what to measure, not what was.  Times may be empty or left out, and are NaN whatever the file says; a
     file with no columns of times is of the kind that it is named after; without a provenance, rows are taken to be
     measured as ``measure`` does.
 
-    *peaks* stands for folders whose provenance gives none; without it they are only held against limits above every
-    device. Raises ``InputDataError`` if no row can be used, with the first reasons, each with file and line.
+    Folders whose provenance gives no peaks are only held against limits above every device. Raises ``InputDataError``
+    if no row can be used, with the first reasons, each with file and line.
     """
     path = Path(path)
     if not path.exists():
@@ -138,7 +134,7 @@ def read_measurements(path: str | Path, peaks: Peaks | None = None, *, are_point
     for one in files:
         if one.name != PROVENANCE:
             facts = provenance.setdefault(str(one.parent), {}) if are_points else provenance.get(str(one.parent), {})
-            read = read_file(one, _peaks_of(facts, peaks or ANY_DEVICE), are_points=are_points)
+            read = read_file(one, _peaks_of(facts), are_points=are_points)
             rows += read.rows
             refused += read.problems
             assumed += (f"{one}: {sentence}" for sentence in read.assumed)
@@ -149,9 +145,9 @@ def read_measurements(path: str | Path, peaks: Peaks | None = None, *, are_point
         raise InputDataError(f"{path}: holds no measurements ({known})")
     bare = [file for file in dict.fromkeys(row.file for row in rows) if str(Path(file).parent) not in provenance]
     if bare:
+        taken = "times are compared as they are, and refused only if no device could have them"
         more = f" and {len(bare) - 1} more" if len(bare) > 1 else ""
-        limits = "" if peaks else ", and refused only if no device could have them"
-        assumed.append(f"{bare[0]}{more}: without {PROVENANCE}: times are compared as they are{limits}")
+        assumed.append(f"{bare[0]}{more}: without {PROVENANCE}: {taken}")
     return Measurements(folder, tuple(rows), provenance, tuple(refused), tuple(assumed), is_file)
 
 
@@ -167,11 +163,11 @@ def _may_hold_measurements(path: Path) -> bool:
 def peaks_beside(path: Path) -> Peaks:
     """Return the peaks that the provenance beside *path* gives; if it gives none, limits above every device."""
     beside = path.with_name(PROVENANCE)
-    return _peaks_of(read_provenance(beside) if beside.exists() else {}, ANY_DEVICE)
+    return _peaks_of(read_provenance(beside) if beside.exists() else {})
 
 
-def _peaks_of(provenance: Mapping[str, Any], otherwise: Peaks) -> Peaks:
-    return peaks_from(provenance["peaks"]) if "peaks" in provenance else otherwise
+def _peaks_of(provenance: Mapping[str, Any]) -> Peaks:
+    return peaks_from(provenance["peaks"]) if "peaks" in provenance else ANY_DEVICE
 
 
 class Contents(NamedTuple):
@@ -191,7 +187,11 @@ def read_file(path: Path, peaks: Peaks, *, are_points: bool = False) -> Contents
             content = _unpacked(path, content, limit)
         if path.name.endswith(TABLES):
             return _checked(_of_csv(path, content.decode("utf-8-sig"), are_points=are_points), peaks)
-        found = _of_json(content) if path.name.endswith(JSONS) else _of_text(path, content)
+        if not path.name.endswith(JSONS):
+            found = nccl_tests.of_text(content.decode("utf-8-sig", errors="replace"), path.name)
+        else:
+            written = parse_json(content)
+            found = kineto.of_trace(written) if "traceEvents" in written else nccl_tests.of_json(written)
         return _checked(_of_program(path, found), peaks, found.assumed)
     except InputDataError as error:
         return Contents([], [str(error)], [])
@@ -424,18 +424,6 @@ def _real(cell: str) -> float:
     return value
 
 
-def _of_json(content: bytes) -> Found:
-    """Return what a program wrote as JSON; raises ``ValueError``."""
-    found = parse_json(content)
-    if "traceEvents" in found:
-        return kineto.of_trace(found)
-    return nccl_tests.of_json(found)
-
-
-def _of_text(path: Path, content: bytes) -> Found:
-    return nccl_tests.of_text(content.decode("utf-8-sig", errors="replace"), path.name)
-
-
 def _of_program(path: Path, found: Found) -> Iterator[_Line]:
     for line, kind, values in found.rows:
         yield Measurement(kind, KINDS[kind].completed(values), str(path), line), []
@@ -454,9 +442,10 @@ def _unpacked(path: Path, content: bytes, limit: int) -> bytes:
     return unpacked
 
 
-def refused_text(path: Path, problems: Sequence[str], limit: int = 8) -> str:
+def refused_text(path: Path, problems: Sequence[str]) -> str:
     """Return why measurements of *path* cannot be used: the first reasons, and how many more there are."""
     if len(problems) == 1:
         return problems[0]
-    more = [f"... and {len(problems) - limit} more"] if len(problems) > limit else []
-    return "\n  ".join([f"{path}: measurements that cannot be used:", *problems[:limit], *more])
+    n_more = len(problems) - MOST_REASONS
+    more = [f"... and {n_more} more"] if n_more > 0 else []
+    return "\n  ".join([f"{path}: measurements that cannot be used:", *problems[:MOST_REASONS], *more])

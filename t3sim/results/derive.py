@@ -39,9 +39,7 @@ def _baseline_for(record: RunRecord, candidates: list[RunRecord], baselines: Con
     if record.strategy in baselines:
         return record if record.time_us is not None else None
     same_mode = [candidate for candidate in candidates if candidate.mode == record.mode] or candidates
-    if len({(candidate.time_us, candidate.gemm_us) for candidate in same_mode}) != 1:
-        return None
-    return same_mode[0]
+    return same_mode[0] if len({(one.time_us, one.gemm_us) for one in same_mode}) == 1 else None
 
 
 def _compare(record: RunRecord, baseline: RunRecord | None) -> RunRecord:

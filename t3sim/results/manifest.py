@@ -68,9 +68,8 @@ def write_manifest(
             "files_sha256": {name: file_digest(folder / name) for name in (CSV_NAME, PARQUET_NAME)},
         },
     }
-    text = json.dumps(manifest, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
     path = folder / MANIFEST_NAME
-    publish({path: text.encode()})
+    publish({path: (json.dumps(manifest, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode()})
     return path
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
-from t3sim.observe.timeline import Timeline
-from t3sim.results.waits import SCHEMA
+from t3sim.results.waits import SCHEMA, PointPhase
 from t3sim.results.writer import columns_of, parquet_bytes
 
 TIMESERIES_NAME = "timeseries.parquet"
@@ -31,24 +30,15 @@ _WHAT = [  # the same columns as in waits.csv, then the time
 ]
 
 
-class PhaseSeries(NamedTuple):
-    """A simulated phase: of which workload and machine, and what happened when on its GPUs."""
-
-    model: str | None
-    sublayer: str | None
-    tp: int
-    machine: str
-    mode: str
-    phase: str
-    timeline: Timeline
-
-
-def timeseries_bytes(series: Iterable[PhaseSeries]) -> bytes:
-    """Return the Parquet file; a phase without a level has nulls in its column."""
-    series = list(series)
-    levels = dict.fromkeys(column_of(counter.name) for one in series for counter in one.timeline.counters)
+def timeseries_bytes(phases: Iterable[PointPhase]) -> bytes:
+    """Return the Parquet file; a phase that points share is in it once, one without a level has nulls in its column."""
+    distinct: dict[object, PointPhase] = {}
+    for one in phases:
+        distinct.setdefault(one.phase.identity, one)
+    timelines = [(one, one.phase.timeline) for one in distinct.values()]
+    levels = dict.fromkeys(column_of(counter.name) for _, timeline in timelines for counter in timeline.counters)
     schema = pa.schema([*_WHAT, *(pa.field(name, pa.float64()) for name in levels)])
-    tables = [_table(one, gpu, schema) for one in series for gpu in one.timeline.gpus]
+    tables = [_table(one, gpu, schema) for one, timeline in timelines for gpu in timeline.gpus]
     return parquet_bytes(pa.concat_tables(tables) if tables else schema.empty_table())
 
 
@@ -60,12 +50,12 @@ def column_of(level: str) -> str:
     return LEVEL_COLUMNS.get(level) or re.sub(r"\W+", "_", level).strip("_").lower()
 
 
-def _table(one: PhaseSeries, gpu: str, schema: Any) -> Any:
-    counters = {column_of(counter.name): counter for counter in one.timeline.of_gpu(gpu).counters}
+def _table(one: PointPhase, gpu: str, schema: Any) -> Any:
+    counters = {column_of(counter.name): counter for counter in one.phase.timeline.of_gpu(gpu).counters}
     times_ps = next(iter(counters.values())).times_ps if counters else []
     n = len(times_ps)
-    columns: dict[str, Any] = {name: [getattr(one, name)] * n for name in schema.names[: len(_WHAT) - 2]}
-    columns["gpu"] = [gpu] * n
+    what = {**one._asdict(), "phase": one.phase.name, "gpu": gpu}
+    columns: dict[str, Any] = {name: [what[name]] * n for name in schema.names[: len(_WHAT) - 1]}
     columns["time_us"] = [time_ps / PS_PER_US for time_ps in times_ps]
     for name in schema.names[len(_WHAT) :]:
         columns[name] = counters[name].values if name in counters else [None] * n

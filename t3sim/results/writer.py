@@ -78,9 +78,7 @@ def csv_and_parquet(schema: Any, rows: Sequence[Sequence[Any]]) -> tuple[bytes, 
 def table_bytes(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
     """Return a CSV file: None is written as nothing, a float in its shortest exact form."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
     return text.getvalue().encode()
 
 

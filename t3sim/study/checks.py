@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from operator import getitem
 from statistics import geometric_mean
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import pandas as pd
 
 from t3sim.analysis.closed_form import collectives_of, formula_us, geomean_error, memory_bandwidth
@@ -55,6 +56,7 @@ class Ours(NamedTuple):
         return "holds" if self.holds else "does not hold"
 
 
+K = TypeVar("K")
 Check = Callable[[Study], Ours]
 Ratios = Callable[[Study], Mapping[tuple[Case, str], float]]  # by sublayer and column
 
@@ -88,12 +90,7 @@ def mean(values: Ratios, *, minus: float = 0.0) -> Check:
 
 def largest(values: Ratios) -> Check:
     """The largest value, shown with its sublayer."""
-
-    def check(study: Study) -> Ours:
-        (case, _), value = max(values(study).items(), key=lambda item: item[1])
-        return Ours((value,), shown=f"{value:.4g} ({_named(case, ', ')})")
-
-    return check
+    return lambda study: _largest_of(values(study), lambda of: _named(of[0], ", "))
 
 
 def layers(strategy: str, kind: str, wanted: Sequence[Layer] = LAYERS, *, of_all: bool = True) -> Check:
@@ -105,7 +102,7 @@ def layers(strategy: str, kind: str, wanted: Sequence[Layer] = LAYERS, *, of_all
             if strategy not in rows:
                 raise NotRunError(f"no {strategy} of {' TP '.join(map(str, layer))}")
             found[layer] = rows["sequential"]["time_us"] / rows[strategy]["time_us"]
-        return Ours((geometric_mean(found.values()),)) if of_all else _largest_layer(found)
+        return Ours((geometric_mean(found.values()),)) if of_all else _largest_of(found, _named_layer)
 
     return check
 
@@ -115,7 +112,7 @@ def communication(kind: str) -> Check:
 
     def check(study: Study) -> Ours:
         rows = {layer: strategies["sequential"] for layer, strategies in study.layers(kind, LAYERS).items()}
-        return _largest_layer({layer: _all_reduce(row) / row["time_us"] for layer, row in rows.items()})
+        return _largest_of({layer: _all_reduce(row) / row["time_us"] for layer, row in rows.items()}, _named_layer)
 
     return check
 
@@ -130,6 +127,16 @@ def values_of(part: str, **forms: Callable[[Any], str]) -> Check:
     return lambda study: Ours(
         texts=tuple(form(reduce(getitem, f"{part}.{key}".split("."), study.point)) for key, form in forms.items())
     )
+
+
+def quotient(part: str, over: str, below: str) -> Check:
+    """A value of a part of the resolved point over another one; of sizes their products."""
+
+    def check(study: Study) -> Ours:
+        values = reduce(getitem, part.split("."), study.point)
+        return Ours((float(np.prod(values[over]) / np.prod(values[below])),))
+
+    return check
 
 
 def chunks(strategy: str, column: str, n_collectives: int) -> Check:
@@ -236,9 +243,7 @@ def _order(study: Study) -> Ours:
         case
         for case in CASES
         if t3[case] <= 1
-        or t3[case] > mca[case] + EQUAL_SPEEDUPS
-        or mca[case] > limit[case] + EQUAL_SPEEDUPS
-        or ideal[case] > limit[case] + EQUAL_SPEEDUPS
+        or any(one[case] > other[case] + EQUAL_SPEEDUPS for one, other in ((t3, mca), (mca, limit), (ideal, limit)))
     ]
     named = ", ".join(_named(case, " ") for case in wrong)
     n = len(CASES) - len(wrong)
@@ -301,16 +306,6 @@ def _tracker_size(study: Study) -> Ours:
     return Ours(texts=(format_bytes(tracker["n_sets"] * tracker["entries_per_set"] * TRACKER_ENTRY_BITS // 8),))
 
 
-def _wavefronts(study: Study) -> Ours:
-    tiling = study.point["workload"]["tiling"]
-    return Ours((math.prod(tiling["workgroup_tile"]) / math.prod(tiling["wavefront_tile"]),))
-
-
-def _update_delay(study: Study) -> Ours:
-    timing = study.point["machine"]["memory"]["timing"]
-    return Ours((timing["nCCDWL"] / timing["nCCDL"],))
-
-
 def _memory(study: Study) -> Ours:
     machine = study.point["machine"]
     memory = machine["memory"]
@@ -333,18 +328,15 @@ def _slower_all_reduce(row: Row, whole: Row) -> float:
     return _all_reduce(row) / _all_reduce(whole)
 
 
-def _slower_gemm(row: Row, whole: Row) -> float:
-    return float(row["gemm_us"] / whole["gemm_us"])
-
-
 def _potential(row: Row, whole: Row) -> float:
     """The speedup if GEMM and all-reduce ran at the same time as fast as in *row*."""
     return float((whole["gemm_us"] + _all_reduce(whole)) / max(row["gemm_us"], _all_reduce(row)))
 
 
-def _largest_layer(values: Mapping[Layer, float]) -> Ours:
-    (model, tp), value = max(values.items(), key=lambda item: item[1])
-    return Ours((value,), shown=f"{value:.4g} ({model}, TP {tp})")
+def _largest_of(values: Mapping[K, float], named: Callable[[K], str]) -> Ours:
+    """The largest value, shown with what it is of."""
+    of, value = max(values.items(), key=lambda item: item[1])
+    return Ours((value,), shown=f"{value:.4g} ({named(of)})")
 
 
 def _same_text(values: Sequence[float]) -> str:
@@ -354,6 +346,10 @@ def _same_text(values: Sequence[float]) -> str:
 
 def _range(values: Iterable[float]) -> str:
     return f"{min(values):.3f} to {max(values):.3f}"
+
+
+def _named_layer(layer: Layer) -> str:
+    return "{}, TP {}".format(*layer)
 
 
 def _named(case: Case, separator: str) -> str:
@@ -409,7 +405,7 @@ CHECKS: Mapping[str, Check] = {
     "t3.cu.all_reduce_8": split(8, _slower_all_reduce),
     "t3.cu.potential_8": split(8, _potential),
     "t3.cu.all_reduce_16": split(16, _slower_all_reduce),
-    "t3.cu.gemm_64": split(16, _slower_gemm),
+    "t3.cu.gemm_64": split(16, lambda row, whole: float(row["gemm_us"] / whole["gemm_us"])),
     "t3.cu.potential_16": split(16, _potential),
     # whole layers
     "t3.layer.communication_training": communication("training"),
@@ -427,8 +423,8 @@ CHECKS: Mapping[str, Check] = {
     # configuration
     "t3.track.entries": values_of("machine.gpu.tracker", n_sets=str),
     "t3.track.size": _tracker_size,
-    "t3.track.wfs": _wavefronts,
-    "t3.nmc.ccdwl": _update_delay,
+    "t3.track.wfs": quotient("workload.tiling", "workgroup_tile", "wavefront_tile"),
+    "t3.nmc.ccdwl": quotient("machine.memory.timing", "nCCDWL", "nCCDL"),
     "t3.table1.cus": values_of("machine.gpu", n_compute_units=str, compute_clock=format_frequency),
     "t3.table1.cu": values_of("machine.gpu.compute_unit", max_threads=str, lds=format_bytes, registers=format_bytes),
     "t3.table1.l2": values_of(

@@ -12,19 +12,11 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
+from t3sim.analysis import style
 from t3sim.analysis.bars import write_value
 from t3sim.analysis.folder import Results
 from t3sim.analysis.strategies import is_baseline, is_limit
-from t3sim.analysis.style import (
-    PHASE_COLOURS,
-    VALUE_SIZE,
-    WIDTHS,
-    Drawing,
-    legend_above,
-    light_grid,
-    line_of_sequential,
-    new_figure,
-)
+from t3sim.analysis.style import PHASE_COLOURS, VALUE_SIZE, WIDTHS, Drawing
 from t3sim.analysis.table import Row, workload_key, workload_name
 
 _BOTH = "#E69F00"  # of the ideal: both have all compute units
@@ -40,7 +32,7 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     groups = results.required(groups_of(results.rows), nothing)
     n_bars = sum(len(one_of_each_split(members)) for members in groups.values())
     columns = columns or (1 if n_bars <= 8 else 2)
-    figure = new_figure(columns, 4.0)
+    figure = style.new_figure(columns, 4.0)
     times, speedups = figure.subplots(2, 1, height_ratios=(1.2, 1.0), sharex=True)
     x = 0.0
     labels: dict[float, str] = {}
@@ -59,14 +51,14 @@ def draw(results: Results, columns: int | None = None) -> list[Drawing]:
     times.set_ylabel("time alone (µs)")
     has_simulated = any(is_simulated(row) for members in groups.values() for row in members)
     speedups.set_ylabel("speedup of\noverlap (×)" if has_simulated else "potential speedup of\noverlap (×)")
-    line_of_sequential(speedups)
+    style.line_of_sequential(speedups)
     for axes in (times, speedups):
-        light_grid(axes)
+        style.light_grid(axes)
         axes.set_ylim(0, axes.get_ylim()[1] * (1.4 if axes is speedups else 1.25))  # heights of values and names
         axes.tick_params(axis="x", length=0)
-    legend_above(times)
+    style.legend_above(times)
     if has_simulated:
-        legend_above(speedups, [Patch(color=colour, label=label) for colour, label in _SPEEDUPS.items()])
+        style.legend_above(speedups, [Patch(color=colour, label=label) for colour, label in _SPEEDUPS.items()])
     speedups.set_xticks(list(labels), list(labels.values()), rotation=90 if room < 22 else 0)
     speedups.set_xlabel("compute units of the GEMM + of the all-reduce")
     gives = "could give and gives" if has_simulated else "could give"

@@ -54,7 +54,10 @@ SIMULATED, FAILED, NOT_SIMULATED = "simulated", "failed", "not simulated"
 
 GEMMS = ("gemm", "gemm_gaps", "gemm_sm_split")
 LIMITED_COLLECTIVES = "channel_limited_collectives"  # told apart in the table: simulated in another way
-IN_PIECES: dict[OperatorKind, str] = {"gemm-rs": "async-tp", "ag-gemm": "async-tp-ag"}  # PyTorch's fused operators
+# PyTorch's fused operators: the column of their times, and the strategy that does the same.
+IN_PIECES: dict[OperatorKind, tuple[str, str]] = {
+    "gemm-rs": ("mm_rs_us", "async-tp"), "ag-gemm": ("ag_mm_us", "async-tp-ag"),
+}  # fmt: skip
 BY_ENGINES = ("uni", "bidi", "ring")  # patterns of copies
 NO_COPY_ENGINES = "the machine has no copy engines"
 OPS: dict[str, Op] = {"reduce_scatter": "reduce-scatter", "all_gather": "all-gather", "all_reduce": "all-reduce"}
@@ -198,9 +201,8 @@ class Points:
             yield _point(row, "time_us", Term(PeerCopy(unthrottled(self.machine), self.tiling, int(row["bytes"]))))
 
     def _transfers(self, row: Measurement) -> Iterator[Point]:
-        mesh = next(
-            (one for one in meshes(int(row["gpus"])) if (one.pattern, one.gpus, one.ways) == mesh_of(row)), None
-        )
+        named = str(row["pattern"]), int(row["gpus"]), str(row["ways"])
+        mesh = next((one for one in meshes(named[1]) if (one.pattern, one.gpus, one.ways) == named), None)
         lane, n_engines = str(row["lane"]), self.machine.gpu.n_copy_engines
         if mesh is None or lane not in (ALL_LANES, *map(str, range(len(mesh.lanes)))):
             yield _point(row, "time_us", reason="no such lane of a pattern of so many GPUs")
@@ -229,14 +231,12 @@ class Points:
 
     def _async_tp(self, row: Measurement, host_us: float) -> Iterator[Point]:
         """Called again and again, the host issues an operator while the GPUs run the one before."""
-        columns: dict[OperatorKind, str] = {"gemm-rs": "mm_rs_us", "ag-gemm": "ag_mm_us"}
-        for operator, column in columns.items():
+        shape, gpus = shape_of(row), int(row["gpus"])
+        for operator, (column, strategy) in IN_PIECES.items():
             if self.machine.gpu.copy_engines is None:
                 yield _point(row, column, reason=NO_COPY_ENGINES)
             else:
-                pieces = Overlapped(
-                    self.machine, self.kernels, shape_of(row), int(row["gpus"]), operator, IN_PIECES[operator]
-                )
+                pieces = Overlapped(self.machine, self.kernels, shape, gpus, operator, strategy)
                 yield replace(_point(row, column, Term(pieces)), host_us=host_us)
         gather = self.ring("all-gather", 2 * int(row["m"]) * int(row["k"]), int(row["gpus"]))
         yield _point(row, "ag_then_mm_us", Term(gather), Term(self._alone(self.machine, row)))
@@ -265,7 +265,7 @@ class Points:
     def _overlapped(self, row: Measurement, name: str) -> Point:
         """The operator as the strategy *name* runs it; what t3sim cannot simulate so has the reason."""
         params = given_parameters(str(row.values.get("parameters", "")))
-        shape, operator = shape_of(row), operator_kind(str(row["op"]))
+        shape, operator = shape_of(row), next(kind for kind in get_args(OperatorKind) if kind == row["op"])
         try:
             strategy, tiling = overlap_strategies.get(name), row.values.get("tiling")
             strategy.encode(dict(params))
@@ -381,16 +381,6 @@ def given_parameters(text: str) -> tuple[tuple[str, int | str], ...]:
     """Return the parameters of a strategy that a row states, like ``chunks=8;host=eager``."""
     pairs = [one.partition("=") for one in text.split(";") if one]
     return tuple((name.strip(), int(value) if value.strip().isdecimal() else value.strip()) for name, _, value in pairs)
-
-
-def operator_kind(op: str) -> OperatorKind:
-    """Return the operator of a row of ``operators`` that has a GEMM and a collective."""
-    return next(kind for kind in get_args(OperatorKind) if kind == op)
-
-
-def mesh_of(row: Measurement) -> tuple[str, int, str]:
-    """Return what names the lanes of a row of ``transfers``."""
-    return str(row["pattern"]), int(row["gpus"]), str(row["ways"])
 
 
 def _terms(simulation: Simulation | None, name: str) -> tuple[Term, ...]:

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from t3sim.advice.answer import circumstances
-from t3sim.advice.candidates import Candidate
-from t3sim.advice.search import Case, Choice, case_of, outline_us, seconds, settle
+from t3sim.advice.search import Candidate, Case, Choice, case_of, outline_us, settle
 from t3sim.config.experiment import RunSpec
+from t3sim.experiment.estimate import phase_seconds
+from t3sim.system.parts import PhasePlan
+from t3sim.system.simulate import evaluate
 from tests.advice.small import Simulator, run_of
 from tests.conftest import DEEP, of_each, sample
 
@@ -53,6 +55,13 @@ def searched(seed: int) -> Found:
     runs = [one.run for one in case.possible]
     times = [result.ticks.to_us(result.operator) for result in simulated(runs) if result.operator is not None]
     return Found(seed, case, min(times), cost, sum(map(seconds, runs)))
+
+
+def seconds(run: RunSpec) -> float:
+    """Return about how long the simulation of *run* takes."""
+    plan = PhasePlan()
+    evaluate(run, None, plan)
+    return sum(phase_seconds(job) for job in plan.jobs.values())
 
 
 def test_it_finds_the_best_of_all_at_a_part_of_the_cost() -> None:

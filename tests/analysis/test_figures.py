@@ -10,12 +10,11 @@ import pytest
 from click.testing import CliRunner
 from matplotlib.figure import Figure
 
+from t3sim.analysis.bar_figures import phases_of, traffic_of
 from t3sim.analysis.bars import BarPage, _folded, group_bars
-from t3sim.analysis.dram_traffic import traffic_of
 from t3sim.analysis.figures import FIGURES, draw_figure, figures_of
 from t3sim.analysis.findings import strategy_summaries
 from t3sim.analysis.folder import read_folder, result_folders
-from t3sim.analysis.speedup import phases_of
 from t3sim.analysis.strategies import is_baseline, is_limit
 from t3sim.analysis.style import (
     PHASE_COLOURS,

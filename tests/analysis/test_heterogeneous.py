@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from t3sim.analysis.bar_figures import fused_runs
 from t3sim.analysis.figures import draw_figure
 from t3sim.analysis.folder import Results, read_folder
 from t3sim.analysis.heterogeneous import SLOW_LINK, START_SKEW, STRAGGLER, Effects, effects_of
-from t3sim.analysis.staggering import fused_runs
 from t3sim.analysis.style import Drawing
 from t3sim.errors import InputDataError
 from t3sim.experiment.plan import load_experiment

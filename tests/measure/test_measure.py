@@ -21,7 +21,7 @@ import pytest
 from t3sim.config.presets import preset_names
 from t3sim.measure import async_tp, scatters
 from t3sim.measure import gemm as measure_gemm
-from t3sim.measure.needs import MissingHardware
+from t3sim.measure.device import MissingHardware
 from t3sim.measure.program import CHANNELS, MEASURABLE, OF_PYTORCH, QUICK_CHANNELS, list_kinds
 from t3sim.measurements.kinds import ACCESS_PATTERNS, ACCESSES, MEMORIES, SIGNALS
 from t3sim.measurements.meshes import Lane, meshes
@@ -68,7 +68,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_all_kinds_are_measured_and_read(measured: Path) -> None:
     found = read_measurements(measured)
-    assert set(found.counts()) == set(MEASURABLE) - set(OF_PYTORCH)
+    assert {row.kind for row in found.rows} == set(MEASURABLE) - set(OF_PYTORCH)
     (facts,) = found.provenance.values()
     assert (facts["device"], facts["gpus"], facts["nccl"]) == ("Fake GPU", 2, "2.28.9")
     assert facts["date"].endswith("Z")
@@ -255,7 +255,7 @@ def test_a_wrong_result_is_not_measured(tmp_path: Path) -> None:
     assert "wrong values at GPU 0: incast by copy of 1048576 bytes (not measured: transfers)" in done.stderr
     assert "128 bytes before a flag arrived wrong at GPU 0 (not measured: latency)" in done.stderr
     kept = read_measurements(tmp_path / "out")
-    assert set(kept.counts()) == {"launch", "latency"}
+    assert {row.kind for row in kept.rows} == {"launch", "latency"}
     assert "peer_signal" not in {row["pattern"] for row in kept.of_kind("latency")}
 
 
@@ -263,7 +263,7 @@ def test_times_that_cannot_be_are_kept_out_of_the_measurements(tmp_path: Path) -
     done = run("gemm", "latency", "--quick", "-o", "out", cwd=tmp_path, faults="instant")
     assert done.returncode == 5
     assert "gemm.csv:2: min_us is 0.001, faster than peak" in done.stderr
-    assert set(read_measurements(tmp_path / "out").counts()) == {"latency"}
+    assert {row.kind for row in read_measurements(tmp_path / "out").rows} == {"latency"}
     refused = (tmp_path / "out" / "gemm.refused.txt").read_text(encoding="utf-8").splitlines()
     assert json.loads(refused[0])["sublayer"] == "OP"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+from collections import Counter
 from dataclasses import asdict
 from itertools import combinations
 from pathlib import Path
@@ -39,7 +40,7 @@ FOREIGN = {"operators"}  # kinds of others' files only
 
 def test_shipped_measurements_are_read() -> None:
     found = of_h200s()
-    counts = found.counts()
+    counts = Counter(row.kind for row in found.rows)
     assert set(counts) == set(KINDS) - FOREIGN, "a kind without data, or data without a kind"
     in_files = 0
     for path in SHIPPED.rglob("*.csv*"):
@@ -148,7 +149,7 @@ def test_a_device_that_is_not_named_is_not_held_to_the_sms_of_another(tmp_path: 
     text = f"m,n,k,sms,time_us\n8192,8192,8192,132,{us}\n8192,8192,8192,66,{us}\n"
     (tmp_path / "x.csv").write_text(text, encoding="utf-8")
     assert len(read_measurements(tmp_path).rows) == 2
-    assert [row["sms"] for row in read_measurements(tmp_path, H200).rows] == [132]
+    assert [row["sms"] for row in read_file(tmp_path / "x.csv", H200).rows] == [132]
 
 
 def test_ring_bytes() -> None:
@@ -333,7 +334,7 @@ def test_refusals(text: str, message: str, tmp_path: Path) -> None:
 
 def test_the_good_row_of_the_refusals_is_good(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text(GEMM + GOOD_GEMM, encoding="utf-8")
-    (row,) = read_measurements(tmp_path, H200).rows
+    (row,) = read_file(tmp_path / "x.csv", H200).rows
     assert (row["sublayer"], row["m"], row["time_us"], row.place) == ("OP", 8192, 93.6, f"{tmp_path / 'x.csv'}:2")
 
 

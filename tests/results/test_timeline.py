@@ -13,9 +13,11 @@ import pytest
 from t3sim.collective.schedule import ring_all_gather
 from t3sim.observe.perfetto import timeline_bytes
 from t3sim.observe.timeline import Counter, Span, Timeline
+from t3sim.overlap import Phase
 from t3sim.overlap.t3 import fused_program
 from t3sim.program.operator import Operator
-from t3sim.results.timeseries import PhaseSeries, timeseries_bytes
+from t3sim.results.timeseries import timeseries_bytes
+from t3sim.results.waits import PointPhase
 from t3sim.system.measure import timeline_of
 from tests.kernel.small import explicit, machine, mirrored, ring_of, trace_of
 
@@ -74,8 +76,9 @@ def test_each_gpu_of_a_run_is_a_process() -> None:
 
 
 def test_a_time_series_has_the_rows_of_each_gpu() -> None:
-    series = PhaseSeries("T-NLG", "OP", 2, "t3-tiny", "explicit", "fused, mca", of_two_gpus())
-    table = pq.read_table(io.BytesIO(timeseries_bytes([series]))).to_pylist()
+    phase = Phase("fused, mca", 0, {}, of_two_gpus())
+    points = [PointPhase(i, "T-NLG", "OP", 2, "t3-tiny", "t3", "explicit", 1.0, phase) for i in (1, 2)]
+    table = pq.read_table(io.BytesIO(timeseries_bytes(points))).to_pylist()
     assert [(row["gpu"], row["time_us"], row["queue_occupancy"]) for row in table] == [
         ("gpu[0]", 0.0, 0.0), ("gpu[0]", 1.0, 12.5), ("gpu[1]", 0.0, 3.0),
     ]  # fmt: skip
