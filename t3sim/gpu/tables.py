@@ -18,8 +18,7 @@ from t3sim.gpu.assemble import EFFICIENCY_SCALE, full_packet, issue_ticks
 from t3sim.gpu.kernel import codes, state
 from t3sim.gpu.ticks import TickBase
 from t3sim.program import operations
-from t3sim.program.operations import Barrier, Forward, Gemm, Moves, Operation, Post, Program, Wait
-from t3sim.program.traffic import has_unlike_chunks
+from t3sim.program.operations import Barrier, Forward, Gemm, Moves, Operation, Post, Program, Wait, has_unlike_chunks
 from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace, wavefront_grid
 
 Ints = NDArray[np.int64]

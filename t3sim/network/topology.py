@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from t3sim.errors import UsageError
-from t3sim.program.operations import Gemm, Program
-from t3sim.program.traffic import has_unlike_chunks
+from t3sim.program.operations import Gemm, Program, has_unlike_chunks
 
 
 class Topology(NamedTuple):

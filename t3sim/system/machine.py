@@ -28,8 +28,7 @@ from t3sim.gpu.traffic import TrafficClasses
 from t3sim.network.link import Link, Transform
 from t3sim.network.mirror import ChunkShift
 from t3sim.network.topology import TOPOLOGIES, check_reach
-from t3sim.program.operations import NONE, Gemm, Program, reaches_others
-from t3sim.program.traffic import has_unlike_chunks
+from t3sim.program.operations import NONE, Gemm, Program, has_unlike_chunks, reaches_others
 from t3sim.system.liveness import Liveness, WatchedEnvironment, WatchedGpu, run_to_end
 from t3sim.system.user_code import watched_policy
 from t3sim.workload.tiling import wavefront_grid

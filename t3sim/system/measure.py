@@ -13,8 +13,7 @@ from t3sim.gpu.kernel import _jit, codes, loop
 from t3sim.gpu.time_accounts import time_accounts, units_of
 from t3sim.observe.timeline import Flow, Place, Timeline
 from t3sim.observe.waits import REASONS, Wait
-from t3sim.program.operations import Gemm, Moves
-from t3sim.program.traffic import has_unlike_chunks
+from t3sim.program.operations import Gemm, Moves, has_unlike_chunks
 from t3sim.system.spans import TO_OTHERS, spans_of
 
 SPREAD_TILE = 8  # the eighth tile of a slot, as measured on hardware
