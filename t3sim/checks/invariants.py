@@ -10,8 +10,6 @@ C1 conservation by kind, C2 bytes, C3 closed forms of the workload, C4 the ring,
 C9 sums over channels, C10 work, Q1 Little's law, B1, B4 and B7 bounds.  S1 and S2 are in ``specification``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

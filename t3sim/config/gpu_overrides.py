@@ -5,8 +5,6 @@ sends, each with values on top of the machine's, or with another preset.  ``star
 comes to its first kernel, ``start_jitter:`` the largest random delay of the start of each kernel.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """From what an experiment names to frozen specs: a machine with its presets and changes, kernels."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ The tree is kept beside the spec, so that every value can be shown with its orig
 the line that caused it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from types import UnionType

@@ -3,8 +3,6 @@
 And as a ring: which GPUs and links there are, and whether one GPU may stand for all.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from itertools import chain

@@ -9,8 +9,6 @@ Either is a name, or a mapping of a name and of parameters that the strategy or 
 A policy or a parameter that no strategy of the experiment uses is an error, not ignored.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

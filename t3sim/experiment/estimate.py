@@ -10,8 +10,6 @@ accesses of 32 and 64 bytes, rings of 1 to 32 channels.  For phases of more than
 they took, on the core that ``cost.SAMPLE_SECONDS`` describes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ the phase cost, counted and waited for, and its timeline.  Files are written who
 of others is safe to read.
 """
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Mapping

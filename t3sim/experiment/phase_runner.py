@@ -7,8 +7,6 @@ Phases depend on each other.  A task is submitted when the phases that it starts
 phases are all finished is asked once more, for its result.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -11,8 +11,6 @@ fastest.  Points that come out equal (an axis that a strategy does not use)
 are kept once.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

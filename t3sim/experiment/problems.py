@@ -1,7 +1,5 @@
 """The problems of one experiment, collected while its points are made, so that all are shown at once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 

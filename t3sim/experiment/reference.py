@@ -1,7 +1,5 @@
 """The reference of all keys of experiments, machines, kernels, operators and models, from the models that read them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin

@@ -4,8 +4,6 @@ An override of a swept key pins that axis: the axis is dropped and every point
 has the given value.  ``sweep.grid.KEY=[...]`` replaces or adds an axis.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

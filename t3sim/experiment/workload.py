@@ -1,7 +1,5 @@
 """The ``workload:`` section of a point becomes its spec: a model's sublayer or layer, a GEMM, a trace, a collective."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

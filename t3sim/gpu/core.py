@@ -1,7 +1,5 @@
 """One GPU as a simulation object: its record, its tables, its compiled loop.  Knows ticks, no SimPy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import prod
 from operator import is_

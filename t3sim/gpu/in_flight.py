@@ -5,8 +5,6 @@ are the ``accounts``.  What it counts is in a queue, a register or an inbox some
 unit that counts more than there is waits for something that will never come.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

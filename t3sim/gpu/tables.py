@@ -1,7 +1,5 @@
 """The tables beside a GPU's record, built from the program that it is to run: their length is set by the workload."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence

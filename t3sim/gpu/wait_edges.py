@@ -7,8 +7,6 @@ on; under ``ALWAYS``, what it waits for whatever its ledger says.  What a unit h
 Parts are named as in timelines, without the name of the GPU: ``channel[3].bank[5]``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 

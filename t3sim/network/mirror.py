@@ -8,8 +8,6 @@ other: after ``k`` of ``n`` granules have left, ``floor(k m / n)`` of its ``m`` 
 chunk arrives exactly once either way, and no workgroup's arrivals overtake those of one that was sent before.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Which GPUs a GPU can send to, and whether what comes from several of them shares a port."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 

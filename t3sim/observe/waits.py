@@ -6,8 +6,6 @@ In a time slot a compute unit counts as what the most advanced of its workgroups
 operands, storing, in this order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 

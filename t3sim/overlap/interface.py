@@ -5,8 +5,6 @@ else.  What other parts of t3sim need to know of it is declared beside it (``Ove
 strategy by its name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar

@@ -4,8 +4,6 @@ A kernel alone is one schedule of it, and others are faster: a GEMM beside a red
 find its operands in it because its workgroups are out of step (decision 23).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple

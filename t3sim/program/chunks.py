@@ -1,7 +1,5 @@
 """A GEMM cut into one for the rows of each rank: their operands, where they store, and the partial sums."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 What data mean (``MEANING``) does not count unless it is asked for: no simulated GPU looks at it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from hashlib import sha256

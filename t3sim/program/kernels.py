@@ -1,7 +1,5 @@
 """Operations that strategies are made of: a GEMM with its output in place, ring collectives, sums."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tiles of a GEMM that lie in one piece each, and the kernel beside it that takes them one by one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest

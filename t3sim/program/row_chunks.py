@@ -1,7 +1,5 @@
 """The rows of each rank in chunks of whole rows of tiles, which are sent one by one beside a GEMM of all rows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

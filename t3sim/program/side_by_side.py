@@ -1,7 +1,5 @@
 """A GEMM and a collective at the same time on one GPU, each run again and again, as two streams of kernels do."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The ring reduce-scatter of some tiles of a GEMM, which stores them where the ring takes them from."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

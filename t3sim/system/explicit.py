@@ -6,8 +6,6 @@ how much later than the first each GPU starts it.  GPUs that can drift apart sta
 before it; such a phase is told from others by what decides those.  Decision 18 says more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

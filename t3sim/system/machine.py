@@ -4,8 +4,6 @@
 short that the compiled loop, which hears no Ctrl-C, comes back within 100 ms.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """What is read off a machine after a run: counters, spread of workgroups, timeline."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ experiment.  ``MirroredParts`` and ``explicit.ExplicitParts`` say what a part is
 simulates it when it is asked for; a ``PhasePlan`` notes that it is needed.  What a part came to is a ``Phase``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol

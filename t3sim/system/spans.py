@@ -1,7 +1,5 @@
 """What the operations of a program were on a GPU: when each ran, and the bytes that it moved."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -5,8 +5,6 @@ dense layer is modelled: a file that speaks of experts or of latent attention is
 rather than read as something that it is not.  Keys that do not change the shape of a layer are not looked at.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

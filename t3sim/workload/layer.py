@@ -17,8 +17,6 @@ Fused attention writes none of them and computes the scores once more in the bac
 ``tests/workload/test_layer.py``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal

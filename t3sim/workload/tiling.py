@@ -15,8 +15,6 @@ split-K: every output element belongs to exactly one workgroup and to exactly on
 Pinned by ``tests/workload/test_tiling.py``.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The memories of the simulated GPUs while they run a program."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ What leaves a GPU is an *item*: a granule that a GEMM stores elsewhere, or one t
 it (by the DMA engine, or by a step of ``Moves``).
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

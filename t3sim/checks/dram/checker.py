@@ -1,7 +1,5 @@
 """The DRAM checker: takes the command trace of a GPU, batch by batch, and says which rules it breaks."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """The graph of a machine that hangs, made of what its units declare, and why each of them waits."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -9,8 +9,6 @@ they decide by no longer changes.  That is exact, so no patience is needed.  Pat
 again and refuses for ever: ``patience_of`` is what the machine and the policy may legally take, and a margin.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ The first five lines name the part at fault and how unfinished work leads to it.
 for the defect: oldest requests, occupancies, what each unit waits for, last DRAM commands.
 """
 
-from __future__ import annotations
-
 import enum
 import re
 from collections import Counter, defaultdict

@@ -5,8 +5,6 @@ counts as many updates as come.  ``races``: every access is ordered behind those
 the output holds exactly the contributions that it has to, on the rank that owns it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What is wrong with programs, and names for it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 

@@ -10,8 +10,6 @@ If all ranks run one program, rank 0 is followed and stands for all: what it sen
 distance n - d.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Generator, Hashable, Iterator, Sequence
 from dataclasses import dataclass

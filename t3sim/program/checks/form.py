@@ -1,7 +1,5 @@
 """Whether programs are well-formed: every place, signal, GPU and workgroup that they name is there."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Which granules the checks follow: those of buffers that programs store to, move from, or say something of."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

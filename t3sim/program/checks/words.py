@@ -1,7 +1,5 @@
 """Ranks, operations, signals and granules in words."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from t3sim.program.checks.ledger import Number
