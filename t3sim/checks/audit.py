@@ -76,7 +76,9 @@ class FollowedRun:
         for gpu in self._gpus:
             gpu.finish()
         if self._values is not None:
-            refuse_values(self._values)
+            if problems := self._values.check():
+                head = f"the simulated machine computed wrong values in {len(problems)} places or more"
+                raise ModelError("\n".join([head, *problems[:MAX_SHOWN]]))
             self.audit.n_granules += self._values.n_events
             self.audit.n_values += self._values.n_values
 
@@ -102,7 +104,9 @@ class FollowedGpu:
         assert self._dram is not None
         self.audit.n_looks += 1
         refuse(broken(self.core), self.name)
-        refuse_violations(self._dram, self.name)
+        if n := self._dram.n_violations:
+            head = f"{self.name}: {n} DRAM commands break a rule of the memory; this result would be wrong"
+            raise ModelError("\n".join([head, *map(str, self._dram.violations[:MAX_SHOWN])]))
 
     def finish(self) -> None:
         """Check what only the end can tell; raise ``ModelError`` if anything is wrong."""
@@ -129,18 +133,3 @@ def recomputed(core: GpuCore, dram: DramChecker) -> list[Claim]:
         Claim("C8", "channel[]", f"{what}, counted against recomputed", kept, seen)
         for what, (kept, seen) in pairs.items()
     ]
-
-
-def refuse_violations(dram: DramChecker, name: str) -> None:
-    """Raise ``ModelError`` if the DRAM was told something its timings forbid."""
-    if dram.n_violations:
-        head = f"{name}: {dram.n_violations} DRAM commands break a rule of the memory; this result would be wrong"
-        raise ModelError("\n".join([head, *map(str, dram.violations[:MAX_SHOWN])]))
-
-
-def refuse_values(values: CarriedProgram) -> None:
-    """Raise ``ModelError`` if a memory does not hold what NumPy computes."""
-    problems = values.check()
-    if problems:
-        head = f"the simulated machine computed wrong values in {len(problems)} places or more"
-        raise ModelError("\n".join([head, *problems[:MAX_SHOWN]]))

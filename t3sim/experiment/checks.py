@@ -35,9 +35,12 @@ def check_point(
     *choices* are its strategy and its policy, as far as they are legal.
     """
     strategy = next((overlap_strategies.get(choice.name) for choice in choices if choice.key == STRATEGY), None)
-    gpus = gpus_of(machine.spec)
+    own = machine.spec.own_gpus  # each kind of GPU as a machine: the common one, others under their names
+    gpus = [("", machine.spec), *((f"on gpu[{one.number}]: ", machine.spec.of_gpu(one.number)) for one in own)]
     bounds = (_of_bounds(gpu, where, choice) for where, gpu in gpus for choice in choices)
-    overlap = _of_collective(workload.collective, strategy) if workload.collective else _of_operator(workload, strategy)
+    overlap = _of_collective(workload.collective, strategy) if workload.collective else iter(())
+    if workload.collective is None and strategy is not None and workload.operator not in strategy.operators:
+        overlap = iter([(STRATEGY, not_an_operator_of(strategy, workload.operator))])
     shape = _of_shape(workload, strategy, gpus, "workload.gemm" if tree.value["workload"].get("gemm") else "workload")
     for key, message in chain(_of_quantum(machine.spec, point.quantum), *bounds, overlap, shape):
         problems.report(tree, key, message)
@@ -48,11 +51,6 @@ def check_point(
         return
     for key, message in _of_explicit(machine.spec, n, point.quantum):
         problems.report(tree, key, message)
-
-
-def gpus_of(machine: MachineSpec) -> list[tuple[str, MachineSpec]]:
-    """Return the kinds of GPU of a ring, each as a machine: the common one as "", others under their names."""
-    return [("", machine), *((f"on gpu[{own.number}]: ", machine.of_gpu(own.number)) for own in machine.own_gpus)]
 
 
 def _of_quantum(machine: MachineSpec, quantum: int | None) -> Findings:
@@ -70,11 +68,6 @@ def _of_bounds(machine: MachineSpec, where: str, choice: Choice) -> Findings:
         excess = choice.parameters[name].excess(value, machine)
         if excess is not None:
             yield f"{choice.key}.{name}", f"{where}is {value}, {excess}"
-
-
-def _of_operator(workload: WorkloadSpec, strategy: OverlapStrategy | None) -> Findings:
-    if strategy is not None and workload.operator not in strategy.operators:
-        yield STRATEGY, not_an_operator_of(strategy, workload.operator)
 
 
 def _of_shape(

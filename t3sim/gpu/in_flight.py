@@ -273,11 +273,6 @@ class HungGpu:
         workgroup = self.gpu.move_workgroups[c]
         return int(workgroup.line_head) % len(workgroup.line_index) if workgroup.line_head < workgroup.line_tail else -1
 
-    @property
-    def n_unfetched(self) -> int:
-        """The granules that this GPU still has to get by its own loads."""
-        return sum(self.tables.loads.values()) - int(self.gpu.n_fetched)
-
     def _fetched_by(self, c: int) -> Counter[str]:
         """Return where the granules are that a move kernel has asked other GPUs for, of its oldest line on a unit."""
         found: Counter[str] = Counter()

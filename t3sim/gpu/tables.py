@@ -218,10 +218,6 @@ class TableBuilder:
             raise UsageError(f"operation `{of.name}`: stores of {size} bytes: the size of a store is a power of two")
         return most if size is None else min(size, most)
 
-    def _count_sends(self, distances: Ints, n_granules: Ints) -> None:
-        """Add the granules that go to the GPU at each of *distances*."""
-        count(self._sends, distances, n_granules)
-
     # --- GEMMs -----------------------------------------------------------------------------------
 
     def _add_gemm(self, of: Gemm) -> None:
@@ -253,7 +249,7 @@ class TableBuilder:
             getattr(self, f"_{name}").append(table)
             self._n[name] += len(table)
         leaves = (tiles["distance"] != 0) & (tiles["n_granules"] > 0)
-        self._count_sends(tiles["distance"][leaves], tiles["n_granules"][leaves])
+        count(self._sends, tiles["distance"][leaves], tiles["n_granules"][leaves])
 
     def _workgroups_of(self, of: Gemm, operation: Any) -> NDArray[Any]:
         """Return the workgroups of a GEMM."""
@@ -411,7 +407,7 @@ class TableBuilder:
         steps["packet"] = self._packet_of(of)
         steps["start_at"] = steps["end_at"] = -1
         leaves = given[given["send"] >= 0]
-        self._count_sends(leaves["distance"] % self.program.n, sent_granules(leaves["n_granules"], of.flags))
+        count(self._sends, leaves["distance"] % self.program.n, sent_granules(leaves["n_granules"], of.flags))
         self._count_loads(of, given)
         steps["source"] %= self.program.n
         steps["is_remote"] = (steps["source"] != 0) | (steps["source_stride"] % self.program.n != 0)

@@ -98,7 +98,7 @@ class ExplicitParts(Parts):
         else:  # in a plan, the offsets have no meaning before those needed are finished, and neither has the phase
             start = RingStart(tuple(jitter), tuple((one.start, one.jobs) for one in before))
             needed = [job for one in before for job in one.jobs]
-        if is_separate(part):
+        if not any(reaches_others(operation) for program in part.programs for operation in program.operations):
             alone = [self._alone(part, name, policy, params, d) for d in range(n)]
             phase = merged(name, offsets, alone, [round(self.ticks.to_us(offset) * 1e6) for offset in offsets])
         else:
@@ -156,11 +156,6 @@ class ExplicitParts(Parts):
             return phase_of(name, gpus, timelines_of(ring.cores), waits, spans)
 
         return simulate
-
-
-def is_separate(part: Part) -> bool:
-    """Return whether no GPU of *part* hears of another."""
-    return not any(reaches_others(operation) for program in part.programs for operation in program.operations)
 
 
 def phase_of(

@@ -84,11 +84,6 @@ def _words_of(dtype: np.dtype[Any], counts: Mapping[str, int], *path: str) -> ND
     return words // WORD_BYTES
 
 
-def is_running(core: GpuCore) -> bool:
-    """Return whether a kernel has been loaded and has not ended."""
-    return bool(core.gpu.is_busy)
-
-
 # --- how long what is legal may take -----------------------------------------------------------------
 
 
@@ -142,7 +137,7 @@ def patience_of(core: GpuCore) -> int:
 
 def has_something_to_come(core: GpuCore) -> bool:
     """Return whether a moment lies ahead of this GPU at which it may move, or a policy is asked again."""
-    if not is_running(core):
+    if not core.gpu.is_busy:
         return bool(port_starts(core))  # what an ended kernel has sent is still to leave
     return next(scheduled_in(core), None) is not None or holds_back(core)
 

@@ -11,7 +11,7 @@ distance n - d.
 """
 
 from collections import deque
-from collections.abc import Generator, Hashable, Iterator, Sequence
+from collections.abc import Generator, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -77,7 +77,12 @@ class Following:
         self.findings = Findings()
         self._number_threads()
         self.tiles = [
-            {i: tile_state(op, program, self.n_threads) for i, op in gemms_of(program)} for program in self.programs
+            {
+                i: tile_state(one, program, self.n_threads)
+                for i, one in enumerate(program.operations)
+                if isinstance(one, Gemm)
+            }
+            for program in self.programs
         ]
         self._fill_memories()
         self.ledger = Ledger(self.programs, self.n, self.tiles)
@@ -469,13 +474,6 @@ def having_done(clock: Clock, thread: int, n_actions: int) -> Clock:
     own = clock.copy()
     own[0, thread] = max(own[0, thread], n_actions)
     return own
-
-
-def gemms_of(program: Program) -> Iterator[tuple[int, Gemm]]:
-    """Yield the GEMMs of a program, by number of the operation."""
-    for i, operation in enumerate(program.operations):
-        if isinstance(operation, Gemm):
-            yield i, operation
 
 
 def threads_of(operation: object, program: Program) -> tuple[int, int]:

@@ -42,17 +42,15 @@ class Map:
         place = int(self.place(first))
         return slice(place, place + n_granules)
 
-    def named(self, place: int) -> str:
-        """Return the granule at *place* of a shadow in words."""
-        numbers = np.flatnonzero(self.is_followed)
-        number = numbers[np.searchsorted(self.starts[numbers], place, side="right") - 1]
-        return f"granule {place - int(self.starts[number])} of buffer `{self.buffers[number].name}`"
-
     def granule(self, place: int) -> int:
         """Return the granule at *place* of a shadow."""
         numbers = np.flatnonzero(self.is_followed)
-        number = numbers[np.searchsorted(self.starts[numbers], place, side="right") - 1]
-        return place - int(self.shift[number])
+        return place - int(self.shift[numbers[np.searchsorted(self.starts[numbers], place, side="right") - 1]])
+
+    def named(self, place: int) -> str:
+        """Return the granule at *place* of a shadow in words."""
+        buffer = self.buffers[self.number(granule := self.granule(place))]
+        return f"granule {granule - buffer.first} of buffer `{buffer.name}`"
 
 
 def followed_buffers(programs: Sequence[Program]) -> set[str]:
