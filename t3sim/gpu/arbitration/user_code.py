@@ -1,5 +1,7 @@
 """Arbitration policies of a user: what goes wrong in one becomes a ``PluginError`` at its place in the user's file."""
 
+from __future__ import annotations
+
 import inspect
 import re
 import sys
