@@ -140,7 +140,10 @@ class _Planner:
 
     def plan(self) -> Experiment:
         """Make all points; the combinations of one are its places on the axes, several if duplicates were left out."""
-        root = self._read()
+        if self.mapping is None:
+            root = load_yaml(self.path)
+        else:  # it has no lines
+            root = moved_to(load_yaml_text(self.mapping, MAPPING), Position(MAPPING))
         if not root.is_mapping:
             raise ConfigError(root.problem("", f"found {type_name(root.value)}, an experiment is a mapping"))
         self._check_version(root)
@@ -188,12 +191,6 @@ class _Planner:
             combinations=combinations,
             machine_descriptions={m.spec.name: m.description for m in self.machines.values() if m is not None},
         )
-
-    def _read(self) -> Node:
-        """The file, or the mapping, which has no lines."""
-        if self.mapping is None:
-            return load_yaml(self.path)
-        return moved_to(load_yaml_text(self.mapping, MAPPING), Position(MAPPING))
 
     # what all points share
 

@@ -109,11 +109,16 @@ def waits_of(core: GpuCore, end: int, name: str = "gpu[0]", start: int = 0) -> t
 
 
 def timelines_of(cores: Sequence[GpuCore]) -> Timeline:
-    """Return what all GPUs of a part did when, with the ways of the data; one alone stands for all."""
-    timeline = Timeline()
+    """Return what all GPUs of a part did when, with the ways of the data; one alone stands for all.
+
+    Ways lead from the stores that complete a block to the block, to where its tiles are sent on.  Stores to another
+    GPU lead to the block there that sends their tile on; a step leads to the step there that waits for what it sends.
+    Where chunks are unlike, a tile has no single place to go to.
+    """
+    timeline, slices = Timeline(), [Slices(core, f"gpu[{d}]") for d, core in enumerate(cores)]
     for d, core in enumerate(cores):
         timeline.extend(timeline_of(core, f"gpu[{d}]", d))
-    timeline.flows += flows_of(cores)
+        timeline.flows += [*_flows_of_gemms(core, d, slices), *_flows_of_steps(d, slices)]
     return timeline
 
 
@@ -211,18 +216,6 @@ class Slices:
 def columns_of(table: NDArray[Any], *names: str) -> list[tuple[int, ...]]:
     """Return some fields of all entries of a table."""
     return list(zip(*(table[name].tolist() for name in names), strict=True))
-
-
-def flows_of(cores: Sequence[GpuCore]) -> Iterator[Flow]:
-    """Yield the ways of data: from the stores that complete a block to the block, to where its tiles are sent on.
-
-    Stores to another GPU lead to the block there that sends their tile on; a step leads to the step there that waits
-    for what it sends.  Where chunks are unlike, a tile has no single place to go to.
-    """
-    slices = [Slices(core, f"gpu[{d}]") for d, core in enumerate(cores)]
-    for d, core in enumerate(cores):
-        yield from _flows_of_gemms(core, d, slices)
-        yield from _flows_of_steps(d, slices)
 
 
 def _flows_of_gemms(core: GpuCore, d: int, slices: Sequence[Slices]) -> Iterator[Flow]:
