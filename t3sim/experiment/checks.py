@@ -11,11 +11,11 @@ from t3sim.config.experiment import CollectiveSpec, WorkloadSpec
 from t3sim.config.gpu_overrides import OVERRIDE_KEY, differences
 from t3sim.config.machine import MachineSpec
 from t3sim.config.presets import SKEW
+from t3sim.config.problems import Problems
 from t3sim.config.resolve import ResolvedMachine
 from t3sim.config.trees import node_at
 from t3sim.config.yaml_loader import Node
 from t3sim.experiment.decisions import STRATEGY, Choice
-from t3sim.experiment.problems import Problems
 from t3sim.experiment.schema import MAX_TP, PointFile
 from t3sim.overlap import OverlapStrategy, in_order, not_an_operator_of, overlap_strategies
 from t3sim.units import format_bytes, format_time

@@ -26,6 +26,7 @@ from pydantic import ValidationError
 
 from t3sim.config.experiment import ArbitrationSpec, KernelLibrarySpec, Kernels, RunSpec
 from t3sim.config.presets import annotated
+from t3sim.config.problems import Problems
 from t3sim.config.resolve import ResolvedMachine, resolve_machine, resolve_tiling
 from t3sim.config.trees import MAX_GUESSES, spec_problems, unknown_key
 from t3sim.config.yaml_loader import Node, Position, load_yaml, load_yaml_text, type_name
@@ -34,7 +35,6 @@ from t3sim.experiment.checks import check_point, shortest_latency
 from t3sim.experiment.decisions import DEFAULT, Decisions
 from t3sim.experiment.estimate import least_hours, planned_hours
 from t3sim.experiment.plugins import load_plugins
-from t3sim.experiment.problems import Problems
 from t3sim.experiment.schema import DEFAULT_MAX_HOURS, OF_A_POINT, SCHEMA_VERSION, ExperimentFile, PointFile
 from t3sim.experiment.shipped import experiment_file
 from t3sim.experiment.sweep import Axis, axes_of, moved_to, overridden, with_set

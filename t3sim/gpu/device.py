@@ -32,6 +32,14 @@ class Device:
         self.egress = self.watch = None
         self.core.stop_streaming()
 
+    def receive(self, messages: NDArray[Any]) -> None:
+        """Take messages from a link; they carry their own arrival time."""
+        self.core.receive(messages)
+
+    def advance(self, horizon: int) -> bool:
+        """Run to tick *horizon*; return whether the kernel has ended.  Touches nothing but this GPU."""
+        return self.core.advance(horizon)
+
     def put_on_link(self, messages: NDArray[Any]) -> None:
         """Put on the outgoing link what was sent while the GPU advanced."""
         if len(messages):
@@ -42,7 +50,7 @@ class Device:
     def run_kernel(self, report: Callable[[float], None] | None = None) -> Generator[simpy.Event, Any, int]:
         """Run the loaded kernel to its end; return the tick at which it ended."""
         while True:
-            is_done = self.core.advance(int(self.env.now) + self.quantum_ticks)
+            is_done = self.advance(int(self.env.now) + self.quantum_ticks)
             self.put_on_link(self.core.take_outbox())
             if is_done:
                 yield self.env.timeout(max(self.core.now - int(self.env.now), 0))

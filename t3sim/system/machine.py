@@ -82,7 +82,7 @@ class Machine:
 
     def hand_over(self, sender: int, receiver: int, messages: NDArray[Any]) -> None:  # noqa: ARG002 - for subclasses
         """Give messages of GPU *sender* to *receiver*."""
-        self.cores[receiver].receive(messages)
+        self.devices[receiver].receive(messages)
 
     def load_on(self, d: int, program: Program, start_at: int = 0) -> Transform | None:
         """Load *program* on GPU *d*, whose host begins at tick *start_at*.

@@ -177,18 +177,18 @@ class RingMachine(Machine):
 
     def _advance_one(self, d: int, n_windows: int) -> Outcome:
         """Advance device *d* by so many windows; return what it sent in each, with the number of the window."""
-        core, arrived = self.cores[d], self._arrived[d]
+        device, core, arrived = self.devices[d], self.cores[d], self._arrived[d]
         sent: list[tuple[int, NDArray[Any]]] = []
         try:
             for _ in range(n_windows):
                 for queue in arrived:
                     while queue and queue[0][0] <= self.n_windows[d]:
-                        core.receive(queue.popleft()[1])
+                        device.receive(queue.popleft()[1])
                 self.n_windows[d] += 1
                 horizon = self.n_windows[d] * self.window
-                if core.advance(min(horizon, self._leaving.get(d, NEVER))):
+                if device.advance(min(horizon, self._leaving.get(d, NEVER))):
                     self._leaving[d] = all_sent_at(core)
-                    core.advance(min(horizon, self._leaving[d]))  # the rest of the window
+                    device.advance(min(horizon, self._leaving[d]))  # the rest of the window
                 messages = core.take_outbox()
                 if len(messages):
                     sent.append((self.n_windows[d], messages))

@@ -1,4 +1,4 @@
-"""The problems of one experiment, collected while its points are made, so that all are shown at once."""
+"""The problems of one experiment or machine, collected while it is read, so that all are shown at once."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ Made = TypeVar("Made")
 class Problems(dict[Problem, None]):
     """An ordered set: many points can have the same problem."""
 
-    def __init__(self, own_file: str) -> None:
+    def __init__(self, own_file: str = "") -> None:
         super().__init__()
         self._own_file = own_file
 
@@ -36,6 +36,11 @@ class Problems(dict[Problem, None]):
         except ConfigError as error:
             self.take(error.problems)
             return None
+
+    def raise_any(self) -> None:
+        """Raise all problems as one error, in the order in which they were found, if there are any."""
+        if self:
+            raise ConfigError(self)
 
     def in_reading_order(self) -> ConfigError:
         """All problems as one error, the experiment file first."""
