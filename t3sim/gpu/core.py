@@ -43,7 +43,6 @@ class GpuCore:
         policy: ArbitrationPolicy,
         params: dict[str, Any],
         *,
-        n_logged_commands: int = 0,
         ticks: TickBase | None = None,
         traffic: TrafficClasses = T3_TRAFFIC,
     ) -> None:
@@ -63,7 +62,7 @@ class GpuCore:
         self.outbox = records(MESSAGE, OUTBOX_SIZE)
         n_columns = BIN_COMPUTE_READ + N_CLASS_COLUMNS * len(traffic.names)
         self.series = np.zeros((SERIES_BINS, n_columns), np.int64)
-        self.command_log = records(COMMAND_LOG, n_logged_commands + 1)
+        self.command_log = records(COMMAND_LOG, 1)
         # Views of what is looked at after every quantum: a record array takes microseconds for each field.
         fields = self.state.view(np.ndarray)
         self._now, self._n_outbox, self._bin_ticks = fields["now"], fields["n_outbox"], fields["bin_ticks"]

@@ -318,11 +318,6 @@ class Program:
             found.setdefault(operation.stream, []).append(number)
         return found
 
-    @property
-    def has_gemm(self) -> bool:
-        """Return whether it multiplies matrices, at the clock at which a GPU does so."""
-        return any(isinstance(operation, Gemm) for operation in self.operations)
-
 
 @dataclass
 class Memory:
