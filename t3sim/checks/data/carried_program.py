@@ -306,9 +306,7 @@ class CarriedProgram:
             self._note_at(
                 ALL, m, flow.place[(flow.driver >= 0) != self.n_arrived[m]], "sent and stored unequally often"
             )
-            self._note_at(
-                ALL, m, flow.sent.left() % (self.map.size + flow.n_made), "not sent exactly as often as due"
-            )
+            self._note_at(ALL, m, flow.sent.left() % (self.map.size + flow.n_made), "not sent exactly as often as due")
         return self.problems
 
     def _outputs(self, m: int) -> Any:
