@@ -17,7 +17,14 @@ from t3sim.gpu.kernel import codes, state
 from t3sim.gpu.ticks import TickBase
 from t3sim.program import operations
 from t3sim.program.operations import Barrier, Forward, Gemm, Moves, Operation, Post, Program, Wait, has_unlike_chunks
-from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace, wavefront_grid
+from t3sim.workload.tiling import (
+    ACCUMULATOR_BYTES,
+    ELEMENT_BYTES,
+    LANES_PER_WAVEFRONT,
+    TileTrace,
+    tiling_findings,
+    wavefront_grid,
+)  # fmt: skip
 
 Ints = NDArray[np.int64]
 KINDS = {operations.STORE: codes.INCOMING_WRITE, operations.UPDATE: codes.INCOMING_UPDATE, -1: -1}  # of messages
@@ -223,7 +230,6 @@ class TableBuilder:
     def _add_gemm(self, of: Gemm) -> None:
         """Add a GEMM: its operation, its workgroups, their wavefront tiles, DMA commands."""
         machine, trace = self.machine, of.trace
-        check_tiling(machine, trace)
         tiling, gemm = trace.tiling, trace.gemm
         tile_rows, tile_columns = tiling.workgroup_tile
         last_k = gemm.k - (gemm.k - 1) // tiling.k_slice * tiling.k_slice
@@ -451,16 +457,6 @@ def destinations(gemm: Gemm, *, is_translated: bool) -> tuple[Ints, Ints]:
     return distance, to
 
 
-def check_tiling(machine: MachineSpec, trace: TileTrace) -> None:
-    """Raise ``UsageError`` if operand slices or tiles do not fill whole lines."""
-    tiling, line = trace.tiling, machine.gpu.l2.line
-    if tiling.k_slice * ELEMENT_BYTES != line or (tiling.wavefront_tile[1] * ELEMENT_BYTES) % line:
-        raise UsageError(
-            f"tiling: k_slice ({tiling.k_slice}) and wavefront_tile columns ({tiling.wavefront_tile[1]}) must fill"
-            f" whole L2 lines of {line} bytes ({line // ELEMENT_BYTES} FP16 elements; a k_slice is one line)"
-        )
-
-
 def tracker_predecessors(tracked: Ints, sets: Ints, places: int) -> Ints:
     """Return for each workgroup the one whose place in the tracker it takes, or -1.
 
@@ -523,18 +519,13 @@ def resident_workgroups(machine: MachineSpec, trace: TileTrace) -> int:
     """Return workgroups resident on a CU: what LDS, registers and threads allow (at most four).
 
     Operand slices are staged in LDS, accumulators are FP32 in registers, a wavefront has 64 threads.  A persistent
-    kernel has one workgroup for each CU.
+    kernel has one workgroup for each CU.  Raises ``UsageError`` if no workgroup can run there.
     """
     tiling, unit = trace.tiling, machine.gpu.compute_unit
+    for path, message in tiling_findings(tiling, machine):
+        raise UsageError(f"tiling.{path}: {message}")
     rows, columns = tiling.workgroup_tile
     lds = (tiling.prefetch_depth + 1) * (rows + columns) * tiling.k_slice * ELEMENT_BYTES
-    registers = rows * columns * 4
-    wavefronts = (rows // tiling.wavefront_tile[0]) * (columns // tiling.wavefront_tile[1])
-    most = 1 if tiling.persistent else 4
-    resident = min(unit.lds // lds, unit.registers // registers, unit.max_threads // (wavefronts * 64), most)
-    if resident < 1:
-        raise UsageError(
-            f"tiling: a workgroup tile of {rows} x {columns} needs {lds} B of LDS, {registers} B of registers and"
-            f" {wavefronts * 64} threads; a compute unit has {unit.lds}, {unit.registers} and {unit.max_threads}"
-        )
-    return resident
+    n_threads = math.prod(wavefront_grid(tiling)) * LANES_PER_WAVEFRONT
+    held = unit.lds // lds, unit.registers // (rows * columns * ACCUMULATOR_BYTES), unit.max_threads // n_threads
+    return min(*held, 1 if tiling.persistent else 4)
