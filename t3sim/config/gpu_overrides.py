@@ -27,8 +27,7 @@ from t3sim.config.machine import (
 )  # fmt: skip
 from t3sim.config.machine_checks import machine_findings
 from t3sim.config.presets import JITTER, SKEW, STARTS, expand_part
-from t3sim.config.problems import Problems
-from t3sim.config.trees import node_at, overlay, validated, value_at
+from t3sim.config.trees import Problems, node_at, overlay, validated, value_at
 from t3sim.config.yaml_loader import Node, type_name
 from t3sim.errors import ConfigError
 from t3sim.units import format_frequency

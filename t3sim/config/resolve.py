@@ -9,8 +9,7 @@ from t3sim.config.experiment import Kernels, OperatorsSpec
 from t3sim.config.gpu_overrides import GpuOverrides, is_override
 from t3sim.config.machine import MachineSpec, UniformMachineSpec
 from t3sim.config.machine_checks import machine_findings
-from t3sim.config.problems import Problems
-from t3sim.config.trees import found_words, placed, validated, with_value
+from t3sim.config.trees import Problems, found_words, placed, validated, with_value
 from t3sim.config.yaml_loader import Node, Position
 from t3sim.errors import ConfigError
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from t3sim.config.problems import Problems
+from t3sim.config.trees import Problems
 from t3sim.config.yaml_loader import Node, Position, type_name
 from t3sim.errors import PluginError, home_of, is_of_a_user
 from t3sim.experiment.sweep import Axis

@@ -26,9 +26,8 @@ from pydantic import ValidationError
 
 from t3sim.config.experiment import ArbitrationSpec, KernelLibrarySpec, Kernels, RunSpec
 from t3sim.config.presets import annotated
-from t3sim.config.problems import Problems
 from t3sim.config.resolve import ResolvedMachine, resolve_machine, resolve_tiling
-from t3sim.config.trees import MAX_GUESSES, spec_problems, unknown_key
+from t3sim.config.trees import MAX_GUESSES, Problems, spec_problems, unknown_key
 from t3sim.config.yaml_loader import Node, Position, load_yaml, load_yaml_text, type_name
 from t3sim.errors import ConfigError, UsageError
 from t3sim.experiment.checks import check_point, shortest_latency

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from t3sim.config.gpu_overrides import OVERRIDE_KEY
-from t3sim.config.problems import Problems
-from t3sim.config.trees import node_at, unknown_key, with_value
+from t3sim.config.trees import Problems, node_at, unknown_key, with_value
 from t3sim.config.yaml_loader import MAX_DEPTH, Node, Position, load_yaml_text, type_name
 from t3sim.errors import ConfigError
 

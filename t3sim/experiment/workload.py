@@ -18,9 +18,8 @@ from t3sim.config.experiment import (
 )
 from t3sim.config.machine import MachineSpec
 from t3sim.config.presets import shipped
-from t3sim.config.problems import problem_at, refusal
 from t3sim.config.resolve import resolve_operators
-from t3sim.config.trees import node_at
+from t3sim.config.trees import node_at, problem_at, refusal
 from t3sim.config.yaml_loader import Node, Position
 from t3sim.errors import ConfigError, InputDataError, Problem
 from t3sim.experiment.schema import MAX_TP, WorkloadFile

@@ -105,7 +105,11 @@ class Following:
         for program in self.programs:
             firsts = [0]
             for operation in program.operations:
-                n_threads, n_actions = threads_of(operation, program)
+                n_threads = n_actions = 0
+                if isinstance(operation, Gemm):
+                    n_threads, n_actions = len(tile_state(operation, program).groups) + len(operation.forwards), 1
+                elif isinstance(operation, Moves):
+                    n_actions, n_threads = operation.steps.shape
                 firsts.append(firsts[-1] + n_threads)
                 self.codes_per_thread = max(self.codes_per_thread, n_actions + 2)
             self.first_thread.append(firsts)
@@ -474,12 +478,3 @@ def having_done(clock: Clock, thread: int, n_actions: int) -> Clock:
     own = clock.copy()
     own[0, thread] = max(own[0, thread], n_actions)
     return own
-
-
-def threads_of(operation: object, program: Program) -> tuple[int, int]:
-    """Return how many threads an operation has, and how many actions the longest of them."""
-    if isinstance(operation, Gemm):
-        return len(tile_state(operation, program).groups) + len(operation.forwards), 1
-    if isinstance(operation, Moves):
-        return operation.steps.shape[1], len(operation.steps)
-    return 0, 0
