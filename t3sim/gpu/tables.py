@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t3sim.collective.schedule import sent_granules
+from t3sim.collective.schedule import places_for, sent_granules
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
 from t3sim.gpu.assemble import EFFICIENCY_SCALE, full_packet, issue_ticks
@@ -401,8 +401,8 @@ class TableBuilder:
         operation.first_workgroup, operation.n_workgroups = self._n["units"], n_workgroups
         operation.first_step, operation.n_steps = self._n["steps"], len(of.steps)
         operation.n_step_columns, operation.n_ranks, operation.shares_units = n_columns, self.program.n, of.shares_units
-        sent, data = operation.flags_numerator, operation.flags_denominator = of.flags
-        operation.buffer_places = -(-sent // data)  # with flags, lines of a receive buffer lie further apart
+        operation.flags_numerator, operation.flags_denominator = of.flags
+        operation.buffer_places = places_for(of.flags)
         given = of.steps.reshape(-1)
         steps = records(state.STEP_TABLE, len(given))
         for name in set(given.dtype.names or ()) & set(steps.dtype.names or ()):

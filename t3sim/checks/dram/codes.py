@@ -8,15 +8,9 @@ import numpy as np
 
 # DRAM commands as logged; UPD is a near-memory op-and-store.  The checker tells a precharge of all banks
 # (bank -1) from that of one bank.
-ACT = 0
-PRE = 1
-RD = 2
-WR = 3
-UPD = 4
-REF = 5
-N_COMMANDS = 6
-PREAB = 6
-N_SORTS = 7
+ACT, PRE, RD, WR, UPD, REF, N_COMMANDS = range(7)
+PREAB = N_COMMANDS
+N_SORTS = N_COMMANDS + 1
 ALL_BANKS = -1
 
 # Request kinds as logged: what the bits of one say, and how many there are.
@@ -25,13 +19,10 @@ UPDATE_BIT = 16
 N_KINDS = 32
 
 # Reach of a rule.
-BANK = 0
-GROUP = 1
-CHANNEL = 2
+BANK, GROUP, CHANNEL = range(3)
 
 # Command buses.
-ROW = 0
-COLUMN = 1
+ROW, COLUMN = range(2)
 
 LONG_AGO = -(1 << 60)
 NEVER = 1 << 60

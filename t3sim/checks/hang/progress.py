@@ -117,19 +117,15 @@ def longest_wait(core: GpuCore) -> int:
     )
 
 
-def held_back_ticks(core: GpuCore) -> int:
-    """Return the ticks for which the policy's own parameters may allow it to hold a request back.
+def patience_of(core: GpuCore) -> int:
+    """Return the ticks without any progress after which a run is given up.
 
-    What its parameters mean is the policy's affair, so all of them are taken for cycles of the memory clock;
-    words like ``none`` that stand for no limit at all bound nothing.
+    The policy's own parameters may allow it to hold a request back.  What they mean is its affair, so all of them are
+    taken for cycles of the memory clock; words like ``none`` that stand for no limit at all bound nothing.
     """
     params = core.gpu.channels["policy_params"].max(axis=0)
-    return sum(int(value) for value in params if 0 < value < codes.NEVER) * int(core.gpu.memory_ticks)
-
-
-def patience_of(core: GpuCore) -> int:
-    """Return the ticks without any progress after which a run is given up."""
-    return PATIENCE_CYCLES * int(core.gpu.compute_ticks) + longest_wait(core) + held_back_ticks(core)
+    held_back = sum(int(value) for value in params if 0 < value < codes.NEVER) * int(core.gpu.memory_ticks)
+    return PATIENCE_CYCLES * int(core.gpu.compute_ticks) + longest_wait(core) + held_back
 
 
 # --- what is still to come ---------------------------------------------------------------------------

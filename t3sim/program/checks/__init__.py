@@ -11,11 +11,11 @@ from dataclasses import replace
 import numpy as np
 
 from t3sim.errors import ProgramError, UsageError
-from t3sim.program.checks.findings import Findings, Problem
 from t3sim.program.checks.follow import Following
 from t3sim.program.checks.form import note_form
 from t3sim.program.checks.shadow import MOST_RANKS
 from t3sim.program.checks.stuck import note_circle, note_missing_posts
+from t3sim.program.checks.words import Findings, Problem
 from t3sim.program.compare import difference
 from t3sim.program.operations import Gemm, Program
 from t3sim.program.plan import Plan

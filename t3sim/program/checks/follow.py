@@ -18,12 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from t3sim.collective.schedule import places_for
-from t3sim.program.checks.findings import Findings
 from t3sim.program.checks.ledger import Knowledge, Ledger, Number, sources_of, step_post, waited_at
 from t3sim.program.checks.places import Map, followed_buffers
 from t3sim.program.checks.shadow import BAD, EMPTY, ZERO, Access, Clock, Frames, Shadow, Value
 from t3sim.program.checks.tiles import TileState, segments, tile_state
-from t3sim.program.checks.words import Words
+from t3sim.program.checks.words import Findings, Words
 from t3sim.program.operations import (
     NONE,
     STORE,

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t3sim.program.checks.findings import Findings
 from t3sim.program.checks.ledger import waits_of
 from t3sim.program.checks.places import Map
 from t3sim.program.checks.tiles import tile_state
+from t3sim.program.checks.words import Findings
 from t3sim.program.operations import (
     CACHED,
     NONE,

@@ -1,13 +1,39 @@
-"""Ranks, operations, signals and granules in words."""
+"""What is wrong with programs, and ranks, operations, signals and granules in words."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from t3sim.program.checks.ledger import Number
 from t3sim.program.checks.places import Map
 from t3sim.program.checks.shadow import distances_of
 from t3sim.program.checks.tiles import TileState
 from t3sim.program.operations import Program
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something wrong with programs: which check says so, and what in words."""
+
+    check: str
+    message: str
+
+
+@dataclass(eq=False)
+class Findings:
+    """What is wrong, of each check a few things at most."""
+
+    most: int = 5
+    problems: list[Problem] = field(default_factory=list)
+
+    def add(self, check: str, message: str) -> None:
+        """Note a problem, once, unless there are many of its check."""
+        problem = Problem(check, message)
+        if len(self.of(check)) < self.most and problem not in self.problems:
+            self.problems.append(problem)
+
+    def of(self, check: str) -> list[Problem]:
+        """Return the problems that *check* has found."""
+        return [problem for problem in self.problems if problem.check == check]
 
 
 @dataclass(eq=False)
