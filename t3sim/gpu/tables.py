@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.collective.schedule import places_for, sent_granules
+from t3sim.config.limits import MOST_RESIDENT_WORKGROUPS
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
 from t3sim.gpu.assemble import EFFICIENCY_SCALE, full_packet, issue_ticks
@@ -528,4 +529,4 @@ def resident_workgroups(machine: MachineSpec, trace: TileTrace) -> int:
     lds = (tiling.prefetch_depth + 1) * (rows + columns) * tiling.k_slice * ELEMENT_BYTES
     n_threads = math.prod(wavefront_grid(tiling)) * LANES_PER_WAVEFRONT
     held = unit.lds // lds, unit.registers // (rows * columns * ACCUMULATOR_BYTES), unit.max_threads // n_threads
-    return min(*held, 1 if tiling.persistent else 4)
+    return min(*held, 1 if tiling.persistent else MOST_RESIDENT_WORKGROUPS)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from t3sim.overlap.interface import strategy
-from t3sim.program.kernels import copies_of_ranks, gemm, program, refuse_without_engines, row_granules, total
+from t3sim.program.kernels import copies_of_ranks, gemm, program, refuse_without_engines, total
 from t3sim.program.operations import Barrier, Program, Tiles, Wait
 from t3sim.program.operator import Operator
 from t3sim.program.parts import fused_plan
@@ -24,7 +24,7 @@ def scatter_program(op: Operator, rank: int, chunks: int, order: int = BY_RANK, 
     copies of a rank run on one of *engines* in the order in which they are made.
     """
     memory, cut, rest = op.memory(), RowChunks(op, chunks), op.n - 1
-    kernel, size = gemm(op, memory, rank), cut.n_rows * row_granules(op)
+    kernel, size = gemm(op, memory, rank), cut.n_rows * cut.pitch
     made, stored = memory.buffer("made", rest * size), memory.signal("stored", op.n * cut.n)
     partials, output = memory.buffer("partials", op.n * size), memory.buffer("output", size)
     kernel, due = cut.stored(op, kernel, partials.first, made.first, stored)

@@ -26,7 +26,7 @@ PARAMETERS = {
 def distfuse_program(op: Operator, rank: int, units: int, shots: int) -> Program:
     """Return a GEMM that stores tile by tile, and an all-reduce of its tiles on the last *units*."""
     op.owned_rows()
-    memory, tiles, n = op.memory(), PackedTiles(op), op.n
+    memory, tiles, n = op.memory(), PackedTiles(op, op.tiles), op.n
     kernel = gemm(op, memory, rank, units=(0, op.machine.gpu.n_compute_units - units))
     made, output = memory.buffer("made", n * tiles.each), memory.buffer("output", n * tiles.each)
     stored, gathered = memory.signal("stored", n * tiles.n), memory.signal("gathered")

@@ -27,7 +27,7 @@ def flux_pull_program(op: Operator, rank: int, units: int) -> Program:
     so all fetch from the one before at first; Flux's own pairs (rank XOR step) are not one program for all ranks.
     """
     op.owned_rows()
-    memory, tiles, rest = op.memory(), PackedTiles(op), op.n - 1
+    memory, tiles, rest = op.memory(), PackedTiles(op, op.tiles), op.n - 1
     kernel = gemm(op, memory, rank, units=(0, op.machine.gpu.n_compute_units - units))
     made, slots = memory.buffer("made", rest * tiles.each), memory.buffer("slots", op.n * tiles.each)
     output = memory.buffer("output", tiles.each)

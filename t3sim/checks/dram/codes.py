@@ -84,22 +84,12 @@ SEEN = np.dtype(
     align=True,
 )
 
-FINDING = np.dtype(
-    [
-        ("check", "i8"),
-        ("channel", "i8"),
-        ("later_sort", "i8"),  # -1: none that is known
-        ("bank", "i8"),
-        ("row", "i8"),
-        ("at", "i8"),
-        ("earlier_sort", "i8"),  # -1: no earlier command
-        ("earlier_bank", "i8"),
-        ("earlier_at", "i8"),
-        ("required", "i8"),
-        ("found", "i8"),
-    ],
-    align=True,
-)
+# What broke a rule; a sort of -1: no command that is known, or no earlier one.
+_OF_FINDING = (
+    "check", "channel", "later_sort", "bank", "row", "at", "earlier_sort", "earlier_bank", "earlier_at", "required",
+    "found",
+)  # fmt: skip
+FINDING = np.dtype([(name, "i8") for name in _OF_FINDING], align=True)
 
 TOTALS = np.dtype(
     [
