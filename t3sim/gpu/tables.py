@@ -25,7 +25,7 @@ from t3sim.workload.tiling import (
     TileTrace,
     tiling_findings,
     wavefront_grid,
-)  # fmt: skip
+)
 
 Ints = NDArray[np.int64]
 KINDS = {operations.STORE: codes.INCOMING_WRITE, operations.UPDATE: codes.INCOMING_UPDATE, -1: -1}  # of messages

@@ -21,5 +21,5 @@ __all__ = [
     "overlap_strategies", "strategy",
 ]  # fmt: skip
 
-for module in iter_modules(__path__):
-    import_module(f"{__name__}.{module.name}")
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

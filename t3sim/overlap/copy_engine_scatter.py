@@ -1,11 +1,10 @@
 """Copy engines scatter the output of one whole GEMM, part by part as it is made: T3 without its units."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from t3sim.overlap.interface import strategy
+from t3sim.overlap.interface import Params, strategy
 from t3sim.program.kernels import copies_of_ranks, gemm, program, refuse_without_engines, total
 from t3sim.program.operations import Barrier, Program, Tiles, Wait
 from t3sim.program.operator import Operator
@@ -53,7 +52,7 @@ PARAMETERS = {
 
 
 @strategy("copy-engine-scatter", parameters=PARAMETERS, arbitration="round_robin", order=10)
-def copy_engine_scatter(op: Operator, params: Mapping[str, int]) -> Plan:
+def copy_engine_scatter(op: Operator, params: Params) -> Plan:
     """Rows for each rank are sent in ``chunks`` when they are stored, made by rank or by chunk (``order``)."""
     refuse_without_engines(op, "copy-engine-scatter")
     return fused_plan(op, lambda op, rank: scatter_program(op, rank, **params))

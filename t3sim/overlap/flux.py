@@ -1,12 +1,11 @@
 """Flux, push form: each tile goes to the owner of its rows when it is made; owners add up what all have sent."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from t3sim.overlap.interface import strategy
+from t3sim.overlap.interface import Params, strategy
 from t3sim.program.kernels import gemm, program, total
 from t3sim.program.operations import STORE, Barrier, Program, Tiles
 from t3sim.program.operator import Operator
@@ -45,12 +44,12 @@ def flux_push_program(op: Operator, rank: int, store_bytes: int | None = None) -
 
 
 @strategy("flux-push", parameters=PARAMETERS, arbitration="round_robin", order=9)
-def flux_push(op: Operator, params: Mapping[str, int]) -> Plan:
+def flux_push(op: Operator, params: Params) -> Plan:
     """Tile rows of the next rank first, own last (`next`), or all ranks from row 0 and so all to one (`naive`)."""
     return Plan(in_order(flux_push_part(op, params), all_gather_part(op)), also=(gemm_part(op),))
 
 
-def flux_push_part(op: Operator, params: Mapping[str, int]) -> Part:
+def flux_push_part(op: Operator, params: Params) -> Part:
     """Return the fused GEMM with its barriers and the sum."""
     ordered = op if params["order"] == NEXT else op.unstaggered()
     program_of = partial(flux_push_program, store_bytes=params["store_bytes"] or None)

@@ -1,11 +1,10 @@
 """Flux, pull form: tiles stay where they are made; their owners fetch each one as soon as it is there, and add up."""
 
-from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
 
-from t3sim.overlap.interface import strategy
+from t3sim.overlap.interface import Params, strategy
 from t3sim.program.kernels import gemm, program, total
 from t3sim.program.operations import AT_OPERANDS, NONE, Barrier, Post, Program, Tiles, Wait
 from t3sim.program.operator import Operator
@@ -53,6 +52,6 @@ def flux_pull_program(op: Operator, rank: int, units: int) -> Program:
 
 
 @strategy("flux-pull", parameters={"fetching_units": FETCHING_UNITS}, arbitration="round_robin", order=16)
-def flux_pull(op: Operator, params: Mapping[str, int]) -> Plan:
+def flux_pull(op: Operator, params: Params) -> Plan:
     """Warps on the compute units of the GEMM fetch, as Flux's do, or ``fetching_units`` do nothing else."""
     return fused_plan(op, partial(flux_pull_program, units=params["fetching_units"]))

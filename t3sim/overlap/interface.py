@@ -85,7 +85,8 @@ class Phase:
 
 
 After = Sequence[Phase]
-Function = Callable[[Operator, Mapping[str, int]], Plan]
+Params = Mapping[str, int]  # values of the parameters of a strategy, by name
+Function = Callable[[Operator, Params], Plan]
 F = TypeVar("F", bound=Function)
 Kind = Literal["baseline", "design", "bound", "estimate"]
 Availability = Literal["exists today", "needs hardware", "bound"]
