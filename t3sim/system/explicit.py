@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from t3sim.checks.audit import Audit
+from t3sim.checks.audit import Audit, Report
 from t3sim.config.experiment import RunSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.gpu.arbitration import arbitration_policies
@@ -26,7 +26,7 @@ from t3sim.program.operations import reaches_others
 from t3sim.program.plan import Part
 from t3sim.system.machine import sent_at
 from t3sim.system.measure import timelines_of, waits_of
-from t3sim.system.parts import Parts, PhaseJob, PhaseSource, Report, counters_in, key_of, named, shifted
+from t3sim.system.parts import Parts, PhaseJob, PhaseSource, counters_in, key_of, named, shifted
 from t3sim.system.ring import RingMachine
 from t3sim.system.spans import spans_of
 from t3sim.system.threads import threads_for

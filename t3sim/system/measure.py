@@ -161,19 +161,15 @@ def timeline_of(core: GpuCore, name: str = "gpu[0]", device_id: int = 0) -> Time
     return timeline
 
 
-def kernels_of(core: GpuCore) -> Iterator[tuple[Gemm | Moves, Any]]:
-    """Yield the kernels of the program of a GPU and, of each, the entry in its table of operations."""
-    assert core.program is not None
-    kernels = [one for one in core.program.operations if isinstance(one, Gemm | Moves)]
-    return zip(kernels, [one for one in core.operations if one.kind != codes.BARRIER], strict=True)
-
-
 class Slices:
     """Where the timeline shows what the tables of a GPU number: names that are the same in every run."""
 
     def __init__(self, core: GpuCore, name: str) -> None:
         self.name, self.ps, tables = name, core.ticks.to_ps, core.tables
-        self.kernels = list(kernels_of(core))
+        assert core.program is not None
+        given = [one for one in core.program.operations if isinstance(one, Gemm | Moves)]
+        entries: list[Any] = [one for one in core.operations if one.kind != codes.BARRIER]  # in the table of operations
+        self.kernels = list(zip(given, entries, strict=True))
         self.n_steps = sum(given.steps.size for given, _ in self.kernels if isinstance(given, Moves))
         # Lists: looking at one entry of an array of records takes microseconds.
         self.workgroups = columns_of(tables.workgroups, "cu", "slot", "start_at", "main_loop_end_at", "end_at")

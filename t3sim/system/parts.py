@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from t3sim.checks.audit import Audit
+from t3sim.checks.audit import Audit, Report
 from t3sim.config.experiment import RunSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
@@ -28,8 +28,6 @@ from t3sim.system.spans import spans_of
 
 ISOLATED_POLICY = "round_robin"  # one stream at a time: every work-conserving policy is the same
 TILE_FIELDS = ("cu", "start_at", "main_loop_end_at", "end_at")
-
-Report = Callable[[float], None]
 
 
 @dataclass(frozen=True)
