@@ -20,8 +20,6 @@ from t3sim.gpu.in_flight import HungGpu, Queued, counted
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.wait_edges import NOT_SERVED, work_left
 
-__all__ = ["Hang", "HungGpu", "describe_hang", "headline"]
-
 MAX_LINES = 200
 MAX_ROWS = 16  # of one section, for one GPU
 WAY_LINES = 3
