@@ -80,9 +80,9 @@ class Problems(dict[Problem, None]):
         super().__init__()
         self._own_file = own_file
 
-    def report(self, root: Node, key: str, message: str) -> None:
+    def report(self, root: Node, key: str, message: str, at_key: bool = False) -> None:
         """Add a problem of the value at the dotted *key*, at the deepest place of the tree that exists."""
-        self.take([problem_at(root, key, message)])
+        self.take([problem_at(root, key, message, at_key)])
 
     def add(self, at: Node | Position, key: str, message: str, at_key: bool = False) -> None:
         """Add a problem of a node, or at a place."""
