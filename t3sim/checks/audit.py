@@ -61,57 +61,47 @@ class FollowedRun:
     """One phase under audit: all its GPUs, and the values that they carry."""
 
     def __init__(self, audit: Audit, devices: Sequence[Device]) -> None:
-        self.audit = audit
-        self._gpus = [FollowedGpu(audit, device) for device in devices]
+        self.audit, self._devices, self._n_quanta = audit, devices, [0] * len(devices)
+        self._drams = [DramChecker(device.core.machine.memory) for device in devices if audit.has_checks]
+        for device, dram in zip(devices, self._drams, strict=False):
+            device.core.stream_commands(dram.take)
         self._values = CarriedProgram([device.core for device in devices], audit.seed) if audit.has_data else None
         if self._values is not None:
             self._values.follow(devices)
 
     def reports(self, reports: Sequence[Report]) -> list[Report]:
         """Return what passes the progress of each GPU on to *reports*, and looks at its invariants now and then."""
-        return [partial(gpu.report, report) for gpu, report in zip(self._gpus, reports, strict=True)]
+        return [partial(self._report, d, report) for d, report in enumerate(reports)]
+
+    def _report(self, d: int, report: Report, share: float) -> None:
+        report(share)
+        self._n_quanta[d] += 1
+        if self._drams and self._n_quanta[d] % LOOK_EVERY == 0:
+            self._look(d)
+
+    def _look(self, d: int) -> None:
+        self.audit.n_looks += 1
+        device, dram = self._devices[d], self._drams[d]
+        refuse(broken(device.core), device.name)
+        if n := dram.n_violations:
+            head = f"{device.name}: {n} DRAM commands break a rule of the memory; this result would be wrong"
+            raise ModelError("\n".join([head, *map(str, dram.violations[:MAX_SHOWN])]))
 
     def finish(self) -> None:
         """Check what only the end can tell; raise ``ModelError`` if anything is wrong."""
-        for gpu in self._gpus:
-            gpu.finish()
+        self.audit.n_phases += len(self._devices)
+        for d, dram in enumerate(self._drams):
+            core, name = self._devices[d].core, self._devices[d].name
+            dram.finish(int(core.gpu.channels["now"][0]) + 1)
+            self._look(d)
+            refuse([line for claim in recomputed(core, dram) for line in claim.breaches()], name)
+            self.audit.n_commands += dram.n_commands
         if self._values is not None:
-            refuse_values(self._values)
+            if problems := self._values.check():
+                head = f"the simulated machine computed wrong values in {len(problems)} places or more"
+                raise ModelError("\n".join([head, *problems[:MAX_SHOWN]]))
             self.audit.n_granules += self._values.n_events
             self.audit.n_values += self._values.n_values
-
-
-class FollowedGpu:
-    """One GPU under audit."""
-
-    def __init__(self, audit: Audit, device: Device) -> None:
-        self.audit, self.core, self.name = audit, device.core, device.name
-        self._n_quanta = 0
-        self._dram = DramChecker(self.core.machine.memory) if audit.has_checks else None
-        if self._dram is not None:
-            self.core.stream_commands(self._dram.take)
-
-    def report(self, report: Report, share: float) -> None:
-        """Pass on the progress of the run; look at its invariants now and then."""
-        report(share)
-        self._n_quanta += 1
-        if self._dram is not None and self._n_quanta % LOOK_EVERY == 0:
-            self._look()
-
-    def _look(self) -> None:
-        assert self._dram is not None
-        self.audit.n_looks += 1
-        refuse(broken(self.core), self.name)
-        refuse_violations(self._dram, self.name)
-
-    def finish(self) -> None:
-        """Check what only the end can tell; raise ``ModelError`` if anything is wrong."""
-        self.audit.n_phases += 1
-        if self._dram is not None:
-            self._dram.finish(int(self.core.gpu.channels["now"][0]) + 1)
-            self._look()
-            refuse([line for claim in recomputed(self.core, self._dram) for line in claim.breaches()], self.name)
-            self.audit.n_commands += self._dram.n_commands
 
 
 def recomputed(core: GpuCore, dram: DramChecker) -> list[Claim]:
@@ -129,18 +119,3 @@ def recomputed(core: GpuCore, dram: DramChecker) -> list[Claim]:
         Claim("C8", "channel[]", f"{what}, counted against recomputed", kept, seen)
         for what, (kept, seen) in pairs.items()
     ]
-
-
-def refuse_violations(dram: DramChecker, name: str) -> None:
-    """Raise ``ModelError`` if the DRAM was told something its timings forbid."""
-    if dram.n_violations:
-        head = f"{name}: {dram.n_violations} DRAM commands break a rule of the memory; this result would be wrong"
-        raise ModelError("\n".join([head, *map(str, dram.violations[:MAX_SHOWN])]))
-
-
-def refuse_values(values: CarriedProgram) -> None:
-    """Raise ``ModelError`` if a memory does not hold what NumPy computes."""
-    problems = values.check()
-    if problems:
-        head = f"the simulated machine computed wrong values in {len(problems)} places or more"
-        raise ModelError("\n".join([head, *problems[:MAX_SHOWN]]))

@@ -1,7 +1,5 @@
 """A claim about a simulated machine: two numbers that have to be equal, and what to say if they are not."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -10,8 +10,6 @@ C1 conservation by kind, C2 bytes, C3 closed forms of the workload, C4 the ring,
 C9 sums over channels, C10 work, Q1 Little's law, B1, B4 and B7 bounds.  S1 and S2 are in ``specification``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -74,9 +72,10 @@ def claims(core: GpuCore) -> Iterator[Claim]:
 
 def request_claims(core: GpuCore) -> Iterator[Claim]:
     """Requests of each kind through stream queue, DRAM queue and data bus (C1, C2, Q1)."""
-    channels = channels_of(core)
-    waiting, queued = requests_by_kind(core)
-    classes = core.traffic.names
+    channels, classes = channels_of(core), core.traffic.names
+    waiting, queued = np.zeros((2, len(channels), len(classes), codes.N_KINDS), np.int64)
+    for q in queued_requests(core):
+        (queued if q.is_admitted else waiting)[q.channel, q.traffic_class, q.kind] += 1
     counters = ("n_enqueued", "n_requests", "n_served")
     entered, admitted, served = (channels[name][:, : len(classes)] for name in counters)
     for meaning, left, right in (
@@ -288,11 +287,6 @@ def ingress_claims(core: GpuCore) -> Iterator[Claim]:
     yield Claim("B1", "ingress_port", "time of the wire in use", int(port.busy_scaled), time, True)
 
 
-def link_claims(link: str, sender: GpuCore, n_carried: int) -> Iterator[Claim]:
-    """What one GPU put on the wire and the wire carried (C4)."""
-    yield Claim("C4", link, "granules put on the wire, against carried", int(sender.gpu.link_port.n_sent), n_carried)
-
-
 def arrival_claims(name: str, receiver: GpuCore, n_delivered: int) -> Iterator[Claim]:
     """What was delivered to a GPU, what it took and what it has to get (C4)."""
     gpu, port = receiver.gpu, receiver.gpu.ingress_port
@@ -427,11 +421,3 @@ def classes_of_kind(core: GpuCore, kind: int) -> list[int]:
     own = core.moves if kind in (codes.COLLECTIVE_READ, codes.COLLECTIVE_WRITE) else core.gemms
     classes: list[int] = np.unique(own["traffic_class"]).tolist()
     return classes
-
-
-def requests_by_kind(core: GpuCore) -> NDArray[np.int64]:
-    """Return how many requests are in the stream queues (0) and DRAM queues (1), [0 or 1, channel, class, kind]."""
-    counts = np.zeros((2, core.machine.memory.n_channels, len(core.traffic.names), codes.N_KINDS), np.int64)
-    for q in queued_requests(core):
-        counts[int(q.is_admitted), q.channel, q.traffic_class, q.kind] += 1
-    return counts

@@ -5,8 +5,6 @@ back: what takes so many ticks in the record takes the stated time, moves the st
 capacity (S1).  The end of a phase is the end of the last thing in it (S2).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

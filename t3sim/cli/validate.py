@@ -210,8 +210,8 @@ def beside(folder: Path, name: str, given: Path | None) -> Path | None:
 def machine_of(name: str, overrides: Sequence[str]) -> MachineSpec:
     """Return the machine called *name*, or in that file, with *overrides*; GPUs that differ are refused."""
     from t3sim.config.resolve import resolve_machine
+    from t3sim.config.trees import Problems
     from t3sim.config.yaml_loader import Node, Position
-    from t3sim.experiment.problems import Problems
     from t3sim.experiment.sweep import overridden
 
     problems, at = Problems("--machine"), Position("--machine")

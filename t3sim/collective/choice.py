@@ -4,8 +4,6 @@ Channels use one of three protocols.  Which, is the library's own choice (NCCL's
 the machine has, the one with the least expected time.  Pinned by ``tests/collective/test_protocols.py``.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 from t3sim.collective.schedule import (

@@ -9,8 +9,6 @@ part of every chunk, slice by slice, and what arrives lies in a buffer from whic
 inside the data (NCCL's LL and LL128) make what is sent, and what is read from a receive buffer, longer than the data.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 

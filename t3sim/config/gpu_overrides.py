@@ -5,14 +5,12 @@ sends, each with values on top of the machine's, or with another preset.  ``star
 comes to its first kernel, ``start_jitter:`` the largest random delay of the start of each kernel.
 """
 
-from __future__ import annotations
-
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -29,12 +27,11 @@ from t3sim.config.machine import (
 )  # fmt: skip
 from t3sim.config.machine_checks import machine_findings
 from t3sim.config.presets import JITTER, SKEW, STARTS, expand_part
-from t3sim.config.trees import node_at, overlay, validated, value_at
+from t3sim.config.trees import Problems, node_at, overlay, validated, value_at
 from t3sim.config.yaml_loader import Node, type_name
-from t3sim.errors import ConfigError, Problem
+from t3sim.errors import ConfigError
 from t3sim.units import format_frequency
 
-R = TypeVar("R")
 OVERRIDE_KEY = re.compile(r"(gpu|memory|link)\[(0|[1-9][0-9]{0,5})\]")
 MODELS: dict[str, type[GpuSpec | MemorySpec | LinkSpec]] = {"gpu": GpuSpec, "memory": MemorySpec, "link": LinkSpec}
 MOST_NAMES = 3  # of values, in a message
@@ -66,42 +63,30 @@ class GpuOverrides:
     def __init__(self, tree: Node, overrides: dict[str, Node], key: str, folder: Path | None) -> None:
         """*tree* is the machine without *overrides*, its presets expanded; *key* is the machine's."""
         self._tree, self._overrides, self._key, self._folder = tree, overrides, key, folder
-        self._problems: list[Problem] = []
+        self._problems = Problems()
 
     def applied_to(self, machine: MachineSpec) -> tuple[MachineSpec, Node]:
         """Return *machine* with its overrides, and the tree with them; all problems at once as a ConfigError."""
-        tried = self._tried
+        tried = self._problems.caught
         keys = [(name, match) for name in self._overrides if (match := OVERRIDE_KEY.fullmatch(name)) is not None]
         parts = [part for name, match in keys if (part := tried(self._part, name, match[1], int(match[2]))) is not None]
         late = (tried(self._skew, *one) for one in (tried(self._late_gpus) or {}).items())
         skews = tuple(skew for skew in late if skew is not None and skew.delay)
         jitter = tried(self._jitter)
-        self._raise_problems()
+        self._problems.raise_any()
         gpus, links = applied(machine, parts)
         spec = machine.model_copy(
             update={"own_gpus": gpus, "own_links": links, "start_skew": skews, "start_jitter": jitter}
         )
         self._check(spec, parts)
-        self._raise_problems()
+        self._problems.raise_any()
         written = {part.name: part.node for part in parts}
         return spec, replace(self._tree, value={**self._tree.value, **self._overrides, **written})
-
-    def _raise_problems(self) -> None:
-        if self._problems:
-            raise ConfigError(self._problems)
 
     def _wrong(self, node: Node, name: str, message: str, at_key: bool = False) -> ConfigError:
         return ConfigError(node.problem(f"{self._key}.{name}", message, at_key))
 
     # --- reading ---------------------------------------------------------------------------------
-
-    def _tried(self, read: Callable[..., R], *what: Any) -> R | None:
-        """What *read* returns, None if something is wrong with it: that is noted."""
-        try:
-            return read(*what)
-        except ConfigError as error:
-            self._problems += error.problems
-            return None
 
     def _part(self, name: str, kind: str, number: int) -> Override:
         node, shown = self._overrides[name], f"{self._key}.{name}"
@@ -177,10 +162,10 @@ class GpuOverrides:
         for part in parts:
             node, is_whole = node_at(part.node, tuple(rest))
             if part.kind == kind and is_whole:
-                self._problems += self._wrong(node, f"{part.name}.{'.'.join(rest)}", message).problems
+                self._problems.add(node, f"{self._key}.{part.name}.{'.'.join(rest)}", message)
                 return
         message = f"on gpu[{parts[0].number}], `{path}` {message}"
-        self._problems += self._wrong(parts[0].node, parts[0].name, message).problems
+        self._problems.add(parts[0].node, f"{self._key}.{parts[0].name}", message)
 
 
 def has_fine_ticks(machine: MachineSpec) -> bool:

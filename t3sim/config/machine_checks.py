@@ -3,8 +3,6 @@
 A finding is a dotted path below the machine and a message; ``resolve`` places it in the file.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Lists of numbers as a user writes them (``0-17,44``), like an operating system's lists of processors."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ A file is found by the name of its stem (``cu80``).  Where a configuration names
 own, by a path that ends in ``.yaml``, relative to the file that names it.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import replace

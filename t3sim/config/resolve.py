@@ -1,7 +1,5 @@
 """From what an experiment names to frozen specs: a machine with its presets and changes, kernels."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +9,9 @@ from t3sim.config.experiment import Kernels, OperatorsSpec
 from t3sim.config.gpu_overrides import GpuOverrides, is_override
 from t3sim.config.machine import MachineSpec, UniformMachineSpec
 from t3sim.config.machine_checks import machine_findings
-from t3sim.config.trees import found_words, placed, validated, with_value
+from t3sim.config.trees import Problems, found_words, placed, validated, with_value
 from t3sim.config.yaml_loader import Node, Position
-from t3sim.errors import ConfigError, Problem
+from t3sim.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -44,21 +42,16 @@ def resolve_machine(node: Node, folder: Path | None = None, key: str = "machine"
         tree = _changed(*named, tree, node.value["preset"].position)
     described = tree.get("description")
     values = presets.without(tree, "description").value
-    problems: list[Problem] = []
+    problems = Problems()
     overrides = {name: child for name, child in values.items() if is_override(name)}
     parts = {name: child for name, child in values.items() if name not in overrides}
     for name in (name for name in presets.PARTS if name in parts):
-        try:
-            parts[name] = presets.expand_part(name, parts[name], f"{key}.{name}", folder)
-        except ConfigError as error:
-            problems += error.problems
-    if problems:
-        raise ConfigError(problems)
+        parts[name] = problems.caught(presets.expand_part, name, parts[name], f"{key}.{name}", folder) or parts[name]
+    problems.raise_any()
     tree = replace(tree, value=parts)
     spec = MachineSpec(**dict(validated(UniformMachineSpec, tree, key)))
-    problems = placed(machine_findings(spec), tree, key)
-    if problems:
-        raise ConfigError(problems)
+    problems.take(placed(machine_findings(spec), tree, key))
+    problems.raise_any()
     if overrides:
         spec, tree = GpuOverrides(tree, overrides, key, folder).applied_to(spec)
     return ResolvedMachine(spec, tree, str(described.value) if described is not None else "")

@@ -1,12 +1,10 @@
-"""Trees of nodes: paths in them, values on top of others, and the specs that they describe.
+"""Trees of nodes: paths in them, values on top of others, problems of them, and the specs that they describe.
 
 The tree is kept beside the spec, so that every value can be shown with its origin and place, and every error points at
 the line that caused it.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
@@ -15,11 +13,12 @@ from pydantic import BaseModel, BeforeValidator, ValidationError
 from pydantic.fields import FieldInfo
 
 from t3sim import units
-from t3sim.config.yaml_loader import Node, type_name
+from t3sim.config.yaml_loader import Node, Position, type_name
 from t3sim.errors import ConfigError, Problem
 from t3sim.registry import nearest
 
 SpecT = TypeVar("SpecT", bound=BaseModel)
+Made = TypeVar("Made")
 KeyPath = tuple[str, ...]
 Finding = tuple[str, str]  # dotted path below a section, message
 
@@ -66,6 +65,59 @@ def placed(findings: Iterable[Finding], tree: Node, prefix: str) -> list[Problem
         node_at(tree, tuple(path.split(".")))[0].problem(f"{prefix}.{path}" if path else prefix, message)
         for path, message in findings
     ]
+
+
+# --- problems -------------------------------------------------------------------------------------
+
+
+class Problems(dict[Problem, None]):
+    """What is wrong, collected while an experiment or a machine is read, so that all of it is shown at once.
+
+    An ordered set: many points can have the same problem.
+    """
+
+    def __init__(self, own_file: str = "") -> None:
+        super().__init__()
+        self._own_file = own_file
+
+    def report(self, root: Node, key: str, message: str, at_key: bool = False) -> None:
+        """Add a problem of the value at the dotted *key*, at the deepest place of the tree that exists."""
+        self.take([problem_at(root, key, message, at_key)])
+
+    def add(self, at: Node | Position, key: str, message: str, at_key: bool = False) -> None:
+        """Add a problem of a node, or at a place."""
+        self.take([at.problem(key, message, at_key) if isinstance(at, Node) else at.problem(key, message)])
+
+    def take(self, problems: Iterable[Problem]) -> None:
+        """Add problems that were found elsewhere."""
+        self.update(dict.fromkeys(problems))
+
+    def caught(self, make: Callable[..., Made], *arguments: Any) -> Made | None:
+        """Return what *make* makes; None if it raises a ``ConfigError``, whose problems are added."""
+        try:
+            return make(*arguments)
+        except ConfigError as error:
+            self.take(error.problems)
+            return None
+
+    def raise_any(self) -> None:
+        """Raise all problems as one error, in the order in which they were found, if there are any."""
+        if self:
+            raise ConfigError(self)
+
+    def in_reading_order(self) -> ConfigError:
+        """All problems as one error, the experiment file first."""
+        return ConfigError(sorted(self, key=lambda p: (p.file != self._own_file, p.file, p.line, p.column)))
+
+
+def problem_at(root: Node, key: str, message: str, at_key: bool = False) -> Problem:
+    """Return a problem of the value at the dotted *key*, at the deepest place of the tree that exists."""
+    return node_at(root, tuple(key.split(".")))[0].problem(key, message, at_key)
+
+
+def refusal(root: Node, key: str, message: str, at_key: bool = False) -> ConfigError:
+    """Return the same as an error."""
+    return ConfigError(problem_at(root, key, message, at_key))
 
 
 # --- validation ----------------------------------------------------------------------------------

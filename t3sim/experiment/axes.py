@@ -1,7 +1,5 @@
 """The axes of a sweep in its results: a column for each swept key without one, and axes that changed nothing."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any

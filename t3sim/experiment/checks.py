@@ -3,21 +3,17 @@
 And as a ring: which GPUs and links there are, and whether one GPU may stand for all.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
-from itertools import chain
 
 from t3sim.config.experiment import CollectiveSpec, WorkloadSpec
 from t3sim.config.gpu_overrides import OVERRIDE_KEY, differences
 from t3sim.config.machine import MachineSpec
 from t3sim.config.presets import SKEW
 from t3sim.config.resolve import ResolvedMachine
-from t3sim.config.trees import node_at
+from t3sim.config.trees import Problems, node_at
 from t3sim.config.yaml_loader import Node
 from t3sim.experiment.decisions import STRATEGY, Choice
-from t3sim.experiment.problems import Problems
 from t3sim.experiment.schema import MAX_TP, PointFile
 from t3sim.overlap import OverlapStrategy, in_order, not_an_operator_of, overlap_strategies
 from t3sim.units import format_bytes, format_time
@@ -37,11 +33,20 @@ def check_point(
     *choices* are its strategy and its policy, as far as they are legal.
     """
     strategy = next((overlap_strategies.get(choice.name) for choice in choices if choice.key == STRATEGY), None)
-    gpus = gpus_of(machine.spec)
-    bounds = (_of_bounds(gpu, where, choice) for where, gpu in gpus for choice in choices)
-    overlap = _of_collective(workload.collective, strategy) if workload.collective else _of_operator(workload, strategy)
-    shape = _of_shape(workload, strategy, gpus, "workload.gemm" if tree.value["workload"].get("gemm") else "workload")
-    for key, message in chain(_of_quantum(machine.spec, point.quantum), *bounds, overlap, shape):
+    own = machine.spec.own_gpus  # each kind of GPU as a machine: the common one, others under their names
+    gpus = [("", machine.spec), *((f"on gpu[{one.number}]: ", machine.spec.of_gpu(one.number)) for one in own)]
+    found = [*_of_quantum(machine.spec, point.quantum)]
+    found += [
+        (f"{choice.key}.{name}", f"{where}is {value}, {excess}")
+        for where, gpu in gpus for choice in choices for name, value in choice.params.items()
+        if (excess := choice.parameters[name].excess(value, gpu)) is not None
+    ]  # fmt: skip
+    if workload.collective is not None:
+        found += _of_collective(workload.collective, strategy)
+    elif strategy is not None and workload.operator not in strategy.operators:
+        found.append((STRATEGY, not_an_operator_of(strategy, workload.operator)))
+    found += _of_shape(workload, strategy, gpus, "workload.gemm" if tree.value["workload"].get("gemm") else "workload")
+    for key, message in found:
         problems.report(tree, key, message)
     n = workload.tp if workload.collective is None else workload.collective.gpus
     _check_names(problems, machine.tree, n)
@@ -52,11 +57,6 @@ def check_point(
         problems.report(tree, key, message)
 
 
-def gpus_of(machine: MachineSpec) -> list[tuple[str, MachineSpec]]:
-    """Return the kinds of GPU of a ring, each as a machine: the common one as "", others under their names."""
-    return [("", machine), *((f"on gpu[{own.number}]: ", machine.of_gpu(own.number)) for own in machine.own_gpus)]
-
-
 def _of_quantum(machine: MachineSpec, quantum: int | None) -> Findings:
     slot, latency = longest_slot(machine, 0), machine.link.latency
     if quantum is not None and quantum > latency:
@@ -64,19 +64,6 @@ def _of_quantum(machine: MachineSpec, quantum: int | None) -> Findings:
         yield "quantum", f"is {format_time(quantum)}, {message}"
     if quantum is not None and quantum < slot:
         yield "quantum", f"is {format_time(quantum)}, below one `machine.gpu.issue_slot`, {format_time(slot)}"
-
-
-def _of_bounds(machine: MachineSpec, where: str, choice: Choice) -> Findings:
-    """Parameters beyond the value of the machine that bounds them."""
-    for name, value in choice.params.items():
-        excess = choice.parameters[name].excess(value, machine)
-        if excess is not None:
-            yield f"{choice.key}.{name}", f"{where}is {value}, {excess}"
-
-
-def _of_operator(workload: WorkloadSpec, strategy: OverlapStrategy | None) -> Findings:
-    if strategy is not None and workload.operator not in strategy.operators:
-        yield STRATEGY, not_an_operator_of(strategy, workload.operator)
 
 
 def _of_shape(

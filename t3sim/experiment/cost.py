@@ -4,8 +4,6 @@ All of it follows from the plan and from what the kernel cache has.  ``estimate`
 its seconds are turned into those of this host.
 """
 
-from __future__ import annotations
-
 import bz2
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence

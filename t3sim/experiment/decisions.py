@@ -9,16 +9,14 @@ Either is a name, or a mapping of a name and of parameters that the strategy or 
 A policy or a parameter that no strategy of the experiment uses is an error, not ignored.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from t3sim.config.trees import Problems
 from t3sim.config.yaml_loader import Node, Position, type_name
 from t3sim.errors import PluginError, home_of, is_of_a_user
-from t3sim.experiment.problems import Problems
 from t3sim.experiment.sweep import Axis
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.overlap import OverlapStrategy, in_order, overlap_strategies

@@ -10,8 +10,6 @@ accesses of 32 and 64 bytes, rings of 1 to 32 channels.  For phases of more than
 they took, on the core that ``cost.SAMPLE_SECONDS`` describes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,7 +23,7 @@ from t3sim.program.operations import CACHED, Gemm, Moves, Program
 from t3sim.system.parts import PhaseJob, PhasePlan
 from t3sim.system.simulate import evaluate
 from t3sim.workload.layer import sublayer_runs
-from t3sim.workload.tiling import ELEMENT_BYTES
+from t3sim.workload.tiling import ELEMENT_BYTES, tile_grid
 
 SECONDS_PER_SLOT = 5.0e-6  # of simulated time, the channels included
 SECONDS_PER_UNIT_SLOT = 1.7e-8  # a compute unit in it
@@ -172,7 +170,7 @@ def _operand_bytes(machine: MachineSpec, gemm: GemmShape, tiling: TilingSpec) ->
     if gemm.n * gemm.k * ELEMENT_BYTES <= gpu.l2.capacity / gpu.l2.n_partitions:
         return operands
     rows, columns = tiling.workgroup_tile
-    n_rows, n_columns = -(-gemm.m // rows), -(-gemm.n // columns)
+    n_rows, n_columns = tile_grid(gemm, tiling)
     wave = min(gpu.n_compute_units, n_rows * n_columns)
     high = min(tiling.group_rows, n_rows)  # of a group of rows; a wave has some columns of it, or whole groups
     across = -(-min(wave, n_columns * high) // high)

@@ -5,8 +5,6 @@ that were loaded, and the sources that simulate.  Names are left out: two machin
 Which checks followed a phase is left out too, since no check changes a result; the file of a phase says it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache, lru_cache, partial

@@ -7,8 +7,6 @@ Phases depend on each other.  A task is submitted when the phases that it starts
 phases are all finished is asked once more, for its result.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -133,7 +131,9 @@ class PhaseRunner:
                 self._store.put(digest, outcome.content)
                 self._take(decode(outcome.content, with_timeline=self.has_timeline))
                 for i in list(self._points_of[digest]):
-                    if self._can_go_on(i) and self._ask(i):
+                    needed = self._of_point[i]  # all of it is there, or a part that can start now
+                    can_go_on = any(map(self._is_ready, needed)) or all(one in self._known for one in needed)
+                    if can_go_on and self._ask(i):
                         done(i)
             elif outcome.error is not None and not self._is_forgiven(outcome.error):
                 raise outcome.error
@@ -172,11 +172,6 @@ class PhaseRunner:
             return False
         self.results[i] = PointResult(result, {digest: stored.wall_s for digest, stored in given.items()})
         return True
-
-    def _can_go_on(self, i: int) -> bool:
-        """Return whether point *i* has all the phases that it asked for, or one that it asked for can start now."""
-        needed = self._of_point[i]
-        return any(map(self._is_ready, needed)) or all(digest in self._known for digest in needed)
 
     def _is_ready(self, digest: str) -> bool:
         """Return whether a phase is to be submitted: it is missing, and those that it starts from are finished."""

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any, Protocol
 
-from t3sim.checks.audit import Audit
+from t3sim.checks.audit import Audit, Report
 from t3sim.config.experiment import RunSpec
 from t3sim.errors import EnvironmentFailure, T3SimError
 from t3sim.experiment.phase_digest import phase_digest, program_digest
@@ -28,7 +28,6 @@ from t3sim.system.threads import at_most_threads
 from t3sim.workload.tiling import TileTrace
 from t3sim.workload.trace_file import read_trace
 
-Report = Callable[[float], None]
 Say = Callable[[str], None]
 
 

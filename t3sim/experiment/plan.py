@@ -11,8 +11,6 @@ fastest.  Points that come out equal (an axis that a strategy does not use)
 are kept once.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -29,14 +27,13 @@ from pydantic import ValidationError
 from t3sim.config.experiment import ArbitrationSpec, KernelLibrarySpec, Kernels, RunSpec
 from t3sim.config.presets import annotated
 from t3sim.config.resolve import ResolvedMachine, resolve_machine, resolve_tiling
-from t3sim.config.trees import MAX_GUESSES, spec_problems, unknown_key
+from t3sim.config.trees import MAX_GUESSES, Problems, spec_problems, unknown_key
 from t3sim.config.yaml_loader import Node, Position, load_yaml, load_yaml_text, type_name
 from t3sim.errors import ConfigError, UsageError
 from t3sim.experiment.checks import check_point, shortest_latency
 from t3sim.experiment.decisions import DEFAULT, Decisions
 from t3sim.experiment.estimate import least_hours, planned_hours
 from t3sim.experiment.plugins import load_plugins
-from t3sim.experiment.problems import Problems
 from t3sim.experiment.schema import DEFAULT_MAX_HOURS, OF_A_POINT, SCHEMA_VERSION, ExperimentFile, PointFile
 from t3sim.experiment.shipped import experiment_file
 from t3sim.experiment.sweep import Axis, axes_of, moved_to, overridden, with_set
@@ -142,7 +139,10 @@ class _Planner:
 
     def plan(self) -> Experiment:
         """Make all points; the combinations of one are its places on the axes, several if duplicates were left out."""
-        root = self._read()
+        if self.mapping is None:
+            root = load_yaml(self.path)
+        else:  # it has no lines
+            root = moved_to(load_yaml_text(self.mapping, MAPPING), Position(MAPPING))
         if not root.is_mapping:
             raise ConfigError(root.problem("", f"found {type_name(root.value)}, an experiment is a mapping"))
         self._check_version(root)
@@ -190,12 +190,6 @@ class _Planner:
             combinations=combinations,
             machine_descriptions={m.spec.name: m.description for m in self.machines.values() if m is not None},
         )
-
-    def _read(self) -> Node:
-        """The file, or the mapping, which has no lines."""
-        if self.mapping is None:
-            return load_yaml(self.path)
-        return moved_to(load_yaml_text(self.mapping, MAPPING), Position(MAPPING))
 
     # what all points share
 

@@ -1,7 +1,5 @@
 """Plugin files: Python that an experiment names, run once in a process to register policies and strategies."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import sys

@@ -1,7 +1,5 @@
 """The result row of one point: which phases make it up, and what of their counters goes into which column."""
 
-from __future__ import annotations
-
 from t3sim.config.experiment import WorkloadSpec
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.overlap import Phase

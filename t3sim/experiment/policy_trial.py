@@ -7,8 +7,6 @@ before and after.  The states are drawn at random: a policy that misbehaves in a
 ``python -m t3sim.experiment.policy_trial`` is that process: it reads from stdin what to try, and writes what it found.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

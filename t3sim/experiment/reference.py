@@ -1,7 +1,5 @@
 """The reference of all keys of experiments, machines, kernels, operators and models, from the models that read them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
@@ -151,7 +149,8 @@ def allowed_in(model: type[BaseModel], name: str) -> str:
     """Return what the field *name* may be, with its unit."""
     field = model.model_fields[name]
     kind, bounds = " or ".join(dict.fromkeys(words_of(part) for part in parts_of(field.annotation))), []
-    for extra in extras_of(field):
+    annotated = annotations_of(field)  # a ``Field`` of a type that may be ``None`` opened up
+    for extra in (e for one in annotated for e in (one.metadata if isinstance(one, FieldInfo) else (one,))):
         if isinstance(extra, BeforeValidator) and extra.func is not parse_number_list:
             kind = units.usage_of(extra.func)
         elif isinstance(extra, Unit) and not kind.endswith(")"):
@@ -161,12 +160,6 @@ def allowed_in(model: type[BaseModel], name: str) -> str:
         elif type(extra) in BOUNDS and (bound := getattr(extra, BOUNDS[type(extra)][0])) != units.LIMIT:
             bounds.append(f"{BOUNDS[type(extra)][1]} {bound}")
     return ", ".join([kind, *dict.fromkeys(bounds)])
-
-
-def extras_of(field: FieldInfo) -> Iterator[Any]:
-    """Yield what the type of a field is annotated with; a ``Field`` of a type that may be ``None`` opened up."""
-    for extra in annotations_of(field):
-        yield from extra.metadata if isinstance(extra, FieldInfo) else (extra,)
 
 
 def parts_of(annotation: Any) -> list[Any]:

@@ -4,8 +4,6 @@ The lock belongs to the process (``flock``), so it ends with it, however it ends
 away.  The file stays, because removing it would let two runs lock two files of one name.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

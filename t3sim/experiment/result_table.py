@@ -4,8 +4,6 @@ What a folder held before stays until there is something new to show: an earlier
 first point of this one is finished, an earlier result of this very experiment until all points are.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ Whatever ends a run early, the next one goes on from the finished phases and com
 results grows while points finish; a manifest beside it says that it is whole.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

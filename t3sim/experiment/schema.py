@@ -1,7 +1,5 @@
 """The experiment file as a user writes it: its sections as models, and its JSON schema."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import Field

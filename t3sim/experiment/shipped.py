@@ -1,7 +1,5 @@
 """The experiments that come with t3sim, which have names: the folders of ``experiments/``."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

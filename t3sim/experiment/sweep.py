@@ -4,17 +4,14 @@ An override of a swept key pins that axis: the axis is dropped and every point
 has the given value.  ``sweep.grid.KEY=[...]`` replaces or adds an axis.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from t3sim.config.gpu_overrides import OVERRIDE_KEY
-from t3sim.config.trees import node_at, unknown_key, with_value
+from t3sim.config.trees import Problems, node_at, unknown_key, with_value
 from t3sim.config.yaml_loader import MAX_DEPTH, Node, Position, load_yaml_text, type_name
 from t3sim.errors import ConfigError
-from t3sim.experiment.problems import Problems
 
 NOT_SWEPT = ("schema_version", "name", "description", "plugins", "sweep", "figures", "max_hours")
 HAVE_PRESETS = ("machine", "machine.gpu", "machine.memory", "machine.link", "tiling", "strategy", "arbitration")
@@ -124,19 +121,14 @@ def with_set(root: Node, path: tuple[str, ...], value: Node, problems: Problems)
     for n in range(1, len(path)):
         node, is_whole = node_at(root, path[:n])
         is_list, shown = isinstance(node.value, list), ".".join(path[:n])
-        is_plain = not node.is_mapping and node.value is not None and not _takes_preset(path[:n])
+        # Where a name is short for ``{preset: name}``.
+        takes_preset = shown in HAVE_PRESETS or (n == 2 and path[0] == "machine" and OVERRIDE_KEY.fullmatch(path[1]))
+        is_plain = not node.is_mapping and node.value is not None and not takes_preset
         if is_whole and (is_list or is_plain):
             found = "a list" if is_list else type_name(node.value)
             problems.add(value, ".".join(path), f"`{shown}` is {found}, it has no keys", at_key=not is_list)
             return root
     return with_value(root, path, value)
-
-
-def _takes_preset(path: tuple[str, ...]) -> bool:
-    """Whether a name at *path* is short for ``{preset: name}``."""
-    if len(path) == 2 and path[0] == "machine" and OVERRIDE_KEY.fullmatch(path[1]):
-        return True
-    return ".".join(path) in HAVE_PRESETS
 
 
 def moved_to(node: Node, at: Position) -> Node:

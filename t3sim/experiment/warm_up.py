@@ -1,7 +1,5 @@
 """Imported once by the process that workers are forked from: dask, the simulator, and the loaded kernel."""
 
-from __future__ import annotations
-
 import dask
 
 from t3sim.experiment.dask_settings import DASK_SETTINGS

@@ -3,8 +3,6 @@
 Small experiments run in this process: starting workers takes longer than their work.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext

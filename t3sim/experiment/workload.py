@@ -1,7 +1,5 @@
 """The ``workload:`` section of a point becomes its spec: a model's sublayer or layer, a GEMM, a trace, a collective."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path
@@ -21,10 +19,9 @@ from t3sim.config.experiment import (
 from t3sim.config.machine import MachineSpec
 from t3sim.config.presets import shipped
 from t3sim.config.resolve import resolve_operators
-from t3sim.config.trees import node_at
+from t3sim.config.trees import Problems, node_at, refusal
 from t3sim.config.yaml_loader import Node, Position
-from t3sim.errors import ConfigError, InputDataError, Problem
-from t3sim.experiment.problems import problem_at, refusal
+from t3sim.errors import ConfigError, InputDataError
 from t3sim.experiment.schema import MAX_TP, WorkloadFile
 from t3sim.registry import unknown_name
 from t3sim.workload.kernel_choice import fitting_kernels, tiling_of
@@ -71,21 +68,19 @@ class WorkloadReader:
             found = " and ".join(f"`{name}`" for name in sources) or "none"
             message = f"needs exactly one of model, gemm, trace, collective; found {found}"
             raise refusal(tree, "workload", message, at_key=True)
-        problems = [
-            problem_at(tree, f"workload.{name}", f"needs `workload.{needed}`")
-            for needed, names in (("model", OF_A_MODEL), ("layer", OF_A_LAYER))
-            for name in names
-            if getattr(given, name) is not None and getattr(given, needed) is None
-        ]
+        problems = Problems()
+        for needed, names in (("model", OF_A_MODEL), ("layer", OF_A_LAYER)):
+            for name in names if getattr(given, needed) is None else ():
+                if getattr(given, name) is not None:
+                    problems.report(tree, f"workload.{name}", f"needs `workload.{needed}`")
         if given.sublayer is not None and given.layer is not None:
             message = "is all sublayers of a layer; remove `workload.sublayer`"
-            problems.append(problem_at(tree, "workload.layer", message))
+            problems.report(tree, "workload.layer", message)
         for name in ("collective", "layer"):
             if given.operator is not None and getattr(given, name) is not None:
                 message = f"is of a GEMM, and `workload.{name}` says itself what is done; remove one of them"
-                problems.append(problem_at(tree, "workload.operator", message))
-        if problems:
-            raise ConfigError(problems)
+                problems.report(tree, "workload.operator", message)
+        problems.raise_any()
         return sources[0]
 
     def _computed(self, tree: Node, given: WorkloadFile) -> tuple[dict[str, Any], GemmShape]:
@@ -104,25 +99,21 @@ class WorkloadReader:
 
     def _of_model(self, tree: Node, given: WorkloadFile, tp: int) -> tuple[dict[str, Any], GemmShape]:
         """A sublayer or a layer of a model; the sublayers of a layer have outputs of one size, so one kernel."""
-        problems: list[Problem] = []
-        operator = operator_of(given)
+        problems, operator = Problems(), operator_of(given)
         known = list(PHASES_OF[operator])
-        try:
-            model = self._model(tree, given)
-        except ConfigError as error:
-            problems += error.problems
+        model = problems.caught(self._model, tree, given)
         if given.sublayer is None and given.layer is None:
             instead = ", or `layer` instead" if given.operator is None else ""
             message = f"`workload.sublayer` is missing: one of {', '.join(known)}{instead}"
-            problems.append(problem_at(tree, "workload", message, at_key=True))
+            problems.report(tree, "workload", message, at_key=True)
         if given.sublayer is not None and given.sublayer not in known:
             of = [kind for kind, phases in PHASES_OF.items() if given.sublayer in phases]
             message = unknown_name("sublayer", given.sublayer, known)
             if of:
                 message = f"`{given.sublayer}` is of `operator: {of[0]}`; those of {operator} are {', '.join(known)}"
-            problems.append(problem_at(tree, "workload.sublayer", message))
-        if problems:
-            raise ConfigError(problems)
+            problems.report(tree, "workload.sublayer", message)
+        problems.raise_any()
+        assert model is not None
         try:
             layer = None if given.layer is None else self._layer(tree, given, model, tp)
             gemm = gemm_of(model, given.sublayer or SUBLAYERS[0], tp, operator)

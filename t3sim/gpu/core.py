@@ -1,7 +1,5 @@
 """One GPU as a simulation object: its record, its tables, its compiled loop.  Knows ticks, no SimPy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import prod
 from operator import is_
@@ -45,7 +43,6 @@ class GpuCore:
         policy: ArbitrationPolicy,
         params: dict[str, Any],
         *,
-        n_logged_commands: int = 0,
         ticks: TickBase | None = None,
         traffic: TrafficClasses = T3_TRAFFIC,
     ) -> None:
@@ -65,7 +62,7 @@ class GpuCore:
         self.outbox = records(MESSAGE, OUTBOX_SIZE)
         n_columns = BIN_COMPUTE_READ + N_CLASS_COLUMNS * len(traffic.names)
         self.series = np.zeros((SERIES_BINS, n_columns), np.int64)
-        self.command_log = records(COMMAND_LOG, n_logged_commands + 1)
+        self.command_log = records(COMMAND_LOG, 1)
         # Views of what is looked at after every quantum: a record array takes microseconds for each field.
         fields = self.state.view(np.ndarray)
         self._now, self._n_outbox, self._bin_ticks = fields["now"], fields["n_outbox"], fields["bin_ticks"]

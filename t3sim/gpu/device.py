@@ -5,8 +5,6 @@ time can reach it.  What it sent is handed to the link, what arrived before is i
 the result does not depend on the length of the quantum.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator
 from typing import Any
 

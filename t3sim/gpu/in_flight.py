@@ -5,8 +5,6 @@ are the ``accounts``.  What it counts is in a queue, a register or an inbox some
 unit that counts more than there is waits for something that will never come.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -274,11 +272,6 @@ class HungGpu:
         """Return the entry of the oldest line that a move kernel has under way on a compute unit; -1: it has none."""
         workgroup = self.gpu.move_workgroups[c]
         return int(workgroup.line_head) % len(workgroup.line_index) if workgroup.line_head < workgroup.line_tail else -1
-
-    @property
-    def n_unfetched(self) -> int:
-        """The granules that this GPU still has to get by its own loads."""
-        return sum(self.tables.loads.values()) - int(self.gpu.n_fetched)
 
     def _fetched_by(self, c: int) -> Counter[str]:
         """Return where the granules are that a move kernel has asked other GPUs for, of its oldest line on a unit."""

@@ -1,7 +1,5 @@
 """The tables beside a GPU's record, built from the program that it is to run: their length is set by the workload."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,16 +9,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t3sim.collective.schedule import sent_granules
+from t3sim.collective.schedule import places_for, sent_granules
+from t3sim.config.limits import MOST_RESIDENT_WORKGROUPS
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
 from t3sim.gpu.assemble import EFFICIENCY_SCALE, full_packet, issue_ticks
 from t3sim.gpu.kernel import codes, state
 from t3sim.gpu.ticks import TickBase
 from t3sim.program import operations
-from t3sim.program.operations import Barrier, Forward, Gemm, Moves, Operation, Post, Program, Wait
-from t3sim.program.traffic import has_unlike_chunks
-from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace, wavefront_grid
+from t3sim.program.operations import Barrier, Forward, Gemm, Moves, Operation, Post, Program, Wait, has_unlike_chunks
+from t3sim.workload.tiling import (
+    ACCUMULATOR_BYTES,
+    ELEMENT_BYTES,
+    LANES_PER_WAVEFRONT,
+    TileTrace,
+    tiling_findings,
+    wavefront_grid,
+)
 
 Ints = NDArray[np.int64]
 KINDS = {operations.STORE: codes.INCOMING_WRITE, operations.UPDATE: codes.INCOMING_UPDATE, -1: -1}  # of messages
@@ -221,16 +226,11 @@ class TableBuilder:
             raise UsageError(f"operation `{of.name}`: stores of {size} bytes: the size of a store is a power of two")
         return most if size is None else min(size, most)
 
-    def _count_sends(self, distances: Ints, n_granules: Ints) -> None:
-        """Add the granules that go to the GPU at each of *distances*."""
-        count(self._sends, distances, n_granules)
-
     # --- GEMMs -----------------------------------------------------------------------------------
 
     def _add_gemm(self, of: Gemm) -> None:
         """Add a GEMM: its operation, its workgroups, their wavefront tiles, DMA commands."""
         machine, trace = self.machine, of.trace
-        check_tiling(machine, trace)
         tiling, gemm = trace.tiling, trace.gemm
         tile_rows, tile_columns = tiling.workgroup_tile
         last_k = gemm.k - (gemm.k - 1) // tiling.k_slice * tiling.k_slice
@@ -256,7 +256,7 @@ class TableBuilder:
             getattr(self, f"_{name}").append(table)
             self._n[name] += len(table)
         leaves = (tiles["distance"] != 0) & (tiles["n_granules"] > 0)
-        self._count_sends(tiles["distance"][leaves], tiles["n_granules"][leaves])
+        count(self._sends, tiles["distance"][leaves], tiles["n_granules"][leaves])
 
     def _workgroups_of(self, of: Gemm, operation: Any) -> NDArray[Any]:
         """Return the workgroups of a GEMM."""
@@ -402,8 +402,8 @@ class TableBuilder:
         operation.first_workgroup, operation.n_workgroups = self._n["units"], n_workgroups
         operation.first_step, operation.n_steps = self._n["steps"], len(of.steps)
         operation.n_step_columns, operation.n_ranks, operation.shares_units = n_columns, self.program.n, of.shares_units
-        sent, data = operation.flags_numerator, operation.flags_denominator = of.flags
-        operation.buffer_places = -(-sent // data)  # with flags, lines of a receive buffer lie further apart
+        operation.flags_numerator, operation.flags_denominator = of.flags
+        operation.buffer_places = places_for(of.flags)
         given = of.steps.reshape(-1)
         steps = records(state.STEP_TABLE, len(given))
         for name in set(given.dtype.names or ()) & set(steps.dtype.names or ()):
@@ -414,7 +414,7 @@ class TableBuilder:
         steps["packet"] = self._packet_of(of)
         steps["start_at"] = steps["end_at"] = -1
         leaves = given[given["send"] >= 0]
-        self._count_sends(leaves["distance"] % self.program.n, sent_granules(leaves["n_granules"], of.flags))
+        count(self._sends, leaves["distance"] % self.program.n, sent_granules(leaves["n_granules"], of.flags))
         self._count_loads(of, given)
         steps["source"] %= self.program.n
         steps["is_remote"] = (steps["source"] != 0) | (steps["source_stride"] % self.program.n != 0)
@@ -456,16 +456,6 @@ def destinations(gemm: Gemm, *, is_translated: bool) -> tuple[Ints, Ints]:
     if is_translated:
         to = np.where(to >= 0, np.arange(len(to)), to)
     return distance, to
-
-
-def check_tiling(machine: MachineSpec, trace: TileTrace) -> None:
-    """Raise ``UsageError`` if operand slices or tiles do not fill whole lines."""
-    tiling, line = trace.tiling, machine.gpu.l2.line
-    if tiling.k_slice * ELEMENT_BYTES != line or (tiling.wavefront_tile[1] * ELEMENT_BYTES) % line:
-        raise UsageError(
-            f"tiling: k_slice ({tiling.k_slice}) and wavefront_tile columns ({tiling.wavefront_tile[1]}) must fill"
-            f" whole L2 lines of {line} bytes ({line // ELEMENT_BYTES} FP16 elements; a k_slice is one line)"
-        )
 
 
 def tracker_predecessors(tracked: Ints, sets: Ints, places: int) -> Ints:
@@ -530,18 +520,13 @@ def resident_workgroups(machine: MachineSpec, trace: TileTrace) -> int:
     """Return workgroups resident on a CU: what LDS, registers and threads allow (at most four).
 
     Operand slices are staged in LDS, accumulators are FP32 in registers, a wavefront has 64 threads.  A persistent
-    kernel has one workgroup for each CU.
+    kernel has one workgroup for each CU.  Raises ``UsageError`` if no workgroup can run there.
     """
     tiling, unit = trace.tiling, machine.gpu.compute_unit
+    for path, message in tiling_findings(tiling, machine):
+        raise UsageError(f"tiling.{path}: {message}")
     rows, columns = tiling.workgroup_tile
     lds = (tiling.prefetch_depth + 1) * (rows + columns) * tiling.k_slice * ELEMENT_BYTES
-    registers = rows * columns * 4
-    wavefronts = (rows // tiling.wavefront_tile[0]) * (columns // tiling.wavefront_tile[1])
-    most = 1 if tiling.persistent else 4
-    resident = min(unit.lds // lds, unit.registers // registers, unit.max_threads // (wavefronts * 64), most)
-    if resident < 1:
-        raise UsageError(
-            f"tiling: a workgroup tile of {rows} x {columns} needs {lds} B of LDS, {registers} B of registers and"
-            f" {wavefronts * 64} threads; a compute unit has {unit.lds}, {unit.registers} and {unit.max_threads}"
-        )
-    return resident
+    n_threads = math.prod(wavefront_grid(tiling)) * LANES_PER_WAVEFRONT
+    held = unit.lds // lds, unit.registers // (rows * columns * ACCUMULATOR_BYTES), unit.max_threads // n_threads
+    return min(*held, 1 if tiling.persistent else MOST_RESIDENT_WORKGROUPS)

@@ -4,8 +4,6 @@ The kernel counts slots, cycles and fractions of ticks up to the end of the last
 ticks, and the account of each unit is closed at the end of the phase, which lies inside or behind that slot.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """The traffic classes of a run: how many streams the memory controllers have, and their names."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

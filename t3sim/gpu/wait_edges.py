@@ -7,8 +7,6 @@ on; under ``ALWAYS``, what it waits for whatever its ledger says.  What a unit h
 Parts are named as in timelines, without the name of the GPU: ``channel[3].bank[5]``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -359,12 +357,12 @@ def posts_lost(hung: HungGpu, s: int) -> str:
 # --- workgroups of a collective ----------------------------------------------------------------------
 
 
-def of_engine(found: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what tells of copy engine *e* what *found* tells of its unit, behind the compute units."""
-    return lambda hung, e: found(hung, int(hung.gpu.n_compute_units) + e)
+def movers(hung: HungGpu) -> list[Index]:
+    """Return the compute units, and behind them the copy engines, each with its name."""
+    return [(c, hung.unit(c)) for c in range(int(hung.gpu.n_compute_units + hung.gpu.n_copy_engines))]
 
 
-def reason_of_unit(hung: HungGpu, c: int) -> int:
+def reason_of_unit(hung: HungGpu, c: int, _: str) -> int:
     """Return the last reason of a collective's compute unit; of one with GEMM workgroups, whether it stands in line."""
     unit = hung.gpu.compute_units[c]
     if unit.move_operation >= 0:
@@ -372,7 +370,7 @@ def reason_of_unit(hung: HungGpu, c: int) -> int:
     return codes.FOR_DRAM_QUEUE if unit.is_waiting else codes.NOTHING_LEFT
 
 
-def step_data(hung: HungGpu, c: int) -> Edges:
+def step_data(hung: HungGpu, c: int, _: str) -> Edges:
     """The operands of a step that the neighbour sends."""
     row, tables = hung.step_of(c)[1], hung.tables
     signal = int(tables.steps[row].wait_signal)
@@ -383,7 +381,7 @@ def step_data(hung: HungGpu, c: int) -> Edges:
     yield f"move_kernel.step[{row}]", needed
 
 
-def lines_in_flight(hung: HungGpu, c: int) -> Edges:
+def lines_in_flight(hung: HungGpu, c: int, _: str) -> Edges:
     """No line is under way, and no operand more may be loaded."""
     workgroup, row = hung.gpu.move_workgroups[c], hung.step_of(c)[1]
     if workgroup.line_head == workgroup.line_tail:
@@ -500,7 +498,7 @@ def port_data(hung: HungGpu) -> Edges:
             yield NOTHING, "waits for data of the DMA engine, but no read is in flight"
 
 
-def store_buffer_room(hung: HungGpu, unit: int, *_: int) -> Edges:
+def store_buffer_room(hung: HungGpu, unit: int, _: Any) -> Edges:
     """Room in the store buffer of the link, or in what a unit may have of it."""
     gpu, cu = hung.gpu, hung.gpu.compute_units[unit]
     buffer, most = int(gpu.link_port.buffer_granules), counted(int(cu.most_unsent), "granule")
@@ -553,12 +551,6 @@ def one(_: HungGpu) -> list[Index]:
 
 
 MOST_IN_FLIGHT = ("compute_unit[{0}]", "{gpu.max_outstanding_lines} loads, or stores of as many lines, are in flight")
-WAITS_OF_UNIT: dict[int, Callable[..., Edges]] = {  # while a workgroup of a collective has it
-    codes.FOR_DRAM_QUEUE: in_line,
-    codes.FOR_DRAM: lines_in_flight,
-    codes.FOR_LINK: store_buffer_room,
-    codes.FOR_DEPENDENCY: step_data,
-}
 UNITS = {
     "compute_unit[{}].slot[{}]": Unit(HungGpu.resident_slots, {
         codes.WORKING: matrix_pipe,
@@ -572,13 +564,12 @@ UNITS = {
         codes.FOR_CU_SLOT: lambda hung: occupied(hung, "every slot is taken", "a collective runs on it"),
         codes.FOR_DEPENDENCY: oldest_workgroup,
     }, lambda hung: hung.gpu.dispatcher_reason),
-    "compute_unit[{}]": Unit(
-        lambda hung: [(c,) for c in range(int(hung.gpu.n_compute_units))], {**WAITS_OF_UNIT}, reason_of_unit
-    ),
-    "copy_engine[{}]": Unit(
-        lambda hung: [(e,) for e in range(int(hung.gpu.n_copy_engines))],
-        {reason: of_engine(waits) for reason, waits in WAITS_OF_UNIT.items()}, of_engine(reason_of_unit),
-    ),
+    "{1}": Unit(movers, {  # while a workgroup of a collective has it
+        codes.FOR_DRAM_QUEUE: lambda hung, c, _: in_line(hung, c),
+        codes.FOR_DRAM: lines_in_flight,
+        codes.FOR_LINK: store_buffer_room,
+        codes.FOR_DEPENDENCY: step_data,
+    }, reason_of_unit),
     "command_processor.operation[{}]": Unit(unfinished, {ALWAYS: rest_of}),
     "signal[{}]": Unit(signals_waited_for, {ALWAYS: posters}),
     "l2_slice.bank[{}]": Unit(flushing_banks, {ALWAYS: room_for_write_back}),

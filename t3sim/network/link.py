@@ -6,8 +6,6 @@ quantum, each message with its own time.  Credits, signals and what is asked abo
 asks for data takes that of a header.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator
 from typing import Any
 

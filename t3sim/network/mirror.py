@@ -8,8 +8,6 @@ other: after ``k`` of ``n`` granules have left, ``floor(k m / n)`` of its ``m`` 
 chunk arrives exactly once either way, and no workgroup's arrivals overtake those of one that was sent before.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -92,10 +90,6 @@ def pairs_of(
     size = tiles_per_workgroup
     n_here, n_there = -(-(stop - start) // size), -(-(next_stop - next_start) // size)
     driver = np.arange(n_there) * n_here // n_there
-    pairs = []
-    for i in range(n_here):
-        first, last = np.searchsorted(driver, [i, i + 1]) * size
-        departing = start + i * size, min(start + (i + 1) * size, stop)
-        arriving = min(next_start + int(first), next_stop), min(next_start + int(last), next_stop)
-        pairs.append(Pair(departing, arriving, is_shift=False))
-    return pairs
+    edges = np.minimum(next_start + np.searchsorted(driver, np.arange(n_here + 1)) * size, next_stop).tolist()
+    departing = [(first, min(first + size, stop)) for first in range(start, stop, size)]
+    return [Pair(one, other, is_shift=False) for one, other in zip(departing, pairwise(edges), strict=True)]

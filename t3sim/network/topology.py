@@ -1,13 +1,10 @@
 """Which GPUs a GPU can send to, and whether what comes from several of them shares a port."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from t3sim.errors import UsageError
-from t3sim.program.operations import Gemm, Program
-from t3sim.program.traffic import has_unlike_chunks
+from t3sim.program.operations import Gemm, Program, has_unlike_chunks
 
 
 class Topology(NamedTuple):

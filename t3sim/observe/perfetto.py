@@ -5,8 +5,6 @@ duration are moments; flows are arrows between spans.
 Times in the file are microseconds, as the format wants.  The same timelines give the same bytes.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Iterator, Mapping

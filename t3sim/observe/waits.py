@@ -6,8 +6,6 @@ In a time slot a compute unit counts as what the most advanced of its workgroups
 operands, storing, in this order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -47,14 +45,9 @@ REASONS = {
     NOTHING_LEFT: "its part of the phase is over, or it has none",
 }
 
-COMPUTE_UNIT = "compute unit"
-COPY_ENGINE = "copy engine"
-DISPATCHER = "dispatcher"
-L2_BANK = "L2 bank"
-CHANNEL = "memory channel"
-DMA_ENGINE = "DMA engine"
-LINK_PORT = "link port"
-UNITS = (COMPUTE_UNIT, COPY_ENGINE, DISPATCHER, L2_BANK, CHANNEL, DMA_ENGINE, LINK_PORT)  # of a GPU
+UNITS = COMPUTE_UNIT, COPY_ENGINE, DISPATCHER, L2_BANK, CHANNEL, DMA_ENGINE, LINK_PORT = (
+    "compute unit", "copy engine", "dispatcher", "L2 bank", "memory channel", "DMA engine", "link port",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

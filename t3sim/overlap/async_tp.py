@@ -1,9 +1,8 @@
 """PyTorch's async tensor parallelism: a GEMM for each owner, its rows copied there while the next one runs."""
 
-from collections.abc import Mapping
 from functools import partial
 
-from t3sim.overlap.interface import strategy
+from t3sim.overlap.interface import Params, strategy
 from t3sim.program.chunks import Chunks
 from t3sim.program.host import HOST, run_by
 from t3sim.program.kernels import program, refuse_without_engines, total
@@ -44,12 +43,12 @@ def async_tp_program(op: Operator, rank: int, host: int) -> Program:
 
 
 @strategy("async-tp", parameters={"host": HOST}, arbitration="round_robin", order=11)
-def async_tp(op: Operator, params: Mapping[str, int]) -> Plan:
+def async_tp(op: Operator, params: Params) -> Plan:
     """``host``: operations come as those of a captured graph (``graph``), or one by one (``eager``)."""
     return Plan(in_order(async_tp_part(op, params), all_gather_part(op)), also=(gemm_part(op),))
 
 
-def async_tp_part(op: Operator, params: Mapping[str, int]) -> Part:
+def async_tp_part(op: Operator, params: Params) -> Part:
     """Return the GEMMs, copies and barriers, and the sum."""
     refuse_without_engines(op, "async-tp")
     return part_of(op, "fused", "fused", partial(async_tp_program, host=params["host"]), is_arbitrated=True)

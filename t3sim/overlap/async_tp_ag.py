@@ -1,10 +1,9 @@
 """PyTorch's async tensor parallelism, all-gather: the shards of the others come one by one, each has a GEMM."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from t3sim.overlap.interface import strategy
+from t3sim.overlap.interface import Params, strategy
 from t3sim.program.gathering import Gathering
 from t3sim.program.host import HOST, run_by
 from t3sim.program.kernels import program, refuse_without_engines, total
@@ -48,7 +47,7 @@ def async_tp_ag_program(op: Operator, rank: int, host: int) -> Program:
 
 
 @strategy("async-tp-ag", parameters={"host": HOST}, arbitration="round_robin", operators=("ag-gemm",), order=21)
-def async_tp_ag(op: Operator, params: Mapping[str, int]) -> Plan:
+def async_tp_ag(op: Operator, params: Params) -> Plan:
     """``host``: operations come as those of a captured graph (``graph``), or one by one (``eager``)."""
     if op.n > 1:
         refuse_without_engines(op, "async-tp-ag")

@@ -1,12 +1,11 @@
 """Copy engines scatter the output of one whole GEMM, part by part as it is made: T3 without its units."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from t3sim.overlap.interface import strategy
-from t3sim.program.kernels import copies_of_ranks, gemm, program, refuse_without_engines, row_granules, total
+from t3sim.overlap.interface import Params, strategy
+from t3sim.program.kernels import copies_of_ranks, gemm, program, refuse_without_engines, total
 from t3sim.program.operations import Barrier, Program, Tiles, Wait
 from t3sim.program.operator import Operator
 from t3sim.program.parts import fused_plan
@@ -24,7 +23,7 @@ def scatter_program(op: Operator, rank: int, chunks: int, order: int = BY_RANK, 
     copies of a rank run on one of *engines* in the order in which they are made.
     """
     memory, cut, rest = op.memory(), RowChunks(op, chunks), op.n - 1
-    kernel, size = gemm(op, memory, rank), cut.n_rows * row_granules(op)
+    kernel, size = gemm(op, memory, rank), cut.n_rows * cut.pitch
     made, stored = memory.buffer("made", rest * size), memory.signal("stored", op.n * cut.n)
     partials, output = memory.buffer("partials", op.n * size), memory.buffer("output", size)
     kernel, due = cut.stored(op, kernel, partials.first, made.first, stored)
@@ -53,7 +52,7 @@ PARAMETERS = {
 
 
 @strategy("copy-engine-scatter", parameters=PARAMETERS, arbitration="round_robin", order=10)
-def copy_engine_scatter(op: Operator, params: Mapping[str, int]) -> Plan:
+def copy_engine_scatter(op: Operator, params: Params) -> Plan:
     """Rows for each rank are sent in ``chunks`` when they are stored, made by rank or by chunk (``order``)."""
     refuse_without_engines(op, "copy-engine-scatter")
     return fused_plan(op, lambda op, rank: scatter_program(op, rank, **params))

@@ -1,12 +1,11 @@
 """CU split: the GEMM on some compute units, an all-reduce of other data on the others, at the same time."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from t3sim.overlap.interface import strategy
+from t3sim.overlap.interface import Params, strategy
 from t3sim.program.kernels import gemm, program
 from t3sim.program.operations import Program, Tiles
 from t3sim.program.operator import Operator
@@ -40,7 +39,7 @@ def isolated_parts(op: Operator, n_compute_units: int) -> tuple[Part | None, ...
 
 
 @strategy("cu-split", parameters=PARAMETERS, arbitration="round_robin", order=1)
-def cu_split(op: Operator, params: Mapping[str, int]) -> Plan:
+def cu_split(op: Operator, params: Params) -> Plan:
     """Both together on one GPU, until the last one ends: they contend for the memory.
 
     The all-reduce is one of other data, and does not wait for the GEMM; each kernel alone for its column.
@@ -54,7 +53,7 @@ def cu_split(op: Operator, params: Mapping[str, int]) -> Plan:
 
 
 @strategy("isolated-cu-split", kind="estimate", parameters=PARAMETERS, order=8)
-def isolated_cu_split(op: Operator, params: Mapping[str, int]) -> Plan:
+def isolated_cu_split(op: Operator, params: Params) -> Plan:
     """The longer of GEMM and all-reduce, each alone on its compute units with all of the memory (T3 figure 6)."""
     kernel, *collectives = isolated_parts(op, params["collective_compute_units"])
     return Plan(longest(kernel, in_order(*collectives)))

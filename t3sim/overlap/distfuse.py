@@ -1,11 +1,10 @@
 """DistFuse: an all-reduce kernel waits tile by tile for a GEMM and loads each tile from all GPUs that have made it."""
 
-from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
 
-from t3sim.overlap.interface import strategy
+from t3sim.overlap.interface import Params, strategy
 from t3sim.program.kernels import gemm, program
 from t3sim.program.operations import AT_OPERANDS, STORE, Barrier, Program, Tiles, Wait
 from t3sim.program.operator import Operator
@@ -26,7 +25,7 @@ PARAMETERS = {
 def distfuse_program(op: Operator, rank: int, units: int, shots: int) -> Program:
     """Return a GEMM that stores tile by tile, and an all-reduce of its tiles on the last *units*."""
     op.owned_rows()
-    memory, tiles, n = op.memory(), PackedTiles(op), op.n
+    memory, tiles, n = op.memory(), PackedTiles(op, op.tiles), op.n
     kernel = gemm(op, memory, rank, units=(0, op.machine.gpu.n_compute_units - units))
     made, output = memory.buffer("made", n * tiles.each), memory.buffer("output", n * tiles.each)
     stored, gathered = memory.signal("stored", n * tiles.n), memory.signal("gathered")
@@ -51,7 +50,7 @@ def distfuse_program(op: Operator, rank: int, units: int, shots: int) -> Program
 
 
 @strategy("distfuse", parameters=PARAMETERS, arbitration="round_robin", operators=("gemm-ar",), order=17)
-def distfuse(op: Operator, params: Mapping[str, int]) -> Plan:
+def distfuse(op: Operator, params: Params) -> Plan:
     """``communication_units`` run the all-reduce of one or two ``shots``; behind it every GPU has the whole output."""
     if op.n == 1:
         return Plan(in_order(gemm_part(op)))

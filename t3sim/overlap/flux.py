@@ -1,17 +1,17 @@
 """Flux, push form: each tile goes to the owner of its rows when it is made; owners add up what all have sent."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from t3sim.overlap.interface import strategy
-from t3sim.program.kernels import gemm, program, row_granules, tile_offsets, total
+from t3sim.overlap.interface import Params, strategy
+from t3sim.program.kernels import gemm, program, total
 from t3sim.program.operations import STORE, Barrier, Program, Tiles
 from t3sim.program.operator import Operator
 from t3sim.program.parts import all_gather_part, gemm_part, part_of
 from t3sim.program.plan import Part, Plan, in_order
+from t3sim.program.row_chunks import RowChunks
 from t3sim.registry import Parameter
 
 NEXT, NAIVE = range(2)
@@ -29,30 +29,27 @@ def flux_push_program(op: Operator, rank: int, store_bytes: int | None = None) -
     The first barrier: before it others may still add up what was stored in the run before.  The GEMM stores
     *store_bytes* at a time; None: as much as a packet holds.
     """
-    memory, pitch, n_rows = op.memory(), row_granules(op), op.owned_rows()
-    kernel = gemm(op, memory, rank)
-    partials, output = memory.buffer("partials", op.n * n_rows * pitch), memory.buffer("output", n_rows * pitch)
-    trace, stores = op.tiles, kernel.stores.copy()
-    position = trace.workgroups["chunk"]
-    first_rows = np.array([op.rows(p).start for p in range(op.n)])
-    in_chunk = tile_offsets(trace, op.granule, pitch) - first_rows[position] * pitch
-    stores.kind[:], stores.pitch[:] = STORE, pitch
-    stores.distance[:] = (position + 1) % op.n  # the owner's, who has an array for each rank
-    stores.first[:] = partials.first + (op.n - 1 - position) * n_rows * pitch + in_chunk
+    memory, cut = op.memory(), RowChunks(op, 1)
+    kernel, size = gemm(op, memory, rank), cut.n_rows * cut.pitch
+    partials, output = memory.buffer("partials", op.n * size), memory.buffer("output", size)
+    stores = kernel.stores.copy()
+    stores.kind[:], stores.pitch[:] = STORE, cut.pitch
+    stores.distance[:] = (cut.position + 1) % op.n  # the owner's, who has an array for each rank
+    stores.first[:] = partials.first + (op.n - 1 - cut.position) * size + cut.inside
     kernel = replace(kernel, stores=stores, store_bytes=store_bytes)
-    own = np.flatnonzero(position == op.n - 1)
-    reduced = Tiles("gemm", own, output.first + in_chunk[own], stores.pitch[own])
+    own = np.flatnonzero(cut.position == op.n - 1)
+    reduced = Tiles("gemm", own, output.first + cut.inside[own], stores.pitch[own])
     begin, end = Barrier(name="all added up"), Barrier(name="all stored")
     return program(op, rank, memory, begin, kernel, end, total("sum", partials, op.n, output), outputs=(reduced,))
 
 
 @strategy("flux-push", parameters=PARAMETERS, arbitration="round_robin", order=9)
-def flux_push(op: Operator, params: Mapping[str, int]) -> Plan:
+def flux_push(op: Operator, params: Params) -> Plan:
     """Tile rows of the next rank first, own last (`next`), or all ranks from row 0 and so all to one (`naive`)."""
     return Plan(in_order(flux_push_part(op, params), all_gather_part(op)), also=(gemm_part(op),))
 
 
-def flux_push_part(op: Operator, params: Mapping[str, int]) -> Part:
+def flux_push_part(op: Operator, params: Params) -> Part:
     """Return the fused GEMM with its barriers and the sum."""
     ordered = op if params["order"] == NEXT else op.unstaggered()
     program_of = partial(flux_push_program, store_bytes=params["store_bytes"] or None)

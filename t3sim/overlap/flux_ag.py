@@ -1,12 +1,11 @@
 """Flux, all-gather: copy engines push the shards of A while one GEMM runs; each tile waits for its rows only."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from t3sim.overlap.interface import strategy
+from t3sim.overlap.interface import Params, strategy
 from t3sim.program.kernels import copies, gemm, program, refuse_without_engines, shards
 from t3sim.program.operations import NONE, Barrier, Post, Program, Tiles, TileWaits, Wait
 from t3sim.program.operator import Operator
@@ -50,7 +49,7 @@ def flux_ag_program(op: Operator, rank: int, chunks: int) -> Program:
 
 
 @strategy("flux-ag", parameters=PARAMETERS, arbitration="round_robin", operators=("ag-gemm",), order=20)
-def flux_ag(op: Operator, params: Mapping[str, int]) -> Plan:
+def flux_ag(op: Operator, params: Params) -> Plan:
     """``chunks``: copies of a shard.  Tiles of own rows first, then by ``arrival``; or all from row 0 (``naive``)."""
     if op.n > 1:
         refuse_without_engines(op, "flux-ag")

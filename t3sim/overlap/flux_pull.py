@@ -1,11 +1,10 @@
 """Flux, pull form: tiles stay where they are made; their owners fetch each one as soon as it is there, and add up."""
 
-from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
 
-from t3sim.overlap.interface import strategy
+from t3sim.overlap.interface import Params, strategy
 from t3sim.program.kernels import gemm, program, total
 from t3sim.program.operations import AT_OPERANDS, NONE, Barrier, Post, Program, Tiles, Wait
 from t3sim.program.operator import Operator
@@ -27,7 +26,7 @@ def flux_pull_program(op: Operator, rank: int, units: int) -> Program:
     so all fetch from the one before at first; Flux's own pairs (rank XOR step) are not one program for all ranks.
     """
     op.owned_rows()
-    memory, tiles, rest = op.memory(), PackedTiles(op), op.n - 1
+    memory, tiles, rest = op.memory(), PackedTiles(op, op.tiles), op.n - 1
     kernel = gemm(op, memory, rank, units=(0, op.machine.gpu.n_compute_units - units))
     made, slots = memory.buffer("made", rest * tiles.each), memory.buffer("slots", op.n * tiles.each)
     output = memory.buffer("output", tiles.each)
@@ -53,6 +52,6 @@ def flux_pull_program(op: Operator, rank: int, units: int) -> Program:
 
 
 @strategy("flux-pull", parameters={"fetching_units": FETCHING_UNITS}, arbitration="round_robin", order=16)
-def flux_pull(op: Operator, params: Mapping[str, int]) -> Plan:
+def flux_pull(op: Operator, params: Params) -> Plan:
     """Warps on the compute units of the GEMM fetch, as Flux's do, or ``fetching_units`` do nothing else."""
     return fused_plan(op, partial(flux_pull_program, units=params["fetching_units"]))

@@ -5,9 +5,7 @@ all-reduce is asked for, its all-gather overlaps, too.  The isolated
 GEMM and collective are simulated to be looked at; they decide the estimates only.
 """
 
-from collections.abc import Mapping
-
-from t3sim.overlap.interface import strategy
+from t3sim.overlap.interface import Params, strategy
 from t3sim.overlap.least import least_times
 from t3sim.program.operator import Operator
 from t3sim.program.parts import all_gather_part, gemm_part, reduce_scatter_part
@@ -21,7 +19,7 @@ def then_gathered(op: Operator, ticks: int | None = None, *, has_near_memory: bo
 
 
 @strategy("ideal-overlap", kind="bound", order=4, operators=("gemm-rs", "gemm-ar", "ag-gemm"))
-def ideal_overlap(op: Operator, _params: Mapping[str, int]) -> Plan:
+def ideal_overlap(op: Operator, _params: Params) -> Plan:
     """Compute units and link never wait."""
     least = least_times(op.machine, op.tiles, op.kind)
     if op.kind == "gemm-rs":
@@ -33,19 +31,19 @@ def ideal_overlap(op: Operator, _params: Mapping[str, int]) -> Plan:
 @strategy(
     "ideal-rs-nmc", kind="bound", order=5, has_near_memory=True, runs_collectives=True, operators=("gemm-rs",),
 )  # fmt: skip
-def ideal_rs_nmc(op: Operator, _params: Mapping[str, int]) -> Plan:
+def ideal_rs_nmc(op: Operator, _params: Params) -> Plan:
     """Compute units, link and memory never wait; incoming data are added near the memory, which is least traffic."""
     least = least_times(op.machine, op.tiles)
     return then_gathered(op, max(least.compute, least.link, least.memory), has_near_memory=True)
 
 
 @strategy("published-overlap", kind="estimate", order=6)
-def published_overlap(op: Operator, _params: Mapping[str, int]) -> Plan:
+def published_overlap(op: Operator, _params: Params) -> Plan:
     """The longer of the isolated times (T3 section 5.3), reduce-scatter as in ``sequential``."""
     return then_gathered(op)
 
 
 @strategy("published-rs-nmc", kind="estimate", order=7, has_near_memory=True)
-def published_rs_nmc(op: Operator, _params: Mapping[str, int]) -> Plan:
+def published_rs_nmc(op: Operator, _params: Params) -> Plan:
     """The longer of the isolated times, incoming data added near the memory."""
     return then_gathered(op, has_near_memory=True)

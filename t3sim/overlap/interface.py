@@ -5,8 +5,6 @@ else.  What other parts of t3sim need to know of it is declared beside it (``Ove
 strategy by its name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
@@ -87,7 +85,8 @@ class Phase:
 
 
 After = Sequence[Phase]
-Function = Callable[[Operator, Mapping[str, int]], Plan]
+Params = Mapping[str, int]  # values of the parameters of a strategy, by name
+Function = Callable[[Operator, Params], Plan]
 F = TypeVar("F", bound=Function)
 Kind = Literal["baseline", "design", "bound", "estimate"]
 Availability = Literal["exists today", "needs hardware", "bound"]

@@ -4,13 +4,9 @@ A kernel alone is one schedule of it, and others are faster: a GEMM beside a red
 find its operands in it because its workgroups are out of step (decision 23).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
-
-import numpy as np
 
 from t3sim.config.experiment import OperatorKind
 from t3sim.config.machine import MachineSpec
@@ -32,7 +28,10 @@ def least_times(machine: MachineSpec, trace: TileTrace, kind: OperatorKind = "ge
     """Return what GEMM and collective of *trace* take at least: on the GPU of the ring that takes longest."""
     ticks = TickBase.of(machine)
     gpus = [machine] if machine.is_uniform else [machine.of_gpu(d) for d in range(trace.n_chunks)]
-    chunks = shard_bytes(trace) if kind == "ag-gemm" else chunk_bytes(trace)
+    chunks = chunk_bytes(trace)
+    if kind == "ag-gemm":  # of A: each rank has an equal share of the rows
+        edges = [trace.gemm.m * rank // trace.n_chunks for rank in range(trace.n_chunks + 1)]
+        chunks = [(stop - start) * trace.gemm.k * ELEMENT_BYTES for start, stop in pairwise(edges)]
     rounds = 2 if kind == "gemm-ar" else 1
     parts = [
         (compute_ticks(gpu, trace, ticks), link_ticks(gpu, chunks, ticks, rounds), memory_ticks(gpu, trace, ticks))
@@ -100,12 +99,4 @@ def memory_ticks(machine: MachineSpec, trace: TileTrace, ticks: TickBase) -> int
 
 def chunk_bytes(trace: TileTrace) -> list[int]:
     """Return the bytes of each chunk of the output; a GPU may send less than the mean, if it keeps the largest."""
-    tiles = trace.workgroups
-    sizes = tiles["n_rows"].astype(np.int64) * tiles["n_columns"] * ELEMENT_BYTES
-    return [int(sizes[start:stop].sum()) for start, stop in trace.chunk_ranges]
-
-
-def shard_bytes(trace: TileTrace) -> list[int]:
-    """Return the bytes of A that each rank has: rows in equal shares."""
-    edges = [trace.gemm.m * rank // trace.n_chunks for rank in range(trace.n_chunks + 1)]
-    return [(stop - start) * trace.gemm.k * ELEMENT_BYTES for start, stop in pairwise(edges)]
+    return [n * ELEMENT_BYTES for n in trace.chunk_elements().tolist()]

@@ -1,6 +1,5 @@
 """Communication blocks in the grid of a GEMM (ThunderKittens, Comet): some compute units send, the others multiply."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -9,7 +8,7 @@ import numpy as np
 
 from t3sim.overlap.copy_engine_scatter import scatter_program
 from t3sim.overlap.flux_ag import flux_ag_program
-from t3sim.overlap.interface import strategy
+from t3sim.overlap.interface import Params, strategy
 from t3sim.program.operations import Gemm, Moves, Operation, Program
 from t3sim.program.operator import Operator
 from t3sim.program.parts import fused_plan
@@ -51,7 +50,7 @@ def sm_specialised_program(op: Operator, rank: int, chunks: int, units: int) -> 
 
 
 @strategy("sm-specialised", parameters=PARAMETERS, arbitration="round_robin", operators=OF, order=15)
-def sm_specialised(op: Operator, params: Mapping[str, int]) -> Plan:
+def sm_specialised(op: Operator, params: Params) -> Plan:
     """``communication_units`` send, the others run the GEMM; ``chunks`` of the rows of a rank, or ``tile_rows``."""
     chunks, units = params["chunks"], params["communication_units"]
     fitting = op.in_whole_rows(op.machine.gpu.n_compute_units - units)

@@ -1,11 +1,10 @@
 """T3: the GEMM's stores start the reduce-scatter; no compute unit works for it (T3 section 4)."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from t3sim.overlap.interface import strategy
+from t3sim.overlap.interface import Params, strategy
 from t3sim.program.kernels import gemm, program
 from t3sim.program.operations import UPDATE, Forward, Program, Tiles, paired
 from t3sim.program.operator import Operator
@@ -45,12 +44,12 @@ NEEDS = "T3's tracker and DMA engine, addition near the memory"
 
 
 @strategy("t3", arbitration="round_robin", refused_policies=("mca",), needs=NEEDS, order=2)
-def t3(op: Operator, _params: Mapping[str, int]) -> Plan:
+def t3(op: Operator, _params: Params) -> Plan:
     """T3 with round robin in the memory controllers, or another policy that the experiment names; MCA is ``t3-mca``."""
     return fused_plan(op, fused_program, runs_on_one=True)
 
 
 @strategy("t3-mca", arbitration="mca", has_fixed_policy=True, needs=f"{NEEDS}, MCA", refines="t3", order=3)
-def t3_mca(op: Operator, _params: Mapping[str, int]) -> Plan:
+def t3_mca(op: Operator, _params: Params) -> Plan:
     """T3 with MCA in the memory controllers."""
     return fused_plan(op, fused_program, runs_on_one=True)

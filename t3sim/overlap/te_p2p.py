@@ -1,10 +1,9 @@
 """TransformerEngine's reduce-scatter by point-to-point copies: a GEMM for each owner, sent there when it is made."""
 
-from collections.abc import Mapping
 from functools import partial
 
 from t3sim.errors import UsageError
-from t3sim.overlap.interface import strategy
+from t3sim.overlap.interface import Params, strategy
 from t3sim.program.chunks import Chunks
 from t3sim.program.host import HOST, STREAMS, run_by
 from t3sim.program.kernels import program, refuse_without_engines, total
@@ -47,7 +46,7 @@ def te_p2p_program(op: Operator, rank: int, streams: int, host: int) -> Program:
     arbitration="round_robin",
     order=12,
 )
-def te_p2p(op: Operator, params: Mapping[str, int]) -> Plan:
+def te_p2p(op: Operator, params: Params) -> Plan:
     """``streams``: on which GEMMs take turns, one to three; ``host`` as of `async-tp`."""
     refuse_without_engines(op, "te-p2p-rs")
     if params["streams"] > MOST_STREAMS:

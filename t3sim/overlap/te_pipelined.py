@@ -1,12 +1,11 @@
 """TransformerEngine's pipelined reduce-scatter: splits of the output's columns, each reduced while the next is made."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from t3sim.errors import UsageError
-from t3sim.overlap.interface import strategy
+from t3sim.overlap.interface import Params, strategy
 from t3sim.program.kernels import operands, program
 from t3sim.program.operations import STORE, Gemm, Operation, Post, Program, Stores, Wait
 from t3sim.program.operator import Operator
@@ -51,7 +50,7 @@ PARAMETERS = {
 
 
 @strategy("te-pipelined-rs", parameters=PARAMETERS, arbitration="round_robin", order=13)
-def te_pipelined(op: Operator, params: Mapping[str, int]) -> Plan:
+def te_pipelined(op: Operator, params: Params) -> Plan:
     """``splits`` of the columns; ``communication_units`` run the reduce-scatters, the others the GEMMs."""
     splits, units, n = params["splits"], params["communication_units"], op.shape.n
     if n % splits:

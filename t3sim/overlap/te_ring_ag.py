@@ -1,9 +1,8 @@
 """TransformerEngine's ring exchange: a GEMM for the rows of each rank, which go on to the next rank meanwhile."""
 
-from collections.abc import Mapping
 from functools import partial
 
-from t3sim.overlap.interface import strategy
+from t3sim.overlap.interface import Params, strategy
 from t3sim.program.gathering import Gathering
 from t3sim.program.host import HOST, STREAMS, run_by
 from t3sim.program.kernels import program, refuse_without_engines
@@ -41,7 +40,7 @@ def te_ring_ag_program(op: Operator, rank: int, streams: int, host: int) -> Prog
     operators=("ag-gemm",),
     order=22,
 )
-def te_ring_ag(op: Operator, params: Mapping[str, int]) -> Plan:
+def te_ring_ag(op: Operator, params: Params) -> Plan:
     """``streams``: on which GEMMs take turns, so that as many may run at once; ``host`` as of ``async-tp-ag``."""
     if op.n == 1:
         return Plan(in_order(gemm_part(op)))

@@ -1,12 +1,11 @@
 """FlashOverlap: one GEMM counts its tiles by groups of waves, and a reduce-scatter of each follows when it is full."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
-from t3sim.overlap.interface import strategy
+from t3sim.overlap.interface import Params, strategy
 from t3sim.program.kernels import gemm, program
 from t3sim.program.operations import STORE, Program, Wait
 from t3sim.program.operator import Operator
@@ -49,7 +48,7 @@ PARAMETERS = {
 
 
 @strategy("wave-groups", parameters=PARAMETERS, arbitration="round_robin", order=14)
-def wave_groups(op: Operator, params: Mapping[str, int]) -> Plan:
+def wave_groups(op: Operator, params: Params) -> Plan:
     """``waves`` of tiles in a group; ``communication_units`` run the reduce-scatters, the others the GEMM."""
     waves, units = params["waves"], params["communication_units"]
     return fused_plan(op, lambda op, r: wave_groups_program(op, r, waves, units))

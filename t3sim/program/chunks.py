@@ -1,7 +1,5 @@
 """A GEMM cut into one for the rows of each rank: their operands, where they store, and the partial sums."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -27,7 +25,7 @@ class Chunks:
                 f"workload: {strategy} gives each of {op.n} GPUs {rows} rows, less than a tile of its kernel,"
                 f" {height}; from m {height * op.n} on they have one"
             )
-        self.pitch, self._memory = row_granules(op), memory
+        self.pitch = row_granules(op)
         self.size = rows * self.pitch
         a, b = operands(op, memory, self.trace, op.n)
         self._a, self._b, self._a_size = a.first, b.first, a.n_granules // op.n

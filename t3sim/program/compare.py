@@ -3,8 +3,6 @@
 What data mean (``MEANING``) does not count unless it is asked for: no simulated GPU looks at it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from hashlib import sha256
@@ -78,30 +76,17 @@ def differing(expected: Any, found: Any, path: str, *, meaning: bool) -> Iterato
     else:
         pairs = zip(leaves(expected, path, meaning=meaning), leaves(found, path, meaning=meaning), strict=False)
         for (where, one), (_, other) in pairs:  # lengths and kinds are leaves too
-            index = differs(one, other)
-            if index is not None:
-                yield where + index, one, other
-
-
-def differs(expected: Any, found: Any) -> str | None:
-    """Return where two leaves differ, None if they do not; of arrays ``[index]`` of the first difference."""
-    if not (isinstance(expected, np.ndarray) and isinstance(found, np.ndarray)):
-        return None if described(expected) == described(found) else ""
-    if expected.dtype != found.dtype or expected.shape != found.shape:
-        return ""
-    if expected.tobytes() == found.tobytes():
-        return None
-    return f"[{', '.join(map(str, np.argwhere(expected != found)[0]))}]"
+            if described(one) != described(other):
+                yield where, one, other
+            elif isinstance(one, np.ndarray) and one.tobytes() != other.tobytes():
+                index = tuple(np.argwhere(one != other)[0].tolist())
+                yield f"{where}[{', '.join(map(str, index))}]", one[index].item(), other[index].item()
 
 
 def _sentence(first: Program, other: Program, path: str, expected: Any, found: Any) -> str:
     """Say that *path* is *expected* on rank 0 and *found* on another."""
-    values = []
-    for value in (found, expected):
-        index = path.rpartition("[")[2].rstrip("]") if isinstance(value, np.ndarray) and path.endswith("]") else ""
-        values.append(str(value[tuple(map(int, index.split(", ")))]) if index else described(value))
     head, _, rest = path.partition(".")
     if head.startswith("operations["):
         operation: Operation = first.operations[int(head[len("operations[") : -1])]
         path = f"operation `{operation.name}`, {rest or 'kind'}"
-    return f"{path} is {values[0]} on rank {other.rank} and {values[1]} on rank {first.rank}"
+    return f"{path} is {described(found)} on rank {other.rank} and {described(expected)} on rank {first.rank}"

@@ -1,7 +1,5 @@
 """An all-gather of A whose GEMM is cut into one for the rows of each rank: operands, places, kernels."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

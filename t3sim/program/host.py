@@ -1,7 +1,5 @@
 """The software of a rank: when it has issued what, and what its own kernels cost."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

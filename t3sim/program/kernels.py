@@ -1,14 +1,19 @@
 """Operations that strategies are made of: a GEMM with its output in place, ring collectives, sums."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from t3sim.collective.schedule import TO_BOTH, TO_LOCAL, TO_NEIGHBOUR_AS_UPDATE, CollectiveSchedule, sent_granules
+from t3sim.collective.schedule import (
+    TO_BOTH,
+    TO_LOCAL,
+    TO_NEIGHBOUR_AS_UPDATE,
+    CollectiveSchedule,
+    places_for,
+    sent_granules,
+)
 from t3sim.errors import UsageError
 from t3sim.program.operations import (
     NONE,
@@ -134,9 +139,7 @@ def not_waited_for(steps: NDArray[Any], flags: tuple[int, int]) -> tuple[Wait, .
 
 def end_of(schedule: CollectiveSchedule, line: int) -> int:
     """Return the first granule behind everything that *schedule* reads or stores."""
-    sent, data = schedule.flags
-    places = -(-sent // data)
-    ends = [0]
+    places, ends = places_for(schedule.flags), [0]
     for step in schedule.steps:
         longest = -(-step.n_granules // line) * line * places if places > 1 else step.n_granules
         ends += [place + longest for place in (*step.operands, step.destination, step.local_destination)]

@@ -318,11 +318,6 @@ class Program:
             found.setdefault(operation.stream, []).append(number)
         return found
 
-    @property
-    def has_gemm(self) -> bool:
-        """Return whether it multiplies matrices, at the clock at which a GPU does so."""
-        return any(isinstance(operation, Gemm) for operation in self.operations)
-
 
 @dataclass
 class Memory:
@@ -370,6 +365,20 @@ def paired(here: range, there: range) -> tuple[Ints, Ints]:
     driver = np.arange(len(there)) * len(here) // max(len(there), 1)
     edges = np.searchsorted(driver, np.arange(len(here) + 1))
     return there.start + edges[:-1].clip(max=len(there) - 1), np.diff(edges)
+
+
+def has_unlike_chunks(gemm: Gemm) -> bool:
+    """Return whether tiles are sent to tiles of other shapes (decision 10), so that the link has to translate."""
+    shapes = gemm.trace.workgroups[["n_rows", "n_columns"]]
+    is_sent = (gemm.stores.distance != 0) & (gemm.stores.to >= 0)
+    there = gemm.stores.to[is_sent]
+    if (gemm.stores.n_to[is_sent] != 1).any() or (shapes[is_sent] != shapes[there.clip(max=len(shapes) - 1)]).any():
+        return True
+    return any(
+        len(one.workgroups) != len(one.to)
+        or (shapes[one.workgroups.start : one.workgroups.stop] != shapes[one.to.start : one.to.stop]).any()
+        for one in gemm.forwards
+    )
 
 
 def rectangles(first: Ints, pitch: Ints, rows: Ints, width: Ints) -> tuple[Ints, Ints, Ints]:

@@ -61,13 +61,10 @@ class Operator:
 
         The array is the output of the GEMM, or the A that is gathered.
         """
-        size = self.size if self.trace is None else self.shape.m * self.collective_columns * ELEMENT_BYTES
+        size = self.size
+        if self.trace is not None:
+            size = self.shape.m * (self.shape.k if self.kind == "ag-gemm" else self.shape.n) * ELEMENT_BYTES
         return chunk_bytes_of(size, self.n, self.machine.gpu.l2.line) // self.granule
-
-    @property
-    def collective_columns(self) -> int:
-        """Return the columns of the matrix whose rows the collectives of a GEMM move."""
-        return self.shape.k if self.kind == "ag-gemm" else self.shape.n
 
     def chunk(self, position: int) -> range:
         """Return the workgroups of chunk *position* of the trace."""

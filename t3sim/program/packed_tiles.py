@@ -1,7 +1,5 @@
 """Tiles of a GEMM that lie in one piece each, and the kernel beside it that takes them one by one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
@@ -11,20 +9,21 @@ import numpy as np
 
 from t3sim.program.operations import STEP, STORE, Gemm, Ints, Moves, table, tile_granules
 from t3sim.program.operator import Operator
+from t3sim.workload.tiling import TileTrace
 
 
 class PackedTiles:
-    """The tiles of a GEMM, chunk by chunk, each in one piece: of every chunk as many, in the same order."""
+    """Tiles of a GEMM, chunk by chunk, each in one piece: of every chunk as many, in the same order."""
 
-    def __init__(self, op: Operator) -> None:
-        """All are arrays with an entry for each workgroup, in the order of the trace."""
-        workgroups = op.tiles.workgroups
-        self.width = tile_granules(op.tiles, op.granule)[2]
+    def __init__(self, op: Operator, trace: TileTrace, tiles: Ints | slice = slice(None)) -> None:
+        """All are arrays with an entry for each of *tiles*, workgroups of *trace* in its order."""
+        workgroups = trace.workgroups[tiles]
+        self.width = tile_granules(trace, op.granule)[2][tiles]
         self.size: Ints = workgroups["n_rows"] * self.width  # granules
         self.position: Ints = workgroups["chunk"]
-        self.n = len(op.chunk(0))  # of a chunk
+        self.n = len(workgroups) // op.n  # of a chunk
         self.each = int(self.size[: self.n].sum())  # granules of a chunk
-        self.number = np.arange(op.tiles.n_workgroups) % self.n  # inside its chunk
+        self.number = np.arange(len(workgroups)) % self.n  # inside its chunk
         self.inside = (np.cumsum(self.size) - self.size) % self.each  # granule inside its chunk
 
     def stored(self, kernel: Gemm, first: Ints, signal: Ints) -> Gemm:

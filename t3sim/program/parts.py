@@ -1,7 +1,5 @@
 """Parts that several strategies share: the GEMM alone, each collective alone; plans of a bare collective."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache

@@ -12,7 +12,7 @@ from functools import cached_property
 from hashlib import sha256
 
 from t3sim.program.compare import difference, digest
-from t3sim.program.operations import Program
+from t3sim.program.operations import Gemm, Program
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class Part:
     @property
     def at_matrix_clock(self) -> bool:
         """Return whether its GPUs run at the clock at which they multiply matrices."""
-        return any(program.has_gemm for program in self.programs)
+        return any(isinstance(one, Gemm) for program in self.programs for one in program.operations)
 
     @cached_property
     def key(self) -> str:

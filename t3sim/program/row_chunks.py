@@ -1,7 +1,5 @@
 """The rows of each rank in chunks of whole rows of tiles, which are sent one by one beside a GEMM of all rows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +14,8 @@ class RowChunks:
     """The rows of each rank in *n* chunks; 0: one for each row of tiles.
 
     Arrays have an entry for each workgroup: its ``position``, whose rows of the ranks it makes, in the frame of the
-    rank; its first ``row`` among these; its ``chunk`` of these; and the number of this among those of all ranks.
+    rank; the first granule of its tile ``inside`` these, ``pitch`` granules a row; its ``chunk`` of these; and the
+    number of this among those of all ranks.
     Raises ``UsageError`` if there are fewer rows of tiles than chunks.
     """
 
@@ -30,8 +29,10 @@ class RowChunks:
         self.n = n or n_tile_rows
         self._edges = (-(-np.arange(self.n + 1) * n_tile_rows // self.n) * height).clip(max=self.n_rows)
         self.position = tiles["chunk"]
-        self.row = tiles["row"] - np.array([op.rows(p).start for p in range(op.n)])[self.position]
-        self.chunk = self.row // height * self.n // n_tile_rows
+        first_row = np.array([op.rows(p).start for p in range(op.n)])[self.position]
+        self.pitch = row_granules(op)
+        self.inside = tile_offsets(op.tiles, op.granule, self.pitch) - first_row * self.pitch
+        self.chunk = (tiles["row"] - first_row) // height * self.n // n_tile_rows
         self.number = self.position * self.n + self.chunk
 
     def stored(self, op: Operator, kernel: Gemm, own: int, others: int, signals: Signals) -> tuple[Gemm, list[int]]:
@@ -39,12 +40,13 @@ class RowChunks:
 
         The own rows lie from granule *own* on, those of the others from *others* on.
         """
-        tiles, pitch, stores = op.tiles.workgroups, row_granules(op), kernel.stores.copy()
-        inside = tile_offsets(op.tiles, op.granule, pitch) - (tiles["row"] - self.row) * pitch
-        stores.kind[:], stores.pitch[:], stores.signal[:] = STORE, pitch, signals.first + self.number
-        of_others = others + self.position * self.n_rows * pitch
-        stores.first[:] = np.where(self.position == op.n - 1, own, of_others) + inside
-        counts = np.bincount(self.number, tiles["n_rows"] * tile_granules(op.tiles, op.granule)[2]).astype(int)
+        stores = kernel.stores.copy()
+        stores.kind[:], stores.pitch[:], stores.signal[:] = STORE, self.pitch, signals.first + self.number
+        of_others = others + self.position * self.n_rows * self.pitch
+        stores.first[:] = np.where(self.position == op.n - 1, own, of_others) + self.inside
+        counts = np.bincount(
+            self.number, op.tiles.workgroups["n_rows"] * tile_granules(op.tiles, op.granule)[2]
+        ).astype(int)
         return replace(kernel, stores=stores), counts.tolist()
 
     def sends(self, size: int, source: int, stride: int, to: int) -> list[dict[str, int]]:

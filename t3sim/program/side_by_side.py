@@ -1,11 +1,9 @@
 """A GEMM and a collective at the same time on one GPU, each run again and again, as two streams of kernels do."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Protocol
+from typing import Any
 
 from t3sim.collective.choice import ring_schedule
 from t3sim.collective.schedule import Op
@@ -20,18 +18,6 @@ from t3sim.workload.tiling import output_pitch_bytes
 # long as the other depend on how their ends fall together, which varies from round to round.
 ROUNDS = {6.0: 1, 3.0: 2, 1.5: 3, 1.0: 4}
 SPARE = 1.3  # how much longer the shorter kernels go on than they would alone, so that they last to the end
-
-
-class Ended(Protocol):
-    """An operation that has run."""
-
-    @property
-    def kind(self) -> str:
-        """What kind of operation."""
-
-    @property
-    def end(self) -> int:
-        """Tick of its end."""
 
 
 def kernels_for(gemm_ticks: int, collective_ticks: int) -> tuple[int, int]:
@@ -77,8 +63,11 @@ def side_by_side_part(
     return part_of(op, "side_by_side", f"{collective} beside the GEMM", program_of)
 
 
-def times_side_by_side(spans: Iterable[Ended]) -> tuple[float, float]:
-    """Return the mean ticks from one end of a GEMM, and of a collective, to the next while the other kind runs."""
+def times_side_by_side(spans: Iterable[Any]) -> tuple[float, float]:
+    """Return the mean ticks from one end of a GEMM, and of a collective, to the next while the other kind runs.
+
+    *spans* are operations that have run, each with its ``kind`` and the tick of its ``end``.
+    """
     ended = list(spans)
     gemms, collectives = ([span.end for span in ended if span.kind == kind] for kind in (Gemm.kind, Moves.kind))
     until = min(gemms[-1], collectives[-1])

@@ -1,7 +1,5 @@
 """The ring reduce-scatter of some tiles of a GEMM, which stores them where the ring takes them from."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +8,9 @@ import numpy as np
 from t3sim.collective.choice import ring_schedule
 from t3sim.errors import UsageError
 from t3sim.program.kernels import ring
-from t3sim.program.operations import Ints, Memory, Moves, Tiles, tile_granules
+from t3sim.program.operations import Ints, Memory, Moves, Tiles
 from t3sim.program.operator import Operator
+from t3sim.program.packed_tiles import PackedTiles
 from t3sim.program.parts import ring_contents
 from t3sim.registry import Parameter
 from t3sim.workload.tiling import TileTrace
@@ -37,18 +36,14 @@ def tile_ring(
     op: Operator, memory: Memory, name: str, gemm: str, trace: TileTrace, tiles: Ints, units: tuple[int, int]
 ) -> TileRing:
     """Return the ring of *tiles*, workgroups of the GEMM called *gemm*, in chunks of like tiles; it runs on *units*."""
-    width = tile_granules(trace, op.granule)[2][tiles]
-    sizes, position = trace.workgroups["n_rows"][tiles] * width, trace.workgroups["chunk"][tiles]
-    each = int(sizes[position == 0].sum())
-    if each % op.line:
+    packed = PackedTiles(op, trace, tiles)
+    if packed.each % op.line:
         raise UsageError(f"workload: the tiles of `{name}` fill no whole lines; rows and columns in multiples of 64 do")
-    before = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    inside = before - np.array([before[position == p].min() for p in range(op.n)])[position]
-    schedule = ring_schedule(op.machine, "reduce-scatter", op.n, each, units[1] - units[0])
+    schedule = ring_schedule(op.machine, "reduce-scatter", op.n, packed.each, units[1] - units[0])
     kernel = ring(op, memory, schedule, name, units=units, array=name)
     data: Any = next(buffer.first for buffer in memory.buffers if buffer.name == name)
-    given, (summed,) = ring_contents("reduce-scatter", op.n, each, has_channels=schedule.n_units is not None)
-    first = data + np.array([one.first for one in given])[position] + inside
-    own = position == op.n - 1
-    reduced = Tiles(gemm, tiles[own], data + summed.first + inside[own], width[own])
-    return TileRing(kernel, first, width, int(sizes.sum()), reduced)
+    given, (summed,) = ring_contents("reduce-scatter", op.n, packed.each, has_channels=schedule.n_units is not None)
+    first = data + np.array([one.first for one in given])[packed.position] + packed.inside
+    own = packed.position == op.n - 1
+    reduced = Tiles(gemm, tiles[own], data + summed.first + packed.inside[own], packed.width[own])
+    return TileRing(kernel, first, packed.width, int(packed.size.sum()), reduced)

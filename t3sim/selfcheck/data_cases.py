@@ -1,7 +1,5 @@
 """Random small runs that carry real values: shapes, tilings, rings and strategies nobody chose."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from typing import get_args

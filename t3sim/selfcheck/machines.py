@@ -5,8 +5,6 @@ entry, odd clocks and refresh intervals, links of one issue slot, channels with 
 Sizes that decide the compiled layout stay within the standard one, so that all machines share one compilation.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ A property is a function of a ``Depth``: it returns what it looked at, in words,
 finds something wrong.  The last one seeds a defect, so that a self-check that sees nothing is seen.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """DRAM traffic for the independent checker: GEMMs, and stores of a neighbour that go anywhere."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

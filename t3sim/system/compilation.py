@@ -1,7 +1,5 @@
 """Compile ahead of time what an experiment will run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from t3sim.config.experiment import RunSpec

@@ -6,8 +6,6 @@ how much later than the first each GPU starts it.  GPUs that can drift apart sta
 before it; such a phase is told from others by what decides those.  Decision 18 says more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from t3sim.checks.audit import Audit
+from t3sim.checks.audit import Audit, Report
 from t3sim.config.experiment import RunSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.gpu.arbitration import arbitration_policies
@@ -28,7 +26,7 @@ from t3sim.program.operations import reaches_others
 from t3sim.program.plan import Part
 from t3sim.system.machine import sent_at
 from t3sim.system.measure import timelines_of, waits_of
-from t3sim.system.parts import Parts, PhaseJob, PhaseSource, Report, counters_in, key_of, named, shifted
+from t3sim.system.parts import Parts, PhaseJob, PhaseSource, counters_in, key_of, named, shifted
 from t3sim.system.ring import RingMachine
 from t3sim.system.spans import spans_of
 from t3sim.system.threads import threads_for
@@ -100,7 +98,7 @@ class ExplicitParts(Parts):
         else:  # in a plan, the offsets have no meaning before those needed are finished, and neither has the phase
             start = RingStart(tuple(jitter), tuple((one.start, one.jobs) for one in before))
             needed = [job for one in before for job in one.jobs]
-        if is_separate(part):
+        if not any(reaches_others(operation) for program in part.programs for operation in program.operations):
             alone = [self._alone(part, name, policy, params, d) for d in range(n)]
             phase = merged(name, offsets, alone, [round(self.ticks.to_us(offset) * 1e6) for offset in offsets])
         else:
@@ -158,11 +156,6 @@ class ExplicitParts(Parts):
             return phase_of(name, gpus, timelines_of(ring.cores), waits, spans)
 
         return simulate
-
-
-def is_separate(part: Part) -> bool:
-    """Return whether no GPU of *part* hears of another."""
-    return not any(reaches_others(operation) for program in part.programs for operation in program.operations)
 
 
 def phase_of(

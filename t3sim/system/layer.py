@@ -7,8 +7,6 @@ kernel is that of the sublayers.  Other kernels reach shares of a peak (``Operat
 operands that are read more than once.  Pinned by ``tests/overlap/test_layers_and_splits.py``.
 """
 
-from __future__ import annotations
-
 import math
 
 from t3sim.config.experiment import GemmShape, WorkloadSpec

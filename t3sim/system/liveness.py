@@ -5,8 +5,6 @@ and that events go on and on while time stands still.  A ``Liveness`` looks into
 ``checks.hang``).  Both end a run that hangs with a ``ModelError`` that says which part waits for what.
 """
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections import Counter

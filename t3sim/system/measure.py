@@ -1,7 +1,5 @@
 """What is read off a machine after a run: counters, spread of workgroups, timeline."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,8 +11,7 @@ from t3sim.gpu.kernel import _jit, codes, loop
 from t3sim.gpu.time_accounts import time_accounts, units_of
 from t3sim.observe.timeline import Flow, Place, Timeline
 from t3sim.observe.waits import REASONS, Wait
-from t3sim.program.operations import Gemm, Moves
-from t3sim.program.traffic import has_unlike_chunks
+from t3sim.program.operations import Gemm, Moves, has_unlike_chunks
 from t3sim.system.spans import TO_OTHERS, spans_of
 
 SPREAD_TILE = 8  # the eighth tile of a slot, as measured on hardware
@@ -112,11 +109,16 @@ def waits_of(core: GpuCore, end: int, name: str = "gpu[0]", start: int = 0) -> t
 
 
 def timelines_of(cores: Sequence[GpuCore]) -> Timeline:
-    """Return what all GPUs of a part did when, with the ways of the data; one alone stands for all."""
-    timeline = Timeline()
+    """Return what all GPUs of a part did when, with the ways of the data; one alone stands for all.
+
+    Ways lead from the stores that complete a block to the block, to where its tiles are sent on.  Stores to another
+    GPU lead to the block there that sends their tile on; a step leads to the step there that waits for what it sends.
+    Where chunks are unlike, a tile has no single place to go to.
+    """
+    timeline, slices = Timeline(), [Slices(core, f"gpu[{d}]") for d, core in enumerate(cores)]
     for d, core in enumerate(cores):
         timeline.extend(timeline_of(core, f"gpu[{d}]", d))
-    timeline.flows += flows_of(cores)
+        timeline.flows += [*_flows_of_gemms(core, d, slices), *_flows_of_steps(d, slices)]
     return timeline
 
 
@@ -159,19 +161,15 @@ def timeline_of(core: GpuCore, name: str = "gpu[0]", device_id: int = 0) -> Time
     return timeline
 
 
-def kernels_of(core: GpuCore) -> Iterator[tuple[Gemm | Moves, Any]]:
-    """Yield the kernels of the program of a GPU and, of each, the entry in its table of operations."""
-    assert core.program is not None
-    kernels = [one for one in core.program.operations if isinstance(one, Gemm | Moves)]
-    return zip(kernels, [one for one in core.operations if one.kind != codes.BARRIER], strict=True)
-
-
 class Slices:
     """Where the timeline shows what the tables of a GPU number: names that are the same in every run."""
 
     def __init__(self, core: GpuCore, name: str) -> None:
         self.name, self.ps, tables = name, core.ticks.to_ps, core.tables
-        self.kernels = list(kernels_of(core))
+        assert core.program is not None
+        given = [one for one in core.program.operations if isinstance(one, Gemm | Moves)]
+        entries: list[Any] = [one for one in core.operations if one.kind != codes.BARRIER]  # in the table of operations
+        self.kernels = list(zip(given, entries, strict=True))
         self.n_steps = sum(given.steps.size for given, _ in self.kernels if isinstance(given, Moves))
         # Lists: looking at one entry of an array of records takes microseconds.
         self.workgroups = columns_of(tables.workgroups, "cu", "slot", "start_at", "main_loop_end_at", "end_at")
@@ -214,18 +212,6 @@ class Slices:
 def columns_of(table: NDArray[Any], *names: str) -> list[tuple[int, ...]]:
     """Return some fields of all entries of a table."""
     return list(zip(*(table[name].tolist() for name in names), strict=True))
-
-
-def flows_of(cores: Sequence[GpuCore]) -> Iterator[Flow]:
-    """Yield the ways of data: from the stores that complete a block to the block, to where its tiles are sent on.
-
-    Stores to another GPU lead to the block there that sends their tile on; a step leads to the step there that waits
-    for what it sends.  Where chunks are unlike, a tile has no single place to go to.
-    """
-    slices = [Slices(core, f"gpu[{d}]") for d, core in enumerate(cores)]
-    for d, core in enumerate(cores):
-        yield from _flows_of_gemms(core, d, slices)
-        yield from _flows_of_steps(d, slices)
 
 
 def _flows_of_gemms(core: GpuCore, d: int, slices: Sequence[Slices]) -> Iterator[Flow]:

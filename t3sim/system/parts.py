@@ -5,17 +5,15 @@ experiment.  ``MirroredParts`` and ``explicit.ExplicitParts`` say what a part is
 simulates it when it is asked for; a ``PhasePlan`` notes that it is needed.  What a part came to is a ``Phase``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from t3sim.checks.audit import Audit
+from t3sim.checks.audit import Audit, Report
 from t3sim.config.experiment import RunSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
-from t3sim.gpu.arbitration import ArbitrationPolicy, arbitration_policies
+from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel.codes import NEVER
 from t3sim.gpu.ticks import TickBase
@@ -30,8 +28,6 @@ from t3sim.system.spans import spans_of
 
 ISOLATED_POLICY = "round_robin"  # one stream at a time: every work-conserving policy is the same
 TILE_FIELDS = ("cu", "start_at", "main_loop_end_at", "end_at")
-
-Report = Callable[[float], None]
 
 
 @dataclass(frozen=True)
@@ -226,13 +222,7 @@ def counters_in(part: Part, policy: str, core: GpuCore) -> dict[str, Any]:
     """Return the counters of a GPU that has run *part*, the threshold of *policy* among them if it arbitrated."""
     counters = counters_of(core)
     if part.is_arbitrated:
-        counters["mca_threshold"] = threshold_in_force(arbitration_policies.get(policy), core)
+        limit = arbitration_policies.get(policy).threshold  # on the occupancy of the DRAM queue; None: it has none
+        threshold = NEVER if limit is None else int(getattr(limit, "py_func", limit)(core.gpu.channels[0]))
+        counters["mca_threshold"] = None if threshold >= NEVER else threshold
     return counters
-
-
-def threshold_in_force(policy: ArbitrationPolicy, core: GpuCore) -> int | None:
-    """Return the limit on the occupancy of the DRAM queue that *policy* applied, None for no limit."""
-    if policy.threshold is None:
-        return None
-    threshold = int(getattr(policy.threshold, "py_func", policy.threshold)(core.gpu.channels[0]))
-    return None if threshold >= NEVER else threshold

@@ -10,8 +10,6 @@ one in which it was sent.
 The result depends neither on the number of threads nor on any order.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor

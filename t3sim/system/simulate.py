@@ -4,8 +4,6 @@ A point is one sublayer, or one collective, or a whole layer: the sum of its
 sublayers, each simulated, and of its other operators, computed.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What the operations of a program were on a GPU: when each ran, and the bytes that it moved."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -63,13 +61,11 @@ def granules_of_gemm(core: GpuCore, operation: Any) -> Granules:
 
 def granules_of_moves(given: Moves, n: int) -> Granules:
     """Return what a move kernel moved, by its steps; what it loads from other GPUs is read there."""
-    read = written = leaving = 0
-    for step in given.steps.reshape(-1):
-        data, with_flags = int(step["n_granules"]), sent_granules(int(step["n_granules"]), given.flags)
-        for number in range(int(step["n_operands"])):
-            is_last = number == step["n_operands"] - 1
-            if (step["source"] + number * step["source_stride"]) % n == 0:
-                read += with_flags if step["is_received"] and is_last else data
-        written += data if step["kept_at"] >= 0 else 0
-        leaving += with_flags if step["send"] >= 0 else 0
-    return read, written, leaving
+    steps = given.steps.reshape(-1)
+    data, with_flags = steps["n_granules"], sent_granules(steps["n_granules"], given.flags)
+    read = 0
+    for number in range(int(steps["n_operands"].max(initial=0))):
+        is_here = (number < steps["n_operands"]) & ((steps["source"] + number * steps["source_stride"]) % n == 0)
+        is_received = (steps["is_received"] > 0) & (number == steps["n_operands"] - 1)
+        read += int(np.where(is_received, with_flags, data)[is_here].sum())
+    return read, int(data[steps["kept_at"] >= 0].sum()), int(with_flags[steps["send"] >= 0].sum())

@@ -3,8 +3,6 @@
 All cores unless somebody who keeps them busy otherwise says less: workers of a sweep take one thread each.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ GPU runs, before any is simulated.  A loop without an end cannot be told from sl
 minute a warning names the file and the function, and Ctrl-C works.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -5,8 +5,6 @@ dense layer is modelled: a file that speaks of experts or of latent attention is
 rather than read as something that it is not.  Keys that do not change the shape of a layer are not looked at.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from typing import Any
 from pydantic import ConfigDict, Field
 
 from t3sim.config.machine import Count, Spec
-from t3sim.config.trees import found_words, validated
+from t3sim.config.trees import Problems, found_words, validated
 from t3sim.config.yaml_loader import MAX_FILE_BYTES, Position, tree_of
 from t3sim.errors import ConfigError, InputDataError
 from t3sim.files import parse_json, read_limited
@@ -64,26 +62,23 @@ def read_hf_config(path: Path, shown: str) -> tuple[dict[str, Any], dict[str, st
         found = parse_json(read_limited(path, MAX_FILE_BYTES, shown_as=shown))
     except (InputDataError, ValueError) as error:
         raise ConfigError(at.problem("", str(error).removeprefix(f"{shown}: "))) from None
-    problems = [
-        at.problem(key, f"{what} is not modelled")
-        for what, keys in NOT_MODELLED.items()
-        for key in keys
-        if found.get(key) is not None
-    ]
+    problems = Problems()
+    for what, absent in NOT_MODELLED.items():
+        for key in absent:
+            if found.get(key) is not None:
+                problems.add(at, key, f"{what} is not modelled")
     family = found.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES:
         what = "is missing" if family is None else f"{found_words(family)} is not supported"
-        problems.append(at.problem("model_type", f"{what}; supported: {', '.join(FAMILIES)}"))
+        problems.add(at, "model_type", f"{what}; supported: {', '.join(FAMILIES)}")
         raise ConfigError(problems)
     model = FAMILIES[family]
-    try:
-        fields = validated(model, tree_of(found, at), "").model_dump()
-        keys = {name: str(field.alias) for name, field in model.model_fields.items()}
-        problems += (at.problem(key, message) for key, message in _contradictions(fields, keys))
-    except ConfigError as error:
-        problems += error.problems
-    if problems:
-        raise ConfigError(problems)
+    keys = {name: str(field.alias) for name, field in model.model_fields.items()}
+    layer = problems.caught(validated, model, tree_of(found, at), "")
+    fields = {} if layer is None else layer.model_dump()
+    for key, message in _contradictions(fields, keys) if fields else ():
+        problems.add(at, key, message)
+    problems.raise_any()
     is_gpt2 = family == "gpt2"
     sources = {name: keys[name] for name, value in fields.items() if value is not None}
     return {**fields, "gated": not is_gpt2, "dropout": is_gpt2, "whole_heads": True}, sources

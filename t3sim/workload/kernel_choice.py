@@ -9,8 +9,6 @@ Leaves out split-K, clusters, and the cost of a launch and of storing a tile.  P
 ``tests/workload/test_kernel_choice.py``.
 """
 
-from __future__ import annotations
-
 import math
 
 from t3sim.config.experiment import GemmShape, KernelLibrarySpec, Kernels, TilingSpec

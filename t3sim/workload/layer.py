@@ -17,8 +17,6 @@ Fused attention writes none of them and computes the scores once more in the bac
 ``tests/workload/test_layer.py``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -114,24 +112,24 @@ class _Operators:
         yield self._gemm("QKV", "forward", self.tokens, self.qkv, self.hidden)
         yield from self._attention()
         # Reduced output and residual read; their sum written, and the mask if there is dropout.
-        yield self._elementwise(f"{self.added} 1", "forward", self.output, 3, has_mask=self.has_dropout)
+        yield self._moved(f"{self.added} 1", "forward", self.output, 3, mask=self.has_dropout)
         yield self._moved("norm 2", "forward", self.output, 2, "norm")
         yield self._gemm("FC-1", "forward", self.tokens, self.up, self.hidden)
-        yield self._elementwise("activation", "forward", self.tokens * (self.up + self.feed_forward), 1)
-        yield self._elementwise(f"{self.added} 2", "forward", self.output, 3, has_mask=self.has_dropout)
+        yield self._moved("activation", "forward", self.tokens * (self.up + self.feed_forward), 1)
+        yield self._moved(f"{self.added} 2", "forward", self.output, 3, mask=self.has_dropout)
 
     def backward(self) -> Iterator[Operator]:
         if self.has_dropout:
-            yield self._elementwise("dropout 2", "backward", self.output, 2, has_mask=True)
+            yield self._moved("dropout 2", "backward", self.output, 2, mask=True)
         yield self._gemm("FC-2 input gradient", "backward", self.tokens, self.feed_forward, self.hidden)
         yield self._gemm("FC-2 weight gradient", "backward", self.feed_forward, self.hidden, self.tokens)
         n_activations = self.tokens * (self.feed_forward + 2 * self.up)  # gradient and inputs read, gradients written
-        yield self._elementwise("activation", "backward", n_activations, 1)
+        yield self._moved("activation", "backward", n_activations, 1)
         yield self._gemm("FC-1 weight gradient", "backward", self.hidden, self.up, self.tokens)
         # Gradient, input and gradient of the residual path read; their gradient written.
         yield self._moved("norm 2", "backward", self.output, 4, "norm")
         if self.has_dropout:
-            yield self._elementwise("dropout 1", "backward", self.output, 2, has_mask=True)
+            yield self._moved("dropout 1", "backward", self.output, 2, mask=True)
         yield self._gemm("OP input gradient", "backward", self.tokens, self.query, self.hidden)
         yield self._gemm("OP weight gradient", "backward", self.query, self.hidden, self.tokens)
         yield from self._attention_gradient()
@@ -146,16 +144,11 @@ class _Operators:
         n_bytes = ELEMENT_BYTES * (m * k + k * n + m * n)
         return Operator(name, phase, 2.0 * m * n * k, n_bytes, GemmShape(m=m, n=n, k=k))
 
-    def _moved(self, name: str, phase: str, n_elements: float, n_arrays: int, kernel: KernelKind) -> Operator:
-        """A kernel over arrays of *n_elements*, read and written."""
-        return Operator(name, phase, 0.0, n_arrays * ELEMENT_BYTES * n_elements, kernel)
-
-    def _elementwise(
-        self, name: str, phase: str, n_elements: float, n_arrays: int, *, has_mask: bool = False
+    def _moved(
+        self, name: str, phase: str, n: float, n_arrays: int, kernel: KernelKind = "elementwise", *, mask: bool = False
     ) -> Operator:
-        """The same elementwise, and perhaps over a dropout mask."""
-        n_bytes = (n_arrays * ELEMENT_BYTES + MASK_BYTES * has_mask) * n_elements
-        return Operator(name, phase, 0.0, n_bytes, "elementwise")
+        """A kernel over arrays of *n* elements, read and written, and perhaps over a dropout *mask*."""
+        return Operator(name, phase, 0.0, (n_arrays * ELEMENT_BYTES + MASK_BYTES * mask) * n, kernel)
 
     def _attention(self) -> Iterator[Operator]:
         queries, keys = self.tokens * self.query, self.tokens * self.key_value  # values are as many as keys
@@ -166,7 +159,7 @@ class _Operators:
         yield self._product("scores", "forward", queries + keys + self.scores, makes_scores=True)
         yield self._moved("scale, mask, softmax", "forward", self.scores, 2, "softmax")
         if self.has_dropout:
-            yield self._elementwise("attention dropout", "forward", self.scores, 2, has_mask=True)
+            yield self._moved("attention dropout", "forward", self.scores, 2, mask=True)
         yield self._product("context", "forward", self.scores + keys + queries)
 
     def _attention_gradient(self) -> Iterator[Operator]:
@@ -179,7 +172,7 @@ class _Operators:
         yield self._product("value gradient", "backward", self.scores + queries + keys)
         yield self._product("probability gradient", "backward", queries + keys + self.scores, makes_scores=True)
         if self.has_dropout:
-            yield self._elementwise("attention dropout", "backward", self.scores, 2, has_mask=True)
+            yield self._moved("attention dropout", "backward", self.scores, 2, mask=True)
         # Two gradients and the probabilities.
         yield self._moved("scale, mask, softmax", "backward", self.scores, 3, "softmax")
         yield self._product("query gradient", "backward", self.scores + keys + queries)

@@ -4,8 +4,6 @@ Those of the T3 study (T3 table 2) live in ``configs/model``, one file each with
 user, in the same form (``.yaml``) or as the ``config.json`` of a Hugging Face checkpoint.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -16,8 +16,6 @@ its dot product, and what is left to a GPU are columns of its output.
 Transposed operands are not modelled: they would only change kernel efficiency.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from t3sim.config.experiment import GemmShape, ModelSpec, OperatorKind

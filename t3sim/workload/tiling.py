@@ -15,8 +15,6 @@ split-K: every output element belongs to exactly one workgroup and to exactly on
 Pinned by ``tests/workload/test_tiling.py``.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -132,7 +130,9 @@ def make_tile_trace(gemm: GemmShape, tiling: TilingSpec, n_chunks: int) -> TileT
     row, column = tile_order(n_rows, n_columns, tiling.group_rows, 1 if n_rows % n_chunks else n_chunks)
     is_transposed = tiling.column_major
     if is_transposed:
-        gemm, tiling, row, column = transposed(gemm), stored_by_rows(tiling), column, row
+        gemm, row, column = GemmShape(m=gemm.n, n=gemm.m, k=gemm.k), column, row
+        tiles = {name: getattr(tiling, name)[::-1] for name in ("workgroup_tile", "wavefront_tile")}
+        tiling = tiling.model_copy(update={**tiles, "column_major": False})
         height, width = width, height
     workgroups = workgroup_tiles(gemm, tiling, row * height, column * width, n_chunks)
     return TileTrace(gemm, tiling, n_chunks, workgroups, is_transposed=is_transposed)
@@ -145,19 +145,6 @@ def tile_order(n_rows: int, n_columns: int, group_rows: int, n_parts: int) -> tu
     group = row // of_part * of_part + row % of_part // group_rows  # a number that grows from group to group
     order = np.lexsort((row, column, group))
     return row[order], column[order]
-
-
-def transposed(gemm: GemmShape) -> GemmShape:
-    """Return the GEMM of the transposed operands, the other way round."""
-    return GemmShape(m=gemm.n, n=gemm.m, k=gemm.k)
-
-
-def stored_by_rows(tiling: TilingSpec) -> TilingSpec:
-    """Return how the transposed GEMM is cut, if *tiling* has arrays stored by columns; else *tiling*."""
-    if not tiling.column_major:
-        return tiling
-    tiles = {name: getattr(tiling, name)[::-1] for name in ("workgroup_tile", "wavefront_tile")}
-    return tiling.model_copy(update={**tiles, "column_major": False})
 
 
 def tile_findings(tiling: TilingSpec) -> list[Finding]:

@@ -9,8 +9,6 @@ clipped at the edges; chunks consecutive, from 0, none empty; checksums of the P
 Pinned by ``tests/workload/test_trace_file.py``.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

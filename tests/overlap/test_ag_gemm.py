@@ -22,7 +22,6 @@ from t3sim.program.checks import problems_of
 from t3sim.program.operations import Gemm, Moves, Program
 from t3sim.program.operator import Operator
 from t3sim.program.plan import Bound, Part, Plan
-from t3sim.program.traffic import granules_between
 from t3sim.registry import encoded
 from t3sim.system.ring import RingMachine
 from t3sim.system.simulate import simulate
@@ -33,6 +32,7 @@ from tests.harness.rings import differences, explicit
 from tests.harness.sublayers import point
 from tests.program.spoil import Change, changed, orderings, posts
 from tests.program.strategies import operator, with_engines
+from tests.program.traffic import granules_between
 
 SWITCH = ("machine.link.topology=switch", "machine.link.ingress_buffer=16 KiB")
 ENGINE = "machine.gpu.copy_engines={number: 1, startup: 1 us, bandwidth: 50 GB/s, max_outstanding_lines: 64}"

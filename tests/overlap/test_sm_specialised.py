@@ -17,7 +17,6 @@ from t3sim.overlap.sm_specialised import PARAMETERS, sm_specialised, sm_speciali
 from t3sim.program.checks import problems_of
 from t3sim.program.operations import Gemm, Moves, Program
 from t3sim.program.operator import Operator
-from t3sim.program.traffic import granules_between
 from t3sim.registry import encoded
 from t3sim.system.simulate import simulate
 from t3sim.workload.tiling import make_tile_trace
@@ -27,6 +26,7 @@ from tests.harness.rings import differences, explicit
 from tests.harness.sublayers import point
 from tests.program.spoil import changed, orderings, posts
 from tests.program.strategies import operator
+from tests.program.traffic import granules_between
 
 KINDS: tuple[OperatorKind, ...] = ("gemm-rs", "ag-gemm")
 SWITCH = ("machine.link.topology=switch", "machine.link.ingress_buffer=16 KiB")

@@ -13,10 +13,10 @@ from t3sim.config.experiment import GemmShape
 from t3sim.overlap.t3 import fused_program
 from t3sim.program.operator import Operator
 from t3sim.program.parts import collective_plan
-from t3sim.program.traffic import granules_between
 from t3sim.workload.tiling import expected_chunk_bytes
 from tests.harness.machines import machine
 from tests.program.strategies import STRATEGIES, a_row, chunk_size, operator, operator_of, programs
+from tests.program.traffic import granules_between
 
 N = 4
 # To and from each other rank, in chunks of the output or shards of A; rings send all of it to the rank before.

@@ -1,8 +1,7 @@
 """The memories of the simulated GPUs while they run a program."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ FLAG = -55  # what a granule of flags holds
 MAX_BYTES = 1 << 31
 COLUMN_COMMANDS = (codes.RD, codes.WR, codes.UPD)
 MAX_PROBLEMS = 20
+ALL = slice(None)
 
 
 class CarriedProgram:
@@ -114,7 +114,7 @@ class CarriedProgram:
         granules, kinds = granule_of(self.cores[m].machine.memory, commands), commands["kind"]
         a = self.map.place(granules)
         is_followed = a >= 0
-        self._note(~is_followed & (kinds != codes.OPERAND_READ), m, granules, "a command outside the buffers")
+        self._note(m, granules[~is_followed & (kinds != codes.OPERAND_READ)], "a command outside the buffers")
         a, kinds, tags = a[is_followed], kinds[is_followed], commands["tag"][is_followed]
         items = np.full(len(a), NOWHERE)
         for kind, turns in ((codes.COLLECTIVE_READ, self.flows[m].reads), (codes.COLLECTIVE_WRITE, self.flows[m].kept)):
@@ -134,16 +134,15 @@ class CarriedProgram:
             np.maximum.at(read_at, items[is_read], rank[is_read])
             rank[is_kept] = np.maximum(rank[is_kept], read_at[items[is_kept]])
 
-    def _note(self, wrong: NDArray[np.bool_], m: int, granules: Ints, what: str) -> None:
-        """Write down where *wrong* is true, the first few times."""
-        for i in np.flatnonzero(wrong)[: MAX_PROBLEMS - len(self.problems)]:
-            self.problems.append(f"gpu[{self.ranks[m]}]: {what} (granule {int(granules[i])})")
+    def _note(self, m: int, granules: Iterable[int], what: str) -> None:
+        """Write down *what* is wrong with *granules*, the first few times."""
+        for granule in islice(granules, MAX_PROBLEMS - len(self.problems)):
+            self.problems.append(f"gpu[{self.ranks[m]}]: {what} (granule {granule})")
 
-    def _note_at(self, wrong: NDArray[np.bool_], m: int, places: Ints, what: str) -> None:
+    def _note_at(self, wrong: NDArray[np.bool_] | slice, m: int, places: Ints, what: str) -> None:
         """Write down where *wrong* is true, the first few times, by place."""
         places = places[wrong][:MAX_PROBLEMS]
-        granules = np.array([self.map.granule(place) if place >= 0 else place for place in places.tolist()], np.int64)
-        self._note(np.ones(len(places), bool), m, granules, what)
+        self._note(m, (self.map.granule(place) if place >= 0 else place for place in places.tolist()), what)
 
     # --- commands --------------------------------------------------------------------------------
 
@@ -157,14 +156,14 @@ class CarriedProgram:
             self._note_at(made < 0, m, a, "a store at a place where no tile lies")
             self._store(m, kind, a, self.produced[m][made])
         elif kind == codes.DMA_READ:
-            self._add(m, a, flow.sum_of[self._made(m, a, tags)])
+            self._add(m, flow.sum_of[self._made(m, a, tags)], self.values[m, a])
         elif kind == codes.REMOTE_READ:
             self._read_for_others[m].update(zip(tags.tolist(), self.values[m, a], strict=True))
         elif kind == codes.COLLECTIVE_READ:
             self._note_at(items == NOWHERE, m, a, "a read of what no step needs")
             is_early = (items == FLAGS) & (self.values[m, a] != self.flag).any(axis=1)
             self._note_at(is_early, m, a, "a flag read before it was there")
-            self._add(m, a, items)
+            self._add(m, items, self.values[m, a])
         elif kind == codes.COLLECTIVE_WRITE:
             self._note_at(items == NOWHERE, m, a, "a store at a place that no step keeps a result at")
             self._store(m, kind, a, self._results(m, items, a))
@@ -199,10 +198,10 @@ class CarriedProgram:
             np.add.at(self.n_arrived[m], made[at], 1)
         return values
 
-    def _add(self, m: int, a: Ints, items: Ints) -> None:
-        """Add what lies at places *a* to sums."""
+    def _add(self, m: int, items: Ints, values: Ints) -> None:
+        """Add *values*, each to its sum of *items*."""
         sums = items[items >= 0] - self.flows[m].n_made
-        np.add.at(self.added[m], sums, self.values[m, a[items >= 0]])
+        np.add.at(self.added[m], sums, values[items >= 0])
         np.add.at(self.n_added[m], sums, 1)
 
     def _store(self, m: int, kind: int, a: Ints, values: Ints) -> None:
@@ -272,9 +271,7 @@ class CarriedProgram:
             flow, place = self.flows[receiver], self.map.place(messages["granule"][at])
             items = flow.fetched.take(flow.key(-1, -distance, place))
             self._note_at(items == NOWHERE, receiver, place, "a load of what no step needs")
-            sums = items[items >= 0] - flow.n_made
-            np.add.at(self.added[receiver], sums, values[items >= 0])
-            np.add.at(self.n_added[receiver], sums, 1)
+            self._add(receiver, items, values)
         self._n_left[m] += len(messages)
 
     def _results(self, m: int, items: Ints, a: Ints) -> Ints:
@@ -305,14 +302,12 @@ class CarriedProgram:
             self.n_values += wrong.size * self.elements.n_elements
             self._note_at(wrong, m, places, "a wrong value")
             self._note_at(~wrong & differs[:, GIVERS:].any(axis=1), m, places, "the wrong contributors")
-            self._note_all(m, self.wires[m].left(), "sent and not stored")
-            self._note_all(m, flow.place[(flow.driver >= 0) != self.n_arrived[m]], "sent and stored unequally often")
-            self._note_all(m, flow.sent.left() % (self.map.size + flow.n_made), "not sent exactly as often as due")
+            self._note_at(ALL, m, self.wires[m].left(), "sent and not stored")
+            self._note_at(
+                ALL, m, flow.place[(flow.driver >= 0) != self.n_arrived[m]], "sent and stored unequally often"
+            )
+            self._note_at(ALL, m, flow.sent.left() % (self.map.size + flow.n_made), "not sent exactly as often as due")
         return self.problems
-
-    def _note_all(self, m: int, places: Ints, what: str) -> None:
-        """Write down *places*, the first few."""
-        self._note_at(np.ones(len(places), bool), m, places, what)
 
     def _outputs(self, m: int) -> Any:
         """Yield where outputs lie on GPU *m*, and what they are."""

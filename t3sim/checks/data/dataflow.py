@@ -4,8 +4,6 @@ What leaves a GPU is an *item*: a granule that a GEMM stores elsewhere, or one t
 it (by the DMA engine, or by a step of ``Moves``).
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 
@@ -15,8 +13,7 @@ from t3sim.checks.data.elements import Elements, Made
 from t3sim.checks.data.places import Ints, Turns
 from t3sim.gpu.tables import destinations
 from t3sim.program.checks.places import Map
-from t3sim.program.operations import NONE, UPDATE, Gemm, Moves, Program, paired, rectangles
-from t3sim.program.traffic import has_unlike_chunks
+from t3sim.program.operations import NONE, UPDATE, Gemm, Moves, Program, has_unlike_chunks, paired, rectangles
 from t3sim.workload.tiling import ELEMENT_BYTES, wavefront_grid
 
 FLAGS = -1  # instead of an item: granules of flags

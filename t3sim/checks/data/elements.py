@@ -7,8 +7,6 @@ Behind the numbers of a granule stand who contributed (four bits for each rank: 
 was added up, as a sum.  So they are stored, sent and added as the numbers are.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Where a command acts, and which of several accesses to one place it is, as arrays."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

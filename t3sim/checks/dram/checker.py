@@ -1,7 +1,5 @@
 """The DRAM checker: takes the command trace of a GPU, batch by batch, and says which rules it breaks."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -107,12 +105,7 @@ class DramChecker:
 
     def _arguments(self) -> tuple[Any, ...]:
         """The state as the compiled functions take it."""
-        return (
-            self._spec.view(np.recarray),
-            self._gaps.view(np.recarray),
-            self._channels.view(np.recarray),
-            self._totals.view(np.recarray),
-        )
+        return tuple(array.view(np.recarray) for array in (self._spec, self._gaps, self._channels, self._totals))
 
     @property
     def n_commands(self) -> int:
@@ -147,13 +140,8 @@ class DramChecker:
 
     def counts(self) -> CommandCounts:
         """Return the traffic of each channel, recomputed from the trace."""
-        seen = self._channels
-        return CommandCounts(
-            seen["n_by_command"].copy(),
-            seen["n_by_kind"].copy(),
-            seen["n_turnarounds"].copy(),
-            seen["last_data_end"].copy(),
-        )
+        names = "n_by_command", "n_by_kind", "n_turnarounds", "last_data_end"
+        return CommandCounts(*(self._channels[name].copy() for name in names))
 
     @staticmethod
     def _by_rule(numbers: NDArray[np.int64]) -> dict[str, int]:

@@ -8,15 +8,9 @@ import numpy as np
 
 # DRAM commands as logged; UPD is a near-memory op-and-store.  The checker tells a precharge of all banks
 # (bank -1) from that of one bank.
-ACT = 0
-PRE = 1
-RD = 2
-WR = 3
-UPD = 4
-REF = 5
-N_COMMANDS = 6
-PREAB = 6
-N_SORTS = 7
+ACT, PRE, RD, WR, UPD, REF, N_COMMANDS = range(7)
+PREAB = N_COMMANDS
+N_SORTS = N_COMMANDS + 1
 ALL_BANKS = -1
 
 # Request kinds as logged: what the bits of one say, and how many there are.
@@ -25,13 +19,10 @@ UPDATE_BIT = 16
 N_KINDS = 32
 
 # Reach of a rule.
-BANK = 0
-GROUP = 1
-CHANNEL = 2
+BANK, GROUP, CHANNEL = range(3)
 
 # Command buses.
-ROW = 0
-COLUMN = 1
+ROW, COLUMN = range(2)
 
 LONG_AGO = -(1 << 60)
 NEVER = 1 << 60
@@ -42,26 +33,11 @@ CHANNEL_ROW = 2 * MAX_BANKS
 N_KEPT = 20  # violations kept for reading
 
 # What can be violated: the gaps between two commands are numbered from 0, everything else from here.
-FOUR_ACTIVATES = 64
-DATA_BUS = 65
-ROW_BUS = 66  # + COLUMN: the column bus
-COLUMN_BUS = 67
-ROW_NOT_OPEN = 68
-ACTIVATE_OPEN = 69
-PRECHARGE_CLOSED = 70
-REFRESH_OPEN = 71
-REFRESH_EARLY = 72
-REFRESH_LATE = 73
-REFRESH_OVERTAKEN = 74
-REFRESH_MISSING = 75
-TIME_BACK = 76
-CHANNEL_FIELD = 77
-COMMAND_FIELD = 78
-BANK_FIELD = 79
-ROW_FIELD = 80
-COLUMN_FIELD = 81
-KIND_FIELD = 82
-N_CHECKS = 83
+(
+    FOUR_ACTIVATES, DATA_BUS, ROW_BUS, COLUMN_BUS, ROW_NOT_OPEN, ACTIVATE_OPEN, PRECHARGE_CLOSED, REFRESH_OPEN,
+    REFRESH_EARLY, REFRESH_LATE, REFRESH_OVERTAKEN, REFRESH_MISSING, TIME_BACK, CHANNEL_FIELD, COMMAND_FIELD,
+    BANK_FIELD, ROW_FIELD, COLUMN_FIELD, KIND_FIELD, N_CHECKS,
+) = range(64, 84)  # of a bus: ROW_BUS + ROW or COLUMN  # fmt: skip
 
 # What the configuration asks for; cycles of the memory clock.
 SPEC = np.dtype(
@@ -108,22 +84,12 @@ SEEN = np.dtype(
     align=True,
 )
 
-FINDING = np.dtype(
-    [
-        ("check", "i8"),
-        ("channel", "i8"),
-        ("later_sort", "i8"),  # -1: none that is known
-        ("bank", "i8"),
-        ("row", "i8"),
-        ("at", "i8"),
-        ("earlier_sort", "i8"),  # -1: no earlier command
-        ("earlier_bank", "i8"),
-        ("earlier_at", "i8"),
-        ("required", "i8"),
-        ("found", "i8"),
-    ],
-    align=True,
-)
+# What broke a rule; a sort of -1: no command that is known, or no earlier one.
+_OF_FINDING = (
+    "check", "channel", "later_sort", "bank", "row", "at", "earlier_sort", "earlier_bank", "earlier_at", "required",
+    "found",
+)  # fmt: skip
+FINDING = np.dtype([(name, "i8") for name in _OF_FINDING], align=True)
 
 TOTALS = np.dtype(
     [

@@ -7,45 +7,7 @@ Nothing here comes from the model: no schedule is predicted and no time is booke
 
 from typing import Any
 
-from t3sim.checks.dram.codes import (
-    ACT,
-    ACTIVATE_OPEN,
-    ALL_BANKS,
-    BANK,
-    BANK_FIELD,
-    CHANNEL_FIELD,
-    CHANNEL_ROW,
-    COLUMN,
-    COLUMN_FIELD,
-    COMMAND_FIELD,
-    DATA_BUS,
-    FOUR_ACTIVATES,
-    GROUP,
-    KIND_FIELD,
-    LONG_AGO,
-    N_COMMANDS,
-    N_KEPT,
-    N_KINDS,
-    PRE,
-    PREAB,
-    PRECHARGE_CLOSED,
-    RD,
-    REF,
-    REFRESH_EARLY,
-    REFRESH_LATE,
-    REFRESH_MISSING,
-    REFRESH_OPEN,
-    REFRESH_OVERTAKEN,
-    ROW,
-    ROW_BUS,
-    ROW_FIELD,
-    ROW_NOT_OPEN,
-    STORE_BIT,
-    TIME_BACK,
-    UPD,
-    UPDATE_BIT,
-    WR,
-)
+from t3sim.checks.dram import codes
 from t3sim.gpu.kernel._jit import kernel
 
 
@@ -69,7 +31,7 @@ def report(
     n = totals.n_violations
     totals.n_violations = n + 1
     totals.n_violated[check] += 1
-    if n >= N_KEPT:
+    if n >= codes.N_KEPT:
         return
     totals.kept[n] = totals.command
     finding = totals.kept[n]
@@ -93,9 +55,9 @@ def keep_apart(totals: Any, check: int, required: int, found: int, sort: int, ba
 @kernel
 def earliest_legal(spec: Any, gaps: Any, seen: Any, sort: int) -> int:
     """Return the first cycle at which a command to all banks breaks no gap."""
-    earliest = LONG_AGO
+    earliest = codes.LONG_AGO
     for i in range(spec.first_gap[sort], spec.first_gap[sort + 1]):
-        earliest = max(earliest, seen.last_at[CHANNEL_ROW, gaps[i].earlier] + gaps[i].cycles)
+        earliest = max(earliest, seen.last_at[codes.CHANNEL_ROW, gaps[i].earlier] + gaps[i].cycles)
     return earliest
 
 
@@ -105,32 +67,32 @@ def is_field_wrong(totals: Any, spec: Any, entry: Any) -> bool:
     bank, row, column, kind, sort = entry.bank, entry.row, entry.column, entry.kind, entry.command
     begin(totals, entry.channel, -1, bank, row, entry.at)
     if entry.channel < 0 or entry.channel >= spec.n_channels:
-        report(totals, CHANNEL_FIELD, spec.n_channels, entry.channel)
+        report(totals, codes.CHANNEL_FIELD, spec.n_channels, entry.channel)
         return True
-    if sort < 0 or sort >= N_COMMANDS:
-        report(totals, COMMAND_FIELD, N_COMMANDS, sort)
+    if sort < 0 or sort >= codes.N_COMMANDS:
+        report(totals, codes.COMMAND_FIELD, codes.N_COMMANDS, sort)
         return True
-    totals.command.later_sort = PREAB if sort == PRE and bank == ALL_BANKS else sort
-    lowest = ALL_BANKS if sort in (PRE, REF) else 0
-    highest = ALL_BANKS if sort == REF else spec.n_banks - 1
+    totals.command.later_sort = codes.PREAB if sort == codes.PRE and bank == codes.ALL_BANKS else sort
+    lowest = codes.ALL_BANKS if sort in (codes.PRE, codes.REF) else 0
+    highest = codes.ALL_BANKS if sort == codes.REF else spec.n_banks - 1
     if bank < lowest or bank > highest:
-        report(totals, BANK_FIELD, highest + 1, bank)
+        report(totals, codes.BANK_FIELD, highest + 1, bank)
         return True
-    if sort in (PRE, REF):
+    if sort in (codes.PRE, codes.REF):
         return False
     if row < 0:
-        report(totals, ROW_FIELD, 0, row)
+        report(totals, codes.ROW_FIELD, 0, row)
         return True
-    if sort == ACT:
+    if sort == codes.ACT:
         return False
     if column < 0 or column >= spec.n_columns:
-        report(totals, COLUMN_FIELD, spec.n_columns, column)
-    if kind < 0 or kind >= N_KINDS:
-        report(totals, KIND_FIELD, sort, kind)
+        report(totals, codes.COLUMN_FIELD, spec.n_columns, column)
+    if kind < 0 or kind >= codes.N_KINDS:
+        report(totals, codes.KIND_FIELD, sort, kind)
         return True
-    served_by = RD if kind & STORE_BIT == 0 else (UPD if kind & UPDATE_BIT else WR)
+    served_by = codes.RD if kind & codes.STORE_BIT == 0 else (codes.UPD if kind & codes.UPDATE_BIT else codes.WR)
     if served_by != sort:
-        report(totals, KIND_FIELD, sort, kind)
+        report(totals, codes.KIND_FIELD, sort, kind)
     return False
 
 
@@ -140,7 +102,7 @@ def check_gaps(totals: Any, spec: Any, gaps: Any, seen: Any, sort: int, bank: in
     group_row = spec.group_row[bank]  # of no use to commands to all banks: they have no gaps within a group
     for i in range(spec.first_gap[sort], spec.first_gap[sort + 1]):
         gap = gaps[i]
-        place = bank if gap.reach == BANK else (group_row if gap.reach == GROUP else CHANNEL_ROW)
+        place = bank if gap.reach == codes.BANK else (group_row if gap.reach == codes.GROUP else codes.CHANNEL_ROW)
         earlier_at = seen.last_at[place, gap.earlier]
         keep_apart(totals, i, gap.cycles, at - earlier_at, gap.earlier, seen.last_bank[place, gap.earlier], earlier_at)
 
@@ -150,7 +112,7 @@ def check_bus(totals: Any, seen: Any, bus: int, at: int) -> None:
     """D27: one command a cycle on the row bus, one on the column bus."""
     earlier_at = seen.bus_at[bus]
     if at >= earlier_at:  # time that runs back is a finding of its own
-        keep_apart(totals, ROW_BUS + bus, 1, at - earlier_at, seen.bus_sort[bus], seen.bus_bank[bus], earlier_at)
+        keep_apart(totals, codes.ROW_BUS + bus, 1, at - earlier_at, seen.bus_sort[bus], seen.bus_bank[bus], earlier_at)
 
 
 @kernel
@@ -159,9 +121,9 @@ def remember(spec: Any, seen: Any, bus: int, sort: int, bank: int, at: int) -> N
     seen.bus_at[bus] = at
     seen.bus_sort[bus] = sort
     seen.bus_bank[bus] = bank
-    seen.last_at[CHANNEL_ROW, sort] = at
-    seen.last_bank[CHANNEL_ROW, sort] = bank
-    if bank != ALL_BANKS:
+    seen.last_at[codes.CHANNEL_ROW, sort] = at
+    seen.last_bank[codes.CHANNEL_ROW, sort] = bank
+    if bank != codes.ALL_BANKS:
         group_row = spec.group_row[bank]
         seen.last_at[group_row, sort] = at
         seen.last_bank[group_row, sort] = bank
@@ -173,13 +135,21 @@ def remember(spec: Any, seen: Any, bus: int, sort: int, bank: int, at: int) -> N
 def check_column(totals: Any, spec: Any, seen: Any, sort: int, bank: int, row: int, at: int) -> None:
     """D26, D27: the row is open, the data bus is free."""
     if seen.open_row[bank] != row:
-        report(totals, ROW_NOT_OPEN, row, seen.open_row[bank])
-    data_at = at + (spec.read_latency if sort == RD else spec.write_latency)
+        report(totals, codes.ROW_NOT_OPEN, row, seen.open_row[bank])
+    data_at = at + (spec.read_latency if sort == codes.RD else spec.write_latency)
     found = data_at - seen.data_at
-    keep_apart(totals, DATA_BUS, spec.burst, found, seen.bus_sort[COLUMN], seen.bus_bank[COLUMN], seen.bus_at[COLUMN])
+    keep_apart(
+        totals,
+        codes.DATA_BUS,
+        spec.burst,
+        found,
+        seen.bus_sort[codes.COLUMN],
+        seen.bus_bank[codes.COLUMN],
+        seen.bus_at[codes.COLUMN],
+    )
     seen.data_at = max(seen.data_at, data_at)
     seen.last_data_end = max(seen.last_data_end, data_at + spec.burst)
-    is_store = 0 if sort == RD else 1
+    is_store = 0 if sort == codes.RD else 1
     seen.n_turnarounds += is_store ^ seen.is_storing
     seen.is_storing = is_store
 
@@ -189,14 +159,20 @@ def check_activate(totals: Any, spec: Any, seen: Any, bank: int, row: int, at: i
     """D8, D26: the bank is closed, and the last four activates are not all within the window."""
     open_row = seen.open_row[bank]
     if open_row >= 0:
-        report(totals, ACTIVATE_OPEN, -1, open_row)
+        report(totals, codes.ACTIVATE_OPEN, -1, open_row)
     else:
         seen.n_open += 1
     seen.open_row[bank] = row
     oldest = seen.n_activates & 3
     earlier_at = seen.activates[oldest]
     keep_apart(
-        totals, FOUR_ACTIVATES, spec.activate_window, at - earlier_at, ACT, seen.activate_banks[oldest], earlier_at
+        totals,
+        codes.FOUR_ACTIVATES,
+        spec.activate_window,
+        at - earlier_at,
+        codes.ACT,
+        seen.activate_banks[oldest],
+        earlier_at,
     )
     seen.activates[oldest] = at
     seen.activate_banks[oldest] = bank
@@ -206,10 +182,10 @@ def check_activate(totals: Any, spec: Any, seen: Any, bank: int, row: int, at: i
 @kernel
 def check_precharge(totals: Any, spec: Any, seen: Any, bank: int) -> None:
     """D26: there is a row to close."""
-    is_closed = seen.n_open == 0 if bank == ALL_BANKS else seen.open_row[bank] < 0
+    is_closed = seen.n_open == 0 if bank == codes.ALL_BANKS else seen.open_row[bank] < 0
     if is_closed:
-        report(totals, PRECHARGE_CLOSED, 1, 0)
-    elif bank == ALL_BANKS:
+        report(totals, codes.PRECHARGE_CLOSED, 1, 0)
+    elif bank == codes.ALL_BANKS:
         for other in range(spec.n_banks):
             seen.open_row[other] = -1
         seen.n_open = 0
@@ -222,17 +198,17 @@ def check_precharge(totals: Any, spec: Any, seen: Any, bank: int) -> None:
 def check_refresh(totals: Any, spec: Any, gaps: Any, seen: Any, at: int) -> None:
     """D26, D28: all banks are closed; the refresh is due and came as soon as it could."""
     if seen.n_open > 0:
-        report(totals, REFRESH_OPEN, 0, seen.n_open)
+        report(totals, codes.REFRESH_OPEN, 0, seen.n_open)
     due_at = seen.refresh_due_at
-    latest = max(due_at, earliest_legal(spec, gaps, seen, REF))
+    latest = max(due_at, earliest_legal(spec, gaps, seen, codes.REF))
     if at < due_at:
-        report(totals, REFRESH_EARLY, due_at, at)
+        report(totals, codes.REFRESH_EARLY, due_at, at)
     elif at > latest:
-        report(totals, REFRESH_LATE, latest, at)
+        report(totals, codes.REFRESH_LATE, latest, at)
     elif at == due_at:
-        totals.n_tight[REFRESH_EARLY] += 1
+        totals.n_tight[codes.REFRESH_EARLY] += 1
     else:
-        totals.n_tight[REFRESH_LATE] += 1
+        totals.n_tight[codes.REFRESH_LATE] += 1
     seen.refresh_due_at = due_at + spec.refresh_interval
     seen.is_overtaken = 0
 
@@ -241,13 +217,13 @@ def check_refresh(totals: Any, spec: Any, gaps: Any, seen: Any, at: int) -> None
 def check_refresh_comes_first(totals: Any, spec: Any, gaps: Any, seen: Any, sort: int, at: int) -> None:
     """D28: once a refresh is due, banks are closed as soon as they can be and nothing else is done."""
     due_at = seen.refresh_due_at
-    if sort == PREAB:
-        latest = max(due_at, earliest_legal(spec, gaps, seen, PREAB))
+    if sort == codes.PREAB:
+        latest = max(due_at, earliest_legal(spec, gaps, seen, codes.PREAB))
         if at > latest:
-            report(totals, REFRESH_LATE, latest, at)
-    elif sort != PRE and seen.is_overtaken == 0:
+            report(totals, codes.REFRESH_LATE, latest, at)
+    elif sort != codes.PRE and seen.is_overtaken == 0:
         seen.is_overtaken = 1
-        report(totals, REFRESH_OVERTAKEN, due_at, at)
+        report(totals, codes.REFRESH_OVERTAKEN, due_at, at)
 
 
 @kernel
@@ -261,22 +237,22 @@ def check_commands(commands: Any, specs: Any, gaps: Any, channels: Any, results:
             continue
         seen = channels[entry.channel]
         sort, bank, row, at = totals.command.later_sort, entry.bank, entry.row, entry.at
-        is_column = sort in (RD, WR, UPD)
-        bus = COLUMN if is_column else ROW
-        before_at = max(seen.bus_at[ROW], seen.bus_at[COLUMN])
+        is_column = sort in (codes.RD, codes.WR, codes.UPD)
+        bus = codes.COLUMN if is_column else codes.ROW
+        before_at = max(seen.bus_at[codes.ROW], seen.bus_at[codes.COLUMN])
         if at < before_at:
-            report(totals, TIME_BACK, before_at, at)
+            report(totals, codes.TIME_BACK, before_at, at)
         check_gaps(totals, spec, gaps, seen, sort, bank, at)
-        if at >= seen.refresh_due_at and sort != REF:
+        if at >= seen.refresh_due_at and sort != codes.REF:
             check_refresh_comes_first(totals, spec, gaps, seen, sort, at)
         seen.n_by_command[entry.command] += 1
         check_bus(totals, seen, bus, at)
         if is_column:
             seen.n_by_kind[entry.kind] += 1
             check_column(totals, spec, seen, sort, bank, row, at)
-        elif sort == ACT:
+        elif sort == codes.ACT:
             check_activate(totals, spec, seen, bank, row, at)
-        elif sort == REF:
+        elif sort == codes.REF:
             check_refresh(totals, spec, gaps, seen, at)
         else:
             check_precharge(totals, spec, seen, bank)
@@ -290,13 +266,13 @@ def check_end(until: int, specs: Any, gaps: Any, channels: Any, results: Any) ->
     for channel_id in range(spec.n_channels):
         seen = channels[channel_id]
         due_at = seen.refresh_due_at
-        refresh_at = max(due_at, earliest_legal(spec, gaps, seen, REF))
+        refresh_at = max(due_at, earliest_legal(spec, gaps, seen, codes.REF))
         if seen.n_open > 0:
-            closed_at = max(due_at, earliest_legal(spec, gaps, seen, PREAB))
-            for i in range(spec.first_gap[REF], spec.first_gap[REF + 1]):
-                if gaps[i].earlier == PREAB:
+            closed_at = max(due_at, earliest_legal(spec, gaps, seen, codes.PREAB))
+            for i in range(spec.first_gap[codes.REF], spec.first_gap[codes.REF + 1]):
+                if gaps[i].earlier == codes.PREAB:
                     refresh_at = max(refresh_at, closed_at + gaps[i].cycles)
         if refresh_at < until:
             n_due = (until - 1) // spec.refresh_interval
-            begin(totals, channel_id, REF, ALL_BANKS, -1, until)
-            report(totals, REFRESH_MISSING, n_due, seen.n_by_command[REF])
+            begin(totals, channel_id, codes.REF, codes.ALL_BANKS, -1, until)
+            report(totals, codes.REFRESH_MISSING, n_due, seen.n_by_command[codes.REF])

@@ -5,8 +5,6 @@ between two commands, ``CONDITIONS`` all others.  Cycles are of the memory clock
 the time from a store to the end of its data.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product

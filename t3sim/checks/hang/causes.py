@@ -1,14 +1,12 @@
 """The graph of a machine that hangs, made of what its units declare, and why each of them waits."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import filterfalse
 
-from t3sim.checks.hang.progress import is_in_reach, is_running, moments, rotation_ticks
+from t3sim.checks.hang.progress import is_in_reach, moments, rotation_ticks
 from t3sim.checks.hang.wait_graph import WaitGraph
 from t3sim.gpu.in_flight import HungGpu, counted
 from t3sim.gpu.kernel import codes
@@ -54,7 +52,7 @@ def accounts_not_settled(gpu: HungGpu) -> Waits:
 def moments_out_of_reach(gpu: HungGpu) -> Waits:
     """A unit is at fault if it waits for a moment farther ahead than this machine plans."""
     for part, at, what in filterfalse(partial(is_in_reach, gpu.core), moments(gpu.core)):
-        if is_running(gpu.core):
+        if gpu.gpu.is_busy:
             when = "which never comes" if at >= codes.NEVER else f"at tick {at:,}, farther than this machine plans"
             yield part, NOTHING, f"waits for {what}, {when}"
 
@@ -72,7 +70,8 @@ def ready_heads(gpu: HungGpu, waits: Sequence[tuple[str, str, str]]) -> Waits:
 
 def link_waits(gpu: HungGpu, upstream: Mapping[str, HungGpu]) -> Waits:
     """The wires that lead to *gpu*: have they lost something, or have the senders something left?"""
-    missing = int(gpu.gpu.expected_inbound - gpu.gpu.n_inbound) - gpu.n_unfetched
+    unfetched = sum(gpu.tables.loads.values()) - int(gpu.gpu.n_fetched)  # what it still has to get by its own loads
+    missing = int(gpu.gpu.expected_inbound - gpu.gpu.n_inbound) - unfetched
     lost = gpu.n_delivered - int(gpu.gpu.n_inbound) - len(gpu.inbox)
     for link in gpu.links if lost > 0 else ():
         yield link, NOTHING, f"{counted(lost, 'granule')} it delivered never reached the inbox of {gpu.name}"

@@ -9,8 +9,6 @@ they decide by no longer changes.  That is exact, so no patience is needed.  Pat
 again and refuses for ever: ``patience_of`` is what the machine and the policy may legally take, and a margin.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
@@ -86,11 +84,6 @@ def _words_of(dtype: np.dtype[Any], counts: Mapping[str, int], *path: str) -> ND
     return words // WORD_BYTES
 
 
-def is_running(core: GpuCore) -> bool:
-    """Return whether a kernel has been loaded and has not ended."""
-    return bool(core.gpu.is_busy)
-
-
 # --- how long what is legal may take -----------------------------------------------------------------
 
 
@@ -124,19 +117,15 @@ def longest_wait(core: GpuCore) -> int:
     )
 
 
-def held_back_ticks(core: GpuCore) -> int:
-    """Return the ticks for which the policy's own parameters may allow it to hold a request back.
+def patience_of(core: GpuCore) -> int:
+    """Return the ticks without any progress after which a run is given up.
 
-    What its parameters mean is the policy's affair, so all of them are taken for cycles of the memory clock;
-    words like ``none`` that stand for no limit at all bound nothing.
+    The policy's own parameters may allow it to hold a request back.  What they mean is its affair, so all of them are
+    taken for cycles of the memory clock; words like ``none`` that stand for no limit at all bound nothing.
     """
     params = core.gpu.channels["policy_params"].max(axis=0)
-    return sum(int(value) for value in params if 0 < value < codes.NEVER) * int(core.gpu.memory_ticks)
-
-
-def patience_of(core: GpuCore) -> int:
-    """Return the ticks without any progress after which a run is given up."""
-    return PATIENCE_CYCLES * int(core.gpu.compute_ticks) + longest_wait(core) + held_back_ticks(core)
+    held_back = sum(int(value) for value in params if 0 < value < codes.NEVER) * int(core.gpu.memory_ticks)
+    return PATIENCE_CYCLES * int(core.gpu.compute_ticks) + longest_wait(core) + held_back
 
 
 # --- what is still to come ---------------------------------------------------------------------------
@@ -144,7 +133,7 @@ def patience_of(core: GpuCore) -> int:
 
 def has_something_to_come(core: GpuCore) -> bool:
     """Return whether a moment lies ahead of this GPU at which it may move, or a policy is asked again."""
-    if not is_running(core):
+    if not core.gpu.is_busy:
         return bool(port_starts(core))  # what an ended kernel has sent is still to leave
     return next(scheduled_in(core), None) is not None or holds_back(core)
 

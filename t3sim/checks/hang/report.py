@@ -4,8 +4,6 @@ The first five lines name the part at fault and how unfinished work leads to it.
 for the defect: oldest requests, occupancies, what each unit waits for, last DRAM commands.
 """
 
-from __future__ import annotations
-
 import enum
 import re
 from collections import Counter, defaultdict
@@ -21,8 +19,6 @@ from t3sim.gpu.core import GpuCore
 from t3sim.gpu.in_flight import HungGpu, Queued, counted
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.wait_edges import NOT_SERVED, work_left
-
-__all__ = ["Hang", "HungGpu", "describe_hang", "headline"]
 
 MAX_LINES = 200
 MAX_ROWS = 16  # of one section, for one GPU

@@ -5,8 +5,6 @@ never comes.  That is a *fault* of the part that waits, and the cause of a hang.
 from unfinished work to the faults, or else to a cycle.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field

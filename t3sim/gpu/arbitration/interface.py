@@ -8,8 +8,6 @@ holds a ready head back.  It reads the fields of ``ChannelView`` and may write o
 A stream whose head cannot move (tracker full) is not ready until the next slot.  It must pick a ready stream.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar

@@ -26,10 +26,7 @@ from t3sim.gpu.kernel.codes import COMPUTE, NEVER, NO_STREAM, READ, WRITE
 from t3sim.gpu.kernel.memory_controller import head_is_ready
 from t3sim.registry import Parameter
 
-THRESHOLD = 0
-STARVATION_LIMIT = 1
-TURNS_ABOVE = 2
-TURNS_WITHIN = 3
+THRESHOLD, STARVATION_LIMIT, TURNS_ABOVE, TURNS_WITHIN = range(4)  # of the parameters
 BEGUN_AT, STAGE_CYCLES = 0, 1  # of the scratch: one more than the cycle of the first look; length of the first stage
 AUTO = -1
 PERCENT = 100

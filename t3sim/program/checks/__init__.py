@@ -5,19 +5,17 @@ counts as many updates as come.  ``races``: every access is ordered behind those
 the output holds exactly the contributions that it has to, on the rank that owns it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from t3sim.errors import ProgramError, UsageError
-from t3sim.program.checks.findings import Findings, Problem
 from t3sim.program.checks.follow import Following
 from t3sim.program.checks.form import note_form
 from t3sim.program.checks.shadow import MOST_RANKS
 from t3sim.program.checks.stuck import note_circle, note_missing_posts
+from t3sim.program.checks.words import Findings, Problem
 from t3sim.program.compare import difference
 from t3sim.program.operations import Gemm, Program
 from t3sim.program.plan import Plan

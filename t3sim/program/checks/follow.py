@@ -10,22 +10,19 @@ If all ranks run one program, rank 0 is followed and stands for all: what it sen
 distance n - d.
 """
 
-from __future__ import annotations
-
 from collections import deque
-from collections.abc import Generator, Hashable, Iterator, Sequence
+from collections.abc import Generator, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from t3sim.collective.schedule import places_for
-from t3sim.program.checks.findings import Findings
 from t3sim.program.checks.ledger import Knowledge, Ledger, Number, sources_of, step_post, waited_at
 from t3sim.program.checks.places import Map, followed_buffers
 from t3sim.program.checks.shadow import BAD, EMPTY, ZERO, Access, Clock, Frames, Shadow, Value
 from t3sim.program.checks.tiles import TileState, segments, tile_state
-from t3sim.program.checks.words import Words
+from t3sim.program.checks.words import Findings, Words
 from t3sim.program.operations import (
     NONE,
     STORE,
@@ -79,7 +76,12 @@ class Following:
         self.findings = Findings()
         self._number_threads()
         self.tiles = [
-            {i: tile_state(op, program, self.n_threads) for i, op in gemms_of(program)} for program in self.programs
+            {
+                i: tile_state(one, program, self.n_threads)
+                for i, one in enumerate(program.operations)
+                if isinstance(one, Gemm)
+            }
+            for program in self.programs
         ]
         self._fill_memories()
         self.ledger = Ledger(self.programs, self.n, self.tiles)
@@ -102,7 +104,11 @@ class Following:
         for program in self.programs:
             firsts = [0]
             for operation in program.operations:
-                n_threads, n_actions = threads_of(operation, program)
+                n_threads = n_actions = 0
+                if isinstance(operation, Gemm):
+                    n_threads, n_actions = len(tile_state(operation, program).groups) + len(operation.forwards), 1
+                elif isinstance(operation, Moves):
+                    n_actions, n_threads = operation.steps.shape
                 firsts.append(firsts[-1] + n_threads)
                 self.codes_per_thread = max(self.codes_per_thread, n_actions + 2)
             self.first_thread.append(firsts)
@@ -471,19 +477,3 @@ def having_done(clock: Clock, thread: int, n_actions: int) -> Clock:
     own = clock.copy()
     own[0, thread] = max(own[0, thread], n_actions)
     return own
-
-
-def gemms_of(program: Program) -> Iterator[tuple[int, Gemm]]:
-    """Yield the GEMMs of a program, by number of the operation."""
-    for i, operation in enumerate(program.operations):
-        if isinstance(operation, Gemm):
-            yield i, operation
-
-
-def threads_of(operation: object, program: Program) -> tuple[int, int]:
-    """Return how many threads an operation has, and how many actions the longest of them."""
-    if isinstance(operation, Gemm):
-        return len(tile_state(operation, program).groups) + len(operation.forwards), 1
-    if isinstance(operation, Moves):
-        return operation.steps.shape[1], len(operation.steps)
-    return 0, 0

@@ -1,7 +1,5 @@
 """Whether programs are well-formed: every place, signal, GPU and workgroup that they name is there."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -10,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from t3sim.program.checks.findings import Findings
 from t3sim.program.checks.ledger import waits_of
+from t3sim.program.checks.places import Map
 from t3sim.program.checks.tiles import tile_state
+from t3sim.program.checks.words import Findings
 from t3sim.program.operations import (
     CACHED,
     NONE,
@@ -59,15 +58,14 @@ def of_program(program: Program) -> Iterator[str]:
     """Yield what is malformed in one program."""
     if not 0 <= program.inbound_class < len(program.classes):
         yield f"`inbound_class` is {program.inbound_class}, of {len(program.classes)} traffic classes"
-    buffers = sorted(program.buffers, key=lambda buffer: buffer.first)
-    for one, other in pairwise(buffers):
+    places = Map(program.buffers)
+    for one, other in pairwise(places.buffers):
         if one.stop > other.first:
             yield f"buffers `{one.name}` and `{other.name}` overlap"
     names = Counter(operation.name for operation in program.operations if not isinstance(operation, Barrier))
     for name, count in names.items():
         if count > 1:
             yield f"{count} operations are called `{name}`"
-    places = Places(program)
     for operation in program.operations:
         for message in of_operation(operation, program, places):
             yield f"operation `{operation.name}` of rank {program.rank}: {message}"
@@ -76,27 +74,7 @@ def of_program(program: Program) -> Iterator[str]:
             yield f"inputs or outputs of rank {program.rank}: {content} is not inside one buffer"
 
 
-class Places:
-    """The buffers of a program, to look up whether one holds a range."""
-
-    def __init__(self, program: Program) -> None:
-        buffers = sorted(program.buffers, key=lambda buffer: buffer.first)
-        self.firsts = np.array([buffer.first for buffer in buffers], np.int64)
-        self.stops = np.array([buffer.stop for buffer in buffers], np.int64)
-
-    def hold(self, first: Any, n_granules: Any) -> bool:
-        """Return whether every range lies inside one buffer."""
-        return not len(self.outside(first, n_granules))
-
-    def outside(self, first: Any, n_granules: Any) -> NDArray[np.int64]:
-        """Return the numbers of the ranges that are not inside one buffer; empty ranges are."""
-        first, n_granules = np.atleast_1d(first), np.atleast_1d(n_granules)
-        number = np.searchsorted(self.firsts, first, side="right") - 1
-        stops = self.stops[number.clip(0)] if len(self.stops) else np.zeros(len(first), np.int64)
-        return np.flatnonzero((n_granules > 0) & ((number < 0) | (first + n_granules > stops)))
-
-
-def of_operation(operation: Operation, program: Program, places: Places) -> Iterator[str]:
+def of_operation(operation: Operation, program: Program, places: Map) -> Iterator[str]:
     """Yield what is malformed in one operation."""
     if not 0 <= operation.traffic_class < len(program.classes):
         yield f"traffic class {operation.traffic_class}, of {len(program.classes)}"
@@ -121,7 +99,7 @@ def outside_of(low: int, values: Any, high: int) -> NDArray[np.int64]:
     return np.flatnonzero((values < low) | (values >= high))
 
 
-def of_gemm(gemm: Operation, program: Program, places: Places) -> Iterator[str]:
+def of_gemm(gemm: Operation, program: Program, places: Map) -> Iterator[str]:
     """Yield what is malformed in a GEMM."""
     if not isinstance(gemm, Gemm):
         return
@@ -180,7 +158,7 @@ def of_gemm(gemm: Operation, program: Program, places: Places) -> Iterator[str]:
             return
 
 
-def of_moves(moves: Operation, program: Program, places: Places) -> Iterator[str]:
+def of_moves(moves: Operation, program: Program, places: Map) -> Iterator[str]:
     """Yield what is malformed in a kernel that moves."""
     if not isinstance(moves, Moves):
         return

@@ -4,8 +4,6 @@ A wait knows those posts without which it could not hold, in any order of events
 make up for.  Posts of one thread come in its order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple
 

@@ -1,8 +1,6 @@
 """Which granules the checks follow: those of buffers that programs store to, move from, or say something of."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +9,9 @@ from t3sim.program.operations import NONE, Buffer, Gemm, Ints, Moves, Program
 
 
 class Map:
-    """Where granules of the buffers that are followed lie in a shadow, which has no others."""
+    """Which buffer holds a granule, and where granules of those that are followed lie in a shadow: it has no others."""
 
-    def __init__(self, buffers: Sequence[Buffer], followed: set[str]) -> None:
+    def __init__(self, buffers: Sequence[Buffer], followed: Collection[str] = ()) -> None:
         self.buffers = sorted(buffers, key=lambda buffer: buffer.first)
         self.firsts = np.array([buffer.first for buffer in self.buffers] or [0], np.int64)
         is_followed = np.array([buffer.name in followed for buffer in self.buffers] or [False])
@@ -28,6 +26,16 @@ class Map:
     def number(self, granule: Any) -> Any:
         """Return the number of the buffer that holds *granule*."""
         return np.searchsorted(self.firsts, granule, side="right") - 1
+
+    def outside(self, first: Any, n_granules: Any) -> Ints:
+        """Return the numbers of the ranges that are not inside one buffer; empty ranges are."""
+        first, n_granules = np.atleast_1d(first), np.atleast_1d(n_granules)
+        number = self.number(first)
+        return np.flatnonzero((n_granules > 0) & ((number < 0) | (first + n_granules > self.stops[number])))
+
+    def hold(self, first: Any, n_granules: Any) -> bool:
+        """Return whether every range lies inside one buffer."""
+        return not len(self.outside(first, n_granules))
 
     def place(self, granule: Any) -> Any:
         """Return where *granule* lies in a shadow; NONE if no buffer that is followed holds it."""
@@ -44,23 +52,20 @@ class Map:
         place = int(self.place(first))
         return slice(place, place + n_granules)
 
-    def named(self, place: int) -> str:
-        """Return the granule at *place* of a shadow in words."""
-        numbers = np.flatnonzero(self.is_followed)
-        number = numbers[np.searchsorted(self.starts[numbers], place, side="right") - 1]
-        return f"granule {place - int(self.starts[number])} of buffer `{self.buffers[number].name}`"
-
     def granule(self, place: int) -> int:
         """Return the granule at *place* of a shadow."""
         numbers = np.flatnonzero(self.is_followed)
-        number = numbers[np.searchsorted(self.starts[numbers], place, side="right") - 1]
-        return place - int(self.shift[number])
+        return place - int(self.shift[numbers[np.searchsorted(self.starts[numbers], place, side="right") - 1]])
+
+    def named(self, place: int) -> str:
+        """Return the granule at *place* of a shadow in words."""
+        buffer = self.buffers[self.number(granule := self.granule(place))]
+        return f"granule {granule - buffer.first} of buffer `{buffer.name}`"
 
 
 def followed_buffers(programs: Sequence[Program]) -> set[str]:
     """Return the names of the buffers that something is stored to or moved from, or that have contents."""
-    by_place = sorted(programs[0].buffers, key=lambda buffer: buffer.first)
-    firsts = np.array([buffer.first for buffer in by_place], np.int64)
+    every = Map(programs[0].buffers)
     found: set[int] = set()
     for program in programs:
         places: list[Any] = [[content.first for content in program.inputs if content.n_granules]]
@@ -74,5 +79,5 @@ def followed_buffers(programs: Sequence[Program]) -> set[str]:
                 places.append(steps["destination"][steps["send"] != NONE])
         for place in places:
             granules = np.asarray(place, np.int64).ravel()
-            found.update((np.searchsorted(firsts, granules[granules >= 0], side="right") - 1).tolist())
-    return {by_place[number].name for number in found}
+            found.update(every.number(granules[granules >= 0]).tolist())
+    return {every.buffers[number].name for number in found}

@@ -5,8 +5,6 @@ have been added up in it.  Beside that it remembers who stored, updated and read
 orders behind an earlier one is noticed (as FastTrack does for threads; Flanagan and Freund, PLDI 2009).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 

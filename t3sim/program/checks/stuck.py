@@ -1,7 +1,5 @@
 """Why threads of followed programs wait for ever: too little is posted, or they wait for each other."""
 
-from __future__ import annotations
-
 from t3sim.program.checks.follow import Blocked, Following
 from t3sim.program.checks.ledger import Number, waits_of
 

@@ -1,7 +1,5 @@
 """The tiles of a GEMM as the checks see them: where they lie, which are alike, which the tracker counts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import groupby
 

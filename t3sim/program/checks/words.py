@@ -1,8 +1,7 @@
-"""Ranks, operations, signals and granules in words."""
-
-from __future__ import annotations
+"""What is wrong with programs, and ranks, operations, signals and granules in words."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from t3sim.program.checks.ledger import Number
 from t3sim.program.checks.places import Map
@@ -11,22 +10,45 @@ from t3sim.program.checks.tiles import TileState
 from t3sim.program.operations import Program
 
 
+@dataclass(frozen=True)
+class Problem:
+    """Something wrong with programs: which check says so, and what in words."""
+
+    check: str
+    message: str
+
+
+@dataclass(eq=False)
+class Findings:
+    """What is wrong, of each check a few things at most."""
+
+    most: int = 5
+    problems: list[Problem] = field(default_factory=list)
+
+    def add(self, check: str, message: str) -> None:
+        """Note a problem, once, unless there are many of its check."""
+        problem = Problem(check, message)
+        if len(self.of(check)) < self.most and problem not in self.problems:
+            self.problems.append(problem)
+
+    def of(self, check: str) -> list[Problem]:
+        """Return the problems that *check* has found."""
+        return [problem for problem in self.problems if problem.check == check]
+
+
+@dataclass(eq=False)
 class Words:
     """Names for what is in the programs that are followed; of one that stands for all, ranks are told by distance."""
 
-    def __init__(
-        self,
-        programs: Sequence[Program],
-        tiles: Sequence[dict[int, TileState]],
-        places: Map,
-        first_thread: Sequence[Sequence[int]],
-        n_threads: int,
-        codes_per_thread: int,
-    ) -> None:
-        """*first_thread* by rank and operation; a code is a distance, a thread, and which action of it."""
-        self.programs, self.tiles, self.map = programs, tiles, places
-        self.first_thread, self.n_threads, self.codes_per_thread = first_thread, n_threads, codes_per_thread
-        self.is_turned = len(programs) < programs[0].n
+    programs: Sequence[Program]
+    tiles: Sequence[dict[int, TileState]]
+    map: Map
+    first_thread: Sequence[Sequence[int]]  # by rank and operation
+    n_threads: int
+    codes_per_thread: int  # a code is a distance, a thread, and which action of it
+
+    def __post_init__(self) -> None:
+        self.is_turned = len(self.programs) < self.programs[0].n
 
     def rank(self, r: int) -> str:
         """Return a rank."""

@@ -50,17 +50,3 @@ def of_gemm(gemm: Gemm, program: Program) -> list[tuple[int, int, int]]:
     arriving = np.where(is_to, before[np.where(is_to, stores.to + stores.n_to, 0)] - before[stores.to * is_to], sizes)
     found = [(0, int(distance), int(n)) for distance, n in zip(stores.distance, arriving, strict=True)]
     return found + [(0, one.distance, int(sizes[one.to].sum())) for one in gemm.forwards]
-
-
-def has_unlike_chunks(gemm: Gemm) -> bool:
-    """Return whether tiles are sent to tiles of other shapes (decision 10), so that the link has to translate."""
-    shapes = gemm.trace.workgroups[["n_rows", "n_columns"]]
-    is_sent = (gemm.stores.distance != 0) & (gemm.stores.to >= 0)
-    there = gemm.stores.to[is_sent]
-    if (gemm.stores.n_to[is_sent] != 1).any() or (shapes[is_sent] != shapes[there.clip(max=len(shapes) - 1)]).any():
-        return True
-    return any(
-        len(one.workgroups) != len(one.to)
-        or (shapes[one.workgroups.start : one.workgroups.stop] != shapes[one.to.start : one.to.stop]).any()
-        for one in gemm.forwards
-    )
