@@ -110,7 +110,7 @@ def integers_only(module: ast.Module, is_jit: bool) -> Iterator[Complaint]:
 
 
 def imports_numpy_numba_and_itself(module: ast.Module, is_jit: bool) -> Iterator[Complaint]:
-    """The kernel imports NumPy, Numba, itself and the standard library, and compilers only where they are meant to be."""
+    """The kernel imports NumPy, itself and the standard library, and compilers only where they are meant to be."""
     for node in ast.walk(module):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
