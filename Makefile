@@ -11,7 +11,7 @@ NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 help:
 	@echo "make demo    simulate the T-NLG FC-2 sublayer under five configurations; results in results/t3-tnlg-fc2"
 	@echo "make study   run all experiments of the T3 study (about 65 minutes on two cores), compare with what was published"
-	@echo "make test    run the tests (about 5 minutes on two cores)"
+	@echo "make test    run the tests (about 4 minutes on two cores, the first time)"
 	@echo "make test-deep  the same with all cases of fuzzers, mutants, determinism and data campaigns, and the deep self-check (hours)"
 	@echo "make check   run ruff (rules and format), mypy and the import contracts"
 	@echo "make bench   measure the simulator's speed"
@@ -29,7 +29,8 @@ study: $(STAMP)
 	@tools/study $(BIN)
 
 test: $(STAMP)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --benchmark-disable tests $(if $(NOTEBOOKS),--nbmake $(NOTEBOOKS))
+	@$(BIN)/python -m tests.harness.compiled
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --benchmark-disable tests $(if $(NOTEBOOKS),--nbmake $(NOTEBOOKS))
 
 test-deep: $(STAMP)
 	@T3SIM_DEEP=1 $(BIN)/python -m pytest -n 2 --benchmark-disable --timeout 7200 tests

@@ -9,6 +9,7 @@ and tests marked ``deep`` run as well.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -57,14 +58,73 @@ def cases(values: Iterable[Any], *quick: Any, n_names: int = 1) -> list[Any]:
     return [pytest.param(*row, marks=() if value in quick else pytest.mark.deep) for value, row in rows]
 
 
+# What takes longest (seconds of CPU time beyond 5) comes first, so that no worker ends alone.  Files of a folder
+# stay with one worker if they look at the same simulated phases.
+FIRST = (
+    "tests/smoke",
+    "tests/shape",
+    "tests/docs/test_documents_run.py",
+    "tests/selfcheck/test_machines.py",
+    "tests/sweeps/test_workers.py",
+    "tests/properties/test_determinism.py",
+    "tests/measure/test_measure.py",
+    "notebooks/02-own-policy.ipynb",
+    "tests/faults/test_misbehaving_code.py",
+    "tests/faults/test_configuration.py",
+    "tests/properties/test_metamorphic.py",
+    "tests/faults/test_fuzz.py",
+    "tests/explicit/test_results.py",
+    "tests/explicit/test_agreement.py",
+    "tests/explicit/test_unlike.py",
+    "tests/selfcheck/test_selfcheck.py",
+    "tests/sweeps/test_resume.py",
+    "tests/sweeps/test_nobody_else.py",
+    "tests/overlap/test_ag_gemm.py",
+    "tests/overlap/test_pulls_of_tiles.py",
+    "tests/advice/test_advise_command.py",
+    "tests/checks/data/test_defects.py",
+    "tests/faults/test_kernel_cache.py",
+    "tests/docs/test_wheel.py",
+)
+TOGETHER = ("tests/smoke", "tests/shape")
+
+
+def unit_of(nodeid: str) -> str:
+    """Return the file or the folder whose tests one worker runs, one after the other."""
+    file = nodeid.partition("::")[0]
+    return next((folder for folder in TOGETHER if file.startswith(f"{folder}/")), file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Deal out such units, for ``--dist loadfile``."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Units(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return unit_of(nodeid)
+
+    return Units(config, log)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked ``deep``, unless this is ``make test-deep``."""
+    """Put what takes longest first; leave out what is marked ``deep``, unless this is ``make test-deep``."""
+    rank = {unit: i for i, unit in enumerate(FIRST)}
+    items.sort(key=lambda item: rank.get(unit_of(item.nodeid), len(rank)))
     if DEEP:
         return
     left_out = [item for item in items if item.get_closest_marker("deep")]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not item.get_closest_marker("deep")]
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from looking through all tests and modules again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

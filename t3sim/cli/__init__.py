@@ -39,7 +39,7 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """All commands, in the order of the table."""
-        return list(COMMANDS)
+        return [*COMMANDS]  # `list` is a command here, once it is imported
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Import one command."""
@@ -53,13 +53,13 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Name the nearest command if there is no such command."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            raise click.UsageError(unknown_name("command", args[0], list(COMMANDS)), ctx)
+            raise click.UsageError(unknown_name("command", args[0], [*COMMANDS]), ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the help of the commands from the table, without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl([*COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; name a closed pipe before click turns it into a plain exit code."""

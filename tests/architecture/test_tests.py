@@ -1,4 +1,4 @@
-"""Every test asserts something."""
+"""Every test asserts something; what is said of the order of the tests is about tests that there are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPOSITORY
+from tests.conftest import FIRST, REPOSITORY, TOGETHER, unit_of
 
 FILES = sorted((REPOSITORY / "tests").rglob("test_*.py"))
 ASSERTING_CALLS = {"raises", "warns", "fail"}
@@ -39,6 +39,11 @@ def without_assertion(source: str) -> list[str]:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(REPOSITORY / "tests")))
 def test_every_test_of_the_file_asserts_something(path: Path) -> None:
     assert without_assertion(path.read_text(encoding="utf-8")) == []
+
+
+def test_what_comes_first_or_stays_together_exists() -> None:
+    assert [name for name in (*FIRST, *TOGETHER) if not (REPOSITORY / name).exists()] == []
+    assert [name for name in FIRST if unit_of(name + "/" * (name in TOGETHER)) != name] == []
 
 
 def test_the_walk_finds_this_file() -> None:

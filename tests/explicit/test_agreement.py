@@ -9,7 +9,7 @@ from t3sim.config.experiment import RunSpec
 from t3sim.errors import UsageError
 from t3sim.system.ring import RingMachine
 from t3sim.system.simulate import simulate
-from tests.conftest import DEEP, cases
+from tests.conftest import DEEP, cases, sample
 from tests.harness.rings import differences, explicit, point, reference
 from tests.harness.sublayers import collective_point
 
@@ -45,7 +45,7 @@ def test_a_ring_of_alike_gpus_agrees_with_the_mirrored_one(strategy: str, tp: in
 @pytest.mark.parametrize("strategy", PUSHING)
 def test_pushing_to_every_gpu_behind_a_switch_agrees(strategy: str, tp: int, columns: int) -> None:
     """A tile row for each GPU, or two; in both what a GPU stores or copies reaches all others at their distances."""
-    for rows in (1, 2):
+    for rows in (2, 1)[: sample(2, 1)]:
         run = point(strategy, *SWITCH, *PUSHING[strategy], shape=(64 * rows * tp, columns, 64), tp=tp)
         ring = explicit(run)
         assert [len(phase.gpus) for phase in ring.phases] == [tp] * len(ring.phases)

@@ -1167,23 +1167,23 @@ CASES = [
 
 LONG_CASES = [
     case(
-        "F-A11 49000 unknown keys",
-        BASE + "".join(f"k{i}: 1\n" for i in range(49000)),
+        "F-A11 9000 unknown keys",
+        BASE + "".join(f"k{i}: 1\n" for i in range(9000)),
         (
             "e.yaml:5:1: k0: unknown key `k0`; known: schema_version, name, description, machine, workload, tiling, "
             "strategy, arbitration, mode, staggered, "
             "quantum, plugins, sweep, figures, max_hours"
         ),
-        "... and 48991 more problems",
+        "... and 8991 more problems",
     ),
     case(
-        "F-A11 49000 bad numbers",
-        BASE + f"plugins: [{'017,' * 49000}]\n",
+        "F-A11 9000 bad numbers",
+        BASE + f"plugins: [{'017,' * 9000}]\n",
         (
             "e.yaml:5:11: plugins[0]: `017` has a leading zero: YAML 1.1 would read it as octal, 15; write it in "
             "decimal or in quotes"
         ),
-        "... and 48991 more problems",
+        "... and 8991 more problems",
     ),
     case(
         "F-A11 axis of 50000 values",

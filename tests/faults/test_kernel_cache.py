@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -539,19 +540,22 @@ import sys
 from t3sim.gpu.kernel import _jit
 from t3sim.gpu.kernel.state import Layout, gpu_dtype
 import numba
-if sys.argv[1] == "numbered":  # as Numba does it
-    numba.types.Record.mangling_args = property(lambda record: ("Record", (record._code,)))
-print([numba.from_dtype(gpu_dtype(Layout(n_channels=int(n)))).mangling_args for n in sys.argv[2:]])
+types = [numba.from_dtype(gpu_dtype(Layout(n_channels=int(n)))) for n in sys.argv[1:]]
+print({"by content": [one.mangling_args for one in types], "numbered": [one._code for one in types]})
 """
 
 
-def names_of(layouts: list[str], names: str) -> list[tuple[str, tuple[int]]]:
-    """Return what stands for the record of a GPU with so many channels in symbols made by a process of its own."""
+@cache
+def names_of(*layouts: str) -> dict[str, list[Any]]:
+    """Return what stands for the record of a GPU with so many channels in symbols of a process of its own.
+
+    By its content, or by the number that Numba gives to a type as it comes up.
+    """
     done = subprocess.run(
-        [sys.executable, "-c", NAME_OF_LAYOUT, names, *layouts],
+        [sys.executable, "-c", NAME_OF_LAYOUT, *layouts],
         capture_output=True, text=True, check=True, timeout=100, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
     )  # fmt: skip
-    found: list[tuple[str, tuple[int]]] = ast.literal_eval(done.stdout)
+    found: dict[str, list[Any]] = ast.literal_eval(done.stdout)
     return found
 
 
@@ -562,5 +566,5 @@ def test_symbols_tell_layouts_apart_whichever_process_made_them(names: str, is_r
     Else a process that loads what two others kept, each for its own layout, calls one for the other. Canary: Numba's
     own names, which number types as they come up.
     """
-    (small,), (large,), both = names_of(["32"], names), names_of(["48"], names), names_of(["48", "32"], names)
+    (small,), (large,), both = names_of("32")[names], names_of("48")[names], names_of("48", "32")[names]
     assert (small != large and both == [large, small]) is is_right

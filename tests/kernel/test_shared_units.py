@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -17,12 +14,13 @@ from t3sim.gpu.kernel import codes
 from t3sim.gpu.time_accounts import time_accounts
 from t3sim.observe.waits import COMPUTE_UNIT
 from t3sim.program.operations import Moves
-from tests.conftest import REPOSITORY
 from tests.harness.fabric import digest_of_commands
 from tests.harness.mutants import UNCHANGED, Mutant, run_mutants
+from tests.harness.plain_python import in_plain_python
 from tests.kernel.test_command_processor import ONE_RESIDENT, PERSISTENT, Bench, Launch
 
 NARROW_PATH = "gpu: {compute_unit: {lds: 32 KiB, l2_bytes_per_cycle: 2}}"
+LESS_NARROW = NARROW_PATH.replace(": 2}", ": 8}")
 
 
 def both(
@@ -105,12 +103,12 @@ def test_a_step_that_waits_for_ever_is_named_with_its_unit() -> None:
     assert "1 granule of signal 0 to come, but nothing is left to be sent" in report
 
 
-def three() -> Bench:
+def three(n_granules: int = 128, k: int = 64) -> Bench:
     """Return a GEMM, a copy that has two compute units for itself, and one that shares all four."""
     bench = Bench(ONE_RESIDENT)
-    bench.copy(Launch(0, units=range(2)), 2, 128)
-    bench.gemm(Launch(0), 6)
-    bench.copy(Launch(0), 4, 128)
+    bench.copy(Launch(0, units=range(2)), 2, n_granules)
+    bench.gemm(Launch(0), 6, k=k)
+    bench.copy(Launch(0), 4, n_granules)
     bench.operations[2] = replace(bench.operations[2], shares_units=True)
     return bench
 
@@ -126,7 +124,7 @@ def test_no_unit_is_kept_free_for_it() -> None:
 def digest() -> str:
     """Return the ends and a digest of all DRAM commands of GEMMs with copies beside them."""
     found = []
-    for bench in (both(NARROW_PATH, n_granules=128, n_tiles=6, k=64), three()):
+    for bench in (both(LESS_NARROW, n_granules=64, n_tiles=5, k=16), three(64, k=16)):
         commands = digest_of_commands(bench.core)
         found.append(f"{bench.run()['end_at'].tolist()} {commands.hexdigest()}")
     return " ".join(found)
@@ -151,9 +149,4 @@ def test_each_defect_of_sharing_changes_it() -> None:
 
 def test_plain_python_does_the_same() -> None:
     """Does the interpreted kernel share units at the same ticks as the compiled one?"""
-    code = "from tests.kernel.test_shared_units import digest\nprint(digest())"
-    found = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | {"T3SIM_INTERPRETED": "1"}, cwd=REPOSITORY, check=True,
-        capture_output=True, text=True,
-    ).stdout  # fmt: skip
-    assert found.strip() == digest()
+    assert in_plain_python(digest) == digest()

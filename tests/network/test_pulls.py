@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +12,18 @@ from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.kernel import codes
 from t3sim.program.operations import AT_OPERANDS, NONE, STEP, Moves, Post, Program, Signals, table
 from t3sim.system.ring import RingMachine
-from tests.conftest import REPOSITORY
-from tests.harness.fabric import BUFFER, SLOT, SWITCH, cluster, granule_ticks, link_waits, one_for_all, sending
+from tests.harness.fabric import (
+    BUFFER,
+    SLOT,
+    SWITCH,
+    cluster,
+    digest_of_commands,
+    granule_ticks,
+    link_waits,
+    one_for_all,
+    sending,
+)
+from tests.harness.plain_python import in_plain_python
 from tests.kernel.small import explicit, fused_of, machine, trace_of
 
 EACH = 768  # granules
@@ -136,28 +143,16 @@ def test_loads_that_never_come_are_a_breach() -> None:
         ring.run()
 
 
-FEW = """\
-from tests.conftest import REPOSITORY
-from tests.harness.fabric import digest_of_commands, one_for_all
-from tests.network.test_pulls import AT_OPERANDS, pulling
-
-machine = one_for_all(pulling([1, 2], 16, wait_signal=0, wait_at_least=0, wait_where=AT_OPERANDS), 3)
-digest = digest_of_commands(machine.core)
-print(machine.run(), digest.hexdigest())
-"""
+def few() -> str:
+    """Return the end and a digest of all DRAM commands of some loads from two GPUs."""
+    machine = one_for_all(pulling([1, 2], 16, wait_signal=0, wait_at_least=0, wait_where=AT_OPERANDS), 3)
+    digest = digest_of_commands(machine.core)
+    return f"{machine.run()} {digest.hexdigest()}"
 
 
 def test_plain_python_does_the_same() -> None:
     """Does the interpreted kernel ask, load and answer at the same ticks as the compiled one?"""
-    found = {
-        mode: subprocess.run(
-            [sys.executable, "-c", FEW], env=os.environ | {"T3SIM_INTERPRETED": mode}, cwd=REPOSITORY, check=True,
-            capture_output=True, text=True,
-        ).stdout
-        for mode in ("0", "1")
-    }  # fmt: skip
-    assert found["0"] == found["1"]
-    assert len(found["0"].split()) == 2
+    assert in_plain_python(few) == few()
 
 
 def refused(kernel: Moves, n: int, changes: str) -> str:

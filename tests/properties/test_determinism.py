@@ -162,7 +162,8 @@ def test_threads_do_not_matter(n_workers: int) -> None:
     assert digests_from(ThreadPoolExecutor(n_workers), shuffled(n_workers)) == digests()
 
 
-@pytest.mark.parametrize("n_workers", [1, 4] if DEEP else [2])
+@pytest.mark.deep  # the test of hash seeds has another process, tests/sweeps have workers
+@pytest.mark.parametrize("n_workers", [1, 4])
 def test_processes_do_not_matter(n_workers: int) -> None:
     """Spawned workers, each with some of the points; which ones is up to the pool."""
     pool = ProcessPoolExecutor(n_workers, mp_context=multiprocessing.get_context("spawn"))

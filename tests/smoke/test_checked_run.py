@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import cases
 from tests.harness.here import t3sim_here
-from tests.smoke.command_line import ALL_STRATEGIES, ONE_POINT, digest_of, entries
+from tests.smoke.command_line import ALL_STRATEGIES, ONE_POINT, digest_of, entries, simulated
 
 # A policy that after a while names a stream without asking whether it has anything: the trial before the run is over.
 BLIND_POLICY = '''"""At last always communication, ready or not."""
@@ -26,8 +26,10 @@ def pick_stream(channel, now):
 
 
 @pytest.mark.parametrize("options", cases(["--check", "--data", "--check --data"], "--check --data"))
-def test_checks_change_no_result_and_the_run_says_what_was_checked(tmp_path: Path, base: Path, options: str) -> None:
-    (tmp_path / "e.yaml").write_text(ALL_STRATEGIES, encoding="utf-8")
+def test_checks_change_no_result_and_the_run_says_what_was_checked(tmp_path: Path, options: str) -> None:
+    small = ALL_STRATEGIES.replace("{m: 512, n: 512, k: 256}", "{m: 256, n: 256, k: 128}")
+    base = simulated(small, tmp_path / "unchecked")
+    (tmp_path / "e.yaml").write_text(small, encoding="utf-8")
     done = t3sim_here("run", "e.yaml", *options.split(), "--no-figures", "-o", "results", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     said = [line for line in done.stdout.splitlines() if line.startswith(("checked", "data"))]

@@ -60,13 +60,13 @@ TIMELINES = ("tile_timelines", "scatter_timelines")  # one line of the table for
 def rows_missing_in(folder: Path, found: list[dict[str, str]]) -> list[str]:
     """Rows of *folder* that no line of a table stands for."""
     named = {(row["file"], int(row["line"])) for row in found}
-    missing = []
-    for row in read_measurements(folder).rows:
+    missing, measured = [], read_measurements(folder)
+    for row in measured.rows:
         file = Path(row.file).relative_to(folder).as_posix()
         if row.kind not in TIMELINES and (file, row.line) not in named:
             missing.append(f"{file}:{row.line}")
     for kind in TIMELINES:
-        n_tiles = len(read_measurements(folder).of_kind(kind))
+        n_tiles = len(measured.of_kind(kind))
         n_stood_for = {(row["file"], row["line"]): int(row["rows"]) for row in found if row["kind"] == kind}
         missing += ["tiles"] if sum(n_stood_for.values()) != n_tiles else []
     return missing

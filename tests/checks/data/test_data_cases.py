@@ -19,7 +19,7 @@ from t3sim.selfcheck.data_cases import (
 from tests.conftest import sample
 
 N_ALL = 1050
-N_CASES = sample(N_ALL, 14)  # in order of their seeds, so that the kinds take turns
+N_CASES = sample(N_ALL, 10)  # in order of their seeds, so that the kinds take turns
 BATCHES = sample(42, 1)
 
 
