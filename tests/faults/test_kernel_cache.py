@@ -373,6 +373,20 @@ class TestCallees:
         next(path for path in fresh.files() if "-inner-" not in path.name).unlink()
         assert fresh.probe() == (13_013, 0, [])
 
+    def test_two_processes_that_compile_at_once_name_a_function_alike(self, fresh: Workshop, tmp_path: Path) -> None:
+        """Does a callee serve callers that another process has compiled, after compiling something else?"""
+        (fresh.package / "t3sim/gpu/kernel/probe.py").write_text(DIAMOND, encoding="utf-8")
+        other = Workshop(tmp_path / "other", fresh.nursery)
+        other.package = fresh.package
+        assert fresh.probe() == (13_013, 0, [])
+        assert other.probe("import numba\nnumba.njit(lambda number: number)(1.0)\n") == (13_013, 0, [])
+        for path in fresh.files():
+            if "-inner-" not in path.name:
+                path.unlink()
+            elif ".low-" in path.name:
+                path.write_bytes((other.cache / path.relative_to(fresh.cache)).read_bytes())
+        assert fresh.probe() == (13_013, 0, [])
+
 
 class TestPlaces:
     def test_a_file_is_in_the_way_of_the_folder(self, fresh: Workshop) -> None:

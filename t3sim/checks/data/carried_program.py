@@ -14,7 +14,7 @@ from t3sim.errors import UsageError
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.device import Device
 from t3sim.gpu.kernel import codes, signals
-from t3sim.gpu.kernel.l2_slice import LINE_SHIFT
+from t3sim.gpu.kernel.l2_slice import DIRTY_MASK, LINE_SHIFT
 from t3sim.program.checks.places import Map, followed_buffers
 from t3sim.program.operations import Content, Gemm
 from t3sim.workload.tiling import ELEMENT_BYTES
@@ -226,7 +226,8 @@ class CarriedProgram:
         """Store what the L2 keeps (``l2.at_kernel_end: keep``), as if it had been written back."""
         for m, core in enumerate(self.cores):
             l2 = core.gpu.l2
-            tags = l2.tags[l2.tags >= 0]
+            used = l2.tags[: int(l2.n_banks * l2.sets_per_bank)]
+            tags = used[(used >= 0) & (used & DIRTY_MASK != 0)]
             line, bit = np.nonzero(tags[:, None] >> np.arange(int(l2.granules_per_line)) & 1)
             a = self.map.place((tags[line] >> LINE_SHIFT) * int(l2.granules_per_line) + bit)
             self._execute(m, codes.WRITE_BACK, a, a, a)

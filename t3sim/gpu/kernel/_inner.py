@@ -104,3 +104,11 @@ class InnerCompiler(Compiler):
         super().__init__(typingctx, targetctx, library, args, return_type, flags, locals)
         self.state.library = InnerLibrary(self.state.targetctx.codegen(), INNER)
         self.state.library.enable_object_caching()
+
+    def _compile_bytecode(self):
+        """Give the symbols of the function no number of this process: callers in another one link them by name.
+
+        Names of record types are made from what is in them (``_jit``), so no two functions have the same.
+        """
+        self.state.func_id.unique_id = 0
+        return super()._compile_bytecode()
