@@ -20,6 +20,7 @@ from t3sim.program.plan import Bound, InOrder
 from t3sim.results.writer import table_bytes
 from t3sim.system.simulate import SimulationResult, operator_of, plan_for
 from t3sim.workload.kernel_choice import tiling_of
+from t3sim.workload.tiling import shape_findings
 
 LEAST_SAID_US = 1.0  # parts of the exposed time below this are not worth a word
 
@@ -209,12 +210,11 @@ def circumstances(case: Case) -> dict[str, tuple[RunSpec, dict[str, Any]]]:
         found[f"{word} the link"] = run.model_copy(update={"machine": machine}), {}
         workload = run.workload
         assert workload.gemm is not None
-        m = int(workload.gemm.m * factor)
-        if m < workload.tp:
-            continue
-        gemm = workload.gemm.model_copy(update={"m": m})
+        gemm = workload.gemm.model_copy(update={"m": max(int(workload.gemm.m * factor), 1)})
         kernels = workload.tiling if workload.kernels is None else workload.kernels
         tiling = tiling_of(kernels, gemm, run.machine.gpu.n_compute_units)
+        if shape_findings(gemm, tiling, workload.tp):
+            continue
         workload = workload.model_copy(update={"gemm": gemm, "tiling": tiling})
         found[f"{word} the tokens"] = run.model_copy(update={"workload": workload}), {}
     return found

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from t3sim.advice.answer import circumstances
 from t3sim.advice.cases import cases_of_model
+from t3sim.advice.search import Case
 from t3sim.cli import main
 from t3sim.config.presets import preset_names
+from t3sim.experiment.plan import load_experiment
 from t3sim.workload.tiling import tiling_findings
 from tests.conftest import REPOSITORY
 
@@ -151,3 +154,15 @@ def test_kernels_that_fit_are_chosen_for_every_machine(machine: str) -> None:
     for run in cases_of_model("T-NLG", machine, None, [4], [1024], "forward", ()):
         assert run.workload.kernels is not None
         assert tiling_findings(run.workload.tiling, run.machine) == []
+
+
+def test_circumstances_leave_out_tokens_that_make_fewer_tiles_than_gpus(tmp_path: Path) -> None:
+    """Four tiles for four GPUs: half the tokens would be two."""
+    file = tmp_path / "few.yaml"
+    file.write_text(EXPERIMENT)
+    shape = "workload={gemm: {m: 512, n: 256, k: 128}, tp: 4}"
+    for tiling, is_there in (("gemm-256x128", False), ("gemm-128x128", True)):
+        overrides = ("machine=t3-tiny", f"tiling={tiling}", shape, "sweep.grid.workload.gemm.m=[512]")
+        run = load_experiment(file, overrides).points[0]
+        assert ("half the tokens" in circumstances(Case(run, [], {}))) == is_there
+        assert "twice the tokens" in circumstances(Case(run, [], {}))
