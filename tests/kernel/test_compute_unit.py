@@ -231,7 +231,8 @@ def test_room_is_promised_to_the_workgroup_that_asked() -> None:
 
 @pytest.mark.deep
 def test_canary_promises_that_the_next_in_turn_may_lose() -> None:
-    mutant = Mutant("in turn", "t3sim.gpu.kernel.compute_unit", "cu.asking_slot\n    for", "gpu.slot_index\n    for")
+    old = "if cu.granted_channel >= 0:\n        # The access"
+    mutant = Mutant("in turn", "t3sim.gpu.kernel.compute_unit", old, old.replace(">= 0", "< -1"))
     outcomes = run_mutants([mutant], "tests.kernel.test_compute_unit:how_it_ends", seconds_each=100)
     assert outcomes == {UNCHANGED: "ends", "in turn": "stands still"}
 

@@ -20,7 +20,7 @@ import numpy as np
 from t3sim.collective.schedule import places_for
 from t3sim.program.checks.ledger import Knowledge, Ledger, Number, sources_of, step_post, waited_at
 from t3sim.program.checks.places import Map, followed_buffers
-from t3sim.program.checks.shadow import BAD, EMPTY, ZERO, Access, Clock, Frames, Shadow, Value
+from t3sim.program.checks.shadow import BAD, CLOCK, EMPTY, ZERO, Access, Clock, Frames, Shadow, Value
 from t3sim.program.checks.tiles import TileState, segments, tile_state
 from t3sim.program.checks.words import Findings, Words
 from t3sim.program.operations import (
@@ -88,7 +88,7 @@ class Following:
         self.words = Words(
             self.programs, self.tiles, self.map, self.first_thread, self.n_threads, self.codes_per_thread
         )
-        self.at_end = [np.zeros((self.n, self.n_threads), np.int64) for _ in self.programs]  # clocks
+        self.at_end = [np.zeros((self.n, self.n_threads), CLOCK) for _ in self.programs]  # clocks
         self.ready: deque[Thread] = deque()
         self.waiting: dict[Hashable, list[Thread]] = {}
         self.running: list[Thread] = []
@@ -162,7 +162,7 @@ class Following:
 
     def _stream(self, r: int, stream: int, numbers: list[int]) -> Steps:
         """Run the operations of a stream, one after the other."""
-        clock = np.zeros((self.n, self.n_threads), np.int64)
+        clock = np.zeros((self.n, self.n_threads), CLOCK)
         for i in numbers:
             operation = self.programs[r].operations[i]
             for wait in operation.after:
@@ -323,7 +323,7 @@ class Following:
             for g in np.unique(state.group[workgroups]).tolist():
                 chosen = workgroups[state.group[workgroups] == g]
                 self._store_tiles(state, g, chosen, Actor(number, first + g, 1, knows))
-                known[g] = np.maximum(known[g], knows)
+                known[g] = known[g] if known[g] is knows else np.maximum(known[g], knows)
                 left[g] -= len(chosen)
                 group = state.groups[g]
                 if group.signal != NONE:

@@ -40,7 +40,16 @@ class Posted(NamedTuple):
     before: int  # amount that its chain had posted before
     partial: int  # how much of it may come before all of it has
     amount: int
-    clock: Clock  # of the poster, in the frame of the receiver
+    source: int  # distance of the poster from the receiver
+    known: Knowledge  # in the frame of the poster: those of many posts share one clock
+
+    @property
+    def clock(self) -> Clock:
+        """What the poster knew, in the frame of the receiver."""
+        clock = np.roll(self.known.clock, self.source, axis=0)
+        if self.known.thread != NONE:
+            clock[self.source, self.known.thread] = max(clock[self.source, self.known.thread], self.known.n_done)
+        return clock
 
 
 class Ledger:
@@ -73,10 +82,7 @@ class Ledger:
         source = -post.distance % self.n
         posts = self.posts[self.at(r, post.distance)].setdefault(post.signal, {}).setdefault((source, chain), [])
         before = posts[-1].before + posts[-1].amount if posts else 0
-        clock = np.roll(known.clock, -post.distance, axis=0)
-        if known.thread != NONE:
-            clock[source, known.thread] = max(clock[source, known.thread], known.n_done)
-        posts.append(Posted(before, partial, post.amount, clock))
+        posts.append(Posted(before, partial, post.amount, source, known))
 
     def joined(self, r: int, signal: int, at_least: int, clock: Clock, at: int) -> Clock:
         """Return what is known on rank *r*, beside *clock*, once a signal at distance *at* has this value."""

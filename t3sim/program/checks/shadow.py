@@ -16,7 +16,8 @@ from t3sim.program.operations import Content
 EMPTY, ZERO, BAD = -1, -2, -3  # instead of an element: never stored, zeros, a sum that is no element
 MOST_RANKS = 64  # a bit each
 Place = Any  # slice or array of granules of a shadow
-Clock = NDArray[np.int64]  # [distance, thread]: how many of its actions are known to have happened
+CLOCK = np.int32
+Clock = NDArray[np.int32]  # [distance, thread]: how many of its actions are known to have happened
 
 
 class Value(NamedTuple):

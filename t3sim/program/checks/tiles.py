@@ -6,7 +6,7 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from t3sim.program.checks.shadow import Clock, Frames, Value
+from t3sim.program.checks.shadow import CLOCK, Clock, Frames, Value
 from t3sim.program.operations import NONE, Gemm, Ints, Program, paired, rectangles, tile_granules
 
 
@@ -84,7 +84,7 @@ def tile_state(gemm: Gemm, program: Program, n_threads: int = 1) -> TileState:
     index = gemm.first_tile + np.arange(n) - trace.chunk_ranges[:, 0][of_trace]
     return TileState(
         gemm, rows * widths, widths, rows, chunk, index, group.reshape(-1), groups, bool(alike[stands].all()), to, n_to,
-        np.zeros(n, np.int64), np.zeros(n, np.bool_), np.zeros((program.n, n_threads), np.int64),
+        np.zeros(n, np.int64), np.zeros(n, np.bool_), np.zeros((program.n, n_threads), CLOCK),
     )  # fmt: skip
 
 
