@@ -15,7 +15,7 @@ Pinned by tests/shape and tests/kernel/test_compute_unit.py.
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.address_map import channel_of, granule_address, granule_there, memory_cycle, place_of
-from t3sim.gpu.kernel.l2_slice import SLOT_SHIFT, UNIT_SHIFT, load_line, return_slot, store_line
+from t3sim.gpu.kernel.l2_slice import BUFFER_MASK, SLOT_SHIFT, UNIT_SHIFT, load_line, return_slot, store_line
 from t3sim.gpu.kernel.ledger import note_issue, note_refused, note_refused_line, note_slot
 from t3sim.gpu.kernel.link_port import buffer_store, takes_stores
 from t3sim.gpu.kernel.memory_controller import has_room, request
@@ -105,7 +105,7 @@ def issue_loads(gpu, gemm, cu_index, slot_index, entry, credit, kept, slot_end):
             note_refused_line(slot, codes.FOR_DRAM, slot.refused_line)
             return credit
         line = operand_line(gemm, entry, slot.load_line, slot.load_slice)
-        buffer = slot.load_slice % gemm.n_buffers
+        buffer = slot.load_slice & BUFFER_MASK  # all are in turn, at most n_buffers at a time: a division less
         if line >= 0:
             n_granules = gpu.l2.granules_per_line
             if slot.load_slice == gemm.n_slices - 1:
@@ -141,7 +141,7 @@ def multiply(gpu, gemm, slot, entry, share, now):
     slot.work_left -= share
     if slot.work_left > 0:
         return
-    buffer = slot.multiply_slice % gemm.n_buffers
+    buffer = slot.multiply_slice & BUFFER_MASK
     slot.is_multiplying = slot.outstanding[buffer] = slot.ready_at[buffer] = slot.is_issued[buffer] = 0
     slot.multiply_slice += 1
     gpu.n_slices_multiplied += 1
@@ -153,7 +153,7 @@ def multiply(gpu, gemm, slot, entry, share, now):
 @kernel
 def start_slice(gemm, slot, entry, now):
     """Start to multiply the next slice if all its operands are there."""
-    buffer = slot.multiply_slice % gemm.n_buffers
+    buffer = slot.multiply_slice & BUFFER_MASK
     if slot.is_issued[buffer] == 0 or slot.outstanding[buffer] > 0 or slot.ready_at[buffer] > now:
         slot.work_left = 0
         return
@@ -312,12 +312,12 @@ def reason_without_operands(gpu, gemm, cu, slot, entry):
     """Return what a workgroup waits for that cannot multiply its next slice."""
     if slot.load_slice == 0 and not is_posted(gpu, entry):
         return codes.FOR_DEPENDENCY
-    buffer = slot.multiply_slice % gemm.n_buffers
+    buffer = slot.multiply_slice & BUFFER_MASK
     if slot.is_issued[buffer]:
         return codes.FOR_DRAM if slot.outstanding[buffer] > 0 else codes.FOR_L2
     if cu.is_waiting:
         return codes.FOR_DRAM_QUEUE
-    for other in range(gemm.n_buffers):
+    for other in range(BUFFER_MASK + 1):
         if slot.outstanding[other] > 0:
             return codes.FOR_DRAM
     return codes.FOR_L2
@@ -409,7 +409,7 @@ def advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, hands_on, 
         # want another channel and lose the promise there, and they may load the same lines.
         first_turn, n_turns, kept = cu.asking_slot, gpu.n_slots + 1, max(credit - 1, 0)
     for turn in range(n_turns):
-        slot_index = (turn + first_turn) % gpu.n_slots
+        slot_index = (turn + first_turn) % gpu.n_slots if gpu.n_slots > 1 else 0
         slot = cu.slots[slot_index]
         if slot.workgroup < 0:
             continue

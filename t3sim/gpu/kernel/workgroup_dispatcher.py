@@ -14,6 +14,7 @@ Pinned by tests/kernel/test_workgroup_dispatcher.py.
 
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel._jit import kernel
+from t3sim.gpu.kernel.l2_slice import BUFFER_MASK
 from t3sim.gpu.kernel.ledger import note_dispatcher_slot
 
 
@@ -122,7 +123,7 @@ def launch_workgroup(gpu, gemm, cu, workgroups, cu_index, slot_index, now):
     slot.load_slice = slot.load_line = slot.multiply_slice = slot.is_multiplying = slot.work_left = 0
     slot.store_line = slot.stores_outstanding = 0
     slot.refused_by = codes.WORKING
-    for buffer in range(gemm.n_buffers):
+    for buffer in range(BUFFER_MASK + 1):
         slot.outstanding[buffer] = slot.ready_at[buffer] = slot.is_issued[buffer] = 0
     entry = workgroups[index]
     entry.cu = cu_index
