@@ -54,9 +54,12 @@ def deadly(n_compute_units, kill):
     return plan
 
 
-strategy("killed")(deadly(3, lambda: os.kill(os.getpid(), signal.SIGKILL)))
-strategy("exits")(deadly(2, lambda: os._exit(0)))
 """
+# One in a file: a process that has loaded the file of one case loads that of the next beside it.
+DEADLY_WAYS = {
+    "killed": 'strategy("killed")(deadly(3, lambda: os.kill(os.getpid(), signal.SIGKILL)))\n',
+    "exits": 'strategy("exits")(deadly(2, lambda: os._exit(0)))\n',
+}
 WITH_DEADLY = "name: deadly\nplugins: [deadly.py]\n" + SMALL
 KILLED_AFTER = (1, 5, 9)[: sample(3, 1)]  # phases
 
@@ -80,7 +83,7 @@ def test_killing_all_workers_now_and_then_loses_nothing(command: Command, expect
 
 @pytest.mark.parametrize(("strategy", "n_units"), cases([("killed", 3), ("exits", 2)], ("killed", 3), n_names=2))
 def test_a_phase_that_kills_its_worker_is_set_aside(strategy: str, n_units: int, tmp_path: Path) -> None:
-    (tmp_path / "deadly.py").write_text(DEADLY, encoding="utf-8")
+    (tmp_path / "deadly.py").write_text(DEADLY + DEADLY_WAYS[strategy], encoding="utf-8")
     output = tmp_path / "results"
     experiment(tmp_path, WITH_DEADLY + f"sweep: {{grid: {{strategy: [sequential, {strategy}, t3]}}}}\n")
     done = finished_apart(output, "-j", "2")
