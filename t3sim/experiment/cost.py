@@ -20,7 +20,7 @@ from t3sim.gpu.kernel import _jit
 from t3sim.gpu.kernel.state import Layout
 from t3sim.system.compilation import layouts_of
 
-COMPILE_SECONDS = 15.0  # of a layout, on the core of ``estimate``
+COMPILE_SECONDS = 30.0  # of a layout, on the core of ``estimate``
 TEXT = bytes((i * i * 7 + i // 3) % 251 for i in range(50_000))
 N_WORDS = 1 << 20
 SAMPLE_SECONDS = 0.0215  # of the known computation on that core, see ``host_factor``

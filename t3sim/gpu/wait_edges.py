@@ -564,7 +564,7 @@ UNITS = {
         codes.FOR_CU_SLOT: lambda hung: occupied(hung, "every slot is taken", "a collective runs on it"),
         codes.FOR_DEPENDENCY: oldest_workgroup,
     }, lambda hung: hung.gpu.dispatcher_reason),
-    "{1}": Unit(movers, {  # while a workgroup of a collective has it
+    "{1}": Unit(movers, {  # the name, as ``movers`` gives it; while a workgroup of a collective has it
         codes.FOR_DRAM_QUEUE: lambda hung, c, _: in_line(hung, c),
         codes.FOR_DRAM: lines_in_flight,
         codes.FOR_LINK: store_buffer_room,

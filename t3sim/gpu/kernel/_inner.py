@@ -106,9 +106,10 @@ class InnerCompiler(Compiler):
         self.state.library.enable_object_caching()
 
     def _compile_bytecode(self):
-        """Give the symbols of the function no number of this process: callers in another one link them by name.
+        """Give the symbol of the function no number of this process: callers in another one link it by name.
 
-        Names of record types are made from what is in them (``_jit``), so no two functions have the same.
+        What is left is its module, its own name and the types of its arguments, of which records are named after their
+        content (``_jit``): no two forms have the same.
         """
         self.state.func_id.unique_id = 0
         return super()._compile_bytecode()
