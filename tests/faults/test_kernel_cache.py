@@ -331,7 +331,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
 """
 
 
-DIAMOND = '''"""A caller whose two callees end at the same function, of which one never calls it."""
+DIAMOND = '''"""Two forms of a caller end at the same function, which one of them never calls."""
 
 from t3sim.gpu.kernel._jit import kernel
 
@@ -349,9 +349,15 @@ def middle(channel, kind, is_asked):
 
 
 @kernel
-def gap(channel, kind):
+def both(channel, kind):
     """Return a number in which all have a part."""
     return middle(channel, kind, False) + middle(channel, kind, True)
+
+
+@kernel
+def gap(channel, kind):
+    """Return it from behind one more call."""
+    return both(channel, kind)
 '''
 
 
