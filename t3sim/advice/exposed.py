@@ -109,7 +109,7 @@ def _n_units(operation: Gemm, machine: MachineSpec) -> int:
 def _lost_waves(group: Sequence[_Run], machine: MachineSpec) -> float:
     """Return the seconds that GEMMs which overlap each other lose because their last wave is not full."""
     gemms = [one.operation for one in group if isinstance(one.operation, Gemm)]
-    slots = max(_n_units(one, machine) * resident_workgroups(machine, one.trace) for one in gemms)
+    slots = max(_n_units(one, machine) * resident_workgroups(machine, one.trace.tiling) for one in gemms)
     tiles = sum(one.trace.n_workgroups for one in gemms)
     perfect = sum(_multiplying(one, machine, all_units=False) for one in gemms)
     return perfect * (-(-tiles // slots) * slots / tiles - 1)

@@ -270,7 +270,7 @@ class _Outline:
     def _resident(self, one: Gemm) -> int:
         """Return how many workgroups share a compute unit: no more than there are tiles for it."""
         first, stop = self._units_of(one)
-        return min(resident_workgroups(self.machine, one.trace), -(-one.trace.n_workgroups // (stop - first)))
+        return min(resident_workgroups(self.machine, one.trace.tiling), -(-one.trace.n_workgroups // (stop - first)))
 
     def _operand_bytes(self, one: Gemm) -> int:
         """Return what a GEMM reads of the memory: each operand once, unless it is in the L2 already."""

@@ -18,12 +18,13 @@ import numpy as np
 from t3sim.config.experiment import GemmShape, RunSpec, TilingSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.experiment.phase_task import trace_of
+from t3sim.gpu.tables import resident_workgroups
 from t3sim.overlap import overlap_strategies
 from t3sim.program.operations import CACHED, Gemm, Moves, Program
 from t3sim.system.parts import PhaseJob, PhasePlan
 from t3sim.system.simulate import evaluate
 from t3sim.workload.layer import sublayer_runs
-from t3sim.workload.tiling import ELEMENT_BYTES, tile_grid
+from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace, tile_grid
 
 SECONDS_PER_SLOT = 5.0e-6  # of simulated time, the channels included
 SECONDS_PER_UNIT_SLOT = 1.7e-8  # a compute unit in it
@@ -104,7 +105,8 @@ def work_of(program: Program, machine: MachineSpec) -> list[Work]:
     for operation in program.operations:
         if isinstance(operation, Gemm):
             trace, is_fused = operation.trace, bool((operation.stores.kind != CACHED).any())
-            works.append(gemm_work(machine, trace.gemm, trace.tiling, trace.n_chunks if is_fused else None))
+            gemm, tiling = numbered_along_rows(trace)
+            works.append(gemm_work(machine, gemm, tiling, trace.n_chunks if is_fused else None))
         elif isinstance(operation, Moves):
             works.append(moves_work(machine, operation))
     return works
@@ -122,6 +124,15 @@ def seconds_of(machine: MachineSpec, work: Work) -> float:
         + work.lines * SECONDS_PER_LINE
         + work.sent * SECONDS_PER_GRANULE
     )
+
+
+def numbered_along_rows(trace: TileTrace) -> tuple[GemmShape, TilingSpec]:
+    """Return the GEMM of *trace* turned so that its tiles are numbered along its rows, and its tiling."""
+    gemm, tiling = trace.gemm, trace.tiling
+    if not trace.is_transposed:
+        return gemm, tiling
+    turned = tiling.model_copy(update={"workgroup_tile": tiling.workgroup_tile[::-1]})
+    return GemmShape(m=gemm.n, n=gemm.m, k=gemm.k), turned
 
 
 def gemm_work(machine: MachineSpec, gemm: GemmShape, tiling: TilingSpec, n_devices: int | None) -> Work:
@@ -162,8 +173,8 @@ def _link_s(machine: MachineSpec, n_granules: float) -> float:
 def _operand_bytes(machine: MachineSpec, gemm: GemmShape, tiling: TilingSpec) -> float:
     """Return the operand bytes that a GEMM reads from DRAM: each once if B fits into the L2, else once for each wave.
 
-    A wave is a workgroup on each compute unit, in the order of dispatch; its workgroups share the rows and columns they
-    read.
+    A wave is the workgroups that fit onto the compute units, in the order of dispatch; they share the rows and columns
+    that they read.
     """
     gpu = machine.gpu
     operands = (gemm.m + gemm.n) * gemm.k * ELEMENT_BYTES
@@ -171,7 +182,7 @@ def _operand_bytes(machine: MachineSpec, gemm: GemmShape, tiling: TilingSpec) ->
         return operands
     rows, columns = tiling.workgroup_tile
     n_rows, n_columns = tile_grid(gemm, tiling)
-    wave = min(gpu.n_compute_units, n_rows * n_columns)
+    wave = min(gpu.n_compute_units * resident_workgroups(machine, tiling), n_rows * n_columns)
     high = min(tiling.group_rows, n_rows)  # of a group of rows; a wave has some columns of it, or whole groups
     across = -(-min(wave, n_columns * high) // high)
     elements = across * columns + -(-wave // (n_columns * high)) * high * rows

@@ -121,6 +121,7 @@ class Channel:
         record.last_comm_at = max(record.last_served_at[codes.COMM :], default=0)
         record.producer_done = int(rng.integers(2))
         record.first_stage_occupancy = int(rng.integers(-1, 100 * most + 1))
+        record.first_stage_length, record.lead = int(rng.integers(300)), int(rng.integers(-200, 300))
         return any(head_is_ready(record, stream, self.now) for stream in range(trial.n_classes))
 
 

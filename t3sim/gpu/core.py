@@ -293,6 +293,9 @@ class GpuCore:
         channels = gpu.channels[: self.used.n_channels]
         channels["producer_done"] = 0
         channels["first_stage_occupancy"] = -1
+        channels["first_stage_length"] = channels["lead"] = 0
+        gpu.stage_granules = gemms["stage_granules"][0] if len(gemms) else 1
+        gpu.n_to_send = gpu.link_port.n_sent
         gpu.n_tiles_open = int((self.tables.tiles["updates_expected"] > 0).sum())
         gpu.dma.n_commands = self.tables.n_commands
         gpu.dma.n_ready = gpu.dma.n_taken = gpu.dma.n_commands_done = 0

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.collective.schedule import places_for, sent_granules
+from t3sim.config.experiment import TilingSpec
 from t3sim.config.limits import MOST_RESIDENT_WORKGROUPS
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
@@ -22,7 +23,6 @@ from t3sim.workload.tiling import (
     ACCUMULATOR_BYTES,
     ELEMENT_BYTES,
     LANES_PER_WAVEFRONT,
-    TileTrace,
     tiling_findings,
     wavefront_grid,
 )
@@ -239,10 +239,12 @@ class TableBuilder:
         units = self._units(of, operation)
         operation.first_workgroup, operation.n_workgroups = self._n["workgroups"], trace.n_workgroups
         operation.is_persistent = tiling.persistent
-        operation.n_slots = resident_workgroups(machine, trace)
+        operation.n_slots = resident_workgroups(machine, tiling)
         operation.share = codes.ALL_SHARES // operation.n_slots
         operation.n_stage_slots = operation.n_slots * len(units)
         operation.tile_rows, operation.tile_columns = tile_rows, tile_columns
+        tile_granules = tile_rows * tile_columns * ELEMENT_BYTES // self.program.granule
+        operation.stage_granules = operation.n_stage_slots * tile_granules
         operation.wavefront_rows, operation.wavefront_columns = tiling.wavefront_tile
         operation.n_wavefronts = math.prod(wavefront_grid(tiling))
         operation.first_tile = self._n["tiles"]
@@ -256,6 +258,7 @@ class TableBuilder:
             getattr(self, f"_{name}").append(table)
             self._n[name] += len(table)
         leaves = (tiles["distance"] != 0) & (tiles["n_granules"] > 0)
+        workgroups["n_leaving"] = np.where(leaves, tiles["n_granules"], 0).reshape(len(workgroups), -1).sum(axis=1)
         count(self._sends, tiles["distance"][leaves], tiles["n_granules"][leaves])
 
     def _workgroups_of(self, of: Gemm, operation: Any) -> NDArray[Any]:
@@ -516,13 +519,13 @@ def dma_blocks(
     return np.concatenate(first), np.concatenate(count), np.concatenate(is_update)
 
 
-def resident_workgroups(machine: MachineSpec, trace: TileTrace) -> int:
+def resident_workgroups(machine: MachineSpec, tiling: TilingSpec) -> int:
     """Return workgroups resident on a CU: what LDS, registers and threads allow (at most four).
 
     Operand slices are staged in LDS, accumulators are FP32 in registers, a wavefront has 64 threads.  A persistent
     kernel has one workgroup for each CU.  Raises ``UsageError`` if no workgroup can run there.
     """
-    tiling, unit = trace.tiling, machine.gpu.compute_unit
+    unit = machine.gpu.compute_unit
     for path, message in tiling_findings(tiling, machine):
         raise UsageError(f"tiling.{path}: {message}")
     rows, columns = tiling.workgroup_tile

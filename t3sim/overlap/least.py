@@ -53,7 +53,7 @@ def compute_ticks(machine: MachineSpec, trace: TileTrace, ticks: TickBase) -> in
     tiles = trace.workgroups
     lines = int((tiles["n_rows"] * -(-tiles["n_columns"] * ELEMENT_BYTES // line)).min())  # of the smallest tile
     store = lines * -(-line * cycle // unit.l2_store_bytes_per_cycle)
-    n_slots = gpu.n_compute_units * resident_workgroups(machine, trace)
+    n_slots = gpu.n_compute_units * resident_workgroups(machine, trace.tiling)
     of_unit = -(-trace.n_workgroups // gpu.n_compute_units) * multiply // rate
     of_slot = -(-trace.n_workgroups // n_slots) * (ticks.from_ps(unit.workgroup_launch) + multiply // rate + store)
     return ticks.from_ps(gpu.kernel_launch) + max(of_unit, of_slot)

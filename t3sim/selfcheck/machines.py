@@ -114,9 +114,7 @@ TILES = ((64, 64), (32, 64), (64, 128), (128, 64), (16, 64), (128, 128))
 PARAMETERS: Mapping[str, Sequence[Any]] = {
     "threshold": ("auto", "none", 1, 5),
     "starvation_limit": (1, 50, 1000),
-    "turns_above": ("none", 1, 5),
-    "turns_within": (0, 100, 5000),
-    "patience": (0, 100, 5000),
+    "lead": (0, 25, 100),
 }
 RINGS = (2, 2, 2, 3, 3, 3, 4, 4, 5, 6, 7, 8)
 # The shortest is one issue slot.  Every GPU takes a turn in each window of that length: short ones on small rings only.

@@ -215,7 +215,7 @@ CASES = [
         BASE.replace("t3\n", "t3-mca\n") + "arbitration: {policy: mca, treshold: 5}\n",
         (
             "e.yaml:5:28: arbitration.treshold: unknown parameter of policy `mca` `treshold`; did you mean "
-            "`threshold`? (known: threshold, starvation_limit, turns_above, turns_within)"
+            "`threshold`? (known: threshold, starvation_limit)"
         ),
     ),
     case(

@@ -72,6 +72,8 @@ class Setup:
     low_watermark: int = 13
     producer_done: int = 0
     first_stage_occupancy: int = -1
+    first_stage_length: int = 0
+    lead: int = 0
     n_classes: int = 2
 
 
@@ -141,7 +143,8 @@ class ChannelBench:
         channel["stream_capacity"] = Layout().stream_queue_entries
         channel["next_refresh_at"] = self.timings["nREFI"] or codes.NEVER
         channel["producer_done"] = setup.producer_done
-        channel["first_stage_occupancy"] = setup.first_stage_occupancy
+        for name in ("first_stage_occupancy", "first_stage_length", "lead"):
+            channel[name] = getattr(setup, name)
         channel["policy_params"][: len(self._params)] = self._params
         return channel
 

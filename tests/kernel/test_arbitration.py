@@ -33,7 +33,6 @@ from tests.harness.channel_bench import ChannelBench, Request, Setup
 NOW = 5000
 CAPACITY = 64
 LIMIT = 1000
-PATIENCE = 300
 THIRD = 2  # a class beside T3's two
 HEADS = ("compute_at", "comm_at", "third_at")  # by class
 THRESHOLDS = {"5": 5, "10": 10, "30": 30, "none": "none", "auto": "auto"}
@@ -236,48 +235,36 @@ class TestComputeFirst:
         assert picks("compute_first", channel_with(comm_at=NOW + 1, **state)) == THIRD
 
 
-class TestPatient:
-    """Compute first, and communication after a store burst at the latest."""
+class TestPace:
+    """Compute first until it is a stage ahead of the link."""
 
-    @pytest.mark.parametrize(("waited", "expected"), [(PATIENCE, COMPUTE), (PATIENCE + 1, COMM)])
-    def test_communication_waits_for_a_store_burst_and_no_longer(self, waited: int, expected: int) -> None:
-        """Exactly after its patience, from its arrival on and not from the last request served (canary: MCA)?"""
-        state = {"compute_at": NOW, "comm_at": NOW - waited, "last_served": (NOW - 1, NOW - 1)}
-        assert picks("patient", channel_with(policy="patient", params={"patience": PATIENCE}, **state)) == expected
-        assert mca(params={"threshold": 10, "starvation_limit": PATIENCE}, **state) == COMPUTE
+    @pytest.mark.parametrize(("lead", "expected"), [(-20, COMPUTE), (100, COMPUTE), (101, COMM)])
+    def test_communication_goes_first_once_compute_leads_by_more_than_a_stage(self, lead: int, expected: int) -> None:
+        """Exactly then, and nothing does so under MCA with a threshold of its own?"""
+        state = {"compute_at": NOW, "comm_at": NOW, "lead": lead}
+        assert picks("pace", channel_with(policy="pace", **state)) == expected
+        assert mca(params={"threshold": "none"}, **state) == COMPUTE
+
+    def test_compute_goes_on_where_communication_has_nothing(self) -> None:
+        """However far it is ahead?"""
+        assert picks("pace", channel_with(policy="pace", compute_at=NOW, comm_at=NOW + 1, lead=300)) == COMPUTE
 
     def test_goes_whenever_compute_has_nothing(self) -> None:
         """However full the DRAM queue is (canary: below MCA's threshold only)?"""
         state: dict[str, Any] = {"compute_at": NOW + 1, "comm_at": NOW, "occupancy": (40, 20)}
-        assert picks("patient", channel_with(policy="patient", **state)) == COMM
+        assert picks("pace", channel_with(policy="pace", **state)) == COMM
         assert mca(**state) == NO_STREAM
 
-    @pytest.mark.parametrize(("comm_at", "third_at", "expected"), [(NOW, 0, THIRD), (0, 0, COMM), (NOW, NOW, COMPUTE)])
-    def test_each_class_has_a_patience_of_its_own(self, comm_at: int, third_at: int, expected: int) -> None:
-        """Does one that is out of patience overtake, the lower class first?"""
-        state = {"compute_at": NOW, "comm_at": comm_at, "third_at": third_at, "n_classes": 3}
-        assert picks("patient", channel_with(policy="patient", params={"patience": PATIENCE}, **state)) == expected
+    @pytest.mark.parametrize(("waited", "expected"), [(LIMIT, COMPUTE), (LIMIT + 1, COMM)])
+    def test_a_starving_request_overtakes_compute(self, waited: int, expected: int) -> None:
+        state = {"compute_at": NOW, "comm_at": NOW - waited, "params": {"starvation_limit": LIMIT}}
+        assert picks("pace", channel_with(policy="pace", **state)) == expected
 
-    @pytest.mark.parametrize(
-        ("served_at", "compute_at", "expected"),
-        [
-            (NOW - 7 * PATIENCE, NOW - 6 * PATIENCE, COMPUTE),  # it was idle, and has been busy for six bursts
-            (NOW - 7 * PATIENCE, NOW - 6 * PATIENCE - 1, COMM),  # for longer
-            (NOW - 1, NOW - 2, COMM),  # the head has waited behind another: busy since the beginning
-            (NOW - 2, NOW - 1, COMPUTE),  # idle just now
-        ],
-    )
-    def test_streams_take_turns_once_compute_has_long_not_been_idle(
-        self, served_at: int, compute_at: int, expected: int
-    ) -> None:
-        state = {"compute_at": compute_at, "comm_at": NOW, "last_served": (served_at, 0), "last_stream": COMPUTE}
-        channel = channel_with(policy="patient", params={"patience": PATIENCE}, **state)
-        assert picks("patient", channel) == expected
-
-    def test_the_default_is_a_store_burst_of_the_study(self) -> None:
-        """Is it what 80 tiles of 64 KiB take at 32 channels of 32 B a cycle, to the next 1000 cycles?"""
-        default = arbitration_policies.get("patient").parameters["patience"].default
-        assert default == round(80 * 65536 / (32 * 32), -3)
+    @pytest.mark.parametrize(("lead", "expected"), [(0, COMPUTE), (101, COMM)])
+    def test_the_lower_class_of_communication_goes_first(self, lead: int, expected: int) -> None:
+        """Though the third has waited longer?"""
+        state = {"compute_at": NOW, "comm_at": NOW, "third_at": NOW - 9, "n_classes": 3, "lead": lead}
+        assert picks("pace", channel_with(policy="pace", **state)) == expected
 
 
 class TestMca:
@@ -295,25 +282,23 @@ class TestMca:
         assert mca(comm_at=NOW, occupancy=(reads, writes)) == expected
 
     @pytest.mark.parametrize(
-        ("percent", "turns_above", "expected"), [(50, 50, COMPUTE), (51, 50, COMM), (99, None, COMPUTE)]
+        ("percent", "length", "expected"),
+        [(50, 50, COMPUTE), (51, 50, COMM), (0, 49, COMM), (-1, 99, COMM)],
+        ids=["neither", "fills the queue", "is short", "is not over"],
     )
-    def test_streams_take_turns_beside_a_gemm_that_fills_the_queue(
-        self, percent: int, turns_above: int | None, expected: int
-    ) -> None:
-        """Above the share of the queue that the parameter says, and never without it?"""
-        params = {"threshold": "none", **({} if turns_above is None else {"turns_above": turns_above})}
-        state = {"compute_at": 10, "comm_at": NOW, "last_stream": COMPUTE, "params": params}
-        assert mca(first_stage_occupancy=percent * CAPACITY, **state) == expected
+    def test_auto_takes_turns_after_a_first_stage(self, percent: int, length: int, expected: int) -> None:
+        """And while it goes on: above half of the queue, below half of its time on the link, and not with `none`?"""
+        state = {"compute_at": 10, "comm_at": NOW, "last_stream": COMPUTE}
+        state |= {"first_stage_occupancy": percent * CAPACITY if percent > 0 else percent, "first_stage_length": length}
+        assert mca(params={"threshold": "auto"}, **state) == expected
+        assert mca(params={"threshold": "none"}, **state) == COMPUTE
 
-    @pytest.mark.parametrize(("turns_within", "expected"), [(401, COMM), (400, COMPUTE), (0, COMPUTE)])
-    def test_streams_take_turns_beside_a_gemm_of_short_stages(self, turns_within: int, expected: int) -> None:
-        """A first stage of 400 cycles from the first look on; compute first until it is over?"""
-        params = {"threshold": "none", "turns_within": turns_within}
-        state: dict[str, Any] = {"compute_at": 10, "comm_at": NOW, "last_stream": COMPUTE, "params": params}
-        channel = channel_with(first_stage_occupancy=-1, **state)
-        assert [picks("mca", channel, now) for now in (NOW, NOW + 399)] == [COMPUTE, COMPUTE]
-        channel["first_stage_occupancy"] = 0
-        assert [picks("mca", channel, now) for now in (NOW + 400, NOW + 500)] == [expected, expected]
+    @pytest.mark.parametrize(("lead", "expected"), [(100, COMPUTE), (101, COMM)])
+    def test_auto_keeps_pace_with_the_link(self, lead: int, expected: int) -> None:
+        """As ``pace`` does, but only without a threshold of one's own?"""
+        state = {"compute_at": NOW, "comm_at": NOW, "lead": lead, "first_stage_occupancy": 0, "first_stage_length": 50}
+        assert mca(params={"threshold": "auto"}, **state) == expected
+        assert mca(params={"threshold": 30}, **state) == COMPUTE
 
     @pytest.mark.parametrize(("threshold", "limit"), [("5", 5), ("10", 10), ("30", 30), ("none", CAPACITY)])
     def test_each_threshold_of_the_paper(self, threshold: str, limit: int) -> None:
@@ -361,17 +346,6 @@ class TestMca:
         """Is readiness asked before starvation?"""
         assert mca(compute_at=0, comm_at=0, occupancy=(CAPACITY, 0)) == NO_STREAM
 
-    @pytest.mark.parametrize(
-        ("mean", "threshold"),
-        [(64.0, 5), (60.01, 5), (60.0, 10), (56.01, 10), (56.0, 30), (48.01, 30), (48.0, None), (0.0, None)],
-    )
-    def test_auto_threshold(self, mean: float, threshold: int | None) -> None:
-        """From the first stage's mean occupancy: above 15/16 of the queue 5, above 7/8 10, above 3/4 30, else none."""
-        params = {"threshold": "auto", "starvation_limit": LIMIT}
-        fields = {"params": params, "first_stage_occupancy": round(100 * mean)}
-        allowed = [n for n in range(CAPACITY) if mca(comm_at=NOW, occupancy=(n, 0), **fields) == COMM]
-        assert allowed == list(range(CAPACITY if threshold is None else threshold))
-
     def test_auto_threshold_before_the_end_of_the_first_stage(self) -> None:
         """While nothing is known, is there no threshold?"""
         params = {"threshold": "auto", "starvation_limit": LIMIT}
@@ -388,9 +362,10 @@ class TestMca:
     def test_canary_the_auto_rule_sees_the_queue_of_this_machine(self) -> None:
         """Would a threshold that ignores the queue's capacity be noticed?"""
         params = {"threshold": "auto", "starvation_limit": LIMIT}
-        fields = {"params": params, "first_stage_occupancy": 5000, "comm_at": NOW, "occupancy": (31, 0)}
-        assert mca(**fields, queue_capacity=64) == NO_STREAM
-        assert mca(**fields, queue_capacity=128) == COMM
+        fields = {"params": params, "first_stage_occupancy": 5000, "first_stage_length": 99}
+        fields |= {"compute_at": 10, "comm_at": NOW, "last_stream": COMPUTE}
+        assert mca(**fields, queue_capacity=64) == COMM
+        assert mca(**fields, queue_capacity=128) == COMPUTE
 
 
 class TestHoldingBack:
@@ -406,4 +381,4 @@ class TestHoldingBack:
         entry = arbitration_policies.get("mca")
         assert isinstance(entry, ArbitrationPolicy)
         assert entry.pick_stream is mca_pick_stream
-        assert entry.encode({"threshold": "none"}) == [NEVER, 1000, NEVER, 0]
+        assert entry.encode({"threshold": "none"}) == [NEVER, 1000]

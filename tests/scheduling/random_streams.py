@@ -17,7 +17,7 @@ from tests.harness.channel_bench import UNSHADOWED, ChannelBench, Command, Reque
 from tests.scheduling.reference_channel import AUTO, Rules
 
 COMMAND_NAMES = ("ACT", "PRE", "RD", "WR", "UPD", "REF")
-POLICIES = ("round_robin", "compute_first", "mca", "patient")
+POLICIES = ("round_robin", "compute_first", "mca", "pace")
 CAPACITIES = (1, 2, 4, 16, 64)
 KINDS = (
     (OPERAND_READ,),
@@ -73,14 +73,15 @@ def random_case(seed: int, *, has_checked_reads: bool = False) -> Case:
     threshold = draw.choice((AUTO, 1, 2, 5, 30))
     limit = draw.choice((0, 20, 100, 1000))
     producer_done = draw.random() < 0.2
-    observed = draw.choice((-1, *(percent * capacity for percent in (0, 75, 76, 88, 94))))
+    observed = draw.choice((-1, *(percent * capacity for percent in (0, 50, 51, 94))))
+    length, lead = draw.choice((49, 50, 150)), draw.choice((-40, 0, 100, 101))
     is_split = draw.random() < 0.5
     params: dict[str, Any] = {}
     if policy == "mca":
         params = {"threshold": "auto" if threshold == AUTO else threshold, "starvation_limit": limit}
-    if policy == "patient":
-        params = {"patience": limit}
-    setup = Setup(timings, policy, params, is_split, capacity, high, low, int(producer_done), observed)
+    if policy == "pace":
+        params = {"starvation_limit": limit}
+    setup = Setup(timings, policy, params, is_split, capacity, high, low, int(producer_done), observed, length, lead)
     rules = Rules(
         timings,
         capacity,
@@ -92,6 +93,8 @@ def random_case(seed: int, *, has_checked_reads: bool = False) -> Case:
         limit,
         producer_done,
         observed,
+        length,
+        lead,
         draw.choice((7, 16, 64)),
     )
     n_banks, n_rows, widest_gap = draw.choice((1, 2, 4, 16)), draw.choice((1, 2, 3)), draw.choice((0, 2, 8, 40))
@@ -107,19 +110,21 @@ def random_case(seed: int, *, has_checked_reads: bool = False) -> Case:
     return Case(seed, replace(setup, n_classes=n_classes), replace(rules, n_classes=n_classes), requests)
 
 
-def case_of_share(percent: int) -> Case:
-    """Return a case of MCA, its threshold automatic, whose first stage filled *percent* of the queue.
+def case_of_stage(percent: int = 0, length: int = 100, lead: int = 0) -> Case:
+    """Return a case of MCA, its threshold automatic, after a first stage that filled *percent* of the queue.
 
-    50 requests of each stream come at once: those of compute fill the queue beyond every threshold.
+    *length* is that of the stage and *lead* that of compute.  50 requests of each stream come at once: more than the
+    queue holds.
     """
     case, capacity = random_case(0), 64
     observed, limit = percent * capacity, 1 << 40
     params = {"threshold": "auto", "starvation_limit": limit}
     setup = replace(case.setup, policy="mca", params=params, is_split=False, capacity=capacity)
-    setup = replace(setup, producer_done=0, first_stage_occupancy=observed)
+    stage = {"first_stage_occupancy": observed, "first_stage_length": length, "lead": lead}
+    setup = replace(setup, producer_done=0, **stage)
     rules = replace(case.rules, capacity=capacity, is_split=False, policy="mca", threshold=AUTO, starvation_limit=limit)
-    rules = replace(rules, producer_done=False, first_stage_occupancy=observed)
-    requests = [Request(0, OPERAND_READ, i % 16, i % 3, i % 4, stream) for stream in (0, 1) for i in range(50)]
+    rules = replace(rules, producer_done=False, **stage)
+    requests = [Request(0, OPERAND_READ, i % 16, i % 3 + stream, i % 4, stream) for stream in (0, 1) for i in range(50)]
     return Case(-1, setup, rules, requests)
 
 

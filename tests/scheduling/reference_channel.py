@@ -34,11 +34,15 @@ class Rules:
     starvation_limit: int = 1000
     producer_done: bool = False
     first_stage_occupancy: int = -1
+    first_stage_length: int = 0
+    lead: int = 0
     slot: int = 16  # a head that could not move is asked again at the start of the next slot
     n_banks: int = 16
     banks_per_group: int = 4
     n_classes: int = 2
-    cuts: tuple[float, float, float] = (15 / 16, 14 / 16, 12 / 16)  # of the queue: above them 5, 10 and 30 entries
+    most_lead: int = 100  # of pace, and of MCA without a threshold of its own
+    half_full: float = 0.5  # a first stage above it takes turns
+    half_length: int = 50  # or one below it
 
 
 @dataclass(eq=False)
@@ -104,7 +108,6 @@ class ReferenceChannel:
         self.is_draining = False
         self.last_stream = COMPUTE
         self.last_at = [0] * self.rules.n_classes
-        self.busy_since = 0
         self.refresh_at = self.rules.t["nREFI"]
 
     # --- what may be issued ----------------------------------------------------------------------
@@ -155,33 +158,27 @@ class ReferenceChannel:
     def choose_stream(self) -> int | None:
         """The arbiter: which ready stream goes next; None holds a ready one back."""
         ready = [stream for stream in range(self.rules.n_classes) if self.is_ready(stream)]
-        if self.rules.policy == "round_robin":
+        is_auto = self.rules.policy == "mca" and self.rules.threshold == AUTO
+        if self.rules.policy == "round_robin" or (is_auto and self.takes_turns()):
             return min(ready, key=lambda stream: (stream - self.last_stream - 1) % self.rules.n_classes)
         if self.rules.policy == "compute_first":
             return ready[0]
-        if self.rules.policy == "patient":
-            waited = {stream: self.now - self.streams[stream][0].at for stream in ready if stream != COMPUTE}
-            overdue = (stream for stream, cycles in waited.items() if cycles > self.rules.starvation_limit)
-            if ready[0] == COMPUTE and self.streams[COMPUTE][0].at > self.last_at[COMPUTE]:
-                self.busy_since = self.streams[COMPUTE][0].at
-            is_saturated = ready[0] == COMPUTE and self.now - self.busy_since > 6 * self.rules.starvation_limit
-            turn = min(ready, key=lambda stream: (stream - self.last_stream - 1) % self.rules.n_classes)
-            return next(overdue, turn if is_saturated else ready[0])
+        is_paced = is_auto or self.rules.policy == "pace"
+        is_late = is_paced and self.rules.lead > self.rules.most_lead
+        threshold = WITHOUT_LIMIT if is_paced else self.rules.threshold
         for stream in ready:
             waited = self.now - max(self.last_at[stream], self.streams[stream][0].at)
-            if stream != COMPUTE and waited > self.rules.starvation_limit:
+            if stream != COMPUTE and (is_late or waited > self.rules.starvation_limit):
                 return stream
-        if ready[0] == COMPUTE or self.rules.producer_done or len(self.queue) < self.mca_threshold():
+        if ready[0] == COMPUTE or self.rules.producer_done or len(self.queue) < threshold:
             return ready[0]
         return None
 
-    def mca_threshold(self) -> int:
-        """5, 10 or 30 entries, or no limit, the fuller the queue was in the first stage the fewer."""
-        if self.rules.threshold != AUTO:
-            return self.rules.threshold
-        share = self.rules.first_stage_occupancy / (100 * self.rules.capacity)
-        limits = (limit for cut, limit in zip(self.rules.cuts, (5, 10, 30), strict=True) if share > cut)
-        return next(limits, WITHOUT_LIMIT)
+    def takes_turns(self) -> bool:
+        """Whether the first stage is not over, filled more than half of the queue or was shorter than half."""
+        rules = self.rules
+        is_full = rules.first_stage_occupancy > rules.half_full * 100 * rules.capacity
+        return rules.first_stage_occupancy < 0 or is_full or rules.first_stage_length < rules.half_length
 
     def admit(self) -> None:
         """Move heads into the DRAM queue while the arbiter picks one; a read waits for a store to its address."""

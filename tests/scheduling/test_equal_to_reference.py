@@ -17,7 +17,7 @@ from tests.scheduling.random_streams import (
     POLICIES,
     Case,
     Entry,
-    case_of_share,
+    case_of_stage,
     random_case,
     without_last_refreshes,
 )
@@ -104,7 +104,7 @@ OTHER_RULES: list[dict[str, Any]] = [
     {"policy": "round_robin"},
     {"policy": "compute_first"},
     {"policy": "mca"},
-    {"policy": "patient"},
+    {"policy": "pace"},
     {"threshold": 4},
     {"starvation_limit": 19},
     {"producer_done": True},
@@ -119,21 +119,25 @@ def test_canary_one_rule_differs(other: dict[str, Any]) -> None:
     assert not all(is_equal(case, replace(case.rules, **other)) for case in map(random_case, range(N_BLOCKS * BLOCK)))
 
 
-SHARES = (0, 74, 75, 76, 87, 88, 93, 94, 100)  # per cent of the queue: at and beside each cut
+STAGES: list[dict[str, int]] = [  # at and beside each cut: per cent of the queue, of the time on the link, of a stage
+    *({"percent": percent} for percent in (0, 49, 50, 51, 100)),
+    *({"length": length} for length in (0, 49, 50, 51)),
+    *({"lead": lead} for lead in (-100, 100, 101)),
+]
 
 
-@pytest.mark.parametrize("percent", SHARES)
-def test_mca_chooses_its_threshold_by_the_first_stage(percent: int) -> None:
-    assert is_equal(case_of_share(percent))
+@pytest.mark.parametrize("stage", STAGES, ids=str)
+def test_mca_follows_the_first_stage_and_the_link(stage: dict[str, int]) -> None:
+    assert is_equal(case_of_stage(**stage))
 
 
-@pytest.mark.parametrize("by", cases([-0.01, 0.01], 0.01))
-@pytest.mark.parametrize("cut", cases(range(3), 1))
-def test_canary_another_cut_of_mca(cut: int, by: float) -> None:
-    """Would a cut that is off by a hundredth of the queue be noticed?"""
-    cases = [case_of_share(percent) for percent in SHARES]
-    cuts = tuple(share + by * (i == cut) for i, share in enumerate(cases[0].rules.cuts))
-    assert not all(is_equal(case, replace(case.rules, cuts=cuts)) for case in cases)
+@pytest.mark.parametrize(
+    "other", [{"half_full": 0.49}, {"half_full": 0.51}, {"half_length": 49}, {"most_lead": 101}], ids=str
+)
+def test_canary_another_cut_of_mca(other: dict[str, Any]) -> None:
+    """Would a cut that is off by a hundredth be noticed?"""
+    cases = [case_of_stage(**stage) for stage in STAGES]
+    assert not all(is_equal(case, replace(case.rules, **other)) for case in cases)
 
 
 def test_canary_a_log_with_two_commands_swapped_or_one_moved_is_not_equal() -> None:

@@ -24,7 +24,7 @@ FULL_LINK = (1329, 1362)
 SHORT_LINK = (1335, 1462)
 MANY_POSTS = (1500,)  # more signals at the end of a barrier than the store buffer takes
 SENT_LATE = (1501,)  # stores that a full receiver keeps in the link port beyond the end of the program
-N_DRAWN = sample(400, 120)
+N_DRAWN = sample(400, 210)
 NAIVE = 187  # a small machine with the tiles in the naive order
 
 

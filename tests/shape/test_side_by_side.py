@@ -89,7 +89,7 @@ def test_a_persistent_kernel_has_one_workgroup_for_each_compute_unit() -> None:
     machine = base_run("t3-tiny").machine
     tiling = load_tiling("gemm-64x64")
     persistent = tiling.model_copy(update={"persistent": True})
-    one, several = (resident_workgroups(machine, make_tile_trace(SHAPE, t, 1)) for t in (persistent, tiling))
+    one, several = (resident_workgroups(machine, t) for t in (persistent, tiling))
     assert one == 1 < several
 
 

@@ -374,6 +374,7 @@ def end_workgroup(gpu, gemm, cu, slot, entry, now):
     slot.workgroup = -1
     cu.shares -= gemm.share
     gemm.n_finished += 1
+    gpu.n_to_send += entry.n_leaving
     gemm.end_at = now
     gpu.compute_done_at = now
 

@@ -110,9 +110,11 @@ def advance_channels(
     The others sleep: ``catch_up``.
     """
     until = (slot_end + gpu.memory_ticks - 1) // gpu.memory_ticks
+    lead = (gpu.n_to_send - gpu.link_port.n_sent) * PERCENT // gpu.stage_granules
     for channel_id in range(gpu.n_channels):
         channel = gpu.channels[channel_id]
         if channel.sleeps_until < until:
+            channel.lead = lead
             catch_up(gpu, channel)
             advance_channel(channel, channel_id, gpu.tracker, tiles, gpu.signals, command_log, pick_stream, until)
             series[bin_index, BIN_OCCUPANCY] += channel.occupancy_cycles - channel.noted_occupancy_cycles
@@ -126,7 +128,7 @@ def advance_channels(
 
 @kernel
 def note_first_stage(gpu, gemm):
-    """Once as many workgroups of a GEMM as fit at a time have ended, tell policies how full the DRAM queues were."""
+    """Once as many workgroups of a GEMM as fit at a time have ended, tell policies how long and how full that was."""
     if gemm.n_finished < gemm.n_stage_slots:
         return
     catch_up_all(gpu)
@@ -134,8 +136,11 @@ def note_first_stage(gpu, gemm):
     for channel_id in range(gpu.n_channels):
         occupancy += gpu.channels[channel_id].occupancy_cycles
     elapsed = max((gpu.now - gemm.start_at) // gpu.memory_ticks, 1)
+    port = gpu.link_port
+    on_link = max(gemm.stage_granules * port.granule_cost // (port.scale * gpu.memory_ticks), 1)
     for channel_id in range(gpu.n_channels):
         gpu.channels[channel_id].first_stage_occupancy = occupancy * PERCENT // (elapsed * gpu.n_channels)
+        gpu.channels[channel_id].first_stage_length = elapsed * PERCENT // on_link
     gpu.stage_operation = -1
 
 

@@ -119,6 +119,8 @@ def channel_dtype(layout):
         # arbitration
         "last_stream", "last_direction", "last_comm_at", ("last_served_at", (classes,)), "producer_done",
         "first_stage_occupancy",  # mean DRAM queue occupancy x 100 of the first stage; -1 before its end
+        "first_stage_length",  # of the time that the link takes for what a stage stores; %
+        "lead",  # of compute over the link: finished for other GPUs and not sent; % of a stage
         ("policy_params", (N_POLICY_PARAMS,)), ("policy_scratch", (N_POLICY_PARAMS,)),
         # column commands of this slot, for the units that wait for them
         "has_posted",  # a signal, since the units were told
@@ -313,6 +315,7 @@ OPERATION_TABLE = record_dtype(
     "n_slots",  # workgroups resident on a compute unit
     "share",  # of a compute unit that a workgroup takes, of ALL_SHARES
     "n_stage_slots",  # workgroups of a stage
+    "stage_granules",  # that they store
     "n_released",  # leading workgroups of the dispatch order that hold no place of the tracker any more
     "dispatch_window",  # workgroups that may be dispatched and not released
     "tile_rows", "tile_columns", "wavefront_rows", "wavefront_columns",
@@ -370,6 +373,8 @@ def gpu_dtype(layout):
         "runs_gemms",  # a GEMM has started: all compute units act in every slot
         "stage_operation",  # whose first stage the policies are told of; -1: none
         "n_active_slots", "first_active_at",  # slots in which compute units acted, tick of the first of them
+        "stage_granules",  # that a stage of the first GEMM stores
+        "n_to_send",  # granules that ended workgroups have for other GPUs, and all sent before this program
         "compute_done_at", "last_done_at",  # last workgroup ended; last column command finished
         "work_per_slot",  # of a matrix pipe
         "n_buffers",  # operand slices staged per workgroup, of the operation that stages most
@@ -403,6 +408,7 @@ WORKGROUP_TABLE = record_dtype(
     "order",  # the workgroup of the same operation that is dispatched in this place
     "first_tile", "row", "column", "n_rows", "n_columns", "route",
     "packet",  # bytes of its stores to other GPUs
+    "n_leaving",  # granules of its tile for other GPUs, stored there by it or sent by the DMA engine
     "cu", "slot", "start_at", "multiply_at", "main_loop_end_at", "end_at",
     "sent_mark",  # stores in its queue at the link port up to the end of this workgroup
     "wait_signal", "wait_at_least",  # before its first load; -1: none
@@ -494,7 +500,7 @@ def empty_gpu(layout, used=None):
     gpu.compute_units["move_operation"] = -1
     gpu.compute_units["wanted_by"] = -1
     gpu.compute_units["slots"]["workgroup"] = -1
-    gpu.stage_operation = -1
+    gpu.stage_operation, gpu.stage_granules = -1, 1
     gpu.next_start_at = NEVER
     gpu.l2.tags[: used.n_l2_sets] = -1
     gpu.l2.free_mshr[: used.n_l2_banks, : used.n_mshrs] = np.arange(used.n_mshrs)

@@ -23,7 +23,7 @@ from tests.scheduling.random_streams import Case, random_case
 POLICIES: dict[str, tuple[str, dict[str, Any]]] = {
     "round_robin": ("round_robin", {}),
     "compute_first": ("compute_first", {}),
-    "patient": ("patient", {"patience": 0}),
+    "pace": ("pace", {"lead": 0, "starvation_limit": 0}),
     "mca": ("mca", {}),
     "mca, threshold 1, no starvation limit": ("mca", {"threshold": 1, "starvation_limit": "none"}),
     "mca, threshold 1, starvation limit 0": ("mca", {"threshold": 1, "starvation_limit": 0}),

@@ -1,0 +1,70 @@
+"""Pace: compute goes first until it is a stage ahead of the link, then communication does.
+
+What communication waits costs nothing while the link has something to send, and a GEMM that waits costs nothing while
+the link has a stage of its output still to send.  So whoever is behind goes first: the GEMM, whose stores come in
+bursts at the end of each stage, until it has finished a stage more than the link has sent; then communication, until
+the link has caught up.  There is no threshold on the DRAM queue, and nothing is measured beforehand
+(docs/arbitration.md).
+
+Class 0 is compute, every other class is communication: the lower class first, each with a starvation limit of its own.
+
+``lead``: how far compute may be ahead, in per cent of what a stage stores.
+``starvation_limit``: cycles of the memory clock, as MCA's.
+"""
+
+from t3sim.gpu.arbitration.interface import ChannelView, policy
+from t3sim.gpu.kernel._jit import kernel
+from t3sim.gpu.kernel.codes import COMPUTE, NEVER, NO_STREAM, READ, WRITE
+from t3sim.gpu.kernel.memory_controller import head_is_ready
+from t3sim.registry import Parameter
+
+LEAD, STARVATION_LIMIT = range(2)  # of the parameters
+A_STAGE = 100  # per cent
+
+STARVATION = Parameter(
+    1000, words={"none": NEVER}, unit="cycles",
+    meaning="of the memory clock: communication that waited longer goes first",
+)  # fmt: skip
+PARAMETERS = {
+    "lead": Parameter(
+        A_STAGE, unit="%",
+        meaning="of what a stage stores: communication goes first while the GEMM has finished more than that and the"
+        " link has not sent it",
+    ),
+    "starvation_limit": STARVATION,
+}  # fmt: skip
+
+
+@kernel
+def has_starved(channel: ChannelView, stream: int, now: int, limit: int) -> bool:
+    """Return whether the head of *stream* has waited longer than *limit*, since that stream was last served."""
+    index = channel.queue_head[stream] & (channel.request_at.shape[1] - 1)
+    waiting_since: int = max(channel.last_served_at[stream], channel.request_at[stream, index])
+    return now - waiting_since > limit
+
+
+@kernel
+def keep_pace(channel: ChannelView, now: int, lead: int, starvation_limit: int, threshold: int) -> int:
+    """Serve compute; communication first where it has starved or compute leads by more than *lead*.
+
+    Where compute has nothing, communication enters a DRAM queue of fewer than *threshold* requests.
+    """
+    first_ready = NO_STREAM
+    for stream in range(COMPUTE + 1, channel.n_classes):
+        if head_is_ready(channel, stream, now):
+            if channel.lead > lead or has_starved(channel, stream, now, starvation_limit):
+                return stream
+            if first_ready == NO_STREAM:
+                first_ready = stream
+    if head_is_ready(channel, COMPUTE, now):
+        return COMPUTE
+    if channel.producer_done or channel.occupancy[READ] + channel.occupancy[WRITE] < threshold:
+        return first_ready
+    return NO_STREAM
+
+
+@policy("pace", PARAMETERS)
+def pick_stream(channel: ChannelView, now: int) -> int:
+    """Serve compute, or communication where that is behind or has starved."""
+    params = channel.policy_params
+    return keep_pace(channel, now, params[LEAD], params[STARVATION_LIMIT], NEVER)
