@@ -9,7 +9,7 @@ MOST_ACCESSES_IN_A_ROW = 256
 MOST_BANKS_OF_A_CHANNEL = 64
 MOST_ACCESSES_IN_A_LINE = 4
 MOST_ACCESSES_IN_A_SLOT = 4096  # of the link: free places of the outbox at the start of a slot
-# What comes back to a compute unit waits in a ring of 128 issue slots; anything later would be counted too early.
+# What comes back to a compute unit, which may have slept for 128 issue slots, waits in a ring of 256 of them.
 LONGEST_RETURN_SLOTS = 40
 LONGEST_QUEUED_RETURN_SLOTS = 100
 LONGEST_TRIP_SLOTS = 120

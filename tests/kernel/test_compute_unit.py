@@ -17,6 +17,7 @@ import pytest
 from t3sim.config.experiment import TilingSpec
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import codes
+from t3sim.gpu.kernel.compute_unit import wake_unit
 from t3sim.gpu.kernel.state import WORKGROUP_TABLE
 from t3sim.gpu.tables import records
 from t3sim.program.operations import STORE, UPDATE, Gemm, Stores
@@ -24,7 +25,7 @@ from t3sim.system.machine import leftovers
 from t3sim.system.measure import workgroup_spread
 from t3sim.workload.tiling import TileTrace
 from tests.harness.mutants import UNCHANGED, Mutant, run_mutants
-from tests.kernel.small import FOREVER, TILING, at_once, core_of, gemm_of, trace_of
+from tests.kernel.small import FOREVER, TILING, at_once, core_of, gemm_of, set_residents, trace_of
 
 LARGE_L2 = "capacity: 1 MiB, n_banks: 16, bank_queue_entries: 256"  # banks are never in the way
 CYCLE, SLOT = 5, 40
@@ -212,6 +213,43 @@ def test_loads_are_the_operand_lines_of_every_tile() -> None:
     assert core.gpu.l2.n_accesses == slices * (rows * 2 + columns * 3)
     assert core.gpu.l2.n_misses == slices * (rows + columns), "everything fits: each line comes from DRAM once"
     assert core.gpu.l2.n_store_accesses == rows * 2
+
+
+def test_a_unit_sleeps_while_it_only_multiplies() -> None:
+    """From its last load until a slice ends, and is it up to date whenever somebody looks, slot by slot?"""
+    core = gpu_with("matrix_flops_per_cycle: 256")
+    core.load(at_once(gemm_of(core.machine, trace_of(64, 64, 512))))
+    gpu, unit, slot = core.gpu, core.gpu.compute_units[0], core.gpu.compute_units[0].slots[0]
+    n_asleep, before = 0, (-1, 0)
+    while not core.advance(core.now + SLOT):
+        assert unit.state_slots.sum() == gpu.n_active_slots
+        now = int(slot.multiply_slice) if slot.is_multiplying else -1, int(slot.work_left)
+        if unit.sleeps_until > 0:
+            assert unit.slept_from == gpu.slot_index <= unit.sleeps_until
+            assert now[0] >= 0
+            assert slot.load_slice == min(slot.multiply_slice + 2, 8)
+            assert before[0] != now[0] or before[1] - now[1] == gpu.work_per_slot
+            n_asleep += 1
+        before = now
+    assert 0.5 < n_asleep / gpu.n_active_slots < 0.9
+
+
+@pytest.mark.parametrize("n_residents", [1, 2])
+def test_waking_a_unit_changes_nothing(n_residents: int) -> None:
+    """In any slot of its sleep, as when another workgroup comes to it: the same end and the same accounts?"""
+    undisturbed, woken = (gpu_with("matrix_flops_per_cycle: 256") for _ in range(2))
+    for core in (undisturbed, woken):
+        core.load(at_once(gemm_of(core.machine, trace_of(64, 64 * n_residents + 7, 512))))
+        set_residents(core, n_residents)
+    assert undisturbed.advance(FOREVER)
+    unit, n_woken = woken.gpu.compute_units[0], 0
+    while not woken.advance(woken.now + SLOT):
+        if woken.gpu.slot_index % 3 == 0 and unit.sleeps_until > 0:
+            wake_unit(woken.gpu, unit)
+            n_woken += 1
+    assert n_woken > 10
+    assert woken.gpu.compute_done_at == undisturbed.gpu.compute_done_at
+    assert unit.tobytes() == undisturbed.gpu.compute_units[0].tobytes()
 
 
 def how_it_ends() -> str:

@@ -27,6 +27,7 @@ MSHR_SHIFT = 4
 MSHR_MASK = 0xFFFF
 IS_FILLED = MSHR_MASK << MSHR_SHIFT
 DIRTY_MASK = 15
+LINE_MASK = -1 << LINE_SHIFT
 # How far address bits are folded down into bank and set (assumed; not as in ``address_map``, see ``set_of``).
 BANK_FOLD = 7
 SET_FOLD_LOW = 10
@@ -91,7 +92,7 @@ def find_way(l2, set_index, line):
     """Return the way that holds *line*, or -1."""
     found = -1
     for way in range(l2.associativity):  # without a way out, so that all are compared at once
-        if l2.tags[set_index, way] >> LINE_SHIFT == line:
+        if l2.tags[set_index, way] & LINE_MASK == line << LINE_SHIFT:
             found = way
     return found
 

@@ -108,8 +108,14 @@ def note_issue(gpu, cu, reason, credit):
 @kernel
 def note_slot(gpu, cu, reason):
     """A compute unit did one thing, or waited for one, during a whole slot."""
+    note_slots(gpu, cu, reason, 1)
+
+
+@kernel
+def note_slots(gpu, cu, reason, n_slots):
+    """The same for *n_slots* slots."""
     if IS_COUNTING:
-        cu.reason_ticks[reason] += gpu.slot_ticks
+        cu.reason_ticks[reason] += n_slots * gpu.slot_ticks
         cu.refused_by = codes.WORKING
 
 

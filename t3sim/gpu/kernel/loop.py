@@ -9,7 +9,7 @@ Pinned by tests/kernel/test_loop.py (any horizon gives the same bits).
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.command_processor import end_operations, note_ready, start_operations
-from t3sim.gpu.kernel.compute_unit import acknowledge_store, advance_workgroups, wake_waiting_cus
+from t3sim.gpu.kernel.compute_unit import acknowledge_store, advance_workgroups, catch_up_units, wake_waiting_cus
 from t3sim.gpu.kernel.dma_engine import arm_triggered, forward_granule, issue_reads
 from t3sim.gpu.kernel.ingress_port import return_credits, serve_arrivals, take_credits
 from t3sim.gpu.kernel.l2_slice import fill_granule
@@ -60,6 +60,8 @@ def advance_compute_units(gpu, workgroups, tiles, steps, store_queue, outbox, no
         for turn in range(first, first + gpu.n_compute_units):
             cu_index = turn if turn < gpu.n_compute_units else turn - gpu.n_compute_units
             cu = gpu.compute_units[cu_index]
+            if cu.sleeps_until > gpu.slot_index:
+                continue
             if cu.is_taken or cu.idle_from == gpu.n_active_slots:
                 continue  # a move kernel has had it for itself in this slot
             comes_second = is_second(gpu, cu)
@@ -198,6 +200,13 @@ def wake_all_waiting_cus(gpu):
 
 
 @kernel
+def catch_up_with_time(gpu):
+    """Bring all that sleeps up to the end of the last slot, for whoever looks at it from outside."""
+    catch_up_all(gpu)
+    catch_up_units(gpu)
+
+
+@kernel
 def advance(
     state, waits, posts, workgroups, tiles, dma_commands, ready_fifo, store_queue, dma_queue, steps, peers, arrivals,
     inbox, outbox, series, command_log, pick_stream, until,
@@ -214,10 +223,10 @@ def advance(
         now = gpu.now
         slot_end = now + gpu.slot_ticks
         if gpu.n_outbox + OUTBOX_MARGIN + len(peers) > len(outbox):
-            catch_up_all(gpu)
+            catch_up_with_time(gpu)
             return codes.OUTBOX_FULL
         if is_log_nearly_full(gpu, command_log):
-            catch_up_all(gpu)
+            catch_up_with_time(gpu)
             return codes.LOG_FULL
         bin_index = min(now // gpu.bin_ticks, len(series) - 1)
         sent_before = gpu.link_port.n_sent
@@ -256,7 +265,7 @@ def advance(
             note_ready(gpu, waits, now)
         if gpu.is_busy and is_program_over(gpu):
             end_program(gpu)
-            catch_up_all(gpu)
+            catch_up_with_time(gpu)
             return codes.KERNEL_DONE
-    catch_up_all(gpu)
+    catch_up_with_time(gpu)
     return codes.AT_HORIZON

@@ -35,6 +35,7 @@ from t3sim.gpu.kernel.compute_unit import (
     issue_credit,
     return_promise,
     take_returns,
+    wake_unit,
 )
 from t3sim.gpu.kernel.ledger import note_idle_slots, note_issue, note_refused
 from t3sim.gpu.kernel.link_port import buffer_store, takes_stores, write_message
@@ -271,6 +272,7 @@ def begin_workgroup(gpu, operation, cu_index, now):
     """The next workgroup of a move kernel takes a compute unit, and starts up there."""
     moves = gpu.operations[operation]
     cu = gpu.compute_units[cu_index]
+    wake_unit(gpu, cu)
     cu.move_operation = operation
     cu.is_taken = 1 - moves.shares_units
     if cu.is_taken and cu.wanted_by >= 0:
@@ -324,7 +326,7 @@ def advance_moves(gpu, moves, cu_index, steps, store_queue, outbox, comes_second
     """One slot of the workgroup of a move kernel on a compute unit; *comes_second*: others have acted there before."""
     part = gpu.move_workgroups[cu_index]
     cu = gpu.compute_units[cu_index]
-    take_returns(gpu, cu)
+    take_returns(cu, gpu.slot_index)
     credit = issue_credit(gpu, cu)
     state = codes.IDLE
     waits_for = codes.NOTHING_LEFT

@@ -15,7 +15,8 @@ from t3sim.gpu.kernel.codes import FOR_REQUEST, MOST_CLASSES, N_CU_STATES, N_KIN
 
 N_POLICY_PARAMS = 8
 MOST_STORE_QUEUES = 33  # of the link port: 32 groups of compute units, and what no compute unit stores
-RETURN_RING = 128  # slots ahead in which something may come back to a CU: more than an L2 latency
+RETURN_RING = 256  # slots ahead in which something may come back to a CU: more than an L2 latency and a sleep
+LONGEST_SLEEP = 128  # slots of a CU, after which what comes back still finds its place in that ring free
 
 
 def record_dtype(*fields):
@@ -192,6 +193,8 @@ def compute_unit_dtype(layout):
     return record_dtype(
         ("slots", workgroup_slot_dtype(layout), (layout.n_slots,)),
         "is_waiting",  # queued in front of a channel that had no room
+        "sleeps_until",  # slot before which it only multiplies; 0: it is awake
+        "slept_from",  # first slot of that which is not accounted for
         "granted_channel", "granted_class",  # room promised there, in the queue of this traffic class; -1 otherwise
         "asking_slot",  # whose workgroup issued last: it stands in line while the unit waits, and uses the promise
         "issue_debt",  # of the path to the L2, at most 0: what the last access overdrew

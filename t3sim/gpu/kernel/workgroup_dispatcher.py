@@ -14,6 +14,7 @@ Pinned by tests/kernel/test_workgroup_dispatcher.py.
 
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel._jit import kernel
+from t3sim.gpu.kernel.compute_unit import wake_unit
 from t3sim.gpu.kernel.l2_slice import BUFFER_MASK
 from t3sim.gpu.kernel.ledger import note_dispatcher_slot
 
@@ -113,6 +114,7 @@ def may_dispatch(gpu, gemm, workgroups, tiles, dma_commands):
 @kernel
 def launch_workgroup(gpu, gemm, cu, workgroups, cu_index, slot_index, now):
     """Put the next workgroup of the order into a slot; it starts after the launch latency."""
+    wake_unit(gpu, cu)
     index = workgroups[gemm.first_workgroup + gemm.n_dispatched].order
     gemm.n_dispatched += 1
     gpu.n_undispatched -= 1
