@@ -828,11 +828,6 @@ CASES = [
         "e.yaml:1:51: [0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0]...: nested deeper than 50 levels",
     ),
     case(
-        "F-A11 100000 brackets",
-        "[" * 100000,
-        "e.yaml:1:51: [0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0][0]...: nested deeper than 50 levels",
-    ),
-    case(
         "F-A11 100000 braces",
         "{a: " * 100000,
         ("e.yaml:1:201: a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a....: nested deeper than 50 levels"),
@@ -1423,7 +1418,7 @@ class TestBombs:
             pytest.param(merges_of_merges(), id="merge keys"),
             pytest.param("- &a x\n" + "- *a\n" * 1001, id="1001 aliases"),
             pytest.param("[" * 900, id="900 brackets"),
-            pytest.param("[" * 100_000, id="100000 brackets"),
+            pytest.param("[" * 100_000, id="100000 brackets"),  # libyaml 0.2.6 itself refuses 1001
             pytest.param("- " * 100_000, id="100000 dashes"),
             pytest.param("? " * 100_000, id="100000 question marks"),
             pytest.param("&a " * 100_000, id="100000 anchors"),
