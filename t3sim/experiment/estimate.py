@@ -24,7 +24,7 @@ from t3sim.program.operations import CACHED, Gemm, Moves, Program
 from t3sim.system.parts import PhaseJob, PhasePlan
 from t3sim.system.simulate import evaluate
 from t3sim.workload.layer import sublayer_runs
-from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace, tile_grid
+from t3sim.workload.tiling import ELEMENT_BYTES, tile_grid, transposed
 
 SECONDS_PER_SLOT = 5.0e-6  # of simulated time, the channels included
 SECONDS_PER_UNIT_SLOT = 1.7e-8  # a compute unit in it
@@ -105,7 +105,9 @@ def work_of(program: Program, machine: MachineSpec) -> list[Work]:
     for operation in program.operations:
         if isinstance(operation, Gemm):
             trace, is_fused = operation.trace, bool((operation.stores.kind != CACHED).any())
-            gemm, tiling = numbered_along_rows(trace)
+            gemm, tiling = trace.gemm, trace.tiling
+            if trace.is_transposed:  # back to the GEMM whose tiles are numbered along its rows
+                gemm, tiling = transposed(gemm, tiling)
             works.append(gemm_work(machine, gemm, tiling, trace.n_chunks if is_fused else None))
         elif isinstance(operation, Moves):
             works.append(moves_work(machine, operation))
@@ -124,15 +126,6 @@ def seconds_of(machine: MachineSpec, work: Work) -> float:
         + work.lines * SECONDS_PER_LINE
         + work.sent * SECONDS_PER_GRANULE
     )
-
-
-def numbered_along_rows(trace: TileTrace) -> tuple[GemmShape, TilingSpec]:
-    """Return the GEMM of *trace* turned so that its tiles are numbered along its rows, and its tiling."""
-    gemm, tiling = trace.gemm, trace.tiling
-    if not trace.is_transposed:
-        return gemm, tiling
-    turned = tiling.model_copy(update={"workgroup_tile": tiling.workgroup_tile[::-1]})
-    return GemmShape(m=gemm.n, n=gemm.m, k=gemm.k), turned
 
 
 def gemm_work(machine: MachineSpec, gemm: GemmShape, tiling: TilingSpec, n_devices: int | None) -> Work:

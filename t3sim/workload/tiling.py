@@ -130,12 +130,18 @@ def make_tile_trace(gemm: GemmShape, tiling: TilingSpec, n_chunks: int) -> TileT
     row, column = tile_order(n_rows, n_columns, tiling.group_rows, 1 if n_rows % n_chunks else n_chunks)
     is_transposed = tiling.column_major
     if is_transposed:
-        gemm, row, column = GemmShape(m=gemm.n, n=gemm.m, k=gemm.k), column, row
-        tiles = {name: getattr(tiling, name)[::-1] for name in ("workgroup_tile", "wavefront_tile")}
-        tiling = tiling.model_copy(update={**tiles, "column_major": False})
-        height, width = width, height
+        gemm, tiling = transposed(gemm, tiling)
+        row, column, height, width = column, row, width, height
     workgroups = workgroup_tiles(gemm, tiling, row * height, column * width, n_chunks)
     return TileTrace(gemm, tiling, n_chunks, workgroups, is_transposed=is_transposed)
+
+
+def transposed(gemm: GemmShape, tiling: TilingSpec) -> tuple[GemmShape, TilingSpec]:
+    """Return the GEMM that makes the transposed output, stored the other way, and the tiling of the same tiles."""
+    tiles = {name: getattr(tiling, name)[::-1] for name in ("workgroup_tile", "wavefront_tile")}
+    return GemmShape(m=gemm.n, n=gemm.m, k=gemm.k), tiling.model_copy(
+        update={**tiles, "column_major": not tiling.column_major}
+    )
 
 
 def tile_order(n_rows: int, n_columns: int, group_rows: int, n_parts: int) -> tuple[Ints, Ints]:

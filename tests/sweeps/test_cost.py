@@ -10,7 +10,7 @@ import pytest
 from t3sim.errors import ConfigError
 from t3sim.experiment import cost, estimate
 from t3sim.experiment.cost import cost_lines, described, host_factor, in_words, layouts_to_compile, prepare_kernel
-from t3sim.experiment.estimate import least_hours, phase_seconds, planned_hours
+from t3sim.experiment.estimate import least_hours, phase_seconds, planned_hours, work_of
 from t3sim.experiment.plan import load_experiment
 from t3sim.experiment.runner import Sweep, run
 from t3sim.experiment.workers import THIS_PROCESS, Workers
@@ -171,6 +171,29 @@ def test_the_estimate_of_measured_phases(overrides: tuple[str, ...], took: dict[
     for name, seconds in took.items():
         assert 2 / 3 < estimates[name] / seconds < 3 / 2, name
         assert not 2 / 3 < 2.5 * estimates[name] / seconds < 3 / 2, f"canary: {name}"
+
+
+def requests_of_gemm(*tiling: str) -> float:
+    """Return the estimated DRAM requests of the GEMM of T-NLG FC-2, TP 8, with arrays stored by columns."""
+    points = load_experiment(STUDY, ["machine=t3-accel-sim", "strategy=sequential", *tiling]).points
+    job = next(job for job in plan_phases(points, {}).values() if job.name == "gemm")
+    (work,) = work_of(job.part.programs[0], job.machine)
+    return work.requests
+
+
+@pytest.mark.parametrize(
+    ("tile", "read"), [("[128, 128]", 295_690_496), ("[128, 256]", 295_536_640)], ids=["two on a unit", "one"]
+)
+def test_operands_of_arrays_stored_by_columns_are_read_once_for_each_wave(tile: str, read: int) -> None:
+    """What the simulated GEMM reads and writes, in accesses of 32 B?"""
+    output = 69_730_304
+    requests = requests_of_gemm(f"tiling={{preset: gemm-blas, workgroup_tile: {tile}}}")
+    assert requests == pytest.approx((read + output) / 32, rel=0.05)
+
+
+def test_a_tile_that_only_fits_turned_as_a_whole_has_an_estimate() -> None:
+    """Of 64 x 96 by wavefronts of 64 x 32: turned alone, a workgroup's tile is not made of a wavefront's."""
+    assert requests_of_gemm("tiling={preset: gemm-blas, workgroup_tile: [64, 96], wavefront_tile: [64, 32]}") > 0
 
 
 def test_the_host_is_measured_once() -> None:
