@@ -21,6 +21,7 @@ from t3sim.gpu.tables import Tables, records, tables_of
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.traffic import TrafficClasses, classes_in_words
 from t3sim.program.operations import Program
+from t3sim.workload.tiling import ELEMENT_BYTES
 
 SERIES_BINS = 4096
 OUTBOX_SIZE = 1 << 15
@@ -294,7 +295,10 @@ class GpuCore:
         channels["producer_done"] = 0
         channels["first_stage_occupancy"] = -1
         channels["first_stage_length"] = channels["lead"] = 0
-        gpu.stage_granules = gemms["stage_granules"][0] if len(gemms) else 1
+        if len(gemms):
+            first = gemms[0]
+            tile_bytes = first.tile_rows * first.tile_columns * ELEMENT_BYTES
+            gpu.stage_granules = first.n_stage_slots * tile_bytes // program.granule
         gpu.n_to_send = gpu.link_port.n_sent
         gpu.n_tiles_open = int((self.tables.tiles["updates_expected"] > 0).sum())
         gpu.dma.n_commands = self.tables.n_commands

@@ -243,8 +243,6 @@ class TableBuilder:
         operation.share = codes.ALL_SHARES // operation.n_slots
         operation.n_stage_slots = operation.n_slots * len(units)
         operation.tile_rows, operation.tile_columns = tile_rows, tile_columns
-        tile_granules = tile_rows * tile_columns * ELEMENT_BYTES // self.program.granule
-        operation.stage_granules = operation.n_stage_slots * tile_granules
         operation.wavefront_rows, operation.wavefront_columns = tiling.wavefront_tile
         operation.n_wavefronts = math.prod(wavefront_grid(tiling))
         operation.first_tile = self._n["tiles"]

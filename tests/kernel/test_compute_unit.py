@@ -17,8 +17,8 @@ import pytest
 from t3sim.config.experiment import TilingSpec
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import codes
-from t3sim.gpu.kernel.compute_unit import wake_unit
 from t3sim.gpu.kernel.state import WORKGROUP_TABLE
+from t3sim.gpu.kernel.unit_sleep import wake_unit
 from t3sim.gpu.tables import records
 from t3sim.program.operations import STORE, UPDATE, Gemm, Stores
 from t3sim.system.machine import leftovers

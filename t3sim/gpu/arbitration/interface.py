@@ -35,7 +35,9 @@ class ChannelView(Protocol):
     producer_done: int  # 1 once the producer kernel has ended
     first_stage_occupancy: int  # mean DRAM queue occupancy x 100 in the GEMM's first stage; -1 before its end
     first_stage_length: int  # of that stage, per cent of the time that the link takes for what it stores
-    lead: int  # of compute over the link: finished for other GPUs and not sent, per cent of what a stage stores
+    # Of compute over the link: what ended workgroups of GEMMs have for other GPUs and the link has not sent, per cent
+    # of what a stage of the first GEMM stores.  What other operations send counts as sent.
+    lead: int
     request_at: npt.NDArray[np.int64]  # [stream, index]: arrival; the head is at queue_head[stream] & (length - 1)
     policy_params: npt.NDArray[np.int64]  # in the order in which the policy declares them
     policy_scratch: npt.NDArray[np.int64]  # the policy's own memory

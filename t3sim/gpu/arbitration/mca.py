@@ -7,11 +7,11 @@ Class 0 is compute, every other class is communication: the lower class first, e
 starvation limit of its own and all below the same threshold.
 
 ``threshold``: 5, 10 or 30 entries in the paper, ``none``, or ``auto``, which follows from the GEMM's first stage, in
-which it runs alone; the paper gives no rule.  Ours: there is no threshold, and the streams take turns until that stage
-is over, and behind it if the GEMM kept more than half of the DRAM queue full (the memory bounds it: compute always
-waits, and going first it would leave the link nothing) or took less than half of the time that the link needs for what
-it stored (communication is the critical path).  Else compute keeps pace with the link: communication goes first while
-the GEMM is more than a stage ahead (docs/adr/0036-compute-keeps-pace.md).
+which it runs alone; the paper gives no rule.  Ours (its two halves are assumed): there is no threshold, and the streams
+take turns until that stage is over, and behind it if the GEMM kept more than half of the DRAM queue full (the memory
+bounds it: compute always waits, and going first it would leave the link nothing) or took less than half of the time
+that the link needs for what it stored (communication is the critical path).  Else compute keeps pace with the link:
+communication goes first while the GEMM is more than a stage ahead (docs/adr/0036-compute-keeps-pace.md).
 ``starvation_limit``: cycles of the memory clock (assumed: 1000).
 """
 

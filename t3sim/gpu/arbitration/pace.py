@@ -8,7 +8,8 @@ the link has caught up.  There is no threshold on the DRAM queue, and nothing is
 
 Class 0 is compute, every other class is communication: the lower class first, each with a starvation limit of its own.
 
-``lead``: how far compute may be ahead, in per cent of what a stage stores.
+``lead``: how far compute may be ahead, in per cent of what a stage stores (assumed: one stage, which is stored in one
+burst and sent until the next).
 ``starvation_limit``: cycles of the memory clock, as MCA's.
 """
 

@@ -7,8 +7,7 @@ the epilogue takes a fixed time, then stores the finished tile in one burst; a w
 acknowledged.  A CU that meets a full controller queues for it, first come first served, and issues nothing else.
 A ragged tile takes the matrix time of a full one: kernels mask, and skipping the wavefronts outside
 the output made slots drift ten times as far apart as on hardware (0.21 against 0.02).
-Events have the granularity of an issue slot; work and credit carry over exactly.  A CU that has nothing to do but to
-multiply until the first of its slices ends sleeps until then, and is brought up to date when it wakes.
+Events have the granularity of an issue slot; work and credit carry over exactly.
 Leaves out: instructions, register and LDS bank conflicts (their cost is ``matrix_efficiency``).
 Pinned by tests/shape and tests/kernel/test_compute_unit.py.
 """
@@ -16,12 +15,20 @@ Pinned by tests/shape and tests/kernel/test_compute_unit.py.
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.address_map import channel_of, granule_address, granule_there, memory_cycle, place_of
-from t3sim.gpu.kernel.l2_slice import BUFFER_MASK, SLOT_SHIFT, UNIT_SHIFT, load_line, return_slot, store_line
-from t3sim.gpu.kernel.ledger import note_issue, note_refused, note_refused_line, note_slot, note_slots
+from t3sim.gpu.kernel.l2_slice import (
+    BUFFER_MASK,
+    SLOT_SHIFT,
+    UNIT_SHIFT,
+    load_line,
+    return_slot,
+    store_line,
+    take_returns,
+)
+from t3sim.gpu.kernel.ledger import note_issue, note_refused, note_refused_line, note_slot
 from t3sim.gpu.kernel.link_port import buffer_store, takes_stores
 from t3sim.gpu.kernel.memory_controller import has_room, request
 from t3sim.gpu.kernel.signals import NO_SIGNAL, is_posted, store_tag, tile_of
-from t3sim.gpu.kernel.state import LONGEST_SLEEP, RETURN_RING
+from t3sim.gpu.kernel.unit_sleep import multiplying_share, sleep_while_multiplying, wake_unit
 
 
 @kernel
@@ -296,80 +303,6 @@ def has_workgroups(gpu, cu):
         if cu.slots[slot_index].workgroup >= 0:
             return True
     return False
-
-
-@kernel
-def take_returns(cu, number):
-    """Count what comes back to the CU in slot *number* as no longer in flight."""
-    place = number % RETURN_RING
-    cu.outstanding_lines -= cu.returning_lines[place]
-    cu.returning_lines[place] = 0
-    cu.outstanding_stores -= cu.returning_stores[place]
-    cu.returning_stores[place] = 0
-
-
-@kernel
-def multiplying_share(gpu, n_multiplying):
-    """Return the work that each of so many workgroups of a compute unit does in a slot."""
-    return gpu.work_per_slot if n_multiplying < 2 else gpu.work_per_slot // n_multiplying
-
-
-@kernel
-def sleep_while_multiplying(gpu, workgroups, cu):
-    """Let a compute unit sleep until a slice ends, if all its workgroups multiply and have loaded what they may."""
-    n_multiplying, least_work = 0, codes.NEVER
-    for slot_index in range(gpu.n_slots):
-        slot = cu.slots[slot_index]
-        if slot.workgroup < 0:
-            continue
-        gemm = gpu.operations[workgroups[slot.workgroup].operation]
-        if slot.is_multiplying == 0:
-            return
-        if slot.load_slice < gemm.n_slices and slot.load_slice < slot.multiply_slice + gemm.n_buffers:
-            return
-        n_multiplying += 1
-        least_work = min(least_work, slot.work_left)
-    share = multiplying_share(gpu, n_multiplying)
-    if share == 0:
-        return  # a fault in the record: it stands still, awake
-    n_slots = min((least_work + share - 1) // share, LONGEST_SLEEP)
-    if n_slots > 1:
-        cu.slept_from = gpu.slot_index + 1
-        cu.sleeps_until = gpu.slot_index + n_slots
-
-
-@kernel
-def catch_up_unit(gpu, cu):
-    """Let the slots before this one pass in which a compute unit has slept."""
-    n_slots = gpu.slot_index - cu.slept_from
-    n_multiplying = 0
-    for slot_index in range(gpu.n_slots):
-        n_multiplying += cu.slots[slot_index].is_multiplying
-    share = multiplying_share(gpu, n_multiplying)
-    for slot_index in range(gpu.n_slots):
-        if cu.slots[slot_index].is_multiplying:
-            cu.slots[slot_index].work_left -= n_slots * share
-    for number in range(cu.slept_from, gpu.slot_index):
-        take_returns(cu, number)
-    cu.state_slots[codes.BUSY_MULTIPLYING] += n_slots
-    note_slots(gpu, cu, codes.WORKING, n_slots)
-    cu.slept_from = gpu.slot_index
-
-
-@kernel
-def wake_unit(gpu, cu):
-    """End the sleep of a compute unit, if it sleeps: something changes on it in this slot."""
-    if cu.sleeps_until > 0:
-        catch_up_unit(gpu, cu)
-        cu.sleeps_until = cu.slept_from = 0
-
-
-@kernel
-def catch_up_units(gpu):
-    """Bring every compute unit up to the end of the last slot, for whoever looks at them from outside."""
-    for cu_index in range(gpu.n_compute_units):
-        if gpu.compute_units[cu_index].sleeps_until > 0:
-            catch_up_unit(gpu, gpu.compute_units[cu_index])
 
 
 @kernel

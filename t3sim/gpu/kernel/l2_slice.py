@@ -338,6 +338,16 @@ def return_slot(gpu, at):
 
 
 @kernel
+def take_returns(cu, number):
+    """Count what comes back to the CU in slot *number* as no longer in flight."""
+    place = number % RETURN_RING
+    cu.outstanding_lines -= cu.returning_lines[place]
+    cu.returning_lines[place] = 0
+    cu.outstanding_stores -= cu.returning_stores[place]
+    cu.returning_stores[place] = 0
+
+
+@kernel
 def deliver_operand(gpu, owner, ready_at):
     """A line that *owner* (CU, workgroup slot, operand buffer) waits for will be in the CU at *ready_at*."""
     cu = gpu.compute_units[owner >> UNIT_SHIFT]

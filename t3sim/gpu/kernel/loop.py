@@ -9,7 +9,7 @@ Pinned by tests/kernel/test_loop.py (any horizon gives the same bits).
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.command_processor import end_operations, note_ready, start_operations
-from t3sim.gpu.kernel.compute_unit import acknowledge_store, advance_workgroups, catch_up_units, wake_waiting_cus
+from t3sim.gpu.kernel.compute_unit import acknowledge_store, advance_workgroups, wake_waiting_cus
 from t3sim.gpu.kernel.dma_engine import arm_triggered, forward_granule, issue_reads
 from t3sim.gpu.kernel.ingress_port import return_credits, serve_arrivals, take_credits
 from t3sim.gpu.kernel.l2_slice import fill_granule
@@ -18,6 +18,7 @@ from t3sim.gpu.kernel.link_port import is_empty, reason_without_data, transmit
 from t3sim.gpu.kernel.mailbox import receive_messages
 from t3sim.gpu.kernel.memory_controller import advance_channel, catch_up, catch_up_all, has_work
 from t3sim.gpu.kernel.move_kernel import advance_moves, deliver_collective_read, dispatch_moves, is_second
+from t3sim.gpu.kernel.unit_sleep import catch_up_units
 from t3sim.gpu.kernel.workgroup_dispatcher import dispatch_workgroups
 
 # Columns of the time series.
@@ -139,7 +140,7 @@ def note_first_stage(gpu, gemm):
         occupancy += gpu.channels[channel_id].occupancy_cycles
     elapsed = max((gpu.now - gemm.start_at) // gpu.memory_ticks, 1)
     port = gpu.link_port
-    on_link = max(gemm.stage_granules * port.granule_cost // (port.scale * gpu.memory_ticks), 1)
+    on_link = max(gpu.stage_granules * port.granule_cost // (port.scale * gpu.memory_ticks), 1)
     for channel_id in range(gpu.n_channels):
         gpu.channels[channel_id].first_stage_occupancy = occupancy * PERCENT // (elapsed * gpu.n_channels)
         gpu.channels[channel_id].first_stage_length = elapsed * PERCENT // on_link

@@ -34,13 +34,13 @@ from t3sim.gpu.kernel.compute_unit import (
     has_workgroups,
     issue_credit,
     return_promise,
-    take_returns,
-    wake_unit,
 )
+from t3sim.gpu.kernel.l2_slice import take_returns
 from t3sim.gpu.kernel.ledger import note_idle_slots, note_issue, note_refused
 from t3sim.gpu.kernel.link_port import buffer_store, takes_stores, write_message
 from t3sim.gpu.kernel.memory_controller import request
 from t3sim.gpu.kernel.signals import is_posted, store_tag
+from t3sim.gpu.kernel.unit_sleep import wake_unit
 
 
 @kernel

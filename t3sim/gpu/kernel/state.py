@@ -318,7 +318,6 @@ OPERATION_TABLE = record_dtype(
     "n_slots",  # workgroups resident on a compute unit
     "share",  # of a compute unit that a workgroup takes, of ALL_SHARES
     "n_stage_slots",  # workgroups of a stage
-    "stage_granules",  # that they store
     "n_released",  # leading workgroups of the dispatch order that hold no place of the tracker any more
     "dispatch_window",  # workgroups that may be dispatched and not released
     "tile_rows", "tile_columns", "wavefront_rows", "wavefront_columns",

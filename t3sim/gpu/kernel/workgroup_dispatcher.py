@@ -14,9 +14,9 @@ Pinned by tests/kernel/test_workgroup_dispatcher.py.
 
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel._jit import kernel
-from t3sim.gpu.kernel.compute_unit import wake_unit
 from t3sim.gpu.kernel.l2_slice import BUFFER_MASK
 from t3sim.gpu.kernel.ledger import note_dispatcher_slot
+from t3sim.gpu.kernel.unit_sleep import wake_unit
 
 
 @kernel
