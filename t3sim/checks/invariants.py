@@ -251,7 +251,8 @@ def bound_claims(core: GpuCore) -> Iterator[Claim]:
     under_way = int(max(channels["nCL"].max(), channels["nCWL"].max()) + channels["nBL"].max())
     cycles = channels["now"] + 1 + under_way
     yield Claim("B1", "channel[]", "cycles of the data bus in use", columns * channels["nBL"], cycles, True)
-    entries = spec.memory.queue.entries * (2 if spec.memory.queue.kind == "split" else 1)
+    queue = spec.memory.queue
+    entries = queue.entries + (queue.for_writes if queue.kind == "split" else 0)
     yield Claim("B7", "channel[].dram_queue", "peak occupancy", channels["peak_occupancy"], entries, True)
     lengths = (channels["queue_tail"] - channels["queue_head"]).max(axis=1)
     yield Claim("B7", "channel[].stream_queues", "length", lengths, spec.memory.stream_queue_entries, True)

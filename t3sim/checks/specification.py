@@ -28,7 +28,8 @@ def specification_claims(core: GpuCore) -> Iterator[Claim]:
             yield Claim("S1", part, f"{meaning}, kept against stated", kept, stated)
     memory, channels = core.machine.memory, channels_of(core)
     stated_of_channels = memory.timing.model_dump() | {
-        "queue_capacity": memory.queue.entries, "stream_capacity": memory.stream_queue_entries,
+        "queue_capacity": memory.queue.entries, "write_capacity": memory.queue.for_writes,
+        "stream_capacity": memory.stream_queue_entries,
         "is_split": int(memory.queue.kind == "split"), "banks_per_group": memory.banks_per_group,
         "n_banks": memory.n_bank_groups * memory.banks_per_group,
         "n_classes": len(core.traffic.names),

@@ -177,12 +177,19 @@ class CollectiveKernelSpec(Spec):
     ``kind`` ``chunk``: all compute units share each step of the ring (T3 section 2.3).  ``channels``: ``channels``
     compute units each run a ring of their own, in slices, and copy what arrives out of a receive buffer (NCCL).
 
+    With ``warp_lines`` the loads in flight are of each array, and the warps take turns: the path of a compute unit is
+    first come, first served, so that nobody loads anew before all have stored.  Threads that wait for flags in the data
+    go on line by line.
+
     The numbers stated here are those of the plain protocol (NCCL's Simple), whose flags follow the data;
     ``low_latency`` and ``low_latency_128`` (NCCL's LL and LL128) are protocols that small arrays may take instead.
     """
 
     max_outstanding_lines: LinesInFlight = Field(
         description="loads in flight of a compute unit: registers and unrolling of the copy loop"
+    )
+    warp_lines: LinesInFlight | None = Field(
+        None, description="lines that a warp loads, waits for and stores together; none: each line by itself"
     )
     kind: Literal["chunk", "channels"] = Field(
         description="whether all compute units share each step of the ring, or channels have rings of their own"
@@ -318,16 +325,32 @@ class DramTimingSpec(Spec):
 class DramQueueSpec(Spec):
     """The FR-FCFS queue of one channel.
 
-    ``unified``: one queue of ``entries`` for reads and writes, served oldest row hit first.  ``split``: ``entries`` for
-    each direction, writes drained between the watermarks.
+    ``unified``: one queue of ``entries`` for reads and writes, served oldest row hit first.  ``split``: one for reads
+    and one for writes, which are drained between the watermarks: as soon as no read waits, or, with ``write_age``, when
+    more than the mark wait, one has waited so long, or a read wants one of them.  Stores are then acknowledged by the
+    L2, in front of the memory.
     """
 
     kind: Literal["unified", "split"] = Field(description="one queue for reads and writes, or one for each")
-    entries: Annotated[int, Field(gt=0, le=256, strict=True)] = Field(description="of the queue, or of each of the two")
+    entries: Annotated[int, Field(gt=0, le=256, strict=True)] = Field(description="of the queue; if split, for reads")
     write_high_watermark: CountOrZero = Field(
         description="of a split queue: they are drained when more writes than this wait"
     )
     write_low_watermark: CountOrZero = Field(description="of a split queue: until fewer than this are left")
+    write_entries: Annotated[int, Field(gt=0, le=1024, strict=True)] | None = Field(
+        None, description="of a split queue, for writes; none: as many as for reads"
+    )
+    write_age: Latency = Field(0, description="of a split queue: writes are drained when one has waited so long")
+
+    @property
+    def holds_writes(self) -> bool:
+        """Whether writes wait though there may be nothing to read."""
+        return self.kind == "split" and self.write_age > 0
+
+    @property
+    def for_writes(self) -> int:
+        """Entries of the queue of writes, if it is split."""
+        return self.entries if self.write_entries is None else self.write_entries
 
 
 class MemorySpec(Spec):

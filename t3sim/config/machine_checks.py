@@ -129,6 +129,9 @@ def _compute_units(machine: MachineSpec) -> Iterator[Finding]:
     if lines < OPERANDS_OF_A_REDUCTION:
         message = f"is {lines}, must be at least {OPERANDS_OF_A_REDUCTION}: a reduction adds two lines"
         yield "gpu.collective_kernel.max_outstanding_lines", message
+    if spec.collective_kernel.warp_lines is not None and spec.collective_kernel.warp_lines > lines:
+        message = f"is {spec.collective_kernel.warp_lines}, cannot be above `max_outstanding_lines`, {lines}"
+        yield "gpu.collective_kernel.warp_lines", message
     access, one_line = machine.memory.access, _one_line(machine)
     flagged = [
         -(-line * line // (one.data_per_line * access)) * access for one in spec.collective_kernel.flagged.values()
@@ -343,8 +346,9 @@ def _memory(machine: MachineSpec) -> Iterator[Finding]:
         low, high = queue.write_low_watermark, queue.write_high_watermark
         if low >= high:
             yield "memory.queue.write_low_watermark", f"is {low}, must be below `write_high_watermark`, {high}"
-        if high > queue.entries:
-            yield "memory.queue.write_high_watermark", f"is {high}, cannot be above `entries`, {queue.entries}"
+        if high > queue.for_writes:
+            room = "entries" if queue.write_entries is None else "write_entries"
+            yield "memory.queue.write_high_watermark", f"is {high}, cannot be above `{room}`, {queue.for_writes}"
 
 
 def _timing(machine: MachineSpec) -> Iterator[Finding]:

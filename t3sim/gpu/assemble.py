@@ -47,7 +47,7 @@ def capacities_of(machine: MachineSpec, n_classes: int = 2) -> Layout:
         n_mshrs=l2.mshrs_per_bank,
         n_channels=memory.n_channels,
         n_dram_banks=memory.n_bank_groups * memory.banks_per_group,
-        queue_entries=memory.queue.entries,
+        queue_entries=max(memory.queue.entries, memory.queue.for_writes),
         n_classes=n_classes,
         stream_queue_entries=1 << (memory.stream_queue_entries - 1).bit_length(),
         tracker_entries=gpu.tracker.n_sets * gpu.tracker.entries_per_set,
@@ -171,6 +171,7 @@ def fill_clocks(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
     gpu.granule_bytes = memory.access
     gpu.line_issue_ticks, gpu.store_issue_ticks = issue_ticks(machine, ticks)
     gpu.max_outstanding_lines = spec.compute_unit.max_outstanding_lines
+    gpu.holds_writes = machine.memory.queue.holds_writes
     gpu.epilogue_ticks = spec.compute_unit.epilogue * gpu.compute_ticks
     efficiency = round(spec.compute_unit.matrix_efficiency * EFFICIENCY_SCALE)
     gpu.work_per_slot = spec.compute_unit.matrix_flops_per_cycle * efficiency * spec.issue_slot
@@ -198,6 +199,8 @@ def fill_memory(gpu: Any, machine: MachineSpec) -> None:
     channels["n_banks"] = memory.n_bank_groups * memory.banks_per_group
     channels["banks_per_group"] = memory.banks_per_group
     channels["queue_capacity"] = memory.queue.entries
+    channels["write_capacity"] = memory.queue.for_writes
+    channels["write_age"] = -(-memory.queue.write_age * memory.clock // 10**12) if memory.queue.holds_writes else 0
     channels["is_split"] = memory.queue.kind == "split"
     channels["write_high_watermark"] = memory.queue.write_high_watermark
     channels["write_low_watermark"] = memory.queue.write_low_watermark

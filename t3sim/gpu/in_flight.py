@@ -269,9 +269,13 @@ class HungGpu:
         return found
 
     def _oldest_line(self, c: int) -> int:
-        """Return the entry of the oldest line that a move kernel has under way on a compute unit; -1: it has none."""
+        """Return the entry of the oldest line that a move kernel waits for on a compute unit; -1: it has none."""
         workgroup = self.gpu.move_workgroups[c]
-        return int(workgroup.line_head) % len(workgroup.line_index) if workgroup.line_head < workgroup.line_tail else -1
+        if workgroup.line_head == workgroup.line_tail:
+            return -1
+        has_warp_some = workgroup.step_come % self.step_of(c)[0].warp_lines > 0  # of the lines that it stores together
+        ahead = int(workgroup.step_come - workgroup.step_stored) if has_warp_some else 0
+        return min(int(workgroup.line_head) + ahead, int(workgroup.line_tail) - 1) % len(workgroup.line_index)
 
     def _fetched_by(self, c: int) -> Counter[str]:
         """Return where the granules are that a move kernel has asked other GPUs for, of its oldest line on a unit."""

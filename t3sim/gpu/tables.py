@@ -366,11 +366,16 @@ class TableBuilder:
     def _mover(self, of: Moves, operation: Any) -> range:
         """Write what a move kernel runs on, and how fast, into its operation; return its units."""
         spec = self.machine.gpu
+        operation.warp_lines, operation.turn_lines = 1, codes.NEVER
         if of.engine is None:
             units = self._units(of, operation)
             operation.startup_ticks = self.ticks.from_ps(of.startup)
             operation.slice_overhead_ticks = self.ticks.from_ps(of.step_overhead)
-            operation.max_lines = spec.collective_kernel.max_outstanding_lines
+            lines, warp_lines = spec.collective_kernel.max_outstanding_lines, spec.collective_kernel.warp_lines
+            operation.max_lines = lines
+            if warp_lines is not None and of.flags == (1, 1):
+                operation.max_lines = lines * max(int(of.steps["n_operands"].max(initial=0)), 1)
+                operation.warp_lines, operation.turn_lines = warp_lines, lines - lines % warp_lines
             operation.load_ticks, operation.store_ticks = issue_ticks(self.machine, self.ticks)
             if of.bandwidth is not None:
                 of_all = -(-spec.l2.line * len(units) * self.ticks.hz // of.bandwidth)
@@ -398,8 +403,6 @@ class TableBuilder:
                 f"operation `{of.name}`: {n_columns} columns of steps cannot run as {n_workgroups} workgroups on"
                 f" {len(units)} compute units"
             )
-        if (of.steps["n_operands"] < 1).any():
-            raise UsageError(f"operation `{of.name}`: a step without an operand cannot be run")
         operation.first_workgroup, operation.n_workgroups = self._n["units"], n_workgroups
         operation.first_step, operation.n_steps = self._n["steps"], len(of.steps)
         operation.n_step_columns, operation.n_ranks, operation.shares_units = n_columns, self.program.n, of.shares_units

@@ -99,7 +99,7 @@ class Lab:
         self.module = self.cp.RawModule(code=kernels.SOURCE, options=("--std=c++17",))
         self.kernels = {name: self.module.get_function(name) for name in kernels.NAMES}
         for _ in self._each_current():  # a property of the kernel on one GPU
-            for name in ("tiled_gemm", "scatter_gemm"):
+            for name in ("tiled_gemm", "scatter_gemm", "beside"):  # of the last one for an SM for each workgroup
                 self.kernels[name].max_dynamic_shared_size_bytes = kernels.TILED_SHARED_BYTES
         # One int32 in page-locked host memory, which every GPU sees at the same address.
         self._flag = np.frombuffer(self.cp.cuda.alloc_pinned_memory(64), dtype=np.int32, count=1)

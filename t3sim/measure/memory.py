@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from functools import partial
+from itertools import count
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from t3sim.measure import peers
+from t3sim.measure import kernels, peers
 from t3sim.measure.device import MIB, ROTATED_SETS, Lab, Rows
+from t3sim.measurements.kinds import PROBES, STREAMS
 
 STREAM_SIZES = tuple(size * MIB for size in (4, 16, 64, 256, 1024, 4096))
 QUICK_SIZES = (16 * MIB, 64 * MIB)
@@ -23,6 +25,13 @@ CHAIN_STEPS = 4096
 L2_CHAINS = tuple(size * MIB for size in (1, 4, 8, 16, 24, 32, 48, 64))
 MEMORY_CHAINS = tuple(size * MIB for size in (256, 1024, 4096, 8192))
 ADD = "add (2 reads, 1 write)"
+CONTENTION_PROBES = {("load", 1): 16 << 10, ("read", 1): MIB, ("copy", 1): MIB, ("copy", 24): MIB}  # bytes of each SM
+MAX_PROBED = 20 * 24 * MIB  # bytes that the SMs of a probe go through before they come to the same again
+CONTENTION_STREAMS = {  # on so many other SMs
+    "nothing": (0,), "read": (10, 30, 50, 100), "write": (10, 20, 30, 40, 50, 100), "copy": (10, 30, 50, 100),
+}  # fmt: skip
+CONTENTION_BYTES = 2048 * MIB  # that they stream over
+SAMPLES_BESIDE = 15
 
 
 def streaming(lab: Lab) -> Rows:
@@ -95,14 +104,9 @@ def latency(lab: Lab) -> Rows:
 
 def _chased(lab: Lab, pattern: str, n_bytes: int, owner: int, *, warm: bool) -> dict[str, Any]:
     """Chase a random cycle through the lines of an array on GPU *owner*, from GPU 0; each sample from another SM."""
-    cp = lab.cp
-    lines, words = n_bytes // LINE_BYTES, LINE_BYTES // 4
-    with lab.on(owner):
-        order = cp.random.permutation(lines)
-        chain = cp.zeros(lines * words, dtype=np.uint32)
-        chain[order * words] = (cp.roll(order, -1) * words).astype(np.uint32)
-        start = int(order[0]) * words
-    lab.synchronize()
+    cp, lines = lab.cp, n_bytes // LINE_BYTES
+    chain, starts = _chain(lab, n_bytes, owner)
+    start = starts[0]
     samples, clocks = [], []
     n_samples = 3 if lab.effort.quick else 16
     with lab.on(0):
@@ -117,10 +121,62 @@ def _chased(lab: Lab, pattern: str, n_bytes: int, owner: int, *, warm: bool) -> 
             start = reached
             samples.append(ns / steps)
             clocks.append(1000.0 * cycles / ns)
-    del chain, order
+    del chain
     lab.free_memory()
     found = {"time_samples_ns": samples, "sm_mhz": median(clocks)}
     return {"pattern": pattern, "working_set_bytes": n_bytes, **found}
+
+
+def _chain(lab: Lab, n_bytes: int, owner: int) -> tuple[Any, list[int]]:
+    """A random cycle through the lines of a new array on GPU *owner*, and the places that it comes to, in order."""
+    lines, words = n_bytes // LINE_BYTES, LINE_BYTES // 4
+    with lab.on(owner):
+        order = lab.cp.random.permutation(lines)
+        chain = lab.cp.zeros(lines * words, dtype=np.uint32)
+        chain[order * words] = (lab.cp.roll(order, -1) * words).astype(np.uint32)
+        places = [int(line) * words for line in order.get()]
+    lab.synchronize()
+    return chain, places
+
+
+def contention(lab: Lab) -> Rows:
+    """A few SMs load, read or copy what is in no cache, while others stream: how long the former take."""
+    quick = lab.effort.quick
+    streams = [(what, n) for what, counts in CONTENTION_STREAMS.items() for n in (counts[:1] if quick else counts)]
+    chain, starts = _chain(lab, 4 * MIB if quick else FAR_BYTES, owner=0)
+    n_most = 16 * MIB if quick else CONTENTION_BYTES
+    with lab.on(0):
+        sizes = (n_most, n_most, MAX_PROBED, MAX_PROBED)
+        arrays = [lab.random_halves((size // 2,), seed=3 + i).view(np.uint32) for i, size in enumerate(sizes)]
+
+    turns = count()
+
+    def run(probe: tuple[str, int, int], beside: tuple[str, int]) -> tuple[float, float]:
+        """Return the time of the slowest SM of the probe in us, and the rate of the others in GB/s."""
+        (what, n, n_bytes), (stream, n_beside), turn = probe, beside, next(turns)
+        first, size = turn * 24 * MIB % MAX_PROBED // 4, n * n_bytes // 4
+        of_turn = slice(first, first + size)  # what comes next was used long ago
+        start = starts[turn * n_bytes // LINE_BYTES % len(starts)]
+        counters, record = lab.cp.zeros(4, np.int32), lab.cp.zeros(2 * (n + n_beside), np.uint64)
+        modes = np.int32(PROBES.index(what)), np.int32(n), np.int32(STREAMS.index(stream))
+        streamed, written, given, came = arrays
+        used = chain, np.uint32(start), given[of_turn], came[of_turn], np.uint64(n_bytes // 16)
+        arguments = (*modes, *used, streamed, written, np.uint64(n_most // 16), counters, record)
+        lab.launch("beside", n + n_beside, 1024, arguments, kernels.TILED_SHARED_BYTES)
+        found = record.get().reshape(-1, 2).astype(float)
+        if what == "copy":
+            lab.expect(came[of_turn], given[of_turn], "copies beside other SMs left wrong values")
+        return found[:n, 0].max() / 1e3, (found[n:, 0] / found[n:, 1]).sum()
+
+    for (what, n), n_bytes in CONTENTION_PROBES.items():
+        for beside in streams:
+            with lab.on(0):
+                found = [run((what, n, n_bytes), beside) for _ in range(3 if quick else SAMPLES_BESIDE)]
+            times, rates = zip(*found, strict=True)
+            of = {"probe": what, "probe_sms": n, "bytes": n_bytes, "beside": beside[0], "beside_sms": beside[1]}
+            yield {**of, "time_samples_us": list(times), "beside_gbps": round(median(rates))}
+    arrays.clear()
+    lab.free_memory()
 
 
 def launches(lab: Lab) -> Rows:

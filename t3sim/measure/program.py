@@ -34,6 +34,7 @@ ONE_GPU: Programs = {
     "memory": memory.streaming,
     "latency": memory.latency,
     "launch": memory.launches,
+    "memory_contention": memory.contention,
     "gemm": gemm.sustained,
     "gemm_gaps": gemm.with_gaps,
     "gemm_sm_split": gemm.fewer_sms,

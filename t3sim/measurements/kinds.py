@@ -132,6 +132,8 @@ COLLECTIVES = ("reduce_scatter", "all_gather", "all_reduce")
 OPERATORS = ("gemm", "gemm-rs", "gemm-ar", "ag-gemm", *COLLECTIVES)
 MOVED = {"read": 1, "write": 1, "copy": 2, "add": 3}  # arrays of `bytes` that a pattern reads plus writes
 SIGNALS = ("peer_flag", "peer_signal", "peer_barrier", "peer_grid_barrier")
+PROBES = ("load", "read", "copy")
+STREAMS = ("nothing", "read", "write", "copy")  # as bits: 1 reads, 2 writes
 LATENCIES = ("l2_hit", "device_memory", "peer_memory", *SIGNALS)
 MEMORIES = ("peer", "local")
 ACCESSES = ("store", "load", "bulk_store")
@@ -219,6 +221,10 @@ def _memory_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
     moved = _memory_bytes(row)
     least = max((moved - 2 * peaks.l2_bytes) / peaks.memory_gbps, moved / peaks.l2_gbps) / 1e3
     return least, f"with what the L2 can hold it takes {least:.2f} us"
+
+
+def _probe_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
+    return _through_sms(float(row["bytes"]), 1, peaks)
 
 
 def _access_floor(row: Row, peaks: Peaks) -> tuple[float, str]:
@@ -425,6 +431,16 @@ _ALL = (
         _time("min_ns", "fastest"),
         _time("max_ns", "slowest"),
         optional=(SM_CLOCK,),
+    ),
+    _kind(
+        "memory_contention", "a few SMs that load, read or copy device memory, beside others that stream it",
+        _text("probe", "load (128 B each, one after the other), read, copy", PROBES),
+        _count("probe_sms", "", "SMs that do so"),
+        _count("bytes", "B", "of each of them"),
+        _text("beside", ", ".join(STREAMS), STREAMS),
+        _whole("beside_sms", "SMs that stream", key=True),
+        *_spread(_probe_floor),
+        Column("beside_gbps", "whole", "GB/s", "what these read and write meanwhile"),
     ),
     _kind(
         "launch", "kernels that do nothing",

@@ -80,6 +80,22 @@ VALUES: Mapping[str, Sequence[Any]] = {
         {"kind": "split", "entries": 1, "write_high_watermark": 1, "write_low_watermark": 0},
         {"kind": "split", "entries": 5, "write_high_watermark": 3, "write_low_watermark": 1},
         {"kind": "split", "entries": 64, "write_high_watermark": 48, "write_low_watermark": 16},
+        {
+            "kind": "split",
+            "entries": 4,
+            "write_entries": 40,
+            "write_high_watermark": 30,
+            "write_low_watermark": 5,
+            "write_age": "50 ns",
+        },
+        {
+            "kind": "split",
+            "entries": 4,
+            "write_entries": 1,
+            "write_high_watermark": 1,
+            "write_low_watermark": 0,
+            "write_age": "2 us",
+        },
     ),
     "memory.timing.nREFI": (0, 500, 1000, 1301),
     "memory.timing.nRFC": (0, 100),
@@ -116,6 +132,7 @@ PARAMETERS: Mapping[str, Sequence[Any]] = {
     "starvation_limit": (1, 50, 1000),
     "lead": (0, 25, 100),
 }
+WARP_LINES = (1, 2)  # no more than any of these machines may have in flight
 RINGS = (2, 2, 2, 3, 3, 3, 4, 4, 5, 6, 7, 8)
 # The shortest is one issue slot.  Every GPU takes a turn in each window of that length: short ones on small rings only.
 LATENCIES = {2: ("10 ns", "50 ns", "1 us"), 3: ("50 ns", "100 ns"), 4: ("100 ns", "1 us")}
@@ -161,6 +178,10 @@ def _drawn(rng: np.random.Generator, name: str) -> RunSpec:
     quantum = machine.link.latency // int(rng.integers(1, 4)) if rng.random() < SHARE_CHANGED else None
     slot = -(-machine.gpu.issue_slot * 10**12 // min(machine.gpu.compute_clock, machine.gpu.clock_of_matrices))
     run = _with_strategy(rng, RunSpec(experiment=name, machine=machine, workload=workload, strategy="sequential"))
+    if rng.random() < SHARE_CHANGED:
+        kernel_spec = machine.gpu.collective_kernel.model_copy(update={"warp_lines": _one(rng, WARP_LINES)})
+        gpu = machine.gpu.model_copy(update={"collective_kernel": kernel_spec})
+        run = run.model_copy(update={"machine": machine.model_copy(update={"gpu": gpu})})
     return run if quantum is None else run.model_copy(update={"quantum": max(quantum, slot)})
 
 

@@ -32,6 +32,7 @@ from t3sim.overlap import not_an_operator_of, overlap_strategies
 from t3sim.validation.simulation import (
     CollectiveAlone,
     GemmAlone,
+    MemoryContention,
     Outcome,
     Overlapped,
     PeerCopy,
@@ -64,6 +65,7 @@ OPS: dict[str, Op] = {"reduce_scatter": "reduce-scatter", "all_gather": "all-gat
 SIMULATED_KINDS = (
     "collectives", LIMITED_COLLECTIVES, *GEMMS, "sequential", "operators", "contention", "tile_timelines",
     "fused_scatter", "peer_copy", "async_tp", "contention_sm_split", "transfers",
+    "memory_contention",
 )  # fmt: skip
 
 # Kinds that no simulation exists for, each with the reason.
@@ -147,6 +149,7 @@ class Points:
         """Return the points of all rows, in their order; those of a timeline where it starts."""
         timelines = {timeline.rows[0].place: timeline for timeline in timelines_of(measurements)}
         scatters, host_us = Scatters(measurements, self.tiling), measurements.host_us
+        alone = {_probe_of(row): row for row in measurements.of_kind("memory_contention") if row["beside"] == "nothing"}
         n_tiles = Counter(_kernel_of(row) for row in measurements.of_kind("scatter_timelines"))
         makers: dict[str, Callable[[Measurement], Iterable[Point]]] = {
             "collectives": lambda row: _launched(self._collective(row), host_us(row)),
@@ -158,6 +161,7 @@ class Points:
             "contention": lambda row: self._contention(row, measurements.gemm_loop_share(row)),
             "contention_sm_split": self._split,
             "transfers": self._transfers,
+            "memory_contention": lambda row: self._memory_contention(row, alone),
             "scatter_timelines": lambda row: _of_kernel(row, n_tiles),
             "fused_scatter": lambda row: self._scatter(row, scatters),
             "tile_timelines": lambda row: self._timeline(timelines.get(row.place), scatters),
@@ -290,6 +294,19 @@ class Points:
             slowdown = float(row[part]) / float(row[f"{name}_alone_us"])
             yield Point(row.kind, f"{name}_slowdown", RATIO, row, slowdown, (beside,), alone)
 
+    def _memory_contention(self, row: Measurement, alone: Mapping[tuple[object, ...], Measurement]) -> Iterator[Point]:
+        n, n_beside, n_units = int(row["probe_sms"]), int(row["beside_sms"]), self.machine.gpu.n_compute_units
+        if n + n_beside > n_units:
+            yield _point(row, "time_us", reason=f"the machine has {n_units} compute units")
+            return
+        machine = unthrottled(self.machine)
+        of = MemoryContention(machine, self.tiling, row["probe"], n, int(row["bytes"]))  # type: ignore[arg-type]
+        beside = replace(of, beside=row["beside"], n_beside=n_beside)  # type: ignore[arg-type]
+        yield _point(row, "time_us", Term(beside))
+        if n_beside and _probe_of(row) in alone:
+            slowdown = float(row["time_us"]) / float(alone[_probe_of(row)]["time_us"])
+            yield Point(row.kind, "slowdown", RATIO, row, slowdown, (Term(beside),), Term(of))
+
     def _scatter(self, row: Measurement, scatters: Scatters) -> Iterator[Point]:
         """In loops, as in a row of kernels, so the GEMM runs at the clock of GEMMs without pause."""
         gemm, ring = self._parts(row)
@@ -356,6 +373,10 @@ def without_simulation(row: Measurement) -> Iterator[Point]:
     for column in KINDS[row.kind].columns:
         if column.unit in {"us", "ns"} and not column.name.startswith(("min_", "max_")):
             yield replace(_point(row, column.name, reason=WITHOUT_SIMULATION[row.kind]), unit=column.unit)
+
+
+def _probe_of(row: Measurement) -> tuple[object, ...]:
+    return row.file, row["probe"], row["probe_sms"], row["bytes"]
 
 
 def _kernel_of(row: Measurement) -> tuple[object, ...]:

@@ -7,6 +7,7 @@ point of an experiment is, and the same runner plans and simulates them.  Pinned
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -35,7 +36,7 @@ from t3sim.measurements.meshes import Mesh
 from t3sim.overlap.flux import PARAMETERS, flux_push_part
 from t3sim.overlap.interface import Phase
 from t3sim.program.kernels import copies, program
-from t3sim.program.operations import Moves, Program
+from t3sim.program.operations import STEP, Moves, Program, table
 from t3sim.program.parts import collective_plan, copy_part, gemm_part
 from t3sim.program.plan import Part
 from t3sim.program.side_by_side import kernels_for, side_by_side_part, times_side_by_side
@@ -48,6 +49,10 @@ from t3sim.workload.tiling import TileTrace, make_tile_trace, tile_grid, workgro
 Tile = tuple[int, int]  # row and column of tiles
 TimedTile = tuple[int, float, float, float]  # compute unit; start, end of main loop, end in ns after the first start
 GROUP_ROWS = 8  # of tiles, in which Triton's kernel goes through its output
+HALF = 8 << 30  # bytes of memory that streams read; what they write lies behind
+PIECE = 64 << 10  # that a unit streams before it goes on behind the pieces of the others
+SETTLE = 10_000_000  # ps until those are in their stride
+SLOWEST = 4
 DRIFT_TILE = 8  # the tile of each compute unit whose starts say how far they drift apart
 
 
@@ -216,6 +221,79 @@ class Transfers(Simulation):
         rest = phase.ticks - max(span.end for span in phase.spans)
         lanes = {span.name.split()[0]: self.us(span.end + rest) for span in phase.spans}
         return Outcome({"time": self.us(phase.ticks), **lanes})
+
+
+@dataclass(frozen=True)
+class MemoryContention(Simulation):
+    """*n_units* compute units that load, read or copy *size* bytes each, beside others that stream.
+
+    ``load``: line after line, at random.  The units that stream have so much to do that they go on to the end.
+    """
+
+    machine: MachineSpec
+    tiling: TilingSpec  # of no effect: every workload has one
+    probe: Literal["load", "read", "copy"]
+    n_units: int
+    size: int
+    beside: Literal["nothing", "read", "write", "copy"] = "nothing"
+    n_beside: int = 0
+
+    def _run(self) -> RunSpec:
+        nothing = CollectiveSpec.model_construct(op="all-gather", size=2 * self.size, gpus=2)
+        return _run_of(self.machine, WorkloadSpec(collective=nothing, tiling=self.tiling))
+
+    def _part(self) -> Part:
+        op = operator_of(self.run)
+        n, piece = self.size // op.granule, PIECE // op.granule
+
+        def row(first: int, n_granules: int, what: str) -> dict[str, int]:
+            """Return a step that reads, writes or copies so many granules from one half of the memory to the other."""
+            to = {} if what in {"load", "read"} else {"kept_at": first + HALF // op.granule}
+            return {"n_granules": n_granules, "n_operands": int(what != "write"), "operand": first, **to}
+
+        def kernel(name: str, units: tuple[int, int], columns: Any, **more: Any) -> Moves:
+            steps = np.stack([table(STEP, rows) for rows in columns], axis=1)
+            return Moves(name=name, units=units, n_workgroups=units[1] - units[0], steps=steps, **more)
+
+        def program_of(rank: int) -> Program:
+            memory = op.memory()
+            memory.buffer("both halves", 2 * HALF // op.granule)
+            streams, loads = HALF // 2 // op.granule, HALF // 2 // op.granule // op.line
+            places = np.random.default_rng(self.size).integers(loads, size=n // op.line) * op.line
+            rows = [row(int(at), op.line, "load") for at in places]
+            columns = [rows if self.probe == "load" else [row(u * n, n, self.probe)] for u in range(self.n_units)]
+            kernels = [kernel("probe", (0, self.n_units), columns, launch=SETTLE)]
+            if self.n_beside:
+                turns = range(self._bytes_of_stream() // PIECE)
+                columns = [
+                    [row(streams + (turn * self.n_beside + u) * piece, piece, self.beside) for turn in turns]
+                    for u in range(self.n_beside)
+                ]
+                units = (self.n_units, self.n_units + self.n_beside)
+                kernels.append(kernel("streams", units, columns, stream=1, launch=0))
+            return program(op, rank, memory, *kernels)
+
+        return Part.of("contention", "memory contention", program_of, 1)
+
+    def _bytes_of_stream(self) -> int:
+        """Return what a unit has to stream to go on until the others are done, be they ``SLOWEST`` times slower."""
+        gpu, memory = self.machine.gpu, self.machine.memory
+        load, store = gpu.compute_unit.l2_bytes_per_cycle, gpu.compute_unit.l2_store_bytes_per_cycle
+        of_path = {"read": load, "write": store, "copy": 1 / (1 / load + 1 / store)}
+        latency = 2 * (gpu.l2.hit_latency + gpu.l2.miss_latency)  # cycles; of a load that waits a little
+        in_flight = gpu.l2.line if self.probe == "load" else gpu.collective_kernel.max_outstanding_lines * gpu.l2.line
+        cycles = self.size / in_flight * latency + (0 if self.probe == "load" else self.size / of_path[self.probe])
+        cycles = SLOWEST * cycles + SETTLE * gpu.compute_clock / 1e12
+        of_memory = memory.n_channels * memory.access // memory.timing.nBL * memory.clock / gpu.compute_clock
+        rate = min(of_path[self.beside], of_memory / self.n_beside)
+        return math.ceil(cycles * rate / PIECE) * PIECE
+
+    def outcome(self, result: Sequence[Phase]) -> Outcome:
+        """See the base class."""
+        ends = {span.name: span.end for span in result[0].spans}
+        if ends.get("streams", ends["probe"]) < ends["probe"]:
+            return Outcome(failed=f"the units beside it were done first: it takes {SLOWEST} times as long as expected")
+        return Outcome({"time": self.us(next(one.end - one.start for one in result[0].spans if one.name == "probe"))})
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,11 @@ CROSS_FIELD = [
         "is 65, cannot be above `entries`, 64",
     ),
     (
+        "memory: {queue: {kind: split, write_entries: 40}}",
+        "memory.queue.write_high_watermark",
+        "is 48, cannot be above `write_entries`, 40",
+    ),
+    (
         "memory: {queue: {kind: split, write_low_watermark: 48}}",
         "memory.queue.write_low_watermark",
         "is 48, must be below `write_high_watermark`, 48",

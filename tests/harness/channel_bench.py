@@ -70,6 +70,8 @@ class Setup:
     capacity: int = 64
     high_watermark: int = 51
     low_watermark: int = 13
+    write_capacity: int = 64
+    write_age: int = 0
     producer_done: int = 0
     first_stage_occupancy: int = -1
     first_stage_length: int = 0
@@ -139,6 +141,7 @@ class ChannelBench:
         channel["is_split"] = setup.is_split
         channel["write_high_watermark"] = setup.high_watermark
         channel["write_low_watermark"] = setup.low_watermark
+        channel["write_capacity"], channel["write_age"] = setup.write_capacity, setup.write_age
         channel["n_classes"] = setup.n_classes
         channel["stream_capacity"] = Layout().stream_queue_entries
         channel["next_refresh_at"] = self.timings["nREFI"] or codes.NEVER

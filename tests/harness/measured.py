@@ -135,6 +135,14 @@ ROWS: dict[str, list[dict[str, Any]]] = {
         {**SUBLAYER, "gpus": 2, **SHAPE, "nccl_channels": "auto", "sms": sms, "gemm_alone_us": 40.0, "rs_alone_us": 8.0,
          "gemm_with_rs_us": 43.0, "rs_with_gemm_us": 10.0} for sms in (2, 4)
     ],
+    "memory_contention": [
+        {"probe": probe, "probe_sms": 1, "bytes": n_bytes, "beside": beside, "beside_sms": n, **spread(us),
+         "beside_gbps": 0}
+        for probe, n_bytes, beside, n, us in (
+            ("load", 2048, "nothing", 0, 6.0), ("load", 2048, "write", 3, 9.0), ("copy", 65536, "nothing", 0, 5.0),
+            ("copy", 65536, "copy", 2, 7.0), ("read", 65536, "read", 4, 5.0),
+        )
+    ],
     "scatter_orders": [
         {**SUBLAYER, "gpus": 2, **SHAPE, "order": "next", "epilogue": "rows", **spread(90.0)},
     ],

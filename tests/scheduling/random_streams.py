@@ -81,22 +81,11 @@ def random_case(seed: int, *, has_checked_reads: bool = False) -> Case:
         params = {"threshold": "auto" if threshold == AUTO else threshold, "starvation_limit": limit}
     if policy == "pace":
         params = {"starvation_limit": limit}
-    setup = Setup(timings, policy, params, is_split, capacity, high, low, int(producer_done), observed, length, lead)
-    rules = Rules(
-        timings,
-        capacity,
-        is_split,
-        high,
-        low,
-        policy,
-        threshold,
-        limit,
-        producer_done,
-        observed,
-        length,
-        lead,
-        draw.choice((7, 16, 64)),
-    )
+    queue = {"is_split": is_split, "capacity": capacity, "high_watermark": high, "low_watermark": low}
+    stage = {"first_stage_occupancy": observed, "first_stage_length": length, "lead": lead}
+    setup = Setup(timings, policy, params, producer_done=int(producer_done), **queue, **stage)
+    arbiter = {"policy": policy, "threshold": threshold, "starvation_limit": limit, "producer_done": producer_done}
+    rules = Rules(timings, **queue, **arbiter, **stage, slot=draw.choice((7, 16, 64)))
     n_banks, n_rows, widest_gap = draw.choice((1, 2, 4, 16)), draw.choice((1, 2, 3)), draw.choice((0, 2, 8, 40))
     kinds = CHECKED_KINDS if has_checked_reads else draw.choice(KINDS)
     requests, at = [], 0
@@ -107,7 +96,13 @@ def random_case(seed: int, *, has_checked_reads: bool = False) -> Case:
     n_classes = draw.choice((1, 2, 2, 3, 5))
     if n_classes != 2:
         requests = [request._replace(stream=draw.randrange(n_classes)) for request in requests]
-    return Case(seed, replace(setup, n_classes=n_classes), replace(rules, n_classes=n_classes), requests)
+    held_back: dict[str, Any] = {"n_classes": n_classes, "write_capacity": capacity}
+    if draw.random() < 0.5:  # writes are held back, in a queue of another length
+        room = draw.choice(CAPACITIES)
+        mark = max(1, room * draw.choice((2, 4)) // 5)
+        held_back |= {"write_capacity": room, "high_watermark": mark, "low_watermark": min(mark - 1, room // 5)}
+        held_back["write_age"] = draw.choice((3, 25, 400))
+    return Case(seed, replace(setup, **held_back), replace(rules, **held_back), requests)
 
 
 def case_of_stage(percent: int = 0, length: int = 100, lead: int = 0) -> Case:

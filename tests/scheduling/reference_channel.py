@@ -29,6 +29,8 @@ class Rules:
     is_split: bool = False
     high_watermark: int = 51
     low_watermark: int = 13
+    write_capacity: int = 64  # of split queues
+    write_age: int = 0
     policy: str = "round_robin"
     threshold: int = AUTO
     starvation_limit: int = 1000
@@ -106,6 +108,8 @@ class ReferenceChannel:
         self.streams: list[deque[Access]] = [deque() for _ in range(self.rules.n_classes)]
         self.is_stalled = [False] * self.rules.n_classes
         self.is_draining = False
+        self.is_read_waiting = False
+        self.held_since = 0
         self.last_stream = COMPUTE
         self.last_at = [0] * self.rules.n_classes
         self.refresh_at = self.rules.t["nREFI"]
@@ -153,7 +157,8 @@ class ReferenceChannel:
             return False
         head = self.streams[stream][0]
         rivals = [a for a in self.queue if not self.rules.is_split or a.is_store == head.is_store]
-        return len(rivals) < self.rules.capacity
+        is_in_own_queue = self.rules.is_split and head.is_store
+        return len(rivals) < (self.rules.write_capacity if is_in_own_queue else self.rules.capacity)
 
     def choose_stream(self) -> int | None:
         """The arbiter: which ready stream goes next; None holds a ready one back."""
@@ -190,8 +195,13 @@ class ReferenceChannel:
                 return
             if self.must_wait_for_store(self.streams[stream][0]):
                 self.is_stalled[stream] = True
+                self.is_read_waiting = self.rules.write_age > 0
                 continue
             access = self.streams[stream].popleft()
+            if access.kind in CHECKED_READS:
+                self.is_read_waiting = False
+            if access.is_store and sum(a.is_store for a in self.queue) == 0:
+                self.held_since = self.now
             self.queue.append(access)
             self.last_stream = stream
             self.last_at[stream] = self.now
@@ -202,13 +212,17 @@ class ReferenceChannel:
         return head.kind in CHECKED_READS and place in stores
 
     def choose_direction(self) -> None:
-        """Split queue: drain stores from the high to the low watermark, or while there is nothing to read."""
+        """Split queue: drain stores from the high to the low watermark, of age, or for a read that waits."""
         stores = sum(a.is_store for a in self.queue)
         reads = len(self.queue) - stores
         if self.is_draining:
-            self.is_draining = stores > 0 and (stores >= self.rules.low_watermark or reads == 0)
+            is_wanted = stores >= self.rules.low_watermark or reads == 0 or self.is_read_waiting
+            self.is_draining = stores > 0 and is_wanted
+            if not self.is_draining:
+                self.held_since = self.now
         else:
-            self.is_draining = stores > self.rules.high_watermark or (reads == 0 and stores > 0)
+            is_old = self.now >= self.held_since + self.rules.write_age if self.rules.write_age else reads == 0
+            self.is_draining = stores > self.rules.high_watermark or (is_old and stores > 0) or self.is_read_waiting
 
     def served(self) -> list[Access]:
         """Requests that may be chosen now, oldest first."""

@@ -101,6 +101,8 @@ OTHER_RULES: list[dict[str, Any]] = [
     {"is_split": False},
     {"high_watermark": 11},
     {"low_watermark": 2},
+    {"write_capacity": 15},
+    {"write_age": 24},
     {"policy": "round_robin"},
     {"policy": "compute_first"},
     {"policy": "mca"},

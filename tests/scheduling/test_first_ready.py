@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from t3sim.gpu.kernel.codes import ACT, COMM, DMA_READ, INCOMING_WRITE, OPERAND_READ, PRE, RD, REF, WR, WRITE_BACK
@@ -75,6 +77,44 @@ def test_split_queue_prepares_rows_of_the_other_direction_in_the_cycle_after_the
     requests = [Request(0, READ, 0), Request(LATE, READ, 0, column=1), Request(LATE, STORE, 4)]
     log = ChannelBench(Setup(is_split=True)).run(requests)
     assert [(entry.at, entry.command) for entry in log if entry.at >= LATE][:2] == [(LATE, RD), (LATE + 1, ACT)]
+
+
+AGE = 300  # cycles from the first write that came to the drain
+HELD_BACK = Setup(is_split=True, high_watermark=8, low_watermark=3, write_age=AGE)
+
+
+def test_writes_that_are_held_back_wait_for_the_mark_though_nothing_is_to_be_read() -> None:
+    """Do eight writes wait, and does the ninth start a drain of all?"""
+    stores = [Request(LATE + 10 * i, STORE, 4, column=i % 4) for i in range(9)]
+    log = ChannelBench(HELD_BACK).run([Request(0, READ, 4), *stores])
+    written = [entry.at for entry in log if entry.command == WR]
+    assert written[0] == LATE + 80
+    assert len(written) == 9
+
+
+@pytest.mark.parametrize("n", [1, 8])
+def test_writes_that_are_held_back_are_drained_when_the_first_has_waited_so_long(n: int) -> None:
+    """Is the first one written then, however many come behind it, not earlier, and not when a read has just left?"""
+    stores = [Request(LATE + i, STORE, 4, column=i % 4) for i in range(n)]
+    log = ChannelBench(HELD_BACK).run([Request(0, READ, 4), *stores, Request(LATE + 50, READ, 4, stream=COMM)])
+    assert next(entry.at for entry in log if entry.command == WR) == LATE + AGE
+
+
+def test_a_read_of_what_is_held_back_starts_a_drain() -> None:
+    """Does a read that waits for a store get it before the store has waited its time?"""
+    requests = [Request(0, READ), Request(LATE, STORE), Request(LATE + 5, DMA_READ, stream=COMM)]
+    log = ChannelBench(HELD_BACK).run(requests, quantum=16)
+    written, read = (entry.at for entry in log if entry.at >= LATE)
+    assert LATE + 5 <= written < LATE + 5 + 16 < read < LATE + AGE
+
+
+def test_writes_have_a_queue_of_their_own_length() -> None:
+    """Do writes wait in front of a full queue of theirs while reads, behind them, enter the other one?"""
+    setup = replace(HELD_BACK, capacity=1, write_capacity=2, high_watermark=2, low_watermark=1)
+    stores = [Request(LATE, STORE, 4, column=i) for i in range(3)]
+    reads = [Request(LATE + i, READ, 0, column=i, stream=COMM) for i in range(4)]
+    log = ChannelBench(setup).run([Request(0, READ, 0), Request(0, READ, 4), *stores, *reads])
+    assert [entry.command for entry in log if entry.at >= LATE] == [RD] * 4 + [WR] * 3
 
 
 @pytest.mark.parametrize("slot", [16, 64, 100])

@@ -114,6 +114,7 @@ def tiny_ring_form(gpus: int) -> float:
     dram = (timing.nRCDRD + timing.nCL + timing.nBL) / memory.clock
     load = (gpu.l2.hit_latency + gpu.l2.miss_latency) / gpu.compute_clock + dram
     launches = (gpu.kernel_launch + gpu.collective_kernel.low_latency.launch) / 1e6
+    launches += memory.queue.write_age / 1e6  # the last store is written when it is so old
     return launches + gpus * load * 1e6 + (gpus - 1) * spec.link.latency / 1e6
 
 

@@ -21,8 +21,10 @@ from t3sim.system.parts import PhaseStore
 from t3sim.validation import points as validate
 from t3sim.validation.points import Point, Points, Term, compared, read_calibration, simulations_of
 from t3sim.validation.simulation import (
+    PIECE,
     CollectiveAlone,
     GemmAlone,
+    MemoryContention,
     Outcome,
     RecordedTiles,
     Scatter,
@@ -501,6 +503,49 @@ def test_a_gemm_in_a_green_context_is_simulated_alone(folder: Path) -> None:
         "gemm_alone_us", "rs_alone_us", "gemm_with_rs_us", "gemm_slowdown", "rs_with_gemm_us", "rs_slowdown"
     ]  # fmt: skip
     assert all(point.terms for point in whole)
+
+
+# --- few compute units beside others that stream -------------------------------------------------------
+
+
+def memory_contention(folder: Path) -> list[Point]:
+    return [point for point in points_of(folder) if point.kind == "memory_contention"]
+
+
+def test_a_slowdown_is_over_the_row_beside_nothing(folder: Path) -> None:
+    found = memory_contention(folder)
+    assert [(point.quantity, round(point.measured, 2), bool(point.terms)) for point in found] == [
+        ("time_us", 6, True), ("time_us", 9, True), ("slowdown", 1.5, True), ("time_us", 5, True),
+        ("time_us", 7, True), ("slowdown", 1.4, True), ("time_us", 5, False),
+    ]  # fmt: skip
+    assert found[-1].reason == "the machine has 4 compute units"
+    alone, _, slowdown, *_ = found
+    assert slowdown.below is not None
+    assert slowdown.below.simulation == alone.simulations[0]
+
+
+def test_compute_units_that_stream_slow_loads_and_copies_down(folder: Path) -> None:
+    """Loads take their latency each, copies their path; both are slower beside others, which go on to the end."""
+    machine, found = tiny(), memory_contention(folder)
+    times = {point.row.line: one.outcome(one.result(PhaseStore())) for point in found for one in point.simulations[:1]}
+    assert not any(outcome.failed for outcome in times.values())
+    load, beside_writes, copy, beside_copies = (times[line].times["time"] for line in (2, 3, 4, 5))
+    l2, unit = machine.gpu.l2, machine.gpu.compute_unit
+    latency_us = (l2.hit_latency + l2.miss_latency) / machine.gpu.compute_clock * 1e6
+    assert 1 < load / (2048 / l2.line * latency_us) < 1.5
+    path_us = (
+        65536 * (1 / unit.l2_bytes_per_cycle + 1 / unit.l2_store_bytes_per_cycle) / machine.gpu.compute_clock * 1e6
+    )
+    assert copy > path_us
+    assert 1.05 < beside_writes / load < 4
+    assert 1.05 < beside_copies / copy < 4
+
+
+def test_canary_streams_that_end_first_are_no_contention(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryContention, "_bytes_of_stream", lambda _: PIECE)
+    [one] = memory_contention(folder)[1].simulations
+    found = one.outcome(one.result(PhaseStore()))
+    assert found.failed == "the units beside it were done first: it takes 4 times as long as expected"
 
 
 # --- an all-gather and its GEMM in pieces -------------------------------------------------------------

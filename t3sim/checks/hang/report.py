@@ -134,9 +134,9 @@ def _channel_lines(core: GpuCore) -> Iterator[str]:
         params = [_cycle(int(value)) for value in np.trim_zeros(channel.policy_params, "b")]
         yield (
             f"channel[{c}] at cycle {core.now // period:,}: {queues}, DRAM queue {channel.occupancy[codes.READ]} reads"
-            f" {channel.occupancy[codes.WRITE]} stores of {channel.queue_capacity}, promised"
-            f" {channel.n_reserved.sum()}, compute units in line {channel.n_waiting_cu.sum()}; next {wakes}; policy"
-            f" parameters {' '.join(params) or '-'}"
+            f" {channel.occupancy[codes.WRITE]} stores of {channel.queue_capacity} and {channel.write_capacity},"
+            f" promised {channel.n_reserved.sum()}, compute units in line {channel.n_waiting_cu.sum()}; next {wakes};"
+            f" policy parameters {' '.join(params) or '-'}"
         )
 
 

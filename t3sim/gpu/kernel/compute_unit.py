@@ -243,6 +243,9 @@ def store_granules(gpu, gemm, cu_index, slot, entry, tiles, tile, store_queue, f
         for i in range(n_granules):
             tag, place = store_tag(tile, first + i, signal), place_of(gpu, address + i, kind)
             request(gpu, channel_of(gpu, address + i), traffic_class, place, tag, cycle)
+        if gpu.holds_writes:
+            slot.ready_at[0] = max(slot.ready_at[0], at + gpu.l2.request_ticks + gpu.l2.return_ticks)
+            return codes.WORKING
         cu.outstanding_stores += n_granules
         slot.stores_outstanding += n_granules
         return codes.WORKING

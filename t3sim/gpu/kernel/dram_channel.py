@@ -51,6 +51,9 @@ def place_in_bank_list(channel, place, tag):
     entry = channel.free_entry[direction, n_used]
     channel.occupancy[direction] = n_used + 1
     channel.n_admitted += 1
+    if channel.write_age > 0 and direction == codes.WRITE and n_used == 0:
+        channel.held_since = channel.now
+        channel.column_wake_at = min(channel.column_wake_at, drain_at(channel))
     key = (channel.n_admitted << KEY_SHIFT) | bank
     tail = channel.list_tail[direction, bank]
     queued = channel.entries[entry]
@@ -145,10 +148,17 @@ def direction_to_serve(channel):
     reads = channel.occupancy[codes.READ]
     writes = channel.occupancy[codes.WRITE]
     if channel.is_draining:
-        is_done = writes == 0 or (writes < channel.write_low_watermark and reads > 0)
+        is_done = writes == 0 or (writes < channel.write_low_watermark and reads > 0 and channel.is_read_waiting == 0)
         return codes.READ if is_done else codes.WRITE
-    must_drain = writes > channel.write_high_watermark or (reads == 0 and writes > 0)
+    is_due = drain_at(channel) <= channel.now if channel.write_age > 0 else reads == 0 and writes > 0
+    must_drain = writes > channel.write_high_watermark or is_due or channel.is_read_waiting
     return codes.WRITE if must_drain else codes.READ
+
+
+@kernel
+def drain_at(channel):
+    """Return when the oldest of the writes that are held back has waited long enough; NEVER if there are none."""
+    return channel.held_since + channel.write_age if channel.occupancy[codes.WRITE] > 0 else codes.NEVER
 
 
 @kernel
@@ -157,6 +167,7 @@ def choose_direction_to_drain(channel):
     wanted = direction_to_serve(channel)
     if wanted != channel.is_draining:
         channel.is_draining = wanted
+        channel.held_since = channel.now
         channel.column_wake_at = channel.now
         channel.row_wake_at = channel.now
 
@@ -190,10 +201,11 @@ def serve_column_bus(channel, channel_id, command_log):
             best_direction = direction
     if best_key == codes.NEVER:
         channel.column_wake_at = wake_at
-        return
-    bank = best_key & BANK_MASK
-    issue_column_command(channel, channel_id, command_log, best_direction, bank)
-    channel.column_wake_at = now + channel.nCCDS
+    else:
+        issue_column_command(channel, channel_id, command_log, best_direction, best_key & BANK_MASK)
+        channel.column_wake_at = now + channel.nCCDS
+    if channel.write_age > 0 and channel.is_draining == 0:
+        channel.column_wake_at = min(channel.column_wake_at, drain_at(channel))
 
 
 @kernel

@@ -95,7 +95,8 @@ def retire_columns(gpu, channel, workgroups, tiles, dma_commands, dma_queue, ser
             dma_queue[tag % len(dma_queue)].at = done_at
             series[bin_index, of_class + BIN_COMM_READ] += 1
         elif kind == codes.LOCAL_UPDATE or kind == codes.LOCAL_STORE:
-            acknowledge_store(gpu, workgroups, tiles, tag, done_at)
+            if gpu.holds_writes == 0:
+                acknowledge_store(gpu, workgroups, tiles, tag, done_at)
             series[bin_index, of_class + BIN_COMPUTE_WRITE] += 1
         elif kind == codes.WRITE_BIT:
             series[bin_index, of_class + BIN_COMPUTE_WRITE] += 1

@@ -76,8 +76,9 @@ def queue_occupancy(channel):
 def has_queue_room(channel, place):
     """Return whether the DRAM queue can take the request (per direction with split queues)."""
     if channel.is_split:
-        direction = codes.WRITE if place & codes.WRITE_BIT else codes.READ
-        return channel.occupancy[direction] < channel.queue_capacity
+        if place & codes.WRITE_BIT:
+            return channel.occupancy[codes.WRITE] < channel.write_capacity
+        return channel.occupancy[codes.READ] < channel.queue_capacity
     return queue_occupancy(channel) < channel.queue_capacity
 
 
@@ -169,9 +170,12 @@ def admit_head(channel, tracker, tiles, signals, stream):
         if signal >= 0:
             signals[signal] += 1
             channel.has_posted = 1
-    elif kind != codes.OPERAND_READ and has_older_store(channel, place):
-        channel.hazard_stalls += stall_head(channel, stream)
-        return False
+    elif kind != codes.OPERAND_READ:
+        if has_older_store(channel, place):
+            channel.hazard_stalls += stall_head(channel, stream)
+            channel.is_read_waiting = channel.write_age > 0
+            return False
+        channel.is_read_waiting = 0
     note_admitted(channel, stream)
     channel.queue_head[stream] += 1
     channel.n_requests[stream, kind] += 1

@@ -2,7 +2,9 @@
 
 Models: one workgroup on a compute unit; the lines of a step are dealt to the workgroups in turn, or belong to one of
 them if each is a channel of its own; a workgroup loads its operands past the L2, at most ``max_lines`` in flight,
-adds them and stores the result to another GPU, to its own memory or to both, in order.  A step starts when
+adds them and stores the result to another GPU, to its own memory or to both, in order.  Warps that load and store
+several lines together take turns: all have stored before one loads again (``turn_lines``), and none stores before all
+lines of its own have come (``warp_lines``); decision 37.  A step without operands fills memory.  A step starts when
 what it needs has been received and the workgroup is over the overhead of the one before (fence, flag, barrier).
 A *copy engine* is a unit like a compute unit, behind them in the table, on which only such a kernel of one workgroup
 runs: its steps are the engine's commands, the overhead is the startup of each, the limits are the engine's.
@@ -22,7 +24,7 @@ share of the path to the L2.
 Leaves out: instructions; the time of flags of their own (receipt is known when a store enters the DRAM queue);
 reads served by the L2 (the paper charges them to DRAM); the limited size of receive buffers (identical
 GPUs never get so far ahead of each other).
-Pinned by tests/shape/test_ring_collectives.py and tests/shape/test_channels.py.
+Pinned by tests/kernel/test_move_kernel.py, tests/shape/test_ring_collectives.py and tests/shape/test_channels.py.
 """
 
 from t3sim.gpu.kernel import codes
@@ -132,8 +134,13 @@ def load_operands(gpu, moves, cu_index, step, store_queue, credit, slot_end):
         and part.step_line < n_lines
         and part.outstanding_lines < moves.max_lines
         and part.line_tail - part.line_head < capacity
+        and part.step_stored >= part.step_line - part.step_line % moves.turn_lines
     ):
         line = line_of(moves, part, part.step_line)
+        if step.n_operands == 0:
+            begin_line(part, line, 0)
+            end_line(part)
+            continue
         n_data = n_granules = granules_of_line(gpu, step, line)
         base = step.operand + part.step_operand * step.stride
         address = base + line * gpu.l2.granules_per_line
@@ -152,9 +159,7 @@ def load_operands(gpu, moves, cu_index, step, store_queue, credit, slot_end):
             return 0
         entry = part.line_tail % capacity
         if part.step_operand == 0:
-            part.line_remaining[entry] = (step.n_operands - 1) * n_data + n_received
-            part.line_ready_at[entry] = 0
-            part.line_index[entry] = line
+            begin_line(part, line, (step.n_operands - 1) * n_data + n_received)
         tag, at = cu_index * capacity + entry, slot_end - credit
         if distance > 0:
             buffer_store(
@@ -170,9 +175,24 @@ def load_operands(gpu, moves, cu_index, step, store_queue, credit, slot_end):
         part.step_operand += 1
         if part.step_operand == step.n_operands:
             part.step_operand = 0
-            part.step_line += 1
-            part.line_tail += 1
+            end_line(part)
     return credit
+
+
+@kernel
+def begin_line(part, line, n_granules):
+    """The next line under way is *line* of the step, of which so many granules are to come."""
+    entry = part.line_tail % len(part.line_index)
+    part.line_remaining[entry] = n_granules
+    part.line_ready_at[entry] = 0
+    part.line_index[entry] = line
+
+
+@kernel
+def end_line(part):
+    """All operands of the next line under way have been asked for."""
+    part.step_line += 1
+    part.line_tail += 1
 
 
 @kernel
@@ -186,6 +206,21 @@ def deliver_collective_read(gpu, tag, done_at):
 
 
 @kernel
+def has_come(moves, part, n_lines, slot_end):
+    """Return whether the line that is stored next has come, and all others that its warp loads with it."""
+    capacity = len(part.line_index)
+    n_needed = min(part.step_stored - part.step_stored % moves.warp_lines + moves.warp_lines, n_lines)
+    while part.step_come < n_needed:
+        if part.step_come == part.step_line:
+            return False
+        entry = (part.line_head + part.step_come - part.step_stored) % capacity
+        if part.line_remaining[entry] > 0 or part.line_ready_at[entry] >= slot_end:
+            return False
+        part.step_come += 1
+    return True
+
+
+@kernel
 def store_results(gpu, moves, cu_index, step, store_queue, credit, now):
     """Store finished lines in order, to where the step sends them; the link's latency includes the way to the port."""
     traffic_class = moves.traffic_class
@@ -194,14 +229,15 @@ def store_results(gpu, moves, cu_index, step, store_queue, credit, now):
     capacity = len(part.line_index)
     slot_end = now + gpu.slot_ticks
     is_sent = step.send >= 0
+    n_lines = lines_of(moves, part, step.n_lines)
     while part.line_head < part.line_tail and credit > 0:
         entry = part.line_head % capacity
-        if part.line_remaining[entry] > 0 or part.line_ready_at[entry] >= slot_end:
+        if not has_come(moves, part, n_lines, slot_end):
             return credit
         n_granules = granules_of_line(gpu, step, part.line_index[entry])
         at = max(slot_end - credit, part.line_ready_at[entry])
         n_sent = sent_granules(gpu, moves, step, part.line_index[entry]) if is_sent else 0
-        cost = 0 if is_sent else moves.store_ticks
+        cost = 0
         if is_sent and not takes_stores(gpu.link_port, cu, n_sent):
             note_refused(cu, codes.FOR_LINK, 0)  # it goes on with its loads
             return credit
@@ -284,7 +320,7 @@ def begin_workgroup(gpu, operation, cu_index, now):
     part.number = moves.n_dispatched
     part.step_ready_at = now + moves.startup_ticks
     part.step = part.step_line = part.step_operand = part.step_stored = part.line_head = part.line_tail = 0
-    part.n_seen = 0
+    part.n_seen = part.step_come = 0
     gpu.move_units[moves.first_workgroup + part.number] = cu_index
     moves.n_dispatched += 1
     gpu.n_moving -= 1
@@ -355,7 +391,7 @@ def advance_moves(gpu, moves, cu_index, steps, store_queue, outbox, comes_second
             break
         step.end_at = max(step.end_at, now)
         part.step += 1
-        part.step_line = part.step_stored = part.n_seen = 0
+        part.step_line = part.step_come = part.step_stored = part.n_seen = 0
         part.step_ready_at = now + (moves.slice_overhead_ticks if step.n_granules > 0 else 0)
         if part.step == moves.n_steps:
             end_move_workgroup(gpu, moves, cu_index, now)

@@ -63,7 +63,7 @@ class Layout(NamedTuple):
     n_mshrs: int = 512  # per bank
     n_channels: int = 64
     n_dram_banks: int = 16  # per channel
-    queue_entries: int = 256  # DRAM queue, per direction
+    queue_entries: int = 512  # DRAM queue, per direction
     n_classes: int = MOST_CLASSES  # of traffic, each with a stream queue in every channel
     stream_queue_entries: int = 512  # power of two
     tracker_entries: int = 8192
@@ -102,8 +102,12 @@ def channel_dtype(layout):
         "nCCDWL", "nRRDS", "nRRDL", "nFAW", "nRTW", "nWTRS", "nWTRL", "nREFI", "nRFC",
         # queue parameters
         "n_banks", "banks_per_group", "queue_capacity", "is_split", "write_high_watermark", "write_low_watermark",
+        "write_capacity", "write_age",
         # DRAM queue: per direction a pool of entries, per bank a list in order of arrival
-        ("occupancy", (2,)), "is_draining", "n_admitted", ("free_entry", (2, layout.queue_entries)),
+        ("occupancy", (2,)), "is_draining",
+        "is_read_waiting",  # for a store that waits here
+        "held_since",  # when the oldest write that is held back came, or the last drain ended
+        "n_admitted", ("free_entry", (2, layout.queue_entries)),
         ("entries", QUEUE_ENTRY, (pool,)),
         ("list_head", (2, banks)), ("list_tail", (2, banks)), ("oldest_hit", (2, banks)),
         ("hit_key", (2, banks)), ("closed_key", (2, banks)),
@@ -223,6 +227,7 @@ def move_workgroup_dtype(layout):
         "step_ready_at", "step",
         "step_line",  # lines of this step issued so far
         "n_seen", "is_polling",  # operands whose GPUs have posted what the step waits for; asked for the next one
+        "step_come",  # of these, that have come, and all before them
         "step_operand", "step_stored", "line_head", "line_tail", ("line_remaining", "i4", (layout.n_collective_lines,)),
         ("line_ready_at", (layout.n_collective_lines,)), ("line_index", (layout.n_collective_lines,)),
         "outstanding_lines",  # loaded for it and not stored
@@ -340,6 +345,8 @@ OPERATION_TABLE = record_dtype(
     "flags_numerator", "flags_denominator",  # granules that are sent, over granules of data
     "buffer_places",  # of a receive buffer, for each granule of data
     "max_lines",  # in flight to one workgroup
+    "warp_lines",  # that have to have come before one of them is stored
+    "turn_lines",  # that have to be stored before the next one is loaded
     "load_ticks", "store_ticks",  # of its path to the L2, for each line loaded, and stored
 )  # fmt: skip
 
@@ -358,6 +365,7 @@ def gpu_dtype(layout):
         "interleave_bits", "channel_bits", "bank_bits", "group_bits", "row_unit_bits",
         "line_issue_ticks", "store_issue_ticks",  # path CU <-> L2: one line loaded, and stored
         "max_outstanding_lines",
+        "holds_writes",  # the memory does, so stores are acknowledged in front of it
         "epilogue_ticks",  # of a tile, from its last multiplication to its first store
         "workgroup_launch_ticks",
         # operations

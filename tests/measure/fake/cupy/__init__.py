@@ -173,6 +173,8 @@ class Kernel:
         elif self.name == "store_bursts":
             ns = 0.001 if "instant" in FAULTS else 1e8  # of a turn
             arguments[5].values = np.full(arguments[5].shape, int(arguments[3]) * ns) * (0.5, 1)
+        elif self.name == "beside":
+            arguments[-1].values = np.full(arguments[-1].shape, 5e7)
         elif self.name in RECORDED and isinstance(arguments[RECORDED[self.name]], Array):
             record = arguments[RECORDED[self.name]]
             tiles = np.arange(record.shape[0])

@@ -1,0 +1,124 @@
+"""Warps that load, wait and store together: what a copy, a sum and a fill of one compute unit take."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from t3sim.config.machine import MachineSpec
+from t3sim.errors import ConfigError
+from t3sim.gpu.kernel import codes
+from t3sim.program.checks import problems_of
+from t3sim.program.operations import STEP, STORE, Buffer, Gemm, Moves, Program, table
+from t3sim.system.machine import MirroredMachine
+from tests.kernel.small import at_once, gemm_of, machine, mirrored, trace_of
+
+LINES, LINE = 64, 128  # loads in flight of a compute unit of t3-tiny; bytes
+N_TURNS = 32
+SIZE = N_TURNS * LINES * LINE  # bytes that are moved
+# Memory that is no limit: what is left is the path of the compute unit and the latency.
+WIDE = "memory: {preset: hbm2-2ch, n_channels: 4, clock: 2 GHz}"
+PATH = 16  # bytes a cycle
+
+
+def tiny(warp_lines: int | None, more: str = WIDE) -> MachineSpec:
+    by_warps = "" if warp_lines is None else f", collective_kernel: {{warp_lines: {warp_lines}}}"
+    path = f"compute_unit: {{l2_bytes_per_cycle: {PATH}, l2_store_bytes_per_cycle: {PATH}}}"
+    return machine(f"gpu: {{{path}{by_warps}}}, {more}")
+
+
+def kernel(n_operands: int, **more: int) -> Moves:
+    step = {"n_granules": SIZE // 64, "n_operands": n_operands, "stride": SIZE // 64, "kept_at": 9 * SIZE // 64} | more
+    return Moves(name="moves", launch=0, n_workgroups=1, steps=table(STEP, [step]).reshape(1, 1))
+
+
+def program_of(moves: Moves, rank: int = 0) -> Program:
+    return Program(rank, 2, (moves,), granule=64, line=2, buffers=(Buffer("all", 0, 1 << 20),))
+
+
+def run(spec: MachineSpec, moves: Moves) -> MirroredMachine:
+    wired = mirrored(spec, program_of(moves))
+    wired.run()
+    return wired
+
+
+def cycles(spec: MachineSpec, moves: Moves) -> float:
+    """Return compute cycles from the start of *moves* to its end."""
+    wired = run(spec, moves)
+    return float(wired.core.operations[0].end_at / wired.core.gpu.compute_ticks)
+
+
+def latency_of(spec: MachineSpec) -> float:
+    """Return compute cycles of a load that waits for nobody."""
+    moves = kernel(1, n_granules=2)
+    return cycles(spec, moves) - 2 * LINE / PATH
+
+
+@pytest.mark.parametrize("n_operands", [1, 2])
+def test_a_turn_of_warps_is_its_loads_their_latency_and_its_stores(n_operands: int) -> None:
+    """All warps load, wait and store one after the other on one path: the latency is in every turn.
+
+    A turn has so many lines of each operand.  6 %: the first warps store while the last ones wait.
+    """
+    spec = tiny(8)
+    path = LINES * LINE / PATH
+    turn = n_operands * path + latency_of(spec) + path * (1 - 1 / 8)
+    assert cycles(spec, kernel(n_operands)) == pytest.approx(N_TURNS * turn, rel=0.06)
+
+
+def test_line_by_line_the_latency_is_hidden() -> None:
+    """Without turns a copy takes what its path takes: loads that wait are behind stores that do not."""
+    found = cycles(tiny(None), kernel(1))
+    assert found == pytest.approx(2 * SIZE / PATH, rel=0.03)
+    assert cycles(tiny(8), kernel(1)) > 1.1 * found
+
+
+def test_a_warp_stores_when_the_last_of_its_lines_has_come() -> None:
+    """More lines a warp: later stores; a warp with all lines of a turn: loads and stores one after the other."""
+    times = [cycles(tiny(n), kernel(1)) for n in (1, 8, 64)]
+    assert times == sorted(times)
+    turn = 2 * LINES * LINE / PATH + latency_of(tiny(64))
+    assert times[-1] == pytest.approx(N_TURNS * turn, rel=0.05)
+
+
+@pytest.mark.parametrize("warp_lines", [1, 3, 8, 63, 64])
+@pytest.mark.parametrize("n_granules", [1, 2, 127, 129, 1000])
+def test_every_granule_is_read_and_kept_whatever_the_warps(warp_lines: int, n_granules: int) -> None:
+    """Last warps that are not full, turns that warps do not fill: nothing is left, nothing is done twice."""
+    wired = run(tiny(warp_lines), kernel(2, n_granules=n_granules))
+    served = wired.core.gpu.channels["n_served"].sum(axis=(0, 1))
+    assert (served[codes.COLLECTIVE_READ], served[codes.COLLECTIVE_WRITE]) == (2 * n_granules, n_granules)
+
+
+def test_a_step_without_operands_fills_memory_at_the_rate_of_stores() -> None:
+    spec = tiny(None)
+    wired = run(spec, kernel(0))
+    taken = wired.core.operations[0].end_at / wired.core.gpu.compute_ticks
+    assert taken == pytest.approx(SIZE / PATH, rel=0.01)
+    served = wired.core.gpu.channels["n_served"].sum(axis=(0, 1))
+    assert (served[codes.COLLECTIVE_READ], served[codes.COLLECTIVE_WRITE]) == (0, SIZE // 64)
+    assert not problems_of([program_of(kernel(0), rank) for rank in range(2)])
+
+
+@pytest.mark.parametrize("age", ["20 us", "0 ns"])
+def test_a_tile_stored_past_the_l2_does_not_wait_for_a_memory_that_holds_writes_back(age: str) -> None:
+    """The L2 acknowledges its stores; the memory writes them when their age is over, after the end of the kernel."""
+    queue = f"queue: {{kind: split, write_entries: 512, write_high_watermark: 500, write_age: {age}}}"
+    spec = machine(f"memory: {{preset: hbm2-2ch, {queue}}}")
+    one = at_once(gemm_of(spec, trace_of(64, 64)))
+    (gemm,) = one.operations
+    assert isinstance(gemm, Gemm)
+    stores = gemm.stores.copy()
+    stores.kind[:] = STORE
+    wired = mirrored(spec, replace(one, operations=(replace(gemm, stores=stores),)))
+    wired.run()
+    core = wired.core
+    written_at = int(core.gpu.channels["last_done_at"].max()) * int(core.gpu.memory_ticks)
+    ends = int(core.operations[0].end_at), written_at
+    assert (ends[1] - ends[0] > core.ticks.from_ps(10_000_000)) == (age == "20 us")
+
+
+def test_warps_with_more_lines_than_may_be_in_flight_are_refused() -> None:
+    with pytest.raises(ConfigError, match="warp_lines: is 65, cannot be above `max_outstanding_lines`, 64"):
+        tiny(65)
