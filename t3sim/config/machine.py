@@ -177,9 +177,9 @@ class CollectiveKernelSpec(Spec):
     ``kind`` ``chunk``: all compute units share each step of the ring (T3 section 2.3).  ``channels``: ``channels``
     compute units each run a ring of their own, in slices, and copy what arrives out of a receive buffer (NCCL).
 
-    With ``warp_lines`` the loads in flight are of each array, and the warps take turns: the path of a compute unit is
-    first come, first served, so that nobody loads anew before all have stored.  Threads that wait for flags in the data
-    go on line by line.
+    With ``wavefront_lines`` the loads in flight are of each array, and the wavefronts take turns: the path of a compute
+    unit is first come, first served, so that nobody loads anew before all have stored.  Threads that wait for flags in
+    the data go on line by line.
 
     The numbers stated here are those of the plain protocol (NCCL's Simple), whose flags follow the data;
     ``low_latency`` and ``low_latency_128`` (NCCL's LL and LL128) are protocols that small arrays may take instead.
@@ -188,8 +188,9 @@ class CollectiveKernelSpec(Spec):
     max_outstanding_lines: LinesInFlight = Field(
         description="loads in flight of a compute unit: registers and unrolling of the copy loop"
     )
-    warp_lines: LinesInFlight | None = Field(
-        None, description="lines that a warp loads, waits for and stores together; none: each line by itself"
+    wavefront_lines: LinesInFlight | None = Field(
+        None,
+        description="lines that a wavefront (warp) loads, waits for and stores together; none: each line by itself",
     )
     kind: Literal["chunk", "channels"] = Field(
         description="whether all compute units share each step of the ring, or channels have rings of their own"

@@ -273,8 +273,10 @@ class HungGpu:
         workgroup = self.gpu.move_workgroups[c]
         if workgroup.line_head == workgroup.line_tail:
             return -1
-        has_warp_some = workgroup.step_come % self.step_of(c)[0].warp_lines > 0  # of the lines that it stores together
-        ahead = int(workgroup.step_come - workgroup.step_stored) if has_warp_some else 0
+        has_some_come = (
+            workgroup.step_come % self.step_of(c)[0].wavefront_lines > 0
+        )  # of the lines that it stores together
+        ahead = int(workgroup.step_come - workgroup.step_stored) if has_some_come else 0
         return min(int(workgroup.line_head) + ahead, int(workgroup.line_tail) - 1) % len(workgroup.line_index)
 
     def _fetched_by(self, c: int) -> Counter[str]:

@@ -366,16 +366,19 @@ class TableBuilder:
     def _mover(self, of: Moves, operation: Any) -> range:
         """Write what a move kernel runs on, and how fast, into its operation; return its units."""
         spec = self.machine.gpu
-        operation.warp_lines, operation.turn_lines = 1, codes.NEVER
+        operation.wavefront_lines, operation.turn_lines = 1, codes.NEVER
         if of.engine is None:
             units = self._units(of, operation)
             operation.startup_ticks = self.ticks.from_ps(of.startup)
             operation.slice_overhead_ticks = self.ticks.from_ps(of.step_overhead)
-            lines, warp_lines = spec.collective_kernel.max_outstanding_lines, spec.collective_kernel.warp_lines
+            lines, wavefront_lines = (
+                spec.collective_kernel.max_outstanding_lines,
+                spec.collective_kernel.wavefront_lines,
+            )
             operation.max_lines = lines
-            if warp_lines is not None and of.flags == (1, 1):
+            if wavefront_lines is not None and of.flags == (1, 1):
                 operation.max_lines = lines * max(int(of.steps["n_operands"].max(initial=0)), 1)
-                operation.warp_lines, operation.turn_lines = warp_lines, lines - lines % warp_lines
+                operation.wavefront_lines, operation.turn_lines = wavefront_lines, lines - lines % wavefront_lines
             operation.load_ticks, operation.store_ticks = issue_ticks(self.machine, self.ticks)
             if of.bandwidth is not None:
                 of_all = -(-spec.l2.line * len(units) * self.ticks.hz // of.bandwidth)

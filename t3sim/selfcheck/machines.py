@@ -132,7 +132,7 @@ PARAMETERS: Mapping[str, Sequence[Any]] = {
     "starvation_limit": (1, 50, 1000),
     "lead": (0, 25, 100),
 }
-WARP_LINES = (1, 2)  # no more than any of these machines may have in flight
+WAVEFRONT_LINES = (1, 2)  # no more than any of these machines may have in flight
 RINGS = (2, 2, 2, 3, 3, 3, 4, 4, 5, 6, 7, 8)
 # The shortest is one issue slot.  Every GPU takes a turn in each window of that length: short ones on small rings only.
 LATENCIES = {2: ("10 ns", "50 ns", "1 us"), 3: ("50 ns", "100 ns"), 4: ("100 ns", "1 us")}
@@ -179,7 +179,7 @@ def _drawn(rng: np.random.Generator, name: str) -> RunSpec:
     slot = -(-machine.gpu.issue_slot * 10**12 // min(machine.gpu.compute_clock, machine.gpu.clock_of_matrices))
     run = _with_strategy(rng, RunSpec(experiment=name, machine=machine, workload=workload, strategy="sequential"))
     if rng.random() < SHARE_CHANGED:
-        kernel_spec = machine.gpu.collective_kernel.model_copy(update={"warp_lines": _one(rng, WARP_LINES)})
+        kernel_spec = machine.gpu.collective_kernel.model_copy(update={"wavefront_lines": _one(rng, WAVEFRONT_LINES)})
         gpu = machine.gpu.model_copy(update={"collective_kernel": kernel_spec})
         run = run.model_copy(update={"machine": machine.model_copy(update={"gpu": gpu})})
     return run if quantum is None else run.model_copy(update={"quantum": max(quantum, slot)})

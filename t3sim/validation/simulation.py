@@ -52,7 +52,7 @@ GROUP_ROWS = 8  # of tiles, in which Triton's kernel goes through its output
 HALF = 8 << 30  # bytes of memory that streams read; what they write lies behind
 PIECE = 64 << 10  # that a unit streams before it goes on behind the pieces of the others
 SETTLE = 10_000_000  # ps until those are in their stride
-SLOWEST = 4
+SLOWEST = 4  # times as long as with what is expected of an idle machine may it take beside others
 DRIFT_TILE = 8  # the tile of each compute unit whose starts say how far they drift apart
 
 
@@ -255,25 +255,22 @@ class MemoryContention(Simulation):
             steps = np.stack([table(STEP, rows) for rows in columns], axis=1)
             return Moves(name=name, units=units, n_workgroups=units[1] - units[0], steps=steps, **more)
 
-        def program_of(rank: int) -> Program:
-            memory = op.memory()
-            memory.buffer("both halves", 2 * HALF // op.granule)
-            streams, loads = HALF // 2 // op.granule, HALF // 2 // op.granule // op.line
-            places = np.random.default_rng(self.size).integers(loads, size=n // op.line) * op.line
-            rows = [row(int(at), op.line, "load") for at in places]
-            columns = [rows if self.probe == "load" else [row(u * n, n, self.probe)] for u in range(self.n_units)]
-            kernels = [kernel("probe", (0, self.n_units), columns, launch=SETTLE)]
-            if self.n_beside:
-                turns = range(self._bytes_of_stream() // PIECE)
-                columns = [
-                    [row(streams + (turn * self.n_beside + u) * piece, piece, self.beside) for turn in turns]
-                    for u in range(self.n_beside)
-                ]
-                units = (self.n_units, self.n_units + self.n_beside)
-                kernels.append(kernel("streams", units, columns, stream=1, launch=0))
-            return program(op, rank, memory, *kernels)
-
-        return Part.of("contention", "memory contention", program_of, 1)
+        memory = op.memory()
+        memory.buffer("both halves", 2 * HALF // op.granule)
+        streams, loads = HALF // 2 // op.granule, HALF // 2 // op.granule // op.line
+        places = np.random.default_rng(self.size).integers(loads, size=n // op.line) * op.line
+        rows = [row(int(at), op.line, "load") for at in places]
+        columns = [rows if self.probe == "load" else [row(u * n, n, self.probe)] for u in range(self.n_units)]
+        kernels = [kernel("probe", (0, self.n_units), columns, launch=SETTLE)]
+        if self.n_beside:
+            turns = range(self._bytes_of_stream() // PIECE)
+            columns = [
+                [row(streams + (turn * self.n_beside + u) * piece, piece, self.beside) for turn in turns]
+                for u in range(self.n_beside)
+            ]
+            units = (self.n_units, self.n_units + self.n_beside)
+            kernels.append(kernel("streams", units, columns, stream=1, launch=0))
+        return Part.alike("contention", "memory contention", program(op, 0, memory, *kernels))
 
     def _bytes_of_stream(self) -> int:
         """Return what a unit has to stream to go on until the others are done, be they ``SLOWEST`` times slower."""

@@ -1,4 +1,4 @@
-"""Warps that load, wait and store together: what a copy, a sum and a fill of one compute unit take."""
+"""Wavefronts that load, wait and store together: what a copy, a sum and a fill of one compute unit take."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ WIDE = "memory: {preset: hbm2-2ch, n_channels: 4, clock: 2 GHz}"
 PATH = 16  # bytes a cycle
 
 
-def tiny(warp_lines: int | None, more: str = WIDE) -> MachineSpec:
-    by_warps = "" if warp_lines is None else f", collective_kernel: {{warp_lines: {warp_lines}}}"
+def tiny(wavefront_lines: int | None, more: str = WIDE) -> MachineSpec:
+    by_wavefronts = "" if wavefront_lines is None else f", collective_kernel: {{wavefront_lines: {wavefront_lines}}}"
     path = f"compute_unit: {{l2_bytes_per_cycle: {PATH}, l2_store_bytes_per_cycle: {PATH}}}"
-    return machine(f"gpu: {{{path}{by_warps}}}, {more}")
+    return machine(f"gpu: {{{path}{by_wavefronts}}}, {more}")
 
 
 def kernel(n_operands: int, **more: int) -> Moves:
@@ -56,10 +56,10 @@ def latency_of(spec: MachineSpec) -> float:
 
 
 @pytest.mark.parametrize("n_operands", [1, 2])
-def test_a_turn_of_warps_is_its_loads_their_latency_and_its_stores(n_operands: int) -> None:
-    """All warps load, wait and store one after the other on one path: the latency is in every turn.
+def test_a_turn_of_wavefronts_is_its_loads_their_latency_and_its_stores(n_operands: int) -> None:
+    """All wavefronts load, wait and store one after the other on one path: the latency is in every turn.
 
-    A turn has so many lines of each operand.  6 %: the first warps store while the last ones wait.
+    A turn has so many lines of each operand.  6 %: the first ones store while the last ones wait.
     """
     spec = tiny(8)
     path = LINES * LINE / PATH
@@ -74,19 +74,19 @@ def test_line_by_line_the_latency_is_hidden() -> None:
     assert cycles(tiny(8), kernel(1)) > 1.1 * found
 
 
-def test_a_warp_stores_when_the_last_of_its_lines_has_come() -> None:
-    """More lines a warp: later stores; a warp with all lines of a turn: loads and stores one after the other."""
+def test_a_wavefront_stores_when_the_last_of_its_lines_has_come() -> None:
+    """More lines a wavefront: later stores; one with all lines of a turn: loads and stores one after the other."""
     times = [cycles(tiny(n), kernel(1)) for n in (1, 8, 64)]
     assert times == sorted(times)
     turn = 2 * LINES * LINE / PATH + latency_of(tiny(64))
     assert times[-1] == pytest.approx(N_TURNS * turn, rel=0.05)
 
 
-@pytest.mark.parametrize("warp_lines", [1, 3, 8, 63, 64])
+@pytest.mark.parametrize("wavefront_lines", [1, 3, 8, 63, 64])
 @pytest.mark.parametrize("n_granules", [1, 2, 127, 129, 1000])
-def test_every_granule_is_read_and_kept_whatever_the_warps(warp_lines: int, n_granules: int) -> None:
-    """Last warps that are not full, turns that warps do not fill: nothing is left, nothing is done twice."""
-    wired = run(tiny(warp_lines), kernel(2, n_granules=n_granules))
+def test_every_granule_is_read_and_kept_whatever_the_wavefronts(wavefront_lines: int, n_granules: int) -> None:
+    """Last wavefronts that are not full, turns that they do not fill: nothing is left, nothing is done twice."""
+    wired = run(tiny(wavefront_lines), kernel(2, n_granules=n_granules))
     served = wired.core.gpu.channels["n_served"].sum(axis=(0, 1))
     assert (served[codes.COLLECTIVE_READ], served[codes.COLLECTIVE_WRITE]) == (2 * n_granules, n_granules)
 
@@ -119,6 +119,6 @@ def test_a_tile_stored_past_the_l2_does_not_wait_for_a_memory_that_holds_writes_
     assert (ends[1] - ends[0] > core.ticks.from_ps(10_000_000)) == (age == "20 us")
 
 
-def test_warps_with_more_lines_than_may_be_in_flight_are_refused() -> None:
-    with pytest.raises(ConfigError, match="warp_lines: is 65, cannot be above `max_outstanding_lines`, 64"):
+def test_wavefronts_with_more_lines_than_may_be_in_flight_are_refused() -> None:
+    with pytest.raises(ConfigError, match="wavefront_lines: is 65, cannot be above `max_outstanding_lines`, 64"):
         tiny(65)

@@ -212,7 +212,10 @@ def issue_stores(gpu, gemm, cu_index, slot_index, entry, tiles, store_queue, cre
 
 @kernel
 def store_granules(gpu, gemm, cu_index, slot, entry, tiles, tile, store_queue, first, n_granules, address, at):
-    """Store consecutive granules of one line along its route; return what they have to wait for, WORKING: nothing."""
+    """Store consecutive granules of one line along its route; return what they have to wait for, WORKING: nothing.
+
+    Past the L2 the memory acknowledges them, or the L2 if the memory holds writes back.
+    """
     route, traffic_class = entry.route, gemm.traffic_class
     cu = gpu.compute_units[cu_index]
     channel_id = channel_of(gpu, address)

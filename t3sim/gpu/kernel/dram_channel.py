@@ -4,7 +4,8 @@ Models: one column and one row command bus, banks in bank groups, row state, tRC
 long, RRD short and long, tFAW, read and write turn-around, all-bank refresh, near-memory updates.  The oldest row hit
 that may issue goes first; a row is closed only when no queued request hits it.  Requests wait in one list per bank and
 direction; the oldest hit and the head of each list are kept as packed keys (order of arrival, bank), so a choice is a
-minimum over the banks and time jumps to the next moment at which a choice can change.
+minimum over the banks and time jumps to the next moment at which a choice can change.  Of split queues, that of writes
+is drained as soon as nothing is to be read, or held back and drained in batches (decision 37).
 Leaves out: command/address bus encoding, per-bank refresh, power-down.
 Pinned by tests/timing (gates, bandwidths) and tests/scheduling (equal to a ticking scan).
 """
@@ -51,9 +52,6 @@ def place_in_bank_list(channel, place, tag):
     entry = channel.free_entry[direction, n_used]
     channel.occupancy[direction] = n_used + 1
     channel.n_admitted += 1
-    if channel.write_age > 0 and direction == codes.WRITE and n_used == 0:
-        channel.held_since = channel.now
-        channel.column_wake_at = min(channel.column_wake_at, drain_at(channel))
     key = (channel.n_admitted << KEY_SHIFT) | bank
     tail = channel.list_tail[direction, bank]
     queued = channel.entries[entry]
@@ -201,11 +199,10 @@ def serve_column_bus(channel, channel_id, command_log):
             best_direction = direction
     if best_key == codes.NEVER:
         channel.column_wake_at = wake_at
-    else:
-        issue_column_command(channel, channel_id, command_log, best_direction, best_key & BANK_MASK)
-        channel.column_wake_at = now + channel.nCCDS
-    if channel.write_age > 0 and channel.is_draining == 0:
-        channel.column_wake_at = min(channel.column_wake_at, drain_at(channel))
+        return
+    bank = best_key & BANK_MASK
+    issue_column_command(channel, channel_id, command_log, best_direction, bank)
+    channel.column_wake_at = now + channel.nCCDS
 
 
 @kernel

@@ -13,6 +13,7 @@ from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.dram_channel import (
     choose_direction_to_drain,
     direction_to_serve,
+    drain_at,
     place_in_bank_list,
     refresh_all_banks,
     serve_column_bus,
@@ -170,6 +171,8 @@ def admit_head(channel, tracker, tiles, signals, stream):
         if signal >= 0:
             signals[signal] += 1
             channel.has_posted = 1
+        if channel.occupancy[codes.WRITE] == 0:
+            channel.held_since = channel.now
     elif kind != codes.OPERAND_READ:
         if has_older_store(channel, place):
             channel.hazard_stalls += stall_head(channel, stream)
@@ -238,6 +241,8 @@ def advance_channel(channel, channel_id, tracker, tiles, signals, command_log, p
             serve_row_bus(channel, channel_id, command_log)
         if channel.column_wake_at <= wake_at:
             channel.column_wake_at = wake_at + 1
+        if channel.is_split and channel.write_age > 0 and channel.is_draining == 0:
+            channel.column_wake_at = min(channel.column_wake_at, drain_at(channel))
         if channel.row_wake_at <= wake_at or (channel.is_split and direction_to_serve(channel) != channel.is_draining):
             channel.row_wake_at = wake_at + 1
         if queue_occupancy(channel) == 0:

@@ -2,10 +2,10 @@
 
 Models: one workgroup on a compute unit; the lines of a step are dealt to the workgroups in turn, or belong to one of
 them if each is a channel of its own; a workgroup loads its operands past the L2, at most ``max_lines`` in flight,
-adds them and stores the result to another GPU, to its own memory or to both, in order.  Warps that load and store
+adds them and stores the result to another GPU, to its own memory or to both, in order.  Wavefronts that load and store
 several lines together take turns: all have stored before one loads again (``turn_lines``), and none stores before all
-lines of its own have come (``warp_lines``); decision 37.  A step without operands fills memory.  A step starts when
-what it needs has been received and the workgroup is over the overhead of the one before (fence, flag, barrier).
+lines of its own have come (``wavefront_lines``); decision 37.  A step without operands fills memory.  A step starts
+when what it needs has been received and the workgroup is over the overhead of the one before (fence, flag, barrier).
 A *copy engine* is a unit like a compute unit, behind them in the table, on which only such a kernel of one workgroup
 runs: its steps are the engine's commands, the overhead is the startup of each, the limits are the engine's.
 Rate limits are outcomes: in-flight lines over latency, path to the L2, controllers, link.  A collective on few CUs is
@@ -207,9 +207,9 @@ def deliver_collective_read(gpu, tag, done_at):
 
 @kernel
 def has_come(moves, part, n_lines, slot_end):
-    """Return whether the line that is stored next has come, and all others that its warp loads with it."""
+    """Return whether the line that is stored next has come, and all others that its wavefront loads with it."""
     capacity = len(part.line_index)
-    n_needed = min(part.step_stored - part.step_stored % moves.warp_lines + moves.warp_lines, n_lines)
+    n_needed = min(part.step_stored - part.step_stored % moves.wavefront_lines + moves.wavefront_lines, n_lines)
     while part.step_come < n_needed:
         if part.step_come == part.step_line:
             return False

@@ -345,7 +345,7 @@ OPERATION_TABLE = record_dtype(
     "flags_numerator", "flags_denominator",  # granules that are sent, over granules of data
     "buffer_places",  # of a receive buffer, for each granule of data
     "max_lines",  # in flight to one workgroup
-    "warp_lines",  # that have to have come before one of them is stored
+    "wavefront_lines",  # that have to have come before one of them is stored
     "turn_lines",  # that have to be stored before the next one is loaded
     "load_ticks", "store_ticks",  # of its path to the L2, for each line loaded, and stored
 )  # fmt: skip
