@@ -96,14 +96,37 @@ class InnerLibrary(JITCodeLibrary):
         return library
 
 
-class InnerCompiler(Compiler):
-    """Numba's compiler with an ``InnerLibrary`` for the function."""
+class EntryLibrary(JITCodeLibrary):
+    """The code of an entry and of all that it reaches."""
+
+    def _optimize_final_module(self):
+        """Optimise as Numba does, but let the optimiser know that nothing else can call the functions in here.
+
+        So a function with one caller becomes a part of it, and what it does not use of its arguments is not passed: an
+        array is seven words.
+        """
+        for function in self._final_module.functions:
+            if not function.is_declaration and function.linkage == llvm.Linkage.linkonce_odr:
+                function.linkage = "internal"
+        super()._optimize_final_module()
+
+
+class EntryCompiler(Compiler):
+    """Numba's compiler with an ``EntryLibrary`` for the function."""
+
+    library_class = EntryLibrary
 
     def __init__(self, typingctx, targetctx, library, args, return_type, flags, locals):  # noqa: A002 - Numba's word
         """As Numba calls it; *library* is None."""
         super().__init__(typingctx, targetctx, library, args, return_type, flags, locals)
-        self.state.library = InnerLibrary(self.state.targetctx.codegen(), INNER)
+        self.state.library = self.library_class(self.state.targetctx.codegen(), self.library_class.__name__)
         self.state.library.enable_object_caching()
+
+
+class InnerCompiler(EntryCompiler):
+    """Numba's compiler with an ``InnerLibrary`` for the function."""
+
+    library_class = InnerLibrary
 
     def _compile_bytecode(self):
         """Give the symbol of the function no number of this process: callers in another one link it by name.

@@ -110,7 +110,7 @@ else:
     from numba.core.registry import CPUDispatcher
     from numba.core.serialize import dumps
 
-    from t3sim.gpu.kernel._inner import INNER, InnerCompiler, InnerLibrary
+    from t3sim.gpu.kernel._inner import INNER, EntryCompiler, InnerCompiler, InnerLibrary
 
     def mangled(record):
         """Return the name of a record type and what tells it from others, for symbols."""
@@ -239,11 +239,21 @@ else:
         @cached_property
         def entry(self):
             """The same function with its wrappers and machine code, compiled with all that it calls."""
-            return keep(CPUDispatcher(self.py_func, {}, options(self.py_func)), self.py_func, is_entry=True)
+            entry = CPUDispatcher(self.py_func, {}, options(self.py_func), pipeline_class=EntryCompiler)
+            return keep(entry, self.py_func, is_entry=True)
+
+        def get_call_template(self, args, kws):
+            """As Numba asks for the form that takes *args*: one for all integers, constants or not, of any width."""
+            return super().get_call_template(tuple(map(widened, args)), kws)
 
         def __call__(self, *arguments):
             """Call the entry."""
             return self.entry(*arguments)
+
+    def widened(argument):
+        """Return the type as which a function of the kernel takes an *argument* that another one passes."""
+        argument = numba.types.unliteral(argument)
+        return numba.types.int64 if isinstance(argument, numba.types.Integer) else argument
 
     WITHOUT_WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
