@@ -433,19 +433,22 @@ def test_bounds_checked_equals_compiled() -> None:
 
 OUT_OF_BOUNDS = """\
 import numpy as np
-from t3sim.gpu.kernel._jit import kernel
+from t3sim.gpu.kernel import _jit
 
-@kernel
+_jit.CACHE_DIRECTORY, _jit.is_cached = None, lambda function: True  # compiled like the kernel's own
+
+@_jit.kernel
 def read(values, index):
     return values[index]
 
-read(np.zeros(4, np.int64), 1 << 3)
+read(np.zeros(4, np.int64), INDEX)
 """
 
 
-def test_canary_bounds_are_checked_where_asked_for(own_cache_dir: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("index", [8, -1])  # the kernel counts nothing from the end
+def test_canary_bounds_are_checked_where_asked_for(index: int, own_cache_dir: Path, tmp_path: Path) -> None:
     program = tmp_path / "out_of_bounds.py"
-    program.write_text(OUT_OF_BOUNDS, encoding="utf-8")
+    program.write_text(OUT_OF_BOUNDS.replace("INDEX", str(index)), encoding="utf-8")
     with pytest.raises(AssertionError, match="IndexError"):
         python(str(program), T3SIM_BOUNDSCHECK="1")
     assert python(str(program), T3SIM_BOUNDSCHECK="") == ""
