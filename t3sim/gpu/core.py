@@ -68,6 +68,9 @@ class GpuCore:
         fields = self.state.view(np.ndarray)
         self._now, self._n_outbox, self._bin_ticks = fields["now"], fields["n_outbox"], fields["bin_ticks"]
         self._slot_ticks = fields["slot_ticks"]
+        self._n_finished: NDArray[np.int64] = fields["operations"][0]["n_finished"]
+        self._gemm_rows: NDArray[np.int64] = np.zeros(0, np.int64)  # those of GEMMs among the operations
+        self._n_workgroups = 0  # of these
         self._faults: NDArray[np.int64] = fields["channels"][0, : self.used.n_channels]["fault"]
         self._records: tuple[Any, ...] = ()  # the loop's arrays, as they were last passed to it
         self._passed: tuple[Any, ...] = ()  # the same as plain arrays
@@ -213,9 +216,9 @@ class GpuCore:
 
     def _check_faults(self) -> None:
         """Raise ``ModelError`` if a memory controller met something that must not happen."""
-        faulty = np.flatnonzero(self._faults)
-        if not len(faulty):
+        if not self._faults.any():
             return
+        faulty = np.flatnonzero(self._faults)
         channel = self.gpu.channels[int(faulty[0])]
         cycle = int(channel.now)
         if channel.fault == codes.PICKED_NOTHING:
@@ -285,8 +288,9 @@ class GpuCore:
         gpu.has_news = 1
         gpu.compute_done_at = self.first_start_at
         gpu.n_gemms_left = len(gemms)
-        gpu.n_undispatched = gemms["n_workgroups"].sum()
-        gpu.stage_operation = np.flatnonzero(self.operations["kind"] == codes.GEMM)[0] if len(gemms) else -1
+        gpu.n_undispatched = self._n_workgroups = int(gemms["n_workgroups"].sum())
+        self._gemm_rows = np.flatnonzero(self.operations["kind"] == codes.GEMM)
+        gpu.stage_operation = self._gemm_rows[0] if len(gemms) else -1
         gpu.n_slots, gpu.n_buffers = gemms["n_slots"].max(initial=1), gemms["n_buffers"].max(initial=1)
         gpu.expected_inbound = gpu.n_inbound = gpu.expected_loads = gpu.n_loads = gpu.n_fetched = gpu.n_asked = 0
         self._n_asked_for = 0
@@ -335,10 +339,9 @@ class GpuCore:
     @property
     def share_done(self) -> float:
         """Return roughly how much of the running kernel is done, 0 to 1."""
-        gemms = self.gemms.view(np.ndarray)
-        if not len(gemms):
+        if not len(self._gemm_rows):
             return float(self.gpu.n_inbound / max(int(self.gpu.expected_inbound), 1))
-        return float(gemms["n_finished"].sum() / max(int(gemms["n_workgroups"].sum()), 1))
+        return int(self._n_finished[self._gemm_rows].sum()) / max(self._n_workgroups, 1)
 
     @property
     def kernel_end_at(self) -> int:

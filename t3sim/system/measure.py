@@ -1,6 +1,8 @@
 """What is read off a machine after a run: counters, spread of workgroups, timeline."""
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -180,7 +182,7 @@ class Slices:
         first_to_wait = reversed(list(enumerate(self.steps[: self.n_steps])))
         self.waiting = {wait: row for row, (*_, wait, _) in first_to_wait if wait >= 0}  # step by signal
         self._firsts = {
-            name: [(int(operation[name]), given) for given, operation in self.kernels[::-1] if isinstance(given, kind)]
+            name: [(int(operation[name]), given) for given, operation in self.kernels if isinstance(given, kind)]
             for name, kind in (("first_workgroup", Gemm), ("first_tile", Gemm), ("first_step", Moves))
         }
 
@@ -206,7 +208,8 @@ class Slices:
 
     def _of(self, first: str, number: int) -> tuple[int, Any]:
         """Return the last kernel whose entries begin at *number* or before, and where they begin."""
-        return next(one for one in self._firsts[first] if one[0] <= number)
+        firsts = self._firsts[first]
+        return firsts[bisect_right(firsts, number, key=itemgetter(0)) - 1]
 
 
 def columns_of(table: NDArray[Any], *names: str) -> list[tuple[int, ...]]:

@@ -248,9 +248,10 @@ def holds_back(core: GpuCore) -> bool:
 def unscheduled_channels(core: GpuCore) -> list[int]:
     """Return the channels whose DRAM queue holds requests although neither command bus has a next moment."""
     channels = core.state.view(np.ndarray)["channels"][0]
-    wake_at = np.minimum(channels["column_wake_at"], channels["row_wake_at"])
-    stuck = (channels["occupancy"].sum(axis=1) > 0) & (wake_at >= codes.NEVER)
-    return [int(c) for c in np.flatnonzero(stuck)]
+    is_asleep = np.minimum(channels["column_wake_at"], channels["row_wake_at"]) >= codes.NEVER
+    if not is_asleep.any():
+        return []  # after every quantum, as a rule
+    return [int(c) for c in np.flatnonzero(is_asleep & channels["occupancy"].any(axis=1))]
 
 
 def port_starts(core: GpuCore) -> list[int]:
