@@ -213,7 +213,8 @@ else:
                     return
                 data.library.kept_at = path.name
                 self.libraries[path.name] = data.library
-            content = dumps((key, data._reduce()))  # noqa: SLF001
+            unannotated = data._replace(type_annotation="")  # types of all variables, in words: most of the file
+            content = dumps((key, unannotated._reduce()))  # noqa: SLF001
             temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
             try:
                 temporary.write_bytes(hashlib.sha256(content).digest() + content)
