@@ -266,6 +266,10 @@ def bound_claims(core: GpuCore) -> Iterator[Claim]:
     on_engines, limits = core.moves["first_unit"] >= n, core.moves["max_lines"]
     for part, some, those in (("compute_unit[]", moved[:n], ~on_engines), ("copy_engine[]", moved[n:], on_engines)):
         yield Claim("B7", part, "lines read and not stored", some, int(limits[those].max(initial=0)), True)
+    units = gpu.compute_units
+    taken = units["outstanding_granules"] * units["is_taken"]
+    most = units["l1_granules"] + int(gpu.l2.granules_per_line)  # flags make a line longer
+    yield Claim("B7", "compute_unit[]", "loads of a move kernel in flight", taken, most, True)
     unsent = gpu.compute_units["unsent_granules"]
     yield Claim("B7", "compute_unit[]", "stores in the link port", unsent, gpu.compute_units["most_unsent"], True)
     port = gpu.link_port

@@ -11,6 +11,7 @@ import numpy as np
 
 from t3sim.checks.claims import Claim, channels_of
 from t3sim.gpu.core import GpuCore
+from t3sim.gpu.kernel import codes
 from t3sim.program.operations import Gemm
 from t3sim.workload.tiling import ELEMENT_BYTES
 
@@ -29,6 +30,7 @@ def specification_claims(core: GpuCore) -> Iterator[Claim]:
     memory, channels = core.machine.memory, channels_of(core)
     stated_of_channels = memory.timing.model_dump() | {
         "queue_capacity": memory.queue.entries, "write_capacity": memory.queue.for_writes,
+        "write_turn": memory.queue.write_turn or codes.NEVER // 2,
         "stream_capacity": memory.stream_queue_entries,
         "is_split": int(memory.queue.kind == "split"), "banks_per_group": memory.banks_per_group,
         "n_banks": memory.n_bank_groups * memory.banks_per_group,

@@ -100,6 +100,9 @@ class TilingSpec(Spec):
     column_major: bool = Field(
         False, description="arrays are stored by columns, as in BLAS; tiles are numbered along rows all the same"
     )
+    lds: Bytes | None = Field(
+        None, description="LDS of a workgroup, or all that there is; none: what its slices of operands take"
+    )
     group_rows: Count = Field(
         1, description="rows of tiles that are taken together, column by column (Triton: GROUP_SIZE_M); 1: row by row"
     )

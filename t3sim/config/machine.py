@@ -68,6 +68,22 @@ class Spec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class L1Spec(Spec):
+    """The L1 of a compute unit, which has what the LDS leaves of one memory.
+
+    A load of a move kernel has a line of it until its data are in registers, so that the L1 limits loads in flight.
+    GEMMs stage their operands in the LDS.  A compute unit takes the least size of the LDS that its workgroups need, and
+    is set to another one only while no GEMM runs: beside GEMMs, a move kernel has what they leave.
+    """
+
+    with_lds: Bytes = Field(description="L1 and LDS together")
+    lds_sizes: tuple[Bytes, ...] = Field(min_length=1, description="of which the LDS has one")
+
+    def left_by(self, lds: int) -> int:
+        """Return the bytes of the L1 beside workgroups that need so much LDS."""
+        return self.with_lds - min((size for size in self.lds_sizes if size >= lds), default=self.with_lds)
+
+
 class ComputeUnitSpec(Spec):
     """One compute unit; cycles are of the GPU's compute clock."""
 
@@ -90,6 +106,7 @@ class ComputeUnitSpec(Spec):
     max_unsent_bytes: Annotated[Bytes, AtMost(1 << 24)] | None = Field(
         None, description="of its stores to other GPUs in the egress buffer; none: what that holds"
     )
+    l1: L1Spec | None = Field(None, description="its L1; none: loads in flight take no room in one")
 
 
 class L2Spec(Spec):
@@ -192,6 +209,7 @@ class CollectiveKernelSpec(Spec):
         None,
         description="lines that a wavefront (warp) loads, waits for and stores together; none: each line by itself",
     )
+    lds: Annotated[Bytes, AtMost(1 << 24)] | None = Field(None, description="LDS of a workgroup; none: it takes none")
     kind: Literal["chunk", "channels"] = Field(
         description="whether all compute units share each step of the ring, or channels have rings of their own"
     )
@@ -342,6 +360,10 @@ class DramQueueSpec(Spec):
         None, description="of a split queue, for writes; none: as many as for reads"
     )
     write_age: Latency = Field(0, description="of a split queue: writes are drained when one has waited so long")
+    write_turn: Annotated[Count, AtMost(1 << 20)] | None = Field(
+        None,
+        description="of a split queue with `write_age`: writes of a drain at most while reads wait; none: no limit",
+    )
 
     @property
     def holds_writes(self) -> bool:

@@ -47,8 +47,8 @@ NOT_SHORTER = (
 def machine_findings(machine: MachineSpec) -> list[Finding]:
     """What is wrong with a machine although each value alone is legal."""
     checks = (
-        _sizes, _groups, _compute_units, _l2, _returns, _flags, _memory, _accesses, _timing, _data_of_dram, _packets,
-        _switch, _sums,
+        _sizes, _groups, _compute_units, _l1, _l2, _returns, _flags, _memory, _accesses, _timing, _data_of_dram,
+        _packets, _switch, _sums,
     )  # fmt: skip
     findings = list(chain.from_iterable(check(machine) for check in checks))
     return [*findings, *(list(_clocks(machine)) or _link(machine))]
@@ -146,6 +146,22 @@ def _compute_units(machine: MachineSpec) -> Iterator[Finding]:
         yield "gpu.compute_unit.max_unsent_bytes", f"is {format_bytes(share)}, must be at least {with_flags}"
     if isinstance(read_ahead, int) and read_ahead < line:
         yield "gpu.dma.read_ahead", f"is {format_bytes(read_ahead)}, must be at least {one_line}, or `chunk`"
+
+
+def _l1(machine: MachineSpec) -> Iterator[Finding]:
+    """Sizes of the LDS that leave no L1, or none that holds what workgroups need."""
+    unit, path = machine.gpu.compute_unit, "gpu.compute_unit.l1"
+    if unit.l1 is None:
+        return
+    sizes, lds = unit.l1.lds_sizes, machine.gpu.collective_kernel.lds or 0
+    if list(sizes) != sorted(set(sizes)):
+        yield f"{path}.lds_sizes", f"are {', '.join(map(format_bytes, sizes))}, must rise"
+    if unit.l1.with_lds < max(sizes) + machine.gpu.l2.line:
+        held = f"the largest of `lds_sizes`, {format_bytes(max(sizes))}, and {_one_line(machine)} for loads"
+        yield f"{path}.with_lds", f"is {format_bytes(unit.l1.with_lds)}, must hold {held}"
+    for name, needed in (("gpu.compute_unit.lds", unit.lds), ("gpu.collective_kernel.lds", lds)):
+        if needed > max(sizes):
+            yield name, f"is {format_bytes(needed)}, cannot be larger than the largest of `{path}.lds_sizes`"
 
 
 def _one_line(machine: MachineSpec) -> str:

@@ -23,6 +23,7 @@ from t3sim.workload.tiling import (
     ACCUMULATOR_BYTES,
     ELEMENT_BYTES,
     LANES_PER_WAVEFRONT,
+    lds_of,
     tiling_findings,
     wavefront_grid,
 )
@@ -241,6 +242,7 @@ class TableBuilder:
         operation.is_persistent = tiling.persistent
         operation.n_slots = resident_workgroups(machine, tiling)
         operation.share = codes.ALL_SHARES // operation.n_slots
+        operation.l1_granules = self._l1_granules(int(operation.n_slots) * lds_of(tiling, machine))
         operation.n_stage_slots = operation.n_slots * len(units)
         operation.tile_rows, operation.tile_columns = tile_rows, tile_columns
         operation.wavefront_rows, operation.wavefront_columns = tiling.wavefront_tile
@@ -363,6 +365,11 @@ class TableBuilder:
 
     # --- move kernels ----------------------------------------------------------------------------
 
+    def _l1_granules(self, lds: int) -> int:
+        """Return the granules that have room in the L1 of a compute unit beside so much LDS; NEVER: any number."""
+        l1, l2 = self.machine.gpu.compute_unit.l1, self.machine.gpu.l2
+        return codes.NEVER if l1 is None else l1.left_by(lds) // l2.line * self.program.line
+
     def _mover(self, of: Moves, operation: Any) -> range:
         """Write what a move kernel runs on, and how fast, into its operation; return its units."""
         spec = self.machine.gpu
@@ -376,7 +383,8 @@ class TableBuilder:
                 spec.collective_kernel.wavefront_lines,
             )
             operation.max_lines = lines
-            if wavefront_lines is not None and of.flags == (1, 1):
+            operation.l1_granules = self._l1_granules(of.lds)
+            if wavefront_lines is not None and of.flags == (1, 1) and of.bandwidth is None:
                 operation.max_lines = lines * max(int(of.steps["n_operands"].max(initial=0)), 1)
                 operation.wavefront_lines, operation.turn_lines = wavefront_lines, lines - lines % wavefront_lines
             operation.load_ticks, operation.store_ticks = issue_ticks(self.machine, self.ticks)
@@ -391,7 +399,7 @@ class TableBuilder:
         unit = spec.n_compute_units + of.engine
         operation.first_unit, operation.end_unit, operation.priority = unit, unit + 1, of.priority
         operation.startup_ticks = operation.slice_overhead_ticks = self.ticks.from_ps(engines.startup)
-        operation.max_lines = engines.max_outstanding_lines
+        operation.max_lines, operation.l1_granules = engines.max_outstanding_lines, codes.NEVER
         bandwidth = min(engines.bandwidth, of.bandwidth or engines.bandwidth)
         operation.load_ticks = -(-spec.l2.line * self.ticks.hz // bandwidth)
         return range(unit, unit + 1)
@@ -533,7 +541,10 @@ def resident_workgroups(machine: MachineSpec, tiling: TilingSpec) -> int:
     for path, message in tiling_findings(tiling, machine):
         raise UsageError(f"tiling.{path}: {message}")
     rows, columns = tiling.workgroup_tile
-    lds = (tiling.prefetch_depth + 1) * (rows + columns) * tiling.k_slice * ELEMENT_BYTES
     n_threads = math.prod(wavefront_grid(tiling)) * LANES_PER_WAVEFRONT
-    held = unit.lds // lds, unit.registers // (rows * columns * ACCUMULATOR_BYTES), unit.max_threads // n_threads
+    held = (
+        unit.lds // lds_of(tiling, machine),
+        unit.registers // (rows * columns * ACCUMULATOR_BYTES),
+        unit.max_threads // n_threads,
+    )
     return min(*held, 1 if tiling.persistent else MOST_RESIDENT_WORKGROUPS)

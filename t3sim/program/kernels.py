@@ -99,6 +99,7 @@ def ring(
         launch=op.machine.gpu.kernel_launch + spec.launch,
         step_overhead=spec.slice_overhead,
         flags=schedule.flags,
+        lds=op.machine.gpu.collective_kernel.lds or 0,
         n_workgroups=schedule.n_units,
     )
 

@@ -15,7 +15,7 @@ import numpy as np
 from t3sim.checks.audit import Audit
 from t3sim.config import experiment as specs
 from t3sim.config.experiment import GemmShape, RunSpec, TilingSpec, WorkloadSpec
-from t3sim.config.machine import MachineSpec
+from t3sim.config.machine import L1Spec, MachineSpec
 from t3sim.errors import ConfigError, T3SimError, UsageError, home_of, is_of_a_user
 from t3sim.gpu.arbitration import arbitration_policies
 from t3sim.overlap import OverlapStrategy, in_order
@@ -114,6 +114,7 @@ VALUES: Mapping[str, Sequence[Any]] = {
     "link.egress_buffer": ("128 B", "256 B", "1 KiB"),
     "link.topology": ("switch",),
 }
+L1_LINES = (1, 2, 16)
 EXPECTED = {"start": "1 us", "step": "1 us", "bandwidth": "1 GB/s"}  # of a protocol: taken before the plain one
 SLOW = {"start": "1 ms", "step": "1 ms", "bandwidth": "1 GB/s"}
 FLAGGED = {"launch": "0 ns", "slice_overhead": "20 ns", "chunk": "4 KiB", "slices": 3, "least_slice": "256 B"}
@@ -182,7 +183,18 @@ def _drawn(rng: np.random.Generator, name: str) -> RunSpec:
         kernel_spec = machine.gpu.collective_kernel.model_copy(update={"wavefront_lines": _one(rng, WAVEFRONT_LINES)})
         gpu = machine.gpu.model_copy(update={"collective_kernel": kernel_spec})
         run = run.model_copy(update={"machine": machine.model_copy(update={"gpu": gpu})})
+    if rng.random() < SHARE_CHANGED:
+        run = _with_l1(rng, run)
     return run if quantum is None else run.model_copy(update={"quantum": max(quantum, slot)})
+
+
+def _with_l1(rng: np.random.Generator, run: RunSpec) -> RunSpec:
+    """Return *run* on compute units whose L1 has room for few loads beside the LDS, and for more beside half of it."""
+    gpu = run.machine.gpu
+    unit, n_lines = gpu.compute_unit, _one(rng, L1_LINES)
+    l1 = L1Spec.model_construct(with_lds=unit.lds + n_lines * gpu.l2.line, lds_sizes=(unit.lds // 2, unit.lds))
+    gpu = gpu.model_copy(update={"compute_unit": unit.model_copy(update={"l1": l1})})
+    return run.model_copy(update={"machine": run.machine.model_copy(update={"gpu": gpu})})
 
 
 def _with_strategy(rng: np.random.Generator, run: RunSpec) -> RunSpec:

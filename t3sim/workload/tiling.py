@@ -167,6 +167,16 @@ def tile_findings(tiling: TilingSpec) -> list[Finding]:
     return []
 
 
+def slice_bytes(tiling: TilingSpec) -> int:
+    """Return what the slices of operands take that a workgroup stages."""
+    return (tiling.prefetch_depth + 1) * sum(tiling.workgroup_tile) * tiling.k_slice * ELEMENT_BYTES
+
+
+def lds_of(tiling: TilingSpec, machine: MachineSpec) -> int:
+    """Return the LDS that a workgroup takes: kernels that fill a larger one take what this machine has."""
+    return min(tiling.lds or slice_bytes(tiling), machine.gpu.compute_unit.lds)
+
+
 def tiling_findings(tiling: TilingSpec, machine: MachineSpec) -> list[Finding]:
     """Return what keeps a workgroup of this tiling from running on a compute unit of this machine."""
     findings = tile_findings(tiling)
@@ -174,7 +184,7 @@ def tiling_findings(tiling: TilingSpec, machine: MachineSpec) -> list[Finding]:
         return findings
     (rows, columns), (high, wide) = tiling.workgroup_tile, tiling.wavefront_tile
     unit, line, tile = machine.gpu.compute_unit, machine.gpu.l2.line, f"[{rows}, {columns}]"
-    slices = (tiling.prefetch_depth + 1) * (rows + columns) * tiling.k_slice * ELEMENT_BYTES
+    slices = slice_bytes(tiling)
     accumulators = rows * columns * ACCUMULATOR_BYTES
     for needed, holder, what in (
         (slices, "lds", "operand slices, (prefetch_depth + 1) x (rows + columns) x k_slice x 2 B"),
@@ -183,6 +193,8 @@ def tiling_findings(tiling: TilingSpec, machine: MachineSpec) -> list[Finding]:
         if needed > getattr(unit, holder):
             has = f"`machine.gpu.compute_unit.{holder}` is {format_bytes(getattr(unit, holder))}"
             findings.append(("workgroup_tile", f"{tile} needs {format_bytes(needed)} for {what}; {has}"))
+    if tiling.lds is not None and tiling.lds < slices:
+        findings.append(("lds", f"is {format_bytes(tiling.lds)}, must hold its slices, {format_bytes(slices)}"))
     whole_lines = f"of {line} B, {line // ELEMENT_BYTES} FP16 elements"
     if tiling.k_slice * ELEMENT_BYTES != line:
         findings.append(("k_slice", f"is {tiling.k_slice}, must fill one L2 line {whole_lines}"))

@@ -47,4 +47,6 @@ def test_a_key_without_a_word_is_noticed() -> None:
 def test_every_value_of_a_preset_is_on_the_page(name: str) -> None:
     text = PAGE.read_text(encoding="utf-8")
     keys = resolve_machine(Node(name, Position("e.yaml"))).leaves()
-    assert [key for key in keys if f"| `machine.{key}` |" not in text] == []
+    # A part that a machine has not is named as a whole.
+    missing = [key for key in keys if f"| `machine.{key}` |" not in text and f"| `machine.{key}." not in text]
+    assert missing == []

@@ -496,6 +496,28 @@ CASES = [
         "e.yaml:2:75: machine.gpu.compute_unit_groups: has 33 groups, must have at most 32",
     ),
     case(
+        "F-A6 an L1 whose sizes do not rise",
+        machine("gpu: {compute_unit: {l1: {with_lds: 256 KiB, lds_sizes: [64 KiB, 128 KiB, 100 KiB]}}}"),
+        "e.yaml:2:83: machine.gpu.compute_unit.l1.lds_sizes: are 64 KiB, 128 KiB, 100 KiB, must rise",
+    ),
+    case(
+        "F-A6 an L1 that may have no line",
+        machine("gpu: {compute_unit: {l1: {with_lds: 128 KiB, lds_sizes: [64 KiB, 128 KiB]}}}"),
+        "e.yaml:2:63: machine.gpu.compute_unit.l1.with_lds: is 128 KiB, must hold the largest of `lds_sizes`, 128 KiB,"
+        " and one line (`gpu.l2.line`, 128 B) for loads",
+    ),
+    case(
+        "F-A6 an LDS that is set to no size that holds it",
+        machine(
+            machine(
+                "gpu: {compute_unit: {l1: {with_lds: 128 KiB, lds_sizes: [64 KiB]}, lds: 64 KiB},"
+                " collective_kernel: {lds: 96 KiB}}"
+            ),
+        ),
+        "e.yaml:2:133: machine.gpu.collective_kernel.lds: is 96 KiB, cannot be larger than the largest of"
+        " `gpu.compute_unit.l1.lds_sizes`",
+    ),
+    case(
         "F-A6 a link port whose parts hold no line",
         machine('gpu: {n_compute_units: 4, compute_unit_groups: ["0", "1", "2", "3"]}, link: {egress_buffer: 384 B}'),
         "e.yaml:2:119: machine.link.egress_buffer: is 384 B, must hold at least one line (`gpu.l2.line`, 128 B)"

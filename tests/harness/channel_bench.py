@@ -72,6 +72,7 @@ class Setup:
     low_watermark: int = 13
     write_capacity: int = 64
     write_age: int = 0
+    write_turn: int = 0  # 0: without limit
     producer_done: int = 0
     first_stage_occupancy: int = -1
     first_stage_length: int = 0
@@ -142,6 +143,7 @@ class ChannelBench:
         channel["write_high_watermark"] = setup.high_watermark
         channel["write_low_watermark"] = setup.low_watermark
         channel["write_capacity"], channel["write_age"] = setup.write_capacity, setup.write_age
+        channel["write_turn"] = setup.write_turn or codes.NEVER // 2
         channel["n_classes"] = setup.n_classes
         channel["stream_capacity"] = Layout().stream_queue_entries
         channel["next_refresh_at"] = self.timings["nREFI"] or codes.NEVER

@@ -138,7 +138,7 @@ def test_canary_without_an_ingress_buffer_nobody_waits_longer() -> None:
 def test_first_in_line_without_room_does_not_leave() -> None:
     """Does a message wait exactly while no credit is left for where it goes?"""
     core: GpuCore = incast(2).cores[1]
-    core.store_queue["distance"][0], core.store_queue["kind"][0] = -1, 10
+    core.store_queue["distance"][0], core.store_queue["kind"][0] = 2, 10
     core.peers["credits"] = [5, 5, 0]
     assert not may_leave(core.gpu, core.peers, core.store_queue[0])
     core.peers["credits"][2] = 1

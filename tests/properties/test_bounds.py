@@ -257,7 +257,7 @@ def check_capacities(core: GpuCore) -> dict[str, int]:
             machine.gpu.l2.mshrs_per_bank,
         ),
         "loads of a CU": ((gpu.move_workgroups if is_collective else units)["outstanding_lines"].max(), lines),
-        "stores of a CU": (units["outstanding_stores"].max(), lines * int(gpu.l2.granules_per_line)),
+        "stores of a CU": (units["outstanding_granules"].max(), lines * int(gpu.l2.granules_per_line)),
         "tracker": (gpu.tracker.n_entries, machine.gpu.tracker.n_sets * machine.gpu.tracker.entries_per_set),
         "buffer of the link": (
             port.queues[0].tail - port.queues[0].head,

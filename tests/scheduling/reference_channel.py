@@ -31,6 +31,7 @@ class Rules:
     low_watermark: int = 13
     write_capacity: int = 64  # of split queues
     write_age: int = 0
+    write_turn: int = 0  # 0: without limit
     policy: str = "round_robin"
     threshold: int = AUTO
     starvation_limit: int = 1000
@@ -110,6 +111,8 @@ class ReferenceChannel:
         self.is_draining = False
         self.is_read_waiting = False
         self.held_since = 0
+        self.n_in_turn = 0
+        self.is_owed = False
         self.last_stream = COMPUTE
         self.last_at = [0] * self.rules.n_classes
         self.refresh_at = self.rules.t["nREFI"]
@@ -212,17 +215,27 @@ class ReferenceChannel:
         return head.kind in CHECKED_READS and place in stores
 
     def choose_direction(self) -> None:
-        """Split queue: drain stores from the high to the low watermark, of age, or for a read that waits."""
+        """Split queue: drain stores from the high to the low watermark, of age, or for a read that waits.
+
+        A drain that is cut short while reads wait leaves them a turn of as many as their queue holds.
+        """
+        was_draining, turn = self.is_draining, self.rules.write_turn
         stores = sum(a.is_store for a in self.queue)
         reads = len(self.queue) - stores
         if self.is_draining:
             is_wanted = stores >= self.rules.low_watermark or reads == 0 or self.is_read_waiting
-            self.is_draining = stores > 0 and is_wanted
+            is_over = self.rules.write_age > 0 and reads > 0 and 0 < turn <= self.n_in_turn
+            self.is_draining = stores > 0 and is_wanted and not is_over
             if not self.is_draining:
                 self.held_since = self.now
         else:
             is_old = self.now >= self.held_since + self.rules.write_age if self.rules.write_age else reads == 0
-            self.is_draining = stores > self.rules.high_watermark or (is_old and stores > 0) or self.is_read_waiting
+            may_begin = reads == 0 or not self.is_owed or self.n_in_turn >= self.rules.capacity
+            is_high = stores > self.rules.high_watermark and may_begin
+            self.is_draining = is_high or (is_old and stores > 0) or self.is_read_waiting
+        if self.is_draining != was_draining:
+            self.n_in_turn = 0
+            self.is_owed = self.rules.write_age > 0 and stores >= self.rules.low_watermark
 
     def served(self) -> list[Access]:
         """Requests that may be chosen now, oldest first."""
@@ -234,6 +247,7 @@ class ReferenceChannel:
             if self.open_row[access.bank] == access.row and self.earliest(access.command, access.bank) <= self.now:
                 self.issue(access.command, access.bank, access.row, self.now)
                 self.queue.remove(access)
+                self.n_in_turn += 1
                 return
 
     def issue_row(self) -> None:

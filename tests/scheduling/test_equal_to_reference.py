@@ -103,6 +103,7 @@ OTHER_RULES: list[dict[str, Any]] = [
     {"low_watermark": 2},
     {"write_capacity": 15},
     {"write_age": 24},
+    {"write_turn": 3},
     {"policy": "round_robin"},
     {"policy": "compute_first"},
     {"policy": "mca"},

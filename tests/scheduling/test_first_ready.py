@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import groupby
 
 import pytest
 
@@ -106,6 +107,19 @@ def test_a_read_of_what_is_held_back_starts_a_drain() -> None:
     log = ChannelBench(HELD_BACK).run(requests, quantum=16)
     written, read = (entry.at for entry in log if entry.at >= LATE)
     assert LATE + 5 <= written < LATE + 5 + 16 < read < LATE + AGE
+
+
+@pytest.mark.parametrize("reads_first", [True, False])
+def test_reads_and_writes_without_end_take_turns(reads_first: bool) -> None:
+    """Does neither wait longer, whichever come first, though more than the mark says come all the time?"""
+    setup = replace(HELD_BACK, capacity=6, write_capacity=12, write_turn=12)
+    reads = [Request(0, READ, 4, column=i % 4) for i in range(60)]
+    stores = [Request(0, STORE, 8, column=i % 4, stream=COMM) for i in range(60)]
+    log = ChannelBench(setup).run([*reads, *stores] if reads_first else [*stores, *reads])
+    turns = [len(list(some)) for _, some in groupby(entry.command for entry in log if entry.command in (RD, WR))]
+    assert len(turns) > 8
+    assert max(turns[1:-3]) <= 13
+    assert min(turns[1:-3]) >= 6
 
 
 def test_writes_have_a_queue_of_their_own_length() -> None:

@@ -32,7 +32,7 @@ _WATCHED = (
     "l2.n_accesses", "l2.n_store_accesses", "l2.n_flushed", "l2.flush_cursor",
     "n_pending", "n_running", "n_undispatched", "n_moving", "n_tiles_open", "has_news",
     "n_taken_in", "compute_units.move_operation", "compute_units.slots.workgroup",
-    "compute_units.outstanding_lines", "compute_units.outstanding_stores",
+    "compute_units.outstanding_lines", "compute_units.outstanding_granules",
     "compute_units.slots.load_slice", "compute_units.slots.load_line", "compute_units.slots.multiply_slice",
     "compute_units.slots.work_left", "compute_units.slots.store_line", "compute_units.slots.stores_outstanding",
     "move_workgroups.step", "move_workgroups.step_line", "move_workgroups.step_operand",
@@ -215,7 +215,7 @@ def _gemm_moments(core: GpuCore) -> Iterator[Moment]:
         yield Moment("dma_engine", int(dma.turn_at + dma.command_ticks), "the cost of its next command")
     for c in range(int(gpu.n_compute_units)):
         unit = gpu.compute_units[c]
-        if unit.returning_lines.any() or unit.returning_stores.any():
+        if unit.returning_lines.any() or unit.returning_granules.any():
             yield Moment(f"compute_unit[{c}]", next_slot)
         n_multiplying = int(unit.slots["is_multiplying"].sum())
         for s in np.flatnonzero(unit.slots["workgroup"][: int(gpu.n_slots)] >= 0):

@@ -232,7 +232,7 @@ def store_granules(gpu, gemm, cu_index, slot, entry, tiles, tile, store_queue, f
         slot.ready_at[0] = max(slot.ready_at[0], outcome)
         return codes.WORKING
     if route == codes.ROUTE_LOCAL_UPDATE or route == codes.ROUTE_LOCAL_STORE:
-        if cu.outstanding_stores + n_granules > gpu.max_outstanding_lines * gpu.l2.granules_per_line:
+        if cu.outstanding_granules + n_granules > gpu.max_outstanding_lines * gpu.l2.granules_per_line:
             return codes.FOR_DRAM
         if not finds_room(gpu, cu_index, channel_id, traffic_class, n_granules):
             return codes.FOR_DRAM_QUEUE
@@ -249,7 +249,7 @@ def store_granules(gpu, gemm, cu_index, slot, entry, tiles, tile, store_queue, f
         if gpu.holds_writes:
             slot.ready_at[0] = max(slot.ready_at[0], at + gpu.l2.request_ticks + gpu.l2.return_ticks)
             return codes.WORKING
-        cu.outstanding_stores += n_granules
+        cu.outstanding_granules += n_granules
         slot.stores_outstanding += n_granules
         return codes.WORKING
     if not takes_stores(gpu.link_port, cu, n_granules):
@@ -270,7 +270,7 @@ def acknowledge_store(gpu, workgroups, tiles, tag, done_at):
     cu = gpu.compute_units[entry.cu]
     slot = cu.slots[entry.slot]
     acknowledged_at = done_at + gpu.l2.return_ticks
-    cu.returning_stores[return_slot(gpu, acknowledged_at)] += 1
+    cu.returning_granules[return_slot(gpu, acknowledged_at)] += 1
     slot.stores_outstanding -= 1
     slot.ready_at[0] = max(slot.ready_at[0], acknowledged_at)
 

@@ -5,7 +5,8 @@ long, RRD short and long, tFAW, read and write turn-around, all-bank refresh, ne
 that may issue goes first; a row is closed only when no queued request hits it.  Requests wait in one list per bank and
 direction; the oldest hit and the head of each list are kept as packed keys (order of arrival, bank), so a choice is a
 minimum over the banks and time jumps to the next moment at which a choice can change.  Of split queues, that of writes
-is drained as soon as nothing is to be read, or held back and drained in batches (decision 37).
+is drained as soon as nothing is to be read, or held back and drained in batches (decision 37); then no drain is
+longer than ``write_turn`` while reads wait.
 Leaves out: command/address bus encoding, per-bank refresh, power-down.
 Pinned by tests/timing (gates, bandwidths) and tests/scheduling (equal to a ticking scan).
 """
@@ -146,11 +147,35 @@ def direction_to_serve(channel):
     reads = channel.occupancy[codes.READ]
     writes = channel.occupancy[codes.WRITE]
     if channel.is_draining:
-        is_done = writes == 0 or (writes < channel.write_low_watermark and reads > 0 and channel.is_read_waiting == 0)
+        is_low = writes < channel.write_low_watermark and channel.is_read_waiting == 0
+        is_done = writes == 0 or (reads > 0 and (is_low or has_had_turn(channel)))
         return codes.READ if is_done else codes.WRITE
-    is_due = drain_at(channel) <= channel.now if channel.write_age > 0 else reads == 0 and writes > 0
-    must_drain = writes > channel.write_high_watermark or is_due or channel.is_read_waiting
-    return codes.WRITE if must_drain else codes.READ
+    if channel.write_age == 0:
+        return codes.WRITE if writes > channel.write_high_watermark or (reads == 0 and writes > 0) else codes.READ
+    is_high = writes > channel.write_high_watermark and (reads == 0 or has_had_turn(channel))
+    return codes.WRITE if is_high or drain_at(channel) <= channel.now or channel.is_read_waiting else codes.READ
+
+
+@kernel
+def has_had_turn(channel):
+    """Return whether the direction that is served has had its turn, while the other one waits."""
+    return channel.write_age > 0 and served_before(channel, channel.is_draining) >= channel.turn_until
+
+
+@kernel
+def turn_of(channel, direction):
+    """Return for how many requests of *direction* the other one waits: reads have a turn if a drain was cut short."""
+    if direction == codes.WRITE:
+        return channel.write_turn
+    return channel.queue_capacity if channel.occupancy[codes.WRITE] >= channel.write_low_watermark else 0
+
+
+@kernel
+def served_before(channel, direction):
+    """Return how many requests of *direction* have been served so far."""
+    if direction == codes.READ:
+        return channel.n_commands[codes.RD]
+    return channel.n_commands[codes.WR] + channel.n_commands[codes.UPD]
 
 
 @kernel
@@ -166,6 +191,7 @@ def choose_direction_to_drain(channel):
     if wanted != channel.is_draining:
         channel.is_draining = wanted
         channel.held_since = channel.now
+        channel.turn_until = served_before(channel, wanted) + turn_of(channel, wanted)
         channel.column_wake_at = channel.now
         channel.row_wake_at = channel.now
 

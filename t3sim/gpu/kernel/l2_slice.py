@@ -343,8 +343,8 @@ def take_returns(cu, number):
     place = number % RETURN_RING
     cu.outstanding_lines -= cu.returning_lines[place]
     cu.returning_lines[place] = 0
-    cu.outstanding_stores -= cu.returning_stores[place]
-    cu.returning_stores[place] = 0
+    cu.outstanding_granules -= cu.returning_granules[place]
+    cu.returning_granules[place] = 0
 
 
 @kernel

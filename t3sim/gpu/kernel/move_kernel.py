@@ -4,7 +4,8 @@ Models: one workgroup on a compute unit; the lines of a step are dealt to the wo
 them if each is a channel of its own; a workgroup loads its operands past the L2, at most ``max_lines`` in flight,
 adds them and stores the result to another GPU, to its own memory or to both, in order.  Wavefronts that load and store
 several lines together take turns: all have stored before one loads again (``turn_lines``), and none stores before all
-lines of its own have come (``wavefront_lines``); decision 37.  A step without operands fills memory.  A step starts
+lines of its own have come (``wavefront_lines``); decision 37.  Loads in flight need room in the L1, of which a kernel
+that comes while GEMMs run has what their LDS leaves; decision 38.  A step without operands fills memory.  A step starts
 when what it needs has been received and the workgroup is over the overhead of the one before (fence, flag, barrier).
 A *copy engine* is a unit like a compute unit, behind them in the table, on which only such a kernel of one workgroup
 runs: its steps are the engine's commands, the overhead is the startup of each, the limits are the engine's.
@@ -37,11 +38,12 @@ from t3sim.gpu.kernel.compute_unit import (
     issue_credit,
     return_promise,
 )
-from t3sim.gpu.kernel.l2_slice import take_returns
+from t3sim.gpu.kernel.l2_slice import return_slot, take_returns
 from t3sim.gpu.kernel.ledger import note_idle_slots, note_issue, note_refused
 from t3sim.gpu.kernel.link_port import buffer_store, takes_stores, write_message
 from t3sim.gpu.kernel.memory_controller import request
 from t3sim.gpu.kernel.signals import is_posted, store_tag
+from t3sim.gpu.kernel.state import RETURN_RING
 from t3sim.gpu.kernel.unit_sleep import wake_unit
 
 
@@ -133,6 +135,7 @@ def load_operands(gpu, moves, cu_index, step, store_queue, credit, slot_end):
         credit > 0
         and part.step_line < n_lines
         and part.outstanding_lines < moves.max_lines
+        and (cu.is_taken == 0 or cu.outstanding_granules + gpu.l2.granules_per_line <= cu.l1_granules)
         and part.line_tail - part.line_head < capacity
         and part.step_stored >= part.step_line - part.step_line % moves.turn_lines
     ):
@@ -172,6 +175,7 @@ def load_operands(gpu, moves, cu_index, step, store_queue, credit, slot_end):
                 request(gpu, channel_id, traffic_class, place_of(gpu, address + i, codes.COLLECTIVE_READ), tag, cycle)
         credit -= moves.load_ticks * n_granules // n_data
         part.outstanding_lines += 1
+        cu.outstanding_granules += n_granules * cu.is_taken
         part.step_operand += 1
         if part.step_operand == step.n_operands:
             part.step_operand = 0
@@ -201,8 +205,11 @@ def deliver_collective_read(gpu, tag, done_at):
     capacity = len(gpu.move_workgroups[0].line_index)
     part = gpu.move_workgroups[tag // capacity]
     entry = tag % capacity
+    ready_at = done_at + gpu.l2.return_ticks
     part.line_remaining[entry] -= 1
-    part.line_ready_at[entry] = max(part.line_ready_at[entry], done_at + gpu.l2.return_ticks)
+    part.line_ready_at[entry] = max(part.line_ready_at[entry], ready_at)
+    cu = gpu.compute_units[tag // capacity]
+    cu.returning_granules[return_slot(gpu, ready_at)] += cu.is_taken
 
 
 @kernel
@@ -304,6 +311,15 @@ def dispatch_moves(gpu, now):
 
 
 @kernel
+def runs_gemm(gpu):
+    """Return whether workgroups of a GEMM are on compute units, or will be next."""
+    for place in range(gpu.n_running):
+        if gpu.operations[gpu.running[place]].kind == codes.GEMM:
+            return True
+    return False
+
+
+@kernel
 def begin_workgroup(gpu, operation, cu_index, now):
     """The next workgroup of a move kernel takes a compute unit, and starts up there."""
     moves = gpu.operations[operation]
@@ -311,6 +327,8 @@ def begin_workgroup(gpu, operation, cu_index, now):
     wake_unit(gpu, cu)
     cu.move_operation = operation
     cu.is_taken = 1 - moves.shares_units
+    is_kept = cu.l1_granules > 0 and runs_gemm(gpu)
+    cu.l1_granules = min(cu.l1_granules, moves.l1_granules) if is_kept else moves.l1_granules
     if cu.is_taken and cu.wanted_by >= 0:
         gpu.operations[cu.wanted_by].n_wanted -= 1
         cu.wanted_by = -1
@@ -343,6 +361,7 @@ def end_move_workgroup(gpu, moves, cu_index, now):
     cu = gpu.compute_units[cu_index]
     cu.move_operation = -1
     cu.is_taken = 0
+    cu.outstanding_granules = cu.returning_granules[(gpu.slot_index + 1) % RETURN_RING] = 0  # all have come by then
     if not has_workgroups(gpu, cu):
         cu.idle_from = gpu.n_active_slots
     gpu.move_units[moves.first_workgroup + gpu.move_workgroups[cu_index].number] = -1
@@ -384,6 +403,8 @@ def advance_moves(gpu, moves, cu_index, steps, store_queue, outbox, comes_second
         state = codes.COLLECTIVE_WORK
         if step.start_at < 0:
             step.start_at = now
+        if moves.turn_lines < codes.NEVER:  # in a turn, all ask for their lines before anything has come to be stored
+            credit = load_operands(gpu, moves, cu_index, step, store_queue, credit, now + gpu.slot_ticks)
         credit = store_results(gpu, moves, cu_index, step, store_queue, credit, now)
         credit = load_operands(gpu, moves, cu_index, step, store_queue, credit, now + gpu.slot_ticks)
         if part.step_stored < lines_of(moves, part, step.n_lines):

@@ -102,10 +102,11 @@ def channel_dtype(layout):
         "nCCDWL", "nRRDS", "nRRDL", "nFAW", "nRTW", "nWTRS", "nWTRL", "nREFI", "nRFC",
         # queue parameters
         "n_banks", "banks_per_group", "queue_capacity", "is_split", "write_high_watermark", "write_low_watermark",
-        "write_capacity", "write_age",
+        "write_capacity", "write_age", "write_turn",
         # DRAM queue: per direction a pool of entries, per bank a list in order of arrival
         ("occupancy", (2,)), "is_draining",
         "is_read_waiting",  # for a store that waits here
+        "turn_until",  # so many requests of the direction that is served have been, its turn is over
         "held_since",  # when the oldest write that is held back came, or the last drain ended
         "n_admitted", ("free_entry", (2, layout.queue_entries)),
         ("entries", QUEUE_ENTRY, (pool,)),
@@ -202,11 +203,14 @@ def compute_unit_dtype(layout):
         "granted_channel", "granted_class",  # room promised there, in the queue of this traffic class; -1 otherwise
         "asking_slot",  # whose workgroup issued last: it stands in line while the unit waits, and uses the promise
         "issue_debt",  # of the path to the L2, at most 0: what the last access overdrew
-        "outstanding_lines", "outstanding_stores",  # in flight: until the data are back in the CU, until acknowledged
+        "outstanding_lines",  # loads of GEMMs in flight: until the data are back in the CU
+        # stores in flight, until they are acknowledged, or loads of a move kernel that has the CU for itself
+        "outstanding_granules",
+        "l1_granules",  # of such loads that its L1 has room for, as it is set; 0: it has not been set in this program
         "store_queue",  # of the link port, in which its stores to other GPUs wait
         "unsent_granules", "most_unsent",  # in that queue
         # by slot number, modulo the ring: what comes back then
-        ("returning_lines", "i4", (RETURN_RING,)), ("returning_stores", "i4", (RETURN_RING,)),
+        ("returning_lines", "i4", (RETURN_RING,)), ("returning_granules", "i4", (RETURN_RING,)),
         "wanted_by",  # move kernel that it is kept free of GEMM workgroups for; -1: none
         "shares",  # of it that resident workgroups take, of ALL_SHARES
         "move_operation",  # that a workgroup runs of on it; -1: none
@@ -321,6 +325,7 @@ OPERATION_TABLE = record_dtype(
     # GEMM
     "is_persistent",  # its workgroups keep their compute units until it has no tile left
     "n_slots",  # workgroups resident on a compute unit
+    "l1_granules",  # of loads in flight that the L1 of a compute unit has room for beside its LDS
     "share",  # of a compute unit that a workgroup takes, of ALL_SHARES
     "n_stage_slots",  # workgroups of a stage
     "n_released",  # leading workgroups of the dispatch order that hold no place of the tracker any more

@@ -119,6 +119,7 @@ def launch_workgroup(gpu, gemm, cu, workgroups, cu_index, slot_index, now):
     gemm.n_dispatched += 1
     gpu.n_undispatched -= 1
     cu.shares += gemm.share
+    cu.l1_granules = gemm.l1_granules
     slot = cu.slots[slot_index]
     slot.workgroup = index
     slot.launch_at = now + gpu.workgroup_launch_ticks

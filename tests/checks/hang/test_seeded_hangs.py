@@ -73,7 +73,7 @@ def leak_loads(core: GpuCore) -> None:
 
 
 def leak_stores(core: GpuCore) -> None:
-    core.gpu.compute_units[1].outstanding_stores = core.gpu.max_outstanding_lines * core.gpu.l2.granules_per_line
+    core.gpu.compute_units[1].outstanding_granules = core.gpu.max_outstanding_lines * core.gpu.l2.granules_per_line
 
 
 def stop_matrix_pipe(core: GpuCore) -> None:
