@@ -509,10 +509,8 @@ CASES = [
     case(
         "F-A6 an LDS that is set to no size that holds it",
         machine(
-            machine(
-                "gpu: {compute_unit: {l1: {with_lds: 128 KiB, lds_sizes: [64 KiB]}, lds: 64 KiB},"
-                " collective_kernel: {lds: 96 KiB}}"
-            ),
+            "gpu: {compute_unit: {l1: {with_lds: 128 KiB, lds_sizes: [64 KiB]}, lds: 64 KiB},"
+            " collective_kernel: {lds: 96 KiB}}"
         ),
         "e.yaml:2:133: machine.gpu.collective_kernel.lds: is 96 KiB, cannot be larger than the largest of"
         " `gpu.compute_unit.l1.lds_sizes`",
