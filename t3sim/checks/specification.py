@@ -30,7 +30,7 @@ def specification_claims(core: GpuCore) -> Iterator[Claim]:
     memory, channels = core.machine.memory, channels_of(core)
     stated_of_channels = memory.timing.model_dump() | {
         "queue_capacity": memory.queue.entries, "write_capacity": memory.queue.for_writes,
-        "write_turn": memory.queue.write_turn or codes.NEVER // 2,
+        "write_turn": memory.queue.write_turn or codes.NEVER,
         "stream_capacity": memory.stream_queue_entries,
         "is_split": int(memory.queue.kind == "split"), "banks_per_group": memory.banks_per_group,
         "n_banks": memory.n_bank_groups * memory.banks_per_group,

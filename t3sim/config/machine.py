@@ -347,7 +347,7 @@ class DramQueueSpec(Spec):
     ``unified``: one queue of ``entries`` for reads and writes, served oldest row hit first.  ``split``: one for reads
     and one for writes, which are drained between the watermarks: as soon as no read waits, or, with ``write_age``, when
     more than the mark wait, one has waited so long, or a read wants one of them.  Stores are then acknowledged by the
-    L2, in front of the memory.
+    L2, in front of the memory.  A drain that ``write_turn`` ends leaves reads a turn of as many as their queue holds.
     """
 
     kind: Literal["unified", "split"] = Field(description="one queue for reads and writes, or one for each")

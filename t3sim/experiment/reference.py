@@ -152,7 +152,8 @@ def allowed_in(model: type[BaseModel], name: str) -> str:
     annotated = annotations_of(field)  # a ``Field`` of a type that may be ``None`` opened up
     for extra in (e for one in annotated for e in (one.metadata if isinstance(one, FieldInfo) else (one,))):
         if isinstance(extra, BeforeValidator) and extra.func is not parse_number_list:
-            kind = units.usage_of(extra.func)
+            one_of = units.usage_of(extra.func)
+            kind = f"list, each {one_of}" if kind.startswith("list") else one_of
         elif isinstance(extra, Unit) and not kind.endswith(")"):
             kind += f" ({extra.name})"
         elif isinstance(extra, AtMost):

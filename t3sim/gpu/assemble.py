@@ -201,7 +201,7 @@ def fill_memory(gpu: Any, machine: MachineSpec) -> None:
     channels["queue_capacity"] = memory.queue.entries
     channels["write_capacity"] = memory.queue.for_writes
     channels["write_age"] = -(-memory.queue.write_age * memory.clock // 10**12) if memory.queue.holds_writes else 0
-    channels["write_turn"] = memory.queue.write_turn or codes.NEVER // 2
+    channels["write_turn"] = memory.queue.write_turn or codes.NEVER
     channels["is_split"] = memory.queue.kind == "split"
     channels["write_high_watermark"] = memory.queue.write_high_watermark
     channels["write_low_watermark"] = memory.queue.write_low_watermark

@@ -273,10 +273,8 @@ class HungGpu:
         workgroup = self.gpu.move_workgroups[c]
         if workgroup.line_head == workgroup.line_tail:
             return -1
-        has_some_come = (
-            workgroup.step_come % self.step_of(c)[0].wavefront_lines > 0
-        )  # of the lines that it stores together
-        ahead = int(workgroup.step_come - workgroup.step_stored) if has_some_come else 0
+        together = self.step_of(c)[0].wavefront_lines  # lines that are stored when all have come
+        ahead = int(workgroup.step_come - workgroup.step_stored) if workgroup.step_come % together > 0 else 0
         return min(int(workgroup.line_head) + ahead, int(workgroup.line_tail) - 1) % len(workgroup.line_index)
 
     def _fetched_by(self, c: int) -> Counter[str]:

@@ -243,7 +243,7 @@ class Moves(OnComputeUnits):
     flags: tuple[int, int] = (1, 1)  # granules sent, over granules of data
     engine: int | None = None  # copy engine that it runs on; None: on compute units
     shares_units: bool = False  # its workgroups run as warps beside those of GEMMs; else each has a unit for itself
-    lds: int = 0  # bytes of a workgroup
+    lds: int = 0  # bytes of the LDS that a workgroup takes
     bandwidth: int | None = None  # bytes of results a second that its code makes; None: as its units, or engine, can
 
 

@@ -258,7 +258,7 @@ def leftovers(core: GpuCore) -> dict[str, int]:
         "messages not received": int(gpu.expected_inbound - gpu.n_inbound),
         "granules not loaded by other GPUs": int(gpu.expected_loads - gpu.n_loads),
         "loads outstanding": int(units["outstanding_lines"].sum() + moved["outstanding_lines"].sum()),
-        "stores outstanding": int(units["outstanding_granules"].sum()),
+        "stores outstanding, or operands of move kernels": int(units["outstanding_granules"].sum()),
         "stores in the link port": int(units["unsent_granules"].sum()),
         "compute units waiting": int(units["is_waiting"].sum()),
         "promised queue entries": int(channels["n_reserved"].sum()),

@@ -143,7 +143,7 @@ class ChannelBench:
         channel["write_high_watermark"] = setup.high_watermark
         channel["write_low_watermark"] = setup.low_watermark
         channel["write_capacity"], channel["write_age"] = setup.write_capacity, setup.write_age
-        channel["write_turn"] = setup.write_turn or codes.NEVER // 2
+        channel["write_turn"] = setup.write_turn or codes.NEVER
         channel["n_classes"] = setup.n_classes
         channel["stream_capacity"] = Layout().stream_queue_entries
         channel["next_refresh_at"] = self.timings["nREFI"] or codes.NEVER

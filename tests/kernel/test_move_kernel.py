@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from t3sim.collective.choice import ring_schedule
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import ConfigError
 from t3sim.gpu.kernel import codes
 from t3sim.program.checks import problems_of
 from t3sim.program.operations import STEP, STORE, Buffer, Gemm, Moves, Program, table
 from t3sim.system.machine import MirroredMachine
-from tests.kernel.small import at_once, gemm_of, machine, mirrored, trace_of
+from tests.kernel.small import TILING, at_once, gemm_of, machine, mirrored, ring_of, trace_of
 
 LINES, LINE = 64, 128  # loads in flight of a compute unit of t3-tiny; bytes
 N_TURNS = 32
@@ -79,6 +80,54 @@ def test_loads_in_flight_need_room_in_the_l1(l1_lines: int) -> None:
     found = cycles(spec, kernel(**step, kept_at=-1))
     assert found == pytest.approx(N_TURNS * LINES / l1_lines * latency, rel=0.07)
     assert cycles(tiny(8, WIDE_PATH, LINES), kernel(**step, kept_at=-1)) < found / 2
+
+
+def beside_a_gemm(left: int, stream: int) -> tuple[float, bool]:
+    """Return cycles of a copy on units that a GEMM has been on, with so many lines of L1 left by it, and if it runs on.
+
+    In stream 0 the copy comes when the GEMM is over.
+    """
+    sizes = f"{{with_lds: {(1 << 17) + left * LINE} B, lds_sizes: [64 KiB, 128 KiB]}}"
+    spec = machine(f"gpu: {{compute_unit: {{l1: {sizes}}}}}, {WIDE}")
+    one = at_once(gemm_of(spec, trace_of(1024, 512, 512, tiling=TILING.model_copy(update={"lds": 1 << 17}))))
+    (gemm,) = one.operations
+    n = LINES * LINE // 64
+    buffer = Buffer("more", one.buffers[-1].stop, 2 * n)
+    copy = kernel(1, n_granules=n, operand=buffer.first, kept_at=buffer.first + n)
+    moves = replace(copy, stream=stream, units=(0, 1), launch=1_000_000)  # a unit that a GEMM has been on
+    wired = mirrored(spec, replace(one, operations=(gemm, moves), buffers=(*one.buffers, buffer)))
+    wired.run()
+    of_gemm, of_moves = wired.core.operations[:2]
+    first = wired.core.tables.steps[0].start_at
+    return float((of_moves.end_at - first) / wired.core.gpu.compute_ticks), bool(of_moves.end_at < of_gemm.end_at)
+
+
+def test_beside_a_gemm_a_kernel_has_the_l1_that_the_gemm_leaves() -> None:
+    """Does a copy take longer with one line of L1 left while the GEMM runs, and not when that is over?"""
+    (few, few_beside), (many, many_beside) = beside_a_gemm(1, stream=1), beside_a_gemm(LINES, stream=1)
+    assert few_beside
+    assert many_beside
+    assert few > 4 * many
+    assert beside_a_gemm(1, stream=0) == beside_a_gemm(LINES, stream=0)
+
+
+def test_the_kernel_of_a_ring_has_the_lds_that_the_machine_says() -> None:
+    """Is its own L1 what that LDS leaves?"""
+    l1 = "l1: {with_lds: 130 KiB, lds_sizes: [64 KiB, 128 KiB]}"
+    for lds, n_lines in (("", 66 * 8), (", collective_kernel: {lds: 96 KiB}", 2 * 8)):
+        spec = machine(f"gpu: {{compute_unit: {{{l1}}}{lds}}}")
+        schedule = ring_schedule(spec, "all-gather", 2, 64)
+        wired = mirrored(spec, ring_of(spec, 2, schedule))
+        assert wired.core.operations[0].l1_granules == n_lines * LINE // 64
+
+
+def test_a_kernel_whose_code_is_the_limit_takes_no_turns() -> None:
+    """Is a sum of a given rate done line by line: its stores at that rate, its loads behind them, no latency?"""
+    spec = tiny(8, WIDE_PATH)
+    rate = 4  # bytes of results a cycle, on one compute unit
+    given = replace(kernel(1), units=(0, 1), bandwidth=rate * spec.gpu.compute_clock)
+    assert cycles(spec, given) == pytest.approx(SIZE / rate + SIZE / WIDE_PATH, rel=0.05)
+    assert run(spec, given).core.operations[0].turn_lines == codes.NEVER
 
 
 def test_line_by_line_the_latency_is_hidden() -> None:

@@ -100,6 +100,7 @@ def test_machines_cover_what_they_claim() -> None:
     assert {gpu.l2.at_kernel_end for gpu in gpus} == {"write-back", "keep"}
     assert {gpu.collective_kernel.kind for gpu in gpus} == {"chunk", "channels"}
     assert {gpu.collective_kernel.wavefront_lines for gpu in gpus} == {None, 1, 2}
+    assert {gpu.compute_unit.l1 is None for gpu in gpus} == {False, True}
     assert {memory.queue.write_age > 0 for memory in memories} == {False, True}
     assert any(gpu.collective_kernel.low_latency for gpu in gpus)
     assert any(gpu.collective_kernel.low_latency_128 for gpu in gpus)

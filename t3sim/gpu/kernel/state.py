@@ -106,7 +106,7 @@ def channel_dtype(layout):
         # DRAM queue: per direction a pool of entries, per bank a list in order of arrival
         ("occupancy", (2,)), "is_draining",
         "is_read_waiting",  # for a store that waits here
-        "turn_until",  # so many requests of the direction that is served have been, its turn is over
+        "turn_until",  # the direction that is served has had its turn when so many of its requests have been served
         "held_since",  # when the oldest write that is held back came, or the last drain ended
         "n_admitted", ("free_entry", (2, layout.queue_entries)),
         ("entries", QUEUE_ENTRY, (pool,)),
@@ -322,10 +322,10 @@ OPERATION_TABLE = record_dtype(
     "first_unit", "end_unit",  # compute units that it may run on
     "first_workgroup",  # of WORKGROUP_TABLE; of a move kernel: of the compute units of its workgroups
     "n_workgroups", "n_dispatched", "n_finished",
+    "l1_granules",  # of loads in flight that the L1 of a compute unit has room for beside the LDS of its workgroups
     # GEMM
     "is_persistent",  # its workgroups keep their compute units until it has no tile left
     "n_slots",  # workgroups resident on a compute unit
-    "l1_granules",  # of loads in flight that the L1 of a compute unit has room for beside its LDS
     "share",  # of a compute unit that a workgroup takes, of ALL_SHARES
     "n_stage_slots",  # workgroups of a stage
     "n_released",  # leading workgroups of the dispatch order that hold no place of the tracker any more
