@@ -1,4 +1,6 @@
-"""The full checks of a run: every DRAM command, every invariant on the way, real values if asked for.
+"""What follows a run and changes nothing in it: the full checks, and whether to keep a timeline.
+
+The checks are of every DRAM command, every invariant on the way, and real values if asked for.
 
 An ``Audit`` belongs to an experiment and follows each phase that is simulated.  What it finds wrong ends
 the run with a ``ModelError``; what it found right it counts, so that a user sees what was looked at.
@@ -27,10 +29,11 @@ LOOK_EVERY = 64  # quanta between two looks at the invariants of a running machi
 
 @dataclass
 class Audit:
-    """Which of the full checks an experiment wants, and what they have looked at so far."""
+    """What an experiment wants to know besides its results, and what the full checks have looked at so far."""
 
     has_checks: bool = False  # DRAM commands, invariants on the way, counters recomputed
     has_data: bool = False  # real values through the memories
+    has_timeline: bool = True  # what each part did when: a tenth of a second for a GPU, and more than all else to keep
     seed: int = 1
     n_phases: int = 0
     n_commands: int = 0

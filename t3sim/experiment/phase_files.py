@@ -14,6 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from t3sim.checks.audit import Audit
 from t3sim.errors import InputDataError
 from t3sim.files import publish, read_limited
 from t3sim.observe.timeline import Counter, Flow, Span, Timeline
@@ -26,22 +27,23 @@ SUFFIX = ".phase"
 FORMAT = b"t3sim phase 6"
 OF_A_PHASE = ("name", "ticks", "counters", "waits", "gpus", "sent", "spans")
 OF_A_TIMELINE = ("spans", "counters", "flows")
+FOLLOWING = ("has_checks", "has_data", "has_timeline")  # of an Audit
 MAX_PHASE_BYTES = 1 << 30
 COMPRESSION = 3  # of zlib: a timeline shrinks sevenfold either way, and this is three times as fast as 6
 
 
 @dataclass(frozen=True)
 class StoredPhase:
-    """A finished phase, the host time it took, and which full checks followed it with what they looked at."""
+    """A finished phase, the host time it took, and what followed it: full checks with what they looked at, a timeline."""
 
     digest: str
     phase: Phase
     wall_s: float
     checks: Mapping[str, int | bool] = field(default_factory=dict)  # fields of an Audit
 
-    def was_checked(self, *, checks: bool, data: bool) -> bool:
-        """Return whether the full checks asked for have followed this phase."""
-        return bool(self.checks.get("has_checks")) >= checks and bool(self.checks.get("has_data")) >= data
+    def was_followed_by(self, audit: Audit) -> bool:
+        """Return whether all that *audit* asks for has followed this phase."""
+        return all(bool(self.checks.get(name)) >= getattr(audit, name) for name in FOLLOWING)
 
 
 def encode(stored: StoredPhase) -> bytes:

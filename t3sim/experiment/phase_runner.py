@@ -61,7 +61,7 @@ class PhaseRunner:
         """
         self.points = points
         self.audit = Audit() if audit is None else audit
-        self.has_timeline = has_timeline
+        self.audit.has_timeline = has_timeline
         self.noun = noun
         self.results: dict[int, PointResult] = {}
         self._is_lenient = is_lenient
@@ -129,7 +129,7 @@ class PhaseRunner:
             report(outcome.task, 1.0)
             if isinstance(outcome, Finished):
                 self._store.put(digest, outcome.content)
-                self._take(decode(outcome.content, with_timeline=self.has_timeline))
+                self._take(decode(outcome.content, with_timeline=self.audit.has_timeline))
                 for i in list(self._points_of[digest]):
                     needed = self._of_point[i]  # all of it is there, or a part that can start now
                     can_go_on = any(map(self._is_ready, needed)) or all(one in self._known for one in needed)
@@ -186,11 +186,11 @@ class PhaseRunner:
         digest = self._digest_of[job.key]
         if digest not in self._tasks:
             after = tuple(self._digest_of[key] for key in job.after)
-            checks = (audit.has_checks, audit.has_data, audit.seed)
+            checks = (audit.has_checks, audit.has_data, audit.has_timeline, audit.seed)
             task = PhaseTask(point, digest, job.name, phase_seconds(job), program_digest(), *checks, after)
             self._tasks[digest] = task
-            stored = self._store.load(digest, with_timeline=self.has_timeline)
-            if stored is not None and stored.was_checked(checks=audit.has_checks, data=audit.has_data):
+            stored = self._store.load(digest, with_timeline=audit.has_timeline)
+            if stored is not None and stored.was_followed_by(audit):
                 self._take(stored)
         return self._known.get(digest)
 

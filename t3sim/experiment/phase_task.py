@@ -55,7 +55,7 @@ class ExperimentPoint:
 
 @dataclass(frozen=True)
 class PhaseTask:
-    """A phase to simulate: who asks for it, its digest, and which full checks are to follow it."""
+    """A phase to simulate: who asks for it, its digest, and what is to follow it."""
 
     asked_by: MadeOfPhases
     digest: str
@@ -64,6 +64,7 @@ class PhaseTask:
     program: str  # digest of the t3sim that asks
     has_checks: bool
     has_data: bool
+    has_timeline: bool
     seed: int
     after: tuple[str, ...] = ()  # digests of the phases that it starts from
     known: Mapping[str, Phase] = field(default_factory=dict)  # finished phases of who asks, without timelines
@@ -121,7 +122,7 @@ def perform(task: PhaseTask, report: Report, n_threads: int | None = 1) -> bytes
     if program_digest() != task.program:
         raise EnvironmentFailure("a worker runs another version of t3sim; start the workers from the same sources")
     load_plugins(task.run.plugins)
-    audit = Audit(task.has_checks, task.has_data, task.seed)
+    audit = Audit(task.has_checks, task.has_data, task.has_timeline, task.seed)
     wanted: list[PhaseJob] = []
 
     def finished(job: PhaseJob) -> Phase | None:

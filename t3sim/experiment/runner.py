@@ -206,7 +206,7 @@ class Sweep(PhaseRunner):
         if failed:
             files[FAILED_NAME] = folder / FAILED_NAME
             publish({files[FAILED_NAME]: failed_bytes(failed, [self._axis_texts[i] for i in self.failed])})
-        if self.has_timeline:
+        if self.audit.has_timeline:
             files |= {"timeline": folder / TIMELINE_NAME, "timeseries": folder / TIMESERIES_NAME}
             publish({files["timeline"]: timeline_bytes(timelines_of(results))})
             publish({files["timeseries"]: timeseries_bytes(phases)})

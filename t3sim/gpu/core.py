@@ -59,6 +59,7 @@ class GpuCore:
         self.store_queue = records(MESSAGE, prod(store_queues(machine)))
         self.inbox = records(MESSAGE, INBOX_SIZE)
         self.peers = records(PEER_TABLE, 1)
+        self._peers: NDArray[Any] | None = None  # the same, if the GPU has an ingress port
         self.arrivals = records(MESSAGE, 1)  # behind a switch, of each GPU: what the port has not served, credits
         self.outbox = records(MESSAGE, OUTBOX_SIZE)
         n_columns = BIN_COMPUTE_READ + N_CLASS_COLUMNS * len(traffic.names)
@@ -68,6 +69,9 @@ class GpuCore:
         fields = self.state.view(np.ndarray)
         self._now, self._n_outbox, self._bin_ticks = fields["now"], fields["n_outbox"], fields["bin_ticks"]
         self._slot_ticks = fields["slot_ticks"]
+        self._inbox_head, self._inbox_tail = fields["inbox_head"], fields["inbox_tail"]
+        self._peak_inbox = fields["peak_inbox"]
+        self._n_inbound, self._expected_inbound = fields["n_inbound"], fields["expected_inbound"]
         self._n_finished: NDArray[np.int64] = fields["operations"][0]["n_finished"]
         self._gemm_rows: NDArray[np.int64] = np.zeros(0, np.int64)  # those of GEMMs among the operations
         self._n_workgroups = 0  # of these
@@ -149,7 +153,8 @@ class GpuCore:
         """Give this GPU an ingress port; *room* is what the ingress buffer of the GPU at each distance holds for it."""
         gpu = self.gpu
         self.peers = records(PEER_TABLE, len(room))
-        self.peers["credits"] = room
+        self._peers = self.peers.view(np.ndarray)
+        self._peers["credits"] = room
         gpu.ingress_port.is_there, gpu.ingress_port.ring_size = 1, ARRIVALS
         self.arrivals = records(MESSAGE, 2 * len(room) * ARRIVALS)
 
@@ -157,22 +162,26 @@ class GpuCore:
         """Take in messages of one GPU (``at``: arrival) in order of arrival; without a switch, of any."""
         if not len(messages):
             return
-        self._make_room_for_loads(messages)
-        if self.gpu.ingress_port.is_there:
-            is_credit = messages["kind"] == codes.CREDIT
-            distance = int(messages[0]["distance"])
-            self._append_arrivals(distance, "data", messages[~is_credit])
-            self._append_arrivals(distance, "credit", messages[is_credit])
-            n_waiting = int((self.peers["data_tail"] - self.peers["data_head"]).sum())
-        else:
+        kinds = messages["kind"]
+        self._make_room_for_loads(messages, kinds)
+        if self._peers is None:
             self._append_to_inbox(messages)
             n_waiting = 0
-        n_waiting += int(self.gpu.inbox_tail - self.gpu.inbox_head)
-        self.gpu.peak_inbox = max(int(self.gpu.peak_inbox), n_waiting)
+        else:
+            is_credit = kinds == codes.CREDIT
+            n_credits, distance = int(np.count_nonzero(is_credit)), int(messages["distance"][0])
+            if n_credits < len(messages):
+                self._append_arrivals(distance, "data", messages[~is_credit] if n_credits else messages)
+            if n_credits:
+                self._append_arrivals(distance, "credit", messages[is_credit])
+            n_waiting = int(self._peers["data_tail"].sum() - self._peers["data_head"].sum())
+        n_waiting += int(self._inbox_tail[0] - self._inbox_head[0])
+        if n_waiting > self._peak_inbox[0]:
+            self._peak_inbox[0] = n_waiting
 
-    def _make_room_for_loads(self, messages: NDArray[Any]) -> None:
+    def _make_room_for_loads(self, messages: NDArray[Any], kinds: NDArray[np.int64]) -> None:
         """Let the queue in front of the link hold all that others have asked for and that has not been sent."""
-        loads = messages["kind"] == codes.LOAD
+        loads = kinds == codes.LOAD
         if loads.any():
             self._n_asked_for += int(messages["signal"][loads].sum())
             port = self.gpu.link_port
@@ -182,24 +191,26 @@ class GpuCore:
 
     def _append_arrivals(self, distance: int, kind: str, messages: NDArray[Any]) -> None:
         """Put messages of the GPU at *distance* behind those that wait; *kind* is data or credit."""
-        port, peer = self.gpu.ingress_port, self.peers[distance]
-        n_waiting = int(peer[f"{kind}_tail"] - peer[f"{kind}_head"])
-        while n_waiting + len(messages) > port.ring_size:
-            spans = [(row[f"{one}_head"], row[f"{one}_tail"]) for one in ("data", "credit") for row in self.peers]
+        peers, n_rings = self._peers, 2 * len(self.peers)
+        assert peers is not None
+        heads, tails = peers[f"{kind}_head"], peers[f"{kind}_tail"]
+        tail = int(tails[distance])
+        while tail - int(heads[distance]) + len(messages) > len(self.arrivals) // n_rings:
+            spans = [(row[f"{one}_head"], row[f"{one}_tail"]) for one in ("data", "credit") for row in peers]
             self.arrivals = widened(self.arrivals, spans)
-            port.ring_size *= 2
-        size, tail = int(port.ring_size), int(peer[f"{kind}_tail"])
-        first = (distance + (len(self.peers) if kind == "credit" else 0)) * size
+            self.gpu.ingress_port.ring_size *= 2
+        size = len(self.arrivals) // n_rings
+        first = (distance + (len(peers) if kind == "credit" else 0)) * size
         put(self.arrivals.view(np.ndarray)[first : first + size], tail, messages)
-        peer[f"{kind}_tail"] = tail + len(messages)
+        tails[distance] = tail + len(messages)
 
     def _append_to_inbox(self, messages: NDArray[Any]) -> None:
         """Put messages behind those in the inbox."""
-        head, tail = int(self.gpu.inbox_head), int(self.gpu.inbox_tail)
+        head, tail = int(self._inbox_head[0]), int(self._inbox_tail[0])
         while tail - head + len(messages) > len(self.inbox):
             self.inbox = widened(self.inbox, [(head, tail)])
         put(self.inbox.view(np.ndarray), tail, messages)
-        self.gpu.inbox_tail = tail + len(messages)
+        self._inbox_tail[0] = tail + len(messages)
 
     def stream_commands(self, sink: Callable[[NDArray[Any]], None]) -> None:
         """Give every DRAM command (``COMMAND_LOG``, in order for each channel) to *sink* too, batch by batch."""
@@ -341,7 +352,7 @@ class GpuCore:
     def share_done(self) -> float:
         """Return roughly how much of the running kernel is done, 0 to 1."""
         if not len(self._gemm_rows):
-            return float(self.gpu.n_inbound / max(int(self.gpu.expected_inbound), 1))
+            return float(self._n_inbound[0] / max(int(self._expected_inbound[0]), 1))
         return int(self._n_finished[self._gemm_rows].sum()) / max(self._n_workgroups, 1)
 
     @property

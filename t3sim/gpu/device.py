@@ -6,6 +6,7 @@ the result does not depend on the length of the quantum.
 """
 
 from collections.abc import Callable, Generator
+from itertools import count
 from typing import Any
 
 import simpy
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 
 from t3sim.errors import ModelError
 from t3sim.gpu.core import GpuCore
+
+LOOK_EVERY = 8  # quanta between two looks at whether a GPU moves: each costs as much as a hundredth of a quantum
 
 
 class Device:
@@ -25,7 +28,7 @@ class Device:
         self.core = core
         self.quantum_ticks = quantum_ticks // core.slot_ticks * core.slot_ticks
         self.egress: Callable[[NDArray[Any]], None] | None = None  # where the outgoing link takes messages
-        self.watch: Callable[[], None] | None = None  # called after each quantum in which the kernel has not ended
+        self.watch: Callable[[], None] | None = None  # called now and then, while the kernel has not ended
 
     def unwire(self) -> None:
         """Let go of links, watchers and readers after the last run, so that memory is free without the collector."""
@@ -48,15 +51,19 @@ class Device:
             self.egress(messages)
 
     def run_kernel(self, report: Callable[[float], None] | None = None) -> Generator[simpy.Event, Any, int]:
-        """Run the loaded kernel to its end; return the tick at which it ended."""
-        while True:
+        """Run the loaded kernel to its end; return the tick at which it ended.
+
+        *report* is told the share of the work that is done, every ``LOOK_EVERY`` quanta.
+        """
+        for n_quanta in count(1):
             is_done = self.advance(int(self.env.now) + self.quantum_ticks)
             self.put_on_link(self.core.take_outbox())
             if is_done:
                 yield self.env.timeout(max(self.core.now - int(self.env.now), 0))
                 return self.core.kernel_end_at
-            if self.watch is not None:
-                self.watch()
-            if report is not None:
-                report(self.core.share_done)
+            if n_quanta % LOOK_EVERY == 0:
+                if self.watch is not None:
+                    self.watch()
+                if report is not None:
+                    report(self.core.share_done)
             yield self.env.timeout(self.quantum_ticks)

@@ -153,7 +153,8 @@ class ExplicitParts(Parts):
                 gpus.append(GpuPhase(offset, end, counters_in(part, policy, core), sent_at(core)))
                 waits += waits_of(core, max(ends), f"gpu[{d}]", offset)
                 spans += spans_of(core, d)
-            return phase_of(name, gpus, timelines_of(ring.cores), waits, spans)
+            timeline = timelines_of(ring.cores) if self.audit.has_timeline else Timeline()
+            return phase_of(name, gpus, timeline, waits, spans)
 
         return simulate
 

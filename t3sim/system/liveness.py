@@ -1,7 +1,7 @@
 """Is a machine still going anywhere?  Deadlocks at once, livelocks after a while, loops at one moment, Ctrl-C.
 
 ``run_to_end`` steps SimPy and sees what SimPy alone can see: that no event is left although the run has not ended,
-and that events go on and on while time stands still.  A ``Liveness`` looks into the GPUs after each quantum (see
+and that events go on and on while time stands still.  A ``Liveness`` looks into the GPUs every few quanta (see
 ``checks.hang``).  Both end a run that hangs with a ``ModelError`` that says which part waits for what.
 """
 

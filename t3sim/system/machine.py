@@ -19,7 +19,7 @@ from t3sim.config.machine import MachineSpec
 from t3sim.errors import ModelError, UsageError
 from t3sim.gpu.arbitration import ArbitrationPolicy
 from t3sim.gpu.core import T3_TRAFFIC, GpuCore
-from t3sim.gpu.device import Device
+from t3sim.gpu.device import LOOK_EVERY, Device
 from t3sim.gpu.kernel.codes import CREDIT, LOAD, POLL, POLLED, SIGNAL
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.traffic import TrafficClasses
@@ -193,9 +193,9 @@ class MirroredMachine(Machine):
     def run(self, report: Callable[[float], None] | None = None) -> int:
         """Run the loaded kernel to its end, launch included; return the tick at which it ended.
 
-        *report* is told the share of the work that is done, after each quantum.  Raises as ``run_watched``.
+        *report* is told the share of the work that is done, now and then.  Raises as ``run_watched``.
         """
-        return self.run_watched(self.device.run_kernel(report))[0]
+        return self.run_watched(self.device.run_kernel(report), LOOK_EVERY)[0]
 
 
 def sent_at(core: GpuCore) -> int:

@@ -177,7 +177,8 @@ class MirroredParts(Parts):
             if keeps_tiles:
                 counters["tiles"] = core.tables.workgroups[list(TILE_FIELDS)].tolist()
             waits, spans = waits_of(core, end_at), tuple(spans_of(core))
-            return Phase(name, end_at, counters, timelines_of([core]), waits=waits, sent=sent_at(core), spans=spans)
+            timeline = timelines_of([core]) if self.audit.has_timeline else Timeline()
+            return Phase(name, end_at, counters, timeline, waits=waits, sent=sent_at(core), spans=spans)
 
         needed = tuple(job for one in made_from for job in one.jobs)
         what = (part.name, *needed) if made_from else key_of(part, policy, params)

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -25,13 +25,13 @@ from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
 from t3sim.gpu.arbitration import ArbitrationPolicy
 from t3sim.gpu.core import T3_TRAFFIC, GpuCore
+from t3sim.gpu.device import LOOK_EVERY
 from t3sim.gpu.kernel.codes import NEVER
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.traffic import TrafficClasses
 from t3sim.program.operations import Program
 from t3sim.system.machine import Machine, quantum_of
 
-LOOK_EVERY = 8  # windows between two looks at whether a GPU moves: each costs as much as a hundredth of a window
 MOST_WINDOWS = 8  # that a GPU advances at a time: more makes nothing faster
 Report = Callable[[float], None]
 Outcome = tuple[list[tuple[int, NDArray[Any]]], Exception | None]  # of a turn: what was sent, by window; what is raised
@@ -66,7 +66,9 @@ class RingMachine(Machine):
         self._n_taken_in = np.zeros(n_devices, np.int64)  # of these, those whose messages are with their receivers
         self._is_over = np.zeros(n_devices, bool)  # its kernel has ended, and all that it sent is on the wire
         self._may_go = np.ones(n_devices, bool)  # neither on its way nor over nor failed
-        self._turns: dict[int, Callable[[], Outcome]] = {}  # of the devices that are on their way, in order
+        self._n_turns = 0  # that are under way, or whose outcome is not taken in yet
+        self._outcomes: SimpleQueue[tuple[int, Outcome]] = SimpleQueue()  # of turns, by device, as they end
+        self._settled: deque[tuple[int, Outcome]] = deque()  # those that somebody has waited for
         self._failed: dict[int, Exception] = {}  # by device
         # For each device, of each: what it has sent, and by the end of which window.
         self._arrived: list[list[deque[tuple[int, NDArray[Any]]]]] = [
@@ -108,21 +110,23 @@ class RingMachine(Machine):
         The next turn is always of the device that may go furthest. In a ring it comes to be the one behind the one
         that went last, which finds its neighbour ahead and goes on for several windows at once: the caches of the host
         like that better than going round window by window.
-        Two turns for each thread are under way, so a thread waits neither for the slowest one nor for the links, and
-        they are taken in in the order in which they were given out: nothing depends on which is done first.
+        Two turns for each thread are under way, and each is taken in as it ends, so a thread waits neither for the
+        slowest one nor for the links.  Nothing depends on which ends first: a device takes in messages by the window
+        in which they were sent.
         """
-        n_turns = 1 if pool is None else 2 * self.n_threads
+        most_turns = 1 if pool is None else 2 * self.n_threads
         while True:
-            while len(self._turns) < n_turns and (turn := self._furthest()):
-                d, room = turn
-                work = partial(self._advance_one, d, room)
-                self._turns[d] = work if pool is None else pool.submit(work).result
-                self._may_go[d] = False
-            if not self._turns:
+            while self._n_turns < most_turns and (turn := self._furthest()):
+                self._n_turns += 1
+                self._may_go[turn[0]] = False
+                if pool is None:
+                    self._take_turn(*turn)
+                else:
+                    pool.submit(self._take_turn, *turn)
+            if not self._n_turns:
                 break
-            d = next(iter(self._turns))
-            sent, error = self._turns[d]()
-            del self._turns[d]
+            d, (sent, error) = self._settled.popleft() if self._settled else self._outcomes.get()
+            self._n_turns -= 1
             before = int(self._n_taken_in[d])
             self._n_taken_in[d] = self.n_windows[d] - (error is not None)
             self._is_over[d] = self._has_ended(d)
@@ -142,8 +146,10 @@ class RingMachine(Machine):
 
     def settle(self) -> bool:
         """See the base class."""
-        outcomes = [turn() for turn in self._turns.values()]
-        return any(sent for sent, _ in outcomes) or any(queue for queues in self._arrived for queue in queues)
+        while len(self._settled) < self._n_turns:
+            self._settled.append(self._outcomes.get())
+        is_sent = any(sent for _, (sent, _) in self._settled)
+        return is_sent or any(queue for queues in self._arrived for queue in queues)
 
     def _has_ended(self, d: int) -> bool:
         """Return whether the kernel of device *d* has ended and all that it sent is on the wire."""
@@ -174,6 +180,10 @@ class RingMachine(Machine):
             watch()
         if reports is not None:
             reports[d](self.cores[d].share_done)
+
+    def _take_turn(self, d: int, n_windows: int) -> None:
+        """Advance device *d*, on whatever thread, and note what came of it."""
+        self._outcomes.put((d, self._advance_one(d, n_windows)))
 
     def _advance_one(self, d: int, n_windows: int) -> Outcome:
         """Advance device *d* by so many windows; return what it sent in each, with the number of the window."""

@@ -133,7 +133,7 @@ def ring(n_gpus: str, *overrides: str) -> dict[str, Figures]:
     figures = {}
     for mode, kind in kinds.items():
         started, cpu = time.perf_counter(), time.process_time()
-        phase = kind(run.model_copy(update={"mode": mode}), PhaseStore()).phase(part)
+        phase = kind(run.model_copy(update={"mode": mode}), PhaseStore(), Audit(has_timeline=False)).phase(part)
         wall_s, cpu_s = time.perf_counter() - started, time.process_time() - cpu
         figures[mode] = {"ticks": phase.ticks, "wall_s": wall_s, "cpu_s": cpu_s, "peak": peak_bytes()}
     return figures

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from itertools import count
 from typing import Any
 
@@ -36,6 +37,21 @@ def content(seen: Observed) -> Any:
 def test_threads_do_not_matter(strategy: str) -> None:
     one, two, four = (explicit(unlike(strategy), n_threads=n) for n in (1, 2, 4))
     assert one == two == four
+
+
+@pytest.mark.parametrize("slow", [0, 3])
+def test_which_turn_ends_first_does_not_matter(slow: int) -> None:
+    def slowed(ring: RingMachine) -> None:
+        if len(ring.devices) > 1:
+            advance = ring.devices[slow].advance
+
+            def wait_and_advance(horizon: int) -> bool:
+                time.sleep(1e-3)
+                return advance(horizon)
+
+            ring.devices[slow].advance = wait_and_advance
+
+    assert explicit(unlike(), slowed, n_threads=4) == reference(unlike())
 
 
 @pytest.mark.parametrize("order", [(4, 3, 2, 1, 0), (2, 0, 4, 1, 3)])

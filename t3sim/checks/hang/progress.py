@@ -250,7 +250,7 @@ def unscheduled_channels(core: GpuCore) -> list[int]:
     channels = core.state.view(np.ndarray)["channels"][0]
     is_asleep = np.minimum(channels["column_wake_at"], channels["row_wake_at"]) >= codes.NEVER
     if not is_asleep.any():
-        return []  # after every quantum, as a rule
+        return []  # at every look, as a rule
     return [int(c) for c in np.flatnonzero(is_asleep & channels["occupancy"].any(axis=1))]
 
 

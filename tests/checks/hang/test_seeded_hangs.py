@@ -17,6 +17,7 @@ import pytest
 from t3sim.checks.hang.progress import PATIENCE_CYCLES, longest_wait, rotation_ticks
 from t3sim.errors import ModelError
 from t3sim.gpu.core import GpuCore
+from t3sim.gpu.device import LOOK_EVERY
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel.codes import NEVER
 from t3sim.system import liveness
@@ -305,11 +306,12 @@ def test_a_hang_is_found_in_time_and_named_briefly(seed: Seed) -> None:
     assert found
     since, now = (int(cycle.replace(",", "")) for cycle in found.groups())
     core, period = wired.core, int(wired.core.gpu.compute_ticks)
+    between_looks = LOOK_EVERY * wired.device.quantum_ticks
     if seed.kind == "deadlock":
-        assert now - since <= (2 * rotation_ticks(core) + 3 * wired.device.quantum_ticks) // period
+        assert now - since <= (2 * rotation_ticks(core) + 3 * between_looks) // period
     else:
         assert now - since > PATIENCE_CYCLES
-        assert now - since <= PATIENCE_CYCLES + (longest_wait(core) + 2 * wired.device.quantum_ticks) // period
+        assert now - since <= PATIENCE_CYCLES + (longest_wait(core) + 2 * between_looks) // period
 
 
 def test_canary_a_blind_detector_lets_the_seed_run_on(seed: Seed, monkeypatch: pytest.MonkeyPatch) -> None:
