@@ -319,7 +319,7 @@ class _Outline:
 
     def _channel(self, one: Moves, steps: Any, n_units: float) -> Process:
         """Take the steps of a channel in turn, each with what it waits for and its overhead."""
-        unit, n_columns = self.machine.gpu.compute_unit, one.steps.shape[1]
+        gpu, n_columns = self.machine.gpu, one.steps.shape[1]
         yield self.env.timeout(one.startup)
         for step in steps:
             if step["wait_signal"] != NONE:
@@ -329,15 +329,14 @@ class _Outline:
                 continue
             is_sent, n_data = step["send"] != NONE, int(step["n_granules"])
             n_sent = sent_granules(n_data, one.flags) if is_sent else 0
-            n_stored = n_sent + (n_data if step["kept_at"] != NONE else 0)
-            loaded = n_data * int(step["n_operands"]) / unit.l2_bytes_per_cycle
-            cycles = (loaded + n_stored / unit.l2_store_bytes_per_cycle) * self.granule / n_units
+            n_kept = n_data if step["kept_at"] != NONE else 0
+            cycles = gpu.path_cycles(n_data * int(step["n_operands"]), n_kept, n_sent) * self.granule / n_units
             sources = (step["source"] + np.arange(step["n_operands"]) * step["source_stride"]) % self.program.n
             n_fetched = n_data * int(np.count_nonzero(sources))
             on_link = (n_sent + n_fetched) * self.granule * n_columns * SECOND // self.rate
-            in_flight = self.machine.gpu.collective_kernel.max_outstanding_lines * self.program.line
+            in_flight = gpu.collective_kernel.max_outstanding_lines * self.program.line
             n_rounds = -(-n_fetched // round(in_flight * n_units)) if n_fetched else 0
-            taken = max(round(cycles * SECOND / self.machine.gpu.compute_clock), on_link, n_rounds * 2 * self.latency)
+            taken = max(round(cycles * SECOND / gpu.compute_clock), on_link, n_rounds * 2 * self.latency)
             yield self.env.timeout(taken)
             if step["post_signal"] != NONE:
                 self._post(int(step["post_signal"]), n_sent or n_data, self.latency if is_sent else 0)

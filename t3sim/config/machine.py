@@ -23,6 +23,7 @@ def _written(parser: Callable[[object], object]) -> BeforeValidator:
 
 
 Bytes = Annotated[int, _written(units.parse_bytes), Field(gt=0)]
+BytesOrZero = Annotated[int, _written(units.parse_bytes), Field(ge=0)]
 BytesPerSecond = Annotated[int, _written(units.parse_bandwidth), Field(gt=0)]
 Hertz = Annotated[int, _written(units.parse_frequency), Field(gt=0)]
 Picoseconds = Annotated[int, _written(units.parse_time), Field(ge=0)]
@@ -97,6 +98,9 @@ class ComputeUnitSpec(Spec):
     l2_bytes_per_cycle: BytesPerCycle = Field(description="width of the path from the L2, for loads")
     l2_store_bytes_per_cycle: Annotated[Count, Unit("B/cycle")] = Field(
         description="width of the path to the L2, for stores"
+    )
+    store_header: Annotated[BytesOrZero, AtMost(1 << 16)] = Field(
+        0, description="what a line stored to another GPU takes of that path besides its data"
     )
     max_outstanding_lines: LinesInFlight = Field(description="loads of lines in flight, and as many stores")
     workgroup_launch: Latency = Field(description="from a freed slot to the first instruction of its next workgroup")
@@ -194,9 +198,9 @@ class CollectiveKernelSpec(Spec):
     ``kind`` ``chunk``: all compute units share each step of the ring (T3 section 2.3).  ``channels``: ``channels``
     compute units each run a ring of their own, in slices, and copy what arrives out of a receive buffer (NCCL).
 
-    With ``wavefront_lines`` the loads in flight are of each array, and the wavefronts take turns: the path of a compute
-    unit is first come, first served, so that nobody loads anew before all have stored.  Threads that wait for flags in
-    the data go on line by line.
+    With ``wavefront_lines`` the loads in flight are of each array, and a wavefront loads anew when it has stored; those
+    of a workgroup follow each other.  Where it adds up, it does so in ``sum_rounds`` parts, each loaded when the one
+    before has come.  Threads that wait for flags in the data go on line by line.
 
     The numbers stated here are those of the plain protocol (NCCL's Simple), whose flags follow the data;
     ``low_latency`` and ``low_latency_128`` (NCCL's LL and LL128) are protocols that small arrays may take instead.
@@ -208,6 +212,9 @@ class CollectiveKernelSpec(Spec):
     wavefront_lines: LinesInFlight | None = Field(
         None,
         description="lines that a wavefront (warp) loads, waits for and stores together; none: each line by itself",
+    )
+    sum_rounds: Annotated[Count, AtMost(64)] = Field(
+        1, description="times that a wavefront waits for operands where it adds up; more: fewer loads are in flight"
     )
     lds: Annotated[Bytes, AtMost(1 << 24)] | None = Field(None, description="LDS of a workgroup; none: it takes none")
     kind: Literal["chunk", "channels"] = Field(
@@ -308,6 +315,12 @@ class GpuSpec(Spec):
     def clock_of_matrices(self) -> int:
         """The compute clock while a GEMM runs, in hertz."""
         return self.compute_clock if isinstance(self.matrix_clock, str) else self.matrix_clock
+
+    def path_cycles(self, loaded: float, kept: float, sent: float) -> float:
+        """Return the cycles that the path of a compute unit takes for bytes loaded, stored here, and stored elsewhere."""
+        unit = self.compute_unit
+        stored = kept + sent * (1 + unit.store_header / self.l2.line)
+        return loaded / unit.l2_bytes_per_cycle + stored / unit.l2_store_bytes_per_cycle
 
 
 class DramTimingSpec(Spec):

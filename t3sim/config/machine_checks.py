@@ -129,9 +129,13 @@ def _compute_units(machine: MachineSpec) -> Iterator[Finding]:
     if lines < OPERANDS_OF_A_REDUCTION:
         message = f"is {lines}, must be at least {OPERANDS_OF_A_REDUCTION}: a reduction adds two lines"
         yield "gpu.collective_kernel.max_outstanding_lines", message
-    if spec.collective_kernel.wavefront_lines is not None and spec.collective_kernel.wavefront_lines > lines:
-        message = f"is {spec.collective_kernel.wavefront_lines}, cannot be above `max_outstanding_lines`, {lines}"
+    together, rounds = spec.collective_kernel.wavefront_lines, spec.collective_kernel.sum_rounds
+    if together is not None and together > lines:
+        message = f"is {together}, cannot be above `max_outstanding_lines`, {lines}"
         yield "gpu.collective_kernel.wavefront_lines", message
+    if rounds > (together or 1):
+        message = f"is {rounds}, cannot be above `wavefront_lines`, {together or 'which is not given: each is one round'}"
+        yield "gpu.collective_kernel.sum_rounds", message
     access, one_line = machine.memory.access, _one_line(machine)
     flagged = [
         -(-line * line // (one.data_per_line * access)) * access for one in spec.collective_kernel.flagged.values()

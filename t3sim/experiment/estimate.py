@@ -189,7 +189,7 @@ def moves_work(machine: MachineSpec, moves: Moves) -> Work:
     data, (flagged, plain) = steps["n_granules"], moves.flags
     read, kept = float((steps["n_operands"] * data).sum()), float(data[steps["kept_at"] >= 0].sum())
     sent = float(-(-data[steps["send"] >= 0] * flagged // plain).sum())
-    cycles = read / gpu.compute_unit.l2_bytes_per_cycle + (kept + sent) / gpu.compute_unit.l2_store_bytes_per_cycle
+    cycles = gpu.path_cycles(read, kept, sent)
     copying_s = cycles / n_units * machine.memory.access / clock
     overhead_s = (len(steps) * moves.step_overhead + (moves.launch or 0) + moves.startup) / 1e12
     n_hops = len(np.unique(steps["wait_signal"][:, 0])) if sent else 0

@@ -138,11 +138,11 @@ def keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[Key]:
             continue
         default = None if field.is_required() else field.get_default(call_default_factory=True)
         has_default = isinstance(default, (bool, int)) or bool(default)
-        shown = f"`{default if isinstance(default, bool) else shown_value(model, (name,), default)}`"
+        shown = f"`{str(default).lower() if isinstance(default, bool) else shown_value(model, (name,), default)}`"
         allowed = allowed_in(model, name)
         if f"{prefix}{name}".removeprefix("machine.") in POWERS_OF_TWO:
             allowed += ", a power of two"
-        yield Key(prefix + name, field.description or "", allowed, shown.lower() if has_default else "")
+        yield Key(prefix + name, field.description or "", allowed, shown if has_default else "")
 
 
 def allowed_in(model: type[BaseModel], name: str) -> str:

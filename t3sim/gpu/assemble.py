@@ -169,7 +169,7 @@ def fill_clocks(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
     gpu.n_buffers = 1
     gpu.line_bytes = spec.l2.line
     gpu.granule_bytes = memory.access
-    gpu.line_issue_ticks, gpu.store_issue_ticks = issue_ticks(machine, ticks)
+    gpu.line_issue_ticks, gpu.store_issue_ticks, gpu.store_header_ticks = issue_ticks(machine, ticks)
     gpu.max_outstanding_lines = spec.compute_unit.max_outstanding_lines
     gpu.holds_writes = machine.memory.queue.holds_writes
     gpu.epilogue_ticks = spec.compute_unit.epilogue * gpu.compute_ticks
@@ -183,11 +183,11 @@ def fill_clocks(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
     gpu.row_unit_bits = log2(memory.row // memory.channel_interleave)
 
 
-def issue_ticks(machine: MachineSpec, ticks: TickBase) -> tuple[int, int]:
-    """Return how long the path of a compute unit to the L2 takes for a line loaded, and for one stored."""
-    spec = machine.gpu
-    line = spec.l2.line * ticks.period(spec.compute_clock)
-    return -(-line // spec.compute_unit.l2_bytes_per_cycle), -(-line // spec.compute_unit.l2_store_bytes_per_cycle)
+def issue_ticks(machine: MachineSpec, ticks: TickBase) -> tuple[int, int, int]:
+    """Return what the path of a compute unit to the L2 takes for a line loaded, one stored, and a header of a store."""
+    unit, line, cycle = machine.gpu.compute_unit, machine.gpu.l2.line, ticks.period(machine.gpu.compute_clock)
+    store = unit.l2_store_bytes_per_cycle
+    return -(-line * cycle // unit.l2_bytes_per_cycle), -(-line * cycle // store), -(-unit.store_header * cycle // store)
 
 
 def fill_memory(gpu: Any, machine: MachineSpec) -> None:

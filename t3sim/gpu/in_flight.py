@@ -273,7 +273,8 @@ class HungGpu:
         workgroup = self.gpu.move_workgroups[c]
         if workgroup.line_head == workgroup.line_tail:
             return -1
-        together = self.step_of(c)[0].wavefront_lines  # lines that are stored when all have come
+        moves, row = self.step_of(c)
+        together = uncompiled(move_kernel.lines_together)(moves, self.tables.steps[row])
         ahead = int(workgroup.step_come - workgroup.step_stored) if workgroup.step_come % together > 0 else 0
         return min(int(workgroup.line_head) + ahead, int(workgroup.line_tail) - 1) % len(workgroup.line_index)
 

@@ -134,6 +134,7 @@ PARAMETERS: Mapping[str, Sequence[Any]] = {
     "lead": (0, 25, 100),
 }
 WAVEFRONT_LINES = (1, 2)  # no more than any of these machines may have in flight
+STORE_HEADERS = (1, 32, 200)  # bytes
 RINGS = (2, 2, 2, 3, 3, 3, 4, 4, 5, 6, 7, 8)
 # The shortest is one issue slot.  Every GPU takes a turn in each window of that length: short ones on small rings only.
 LATENCIES = {2: ("10 ns", "50 ns", "1 us"), 3: ("50 ns", "100 ns"), 4: ("100 ns", "1 us")}
@@ -185,7 +186,19 @@ def _drawn(rng: np.random.Generator, name: str) -> RunSpec:
         run = run.model_copy(update={"machine": machine.model_copy(update={"gpu": gpu})})
     if rng.random() < SHARE_CHANGED:
         run = _with_l1(rng, run)
+    if rng.random() < SHARE_CHANGED:
+        run = _with_slow_stores_and_sums(rng, run)
     return run if quantum is None else run.model_copy(update={"quantum": max(quantum, slot)})
+
+
+def _with_slow_stores_and_sums(rng: np.random.Generator, run: RunSpec) -> RunSpec:
+    """Return *run* with a header for stores to other GPUs, and sums that wait as often as their wavefronts allow."""
+    gpu = run.machine.gpu
+    unit = gpu.compute_unit.model_copy(update={"store_header": _one(rng, STORE_HEADERS)})
+    rounds = gpu.collective_kernel.wavefront_lines or 1
+    kernel_spec = gpu.collective_kernel.model_copy(update={"sum_rounds": rounds})
+    gpu = gpu.model_copy(update={"compute_unit": unit, "collective_kernel": kernel_spec})
+    return run.model_copy(update={"machine": run.machine.model_copy(update={"gpu": gpu})})
 
 
 def _with_l1(rng: np.random.Generator, run: RunSpec) -> RunSpec:

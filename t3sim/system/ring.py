@@ -66,6 +66,8 @@ class RingMachine(Machine):
         self._n_taken_in = np.zeros(n_devices, np.int64)  # of these, those whose messages are with their receivers
         self._is_over = np.zeros(n_devices, bool)  # its kernel has ended, and all that it sent is on the wire
         self._may_go = np.ones(n_devices, bool)  # neither on its way nor over nor failed
+        # With a thread for each device, one that went on for longer would have its neighbour's thread wait.
+        self._most_windows = max(1, MOST_WINDOWS if n_threads == 1 else min(MOST_WINDOWS, n_devices // n_threads))
         self._n_turns = 0  # that are under way, or whose outcome is not taken in yet
         self._outcomes: SimpleQueue[tuple[int, Outcome]] = SimpleQueue()  # of turns, by device, as they end
         self._settled: deque[tuple[int, Outcome]] = deque()  # those that somebody has waited for
@@ -164,7 +166,7 @@ class RingMachine(Machine):
         """
         ends = np.where(self._is_over, NEVER, self._n_taken_in + 1)
         last = min((self.n_windows[failed] for failed in self._failed), default=NEVER)
-        rooms = np.minimum(ends[self._heard].min(axis=1, initial=last) - self._n_taken_in, MOST_WINDOWS)
+        rooms = np.minimum(ends[self._heard].min(axis=1, initial=last) - self._n_taken_in, self._most_windows)
         rooms[~self._may_go] = 0
         d = int(rooms.argmax())
         return (d, int(rooms[d])) if rooms[d] > 0 else None

@@ -51,8 +51,6 @@ def _parameters(machine: MachineSpec) -> list[Parameter]:
     steps = range(1200 * MHZ, machine.gpu.compute_clock + 1, 10 * MHZ)
     clocks = tuple(clock for clock in steps if not machine_findings(with_value(machine, "gpu.matrix_clock", clock)))
     return [
-        Parameter(f"{unit}.l2_bytes_per_cycle", tuple(range(48, 129, 4)), "rings"),
-        Parameter(f"{unit}.l2_store_bytes_per_cycle", tuple(range(16, 65)), "rings"),
         Parameter(f"{kernel}.slice_overhead", tuple(range(0, 6 * US, US // 4)), "rings"),
         Parameter(f"{kernel}.launch", tuple(range(0, 30 * US, US)), "rings"),
         Parameter(f"{kernel}.low_latency.launch", tuple(range(0, 20 * US, US // 4)), "small rings"),

@@ -127,7 +127,7 @@ class Scatters:
         efficiency = efficiency_of(main_loop_s, machine, self.tiling, shape)
         pointer = machine.gpu.l2.hit_latency
         own = with_unit(
-            machine, matrix_efficiency=efficiency, l2_store_bytes_per_cycle=STORE_BYTES_PER_CYCLE,
+            machine, matrix_efficiency=efficiency, l2_store_bytes_per_cycle=STORE_BYTES_PER_CYCLE, store_header=0,
             epilogue=exchange_cycles(self.tiling) + pointer, max_unsent_bytes=STORES_AHEAD,
         )  # fmt: skip
         if machine.gpu.n_compute_units == N_SMS:

@@ -18,15 +18,19 @@ from tests.kernel.small import TILING, at_once, gemm_of, machine, mirrored, ring
 LINES, LINE = 64, 128  # loads in flight of a compute unit of t3-tiny; bytes
 N_TURNS = 32
 SIZE = N_TURNS * LINES * LINE  # bytes that are moved
-# Memory that is no limit: what is left is the path of the compute unit and the latency.
-WIDE = "memory: {preset: hbm2-2ch, n_channels: 4, clock: 2 GHz}"
+# Memory and link that are no limit: what is left is the path of the compute unit and the latency.
+WIDE = "memory: {preset: hbm2-2ch, n_channels: 4, clock: 2 GHz}, link: {bandwidth: 100 GB/s}"
 PATH, WIDE_PATH = 16, 40  # bytes a cycle: a turn takes longer than a load, and less long
 
 
-def tiny(wavefront_lines: int | None, path: int = PATH, l1_lines: int | None = None) -> MachineSpec:
-    by_wavefronts = "" if wavefront_lines is None else f", collective_kernel: {{wavefront_lines: {wavefront_lines}}}"
+def tiny(
+    wavefront_lines: int | None, path: int = PATH, l1_lines: int | None = None, sum_rounds: int = 1, header: int = 0
+) -> MachineSpec:
+    together = f"wavefront_lines: {wavefront_lines}, sum_rounds: {sum_rounds}"
+    by_wavefronts = "" if wavefront_lines is None else f", collective_kernel: {{{together}}}"
     l1 = "" if l1_lines is None else f", l1: {{with_lds: {(1 << 17) + l1_lines * LINE} B, lds_sizes: [128 KiB]}}"
-    unit = f"compute_unit: {{l2_bytes_per_cycle: {path}, l2_store_bytes_per_cycle: {path}{l1}}}"
+    widths = f"l2_bytes_per_cycle: {path}, l2_store_bytes_per_cycle: {path}, store_header: {header} B"
+    unit = f"compute_unit: {{{widths}{l1}}}"
     return machine(f"gpu: {{{unit}{by_wavefronts}}}, {WIDE}")
 
 
@@ -58,17 +62,37 @@ def latency_of(spec: MachineSpec) -> float:
     return cycles(spec, moves) - LINE / unit.l2_bytes_per_cycle - LINE / unit.l2_store_bytes_per_cycle
 
 
-@pytest.mark.parametrize("path", [PATH, WIDE_PATH])
 @pytest.mark.parametrize("n_operands", [1, 2])
-def test_a_turn_of_wavefronts_is_its_loads_and_its_stores_or_the_latency(n_operands: int, path: int) -> None:
-    """All wavefronts load, then all store, on one path: what has come is stored while the last ones wait.
+def test_wavefronts_hide_the_latency_behind_each_other(n_operands: int) -> None:
+    """One loads while others store: what a kernel takes is its path, if a turn of all of them takes longer than a load."""
+    found = cycles(tiny(8), kernel(n_operands))
+    assert found == pytest.approx((n_operands + 1) * SIZE / PATH, rel=0.03)
 
-    A turn has so many lines of each operand.
-    """
-    spec = tiny(8, path)
-    ticks = LINES * LINE / path
-    turn = n_operands * ticks + max(ticks, latency_of(spec) + ticks / 8)
-    assert cycles(spec, kernel(n_operands)) == pytest.approx(N_TURNS * turn, rel=0.04)
+
+@pytest.mark.parametrize("n_operands", [1, 2])
+@pytest.mark.parametrize("rounds", [1, 2, 4])
+def test_a_wavefront_waits_once_for_a_copy_and_in_each_round_for_a_sum(n_operands: int, rounds: int) -> None:
+    """One wavefront alone: loads, latency and stores of each part one after the other."""
+    spec = tiny(LINES, WIDE_PATH, sum_rounds=rounds)
+    n_waits = rounds if n_operands > 1 else 1
+    turn = (n_operands + 1) * LINES * LINE / WIDE_PATH + n_waits * latency_of(spec)
+    assert cycles(spec, kernel(n_operands)) == pytest.approx(N_TURNS * turn, rel=0.05)
+
+
+def test_what_is_stored_nowhere_takes_nothing_of_the_path() -> None:
+    """Does a wavefront that only reads load anew as soon as all has come?"""
+    spec = tiny(LINES, WIDE_PATH)
+    turn = LINES * LINE / WIDE_PATH + latency_of(spec)
+    assert cycles(spec, kernel(1, kept_at=-1)) == pytest.approx(N_TURNS * turn, rel=0.05)
+
+
+@pytest.mark.parametrize("header", [0, 32, 128])
+def test_a_store_to_another_gpu_takes_its_header_of_the_path(header: int) -> None:
+    spec, here = tiny(8, header=header), SIZE / PATH
+    sent = kernel(1, kept_at=-1, send=STORE, distance=1, destination=9 * SIZE // 64)
+    found = cycles(spec, sent)
+    assert found == pytest.approx(2 * here + header / LINE * here, rel=0.03)
+    assert cycles(spec, kernel(1)) == cycles(tiny(8), kernel(1))  # and one to its own memory none
 
 
 @pytest.mark.parametrize("l1_lines", [4, 8, 16])
@@ -127,11 +151,11 @@ def test_a_kernel_whose_code_is_the_limit_takes_no_turns() -> None:
     rate = 4  # bytes of results a cycle, on one compute unit
     given = replace(kernel(1), units=(0, 1), bandwidth=rate * spec.gpu.compute_clock)
     assert cycles(spec, given) == pytest.approx(SIZE / rate + SIZE / WIDE_PATH, rel=0.05)
-    assert run(spec, given).core.operations[0].turn_lines == codes.NEVER
+    assert run(spec, given).core.operations[0].ahead_lines[0] == codes.NEVER
 
 
 def test_line_by_line_the_latency_is_hidden() -> None:
-    """Without turns a copy takes what its path takes: loads that wait are behind stores that do not."""
+    """Without wavefronts a copy takes what its path takes: loads that wait are behind stores that do not."""
     found = cycles(tiny(None), kernel(1))
     assert found == pytest.approx(2 * SIZE / PATH, rel=0.03)
 

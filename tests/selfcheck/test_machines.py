@@ -11,7 +11,7 @@ from t3sim.config.experiment import RunSpec
 from t3sim.experiment.plan import load_experiment
 from t3sim.gpu.assemble import layout_for
 from t3sim.gpu.kernel.state import Layout
-from t3sim.selfcheck.machines import RINGS, VALUES, modes_of, outcome_of, random_run, strategies
+from t3sim.selfcheck.machines import RINGS, STORE_HEADERS, VALUES, modes_of, outcome_of, random_run, strategies
 from t3sim.system import parts
 from tests.conftest import cases, sample
 
@@ -100,6 +100,8 @@ def test_machines_cover_what_they_claim() -> None:
     assert {gpu.l2.at_kernel_end for gpu in gpus} == {"write-back", "keep"}
     assert {gpu.collective_kernel.kind for gpu in gpus} == {"chunk", "channels"}
     assert {gpu.collective_kernel.wavefront_lines for gpu in gpus} == {None, 1, 2}
+    assert {gpu.collective_kernel.sum_rounds for gpu in gpus} == {1, 2}
+    assert {gpu.compute_unit.store_header for gpu in gpus} == {0, *STORE_HEADERS}
     assert {gpu.compute_unit.l1 is None for gpu in gpus} == {False, True}
     assert {memory.queue.write_age > 0 for memory in memories} == {False, True}
     assert any(gpu.collective_kernel.low_latency for gpu in gpus)

@@ -195,10 +195,10 @@ def test_everything_is_done_beside_each_other() -> None:
 def test_fewer_channels_leave_more_to_the_gemm() -> None:
     """Does a collective on 4 compute units slow a GEMM down less than one on 24?
 
-    128 tiles fit the 128 others; 3 %: in a row of kernels the second operand is in the L2 from the first.
+    128 tiles fit the 128 others; 5 %: in a row of kernels the second operand is in the L2 from the first.
     """
     many, few = beside(), beside(4)
-    assert 0.97 * many.gemm.ticks < few.times[0] < many.times[0]
+    assert 0.95 * many.gemm.ticks < few.times[0] < many.times[0]
 
 
 @pytest.mark.deep  # 8 s; fewer and more channels are compared below

@@ -31,7 +31,6 @@ TILING = load_tiling("gemm-128x256")
 MIB = 1 << 20
 KERNEL = "gpu.collective_kernel"
 HIDDEN = {  # what the made-up device really has
-    "gpu.compute_unit.l2_store_bytes_per_cycle": 24,
     f"{KERNEL}.slice_overhead": 1_500_000,
     f"{KERNEL}.launch": 5_000_000,
     f"{KERNEL}.low_latency.launch": 2_500_000,

@@ -206,6 +206,8 @@ def issue_stores(gpu, gemm, cu_index, slot_index, entry, tiles, store_queue, cre
                 note_refused_line(slot, refused_by, address // granules_per_line)
                 return 0
             credit -= gpu.store_issue_ticks
+            if entry.route == codes.ROUTE_REMOTE_STORE or entry.route == codes.ROUTE_REMOTE_UPDATE:
+                credit -= gpu.store_header_ticks
         slot.store_line += 1
     return credit
 

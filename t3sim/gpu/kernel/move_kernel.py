@@ -2,9 +2,10 @@
 
 Models: one workgroup on a compute unit; the lines of a step are dealt to the workgroups in turn, or belong to one of
 them if each is a channel of its own; a workgroup loads its operands past the L2, at most ``max_lines`` in flight,
-adds them and stores the result to another GPU, to its own memory or to both, in order.  Wavefronts that load and store
-several lines together take turns: all have stored before one loads again (``turn_lines``), and none stores before all
-lines of its own have come (``wavefront_lines``); decision 37.  Loads in flight need room in the L1, of which a kernel
+adds them and stores the result to another GPU, to its own memory or to both, in order.  Wavefronts load, wait for and
+store several lines together (``wavefront_lines``), fewer at a time where they add up; each loads anew when it has
+stored (``ahead_lines``), and those of a workgroup share its path to the L2, a line stored for each one asked for;
+decision 39.  Loads in flight need room in the L1, of which a kernel
 that comes while GEMMs run has what their LDS leaves; decision 38.  A step without operands fills memory.  A step starts
 when what it needs has been received and the workgroup is over the overhead of the one before (fence, flag, barrier).
 A *copy engine* is a unit like a compute unit, behind them in the table, on which only such a kernel of one workgroup
@@ -124,20 +125,23 @@ def note_polled(gpu, steps, cu_index, value):
 
 
 @kernel
-def load_operands(gpu, moves, cu_index, step, store_queue, credit, slot_end):
-    """Load operand lines of this step while the issue path and the limit in flight allow."""
+def load_operands(gpu, moves, cu_index, step, store_queue, credit, most, slot_end):
+    """Load operand lines of this step, so many at most, while the issue path and the limit in flight allow."""
     traffic_class = moves.traffic_class
     part = gpu.move_workgroups[cu_index]
     cu = gpu.compute_units[cu_index]
     n_lines = lines_of(moves, part, step.n_lines)
     capacity = len(part.line_index)
+    together = lines_together(moves, step)
+    ahead = moves.ahead_lines[int(step.n_operands > 1)]
     while (
         credit > 0
+        and most > 0
         and part.step_line < n_lines
         and part.outstanding_lines < moves.max_lines
         and (cu.is_taken == 0 or cu.outstanding_granules + gpu.l2.granules_per_line <= cu.l1_granules)
         and part.line_tail - part.line_head < capacity
-        and part.step_stored >= part.step_line - part.step_line % moves.turn_lines
+        and part.step_line - part.step_line % together - part.step_stored <= ahead
     ):
         line = line_of(moves, part, part.step_line)
         if step.n_operands == 0:
@@ -174,6 +178,7 @@ def load_operands(gpu, moves, cu_index, step, store_queue, credit, slot_end):
             for i in range(n_granules):
                 request(gpu, channel_id, traffic_class, place_of(gpu, address + i, codes.COLLECTIVE_READ), tag, cycle)
         credit -= moves.load_ticks * n_granules // n_data
+        most -= 1
         part.outstanding_lines += 1
         cu.outstanding_granules += n_granules * cu.is_taken
         part.step_operand += 1
@@ -213,10 +218,16 @@ def deliver_collective_read(gpu, tag, done_at):
 
 
 @kernel
-def has_come(moves, part, n_lines, slot_end):
+def lines_together(moves, step):
+    """Return how many lines a wavefront loads, waits for and stores together."""
+    return moves.wavefront_lines[int(step.n_operands > 1)]
+
+
+@kernel
+def has_come(part, together, n_lines, slot_end):
     """Return whether the line that is stored next has come, and all others that its wavefront loads with it."""
     capacity = len(part.line_index)
-    n_needed = min(part.step_stored - part.step_stored % moves.wavefront_lines + moves.wavefront_lines, n_lines)
+    n_needed = min(part.step_stored - part.step_stored % together + together, n_lines)
     while part.step_come < n_needed:
         if part.step_come == part.step_line:
             return False
@@ -228,8 +239,11 @@ def has_come(moves, part, n_lines, slot_end):
 
 
 @kernel
-def store_results(gpu, moves, cu_index, step, store_queue, credit, now):
-    """Store finished lines in order, to where the step sends them; the link's latency includes the way to the port."""
+def store_results(gpu, moves, cu_index, step, store_queue, credit, most, now):
+    """Store finished lines in order, so many at most, to where the step sends them.
+
+    The link's latency includes the way to the port.
+    """
     traffic_class = moves.traffic_class
     part = gpu.move_workgroups[cu_index]
     cu = gpu.compute_units[cu_index]
@@ -237,9 +251,10 @@ def store_results(gpu, moves, cu_index, step, store_queue, credit, now):
     slot_end = now + gpu.slot_ticks
     is_sent = step.send >= 0
     n_lines = lines_of(moves, part, step.n_lines)
-    while part.line_head < part.line_tail and credit > 0:
+    together = lines_together(moves, step)
+    while part.line_head < part.line_tail and credit > 0 and most > 0:
         entry = part.line_head % capacity
-        if not has_come(moves, part, n_lines, slot_end):
+        if not has_come(part, together, n_lines, slot_end):
             return credit
         n_granules = granules_of_line(gpu, step, part.line_index[entry])
         at = max(slot_end - credit, part.line_ready_at[entry])
@@ -278,11 +293,37 @@ def store_results(gpu, moves, cu_index, step, store_queue, credit, now):
                     step.packet,
                     at,
                 )
-            cost += moves.store_ticks * n_sent // n_granules
+            cost += (moves.store_ticks + moves.header_ticks) * n_sent // n_granules
         credit -= cost
+        most -= 1
         part.line_head += 1
         part.step_stored += 1
         part.outstanding_lines -= step.n_operands
+    return credit
+
+
+@kernel
+def load_and_store(gpu, moves, cu_index, step, store_queue, credit, now):
+    """Let a step go on for a slot; return what is left of it.
+
+    Wavefronts share the path line by line: some of them load while others store, and one that stores a line in two
+    places waits twice.
+    """
+    slot_end = now + gpu.slot_ticks
+    if moves.ahead_lines[0] == codes.NEVER:
+        credit = store_results(gpu, moves, cu_index, step, store_queue, credit, codes.NEVER, now)
+        return load_operands(gpu, moves, cu_index, step, store_queue, credit, codes.NEVER, slot_end)
+    part = gpu.move_workgroups[cu_index]
+    n_places = max(int(step.send >= 0) + int(step.kept_at >= 0), 1)
+    n_idle = 0  # turns in which nothing was to be done
+    while credit > 0 and n_idle < 2:
+        before, n_stored = credit, part.step_stored
+        if part.has_stored:
+            credit = load_operands(gpu, moves, cu_index, step, store_queue, credit, n_places, slot_end)
+        else:
+            credit = store_results(gpu, moves, cu_index, step, store_queue, credit, 1, now)
+        part.has_stored = 1 - part.has_stored
+        n_idle = n_idle + 1 if credit == before and part.step_stored == n_stored else 0
     return credit
 
 
@@ -338,7 +379,7 @@ def begin_workgroup(gpu, operation, cu_index, now):
     part.number = moves.n_dispatched
     part.step_ready_at = now + moves.startup_ticks
     part.step = part.step_line = part.step_operand = part.step_stored = part.line_head = part.line_tail = 0
-    part.n_seen = part.step_come = 0
+    part.n_seen = part.step_come = part.has_stored = 0
     gpu.move_units[moves.first_workgroup + part.number] = cu_index
     moves.n_dispatched += 1
     gpu.n_moving -= 1
@@ -403,10 +444,7 @@ def advance_moves(gpu, moves, cu_index, steps, store_queue, outbox, comes_second
         state = codes.COLLECTIVE_WORK
         if step.start_at < 0:
             step.start_at = now
-        if moves.turn_lines < codes.NEVER:  # in a turn, all ask for their lines before anything has come to be stored
-            credit = load_operands(gpu, moves, cu_index, step, store_queue, credit, now + gpu.slot_ticks)
-        credit = store_results(gpu, moves, cu_index, step, store_queue, credit, now)
-        credit = load_operands(gpu, moves, cu_index, step, store_queue, credit, now + gpu.slot_ticks)
+        credit = load_and_store(gpu, moves, cu_index, step, store_queue, credit, now)
         if part.step_stored < lines_of(moves, part, step.n_lines):
             waits_for = reason_in_step(cu)
             break

@@ -235,6 +235,7 @@ def move_workgroup_dtype(layout):
         "step_operand", "step_stored", "line_head", "line_tail", ("line_remaining", "i4", (layout.n_collective_lines,)),
         ("line_ready_at", (layout.n_collective_lines,)), ("line_index", (layout.n_collective_lines,)),
         "outstanding_lines",  # loaded for it and not stored
+        "has_stored",  # a line, since its wavefronts have last asked for one
         "last_reason",  # why it did not go on in the last slot
     )  # fmt: skip
 
@@ -350,9 +351,10 @@ OPERATION_TABLE = record_dtype(
     "flags_numerator", "flags_denominator",  # granules that are sent, over granules of data
     "buffer_places",  # of a receive buffer, for each granule of data
     "max_lines",  # in flight to one workgroup
-    "wavefront_lines",  # that have to have come before one of them is stored
-    "turn_lines",  # that have to be stored before the next one is loaded
+    ("wavefront_lines", (2,)),  # that have to have come before one of them is stored: of a copy, of a sum
+    ("ahead_lines", (2,)),  # of the other wavefronts, all of which load before the first one stores: likewise
     "load_ticks", "store_ticks",  # of its path to the L2, for each line loaded, and stored
+    "header_ticks",  # and what a line stored to another GPU takes besides
 )  # fmt: skip
 
 
@@ -369,6 +371,7 @@ def gpu_dtype(layout):
         # address map: sizes as powers of two
         "interleave_bits", "channel_bits", "bank_bits", "group_bits", "row_unit_bits",
         "line_issue_ticks", "store_issue_ticks",  # path CU <-> L2: one line loaded, and stored
+        "store_header_ticks",  # besides, if it goes to another GPU
         "max_outstanding_lines",
         "holds_writes",  # the memory does, so stores are acknowledged in front of it
         "epilogue_ticks",  # of a tile, from its last multiplication to its first store
