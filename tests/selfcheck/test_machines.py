@@ -24,6 +24,7 @@ FULL_LINK = (1329, 1362)
 SHORT_LINK = (1335, 1462)
 MANY_POSTS = (1500,)  # more signals at the end of a barrier than the store buffer takes
 SENT_LATE = (1501,)  # stores that a full receiver keeps in the link port beyond the end of the program
+COME_LATE = (5132,)  # operands that come back to a compute unit after the kernel that asked for them
 N_DRAWN = sample(400, 210)
 NAIVE = 187  # a small machine with the tiles in the naive order
 
@@ -35,13 +36,14 @@ def case(number: int) -> RunSpec:
 @pytest.mark.parametrize(
     "number",
     cases(
-        sorted(KEPT_LINES + IN_CHANNELS + LINK_LAST + FULL_LINK + SHORT_LINK + MANY_POSTS + SENT_LATE),
+        sorted(KEPT_LINES + IN_CHANNELS + LINK_LAST + FULL_LINK + SHORT_LINK + MANY_POSTS + SENT_LATE + COME_LATE),
         KEPT_LINES[0],
         IN_CHANNELS[2],
         LINK_LAST[0],
         FULL_LINK[1],
         MANY_POSTS[0],
         SENT_LATE[0],
+        COME_LATE[0],
     ),
 )
 def test_a_case_that_showed_a_fault_shows_none(number: int) -> None:
