@@ -24,7 +24,7 @@ from t3sim.gpu.device import Device
 
 Report = Callable[[float], None]
 
-LOOK_EVERY = 64  # quanta between two looks at the invariants of a running machine
+LOOK_EVERY = 8  # reports of progress, one in eight quanta, between two looks at the invariants of a running machine
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Audit:
 
     has_checks: bool = False  # DRAM commands, invariants on the way, counters recomputed
     has_data: bool = False  # real values through the memories
-    has_timeline: bool = True  # what each part did when: a tenth of a second for a GPU, and more than all else to keep
+    has_timeline: bool = True  # what each part did when: up to a quarter of a second for each GPU
     seed: int = 1
     n_phases: int = 0
     n_commands: int = 0
@@ -64,7 +64,7 @@ class FollowedRun:
     """One phase under audit: all its GPUs, and the values that they carry."""
 
     def __init__(self, audit: Audit, devices: Sequence[Device]) -> None:
-        self.audit, self._devices, self._n_quanta = audit, devices, [0] * len(devices)
+        self.audit, self._devices, self._n_reports = audit, devices, [0] * len(devices)
         self._drams = [DramChecker(device.core.machine.memory) for device in devices if audit.has_checks]
         for device, dram in zip(devices, self._drams, strict=False):
             device.core.stream_commands(dram.take)
@@ -78,8 +78,8 @@ class FollowedRun:
 
     def _report(self, d: int, report: Report, share: float) -> None:
         report(share)
-        self._n_quanta[d] += 1
-        if self._drams and self._n_quanta[d] % LOOK_EVERY == 0:
+        self._n_reports[d] += 1
+        if self._drams and self._n_reports[d] % LOOK_EVERY == 0:
             self._look(d)
 
     def _look(self, d: int) -> None:

@@ -317,7 +317,7 @@ class GpuSpec(Spec):
         return self.compute_clock if isinstance(self.matrix_clock, str) else self.matrix_clock
 
     def path_cycles(self, loaded: float, kept: float, sent: float) -> float:
-        """Return the cycles that the path of a compute unit takes for bytes loaded, stored here, and stored elsewhere."""
+        """Return the cycles of the path of a compute unit for bytes loaded, stored here, and stored elsewhere."""
         unit = self.compute_unit
         stored = kept + sent * (1 + unit.store_header / self.l2.line)
         return loaded / unit.l2_bytes_per_cycle + stored / unit.l2_store_bytes_per_cycle

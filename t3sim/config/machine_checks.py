@@ -134,7 +134,8 @@ def _compute_units(machine: MachineSpec) -> Iterator[Finding]:
         message = f"is {together}, cannot be above `max_outstanding_lines`, {lines}"
         yield "gpu.collective_kernel.wavefront_lines", message
     if rounds > (together or 1):
-        message = f"is {rounds}, cannot be above `wavefront_lines`, {together or 'which is not given: each is one round'}"
+        most = together or "which is not given: each line is by itself"
+        message = f"is {rounds}, cannot be above `wavefront_lines`, {most}"
         yield "gpu.collective_kernel.sum_rounds", message
     access, one_line = machine.memory.access, _one_line(machine)
     flagged = [

@@ -34,7 +34,7 @@ COMPRESSION = 3  # of zlib: a timeline shrinks sevenfold either way, and this is
 
 @dataclass(frozen=True)
 class StoredPhase:
-    """A finished phase, the host time it took, and what followed it: full checks with what they looked at, a timeline."""
+    """A finished phase, the host time it took, and what followed it: full checks, with what they saw, a timeline."""
 
     digest: str
     phase: Phase

@@ -54,7 +54,7 @@ class PhaseRunner:
         self, points: Sequence[MadeOfPhases], folder: str | Path, audit: Audit | None = None, *,
         has_timeline: bool = False, is_lenient: bool = False, noun: str = "points",
     ) -> None:  # fmt: skip
-        """Plan the phases; *audit* follows them and counts what it looks at.
+        """Plan the phases; *audit* follows them and counts what it looks at, with timelines if *has_timeline*.
 
         *is_lenient*: an error of the simulator fails the points concerned instead of ending the run.  *noun* is what
         progress calls the points.

@@ -187,7 +187,11 @@ def issue_ticks(machine: MachineSpec, ticks: TickBase) -> tuple[int, int, int]:
     """Return what the path of a compute unit to the L2 takes for a line loaded, one stored, and a header of a store."""
     unit, line, cycle = machine.gpu.compute_unit, machine.gpu.l2.line, ticks.period(machine.gpu.compute_clock)
     store = unit.l2_store_bytes_per_cycle
-    return -(-line * cycle // unit.l2_bytes_per_cycle), -(-line * cycle // store), -(-unit.store_header * cycle // store)
+    return (
+        -(-line * cycle // unit.l2_bytes_per_cycle),
+        -(-line * cycle // store),
+        -(-unit.store_header * cycle // store),
+    )
 
 
 def fill_memory(gpu: Any, machine: MachineSpec) -> None:

@@ -6,7 +6,6 @@ the result does not depend on the length of the quantum.
 """
 
 from collections.abc import Callable, Generator
-from itertools import count
 from typing import Any
 
 import simpy
@@ -55,7 +54,9 @@ class Device:
 
         *report* is told the share of the work that is done, every ``LOOK_EVERY`` quanta.
         """
-        for n_quanta in count(1):
+        n_quanta = 0
+        while True:
+            n_quanta += 1
             is_done = self.advance(int(self.env.now) + self.quantum_ticks)
             self.put_on_link(self.core.take_outbox())
             if is_done:

@@ -12,8 +12,9 @@ The result depends neither on the number of threads nor on any order.
 
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -35,6 +36,7 @@ from t3sim.system.machine import Machine, quantum_of
 MOST_WINDOWS = 8  # that a GPU advances at a time: more makes nothing faster
 Report = Callable[[float], None]
 Outcome = tuple[list[tuple[int, NDArray[Any]]], Exception | None]  # of a turn: what was sent, by window; what is raised
+Turn = Callable[[], Outcome]  # gives what came of it; without threads, only then it is taken
 
 
 class RingMachine(Machine):
@@ -69,8 +71,8 @@ class RingMachine(Machine):
         # With a thread for each device, one that went on for longer would have its neighbour's thread wait.
         self._most_windows = max(1, MOST_WINDOWS if n_threads == 1 else min(MOST_WINDOWS, n_devices // n_threads))
         self._n_turns = 0  # that are under way, or whose outcome is not taken in yet
-        self._outcomes: SimpleQueue[tuple[int, Outcome]] = SimpleQueue()  # of turns, by device, as they end
-        self._settled: deque[tuple[int, Outcome]] = deque()  # those that somebody has waited for
+        self._ended: SimpleQueue[tuple[int, Turn]] = SimpleQueue()  # those of them that are done, with their devices
+        self._settled: deque[tuple[int, Turn]] = deque()  # of these, what somebody has waited for
         self._failed: dict[int, Exception] = {}  # by device
         # For each device, of each: what it has sent, and by the end of which window.
         self._arrived: list[list[deque[tuple[int, NDArray[Any]]]]] = [
@@ -121,14 +123,16 @@ class RingMachine(Machine):
             while self._n_turns < most_turns and (turn := self._furthest()):
                 self._n_turns += 1
                 self._may_go[turn[0]] = False
+                work = partial(self._advance_one, *turn)
                 if pool is None:
-                    self._take_turn(*turn)
+                    self._ended.put((turn[0], work))
                 else:
-                    pool.submit(self._take_turn, *turn)
+                    pool.submit(work).add_done_callback(partial(self._note_end, turn[0]))
             if not self._n_turns:
                 break
-            d, (sent, error) = self._settled.popleft() if self._settled else self._outcomes.get()
+            d, outcome = self._settled.popleft() if self._settled else self._ended.get()
             self._n_turns -= 1
+            sent, error = outcome()
             before = int(self._n_taken_in[d])
             self._n_taken_in[d] = self.n_windows[d] - (error is not None)
             self._is_over[d] = self._has_ended(d)
@@ -149,8 +153,8 @@ class RingMachine(Machine):
     def settle(self) -> bool:
         """See the base class."""
         while len(self._settled) < self._n_turns:
-            self._settled.append(self._outcomes.get())
-        is_sent = any(sent for _, (sent, _) in self._settled)
+            self._settled.append(self._ended.get())
+        is_sent = any(outcome()[0] for _, outcome in self._settled)
         return is_sent or any(queue for queues in self._arrived for queue in queues)
 
     def _has_ended(self, d: int) -> bool:
@@ -183,9 +187,9 @@ class RingMachine(Machine):
         if reports is not None:
             reports[d](self.cores[d].share_done)
 
-    def _take_turn(self, d: int, n_windows: int) -> None:
-        """Advance device *d*, on whatever thread, and note what came of it."""
-        self._outcomes.put((d, self._advance_one(d, n_windows)))
+    def _note_end(self, d: int, turn: Future[Outcome]) -> None:
+        """A thread is done with the turn of device *d*, however it ended."""
+        self._ended.put((d, turn.result))
 
     def _advance_one(self, d: int, n_windows: int) -> Outcome:
         """Advance device *d* by so many windows; return what it sent in each, with the number of the window."""

@@ -99,6 +99,18 @@ def test_what_a_gpu_raises_comes_through(n_threads: int) -> None:
     assert threading.active_count() == n_before
 
 
+@pytest.mark.timeout(60)
+def test_an_exit_in_a_thread_comes_through() -> None:
+    """Not an error of the simulator, but whoever waits for the turn has to hear of it."""
+
+    def leaving(ring: RingMachine) -> None:
+        if len(ring.devices) > 1:
+            ring.devices[2].advance = lambda _horizon: sys.exit(7)
+
+    with pytest.raises(SystemExit):
+        explicit(unlike(), leaving, n_threads=2)
+
+
 def failing(ring: RingMachine, d: int, window: int) -> None:
     """Let GPU *d* fail in a window."""
     device, advance = ring.devices[d], ring.devices[d].advance

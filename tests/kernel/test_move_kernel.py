@@ -64,7 +64,7 @@ def latency_of(spec: MachineSpec) -> float:
 
 @pytest.mark.parametrize("n_operands", [1, 2])
 def test_wavefronts_hide_the_latency_behind_each_other(n_operands: int) -> None:
-    """One loads while others store: what a kernel takes is its path, if a turn of all of them takes longer than a load."""
+    """One loads while others store: a kernel takes what its path takes, if a turn of all is longer than a load."""
     found = cycles(tiny(8), kernel(n_operands))
     assert found == pytest.approx((n_operands + 1) * SIZE / PATH, rel=0.03)
 

@@ -24,7 +24,7 @@ FULL_LINK = (1329, 1362)
 SHORT_LINK = (1335, 1462)
 MANY_POSTS = (1500,)  # more signals at the end of a barrier than the store buffer takes
 SENT_LATE = (1501,)  # stores that a full receiver keeps in the link port beyond the end of the program
-COME_LATE = (5132,)  # operands that come back to a compute unit after the kernel that asked for them
+COME_LATE = (5132,)  # what was loaded from another GPU stands behind a store that finds no room
 N_DRAWN = sample(400, 210)
 NAIVE = 187  # a small machine with the tiles in the naive order
 

@@ -43,7 +43,8 @@ def receive_messages(gpu, inbox, tiles, steps, signals, dma_queue, outbox, slot_
             gpu.n_taken_in += message.kind < codes.POLL
         else:
             if message.kind == codes.REMOTE_READ:
-                deliver_collective_read(gpu, message.tile, message.at)
+                # It may have stood behind a store that found no room.
+                deliver_collective_read(gpu, message.tile, max(message.at, gpu.now))
                 gpu.n_fetched += 1
             elif not take_store(gpu, message, tiles):
                 return

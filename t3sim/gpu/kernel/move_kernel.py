@@ -5,9 +5,9 @@ them if each is a channel of its own; a workgroup loads its operands past the L2
 adds them and stores the result to another GPU, to its own memory or to both, in order.  Wavefronts load, wait for and
 store several lines together (``wavefront_lines``), fewer at a time where they add up; each loads anew when it has
 stored (``ahead_lines``), and those of a workgroup share its path to the L2, a line stored for each one asked for;
-decision 39.  Loads in flight need room in the L1, of which a kernel
-that comes while GEMMs run has what their LDS leaves; decision 38.  A step without operands fills memory.  A step starts
-when what it needs has been received and the workgroup is over the overhead of the one before (fence, flag, barrier).
+decision 39.  Loads in flight need room in the L1, of which a kernel that comes while GEMMs run has what their LDS
+leaves; decision 38.  A step without operands fills memory.  A step starts when what it needs has been received and the
+workgroup is over the overhead of the one before (fence, flag, barrier).
 A *copy engine* is a unit like a compute unit, behind them in the table, on which only such a kernel of one workgroup
 runs: its steps are the engine's commands, the overhead is the startup of each, the limits are the engine's.
 Rate limits are outcomes: in-flight lines over latency, path to the L2, controllers, link.  A collective on few CUs is
@@ -23,9 +23,10 @@ the others what is left of the path to the L2.  Lines in flight have a limit for
 memory of its own to hold them.
 Flags inside the data make what goes over the link and what is read from a receive buffer longer; they take their
 share of the path to the L2.
-Leaves out: instructions; the time of flags of their own (receipt is known when a store enters the DRAM queue);
-reads served by the L2 (the paper charges them to DRAM); the limited size of receive buffers (identical
-GPUs never get so far ahead of each other).
+Leaves out: instructions; that some loads take longer than others, so a unit that only reads is too quick, and that
+wavefronts need not keep their order; the time of flags of their own (receipt is known when a store enters the DRAM
+queue); reads served by the L2 (the paper charges them to DRAM); the limited size of receive buffers (identical GPUs
+never get so far ahead of each other).
 Pinned by tests/kernel/test_move_kernel.py, tests/shape/test_ring_collectives.py and tests/shape/test_channels.py.
 """
 
@@ -402,9 +403,7 @@ def end_move_workgroup(gpu, moves, cu_index, now):
     cu = gpu.compute_units[cu_index]
     cu.move_operation = -1
     cu.is_taken = 0
-    cu.outstanding_granules = 0  # all have come, or come with the next slot
-    for place in range(RETURN_RING):
-        cu.returning_granules[place] = 0
+    cu.outstanding_granules = cu.returning_granules[(gpu.slot_index + 1) % RETURN_RING] = 0  # all have come by then
     if not has_workgroups(gpu, cu):
         cu.idle_from = gpu.n_active_slots
     gpu.move_units[moves.first_workgroup + gpu.move_workgroups[cu_index].number] = -1
