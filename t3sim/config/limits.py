@@ -15,6 +15,7 @@ LONGEST_QUEUED_RETURN_SLOTS = 100
 LONGEST_TRIP_SLOTS = 120
 LONGEST_CROSSING_SLOTS = 20
 MOST_COMPUTE_UNIT_GROUPS = 32  # each has a queue at the link port, and one more takes what no unit stores
+MOST_SIMDS = 8  # of a compute unit
 MOST_RESIDENT_WORKGROUPS = 4  # of a compute unit: they share its matrix rate
 MOST_PREFETCHED_SLICES = 3  # loaded ahead of the one being multiplied
 EFFICIENCY_DIGITS = 10_000  # matrix_efficiency is kept to four digits

@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from t3sim import units
+from t3sim.config import limits
 from t3sim.config.number_lists import LARGEST_NUMBER, numbers_in, parse_number_list
 
 
@@ -103,6 +104,9 @@ class ComputeUnitSpec(Spec):
         0, description="what a line stored to another GPU takes of that path besides its data"
     )
     max_outstanding_lines: LinesInFlight = Field(description="loads of lines in flight, and as many stores")
+    n_simds: Annotated[Count, AtMost(limits.MOST_SIMDS)] = Field(
+        1, description="SIMD units, each of which loads for its wavefronts at its part of `l2_bytes_per_cycle`"
+    )
     workgroup_launch: Latency = Field(description="from a freed slot to the first instruction of its next workgroup")
     epilogue: Annotated[Cycles, AtMost(1 << 20)] = Field(
         0, description="of a tile, from its last multiplication to its first store"
@@ -213,6 +217,7 @@ class CollectiveKernelSpec(Spec):
         None,
         description="lines that a wavefront (warp) loads, waits for and stores together; none: each line by itself",
     )
+    wavefront_access: Bytes = Field(512, description="what a wavefront loads or stores with one instruction")
     sum_rounds: Annotated[Count, AtMost(64)] = Field(
         1, description="times that a wavefront waits for operands where it adds up; more: fewer loads are in flight"
     )
@@ -231,6 +236,11 @@ class CollectiveKernelSpec(Spec):
     expected: ExpectedTimeSpec | None = Field(None, description="needed to choose among protocols")
     low_latency: FlaggedProtocolSpec | None = Field(None, description="a protocol with flags in the data: LL of NCCL")
     low_latency_128: FlaggedProtocolSpec | None = Field(None, description="another one: LL128 of NCCL")
+
+    @property
+    def n_wavefronts(self) -> int:
+        """Wavefronts of a workgroup that load and store by themselves; 0: it goes on line by line."""
+        return self.max_outstanding_lines // self.wavefront_lines if self.wavefront_lines else 0
 
     @property
     def flagged(self) -> dict[Protocol, FlaggedProtocolSpec]:
@@ -327,7 +337,8 @@ class DramTimingSpec(Spec):
     """Command timing in cycles of the memory clock, JEDEC names.
 
     ``nCCDWS`` / ``nCCDWL``: column delay after a near-memory update to other bank groups / within its bank group (T3
-    section 5.1.1: twice ``nCCDL``). ``nRTW`` is RD to WR on the same channel.  Refresh is off if ``nREFI`` is 0.
+    section 5.1.1: twice ``nCCDL``). ``nRTW`` is RD to WR on the same channel.  Refresh is off if ``nREFI`` is 0; with
+    ``nRFCpb`` the banks of a channel are refreshed one after the other while the others work (JESD238, REFpb).
     """
 
     nBL: CommandCycles = Field(description="data of a column command on the bus")
@@ -350,8 +361,12 @@ class DramTimingSpec(Spec):
     nRTW: CommandCycles = Field(description="RD to WR on its channel")
     nWTRS: CommandCycles = Field(description="last data of a WR to RD of another bank group")
     nWTRL: CommandCycles = Field(description="last data of a WR to RD of its bank group")
-    nREFI: CommandCyclesOrZero = Field(description="between two REF of a channel; 0: no refresh")
+    nREFI: CommandCyclesOrZero = Field(description="in which every bank is refreshed once; 0: no refresh")
     nRFC: CommandCyclesOrZero = Field(description="REF to the next command of its channel")
+    nRFCpb: CommandCyclesOrZero = Field(
+        0, description="REF of one bank to its next ACT; 0: all banks at once, by `nRFC`"
+    )
+    nRREFD: CommandCyclesOrZero = Field(0, description="REF of one bank to ACT or REF of another one")
 
 
 class DramQueueSpec(Spec):

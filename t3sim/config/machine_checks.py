@@ -387,10 +387,17 @@ def _timing(machine: MachineSpec) -> Iterator[Finding]:
         reason = "a read and the write behind it would overlap on the data bus"
         yield "memory.timing.nRTW", f"is {timing.nRTW}, cannot be below {least}: {reason}"
     # A refresh that is due waits for open rows to close; what is left until the next has to do for one access.
-    if 0 < timing.nREFI <= timing.nRFC + timing.nRC + reach:
-        least = f"`nRFC` + `nRC` + `nRCD`, {timing.nRFC} + {timing.nRC} + {reach}"
-        reason = "between two refreshes a row has to be opened, used and closed (0 turns refresh off)"
+    name, of_a_bank = ("nRFCpb", " of a bank") if timing.nRFCpb else ("nRFC", "")
+    refresh = getattr(timing, name)
+    if 0 < timing.nREFI <= refresh + timing.nRC + reach:
+        least = f"`{name}` + `nRC` + `nRCD`, {refresh} + {timing.nRC} + {reach}"
+        reason = f"between two refreshes{of_a_bank} a row has to be opened, used and closed (0 turns refresh off)"
         yield "memory.timing.nREFI", f"is {timing.nREFI}, must be above {least}: {reason}"
+    n_banks, apart = machine.memory.n_bank_groups * machine.memory.banks_per_group, max(timing.nRREFD, 1)
+    if timing.nRFCpb and 0 < timing.nREFI <= n_banks * (timing.nRP + apart):
+        each = f"`nRP` + {'`nRREFD`' if timing.nRREFD else '1'}, {timing.nRP} + {apart}"
+        reason = "they are refreshed one after the other, each after a precharge (0 turns refresh off)"
+        yield "memory.timing.nREFI", f"is {timing.nREFI}, must be above {n_banks} banks x ({each}): {reason}"
 
 
 def _clocks(machine: MachineSpec) -> Iterator[Finding]:

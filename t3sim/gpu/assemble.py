@@ -41,6 +41,7 @@ def capacities_of(machine: MachineSpec, n_classes: int = 2) -> Layout:
             gpu.collective_kernel.max_outstanding_lines * 2,
             0 if gpu.copy_engines is None else gpu.copy_engines.max_outstanding_lines,
         ),
+        n_wavefronts=gpu.collective_kernel.n_wavefronts,
         n_l2_banks=l2.n_banks,
         n_l2_sets=l2.capacity // (l2.line * l2.associativity),
         l2_associativity=l2.associativity,
@@ -210,7 +211,9 @@ def fill_memory(gpu: Any, machine: MachineSpec) -> None:
     channels["write_high_watermark"] = memory.queue.write_high_watermark
     channels["write_low_watermark"] = memory.queue.write_low_watermark
     channels["stream_capacity"] = memory.stream_queue_entries
-    channels["next_refresh_at"] = memory.timing.nREFI or codes.NEVER
+    per_refresh = channels["n_banks"][0] if memory.timing.nRFCpb else 1
+    channels["next_refresh_at"] = memory.timing.nREFI // per_refresh or codes.NEVER
+    channels["refreshed_bank"] = -1
 
 
 def fill_l2(gpu: Any, machine: MachineSpec) -> None:

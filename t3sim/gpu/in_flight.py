@@ -269,14 +269,12 @@ class HungGpu:
         return found
 
     def _oldest_line(self, c: int) -> int:
-        """Return the entry of the oldest line that a move kernel waits for on a compute unit; -1: it has none."""
-        workgroup = self.gpu.move_workgroups[c]
-        if workgroup.line_head == workgroup.line_tail:
-            return -1
-        moves, row = self.step_of(c)
-        together = uncompiled(move_kernel.lines_together)(moves, self.tables.steps[row])
-        ahead = int(workgroup.step_come - workgroup.step_stored) if workgroup.step_come % together > 0 else 0
-        return min(int(workgroup.line_head) + ahead, int(workgroup.line_tail) - 1) % len(workgroup.line_index)
+        """Return the line, or the first wavefront, that a move kernel waits for on a unit; -1: it has none."""
+        workgroup, n_wavefronts = self.gpu.move_workgroups[c], int(self.step_of(c)[0].n_wavefronts)
+        waiting = np.flatnonzero(workgroup.line_remaining[:n_wavefronts])
+        if len(waiting):
+            return int(waiting[0])
+        return -1 if workgroup.line_head == workgroup.line_tail else workgroup.line_head % len(workgroup.line_index)
 
     def _fetched_by(self, c: int) -> Counter[str]:
         """Return where the granules are that a move kernel has asked other GPUs for, of its oldest line on a unit."""

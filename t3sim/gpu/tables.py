@@ -373,7 +373,6 @@ class TableBuilder:
     def _mover(self, of: Moves, operation: Any) -> range:
         """Write what a move kernel runs on, and how fast, into its operation; return its units."""
         spec = self.machine.gpu
-        operation.wavefront_lines, operation.ahead_lines = 1, codes.NEVER
         if of.engine is None:
             units = self._units(of, operation)
             operation.startup_ticks = self.ticks.from_ps(of.startup)
@@ -383,9 +382,9 @@ class TableBuilder:
             operation.l1_granules = self._l1_granules(of.lds)
             if kernel.wavefront_lines is not None and of.flags == (1, 1) and of.bandwidth is None:
                 operation.max_lines *= max(int(of.steps["n_operands"].max(initial=0)), 1)
-                together = [kernel.wavefront_lines, -(-kernel.wavefront_lines // kernel.sum_rounds)]
-                n_others = kernel.max_outstanding_lines // kernel.wavefront_lines - 1
-                operation.wavefront_lines, operation.ahead_lines = together, [n_others * lines for lines in together]
+                operation.n_wavefronts, operation.wavefront_lines = kernel.n_wavefronts, kernel.wavefront_lines
+                operation.sum_rounds, operation.n_simds = kernel.sum_rounds, spec.compute_unit.n_simds
+                operation.access_lines = max(kernel.wavefront_access // spec.l2.line, 1)
             operation.load_ticks, operation.store_ticks, operation.header_ticks = issue_ticks(self.machine, self.ticks)
             if of.bandwidth is not None:
                 of_all = -(-spec.l2.line * len(units) * self.ticks.hz // of.bandwidth)

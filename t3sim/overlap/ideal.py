@@ -5,6 +5,7 @@ all-reduce is asked for, its all-gather overlaps, too.  The isolated
 GEMM and collective are simulated to be looked at; they decide the estimates only.
 """
 
+from t3sim.config.experiment import KernelLibrarySpec
 from t3sim.overlap.interface import Params, strategy
 from t3sim.overlap.least import least_times
 from t3sim.program.operator import Operator
@@ -18,10 +19,15 @@ def then_gathered(op: Operator, ticks: int | None = None, *, has_near_memory: bo
     return Plan(in_order(together if ticks is None else Bound(ticks, together), all_gather_part(op)))
 
 
+def chooses_kernels(op: Operator) -> bool:
+    """Return whether a design may run GEMMs with other kernels than that of the whole."""
+    return isinstance(op.kernels, KernelLibrarySpec)
+
+
 @strategy("ideal-overlap", kind="bound", order=4, operators=("gemm-rs", "gemm-ar", "ag-gemm"))
 def ideal_overlap(op: Operator, _params: Params) -> Plan:
     """Compute units and link never wait."""
-    least = least_times(op.machine, op.tiles, op.kind)
+    least = least_times(op.machine, op.tiles, op.kind, any_kernel=chooses_kernels(op))
     if op.kind == "gemm-rs":
         return then_gathered(op, max(least.compute, least.link))
     scatter = reduce_scatter_part(op) if op.kind == "gemm-ar" else None
@@ -33,7 +39,7 @@ def ideal_overlap(op: Operator, _params: Params) -> Plan:
 )  # fmt: skip
 def ideal_rs_nmc(op: Operator, _params: Params) -> Plan:
     """Compute units, link and memory never wait; incoming data are added near the memory, which is least traffic."""
-    least = least_times(op.machine, op.tiles)
+    least = least_times(op.machine, op.tiles, any_kernel=chooses_kernels(op))
     return then_gathered(op, max(least.compute, least.link, least.memory), has_near_memory=True)
 
 

@@ -24,8 +24,13 @@ class LeastTimes(NamedTuple):
     memory: int  # operands once, and the traffic of a reduce-scatter near the memory
 
 
-def least_times(machine: MachineSpec, trace: TileTrace, kind: OperatorKind = "gemm-rs") -> LeastTimes:
-    """Return what GEMM and collective of *trace* take at least: on the GPU of the ring that takes longest."""
+def least_times(
+    machine: MachineSpec, trace: TileTrace, kind: OperatorKind = "gemm-rs", *, any_kernel: bool = False
+) -> LeastTimes:
+    """Return what GEMM and collective of *trace* take at least: on the GPU of the ring that takes longest.
+
+    *any_kernel*: a design may cut the GEMM into others and take other kernels for them, which leave no unit idle.
+    """
     ticks = TickBase.of(machine)
     gpus = [machine] if machine.is_uniform else [machine.of_gpu(d) for d in range(trace.n_chunks)]
     chunks = chunk_bytes(trace)
@@ -34,21 +39,29 @@ def least_times(machine: MachineSpec, trace: TileTrace, kind: OperatorKind = "ge
         chunks = [(stop - start) * trace.gemm.k * ELEMENT_BYTES for start, stop in pairwise(edges)]
     rounds = 2 if kind == "gemm-ar" else 1
     parts = [
-        (compute_ticks(gpu, trace, ticks), link_ticks(gpu, chunks, ticks, rounds), memory_ticks(gpu, trace, ticks))
+        (
+            compute_ticks(gpu, trace, ticks, any_kernel=any_kernel),
+            link_ticks(gpu, chunks, ticks, rounds),
+            memory_ticks(gpu, trace, ticks),
+        )
         for gpu in gpus
     ]
     return LeastTimes(*(max(times) for times in zip(*parts, strict=True)))
 
 
-def compute_ticks(machine: MachineSpec, trace: TileTrace, ticks: TickBase) -> int:
+def compute_ticks(machine: MachineSpec, trace: TileTrace, ticks: TickBase, *, any_kernel: bool = False) -> int:
     """Return the ticks in which the compute unit with most tiles can launch, multiply and store them.
 
-    Its workgroups share its matrix rate, and each launches, multiplies and stores one tile after the other.
+    Its workgroups share its matrix rate, and each launches, multiplies and stores one tile after the other.  With
+    *any_kernel* every unit has an equal part of the products, and nothing but them.
     """
     gpu = machine.gpu.at_matrix_clock()
     unit, cycle, line = gpu.compute_unit, ticks.period(gpu.compute_clock), gpu.l2.line
     rows, columns = trace.tiling.workgroup_tile
     rate = unit.matrix_flops_per_cycle * round(unit.matrix_efficiency * EFFICIENCY_SCALE)
+    if any_kernel:
+        products = 2 * trace.gemm.m * trace.gemm.n * trace.gemm.k * EFFICIENCY_SCALE * cycle
+        return ticks.from_ps(gpu.kernel_launch) + products // (gpu.n_compute_units * rate)
     multiply = 2 * rows * columns * trace.gemm.k * EFFICIENCY_SCALE * cycle
     tiles = trace.workgroups
     lines = int((tiles["n_rows"] * -(-tiles["n_columns"] * ELEMENT_BYTES // line)).min())  # of the smallest tile

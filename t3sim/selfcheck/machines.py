@@ -188,13 +188,27 @@ def _drawn(rng: np.random.Generator, name: str) -> RunSpec:
         run = _with_l1(rng, run)
     if rng.random() < SHARE_CHANGED:
         run = _with_slow_stores_and_sums(rng, run)
+    if rng.random() < SHARE_CHANGED:
+        run = _with_banks_refreshed_in_turn(rng, run)
     return run if quantum is None else run.model_copy(update={"quantum": max(quantum, slot)})
 
 
+def _with_banks_refreshed_in_turn(rng: np.random.Generator, run: RunSpec) -> RunSpec:
+    """Return *run* with a memory that refreshes one bank after the other, hardly fast enough or at leisure."""
+    memory = run.machine.memory
+    timing, n_banks = memory.timing, memory.n_bank_groups * memory.banks_per_group
+    delay, length = _one(rng, (1, 7)), _one(rng, (120, 301))
+    least = max(n_banks * (timing.nRP + delay), length + timing.nRC + max(timing.nRCDRD, timing.nRCDWR)) + 1
+    timing = timing.model_copy(update={"nREFI": least * _one(rng, (1, 3)), "nRFCpb": length, "nRREFD": delay})
+    changed = memory.model_copy(update={"timing": timing})
+    return run.model_copy(update={"machine": run.machine.model_copy(update={"memory": changed})})
+
+
 def _with_slow_stores_and_sums(rng: np.random.Generator, run: RunSpec) -> RunSpec:
-    """Return *run* with a header for stores to other GPUs, and sums that wait as often as their wavefronts allow."""
+    """Return *run* with a header for stores to other GPUs, SIMD units, and sums that wait as often as they can."""
     gpu = run.machine.gpu
-    unit = gpu.compute_unit.model_copy(update={"store_header": _one(rng, STORE_HEADERS)})
+    units = {"store_header": _one(rng, STORE_HEADERS), "n_simds": _one(rng, (1, 2, 4))}
+    unit = gpu.compute_unit.model_copy(update=units)
     rounds = gpu.collective_kernel.wavefront_lines or 1
     kernel_spec = gpu.collective_kernel.model_copy(update={"sum_rounds": rounds})
     gpu = gpu.model_copy(update={"compute_unit": unit, "collective_kernel": kernel_spec})

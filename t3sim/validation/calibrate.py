@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from t3sim.collective.choice import protocol_of
 from t3sim.config import trees
 from t3sim.config.experiment import Kernels
-from t3sim.config.machine import MachineSpec
+from t3sim.config.machine import DramTimingSpec, MachineSpec
 from t3sim.config.machine_checks import machine_findings
 from t3sim.errors import UsageError
 from t3sim.measurements.samples import Measurement, Measurements
@@ -125,10 +125,14 @@ def readings(machine: MachineSpec, chosen: Sequence[Measurement]) -> Iterator[Fi
         cycles = 2 * round(_median(hits, "time_ns") * 1e-9 * clock / 2)  # an even number
         yield _read(machine, "gpu.l2.hit_latency", cycles, hits, "median of loads that hit in the near half of the L2")
         if misses:
-            timing = memory.timing
-            dram_ns = (timing.nRCDRD + timing.nCL + timing.nBL) / memory.clock * 1e9
-            more = round((_median(misses, "time_ns") - dram_ns) * 1e-9 * clock) - cycles
-            what = f"median of loads from memory, less a hit and the {dram_ns:.0f} ns of the DRAM's own timings"
+            own_ns, refresh_ns = _dram_ns(memory.timing, memory.clock)
+            crossings_ns = 2 * machine.gpu.l2.crossing_latency * (1 - 1 / machine.gpu.l2.n_partitions) / clock * 1e9
+            less_ns = own_ns + refresh_ns + crossings_ns
+            more = round((_median(misses, "time_ns") - less_ns) * 1e-9 * clock) - cycles
+            what = (
+                f"median of loads from memory, less a hit, the {own_ns:.0f} ns of the DRAM's own timings and the mean"
+                f" of crossings and refreshes, {crossings_ns:.0f} and {refresh_ns:.0f} ns"
+            )
             yield _read(machine, "gpu.l2.miss_latency", more, misses, what)
     stores = [r for r in chosen if r.kind == "peer_copy" and _stores_with_many(str(r["pattern"]))]
     if stores:
@@ -138,6 +142,13 @@ def readings(machine: MachineSpec, chosen: Sequence[Measurement]) -> Iterator[Fi
     if launches:
         launch = round(_median(launches, "time_us") * 10) * US // 10
         yield _read(machine, "gpu.kernel_launch", launch, launches, "median time of an empty kernel after another")
+
+
+def _dram_ns(timing: DramTimingSpec, clock: int) -> tuple[float, float]:
+    """Return ns of a load from an idle bank, and by how much refreshes of it make one longer in the mean."""
+    own = timing.nRCDRD + timing.nCL + timing.nBL
+    refresh = timing.nRFCpb**2 / (2 * timing.nREFI) if timing.nREFI else 0
+    return own / clock * 1e9, refresh / clock * 1e9
 
 
 def _read(machine: MachineSpec, path: str, value: int, rows: Sequence[Measurement], what: str) -> Fitted:
@@ -185,13 +196,17 @@ class Fit:
         return math.sqrt(statistics.fmean(error * error for error in errors))
 
     def search(self, machine: MachineSpec, parameters: Sequence[Parameter]) -> tuple[MachineSpec, list[Fitted]]:
-        """Return *machine* with the best numbers found by moving one at a time along its grid."""
+        """Return *machine* with the best numbers found by moving one at a time along its grid, the others behind it."""
         start, before = machine, self.error(machine)
         step = FIRST_STEP
         while step and before > 0:
             before_round = machine
             for parameter in parameters:
                 machine = self._moved(machine, parameter, step)
+            if machine is before_round:  # a number that makes up for another one has to follow it
+                for parameter in parameters:
+                    others = [other for other in parameters if other is not parameter]
+                    machine = self._moved_with(machine, parameter, step, others)
             step = step // 2 if machine is before_round else step
         return machine, [self._fitted(start, machine, parameter, before) for parameter in parameters]
 
@@ -202,6 +217,21 @@ class Fit:
                 value = value_at(other, parameter.path)
                 self._say(f"{self.group}: {parameter.path} {value:g}: error {100 * self.error(other):.2f} %")
                 return other
+        return machine
+
+    def _moved_with(
+        self, machine: MachineSpec, parameter: Parameter, step: int, others: list[Parameter]
+    ) -> MachineSpec:
+        for direction in (step, -step):
+            moved = self._neighbour(machine, parameter, direction)
+            if moved is None or math.isinf(self.error(moved)):
+                continue
+            for follower in others:
+                before = None
+                while before is not moved:
+                    before, moved = moved, self._moved(moved, follower, step)
+            if self.error(moved) < self.error(machine):
+                return moved
         return machine
 
     def _neighbour(self, machine: MachineSpec, parameter: Parameter, places: int) -> MachineSpec | None:

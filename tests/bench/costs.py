@@ -40,6 +40,7 @@ REFERENCE = {
     "nBL": 2, "nCL": 14, "nCWL": 5, "nRCDRD": 14, "nRCDWR": 12, "nRP": 14, "nRAS": 34, "nRC": 48, "nRTP": 5, "nWR": 16,
     "nCCDS": 2, "nCCDL": 4, "nCCDWS": 2, "nCCDWL": 8, "nRRDS": 4, "nRRDL": 4, "nFAW": 15, "nRTW": 13,
     "nWTRS": 6, "nWTRL": 8, "nREFI": 3900, "nRFC": 350,
+    "nRFCpb": 0, "nRREFD": 0,
 }  # fmt: skip
 Figures = dict[str, Any]
 

@@ -96,6 +96,30 @@ CROSS_FIELD = [
             " opened, used and closed (0 turns refresh off)"
         ),
     ),
+    (
+        "memory: {timing: {nREFI: 461, nRFCpb: 400}}",
+        "memory.timing.nREFI",
+        (
+            "is 461, must be above `nRFCpb` + `nRC` + `nRCD`, 400 + 47 + 14: between two refreshes of a bank a row has"
+            " to be opened, used and closed (0 turns refresh off)"
+        ),
+    ),
+    (
+        "memory: {timing: {nREFI: 352, nRFCpb: 100, nRREFD: 8}}",
+        "memory.timing.nREFI",
+        (
+            "is 352, must be above 16 banks x (`nRP` + `nRREFD`, 14 + 8): they are refreshed one after the other, each"
+            " after a precharge (0 turns refresh off)"
+        ),
+    ),
+    (
+        "memory: {timing: {nREFI: 960, nRFCpb: 100}, banks_per_group: 16}",
+        "memory.timing.nREFI",
+        (
+            "is 960, must be above 64 banks x (`nRP` + 1, 14 + 1): they are refreshed one after the other, each after"
+            " a precharge (0 turns refresh off)"
+        ),
+    ),
     ("memory: {timing: {nCCDL: 1}}", "memory.timing.nCCDL", "is 1, cannot be below `nCCDS`, 2"),
     ("memory: {n_channels: 24}", "memory.n_channels", "is 24, must be a power of two"),
     ("memory: {banks_per_group: 3}", "memory.banks_per_group", "is 3, must be a power of two"),
@@ -237,6 +261,9 @@ LEGAL_EDGES = [
     ("memory: {timing: {nCCDS: 2, nCCDL: 2, nCCDWS: 2, nCCDWL: 2}}", {"memory.timing.nCCDWL": 2}),
     ("memory: {timing: {nRAS: 14, nRC: 28}}", {"memory.timing.nRC": 28}),
     ("memory: {timing: {nREFI: 412}}", {"memory.timing.nREFI": 412}),
+    ("memory: {timing: {nREFI: 462, nRFCpb: 400, nRFC: 5000}}", {"memory.timing.nREFI": 462}),
+    ("memory: {timing: {nREFI: 353, nRFCpb: 100, nRREFD: 8}}", {"memory.timing.nREFI": 353}),
+    ("memory: {timing: {nREFI: 0, nRFCpb: 5000}}", {"memory.timing.nREFI": 0}),
     ("gpu: {l2: {capacity: 11 MiB, associativity: 11}}", {"gpu.l2.capacity": 11 << 20}),
     ("gpu: {l2: {capacity: 8 MiB}}", {"gpu.l2.capacity": 8 << 20}),
     (

@@ -425,6 +425,18 @@ CASES = [
         "between two refreshes a row has to be opened, used and closed (0 turns refresh off)",
     ),
     case(
+        "F-A6 no time between two refreshes of a bank",
+        timing("nREFI: 461, nRFCpb: 400"),
+        "e.yaml:2:52: machine.memory.timing.nREFI: is 461, must be above `nRFCpb` + `nRC` + `nRCD`, 400 + 47 + 14: "
+        "between two refreshes of a bank a row has to be opened, used and closed (0 turns refresh off)",
+    ),
+    case(
+        "F-A6 no time for the refreshes of all banks",
+        timing("nREFI: 352, nRFCpb: 100, nRREFD: 8"),
+        "e.yaml:2:52: machine.memory.timing.nREFI: is 352, must be above 16 banks x (`nRP` + `nRREFD`, 14 + 8): "
+        "they are refreshed one after the other, each after a precharge (0 turns refresh off)",
+    ),
+    case(
         "F-A6 an efficiency that rounds to nothing",
         machine("gpu: {compute_unit: {matrix_efficiency: 0.00004}}"),
         "e.yaml:2:67: machine.gpu.compute_unit.matrix_efficiency: is 4e-05: kept to four digits, the matrix rate of a"
@@ -1367,6 +1379,8 @@ class TestAccepted:
             pytest.param(timing("nCCDS: 2, nCCDL: 2, nCCDWS: 2, nCCDWL: 2"), id="F-A5 nCCDL = burst"),
             pytest.param(timing("nRC: 47"), id="F-A6 nRC = nRAS + nRP"),
             pytest.param(timing("nREFI: 412"), id="F-A6 shortest nREFI"),
+            pytest.param(timing("nREFI: 462, nRFCpb: 400"), id="F-A6 shortest nREFI for a bank"),
+            pytest.param(timing("nREFI: 353, nRFCpb: 100, nRREFD: 8"), id="F-A6 shortest nREFI for all banks in turn"),
             pytest.param(BASE + "quantum: 500 ns\n", id="F-A6 quantum = latency"),
             pytest.param(
                 BASE.replace("t3\n", "t3-mca\narbitration: {policy: mca, threshold: 64}\n"), id="F-A6 threshold = queue"

@@ -27,6 +27,7 @@ UNSHADOWED = {
     "nBL": 2, "nCL": 15, "nCWL": 10, "nRCDRD": 17, "nRCDWR": 14, "nRP": 16, "nRAS": 40, "nRC": 61, "nRTP": 8, "nWR": 18,
     "nCCDS": 3, "nCCDL": 6, "nCCDWS": 4, "nCCDWL": 13, "nRRDS": 5, "nRRDL": 7, "nFAW": 37, "nRTW": 19,
     "nWTRS": 9, "nWTRL": 11, "nREFI": 0, "nRFC": 150,
+    "nRFCpb": 0, "nRREFD": 12,
 }  # fmt: skip
 
 UNLIMITED = 1 << 40
@@ -146,7 +147,9 @@ class ChannelBench:
         channel["write_turn"] = setup.write_turn or codes.NEVER
         channel["n_classes"] = setup.n_classes
         channel["stream_capacity"] = Layout().stream_queue_entries
-        channel["next_refresh_at"] = self.timings["nREFI"] or codes.NEVER
+        per_refresh = 16 if self.timings["nRFCpb"] else 1
+        channel["next_refresh_at"] = self.timings["nREFI"] // per_refresh or codes.NEVER
+        channel["refreshed_bank"] = -1
         channel["producer_done"] = setup.producer_done
         for name in ("first_stage_occupancy", "first_stage_length", "lead"):
             channel[name] = getattr(setup, name)

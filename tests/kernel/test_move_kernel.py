@@ -72,10 +72,12 @@ def test_wavefronts_hide_the_latency_behind_each_other(n_operands: int) -> None:
 @pytest.mark.parametrize("n_operands", [1, 2])
 @pytest.mark.parametrize("rounds", [1, 2, 4])
 def test_a_wavefront_waits_once_for_a_copy_and_in_each_round_for_a_sum(n_operands: int, rounds: int) -> None:
-    """One wavefront alone: loads, latency and stores of each part one after the other."""
+    """One wavefront alone: loads, latency and stores one after the other, but for what is stored in the last wait."""
     spec = tiny(LINES, WIDE_PATH, sum_rounds=rounds)
     n_waits = rounds if n_operands > 1 else 1
-    turn = (n_operands + 1) * LINES * LINE / WIDE_PATH + n_waits * latency_of(spec)
+    stored = LINES * LINE / WIDE_PATH
+    hidden = min(latency_of(spec), stored * (n_waits - 1) / n_waits)
+    turn = (n_operands + 1) * stored + n_waits * latency_of(spec) - hidden
     assert cycles(spec, kernel(n_operands)) == pytest.approx(N_TURNS * turn, rel=0.05)
 
 
@@ -151,7 +153,7 @@ def test_a_kernel_whose_code_is_the_limit_takes_no_turns() -> None:
     rate = 4  # bytes of results a cycle, on one compute unit
     given = replace(kernel(1), units=(0, 1), bandwidth=rate * spec.gpu.compute_clock)
     assert cycles(spec, given) == pytest.approx(SIZE / rate + SIZE / WIDE_PATH, rel=0.05)
-    assert run(spec, given).core.operations[0].ahead_lines[0] == codes.NEVER
+    assert run(spec, given).core.operations[0].n_wavefronts == 0
 
 
 def test_line_by_line_the_latency_is_hidden() -> None:
@@ -208,3 +210,27 @@ def test_a_tile_stored_past_the_l2_does_not_wait_for_a_memory_that_holds_writes_
 def test_wavefronts_with_more_lines_than_may_be_in_flight_are_refused() -> None:
     with pytest.raises(ConfigError, match="wavefront_lines: is 65, cannot be above `max_outstanding_lines`, 64"):
         tiny(65)
+
+
+def test_a_simd_unit_loads_for_its_wavefronts_at_its_part_of_the_rate() -> None:
+    """One wavefront of one unit in four takes four times as long to load as the path; as many as units, no longer."""
+    unit = "n_simds: {}, l2_bytes_per_cycle: 8, l2_store_bytes_per_cycle: 1024"
+    times = {}
+    for n_simds, lines in ((1, 64), (4, 64), (4, 16)):
+        gpu = f"compute_unit: {{{unit.format(n_simds)}}}, collective_kernel: {{wavefront_lines: {lines}}}"
+        times[n_simds, lines] = cycles(machine(f"gpu: {{{gpu}}}, {WIDE}"), kernel(1, kept_at=-1))
+    assert times[4, 64] == pytest.approx(4 * SIZE / 8, rel=0.1)
+    assert times[1, 64] < times[4, 64] / 3
+    assert times[4, 16] < times[4, 64] / 3
+
+
+def test_a_wavefront_that_waits_keeps_nobody_else_up() -> None:
+    """With a bank in refresh most of the time, the wavefronts that do not need it go on; line by line all wait."""
+    timing = "timing: {nREFI: 60000, nRFCpb: 3000, nRREFD: 4}"
+    slow = f"memory: {{preset: hbm2-2ch, n_channels: 4, clock: 2 GHz, {timing}}}, link: {{bandwidth: 100 GB/s}}"
+    wavefronts, line_by_line = (
+        cycles(machine(f"gpu: {{compute_unit: {{l2_bytes_per_cycle: 16}}{kernels}}}, {slow}"), kernel(1))
+        / cycles(machine(f"gpu: {{compute_unit: {{l2_bytes_per_cycle: 16}}{kernels}}}, {WIDE}"), kernel(1))
+        for kernels in (", collective_kernel: {wavefront_lines: 4}", "")
+    )
+    assert wavefronts < 0.9 * line_by_line

@@ -11,11 +11,12 @@ import pytest
 
 from t3sim.checks.audit import Audit
 from t3sim.checks.data import CarriedProgram
-from t3sim.config.experiment import GemmShape, RunSpec
+from t3sim.config.experiment import GemmShape, KernelLibrarySpec, RunSpec
 from t3sim.config.presets import load_kernels
 from t3sim.errors import ConfigError, UsageError
 from t3sim.experiment.point_record import record_of
 from t3sim.gpu.arbitration import arbitration_policies
+from t3sim.gpu.ticks import TickBase
 from t3sim.overlap import ideal, in_order, overlap_strategies
 from t3sim.overlap.least import least_times
 from t3sim.program.checks import problems_of
@@ -291,6 +292,21 @@ def test_larger_packets_of_copy_engines_make_the_bound_of_the_link_shorter() -> 
     assert 0.94 < least / other < 0.99
 
 
+def test_where_kernels_are_chosen_the_bound_has_no_last_wave() -> None:
+    """Llama 3 70B, FC-1 on 8 GPUs: 2.8 waves of 160 x 256, which parts of it with other kernels need not take."""
+    library = load_kernels("cublas-hopper")
+    assert isinstance(library, KernelLibrarySpec)
+    h200, shape = machine("h200"), GemmShape(m=2048, n=7168, k=8192)
+    traces = [make_tile_trace(shape, kernel, 8) for kernel in library.kernels.values()]
+    bounds = {least_times(h200, trace, "ag-gemm", any_kernel=True).compute for trace in traces}
+    assert len(bounds) == 1, "it is none of a kernel"
+    rate = h200.gpu.n_compute_units * h200.gpu.compute_unit.matrix_flops_per_cycle * h200.gpu.clock_of_matrices
+    products_us = 2e6 * shape.m * shape.n * shape.k / (rate * h200.gpu.compute_unit.matrix_efficiency)
+    (bound,) = bounds
+    assert TickBase.of(h200).to_us(bound) == pytest.approx(products_us + h200.gpu.kernel_launch / 1e6, rel=1e-6)
+    assert bound < 0.99 * min(least_times(h200, trace, "ag-gemm").compute for trace in traces)
+
+
 def test_one_gpu_has_nothing_to_gather() -> None:
     for name in ("sequential", "flux-ag", "async-tp-ag", "te-ring-ag", "sm-specialised"):
         assert [part.name for part in plan_of(name, gathering(1)).parts()] == ["gemm"]
@@ -404,5 +420,5 @@ def test_canary_a_bound_of_the_output_would_be_beaten(monkeypatch: pytest.Monkey
     changes = (*SWITCH, ENGINE, "workload.operator=ag-gemm", "machine.link.bandwidth=2 GB/s")
     design = simulate(point("flux-ag", *changes, shape=shape, tp=4)).total
     assert simulate(point("ideal-overlap", *changes, shape=shape, tp=4)).total <= design
-    monkeypatch.setattr(ideal, "least_times", lambda machine, trace, _kind: least_times(machine, trace, "gemm-rs"))
+    monkeypatch.setattr(ideal, "least_times", lambda machine, trace, _kind, **_: least_times(machine, trace))
     assert simulate(point("ideal-overlap", *changes, shape=shape, tp=4)).total > design

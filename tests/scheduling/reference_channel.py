@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-ACT, PRE, RD, WR, UPD, REF = "ACT", "PRE", "RD", "WR", "UPD", "REF"
+ACT, PRE, RD, WR, UPD, REF, REFPB = "ACT", "PRE", "RD", "WR", "UPD", "REF", "REF of a bank"
 STORES = (WR, UPD)
 COMPUTE = 0
 ALL_BANKS = -1
@@ -86,7 +86,11 @@ def pair_rules(t: Mapping[str, int]) -> dict[str, list[tuple[str, str, int]]]:
         + [(store, "bank", data_end + t["nWR"]) for store in STORES],
         ACT: [
             (PRE, "bank", t["nRP"]), (ACT, "bank", t["nRC"]), (ACT, "group", t["nRRDL"]), (ACT, "channel", t["nRRDS"]),
-            (REF, "channel", t["nRFC"]),
+            (REF, "channel", t["nRFC"]), (REFPB, "bank", t["nRFCpb"]), (REFPB, "channel", t["nRREFD"]),
+        ],
+        REFPB: [
+            (PRE, "bank", t["nRP"]), (ACT, "bank", t["nRC"]), (ACT, "group", t["nRRDL"]), (ACT, "channel", t["nRRDS"]),
+            (REFPB, "bank", t["nRFCpb"]), (REFPB, "channel", t["nRREFD"]),
         ],
         REF: [(PRE, "bank", t["nRP"]), (ACT, "bank", t["nRC"]), (REF, "channel", t["nRFC"])],
     }  # fmt: skip
@@ -115,7 +119,10 @@ class ReferenceChannel:
         self.is_owed = False
         self.last_stream = COMPUTE
         self.last_at = [0] * self.rules.n_classes
-        self.refresh_at = self.rules.t["nREFI"]
+        self.n_refreshes = 0
+        self.refreshed: int | None = None  # the bank whose turn it is, if banks are refreshed one by one
+        self.is_open_there = False
+        self.refresh_at = self.rules.t["nREFI"] // (self.rules.n_banks if self.rules.t["nRFCpb"] else 1)
 
     # --- what may be issued ----------------------------------------------------------------------
 
@@ -134,7 +141,7 @@ class ReferenceChannel:
 
     def issue(self, command: str, bank: int, row: int, at: int) -> None:
         """Note a command; PRE and REF of all banks count for each of them."""
-        self.log.append((at, command, bank, row))
+        self.log.append((at, REF if command == REFPB else command, bank, row))
         for each in range(self.rules.n_banks) if bank == ALL_BANKS else (bank,):
             for scope, index in self.scopes(each):
                 self.last[command, scope, index] = at
@@ -153,6 +160,26 @@ class ReferenceChannel:
         self.issue(REF, ALL_BANKS, -1, at)
         self.open_row = [None] * self.rules.n_banks
         self.refresh_at += self.rules.t["nREFI"]
+
+    def begin_refresh(self) -> None:
+        """The next bank is due: nothing goes to it until it is refreshed."""
+        self.refreshed = self.n_refreshes % self.rules.n_banks
+        self.n_refreshes += 1
+        self.is_open_there = self.open_row[self.refreshed] is not None
+        self.open_row[self.refreshed] = None
+
+    def go_on_with_refresh(self, bank: int) -> bool:
+        """Close the bank that is due, then refresh it; return whether this cycle was used for that."""
+        command = PRE if self.is_open_there else REFPB
+        if self.earliest(command, bank) > self.now:
+            return False
+        self.issue(command, bank, -1, self.now)
+        if command == REFPB:
+            self.refreshed = None
+            due_at = (self.n_refreshes + 1) * self.rules.t["nREFI"] // self.rules.n_banks
+            self.refresh_at = max(due_at, self.now + 1)
+        self.is_open_there = False
+        return True
 
     def is_ready(self, stream: int) -> bool:
         """Whether the head of *stream* has arrived and the DRAM queue has room for it."""
@@ -252,7 +279,9 @@ class ReferenceChannel:
 
     def issue_row(self) -> None:
         """Activate or precharge for the oldest request that needs it; a row that is still wanted stays open."""
-        served = self.served()
+        if self.refreshed is not None and self.go_on_with_refresh(self.refreshed):
+            return
+        served = [a for a in self.served() if a.bank != self.refreshed]
         hit_banks = {a.bank for a in served if self.open_row[a.bank] == a.row}
         for access in served:
             bank, open_row = access.bank, self.open_row[access.bank]
@@ -267,7 +296,7 @@ class ReferenceChannel:
     def cycle(self) -> None:
         """One cycle of the memory clock."""
         if self.now == self.refresh_at and self.refresh_at:
-            self.refresh()
+            self.begin_refresh() if self.rules.t["nRFCpb"] else self.refresh()
         self.admit()
         if self.rules.is_split:
             self.choose_direction()

@@ -71,20 +71,24 @@ def test_compiled_and_interpreted_runs_are_equal() -> None:
 
 
 def test_the_streams_cover_what_they_should() -> None:
-    """Does the random choice reach every policy with every queue, and every command?"""
+    """Does the random choice reach every policy with every queue, every command, and both sorts of refresh?"""
     cases = [random_case(seed) for seed in range(N_BLOCKS * BLOCK)]
     reached = {(case.rules.policy, case.rules.capacity, case.rules.is_split) for case in cases}
     assert reached == {(policy, size, split) for policy in POLICIES for size in CAPACITIES for split in (False, True)}
-    assert {entry[1] for case in cases[:30] for entry in case.run()} == {"ACT", "PRE", "RD", "WR", "UPD", "REF"}
+    logs = [without_last_refreshes(case.run()) for case in cases]
+    assert {command for log in logs for _, command, _, _ in log} == {"ACT", "PRE", "RD", "WR", "UPD", "REF"}
+    refreshed = [[bank for _, command, bank, _ in log if command == "REF"] for log in logs]
+    assert {-1} in map(set, refreshed)
+    assert max(len(banks) for banks in refreshed if -1 not in banks) > 16, "no case goes on with requests after a round"
 
 
 OTHER_TIMINGS = [
     "nCWL", "nRCDRD", "nRCDWR", "nRP", "nRAS", "nRC", "nRTP", "nWR", "nCCDS", "nCCDL", "nCCDWS", "nCCDWL", "nRRDS",
-    "nRRDL", "nFAW", "nRTW", "nWTRS", "nWTRL", "nREFI", "nRFC",
+    "nRRDL", "nFAW", "nRTW", "nWTRS", "nWTRL", "nREFI", "nRFC", "nRFCpb", "nRREFD",
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", cases(OTHER_TIMINGS, "nRCDRD", "nCCDWL", "nFAW"))
+@pytest.mark.parametrize("name", cases(OTHER_TIMINGS, "nRCDRD", "nCCDWL", "nFAW", "nRFCpb"))
 def test_canary_one_timing_differs(name: str) -> None:
     """Would a timing that is a cycle short be noticed, that is, do the streams meet every rule?"""
 

@@ -99,6 +99,8 @@ def test_machines_cover_what_they_claim() -> None:
     assert {memory.queue.kind for memory in memories} == {"unified", "split"}
     assert min(memory.queue.entries for memory in memories) == 1
     assert {memory.timing.nREFI for memory in memories} >= set(VALUES["memory.timing.nREFI"])
+    assert {memory.timing.nRFCpb for memory in memories} == {0, 120, 301}
+    assert {gpu.compute_unit.n_simds for gpu in gpus} == {1, 2, 4}
     assert {gpu.l2.at_kernel_end for gpu in gpus} == {"write-back", "keep"}
     assert {gpu.collective_kernel.kind for gpu in gpus} == {"chunk", "channels"}
     assert {gpu.collective_kernel.wavefront_lines for gpu in gpus} == {None, 1, 2}

@@ -84,6 +84,10 @@ class DramChecker:
         spec["write_latency"] = timing.nCWL
         spec["burst"] = timing.nBL
         spec["refresh_interval"] = timing.nREFI
+        is_bank_by_bank = timing.nRFCpb > 0
+        spec["n_turns"] = spec["n_banks"] if is_bank_by_bank else 1
+        spec["refresh_sort"] = codes.REFPB if is_bank_by_bank else codes.REF
+        spec["closing_sort"] = codes.PRE if is_bank_by_bank else codes.PREAB
         later = [gap.later for gap in ORDERED_GAPS]
         spec["first_gap"] = np.searchsorted(later, np.arange(codes.N_SORTS + 1))
         self._gaps = np.array([(g.earlier, g.reach, g.cycles(timing)) for g in ORDERED_GAPS], codes.GAP)
@@ -91,7 +95,8 @@ class DramChecker:
         for name in ("last_at", "activates", "bus_at", "data_at"):
             self._channels[name] = codes.LONG_AGO
         self._channels["open_row"] = -1
-        self._channels["refresh_due_at"] = timing.nREFI or codes.NEVER
+        self._channels["refresh_due_at"] = timing.nREFI // spec["n_turns"] if timing.nREFI else codes.NEVER
+        self._channels["refresh_bank"] = 0 if is_bank_by_bank else codes.ALL_BANKS
         self._totals = np.zeros(1, codes.TOTALS)
 
     def take(self, commands: NDArray[Any]) -> None:

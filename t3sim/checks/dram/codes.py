@@ -7,10 +7,9 @@ Capacities are part of the compiled type, so every memory shares one compilation
 import numpy as np
 
 # DRAM commands as logged; UPD is a near-memory op-and-store.  The checker tells a precharge of all banks
-# (bank -1) from that of one bank.
+# (bank -1) from that of one bank, and a refresh of one bank from that of all.
 ACT, PRE, RD, WR, UPD, REF, N_COMMANDS = range(7)
-PREAB = N_COMMANDS
-N_SORTS = N_COMMANDS + 1
+PREAB, REFPB, N_SORTS = range(N_COMMANDS, N_COMMANDS + 3)
 ALL_BANKS = -1
 
 # Request kinds as logged: what the bits of one say, and how many there are.
@@ -35,9 +34,9 @@ N_KEPT = 20  # violations kept for reading
 # What can be violated: the gaps between two commands are numbered from 0, everything else from here.
 (
     FOUR_ACTIVATES, DATA_BUS, ROW_BUS, COLUMN_BUS, ROW_NOT_OPEN, ACTIVATE_OPEN, PRECHARGE_CLOSED, REFRESH_OPEN,
-    REFRESH_EARLY, REFRESH_LATE, REFRESH_OVERTAKEN, REFRESH_MISSING, TIME_BACK, CHANNEL_FIELD, COMMAND_FIELD,
-    BANK_FIELD, ROW_FIELD, COLUMN_FIELD, KIND_FIELD, N_CHECKS,
-) = range(64, 84)  # of a bus: ROW_BUS + ROW or COLUMN  # fmt: skip
+    REFRESH_EARLY, REFRESH_LATE, REFRESH_OVERTAKEN, REFRESH_MISSING, REFRESH_TURN, REFRESH_BANK_USED,
+    REFRESH_HELD_UP, TIME_BACK, CHANNEL_FIELD, COMMAND_FIELD, BANK_FIELD, ROW_FIELD, COLUMN_FIELD, KIND_FIELD, N_CHECKS,
+) = range(64, 87)  # of a bus: ROW_BUS + ROW or COLUMN  # fmt: skip
 
 # What the configuration asks for; cycles of the memory clock.
 SPEC = np.dtype(
@@ -51,6 +50,9 @@ SPEC = np.dtype(
         ("write_latency", "i8"),
         ("burst", "i8"),
         ("refresh_interval", "i8"),  # 0: refresh is off
+        ("n_turns", "i8"),  # refreshes in that interval: one for each bank, or one for all of them
+        ("refresh_sort", "i8"),  # REFPB or REF
+        ("closing_sort", "i8"),  # of the precharge before it
         ("first_gap", "i8", (N_SORTS + 1,)),  # by later command: where its gaps begin
     ],
     align=True,
@@ -74,6 +76,7 @@ SEEN = np.dtype(
         ("bus_bank", "i8", (2,)),
         ("data_at", "i8"),  # start of the last transfer
         ("refresh_due_at", "i8"),
+        ("refresh_bank", "i8"),  # whose refresh is the next one
         ("is_overtaken", "i8"),  # reported for the refresh that is due
         ("is_storing", "i8"),  # direction of the data bus
         ("n_turnarounds", "i8"),

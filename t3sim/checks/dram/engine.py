@@ -53,12 +53,29 @@ def keep_apart(totals: Any, check: int, required: int, found: int, sort: int, ba
 
 
 @kernel
-def earliest_legal(spec: Any, gaps: Any, seen: Any, sort: int) -> int:
-    """Return the first cycle at which a command to all banks breaks no gap."""
+def place_of(spec: Any, reach: int, bank: int) -> int:
+    """Return where the last times are kept that a gap of this reach looks at; to all banks only the channel matters."""
+    if reach == codes.CHANNEL:
+        return codes.CHANNEL_ROW
+    return bank if reach == codes.BANK else int(spec.group_row[bank])
+
+
+@kernel
+def earliest_legal(spec: Any, gaps: Any, seen: Any, sort: int, bank: int) -> int:
+    """Return the first cycle at which a command breaks no gap."""
     earliest = codes.LONG_AGO
     for i in range(spec.first_gap[sort], spec.first_gap[sort + 1]):
-        earliest = max(earliest, seen.last_at[codes.CHANNEL_ROW, gaps[i].earlier] + gaps[i].cycles)
+        gap = gaps[i]
+        earliest = max(earliest, seen.last_at[place_of(spec, gap.reach, bank), gap.earlier] + gap.cycles)
     return earliest
+
+
+@kernel
+def n_open_banks(seen: Any, bank: int) -> int:
+    """Return how many rows are open: of all banks, or of one."""
+    if bank == codes.ALL_BANKS:
+        return int(seen.n_open)
+    return 1 if seen.open_row[bank] >= 0 else 0
 
 
 @kernel
@@ -72,9 +89,14 @@ def is_field_wrong(totals: Any, spec: Any, entry: Any) -> bool:
     if sort < 0 or sort >= codes.N_COMMANDS:
         report(totals, codes.COMMAND_FIELD, codes.N_COMMANDS, sort)
         return True
-    totals.command.later_sort = codes.PREAB if sort == codes.PRE and bank == codes.ALL_BANKS else sort
-    lowest = codes.ALL_BANKS if sort in (codes.PRE, codes.REF) else 0
-    highest = codes.ALL_BANKS if sort == codes.REF else spec.n_banks - 1
+    totals.command.later_sort = sort
+    if sort == codes.PRE and bank == codes.ALL_BANKS:
+        totals.command.later_sort = codes.PREAB
+    elif sort == codes.REF and bank != codes.ALL_BANKS:
+        totals.command.later_sort = codes.REFPB
+    is_refresh_of_all = sort == codes.REF and spec.refresh_sort == codes.REF
+    lowest = codes.ALL_BANKS if sort == codes.PRE or is_refresh_of_all else 0
+    highest = codes.ALL_BANKS if is_refresh_of_all else spec.n_banks - 1
     if bank < lowest or bank > highest:
         report(totals, codes.BANK_FIELD, highest + 1, bank)
         return True
@@ -98,11 +120,10 @@ def is_field_wrong(totals: Any, spec: Any, entry: Any) -> bool:
 
 @kernel
 def check_gaps(totals: Any, spec: Any, gaps: Any, seen: Any, sort: int, bank: int, at: int) -> None:
-    """D1..D19, D29: compare with the last command of every sort that may keep this one away."""
-    group_row = spec.group_row[bank]  # of no use to commands to all banks: they have no gaps within a group
+    """D1..D24, D29: compare with the last command of every sort that may keep this one away."""
     for i in range(spec.first_gap[sort], spec.first_gap[sort + 1]):
         gap = gaps[i]
-        place = bank if gap.reach == codes.BANK else (group_row if gap.reach == codes.GROUP else codes.CHANNEL_ROW)
+        place = place_of(spec, gap.reach, bank)
         earlier_at = seen.last_at[place, gap.earlier]
         keep_apart(totals, i, gap.cycles, at - earlier_at, gap.earlier, seen.last_bank[place, gap.earlier], earlier_at)
 
@@ -182,8 +203,7 @@ def check_activate(totals: Any, spec: Any, seen: Any, bank: int, row: int, at: i
 @kernel
 def check_precharge(totals: Any, spec: Any, seen: Any, bank: int) -> None:
     """D26: there is a row to close."""
-    is_closed = seen.n_open == 0 if bank == codes.ALL_BANKS else seen.open_row[bank] < 0
-    if is_closed:
+    if n_open_banks(seen, bank) == 0:
         report(totals, codes.PRECHARGE_CLOSED, 1, 0)
     elif bank == codes.ALL_BANKS:
         for other in range(spec.n_banks):
@@ -195,12 +215,27 @@ def check_precharge(totals: Any, spec: Any, seen: Any, bank: int) -> None:
 
 
 @kernel
-def check_refresh(totals: Any, spec: Any, gaps: Any, seen: Any, at: int) -> None:
-    """D26, D28: all banks are closed; the refresh is due and came as soon as it could."""
-    if seen.n_open > 0:
-        report(totals, codes.REFRESH_OPEN, 0, seen.n_open)
+def refresh_from(spec: Any, seen: Any) -> int:
+    """Return the first cycle at which something may be done for the next refresh: it is due, the last one is sent."""
+    return int(max(seen.refresh_due_at, seen.last_at[codes.CHANNEL_ROW, spec.refresh_sort] + 1))
+
+
+@kernel
+def refresh_could_go_on_at(spec: Any, gaps: Any, seen: Any, sort: int) -> int:
+    """Return the first cycle at which a command of this sort could have come for the next refresh."""
+    return max(refresh_from(spec, seen), earliest_legal(spec, gaps, seen, sort, seen.refresh_bank))
+
+
+@kernel
+def check_refresh(totals: Any, spec: Any, gaps: Any, seen: Any, bank: int, at: int) -> None:
+    """D26, D28: the banks are closed; the refresh is due, it is their turn, and it came as soon as it could."""
+    n_open = n_open_banks(seen, bank)
+    if n_open > 0:
+        report(totals, codes.REFRESH_OPEN, 0, n_open)
+    if bank != seen.refresh_bank:
+        report(totals, codes.REFRESH_TURN, seen.refresh_bank, bank)
     due_at = seen.refresh_due_at
-    latest = max(due_at, earliest_legal(spec, gaps, seen, codes.REF))
+    latest = refresh_could_go_on_at(spec, gaps, seen, spec.refresh_sort)
     if at < due_at:
         report(totals, codes.REFRESH_EARLY, due_at, at)
     elif at > latest:
@@ -209,21 +244,45 @@ def check_refresh(totals: Any, spec: Any, gaps: Any, seen: Any, at: int) -> None
         totals.n_tight[codes.REFRESH_EARLY] += 1
     else:
         totals.n_tight[codes.REFRESH_LATE] += 1
-    seen.refresh_due_at = due_at + spec.refresh_interval
+    n_refreshes = seen.n_by_command[codes.REF]  # this one is counted already
+    if spec.refresh_interval > 0:
+        seen.refresh_due_at = (n_refreshes + 1) * spec.refresh_interval // spec.n_turns
+    if spec.n_turns > 1:
+        seen.refresh_bank = n_refreshes % spec.n_turns
     seen.is_overtaken = 0
 
 
 @kernel
-def check_refresh_comes_first(totals: Any, spec: Any, gaps: Any, seen: Any, sort: int, at: int) -> None:
-    """D28: once a refresh is due, banks are closed as soon as they can be and nothing else is done."""
-    due_at = seen.refresh_due_at
-    if sort == codes.PREAB:
-        latest = max(due_at, earliest_legal(spec, gaps, seen, codes.PREAB))
+def breach_of_precedence(spec: Any, gaps: Any, seen: Any, sort: int, bank: int, is_column: bool, at: int) -> int:
+    """Return which check a command fails that comes between a due time and its refresh, -1 if none.
+
+    A refresh of all banks lets only precharges pass; that of one bank all that is neither in its bank nor on the row
+    bus when the precharge before it, or the refresh itself, could come.
+    """
+    due_bank = seen.refresh_bank
+    if due_bank == codes.ALL_BANKS:
+        return -1 if sort == codes.PRE else codes.REFRESH_OVERTAKEN
+    if bank == due_bank:
+        return codes.REFRESH_BANK_USED
+    awaited = spec.closing_sort if n_open_banks(seen, due_bank) > 0 else spec.refresh_sort
+    is_held_up = not is_column and at >= refresh_could_go_on_at(spec, gaps, seen, awaited)
+    return codes.REFRESH_HELD_UP if is_held_up else -1
+
+
+@kernel
+def check_refresh_comes_first(
+    totals: Any, spec: Any, gaps: Any, seen: Any, sort: int, bank: int, is_column: bool, at: int
+) -> None:
+    """D28: once a refresh is due, its banks are closed as soon as they can be, and nothing comes that has to wait."""
+    if sort == spec.closing_sort and bank == seen.refresh_bank:
+        latest = refresh_could_go_on_at(spec, gaps, seen, sort)
         if at > latest:
             report(totals, codes.REFRESH_LATE, latest, at)
-    elif sort != codes.PRE and seen.is_overtaken == 0:
-        seen.is_overtaken = 1
-        report(totals, codes.REFRESH_OVERTAKEN, due_at, at)
+    elif seen.is_overtaken == 0:
+        check = breach_of_precedence(spec, gaps, seen, sort, bank, is_column, at)
+        if check >= 0:
+            seen.is_overtaken = 1
+            report(totals, check, seen.refresh_due_at, seen.refresh_bank)
 
 
 @kernel
@@ -243,8 +302,8 @@ def check_commands(commands: Any, specs: Any, gaps: Any, channels: Any, results:
         if at < before_at:
             report(totals, codes.TIME_BACK, before_at, at)
         check_gaps(totals, spec, gaps, seen, sort, bank, at)
-        if at >= seen.refresh_due_at and sort != codes.REF:
-            check_refresh_comes_first(totals, spec, gaps, seen, sort, at)
+        if entry.command != codes.REF and at >= refresh_from(spec, seen):
+            check_refresh_comes_first(totals, spec, gaps, seen, sort, bank, is_column, at)
         seen.n_by_command[entry.command] += 1
         check_bus(totals, seen, bus, at)
         if is_column:
@@ -252,8 +311,8 @@ def check_commands(commands: Any, specs: Any, gaps: Any, channels: Any, results:
             check_column(totals, spec, seen, sort, bank, row, at)
         elif sort == codes.ACT:
             check_activate(totals, spec, seen, bank, row, at)
-        elif sort == codes.REF:
-            check_refresh(totals, spec, gaps, seen, at)
+        elif entry.command == codes.REF:
+            check_refresh(totals, spec, gaps, seen, bank, at)
         else:
             check_precharge(totals, spec, seen, bank)
         remember(spec, seen, bus, sort, bank, at)
@@ -265,14 +324,14 @@ def check_end(until: int, specs: Any, gaps: Any, channels: Any, results: Any) ->
     spec, totals = specs[0], results[0]
     for channel_id in range(spec.n_channels):
         seen = channels[channel_id]
-        due_at = seen.refresh_due_at
-        refresh_at = max(due_at, earliest_legal(spec, gaps, seen, codes.REF))
-        if seen.n_open > 0:
-            closed_at = max(due_at, earliest_legal(spec, gaps, seen, codes.PREAB))
-            for i in range(spec.first_gap[codes.REF], spec.first_gap[codes.REF + 1]):
-                if gaps[i].earlier == codes.PREAB:
+        sort, bank = spec.refresh_sort, seen.refresh_bank
+        refresh_at = refresh_could_go_on_at(spec, gaps, seen, sort)
+        if n_open_banks(seen, bank) > 0:
+            closed_at = refresh_could_go_on_at(spec, gaps, seen, spec.closing_sort)
+            for i in range(spec.first_gap[sort], spec.first_gap[sort + 1]):
+                if gaps[i].earlier == spec.closing_sort:
                     refresh_at = max(refresh_at, closed_at + gaps[i].cycles)
         if refresh_at < until:
-            n_due = (until - 1) // spec.refresh_interval
-            begin(totals, channel_id, codes.REF, codes.ALL_BANKS, -1, until)
+            n_due = (until * spec.n_turns - 1) // spec.refresh_interval
+            begin(totals, channel_id, sort, bank, -1, until)
             report(totals, codes.REFRESH_MISSING, n_due, seen.n_by_command[codes.REF])

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from itertools import product
 
 from t3sim.checks.dram import codes
-from t3sim.checks.dram.codes import ACT, BANK, CHANNEL, GROUP, PRE, PREAB, RD, REF, UPD, WR
+from t3sim.checks.dram.codes import ACT, BANK, CHANNEL, GROUP, PRE, PREAB, RD, REF, REFPB, UPD, WR
 from t3sim.config.machine import DramTimingSpec
 
-SORT_NAMES = ("ACT", "PRE", "RD", "WR", "UPD", "REF", "PREab")
+SORT_NAMES = ("ACT", "PRE", "RD", "WR", "UPD", "REF", "PREab", "REFpb")
 
 Cycles = Callable[[DramTimingSpec], int]
 
@@ -28,7 +28,6 @@ class Rule:
 
 
 AUTO_PRECHARGE = "no commands with auto-precharge are sent"
-PER_BANK_REFRESH = "refresh is all-bank"
 
 RULES = (
     Rule("D1", "activate to read of the bank, tRCDRD"),
@@ -50,15 +49,15 @@ RULES = (
     Rule("D17", "store with auto-precharge to activate, W + tWR + tRP", AUTO_PRECHARGE),
     Rule("D18", "to refresh: precharge tRP, activate tRC"),
     Rule("D19", "refresh to activate, precharge or refresh, tRFC"),
-    Rule("D20", "per-bank refresh to activate of the bank, tRFCpb", PER_BANK_REFRESH),
-    Rule("D21", "per-bank refresh to activate of another bank, tRREFD", PER_BANK_REFRESH),
-    Rule("D22", "per-bank refresh to per-bank refresh, tRREFD", PER_BANK_REFRESH),
-    Rule("D23", "activate to per-bank refresh, tRRDS, tRRDL, tRC", PER_BANK_REFRESH),
-    Rule("D24", "precharge to per-bank refresh, tRP", PER_BANK_REFRESH),
+    Rule("D20", "per-bank refresh to activate or refresh of the bank, tRFCpb"),
+    Rule("D21", "per-bank refresh to activate of another bank, tRREFD"),
+    Rule("D22", "per-bank refresh to per-bank refresh, tRREFD"),
+    Rule("D23", "activate to per-bank refresh, tRRDS, tRRDL, tRC"),
+    Rule("D24", "precharge to per-bank refresh, tRP"),
     Rule("D25", "precharge to precharge, tPPD", "HBM3"),
     Rule("D26", "row state: columns of the open row only, activate and refresh closed banks, precharge open ones"),
     Rule("D27", "buses: bursts follow each other without overlap; one row and one column command a cycle"),
-    Rule("D28", "one refresh each tREFI: never early, late only by the time that closing the banks takes"),
+    Rule("D28", "one refresh each tREFI, of all banks or of each in turn: never early, late only by what it waits for"),
     Rule("D29", "no column command within tRFC of a refresh"),
     Rule("D30", "the log: time never runs back in a channel, fields are in range"),
 )
@@ -93,6 +92,7 @@ def data_end(timing: DramTimingSpec) -> int:
 
 AFTER_REFRESH = "all banks are closed, so an activate lies between"
 BEFORE_REFRESH = "all banks are precharged for refresh only, which lies between"
+ONE_BY_ONE = "where banks are refreshed one by one they are precharged so too"
 
 
 def gaps(
@@ -130,6 +130,14 @@ GAPS = (
     *gaps("D18", (ACT,), (REF,), CHANNEL, lambda t: t.nRC),
     *gaps("D19", (REF,), (ACT, REF), CHANNEL, lambda t: t.nRFC),
     *gaps("D19", (REF,), (PRE, PREAB), CHANNEL, lambda t: t.nRFC, AFTER_REFRESH),
+    *gaps("D20", (REFPB,), (ACT, REFPB), BANK, lambda t: t.nRFCpb),
+    *gaps("D21", (REFPB,), (ACT,), CHANNEL, lambda t: t.nRREFD),
+    *gaps("D22", (REFPB,), (REFPB,), CHANNEL, lambda t: t.nRREFD),
+    *gaps("D23", (ACT,), (REFPB,), BANK, lambda t: t.nRC),
+    *gaps("D23", (ACT,), (REFPB,), GROUP, lambda t: t.nRRDL),
+    *gaps("D23", (ACT,), (REFPB,), CHANNEL, lambda t: t.nRRDS),
+    *gaps("D24", (PRE,), (REFPB,), BANK, lambda t: t.nRP),
+    *gaps("D24", (PREAB,), (REFPB,), CHANNEL, lambda t: t.nRP, ONE_BY_ONE),
     *gaps("D29", (REF,), (RD, *STORES), CHANNEL, lambda t: t.nRFC, AFTER_REFRESH),
 )
 # As the engine walks through them: those of one later command together.
@@ -162,12 +170,21 @@ CONDITIONS = {
     codes.REFRESH_OPEN: Condition("D26", "refresh of closed banks", "banks still open: {found}"),
     codes.REFRESH_EARLY: Condition("D28", "refresh not before it is due", "it is due at cycle {required}"),
     codes.REFRESH_LATE: Condition(
-        "D28", "a refresh that is due waits only for banks to close", "it could have come at cycle {required}"
+        "D28", "a refresh that is due comes as soon as it can", "it could have come at cycle {required}"
     ),
     codes.REFRESH_OVERTAKEN: Condition(
         "D28", "no other work once a refresh is due", "a refresh is due since cycle {required}"
     ),
     codes.REFRESH_MISSING: Condition("D28", "a refresh each tREFI", "refreshes until then: {found} of {required}"),
+    codes.REFRESH_TURN: Condition("D28", "banks are refreshed in turn", "it is the turn of bank {required}"),
+    codes.REFRESH_BANK_USED: Condition(
+        "D28", "no work in a bank once its refresh is due", "its refresh is due since cycle {required}"
+    ),
+    codes.REFRESH_HELD_UP: Condition(
+        "D28",
+        "row commands for a refresh go first",
+        "the refresh of bank {found} is due since cycle {required} and can go on",
+    ),
     codes.TIME_BACK: Condition("D30", "time does not run back", "the command before it came at cycle {required}"),
     codes.CHANNEL_FIELD: Condition("D30", "channel in range", "channel {found} of {required}"),
     codes.COMMAND_FIELD: Condition("D30", "command in range", "command code {found} of {required}"),

@@ -233,9 +233,7 @@ def _collective_moments(core: GpuCore) -> Iterator[Moment]:
     for c in np.flatnonzero(gpu.compute_units["move_operation"][: n + int(gpu.n_copy_engines)] >= 0):
         workgroup, part = gpu.move_workgroups[c], f"compute_unit[{c}]" if c < n else f"copy_engine[{c - n}]"
         yield Moment(part, int(workgroup.step_ready_at), "its start or the overhead of its last step")
-        if workgroup.line_head < workgroup.line_tail:
-            entry = int(workgroup.line_head) % len(workgroup.line_index)
-            yield Moment(part, int(workgroup.line_ready_at[entry]), "an operand on its way back")
+        yield Moment(part, int(workgroup.line_ready_at.max()), "an operand on its way back")
 
 
 def holds_back(core: GpuCore) -> bool:

@@ -1,13 +1,14 @@
 """One HBM channel: bank state, command timing, first-ready first-come-first-served.
 
 Models: one column and one row command bus, banks in bank groups, row state, tRCD/tRP/tRAS/tRC/tRTP/tWR, CCD short and
-long, RRD short and long, tFAW, read and write turn-around, all-bank refresh, near-memory updates.  The oldest row hit
+long, RRD short and long, tFAW, read and write turn-around, refresh of all banks or of one
+after the other, near-memory updates.  The oldest row hit
 that may issue goes first; a row is closed only when no queued request hits it.  Requests wait in one list per bank and
 direction; the oldest hit and the head of each list are kept as packed keys (order of arrival, bank), so a choice is a
 minimum over the banks and time jumps to the next moment at which a choice can change.  Of split queues, that of writes
 is drained as soon as nothing is to be read, or held back and drained in batches (decision 37); then no drain is
 longer than ``write_turn`` while reads wait.
-Leaves out: command/address bus encoding, per-bank refresh, power-down.
+Leaves out: command/address bus encoding, power-down.
 Pinned by tests/timing (gates, bandwidths) and tests/scheduling (equal to a ticking scan).
 """
 
@@ -73,7 +74,7 @@ def place_in_bank_list(channel, place, tag):
             channel.hit_key[direction, bank] = key
             channel.closed_key[direction, bank] = codes.NEVER
             channel.column_wake_at = min(channel.column_wake_at, channel.now)
-    elif tail < 0:
+    elif tail < 0 and bank != channel.refreshed_bank:
         channel.closed_key[direction, bank] = key
         channel.row_wake_at = min(channel.row_wake_at, channel.now)
 
@@ -139,6 +140,47 @@ def refresh_all_banks(channel, channel_id, command_log):
     channel.next_refresh_at += channel.nREFI
     channel.column_wake_at = codes.NEVER
     channel.row_wake_at = now
+
+
+@kernel
+def begin_refresh(channel):
+    """Per-bank refresh: the next bank is due; its requests wait until it is over."""
+    bank = channel.n_refreshes % channel.n_banks
+    channel.n_refreshes += 1
+    channel.refreshed_bank = bank
+    channel.is_refresh_closing = channel.open_row[bank] >= 0
+    channel.open_row[bank] = -1
+    for direction in range(2):
+        channel.oldest_hit[direction, bank] = -1
+        channel.hit_key[direction, bank] = codes.NEVER
+        channel.closed_key[direction, bank] = codes.NEVER
+    channel.next_refresh_at = codes.NEVER
+    channel.row_wake_at = channel.now
+
+
+@kernel
+def serve_refresh(channel, channel_id, command_log):
+    """Close the bank whose turn it is, then refresh it, before all other work; return when to go on, 0 if it did."""
+    now = channel.now
+    bank = channel.refreshed_bank
+    if channel.is_refresh_closing:
+        if channel.precharge_at[bank] > now:
+            return channel.precharge_at[bank]
+        log_command(command_log, channel, channel_id, codes.PRE, bank, -1, 0, -1, now)
+        channel.activate_at[bank] = max(channel.activate_at[bank], now + channel.nRP)
+        channel.is_refresh_closing = 0
+        return 0
+    refresh_at = max(channel.activate_at[bank], channel.channel_activate_at)
+    if refresh_at > now:
+        return refresh_at
+    log_command(command_log, channel, channel_id, codes.REF, bank, -1, 0, -1, now)
+    channel.activate_at[bank] = now + channel.nRFCpb
+    channel.channel_activate_at = now + channel.nRREFD
+    channel.refreshed_bank = -1
+    forget_hits(channel, bank)
+    due_at = (channel.n_refreshes + 1) * channel.nREFI // channel.n_banks
+    channel.next_refresh_at = max(due_at, now + 1)
+    return 0
 
 
 @kernel
@@ -304,6 +346,11 @@ def serve_row_bus(channel, channel_id, command_log):
     now = channel.now
     best_key = codes.NEVER
     wake_at = codes.NEVER
+    if channel.refreshed_bank >= 0:
+        wake_at = serve_refresh(channel, channel_id, command_log)
+        if wake_at == 0:
+            channel.row_wake_at = now + 1
+            return
     n_ready = 0
     activate_at = max(channel.channel_activate_at, channel.activate_window[channel.activate_pointer])
     for bank in range(channel.n_banks):

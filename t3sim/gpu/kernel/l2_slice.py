@@ -57,6 +57,14 @@ def partition_of(gpu, owner):
 
 
 @kernel
+def crossing_ticks(gpu, cu_index, channel_id):
+    """Return what a load past the L2 takes longer if its channel is not in the partition of the compute unit."""
+    l2 = gpu.l2
+    is_far = l2.n_partitions > 1 and channel_id >> l2.partition_bits != partition_of(gpu, cu_index << UNIT_SHIFT)
+    return l2.crossing_ticks * is_far
+
+
+@kernel
 def copy_bank_of(gpu, line, channel_id, partition):
     """Return the bank that may hold the copy of *line* in *partition*; -1 if its home is there."""
     bits = gpu.l2.partition_bits

@@ -17,7 +17,8 @@ from t3sim.gpu.kernel.ledger import note_idle_slots, note_launch, note_port_slot
 from t3sim.gpu.kernel.link_port import is_empty, reason_without_data, transmit
 from t3sim.gpu.kernel.mailbox import receive_messages
 from t3sim.gpu.kernel.memory_controller import advance_channel, catch_up, catch_up_all, has_work
-from t3sim.gpu.kernel.move_kernel import advance_moves, deliver_collective_read, dispatch_moves, is_second
+from t3sim.gpu.kernel.move_kernel import advance_moves, dispatch_moves, is_second
+from t3sim.gpu.kernel.move_lines import return_collective_read
 from t3sim.gpu.kernel.unit_sleep import catch_up_units
 from t3sim.gpu.kernel.workgroup_dispatcher import dispatch_workgroups
 
@@ -75,7 +76,7 @@ def advance_compute_units(gpu, workgroups, tiles, steps, store_queue, outbox, no
 
 
 @kernel
-def retire_columns(gpu, channel, workgroups, tiles, dma_commands, dma_queue, series, bin_index):
+def retire_columns(gpu, channel, channel_id, workgroups, tiles, dma_commands, dma_queue, series, bin_index):
     """Tell the units that wait for them about the column commands of one channel."""
     for i in range(channel.n_done):
         kind = channel.done_kind[i]
@@ -89,7 +90,7 @@ def retire_columns(gpu, channel, workgroups, tiles, dma_commands, dma_queue, ser
             forward_granule(gpu, dma_queue, tiles, dma_commands, tag, done_at)
             series[bin_index, of_class + BIN_COMM_READ] += 1
         elif kind == codes.COLLECTIVE_READ:
-            deliver_collective_read(gpu, tag, done_at)
+            return_collective_read(gpu, channel_id, tag, done_at)
             series[bin_index, of_class + BIN_COMM_READ] += 1
         elif kind == codes.REMOTE_READ:
             dma_queue[tag % len(dma_queue)].at = done_at
@@ -126,7 +127,7 @@ def advance_channels(
             if channel.has_posted:
                 channel.has_posted = 0
                 gpu.has_news = 1
-            retire_columns(gpu, channel, workgroups, tiles, dma_commands, dma_queue, series, bin_index)
+            retire_columns(gpu, channel, channel_id, workgroups, tiles, dma_commands, dma_queue, series, bin_index)
     gpu.channels_until = until
 
 

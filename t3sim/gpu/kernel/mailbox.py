@@ -13,7 +13,8 @@ from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.address_map import channel_of, granule_address, memory_cycle, place_of
 from t3sim.gpu.kernel.link_port import queue_dma_data, write_message
 from t3sim.gpu.kernel.memory_controller import has_room, request
-from t3sim.gpu.kernel.move_kernel import deliver_collective_read, note_polled
+from t3sim.gpu.kernel.move_kernel import note_polled
+from t3sim.gpu.kernel.move_lines import deliver_collective_read
 from t3sim.gpu.kernel.signals import NO_SIGNAL, post, store_tag
 
 
@@ -44,7 +45,7 @@ def receive_messages(gpu, inbox, tiles, steps, signals, dma_queue, outbox, slot_
         else:
             if message.kind == codes.REMOTE_READ:
                 # It may have stood behind a store that found no room.
-                deliver_collective_read(gpu, message.tile, max(message.at, gpu.now))
+                deliver_collective_read(gpu, message.tile, max(message.at, gpu.now) + gpu.l2.return_ticks)
                 gpu.n_fetched += 1
             elif not take_store(gpu, message, tiles):
                 return

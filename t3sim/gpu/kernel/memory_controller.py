@@ -11,6 +11,7 @@ Pinned by tests/scheduling and tests/kernel/test_memory_controller.py.
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.dram_channel import (
+    begin_refresh,
     choose_direction_to_drain,
     direction_to_serve,
     drain_at,
@@ -231,7 +232,10 @@ def advance_channel(channel, channel_id, tracker, tiles, signals, command_log, p
         channel.peak_occupancy = max(channel.peak_occupancy, occupancy)
         channel.now = wake_at
         if wake_at >= channel.next_refresh_at:
-            refresh_all_banks(channel, channel_id, command_log)
+            if channel.nRFCpb > 0:
+                begin_refresh(channel)
+            else:
+                refresh_all_banks(channel, channel_id, command_log)
         is_held_back = admission_at <= wake_at and arbitrate(channel, tracker, tiles, signals, pick_stream)
         if channel.is_split:
             choose_direction_to_drain(channel)

@@ -14,6 +14,7 @@ import numpy as np
 from t3sim.gpu.kernel.codes import FOR_REQUEST, MOST_CLASSES, N_CU_STATES, N_KINDS, N_REASONS, NEVER
 
 N_POLICY_PARAMS = 8
+MOST_SIMDS = 8  # of a compute unit
 MOST_STORE_QUEUES = 33  # of the link port: 32 groups of compute units, and what no compute unit stores
 RETURN_RING = 256  # slots ahead in which something may come back to a CU: more than an L2 latency and a sleep
 LONGEST_SLEEP = 128  # slots of a CU, after which what comes back still finds its place in that ring free
@@ -57,6 +58,7 @@ class Layout(NamedTuple):
     n_buffers: int = 4  # operand slices staged per workgroup
     n_waiters: int = 1 << 20  # loads waiting on misses, whole GPU
     n_collective_lines: int = 4096  # of a move kernel, loaded and not stored yet, per unit
+    n_wavefronts: int = 64  # of a workgroup of a move kernel
     n_l2_banks: int = 128
     n_l2_sets: int = 1 << 17  # all banks together: 256 MiB of lines of 128 bytes
     l2_associativity: int = 16
@@ -81,6 +83,11 @@ QUEUE_ENTRY = record_dtype(
     "tag",
 )  # fmt: skip
 MSHR = record_dtype("line", "remaining", "fill_at", "waiter")
+WAVEFRONT = record_dtype(
+    "block",  # its lines, of those of a step
+    "n_loaded", "n_stored",  # of them
+    "n_due", "n_come",  # loaded when it waits, and there
+)  # fmt: skip
 WAITER = record_dtype(
     ("next", "i4"),
     ("owner", "i4"),  # packed: see l2_slice
@@ -100,6 +107,7 @@ def channel_dtype(layout):
         # timing parameters, cycles
         "nBL", "nCL", "nCWL", "nRCDRD", "nRCDWR", "nRP", "nRAS", "nRC", "nRTP", "nWR", "nCCDS", "nCCDL", "nCCDWS",
         "nCCDWL", "nRRDS", "nRRDL", "nFAW", "nRTW", "nWTRS", "nWTRL", "nREFI", "nRFC",
+        "nRFCpb", "nRREFD",
         # queue parameters
         "n_banks", "banks_per_group", "queue_capacity", "is_split", "write_high_watermark", "write_low_watermark",
         "write_capacity", "write_age", "write_turn",
@@ -115,6 +123,8 @@ def channel_dtype(layout):
         # bank state
         ("open_row", (banks,)), ("activate_at", (banks,)), ("precharge_at", (banks,)), ("column_at", (2, banks)),
         ("channel_column_at", (2,)), "channel_activate_at", ("activate_window", (4,)), "activate_pointer",
+        # per-bank refresh: the bank whose turn it is, -1: none, whether its row is still open, and how many have begun
+        "refreshed_bank", "is_refresh_closing", "n_refreshes",
         # stream queues in front of the arbiter, one for each traffic class
         "n_classes", "stream_capacity", ("queue_head", (classes,)), ("queue_tail", (classes,)),
         ("request_place", (classes, ring)),  # packed as in codes
@@ -231,11 +241,13 @@ def move_workgroup_dtype(layout):
         "step_ready_at", "step",
         "step_line",  # lines of this step issued so far
         "n_seen", "is_polling",  # operands whose GPUs have posted what the step waits for; asked for the next one
-        "step_come",  # of these, that have come, and all before them
         "step_operand", "step_stored", "line_head", "line_tail", ("line_remaining", "i4", (layout.n_collective_lines,)),
         ("line_ready_at", (layout.n_collective_lines,)), ("line_index", (layout.n_collective_lines,)),
         "outstanding_lines",  # loaded for it and not stored
-        "has_stored",  # a line, since its wavefronts have last asked for one
+        "knows_distance",  # loads from another partition of the L2 take it longer
+        "oldest", "oldest_block",  # of its wavefronts, and of their lines
+        ("wavefronts", WAVEFRONT, (layout.n_wavefronts,)),
+        ("simd_free_at", (MOST_SIMDS,)),  # when a SIMD unit may load the next line
         "last_reason",  # why it did not go on in the last slot
     )  # fmt: skip
 
@@ -332,7 +344,7 @@ OPERATION_TABLE = record_dtype(
     "n_released",  # leading workgroups of the dispatch order that hold no place of the tracker any more
     "dispatch_window",  # workgroups that may be dispatched and not released
     "tile_rows", "tile_columns", "wavefront_rows", "wavefront_columns",
-    "n_wavefronts",  # per workgroup
+    "n_wavefronts",  # per workgroup; 0: a move kernel that goes on line by line
     "first_tile",  # of TILE_TABLE
     "n_slices",
     "n_buffers",  # operand slices staged per workgroup
@@ -351,8 +363,8 @@ OPERATION_TABLE = record_dtype(
     "flags_numerator", "flags_denominator",  # granules that are sent, over granules of data
     "buffer_places",  # of a receive buffer, for each granule of data
     "max_lines",  # in flight to one workgroup
-    ("wavefront_lines", (2,)),  # that have to have come before one of them is stored: of a copy, of a sum
-    ("ahead_lines", (2,)),  # of the other wavefronts, all of which load before the first one stores: likewise
+    "wavefront_lines", "sum_rounds", "n_simds",  # see wavefronts.py
+    "access_lines",  # that a wavefront loads or stores with one instruction
     "load_ticks", "store_ticks",  # of its path to the L2, for each line loaded, and stored
     "header_ticks",  # and what a line stored to another GPU takes besides
 )  # fmt: skip

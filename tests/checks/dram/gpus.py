@@ -1,4 +1,4 @@
-"""Whole GPUs whose DRAM commands the checker is shown: the parts of a sublayer on t3-tiny and on t3-150."""
+"""Whole GPUs whose DRAM commands the checker is shown: the parts of a sublayer on t3-tiny, t3-150 and an H200."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ EXPERIMENT = "experiments/t3-tnlg-fc2/experiment.yaml"
 RAGGED = ["machine=t3-tiny", "tiling=gemm-64x64", "workload={gemm: {m: 512, n: 331, k: 200}, tp: 3}"]
 LARGER = ["machine=t3-tiny", "tiling=gemm-64x64", "workload={gemm: {m: 1024, n: 512, k: 256}, tp: 4}"]
 REAL = ["machine=t3-150", "tiling=gemm-128x128", "workload={gemm: {m: 2048, n: 1024, k: 512}, tp: 4}"]
+H200 = ["machine=h200", "tiling=gemm-128x128", "workload={gemm: {m: 1024, n: 1024, k: 512}, tp: 4}"]
 REFRESH = "machine.memory.timing.nREFI=3900"
+BANK_BY_BANK = "machine.memory.timing={nREFI: 3900, nRFCpb: 160, nRREFD: 8}"
 SPLIT = "machine.memory.queue.kind=split"
 
 PartOf = Callable[[Operator], Part | None]
@@ -35,9 +37,13 @@ SUBLAYERS: dict[str, tuple[list[str], PartOf, str]] = {
     "gemm, refresh, split queues": ([*LARGER, REFRESH, SPLIT], gemm_part, "round_robin"),
     "reduce-scatter": (LARGER, reduce_scatter_part, "round_robin"),
     "reduce-scatter in memory, refresh": ([*LARGER, REFRESH], near_memory, "round_robin"),
+    "fused, mca, refresh bank by bank": ([*LARGER, BANK_BY_BANK], fused_part, "mca"),
+    "gemm, refresh bank by bank, split queues": ([*LARGER, BANK_BY_BANK, SPLIT], gemm_part, "round_robin"),
     "all-gather": (RAGGED, all_gather_part, "round_robin"),
     "32 channels, fused, mca": (REAL, fused_part, "mca"),
     "32 channels, gemm, refresh": ([*REAL, REFRESH], gemm_part, "round_robin"),
+    "32 channels, fused, refresh bank by bank": ([*REAL, BANK_BY_BANK], fused_part, "round_robin"),
+    "64 channels of an H200, fused, mca": (H200, fused_part, "mca"),
 }
 
 

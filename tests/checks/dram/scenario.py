@@ -14,6 +14,8 @@ CASES = (
     ("refreshed", False, "sparse", "mixed", 25),
     ("slow updates", False, "few rows", "reads and updates", 20),
     ("always refreshing", False, "sparse", "mixed", 6),
+    ("bank by bank", False, "few rows", "mixed", 30),
+    ("banks always refreshing", False, "row conflicts", "mixed", 30),
 )
 
 

@@ -21,16 +21,18 @@ from tests.architecture import kernel_rules
 from tests.architecture.kernel_rules import Rule, complaints
 from tests.architecture.test_record_fields import not_integer, shadowing
 from tests.checks.dram.replay import verdict
-from tests.checks.dram.traffic import KINDS, PATTERNS, REFRESHED, TracedBench, check, memory_of, requests
+from tests.checks.dram.traffic import KINDS, PATTERNS, TIMINGS, TracedBench, check, memory_of, requests
 from tests.conftest import REPOSITORY
 from tests.harness.channel_bench import Setup
 
+REFRESHED = ("refreshed", "banks always refreshing")
 
-def recorded_trace() -> np.ndarray:
+
+def recorded_trace(timings: str) -> np.ndarray:
     """Two channels with all commands, one in fifty of them a cycle off: legal and illegal ones."""
     logs = []
     for channel in range(2):
-        bench = TracedBench(Setup(REFRESHED))
+        bench = TracedBench(Setup(TIMINGS[timings]))
         log = bench.run_arrays(*requests(PATTERNS["few rows"], KINDS["mixed"], 150, channel), until=3000)
         logs.append(np.array(log, COMMAND_LOG))
         logs[-1]["channel"] = channel
@@ -52,23 +54,25 @@ def test_capacities_are_enough_for_every_memory_that_the_configuration_accepts()
     assert len(GAPS) <= codes.FOUR_ACTIVATES
 
 
-def test_compiled_and_interpreted_checkers_agree(tmp_path: Path) -> None:
+@pytest.mark.parametrize("timings", REFRESHED)
+def test_compiled_and_interpreted_checkers_agree(timings: str, tmp_path: Path) -> None:
     """The same violations, in the same words, and the same counts?"""
-    trace = recorded_trace()
+    trace = recorded_trace(timings)
     np.save(tmp_path / "trace.npy", trace)
     environment = {**os.environ, "T3SIM_INTERPRETED": "1"}
-    command = [sys.executable, "-m", "tests.checks.dram.replay", str(tmp_path / "trace.npy")]
+    command = [sys.executable, "-m", "tests.checks.dram.replay", str(tmp_path / "trace.npy"), timings]
     output = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=True)
-    compiled = verdict(trace)
+    compiled = verdict(trace, timings)
     assert json.loads(output.stdout) == json.loads(json.dumps(compiled))
     assert len(compiled["violations"]) == codes.N_KEPT
     assert len(compiled["violated"]) >= 10
 
 
+@pytest.mark.parametrize("timings", REFRESHED)
 @pytest.mark.parametrize("batch", [1, 7, 1000])
-def test_batches_of_any_length_give_the_same_verdict(batch: int) -> None:
-    log = recorded_trace()
-    whole, pieces = check(log, memory_of(REFRESHED, 2)), DramChecker(memory_of(REFRESHED, 2))
+def test_batches_of_any_length_give_the_same_verdict(batch: int, timings: str) -> None:
+    log, memory = recorded_trace(timings), memory_of(TIMINGS[timings], 2)
+    whole, pieces = check(log, memory), DramChecker(memory)
     for start in range(0, len(log), batch):
         pieces.take(log[start : start + batch])
     assert pieces.violations == whole.violations
@@ -76,12 +80,13 @@ def test_batches_of_any_length_give_the_same_verdict(batch: int) -> None:
     assert pieces.n_commands == whole.n_commands == len(log)
 
 
-def test_channels_may_be_interleaved() -> None:
+@pytest.mark.parametrize("timings", REFRESHED)
+def test_channels_may_be_interleaved(timings: str) -> None:
     """Order matters in a channel, not between channels."""
-    log = recorded_trace()
+    log, memory = recorded_trace(timings), memory_of(TIMINGS[timings], 2)
     mixed = log[np.argsort(log["at"] + 7 * log["channel"], kind="stable")]
     in_order = np.concatenate([mixed[mixed["channel"] == channel] for channel in range(2)])
-    shuffled, apart = check(mixed, memory_of(REFRESHED, 2)), check(in_order, memory_of(REFRESHED, 2))
+    shuffled, apart = check(mixed, memory), check(in_order, memory)
     assert shuffled.violated == apart.violated
     assert shuffled.tight_checks == apart.tight_checks
 

@@ -52,7 +52,7 @@ ACTIVATES = [
     channel("D1", "no tRCD before reads", "now + channel.nRCDRD)\n", "now)\n"),
     channel("D2", "no tRCD before stores", "now + channel.nRCDWR)\n    channel.pre", "now)\n    channel.pre"),
     channel("D3", "no tRAS", "now + channel.nRAS", "now"),
-    channel("D4", "no tRP", "now + channel.nRP)", "now)"),
+    channel("D4", "no tRP", "now + channel.nRP)\n    forget_hits", "now)\n    forget_hits"),
     channel("D5", "no tRC", "now + channel.nRC)", "now)"),
     channel("D6", "no tRRD in other groups", "now + channel.nRRDS", "now"),
     channel(
@@ -192,6 +192,93 @@ REFRESHES = [
         "",
     ),
 ]
+# Of one bank after the other.
+BANK_REFRESHES = [
+    channel("D20", "no tRFCpb", "= now + channel.nRFCpb", "= now"),
+    channel("D21 D22", "no tRREFD", "= now + channel.nRREFD", "= now"),
+    channel(
+        "D22 D23",
+        "refresh of a bank heeds no other bank",
+        "refresh_at = max(channel.activate_at[bank], channel.channel_activate_at)",
+        "refresh_at = channel.activate_at[bank]",
+    ),
+    channel(
+        "D23 D24",
+        "refresh of a bank does not wait for the bank",
+        "refresh_at = max(channel.activate_at[bank], channel.channel_activate_at)",
+        "refresh_at = channel.channel_activate_at",
+    ),
+    channel(
+        "D24",
+        "refresh of a bank does not wait for its precharge",
+        "now + channel.nRP)\n        channel.is_refresh_closing",
+        "now)\n        channel.is_refresh_closing",
+    ),
+    channel("D3 D15", "refresh of a bank precharges at once", "if channel.precharge_at[bank] > now:", "if now < 0:"),
+    channel(
+        "D26",
+        "refresh of a bank without precharge",
+        "channel.is_refresh_closing = channel.open_row[bank] >= 0",
+        "channel.is_refresh_closing = 0",
+    ),
+    channel(
+        "D26",
+        "refresh of a bank precharges a closed one",
+        "is_refresh_closing = channel",
+        "is_refresh_closing = 1 + channel",
+    ),
+    channel(
+        "D28",
+        "banks are refreshed in another order",
+        "bank = channel.n_refreshes % channel.n_banks",
+        "bank = (channel.n_refreshes ^ 1) % channel.n_banks",
+    ),
+    channel(
+        "D28",
+        "one bank is refreshed twice, another never",
+        "bank = channel.n_refreshes % channel.n_banks",
+        "bank = channel.n_refreshes % channel.n_banks & -2",
+    ),
+    channel(
+        "D28",
+        "times of refresh are rounded one by one",
+        "(channel.n_refreshes + 1) * channel.nREFI // channel.n_banks",
+        "(channel.n_refreshes + 1) * (channel.nREFI // channel.n_banks)",
+    ),
+    channel(
+        "D28",
+        "a refresh of a bank that was late delays all others",
+        "due_at = (channel.n_refreshes + 1) * channel.nREFI // channel.n_banks",
+        "due_at = now + channel.nREFI // channel.n_banks",
+    ),
+    channel("D28", "a bank goes on working after the refresh before", "max(due_at, now + 1)", "max(due_at, now + 2)"),
+    channel(
+        "D28",
+        "rows of the bank that is due are still used",
+        "        channel.oldest_hit[direction, bank] = -1\n        channel.hit_key[direction, bank] = codes.NEVER\n"
+        "        channel.closed_key[direction, bank] = codes.NEVER\n",
+        "        channel.closed_key[direction, bank] = codes.NEVER\n",
+    ),
+    channel(
+        "D28",
+        "a refresh goes on every third cycle",
+        "    if channel.refreshed_bank >= 0:\n        wake_at =",
+        "    if channel.refreshed_bank >= 0 and now % 3 > 0:\n        wake_at = now + 1\n"
+        "    elif channel.refreshed_bank >= 0:\n        wake_at =",
+    ),
+    channel(
+        "D28",
+        "refreshes of banks are not sent",
+        "    log_command(command_log, channel, channel_id, codes.REF, bank, -1, 0, -1, now)\n",
+        "",
+    ),
+    controller(
+        "D28",
+        "no refresh of banks",
+        "                begin_refresh(channel)\n",
+        "                channel.next_refresh_at = codes.NEVER\n",
+    ),
+]
 STATE_AND_BUSES = [
     channel(
         "D26",
@@ -225,7 +312,7 @@ LOG = [
     channel("D30", "updates are sent as stores", "codes.UPD if kind & codes.UPDATE_BIT else codes.WR", "codes.WR"),
     channel("D12 D30", "stores are sent as updates", "codes.UPD if kind & codes.UPDATE_BIT else codes.WR", "codes.UPD"),
 ]
-DEFECTS = [*ACTIVATES, *COLUMNS, *PRECHARGES, *REFRESHES, *STATE_AND_BUSES, *LOG]
+DEFECTS = [*ACTIVATES, *COLUMNS, *PRECHARGES, *REFRESHES, *BANK_REFRESHES, *STATE_AND_BUSES, *LOG]
 TRIED = DEFECTS if DEEP else DEFECTS[::20]
 
 

@@ -12,6 +12,8 @@ import pytest
 
 from tests.checks.dram.traffic import (
     ALWAYS_REFRESHING,
+    BANK_BY_BANK,
+    BANKS_ALWAYS_REFRESHING,
     KINDS,
     PATTERNS,
     REFRESHED,
@@ -29,40 +31,45 @@ OWNERS = {
     "nCWL": "D14 D15",
     "nRCDRD": "D1",
     "nRCDWR": "D2",
-    "nRP": "D4 D18",
+    "nRP": "D4 D18 D24",
     "nRAS": "D3",
-    "nRC": "D5 D18",
+    "nRC": "D5 D18 D23",
     "nRTP": "D15",
     "nWR": "D15",
     "nCCDS": "D9",
     "nCCDL": "D10",
     "nCCDWS": "D12",
     "nCCDWL": "D12",
-    "nRRDS": "D6",
-    "nRRDL": "D7",
+    "nRRDS": "D6 D23",
+    "nRRDL": "D7 D23",
     "nFAW": "D8",
     "nRTW": "D13",
     "nWTRS": "D14",
     "nWTRL": "D14",
     "nREFI": "D28",
     "nRFC": "D19",
+    "nRFCpb": "D20",
+    "nRREFD": "D21 D22",
 }
 # What no timing at all leads to besides: bursts or row commands that meet on their bus, columns inside a refresh.
 CONSEQUENCES = {"nCCDS": "D27", "nCCDWS": "D27", "nRTW": "D27", "nRP": "D27", "nRFC": "D27 D29"}
 # A refresh waits for these, so more of them is a refresh that is late.
-BEFORE_REFRESH = {"nBL", "nCWL", "nRP", "nRAS", "nRC", "nRTP", "nWR", "nRFC"}
+BEFORE_REFRESH = {
+    "nBL", "nCWL", "nRP", "nRAS", "nRC", "nRTP", "nWR", "nRRDS", "nRRDL", "nRFC", "nRFCpb", "nRREFD",
+}  # fmt: skip
 
 
 @cache
 def violated(name: str, change: int | None) -> set[str]:
     """The rules that a model breaks whose timing *name* is changed by *change* cycles, or is 0 if that is None."""
     rules: set[str] = set()
-    for asked in (REFRESHED, SLOW_UPDATES, ALWAYS_REFRESHING):
-        if name == "nREFI" and asked is ALWAYS_REFRESHING:
+    for asked in (REFRESHED, SLOW_UPDATES, ALWAYS_REFRESHING, BANK_BY_BANK, BANKS_ALWAYS_REFRESHING):
+        if (name == "nREFI" and asked is ALWAYS_REFRESHING) or asked[name] == 0:
             continue
         for seed, pattern in enumerate(PATTERNS):
-            n = 40 if asked is ALWAYS_REFRESHING else 1000
-            value = 0 if change is None else asked[name] + change
+            n = 40 if asked is ALWAYS_REFRESHING else 100 if asked is BANKS_ALWAYS_REFRESHING else 1000
+            left_out = 1 if name == "nRFCpb" else 0  # 0: all banks are refreshed at once
+            value = left_out if change is None else asked[name] + change
             bench = TracedBench(Setup({**asked, name: value}))
             log = bench.run_arrays(*requests(PATTERNS[pattern], KINDS["mixed"], n, seed))
             rules |= set(check(log, memory_of(asked), int(bench.channel.now) + 1).violated)

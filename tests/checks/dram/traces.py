@@ -18,7 +18,7 @@ KINDS = {"RD": OPERAND_READ, "WR": WRITE_BACK, "UPD": INCOMING_UPDATE}
 
 
 def trace(text: str) -> NDArray[Any]:
-    """Return the command log that *text* writes down; no bank means all banks, no row means row 0."""
+    """Return the command log that *text* writes down; no bank means all banks, no row means row 0, and none for REF."""
     entries = [ENTRY.fullmatch(part.strip()) for part in text.split(",")]
     log = np.zeros(len(entries), COMMAND_LOG)
     for entry, match in zip(log, entries, strict=True):
@@ -27,7 +27,7 @@ def trace(text: str) -> NDArray[Any]:
         name = "PRE" if name == "PREab" else name
         entry["at"], entry["command"], entry["kind"] = int(at), COMMANDS[name], KINDS.get(name, 0)
         entry["bank"] = codes.ALL_BANKS if bank is None else int(bank)
-        entry["row"] = codes.ALL_BANKS if bank is None else int(row or 0)
+        entry["row"] = -1 if bank is None or name == "REF" else int(row or 0)
         entry["tag"] = -1
     return log
 

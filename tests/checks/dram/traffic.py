@@ -31,7 +31,10 @@ REFRESHED = {**UNSHADOWED, "nREFI": 1000}
 SLOW_UPDATES = {**REFRESHED, "nCCDWS": 31, "nCCDWL": 47}  # an update holds a read back longer than the turn-round
 # A refresh that waits for an activate (tRC) makes the next one wait for tRFC; enough time is left for some work.
 ALWAYS_REFRESHING = {**UNSHADOWED, "nREFI": UNSHADOWED["nRFC"] + 50}
-PRESETS = ("hbm2-1tb", "hbm2-1tb-32b", "hbm2-reference")
+BANK_BY_BANK = {**UNSHADOWED, "nREFI": 3000, "nRFCpb": 120}
+# Each refresh waits for the one before it, and now and then for the last one of its bank.
+BANKS_ALWAYS_REFRESHING = {**UNSHADOWED, "nREFI": 450, "nRFCpb": 371}
+PRESETS = ("hbm2-1tb", "hbm2-1tb-32b", "hbm2-reference", "hbm3e-h200")
 
 
 def memory_of(timings: Mapping[str, int], n_channels: int = 1) -> MemorySpec:
@@ -150,11 +153,17 @@ TIMINGS: dict[str, dict[str, int]] = {
     "refreshed": REFRESHED,
     "slow updates": SLOW_UPDATES,
     "always refreshing": ALWAYS_REFRESHING,
+    "bank by bank": BANK_BY_BANK,
+    "banks always refreshing": BANKS_ALWAYS_REFRESHING,
     **{name: machine("t3-150", memory=name).memory.timing.model_dump() for name in PRESETS},
 }
 POLICIES = ("round_robin", "compute_first", "mca")
 MOST_REQUESTS = sample(3000, 600)
-REQUESTS = {"always refreshing": sample(200, 100), "one bank": sample(1000, 200)}  # few: these are slow
+REQUESTS = {  # few: these are slow
+    "always refreshing": sample(200, 100),
+    "banks always refreshing": sample(200, 100),
+    "one bank": sample(1000, 200),
+}
 
 
 def channels() -> Iterator[Channel]:
