@@ -279,8 +279,6 @@ class ReferenceChannel:
 
     def issue_row(self) -> None:
         """Activate or precharge for the oldest request that needs it; a row that is still wanted stays open."""
-        if self.refreshed is not None and self.go_on_with_refresh(self.refreshed):
-            return
         served = [a for a in self.served() if a.bank != self.refreshed]
         hit_banks = {a.bank for a in served if self.open_row[a.bank] == a.row}
         for access in served:
@@ -297,11 +295,13 @@ class ReferenceChannel:
         """One cycle of the memory clock."""
         if self.now == self.refresh_at and self.refresh_at:
             self.begin_refresh() if self.rules.t["nRFCpb"] else self.refresh()
+        is_row_bus_taken = self.refreshed is not None and self.go_on_with_refresh(self.refreshed)
         self.admit()
         if self.rules.is_split:
             self.choose_direction()
         self.issue_column()
-        self.issue_row()
+        if not is_row_bus_taken:
+            self.issue_row()
         self.now += 1
 
     def run(self, requests: Sequence[Sequence[Any]]) -> list[tuple[int, str, int, int]]:

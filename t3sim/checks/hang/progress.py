@@ -181,6 +181,8 @@ def _memory_moments(core: GpuCore) -> Iterator[Moment]:
         channel = gpu.channels[c]
         if channel.occupancy.sum() > 0:
             wake_at = min(int(channel.column_wake_at), int(channel.row_wake_at))
+            if channel.refreshed_bank >= 0:
+                wake_at = min(wake_at, int(channel.next_refresh_at))
             yield Moment(f"channel[{c}]", wake_at * period, "the next moment of a command bus")
         for bank in np.flatnonzero((channel.list_head >= 0).any(axis=0)):
             command, at = next_command(channel, int(bank))
@@ -247,6 +249,7 @@ def unscheduled_channels(core: GpuCore) -> list[int]:
     """Return the channels whose DRAM queue holds requests although neither command bus has a next moment."""
     channels = core.state.view(np.ndarray)["channels"][0]
     is_asleep = np.minimum(channels["column_wake_at"], channels["row_wake_at"]) >= codes.NEVER
+    is_asleep &= channels["refreshed_bank"] < 0  # its requests wait for a refresh that has not come yet
     if not is_asleep.any():
         return []  # at every look, as a rule
     return [int(c) for c in np.flatnonzero(is_asleep & channels["occupancy"].any(axis=1))]

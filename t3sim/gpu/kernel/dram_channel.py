@@ -19,6 +19,7 @@ from t3sim.gpu.kernel.near_memory import store_gap_other_group, store_gap_same_g
 
 BANK_MASK = 63
 KEY_SHIFT = 6
+NO_COMMAND = -1
 
 
 @kernel
@@ -154,33 +155,44 @@ def begin_refresh(channel):
         channel.oldest_hit[direction, bank] = -1
         channel.hit_key[direction, bank] = codes.NEVER
         channel.closed_key[direction, bank] = codes.NEVER
-    channel.next_refresh_at = codes.NEVER
-    channel.row_wake_at = channel.now
 
 
 @kernel
-def serve_refresh(channel, channel_id, command_log):
-    """Close the bank whose turn it is, then refresh it, before all other work; return when to go on, 0 if it did."""
-    now = channel.now
+def go_on_with_refresh(channel, now):
+    """Per-bank refresh: close the bank whose turn it is, then refresh it; return the command sent, NO_COMMAND if none.
+
+    It goes before all other row commands.  The bank of the command is ``last_refreshed``.
+    """
+    if channel.refreshed_bank < 0:
+        begin_refresh(channel)
     bank = channel.refreshed_bank
     if channel.is_refresh_closing:
         if channel.precharge_at[bank] > now:
-            return channel.precharge_at[bank]
-        log_command(command_log, channel, channel_id, codes.PRE, bank, -1, 0, -1, now)
+            channel.next_refresh_at = channel.precharge_at[bank]
+            return NO_COMMAND
         channel.activate_at[bank] = max(channel.activate_at[bank], now + channel.nRP)
         channel.is_refresh_closing = 0
-        return 0
+        channel.next_refresh_at = now + 1
+        return codes.PRE
     refresh_at = max(channel.activate_at[bank], channel.channel_activate_at)
     if refresh_at > now:
-        return refresh_at
-    log_command(command_log, channel, channel_id, codes.REF, bank, -1, 0, -1, now)
+        channel.next_refresh_at = refresh_at
+        return NO_COMMAND
     channel.activate_at[bank] = now + channel.nRFCpb
     channel.channel_activate_at = now + channel.nRREFD
     channel.refreshed_bank = -1
-    forget_hits(channel, bank)
+    if channel.list_head[codes.READ, bank] >= 0 or channel.list_head[codes.WRITE, bank] >= 0:
+        forget_hits(channel, bank)
+        channel.row_wake_at = min(channel.row_wake_at, channel.activate_at[bank])
     due_at = (channel.n_refreshes + 1) * channel.nREFI // channel.n_banks
     channel.next_refresh_at = max(due_at, now + 1)
-    return 0
+    return codes.REF
+
+
+@kernel
+def last_refreshed(channel):
+    """Return the bank whose refresh has begun last."""
+    return (channel.n_refreshes - 1) % channel.n_banks
 
 
 @kernel
@@ -346,11 +358,6 @@ def serve_row_bus(channel, channel_id, command_log):
     now = channel.now
     best_key = codes.NEVER
     wake_at = codes.NEVER
-    if channel.refreshed_bank >= 0:
-        wake_at = serve_refresh(channel, channel_id, command_log)
-        if wake_at == 0:
-            channel.row_wake_at = now + 1
-            return
     n_ready = 0
     activate_at = max(channel.channel_activate_at, channel.activate_window[channel.activate_pointer])
     for bank in range(channel.n_banks):

@@ -11,10 +11,13 @@ Pinned by tests/scheduling and tests/kernel/test_memory_controller.py.
 from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.dram_channel import (
-    begin_refresh,
+    NO_COMMAND,
     choose_direction_to_drain,
     direction_to_serve,
     drain_at,
+    go_on_with_refresh,
+    last_refreshed,
+    log_command,
     place_in_bank_list,
     refresh_all_banks,
     serve_column_bus,
@@ -231,9 +234,14 @@ def advance_channel(channel, channel_id, tracker, tiles, signals, command_log, p
         note_cycles(channel, wake_at - channel.now, occupancy, idle_reason)
         channel.peak_occupancy = max(channel.peak_occupancy, occupancy)
         channel.now = wake_at
+        is_row_bus_taken = False
         if wake_at >= channel.next_refresh_at:
             if channel.nRFCpb > 0:
-                begin_refresh(channel)
+                command = go_on_with_refresh(channel, wake_at)
+                is_row_bus_taken = command != NO_COMMAND
+                if is_row_bus_taken:
+                    bank = last_refreshed(channel)
+                    log_command(command_log, channel, channel_id, command, bank, -1, 0, -1, wake_at)
             else:
                 refresh_all_banks(channel, channel_id, command_log)
         is_held_back = admission_at <= wake_at and arbitrate(channel, tracker, tiles, signals, pick_stream)
@@ -241,7 +249,7 @@ def advance_channel(channel, channel_id, tracker, tiles, signals, command_log, p
             choose_direction_to_drain(channel)
         if channel.column_wake_at <= wake_at:
             serve_column_bus(channel, channel_id, command_log)
-        if channel.row_wake_at <= wake_at:
+        if channel.row_wake_at <= wake_at and not is_row_bus_taken:
             serve_row_bus(channel, channel_id, command_log)
         if channel.column_wake_at <= wake_at:
             channel.column_wake_at = wake_at + 1
@@ -253,13 +261,19 @@ def advance_channel(channel, channel_id, tracker, tiles, signals, command_log, p
             idle_reason = reason_of_idleness(channel, is_held_back)
     # What was held back or stalled is tried again in the next slot; all else happens at ``wake_at``, or is woken up.
     is_restless = is_held_back or has_stalled_head(channel)
+    if channel.nRFCpb > 0 and len(command_log) == 1 and not has_work(channel):
+        wake_at = min(channel.column_wake_at, channel.row_wake_at)  # ``pass_time`` refreshes
     channel.sleeps_until = 0 if is_restless else wake_at
     pass_time(channel, until, is_held_back)
 
 
 @kernel
 def pass_time(channel, until, is_held_back):
-    """Let the cycles before *until* pass in which the channel has nothing to do."""
+    """Let the cycles before *until* pass in which the channel has nothing to do but to refresh bank by bank."""
+    while channel.nRFCpb > 0 and channel.next_refresh_at < until:
+        command = go_on_with_refresh(channel, channel.next_refresh_at)
+        if command != NO_COMMAND:
+            channel.n_commands[command] += 1
     occupancy = queue_occupancy(channel)
     channel.occupancy_cycles += (until - 1 - channel.now) * occupancy
     channel.idle_reason = reason_of_idleness(channel, is_held_back)

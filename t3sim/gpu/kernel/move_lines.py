@@ -168,6 +168,8 @@ def deliver_collective_read(gpu, tag, ready_at):
     entry = tag % capacity
     part.line_remaining[entry] -= 1
     part.line_ready_at[entry] = max(part.line_ready_at[entry], ready_at)
+    if part.line_remaining[entry] == 0:
+        part.sleeps_until = min(part.sleeps_until, part.line_ready_at[entry])
     cu = gpu.compute_units[tag // capacity]
     cu.returning_granules[return_slot(gpu, ready_at)] += cu.is_taken
 

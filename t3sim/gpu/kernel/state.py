@@ -246,6 +246,7 @@ def move_workgroup_dtype(layout):
         "outstanding_lines",  # loaded for it and not stored
         "knows_distance",  # loads from another partition of the L2 take it longer
         "oldest", "oldest_block",  # of its wavefronts, and of their lines
+        "sleeps_until",  # tick before which no wavefront has anything to do, unless more comes
         ("wavefronts", WAVEFRONT, (layout.n_wavefronts,)),
         ("simd_free_at", (MOST_SIMDS,)),  # when a SIMD unit may load the next line
         "last_reason",  # why it did not go on in the last slot

@@ -9,6 +9,7 @@ Leaves out: the time of other instructions; that a load keeps its line of the L1
 Pinned by tests/kernel/test_move_kernel.py and tests/validation/test_sums.py.
 """
 
+from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.move_lines import (
     NO_ROOM_IN_MEMORY,
@@ -20,13 +21,14 @@ from t3sim.gpu.kernel.move_lines import (
     store_line_of,
 )
 
-IDLE = -3  # of a wavefront: it waits, or is done
+# What a wavefront does that neither loads nor stores: it waits for operands, or is done; it may load in a later slot.
+WAITS, MAY_LOAD_LATER = -3, -4
 
 
 @kernel
 def begin_wavefronts(moves, part):
     """A step begins: each wavefront takes its first lines."""
-    part.oldest = part.oldest_block = 0
+    part.oldest = part.oldest_block = part.sleeps_until = 0
     for number in range(moves.n_wavefronts):
         one = part.wavefronts[number]
         one.block = number
@@ -51,21 +53,29 @@ def end_of_round(moves, step, n_lines, n_loaded):
 def go_on_by_wavefronts(gpu, moves, cu_index, step, store_queue, credit, slot_end):
     """Let wavefronts load and store for a slot, the oldest first; return what is left of the path."""
     part = gpu.move_workgroups[cu_index]
+    if part.sleeps_until >= slot_end:
+        return credit
     n_lines = lines_of(moves, part, step.n_lines)
     number = part.oldest
+    wakes_at = codes.NEVER
     for _ in range(moves.n_wavefronts):
-        cost = 0
+        cost, before = 0, part.step_line + part.step_stored
         while credit > 0 and cost >= 0:
             cost = act(gpu, moves, cu_index, step, n_lines, number, store_queue, credit, slot_end)
             credit -= max(cost, 0)
         if cost == NO_ROOM_IN_MEMORY:
             credit = 0
+        if cost != WAITS or part.step_line + part.step_stored > before:
+            wakes_at = 0
+        elif part.line_remaining[number] == 0 and part.line_ready_at[number] >= slot_end:
+            wakes_at = min(wakes_at, part.line_ready_at[number])
         if credit <= 0:
             break
         number = number + 1 if number + 1 < moves.n_wavefronts else 0
     while part.wavefronts[part.oldest].block > part.oldest_block and part.step_stored < n_lines:
         part.oldest_block += 1
         part.oldest = part.oldest + 1 if part.oldest + 1 < moves.n_wavefronts else 0
+    part.sleeps_until = wakes_at
     return credit
 
 
@@ -77,7 +87,7 @@ def act(gpu, moves, cu_index, step, n_lines, number, store_queue, credit, slot_e
     one = part.wavefronts[number]
     first = one.block * moves.wavefront_lines
     if first >= n_lines:
-        return IDLE
+        return WAITS
     n_own = min(moves.wavefront_lines, n_lines - first)
     n_loads = n_own * step.n_operands
     if one.n_loaded == one.n_due and one.n_come < one.n_due and has_come(part, number, slot_end):
@@ -88,7 +98,7 @@ def act(gpu, moves, cu_index, step, n_lines, number, store_queue, credit, slot_e
         simd = number % moves.n_simds
         at = max(slot_end - credit, part.simd_free_at[simd])
         if at >= slot_end or not has_room_in_l1(gpu, cu):
-            return IDLE
+            return MAY_LOAD_LATER
         operand = one.n_loaded // n_own
         line = line_of(moves, part, first + one.n_loaded - operand * n_own)
         cost = load_line_of(gpu, moves, cu_index, step, line, operand, number, store_queue, credit, at)
@@ -99,7 +109,7 @@ def act(gpu, moves, cu_index, step, n_lines, number, store_queue, credit, slot_e
         part.step_line += 1
         return cost
     if one.n_due < n_loads or one.n_stored >= n_own + one.n_come - n_loads:
-        return IDLE
+        return WAITS
     line = line_of(moves, part, first + one.n_stored)
     at = max(slot_end - credit, part.line_ready_at[number])
     cost = store_line_of(gpu, moves, cu_index, step, line, store_queue, credit, at)

@@ -262,21 +262,20 @@ BANK_REFRESHES = [
     channel(
         "D28",
         "a refresh goes on every third cycle",
-        "    if channel.refreshed_bank >= 0:\n        wake_at =",
-        "    if channel.refreshed_bank >= 0 and now % 3 > 0:\n        wake_at = now + 1\n"
-        "    elif channel.refreshed_bank >= 0:\n        wake_at =",
+        "    if refresh_at > now:\n",
+        "    if now % 3 > 0:\n        refresh_at = max(refresh_at, now + 1)\n    if refresh_at > now:\n",
     ),
     channel(
         "D28",
         "refreshes of banks are not sent",
-        "    log_command(command_log, channel, channel_id, codes.REF, bank, -1, 0, -1, now)\n",
-        "",
+        "    return codes.REF\n",
+        "    return NO_COMMAND\n",
     ),
     controller(
         "D28",
         "no refresh of banks",
-        "                begin_refresh(channel)\n",
-        "                channel.next_refresh_at = codes.NEVER\n",
+        "                command = go_on_with_refresh(channel, wake_at)\n",
+        "                command = NO_COMMAND\n                channel.next_refresh_at = codes.NEVER\n",
     ),
 ]
 STATE_AND_BUSES = [
