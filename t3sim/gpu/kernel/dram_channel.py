@@ -262,6 +262,7 @@ def serve_column_bus(channel, channel_id, command_log):
     now = channel.now
     best_key = codes.NEVER
     wake_at = codes.NEVER
+    n_ready = 0
     best_direction = codes.READ
     for direction in range(2):
         if not is_served_now(channel, direction) or channel.occupancy[direction] == 0:
@@ -272,6 +273,7 @@ def serve_column_bus(channel, channel_id, command_log):
             key = channel.hit_key[direction, bank]
             ready_at = max(channel.column_at[direction, bank], channel_at)
             is_ready = ready_at <= now
+            n_ready += is_ready and key != codes.NEVER
             key_here = min(key_here, key if is_ready else codes.NEVER)
             wake_at = min(wake_at, codes.NEVER if (is_ready or key == codes.NEVER) else ready_at)
         if key_here < best_key:
@@ -282,7 +284,10 @@ def serve_column_bus(channel, channel_id, command_log):
         return
     bank = best_key & BANK_MASK
     issue_column_command(channel, channel_id, command_log, best_direction, bank)
-    channel.column_wake_at = now + channel.nCCDS
+    # The next one may be what was ready beside it, the next hit of its bank, or what waited before: that not sooner.
+    if channel.oldest_hit[best_direction, bank] >= 0:
+        wake_at = min(wake_at, channel.column_at[best_direction, bank])
+    channel.column_wake_at = now + channel.nCCDS if n_ready > 1 else max(wake_at, now + channel.nCCDS)
 
 
 @kernel
