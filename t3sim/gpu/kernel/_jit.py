@@ -118,6 +118,9 @@ else:
         return "Record", (int(hashlib.sha256(record.name.encode()).hexdigest()[:15], 16),)
 
     numba.types.Record.mangling_args = property(mangled)
+    # Numba spells a record type out in each pass over each function, with all that is nested in it: 6 % of the time to
+    # compile. Its name says the same, and is kept.
+    numba.types.Record.__repr__ = lambda record: record.name
 
     numbas_index = arrayobj.fix_integer_index
 
