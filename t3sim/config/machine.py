@@ -202,9 +202,9 @@ class CollectiveKernelSpec(Spec):
     ``kind`` ``chunk``: all compute units share each step of the ring (T3 section 2.3).  ``channels``: ``channels``
     compute units each run a ring of their own, in slices, and copy what arrives out of a receive buffer (NCCL).
 
-    With ``wavefront_lines`` the loads in flight are of each array, and a wavefront loads anew when it has stored; those
-    of a workgroup follow each other.  Where it adds up, it does so in ``sum_rounds`` parts, each loaded when the one
-    before has come.  Threads that wait for flags in the data go on line by line.
+    With ``wavefront_lines`` the loads in flight are of each array; a wavefront loads, waits and stores by itself, the
+    oldest first.  Where it adds up, it waits in ``sum_rounds`` rounds, of which the first loads the first array and a
+    part of the others.  Threads that wait for flags in the data go on line by line.
 
     The numbers stated here are those of the plain protocol (NCCL's Simple), whose flags follow the data;
     ``low_latency`` and ``low_latency_128`` (NCCL's LL and LL128) are protocols that small arrays may take instead.
@@ -217,7 +217,6 @@ class CollectiveKernelSpec(Spec):
         None,
         description="lines that a wavefront (warp) loads, waits for and stores together; none: each line by itself",
     )
-    wavefront_access: Bytes = Field(512, description="what a wavefront loads or stores with one instruction")
     sum_rounds: Annotated[Count, AtMost(64)] = Field(
         1, description="times that a wavefront waits for operands where it adds up; more: fewer loads are in flight"
     )

@@ -384,7 +384,6 @@ class TableBuilder:
                 operation.max_lines *= max(int(of.steps["n_operands"].max(initial=0)), 1)
                 operation.n_wavefronts, operation.wavefront_lines = kernel.n_wavefronts, kernel.wavefront_lines
                 operation.sum_rounds, operation.n_simds = kernel.sum_rounds, spec.compute_unit.n_simds
-                operation.access_lines = max(kernel.wavefront_access // spec.l2.line, 1)
             operation.load_ticks, operation.store_ticks, operation.header_ticks = issue_ticks(self.machine, self.ticks)
             if of.bandwidth is not None:
                 of_all = -(-spec.l2.line * len(units) * self.ticks.hz // of.bandwidth)

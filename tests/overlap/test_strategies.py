@@ -57,7 +57,7 @@ class FakeParts(Parts):
 @pytest.fixture(autouse=True)
 def shortest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds of made-up lengths too."""
-    monkeypatch.setattr(ideal, "least_times", lambda *_: LEAST)
+    monkeypatch.setattr(ideal, "least_times", lambda *_, **__: LEAST)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_an_ideal_takes_what_its_longest_part_takes(
     least: LeastTimes, overlap: int, near_memory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the simulated parts take; the all-gather follows."""
-    monkeypatch.setattr(ideal, "least_times", lambda *_: least)
+    monkeypatch.setattr(ideal, "least_times", lambda *_, **__: least)
     assert FakeParts("ideal-overlap").result().total == overlap + 70
     assert FakeParts("ideal-rs-nmc").result().total == near_memory + 70
 

@@ -365,7 +365,6 @@ OPERATION_TABLE = record_dtype(
     "buffer_places",  # of a receive buffer, for each granule of data
     "max_lines",  # in flight to one workgroup
     "wavefront_lines", "sum_rounds", "n_simds",  # see wavefronts.py
-    "access_lines",  # that a wavefront loads or stores with one instruction
     "load_ticks", "store_ticks",  # of its path to the L2, for each line loaded, and stored
     "header_ticks",  # and what a line stored to another GPU takes besides
 )  # fmt: skip

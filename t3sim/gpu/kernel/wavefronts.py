@@ -3,8 +3,9 @@
 Models: each wavefront has lines of its own of a step, as many together as its registers hold (``wavefront_lines``), and
 goes on by itself: one that waits for a bank that is being refreshed keeps nobody else up.  It loads anew when it has
 stored.  Where it adds up, it waits ``sum_rounds`` times: the first operand is loaded with a part of the others, the
-next part of these when that has come (decision 39).  Wavefronts share the path to the L2 access by access, in turn;
-loads of those of one SIMD unit follow each other at its part of the rate (decision 40).
+next part of these when that has come (decision 39); with the last part under way it stores what is complete.
+Wavefronts share the path to the L2, the oldest first: in turn they would all load at one time and all store at
+another.  Loads of those of one SIMD unit follow each other at its part of the rate (decision 40).
 Leaves out: the time of other instructions; that a load keeps its line of the L1 while it waits for the path.
 Pinned by tests/kernel/test_move_kernel.py and tests/validation/test_sums.py.
 """
