@@ -383,10 +383,15 @@ def step_data(hung: HungGpu, c: int, _: str) -> Edges:
 
 def lines_in_flight(hung: HungGpu, c: int, _: str) -> Edges:
     """No line is under way, and no operand more may be loaded."""
-    workgroup, row = hung.gpu.move_workgroups[c], hung.step_of(c)[1]
-    if workgroup.line_head == workgroup.line_tail:
+    workgroup, (moves, row) = hung.gpu.move_workgroups[c], hung.step_of(c)
+    if moves.n_wavefronts > 0:
+        unit = hung.gpu.compute_units[c]
+        if not workgroup.line_remaining[: int(moves.n_wavefronts)].any():
+            room = f"{unit.outstanding_granules} of {unit.l1_granules} granules of its L1 are taken"
+            yield NOTHING, f"has no operand under way and may load none: {room}"
+    elif workgroup.line_head == workgroup.line_tail:
         loaded = f"{workgroup.step_operand} of {hung.tables.steps[row].n_operands} operands of a line of step {row}"
-        most = counted(int(hung.step_of(c)[0].max_lines), "load")
+        most = counted(int(moves.max_lines), "load")
         yield NOTHING, f"has loaded {loaded} and may load no more: {most} at a time"
 
 

@@ -1,4 +1,4 @@
-"""What SMs of an H200 copy and add up: measured, and on the machine ``h200``."""
+"""What SMs of an H200 read, copy and add up: measured, and on the machine ``h200``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from t3sim.validation.points import unthrottled
 from tests.conftest import REPOSITORY
 from tests.kernel.small import mirrored
 
-N_OPERANDS = {"copy": 1, "sum of two": 2, "read": 1, "read of two": 2}
+N_OPERANDS = {"copy": 1, "sum of two": 2, "read": 1}
 
 
 @cache
@@ -34,8 +34,8 @@ def simulated_us(spec: MachineSpec, kernel: str, n_bytes: int, *, n_sms: int = 1
     n, n_operands = n_bytes // spec.memory.access, N_OPERANDS[kernel]
     every = n * n_sms
     step = {"n_granules": n, "n_operands": n_operands, "stride": every}
-    kept = -1 if kernel.startswith("read") else n_operands * every
-    steps = [step | {"operand": sm * n, "kept_at": kept + sm * n * (kept > 0)} for sm in range(n_sms)]
+    kept_at = [-1 if kernel == "read" else n_operands * every + sm * n for sm in range(n_sms)]
+    steps = [step | {"operand": sm * n, "kept_at": kept} for sm, kept in enumerate(kept_at)]
     moves = Moves(name="moves", launch=0, n_workgroups=n_sms, lds=lds, steps=table(STEP, steps).reshape(1, n_sms))
     line, whole = spec.gpu.l2.line // spec.memory.access, Buffer("all", 0, (n_operands + 1) * every)
     wired = mirrored(spec, Program(0, 2, (moves,), granule=spec.memory.access, line=line, buffers=(whole,)))

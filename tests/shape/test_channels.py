@@ -53,7 +53,7 @@ def test_one_channel_takes_the_time_of_its_lines(op: str) -> None:
     """One channel of two GPUs: lines over the widths of its path, the overhead of each slice, the launch.
 
     15 %: each slice starts with an empty path, loads wait for the memory at its start (0.35 us), and stores of the
-    last slice are still on their way.  Sums wait in each turn, which other wavefronts hide for the most part: 25 %.
+    last slice are still on their way.  Sums wait in each turn, which other wavefronts hide for the most part: 20 %.
     """
     size, spec = 4 * MIB, machine(**SIMPLE)
     gpu, kernel = spec.gpu, spec.gpu.collective_kernel
@@ -64,7 +64,7 @@ def test_one_channel_takes_the_time_of_its_lines(op: str) -> None:
     least = chunk * path / gpu.compute_clock * 1e6
     fixed = (kernel.slice_overhead * kernel.slices * operations * loops + gpu.kernel_launch + kernel.launch) / 1e6
     found = us(ring(op, size, 2, 1, **SIMPLE).ticks)
-    assert least + fixed * 0.8 <= found <= (1.15 if op == "all-gather" else 1.25) * (least + fixed)
+    assert least + fixed * 0.8 <= found <= (1.15 if op == "all-gather" else 1.2) * (least + fixed)
 
 
 def test_many_channels_are_bound_by_the_link() -> None:

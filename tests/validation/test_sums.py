@@ -9,7 +9,8 @@ from t3sim.validation.tiles import with_value
 from tests.harness.sms import h200, measured_rows, simulated_us
 
 SIZES = 1 << 20, 3 << 20  # bytes of results of each SM: their difference has no start in it
-CASES = [(kernel, n) for kernel in ("copy", "sum of two", "read") for n in (1, 16, 32)]
+TOLERANCES = {"copy": 0.03, "sum of two": 0.07, "read": 0.12}
+CASES = [(kernel, n) for kernel in TOLERANCES for n in (1, 16, 32)]
 
 
 def measured(kernel: str, n_sms: int) -> float:
@@ -26,7 +27,7 @@ def simulated(spec: MachineSpec, kernel: str, n_sms: int) -> float:
 
 @pytest.mark.parametrize(("kernel", "n_sms"), CASES, ids=str)
 def test_sms_move_as_much_as_measured_beside_each_other(kernel: str, n_sms: int) -> None:
-    assert simulated(h200(), kernel, n_sms) == pytest.approx(measured(kernel, n_sms), rel=0.12)
+    assert simulated(h200(), kernel, n_sms) == pytest.approx(measured(kernel, n_sms), rel=TOLERANCES[kernel])
 
 
 def test_canary_sums_that_wait_once_are_too_quick() -> None:

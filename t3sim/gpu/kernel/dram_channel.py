@@ -1,13 +1,12 @@
 """One HBM channel: bank state, command timing, first-ready first-come-first-served.
 
 Models: one column and one row command bus, banks in bank groups, row state, tRCD/tRP/tRAS/tRC/tRTP/tWR, CCD short and
-long, RRD short and long, tFAW, read and write turn-around, refresh of all banks or of one
-after the other, near-memory updates.  The oldest row hit
-that may issue goes first; a row is closed only when no queued request hits it.  Requests wait in one list per bank and
-direction; the oldest hit and the head of each list are kept as packed keys (order of arrival, bank), so a choice is a
-minimum over the banks and time jumps to the next moment at which a choice can change.  Of split queues, that of writes
-is drained as soon as nothing is to be read, or held back and drained in batches (decision 37); then no drain is
-longer than ``write_turn`` while reads wait.
+long, RRD short and long, tFAW, read and write turn-around, refresh of all banks or of one after the other (decision
+40), near-memory updates.  The oldest row hit that may issue goes first; a row is closed only when no queued request
+hits it, or for a refresh.  Requests wait in one list per bank and direction; the oldest hit and the head of each list
+are kept as packed keys (order of arrival, bank), so a choice is a minimum over the banks and time jumps to the next
+moment at which a choice can change.  Of split queues, that of writes is drained as soon as nothing is to be read, or
+held back and drained in batches (decision 37); then no drain is longer than ``write_turn`` while reads wait.
 Leaves out: command/address bus encoding, power-down.
 Pinned by tests/timing (gates, bandwidths) and tests/scheduling (equal to a ticking scan).
 """

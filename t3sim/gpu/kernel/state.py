@@ -84,7 +84,7 @@ QUEUE_ENTRY = record_dtype(
 )  # fmt: skip
 MSHR = record_dtype("line", "remaining", "fill_at", "waiter")
 WAVEFRONT = record_dtype(
-    "block",  # its lines, of those of a step
+    "stretch",  # its lines, of those of a step
     "n_loaded", "n_stored",  # of them
     "n_due", "n_come",  # loaded when it waits, and there
 )  # fmt: skip
@@ -245,7 +245,7 @@ def move_workgroup_dtype(layout):
         ("line_ready_at", (layout.n_collective_lines,)), ("line_index", (layout.n_collective_lines,)),
         "outstanding_lines",  # loaded for it and not stored
         "knows_distance",  # loads from another partition of the L2 take it longer
-        "oldest", "oldest_block",  # of its wavefronts, and of their lines
+        "oldest", "oldest_stretch",  # of its wavefronts, and of their lines
         "sleeps_until",  # tick before which no wavefront has anything to do, unless more comes
         ("wavefronts", WAVEFRONT, (layout.n_wavefronts,)),
         ("simd_free_at", (MOST_SIMDS,)),  # when a SIMD unit may load the next line

@@ -29,10 +29,10 @@ WAITS, MAY_LOAD_LATER = -3, -4
 @kernel
 def begin_wavefronts(moves, part):
     """A step begins: each wavefront takes its first lines."""
-    part.oldest = part.oldest_block = part.sleeps_until = 0
+    part.oldest = part.oldest_stretch = part.sleeps_until = 0
     for number in range(moves.n_wavefronts):
         one = part.wavefronts[number]
-        one.block = number
+        one.stretch = number
         one.n_loaded = one.n_due = one.n_come = one.n_stored = 0
         part.line_remaining[number] = 0
         part.line_ready_at[number] = 0
@@ -73,8 +73,8 @@ def go_on_by_wavefronts(gpu, moves, cu_index, step, store_queue, credit, slot_en
         if credit <= 0:
             break
         number = number + 1 if number + 1 < moves.n_wavefronts else 0
-    while part.wavefronts[part.oldest].block > part.oldest_block and part.step_stored < n_lines:
-        part.oldest_block += 1
+    while part.wavefronts[part.oldest].stretch > part.oldest_stretch and part.step_stored < n_lines:
+        part.oldest_stretch += 1
         part.oldest = part.oldest + 1 if part.oldest + 1 < moves.n_wavefronts else 0
     part.sleeps_until = wakes_at
     return credit
@@ -86,7 +86,7 @@ def act(gpu, moves, cu_index, step, n_lines, number, store_queue, credit, slot_e
     part = gpu.move_workgroups[cu_index]
     cu = gpu.compute_units[cu_index]
     one = part.wavefronts[number]
-    first = one.block * moves.wavefront_lines
+    first = one.stretch * moves.wavefront_lines
     if first >= n_lines:
         return WAITS
     n_own = min(moves.wavefront_lines, n_lines - first)
@@ -120,6 +120,6 @@ def act(gpu, moves, cu_index, step, n_lines, number, store_queue, credit, slot_e
     part.step_stored += 1
     part.outstanding_lines -= step.n_operands
     if one.n_stored == n_own:
-        one.block += moves.n_wavefronts
+        one.stretch += moves.n_wavefronts
         one.n_loaded = one.n_due = one.n_come = one.n_stored = 0
     return cost

@@ -216,6 +216,24 @@ def lose_operand(core: GpuCore) -> None:
     workgroups[w].line_remaining[int(workgroups[w].line_head) % len(workgroups[w].line_index)] += 1
 
 
+def has_wavefronts_under_way(core: GpuCore) -> bool:
+    return bool((core.gpu.move_workgroups["line_remaining"] > 0).any())
+
+
+def lose_operand_of_wavefront(core: GpuCore) -> None:
+    remaining = core.gpu.move_workgroups["line_remaining"]
+    remaining[tuple(np.argwhere(remaining > 0)[0])] += 1
+
+
+def leak_l1(core: GpuCore) -> None:
+    core.gpu.compute_units["outstanding_granules"] += 1 << 20
+
+
+def by_wavefronts() -> MirroredMachine:
+    l1 = "l1: {with_lds: 130 KiB, lds_sizes: [64 KiB, 128 KiB]}"
+    return collective(f"gpu: {{compute_unit: {{{l1}}}, collective_kernel: {{wavefront_lines: 2}}}}")
+
+
 def larger_mca() -> MirroredMachine:
     return fused(shape=LARGER, policy="mca", tracker_sets=16, threshold=1, starvation_limit="none")
 
@@ -269,6 +287,9 @@ SEEDS = [
     Seed("step waits for too much", before(wait_for_one_more), r"move_kernel\.step\[3\]",
          "counts 1 granule of signal 2 to come, but nothing is left", load=collective),
     Seed("lost operand", during(has_lines, lose_operand), r"compute_unit\[\d\]", "no such read is", load=collective),
+    Seed("lost operand of a wavefront", during(has_wavefronts_under_way, lose_operand_of_wavefront),
+         r"compute_unit\[\d\]", "no such read is", load=by_wavefronts),
+    Seed("leaked room of the L1", before(leak_l1), r"compute_unit\[\d\]", "of its L1 are taken", load=by_wavefronts),
     Seed("one load at a time", before(allow_one_line), r"compute_unit\[\d\]", "1 of 2 operands", load=collective),
 ]  # fmt: skip
 
