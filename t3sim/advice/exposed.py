@@ -38,6 +38,7 @@ class _Run:
     """An operation as it ran, from when to when, in ticks of the operator."""
 
     operation: Operation
+    machine: MachineSpec  # at the clock of its part
     start: int
     end: int
 
@@ -46,18 +47,17 @@ def exposed_us(result: SimulationResult, op: Operator, plan: Plan) -> dict[str, 
     """Return the microseconds of each of ``PARTS``; their sum is the time of the operator."""
     sublayer = result.sublayers[0]
     assert sublayer.operator is not None
-    runs, phases = _runs(plan, sublayer.by_role, sublayer.operator)
+    runs, phases = _runs(plan, op.machine, sublayer.by_role, sublayer.operator)
     found = dict.fromkeys(PARTS, 0.0)
     gemms = [one for one in runs if isinstance(one.operation, Gemm)]
     groups = _groups(gemms)
     busy = sum(max(one.end for one in group) - group[0].start for group in groups)
     per_second = result.ticks.hz
-    machine = op.machine.at_matrix_clock()
-    found["multiplying"] = sum(_multiplying(one.operation, machine, all_units=True) for one in gemms) * per_second
-    on_own = sum(_multiplying(one.operation, machine, all_units=False) for one in gemms) * per_second
+    found["multiplying"] = sum(_multiplying(one, all_units=True) for one in gemms) * per_second
+    on_own = sum(_multiplying(one, all_units=False) for one in gemms) * per_second
     found["lost units"] = on_own - found["multiplying"]
     left = busy - on_own
-    lost = sum(_lost_waves(group, machine) for group in groups) * per_second
+    lost = sum(_lost_waves(group) for group in groups) * per_second
     found["lost waves"] = min(lost, left)
     left -= found["lost waves"]
     for name, reason in (("waits for peers", "dependency"), ("link stalls", "link")):
@@ -72,8 +72,8 @@ def exposed_us(result: SimulationResult, op: Operator, plan: Plan) -> dict[str, 
     return {name: result.ticks.to_us(1) * ticks for name, ticks in found.items()}
 
 
-def _runs(plan: Plan, by_role: object, until: int) -> tuple[list[_Run], list[Phase]]:
-    """Return the operations of the parts that make up the operator, in order, and the phases of these parts."""
+def _runs(plan: Plan, machine: MachineSpec, by_role: object, until: int) -> tuple[list[_Run], list[Phase]]:
+    """Return the operations of the parts that make up the operator, in order, and the phases of those with a GEMM."""
     assert isinstance(by_role, dict)
     runs: list[_Run] = []
     phases = []
@@ -82,36 +82,38 @@ def _runs(plan: Plan, by_role: object, until: int) -> tuple[list[_Run], list[Pha
         if at >= until:
             break
         phase: Phase = by_role[part.role]
-        phases.append(phase)
+        if any(isinstance(one, Gemm) for one in part.programs[0].operations):
+            phases.append(phase)
         spans = [span for span in phase.spans if span.gpu == 0]
         for operation, span in zip(part.programs[0].operations, spans, strict=True):
-            runs.append(_Run(operation, at + span.start, at + min(span.end, phase.ticks)))
+            runs.append(_Run(operation, part.clocked(machine), at + span.start, at + min(span.end, phase.ticks)))
         at += phase.ticks
     return runs, phases
 
 
-def _multiplying(operation: Operation, machine: MachineSpec, *, all_units: bool) -> float:
+def _multiplying(run: _Run, *, all_units: bool) -> float:
     """Return the seconds in which the units of a GEMM, or all units, multiply its tiles, if none ever waits."""
-    assert isinstance(operation, Gemm)
-    gpu, trace = machine.gpu, operation.trace
+    assert isinstance(run.operation, Gemm)
+    gpu, trace = run.machine.gpu, run.operation.trace
     rows, columns = trace.tiling.workgroup_tile
     unit = gpu.compute_unit
     rate = unit.matrix_flops_per_cycle * unit.matrix_efficiency * gpu.compute_clock
-    n_units = gpu.n_compute_units if all_units else _n_units(operation, machine)
+    n_units = gpu.n_compute_units if all_units else _n_units(run)
     return float(2 * rows * columns * trace.gemm.k * trace.n_workgroups / rate / n_units)
 
 
-def _n_units(operation: Gemm, machine: MachineSpec) -> int:
-    first, stop = operation.units or (0, machine.gpu.n_compute_units)
+def _n_units(run: _Run) -> int:
+    assert isinstance(run.operation, Gemm)
+    first, stop = run.operation.units or (0, run.machine.gpu.n_compute_units)
     return stop - first
 
 
-def _lost_waves(group: Sequence[_Run], machine: MachineSpec) -> float:
+def _lost_waves(group: Sequence[_Run]) -> float:
     """Return the seconds that GEMMs which overlap each other lose because their last wave is not full."""
-    gemms = [one.operation for one in group if isinstance(one.operation, Gemm)]
-    slots = max(_n_units(one, machine) * resident_workgroups(machine, one.trace.tiling) for one in gemms)
-    tiles = sum(one.trace.n_workgroups for one in gemms)
-    perfect = sum(_multiplying(one, machine, all_units=False) for one in gemms)
+    tilings = [(one, one.operation.trace) for one in group if isinstance(one.operation, Gemm)]
+    slots = max(_n_units(one) * resident_workgroups(one.machine, trace.tiling) for one, trace in tilings)
+    tiles = sum(trace.n_workgroups for _, trace in tilings)
+    perfect = sum(_multiplying(one, all_units=False) for one, _ in tilings)
     return perfect * (-(-tiles // slots) * slots / tiles - 1)
 
 

@@ -63,7 +63,7 @@ def plan_outline(plan: Plan, machine: MachineSpec, tick: float, known: Mapping[s
 
 def part_outline(part: Part, machine: MachineSpec, stretch: Stretch | None = None) -> int:
     """Return how long *part* takes on *machine*."""
-    used = machine.at_matrix_clock() if part.at_matrix_clock else machine
+    used = part.clocked(machine)
     return _Outline(part.programs[0], used, stretch or {}).run()
 
 

@@ -97,6 +97,9 @@ class TilingSpec(Spec):
     persistent: bool = Field(
         False, description="workgroups take tile after tile, and keep their compute units until none is left"
     )
+    own_tiles: Count | Literal["all"] = Field(
+        1, description="of a persistent kernel: first tiles of each workgroup, which no other takes; `all`: all it has"
+    )
     column_major: bool = Field(
         False, description="arrays are stored by columns, as in BLAS; tiles are numbered along rows all the same"
     )

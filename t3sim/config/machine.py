@@ -7,6 +7,7 @@ here: bytes, bytes per second, hertz, picoseconds, or cycles of the clock that t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -106,6 +107,9 @@ class ComputeUnitSpec(Spec):
     max_outstanding_lines: LinesInFlight = Field(description="loads of lines in flight, and as many stores")
     n_simds: Annotated[Count, AtMost(limits.MOST_SIMDS)] = Field(
         1, description="SIMD units, each of which loads for its wavefronts at its part of `l2_bytes_per_cycle`"
+    )
+    wide_load_latency: Annotated[Cycles, AtMost(1 << 20)] = Field(
+        0, description="that a load of 16 B a thread, as of wavefronts of collectives, takes longer than others"
     )
     workgroup_launch: Latency = Field(description="from a freed slot to the first instruction of its next workgroup")
     epilogue: Annotated[Cycles, AtMost(1 << 20)] = Field(
@@ -283,7 +287,12 @@ class GpuSpec(Spec):
 
     n_compute_units: Annotated[Count, AtMost(LARGEST_NUMBER + 1)] = Field(description="compute units of a GPU")
     compute_clock: Hertz = Field(description="of compute units and L2")
-    matrix_clock: MatrixClock = Field(description="the same while a GEMM runs: what the power limit leaves")
+    matrix_clock: MatrixClock = Field(
+        description="the same while all compute units multiply, GEMM after GEMM: what the power limit leaves"
+    )
+    burst_matrix_clock: MatrixClock = Field(
+        "compute_clock", description="the same for a few milliseconds, before the power limit acts"
+    )
     issue_slot: Annotated[CyclesAboveZero, AtMost(1 << 10)] = Field(
         description="granularity of the events of compute units and L2"
     )
@@ -316,14 +325,30 @@ class GpuSpec(Spec):
         """Copy engines of the GPU."""
         return 0 if self.copy_engines is None else self.copy_engines.number
 
-    def at_matrix_clock(self) -> GpuSpec:
-        """Return this GPU as it is while a GEMM runs."""
-        return self.model_copy(update={"compute_clock": self.clock_of_matrices})
+    def at_clock_beside(self, n_units: int, ticks_hz: int) -> GpuSpec:
+        """Return this GPU as it is while *n_units* of its compute units multiply.
+
+        The clock falls in proportion (decision 42): to the nearest whole number of MHz whose period is one of ticks.
+        """
+        lost = self.compute_clock - self.clock_of_matrices
+        wanted = self.compute_clock - lost * min(n_units, self.n_compute_units) / self.n_compute_units
+        first, last = sorted((ticks_hz // self.compute_clock, ticks_hz // self.clock_of_matrices))
+        periods = [period for period in range(first, last + 1) if ticks_hz % (period * 10**6) == 0]
+        nearest = min(periods, key=lambda period: abs(ticks_hz / period - wanted))
+        word = "compute_clock"
+        return self.model_copy(
+            update={"compute_clock": ticks_hz // nearest, "matrix_clock": word, "burst_matrix_clock": word}
+        )
 
     @property
     def clock_of_matrices(self) -> int:
-        """The compute clock while a GEMM runs, in hertz."""
+        """The compute clock while GEMMs run on all compute units, in hertz."""
         return self.compute_clock if isinstance(self.matrix_clock, str) else self.matrix_clock
+
+    @property
+    def burst_clock_of_matrices(self) -> int:
+        """The same before the power limit acts."""
+        return self.compute_clock if isinstance(self.burst_matrix_clock, str) else self.burst_matrix_clock
 
     def path_cycles(self, loaded: float, kept: float, sent: float) -> float:
         """Return the cycles of the path of a compute unit for bytes loaded, stored here, and stored elsewhere."""
@@ -510,10 +535,15 @@ class MachineSpec(UniformMachineSpec):
         parts: list[MachineSpec | GpuOverride] = [self, *self.own_gpus]
         return {c for part in parts for c in (part.gpu.compute_clock, part.gpu.clock_of_matrices, part.memory.clock)}
 
-    def at_matrix_clock(self) -> MachineSpec:
-        """Return the same ring, all its GPUs at their matrix clock."""
+    def at_matrix_clock(self, n_units: int | None = None) -> MachineSpec:
+        """Return the same ring, all its GPUs as they are while *n_units* compute units multiply (None: all)."""
         parts: list[MachineSpec | GpuOverride] = [self, *self.own_gpus]
         if all(part.gpu.compute_clock == part.gpu.clock_of_matrices for part in parts):
             return self
-        own = tuple(one.model_copy(update={"gpu": one.gpu.at_matrix_clock()}) for one in self.own_gpus)
-        return self.model_copy(update={"gpu": self.gpu.at_matrix_clock(), "own_gpus": own})
+        hz = math.lcm(*self.clocks())
+
+        def clocked(gpu: GpuSpec) -> GpuSpec:
+            return gpu.at_clock_beside(gpu.n_compute_units if n_units is None else n_units, hz)
+
+        own = tuple(one.model_copy(update={"gpu": clocked(one.gpu)}) for one in self.own_gpus)
+        return self.model_copy(update={"gpu": clocked(self.gpu), "own_gpus": own})

@@ -402,9 +402,15 @@ def _timing(machine: MachineSpec) -> Iterator[Finding]:
 
 def _clocks(machine: MachineSpec) -> Iterator[Finding]:
     """Clocks that no tick of whole picoseconds is a common period of."""
-    clocks = {"gpu.compute_clock": machine.gpu.compute_clock, "memory.clock": machine.memory.clock}
-    if isinstance(machine.gpu.matrix_clock, int):
-        clocks["gpu.matrix_clock"] = machine.gpu.matrix_clock
+    gpu = machine.gpu
+    all_have = {"gpu.compute_clock": gpu.compute_clock, "memory.clock": machine.memory.clock}
+    while_multiplying = {"gpu.matrix_clock": gpu.matrix_clock, "gpu.burst_matrix_clock": gpu.burst_matrix_clock}
+    runs = (all_have | ({path: clock} if isinstance(clock, int) else {}) for path, clock in while_multiplying.items())
+    yield from dict.fromkeys(finding for clocks in runs for finding in _ticks_of(clocks))
+
+
+def _ticks_of(clocks: dict[str, int]) -> Iterator[Finding]:
+    """Clocks of one run that have no common tick."""
     odd = [path for path, clock in clocks.items() if clock % 10**6]
     for path in odd:
         yield path, f"is {format_frequency(clocks[path])}, must be a whole number of MHz"

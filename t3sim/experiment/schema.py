@@ -53,6 +53,7 @@ class KernelFile(Spec):
     k_slice: Count | None = None
     prefetch_depth: Count | None = None
     persistent: bool | None = None
+    own_tiles: Count | Literal["all"] | None = None
     column_major: bool | None = None
     group_rows: Count | None = None
 

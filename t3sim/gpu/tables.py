@@ -254,6 +254,11 @@ class TableBuilder:
         operation.a_line, operation.b_line = of.a // self.program.line, of.b // self.program.line
         workgroups, tiles = self._workgroups_of(of, operation), self._tiles_of(of, operation)
         commands = self._track(of, operation, tiles)
+        if tiling.persistent and operation.dispatch_window == codes.NEVER:
+            every = operation.n_stage_slots if of.n_resident is None else of.n_resident
+            operation.n_resident = min(int(every), trace.n_workgroups)
+            own = trace.n_workgroups if tiling.own_tiles == "all" else tiling.own_tiles
+            operation.n_own = min(own, -(-trace.n_workgroups // int(operation.n_resident)))
         for name, table in (("workgroups", workgroups), ("tiles", tiles), ("commands", commands)):
             getattr(self, f"_{name}").append(table)
             self._n[name] += len(table)
@@ -384,6 +389,7 @@ class TableBuilder:
                 operation.max_lines *= max(int(of.steps["n_operands"].max(initial=0)), 1)
                 operation.n_wavefronts, operation.wavefront_lines = kernel.n_wavefronts, kernel.wavefront_lines
                 operation.sum_rounds, operation.n_simds = kernel.sum_rounds, spec.compute_unit.n_simds
+                operation.wide_load_ticks = spec.compute_unit.wide_load_latency * self.ticks.period(spec.compute_clock)
             operation.load_ticks, operation.store_ticks, operation.header_ticks = issue_ticks(self.machine, self.ticks)
             if of.bandwidth is not None:
                 of_all = -(-spec.l2.line * len(units) * self.ticks.hz // of.bandwidth)

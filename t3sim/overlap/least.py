@@ -53,21 +53,30 @@ def compute_ticks(machine: MachineSpec, trace: TileTrace, ticks: TickBase, *, an
     """Return the ticks in which the compute unit with most tiles can launch, multiply and store them.
 
     Its workgroups share its matrix rate, and each launches, multiplies and stores one tile after the other.  With
-    *any_kernel* every unit has an equal part of the products, and nothing but them.
+    *any_kernel* every unit has an equal part of the products, and nothing but them.  On as many units as is best: on
+    fewer the clock is higher.
     """
-    gpu = machine.gpu.at_matrix_clock()
+    gpu = machine.gpu
+    every = gpu.n_compute_units
+    numbers = [every] if gpu.clock_of_matrices == gpu.compute_clock else range(1, every + 1)
+    return min(_ticks_on(n, machine, trace, ticks, any_kernel=any_kernel) for n in numbers)
+
+
+def _ticks_on(n_units: int, machine: MachineSpec, trace: TileTrace, ticks: TickBase, *, any_kernel: bool) -> int:
+    """Return the same on so many compute units."""
+    gpu = machine.gpu.at_clock_beside(n_units, ticks.hz)
     unit, cycle, line = gpu.compute_unit, ticks.period(gpu.compute_clock), gpu.l2.line
     rows, columns = trace.tiling.workgroup_tile
     rate = unit.matrix_flops_per_cycle * round(unit.matrix_efficiency * EFFICIENCY_SCALE)
     if any_kernel:
         products = 2 * trace.gemm.m * trace.gemm.n * trace.gemm.k * EFFICIENCY_SCALE * cycle
-        return ticks.from_ps(gpu.kernel_launch) + products // (gpu.n_compute_units * rate)
+        return ticks.from_ps(gpu.kernel_launch) + products // (n_units * rate)
     multiply = 2 * rows * columns * trace.gemm.k * EFFICIENCY_SCALE * cycle
     tiles = trace.workgroups
     lines = int((tiles["n_rows"] * -(-tiles["n_columns"] * ELEMENT_BYTES // line)).min())  # of the smallest tile
     store = lines * -(-line * cycle // unit.l2_store_bytes_per_cycle)
-    n_slots = gpu.n_compute_units * resident_workgroups(machine, trace.tiling)
-    of_unit = -(-trace.n_workgroups // gpu.n_compute_units) * multiply // rate
+    n_slots = n_units * resident_workgroups(machine, trace.tiling)
+    of_unit = -(-trace.n_workgroups // n_units) * multiply // rate
     of_slot = -(-trace.n_workgroups // n_slots) * (ticks.from_ps(unit.workgroup_launch) + multiply // rate + store)
     return ticks.from_ps(gpu.kernel_launch) + max(of_unit, of_slot)
 

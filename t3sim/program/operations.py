@@ -218,6 +218,7 @@ class Gemm(OnComputeUnits):
     b: int
     stores: Stores
     order: Ints  # numbers of workgroups
+    n_resident: int | None = None  # workgroups of a persistent kernel; None: as many as its compute units hold
     waits: TileWaits | None = None
     forwards: tuple[Forward, ...] = ()
     a_content: tuple[Content, ...] = ()  # what A has to hold where others write it; only checks read this

@@ -43,13 +43,16 @@ def fused_plan(
 
 
 @lru_cache(KEPT)
-def gemm_part(op: Operator, n_compute_units: int | None = None) -> Part:
-    """Return the GEMM alone, output through the L2, on so many compute units (default: all)."""
+def gemm_part(op: Operator, n_compute_units: int | None = None, n_resident: int | None = None) -> Part:
+    """Return the GEMM alone, output through the L2, on so many compute units (default: all).
+
+    *n_resident*: workgroups of a persistent kernel (default: as many as these hold).
+    """
 
     def program_of(op: Operator, rank: int) -> Program:
         memory = Memory(op.memory().stripe)
         units = None if n_compute_units is None else (0, n_compute_units)
-        kernel = gemm(op, memory, rank, units=units)
+        kernel = replace(gemm(op, memory, rank, units=units), n_resident=n_resident)
         every, stores = np.arange(op.tiles.n_workgroups), kernel.stores
         made = Tiles("gemm", every, stores.first, stores.pitch, of=0)
         return program(op, rank, memory, kernel, outputs=(made,))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 
+from t3sim.config.machine import MachineSpec
 from t3sim.program.compare import difference, digest
 from t3sim.program.operations import Gemm, Program
 
@@ -46,10 +47,13 @@ class Part:
         """Say where the ranks' programs differ; None: nowhere, and one GPU may stand for all."""
         return difference(self.programs)
 
-    @property
-    def at_matrix_clock(self) -> bool:
-        """Return whether its GPUs run at the clock at which they multiply matrices."""
-        return any(isinstance(one, Gemm) for program in self.programs for one in program.operations)
+    def clocked(self, machine: MachineSpec) -> MachineSpec:
+        """Return *machine* at the clock of this part: the more compute units its GEMMs may use, the lower."""
+        gemms = [one for program in self.programs for one in program.operations if isinstance(one, Gemm)]
+        if not gemms:
+            return machine
+        every = machine.gpu.n_compute_units
+        return machine.at_matrix_clock(max(every if one.units is None else len(range(*one.units)) for one in gemms))
 
     @cached_property
     def key(self) -> str:

@@ -208,6 +208,7 @@ def _with_slow_stores_and_sums(rng: np.random.Generator, run: RunSpec) -> RunSpe
     """Return *run* with a header for stores to other GPUs, SIMD units, and sums that wait as often as they can."""
     gpu = run.machine.gpu
     units = {"store_header": _one(rng, STORE_HEADERS), "n_simds": _one(rng, (1, 2, 4))}
+    units["wide_load_latency"] = _one(rng, (0, 36))
     unit = gpu.compute_unit.model_copy(update=units)
     rounds = gpu.collective_kernel.wavefront_lines or 1
     kernel_spec = gpu.collective_kernel.model_copy(update={"sum_rounds": rounds})
@@ -288,6 +289,7 @@ def _gemm(rng: np.random.Generator, tp: int, *, is_even: bool) -> WorkloadSpec:
         prefetch_depth=int(rng.integers(1, 4)),
         persistent=bool(rng.random() < SHARE_CHANGED),
         group_rows=int(rng.spawn(1)[0].integers(1, 4)),
+        own_tiles=_one(rng.spawn(1)[0], (1, 2, "all")),
     )
     n_across = int(rng.integers(1, 4))
     n_down = int(rng.integers(-(-tp // n_across), max(MOST_WORKGROUPS // n_across, -(-tp // n_across)) + 1))

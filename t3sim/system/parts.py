@@ -140,10 +140,6 @@ class Parts:
         assert declared is not None  # ``user_code.problems_of_plan``
         return declared, {}
 
-    def spec_of(self, part: Part, machine: MachineSpec) -> MachineSpec:
-        """Return *machine* at the clock of *part*."""
-        return machine.at_matrix_clock() if part.at_matrix_clock else machine
-
 
 class MirroredParts(Parts):
     """Parts in mirrored mode: one GPU stands for all.
@@ -192,7 +188,7 @@ class MirroredParts(Parts):
     def machine(self, part: Part, policy: str, params: dict[str, Any]) -> MirroredMachine:
         """Return a fresh GPU for *part*."""
         return MirroredMachine(
-            self.spec_of(part, self.run.machine), arbitration_policies.get(policy), params, self.run.quantum,
+            part.clocked(self.run.machine), arbitration_policies.get(policy), params, self.run.quantum,
             TickBase.of(self.run.machine), part.n, TrafficClasses(part.programs[0].classes),
         )  # fmt: skip
 

@@ -130,7 +130,7 @@ def check_programs_of(plan: Plan, machine: MachineSpec) -> None:
     check_loads(plan, machine)
     ticks = TickBase.of(machine)
     for part in parts:
-        spec = machine.at_matrix_clock() if part.at_matrix_clock else machine
+        spec = part.clocked(machine)
         check_arrivals(spec.link.topology, part.programs)
         for program in part.programs if part.difference else part.programs[:1]:
             TrafficClasses(program.classes)

@@ -395,7 +395,7 @@ def unthrottled(machine: MachineSpec) -> MachineSpec:
 
     So after a pause, in loops of a few milliseconds (it takes longer to act), and on some of the compute units.
     """
-    return with_value(machine, "gpu.matrix_clock", "compute_clock")
+    return with_value(machine, "gpu.matrix_clock", machine.gpu.burst_matrix_clock)
 
 
 def given_parameters(text: str) -> tuple[tuple[str, int | str], ...]:

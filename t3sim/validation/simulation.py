@@ -112,7 +112,7 @@ class Simulation(MadeOfPhases):
 
 @dataclass(frozen=True)
 class GemmAlone(Simulation):
-    """A GEMM, launch included, on *n_compute_units* (None: all of them)."""
+    """A GEMM, launch included, on *n_compute_units* (None: all of them); a library launches it for the whole device."""
 
     machine: MachineSpec
     tiling: TilingSpec
@@ -123,7 +123,7 @@ class GemmAlone(Simulation):
         return _run_of(self.machine, WorkloadSpec(gemm=self.gemm, tiling=self.tiling))
 
     def _part(self) -> Part:
-        return gemm_part(operator_of(self.run), self.n_compute_units)
+        return gemm_part(operator_of(self.run), self.n_compute_units, self.machine.gpu.n_compute_units)
 
 
 @dataclass(frozen=True)

@@ -200,9 +200,9 @@ def exchange_cycles(tiling: TilingSpec) -> int:
 def efficiency_of(main_loop_s: float, machine: MachineSpec, tiling: TilingSpec, gemm: GemmShape) -> float:
     """Return the share of the matrix rate that a main loop reaches after its first operands are there."""
     gpu = machine.gpu
-    first_operands_s = (gpu.l2.hit_latency + gpu.l2.miss_latency) / gpu.compute_clock
+    first_operands_s = (gpu.l2.hit_latency + gpu.l2.miss_latency) / gpu.burst_clock_of_matrices
     height, width = tiling.workgroup_tile
-    at_peak_s = 2 * height * width * gemm.k / (gpu.compute_unit.matrix_flops_per_cycle * gpu.compute_clock)
+    at_peak_s = 2 * height * width * gemm.k / (gpu.compute_unit.matrix_flops_per_cycle * gpu.burst_clock_of_matrices)
     return min(1.0, at_peak_s / max(main_loop_s - first_operands_s, at_peak_s))
 
 

@@ -16,7 +16,7 @@ OPTIMISTIC, LATE = 0.80, 1.10  # outline over simulation
 
 def tile_ps(k: int) -> float:
     """Return how long a tile of 128 x 128 x *k* of `run_of` takes: launched, multiplied, stored."""
-    gpu = operator_of(run_of()).machine.gpu.at_matrix_clock()
+    gpu = operator_of(run_of()).machine.at_matrix_clock().gpu
     unit = gpu.compute_unit
     multiply = 2 * 128 * 128 * k / (unit.matrix_flops_per_cycle * unit.matrix_efficiency * gpu.compute_clock) * SECOND
     store = 128 * 128 * 2 * SECOND / (unit.l2_store_bytes_per_cycle * gpu.compute_clock)

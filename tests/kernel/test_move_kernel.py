@@ -13,6 +13,7 @@ from t3sim.gpu.kernel import codes
 from t3sim.program.checks import problems_of
 from t3sim.program.operations import STEP, STORE, Buffer, Gemm, Moves, Program, table
 from t3sim.system.machine import MirroredMachine
+from t3sim.validation.tiles import with_value
 from tests.kernel.small import TILING, at_once, gemm_of, machine, mirrored, ring_of, trace_of
 
 LINES, LINE = 64, 128  # loads in flight of a compute unit of t3-tiny; bytes
@@ -222,6 +223,17 @@ def test_a_simd_unit_loads_for_its_wavefronts_at_its_part_of_the_rate() -> None:
     assert times[4, 64] == pytest.approx(4 * SIZE / 8, rel=0.1)
     assert times[1, 64] < times[4, 64] / 3
     assert times[4, 16] < times[4, 64] / 3
+
+
+@pytest.mark.parametrize("wavefront_lines", [None, 64])
+def test_a_wide_load_takes_longer_once_for_each_turn_of_a_wavefront(wavefront_lines: int | None) -> None:
+    """Loads of GEMMs and of kernels that go on line by line take as long as before."""
+    wide = 200
+    before, after = (
+        cycles(with_value(tiny(wavefront_lines), "gpu.compute_unit.wide_load_latency", latency), kernel(1))
+        for latency in (0, wide)
+    )
+    assert after - before == pytest.approx(N_TURNS * wide if wavefront_lines else 0, rel=0.02)
 
 
 def test_a_wavefront_that_waits_keeps_nobody_else_up() -> None:

@@ -10,10 +10,25 @@ import pytest
 from t3sim.errors import UsageError
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import codes
+from t3sim.gpu.kernel.workgroup_dispatcher import has_gemm
 from t3sim.program.operations import Gemm
 from t3sim.program.operator import Operator
 from t3sim.program.parts import gemm_part
-from tests.kernel.small import at_once, core_of, dispatch, free_slot, fused_of, set_residents, trace_of, with_fused
+from t3sim.system.machine import MirroredMachine
+from tests.kernel.small import (
+    TILING,
+    at_once,
+    core_of,
+    dispatch,
+    free_slot,
+    fused_of,
+    gemm_of,
+    machine,
+    mirrored,
+    set_residents,
+    trace_of,
+    with_fused,
+)
 
 TINY_LDS = "gpu: {compute_unit: {lds: 64 KiB}}"  # two workgroups of 64 x 64 on a CU
 
@@ -195,3 +210,105 @@ def test_a_block_of_more_workgroups_than_places_is_refused() -> None:
     changes = "gpu: {tracker: {n_sets: 2, entries_per_set: 2}, dma: {wavefront_tiles_per_block: 6}}"
     with pytest.raises(UsageError, match=r"a block of 6 wavefront tiles spans 3 workgroups, but gpu\.tracker has"):
         with_fused(trace_of(64 * 12, 64, n_chunks=3), changes)
+
+
+def persistent(own_tiles: int | str, n_workgroups: int = 20, taken: tuple[int, ...] = ()) -> GpuCore:
+    """A GPU of 4 CUs with a persistent GEMM of one workgroup on each; something else has those that are *taken*."""
+    core = core_of()
+    tiling = TILING.model_copy(update={"persistent": True, "own_tiles": own_tiles})
+    core.load(at_once(gemm_of(core.machine, trace_of(64 * n_workgroups, 64, tiling=tiling))))
+    for cu in taken:
+        core.gpu.compute_units[cu].is_taken = 1
+    return core
+
+
+def next_on(core: GpuCore, *units: int) -> list[int]:
+    """Let workgroups on *units* be done with their tiles, one after the other; return what each unit has then."""
+    found = []
+    for cu in units:
+        free_slot(core, cu, 0)
+        dispatch(core)
+        found.append(int(core.gpu.compute_units[cu].slots[0].workgroup))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("own_tiles", "expected"), [(1, [4, 5, 6, 7, 8]), (2, [6, 8, 7, 9, 10]), ("all", [6, 10, 7, 11, 14])], ids=str
+)
+def test_the_first_tiles_of_a_persistent_workgroup_are_its_own(own_tiles: int | str, expected: list[int]) -> None:
+    """Units 2 and 3 are quicker than the others: which tiles do they take?"""
+    core = persistent(own_tiles)
+    dispatch(core)
+    assert resident(core)[0] == [0, 1, 2, 3]
+    assert next_on(core, 2, 2, 3, 3, 2) == expected
+
+
+@pytest.mark.parametrize(("own_tiles", "left"), [(1, [3]), (2, [3, 7])])
+def test_tiles_of_a_workgroup_that_finds_no_unit_wait_until_another_has_given_up_its(
+    own_tiles: int, left: list[int]
+) -> None:
+    """Decision 41: 12 tiles on 3 of 4 units; the last tiles are those of the workgroup that found none."""
+    core = persistent(own_tiles, 12, taken=(3,))
+    dispatch(core)
+    assert resident(core)[0] == [0, 1, 2, -1]
+    n_others = 12 - 3 - len(left)
+    taken = next_on(core, *(cu % 3 for cu in range(n_others)))
+    assert sorted(taken) == [tile for tile in range(3, 12) if tile not in left]
+    assert next_on(core, *[n_others % 3] * len(left)) == left
+    assert n_dispatched(core) == 12
+
+
+def test_a_unit_that_becomes_free_takes_the_workgroup_that_has_waited() -> None:
+    core = persistent(2, taken=(3,))
+    dispatch(core)
+    core.gpu.compute_units[3].is_taken = 0
+    dispatch(core)
+    assert resident(core)[0] == [0, 1, 2, 3]
+    assert next_on(core, 3, 3, 0) == [7, 8, 4]
+
+
+@pytest.mark.parametrize(("n_workgroups", "is_kept"), [(20, True), (4, False)])
+def test_a_unit_is_kept_between_two_tiles_and_given_up_behind_the_last(n_workgroups: int, is_kept: bool) -> None:
+    """Is a unit without a tile at the moment out of reach for a collective as long as its workgroup has tiles left?"""
+    core = persistent(1, n_workgroups)
+    dispatch(core)
+    free_slot(core, 1, 0)
+    assert [bool(has_gemm(core.gpu, core.gpu.compute_units[cu])) for cu in range(4)] == [True, is_kept, True, True]
+
+
+def test_a_tracked_persistent_gemm_takes_its_tiles_in_order() -> None:
+    """The window of the tracker counts them in order: a tile left out would hold up all others."""
+    tiling = TILING.model_copy(update={"persistent": True, "own_tiles": 2})
+    core = with_fused(
+        trace_of(64 * 12, 64, n_chunks=3, tiling=tiling), "gpu: {tracker: {n_sets: 1, entries_per_set: 4}}"
+    )
+    assert core.tables.operations[0].n_resident == 0
+
+
+@pytest.mark.parametrize(("own_tiles", "more"), [(1, 1), (2, 2)])
+def test_a_persistent_gemm_beside_a_taken_unit_takes_as_many_rounds_more_as_tiles_wait(
+    own_tiles: int, more: int
+) -> None:
+    """Six full rounds on four units, or three of them: all that they share, then the waiting tiles, one by one.
+
+    Canary: one tile of its own and two are told apart.
+    """
+    n_rounds = 6
+    tiling = TILING.model_copy(update={"persistent": True, "own_tiles": own_tiles})
+    spec = machine("gpu: {compute_unit: {matrix_flops_per_cycle: 256}}, memory: {preset: hbm2-2ch, n_channels: 4}")
+    trace = trace_of(64 * 4 * n_rounds, 64, 2048, tiling=tiling)
+    times = []
+    for n_units in (4, 3):
+        (kernel,) = at_once(gemm_of(spec, trace)).operations
+        assert isinstance(kernel, Gemm)
+        one = replace(gemm_of(spec, trace), operations=(replace(kernel, launch=0, units=(0, n_units), n_resident=4),))
+        times.append(int(_ended(mirrored(spec, one))))
+    shared = -(-(4 * n_rounds - own_tiles) // 3)
+    first_exit = (4 * n_rounds - own_tiles) // 3
+    rounds = max(shared, first_exit + more)
+    assert times[1] / times[0] == pytest.approx(rounds / n_rounds, rel=0.03)
+
+
+def _ended(wired: MirroredMachine) -> int:
+    wired.run()
+    return int(wired.core.operations[0].end_at)

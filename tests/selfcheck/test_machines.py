@@ -101,6 +101,7 @@ def test_machines_cover_what_they_claim() -> None:
     assert {memory.timing.nREFI for memory in memories} >= set(VALUES["memory.timing.nREFI"])
     assert {memory.timing.nRFCpb for memory in memories} == {0, 120, 301}
     assert {gpu.compute_unit.n_simds for gpu in gpus} == {1, 2, 4}
+    assert {gpu.compute_unit.wide_load_latency for gpu in gpus} == {0, 36}
     assert {gpu.l2.at_kernel_end for gpu in gpus} == {"write-back", "keep"}
     assert {gpu.collective_kernel.kind for gpu in gpus} == {"chunk", "channels"}
     assert {gpu.collective_kernel.wavefront_lines for gpu in gpus} == {None, 1, 2}

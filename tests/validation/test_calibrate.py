@@ -89,7 +89,7 @@ def made_up() -> Measurements:
         ring = CollectiveAlone(truth, TILING, op.replace("_", "-"), size, gpus, n)  # type: ignore[arg-type]
         rows.append(row("collectives", line, collective=op, gpus=gpus, bytes=size, nccl_channels=channels,
                         nccl_proto="auto", time_us=formula_us(ring)))  # fmt: skip
-    cold = with_value(truth, "gpu.matrix_clock", truth.gpu.compute_clock)
+    cold = with_value(truth, "gpu.matrix_clock", truth.gpu.burst_matrix_clock)
     for kind, machine in (("gemm", truth), ("gemm_gaps", cold)):
         for line, (m, n, k) in enumerate([(4096, 4096, 4096), (8192, 4096, 512), (16384, 3072, 192)], 2):
             time_us = formula_us(GemmAlone(machine, TILING, GemmShape(m=m, n=n, k=k)))

@@ -267,7 +267,8 @@ def test_loops_whose_samples_are_not_kept_overlap_in_part(points: list[Point]) -
         for both in point.simulations:
             if isinstance(both, SideBySide):
                 shares[bool(point.row.samples)].add(both.gemm_share)
-                assert both.gemm.machine.gpu.matrix_clock == "compute_clock"
+                gpu = both.gemm.machine.gpu
+                assert gpu.matrix_clock == gpu.burst_matrix_clock == 1_620_000_000
     assert shares == {True: {None}, False: {0.63}}
 
 
@@ -418,7 +419,7 @@ def test_scattered_tiles_are_simulated_as_they_were_recorded(points_of_one_kerne
     assert sorted((one.gemm.gemm.k, one.order) for one in timelines) == [(384, "next"), (2128, "next")]
     orders = [(k, order) for k in (384, 528, 1536, 2128) for order in ("naive", "next")]
     assert sorted((one.gemm.gemm.k, one.order) for one in rows) == orders
-    assert {one.gemm.machine.gpu.clock_of_matrices for one in timelines} == {gpu.compute_clock}
+    assert {one.gemm.machine.gpu.clock_of_matrices for one in timelines} == {gpu.burst_matrix_clock}
     assert {one.gemm.machine.gpu.clock_of_matrices for one in rows} == {gpu.matrix_clock}
 
 

@@ -33,6 +33,7 @@ from t3sim.gpu.kernel.signals import is_posted
 from t3sim.gpu.kernel.state import RETURN_RING
 from t3sim.gpu.kernel.unit_sleep import wake_unit
 from t3sim.gpu.kernel.wavefronts import begin_wavefronts, go_on_by_wavefronts
+from t3sim.gpu.kernel.workgroup_dispatcher import has_gemm
 
 
 @kernel
@@ -94,7 +95,7 @@ def dispatch_moves(gpu, now):
                 if moves.n_dispatched == moves.n_workgroups:
                     break
                 cu = gpu.compute_units[cu_index]
-                if cu.move_operation < 0 and (moves.shares_units or not has_workgroups(gpu, cu)):
+                if cu.move_operation < 0 and (moves.shares_units or not has_gemm(gpu, cu)):
                     begin_workgroup(gpu, gpu.running[place], cu_index, now)
 
 
@@ -128,6 +129,7 @@ def begin_workgroup(gpu, operation, cu_index, now):
     part.step = part.step_line = part.step_operand = part.step_stored = part.line_head = part.line_tail = 0
     part.n_seen = 0
     part.knows_distance = moves.n_wavefronts > 0
+    part.wide_load_ticks = moves.wide_load_ticks
     begin_wavefronts(moves, part)
     gpu.move_units[moves.first_workgroup + part.number] = cu_index
     moves.n_dispatched += 1

@@ -167,7 +167,7 @@ def deliver_collective_read(gpu, tag, ready_at):
     part = gpu.move_workgroups[tag // capacity]
     entry = tag % capacity
     part.line_remaining[entry] -= 1
-    part.line_ready_at[entry] = max(part.line_ready_at[entry], ready_at)
+    part.line_ready_at[entry] = max(part.line_ready_at[entry], ready_at + part.wide_load_ticks)
     if part.line_remaining[entry] == 0:
         part.sleeps_until = min(part.sleeps_until, part.line_ready_at[entry])
     cu = gpu.compute_units[tag // capacity]

@@ -194,6 +194,8 @@ def workgroup_slot_dtype(layout):
     """One resident workgroup of a compute unit."""
     return record_dtype(
         "workgroup",  # id, or -1 when the slot is free
+        "kernel",  # operation whose persistent workgroup has the slot, or had it last; -1: none had
+        "member", "n_taken",  # number of that workgroup, and how many of its own tiles it has taken
         "launch_at", "load_slice", "load_line", "multiply_slice", "is_multiplying", "work_left",
         ("outstanding", (layout.n_buffers,)), ("ready_at", (layout.n_buffers,)), ("is_issued", (layout.n_buffers,)),
         "store_line", "stores_outstanding",
@@ -245,6 +247,7 @@ def move_workgroup_dtype(layout):
         ("line_ready_at", (layout.n_collective_lines,)), ("line_index", (layout.n_collective_lines,)),
         "outstanding_lines",  # loaded for it and not stored
         "knows_distance",  # loads from another partition of the L2 take it longer
+        "wide_load_ticks",  # all its loads take it longer
         "oldest", "oldest_stretch",  # of its wavefronts, and of their lines
         "sleeps_until",  # tick before which no wavefront has anything to do, unless more comes
         ("wavefronts", WAVEFRONT, (layout.n_wavefronts,)),
@@ -339,6 +342,8 @@ OPERATION_TABLE = record_dtype(
     "l1_granules",  # of loads in flight that the L1 of a compute unit has room for beside the LDS of its workgroups
     # GEMM
     "is_persistent",  # its workgroups keep their compute units until it has no tile left
+    "n_resident", "n_begun",  # workgroups of a persistent kernel, and those that have a compute unit, or had; 0: others
+    "n_own", "n_shared",  # first tiles of each that nobody else takes, and how many of the rest have been taken
     "n_slots",  # workgroups resident on a compute unit
     "share",  # of a compute unit that a workgroup takes, of ALL_SHARES
     "n_stage_slots",  # workgroups of a stage
@@ -365,6 +370,7 @@ OPERATION_TABLE = record_dtype(
     "buffer_places",  # of a receive buffer, for each granule of data
     "max_lines",  # in flight to one workgroup
     "wavefront_lines", "sum_rounds", "n_simds",  # see wavefronts.py
+    "wide_load_ticks",  # that its loads take longer than those of GEMMs
     "load_ticks", "store_ticks",  # of its path to the L2, for each line loaded, and stored
     "header_ticks",  # and what a line stored to another GPU takes besides
 )  # fmt: skip
@@ -529,7 +535,7 @@ def empty_gpu(layout, used=None):
     gpu.compute_units["granted_channel"] = -1
     gpu.compute_units["move_operation"] = -1
     gpu.compute_units["wanted_by"] = -1
-    gpu.compute_units["slots"]["workgroup"] = -1
+    gpu.compute_units["slots"]["workgroup"] = gpu.compute_units["slots"]["kernel"] = -1
     gpu.stage_operation, gpu.stage_granules = -1, 1
     gpu.next_start_at = NEVER
     gpu.l2.tags[: used.n_l2_sets] = -1

@@ -4,8 +4,9 @@ Models: dynamic dispatch in the kernel's order, first to empty compute units (on
 after the other), with a launch latency; a GEMM stage is therefore a statistical notion.
 A compute unit that a move kernel has for itself takes none.  While workgroups of that wait, as many compute units take
 no other GEMM workgroup when one of theirs ends.  The workgroups of a persistent kernel take tile after tile instead,
-and give up their compute units when it has none left.  Workgroups of several GEMMs share a compute unit as far as what
-they take of it allows.
+and give up their compute units when it has none left.  The first tiles of each are its own: those of one that finds no
+compute unit wait until another has given up its; the rest goes to whoever is done (decision 41).  Workgroups of several
+GEMMs share a compute unit as far as what they take of it allows.
 No workgroup is dispatched while one that is ``dispatch_window`` or more before it in the order still holds
 its place in the tracker, here or at the neighbour; see ``tracker`` for why that is never a deadlock.
 Staggering is the start of the order (T3 section 4.4).
@@ -27,13 +28,50 @@ def dispatch_workgroups(gpu, workgroups, tiles, dma_commands, now):
     for place in range(gpu.n_running):
         gemm = gpu.operations[gpu.running[place]]
         if gemm.kind == codes.GEMM and gemm.n_dispatched < gemm.n_workgroups:
-            stopped_by = fill_free_slots(gpu, gemm, workgroups, tiles, dma_commands, now)
+            stopped_by = fill_free_slots(gpu, gpu.running[place], workgroups, tiles, dma_commands, now)
     note_dispatcher_slot(gpu, codes.WORKING if gpu.n_undispatched < before else stopped_by)
 
 
 @kernel
-def fill_free_slots(gpu, gemm, workgroups, tiles, dma_commands, now):
+def tile_after(gemm, slot):
+    """Return the place in the order of the next tile of the persistent workgroup that has *slot*, -1 if it has none."""
+    if slot.n_taken < gemm.n_own:
+        place = slot.member + slot.n_taken * gemm.n_resident
+    else:
+        place = gemm.n_own * gemm.n_resident + gemm.n_shared
+    return place if place < gemm.n_workgroups else -1
+
+
+@kernel
+def is_kept(gpu, slot):
+    """Return whether a workgroup of a persistent kernel that is done with a tile keeps its slot for another one."""
+    return slot.workgroup < 0 and slot.kernel >= 0 and tile_after(gpu.operations[max(slot.kernel, 0)], slot) >= 0
+
+
+@kernel
+def has_gemm(gpu, cu):
+    """Return whether a workgroup of a GEMM is on a compute unit, or keeps it for its next tile."""
+    for slot_index in range(gpu.n_slots):
+        if cu.slots[slot_index].workgroup >= 0 or is_kept(gpu, cu.slots[slot_index]):
+            return True
+    return False
+
+
+@kernel
+def next_tile(gemm, operation, slot):
+    """Return the place in the order of the tile that a free slot takes, -1 if it takes none."""
+    if gemm.n_resident == 0:
+        return gemm.n_dispatched
+    place = tile_after(gemm, slot) if slot.kernel == operation else -1
+    if place < 0 and gemm.n_begun < gemm.n_resident:
+        return gemm.n_begun
+    return place
+
+
+@kernel
+def fill_free_slots(gpu, operation, workgroups, tiles, dma_commands, now):
     """Launch a workgroup of a GEMM into each free slot; return what stopped it."""
+    gemm = gpu.operations[operation]
     for slot_index in range(gpu.n_slots):
         for cu_index in range(gemm.first_unit, gemm.end_unit):
             if gemm.n_dispatched == gemm.n_workgroups:
@@ -42,7 +80,10 @@ def fill_free_slots(gpu, gemm, workgroups, tiles, dma_commands, now):
             slot = cu.slots[slot_index]
             if slot.workgroup >= 0 or cu.shares + gemm.share > codes.ALL_SHARES:
                 continue
-            if cu.is_taken or cu.wanted_by >= 0:
+            if cu.is_taken or cu.wanted_by >= 0 or (slot.kernel != operation and is_kept(gpu, slot)):
+                continue
+            place = next_tile(gemm, operation, slot)
+            if place < 0:
                 continue
             if not may_dispatch(gpu, gemm, workgroups, tiles, dma_commands):
                 return codes.FOR_DEPENDENCY
@@ -51,7 +92,7 @@ def fill_free_slots(gpu, gemm, workgroups, tiles, dma_commands, now):
             if cu.wanted_by >= 0:
                 gpu.operations[cu.wanted_by].n_wanted += 1
             else:
-                launch_workgroup(gpu, gemm, cu, workgroups, cu_index, slot_index, now)
+                launch_workgroup(gpu, operation, workgroups, place, cu_index, slot_index, now)
     return codes.FOR_CU_SLOT
 
 
@@ -112,16 +153,25 @@ def may_dispatch(gpu, gemm, workgroups, tiles, dma_commands):
 
 
 @kernel
-def launch_workgroup(gpu, gemm, cu, workgroups, cu_index, slot_index, now):
-    """Put the next workgroup of the order into a slot; it starts after the launch latency."""
+def launch_workgroup(gpu, operation, workgroups, place, cu_index, slot_index, now):
+    """Put the workgroup at *place* of the order into a slot; it starts after the launch latency."""
+    gemm, cu = gpu.operations[operation], gpu.compute_units[cu_index]
     wake_unit(gpu, cu)
-    index = workgroups[gemm.first_workgroup + gemm.n_dispatched].order
+    index = workgroups[gemm.first_workgroup + place].order
     gemm.n_dispatched += 1
     gpu.n_undispatched -= 1
     cu.shares += gemm.share
     cu.l1_granules = gemm.l1_granules
     slot = cu.slots[slot_index]
     slot.workgroup = index
+    slot.kernel = operation if gemm.n_resident > 0 else -1
+    if place < gemm.n_resident:
+        slot.member, slot.n_taken = place, 1
+        gemm.n_begun += 1
+    elif place < gemm.n_own * gemm.n_resident:
+        slot.n_taken += 1
+    else:
+        gemm.n_shared += 1
     slot.launch_at = now + gpu.workgroup_launch_ticks
     slot.load_slice = slot.load_line = slot.multiply_slice = slot.is_multiplying = slot.work_left = 0
     slot.store_line = slot.stores_outstanding = 0
