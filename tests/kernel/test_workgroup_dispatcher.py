@@ -10,7 +10,7 @@ import pytest
 from t3sim.errors import UsageError
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import codes
-from t3sim.gpu.kernel.workgroup_dispatcher import has_gemm
+from t3sim.gpu.kernel.workgroup_dispatcher import is_kept_from
 from t3sim.program.operations import Gemm
 from t3sim.program.operator import Operator
 from t3sim.program.parts import gemm_part
@@ -269,11 +269,14 @@ def test_a_unit_that_becomes_free_takes_the_workgroup_that_has_waited() -> None:
 
 @pytest.mark.parametrize(("n_workgroups", "is_kept"), [(20, True), (4, False)])
 def test_a_unit_is_kept_between_two_tiles_and_given_up_behind_the_last(n_workgroups: int, is_kept: bool) -> None:
-    """Is a unit without a tile at the moment out of reach for a collective as long as its workgroup has tiles left?"""
+    """Is a unit without a tile at the moment, all of its slots, out of reach for other GEMMs while tiles are left?"""
     core = persistent(1, n_workgroups)
     dispatch(core)
     free_slot(core, 1, 0)
-    assert [bool(has_gemm(core.gpu, core.gpu.compute_units[cu])) for cu in range(4)] == [True, is_kept, True, True]
+    core.gpu.n_slots = 2  # as beside a GEMM with two workgroups on a unit
+    for operation, kept in ((0, False), (1, is_kept)):
+        found = [bool(is_kept_from(core.gpu, core.gpu.compute_units[cu], operation)) for cu in range(4)]
+        assert found == [False, kept, False, False]
 
 
 def test_a_tracked_persistent_gemm_takes_its_tiles_in_order() -> None:

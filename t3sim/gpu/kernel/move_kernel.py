@@ -33,7 +33,6 @@ from t3sim.gpu.kernel.signals import is_posted
 from t3sim.gpu.kernel.state import RETURN_RING
 from t3sim.gpu.kernel.unit_sleep import wake_unit
 from t3sim.gpu.kernel.wavefronts import begin_wavefronts, go_on_by_wavefronts
-from t3sim.gpu.kernel.workgroup_dispatcher import has_gemm
 
 
 @kernel
@@ -95,7 +94,7 @@ def dispatch_moves(gpu, now):
                 if moves.n_dispatched == moves.n_workgroups:
                     break
                 cu = gpu.compute_units[cu_index]
-                if cu.move_operation < 0 and (moves.shares_units or not has_gemm(gpu, cu)):
+                if cu.move_operation < 0 and (moves.shares_units or not has_workgroups(gpu, cu)):
                     begin_workgroup(gpu, gpu.running[place], cu_index, now)
 
 

@@ -2,7 +2,8 @@
 
 Models: the lines of a step are dealt to the workgroups in turn, or belong to one of them if each is a channel of its
 own; loads go past the L2, and need room in the L1, of which a kernel that comes while GEMMs run has what their LDS
-leaves (decision 38); a line goes to another GPU, to the own memory or to both.
+leaves (decision 38); wavefronts' loads are wide and take longer (decision 42); a line goes to another GPU, to the own
+memory or to both.
 An operand on another GPU is asked for line by line, one message each, which waits in the port like a store; what has
 been read there comes back over the link (``mailbox``).
 Flags inside the data make what goes over the link and what is read from a receive buffer longer; they take their

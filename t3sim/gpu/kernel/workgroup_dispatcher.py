@@ -10,6 +10,8 @@ GEMMs share a compute unit as far as what they take of it allows.
 No workgroup is dispatched while one that is ``dispatch_window`` or more before it in the order still holds
 its place in the tracker, here or at the neighbour; see ``tracker`` for why that is never a deadlock.
 Staggering is the start of the order (T3 section 4.4).
+Leaves out: clusters, whose workgroups start together and share loads; a persistent GEMM whose tiles the tracker holds
+back takes them in order, whoever is done.
 Pinned by tests/kernel/test_workgroup_dispatcher.py.
 """
 
@@ -49,10 +51,11 @@ def is_kept(gpu, slot):
 
 
 @kernel
-def has_gemm(gpu, cu):
-    """Return whether a workgroup of a GEMM is on a compute unit, or keeps it for its next tile."""
+def is_kept_from(gpu, cu, operation):
+    """Return whether a persistent workgroup of another GEMM that is between two tiles keeps a compute unit."""
     for slot_index in range(gpu.n_slots):
-        if cu.slots[slot_index].workgroup >= 0 or is_kept(gpu, cu.slots[slot_index]):
+        slot = cu.slots[slot_index]
+        if slot.kernel != operation and is_kept(gpu, slot):
             return True
     return False
 
@@ -80,7 +83,7 @@ def fill_free_slots(gpu, operation, workgroups, tiles, dma_commands, now):
             slot = cu.slots[slot_index]
             if slot.workgroup >= 0 or cu.shares + gemm.share > codes.ALL_SHARES:
                 continue
-            if cu.is_taken or cu.wanted_by >= 0 or (slot.kernel != operation and is_kept(gpu, slot)):
+            if cu.is_taken or cu.wanted_by >= 0 or is_kept_from(gpu, cu, operation):
                 continue
             place = next_tile(gemm, operation, slot)
             if place < 0:
