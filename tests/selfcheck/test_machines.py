@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from t3sim.checks.data import CarriedProgram
-from t3sim.config.experiment import RunSpec
+from t3sim.config.experiment import GemmShape, RunSpec
 from t3sim.experiment.plan import load_experiment
 from t3sim.gpu.assemble import layout_for
 from t3sim.gpu.kernel.state import Layout
@@ -77,6 +77,16 @@ def test_ranks_of_other_programs_are_run_apart_only() -> None:
     assert outcome_of(run).findings == []
     sequential = run.model_copy(update={"strategy": "sequential", "strategy_params": {}})
     assert modes_of(sequential) == ("mirrored", "explicit")
+
+
+@pytest.mark.parametrize("k", [8, 56, 72, 120, 128, 160, 448, 2048])
+def test_a_barrier_is_behind_the_stores_that_came_before_it(k: int) -> None:
+    """Half of these added up what a peer's store had not reached yet: it waited in front of a DRAM queue that holds
+    writes back, and reads of another class went past it."""
+    run = random_run(NAIVE)
+    gemm = run.workload.model_copy(update={"gemm": GemmShape(m=64, n=64, k=k)})
+    assert run.machine.memory.queue.holds_writes
+    assert outcome_of(run.model_copy(update={"workload": gemm})).findings == []
 
 
 def test_equal_seeds_are_equal_machines() -> None:

@@ -175,6 +175,8 @@ def admit_head(channel, tracker, tiles, signals, stream):
         if signal >= 0:
             signals[signal] += 1
             channel.has_posted = 1
+        if kind == codes.INCOMING_UPDATE or kind == codes.INCOMING_WRITE:
+            channel.n_inbound_queued -= 1
         if channel.occupancy[codes.WRITE] == 0:
             channel.held_since = channel.now
     elif kind != codes.OPERAND_READ:

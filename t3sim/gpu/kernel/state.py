@@ -129,6 +129,7 @@ def channel_dtype(layout):
         "n_classes", "stream_capacity", ("queue_head", (classes,)), ("queue_tail", (classes,)),
         ("request_place", (classes, ring)),  # packed as in codes
         ("request_tag", (classes, ring)), ("request_at", (classes, ring)),
+        "n_inbound_queued",  # stores of other GPUs there
         ("n_reserved", (classes,)),  # entries promised to woken compute units
         ("waiting_cu", "i4", (classes, layout.n_compute_units * layout.n_slots)), ("n_waiting_cu", (classes,)),
         ("waiting_head", (classes,)),
