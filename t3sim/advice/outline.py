@@ -36,7 +36,7 @@ from t3sim.program.operations import (
     tile_granules,
 )
 from t3sim.program.plan import Bound, InOrder, Longest, Part, Plan, Tree
-from t3sim.workload.tiling import ELEMENT_BYTES
+from t3sim.workload.tiling import ELEMENT_BYTES, multiplied_k
 
 SECOND = 10**12  # picoseconds
 TURNS = 8  # in which a tile multiplies that shares its compute unit with others
@@ -231,7 +231,7 @@ class _Outline:
         unit = gpu.compute_unit
         rows, columns = trace.tiling.workgroup_tile
         n_turns = TURNS if self._resident(one) > 1 else 1
-        flops = 2 * rows * columns * trace.gemm.k
+        flops = 2 * rows * columns * multiplied_k(trace)
         rate = unit.matrix_flops_per_cycle * unit.matrix_efficiency * gpu.compute_clock
         multiply = round(flops / rate * SECOND * self.stretch.get(trace.tiling, 1.0) / n_turns)
         epilogue = unit.epilogue * SECOND // gpu.compute_clock
@@ -241,6 +241,8 @@ class _Outline:
         stores, waits = one.stores, one.waits
         signal, distance = stores.signal.tolist(), stores.distance.tolist()
         env = self.env
+        launch = unit.workgroup_launch + trace.tiling.prologue
+        once, of_tile = (launch, 0) if trace.tiling.persistent else (0, launch)
         operand_bytes = self._operand_bytes(one) // trace.n_workgroups
 
         def tile(i: int, multiplier: simpy.Resource) -> Iterator[simpy.Event]:
@@ -249,7 +251,7 @@ class _Outline:
             n_bytes = sizes[i] * self.granule
             self.memory_free_at = max(self.memory_free_at, self._now) + operand_bytes * SECOND // self.memory_rate
             loaded_at = self.memory_free_at
-            yield env.timeout(unit.workgroup_launch)
+            yield env.timeout(of_tile)
             for _ in range(n_turns):
                 with multiplier.request() as turn:
                     yield turn
@@ -262,6 +264,7 @@ class _Outline:
             if signal[i] != NONE:
                 self._post(signal[i], sizes[i], self._until_sent() + self.latency if distance[i] else 0)
 
+        yield env.timeout(once)
         yield self.units[self._units_of(one)].launch((-one.priority, self.turn[one.name]), one.order.tolist(), tile)
 
     def _units_of(self, one: Gemm) -> tuple[int, int]:

@@ -325,6 +325,7 @@ def gemm_claims(core: GpuCore) -> Iterator[Claim]:
     elements = core.machine.memory.access // ELEMENT_BYTES
     size = sum(trace.gemm.m * -(-trace.gemm.n // elements) for trace in given)
     rows, columns, route = table["n_rows"], table["n_columns"], table["route"]
+    loaded = (table["row_until"] - table["row_from"]).clip(0) + (table["column_until"] - table["column_from"]).clip(0)
     n_slices = tables.operations["n_slices"][table["operation"]]
     granules_of = granules_by_route(core)
     enqueued = channels_of(core)["n_enqueued"].sum(axis=(0, 1))
@@ -335,7 +336,7 @@ def gemm_claims(core: GpuCore) -> Iterator[Claim]:
         "tiles that ended": (int((table["end_at"] >= 0).sum()), sum(one.n_workgroups for one in given)),
         "tiles finished": (int(gemms["n_finished"].sum()), sum(one.n_workgroups for one in given)),
         "slices of k multiplied": (int(gpu.n_slices_multiplied), int(n_slices.sum())),
-        "operand lines loaded": (int(gpu.l2.n_accesses), int(((rows + columns) * n_slices).sum())),
+        "operand lines loaded": (int(gpu.l2.n_accesses), int((loaded * n_slices).sum())),
         "output granules of all tiles": (int(tiles["n_granules"].sum()), size),
     })  # fmt: skip
     meaning = "updates of each tracked tile, done against due"

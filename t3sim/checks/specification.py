@@ -111,11 +111,12 @@ def matrix_pairs(core: GpuCore) -> Pairs:
     efficiency = round(unit.matrix_efficiency * EFFICIENCY_DIGITS)
     gemm = core.gemms[0]
     work = int((gemm.n_slices - 1) * gemm.slice_work + gemm.last_slice_work)
-    stated = 2 * rows * columns * trace.gemm.k * EFFICIENCY_DIGITS
+    tiling, k = trace.tiling, trace.gemm.k
+    multiplied = -(-k // tiling.k_slice) * tiling.k_slice if tiling.whole_slices else k
     rate = unit.matrix_flops_per_cycle * efficiency * core.machine.gpu.issue_slot
     granules = int((gemm.n_slices - 1) * gpu.l2.granules_per_line + gemm.last_slice_granules)
     return {
-        "operations of a tile": (work, stated),
+        "operations of a tile": (work, 2 * rows * columns * multiplied * EFFICIENCY_DIGITS),
         "operations of a slot": (int(gpu.work_per_slot), rate),
         "accesses of an operand row": (granules, -(-trace.gemm.k * ELEMENT_BYTES // core.machine.memory.access)),
     }

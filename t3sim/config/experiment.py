@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from t3sim.config.machine import Bytes, Count, MachineSpec, Picoseconds, Share, Spec, Unit
+from t3sim.config.machine import Bytes, Count, Latency, MachineSpec, Picoseconds, Share, Spec, Unit
 
 LayerKind = Literal["training", "prompt"]
 AttentionKind = Literal["unfused", "fused"]
@@ -99,6 +99,18 @@ class TilingSpec(Spec):
     )
     own_tiles: Count | Literal["all"] = Field(
         1, description="of a persistent kernel: first tiles of each workgroup, which no other takes; `all`: all it has"
+    )
+    prologue: Latency = Field(
+        0, description="of a workgroup besides `workgroup_launch`, before its first load: barriers, descriptors"
+    )
+    whole_slices: bool = Field(
+        False, description="a last slice of k that is not full takes the matrix pipe as long as one that is"
+    )
+    loads_ahead: bool = Field(
+        False, description="of a persistent kernel: operands of the next tile are loaded before this one is stored"
+    )
+    cluster: Literal[1, 2] = Field(
+        1, description="workgroups that follow each other in the order and load what both need once, a half each"
     )
     column_major: bool = Field(
         False, description="arrays are stored by columns, as in BLAS; tiles are numbered along rows all the same"

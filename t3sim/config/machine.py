@@ -328,12 +328,12 @@ class GpuSpec(Spec):
     def at_clock_beside(self, n_units: int, ticks_hz: int) -> GpuSpec:
         """Return this GPU as it is while *n_units* of its compute units multiply.
 
-        The clock falls in proportion (decision 42): to the nearest whole number of MHz whose period is one of ticks.
+        The clock falls in proportion (decision 42): to the nearest whole number of kHz whose period is one of ticks.
         """
         lost = self.compute_clock - self.clock_of_matrices
         wanted = self.compute_clock - lost * min(n_units, self.n_compute_units) / self.n_compute_units
         first, last = sorted((ticks_hz // self.compute_clock, ticks_hz // self.clock_of_matrices))
-        periods = [period for period in range(first, last + 1) if ticks_hz % (period * 10**6) == 0]
+        periods = [period for period in range(first, last + 1) if ticks_hz % (period * 1000) == 0]
         nearest = min(periods, key=lambda period: abs(ticks_hz / period - wanted))
         word = "compute_clock"
         return self.model_copy(

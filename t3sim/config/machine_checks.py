@@ -411,9 +411,9 @@ def _clocks(machine: MachineSpec) -> Iterator[Finding]:
 
 def _ticks_of(clocks: dict[str, int]) -> Iterator[Finding]:
     """Clocks of one run that have no common tick."""
-    odd = [path for path, clock in clocks.items() if clock % 10**6]
+    odd = [path for path, clock in clocks.items() if clock % 1000]
     for path in odd:
-        yield path, f"is {format_frequency(clocks[path])}, must be a whole number of MHz"
+        yield path, f"is {format_frequency(clocks[path])}, must be a whole number of kHz"
     ticks = math.lcm(*clocks.values())
     if not odd and ticks > limits.FINEST_TICKS_HZ:
         both = " and ".join(f"`{path}` ({format_frequency(clock)})" for path, clock in clocks.items())

@@ -39,6 +39,7 @@ from t3sim.experiment.shipped import experiment_file
 from t3sim.experiment.sweep import Axis, axes_of, moved_to, overridden, with_set
 from t3sim.experiment.workload import WorkloadReader
 from t3sim.units import base_units, format_time
+from t3sim.workload.kernel_choice import fitting_kernels
 
 MAPPING = "experiment"  # how messages name one that is no file
 MAX_POINTS = 100_000
@@ -334,9 +335,15 @@ class _Planner:
 def tiling_leaves_of(kernels: Kernels, tree: Node, run: RunSpec) -> dict[str, Node]:
     """Where the values of a point's tiling came from; of a library: those of the chosen kernel, and which it is."""
     found: dict[str, Node] = {}
+    fewer: dict[str, Node] = {}
     if isinstance(kernels, KernelLibrarySpec):
-        name = next(name for name, tiling in kernels.kernels.items() if tiling == run.workload.tiling)
+        fitting, chosen = fitting_kernels(kernels, run.machine), run.workload.tiling
+        assert isinstance(fitting, KernelLibrarySpec)
+        name = next(name for name, tiling in fitting.kernels.items() if tiling == chosen)
         tree = tree.value["kernels"].value[name]
         source = f"the shortest schedule on {run.machine.gpu.n_compute_units} compute units"
         found["tiling.kernel"] = Node(name, tree.position, None, "derived", source)
-    return found | {f"tiling.{'.'.join(path)}": node for path, node in tree.leaves() if path != ("preset",)}
+        if chosen.prefetch_depth != kernels.kernels[name].prefetch_depth:
+            source = f"as many slices as a compute unit holds; the kernel has {kernels.kernels[name].prefetch_depth}"
+            fewer["tiling.prefetch_depth"] = Node(chosen.prefetch_depth, tree.position, None, "derived", source)
+    return found | {f"tiling.{'.'.join(path)}": node for path, node in tree.leaves() if path != ("preset",)} | fewer

@@ -298,6 +298,7 @@ class GpuCore:
         gpu.is_busy = 1
         gpu.has_news = 1
         gpu.compute_units["l1_granules"] = 0
+        gpu.compute_units["slots"]["kernel"] = -1
         gpu.compute_done_at = self.first_start_at
         gpu.n_gemms_left = len(gemms)
         gpu.n_undispatched = self._n_workgroups = int(gemms["n_workgroups"].sum())

@@ -24,6 +24,8 @@ from t3sim.workload.tiling import (
     ELEMENT_BYTES,
     LANES_PER_WAVEFRONT,
     lds_of,
+    loaded_rows_and_columns,
+    multiplied_k,
     tiling_findings,
     wavefront_grid,
 )
@@ -239,7 +241,7 @@ class TableBuilder:
         operation = self._operation(codes.GEMM, of)
         units = self._units(of, operation)
         operation.first_workgroup, operation.n_workgroups = self._n["workgroups"], trace.n_workgroups
-        operation.is_persistent = tiling.persistent
+        operation.is_persistent, operation.prologue_ticks = tiling.persistent, self.ticks.from_ps(tiling.prologue)
         operation.n_slots = resident_workgroups(machine, tiling)
         operation.share = codes.ALL_SHARES // operation.n_slots
         operation.l1_granules = self._l1_granules(int(operation.n_slots) * lds_of(tiling, machine))
@@ -250,7 +252,8 @@ class TableBuilder:
         operation.first_tile = self._n["tiles"]
         operation.n_slices, operation.n_buffers = -(-gemm.k // tiling.k_slice), tiling.prefetch_depth + 1
         operation.last_slice_granules = -(-last_k * ELEMENT_BYTES // self.program.granule)
-        operation.slice_work, operation.last_slice_work = flops * tiling.k_slice, flops * last_k
+        operation.slice_work = flops * tiling.k_slice
+        operation.last_slice_work = flops * (multiplied_k(trace) - (gemm.k - last_k))
         operation.a_line, operation.b_line = of.a // self.program.line, of.b // self.program.line
         workgroups, tiles = self._workgroups_of(of, operation), self._tiles_of(of, operation)
         commands = self._track(of, operation, tiles)
@@ -258,6 +261,7 @@ class TableBuilder:
             every = operation.n_stage_slots if of.n_resident is None else of.n_resident
             operation.n_resident = min(int(every), trace.n_workgroups)
             own = trace.n_workgroups if tiling.own_tiles == "all" else tiling.own_tiles
+            operation.loads_ahead = tiling.loads_ahead
             operation.n_own = min(own, -(-trace.n_workgroups // int(operation.n_resident)))
         for name, table in (("workgroups", workgroups), ("tiles", tiles), ("commands", commands)):
             getattr(self, f"_{name}").append(table)
@@ -272,6 +276,8 @@ class TableBuilder:
         workgroups = workgroup_table(trace.n_workgroups)
         for name in ("row", "column", "n_rows", "n_columns"):
             workgroups[name] = trace.workgroups[name]
+        for name, values in loaded_rows_and_columns(trace, of.order).items():
+            workgroups[name] = values
         own = np.choose(stores.kind, [codes.ROUTE_CACHED, codes.ROUTE_LOCAL_STORE, codes.ROUTE_LOCAL_UPDATE])
         remote = np.choose(stores.kind, [codes.ROUTE_CACHED, codes.ROUTE_REMOTE_STORE, codes.ROUTE_REMOTE_UPDATE])
         workgroups["route"] = np.where(stores.distance == 0, own, remote)

@@ -137,7 +137,7 @@ def reason_of_slot(hung: HungGpu, c: int, s: int) -> int:
     slot = unit.slots[s]
     gemm = hung.gemm_of(int(slot.workgroup))
     if slot.multiply_slice < gemm.n_slices:
-        is_issued = slot.is_issued[slot.multiply_slice & l2_slice.BUFFER_MASK]
+        is_issued = slot.is_issued[(slot.first_buffer + slot.multiply_slice) & l2_slice.BUFFER_MASK]
     else:
         is_issued = slot.store_line >= gemm.tile_rows * (gemm.tile_columns * 2 // gpu.line_bytes)
     if slot.is_multiplying:

@@ -77,7 +77,9 @@ def _ticks_on(n_units: int, machine: MachineSpec, trace: TileTrace, ticks: TickB
     store = lines * -(-line * cycle // unit.l2_store_bytes_per_cycle)
     n_slots = n_units * resident_workgroups(machine, trace.tiling)
     of_unit = -(-trace.n_workgroups // n_units) * multiply // rate
-    of_slot = -(-trace.n_workgroups // n_slots) * (ticks.from_ps(unit.workgroup_launch) + multiply // rate + store)
+    n_turns = -(-trace.n_workgroups // n_slots)
+    launch = ticks.from_ps(unit.workgroup_launch + trace.tiling.prologue) * (1 if trace.tiling.persistent else n_turns)
+    of_slot = launch + n_turns * (multiply // rate + store)
     return ticks.from_ps(gpu.kernel_launch) + max(of_unit, of_slot)
 
 

@@ -290,6 +290,9 @@ def _gemm(rng: np.random.Generator, tp: int, *, is_even: bool) -> WorkloadSpec:
         persistent=bool(rng.random() < SHARE_CHANGED),
         group_rows=int(rng.spawn(1)[0].integers(1, 4)),
         own_tiles=_one(rng.spawn(1)[0], (1, 2, "all")),
+        cluster=_one(rng.spawn(1)[0], (1, 2)),
+        whole_slices=_one(rng.spawn(1)[0], (False, True)),
+        loads_ahead=_one(rng.spawn(1)[0], (False, True)),
     )
     n_across = int(rng.integers(1, 4))
     n_down = int(rng.integers(-(-tp // n_across), max(MOST_WORKGROUPS // n_across, -(-tp // n_across)) + 1))

@@ -97,7 +97,7 @@ class Scatters:
 
     def __init__(self, measurements: Measurements, tiling: TilingSpec) -> None:
         """*tiling* is that of the recorded kernels, whose workgroups take one tile each."""
-        self.tiling = tiling.model_copy(update={"persistent": False})
+        self.tiling = with_its_tile_only(tiling).model_copy(update={"persistent": False})
         self._recorded = [timeline for timeline in timelines_of(measurements) if timeline.is_scatter]
         self._gpus = {
             (folder_of(row), shape_of(row)): int(row["gpus"]) for row in measurements.of_kind("fused_scatter")
@@ -171,7 +171,7 @@ def timelines_of(measurements: Measurements) -> list[Timeline]:
 
 def simulation_of(timeline: Timeline, machine: MachineSpec, tiling: TilingSpec) -> tuple[RecordedTiles | None, str]:
     """Return the simulation of *timeline*, None if there is none, and a remark: how it was made, or why not."""
-    first = timeline.rows[0]
+    first, tiling = timeline.rows[0], with_its_tile_only(tiling)
     height, width = tiling.workgroup_tile
     own_height, own_width = int(first.values.get("tile_height", height)), int(first.values.get("tile_width", width))
     if (own_height, own_width) != (height, width):
@@ -184,6 +184,11 @@ def simulation_of(timeline: Timeline, machine: MachineSpec, tiling: TilingSpec) 
     tiles = tuple((int(row["tile_row"]), int(row["tile_col"])) for row in timeline.rows)
     remark = f"matrix_efficiency {efficiency:.3f} of this kernel, from its median main loop"
     return RecordedTiles(GemmAlone(own, tiling, shape), tiles), remark
+
+
+def with_its_tile_only(tiling: TilingSpec) -> TilingSpec:
+    """Return a kernel that cuts its work as *tiling*, and does nothing else that cuBLAS's do (decision 43)."""
+    return tiling.model_copy(update={"cluster": 1, "loads_ahead": False, "whole_slices": False, "prologue": 0})
 
 
 def with_unit(machine: MachineSpec, **values: float) -> MachineSpec:

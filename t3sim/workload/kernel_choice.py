@@ -5,7 +5,7 @@ a full one.  A tile of *r* x *c* costs a compute unit, for each element of k, *r
 *r + c* operand elements, of which a part is not hidden (``operand_cost``).  So many waves times this is the length of
 the schedule; the kernel with the shortest is chosen.  It does not depend on k.
 
-Leaves out split-K, clusters, and the cost of a launch and of storing a tile.  Pinned by
+Leaves out split-K, and the cost of a launch and of storing a tile.  Pinned by
 ``tests/workload/test_kernel_choice.py``.
 """
 
@@ -39,11 +39,24 @@ def schedule_length(tiling: TilingSpec, operand_cost: int, gemm: GemmShape, n_co
 
 
 def fitting_kernels(kernels: Kernels, machine: MachineSpec) -> Kernels:
-    """Return a library without the kernels that a compute unit of *machine* cannot hold; as it is, if that is none."""
+    """Return a library for *machine*: kernels with no more slices than a compute unit holds, and none that it cannot.
+
+    As it is if a unit can hold none of them.
+    """
     if isinstance(kernels, TilingSpec):
         return kernels
-    fitting = {name: one for name, one in kernels.kernels.items() if not tiling_findings(one, machine)}
+    given = {name: fitting_kernel(one, machine) for name, one in kernels.kernels.items()}
+    fitting = {name: one for name, one in given.items() if one is not None}
     return kernels.model_copy(update={"kernels": fitting}) if fitting else kernels
+
+
+def fitting_kernel(tiling: TilingSpec, machine: MachineSpec) -> TilingSpec | None:
+    """Return *tiling* with as many slices loaded ahead as a compute unit of *machine* holds; None: not even one."""
+    for depth in range(tiling.prefetch_depth, 0, -1):
+        fewer = tiling.model_copy(update={"prefetch_depth": depth})
+        if not tiling_findings(fewer, machine):
+            return fewer
+    return None
 
 
 def tiling_of(kernels: Kernels, gemm: GemmShape, n_compute_units: int) -> TilingSpec:

@@ -153,6 +153,30 @@ def tile_order(n_rows: int, n_columns: int, group_rows: int, n_parts: int) -> tu
     return row[order], column[order]
 
 
+def loaded_rows_and_columns(trace: TileTrace, order: Ints) -> dict[str, Ints]:
+    """Return which rows of A and columns of B each workgroup loads, counted from the first of its tile.
+
+    All that it has; of a cluster, two workgroups that follow each other in *order*, each loads half of the rows, or of
+    the columns, that both have.
+    """
+    tiles, (height, width) = trace.workgroups, trace.tiling.workgroup_tile
+    first = {"row_from": np.zeros(len(tiles), np.int64), "column_from": np.zeros(len(tiles), np.int64)}
+    until = {"row_until": np.array(tiles["n_rows"]), "column_until": np.array(tiles["n_columns"])}
+    pairs = order[: len(order) // 2 * 2].reshape(-1, 2) if trace.tiling.cluster == 2 else order[:0].reshape(-1, 2)
+    for name, size in (("column", width), ("row", height)):
+        one, other = pairs[tiles[name][pairs[:, 0]] == tiles[name][pairs[:, 1]]].T
+        half = -(-size // 2)
+        until[f"{name}_until"][one] = until[f"{name}_until"][one].clip(max=half)
+        first[f"{name}_from"][other] = half
+    return {**first, **until}
+
+
+def multiplied_k(trace: TileTrace) -> int:
+    """Return the k that the matrix pipe works on: that of the GEMM, or of all its slices if they count as whole."""
+    k, k_slice = trace.gemm.k, trace.tiling.k_slice
+    return -(-k // k_slice) * k_slice if trace.tiling.whole_slices else k
+
+
 def tile_findings(tiling: TilingSpec) -> list[Finding]:
     """Return what keeps wavefront tiles from filling a workgroup tile exactly, at most eight of them."""
     (rows, columns), (high, wide) = tiling.workgroup_tile, tiling.wavefront_tile

@@ -293,7 +293,7 @@ BAD_VALUES = [
         "tiling.wavefront_tile=[128, 32]",
         "tiling.wavefront_tile: is [128, 32], its columns must fill L2 lines of 128 B, 64 FP16 elements",
     ),
-    ("tiling.prefetch_depth=4", "tiling.prefetch_depth: is 4, must be at most 3"),
+    ("tiling.prefetch_depth=16", "tiling.prefetch_depth: is 16, must be at most 15"),
     (
         "machine.gpu.tracker.entries_per_set=4",
         (

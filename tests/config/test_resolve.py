@@ -153,7 +153,7 @@ CROSS_FIELD = [
         "1000 B in 64 banks (`n_banks`) of 16 ways (`associativity`) of 128 B (`line`) is not a whole number of sets",
     ),
     ("gpu: {tracker: {n_sets: 100}}", "gpu.tracker.n_sets", "is 100, must be a power of two"),
-    ("gpu: {compute_clock: 1.4001 GHz}", "gpu.compute_clock", "is 1.4001 GHz, must be a whole number of MHz"),
+    ("gpu: {compute_clock: 1.4000001 GHz}", "gpu.compute_clock", "is 1400000100 Hz, must be a whole number of kHz"),
     (
         "gpu: {compute_clock: 1.409 GHz}, memory: {clock: 1.001 GHz}",
         "gpu.compute_clock",

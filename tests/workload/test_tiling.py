@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from t3sim.config.experiment import GemmShape, ModelSpec, TilingSpec
 from t3sim.workload.sublayers import SUBLAYERS, gemm_of
@@ -13,6 +16,7 @@ from t3sim.workload.tiling import (
     MAX_WORKGROUPS,
     TileTrace,
     expected_chunk_bytes,
+    loaded_rows_and_columns,
     make_tile_trace,
     output_pitch_bytes,
     tiling_findings,
@@ -105,6 +109,42 @@ class TestGroupsOfRows:
         if (n_rows := len(set(trace.workgroups["row"].tolist()))) % trace.n_chunks == 0:
             for start, stop in grouped.chunk_ranges.tolist():
                 assert sorted(places(grouped)[start:stop]) == places(trace)[start:stop], n_rows
+
+
+class TestClusters:
+    """Two workgroups that follow each other load half of what both need."""
+
+    @given(traces(), st.integers(1, 4), st.randoms(use_true_random=False))
+    @settings(max_examples=50, deadline=None)
+    def test_a_pair_loads_each_line_once_and_others_all_of_theirs(
+        self, trace: TileTrace, group_rows: int, random: Random
+    ) -> None:
+        """In any order; canary: without clusters every workgroup loads all that it needs."""
+        of_pairs = trace.tiling.model_copy(update={"group_rows": group_rows, "cluster": 2})
+        trace = make_tile_trace(trace.gemm, of_pairs, trace.n_chunks)
+        order = np.array(random.sample(range(trace.n_workgroups), trace.n_workgroups))
+        loaded, tiles = lines_loaded(trace, order), trace.workgroups
+        needed = [
+            {("A", r) for r in range(t["row"], t["row"] + t["n_rows"])}
+            | {("B", c) for c in range(t["column"], t["column"] + t["n_columns"])}
+            for t in tiles
+        ]
+        for first in range(0, len(order), 2):
+            pair = order[first : first + 2].tolist()
+            assert set().union(*(loaded[i] for i in pair)) == set().union(*(needed[i] for i in pair))
+            assert sum(len(loaded[i]) for i in pair) == len(set().union(*(needed[i] for i in pair)))
+        plain = make_tile_trace(trace.gemm, of_pairs.model_copy(update={"cluster": 1}), trace.n_chunks)
+        assert lines_loaded(plain, order) == needed
+
+
+def lines_loaded(trace: TileTrace, order: NDArray[np.int64]) -> list[set[tuple[str, int]]]:
+    """Return the rows of A and the columns of B that each workgroup loads."""
+    found, tiles = loaded_rows_and_columns(trace, order), trace.workgroups
+    return [
+        {("A", tiles["row"][i] + r) for r in range(found["row_from"][i], found["row_until"][i])}
+        | {("B", tiles["column"][i] + c) for c in range(found["column_from"][i], found["column_until"][i])}
+        for i in range(len(tiles))
+    ]
 
 
 def places(trace: TileTrace) -> list[tuple[int, int]]:

@@ -109,6 +109,7 @@ def longest_wait(core: GpuCore) -> int:
     l2 = gpu.l2
     return (
         core.ticks.from_ps(latencies)
+        + int(core.operations["prologue_ticks"].max(initial=0))
         + int(gpu.epilogue_ticks)
         + 2 * timings * int(gpu.memory_ticks)
         + int(l2.request_ticks + l2.miss_ticks + l2.return_ticks + l2.bank_queue_ticks + l2.bank_ticks)
@@ -225,7 +226,8 @@ def _gemm_moments(core: GpuCore) -> Iterator[Moment]:
             if slot.is_multiplying and gpu.work_per_slot // n_multiplying > 0:
                 yield Moment(part, next_slot)
             yield Moment(part, int(slot.launch_at), "its launch")
-            yield Moment(part, int(slot.ready_at.max()), "operands or acknowledgements on their way back")
+            back_at = max(int(slot.ready_at.max()), int(slot.stored_at))
+            yield Moment(part, back_at, "operands or acknowledgements on their way back")
 
 
 def _collective_moments(core: GpuCore) -> Iterator[Moment]:

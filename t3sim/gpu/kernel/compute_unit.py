@@ -5,10 +5,12 @@ loads and stores share a path to the L2, of a bounded width for each, and are is
 and of stores may be in flight until they are back, and a bounded number of stores to other GPUs may wait for the link;
 the epilogue takes a fixed time, then stores the finished tile in one burst; a workgroup ends when its stores are
 acknowledged.  A CU that meets a full controller queues for it, first come first served, and issues nothing else.
+Of what two workgroups of a cluster both need each loads half, and it comes to both (decision 43).
 A ragged tile takes the matrix time of a full one: kernels mask, and skipping the wavefronts outside
 the output made slots drift ten times as far apart as on hardware (0.21 against 0.02).
 Events have the granularity of an issue slot; work and credit carry over exactly.
-Leaves out: instructions, register and LDS bank conflicts (their cost is ``matrix_efficiency``).
+Leaves out: that a workgroup of a cluster waits for what the other one loads: each has it when it has its own;
+instructions, register and LDS bank conflicts (their cost is ``matrix_efficiency``).
 Pinned by tests/shape and tests/kernel/test_compute_unit.py.
 """
 
@@ -28,7 +30,10 @@ from t3sim.gpu.kernel.ledger import note_issue, note_refused, note_refused_line,
 from t3sim.gpu.kernel.link_port import buffer_store, takes_stores
 from t3sim.gpu.kernel.memory_controller import has_room, request
 from t3sim.gpu.kernel.signals import NO_SIGNAL, is_posted, store_tag, tile_of
-from t3sim.gpu.kernel.unit_sleep import multiplying_share, sleep_while_multiplying, wake_unit
+from t3sim.gpu.kernel.unit_sleep import may_load, multiplying_share, sleep_while_multiplying, wake_unit
+from t3sim.gpu.kernel.workgroup_dispatcher import take_tile_ahead
+
+OUTSIDE, OF_THE_OTHER = -1, -2  # an operand line of a tile that its workgroup does not load
 
 
 @kernel
@@ -90,33 +95,62 @@ def finds_room(gpu, cu_index, channel_id, traffic_class, n_granules):
 
 
 @kernel
+def buffer_of(slot, slice_index):
+    """Return the buffer of a slice: all are in turn, at most ``n_buffers`` at a time, which saves a division."""
+    return (slot.first_buffer + slice_index) & BUFFER_MASK
+
+
+@kernel
 def operand_line(gemm, entry, load_line_index, slice_index):
-    """Return the line that holds row *load_line_index* of A, or of B behind it; -1 outside the ragged tile."""
+    """Return the line that holds row *load_line_index* of A, or of B behind it.
+
+    OUTSIDE the ragged tile; OF_THE_OTHER: the other workgroup of its cluster loads it for both.
+    """
     if load_line_index < gemm.tile_rows:
-        if load_line_index >= entry.n_rows:
-            return -1
+        if load_line_index < entry.row_from or load_line_index >= entry.row_until:
+            return OUTSIDE if load_line_index >= entry.n_rows else OF_THE_OTHER
         return gemm.a_line + (entry.row + load_line_index) * gemm.n_slices + slice_index
     column = load_line_index - gemm.tile_rows
-    if column >= entry.n_columns:
-        return -1
+    if column < entry.column_from or column >= entry.column_until:
+        return OUTSIDE if column >= entry.n_columns else OF_THE_OTHER
     return gemm.b_line + (entry.column + column) * gemm.n_slices + slice_index
 
 
 @kernel
-def issue_loads(gpu, gemm, cu_index, slot_index, entry, credit, kept, slot_end):
+def loaded_workgroup(gemm, workgroups, slot):
+    """Return the workgroup of the slice that is loaded next: the one that has the slot, or its next tile's."""
+    if slot.load_slice < gemm.n_slices:
+        return slot.workgroup
+    return workgroups[gemm.first_workgroup + slot.next_place].order
+
+
+@kernel
+def begins_unposted(gpu, gemm, workgroups, slot):
+    """Return whether the slice that is loaded next is the first of a tile whose signal is missing."""
+    if slot.load_slice != 0 and slot.load_slice != gemm.n_slices:
+        return False
+    return not is_posted(gpu, workgroups[loaded_workgroup(gemm, workgroups, slot)])
+
+
+@kernel
+def issue_loads(gpu, gemm, cu_index, slot_index, workgroups, credit, kept, slot_end):
     """Load operand lines ahead of the matrix pipe, until *kept* of the credit is left; return what is."""
     traffic_class = gemm.traffic_class
     cu = gpu.compute_units[cu_index]
     slot = cu.slots[slot_index]
-    while credit > kept and slot.load_slice < gemm.n_slices and slot.load_slice < slot.multiply_slice + gemm.n_buffers:
+    entry = workgroups[loaded_workgroup(gemm, workgroups, slot)]
+    while credit > kept and may_load(gemm, slot):
         if cu.outstanding_lines >= gpu.max_outstanding_lines:
             note_refused_line(slot, codes.FOR_DRAM, slot.refused_line)
             return credit
-        line = operand_line(gemm, entry, slot.load_line, slot.load_slice)
-        buffer = slot.load_slice & BUFFER_MASK  # all are in turn, at most n_buffers at a time: a division less
-        if line >= 0:
+        slice_index = slot.load_slice if slot.load_slice < gemm.n_slices else slot.load_slice - gemm.n_slices
+        line = operand_line(gemm, entry, slot.load_line, slice_index)
+        buffer = buffer_of(slot, slot.load_slice)
+        if line == OF_THE_OTHER:
+            credit -= gpu.line_issue_ticks  # it comes here as well
+        elif line >= 0:
             n_granules = gpu.l2.granules_per_line
-            if slot.load_slice == gemm.n_slices - 1:
+            if slice_index == gemm.n_slices - 1:
                 n_granules = gemm.last_slice_granules
             owner = (cu_index << UNIT_SHIFT) | (slot_index << SLOT_SHIFT) | buffer
             channel_id = channel_of(gpu, line * gpu.l2.granules_per_line)
@@ -140,6 +174,11 @@ def issue_loads(gpu, gemm, cu_index, slot_index, entry, credit, kept, slot_end):
             slot.load_line = 0
             slot.is_issued[buffer] = 1
             slot.load_slice += 1
+            take_tile_ahead(gemm, slot)
+            if may_load(gemm, slot):
+                if begins_unposted(gpu, gemm, workgroups, slot):
+                    return credit
+                entry = workgroups[loaded_workgroup(gemm, workgroups, slot)]
     return credit
 
 
@@ -149,19 +188,19 @@ def multiply(gpu, gemm, slot, entry, share, now):
     slot.work_left -= share
     if slot.work_left > 0:
         return
-    buffer = slot.multiply_slice & BUFFER_MASK
+    buffer = buffer_of(slot, slot.multiply_slice)
     slot.is_multiplying = slot.outstanding[buffer] = slot.ready_at[buffer] = slot.is_issued[buffer] = 0
     slot.multiply_slice += 1
     gpu.n_slices_multiplied += 1
     if slot.multiply_slice == gemm.n_slices:
         entry.main_loop_end_at = now
-        slot.ready_at[0] = now + gpu.epilogue_ticks
+        slot.stored_at = now + gpu.epilogue_ticks
 
 
 @kernel
 def start_slice(gemm, slot, entry, now):
     """Start to multiply the next slice if all its operands are there."""
-    buffer = slot.multiply_slice & BUFFER_MASK
+    buffer = buffer_of(slot, slot.multiply_slice)
     if slot.is_issued[buffer] == 0 or slot.outstanding[buffer] > 0 or slot.ready_at[buffer] > now:
         slot.work_left = 0
         return
@@ -231,7 +270,7 @@ def store_granules(gpu, gemm, cu_index, slot, entry, tiles, tile, store_queue, f
             return codes.FOR_DRAM_QUEUE
         if outcome < 0:
             return codes.FOR_L2
-        slot.ready_at[0] = max(slot.ready_at[0], outcome)
+        slot.stored_at = max(slot.stored_at, outcome)
         return codes.WORKING
     if route == codes.ROUTE_LOCAL_UPDATE or route == codes.ROUTE_LOCAL_STORE:
         if cu.outstanding_granules + n_granules > gpu.max_outstanding_lines * gpu.l2.granules_per_line:
@@ -249,7 +288,7 @@ def store_granules(gpu, gemm, cu_index, slot, entry, tiles, tile, store_queue, f
             tag, place = store_tag(tile, first + i, signal), place_of(gpu, address + i, kind)
             request(gpu, channel_of(gpu, address + i), traffic_class, place, tag, cycle)
         if gpu.holds_writes:
-            slot.ready_at[0] = max(slot.ready_at[0], at + gpu.l2.request_ticks + gpu.l2.return_ticks)
+            slot.stored_at = max(slot.stored_at, at + gpu.l2.request_ticks + gpu.l2.return_ticks)
             return codes.WORKING
         cu.outstanding_granules += n_granules
         slot.stores_outstanding += n_granules
@@ -274,7 +313,7 @@ def acknowledge_store(gpu, workgroups, tiles, tag, done_at):
     acknowledged_at = done_at + gpu.l2.return_ticks
     cu.returning_granules[return_slot(gpu, acknowledged_at)] += 1
     slot.stores_outstanding -= 1
-    slot.ready_at[0] = max(slot.ready_at[0], acknowledged_at)
+    slot.stored_at = max(slot.stored_at, acknowledged_at)
 
 
 @kernel
@@ -283,7 +322,7 @@ def has_stored_all(gpu, gemm, slot, now):
     return (
         slot.store_line >= gemm.tile_rows * (gemm.tile_columns * 2 // gpu.line_bytes)
         and slot.stores_outstanding == 0
-        and slot.ready_at[0] <= now
+        and slot.stored_at <= now
     )
 
 
@@ -318,7 +357,7 @@ def reason_without_operands(gpu, gemm, cu, slot, entry):
     """Return what a workgroup waits for that cannot multiply its next slice."""
     if slot.load_slice == 0 and not is_posted(gpu, entry):
         return codes.FOR_DEPENDENCY
-    buffer = slot.multiply_slice & BUFFER_MASK
+    buffer = buffer_of(slot, slot.multiply_slice)
     if slot.is_issued[buffer]:
         return codes.FOR_DRAM if slot.outstanding[buffer] > 0 else codes.FOR_L2
     if cu.is_waiting:
@@ -332,7 +371,7 @@ def reason_without_operands(gpu, gemm, cu, slot, entry):
 @kernel
 def is_in_epilogue(slot, now):
     """Return whether a workgroup that has multiplied its last slice is not ready for its first store."""
-    return slot.store_line == 0 and slot.ready_at[0] > now
+    return slot.store_line == 0 and slot.stored_at > now
 
 
 @kernel
@@ -432,19 +471,19 @@ def advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, hands_on, 
             if slot.is_multiplying == 0 and slot.multiply_slice < gemm.n_slices:
                 start_slice(gemm, slot, entry, now)
             state = min(state, state_of(gemm, slot))
-        if slot.multiply_slice < gemm.n_slices:
-            if slot.load_slice == 0 and not is_posted(gpu, entry):
-                continue
-        elif is_in_epilogue(slot, now):
+        take_tile_ahead(gemm, slot)
+        stores = slot.multiply_slice == gemm.n_slices and not is_in_epilogue(slot, now)
+        loads = may_load(gemm, slot) and not begins_unposted(gpu, gemm, workgroups, slot)
+        if not (stores or loads) and (slot.load_slice == 0 or slot.multiply_slice == gemm.n_slices):
             continue
         if credit > 0:
             cu.asking_slot = slot_index
         stop_at, kept = kept, 0
-        if slot.multiply_slice < gemm.n_slices:
-            credit = issue_loads(gpu, gemm, cu_index, slot_index, entry, credit, stop_at, slot_end)
-            continue
-        credit = issue_stores(gpu, gemm, cu_index, slot_index, entry, tiles, store_queue, credit, stop_at, slot_end)
-        if has_stored_all(gpu, gemm, slot, now):
+        if stores:
+            credit = issue_stores(gpu, gemm, cu_index, slot_index, entry, tiles, store_queue, credit, stop_at, slot_end)
+        if loads:
+            credit = issue_loads(gpu, gemm, cu_index, slot_index, workgroups, credit, stop_at, slot_end)
+        if stores and has_stored_all(gpu, gemm, slot, now):
             end_workgroup(gpu, gemm, cu, slot, entry, now)
     cu.state_slots[state] += 1
     if state == codes.BUSY_MULTIPLYING:

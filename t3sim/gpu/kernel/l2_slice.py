@@ -34,9 +34,9 @@ SET_FOLD_LOW = 10
 SET_FOLD_HIGH = 15
 OWNER_SHIFT = 16  # of a request tag: bank << 16 | mshr
 # Who waits for a line, packed: compute unit, workgroup slot, operand buffer.
-UNIT_SHIFT = 4
-SLOT_SHIFT = 2
-SLOT_MASK = BUFFER_MASK = 3
+UNIT_SHIFT = 6
+SLOT_SHIFT = 4
+SLOT_MASK, BUFFER_MASK = 3, 15
 
 
 @kernel

@@ -55,7 +55,7 @@ class Layout(NamedTuple):
 
     n_compute_units: int = 272  # copy engines among them
     n_slots: int = 4  # resident workgroups per compute unit
-    n_buffers: int = 4  # operand slices staged per workgroup
+    n_buffers: int = 16  # operand slices staged per workgroup
     n_waiters: int = 1 << 20  # loads waiting on misses, whole GPU
     n_collective_lines: int = 4096  # of a move kernel, loaded and not stored yet, per unit
     n_wavefronts: int = 64  # of a workgroup of a move kernel
@@ -197,9 +197,14 @@ def workgroup_slot_dtype(layout):
         "workgroup",  # id, or -1 when the slot is free
         "kernel",  # operation whose persistent workgroup has the slot, or had it last; -1: none had
         "member", "n_taken",  # number of that workgroup, and how many of its own tiles it has taken
-        "launch_at", "load_slice", "load_line", "multiply_slice", "is_multiplying", "work_left",
+        "next_place",  # in the order of the tile that it has taken and not begun; -1: none
+        "launch_at",
+        "load_slice",  # that is loaded; those of the next tile follow those of this one
+        "load_line", "multiply_slice", "is_multiplying", "work_left",
+        "first_buffer",  # of the tile
         ("outstanding", (layout.n_buffers,)), ("ready_at", (layout.n_buffers,)), ("is_issued", (layout.n_buffers,)),
         "store_line", "stores_outstanding",
+        "stored_at",  # from when on the tile can be stored, or when the last of it will have been
         # the ledger: see ledger.py
         "refused_by",  # what last had no room for a line of this workgroup; WORKING: nothing
         "refused_line",  # that line of the L2
@@ -344,6 +349,8 @@ OPERATION_TABLE = record_dtype(
     # GEMM
     "is_persistent",  # its workgroups keep their compute units until it has no tile left
     "n_resident", "n_begun",  # workgroups of a persistent kernel, and those that have a compute unit, or had; 0: others
+    "prologue_ticks",  # of a workgroup, behind its launch
+    "loads_ahead",  # each takes its next tile when it has loaded this one
     "n_own", "n_shared",  # first tiles of each that nobody else takes, and how many of the rest have been taken
     "n_slots",  # workgroups resident on a compute unit
     "share",  # of a compute unit that a workgroup takes, of ALL_SHARES
@@ -444,6 +451,7 @@ WORKGROUP_TABLE = record_dtype(
     "operation",
     "order",  # the workgroup of the same operation that is dispatched in this place
     "first_tile", "row", "column", "n_rows", "n_columns", "route",
+    "row_from", "row_until", "column_from", "column_until",  # of its operands, counted from its first: those it loads
     "packet",  # bytes of its stores to other GPUs
     "n_leaving",  # granules of its tile for other GPUs, stored there by it or sent by the DMA engine
     "cu", "slot", "start_at", "multiply_at", "main_loop_end_at", "end_at",
@@ -536,7 +544,8 @@ def empty_gpu(layout, used=None):
     gpu.compute_units["granted_channel"] = -1
     gpu.compute_units["move_operation"] = -1
     gpu.compute_units["wanted_by"] = -1
-    gpu.compute_units["slots"]["workgroup"] = gpu.compute_units["slots"]["kernel"] = -1
+    for name in ("workgroup", "kernel", "next_place"):
+        gpu.compute_units["slots"][name] = -1
     gpu.stage_operation, gpu.stage_granules = -1, 1
     gpu.next_start_at = NEVER
     gpu.l2.tags[: used.n_l2_sets] = -1

@@ -20,6 +20,13 @@ def multiplying_share(gpu, n_multiplying):
 
 
 @kernel
+def may_load(gemm, slot):
+    """Return whether a workgroup has room for a slice of operands that it still has to load."""
+    n_taken = gemm.n_slices if slot.next_place < 0 else 2 * gemm.n_slices
+    return slot.load_slice < n_taken and slot.load_slice < slot.multiply_slice + gemm.n_buffers
+
+
+@kernel
 def sleep_while_multiplying(gpu, workgroups, cu):
     """Let a compute unit sleep until a slice ends, if all its workgroups multiply and have loaded what they may."""
     n_multiplying, least_work = 0, codes.NEVER
@@ -30,7 +37,7 @@ def sleep_while_multiplying(gpu, workgroups, cu):
         gemm = gpu.operations[workgroups[slot.workgroup].operation]
         if slot.is_multiplying == 0:
             return
-        if slot.load_slice < gemm.n_slices and slot.load_slice < slot.multiply_slice + gemm.n_buffers:
+        if may_load(gemm, slot):
             return
         n_multiplying += 1
         least_work = min(least_work, slot.work_left)

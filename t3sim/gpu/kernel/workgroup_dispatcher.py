@@ -10,7 +10,7 @@ GEMMs share a compute unit as far as what they take of it allows.
 No workgroup is dispatched while one that is ``dispatch_window`` or more before it in the order still holds
 its place in the tracker, here or at the neighbour; see ``tracker`` for why that is never a deadlock.
 Staggering is the start of the order (T3 section 4.4).
-Leaves out: clusters, whose workgroups start together and share loads; a persistent GEMM whose tiles the tracker holds
+Leaves out: that the workgroups of a cluster start together; a persistent GEMM whose tiles the tracker holds
 back takes them in order, whoever is done.
 Pinned by tests/kernel/test_workgroup_dispatcher.py.
 """
@@ -37,11 +37,34 @@ def dispatch_workgroups(gpu, workgroups, tiles, dma_commands, now):
 @kernel
 def tile_after(gemm, slot):
     """Return the place in the order of the next tile of the persistent workgroup that has *slot*, -1 if it has none."""
+    if slot.next_place >= 0:
+        return slot.next_place
     if slot.n_taken < gemm.n_own:
         place = slot.member + slot.n_taken * gemm.n_resident
     else:
         place = gemm.n_own * gemm.n_resident + gemm.n_shared
     return place if place < gemm.n_workgroups else -1
+
+
+@kernel
+def take_tile(gemm, slot, place):
+    """Let no other workgroup take the tile at *place*."""
+    if place < gemm.n_resident:
+        slot.member, slot.n_taken = place, 1
+        gemm.n_begun += 1
+    elif place < gemm.n_own * gemm.n_resident:
+        slot.n_taken += 1
+    else:
+        gemm.n_shared += 1
+
+
+@kernel
+def take_tile_ahead(gemm, slot):
+    """Let a persistent workgroup that has loaded its tile take the next one, if it loads ahead and there is one."""
+    if gemm.loads_ahead and slot.load_slice == gemm.n_slices and slot.next_place < 0:
+        slot.next_place = tile_after(gemm, slot)
+        if slot.next_place >= 0:
+            take_tile(gemm, slot, slot.next_place)
 
 
 @kernel
@@ -168,19 +191,21 @@ def launch_workgroup(gpu, operation, workgroups, place, cu_index, slot_index, no
     slot = cu.slots[slot_index]
     slot.workgroup = index
     slot.kernel = operation if gemm.n_resident > 0 else -1
-    if place < gemm.n_resident:
-        slot.member, slot.n_taken = place, 1
-        gemm.n_begun += 1
-    elif place < gemm.n_own * gemm.n_resident:
-        slot.n_taken += 1
-    else:
-        gemm.n_shared += 1
-    slot.launch_at = now + gpu.workgroup_launch_ticks
-    slot.load_slice = slot.load_line = slot.multiply_slice = slot.is_multiplying = slot.work_left = 0
-    slot.store_line = slot.stores_outstanding = 0
+    slot.launch_at = now
+    if gemm.n_resident == 0 or place < gemm.n_resident:  # a persistent workgroup is launched with its first tile
+        slot.launch_at += gpu.workgroup_launch_ticks + gemm.prologue_ticks
+    slot.multiply_slice = slot.is_multiplying = slot.work_left = 0
+    slot.store_line = slot.stores_outstanding = slot.stored_at = 0
     slot.refused_by = codes.WORKING
-    for buffer in range(BUFFER_MASK + 1):
-        slot.outstanding[buffer] = slot.ready_at[buffer] = slot.is_issued[buffer] = 0
+    if slot.next_place >= 0:
+        slot.next_place = -1
+        slot.load_slice -= gemm.n_slices
+        slot.first_buffer = (slot.first_buffer + gemm.n_slices) & BUFFER_MASK
+    else:
+        take_tile(gemm, slot, place)
+        slot.load_slice = slot.load_line = slot.first_buffer = 0
+        for buffer in range(BUFFER_MASK + 1):
+            slot.outstanding[buffer] = slot.ready_at[buffer] = slot.is_issued[buffer] = 0
     entry = workgroups[index]
     entry.cu = cu_index
     entry.slot = slot_index
