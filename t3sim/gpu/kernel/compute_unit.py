@@ -30,7 +30,7 @@ from t3sim.gpu.kernel.ledger import note_issue, note_refused, note_refused_line,
 from t3sim.gpu.kernel.link_port import buffer_store, takes_stores
 from t3sim.gpu.kernel.memory_controller import has_room, request
 from t3sim.gpu.kernel.signals import NO_SIGNAL, is_posted, store_tag, tile_of
-from t3sim.gpu.kernel.unit_sleep import may_load, multiplying_share, sleep_while_multiplying, wake_unit
+from t3sim.gpu.kernel.unit_sleep import loads_until, may_load, multiplying_share, sleep_while_multiplying, wake_unit
 from t3sim.gpu.kernel.workgroup_dispatcher import take_tile_ahead
 
 OUTSIDE, OF_THE_OTHER = -1, -2  # an operand line of a tile that its workgroup does not load
@@ -135,50 +135,51 @@ def begins_unposted(gpu, gemm, workgroups, slot):
 @kernel
 def issue_loads(gpu, gemm, cu_index, slot_index, workgroups, credit, kept, slot_end):
     """Load operand lines ahead of the matrix pipe, until *kept* of the credit is left; return what is."""
-    traffic_class = gemm.traffic_class
+    traffic_class, n_lines = gemm.traffic_class, gemm.tile_rows + gemm.tile_columns
     cu = gpu.compute_units[cu_index]
     slot = cu.slots[slot_index]
-    entry = workgroups[loaded_workgroup(gemm, workgroups, slot)]
-    while credit > kept and may_load(gemm, slot):
-        if cu.outstanding_lines >= gpu.max_outstanding_lines:
-            note_refused_line(slot, codes.FOR_DRAM, slot.refused_line)
-            return credit
+    until = loads_until(gemm, slot)
+    while credit > kept and slot.load_slice < until:
+        entry = workgroups[loaded_workgroup(gemm, workgroups, slot)]
         slice_index = slot.load_slice if slot.load_slice < gemm.n_slices else slot.load_slice - gemm.n_slices
-        line = operand_line(gemm, entry, slot.load_line, slice_index)
+        n_granules = gemm.last_slice_granules if slice_index == gemm.n_slices - 1 else gpu.l2.granules_per_line
         buffer = buffer_of(slot, slot.load_slice)
-        if line == OF_THE_OTHER:
-            credit -= gpu.line_issue_ticks  # it comes here as well
-        elif line >= 0:
-            n_granules = gpu.l2.granules_per_line
-            if slice_index == gemm.n_slices - 1:
-                n_granules = gemm.last_slice_granules
-            owner = (cu_index << UNIT_SHIFT) | (slot_index << SLOT_SHIFT) | buffer
-            channel_id = channel_of(gpu, line * gpu.l2.granules_per_line)
-            reserved = reserved_by_others(gpu, cu, channel_id, traffic_class)
-            outcome = load_line(gpu, line, n_granules, owner, slot_end - credit, reserved, traffic_class)
-            if outcome == codes.L2_BUSY:
-                note_refused_line(slot, codes.FOR_L2, line)
-                return 0
-            if outcome == codes.L2_NO_ROOM:
-                wait_for_channel(gpu, cu_index, channel_id, traffic_class)
-                return 0
-            credit -= gpu.line_issue_ticks
-            cu.outstanding_lines += 1
-            if outcome >= 0:
-                slot.ready_at[buffer] = max(slot.ready_at[buffer], outcome)
-                cu.returning_lines[return_slot(gpu, outcome)] += 1
-            else:
-                slot.outstanding[buffer] += 1
-        slot.load_line += 1
-        if slot.load_line == gemm.tile_rows + gemm.tile_columns:
-            slot.load_line = 0
-            slot.is_issued[buffer] = 1
-            slot.load_slice += 1
+        owner = (cu_index << UNIT_SHIFT) | (slot_index << SLOT_SHIFT) | buffer
+        while credit > kept and slot.load_line < n_lines:
+            if cu.outstanding_lines >= gpu.max_outstanding_lines:
+                note_refused_line(slot, codes.FOR_DRAM, slot.refused_line)
+                return credit
+            line = operand_line(gemm, entry, slot.load_line, slice_index)
+            if line == OF_THE_OTHER:
+                credit -= gpu.line_issue_ticks  # it comes here as well
+            elif line >= 0:
+                channel_id = channel_of(gpu, line * gpu.l2.granules_per_line)
+                reserved = reserved_by_others(gpu, cu, channel_id, traffic_class)
+                outcome = load_line(gpu, line, n_granules, owner, slot_end - credit, reserved, traffic_class)
+                if outcome == codes.L2_BUSY:
+                    note_refused_line(slot, codes.FOR_L2, line)
+                    return 0
+                if outcome == codes.L2_NO_ROOM:
+                    wait_for_channel(gpu, cu_index, channel_id, traffic_class)
+                    return 0
+                credit -= gpu.line_issue_ticks
+                cu.outstanding_lines += 1
+                if outcome >= 0:
+                    slot.ready_at[buffer] = max(slot.ready_at[buffer], outcome)
+                    cu.returning_lines[return_slot(gpu, outcome)] += 1
+                else:
+                    slot.outstanding[buffer] += 1
+            slot.load_line += 1
+        if slot.load_line < n_lines:
+            return credit
+        slot.load_line = 0
+        slot.is_issued[buffer] = 1
+        slot.load_slice += 1
+        if gemm.loads_ahead:
             take_tile_ahead(gemm, slot)
-            if may_load(gemm, slot):
-                if begins_unposted(gpu, gemm, workgroups, slot):
-                    return credit
-                entry = workgroups[loaded_workgroup(gemm, workgroups, slot)]
+            until = loads_until(gemm, slot)
+        if slot.load_slice < until and begins_unposted(gpu, gemm, workgroups, slot):
+            return credit
     return credit
 
 
@@ -471,7 +472,8 @@ def advance_workgroups(gpu, cu_index, workgroups, tiles, store_queue, hands_on, 
             if slot.is_multiplying == 0 and slot.multiply_slice < gemm.n_slices:
                 start_slice(gemm, slot, entry, now)
             state = min(state, state_of(gemm, slot))
-        take_tile_ahead(gemm, slot)
+        if gemm.loads_ahead:
+            take_tile_ahead(gemm, slot)
         stores = slot.multiply_slice == gemm.n_slices and not is_in_epilogue(slot, now)
         loads = may_load(gemm, slot) and not begins_unposted(gpu, gemm, workgroups, slot)
         if not (stores or loads) and (slot.load_slice == 0 or slot.multiply_slice == gemm.n_slices):

@@ -202,7 +202,8 @@ def workgroup_slot_dtype(layout):
         "load_slice",  # that is loaded; those of the next tile follow those of this one
         "load_line", "multiply_slice", "is_multiplying", "work_left",
         "first_buffer",  # of the tile
-        ("outstanding", (layout.n_buffers,)), ("ready_at", (layout.n_buffers,)), ("is_issued", (layout.n_buffers,)),
+        ("ready_at", (layout.n_buffers,)),
+        ("outstanding", "i2", (layout.n_buffers,)), ("is_issued", "i1", (layout.n_buffers,)),
         "store_line", "stores_outstanding",
         "stored_at",  # from when on the tile can be stored, or when the last of it will have been
         # the ledger: see ledger.py

@@ -22,8 +22,14 @@ def multiplying_share(gpu, n_multiplying):
 @kernel
 def may_load(gemm, slot):
     """Return whether a workgroup has room for a slice of operands that it still has to load."""
+    return slot.load_slice < loads_until(gemm, slot)
+
+
+@kernel
+def loads_until(gemm, slot):
+    """Return the slice before which a workgroup may load now: of its tile, and behind it of the one it has taken."""
     n_taken = gemm.n_slices if slot.next_place < 0 else 2 * gemm.n_slices
-    return slot.load_slice < n_taken and slot.load_slice < slot.multiply_slice + gemm.n_buffers
+    return min(n_taken, slot.multiply_slice + gemm.n_buffers)
 
 
 @kernel

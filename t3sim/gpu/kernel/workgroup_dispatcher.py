@@ -60,8 +60,8 @@ def take_tile(gemm, slot, place):
 
 @kernel
 def take_tile_ahead(gemm, slot):
-    """Let a persistent workgroup that has loaded its tile take the next one, if it loads ahead and there is one."""
-    if gemm.loads_ahead and slot.load_slice == gemm.n_slices and slot.next_place < 0:
+    """Let a persistent workgroup that loads ahead, and has loaded its tile, take the next one if there is one."""
+    if slot.load_slice == gemm.n_slices and slot.next_place < 0:
         slot.next_place = tile_after(gemm, slot)
         if slot.next_place >= 0:
             take_tile(gemm, slot, slot.next_place)
