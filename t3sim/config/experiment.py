@@ -130,7 +130,7 @@ class KernelLibrarySpec(Spec):
         description="of a compute unit, as long as it takes to load an operand element"
     )
     kernels: Annotated[dict[str, TilingSpec], Field(min_length=1)] = Field(
-        description="each kernel by its name, with the keys of one kernel"
+        description="each kernel by its name, with the keys of one kernel; `every` has those that all share"
     )
 
     def __hash__(self) -> int:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from t3sim.config.experiment import KernelLibrarySpec, Kernels, TilingSpec
-from t3sim.config.trees import found_words, overlay, validated
+from t3sim.config.trees import found_words, overlay, validated, with_value
 from t3sim.config.yaml_loader import Node, Position, load_yaml, type_name
 from t3sim.errors import ConfigError, Problem, UsageError
 from t3sim.registry import unknown_name
@@ -175,7 +175,18 @@ def machine_parts(name: str) -> dict[str, str]:
 
 def load_kernels(name: str) -> Kernels:
     """One kernel of ``configs/kernel``, or a library of them."""
-    return kernels_of(without(load_preset("kernel", name, None, "tiling"), "description"), "tiling")
+    return kernels_of(spread(without(load_preset("kernel", name, None, "tiling"), "description")), "tiling")
+
+
+def spread(tree: Node, key: str = "tiling") -> Node:
+    """The library *tree* with what it says of ``every`` kernel written into each, unless that says otherwise itself."""
+    every, kernels = tree.get("every"), tree.get("kernels")
+    if every is None or kernels is None or not kernels.is_mapping:
+        return tree
+    one = overlay(without(load_preset("kernel", DEFAULT_TILING, None, key), "description"), as_mapping(every))
+    validated(TilingSpec, one, f"{key}.every")  # once, and not in each kernel
+    each = {name: overlay(every, one) for name, one in kernels.value.items()}
+    return with_value(without(tree, "every"), ("kernels",), replace(kernels, value=each))
 
 
 def kernels_of(tree: Node, key: str) -> Kernels:

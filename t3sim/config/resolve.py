@@ -82,6 +82,7 @@ def resolve_tiling(node: Node | None, folder: Path | None = None, key: str = "ti
     """The kernel or library that an experiment asks for: a preset's name, values on top of a preset, or the default."""
     is_library = node is not None and node.is_mapping and node.get("kernels") is not None
     tree = _expanded("kernel", None if is_library else presets.DEFAULT_TILING, node, folder, key)
+    tree = presets.spread(tree, key)
     return presets.kernels_of(tree, key), tree
 
 

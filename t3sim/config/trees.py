@@ -223,10 +223,16 @@ def _model_of(annotation: Any) -> type[BaseModel] | None:
 
 def fields_at(model: type[BaseModel] | None, location: tuple[Any, ...]) -> dict[str, FieldInfo]:
     """The fields of the spec at *location* below *model*, by name; none where there is no spec."""
+    annotation: Any = model
     for step in location:
-        field = model.model_fields.get(step) if model is not None else None
-        model = None if field is None else _model_of(field.annotation)
-    return {} if model is None else model.model_fields
+        if get_origin(annotation) is dict:  # specs by name
+            annotation = get_args(annotation)[1]
+            continue
+        of = _model_of(annotation)
+        field = of.model_fields.get(step) if of is not None else None
+        annotation = None if field is None else field.annotation
+    of = _model_of(annotation)
+    return {} if of is None else of.model_fields
 
 
 def value_at(spec: BaseModel, path: str) -> Any:

@@ -67,6 +67,9 @@ class TilingFile(KernelFile):
 
     preset: str | None = Field(None, description="of `configs/kernel`, or a file of yours")
     operand_cost: Count | None = Field(None, description="of a library")
+    every: KernelFile | None = Field(
+        None, description="of a library: what all its kernels have, unless one says otherwise"
+    )
     kernels: dict[str, KernelFile] | None = Field(None, description="of a library")
 
 

@@ -75,6 +75,19 @@ def test_kernels_have_no_more_stages_than_a_compute_unit_holds(file: Path) -> No
         load_experiment(file, ("machine=a100", "tiling=gemm-128x256"))
 
 
+@pytest.mark.parametrize(("override", "expected"), [
+    ("tiling.every.cluster=1", {"64x64": (1, 2), "128x128": (1, 2)}),
+    ("tiling.kernels.64x64.cluster=1", {"64x64": (1, 2), "128x128": (2, 2)}),
+])  # fmt: skip
+def test_what_every_kernel_has_is_said_once_and_a_kernel_may_say_otherwise(
+    file: Path, override: str, expected: dict[str, tuple[int, int]]
+) -> None:
+    [point] = load_experiment(file, (override,)).points
+    library = point.workload.kernels
+    assert library is not None
+    assert {n: (library.kernels[n].cluster, library.kernels[n].own_tiles) for n in expected} == expected
+
+
 def test_a_sweep_chooses_for_each_point(file: Path) -> None:
     experiment = load_experiment(file, ("sweep.grid.workload.tokens=[256, 8192]",))
     assert tiles(experiment) == [(96, 128), (160, 256)]
@@ -141,6 +154,9 @@ def test_a_collective_alone_takes_any(file: Path) -> None:
         ("tiling.operand_cost=0", "found `0`, must be above 0"),
         ("tiling.kernels.160x256.k_slice=0", "tiling.kernels.160x256.k_slice: found `0`, must be above 0"),
         ("tiling.kernels.new={k_slice: 64}", "tiling.kernels.new.workgroup_tile: is missing"),
+        ("tiling.kernels.64x64.clusters=1", "unknown key `clusters` under `kernels.64x64`; did you mean `cluster`?"),
+        ("tiling.every.clusters=1", "tiling.every.clusters: unknown key `clusters`; did you mean `cluster`?"),
+        ("tiling.every=5", "tiling.every: found `5`, a mapping is needed with the keys workgroup_tile, "),
         ("machine.gpu.compute_unit.lds=16 KiB", "`machine.gpu.compute_unit.lds` is 16 KiB"),
     ],
 )
