@@ -9,11 +9,14 @@ import gzip
 import json
 from collections.abc import Iterator, Mapping
 from io import BytesIO
+from itertools import islice
 from typing import Any
 
 from t3sim.observe.timeline import Flow, Place, Span, Timeline
 
 PS_PER_US = 1_000_000
+_BATCH = 4096  # events that are written at a time
+_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False)
 
 
 def timeline_bytes(timelines: Mapping[str, Timeline]) -> bytes:
@@ -22,10 +25,10 @@ def timeline_bytes(timelines: Mapping[str, Timeline]) -> bytes:
     # Neither time nor file name in the header: equal timelines give equal bytes.
     with gzip.GzipFile(filename="", mode="wb", fileobj=buffer, compresslevel=6, mtime=0) as stream:
         stream.write(b'{"displayTimeUnit":"ns","traceEvents":[')
-        separator = b"\n"
-        for event in _events(timelines):
-            stream.write(separator + json.dumps(event, separators=(",", ":"), allow_nan=False).encode())
-            separator = b",\n"
+        separator, events = "\n", map(_ENCODER.encode, _events(timelines))
+        while batch := list(islice(events, _BATCH)):
+            stream.write((separator + ",\n".join(batch)).encode())
+            separator = ",\n"
         stream.write(b"\n]}\n")
     return buffer.getvalue()
 
