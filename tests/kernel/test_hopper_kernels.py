@@ -14,7 +14,7 @@ from t3sim.config.experiment import TilingSpec
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import codes
 from tests.harness.sms import measured_rows
-from tests.kernel.small import TILING, at_once, core_of, gemm_of, trace_of
+from tests.kernel.small import TILING, at_once, core_of, fused_of, gemm_of, mirrored, trace_of
 from tests.kernel.test_compute_unit import (
     CYCLE,
     HIT_CYCLES,
@@ -97,6 +97,21 @@ def test_a_persistent_workgroup_is_launched_once(tiling: TilingSpec, n_launches:
         times.append(run_warm(core, trace_of(64 * N_TILES, 64, 64, tiling=tiling)))
         assert core.gpu.n_slots == 1
     assert times[1] - times[0] == pytest.approx(n_launches * launch_ns * 7, abs=n_launches * SLOT)
+
+
+def test_a_tracked_persistent_workgroup_is_launched_once_too() -> None:
+    """Its tiles are taken in order, whoever is done, and each compute unit pays for the first it takes."""
+    times = []
+    for launch in ("0 ns", "2 us"):
+        unit = f"compute_unit: {{workgroup_launch: {launch}, lds: 32 KiB, matrix_flops_per_cycle: 128}}"
+        tracker = "tracker: {n_sets: 1, entries_per_set: 4}"
+        core = core_of(f"gpu: {{n_compute_units: 1, l2: {{{LARGE_L2}}}, {unit}, {tracker}}}")
+        program = at_once(fused_of(core.machine, trace_of(64 * N_TILES, 64, 64, n_chunks=2, tiling=kernel())))
+        wired = mirrored(core.machine, program)
+        wired.run()
+        assert wired.core.tables.operations[0].n_resident == 0
+        times.append(int(wired.core.operations[0].end_at))
+    assert times[1] - times[0] == pytest.approx(2000 * 7, abs=6 * SLOT)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(2, 1), (1, 2), (3, 1), (2, 3)])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from t3sim.checks.data import CarriedProgram
+from t3sim.checks.data.places import occurrence
 from t3sim.config.experiment import GemmShape, RunSpec
 from t3sim.experiment.plan import load_experiment
 from t3sim.gpu.assemble import layout_for
@@ -27,6 +28,9 @@ SENT_LATE = (1501,)  # stores that a full receiver keeps in the link port beyond
 COME_LATE = (5132,)  # what was loaded from another GPU stands behind a store that finds no room
 N_DRAWN = sample(400, 210)
 NAIVE = 187  # a small machine with the tiles in the naive order
+# A read that could have overtaken a store: of operands that another GPU stored, twice, and of tiles that one fetches.
+OVERTAKING = (20554, 21468, 22546)
+IN_ONE_SLOT = (20211, 21366)  # a sum is stored and read in the slot in which its last operand was
 
 
 def case(number: int) -> RunSpec:
@@ -58,7 +62,7 @@ def test_canary_a_comparison_that_does_not_see_the_l2(monkeypatch: pytest.Monkey
 
 
 def test_canary_results_that_do_not_wait_for_their_operands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CarriedProgram, "delay_dependent", lambda *_: None)
+    monkeypatch.setattr(CarriedProgram, "turns_of", lambda _self, _m, a, *_: occurrence(a))
     found = outcome_of(case(IN_CHANNELS[2])).findings
     assert any("a result without exactly its operands" in line for line in found)
 
@@ -80,13 +84,18 @@ def test_ranks_of_other_programs_are_run_apart_only() -> None:
 
 
 @pytest.mark.parametrize("k", [8, 56, 72, 120, 128, 160, 448, 2048])
-def test_a_barrier_is_behind_the_stores_that_came_before_it(k: int) -> None:
-    """Half of these added up what a peer's store had not reached yet: it waited in front of a DRAM queue that holds
-    writes back, and reads of another class went past it."""
+def test_a_read_behind_a_barrier_finds_what_was_stored_before_it(k: int) -> None:
+    """Half of these added up what a peer's store had not reached yet: it waited in the stream of its class, in front of
+    a DRAM queue that holds writes back, and a read of another class went past it."""
     run = random_run(NAIVE)
     gemm = run.workload.model_copy(update={"gemm": GemmShape(m=64, n=64, k=k)})
     assert run.machine.memory.queue.holds_writes
     assert outcome_of(run.model_copy(update={"workload": gemm})).findings == []
+
+
+@pytest.mark.parametrize("number", cases(OVERTAKING + IN_ONE_SLOT, *OVERTAKING, IN_ONE_SLOT[0]))
+def test_machines_in_which_a_read_follows_a_store_closely(number: int) -> None:
+    assert outcome_of(random_run(number)).findings == []
 
 
 def test_equal_seeds_are_equal_machines() -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from t3sim.checks.data.dataflow import FLAGS, Dataflow
 from t3sim.checks.data.elements import GIVERS, MAX_RANKS, Elements
-from t3sim.checks.data.places import NOWHERE, Ints, Wire, granule_of, occurrence
+from t3sim.checks.data.places import NOWHERE, Ints, Wire, granule_of, occurrence, running_maximum
 from t3sim.errors import UsageError
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.device import Device
@@ -25,6 +25,11 @@ MAX_BYTES = 1 << 31
 COLUMN_COMMANDS = (codes.RD, codes.WR, codes.UPD)
 MAX_PROBLEMS = 20
 ALL = slice(None)
+
+
+MOST_CHAINED = (
+    32  # sums of a batch of commands, each read for the next one; a faulty run may have one that needs itself
+)
 
 
 class CarriedProgram:
@@ -119,20 +124,29 @@ class CarriedProgram:
         items = np.full(len(a), NOWHERE)
         for kind, turns in ((codes.COLLECTIVE_READ, self.flows[m].reads), (codes.COLLECTIVE_WRITE, self.flows[m].kept)):
             items[kinds == kind] = turns.take(a[kinds == kind])
-        rank = occurrence(a)
-        self.delay_dependent(m, rank, kinds, items)
+        rank = self.turns_of(m, a, kinds, items)
         for turn in range(int(rank.max(initial=-1)) + 1):
             for kind in np.unique(kinds[rank == turn]):
                 at = (rank == turn) & (kinds == kind)
                 self._execute(m, int(kind), a[at], tags[at], items[at])
 
-    def delay_dependent(self, m: int, rank: Ints, kinds: Ints, items: Ints) -> None:
-        """Raise the *rank* of stores of sums that commands of the same batch read for."""
+    def turns_of(self, m: int, a: Ints, kinds: Ints, items: Ints) -> Ints:
+        """Return the turn of each command of a batch, all of one turn being on different places *a*.
+
+        A command comes behind those before it on its place, and the store of a sum behind the reads for it.
+        """
+        rank = before = occurrence(a)
         is_read, is_kept = ((kinds == kind) & (items >= 0) for kind in (codes.COLLECTIVE_READ, codes.COLLECTIVE_WRITE))
-        if is_kept.any():
+        for _ in range(MOST_CHAINED if is_kept.any() else 0):
             read_at = np.zeros(self.flows[m].n_made + len(self.n_added[m]), np.int64)
             np.maximum.at(read_at, items[is_read], rank[is_read])
-            rank[is_kept] = np.maximum(rank[is_kept], read_at[items[is_kept]])
+            delayed = rank.copy()
+            delayed[is_kept] = np.maximum(rank[is_kept], read_at[items[is_kept]])
+            delayed = before + running_maximum(delayed - before, a)
+            if (delayed == rank).all():
+                break
+            rank = delayed
+        return rank
 
     def _note(self, m: int, granules: Iterable[int], what: str) -> None:
         """Write down *what* is wrong with *granules*, the first few times."""

@@ -83,6 +83,16 @@ def occurrence(keys: Ints) -> Ints:
     return rank
 
 
+def running_maximum(values: Ints, keys: Ints) -> Ints:
+    """Return for each entry the largest of the values, none below 0, of its key so far."""
+    order = np.argsort(keys, kind="stable")
+    group = np.cumsum(np.diff(keys[order], prepend=keys[order[:1]]) != 0)
+    above = int(values.max(initial=0)) + 1  # of one group over all of those before
+    found = np.empty(len(keys), np.int64)
+    found[order] = np.maximum.accumulate(values[order] + group * above) - group * above
+    return found
+
+
 def granule_of(memory: Any, commands: NDArray[Any]) -> Ints:
     """Return the address of column commands from channel, bank, row and column: the address map, backwards."""
     interleave_bits = (memory.channel_interleave // memory.access).bit_length() - 1

@@ -28,8 +28,6 @@ def receive_messages(gpu, inbox, tiles, steps, signals, dma_queue, outbox, slot_
             return
         if message.kind >= codes.SIGNAL:
             if message.kind == codes.SIGNAL:
-                if has_stores_queued(gpu):
-                    return
                 post(gpu, signals, message.signal, message.granule)
             elif message.kind == codes.LOAD:
                 if not serve_load(gpu, message, dma_queue):
@@ -57,18 +55,6 @@ def receive_messages(gpu, inbox, tiles, steps, signals, dma_queue, outbox, slot_
 
 
 @kernel
-def has_stores_queued(gpu):
-    """Return whether stores that came in wait for a DRAM queue: a read of another class could overtake them there.
-
-    A signal behind them that is not theirs says that they are done.
-    """
-    for channel_id in range(gpu.n_channels):
-        if gpu.channels[channel_id].n_inbound_queued > 0:
-            return True
-    return False
-
-
-@kernel
 def take_store(gpu, message, tiles):
     """Put a store into the stream queue of its channel; return whether there is room."""
     granule, tile = message.granule, int(message.tile)  # plain numbers: tags are wider than the fields
@@ -80,7 +66,6 @@ def take_store(gpu, message, tiles):
         return False
     at = memory_cycle(gpu, max(message.at, gpu.now))
     request(gpu, channel_id, gpu.inbound_class, place_of(gpu, granule, int(message.kind)), tag, at)
-    gpu.channels[channel_id].n_inbound_queued += 1
     return True
 
 

@@ -3,7 +3,8 @@
 Models: requests of each traffic class (T3: compute and communication) are a stream and wait in a bounded queue; an
 exchangeable policy picks the stream whose head enters the DRAM queue when there is room (T3 section 4.5).  A store to
 tracked output is counted by the tracker at that moment (T3 section 4.2.1) and waits in its stream while the tracker's
-set is full; it posts its signal then. A read does not enter while an older store to the same address is queued.
+set is full; it posts its signal then. A read does not enter while an older store to the same address is
+queued, there or in the stream of another class.
 Leaves out: the wires between L2 slice and controller (a constant latency).
 Pinned by tests/scheduling and tests/kernel/test_memory_controller.py.
 """
@@ -25,6 +26,7 @@ from t3sim.gpu.kernel.dram_channel import (
 )
 from t3sim.gpu.kernel.ledger import has_stalled_head, note_admitted, note_cycles, note_enqueued, reason_of_idleness
 from t3sim.gpu.kernel.signals import signal_of, tile_of
+from t3sim.gpu.kernel.state import STORE_BUCKETS
 from t3sim.gpu.kernel.tracker import count_store, has_place_for
 
 
@@ -46,7 +48,17 @@ def enqueue_request(channel, stream, place, tag, at):
     channel.request_at[stream, index] = at
     note_enqueued(channel, stream, place)
     channel.queue_tail[stream] += 1
+    if place & codes.WRITE_BIT:
+        channel.n_stores_queued[stream] += 1
+        channel.store_counts[bucket_of(place)] += 1
     channel.sleeps_until = 0
+
+
+@kernel
+def bucket_of(place):
+    """Return the counter of queued stores that an address belongs to."""
+    address = place >> codes.BANK_SHIFT
+    return (address ^ (address >> 6) ^ (address >> 12) ^ (address >> 18)) & (STORE_BUCKETS - 1)
 
 
 @kernel
@@ -134,6 +146,27 @@ def has_older_store(channel, place):
 
 
 @kernel
+def has_store_of_others(channel, stream, place):
+    """Return whether a store of another class to the address of the read *place* waits in its stream queue.
+
+    In its own queue a read comes behind it.  All of them are older: who writes there waits for the read.
+    """
+    n_stores = -channel.n_stores_queued[stream]
+    for other in range(channel.n_classes):
+        n_stores += channel.n_stores_queued[other]
+    if n_stores == 0 or channel.store_counts[bucket_of(place)] == 0:
+        return False
+    ring_mask = channel.request_at.shape[1] - 1
+    for other in range(channel.n_classes):
+        if other != stream and channel.n_stores_queued[other] > 0:
+            for entry in range(channel.queue_head[other], channel.queue_tail[other]):
+                queued = channel.request_place[other, entry & ring_mask]
+                if queued & codes.WRITE_BIT and queued >> codes.BANK_SHIFT == place >> codes.BANK_SHIFT:
+                    return True
+    return False
+
+
+@kernel
 def stall_head(channel, stream):
     """Let the head of *stream* wait for the next slot; return 1 the first time this head stalls, else 0."""
     channel.is_stalled[stream] = 1
@@ -175,14 +208,17 @@ def admit_head(channel, tracker, tiles, signals, stream):
         if signal >= 0:
             signals[signal] += 1
             channel.has_posted = 1
-        if kind == codes.INCOMING_UPDATE or kind == codes.INCOMING_WRITE:
-            channel.n_inbound_queued -= 1
+        channel.n_stores_queued[stream] -= 1
+        channel.store_counts[bucket_of(place)] -= 1
         if channel.occupancy[codes.WRITE] == 0:
             channel.held_since = channel.now
-    elif kind != codes.OPERAND_READ:
+    elif kind != codes.OPERAND_READ or channel.reads_stored_operands:
         if has_older_store(channel, place):
             channel.hazard_stalls += stall_head(channel, stream)
             channel.is_read_waiting = channel.write_age > 0
+            return False
+        if has_store_of_others(channel, stream, place):
+            channel.hazard_stalls += stall_head(channel, stream)
             return False
         channel.is_read_waiting = 0
     note_admitted(channel, stream)

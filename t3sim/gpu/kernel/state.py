@@ -16,6 +16,7 @@ from t3sim.gpu.kernel.codes import FOR_REQUEST, MOST_CLASSES, N_CU_STATES, N_KIN
 N_POLICY_PARAMS = 8
 MOST_SIMDS = 8  # of a compute unit
 MOST_STORE_QUEUES = 33  # of the link port: 32 groups of compute units, and what no compute unit stores
+STORE_BUCKETS = 64  # by which stores in the stream queues of a channel are found
 RETURN_RING = 256  # slots ahead in which something may come back to a CU: more than an L2 latency and a sleep
 LONGEST_SLEEP = 128  # slots of a CU, after which what comes back still finds its place in that ring free
 
@@ -129,12 +130,13 @@ def channel_dtype(layout):
         "n_classes", "stream_capacity", ("queue_head", (classes,)), ("queue_tail", (classes,)),
         ("request_place", (classes, ring)),  # packed as in codes
         ("request_tag", (classes, ring)), ("request_at", (classes, ring)),
-        "n_inbound_queued",  # stores of other GPUs there
+        ("n_stores_queued", (classes,)), ("store_counts", (STORE_BUCKETS,)),  # by class, and by address
         ("n_reserved", (classes,)),  # entries promised to woken compute units
         ("waiting_cu", "i4", (classes, layout.n_compute_units * layout.n_slots)), ("n_waiting_cu", (classes,)),
         ("waiting_head", (classes,)),
         # arbitration
         "last_stream", "last_direction", "last_comm_at", ("last_served_at", (classes,)), "producer_done",
+        "reads_stored_operands",  # others write what GEMMs multiply: their reads may not overtake stores
         "first_stage_occupancy",  # mean DRAM queue occupancy x 100 of the first stage; -1 before its end
         "first_stage_length",  # of the time that the link takes for what a stage stores; %
         "lead",  # of compute over the link: finished for other GPUs and not sent; % of a stage

@@ -70,7 +70,10 @@ def take_tile_ahead(gemm, slot):
 @kernel
 def is_kept(gpu, slot):
     """Return whether a workgroup of a persistent kernel that is done with a tile keeps its slot for another one."""
-    return slot.workgroup < 0 and slot.kernel >= 0 and tile_after(gpu.operations[max(slot.kernel, 0)], slot) >= 0
+    if slot.workgroup >= 0 or slot.kernel < 0:
+        return False
+    gemm = gpu.operations[slot.kernel]
+    return gemm.n_resident > 0 and tile_after(gemm, slot) >= 0
 
 
 @kernel
@@ -190,10 +193,10 @@ def launch_workgroup(gpu, operation, workgroups, place, cu_index, slot_index, no
     cu.l1_granules = gemm.l1_granules
     slot = cu.slots[slot_index]
     slot.workgroup = index
-    slot.kernel = operation if gemm.n_resident > 0 else -1
-    slot.launch_at = now
-    if gemm.n_resident == 0 or place < gemm.n_resident:  # a persistent workgroup is launched with its first tile
-        slot.launch_at += gpu.workgroup_launch_ticks + gemm.prologue_ticks
+    # A persistent workgroup is launched with its first tile.
+    is_launched = place < gemm.n_resident or (gemm.n_resident == 0 and slot.kernel != operation)
+    slot.kernel = operation if gemm.is_persistent else -1
+    slot.launch_at = now + (gpu.workgroup_launch_ticks + gemm.prologue_ticks if is_launched else 0)
     slot.multiply_slice = slot.is_multiplying = slot.work_left = 0
     slot.store_line = slot.stores_outstanding = slot.stored_at = 0
     slot.refused_by = codes.WORKING
