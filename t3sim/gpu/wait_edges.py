@@ -431,12 +431,12 @@ def reason_of_stream(hung: HungGpu, c: int, queue: str) -> int:
 
 
 def place_or_older_store(hung: HungGpu, c: int, queue: str) -> Edges:
-    """A place in the tracker that another workgroup holds, or an older store to the same address."""
+    """A place in the tracker that another workgroup holds, or a store to the same address, in the DRAM queue or not."""
     head = hung.head(c, queue)
     if not head.kind & codes.WRITE_BIT:
         address = head.place >> codes.BANK_SHIFT
         for q in hung.queued:
-            is_store = q.is_admitted and q.kind & codes.WRITE_BIT
+            is_store = q.kind & codes.WRITE_BIT and q.part != f"channel[{c}].{queue}"
             if q.channel == c and is_store and q.place >> codes.BANK_SHIFT == address:
                 yield q.part, "an older store to the same address"
         return

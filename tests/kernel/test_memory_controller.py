@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel.address_map import place_of
@@ -56,6 +57,25 @@ def test_a_read_of_another_address_does_not_wait() -> None:
     enqueue_request(gpu.channels[0], COMM, place_of(gpu, 1, DMA_READ), 0, 0)
     advance(core, 120)
     assert int(gpu.channels[0].hazard_stalls) == 0
+
+
+@pytest.mark.parametrize(("kind", "reads_stored", "is_other_place", "is_held"), [
+    (DMA_READ, False, False, True), (DMA_READ, False, True, False),
+    (OPERAND_READ, False, False, False), (OPERAND_READ, True, False, True),
+])  # fmt: skip
+def test_a_read_waits_for_a_store_of_another_class_that_has_not_entered_yet(
+    kind: int, reads_stored: bool, is_other_place: bool, is_held: bool
+) -> None:
+    """The store may be admitted from cycle 600 on, the read from cycle 0: which of the two commands comes first?
+
+    An operand is looked up only where others store operands.
+    """
+    core = core_of("memory: {timing: {nREFI: 0}}")
+    gpu = core.gpu
+    gpu.channels[0].reads_stored_operands = reads_stored
+    enqueue_request(gpu.channels[0], COMM, place_of(gpu, 0, INCOMING_WRITE), -1, 600)
+    enqueue_request(gpu.channels[0], COMPUTE, place_of(gpu, int(is_other_place), kind), -1, 0)
+    assert [command for _, command in advance(core, 1200)] == ([WR, RD] if is_held else [RD, WR])
 
 
 def test_canary_older_store_is_found_only_at_its_own_address() -> None:
