@@ -10,7 +10,13 @@ import pytest
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel.address_map import place_of
 from t3sim.gpu.kernel.codes import COMM, COMPUTE, DMA_READ, INCOMING_WRITE, OPERAND_READ, RD, WR
-from t3sim.gpu.kernel.memory_controller import advance_channel, enqueue_request, has_older_store, has_room
+from t3sim.gpu.kernel.memory_controller import (
+    advance_channel,
+    enqueue_request,
+    has_older_store,
+    has_room,
+    has_store_of_others,
+)
 from t3sim.gpu.kernel.state import COMMAND_LOG, TILE_TABLE
 from t3sim.gpu.tables import records
 
@@ -59,23 +65,16 @@ def test_a_read_of_another_address_does_not_wait() -> None:
     assert int(gpu.channels[0].hazard_stalls) == 0
 
 
-@pytest.mark.parametrize(("kind", "reads_stored", "is_other_place", "is_held"), [
-    (DMA_READ, False, False, True), (DMA_READ, False, True, False),
-    (OPERAND_READ, False, False, False), (OPERAND_READ, True, False, True),
+@pytest.mark.parametrize(("stream", "granule", "at", "is_found"), [
+    (COMPUTE, 0, 601, True), (COMPUTE, 0, 600, False), (COMPUTE, 1, 601, False), (COMM, 0, 601, False),
 ])  # fmt: skip
-def test_a_read_waits_for_a_store_of_another_class_that_has_not_entered_yet(
-    kind: int, reads_stored: bool, is_other_place: bool, is_held: bool
+def test_an_older_store_is_found_in_front_of_the_queue_in_the_stream_of_another_class(
+    stream: int, granule: int, at: int, is_found: bool
 ) -> None:
-    """The store may be admitted from cycle 600 on, the read from cycle 0: which of the two commands comes first?
-
-    An operand is looked up only where others store operands.
-    """
-    core = core_of("memory: {timing: {nREFI: 0}}")
-    gpu = core.gpu
-    gpu.channels[0].reads_stored_operands = reads_stored
+    """A store to granule 0 that comes in cycle 600; in its own stream a read is behind it."""
+    gpu = core_of().gpu
     enqueue_request(gpu.channels[0], COMM, place_of(gpu, 0, INCOMING_WRITE), -1, 600)
-    enqueue_request(gpu.channels[0], COMPUTE, place_of(gpu, int(is_other_place), kind), -1, 0)
-    assert [command for _, command in advance(core, 1200)] == ([WR, RD] if is_held else [RD, WR])
+    assert bool(has_store_of_others(gpu.channels[0], stream, place_of(gpu, granule, DMA_READ), at)) == is_found
 
 
 def test_canary_older_store_is_found_only_at_its_own_address() -> None:

@@ -146,10 +146,10 @@ def has_older_store(channel, place):
 
 
 @kernel
-def has_store_of_others(channel, stream, place):
-    """Return whether a store of another class to the address of the read *place* waits in its stream queue.
+def has_store_of_others(channel, stream, place, at):
+    """Return whether a store of another class to the address of a read, from before cycle *at*, is in its stream queue.
 
-    In its own queue a read comes behind it.  All of them are older: who writes there waits for the read.
+    In its own queue a read comes behind it.
     """
     n_stores = -channel.n_stores_queued[stream]
     for other in range(channel.n_classes):
@@ -162,7 +162,8 @@ def has_store_of_others(channel, stream, place):
             for entry in range(channel.queue_head[other], channel.queue_tail[other]):
                 queued = channel.request_place[other, entry & ring_mask]
                 if queued & codes.WRITE_BIT and queued >> codes.BANK_SHIFT == place >> codes.BANK_SHIFT:
-                    return True
+                    if channel.request_at[other, entry & ring_mask] < at:
+                        return True
     return False
 
 
@@ -217,7 +218,7 @@ def admit_head(channel, tracker, tiles, signals, stream):
             channel.hazard_stalls += stall_head(channel, stream)
             channel.is_read_waiting = channel.write_age > 0
             return False
-        if has_store_of_others(channel, stream, place):
+        if has_store_of_others(channel, stream, place, channel.request_at[stream, index]):
             channel.hazard_stalls += stall_head(channel, stream)
             return False
         channel.is_read_waiting = 0
