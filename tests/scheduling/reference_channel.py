@@ -227,6 +227,9 @@ class ReferenceChannel:
                 self.is_stalled[stream] = True
                 self.is_read_waiting = self.rules.write_age > 0
                 continue
+            if self.must_wait_for_other_stream(stream):
+                self.is_stalled[stream] = True
+                continue
             access = self.streams[stream].popleft()
             if access.kind in CHECKED_READS:
                 self.is_read_waiting = False
@@ -240,6 +243,14 @@ class ReferenceChannel:
         place = (head.bank, head.row, head.column)
         stores = {(a.bank, a.row, a.column) for a in self.queue if a.is_store}
         return head.kind in CHECKED_READS and place in stores
+
+    def must_wait_for_other_stream(self, stream: int) -> bool:
+        """Whether a store to the address of the read, older than it, is in front of the DRAM queue elsewhere."""
+        head = self.streams[stream][0]
+        others = [a for other, waiting in enumerate(self.streams) if other != stream for a in waiting]
+        place = (head.bank, head.row, head.column)
+        older = {(a.bank, a.row, a.column) for a in others if a.is_store and a.at < head.at}
+        return head.kind in CHECKED_READS and place in older
 
     def choose_direction(self) -> None:
         """Split queue: drain stores from the high to the low watermark, of age, or for a read that waits.
