@@ -20,7 +20,7 @@ from t3sim.gpu.kernel.state import COMMAND_LOG, MESSAGE, PEER_TABLE, empty_gpu
 from t3sim.gpu.tables import Tables, records, tables_of
 from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.traffic import TrafficClasses, classes_in_words
-from t3sim.program.operations import Gemm, Program
+from t3sim.program.operations import Program
 from t3sim.workload.tiling import ELEMENT_BYTES
 
 SERIES_BINS = 4096
@@ -310,7 +310,7 @@ class GpuCore:
         self.expected_posts = np.zeros(len(self.tables.signals), np.int64)
         channels = gpu.channels[: self.used.n_channels]
         channels["producer_done"] = 0
-        channels["reads_stored_operands"] = any(isinstance(one, Gemm) and one.a_content for one in program.operations)
+        channels["reads_stored_operands"] = program.stores_operands()
         channels["first_stage_occupancy"] = -1
         channels["first_stage_length"] = channels["lead"] = 0
         if len(gemms):

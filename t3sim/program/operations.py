@@ -225,6 +225,11 @@ class Gemm(OnComputeUnits):
     first_chunk: int = 0
     first_tile: int = 0
 
+    def operands(self, line: int) -> dict[str, range]:
+        """Return the granules of A and of B, by these names; a cache line has *line* of them."""
+        shape, row = self.trace.gemm, -(-self.trace.gemm.k // self.trace.tiling.k_slice) * line
+        return {"A": range(self.a, self.a + shape.m * row), "B": range(self.b, self.b + shape.n * row)}
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Moves(OnComputeUnits):
@@ -312,6 +317,22 @@ class Program:
     def n_granules(self) -> int:
         """Return the first granule behind all buffers."""
         return max((buffer.stop for buffer in self.buffers), default=0)
+
+    def stores_operands(self) -> bool:
+        """Return whether operations store what a GEMM multiplies, here or, if all ranks run alike, from elsewhere."""
+        stored = [np.zeros((2, 0), np.int64)]  # first granule and first one behind
+        for one in self.operations:
+            if isinstance(one, Moves):
+                steps = one.steps.reshape(-1)
+                for name, is_meant in (("kept_at", steps["kept_at"] != NONE), ("destination", steps["send"] != NONE)):
+                    first = steps[name][is_meant]
+                    stored.append(np.stack([first, first + steps["n_granules"][is_meant]]))
+            elif isinstance(one, Gemm):
+                stored.append(np.stack([one.stores.first, one.stores.first + 1]))
+        first, behind = np.concatenate(stored, axis=1)
+        gemms = [one for one in self.operations if isinstance(one, Gemm)]
+        operands = [granules for gemm in gemms for granules in gemm.operands(self.line).values()]
+        return any(bool(((first < one.stop) & (behind > one.start)).any()) for one in operands)
 
     def streams(self) -> dict[int, list[int]]:
         """Return the numbers of the operations of each stream, in order."""

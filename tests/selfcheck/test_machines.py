@@ -9,11 +9,14 @@ import pytest
 from t3sim.checks.data import CarriedProgram
 from t3sim.checks.data.places import occurrence
 from t3sim.config.experiment import GemmShape, RunSpec
+from t3sim.errors import UsageError
 from t3sim.experiment.plan import load_experiment
 from t3sim.gpu.assemble import layout_for
 from t3sim.gpu.kernel.state import Layout
+from t3sim.program.operations import Gemm
 from t3sim.selfcheck.machines import RINGS, STORE_HEADERS, VALUES, modes_of, outcome_of, random_run, strategies
 from t3sim.system import parts
+from t3sim.system.simulate import operator_of, plan_for
 from tests.conftest import cases, sample
 
 CASES = Path(__file__).with_name("cases")
@@ -96,6 +99,21 @@ def test_a_read_behind_a_barrier_finds_what_was_stored_before_it(k: int) -> None
 @pytest.mark.parametrize("number", cases(OVERTAKING + IN_ONE_SLOT, *OVERTAKING, IN_ONE_SLOT[0]))
 def test_machines_in_which_a_read_follows_a_store_closely(number: int) -> None:
     assert outcome_of(random_run(number)).findings == []
+
+
+def test_programs_that_store_operands_are_those_that_say_what_these_have_to_hold() -> None:
+    """By the places of their steps, which count when equal parts are simulated once; ``a_content`` does not."""
+    found = set()
+    for run in map(random_run, range(100)):
+        try:
+            parts_of_run = list(plan_for(run, operator_of(run)).parts())
+        except UsageError:
+            continue
+        for program in (part.programs[0] for part in parts_of_run):
+            is_said = any(isinstance(one, Gemm) and bool(one.a_content) for one in program.operations)
+            assert program.stores_operands() == is_said, run.experiment
+            found.add(is_said)
+    assert found == {False, True}
 
 
 def test_equal_seeds_are_equal_machines() -> None:

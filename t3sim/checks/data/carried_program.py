@@ -25,11 +25,7 @@ MAX_BYTES = 1 << 31
 COLUMN_COMMANDS = (codes.RD, codes.WR, codes.UPD)
 MAX_PROBLEMS = 20
 ALL = slice(None)
-
-
-MOST_CHAINED = (
-    32  # sums of a batch of commands, each read for the next one; a faulty run may have one that needs itself
-)
+MOST_CHAINED = 32  # sums of a batch, each read for the next one; a faulty run may have one that needs itself
 
 
 class CarriedProgram:

@@ -136,7 +136,7 @@ def channel_dtype(layout):
         ("waiting_head", (classes,)),
         # arbitration
         "last_stream", "last_direction", "last_comm_at", ("last_served_at", (classes,)), "producer_done",
-        "reads_stored_operands",  # others write what GEMMs multiply: their reads may not overtake stores
+        "reads_stored_operands",  # what GEMMs multiply is stored by the same program: their reads may not overtake it
         "first_stage_occupancy",  # mean DRAM queue occupancy x 100 of the first stage; -1 before its end
         "first_stage_length",  # of the time that the link takes for what a stage stores; %
         "lead",  # of compute over the link: finished for other GPUs and not sent; % of a stage

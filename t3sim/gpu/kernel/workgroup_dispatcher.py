@@ -3,15 +3,16 @@
 Models: dynamic dispatch in the kernel's order, first to empty compute units (one slot index
 after the other), with a launch latency; a GEMM stage is therefore a statistical notion.
 A compute unit that a move kernel has for itself takes none.  While workgroups of that wait, as many compute units take
-no other GEMM workgroup when one of theirs ends.  The workgroups of a persistent kernel take tile after tile instead,
-and give up their compute units when it has none left.  The first tiles of each are its own: those of one that finds no
-compute unit wait until another has given up its; the rest goes to whoever is done (decision 41).  Workgroups of several
-GEMMs share a compute unit as far as what they take of it allows.
+no other GEMM workgroup when one of theirs ends.  The workgroups of a persistent kernel are launched once, take
+tile after tile, and give up their compute units when it has none left.  The first tiles of each are its own: those of
+one that finds no compute unit wait until another has given up its; the rest goes to whoever is done (decision 41), or
+has loaded its tile, if the kernel loads ahead (decision 43).  Workgroups of several GEMMs share a compute unit as far
+as what they take of it allows.
 No workgroup is dispatched while one that is ``dispatch_window`` or more before it in the order still holds
 its place in the tracker, here or at the neighbour; see ``tracker`` for why that is never a deadlock.
 Staggering is the start of the order (T3 section 4.4).
 Leaves out: that the workgroups of a cluster start together; a persistent GEMM whose tiles the tracker holds
-back takes them in order, whoever is done.
+back takes them in order, whoever is done, and none ahead.
 Pinned by tests/kernel/test_workgroup_dispatcher.py.
 """
 

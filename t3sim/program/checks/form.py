@@ -133,9 +133,8 @@ def of_gemm(gemm: Operation, program: Program, places: Map) -> Iterator[str]:
         lengths[stores.to != NONE] = 0
     for w in places.outside(stores.first, lengths)[:1].tolist():
         yield f"tile {w}, from granule {int(stores.first[w])} on, is not inside one buffer"
-    slices = -(-gemm.trace.gemm.k // gemm.trace.tiling.k_slice) * program.line
-    for name, first, rows in (("A", gemm.a, gemm.trace.gemm.m), ("B", gemm.b, gemm.trace.gemm.n)):
-        if not places.hold(first, rows * slices):
+    for name, granules in gemm.operands(program.line).items():
+        if not places.hold(granules.start, len(granules)):
             yield f"operand {name} is not inside one buffer"
     if state.is_exact:
         to = np.flatnonzero(stores.to != NONE)
