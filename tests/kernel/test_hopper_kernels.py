@@ -89,14 +89,16 @@ def test_a_tile_taken_ahead_waits_for_its_signal() -> None:
 
 @pytest.mark.parametrize(("tiling", "n_launches"), [(kernel(), 1), (kernel(loads_ahead=True), 1), (TILING, N_TILES)])
 def test_a_persistent_workgroup_is_launched_once(tiling: TilingSpec, n_launches: int) -> None:
-    """Six tiles on a unit with room for one workgroup: how often is the launch latency paid?"""
-    launch_ns, times = 2000, []
-    for launch in (0, launch_ns):
-        unit = f"compute_unit: {{workgroup_launch: {launch} ns, lds: 32 KiB, matrix_flops_per_cycle: 128}}"
+    """Six tiles on a unit with room for one workgroup: how often is the launch latency paid, and what it does first?"""
+    times = []
+    for launch_ns, prologue_ns in ((0, 0), (2000, 0), (2000, 3000)):
+        unit = f"compute_unit: {{workgroup_launch: {launch_ns} ns, lds: 32 KiB, matrix_flops_per_cycle: 128}}"
         core = core_of(f"gpu: {{n_compute_units: 1, l2: {{{LARGE_L2}}}, {unit}}}")
-        times.append(run_warm(core, trace_of(64 * N_TILES, 64, 64, tiling=tiling)))
+        begins = tiling.model_copy(update={"prologue": prologue_ns * 1000})
+        times.append(run_warm(core, trace_of(64 * N_TILES, 64, 64, tiling=begins)))
         assert core.gpu.n_slots == 1
-    assert times[1] - times[0] == pytest.approx(n_launches * launch_ns * 7, abs=n_launches * SLOT)
+    assert times[1] - times[0] == pytest.approx(n_launches * 2000 * 7, abs=n_launches * SLOT)
+    assert times[2] - times[1] == pytest.approx(n_launches * 3000 * 7, abs=n_launches * SLOT)
 
 
 def test_a_tracked_persistent_workgroup_is_launched_once_too() -> None:
