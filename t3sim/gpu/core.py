@@ -28,6 +28,8 @@ OUTBOX_SIZE = 1 << 15
 LOG_SIZE = 1 << 14  # commands between two visits of whoever reads them, at least
 LOG_SLOTS = 16  # and the commands of this many slots
 INBOX_SIZE = 1 << 15
+NO_MESSAGES: NDArray[Any] = np.zeros(0, MESSAGE)
+OPAQUE = np.dtype(f"V{MESSAGE.itemsize}")
 T3_TRAFFIC = TrafficClasses()
 ARRIVALS = 1 << 12  # of one GPU that may wait for the ingress port, and as many credits; more if need be
 
@@ -137,8 +139,10 @@ class GpuCore:
     def take_outbox(self) -> NDArray[Any]:
         """Return what was sent since the last call, in order of departure."""
         n = int(self._n_outbox[0])
+        if not n:
+            return NO_MESSAGES
         self._n_outbox[0] = 0
-        return self.outbox.view(np.ndarray)[:n].copy()
+        return opaque(self.outbox)[:n].copy().view(MESSAGE)
 
     def unsent_stores(self) -> list[NDArray[Any]]:
         """Return what waits in each store queue of the link port, in order."""
@@ -374,8 +378,14 @@ def put(ring: NDArray[Any], tail: int, messages: NDArray[Any]) -> None:
     """Write *messages*, no more than *ring* holds, into it from number *tail* on."""
     first = tail % len(ring)
     n_before_end = min(len(messages), len(ring) - first)
-    ring[first : first + n_before_end] = messages[:n_before_end]
-    ring[: len(messages) - n_before_end] = messages[n_before_end:]
+    places, items = opaque(ring), opaque(messages)
+    places[first : first + n_before_end] = items[:n_before_end]
+    places[: len(messages) - n_before_end] = items[n_before_end:]
+
+
+def opaque(messages: NDArray[Any]) -> NDArray[np.void]:
+    """Return *messages* as items without fields: NumPy copies records field by field, twenty times slower."""
+    return messages.view(OPAQUE, np.ndarray)
 
 
 def widened(rings: NDArray[Any], spans: Sequence[tuple[int, int]]) -> NDArray[Any]:

@@ -79,17 +79,21 @@ class Link:
         while True:
             messages = yield self._wire.get()
             self._n_taken += len(messages)
-            n_granules = self._check_rate(messages)
-            self.n_granules += n_granules
-            arriving = messages if self.transform is None else self.transform(messages)
-            arriving["at"] += self.latency_ticks
-            self.n_delivered += n_granules if self.transform is None else self.n_granules_of(arriving)
-            if len(arriving):
-                self._deliver(arriving)
+            self.carry(messages)
+
+    def carry(self, messages: NDArray[Any]) -> None:
+        """Hand *messages* over, at once; ``send`` does so with an event of its own."""
+        n_granules = self._check_rate(messages)
+        self.n_granules += n_granules
+        arriving = messages if self.transform is None else self.transform(messages)
+        arriving["at"] += self.latency_ticks
+        self.n_delivered += n_granules if self.transform is None else self.n_granules_of(arriving)
+        if len(arriving):
+            self._deliver(arriving)
 
     def _check_rate(self, messages: NDArray[Any]) -> int:
         """Return how many granules are sent; raise ``ModelError`` if that is more than the rate of the wire allows."""
-        is_timed = self._is_timed[messages["kind"]]
+        is_timed = self._is_timed.take(messages["kind"])
         timed = messages if is_timed.all() else messages[is_timed]
         if not len(timed):
             return 0
@@ -106,4 +110,4 @@ class Link:
 
     def n_granules_of(self, messages: NDArray[Any]) -> int:
         """Return how many of *messages* are granules."""
-        return int(np.count_nonzero(self._is_granule[messages["kind"]]))
+        return int(np.count_nonzero(self._is_granule.take(messages["kind"])))

@@ -5,17 +5,14 @@ neighbour needs at position ``p + 1``.
 
 The GPUs advance in windows of the shortest link latency: nothing that is sent inside a window arrives before its end.
 So a GPU may run alone, on whatever thread, through all windows that every GPU has begun from which it can hear;
-between two turns messages go over the links in SimPy, and each is taken in at the begin of the window that follows the
-one in which it was sent.
+between two turns the links carry the messages, and each is taken in at the begin of the window that follows the one in
+which it was sent.
 The result depends neither on the number of threads nor on any order.
 """
 
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
 from functools import partial
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -32,11 +29,11 @@ from t3sim.gpu.ticks import TickBase
 from t3sim.gpu.traffic import TrafficClasses
 from t3sim.program.operations import Program
 from t3sim.system.machine import Machine, quantum_of
+from t3sim.system.threads import Turns
 
 MOST_WINDOWS = 8  # that a GPU advances at a time: more makes nothing faster
 Report = Callable[[float], None]
 Outcome = tuple[list[tuple[int, NDArray[Any]]], Exception | None]  # of a turn: what was sent, by window; what is raised
-Turn = Callable[[], Outcome]  # gives what came of it; without threads, only then it is taken
 
 
 class RingMachine(Machine):
@@ -59,20 +56,18 @@ class RingMachine(Machine):
         *ticks* is the time of a larger ring that this is a part of.
         """
         self.order = list(range(n_devices) if order is None else order)
-        self.n_threads = n_threads
         self.ticks = TickBase.of(spec) if ticks is None else ticks
         cores = {d: GpuCore(spec.of_gpu(d), policy, params, ticks=self.ticks, traffic=traffic) for d in self.order}
         self.window = window_of(list(cores.values()), quantum_ps)
         super().__init__([cores[d] for d in range(n_devices)], self.window, n_devices)
         self.n_windows = [0] * n_devices  # through which each device has gone
-        self._n_taken_in = np.zeros(n_devices, np.int64)  # of these, those whose messages are with their receivers
-        self._is_over = np.zeros(n_devices, bool)  # its kernel has ended, and all that it sent is on the wire
-        self._may_go = np.ones(n_devices, bool)  # neither on its way nor over nor failed
+        self._n_taken_in = [0] * n_devices  # of these, those whose messages are with their receivers
+        # The window through which others may go that hear from it; NEVER if it is over: all it sent is on the wire.
+        self._open_until = [1] * n_devices
+        self._may_go = [True] * n_devices  # neither on its way nor over nor failed
         # With a thread for each device, one that went on for longer would have its neighbour's thread wait.
         self._most_windows = max(1, MOST_WINDOWS if n_threads == 1 else min(MOST_WINDOWS, n_devices // n_threads))
-        self._n_turns = 0  # that are under way, or whose outcome is not taken in yet
-        self._ended: SimpleQueue[tuple[int, Turn]] = SimpleQueue()  # those of them that are done, with their devices
-        self._settled: deque[tuple[int, Turn]] = deque()  # of these, what somebody has waited for
+        self._turns: Turns[Outcome] = Turns(n_threads, n_devices)
         self._failed: dict[int, Exception] = {}  # by device
         # For each device, of each: what it has sent, and by the end of which window.
         self._arrived: list[list[deque[tuple[int, NDArray[Any]]]]] = [
@@ -82,7 +77,8 @@ class RingMachine(Machine):
         self._leaving: dict[int, int] = {}  # of kernels that have ended: when the last of what they sent is on the wire
         for d in self.order if n_devices > 1 else ():
             self.connect(d)
-        self._heard = np.array([self.senders_to(d) for d in range(n_devices)], np.int64)
+            self.devices[d].egress = self.links[d].carry  # at once: a turn is put on it between two moments
+        self._heard = [self.senders_to(d) for d in range(n_devices)]
 
     def hand_over(self, sender: int, receiver: int, messages: NDArray[Any]) -> None:
         """Keep *messages* until *receiver* comes to the window that begins when they had been sent."""
@@ -102,13 +98,10 @@ class RingMachine(Machine):
         *reports*, one for each device, are told the share of its work that is done, now and then.  Raises
         as ``run_watched``.
         """
-        n_threads = min(self.n_threads, len(self.devices))
-        with ThreadPoolExecutor(n_threads, "t3sim GPUs") if n_threads > 1 else nullcontext() as pool:
-            return self.run_watched(self._run_all(pool, reports), LOOK_EVERY + len(self.devices))
+        with self._turns.threads():
+            return self.run_watched(self._run_all(reports), LOOK_EVERY + len(self.devices))
 
-    def _run_all(
-        self, pool: ThreadPoolExecutor | None, reports: Sequence[Report] | None
-    ) -> Generator[simpy.Event, Any, None]:
+    def _run_all(self, reports: Sequence[Report] | None) -> Generator[simpy.Event, Any, None]:
         """Advance all devices until the kernel of each has ended and all it sent is on the wire.
 
         The next turn is always of the device that may go furthest. In a ring it comes to be the one behind the one
@@ -118,43 +111,31 @@ class RingMachine(Machine):
         slowest one nor for the links.  Nothing depends on which ends first: a device takes in messages by the window
         in which they were sent.
         """
-        most_turns = 1 if pool is None else 2 * self.n_threads
         while True:
-            while self._n_turns < most_turns and (turn := self._furthest()):
-                self._n_turns += 1
+            while self._turns.has_room and (turn := self._furthest()):
                 self._may_go[turn[0]] = False
-                work = partial(self._advance_one, *turn)
-                if pool is None:
-                    self._ended.put((turn[0], work))
-                else:
-                    pool.submit(work).add_done_callback(partial(self._note_end, turn[0]))
-            if not self._n_turns:
+                self._turns.give(turn[0], partial(self._advance_one, *turn))
+            if not self._turns.n_open:
                 break
-            d, outcome = self._settled.popleft() if self._settled else self._ended.get()
-            self._n_turns -= 1
-            sent, error = outcome()
-            before = int(self._n_taken_in[d])
+            d, (sent, error) = self._turns.take()
+            before = self._n_taken_in[d]
             self._n_taken_in[d] = self.n_windows[d] - (error is not None)
-            self._is_over[d] = self._has_ended(d)
-            self._may_go[d] = error is None and not self._is_over[d]
+            self._open_until[d] = NEVER if self._has_ended(d) else self._n_taken_in[d] + 1
+            self._may_go[d] = error is None and self._open_until[d] != NEVER
             if error is not None:
                 self._failed[d] = error
             for n_windows, messages in sent:
                 self._sent_in = n_windows
                 self.devices[d].put_on_link(messages)
-                while self.links[d].n_in_flight:  # until the link has handed them over
-                    yield self.env.timeout(0)
             self._look_at(d, before, reports)
             # Time moves in every turn: a moment of SimPy holds one turn and no more.
-            yield self.env.timeout(max(1, int(self._n_taken_in.min()) * self.window - int(self.env.now)))
+            yield self.env.timeout(max(1, min(self._n_taken_in) * self.window - int(self.env.now)))
         if self._failed:
             raise self._failed[min(self._failed, key=lambda d: (self.n_windows[d], d))]
 
     def settle(self) -> bool:
         """See the base class."""
-        while len(self._settled) < self._n_turns:
-            self._settled.append(self._ended.get())
-        is_sent = any(outcome()[0] for _, outcome in self._settled)
+        is_sent = any(sent for sent, _ in self._turns.settle())
         return is_sent or any(queue for queues in self._arrived for queue in queues)
 
     def _has_ended(self, d: int) -> bool:
@@ -168,12 +149,16 @@ class RingMachine(Machine):
         begins after the end of the window of that: so the failure that is raised, the one in the earliest window, is
         the same with any number of threads.
         """
-        ends = np.where(self._is_over, NEVER, self._n_taken_in + 1)
-        last = min((self.n_windows[failed] for failed in self._failed), default=NEVER)
-        rooms = np.minimum(ends[self._heard].min(axis=1, initial=last) - self._n_taken_in, self._most_windows)
-        rooms[~self._may_go] = 0
-        d = int(rooms.argmax())
-        return (d, int(rooms[d])) if rooms[d] > 0 else None
+        last = min([self.n_windows[d] for d in self._failed], default=NEVER)
+        furthest, most = 0, 0
+        for d, may_go in enumerate(self._may_go):
+            if may_go:
+                room = min([last, *(self._open_until[other] for other in self._heard[d])]) - self._n_taken_in[d]
+                if room > most:
+                    furthest, most = d, room
+                    if most >= self._most_windows:
+                        return d, self._most_windows
+        return (furthest, most) if most else None
 
     def _look_at(self, d: int, before: int, reports: Sequence[Report] | None) -> None:
         """Look at a device that has advanced from window *before* on: does it move, how far is it?"""
@@ -186,10 +171,6 @@ class RingMachine(Machine):
             watch()
         if reports is not None:
             reports[d](self.cores[d].share_done)
-
-    def _note_end(self, d: int, turn: Future[Outcome]) -> None:
-        """A thread is done with the turn of device *d*, however it ended."""
-        self._ended.put((d, turn.result))
 
     def _advance_one(self, d: int, n_windows: int) -> Outcome:
         """Advance device *d* by so many windows; return what it sent in each, with the number of the window."""

@@ -35,12 +35,12 @@ def content(seen: Observed) -> Any:
 
 @pytest.mark.parametrize("strategy", cases(["sequential", "t3-mca"], "t3-mca"))
 def test_threads_do_not_matter(strategy: str) -> None:
-    one, two, four = (explicit(unlike(strategy), n_threads=n) for n in (1, 2, 4))
-    assert one == two == four
+    one, two, four, own = (explicit(unlike(strategy), n_threads=n) for n in (1, 2, 4, 5))
+    assert one == two == four == own
 
 
-@pytest.mark.parametrize("slow", [0, 3])
-def test_which_turn_ends_first_does_not_matter(slow: int) -> None:
+@pytest.mark.parametrize(("slow", "n_threads"), [(0, 4), (3, 5)])
+def test_which_turn_ends_first_does_not_matter(slow: int, n_threads: int) -> None:
     def slowed(ring: RingMachine) -> None:
         if len(ring.devices) > 1:
             advance = ring.devices[slow].advance
@@ -51,7 +51,7 @@ def test_which_turn_ends_first_does_not_matter(slow: int) -> None:
 
             ring.devices[slow].advance = wait_and_advance
 
-    assert explicit(unlike(), slowed, n_threads=4) == reference(unlike())
+    assert explicit(unlike(), slowed, n_threads=n_threads) == reference(unlike())
 
 
 @pytest.mark.parametrize("order", [(4, 3, 2, 1, 0), (2, 0, 4, 1, 3)])
@@ -84,7 +84,7 @@ def test_compiled_and_interpreted_code_agree() -> None:
 # --- what goes wrong in a thread ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n_threads", [1, 2, 4])
+@pytest.mark.parametrize("n_threads", [1, 2, 4, 5])
 def test_what_a_gpu_raises_comes_through(n_threads: int) -> None:
     def fail(horizon: int) -> bool:
         raise ModelError("gpu[1] is broken")
@@ -100,15 +100,18 @@ def test_what_a_gpu_raises_comes_through(n_threads: int) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_an_exit_in_a_thread_comes_through() -> None:
+@pytest.mark.parametrize("n_threads", [2, 5])
+def test_an_exit_in_a_thread_comes_through(n_threads: int) -> None:
     """Not an error of the simulator, but whoever waits for the turn has to hear of it."""
 
     def leaving(ring: RingMachine) -> None:
         if len(ring.devices) > 1:
             ring.devices[2].advance = lambda _horizon: sys.exit(7)
 
+    n_before = threading.active_count()
     with pytest.raises(SystemExit):
-        explicit(unlike(), leaving, n_threads=2)
+        explicit(unlike(), leaving, n_threads=n_threads)
+    assert threading.active_count() == n_before
 
 
 def failing(ring: RingMachine, d: int, window: int) -> None:
@@ -123,7 +126,7 @@ def failing(ring: RingMachine, d: int, window: int) -> None:
     device.advance = advance_or_fail
 
 
-@pytest.mark.parametrize("n_threads", [1, 2, 4])
+@pytest.mark.parametrize("n_threads", [1, 2, 4, 5])
 @pytest.mark.parametrize(("earlier", "later"), [(1, 3), (3, 1), (0, 4), (4, 0)])
 def test_of_two_failures_the_one_in_the_earlier_window_is_raised(earlier: int, later: int, n_threads: int) -> None:
     """Whichever GPU is ahead of the other, and whichever is simulated first."""
@@ -137,7 +140,7 @@ def test_of_two_failures_the_one_in_the_earlier_window_is_raised(earlier: int, l
         explicit(unlike(), broken, n_threads=n_threads)
 
 
-@pytest.mark.parametrize("n_threads", [1, 2])
+@pytest.mark.parametrize("n_threads", [1, 2, 5])
 def test_ctrl_c_comes_through_and_leaves_no_thread(interruptible: None, n_threads: int) -> None:
     def interrupting(ring: RingMachine) -> None:
         if len(ring.devices) > 1:
