@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from t3sim.config.machine import MachineSpec
-from t3sim.gpu.tables import resident_workgroups
 from t3sim.observe.waits import COMPUTE_UNIT
 from t3sim.overlap import Phase
 from t3sim.program.operations import Gemm, Moves, Operation
 from t3sim.program.operator import Operator
 from t3sim.program.plan import Plan, parts_of
 from t3sim.system.simulate import SimulationResult
+from t3sim.workload.tiling import resident_workgroups
 
 PARTS = (
     "multiplying", "lost units", "lost waves", "waits for peers", "link stalls", "memory",

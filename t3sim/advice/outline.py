@@ -22,7 +22,6 @@ import simpy
 from t3sim.collective.schedule import sent_granules
 from t3sim.config.experiment import TilingSpec
 from t3sim.config.machine import MachineSpec
-from t3sim.gpu.tables import resident_workgroups
 from t3sim.overlap.least import data_rate
 from t3sim.program.operations import (
     AT_OPERANDS,
@@ -36,7 +35,7 @@ from t3sim.program.operations import (
     tile_granules,
 )
 from t3sim.program.plan import Bound, InOrder, Longest, Part, Plan, Tree
-from t3sim.workload.tiling import ELEMENT_BYTES, multiplied_k
+from t3sim.workload.tiling import ELEMENT_BYTES, multiplied_k, resident_workgroups
 
 SECOND = 10**12  # picoseconds
 TURNS = 8  # in which a tile multiplies that shares its compute unit with others

@@ -49,16 +49,15 @@ def specification_claims(core: GpuCore) -> Iterator[Claim]:
 def unit_pairs(core: GpuCore) -> dict[str, Pairs]:
     """What each unit keeps of its specification; ticks per second must come out whole."""
     gpu, machine, hz = core.gpu, core.machine, core.ticks.hz
-    spec, access, clock = machine.gpu, machine.memory.access, machine.gpu.compute_clock
+    spec, access, cycle = machine.gpu, machine.memory.access, int(gpu.compute_ticks)
     l2, port, dma, tracker = gpu.l2, gpu.link_port, gpu.dma, gpu.tracker
     lines = int(l2.n_banks * l2.sets_per_bank * l2.associativity)
-    dma_rate = spec.dma.bytes_per_cycle * clock
     n_groups = spec.n_groups
     return {
         "gpu": {
-            "compute clock (Hz)": (hz, int(gpu.compute_ticks) * clock),
+            "compute clock (Hz)": (round(hz / cycle), spec.compute_clock),
             "memory clock (Hz)": (hz, int(gpu.memory_ticks) * machine.memory.clock),
-            "issue slot (ticks)": (int(gpu.slot_ticks) * clock, spec.issue_slot * hz),
+            "issue slot (ticks)": (int(gpu.slot_ticks), spec.issue_slot * cycle),
             "compute units": (int(gpu.n_compute_units), spec.n_compute_units),
             "channels": (int(gpu.n_channels), machine.memory.n_channels),
             "bytes of an access": (int(gpu.granule_bytes), access),
@@ -79,12 +78,12 @@ def unit_pairs(core: GpuCore) -> dict[str, Pairs]:
             "banks": (int(l2.n_banks), spec.l2.n_banks),
             "partitions": (int(l2.n_partitions), spec.l2.n_partitions),
             "channels of a partition": (1 << int(l2.partition_bits), machine.memory.n_channels // spec.l2.n_partitions),
-            "hit latency": (int(l2.request_ticks + l2.return_ticks) * clock, spec.l2.hit_latency * hz),
-            "miss latency": (int(l2.miss_ticks) * clock, spec.l2.miss_latency * hz),
-            "crossing and back": (int(l2.crossing_ticks) * clock, 2 * spec.l2.crossing_latency * hz),
+            "hit latency": (int(l2.request_ticks + l2.return_ticks), spec.l2.hit_latency * cycle),
+            "miss latency": (int(l2.miss_ticks), spec.l2.miss_latency * cycle),
+            "crossing and back": (int(l2.crossing_ticks), 2 * spec.l2.crossing_latency * cycle),
             "line through a bank (ticks)": (
                 int(l2.bank_ticks),
-                -(-spec.l2.line * hz // (spec.l2.bank_bytes_per_cycle * clock)),
+                -(-spec.l2.line * cycle // spec.l2.bank_bytes_per_cycle),
             ),
             "miss registers": (int(l2.n_mshrs), spec.l2.mshrs_per_bank),
         },
@@ -94,7 +93,9 @@ def unit_pairs(core: GpuCore) -> dict[str, Pairs]:
             "buffer (accesses)": (int(port.buffer_granules), machine.link.egress_buffer // n_groups // access),
             "places of a store queue": (int(port.queue_places), machine.link.egress_buffer // n_groups // access),
         },
-        "dma_engine": {"rate": (int(dma.bytes_per_tick_num) * hz, dma_rate * int(dma.bytes_per_tick_den))},
+        "dma_engine": {
+            "rate": (int(dma.bytes_per_tick_num) * cycle, spec.dma.bytes_per_cycle * int(dma.bytes_per_tick_den))
+        },
         "tracker": {
             "sets": (int(tracker.n_sets), spec.tracker.n_sets),
             "entries of a set": (int(tracker.entries_per_set), spec.tracker.entries_per_set),

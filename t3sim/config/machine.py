@@ -277,6 +277,9 @@ class HostSpec(Spec):
     )
 
 
+MATRIX_CLOCKS = ("matrix_clock", "burst_matrix_clock", "onset_matrix_clock")  # of a GPU, beside its compute clock
+
+
 class GpuSpec(Spec):
     """One GPU without its memory.
 
@@ -288,11 +291,16 @@ class GpuSpec(Spec):
     n_compute_units: Annotated[Count, AtMost(LARGEST_NUMBER + 1)] = Field(description="compute units of a GPU")
     compute_clock: Hertz = Field(description="of compute units and L2")
     matrix_clock: MatrixClock = Field(
-        description="the same while all compute units multiply, GEMM after GEMM: what the power limit leaves"
+        description="the same while all compute units multiply all the time, GEMM after GEMM: the power limit"
     )
-    burst_matrix_clock: MatrixClock = Field(
-        "compute_clock", description="the same for a few milliseconds, before the power limit acts"
+    burst_matrix_clock: MatrixClock = Field("compute_clock", description="the same before the power limit acts")
+    onset_matrix_clock: MatrixClock = Field(
+        "compute_clock", description="the same in a first GEMM after a pause, however much of the time they multiply"
     )
+    matrix_clock_by: Literal["share", "units"] = Field(
+        "share", description="what the clock falls in proportion to: the matrix peak that is used, or units that are"
+    )
+    power_limit_delay: Latency = Field(0, description="of GEMM after GEMM, until the power limit acts")
     issue_slot: Annotated[CyclesAboveZero, AtMost(1 << 10)] = Field(
         description="granularity of the events of compute units and L2"
     )
@@ -325,24 +333,19 @@ class GpuSpec(Spec):
         """Copy engines of the GPU."""
         return 0 if self.copy_engines is None else self.copy_engines.number
 
-    def at_clock_beside(self, n_units: int, ticks_hz: int) -> GpuSpec:
-        """Return this GPU as it is while *n_units* of its compute units multiply.
+    def clock_at_share(self, share: float) -> float:
+        """Return the compute clock while so large a *share* of the matrix peak is used, in hertz: decision 44."""
+        return self.compute_clock - (self.compute_clock - self.clock_of_matrices) * share
 
-        The clock falls in proportion (decision 42): to the nearest whole number of kHz whose period is one of ticks.
-        """
-        lost = self.compute_clock - self.clock_of_matrices
-        wanted = self.compute_clock - lost * min(n_units, self.n_compute_units) / self.n_compute_units
-        first, last = sorted((ticks_hz // self.compute_clock, ticks_hz // self.clock_of_matrices))
-        periods = [period for period in range(first, last + 1) if ticks_hz % (period * 1000) == 0]
-        nearest = min(periods, key=lambda period: abs(ticks_hz / period - wanted))
-        word = "compute_clock"
-        return self.model_copy(
-            update={"compute_clock": ticks_hz // nearest, "matrix_clock": word, "burst_matrix_clock": word}
-        )
+    def at_matrix_share(self, share: float, ticks_hz: int) -> GpuSpec:
+        """Return this GPU as it is while so large a *share* of its matrix peak is used: its cycle in whole ticks."""
+        period = round(ticks_hz / self.clock_at_share(share))
+        clocks = dict.fromkeys(MATRIX_CLOCKS, "compute_clock")
+        return self.model_copy(update={"compute_clock": round(ticks_hz / period), **clocks})
 
     @property
     def clock_of_matrices(self) -> int:
-        """The compute clock while GEMMs run on all compute units, in hertz."""
+        """The compute clock while all compute units multiply, in hertz."""
         return self.compute_clock if isinstance(self.matrix_clock, str) else self.matrix_clock
 
     @property
@@ -444,6 +447,11 @@ class MemorySpec(Spec):
         description="requests of each stream that wait in front of the arbiter"
     )
 
+    @property
+    def bandwidth(self) -> float:
+        """Bytes a second at the peak: every channel moves an access each ``nCCDS`` cycles."""
+        return self.n_channels * self.access * self.clock / self.timing.nCCDS
+
 
 class LinkSpec(Spec):
     """What connects a GPU to others; the latency is from the store or DMA read to the memory controller there.
@@ -531,19 +539,29 @@ class MachineSpec(UniformMachineSpec):
         return MachineSpec(name=self.name, gpu=own.gpu, memory=own.memory, link=sends.link)
 
     def clocks(self) -> set[int]:
-        """Return all clocks of the ring, in hertz."""
+        """Return all clocks of the ring, in hertz, but for those that the compute clocks fall to."""
         parts: list[MachineSpec | GpuOverride] = [self, *self.own_gpus]
-        return {c for part in parts for c in (part.gpu.compute_clock, part.gpu.clock_of_matrices, part.memory.clock)}
+        return {clock for part in parts for clock in (part.gpu.compute_clock, part.memory.clock)}
 
-    def at_matrix_clock(self, n_units: int | None = None) -> MachineSpec:
-        """Return the same ring, all its GPUs as they are while *n_units* compute units multiply (None: all)."""
+    @property
+    def clock_falls(self) -> bool:
+        """Whether a GPU's compute clock falls while it multiplies."""
         parts: list[MachineSpec | GpuOverride] = [self, *self.own_gpus]
-        if all(part.gpu.compute_clock == part.gpu.clock_of_matrices for part in parts):
-            return self
+        return any(part.gpu.clock_of_matrices != part.gpu.compute_clock for part in parts)
+
+    @property
+    def ticks_hz(self) -> int:
+        """Ticks a second of simulated time: a cycle of each clock has a whole number of them.
+
+        The fewest; if the clock falls as many as may be, to 0.2 % of where it falls to.
+        """
         hz = math.lcm(*self.clocks())
+        return hz * max(limits.FINEST_TICKS_HZ // hz, 1) if self.clock_falls else hz
 
-        def clocked(gpu: GpuSpec) -> GpuSpec:
-            return gpu.at_clock_beside(gpu.n_compute_units if n_units is None else n_units, hz)
-
-        own = tuple(one.model_copy(update={"gpu": clocked(one.gpu)}) for one in self.own_gpus)
-        return self.model_copy(update={"gpu": clocked(self.gpu), "own_gpus": own})
+    def at_matrix_share(self, share: float) -> MachineSpec:
+        """Return the same ring, all its GPUs as they are while so large a *share* of the matrix peak is used."""
+        if not self.clock_falls:
+            return self
+        hz = self.ticks_hz
+        own = tuple(one.model_copy(update={"gpu": one.gpu.at_matrix_share(share, hz)}) for one in self.own_gpus)
+        return self.model_copy(update={"gpu": self.gpu.at_matrix_share(share, hz), "own_gpus": own})

@@ -44,14 +44,17 @@ NOT_SHORTER = (
 )
 
 
-def machine_findings(machine: MachineSpec) -> list[Finding]:
-    """What is wrong with a machine although each value alone is legal."""
+def machine_findings(machine: MachineSpec, ticks_hz: int | None = None) -> list[Finding]:
+    """What is wrong with a machine although each value alone is legal; *ticks_hz* is what its clocks fit, if known."""
     checks = (
         _sizes, _groups, _compute_units, _l1, _l2, _returns, _flags, _memory, _accesses, _timing, _data_of_dram,
         _packets, _switch, _sums,
     )  # fmt: skip
     findings = list(chain.from_iterable(check(machine) for check in checks))
-    return [*findings, *(list(_clocks(machine)) or _link(machine))]
+    if ticks_hz is None:
+        clocks = list(_clocks(machine))
+        return [*findings, *(clocks or _link(machine, machine.ticks_hz))]
+    return [*findings, *_link(machine, ticks_hz)]
 
 
 def _shown(path: str, value: int) -> str:
@@ -188,9 +191,8 @@ def _flags(machine: MachineSpec) -> Iterator[Finding]:
             yield f"{section}.{name}", f"is never taken: `{section}.expected` is not given"
 
 
-def _link(machine: MachineSpec) -> Iterator[Finding]:
+def _link(machine: MachineSpec, ticks: int) -> Iterator[Finding]:
     """The time of one access on the link has to be a fraction with a small denominator."""
-    ticks = math.lcm(*machine.clocks())
     bandwidth, shown = machine.link.bandwidth, format_bandwidth(machine.link.bandwidth)
     if bandwidth // math.gcd(machine.memory.access * ticks, bandwidth) > limits.LARGEST_LINK_DENOMINATOR:
         yield "link.bandwidth", f"is {shown}; round it to whole MB/s"
@@ -402,15 +404,7 @@ def _timing(machine: MachineSpec) -> Iterator[Finding]:
 
 def _clocks(machine: MachineSpec) -> Iterator[Finding]:
     """Clocks that no tick of whole picoseconds is a common period of."""
-    gpu = machine.gpu
-    all_have = {"gpu.compute_clock": gpu.compute_clock, "memory.clock": machine.memory.clock}
-    while_multiplying = {"gpu.matrix_clock": gpu.matrix_clock, "gpu.burst_matrix_clock": gpu.burst_matrix_clock}
-    runs = (all_have | ({path: clock} if isinstance(clock, int) else {}) for path, clock in while_multiplying.items())
-    yield from dict.fromkeys(finding for clocks in runs for finding in _ticks_of(clocks))
-
-
-def _ticks_of(clocks: dict[str, int]) -> Iterator[Finding]:
-    """Clocks of one run that have no common tick."""
+    clocks = {"gpu.compute_clock": machine.gpu.compute_clock, "memory.clock": machine.memory.clock}
     odd = [path for path, clock in clocks.items() if clock % 1000]
     for path in odd:
         yield path, f"is {format_frequency(clocks[path])}, must be a whole number of kHz"

@@ -18,13 +18,12 @@ import numpy as np
 from t3sim.config.experiment import GemmShape, RunSpec, TilingSpec
 from t3sim.config.machine import MachineSpec
 from t3sim.experiment.phase_task import trace_of
-from t3sim.gpu.tables import resident_workgroups
 from t3sim.overlap import overlap_strategies
 from t3sim.program.operations import CACHED, Gemm, Moves, Program
 from t3sim.system.parts import PhaseJob, PhasePlan
 from t3sim.system.simulate import evaluate
 from t3sim.workload.layer import sublayer_runs
-from t3sim.workload.tiling import ELEMENT_BYTES, tile_grid, transposed
+from t3sim.workload.tiling import ELEMENT_BYTES, resident_workgroups, tile_grid, transposed
 
 SECONDS_PER_SLOT = 5.0e-6  # of simulated time, the channels included
 SECONDS_PER_UNIT_SLOT = 1.7e-8  # a compute unit in it
@@ -131,7 +130,7 @@ def seconds_of(machine: MachineSpec, work: Work) -> float:
 def gemm_work(machine: MachineSpec, gemm: GemmShape, tiling: TilingSpec, n_devices: int | None) -> Work:
     """Return the work of a GEMM, fused with the reduce-scatter of its output over *n_devices* unless None."""
     gpu, granule = machine.gpu, machine.memory.access
-    unit, clock = gpu.compute_unit, gpu.clock_of_matrices
+    unit, clock = gpu.compute_unit, gpu.clock_at_share(gpu.compute_unit.matrix_efficiency)
     rows, columns = tiling.workgroup_tile
     n_tiles, n_slices = -(-gemm.m // rows) * -(-gemm.n // columns), -(-gemm.k // tiling.k_slice)
     lines_of_tile = n_slices * (rows + columns)  # a slice of a row is a line

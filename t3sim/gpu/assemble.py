@@ -148,7 +148,7 @@ def store_queues(machine: MachineSpec) -> tuple[int, int]:
 
 def fill_record(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
     """Write everything the specs say into the record of an idle GPU; raises ``UsageError`` if it has no room."""
-    for path, message in machine_findings(machine):
+    for path, message in machine_findings(machine, ticks.hz):
         raise UsageError(f"{path} {message}")
     fill_clocks(gpu, machine, ticks)
     fill_memory(gpu, machine)

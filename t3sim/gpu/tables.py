@@ -10,8 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.collective.schedule import places_for, sent_granules
-from t3sim.config.experiment import TilingSpec
-from t3sim.config.limits import MOST_RESIDENT_WORKGROUPS
 from t3sim.config.machine import MachineSpec
 from t3sim.errors import UsageError
 from t3sim.gpu.assemble import EFFICIENCY_SCALE, full_packet, issue_ticks
@@ -20,13 +18,11 @@ from t3sim.gpu.ticks import TickBase
 from t3sim.program import operations
 from t3sim.program.operations import Barrier, Forward, Gemm, Moves, Operation, Post, Program, Wait, has_unlike_chunks
 from t3sim.workload.tiling import (
-    ACCUMULATOR_BYTES,
     ELEMENT_BYTES,
-    LANES_PER_WAVEFRONT,
     lds_of,
     loaded_rows_and_columns,
     multiplied_k,
-    tiling_findings,
+    resident_workgroups,
     wavefront_grid,
 )
 
@@ -538,22 +534,3 @@ def dma_blocks(
         count.append((upto - begin)[is_there])
         is_update.append(np.full(int(is_there.sum()), one.is_update))
     return np.concatenate(first), np.concatenate(count), np.concatenate(is_update)
-
-
-def resident_workgroups(machine: MachineSpec, tiling: TilingSpec) -> int:
-    """Return workgroups resident on a CU: what LDS, registers and threads allow (at most four).
-
-    Operand slices are staged in LDS, accumulators are FP32 in registers, a wavefront has 64 threads.  A persistent
-    kernel has one workgroup for each CU.  Raises ``UsageError`` if no workgroup can run there.
-    """
-    unit = machine.gpu.compute_unit
-    for path, message in tiling_findings(tiling, machine):
-        raise UsageError(f"tiling.{path}: {message}")
-    rows, columns = tiling.workgroup_tile
-    n_threads = math.prod(wavefront_grid(tiling)) * LANES_PER_WAVEFRONT
-    held = (
-        unit.lds // lds_of(tiling, machine),
-        unit.registers // (rows * columns * ACCUMULATOR_BYTES),
-        unit.max_threads // n_threads,
-    )
-    return min(*held, 1 if tiling.persistent else MOST_RESIDENT_WORKGROUPS)

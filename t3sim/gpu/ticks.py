@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from t3sim.config.machine import MachineSpec
@@ -18,12 +17,12 @@ class TickBase:
 
     @classmethod
     def of(cls, machine: MachineSpec) -> TickBase:
-        """Return the coarsest tick that every clock of *machine* is a multiple of, those of heterogeneous GPUs too."""
-        return cls(math.lcm(*machine.clocks()))
+        """Return the time of *machine* (``MachineSpec.ticks_hz``)."""
+        return cls(machine.ticks_hz)
 
     def period(self, clock_hz: int) -> int:
-        """Return ticks per cycle of a clock."""
-        return self.hz // clock_hz
+        """Return ticks per cycle of a clock, which is known to the hertz."""
+        return round(self.hz / clock_hz)
 
     def from_ps(self, picoseconds: int) -> int:
         """Return the ticks that cover *picoseconds* (rounded up)."""

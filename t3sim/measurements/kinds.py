@@ -526,6 +526,7 @@ _ALL = (
             _text("parameters", "of the strategy, like chunks=8;host=eager"),
             _text("tiling", "the kernel of its GEMM, if that is no library's: one of t3sim's"),
             _text("source", "who measured it: rows of one source are a table"),
+            _whole("runs", "in the loop that it was timed in, to warm up too; empty: more than the power limit allows"),
         ),
     ),
     _kind(

@@ -11,9 +11,8 @@ from typing import NamedTuple
 from t3sim.config.experiment import OperatorKind
 from t3sim.config.machine import MachineSpec
 from t3sim.gpu.assemble import EFFICIENCY_SCALE
-from t3sim.gpu.tables import resident_workgroups
 from t3sim.gpu.ticks import TickBase
-from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace
+from t3sim.workload.tiling import ELEMENT_BYTES, TileTrace, resident_workgroups
 
 
 class LeastTimes(NamedTuple):
@@ -56,31 +55,38 @@ def compute_ticks(machine: MachineSpec, trace: TileTrace, ticks: TickBase, *, an
     *any_kernel* every unit has an equal part of the products, and nothing but them.  On as many units as is best: on
     fewer the clock is higher.
     """
-    gpu = machine.gpu
-    every = gpu.n_compute_units
-    numbers = [every] if gpu.clock_of_matrices == gpu.compute_clock else range(1, every + 1)
+    every = machine.gpu.n_compute_units
+    numbers = range(1, every + 1) if machine.clock_falls else [every]
     return min(_ticks_on(n, machine, trace, ticks, any_kernel=any_kernel) for n in numbers)
 
 
 def _ticks_on(n_units: int, machine: MachineSpec, trace: TileTrace, ticks: TickBase, *, any_kernel: bool) -> int:
-    """Return the same on so many compute units."""
-    gpu = machine.gpu.at_clock_beside(n_units, ticks.hz)
-    unit, cycle, line = gpu.compute_unit, ticks.period(gpu.compute_clock), gpu.l2.line
+    """Return the same on so many compute units.
+
+    At the clock that so many products in so many cycles leave: who takes more cycles takes longer, at a higher one.
+    """
+    gpu, unit, tiles = machine.gpu, machine.gpu.compute_unit, trace.workgroups
     rows, columns = trace.tiling.workgroup_tile
     rate = unit.matrix_flops_per_cycle * round(unit.matrix_efficiency * EFFICIENCY_SCALE)
-    if any_kernel:
-        products = 2 * trace.gemm.m * trace.gemm.n * trace.gemm.k * EFFICIENCY_SCALE * cycle
-        return ticks.from_ps(gpu.kernel_launch) + products // (n_units * rate)
-    multiply = 2 * rows * columns * trace.gemm.k * EFFICIENCY_SCALE * cycle
-    tiles = trace.workgroups
-    lines = int((tiles["n_rows"] * -(-tiles["n_columns"] * ELEMENT_BYTES // line)).min())  # of the smallest tile
-    store = lines * -(-line * cycle // unit.l2_store_bytes_per_cycle)
-    n_slots = n_units * resident_workgroups(machine, trace.tiling)
-    of_unit = -(-trace.n_workgroups // n_units) * multiply // rate
-    n_turns = -(-trace.n_workgroups // n_slots)
-    launch = ticks.from_ps(unit.workgroup_launch + trace.tiling.prologue) * (1 if trace.tiling.persistent else n_turns)
-    of_slot = launch + n_turns * (multiply // rate + store)
-    return ticks.from_ps(gpu.kernel_launch) + max(of_unit, of_slot)
+    flops = 2 * trace.gemm.m * trace.gemm.n * trace.gemm.k
+    n_turns = -(-trace.n_workgroups // (n_units * resident_workgroups(machine, trace.tiling)))
+    lines = int((tiles["n_rows"] * -(-tiles["n_columns"] * ELEMENT_BYTES // gpu.l2.line)).min())  # of the smallest tile
+
+    def taken(cycle: int, launch: int) -> int:
+        if any_kernel:
+            return flops * EFFICIENCY_SCALE * cycle // (n_units * rate)
+        multiply = 2 * rows * columns * trace.gemm.k * EFFICIENCY_SCALE * cycle
+        store = lines * -(-gpu.l2.line * cycle // unit.l2_store_bytes_per_cycle)
+        of_unit = -(-trace.n_workgroups // n_units) * multiply // rate
+        of_slot = launch * (1 if trace.tiling.persistent else n_turns) + n_turns * (multiply // rate + store)
+        return max(of_unit, of_slot)
+
+    share = n_units / gpu.n_compute_units
+    if gpu.matrix_clock_by == "share":
+        share = min(1.0, flops / unit.matrix_flops_per_cycle / gpu.n_compute_units / max(taken(1, 0), 1))
+    cycle = ticks.period(gpu.at_matrix_share(share, ticks.hz).compute_clock)
+    launch = ticks.from_ps(unit.workgroup_launch + trace.tiling.prologue)
+    return ticks.from_ps(gpu.kernel_launch) + taken(cycle, launch)
 
 
 def link_ticks(machine: MachineSpec, chunks: Sequence[int], ticks: TickBase, rounds: int = 1) -> int:

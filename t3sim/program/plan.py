@@ -14,6 +14,7 @@ from hashlib import sha256
 from t3sim.config.machine import MachineSpec
 from t3sim.program.compare import difference, digest
 from t3sim.program.operations import Gemm, Program
+from t3sim.workload.tiling import ELEMENT_BYTES, matrix_cycles
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,12 +49,11 @@ class Part:
         return difference(self.programs)
 
     def clocked(self, machine: MachineSpec) -> MachineSpec:
-        """Return *machine* at the clock of this part: the more compute units its GEMMs may use, the lower."""
-        gemms = [one for program in self.programs for one in program.operations if isinstance(one, Gemm)]
-        if not gemms:
+        """Return *machine* at the clock of this part: the more of its matrix peak the GEMMs use, the lower."""
+        if not machine.clock_falls:
             return machine
-        every = machine.gpu.n_compute_units
-        return machine.at_matrix_clock(max(every if one.units is None else len(range(*one.units)) for one in gemms))
+        programs = self.programs if self.difference is not None else self.programs[:1]
+        return machine.at_matrix_share(max(matrix_share(program, machine) for program in programs))
 
     @cached_property
     def key(self) -> str:
@@ -61,6 +61,26 @@ class Part:
         programs = self.programs if self.difference is not None else self.programs[:1]
         names = [digest(program) for program in programs]
         return sha256(f"{self.n} {self.is_arbitrated} {' '.join(names)}".encode()).hexdigest()
+
+
+def matrix_share(program: Program, machine: MachineSpec) -> float:
+    """Return the share of the matrix peak that *program* uses while its GEMMs run, if these never wait.
+
+    Where the clock falls with the units that multiply: the largest share of these that a GEMM may use.
+    """
+    used = whole = most = 0.0
+    every = machine.gpu.n_compute_units
+    for gemm in (one for one in program.operations if isinstance(one, Gemm)):
+        n_units = every if gemm.units is None else len(range(*gemm.units))
+        most = max(most, n_units / every)
+        tiles = gemm.trace.workgroups[gemm.stores.distance != 0]
+        n_sent = int((tiles["n_rows"] * tiles["n_columns"]).sum()) * ELEMENT_BYTES
+        multiplying, taken = matrix_cycles(machine, gemm.trace, n_units, n_sent)
+        used += multiplying
+        whole += taken
+    if machine.gpu.matrix_clock_by == "units":
+        return most
+    return used / whole if whole else 0.0
 
 
 @dataclass(frozen=True)

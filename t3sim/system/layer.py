@@ -17,32 +17,21 @@ from t3sim.workload.layer import Operator, other_operators
 from t3sim.workload.tiling import ELEMENT_BYTES, tile_grid
 
 
-def matrix_flops_per_second(machine: MachineSpec) -> float:
-    """Return the rate of a GEMM's main loop on all compute units: the matrix rate times ``matrix_efficiency``."""
-    return peak_flops_per_second(machine) * machine.gpu.compute_unit.matrix_efficiency
-
-
-def peak_flops_per_second(machine: MachineSpec) -> float:
-    """Return the matrix rate of all compute units."""
+def matrix_flops_per_second(machine: MachineSpec, share: float) -> float:
+    """Return a *share* of the matrix rate of all compute units, at the clock that it leaves."""
     gpu = machine.gpu
-    return float(gpu.n_compute_units * gpu.compute_unit.matrix_flops_per_cycle * gpu.clock_of_matrices)
-
-
-def dram_bytes_per_second(machine: MachineSpec) -> float:
-    """Return the peak bandwidth of the DRAM: every channel moves an access each ``nCCDS`` cycles."""
-    memory = machine.memory
-    return memory.n_channels * memory.access * memory.clock / memory.timing.nCCDS
+    return share * gpu.n_compute_units * gpu.compute_unit.matrix_flops_per_cycle * gpu.clock_at_share(share)
 
 
 def operator_parts(operator: Operator, workload: WorkloadSpec, machine: MachineSpec) -> tuple[float, float]:
     """Return the seconds that computing takes and that moving data takes; the operator takes the longer ones."""
     assert workload.layer is not None
-    moving = operator.n_bytes / dram_bytes_per_second(machine)
+    moving = operator.n_bytes / machine.memory.bandwidth
     if isinstance(operator.kernel, GemmShape):
         return gemm_seconds(operator.kernel, operator.n_gemms, workload, machine), moving
     share = getattr(workload.layer.operators, operator.kernel)
     if operator.kernel == "fused_attention":
-        return operator.flops / (share * peak_flops_per_second(machine)), moving
+        return operator.flops / matrix_flops_per_second(machine, share), moving
     return 0.0, moving / share
 
 
@@ -51,8 +40,9 @@ def gemm_seconds(gemm: GemmShape, n_gemms: float, workload: WorkloadSpec, machin
     n_units = machine.gpu.n_compute_units
     tiling = tiling_of(workload.kernels or workload.tiling, gemm, n_units)
     n_waves = math.ceil(n_gemms * math.prod(tile_grid(gemm, tiling)) / n_units)
-    multiply = n_waves * n_units * 2 * math.prod(tiling.workgroup_tile) * gemm.k / matrix_flops_per_second(machine)
-    return multiply + n_gemms * ELEMENT_BYTES * gemm.m * gemm.n / dram_bytes_per_second(machine)
+    flops = n_waves * n_units * 2 * math.prod(tiling.workgroup_tile) * gemm.k
+    multiply = flops / matrix_flops_per_second(machine, machine.gpu.compute_unit.matrix_efficiency)
+    return multiply + n_gemms * ELEMENT_BYTES * gemm.m * gemm.n / machine.memory.bandwidth
 
 
 def operator_seconds(operator: Operator, workload: WorkloadSpec, machine: MachineSpec) -> float:

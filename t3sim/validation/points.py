@@ -41,6 +41,8 @@ from t3sim.validation.simulation import (
     SideBySide,
     Simulation,
     Transfers,
+    at_onset,
+    unthrottled,
     with_value,
 )
 from t3sim.validation.tiles import Scatters, Timeline, shape_of, simulation_of, tile_rows, timelines_of
@@ -180,7 +182,7 @@ class Points:
 
     def _gemm(self, row: Measurement, column: str = "time_us") -> Iterator[Point]:
         """On its own; only back to back, without a pause, the power limit slows it down."""
-        machine = self.machine if row.kind == "gemm" else unthrottled(self.machine)
+        machine = self.machine if row.kind == "gemm" else at_onset(self.machine)
         n_units, kernel = machine.gpu.n_compute_units, str(row.values.get("kernel", "cublas"))
         n = int(row.values.get("sms", n_units))
         if n > n_units:
@@ -263,7 +265,7 @@ class Points:
         is_gather = row["op"] == "ag-gemm"
         op: Op = "all-gather" if is_gather else "reduce-scatter" if row["op"] == "gemm-rs" else "all-reduce"
         size = 2 * int(row["m"]) * int(row["k"]) if is_gather else _output_bytes(row)
-        terms = Term(self._alone(self.machine, row)), Term(self.ring(op, size, int(row["tp"])))
+        terms = Term(self._alone(self._in_loop(row), row)), Term(self.ring(op, size, int(row["tp"])))
         yield _point(row, "time_us", *(reversed(terms) if is_gather else terms), reason="its parts in a row")
 
     def _overlapped(self, row: Measurement, name: str) -> Point:
@@ -278,11 +280,17 @@ class Points:
             return _point(row, "time_us", reason=str(error))
         if operator not in strategy.operators:
             return _point(row, "time_us", reason=not_an_operator_of(strategy, operator))
-        one = Overlapped(self.machine, kernels, shape, int(row["tp"]), operator, name, params)
+        one = Overlapped(self._in_loop(row), kernels, shape, int(row["tp"]), operator, name, params)
         return _point(row, "time_us", Term(one))
 
+    def _in_loop(self, row: Measurement) -> MachineSpec:
+        """Return the machine as it is in a loop most of which is over before the power limit acts, or which is not."""
+        runs, delay_us = row.values.get("runs"), self.machine.gpu.power_limit_delay / 1e6
+        is_short = runs is not None and int(runs) * float(row["time_us"]) < 2 * delay_us
+        return unthrottled(self.machine) if is_short else self.machine
+
     def _contention(self, row: Measurement, gemm_share: float | None) -> Iterator[Point]:
-        gemm, scatter = self._parts(row, unthrottled(self.machine))
+        gemm, scatter = self._parts(row, at_onset(self.machine))
         both = SideBySide(gemm, scatter, gemm_share)
         yield _point(row, "gemm_alone_us", Term(gemm))
         yield _point(row, "rs_alone_us", Term(scatter))
@@ -388,14 +396,6 @@ def _of_kernel(row: Measurement, n_tiles: Mapping[tuple[object, ...], int]) -> I
     if row["wg"] == 0:
         reason = WITHOUT_SIMULATION[row.kind]
         yield Point(row.kind, "end_ns", "ns", row, float(row["end_ns"]), reason=reason, n_rows=n_tiles[_kernel_of(row)])
-
-
-def unthrottled(machine: MachineSpec) -> MachineSpec:
-    """Return *machine* as it is when the power limit does not slow its GEMMs down.
-
-    So after a pause, in loops of a few milliseconds (it takes longer to act), and on some of the compute units.
-    """
-    return with_value(machine, "gpu.matrix_clock", machine.gpu.burst_matrix_clock)
 
 
 def given_parameters(text: str) -> tuple[tuple[str, int | str], ...]:

@@ -438,6 +438,18 @@ def with_value(machine: MachineSpec, path: str, value: object) -> MachineSpec:
     return machine.model_copy(update={head: with_value(getattr(machine, head), rest, value) if rest else value})
 
 
+def unthrottled(machine: MachineSpec) -> MachineSpec:
+    """Return *machine* as it is in loops that are over before the power limit acts, some tens of milliseconds."""
+    changes = {"matrix_clock": machine.gpu.burst_matrix_clock, "matrix_clock_by": "share"}
+    return with_value(machine, "gpu", machine.gpu.model_copy(update=changes))
+
+
+def at_onset(machine: MachineSpec) -> MachineSpec:
+    """Return *machine* as it is when GEMMs begin: its clock falls with the units that they have, at once."""
+    changes = {"matrix_clock": machine.gpu.onset_matrix_clock, "matrix_clock_by": "units"}
+    return with_value(machine, "gpu", machine.gpu.model_copy(update=changes))
+
+
 def outcomes_of(runner: PhaseRunner) -> dict[Any, Outcome]:
     """Return the outcomes of the simulations that are the points of *runner*, as far as they are finished or failed."""
     found = {runner.points[i]: Outcome(failed=one.reason) for i, one in runner.failed.items()}

@@ -10,6 +10,7 @@ record; of a shape without a record, with that on the line through the recorded 
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,9 +30,10 @@ from t3sim.validation.simulation import (
     TimedTile,
     scatter_figures,
     tile_figures,
+    unthrottled,
     with_value,
 )
-from t3sim.workload.tiling import ELEMENT_BYTES
+from t3sim.workload.tiling import ELEMENT_BYTES, make_tile_trace, matrix_cycles
 
 # The epilogue of Triton's kernels: a tile goes through the shared memory of its SM, written and read at its width, 32
 # banks of 4 B a cycle.  Rates of one SM are as measured at 1.98 GHz (validation/h200/two-gpus-stores).
@@ -39,6 +41,7 @@ SHARED_BYTES_PER_CYCLE = 128
 LINE_STORE_BYTES_PER_CYCLE = 32  # 63.1 GB/s of whole lines to its own memory
 STORE_BYTES = 64  # of a warp of the kernel that scatters, with a pointer from a table: 2 B a thread
 STORE_BYTES_PER_CYCLE = 15  # of one SM that stores a tile so, to its own memory or to a peer's: 30.1 GB/s
+ROUNDS = 8  # until clock and share agree to a thousandth
 STORES_AHEAD = 16 << 10  # B of each SM, between it and the link
 # The SMs of an H200 in groups that have equal parts of the link: three in each GPC (validation/h200-sm-groups.csv).
 SM_GROUPS = (
@@ -124,18 +127,20 @@ class Scatters:
         if found is None:
             return None, "too few recorded tiles to tell how long its main loop is"
         main_loop_s, source = found
-        efficiency = efficiency_of(main_loop_s, machine, self.tiling, shape)
-        pointer = machine.gpu.l2.hit_latency
+        n_gpus = gpus or int(row["gpus"])
         own = with_unit(
-            machine, matrix_efficiency=efficiency, l2_store_bytes_per_cycle=STORE_BYTES_PER_CYCLE, store_header=0,
-            epilogue=exchange_cycles(self.tiling) + pointer, max_unsent_bytes=STORES_AHEAD,
+            machine, l2_store_bytes_per_cycle=STORE_BYTES_PER_CYCLE, store_header=0,
+            epilogue=exchange_cycles(self.tiling) + machine.gpu.l2.hit_latency, max_unsent_bytes=STORES_AHEAD,
         )  # fmt: skip
+        n_sent = shape.m * shape.n * ELEMENT_BYTES * (n_gpus - 1) // n_gpus
+        efficiency = efficiency_of(main_loop_s, own, self.tiling, shape, n_sent)
+        own = with_unit(own, matrix_efficiency=efficiency)
         if machine.gpu.n_compute_units == N_SMS:
             own = with_value(own, "gpu.compute_unit_groups", SM_GROUPS)
         largest = max(map(len, own.gpu.groups))
         own = with_value(own, "link.egress_buffer", STORES_AHEAD * largest * own.gpu.n_groups)
         remark = f"matrix_efficiency {efficiency:.3f} of this kernel, from {source}"
-        return Scatter(GemmAlone(own, self.tiling, shape), gpus or int(row["gpus"]), order, STORE_BYTES), remark
+        return Scatter(GemmAlone(own, self.tiling, shape), n_gpus, order, STORE_BYTES), remark
 
     def main_loop_s(self, shape: GemmShape, recorded: Sequence[Timeline]) -> tuple[float, str] | None:
         """Return how long the main loop of a tile of *shape* takes by those *recorded*, and a word about it."""
@@ -177,10 +182,11 @@ def simulation_of(timeline: Timeline, machine: MachineSpec, tiling: TilingSpec) 
     if (own_height, own_width) != (height, width):
         return None, f"tiles of {own_height} x {own_width}; the simulated kernel has {height} x {width}"
     shape = timeline.shape
-    efficiency = efficiency_of(timeline.main_loop_s, machine, tiling, shape)
-    own = with_unit(machine, matrix_efficiency=efficiency)
+    own = machine
     if first["kernel"] in TRITON_KERNELS:
         own = with_unit(own, l2_store_bytes_per_cycle=LINE_STORE_BYTES_PER_CYCLE, epilogue=exchange_cycles(tiling))
+    efficiency = efficiency_of(timeline.main_loop_s, own, tiling, shape)
+    own = with_unit(own, matrix_efficiency=efficiency)
     tiles = tuple((int(row["tile_row"]), int(row["tile_col"])) for row in timeline.rows)
     remark = f"matrix_efficiency {efficiency:.3f} of this kernel, from its median main loop"
     return RecordedTiles(GemmAlone(own, tiling, shape), tiles), remark
@@ -202,13 +208,23 @@ def exchange_cycles(tiling: TilingSpec) -> int:
     return -(-2 * height * width * ELEMENT_BYTES // SHARED_BYTES_PER_CYCLE)
 
 
-def efficiency_of(main_loop_s: float, machine: MachineSpec, tiling: TilingSpec, gemm: GemmShape) -> float:
-    """Return the share of the matrix rate that a main loop reaches after its first operands are there."""
-    gpu = machine.gpu
-    first_operands_s = (gpu.l2.hit_latency + gpu.l2.miss_latency) / gpu.burst_clock_of_matrices
-    height, width = tiling.workgroup_tile
-    at_peak_s = 2 * height * width * gemm.k / (gpu.compute_unit.matrix_flops_per_cycle * gpu.burst_clock_of_matrices)
-    return min(1.0, at_peak_s / max(main_loop_s - first_operands_s, at_peak_s))
+def efficiency_of(
+    main_loop_s: float, machine: MachineSpec, tiling: TilingSpec, gemm: GemmShape, n_sent: int = 0
+) -> float:
+    """Return the share of the matrix rate that a main loop reaches after its first operands are there.
+
+    It was recorded once, at the clock that such a kernel leaves, with *n_sent* bytes for other GPUs.
+    """
+    machine = unthrottled(machine)
+    gpu, trace = machine.gpu, make_tile_trace(gemm, tiling, 1)
+    first_operands = gpu.l2.hit_latency + gpu.l2.miss_latency
+    at_peak = 2 * math.prod(tiling.workgroup_tile) * gemm.k / gpu.compute_unit.matrix_flops_per_cycle
+    efficiency = 1.0
+    for _ in range(ROUNDS):
+        own = with_unit(machine, matrix_efficiency=efficiency)
+        used, whole = matrix_cycles(own, trace, gpu.n_compute_units, n_sent)
+        efficiency = at_peak / max(main_loop_s * gpu.clock_at_share(used / whole) - first_operands, at_peak)
+    return efficiency
 
 
 def tile_rows(timeline: Timeline, simulated: Sequence[TimedTile]) -> list[dict[str, object]]:

@@ -24,9 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from t3sim.config.experiment import GemmShape, TilingSpec
-from t3sim.config.limits import MOST_PREFETCHED_SLICES
+from t3sim.config.limits import MOST_PREFETCHED_SLICES, MOST_RESIDENT_WORKGROUPS
 from t3sim.config.machine import MachineSpec
 from t3sim.config.trees import Finding
+from t3sim.errors import UsageError
 from t3sim.units import format_bytes
 
 ELEMENT_BYTES = 2  # FP16 operands and output
@@ -232,6 +233,46 @@ def tiling_findings(tiling: TilingSpec, machine: MachineSpec) -> list[Finding]:
         message = f"{tile} runs {n_threads} threads; `machine.gpu.compute_unit.max_threads` is {unit.max_threads}"
         findings.append(("workgroup_tile", message))
     return findings
+
+
+def resident_workgroups(machine: MachineSpec, tiling: TilingSpec) -> int:
+    """Return workgroups resident on a CU: what LDS, registers and threads allow (at most four).
+
+    Operand slices are staged in LDS, accumulators are FP32 in registers, a wavefront has 64 threads.  A persistent
+    kernel has one workgroup for each CU.  Raises ``UsageError`` if no workgroup can run there.
+    """
+    unit = machine.gpu.compute_unit
+    for path, message in tiling_findings(tiling, machine):
+        raise UsageError(f"tiling.{path}: {message}")
+    rows, columns = tiling.workgroup_tile
+    n_threads = math.prod(wavefront_grid(tiling)) * LANES_PER_WAVEFRONT
+    held = (
+        unit.lds // lds_of(tiling, machine),
+        unit.registers // (rows * columns * ACCUMULATOR_BYTES),
+        unit.max_threads // n_threads,
+    )
+    return min(*held, 1 if tiling.persistent else MOST_RESIDENT_WORKGROUPS)
+
+
+def matrix_cycles(machine: MachineSpec, trace: TileTrace, n_units: int, n_sent: int = 0) -> tuple[float, float]:
+    """Return in how many cycles a GEMM multiplies at the matrix peak of all compute units, and how many it takes.
+
+    It has *n_units* of them. Each multiplies its tiles at ``matrix_efficiency``, or as fast as the L2 has operands,
+    and stores each, which others hide that multiply on it; some have no tile in the last round. Operands and output
+    pass the DRAM once, and *n_sent* bytes of the output the link. A closed form: what waits for others is left out.
+    """
+    gpu, gemm, tiling = machine.gpu, trace.gemm, trace.tiling
+    n_elements, n_resident = math.prod(tiling.workgroup_tile), resident_workgroups(machine, tiling)
+    at_peak = 2 * n_elements * multiplied_k(trace) / gpu.compute_unit.matrix_flops_per_cycle
+    loaded = sum(tiling.workgroup_tile) * (3 if tiling.cluster == 2 else 4) / 4  # rows and columns, of a slice
+    l2_rate = min(gpu.compute_unit.l2_bytes_per_cycle, gpu.l2.n_banks * gpu.l2.bank_bytes_per_cycle / n_units)
+    load = -(-gemm.k // tiling.k_slice) * loaded * tiling.k_slice * ELEMENT_BYTES / l2_rate
+    multiply = max(at_peak / gpu.compute_unit.matrix_efficiency, load)
+    store = n_elements * ELEMENT_BYTES / gpu.compute_unit.l2_store_bytes_per_cycle + gpu.compute_unit.epilogue
+    on_units = -(-trace.n_workgroups // n_units) * max(multiply, (multiply + store) / n_resident)
+    n_moved = (gemm.m * gemm.k + gemm.k * gemm.n + gemm.m * gemm.n) * ELEMENT_BYTES
+    elsewhere_s = max(n_moved / machine.memory.bandwidth, n_sent / machine.link.bandwidth)
+    return at_peak * trace.n_workgroups / gpu.n_compute_units, max(on_units, elsewhere_s * gpu.compute_clock)
 
 
 def chunk_findings(gemm: GemmShape, tiling: TilingSpec, n_chunks: int, key: str = "tp") -> list[Finding]:

@@ -6,6 +6,7 @@ import pytest
 
 from t3sim.advice.outline import SECOND, part_outline
 from t3sim.advice.search import operator_plan
+from t3sim.config.experiment import RunSpec
 from t3sim.program.parts import gemm_part
 from t3sim.program.plan import parts_of
 from t3sim.system.simulate import operator_of, plan_for, simulate
@@ -14,9 +15,9 @@ from tests.advice.small import run_of
 OPTIMISTIC, LATE = 0.80, 1.18  # outline over simulation: it spreads what a GEMM takes once over its tiles
 
 
-def tile_ps(k: int) -> float:
-    """Return how long a tile of 128 x 128 x *k* of `run_of` takes: launched, multiplied, stored."""
-    gpu = operator_of(run_of()).machine.at_matrix_clock().gpu
+def tile_ps(run: RunSpec, k: int) -> float:
+    """Return how long a tile of 128 x 128 x *k* of *run* takes: launched, multiplied, stored."""
+    gpu = gemm_part(operator_of(run)).clocked(run.machine).gpu
     unit = gpu.compute_unit
     multiply = 2 * 128 * 128 * k / (unit.matrix_flops_per_cycle * unit.matrix_efficiency * gpu.compute_clock) * SECOND
     store = 128 * 128 * 2 * SECOND / (unit.l2_store_bytes_per_cycle * gpu.compute_clock)
@@ -28,15 +29,17 @@ def test_a_gemm_takes_its_waves(rows: int, waves: int) -> None:
     """Sixteen units with room for one workgroup each; the last wave takes as long as a full one."""
     run = run_of("sequential", "machine.gpu.compute_unit.lds=96 KiB", shape=(128 * rows, 512, 4096), tp=1)
     outline = part_outline(gemm_part(operator_of(run)), run.machine)
-    assert outline == pytest.approx(run.machine.gpu.kernel_launch + waves * tile_ps(4096), rel=1e-4)
+    assert outline == pytest.approx(run.machine.gpu.kernel_launch + waves * tile_ps(run, 4096), rel=1e-4)
 
 
 def test_workgroups_that_share_a_unit_share_its_rate() -> None:
     """Two at a time multiply half as fast each, and are launched and stored only once for both."""
     run = run_of("sequential", shape=(1024, 512, 4096), tp=1)
     outline = part_outline(gemm_part(operator_of(run)), run.machine)
-    others = tile_ps(0)
-    assert outline == pytest.approx(run.machine.gpu.kernel_launch + 2 * (tile_ps(4096) - others) + others, rel=1e-4)
+    others = tile_ps(run, 0)
+    assert outline == pytest.approx(
+        run.machine.gpu.kernel_launch + 2 * (tile_ps(run, 4096) - others) + others, rel=1e-4
+    )
 
 
 def test_a_link_that_takes_longer_decides() -> None:

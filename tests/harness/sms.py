@@ -10,7 +10,7 @@ from t3sim.config.resolve import resolve_machine
 from t3sim.config.yaml_loader import Node, Position
 from t3sim.gpu.ticks import TickBase
 from t3sim.program.operations import STEP, Buffer, Moves, Program, table
-from t3sim.validation.points import unthrottled
+from t3sim.validation.simulation import unthrottled
 from tests.conftest import REPOSITORY
 from tests.kernel.small import mirrored
 

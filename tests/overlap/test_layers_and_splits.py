@@ -24,7 +24,6 @@ from t3sim.results.derive import derive
 from t3sim.results.record import RunRecord
 from t3sim.system import layer as layer_module
 from t3sim.system.layer import (
-    dram_bytes_per_second,
     gemm_seconds,
     matrix_flops_per_second,
     operator_parts,
@@ -196,7 +195,7 @@ def parts_of(run: RunSpec) -> dict[tuple[str, str], Seconds]:
         computing, moving = operator_parts(one, run.workload, run.machine)
         storing = 0.0
         if isinstance(one.kernel, GemmShape):
-            storing = 2 * one.n_gemms * one.kernel.m * one.kernel.n / dram_bytes_per_second(run.machine)
+            storing = 2 * one.n_gemms * one.kernel.m * one.kernel.n / run.machine.memory.bandwidth
         found[one.name, one.phase] = (computing - storing, storing, moving)
     return found
 
@@ -300,8 +299,8 @@ def simulate_others(run: RunSpec) -> float:
 def test_the_machine_of_the_study(repository: Path) -> None:
     """80 compute units of 2048 FLOP a cycle at 1.4 GHz, of which a GEMM reaches 84 %; 32 channels of 32 B at 1 GHz."""
     machine = load_experiment(repository / "experiments/t3-tnlg-fc2/experiment.yaml").points[0].machine
-    assert matrix_flops_per_second(machine) == pytest.approx(0.84 * 229.376e12)
-    assert dram_bytes_per_second(machine) == 1.024e12
+    assert matrix_flops_per_second(machine, 0.84) == pytest.approx(0.84 * 229.376e12)
+    assert machine.memory.bandwidth == 1.024e12
 
 
 def test_a_launch_is_charged_for_every_operator(folder: Path) -> None:

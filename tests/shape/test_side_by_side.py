@@ -11,10 +11,9 @@ import pytest
 from t3sim.config.experiment import GemmShape
 from t3sim.config.presets import load_tiling
 from t3sim.gpu.kernel import codes
-from t3sim.gpu.tables import resident_workgroups
 from t3sim.program.operator import Operator
 from t3sim.program.side_by_side import ROUNDS, SPARE, kernels_for, side_by_side_part
-from t3sim.workload.tiling import make_tile_trace
+from t3sim.workload.tiling import make_tile_trace, resident_workgroups
 from tests.kernel.small import mirrored
 
 from .conftest import base_run
@@ -42,7 +41,7 @@ def together(*, persistent: bool, n_workgroups: int, startup_us: int = 0, n_gemm
     op = Operator(spec, 2, make_tile_trace(SHAPE, tiling, 2))
     # The reduce-scatter is of another array: of two chunks.
     part = side_by_side_part(op, "reduce-scatter", n_gemms, 1)
-    machine = mirrored(spec.at_matrix_clock(), part.programs[0])
+    machine = mirrored(spec, part.programs[0])
     machine.run()
     core = machine.core
     slots = np.array(core.gpu.compute_units["state_slots"][:4, codes.COLLECTIVE_WORK])

@@ -268,7 +268,7 @@ def test_loops_whose_samples_are_not_kept_overlap_in_part(points: list[Point]) -
             if isinstance(both, SideBySide):
                 shares[bool(point.row.samples)].add(both.gemm_share)
                 gpu = both.gemm.machine.gpu
-                assert gpu.matrix_clock == gpu.burst_matrix_clock == 1_620_000_000
+                assert gpu.matrix_clock == gpu.onset_matrix_clock == 1_620_000_000
     assert shares == {True: {None}, False: {0.63}}
 
 
