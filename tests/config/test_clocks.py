@@ -10,10 +10,13 @@ from t3sim.cli.validate import machine_of
 from t3sim.config.experiment import GemmShape
 from t3sim.config.presets import load_kernels, load_tiling
 from t3sim.gpu.ticks import TickBase
+from t3sim.overlap import overlap_strategies
 from t3sim.overlap.least import compute_ticks
 from t3sim.program.operator import Operator
 from t3sim.program.parts import gemm_part, reduce_scatter_part
+from t3sim.registry import encoded
 from t3sim.validation.simulation import at_onset, unthrottled
+from t3sim.validation.tiles import efficiency_of
 from t3sim.workload.kernel_choice import tiling_of
 from t3sim.workload.tiling import make_tile_trace, matrix_cycles
 from tests.harness.machines import machine
@@ -127,3 +130,41 @@ def test_any_clock_that_it_falls_to_is_taken() -> None:
         clock = spec.at_matrix_share(share).gpu.compute_clock
         assert clock == pytest.approx(1.98e9 - share * 0.697e9, rel=0.002)
         assert abs(hz.hz / clock - hz.period(clock)) < 1e-6 * hz.period(clock)
+
+
+@pytest.mark.parametrize(("cluster", "loaded"), [(1, 128 + 128), (2, (128 + 128) * 3 // 4)])
+def test_a_kernel_for_which_the_l2_is_too_slow_multiplies_less(cluster: int, loaded: int) -> None:
+    """The L2 has 128 banks of 48 B a cycle: 46.5 for each of 132 units, a slice of 64 takes 128 B a row and column."""
+    tiling = load_tiling("gemm-128x128").model_copy(update={"persistent": True, "cluster": cluster})
+    spec = machine_of("h200", ["machine.gpu.compute_unit.matrix_efficiency=1.0"])
+    trace = make_tile_trace(GemmShape(m=128 * 12, n=128 * 11, k=6400), tiling, 1)
+    used, whole = matrix_cycles(spec, trace, 132)
+    assert used == 2 * 128 * 128 * 6400 / 4096
+    load = 100 * loaded * 128 * 132 / (128 * 48)
+    assert whole == pytest.approx(load + 128 * 128 * 2 / 32)
+    assert load > used
+
+
+def test_a_part_that_stores_at_other_gpus_has_a_higher_clock() -> None:
+    """Three quarters of 128 MiB take the link longer than multiplying: K is 64."""
+    spec = machine("h200")
+    op = Operator(spec, 4, make_tile_trace(GemmShape(m=16384, n=4096, k=64), load_tiling("gemm-128x256"), 4))
+    strategy = overlap_strategies.get("flux-push")
+    plan = strategy.plan(op, encoded(strategy.parameters, {}))
+    fused = next(part for part in plan.parts() if part.role == "fused")
+    sent_cycles = 3 / 4 * 16384 * 4096 * 2 / 361e9 * 1.98e9
+    share = 2 * 16384 * 4096 * 64 / 4096 / 132 / sent_cycles
+    lost = spec.gpu.compute_clock - spec.gpu.clock_of_matrices
+    assert fused.clocked(spec).gpu.compute_clock == pytest.approx(spec.gpu.compute_clock - share * lost, rel=0.002)
+    assert gemm_part(op).clocked(spec).gpu.compute_clock < 0.95 * fused.clocked(spec).gpu.compute_clock
+
+
+def test_how_much_a_recorded_kernel_multiplies_is_told_at_the_clock_that_it_leaves() -> None:
+    """Its main loop takes as long at that clock, before the power limit acts."""
+    spec, shape = machine("h200"), GemmShape(m=128 * 132, n=256, k=4096)
+    tiling = load_tiling("gemm-128x256")
+    at_peak, first = 2 * 128 * 256 * 4096 / 4096, spec.gpu.l2.hit_latency + spec.gpu.l2.miss_latency
+    efficiency = efficiency_of(60e-6, spec, tiling, shape)
+    share = at_peak / (at_peak / efficiency + 128 * 256 * 2 / 32)
+    clock = 1.98e9 - share * (1.98e9 - spec.gpu.burst_clock_of_matrices)
+    assert (at_peak / efficiency + first) / clock == pytest.approx(60e-6, rel=1e-3)

@@ -207,6 +207,18 @@ def test_an_operator_of_a_strategy_is_that_strategy(tmp_path: Path) -> None:
     assert len(alone.terms) == 2
 
 
+@pytest.mark.parametrize("strategy", ["", "flux-push"])
+def test_a_loop_that_is_over_before_the_power_limit_acts_is_simulated_so(strategy: str, tmp_path: Path) -> None:
+    """Half of 15 runs of 13 us are over after 97.5 us, of 14 us after 105; long loops are those that say nothing."""
+    machine = tiny("machine.gpu.matrix_clock=700 MHz", "machine.gpu.power_limit_delay=100 us")
+    loops = ((15, 13), (15, 14), ("", 1))
+    rows = [f"gemm-rs,{128 * i},256,64,2,{strategy},{runs},{us}" for i, (runs, us) in enumerate(loops, 1)]
+    (tmp_path / "mine.csv").write_text("\n".join(["op,m,n,k,tp,strategy,runs,time_us", *rows]) + "\n")
+    points = Points(machine, tiling()).of(read_measurements(tmp_path / "mine.csv"))
+    clocks = [point.simulations[0].machine.gpu.clock_of_matrices for point in points]  # type: ignore[union-attr]
+    assert clocks == [machine.gpu.compute_clock, 700_000_000, 700_000_000]
+
+
 def test_an_all_reduce_has_both_halves(tmp_path: Path) -> None:
     [point] = strategy_points(tmp_path, "gemm-ar,128,256,64,2,flux-push,,a,9")
     assert [phase.role for phase in point.simulations[0].result(PhaseStore())] == ["fused", "all_gather"]
