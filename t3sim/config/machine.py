@@ -8,7 +8,7 @@ here: bytes, bytes per second, hertz, picoseconds, or cycles of the clock that t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -33,7 +33,9 @@ PicosecondsAboveZero = Annotated[int, _written(units.parse_time), Field(gt=0)]
 Cycles = Annotated[int, _written(units.parse_cycles), Field(ge=0)]
 CyclesAboveZero = Annotated[int, _written(units.parse_cycles), Field(gt=0)]
 ReadAhead = Annotated[int | Literal["chunk"], _written(units.parse_bytes_or_word("chunk"))]
-MatrixClock = Annotated[int | Literal["compute_clock"], _written(units.parse_frequency_or_word("compute_clock"))]
+MatrixClock = Annotated[
+    Annotated[int, Field(gt=0)] | Literal["compute_clock"], _written(units.parse_frequency_or_word("compute_clock"))
+]
 AccessBytes = Annotated[Literal[32, 64], _written(units.parse_bytes)]
 Count = Annotated[int, Field(gt=0, lt=units.LIMIT, strict=True)]
 Share = Annotated[float, Field(gt=0, le=1, strict=True)]
@@ -337,6 +339,10 @@ class GpuSpec(Spec):
         """Return the compute clock while so large a *share* of the matrix peak is used, in hertz: decision 44."""
         return self.compute_clock - (self.compute_clock - self.clock_of_matrices) * share
 
+    def clock_at_work(self, share: float) -> float:
+        """Return the compute clock while all compute units multiply for so large a *share* of the time, in hertz."""
+        return self.clock_at_share(share if self.matrix_clock_by == "share" else 1.0)
+
     def at_matrix_share(self, share: float, ticks_hz: int) -> GpuSpec:
         """Return this GPU as it is while so large a *share* of its matrix peak is used: its cycle in whole ticks."""
         period = round(ticks_hz / self.clock_at_share(share))
@@ -347,11 +353,6 @@ class GpuSpec(Spec):
     def clock_of_matrices(self) -> int:
         """The compute clock while all compute units multiply, in hertz."""
         return self.compute_clock if isinstance(self.matrix_clock, str) else self.matrix_clock
-
-    @property
-    def burst_clock_of_matrices(self) -> int:
-        """The same before the power limit acts."""
-        return self.compute_clock if isinstance(self.burst_matrix_clock, str) else self.burst_matrix_clock
 
     def path_cycles(self, loaded: float, kept: float, sent: float) -> float:
         """Return the cycles of the path of a compute unit for bytes loaded, stored here, and stored elsewhere."""
@@ -553,15 +554,24 @@ class MachineSpec(UniformMachineSpec):
     def ticks_hz(self) -> int:
         """Ticks a second of simulated time: a cycle of each clock has a whole number of them.
 
-        The fewest; if the clock falls as many as may be, to 0.2 % of where it falls to.
+        The fewest; if the clock falls as many as may be: where it falls to is met to half a tick of a cycle.
         """
         hz = math.lcm(*self.clocks())
         return hz * max(limits.FINEST_TICKS_HZ // hz, 1) if self.clock_falls else hz
 
-    def at_matrix_share(self, share: float) -> MachineSpec:
-        """Return the same ring, all its GPUs as they are while so large a *share* of the matrix peak is used."""
+    def at_matrix_share(
+        self, share: float, of_own: Mapping[int, float] | None = None, ticks_hz: int | None = None
+    ) -> MachineSpec:
+        """Return the same ring, all its GPUs as they are while so large a *share* of the matrix peak is used.
+
+        *of_own* has the shares of GPUs of their own, by number; *ticks_hz* is the time of a larger ring.
+        """
         if not self.clock_falls:
             return self
-        hz = self.ticks_hz
-        own = tuple(one.model_copy(update={"gpu": one.gpu.at_matrix_share(share, hz)}) for one in self.own_gpus)
+        hz, shares = ticks_hz or self.ticks_hz, of_own or {}
+
+        def clocked(one: GpuOverride) -> GpuOverride:
+            return one.model_copy(update={"gpu": one.gpu.at_matrix_share(shares.get(one.number, share), hz)})
+
+        own = tuple(map(clocked, self.own_gpus))
         return self.model_copy(update={"gpu": self.gpu.at_matrix_share(share, hz), "own_gpus": own})

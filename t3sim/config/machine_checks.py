@@ -12,7 +12,7 @@ from itertools import chain
 from pydantic import BaseModel
 
 from t3sim.config import limits
-from t3sim.config.machine import AtMost, MachineSpec
+from t3sim.config.machine import MATRIX_CLOCKS, AtMost, MachineSpec
 from t3sim.config.number_lists import LARGEST_NUMBER, format_number_list
 from t3sim.config.trees import Finding, annotations_of, shown_value, value_at
 from t3sim.units import format_bandwidth, format_bytes, format_frequency
@@ -45,7 +45,7 @@ NOT_SHORTER = (
 
 
 def machine_findings(machine: MachineSpec, ticks_hz: int | None = None) -> list[Finding]:
-    """What is wrong with a machine although each value alone is legal; *ticks_hz* is what its clocks fit, if known."""
+    """What is wrong with a machine although each value alone is legal; *ticks_hz*: of a time that its clocks fit."""
     checks = (
         _sizes, _groups, _compute_units, _l1, _l2, _returns, _flags, _memory, _accesses, _timing, _data_of_dram,
         _packets, _switch, _sums,
@@ -55,6 +55,13 @@ def machine_findings(machine: MachineSpec, ticks_hz: int | None = None) -> list[
         clocks = list(_clocks(machine))
         return [*findings, *(clocks or _link(machine, machine.ticks_hz))]
     return [*findings, *_link(machine, ticks_hz)]
+
+
+def _compute_clocks(machine: MachineSpec) -> list[int]:
+    """The compute clock, and what it may fall to, to a tick of a cycle."""
+    gpu = machine.gpu
+    clocks = [getattr(gpu, name) for name in MATRIX_CLOCKS]
+    return [gpu.compute_clock, *(clock for clock in clocks if isinstance(clock, int))]
 
 
 def _shown(path: str, value: int) -> str:
@@ -201,7 +208,7 @@ def _link(machine: MachineSpec, ticks: int) -> Iterator[Finding]:
         yield "link.packet_header", f"makes the time of an access on a link of {shown} a fraction too fine; round both"
         return
     slot, access = machine.gpu.issue_slot, machine.memory.access
-    per_slot = bandwidth * slot // (min(machine.gpu.compute_clock, machine.gpu.clock_of_matrices) * access) + 1
+    per_slot = bandwidth * slot // (min(_compute_clocks(machine)) * access) + 1
     if per_slot > limits.MOST_ACCESSES_IN_A_SLOT:
         accesses = f"{per_slot} accesses (`memory.access`, {format_bytes(access)})"
         one_slot = f"one issue slot (`gpu.issue_slot`, {slot} cycles)"
@@ -330,7 +337,7 @@ def _data_of_dram(machine: MachineSpec) -> Iterator[Finding]:
     """DRAM data that would come back to a compute unit further ahead than the kernel can note."""
     timing, l2, slot = machine.memory.timing, machine.gpu.l2, machine.gpu.issue_slot
     name, latency = ("nCL", timing.nCL) if timing.nCL >= timing.nCWL else ("nCWL", timing.nCWL)
-    clock = max(machine.gpu.compute_clock, machine.gpu.clock_of_matrices)
+    clock = max(_compute_clocks(machine))
     data = Fraction((latency + timing.nBL) * clock, machine.memory.clock)
     crossing, words = _crossing(machine)
     if Fraction(l2.hit_latency, 2) + crossing + data > limits.LONGEST_TRIP_SLOTS * slot:

@@ -154,4 +154,4 @@ def shortest_latency(machine: MachineSpec, n: int | None = None) -> int:
 def longest_slot(machine: MachineSpec, n: int) -> int:
     """Return the longest issue slot of the GPUs of a ring of *n*, in picoseconds, rounded up."""
     gpus = [machine.gpu, *(own.gpu for own in machine.own_gpus if own.number < n)]
-    return max(-(-gpu.issue_slot * PS_PER_S // gpu.compute_clock) for gpu in gpus)
+    return max(-(-gpu.issue_slot * PS_PER_S // min(gpu.compute_clock, gpu.clock_of_matrices)) for gpu in gpus)

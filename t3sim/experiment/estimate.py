@@ -130,7 +130,7 @@ def seconds_of(machine: MachineSpec, work: Work) -> float:
 def gemm_work(machine: MachineSpec, gemm: GemmShape, tiling: TilingSpec, n_devices: int | None) -> Work:
     """Return the work of a GEMM, fused with the reduce-scatter of its output over *n_devices* unless None."""
     gpu, granule = machine.gpu, machine.memory.access
-    unit, clock = gpu.compute_unit, gpu.clock_at_share(gpu.compute_unit.matrix_efficiency)
+    unit, clock = gpu.compute_unit, gpu.clock_at_work(gpu.compute_unit.matrix_efficiency)
     rows, columns = tiling.workgroup_tile
     n_tiles, n_slices = -(-gemm.m // rows) * -(-gemm.n // columns), -(-gemm.k // tiling.k_slice)
     lines_of_tile = n_slices * (rows + columns)  # a slice of a row is a line

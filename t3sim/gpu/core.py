@@ -49,7 +49,7 @@ class GpuCore:
         ticks: TickBase | None = None,
         traffic: TrafficClasses = T3_TRAFFIC,
     ) -> None:
-        """*ticks* is the time of the ring if its GPUs have different clocks (default: the coarsest for *machine*)."""
+        """*ticks* is the time of the ring if its GPUs have different clocks (default: that of *machine*)."""
         self.machine = machine
         self.ticks = TickBase.of(machine) if ticks is None else ticks
         self.traffic = traffic

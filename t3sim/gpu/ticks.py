@@ -1,4 +1,4 @@
-"""Integer time: a tick that every clock of a machine is a multiple of."""
+"""Integer time: ticks of which a cycle of each clock of a machine has a whole number."""
 
 from __future__ import annotations
 

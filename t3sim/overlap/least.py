@@ -63,7 +63,8 @@ def compute_ticks(machine: MachineSpec, trace: TileTrace, ticks: TickBase, *, an
 def _ticks_on(n_units: int, machine: MachineSpec, trace: TileTrace, ticks: TickBase, *, any_kernel: bool) -> int:
     """Return the same on so many compute units.
 
-    At the clock that so many products in so many cycles leave: who takes more cycles takes longer, at a higher one.
+    At the clock that so many products in so many cycles leave: who takes more cycles takes longer, at a higher one, but
+    for clocks that fall by more than a half, with which that many cycles are not the quickest.
     """
     gpu, unit, tiles = machine.gpu, machine.gpu.compute_unit, trace.workgroups
     rows, columns = trace.tiling.workgroup_tile
@@ -81,12 +82,15 @@ def _ticks_on(n_units: int, machine: MachineSpec, trace: TileTrace, ticks: TickB
         of_slot = launch * (1 if trace.tiling.persistent else n_turns) + n_turns * (multiply // rate + store)
         return max(of_unit, of_slot)
 
-    share = n_units / gpu.n_compute_units
+    share, launch = n_units / gpu.n_compute_units, ticks.from_ps(unit.workgroup_launch + trace.tiling.prologue)
+    slower = 1.0
     if gpu.matrix_clock_by == "share":
-        share = min(1.0, flops / unit.matrix_flops_per_cycle / gpu.n_compute_units / max(taken(1, 0), 1))
-    cycle = ticks.period(gpu.at_matrix_share(share, ticks.hz).compute_clock)
-    launch = ticks.from_ps(unit.workgroup_launch + trace.tiling.prologue)
-    return ticks.from_ps(gpu.kernel_launch) + taken(cycle, launch)
+        share = flops / unit.matrix_flops_per_cycle / gpu.n_compute_units / max(taken(1, 0), 1)
+        lost = 1 - gpu.clock_of_matrices / gpu.compute_clock
+        slower = max(1.0, 2 * lost * share)  # cycles of the quickest, over these
+    cycle = ticks.period(gpu.at_matrix_share(min(1.0, share / slower), ticks.hz).compute_clock)
+    least = taken(cycle, launch) if slower == 1.0 else int(taken(cycle, 0) * slower)
+    return ticks.from_ps(gpu.kernel_launch) + least
 
 
 def link_ticks(machine: MachineSpec, chunks: Sequence[int], ticks: TickBase, rounds: int = 1) -> int:

@@ -6,6 +6,7 @@ are simulated once.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -48,12 +49,20 @@ class Part:
         """Say where the ranks' programs differ; None: nowhere, and one GPU may stand for all."""
         return difference(self.programs)
 
-    def clocked(self, machine: MachineSpec) -> MachineSpec:
-        """Return *machine* at the clock of this part: the more of its matrix peak the GEMMs use, the lower."""
+    def clocked(self, machine: MachineSpec, ticks_hz: int | None = None) -> MachineSpec:
+        """Return *machine* at the clock of this part: the more of its matrix peak the GEMMs use, the lower.
+
+        GPUs that are alike have one clock, by the rank that uses most. *ticks_hz* is the time of a larger ring.
+        """
         if not machine.clock_falls:
             return machine
-        programs = self.programs if self.difference is not None else self.programs[:1]
-        return machine.at_matrix_share(max(matrix_share(program, machine) for program in programs))
+        own = {one.number for one in machine.own_gpus}
+        if not own:
+            programs = self.programs if self.difference is not None else self.programs[:1]
+            return machine.at_matrix_share(max(matrix_share(one, machine) for one in programs), None, ticks_hz)
+        shares = {d: matrix_share(program, machine.of_gpu(d)) for d, program in enumerate(self.programs)}
+        alike = max((share for d, share in shares.items() if d not in own), default=0.0)
+        return machine.at_matrix_share(alike, shares, ticks_hz)
 
     @cached_property
     def key(self) -> str:
@@ -66,21 +75,24 @@ class Part:
 def matrix_share(program: Program, machine: MachineSpec) -> float:
     """Return the share of the matrix peak that *program* uses while its GEMMs run, if these never wait.
 
-    Where the clock falls with the units that multiply: the largest share of these that a GEMM may use.
+    GEMMs of one stream follow each other, those of others take what their last rounds leave.  Where the clock falls
+    with the units that multiply: the largest share of these that a GEMM may use.
     """
-    used = whole = most = 0.0
+    used = least = most = 0.0
+    by_stream: defaultdict[int, float] = defaultdict(float)
     every = machine.gpu.n_compute_units
     for gemm in (one for one in program.operations if isinstance(one, Gemm)):
         n_units = every if gemm.units is None else len(range(*gemm.units))
         most = max(most, n_units / every)
         tiles = gemm.trace.workgroups[gemm.stores.distance != 0]
         n_sent = int((tiles["n_rows"] * tiles["n_columns"]).sum()) * ELEMENT_BYTES
-        multiplying, taken = matrix_cycles(machine, gemm.trace, n_units, n_sent)
-        used += multiplying
-        whole += taken
+        cycles = matrix_cycles(machine, gemm.trace, n_units, n_sent)
+        used += cycles.used
+        least += cycles.least
+        by_stream[gemm.stream] += cycles.whole
     if machine.gpu.matrix_clock_by == "units":
         return most
-    return used / whole if whole else 0.0
+    return used / max(least, *by_stream.values()) if by_stream else 0.0
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ class ExplicitParts(Parts):
     def cluster(self, part: Part, spec: MachineSpec, policy: str, params: dict[str, Any]) -> RingMachine:
         """Return fresh GPUs for *part*, or one of them alone, in the time of all."""
         return RingMachine(
-            part.clocked(spec), arbitration_policies.get(policy), params, part.n, self.run.quantum,
+            part.clocked(spec, self.ticks.hz), arbitration_policies.get(policy), params, part.n, self.run.quantum,
             n_threads=threads_for(part.n), ticks=self.ticks, traffic=TrafficClasses(part.programs[0].classes),
         )  # fmt: skip
 

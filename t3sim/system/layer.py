@@ -20,7 +20,7 @@ from t3sim.workload.tiling import ELEMENT_BYTES, tile_grid
 def matrix_flops_per_second(machine: MachineSpec, share: float) -> float:
     """Return a *share* of the matrix rate of all compute units, at the clock that it leaves."""
     gpu = machine.gpu
-    return share * gpu.n_compute_units * gpu.compute_unit.matrix_flops_per_cycle * gpu.clock_at_share(share)
+    return share * gpu.n_compute_units * gpu.compute_unit.matrix_flops_per_cycle * gpu.clock_at_work(share)
 
 
 def operator_parts(operator: Operator, workload: WorkloadSpec, machine: MachineSpec) -> tuple[float, float]:

@@ -222,8 +222,9 @@ def efficiency_of(
     efficiency = 1.0
     for _ in range(ROUNDS):
         own = with_unit(machine, matrix_efficiency=efficiency)
-        used, whole = matrix_cycles(own, trace, gpu.n_compute_units, n_sent)
-        efficiency = at_peak / max(main_loop_s * gpu.clock_at_share(used / whole) - first_operands, at_peak)
+        cycles = matrix_cycles(own, trace, gpu.n_compute_units, n_sent)
+        clock = gpu.clock_at_share(cycles.used / cycles.whole)
+        efficiency = at_peak / max(main_loop_s * clock - first_operands, at_peak)
     return efficiency
 
 

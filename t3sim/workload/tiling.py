@@ -18,7 +18,7 @@ Pinned by ``tests/workload/test_tiling.py``.
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -254,8 +254,16 @@ def resident_workgroups(machine: MachineSpec, tiling: TilingSpec) -> int:
     return min(*held, 1 if tiling.persistent else MOST_RESIDENT_WORKGROUPS)
 
 
-def matrix_cycles(machine: MachineSpec, trace: TileTrace, n_units: int, n_sent: int = 0) -> tuple[float, float]:
-    """Return in how many cycles a GEMM multiplies at the matrix peak of all compute units, and how many it takes.
+class MatrixCycles(NamedTuple):
+    """Cycles of the compute clock that a GEMM takes."""
+
+    used: float  # at the matrix peak of all compute units
+    least: float  # if others take what its last round of tiles leaves
+    whole: float
+
+
+def matrix_cycles(machine: MachineSpec, trace: TileTrace, n_units: int, n_sent: int = 0) -> MatrixCycles:
+    """Return in how many cycles a GEMM multiplies, and how many it takes.
 
     It has *n_units* of them. Each multiplies its tiles at ``matrix_efficiency``, or as fast as the L2 has operands,
     and stores each, which others hide that multiply on it; some have no tile in the last round. Operands and output
@@ -269,10 +277,15 @@ def matrix_cycles(machine: MachineSpec, trace: TileTrace, n_units: int, n_sent: 
     load = -(-gemm.k // tiling.k_slice) * loaded * tiling.k_slice * ELEMENT_BYTES / l2_rate
     multiply = max(at_peak / gpu.compute_unit.matrix_efficiency, load)
     store = n_elements * ELEMENT_BYTES / gpu.compute_unit.l2_store_bytes_per_cycle + gpu.compute_unit.epilogue
-    on_units = -(-trace.n_workgroups // n_units) * max(multiply, (multiply + store) / n_resident)
+    of_tile = max(multiply, (multiply + store) / n_resident)
     n_moved = (gemm.m * gemm.k + gemm.k * gemm.n + gemm.m * gemm.n) * ELEMENT_BYTES
-    elsewhere_s = max(n_moved / machine.memory.bandwidth, n_sent / machine.link.bandwidth)
-    return at_peak * trace.n_workgroups / gpu.n_compute_units, max(on_units, elsewhere_s * gpu.compute_clock)
+    elsewhere = max(n_moved / machine.memory.bandwidth, n_sent / machine.link.bandwidth) * gpu.compute_clock
+    n_tiles = trace.n_workgroups
+    return MatrixCycles(
+        at_peak * n_tiles / gpu.n_compute_units,
+        max(n_tiles / n_units * of_tile, elsewhere),
+        max(-(-n_tiles // n_units) * of_tile, elsewhere),
+    )
 
 
 def chunk_findings(gemm: GemmShape, tiling: TilingSpec, n_chunks: int, key: str = "tp") -> list[Finding]:

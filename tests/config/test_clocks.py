@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import mean
 
+import numpy as np
 import pytest
 
 from t3sim.cli.validate import machine_of
 from t3sim.config.experiment import GemmShape
 from t3sim.config.presets import load_kernels, load_tiling
+from t3sim.errors import ConfigError
 from t3sim.gpu.ticks import TickBase
 from t3sim.overlap import overlap_strategies
 from t3sim.overlap.least import compute_ticks
 from t3sim.program.operator import Operator
 from t3sim.program.parts import gemm_part, reduce_scatter_part
+from t3sim.program.plan import Part, matrix_share
 from t3sim.registry import encoded
+from t3sim.system.simulate import simulate
 from t3sim.validation.simulation import at_onset, unthrottled
 from t3sim.validation.tiles import efficiency_of
 from t3sim.workload.kernel_choice import tiling_of
 from t3sim.workload.tiling import make_tile_trace, matrix_cycles
 from tests.harness.machines import machine
 from tests.harness.sms import measured_rows
+from tests.harness.sublayers import point
 
 SHAPES = ((16384, 3072, 384), (16384, 3072, 1536), (8192, 4256, 2128), (8192, 3584, 8192), (16384, 4096, 8192))
 LOOPS = {"in the first 20 ms": (0.5, 20.0), "at the power limit": (100.0, 500.0)}
@@ -31,8 +37,8 @@ def share_of(name: str, shape: tuple[int, int, int], n_units: int = 132) -> floa
     """The share of the matrix peak that cuBLAS's kernel for *shape* uses."""
     gemm = GemmShape(m=shape[0], n=shape[1], k=shape[2])
     tiling = tiling_of(load_kernels("cublas-hopper"), gemm, n_units)
-    used, whole = matrix_cycles(machine(name), make_tile_trace(gemm, tiling, 1), n_units)
-    return used / whole
+    cycles = matrix_cycles(machine(name), make_tile_trace(gemm, tiling, 1), n_units)
+    return cycles.used / cycles.whole
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: "x".join(map(str, shape)))
@@ -84,12 +90,12 @@ def test_a_part_has_the_clock_of_its_gemms() -> None:
 def test_a_gemm_that_waits_for_memory_or_the_link_multiplies_less() -> None:
     spec = machine("h200")
     tall = make_tile_trace(GemmShape(m=128, n=256 * 132, k=8192), load_tiling("gemm-128x256"), 1)
-    used, whole = matrix_cycles(spec, tall, 132)
+    used, _, whole = matrix_cycles(spec, tall, 132)
     operands = 2 * (128 * 8192 + 256 * 132 * 8192 + 128 * 256 * 132)
     assert whole == pytest.approx(operands / 4.9152e12 * spec.gpu.compute_clock)
     small = make_tile_trace(GemmShape(m=128 * 132, n=256, k=64), load_tiling("gemm-128x256"), 2)
     n_sent = 128 * 132 * 256
-    assert matrix_cycles(spec, small, 132, n_sent)[1] == pytest.approx(n_sent / 361e9 * spec.gpu.compute_clock)
+    assert matrix_cycles(spec, small, 132, n_sent).whole == pytest.approx(n_sent / 361e9 * spec.gpu.compute_clock)
     assert used < 0.6 * whole
 
 
@@ -114,9 +120,9 @@ def test_on_fewer_units_with_as_many_rounds_a_gemm_is_quicker_and_the_bound_know
     spec = machine("h200")
     trace = make_tile_trace(GemmShape(m=128 * 133, n=256, k=4096), load_tiling("gemm-128x256"), 1)
     hz = TickBase.of(spec)
-    used, whole = matrix_cycles(spec, trace, 132)
+    used, _, whole = matrix_cycles(spec, trace, 132)
     clock = spec.at_matrix_share(used / whole).gpu.compute_clock
-    assert matrix_cycles(spec, trace, 67)[1] == whole
+    assert matrix_cycles(spec, trace, 67).whole == whole
     rate = spec.gpu.compute_unit.matrix_flops_per_cycle * spec.gpu.compute_unit.matrix_efficiency * clock
     rounds = 2 * 2 * 128 * 256 * 4096 * hz.hz / rate
     assert rounds < compute_ticks(spec, trace, hz) - hz.from_ps(spec.gpu.kernel_launch) < 1.1 * rounds
@@ -138,7 +144,7 @@ def test_a_kernel_for_which_the_l2_is_too_slow_multiplies_less(cluster: int, loa
     tiling = load_tiling("gemm-128x128").model_copy(update={"persistent": True, "cluster": cluster})
     spec = machine_of("h200", ["machine.gpu.compute_unit.matrix_efficiency=1.0"])
     trace = make_tile_trace(GemmShape(m=128 * 12, n=128 * 11, k=6400), tiling, 1)
-    used, whole = matrix_cycles(spec, trace, 132)
+    used, _, whole = matrix_cycles(spec, trace, 132)
     assert used == 2 * 128 * 128 * 6400 / 4096
     load = 100 * loaded * 128 * 132 / (128 * 48)
     assert whole == pytest.approx(load + 128 * 128 * 2 / 32)
@@ -166,5 +172,61 @@ def test_how_much_a_recorded_kernel_multiplies_is_told_at_the_clock_that_it_leav
     at_peak, first = 2 * 128 * 256 * 4096 / 4096, spec.gpu.l2.hit_latency + spec.gpu.l2.miss_latency
     efficiency = efficiency_of(60e-6, spec, tiling, shape)
     share = at_peak / (at_peak / efficiency + 128 * 256 * 2 / 32)
-    clock = 1.98e9 - share * (1.98e9 - spec.gpu.burst_clock_of_matrices)
+    clock = 1.98e9 - share * (1.98e9 - spec.gpu.burst_matrix_clock)
     assert (at_peak / efficiency + first) / clock == pytest.approx(60e-6, rel=1e-3)
+
+
+def gemms_on(streams: tuple[int, ...], m: int = 128 * 66) -> Part:
+    """GEMMs of 66 tiles, half of the units, each on one of *streams*."""
+    spec = machine("h200")
+    op = Operator(spec, 2, make_tile_trace(GemmShape(m=m, n=256, k=4096), load_tiling("gemm-128x256"), 2))
+    [gemm] = gemm_part(op).programs[0].operations
+    program = replace(gemm_part(op).programs[0], operations=tuple(replace(gemm, stream=one) for one in streams))
+    return Part("gemm", "gemms", (program, program))
+
+
+def test_gemms_side_by_side_share_the_units_and_those_of_one_stream_do_not() -> None:
+    spec = machine("h200")
+    alone, in_turns, beside = (matrix_share(gemms_on(s).programs[0], spec) for s in ((0,), (0, 0), (0, 1)))
+    assert in_turns == pytest.approx(alone)
+    assert beside == pytest.approx(2 * alone)
+    assert matrix_share(gemms_on((0, 1, 2)).programs[0], spec) == pytest.approx(2 * alone)
+
+
+def test_a_gpu_of_its_own_has_the_clock_of_what_it_does() -> None:
+    text = ("machine.gpu[1].compute_unit.matrix_efficiency=0.2", "machine.gpu[2].matrix_clock_by=units")
+    ring = point(
+        "sequential", "mode=explicit", *text, shape=(512, 256, 64), tp=4, machine="h200", tiling="gemm-128x256"
+    ).machine
+    part = gemms_on((0,), 128 * 132)
+    four = Part("gemm", "gemm", (part.programs[0],) * 4)
+    clocked = four.clocked(ring)
+    clocks = [clocked.of_gpu(d).gpu.compute_clock for d in range(4)]
+    alone = [replace(four, programs=(part.programs[0],)).clocked(ring.of_gpu(d)).gpu.compute_clock for d in range(4)]
+    assert clocks == pytest.approx(alone, rel=0.002)
+    assert clocks[1] > clocks[0] == clocks[3] > clocks[2] == pytest.approx(1.32e9, rel=0.002)
+
+
+@pytest.mark.parametrize("override", ["machine.gpu[1].compute_clock=1.26 GHz", "machine.memory[1].clock=990 MHz"])
+@pytest.mark.parametrize("strategy", ["sequential", "t3"])
+def test_gpus_of_unlike_clocks_that_fall_run(strategy: str, override: str) -> None:
+    """Parts of one GPU count in the ticks of the ring."""
+    run = point(strategy, "mode=explicit", "machine.gpu.matrix_clock=900 MHz", override, shape=(256, 256, 64), tp=2)
+    fast = run.model_copy(update={"machine": point(strategy, "mode=explicit", override, tp=2).machine})
+    slow_us, fast_us = (one.ticks.to_us(one.total) for one in map(simulate, (run, fast)))
+    assert slow_us > fast_us
+
+
+def test_no_design_beats_the_bound_where_the_clock_falls_by_more_than_half() -> None:
+    """Who takes more cycles may be quicker then, so the quickest number of them counts."""
+    spec = machine_of("h200", ["machine.gpu.matrix_clock=400 MHz"])
+    trace = make_tile_trace(GemmShape(m=128 * 132, n=256, k=4096), load_tiling("gemm-128x256"), 1)
+    hz, c, lost = TickBase.of(spec), 1.98e9, 1.58e9
+    used = 2 * 128 * 256 * 4096 / 4096
+    quickest = min(w / (c - lost * used / w) for w in np.linspace(used, 4 * used, 10000))
+    assert hz.to_us(compute_ticks(spec, trace, hz)) <= 1e6 * quickest + spec.gpu.kernel_launch / 1e6 + 1
+
+
+def test_a_clock_of_zero_is_refused() -> None:
+    with pytest.raises(ConfigError, match="matrix_clock"):
+        machine_of("h200", ["machine.gpu.matrix_clock=0 Hz"])

@@ -70,7 +70,7 @@ class ObservedRing(ExplicitParts):
         ring = super().cluster(part, spec, policy, params)
         if self._of_ring and len(part.programs) > 1:
             arguments = {"quantum_ps": self.run.quantum, "ticks": self.ticks, **self._of_ring}
-            spec = part.clocked(spec)
+            spec = part.clocked(spec, self.ticks.hz)
             ring = RingMachine(spec, ring.cores[0].policy, params, part.n, traffic=ring.cores[0].traffic, **arguments)
         self._change(ring)
         self.digests.append([hashlib.sha256() for _ in ring.cores])
