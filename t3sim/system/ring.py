@@ -107,9 +107,9 @@ class RingMachine(Machine):
         The next turn is always of the device that may go furthest. In a ring it comes to be the one behind the one
         that went last, which finds its neighbour ahead and goes on for several windows at once: the caches of the host
         like that better than going round window by window.
-        Two turns for each thread are under way, and each is taken in as it ends, so a thread waits neither for the
-        slowest one nor for the links.  Nothing depends on which ends first: a device takes in messages by the window
-        in which they were sent.
+        Up to two turns for each thread are under way, and each is taken in as it ends, so a thread waits neither for
+        the slowest one nor for the links.  Nothing depends on which ends first: a device takes in messages by the
+        window in which they were sent.
         """
         while True:
             while self._turns.has_room and (turn := self._furthest()):

@@ -21,7 +21,7 @@ class Turns(Generic[T]):
 
     With a thread for each GPU each has its own, so that the caches of one core keep its state; fewer threads share what
     there is to do, and a single one is that of the caller.  Queues, because a turn takes a millisecond or two: an
-    executor with its ``Future`` takes 40 us of each, most of it under the lock of Python.
+    executor and its ``Future`` cost about 40 us more of each, and hold the lock of Python.
     """
 
     def __init__(self, n_threads: int, n_gpus: int) -> None:

@@ -58,21 +58,16 @@ def test_a_single_thread_is_that_of_the_caller() -> None:
 
 
 @pytest.mark.parametrize("n_threads", [2, N_GPUS])
-@pytest.mark.parametrize("error", [SystemExit(7), KeyboardInterrupt(), GeneratorExit(), MemoryError(), ValueError()])
+@pytest.mark.parametrize("error", [SystemExit(7), KeyboardInterrupt(), GeneratorExit(), MemoryError(), OSError()])
 @pytest.mark.parametrize("wait", [Turns.take, Turns.settle])
 def test_whoever_waits_for_a_turn_hears_what_it_raised(
     wait: Callable[[Turns[Any]], Any], error: BaseException, n_threads: int
 ) -> None:
     turns: Turns[Any] = Turns(n_threads, N_GPUS)
     n_before = threading.active_count()
-
-    def run() -> None:
-        with turns.threads():
-            turns.give(1, fail(error))
-            wait(turns)
-
-    with pytest.raises(type(error)) as raised:
-        run()
+    turns.give(1, fail(error))
+    with pytest.raises(type(error)) as raised, turns.threads():
+        wait(turns)
     assert raised.value is error
     assert threading.active_count() == n_before
 
@@ -104,16 +99,15 @@ def test_two_turns_for_each_thread_are_given_out() -> None:
 
 @pytest.mark.parametrize("n_threads", [2, N_GPUS])
 def test_no_thread_stays_whatever_happens_to_the_caller(n_threads: int) -> None:
-    n_before = threading.active_count()
+    seen, n_before = [], threading.active_count()
 
-    def run() -> None:
-        with Turns[None](n_threads, N_GPUS).threads():
-            assert threading.active_count() == n_before + n_threads
-            raise KeyboardInterrupt
+    def interrupted() -> None:
+        seen.append(threading.active_count())
+        raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        run()
-    assert threading.active_count() == n_before
+    with pytest.raises(KeyboardInterrupt), Turns[None](n_threads, N_GPUS).threads():
+        interrupted()
+    assert [*seen, threading.active_count()] == [n_before + n_threads, n_before]
 
 
 @pytest.mark.parametrize("last", [0, 1, 2])
