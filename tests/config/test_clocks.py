@@ -230,3 +230,13 @@ def test_no_design_beats_the_bound_where_the_clock_falls_by_more_than_half() -> 
 def test_a_clock_of_zero_is_refused() -> None:
     with pytest.raises(ConfigError, match="matrix_clock"):
         machine_of("h200", ["machine.gpu.matrix_clock=0 Hz"])
+
+
+def test_gpus_that_are_alike_have_the_clock_of_the_rank_that_uses_most() -> None:
+    spec = machine("h200")
+    half, whole = (gemms_on((0,), 128 * n).programs[0] for n in (66, 132))
+    for programs in ((half, whole), (whole, half)):
+        both = Part("gemm", "gemm", programs)
+        assert both.difference is not None
+        assert both.clocked(spec) == Part("gemm", "gemm", (whole, whole)).clocked(spec)
+    assert both.clocked(spec) != Part("gemm", "gemm", (half, half)).clocked(spec)
