@@ -24,7 +24,7 @@ from t3sim.config.yaml_loader import Node, Position
 from t3sim.errors import UsageError
 from t3sim.measurements.samples import Measurement, Measurements
 from t3sim.validation.calibrate import Fitted, calibrate, readings, value_at, with_value
-from t3sim.validation.simulation import CollectiveAlone, GemmAlone, Outcome, Simulation
+from t3sim.validation.simulation import CollectiveAlone, GemmAlone, Outcome, Simulation, at_onset
 from t3sim.validation.tables import calibration_table, machine_file
 
 TILING = load_tiling("gemm-128x256")
@@ -89,7 +89,7 @@ def made_up() -> Measurements:
         ring = CollectiveAlone(truth, TILING, op.replace("_", "-"), size, gpus, n)  # type: ignore[arg-type]
         rows.append(row("collectives", line, collective=op, gpus=gpus, bytes=size, nccl_channels=channels,
                         nccl_proto="auto", time_us=formula_us(ring)))  # fmt: skip
-    cold = with_value(truth, "gpu.matrix_clock", truth.gpu.burst_matrix_clock)
+    cold = at_onset(truth)
     for kind, machine in (("gemm", truth), ("gemm_gaps", cold)):
         for line, (m, n, k) in enumerate([(4096, 4096, 4096), (8192, 4096, 512), (16384, 3072, 192)], 2):
             time_us = formula_us(GemmAlone(machine, TILING, GemmShape(m=m, n=n, k=k)))
