@@ -11,7 +11,7 @@ PICOSECONDS = 10**12
 
 @dataclass(frozen=True)
 class TickBase:
-    """Integer time: *hz* ticks per second, a multiple of every clock."""
+    """Integer time: *hz* ticks per second, a multiple of every clock but those that a clock falls to."""
 
     hz: int
 

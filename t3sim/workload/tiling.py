@@ -10,8 +10,9 @@ All arrays here are stored by rows.  A GEMM whose arrays are stored by columns i
 with arrays stored by rows and tiles that are numbered down the columns: what a stage makes is then in pieces as wide as
 a tile all over the output, and not whole rows of it.
 
-The rules of a tiling (what a compute unit must hold, and what the tracker can tell apart) are here too.  Leaves out
-split-K: every output element belongs to exactly one workgroup and to exactly one wavefront of it.
+The rules of a tiling (what a compute unit must hold, and what the tracker can tell apart) are here too, and how much of
+its time a GEMM multiplies (decision 44).  Leaves out split-K: every output element belongs to exactly one workgroup and
+to exactly one wavefront of it.
 Pinned by ``tests/workload/test_tiling.py``.
 """
 

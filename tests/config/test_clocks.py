@@ -53,7 +53,7 @@ def test_the_clock_falls_as_measured_with_the_share_of_the_peak(
     measured = mean(float(row["ghz"]) for row in of_shape if first <= float(row["from_ms"]) < last)
     spec = machine(name) if loop == "at the power limit" else unthrottled(machine(name))
     share = share_of(name, shape)
-    assert spec.at_matrix_share(share).gpu.compute_clock / 1e9 == pytest.approx(measured, rel=0.045)
+    assert spec.at_matrix_share(share).gpu.compute_clock / 1e9 == pytest.approx(measured, rel=0.04)
     if shape[2] == 384:  # the check would see a clock that is the same for all
         assert spec.at_matrix_share(0.9).gpu.compute_clock / 1e9 < 0.955 * measured
 
