@@ -273,7 +273,8 @@ def matrix_cycles(machine: MachineSpec, trace: TileTrace, n_units: int, n_sent: 
     gpu, gemm, tiling = machine.gpu, trace.gemm, trace.tiling
     n_elements, n_resident = math.prod(tiling.workgroup_tile), resident_workgroups(machine, tiling)
     at_peak = 2 * n_elements * multiplied_k(trace) / gpu.compute_unit.matrix_flops_per_cycle
-    loaded = sum(tiling.workgroup_tile) * (3 if tiling.cluster == 2 else 4) / 4  # rows and columns, of a slice
+    # Rows and columns, of a slice; of two workgroups each loads half of what both need, as if tiles were square.
+    loaded = sum(tiling.workgroup_tile) * (3 if tiling.cluster == 2 else 4) / 4
     l2_rate = min(gpu.compute_unit.l2_bytes_per_cycle, gpu.l2.n_banks * gpu.l2.bank_bytes_per_cycle / n_units)
     load = -(-gemm.k // tiling.k_slice) * loaded * tiling.k_slice * ELEMENT_BYTES / l2_rate
     multiply = max(at_peak / gpu.compute_unit.matrix_efficiency, load)
