@@ -6,7 +6,7 @@
 from t3sim.gpu.arbitration import ChannelView, policy
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.codes import COMM, COMPUTE, NEVER, NO_STREAM, READ, WRITE
-from t3sim.gpu.kernel.memory_controller import head_is_ready
+from t3sim.gpu.kernel.memory_controller import head_arrival, head_is_ready
 from t3sim.overlap import strategy
 from t3sim.overlap.t3 import fused_program
 from t3sim.program.kernels import copies, gemm, program, ring, row_granules, tile_offsets, total
@@ -38,6 +38,6 @@ __all__ = [
     "CACHED", "COMM", "COMPUTE", "NEVER", "NO_STREAM", "READ", "STEP", "STORE", "UPDATE", "WRITE", "Barrier",
     "ChannelView", "Content", "Forward", "Gemm", "Memory", "Moves", "Operator", "Parameter", "Part", "Plan", "Post",
     "Program", "Stores", "TileWaits", "Tiles", "Wait", "all_gather_part", "copies", "fused_program", "gemm",
-    "gemm_part", "head_is_ready", "in_order", "kernel", "longest", "policy", "program", "reduce_scatter_part", "ring",
-    "row_granules", "strategy", "table", "tile_offsets", "total",
+    "gemm_part", "head_arrival", "head_is_ready", "in_order", "kernel", "longest", "policy", "program",
+    "reduce_scatter_part", "ring", "row_granules", "strategy", "table", "tile_offsets", "total",
 ]  # fmt: skip

@@ -4,7 +4,7 @@ The tree is kept beside the spec, so that every value can be shown with its orig
 the line that caused it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
@@ -134,7 +134,8 @@ def validated(model: type[SpecT], node: Node, prefix: str) -> SpecT:
 def spec_problems(error: ValidationError, model: type[BaseModel], root: Node, prefix: str) -> list[Problem]:
     """Findings of pydantic as problems with their place in the file."""
     problems: dict[tuple[str, str], Problem] = {}
-    for item in error.errors(include_url=False):
+    # Of a number that may be a word instead, what is wrong with the number says enough.
+    for item in sorted(error.errors(include_url=False), key=_is_number_for_word):
         location, key = item["loc"], prefix
         node = node_at(root, location)[0]
         is_about_key = item["type"] in ("missing", "extra_forbidden")
@@ -142,9 +143,16 @@ def spec_problems(error: ValidationError, model: type[BaseModel], root: Node, pr
             location = location[:-1]
         for step in location:
             key += f"[{step}]" if isinstance(step, int) else f".{step}" if key else str(step)
+        if _is_number_for_word(item) and any(known == key for known, _ in problems):
+            continue
         message = _message(dict(item), model, location, can_guess=len(problems) < MAX_GUESSES)
         problems.setdefault((key, message), node.problem(key, message, at_key=is_about_key))
     return list(problems.values())
+
+
+def _is_number_for_word(item: Mapping[str, Any]) -> bool:
+    """Whether a finding of pydantic is that a number is none of the words that may stand in its place."""
+    return item["type"] == "literal_error" and not isinstance(item.get("input"), str)
 
 
 def found_words(value: Any) -> str:

@@ -113,9 +113,10 @@ class Channel:
             record.queue_tail[stream] = max(int(record.queue_tail[stream]), int(record.queue_head[stream]))
             if record.queue_tail[stream] - record.queue_head[stream] < length:
                 record.queue_tail[stream] = record.queue_head[stream] + length
-        record.request_at[:] = self.now - rng.integers(-LONGEST_STEP // 4, 10 * LONGEST_STEP, record.request_at.shape)
-        record.request_place[:] = rng.choice([codes.OPERAND_READ, codes.WRITE_BIT], record.request_place.shape)
-        record.is_stalled[:] = rng.random(trial.n_classes) < 0.1
+        requests = record.requests.view(np.ndarray)
+        requests["at"] = self.now - rng.integers(-LONGEST_STEP // 4, 10 * LONGEST_STEP, requests.shape)
+        requests["place"] = rng.choice([codes.OPERAND_READ, codes.WRITE_BIT], requests.shape)
+        record.stalled = sum(1 << stream for stream in range(trial.n_classes) if rng.random() < 0.1)
         record.last_stream = int(rng.integers(trial.n_classes))
         record.last_served_at[:] = rng.integers(self.now + 1, size=trial.n_classes)
         record.last_comm_at = max(record.last_served_at[codes.COMM :], default=0)

@@ -19,7 +19,7 @@ from t3sim.errors import UsageError
 from t3sim.gpu.arbitration.user_code import check_return_type, compile_error, guarded, is_policy_of_a_user
 from t3sim.gpu.kernel import _jit, codes, state
 from t3sim.gpu.kernel.loop import advance
-from t3sim.gpu.kernel.state import Layout, channel_dtype, gpu_dtype
+from t3sim.gpu.kernel.state import INVERSE_SHIFT, Layout, channel_dtype, gpu_dtype
 from t3sim.gpu.ticks import TickBase
 
 EFFICIENCY_SCALE = 10_000  # matrix_efficiency is kept to four digits
@@ -162,6 +162,7 @@ def fill_clocks(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
     gpu.compute_ticks = ticks.period(spec.compute_clock)
     gpu.memory_ticks = ticks.period(memory.clock)
     gpu.slot_ticks = spec.issue_slot * gpu.compute_ticks
+    gpu.slot_inverse = -(-(1 << INVERSE_SHIFT) // gpu.slot_ticks)
     gpu.bin_ticks = ticks.from_ps(1_000_000)
     gpu.n_compute_units = spec.n_compute_units
     gpu.n_copy_engines = spec.n_copy_engines
@@ -211,6 +212,7 @@ def fill_memory(gpu: Any, machine: MachineSpec) -> None:
     channels["write_high_watermark"] = memory.queue.write_high_watermark
     channels["write_low_watermark"] = memory.queue.write_low_watermark
     channels["stream_capacity"] = memory.stream_queue_entries
+    channels["ring_mask"] = (1 << (memory.stream_queue_entries - 1).bit_length()) - 1
     per_refresh = channels["n_banks"][0] if memory.timing.nRFCpb else 1
     channels["next_refresh_at"] = memory.timing.nREFI // per_refresh or codes.NEVER
     channels["refreshed_bank"] = -1

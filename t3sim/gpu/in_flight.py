@@ -77,11 +77,10 @@ def queued_requests(core: GpuCore) -> list[Queued]:
     gpu, found = core.gpu, []
     for c in range(int(gpu.n_channels)):
         channel = gpu.channels[c]
-        mask = channel.request_at.shape[1] - 1
         for stream, queue in enumerate(core.traffic.queues):
             for i in range(int(channel.queue_head[stream]), int(channel.queue_tail[stream])):
-                values = (channel[f"request_{name}"][stream, i & mask] for name in ("tag", "place", "at"))
-                tag, place, at = map(int, values)
+                request = channel.requests[stream, i & channel.ring_mask]
+                tag, place, at = int(request.tag), int(request.place), int(request.at)
                 kind = place & codes.KIND_MASK
                 found.append(Queued(f"channel[{c}].{queue}", c, stream, False, kind, tag, place, at))
         for direction, bank in np.argwhere(channel.list_head >= 0):

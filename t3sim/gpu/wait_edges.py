@@ -427,7 +427,8 @@ def reason_of_stream(hung: HungGpu, c: int, queue: str) -> int:
     channel = hung.gpu.channels[c]
     if not has_queue_room(channel, hung.head(c, queue).place):
         return codes.FOR_DRAM
-    return codes.FOR_DEPENDENCY if channel.is_stalled[hung.core.traffic.queues.index(queue)] else codes.FOR_ARBITRATION
+    is_stalled = channel.stalled >> hung.core.traffic.queues.index(queue) & 1
+    return codes.FOR_DEPENDENCY if is_stalled else codes.FOR_ARBITRATION
 
 
 def place_or_older_store(hung: HungGpu, c: int, queue: str) -> Edges:

@@ -591,6 +591,11 @@ CASES = [
         "e.yaml:2:43: machine.memory.clock: found `0 GHz`, must be above 0",
     ),
     case(
+        "F-A6 clock of nothing, where a word may stand",
+        machine("gpu: {matrix_clock: 0 Hz}"),
+        "e.yaml:2:47: machine.gpu.matrix_clock: found `0`, must be above 0",
+    ),
+    case(
         "F-A6 matrix rate of nothing",
         machine("gpu: {compute_unit: {matrix_flops_per_cycle: 0}}"),
         "e.yaml:2:72: machine.gpu.compute_unit.matrix_flops_per_cycle: found `0`, must be above 0",

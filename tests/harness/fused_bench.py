@@ -299,7 +299,7 @@ class FusedBench:
         """Every head that may enter its DRAM queue does; the DRAM serves it at once."""
         for (channel, stream), queue in self.queues.items():
             record = self.channels[channel]
-            record.is_stalled[:] = 0
+            record.stalled = 0
             while queue:
                 cycle = self.cycle
                 is_admitted = self.admit(channel, stream, cycle)
@@ -338,7 +338,7 @@ class FusedBench:
             channel[name][:] = -1
         for name in ("hit_key", "closed_key"):
             channel[name][:] = NEVER
-        channel.occupancy[:] = 0
+        channel.occupancy[:] = channel.n_hits[:] = 0
 
     def hand_on(self) -> None:
         """End of a slot: what has triggered frees its place and arms commands, once each."""
@@ -359,8 +359,8 @@ class FusedBench:
         issue_reads(self.gpu, self.tiles, t.commands, t.ready_fifo, t.dma_queue, self.now)
         for index, (channel, tail) in enumerate(zip(self.channels, before, strict=True)):
             for i in range(tail, int(channel.queue_tail[COMM])):
-                slot = i & (channel.request_at.shape[1] - 1)
-                tag, kind = int(channel.request_tag[COMM, slot]), int(channel.request_place[COMM, slot]) & KIND_MASK
+                request = channel.requests[COMM, i & channel.ring_mask]
+                tag, kind = int(request.tag), int(request.place) & KIND_MASK
                 tile, granule = tag >> GRANULE_BITS, tag & GRANULE_MASK
                 assert kind == DMA_READ
                 block = next(block for block in self.blocks if tile in block)

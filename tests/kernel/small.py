@@ -146,9 +146,8 @@ def take_requests(core: GpuCore, stream: int) -> list[tuple[int, int, int, int]]
         channel = core.gpu.channels[channel_id]
         head, tail = int(channel.queue_head[stream]), int(channel.queue_tail[stream])
         for i in range(head, tail):
-            index = i & (channel.request_at.shape[1] - 1)
-            request = channel.request_place[stream, index], channel.request_tag[stream, index]
-            taken.append((channel_id, int(request[0]), int(request[1]), int(channel.request_at[stream, index])))
+            request = channel.requests[stream, i & channel.ring_mask]
+            taken.append((channel_id, int(request.place), int(request.tag), int(request.at)))
         channel.queue_head[stream] = tail
     return taken
 

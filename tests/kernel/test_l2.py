@@ -25,6 +25,7 @@ from t3sim.gpu.kernel.codes import (
     OPERAND_READ,
     WRITE_BACK,
 )
+from t3sim.gpu.kernel.state import INVERSE_SHIFT, RETURN_RING
 from tests.conftest import cases
 from tests.kernel.small import core_of, take_requests
 
@@ -574,3 +575,18 @@ def test_dirty_granules_are_counted_per_line() -> None:
     tags = np.arange(16, dtype=np.int64) | 5 << l2_slice.LINE_SHIFT
     assert [int(l2_slice.count_dirty(tag)) for tag in tags] == [mask.bit_count() for mask in range(16)]
     assert l2_slice.count_dirty(np.int64(-1)) == 0
+
+
+def test_what_comes_back_is_counted_in_the_first_slot_that_starts_then() -> None:
+    """Is the place in the ring that of the division, for slots of any length, at and beside each border?"""
+    rng = np.random.default_rng(0)
+    gpu = core_of(SMALL).gpu
+    for ticks in (1, 3, 7, 1000, 34_567, *rng.integers(1, 1 << 22, 40).tolist()):
+        gpu.slot_ticks = ticks
+        gpu.slot_inverse = -(-(1 << INVERSE_SHIFT) // ticks)
+        gpu.slot_index = int(rng.integers(1 << 30))
+        gpu.now = int(gpu.slot_index) * ticks
+        borders = gpu.now + ticks * rng.integers(0, RETURN_RING, 20)
+        for at in (int(border) + beside for border in borders for beside in (-1, 0, 1)):
+            if at >= gpu.now:
+                assert l2_slice.return_slot(gpu, at) == -(-at // ticks) % RETURN_RING, (ticks, at)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from t3sim.gpu import assemble
 from t3sim.gpu.assemble import capacities_of, is_compiled, layout_for
 from t3sim.gpu.core import GpuCore
 from t3sim.gpu.kernel import _jit
-from t3sim.gpu.kernel.state import Layout, empty_gpu
+from t3sim.gpu.kernel.state import CACHE_LINE, Layout, empty_gpu, gpu_dtype
 from tests.conftest import REPOSITORY
 from tests.kernel.small import core_of, trace_of, with_gemm
 
@@ -85,6 +86,24 @@ def test_idle_values_reach_as_far_as_a_machine_uses_its_layout() -> None:
     assert (part.l2.tags[: used.n_l2_sets] == -1).all()
     assert not part.l2.tags[used.n_l2_sets :].any()
     assert part.l2.n_free_waiters == used.n_waiters == len(set(part.l2.free_waiter[: used.n_waiters].tolist()))
+
+
+def test_what_is_as_long_as_a_cache_line_begins_with_one() -> None:
+    """Of the whole record of a GPU: at each level, and in each element of an array of records."""
+
+    def look(dtype: np.dtype[Any], at: int, name: str) -> int:
+        n = 0
+        for field, (form, offset, *_) in (dtype.fields or {}).items():
+            place, what = at + offset, f"{name}.{field}"
+            if form.itemsize >= CACHE_LINE:
+                assert place % CACHE_LINE == 0, what
+                n += 1
+            inside = look(form.base, place, what)
+            assert not inside or not form.shape or form.base.itemsize % CACHE_LINE == 0, what
+            n += inside
+        return n
+
+    assert look(gpu_dtype(Layout()), 0, "gpu") > 50
 
 
 @compiled_only

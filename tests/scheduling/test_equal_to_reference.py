@@ -6,12 +6,18 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 
+from t3sim.gpu.in_flight import chain
+from t3sim.gpu.kernel.codes import NEVER
 from tests.conftest import REPOSITORY, cases, sample
+from tests.harness.channel_bench import ChannelBench
 from tests.scheduling.random_streams import (
     CAPACITIES,
     POLICIES,
@@ -59,6 +65,32 @@ def test_quanta_of_any_length_give_the_same_commands() -> None:
         case = random_case(seed)
         logs = [without_last_refreshes(case.run(quantum)) for quantum in (1, 7, 64, 2048)]
         assert logs[1:] == logs[:-1], f"seed {seed}"
+
+
+def test_the_keys_of_each_bank_are_what_its_lists_hold() -> None:
+    """Is what both buses choose from, kept from event to event, what a look at all requests finds?"""
+    seen = Counter[str]()
+    for seed in range(300):
+        case = random_case(seed)
+        bench = ChannelBench(case.setup)
+        bench.run(case.requests, quantum=case.rules.slot, until=20 + seed % 25 * 10)
+        channel = bench.channel
+        hits = np.zeros((2, 16), bool)
+        for direction, bank in product(range(2), range(16)):
+            queued = list(chain(int(channel["list_head"][direction, bank]), channel["entries"]["next"]))
+            rows = channel["entries"]["row"][queued]
+            matching = [entry for entry, row in zip(queued, rows, strict=True) if row == channel["open_row"][bank]]
+            oldest = matching[0] if matching else -1
+            hits[direction, bank] = oldest >= 0
+            assert channel["oldest_hit"][direction, bank] == oldest, seed
+            key = channel["entries"][oldest]["key"] if matching else NEVER
+            assert channel["hit_key"][direction, bank] == key, seed
+            seen["hit" if matching else "closed" if queued else "empty"] += 1
+        assert (channel["n_hits"] == hits.sum(axis=1)).all(), seed
+        closed = channel["closed_key"][:2].min(axis=0)
+        assert (channel["closed_key"][2] == np.where(hits.any(axis=0), NEVER, closed)).all(), seed
+    assert len(seen) == 3
+    assert min(seen.values()) > 100
 
 
 def test_compiled_and_interpreted_runs_are_equal() -> None:

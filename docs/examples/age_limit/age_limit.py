@@ -4,7 +4,7 @@ Like MCA without a threshold on the DRAM queue, and with a limit that counts fro
 request at the head, not from the last one served.
 """
 
-from t3sim.plugins import COMM, COMPUTE, ChannelView, Parameter, head_is_ready, policy
+from t3sim.plugins import COMM, COMPUTE, ChannelView, Parameter, head_arrival, head_is_ready, policy
 
 LIMIT = 0  # index into policy_params: the first parameter that is declared
 
@@ -13,7 +13,6 @@ LIMIT = 0  # index into policy_params: the first parameter that is declared
 def pick_stream(channel: ChannelView, now: int) -> int:
     """Serve compute unless the oldest communication request has waited longer than the limit."""
     if head_is_ready(channel, COMM, now):
-        index = channel.queue_head[COMM] & (channel.request_at.shape[1] - 1)
-        if now - channel.request_at[COMM, index] > channel.policy_params[LIMIT]:
+        if now - head_arrival(channel, COMM) > channel.policy_params[LIMIT]:
             return COMM
     return COMPUTE if head_is_ready(channel, COMPUTE, now) else COMM

@@ -26,6 +26,7 @@ PATIENCE_CYCLES = 200_000  # compute cycles without progress beyond what is lega
 START = "its start"  # of a kernel, which may be planned as far ahead as anybody likes
 WORD_BYTES = 8
 _head_is_ready = uncompiled(memory_controller.head_is_ready)
+_head_arrival = uncompiled(memory_controller.head_arrival)
 _COLUMN_COMMANDS = [codes.RD, codes.WR, codes.UPD]
 _WATCHED = (
     "channels.queue_head", "channels.queue_tail",
@@ -189,7 +190,7 @@ def _memory_moments(core: GpuCore) -> Iterator[Moment]:
             command, at = next_command(channel, int(bank))
             yield Moment(f"channel[{c}].bank[{bank}]", at * period, f"the moment at which its timing allows {command}")
         for stream in np.flatnonzero(channel.queue_head < channel.queue_tail):
-            at = int(channel.request_at[stream, int(channel.queue_head[stream]) & (channel.request_at.shape[1] - 1)])
+            at = int(_head_arrival(channel, stream))
             yield Moment(f"channel[{c}].{core.traffic.queues[stream]}", at * period, "the arrival of its head")
 
 

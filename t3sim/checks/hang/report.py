@@ -111,7 +111,7 @@ def _request(core: GpuCore, q: Queued) -> str:
         age = f"admission {q.at} of {channel.n_admitted}"
     else:
         age = f"age {core.now // int(core.gpu.memory_ticks) - q.at:,} cycles"
-        age += ", stalled" if channel.is_stalled[q.traffic_class] else ""
+        age += ", stalled" if channel.stalled >> q.traffic_class & 1 else ""
     open_row = int(channel.open_row[bank])
     state = f"row {open_row} open" if open_row >= 0 else "closed"
     return f"{KIND_NAMES[q.kind].removesuffix('s')} ({age}), bank {bank} row {row} column {column}, bank {state}"

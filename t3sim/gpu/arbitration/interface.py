@@ -38,7 +38,6 @@ class ChannelView(Protocol):
     # Of compute over the link: what ended workgroups of GEMMs have for other GPUs and the link has not sent, per cent
     # of what a stage of the first GEMM stores.  What other operations send counts as sent.
     lead: int
-    request_at: npt.NDArray[np.int64]  # [stream, index]: arrival; the head is at queue_head[stream] & (length - 1)
     policy_params: npt.NDArray[np.int64]  # in the order in which the policy declares them
     policy_scratch: npt.NDArray[np.int64]  # the policy's own memory
 

@@ -16,7 +16,7 @@ burst and sent until the next).
 from t3sim.gpu.arbitration.interface import ChannelView, policy
 from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.codes import COMPUTE, NEVER, NO_STREAM, READ, WRITE
-from t3sim.gpu.kernel.memory_controller import head_is_ready
+from t3sim.gpu.kernel.memory_controller import head_arrival, head_is_ready
 from t3sim.registry import Parameter
 
 LEAD, STARVATION_LIMIT = range(2)  # of the parameters
@@ -39,8 +39,7 @@ PARAMETERS = {
 @kernel
 def has_starved(channel: ChannelView, stream: int, now: int, limit: int) -> bool:
     """Return whether the head of *stream* has waited longer than *limit*, since that stream was last served."""
-    index = channel.queue_head[stream] & (channel.request_at.shape[1] - 1)
-    waiting_since: int = max(channel.last_served_at[stream], channel.request_at[stream, index])
+    waiting_since: int = max(channel.last_served_at[stream], head_arrival(channel, stream))
     return now - waiting_since > limit
 
 

@@ -19,6 +19,7 @@ from t3sim.gpu.kernel.near_memory import store_gap_other_group, store_gap_same_g
 BANK_MASK = 63
 KEY_SHIFT = 6
 NO_COMMAND = -1
+EITHER = 2  # behind READ and WRITE: of both directions, where one queue holds them
 
 
 @kernel
@@ -70,12 +71,11 @@ def place_in_bank_list(channel, place, tag):
     channel.list_tail[direction, bank] = entry
     if channel.open_row[bank] == row:
         if channel.oldest_hit[direction, bank] < 0:
-            channel.oldest_hit[direction, bank] = entry
-            channel.hit_key[direction, bank] = key
-            channel.closed_key[direction, bank] = codes.NEVER
+            note_hit(channel, direction, bank, entry)
             channel.column_wake_at = min(channel.column_wake_at, channel.now)
     elif tail < 0 and bank != channel.refreshed_bank:
         channel.closed_key[direction, bank] = key
+        note_either(channel, bank)
         channel.row_wake_at = min(channel.row_wake_at, channel.now)
 
 
@@ -107,13 +107,45 @@ def find_hit_from(channel, entry, row):
 
 
 @kernel
+def note_hit(channel, direction, bank, entry):
+    """*entry* is the oldest request of *direction* that wants the row of *bank* that is open."""
+    channel.n_hits[direction] += channel.oldest_hit[direction, bank] < 0
+    channel.oldest_hit[direction, bank] = entry
+    channel.hit_key[direction, bank] = channel.entries[entry].key
+    channel.closed_key[direction, bank] = codes.NEVER
+    channel.closed_key[EITHER, bank] = codes.NEVER
+
+
+@kernel
+def forget_hit(channel, direction, bank):
+    """No request of *direction* wants the row of *bank* that is open."""
+    channel.n_hits[direction] -= channel.oldest_hit[direction, bank] >= 0
+    channel.oldest_hit[direction, bank] = -1
+    channel.hit_key[direction, bank] = codes.NEVER
+
+
+@kernel
+def note_closed(channel, direction, bank):
+    """No request of *direction* wants the row of *bank* that is open: its oldest one waits for an activate."""
+    forget_hit(channel, direction, bank)
+    head = channel.list_head[direction, bank]
+    channel.closed_key[direction, bank] = channel.entries[head].key if head >= 0 else codes.NEVER
+    note_either(channel, bank)
+
+
+@kernel
+def note_either(channel, bank):
+    """With a unified queue the oldest request of *bank* that needs another row has it if none wants the open one."""
+    has_hit = channel.oldest_hit[codes.READ, bank] >= 0 or channel.oldest_hit[codes.WRITE, bank] >= 0
+    oldest = min(channel.closed_key[codes.READ, bank], channel.closed_key[codes.WRITE, bank])
+    channel.closed_key[EITHER, bank] = codes.NEVER if has_hit else oldest
+
+
+@kernel
 def forget_hits(channel, bank):
     """The row of *bank* was closed: its requests wait for an activate again."""
     for direction in range(2):
-        head = channel.list_head[direction, bank]
-        channel.oldest_hit[direction, bank] = -1
-        channel.hit_key[direction, bank] = codes.NEVER
-        channel.closed_key[direction, bank] = channel.entries[head].key if head >= 0 else codes.NEVER
+        note_closed(channel, direction, bank)
 
 
 @kernel
@@ -151,9 +183,9 @@ def begin_refresh(channel):
     channel.is_refresh_closing = channel.open_row[bank] >= 0
     channel.open_row[bank] = -1
     for direction in range(2):
-        channel.oldest_hit[direction, bank] = -1
-        channel.hit_key[direction, bank] = codes.NEVER
+        forget_hit(channel, direction, bank)
         channel.closed_key[direction, bank] = codes.NEVER
+    channel.closed_key[EITHER, bank] = codes.NEVER
 
 
 @kernel
@@ -264,7 +296,7 @@ def serve_column_bus(channel, channel_id, command_log):
     n_ready = 0
     best_direction = codes.READ
     for direction in range(2):
-        if not is_served_now(channel, direction) or channel.occupancy[direction] == 0:
+        if not is_served_now(channel, direction) or channel.n_hits[direction] == 0:
             continue
         channel_at = channel.channel_column_at[direction]
         key_here = codes.NEVER
@@ -326,34 +358,20 @@ def issue_column_command(channel, channel_id, command_log, direction, bank):
         channel.precharge_at[bank] = max(channel.precharge_at[bank], finish + channel.nWR)
     log_command(command_log, channel, channel_id, command, bank, served.row, place, served.tag, now)
     note_served(channel, traffic_class, kind)
-    n = channel.n_done
-    channel.done_kind[n] = kind
-    channel.done_class[n] = traffic_class
-    channel.done_tag[n] = served.tag
-    channel.done_at[n] = finish
-    channel.n_done = n + 1
+    done = channel.done[channel.n_done]
+    done.kind = kind
+    done.traffic_class = traffic_class
+    done.tag = served.tag
+    done.at = finish
+    channel.n_done += 1
     channel.last_done_at = max(channel.last_done_at, finish)
     following = remove_from_bank_list(channel, direction, bank, entry)
     hit = find_hit_from(channel, following, channel.open_row[bank])
-    channel.oldest_hit[direction, bank] = hit
     if hit >= 0:
-        channel.hit_key[direction, bank] = channel.entries[hit].key
+        note_hit(channel, direction, bank, hit)
         return
-    channel.hit_key[direction, bank] = codes.NEVER
-    head = channel.list_head[direction, bank]
-    if head >= 0:
-        channel.closed_key[direction, bank] = channel.entries[head].key
+    note_closed(channel, direction, bank)
     channel.row_wake_at = min(channel.row_wake_at, max(now, channel.precharge_at[bank]))
-
-
-@kernel
-def row_request_key(channel, bank):
-    """Return the key of the oldest request of *bank* that needs another row, NEVER if none may claim it."""
-    if channel.is_split:
-        return channel.closed_key[channel.is_draining, bank]
-    hit_key = min(channel.hit_key[codes.READ, bank], channel.hit_key[codes.WRITE, bank])
-    closed_key = min(channel.closed_key[codes.READ, bank], channel.closed_key[codes.WRITE, bank])
-    return closed_key if hit_key == codes.NEVER else codes.NEVER
 
 
 @kernel
@@ -364,8 +382,9 @@ def serve_row_bus(channel, channel_id, command_log):
     wake_at = codes.NEVER
     n_ready = 0
     activate_at = max(channel.channel_activate_at, channel.activate_window[channel.activate_pointer])
+    waiting = channel.is_draining if channel.is_split else EITHER
     for bank in range(channel.n_banks):
-        key = row_request_key(channel, bank)
+        key = channel.closed_key[waiting, bank]
         close_at = channel.precharge_at[bank]
         open_at = max(activate_at, channel.activate_at[bank])
         ready_at = close_at if channel.open_row[bank] >= 0 else open_at
@@ -418,8 +437,6 @@ def activate_bank(channel, channel_id, command_log, bank, key):
     channel.activate_pointer = (channel.activate_pointer + 1) & 3
     for direction in range(2):
         hit = find_hit_from(channel, channel.list_head[direction, bank], row)
-        channel.oldest_hit[direction, bank] = hit
         if hit >= 0:
-            channel.hit_key[direction, bank] = channel.entries[hit].key
-            channel.closed_key[direction, bank] = codes.NEVER
+            note_hit(channel, direction, bank, hit)
     channel.column_wake_at = min(channel.column_wake_at, now + min(channel.nRCDRD, channel.nRCDWR))

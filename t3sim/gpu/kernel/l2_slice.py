@@ -20,7 +20,7 @@ from t3sim.gpu.kernel._jit import kernel
 from t3sim.gpu.kernel.address_map import channel_of, memory_cycle, place_of
 from t3sim.gpu.kernel.codes import L2_BUSY, L2_MERGED, L2_MISS, L2_NO_ROOM, OPERAND_READ, WRITE_BACK
 from t3sim.gpu.kernel.memory_controller import has_room, request
-from t3sim.gpu.kernel.state import RETURN_RING
+from t3sim.gpu.kernel.state import INVERSE_SHIFT, RETURN_RING
 
 LINE_SHIFT = 20
 MSHR_SHIFT = 4
@@ -115,11 +115,14 @@ def find_victim(l2, set_index, spared):
 
 
 @kernel
-def keep_copy(gpu, line, bank):
-    """Keep a copy of *line* in *bank*, in place of the least recently used clean line of its set."""
+def keep_copy(gpu, line, bank, is_absent):
+    """Keep a copy of *line* in *bank*, in place of the least recently used clean line of its set.
+
+    *is_absent*: it is known that there is none.
+    """
     l2 = gpu.l2
     set_index = set_of(l2, line, bank, gpu.channel_bits)
-    if find_way(l2, set_index, line) >= 0:
+    if not is_absent and find_way(l2, set_index, line) >= 0:
         return
     way = find_victim(l2, set_index, IS_FILLED | DIRTY_MASK)
     if way >= 0:
@@ -247,7 +250,7 @@ def load_line(gpu, line, n_granules, owner, at, n_reserved, traffic_class):
             return L2_MERGED
         l2.n_hits += 1
         if copy_bank >= 0:
-            keep_copy(gpu, line, copy_bank)
+            keep_copy(gpu, line, copy_bank, True)
             return max(start, copy_start) + l2.return_ticks + l2.crossing_ticks
         return start + l2.return_ticks
     way = find_victim(l2, set_index, IS_FILLED)
@@ -320,14 +323,18 @@ def fill_granule(gpu, tag, done_at):
     way = find_way(l2, set_index, line)
     l2.tags[set_index, way] &= ~IS_FILLED
     waiter = miss.waiter
+    served = 0  # partitions that have their copy, as bits
     filled_at = miss.fill_at + l2.return_ticks
     while waiter >= 0:
         owner = l2.waiters[waiter].owner
         ready_at = filled_at
         if l2.n_partitions > 1:
-            copy_bank = copy_bank_of(gpu, line, bank // l2.banks_per_channel, partition_of(gpu, owner))
+            partition = partition_of(gpu, owner)
+            copy_bank = copy_bank_of(gpu, line, bank // l2.banks_per_channel, partition)
             if copy_bank >= 0:
-                keep_copy(gpu, line, copy_bank)
+                if served >> partition & 1 == 0:
+                    keep_copy(gpu, line, copy_bank, False)
+                    served |= 1 << partition
                 ready_at += l2.crossing_ticks
         deliver_operand(gpu, owner, ready_at)
         l2.n_delivered += 1
@@ -341,8 +348,14 @@ def fill_granule(gpu, tag, done_at):
 
 @kernel
 def return_slot(gpu, at):
-    """Return the place in a CU's rings of returns of the first slot that starts at or after tick *at*."""
-    return ((at + gpu.slot_ticks - 1) // gpu.slot_ticks) % RETURN_RING
+    """Return the place in a CU's rings of returns of the first slot that starts at or after tick *at*, not before now.
+
+    A division takes longer than to multiply by the inverse, which is rounded up: one slot too many at most.
+    """
+    until = at - gpu.now + gpu.slot_ticks - 1
+    n_slots = (until * gpu.slot_inverse) >> INVERSE_SHIFT
+    n_slots -= n_slots * gpu.slot_ticks > until
+    return (gpu.slot_index + n_slots) % RETURN_RING
 
 
 @kernel

@@ -48,10 +48,7 @@ def note_served(channel, traffic_class, kind):
 @kernel
 def has_stalled_head(channel):
     """Return whether the head of any stream waits for the next slot."""
-    for stream in range(channel.n_classes):
-        if channel.is_stalled[stream]:
-            return True
-    return False
+    return channel.stalled != 0
 
 
 @kernel

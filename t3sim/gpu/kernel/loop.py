@@ -79,10 +79,11 @@ def advance_compute_units(gpu, workgroups, tiles, steps, store_queue, outbox, no
 def retire_columns(gpu, channel, channel_id, workgroups, tiles, dma_commands, dma_queue, series, bin_index):
     """Tell the units that wait for them about the column commands of one channel."""
     for i in range(channel.n_done):
-        kind = channel.done_kind[i]
-        tag = channel.done_tag[i]
-        done_at = channel.done_at[i] * gpu.memory_ticks
-        of_class = channel.done_class[i] * N_CLASS_COLUMNS
+        done = channel.done[i]
+        kind = done.kind
+        tag = done.tag
+        done_at = done.at * gpu.memory_ticks
+        of_class = done.traffic_class * N_CLASS_COLUMNS
         if kind == codes.OPERAND_READ:
             fill_granule(gpu, tag, done_at)
             series[bin_index, of_class + BIN_COMPUTE_READ] += 1

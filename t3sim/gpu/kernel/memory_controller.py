@@ -42,10 +42,10 @@ def enqueue_request(channel, stream, place, tag, at):
 
     The caller has asked ``has_room``.
     """
-    index = channel.queue_tail[stream] & (channel.request_at.shape[1] - 1)
-    channel.request_place[stream, index] = place
-    channel.request_tag[stream, index] = tag
-    channel.request_at[stream, index] = at
+    entry = channel.requests[stream, channel.queue_tail[stream] & channel.ring_mask]
+    entry.place = place
+    entry.tag = tag
+    entry.at = at
     note_enqueued(channel, stream, place)
     channel.queue_tail[stream] += 1
     if place & codes.WRITE_BIT:
@@ -100,13 +100,30 @@ def has_queue_room(channel, place):
 
 
 @kernel
+def has_head(channel, stream):
+    """Return whether *stream* has a head that need not wait for the next slot."""
+    return channel.queue_head[stream] != channel.queue_tail[stream] and channel.stalled >> stream & 1 == 0
+
+
+@kernel
+def head_of(channel, stream):
+    """Return the request at the head of *stream*, which has one."""
+    return channel.requests[stream, channel.queue_head[stream] & channel.ring_mask]
+
+
+@kernel
+def head_arrival(channel, stream):
+    """Return the cycle at which the request at the head of *stream* arrived; there must be one."""
+    return head_of(channel, stream).at
+
+
+@kernel
 def head_is_ready(channel, stream, now):
     """Return whether the head of *stream* has arrived by *now* and the DRAM queue can take it."""
-    head = channel.queue_head[stream]
-    if head == channel.queue_tail[stream] or channel.is_stalled[stream]:
+    if not has_head(channel, stream):
         return False
-    index = head & (channel.request_at.shape[1] - 1)
-    return channel.request_at[stream, index] <= now and has_queue_room(channel, channel.request_place[stream, index])
+    head = head_of(channel, stream)
+    return head.at <= now and has_queue_room(channel, head.place)
 
 
 @kernel
@@ -123,11 +140,10 @@ def next_admission_at(channel):
     """Return the earliest cycle at which a head could enter the DRAM queue; NEVER if none can."""
     wake_at = codes.NEVER
     for stream in range(channel.n_classes):
-        head = channel.queue_head[stream]
-        if head != channel.queue_tail[stream] and channel.is_stalled[stream] == 0:
-            index = head & (channel.request_at.shape[1] - 1)
-            if has_queue_room(channel, channel.request_place[stream, index]):
-                wake_at = min(wake_at, channel.request_at[stream, index])
+        if has_head(channel, stream):
+            head = head_of(channel, stream)
+            if has_queue_room(channel, head.place):
+                wake_at = min(wake_at, head.at)
     return wake_at
 
 
@@ -156,13 +172,12 @@ def has_store_of_others(channel, stream, place, at):
         n_stores += channel.n_stores_queued[other]
     if n_stores == 0 or channel.store_counts[bucket_of(place)] == 0:
         return False
-    ring_mask = channel.request_at.shape[1] - 1
     for other in range(channel.n_classes):
         if other != stream and channel.n_stores_queued[other] > 0:
-            for entry in range(channel.queue_head[other], channel.queue_tail[other]):
-                queued = channel.request_place[other, entry & ring_mask]
-                if queued & codes.WRITE_BIT and queued >> codes.BANK_SHIFT == place >> codes.BANK_SHIFT:
-                    if channel.request_at[other, entry & ring_mask] < at:
+            for number in range(channel.queue_head[other], channel.queue_tail[other]):
+                queued = channel.requests[other, number & channel.ring_mask]
+                if queued.place & codes.WRITE_BIT and queued.place >> codes.BANK_SHIFT == place >> codes.BANK_SHIFT:
+                    if queued.at < at:
                         return True
     return False
 
@@ -170,7 +185,7 @@ def has_store_of_others(channel, stream, place, at):
 @kernel
 def stall_head(channel, stream):
     """Let the head of *stream* wait for the next slot; return 1 the first time this head stalls, else 0."""
-    channel.is_stalled[stream] = 1
+    channel.stalled |= 1 << stream
     if channel.stalled_head[stream] == channel.queue_head[stream]:
         return 0
     channel.stalled_head[stream] = channel.queue_head[stream]
@@ -189,9 +204,9 @@ def stop_at_tile(channel, stream, tile, fault):
 @kernel
 def admit_head(channel, tracker, tiles, signals, stream):
     """Move the head of *stream* into the DRAM queue; return whether it could enter."""
-    index = channel.queue_head[stream] & (channel.request_at.shape[1] - 1)
-    place = channel.request_place[stream, index]
-    tag = channel.request_tag[stream, index]
+    head = head_of(channel, stream)
+    place = head.place
+    tag = head.tag
     kind = place & codes.KIND_MASK
     if kind & codes.WRITE_BIT:
         if tag >= 0:
@@ -218,7 +233,7 @@ def admit_head(channel, tracker, tiles, signals, stream):
             channel.hazard_stalls += stall_head(channel, stream)
             channel.is_read_waiting = channel.write_age > 0
             return False
-        if has_store_of_others(channel, stream, place, channel.request_at[stream, index]):
+        if has_store_of_others(channel, stream, place, head.at):
             channel.hazard_stalls += stall_head(channel, stream)
             return False
         channel.is_read_waiting = 0
@@ -260,8 +275,7 @@ def advance_channel(channel, channel_id, tracker, tiles, signals, command_log, p
     """
     is_held_back = False
     idle_reason = channel.idle_reason
-    for stream in range(channel.n_classes):
-        channel.is_stalled[stream] = 0
+    channel.stalled = 0
     while True:
         wake_at = min(channel.column_wake_at, channel.row_wake_at)
         admission_at = channel.now + 1 if is_held_back else max(next_admission_at(channel), channel.now + 1)

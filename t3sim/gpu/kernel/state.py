@@ -13,25 +13,34 @@ import numpy as np
 
 from t3sim.gpu.kernel.codes import FOR_REQUEST, MOST_CLASSES, N_CU_STATES, N_KINDS, N_REASONS, NEVER
 
+CACHE_LINE = 64  # bytes, of the machine that simulates
 N_POLICY_PARAMS = 8
 MOST_SIMDS = 8  # of a compute unit
 MOST_STORE_QUEUES = 33  # of the link port: 32 groups of compute units, and what no compute unit stores
 STORE_BUCKETS = 64  # by which stores in the stream queues of a channel are found
 RETURN_RING = 256  # slots ahead in which something may come back to a CU: more than an L2 latency and a sleep
+INVERSE_SHIFT = 50  # bits of the inverse of a slot's length: what is less than two rings away keeps inside 64 bits
 LONGEST_SLEEP = 128  # slots of a CU, after which what comes back still finds its place in that ring free
 
 
 def record_dtype(*fields):
-    """Return a record of 64-bit integers: a field is a name, or a name and a shape; others are as NumPy has them."""
-    described = []
+    """Return a record of 64-bit integers: a field is a name, or a name and a shape; others are as NumPy has them.
+
+    What is as long as a cache line begins with one: most of what the loop waits for are lines that it has to fetch.
+    """
+    described = {"names": [], "formats": [], "offsets": [], "aligned": True}
+    end, widest = 0, 1
     for field in fields:
-        if isinstance(field, str):
-            described.append((field, "i8"))
-        elif isinstance(field[1], tuple):
-            described.append((field[0], "i8", field[1]))
-        else:
-            described.append(field)
-    return np.dtype(described, align=True)
+        name, *form = (field,) if isinstance(field, str) else field
+        if not form or isinstance(form[0], tuple):
+            form.insert(0, "i8")
+        dtype = np.dtype(tuple(form) if len(form) > 1 else form[0])
+        alignment = CACHE_LINE if dtype.itemsize >= CACHE_LINE else dtype.base.alignment
+        offset = end + -end % alignment
+        for key, value in (("names", name), ("formats", dtype), ("offsets", offset)):
+            described[key].append(value)
+        end, widest = offset + dtype.itemsize, max(widest, alignment)
+    return np.dtype({**described, "itemsize": end + -end % widest})
 
 
 # Half a cache line: rings of messages are read and written for each granule.
@@ -83,6 +92,12 @@ QUEUE_ENTRY = record_dtype(
     "place",  # column, bank, class and kind, packed as in codes
     "tag",
 )  # fmt: skip
+REQUEST = record_dtype(
+    "place",  # packed as in codes
+    "tag",
+    "at",  # cycle of its arrival
+)  # fmt: skip
+DONE = record_dtype("kind", "traffic_class", "tag", "at")  # a column command and the cycle at which its data have moved
 MSHR = record_dtype("line", "remaining", "fill_at", "waiter")
 WAVEFRONT = record_dtype(
     "stretch",  # its lines, of those of a step
@@ -98,69 +113,69 @@ WAITER = record_dtype(
 def channel_dtype(layout):
     """One HBM channel: its FR-FCFS queue, bank state, stream queues and counters."""
     banks = layout.n_dram_banks
-    pool = 2 * layout.queue_entries
-    ring = layout.stream_queue_entries
     classes = layout.n_classes
     return record_dtype(
-        # the clock of this channel (memory cycles) and when each command bus can act next
+        # what is looked at in every slot comes first: the clock of this channel (memory cycles) and when each command
+        # bus can act next
         "now", "column_wake_at", "row_wake_at", "next_refresh_at",
         "sleeps_until",  # cycle before which nothing can happen in it unless a request comes
+        "stalled",  # streams whose head waits for the next slot, as bits: tracker full or older store
+        "idle_reason",  # why nothing is in the DRAM queue, if nothing is
+        "n_done",  # column commands of this slot, for the units that wait for them
+        # queues and their parameters
+        "n_classes", "stream_capacity", "ring_mask",  # of the places that the capacity needs
+        "queue_capacity", "is_split", ("occupancy", (2,)), "is_draining",
+        "n_admitted", "n_banks", "banks_per_group", ("n_hits", (2,)),  # banks with a request for their open row
+        ("channel_column_at", (2,)), "channel_activate_at", ("activate_window", (4,)), "activate_pointer",
+        # per-bank refresh: the bank whose turn it is, -1: none, whether its row is still open, and how many have begun
+        "refreshed_bank", "is_refresh_closing", "n_refreshes",
+        # arbitration
+        "last_stream", "last_direction", "last_comm_at", "producer_done",
+        "lead",  # of compute over the link: finished for other GPUs and not sent; % of a stage
+        "first_stage_occupancy",  # mean DRAM queue occupancy x 100 of the first stage; -1 before its end
+        "first_stage_length",  # of the time that the link takes for what a stage stores; %
+        "reads_stored_operands",  # what GEMMs multiply is stored by the same program: their reads may not overtake it
+        "has_posted",  # a signal, since the units were told
+        "occupancy_cycles",
+        "noted_occupancy_cycles",  # of these, in the time series
+        "queue_wait_cycles",  # sum over requests in the DRAM queue, whose sum over cycles is occupancy_cycles
+        "peak_occupancy", "last_done_at",
+        # of split queues
+        "write_high_watermark", "write_low_watermark", "write_capacity", "write_age", "write_turn",
+        "is_read_waiting",  # for a store that waits here
+        "turn_until",  # the direction that is served has had its turn when so many of its requests have been served
+        "held_since",  # when the oldest write that is held back came, or the last drain ended
         # timing parameters, cycles
         "nBL", "nCL", "nCWL", "nRCDRD", "nRCDWR", "nRP", "nRAS", "nRC", "nRTP", "nWR", "nCCDS", "nCCDL", "nCCDWS",
         "nCCDWL", "nRRDS", "nRRDL", "nFAW", "nRTW", "nWTRS", "nWTRL", "nREFI", "nRFC",
         "nRFCpb", "nRREFD",
-        # queue parameters
-        "n_banks", "banks_per_group", "queue_capacity", "is_split", "write_high_watermark", "write_low_watermark",
-        "write_capacity", "write_age", "write_turn",
-        # DRAM queue: per direction a pool of entries, per bank a list in order of arrival
-        ("occupancy", (2,)), "is_draining",
-        "is_read_waiting",  # for a store that waits here
-        "turn_until",  # the direction that is served has had its turn when so many of its requests have been served
-        "held_since",  # when the oldest write that is held back came, or the last drain ended
-        "n_admitted", ("free_entry", (2, layout.queue_entries)),
-        ("entries", QUEUE_ENTRY, (pool,)),
-        ("list_head", (2, banks)), ("list_tail", (2, banks)), ("oldest_hit", (2, banks)),
-        ("hit_key", (2, banks)), ("closed_key", (2, banks)),
-        # bank state
-        ("open_row", (banks,)), ("activate_at", (banks,)), ("precharge_at", (banks,)), ("column_at", (2, banks)),
-        ("channel_column_at", (2,)), "channel_activate_at", ("activate_window", (4,)), "activate_pointer",
-        # per-bank refresh: the bank whose turn it is, -1: none, whether its row is still open, and how many have begun
-        "refreshed_bank", "is_refresh_closing", "n_refreshes",
-        # stream queues in front of the arbiter, one for each traffic class
-        "n_classes", "stream_capacity", ("queue_head", (classes,)), ("queue_tail", (classes,)),
-        ("request_place", (classes, ring)),  # packed as in codes
-        ("request_tag", (classes, ring)), ("request_at", (classes, ring)),
-        ("n_stores_queued", (classes,)), ("store_counts", (STORE_BUCKETS,)),  # by class, and by address
-        ("n_reserved", (classes,)),  # entries promised to woken compute units
-        ("waiting_cu", "i4", (classes, layout.n_compute_units * layout.n_slots)), ("n_waiting_cu", (classes,)),
-        ("waiting_head", (classes,)),
-        # arbitration
-        "last_stream", "last_direction", "last_comm_at", ("last_served_at", (classes,)), "producer_done",
-        "reads_stored_operands",  # what GEMMs multiply is stored by the same program: their reads may not overtake it
-        "first_stage_occupancy",  # mean DRAM queue occupancy x 100 of the first stage; -1 before its end
-        "first_stage_length",  # of the time that the link takes for what a stage stores; %
-        "lead",  # of compute over the link: finished for other GPUs and not sent; % of a stage
-        ("policy_params", (N_POLICY_PARAMS,)), ("policy_scratch", (N_POLICY_PARAMS,)),
-        # column commands of this slot, for the units that wait for them
-        "has_posted",  # a signal, since the units were told
-        "n_done", ("done_kind", (layout.n_done,)), ("done_class", (layout.n_done,)), ("done_tag", (layout.n_done,)),
-        ("done_at", (layout.n_done,)),
         # counters
-        ("n_commands", (6,)), ("n_requests", (classes, N_KINDS)),
         "fault",  # see codes; NO_FAULT until something is wrong
-        "fault_tile", "n_turnarounds", "occupancy_cycles",
-        "noted_occupancy_cycles",  # of these, in the time series
-        "peak_occupancy",
-        ("is_stalled", (classes,)),  # the head waits for the next slot: tracker full or older store
+        "fault_tile", "n_turnarounds", "tracker_stalls", "hazard_stalls", ("n_commands", (6,)),
+        ("reason_cycles", (N_REASONS,)),  # the ledger: see ledger.py
+        # bank state
+        ("hit_key", (2, banks)), ("column_at", (2, banks)), ("open_row", (banks,)), ("activate_at", (banks,)),
+        ("precharge_at", (banks,)),
+        ("closed_key", (3, banks)),  # of both directions, and of whichever needs a row of a unified queue
+        # DRAM queue: per bank a list in order of arrival
+        ("list_head", "i4", (2, banks)), ("list_tail", "i4", (2, banks)), ("oldest_hit", "i4", (2, banks)),
+        # stream queues in front of the arbiter, one for each traffic class
+        ("queue_head", (classes,)), ("queue_tail", (classes,)),
+        ("n_reserved", (classes,)),  # entries promised to woken compute units
+        ("n_waiting_cu", (classes,)), ("waiting_head", (classes,)), ("last_served_at", (classes,)),
         ("stalled_head", (classes,)),  # last head that was counted as stalled
-        "tracker_stalls", "hazard_stalls", "last_done_at",
-        # the ledger: see ledger.py
-        ("n_enqueued", (classes, N_KINDS)), ("n_served", (classes, N_KINDS)), ("stream_changed_at", (classes,)),
+        ("n_stores_queued", (classes,)), ("store_counts", (STORE_BUCKETS,)),  # by class, and by address
+        ("policy_params", (N_POLICY_PARAMS,)), ("policy_scratch", (N_POLICY_PARAMS,)),
+        # the ledger
+        ("stream_changed_at", (classes,)),
         ("stream_queue_cycles", (classes,)),  # sum over cycles of requests in the stream queue
         ("stream_wait_cycles", (classes,)),  # sum over requests of leaving - entering the stream queue
-        "queue_wait_cycles",  # the same for the DRAM queue; its sum over cycles is occupancy_cycles
-        "idle_reason",  # why nothing is in the DRAM queue, if nothing is
-        ("reason_cycles", (N_REASONS,)),
+        ("n_requests", (classes, N_KINDS)), ("n_enqueued", (classes, N_KINDS)), ("n_served", (classes, N_KINDS)),
+        # what is long
+        ("done", DONE, (layout.n_done,)), ("free_entry", "i4", (2, layout.queue_entries)),
+        ("entries", QUEUE_ENTRY, (2 * layout.queue_entries,)),  # a pool for each direction
+        ("requests", REQUEST, (classes, layout.stream_queue_entries)),
+        ("waiting_cu", "i4", (classes, layout.n_compute_units * layout.n_slots)),
     )  # fmt: skip
 
 
@@ -391,6 +406,7 @@ def gpu_dtype(layout):
     """One GPU: clocks, the running kernel, and all units."""
     return record_dtype(
         "now", "slot_ticks", "slot_index",
+        "slot_inverse",  # of slot_ticks, << INVERSE_SHIFT, rounded up
         "compute_ticks", "memory_ticks",  # periods of the clocks
         "n_compute_units", "n_copy_engines",  # units, and those behind them
         "n_slots",  # workgroups resident per CU, of the operation that allows most
@@ -540,6 +556,7 @@ def empty_gpu(layout, used=None):
     for name in ("hit_key", "closed_key", "column_wake_at", "row_wake_at"):
         channels[name] = NEVER
     channels["now"] = -1
+    channels["ring_mask"] = layout.stream_queue_entries - 1
     channels["first_stage_occupancy"] = -1
     channels["idle_reason"] = FOR_REQUEST
     entries = layout.queue_entries

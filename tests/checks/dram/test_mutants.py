@@ -255,8 +255,7 @@ BANK_REFRESHES = [
     channel(
         "D28",
         "rows of the bank that is due are still used",
-        "        channel.oldest_hit[direction, bank] = -1\n        channel.hit_key[direction, bank] = codes.NEVER\n"
-        "        channel.closed_key[direction, bank] = codes.NEVER\n",
+        "        forget_hit(channel, direction, bank)\n        channel.closed_key[direction, bank] = codes.NEVER\n",
         "        channel.closed_key[direction, bank] = codes.NEVER\n",
     ),
     channel(

@@ -63,9 +63,9 @@ def repeat_waiting_request(core: Any) -> None:
 
 def change_kind(core: Any) -> None:
     channel, stream = busy_channel(core, "stream")
-    ring = core.gpu.channels["request_place"]
-    index = core.gpu.channels["queue_head"][channel, stream] % ring.shape[2]
-    ring[channel, stream, index] ^= codes.UPDATE_BIT | codes.WRITE_BIT
+    channels = core.gpu.channels
+    index = channels["queue_head"][channel, stream] & channels["ring_mask"][channel]
+    channels["requests"]["place"][channel, stream, index] ^= codes.UPDATE_BIT | codes.WRITE_BIT
 
 
 def change_class(core: Any) -> None:
