@@ -100,8 +100,7 @@ def argument_types(layout: Layout) -> tuple[Any, ...]:
         return [types.Array(from_dtype(dtype), 1, "C") for dtype in dtypes]
 
     message = state.MESSAGE
-    # One type for all policies: a new one reuses the compiled loop.
-    policy = types.FunctionType(types.int64(from_dtype(channel_dtype(layout)), types.int64))
+    policy = int64  # its address: a new one reuses the compiled loop
     return (
         *arrays_of(gpu_dtype(layout), state.WAIT_TABLE, state.POST_TABLE, state.WORKGROUP_TABLE, state.TILE_TABLE),
         *arrays_of(state.DMA_TABLE), int64[::1], *arrays_of(message, message, state.STEP_TABLE, state.PEER_TABLE),
@@ -111,7 +110,7 @@ def argument_types(layout: Layout) -> tuple[Any, ...]:
 
 @cache
 def compiled_policy(pick_stream: Callable[..., int], layout: Layout) -> Any:
-    """Return *pick_stream* as a function value the compiled loop can call.
+    """Return *pick_stream* as the loop can call it: compiled, its address.
 
     Raises ``PluginError`` if a user wrote it and it cannot be compiled or does not return a whole number.
     """

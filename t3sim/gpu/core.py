@@ -77,7 +77,7 @@ class GpuCore:
         self._n_finished: NDArray[np.int64] = fields["operations"][0]["n_finished"]
         self._gemm_rows: NDArray[np.int64] = np.zeros(0, np.int64)  # those of GEMMs among the operations
         self._n_workgroups = 0  # of these
-        self._faults: NDArray[np.int64] = fields["channels"][0, : self.used.n_channels]["fault"]
+        self._has_fault = fields["has_fault"]
         self._records: tuple[Any, ...] = ()  # the loop's arrays, as they were last passed to it
         self._passed: tuple[Any, ...] = ()  # the same as plain arrays
         self._n_asked_for = 0  # granules, by other GPUs, of the program that runs
@@ -231,9 +231,9 @@ class GpuCore:
 
     def _check_faults(self) -> None:
         """Raise ``ModelError`` if a memory controller met something that must not happen."""
-        if not self._faults.any():
+        if not self._has_fault[0]:
             return
-        faulty = np.flatnonzero(self._faults)
+        faulty = np.flatnonzero(self.gpu.channels["fault"])
         channel = self.gpu.channels[int(faulty[0])]
         cycle = int(channel.now)
         if channel.fault == codes.PICKED_NOTHING:

@@ -511,14 +511,15 @@ def preferred(channel):
 ASK_POLICY = """
 import numba
 from t3sim.gpu.assemble import compiled_policy
+from t3sim.gpu.kernel._jit import ask
 from t3sim.gpu.kernel.state import Layout, empty_gpu
 from policy import pick_stream
 
 @numba.njit
-def ask(pick_stream, channel):
-    return pick_stream(channel, 0)
+def asked(pick_stream, channel):
+    return ask(pick_stream, channel, 0)
 
-print(ask(compiled_policy(pick_stream, Layout()), empty_gpu(Layout())[0].channels[0]))
+print(asked(compiled_policy(pick_stream, Layout()), empty_gpu(Layout())[0].channels[0]))
 """
 
 

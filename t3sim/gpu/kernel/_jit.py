@@ -102,13 +102,19 @@ if IS_INTERPRETED:
         """Leave *function* as it is: interpreted mode."""
         return function
 
+    def ask(policy, channel, now):
+        """Return the stream that *policy* picks."""
+        return policy(channel, now)
+
 else:
     import numba
+    from llvmlite import ir
     from numba.core.caching import NullCache
     from numba.core.ccallback import CFunc
     from numba.core.compiler import CompileResult, compile_result
     from numba.core.registry import CPUDispatcher
     from numba.core.serialize import dumps
+    from numba.extending import intrinsic
     from numba.np import arrayobj
 
     from t3sim.gpu.kernel._inner import INNER, EntryCompiler, InnerCompiler, InnerLibrary
@@ -295,11 +301,32 @@ else:
             return KernelFunction(function)
         return CPUDispatcher(function, {}, options(function))
 
+    class Address(int):
+        """Where the machine code of a function is that ``ask`` can call; keeps it there."""
+
+        code: CFunc
+
     def callback(function, signature):
-        """Compile *function* as a function value that a kernel can call, or read it from the cache."""
+        """Compile *function*, or read it from the cache; return where it is."""
         compiled = keep(CFunc(function, signature, locals={}, options={}), function, is_entry=True)
         compiled.compile()
-        return compiled
+        address = Address(compiled.address)
+        address.code = compiled
+        return address
+
+    @intrinsic
+    def ask(typing_context, policy, channel, now):
+        """Return the stream that the policy at an address picks, given the record of a channel and a cycle.
+
+        Numba's own function values are typed by Python in each call of the loop, 20 us with the interpreter's lock.
+        """
+
+        def generate(context, builder, signature, values):
+            address, *arguments = values
+            kind = ir.FunctionType(ir.IntType(64), [value.type for value in arguments])
+            return builder.call(builder.inttoptr(address, kind.as_pointer()), arguments)
+
+        return numba.types.int64(numba.types.int64, channel, numba.types.int64), generate
 
     def is_kept(function, argument_types):
         """Return whether the entry of *function* for *argument_types* need not be compiled any more."""

@@ -125,6 +125,7 @@ def advance_channels(
             advance_channel(channel, channel_id, gpu.tracker, tiles, gpu.signals, command_log, pick_stream, until)
             series[bin_index, BIN_OCCUPANCY] += channel.occupancy_cycles - channel.noted_occupancy_cycles
             channel.noted_occupancy_cycles = channel.occupancy_cycles
+            gpu.has_fault |= channel.fault != codes.NO_FAULT
             if channel.has_posted:
                 channel.has_posted = 0
                 gpu.has_news = 1

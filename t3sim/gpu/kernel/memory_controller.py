@@ -10,7 +10,7 @@ Pinned by tests/scheduling and tests/kernel/test_memory_controller.py.
 """
 
 from t3sim.gpu.kernel import codes
-from t3sim.gpu.kernel._jit import kernel
+from t3sim.gpu.kernel._jit import ask, kernel
 from t3sim.gpu.kernel.dram_channel import (
     NO_COMMAND,
     choose_direction_to_drain,
@@ -252,7 +252,7 @@ def arbitrate(channel, tracker, tiles, signals, pick_stream):
     """
     now = channel.now
     while is_any_head_ready(channel, now):
-        stream = pick_stream(channel, now)
+        stream = ask(pick_stream, channel, now)
         if stream == codes.NO_STREAM:
             return True
         if stream < 0 or stream >= channel.n_classes or not head_is_ready(channel, stream, now):

@@ -136,6 +136,7 @@ def channel_dtype(layout):
         "first_stage_length",  # of the time that the link takes for what a stage stores; %
         "reads_stored_operands",  # what GEMMs multiply is stored by the same program: their reads may not overtake it
         "has_posted",  # a signal, since the units were told
+        "fault",  # see codes; NO_FAULT until something is wrong
         "occupancy_cycles",
         "noted_occupancy_cycles",  # of these, in the time series
         "queue_wait_cycles",  # sum over requests in the DRAM queue, whose sum over cycles is occupancy_cycles
@@ -150,7 +151,6 @@ def channel_dtype(layout):
         "nCCDWL", "nRRDS", "nRRDL", "nFAW", "nRTW", "nWTRS", "nWTRL", "nREFI", "nRFC",
         "nRFCpb", "nRREFD",
         # counters
-        "fault",  # see codes; NO_FAULT until something is wrong
         "fault_tile", "n_turnarounds", "tracker_stalls", "hazard_stalls", ("n_commands", (6,)),
         ("reason_cycles", (N_REASONS,)),  # the ledger: see ledger.py
         # bank state
@@ -423,6 +423,7 @@ def gpu_dtype(layout):
         "workgroup_launch_ticks",
         # operations
         "is_busy",  # from the load of a program to its end
+        "has_fault",  # any channel
         ("operations", OPERATION_TABLE, (layout.n_operations,)),
         ("running", (layout.n_operations,)),  # those that run, in the order in which they take their turn
         ("move_units", (layout.n_move_workgroups,)),  # compute unit of each workgroup of a move kernel; -1
