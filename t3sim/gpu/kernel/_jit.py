@@ -322,6 +322,7 @@ else:
         """
 
         def generate(context, builder, signature, values):
+            """Emit the call."""
             address, *arguments = values
             kind = ir.FunctionType(ir.IntType(64), [value.type for value in arguments])
             return builder.call(builder.inttoptr(address, kind.as_pointer()), arguments)
