@@ -42,6 +42,7 @@ from t3sim.results.waits import WAITS_CSV, WAITS_PARQUET, PointPhase, waits_byte
 from t3sim.results.writer import FAILED_NAME, frame_of, results_bytes, table_bytes, write_results
 from t3sim.system.simulate import SimulationResult
 
+FEW_PHASES = 4  # for each worker
 MOST_POINTS_WITH_TIMELINE = 10
 TABLES_OF_PHASES = WAITS_CSV, WAITS_PARQUET, SPANS_CSV, SPANS_PARQUET
 NumberedPoint = tuple[int, RunRecord, SimulationResult]  # as in the experiment, from 1
@@ -155,7 +156,9 @@ class Sweep(PhaseRunner):
         if self.missing:
             try_policies(self.experiment.points, has_checks=self.audit.has_checks)
             with workers.hired(say or (lambda _text: None)) as workforce:
-                self.simulate(workforce, progress, publish)
+                # Of few phases, that they end together counts for more than that the points come in their order.
+                is_short = len(self.missing) <= FEW_PHASES * workers.n
+                self.simulate(workforce, progress, publish, longest_first=is_short)
         return self._write(table, command)
 
     def _result(self, i: int) -> SimulationResult:
