@@ -42,7 +42,7 @@ from t3sim.results.waits import WAITS_CSV, WAITS_PARQUET, PointPhase, waits_byte
 from t3sim.results.writer import FAILED_NAME, frame_of, results_bytes, table_bytes, write_results
 from t3sim.system.simulate import SimulationResult
 
-FEW_PHASES = 4  # for each worker
+FEW_PHASES = 4  # for each worker (assumed)
 MOST_POINTS_WITH_TIMELINE = 10
 TABLES_OF_PHASES = WAITS_CSV, WAITS_PARQUET, SPANS_CSV, SPANS_PARQUET
 NumberedPoint = tuple[int, RunRecord, SimulationResult]  # as in the experiment, from 1

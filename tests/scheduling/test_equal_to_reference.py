@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from t3sim.gpu.in_flight import chain
-from t3sim.gpu.kernel.codes import NEVER
+from t3sim.gpu.kernel.codes import BANK_SHIFT, NEVER, OPERAND_READ, READ, ROW_SHIFT, WRITE, WRITE_BIT
+from t3sim.gpu.kernel.dram_channel import EITHER, begin_refresh, place_in_bank_list
 from tests.conftest import REPOSITORY, cases, sample
 from tests.harness.channel_bench import ChannelBench
 from tests.scheduling.random_streams import (
@@ -88,9 +89,23 @@ def test_the_keys_of_each_bank_are_what_its_lists_hold() -> None:
             seen["hit" if matching else "closed" if queued else "empty"] += 1
         assert (channel["n_hits"] == hits.sum(axis=1)).all(), seed
         closed = channel["closed_key"][:2].min(axis=0)
-        assert (channel["closed_key"][2] == np.where(hits.any(axis=0), NEVER, closed)).all(), seed
+        assert (channel["closed_key"][EITHER] == np.where(hits.any(axis=0), NEVER, closed)).all(), seed
     assert len(seen) == 3
     assert min(seen.values()) > 100
+
+
+def test_a_bank_that_is_due_claims_no_row() -> None:
+    """Neither for what waits in it, nor for what comes, until it has been refreshed; others do."""
+    channel = ChannelBench(nREFI=500, nRFCpb=90, nRREFD=1).reset()
+    channel["open_row"][0] = 5
+    place_in_bank_list(channel, 7 << ROW_SHIFT | OPERAND_READ, 0)
+    assert (channel["closed_key"][[READ, EITHER], 0] < NEVER).all()
+    begin_refresh(channel)
+    assert (channel["closed_key"][:, 0] == NEVER).all()
+    place_in_bank_list(channel, 8 << ROW_SHIFT | WRITE_BIT, 0)
+    place_in_bank_list(channel, 8 << ROW_SHIFT | 1 << BANK_SHIFT | WRITE_BIT, 0)
+    assert (channel["closed_key"][:, 0] == NEVER).all()
+    assert (channel["closed_key"][[WRITE, EITHER], 1] < NEVER).all()
 
 
 def test_compiled_and_interpreted_runs_are_equal() -> None:

@@ -22,7 +22,10 @@ F = TypeVar("F", bound=Callable[[Any, int], int])
 
 
 class ChannelView(Protocol):
-    """What a policy may read of its channel; cycles are of the memory clock."""
+    """What a policy may read of its channel, besides ``head_is_ready`` and ``head_arrival``.
+
+    Cycles are of the memory clock.
+    """
 
     n_classes: int  # streams, one for each traffic class; class 0 is compute
     occupancy: npt.NDArray[np.int64]  # requests in the DRAM queue: [reads, writes]

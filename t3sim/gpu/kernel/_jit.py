@@ -1,4 +1,4 @@
-"""The one decorator of the kernel, and where its compiled code is kept.
+"""The one decorator of the kernel, where its compiled code is kept, and how the kernel calls a policy.
 
 Numba does not notice that a callee in another file was edited and would go on
 using the old machine code.  The cache folder therefore carries a digest of all
@@ -316,10 +316,7 @@ else:
 
     @intrinsic
     def ask(typing_context, policy, channel, now):
-        """Return the stream that the policy at an address picks, given the record of a channel and a cycle.
-
-        Numba's own function values are typed by Python in each call of the loop, 20 us with the interpreter's lock.
-        """
+        """Return the stream that the policy at an address picks, given a channel and a cycle (decision 3)."""
 
         def generate(context, builder, signature, values):
             """Emit the call."""

@@ -3,10 +3,11 @@
 Models: one column and one row command bus, banks in bank groups, row state, tRCD/tRP/tRAS/tRC/tRTP/tWR, CCD short and
 long, RRD short and long, tFAW, read and write turn-around, refresh of all banks or of one after the other (decision
 40), near-memory updates.  The oldest row hit that may issue goes first; a row is closed only when no queued request
-hits it, or for a refresh.  Requests wait in one list per bank and direction; the oldest hit and the head of each list
-are kept as packed keys (order of arrival, bank), so a choice is a minimum over the banks and time jumps to the next
-moment at which a choice can change.  Of split queues, that of writes is drained as soon as nothing is to be read, or
-held back and drained in batches (decision 37); then no drain is longer than ``write_turn`` while reads wait.
+hits it, or for a refresh.  Requests wait in one list per bank and direction.  Of each the oldest hit, and the request
+that needs another row, are kept from event to event as packed keys (order of arrival, bank), so a choice is a minimum
+over the banks and time jumps to the next moment at which a choice can change.  Of split queues, that of writes is
+drained as soon as nothing is to be read, or held back and drained in batches (decision 37); then no drain is longer
+than ``write_turn`` while reads wait.
 Leaves out: command/address bus encoding, power-down.
 Pinned by tests/timing (gates, bandwidths) and tests/scheduling (equal to a ticking scan).
 """
@@ -135,7 +136,7 @@ def note_closed(channel, direction, bank):
 
 @kernel
 def note_either(channel, bank):
-    """With a unified queue the oldest request of *bank* that needs another row has it if none wants the open one."""
+    """In a unified queue the oldest request of *bank* may claim its row if no other wants the open one."""
     has_hit = channel.oldest_hit[codes.READ, bank] >= 0 or channel.oldest_hit[codes.WRITE, bank] >= 0
     oldest = min(channel.closed_key[codes.READ, bank], channel.closed_key[codes.WRITE, bank])
     channel.closed_key[EITHER, bank] = codes.NEVER if has_hit else oldest
