@@ -32,6 +32,10 @@ from tests.kernel.small import core_of, take_requests
 # 32 lines in 4 banks of two sets of four ways, and few miss-status registers: everything runs full.
 SMALL = "gpu: {l2: {capacity: 4 KiB, mshrs_per_bank: 4, bank_queue_entries: 4}}"
 PARTITIONED = SMALL.replace("bank_queue_entries: 4", "bank_queue_entries: 4, n_partitions: 2")
+QUARTERED = (
+    PARTITIONED.replace("n_partitions: 2", "n_partitions: 4, n_banks: 4")
+    + ", memory: {n_channels: 4, stream_queue_entries: 16}"
+)
 N_LINES = 96
 N_CUS, N_SLOTS, N_BUFFERS = 4, 2, 2
 OUTCOMES = {L2_BUSY: "busy", L2_NO_ROOM: "no room", L2_MISS: "miss", L2_MERGED: "merged"}
@@ -363,7 +367,7 @@ class Bench:
             self.written[line, granule] += 1
 
 
-@pytest.mark.parametrize("changes", [SMALL, PARTITIONED])
+@pytest.mark.parametrize("changes", [SMALL, PARTITIONED, QUARTERED])
 @pytest.mark.parametrize("seed", cases(range(4), 0))
 def test_random_streams_behave_like_the_twin(seed: int, changes: str) -> None:
     """Does every access end as in the twin, with the same requests to DRAM at the same time?"""

@@ -115,15 +115,10 @@ def find_victim(l2, set_index, spared):
 
 
 @kernel
-def keep_copy(gpu, line, bank, is_absent):
-    """Keep a copy of *line* in *bank*, in place of the least recently used clean line of its set.
-
-    *is_absent*: it is known that there is none.
-    """
+def keep_copy(gpu, line, bank):
+    """Keep a copy of *line* in *bank*, which has none, in place of the least recently used clean line of its set."""
     l2 = gpu.l2
     set_index = set_of(l2, line, bank, gpu.channel_bits)
-    if not is_absent and find_way(l2, set_index, line) >= 0:
-        return
     way = find_victim(l2, set_index, IS_FILLED | DIRTY_MASK)
     if way >= 0:
         if l2.tags[set_index, way] >= 0:
@@ -250,7 +245,7 @@ def load_line(gpu, line, n_granules, owner, at, n_reserved, traffic_class):
             return L2_MERGED
         l2.n_hits += 1
         if copy_bank >= 0:
-            keep_copy(gpu, line, copy_bank, True)
+            keep_copy(gpu, line, copy_bank)
             return max(start, copy_start) + l2.return_ticks + l2.crossing_ticks
         return start + l2.return_ticks
     way = find_victim(l2, set_index, IS_FILLED)
@@ -333,7 +328,7 @@ def fill_granule(gpu, tag, done_at):
             copy_bank = copy_bank_of(gpu, line, bank // l2.banks_per_channel, partition)
             if copy_bank >= 0:
                 if served >> partition & 1 == 0:
-                    keep_copy(gpu, line, copy_bank, False)
+                    keep_copy(gpu, line, copy_bank)  # who waits found none, and none is made while the line is filled
                     served |= 1 << partition
                 ready_at += l2.crossing_ticks
         deliver_operand(gpu, owner, ready_at)
