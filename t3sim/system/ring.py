@@ -65,8 +65,10 @@ class RingMachine(Machine):
         # The window through which others may go that hear from it; NEVER if it is over: all it sent is on the wire.
         self._open_until = [1] * n_devices
         self._may_go = [True] * n_devices  # neither on its way nor over nor failed
-        # With a thread for each device, one that went on for longer would have its neighbour's thread wait.
-        self._most_windows = max(1, MOST_WINDOWS if n_threads == 1 else min(MOST_WINDOWS, n_devices // n_threads))
+        # All devices together may be about *n_devices* windows apart. Each thread has a turn, and another one is ready
+        # for the thread that is done first, while what it has sent is put on the links.
+        most = MOST_WINDOWS if n_threads == 1 else n_devices // (n_threads + 1)
+        self._most_windows = max(1, min(MOST_WINDOWS, most))
         self._turns: Turns[Outcome] = Turns(n_threads, n_devices)
         self._failed: dict[int, Exception] = {}  # by device
         # For each device, of each: what it has sent, and by the end of which window.
