@@ -233,7 +233,7 @@ class _Outline:
         flops = 2 * rows * columns * multiplied_k(trace)
         rate = unit.matrix_flops_per_cycle * unit.matrix_efficiency * gpu.compute_clock
         multiply = round(flops / rate * SECOND * self.stretch.get(trace.tiling, 1.0) / n_turns)
-        epilogue = unit.epilogue * SECOND // gpu.compute_clock
+        epilogue = (unit.epilogue + trace.tiling.epilogue) * SECOND // gpu.compute_clock
         store_rate = unit.l2_store_bytes_per_cycle * gpu.compute_clock
         _, _, width = tile_granules(trace, self.granule)
         sizes = (trace.workgroups["n_rows"] * width).tolist()  # granules
@@ -296,10 +296,12 @@ class _Outline:
         rate = min(engines.bandwidth, one.bandwidth or engines.bandwidth)
         with self.engines[engine].request() as turn:
             yield turn
+            startup, between = engines.startup, engines.between_commands(one.steps)
             for step in one.steps[:, 0]:
                 if step["wait_signal"] != NONE:
                     yield self._reached(int(step["wait_signal"]), int(step["wait_at_least"]))
-                yield self.env.timeout(engines.startup)
+                yield self.env.timeout(startup)
+                startup = between
                 granules = int(step["n_granules"])
                 is_sent = step["send"] != NONE and step["distance"]
                 end = self._now + granules * self.granule * SECOND // rate

@@ -63,7 +63,6 @@ def unit_pairs(core: GpuCore) -> dict[str, Pairs]:
             "bytes of an access": (int(gpu.granule_bytes), access),
             "traffic classes": (int(gpu.n_classes), len(core.traffic.names)),
             "loads in flight": (int(gpu.max_outstanding_lines), spec.compute_unit.max_outstanding_lines),
-            "epilogue (cycles)": (int(gpu.epilogue_ticks), spec.compute_unit.epilogue * int(gpu.compute_ticks)),
             "unsent stores (accesses)": (
                 int(gpu.compute_units[0].most_unsent),
                 (spec.compute_unit.max_unsent_bytes or machine.link.egress_buffer // n_groups) // access,
@@ -104,7 +103,7 @@ def unit_pairs(core: GpuCore) -> dict[str, Pairs]:
 
 
 def matrix_pairs(core: GpuCore) -> Pairs:
-    """The matrix rate: operations of a whole tile against what a slot does of them."""
+    """The matrix rate: operations of a whole tile against what a slot does of them; what comes behind them."""
     gpu, unit = core.gpu, core.machine.gpu.compute_unit
     assert core.program is not None
     trace = next(one.trace for one in core.program.operations if isinstance(one, Gemm))
@@ -116,7 +115,9 @@ def matrix_pairs(core: GpuCore) -> Pairs:
     multiplied = -(-k // tiling.k_slice) * tiling.k_slice if tiling.whole_slices else k
     rate = unit.matrix_flops_per_cycle * efficiency * core.machine.gpu.issue_slot
     granules = int((gemm.n_slices - 1) * gpu.l2.granules_per_line + gemm.last_slice_granules)
+    epilogue = unit.epilogue + tiling.epilogue
     return {
+        "epilogue (ticks)": (int(gemm.epilogue_ticks), epilogue * int(gpu.compute_ticks)),
         "operations of a tile": (work, 2 * rows * columns * multiplied * EFFICIENCY_DIGITS),
         "operations of a slot": (int(gpu.work_per_slot), rate),
         "accesses of an operand row": (granules, -(-trace.gemm.k * ELEMENT_BYTES // core.machine.memory.access)),

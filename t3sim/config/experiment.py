@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from t3sim.config.machine import Bytes, Count, Latency, MachineSpec, Picoseconds, Share, Spec, Unit
+from t3sim.config.machine import Bytes, Count, Latency, MachineSpec, Picoseconds, Share, ShortCycles, Spec, Unit
 
 LayerKind = Literal["training", "prompt"]
 AttentionKind = Literal["unfused", "fused"]
@@ -103,6 +103,9 @@ class TilingSpec(Spec):
     prologue: Latency = Field(
         0, description="of a workgroup besides `workgroup_launch`, before its first load: barriers, descriptors"
     )
+    epilogue: ShortCycles = Field(
+        0, description="of each tile besides that of its compute unit, before its first store: an exchange in the LDS"
+    )
     whole_slices: bool = Field(
         False, description="a last slice of k that is not full takes the matrix pipe as long as one that is"
     )
@@ -110,7 +113,9 @@ class TilingSpec(Spec):
         False, description="of a persistent kernel: operands of the next tile are loaded before this one is stored"
     )
     cluster: Literal[1, 2] = Field(
-        1, description="workgroups that follow each other in the order and load what both need once, a half each"
+        1,
+        description="workgroups that follow each other in the order and load what both need once, a half each: a"
+        " cluster's, or those on two neighbouring compute units whose loads of a line are merged",
     )
     column_major: bool = Field(
         False, description="arrays are stored by columns, as in BLAS; tiles are numbered along rows all the same"

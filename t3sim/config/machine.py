@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
+from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from t3sim import units
@@ -60,6 +61,7 @@ NumberList = Annotated[
     str, BeforeValidator(parse_number_list, json_schema_input_type=str | int), Unit("numbers and ranges like `0-17,44`")
 ]
 Latency = Annotated[Picoseconds, AtMost(10**12)]
+ShortCycles = Annotated[Cycles, AtMost(1 << 20)]
 CommandCycles = Annotated[Count, AtMost(1 << 20), Unit("cycles")]
 CommandCyclesOrZero = Annotated[CountOrZero, AtMost(1 << 20), Unit("cycles")]
 LinesInFlight = Annotated[Count, AtMost(1 << 14), Unit("lines")]
@@ -110,12 +112,13 @@ class ComputeUnitSpec(Spec):
     n_simds: Annotated[Count, AtMost(limits.MOST_SIMDS)] = Field(
         1, description="SIMD units, each of which loads for its wavefronts at its part of `l2_bytes_per_cycle`"
     )
-    wide_load_latency: Annotated[Cycles, AtMost(1 << 20)] = Field(
+    wide_load_latency: ShortCycles = Field(
         0, description="that a load of 16 B a thread, as of wavefronts of collectives, takes longer than others"
     )
     workgroup_launch: Latency = Field(description="from a freed slot to the first instruction of its next workgroup")
-    epilogue: Annotated[Cycles, AtMost(1 << 20)] = Field(
-        0, description="of a tile, from its last multiplication to its first store"
+    epilogue: ShortCycles = Field(0, description="of a tile, from its last multiplication to its first store")
+    count_latency: Latency = Field(
+        0, description="of a tile that its kernel counts, behind its stores: a fence, and the counter's answer"
     )
     max_unsent_bytes: Annotated[Bytes, AtMost(1 << 24)] | None = Field(
         None, description="of its stores to other GPUs in the egress buffer; none: what that holds"
@@ -132,7 +135,7 @@ class L2Spec(Spec):
     line: Bytes = Field(description="a cache line")
     bank_bytes_per_cycle: BytesPerCycle = Field(description="what one bank reads or writes")
     hit_latency: Cycles = Field(description="from the compute unit and back, unloaded")
-    miss_latency: Annotated[Cycles, AtMost(1 << 20)] = Field(description="added on a miss, besides the DRAM itself")
+    miss_latency: ShortCycles = Field(description="added on a miss, besides the DRAM itself")
     mshrs_per_bank: Annotated[Count, AtMost(1 << 14)] = Field(description="misses in flight from one bank")
     bank_queue_entries: Count = Field(description="accesses to lines that may wait in front of a bank")
     at_kernel_end: Literal["write-back", "keep"] = Field(description="what becomes of dirty lines when a kernel ends")
@@ -170,7 +173,16 @@ class CopyEngineSpec(Spec):
     packet_payload: Bytes | None = Field(
         None, description="of what it stores at other GPUs; none: as of what compute units store"
     )
-    handover: Latency = Field(0, description="of a stream from a kernel to a command, or back, besides the launch")
+    handover: Latency = Field(
+        0,
+        description="of a stream from a kernel to a command, or back, besides the launch; and to a command from one"
+        " before it if signals are waited for or posted between them",
+    )
+
+    def between_commands(self, steps: NDArray[Any]) -> int:
+        """Return the picoseconds from the end of a copy to the first read of the next one of *steps*."""
+        told = ((steps["wait_signal"] >= 0) | (steps["post_signal"] >= 0)).any()
+        return self.startup + (self.handover if told else 0)
 
 
 class ExpectedTimeSpec(Spec):

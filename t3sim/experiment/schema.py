@@ -6,7 +6,16 @@ from pydantic import Field
 
 from t3sim.config.experiment import AttentionKind, CollectiveSpec, GemmShape, LayerKind, OperatorKind
 from t3sim.config.gpu_overrides import MODELS
-from t3sim.config.machine import Count, Latency, PicosecondsAboveZero, Spec, StartJitterSpec, UniformMachineSpec, Unit
+from t3sim.config.machine import (
+    Count,
+    Latency,
+    PicosecondsAboveZero,
+    ShortCycles,
+    Spec,
+    StartJitterSpec,
+    UniformMachineSpec,
+    Unit,
+)
 from t3sim.config.presets import JITTER, SKEW
 
 SCHEMA_VERSION = 1
@@ -55,6 +64,7 @@ class KernelFile(Spec):
     persistent: bool | None = None
     own_tiles: Count | Literal["all"] | None = None
     prologue: Latency | None = None
+    epilogue: ShortCycles | None = None
     whole_slices: bool | None = None
     loads_ahead: bool | None = None
     cluster: Literal[1, 2] | None = None

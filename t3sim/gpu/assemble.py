@@ -173,7 +173,6 @@ def fill_clocks(gpu: Any, machine: MachineSpec, ticks: TickBase) -> None:
     gpu.line_issue_ticks, gpu.store_issue_ticks, gpu.store_header_ticks = issue_ticks(machine, ticks)
     gpu.max_outstanding_lines = spec.compute_unit.max_outstanding_lines
     gpu.holds_writes = machine.memory.queue.holds_writes
-    gpu.epilogue_ticks = spec.compute_unit.epilogue * gpu.compute_ticks
     efficiency = round(spec.compute_unit.matrix_efficiency * EFFICIENCY_SCALE)
     gpu.work_per_slot = spec.compute_unit.matrix_flops_per_cycle * efficiency * spec.issue_slot
     gpu.workgroup_launch_ticks = ticks.from_ps(spec.compute_unit.workgroup_launch)

@@ -238,6 +238,10 @@ class TableBuilder:
         units = self._units(of, operation)
         operation.first_workgroup, operation.n_workgroups = self._n["workgroups"], trace.n_workgroups
         operation.is_persistent, operation.prologue_ticks = tiling.persistent, self.ticks.from_ps(tiling.prologue)
+        epilogue = machine.gpu.compute_unit.epilogue + tiling.epilogue
+        operation.epilogue_ticks = epilogue * self.ticks.period(machine.gpu.compute_clock)
+        if (of.stores.signal != operations.NONE).any():
+            operation.count_ticks = self.ticks.from_ps(machine.gpu.compute_unit.count_latency)
         operation.n_slots = resident_workgroups(machine, tiling)
         operation.share = codes.ALL_SHARES // operation.n_slots
         operation.l1_granules = self._l1_granules(int(operation.n_slots) * lds_of(tiling, machine))
@@ -403,7 +407,8 @@ class TableBuilder:
             raise UsageError(f"operation `{of.name}`: it runs on copy engine {of.engine}, and the machine has {has}")
         unit = spec.n_compute_units + of.engine
         operation.first_unit, operation.end_unit, operation.priority = unit, unit + 1, of.priority
-        operation.startup_ticks = operation.slice_overhead_ticks = self.ticks.from_ps(engines.startup)
+        operation.startup_ticks = self.ticks.from_ps(engines.startup)
+        operation.slice_overhead_ticks = self.ticks.from_ps(engines.between_commands(of.steps))
         operation.max_lines, operation.l1_granules = engines.max_outstanding_lines, codes.NEVER
         bandwidth = min(engines.bandwidth, of.bandwidth or engines.bandwidth)
         operation.load_ticks = -(-spec.l2.line * self.ticks.hz // bandwidth)

@@ -527,6 +527,7 @@ _ALL = (
             _text("tiling", "the kernel of its GEMM, if that is no library's: one of t3sim's"),
             _text("source", "who measured it: rows of one source are a table"),
             _whole("runs", "in the loop that it was timed in, to warm up too; empty: more than the power limit allows"),
+            _time("host_us", "that the host takes for a call, in a loop of them; empty: as in the provenance"),
         ),
     ),
     _kind(

@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 
 from t3sim.overlap.interface import Params, strategy
+from t3sim.program.host import run_by
 from t3sim.program.kernels import gemm, program
 from t3sim.program.operations import AT_OPERANDS, STORE, Barrier, Program, Tiles, Wait
 from t3sim.program.operator import Operator
@@ -46,7 +47,8 @@ def distfuse_program(op: Operator, rank: int, units: int, shots: int) -> Program
     reduce = beside(op, units, "all-reduce", steps, until=until)
     kernel = tiles.stored(kernel, made.first + first, signal)
     everything = Tiles("gemm", np.arange(len(first)), output.first + first, tiles.width)
-    return program(op, rank, memory, Barrier(name="all added up"), reduce, kernel, outputs=(everything,))
+    operations = run_by(op, [Barrier(name="all added up"), reduce, kernel], is_library=False)
+    return program(op, rank, memory, *operations, outputs=(everything,))
 
 
 @strategy("distfuse", parameters=PARAMETERS, arbitration="round_robin", operators=("gemm-ar",), order=17)

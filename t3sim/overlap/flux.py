@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 
 from t3sim.overlap.interface import Params, strategy
+from t3sim.program.host import run_by
 from t3sim.program.kernels import gemm, program, total
 from t3sim.program.operations import STORE, Barrier, Program, Tiles
 from t3sim.program.operator import Operator
@@ -40,7 +41,8 @@ def flux_push_program(op: Operator, rank: int, store_bytes: int | None = None) -
     own = np.flatnonzero(cut.position == op.n - 1)
     reduced = Tiles("gemm", own, output.first + cut.inside[own], stores.pitch[own])
     begin, end = Barrier(name="all added up"), Barrier(name="all stored")
-    return program(op, rank, memory, begin, kernel, end, total("sum", partials, op.n, output), outputs=(reduced,))
+    operations = run_by(op, [begin, kernel, end, total("sum", partials, op.n, output)], is_library=False)
+    return program(op, rank, memory, *operations, outputs=(reduced,))
 
 
 @strategy("flux-push", parameters=PARAMETERS, arbitration="round_robin", order=9)

@@ -6,12 +6,13 @@ from functools import partial
 import numpy as np
 
 from t3sim.overlap.interface import Params, strategy
-from t3sim.program.kernels import copies, gemm, program, refuse_without_engines, shards
-from t3sim.program.operations import NONE, Barrier, Post, Program, Tiles, TileWaits, Wait
+from t3sim.program.host import run_by
+from t3sim.program.kernels import copies, gemm, program, refuse_without_engines, shards, total
+from t3sim.program.operations import NONE, Barrier, Buffer, Operation, Post, Program, Tiles, TileWaits, Wait
 from t3sim.program.operator import Operator
 from t3sim.program.parts import fused_plan
 from t3sim.program.plan import Plan
-from t3sim.program.row_chunks import RowChunks
+from t3sim.program.row_chunks import COPIED, IN_PLACE, OWN_ROWS, RowChunks
 from t3sim.registry import Parameter
 
 ARRIVAL, NAIVE = range(2)
@@ -21,20 +22,22 @@ PARAMETERS = {
         "arrival", words={"arrival": ARRIVAL, "naive": NAIVE}, has_numbers=False,
         meaning="of the tiles: own rows first, then as they come, or from row 0 on all",
     ),
+    "own_rows": OWN_ROWS,
 }  # fmt: skip
 
 
-def flux_ag_program(op: Operator, rank: int, chunks: int) -> Program:
+def flux_ag_program(op: Operator, rank: int, chunks: int, own_rows: int = IN_PLACE) -> Program:
     """Return *chunks* copies of the own shard to each other rank, the next one first, beside a GEMM of all rows.
 
-    The barrier: before it others may still read what was gathered in the run before.
+    The barrier: before it others may still read what was gathered in the run before.  Own rows that are copied to
+    their place first have another one behind them, as in Triton-distributed, where others fetch them there.
     """
     memory, cut = op.memory(), RowChunks(op, chunks)
     kernel = gemm(op, memory, rank)
     gathered = shards(op, kernel.a)
-    given = gathered[0]
+    place = gathered[0]
     ready, arrived = memory.signal("ready"), memory.signal("arrived", op.n * cut.n)
-    sends = cut.sends(given.n_granules, given.first, 0, kernel.a)
+    sends = cut.sends(place.n_granules, place.first, 0, kernel.a)
     numbers = [(op.n - one["distance"]) * cut.n + i % cut.n for i, one in enumerate(sends)]
     commands = [{**one, "post_signal": arrived[number]} for one, number in zip(sends, numbers, strict=True)]
     push = copies("push", commands, stream=1, launch=0, traffic_class=1, after=(Wait(ready[0], 1),))
@@ -44,8 +47,16 @@ def flux_ag_program(op: Operator, rank: int, chunks: int) -> Program:
     order = np.argsort(-cut.position % op.n, kind="stable") if op.staggered else op.order(rank)
     kernel = replace(kernel, waits=waits, order=order, a_content=gathered)
     made = Tiles("gemm", np.arange(op.tiles.n_workgroups), kernel.stores.first, kernel.stores.pitch, of=0)
-    begin = Barrier(name="all read", posts=(Post(ready[0]),))
-    return program(op, rank, memory, begin, push, kernel, inputs=(given,), outputs=(made,))
+    tell = (Post(ready[0]),)
+    begin: list[Operation] = [Barrier(name="all read", posts=tell)]
+    given = place
+    if own_rows == COPIED:
+        box = memory.buffer("given", place.n_granules)
+        fill = total("fill", box, 1, Buffer("A", place.first, place.n_granules))
+        begin = [Barrier(name="all read"), fill, Barrier(name="all filled", posts=tell)]
+        given = replace(place, first=box.first)
+    operations = run_by(op, [*begin, push, kernel], is_library=False)
+    return program(op, rank, memory, *operations, inputs=(given,), outputs=(made,))
 
 
 @strategy("flux-ag", parameters=PARAMETERS, arbitration="round_robin", operators=("ag-gemm",), order=20)
@@ -55,4 +66,5 @@ def flux_ag(op: Operator, params: Params) -> Plan:
         refuse_without_engines(op, "flux-ag")
     fitting = op.in_whole_rows()
     ordered = fitting if params["order"] == ARRIVAL else fitting.unstaggered()
-    return fused_plan(op, partial(flux_ag_program, chunks=params["chunks"]), ordered=ordered)
+    form = partial(flux_ag_program, chunks=params["chunks"], own_rows=params["own_rows"])
+    return fused_plan(op, form, ordered=ordered)

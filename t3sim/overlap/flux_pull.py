@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 
 from t3sim.overlap.interface import Params, strategy
+from t3sim.program.host import run_by
 from t3sim.program.kernels import gemm, program, total
 from t3sim.program.operations import AT_OPERANDS, NONE, Barrier, Post, Program, Tiles, Wait
 from t3sim.program.operator import Operator
@@ -48,7 +49,8 @@ def flux_pull_program(op: Operator, rank: int, units: int) -> Program:
     reduced = Tiles("gemm", own, output.first + tiles.inside[own], tiles.width[own])
     begin, end = Barrier(name="all added up"), Barrier(name="all fetched", after=(Wait(fetched[0], 1),))
     kernel, add = tiles.stored(kernel, first, signal), total("sum", slots, op.n, output)
-    return program(op, rank, memory, begin, fetch, kernel, end, add, outputs=(reduced,))
+    operations = run_by(op, [begin, fetch, kernel, end, add], is_library=False)
+    return program(op, rank, memory, *operations, outputs=(reduced,))
 
 
 @strategy("flux-pull", parameters={"fetching_units": FETCHING_UNITS}, arbitration="round_robin", order=16)

@@ -16,11 +16,14 @@ HOST = Parameter(
 STREAMS = Parameter(3, minimum=1, tried=(1, 2, 3), meaning="on which GEMMs take turns, so that as many may run at once")
 
 
-def run_by(op: Operator, operations: Sequence[Operation], host: int) -> list[Operation]:
+def run_by(
+    op: Operator, operations: Sequence[Operation], host: int = GRAPH, *, is_library: bool = True
+) -> list[Operation]:
     """Return *operations* as the software of the host runs them: how each is launched, and how fast its code is.
 
     ``GRAPH``: all are issued when the GPUs begin, as of a captured graph, or by a host that is far ahead.  ``EAGER``:
-    the host is called when the GPUs begin, and issues one after the other.
+    the host is called when the GPUs begin, and issues one after the other.  *is_library*: the code is that of the
+    host's library; otherwise kernels are the strategy's own, and GEMMs need no setup.
     """
     spec = op.machine.gpu.host
     if spec is None:
@@ -33,10 +36,11 @@ def run_by(op: Operator, operations: Sequence[Operation], host: int) -> list[Ope
     found = []
     for number, one in enumerate(operations):
         launch = op.machine.gpu.kernel_launch if spec.launch is None else spec.launch
-        launch += spec.gemm_setup * isinstance(one, Gemm) + spec.barrier * isinstance(one, Barrier)
+        launch = launch if one.launch is None else one.launch
+        launch += spec.gemm_setup * (is_library and isinstance(one, Gemm)) + spec.barrier * isinstance(one, Barrier)
         issue = one.issue + (spec.eager_issue + spec.eager_call * (number == 0)) * (host == EAGER)
         run = replace(one, launch=launch, issue=issue)
-        if isinstance(run, Moves):
+        if isinstance(run, Moves) and is_library:
             of_units = spec.sum_bandwidth if (run.steps["n_operands"] > 1).any() else None
             run = replace(run, bandwidth=of_units if run.engine is None else spec.copy_bandwidth)
         found.append(run)

@@ -8,6 +8,13 @@ from t3sim.errors import UsageError
 from t3sim.program.kernels import row_granules, tile_offsets
 from t3sim.program.operations import STORE, Gemm, Signals, tile_granules
 from t3sim.program.operator import Operator
+from t3sim.registry import Parameter
+
+IN_PLACE, COPIED = range(2)
+OWN_ROWS = Parameter(
+    "in_place", words={"in_place": IN_PLACE, "copied": COPIED}, has_numbers=False,
+    meaning="whether own rows are where they are needed, or a kernel copies them there",
+)  # fmt: skip
 
 
 class RowChunks:

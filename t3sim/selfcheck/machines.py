@@ -293,6 +293,7 @@ def _gemm(rng: np.random.Generator, tp: int, *, is_even: bool) -> WorkloadSpec:
         cluster=_one(rng.spawn(1)[0], (1, 2)),
         whole_slices=_one(rng.spawn(1)[0], (False, True)),
         loads_ahead=_one(rng.spawn(1)[0], (False, True)),
+        epilogue=_one(rng.spawn(1)[0], ("0 cycles", "0 cycles", "300 cycles")),
     )
     n_across = int(rng.integers(1, 4))
     n_down = int(rng.integers(-(-tp // n_across), max(MOST_WORKGROUPS // n_across, -(-tp // n_across)) + 1))

@@ -278,7 +278,8 @@ def matrix_cycles(machine: MachineSpec, trace: TileTrace, n_units: int, n_sent: 
     l2_rate = min(gpu.compute_unit.l2_bytes_per_cycle, gpu.l2.n_banks * gpu.l2.bank_bytes_per_cycle / n_units)
     load = -(-gemm.k // tiling.k_slice) * loaded * tiling.k_slice * ELEMENT_BYTES / l2_rate
     multiply = max(at_peak / gpu.compute_unit.matrix_efficiency, load)
-    store = n_elements * ELEMENT_BYTES / gpu.compute_unit.l2_store_bytes_per_cycle + gpu.compute_unit.epilogue
+    store = n_elements * ELEMENT_BYTES / gpu.compute_unit.l2_store_bytes_per_cycle
+    store += gpu.compute_unit.epilogue + tiling.epilogue
     of_tile = max(multiply, (multiply + store) / n_resident)
     n_moved = (gemm.m * gemm.k + gemm.k * gemm.n + gemm.m * gemm.n) * ELEMENT_BYTES
     elsewhere = max(n_moved / machine.memory.bandwidth, n_sent / machine.link.bandwidth) * gpu.compute_clock

@@ -20,7 +20,7 @@ from t3sim.gpu.kernel import codes
 from t3sim.gpu.kernel.state import WORKGROUP_TABLE
 from t3sim.gpu.kernel.unit_sleep import wake_unit
 from t3sim.gpu.tables import records
-from t3sim.program.operations import STORE, UPDATE, Gemm, Stores
+from t3sim.program.operations import STORE, UPDATE, Gemm, Signals, Stores
 from t3sim.system.machine import leftovers
 from t3sim.system.measure import workgroup_spread
 from t3sim.workload.tiling import TileTrace
@@ -83,13 +83,38 @@ def test_workgroup_takes_its_matrix_time_and_the_stated_overheads(k: int, flops_
 
 
 @pytest.mark.parametrize("cycles", [100, 1000])
-def test_an_epilogue_delays_the_stores_of_a_tile_by_its_cycles(cycles: int) -> None:
-    """Does a workgroup take that much longer, behind a main loop of the same length?"""
-    plain, other = gpu_with(""), gpu_with(f"epilogue: {cycles} cycles")
-    ticks = [run_warm(core, trace_of(64, 64, 128)) for core in (plain, other)]
+@pytest.mark.parametrize("of_kernel", [False, True])
+def test_an_epilogue_delays_the_stores_of_a_tile_by_its_cycles(cycles: int, of_kernel: bool) -> None:
+    """Does a workgroup take that much longer, behind a main loop of the same length? The unit's, or its kernel's."""
+    tiling = TILING.model_copy(update={"epilogue": cycles * of_kernel})
+    plain, other = gpu_with(""), gpu_with("" if of_kernel else f"epilogue: {cycles} cycles")
+    ticks = [run_warm(core, trace_of(64, 64, 128, tiling=how)) for core, how in ((plain, TILING), (other, tiling))]
     assert cycles * CYCLE - SLOT <= ticks[1] - ticks[0] <= cycles * CYCLE + SLOT
     loops = [core.tables.workgroups[0] for core in (plain, other)]
     assert loops[0].main_loop_end_at - loops[0].multiply_at == loops[1].main_loop_end_at - loops[1].multiply_at
+
+
+@pytest.mark.parametrize("is_counted", [True, False])
+def test_a_tile_that_is_counted_ends_later_by_the_latency_of_its_count(is_counted: bool) -> None:
+    """By all of it if a signal counts what is stored, else not at all."""
+
+    def stored(stores: Stores) -> Stores:
+        made = stores.copy()
+        made.kind[:], made.signal[:] = STORE, 0 if is_counted else -1
+        return made
+
+    def ticks_of(unit: str) -> int:
+        core = gpu_with(unit)
+        program = at_once(gemm_of(core.machine, trace_of(64, 64, 128)))
+        (gemm,) = program.operations
+        assert isinstance(gemm, Gemm)
+        counted = replace(gemm, stores=stored(gemm.stores))
+        core.load(replace(program, operations=(counted,), signals=(Signals("made", 0),)), start_at=0)
+        assert core.advance(FOREVER)
+        return int(core.tables.workgroups["end_at"].max())
+
+    later = ticks_of("count_latency: 2 us") - ticks_of("")
+    assert abs(later - 2_000 * 7 * is_counted) <= SLOT * is_counted  # ticks of 7 GHz
 
 
 def test_a_matrix_pipe_twice_as_fast_turns_the_check_red() -> None:

@@ -86,6 +86,19 @@ def test_each_command_starts_up() -> None:
     assert 0 <= end - 8 * STARTUP - wire(N, RATE) < 8 * LATENCY
 
 
+@pytest.mark.parametrize(
+    "signal", [{"post_signal": 0}, {"wait_signal": 0, "wait_at_least": 0}, {}], ids=["posted", "waited for", "none"]
+)
+def test_between_commands_with_signals_the_stream_is_handed_over(signal: dict[str, int]) -> None:
+    """Twice between three commands; none of it where no signal stands between them."""
+    rows = [{"n_granules": N // 8, "operand": i * N // 8, "kept_at": 2 * N + i * N // 8, **signal} for i in range(3)]
+    spec = with_engines()
+    engines = spec.gpu.copy_engines.model_copy(update={"handover": 7_000_000})
+    slow = spec.model_copy(update={"gpu": spec.gpu.model_copy(update={"copy_engines": engines})})
+    (usual,), (later,) = (ends(one, copies("copy", rows, launch=0)) for one in (spec, slow))
+    assert abs(later - usual - 2 * 7_000_000 * bool(signal)) < LATENCY // 4
+
+
 def test_lines_in_flight_limit_the_rate() -> None:
     """Half as many lines in flight, half the rate, once they are fewer than latency times rate."""
     times = [ends(with_engines(rate="64 GB/s", lines=lines), copy())[0] - STARTUP for lines in (1, 2, 4)]

@@ -13,6 +13,7 @@ from t3sim.errors import ConfigError, ModelError, UsageError
 from t3sim.gpu.tables import tables_of
 from t3sim.gpu.ticks import TickBase
 from t3sim.overlap.async_tp import async_tp, async_tp_part, async_tp_program
+from t3sim.overlap.flux import flux_push_program
 from t3sim.program import chunks
 from t3sim.program.checks import problems_of
 from t3sim.program.host import EAGER, GRAPH
@@ -121,6 +122,21 @@ def test_what_the_software_of_the_host_costs() -> None:
     machine = op.machine.model_copy(update={"gpu": gpu})
     table = tables_of(async_tp_program(replace(op, machine=machine), 0, GRAPH), machine, ticks, 0).operations
     assert table["store_ticks"].max() == -(-gpu.l2.line * gpu.n_compute_units * ticks.hz // (6 * 10**9))
+
+
+def test_kernels_of_a_strategy_s_own_need_no_setup_and_add_up_at_the_rate_of_the_memory() -> None:
+    """Flux's barriers and launches are the host's; its GEMM is no library's, nor is its sum."""
+    host = HostSpec.model_construct(
+        eager_call=5, eager_issue=7, launch=500, gemm_setup=30, barrier=1000, sum_bandwidth=2
+    )
+    op = operator(4)
+    gpu = op.machine.gpu.model_copy(update={"host": host})
+    own = flux_push_program(replace(op, machine=op.machine.model_copy(update={"gpu": gpu})), 0)
+    assert [(one.kind, one.launch, one.issue) for one in own.operations] == [
+        ("barrier", 1500, 0), ("gemm", 500, 0), ("barrier", 1500, 0), ("moves", 500, 0)
+    ]  # fmt: skip
+    assert own.operations[3].bandwidth is None  # type: ignore[attr-defined]
+    assert {one.launch for one in flux_push_program(op, 0).operations} == {None}
 
 
 def test_from_a_kernel_to_an_engine_and_back_a_stream_takes_longer() -> None:

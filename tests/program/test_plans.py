@@ -26,7 +26,7 @@ from tests.harness.machines import machine
 from tests.program.strategies import operator, operator_of, with_engines
 
 FLUX = encoded(PARAMETERS, {})
-SCATTER = {"chunks": 1, "order": 0, "engines": 1}
+SCATTER = {"chunks": 1, "order": 0, "engines": 1, "own_rows": 0}
 PICKY = ("flux", "copy-engine", "async", "te-", "wave", "distfuse", "sm-")  # that need equal shares
 VARIANTS = {
     "cu-split": {"": {"collective_compute_units": 2}},
@@ -35,7 +35,8 @@ VARIANTS = {
     "copy-engine-scatter": {
         "": SCATTER,
         ", 2 chunks": SCATTER | {"chunks": 2},
-        ", 2 engines": {"chunks": 2, "order": 1, "engines": 2},
+        ", 2 engines": {"chunks": 2, "order": 1, "engines": 2, "own_rows": 0},
+        ", own rows copied": SCATTER | {"own_rows": 1},
     },
     "async-tp": {"": {"host": 0}},
     "te-p2p-rs": {"": {"streams": 3, "host": 0}},
@@ -88,6 +89,7 @@ def test_what_they_plan() -> None:
         "copy-engine-scatter": fused,
         "copy-engine-scatter, 2 chunks": fused,
         "copy-engine-scatter, 2 engines": fused,
+        "copy-engine-scatter, own rows copied": fused,
         "async-tp": fused,
         "te-p2p-rs": fused,
         "te-pipelined-rs": fused,
@@ -103,8 +105,8 @@ def test_what_they_plan() -> None:
 def test_isolated_parts_are_shared() -> None:
     op = operator(4)
     keys = [part.key for plan, params in PLANS.values() for part in plan(op, params).parts()]
-    assert len(keys) == 65, "three each, four of cu-split, two of distfuse"
-    assert len(set(keys)) == 22, "GEMM, RS, RS near memory, AG, three on some units, split, fused ones"
+    assert len(keys) == 68, "three each, four of cu-split, two of distfuse"
+    assert len(set(keys)) == 23, "GEMM, RS, RS near memory, AG, three on some units, split, fused ones"
 
 
 def test_what_runs_for_its_column_only() -> None:
@@ -112,7 +114,7 @@ def test_what_runs_for_its_column_only() -> None:
     also = {name: [part.name for part in plan(operator(4), params).also] for name, (plan, params) in PLANS.items()}
     assert {name for name, parts in also.items() if parts == ["gemm"]} == {
         "t3", "t3-mca", "flux-push", "flux-push, naive", "copy-engine-scatter", "copy-engine-scatter, 2 chunks",
-        "copy-engine-scatter, 2 engines",
+        "copy-engine-scatter, 2 engines", "copy-engine-scatter, own rows copied",
         "async-tp", "te-p2p-rs", "te-pipelined-rs", "wave-groups", "flux-pull",
         "distfuse, 1 shots", "distfuse, 2 shots", "sm-specialised",
     }  # fmt: skip

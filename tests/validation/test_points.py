@@ -219,6 +219,21 @@ def test_a_loop_that_is_over_before_the_power_limit_acts_is_simulated_so(strateg
     assert clocks == [machine.gpu.compute_clock, 700_000_000, 700_000_000]
 
 
+def test_a_host_that_takes_longer_than_the_gpus_decides_a_loop(tmp_path: Path) -> None:
+    """Of a row that says what a call takes it; rows that do not say so are those of the device."""
+    rows = [f"gemm-rs,{128 * i},256,64,2,flux-push,{host},9" for i, host in enumerate((500, 1, ""), 1)]
+    (tmp_path / "mine.csv").write_text("\n".join(["op,m,n,k,tp,strategy,host_us,time_us", *rows]) + "\n")
+    points = Points(tiny(), tiling()).of(read_measurements(tmp_path / "mine.csv"))
+    outcomes = {one: Outcome({"time": 100.0}) for one in simulations_of(points)}
+    found = [(one.simulated, one.reason) for one in compared(points, outcomes)]
+    assert [simulated for simulated, _ in found] == [500.0, 100.0, 100.0]
+    assert [reason for _, reason in found] == [
+        "the device is done after 100.0 us, the host launches one every 500.0 us",
+        "",
+        "",
+    ]
+
+
 def test_an_all_reduce_has_both_halves(tmp_path: Path) -> None:
     [point] = strategy_points(tmp_path, "gemm-ar,128,256,64,2,flux-push,,a,9")
     assert [phase.role for phase in point.simulations[0].result(PhaseStore())] == ["fused", "all_gather"]

@@ -111,7 +111,7 @@ def longest_wait(core: GpuCore) -> int:
     return (
         core.ticks.from_ps(latencies)
         + int(core.operations["prologue_ticks"].max(initial=0))
-        + int(gpu.epilogue_ticks)
+        + int((core.operations["epilogue_ticks"] + core.operations["count_ticks"]).max(initial=0))
         + 2 * timings * int(gpu.memory_ticks)
         + int(l2.request_ticks + l2.miss_ticks + l2.return_ticks + l2.bank_queue_ticks + l2.bank_ticks)
         + int(gpu.link_port.granule_cost // gpu.link_port.scale)

@@ -195,7 +195,7 @@ def multiply(gpu, gemm, slot, entry, share, now):
     gpu.n_slices_multiplied += 1
     if slot.multiply_slice == gemm.n_slices:
         entry.main_loop_end_at = now
-        slot.stored_at = now + gpu.epilogue_ticks
+        slot.stored_at = now + gemm.epilogue_ticks
 
 
 @kernel
@@ -319,11 +319,11 @@ def acknowledge_store(gpu, workgroups, tiles, tag, done_at):
 
 @kernel
 def has_stored_all(gpu, gemm, slot, now):
-    """Return whether the whole tile has been stored and acknowledged."""
+    """Return whether the whole tile has been stored, acknowledged, and counted if its kernel does."""
     return (
         slot.store_line >= gemm.tile_rows * (gemm.tile_columns * 2 // gpu.line_bytes)
         and slot.stores_outstanding == 0
-        and slot.stored_at <= now
+        and slot.stored_at + gemm.count_ticks <= now
     )
 
 

@@ -368,6 +368,8 @@ OPERATION_TABLE = record_dtype(
     "is_persistent",  # its workgroups keep their compute units until it has no tile left
     "n_resident", "n_begun",  # workgroups of a persistent kernel, and those that have a compute unit, or had; 0: others
     "prologue_ticks",  # of a workgroup, behind its launch
+    "epilogue_ticks",  # of a tile, from its last multiplication to its first store
+    "count_ticks",  # of a tile, from its last acknowledgement to the end of its workgroup
     "loads_ahead",  # each takes its next tile when it has loaded this one
     "n_own", "n_shared",  # first tiles of each that nobody else takes, and how many of the rest have been taken
     "n_slots",  # workgroups resident on a compute unit
@@ -419,7 +421,6 @@ def gpu_dtype(layout):
         "store_header_ticks",  # besides, if it goes to another GPU
         "max_outstanding_lines",
         "holds_writes",  # the memory does, so stores are acknowledged in front of it
-        "epilogue_ticks",  # of a tile, from its last multiplication to its first store
         "workgroup_launch_ticks",
         # operations
         "is_busy",  # from the load of a program to its end

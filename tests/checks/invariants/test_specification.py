@@ -38,6 +38,7 @@ FIELDS = {
     "dma.bytes_per_tick_num": "rate",
     "tracker.n_sets": "sets",
     "tracker.entries_per_set": "entries of a set",
+    "operation.epilogue_ticks": "epilogue",
     "operation.slice_work": "operations of a tile",
     "operation.last_slice_work": "operations of a tile",
     "work_per_slot": "operations of a slot",
