@@ -69,12 +69,12 @@ def _shown(path: str, value: int) -> str:
     return shown_value(MachineSpec, tuple(path.split(".")), value)
 
 
-def _above_limits(spec: BaseModel, section: str) -> Iterator[Finding]:
+def above_limits(spec: BaseModel, section: str = "") -> Iterator[Finding]:
     """Values above the limit that their field states."""
     for name, field in type(spec).model_fields.items():
         value = getattr(spec, name)
         if isinstance(value, BaseModel):
-            yield from _above_limits(value, f"{section}{name}.")
+            yield from above_limits(value, f"{section}{name}.")
         for extra in annotations_of(field):
             if isinstance(extra, AtMost) and isinstance(value, int) and value > extra.limit:
                 most = shown_value(type(spec), (name,), extra.limit)
@@ -83,7 +83,7 @@ def _above_limits(spec: BaseModel, section: str) -> Iterator[Finding]:
 
 def _sizes(machine: MachineSpec) -> Iterator[Finding]:
     """Values that are too large, no powers of two, or in the wrong order."""
-    too_large = [*_above_limits(machine, "")]
+    too_large = [*above_limits(machine)]
     partitions, channels = machine.gpu.l2.n_partitions, machine.memory.n_channels
     if partitions > channels:
         too_large.append(("gpu.l2.n_partitions", f"is {partitions}, must be at most {channels}"))

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from t3sim.config.experiment import GemmShape, TilingSpec
 from t3sim.config.limits import MOST_PREFETCHED_SLICES, MOST_RESIDENT_WORKGROUPS
 from t3sim.config.machine import MachineSpec
+from t3sim.config.machine_checks import above_limits
 from t3sim.config.trees import Finding
 from t3sim.errors import UsageError
 from t3sim.units import format_bytes
@@ -208,6 +209,7 @@ def tiling_findings(tiling: TilingSpec, machine: MachineSpec) -> list[Finding]:
     findings = tile_findings(tiling)
     if findings and findings[0][0] == "wavefront_tile":
         return findings
+    findings += above_limits(tiling)
     (rows, columns), (high, wide) = tiling.workgroup_tile, tiling.wavefront_tile
     unit, line, tile = machine.gpu.compute_unit, machine.gpu.l2.line, f"[{rows}, {columns}]"
     slices = slice_bytes(tiling)

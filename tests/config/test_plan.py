@@ -294,6 +294,8 @@ BAD_VALUES = [
         "tiling.wavefront_tile: is [128, 32], its columns must fill L2 lines of 128 B, 64 FP16 elements",
     ),
     ("tiling.prefetch_depth=16", "tiling.prefetch_depth: is 16, must be at most 15"),
+    ("tiling.epilogue=1048577 cycles", "tiling.epilogue: is 1048577 cycles, must be at most 1048576 cycles"),
+    ("tiling.prologue=1001 ms", "tiling.prologue: is 1001 ms, must be at most 1 s"),
     (
         "machine.gpu.tracker.entries_per_set=4",
         (
