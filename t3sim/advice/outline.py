@@ -155,7 +155,7 @@ class _Outline:
         return int(max(self.env.now, self.link_free_at))
 
     def _stream(self, operations: list[tuple[Operation, int]]) -> Process:
-        was_on_engine = False
+        was_on_engine: bool | None = None
         for one, issued in operations:
             if issued > self.env.now:
                 yield self.env.timeout(issued - self.env.now)
@@ -163,8 +163,9 @@ class _Outline:
                 yield self._reached(wait.signal, wait.at_least)
             launch = self.machine.gpu.kernel_launch if one.launch is None else one.launch
             is_on_engine = isinstance(one, Moves) and one.engine is not None
-            if is_on_engine != was_on_engine and self.machine.gpu.copy_engines is not None:
-                launch += self.machine.gpu.copy_engines.handover
+            engines = self.machine.gpu.copy_engines
+            if was_on_engine is not None and is_on_engine != was_on_engine and engines is not None:
+                launch += engines.handover
             was_on_engine = is_on_engine
             yield self.env.timeout(launch)
             yield from self._operation(one)

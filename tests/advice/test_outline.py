@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from t3sim.advice.outline import SECOND, part_outline
 from t3sim.advice.search import operator_plan
 from t3sim.config.experiment import RunSpec
+from t3sim.program.operations import Gemm
 from t3sim.program.parts import gemm_part
-from t3sim.program.plan import parts_of
+from t3sim.program.plan import Part, parts_of
 from t3sim.system.simulate import operator_of, plan_for, simulate
 from tests.advice.small import run_of
 
@@ -22,6 +25,15 @@ def tile_ps(run: RunSpec, k: int) -> float:
     multiply = 2 * 128 * 128 * k / (unit.matrix_flops_per_cycle * unit.matrix_efficiency * gpu.compute_clock) * SECOND
     store = 128 * 128 * 2 * SECOND / (unit.l2_store_bytes_per_cycle * gpu.compute_clock)
     return float(multiply + unit.workgroup_launch + store)
+
+
+def with_tiling(part: Part, **values: int) -> Part:
+    """Return *part* with another kernel for its GEMM."""
+    [program] = part.programs
+    [gemm] = program.operations
+    assert isinstance(gemm, Gemm)
+    trace = replace(gemm.trace, tiling=gemm.trace.tiling.model_copy(update=values))
+    return replace(part, programs=(replace(program, operations=(replace(gemm, trace=trace),)),))
 
 
 @pytest.mark.parametrize(("rows", "waves"), [(2, 1), (4, 1), (5, 2), (8, 2), (9, 3)])
@@ -47,6 +59,30 @@ def test_a_link_that_takes_longer_decides() -> None:
     part = next(part for part in plan_for(slow, operator_of(slow)).parts() if part.role == "fused")
     sent = 1024 * 512 * 2 * 3 // 4
     assert part_outline(part, slow.machine) == pytest.approx(sent * SECOND / 1e9, rel=0.05)
+
+
+@pytest.mark.parametrize(("chunks", "handovers"), [(1, 3), (2, 6)])
+def test_commands_with_signals_are_handed_over(chunks: int, handovers: int) -> None:
+    """Three ranks get as many copies each; between two of them, and from the last to the barrier, a handover."""
+    runs = [
+        run_of("copy-engine-scatter", f"strategy.chunks={chunks}", f"machine.gpu.copy_engines.handover={time}")
+        for time in ("0 ns", "400 us")
+    ]  # fmt: skip
+    quick, slow = (
+        part_outline(next(one for one in plan_for(run, operator_of(run)).parts() if one.role == "fused"), run.machine)
+        for run in runs
+    )
+    assert slow - quick == pytest.approx(handovers * 400e6, rel=0.05)
+
+
+def test_an_epilogue_of_the_kernel_counts() -> None:
+    """Of the only tile of each unit, once."""
+    steady = ("machine.gpu.compute_unit.lds=96 KiB", "machine.gpu.matrix_clock=compute_clock")
+    run = run_of("sequential", *steady, shape=(512, 512, 4096), tp=1)
+    part = gemm_part(operator_of(run))
+    longer = with_tiling(part, epilogue=100_000)
+    quick, slow = part_outline(part, run.machine), part_outline(longer, run.machine)
+    assert slow - quick == pytest.approx(100_000 * SECOND / run.machine.gpu.compute_clock, rel=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,15 @@ def test_a_gemm_that_waits_for_memory_or_the_link_multiplies_less() -> None:
     assert used < 0.6 * whole
 
 
+def test_an_epilogue_of_the_kernel_is_time_without_products() -> None:
+    """As many cycles for each round of tiles, where the memory and the L2 decide nothing."""
+    spec, plain = machine("h200"), load_tiling("gemm-128x256")
+    shape, tilings = GemmShape(m=128 * 132 * 3, n=256, k=4096), (plain, plain.model_copy(update={"epilogue": 50_000}))
+    without, longer = (matrix_cycles(spec, make_tile_trace(shape, one, 1), 132) for one in tilings)
+    assert longer.whole - without.whole == pytest.approx(3 * 50_000)
+    assert longer.used == without.used
+
+
 def test_when_gemms_begin_the_clock_falls_with_the_units_that_they_have() -> None:
     spec = at_onset(machine("h200"))
     small = GemmShape(m=128 * 132, n=256, k=64)

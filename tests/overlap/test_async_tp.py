@@ -13,6 +13,7 @@ from t3sim.errors import ConfigError, ModelError, UsageError
 from t3sim.gpu.tables import tables_of
 from t3sim.gpu.ticks import TickBase
 from t3sim.overlap.async_tp import async_tp, async_tp_part, async_tp_program
+from t3sim.overlap.copy_engine_scatter import scatter_program
 from t3sim.overlap.flux import flux_push_program
 from t3sim.program import chunks
 from t3sim.program.checks import problems_of
@@ -137,6 +138,9 @@ def test_kernels_of_a_strategy_s_own_need_no_setup_and_add_up_at_the_rate_of_the
     ]  # fmt: skip
     assert own.operations[3].bandwidth is None  # type: ignore[attr-defined]
     assert {one.launch for one in flux_push_program(op, 0).operations} == {None}
+    spec = op.machine.model_copy(update={"gpu": gpu})
+    copies = scatter_program(replace(op, machine=spec), 0, 1).operations[2]
+    assert (copies.name, copies.launch) == ("scatter", 0), "what says so is launched with what is before it"
 
 
 def test_from_a_kernel_to_an_engine_and_back_a_stream_takes_longer() -> None:

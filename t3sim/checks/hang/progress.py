@@ -229,6 +229,8 @@ def _gemm_moments(core: GpuCore) -> Iterator[Moment]:
             yield Moment(part, int(slot.launch_at), "its launch")
             back_at = max(int(slot.ready_at.max()), int(slot.stored_at))
             yield Moment(part, back_at, "operands or acknowledgements on their way back")
+            gemm = core.operations[int(core.tables.workgroups[int(slot.workgroup)].operation)]
+            yield Moment(part, int(slot.stored_at + gemm.count_ticks), "the count of its tile")
 
 
 def _collective_moments(core: GpuCore) -> Iterator[Moment]:

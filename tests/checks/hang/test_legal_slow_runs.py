@@ -12,6 +12,7 @@ import simpy
 from t3sim.checks.hang.progress import PATIENCE_CYCLES
 from t3sim.errors import ModelError
 from t3sim.gpu.kernel import codes
+from t3sim.program.operations import STORE, Gemm, Signals
 from t3sim.system import liveness
 from t3sim.system.machine import MirroredMachine, check_drained
 from tests.conftest import cases
@@ -68,6 +69,20 @@ def series_of_kernels() -> MirroredMachine:
     program = gemm_of(machine(), trace_of(64, 64))
     (gemm,) = program.operations
     return mirrored(machine(), replace(program, operations=(replace(gemm, launch=10**9),) * 3))
+
+
+def counted_tile() -> MirroredMachine:
+    """A tile whose count takes 1 ms, with nothing beside it."""
+    spec = machine("gpu: {compute_unit: {count_latency: 1 ms}}")
+    program = gemm_of(spec, trace_of(64, 64))
+    (gemm,) = program.operations
+    assert isinstance(gemm, Gemm)
+    stores = gemm.stores.copy()
+    stores.kind[:], stores.signal[:] = STORE, 0
+    return mirrored(spec, replace(program, operations=(replace(gemm, stores=stores),), signals=(Signals("made", 0),)))
+
+
+SLOW.append(Slow("count of a tile of 1 ms", counted_tile, 1_390_000))
 
 
 SLOW.append(Slow("launches of 1 ms between kernels of a series", series_of_kernels, 0))
