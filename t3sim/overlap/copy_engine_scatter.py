@@ -25,11 +25,11 @@ def scatter_program(
     The GEMM stores past the L2, so that what is counted is in memory; its own rows go where they are added up, or are
     copied there behind the others.  The copies of a rank run on one of *engines* in the order in which they are made.
     """
-    memory, cut, rest = op.memory(), RowChunks(op, chunks), op.n - 1
+    memory, cut, rest, is_copied = op.memory(), RowChunks(op, chunks), op.n - 1, own_rows == COPIED
     kernel, size = gemm(op, memory, rank), cut.n_rows * cut.pitch
-    made, stored = memory.buffer("made", (rest + own_rows) * size), memory.signal("stored", op.n * cut.n)
+    made, stored = memory.buffer("made", (rest + is_copied) * size), memory.signal("stored", op.n * cut.n)
     partials, output = memory.buffer("partials", op.n * size), memory.buffer("output", size)
-    own = Buffer("own", made.first + rest * size if own_rows == COPIED else partials.first, size)
+    own = Buffer("own", made.first + rest * size if is_copied else partials.first, size)
     kernel, due = cut.stored(op, kernel, own.first, made.first, stored)
     sends = cut.sends(size, made.first, size, partials.first)
     commands = [{**one, "wait_signal": stored[i], "wait_at_least": due[i]} for i, one in enumerate(sends)]
@@ -39,8 +39,8 @@ def scatter_program(
         commands = [one for k in range(cut.n) for one in commands[k :: cut.n]]
     scatter, sent = copies_of_ranks("scatter", commands, min(engines, rest), memory, stream=1, launch=0)
     own_are_stored = [Wait(stored[i], due[i]) for i in range(rest * cut.n, op.n * cut.n)]
-    keep = [replace(total("keep", own, 1, partials, after=own_are_stored), stream=1)] * own_rows
-    add = replace(total("sum", partials, op.n, output, after=[] if keep else own_are_stored), stream=1)
+    keep = [total("keep", own, 1, partials, after=own_are_stored, stream=1)] if is_copied else []
+    add = total("sum", partials, op.n, output, after=[] if keep else own_are_stored, stream=1)
     mine = np.flatnonzero(cut.position == rest)
     first, pitch = kernel.stores.first[mine] - own.first + output.first, kernel.stores.pitch[mine]
     begin, end = Barrier(name="all added up"), Barrier(name="all copied", stream=1, after=sent)

@@ -33,10 +33,10 @@ def run_by(
                 " nothing"
             )
         return list(operations)
+    usual = op.machine.gpu.kernel_launch if spec.launch is None else spec.launch
     found = []
     for number, one in enumerate(operations):
-        launch = op.machine.gpu.kernel_launch if spec.launch is None else spec.launch
-        launch = launch if one.launch is None else one.launch
+        launch = usual if one.launch is None else one.launch
         launch += spec.gemm_setup * (is_library and isinstance(one, Gemm)) + spec.barrier * isinstance(one, Barrier)
         issue = one.issue + (spec.eager_issue + spec.eager_call * (number == 0)) * (host == EAGER)
         run = replace(one, launch=launch, issue=issue)

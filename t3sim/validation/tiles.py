@@ -100,7 +100,7 @@ class Scatters:
 
     def __init__(self, measurements: Measurements, tiling: TilingSpec) -> None:
         """*tiling* is that of the recorded kernels, whose workgroups take one tile each."""
-        self.tiling = with_its_tile_only(tiling).model_copy(update={"persistent": False})
+        self.tiling = exchanging(with_its_tile_only(tiling)).model_copy(update={"persistent": False})
         self._recorded = [timeline for timeline in timelines_of(measurements) if timeline.is_scatter]
         self._gpus = {
             (folder_of(row), shape_of(row)): int(row["gpus"]) for row in measurements.of_kind("fused_scatter")
@@ -130,7 +130,7 @@ class Scatters:
         n_gpus = gpus or int(row["gpus"])
         own = with_unit(
             machine, l2_store_bytes_per_cycle=STORE_BYTES_PER_CYCLE, store_header=0,
-            epilogue=exchange_cycles(self.tiling) + machine.gpu.l2.hit_latency, max_unsent_bytes=STORES_AHEAD,
+            epilogue=machine.gpu.l2.hit_latency, max_unsent_bytes=STORES_AHEAD,
         )  # fmt: skip
         n_sent = shape.m * shape.n * ELEMENT_BYTES * (n_gpus - 1) // n_gpus
         efficiency = efficiency_of(main_loop_s, own, self.tiling, shape, n_sent)
@@ -184,7 +184,7 @@ def simulation_of(timeline: Timeline, machine: MachineSpec, tiling: TilingSpec) 
     shape = timeline.shape
     own = machine
     if first["kernel"] in TRITON_KERNELS:
-        own = with_unit(own, l2_store_bytes_per_cycle=LINE_STORE_BYTES_PER_CYCLE, epilogue=exchange_cycles(tiling))
+        own, tiling = with_unit(own, l2_store_bytes_per_cycle=LINE_STORE_BYTES_PER_CYCLE), exchanging(tiling)
     efficiency = efficiency_of(timeline.main_loop_s, own, tiling, shape)
     own = with_unit(own, matrix_efficiency=efficiency)
     tiles = tuple((int(row["tile_row"]), int(row["tile_col"])) for row in timeline.rows)
@@ -194,7 +194,9 @@ def simulation_of(timeline: Timeline, machine: MachineSpec, tiling: TilingSpec) 
 
 def with_its_tile_only(tiling: TilingSpec) -> TilingSpec:
     """Return a kernel that cuts its work as *tiling*, and does nothing else that cuBLAS's do (decision 43)."""
-    return tiling.model_copy(update={"cluster": 1, "loads_ahead": False, "whole_slices": False, "prologue": 0})
+    return tiling.model_copy(
+        update={"cluster": 1, "loads_ahead": False, "whole_slices": False, "prologue": 0, "epilogue": 0}
+    )
 
 
 def with_unit(machine: MachineSpec, **values: float) -> MachineSpec:
@@ -202,10 +204,10 @@ def with_unit(machine: MachineSpec, **values: float) -> MachineSpec:
     return with_value(machine, "gpu.compute_unit", machine.gpu.compute_unit.model_copy(update=values))
 
 
-def exchange_cycles(tiling: TilingSpec) -> int:
-    """Return how long a tile takes through the shared memory, there and back."""
+def exchanging(tiling: TilingSpec) -> TilingSpec:
+    """Return a kernel of Triton: each tile goes through the shared memory, there and back, before it is stored."""
     height, width = tiling.workgroup_tile
-    return -(-2 * height * width * ELEMENT_BYTES // SHARED_BYTES_PER_CYCLE)
+    return tiling.model_copy(update={"epilogue": -(-2 * height * width * ELEMENT_BYTES // SHARED_BYTES_PER_CYCLE)})
 
 
 def efficiency_of(

@@ -3,8 +3,9 @@
 Models: resident workgroups share the matrix rate equally; operands are staged in slices of k with a prefetch depth;
 loads and stores share a path to the L2, of a bounded width for each, and are issued in order; a bounded number of loads
 and of stores may be in flight until they are back, and a bounded number of stores to other GPUs may wait for the link;
-the epilogue takes a fixed time, then stores the finished tile in one burst; a workgroup ends when its stores are
-acknowledged.  A CU that meets a full controller queues for it, first come first served, and issues nothing else.
+the epilogue takes a fixed time, the unit's and its kernel's, then stores the finished tile in one burst; a workgroup
+ends when its stores are acknowledged, and a fixed time later if its kernel counts its tile.
+A CU that meets a full controller queues for it, first come first served, and issues nothing else.
 Of what two workgroups of a cluster both need each loads half, and it comes to both (decision 43).
 A ragged tile takes the matrix time of a full one: kernels mask, and skipping the wavefronts outside
 the output made slots drift ten times as far apart as on hardware (0.21 against 0.02).

@@ -6,7 +6,8 @@ or by wavefronts that load, wait and store by themselves (``wavefronts``).  A st
 step starts when what it needs has been received and the workgroup is over the overhead of the one before (fence, flag,
 barrier).
 A *copy engine* is a unit like a compute unit, behind them in the table, on which only such a kernel of one workgroup
-runs: its steps are the engine's commands, the overhead is the startup of each, the limits are the engine's.
+runs: its steps are the engine's commands, the overhead is the startup of each, and what its stream takes to look at a
+signal if one stands between them; the limits are the engine's.
 Rate limits are outcomes: in-flight lines over latency, path to the L2, controllers, link.  A collective on few CUs is
 slower for the first two reasons.  Beside a GEMM, each workgroup takes the first of its compute units on which no
 workgroup of a GEMM runs any more and starts up there; when it ends, GEMMs may use the unit again; see
